@@ -1,0 +1,7 @@
+//! FFI tables: the C structs and function tables Trunkline shares with the software around it.
+//!
+//! Used by the front ends that export these tables and by the hosts and fabrics that read them. This crate
+//! holds no logic, opens no library and calls nothing: only `#[repr(C)]` types, constants and layout asserts.
+#![no_std]
+
+pub mod nccl_net;

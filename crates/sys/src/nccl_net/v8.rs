@@ -1,0 +1,100 @@
+//! Version 8 of the NCCL network plugin interface. Adds `regIsGlobal` and `size_t` registrations.
+//!
+//! Read by the plugin that exports the table and by the host that loads it; calls nothing.
+
+use core::ffi::{CStr, c_char, c_int};
+use core::mem::{offset_of, size_of};
+
+use super::{
+    AcceptV7, Close, ConnectV7, DeregMr, Devices, GetDeviceMr, GetProperties, Iflush, InitV6, IrecvConsumed,
+    IrecvV6, IsendV6, ListenV6, RegMrDmaBuf, RegMrV8, Test,
+};
+
+/// Name of the exported table.
+pub const SYMBOL: &CStr = c"ncclNetPlugin_v8";
+
+/// `ncclNetProperties_v8_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct PropertiesV8 {
+    /// Name of the device, mostly for logs.
+    pub name: *mut c_char,
+    /// Its directory in sysfs, NULL for a virtual device.
+    pub pci_path: *mut c_char,
+    /// Identity of the NIC chip; equal for the functions of one card.
+    pub guid: u64,
+    /// Memory kinds: bits `PTR_HOST`, `PTR_CUDA`, `PTR_DMABUF`.
+    pub ptr_support: c_int,
+    /// Whether a registration holds for every communicator.
+    pub reg_is_global: c_int,
+    /// Port speed in Mbit/s.
+    pub speed: c_int,
+    /// Port number.
+    pub port: c_int,
+    /// Network latency in microseconds, 0 for the default.
+    pub latency: f32,
+    /// Most communicators on this device.
+    pub max_comms: c_int,
+    /// Most grouped receives.
+    pub max_recvs: c_int,
+    /// Kind of device offload, `NET_DEVICE_HOST` for none.
+    pub net_device_type: c_int,
+    /// Version of that offload.
+    pub net_device_version: c_int,
+}
+
+/// `ncclNet_v8_t`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct NetV8 {
+    /// Name of the network, for logs and `NCCL_NET`.
+    pub name: *const c_char,
+    /// Starts the network.
+    pub init: Option<InitV6>,
+    /// Counts the devices.
+    pub devices: Option<Devices>,
+    /// Describes a device.
+    pub get_properties: Option<GetProperties<PropertiesV8>>,
+    /// Makes a listening object and the handle that reaches it.
+    pub listen: Option<ListenV6>,
+    /// Makes a sending communicator; NULL means call again.
+    pub connect: Option<ConnectV7>,
+    /// Makes a receiving communicator; NULL means call again.
+    pub accept: Option<AcceptV7>,
+    /// Registers memory.
+    pub reg_mr: Option<RegMrV8>,
+    /// Registers memory known by a dma-buf descriptor.
+    pub reg_mr_dma_buf: Option<RegMrDmaBuf>,
+    /// Ends a registration.
+    pub dereg_mr: Option<DeregMr>,
+    /// Starts a send; a NULL request means call again.
+    pub isend: Option<IsendV6>,
+    /// Starts a receive; a NULL request means call again.
+    pub irecv: Option<IrecvV6>,
+    /// Starts a flush of received data; a NULL request means nothing to wait for.
+    pub iflush: Option<Iflush>,
+    /// Asks whether a request is complete.
+    pub test: Option<Test>,
+    /// Frees a sending communicator.
+    pub close_send: Option<Close>,
+    /// Frees a receiving communicator.
+    pub close_recv: Option<Close>,
+    /// Frees a listening object.
+    pub close_listen: Option<Close>,
+    /// Gives the device form of a registration; may be NULL.
+    pub get_device_mr: Option<GetDeviceMr>,
+    /// Tells that the device consumed a receive; may be NULL.
+    pub irecv_consumed: Option<IrecvConsumed>,
+}
+
+// SAFETY: a table is written once, before its symbol can be seen, and only read afterwards; the name it points
+// to is a constant of the library that holds the table.
+unsafe impl Send for NetV8 {}
+// SAFETY: as above; readers on several threads meet no writer.
+unsafe impl Sync for NetV8 {}
+
+const _: () = assert!(size_of::<PropertiesV8>() == 64);
+const _: () = assert!(size_of::<NetV8>() == 152);
+const _: () = assert!(offset_of!(PropertiesV8, reg_is_global) == 28);
+const _: () = assert!(offset_of!(PropertiesV8, net_device_version) == 56);
+const _: () = assert!(offset_of!(NetV8, isend) == 80);
