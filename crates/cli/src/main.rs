@@ -1,0 +1,4 @@
+//! The `trunkline` command.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,28 @@
+//! What a NIC guarantees and how much it takes. Read once at connect time to make a plan; never on the data path.
+
+/// Guarantees and limits of one NIC.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Caps {
+    /// Operations of one link arrive, and their completions appear at the target, in the order they were posted.
+    pub link_order: bool,
+    /// [`Completion::len`](crate::Completion::len) of a remote write with immediate is the number of bytes written.
+    pub remote_len: bool,
+    /// Writes into data regions may stay invisible to the CPU until an [`Op::Flush`](crate::Op::Flush) completes.
+    pub needs_flush: bool,
+    /// The NIC pairs sends and receives of the same key by itself ([`Op::MatchedSend`](crate::Op::MatchedSend)).
+    pub matched: bool,
+    /// The NIC executes remote atomics.
+    pub atomics: bool,
+    /// Most bytes of [`Source::Inline`](crate::Source::Inline) in one operation.
+    pub inline_max: u32,
+    /// Most bytes one operation may move.
+    pub message_max: u64,
+    /// Most operations that may be outstanding on one link.
+    pub depth_max: u32,
+    /// Most links this NIC can have at once, over all processes' rails of it.
+    pub links_max: u32,
+    /// Most completions that wait in one rail's completion queue.
+    pub completions_max: u32,
+    /// Most registered regions at once.
+    pub regions_max: u32,
+}

@@ -1,0 +1,56 @@
+//! What a poll returns: one record for each finished signalled operation, arrived message, or failed operation.
+
+use crate::LinkId;
+
+/// One finished thing on a rail.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Completion {
+    /// The `wr_id` the operation was posted with; of the consumed [`Op::Recv`](crate::Op::Recv) for
+    /// [`Done::Received`]; 0 for [`Done::Written`].
+    pub wr_id: u64,
+    /// The link it happened on.
+    pub link: LinkId,
+    /// What finished.
+    pub done: Done,
+    /// How it ended. Anything but [`Status::Ok`] means that the link is in error and every operation still posted on
+    /// it will be, or has been, returned as [`Status::Flushed`].
+    pub status: Status,
+    /// The immediate, where the sender gave one.
+    pub imm: Option<u32>,
+    /// Bytes received, or, where [`Caps::remote_len`](crate::Caps::remote_len) vouches for it, written.
+    pub len: u64,
+}
+
+/// What kind of thing finished.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Done {
+    /// A signalled operation that this side posted; its source may be reused, its effect is at the target.
+    Posted,
+    /// A peer's send filled a posted receive.
+    Received,
+    /// A peer wrote with immediate into a region here; all bytes of that operation are placed (visible if
+    /// [`Caps::needs_flush`](crate::Caps::needs_flush) is false).
+    Written,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Status {
+    /// It worked.
+    Ok,
+    /// The link was already in error; this operation did not run, or its outcome is unknown.
+    Flushed,
+    /// The local region does not hold the bytes, or its key is not valid.
+    LocalProtection,
+    /// The target refused: wrong key, outside the region, a right not granted, or deregistered.
+    RemoteAccess,
+    /// A send was larger than the receive it met.
+    TooLong,
+    /// The target had no posted receive for longer than the retry limit.
+    ReceiverNotReady,
+    /// The peer is gone or does not answer.
+    PeerDead,
+    /// Another failure, by the fabric's own number.
+    Other(u32),
+}

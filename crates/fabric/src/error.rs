@@ -1,0 +1,123 @@
+//! Errors of the contract: one enum an operation. `Busy` is a value, and says nothing was taken.
+
+use crate::Status;
+
+/// A NIC could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is no such NIC.
+    #[error("there is no NIC number {0}")]
+    NoSuchNic(usize),
+    /// A limit of the NIC or of the system is reached.
+    #[error("{what} is exhausted: {limit} in use")]
+    Exhausted {
+        /// What ran out.
+        what: &'static str,
+        /// The limit that was reached.
+        limit: u64,
+    },
+    /// The operating system refused.
+    #[error("{what} failed")]
+    System {
+        /// The call that failed.
+        what: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Memory could not be registered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The NIC's table of regions is full.
+    #[error("all {0} regions of the NIC are in use; deregister some, or raise the limit")]
+    Exhausted(u32),
+    /// This NIC cannot reach memory of that kind.
+    #[error("this NIC cannot register {0:?} memory")]
+    Kind(trunkline_mem::Kind),
+    /// The operating system refused.
+    #[error("{what} failed")]
+    System {
+        /// The call that failed.
+        what: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Memory could not be deregistered; it stays registered.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeregisterError {
+    /// The key names nothing that is registered here.
+    #[error("no such region")]
+    Unknown,
+    /// A peer is stopped inside a copy that uses the region, and did not finish within the peer time limit.
+    #[error("process {peer} is stopped inside a copy that uses the region")]
+    InUse {
+        /// The peer's operating-system process number as seen here, 0 if it is not visible.
+        peer: u32,
+    },
+}
+
+/// A link could not be made, connected or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// All links of the NIC are in use.
+    #[error("all {0} queue pairs of the NIC are in use; close connections, or raise the limit")]
+    Exhausted(u32),
+    /// The link is not in the state the call needs.
+    #[error("the link is not in the state this call needs")]
+    State,
+    /// The peer's link address cannot be understood or does not match this NIC.
+    #[error("the peer's link address is not valid: {0}")]
+    Address(&'static str),
+    /// Neither wire of this fabric reaches the peer.
+    #[error("the peer cannot be reached: {0}")]
+    Unreachable(&'static str),
+    /// The operating system refused.
+    #[error("{what} failed")]
+    System {
+        /// The call that failed.
+        what: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// An operation was not posted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum PostError {
+    /// No credit: nothing was taken, post it again after a poll.
+    #[error("no room in the queue")]
+    Busy,
+    /// The operation can never be posted on this link.
+    #[error("the operation was refused: {0:?}")]
+    Refused(Status),
+}
+
+/// A control stream is not usable any more.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OobError {
+    /// The peer closed it, or died.
+    #[error("the peer closed the control stream")]
+    Closed,
+    /// What came is not a frame: too long or malformed.
+    #[error("malformed frame on the control stream")]
+    Malformed,
+    /// More frames wait to be sent than the limit allows.
+    #[error("the peer does not read its control stream")]
+    Overflow,
+    /// The operating system refused.
+    #[error("{what} failed")]
+    System {
+        /// The call that failed.
+        what: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+}

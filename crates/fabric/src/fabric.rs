@@ -1,0 +1,40 @@
+//! A kind of network, and the NICs it found. Asked at start by the engine; never on the data path.
+
+use crate::{Caps, OpenError, Rail, RailConfig};
+
+/// One NIC port of a fabric, as a user may see it listed.
+#[derive(Clone, Debug)]
+pub struct Nic {
+    /// Short name, unique on this host: `soft0`, `mlx5_0`.
+    pub name: String,
+    /// Path of the device in sysfs, where it has one.
+    pub pci_path: Option<String>,
+    /// Equal for ports of the same physical card.
+    pub guid: u64,
+    /// Port number, from 1.
+    pub port: u32,
+    /// Speed in Mb/s.
+    pub speed_mbps: u32,
+    /// Latency in microseconds, 0 if not known.
+    pub latency_us: f32,
+    /// What it guarantees and how much it takes.
+    pub caps: Caps,
+}
+
+/// A kind of network.
+pub trait Fabric: Send + Sync + 'static {
+    /// An open NIC port with its links and completion queue.
+    type Rail: Rail;
+
+    /// The name users choose it by: `soft`, `verbs`, `ofi`.
+    fn name(&self) -> &'static str;
+
+    /// The NICs that were found; their order never changes.
+    fn nics(&self) -> &[Nic];
+
+    /// Opens NIC number `nic` for one caller.
+    ///
+    /// # Errors
+    /// [`OpenError`] names the limit or the system call.
+    fn open(&self, nic: usize, config: &RailConfig) -> Result<Self::Rail, OpenError>;
+}

@@ -1,0 +1,96 @@
+//! What no network gives: time, random numbers, and control streams between processes. The real one asks the
+//! operating system; the simulator's comes from a seed.
+
+use std::os::fd::OwnedFd;
+
+use trunkline_proto::time::Instant;
+
+use crate::OobError;
+
+/// The machine a process runs on.
+pub trait Host: Send + Sync + 'static {
+    /// Its control streams.
+    type Oob: Oob;
+
+    /// Now, by a clock that never goes back.
+    fn now(&self) -> Instant;
+
+    /// Sixteen unpredictable bytes.
+    fn random(&self) -> [u8; 16];
+
+    /// The maker of control streams.
+    fn oob(&self) -> &Self::Oob;
+}
+
+/// Where a listener can be reached: at most [`OobAddress::MAX`] opaque bytes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct OobAddress(pub Vec<u8>);
+
+impl OobAddress {
+    /// Most bytes of an address.
+    pub const MAX: usize = 56;
+}
+
+/// Makes control streams: reliable, ordered, and closed by the kernel when the peer dies. No call blocks.
+pub trait Oob: Send + Sync + 'static {
+    /// Accepts streams.
+    type Listener: OobListener<Stream = Self::Stream>;
+    /// One stream.
+    type Stream: OobStream;
+
+    /// Listens at a new address.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn listen(&self) -> Result<Self::Listener, OobError>;
+
+    /// Starts a stream to a listener; frames may be sent at once.
+    ///
+    /// # Errors
+    /// [`OobError::Closed`] if nobody listens there.
+    fn connect(&self, address: &OobAddress) -> Result<Self::Stream, OobError>;
+}
+
+/// Accepts control streams.
+pub trait OobListener: Send + 'static {
+    /// What it makes.
+    type Stream: OobStream;
+
+    /// Where it listens.
+    fn address(&self) -> OobAddress;
+
+    /// The next stream, if one waits.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn accept(&mut self) -> Result<Option<Self::Stream>, OobError>;
+}
+
+/// One message of a control stream, and the descriptor that came with it.
+#[derive(Debug)]
+pub struct Frame {
+    /// The message, at most [`Frame::MAX`] bytes.
+    pub bytes: Vec<u8>,
+    /// A descriptor handed over.
+    pub fd: Option<OwnedFd>,
+}
+
+impl Frame {
+    /// Most bytes of a frame.
+    pub const MAX: usize = 4096;
+}
+
+/// One control stream.
+pub trait OobStream: Send + 'static {
+    /// Sends a frame, or queues it if the peer does not read right now.
+    ///
+    /// # Errors
+    /// [`OobError::Overflow`] if too much is queued; others mean the stream is gone.
+    fn send(&mut self, frame: Frame) -> Result<(), OobError>;
+
+    /// The next frame, if a whole one is there; also sends what is queued.
+    ///
+    /// # Errors
+    /// [`OobError::Closed`] once the peer is gone and everything it sent was returned.
+    fn recv(&mut self) -> Result<Option<Frame>, OobError>;
+}

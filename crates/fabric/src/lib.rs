@@ -1,0 +1,28 @@
+//! The contract between the engine and a network.
+//!
+//! A [`Fabric`] lists NICs and opens them; an open NIC is a [`Rail`], owned by one caller at a time, on which links
+//! are made, work is posted and completions are polled; memory is registered through its [`Registrar`], which may be
+//! shared between threads. A [`Host`] gives what no network gives: time, random numbers and control streams.
+//!
+//! Fabrics implement these traits; the engine is generic over them; the simulator is one more fabric. Nothing here
+//! assumes order between links, or that more than eight bytes arrive untorn: what a network does guarantee is in its
+//! [`Caps`].
+#![forbid(unsafe_code)]
+
+mod caps;
+mod completion;
+mod error;
+mod fabric;
+mod host;
+mod op;
+mod rail;
+mod register;
+
+pub use caps::Caps;
+pub use completion::{Completion, Done, Status};
+pub use error::{DeregisterError, LinkError, OobError, OpenError, PostError, RegisterError};
+pub use fabric::{Fabric, Nic};
+pub use host::{Frame, Host, Oob, OobAddress, OobListener, OobStream};
+pub use op::{Extent, Match, Op, Remote, Source};
+pub use rail::{LinkAddress, LinkId, Links, Rail, RailConfig, Wake};
+pub use register::{Access, Ctrl, Data, Keys, LocalKey, Mr, Registrar, RemoteKey, Role, Visibility};

@@ -1,0 +1,129 @@
+//! Work that can be posted on a link. Small, `Copy`, and free of pointers to user memory.
+
+use crate::{LocalKey, RemoteKey};
+
+/// Bytes of a region that was registered here.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Extent {
+    /// The region.
+    pub key: LocalKey,
+    /// First byte, from the start of the region.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// A place in a region that the peer registered.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Remote {
+    /// The key the peer gave us.
+    pub key: RemoteKey,
+    /// The peer's `Keys::remote_base` plus the offset in its region.
+    pub addr: u64,
+}
+
+/// Where the bytes of an operation come from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Source<'a> {
+    /// Bytes copied out before the post returns; at most `Caps::inline_max`.
+    Inline(&'a [u8]),
+    /// Registered memory, not to be changed before the operation completes.
+    Region(Extent),
+}
+
+impl Source<'_> {
+    /// Bytes it holds.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Inline(bytes) => bytes.len() as u64,
+            Self::Region(extent) => extent.len,
+        }
+    }
+
+    /// Whether it holds no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The key by which a NIC pairs a matched send with a matched receive of the same link.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Match(pub u64);
+
+/// One operation. All of them are reliable; order between them is what `Caps` says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Op<'a> {
+    /// Sends `head` (inline) followed by `body` into the oldest posted receive of the peer.
+    Send {
+        /// First bytes, copied out before the post returns; at most `Caps::inline_max`.
+        head: &'a [u8],
+        /// The rest.
+        body: Source<'a>,
+        /// Delivered with it.
+        imm: Option<u32>,
+    },
+    /// Offers memory to the peer's next [`Op::Send`]; each completes as `Done::Received`.
+    Recv {
+        /// Where the bytes go.
+        into: Extent,
+    },
+    /// Writes into the peer's memory.
+    Write {
+        /// The bytes.
+        from: Source<'a>,
+        /// Where they go.
+        to: Remote,
+        /// If given, the peer gets a `Done::Written` once all bytes are placed.
+        imm: Option<u32>,
+    },
+    /// Reads the peer's memory.
+    Read {
+        /// Where the bytes go.
+        into: Extent,
+        /// Where they are.
+        from: Remote,
+    },
+    /// Adds to an aligned 8-byte word of the peer; the old value is stored at `old`.
+    FetchAdd {
+        /// Eight bytes for the value before.
+        old: Extent,
+        /// The word.
+        at: Remote,
+        /// Added, wrapping.
+        add: u64,
+    },
+    /// Replaces an aligned 8-byte word of the peer if it equals `expect`; the old value is stored at `old`.
+    CompareSwap {
+        /// Eight bytes for the value before.
+        old: Extent,
+        /// The word.
+        at: Remote,
+        /// Replaced only if it is this.
+        expect: u64,
+        /// The new value.
+        swap: u64,
+    },
+    /// Sends to the receive with the same key on the peer's end of this link, first posted first paired; the NIC
+    /// holds it until there is one (only where `Caps::matched`).
+    MatchedSend {
+        /// The bytes.
+        from: Source<'a>,
+        /// Pairs it.
+        key: Match,
+    },
+    /// The other half of [`Op::MatchedSend`]; completes as `Done::Received` with the length sent.
+    MatchedRecv {
+        /// Where the bytes go.
+        into: Extent,
+        /// Pairs it.
+        key: Match,
+    },
+    /// Completes once every write that this side has seen complete on this link is visible to the CPU.
+    Flush,
+    /// Does nothing, in order.
+    Nop,
+}
+
+const _: () = assert!(size_of::<Op<'_>>() <= 72);

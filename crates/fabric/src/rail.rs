@@ -1,0 +1,104 @@
+//! An open NIC port: links, one completion queue, one owner at a time. The engine calls it under its lane's claim;
+//! no method blocks, spins, logs or (after set-up) allocates.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use trunkline_proto::time::Duration;
+
+use crate::{Caps, Completion, LinkError, Op, PostError, Registrar};
+
+/// A reliable connection from a rail to one remote rail, by its number on this rail.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct LinkId(pub u32);
+
+/// What the owner of a rail asks for when it opens it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RailConfig {
+    /// Operations that may be outstanding on a link.
+    pub depth: u32,
+    /// Posted receives a link may hold.
+    pub recv_depth: u32,
+    /// Links this rail will have.
+    pub links: u32,
+    /// How long a peer may be stopped inside a copy before that is an error.
+    pub peer_time: Duration,
+}
+
+/// Everything a peer needs to connect to a link; carried by the control stream.
+#[derive(Debug)]
+pub struct LinkAddress {
+    /// The fabric's own bytes, at most [`LinkAddress::BYTES_MAX`].
+    pub bytes: Vec<u8>,
+    /// A descriptor to hand over, where the two share a host.
+    pub fd: Option<OwnedFd>,
+}
+
+impl LinkAddress {
+    /// Most bytes of an address.
+    pub const BYTES_MAX: usize = 256;
+}
+
+/// How to wait for something to happen on a rail.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Wake {
+    /// Poll again after this long.
+    After(Duration),
+    /// Wait until the descriptor is readable.
+    Descriptor(i32),
+}
+
+/// Making and ending links.
+pub trait Links {
+    /// Makes a link, not yet connected.
+    ///
+    /// # Errors
+    /// [`LinkError::Exhausted`] names the limit.
+    fn create(&mut self) -> Result<LinkId, LinkError>;
+
+    /// The address the peer must be given; `None` for an unknown link. Each call makes its descriptor anew.
+    ///
+    /// # Errors
+    /// When the system refuses a descriptor.
+    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError>;
+
+    /// Connects a link to the peer's; afterwards both directions carry work as soon as the peer did the same.
+    /// Receives may be posted before.
+    ///
+    /// # Errors
+    /// [`LinkError`]; the link is then only good for [`Links::destroy`].
+    fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError>;
+
+    /// Puts a link into error: what is posted completes as flushed, and nothing more is placed here by the peer.
+    fn fail(&mut self, link: LinkId);
+
+    /// Ends a link. Its completions are gone; nothing of the peer lands any more.
+    fn destroy(&mut self, link: LinkId);
+}
+
+/// Posting and polling.
+pub trait Rail: Links + Send + 'static {
+    /// Guarantees and limits.
+    fn caps(&self) -> &Caps;
+
+    /// Registers memory for this rail; may be called while another thread owns the rail.
+    fn registrar(&self) -> Arc<dyn Registrar>;
+
+    /// Operations (receives apart) that can be posted on the link now without `Busy`.
+    fn credits(&self, link: LinkId) -> u32;
+
+    /// Posts one operation. Signalled ones complete with `wr_id`; others only if they fail.
+    ///
+    /// # Errors
+    /// [`PostError::Busy`] takes nothing; [`PostError::Refused`] will never work on this link.
+    fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError>;
+
+    /// Gives what is posted to the network: one doorbell or one system call.
+    fn flush(&mut self);
+
+    /// Makes progress and fills `out` from the front with what has finished; returns how many.
+    fn poll(&mut self, out: &mut [Completion]) -> usize;
+
+    /// How to wait when polling finds nothing.
+    fn arm(&mut self) -> Wake;
+}

@@ -1,0 +1,173 @@
+//! Registered memory. Follows the strictest model there is (libfabric's endpoint-bound registration): a region belongs
+//! to a rail, keeps it alive, and is closed before it. What a region is for is part of its type.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use trunkline_mem::Memory;
+
+use crate::{DeregisterError, Extent, RegisterError};
+
+/// Names a region on this side.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct LocalKey(pub u64);
+
+/// Lets a peer reach a region; unguessable where the fabric can make it so.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct RemoteKey(pub u64);
+
+/// What a peer may do to a region. Local use needs no right.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Access {
+    /// Remote writes.
+    pub write: bool,
+    /// Remote reads.
+    pub read: bool,
+    /// Remote atomics.
+    pub atomic: bool,
+}
+
+impl Access {
+    /// Only this side uses it.
+    pub const LOCAL: Self = Self { write: false, read: false, atomic: false };
+    /// Peers may write.
+    pub const WRITE: Self = Self { write: true, read: false, atomic: false };
+    /// Peers may read and write.
+    pub const READ_WRITE: Self = Self { write: true, read: true, atomic: false };
+    /// Peers may do everything.
+    pub const ALL: Self = Self { write: true, read: true, atomic: true };
+}
+
+/// When a remote write into a region can be seen by the CPU.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Visibility {
+    /// In order and at once: mailboxes and signals.
+    Strict,
+    /// Possibly only after a flush: data.
+    Relaxed,
+}
+
+/// How a region is reached.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Keys {
+    /// From here.
+    pub local: LocalKey,
+    /// From a peer.
+    pub remote: RemoteKey,
+    /// Address of the region's first byte in remote operations: its virtual address, or 0 for zero-based regions.
+    pub remote_base: u64,
+}
+
+/// Registers memory for one rail. Shared between threads.
+pub trait Registrar: Send + Sync + 'static {
+    /// Registers a range; the registrar keeps its clone of `memory` until the region is deregistered.
+    ///
+    /// # Errors
+    /// [`RegisterError`] names the limit or the system call.
+    fn register(
+        &self,
+        memory: &Memory,
+        access: Access,
+        visibility: Visibility,
+    ) -> Result<Keys, RegisterError>;
+
+    /// Ends a registration. After success nothing touches the memory through it any more, so it may be unmapped;
+    /// waits for running copies, at most the rail's `peer_time`.
+    ///
+    /// # Errors
+    /// [`DeregisterError`]; the region is closed to new operations all the same, and the call may be repeated.
+    fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError>;
+}
+
+/// What a region is for.
+pub trait Role: Send + Sync + 'static {
+    /// When remote writes into it can be seen.
+    const VISIBILITY: Visibility;
+}
+
+/// User data, read or written by operations that carry payload.
+#[derive(Debug)]
+pub struct Data;
+
+/// Mailboxes, bounce buffers and signals.
+#[derive(Debug)]
+pub struct Ctrl;
+
+impl Role for Data {
+    const VISIBILITY: Visibility = Visibility::Relaxed;
+}
+
+impl Role for Ctrl {
+    const VISIBILITY: Visibility = Visibility::Strict;
+}
+
+/// A registered region of one role. Keeps its rail's registration domain alive; dropping it deregisters.
+pub struct Mr<R: Role> {
+    memory: Memory,
+    keys: Keys,
+    registrar: Option<Arc<dyn Registrar>>,
+    role: PhantomData<R>,
+}
+
+impl<R: Role> Mr<R> {
+    /// Registers `memory` for the role.
+    ///
+    /// # Errors
+    /// As [`Registrar::register`].
+    pub fn register(
+        registrar: &Arc<dyn Registrar>,
+        memory: Memory,
+        access: Access,
+    ) -> Result<Self, RegisterError> {
+        let keys = registrar.register(&memory, access, R::VISIBILITY)?;
+        Ok(Self { memory, keys, registrar: Some(Arc::clone(registrar)), role: PhantomData })
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// How it is reached.
+    #[must_use]
+    pub fn keys(&self) -> Keys {
+        self.keys
+    }
+
+    /// `len` bytes at `offset`, for an operation.
+    #[must_use]
+    pub fn extent(&self, offset: u64, len: u64) -> Extent {
+        Extent { key: self.keys.local, offset, len }
+    }
+
+    /// Deregisters.
+    ///
+    /// # Errors
+    /// The region comes back with the reason, to be closed again later.
+    pub fn close(mut self) -> Result<(), (Self, DeregisterError)> {
+        let Some(registrar) = self.registrar.take() else { return Ok(()) };
+        match registrar.deregister(self.keys.local) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.registrar = Some(registrar);
+                Err((self, error))
+            }
+        }
+    }
+}
+
+impl<R: Role> Drop for Mr<R> {
+    fn drop(&mut self) {
+        if let Some(registrar) = self.registrar.take() {
+            // A peer stopped in a copy keeps the region in the registrar's table; nothing else can be done here.
+            let _ = registrar.deregister(self.keys.local);
+        }
+    }
+}
+
+impl<R: Role> std::fmt::Debug for Mr<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mr({:?} {:?})", self.memory, self.keys.local)
+    }
+}

@@ -1,0 +1,256 @@
+//! One byte range. Made at the edge (user buffers) or by the engine (bounce buffers, mailboxes); used by fabrics.
+//! It never frees what it borrowed, and never checks what another thread does to the same bytes: like a NIC, it moves
+//! bytes, and tearing is possible above the width of one aligned word.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::any::Any;
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Kind;
+
+/// Alignment of owned ranges, in bytes: one page, so that a range never shares one with anything else.
+const ALIGN: usize = 4096;
+
+/// An access reached past the end of its range, or a word access was not 8-byte aligned.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{len} bytes at offset {offset} do not fit in a range of {size} bytes")]
+pub struct OutOfBounds {
+    /// First byte asked for, from the start of the range.
+    pub offset: u64,
+    /// Bytes asked for.
+    pub len: u64,
+    /// Bytes in the range.
+    pub size: u64,
+}
+
+/// A byte range of one [`Kind`]. Cheap to clone; an owned range is freed with its last clone.
+#[derive(Clone)]
+pub struct Memory {
+    addr: usize,
+    len: usize,
+    kind: Kind,
+    #[expect(dead_code, reason = "held so that the bytes stay mapped")]
+    keep: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Memory {
+    /// A new zeroed, page-aligned range of host memory of `len` bytes.
+    ///
+    /// # Panics
+    /// When `len` rounded up to a page does not fit in an address space.
+    #[must_use]
+    pub fn heap(len: usize) -> Self {
+        let owner = Heap::new(len);
+        Self { addr: owner.addr, len, kind: Kind::Host, keep: Some(Arc::new(owner)) }
+    }
+
+    /// Names bytes that somebody else owns: a user buffer, a mapping.
+    ///
+    /// # Safety
+    /// Until the last clone is dropped, `addr..addr + len` stays mapped readable and writable in this process (for
+    /// [`Kind::Host`]), and nobody holds a Rust reference to the bytes while this crate's methods run.
+    #[must_use]
+    pub unsafe fn from_raw(addr: usize, len: usize, kind: Kind) -> Self {
+        Self { addr, len, kind, keep: None }
+    }
+
+    /// Like [`Memory::from_raw`], with an owner that keeps the mapping alive.
+    ///
+    /// # Safety
+    /// As [`Memory::from_raw`], but only for as long as `owner` lives.
+    #[must_use]
+    pub unsafe fn with_owner<T: Send + Sync + 'static>(
+        addr: usize,
+        len: usize,
+        kind: Kind,
+        owner: Arc<T>,
+    ) -> Self {
+        Self { addr, len, kind, keep: Some(owner) }
+    }
+
+    /// Address of the first byte in this process.
+    #[must_use]
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// Bytes in the range.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the range has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the bytes live.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Address of `len` bytes at `offset`, checked.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when they are not all inside the range.
+    #[inline]
+    pub fn checked(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
+        let size = self.len as u64;
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(self.addr + offset as usize),
+            _ => Err(OutOfBounds { offset, len, size }),
+        }
+    }
+
+    /// Copies bytes at `offset` into `out`.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when they are not all inside the range; `out` is then untouched.
+    #[inline]
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
+        let from = self.checked(offset, out.len() as u64)?;
+        // SAFETY: `from..from + out.len()` lies inside the range, which stays mapped (constructors' contract), and
+        // `out` is an exclusive borrow, so the two cannot overlap.
+        unsafe { ptr::copy_nonoverlapping(pointer(from), out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when they do not all fit; nothing is then written.
+    #[inline]
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        let to = self.checked(offset, bytes.len() as u64)?;
+        // SAFETY: `to..to + bytes.len()` lies inside the range, which stays mapped and is not borrowed by anybody
+        // (constructors' contract), so it cannot overlap `bytes`.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), pointer(to), bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies `len` bytes from `source` at `from` to this range at `offset`; the two may overlap.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when either side does not hold all the bytes; nothing is then written.
+    #[inline]
+    pub fn copy_from(&self, offset: u64, source: &Self, from: u64, len: u64) -> Result<(), OutOfBounds> {
+        let to = self.checked(offset, len)?;
+        let from = source.checked(from, len)?;
+        // SAFETY: both ranges were checked and stay mapped; `copy` allows overlap.
+        unsafe { ptr::copy(pointer(from), pointer(to), len as usize) };
+        Ok(())
+    }
+
+    /// Loads the aligned 8-byte word at `offset` with acquire ordering, little-endian.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when the word is not inside the range or not aligned.
+    #[inline]
+    pub fn load(&self, offset: u64) -> Result<u64, OutOfBounds> {
+        Ok(u64::from_le(self.word(offset)?.load(Ordering::Acquire)))
+    }
+
+    /// Stores the aligned 8-byte word at `offset` with release ordering, little-endian.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when the word is not inside the range or not aligned.
+    #[inline]
+    pub fn store(&self, offset: u64, value: u64) -> Result<(), OutOfBounds> {
+        self.word(offset)?.store(value.to_le(), Ordering::Release);
+        Ok(())
+    }
+
+    /// The aligned 8-byte word at `offset`, in memory byte order, for remote atomics.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when the word is not inside the range or not aligned.
+    #[inline]
+    pub fn word(&self, offset: u64) -> Result<&AtomicU64, OutOfBounds> {
+        let at = self.checked(offset, 8)?;
+        if !at.is_multiple_of(8) {
+            return Err(OutOfBounds { offset, len: 8, size: self.len as u64 });
+        }
+        // SAFETY: the word is inside the range, aligned, and stays mapped while `self` is borrowed; everybody who
+        // uses this crate accesses it as an atomic or through raw copies, as a NIC would.
+        Ok(unsafe { AtomicU64::from_ptr(pointer(at).cast()) })
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({:?} {:#x}+{})", self.kind, self.addr, self.len)
+    }
+}
+
+#[inline]
+fn pointer(addr: usize) -> *mut u8 {
+    ptr::with_exposed_provenance_mut(addr)
+}
+
+/// Zeroed pages from the allocator.
+struct Heap {
+    addr: usize,
+    layout: Layout,
+}
+
+impl Heap {
+    fn new(len: usize) -> Self {
+        let Ok(layout) = Layout::from_size_align(len.max(1).next_multiple_of(ALIGN), ALIGN) else {
+            panic!("a range of {len} bytes does not fit in an address space");
+        };
+        // SAFETY: the layout has a size above zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        if start.is_null() {
+            handle_alloc_error(layout);
+        }
+        Self { addr: start.expose_provenance(), layout }
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: `addr` came from `alloc_zeroed` with this layout and is freed once.
+        unsafe { dealloc(pointer(self.addr), self.layout) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_back_what_was_written() {
+        let memory = Memory::heap(100);
+        memory.write(10, b"hello").unwrap();
+        let mut out = [0; 7];
+        memory.read(9, &mut out).unwrap();
+        assert_eq!(&out, b"\0hello\0");
+    }
+
+    #[test]
+    fn refuses_what_does_not_fit() {
+        let memory = Memory::heap(16);
+        assert!(memory.write(9, &[1; 8]).is_err());
+        assert!(memory.read(u64::MAX, &mut [0; 2]).is_err());
+        assert!(memory.copy_from(0, &Memory::heap(4), 0, 5).is_err());
+        assert!(memory.load(4).is_err(), "unaligned words are refused");
+        assert!(memory.load(16).is_err());
+        assert!(memory.checked(16, 0).is_ok());
+    }
+
+    #[test]
+    fn words_are_little_endian_bytes() {
+        let memory = Memory::heap(16);
+        memory.store(8, 0x0102).unwrap();
+        let mut out = [0; 2];
+        memory.read(8, &mut out).unwrap();
+        assert_eq!(out, [2, 1]);
+        assert_eq!(memory.load(8), Ok(0x0102));
+    }
+}
