@@ -4,14 +4,22 @@
 //! `--update`, and is no part of what users install.
 #![forbid(unsafe_code)]
 
+mod abi;
+mod bindings;
+mod ci;
+mod dist;
 #[cfg(test)]
 mod fixture;
 mod floors;
 mod limits;
+mod mutants;
 mod report;
+mod shell;
 mod source;
+mod unsafe_budget;
 mod workspace;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -34,6 +42,32 @@ enum Command {
     Floors,
     /// Checks the lengths of files and functions, and that no state hides at file scope.
     Limits,
+    /// Counts unsafe against the table in docs/unsafe.md.
+    UnsafeBudget {
+        /// Writes the counts into the table instead.
+        #[arg(long)]
+        update: bool,
+    },
+    /// Compares the layouts of the NCCL net structs with a C compiler's.
+    Bindings {
+        /// Accepted for clarity; checking is all this does.
+        #[arg(long)]
+        check: bool,
+        /// A header that declares the interface, such as NCCL's own, instead of ours.
+        #[arg(long, value_name = "FILE")]
+        header: Option<PathBuf>,
+    },
+    /// Builds the plugin and compares the symbols it exports with the checked-in list.
+    Abi,
+    /// Builds what users install, under target/dist.
+    Dist,
+    /// Runs each planted bug's test, which must notice it.
+    Mutants {
+        /// Only the mutants whose name contains this.
+        only: Option<String>,
+    },
+    /// Runs every check that needs no test run: fmt, clippy and the rules above.
+    Ci,
 }
 
 fn main() -> ExitCode {
@@ -53,6 +87,17 @@ fn dispatch(command: Command) -> Result<bool> {
     match command {
         Command::Floors => Ok(shown("floors", &floors::run(&workspace)?)),
         Command::Limits => Ok(shown("limits", &limits::run(&workspace)?)),
+        Command::UnsafeBudget { update } => {
+            Ok(shown("unsafe-budget", &unsafe_budget::run(&workspace, update)?))
+        }
+        Command::Bindings { check: _, header: Some(header) } => {
+            Ok(shown("bindings", &bindings::run_against(&header)?))
+        }
+        Command::Bindings { check: _, header: None } => Ok(shown("bindings", &bindings::run(&workspace)?)),
+        Command::Abi => Ok(shown("abi", &abi::run(&workspace)?)),
+        Command::Dist => dist::run(&workspace).map(|()| true),
+        Command::Mutants { only } => mutants::run(&workspace, only.as_deref()),
+        Command::Ci => Ok(ci::run(&workspace)),
     }
 }
 

@@ -1,0 +1,179 @@
+//! The structs and constants of `trunkline-sys` that C must agree with, and the measuring of them.
+//!
+//! Only `bindings` calls this. A field that is missing here does not compile, so the lists cannot fall behind.
+
+use std::mem::{align_of, offset_of, size_of};
+
+use trunkline_sys::nccl_net::v6::{NetV6, PropertiesV6};
+use trunkline_sys::nccl_net::v7::{NetV7, PropertiesV7};
+use trunkline_sys::nccl_net::v8::{NetV8, PropertiesV8};
+use trunkline_sys::nccl_net::v9::{NetV9, PropertiesV9};
+use trunkline_sys::nccl_net::v10::{NetV10, PropertiesV10};
+use trunkline_sys::nccl_net::v11::{NetV11, PropertiesV11};
+use trunkline_sys::nccl_net::v12::{NetV12, PropertiesV12};
+use trunkline_sys::nccl_net::{
+    self as net, CommAttr, CommConfig, DeviceHandle, NetAttr, ResultCode, VDeviceProps4, VDeviceProps8, log_level,
+};
+
+/// One struct as Rust lays it out.
+pub(super) struct Layout {
+    /// The C type it must equal.
+    pub(super) c: &'static str,
+    pub(super) size: usize,
+    pub(super) align: usize,
+    /// Name, offset and size of each field.
+    pub(super) fields: Vec<(&'static str, usize, usize)>,
+}
+
+/// The size of the field a projection leads to.
+fn size_behind<T, F>(_: fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
+
+macro_rules! layout {
+    ($c:literal, $t:ident { $($f:ident),* $(,)? }) => {{
+        // Names every field, so that a new one breaks the build until it stands in the list.
+        let _every_field = |$t { $($f: _),* }: $t| ();
+        Layout {
+            c: $c,
+            size: size_of::<$t>(),
+            align: align_of::<$t>(),
+            fields: vec![$((stringify!($f), offset_of!($t, $f), size_behind(|t: &$t| &t.$f))),*],
+        }
+    }};
+}
+
+/// Every struct.
+pub(super) fn layouts() -> Vec<Layout> {
+    [shared(), properties(), tables()].into_iter().flatten().collect()
+}
+
+/// Constants by their C names.
+pub(super) fn constants() -> Vec<(&'static str, i64)> {
+    vec![
+        ("NCCL_NET_HANDLE_MAXSIZE", super::as_fact(net::HANDLE_BYTES)),
+        ("NCCL_NET_MAX_REQUESTS", super::as_fact(net::NET_REQUESTS_MAX)),
+        ("NCCL_NET_OPTIONAL_RECV_COMPLETION", super::as_fact(net::OPTIONAL_RECV_COMPLETION)),
+        ("NCCL_NET_MULTI_REQUEST", super::as_fact(net::MULTI_REQUEST)),
+        ("NCCL_PTR_HOST", net::PTR_HOST.into()),
+        ("NCCL_PTR_CUDA", net::PTR_CUDA.into()),
+        ("NCCL_PTR_DMABUF", net::PTR_DMABUF.into()),
+        ("NCCL_NET_DEVICE_HOST", net::NET_DEVICE_HOST.into()),
+        ("NCCL_NET_DEVICE_UNPACK", net::NET_DEVICE_UNPACK.into()),
+        ("NCCL_LOG_NONE", log_level::NONE.into()),
+        ("NCCL_LOG_VERSION", log_level::VERSION.into()),
+        ("NCCL_LOG_WARN", log_level::WARN.into()),
+        ("NCCL_LOG_INFO", log_level::INFO.into()),
+        ("NCCL_LOG_ABORT", log_level::ABORT.into()),
+        ("NCCL_LOG_TRACE", log_level::TRACE.into()),
+        ("ncclSuccess", ResultCode::SUCCESS.0.into()),
+        ("ncclUnhandledCudaError", ResultCode::UNHANDLED_CUDA_ERROR.0.into()),
+        ("ncclSystemError", ResultCode::SYSTEM_ERROR.0.into()),
+        ("ncclInternalError", ResultCode::INTERNAL_ERROR.0.into()),
+        ("ncclInvalidArgument", ResultCode::INVALID_ARGUMENT.0.into()),
+        ("ncclInvalidUsage", ResultCode::INVALID_USAGE.0.into()),
+        ("ncclRemoteError", ResultCode::REMOTE_ERROR.0.into()),
+        ("ncclInProgress", ResultCode::IN_PROGRESS.0.into()),
+    ]
+}
+
+/// What all versions share.
+fn shared() -> Vec<Layout> {
+    vec![
+        layout!("ncclNetDeviceHandle_v7_t", DeviceHandle {
+            net_device_type, net_device_version, handle, size, needs_proxy_progress,
+        }),
+        layout!("ncclNetCommConfig_v12_t", CommConfig {
+            traffic_class,
+        }),
+        layout!("ncclNetVDeviceProps_v11_t", VDeviceProps4 {
+            ndevs, devs,
+        }),
+        layout!("ncclNetVDeviceProps_v12_t", VDeviceProps8 {
+            ndevs, devs,
+        }),
+        layout!("ncclNetCommAttr_v12_t", CommAttr {
+            max_concurrent_peers, min_concurrent_peers, max_flows_per_peer, min_flows_per_peer,
+        }),
+        layout!("ncclNetAttr_v12_t", NetAttr {
+            send_comm_attr, recv_comm_attr, op, algo, proto,
+        }),
+    ]
+}
+
+/// The properties of each version.
+fn properties() -> Vec<Layout> {
+    vec![
+        layout!("ncclNetProperties_v6_t", PropertiesV6 {
+            name, pci_path, guid, ptr_support, speed, port, latency, max_comms, max_recvs,
+        }),
+        layout!("ncclNetProperties_v7_t", PropertiesV7 {
+            name, pci_path, guid, ptr_support, speed, port, latency, max_comms, max_recvs,
+            net_device_type, net_device_version,
+        }),
+        layout!("ncclNetProperties_v8_t", PropertiesV8 {
+            name, pci_path, guid, ptr_support, reg_is_global, speed, port, latency, max_comms,
+            max_recvs, net_device_type, net_device_version,
+        }),
+        layout!("ncclNetProperties_v9_t", PropertiesV9 {
+            name, pci_path, guid, ptr_support, reg_is_global, force_flush, speed, port, latency,
+            max_comms, max_recvs, net_device_type, net_device_version, v_props, max_p2p_bytes,
+            max_coll_bytes,
+        }),
+        layout!("ncclNetProperties_v10_t", PropertiesV10 {
+            name, pci_path, guid, ptr_support, reg_is_global, force_flush, speed, port, latency,
+            max_comms, max_recvs, net_device_type, net_device_version, v_props, max_p2p_bytes,
+            max_coll_bytes,
+        }),
+        layout!("ncclNetProperties_v11_t", PropertiesV11 {
+            name, pci_path, guid, ptr_support, reg_is_global, force_flush, speed, port, latency,
+            max_comms, max_recvs, net_device_type, net_device_version, v_props, max_p2p_bytes,
+            max_coll_bytes, max_multi_request_size,
+        }),
+        layout!("ncclNetProperties_v12_t", PropertiesV12 {
+            name, pci_path, guid, ptr_support, reg_is_global, force_flush, speed, port, latency,
+            max_comms, max_recvs, net_device_type, net_device_version, v_props, max_p2p_bytes,
+            max_coll_bytes, max_multi_request_size, rail_id, plane_id,
+        }),
+    ]
+}
+
+/// The function table of each version.
+fn tables() -> Vec<Layout> {
+    vec![
+        layout!("ncclNet_v6_t", NetV6 {
+            name, init, devices, get_properties, listen, connect, accept, reg_mr, reg_mr_dma_buf,
+            dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen,
+        }),
+        layout!("ncclNet_v7_t", NetV7 {
+            name, init, devices, get_properties, listen, connect, accept, reg_mr, reg_mr_dma_buf,
+            dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen,
+            get_device_mr, irecv_consumed,
+        }),
+        layout!("ncclNet_v8_t", NetV8 {
+            name, init, devices, get_properties, listen, connect, accept, reg_mr, reg_mr_dma_buf,
+            dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen,
+            get_device_mr, irecv_consumed,
+        }),
+        layout!("ncclNet_v9_t", NetV9 {
+            name, init, devices, get_properties, listen, connect, accept, reg_mr, reg_mr_dma_buf,
+            dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen,
+            get_device_mr, irecv_consumed, make_v_device,
+        }),
+        layout!("ncclNet_v10_t", NetV10 {
+            name, init, devices, get_properties, listen, connect, accept, reg_mr, reg_mr_dma_buf,
+            dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen,
+            get_device_mr, irecv_consumed, make_v_device,
+        }),
+        layout!("ncclNet_v11_t", NetV11 {
+            name, init, devices, get_properties, listen, connect, accept, reg_mr, reg_mr_dma_buf,
+            dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen,
+            get_device_mr, irecv_consumed, make_v_device, finalize, set_net_attr,
+        }),
+        layout!("ncclNet_v12_t", NetV12 {
+            name, init, devices, get_properties, listen, connect, accept, reg_mr, reg_mr_dma_buf,
+            dereg_mr, isend, irecv, iflush, test, close_send, close_recv, close_listen,
+            get_device_mr, irecv_consumed, make_v_device, finalize, set_net_attr,
+        }),
+    ]
+}

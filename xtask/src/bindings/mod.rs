@@ -1,0 +1,155 @@
+//! `cargo xtask bindings`: does a C compiler lay out the NCCL net structs as `trunkline-sys` does?
+//!
+//! Called by people and by `ci`. A small C program, generated from the same names, prints sizes, offsets and
+//! constants; they are compared one by one. `--header` takes NCCL's own header instead of ours.
+
+mod layouts;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::report::Findings;
+use crate::shell;
+use crate::workspace::Workspace;
+
+/// Our own header, relative to the root.
+const HEADER: &str = "xtask/bindings/nccl_net.h";
+
+/// A measured fact, keyed by the C expression that yields it: `sizeof(ncclNet_v6_t)`.
+type Facts = BTreeMap<String, i64>;
+
+/// Compares against our own header.
+///
+/// # Errors
+/// When the header does not compile, or the probe does not run.
+pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
+    run_against(&workspace.root.join(HEADER))
+}
+
+/// Compares against any header that declares the interface.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_against(header: &Path) -> Result<Findings> {
+    if shell::which("cc").is_none() {
+        return Ok(Findings::skip("no C compiler (package gcc)"));
+    }
+    let rust = facts();
+    let c = measure(header, rust.keys())?;
+    let mut findings = compare(&rust, &c);
+    findings.note(format!("{} sizes, offsets and constants compared", rust.len()));
+    Ok(findings)
+}
+
+fn compare(rust: &Facts, c: &Facts) -> Findings {
+    let mut findings = Findings::default();
+    for (expression, ours) in rust {
+        match c.get(expression) {
+            Some(theirs) if theirs == ours => {}
+            Some(theirs) => findings.add(expression, format!("{theirs} in C, {ours} in crates/sys")),
+            None => findings.add(expression, "the C program did not print it"),
+        }
+    }
+    findings
+}
+
+/// What Rust says.
+fn facts() -> Facts {
+    let mut facts = Facts::new();
+    for layout in layouts::layouts() {
+        let c = layout.c;
+        facts.insert(format!("sizeof({c})"), as_fact(layout.size));
+        facts.insert(format!("_Alignof({c})"), as_fact(layout.align));
+        for (field, offset, size) in layout.fields {
+            let field = camel_case(field);
+            facts.insert(format!("offsetof({c}, {field})"), as_fact(offset));
+            facts.insert(format!("sizeof((({c}*)0)->{field})"), as_fact(size));
+        }
+    }
+    facts.extend(layouts::constants().into_iter().map(|(name, value)| (name.to_owned(), value)));
+    facts
+}
+
+fn as_fact(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// Has a C compiler evaluate every expression.
+fn measure<'a>(header: &Path, expressions: impl Iterator<Item = &'a String>) -> Result<Facts> {
+    let dir = tempfile::tempdir().context("a temporary folder")?;
+    let (source, program) = (dir.path().join("probe.c"), dir.path().join("probe"));
+    let mut text = format!("#include <stdio.h>\n#include <stddef.h>\n#include \"{}\"\n", header.display());
+    text += "int main(void) {\n";
+    for expression in expressions {
+        writeln!(text, "  printf(\"%lld\\t{expression}\\n\", (long long)({expression}));")?;
+    }
+    text += "  return 0;\n}\n";
+    std::fs::write(&source, text).context("writing the probe")?;
+    let mut cc = Command::new("cc");
+    if let Some(folder) = header.parent() {
+        cc.arg("-I").arg(folder);
+    }
+    shell::output(cc.args(["-std=gnu11", "-Wall", "-o"]).arg(&program).arg(&source))?;
+    let out = shell::output(&mut Command::new(&program))?;
+    out.lines()
+        .map(|line| {
+            let (value, expression) = line.split_once('\t').context("the probe's output")?;
+            Ok((expression.to_owned(), value.parse().context("the probe's output")?))
+        })
+        .collect()
+}
+
+/// The interface's spelling of our field names: `pci_path` is `pciPath`.
+fn camel_case(name: &str) -> String {
+    let mut out = String::new();
+    let mut upper = false;
+    for c in name.chars() {
+        if c == '_' {
+            upper = true;
+        } else {
+            out.push(if upper { c.to_ascii_uppercase() } else { c });
+            upper = false;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("bindings/nccl_net.h")
+    }
+
+    #[test]
+    fn the_tables_agree_with_c() {
+        assert_eq!(run_against(&header()).unwrap().broken, []);
+    }
+
+    #[test]
+    fn a_shifted_field_is_caught() {
+        if shell::which("cc").is_none() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let text = std::fs::read_to_string(header()).unwrap();
+        let shifted = text.replace("int maxMultiRequestSize; int16_t railId", "int16_t railId");
+        let shifted = shifted.replace("planeId;", "planeId; int maxMultiRequestSize;");
+        assert_ne!(text, shifted);
+        let path = dir.path().join("nccl_net.h");
+        std::fs::write(&path, shifted).unwrap();
+        assert!(run_against(&path).unwrap().mentions("offsetof(ncclNetProperties_v12_t, railId): 120 in C, 124"));
+    }
+
+    #[test]
+    fn names_are_spelled_as_in_c() {
+        assert_eq!(camel_case("reg_mr_dma_buf"), "regMrDmaBuf");
+        assert_eq!(camel_case("max_p2p_bytes"), "maxP2pBytes");
+        assert_eq!(camel_case("make_v_device"), "makeVDevice");
+    }
+}

@@ -1,0 +1,70 @@
+//! `cargo xtask ci`: every check that needs no test run, in order, with a summary.
+//!
+//! Called by people before they commit, and by `./test`.
+
+use anyhow::Result;
+use comfy_table::Table;
+
+use crate::report::{self, Findings};
+use crate::workspace::Workspace;
+use crate::{abi, bindings, floors, limits, shell, unsafe_budget};
+
+/// A named check.
+type Step = (&'static str, fn(&Workspace) -> Result<Findings>);
+
+/// Cheap ones first: a formatting slip should not cost a build.
+const STEPS: &[Step] = &[
+    ("fmt", fmt),
+    ("floors", floors::run),
+    ("limits", limits::run),
+    ("unsafe-budget", |workspace| unsafe_budget::run(workspace, false)),
+    ("clippy", clippy),
+    ("bindings", bindings::run),
+    ("abi", abi::run),
+];
+
+/// Runs them all, however many fail; `false` when one did.
+pub(crate) fn run(workspace: &Workspace) -> bool {
+    let mut table = Table::new();
+    table.set_header(["check", "result"]);
+    let (mut passed, mut failed) = (0, 0);
+    for (name, step) in STEPS {
+        let findings = step(workspace).unwrap_or_else(|error| {
+            let mut findings = Findings::default();
+            findings.add(*name, format!("{error:#}"));
+            findings
+        });
+        findings.print(name);
+        let result = match (findings.is_clean(), &findings.skipped) {
+            (false, _) => "FAILED",
+            (true, Some(_)) => "skipped",
+            (true, None) => "ok",
+        };
+        passed += usize::from(result == "ok");
+        failed += usize::from(result == "FAILED");
+        table.add_row([name, result]);
+    }
+    println!("{table}");
+    report::print_result_line(passed, failed);
+    failed == 0
+}
+
+fn fmt(workspace: &Workspace) -> Result<Findings> {
+    cargo_component(workspace, "fmt", &["--all", "--check"])
+}
+
+fn clippy(workspace: &Workspace) -> Result<Findings> {
+    cargo_component(workspace, "clippy", &["--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])
+}
+
+/// Runs a cargo command that is an optional component of the toolchain.
+fn cargo_component(workspace: &Workspace, name: &str, args: &[&str]) -> Result<Findings> {
+    if shell::output(shell::cargo_command(&workspace.root).args([name, "--version"])).is_err() {
+        return Ok(Findings::skip(format!("cargo {name} is not installed (rustup component add {name})")));
+    }
+    let mut findings = Findings::default();
+    if !shell::cargo_command(&workspace.root).arg(name).args(args).status()?.success() {
+        findings.add(name, "see above");
+    }
+    Ok(findings)
+}

@@ -1,0 +1,95 @@
+//! `cargo xtask dist`: what users install, under `target/dist/`.
+//!
+//! Called by people and packagers. It builds with the release profile and writes nothing outside that folder.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+
+use crate::shell;
+use crate::workspace::Workspace;
+
+/// The plugin as it is installed; `NCCL_NET_PLUGIN=trunkline` makes NCCL look for exactly this.
+const PLUGIN: &str = "libnccl-net-trunkline.so";
+
+/// Links to it: what RCCL looks for by name, and what both load when nothing is asked for.
+const PLUGIN_LINKS: &[&str] = &["libnccl-net.so", "librccl-net-trunkline.so", "librccl-net.so"];
+
+/// Builds and lays out the distribution.
+///
+/// # Errors
+/// When a build fails or a file cannot be written.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let packages = ["--package", "trunkline-nccl", "--package", "trunkline-cli"];
+    shell::cargo(&workspace.root, &[&["build", "--release"], &packages[..]].concat())?;
+    let (built, dist) = (workspace.target.join("release"), workspace.target.join("dist"));
+    if dist.exists() {
+        fs::remove_dir_all(&dist).with_context(|| format!("clearing {}", dist.display()))?;
+    }
+    lay_out(&built, &dist)?;
+    for package in &workspace.crates {
+        copy_headers(&package.dir.join("include"), &dist.join("include"))?;
+    }
+    println!("{}", dist.display());
+    Ok(())
+}
+
+fn lay_out(built: &Path, dist: &Path) -> Result<()> {
+    copy(&built.join("libtrunkline_nccl.so"), &dist.join("lib").join(PLUGIN))?;
+    for link in PLUGIN_LINKS {
+        std::os::unix::fs::symlink(PLUGIN, dist.join("lib").join(link)).with_context(|| format!("linking {link}"))?;
+    }
+    copy(&built.join("trunkline"), &dist.join("bin/trunkline"))
+}
+
+fn copy_headers(from: &Path, to: &Path) -> Result<()> {
+    if !from.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(from).with_context(|| format!("listing {}", from.display()))? {
+        let path = entry?.path();
+        if let (Some("h" | "hpp" | "cuh"), Some(name)) = (path.extension().and_then(|e| e.to_str()), path.file_name()) {
+            copy(&path, &to.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
+    fs::copy(from, to).with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_to_the_plugin() {
+        let dir = tempfile::tempdir().unwrap();
+        let (built, dist) = (dir.path().join("built"), dir.path().join("dist"));
+        fs::create_dir(&built).unwrap();
+        fs::write(built.join("libtrunkline_nccl.so"), "so").unwrap();
+        fs::write(built.join("trunkline"), "tool").unwrap();
+        lay_out(&built, &dist).unwrap();
+        for name in PLUGIN_LINKS.iter().chain([&PLUGIN]) {
+            assert_eq!(fs::read_to_string(dist.join("lib").join(name)).unwrap(), "so", "{name}");
+        }
+        assert_eq!(fs::read_to_string(dist.join("bin/trunkline")).unwrap(), "tool");
+    }
+
+    #[test]
+    fn only_headers_are_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("include"), dir.path().join("to"));
+        fs::create_dir(&from).unwrap();
+        fs::write(from.join("a.h"), "h").unwrap();
+        fs::write(from.join("notes.md"), "no").unwrap();
+        copy_headers(&from, &to).unwrap();
+        assert!(to.join("a.h").exists() && !to.join("notes.md").exists());
+    }
+}

@@ -1,0 +1,254 @@
+//! `cargo xtask mutants`: every planted bug in xtask/mutants.toml must be noticed by its test.
+//!
+//! Called by people and by `./test`. One build with the `mutants` features, in a target folder of its own so that
+//! no product file ever holds a planted bug; then the test programs are run directly, once for each row.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use cargo_metadata::Message;
+use comfy_table::Table;
+use serde::Deserialize;
+
+use crate::report;
+use crate::shell::{self, Ended};
+use crate::workspace::{PREFIX, Workspace};
+
+/// Where the rows stand, relative to the root.
+const ROWS: &str = "xtask/mutants.toml";
+
+/// Chooses the planted bug at run time.
+const CHOICE: &str = "TRUNKLINE_MUTANT";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rows {
+    #[serde(default)]
+    mutant: Vec<Row>,
+}
+
+/// One planted bug; mutants.toml explains the fields.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    name: String,
+    breaks: String,
+    planted: String,
+    package: Option<String>,
+    #[serde(default = "Row::lib")]
+    target: String,
+    test: String,
+    #[serde(default)]
+    exact: bool,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    #[serde(default)]
+    build: Vec<String>,
+    #[serde(default = "Row::default_limit")]
+    limit_s: u64,
+}
+
+impl Row {
+    fn lib() -> String {
+        "lib".to_owned()
+    }
+
+    const fn default_limit() -> u64 {
+        120
+    }
+
+    fn package(&self) -> &str {
+        self.package.as_deref().unwrap_or(&self.planted)
+    }
+}
+
+/// What became of one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// The test failed with the bug and passes without.
+    Killed,
+    /// As `Killed`, by never ending.
+    KilledByLimit,
+    /// The test passes with the bug too.
+    Survived,
+    /// The test fails without the bug.
+    BrokenTest,
+    /// The filter matches no test.
+    NoTest,
+}
+
+impl Verdict {
+    const fn is_good(self) -> bool {
+        matches!(self, Self::Killed | Self::KilledByLimit)
+    }
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Killed => "killed",
+            Self::KilledByLimit => "killed (time limit)",
+            Self::Survived => "SURVIVED",
+            Self::BrokenTest => "TEST FAILS WITHOUT IT",
+            Self::NoTest => "NO SUCH TEST",
+        }
+    }
+}
+
+/// Runs all rows, or those whose name contains `only`; `false` when one is not noticed.
+///
+/// # Errors
+/// When the table is wrong, the build fails or a test cannot be started.
+pub(crate) fn run(workspace: &Workspace, only: Option<&str>) -> Result<bool> {
+    let text = std::fs::read_to_string(workspace.root.join(ROWS)).with_context(|| format!("reading {ROWS}"))?;
+    let mut rows = parse(&text)?;
+    rows.retain(|row| only.is_none_or(|part| row.name.contains(part)));
+    if rows.is_empty() {
+        println!("mutants: no rows");
+        report::print_result_line(0, 0);
+        return Ok(true);
+    }
+    let programs = build(workspace, &rows)?;
+    let mut table = Table::new();
+    table.set_header(["mutant", "breaks", "test", "result"]);
+    let mut healthy = BTreeMap::new();
+    let mut killed = 0;
+    for row in &rows {
+        let program = programs.find(row)?;
+        let verdict = judge(row, program, &mut healthy)?;
+        println!("mutant {} ... {}", row.name, verdict.text());
+        killed += usize::from(verdict.is_good());
+        table.add_row([&row.name, &row.breaks, &format!("{}: {}", row.package(), row.test), verdict.text()]);
+    }
+    println!("{table}");
+    report::print_result_line(killed, rows.len() - killed);
+    Ok(killed == rows.len())
+}
+
+fn parse(text: &str) -> Result<Vec<Row>> {
+    let rows: Rows = toml::from_str(text).with_context(|| format!("parsing {ROWS}"))?;
+    let mut names = BTreeSet::new();
+    for row in &rows.mutant {
+        if !names.insert(&row.name) {
+            bail!("{ROWS}: {} stands there twice", row.name);
+        }
+    }
+    Ok(rows.mutant)
+}
+
+/// One test program and the folder cargo would run it in.
+#[derive(Debug)]
+struct Program {
+    file: PathBuf,
+    dir: PathBuf,
+}
+
+/// Test programs by (package, target); a library's target is `lib`.
+#[derive(Debug, Default)]
+struct Programs(BTreeMap<(String, String), Program>);
+
+impl Programs {
+    fn find(&self, row: &Row) -> Result<&Program> {
+        let key = (row.package().to_owned(), row.target.clone());
+        self.0.get(&key).with_context(|| {
+            format!("{ROWS}: {}: crate {} has no test program `{}`", row.name, row.package(), row.target)
+        })
+    }
+}
+
+/// Builds every test program the rows need, with all planted bugs compiled in.
+fn build(workspace: &Workspace, rows: &[Row]) -> Result<Programs> {
+    let target = workspace.target.join("mutants");
+    let features: BTreeSet<String> = rows.iter().map(|r| format!("{PREFIX}{}/mutants", r.planted)).collect();
+    let features = features.into_iter().collect::<Vec<_>>().join(",");
+    let planted: BTreeSet<&str> = rows.iter().map(|r| r.planted.as_str()).collect();
+    let extra: BTreeSet<&str> = rows.iter().flat_map(|r| &r.build).map(String::as_str).collect();
+    let tested: BTreeSet<&str> = rows.iter().map(Row::package).collect();
+    let cargo = |verb: &[&str], packages: &BTreeSet<&str>| {
+        let mut command = shell::cargo_command(&workspace.root);
+        command.args(verb).arg("--target-dir").arg(&target).arg("--features").arg(&features);
+        // The crates with planted bugs must be selected too, or cargo does not know their features.
+        for package in packages.union(&planted) {
+            command.arg("--package").arg(format!("{PREFIX}{package}"));
+        }
+        command
+    };
+    if !extra.is_empty() && !cargo(&["build"], &extra).status().context("starting cargo")?.success() {
+        bail!("cargo build with the planted bugs failed");
+    }
+    let mut command = cargo(&["test", "--no-run", "--message-format=json-render-diagnostics"], &tested);
+    let out = command.stderr(Stdio::inherit()).output().context("starting cargo")?;
+    if !out.status.success() {
+        bail!("cargo test --no-run with the planted bugs failed");
+    }
+    programs_in(workspace, &out.stdout)
+}
+
+fn programs_in(workspace: &Workspace, messages: &[u8]) -> Result<Programs> {
+    let mut programs = Programs::default();
+    for message in Message::parse_stream(messages) {
+        let Message::CompilerArtifact(artifact) = message.context("cargo's messages")? else { continue };
+        let Some(file) = artifact.executable.filter(|_| artifact.profile.test) else { continue };
+        let manifest = artifact.manifest_path.as_std_path();
+        let dir = manifest.parent().unwrap_or(Path::new("")).to_owned();
+        let Some(package) = workspace.crates.iter().find(|c| c.dir == dir) else { continue };
+        let is_bin_or_test = artifact.target.is_bin() || artifact.target.is_test();
+        let target = if is_bin_or_test { artifact.target.name.clone() } else { Row::lib() };
+        programs.0.insert((package.name.clone(), target), Program { file: file.into_std_path_buf(), dir });
+    }
+    Ok(programs)
+}
+
+/// What identifies a healthy run, so that rows that share a test share it.
+type Run = (PathBuf, String, bool, BTreeMap<String, String>);
+
+fn judge(row: &Row, program: &Program, healthy: &mut BTreeMap<Run, Option<Verdict>>) -> Result<Verdict> {
+    let key = (program.file.clone(), row.test.clone(), row.exact, row.env.clone());
+    let without = match healthy.get(&key) {
+        Some(known) => *known,
+        None => {
+            let (ended, log) = run_test(row, program, None)?;
+            let verdict = match (ended, tests_run(&log)) {
+                (Ended::Passed, 0) => Some(Verdict::NoTest),
+                (Ended::Passed, _) => None,
+                _ => {
+                    println!("{log}");
+                    Some(Verdict::BrokenTest)
+                }
+            };
+            healthy.insert(key, verdict);
+            verdict
+        }
+    };
+    if let Some(verdict) = without {
+        return Ok(verdict);
+    }
+    Ok(match run_test(row, program, Some(&row.name))?.0 {
+        Ended::Passed => Verdict::Survived,
+        Ended::Failed => Verdict::Killed,
+        Ended::TimedOut => Verdict::KilledByLimit,
+    })
+}
+
+fn run_test(row: &Row, program: &Program, mutant: Option<&str>) -> Result<(Ended, String)> {
+    let mut command = Command::new(&program.file);
+    command.arg(&row.test).args(row.exact.then_some("--exact")).arg("--include-ignored");
+    command.current_dir(&program.dir).env("CARGO_MANIFEST_DIR", &program.dir).env_remove(CHOICE).envs(&row.env);
+    // A skip belongs to the plain run of the test, not to each replay.
+    command.env_remove("TRUNKLINE_SKIP_LOG");
+    if let Some(name) = mutant {
+        command.env(CHOICE, name);
+    }
+    shell::run_limited(&mut command, Duration::from_secs(row.limit_s))
+}
+
+/// How many tests a libtest log says it ran.
+fn tests_run(log: &str) -> usize {
+    let count = |line: &str| line.strip_prefix("running ")?.split(' ').next()?.parse::<usize>().ok();
+    log.lines().filter_map(count).sum()
+}
+
+#[cfg(test)]
+#[path = "mutants_tests.rs"]
+mod tests;

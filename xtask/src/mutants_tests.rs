@@ -1,0 +1,64 @@
+//! The mutant runner over a small crate with bugs planted in it.
+
+use super::*;
+use crate::fixture::Fixture;
+
+const LIB: &str = r#"
+pub fn add(a: u8, b: u8) -> u8 {
+    #[cfg(feature = "mutants")]
+    match std::env::var("TRUNKLINE_MUTANT").as_deref() {
+        Ok("wrong-sum") => return a,
+        Ok("hang") => loop { std::thread::sleep(std::time::Duration::from_millis(10)) },
+        _ => {}
+    }
+    a + b
+}
+#[cfg(test)]
+mod tests {
+    #[test] fn adds() { assert_eq!(super::add(1, 2), 3) }
+    #[test] fn looks_away() { super::add(1, 0); }
+    #[test] fn broken() { panic!() }
+}
+"#;
+
+fn row(name: &str, test: &str) -> String {
+    format!("[[mutant]]\nname = \"{name}\"\nbreaks = \"b\"\nplanted = \"demo\"\ntest = \"{test}\"\nlimit_s = 2\n")
+}
+
+#[test]
+fn each_verdict_is_reached() {
+    let fixture = Fixture::new();
+    fixture.with("demo", &[], LIB).manifest("demo", "[features]\nmutants = []\n");
+    let workspace = fixture.load();
+    let cases = [
+        (row("wrong-sum", "adds"), Verdict::Killed),
+        (row("hang", "adds"), Verdict::KilledByLimit),
+        (row("wrong-sum-2", "looks_away"), Verdict::Survived),
+        (row("wrong-sum-3", "broken"), Verdict::BrokenTest),
+        (row("wrong-sum-4", "no_such_test"), Verdict::NoTest),
+    ];
+    let text: String = cases.iter().map(|(row, _)| row.as_str()).collect();
+    let rows = parse(&text).unwrap();
+    let programs = build(&workspace, &rows).unwrap();
+    let mut healthy = BTreeMap::new();
+    for (row, (_, wanted)) in rows.iter().zip(&cases) {
+        assert_eq!(judge(row, programs.find(row).unwrap(), &mut healthy).unwrap(), *wanted, "{}", row.name);
+    }
+    fixture.write(ROWS, &row("wrong-sum", "looks_away"));
+    assert!(!run(&workspace, None).unwrap());
+    fixture.write(ROWS, &row("wrong-sum", "adds"));
+    assert!(run(&workspace, None).unwrap());
+}
+
+#[test]
+fn a_wrong_table_is_an_error() {
+    assert!(parse(&row("a", "t").repeat(2)).unwrap_err().to_string().contains("twice"));
+    assert!(parse("[[mutant]]\nname = \"a\"\n").is_err());
+    assert!(parse(&(row("a", "t") + "tset = \"typo\"\n")).is_err());
+}
+
+#[test]
+fn counts_what_libtest_says() {
+    assert_eq!(tests_run("\nrunning 2 tests\ntest a ... ok\n"), 2);
+    assert_eq!(tests_run("running 0 tests\n"), 0);
+}

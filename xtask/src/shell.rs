@@ -1,0 +1,102 @@
+//! Running other programs: cargo, compilers, peers' benchmarks.
+//!
+//! The commands call this instead of `std::process` so that errors always name the program and what it said.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use wait_timeout::ChildExt as _;
+
+/// The cargo that runs us, or the one on the path.
+pub(crate) fn cargo_command(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root).stdin(Stdio::null());
+    command
+}
+
+/// Runs cargo with its output shown.
+///
+/// # Errors
+/// When it cannot start or fails.
+pub(crate) fn cargo(root: &Path, args: &[&str]) -> Result<()> {
+    let status = cargo_command(root).args(args).status().context("starting cargo")?;
+    if !status.success() {
+        bail!("cargo {} failed", args.join(" "));
+    }
+    Ok(())
+}
+
+/// Runs a program and hands back what it printed.
+///
+/// # Errors
+/// When it cannot start or fails; the message carries its stderr.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let out = command.stdin(Stdio::null()).output().with_context(|| format!("starting {name}"))?;
+    if !out.status.success() {
+        bail!("{name} failed ({}): {}", out.status, String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// How a run with a time limit ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// By itself, with status 0.
+    Passed,
+    /// By itself, with another status or by a signal.
+    Failed,
+    /// It was killed at the limit.
+    TimedOut,
+}
+
+/// Runs a program for at most `limit`; what it prints goes to a file and comes back.
+///
+/// # Errors
+/// When it cannot start or be waited for.
+pub(crate) fn run_limited(command: &mut Command, limit: Duration) -> Result<(Ended, String)> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let log = tempfile::NamedTempFile::new().context("a temporary file")?;
+    command.stdin(Stdio::null()).stdout(append(log.path())?).stderr(append(log.path())?);
+    let mut child = command.spawn().with_context(|| format!("starting {name}"))?;
+    let ended = match child.wait_timeout(limit).with_context(|| format!("waiting for {name}"))? {
+        Some(status) if status.success() => Ended::Passed,
+        Some(_) => Ended::Failed,
+        None => {
+            child.kill().with_context(|| format!("killing {name}"))?;
+            child.wait().with_context(|| format!("reaping {name}"))?;
+            Ended::TimedOut
+        }
+    };
+    let bytes = std::fs::read(log.path()).context("reading back a log")?;
+    Ok((ended, String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Opens a file for appending, so that two streams may share it.
+fn append(path: &Path) -> Result<std::fs::File> {
+    std::fs::OpenOptions::new().append(true).open(path).context("a temporary file")
+}
+
+/// Where a program is, if it is on the path.
+pub(crate) fn which(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limited_run_ends_in_one_of_three_ways() {
+        let run = |script: &str| {
+            run_limited(Command::new("sh").args(["-c", script]), Duration::from_millis(500)).unwrap()
+        };
+        assert_eq!(run("echo out; echo err >&2"), (Ended::Passed, "out\nerr\n".to_owned()));
+        assert_eq!(run("exit 3").0, Ended::Failed);
+        assert_eq!(run("kill -SEGV $$").0, Ended::Failed);
+        assert_eq!(run("exec sleep 20").0, Ended::TimedOut);
+    }
+}
