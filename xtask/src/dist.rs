@@ -38,7 +38,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 fn lay_out(built: &Path, dist: &Path) -> Result<()> {
     copy(&built.join("libtrunkline_nccl.so"), &dist.join("lib").join(PLUGIN))?;
     for link in PLUGIN_LINKS {
-        std::os::unix::fs::symlink(PLUGIN, dist.join("lib").join(link)).with_context(|| format!("linking {link}"))?;
+        std::os::unix::fs::symlink(PLUGIN, dist.join("lib").join(link))
+            .with_context(|| format!("linking {link}"))?;
     }
     copy(&built.join("trunkline"), &dist.join("bin/trunkline"))
 }
@@ -49,7 +50,9 @@ fn copy_headers(from: &Path, to: &Path) -> Result<()> {
     }
     for entry in fs::read_dir(from).with_context(|| format!("listing {}", from.display()))? {
         let path = entry?.path();
-        if let (Some("h" | "hpp" | "cuh"), Some(name)) = (path.extension().and_then(|e| e.to_str()), path.file_name()) {
+        if let (Some("h" | "hpp" | "cuh"), Some(name)) =
+            (path.extension().and_then(|e| e.to_str()), path.file_name())
+        {
             copy(&path, &to.join(name))?;
         }
     }

@@ -35,8 +35,9 @@ impl Fixture {
 
     /// Adds package `trunkline-<name>` with a library of this text that depends on other crates of ours.
     pub(crate) fn with(&self, name: &str, dependencies: &[&str], lib: &str) -> &Self {
-        let mut manifest =
-            format!("[package]\nname = \"trunkline-{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[dependencies]\n");
+        let mut manifest = format!(
+            "[package]\nname = \"trunkline-{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[dependencies]\n"
+        );
         for dependency in dependencies {
             manifest += &format!("trunkline-{dependency} = {{ path = \"../{dependency}\" }}\n");
         }

@@ -199,7 +199,9 @@ fn lines_naming(source: &Source, name: &str, as_path: bool) -> Vec<usize> {
     for (at, token) in tokens.iter().enumerate() {
         let TokenTree::Ident(ident) = token else { continue };
         let counts = *ident == name
-            && (!as_path || is_path_start(&tokens[at + 1..]) || is_word(tokens.get(at.wrapping_sub(1)), "crate"));
+            && (!as_path
+                || is_path_start(&tokens[at + 1..])
+                || is_word(tokens.get(at.wrapping_sub(1)), "crate"));
         if counts {
             lines.push(ident.span().start().line);
         }

@@ -23,8 +23,21 @@ const ALLOW_LIST: &str = "xtask/limits.toml";
 
 /// Standard and well-known types through which a `static` can change. Names that begin with `Atomic` count too.
 const MUTABLE_TYPES: &[&str] = &[
-    "Cell", "RefCell", "UnsafeCell", "SyncUnsafeCell", "OnceCell", "LazyCell", "Mutex", "RwLock", "Once", "OnceLock",
-    "LazyLock", "Lazy", "Condvar", "ArcSwap", "DashMap",
+    "Cell",
+    "RefCell",
+    "UnsafeCell",
+    "SyncUnsafeCell",
+    "OnceCell",
+    "LazyCell",
+    "Mutex",
+    "RwLock",
+    "Once",
+    "OnceLock",
+    "LazyLock",
+    "Lazy",
+    "Condvar",
+    "ArcSwap",
+    "DashMap",
 ];
 
 /// The allow-list for file-scope state.
@@ -56,7 +69,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
             let file = place.split(':').next().unwrap_or_default();
             match allowed.state.iter().position(|a| a.file == file && a.name == name) {
                 Some(at) => used[at] = true,
-                None => findings.add(place, format!("{name} is file-scope mutable state; pass it as a value")),
+                None => {
+                    findings.add(place, format!("{name} is file-scope mutable state; pass it as a value"))
+                }
             }
         }
     }
@@ -81,7 +96,11 @@ fn read_allowed(workspace: &Workspace) -> Result<Allowed> {
 }
 
 /// Checks lengths; hands back the (place, name) of each piece of state for the allow-list to judge.
-fn check_crate(workspace: &Workspace, package: &Crate, findings: &mut Findings) -> Result<Vec<(String, String)>> {
+fn check_crate(
+    workspace: &Workspace,
+    package: &Crate,
+    findings: &mut Findings,
+) -> Result<Vec<(String, String)>> {
     let sources = source::product_sources(&package.dir)?;
     let changing = changing_types(&sources);
     let mut state = Vec::new();
@@ -94,7 +113,10 @@ fn check_crate(workspace: &Workspace, package: &Crate, findings: &mut Findings) 
         let mut functions = Functions::default();
         functions.visit_file(&source.product);
         for (name, line, lines) in functions.too_long {
-            findings.add(format!("{file}:{line}"), format!("fn {name} has {lines} lines; at most {FUNCTION_LINES_MAX}"));
+            findings.add(
+                format!("{file}:{line}"),
+                format!("fn {name} has {lines} lines; at most {FUNCTION_LINES_MAX}"),
+            );
         }
         let mut statics = Statics { changing: &changing, found: Vec::new() };
         statics.visit_file(&source.product);
@@ -224,7 +246,8 @@ impl<'ast> Visit<'ast> for Types {
     }
 
     fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
-        let fields = item.variants.iter().flat_map(|v| v.fields.iter()).map(|f| f.ty.to_token_stream()).collect();
+        let fields =
+            item.variants.iter().flat_map(|v| v.fields.iter()).map(|f| f.ty.to_token_stream()).collect();
         self.fields.push((item.ident.to_string(), fields));
     }
 }

@@ -101,7 +101,8 @@ impl Verdict {
 /// # Errors
 /// When the table is wrong, the build fails or a test cannot be started.
 pub(crate) fn run(workspace: &Workspace, only: Option<&str>) -> Result<bool> {
-    let text = std::fs::read_to_string(workspace.root.join(ROWS)).with_context(|| format!("reading {ROWS}"))?;
+    let text =
+        std::fs::read_to_string(workspace.root.join(ROWS)).with_context(|| format!("reading {ROWS}"))?;
     let mut rows = parse(&text)?;
     rows.retain(|row| only.is_none_or(|part| row.name.contains(part)));
     if rows.is_empty() {
@@ -234,7 +235,11 @@ fn judge(row: &Row, program: &Program, healthy: &mut BTreeMap<Run, Option<Verdic
 fn run_test(row: &Row, program: &Program, mutant: Option<&str>) -> Result<(Ended, String)> {
     let mut command = Command::new(&program.file);
     command.arg(&row.test).args(row.exact.then_some("--exact")).arg("--include-ignored");
-    command.current_dir(&program.dir).env("CARGO_MANIFEST_DIR", &program.dir).env_remove(CHOICE).envs(&row.env);
+    command
+        .current_dir(&program.dir)
+        .env("CARGO_MANIFEST_DIR", &program.dir)
+        .env_remove(CHOICE)
+        .envs(&row.env);
     // A skip belongs to the plain run of the test, not to each replay.
     command.env_remove("TRUNKLINE_SKIP_LOG");
     if let Some(name) = mutant {

@@ -22,7 +22,9 @@ mod tests {
 "#;
 
 fn row(name: &str, test: &str) -> String {
-    format!("[[mutant]]\nname = \"{name}\"\nbreaks = \"b\"\nplanted = \"demo\"\ntest = \"{test}\"\nlimit_s = 2\n")
+    format!(
+        "[[mutant]]\nname = \"{name}\"\nbreaks = \"b\"\nplanted = \"demo\"\ntest = \"{test}\"\nlimit_s = 2\n"
+    )
 }
 
 #[test]

@@ -71,10 +71,8 @@ pub(crate) fn product_sources(dir: &Path) -> Result<Vec<Source>> {
             sources.push(Source::read(&path)?);
         }
     }
-    let hidden: Vec<PathBuf> = sources
-        .iter()
-        .flat_map(|s| s.test_modules.iter().map(|m| s.module_dir().join(m)))
-        .collect();
+    let hidden: Vec<PathBuf> =
+        sources.iter().flat_map(|s| s.test_modules.iter().map(|m| s.module_dir().join(m))).collect();
     sources.retain(|s| !hidden.iter().any(|h| s.path == h.with_extension("rs") || s.path.starts_with(h)));
     Ok(sources)
 }

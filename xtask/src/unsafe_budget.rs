@@ -56,7 +56,10 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<Findings> {
     }
     for name in counted.keys() {
         if !text.lines().any(|line| line.starts_with('#') && line.contains(&format!("`{name}`"))) {
-            findings.add(DOCUMENT, format!("has no section headed `{name}`: why unsafe, which invariants, how checked"));
+            findings.add(
+                DOCUMENT,
+                format!("has no section headed `{name}`: why unsafe, which invariants, how checked"),
+            );
         }
     }
     Ok(findings)
@@ -73,7 +76,9 @@ fn compare(counted: &BTreeMap<String, Counts>, table: &BTreeMap<String, Counts>,
                 );
                 findings.add(name, text);
             } else if *now < allowed {
-                findings.note(format!("{name}: unsafe {column} went down from {allowed} to {now}; --update keeps it"));
+                findings.note(format!(
+                    "{name}: unsafe {column} went down from {allowed} to {now}; --update keeps it"
+                ));
             }
         }
     }
@@ -160,7 +165,8 @@ fn read_table(text: &str) -> Result<BTreeMap<String, Counts>> {
 
 fn with_table(text: &str, counted: &BTreeMap<String, Counts>) -> Result<String> {
     let (before, _, after) = between(text)?;
-    let mut table = format!("\n| crate | {} |\n| --- |{}\n", COLUMNS.join(" | "), " ---: |".repeat(COLUMNS.len()));
+    let mut table =
+        format!("\n| crate | {} |\n| --- |{}\n", COLUMNS.join(" | "), " ---: |".repeat(COLUMNS.len()));
     for (name, counts) in counted {
         let cells: Vec<String> = counts.iter().map(ToString::to_string).collect();
         writeln!(table, "| `{name}` | {} |", cells.join(" | "))?;

@@ -143,7 +143,9 @@ mod tests {
         assert_ne!(text, shifted);
         let path = dir.path().join("nccl_net.h");
         std::fs::write(&path, shifted).unwrap();
-        assert!(run_against(&path).unwrap().mentions("offsetof(ncclNetProperties_v12_t, railId): 120 in C, 124"));
+        assert!(
+            run_against(&path).unwrap().mentions("offsetof(ncclNetProperties_v12_t, railId): 120 in C, 124")
+        );
     }
 
     #[test]
