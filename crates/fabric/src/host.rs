@@ -28,7 +28,7 @@ pub struct OobAddress(pub Vec<u8>);
 
 impl OobAddress {
     /// Most bytes of an address.
-    pub const MAX: usize = 56;
+    pub const MAX: usize = 48;
 }
 
 /// Makes control streams: reliable, ordered, and closed by the kernel when the peer dies. No call blocks.

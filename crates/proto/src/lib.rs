@@ -2,10 +2,22 @@
 //!
 //! The engine drives it over a fabric, the simulator drives the same engine. Nothing here reads a clock, makes a
 //! random number, allocates on a message's path or does I/O; time is an argument.
+//!
+//! - [`wire`]: bytes to meaning and back, as docs/wire.md says; a parsed value cannot be wrong.
+//! - [`conn`]: the slow machines of connect and accept.
+//! - [`xfer`]: what happens for each message, as plain functions.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
+pub mod conn;
 pub mod id;
+pub mod limits;
+pub mod mutant;
+pub mod slots;
 pub mod time;
+pub mod wire;
+pub mod xfer;

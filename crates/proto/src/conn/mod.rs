@@ -1,0 +1,38 @@
+//! Connect and accept as machines: what to send when, and what each answer means. Driven by the engine from the
+//! calls of a front end; never opens a stream or a link.
+
+mod accept;
+mod connect;
+
+pub use accept::{AcceptStep, Accepting};
+pub use connect::{ConnectStep, Connecting};
+
+use crate::time::Duration;
+
+/// First wait before a frame is repeated; it doubles up to [`REPEAT_MAX`].
+pub const REPEAT_FIRST: Duration = Duration::millis(100);
+
+/// Longest wait before a frame is repeated.
+pub const REPEAT_MAX: Duration = Duration::secs(2);
+
+/// When to repeat a frame that has not been answered. Silence is no error: it repeats for ever.
+#[derive(Clone, Copy, Debug)]
+struct Repeat {
+    next: crate::time::Instant,
+    wait: Duration,
+}
+
+impl Repeat {
+    fn start(now: crate::time::Instant) -> Self {
+        Self { next: now + REPEAT_FIRST, wait: REPEAT_FIRST }
+    }
+
+    fn due(&mut self, now: crate::time::Instant) -> bool {
+        if now < self.next {
+            return false;
+        }
+        self.wait = Duration(self.wait.0.saturating_mul(2).min(REPEAT_MAX.0));
+        self.next = now + self.wait;
+        true
+    }
+}

@@ -1,0 +1,35 @@
+//! Planted bugs. Each proves that some check sees it; none exists without the feature `mutants`.
+
+/// Which planted bug a machine carries. Chosen at run time, by name, in test builds only.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Mutant(#[cfg(feature = "mutants")] Option<&'static str>, #[cfg(not(feature = "mutants"))] ());
+
+impl Mutant {
+    /// No bug.
+    pub const NONE: Self = Self(
+        #[cfg(feature = "mutants")]
+        None,
+        #[cfg(not(feature = "mutants"))]
+        (),
+    );
+
+    /// The bug of that name.
+    #[cfg(feature = "mutants")]
+    #[must_use]
+    pub const fn named(name: &'static str) -> Self {
+        Self(Some(name))
+    }
+
+    /// Whether this bug is planted. Always false, at no cost, without the feature.
+    #[inline]
+    #[must_use]
+    pub fn is(self, name: &str) -> bool {
+        #[cfg(feature = "mutants")]
+        return self.0 == Some(name);
+        #[cfg(not(feature = "mutants"))]
+        {
+            let _ = name;
+            false
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! A table of fixed capacity whose entries are named by slot and generation, so that a name that outlives its entry
+//! names nothing. Used for comms' regions, connection attempts and the like; never grows by itself.
+
+use alloc::vec::Vec;
+
+/// The name of an entry. Never zero as a number.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct SlotId {
+    /// Which place in the table.
+    pub slot: u32,
+    /// Which use of that place, from 1.
+    pub generation: u32,
+}
+
+impl SlotId {
+    /// The name as one number, for handles that cross a C boundary.
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        (self.generation as u64) << 32 | self.slot as u64
+    }
+
+    /// The name in that number.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { slot: bits as u32, generation: (bits >> 32) as u32 }
+    }
+}
+
+/// A table with room for a fixed number of entries.
+#[derive(Debug)]
+pub struct Slots<T> {
+    entries: Vec<Entry<T>>,
+    free: Vec<u32>,
+    capacity: usize,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+impl<T> Slots<T> {
+    /// An empty table for at most `capacity` entries. Allocates as it fills.
+    #[must_use]
+    pub const fn new(capacity: usize) -> Self {
+        Self { entries: Vec::new(), free: Vec::new(), capacity }
+    }
+
+    /// Puts `value` in, or gives it back when the table is full.
+    ///
+    /// # Errors
+    /// The value, when there is no room.
+    pub fn insert(&mut self, value: T) -> Result<SlotId, T> {
+        if let Some(slot) = self.free.pop() {
+            let entry = &mut self.entries[slot as usize];
+            entry.value = Some(value);
+            return Ok(SlotId { slot, generation: entry.generation });
+        }
+        if self.entries.len() >= self.capacity {
+            return Err(value);
+        }
+        let slot = self.entries.len() as u32;
+        self.entries.push(Entry { generation: 1, value: Some(value) });
+        Ok(SlotId { slot, generation: 1 })
+    }
+
+    /// The entry of that name.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, id: SlotId) -> Option<&T> {
+        let entry = self.entries.get(id.slot as usize)?;
+        if entry.generation == id.generation { entry.value.as_ref() } else { None }
+    }
+
+    /// The entry of that name.
+    #[inline]
+    pub fn get_mut(&mut self, id: SlotId) -> Option<&mut T> {
+        let entry = self.entries.get_mut(id.slot as usize)?;
+        if entry.generation == id.generation { entry.value.as_mut() } else { None }
+    }
+
+    /// Takes the entry out; its name is never given again until 2^32 - 1 further uses of the place.
+    pub fn remove(&mut self, id: SlotId) -> Option<T> {
+        let entry = self.entries.get_mut(id.slot as usize)?;
+        if entry.generation != id.generation {
+            return None;
+        }
+        let value = entry.value.take()?;
+        entry.generation = entry.generation.checked_add(1).unwrap_or(1);
+        self.free.push(id.slot);
+        Some(value)
+    }
+
+    /// All entries.
+    pub fn iter(&self) -> impl Iterator<Item = (SlotId, &T)> {
+        self.entries.iter().enumerate().filter_map(|(slot, entry)| {
+            let value = entry.value.as_ref()?;
+            Some((SlotId { slot: slot as u32, generation: entry.generation }, value))
+        })
+    }
+
+    /// All entries.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (SlotId, &mut T)> {
+        self.entries.iter_mut().enumerate().filter_map(|(slot, entry)| {
+            let value = entry.value.as_mut()?;
+            Some((SlotId { slot: slot as u32, generation: entry.generation }, value))
+        })
+    }
+
+    /// Entries in the table.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_name_names_nothing() {
+        let mut slots = Slots::new(1);
+        let first = slots.insert('a').unwrap();
+        assert_eq!(slots.insert('b'), Err('b'), "full");
+        assert_eq!(slots.remove(first), Some('a'));
+        let second = slots.insert('c').unwrap();
+        assert_eq!(second.slot, first.slot);
+        assert_eq!(slots.get(first), None);
+        assert_eq!(slots.remove(first), None);
+        assert_eq!(slots.get(second), Some(&'c'));
+        assert_eq!(SlotId::from_bits(second.to_bits()), second);
+    }
+
+    #[test]
+    fn generations_wrap_past_zero() {
+        let mut slots = Slots::new(1);
+        let id = slots.insert(1).unwrap();
+        slots.entries[0].generation = u32::MAX;
+        assert!(slots.remove(id).is_none());
+        let last = SlotId { slot: 0, generation: u32::MAX };
+        assert_eq!(slots.remove(last), Some(1));
+        assert_eq!(slots.insert(2).unwrap().generation, 1);
+    }
+}

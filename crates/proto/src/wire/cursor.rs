@@ -1,0 +1,98 @@
+//! Checked reading and writing of little-endian fields. Used by the other formats only.
+
+use alloc::vec::Vec;
+
+/// The bytes ended before the field did.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("the message is cut short")]
+pub struct Short;
+
+/// Reads fields from the front of a slice.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a>(pub &'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// The next `N` bytes.
+    ///
+    /// # Errors
+    /// [`Short`] if there are fewer.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Short> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Short)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    /// The next `len` bytes.
+    ///
+    /// # Errors
+    /// [`Short`] if there are fewer.
+    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], Short> {
+        let (head, rest) = self.0.split_at_checked(len).ok_or(Short)?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    /// One byte.
+    ///
+    /// # Errors
+    /// [`Short`] at the end.
+    pub fn u8(&mut self) -> Result<u8, Short> {
+        Ok(u8::from_le_bytes(self.array()?))
+    }
+
+    /// Two bytes.
+    ///
+    /// # Errors
+    /// [`Short`] at the end.
+    pub fn u16(&mut self) -> Result<u16, Short> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    /// Four bytes.
+    ///
+    /// # Errors
+    /// [`Short`] at the end.
+    pub fn u32(&mut self) -> Result<u32, Short> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    /// Eight bytes.
+    ///
+    /// # Errors
+    /// [`Short`] at the end.
+    pub fn u64(&mut self) -> Result<u64, Short> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+}
+
+/// Appends fields to a vector.
+#[derive(Debug, Default)]
+pub struct Writer(pub Vec<u8>);
+
+impl Writer {
+    /// Appends bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    /// Appends one byte.
+    pub fn u8(&mut self, value: u8) -> &mut Self {
+        self.bytes(&value.to_le_bytes())
+    }
+
+    /// Appends two bytes.
+    pub fn u16(&mut self, value: u16) -> &mut Self {
+        self.bytes(&value.to_le_bytes())
+    }
+
+    /// Appends four bytes.
+    pub fn u32(&mut self, value: u32) -> &mut Self {
+        self.bytes(&value.to_le_bytes())
+    }
+
+    /// Appends eight bytes.
+    pub fn u64(&mut self, value: u64) -> &mut Self {
+        self.bytes(&value.to_le_bytes())
+    }
+}

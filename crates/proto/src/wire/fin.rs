@@ -1,0 +1,57 @@
+//! The fin record: how long a message was, and in how many announced writes it came.
+
+use crate::limits::STRIPES_MAX;
+use crate::wire::cursor::{Reader, Short};
+use crate::wire::imm::Token;
+
+/// Bytes of a record.
+pub const BYTES: usize = 64;
+
+/// A fin record.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Fin {
+    /// The message's length in bytes.
+    pub len: u64,
+    /// Stripes announced by immediates; 0 when all bytes are placed.
+    pub stripes: u8,
+    /// Whose buffer.
+    pub token: Token,
+}
+
+/// A record could not be read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum FinError {
+    /// It ends too early.
+    #[error(transparent)]
+    Short(#[from] Short),
+    /// It announces more stripes than there can be.
+    #[error("{0} stripes in one message")]
+    Stripes(u32),
+}
+
+impl Fin {
+    /// The record's bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[0..8].copy_from_slice(&self.len.to_le_bytes());
+        bytes[8..12].copy_from_slice(&u32::from(self.stripes).to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.token.to_bits().to_le_bytes());
+        bytes
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// [`FinError`] says what is wrong.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, FinError> {
+        let mut reader = Reader(bytes);
+        let (len, stripes, token) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        match u8::try_from(stripes) {
+            Ok(stripes) if usize::from(stripes) <= STRIPES_MAX => {
+                Ok(Self { len, stripes, token: Token::from_bits(token) })
+            }
+            _ => Err(FinError::Stripes(stripes)),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The 32-bit immediate that tells a receiver what a write was. One layout for the whole project.
+
+/// Names one buffer of one outstanding receive at the receiver.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Token {
+    slot: u16,
+    generation: u16,
+}
+
+impl Token {
+    /// Bits of a slot.
+    pub const SLOT_BITS: u32 = 14;
+    /// Bits of a generation.
+    pub const GENERATION_BITS: u32 = 10;
+
+    /// The token of that slot and use; bits beyond the layout are dropped.
+    #[must_use]
+    pub const fn new(slot: u16, generation: u16) -> Self {
+        Self { slot: slot & ((1 << Self::SLOT_BITS) - 1), generation: generation & 0x3ff }
+    }
+
+    /// The token in the low 24 bits of a word.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self { slot: (bits & 0x3fff) as u16, generation: (bits >> 14 & 0x3ff) as u16 }
+    }
+
+    /// The token as the low 24 bits of a word.
+    #[must_use]
+    pub const fn to_bits(self) -> u32 {
+        (self.generation as u32) << 14 | self.slot as u32
+    }
+
+    /// Which buffer.
+    #[must_use]
+    pub const fn slot(self) -> usize {
+        self.slot as usize
+    }
+
+    /// Which use of it.
+    #[must_use]
+    pub const fn generation(self) -> u16 {
+        self.generation
+    }
+
+    /// The next use of the same slot.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self::new(self.slot, self.generation.wrapping_add(1))
+    }
+}
+
+/// What a write with immediate was.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Imm {
+    /// The whole message, exactly as long as the buffer.
+    Full(Token),
+    /// The whole message; its length is the write's.
+    Whole(Token),
+    /// One of several writes, by index.
+    Stripe(Token, u8),
+    /// A fin record.
+    Fin(Token),
+}
+
+impl Imm {
+    /// The immediate's bits.
+    #[must_use]
+    pub const fn to_bits(self) -> u32 {
+        let (kind, stripe, token) = match self {
+            Self::Full(token) => (1, 0, token),
+            Self::Whole(token) => (2, 0, token),
+            Self::Stripe(token, index) => (3, (index & 15) as u32, token),
+            Self::Fin(token) => (4, 0, token),
+        };
+        kind << 28 | stripe << 24 | token.to_bits()
+    }
+
+    /// What the bits mean; `None` for reserved ones.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Option<Self> {
+        let token = Token::from_bits(bits);
+        let stripe = (bits >> 24 & 15) as u8;
+        match (bits >> 28, stripe) {
+            (1, 0) => Some(Self::Full(token)),
+            (2, 0) => Some(Self::Whole(token)),
+            (3, index) => Some(Self::Stripe(token, index)),
+            (4, 0) => Some(Self::Fin(token)),
+            _ => None,
+        }
+    }
+
+    /// Whose buffer.
+    #[must_use]
+    pub const fn token(self) -> Token {
+        match self {
+            Self::Full(token) | Self::Whole(token) | Self::Stripe(token, _) | Self::Fin(token) => token,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn layout_is_the_documented_one() {
+        assert_eq!(Imm::Full(Token::new(0x3fff, 0)).to_bits(), 0x1000_3fff);
+        assert_eq!(Imm::Stripe(Token::new(1, 0x3ff), 15).to_bits(), 0x3fff_c001);
+        assert_eq!(Token::new(5, 1023).next(), Token::new(5, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bits_parse_to_what_prints_them(bits: u32) {
+            if let Some(imm) = Imm::from_bits(bits) {
+                prop_assert_eq!(imm.to_bits(), bits);
+            }
+        }
+    }
+}

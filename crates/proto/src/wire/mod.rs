@@ -1,0 +1,10 @@
+//! Bytes to meaning and back. docs/wire.md says what each format is; every parser takes hostile bytes and returns a
+//! value that is valid as a whole, or an error.
+
+pub mod cts;
+pub mod cursor;
+pub mod eager;
+pub mod fin;
+pub mod frame;
+pub mod handle;
+pub mod imm;

@@ -1,0 +1,341 @@
+//! The receiving side of a comm: pairs what arrives with the buffers of outstanding receives. Called by the engine
+//! in irecv and when completions arrive; never touches memory itself.
+
+use crate::limits::{MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX, STRIPES_MAX, TOKENS_MAX};
+use crate::mutant::Mutant;
+use crate::wire::eager::Eager;
+use crate::wire::fin::Fin;
+use crate::wire::imm::{Imm, Token};
+use crate::xfer::Fault;
+
+/// Eager messages that may have arrived and wait, or be overtaken by others.
+const WINDOW: usize = MAILBOX_SLOTS;
+
+/// One outstanding receive, by its place: `number mod RECVS_MAX`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RecvId(pub usize);
+
+/// What an arrival did.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Arrival {
+    /// More must come.
+    Partial,
+    /// All buffers of this receive are full.
+    Done(RecvId),
+    /// It named a buffer that is not waiting; dropped.
+    Stale,
+}
+
+/// An eager message and its buffer: copy it, then tell [`Receiver::delivered`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Delivery {
+    /// The bounce buffer it lies in.
+    pub bounce: u32,
+    /// Where it belongs.
+    pub token: Token,
+    /// Payload bytes.
+    pub len: u32,
+}
+
+/// The state of a comm's receiving side.
+#[derive(Debug)]
+pub struct Receiver {
+    /// The number the next receive gets.
+    next: u32,
+    receives: [Receive; RECVS_MAX],
+    buffers: [Buffer; TOKENS_MAX],
+    parked: [Option<Parked>; WINDOW],
+    /// The first eager number that has not arrived.
+    frontier: u32,
+    /// No eager message below this number waits for a buffer.
+    lowest: u32,
+    waiting: u32,
+    mutant: Mutant,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Receive {
+    number: u32,
+    count: u8,
+    /// Buffers that are not full; 0: the place is free.
+    missing: u8,
+    outstanding: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Buffer {
+    token: Token,
+    tag: u32,
+    len: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    /// Not waiting for anything.
+    Idle,
+    /// Nothing has come.
+    Empty,
+    /// Given to an eager message that is being copied.
+    Taken,
+    /// Some stripes have come, by bitmap; `fin` once their number and length are known.
+    Striped { bitmap: u16, fin: Option<(u8, u64)> },
+    /// Full, with that many bytes.
+    Full(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Parked {
+    header: Eager,
+    bounce: u32,
+    matched: bool,
+}
+
+impl Receiver {
+    /// A new receiving side.
+    #[must_use]
+    pub fn new(mutant: Mutant) -> Self {
+        Self::starting_at(1, mutant)
+    }
+
+    /// Like [`Receiver::new`], with counters that start near their wrap; for tests.
+    #[must_use]
+    pub fn starting_at(number: u32, mutant: Mutant) -> Self {
+        let idle = Buffer { token: Token::new(0, 0), tag: 0, len: 0, state: State::Idle };
+        let mut buffers = [idle; TOKENS_MAX];
+        for (slot, buffer) in buffers.iter_mut().enumerate() {
+            buffer.token = Token::new(slot as u16, 0);
+        }
+        Self {
+            next: number,
+            receives: [Receive::default(); RECVS_MAX],
+            buffers,
+            parked: [None; WINDOW],
+            frontier: number.wrapping_sub(1),
+            lowest: number.wrapping_sub(1),
+            waiting: 0,
+            mutant,
+        }
+    }
+
+    /// Starts a receive of 1 to 8 buffers, given as tag and length; `None` while its place is in use or the number of
+    /// buffers is out of range.
+    pub fn on_irecv(&mut self, buffers: impl ExactSizeIterator<Item = (u32, u64)>) -> Option<RecvId> {
+        let id = RecvId(self.next as usize % RECVS_MAX);
+        let count = buffers.len();
+        if self.receives[id.0].outstanding || count == 0 || count > RECV_BUFFERS_MAX {
+            return None;
+        }
+        let count = count as u8;
+        self.receives[id.0] = Receive { number: self.next, count, missing: count, outstanding: true };
+        for (index, (tag, len)) in buffers.enumerate() {
+            let buffer = &mut self.buffers[id.0 * RECV_BUFFERS_MAX + index];
+            (buffer.tag, buffer.len, buffer.state) = (tag, len, State::Empty);
+        }
+        self.next = self.next.wrapping_add(1);
+        Some(id)
+    }
+
+    /// The number, the token of buffer `index`, and the number of buffers of a receive, for its clear-to-send record.
+    #[inline]
+    #[must_use]
+    pub fn announcement(&self, id: RecvId, index: usize) -> (u32, Token, u8) {
+        let receive = &self.receives[id.0];
+        (receive.number, self.buffers[id.0 * RECV_BUFFERS_MAX + index].token, receive.count)
+    }
+
+    /// Takes note of an eager message that lies in bounce buffer `bounce`.
+    ///
+    /// # Errors
+    /// [`Fault::EagerNumber`] if its number is outside the window or was seen.
+    pub fn on_eager(&mut self, header: Eager, bounce: u32) -> Result<(), Fault> {
+        let ahead = header.number.wrapping_sub(self.lowest) as usize;
+        let place = &mut self.parked[header.number as usize % WINDOW];
+        if ahead >= WINDOW || place.is_some() {
+            return Err(Fault::EagerNumber(header.number));
+        }
+        *place = Some(Parked { header, bounce, matched: false });
+        self.waiting += 1;
+        while self.parked[self.frontier as usize % WINDOW].is_some_and(|p| p.header.number == self.frontier) {
+            self.frontier = self.frontier.wrapping_add(1);
+            if self.frontier.wrapping_sub(self.lowest) as usize >= WINDOW {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next eager message whose buffer is known. Ask until `None` after each irecv and each eager arrival.
+    ///
+    /// # Errors
+    /// [`Fault::TooLong`] if it does not fit.
+    #[inline]
+    pub fn next_delivery(&mut self) -> Result<Option<Delivery>, Fault> {
+        if self.waiting == 0 { Ok(None) } else { self.find_delivery() }
+    }
+
+    fn find_delivery(&mut self) -> Result<Option<Delivery>, Fault> {
+        let span = self.frontier.wrapping_sub(self.lowest);
+        for ahead in 0..span {
+            let number = self.lowest.wrapping_add(ahead);
+            let Some(parked) = self.parked[number as usize % WINDOW] else { continue };
+            if parked.matched {
+                continue;
+            }
+            let Some(slot) = self.buffer_for(&parked.header) else { continue };
+            let buffer = &mut self.buffers[slot];
+            let len = parked.header.len;
+            if u64::from(len) > buffer.len {
+                return Err(Fault::TooLong { len: u64::from(len), room: buffer.len });
+            }
+            buffer.state = State::Taken;
+            self.parked[number as usize % WINDOW] = None;
+            self.waiting -= 1;
+            self.advance_lowest();
+            return Ok(Some(Delivery { bounce: parked.bounce, token: self.buffers[slot].token, len }));
+        }
+        Ok(None)
+    }
+
+    fn advance_lowest(&mut self) {
+        while self.lowest != self.frontier && self.parked[self.lowest as usize % WINDOW].is_none() {
+            self.lowest = self.lowest.wrapping_add(1);
+        }
+    }
+
+    /// The buffer of an eager message: the first that has its tag, belongs to receive `base` or later and is empty.
+    fn buffer_for(&self, header: &Eager) -> Option<usize> {
+        let outstanding = self.next.wrapping_sub(header.base);
+        let span = if outstanding > u32::MAX / 2 { 0 } else { outstanding.min(RECVS_MAX as u32) };
+        let first = self.next.wrapping_sub(span);
+        let first = if self.mutant.is("receiver-ignores-base") {
+            self.next.wrapping_sub(RECVS_MAX as u32)
+        } else {
+            first
+        };
+        for ahead in 0..self.next.wrapping_sub(first) {
+            let number = first.wrapping_add(ahead);
+            let receive = &self.receives[number as usize % RECVS_MAX];
+            if !receive.outstanding || receive.number != number {
+                continue;
+            }
+            let start = number as usize % RECVS_MAX * RECV_BUFFERS_MAX;
+            for slot in start..start + usize::from(receive.count) {
+                let buffer = &self.buffers[slot];
+                if buffer.tag == header.tag && buffer.state == State::Empty {
+                    return Some(slot);
+                }
+            }
+        }
+        None
+    }
+
+    /// An eager message was copied into its buffer.
+    pub fn delivered(&mut self, delivery: &Delivery) -> Arrival {
+        self.fill(delivery.token.slot(), u64::from(delivery.len))
+    }
+
+    /// An immediate arrived with a write of `len` bytes (looked at only for [`Imm::Whole`]).
+    ///
+    /// # Errors
+    /// [`Fault`] if it contradicts what is known. [`Imm::Fin`] is not for here.
+    #[inline]
+    pub fn on_imm(&mut self, imm: Imm, len: u64) -> Result<Arrival, Fault> {
+        let Some(slot) = self.current(imm.token()) else { return Ok(Arrival::Stale) };
+        let buffer = &mut self.buffers[slot];
+        match (imm, buffer.state) {
+            (Imm::Full(_), State::Empty) => Ok(self.fill_to_end(slot)),
+            (Imm::Whole(_), State::Empty) if len <= buffer.len => Ok(self.fill(slot, len)),
+            (Imm::Whole(_), State::Empty) => Err(Fault::TooLong { len, room: buffer.len }),
+            (Imm::Stripe(_, index), State::Empty) => {
+                buffer.state = State::Striped { bitmap: 1 << index, fin: None };
+                Ok(Arrival::Partial)
+            }
+            (Imm::Stripe(_, index), State::Striped { bitmap, fin }) => {
+                let bit = 1_u16 << index;
+                if bitmap & bit != 0 {
+                    return Err(Fault::Twice);
+                }
+                buffer.state = State::Striped { bitmap: bitmap | bit, fin };
+                Ok(self.check_stripes(slot))
+            }
+            (_, State::Idle | State::Taken | State::Full(_)) => Ok(Arrival::Stale),
+            (Imm::Full(_) | Imm::Whole(_) | Imm::Fin(_), _) => Err(Fault::Twice),
+        }
+    }
+
+    /// A fin record arrived with an immediate for the token it lies under.
+    ///
+    /// # Errors
+    /// [`Fault`] if it contradicts what is known.
+    pub fn on_fin(&mut self, token: Token, fin: Fin) -> Result<Arrival, Fault> {
+        let Some(slot) = self.current(token) else { return Ok(Arrival::Stale) };
+        let buffer = &mut self.buffers[slot];
+        if fin.token != token {
+            return Err(Fault::Twice);
+        }
+        if fin.len > buffer.len {
+            return Err(Fault::TooLong { len: fin.len, room: buffer.len });
+        }
+        let bitmap = match buffer.state {
+            State::Empty => 0,
+            State::Striped { bitmap, fin: None } => bitmap,
+            State::Striped { .. } => return Err(Fault::Twice),
+            State::Idle | State::Taken | State::Full(_) => return Ok(Arrival::Stale),
+        };
+        buffer.state = State::Striped { bitmap, fin: Some((fin.stripes, fin.len)) };
+        Ok(self.check_stripes(slot))
+    }
+
+    fn check_stripes(&mut self, slot: usize) -> Arrival {
+        let State::Striped { bitmap, fin: Some((stripes, len)) } = self.buffers[slot].state else {
+            return Arrival::Partial;
+        };
+        let short = usize::from(self.mutant.is("receiver-early-stripes"));
+        debug_assert!(usize::from(stripes) <= STRIPES_MAX);
+        if bitmap.count_ones() as usize + short >= usize::from(stripes) {
+            self.fill(slot, len)
+        } else {
+            Arrival::Partial
+        }
+    }
+
+    #[inline]
+    fn current(&self, token: Token) -> Option<usize> {
+        let slot = token.slot();
+        let fresh = self.buffers.get(slot)?.token == token || self.mutant.is("receiver-ignores-generation");
+        fresh.then_some(slot)
+    }
+
+    #[inline]
+    fn fill_to_end(&mut self, slot: usize) -> Arrival {
+        self.fill(slot, self.buffers[slot].len)
+    }
+
+    #[inline]
+    fn fill(&mut self, slot: usize, len: u64) -> Arrival {
+        self.buffers[slot].state = State::Full(len);
+        let id = RecvId(slot / RECV_BUFFERS_MAX);
+        let receive = &mut self.receives[id.0];
+        receive.missing -= 1;
+        if receive.missing == 0 { Arrival::Done(id) } else { Arrival::Partial }
+    }
+
+    /// Ends a receive whose buffers are all full: calls `each` with the length of every buffer, and frees its place.
+    #[inline]
+    pub fn finish(&mut self, id: RecvId, mut each: impl FnMut(usize, u64)) {
+        let count = usize::from(self.receives[id.0].count);
+        for index in 0..count {
+            let buffer = &mut self.buffers[id.0 * RECV_BUFFERS_MAX + index];
+            if let State::Full(len) = buffer.state {
+                each(index, len);
+            }
+            buffer.state = State::Idle;
+            buffer.token = buffer.token.next();
+        }
+        self.receives[id.0].outstanding = false;
+    }
+}
+
+#[cfg(test)]
+mod tests;

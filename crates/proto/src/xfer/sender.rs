@@ -1,0 +1,199 @@
+//! The sending side of a comm: reads clear-to-send records, decides how each message goes. Called by the engine in
+//! isend; never posts anything itself.
+
+use crate::limits::{EAGER_CREDITS_MAX, RECV_BUFFERS_MAX, RECVS_MAX};
+use crate::mutant::Mutant;
+use crate::wire::cts::{self, Cts};
+use crate::wire::eager::Eager;
+use crate::xfer::Fault;
+
+/// The sender's mailbox, where the receiver's NIC writes.
+pub trait Mailbox {
+    /// The word at a byte offset below [`cts::MAILBOX_BYTES`], with acquire ordering.
+    fn word(&self, offset: u64) -> u64;
+}
+
+/// What to do with a message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Isend {
+    /// Nothing yet; ask again.
+    NotYet,
+    /// Write it to where this record says.
+    Direct(Cts),
+    /// Send it with this header.
+    Eager(Eager),
+}
+
+/// The state of a comm's sending side.
+#[derive(Debug)]
+pub struct Sender {
+    /// The first receive number that was not read yet.
+    next: u32,
+    /// Receives that were read and have buffers left, in order.
+    open: [Open; RECVS_MAX],
+    open_len: usize,
+    /// Tags of eager messages whose buffer is not known yet, in order.
+    unmatched: [u32; EAGER_CREDITS_MAX],
+    unmatched_len: usize,
+    eager_number: u32,
+    eager_credits: usize,
+    eager_max: u64,
+    mutant: Mutant,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Open {
+    number: u32,
+    /// Bit i: buffer i is not taken.
+    free: u8,
+}
+
+impl Sender {
+    /// A new sending side; the peer takes eager payloads up to `eager_max` bytes, `eager_credits` at a time.
+    #[must_use]
+    pub fn new(eager_max: u32, eager_credits: u32, mutant: Mutant) -> Self {
+        Self::starting_at(1, eager_max, eager_credits, mutant)
+    }
+
+    /// Like [`Sender::new`], with counters that start near their wrap; for tests.
+    #[must_use]
+    pub fn starting_at(number: u32, eager_max: u32, eager_credits: u32, mutant: Mutant) -> Self {
+        Self {
+            next: number,
+            open: [Open::default(); RECVS_MAX],
+            open_len: 0,
+            unmatched: [0; EAGER_CREDITS_MAX],
+            unmatched_len: 0,
+            eager_number: number.wrapping_sub(1),
+            eager_credits: (eager_credits as usize).min(EAGER_CREDITS_MAX),
+            eager_max: u64::from(eager_max),
+            mutant,
+        }
+    }
+
+    /// Decides how a message of `len` bytes with `tag` goes. Whatever but [`Isend::NotYet`] it returns must be done.
+    ///
+    /// # Errors
+    /// [`Fault::TooLong`] if the buffer it belongs to is smaller; [`Fault::TooManyReceives`].
+    #[inline]
+    pub fn on_isend(&mut self, mailbox: &impl Mailbox, tag: u32, len: u64) -> Result<Isend, Fault> {
+        if self.open_len == 0 && self.unmatched_len == 0 {
+            if cts::head(mailbox.word(cts::offset(self.next, 0))) != self.next {
+                return Ok(self.eager(tag, len));
+            }
+            if let Some(record) = self.record(mailbox, self.next, 0)
+                && record.count == 1
+                && record.tag == tag
+            {
+                self.next = self.next.wrapping_add(1);
+                return direct(record, len);
+            }
+        }
+        self.on_isend_slow(mailbox, tag, len)
+    }
+
+    /// Eager messages whose buffer is not known yet.
+    #[must_use]
+    pub fn unmatched(&self) -> usize {
+        self.unmatched_len
+    }
+
+    fn on_isend_slow(&mut self, mailbox: &impl Mailbox, tag: u32, len: u64) -> Result<Isend, Fault> {
+        self.read(mailbox)?;
+        for at in 0..self.open_len {
+            let Open { number, free } = self.open[at];
+            for index in (0..RECV_BUFFERS_MAX).filter(|i| free >> i & 1 == 1) {
+                let Some(record) = self.record(mailbox, number, index as u8) else { continue };
+                if record.tag == tag {
+                    self.take(at, index);
+                    return direct(record, len);
+                }
+            }
+        }
+        Ok(self.eager(tag, len))
+    }
+
+    #[inline]
+    fn eager(&mut self, tag: u32, len: u64) -> Isend {
+        if len > self.eager_max || self.unmatched_len >= self.eager_credits {
+            return Isend::NotYet;
+        }
+        self.unmatched[self.unmatched_len] = tag;
+        self.unmatched_len += 1;
+        let number = self.eager_number;
+        self.eager_number = number.wrapping_add(1);
+        // Checked above: len <= eager_max, which is a u32.
+        Isend::Eager(Eager { number, base: self.next, tag, len: len as u32 })
+    }
+
+    /// Reads every receive whose records are all there, and gives its buffers to eager messages first.
+    fn read(&mut self, mailbox: &impl Mailbox) -> Result<(), Fault> {
+        for _ in 0..crate::limits::MAILBOX_SLOTS {
+            let Some(first) = self.record(mailbox, self.next, 0) else { return Ok(()) };
+            let count = usize::from(first.count);
+            let mut tags = [first.tag; RECV_BUFFERS_MAX];
+            for (index, tag) in tags.iter_mut().enumerate().take(count).skip(1) {
+                match self.record(mailbox, self.next, index as u8) {
+                    Some(record) if record.count == first.count => *tag = record.tag,
+                    _ => return Ok(()),
+                }
+            }
+            let free = self.match_eager(&tags[..count]);
+            if free != 0 {
+                let Some(open) = self.open.get_mut(self.open_len) else { return Err(Fault::TooManyReceives) };
+                *open = Open { number: self.next, free };
+                self.open_len += 1;
+            }
+            self.next = self.next.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// Takes buffers for unmatched eager messages, oldest first; returns the bits of the buffers left.
+    fn match_eager(&mut self, tags: &[u32]) -> u8 {
+        let mut free = ((1_u16 << tags.len()) - 1) as u8;
+        let mut kept = 0;
+        for at in 0..self.unmatched_len {
+            let tag = self.unmatched[at];
+            let buffer = (0..tags.len()).find(|&i| free >> i & 1 == 1 && tags[i] == tag);
+            match buffer {
+                Some(index) => free &= !(1 << index),
+                None => {
+                    self.unmatched[kept] = tag;
+                    kept += 1;
+                }
+            }
+        }
+        self.unmatched_len = kept;
+        if self.mutant.is("sender-forgets-eager") { ((1_u16 << tags.len()) - 1) as u8 } else { free }
+    }
+
+    fn take(&mut self, at: usize, index: usize) {
+        self.open[at].free &= !(1 << index);
+        if self.open[at].free == 0 {
+            self.open.copy_within(at + 1..self.open_len, at);
+            self.open_len -= 1;
+        }
+    }
+
+    #[inline]
+    fn record(&self, mailbox: &impl Mailbox, number: u32, index: u8) -> Option<Cts> {
+        let start = cts::offset(number, usize::from(index));
+        let mut words = [0; cts::WORDS];
+        for (i, word) in words.iter_mut().enumerate() {
+            *word = mailbox.word(start + 8 * i as u64);
+        }
+        if self.mutant.is("sender-trusts-torn-record") && cts::head(words[0]) == number {
+            return Some(Cts::unchecked(&words, number, index));
+        }
+        Cts::from_words(&words, number, index)
+    }
+}
+
+#[inline]
+fn direct(record: Cts, len: u64) -> Result<Isend, Fault> {
+    if len > record.len {
+        return Err(Fault::TooLong { len, room: record.len });
+    }
+    Ok(Isend::Direct(record))
+}
