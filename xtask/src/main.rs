@@ -7,6 +7,7 @@
 mod abi;
 mod bindings;
 mod ci;
+mod compare;
 mod dist;
 #[cfg(test)]
 mod fixture;
@@ -66,6 +67,8 @@ enum Command {
         /// Only the mutants whose name contains this.
         only: Option<String>,
     },
+    /// Measures ours against libfabric and UCX over shared memory, in turns.
+    Compare(compare::Options),
     /// Runs every check that needs no test run: fmt, clippy and the rules above.
     Ci,
 }
@@ -97,6 +100,7 @@ fn dispatch(command: Command) -> Result<bool> {
         Command::Abi => Ok(shown("abi", &abi::run(&workspace)?)),
         Command::Dist => dist::run(&workspace).map(|()| true),
         Command::Mutants { only } => mutants::run(&workspace, only.as_deref()),
+        Command::Compare(options) => compare::run(&workspace, &options).map(|()| true),
         Command::Ci => Ok(ci::run(&workspace)),
     }
 }

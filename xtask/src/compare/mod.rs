@@ -1,0 +1,256 @@
+//! `cargo xtask compare`: ours against libfabric and UCX over shared memory, in turns, as ratios.
+//!
+//! Called by people who changed something that should be faster. It gates nothing; `--write` puts the figures
+//! into docs/performance.md.
+
+mod ours;
+mod peers;
+mod stats;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+use comfy_table::Table;
+
+use crate::shell;
+use crate::workspace::Workspace;
+use stats::{Better, Pairs, Summary};
+
+/// Where `--write` puts the figures, relative to the root, and between which markers.
+const DOCUMENT: &str = "docs/performance.md";
+const BEGIN: &str = "<!-- compare:begin -->";
+const END: &str = "<!-- compare:end -->";
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// What is asked for on the command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Pairs of runs for each row, ours and the peer's in turns.
+    #[arg(long, default_value_t = 9)]
+    pairs: usize,
+    /// Only rows whose name contains this.
+    #[arg(long, value_name = "PART")]
+    only: Option<String>,
+    /// Writes the figures into docs/performance.md.
+    #[arg(long)]
+    write: bool,
+}
+
+/// One row: what is measured, and the bar it is held against.
+struct Row {
+    name: String,
+    unit: &'static str,
+    better: Better,
+    bytes: usize,
+    peer: Option<Peer>,
+    /// The ratio to reach, if there is one.
+    goal: Option<f64>,
+    /// The own figure to reach, if there is one.
+    own_goal: Option<f64>,
+}
+
+/// Whom a row is compared with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Peer {
+    /// Debian's `fi_pingpong` over the shm provider.
+    Pingpong,
+    /// Debian's `ucx_perftest -t tag_bw` over posix and cma.
+    TagBandwidth,
+}
+
+impl Peer {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Pingpong => "fi_pingpong -p shm",
+            Self::TagBandwidth => "UCX tag_bw, posix,cma",
+        }
+    }
+
+    /// Program and package.
+    const fn needs(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Pingpong => ("fi_pingpong", "libfabric-bin"),
+            Self::TagBandwidth => ("ucx_perftest", "ucx-utils"),
+        }
+    }
+}
+
+/// Measures every row.
+///
+/// # Errors
+/// When ours does not build or run, or the document cannot be written. A peer that is not installed is a skip.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    if options.pairs < 9 {
+        eprintln!("compare: fewer than 9 pairs say little");
+    }
+    let packages = ["build", "--release", "--package", "trunkline-nccl", "--package", "trunkline-cli"];
+    shell::cargo(&workspace.root, &packages)?;
+    let tool = workspace.target.join("release/trunkline");
+    let mut summaries = Vec::new();
+    for row in rows().into_iter().filter(|r| options.only.as_ref().is_none_or(|part| r.name.contains(part))) {
+        if let Some((program, package)) = row.peer.map(Peer::needs)
+            && shell::which(program).is_none()
+        {
+            println!("SKIPPED {}: {program} is not installed (package {package})", row.name);
+            continue;
+        }
+        eprintln!("compare: {} ...", row.name);
+        let pairs = measure(&tool, &row, options.pairs)?;
+        let summary = pairs.summary().with_context(|| format!("{}: no figures", row.name))?;
+        summaries.push((row, summary));
+    }
+    println!("{}", table(&summaries));
+    let text = markdown(&summaries, options.pairs)?;
+    if options.write {
+        write_document(&workspace.root.join(DOCUMENT), &text)?;
+    } else {
+        println!("{text}");
+    }
+    Ok(())
+}
+
+fn rows() -> Vec<Row> {
+    let latency = |bytes, text: &str, goal, own_goal| Row {
+        name: format!("{text} half round trip"),
+        unit: "us",
+        better: Better::Lower,
+        bytes,
+        peer: Some(Peer::Pingpong),
+        goal,
+        own_goal,
+    };
+    let stream = |bytes, text: &str| Row {
+        name: format!("{text} stream"),
+        unit: "GB/s",
+        better: Better::Higher,
+        bytes,
+        peer: Some(Peer::TagBandwidth),
+        goal: Some(1.75),
+        own_goal: None,
+    };
+    let rate = Row {
+        name: "8 B messages".to_owned(),
+        unit: "million/s",
+        better: Better::Higher,
+        bytes: 8,
+        peer: None,
+        goal: None,
+        own_goal: Some(5.0),
+    };
+    vec![
+        latency(8, "8 B", Some(0.75), Some(0.20)),
+        latency(64 * KIB, "64 KiB", None, Some(4.0)),
+        rate,
+        stream(64 * KIB, "64 KiB"),
+        stream(256 * KIB, "256 KiB"),
+        stream(MIB, "1 MiB"),
+        stream(4 * MIB, "4 MiB"),
+        stream(16 * MIB, "16 MiB"),
+    ]
+}
+
+/// Runs the pairs, the one that goes first changing each time.
+fn measure(tool: &Path, row: &Row, count: usize) -> Result<Pairs> {
+    let mut pairs = Pairs::default();
+    for turn in 0..count {
+        let ours_first = turn % 2 == 0;
+        let early = ours_first.then(|| measure_ours(tool, row)).transpose()?;
+        let theirs = row.peer.map(|peer| measure_peer(peer, row.bytes)).transpose()?;
+        let ours = match early {
+            Some(ours) => ours,
+            None => measure_ours(tool, row)?,
+        };
+        pairs.push(ours, theirs);
+    }
+    Ok(pairs)
+}
+
+fn measure_ours(tool: &Path, row: &Row) -> Result<f64> {
+    let p2p = ours::run(tool, row.bytes)?;
+    Ok(match row.unit {
+        "us" => p2p.latency_us,
+        "GB/s" => p2p.bandwidth_gbps,
+        _ => p2p.messages_million,
+    })
+}
+
+fn measure_peer(peer: Peer, bytes: usize) -> Result<f64> {
+    match peer {
+        Peer::Pingpong => peers::pingpong_us(bytes),
+        Peer::TagBandwidth => peers::tag_bandwidth_gbps(bytes),
+    }
+}
+
+/// The cells of one row after its name, for both kinds of table.
+fn cells(row: &Row, summary: &Summary) -> [String; 5] {
+    let number = |value: f64| if value < 10.0 { format!("{value:.2}") } else { format!("{value:.1}") };
+    let spread = |[low, high]: [f64; 2]| format!("{} to {}", number(low), number(high));
+    let ours = format!("{} {} ({})", number(summary.ours), row.unit, spread(summary.ours_spread));
+    let Some(theirs) = &summary.theirs else {
+        return [ours, "-".to_owned(), "-".to_owned(), "-".to_owned(), verdict(row, summary)];
+    };
+    let peer = row.peer.map(Peer::name).unwrap_or_default();
+    [
+        ours,
+        format!("{} {} ({})", number(theirs.median), row.unit, spread(theirs.spread)),
+        format!("{:.2} ({:.2} to {:.2})", theirs.ratio, theirs.ratio_spread[0], theirs.ratio_spread[1]),
+        peer.to_owned(),
+        verdict(row, summary),
+    ]
+}
+
+/// Each goal and whether it is reached.
+fn verdict(row: &Row, summary: &Summary) -> String {
+    let word = |value: f64, goal: f64| if row.better.reaches(value, goal) { "reached" } else { "missed" };
+    let ratio = row.goal.zip(summary.theirs.as_ref());
+    let ratio = ratio.map(|(goal, theirs)| format!("ratio {goal}: {}", word(theirs.ratio, goal)));
+    let own = row.own_goal.map(|goal| format!("{goal} {}: {}", row.unit, word(summary.ours, goal)));
+    [ratio, own].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+const HEADER: [&str; 6] = ["", "ours", "peer", "ratio", "whose", "goal"];
+
+fn table(summaries: &[(Row, Summary)]) -> Table {
+    let mut table = Table::new();
+    table.set_header(HEADER);
+    for (row, summary) in summaries {
+        let mut line = vec![row.name.clone()];
+        line.extend(cells(row, summary));
+        table.add_row(line);
+    }
+    table
+}
+
+fn markdown(summaries: &[(Row, Summary)], pairs: usize) -> Result<String> {
+    let mut text =
+        format!("{} on {}, {pairs} pairs a row, medians (smallest to largest):\n\n", machine(), today()?);
+    writeln!(text, "| {} |\n|{}", HEADER.join(" | "), " --- |".repeat(HEADER.len()))?;
+    for (row, summary) in summaries {
+        writeln!(text, "| {} | {} |", row.name, cells(row, summary).join(" | "))?;
+    }
+    Ok(text)
+}
+
+/// Processor and number of cores.
+fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model =
+        info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':').map(|(_, m)| m.trim()));
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    format!("{cores} cores of {}", model.unwrap_or("an unnamed processor"))
+}
+
+fn today() -> Result<String> {
+    Ok(shell::output(std::process::Command::new("date").arg("+%Y-%m-%d"))?.trim().to_owned())
+}
+
+fn write_document(path: &Path, figures: &str) -> Result<()> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {DOCUMENT}"))?;
+    let Some((before, rest)) = text.split_once(BEGIN) else { bail!("{DOCUMENT} lacks {BEGIN}") };
+    let Some((_, after)) = rest.split_once(END) else { bail!("{DOCUMENT} lacks {END}") };
+    std::fs::write(path, format!("{before}{BEGIN}\n{figures}{END}{after}"))
+        .with_context(|| format!("writing {DOCUMENT}"))
+}

@@ -1,0 +1,135 @@
+//! The peers' own benchmarks, run as two processes of this host.
+//!
+//! Only `compare` calls this. A server that is left over is killed when its guard goes.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::shell::{self, Ended};
+
+/// How long one client may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How long a server may take to listen.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// Half a round trip of `fi_pingpong` over the shm provider, microseconds, mean over the run.
+pub(super) fn pingpong_us(bytes: usize) -> Result<f64> {
+    let iterations = if bytes <= 4096 { "100000" } else { "20000" };
+    let size = bytes.to_string();
+    let port = free_port()?.to_string();
+    let common = ["-p", "shm", "-e", "rdm", "-I", iterations, "-S", &size];
+    let mut server = Command::new("fi_pingpong");
+    server.args(common).args(["-B", &port]);
+    let out = against(&mut server, || {
+        let mut client = Command::new("fi_pingpong");
+        client.args(common).args(["-P", &port, "127.0.0.1"]);
+        client
+    })?;
+    read_pingpong(&out).with_context(|| format!("fi_pingpong said: {out}"))
+}
+
+/// The rate of UCX's tagged stream over posix and cma, GB/s (1e9 bytes).
+pub(super) fn tag_bandwidth_gbps(bytes: usize) -> Result<f64> {
+    let iterations = ((8 << 30) / bytes.max(1)).clamp(200, 100_000).to_string();
+    let warm_up = ((1 << 29) / bytes.max(1)).clamp(20, 10_000).to_string();
+    let size = bytes.to_string();
+    let port = free_port()?.to_string();
+    let perftest = || {
+        let mut command = Command::new("ucx_perftest");
+        command.env("UCX_TLS", "posix,cma,self").args(["-p", &port]);
+        command
+    };
+    let out = against(&mut perftest(), || {
+        let mut client = perftest();
+        client.args([
+            "127.0.0.1",
+            "-t",
+            "tag_bw",
+            "-s",
+            &size,
+            "-n",
+            &iterations,
+            "-w",
+            &warm_up,
+            "-f",
+            "-v",
+        ]);
+        client
+    })?;
+    let messages = read_ucx_rate(&out).with_context(|| format!("ucx_perftest said: {out}"))?;
+    #[expect(clippy::cast_precision_loss, reason = "message sizes are far below 2^52")]
+    Ok(messages * bytes as f64 / 1e9)
+}
+
+/// Mean half round trip: the column `usec/xfer` of the last line of figures.
+fn read_pingpong(out: &str) -> Option<f64> {
+    let mut lines = out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let column = lines.by_ref().find_map(|words| words.iter().position(|w| *w == "usec/xfer"))?;
+    lines.filter_map(|words| words.get(column)?.parse().ok()).next_back()
+}
+
+/// Messages a second over the whole run: the last column of the CSV output.
+fn read_ucx_rate(out: &str) -> Option<f64> {
+    let mut lines = out.lines().filter(|line| line.contains(','));
+    let column = lines.by_ref().find_map(|line| line.split(',').position(|name| name == "overall_mr"))?;
+    lines.filter_map(|line| line.split(',').nth(column)?.parse().ok()).next_back()
+}
+
+/// Kills and reaps the server when dropped.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a server, then clients until one gets through.
+fn against(server: &mut Command, client: impl Fn() -> Command) -> Result<String> {
+    let name = server.get_program().to_string_lossy().into_owned();
+    let spawned = server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let mut server = Server(spawned.with_context(|| format!("starting {name}"))?);
+    let begun = Instant::now();
+    loop {
+        std::thread::sleep(Duration::from_millis(200));
+        let (ended, out) = shell::run_limited(&mut client(), LIMIT)?;
+        if ended == Ended::Passed {
+            return Ok(out);
+        }
+        let server_gone = server.0.try_wait().with_context(|| format!("asking for {name}"))?.is_some();
+        if server_gone || ended == Ended::TimedOut || begun.elapsed() > START_LIMIT {
+            bail!("{name} did not get through: {out}");
+        }
+    }
+}
+
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("asking for a free port")?;
+    Ok(listener.local_addr().context("asking for a free port")?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_fi_pingpong() {
+        let out = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
+                   8       20k     =20k     312k        0.03s     12.19       0.66       1.52\n";
+        assert_eq!(read_pingpong(out), Some(0.66));
+        assert_eq!(read_pingpong("cannot connect\n"), None);
+    }
+
+    #[test]
+    fn reads_ucx() {
+        let out = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
+                   20000,3.083,3.125,3.125,20000.00,20000.00,320000,310000\n";
+        assert_eq!(read_ucx_rate(out), Some(310_000.0));
+        assert_eq!(read_ucx_rate("[1699] ERROR unreachable\n"), None);
+    }
+}
