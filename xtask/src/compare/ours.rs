@@ -34,9 +34,9 @@ pub(super) fn run(tool: &Path, bytes: usize) -> Result<PointToPoint> {
 }
 
 fn parse(out: &str, bytes: usize) -> Result<PointToPoint> {
-    let rows = out.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut rows = out.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let size = u64::try_from(bytes).unwrap_or(u64::MAX);
-    let row = rows.filter(|row| row.get("bytes").and_then(Value::as_u64) == Some(size)).next_back();
+    let row = rows.rfind(|row| row.get("bytes").and_then(Value::as_u64) == Some(size));
     let row = row.with_context(|| format!("no row of {bytes} bytes"))?;
     if row.get("wrong").and_then(Value::as_u64) != Some(0) {
         bail!("the row does not say that no byte was wrong");
