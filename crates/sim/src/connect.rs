@@ -1,0 +1,95 @@
+//! Making and ending simulated links. An address carries a secret, so that a stranger cannot connect.
+
+use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links};
+
+use crate::link::{LinkPhase, LinkState};
+use crate::rail::SimRail;
+
+/// First bytes of an address.
+const MAGIC: [u8; 4] = *b"SIML";
+/// Bytes of an address: magic, link, secret.
+const LEN: usize = 20;
+
+impl Links for SimRail {
+    fn create(&mut self) -> Result<LinkId, LinkError> {
+        let mut state = self.world.lock();
+        let (nic, limit) = (state.rails[self.rail].nic, state.weather.caps.links_max);
+        let mine = state.rails[self.rail].links.iter().flatten().count();
+        let of_nic: usize = state
+            .rails
+            .iter()
+            .filter(|rail| rail.process == self.process && rail.nic == nic)
+            .map(|rail| rail.links.iter().flatten().count())
+            .sum();
+        let asked = state.rails[self.rail].config.links;
+        if of_nic >= limit as usize {
+            return Err(LinkError::Exhausted(limit));
+        }
+        if mine >= asked as usize {
+            return Err(LinkError::Exhausted(asked));
+        }
+        let (secret, index) = (state.dice.draw(), state.links.len());
+        let links = &mut state.rails[self.rail].links;
+        // The lowest free number, so that numbers are used again at once.
+        let id = links.iter().position(Option::is_none).unwrap_or_else(|| {
+            links.push(None);
+            links.len() - 1
+        });
+        links[id] = Some(index);
+        state.links.push(LinkState::new(self.rail, id as u32, secret));
+        let name = state.name(index);
+        state.note(format_args!("{name} is made"));
+        Ok(LinkId(id as u32))
+    }
+
+    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
+        let state = self.world.lock();
+        let index = state.find(self.rail, link).ok_or(LinkError::State)?;
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend((index as u64).to_le_bytes());
+        bytes.extend(state.links[index].secret.to_le_bytes());
+        Ok(LinkAddress { bytes, fd: None })
+    }
+
+    fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
+        let mut state = self.world.lock();
+        let index = state.find(self.rail, link).ok_or(LinkError::State)?;
+        if state.links[index].phase != LinkPhase::Made {
+            return Err(LinkError::State);
+        }
+        let (remote, secret) = parse(&peer.bytes).ok_or(LinkError::Address("not a simulated link"))?;
+        let other = state.links.get(remote).ok_or(LinkError::Address("no such link"))?;
+        if other.secret != secret {
+            return Err(LinkError::Address("wrong secret"));
+        }
+        let entry = &mut state.links[index];
+        entry.remote = Some(remote);
+        entry.phase = LinkPhase::Ready;
+        let name = state.name(index);
+        state.note(format_args!("{name} is connected"));
+        state.depart(remote);
+        Ok(())
+    }
+
+    fn fail(&mut self, link: LinkId) {
+        let mut state = self.world.lock();
+        if let Some(index) = state.find(self.rail, link) {
+            state.break_link(index, None);
+        }
+    }
+
+    fn destroy(&mut self, link: LinkId) {
+        let mut state = self.world.lock();
+        if let Some(index) = state.find(self.rail, link) {
+            state.destroy_link(index);
+        }
+    }
+}
+
+fn parse(bytes: &[u8]) -> Option<(usize, u64)> {
+    if bytes.len() != LEN || bytes.get(..4)? != MAGIC {
+        return None;
+    }
+    let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    Some((usize::try_from(word(4)?).ok()?, word(12)?))
+}

@@ -1,0 +1,63 @@
+//! The simulated network as one process sees it.
+
+use trunkline_fabric::{Fabric, Nic, OpenError, RailConfig};
+
+use crate::rail::{RailState, SimRail};
+use crate::{Pid, World};
+
+/// The NICs of one simulated process.
+#[derive(Debug)]
+pub struct SimFabric {
+    world: World,
+    process: Pid,
+    nics: Vec<Nic>,
+}
+
+impl SimFabric {
+    /// The network of a process of the world.
+    #[must_use]
+    pub fn new(world: &World, process: Pid) -> Self {
+        let weather = world.lock().weather.clone();
+        let nics = (0..weather.nics)
+            .map(|number| Nic {
+                name: format!("sim{number}"),
+                pci_path: None,
+                guid: 0x51_0000 + number as u64,
+                port: 1,
+                speed_mbps: 100_000,
+                latency_us: 0.0,
+                caps: weather.caps,
+            })
+            .collect();
+        Self { world: world.clone(), process, nics }
+    }
+}
+
+impl Fabric for SimFabric {
+    type Rail = SimRail;
+
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn nics(&self) -> &[Nic] {
+        &self.nics
+    }
+
+    fn open(&self, nic: usize, config: &RailConfig) -> Result<SimRail, OpenError> {
+        let caps = self.nics.get(nic).ok_or(OpenError::NoSuchNic(nic))?.caps;
+        let mut state = self.world.lock();
+        let rail = state.rails.len();
+        state.rails.push(RailState {
+            process: self.process,
+            nic,
+            config: *config,
+            open: true,
+            links: Vec::new(),
+            queue: std::collections::VecDeque::new(),
+            waiting: std::collections::VecDeque::new(),
+        });
+        drop(state);
+        Ok(SimRail::new(self.world.clone(), rail, self.process, caps))
+    }
+}

@@ -1,0 +1,267 @@
+//! The simulated network keeps its promises, and breaks what it does not promise.
+
+use trunkline_fabric::{
+    Access, Completion, Done, Extent, Fabric, Keys, LinkId, Links, Match, Op, PostError, Rail, RailConfig,
+    Remote, Source, Status, Visibility,
+};
+use trunkline_mem::Memory;
+use trunkline_proto::time::Duration;
+
+use crate::{Dice, Mutant, SimFabric, SimRail, Weather, World};
+
+const CONFIG: RailConfig = RailConfig { depth: 64, recv_depth: 64, links: 16, peer_time: Duration::secs(10) };
+const NOTHING: Completion =
+    Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
+
+struct End {
+    rail: SimRail,
+    link: LinkId,
+    memory: Memory,
+    keys: Keys,
+}
+
+impl End {
+    fn poll(&mut self) -> Vec<Completion> {
+        let mut out = [NOTHING; 16];
+        let count = self.rail.poll(&mut out);
+        out[..count].to_vec()
+    }
+
+    fn drain(&mut self, polls: usize) -> Vec<Completion> {
+        (0..polls).flat_map(|_| self.poll()).collect()
+    }
+
+    fn extent(&self, offset: u64, len: u64) -> Extent {
+        Extent { key: self.keys.local, offset, len }
+    }
+
+    fn remote(&self, offset: u64) -> Remote {
+        Remote { key: self.keys.remote, addr: self.keys.remote_base + offset }
+    }
+
+    fn post(&mut self, wr_id: u64, op: Op<'_>) {
+        self.rail.post(self.link, wr_id, op, true).unwrap();
+        self.rail.flush();
+    }
+}
+
+fn pair(weather: Weather, visibility: Visibility) -> (World, End, End) {
+    let world = World::new(1, weather, Mutant::None, true);
+    let ends: Vec<End> = (0..2)
+        .map(|_| {
+            let process = world.add_process();
+            let mut rail = SimFabric::new(&world, process).open(0, &CONFIG).unwrap();
+            let memory = Memory::heap(8192);
+            let keys = rail.registrar().register(&memory, Access::ALL, visibility).unwrap();
+            let link = rail.create().unwrap();
+            End { rail, link, memory, keys }
+        })
+        .collect();
+    let [mut a, mut b] = <[End; 2]>::try_from(ends).ok().unwrap();
+    let (to_a, to_b) = (a.rail.address(a.link).unwrap(), b.rail.address(b.link).unwrap());
+    a.rail.connect(a.link, to_b).unwrap();
+    b.rail.connect(b.link, to_a).unwrap();
+    (world, a, b)
+}
+
+fn bytes_at(memory: &Memory, offset: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    memory.read(offset, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_write_lands_before_its_completions() {
+    let (_, mut a, mut b) = pair(Weather::calm(), Visibility::Relaxed);
+    a.memory.write(0, &[7; 100]).unwrap();
+    let op = Op::Write { from: Source::Region(a.extent(0, 100)), to: b.remote(50), imm: Some(9) };
+    a.post(1, op);
+    let got = b.drain(20);
+    assert_eq!((got.len(), got[0].done, got[0].imm, got[0].len), (1, Done::Written, Some(9), 100));
+    assert_eq!(bytes_at(&b.memory, 49, 102), [vec![0], vec![7; 100], vec![0]].concat());
+    let done = a.drain(20);
+    assert_eq!((done.len(), done[0].wr_id, done[0].status), (1, 1, Status::Ok));
+}
+
+#[test]
+fn nothing_leaves_without_a_flush_call() {
+    let (_, mut a, mut b) = pair(Weather::calm(), Visibility::Strict);
+    let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(1) };
+    a.rail.post(a.link, 1, op, true).unwrap();
+    assert!(b.drain(50).is_empty());
+    a.rail.flush();
+    assert_eq!(b.drain(50).len(), 1);
+}
+
+#[test]
+fn a_send_waits_for_a_receive() {
+    let (_, mut a, mut b) = pair(Weather::calm(), Visibility::Strict);
+    a.post(1, Op::Send { head: b"ab", body: Source::Inline(b"cd"), imm: Some(3) });
+    assert!(b.drain(20).is_empty() && a.drain(20).is_empty());
+    let into = b.extent(0, 64);
+    b.post(2, Op::Recv { into });
+    let got = b.drain(20);
+    assert_eq!((got[0].wr_id, got[0].done, got[0].len, got[0].imm), (2, Done::Received, 4, Some(3)));
+    assert_eq!(bytes_at(&b.memory, 0, 5), b"abcd\0");
+    assert_eq!(a.drain(20).len(), 1);
+}
+
+#[test]
+fn a_receiver_that_never_comes_is_an_error_where_there_is_a_limit() {
+    let weather = Weather { receiver_time: Some(1_000_000), ..Weather::calm() };
+    let (world, mut a, _b) = pair(weather, Visibility::Strict);
+    a.post(1, Op::Send { head: b"x", body: Source::Inline(b""), imm: None });
+    world.advance(3_000_000);
+    assert_eq!(a.poll()[0].status, Status::ReceiverNotReady);
+}
+
+#[test]
+fn a_full_completion_queue_holds_the_sender_back() {
+    let mut weather = Weather::calm();
+    weather.caps.completions_max = 4;
+    let (world, mut a, mut b) = pair(weather, Visibility::Strict);
+    for i in 0..10 {
+        let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(i) };
+        a.rail.post(a.link, 7, op, false).unwrap();
+    }
+    a.rail.flush();
+    world.advance(10_000_000);
+    assert_eq!(a.rail.credits(a.link), 64 - 6, "six writes are not acknowledged");
+    let got = b.drain(30);
+    assert_eq!(got.iter().map(|c| c.imm).collect::<Vec<_>>(), (0..10).map(Some).collect::<Vec<_>>());
+    world.advance(10_000_000);
+    assert_eq!(a.rail.credits(a.link), 64);
+}
+
+#[test]
+fn depth_is_credit() {
+    let mut weather = Weather::calm();
+    weather.caps.depth_max = 2;
+    let (_, mut a, _b) = pair(weather, Visibility::Strict);
+    assert_eq!(a.rail.credits(a.link), 2);
+    a.post(1, Op::Nop);
+    a.post(2, Op::Nop);
+    assert_eq!(a.rail.post(a.link, 3, Op::Nop, true), Err(PostError::Busy));
+    assert_eq!(a.drain(20).len(), 2);
+    assert_eq!(a.rail.credits(a.link), 2);
+}
+
+#[test]
+fn a_wrong_key_breaks_both_ends_and_touches_nothing() {
+    let (_, mut a, mut b) = pair(Weather::calm(), Visibility::Strict);
+    let into = b.extent(0, 64);
+    b.post(2, Op::Recv { into });
+    let to = Remote { addr: b.keys.remote_base + 8190, ..b.remote(0) };
+    a.post(1, Op::Write { from: Source::Inline(&[1; 8]), to, imm: None });
+    a.post(3, Op::Nop);
+    let (at_a, at_b) = (a.drain(50), b.drain(50));
+    assert_eq!(at_a.iter().map(|c| c.status).collect::<Vec<_>>(), [Status::RemoteAccess, Status::Flushed]);
+    assert_eq!((at_b.len(), at_b[0].wr_id, at_b[0].status), (1, 2, Status::Flushed));
+    assert_eq!(bytes_at(&b.memory, 8184, 8), [0; 8]);
+    assert_eq!(a.rail.post(a.link, 4, Op::Nop, true), Err(PostError::Refused(Status::Flushed)));
+}
+
+#[test]
+fn a_dead_peer_ends_operations_after_the_retry_time() {
+    let (world, mut a, b) = pair(Weather::calm(), Visibility::Strict);
+    world.kill(crate::Pid(1));
+    let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: None };
+    a.post(1, op);
+    assert!(a.drain(100).is_empty());
+    world.advance(200_000_000);
+    assert_eq!(a.poll()[0].status, Status::PeerDead);
+    assert_eq!(bytes_at(&b.memory, 0, 8), [0; 8]);
+}
+
+#[test]
+fn relaxed_bytes_wait_for_the_flush() {
+    let mut weather = Weather::calm();
+    weather.caps.needs_flush = true;
+    let (_, mut a, mut b) = pair(weather, Visibility::Relaxed);
+    a.post(1, Op::Write { from: Source::Inline(&[5; 16]), to: b.remote(0), imm: Some(1) });
+    assert_eq!(b.drain(50).len(), 1);
+    assert_eq!(bytes_at(&b.memory, 0, 16), [0; 16]);
+    b.post(2, Op::Flush);
+    assert_eq!(b.drain(50)[0].wr_id, 2);
+    assert_eq!(bytes_at(&b.memory, 0, 16), [5; 16]);
+}
+
+#[test]
+fn records_are_torn_between_words() {
+    let mut torn = false;
+    for seed in 0..20 {
+        let weather = Weather { pieces: 8, poll_time: 0, jitter: 5_000, ..Weather::calm() };
+        let (world, mut a, b) = pair(weather, Visibility::Strict);
+        world.lock().dice = Dice::new(seed, 9);
+        a.post(1, Op::Write { from: Source::Inline(&[0xff; 64]), to: b.remote(0), imm: None });
+        while b.memory.load(0) == Ok(0) && b.memory.load(56) == Ok(0) {
+            assert!(world.advance_to_event(1_000_000));
+        }
+        torn |= b.memory.load(0) == Ok(0) && b.memory.load(56) != Ok(0);
+        assert!((0..8).all(|word| [Ok(0), Ok(u64::MAX)].contains(&b.memory.load(8 * word))));
+    }
+    assert!(torn, "in some run the last word comes before the first");
+}
+
+#[test]
+fn order_is_kept_only_where_promised() {
+    for ordered in [true, false] {
+        let mut weather = Weather { jitter: 50_000, ..Weather::calm() };
+        weather.caps.link_order = ordered;
+        let (world, mut a, mut b) = pair(weather, Visibility::Strict);
+        for i in 0..32 {
+            let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(i) };
+            a.post(u64::from(i), op);
+        }
+        world.advance(10_000_000);
+        let seen: Vec<u32> = b.drain(20).iter().filter_map(|c| c.imm).collect();
+        assert_eq!(seen.len(), 32);
+        assert_eq!(seen.is_sorted(), ordered);
+        assert_eq!(a.drain(20).iter().map(|c| c.wr_id).is_sorted(), ordered);
+    }
+}
+
+#[test]
+fn reads_and_atomics() {
+    let (_, mut a, mut b) = pair(Weather { based: true, ..Weather::calm() }, Visibility::Strict);
+    b.memory.store(8, 40).unwrap();
+    let (old, at) = (a.extent(0, 8), b.remote(8));
+    a.post(1, Op::FetchAdd { old, at, add: 2 });
+    a.drain(20);
+    let old = a.extent(8, 8);
+    a.post(2, Op::CompareSwap { old, at, expect: 42, swap: 7 });
+    a.drain(20);
+    let (into, from) = (a.extent(16, 8), b.remote(8));
+    a.post(3, Op::Read { into, from });
+    assert_eq!(a.drain(20).len(), 1);
+    assert!(b.drain(20).is_empty());
+    assert_eq!([a.memory.load(0), a.memory.load(8), a.memory.load(16)], [Ok(40), Ok(42), Ok(7)]);
+}
+
+#[test]
+fn matched_sends_find_their_receive() {
+    let (_, mut a, mut b) = pair(Weather::calm(), Visibility::Strict);
+    a.post(1, Op::MatchedSend { from: Source::Inline(b"one"), key: Match(1) });
+    a.post(2, Op::MatchedSend { from: Source::Inline(b"two"), key: Match(2) });
+    assert!(b.drain(20).is_empty());
+    let (first, second) = (b.extent(0, 8), b.extent(8, 8));
+    b.post(20, Op::MatchedRecv { into: first, key: Match(2) });
+    b.post(10, Op::MatchedRecv { into: second, key: Match(1) });
+    let got: Vec<(u64, u64)> = b.drain(20).iter().map(|c| (c.wr_id, c.len)).collect();
+    assert_eq!(got, [(20, 3), (10, 3)]);
+    assert_eq!(bytes_at(&b.memory, 0, 11), b"two\0\0\0\0\0one");
+    assert_eq!(a.drain(20).len(), 2);
+}
+
+#[test]
+fn limits_are_errors_that_name_them() {
+    let mut weather = Weather::calm();
+    weather.caps.links_max = 1;
+    weather.caps.regions_max = 1;
+    let (_, mut a, _b) = pair(weather, Visibility::Strict);
+    assert!(a.rail.create().unwrap_err().to_string().contains("all 1 queue pairs"));
+    let again = a.rail.registrar().register(&a.memory, Access::LOCAL, Visibility::Strict);
+    assert!(again.unwrap_err().to_string().contains("all 1 regions"));
+    a.rail.registrar().deregister(a.keys.local).unwrap();
+    a.rail.registrar().register(&a.memory, Access::LOCAL, Visibility::Strict).unwrap();
+}

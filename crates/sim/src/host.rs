@@ -1,0 +1,53 @@
+//! The simulated machine of one process: virtual time, numbers from the seed, control streams.
+
+use trunkline_fabric::{Host, Level};
+use trunkline_proto::time::Instant;
+
+use crate::{Pid, SimOob, World};
+
+/// What the engine of one simulated process runs on.
+#[derive(Debug)]
+pub struct SimHost {
+    world: World,
+    process: Pid,
+    oob: SimOob,
+}
+
+impl SimHost {
+    /// The machine of a process of the world.
+    #[must_use]
+    pub fn new(world: &World, process: Pid) -> Self {
+        Self { world: world.clone(), process, oob: SimOob::new(world.clone(), process) }
+    }
+}
+
+impl Host for SimHost {
+    type Oob = SimOob;
+
+    fn now(&self) -> Instant {
+        Instant(self.world.now())
+    }
+
+    fn random(&self) -> [u8; 16] {
+        let mut state = self.world.lock();
+        let mut bytes = [0; 16];
+        if let Some(process) = state.processes.get_mut(self.process.0) {
+            let (low, high) = (process.dice.draw(), process.dice.draw());
+            bytes[..8].copy_from_slice(&low.to_le_bytes());
+            bytes[8..].copy_from_slice(&high.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn oob(&self) -> &SimOob {
+        &self.oob
+    }
+
+    fn log(&self, level: Level, text: &str) {
+        let mut state = self.world.lock();
+        state.note(format_args!("{} logs {level:?}: {text}", self.process));
+        if let Some(process) = state.processes.get_mut(self.process.0) {
+            process.warnings += usize::from(level == Level::Warn);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! A deterministic simulator for Trunkline's engine: one seed, one run.
+//!
+//! [`World`] holds everything that processes share: a virtual clock, the network and the control streams.
+//! [`SimFabric`] and [`SimHost`] are the engine's two windows on it. The network keeps exactly the promises of its
+//! [`Caps`](trunkline_fabric::Caps) and breaks everything it does not promise: order, untorn records, room in
+//! completion queues, peers that live.
+//!
+//! Called by tests and by `trunkline sim`. Starts no thread, reads no clock, and touches no memory but what was
+//! registered with it.
+#![forbid(unsafe_code)]
+
+mod connect;
+mod dice;
+mod fabric;
+#[cfg(test)]
+mod fabric_tests;
+mod host;
+mod link;
+mod mutant;
+mod oob;
+#[cfg(test)]
+mod oob_tests;
+mod place;
+mod rail;
+mod register;
+mod trace;
+mod weather;
+mod wire;
+mod world;
+
+pub use dice::Dice;
+pub use fabric::SimFabric;
+pub use host::SimHost;
+pub use mutant::Mutant;
+pub use oob::{SimListener, SimOob, SimStream};
+pub use rail::SimRail;
+pub use register::SimRegistrar;
+pub use trace::Trace;
+pub use weather::Weather;
+pub use world::{Counts, Pid, World};

@@ -1,0 +1,302 @@
+//! One end of a simulated reliable connection: what is posted on it, how operations leave it, and how it fails.
+//! Called by the rail and by the wire.
+
+use std::collections::VecDeque;
+
+use trunkline_fabric::{Completion, Done, Extent, LinkId, Remote, Status};
+
+use crate::Mutant;
+use crate::place::Shadow;
+use crate::rail::Waiting;
+use crate::wire::Event;
+use crate::world::{Pid, State};
+
+/// The life of a link.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum LinkPhase {
+    /// Not connected.
+    Made,
+    /// Connected from this side.
+    Ready,
+    /// In error; only good to be destroyed.
+    Error,
+    /// Its process died; what it had sent may still arrive if `ghost`.
+    Dead {
+        /// Whether it may.
+        ghost: bool,
+    },
+    /// Destroyed.
+    Gone,
+}
+
+/// Bytes of an operation.
+#[derive(Clone, Debug)]
+pub(crate) enum Bytes {
+    Inline(Vec<u8>),
+    Region(Extent),
+}
+
+impl Bytes {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Inline(bytes) => bytes.len() as u64,
+            Self::Region(extent) => extent.len,
+        }
+    }
+}
+
+/// A posted operation, receives apart.
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Send { head: Vec<u8>, body: Bytes, imm: Option<u32> },
+    Write { from: Bytes, to: Remote, imm: Option<u32> },
+    Read { into: Extent, from: Remote },
+    FetchAdd { old: Extent, at: Remote, add: u64 },
+    CompareSwap { old: Extent, at: Remote, expect: u64, swap: u64 },
+    MatchedSend { from: Bytes, key: u64 },
+    Flush,
+    Nop,
+}
+
+impl Work {
+    /// Bytes that travel with the request.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Send { head, body, .. } => head.len() as u64 + body.len(),
+            Self::Write { from, .. } | Self::MatchedSend { from, .. } => from.len(),
+            Self::Read { into, .. } => into.len,
+            Self::FetchAdd { .. } | Self::CompareSwap { .. } => 8,
+            Self::Flush | Self::Nop => 0,
+        }
+    }
+}
+
+/// How far an operation is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Progress {
+    Posted,
+    Departed,
+    Done(Status),
+}
+
+/// An operation in a link's send queue.
+pub(crate) struct Wqe {
+    pub(crate) seq: u64,
+    pub(crate) wr_id: u64,
+    pub(crate) signalled: bool,
+    pub(crate) work: Work,
+    pub(crate) progress: Progress,
+    /// Bytes of it could not be read or placed.
+    pub(crate) broken: Option<Status>,
+}
+
+/// One end of a connection.
+pub(crate) struct LinkState {
+    pub(crate) rail: usize,
+    pub(crate) id: u32,
+    pub(crate) secret: u64,
+    pub(crate) phase: LinkPhase,
+    pub(crate) remote: Option<usize>,
+    pub(crate) next_seq: u64,
+    /// Operations before this one were given to the network.
+    pub(crate) flushed: u64,
+    pub(crate) sends: VecDeque<Wqe>,
+    /// Send slots in use: operations, and signalled completions that nobody polled yet.
+    pub(crate) slots: u32,
+    pub(crate) recvs: VecDeque<(u64, Extent)>,
+    pub(crate) matched: VecDeque<(u64, u64, Extent)>,
+    /// Matched sends of the peer that wait for their receive: key and operation.
+    pub(crate) parked: VecDeque<(u64, u64)>,
+    /// Operations of the peer that are here and not yet carried out.
+    pub(crate) arrived: VecDeque<u64>,
+    pub(crate) shadow: Vec<Shadow>,
+    /// When the wire is free again.
+    pub(crate) free_at: u64,
+    pub(crate) last_arrival: u64,
+    pub(crate) last_ack: u64,
+}
+
+impl LinkState {
+    pub(crate) fn new(rail: usize, id: u32, secret: u64) -> Self {
+        Self {
+            rail,
+            id,
+            secret,
+            phase: LinkPhase::Made,
+            remote: None,
+            next_seq: 0,
+            flushed: 0,
+            sends: VecDeque::new(),
+            slots: 0,
+            recvs: VecDeque::new(),
+            matched: VecDeque::new(),
+            parked: VecDeque::new(),
+            arrived: VecDeque::new(),
+            shadow: Vec::new(),
+            free_at: 0,
+            last_arrival: 0,
+            last_ack: 0,
+        }
+    }
+
+    pub(crate) fn wqe(&mut self, seq: u64) -> Option<&mut Wqe> {
+        let at = self.sends.binary_search_by_key(&seq, |wqe| wqe.seq).ok()?;
+        self.sends.get_mut(at)
+    }
+}
+
+impl State {
+    /// The other end, if both ends are connected to each other and work.
+    pub(crate) fn reachable(&self, link: usize) -> Option<usize> {
+        let remote = self.links[link].remote?;
+        let peer = self.links.get(remote)?;
+        (peer.phase == LinkPhase::Ready && peer.remote == Some(link)).then_some(remote)
+    }
+
+    /// Hands finished operations to the completion queue: in order where the network keeps it.
+    pub(crate) fn retire(&mut self, link: usize) {
+        let mut at = 0;
+        while let Some(wqe) = self.links[link].sends.get(at) {
+            match wqe.progress {
+                Progress::Done(Status::Ok) => {
+                    let Some(wqe) = self.links[link].sends.remove(at) else { return };
+                    self.finish(link, &wqe);
+                }
+                Progress::Done(status) => {
+                    let seq = wqe.seq;
+                    self.break_link(link, Some((seq, status)));
+                    return;
+                }
+                _ if self.weather.caps.link_order => return,
+                _ => at += 1,
+            }
+        }
+    }
+
+    fn finish(&mut self, link: usize, wqe: &Wqe) {
+        if let Work::Flush = wqe.work
+            && self.mutant != Mutant::EmptyFlush
+        {
+            self.reveal_shadow(link, wqe.seq);
+        }
+        if wqe.signalled {
+            self.complete(link, wqe.wr_id, Done::Posted, Status::Ok, None, 0, true, None);
+        } else {
+            self.links[link].slots -= 1;
+        }
+    }
+
+    /// Queues a completion of `link`; once it has room, the peer's operation `ack` is acknowledged.
+    #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
+    pub(crate) fn complete(
+        &mut self,
+        link: usize,
+        wr_id: u64,
+        done: Done,
+        status: Status,
+        imm: Option<u32>,
+        len: u64,
+        frees_slot: bool,
+        ack: Option<u64>,
+    ) {
+        let (rail, id) = (self.links[link].rail, self.links[link].id);
+        let completion = Completion { wr_id, link: LinkId(id), done, status, imm, len };
+        self.rails[rail].waiting.push_back(Waiting { completion, link, frees_slot, ack });
+        self.pump(rail);
+    }
+
+    /// Puts a link into error: the operation `first` fails with its status, everything else is flushed.
+    pub(crate) fn break_link(&mut self, link: usize, first: Option<(u64, Status)>) {
+        if !matches!(self.links[link].phase, LinkPhase::Made | LinkPhase::Ready) {
+            return;
+        }
+        self.links[link].phase = LinkPhase::Error;
+        let name = self.name(link);
+        self.note(format_args!("{name} breaks: {:?}", first.map(|(_, status)| status)));
+        let mut sends = std::mem::take(&mut self.links[link].sends);
+        if let Some((seq, status)) = first
+            && let Some(at) = sends.iter().position(|wqe| wqe.seq == seq)
+            && let Some(wqe) = sends.remove(at)
+        {
+            self.complete(link, wqe.wr_id, Done::Posted, status, None, 0, true, None);
+        }
+        for wqe in sends {
+            self.complete(link, wqe.wr_id, Done::Posted, Status::Flushed, None, 0, true, None);
+        }
+        let recvs = std::mem::take(&mut self.links[link].recvs);
+        let matched = std::mem::take(&mut self.links[link].matched);
+        let receives = recvs.iter().map(|(id, _)| *id).chain(matched.iter().map(|(_, id, _)| *id));
+        for wr_id in receives {
+            self.complete(link, wr_id, Done::Received, Status::Flushed, None, 0, false, None);
+        }
+        self.forget_incoming(link);
+    }
+
+    fn forget_incoming(&mut self, link: usize) {
+        let entry = &mut self.links[link];
+        entry.arrived.clear();
+        entry.parked.clear();
+        entry.shadow.clear();
+        if let Some(remote) = entry.remote {
+            self.schedule(self.weather.retry_time, Event::Check { link: remote });
+        }
+    }
+
+    /// Destroys a link: its completions are gone, nothing lands any more.
+    pub(crate) fn destroy_link(&mut self, link: usize) {
+        if self.links[link].phase == LinkPhase::Gone {
+            return;
+        }
+        let (rail, id) = (self.links[link].rail, self.links[link].id);
+        let entry = &mut self.links[link];
+        entry.phase = LinkPhase::Gone;
+        entry.sends.clear();
+        entry.recvs.clear();
+        entry.matched.clear();
+        self.forget_incoming(link);
+        let rail = &mut self.rails[rail];
+        rail.waiting.retain(|waiting| waiting.link != link);
+        rail.queue.retain(|waiting| waiting.link != link);
+        if let Some(slot) = rail.links.get_mut(id as usize) {
+            *slot = None;
+        }
+        let name = self.name(link);
+        self.note(format_args!("{name} is destroyed"));
+    }
+
+    /// Stops every link of a dead process; what is in the network may still arrive.
+    pub(crate) fn kill_links_of(&mut self, process: Pid) {
+        let ghost = self.dice.coin();
+        for link in 0..self.links.len() {
+            let entry = &self.links[link];
+            if self.rails[entry.rail].process == process && entry.phase != LinkPhase::Gone {
+                self.links[link].phase = LinkPhase::Dead { ghost };
+                self.forget_incoming(link);
+            }
+        }
+    }
+
+    /// Puts one working link between two living processes into error.
+    pub(crate) fn flap_one(&mut self) -> bool {
+        let working: Vec<usize> =
+            (0..self.links.len()).filter(|&link| self.links[link].phase == LinkPhase::Ready).collect();
+        if working.is_empty() {
+            return false;
+        }
+        let link = working[self.dice.below(working.len() as u64) as usize];
+        self.break_link(link, None);
+        true
+    }
+
+    /// The link in the words of a trace.
+    pub(crate) fn name(&self, link: usize) -> String {
+        if !self.trace.is_on() {
+            return String::new();
+        }
+        let entry = &self.links[link];
+        let peer = entry
+            .remote
+            .map_or_else(String::new, |peer| format!("->{}", self.rails[self.links[peer].rail].process));
+        format!("{}{peer} link {}#{link}", self.rails[entry.rail].process, entry.id)
+    }
+}

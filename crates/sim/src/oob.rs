@@ -1,0 +1,261 @@
+//! Simulated control streams: ordered, delayed, closed some time after a process dies, and, where the weather says
+//! so, with frames late, twice or never. Frames past a stream's limit overflow.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use trunkline_fabric::{Frame, Oob, OobAddress, OobError, OobListener, OobStream};
+
+use crate::wire::Event;
+use crate::world::State;
+use crate::{Mutant, Pid, World};
+
+/// Every stream and listener of a world.
+#[derive(Default)]
+pub(crate) struct Streams {
+    ends: Vec<End>,
+    listeners: BTreeMap<u64, Listener>,
+}
+
+/// What one side of a stream has been sent and not read.
+struct End {
+    process: Pid,
+    peer: usize,
+    inbox: VecDeque<(u64, Frame)>,
+    /// When the last frame comes.
+    last: u64,
+    /// From when on this side knows that the other is gone.
+    closed_at: Option<u64>,
+    open: bool,
+}
+
+struct Listener {
+    process: Pid,
+    /// Streams that wait to be accepted, and when they come.
+    queue: VecDeque<(u64, usize)>,
+}
+
+impl Streams {
+    pub(crate) fn ends_of(&self, process: Pid) -> usize {
+        self.ends.iter().filter(|end| end.process == process && end.open).count()
+    }
+
+    pub(crate) fn listeners_of(&self, process: Pid) -> usize {
+        self.listeners.values().filter(|listener| listener.process == process).count()
+    }
+}
+
+impl State {
+    /// Closes every stream and listener of a dead process.
+    pub(crate) fn close_streams_of(&mut self, process: Pid) {
+        for end in 0..self.streams.ends.len() {
+            if self.streams.ends[end].process == process && self.streams.ends[end].open {
+                let notice = self.dice.below(self.weather.death_notice + 1);
+                self.close_end(end, notice);
+            }
+        }
+        let gone: Vec<u64> = self
+            .streams
+            .listeners
+            .iter()
+            .filter(|(_, listener)| listener.process == process)
+            .map(|(address, _)| *address)
+            .collect();
+        for address in gone {
+            self.close_listener(address);
+        }
+    }
+
+    fn close_end(&mut self, end: usize, after: u64) {
+        let entry = &mut self.streams.ends[end];
+        if !std::mem::replace(&mut entry.open, false) {
+            return;
+        }
+        entry.inbox.clear();
+        let peer = entry.peer;
+        let entry = &mut self.streams.ends[peer];
+        let at = (self.now + self.weather.stream_time + after).max(entry.last);
+        entry.closed_at = Some(at);
+        self.schedule_at(at, Event::Wake);
+    }
+
+    fn close_listener(&mut self, address: u64) {
+        let Some(listener) = self.streams.listeners.remove(&address) else { return };
+        for (_, end) in listener.queue {
+            self.close_end(end, 0);
+        }
+    }
+
+    fn stream_delay(&mut self) -> u64 {
+        let mut delay = self.weather.stream_time + self.dice.below(self.weather.stream_jitter + 1);
+        if self.dice.chance(self.weather.stream_late) {
+            delay += self.dice.below(1_000_000_000);
+        }
+        delay
+    }
+
+    fn send_frame(&mut self, end: usize, frame: Frame) -> Result<(), OobError> {
+        if frame.bytes.len() > Frame::MAX {
+            return Err(OobError::Malformed);
+        }
+        let now = self.now;
+        let entry = &self.streams.ends[end];
+        if !entry.open || entry.closed_at.is_some_and(|at| at <= now) {
+            return Err(OobError::Closed);
+        }
+        let peer = entry.peer;
+        if self.streams.ends[peer].inbox.len() >= self.weather.stream_depth {
+            return Err(OobError::Overflow);
+        }
+        let (twice, lost) = (self.weather.stream_twice, self.weather.stream_lost);
+        if self.dice.chance(lost) {
+            self.note(format_args!("a frame of {} bytes is lost", frame.bytes.len()));
+            return Ok(());
+        }
+        if self.dice.chance(twice) {
+            let copy = Frame { bytes: frame.bytes.clone(), fd: None };
+            self.deliver_frame(peer, copy);
+        }
+        self.deliver_frame(peer, frame);
+        Ok(())
+    }
+
+    fn deliver_frame(&mut self, end: usize, frame: Frame) {
+        let delay = self.stream_delay();
+        let entry = &mut self.streams.ends[end];
+        if !entry.open {
+            return;
+        }
+        let at = (self.now + delay).max(entry.last);
+        entry.last = at;
+        entry.inbox.push_back((at, frame));
+        self.schedule_at(at, Event::Wake);
+    }
+
+    fn receive_frame(&mut self, end: usize) -> Result<Option<Frame>, OobError> {
+        let now = self.now;
+        let entry = &mut self.streams.ends[end];
+        if !entry.open {
+            return Err(OobError::Closed);
+        }
+        match entry.inbox.front() {
+            Some((at, _)) if *at <= now => Ok(entry.inbox.pop_front().map(|(_, frame)| frame)),
+            None if entry.closed_at.is_some_and(|at| at <= now) => Err(OobError::Closed),
+            _ => Ok(None),
+        }
+    }
+
+    fn connect_stream(&mut self, process: Pid, address: u64) -> Result<usize, OobError> {
+        let delay = self.stream_delay();
+        let at = self.now + delay;
+        let ends = self.streams.ends.len();
+        let listener = self.streams.listeners.get_mut(&address).ok_or(OobError::Closed)?;
+        let target = listener.process;
+        listener.queue.push_back((at, ends + 1));
+        for (process, peer) in [(process, ends + 1), (target, ends)] {
+            let inbox = VecDeque::new();
+            self.streams.ends.push(End { process, peer, inbox, last: 0, closed_at: None, open: true });
+        }
+        self.schedule_at(at, Event::Wake);
+        Ok(ends)
+    }
+}
+
+/// Makes control streams for one process.
+#[derive(Debug)]
+pub struct SimOob {
+    world: World,
+    process: Pid,
+}
+
+impl SimOob {
+    pub(crate) fn new(world: World, process: Pid) -> Self {
+        Self { world, process }
+    }
+
+    /// A maker of streams that belongs to no engine: for strangers.
+    #[must_use]
+    pub fn stranger(world: &World, process: Pid) -> Self {
+        Self::new(world.clone(), process)
+    }
+}
+
+impl Oob for SimOob {
+    type Listener = SimListener;
+    type Stream = SimStream;
+
+    fn listen(&self) -> Result<SimListener, OobError> {
+        let mut state = self.world.lock();
+        let address = state.dice.draw();
+        let listener = Listener { process: self.process, queue: VecDeque::new() };
+        state.streams.listeners.insert(address, listener);
+        drop(state);
+        Ok(SimListener { world: self.world.clone(), address })
+    }
+
+    fn connect(&self, address: &OobAddress) -> Result<SimStream, OobError> {
+        let mut state = self.world.lock();
+        let raw = address.0.as_slice().try_into().map_err(|_| OobError::Closed)?;
+        let end = state.connect_stream(self.process, u64::from_le_bytes(raw))?;
+        drop(state);
+        Ok(SimStream { world: self.world.clone(), end })
+    }
+}
+
+/// Waits for control streams.
+#[derive(Debug)]
+pub struct SimListener {
+    world: World,
+    address: u64,
+}
+
+impl OobListener for SimListener {
+    type Stream = SimStream;
+
+    fn address(&self) -> OobAddress {
+        OobAddress(self.address.to_le_bytes().to_vec())
+    }
+
+    fn accept(&mut self) -> Result<Option<SimStream>, OobError> {
+        let mut state = self.world.lock();
+        let now = state.now;
+        let Some(listener) = state.streams.listeners.get_mut(&self.address) else { return Ok(None) };
+        let ready = listener.queue.iter().position(|(at, _)| *at <= now);
+        let found = ready.and_then(|at| listener.queue.remove(at));
+        drop(state);
+        Ok(found.map(|(_, end)| SimStream { world: self.world.clone(), end }))
+    }
+}
+
+impl Drop for SimListener {
+    fn drop(&mut self) {
+        self.world.lock().close_listener(self.address);
+    }
+}
+
+/// One side of a control stream.
+#[derive(Debug)]
+pub struct SimStream {
+    world: World,
+    end: usize,
+}
+
+impl OobStream for SimStream {
+    fn send(&mut self, frame: Frame) -> Result<(), OobError> {
+        self.world.lock().send_frame(self.end, frame)
+    }
+
+    fn recv(&mut self) -> Result<Option<Frame>, OobError> {
+        let mut state = self.world.lock();
+        state.poll_tick();
+        state.receive_frame(self.end)
+    }
+}
+
+impl Drop for SimStream {
+    fn drop(&mut self) {
+        let mut state = self.world.lock();
+        if state.mutant != Mutant::HidePeerDeath || state.is_alive(state.streams.ends[self.end].process) {
+            state.close_end(self.end, 0);
+        }
+    }
+}

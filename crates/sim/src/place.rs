@@ -1,0 +1,152 @@
+//! Bytes in registered memory: rights, words that arrive one by one, and writes that stay invisible until a flush.
+//! Called by the wire when something arrives; never decides when that is.
+
+use trunkline_fabric::{Access, Extent, Remote, Visibility};
+use trunkline_mem::Memory;
+
+use crate::world::State;
+
+/// A registered region.
+pub(crate) struct Region {
+    pub(crate) rail: usize,
+    pub(crate) memory: Memory,
+    pub(crate) access: Access,
+    pub(crate) visibility: Visibility,
+    pub(crate) remote: u64,
+    pub(crate) base: u64,
+    /// Deregistered, but kept by a planted bug.
+    pub(crate) closed: bool,
+}
+
+/// Bytes that were written but cannot be seen yet.
+pub(crate) struct Shadow {
+    /// The region they go to.
+    pub(crate) region: u64,
+    /// Where in it.
+    pub(crate) offset: u64,
+    /// What.
+    pub(crate) bytes: Vec<u8>,
+    /// The operation of the peer that wrote them.
+    pub(crate) seq: u64,
+    /// That operation is complete at this side.
+    pub(crate) complete: bool,
+    /// The first flush that must make it visible.
+    pub(crate) flush: Option<u64>,
+}
+
+/// The right a remote operation needs.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(crate) enum Right {
+    Write,
+    Read,
+    Atomic,
+}
+
+/// Part of a write that lands at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Piece {
+    /// Bytes from..from+len of the write.
+    Bytes { from: u64, len: u64 },
+    /// The 8-byte words of the write whose bits are set.
+    Words(u64),
+}
+
+impl State {
+    /// The region and offset a remote operation means, if it may.
+    pub(crate) fn remote_range(&self, link: usize, at: Remote, len: u64, right: Right) -> Option<(u64, u64)> {
+        let rail = self.links.get(link)?.rail;
+        let local = *self.remote_keys.get(&at.key.0)?;
+        let region = self.regions.get(&local).filter(|region| region.rail == rail)?;
+        let granted = match right {
+            Right::Write => region.access.write,
+            Right::Read => region.access.read,
+            Right::Atomic => region.access.atomic,
+        };
+        let offset = at.addr.checked_sub(region.base)?;
+        (granted && region.memory.checked(offset, len).is_ok()).then_some((local, offset))
+    }
+
+    /// The memory of a local extent, if it is registered on the link's rail and holds it.
+    pub(crate) fn local_memory(&self, link: usize, extent: Extent) -> Option<Memory> {
+        let rail = self.links.get(link)?.rail;
+        let region = self.regions.get(&extent.key.0)?;
+        let fits = region.memory.checked(extent.offset, extent.len).is_ok();
+        (region.rail == rail && !region.closed && fits).then(|| region.memory.clone())
+    }
+
+    /// Whether writes into the region on that link stay invisible until a flush.
+    pub(crate) fn is_delayed(&self, region: u64) -> bool {
+        self.weather.caps.needs_flush
+            && self.regions.get(&region).is_some_and(|region| region.visibility == Visibility::Relaxed)
+    }
+
+    /// Writes bytes that came over `link` as part of the peer's operation `seq`.
+    pub(crate) fn place(&mut self, link: usize, region: u64, offset: u64, bytes: Vec<u8>, seq: u64) {
+        if self.is_delayed(region) {
+            let shadow = Shadow { region, offset, bytes, seq, complete: false, flush: None };
+            self.links[link].shadow.push(shadow);
+        } else if let Some(region) = self.regions.get(&region) {
+            // The range was checked; a region never changes its size.
+            let _ = region.memory.write(offset, &bytes);
+        }
+    }
+
+    /// Writes aligned words one by one; false if the target is not aligned.
+    pub(crate) fn place_words(&mut self, region: u64, offset: u64, bytes: &[u8], mask: u64) -> bool {
+        let Some(region) = self.regions.get(&region) else { return true };
+        for (i, word) in bytes.chunks_exact(8).enumerate() {
+            if mask >> i & 1 == 1 {
+                let mut raw = [0; 8];
+                raw.copy_from_slice(word);
+                if region.memory.store(offset + 8 * i as u64, u64::from_le_bytes(raw)).is_err() {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// All bytes of the peer's operation `seq` are here.
+    pub(crate) fn complete_shadow(&mut self, link: usize, seq: u64) {
+        for shadow in self.links[link].shadow.iter_mut().filter(|shadow| shadow.seq == seq) {
+            shadow.complete = true;
+        }
+    }
+
+    /// A flush was posted: what is complete now must be visible when it completes.
+    pub(crate) fn mark_shadow(&mut self, link: usize, flush: u64) {
+        for shadow in self.links[link].shadow.iter_mut().filter(|shadow| shadow.complete) {
+            shadow.flush.get_or_insert(flush);
+        }
+    }
+
+    /// A flush completes: makes visible what it promised.
+    pub(crate) fn reveal_shadow(&mut self, link: usize, flush: u64) {
+        let shadows = std::mem::take(&mut self.links[link].shadow);
+        for shadow in shadows {
+            if shadow.flush.is_some_and(|marked| marked <= flush) {
+                self.reveal(&shadow);
+            } else {
+                self.links[link].shadow.push(shadow);
+            }
+        }
+    }
+
+    /// A remote read or atomic pushes earlier writes to its region out.
+    pub(crate) fn reveal_region(&mut self, link: usize, region: u64) {
+        let shadows = std::mem::take(&mut self.links[link].shadow);
+        for shadow in shadows {
+            if shadow.region == region {
+                self.reveal(&shadow);
+            } else {
+                self.links[link].shadow.push(shadow);
+            }
+        }
+    }
+
+    fn reveal(&self, shadow: &Shadow) {
+        if let Some(region) = self.regions.get(&shadow.region) {
+            let _ = region.memory.write(shadow.offset, &shadow.bytes);
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! An open simulated NIC: posting, credit, and a completion queue that fills. What does not fit waits outside, and
+//! its sender waits for the acknowledgement.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use trunkline_fabric::{
+    Caps, Completion, LinkId, Op, PostError, Rail, RailConfig, Registrar, Source, Status, Wake,
+};
+use trunkline_proto::time::Duration;
+
+use crate::link::{Bytes, LinkPhase, Progress, Work, Wqe};
+use crate::register::SimRegistrar;
+use crate::world::State;
+use crate::{Mutant, Pid, World};
+
+/// A completion, and what happens once it has room.
+#[derive(Clone)]
+pub(crate) struct Waiting {
+    pub(crate) completion: Completion,
+    pub(crate) link: usize,
+    /// Polling it gives a send slot back.
+    pub(crate) frees_slot: bool,
+    /// The peer's operation to acknowledge when it enters the queue.
+    pub(crate) ack: Option<u64>,
+}
+
+/// An open NIC.
+pub(crate) struct RailState {
+    pub(crate) process: Pid,
+    pub(crate) nic: usize,
+    pub(crate) config: RailConfig,
+    pub(crate) open: bool,
+    pub(crate) links: Vec<Option<usize>>,
+    pub(crate) queue: VecDeque<Waiting>,
+    pub(crate) waiting: VecDeque<Waiting>,
+}
+
+/// A simulated NIC, opened by one process.
+pub struct SimRail {
+    pub(crate) world: World,
+    pub(crate) rail: usize,
+    pub(crate) process: Pid,
+    caps: Caps,
+    registrar: Arc<SimRegistrar>,
+}
+
+impl SimRail {
+    pub(crate) fn new(world: World, rail: usize, process: Pid, caps: Caps) -> Self {
+        let registrar = Arc::new(SimRegistrar::new(world.clone(), rail, process));
+        Self { world, rail, process, caps, registrar }
+    }
+}
+
+impl std::fmt::Debug for SimRail {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SimRail({} of {})", self.rail, self.process)
+    }
+}
+
+impl Drop for SimRail {
+    fn drop(&mut self) {
+        let mut state = self.world.lock();
+        let links = std::mem::take(&mut state.rails[self.rail].links);
+        for link in links.into_iter().flatten() {
+            state.destroy_link(link);
+        }
+        state.rails[self.rail].open = false;
+    }
+}
+
+impl Rail for SimRail {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn registrar(&self) -> Arc<dyn Registrar> {
+        Arc::<SimRegistrar>::clone(&self.registrar)
+    }
+
+    fn credits(&self, link: LinkId) -> u32 {
+        let state = self.world.lock();
+        let Some(index) = state.find(self.rail, link) else { return 0 };
+        let entry = &state.links[index];
+        if entry.phase == LinkPhase::Ready { state.depth(self.rail).saturating_sub(entry.slots) } else { 0 }
+    }
+
+    fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
+        let mut state = self.world.lock();
+        let index = state.find(self.rail, link).ok_or(PostError::Refused(Status::Flushed))?;
+        if !state.is_alive(self.process) {
+            return Err(PostError::Busy);
+        }
+        match state.links[index].phase {
+            LinkPhase::Made | LinkPhase::Ready => {}
+            _ => return Err(PostError::Refused(Status::Flushed)),
+        }
+        let busy = state.weather.busy;
+        if state.dice.chance(busy) {
+            return Err(PostError::Busy);
+        }
+        state.post(index, wr_id, op, signalled)
+    }
+
+    fn flush(&mut self) {
+        let mut state = self.world.lock();
+        if !state.is_alive(self.process) {
+            return;
+        }
+        let links: Vec<usize> = state.rails[self.rail].links.iter().flatten().copied().collect();
+        for link in links {
+            let entry = &mut state.links[link];
+            if entry.flushed < entry.next_seq {
+                entry.flushed = entry.next_seq;
+                state.depart(link);
+            }
+        }
+    }
+
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        let mut state = self.world.lock();
+        state.poll_tick();
+        let mut most = out.len();
+        let short = state.weather.short_poll;
+        if state.dice.chance(short) {
+            most = state.dice.below(most as u64 + 1) as usize;
+        }
+        let mut count = 0;
+        for place in out.iter_mut().take(most) {
+            let Some(found) = state.rails[self.rail].queue.pop_front() else { break };
+            if found.frees_slot {
+                let slots = &mut state.links[found.link].slots;
+                *slots = slots.saturating_sub(1);
+            }
+            *place = found.completion;
+            count += 1;
+        }
+        state.pump(self.rail);
+        count
+    }
+
+    fn arm(&mut self) -> Wake {
+        Wake::After(Duration::micros(1))
+    }
+}
+
+impl State {
+    pub(crate) fn find(&self, rail: usize, link: LinkId) -> Option<usize> {
+        *self.rails.get(rail)?.links.get(link.0 as usize)?
+    }
+
+    fn depth(&self, rail: usize) -> u32 {
+        self.rails[rail].config.depth.min(self.weather.caps.depth_max)
+    }
+
+    /// Moves completions into the queue while there is room, and acknowledges what they stand for.
+    pub(crate) fn pump(&mut self, rail: usize) {
+        let room = self.weather.caps.completions_max as usize;
+        while self.rails[rail].queue.len() < room {
+            let Some(waiting) = self.rails[rail].waiting.pop_front() else { return };
+            if let Some(seq) = waiting.ack
+                && let Some(from) = self.links[waiting.link].remote
+            {
+                self.answer(from, seq, Status::Ok);
+            }
+            self.rails[rail].queue.push_back(waiting);
+        }
+    }
+
+    fn post(&mut self, link: usize, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
+        let rail = self.links[link].rail;
+        let held = self.links[link].recvs.len() + self.links[link].matched.len();
+        let receive_room = held < self.rails[rail].config.recv_depth as usize;
+        match op {
+            Op::Recv { .. } | Op::MatchedRecv { .. } if !receive_room => return Err(PostError::Busy),
+            Op::Recv { into } => {
+                self.links[link].recvs.push_back((wr_id, into));
+                self.service(link);
+                return Ok(());
+            }
+            Op::MatchedRecv { into, key } => return self.post_matched(link, wr_id, key.0, into),
+            _ => {}
+        }
+        let work = self.work(op)?;
+        let entry = &self.links[link];
+        if entry.phase != LinkPhase::Ready || entry.slots >= self.depth(rail) {
+            return Err(PostError::Busy);
+        }
+        let entry = &mut self.links[link];
+        let seq = entry.next_seq;
+        entry.next_seq += 1;
+        entry.slots += 1;
+        if let Work::Flush = work {
+            self.mark_shadow(link, seq);
+        }
+        let wqe = Wqe { seq, wr_id, signalled, work, progress: Progress::Posted, broken: None };
+        self.links[link].sends.push_back(wqe);
+        if self.mutant == Mutant::SwapMessages {
+            self.swap_targets(link);
+        }
+        Ok(())
+    }
+
+    fn post_matched(
+        &mut self,
+        link: usize,
+        wr_id: u64,
+        key: u64,
+        into: trunkline_fabric::Extent,
+    ) -> Result<(), PostError> {
+        if !self.weather.caps.matched {
+            return Err(PostError::Refused(Status::Other(2)));
+        }
+        let parked = &mut self.links[link].parked;
+        let at = parked.iter().position(|(known, _)| *known == key);
+        match at.and_then(|at| parked.remove(at)) {
+            Some((_, seq)) => self.receive_matched(link, seq, wr_id, into),
+            None => self.links[link].matched.push_back((key, wr_id, into)),
+        }
+        Ok(())
+    }
+
+    /// Copies an operation, or refuses what this network can never do.
+    fn work(&self, op: Op<'_>) -> Result<Work, PostError> {
+        let caps = self.weather.caps;
+        let bytes = |source: Source<'_>| match source {
+            Source::Inline(bytes) => Bytes::Inline(bytes.to_vec()),
+            Source::Region(extent) => Bytes::Region(extent),
+        };
+        let inline = match op {
+            Op::Send { head, body, .. } => {
+                head.len() as u64 + if let Source::Inline(bytes) = body { bytes.len() as u64 } else { 0 }
+            }
+            Op::Write { from: Source::Inline(bytes), .. }
+            | Op::MatchedSend { from: Source::Inline(bytes), .. } => bytes.len() as u64,
+            _ => 0,
+        };
+        let work = match op {
+            Op::Send { head, body, imm } => Work::Send { head: head.to_vec(), body: bytes(body), imm },
+            Op::Write { from, to, imm } => Work::Write { from: bytes(from), to, imm },
+            Op::Read { into, from } => Work::Read { into, from },
+            Op::FetchAdd { old, at, add } => Work::FetchAdd { old, at, add },
+            Op::CompareSwap { old, at, expect, swap } => Work::CompareSwap { old, at, expect, swap },
+            Op::MatchedSend { from, key } => Work::MatchedSend { from: bytes(from), key: key.0 },
+            Op::Flush => Work::Flush,
+            Op::Nop | Op::Recv { .. } | Op::MatchedRecv { .. } => Work::Nop,
+        };
+        let able = match op {
+            Op::FetchAdd { .. } | Op::CompareSwap { .. } => caps.atomics,
+            Op::MatchedSend { .. } => caps.matched,
+            _ => true,
+        };
+        if !able || inline > u64::from(caps.inline_max) || work.len() > caps.message_max {
+            return Err(PostError::Refused(Status::Other(2)));
+        }
+        Ok(work)
+    }
+
+    /// A planted bug: the last two writes of a kind land in each other's place.
+    fn swap_targets(&mut self, link: usize) {
+        let sends = &mut self.links[link].sends;
+        let Some(last) = sends.pop_back() else { return };
+        let mut last = last;
+        if let Some(before) = sends.back_mut()
+            && before.progress == Progress::Posted
+            && let Work::Write { from: Bytes::Region(one), .. } = &mut before.work
+            && let Work::Write { from: Bytes::Region(other), .. } = &mut last.work
+            && one.len == other.len
+        {
+            std::mem::swap(one, other);
+        }
+        sends.push_back(last);
+    }
+}

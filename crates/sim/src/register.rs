@@ -1,0 +1,68 @@
+//! Registered memory of a simulated NIC: limits, keys that nobody can guess, addresses based or from zero.
+
+use trunkline_fabric::{
+    Access, DeregisterError, Keys, LocalKey, RegisterError, Registrar, RemoteKey, Visibility,
+};
+use trunkline_mem::{Kind, Memory};
+
+use crate::place::Region;
+use crate::{Mutant, Pid, World};
+
+/// The regions of one rail.
+#[derive(Debug)]
+pub struct SimRegistrar {
+    world: World,
+    rail: usize,
+    process: Pid,
+}
+
+impl SimRegistrar {
+    pub(crate) fn new(world: World, rail: usize, process: Pid) -> Self {
+        Self { world, rail, process }
+    }
+}
+
+impl Registrar for SimRegistrar {
+    fn register(
+        &self,
+        memory: &Memory,
+        access: Access,
+        visibility: Visibility,
+    ) -> Result<Keys, RegisterError> {
+        let mut state = self.world.lock();
+        if memory.kind() != Kind::Host {
+            return Err(RegisterError::Kind(memory.kind()));
+        }
+        let limit = state.weather.caps.regions_max;
+        let nic = state.rails[self.rail].nic;
+        let same_nic = |rail: usize| {
+            let rail = &state.rails[rail];
+            rail.process == self.process && rail.nic == nic
+        };
+        if state.regions.values().filter(|region| same_nic(region.rail)).count() >= limit as usize {
+            return Err(RegisterError::Exhausted(limit));
+        }
+        let (local, remote) = (state.dice.draw(), state.dice.draw());
+        // Not the real address, which would make two runs of a seed differ.
+        let base = if state.weather.based { state.dice.draw() >> 17 << 12 } else { 0 };
+        let (rail, memory) = (self.rail, memory.clone());
+        let region = Region { rail, memory, access, visibility, remote, base, closed: false };
+        state.remote_keys.insert(remote, local);
+        state.regions.insert(local, region);
+        Ok(Keys { local: LocalKey(local), remote: RemoteKey(remote), remote_base: base })
+    }
+
+    fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {
+        let mut state = self.world.lock();
+        let leak = state.mutant == Mutant::LeakRegion && state.dice.chance(500);
+        let known = state.regions.get_mut(&key.0).filter(|region| region.rail == self.rail && !region.closed);
+        let region = known.ok_or(DeregisterError::Unknown)?;
+        region.closed = true;
+        let remote = region.remote;
+        state.remote_keys.remove(&remote);
+        if !leak {
+            state.regions.remove(&key.0);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! What happened in a run, for people. Written by every part when it is on; formats nothing when it is off, because
+//! a failing seed is simply run again with it on.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+/// Lines kept; older ones are forgotten.
+const LINES: usize = 20_000;
+
+/// The last lines of a run.
+#[derive(Debug, Default)]
+pub struct Trace {
+    on: bool,
+    lines: VecDeque<String>,
+    forgotten: u64,
+}
+
+impl Trace {
+    /// A trace that keeps lines, or one that keeps nothing.
+    #[must_use]
+    pub fn new(on: bool) -> Self {
+        Self { on, ..Self::default() }
+    }
+
+    /// Adds a line at a virtual time.
+    pub fn line(&mut self, now: u64, text: fmt::Arguments<'_>) {
+        if !self.on {
+            return;
+        }
+        if self.lines.len() == LINES {
+            self.lines.pop_front();
+            self.forgotten += 1;
+        }
+        self.lines.push_back(format!("{:>10}.{:03} us  {text}", now / 1000, now % 1000));
+    }
+
+    /// Whether lines are kept.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Takes the lines out.
+    #[must_use]
+    pub fn take(&mut self) -> Vec<String> {
+        let mut lines = Vec::with_capacity(self.lines.len() + 1);
+        if self.forgotten > 0 {
+            lines.push(format!("({} earlier lines forgotten)", self.forgotten));
+        }
+        lines.extend(self.lines.drain(..));
+        lines
+    }
+}

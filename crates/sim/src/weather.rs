@@ -1,0 +1,136 @@
+//! What the simulated network is like in one run: guarantees, speeds and faults, drawn from the seed. Read by the
+//! fabric and the host; never changes during a run.
+
+use trunkline_fabric::Caps;
+
+use crate::dice::Dice;
+
+/// Guarantees, speeds and faults of one run. Times are virtual nanoseconds; chances are per mille.
+#[derive(Clone, Debug)]
+pub struct Weather {
+    /// What every NIC says it guarantees, and does.
+    pub caps: Caps,
+    /// NICs of each process.
+    pub nics: usize,
+    /// Time from one NIC to another.
+    pub latency: u64,
+    /// Added to the latency at random, up to this.
+    pub jitter: u64,
+    /// Chance that an operation takes much longer.
+    pub slow: u32,
+    /// Time for 1024 bytes.
+    pub kib_time: u64,
+    /// Most pieces a write lands in.
+    pub pieces: u64,
+    /// How long a NIC tries to reach a peer that does not answer.
+    pub retry_time: u64,
+    /// How long a NIC retries a send that finds no receive; `None` is for ever.
+    pub receiver_time: Option<u64>,
+    /// Chance that a post says `Busy` although there was credit.
+    pub busy: u32,
+    /// Chance that a poll returns less than there is.
+    pub short_poll: u32,
+    /// Region addresses are virtual addresses instead of starting at 0.
+    pub based: bool,
+    /// Time of a frame on a control stream.
+    pub stream_time: u64,
+    /// Added to it at random, up to this.
+    pub stream_jitter: u64,
+    /// Chance that a frame is very late.
+    pub stream_late: u32,
+    /// Chance that a frame comes twice.
+    pub stream_twice: u32,
+    /// Chance that a frame never comes.
+    pub stream_lost: u32,
+    /// Frames that may wait on a stream.
+    pub stream_depth: usize,
+    /// How long until a stream's other end learns that its process died.
+    pub death_notice: u64,
+    /// Every poll advances the clock by this much, for callers that have no other clock; 0 if a driver does it.
+    pub poll_time: u64,
+}
+
+impl Weather {
+    /// A network in good order with every optional ability, whose clock runs with the polls.
+    #[must_use]
+    pub fn calm() -> Self {
+        Self {
+            caps: Caps {
+                link_order: true,
+                remote_len: true,
+                needs_flush: false,
+                matched: true,
+                atomics: true,
+                inline_max: 256,
+                message_max: 1 << 40,
+                depth_max: 1024,
+                links_max: 4096,
+                completions_max: 4096,
+                regions_max: 4096,
+            },
+            nics: 1,
+            latency: 1_000,
+            jitter: 0,
+            slow: 0,
+            kib_time: 20,
+            pieces: 2,
+            retry_time: 100_000_000,
+            receiver_time: None,
+            busy: 0,
+            short_poll: 0,
+            based: false,
+            stream_time: 10_000,
+            stream_jitter: 0,
+            stream_late: 0,
+            stream_twice: 0,
+            stream_lost: 0,
+            stream_depth: 1024,
+            death_notice: 1_000_000,
+            poll_time: 500,
+        }
+    }
+
+    /// The weather of a seed. No two abilities are tied, so that each combination comes up.
+    #[must_use]
+    pub fn draw(dice: &mut Dice) -> Self {
+        let latency = dice.pick([100, 500, 1_000, 5_000, 20_000]);
+        Self {
+            caps: draw_caps(dice),
+            nics: dice.pick([1, 1, 2]),
+            latency,
+            jitter: dice.pick([0, latency / 4, latency, latency * 4]),
+            slow: dice.pick([0, 0, 10, 50, 200]),
+            kib_time: dice.pick([0, 20, 80, 400, 2_000]),
+            pieces: dice.pick([1, 2, 3, 8]),
+            retry_time: dice.pick([1_000_000, 50_000_000, 1_000_000_000, 4_000_000_000]),
+            receiver_time: dice.pick([None, None, Some(1_000_000_000)]),
+            busy: dice.pick([0, 0, 20, 200]),
+            short_poll: dice.pick([0, 100, 500]),
+            based: dice.coin(),
+            stream_time: dice.pick([1_000, 20_000, 200_000]),
+            stream_jitter: dice.pick([0, 10_000, 1_000_000]),
+            stream_late: dice.pick([0, 0, 20, 200]),
+            stream_twice: 0,
+            stream_lost: 0,
+            stream_depth: 1024,
+            death_notice: dice.pick([0, 100_000, 50_000_000, 2_000_000_000]),
+            poll_time: 0,
+        }
+    }
+}
+
+fn draw_caps(dice: &mut Dice) -> Caps {
+    Caps {
+        link_order: dice.coin(),
+        remote_len: dice.coin(),
+        needs_flush: dice.coin(),
+        matched: dice.coin(),
+        atomics: dice.coin(),
+        inline_max: dice.pick([128, 128, 192, 256, 1024]),
+        message_max: dice.pick([4096, 10_000, 65_536, 1 << 30, 1 << 40]),
+        depth_max: dice.pick([8, 16, 64, 256, 1024]),
+        links_max: dice.pick([64, 256, 4096]),
+        completions_max: dice.pick([4, 16, 64, 256, 4096]),
+        regions_max: dice.pick([256, 1024, 65_536]),
+    }
+}

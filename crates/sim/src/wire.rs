@@ -1,0 +1,473 @@
+//! How operations travel: departure, pieces that land, arrival, acknowledgement, time-outs. Driven by the world's
+//! events and by the rail. Order is kept only where the capabilities promise it.
+
+use trunkline_fabric::{Done, Extent, Remote, Status, Visibility};
+use trunkline_mem::Memory;
+
+use crate::Mutant;
+use crate::link::{Bytes, LinkPhase, Progress, Work, Wqe};
+use crate::place::{Piece, Right};
+use crate::world::State;
+
+/// Something that is due at a moment.
+pub(crate) enum Event {
+    /// Nothing but a reason to look around.
+    Wake,
+    /// Part of a write lands.
+    Land { link: usize, seq: u64, piece: Piece },
+    /// All of an operation is at the target.
+    Arrive { link: usize, seq: u64 },
+    /// Data of a read or atomic is back.
+    Reply { link: usize, seq: u64, bytes: Vec<u8> },
+    /// The target's answer is back.
+    Ack { link: usize, seq: u64, status: Status },
+    /// The time to reach the peer is over.
+    Check { link: usize },
+    /// The time to find a receive is over.
+    Starved { link: usize, seq: u64 },
+    /// A planted bug: bytes land after their completion.
+    Late { memory: Memory, offset: u64, bytes: Vec<u8> },
+}
+
+/// Writes up to this long into strict regions arrive word by word.
+const RECORD_MAX: u64 = 512;
+
+impl State {
+    pub(crate) fn happen(&mut self, event: Event) {
+        match event {
+            Event::Wake => {}
+            Event::Land { link, seq, piece } => self.land(link, seq, piece),
+            Event::Arrive { link, seq } => self.arrive(link, seq),
+            Event::Reply { link, seq, bytes } => self.reply(link, seq, &bytes),
+            Event::Ack { link, seq, status } => self.acknowledged(link, seq, status),
+            Event::Check { link } => self.check(link),
+            Event::Starved { link, seq } => self.starved(link, seq),
+            Event::Late { memory, offset, bytes } => {
+                let _ = memory.write(offset, &bytes);
+            }
+        }
+    }
+
+    /// Sends off everything that was given to the network and has not left.
+    pub(crate) fn depart(&mut self, link: usize) {
+        if self.links[link].phase != LinkPhase::Ready {
+            return;
+        }
+        let flushed = self.links[link].flushed;
+        let leaves = |wqe: &Wqe| wqe.progress == Progress::Posted && wqe.seq < flushed;
+        let Some(peer) = self.reachable(link) else {
+            if self.links[link].sends.iter().any(leaves) {
+                self.schedule(self.weather.retry_time, Event::Check { link });
+            }
+            return;
+        };
+        let mut leaving = Vec::new();
+        for wqe in self.links[link].sends.iter_mut().filter(|wqe| leaves(wqe)) {
+            wqe.progress = Progress::Departed;
+            leaving.push(wqe.seq);
+        }
+        for seq in leaving {
+            self.send_off(link, peer, seq);
+        }
+    }
+
+    fn send_off(&mut self, link: usize, peer: usize, seq: u64) {
+        let Some(wqe) = self.links[link].wqe(seq) else { return };
+        let (len, flush) = (wqe.work.len(), matches!(wqe.work, Work::Flush));
+        let target = match wqe.work {
+            Work::Write { to, .. } => Some(to),
+            _ => None,
+        };
+        let now = self.now;
+        let mut travel = self.weather.latency + self.dice.below(self.weather.jitter + 1);
+        if self.dice.chance(self.weather.slow) {
+            travel += self.dice.below(50 * self.weather.latency);
+        }
+        let ordered = self.weather.caps.link_order;
+        let entry = &mut self.links[link];
+        entry.free_at = entry.free_at.max(now) + (len * self.weather.kib_time) / 1024;
+        let mut arrival = entry.free_at + travel;
+        let mut first = now + 1;
+        if ordered {
+            first = first.max(entry.last_arrival + 1);
+            arrival = arrival.max(first);
+            entry.last_arrival = arrival;
+        }
+        if flush {
+            // A flush is a read of our own memory: it never leaves the node, but takes its turn.
+            self.schedule_at(arrival, Event::Ack { link, seq, status: Status::Ok });
+            return;
+        }
+        if let Some(to) = target
+            && len > 0
+        {
+            for piece in self.pieces(peer, to, len) {
+                let at = self.dice.between(first.min(arrival), arrival);
+                self.schedule_at(at, Event::Land { link, seq, piece });
+            }
+        }
+        self.schedule_at(arrival, Event::Arrive { link, seq });
+    }
+
+    /// Cuts a write: records into single words in any order, payload anywhere.
+    fn pieces(&mut self, peer: usize, to: Remote, len: u64) -> Vec<Piece> {
+        let strict = self
+            .remote_range(peer, to, len, Right::Write)
+            .and_then(|(region, _)| self.regions.get(&region))
+            .is_some_and(|region| region.visibility == Visibility::Strict);
+        let count = self.dice.between(1, self.weather.pieces);
+        if strict && len <= RECORD_MAX && len.is_multiple_of(8) && to.addr.is_multiple_of(8) {
+            return self.torn_words(len / 8, count);
+        }
+        let mut cuts = vec![0, len];
+        for _ in 1..count {
+            let cut = self.dice.below(len);
+            cuts.push(if strict { (cut + to.addr) / 8 * 8 } else { cut });
+        }
+        if strict {
+            // Cuts fall on words of the target's address space.
+            for cut in &mut cuts[2..] {
+                *cut = cut.saturating_sub(to.addr).min(len);
+            }
+        }
+        cuts.sort_unstable();
+        let pairs = cuts.windows(2).filter(|pair| pair[0] < pair[1]);
+        pairs.map(|pair| Piece::Bytes { from: pair[0], len: pair[1] - pair[0] }).collect()
+    }
+
+    fn torn_words(&mut self, words: u64, groups: u64) -> Vec<Piece> {
+        let mut masks = vec![0_u64; groups as usize];
+        for word in 0..words {
+            let group = self.dice.below(groups) as usize;
+            masks[group] |= 1 << word;
+        }
+        masks.retain(|mask| *mask != 0);
+        masks.into_iter().map(Piece::Words).collect()
+    }
+
+    /// The peer's end, if what left `link` may still reach it.
+    fn target_of(&self, link: usize) -> Option<usize> {
+        match self.links[link].phase {
+            LinkPhase::Ready | LinkPhase::Dead { ghost: true } => self.reachable(link),
+            _ => None,
+        }
+    }
+
+    fn land(&mut self, link: usize, seq: u64, piece: Piece) {
+        let Some(peer) = self.target_of(link) else { return };
+        let Some(wqe) = self.links[link].wqe(seq) else { return };
+        let Work::Write { from, to, .. } = wqe.work.clone() else { return };
+        if wqe.broken.is_some() {
+            return;
+        }
+        let broken = self.land_piece(link, peer, seq, &from, to, piece).err();
+        if let Some(wqe) = self.links[link].wqe(seq) {
+            wqe.broken = broken;
+        }
+    }
+
+    fn land_piece(
+        &mut self,
+        link: usize,
+        peer: usize,
+        seq: u64,
+        source: &Bytes,
+        to: Remote,
+        piece: Piece,
+    ) -> Result<(), Status> {
+        let (region, offset) =
+            self.remote_range(peer, to, source.len(), Right::Write).ok_or(Status::RemoteAccess)?;
+        let (from, len) = match piece {
+            Piece::Bytes { from, len } => (from, len),
+            Piece::Words(_) => (0, source.len()),
+        };
+        let mut bytes = self.source_bytes(link, source, from, len).ok_or(Status::LocalProtection)?;
+        if let Piece::Words(mask) = piece
+            && self.place_words(region, offset, &bytes, mask)
+        {
+            return Ok(());
+        }
+        self.spoil(region, offset + from, &mut bytes);
+        self.place(peer, region, offset + from, bytes, seq);
+        Ok(())
+    }
+
+    /// The planted bugs of a write.
+    fn spoil(&mut self, region: u64, offset: u64, bytes: &mut Vec<u8>) {
+        match self.mutant {
+            Mutant::LoseByte if self.dice.chance(50) => {
+                bytes.pop();
+            }
+            Mutant::LateWrite if self.dice.chance(300) => {
+                if let Some(region) = self.regions.get(&region) {
+                    let (memory, bytes) = (region.memory.clone(), bytes.clone());
+                    let after = self.dice.between(1_000, 200_000);
+                    self.schedule(after, Event::Late { memory, offset, bytes });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn source_bytes(&self, link: usize, source: &Bytes, from: u64, len: u64) -> Option<Vec<u8>> {
+        match source {
+            Bytes::Inline(bytes) => Some(bytes.get(from as usize..(from + len) as usize)?.to_vec()),
+            Bytes::Region(extent) => {
+                let memory = self.local_memory(link, *extent)?;
+                let mut bytes = vec![0; len as usize];
+                memory.read(extent.offset + from, &mut bytes).ok()?;
+                Some(bytes)
+            }
+        }
+    }
+
+    fn arrive(&mut self, link: usize, seq: u64) {
+        let Some(peer) = self.target_of(link) else {
+            self.schedule(self.weather.retry_time, Event::Check { link });
+            return;
+        };
+        let Some(wqe) = self.links[link].wqe(seq) else { return };
+        if wqe.broken == Some(Status::LocalProtection) {
+            wqe.progress = Progress::Done(Status::LocalProtection);
+            self.retire(link);
+            return;
+        }
+        let is_send = matches!(wqe.work, Work::Send { .. });
+        self.links[peer].arrived.push_back(seq);
+        self.service(peer);
+        if let Some(limit) = self.weather.receiver_time
+            && is_send
+            && self.links[peer].arrived.contains(&seq)
+        {
+            self.schedule(limit, Event::Starved { link: peer, seq });
+        }
+    }
+
+    /// Carries out what has arrived at a link, as far as it can.
+    pub(crate) fn service(&mut self, link: usize) {
+        let Some(from) = self.links[link].remote else { return };
+        let mut at = 0;
+        while let Some(&seq) = self.links[link].arrived.get(at) {
+            if self.execute(link, from, seq) {
+                self.links[link].arrived.remove(at);
+            } else if self.weather.caps.link_order {
+                return;
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Carries out operation `seq` of `from` at `link`; false if it has to wait.
+    fn execute(&mut self, link: usize, from: usize, seq: u64) -> bool {
+        let Some(wqe) = self.links[from].wqe(seq) else { return true };
+        let broken = wqe.broken;
+        match wqe.work.clone() {
+            Work::Write { from: source, to, imm } => {
+                let len = source.len();
+                let refused = len > 0 && self.remote_range(link, to, len, Right::Write).is_none();
+                if refused || broken.is_some() {
+                    self.refuse(link, from, seq, Status::RemoteAccess);
+                } else {
+                    self.written(link, from, seq, imm, len);
+                }
+            }
+            Work::Send { head, body, imm } => {
+                let Some((wr_id, into)) = self.links[link].recvs.front().copied() else { return false };
+                let Some(bytes) = self.source_bytes(from, &body, 0, body.len()) else {
+                    self.acknowledged(from, seq, Status::LocalProtection);
+                    return true;
+                };
+                self.links[link].recvs.pop_front();
+                self.receive(link, from, seq, (wr_id, into), [head, bytes].concat(), imm);
+            }
+            Work::MatchedSend { key, .. } => {
+                let at = self.links[link].matched.iter().position(|(known, _, _)| *known == key);
+                match at.and_then(|at| self.links[link].matched.remove(at)) {
+                    Some((_, wr_id, into)) => self.receive_matched(link, seq, wr_id, into),
+                    None => self.links[link].parked.push_back((key, seq)),
+                }
+            }
+            Work::Read { from: at, into } => self.read(link, from, seq, at, into.len),
+            Work::FetchAdd { at, add, .. } => self.atomic(link, from, seq, at, |word| word.wrapping_add(add)),
+            Work::CompareSwap { at, expect, swap, .. } => {
+                self.atomic(link, from, seq, at, |word| if word == expect { swap } else { word });
+            }
+            Work::Flush | Work::Nop => self.answer(from, seq, Status::Ok),
+        }
+        true
+    }
+
+    fn written(&mut self, link: usize, from: usize, seq: u64, imm: Option<u32>, len: u64) {
+        self.complete_shadow(link, seq);
+        match imm {
+            Some(imm) => {
+                let len = if self.weather.caps.remote_len { len } else { self.dice.below(1 << 20) };
+                self.complete(link, 0, Done::Written, Status::Ok, Some(imm), len, false, Some(seq));
+            }
+            None => self.answer(from, seq, Status::Ok),
+        }
+    }
+
+    /// Pairs a matched send with its receive.
+    pub(crate) fn receive_matched(&mut self, link: usize, seq: u64, wr_id: u64, into: Extent) {
+        let Some(from) = self.links[link].remote else { return };
+        let Some(wqe) = self.links[from].wqe(seq) else { return };
+        let Work::MatchedSend { from: source, .. } = wqe.work.clone() else { return };
+        match self.source_bytes(from, &source, 0, source.len()) {
+            Some(bytes) => self.receive(link, from, seq, (wr_id, into), bytes, None),
+            None => {
+                // The sender broke its promise; the receive stays for nobody, as the link ends.
+                self.links[link].recvs.push_back((wr_id, into));
+                self.acknowledged(from, seq, Status::LocalProtection);
+            }
+        }
+    }
+
+    fn receive(
+        &mut self,
+        link: usize,
+        from: usize,
+        seq: u64,
+        (wr_id, into): (u64, Extent),
+        bytes: Vec<u8>,
+        imm: Option<u32>,
+    ) {
+        let len = bytes.len() as u64;
+        let bad = if len > into.len {
+            Some((Status::TooLong, Status::TooLong))
+        } else if self.local_memory(link, into).is_none() {
+            Some((Status::LocalProtection, Status::Other(1)))
+        } else {
+            None
+        };
+        if let Some((here, there)) = bad {
+            self.complete(link, wr_id, Done::Received, here, None, 0, false, None);
+            self.refuse(link, from, seq, there);
+            return;
+        }
+        if len > 0 {
+            self.place(link, into.key.0, into.offset, bytes, seq);
+            self.complete_shadow(link, seq);
+        }
+        self.complete(link, wr_id, Done::Received, Status::Ok, imm, len, false, Some(seq));
+    }
+
+    fn read(&mut self, link: usize, from: usize, seq: u64, at: Remote, len: u64) {
+        let Some((region, offset)) = self.remote_range(link, at, len, Right::Read) else {
+            self.refuse(link, from, seq, Status::RemoteAccess);
+            return;
+        };
+        self.reveal_region(link, region);
+        let mut bytes = vec![0; len as usize];
+        if let Some(region) = self.regions.get(&region) {
+            let _ = region.memory.read(offset, &mut bytes);
+        }
+        let at = self.answer_time(from) + (len * self.weather.kib_time) / 1024;
+        self.schedule_at(at, Event::Reply { link: from, seq, bytes });
+    }
+
+    fn atomic(&mut self, link: usize, from: usize, seq: u64, at: Remote, change: impl Fn(u64) -> u64) {
+        let range = self.remote_range(link, at, 8, Right::Atomic);
+        if let Some((region, _)) = range {
+            self.reveal_region(link, region);
+        }
+        let old = range.and_then(|(region, offset)| {
+            let region = self.regions.get(&region)?;
+            let old = region.memory.load(offset).ok()?;
+            region.memory.store(offset, change(old)).ok()?;
+            Some(old)
+        });
+        match old {
+            Some(old) => {
+                let bytes = old.to_le_bytes().to_vec();
+                let at = self.answer_time(from);
+                self.schedule_at(at, Event::Reply { link: from, seq, bytes });
+            }
+            None => self.refuse(link, from, seq, Status::RemoteAccess),
+        }
+    }
+
+    /// The target refuses an operation: both ends go into error.
+    fn refuse(&mut self, link: usize, from: usize, seq: u64, status: Status) {
+        self.answer(from, seq, status);
+        self.break_link(link, None);
+    }
+
+    fn answer_time(&mut self, link: usize) -> u64 {
+        let mut at = self.now + self.weather.latency + self.dice.below(self.weather.jitter + 1);
+        if self.weather.caps.link_order {
+            at = at.max(self.links[link].last_ack + 1);
+            self.links[link].last_ack = at;
+        }
+        at
+    }
+
+    /// Sends the outcome of operation `seq` back to its link.
+    pub(crate) fn answer(&mut self, link: usize, seq: u64, status: Status) {
+        let at = self.answer_time(link);
+        self.schedule_at(at, Event::Ack { link, seq, status });
+    }
+
+    fn acknowledged(&mut self, link: usize, seq: u64, status: Status) {
+        if self.links[link].phase != LinkPhase::Ready {
+            return;
+        }
+        if let Some(wqe) = self.links[link].wqe(seq) {
+            wqe.progress = Progress::Done(status);
+            self.retire(link);
+        }
+    }
+
+    fn reply(&mut self, link: usize, seq: u64, bytes: &[u8]) {
+        if self.links[link].phase != LinkPhase::Ready {
+            return;
+        }
+        let Some(wqe) = self.links[link].wqe(seq) else { return };
+        let into = match wqe.work {
+            Work::Read { into, .. } => into,
+            Work::FetchAdd { old, .. } | Work::CompareSwap { old, .. } => old,
+            _ => return,
+        };
+        let written = self.local_memory(link, into).map(|memory| memory.write(into.offset, bytes));
+        let status = if matches!(written, Some(Ok(()))) { Status::Ok } else { Status::LocalProtection };
+        self.acknowledged(link, seq, status);
+    }
+
+    fn check(&mut self, link: usize) {
+        if self.links[link].phase != LinkPhase::Ready
+            || self.reachable(link).is_some()
+            || self.mutant == Mutant::HidePeerDeath
+        {
+            return;
+        }
+        let flushed = self.links[link].flushed;
+        let waiting = |wqe: &Wqe| match wqe.progress {
+            Progress::Posted => wqe.seq < flushed,
+            Progress::Departed => true,
+            Progress::Done(_) => false,
+        };
+        let Some(seq) = self.links[link].sends.iter().find(|wqe| waiting(wqe)).map(|wqe| wqe.seq) else {
+            return;
+        };
+        let peer = self.links[link].remote.map(|peer| self.links[peer].phase);
+        if peer == Some(LinkPhase::Made) {
+            self.schedule(self.weather.retry_time.max(1_000_000), Event::Check { link });
+        } else {
+            self.break_link(link, Some((seq, Status::PeerDead)));
+        }
+    }
+
+    fn starved(&mut self, link: usize, seq: u64) {
+        let entry = &mut self.links[link];
+        let Some(from) = entry.remote else { return };
+        if !entry.recvs.is_empty() {
+            return;
+        }
+        let before = entry.arrived.len();
+        entry.arrived.retain(|known| *known != seq);
+        if entry.arrived.len() < before {
+            self.answer(from, seq, Status::ReceiverNotReady);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Everything the simulated processes share: virtual clock, network, control streams, trace. The fabric and the host
+//! are views of it; the run drives its clock. It never calls into a process.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::link::{LinkPhase, LinkState};
+use crate::oob::Streams;
+use crate::place::Region;
+use crate::rail::RailState;
+use crate::wire::Event;
+use crate::{Dice, Mutant, Trace, Weather};
+
+/// A simulated process, by its number in the world.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Pid(pub usize);
+
+impl fmt::Display for Pid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p{}", self.0)
+    }
+}
+
+/// What a process holds at a moment; all zero once it has closed everything.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counts {
+    /// Open rails.
+    pub rails: usize,
+    /// Links, connected or not.
+    pub links: usize,
+    /// Registered regions.
+    pub regions: usize,
+    /// Ends of control streams.
+    pub streams: usize,
+    /// Listeners for control streams.
+    pub listeners: usize,
+}
+
+/// The shared world of one run. Clones are the same world.
+#[derive(Clone)]
+pub struct World(Arc<Mutex<State>>);
+
+pub(crate) struct State {
+    pub(crate) now: u64,
+    pub(crate) weather: Weather,
+    pub(crate) mutant: Mutant,
+    pub(crate) dice: Dice,
+    pub(crate) trace: Trace,
+    events: BinaryHeap<Reverse<Scheduled>>,
+    scheduled: u64,
+    pub(crate) processes: Vec<ProcessState>,
+    pub(crate) rails: Vec<RailState>,
+    pub(crate) links: Vec<LinkState>,
+    pub(crate) regions: BTreeMap<u64, Region>,
+    /// Local keys by remote key.
+    pub(crate) remote_keys: BTreeMap<u64, u64>,
+    pub(crate) streams: Streams,
+}
+
+pub(crate) struct ProcessState {
+    pub(crate) alive: bool,
+    pub(crate) dice: Dice,
+    pub(crate) warnings: usize,
+}
+
+struct Scheduled {
+    at: u64,
+    number: u64,
+    event: Event,
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Scheduled {}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl World {
+    /// A world without processes. `traced` keeps what happens for [`World::take_trace`].
+    #[must_use]
+    pub fn new(seed: u64, weather: Weather, mutant: Mutant, traced: bool) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            now: 0,
+            weather,
+            mutant,
+            dice: Dice::new(seed, 1),
+            trace: Trace::new(traced),
+            events: BinaryHeap::new(),
+            scheduled: 0,
+            processes: Vec::new(),
+            rails: Vec::new(),
+            links: Vec::new(),
+            regions: BTreeMap::new(),
+            remote_keys: BTreeMap::new(),
+            streams: Streams::default(),
+        })))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a living process.
+    #[must_use]
+    pub fn add_process(&self) -> Pid {
+        let mut state = self.lock();
+        let dice = Dice::new(state.dice.draw(), 0);
+        state.processes.push(ProcessState { alive: true, dice, warnings: 0 });
+        Pid(state.processes.len() - 1)
+    }
+
+    /// Virtual nanoseconds since the start.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.lock().now
+    }
+
+    /// Lets this much time pass; what is due happens.
+    pub fn advance(&self, nanos: u64) {
+        let mut state = self.lock();
+        let until = state.now.saturating_add(nanos);
+        state.run_until(until);
+    }
+
+    /// Lets time pass until just after the next thing that is due, at most `nanos`; whether there was one.
+    pub fn advance_to_event(&self, nanos: u64) -> bool {
+        let mut state = self.lock();
+        let until = state.now.saturating_add(nanos);
+        let next = state.next_event();
+        state.run_until(next.map_or(until, |at| at.min(until)));
+        next.is_some_and(|at| at <= until)
+    }
+
+    /// Ends a process between two of its instructions: its links stop, its streams close after a while.
+    pub fn kill(&self, process: Pid) {
+        let mut state = self.lock();
+        let Some(entry) = state.processes.get_mut(process.0) else { return };
+        if !std::mem::replace(&mut entry.alive, false) {
+            return;
+        }
+        state.note(format_args!("{process} dies"));
+        if state.mutant != Mutant::HidePeerDeath {
+            state.close_streams_of(process);
+        }
+        state.kill_links_of(process);
+    }
+
+    /// Whether the process was not killed.
+    #[must_use]
+    pub fn is_alive(&self, process: Pid) -> bool {
+        self.lock().is_alive(process)
+    }
+
+    /// Puts one working link between two processes into error, as a flapping port does; false if there is none.
+    pub fn flap(&self) -> bool {
+        self.lock().flap_one()
+    }
+
+    /// What a process holds now.
+    #[must_use]
+    pub fn counts(&self, process: Pid) -> Counts {
+        let state = self.lock();
+        let rail_of = |rail: usize| state.rails.get(rail).is_some_and(|rail| rail.process == process);
+        Counts {
+            rails: state.rails.iter().filter(|rail| rail.process == process && rail.open).count(),
+            links: state
+                .links
+                .iter()
+                .filter(|link| rail_of(link.rail) && link.phase != LinkPhase::Gone)
+                .count(),
+            regions: state.regions.values().filter(|region| rail_of(region.rail)).count(),
+            streams: state.streams.ends_of(process),
+            listeners: state.streams.listeners_of(process),
+        }
+    }
+
+    /// Warnings the process logged so far.
+    #[must_use]
+    pub fn warnings(&self, process: Pid) -> usize {
+        self.lock().processes.get(process.0).map_or(0, |entry| entry.warnings)
+    }
+
+    /// Adds a line to the trace.
+    pub fn note(&self, text: fmt::Arguments<'_>) {
+        self.lock().note(text);
+    }
+
+    /// Takes the lines of the trace.
+    #[must_use]
+    pub fn take_trace(&self) -> Vec<String> {
+        self.lock().trace.take()
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "World(at {} ns)", self.now())
+    }
+}
+
+impl State {
+    pub(crate) fn is_alive(&self, process: Pid) -> bool {
+        self.processes.get(process.0).is_some_and(|entry| entry.alive)
+    }
+
+    pub(crate) fn note(&mut self, text: fmt::Arguments<'_>) {
+        self.trace.line(self.now, text);
+    }
+
+    /// Makes an event happen `after` nanoseconds from now.
+    pub(crate) fn schedule(&mut self, after: u64, event: Event) {
+        self.schedule_at(self.now.saturating_add(after), event);
+    }
+
+    pub(crate) fn schedule_at(&mut self, at: u64, event: Event) {
+        self.scheduled += 1;
+        self.events.push(Reverse(Scheduled { at, number: self.scheduled, event }));
+    }
+
+    fn next_event(&self) -> Option<u64> {
+        self.events.peek().map(|Reverse(scheduled)| scheduled.at)
+    }
+
+    pub(crate) fn run_until(&mut self, until: u64) {
+        while self.next_event().is_some_and(|at| at <= until) {
+            let Some(Reverse(scheduled)) = self.events.pop() else { break };
+            self.now = self.now.max(scheduled.at);
+            self.happen(scheduled.event);
+        }
+        self.now = self.now.max(until);
+    }
+
+    /// Lets a poll pay for itself where nobody drives the clock.
+    pub(crate) fn poll_tick(&mut self) {
+        if self.weather.poll_time > 0 {
+            self.run_until(self.now + self.weather.poll_time);
+        }
+    }
+}
