@@ -33,12 +33,14 @@ typedef struct {
   size_t size;
   int needsProxyProgress;
 } ncclNetDeviceHandle_v7_t;
-typedef ncclNetDeviceHandle_v7_t DevHandle;
+typedef ncclNetDeviceHandle_v7_t ncclNetDeviceHandle_v8_t, ncclNetDeviceHandle_v9_t, ncclNetDeviceHandle_v10_t;
+typedef ncclNetDeviceHandle_v7_t ncclNetDeviceHandle_v11_t, ncclNetDeviceHandle_v12_t, DevHandle;
 
 typedef struct { int trafficClass; } ncclNetCommConfig_v12_t;
-typedef ncclNetCommConfig_v12_t Config;
+typedef ncclNetCommConfig_v12_t ncclNetCommConfig_v10_t, ncclNetCommConfig_v11_t, Config;
 
 typedef struct { int ndevs; int devs[4]; } ncclNetVDeviceProps_v11_t;
+typedef ncclNetVDeviceProps_v11_t ncclNetVDeviceProps_v9_t, ncclNetVDeviceProps_v10_t;
 typedef struct { int ndevs; int devs[8]; } ncclNetVDeviceProps_v12_t;
 
 typedef struct {
@@ -48,6 +50,7 @@ typedef struct {
   ncclNetCommAttr_v12_t sendCommAttr, recvCommAttr;
   uint32_t op, algo, proto;
 } ncclNetAttr_v12_t;
+typedef ncclNetAttr_v12_t ncclNetAttr_v11_t;
 
 /* Properties grow by these groups. */
 #define WHO char *name, *pciPath; uint64_t guid; int ptrSupport;

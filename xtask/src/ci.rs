@@ -42,6 +42,7 @@ pub(crate) fn run(workspace: &Workspace) -> bool {
         };
         passed += usize::from(result == "ok");
         failed += usize::from(result == "FAILED");
+        println!("check {name} ... {result}");
         table.add_row([name, result]);
     }
     println!("{table}");

@@ -94,7 +94,7 @@ fn dispatch(command: Command) -> Result<bool> {
             Ok(shown("unsafe-budget", &unsafe_budget::run(&workspace, update)?))
         }
         Command::Bindings { check: _, header: Some(header) } => {
-            Ok(shown("bindings", &bindings::run_against(&header)?))
+            Ok(shown("bindings", &bindings::run_against(&workspace, &header)?))
         }
         Command::Bindings { check: _, header: None } => Ok(shown("bindings", &bindings::run(&workspace)?)),
         Command::Abi => Ok(shown("abi", &abi::run(&workspace)?)),

@@ -1,9 +1,10 @@
 //! `cargo xtask bindings`: does a C compiler lay out the NCCL net structs as `trunkline-sys` does?
 //!
-//! Called by people and by `ci`. A small C program, generated from the same names, prints sizes, offsets and
-//! constants; they are compared one by one. `--header` takes NCCL's own header instead of ours.
+//! Called by people and by `ci`. A small C program, generated from the same names, prints sizes, offsets, constants
+//! and whether prototypes agree; they are compared one by one. `--header` takes NCCL's own header instead of ours.
 
 mod layouts;
+mod prototypes;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,21 +28,24 @@ type Facts = BTreeMap<String, i64>;
 /// # Errors
 /// When the header does not compile, or the probe does not run.
 pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
-    run_against(&workspace.root.join(HEADER))
+    run_against(workspace, &workspace.root.join(HEADER))
 }
 
 /// Compares against any header that declares the interface.
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_against(header: &Path) -> Result<Findings> {
+pub(crate) fn run_against(workspace: &Workspace, header: &Path) -> Result<Findings> {
     if shell::which("cc").is_none() {
         return Ok(Findings::skip("no C compiler (package gcc)"));
     }
-    let rust = facts();
+    let mut rust = facts();
+    if let Some(sys) = workspace.find("sys") {
+        rust.extend(prototypes::checks(&sys.dir)?.into_iter().map(|expression| (expression, 1)));
+    }
     let c = measure(header, rust.keys())?;
     let mut findings = compare(&rust, &c);
-    findings.note(format!("{} sizes, offsets and constants compared", rust.len()));
+    findings.note(format!("{} sizes, offsets, constants and prototypes compared", rust.len()));
     Ok(findings)
 }
 
@@ -128,24 +132,40 @@ mod tests {
 
     #[test]
     fn the_tables_agree_with_c() {
-        assert_eq!(run_against(&header()).unwrap().broken, []);
+        assert_eq!(run_against(&Workspace::current().unwrap(), &header()).unwrap().broken, []);
+    }
+
+    /// What is found against our header with some words replaced; `None` without a compiler.
+    fn against_altered(words: &[(&str, &str)]) -> Option<Findings> {
+        shell::which("cc")?;
+        let dir = tempfile::tempdir().unwrap();
+        let mut text = std::fs::read_to_string(header()).unwrap();
+        for (from, to) in words {
+            assert!(text.contains(from), "{from}");
+            text = text.replace(from, to);
+        }
+        let path = dir.path().join("nccl_net.h");
+        std::fs::write(&path, text).unwrap();
+        Some(run_against(&Workspace::current().unwrap(), &path).unwrap())
     }
 
     #[test]
     fn a_shifted_field_is_caught() {
-        if shell::which("cc").is_none() {
-            return;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let text = std::fs::read_to_string(header()).unwrap();
-        let shifted = text.replace("int maxMultiRequestSize; int16_t railId", "int16_t railId");
-        let shifted = shifted.replace("planeId;", "planeId; int maxMultiRequestSize;");
-        assert_ne!(text, shifted);
-        let path = dir.path().join("nccl_net.h");
-        std::fs::write(&path, shifted).unwrap();
-        assert!(
-            run_against(&path).unwrap().mentions("offsetof(ncclNetProperties_v12_t, railId): 120 in C, 124")
-        );
+        let moved = [
+            ("int maxMultiRequestSize; int16_t railId", "int16_t railId"),
+            ("planeId;", "planeId; int maxMultiRequestSize;"),
+        ];
+        let Some(findings) = against_altered(&moved) else { return };
+        assert!(findings.mentions("offsetof(ncclNetProperties_v12_t, railId): 120 in C, 124"));
+    }
+
+    #[test]
+    fn an_argument_of_another_type_is_caught() {
+        let changed = [("CONNECT_V7, REG(size_t), DATA(int)", "CONNECT_V7, REG(size_t), DATA(size_t)")];
+        let Some(findings) = against_altered(&changed) else { return };
+        assert!(findings.mentions("((ncclNet_v8_t*)0)->isend"));
+        assert!(findings.mentions("((ncclNet_v8_t*)0)->irecv"));
+        assert_eq!(findings.broken.len(), 2);
     }
 
     #[test]
