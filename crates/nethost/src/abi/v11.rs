@@ -1,0 +1,25 @@
+//! Version 11 of the plugin interface seen as the newest. A context for each communicator.
+//!
+//! Called through `abi::Abi` only.
+
+use std::ffi::{c_int, c_void};
+
+use trunkline_sys::nccl_net::v11::{NetV11, PropertiesV11, SYMBOL};
+use trunkline_sys::nccl_net::{CommConfig, NetAttr, VDeviceProps8};
+
+use super::{Abi, CallError, RecvArgs};
+use crate::properties::Properties;
+
+/// A copy of the plugin's table.
+struct Table(NetV11);
+
+find_table!(NetV11, SYMBOL);
+
+impl Abi for Table {
+    shared_calls!(11, PropertiesV11);
+    context_calls!();
+    accept_v7!();
+    reg_mr_v8!();
+    messages_v10!();
+    v_device_4!();
+}

@@ -1,0 +1,30 @@
+//! Version 12 of the plugin interface seen as the newest. Rails, planes, and fused NICs of up to 8 devices.
+//!
+//! Called through `abi::Abi` only.
+
+use std::ffi::{c_int, c_void};
+
+use trunkline_sys::nccl_net::v12::{NetV12, PropertiesV12, SYMBOL};
+use trunkline_sys::nccl_net::{CommConfig, NetAttr, VDeviceProps8};
+
+use super::{Abi, CallError, RecvArgs};
+use crate::properties::Properties;
+
+/// A copy of the plugin's table.
+struct Table(NetV12);
+
+find_table!(NetV12, SYMBOL);
+
+impl Abi for Table {
+    shared_calls!(12, PropertiesV12);
+    context_calls!();
+    accept_v7!();
+    reg_mr_v8!();
+    messages_v10!();
+
+    unsafe fn make_v_device(&self, props: &VDeviceProps8) -> Result<c_int, CallError> {
+        let mut props = *props;
+        let mut dev: c_int = -1;
+        call!(self.0, make_v_device, "makeVDevice", (&mut dev, &mut props)).map(|()| dev)
+    }
+}

@@ -1,0 +1,27 @@
+//! Version 8 of the plugin interface seen as the newest. Registrations have `size_t` sizes.
+//!
+//! Called through `abi::Abi` only.
+
+use std::ffi::{c_int, c_void};
+
+use trunkline_sys::nccl_net::v8::{NetV8, PropertiesV8, SYMBOL};
+use trunkline_sys::nccl_net::{CommConfig, NetAttr, VDeviceProps8};
+
+use super::{Abi, CallError, RecvArgs};
+use crate::properties::Properties;
+
+/// A copy of the plugin's table.
+struct Table(NetV8);
+
+find_table!(NetV8, SYMBOL);
+
+impl Abi for Table {
+    shared_calls!(8, PropertiesV8);
+    init_plain!();
+    no_context_calls!();
+    connect_v7!();
+    accept_v7!();
+    reg_mr_v8!();
+    messages_v6!();
+    no_v_device!();
+}

@@ -1,0 +1,148 @@
+//! Memory that ranks send from and receive into, with guard bytes on both sides.
+//!
+//! Made by a rank at set-up; read and written by its main thread between runs and by plugins during runs. It
+//! never hands out a reference that outlives a call, because a plugin may write at any time during a run.
+
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+
+use rustix::fs::MemfdFlags;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::types::named;
+
+/// Guard bytes on each side.
+const GUARD: usize = 4096;
+/// What the guards hold.
+const GUARD_BYTE: u8 = 0xc3;
+
+named! {
+    /// Kind of memory.
+    MemoryKind, "kind of memory", {
+        /// Private anonymous pages.
+        Private = "private",
+        /// Pages of a memory file, mapped shared.
+        Shared = "shared",
+        /// Private anonymous pages with transparent huge pages asked for.
+        Huge = "huge",
+    }
+}
+
+/// Memory could not be had.
+#[derive(Debug, Error)]
+#[error("cannot map {bytes} bytes of {kind} memory: {source}")]
+pub struct MapError {
+    kind: MemoryKind,
+    bytes: usize,
+    source: rustix::io::Errno,
+}
+
+/// One mapped extent between two guards.
+#[derive(Debug)]
+pub struct Buffer {
+    map: NonNull<u8>,
+    map_bytes: usize,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to the object, and threads take turns: the main thread fills and verifies only
+// while no run is in progress.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; the accessors that write are unsafe and say so.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Maps memory.
+    pub fn new(kind: MemoryKind, bytes: usize) -> Result<Self, MapError> {
+        let map_bytes = (bytes + 2 * GUARD).next_multiple_of(4096);
+        let map = map(kind, map_bytes).map_err(|source| MapError { kind, bytes, source })?;
+        let Some(map) = NonNull::new(map.cast::<u8>()) else {
+            return Err(MapError { kind, bytes, source: rustix::io::Errno::NOMEM });
+        };
+        let buffer = Self { map, map_bytes, bytes };
+        for guard in buffer.guards() {
+            // SAFETY: the guard lies inside the mapping, and nobody else knows it yet.
+            unsafe { ptr::write_bytes(guard, GUARD_BYTE, GUARD) };
+        }
+        Ok(buffer)
+    }
+
+    /// Where the bytes start.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.map.as_ptr().wrapping_add(GUARD)
+    }
+
+    /// How many bytes there are between the guards.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// An extent to read.
+    ///
+    /// # Safety
+    /// Nothing writes the extent while the slice lives.
+    pub unsafe fn slice(&self, offset: usize, bytes: usize) -> &[u8] {
+        assert!(offset <= self.bytes && bytes <= self.bytes - offset, "extent outside the buffer");
+        let start = self.as_ptr().wrapping_add(offset);
+        // SAFETY: the extent is inside the mapping, and the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts(start, bytes) }
+    }
+
+    /// An extent to write.
+    ///
+    /// # Safety
+    /// Nothing else reads or writes the extent while the slice lives.
+    #[expect(clippy::mut_from_ref, reason = "the memory is shared with plugins; the caller keeps turns")]
+    pub unsafe fn slice_mut(&self, offset: usize, bytes: usize) -> &mut [u8] {
+        assert!(offset <= self.bytes && bytes <= self.bytes - offset, "extent outside the buffer");
+        let start = self.as_ptr().wrapping_add(offset);
+        // SAFETY: the extent is inside the mapping, and the caller vouches for the rest.
+        unsafe { std::slice::from_raw_parts_mut(start, bytes) }
+    }
+
+    /// How many guard bytes were overwritten.
+    pub fn damaged_guard_bytes(&self) -> u64 {
+        let mut damaged = 0;
+        for guard in self.guards() {
+            // SAFETY: the guard lies inside the mapping; a plugin that writes it now breaks the contract anyway.
+            let bytes = unsafe { std::slice::from_raw_parts(guard, GUARD) };
+            damaged += bytes.iter().filter(|byte| **byte != GUARD_BYTE).count() as u64;
+        }
+        damaged
+    }
+
+    fn guards(&self) -> [*mut u8; 2] {
+        [self.map.as_ptr(), self.as_ptr().wrapping_add(self.bytes)]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours and goes away with the object.
+        let _ = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.map_bytes) };
+    }
+}
+
+fn map(kind: MemoryKind, bytes: usize) -> Result<*mut c_void, rustix::io::Errno> {
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    if kind == MemoryKind::Shared {
+        let file = rustix::fs::memfd_create("nethost", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, bytes as u64)?;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        return unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, rights, MapFlags::SHARED, &file, 0) };
+    }
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let start = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, rights, MapFlags::PRIVATE) }?;
+    if kind == MemoryKind::Huge {
+        // SAFETY: advice about our own new mapping changes no content.
+        let _ = unsafe { rustix::mm::madvise(start, bytes, Advice::LinuxHugepage) };
+    }
+    Ok(start)
+}

@@ -1,0 +1,325 @@
+//! The plugin's objects as owned Rust values: a communicator's context, listening, sending and receiving
+//! communicators, registrations and requests.
+//!
+//! Used by the service thread (`connect`, `accept`, registration, close), the progress thread (`isend`, `irecv`,
+//! `test`, `iflush`) and tests. It retries nothing: "call again" is returned as `None`, as the plugin said it.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use trunkline_sys::nccl_net::{
+    CommConfig, HANDLE_BYTES, NET_RECVS_MAX, NetAttr, OPTIONAL_RECV_COMPLETION, PTR_HOST,
+    TRAFFIC_CLASS_UNDEF, VDeviceProps8,
+};
+
+use crate::abi::{CallError, RecvArgs};
+use crate::plugin::Plugin;
+
+/// What stands in `*request` before an `isend`, as NCCL leaves old values there.
+const STALE_REQUEST: usize = 0x57a1_e0de_ad10_c0de;
+
+/// A plugin's pointer that may go to another thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Raw(*mut c_void);
+
+// SAFETY: the plugin contract lets every object be used from any thread: NCCL makes them on the service thread
+// and posts on the progress thread.
+unsafe impl Send for Raw {}
+// SAFETY: the same contract: registration on one thread while another posts and tests.
+unsafe impl Sync for Raw {}
+
+/// The bytes by which a sender finds a listener.
+pub type Handle = [u8; HANDLE_BYTES];
+
+/// One initialization of the plugin, as NCCL makes one for each communicator.
+#[derive(Debug)]
+pub struct Net {
+    plugin: Arc<Plugin>,
+    ctx: Raw,
+}
+
+impl Net {
+    /// Initializes the plugin for the communicator with this id.
+    pub fn init(plugin: &Arc<Plugin>, comm_id: u64) -> Result<Arc<Self>, CallError> {
+        let mut config = CommConfig { traffic_class: TRAFFIC_CLASS_UNDEF };
+        // SAFETY: the configuration lives for the call, and the plugin must copy it.
+        let ctx = unsafe { plugin.table().init(comm_id, &mut config) }?;
+        Ok(Arc::new(Self { plugin: Arc::clone(plugin), ctx: Raw(ctx) }))
+    }
+
+    /// The plugin behind it.
+    pub fn plugin(&self) -> &Arc<Plugin> {
+        &self.plugin
+    }
+
+    /// Gives the plugin hints about the traffic; plugins without the call ignore it.
+    pub fn set_net_attr(&self, attr: &NetAttr) -> Result<(), CallError> {
+        // SAFETY: the context is the one init returned, not yet finalized.
+        unsafe { self.plugin.table().set_net_attr(self.ctx.0, attr) }
+    }
+
+    /// Makes a fused NIC of several devices and returns its number.
+    pub fn make_v_device(&self, props: &VDeviceProps8) -> Result<c_int, CallError> {
+        // SAFETY: the properties live for the call.
+        unsafe { self.plugin.table().make_v_device(props) }
+    }
+
+    /// Listens on a device.
+    pub fn listen(self: &Arc<Self>, dev: c_int) -> Result<(ListenComm, Handle), CallError> {
+        let mut handle: Handle = [0; HANDLE_BYTES];
+        // SAFETY: the handle is as long as the contract asks, the context is alive.
+        let raw = unsafe { self.plugin.table().listen(self.ctx.0, dev, handle.as_mut_ptr().cast()) }?;
+        if raw.is_null() {
+            return Err(CallError::Contract { call: "listen", what: "succeeded without a listening object" });
+        }
+        Ok((ListenComm { net: Arc::clone(self), raw: Raw(raw) }, handle))
+    }
+
+    /// Tries to connect; `None` means call again with the same handle, which the plugin may have changed.
+    pub fn connect(self: &Arc<Self>, dev: c_int, handle: &mut Handle) -> Result<Option<SendComm>, CallError> {
+        let mut config = CommConfig { traffic_class: TRAFFIC_CLASS_UNDEF };
+        let bytes = handle.as_mut_ptr().cast();
+        // SAFETY: the handle is private to this connection and as long as the contract asks.
+        let raw = unsafe { self.plugin.table().connect(self.ctx.0, dev, &mut config, bytes) }?;
+        Ok((!raw.is_null()).then(|| SendComm { net: Arc::clone(self), raw: Raw(raw) }))
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        // SAFETY: every object made from the context holds an `Arc` of it, so all are closed by now.
+        let _ = unsafe { self.plugin.table().finalize(self.ctx.0) };
+    }
+}
+
+/// A listening object.
+#[derive(Debug)]
+pub struct ListenComm {
+    net: Arc<Net>,
+    raw: Raw,
+}
+
+impl ListenComm {
+    /// Tries to accept one connection; `None` means call again.
+    pub fn accept(&self) -> Result<Option<RecvComm>, CallError> {
+        // SAFETY: the listening object is open: only `close` and `drop` end it, and both consume it.
+        let raw = unsafe { self.net.plugin.table().accept(self.raw.0) }?;
+        Ok((!raw.is_null()).then(|| RecvComm { net: Arc::clone(&self.net), raw: Raw(raw) }))
+    }
+
+    /// Closes it and tells what the plugin said.
+    pub fn close(mut self) -> Result<(), CallError> {
+        self.close_once()
+    }
+
+    fn close_once(&mut self) -> Result<(), CallError> {
+        let raw = std::mem::replace(&mut self.raw, Raw(ptr::null_mut()));
+        if raw.0.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the object was open, and the pointer is forgotten here.
+        unsafe { self.net.plugin.table().close_listen(raw.0) }
+    }
+}
+
+impl Drop for ListenComm {
+    fn drop(&mut self) {
+        let _ = self.close_once();
+    }
+}
+
+/// A registration of host memory with one communicator.
+#[derive(Clone, Copy, Debug)]
+pub struct Mr(Raw);
+
+/// A request in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request(Raw);
+
+/// A sending communicator.
+#[derive(Debug)]
+pub struct SendComm {
+    net: Arc<Net>,
+    raw: Raw,
+}
+
+/// A receiving communicator.
+#[derive(Debug)]
+pub struct RecvComm {
+    net: Arc<Net>,
+    raw: Raw,
+}
+
+/// One part of a receive.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvPart {
+    /// Where the bytes go.
+    pub data: *mut u8,
+    /// Most bytes to take.
+    pub bytes: usize,
+    /// Tag that the sender must give.
+    pub tag: c_int,
+    /// Registration of that memory.
+    pub mr: Mr,
+}
+
+macro_rules! registration {
+    ($comm:ty, $close:ident) => {
+        impl $comm {
+            /// Registers host memory.
+            ///
+            /// # Safety
+            /// The memory stays mapped until `dereg_mr`.
+            pub unsafe fn reg_mr(&self, data: *mut u8, bytes: usize) -> Result<Mr, CallError> {
+                let table = self.net.plugin.table();
+                // SAFETY: the communicator is open, and the caller vouches for the memory.
+                let raw = unsafe { table.reg_mr(self.raw.0, data.cast(), bytes, PTR_HOST) }?;
+                Ok(Mr(Raw(raw)))
+            }
+
+            /// Ends a registration.
+            ///
+            /// # Safety
+            /// The registration is of this communicator, not yet ended, and no request uses it.
+            pub unsafe fn dereg_mr(&self, mr: Mr) -> Result<(), CallError> {
+                // SAFETY: as the caller vouches.
+                unsafe { self.net.plugin.table().dereg_mr(self.raw.0, mr.0.0) }
+            }
+
+            /// Asks whether a request of this communicator is complete, and how many bytes each part had.
+            ///
+            /// # Safety
+            /// The request is of this communicator and was not reported complete before.
+            #[inline]
+            pub unsafe fn test(
+                &self,
+                request: Request,
+                sizes: Option<&mut [c_int; NET_RECVS_MAX]>,
+            ) -> Result<bool, CallError> {
+                let mut done: c_int = 0;
+                let sizes = sizes.map_or(ptr::null_mut(), |sizes| sizes.as_mut_ptr());
+                // SAFETY: as the caller vouches; the sizes have room for the largest group.
+                unsafe { self.net.plugin.table().test(request.0.0, &mut done, sizes) }?;
+                Ok(done != 0)
+            }
+
+            /// Closes it and tells what the plugin said.
+            pub fn close(mut self) -> Result<(), CallError> {
+                self.close_once()
+            }
+
+            fn close_once(&mut self) -> Result<(), CallError> {
+                let raw = std::mem::replace(&mut self.raw, Raw(ptr::null_mut()));
+                if raw.0.is_null() {
+                    return Ok(());
+                }
+                // SAFETY: the communicator was open, and the pointer is forgotten here.
+                unsafe { self.net.plugin.table().$close(raw.0) }
+            }
+        }
+
+        impl Drop for $comm {
+            fn drop(&mut self) {
+                let _ = self.close_once();
+            }
+        }
+    };
+}
+
+registration!(SendComm, close_send);
+registration!(RecvComm, close_recv);
+
+impl SendComm {
+    /// Starts a send; `None` means call again with the same arguments.
+    ///
+    /// # Safety
+    /// The memory is registered as `mr` with this communicator and stays untouched until the request is complete.
+    #[inline]
+    pub unsafe fn isend(
+        &self,
+        data: *const u8,
+        bytes: usize,
+        tag: c_int,
+        mr: Mr,
+    ) -> Result<Option<Request>, CallError> {
+        let stale: *mut c_void = ptr::without_provenance_mut(STALE_REQUEST);
+        let mut request = stale;
+        let data = data.cast_mut().cast();
+        // SAFETY: as the caller vouches; `request` is a place to write.
+        unsafe { self.net.plugin.table().isend(self.raw.0, data, bytes, tag, mr.0.0, &mut request) }?;
+        if request == stale {
+            return Err(CallError::Contract { call: "isend", what: "succeeded without writing *request" });
+        }
+        Ok((!request.is_null()).then_some(Request(Raw(request))))
+    }
+}
+
+impl RecvComm {
+    /// Starts a receive of one message or a group; `None` means call again with the same arguments.
+    ///
+    /// `optional` asks for optional completion, as NCCL does when the data itself tells of its arrival.
+    ///
+    /// # Safety
+    /// Each part's memory is registered as its `mr` with this communicator and is left alone until the request
+    /// is complete.
+    #[inline]
+    pub unsafe fn irecv(&self, parts: &[RecvPart], optional: bool) -> Result<Option<Request>, CallError> {
+        let n = parts.len();
+        if n == 0 || n > NET_RECVS_MAX {
+            return Err(CallError::Contract {
+                call: "irecv",
+                what: "the host asked for a group of 0 or over 8",
+            });
+        }
+        let mut data: [*mut c_void; NET_RECVS_MAX] = [ptr::null_mut(); NET_RECVS_MAX];
+        let mut sizes = [0usize; NET_RECVS_MAX];
+        let mut tags: [c_int; NET_RECVS_MAX] = [0; NET_RECVS_MAX];
+        let mut mhandles: [*mut c_void; NET_RECVS_MAX] = [ptr::null_mut(); NET_RECVS_MAX];
+        let mut phandles: [*mut c_void; NET_RECVS_MAX] = [ptr::null_mut(); NET_RECVS_MAX];
+        for (index, part) in parts.iter().enumerate() {
+            data[index] = part.data.cast();
+            sizes[index] = part.bytes;
+            tags[index] = part.tag;
+            mhandles[index] = part.mr.0.0;
+        }
+        let args = RecvArgs {
+            n: n as c_int,
+            data: data.as_mut_ptr(),
+            sizes: sizes.as_mut_ptr(),
+            tags: tags.as_mut_ptr(),
+            mhandles: mhandles.as_mut_ptr(),
+            phandles: phandles.as_mut_ptr(),
+        };
+        let flag: *mut c_void = ptr::without_provenance_mut(OPTIONAL_RECV_COMPLETION);
+        let mut request = if optional { flag } else { ptr::null_mut() };
+        // SAFETY: as the caller vouches; the arrays have `n` entries and live for the call.
+        unsafe { self.net.plugin.table().irecv(self.raw.0, args, &mut request) }?;
+        if request == flag {
+            return Err(CallError::Contract { call: "irecv", what: "succeeded without writing *request" });
+        }
+        Ok((!request.is_null()).then_some(Request(Raw(request))))
+    }
+
+    /// Starts a flush of received data; `None` means that there is nothing to wait for.
+    ///
+    /// # Safety
+    /// As for `irecv`, of memory whose receive is complete.
+    pub unsafe fn iflush(&self, parts: &[RecvPart]) -> Result<Option<Request>, CallError> {
+        let n = parts.len().min(NET_RECVS_MAX);
+        let mut data: [*mut c_void; NET_RECVS_MAX] = [ptr::null_mut(); NET_RECVS_MAX];
+        let mut sizes: [c_int; NET_RECVS_MAX] = [0; NET_RECVS_MAX];
+        let mut mhandles: [*mut c_void; NET_RECVS_MAX] = [ptr::null_mut(); NET_RECVS_MAX];
+        for (index, part) in parts.iter().take(n).enumerate() {
+            data[index] = part.data.cast();
+            sizes[index] = c_int::try_from(part.bytes).unwrap_or(c_int::MAX);
+            mhandles[index] = part.mr.0.0;
+        }
+        let (data, sizes, mhandles) = (data.as_mut_ptr(), sizes.as_mut_ptr(), mhandles.as_mut_ptr());
+        let mut request: *mut c_void = ptr::null_mut();
+        let table = self.net.plugin.table();
+        // SAFETY: as the caller vouches; the arrays have `n` entries and live for the call.
+        unsafe { table.iflush(self.raw.0, n as c_int, data, sizes, mhandles, &mut request) }?;
+        Ok((!request.is_null()).then_some(Request(Raw(request))))
+    }
+}

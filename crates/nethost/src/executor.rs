@@ -1,0 +1,284 @@
+//! The progress loop: runs schedules over the connections of one communicator, as NCCL's proxy does.
+//!
+//! Owned by the progress thread. Each direction of each connection has at most eight steps in flight, is posted
+//! in order, tested oldest first, and retried with the same arguments while the plugin says "call again". It
+//! makes no connection and registers nothing.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use trunkline_sys::nccl_net::NET_RECVS_MAX;
+
+use crate::abi::CallError;
+use crate::comm::{RecvPart, Request};
+use crate::links::{LinkError, Links, Memory, from, to};
+use crate::reduce;
+use crate::schedule::{NONE, Place, STEPS_IN_FLIGHT, Schedule, Space, StepId, Work};
+use crate::types::{DataType, RedOp};
+use crate::wait::Waiting;
+
+/// Where the three buffers of a schedule lie: index of the memory, byte offset in it.
+pub(crate) type Bases = [(usize, usize); 3];
+
+/// One run of a collective.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) schedule: Arc<Schedule>,
+    pub(crate) bases: Bases,
+    pub(crate) dtype: DataType,
+    pub(crate) op: RedOp,
+    pub(crate) ranks: usize,
+}
+
+/// A posted step.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    step: StepId,
+    request: Request,
+    flushing: bool,
+}
+
+/// One direction of one connection, or one queue of local steps.
+#[derive(Debug, Default)]
+struct Cursor {
+    next: usize,
+    flights: VecDeque<Flight>,
+}
+
+/// The state of the progress thread.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    pub(crate) links: Arc<Links>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) waiting: Waiting,
+    flush: bool,
+    done: Vec<bool>,
+    sends: Vec<Cursor>,
+    recvs: Vec<Cursor>,
+    locals: Vec<Cursor>,
+}
+
+impl Executor {
+    pub(crate) fn new(links: Arc<Links>, memory: Arc<Memory>, flush: bool, threads: usize) -> Self {
+        Self {
+            links,
+            memory,
+            waiting: Waiting::new(threads),
+            flush,
+            done: Vec::new(),
+            sends: Vec::new(),
+            recvs: Vec::new(),
+            locals: Vec::new(),
+        }
+    }
+
+    /// Runs a schedule once.
+    pub(crate) fn run(&mut self, job: &Job) -> Result<(), LinkError> {
+        let steps = job.schedule.steps.len();
+        self.done.clear();
+        self.done.resize(steps, false);
+        reset(&mut self.sends, job.schedule.send_queues.len());
+        reset(&mut self.recvs, job.schedule.recv_queues.len());
+        reset(&mut self.locals, job.schedule.local_queues.len());
+        let mut left = steps;
+        while left > 0 {
+            let before = left;
+            let mut posted = false;
+            for link in 0..self.recvs.len() {
+                left -= self.finish_recvs(job, link)?;
+                posted |= self.post_recvs(job, link)?;
+            }
+            for link in 0..self.sends.len() {
+                left -= self.finish_sends(link)?;
+                posted |= self.post_sends(job, link)?;
+            }
+            for queue in 0..self.locals.len() {
+                left -= self.run_local(job, queue);
+            }
+            if posted || left != before {
+                self.waiting.progressed();
+            } else {
+                self.waiting.idle();
+            }
+        }
+        Ok(())
+    }
+
+    fn ready(&self, after: [StepId; 2]) -> bool {
+        after.iter().all(|id| *id == NONE || self.done[*id as usize])
+    }
+
+    fn address(&self, job: &Job, place: Place) -> (usize, *mut u8) {
+        let (memory, base) = job.bases[space_index(place.space)];
+        (memory, self.memory.buffers[memory].as_ptr().wrapping_add(base + place.offset))
+    }
+
+    fn finish_sends(&mut self, link: usize) -> Result<usize, LinkError> {
+        let mut finished = 0;
+        while let Some(flight) = self.sends[link].flights.front().copied() {
+            let row = &self.links.send[link];
+            // SAFETY: the request is in flight on this connection and leaves the queue when it is complete.
+            if !unsafe { row.comm.test(flight.request, None) }.map_err(to(row.peer))? {
+                break;
+            }
+            self.sends[link].flights.pop_front();
+            self.done[flight.step as usize] = true;
+            finished += 1;
+        }
+        Ok(finished)
+    }
+
+    fn post_sends(&mut self, job: &Job, link: usize) -> Result<bool, LinkError> {
+        let mut posted = false;
+        while self.sends[link].flights.len() < STEPS_IN_FLIGHT {
+            let Some(id) = job.schedule.send_queues[link].get(self.sends[link].next).copied() else { break };
+            let step = job.schedule.steps[id as usize];
+            let Work::Send { from, .. } = step.work else { break };
+            if !self.ready(step.after) {
+                break;
+            }
+            let (memory, data) = self.address(job, from);
+            let row = &self.links.send[link];
+            // SAFETY: the extent is inside registered memory, and no step writes it before this one is done.
+            let request = unsafe { row.comm.isend(data, step.bytes, row.tag, row.mrs[memory]) };
+            let Some(request) = request.map_err(to(row.peer))? else { break };
+            let cursor = &mut self.sends[link];
+            cursor.flights.push_back(Flight { step: id, request, flushing: false });
+            cursor.next += 1;
+            posted = true;
+        }
+        Ok(posted)
+    }
+
+    fn part(&self, job: &Job, link: usize, id: StepId) -> Option<RecvPart> {
+        let step = job.schedule.steps[id as usize];
+        let Work::Recv { into, .. } = step.work else { return None };
+        let (memory, data) = self.address(job, into);
+        let row = &self.links.recv[link];
+        Some(RecvPart { data, bytes: step.bytes, tag: row.tag, mr: row.mrs[memory] })
+    }
+
+    fn post_recvs(&mut self, job: &Job, link: usize) -> Result<bool, LinkError> {
+        let mut posted = false;
+        while self.recvs[link].flights.len() < STEPS_IN_FLIGHT {
+            let Some(id) = job.schedule.recv_queues[link].get(self.recvs[link].next).copied() else { break };
+            if !self.ready(job.schedule.steps[id as usize].after) {
+                break;
+            }
+            let Some(part) = self.part(job, link, id) else { break };
+            let row = &self.links.recv[link];
+            // SAFETY: the extent is inside registered memory, and no step touches it before this one is done.
+            let request = unsafe { row.comm.irecv(&[part], false) };
+            let Some(request) = request.map_err(from(row.peer))? else { break };
+            let cursor = &mut self.recvs[link];
+            cursor.flights.push_back(Flight { step: id, request, flushing: false });
+            cursor.next += 1;
+            posted = true;
+        }
+        Ok(posted)
+    }
+
+    fn finish_recvs(&mut self, job: &Job, link: usize) -> Result<usize, LinkError> {
+        let mut finished = 0;
+        while let Some(flight) = self.recvs[link].flights.front().copied() {
+            let row = &self.links.recv[link];
+            let mut sizes: [c_int; NET_RECVS_MAX] = [-1; NET_RECVS_MAX];
+            // SAFETY: the request is in flight on this connection and is forgotten when it is complete.
+            if !unsafe { row.comm.test(flight.request, Some(&mut sizes)) }.map_err(from(row.peer))? {
+                break;
+            }
+            if !flight.flushing {
+                let bytes = job.schedule.steps[flight.step as usize].bytes;
+                check_size(sizes[0], bytes).map_err(from(row.peer))?;
+                if self.flush && bytes > 0 && self.start_flush(job, link, flight.step)? {
+                    continue;
+                }
+            }
+            self.recvs[link].flights.pop_front();
+            self.done[flight.step as usize] = true;
+            finished += 1;
+        }
+        Ok(finished)
+    }
+
+    /// Starts the flush of the oldest receive; false when there is nothing to wait for.
+    fn start_flush(&mut self, job: &Job, link: usize, id: StepId) -> Result<bool, LinkError> {
+        let Some(part) = self.part(job, link, id) else { return Ok(false) };
+        let row = &self.links.recv[link];
+        // SAFETY: the receive of this extent is complete, and the memory is registered.
+        let request = unsafe { row.comm.iflush(&[part]) }.map_err(from(row.peer))?;
+        let Some(request) = request else { return Ok(false) };
+        if let Some(front) = self.recvs[link].flights.front_mut() {
+            *front = Flight { step: id, request, flushing: true };
+        }
+        Ok(true)
+    }
+
+    /// Runs at most one local step, so that the network is looked at between two of them.
+    fn run_local(&mut self, job: &Job, queue: usize) -> usize {
+        let Some(id) = job.schedule.local_queues[queue].get(self.locals[queue].next).copied() else {
+            return 0;
+        };
+        let step = job.schedule.steps[id as usize];
+        if !self.ready(step.after) {
+            return 0;
+        }
+        match step.work {
+            Work::Reduce { into, a, b, last } => self.reduce(job, [into, a, b], step.bytes, last),
+            Work::Copy { into, from } => {
+                let (into, from) = (self.address(job, into).1, self.address(job, from).1);
+                // SAFETY: both extents are inside the memory, and a schedule never copies within one buffer.
+                unsafe { std::ptr::copy_nonoverlapping(from, into, step.bytes) };
+            }
+            Work::Send { .. } | Work::Recv { .. } => {}
+        }
+        self.done[id as usize] = true;
+        self.locals[queue].next += 1;
+        1
+    }
+
+    fn reduce(&self, job: &Job, places: [Place; 3], bytes: usize, last: bool) {
+        let [into, a, b] = places.map(|place| self.address(job, place).1);
+        // Every operator commutes, so the operand that is the result may come first.
+        let (a, b) = if into == b { (b, a) } else { (a, b) };
+        // SAFETY: the extent is inside the memory, and no other step touches it now.
+        let into_slice = unsafe { std::slice::from_raw_parts_mut(into, bytes) };
+        // SAFETY: as above; a schedule's operands are either the result itself or apart from it.
+        let b = unsafe { std::slice::from_raw_parts(b, bytes) };
+        if into == a {
+            reduce::reduce_in_place(job.dtype, job.op, into_slice, b);
+        } else {
+            // SAFETY: as above.
+            let a = unsafe { std::slice::from_raw_parts(a, bytes) };
+            reduce::reduce(job.dtype, job.op, into_slice, a, b);
+        }
+        if last && job.op == RedOp::Avg {
+            reduce::divide(job.dtype, into_slice, job.ranks as u32);
+        }
+    }
+}
+
+fn space_index(space: Space) -> usize {
+    match space {
+        Space::Send => 0,
+        Space::Recv => 1,
+        Space::Scratch => 2,
+    }
+}
+
+fn reset(cursors: &mut Vec<Cursor>, count: usize) {
+    cursors.resize_with(count, Cursor::default);
+    for cursor in cursors {
+        cursor.next = 0;
+        cursor.flights.clear();
+    }
+}
+
+/// A receive must report the size that was sent, as far as an `int` can.
+pub(crate) fn check_size(reported: c_int, bytes: usize) -> Result<(), CallError> {
+    if usize::try_from(reported).ok() == Some(bytes) || bytes > c_int::MAX as usize {
+        return Ok(());
+    }
+    Err(CallError::Contract { call: "test", what: "reported another size than was sent" })
+}

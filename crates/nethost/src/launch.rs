@@ -1,0 +1,380 @@
+//! The parent: starts rank processes, routes their handles, keeps their barriers, and ends them all when one
+//! fails.
+//!
+//! Used by the benchmark command and by tests. It loads no plugin itself, so a plugin that crashes takes only a
+//! rank with it. Every wait has a deadline.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use crate::buffer::MemoryKind;
+use crate::collective::Collective;
+use crate::p2p;
+use crate::rank::RANK_VARIABLE;
+use crate::rendezvous::{
+    self, Case, FromRank, Measured, Offer, P2pCase, P2pMeasured, PluginInfo, Setup, ToRank,
+};
+use crate::schedule::Graph;
+
+/// How long the others may take to say what they know after one rank failed.
+const GRACE: Duration = Duration::from_millis(300);
+/// How long a rank may take to end after it said that it closed everything.
+const EXIT: Duration = Duration::from_secs(10);
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The plugin's file.
+    pub plugin: PathBuf,
+    /// Version of the interface; the newest when none is asked for.
+    pub abi: Option<u8>,
+    /// Device number.
+    pub device: i32,
+    /// Rank processes.
+    pub ranks: usize,
+    /// Communicators in each rank, all at work at once.
+    pub comms: usize,
+    /// Channels of each communicator.
+    pub channels: usize,
+    /// The collective, or nothing for point-to-point.
+    pub collective: Option<Collective>,
+    /// The special rank.
+    pub root: usize,
+    /// Most bytes of the largest buffer, or of a point-to-point message.
+    pub bytes_max: usize,
+    /// Most bytes of a message of a collective.
+    pub chunk: usize,
+    /// Kind of memory.
+    pub memory: MemoryKind,
+    /// Whether receives are flushed; what the device advertises when not said.
+    pub flush: Option<bool>,
+    /// Longest time for all of it.
+    pub timeout: Duration,
+    /// Longest time for one row.
+    pub row_timeout: Duration,
+}
+
+/// A run failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// A rank could not be started.
+    #[error("cannot start rank {rank}: {source}")]
+    Start {
+        /// The rank.
+        rank: usize,
+        /// Why.
+        source: io::Error,
+    },
+    /// A rank said that it cannot go on.
+    #[error("rank {rank}: {message}")]
+    Failed {
+        /// The rank.
+        rank: usize,
+        /// What it said.
+        message: String,
+    },
+    /// A rank ended without a word.
+    #[error("rank {rank} died: {status}")]
+    Died {
+        /// The rank.
+        rank: usize,
+        /// How it ended.
+        status: String,
+    },
+    /// Nothing happened for too long.
+    #[error("no answer within {} s from rank {}", .after.as_secs(), numbers(.ranks))]
+    TimedOut {
+        /// The time allowed.
+        after: Duration,
+        /// The ranks that are late.
+        ranks: Vec<usize>,
+    },
+    /// A rank broke the order of messages.
+    #[error("rank {rank} answered out of order")]
+    OutOfOrder {
+        /// The rank.
+        rank: usize,
+    },
+}
+
+fn numbers(ranks: &[usize]) -> String {
+    let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    names.join(", ")
+}
+
+/// What one row of a collective gave, over all ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct RowResult {
+    /// Mean over the ranks of the time of one run, in microseconds.
+    pub time_us: f64,
+    /// Wrong elements, all ranks and checks together.
+    pub wrong: u64,
+}
+
+/// News of a rank.
+enum News {
+    Said(FromRank),
+    Ended,
+}
+
+/// A rank process as its parent sees it.
+struct RankProcess {
+    child: Child,
+    stream: UnixStream,
+}
+
+/// The running ranks. Dropping it ends them.
+pub struct Cluster {
+    ranks: Vec<RankProcess>,
+    news: Receiver<(usize, News)>,
+    info: PluginInfo,
+    pids: Vec<u32>,
+    deadline: Instant,
+    timeout: Duration,
+    row_timeout: Duration,
+}
+
+impl Cluster {
+    /// Starts the ranks and connects them.
+    pub fn start(job: &Job) -> Result<Self, LaunchError> {
+        let (sender, news) = mpsc::channel();
+        let mut cluster = Self {
+            ranks: Vec::new(),
+            news,
+            info: PluginInfo::default(),
+            pids: Vec::new(),
+            deadline: Instant::now() + job.timeout,
+            timeout: job.timeout,
+            row_timeout: job.row_timeout,
+        };
+        for rank in 0..job.ranks {
+            let process = spawn(rank, &sender).map_err(|source| LaunchError::Start { rank, source })?;
+            cluster.ranks.push(process);
+        }
+        drop(sender);
+        for rank in 0..job.ranks {
+            cluster.say(rank, &ToRank::Setup(setup(job, rank)));
+        }
+        let mut offers: Vec<Offer> = Vec::new();
+        for (rank, message) in cluster.gather()?.into_iter().enumerate() {
+            let FromRank::Listening(info, mine) = message else {
+                return Err(LaunchError::OutOfOrder { rank });
+            };
+            cluster.pids.push(info.pid);
+            cluster.info = info;
+            offers.extend(mine);
+        }
+        for rank in 0..job.ranks {
+            let his = offers.iter().filter(|offer| offer.sender == rank).cloned().collect();
+            cluster.say(rank, &ToRank::Connect(his));
+        }
+        for (rank, message) in cluster.gather()?.into_iter().enumerate() {
+            let FromRank::Connected = message else { return Err(LaunchError::OutOfOrder { rank }) };
+        }
+        Ok(cluster)
+    }
+
+    /// What the ranks loaded.
+    pub fn info(&self) -> &PluginInfo {
+        &self.info
+    }
+
+    /// Process ids of the ranks.
+    pub fn pids(&self) -> &[u32] {
+        &self.pids
+    }
+
+    /// Runs one row of a collective.
+    pub fn run(&mut self, case: &Case) -> Result<RowResult, LaunchError> {
+        self.say_all(&ToRank::Run(*case));
+        let mut result = RowResult { time_us: 0.0, wrong: 0 };
+        let ranks = self.ranks.len() as f64;
+        for (rank, message) in self.gather()?.into_iter().enumerate() {
+            let FromRank::Done(Measured { time_us, wrong }) = message else {
+                return Err(LaunchError::OutOfOrder { rank });
+            };
+            result.time_us += time_us / ranks;
+            result.wrong += wrong;
+        }
+        Ok(result)
+    }
+
+    /// Runs one size of the point-to-point benchmark.
+    pub fn run_p2p(&mut self, case: &P2pCase) -> Result<P2pMeasured, LaunchError> {
+        self.say_all(&ToRank::RunP2p(*case));
+        let mut result: Option<P2pMeasured> = None;
+        for (rank, message) in self.gather()?.into_iter().enumerate() {
+            let FromRank::DoneP2p(measured) = message else { return Err(LaunchError::OutOfOrder { rank }) };
+            match result.as_mut() {
+                None => result = Some(measured),
+                Some(first) => first.wrong += measured.wrong,
+            }
+        }
+        Ok(result.unwrap_or_default())
+    }
+
+    /// Lets the ranks close everything and end.
+    pub fn finish(mut self) -> Result<(), LaunchError> {
+        self.say_all(&ToRank::Quit);
+        for (rank, message) in self.gather()?.into_iter().enumerate() {
+            let FromRank::Closed = message else { return Err(LaunchError::OutOfOrder { rank }) };
+        }
+        let deadline = Instant::now() + EXIT;
+        for rank in 0..self.ranks.len() {
+            let status = self.wait_exit(rank, deadline);
+            match status {
+                Some(status) if status.success() => {}
+                Some(status) => return Err(LaunchError::Died { rank, status: describe(status) }),
+                None => return Err(LaunchError::TimedOut { after: EXIT, ranks: vec![rank] }),
+            }
+        }
+        Ok(())
+    }
+
+    /// A rank that is gone is noticed by its reader; the failed write says nothing more.
+    fn say(&mut self, rank: usize, message: &ToRank) {
+        let _ = rendezvous::send(&mut self.ranks[rank].stream, message);
+    }
+
+    fn say_all(&mut self, message: &ToRank) {
+        for rank in 0..self.ranks.len() {
+            self.say(rank, message);
+        }
+    }
+
+    /// One message of every rank; barriers on the way are served.
+    fn gather(&mut self) -> Result<Vec<FromRank>, LaunchError> {
+        let until = self.deadline.min(Instant::now() + self.row_timeout);
+        let mut answers: Vec<Option<FromRank>> = self.ranks.iter().map(|_| None).collect();
+        let mut at_barrier = vec![false; self.ranks.len()];
+        while answers.iter().any(Option::is_none) {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.news.recv_timeout(left) {
+                Ok((rank, News::Said(FromRank::AtBarrier))) => {
+                    at_barrier[rank] = true;
+                    if at_barrier.iter().all(|there| *there) {
+                        at_barrier.fill(false);
+                        self.say_all(&ToRank::Go);
+                    }
+                }
+                Ok((rank, News::Said(FromRank::Failed { message }))) => {
+                    return Err(self.blame(rank, Some(message)));
+                }
+                Ok((rank, News::Said(answer))) => answers[rank] = Some(answer),
+                Ok((rank, News::Ended)) => return Err(self.blame(rank, None)),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    let late = |rank: &usize| answers[*rank].is_none() && !at_barrier[*rank];
+                    let ranks: Vec<usize> = (0..answers.len()).filter(late).collect();
+                    return Err(LaunchError::TimedOut { after: self.timeout.min(self.row_timeout), ranks });
+                }
+            }
+        }
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// Finds the rank that failed first of itself: one that died, else one whose failure is not its peer's.
+    fn blame(&mut self, rank: usize, message: Option<String>) -> LaunchError {
+        let mut failures = vec![(rank, message)];
+        let until = Instant::now() + GRACE;
+        while failures.iter().all(|(_, message)| message.is_some()) {
+            match self.news.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok((rank, News::Said(FromRank::Failed { message }))) => failures.push((rank, Some(message))),
+                Ok((rank, News::Ended)) => failures.push((rank, None)),
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        if let Some((rank, _)) = failures.iter().find(|(_, message)| message.is_none()).cloned() {
+            let status = self.wait_exit(rank, Instant::now() + GRACE);
+            let status = status.map_or_else(|| String::from("it closed its channel"), describe);
+            return LaunchError::Died { rank, status };
+        }
+        let own = failures.iter().position(|(_, message)| {
+            message.as_ref().is_some_and(|message| !message.contains("ncclRemoteError"))
+        });
+        let (rank, message) = failures.swap_remove(own.unwrap_or(0));
+        LaunchError::Failed { rank, message: message.unwrap_or_default() }
+    }
+
+    fn wait_exit(&mut self, rank: usize, until: Instant) -> Option<ExitStatus> {
+        loop {
+            if let Ok(Some(status)) = self.ranks[rank].child.try_wait() {
+                return Some(status);
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for rank in &mut self.ranks {
+            let _ = rank.child.kill();
+        }
+        for rank in &mut self.ranks {
+            let _ = rank.child.wait();
+        }
+    }
+}
+
+fn setup(job: &Job, rank: usize) -> Setup {
+    let (graph, bytes) = match job.collective {
+        Some(collective) => (Graph::of(collective, job.root), job.bytes_max),
+        None => (Graph::Full, p2p::memory_bytes(job.bytes_max)),
+    };
+    Setup {
+        rank,
+        ranks: job.ranks,
+        plugin: job.plugin.clone(),
+        abi: job.abi,
+        device: job.device,
+        comms: job.comms,
+        channels: job.channels,
+        graph,
+        send_bytes: bytes,
+        recv_bytes: bytes,
+        chunk: job.chunk,
+        memory: job.memory,
+        flush: job.flush,
+    }
+}
+
+/// Starts this program again as a rank, its end of the socket pair as standard input.
+fn spawn(rank: usize, news: &Sender<(usize, News)>) -> io::Result<RankProcess> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let child = Command::new(std::env::current_exe()?)
+        .env(RANK_VARIABLE, rank.to_string())
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .spawn()?;
+    let mut reader = ours.try_clone()?;
+    let news = news.clone();
+    std::thread::Builder::new().name(format!("rank {rank}")).spawn(move || {
+        while let Ok(Some(message)) = rendezvous::receive(&mut reader) {
+            if news.send((rank, News::Said(message))).is_err() {
+                return;
+            }
+        }
+        let _ = news.send((rank, News::Ended));
+    })?;
+    Ok(RankProcess { child, stream: ours })
+}
+
+fn describe(status: ExitStatus) -> String {
+    match status.signal() {
+        Some(signal) => format!("killed by signal {signal}"),
+        None => format!("exit status {}", status.code().unwrap_or(-1)),
+    }
+}

@@ -1,0 +1,46 @@
+//! A host for NCCL network plugins: it loads any of them and drives it as NCCL's proxy does.
+//!
+//! Used by the benchmark command and by tests. Everything goes through `dlopen` and the C tables, so that every
+//! plugin is measured by the same ruler. The layers, from the plugin up:
+//!
+//! - `plugin`, `abi`, `comm`: a loaded plugin and its objects, one interface over seven versions;
+//! - `schedule`: a collective as a list of steps, pure;
+//! - `executor`, `service`: the progress thread and the service thread of a communicator;
+//! - `data`, `reduce`, `buffer`: memory, test data, arithmetic;
+//! - `rank`, `launch`, `rendezvous`: rank processes, and the parent that starts and watches them.
+//!
+//! It depends on no other crate of this project but the C structs, and it never falls back to anything but the
+//! plugin it was given.
+
+mod abi;
+mod buffer;
+mod collective;
+mod comm;
+mod data;
+mod element;
+mod executor;
+mod launch;
+mod links;
+mod log;
+mod p2p;
+mod plugin;
+mod properties;
+mod rank;
+mod reduce;
+mod rendezvous;
+mod schedule;
+mod types;
+mod verify;
+mod wait;
+mod worker;
+
+pub use abi::{CallError, VERSIONS, result_name};
+pub use buffer::{Buffer, MapError, MemoryKind};
+pub use collective::{Collective, Counts};
+pub use comm::{Handle, ListenComm, Mr, Net, RecvComm, RecvPart, Request, SendComm};
+pub use launch::{Cluster, Job, LaunchError, RowResult};
+pub use plugin::{LoadError, Plugin};
+pub use properties::Properties;
+pub use rank::rank_entry;
+pub use rendezvous::{Case, P2pCase, P2pMeasured, PluginInfo};
+pub use types::{DataType, RedOp, UnknownName};

@@ -1,0 +1,192 @@
+//! The connections of one communicator, with the memory registered on them.
+//!
+//! Made and taken apart on the service thread, used on the progress thread. A connection is made as NCCL makes
+//! it: listen, then connect and accept called again and again in any order until each has its object, then
+//! closeListen, then registration of every buffer.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::abi::CallError;
+use crate::buffer::{Buffer, MapError, MemoryKind};
+use crate::comm::{Handle, ListenComm, Mr, Net, RecvComm, SendComm};
+use crate::rendezvous::Offer;
+use crate::wait::Waiting;
+
+/// The memory of one communicator: what is sent, what is received, and scratch.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) buffers: [Buffer; 3],
+}
+
+/// Index of the memory that out-of-place runs send from.
+pub(crate) const INPUT: usize = 0;
+/// Index of the memory that runs receive into; in place also sent from.
+pub(crate) const OUTPUT: usize = 1;
+/// Index of the scratch slots.
+pub(crate) const SCRATCH: usize = 2;
+
+impl Memory {
+    pub(crate) fn new(kind: MemoryKind, bytes: [usize; 3]) -> Result<Self, MapError> {
+        let [input, output, scratch] = bytes;
+        let buffers = [Buffer::new(kind, input)?, Buffer::new(kind, output)?, Buffer::new(kind, scratch)?];
+        Ok(Self { buffers })
+    }
+}
+
+/// An outgoing connection.
+#[derive(Debug)]
+pub(crate) struct SendLink {
+    pub(crate) comm: SendComm,
+    pub(crate) peer: usize,
+    pub(crate) tag: c_int,
+    pub(crate) mrs: Vec<Mr>,
+}
+
+/// An incoming connection.
+#[derive(Debug)]
+pub(crate) struct RecvLink {
+    pub(crate) comm: RecvComm,
+    pub(crate) peer: usize,
+    pub(crate) tag: c_int,
+    pub(crate) mrs: Vec<Mr>,
+}
+
+/// All connections of a communicator, in the order the schedules number them.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    pub(crate) send: Vec<SendLink>,
+    pub(crate) recv: Vec<RecvLink>,
+}
+
+/// A failed call and the peer it was for.
+#[derive(Debug, Error)]
+#[error("{direction} rank {peer}: {source}")]
+pub(crate) struct LinkError {
+    pub(crate) direction: &'static str,
+    pub(crate) peer: usize,
+    pub(crate) source: CallError,
+}
+
+pub(crate) fn to(peer: usize) -> impl FnOnce(CallError) -> LinkError {
+    move |source| LinkError { direction: "to", peer, source }
+}
+
+pub(crate) fn from(peer: usize) -> impl FnOnce(CallError) -> LinkError {
+    move |source| LinkError { direction: "from", peer, source }
+}
+
+/// A listening object and the peer that will connect to it.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) comm: ListenComm,
+    pub(crate) peer: usize,
+}
+
+/// Listens once for every incoming connection.
+pub(crate) fn listen(
+    net: &Arc<Net>,
+    device: c_int,
+    peers: &[usize],
+    channels: usize,
+) -> Result<Vec<(Listening, Handle)>, LinkError> {
+    let mut out = Vec::new();
+    for _ in 0..channels {
+        for peer in peers.iter().copied() {
+            let (comm, handle) = net.listen(device).map_err(from(peer))?;
+            out.push((Listening { comm, peer }, handle));
+        }
+    }
+    Ok(out)
+}
+
+/// Connects and accepts everything, whichever comes first.
+pub(crate) fn connect(
+    net: &Arc<Net>,
+    device: c_int,
+    offers: &[Offer],
+    listening: Vec<Listening>,
+    rank: usize,
+    threads: usize,
+) -> Result<Links, LinkError> {
+    let mut handles: Vec<Handle> = offers.iter().map(Offer::handle).collect();
+    let mut sends: Vec<Option<SendComm>> = offers.iter().map(|_| None).collect();
+    let mut recvs: Vec<Option<RecvComm>> = listening.iter().map(|_| None).collect();
+    let mut waiting = Waiting::new(threads);
+    let mut left = sends.len() + recvs.len();
+    while left > 0 {
+        let before = left;
+        for (index, slot) in sends.iter_mut().enumerate().filter(|(_, slot)| slot.is_none()) {
+            *slot = net.connect(device, &mut handles[index]).map_err(to(offers[index].listener))?;
+            left -= usize::from(slot.is_some());
+        }
+        for (index, slot) in recvs.iter_mut().enumerate().filter(|(_, slot)| slot.is_none()) {
+            *slot = listening[index].comm.accept().map_err(from(listening[index].peer))?;
+            left -= usize::from(slot.is_some());
+        }
+        if left == before {
+            waiting.idle();
+        } else {
+            waiting.progressed();
+        }
+    }
+    let send = sends.into_iter().flatten().zip(offers).map(|(comm, offer)| SendLink {
+        comm,
+        peer: offer.listener,
+        tag: rank as c_int,
+        mrs: Vec::new(),
+    });
+    let recv = recvs.into_iter().flatten().zip(&listening).map(|(comm, from)| RecvLink {
+        comm,
+        peer: from.peer,
+        tag: from.peer as c_int,
+        mrs: Vec::new(),
+    });
+    let links = Links { send: send.collect(), recv: recv.collect() };
+    for listening in listening {
+        listening.comm.close().map_err(from(listening.peer))?;
+    }
+    Ok(links)
+}
+
+impl Links {
+    /// Registers all memory on every connection.
+    pub(crate) fn register(&mut self, memory: &Memory) -> Result<(), LinkError> {
+        for link in &mut self.send {
+            for buffer in &memory.buffers {
+                // SAFETY: the memory lives until the links are taken apart.
+                let mr = unsafe { link.comm.reg_mr(buffer.as_ptr(), buffer.len().max(1)) };
+                link.mrs.push(mr.map_err(to(link.peer))?);
+            }
+        }
+        for link in &mut self.recv {
+            for buffer in &memory.buffers {
+                // SAFETY: as above.
+                let mr = unsafe { link.comm.reg_mr(buffer.as_ptr(), buffer.len().max(1)) };
+                link.mrs.push(mr.map_err(from(link.peer))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the registrations and closes the connections.
+    pub(crate) fn close(self) -> Result<(), LinkError> {
+        for link in self.send {
+            for mr in link.mrs {
+                // SAFETY: registered above, ended once, and no request is in flight any more.
+                unsafe { link.comm.dereg_mr(mr) }.map_err(to(link.peer))?;
+            }
+            link.comm.close().map_err(to(link.peer))?;
+        }
+        for link in self.recv {
+            for mr in link.mrs {
+                // SAFETY: as above.
+                unsafe { link.comm.dereg_mr(mr) }.map_err(from(link.peer))?;
+            }
+            link.comm.close().map_err(from(link.peer))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! The logger and the profiler callback that the host hands to a plugin.
+//!
+//! Called by plugins. Lines go to standard error when `NCCL_DEBUG` (`VERSION`, `WARN`, `INFO`, `TRACE`; `WARN`
+//! when unset) lets them through. Never fails and never calls back into the plugin.
+
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::io::Write as _;
+use std::sync::OnceLock;
+
+use trunkline_sys::nccl_net::{Logger, ProfilerCallback, ResultCode, log_level};
+
+/// Bytes of the longest line; what is longer is cut.
+const LINE_BYTES_MAX: usize = 1024;
+
+/// The logger to give to `init`.
+pub(crate) fn logger() -> Logger {
+    let entry: unsafe extern "C" fn() = log_entry;
+    // SAFETY: `log_entry` follows the C calling convention of a variadic function with these fixed arguments.
+    unsafe { std::mem::transmute::<unsafe extern "C" fn(), Logger>(entry) }
+}
+
+/// The profiler callback to give to `init`: the host records nothing.
+pub(crate) fn profiler() -> ProfilerCallback {
+    profile
+}
+
+unsafe extern "C" fn profile(
+    _event: *mut *mut c_void,
+    _kind: c_int,
+    _phandle: *mut c_void,
+    _plugin_id: i64,
+    _data: *mut c_void,
+) -> ResultCode {
+    ResultCode::SUCCESS
+}
+
+/// The most talkative level that is printed.
+fn threshold() -> c_int {
+    static LEVEL: OnceLock<c_int> = OnceLock::new();
+    *LEVEL.get_or_init(|| match std::env::var("NCCL_DEBUG").unwrap_or_default().to_uppercase().as_str() {
+        "NONE" => log_level::NONE,
+        "VERSION" => log_level::VERSION,
+        "INFO" => log_level::INFO,
+        "ABORT" => log_level::ABORT,
+        "TRACE" => log_level::TRACE,
+        _ => log_level::WARN,
+    })
+}
+
+/// Writes one line; a closed standard error is no reason to stop.
+fn print(level: c_int, text: &str) {
+    let name = match level {
+        log_level::VERSION => "VERSION",
+        log_level::WARN => "WARN",
+        log_level::INFO => "INFO",
+        log_level::ABORT => "ABORT",
+        _ => "TRACE",
+    };
+    let mut line = format!("[{}] plugin {name} {text}", std::process::id());
+    while line.ends_with('\n') {
+        line.pop();
+    }
+    line.push('\n');
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+#[cfg(target_arch = "x86_64")]
+mod entry {
+    //! Stable Rust cannot define a C-variadic function, so this is its prologue by hand: it lays out a `va_list`
+    //! as the System V ABI says (register save area, then the caller's stack) and goes on in Rust.
+
+    use super::{CStr, LINE_BYTES_MAX, c_char, c_int, c_ulong, c_void, print, threshold};
+
+    unsafe extern "C" {
+        fn vsnprintf(buffer: *mut c_char, size: usize, format: *const c_char, args: *mut c_void) -> c_int;
+    }
+
+    /// The variadic entry: five fixed integer arguments, then anything.
+    #[unsafe(naked)]
+    pub(super) unsafe extern "C" fn log_entry() {
+        core::arch::naked_asm!(
+            "sub rsp, 216",
+            "mov [rsp + 32], rdi",
+            "mov [rsp + 40], rsi",
+            "mov [rsp + 48], rdx",
+            "mov [rsp + 56], rcx",
+            "mov [rsp + 64], r8",
+            "mov [rsp + 72], r9",
+            "test al, al",
+            "je 2f",
+            "movaps [rsp + 80], xmm0",
+            "movaps [rsp + 96], xmm1",
+            "movaps [rsp + 112], xmm2",
+            "movaps [rsp + 128], xmm3",
+            "movaps [rsp + 144], xmm4",
+            "movaps [rsp + 160], xmm5",
+            "movaps [rsp + 176], xmm6",
+            "movaps [rsp + 192], xmm7",
+            "2:",
+            "mov dword ptr [rsp], 40",
+            "mov dword ptr [rsp + 4], 48",
+            "lea rax, [rsp + 224]",
+            "mov [rsp + 8], rax",
+            "lea rax, [rsp + 32]",
+            "mov [rsp + 16], rax",
+            "mov r9, rsp",
+            "call {inner}",
+            "add rsp, 216",
+            "ret",
+            inner = sym log_line,
+        )
+    }
+
+    unsafe extern "C" fn log_line(
+        level: c_int,
+        _flags: c_ulong,
+        _file: *const c_char,
+        _line: c_int,
+        format: *const c_char,
+        args: *mut c_void,
+    ) {
+        if level > threshold() || format.is_null() {
+            return;
+        }
+        let mut line = [0u8; LINE_BYTES_MAX];
+        // SAFETY: the buffer is as long as said, `format` and its arguments are what the plugin passed to a
+        // printf-like function, and `args` is the list built from them by `log_entry`.
+        let written = unsafe { vsnprintf(line.as_mut_ptr().cast(), line.len(), format, args) };
+        if written < 0 {
+            return;
+        }
+        if let Ok(text) = CStr::from_bytes_until_nul(&line) {
+            print(level, &text.to_string_lossy());
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod entry {
+    //! Without a `va_list` of this processor at hand, only the form `"%s"` with one string is expanded; any
+    //! other format is printed as it stands.
+
+    use super::{CStr, c_char, c_int, c_ulong, c_void, print, threshold};
+
+    /// The entry under the type that `logger` expects.
+    pub(super) unsafe extern "C" fn log_entry_fixed(
+        level: c_int,
+        _flags: c_ulong,
+        _file: *const c_char,
+        _line: c_int,
+        format: *const c_char,
+        first: *const c_void,
+    ) {
+        if level > threshold() || format.is_null() {
+            return;
+        }
+        // SAFETY: a printf-like function's format is a NUL-terminated string.
+        let format = unsafe { CStr::from_ptr(format) };
+        if format.to_bytes() == b"%s" && !first.is_null() {
+            // SAFETY: the format says that the argument is a NUL-terminated string.
+            let text = unsafe { CStr::from_ptr(first.cast()) };
+            print(level, &text.to_string_lossy());
+        } else {
+            print(level, &format.to_string_lossy());
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+use entry::log_entry;
+
+#[cfg(not(target_arch = "x86_64"))]
+#[unsafe(naked)]
+unsafe extern "C" fn log_entry() {
+    core::arch::naked_asm!("b {inner}", inner = sym entry::log_entry_fixed)
+}

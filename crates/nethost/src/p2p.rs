@@ -1,0 +1,239 @@
+//! The point-to-point benchmark: the bare plugin API between two ranks.
+//!
+//! Runs on the progress thread of both ranks: half round trips, then a stream one way, then both ways, each with
+//! at most eight messages in flight, then messages that are verified byte by byte. It uses no schedule, so that
+//! nothing of the host but a loop stands between the clock and the plugin.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+use trunkline_sys::nccl_net::NET_RECVS_MAX;
+
+use crate::comm::{RecvPart, Request};
+use crate::data::{POISON, fill_bytes, wrong_bytes};
+use crate::executor::{Executor, check_size};
+use crate::links::{INPUT, LinkError, Memory, OUTPUT, RecvLink, SendLink, from, to};
+use crate::rendezvous::{P2pCase, P2pMeasured};
+use crate::schedule::STEPS_IN_FLIGHT;
+use crate::wait::Waiting;
+
+/// Smallest distance between the messages in flight, so that no two share a cache line pair.
+const STRIDE_MIN: usize = 128;
+/// Rounds of the verified exchange, eight messages each way in each.
+const CHECK_ROUNDS: u64 = 4;
+
+/// Bytes of memory that messages of this size need in each direction.
+pub(crate) fn memory_bytes(bytes: usize) -> usize {
+    bytes.max(STRIDE_MIN).next_multiple_of(STRIDE_MIN) * STEPS_IN_FLIGHT
+}
+
+/// The two connections of a rank and the messages on them.
+struct Pair<'a> {
+    send: &'a SendLink,
+    recv: &'a RecvLink,
+    memory: &'a Memory,
+    waiting: &'a mut Waiting,
+    stride: usize,
+}
+
+/// Measures one size; rank 0 has the figures that count.
+pub(crate) fn run(executor: &mut Executor, rank: usize, case: &P2pCase) -> Result<P2pMeasured, LinkError> {
+    let (Some(send), Some(recv)) = (executor.links.send.first(), executor.links.recv.first()) else {
+        return Ok(P2pMeasured::default());
+    };
+    let stride = memory_bytes(case.bytes) / STEPS_IN_FLIGHT;
+    let memory = &executor.memory;
+    let mut pair = Pair { send, recv, memory, waiting: &mut executor.waiting, stride };
+    let mut measured = P2pMeasured::default();
+    pair.latency(rank, case, &mut measured)?;
+    let first = rank == 0;
+    let (count, bytes) = (case.iterations as usize, case.bytes);
+    let (warmup_out, warmup_in) = one_way(first, case.warmup as usize);
+    pair.stream(warmup_out, warmup_in, bytes)?;
+    let (out, inn) = one_way(first, count);
+    let seconds = pair.timed(first, out, inn, bytes)?;
+    measured.one_way_gbs = count as f64 * bytes as f64 / seconds / 1e9;
+    measured.rate_mps = count as f64 / seconds / 1e6;
+    let seconds = pair.timed(first, count, count, bytes)?;
+    measured.both_way_gbs = count as f64 * bytes as f64 / seconds / 1e9;
+    for round in 0..CHECK_ROUNDS {
+        measured.wrong += pair.check(rank, case.seed.wrapping_add(round), bytes)?;
+    }
+    Ok(measured)
+}
+
+fn one_way(first: bool, count: usize) -> (usize, usize) {
+    if first { (count, 0) } else { (0, count) }
+}
+
+impl Pair<'_> {
+    fn isend(&self, slot: usize, bytes: usize) -> Result<Option<Request>, LinkError> {
+        let data = self.memory.buffers[INPUT].as_ptr().wrapping_add(slot * self.stride);
+        // SAFETY: the slot is inside registered memory, and its last message is complete.
+        unsafe { self.send.comm.isend(data, bytes, self.send.tag, self.send.mrs[INPUT]) }
+            .map_err(to(self.send.peer))
+    }
+
+    fn irecv(&self, slot: usize, bytes: usize) -> Result<Option<Request>, LinkError> {
+        let data = self.memory.buffers[OUTPUT].as_ptr().wrapping_add(slot * self.stride);
+        let part = RecvPart { data, bytes, tag: self.recv.tag, mr: self.recv.mrs[OUTPUT] };
+        // SAFETY: as for a send.
+        unsafe { self.recv.comm.irecv(&[part], false) }.map_err(from(self.recv.peer))
+    }
+
+    fn sent(&self, request: Request) -> Result<bool, LinkError> {
+        // SAFETY: the request is in flight on this connection and forgotten once complete.
+        unsafe { self.send.comm.test(request, None) }.map_err(to(self.send.peer))
+    }
+
+    fn received(&self, request: Request, bytes: usize) -> Result<bool, LinkError> {
+        let mut sizes: [c_int; NET_RECVS_MAX] = [-1; NET_RECVS_MAX];
+        // SAFETY: as for a send.
+        let done = unsafe { self.recv.comm.test(request, Some(&mut sizes)) };
+        let done = done.map_err(from(self.recv.peer))?;
+        if done {
+            check_size(sizes[0], bytes).map_err(from(self.recv.peer))?;
+        }
+        Ok(done)
+    }
+
+    /// Calls again until there is a result.
+    fn until<T>(
+        &mut self,
+        mut call: impl FnMut(&Self) -> Result<Option<T>, LinkError>,
+    ) -> Result<T, LinkError> {
+        loop {
+            if let Some(result) = call(self)? {
+                self.waiting.progressed();
+                return Ok(result);
+            }
+            self.waiting.idle();
+        }
+    }
+
+    /// Round trips of one message, the next receive always posted before the message that it answers.
+    fn latency(&mut self, rank: usize, case: &P2pCase, measured: &mut P2pMeasured) -> Result<(), LinkError> {
+        // Nanoseconds up to a minute, to three figures.
+        let mut histogram = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).ok();
+        let total = case.warmup + case.iterations;
+        let mut next = self.until(|pair| pair.irecv(0, case.bytes))?;
+        for round in 0..total {
+            let start = Instant::now();
+            let mut sending = None;
+            if rank == 0 {
+                sending = Some(self.until(|pair| pair.isend(0, case.bytes))?);
+            }
+            let receiving = next;
+            self.until(|pair| Ok(pair.received(receiving, case.bytes)?.then_some(())))?;
+            let elapsed = start.elapsed();
+            if round + 1 < total {
+                next = self.until(|pair| pair.irecv(0, case.bytes))?;
+            }
+            let request = match sending {
+                Some(request) => request,
+                None => self.until(|pair| pair.isend(0, case.bytes))?,
+            };
+            self.until(|pair| Ok(pair.sent(request)?.then_some(())))?;
+            if round >= case.warmup
+                && let Some(histogram) = histogram.as_mut()
+            {
+                histogram.saturating_record(elapsed.as_nanos() as u64);
+            }
+        }
+        if let Some(histogram) = histogram {
+            let half = |nanoseconds: u64| nanoseconds as f64 / 2000.0;
+            measured.latency_p50_us = half(histogram.value_at_quantile(0.5));
+            measured.latency_p99_us = half(histogram.value_at_quantile(0.99));
+            measured.latency_max_us = half(histogram.max());
+        }
+        Ok(())
+    }
+
+    /// Sends and receives so many messages, eight in flight each way.
+    fn stream(&mut self, sends: usize, receives: usize, bytes: usize) -> Result<(), LinkError> {
+        let mut out: VecDeque<Request> = VecDeque::with_capacity(STEPS_IN_FLIGHT);
+        let mut inn: VecDeque<Request> = VecDeque::with_capacity(STEPS_IN_FLIGHT);
+        let (mut sent, mut received, mut done) = (0, 0, 0);
+        while done < sends + receives {
+            let mut moved = false;
+            while received < receives && inn.len() < STEPS_IN_FLIGHT {
+                let Some(request) = self.irecv(received % STEPS_IN_FLIGHT, bytes)? else { break };
+                inn.push_back(request);
+                received += 1;
+                moved = true;
+            }
+            while sent < sends && out.len() < STEPS_IN_FLIGHT {
+                let Some(request) = self.isend(sent % STEPS_IN_FLIGHT, bytes)? else { break };
+                out.push_back(request);
+                sent += 1;
+                moved = true;
+            }
+            while let Some(request) = inn.front().copied() {
+                if !self.received(request, bytes)? {
+                    break;
+                }
+                inn.pop_front();
+                done += 1;
+                moved = true;
+            }
+            while let Some(request) = out.front().copied() {
+                if !self.sent(request)? {
+                    break;
+                }
+                out.pop_front();
+                done += 1;
+                moved = true;
+            }
+            if moved {
+                self.waiting.progressed();
+            } else {
+                self.waiting.idle();
+            }
+        }
+        Ok(())
+    }
+
+    /// An empty message there and back, so that both ranks start together and the first knows the other's end.
+    fn handshake(&mut self, first: bool) -> Result<(), LinkError> {
+        if first {
+            self.stream(1, 0, 0)?;
+            self.stream(0, 1, 0)
+        } else {
+            self.stream(0, 1, 0)?;
+            self.stream(1, 0, 0)
+        }
+    }
+
+    /// Seconds of a stream, the other rank's part included.
+    fn timed(&mut self, first: bool, sends: usize, receives: usize, bytes: usize) -> Result<f64, LinkError> {
+        self.handshake(first)?;
+        let start = Instant::now();
+        self.stream(sends, receives, bytes)?;
+        self.handshake(!first)?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// Eight messages each way, every byte looked at.
+    fn check(&mut self, rank: usize, seed: u64, bytes: usize) -> Result<u64, LinkError> {
+        let block = |rank: usize, slot: usize| (rank * STEPS_IN_FLIGHT + slot) as u64;
+        for slot in 0..STEPS_IN_FLIGHT {
+            // SAFETY: no message is in flight.
+            let out = unsafe { self.memory.buffers[INPUT].slice_mut(slot * self.stride, bytes) };
+            fill_bytes(seed, block(rank, slot), out);
+            // SAFETY: as above.
+            let inn = unsafe { self.memory.buffers[OUTPUT].slice_mut(slot * self.stride, bytes) };
+            fill_bytes(seed, POISON, inn);
+        }
+        self.handshake(rank == 0)?;
+        self.stream(STEPS_IN_FLIGHT, STEPS_IN_FLIGHT, bytes)?;
+        let mut wrong = self.memory.buffers.iter().map(crate::buffer::Buffer::damaged_guard_bytes).sum();
+        for slot in 0..STEPS_IN_FLIGHT {
+            // SAFETY: no message is in flight.
+            let found = unsafe { self.memory.buffers[OUTPUT].slice(slot * self.stride, bytes) };
+            wrong += wrong_bytes(seed, block(1 - rank.min(1), slot), found, 1);
+        }
+        Ok(wrong)
+    }
+}

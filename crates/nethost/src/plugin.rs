@@ -1,0 +1,116 @@
+//! A loaded plugin: the library, and its table of one version.
+//!
+//! Opened by ranks and by tests; everything else reaches the plugin through it. It never initializes the plugin
+//! (that is `Net::init`, once a communicator) and never unloads the library while an object of it lives.
+
+use std::ffi::{CStr, c_int};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use thiserror::Error;
+
+use crate::abi::{self, Abi, CallError, VERSIONS};
+use crate::properties::Properties;
+
+/// Why a plugin could not be loaded.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The dynamic linker refused the file.
+    #[error("cannot load the plugin {}: {source}", .path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the linker said.
+        source: libloading::Error,
+    },
+    /// The library exports no table of a version that this host speaks.
+    #[error("{} exports no ncclNetPlugin_v{} to _v{}", .path.display(), VERSIONS[VERSIONS.len() - 1], VERSIONS[0])]
+    NoTable {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The library exports tables, but not the version asked for.
+    #[error("{} exports no ncclNetPlugin_v{asked}; it has {}", .path.display(), list(.found))]
+    NoSuchVersion {
+        /// The file.
+        path: PathBuf,
+        /// The version asked for.
+        asked: u8,
+        /// The versions it has.
+        found: Vec<u8>,
+    },
+}
+
+/// A loaded plugin.
+pub struct Plugin {
+    /// Declared before the library, so that it is dropped first.
+    table: Box<dyn Abi>,
+    _library: Library,
+}
+
+impl Plugin {
+    /// Loads a plugin and takes its newest table, or the one of the version asked for.
+    pub fn load(path: &Path, version: Option<u8>) -> Result<Arc<Self>, LoadError> {
+        // SAFETY: loading runs the library's initializers; a user who names a plugin asks for exactly that.
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(|source| LoadError::Open { path: path.to_path_buf(), source })?;
+        let wanted = VERSIONS.into_iter().filter(|v| version.is_none_or(|asked| asked == *v));
+        for candidate in wanted {
+            if let Some(table) = abi::find(&library, candidate) {
+                return Ok(Arc::new(Self { table, _library: library }));
+            }
+        }
+        let found: Vec<u8> = VERSIONS.into_iter().filter(|v| abi::find(&library, *v).is_some()).collect();
+        let path = path.to_path_buf();
+        match version {
+            Some(asked) if !found.is_empty() => Err(LoadError::NoSuchVersion { path, asked, found }),
+            _ => Err(LoadError::NoTable { path }),
+        }
+    }
+
+    /// The version of the table in use.
+    pub fn version(&self) -> u8 {
+        self.table.version()
+    }
+
+    /// The name that the plugin gives itself.
+    pub fn name(&self) -> String {
+        let name = self.table.name();
+        if name.is_null() {
+            return String::from("unnamed");
+        }
+        // SAFETY: the table's name is a NUL-terminated string of the loaded library.
+        let name = unsafe { CStr::from_ptr(name) };
+        name.to_string_lossy().into_owned()
+    }
+
+    /// The number of devices; call it after an `init`.
+    pub fn devices(&self) -> Result<c_int, CallError> {
+        // SAFETY: devices takes only a place for the count, which the shim provides.
+        unsafe { self.table.devices() }
+    }
+
+    /// The properties of a device; call it after an `init`.
+    pub fn properties(&self, dev: c_int) -> Result<Properties, CallError> {
+        // SAFETY: getProperties takes only a place for the properties, which the shim provides.
+        unsafe { self.table.properties(dev) }
+    }
+
+    pub(crate) fn table(&self) -> &dyn Abi {
+        self.table.as_ref()
+    }
+}
+
+impl std::fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plugin").field("name", &self.name()).field("version", &self.version()).finish()
+    }
+}
+
+/// Versions as a list for a message.
+fn list(versions: &[u8]) -> String {
+    let names: Vec<String> = versions.iter().map(|v| format!("v{v}")).collect();
+    names.join(", ")
+}

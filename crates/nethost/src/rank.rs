@@ -1,0 +1,321 @@
+//! A rank process: set-up, connections, runs, verification, teardown.
+//!
+//! `rank_entry` is called first thing by every program that launches ranks, because the launcher starts the
+//! same program again. The main thread here is NCCL's application thread: init, properties, data; the service
+//! thread and the progress thread do the rest. A rank never retries what failed and never waits for a clock:
+//! the parent does both.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use thiserror::Error;
+
+use crate::abi::CallError;
+use crate::buffer::MapError;
+use crate::comm::Net;
+use crate::executor::{Executor, Job};
+use crate::links::{self, LinkError, Links, Listening, Memory};
+use crate::p2p;
+use crate::plugin::{LoadError, Plugin};
+use crate::rendezvous::{self, Case, FromRank, Measured, Offer, P2pCase, PluginInfo, Setup, ToRank};
+use crate::schedule::{Plan, Schedule};
+use crate::verify::Layout;
+use crate::worker::{Worker, WorkerGone};
+
+/// Set in the environment of a rank process.
+pub(crate) const RANK_VARIABLE: &str = "TRUNKLINE_NETHOST_RANK";
+
+/// Why a rank ended early.
+#[derive(Debug, Error)]
+enum RankError {
+    #[error("the launcher is gone: {0}")]
+    Launcher(#[from] std::io::Error),
+    #[error("the launcher sent something unexpected")]
+    Unexpected,
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("device {device} does not exist: the plugin has {count}")]
+    NoDevice { device: i32, count: i32 },
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    Memory(#[from] MapError),
+    #[error(transparent)]
+    Worker(#[from] WorkerGone),
+}
+
+/// Runs this process as a rank when the launcher started it as one.
+pub fn rank_entry() -> Option<ExitCode> {
+    std::env::var_os(RANK_VARIABLE)?;
+    // A launcher that dies takes its ranks along, even those inside the plugin.
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let stream = match std::io::stdin().as_fd().try_clone_to_owned() {
+        Ok(fd) => UnixStream::from(fd),
+        Err(_) => return Some(ExitCode::FAILURE),
+    };
+    let mut parent = Parent { stream };
+    match serve(&mut parent) {
+        Ok(()) => Some(ExitCode::SUCCESS),
+        Err(error) => {
+            let _ = parent.say(&FromRank::Failed { message: error.to_string() });
+            // Peers still use this rank's memory and sockets; the launcher ends it when all have been heard.
+            let _ = parent.stream.read(&mut [0]);
+            Some(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// The other end of the socket pair.
+struct Parent {
+    stream: UnixStream,
+}
+
+impl Parent {
+    fn say(&mut self, message: &FromRank) -> Result<(), RankError> {
+        Ok(rendezvous::send(&mut self.stream, message)?)
+    }
+
+    fn hear(&mut self) -> Result<ToRank, RankError> {
+        let message = rendezvous::receive(&mut self.stream)?;
+        message.ok_or_else(|| RankError::Launcher(std::io::ErrorKind::UnexpectedEof.into()))
+    }
+
+    fn barrier(&mut self) -> Result<(), RankError> {
+        self.say(&FromRank::AtBarrier)?;
+        match self.hear()? {
+            ToRank::Go => Ok(()),
+            _ => Err(RankError::Unexpected),
+        }
+    }
+}
+
+/// One communicator of this rank.
+struct Comm {
+    net: Arc<Net>,
+    memory: Arc<Memory>,
+    links: Arc<Links>,
+    service: Worker<()>,
+    progress: Worker<Executor>,
+}
+
+fn serve(parent: &mut Parent) -> Result<(), RankError> {
+    let ToRank::Setup(setup) = parent.hear()? else { return Err(RankError::Unexpected) };
+    let comms = connect(parent, &setup)?;
+    parent.say(&FromRank::Connected)?;
+    loop {
+        match parent.hear()? {
+            ToRank::Run(case) => {
+                let measured = run(parent, &setup, &comms, &case)?;
+                parent.say(&FromRank::Done(measured))?;
+            }
+            ToRank::RunP2p(case) => {
+                let measured = run_p2p(parent, &setup, &comms, case)?;
+                parent.say(&FromRank::DoneP2p(measured))?;
+            }
+            ToRank::Quit => break,
+            _ => return Err(RankError::Unexpected),
+        }
+    }
+    for comm in comms {
+        close(comm)?;
+    }
+    parent.say(&FromRank::Closed)
+}
+
+/// A communicator that listens.
+struct Pending {
+    net: Arc<Net>,
+    service: Worker<()>,
+    listening: Vec<Listening>,
+}
+
+fn connect(parent: &mut Parent, setup: &Setup) -> Result<Vec<Comm>, RankError> {
+    let plugin = Plugin::load(Path::new(&setup.plugin), setup.abi)?;
+    let mut pending = Vec::new();
+    let mut offers = Vec::new();
+    for index in 0..setup.comms {
+        let net = Net::init(&plugin, 0x7472_756e_0000 + index as u64)?;
+        let count = plugin.devices()?;
+        if setup.device < 0 || setup.device >= count {
+            return Err(RankError::NoDevice { device: setup.device, count });
+        }
+        let service = Worker::start("service", ())?;
+        let listening = listen(setup, &net, &service, index, &mut offers)?;
+        pending.push(Pending { net, service, listening });
+    }
+    let properties = plugin.properties(setup.device)?;
+    let flush = setup.flush.unwrap_or(properties.force_flush);
+    let info = PluginInfo {
+        name: plugin.name(),
+        abi: plugin.version(),
+        devices: plugin.devices()?,
+        device: properties.name,
+        speed: properties.speed,
+        flush,
+        pid: std::process::id(),
+    };
+    parent.say(&FromRank::Listening(info, offers))?;
+    let ToRank::Connect(offers) = parent.hear()? else { return Err(RankError::Unexpected) };
+    let mut comms = Vec::new();
+    for (index, pending) in pending.into_iter().enumerate() {
+        let mine: Vec<Offer> = offers.iter().filter(|offer| offer.comm == index).cloned().collect();
+        comms.push(establish(setup, pending, mine, flush)?);
+    }
+    Ok(comms)
+}
+
+fn listen(
+    setup: &Setup,
+    net: &Arc<Net>,
+    service: &Worker<()>,
+    index: usize,
+    offers: &mut Vec<Offer>,
+) -> Result<Vec<Listening>, RankError> {
+    let peers = setup.graph.peers_in(setup.rank, setup.ranks);
+    let (net, device, channels, count) = (Arc::clone(net), setup.device, setup.channels, peers.len());
+    let made = service.call(move |()| links::listen(&net, device, &peers, channels))??;
+    let mut listening = Vec::new();
+    for (position, (row, handle)) in made.into_iter().enumerate() {
+        let channel = position / count.max(1);
+        offers.push(Offer::new(index, channel, setup.rank, row.peer, &handle));
+        listening.push(row);
+    }
+    Ok(listening)
+}
+
+/// Connects one communicator in the order of its schedule's links, and starts its progress thread.
+fn establish(setup: &Setup, pending: Pending, offers: Vec<Offer>, flush: bool) -> Result<Comm, RankError> {
+    let Pending { net, service, listening } = pending;
+    let mut ordered = Vec::new();
+    for channel in 0..setup.channels {
+        for peer in setup.graph.peers_out(setup.rank, setup.ranks) {
+            let offer = offers.iter().find(|offer| offer.channel == channel && offer.listener == peer);
+            ordered.push(offer.cloned().ok_or(RankError::Unexpected)?);
+        }
+    }
+    let scratch = Schedule::scratch_bytes(setup.graph, setup.rank, setup.ranks, setup.channels, setup.chunk);
+    let memory = Arc::new(Memory::new(setup.memory, [setup.send_bytes, setup.recv_bytes, scratch])?);
+    let threads = setup.ranks * setup.comms;
+    let (device, rank) = (setup.device, setup.rank);
+    let (net_there, memory_there) = (Arc::clone(&net), Arc::clone(&memory));
+    let links = service.call(move |()| {
+        let mut links = links::connect(&net_there, device, &ordered, listening, rank, threads)?;
+        links.register(&memory_there).map(|()| links)
+    })??;
+    let links = Arc::new(links);
+    let executor = Executor::new(Arc::clone(&links), Arc::clone(&memory), flush, threads);
+    let progress = Worker::start("progress", executor)?;
+    Ok(Comm { net, memory, links, service, progress })
+}
+
+/// Ends a communicator in NCCL's order: progress first, then registrations and connections, then the context.
+fn close(comm: Comm) -> Result<(), RankError> {
+    let Comm { net, memory, links, service, progress } = comm;
+    progress.join()?;
+    if let Ok(links) = Arc::try_unwrap(links) {
+        service.call(move |()| links.close())??;
+    }
+    service.join()?;
+    drop(memory);
+    drop(net);
+    Ok(())
+}
+
+/// Times and verifies one row on all communicators at once.
+fn run(parent: &mut Parent, setup: &Setup, comms: &[Comm], case: &Case) -> Result<Measured, RankError> {
+    let plan = Plan {
+        collective: case.collective,
+        dtype: case.dtype,
+        op: case.op,
+        block: case.block,
+        rank: setup.rank,
+        ranks: setup.ranks,
+        root: case.root,
+        in_place: case.in_place,
+        channels: setup.channels,
+        chunk: setup.chunk,
+    };
+    let layout = Layout::new(&plan, case.seed);
+    let job = Job {
+        schedule: Arc::new(Schedule::build(&plan)),
+        bases: layout.bases(),
+        dtype: case.dtype,
+        op: case.op,
+        ranks: setup.ranks,
+    };
+    for (index, comm) in comms.iter().enumerate() {
+        layout.with_comm(index).fill(&comm.memory);
+    }
+    parent.barrier()?;
+    let mut measured = Measured { time_us: time(comms, &job, case)?, wrong: 0 };
+    for check in 0..case.checks {
+        let layout = layout.with_seed(case.seed.wrapping_add(u64::from(check) + 1));
+        for (index, comm) in comms.iter().enumerate() {
+            layout.with_comm(index).fill(&comm.memory);
+        }
+        parent.barrier()?;
+        run_all(comms, &job, 1)?;
+        for (index, comm) in comms.iter().enumerate() {
+            measured.wrong += layout.with_comm(index).wrong(&comm.memory);
+        }
+    }
+    Ok(measured)
+}
+
+/// Microseconds of one run, the slowest communicator's.
+fn time(comms: &[Comm], job: &Job, case: &Case) -> Result<f64, RankError> {
+    let answers: Vec<_> = comms
+        .iter()
+        .map(|comm| {
+            let (job, case) = (job.clone(), *case);
+            comm.progress.begin(move |executor| -> Result<f64, LinkError> {
+                for _ in 0..case.warmup {
+                    executor.run(&job)?;
+                }
+                let start = Instant::now();
+                for _ in 0..case.iterations {
+                    executor.run(&job)?;
+                }
+                Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(case.iterations.max(1)))
+            })
+        })
+        .collect();
+    let mut longest: f64 = 0.0;
+    for answer in answers {
+        longest = longest.max(answer.wait()??);
+    }
+    Ok(longest)
+}
+
+fn run_all(comms: &[Comm], job: &Job, times: u32) -> Result<(), RankError> {
+    let answers: Vec<_> = comms
+        .iter()
+        .map(|comm| {
+            let job = job.clone();
+            comm.progress.begin(move |executor| (0..times).try_for_each(|_| executor.run(&job)))
+        })
+        .collect();
+    for answer in answers {
+        answer.wait()??;
+    }
+    Ok(())
+}
+
+fn run_p2p(
+    parent: &mut Parent,
+    setup: &Setup,
+    comms: &[Comm],
+    case: P2pCase,
+) -> Result<rendezvous::P2pMeasured, RankError> {
+    parent.barrier()?;
+    let Some(comm) = comms.first() else { return Err(RankError::Unexpected) };
+    let rank = setup.rank;
+    Ok(comm.progress.call(move |executor| p2p::run(executor, rank, &case))??)
+}

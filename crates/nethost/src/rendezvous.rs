@@ -1,0 +1,194 @@
+//! What the parent and a rank say to each other, over a socket pair.
+//!
+//! Frames of a 32-bit length and JSON. Used by `launch` on one end and `rank` on the other; it knows nothing of
+//! plugins and decides nothing.
+
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use trunkline_sys::nccl_net::HANDLE_BYTES;
+
+use crate::buffer::MemoryKind;
+use crate::collective::Collective;
+use crate::comm::Handle;
+use crate::schedule::Graph;
+use crate::types::{DataType, RedOp};
+
+/// Largest frame that is believed.
+const FRAME_BYTES_MAX: usize = 64 << 20;
+
+/// How a rank is to set itself up.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Setup {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    pub(crate) plugin: PathBuf,
+    pub(crate) abi: Option<u8>,
+    pub(crate) device: i32,
+    pub(crate) comms: usize,
+    pub(crate) channels: usize,
+    pub(crate) graph: Graph,
+    pub(crate) send_bytes: usize,
+    pub(crate) recv_bytes: usize,
+    pub(crate) chunk: usize,
+    pub(crate) memory: MemoryKind,
+    pub(crate) flush: Option<bool>,
+}
+
+/// A listener's handle on its way to the rank that will connect.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Offer {
+    pub(crate) comm: usize,
+    pub(crate) channel: usize,
+    pub(crate) listener: usize,
+    pub(crate) sender: usize,
+    bytes: Vec<u8>,
+}
+
+impl Offer {
+    pub(crate) fn new(comm: usize, channel: usize, listener: usize, sender: usize, handle: &Handle) -> Self {
+        Self { comm, channel, listener, sender, bytes: handle.to_vec() }
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        let mut handle = [0; HANDLE_BYTES];
+        for (to, from) in handle.iter_mut().zip(&self.bytes) {
+            *to = *from;
+        }
+        handle
+    }
+}
+
+/// One run of a collective at one size.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Case {
+    /// The collective.
+    pub collective: Collective,
+    /// Type of an element.
+    pub dtype: DataType,
+    /// Operator.
+    pub op: RedOp,
+    /// Elements of one rank's part.
+    pub block: usize,
+    /// The special rank.
+    pub root: usize,
+    /// Whether send and receive buffer are one.
+    pub in_place: bool,
+    /// Runs before the timed ones.
+    pub warmup: u32,
+    /// Timed runs.
+    pub iterations: u32,
+    /// Verified runs.
+    pub checks: u32,
+    /// Seed of the data.
+    pub seed: u64,
+}
+
+/// One size of the point-to-point benchmark.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct P2pCase {
+    /// Bytes of a message.
+    pub bytes: usize,
+    /// Messages before the timed ones.
+    pub warmup: u32,
+    /// Timed messages of each kind.
+    pub iterations: u32,
+    /// Seed of the data.
+    pub seed: u64,
+}
+
+/// What one rank measured of a collective.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Measured {
+    pub(crate) time_us: f64,
+    pub(crate) wrong: u64,
+}
+
+/// What the point-to-point benchmark measured.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub struct P2pMeasured {
+    /// Median half round trip in microseconds.
+    pub latency_p50_us: f64,
+    /// 99th percentile.
+    pub latency_p99_us: f64,
+    /// Longest.
+    pub latency_max_us: f64,
+    /// One-way bandwidth in GB/s, eight messages in flight.
+    pub one_way_gbs: f64,
+    /// Both ways at once, GB/s each way.
+    pub both_way_gbs: f64,
+    /// Messages a second one way, in millions.
+    pub rate_mps: f64,
+    /// Wrong bytes.
+    pub wrong: u64,
+}
+
+/// What a rank found when it loaded the plugin.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct PluginInfo {
+    /// Name the plugin gives itself.
+    pub name: String,
+    /// Version of the interface in use.
+    pub abi: u8,
+    /// Number of devices.
+    pub devices: i32,
+    /// Name of the device in use.
+    pub device: String,
+    /// Its speed in Mbit/s.
+    pub speed: i32,
+    /// Whether receives are flushed.
+    pub flush: bool,
+    /// Process id of the rank.
+    pub pid: u32,
+}
+
+/// From the parent.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) enum ToRank {
+    Setup(Setup),
+    Connect(Vec<Offer>),
+    Run(Case),
+    RunP2p(P2pCase),
+    Go,
+    Quit,
+}
+
+/// From a rank.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) enum FromRank {
+    Listening(PluginInfo, Vec<Offer>),
+    Connected,
+    AtBarrier,
+    Done(Measured),
+    DoneP2p(P2pMeasured),
+    Closed,
+    Failed { message: String },
+}
+
+/// Writes one message.
+pub(crate) fn send(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let body = serde_json::to_vec(message)?;
+    let length = u32::try_from(body.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let mut frame = length.to_le_bytes().to_vec();
+    frame.extend_from_slice(&body);
+    stream.write_all(&frame)
+}
+
+/// Reads one message; `None` at the end of the stream.
+pub(crate) fn receive<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<Option<T>> {
+    let mut length = [0; 4];
+    match stream.read_exact(&mut length) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let length = u32::from_le_bytes(length) as usize;
+    if length > FRAME_BYTES_MAX {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body)?;
+    Ok(Some(serde_json::from_slice(&body)?))
+}

@@ -1,0 +1,351 @@
+//! Schedules: a collective as a list of sends, receives, reductions and copies of one rank.
+//!
+//! Pure: numbers in, steps out. The rank builds a schedule once for each row and the executor runs it many
+//! times. A schedule knows links and extents, never a plugin, a pointer or a clock.
+//!
+//! Order: steps of one link and direction run in list order, and so do the local steps of one queue; between
+//! queues only the dependencies of a step count. Every send and receive carries at most one chunk, and a
+//! receive of the peer stands opposite to each send in the same order.
+
+mod pairwise;
+mod ring;
+mod star;
+
+use serde::{Deserialize, Serialize};
+
+use crate::collective::Collective;
+use crate::types::{DataType, RedOp};
+
+/// Steps in flight on a link and direction, as NCCL's `NCCL_STEPS`.
+pub(crate) const STEPS_IN_FLIGHT: usize = 8;
+
+/// One of the three buffers of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    /// The input; in place it lies inside the output's memory.
+    Send,
+    /// The output.
+    Recv,
+    /// Slots for chunks that are not yet where they belong.
+    Scratch,
+}
+
+/// A place in a buffer, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The buffer.
+    pub(crate) space: Space,
+    /// Byte offset in it.
+    pub(crate) offset: usize,
+}
+
+/// Number of a step in its schedule.
+pub(crate) type StepId = u32;
+
+/// No dependency.
+pub(crate) const NONE: StepId = StepId::MAX;
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Sends an extent on a link.
+    Send {
+        /// Outgoing link.
+        link: usize,
+        /// From where.
+        from: Place,
+    },
+    /// Receives an extent from a link.
+    Recv {
+        /// Incoming link.
+        link: usize,
+        /// To where.
+        into: Place,
+    },
+    /// `into = a op b`, and the division of `Avg` when it is the last.
+    Reduce {
+        /// Result.
+        into: Place,
+        /// One operand.
+        a: Place,
+        /// The other.
+        b: Place,
+        /// Whether every rank's values are in the result.
+        last: bool,
+    },
+    /// Copies an extent.
+    Copy {
+        /// Result.
+        into: Place,
+        /// Origin.
+        from: Place,
+    },
+}
+
+/// One step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    /// What it does.
+    pub(crate) work: Work,
+    /// Bytes it does it to.
+    pub(crate) bytes: usize,
+    /// Steps that must be complete before it starts.
+    pub(crate) after: [StepId; 2],
+}
+
+/// Which connections a rank needs.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) enum Graph {
+    /// To the next rank and from the one before.
+    Ring,
+    /// To and from every other rank.
+    Full,
+    /// From every rank to the root.
+    Gather(usize),
+    /// From the root to every rank.
+    Scatter(usize),
+}
+
+impl Graph {
+    /// The connections of a collective.
+    pub(crate) fn of(collective: Collective, root: usize) -> Self {
+        match collective {
+            Collective::AllToAll | Collective::AllToAllV => Self::Full,
+            Collective::Gather => Self::Gather(root),
+            Collective::Scatter => Self::Scatter(root),
+            _ => Self::Ring,
+        }
+    }
+
+    /// Ranks that `rank` sends to, in the order of its outgoing links.
+    pub(crate) fn peers_out(self, rank: usize, ranks: usize) -> Vec<usize> {
+        match self {
+            Self::Ring => vec![(rank + 1) % ranks],
+            Self::Full => (1..ranks).map(|d| (rank + d) % ranks).collect(),
+            Self::Gather(root) if rank != root => vec![root],
+            Self::Scatter(root) if rank == root => (1..ranks).map(|d| (rank + d) % ranks).collect(),
+            Self::Gather(_) | Self::Scatter(_) => Vec::new(),
+        }
+    }
+
+    /// Ranks that `rank` receives from, in the order of its incoming links.
+    pub(crate) fn peers_in(self, rank: usize, ranks: usize) -> Vec<usize> {
+        match self {
+            Self::Ring => vec![(rank + ranks - 1) % ranks],
+            Self::Full => (1..ranks).map(|d| (rank + ranks - d) % ranks).collect(),
+            Self::Gather(root) if rank == root => (1..ranks).map(|d| (rank + ranks - d) % ranks).collect(),
+            Self::Scatter(root) if rank != root => vec![root],
+            Self::Gather(_) | Self::Scatter(_) => Vec::new(),
+        }
+    }
+}
+
+/// What a schedule is made for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// The collective.
+    pub(crate) collective: Collective,
+    /// Type of an element.
+    pub(crate) dtype: DataType,
+    /// Operator, where one is needed.
+    pub(crate) op: RedOp,
+    /// Elements of one rank's part.
+    pub(crate) block: usize,
+    /// This rank.
+    pub(crate) rank: usize,
+    /// Ranks in all.
+    pub(crate) ranks: usize,
+    /// The special rank.
+    pub(crate) root: usize,
+    /// Whether send and receive buffer are one.
+    pub(crate) in_place: bool,
+    /// Channels that share the work.
+    pub(crate) channels: usize,
+    /// Most bytes of one message.
+    pub(crate) chunk: usize,
+}
+
+/// A rank's part of a collective.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Schedule {
+    /// All steps.
+    pub(crate) steps: Vec<Step>,
+    /// Steps of each outgoing link; link `c * peers + p` is channel `c` to peer `p`.
+    pub(crate) send_queues: Vec<Vec<StepId>>,
+    /// Steps of each incoming link.
+    pub(crate) recv_queues: Vec<Vec<StepId>>,
+    /// Local steps: one queue an incoming link, then one for each channel's own blocks.
+    pub(crate) local_queues: Vec<Vec<StepId>>,
+}
+
+impl Schedule {
+    /// Builds the schedule of one rank.
+    pub(crate) fn build(plan: &Plan) -> Self {
+        let graph = Graph::of(plan.collective, plan.root);
+        let links_out = graph.peers_out(plan.rank, plan.ranks).len();
+        let links_in = graph.peers_in(plan.rank, plan.ranks).len();
+        let mut schedule = Self {
+            steps: Vec::new(),
+            send_queues: vec![Vec::new(); links_out * plan.channels],
+            recv_queues: vec![Vec::new(); links_in * plan.channels],
+            local_queues: vec![Vec::new(); (links_in + 1) * plan.channels],
+        };
+        for channel in 0..plan.channels {
+            let mut builder = Builder {
+                plan,
+                schedule: &mut schedule,
+                channel,
+                links_out,
+                links_in,
+                slots: vec![SlotRing::default(); links_in],
+            };
+            match plan.collective {
+                Collective::AllReduce => ring::all_reduce(&mut builder),
+                Collective::AllGather => ring::all_gather(&mut builder),
+                Collective::ReduceScatter => ring::reduce_scatter(&mut builder),
+                Collective::Reduce => ring::reduce(&mut builder),
+                Collective::Broadcast => ring::broadcast(&mut builder),
+                Collective::SendRecv => pairwise::sendrecv(&mut builder),
+                Collective::AllToAll | Collective::AllToAllV => pairwise::all_to_all(&mut builder),
+                Collective::Gather => star::gather(&mut builder),
+                Collective::Scatter => star::scatter(&mut builder),
+            }
+        }
+        schedule
+    }
+
+    /// Bytes of scratch that any rank of such a plan needs.
+    pub(crate) fn scratch_bytes(
+        graph: Graph,
+        rank: usize,
+        ranks: usize,
+        channels: usize,
+        chunk: usize,
+    ) -> usize {
+        graph.peers_in(rank, ranks).len() * channels * STEPS_IN_FLIGHT * chunk
+    }
+}
+
+/// The scratch slots of one incoming link: who must be done before a slot is free.
+#[derive(Clone, Debug)]
+struct SlotRing {
+    next: usize,
+    holder: [StepId; STEPS_IN_FLIGHT],
+}
+
+impl Default for SlotRing {
+    fn default() -> Self {
+        Self { next: 0, holder: [NONE; STEPS_IN_FLIGHT] }
+    }
+}
+
+/// A chunk of a block: byte offset in the buffer, and bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Chunk {
+    offset: usize,
+    bytes: usize,
+}
+
+/// Appends the steps of one channel.
+struct Builder<'a> {
+    plan: &'a Plan,
+    schedule: &'a mut Schedule,
+    channel: usize,
+    links_out: usize,
+    links_in: usize,
+    slots: Vec<SlotRing>,
+}
+
+impl Builder<'_> {
+    fn push(&mut self, work: Work, bytes: usize, after: [StepId; 2]) -> StepId {
+        let id = self.schedule.steps.len() as StepId;
+        self.schedule.steps.push(Step { work, bytes, after });
+        id
+    }
+
+    fn send(&mut self, link: usize, from: Place, bytes: usize, after: StepId) -> StepId {
+        let link = self.channel * self.links_out + link;
+        let id = self.push(Work::Send { link, from }, bytes, [after, NONE]);
+        self.schedule.send_queues[link].push(id);
+        id
+    }
+
+    fn recv(&mut self, link: usize, into: Place, bytes: usize, after: StepId) -> StepId {
+        let link = self.channel * self.links_in + link;
+        let id = self.push(Work::Recv { link, into }, bytes, [after, NONE]);
+        self.schedule.recv_queues[link].push(id);
+        id
+    }
+
+    /// Receives into the link's next scratch slot; the caller says later who holds the slot.
+    fn recv_scratch(&mut self, link: usize, bytes: usize) -> (StepId, Place, usize) {
+        let slot = self.slots[link].next % STEPS_IN_FLIGHT;
+        let after = self.slots[link].holder[slot];
+        self.slots[link].next += 1;
+        let row = self.channel * self.links_in + link;
+        let offset = (row * STEPS_IN_FLIGHT + slot) * self.plan.chunk;
+        let place = Place { space: Space::Scratch, offset };
+        (self.recv(link, place, bytes, after), place, slot)
+    }
+
+    fn hold(&mut self, link: usize, slot: usize, holder: StepId) {
+        self.slots[link].holder[slot] = holder;
+    }
+
+    /// A local step in the queue of an incoming link, or in the channel's own.
+    fn local(&mut self, link: Option<usize>, work: Work, bytes: usize, after: [StepId; 2]) -> StepId {
+        let queue = self.channel * (self.links_in + 1) + link.map_or(self.links_in, |link| link);
+        let id = self.push(work, bytes, after);
+        self.schedule.local_queues[queue].push(id);
+        id
+    }
+
+    /// Copies chunks inside this rank, when they are to be in another place.
+    fn copy_own(&mut self, from: &[Chunk], into_offset: usize) {
+        if self.plan.in_place {
+            return;
+        }
+        let base = from.first().map_or(0, |chunk| chunk.offset);
+        for chunk in from {
+            let into = Place { space: Space::Recv, offset: into_offset + (chunk.offset - base) };
+            let from = Place { space: Space::Send, offset: chunk.offset };
+            self.local(None, Work::Copy { into, from }, chunk.bytes, [NONE, NONE]);
+        }
+    }
+
+    /// This channel's share of `len` elements that start at element `start`, in chunks.
+    fn share(&self, start: usize, len: usize) -> Vec<Chunk> {
+        let (from, share) = split(len, self.plan.channels, self.channel);
+        self.chunks(start + from, share)
+    }
+
+    /// Cuts elements into chunks of nearly equal size; nothing at all for no elements.
+    fn chunks(&self, start: usize, len: usize) -> Vec<Chunk> {
+        let size = self.plan.dtype.bytes();
+        let per_chunk = (self.plan.chunk / size).max(1);
+        let count = len.div_ceil(per_chunk);
+        (0..count)
+            .map(|index| {
+                let (from, part) = split(len, count, index);
+                Chunk { offset: (start + from) * size, bytes: part * size }
+            })
+            .collect()
+    }
+}
+
+/// Part `index` of `len` cut into `parts` nearly equal parts: (start, length).
+fn split(len: usize, parts: usize, index: usize) -> (usize, usize) {
+    let (each, more) = (len / parts, len % parts);
+    (index * each + index.min(more), each + usize::from(index < more))
+}
+
+fn send_at(offset: usize) -> Place {
+    Place { space: Space::Send, offset }
+}
+
+fn recv_at(offset: usize) -> Place {
+    Place { space: Space::Recv, offset }
+}
+
+#[cfg(test)]
+mod tests;

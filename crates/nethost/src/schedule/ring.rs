@@ -1,0 +1,147 @@
+//! Ring schedules: all_reduce, all_gather, reduce_scatter, and the chains of reduce and broadcast.
+//!
+//! Built by `Schedule::build` for one channel. Partial results wait in scratch slots; everything else is sent
+//! from and received into the user's buffers.
+
+use super::{Builder, Chunk, NONE, StepId, Work, recv_at, send_at, split};
+
+/// Sends the chunks of a step and notes the last reader of each.
+fn send_all(b: &mut Builder<'_>, chunks: &[Chunk], from_recv: bool, ready: &[StepId]) -> Vec<StepId> {
+    let mut sent = Vec::with_capacity(chunks.len());
+    for (index, chunk) in chunks.iter().enumerate() {
+        let from = if from_recv { recv_at(chunk.offset) } else { send_at(chunk.offset) };
+        sent.push(b.send(0, from, chunk.bytes, ready.get(index).copied().unwrap_or(NONE)));
+    }
+    sent
+}
+
+/// The chunks of each of the `ranks` blocks of this channel's share of an all_reduce.
+fn all_reduce_blocks(b: &Builder<'_>) -> Vec<Vec<Chunk>> {
+    let (start, len) = split(b.plan.block, b.plan.channels, b.channel);
+    (0..b.plan.ranks)
+        .map(|block| {
+            let (from, part) = split(len, b.plan.ranks, block);
+            b.chunks(start + from, part)
+        })
+        .collect()
+}
+
+/// Reduce-scatter then all-gather over blocks of one buffer.
+pub(super) fn all_reduce(b: &mut Builder<'_>) {
+    let (n, r) = (b.plan.ranks, b.plan.rank);
+    let blocks = all_reduce_blocks(b);
+    let mut ready: Vec<Vec<StepId>> = vec![Vec::new(); n];
+    let mut sent: Vec<Vec<StepId>> = vec![Vec::new(); n];
+    for step in 0..n - 1 {
+        let (out, into) = ((r + n - step) % n, (r + 2 * n - step - 1) % n);
+        let ids = send_all(b, &blocks[out], step > 0, &ready[out]);
+        // In another place, the first step reads the input, which nothing overwrites.
+        if step > 0 || b.plan.in_place {
+            sent[out] = ids;
+        }
+        for chunk in &blocks[into] {
+            let (arrived, slot_place, slot) = b.recv_scratch(0, chunk.bytes);
+            let work = Work::Reduce {
+                into: recv_at(chunk.offset),
+                a: send_at(chunk.offset),
+                b: slot_place,
+                last: step + 2 == n,
+            };
+            let reduced = b.local(Some(0), work, chunk.bytes, [arrived, NONE]);
+            b.hold(0, slot, reduced);
+            ready[into].push(reduced);
+        }
+    }
+    for step in 0..n - 1 {
+        let (out, into) = ((r + 1 + n - step) % n, (r + n - step) % n);
+        send_all(b, &blocks[out], true, &ready[out].clone());
+        ready[into].clear();
+        for (index, chunk) in blocks[into].iter().enumerate() {
+            let after = sent[into].get(index).copied().unwrap_or(NONE);
+            let arrived = b.recv(0, recv_at(chunk.offset), chunk.bytes, after);
+            ready[into].push(arrived);
+        }
+    }
+}
+
+/// Every block travels once around the ring.
+pub(super) fn all_gather(b: &mut Builder<'_>) {
+    let (n, r, block) = (b.plan.ranks, b.plan.rank, b.plan.block);
+    let size = b.plan.dtype.bytes();
+    // The send buffer starts with this rank's block, wherever it lies.
+    let own = b.share(0, block);
+    send_all(b, &own, false, &[]);
+    for step in 0..n - 1 {
+        let into = (r + n - step - 1) % n;
+        let chunks = b.share(into * block, block);
+        let mut arrived = Vec::with_capacity(chunks.len());
+        for chunk in &chunks {
+            arrived.push(b.recv(0, recv_at(chunk.offset), chunk.bytes, NONE));
+        }
+        if step + 2 < n {
+            send_all(b, &chunks, true, &arrived);
+        }
+    }
+    let base = own.first().map_or(0, |chunk| chunk.offset);
+    b.copy_own(&own, r * block * size + base);
+}
+
+/// Partial sums travel once around the ring and end at the rank they are for.
+pub(super) fn reduce_scatter(b: &mut Builder<'_>) {
+    let (n, r, block) = (b.plan.ranks, b.plan.rank, b.plan.block);
+    let size = b.plan.dtype.bytes();
+    let first = (r + n - 1) % n;
+    let chunks = b.share(first * block, block);
+    send_all(b, &chunks, false, &[]);
+    for step in 0..n - 1 {
+        let into = (r + 2 * n - step - 2) % n;
+        let last = step + 2 == n;
+        for chunk in b.share(into * block, block) {
+            let (arrived, partial, slot) = b.recv_scratch(0, chunk.bytes);
+            let mine = send_at(chunk.offset);
+            let to = if last { recv_at(chunk.offset - into * block * size) } else { partial };
+            let work = Work::Reduce { into: to, a: mine, b: partial, last };
+            let reduced = b.local(Some(0), work, chunk.bytes, [arrived, NONE]);
+            let holder = if last { reduced } else { b.send(0, partial, chunk.bytes, reduced) };
+            b.hold(0, slot, holder);
+        }
+    }
+}
+
+/// A chain that starts after the root and ends at it, every rank adding its values.
+pub(super) fn reduce(b: &mut Builder<'_>) {
+    let (n, r, root) = (b.plan.ranks, b.plan.rank, b.plan.root);
+    let chunks = b.share(0, b.plan.block);
+    if r == (root + 1) % n {
+        send_all(b, &chunks, false, &[]);
+        return;
+    }
+    for chunk in chunks {
+        let (arrived, partial, slot) = b.recv_scratch(0, chunk.bytes);
+        let last = r == root;
+        let to = if last { recv_at(chunk.offset) } else { partial };
+        let work = Work::Reduce { into: to, a: send_at(chunk.offset), b: partial, last };
+        let reduced = b.local(Some(0), work, chunk.bytes, [arrived, NONE]);
+        let holder = if last { reduced } else { b.send(0, partial, chunk.bytes, reduced) };
+        b.hold(0, slot, holder);
+    }
+}
+
+/// A chain that starts at the root and ends before it.
+pub(super) fn broadcast(b: &mut Builder<'_>) {
+    let (n, r, root) = (b.plan.ranks, b.plan.rank, b.plan.root);
+    let chunks = b.share(0, b.plan.block);
+    if r == root {
+        send_all(b, &chunks, false, &[]);
+        let base = chunks.first().map_or(0, |chunk| chunk.offset);
+        b.copy_own(&chunks, base);
+        return;
+    }
+    let forward = (r + 1) % n != root;
+    for chunk in chunks {
+        let arrived = b.recv(0, recv_at(chunk.offset), chunk.bytes, NONE);
+        if forward {
+            b.send(0, recv_at(chunk.offset), chunk.bytes, arrived);
+        }
+    }
+}

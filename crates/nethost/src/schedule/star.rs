@@ -1,0 +1,51 @@
+//! Star schedules: gather to a root, scatter from a root.
+//!
+//! Built by `Schedule::build` for one channel; every byte goes straight between users' buffers.
+
+use super::{Builder, NONE, recv_at, send_at};
+
+/// Every rank sends its block to the root.
+pub(super) fn gather(b: &mut Builder<'_>) {
+    let (n, r, block) = (b.plan.ranks, b.plan.rank, b.plan.block);
+    let size = b.plan.dtype.bytes();
+    let own = b.share(0, block);
+    if r != b.plan.root {
+        for chunk in own {
+            b.send(0, send_at(chunk.offset), chunk.bytes, NONE);
+        }
+        return;
+    }
+    let rounds = own.len();
+    for round in 0..rounds {
+        for distance in 1..n {
+            let from = (r + n - distance) % n;
+            let chunk = own[round];
+            let into = recv_at(from * block * size + chunk.offset);
+            b.recv(distance - 1, into, chunk.bytes, NONE);
+        }
+    }
+    let base = own.first().map_or(0, |chunk| chunk.offset);
+    b.copy_own(&own, r * block * size + base);
+}
+
+/// The root sends every rank its block.
+pub(super) fn scatter(b: &mut Builder<'_>) {
+    let (n, r, block) = (b.plan.ranks, b.plan.rank, b.plan.block);
+    let size = b.plan.dtype.bytes();
+    let share = b.share(0, block);
+    if r != b.plan.root {
+        for chunk in share {
+            b.recv(0, recv_at(chunk.offset), chunk.bytes, NONE);
+        }
+        return;
+    }
+    for chunk in &share {
+        for distance in 1..n {
+            let to = (r + distance) % n;
+            b.send(distance - 1, send_at(to * block * size + chunk.offset), chunk.bytes, NONE);
+        }
+    }
+    let own = b.share(r * block, block);
+    let base = share.first().map_or(0, |chunk| chunk.offset);
+    b.copy_own(&own, base);
+}

@@ -1,0 +1,212 @@
+//! Schedules of all ranks run against each other on paper: every collective, rank count and channel count.
+
+use std::collections::VecDeque;
+
+use super::*;
+
+/// One rank with a value for each byte: the set of (rank, byte) that it is made of is kept as a plain sum.
+struct Paper {
+    schedule: Schedule,
+    done: Vec<bool>,
+    at: [Vec<usize>; 3],
+    spaces: [Vec<u64>; 3],
+    offsets: (usize, usize),
+}
+
+impl Paper {
+    fn place(&self, place: Place) -> (usize, usize) {
+        match place.space {
+            Space::Send if self.offsets.0 != usize::MAX => (1, place.offset + self.offsets.0),
+            Space::Send => (0, place.offset),
+            Space::Recv => (1, place.offset + self.offsets.1),
+            Space::Scratch => (2, place.offset),
+        }
+    }
+    fn read(&self, place: Place, bytes: usize) -> Vec<u64> {
+        let (space, offset) = self.place(place);
+        self.spaces[space][offset..offset + bytes].to_vec()
+    }
+    fn write(&mut self, place: Place, values: &[u64]) {
+        let (space, offset) = self.place(place);
+        self.spaces[space][offset..offset + values.len()].copy_from_slice(values);
+    }
+    fn ready(&self, id: StepId) -> bool {
+        self.schedule.steps[id as usize]
+            .after
+            .iter()
+            .all(|after| *after == NONE || self.done[*after as usize])
+    }
+}
+
+fn contribution(rank: usize, byte: usize) -> u64 {
+    (rank as u64 + 1) * 1_000_003 + byte as u64 * 31
+}
+
+fn build(collective: Collective, ranks: usize, channels: usize, in_place: bool, block: usize) -> Vec<Paper> {
+    (0..ranks)
+        .map(|rank| {
+            let plan = Plan {
+                collective,
+                dtype: DataType::Uint8,
+                op: RedOp::Sum,
+                block,
+                rank,
+                ranks,
+                root: 1,
+                in_place,
+                channels,
+                chunk: 3,
+            };
+            let schedule = Schedule::build(&plan);
+            let scratch = Schedule::scratch_bytes(Graph::of(collective, 1), rank, ranks, channels, 3);
+            let total = block * ranks;
+            let mut paper = Paper {
+                done: vec![false; schedule.steps.len()],
+                at: [
+                    vec![0; schedule.send_queues.len()],
+                    vec![0; schedule.recv_queues.len()],
+                    vec![0; schedule.local_queues.len()],
+                ],
+                schedule,
+                spaces: [vec![0; total], vec![0; total], vec![0; scratch]],
+                offsets: (usize::MAX, 0),
+            };
+            if in_place {
+                paper.offsets = collective.in_place_offsets(block, rank, 1);
+            }
+            let counts = collective.counts(block_total(collective, block, ranks), ranks);
+            assert_eq!(counts.block, block);
+            let values: Vec<u64> = (0..counts.send).map(|byte| contribution(rank, byte)).collect();
+            paper.write(send_at(0), &values);
+            paper
+        })
+        .collect()
+}
+
+fn block_total(collective: Collective, block: usize, ranks: usize) -> usize {
+    collective.algorithm_bytes(block, ranks)
+}
+
+fn run(collective: Collective, papers: &mut [Paper], channels: usize) {
+    let ranks = papers.len();
+    let graph = Graph::of(collective, 1);
+    // Messages in flight by (from, to, channel).
+    let mut wires: std::collections::HashMap<(usize, usize, usize), VecDeque<Vec<u64>>> = Default::default();
+    loop {
+        let mut moved = false;
+        for rank in 0..ranks {
+            let (out, inn) = (graph.peers_out(rank, ranks), graph.peers_in(rank, ranks));
+            let paper = &mut papers[rank];
+            for kind in 0..3 {
+                for queue in 0..paper.at[kind].len() {
+                    let queues = match kind {
+                        0 => &paper.schedule.send_queues,
+                        1 => &paper.schedule.recv_queues,
+                        _ => &paper.schedule.local_queues,
+                    };
+                    let Some(id) = queues[queue].get(paper.at[kind][queue]).copied() else { continue };
+                    if !paper.ready(id) {
+                        continue;
+                    }
+                    let step = paper.schedule.steps[id as usize];
+                    match step.work {
+                        Work::Send { link, from } => {
+                            let wire = (rank, out[link % out.len()], link / out.len());
+                            wires.entry(wire).or_default().push_back(paper.read(from, step.bytes));
+                        }
+                        Work::Recv { link, into } => {
+                            let wire = (inn[link % inn.len()], rank, link / inn.len());
+                            let Some(data) = wires.entry(wire).or_default().pop_front() else { continue };
+                            assert_eq!(data.len(), step.bytes, "{collective}: a send of another size");
+                            paper.write(into, &data);
+                        }
+                        Work::Reduce { into, a, b, .. } => {
+                            let (a, b) = (paper.read(a, step.bytes), paper.read(b, step.bytes));
+                            let sum: Vec<u64> = a.iter().zip(&b).map(|(x, y)| x + y).collect();
+                            paper.write(into, &sum);
+                        }
+                        Work::Copy { into, from } => {
+                            let data = paper.read(from, step.bytes);
+                            paper.write(into, &data);
+                        }
+                    }
+                    paper.done[id as usize] = true;
+                    paper.at[kind][queue] += 1;
+                    moved = true;
+                }
+            }
+        }
+        if !moved {
+            break;
+        }
+    }
+    assert!(wires.values().all(VecDeque::is_empty), "{collective}: messages left over");
+    for paper in papers.iter() {
+        assert!(paper.done.iter().all(|done| *done), "{collective} stuck, {channels} channels");
+    }
+}
+
+fn expected(collective: Collective, ranks: usize, rank: usize, block: usize) -> Vec<Option<u64>> {
+    let all = |byte: usize| Some((0..ranks).map(|r| contribution(r, byte)).sum());
+    let root = 1;
+    match collective {
+        Collective::AllReduce => (0..block).map(all).collect(),
+        Collective::Reduce => {
+            if rank == root {
+                (0..block).map(all).collect()
+            } else {
+                Vec::new()
+            }
+        }
+        Collective::ReduceScatter => (0..block).map(|byte| all(rank * block + byte)).collect(),
+        Collective::AllGather => {
+            (0..block * ranks).map(|byte| Some(contribution(byte / block, byte % block))).collect()
+        }
+        Collective::Gather if rank == root => {
+            (0..block * ranks).map(|byte| Some(contribution(byte / block, byte % block))).collect()
+        }
+        Collective::Gather => Vec::new(),
+        Collective::Scatter => (0..block).map(|byte| Some(contribution(root, rank * block + byte))).collect(),
+        Collective::Broadcast => (0..block).map(|byte| Some(contribution(root, byte))).collect(),
+        Collective::SendRecv => {
+            (0..block).map(|byte| Some(contribution((rank + ranks - 1) % ranks, byte))).collect()
+        }
+        Collective::AllToAll | Collective::AllToAllV => {
+            let mut out = vec![None; block * ranks];
+            for peer in 0..ranks {
+                let (at, len) = collective.block_between(block, ranks, rank, peer);
+                let (from, _) = collective.block_between(block, ranks, peer, rank);
+                for byte in 0..len {
+                    out[at + byte] = Some(contribution(peer, from + byte));
+                }
+            }
+            out
+        }
+    }
+}
+
+#[test]
+fn all_collectives_end_with_the_right_bytes() {
+    for collective in Collective::ALL.iter().copied() {
+        for ranks in [2, 3, 4, 7] {
+            for (channels, block) in [(1, 1), (1, 40), (2, 40), (3, 7)] {
+                for in_place in [false, true] {
+                    let mut papers = build(collective, ranks, channels, in_place, block);
+                    run(collective, &mut papers, channels);
+                    for (rank, paper) in papers.iter().enumerate() {
+                        let want = expected(collective, ranks, rank, block);
+                        let found = paper.read(recv_at(0), want.len());
+                        for (byte, value) in want.iter().enumerate() {
+                            if let Some(value) = value {
+                                assert_eq!(
+                                    found[byte], *value,
+                                    "{collective} n={ranks} c={channels} block={block} in_place={in_place} rank {rank} byte {byte}"
+                                );
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

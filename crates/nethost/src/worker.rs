@@ -1,0 +1,80 @@
+//! A thread that owns a state and runs what it is sent: the service thread and the progress thread.
+//!
+//! Used by ranks. Work comes as closures in order, so that every call into the plugin happens on the thread
+//! NCCL would make it on.
+
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+
+use thiserror::Error;
+
+type Task<S> = Box<dyn FnOnce(&mut S) + Send>;
+
+/// The thread ended before it answered.
+#[derive(Debug, Error)]
+#[error("the {0} thread ended unexpectedly")]
+pub(crate) struct WorkerGone(&'static str);
+
+/// The owner's end of the thread.
+#[derive(Debug)]
+pub(crate) struct Worker<S> {
+    name: &'static str,
+    tasks: Sender<Task<S>>,
+    thread: JoinHandle<()>,
+}
+
+/// An answer to come.
+#[derive(Debug)]
+pub(crate) struct Answer<T> {
+    name: &'static str,
+    receiver: Receiver<T>,
+}
+
+impl<S: Send + 'static> Worker<S> {
+    /// Starts the thread.
+    pub(crate) fn start(name: &'static str, mut state: S) -> std::io::Result<Self> {
+        let (tasks, inbox) = mpsc::channel::<Task<S>>();
+        let run = move || {
+            for task in inbox {
+                task(&mut state);
+            }
+        };
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        Ok(Self { name, tasks, thread })
+    }
+
+    /// Sends work without waiting for it.
+    pub(crate) fn begin<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut S) -> T + Send + 'static,
+    ) -> Answer<T> {
+        let (sender, receiver) = mpsc::channel();
+        let task: Task<S> = Box::new(move |state| {
+            let _ = sender.send(work(state));
+        });
+        // A thread that is gone drops the task and with it the sender, which the answer notices.
+        let _ = self.tasks.send(task);
+        Answer { name: self.name, receiver }
+    }
+
+    /// Sends work and waits for its result.
+    pub(crate) fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut S) -> T + Send + 'static,
+    ) -> Result<T, WorkerGone> {
+        self.begin(work).wait()
+    }
+
+    /// Ends the thread and drops its state.
+    pub(crate) fn join(self) -> Result<(), WorkerGone> {
+        drop(self.tasks);
+        self.thread.join().map_err(|_| WorkerGone(self.name))
+    }
+}
+
+impl<T> Answer<T> {
+    /// Waits for the result.
+    pub(crate) fn wait(self) -> Result<T, WorkerGone> {
+        self.receiver.recv().map_err(|_| WorkerGone(self.name))
+    }
+}
