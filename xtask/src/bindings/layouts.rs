@@ -31,8 +31,9 @@ fn size_behind<T, F>(_: fn(&T) -> &F) -> usize {
     size_of::<F>()
 }
 
-macro_rules! layout {
-    ($c:literal, $t:ident { $($f:ident),* $(,)? }) => {{
+// Braces and no commas, so that the formatter leaves the lists compact.
+macro_rules! layouts {
+    ($($c:literal = $t:ident { $($f:ident)* })*) => { vec![$({
         // Names every field, so that a new one breaks the build until it stands in the list.
         let _every_field = |$t { $($f: _),* }: $t| ();
         Layout {
@@ -41,7 +42,7 @@ macro_rules! layout {
             align: align_of::<$t>(),
             fields: vec![$((stringify!($f), offset_of!($t, $f), size_behind(|t: &$t| &t.$f))),*],
         }
-    }};
+    }),*] };
 }
 
 /// Every struct.
@@ -80,329 +81,89 @@ pub(super) fn constants() -> Vec<(&'static str, i64)> {
 
 /// What all versions share.
 fn shared() -> Vec<Layout> {
-    vec![
-        layout!(
-            "ncclNetDeviceHandle_v7_t",
-            DeviceHandle { net_device_type, net_device_version, handle, size, needs_proxy_progress }
-        ),
-        layout!("ncclNetCommConfig_v12_t", CommConfig { traffic_class }),
-        layout!("ncclNetVDeviceProps_v11_t", VDeviceProps4 { ndevs, devs }),
-        layout!("ncclNetVDeviceProps_v12_t", VDeviceProps8 { ndevs, devs }),
-        layout!(
-            "ncclNetCommAttr_v12_t",
-            CommAttr { max_concurrent_peers, min_concurrent_peers, max_flows_per_peer, min_flows_per_peer }
-        ),
-        layout!("ncclNetAttr_v12_t", NetAttr { send_comm_attr, recv_comm_attr, op, algo, proto }),
-    ]
+    layouts! {
+        "ncclNetDeviceHandle_v7_t" = DeviceHandle {
+            net_device_type net_device_version handle size needs_proxy_progress
+        }
+        "ncclNetCommConfig_v12_t" = CommConfig { traffic_class }
+        "ncclNetVDeviceProps_v11_t" = VDeviceProps4 { ndevs devs }
+        "ncclNetVDeviceProps_v12_t" = VDeviceProps8 { ndevs devs }
+        "ncclNetCommAttr_v12_t" = CommAttr {
+            max_concurrent_peers min_concurrent_peers max_flows_per_peer min_flows_per_peer
+        }
+        "ncclNetAttr_v12_t" = NetAttr { send_comm_attr recv_comm_attr op algo proto }
+    }
 }
 
 /// The properties of each version.
 fn properties() -> Vec<Layout> {
-    vec![
-        layout!(
-            "ncclNetProperties_v6_t",
-            PropertiesV6 { name, pci_path, guid, ptr_support, speed, port, latency, max_comms, max_recvs }
-        ),
-        layout!(
-            "ncclNetProperties_v7_t",
-            PropertiesV7 {
-                name,
-                pci_path,
-                guid,
-                ptr_support,
-                speed,
-                port,
-                latency,
-                max_comms,
-                max_recvs,
-                net_device_type,
-                net_device_version,
-            }
-        ),
-        layout!(
-            "ncclNetProperties_v8_t",
-            PropertiesV8 {
-                name,
-                pci_path,
-                guid,
-                ptr_support,
-                reg_is_global,
-                speed,
-                port,
-                latency,
-                max_comms,
-                max_recvs,
-                net_device_type,
-                net_device_version,
-            }
-        ),
-        layout!(
-            "ncclNetProperties_v9_t",
-            PropertiesV9 {
-                name,
-                pci_path,
-                guid,
-                ptr_support,
-                reg_is_global,
-                force_flush,
-                speed,
-                port,
-                latency,
-                max_comms,
-                max_recvs,
-                net_device_type,
-                net_device_version,
-                v_props,
-                max_p2p_bytes,
-                max_coll_bytes,
-            }
-        ),
-        layout!(
-            "ncclNetProperties_v10_t",
-            PropertiesV10 {
-                name,
-                pci_path,
-                guid,
-                ptr_support,
-                reg_is_global,
-                force_flush,
-                speed,
-                port,
-                latency,
-                max_comms,
-                max_recvs,
-                net_device_type,
-                net_device_version,
-                v_props,
-                max_p2p_bytes,
-                max_coll_bytes,
-            }
-        ),
-        layout!(
-            "ncclNetProperties_v11_t",
-            PropertiesV11 {
-                name,
-                pci_path,
-                guid,
-                ptr_support,
-                reg_is_global,
-                force_flush,
-                speed,
-                port,
-                latency,
-                max_comms,
-                max_recvs,
-                net_device_type,
-                net_device_version,
-                v_props,
-                max_p2p_bytes,
-                max_coll_bytes,
-                max_multi_request_size,
-            }
-        ),
-        layout!(
-            "ncclNetProperties_v12_t",
-            PropertiesV12 {
-                name,
-                pci_path,
-                guid,
-                ptr_support,
-                reg_is_global,
-                force_flush,
-                speed,
-                port,
-                latency,
-                max_comms,
-                max_recvs,
-                net_device_type,
-                net_device_version,
-                v_props,
-                max_p2p_bytes,
-                max_coll_bytes,
-                max_multi_request_size,
-                rail_id,
-                plane_id,
-            }
-        ),
-    ]
+    layouts! {
+        "ncclNetProperties_v6_t" = PropertiesV6 {
+            name pci_path guid ptr_support speed port latency max_comms max_recvs
+        }
+        "ncclNetProperties_v7_t" = PropertiesV7 {
+            name pci_path guid ptr_support speed port latency max_comms max_recvs net_device_type
+            net_device_version
+        }
+        "ncclNetProperties_v8_t" = PropertiesV8 {
+            name pci_path guid ptr_support reg_is_global speed port latency max_comms max_recvs
+            net_device_type net_device_version
+        }
+        "ncclNetProperties_v9_t" = PropertiesV9 {
+            name pci_path guid ptr_support reg_is_global force_flush speed port latency max_comms
+            max_recvs net_device_type net_device_version v_props max_p2p_bytes max_coll_bytes
+        }
+        "ncclNetProperties_v10_t" = PropertiesV10 {
+            name pci_path guid ptr_support reg_is_global force_flush speed port latency max_comms
+            max_recvs net_device_type net_device_version v_props max_p2p_bytes max_coll_bytes
+        }
+        "ncclNetProperties_v11_t" = PropertiesV11 {
+            name pci_path guid ptr_support reg_is_global force_flush speed port latency max_comms
+            max_recvs net_device_type net_device_version v_props max_p2p_bytes max_coll_bytes
+            max_multi_request_size
+        }
+        "ncclNetProperties_v12_t" = PropertiesV12 {
+            name pci_path guid ptr_support reg_is_global force_flush speed port latency max_comms
+            max_recvs net_device_type net_device_version v_props max_p2p_bytes max_coll_bytes
+            max_multi_request_size rail_id plane_id
+        }
+    }
 }
 
 /// The function table of each version.
 fn tables() -> Vec<Layout> {
-    vec![
-        layout!(
-            "ncclNet_v6_t",
-            NetV6 {
-                name,
-                init,
-                devices,
-                get_properties,
-                listen,
-                connect,
-                accept,
-                reg_mr,
-                reg_mr_dma_buf,
-                dereg_mr,
-                isend,
-                irecv,
-                iflush,
-                test,
-                close_send,
-                close_recv,
-                close_listen,
-            }
-        ),
-        layout!(
-            "ncclNet_v7_t",
-            NetV7 {
-                name,
-                init,
-                devices,
-                get_properties,
-                listen,
-                connect,
-                accept,
-                reg_mr,
-                reg_mr_dma_buf,
-                dereg_mr,
-                isend,
-                irecv,
-                iflush,
-                test,
-                close_send,
-                close_recv,
-                close_listen,
-                get_device_mr,
-                irecv_consumed,
-            }
-        ),
-        layout!(
-            "ncclNet_v8_t",
-            NetV8 {
-                name,
-                init,
-                devices,
-                get_properties,
-                listen,
-                connect,
-                accept,
-                reg_mr,
-                reg_mr_dma_buf,
-                dereg_mr,
-                isend,
-                irecv,
-                iflush,
-                test,
-                close_send,
-                close_recv,
-                close_listen,
-                get_device_mr,
-                irecv_consumed,
-            }
-        ),
-        layout!(
-            "ncclNet_v9_t",
-            NetV9 {
-                name,
-                init,
-                devices,
-                get_properties,
-                listen,
-                connect,
-                accept,
-                reg_mr,
-                reg_mr_dma_buf,
-                dereg_mr,
-                isend,
-                irecv,
-                iflush,
-                test,
-                close_send,
-                close_recv,
-                close_listen,
-                get_device_mr,
-                irecv_consumed,
-                make_v_device,
-            }
-        ),
-        layout!(
-            "ncclNet_v10_t",
-            NetV10 {
-                name,
-                init,
-                devices,
-                get_properties,
-                listen,
-                connect,
-                accept,
-                reg_mr,
-                reg_mr_dma_buf,
-                dereg_mr,
-                isend,
-                irecv,
-                iflush,
-                test,
-                close_send,
-                close_recv,
-                close_listen,
-                get_device_mr,
-                irecv_consumed,
-                make_v_device,
-            }
-        ),
-        layout!(
-            "ncclNet_v11_t",
-            NetV11 {
-                name,
-                init,
-                devices,
-                get_properties,
-                listen,
-                connect,
-                accept,
-                reg_mr,
-                reg_mr_dma_buf,
-                dereg_mr,
-                isend,
-                irecv,
-                iflush,
-                test,
-                close_send,
-                close_recv,
-                close_listen,
-                get_device_mr,
-                irecv_consumed,
-                make_v_device,
-                finalize,
-                set_net_attr,
-            }
-        ),
-        layout!(
-            "ncclNet_v12_t",
-            NetV12 {
-                name,
-                init,
-                devices,
-                get_properties,
-                listen,
-                connect,
-                accept,
-                reg_mr,
-                reg_mr_dma_buf,
-                dereg_mr,
-                isend,
-                irecv,
-                iflush,
-                test,
-                close_send,
-                close_recv,
-                close_listen,
-                get_device_mr,
-                irecv_consumed,
-                make_v_device,
-                finalize,
-                set_net_attr,
-            }
-        ),
-    ]
+    layouts! {
+        "ncclNet_v6_t" = NetV6 {
+            name init devices get_properties listen connect accept reg_mr reg_mr_dma_buf dereg_mr isend
+            irecv iflush test close_send close_recv close_listen
+        }
+        "ncclNet_v7_t" = NetV7 {
+            name init devices get_properties listen connect accept reg_mr reg_mr_dma_buf dereg_mr isend
+            irecv iflush test close_send close_recv close_listen get_device_mr irecv_consumed
+        }
+        "ncclNet_v8_t" = NetV8 {
+            name init devices get_properties listen connect accept reg_mr reg_mr_dma_buf dereg_mr isend
+            irecv iflush test close_send close_recv close_listen get_device_mr irecv_consumed
+        }
+        "ncclNet_v9_t" = NetV9 {
+            name init devices get_properties listen connect accept reg_mr reg_mr_dma_buf dereg_mr isend
+            irecv iflush test close_send close_recv close_listen get_device_mr irecv_consumed
+            make_v_device
+        }
+        "ncclNet_v10_t" = NetV10 {
+            name init devices get_properties listen connect accept reg_mr reg_mr_dma_buf dereg_mr isend
+            irecv iflush test close_send close_recv close_listen get_device_mr irecv_consumed
+            make_v_device
+        }
+        "ncclNet_v11_t" = NetV11 {
+            name init devices get_properties listen connect accept reg_mr reg_mr_dma_buf dereg_mr isend
+            irecv iflush test close_send close_recv close_listen get_device_mr irecv_consumed
+            make_v_device finalize set_net_attr
+        }
+        "ncclNet_v12_t" = NetV12 {
+            name init devices get_properties listen connect accept reg_mr reg_mr_dma_buf dereg_mr isend
+            irecv iflush test close_send close_recv close_listen get_device_mr irecv_consumed
+            make_v_device finalize set_net_attr
+        }
+    }
 }

@@ -42,11 +42,10 @@ fn parse(out: &str, bytes: usize) -> Result<PointToPoint> {
         bail!("the row does not say that no byte was wrong");
     }
     let number = |key: &str| row.get(key).and_then(Value::as_f64).with_context(|| format!("no number {key}"));
-    let bandwidth_gbps = number("bw_gbps")?;
     Ok(PointToPoint {
         latency_us: number("latency_p50_us")?,
-        bandwidth_gbps,
-        messages_million: number("messages_per_s")? / 1e6,
+        bandwidth_gbps: number("one_way_gbs")?,
+        messages_million: number("rate_mps")?,
     })
 }
 
@@ -54,7 +53,8 @@ fn parse(out: &str, bytes: usize) -> Result<PointToPoint> {
 mod tests {
     use super::*;
 
-    const ROW: &str = r#"{"collective":"p2p","bytes":8,"wrong":0,"latency_p50_us":0.2,"bw_gbps":0.04,"messages_per_s":5e6}"#;
+    const ROW: &str =
+        r#"{"collective":"p2p","bytes":8,"wrong":0,"latency_p50_us":0.2,"one_way_gbs":0.04,"rate_mps":5.0}"#;
 
     #[test]
     fn reads_the_row_of_its_size() {
