@@ -1,4 +1,41 @@
-//! The `trunkline` command.
+//! The `trunkline` command: benchmarks, and what is to come, behind one set of subcommands.
+//!
+//! Run by people. Each subcommand is one file in `cmd`; this file only chooses. It names no item of the plugin:
+//! what it measures is loaded with `dlopen` like any other plugin.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod bench;
+mod cmd;
+mod locate;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Communication transport for GPU clusters: measure it, look into it.
+#[derive(Debug, Parser)]
+#[command(name = "trunkline", version, arg_required_else_help = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: cmd::Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  trunkline bench all_reduce                    two ranks on this machine, 8 B to 64 MiB, every byte verified
+  trunkline bench p2p                           latency, bandwidth and message rate of the bare plugin API
+  trunkline bench alltoall -n 4 -b 1M -e 16M    four ranks, 1 MiB to 16 MiB
+  trunkline bench all_reduce --plugin ./libnccl-net-other.so";
+
+fn main() -> ExitCode {
+    if let Some(code) = trunkline_nethost::rank_entry() {
+        return code;
+    }
+    match cmd::run(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("trunkline: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

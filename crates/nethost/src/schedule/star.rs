@@ -15,11 +15,9 @@ pub(super) fn gather(b: &mut Builder<'_>) {
         }
         return;
     }
-    let rounds = own.len();
-    for round in 0..rounds {
+    for chunk in &own {
         for distance in 1..n {
             let from = (r + n - distance) % n;
-            let chunk = own[round];
             let into = recv_at(from * block * size + chunk.offset);
             b.recv(distance - 1, into, chunk.bytes, NONE);
         }

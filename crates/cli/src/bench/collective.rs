@@ -1,0 +1,211 @@
+//! Collectives: one row a size, out of place and in place, in nccl-tests' columns or as JSON.
+//!
+//! Called by `cmd::bench`.
+
+use std::io::Write as _;
+
+use serde::Serialize;
+use trunkline_nethost::{Case, Cluster, Collective, PluginInfo, RowResult};
+
+use super::{Settings, progress};
+use crate::cmd::BenchError;
+
+/// One line of `--json`.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    collective: &'a str,
+    fabric: &'a str,
+    device: &'a str,
+    abi: u8,
+    ranks: usize,
+    comms: usize,
+    channels: usize,
+    bytes: usize,
+    count: usize,
+    #[serde(rename = "type")]
+    dtype: &'a str,
+    redop: &'a str,
+    root: i64,
+    in_place: bool,
+    time_us: f64,
+    algbw: f64,
+    busbw: f64,
+    wrong: u64,
+}
+
+/// One half of a row.
+#[derive(Clone, Copy, Debug)]
+struct Half {
+    result: RowResult,
+    algbw: f64,
+    busbw: f64,
+}
+
+/// Runs all rows; returns how many elements were wrong.
+pub(crate) fn run(settings: &Settings, collective: Collective) -> Result<u64, BenchError> {
+    let mut cluster = Cluster::start(&settings.job)?;
+    let info = cluster.info().clone();
+    let mut out = std::io::stdout().lock();
+    if !settings.json {
+        writeln!(out, "{}\n{COLUMNS}", settings.header(collective.name(), &info))?;
+    }
+    let rows = rows(settings, collective);
+    let bar = progress::bar(rows.len());
+    let (mut wrong, mut bus_sum) = (0, 0.0);
+    for block in rows.iter().copied() {
+        bar.set_message(format!("{} B", bytes(settings, collective, block)));
+        let mut halves = Vec::new();
+        for in_place in [false, true] {
+            let half = run_half(&mut cluster, settings, collective, block, in_place)?;
+            wrong += half.result.wrong;
+            bus_sum += half.busbw;
+            halves.push(half);
+            if settings.json {
+                print_json(&mut out, settings, collective, &info, block, in_place, half)?;
+            }
+        }
+        if !settings.json {
+            // The bar and the table may share a terminal.
+            let line = table_row(settings, collective, block, &halves);
+            bar.suspend(|| writeln!(out, "{line}").and_then(|()| out.flush()))?;
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    cluster.finish()?;
+    if !settings.json {
+        let average = bus_sum / (2 * rows.len()).max(1) as f64;
+        let verdict = if settings.check == 0 {
+            "not checked"
+        } else if wrong == 0 {
+            "OK"
+        } else {
+            "FAILED"
+        };
+        writeln!(
+            out,
+            "# Out of bounds values : {wrong} {verdict}\n# Avg bus bandwidth    : {average:.4}\n#"
+        )?;
+    }
+    Ok(wrong)
+}
+
+/// The blocks (elements of a rank's part) of all rows, each once.
+fn rows(settings: &Settings, collective: Collective) -> Vec<usize> {
+    let size = settings.dtype.bytes();
+    let block = |bytes: &usize| collective.counts((bytes / size).max(1), settings.job.ranks).block;
+    let mut blocks: Vec<usize> = settings.sizes.iter().map(block).collect();
+    blocks.dedup();
+    blocks
+}
+
+/// Bytes of the larger buffer.
+fn bytes(settings: &Settings, collective: Collective, block: usize) -> usize {
+    collective.algorithm_bytes(block, settings.job.ranks) * settings.dtype.bytes()
+}
+
+fn run_half(
+    cluster: &mut Cluster,
+    settings: &Settings,
+    collective: Collective,
+    block: usize,
+    in_place: bool,
+) -> Result<Half, BenchError> {
+    let total = bytes(settings, collective, block);
+    let case = Case {
+        collective,
+        dtype: settings.dtype,
+        op: settings.op,
+        block,
+        root: settings.job.root,
+        in_place,
+        warmup: settings.warmup,
+        iterations: settings.iterations(total, 20, 200),
+        checks: settings.check,
+        seed: (block as u64) << 1 | u64::from(in_place),
+    };
+    let result = cluster.run(&case)?;
+    let moved = (total * settings.job.comms) as f64;
+    let algbw = if result.time_us > 0.0 { moved / result.time_us / 1e3 } else { 0.0 };
+    Ok(Half { result, algbw, busbw: algbw * collective.bus_factor(settings.job.ranks) })
+}
+
+fn operator(settings: &Settings, collective: Collective) -> &'static str {
+    if collective.reduces() { settings.op.name() } else { "none" }
+}
+
+fn root(settings: &Settings, collective: Collective) -> i64 {
+    if collective.has_root() { settings.job.root as i64 } else { -1 }
+}
+
+fn print_json(
+    out: &mut impl std::io::Write,
+    settings: &Settings,
+    collective: Collective,
+    info: &PluginInfo,
+    block: usize,
+    in_place: bool,
+    half: Half,
+) -> Result<(), BenchError> {
+    let line = Line {
+        collective: collective.name(),
+        fabric: &info.name,
+        device: &info.device,
+        abi: info.abi,
+        ranks: settings.job.ranks,
+        comms: settings.job.comms,
+        channels: settings.job.channels,
+        bytes: bytes(settings, collective, block),
+        count: block,
+        dtype: settings.dtype.name(),
+        redop: operator(settings, collective),
+        root: root(settings, collective),
+        in_place,
+        time_us: half.result.time_us,
+        algbw: half.algbw,
+        busbw: half.busbw,
+        wrong: half.result.wrong,
+    };
+    serde_json::to_writer(&mut *out, &line).map_err(std::io::Error::from)?;
+    writeln!(out)?;
+    Ok(out.flush()?)
+}
+
+const COLUMNS: &str = "\
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)";
+
+fn table_row(settings: &Settings, collective: Collective, block: usize, halves: &[Half]) -> String {
+    let mut line = format!(
+        "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}",
+        bytes(settings, collective, block),
+        block,
+        settings.dtype,
+        operator(settings, collective),
+        root(settings, collective),
+    );
+    for half in halves {
+        let wrong = if settings.check == 0 { String::from("N/A") } else { half.result.wrong.to_string() };
+        line += &format!(
+            "  {:>7}  {:>6}  {:>6} {wrong:>6}",
+            time(half.result.time_us),
+            bandwidth(half.algbw),
+            bandwidth(half.busbw),
+        );
+    }
+    line
+}
+
+/// Three or more figures in at most seven characters, as nccl-tests prints times.
+fn time(microseconds: f64) -> String {
+    match microseconds {
+        t if t >= 10_000.0 => format!("{t:.0}"),
+        t if t >= 100.0 => format!("{t:.1}"),
+        t => format!("{t:.2}"),
+    }
+}
+
+fn bandwidth(gbs: f64) -> String {
+    format!("{gbs:.2}")
+}

@@ -1,0 +1,63 @@
+//! Running and printing benchmarks. Called by `cmd::bench`; it talks to the plugin host and to the terminal.
+
+pub(crate) mod collective;
+pub(crate) mod p2p;
+pub(crate) mod progress;
+pub(crate) mod sizes;
+
+use trunkline_nethost::{DataType, Job, PluginInfo, RedOp};
+
+/// Everything that the arguments say.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// What to start.
+    pub(crate) job: Job,
+    /// Sizes of the rows.
+    pub(crate) sizes: Vec<usize>,
+    /// Type of an element.
+    pub(crate) dtype: DataType,
+    /// Operator.
+    pub(crate) op: RedOp,
+    /// Verified runs.
+    pub(crate) check: u32,
+    /// Runs before the timed ones.
+    pub(crate) warmup: u32,
+    /// Timed runs, 0 for a number that fits the size.
+    pub(crate) iters: u32,
+    /// JSON instead of a table.
+    pub(crate) json: bool,
+}
+
+impl Settings {
+    /// Timed runs at a size: 20 as in nccl-tests, more where one run is short.
+    pub(crate) fn iterations(&self, bytes: usize, few: u32, many: u32) -> u32 {
+        if self.iters > 0 {
+            return self.iters;
+        }
+        let fitting = (32 << 20) / bytes.max(1);
+        u32::try_from(fitting).unwrap_or(many).clamp(few, many)
+    }
+
+    /// The lines above a table.
+    pub(crate) fn header(&self, what: &str, info: &PluginInfo) -> String {
+        let job = &self.job;
+        let flush = if info.flush { "flush after each receive" } else { "no flush" };
+        format!(
+            "# {what}: {} ranks, {} communicator(s), {} channel(s), chunk {} B, {} memory, {flush}\n\
+             # plugin {} (interface v{}) from {}\n\
+             # device {} of {}: {}, {} Mbit/s\n#",
+            job.ranks,
+            job.comms,
+            job.channels,
+            job.chunk,
+            job.memory,
+            info.name,
+            info.abi,
+            job.plugin.display(),
+            job.device,
+            info.devices,
+            info.device,
+            info.speed,
+        )
+    }
+}

@@ -1,0 +1,113 @@
+//! Point-to-point: one row a size with latency, bandwidth and message rate, as a table or as JSON.
+//!
+//! Called by `cmd::bench`.
+
+use std::io::Write as _;
+
+use serde::Serialize;
+use trunkline_nethost::{Cluster, P2pCase, P2pMeasured, PluginInfo};
+
+use super::{Settings, progress};
+use crate::cmd::BenchError;
+
+/// Warm-up messages of each kind of stream.
+const WARMUP_MIN: u32 = 16;
+
+/// One line of `--json`.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    collective: &'a str,
+    fabric: &'a str,
+    device: &'a str,
+    abi: u8,
+    ranks: usize,
+    bytes: usize,
+    #[serde(rename = "type")]
+    dtype: &'a str,
+    redop: &'a str,
+    in_place: bool,
+    time_us: f64,
+    algbw: f64,
+    busbw: f64,
+    latency_p50_us: f64,
+    latency_p99_us: f64,
+    latency_max_us: f64,
+    one_way_gbs: f64,
+    both_way_gbs: f64,
+    rate_mps: f64,
+    wrong: u64,
+}
+
+const COLUMNS: &str = "\
+#               half round trip, one in flight     one way, 8 in flight    both ways
+#       size       p50       p99       max      bandwidth      rate     each way  #wrong
+#        (B)      (us)      (us)      (us)         (GB/s)    (Mmsg/s)     (GB/s)";
+
+/// Runs all sizes; returns how many bytes were wrong.
+pub(crate) fn run(settings: &Settings) -> Result<u64, BenchError> {
+    let mut cluster = Cluster::start(&settings.job)?;
+    let info = cluster.info().clone();
+    let mut out = std::io::stdout().lock();
+    if !settings.json {
+        writeln!(out, "{}\n{COLUMNS}", settings.header("p2p", &info))?;
+    }
+    let bar = progress::bar(settings.sizes.len());
+    let mut wrong = 0;
+    for bytes in settings.sizes.iter().copied() {
+        bar.set_message(format!("{bytes} B"));
+        let iterations = settings.iterations(bytes, 20, 20_000);
+        let case = P2pCase {
+            bytes,
+            warmup: (iterations / 10).max(settings.warmup).max(WARMUP_MIN),
+            iterations,
+            seed: bytes as u64,
+        };
+        let measured = cluster.run_p2p(&case)?;
+        wrong += measured.wrong;
+        let line = if settings.json { json(&info, bytes, &measured)? } else { row(bytes, &measured) };
+        bar.suspend(|| writeln!(out, "{line}").and_then(|()| out.flush()))?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    cluster.finish()?;
+    Ok(wrong)
+}
+
+fn row(bytes: usize, measured: &P2pMeasured) -> String {
+    format!(
+        "{:>12}  {:>8.3}  {:>8.3}  {:>8.2}  {:>13.3}  {:>10.3}  {:>11.3}  {:>6}",
+        bytes,
+        measured.latency_p50_us,
+        measured.latency_p99_us,
+        measured.latency_max_us,
+        measured.one_way_gbs,
+        measured.rate_mps,
+        measured.both_way_gbs,
+        measured.wrong,
+    )
+}
+
+fn json(info: &PluginInfo, bytes: usize, measured: &P2pMeasured) -> Result<String, BenchError> {
+    let line = Line {
+        collective: "p2p",
+        fabric: &info.name,
+        device: &info.device,
+        abi: info.abi,
+        ranks: 2,
+        bytes,
+        dtype: "uint8",
+        redop: "none",
+        in_place: false,
+        time_us: measured.latency_p50_us,
+        algbw: measured.one_way_gbs,
+        busbw: measured.both_way_gbs,
+        latency_p50_us: measured.latency_p50_us,
+        latency_p99_us: measured.latency_p99_us,
+        latency_max_us: measured.latency_max_us,
+        one_way_gbs: measured.one_way_gbs,
+        both_way_gbs: measured.both_way_gbs,
+        rate_mps: measured.rate_mps,
+        wrong: measured.wrong,
+    };
+    Ok(serde_json::to_string(&line).map_err(std::io::Error::from)?)
+}

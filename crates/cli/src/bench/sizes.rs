@@ -1,0 +1,39 @@
+//! Sizes: how they are written, and the series between two of them. Pure.
+
+/// Reads a size such as `8`, `64K`, `16M` or `1G`.
+pub(crate) fn parse(text: &str) -> Result<usize, String> {
+    let trimmed = text.trim();
+    let digits = trimmed.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match trimmed[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        other => return Err(format!("{other:?} is no unit; there are K, M and G")),
+    };
+    let number: usize = digits.parse().map_err(|_| format!("{text:?} is no size"))?;
+    number.checked_mul(unit).filter(|bytes| *bytes <= 1 << 40).ok_or_else(|| format!("{text} is too large"))
+}
+
+/// All sizes from the smallest to the largest.
+pub(crate) fn series(min: usize, max: usize, factor: usize) -> Vec<usize> {
+    let next = |size: &usize| size.checked_mul(factor.max(2)).filter(|size| *size <= max);
+    std::iter::successors(Some(min.max(1)), next).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_counted() {
+        assert_eq!(parse("8"), Ok(8));
+        assert_eq!(parse("64K"), Ok(65536));
+        assert_eq!(parse("16MiB"), Ok(16 << 20));
+        assert_eq!(parse("1g"), Ok(1 << 30));
+        assert!(parse("x").is_err());
+        assert!(parse("5T").is_err());
+        assert_eq!(series(8, 128, 4), [8, 32, 128]);
+        assert_eq!(series(5, 5, 2), [5]);
+    }
+}

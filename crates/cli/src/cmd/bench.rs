@@ -1,0 +1,196 @@
+//! `trunkline bench`: the arguments, and what they mean.
+//!
+//! Called by `cmd`. The rows are run and printed by the `bench` module.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use clap::{Args, value_parser};
+use thiserror::Error;
+use trunkline_nethost::{Collective, DataType, Job, LaunchError, MemoryKind, RedOp};
+
+use crate::bench::{self, Settings};
+use crate::locate::{self, LocateError};
+
+/// Ranks of one run.
+const RANKS_MAX: u64 = 16;
+
+const EXAMPLES: &str = "\
+Examples:
+  trunkline bench all_reduce                         2 ranks, 8 B to 64 MiB
+  trunkline bench sendrecv -b 16M -e 16M -i 50       one size, 50 timed runs
+  trunkline bench all_gather -n 4 -d half --json     four ranks, one JSON object a row
+  trunkline bench reduce -d int32 -o max --root 1    an operator and a root
+  trunkline bench all_reduce --channels 2 --comms 2  two communicators of two channels each
+  trunkline bench p2p -e 16M                         latency, bandwidth, message rate
+  trunkline bench p2p --plugin ./libnccl-net.so --abi 8
+
+The columns are those of nccl-tests: algbw is size over time, busbw is algbw times the collective's factor, so
+that it compares with the speed of the wire. #wrong counts wrong elements of the verified runs, damaged guard
+bytes included; it should always be 0, and the exit status is 1 when it is not.
+
+Without --plugin, the plugin is the one named by TRUNKLINE_PLUGIN, else libtrunkline_nccl.so next to this
+program, else ../lib/libnccl-net-trunkline.so. TRUNKLINE_FABRIC and NCCL_DEBUG are passed on to it.";
+
+/// Arguments of `bench`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct BenchArgs {
+    /// What to run.
+    #[arg(value_name = "COLLECTIVE|p2p", value_parser = what_parser())]
+    what: String,
+    /// Rank processes (2 to 16; point-to-point takes 2).
+    #[arg(short = 'n', long, default_value_t = 2, value_parser = value_parser!(u64).range(2..=RANKS_MAX))]
+    ranks: u64,
+    /// Smallest size; K, M and G are powers of 1024.
+    #[arg(short = 'b', long, default_value = "8", value_parser = bench::sizes::parse)]
+    minbytes: usize,
+    /// Largest size [default: 64M; point-to-point: 16M].
+    #[arg(short = 'e', long, value_parser = bench::sizes::parse)]
+    maxbytes: Option<usize>,
+    /// Each size is the one before times this.
+    #[arg(short = 'f', long, default_value_t = 4, value_parser = value_parser!(u64).range(2..))]
+    factor: u64,
+    /// Type of an element.
+    #[arg(short = 'd', long, default_value = "float", value_parser = named(DataType::NAMES))]
+    datatype: String,
+    /// Operator of reductions.
+    #[arg(short = 'o', long, default_value = "sum", value_parser = named(RedOp::NAMES))]
+    op: String,
+    /// Root of reduce, broadcast, gather and scatter.
+    #[arg(short = 'r', long, default_value_t = 0)]
+    root: u64,
+    /// Verified runs of each row; 0 verifies nothing.
+    #[arg(short = 'c', long, default_value_t = 1)]
+    check: u32,
+    /// Runs before the timed ones.
+    #[arg(short = 'w', long, default_value_t = 5)]
+    warmup: u32,
+    /// Timed runs of each row; 0 takes 20, and more for small sizes.
+    #[arg(short = 'i', long, default_value_t = 0)]
+    iters: u32,
+    /// Channels (connections to each peer) of a communicator.
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..=64))]
+    channels: u64,
+    /// Communicators, all at work at once on data of their own.
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..=16))]
+    comms: u64,
+    /// Most bytes of one message of a collective.
+    #[arg(long, default_value = "512K", value_parser = bench::sizes::parse)]
+    chunk: usize,
+    /// Print one JSON object a row instead of the table.
+    #[arg(long)]
+    json: bool,
+    /// File of the plugin.
+    #[arg(long, value_name = "PATH")]
+    plugin: Option<PathBuf>,
+    /// Version of the plugin interface [default: the newest that the plugin has].
+    #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(6..=12))]
+    abi: Option<u8>,
+    /// Device of the plugin.
+    #[arg(long, default_value_t = 0)]
+    device: i32,
+    /// Memory that is sent and received.
+    #[arg(long, default_value = "private", value_parser = named(MemoryKind::NAMES))]
+    memory: String,
+    /// Flush after each receive.
+    #[arg(long, default_value = "auto", value_parser = named(&["auto", "always", "never"]))]
+    flush: String,
+    /// Give up when everything together takes longer, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 900)]
+    timeout: u64,
+    /// Give up when one row takes longer, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 120)]
+    row_timeout: u64,
+}
+
+/// Why a benchmark gave no result.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum BenchError {
+    /// No plugin.
+    #[error(transparent)]
+    Locate(#[from] LocateError),
+    /// The ranks failed.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// Nothing can be printed any more.
+    #[error("cannot write the results: {0}")]
+    Print(#[from] std::io::Error),
+    /// A name that the arguments let through.
+    #[error(transparent)]
+    Name(#[from] trunkline_nethost::UnknownName),
+    /// Two arguments do not go together.
+    #[error("{0}")]
+    Usage(&'static str),
+}
+
+fn named(names: &'static [&'static str]) -> PossibleValuesParser {
+    PossibleValuesParser::new(names)
+}
+
+fn what_parser() -> impl clap::builder::TypedValueParser<Value = String> {
+    PossibleValuesParser::new(Collective::NAMES.iter().copied().chain(["p2p"])).map(|name| name)
+}
+
+/// Runs the benchmark; the exit status tells whether all bytes were right.
+pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, BenchError> {
+    let settings = settings(args)?;
+    let wrong = match settings.job.collective {
+        Some(collective) => bench::collective::run(&settings, collective)?,
+        None => bench::p2p::run(&settings)?,
+    };
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn settings(args: &BenchArgs) -> Result<Settings, BenchError> {
+    let collective: Option<Collective> = if args.what == "p2p" { None } else { Some(args.what.parse()?) };
+    let ranks = args.ranks as usize;
+    if collective.is_none() && ranks != 2 {
+        return Err(BenchError::Usage("p2p runs between 2 ranks"));
+    }
+    if args.root >= args.ranks {
+        return Err(BenchError::Usage("the root is not one of the ranks"));
+    }
+    let dtype: DataType = args.datatype.parse()?;
+    let maxbytes = args.maxbytes.unwrap_or(if collective.is_some() { 64 << 20 } else { 16 << 20 });
+    if maxbytes < args.minbytes {
+        return Err(BenchError::Usage("the largest size is smaller than the smallest"));
+    }
+    if args.chunk < 64 {
+        return Err(BenchError::Usage("a chunk has at least 64 bytes"));
+    }
+    let job = Job {
+        plugin: locate::plugin(args.plugin.as_deref())?,
+        abi: args.abi,
+        device: args.device,
+        ranks,
+        comms: args.comms as usize,
+        channels: if collective.is_some() { args.channels as usize } else { 1 },
+        collective,
+        root: args.root as usize,
+        // The smallest blocks of one element a rank may need more than was asked for.
+        bytes_max: maxbytes.max(ranks * dtype.bytes()),
+        chunk: args.chunk / dtype.bytes() * dtype.bytes(),
+        memory: args.memory.parse()?,
+        flush: match args.flush.as_str() {
+            "always" => Some(true),
+            "never" => Some(false),
+            _ => None,
+        },
+        timeout: Duration::from_secs(args.timeout),
+        row_timeout: Duration::from_secs(args.row_timeout),
+    };
+    Ok(Settings {
+        job,
+        sizes: bench::sizes::series(args.minbytes, maxbytes, args.factor as usize),
+        dtype,
+        op: args.op.parse()?,
+        check: args.check,
+        warmup: args.warmup,
+        iters: args.iters,
+        json: args.json,
+    })
+}

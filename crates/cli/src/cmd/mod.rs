@@ -1,0 +1,23 @@
+//! The subcommands, one file each. Called by `main`.
+
+mod bench;
+
+pub(crate) use bench::BenchError;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a collective, or point-to-point messages, over a NCCL net plugin and verify every byte.
+    Bench(Box<bench::BenchArgs>),
+}
+
+/// Runs a subcommand.
+pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    match command {
+        Command::Bench(args) => Ok(bench::run(&args)?),
+    }
+}
