@@ -45,11 +45,22 @@ struct Row {
     unit: &'static str,
     better: Better,
     bytes: usize,
+    ours: Ours,
     peer: Option<Peer>,
     /// The ratio to reach, if there is one.
     goal: Option<f64>,
     /// The own figure to reach, if there is one.
     own_goal: Option<f64>,
+}
+
+/// What of ours a row shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ours {
+    Latency,
+    OneWay,
+    MessageRate,
+    /// Bus bandwidth of a collective on two ranks, in place or not.
+    Collective(&'static str, bool),
 }
 
 /// Whom a row is compared with.
@@ -59,6 +70,8 @@ enum Peer {
     Pingpong,
     /// Debian's `ucx_perftest -t tag_bw` over posix and cma.
     TagBandwidth,
+    /// Our own point-to-point bandwidth, both ways at once: what a collective could reach.
+    OwnBothWay,
 }
 
 impl Peer {
@@ -66,14 +79,16 @@ impl Peer {
         match self {
             Self::Pingpong => "fi_pingpong -p shm",
             Self::TagBandwidth => "UCX tag_bw, posix,cma",
+            Self::OwnBothWay => "own p2p, both ways",
         }
     }
 
     /// Program and package.
-    const fn needs(self) -> (&'static str, &'static str) {
+    const fn needs(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::Pingpong => ("fi_pingpong", "libfabric-bin"),
-            Self::TagBandwidth => ("ucx_perftest", "ucx-utils"),
+            Self::Pingpong => Some(("fi_pingpong", "libfabric-bin")),
+            Self::TagBandwidth => Some(("ucx_perftest", "ucx-utils")),
+            Self::OwnBothWay => None,
         }
     }
 }
@@ -91,7 +106,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     let tool = workspace.target.join("release/trunkline");
     let mut summaries = Vec::new();
     for row in rows().into_iter().filter(|r| options.only.as_ref().is_none_or(|part| r.name.contains(part))) {
-        if let Some((program, package)) = row.peer.map(Peer::needs)
+        if let Some((program, package)) = row.peer.and_then(Peer::needs)
             && shell::which(program).is_none()
         {
             println!("SKIPPED {}: {program} is not installed (package {package})", row.name);
@@ -118,6 +133,7 @@ fn rows() -> Vec<Row> {
         unit: "us",
         better: Better::Lower,
         bytes,
+        ours: Ours::Latency,
         peer: Some(Peer::Pingpong),
         goal,
         own_goal,
@@ -127,6 +143,7 @@ fn rows() -> Vec<Row> {
         unit: "GB/s",
         better: Better::Higher,
         bytes,
+        ours: Ours::OneWay,
         peer: Some(Peer::TagBandwidth),
         goal: Some(1.75),
         own_goal: None,
@@ -136,9 +153,20 @@ fn rows() -> Vec<Row> {
         unit: "million/s",
         better: Better::Higher,
         bytes: 8,
+        ours: Ours::MessageRate,
         peer: None,
         goal: None,
         own_goal: Some(5.0),
+    };
+    let collective = |name: &'static str, in_place| Row {
+        name: format!("16 MiB {name}{}", if in_place { " in place" } else { "" }),
+        unit: "GB/s",
+        better: Better::Higher,
+        bytes: 16 * MIB,
+        ours: Ours::Collective(name, in_place),
+        peer: Some(Peer::OwnBothWay),
+        goal: Some(0.85),
+        own_goal: None,
     };
     vec![
         latency(8, "8 B", Some(0.75), Some(0.20)),
@@ -149,6 +177,8 @@ fn rows() -> Vec<Row> {
         stream(MIB, "1 MiB"),
         stream(4 * MIB, "4 MiB"),
         stream(16 * MIB, "16 MiB"),
+        collective("sendrecv", false),
+        collective("all_gather", true),
     ]
 }
 
@@ -158,7 +188,7 @@ fn measure(tool: &Path, row: &Row, count: usize) -> Result<Pairs> {
     for turn in 0..count {
         let ours_first = turn % 2 == 0;
         let early = ours_first.then(|| measure_ours(tool, row)).transpose()?;
-        let theirs = row.peer.map(|peer| measure_peer(peer, row.bytes)).transpose()?;
+        let theirs = row.peer.map(|peer| measure_peer(tool, peer, row.bytes)).transpose()?;
         let ours = match early {
             Some(ours) => ours,
             None => measure_ours(tool, row)?,
@@ -169,18 +199,20 @@ fn measure(tool: &Path, row: &Row, count: usize) -> Result<Pairs> {
 }
 
 fn measure_ours(tool: &Path, row: &Row) -> Result<f64> {
-    let p2p = ours::run(tool, row.bytes)?;
-    Ok(match row.unit {
-        "us" => p2p.latency_us,
-        "GB/s" => p2p.bandwidth_gbps,
-        _ => p2p.messages_million,
-    })
+    let p2p = || ours::point_to_point(tool, row.bytes);
+    match row.ours {
+        Ours::Latency => Ok(p2p()?.latency_us),
+        Ours::OneWay => Ok(p2p()?.bandwidth_gbps),
+        Ours::MessageRate => Ok(p2p()?.messages_million),
+        Ours::Collective(name, in_place) => ours::collective_gbps(tool, name, row.bytes, in_place),
+    }
 }
 
-fn measure_peer(peer: Peer, bytes: usize) -> Result<f64> {
+fn measure_peer(tool: &Path, peer: Peer, bytes: usize) -> Result<f64> {
     match peer {
         Peer::Pingpong => peers::pingpong_us(bytes),
         Peer::TagBandwidth => peers::tag_bandwidth_gbps(bytes),
+        Peer::OwnBothWay => Ok(ours::point_to_point(tool, bytes)?.both_way_gbps),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Our side: one size of `trunkline bench p2p --json`.
+//! Our side: one size of `trunkline bench ... --json`.
 //!
 //! Only `compare` calls this; it reads the row that the tool prints and verifies that no byte was wrong.
 
@@ -17,55 +17,101 @@ pub(super) struct PointToPoint {
     pub(super) latency_us: f64,
     /// One-way rate, 1e9 bytes a second.
     pub(super) bandwidth_gbps: f64,
+    /// The same each way, both ways at once.
+    pub(super) both_way_gbps: f64,
     /// One-way messages, in millions a second.
     pub(super) messages_million: f64,
 }
 
-/// Runs the bench for one size.
+/// Runs the point-to-point bench for one size.
 ///
 /// # Errors
 /// When it fails, prints no row of that size, or moved wrong bytes.
-pub(super) fn run(tool: &Path, bytes: usize) -> Result<PointToPoint> {
-    let size = bytes.to_string();
-    let mut command = Command::new(tool);
-    command.args(["bench", "p2p", "--json", "--min-bytes", &size, "--max-bytes", &size]);
-    let out = shell::output(&mut command)?;
-    parse(&out, bytes).with_context(|| format!("trunkline bench p2p said: {out}"))
+pub(super) fn point_to_point(tool: &Path, bytes: usize) -> Result<PointToPoint> {
+    let iterations = ((4 << 30) / bytes.max(1)).clamp(100, 100_000);
+    let out = bench(tool, "p2p", bytes, Some(iterations))?;
+    read_p2p(&out, bytes).with_context(|| format!("trunkline bench p2p said: {out}"))
 }
 
-fn parse(out: &str, bytes: usize) -> Result<PointToPoint> {
-    let mut rows = out.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+/// Bus bandwidth of a collective on two ranks, GB/s.
+///
+/// # Errors
+/// As [`point_to_point`].
+pub(super) fn collective_gbps(tool: &Path, name: &str, bytes: usize, in_place: bool) -> Result<f64> {
+    let out = bench(tool, name, bytes, None)?;
+    let row = find_row(&out, bytes, Some(in_place))
+        .with_context(|| format!("trunkline bench {name} said: {out}"))?;
+    number(&row, "busbw")
+}
+
+fn bench(tool: &Path, what: &str, bytes: usize, iterations: Option<usize>) -> Result<String> {
+    let size = bytes.to_string();
+    let mut command = Command::new(tool);
+    command.args(["bench", what, "--json", "-n", "2", "-b", &size, "-e", &size]);
+    if let Some(iterations) = iterations {
+        command.args(["--iters", &iterations.to_string()]);
+    }
+    shell::output(&mut command)
+}
+
+fn read_p2p(out: &str, bytes: usize) -> Result<PointToPoint> {
+    let row = find_row(out, bytes, None)?;
+    Ok(PointToPoint {
+        latency_us: number(&row, "latency_p50_us")?,
+        bandwidth_gbps: number(&row, "one_way_gbs")?,
+        both_way_gbps: number(&row, "both_way_gbs")?,
+        messages_million: number(&row, "rate_mps")?,
+    })
+}
+
+/// The row of that size, and of that placement where one is asked for.
+fn find_row(out: &str, bytes: usize, in_place: Option<bool>) -> Result<Value> {
     let size = u64::try_from(bytes).unwrap_or(u64::MAX);
-    let row = rows.rfind(|row| row.get("bytes").and_then(Value::as_u64) == Some(size));
+    let mut rows = out.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let row = rows.rfind(|row| {
+        let is_placed =
+            in_place.is_none_or(|wanted| row.get("in_place").and_then(Value::as_bool) == Some(wanted));
+        is_placed && row.get("bytes").and_then(Value::as_u64) == Some(size)
+    });
     let row = row.with_context(|| format!("no row of {bytes} bytes"))?;
     if row.get("wrong").and_then(Value::as_u64) != Some(0) {
         bail!("the row does not say that no byte was wrong");
     }
-    let number = |key: &str| row.get(key).and_then(Value::as_f64).with_context(|| format!("no number {key}"));
-    Ok(PointToPoint {
-        latency_us: number("latency_p50_us")?,
-        bandwidth_gbps: number("one_way_gbs")?,
-        messages_million: number("rate_mps")?,
-    })
+    Ok(row)
+}
+
+fn number(row: &Value, key: &str) -> Result<f64> {
+    row.get(key).and_then(Value::as_f64).with_context(|| format!("no number {key}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ROW: &str =
-        r#"{"collective":"p2p","bytes":8,"wrong":0,"latency_p50_us":0.2,"one_way_gbs":0.04,"rate_mps":5.0}"#;
+    const ROW: &str = r#"{"collective":"p2p","bytes":8,"in_place":false,"wrong":0,"latency_p50_us":0.2,
+        "one_way_gbs":0.04,"both_way_gbs":0.03,"rate_mps":5.0,"busbw":0.02}"#;
+
+    fn row() -> String {
+        ROW.replace('\n', " ")
+    }
 
     #[test]
     fn reads_the_row_of_its_size() {
-        let out = format!("noise\n{}\n{ROW}\n", ROW.replace(":8,", ":64,"));
-        let wanted = PointToPoint { latency_us: 0.2, bandwidth_gbps: 0.04, messages_million: 5.0 };
-        assert_eq!(parse(&out, 8).unwrap(), wanted);
-        assert!(parse(&out, 9).is_err());
+        let out = format!("noise\n{}\n{}\n", row().replace(":8,", ":64,"), row());
+        let p2p = read_p2p(&out, 8).unwrap();
+        assert_eq!((p2p.latency_us, p2p.messages_million), (0.2, 5.0));
+        assert_eq!((p2p.bandwidth_gbps, p2p.both_way_gbps), (0.04, 0.03));
+        assert!(read_p2p(&out, 9).is_err());
+    }
+
+    #[test]
+    fn reads_the_row_of_its_placement() {
+        assert_eq!(number(&find_row(&row(), 8, Some(false)).unwrap(), "busbw").unwrap(), 0.02);
+        assert!(find_row(&row(), 8, Some(true)).is_err());
     }
 
     #[test]
     fn wrong_bytes_are_no_figure() {
-        assert!(parse(&ROW.replace("\"wrong\":0", "\"wrong\":1"), 8).is_err());
+        assert!(read_p2p(&row().replace("\"wrong\":0", "\"wrong\":1"), 8).is_err());
     }
 }
