@@ -20,6 +20,18 @@ pub trait Host: Send + Sync + 'static {
 
     /// The maker of control streams.
     fn oob(&self) -> &Self::Oob;
+
+    /// Tells a person something, once, where it is first known. Never called for each message.
+    fn log(&self, level: Level, text: &str);
+}
+
+/// How much a log line matters.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Level {
+    /// Something went wrong and somebody should know.
+    Warn,
+    /// What was found and chosen.
+    Info,
 }
 
 /// Where a listener can be reached: at most [`OobAddress::MAX`] opaque bytes.

@@ -3,7 +3,10 @@
 use crate::wire::cursor::{Reader, Short};
 
 /// Bytes of the header.
-pub const BYTES: usize = 32;
+pub const BYTES: usize = 16;
+
+/// Most payload bytes a header can tell.
+pub const LEN_MAX: u32 = (1 << 28) - 1;
 
 /// An eager message's header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -30,16 +33,15 @@ pub enum EagerError {
 }
 
 impl Eager {
-    /// The header's bytes.
+    /// The header's bytes; a length beyond [`LEN_MAX`] is cut, which no sender asks for.
     #[inline]
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
-        bytes[0] = 1;
+        bytes[0..4].copy_from_slice(&(1 << 28 | self.len & LEN_MAX).to_le_bytes());
         bytes[4..8].copy_from_slice(&self.number.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.base.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.tag.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.len.to_le_bytes());
         bytes
     }
 
@@ -50,12 +52,27 @@ impl Eager {
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, EagerError> {
         let mut reader = Reader(bytes);
-        let [kind, ..] = reader.array::<4>()?;
-        if kind != 1 {
-            return Err(EagerError::Kind(kind));
+        let first = reader.u32()?;
+        let (number, base, tag) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        match first >> 28 {
+            1 => Ok(Self { number, base, tag, len: first & LEN_MAX }),
+            kind => Err(EagerError::Kind(kind as u8)),
         }
-        let (number, base, tag, len) = (reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?);
-        reader.array::<12>()?;
-        Ok(Self { number, base, tag, len })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn reads_back(number: u32, base: u32, tag: u32, len in 0..=LEN_MAX) {
+            let header = Eager { number, base, tag, len };
+            prop_assert_eq!(Eager::from_bytes(&header.to_bytes()), Ok(header));
+            prop_assert_eq!(Eager::from_bytes(&header.to_bytes()[..15]), Err(EagerError::Short(Short)));
+        }
     }
 }

@@ -1,0 +1,125 @@
+//! The answering side of a connection: makes the receiving lane, answers, and hands the comm out when the asking side
+//! is ready.
+
+use std::sync::atomic::Ordering;
+
+use trunkline_fabric::{Access, Ctrl, Fabric, Host, Level, LinkAddress, Links, Mr, Rail};
+use trunkline_mem::Memory;
+use trunkline_proto::conn::{AcceptStep, Accepting};
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::wire::frame::{Answer, Frame, Reply};
+use trunkline_proto::xfer::receiver::Receiver;
+
+use crate::comm::{Ends, Side};
+use crate::control::{Asked, Control, Current, refusal};
+use crate::plan::Plan;
+use crate::recv::{self, RecvLane};
+use crate::{CommFault, CommId, Engine, Error};
+
+impl<F: Fabric, H: Host> Engine<F, H> {
+    /// Goes on with what waits at a listener; a comm once one is there.
+    pub(crate) fn advance_accept(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        id: SlotId,
+    ) -> Result<Option<CommId>, Error> {
+        let Some(listen) = control.listens.get_mut(id) else { return Err(Error::Unknown("listener")) };
+        if listen.current.is_none() {
+            let nic = listen.nic;
+            let Some(asked) = listen.pending.pop_front() else { return Ok(None) };
+            let (conn, stream) = (asked.open.conn, asked.stream);
+            match self.answer(control, nic, asked) {
+                Ok(current) => {
+                    if let Some(listen) = control.listens.get_mut(id) {
+                        listen.current = Some(current);
+                    }
+                    self.send_result(control, id)?;
+                }
+                Err(error) => {
+                    self.host.log(Level::Warn, &format!("connection not accepted: {error}"));
+                    control.send(stream, &refusal(conn, Answer::NoResources), None);
+                    return Err(error);
+                }
+            }
+        }
+        self.advance_current(control, id)
+    }
+
+    fn advance_current(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        id: SlotId,
+    ) -> Result<Option<CommId>, Error> {
+        let Some(listen) = control.listens.get_mut(id) else { return Err(Error::Unknown("listener")) };
+        let Some(current) = listen.current.as_mut() else { return Ok(None) };
+        let step = match current.machine.on_time(self.host.now()) {
+            AcceptStep::Wait if std::mem::take(&mut current.repeat) => current.machine.on_open(),
+            step => step,
+        };
+        if step == AcceptStep::Ready {
+            let comm = current.comm;
+            listen.current = None;
+            return Ok(Some(comm));
+        }
+        if current.peer.dead.load(Ordering::Acquire) {
+            let (comm, process) = (current.comm, current.peer.process);
+            listen.current = None;
+            self.comms.remove(comm);
+            return Err(CommFault::PeerDead(process).into());
+        }
+        if step == AcceptStep::SendResult {
+            self.send_result(control, id)?;
+        }
+        Ok(None)
+    }
+
+    /// Makes the receiving lane for an OPEN.
+    fn answer(&self, control: &Control<H, F::Rail>, nic: usize, asked: Asked) -> Result<Current, Error> {
+        let Asked { open, fd, stream, peer } = asked;
+        if let Some(error) = control.stream_fault(stream, peer.process) {
+            return Err(error);
+        }
+        let caps = self.fabric.nics().get(nic).map(|nic| nic.caps);
+        let Some(caps) = caps else { return Err(Error::Argument("no such NIC")) };
+        let mut plan = Plan::new(&caps, &self.params);
+        plan.matched &= open.matched;
+        let recv_depth = if plan.matched { 0 } else { plan.bounces };
+        let (mut rail, link) = self.open_link(nic, recv_depth)?;
+        let registrar = rail.registrar();
+        let bytes = recv::bounce_bytes(&plan) * plan.bounces.max(1) as usize;
+        let bounce = Mr::<Ctrl>::register(&registrar, Memory::heap(bytes), Access::LOCAL)?;
+        let fins = Mr::<Ctrl>::register(&registrar, Memory::heap(recv::FINS_BYTES), Access::WRITE)?;
+        rail.connect(link, LinkAddress { bytes: open.link, fd })?;
+        let receiver = Receiver::new(self.params.mutant);
+        let regions_max = self.params.regions_max as usize;
+        let mut lane = RecvLane::new(rail, link, plan, receiver, open.mailbox, (bounce, fins), regions_max);
+        lane.post_bounces()?;
+        let ends = Ends { stream, remote: open.conn, attempt: None };
+        let comm = self.install(Side::Recv(lane), peer.clone(), ends)?;
+        let machine = Accepting::new(self.host.now());
+        Ok(Current { machine, comm, conn: open.conn, stream, peer, repeat: false })
+    }
+
+    fn send_result(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<(), Error> {
+        let current = control.listens.get(id).and_then(|listen| listen.current.as_ref());
+        let Some((comm, conn, stream)) = current.map(|c| (c.comm, c.conn, c.stream)) else { return Ok(()) };
+        let Some(slot) = self.comms.get(comm) else { return Ok(()) };
+        let lane = slot.lane.claim();
+        let Some(Side::Recv(lane)) = lane.as_ref().map(|open| &open.side) else { return Ok(()) };
+        let address = lane.rail.address(lane.link)?;
+        let matched = lane.plan.matched;
+        let reply = Reply {
+            conn,
+            answer: Answer::Accepted,
+            matched,
+            remote_len: lane.plan.remote_len,
+            comm: comm.to_bits(),
+            fins: lane.fins(),
+            eager_max: if matched { 0 } else { lane.plan.eager_max },
+            eager_credits: lane.plan.eager_credits,
+            link: address.bytes,
+        };
+        control.send(stream, &Frame::Result(reply), address.fd);
+        Ok(())
+    }
+}

@@ -1,0 +1,280 @@
+//! Comms and the table that names them. A slot of the table is reused, with another generation, only after many others.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use spin::mutex::SpinMutex;
+use trunkline_fabric::{Completion, Done, LinkId, Rail, Status};
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::slots::SlotId;
+
+use crate::lane::Lane;
+use crate::recv::RecvLane;
+use crate::regions::Regions;
+use crate::request::Requests;
+use crate::send::SendLane;
+use crate::{CommFault, CommId, Error};
+
+/// Completions taken from a rail at once.
+const BATCH: usize = 16;
+
+/// Batches taken in one call, so that no call stays for long.
+const BATCHES_MAX: usize = 4;
+
+/// Batches taken when a peer is gone, to find what it sent before.
+const DRAIN_MAX: usize = 4096;
+
+/// A slot is not reused before this many others were freed after it.
+const QUARANTINE: usize = 64;
+
+/// A peer process.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) process: ProcessId,
+    /// Its control stream is gone.
+    pub(crate) dead: AtomicBool,
+}
+
+/// One place for a comm.
+pub(crate) struct Comm<R: Rail> {
+    generation: AtomicU32,
+    pub(crate) requests: Requests,
+    pub(crate) lane: Lane<Option<Open<R>>>,
+    /// The control stream that may speak for the peer, as bits.
+    pub(crate) stream: AtomicU64,
+    /// The peer closed its end.
+    pub(crate) peer_closed: AtomicBool,
+}
+
+/// The lane of an open comm.
+pub(crate) struct Open<R: Rail> {
+    pub(crate) side: Side<R>,
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) ends: Ends,
+    pub(crate) fault: Option<CommFault>,
+    /// Fruitless polls since the last look at the control stream.
+    pub(crate) idle: u32,
+}
+
+/// How the two ends of a comm name it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    pub(crate) stream: SlotId,
+    /// What CLOSE must name.
+    pub(crate) remote: u64,
+    /// Our attempt, if we asked for the comm.
+    pub(crate) attempt: Option<SlotId>,
+}
+
+/// Which side of the comm this process is.
+pub(crate) enum Side<R: Rail> {
+    /// It sends.
+    Send(SendLane<R>),
+    /// It receives.
+    Recv(RecvLane<R>),
+}
+
+impl<R: Rail> Side<R> {
+    #[inline]
+    fn rail(&mut self) -> (&mut R, LinkId) {
+        match self {
+            Self::Send(lane) => (&mut lane.rail, lane.link),
+            Self::Recv(lane) => (&mut lane.rail, lane.link),
+        }
+    }
+
+    pub(crate) fn regions(&mut self) -> &mut Regions {
+        match self {
+            Self::Send(lane) => &mut lane.regions,
+            Self::Recv(lane) => &mut lane.regions,
+        }
+    }
+
+    #[inline]
+    fn on_completion(&mut self, requests: &Requests, completion: &Completion) -> Result<(), CommFault> {
+        match self {
+            Self::Send(lane) => lane.on_completion(requests, completion),
+            Self::Recv(lane) => lane.on_completion(requests, completion),
+        }
+    }
+}
+
+fn no_completion() -> Completion {
+    Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 }
+}
+
+impl<R: Rail> Open<R> {
+    /// Takes what the rail has finished. Returns whether it had anything.
+    #[inline]
+    pub(crate) fn progress(&mut self, requests: &Requests) -> bool {
+        if self.fault.is_some() {
+            return false;
+        }
+        let mut batch = [no_completion(); BATCH];
+        let mut some = false;
+        for _ in 0..BATCHES_MAX {
+            let taken = self.side.rail().0.poll(&mut batch);
+            for completion in &batch[..taken] {
+                if let Err(fault) = self.side.on_completion(requests, completion) {
+                    self.fail(requests, fault);
+                    return true;
+                }
+            }
+            some |= taken > 0;
+            if taken < BATCH {
+                break;
+            }
+        }
+        if let Side::Recv(lane) = &mut self.side
+            && let Err(fault) = lane.post_more()
+        {
+            self.fail(requests, fault);
+        }
+        self.idle = if some { 0 } else { self.idle + 1 };
+        some
+    }
+
+    /// The link is of no more use: every outstanding request fails once.
+    pub(crate) fn fail(&mut self, requests: &Requests, fault: CommFault) -> usize {
+        let fault = match fault {
+            CommFault::Link(_) if self.peer.dead.load(Ordering::Relaxed) => {
+                CommFault::PeerDead(self.peer.process)
+            }
+            other => other,
+        };
+        if self.fault.is_none() {
+            self.fault = Some(fault);
+        }
+        let (rail, link) = self.side.rail();
+        rail.fail(link);
+        requests.fail_all()
+    }
+
+    /// The peer is gone: takes what it sent before, then fails what can never be done. Returns how many failed.
+    pub(crate) fn on_peer_gone(&mut self, requests: &Requests, fault: CommFault) -> usize {
+        if self.fault.is_some() {
+            return 0;
+        }
+        if matches!(fault, CommFault::PeerDead(_)) {
+            let (rail, link) = self.side.rail();
+            rail.fail(link);
+        }
+        let mut batch = [no_completion(); BATCH];
+        for _ in 0..DRAIN_MAX {
+            let taken = self.side.rail().0.poll(&mut batch);
+            for completion in batch[..taken].iter().filter(|c| c.status == Status::Ok) {
+                if let Err(fault) = self.side.on_completion(requests, completion) {
+                    return self.fail(requests, fault);
+                }
+            }
+            if taken == 0 {
+                break;
+            }
+        }
+        match &mut self.side {
+            // What has arrived may still be asked for; only what cannot come any more fails.
+            Side::Recv(lane) if !requests.pending() => {
+                lane.gone = true;
+                0
+            }
+            _ => self.fail(requests, fault),
+        }
+    }
+}
+
+impl<R: Rail> Comm<R> {
+    fn new() -> Self {
+        Self {
+            generation: AtomicU32::new(0),
+            requests: Requests::new(),
+            lane: Lane::new(None),
+            stream: AtomicU64::new(0),
+            peer_closed: AtomicBool::new(false),
+        }
+    }
+}
+
+/// All comms of an engine.
+pub(crate) struct Comms<R: Rail> {
+    slots: Box<[OnceLock<Box<Comm<R>>>]>,
+    free: SpinMutex<Free>,
+}
+
+struct Free {
+    fresh: usize,
+    used: VecDeque<u16>,
+    open: usize,
+}
+
+impl<R: Rail> Comms<R> {
+    pub(crate) fn new(limit: usize) -> Self {
+        let limit = limit.clamp(1, usize::from(u16::MAX));
+        Self {
+            slots: (0..limit).map(|_| OnceLock::new()).collect(),
+            free: SpinMutex::new(Free { fresh: 0, used: VecDeque::new(), open: 0 }),
+        }
+    }
+
+    /// The comm of that name.
+    #[inline]
+    pub(crate) fn get(&self, id: CommId) -> Option<&Comm<R>> {
+        let comm = self.slots.get(usize::from(id.index))?.get()?;
+        (comm.generation.load(Ordering::Acquire) == u32::from(id.generation)).then_some(comm)
+    }
+
+    /// Opens a comm.
+    pub(crate) fn insert(&self, open: Open<R>) -> Result<CommId, Error> {
+        let exhausted = Error::Exhausted { what: "connections", limit: self.slots.len() };
+        let index = {
+            let mut free = self.free.lock();
+            let fresh = free.fresh < self.slots.len();
+            let index = if free.used.len() > QUARANTINE || !fresh {
+                free.used.pop_front().ok_or(exhausted)?
+            } else {
+                free.fresh += 1;
+                (free.fresh - 1) as u16
+            };
+            free.open += 1;
+            index
+        };
+        let comm = self.slots[usize::from(index)].get_or_init(|| Box::new(Comm::new()));
+        let generation = (comm.generation.load(Ordering::Relaxed) >> 16) as u16;
+        let generation = generation.checked_add(1).unwrap_or(1);
+        comm.stream.store(open.ends.stream.to_bits(), Ordering::Relaxed);
+        comm.peer_closed.store(false, Ordering::Relaxed);
+        *comm.lane.claim() = Some(open);
+        comm.generation.store(u32::from(generation), Ordering::Release);
+        Ok(CommId { index, generation })
+    }
+
+    /// Closes a comm; its name means nothing from then on.
+    pub(crate) fn remove(&self, id: CommId) -> Option<Open<R>> {
+        let comm = self.get(id)?;
+        let mut lane = comm.lane.claim();
+        let next = u32::from(id.generation) << 16;
+        let current = u32::from(id.generation);
+        comm.generation.compare_exchange(current, next, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        comm.requests.clear();
+        let open = lane.take();
+        drop(lane);
+        let mut free = self.free.lock();
+        free.open -= 1;
+        free.used.push_back(id.index);
+        open
+    }
+
+    pub(crate) fn open(&self) -> usize {
+        self.free.lock().open
+    }
+
+    /// The names of all open comms.
+    pub(crate) fn ids(&self) -> Vec<CommId> {
+        let named = self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let generation = slot.get()?.generation.load(Ordering::Acquire);
+            let open = generation != 0 && generation <= u32::from(u16::MAX);
+            open.then_some(CommId { index: index as u16, generation: generation as u16 })
+        });
+        named.collect()
+    }
+}

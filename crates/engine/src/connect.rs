@@ -1,0 +1,142 @@
+//! The asking side of a connection: makes the sending lane, asks, and opens the comm when the answer comes.
+
+use std::sync::Arc;
+
+use trunkline_fabric::{Access, Ctrl, Fabric, Host, LinkAddress, LinkId, Links, Mr, Rail, RailConfig};
+use trunkline_mem::Memory;
+use trunkline_proto::conn::{ConnectStep, Connecting};
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::wire::cts;
+use trunkline_proto::wire::frame::{Answer, Frame, Open as OpenFrame, Reply};
+use trunkline_proto::wire::handle::Handle;
+use trunkline_proto::xfer::sender::Sender;
+
+use crate::comm::{Ends, Open, Peer, Side};
+use crate::control::{Attempt, Control};
+use crate::plan::Plan;
+use crate::send::SendLane;
+use crate::{CommId, Engine, Error};
+
+impl<F: Fabric, H: Host> Engine<F, H> {
+    /// Opens a rail with one link on it.
+    pub(crate) fn open_link(&self, nic: usize, recv_depth: u32) -> Result<(F::Rail, LinkId), Error> {
+        let config =
+            RailConfig { depth: self.params.depth, recv_depth, links: 1, peer_time: self.params.peer_time };
+        let mut rail = self.fabric.open(nic, &config)?;
+        let link = rail.create()?;
+        Ok((rail, link))
+    }
+
+    /// Starts an attempt; `None` if the peer is too busy to be asked right now.
+    pub(crate) fn begin_connect(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        nic: usize,
+        handle: &Handle,
+    ) -> Result<Option<SlotId>, Error> {
+        let Some(stream) = control.stream_to(&self.host, handle.process, &handle.address)? else {
+            return Ok(None);
+        };
+        let (rail, link) = self.open_link(nic, 0)?;
+        let registrar = rail.registrar();
+        let mailbox = Mr::<Ctrl>::register(&registrar, Memory::heap(cts::MAILBOX_BYTES), Access::WRITE)?;
+        let plan = Plan::new(rail.caps(), &self.params);
+        let sender = Sender::new(0, 0, self.params.mutant);
+        let lane = SendLane::new(rail, link, plan, sender, mailbox, self.params.regions_max as usize);
+        let open = OpenFrame {
+            conn: 0,
+            listen: handle.listen,
+            nonce: handle.nonce,
+            matched: plan.matched,
+            mailbox: lane.mailbox(),
+            link: Vec::new(),
+        };
+        let attempt = Attempt {
+            machine: Connecting::new(self.host.now()),
+            stream,
+            process: handle.process,
+            open,
+            lane: Some(lane),
+            reply: None,
+            comm: None,
+        };
+        let limit = |_| Error::Exhausted { what: "connection attempts", limit: 65536 };
+        let id = control.attempts.insert(attempt).map_err(limit)?;
+        if let Err(error) = send_open(control, id) {
+            control.attempts.remove(id);
+            return Err(error);
+        }
+        Ok(Some(id))
+    }
+
+    /// Goes on with an attempt; the comm once it is there. On an error the attempt is gone.
+    pub(crate) fn advance_connect(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        id: SlotId,
+    ) -> Result<Option<CommId>, Error> {
+        let Some(attempt) = control.attempts.get_mut(id) else {
+            return Err(Error::Unknown("connection attempt"));
+        };
+        let (stream, process) = (attempt.stream, attempt.process);
+        let Some((reply, fd)) = attempt.reply.take() else {
+            let step = attempt.machine.on_time(self.host.now());
+            if let Some(error) = control.stream_fault(stream, process) {
+                return Err(error);
+            }
+            if step == ConnectStep::SendOpen {
+                send_open(control, id)?;
+            }
+            return Ok(None);
+        };
+        let step = attempt.machine.on_result(reply.answer);
+        match step {
+            ConnectStep::Connect => {}
+            ConnectStep::Refused(Answer::NoResources) => return Err(Error::PeerExhausted),
+            ConnectStep::Refused(_) => return Err(Error::Refused),
+            ConnectStep::Wait | ConnectStep::SendOpen | ConnectStep::SendReady => return Ok(None),
+        }
+        let Some(mut lane) = attempt.lane.take() else { return Err(Error::Unknown("connection attempt")) };
+        self.apply_reply(&mut lane, &reply, LinkAddress { bytes: reply.link.clone(), fd })?;
+        let Some(peer) = control.peer(stream) else { return Err(crate::CommFault::PeerDead(process).into()) };
+        let ends = Ends { stream, remote: reply.comm, attempt: Some(id) };
+        let comm = self.install(Side::Send(lane), peer, ends)?;
+        control.send(stream, &Frame::Ready { comm: reply.comm, conn: id.to_bits() }, None);
+        if let Some(attempt) = control.attempts.get_mut(id) {
+            attempt.comm = Some(comm);
+        }
+        Ok(Some(comm))
+    }
+
+    fn apply_reply(
+        &self,
+        lane: &mut SendLane<F::Rail>,
+        reply: &Reply,
+        address: LinkAddress,
+    ) -> Result<(), Error> {
+        lane.rail.connect(lane.link, address)?;
+        lane.plan.matched = reply.matched && lane.plan.matched;
+        lane.plan.remote_len = reply.remote_len;
+        let eager_max = reply.eager_max.min(lane.plan.eager_max);
+        let credits = reply.eager_credits.min(lane.plan.eager_credits);
+        let credits = if eager_max == 0 { 0 } else { credits };
+        lane.connected(Sender::new(eager_max, credits, self.params.mutant), reply.fins);
+        Ok(())
+    }
+
+    pub(crate) fn install(&self, side: Side<F::Rail>, peer: Arc<Peer>, ends: Ends) -> Result<CommId, Error> {
+        let id = self.comms.insert(Open { side, peer, ends, fault: None, idle: 0 })?;
+        crate::counters::add(&self.cells.comms_opened, 1);
+        Ok(id)
+    }
+}
+
+fn send_open<H: Host, R: Rail>(control: &mut Control<H, R>, id: SlotId) -> Result<(), Error> {
+    let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
+    let Some(lane) = attempt.lane.as_ref() else { return Ok(()) };
+    let address = lane.rail.address(lane.link)?;
+    let open = OpenFrame { conn: id.to_bits(), link: address.bytes, ..attempt.open.clone() };
+    let stream = attempt.stream;
+    control.send(stream, &Frame::Open(open), address.fd);
+    Ok(())
+}

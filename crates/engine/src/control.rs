@@ -1,0 +1,381 @@
+//! The control plane: one stream for each pair of processes carries all handshakes, and its loss is the peer's death.
+//!
+//! Driven from the calls that set up and close, and now and then from lanes that wait; never from a thread of ours.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use trunkline_fabric::{
+    self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, Rail,
+};
+use trunkline_proto::conn::{Accepting, ConnectStep, Connecting};
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::slots::{SlotId, Slots};
+use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::wire::frame::{Answer, Frame, Open, Reply, VERSION};
+
+use crate::comm::{Comms, Peer};
+use crate::counters::{Cells, add};
+use crate::send::SendLane;
+use crate::{CommId, Error};
+
+/// Streams of one process.
+const STREAMS_MAX: usize = 16384;
+/// Listeners of one process.
+const LISTENS_MAX: usize = 65536;
+/// Connections asked for and not closed yet.
+const ATTEMPTS_MAX: usize = 65536;
+/// Connections waiting at one listener.
+const PENDING_MAX: usize = 4096;
+/// Streams accepted, and frames taken from a stream, in one go.
+const BURST: usize = 64;
+/// How long a stranger may stay silent.
+const HELLO_TIME: Duration = Duration::secs(10);
+
+/// The process's control plane.
+pub(crate) struct Control<H: Host, R: Rail> {
+    process: ProcessId,
+    listener: Option<<H::Oob as Oob>::Listener>,
+    streams: Slots<Stream<<H::Oob as Oob>::Stream>>,
+    pub(crate) listens: Slots<Listen>,
+    pub(crate) attempts: Slots<Attempt<R>>,
+}
+
+struct Stream<S> {
+    io: S,
+    /// Known once its HELLO came.
+    peer: Option<Arc<Peer>>,
+    since: Instant,
+    /// The process a stream we opened must lead to.
+    expected: Option<ProcessId>,
+    /// The peer's versions, if they do not include ours.
+    versions: Option<(u16, u16)>,
+}
+
+/// A listener.
+pub(crate) struct Listen {
+    pub(crate) nic: usize,
+    nonce: [u8; 16],
+    pub(crate) pending: VecDeque<Asked>,
+    pub(crate) current: Option<Current>,
+    /// Connections that were seen, so that a repeated OPEN asks for nothing new.
+    seen: Vec<(ProcessId, u64)>,
+}
+
+/// An OPEN that waits for accept.
+pub(crate) struct Asked {
+    pub(crate) open: Open,
+    pub(crate) fd: Option<OwnedFd>,
+    pub(crate) stream: SlotId,
+    pub(crate) peer: Arc<Peer>,
+}
+
+/// The connection a listener is accepting.
+pub(crate) struct Current {
+    pub(crate) machine: Accepting,
+    pub(crate) comm: CommId,
+    pub(crate) conn: u64,
+    pub(crate) stream: SlotId,
+    pub(crate) peer: Arc<Peer>,
+    /// Sent again when asked again.
+    pub(crate) repeat: bool,
+}
+
+/// A connection this process asked for; it stays until the comm is closed, to answer repeated RESULTs.
+pub(crate) struct Attempt<R: Rail> {
+    pub(crate) machine: Connecting,
+    pub(crate) stream: SlotId,
+    pub(crate) process: ProcessId,
+    pub(crate) open: Open,
+    pub(crate) lane: Option<SendLane<R>>,
+    pub(crate) reply: Option<(Reply, Option<OwnedFd>)>,
+    pub(crate) comm: Option<CommId>,
+}
+
+/// What dispatching needs besides the control plane.
+pub(crate) struct Around<'a, H: Host, R: Rail> {
+    pub(crate) host: &'a H,
+    pub(crate) comms: &'a Comms<R>,
+    pub(crate) cells: &'a Cells,
+}
+
+impl<H: Host, R: Rail> Control<H, R> {
+    pub(crate) fn new(process: ProcessId) -> Self {
+        Self {
+            process,
+            listener: None,
+            streams: Slots::new(STREAMS_MAX),
+            listens: Slots::new(LISTENS_MAX),
+            attempts: Slots::new(ATTEMPTS_MAX),
+        }
+    }
+
+    /// The address of this process, listening from now on.
+    pub(crate) fn address(&mut self, host: &H) -> Result<OobAddress, OobError> {
+        if self.listener.is_none() {
+            self.listener = Some(host.oob().listen()?);
+        }
+        self.listener.as_ref().map(OobListener::address).ok_or(OobError::Closed)
+    }
+
+    pub(crate) fn listen(&mut self, nic: usize, nonce: [u8; 16]) -> Result<SlotId, Error> {
+        let listen = Listen { nic, nonce, pending: VecDeque::new(), current: None, seen: Vec::new() };
+        let exhausted = |_| Error::Exhausted { what: "listeners", limit: LISTENS_MAX };
+        self.listens.insert(listen).map_err(exhausted)
+    }
+
+    /// A stream to that process: one that exists, or a new one; `None` if the peer is too busy right now.
+    pub(crate) fn stream_to(
+        &mut self,
+        host: &H,
+        process: ProcessId,
+        address: &[u8],
+    ) -> Result<Option<SlotId>, Error> {
+        let to = |s: &Stream<_>| s.peer.as_ref().map(|p| p.process).or(s.expected) == Some(process);
+        if let Some((id, _)) = self.streams.iter().find(|(_, s)| s.versions.is_none() && to(s)) {
+            return Ok(Some(id));
+        }
+        let io = match host.oob().connect(&OobAddress(address.to_vec())) {
+            Ok(io) => io,
+            Err(OobError::Overflow) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let id = self.add_stream(io, host.now(), Some(process))?;
+        Ok(Some(id))
+    }
+
+    fn add_stream(
+        &mut self,
+        mut io: <H::Oob as Oob>::Stream,
+        since: Instant,
+        expected: Option<ProcessId>,
+    ) -> Result<SlotId, Error> {
+        let hello = Frame::Hello { min: VERSION, max: VERSION, process: self.process };
+        io.send(fabric::Frame { bytes: hello.to_bytes(), fd: None })?;
+        let stream = Stream { io, peer: None, since, expected, versions: None };
+        self.streams
+            .insert(stream)
+            .map_err(|_| Error::Exhausted { what: "control streams", limit: STREAMS_MAX })
+    }
+
+    /// Sends a frame; a stream that cannot take it is gone, which its receiving side notices.
+    pub(crate) fn send(&mut self, stream: SlotId, frame: &Frame, fd: Option<OwnedFd>) {
+        if let Some(stream) = self.streams.get_mut(stream) {
+            // The error comes again, for good, from the next receive.
+            let _ = stream.io.send(fabric::Frame { bytes: frame.to_bytes(), fd });
+        }
+    }
+
+    /// Why an attempt on this stream cannot succeed any more.
+    pub(crate) fn stream_fault(&self, stream: SlotId, process: ProcessId) -> Option<Error> {
+        let Some(stream) = self.streams.get(stream) else {
+            return Some(crate::CommFault::PeerDead(process).into());
+        };
+        stream.versions.map(|(min, max)| Error::Version { min, max, ours: VERSION })
+    }
+
+    pub(crate) fn peer(&self, stream: SlotId) -> Option<Arc<Peer>> {
+        self.streams.get(stream)?.peer.clone()
+    }
+
+    pub(crate) fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Accepts streams and takes frames, a bounded number.
+    pub(crate) fn progress(&mut self, around: &Around<'_, H, R>) {
+        let now = around.host.now();
+        self.accept_streams(around, now);
+        let ids: Vec<SlotId> = self.streams.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            self.take_frames(around, id, now);
+        }
+    }
+
+    fn accept_streams(&mut self, around: &Around<'_, H, R>, now: Instant) {
+        for _ in 0..BURST {
+            let Some(listener) = self.listener.as_mut() else { return };
+            match listener.accept() {
+                Ok(Some(io)) => {
+                    if let Err(error) = self.add_stream(io, now, None) {
+                        around.host.log(Level::Warn, &format!("control stream not accepted: {error}"));
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    around.host.log(Level::Warn, &format!("control listener: {error}"));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take_frames(&mut self, around: &Around<'_, H, R>, id: SlotId, now: Instant) {
+        for _ in 0..BURST {
+            let Some(stream) = self.streams.get_mut(id) else { return };
+            let silent = stream.peer.is_none() && (now - stream.since) > HELLO_TIME;
+            match stream.io.recv() {
+                Ok(Some(frame)) => {
+                    if let Err(why) = self.dispatch(around, id, frame) {
+                        add(&around.cells.streams_refused, 1);
+                        around.host.log(Level::Warn, &format!("control stream refused: {why}"));
+                        self.drop_stream(id);
+                        return;
+                    }
+                }
+                Ok(None) if silent && stream.expected.is_none() => {
+                    add(&around.cells.streams_refused, 1);
+                    around.host.log(Level::Warn, "control stream refused: no hello");
+                    self.drop_stream(id);
+                    return;
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    if !matches!(error, OobError::Closed) {
+                        around.host.log(Level::Warn, &format!("control stream lost: {error}"));
+                    }
+                    self.drop_stream(id);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Ends a stream; its peer counts as dead.
+    fn drop_stream(&mut self, id: SlotId) {
+        if let Some(stream) = self.streams.remove(id)
+            && let Some(peer) = stream.peer
+        {
+            peer.dead.store(true, Ordering::Release);
+        }
+    }
+
+    fn dispatch(
+        &mut self,
+        around: &Around<'_, H, R>,
+        id: SlotId,
+        frame: fabric::Frame,
+    ) -> Result<(), String> {
+        let fabric::Frame { bytes, fd } = frame;
+        let frame = Frame::from_bytes(&bytes).map_err(|error| error.to_string())?;
+        let peer = self.streams.get(id).and_then(|s| s.peer.clone());
+        match (frame, peer) {
+            (Frame::Hello { min, max, process }, None) => self.on_hello(id, (min, max), process),
+            (Frame::Hello { .. }, Some(_)) => Ok(()),
+            (_, None) => Err("the first frame is not a hello".to_owned()),
+            (Frame::Open(open), Some(peer)) => {
+                self.on_open(around, id, peer, open, fd);
+                Ok(())
+            }
+            (Frame::Result(reply), Some(_)) => {
+                self.on_result(id, reply, fd);
+                Ok(())
+            }
+            (Frame::Ready { comm, conn }, Some(_)) => {
+                let current = self.listens.iter_mut().filter_map(|(_, l)| l.current.as_mut());
+                for current in current.filter(|c| c.stream == id && c.conn == conn) {
+                    if current.comm.to_bits() == comm {
+                        current.machine.on_ready();
+                    }
+                }
+                Ok(())
+            }
+            (Frame::Close { id: end }, Some(_)) => {
+                self.on_close(around, id, end);
+                Ok(())
+            }
+        }
+    }
+
+    fn on_hello(&mut self, id: SlotId, (min, max): (u16, u16), process: ProcessId) -> Result<(), String> {
+        let known = self.streams.iter().filter_map(|(_, s)| s.peer.clone());
+        let known = known.filter(|p| p.process == process && !p.dead.load(Ordering::Relaxed)).last();
+        let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
+        let ours = stream.expected.is_some();
+        if stream.expected.is_some_and(|expected| expected != process) {
+            return Err(format!("process {process} answered for another"));
+        }
+        if VERSION < min || VERSION > max {
+            stream.versions = Some((min, max));
+            let why = format!("process {process} speaks versions {min} to {max}, this process {VERSION}");
+            return if ours { Ok(()) } else { Err(why) };
+        }
+        let new = || Arc::new(Peer { process, dead: AtomicBool::new(false) });
+        stream.peer = Some(known.unwrap_or_else(new));
+        Ok(())
+    }
+
+    fn on_open(
+        &mut self,
+        around: &Around<'_, H, R>,
+        stream: SlotId,
+        peer: Arc<Peer>,
+        open: Open,
+        fd: Option<OwnedFd>,
+    ) {
+        let conn = open.conn;
+        let listen = self.listens.get_mut(SlotId::from_bits(open.listen)).filter(|l| l.nonce == open.nonce);
+        let Some(listen) = listen else {
+            add(&around.cells.opens_refused, 1);
+            let text =
+                format!("connection from process {} refused: stale handle or wrong nonce", peer.process);
+            around.host.log(Level::Warn, &text);
+            self.send(stream, &refusal(conn, Answer::Refused), None);
+            return;
+        };
+        if listen.seen.contains(&(peer.process, conn)) {
+            if let Some(current) = listen.current.as_mut().filter(|c| c.conn == conn) {
+                current.repeat = true;
+            }
+            return;
+        }
+        if listen.pending.len() >= PENDING_MAX {
+            // It asks again later.
+            return;
+        }
+        listen.seen.push((peer.process, conn));
+        listen.pending.push_back(Asked { open, fd, stream, peer });
+    }
+
+    fn on_result(&mut self, stream: SlotId, reply: Reply, fd: Option<OwnedFd>) {
+        let conn = reply.conn;
+        let Some(attempt) = self.attempts.get_mut(SlotId::from_bits(conn)) else { return };
+        if attempt.stream != stream {
+            return;
+        }
+        if attempt.comm.is_none() {
+            attempt.reply.get_or_insert((reply, fd));
+        } else if attempt.machine.on_result(reply.answer) == ConnectStep::SendReady {
+            self.send(stream, &Frame::Ready { comm: reply.comm, conn }, None);
+        }
+    }
+
+    /// Ids of attempts have a generation above bit 31, ids of comms are below it: the two never meet.
+    fn on_close(&mut self, around: &Around<'_, H, R>, stream: SlotId, end: u64) {
+        let attempt = self.attempts.get(SlotId::from_bits(end)).and_then(|a| a.comm);
+        let id = if end >> 32 == 0 { Some(CommId::from_bits(end)) } else { attempt };
+        if let Some(comm) = id.and_then(|id| around.comms.get(id))
+            && comm.stream.load(Ordering::Relaxed) == stream.to_bits()
+        {
+            comm.peer_closed.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// A RESULT that says no.
+pub(crate) fn refusal(conn: u64, answer: Answer) -> Frame {
+    let nowhere = trunkline_proto::wire::frame::Region { key: 0, addr: 0 };
+    Frame::Result(Reply {
+        conn,
+        answer,
+        matched: false,
+        remote_len: false,
+        comm: 0,
+        fins: nowhere,
+        eager_max: 0,
+        eager_credits: 0,
+        link: Vec::new(),
+    })
+}

@@ -1,0 +1,494 @@
+//! The calls front ends make. None blocks, except that registering, closing and setting up wait for a lane in use.
+
+use std::sync::atomic::Ordering;
+
+use trunkline_fabric::{Access, Fabric, Host, Level, Links, Mr, Nic, Rail};
+use trunkline_mem::Memory;
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::limits::RECV_BUFFERS_MAX;
+use trunkline_proto::wire::frame::{Answer, Frame};
+use trunkline_proto::wire::handle::{self, Handle};
+
+use crate::comm::{Comm, Comms, Ends, Open, Side};
+use crate::control::{Around, Control, refusal};
+use crate::counters::{Cells, Counters, add};
+use crate::lane::Lane;
+use crate::linger::Lingering;
+use crate::request::{Outcome, Requests};
+use crate::send::Message;
+use crate::{CommFault, CommId, Error, ListenId, MrId, Params, RequestId};
+
+/// One buffer of a receive.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RecvBuf {
+    /// The region it lies in.
+    pub mr: MrId,
+    /// Its first byte in the region.
+    pub offset: u64,
+    /// Its length in bytes; a message may be shorter.
+    pub len: u64,
+    /// The tag of the message it is for.
+    pub tag: u32,
+}
+
+/// Trunkline over one fabric, for one process (or one of several in the simulator).
+pub struct Engine<F: Fabric, H: Host> {
+    pub(crate) comms: Comms<F::Rail>,
+    control: Lane<Control<H, F::Rail>>,
+    lingering: Lane<Vec<Lingering<F::Rail>>>,
+    pub(crate) fabric: F,
+    pub(crate) host: H,
+    pub(crate) params: Params,
+    pub(crate) cells: Cells,
+    process: ProcessId,
+}
+
+impl<F: Fabric, H: Host> Engine<F, H> {
+    /// An engine over `fabric`. Nothing listens or is connected yet.
+    ///
+    /// # Errors
+    /// None today; a fabric may need set-up that fails.
+    pub fn new(fabric: F, host: H, params: Params) -> Result<Self, Error> {
+        let process = ProcessId(host.random());
+        Ok(Self {
+            comms: Comms::new(params.comms_max as usize),
+            control: Lane::new(Control::new(process)),
+            lingering: Lane::new(Vec::new()),
+            fabric,
+            host,
+            params,
+            cells: Cells::default(),
+            process,
+        })
+    }
+
+    /// The NICs of the fabric.
+    pub fn nics(&self) -> &[Nic] {
+        self.fabric.nics()
+    }
+
+    /// The fabric.
+    pub fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    /// The machine.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// This process.
+    pub fn process(&self) -> ProcessId {
+        self.process
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        self.cells.snapshot()
+    }
+
+    /// Open comms, lanes that linger after close, and control streams: for leak checks.
+    pub fn in_use(&self) -> (usize, usize, usize) {
+        (self.comms.open(), self.lingering.claim().len(), self.control.claim().streams())
+    }
+
+    /// Listens for connections to NIC number `nic`; the handle goes to the connecting process.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an unknown NIC; [`Error::Oob`] if the system refuses; [`Error::Exhausted`].
+    pub fn listen(&self, nic: usize) -> Result<(ListenId, [u8; handle::BYTES]), Error> {
+        self.check_nic(nic)?;
+        let nonce = self.host.random();
+        let mut control = self.control.claim();
+        let address = control.address(&self.host)?.0;
+        let id = control.listen(nic, nonce)?;
+        let handle = Handle { process: self.process, nonce, listen: id.to_bits(), address, attempt: 0 };
+        Ok((ListenId(id), handle.to_bytes()))
+    }
+
+    /// Connects to a listener. `None` means call again with the same handle bytes, which keep the attempt's state.
+    ///
+    /// # Errors
+    /// Any [`Error`] ends the attempt; nothing of it stays.
+    pub fn connect(&self, nic: usize, handle: &mut [u8; handle::BYTES]) -> Result<Option<CommId>, Error> {
+        self.check_nic(nic)?;
+        let parsed = Handle::from_bytes(handle)?;
+        let mut control = self.control.claim();
+        self.progress_control(&mut control);
+        let id = if parsed.attempt == 0 {
+            let Some(id) = self.begin_connect(&mut control, nic, &parsed)? else { return Ok(None) };
+            Handle::set_attempt(handle, id.to_bits());
+            id
+        } else {
+            trunkline_proto::slots::SlotId::from_bits(parsed.attempt)
+        };
+        let advanced = self.advance_connect(&mut control, id);
+        match advanced {
+            Ok(None) => {}
+            Ok(Some(_)) => Handle::set_attempt(handle, 0),
+            Err(_) => {
+                control.attempts.remove(id);
+                Handle::set_attempt(handle, 0);
+            }
+        }
+        advanced
+    }
+
+    /// Accepts a connection. `None` means call again.
+    ///
+    /// # Errors
+    /// [`Error::Comm`] if the connecting process died meanwhile; others if resources are missing here. The listener
+    /// goes on.
+    pub fn accept(&self, listen: ListenId) -> Result<Option<CommId>, Error> {
+        let mut control = self.control.claim();
+        self.progress_control(&mut control);
+        self.advance_accept(&mut control, listen.0)
+    }
+
+    /// Stops listening; connections under way are refused.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`].
+    pub fn close_listen(&self, listen: ListenId) -> Result<(), Error> {
+        let mut control = self.control.claim();
+        let Some(closed) = control.listens.remove(listen.0) else { return Err(Error::Unknown("listener")) };
+        for asked in closed.pending {
+            control.send(asked.stream, &refusal(asked.open.conn, Answer::Refused), None);
+        }
+        drop(control);
+        match closed.current {
+            Some(current) => self.close(current.comm),
+            None => Ok(()),
+        }
+    }
+
+    /// Registers memory with a comm.
+    ///
+    /// # Errors
+    /// [`Error::Register`] names the limit or the cause.
+    pub fn register(&self, comm: CommId, memory: Memory) -> Result<MrId, Error> {
+        let slot = self.comm(comm)?;
+        let (registrar, access) = match self.open(slot, |open| match &open.side {
+            Side::Send(lane) => (lane.rail.registrar(), Access::LOCAL),
+            Side::Recv(lane) => (lane.rail.registrar(), Access::WRITE),
+        }) {
+            Some(found) => found,
+            None => return Err(Error::Unknown("connection")),
+        };
+        let mr = Mr::register(&registrar, memory, access)?;
+        let limit = self.params.regions_max as usize;
+        self.open(slot, |open| open.side.regions().insert(mr))
+            .ok_or(Error::Unknown("connection"))?
+            .map_err(|_| Error::Exhausted { what: "regions of the connection", limit })
+    }
+
+    /// Ends a registration. If outstanding messages use the memory, the comm fails first, so that nothing can touch
+    /// it afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Deregister`] if a peer is stopped inside a copy; the region stays registered.
+    pub fn deregister(&self, comm: CommId, mr: MrId) -> Result<(), Error> {
+        let slot = self.comm(comm)?;
+        let taken = self.open(slot, |open| {
+            if open.side.regions().in_use(mr)? {
+                add(&self.cells.requests_failed, open.fail(&slot.requests, CommFault::Revoked) as u64);
+            }
+            open.side.regions().remove(mr)
+        });
+        let Some(region) = taken.flatten() else { return Err(Error::Unknown("region")) };
+        region.close().map_err(|(region, error)| {
+            self.open(slot, |open| drop(open.side.regions().insert(region)));
+            error.into()
+        })
+    }
+
+    /// Regions registered with a comm.
+    pub fn regions(&self, comm: CommId) -> usize {
+        self.comms.get(comm).and_then(|slot| self.open(slot, |o| o.side.regions().len())).unwrap_or(0)
+    }
+
+    /// Starts a send. `None` means not yet: call again with the same arguments.
+    ///
+    /// # Errors
+    /// [`Error::Comm`] once the comm has failed; [`Error::Argument`] if the region does not hold the bytes.
+    #[inline]
+    pub fn isend(
+        &self,
+        comm: CommId,
+        mr: MrId,
+        offset: u64,
+        len: u64,
+        tag: u32,
+    ) -> Result<Option<RequestId>, Error> {
+        let slot = self.comm(comm)?;
+        let Some(mut lane) = slot.lane.try_claim() else { return Ok(None) };
+        let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
+        if let Some(fault) = open.fault {
+            return Err(fault.into());
+        }
+        let Side::Send(side) = &mut open.side else { return Err(Error::Argument("not a sending comm")) };
+        if side.regions.find(mr, offset, len).is_none() {
+            return Err(Error::Argument("the region does not hold these bytes"));
+        }
+        let message = Message { mr, offset, len, tag };
+        let mut started = if len > side.plan.inline_max {
+            // A message worth a look for its clear-to-send record before it goes eagerly.
+            Ok(None)
+        } else {
+            side.isend(&slot.requests, message)
+        };
+        if let Ok(None) = started {
+            self.progress(slot, open);
+            if let Some(fault) = open.fault {
+                return Err(fault.into());
+            }
+            let Side::Send(side) = &mut open.side else { return Ok(None) };
+            started = side.isend(&slot.requests, message);
+        }
+        self.started(comm, slot, open, started)
+    }
+
+    /// Starts a receive of 1 to 8 buffers. `None` means not yet: call again with the same arguments.
+    ///
+    /// # Errors
+    /// As [`Engine::isend`].
+    #[inline]
+    pub fn irecv(&self, comm: CommId, buffers: &[RecvBuf]) -> Result<Option<RequestId>, Error> {
+        let slot = self.comm(comm)?;
+        if buffers.is_empty() || buffers.len() > RECV_BUFFERS_MAX {
+            return Err(Error::Argument("a receive has 1 to 8 buffers"));
+        }
+        let Some(mut lane) = slot.lane.try_claim() else { return Ok(None) };
+        let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
+        if let Some(fault) = open.fault {
+            return Err(fault.into());
+        }
+        let Side::Recv(side) = &mut open.side else { return Err(Error::Argument("not a receiving comm")) };
+        if buffers.iter().any(|b| side.regions.find(b.mr, b.offset, b.len).is_none()) {
+            return Err(Error::Argument("a region does not hold its buffer"));
+        }
+        let started = side.irecv(&slot.requests, buffers);
+        if let Ok(None) = started {
+            self.progress(slot, open);
+        }
+        self.started(comm, slot, open, started)
+    }
+
+    /// Makes received bytes visible to the accelerator. `None` means there is nothing to wait for.
+    ///
+    /// # Errors
+    /// As [`Engine::isend`].
+    pub fn iflush(&self, comm: CommId, buffers: &[RecvBuf]) -> Result<Option<RequestId>, Error> {
+        let slot = self.comm(comm)?;
+        if buffers.iter().all(|buffer| buffer.len == 0) {
+            return Ok(None);
+        }
+        let mut lane = slot.lane.claim();
+        let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
+        if let Some(fault) = open.fault {
+            return Err(fault.into());
+        }
+        let Side::Recv(side) = &mut open.side else { return Err(Error::Argument("not a receiving comm")) };
+        let started = side.iflush(&slot.requests);
+        self.started(comm, slot, open, started)
+    }
+
+    #[inline]
+    fn started(
+        &self,
+        comm: CommId,
+        slot: &Comm<F::Rail>,
+        open: &mut Open<F::Rail>,
+        started: Result<Option<(u16, u16)>, CommFault>,
+    ) -> Result<Option<RequestId>, Error> {
+        match started {
+            Ok(Some((slot, generation))) => Ok(Some(RequestId { comm, slot, generation })),
+            Ok(None) => Ok(None),
+            Err(fault) => {
+                self.fail(slot, open, fault);
+                Err(open.fault.unwrap_or(fault).into())
+            }
+        }
+    }
+
+    /// Looks at a request; true when it is done, and then gone. Fills in a size for each buffer.
+    ///
+    /// # Errors
+    /// [`Error::Comm`] if it failed; the request is gone too.
+    #[inline]
+    pub fn test(&self, request: RequestId, sizes: &mut [u64; RECV_BUFFERS_MAX]) -> Result<bool, Error> {
+        let slot = self.comm(request.comm)?;
+        let mut outcome = slot.requests.take(request.slot, request.generation, sizes);
+        if outcome == Outcome::Pending {
+            let Some(mut lane) = slot.lane.try_claim() else { return Ok(false) };
+            let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
+            self.progress(slot, open);
+            outcome = slot.requests.take(request.slot, request.generation, sizes);
+        }
+        match outcome {
+            Outcome::Pending => Ok(false),
+            Outcome::Done(count) => {
+                sizes[count..].fill(0);
+                Ok(true)
+            }
+            Outcome::Failed => Err(self.fault_of(slot)),
+            Outcome::Unknown => Err(Error::Unknown("request")),
+        }
+    }
+
+    /// Closes a comm, in whatever state. Its requests and regions are gone; what was sent still arrives.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`].
+    pub fn close(&self, comm: CommId) -> Result<(), Error> {
+        let Some(open) = self.comms.remove(comm) else { return Err(Error::Unknown("connection")) };
+        add(&self.cells.comms_closed, 1);
+        let Open { side, peer, ends, fault, .. } = open;
+        match side {
+            Side::Recv(mut lane) => {
+                lane.rail.destroy(lane.link);
+                add(&self.cells.completions_dropped, lane.dropped);
+                drop(lane);
+                self.farewell(ends);
+            }
+            Side::Send(mut lane) => {
+                if fault.is_none() {
+                    lane.post_last();
+                }
+                let until = self.host.now() + self.params.peer_time;
+                let requests = Requests::new();
+                self.lingering.claim().push(Lingering { lane, peer, ends, until, requests });
+            }
+        }
+        self.progress_lingering();
+        Ok(())
+    }
+
+    /// Goes on with what is under way outside of any comm: handshakes and closed lanes. Front ends need not call it.
+    pub fn progress_all(&self) {
+        if let Some(mut control) = self.control.try_claim() {
+            self.progress_control(&mut control);
+        }
+        self.progress_lingering();
+    }
+
+    fn progress_lingering(&self) {
+        let now = self.host.now();
+        let mut gone = Vec::new();
+        if let Some(mut lingering) = self.lingering.try_claim() {
+            let mut at = 0;
+            while at < lingering.len() {
+                if lingering[at].finished(now) {
+                    let mut done = lingering.swap_remove(at);
+                    done.lane.rail.destroy(done.lane.link);
+                    gone.push(done.ends);
+                } else {
+                    at += 1;
+                }
+            }
+        }
+        for ends in gone {
+            self.farewell(ends);
+        }
+    }
+
+    /// Tells the peer that our end is closed.
+    fn farewell(&self, ends: Ends) {
+        let mut control = self.control.claim();
+        control.send(ends.stream, &Frame::Close { id: ends.remote }, None);
+        if let Some(attempt) = ends.attempt {
+            control.attempts.remove(attempt);
+        }
+    }
+
+    #[inline]
+    fn progress(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
+        let before = open.fault.is_some();
+        open.progress(&slot.requests);
+        if open.fault.is_some() && !before {
+            self.on_fault(slot, open);
+        }
+        if open.idle >= self.params.idle_polls {
+            open.idle = 0;
+            self.look_at_peer(slot, open);
+        }
+    }
+
+    /// A waiting lane looks whether its peer is still there.
+    #[cold]
+    fn look_at_peer(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
+        self.progress_all();
+        let process = open.peer.process;
+        let fault = if open.peer.dead.load(Ordering::Acquire) {
+            CommFault::PeerDead(process)
+        } else if slot.peer_closed.load(Ordering::Acquire) {
+            CommFault::PeerClosed(process)
+        } else {
+            return;
+        };
+        let failed = open.on_peer_gone(&slot.requests, fault);
+        add(&self.cells.requests_failed, failed as u64);
+        if failed > 0 {
+            self.host.log(Level::Warn, &format!("{failed} requests failed: {fault}"));
+        }
+    }
+
+    #[cold]
+    fn fail(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>, fault: CommFault) {
+        let failed = open.fail(&slot.requests, fault);
+        add(&self.cells.requests_failed, failed as u64);
+        self.on_fault(slot, open);
+    }
+
+    /// Names the cause of a fault as well as it can be known now, and says so once.
+    #[cold]
+    fn on_fault(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
+        self.progress_all();
+        if let Some(CommFault::Link(_)) = open.fault {
+            let process = open.peer.process;
+            if open.peer.dead.load(Ordering::Acquire) {
+                open.fault = Some(CommFault::PeerDead(process));
+            } else if slot.peer_closed.load(Ordering::Acquire) {
+                open.fault = Some(CommFault::PeerClosed(process));
+            }
+        }
+        if let Some(fault) = open.fault {
+            let text = format!("connection with process {} failed: {fault}", open.peer.process);
+            self.host.log(Level::Warn, &text);
+        }
+    }
+
+    fn fault_of(&self, slot: &Comm<F::Rail>) -> Error {
+        match self.open(slot, |open| open.fault).flatten() {
+            Some(fault) => fault.into(),
+            None => Error::Unknown("request"),
+        }
+    }
+
+    fn progress_control(&self, control: &mut Control<H, F::Rail>) {
+        control.progress(&Around { host: &self.host, comms: &self.comms, cells: &self.cells });
+    }
+
+    fn check_nic(&self, nic: usize) -> Result<(), Error> {
+        if nic < self.fabric.nics().len() { Ok(()) } else { Err(Error::Argument("no such NIC")) }
+    }
+
+    #[inline]
+    fn comm(&self, id: CommId) -> Result<&Comm<F::Rail>, Error> {
+        self.comms.get(id).ok_or(Error::Unknown("connection"))
+    }
+
+    /// Uses an open comm's lane, waiting for it.
+    fn open<T>(&self, slot: &Comm<F::Rail>, use_it: impl FnOnce(&mut Open<F::Rail>) -> T) -> Option<T> {
+        slot.lane.claim().as_mut().map(use_it)
+    }
+}
+
+impl<F: Fabric, H: Host> Drop for Engine<F, H> {
+    fn drop(&mut self) {
+        for id in self.comms.ids() {
+            // Closing what the front end left open; an id that vanished meanwhile is closed already.
+            let _ = self.close(id);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What can go wrong in a call of the engine, for front ends to map.
+
+use trunkline_fabric::{DeregisterError, LinkError, OobError, OpenError, RegisterError, Status};
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::wire::handle::HandleError;
+use trunkline_proto::xfer::Fault;
+
+/// Why a comm is of no more use. Every outstanding request of it fails once with this.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommFault {
+    /// The peer process is gone.
+    #[error("process {0} died")]
+    PeerDead(ProcessId),
+    /// The peer closed its end while messages were outstanding.
+    #[error("process {0} closed its end of the connection")]
+    PeerClosed(ProcessId),
+    /// The peer broke the protocol.
+    #[error("protocol: {0}")]
+    Protocol(#[from] Fault),
+    /// The link failed.
+    #[error("link: {0:?}")]
+    Link(Status),
+    /// Memory was deregistered while messages used it.
+    #[error("memory was deregistered while messages used it")]
+    Revoked,
+}
+
+/// A call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An id names nothing (any more).
+    #[error("unknown {0}")]
+    Unknown(&'static str),
+    /// An argument is out of range.
+    #[error("invalid argument: {0}")]
+    Argument(&'static str),
+    /// A limit of the engine is reached.
+    #[error("all {limit} {what} are in use")]
+    Exhausted {
+        /// What ran out.
+        what: &'static str,
+        /// How many there are.
+        limit: usize,
+    },
+    /// A connection handle cannot be used.
+    #[error("connection handle: {0}")]
+    Handle(#[from] HandleError),
+    /// The peer speaks other versions.
+    #[error("the peer speaks protocol versions {min} to {max}, this process speaks {ours}")]
+    Version {
+        /// Lowest version of the peer.
+        min: u16,
+        /// Highest version of the peer.
+        max: u16,
+        /// Our version.
+        ours: u16,
+    },
+    /// The listener refused: it is closed, or its nonce is another.
+    #[error("the listener refused the connection: it is closed, or the handle is stale")]
+    Refused,
+    /// The listener's process has run out of something; its log says what.
+    #[error("the listening process has no resources left for the connection")]
+    PeerExhausted,
+    /// A comm failed.
+    #[error(transparent)]
+    Comm(#[from] CommFault),
+    /// A NIC could not be opened.
+    #[error("cannot open the NIC: {0}")]
+    Open(#[from] OpenError),
+    /// A link could not be made.
+    #[error("cannot make a link: {0}")]
+    Link(#[from] LinkError),
+    /// Memory could not be registered.
+    #[error("cannot register memory: {0}")]
+    Register(#[from] RegisterError),
+    /// Memory could not be deregistered.
+    #[error("cannot deregister memory: {0}")]
+    Deregister(#[from] DeregisterError),
+    /// A control stream could not be made or used.
+    #[error("control stream: {0}")]
+    Oob(#[from] OobError),
+}

@@ -1,0 +1,82 @@
+//! Names the engine gives out. Plain numbers with generations; never addresses.
+
+use trunkline_proto::slots::SlotId;
+
+/// A comm: one directed connection.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct CommId {
+    pub(crate) index: u16,
+    pub(crate) generation: u16,
+}
+
+impl CommId {
+    /// The name as a number that is never 0.
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.index as u64 | (self.generation as u64) << 16
+    }
+
+    /// The name in that number.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { index: bits as u16, generation: (bits >> 16) as u16 }
+    }
+}
+
+/// An outstanding send, receive or flush.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct RequestId {
+    pub(crate) comm: CommId,
+    pub(crate) slot: u16,
+    pub(crate) generation: u16,
+}
+
+impl RequestId {
+    /// The name as a number that is never 0.
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.comm.to_bits() | (self.slot as u64) << 32 | (self.generation as u64) << 48
+    }
+
+    /// The name in that number.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { comm: CommId::from_bits(bits), slot: (bits >> 32) as u16, generation: (bits >> 48) as u16 }
+    }
+}
+
+/// A region registered with a comm.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct MrId(pub(crate) SlotId);
+
+impl MrId {
+    /// The name as a number that is never 0.
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.0.to_bits()
+    }
+
+    /// The name in that number.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(SlotId::from_bits(bits))
+    }
+}
+
+/// A listener.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct ListenId(pub(crate) SlotId);
+
+impl ListenId {
+    /// The name as a number that is never 0.
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.0.to_bits()
+    }
+
+    /// The name in that number.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(SlotId::from_bits(bits))
+    }
+}

@@ -1,0 +1,31 @@
+//! The engine: one loop that drives Trunkline's protocols over any [`Fabric`](trunkline_fabric::Fabric).
+//!
+//! Front ends call [`Engine`]; the simulator calls the very same. A *comm* is one directed connection of two
+//! processes; its link, completion queue and routing state form a lane that one thread at a time may use. Nothing
+//! here knows which fabric it runs on: capabilities became a plan when the comm was connected.
+#![forbid(unsafe_code)]
+
+mod accept;
+mod comm;
+mod connect;
+mod control;
+mod counters;
+mod engine;
+mod error;
+pub mod host;
+mod id;
+mod lane;
+mod linger;
+mod params;
+mod plan;
+mod recv;
+mod regions;
+mod request;
+mod send;
+
+pub use counters::Counters;
+pub use engine::{Engine, RecvBuf};
+pub use error::{CommFault, Error};
+pub use id::{CommId, ListenId, MrId, RequestId};
+pub use params::{MatchBy, ParamInfo, Params, ParamsError, TABLE};
+pub use trunkline_proto::mutant::Mutant;

@@ -1,0 +1,196 @@
+//! Every parameter: name, type, default, range, meaning. Read once, passed as values; `trunkline info --params` prints
+//! the table.
+
+use trunkline_proto::limits::EAGER_CREDITS_MAX;
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::time::Duration;
+
+/// Who pairs sends with receives.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum MatchBy {
+    /// The engine, by clear-to-send records in a mailbox.
+    Mailbox,
+    /// The NIC, where it can.
+    Nic,
+}
+
+/// The engine's parameters.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Params {
+    /// Who pairs sends with receives.
+    pub match_by: MatchBy,
+    /// Largest message, in bytes, that may be sent before its receive is known.
+    pub eager_max: u32,
+    /// How many such messages a comm may have under way.
+    pub eager_credits: u32,
+    /// How long after its death a peer's requests may stay without an error.
+    pub peer_time: Duration,
+    /// Operations a link may have outstanding.
+    pub depth: u32,
+    /// Comms of this process.
+    pub comms_max: u32,
+    /// Regions registered with one comm.
+    pub regions_max: u32,
+    /// Fruitless polls of a lane between two looks at its peer's control stream.
+    pub idle_polls: u32,
+    /// A planted bug, in test builds.
+    pub mutant: Mutant,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self {
+            match_by: MatchBy::Mailbox,
+            eager_max: 4096,
+            eager_credits: EAGER_CREDITS_MAX as u32,
+            peer_time: Duration::secs(10),
+            depth: 512,
+            comms_max: 8192,
+            regions_max: 65536,
+            idle_polls: 1024,
+            mutant: Mutant::NONE,
+        }
+    }
+}
+
+/// One row of the table of parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct ParamInfo {
+    /// The environment variable.
+    pub name: &'static str,
+    /// The type of its value.
+    pub kind: &'static str,
+    /// The value when it is not set.
+    pub default: &'static str,
+    /// Allowed values.
+    pub range: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+    set: fn(&mut Params, &str) -> Result<(), ()>,
+}
+
+/// A variable holds something its row does not allow.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{name}={value}: expected {kind}, {range}")]
+pub struct ParamsError {
+    name: &'static str,
+    value: String,
+    kind: &'static str,
+    range: &'static str,
+}
+
+/// Every parameter of the engine.
+pub const TABLE: &[ParamInfo] = &[
+    ParamInfo {
+        name: "TRUNKLINE_MATCH",
+        kind: "word",
+        default: "auto",
+        range: "nic, mailbox or auto",
+        doc: "who pairs sends with receives: the NIC where it can, or the engine by a mailbox; auto is mailbox",
+        set: |params, value| {
+            params.match_by = match value {
+                "nic" => MatchBy::Nic,
+                "mailbox" | "auto" => MatchBy::Mailbox,
+                _ => return Err(()),
+            };
+            Ok(())
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_EAGER_MAX",
+        kind: "bytes",
+        default: "4096",
+        range: "0 to 65536",
+        doc: "largest message sent before its receive is known; 0 always waits",
+        set: |params, value| number(value, 0, 65536).map(|n| params.eager_max = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_EAGER_CREDITS",
+        kind: "number",
+        default: "32",
+        range: "0 to 32",
+        doc: "eager messages a connection may have under way",
+        set: |params, value| {
+            number(value, 0, EAGER_CREDITS_MAX as u64).map(|n| params.eager_credits = n as u32)
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_PEER_TIME_MS",
+        kind: "milliseconds",
+        default: "10000",
+        range: "10 to 3600000",
+        doc: "longest time between a peer's death and the error on its requests",
+        set: |params, value| number(value, 10, 3_600_000).map(|n| params.peer_time = Duration::millis(n)),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_DEPTH",
+        kind: "number",
+        default: "512",
+        range: "32 to 32768",
+        doc: "operations a link may have outstanding",
+        set: |params, value| number(value, 32, 32768).map(|n| params.depth = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_COMMS_MAX",
+        kind: "number",
+        default: "8192",
+        range: "1 to 65535",
+        doc: "connections of this process",
+        set: |params, value| number(value, 1, 65535).map(|n| params.comms_max = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_REGIONS_MAX",
+        kind: "number",
+        default: "65536",
+        range: "1 to 16777216",
+        doc: "regions registered with one connection",
+        set: |params, value| number(value, 1, 1 << 24).map(|n| params.regions_max = n as u32),
+    },
+];
+
+fn number(value: &str, min: u64, max: u64) -> Result<u64, ()> {
+    let n: u64 = value.trim().parse().map_err(|_| ())?;
+    if (min..=max).contains(&n) { Ok(n) } else { Err(()) }
+}
+
+impl Params {
+    /// The defaults, changed by what `lookup` finds for each name of the [`TABLE`].
+    ///
+    /// # Errors
+    /// [`ParamsError`] names the first variable with a bad value.
+    pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ParamsError> {
+        let mut params = Self::default();
+        for row in TABLE {
+            let Some(value) = lookup(row.name) else { continue };
+            (row.set)(&mut params, &value).map_err(|()| ParamsError {
+                name: row.name,
+                value,
+                kind: row.kind,
+                range: row.range,
+            })?;
+        }
+        Ok(params)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_in_the_table_are_the_defaults() {
+        let params =
+            Params::read(|name| TABLE.iter().find(|row| row.name == name).map(|row| row.default.to_owned()));
+        assert_eq!(params, Ok(Params::default()));
+    }
+
+    #[test]
+    fn a_bad_value_names_its_variable() {
+        for (name, value) in
+            [("TRUNKLINE_MATCH", "cat"), ("TRUNKLINE_EAGER_MAX", "-1"), ("TRUNKLINE_DEPTH", "31")]
+        {
+            let error = Params::read(|n| (n == name).then(|| value.to_owned())).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("{name}={value}: expected ")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What a comm will do, decided once from both NICs' capabilities. The data path reads these fields and asks nothing.
+
+use trunkline_fabric::Caps;
+use trunkline_proto::limits::EAGER_CREDITS_MAX;
+use trunkline_proto::wire::eager;
+
+use crate::{MatchBy, Params};
+
+/// A comm's plan.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Plan {
+    /// The NIC pairs sends and receives.
+    pub(crate) matched: bool,
+    /// The receiver's NIC tells the length of a write.
+    pub(crate) remote_len: bool,
+    /// A receive is followed by a flush before its bytes may be read.
+    pub(crate) needs_flush: bool,
+    /// Small operations are signalled too, because order alone does not tell when they are done.
+    pub(crate) signal_all: bool,
+    /// Largest payload that is copied into the operation.
+    pub(crate) inline_max: u64,
+    /// Largest single operation.
+    pub(crate) message_max: u64,
+    /// Largest eager payload.
+    pub(crate) eager_max: u32,
+    /// Eager messages the sender may have unmatched.
+    pub(crate) eager_credits: u32,
+    /// Bounce buffers of the receiver.
+    pub(crate) bounces: u32,
+}
+
+impl Plan {
+    /// The plan as far as one side alone can tell.
+    pub(crate) fn new(caps: &Caps, params: &Params) -> Self {
+        let eager_max = u64::from(params.eager_max).min(caps.message_max.saturating_sub(eager::BYTES as u64));
+        let eager_credits = params.eager_credits.min(EAGER_CREDITS_MAX as u32);
+        let reordered = if caps.link_order { 8 } else { trunkline_proto::limits::RECVS_MAX as u32 };
+        Self {
+            matched: caps.matched && params.match_by == MatchBy::Nic,
+            remote_len: caps.remote_len,
+            needs_flush: caps.needs_flush,
+            signal_all: !caps.link_order,
+            inline_max: u64::from(caps.inline_max).min(crate::send::INLINE_MAX as u64),
+            message_max: caps.message_max.max(1),
+            eager_max: if eager_credits == 0 { 0 } else { eager_max as u32 },
+            eager_credits: if eager_max == 0 { 0 } else { eager_credits },
+            bounces: eager_credits + reordered,
+        }
+    }
+}

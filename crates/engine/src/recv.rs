@@ -1,0 +1,349 @@
+//! The receiving lane of a comm: announces receives, places eager messages, and turns completions into finished
+//! requests. Called with the lane claimed; never waits.
+
+use std::collections::VecDeque;
+
+use trunkline_fabric::{
+    Completion, Ctrl, Done, Extent, LinkId, Match, Mr, Op, PostError, Rail, Remote, RemoteKey, Source, Status,
+};
+use trunkline_proto::limits::{RECV_BUFFERS_MAX, RECVS_MAX, TOKENS_MAX};
+use trunkline_proto::wire::cts::{self, Cts};
+use trunkline_proto::wire::eager::{self, Eager};
+use trunkline_proto::wire::fin::{self, Fin};
+use trunkline_proto::wire::frame::Region;
+use trunkline_proto::wire::imm::{Imm, Token};
+use trunkline_proto::xfer::Fault;
+use trunkline_proto::xfer::receiver::{Arrival, Receiver, RecvId};
+
+use crate::plan::Plan;
+use crate::regions::{NO_MR, Regions};
+use crate::request::Requests;
+use crate::{CommFault, MrId, RecvBuf};
+
+/// `wr_id`s: bounce buffers count from 0, matched receives carry their token, flushes their request.
+const MATCHED: u64 = 1 << 32;
+const FLUSH: u64 = 2 << 32;
+
+/// The lane.
+pub(crate) struct RecvLane<R: Rail> {
+    pub(crate) rail: R,
+    pub(crate) link: LinkId,
+    pub(crate) plan: Plan,
+    pub(crate) regions: Regions,
+    receiver: Receiver,
+    /// The sender's mailbox.
+    mailbox: Region,
+    bounce: Mr<Ctrl>,
+    fins: Mr<Ctrl>,
+    cursor: u16,
+    places: Box<[Place]>,
+    /// Request slots by receive.
+    requests: [u16; RECVS_MAX],
+    /// Receives to announce, and the next buffer of the first.
+    unannounced: VecDeque<RecvId>,
+    next_buffer: usize,
+    /// Requests of flushes to post.
+    flushes: VecDeque<u16>,
+    /// Immediates that named nothing that waits.
+    pub(crate) dropped: u64,
+    /// The peer is gone: only what it sent before can still be received.
+    pub(crate) gone: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    mr: MrId,
+    offset: u64,
+    len: u64,
+    tag: u32,
+}
+
+/// Bytes of a bounce buffer.
+pub(crate) fn bounce_bytes(plan: &Plan) -> usize {
+    (plan.eager_max as usize + eager::BYTES).next_multiple_of(64)
+}
+
+/// Bytes of the fin mailbox.
+pub(crate) const FINS_BYTES: usize = TOKENS_MAX * fin::BYTES;
+
+impl<R: Rail> RecvLane<R> {
+    pub(crate) fn new(
+        rail: R,
+        link: LinkId,
+        plan: Plan,
+        receiver: Receiver,
+        mailbox: Region,
+        (bounce, fins): (Mr<Ctrl>, Mr<Ctrl>),
+        regions_max: usize,
+    ) -> Self {
+        Self {
+            rail,
+            link,
+            plan,
+            regions: Regions::new(regions_max),
+            receiver,
+            mailbox,
+            bounce,
+            fins,
+            cursor: 0,
+            places: vec![Place { mr: NO_MR, offset: 0, len: 0, tag: 0 }; TOKENS_MAX].into(),
+            requests: [0; RECVS_MAX],
+            unannounced: VecDeque::with_capacity(RECVS_MAX),
+            next_buffer: 0,
+            flushes: VecDeque::with_capacity(RECVS_MAX),
+            dropped: 0,
+            gone: false,
+        }
+    }
+
+    pub(crate) fn fins(&self) -> Region {
+        let keys = self.fins.keys();
+        Region { key: keys.remote.0, addr: keys.remote_base }
+    }
+
+    /// Posts the bounce buffers, once.
+    pub(crate) fn post_bounces(&mut self) -> Result<(), CommFault> {
+        if self.plan.matched || self.plan.eager_max == 0 {
+            return Ok(());
+        }
+        for bounce in 0..self.plan.bounces {
+            self.post_bounce(bounce)?;
+        }
+        Ok(())
+    }
+
+    fn post_bounce(&mut self, bounce: u32) -> Result<(), CommFault> {
+        if self.gone {
+            return Ok(());
+        }
+        let bytes = bounce_bytes(&self.plan) as u64;
+        let into = self.bounce.extent(u64::from(bounce) * bytes, bytes);
+        self.post(u64::from(bounce), Op::Recv { into }, true)
+    }
+
+    /// Starts a receive; `None` means not yet. Returns slot and generation of its request.
+    #[inline]
+    pub(crate) fn irecv(
+        &mut self,
+        requests: &Requests,
+        buffers: &[RecvBuf],
+    ) -> Result<Option<(u16, u16)>, CommFault> {
+        if self.plan.matched && self.rail.credits(self.link) < RECV_BUFFERS_MAX as u32 {
+            return Ok(None);
+        }
+        let Some((slot, generation)) = requests.reserve(&mut self.cursor) else { return Ok(None) };
+        let Some(id) = self.receiver.on_irecv(buffers.iter().map(|b| (b.tag, b.len))) else {
+            requests.cancel(slot);
+            return Ok(None);
+        };
+        self.requests[id.0] = slot;
+        for (index, buffer) in buffers.iter().enumerate() {
+            let RecvBuf { mr, offset, len, tag } = *buffer;
+            self.places[id.0 * RECV_BUFFERS_MAX + index] = Place { mr, offset, len, tag };
+            self.regions.hold(mr);
+        }
+        if self.plan.matched {
+            self.post_matched(id, buffers.len())?;
+        } else {
+            self.unannounced.push_back(id);
+            self.announce()?;
+            self.deliver(requests)?;
+        }
+        self.rail.flush();
+        Ok(Some((slot, generation)))
+    }
+
+    fn post_matched(&mut self, id: RecvId, count: usize) -> Result<(), CommFault> {
+        for index in 0..count {
+            let (_, token, _) = self.receiver.announcement(id, index);
+            let Place { mr, offset, len, tag } = self.places[token.slot()];
+            let into = self.extent(mr, offset, len)?;
+            let op = Op::MatchedRecv { into, key: Match(u64::from(tag)) };
+            self.post(MATCHED | u64::from(token.to_bits()), op, true)?;
+        }
+        Ok(())
+    }
+
+    fn extent(&self, mr: MrId, offset: u64, len: u64) -> Result<Extent, CommFault> {
+        self.regions.find(mr, offset, len).map(|(_, extent)| extent).ok_or(CommFault::Revoked)
+    }
+
+    #[inline]
+    fn post(&mut self, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), CommFault> {
+        self.rail.post(self.link, wr_id, op, signalled).map_err(|error| match error {
+            // Credit was checked before; a link that has none all the same is broken.
+            PostError::Busy => CommFault::Link(Status::Flushed),
+            PostError::Refused(status) => CommFault::Link(status),
+        })
+    }
+
+    /// Writes clear-to-send records, as far as credit goes.
+    #[inline]
+    fn announce(&mut self) -> Result<(), CommFault> {
+        while let Some(&id) = self.unannounced.front() {
+            let (number, token, count) = self.receiver.announcement(id, self.next_buffer);
+            if self.gone || self.rail.credits(self.link) == 0 {
+                return Ok(());
+            }
+            let Place { mr, offset, len, tag } = self.places[token.slot()];
+            let Some(mr) = self.regions.mr(mr) else { return Err(CommFault::Revoked) };
+            let keys = mr.keys();
+            let addr = keys.remote_base.wrapping_add(offset);
+            let index = self.next_buffer as u8;
+            let keys = [keys.remote.0, 0, 0];
+            let record = Cts { number, index, count, addr, len, tag, token, keys };
+            let at = self.mailbox.addr.wrapping_add(cts::offset(number, self.next_buffer));
+            let to = Remote { key: RemoteKey(self.mailbox.key), addr: at };
+            let op = Op::Write { from: Source::Inline(&record.to_bytes()), to, imm: None };
+            self.post(0, op, false)?;
+            self.next_buffer += 1;
+            if self.next_buffer == usize::from(count) {
+                self.next_buffer = 0;
+                self.unannounced.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies eager messages whose buffers are known.
+    #[inline]
+    fn deliver(&mut self, requests: &Requests) -> Result<(), CommFault> {
+        while let Some(delivery) = self.receiver.next_delivery()? {
+            let Place { mr, offset, .. } = self.places[delivery.token.slot()];
+            let at = u64::from(delivery.bounce) * bounce_bytes(&self.plan) as u64 + eager::BYTES as u64;
+            let copied = self.regions.mr(mr).is_some_and(|mr| {
+                mr.memory().copy_from(offset, self.bounce.memory(), at, u64::from(delivery.len)).is_ok()
+            });
+            if !copied {
+                return Err(CommFault::Revoked);
+            }
+            self.post_bounce(delivery.bounce)?;
+            let arrival = self.receiver.delivered(&delivery);
+            self.on_arrival(requests, arrival);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn on_arrival(&mut self, requests: &Requests, arrival: Arrival) {
+        match arrival {
+            Arrival::Partial => {}
+            Arrival::Stale => self.dropped += 1,
+            Arrival::Done(id) => {
+                let (mut sizes, mut count) = ([0; RECV_BUFFERS_MAX], 0);
+                self.receiver.finish(id, |index, len| {
+                    sizes[index] = len;
+                    count = count.max(index + 1);
+                });
+                let start = id.0 * RECV_BUFFERS_MAX;
+                for place in &mut self.places[start..start + count] {
+                    self.regions.release(place.mr);
+                    place.mr = NO_MR;
+                }
+                requests.complete(self.requests[id.0], &sizes[..count]);
+            }
+        }
+    }
+
+    /// Starts a flush; `None` means there is nothing to wait for.
+    pub(crate) fn iflush(&mut self, requests: &Requests) -> Result<Option<(u16, u16)>, CommFault> {
+        if !self.plan.needs_flush {
+            return Ok(None);
+        }
+        // Flushes share the requests of receives, of which there are four times as many as receives.
+        let Some((slot, generation)) = requests.reserve(&mut self.cursor) else {
+            return Err(CommFault::Link(Status::Other(0)));
+        };
+        self.flushes.push_back(slot);
+        self.post_flushes()?;
+        self.rail.flush();
+        Ok(Some((slot, generation)))
+    }
+
+    fn post_flushes(&mut self) -> Result<(), CommFault> {
+        while let Some(&slot) = self.flushes.front() {
+            if self.rail.credits(self.link) == 0 {
+                return Ok(());
+            }
+            self.post(FLUSH | u64::from(slot), Op::Flush, true)?;
+            self.flushes.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Posts what waited for credit.
+    #[inline]
+    pub(crate) fn post_more(&mut self) -> Result<(), CommFault> {
+        if self.unannounced.is_empty() && self.flushes.is_empty() {
+            return Ok(());
+        }
+        self.announce()?;
+        self.post_flushes()?;
+        self.rail.flush();
+        Ok(())
+    }
+
+    /// Takes one completion.
+    #[inline]
+    pub(crate) fn on_completion(
+        &mut self,
+        requests: &Requests,
+        completion: &Completion,
+    ) -> Result<(), CommFault> {
+        if completion.status != Status::Ok {
+            return Err(CommFault::Link(completion.status));
+        }
+        match completion.done {
+            Done::Written => self.on_written(requests, completion),
+            Done::Received if completion.wr_id & MATCHED != 0 => {
+                let token = Token::from_bits(completion.wr_id as u32);
+                let arrival = self.receiver.on_imm(Imm::Whole(token), completion.len)?;
+                self.on_arrival(requests, arrival);
+                Ok(())
+            }
+            Done::Received => self.on_bounced(requests, completion),
+            Done::Posted => {
+                if completion.wr_id & FLUSH != 0 {
+                    requests.complete(completion.wr_id as u16, &[]);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    #[inline]
+    fn on_written(&mut self, requests: &Requests, completion: &Completion) -> Result<(), CommFault> {
+        let bits = completion.imm.unwrap_or(0);
+        let Some(imm) = Imm::from_bits(bits) else { return Err(Fault::Immediate(bits).into()) };
+        let arrival = if let Imm::Fin(token) = imm {
+            let mut record = [0; fin::BYTES];
+            let at = (token.slot() * fin::BYTES) as u64;
+            match self.fins.memory().read(at, &mut record) {
+                Ok(()) => {
+                    let record = Fin::from_bytes(&record).map_err(Fault::Fin)?;
+                    self.receiver.on_fin(token, record)?
+                }
+                Err(_) => Arrival::Stale,
+            }
+        } else {
+            self.receiver.on_imm(imm, completion.len)?
+        };
+        self.on_arrival(requests, arrival);
+        Ok(())
+    }
+
+    fn on_bounced(&mut self, requests: &Requests, completion: &Completion) -> Result<(), CommFault> {
+        let at = completion.wr_id.wrapping_mul(bounce_bytes(&self.plan) as u64);
+        let mut head = [0; eager::BYTES];
+        if self.bounce.memory().read(at, &mut head).is_err() {
+            self.dropped += 1;
+            return Ok(());
+        }
+        let header = Eager::from_bytes(&head).map_err(Fault::Eager)?;
+        if header.len > self.plan.eager_max {
+            return Err(Fault::TooLong { len: header.len.into(), room: self.plan.eager_max.into() }.into());
+        }
+        self.receiver.on_eager(header, completion.wr_id as u32)?;
+        self.deliver(requests)
+    }
+}

@@ -1,0 +1,70 @@
+//! Memory registered with one comm, and how many outstanding messages use each piece.
+
+use trunkline_fabric::{Data, Extent, Mr};
+use trunkline_proto::slots::{SlotId, Slots};
+
+use crate::MrId;
+
+/// A comm's regions.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    slots: Slots<Region>,
+}
+
+#[derive(Debug)]
+struct Region {
+    mr: Mr<Data>,
+    uses: u32,
+}
+
+impl Regions {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { slots: Slots::new(limit) }
+    }
+
+    pub(crate) fn insert(&mut self, mr: Mr<Data>) -> Result<MrId, Mr<Data>> {
+        self.slots.insert(Region { mr, uses: 0 }).map(MrId).map_err(|region| region.mr)
+    }
+
+    /// The region, if it holds `len` bytes at `offset`.
+    #[inline]
+    pub(crate) fn find(&self, id: MrId, offset: u64, len: u64) -> Option<(&Mr<Data>, Extent)> {
+        let mr = &self.slots.get(id.0)?.mr;
+        mr.memory().checked(offset, len).ok()?;
+        Some((mr, mr.extent(offset, len)))
+    }
+
+    pub(crate) fn mr(&self, id: MrId) -> Option<&Mr<Data>> {
+        Some(&self.slots.get(id.0)?.mr)
+    }
+
+    #[inline]
+    pub(crate) fn hold(&mut self, id: MrId) {
+        if let Some(region) = self.slots.get_mut(id.0) {
+            region.uses += 1;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn release(&mut self, id: MrId) {
+        if let Some(region) = self.slots.get_mut(id.0) {
+            region.uses = region.uses.saturating_sub(1);
+        }
+    }
+
+    /// Whether outstanding messages use the region; `None` if there is no such region.
+    pub(crate) fn in_use(&self, id: MrId) -> Option<bool> {
+        Some(self.slots.get(id.0)?.uses > 0)
+    }
+
+    pub(crate) fn remove(&mut self, id: MrId) -> Option<Mr<Data>> {
+        self.slots.remove(id.0).map(|region| region.mr)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+/// No region: what an idle place refers to.
+pub(crate) const NO_MR: MrId = MrId(SlotId { slot: u32::MAX, generation: 0 });

@@ -1,0 +1,402 @@
+//! The sending lane of a comm: turns the sender's decisions into operations, and completions into finished requests.
+//! Called with the lane claimed; never waits.
+
+use std::collections::VecDeque;
+
+use trunkline_fabric::{
+    Completion, Ctrl, Done, LinkId, Match, Mr, Op, PostError, Rail, Remote, Source, Status,
+};
+use trunkline_mem::{Kind, Memory};
+use trunkline_proto::limits::{SENDS_MAX, STRIPES_MAX};
+use trunkline_proto::wire::cts::Cts;
+use trunkline_proto::wire::eager::Eager;
+use trunkline_proto::wire::fin::{self, Fin};
+use trunkline_proto::wire::frame::Region;
+use trunkline_proto::wire::imm::{Imm, Token};
+use trunkline_proto::xfer::sender::{Isend, Mailbox, Sender};
+
+use crate::plan::Plan;
+use crate::regions::{NO_MR, Regions};
+use crate::request::Requests;
+use crate::{CommFault, MrId};
+
+/// Largest payload copied into an operation: one stack buffer.
+pub(crate) const INLINE_MAX: usize = 256;
+
+/// `wr_id` of operations whose completion only counts.
+const COUNTED: u64 = u64::MAX;
+
+/// The lane.
+pub(crate) struct SendLane<R: Rail> {
+    pub(crate) rail: R,
+    pub(crate) link: LinkId,
+    pub(crate) plan: Plan,
+    pub(crate) regions: Regions,
+    sender: Sender,
+    mailbox: Mr<Ctrl>,
+    fins: Region,
+    cursor: u16,
+    outgoing: Box<[Outgoing]>,
+    /// Requests with bytes or a fin record still to post, oldest first.
+    unposted: VecDeque<u16>,
+    /// Signalled operations that have not completed.
+    posted: u32,
+}
+
+/// The part of a request that is not done yet.
+#[derive(Clone, Copy)]
+struct Outgoing {
+    mr: MrId,
+    offset: u64,
+    len: u64,
+    /// Bytes given to operations so far.
+    given: u64,
+    /// Operations that have not completed.
+    left: u32,
+    to: Remote,
+    token: Token,
+    /// What follows the data.
+    fin: FinDue,
+}
+
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum FinDue {
+    /// Nothing.
+    No,
+    /// A fin record that announces so many stripes, at once.
+    Now(u8),
+    /// A fin record when everything is placed.
+    Placed,
+}
+
+/// A message to send.
+#[derive(Clone, Copy)]
+pub(crate) struct Message {
+    pub(crate) mr: MrId,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) tag: u32,
+}
+
+struct View<'a>(&'a Memory);
+
+impl Mailbox for View<'_> {
+    #[inline]
+    fn word(&self, offset: u64) -> u64 {
+        // The sender asks only for words of the mailbox.
+        self.0.load(offset).unwrap_or(0)
+    }
+}
+
+impl<R: Rail> SendLane<R> {
+    pub(crate) fn new(
+        rail: R,
+        link: LinkId,
+        plan: Plan,
+        sender: Sender,
+        mailbox: Mr<Ctrl>,
+        regions_max: usize,
+    ) -> Self {
+        let idle = Outgoing {
+            mr: NO_MR,
+            offset: 0,
+            len: 0,
+            given: 0,
+            left: 0,
+            to: Remote { key: trunkline_fabric::RemoteKey(0), addr: 0 },
+            token: Token::new(0, 0),
+            fin: FinDue::No,
+        };
+        Self {
+            rail,
+            link,
+            plan,
+            regions: Regions::new(regions_max),
+            sender,
+            mailbox,
+            fins: Region { key: 0, addr: 0 },
+            cursor: 0,
+            outgoing: vec![idle; SENDS_MAX].into(),
+            unposted: VecDeque::with_capacity(SENDS_MAX),
+            posted: 0,
+        }
+    }
+
+    /// What only the peer's answer tells.
+    pub(crate) fn connected(&mut self, sender: Sender, fins: Region) {
+        self.sender = sender;
+        self.fins = fins;
+    }
+
+    pub(crate) fn mailbox(&self) -> Region {
+        let keys = self.mailbox.keys();
+        Region { key: keys.remote.0, addr: keys.remote_base }
+    }
+
+    /// Signalled operations under way, or bytes still to post.
+    pub(crate) fn busy(&self) -> bool {
+        self.posted > 0 || !self.unposted.is_empty()
+    }
+
+    /// Starts a message; `None` means not yet. Returns slot and generation of its request.
+    #[inline]
+    pub(crate) fn isend(
+        &mut self,
+        requests: &Requests,
+        message: Message,
+    ) -> Result<Option<(u16, u16)>, CommFault> {
+        // A message takes at most its stripes and a fin record; nothing overtakes what waits for credit.
+        if !self.unposted.is_empty() || self.rail.credits(self.link) < STRIPES_MAX as u32 + 1 {
+            return Ok(None);
+        }
+        let Some((slot, generation)) = requests.reserve(&mut self.cursor) else { return Ok(None) };
+        let started = if self.plan.matched {
+            self.send_matched(slot, message).map(|()| true)
+        } else {
+            self.start(requests, slot, message)
+        };
+        match started {
+            Ok(true) => Ok(Some((slot, generation))),
+            Ok(false) => {
+                requests.cancel(slot);
+                Ok(None)
+            }
+            Err(fault) => {
+                requests.cancel(slot);
+                Err(fault)
+            }
+        }
+    }
+
+    fn start(&mut self, requests: &Requests, slot: u16, message: Message) -> Result<bool, CommFault> {
+        match self.sender.on_isend(&View(self.mailbox.memory()), message.tag, message.len)? {
+            Isend::NotYet => return Ok(false),
+            Isend::Eager(header) => self.send_eager(requests, slot, message, header)?,
+            Isend::Direct(cts) => self.send_direct(requests, slot, message, &cts)?,
+        }
+        self.rail.flush();
+        Ok(true)
+    }
+
+    /// Copies a small message of host memory out; `None` if it is not both.
+    #[inline]
+    fn inline<'b>(&self, message: Message, head: u64, buffer: &'b mut [u8; INLINE_MAX]) -> Option<&'b [u8]> {
+        if message.len + head > self.plan.inline_max {
+            return None;
+        }
+        let (mr, _) = self.regions.find(message.mr, message.offset, message.len)?;
+        if mr.memory().kind() != Kind::Host {
+            return None;
+        }
+        let bytes = &mut buffer[..message.len as usize];
+        mr.memory().read(message.offset, bytes).ok()?;
+        Some(bytes)
+    }
+
+    fn send_eager(
+        &mut self,
+        requests: &Requests,
+        slot: u16,
+        message: Message,
+        header: Eager,
+    ) -> Result<(), CommFault> {
+        let head = header.to_bytes();
+        let mut buffer = [0; INLINE_MAX];
+        if let Some(bytes) = self.inline(message, head.len() as u64, &mut buffer) {
+            let op = Op::Send { head: &head, body: Source::Inline(bytes), imm: None };
+            return self.post_inline(requests, slot, message.len, op);
+        }
+        let Some((_, extent)) = self.regions.find(message.mr, message.offset, message.len) else {
+            return Err(CommFault::Revoked);
+        };
+        self.track(slot, message);
+        self.outgoing[slot as usize].left = 1;
+        let op = Op::Send { head: &head, body: Source::Region(extent), imm: None };
+        self.post(u64::from(slot), op, true)
+    }
+
+    #[inline]
+    fn send_direct(
+        &mut self,
+        requests: &Requests,
+        slot: u16,
+        message: Message,
+        cts: &Cts,
+    ) -> Result<(), CommFault> {
+        let to = Remote { key: trunkline_fabric::RemoteKey(cts.keys[0]), addr: cts.addr };
+        let whole = if message.len == cts.len {
+            Some(Imm::Full(cts.token))
+        } else if self.plan.remote_len {
+            Some(Imm::Whole(cts.token))
+        } else {
+            None
+        };
+        let mut buffer = [0; INLINE_MAX];
+        if let Some(imm) = whole
+            && let Some(bytes) = self.inline(message, 0, &mut buffer)
+        {
+            let op = Op::Write { from: Source::Inline(bytes), to, imm: Some(imm.to_bits()) };
+            return self.post_inline(requests, slot, message.len, op);
+        }
+        let pieces = message.len.div_ceil(self.plan.message_max).max(1);
+        self.track(slot, message);
+        let outgoing = &mut self.outgoing[slot as usize];
+        (outgoing.to, outgoing.token) = (to, cts.token);
+        if let (1, Some(imm)) = (pieces, whole) {
+            outgoing.given = message.len;
+            return self.post_piece(slot, 0, message.len, Some(imm));
+        }
+        if pieces > STRIPES_MAX as u64 {
+            outgoing.fin = FinDue::Placed;
+        } else {
+            outgoing.fin = FinDue::Now(pieces as u8);
+        }
+        self.unposted.push_back(slot);
+        self.post_more(requests)
+    }
+
+    fn send_matched(&mut self, slot: u16, message: Message) -> Result<(), CommFault> {
+        let Some((_, extent)) = self.regions.find(message.mr, message.offset, message.len) else {
+            return Err(CommFault::Revoked);
+        };
+        self.track(slot, message);
+        self.outgoing[slot as usize].left = 1;
+        let op = Op::MatchedSend { from: Source::Region(extent), key: Match(u64::from(message.tag)) };
+        self.post(u64::from(slot), op, true)?;
+        self.rail.flush();
+        Ok(())
+    }
+
+    fn track(&mut self, slot: u16, message: Message) {
+        self.regions.hold(message.mr);
+        let outgoing = &mut self.outgoing[slot as usize];
+        (outgoing.mr, outgoing.offset, outgoing.len) = (message.mr, message.offset, message.len);
+        (outgoing.given, outgoing.left, outgoing.fin) = (0, 0, FinDue::No);
+    }
+
+    /// Posts an operation that needs its source no longer: the request is done at once.
+    #[inline]
+    fn post_inline(&mut self, requests: &Requests, slot: u16, len: u64, op: Op<'_>) -> Result<(), CommFault> {
+        self.post(COUNTED, op, self.plan.signal_all)?;
+        requests.complete(slot, &[len]);
+        Ok(())
+    }
+
+    #[inline]
+    fn post(&mut self, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), CommFault> {
+        match self.rail.post(self.link, wr_id, op, signalled) {
+            Ok(()) => {
+                self.posted += u32::from(signalled);
+                Ok(())
+            }
+            // Credit was checked before; a link that has none all the same is broken.
+            Err(PostError::Busy) => Err(CommFault::Link(Status::Flushed)),
+            Err(PostError::Refused(status)) => Err(CommFault::Link(status)),
+        }
+    }
+
+    fn post_piece(&mut self, slot: u16, at: u64, len: u64, imm: Option<Imm>) -> Result<(), CommFault> {
+        let Outgoing { mr, offset, to, .. } = self.outgoing[slot as usize];
+        let Some((_, extent)) = self.regions.find(mr, offset + at, len) else {
+            return Err(CommFault::Revoked);
+        };
+        self.outgoing[slot as usize].left += 1;
+        let to = Remote { addr: to.addr.wrapping_add(at), ..to };
+        let op = Op::Write { from: Source::Region(extent), to, imm: imm.map(Imm::to_bits) };
+        self.post(u64::from(slot), op, true)
+    }
+
+    fn post_fin(&mut self, slot: u16, stripes: u8) -> Result<(), CommFault> {
+        let outgoing = &mut self.outgoing[slot as usize];
+        outgoing.fin = FinDue::No;
+        outgoing.left += 1;
+        let record = Fin { len: outgoing.len, stripes, token: outgoing.token };
+        let at = (outgoing.token.slot() * fin::BYTES) as u64;
+        let to =
+            Remote { key: trunkline_fabric::RemoteKey(self.fins.key), addr: self.fins.addr.wrapping_add(at) };
+        let imm = Some(Imm::Fin(outgoing.token).to_bits());
+        let op = Op::Write { from: Source::Inline(&record.to_bytes()), to, imm };
+        self.post(u64::from(slot), op, true)
+    }
+
+    /// Posts what long messages still have to post, as far as credit goes.
+    fn post_more(&mut self, requests: &Requests) -> Result<(), CommFault> {
+        while let Some(&slot) = self.unposted.front() {
+            if !self.post_rest(slot)? {
+                return Ok(());
+            }
+            self.unposted.pop_front();
+            self.finish_if_done(requests, slot);
+        }
+        Ok(())
+    }
+
+    /// Posts the rest of one message; false when credit ran out or placement must be awaited first.
+    fn post_rest(&mut self, slot: u16) -> Result<bool, CommFault> {
+        loop {
+            let Outgoing { given, len, fin, token, left, .. } = self.outgoing[slot as usize];
+            let striped = matches!(fin, FinDue::Now(_));
+            // An empty message still has its one stripe.
+            let more = given < len || (striped && left == 0 && len == 0);
+            if (more || fin != FinDue::No) && self.rail.credits(self.link) == 0 {
+                return Ok(false);
+            }
+            if more {
+                let piece = (len - given).min(self.plan.message_max);
+                let index = (given / self.plan.message_max) as u8;
+                self.outgoing[slot as usize].given += piece;
+                self.post_piece(slot, given, piece, striped.then_some(Imm::Stripe(token, index)))?;
+                continue;
+            }
+            match fin {
+                FinDue::No => return Ok(true),
+                FinDue::Now(stripes) => self.post_fin(slot, stripes)?,
+                FinDue::Placed if left > 0 => return Ok(false),
+                FinDue::Placed => self.post_fin(slot, 0)?,
+            }
+        }
+    }
+
+    fn finish_if_done(&mut self, requests: &Requests, slot: u16) {
+        let outgoing = &mut self.outgoing[slot as usize];
+        if outgoing.left == 0 && outgoing.fin == FinDue::No && outgoing.mr != NO_MR {
+            let (mr, len) = (outgoing.mr, outgoing.len);
+            outgoing.mr = NO_MR;
+            self.regions.release(mr);
+            requests.complete(slot, &[len]);
+        }
+    }
+
+    /// Takes one completion.
+    pub(crate) fn on_completion(
+        &mut self,
+        requests: &Requests,
+        completion: &Completion,
+    ) -> Result<(), CommFault> {
+        if completion.status != Status::Ok {
+            return Err(CommFault::Link(completion.status));
+        }
+        if completion.done != Done::Posted {
+            return Ok(());
+        }
+        self.posted = self.posted.saturating_sub(1);
+        let Some(outgoing) = self.outgoing.get_mut(completion.wr_id as usize) else { return Ok(()) };
+        outgoing.left = outgoing.left.saturating_sub(1);
+        if !self.unposted.is_empty() {
+            self.post_more(requests)?;
+            self.rail.flush();
+        }
+        if !self.unposted.contains(&(completion.wr_id as u16)) {
+            self.finish_if_done(requests, completion.wr_id as u16);
+        }
+        Ok(())
+    }
+
+    /// Posts an operation whose completion proves that all before it arrived; at close.
+    pub(crate) fn post_last(&mut self) {
+        if self.post(COUNTED, Op::Nop, true).is_err() {
+            self.posted = 0;
+        }
+        self.rail.flush();
+    }
+}
