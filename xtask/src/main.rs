@@ -15,6 +15,8 @@ mod floors;
 mod limits;
 mod mutants;
 mod report;
+#[cfg(test)]
+mod script_tests;
 mod shell;
 mod source;
 mod unsafe_budget;

@@ -20,6 +20,9 @@ use crate::workspace::{PREFIX, Workspace};
 /// Where the rows stand, relative to the root.
 const ROWS: &str = "xtask/mutants.toml";
 
+/// The cargo feature that compiles planted bugs in.
+const FEATURE: &str = "mutants";
+
 /// Chooses the planted bug at run time.
 const CHOICE: &str = "TRUNKLINE_MUTANT";
 
@@ -161,8 +164,7 @@ impl Programs {
 /// Builds every test program the rows need, with all planted bugs compiled in.
 fn build(workspace: &Workspace, rows: &[Row]) -> Result<Programs> {
     let target = workspace.target.join("mutants");
-    let features: BTreeSet<String> = rows.iter().map(|r| format!("{PREFIX}{}/mutants", r.planted)).collect();
-    let features = features.into_iter().collect::<Vec<_>>().join(",");
+    let features = features(workspace, rows)?;
     let planted: BTreeSet<&str> = rows.iter().map(|r| r.planted.as_str()).collect();
     let extra: BTreeSet<&str> = rows.iter().flat_map(|r| &r.build).map(String::as_str).collect();
     let tested: BTreeSet<&str> = rows.iter().map(Row::package).collect();
@@ -184,6 +186,24 @@ fn build(workspace: &Workspace, rows: &[Row]) -> Result<Programs> {
         bail!("cargo test --no-run with the planted bugs failed");
     }
     programs_in(workspace, &out.stdout)
+}
+
+/// The feature `mutants` of every crate a row names: those with bugs must have it, tests and tools may.
+fn features(workspace: &Workspace, rows: &[Row]) -> Result<String> {
+    let mut features = BTreeSet::new();
+    for row in rows {
+        let others = row.build.iter().map(String::as_str).chain([row.package()]);
+        for name in others.chain([row.planted.as_str()]) {
+            let package =
+                workspace.find(name).with_context(|| format!("{ROWS}: {}: no crate {name}", row.name))?;
+            if package.features.iter().any(|f| f == FEATURE) {
+                features.insert(format!("{PREFIX}{name}/{FEATURE}"));
+            } else if name == row.planted {
+                bail!("{ROWS}: {}: crate {name} has no feature {FEATURE}", row.name);
+            }
+        }
+    }
+    Ok(features.into_iter().collect::<Vec<_>>().join(","))
 }
 
 fn programs_in(workspace: &Workspace, messages: &[u8]) -> Result<Programs> {

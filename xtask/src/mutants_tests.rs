@@ -60,6 +60,14 @@ fn a_wrong_table_is_an_error() {
 }
 
 #[test]
+fn a_crate_without_the_feature_is_an_error() {
+    let fixture = Fixture::new();
+    fixture.with("demo", &[], LIB);
+    let error = build(&fixture.load(), &parse(&row("a", "adds")).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("has no feature mutants"), "{error}");
+}
+
+#[test]
 fn counts_what_libtest_says() {
     assert_eq!(tests_run("\nrunning 2 tests\ntest a ... ok\n"), 2);
     assert_eq!(tests_run("running 0 tests\n"), 0);

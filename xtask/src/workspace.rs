@@ -39,6 +39,8 @@ pub(crate) struct Crate {
     pub(crate) roots: Vec<PathBuf>,
     /// All its dependencies, ours or not.
     pub(crate) dependencies: Vec<Dependency>,
+    /// The features it declares.
+    pub(crate) features: Vec<String>,
 }
 
 impl Crate {
@@ -122,5 +124,6 @@ fn to_crate(package: &cargo_metadata::Package) -> Crate {
         })
         .collect();
     let name = package.name.as_str();
-    Crate { name: short_name(name).unwrap_or(name).to_owned(), dir, roots, dependencies }
+    let features = package.features.keys().cloned().collect();
+    Crate { name: short_name(name).unwrap_or(name).to_owned(), dir, roots, dependencies, features }
 }
