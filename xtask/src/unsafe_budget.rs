@@ -24,10 +24,10 @@ const END: &str = "<!-- unsafe-budget:end -->";
 const COMMENT_LINES_ABOVE: usize = 12;
 
 /// What is counted, in the order of the table's columns.
-const COLUMNS: [&str; 4] = ["blocks", "fns", "impls", "in macros"];
+const COLUMNS: [&str; 5] = ["blocks", "fns", "impls", "attributes", "in macros"];
 
 /// Counts in the order of [`COLUMNS`].
-type Counts = [usize; 4];
+type Counts = [usize; 5];
 
 /// Compares the sources with the table; with `update` writes the table instead.
 ///
@@ -94,7 +94,8 @@ fn count(source: &Source, file: &str, counts: &mut Counts, findings: &mut Findin
     counts[0] += seen.blocks.len();
     counts[1] += seen.functions;
     counts[2] += seen.impls.len();
-    counts[3] += seen.in_macros;
+    counts[3] += seen.attributes;
+    counts[4] += seen.in_macros;
     let lines: Vec<&str> = source.text.lines().collect();
     for line in seen.blocks.iter().chain(&seen.impls) {
         let from = line.saturating_sub(COMMENT_LINES_ABOVE + 1);
@@ -111,6 +112,7 @@ struct Unsafe {
     blocks: Vec<usize>,
     functions: usize,
     impls: Vec<usize>,
+    attributes: usize,
     in_macros: usize,
 }
 
@@ -123,6 +125,16 @@ impl<'ast> Visit<'ast> for Unsafe {
     fn visit_signature(&mut self, signature: &'ast syn::Signature) {
         self.functions += usize::from(signature.unsafety.is_some());
         visit::visit_signature(self, signature);
+    }
+
+    fn visit_foreign_item_fn(&mut self, item: &'ast syn::ForeignItemFn) {
+        // Unsafe unless it says `safe`, which syn keeps as tokens of their own.
+        self.functions += usize::from(item.sig.unsafety.is_none());
+        visit::visit_foreign_item_fn(self, item);
+    }
+
+    fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
+        self.attributes += usize::from(attribute.path().is_ident("unsafe"));
     }
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
@@ -198,15 +210,15 @@ mod tests {
 
     #[test]
     fn within_budget_passes_and_above_is_caught() {
-        assert!(run(&fixture("| `mem` | 1 | 1 | 1 | 1 |").load(), false).unwrap().is_clean());
-        let findings = run(&fixture("| `mem` | 0 | 1 | 1 | 1 |").load(), false).unwrap();
+        assert!(run(&fixture("| `mem` | 1 | 1 | 1 | 0 | 1 |").load(), false).unwrap().is_clean());
+        let findings = run(&fixture("| `mem` | 0 | 1 | 1 | 0 | 1 |").load(), false).unwrap();
         assert!(findings.mentions("mem: unsafe blocks: 1, the budget is 0"));
         assert!(run(&fixture("").load(), false).unwrap().mentions("unsafe in macros: 1"));
     }
 
     #[test]
     fn going_down_is_a_remark() {
-        let findings = run(&fixture("| `mem` | 9 | 1 | 1 | 1 |").load(), false).unwrap();
+        let findings = run(&fixture("| `mem` | 9 | 1 | 1 | 0 | 1 |").load(), false).unwrap();
         assert!(findings.is_clean());
         assert_eq!(findings.notes.len(), 1);
     }
@@ -216,20 +228,28 @@ mod tests {
         let fixture = fixture("");
         run(&fixture.load(), true).unwrap();
         let text = std::fs::read_to_string(fixture.root().join(DOCUMENT)).unwrap();
-        assert!(text.contains("| `mem` | 1 | 1 | 1 | 1 |") && text.ends_with("rest\n"));
+        assert!(text.contains("| `mem` | 1 | 1 | 1 | 0 | 1 |") && text.ends_with("rest\n"));
         assert!(run(&fixture.load(), false).unwrap().is_clean());
     }
 
     #[test]
     fn unsafe_without_a_comment_is_caught() {
-        let fixture = fixture("| `mem` | 1 | 0 | 0 | 0 |");
+        let fixture = fixture("| `mem` | 1 | 0 | 0 | 0 | 0 |");
         fixture.with("mem", &[], "fn g() {\n unsafe { f() }\n}\n");
         assert!(run(&fixture.load(), false).unwrap().mentions("lib.rs:2: unsafe without a SAFETY: comment"));
     }
 
     #[test]
+    fn foreign_functions_and_attributes_count() {
+        let fixture = fixture("");
+        fixture.with("mem", &[], "unsafe extern \"C\" { fn f(); }\n#[unsafe(no_mangle)] fn g() {}\n");
+        let findings = run(&fixture.load(), false).unwrap();
+        assert!(findings.mentions("unsafe fns: 1") && findings.mentions("unsafe attributes: 1"));
+    }
+
+    #[test]
     fn a_crate_without_its_section_is_caught() {
-        let fixture = fixture("| `mem` | 1 | 1 | 1 | 1 |");
+        let fixture = fixture("| `mem` | 1 | 1 | 1 | 0 | 1 |");
         fixture.with("sys", &[], "unsafe fn f() {}");
         assert!(run(&fixture.load(), false).unwrap().mentions("no section headed `sys`"));
     }
