@@ -270,6 +270,8 @@ impl Cluster {
                     return Err(self.blame(rank, Some(message)));
                 }
                 Ok((rank, News::Said(answer))) => answers[rank] = Some(answer),
+                // A rank that closed everything ends while its peers are still closing.
+                Ok((rank, News::Ended)) if matches!(answers[rank], Some(FromRank::Closed)) => {}
                 Ok((rank, News::Ended)) => return Err(self.blame(rank, None)),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     let late = |rank: &usize| answers[*rank].is_none() && !at_barrier[*rank];

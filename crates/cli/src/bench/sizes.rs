@@ -15,10 +15,14 @@ pub(crate) fn parse(text: &str) -> Result<usize, String> {
     number.checked_mul(unit).filter(|bytes| *bytes <= 1 << 40).ok_or_else(|| format!("{text} is too large"))
 }
 
-/// All sizes from the smallest to the largest.
+/// All sizes from the smallest to the largest, which is always among them.
 pub(crate) fn series(min: usize, max: usize, factor: usize) -> Vec<usize> {
-    let next = |size: &usize| size.checked_mul(factor.max(2)).filter(|size| *size <= max);
-    std::iter::successors(Some(min.max(1)), next).collect()
+    let next = |size: &usize| size.checked_mul(factor.max(2)).filter(|size| *size < max);
+    let mut sizes: Vec<usize> = std::iter::successors(Some(min.max(1)), next).collect();
+    if sizes.last() != Some(&max) {
+        sizes.push(max);
+    }
+    sizes
 }
 
 #[cfg(test)]
@@ -34,6 +38,7 @@ mod tests {
         assert!(parse("x").is_err());
         assert!(parse("5T").is_err());
         assert_eq!(series(8, 128, 4), [8, 32, 128]);
+        assert_eq!(series(8, 64, 4), [8, 32, 64]);
         assert_eq!(series(5, 5, 2), [5]);
     }
 }
