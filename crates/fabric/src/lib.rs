@@ -11,6 +11,8 @@
 
 mod caps;
 mod completion;
+#[cfg(feature = "test-utils")]
+pub mod conformance;
 mod error;
 mod fabric;
 mod host;

@@ -1,0 +1,198 @@
+//! Cases: what a refused or failed operation does, and that it touches nothing.
+
+use super::pair::{Ends, Region, Setup, default_config};
+use crate::{Access, Done, Extent, LocalKey, Op, PostError, Rail, Remote, RemoteKey, Source, Status};
+
+/// Sizes that travel inline and otherwise.
+const LENS: [u64; 3] = [8, 4096, 1 << 20];
+const SIZE: usize = 2 << 20;
+
+/// Posts a write that must be refused, and checks that nothing was touched and the link is dead at both ends.
+fn refused<R: Rail>(ends: &mut Ends<R>, from: &Region, into: &Region, to: Remote, len: u64) {
+    ends.on_a(41, Op::Write { from: Source::Region(from.extent(0, len)), to, imm: Some(1) });
+    let seen = ends.expect(1, 0);
+    let failed = seen.a[0];
+    assert_eq!((failed.wr_id, failed.done, failed.status), (41, Done::Posted, Status::RemoteAccess));
+    into.assert_untouched();
+    let again = Op::Write { from: Source::Inline(&[1]), to: into.remote(0), imm: None };
+    assert_eq!(ends.a.post(ends.at_a, 1, again, true), Err(PostError::Refused(Status::Flushed)));
+    assert_eq!(ends.b.post(ends.at_b, 1, Op::Nop, true), Err(PostError::Refused(Status::Flushed)));
+}
+
+/// A key that was never given out, or differs in one bit, opens nothing.
+pub fn wrong_keys_are_refused<S: Setup>(setup: &S) {
+    for (round, len) in [0, 1, 17, 40, 63].into_iter().zip(LENS.into_iter().cycle()) {
+        let mut ends = setup.pair(&default_config());
+        let from = Region::new(&ends.a, SIZE, Access::LOCAL);
+        let into = Region::new(&ends.b, SIZE, Access::ALL);
+        from.fill(1);
+        let mut to = into.remote(0);
+        to.key = RemoteKey(to.key.0 ^ (1 << round));
+        refused(&mut ends, &from, &into, to, len);
+    }
+}
+
+/// A right that was not granted is not there.
+pub fn missing_rights_are_refused<S: Setup>(setup: &S) {
+    for len in LENS {
+        let mut ends = setup.pair(&default_config());
+        let from = Region::new(&ends.a, SIZE, Access::LOCAL);
+        let into = Region::new(&ends.b, SIZE, Access { write: false, read: true, atomic: true });
+        from.fill(1);
+        let to = into.remote(0);
+        refused(&mut ends, &from, &into, to, len);
+    }
+}
+
+/// An access that begins or ends outside the region touches no byte of it.
+pub fn accesses_outside_are_refused<S: Setup>(setup: &S) {
+    for len in LENS {
+        let size = SIZE as u64;
+        for offset in [size - len + 1, size, u64::MAX - len / 2, u64::MAX] {
+            let mut ends = setup.pair(&default_config());
+            let from = Region::new(&ends.a, SIZE, Access::LOCAL);
+            let into = Region::new(&ends.b, SIZE, Access::ALL);
+            from.fill(1);
+            let to = into.remote(offset);
+            ends.on_a(41, Op::Write { from: Source::Region(from.extent(0, len)), to, imm: None });
+            assert_eq!(ends.expect(1, 0).a[0].status, Status::RemoteAccess, "offset {offset}");
+            // A fabric may place the packets before the first one that is refused, as a NIC does.
+            let inside = usize::try_from(size.saturating_sub(offset)).unwrap_or(0);
+            let clean = into.bytes(0, SIZE - inside);
+            assert!(clean.iter().all(|byte| *byte == 0), "bytes outside the range were touched");
+        }
+    }
+}
+
+/// A deregistered region can not be reached any more.
+pub fn deregistered_regions_are_refused<S: Setup>(setup: &S) {
+    for len in LENS {
+        let mut ends = setup.pair(&default_config());
+        let from = Region::new(&ends.a, SIZE, Access::LOCAL);
+        let into = Region::new(&ends.b, SIZE, Access::ALL);
+        from.fill(1);
+        let to = into.remote(0);
+        into.deregister();
+        refused(&mut ends, &from, &into, to, len);
+    }
+}
+
+/// A refusal is a completion even for an operation that was not signalled.
+pub fn refusals_reach_unsignalled_operations<S: Setup>(setup: &S) {
+    let mut ends = setup.pair(&default_config());
+    let into = Region::new(&ends.b, 64, Access::WRITE);
+    let good = Op::Write { from: Source::Inline(&[0]), to: into.remote(0), imm: None };
+    let mut to = into.remote(0);
+    to.key = RemoteKey(!to.key.0);
+    let bad = Op::Write { from: Source::Inline(&[1]), to, imm: None };
+    for wr_id in 1..=3 {
+        ends.a.post(ends.at_a, wr_id, good, false).unwrap_or_else(|e| panic!("{e}"));
+    }
+    ends.a.post(ends.at_a, 4, bad, false).unwrap_or_else(|e| panic!("{e}"));
+    ends.a.post(ends.at_a, 5, good, false).unwrap_or_else(|e| panic!("{e}"));
+    let seen = ends.expect(2, 0);
+    assert_eq!((seen.a[0].wr_id, seen.a[0].status), (4, Status::RemoteAccess));
+    assert_eq!((seen.a[1].wr_id, seen.a[1].status), (5, Status::Flushed));
+    into.assert_untouched();
+}
+
+/// Reads and atomics without the right fail and place nothing.
+pub fn refused_reads_and_atomics_place_nothing<S: Setup>(setup: &S) {
+    for case in 0..4 {
+        let mut ends = setup.pair(&default_config());
+        if case > 0 && !ends.a.caps().atomics {
+            return;
+        }
+        let into = Region::new(&ends.a, 4096, Access::LOCAL);
+        let from = Region::new(&ends.b, 4096, Access::WRITE);
+        let atomic = Region::new(&ends.b, 4096, Access::ALL);
+        let old = into.extent(0, 8);
+        let op = match case {
+            0 => Op::Read { into: into.extent(0, 4096), from: from.remote(0) },
+            1 => Op::FetchAdd { old, at: from.remote(0), add: 3 },
+            2 => Op::CompareSwap { old, at: from.remote(0), expect: 0, swap: 5 },
+            _ => Op::FetchAdd { old, at: atomic.remote(4), add: 3 },
+        };
+        ends.on_a(9, op);
+        let seen = ends.expect(1, 0);
+        assert_eq!((seen.a[0].wr_id, seen.a[0].status), (9, Status::RemoteAccess), "case {case}");
+        into.assert_untouched();
+        from.assert_untouched();
+        atomic.assert_untouched();
+    }
+}
+
+/// A send larger than its receive fails on both sides and writes nothing past it.
+pub fn sends_that_are_too_long_fail_on_both_sides<S: Setup>(setup: &S) {
+    for len in LENS {
+        let mut ends = setup.pair(&default_config());
+        let from = Region::new(&ends.a, SIZE, Access::LOCAL);
+        let into = Region::new(&ends.b, SIZE, Access::LOCAL);
+        from.fill(1);
+        ends.on_b(6, Op::Recv { into: into.extent(0, len - 1) });
+        ends.on_a(7, Op::Send { head: &[], body: Source::Region(from.extent(0, len)), imm: None });
+        let seen = ends.expect(1, 1);
+        assert_eq!((seen.a[0].wr_id, seen.a[0].status), (7, Status::TooLong));
+        assert_eq!((seen.b[0].wr_id, seen.b[0].status), (6, Status::TooLong));
+        assert!(into.bytes(len - 1, 100).iter().all(|byte| *byte == 0), "bytes past the receive were touched");
+    }
+}
+
+/// After an error everything posted on either end comes back flushed, in order, once.
+pub fn errors_flush_what_is_posted<S: Setup>(setup: &S) {
+    let mut ends = setup.pair(&default_config());
+    let here = Region::new(&ends.a, 4096, Access::ALL);
+    let there = Region::new(&ends.b, 4096, Access::ALL);
+    for wr_id in 100..110 {
+        ends.on_a(wr_id, Op::Recv { into: here.extent(0, 8) });
+        ends.on_b(wr_id, Op::Recv { into: there.extent(0, 8) });
+    }
+    let bad = Remote { key: RemoteKey(!there.keys.remote.0), addr: 0 };
+    ends.on_a(1, Op::Write { from: Source::Inline(&[1]), to: there.remote(0), imm: None });
+    ends.on_a(2, Op::Write { from: Source::Inline(&[1]), to: bad, imm: None });
+    ends.on_a(3, Op::Write { from: Source::Inline(&[1]), to: there.remote(0), imm: None });
+    ends.on_a(4, Op::Nop);
+    let seen = ends.expect(14, 10);
+    let status = |wr_id: u64| match wr_id {
+        1 => Status::Ok,
+        2 => Status::RemoteAccess,
+        _ => Status::Flushed,
+    };
+    let posted: Vec<u64> = seen.a.iter().filter(|one| one.done == Done::Posted).map(|one| one.wr_id).collect();
+    assert_eq!(posted, [1, 2, 3, 4]);
+    for one in &seen.a {
+        assert_eq!(one.status, status(one.wr_id), "{one:?}");
+    }
+    for list in [&seen.a, &seen.b] {
+        let received: Vec<u64> =
+            list.iter().filter(|one| one.done == Done::Received).map(|one| one.wr_id).collect();
+        assert_eq!(received, (100..110).collect::<Vec<_>>());
+    }
+    assert!(seen.b.iter().all(|one| one.status == Status::Flushed));
+}
+
+/// Local keys that are not valid on this side, or ranges outside, are refused before anything is taken.
+pub fn foreign_local_keys_are_refused<S: Setup>(setup: &S) {
+    let mut ends = setup.pair(&default_config());
+    let here = Region::new(&ends.a, 4096, Access::ALL);
+    let to = Region::new(&ends.b, 4096, Access::ALL);
+    let before = ends.a.credits(ends.at_a);
+    let bad = [
+        Extent { key: LocalKey(here.keys.local.0 ^ (1 << 40)), offset: 0, len: 8 },
+        here.extent(4090, 8),
+        here.extent(u64::MAX, 8),
+    ];
+    for extent in bad {
+        let ops = [
+            Op::Write { from: Source::Region(extent), to: to.remote(0), imm: None },
+            Op::Recv { into: extent },
+            Op::Read { into: extent, from: to.remote(0) },
+        ];
+        for op in ops {
+            let posted = ends.a.post(ends.at_a, 1, op, true);
+            assert_eq!(posted, Err(PostError::Refused(Status::LocalProtection)), "{op:?}");
+        }
+    }
+    assert_eq!(ends.a.credits(ends.at_a), before);
+    ends.expect(0, 0);
+}

@@ -1,0 +1,58 @@
+//! What every fabric must do, as tests over the contract alone. Each fabric gives a [`Setup`] that makes connected pairs
+//! and instantiates all of it with [`fabric_conformance!`](crate::fabric_conformance); nothing here knows which fabric
+//! it runs on, and every wait has a limit.
+
+mod errors;
+mod ops;
+mod pair;
+mod queues;
+
+pub use errors::*;
+pub use ops::*;
+pub use pair::{Ends, Region, Seen, Setup, default_config, pattern};
+pub use queues::*;
+
+/// Makes one `#[test]` of every case for the [`Setup`] that `$setup` evaluates to.
+#[macro_export]
+macro_rules! fabric_conformance {
+    ($setup:expr) => {
+        $crate::fabric_conformance!(@cases $setup;
+            sends_fill_receives_in_order,
+            sends_join_head_and_body,
+            writes_land_at_every_size,
+            writes_with_immediate_tell_the_target,
+            reads_fetch_every_size,
+            atomics_return_the_old_value,
+            matched_sends_find_their_receives,
+            matched_sends_wait_for_their_receives,
+            flushes_complete,
+            nops_complete_in_order,
+            unsignalled_operations_stay_silent,
+            both_directions_at_once,
+            wrong_keys_are_refused,
+            missing_rights_are_refused,
+            accesses_outside_are_refused,
+            deregistered_regions_are_refused,
+            refusals_reach_unsignalled_operations,
+            refused_reads_and_atomics_place_nothing,
+            sends_that_are_too_long_fail_on_both_sides,
+            errors_flush_what_is_posted,
+            foreign_local_keys_are_refused,
+            sends_wait_for_receives,
+            credits_are_honest,
+            receives_are_bounded,
+            destroyed_links_flush_the_peer,
+            failed_links_deliver_what_arrived,
+            links_can_be_made_again,
+            many_links_are_served,
+        );
+    };
+    (@cases $setup:expr; $($case:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $case() {
+                $crate::conformance::$case(&$setup);
+            }
+        )*
+    };
+}

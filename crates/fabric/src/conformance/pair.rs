@@ -1,0 +1,204 @@
+//! Two connected rails, and memory on them. Used by every case.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trunkline_mem::Memory;
+use trunkline_proto::time::Duration as Span;
+
+use crate::{
+    Access, Completion, Done, Extent, Keys, LinkAddress, LinkId, Op, PostError, Rail, RailConfig,
+    Registrar, Remote, Status, Visibility,
+};
+
+/// Longest a case waits for anything.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Makes what the cases run on.
+pub trait Setup {
+    /// The fabric's rail.
+    type Rail: Rail;
+
+    /// Two open rails that can reach each other; they may belong to two fabrics.
+    fn rails(&self, config: &RailConfig) -> (Self::Rail, Self::Rail);
+
+    /// Two rails with one connected link between them.
+    fn pair(&self, config: &RailConfig) -> Ends<Self::Rail> {
+        let (a, b) = self.rails(config);
+        let mut ends = Ends { a, b, at_a: LinkId(0), at_b: LinkId(0) };
+        (ends.at_a, ends.at_b) = ends.link();
+        ends
+    }
+}
+
+/// What most cases open their rails with.
+#[must_use]
+pub fn default_config() -> RailConfig {
+    RailConfig { depth: 64, recv_depth: 64, links: 8, peer_time: Span::secs(2) }
+}
+
+/// Two rails and a link between them.
+pub struct Ends<R: Rail> {
+    /// One rail.
+    pub a: R,
+    /// The other.
+    pub b: R,
+    /// The link's number on `a`.
+    pub at_a: LinkId,
+    /// The link's number on `b`.
+    pub at_b: LinkId,
+}
+
+/// Memory registered on one rail.
+pub struct Region {
+    /// The bytes.
+    pub memory: Memory,
+    /// How it is reached.
+    pub keys: Keys,
+    registrar: Arc<dyn Registrar>,
+}
+
+impl Region {
+    /// Registers `len` zeroed bytes on a rail.
+    pub fn new<R: Rail>(rail: &R, len: usize, access: Access) -> Self {
+        Self::with(rail, len, access, Visibility::Strict)
+    }
+
+    /// The same, with a visibility.
+    pub fn with<R: Rail>(rail: &R, len: usize, access: Access, visibility: Visibility) -> Self {
+        let memory = Memory::heap(len);
+        let registrar = rail.registrar();
+        let keys = registrar.register(&memory, access, visibility).unwrap_or_else(|e| panic!("register: {e}"));
+        Self { memory, keys, registrar }
+    }
+
+    /// Ends the registration.
+    pub fn deregister(&self) {
+        self.registrar.deregister(self.keys.local).unwrap_or_else(|e| panic!("deregister: {e}"));
+    }
+
+    /// Bytes of it, for an operation on its own side.
+    #[must_use]
+    pub fn extent(&self, offset: u64, len: u64) -> Extent {
+        Extent { key: self.keys.local, offset, len }
+    }
+
+    /// A place in it, for an operation of the other side.
+    #[must_use]
+    pub fn remote(&self, offset: u64) -> Remote {
+        Remote { key: self.keys.remote, addr: self.keys.remote_base.wrapping_add(offset) }
+    }
+
+    /// Fills it with bytes that depend on `seed` and the place.
+    pub fn fill(&self, seed: u64) {
+        let bytes: Vec<u8> = (0..self.memory.len() as u64).map(|at| pattern(seed, at)).collect();
+        self.memory.write(0, &bytes).unwrap_or_else(|e| panic!("fill: {e}"));
+    }
+
+    /// Copies bytes out.
+    #[must_use]
+    pub fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut out = vec![0; len];
+        self.memory.read(offset, &mut out).unwrap_or_else(|e| panic!("read: {e}"));
+        out
+    }
+
+    /// Panics unless all its bytes are 0.
+    pub fn assert_untouched(&self) {
+        assert!(self.bytes(0, self.memory.len()).iter().all(|byte| *byte == 0), "bytes were touched");
+    }
+}
+
+/// The byte of a pattern at a place.
+#[must_use]
+pub fn pattern(seed: u64, at: u64) -> u8 {
+    let mixed = (seed ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed.to_le_bytes()[7]
+}
+
+/// What [`Ends::until`] saw, one list a side.
+#[derive(Default)]
+pub struct Seen {
+    /// On `a`.
+    pub a: Vec<Completion>,
+    /// On `b`.
+    pub b: Vec<Completion>,
+}
+
+impl<R: Rail> Ends<R> {
+    /// One more connected link between the two.
+    pub fn link(&mut self) -> (LinkId, LinkId) {
+        let at_a = self.a.create().unwrap_or_else(|e| panic!("create: {e}"));
+        let at_b = self.b.create().unwrap_or_else(|e| panic!("create: {e}"));
+        let address = |rail: &R, link| -> LinkAddress {
+            rail.address(link).unwrap_or_else(|e| panic!("address: {e}"))
+        };
+        let (of_a, of_b) = (address(&self.a, at_a), address(&self.b, at_b));
+        assert!(of_a.bytes.len() <= LinkAddress::BYTES_MAX);
+        self.a.connect(at_a, of_b).unwrap_or_else(|e| panic!("connect: {e}"));
+        self.b.connect(at_b, of_a).unwrap_or_else(|e| panic!("connect: {e}"));
+        (at_a, at_b)
+    }
+
+    /// Polls both sides once.
+    pub fn poll(&mut self, seen: &mut Seen) {
+        let nothing =
+            Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
+        let mut out = [nothing; 7];
+        self.a.flush();
+        self.b.flush();
+        let count = self.a.poll(&mut out);
+        seen.a.extend_from_slice(&out[..count]);
+        let count = self.b.poll(&mut out);
+        seen.b.extend_from_slice(&out[..count]);
+    }
+
+    /// Polls both sides until `enough`.
+    pub fn until(&mut self, enough: impl Fn(&Seen) -> bool) -> Seen {
+        let mut seen = Seen::default();
+        let started = Instant::now();
+        while !enough(&seen) {
+            self.poll(&mut seen);
+            assert!(started.elapsed() < LIMIT, "nothing more came; a: {:?}, b: {:?}", seen.a, seen.b);
+        }
+        seen
+    }
+
+    /// Polls both sides until `a` has `on_a` completions and `b` has `on_b`, and checks that no more come.
+    pub fn expect(&mut self, on_a: usize, on_b: usize) -> Seen {
+        let mut seen = self.until(|seen| seen.a.len() >= on_a && seen.b.len() >= on_b);
+        self.settle(&mut seen);
+        assert_eq!((seen.a.len(), seen.b.len()), (on_a, on_b), "a: {:?}, b: {:?}", seen.a, seen.b);
+        seen
+    }
+
+    /// Polls both sides for a while.
+    pub fn settle(&mut self, seen: &mut Seen) {
+        for _ in 0..500 {
+            self.poll(seen);
+        }
+    }
+
+    /// Posts on `a`, polling while it is busy.
+    pub fn post_a(&mut self, wr_id: u64, op: Op<'_>, signalled: bool, seen: &mut Seen) {
+        let started = Instant::now();
+        loop {
+            match self.a.post(self.at_a, wr_id, op, signalled) {
+                Ok(()) => return,
+                Err(PostError::Busy) => self.poll(seen),
+                Err(error) => panic!("post: {error}"),
+            }
+            assert!(started.elapsed() < LIMIT, "busy for ever");
+        }
+    }
+
+    /// Posts on `a`, which must have room.
+    pub fn on_a(&mut self, wr_id: u64, op: Op<'_>) {
+        self.a.post(self.at_a, wr_id, op, true).unwrap_or_else(|e| panic!("post: {e}"));
+    }
+
+    /// Posts on `b`, which must have room.
+    pub fn on_b(&mut self, wr_id: u64, op: Op<'_>) {
+        self.b.post(self.at_b, wr_id, op, true).unwrap_or_else(|e| panic!("post: {e}"));
+    }
+}

@@ -1,0 +1,180 @@
+//! Cases: queues, their limits, and the life of links.
+
+use super::pair::{Region, Seen, Setup, default_config};
+use crate::{Access, Done, Links, Op, PostError, Rail, RailConfig, Source, Status};
+
+/// A send without a posted receive waits, and what is behind it waits with it.
+pub fn sends_wait_for_receives<S: Setup>(setup: &S) {
+    let mut ends = setup.pair(&default_config());
+    let from = Region::new(&ends.a, 100_000, Access::LOCAL);
+    let into = Region::new(&ends.b, 100_000, Access::READ_WRITE);
+    from.fill(1);
+    ends.on_a(1, Op::Send { head: b"hello", body: Source::Inline(&[]), imm: Some(1) });
+    ends.on_a(2, Op::Send { head: &[], body: Source::Region(from.extent(0, 100_000)), imm: Some(2) });
+    ends.on_a(3, Op::Nop);
+    ends.expect(0, 0);
+    // The other direction is not held up.
+    let back = Region::new(&ends.b, 8, Access::LOCAL);
+    let here = Region::new(&ends.a, 8, Access::READ_WRITE);
+    ends.on_b(9, Op::Read { into: back.extent(0, 8), from: here.remote(0) });
+    assert_eq!(ends.expect(0, 1).b[0].status, Status::Ok);
+    ends.on_b(10, Op::Recv { into: into.extent(0, 5) });
+    let seen = ends.expect(1, 1);
+    assert_eq!((seen.a[0].wr_id, seen.b[0].wr_id, seen.b[0].imm), (1, 10, Some(1)));
+    ends.on_b(11, Op::Recv { into: into.extent(0, 100_000) });
+    let seen = ends.expect(2, 1);
+    assert_eq!((seen.a[0].wr_id, seen.a[1].wr_id, seen.b[0].imm), (2, 3, Some(2)));
+    assert!(into.bytes(0, 100_000) == from.bytes(0, 100_000));
+}
+
+/// As many operations as there are credits can be posted, then none; a poll after progress gives them back.
+pub fn credits_are_honest<S: Setup>(setup: &S) {
+    let config = RailConfig { depth: 10, ..default_config() };
+    let mut ends = setup.pair(&config);
+    let into = Region::new(&ends.b, 4096, Access::WRITE);
+    let from = Region::new(&ends.a, 2 << 20, Access::LOCAL);
+    let target = Region::new(&ends.b, 2 << 20, Access::WRITE);
+    for signalled in [true, false] {
+        for round in 0..20u64 {
+            let credits = ends.a.credits(ends.at_a);
+            assert!(credits <= 10 && credits > 0);
+            for wr_id in 0..u64::from(credits) {
+                let small = Op::Write { from: Source::Inline(&[1]), to: into.remote(wr_id), imm: None };
+                let source = Source::Region(from.extent(0, 2 << 20));
+                let large = Op::Write { from: source, to: target.remote(0), imm: None };
+                let op = if wr_id % 4 == round % 4 { large } else { small };
+                ends.a.post(ends.at_a, wr_id, op, signalled).unwrap_or_else(|e| panic!("credit {wr_id}: {e}"));
+            }
+            assert_eq!(ends.a.credits(ends.at_a), 0);
+            let more = Op::Write { from: Source::Inline(&[1]), to: into.remote(0), imm: None };
+            let posted = ends.a.post(ends.at_a, 99, more, signalled);
+            // An unsignalled one may have been executed meanwhile.
+            assert!(posted == Err(PostError::Busy) || (!signalled && posted == Ok(())));
+            let on_a = if signalled { credits as usize } else { 0 };
+            let mut seen = ends.until(|seen| seen.a.len() >= on_a);
+            let started = std::time::Instant::now();
+            while ends.a.credits(ends.at_a) < 6 {
+                ends.poll(&mut seen);
+                assert!(started.elapsed().as_secs() < 20, "credits never come back");
+            }
+            assert_eq!((seen.a.len(), seen.b.len()), (on_a, 0));
+        }
+    }
+}
+
+/// A queue of receives takes as many as was asked for.
+pub fn receives_are_bounded<S: Setup>(setup: &S) {
+    let config = RailConfig { recv_depth: 5, ..default_config() };
+    let mut ends = setup.pair(&config);
+    let into = Region::new(&ends.b, 64, Access::LOCAL);
+    for round in 0..50 {
+        let op = Op::Recv { into: into.extent(0, 64) };
+        let missing = if round == 0 { 5 } else { 2 };
+        for wr_id in 0..missing {
+            ends.on_b(wr_id, op);
+        }
+        assert_eq!(ends.b.post(ends.at_b, 9, op, true), Err(PostError::Busy));
+        for wr_id in 0..2 {
+            ends.on_a(wr_id, Op::Send { head: &[1], body: Source::Inline(&[]), imm: None });
+        }
+        ends.expect(2, 2);
+    }
+}
+
+/// What a peer did before it destroyed its link arrives; then the link is flushed.
+pub fn destroyed_links_flush_the_peer<S: Setup>(setup: &S) {
+    let mut ends = setup.pair(&default_config());
+    let into = Region::new(&ends.b, 64, Access::WRITE);
+    ends.on_b(50, Op::Recv { into: into.extent(0, 8) });
+    ends.on_b(51, Op::Recv { into: into.extent(0, 8) });
+    ends.on_a(1, Op::Send { head: &[7], body: Source::Inline(&[]), imm: None });
+    ends.on_a(2, Op::Write { from: Source::Inline(&[8; 8]), to: into.remote(8), imm: Some(3) });
+    ends.a.flush();
+    ends.a.destroy(ends.at_a);
+    let seen = ends.until(|seen| seen.b.len() >= 3);
+    let told: Vec<(u64, Done, Status)> = seen.b.iter().map(|one| (one.wr_id, one.done, one.status)).collect();
+    assert_eq!(
+        told,
+        [
+            (50, Done::Received, Status::Ok),
+            (0, Done::Written, Status::Ok),
+            (51, Done::Received, Status::Flushed)
+        ]
+    );
+    assert_eq!(into.bytes(0, 1), [7]);
+    ends.b.destroy(ends.at_b);
+}
+
+/// A link that is failed still delivers what had arrived, then gives everything else back once.
+pub fn failed_links_deliver_what_arrived<S: Setup>(setup: &S) {
+    let mut ends = setup.pair(&default_config());
+    let into = Region::new(&ends.b, 64, Access::WRITE);
+    for wr_id in 50..54 {
+        ends.on_b(wr_id, Op::Recv { into: into.extent(0, 8) });
+    }
+    ends.on_b(40, Op::Send { head: &[1], body: Source::Inline(&[]), imm: None });
+    ends.on_b(41, Op::Nop);
+    ends.on_a(1, Op::Send { head: &[7], body: Source::Inline(&[]), imm: None });
+    ends.a.flush();
+    ends.b.fail(ends.at_b);
+    let seen = ends.until(|seen| seen.b.len() >= 6);
+    let received: Vec<(u64, Status)> =
+        seen.b.iter().filter(|one| one.done == Done::Received).map(|one| (one.wr_id, one.status)).collect();
+    assert_eq!(received[0], (50, Status::Ok));
+    assert!(received[1..].iter().all(|(_, status)| *status == Status::Flushed));
+    assert_eq!(received.iter().map(|one| one.0).collect::<Vec<_>>(), [50, 51, 52, 53]);
+    let posted: Vec<(u64, Status)> =
+        seen.b.iter().filter(|one| one.done == Done::Posted).map(|one| (one.wr_id, one.status)).collect();
+    assert_eq!(posted, [(40, Status::PeerDead), (41, Status::Flushed)]);
+    let mut seen = Seen::default();
+    ends.settle(&mut seen);
+    assert!(seen.b.is_empty());
+    assert_eq!(ends.b.post(ends.at_b, 1, Op::Nop, true), Err(PostError::Refused(Status::Flushed)));
+}
+
+/// Links can be destroyed and made again many times, also in error, without using anything up.
+pub fn links_can_be_made_again<S: Setup>(setup: &S) {
+    let mut ends = setup.pair(&default_config());
+    let into = Region::new(&ends.b, 64, Access::WRITE);
+    for round in 0..200u64 {
+        ends.on_b(3, Op::Recv { into: into.extent(0, 8) });
+        let bytes = round.to_le_bytes();
+        let to = into.remote(if round % 3 == 0 { 60 } else { 0 });
+        ends.on_a(round, Op::Write { from: Source::Inline(&bytes), to, imm: Some(1) });
+        let seen = ends.until(|seen| !seen.a.is_empty());
+        let want = if round % 3 == 0 { Status::RemoteAccess } else { Status::Ok };
+        assert_eq!(seen.a[0].status, want);
+        ends.a.destroy(ends.at_a);
+        ends.b.destroy(ends.at_b);
+        (ends.at_a, ends.at_b) = ends.link();
+    }
+    assert!(ends.a.credits(ends.at_a) > 0);
+}
+
+/// A link with much to do does not starve the others.
+pub fn many_links_are_served<S: Setup>(setup: &S) {
+    let mut ends = setup.pair(&default_config());
+    let mut links = vec![(ends.at_a, ends.at_b)];
+    for _ in 1..8 {
+        links.push(ends.link());
+    }
+    assert!(ends.a.create().is_err(), "no more links than were asked for");
+    let from = Region::new(&ends.a, 8 << 20, Access::LOCAL);
+    let into = Region::new(&ends.b, 8 << 20, Access::WRITE);
+    from.fill(1);
+    let source = Source::Region(from.extent(0, 8 << 20));
+    ends.on_a(0, Op::Write { from: source, to: into.remote(0), imm: None });
+    for (index, (at_a, _)) in links.iter().enumerate().skip(1) {
+        let byte = [index as u8];
+        let op = Op::Write { from: Source::Inline(&byte), to: into.remote(index as u64), imm: None };
+        ends.a.post(*at_a, index as u64, op, true).unwrap_or_else(|e| panic!("{e}"));
+    }
+    let seen = ends.expect(8, 0);
+    let mut all: Vec<u64> = seen.a.iter().map(|one| one.wr_id).collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..8).collect::<Vec<_>>());
+    for one in &seen.a {
+        assert_eq!(one.link, links[one.wr_id as usize].0);
+    }
+    assert!(into.bytes(8, 1 << 20) == from.bytes(8, 1 << 20));
+}

@@ -1,0 +1,179 @@
+//! Measures the bare software NIC: two fabrics over shared memory, one thread each. Prints the best of several rounds.
+//!
+//! `cargo run --release -p trunkline-softnic --example pingpong [-- segment payload slots]`
+
+use std::sync::mpsc;
+use std::time::Instant;
+
+use trunkline_fabric::{
+    Access, Completion, Done, Fabric, Keys, LinkAddress, LinkId, Links, Op, Rail, RailConfig, Remote, Source,
+    Status, Visibility,
+};
+use trunkline_mem::Memory;
+use trunkline_proto::time::Duration;
+use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail};
+
+struct Side {
+    rail: SoftRail,
+    link: LinkId,
+    from: Memory,
+    from_keys: Keys,
+    into: Memory,
+    peer: Remote,
+}
+
+const SIZE: usize = 64 << 20;
+
+fn pin(core: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+fn open(
+    config: SoftConfig,
+    to: mpsc::Sender<(LinkAddress, Keys)>,
+    from: mpsc::Receiver<(LinkAddress, Keys)>,
+) -> Side {
+    let fabric = SoftFabric::new(config).unwrap();
+    let rail_config = RailConfig { depth: 256, recv_depth: 256, links: 1, peer_time: Duration::secs(10) };
+    let mut rail = fabric.open(0, &rail_config).unwrap();
+    let link = rail.create().unwrap();
+    let registrar = rail.registrar();
+    let (source, into) = (Memory::heap(SIZE), Memory::heap(SIZE));
+    for at in (0..SIZE as u64).step_by(4096) {
+        source.write(at, &at.to_le_bytes()).unwrap();
+        into.write(at, &[1]).unwrap();
+    }
+    let from_keys = registrar.register(&source, Access::LOCAL, Visibility::Relaxed).unwrap();
+    let keys = registrar.register(&into, Access::WRITE, Visibility::Relaxed).unwrap();
+    to.send((rail.address(link).unwrap(), keys)).unwrap();
+    let (address, peer) = from.recv().unwrap();
+    rail.connect(link, address).unwrap();
+    let peer = Remote { key: peer.remote, addr: peer.remote_base };
+    Side { rail, link, from: source, from_keys, into, peer }
+}
+
+impl Side {
+    fn write(&mut self, len: u64, imm: u32, signalled: bool) {
+        let extent = trunkline_fabric::Extent { key: self.from_keys.local, offset: 0, len };
+        let imm = Some(imm);
+        loop {
+            let op = if len <= 32 {
+                let bytes = [7u8; 32];
+                let op = Op::Write { from: Source::Inline(&bytes[..len as usize]), to: self.peer, imm };
+                self.rail.post(self.link, 1, op, signalled)
+            } else {
+                let op = Op::Write { from: Source::Region(extent), to: self.peer, imm };
+                self.rail.post(self.link, 1, op, signalled)
+            };
+            if op.is_ok() {
+                return;
+            }
+            self.wait(0);
+        }
+    }
+
+    /// Polls once if `want` is 0, else until that many of a kind came; returns how many posted completed.
+    fn wait(&mut self, want: usize) -> (usize, usize) {
+        let nothing = Completion {
+            wr_id: 0,
+            link: self.link,
+            done: Done::Posted,
+            status: Status::Ok,
+            imm: None,
+            len: 0,
+        };
+        let mut out = [nothing; 16];
+        let (mut written, mut posted) = (0, 0);
+        loop {
+            let count = self.rail.poll(&mut out);
+            for one in &out[..count] {
+                assert_eq!(one.status, Status::Ok);
+                if one.done == Done::Written { written += 1 } else { posted += 1 }
+            }
+            if count == 0 && want > 0 {
+                std::hint::spin_loop();
+            }
+            if written >= want {
+                return (written, posted);
+            }
+        }
+    }
+}
+
+fn run(mut side: Side, first: bool, quiet: bool) {
+    for (len, rounds) in [(8u64, 200_000u32), (64, 100_000), (4096, 100_000), (65536, 20_000)] {
+        let mut best = f64::MAX;
+        for _ in 0..10 {
+            let rounds = rounds / 10;
+            let start = Instant::now();
+            for round in 0..rounds {
+                if first {
+                    side.write(len, round, false);
+                    side.wait(1);
+                } else {
+                    side.wait(1);
+                    side.write(len, round, false);
+                }
+            }
+            best = best.min(start.elapsed().as_secs_f64() * 1e6 / f64::from(rounds) / 2.0);
+        }
+        if first && !quiet {
+            println!("{len:>9} B  half round trip {best:>8.3} us");
+        }
+    }
+    for len in [8u64, 65536, 262_144, 1 << 20, 4 << 20, 16 << 20] {
+        let count = if len == 8 { 400_000 } else { ((2u64 << 30) / len).clamp(64, 16384) as usize };
+        let mut best = 0f64;
+        for _ in 0..5 {
+            let start = Instant::now();
+            if first {
+                let mut flying = 0;
+                for _ in 0..count {
+                    side.write(len, 0, true);
+                    flying += 1;
+                    while flying >= 8 {
+                        flying -= side.wait(0).1;
+                    }
+                }
+                while flying > 0 {
+                    flying -= side.wait(0).1;
+                }
+                side.wait(1);
+            } else {
+                let mut got = 0;
+                while got < count {
+                    got += side.wait(0).0;
+                }
+                side.write(8, 0, false);
+            }
+            best = best.max(count as f64 / start.elapsed().as_secs_f64());
+        }
+        if first && !quiet {
+            println!("{len:>9} B  stream {:>8.2} GB/s  {:>8.2} M/s", best * len as f64 / 1e9, best / 1e6);
+        }
+    }
+    if !first {
+        assert_eq!(side.into.load(4096).unwrap(), 4096);
+    }
+    drop(side.from);
+}
+
+fn main() {
+    let args: Vec<u32> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
+    let mut config = SoftConfig { copy: CopyMode::Staging, ..SoftConfig::default() };
+    if let [segment, payload, slots] = args[..] {
+        config = SoftConfig { segment, payload, slots, ..config };
+    }
+    let (to_b, at_b) = mpsc::channel();
+    let (to_a, at_a) = mpsc::channel();
+    let other = config.clone();
+    let thread = std::thread::spawn(move || {
+        pin(1);
+        run(open(other, to_a, at_b), false, true);
+    });
+    pin(0);
+    run(open(config, to_b, at_a), true, false);
+    thread.join().unwrap();
+}

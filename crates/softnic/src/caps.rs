@@ -1,0 +1,23 @@
+//! What a software NIC guarantees. Read once when a fabric is made.
+
+use trunkline_fabric::Caps;
+
+use crate::SoftConfig;
+use crate::record::INLINE_U32;
+
+/// The capabilities of every NIC made from `config`.
+pub(crate) fn of(config: &SoftConfig) -> Caps {
+    Caps {
+        link_order: true,
+        remote_len: true,
+        needs_flush: config.delayed_visibility,
+        matched: true,
+        atomics: true,
+        inline_max: INLINE_U32,
+        message_max: 1 << 40,
+        depth_max: config.max_depth,
+        links_max: config.max_qp,
+        completions_max: config.max_cqe,
+        regions_max: config.max_mr,
+    }
+}

@@ -1,0 +1,80 @@
+//! What a software NIC is made of, as values: read once when the fabric is made, never on the data path.
+
+use trunkline_proto::time::Duration;
+
+/// Sizes, limits and modes of all NICs of one [`SoftFabric`](crate::SoftFabric).
+#[derive(Clone, Debug)]
+pub struct SoftConfig {
+    /// How many NICs there are.
+    pub nics: usize,
+    /// Most queue pairs of one NIC.
+    pub max_qp: u32,
+    /// Most completions that may be owed by one rail: signalled operations and posted receives.
+    pub max_cqe: u32,
+    /// Most operations outstanding on one link, and most posted receives.
+    pub max_depth: u32,
+    /// Most regions of one NIC.
+    pub max_mr: u32,
+    /// Most reads and atomics one link executes for its peer at once.
+    pub max_reads: u32,
+    /// Descriptors in a link's ring; a power of two.
+    pub slots: u32,
+    /// Bytes in a link's payload ring; a power of two.
+    pub payload: u32,
+    /// Most bytes that one descriptor stages in the payload ring.
+    pub segment: u32,
+    /// How bytes of large messages get to another process.
+    pub copy: CopyMode,
+    /// Which wire connects links.
+    pub wire: WireMode,
+    /// How long a send may wait for a posted receive before that is an error; `None` waits for ever.
+    pub receiver_wait: Option<Duration>,
+    /// Remote writes into relaxed regions land only when a flush on their link completes.
+    pub delayed_visibility: bool,
+    /// Remote addresses are virtual addresses instead of offsets from the start of the region.
+    pub virtual_addresses: bool,
+    /// Position of the first descriptor of each ring; for tests of wrap-around.
+    pub start_position: u64,
+}
+
+/// How bytes of large messages get to another process.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CopyMode {
+    /// By size, from what was measured when the first link was connected.
+    Auto,
+    /// Two pipelined copies through the payload ring.
+    Staging,
+    /// One copy by the receiver, straight out of the sender's memory, where the system allows it.
+    Pull,
+}
+
+/// Which wire connects links.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum WireMode {
+    /// Inside one fabric without staging, otherwise shared memory.
+    Auto,
+    /// Shared memory, even inside one fabric.
+    Shm,
+}
+
+impl Default for SoftConfig {
+    fn default() -> Self {
+        Self {
+            nics: 1,
+            max_qp: 4096,
+            max_cqe: 1 << 20,
+            max_depth: 8192,
+            max_mr: 16384,
+            max_reads: 16,
+            slots: 256,
+            payload: 512 << 10,
+            segment: 32 << 10,
+            copy: CopyMode::Auto,
+            wire: WireMode::Auto,
+            receiver_wait: None,
+            delayed_visibility: false,
+            virtual_addresses: false,
+            start_position: 0,
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Why a record was refused, as a number on the wire and as a status; and the planted bugs.
+
+use trunkline_fabric::Status;
+
+/// Why a target refused a record. The numbers stand in docs/wire.md.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Nak {
+    /// Wrong key, outside the region, or a right that was not granted.
+    Access,
+    /// More bytes than the receive holds.
+    TooLong,
+    /// The region the initiator named as its source is not registered (any more).
+    Source,
+    /// The record makes no sense.
+    Garbled,
+    /// The memory that was to take the bytes is not registered any more.
+    Target,
+    /// More reads at once than the target takes, or a reply nobody asked for.
+    Protocol,
+}
+
+impl Nak {
+    /// As it is published.
+    pub(crate) fn code(self) -> u64 {
+        match self {
+            Self::Access => 1,
+            Self::TooLong => 2,
+            Self::Source => 3,
+            Self::Garbled => 4,
+            Self::Protocol => 5,
+            Self::Target => 6,
+        }
+    }
+
+    /// What the initiator reports for a published code.
+    pub(crate) fn status(code: u64) -> Status {
+        match code {
+            1 => Status::RemoteAccess,
+            2 => Status::TooLong,
+            3 => Status::LocalProtection,
+            4 => Status::Other(GARBLED),
+            5 => Status::Other(PROTOCOL),
+            6 => Status::Other(TARGET),
+            _ => Status::Other(UNKNOWN),
+        }
+    }
+}
+
+/// [`Status::Other`]: a record that makes no sense.
+pub(crate) const GARBLED: u32 = 1;
+/// [`Status::Other`]: a record that the link's state does not allow.
+pub(crate) const PROTOCOL: u32 = 2;
+/// [`Status::Other`]: the peer published what it cannot have done.
+pub(crate) const UNKNOWN: u32 = 3;
+/// [`Status::Other`]: the peer deregistered the memory of a receive, or this side that of a read, too early.
+pub(crate) const TARGET: u32 = 4;
+
+/// Whether a planted bug is switched on; always false without the feature `mutants`. Asked only when things are made.
+pub(crate) fn mutant(name: &str) -> bool {
+    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
+}

@@ -1,0 +1,100 @@
+//! One operation on its way out: what to say and which bytes are still to go. Made by `post`, the responder and the
+//! matcher; driven by the transmitter.
+
+use trunkline_fabric::{Extent, Remote, Source};
+
+use crate::record::INLINE;
+
+/// Most bytes that a job holds by itself: a head and an inline body.
+pub(crate) const PREFIX: usize = 2 * INLINE;
+
+/// What a job does at the target.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// A remote write.
+    Write { to: Remote, imm: Option<u32> },
+    /// A send.
+    Send { imm: Option<u32> },
+    /// A matched send that was granted.
+    Matched { grant: u64 },
+    /// An answer to a request whose record had position `at`.
+    Reply { id: u64, at: u64 },
+    /// A read request.
+    Read { from: Remote, len: u64 },
+    /// An atomic request.
+    Add { at: Remote, add: u64 },
+    /// An atomic request.
+    Swap { at: Remote, expect: u64, swap: u64 },
+    /// Nothing.
+    Nop,
+}
+
+/// Bytes that follow those the job holds itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Body {
+    /// In a region of this side, by local key.
+    Local { key: u64, offset: u64 },
+    /// In a region of this side, by the remote key that the peer used.
+    Exposed { key: u64, addr: u64 },
+}
+
+/// One operation on its way out.
+pub(crate) struct Job {
+    /// What it does.
+    pub(crate) kind: Kind,
+    /// Bytes it holds itself, of which `prefix_len` count.
+    pub(crate) prefix: [u8; PREFIX],
+    /// See `prefix`.
+    pub(crate) prefix_len: u16,
+    /// Bytes after those.
+    pub(crate) body: Body,
+    /// All bytes.
+    pub(crate) total: u64,
+    /// Bytes on their way.
+    pub(crate) sent: u64,
+    /// The first record is out.
+    pub(crate) started: bool,
+    /// The flight it belongs to; of no meaning for a reply.
+    pub(crate) flight: u64,
+}
+
+impl Job {
+    /// A job without bytes.
+    #[inline]
+    pub(crate) fn new(kind: Kind, flight: u64) -> Self {
+        Self {
+            kind,
+            prefix: [0; PREFIX],
+            prefix_len: 0,
+            body: Body::Local { key: 0, offset: 0 },
+            total: 0,
+            sent: 0,
+            started: false,
+            flight,
+        }
+    }
+
+    /// Adds bytes that it holds itself; at most [`PREFIX`] in all.
+    #[inline]
+    pub(crate) fn hold(&mut self, bytes: &[u8]) {
+        let at = usize::from(self.prefix_len);
+        if let Some(room) = self.prefix.get_mut(at..at + bytes.len()) {
+            room.copy_from_slice(bytes);
+            // At most PREFIX.
+            self.prefix_len += bytes.len() as u16;
+            self.total += bytes.len() as u64;
+        }
+    }
+
+    /// Adds the bytes of a source.
+    #[inline]
+    pub(crate) fn add(&mut self, source: Source<'_>) {
+        match source {
+            Source::Inline(bytes) => self.hold(bytes),
+            Source::Region(Extent { key, offset, len }) => {
+                self.body = Body::Local { key: key.0, offset };
+                self.total += len;
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What the rails of one fabric share: the NICs with their tables and counts. Called when things are made or looked up;
+//! holds nothing of a single link.
+
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::SoftConfig;
+use crate::guard::Guards;
+use crate::register::{Table, random};
+
+/// One NIC.
+pub(crate) struct NicState {
+    /// Its regions.
+    pub(crate) table: Table,
+    queue_pairs: AtomicU32,
+    numbers: AtomicU32,
+}
+
+impl NicState {
+    /// Takes one of `max` queue pairs and numbers it.
+    pub(crate) fn take_queue_pair(&self, max: u32) -> Option<u32> {
+        let taken = self
+            .queue_pairs
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| (used < max).then_some(used + 1));
+        taken.ok()?;
+        Some(self.numbers.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Gives one back.
+    pub(crate) fn give_queue_pair(&self) {
+        self.queue_pairs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// All NICs of a fabric.
+pub(crate) struct Shared {
+    /// As given.
+    pub(crate) config: SoftConfig,
+    /// Names this fabric; tells links whether their two ends can share tables.
+    pub(crate) id: [u8; 16],
+    /// By number.
+    pub(crate) nics: Box<[NicState]>,
+    /// One for each open rail.
+    pub(crate) guards: Guards,
+    /// A planted bug: deregistration does not wait.
+    pub(crate) no_wait: bool,
+}
+
+impl Shared {
+    /// Makes the NICs.
+    pub(crate) fn new(config: SoftConfig) -> io::Result<Self> {
+        let nic = || NicState {
+            table: Table::new(config.max_mr, config.virtual_addresses),
+            queue_pairs: AtomicU32::new(0),
+            numbers: AtomicU32::new(1),
+        };
+        Ok(Self {
+            id: random()?,
+            nics: std::iter::repeat_with(nic).take(config.nics).collect(),
+            guards: Guards::new(),
+            no_wait: crate::error::mutant("soft-dereg-no-wait"),
+            config,
+        })
+    }
+}

@@ -1,0 +1,160 @@
+//! Progress of a link: what came in, what goes out, what is finished, and whether the peer is still there. Called by
+//! the rail for each of its links, inside its guard; every call is bounded.
+
+use trunkline_fabric::{Done, Status};
+
+use crate::ladder::State;
+use crate::qp::{Env, Qp, Sink};
+use crate::receive::Refusal;
+use crate::ring::side;
+
+/// Most records taken from one link in a call.
+const RECORDS: u32 = 64;
+/// Most payload bytes moved for one link in a call, each way; the last record may exceed it.
+const BYTES: u64 = 256 << 10;
+/// Records after which the peer is told how far this side is.
+const PUBLISH: u64 = 16;
+/// Polls without news after which the peer's state is looked at.
+const LOOK: u32 = 64;
+
+impl Qp {
+    /// Makes progress; stops early when the sink is full.
+    #[inline]
+    pub(crate) fn progress(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
+        if self.state == State::Error {
+            return self.flush_out(sink);
+        }
+        let came = self.state.executes() && self.take_in(env, sink);
+        if !self.flushes.is_empty() {
+            self.complete_flushes(env, sink);
+        }
+        if self.has_work() {
+            self.pump(env, BYTES);
+        }
+        if self.signalled > 0 || self.flights.len() * 2 > self.depth {
+            self.complete(sink);
+        } else if came {
+            self.idle = 0;
+        } else {
+            self.idle += 1;
+            if self.idle >= LOOK || self.state == State::Drain {
+                self.complete(sink);
+            }
+        }
+        if self.failure.is_some() {
+            self.flush_out(sink);
+        }
+    }
+
+    #[inline]
+    fn has_work(&self) -> bool {
+        !self.pending.is_empty() || !self.replies.is_empty() || !self.matcher.ungranted.is_empty()
+    }
+
+    /// Executes what has arrived; whether anything had.
+    #[inline]
+    fn take_in(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) -> bool {
+        let mut records = 0;
+        let mut bytes = 0;
+        while !sink.is_full() && self.rx.ready() {
+            let words = self.rx.take();
+            if let Err(refusal) = self.execute(env, &words, sink) {
+                self.refuse(refusal, sink);
+                return true;
+            }
+            self.rx.advance();
+            records += 1;
+            // Anything but a small inline record: its sender waits for the room.
+            let large = (words[1] >> 16) & 0xff != 0;
+            bytes += if large { u64::from(env.shared.config.segment) } else { 128 };
+            if large || self.rx.unpublished() >= PUBLISH {
+                self.rx.publish();
+            }
+            if self.draining > 0 {
+                self.draining -= 1;
+            }
+            if records >= RECORDS || bytes >= BYTES {
+                break;
+            }
+        }
+        if records == 0 && self.rx.unpublished() > 0 {
+            self.rx.publish();
+        }
+        records > 0
+    }
+
+    #[cold]
+    fn refuse(&mut self, refusal: Refusal, sink: &mut Sink<'_>) {
+        match refusal {
+            Refusal::Nak(nak) => {
+                self.rx.refuse(nak.code(), self.rx.next());
+                let status = crate::error::Nak::status(nak.code());
+                // What the peer did wrong is its failure; nonsense concerns this side too.
+                let own = if matches!(status, Status::Other(_)) { status } else { Status::Flushed };
+                self.fail_with(own, false, None);
+            }
+            Refusal::Receive { wr_id, status, nak } => {
+                self.rx.refuse(nak.code(), self.rx.next());
+                self.owed -= 1;
+                sink.push(self.completion(wr_id, Done::Received, status, 0));
+                self.fail_with(Status::Flushed, true, None);
+            }
+        }
+    }
+
+    fn complete_flushes(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
+        if env.shared.config.delayed_visibility {
+            self.held.land(env.table());
+        }
+        while let Some(&(wr_id, signalled)) = self.flushes.front() {
+            if signalled {
+                if sink.is_full() {
+                    return;
+                }
+                self.owed -= 1;
+                sink.push(self.completion(wr_id, Done::Posted, Status::Ok, 0));
+            }
+            self.flushes.pop();
+        }
+    }
+
+    /// Sees how far the peer is, and whether it is still there.
+    fn complete(&mut self, sink: &mut Sink<'_>) {
+        self.idle = 0;
+        let Some(tx) = &mut self.tx else { return };
+        if let Some((code, at)) = tx.nak() {
+            return self.fail_with(crate::error::Nak::status(code), false, Some(at));
+        }
+        // Looked at before the rest, so that everything the peer did before it ended is seen.
+        let peer = tx.peer_state().max(self.rx.peer_state());
+        if tx.refresh().is_err() {
+            return self.fail_with(Status::Other(crate::error::UNKNOWN), false, None);
+        }
+        let executed = tx.acked();
+        self.retire(executed, sink);
+        let drained = self.draining == 0 || !self.rx.ready();
+        if self.state == State::Drain {
+            if drained {
+                self.fail_with(Status::PeerDead, false, None);
+            }
+        } else if peer != side::OPEN && !self.rx.ready() && !sink.is_full() {
+            // A refusal is published before the state.
+            let nak = self.tx.as_ref().and_then(crate::ring::Producer::nak);
+            match nak {
+                Some((code, at)) => self.fail_with(crate::error::Nak::status(code), false, Some(at)),
+                None => self.fail_with(Status::Flushed, false, None),
+            }
+        }
+    }
+
+    /// Ends the link after what has already arrived is executed.
+    pub(crate) fn drain(&mut self) {
+        match self.state.step(State::Drain) {
+            Some(state) => {
+                self.state = state;
+                self.draining = u64::from(self.rx.segment().geometry().slots());
+            }
+            None => self.fail_with(Status::PeerDead, false, None),
+        }
+    }
+}

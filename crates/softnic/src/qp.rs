@@ -1,0 +1,325 @@
+//! A queue pair: one end of a link, with everything that is posted on it. Driven by the rail's `post` and `poll`; it
+//! does nothing by itself.
+
+use trunkline_fabric::{Completion, Done, Extent, LinkId, RailConfig, Status};
+
+use crate::hold::Held;
+use crate::job::Job;
+use crate::ladder::State;
+use crate::matched::Matcher;
+use crate::nic::Shared;
+use crate::queue::Queue;
+use crate::register::Table;
+use crate::ring::{Consumer, Producer, side};
+
+/// How the two ends of a link move bytes; chosen at connect by who the peer is. A wire to another host goes here.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Wire {
+    /// Both ends are in one fabric: large sources are named in place, and the target copies once.
+    Mem,
+    /// Same host: large sources are staged.
+    Shm,
+}
+
+/// What a queue pair works with besides itself.
+pub(crate) struct Env<'a> {
+    /// The fabric.
+    pub(crate) shared: &'a Shared,
+    /// Number of the NIC the rail is on.
+    pub(crate) nic: usize,
+}
+
+impl Env<'_> {
+    /// The NIC's regions.
+    #[inline]
+    pub(crate) fn table(&self) -> &Table {
+        &self.shared.nics[self.nic].table
+    }
+}
+
+/// Completions on their way to the caller of `poll`.
+pub(crate) struct Sink<'a> {
+    /// The caller's array.
+    pub(crate) out: &'a mut [Completion],
+    /// How many are filled.
+    pub(crate) count: usize,
+}
+
+impl Sink<'_> {
+    /// Whether no more fit.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.count >= self.out.len()
+    }
+
+    /// Adds one; the caller has looked at [`Sink::is_full`].
+    #[inline]
+    pub(crate) fn push(&mut self, completion: Completion) {
+        if let Some(place) = self.out.get_mut(self.count) {
+            *place = completion;
+            self.count += 1;
+        }
+    }
+}
+
+/// Whether an operation waits for an answer besides being executed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Answer {
+    /// None is needed.
+    None,
+    /// Not yet here.
+    Awaited,
+    /// Here.
+    Had,
+}
+
+/// A posted operation that has not completed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flight {
+    /// Of the operation.
+    pub(crate) wr_id: u64,
+    /// Position after its last record, once all are out.
+    pub(crate) end: u64,
+    /// All records are out.
+    pub(crate) sent: bool,
+    /// Completes even if it succeeds.
+    pub(crate) signalled: bool,
+    /// See [`Answer`].
+    pub(crate) answer: Answer,
+}
+
+/// A read or atomic that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// The flight.
+    pub(crate) flight: u64,
+    /// Where the answer goes.
+    pub(crate) into: Extent,
+    /// Bytes placed.
+    pub(crate) got: u64,
+}
+
+/// A posted receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receive {
+    /// Of the operation.
+    pub(crate) wr_id: u64,
+    /// Where the bytes go.
+    pub(crate) into: Extent,
+}
+
+/// Why the queue pair went into error.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Failure {
+    /// Of the operation that failed; everything else is flushed.
+    pub(crate) status: Status,
+    /// Whether a completion has told it.
+    pub(crate) told: bool,
+    /// Operations whose records end here or before were executed.
+    pub(crate) good: u64,
+    /// Everything was given back.
+    pub(crate) done: bool,
+}
+
+/// One end of a link.
+pub(crate) struct Qp {
+    pub(crate) id: LinkId,
+    pub(crate) number: u32,
+    pub(crate) state: State,
+    pub(crate) rx: Consumer,
+    pub(crate) tx: Option<Producer>,
+    pub(crate) wire: Wire,
+    pub(crate) start: u64,
+    pub(crate) depth: u64,
+    /// Posted, oldest first.
+    pub(crate) flights: Queue<Flight>,
+    /// Of those, not yet all out.
+    pub(crate) pending: Queue<Job>,
+    /// Flushes, which concern only this side.
+    pub(crate) flushes: Queue<(u64, bool)>,
+    /// Posted receives.
+    pub(crate) recvs: Queue<Receive>,
+    /// All receives posted so far.
+    pub(crate) posted: u64,
+    /// Sends begun so far.
+    pub(crate) sends: u64,
+    /// Receives the peer had posted, as last seen.
+    pub(crate) peer_posted: u64,
+    /// Reads and atomics whose answers are to come.
+    pub(crate) wanted: Queue<Wanted>,
+    /// Answers to the peer's.
+    pub(crate) replies: Queue<Job>,
+    pub(crate) matcher: Matcher,
+    /// Jobs of matched sends, by flight, while they wait for a grant.
+    pub(crate) held: Held,
+    /// The send that is arriving: its receive and the bytes placed.
+    pub(crate) arriving: Option<(Receive, u64)>,
+    /// Bytes of the write that is arriving.
+    pub(crate) written: u64,
+    /// Completions owed to the caller.
+    pub(crate) owed: u32,
+    /// Of those, signalled flights.
+    pub(crate) signalled: u32,
+    /// Polls without news.
+    pub(crate) idle: u32,
+    /// Since when the oldest send waits for a receive.
+    pub(crate) waiting: Option<std::time::Instant>,
+    /// Records still taken from a link that is to fail.
+    pub(crate) draining: u64,
+    pub(crate) failure: Option<Failure>,
+}
+
+impl Qp {
+    /// A queue pair in state Init.
+    pub(crate) fn new(id: LinkId, number: u32, rx: Consumer, rail: &RailConfig, shared: &Shared) -> Self {
+        let start = rx.next();
+        let reads = shared.config.max_reads;
+        Self {
+            id,
+            number,
+            state: State::Reset.step(State::Init).unwrap_or(State::Error),
+            rx,
+            tx: None,
+            wire: Wire::Shm,
+            start,
+            depth: u64::from(rail.depth),
+            flights: Queue::new(rail.depth, start),
+            pending: Queue::new(rail.depth, 0),
+            flushes: Queue::new(rail.depth, 0),
+            recvs: Queue::new(rail.recv_depth, 0),
+            posted: start,
+            sends: start,
+            peer_posted: start,
+            wanted: Queue::new(reads, 0),
+            replies: Queue::new(reads, 0),
+            matcher: Matcher::new(rail.depth, rail.recv_depth),
+            held: Held::default(),
+            arriving: None,
+            written: 0,
+            owed: 0,
+            signalled: 0,
+            idle: 0,
+            waiting: None,
+            draining: 0,
+            failure: None,
+        }
+    }
+
+    /// Operations outstanding, receives apart.
+    #[inline]
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.flights.len() + self.flushes.len() + self.matcher.sends.len() as u64
+    }
+
+    /// Operations that can be posted now.
+    pub(crate) fn credits(&self) -> u32 {
+        if self.state != State::ReadyToSend {
+            return 0;
+        }
+        // The depth came from 32 bits.
+        self.depth.saturating_sub(self.outstanding()) as u32
+    }
+
+    /// Puts the queue pair into error: the first operation that was not executed gets `status`, all later ones are
+    /// flushed. `good` limits what counts as executed.
+    pub(crate) fn fail_with(&mut self, status: Status, told: bool, good: Option<u64>) {
+        if self.failure.is_some() {
+            return;
+        }
+        self.state = State::Error;
+        let mut executed = self.start;
+        if let Some(tx) = &mut self.tx {
+            // What the peer published last still counts, unless it is nonsense.
+            let _ = tx.refresh();
+            executed = tx.acked();
+            tx.publish_state(side::ERROR);
+        }
+        self.rx.publish_state(side::ERROR);
+        self.failure = Some(Failure { status, told, good: good.unwrap_or(executed), done: false });
+    }
+
+    /// Gives back the operations that were executed, oldest first, as far as the sink takes them.
+    #[inline]
+    pub(crate) fn retire(&mut self, executed: u64, sink: &mut Sink<'_>) {
+        while let Some(flight) = self.flights.front() {
+            let out = flight.sent && executed.wrapping_sub(flight.end) as i64 >= 0;
+            if !out || flight.answer == Answer::Awaited {
+                return;
+            }
+            if flight.signalled {
+                if sink.is_full() {
+                    return;
+                }
+                sink.push(self.completion(flight.wr_id, Done::Posted, Status::Ok, 0));
+                self.signalled -= 1;
+                self.owed -= 1;
+            }
+            self.flights.pop();
+        }
+    }
+
+    /// Drops unsignalled operations that were executed, to make room for new ones.
+    #[inline]
+    pub(crate) fn reclaim(&mut self) {
+        let Some(tx) = &mut self.tx else { return };
+        if tx.nak().is_some() || tx.refresh().is_err() {
+            return;
+        }
+        let executed = tx.acked();
+        while let Some(flight) = self.flights.front() {
+            let out = flight.sent && executed.wrapping_sub(flight.end) as i64 >= 0;
+            if !out || flight.signalled || flight.answer == Answer::Awaited {
+                return;
+            }
+            self.flights.pop();
+        }
+    }
+
+    /// A completion on this link.
+    #[inline]
+    pub(crate) fn completion(&self, wr_id: u64, done: Done, status: Status, len: u64) -> Completion {
+        Completion { wr_id, link: self.id, done, status, imm: None, len }
+    }
+
+    /// In error: gives back everything posted, as far as the sink takes it.
+    pub(crate) fn flush_out(&mut self, sink: &mut Sink<'_>) {
+        let Some(mut failure) = self.failure else { return };
+        if failure.done {
+            return;
+        }
+        self.retire(failure.good, sink);
+        while !sink.is_full() {
+            let (wr_id, done, owed) = if let Some(flight) = self.flights.pop() {
+                self.signalled -= u32::from(flight.signalled);
+                (flight.wr_id, Done::Posted, flight.signalled)
+            } else if let Some(send) = self.matcher.sends.pop_front() {
+                (send.wr_id, Done::Posted, send.signalled)
+            } else if let Some((wr_id, signalled)) = self.flushes.pop() {
+                (wr_id, Done::Posted, signalled)
+            } else if let Some((receive, _)) = self.arriving.take() {
+                (receive.wr_id, Done::Received, true)
+            } else if let Some(receive) = self.recvs.pop() {
+                (receive.wr_id, Done::Received, true)
+            } else if let Some(receive) = self.matcher.flush_receive() {
+                (receive.wr_id, Done::Received, true)
+            } else {
+                failure.done = true;
+                break;
+            };
+            let status = if failure.told { Status::Flushed } else { failure.status };
+            failure.told = true;
+            self.owed -= u32::from(owed);
+            sink.push(self.completion(wr_id, done, status, 0));
+        }
+        if failure.done && !failure.told && failure.status != Status::Flushed {
+            // Nothing was posted that could carry the news.
+            if sink.is_full() {
+                failure.done = false;
+            } else {
+                failure.told = true;
+                sink.push(self.completion(0, Done::Written, failure.status, 0));
+            }
+        }
+        self.failure = Some(failure);
+    }
+}

@@ -1,0 +1,119 @@
+//! A bounded queue that never allocates after it was made. Holds posted work.
+
+/// First in, first out, at most `capacity` items.
+pub(crate) struct Queue<T> {
+    items: Box<[Option<T>]>,
+    head: u64,
+    tail: u64,
+    capacity: u64,
+}
+
+impl<T> Queue<T> {
+    /// An empty queue; `start` is the number of the first item.
+    pub(crate) fn new(capacity: u32, start: u64) -> Self {
+        let room = u64::from(capacity.max(1)).next_power_of_two() as usize;
+        Self {
+            items: std::iter::repeat_with(|| None).take(room).collect(),
+            head: start,
+            tail: start,
+            capacity: u64::from(capacity),
+        }
+    }
+
+    /// Number the next pushed item gets; numbers wrap.
+    #[inline]
+    pub(crate) fn next(&self) -> u64 {
+        self.tail
+    }
+
+    #[inline]
+    fn index(&self, number: u64) -> usize {
+        number as usize & (self.items.len() - 1)
+    }
+
+    /// Items in the queue.
+    #[inline]
+    pub(crate) fn len(&self) -> u64 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    /// Whether it holds nothing.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Whether nothing more fits.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= self.capacity
+    }
+
+    /// Adds an item; false if it is full.
+    #[inline]
+    pub(crate) fn push(&mut self, item: T) -> bool {
+        if self.is_full() {
+            return false;
+        }
+        let index = self.index(self.tail);
+        self.items[index] = Some(item);
+        self.tail = self.tail.wrapping_add(1);
+        true
+    }
+
+    /// The oldest item.
+    #[inline]
+    pub(crate) fn front(&self) -> Option<&T> {
+        if self.is_empty() { None } else { self.items[self.index(self.head)].as_ref() }
+    }
+
+    /// The oldest item, to change.
+    #[inline]
+    pub(crate) fn front_mut(&mut self) -> Option<&mut T> {
+        if self.is_empty() {
+            return None;
+        }
+        let index = self.index(self.head);
+        self.items[index].as_mut()
+    }
+
+    /// The item with a number, if it is in the queue.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+        if number.wrapping_sub(self.head) >= self.len() {
+            return None;
+        }
+        let index = self.index(number);
+        self.items[index].as_mut()
+    }
+
+    /// Takes the oldest item.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
+        let index = self.index(self.head);
+        self.head = self.head.wrapping_add(1);
+        self.items[index].take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Queue;
+
+    #[test]
+    fn keeps_order_across_the_wrap_of_its_numbers() {
+        let mut queue = Queue::new(3, u64::MAX - 1);
+        for round in 0..5u32 {
+            let first = queue.next();
+            assert!(queue.push(round) && queue.push(round + 10) && queue.push(round + 20));
+            assert!(!queue.push(99), "capacity is exact, not rounded up");
+            assert_eq!(queue.get_mut(first.wrapping_add(2)).copied(), Some(round + 20));
+            assert_eq!((queue.pop(), queue.pop(), queue.pop()), (Some(round), Some(round + 10), Some(round + 20)));
+            assert_eq!(queue.get_mut(first), None);
+            assert!(queue.is_empty() && queue.pop().is_none());
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! An open software NIC: its links and the posting and polling of work. The engine owns it, one thread at a time.
+
+use std::sync::Arc;
+
+use trunkline_fabric::{
+    Caps, Completion, Extent, LinkId, Op, PostError, Rail, RailConfig, Registrar, Source, Status, Wake,
+};
+use trunkline_proto::time::Duration;
+
+use crate::guard::Guard;
+use crate::job::{Job, Kind};
+use crate::matched;
+use crate::nic::Shared;
+use crate::qp::{Answer, Env, Flight, Qp, Receive, Sink};
+use crate::record::INLINE;
+use crate::register::SoftRegistrar;
+use crate::send::Step;
+
+/// Most bytes that `post` itself moves; `poll` does the rest.
+const POST_BYTES: u64 = 512 << 10;
+/// How soon to poll again.
+const AGAIN: Duration = Duration::micros(50);
+
+/// An open software NIC.
+pub struct SoftRail {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) nic: usize,
+    pub(crate) config: RailConfig,
+    pub(crate) caps: Caps,
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) links: Vec<Option<Box<Qp>>>,
+    pub(crate) cursor: usize,
+    pub(crate) owed: u32,
+}
+
+impl SoftRail {
+    /// Opens NIC number `nic`.
+    pub(crate) fn new(shared: Arc<Shared>, nic: usize, config: RailConfig, caps: Caps) -> Self {
+        let guard = shared.guards.add();
+        Self { shared, nic, config, caps, guard, links: Vec::new(), cursor: 0, owed: 0 }
+    }
+
+    /// Whether the range can be used by an operation of this side.
+    #[inline]
+    fn check(&self, extent: Extent) -> Result<(), PostError> {
+        let Extent { key, offset, len } = extent;
+        let found = self.shared.nics[self.nic].table.local(key.0, offset, len);
+        if found.is_some() { Ok(()) } else { Err(PostError::Refused(Status::LocalProtection)) }
+    }
+
+    #[inline]
+    fn check_source(&self, source: Source<'_>) -> Result<(), PostError> {
+        match source {
+            Source::Inline(bytes) if bytes.len() > INLINE => Err(PostError::Refused(Status::TooLong)),
+            Source::Inline(_) => Ok(()),
+            Source::Region(extent) => self.check(extent),
+        }
+    }
+
+    /// Turns an operation into a job, with its memory checked; `None` for those that are none.
+    #[inline]
+    fn job(&self, op: Op<'_>) -> Result<Option<Job>, PostError> {
+        Ok(Some(match op {
+            Op::Write { from, to, imm } => {
+                self.check_source(from)?;
+                let mut job = Job::new(Kind::Write { to, imm }, 0);
+                job.add(from);
+                job
+            }
+            Op::Send { head, body, imm } => {
+                self.check_source(Source::Inline(head))?;
+                self.check_source(body)?;
+                let mut job = Job::new(Kind::Send { imm }, 0);
+                job.hold(head);
+                job.add(body);
+                job
+            }
+            Op::MatchedSend { from, .. } => {
+                self.check_source(from)?;
+                let mut job = Job::new(Kind::Matched { grant: 0 }, 0);
+                job.add(from);
+                job
+            }
+            Op::Read { into, from } => {
+                self.check(into)?;
+                request(Kind::Read { from, len: into.len }, into)
+            }
+            Op::FetchAdd { old, at, add } => {
+                self.check_word(old)?;
+                request(Kind::Add { at, add }, old)
+            }
+            Op::CompareSwap { old, at, expect, swap } => {
+                self.check_word(old)?;
+                request(Kind::Swap { at, expect, swap }, old)
+            }
+            Op::Nop => Job::new(Kind::Nop, 0),
+            Op::Recv { into } | Op::MatchedRecv { into, .. } => {
+                self.check(into)?;
+                return Ok(None);
+            }
+            Op::Flush => return Ok(None),
+        }))
+    }
+
+    fn check_word(&self, old: Extent) -> Result<(), PostError> {
+        if old.len == 8 { self.check(old) } else { Err(PostError::Refused(Status::LocalProtection)) }
+    }
+
+    #[inline]
+    fn post_inside(
+        &mut self,
+        link: LinkId,
+        wr_id: u64,
+        op: Op<'_>,
+        signalled: bool,
+    ) -> Result<(), PostError> {
+        let job = self.job(op)?;
+        let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else {
+            return Err(PostError::Refused(Status::Flushed));
+        };
+        let env = Env { shared: &self.shared, nic: self.nic };
+        let receives = matches!(op, Op::Recv { .. } | Op::MatchedRecv { .. });
+        let owes = u32::from(signalled || receives);
+        if self.owed + owes > self.caps.completions_max {
+            return Err(PostError::Busy);
+        }
+        match (op, job) {
+            (Op::Recv { into }, _) => qp.post_receive(Receive { wr_id, into })?,
+            (Op::MatchedRecv { into, key }, _) => {
+                qp.post_matched_receive(matched::Receive { wr_id, into, key: key.0, got: 0 })?;
+            }
+            (Op::Flush, _) => qp.post_flush(wr_id, signalled)?,
+            (Op::MatchedSend { key, .. }, Some(job)) => {
+                qp.post_matched(&env, matched::Send { wr_id, signalled, key: key.0, job })?;
+            }
+            (_, Some(job)) => qp.post_job(&env, wr_id, signalled, job)?,
+            (_, None) => {}
+        }
+        qp.owed += owes;
+        self.owed += owes;
+        Ok(())
+    }
+}
+
+/// A job that asks for an answer to be placed `into`.
+#[inline]
+fn request(kind: Kind, into: Extent) -> Job {
+    let mut job = Job::new(kind, 0);
+    job.body = crate::job::Body::Local { key: into.key.0, offset: into.offset };
+    job
+}
+
+impl Qp {
+    fn post_receive(&mut self, receive: Receive) -> Result<(), PostError> {
+        if !self.state.takes_receives() {
+            return Err(PostError::Refused(Status::Flushed));
+        }
+        if !self.recvs.push(receive) {
+            return Err(PostError::Busy);
+        }
+        self.posted = self.posted.wrapping_add(1);
+        self.rx.publish_posted(self.posted);
+        Ok(())
+    }
+
+    fn post_matched_receive(&mut self, receive: matched::Receive) -> Result<(), PostError> {
+        if !self.state.takes_receives() {
+            return Err(PostError::Refused(Status::Flushed));
+        }
+        if self.matcher.post_receive(receive) { Ok(()) } else { Err(PostError::Busy) }
+    }
+
+    fn post_flush(&mut self, wr_id: u64, signalled: bool) -> Result<(), PostError> {
+        self.may_post()?;
+        if self.flushes.push((wr_id, signalled)) { Ok(()) } else { Err(PostError::Busy) }
+    }
+
+    /// Whether there is room for one more operation.
+    #[inline]
+    fn may_post(&mut self) -> Result<(), PostError> {
+        use crate::ladder::State;
+        if self.state != State::ReadyToSend {
+            let before = matches!(self.state, State::Init | State::ReadyToReceive);
+            return Err(if before { PostError::Busy } else { PostError::Refused(Status::Flushed) });
+        }
+        if self.outstanding() >= self.depth {
+            self.reclaim();
+            if self.outstanding() >= self.depth {
+                return Err(PostError::Busy);
+            }
+        }
+        Ok(())
+    }
+
+    fn post_matched(&mut self, env: &Env<'_>, send: matched::Send) -> Result<(), PostError> {
+        self.may_post()?;
+        match self.matcher.take_grant(send.key) {
+            Some(grant) => self.release_matched(send, grant),
+            None => self.matcher.sends.push_back(send),
+        }
+        self.pump(env, POST_BYTES);
+        Ok(())
+    }
+
+    /// A matched send has its grant: from now on it is an operation like the others.
+    pub(crate) fn release_matched(&mut self, send: matched::Send, grant: u64) {
+        let mut job = send.job;
+        job.kind = Kind::Matched { grant };
+        job.flight = self.take_off(send.wr_id, send.signalled, Answer::None);
+        self.pending.push(job);
+    }
+
+    /// Books an operation; returns its flight.
+    #[inline]
+    fn take_off(&mut self, wr_id: u64, signalled: bool, answer: Answer) -> u64 {
+        let flight = self.flights.next();
+        self.flights.push(Flight { wr_id, end: 0, sent: false, signalled, answer });
+        self.signalled += u32::from(signalled);
+        flight
+    }
+
+    #[inline]
+    fn post_job(&mut self, env: &Env<'_>, wr_id: u64, signalled: bool, mut job: Job) -> Result<(), PostError> {
+        self.may_post()?;
+        job.flight = self.take_off(wr_id, signalled, Answer::to(job.kind));
+        if self.pending.is_empty() && self.may_begin(job.kind) {
+            let mut budget = POST_BYTES;
+            if let Some((mut parts, _)) = self.parts(env) {
+                match parts.drive(env, &mut job, &mut budget) {
+                    Step::Done => return Ok(()),
+                    Step::Full | Step::Spent | Step::Bad => {}
+                }
+            }
+        }
+        self.pending.push(job);
+        Ok(())
+    }
+}
+
+impl Rail for SoftRail {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn registrar(&self) -> Arc<dyn Registrar> {
+        let wait = std::time::Duration::from_nanos(self.config.peer_time.0);
+        Arc::new(SoftRegistrar::new(Arc::clone(&self.shared), self.nic, wait))
+    }
+
+    fn credits(&self, link: LinkId) -> u32 {
+        match self.links.get(link.0 as usize) {
+            Some(Some(qp)) => qp.credits().min(self.caps.completions_max.saturating_sub(self.owed)),
+            _ => 0,
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
+        self.guard.enter();
+        let posted = self.post_inside(link, wr_id, op, signalled);
+        self.guard.leave();
+        posted
+    }
+
+    fn flush(&mut self) {}
+
+    #[inline]
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        self.guard.enter();
+        let mut sink = Sink { out, count: 0 };
+        let env = Env { shared: &self.shared, nic: self.nic };
+        let links = self.links.len();
+        for _ in 0..links {
+            if sink.is_full() {
+                break;
+            }
+            // The next call begins after the last link that had its turn.
+            self.cursor = if self.cursor + 1 < links { self.cursor + 1 } else { 0 };
+            if let Some(Some(qp)) = self.links.get_mut(self.cursor) {
+                let before = qp.owed;
+                qp.progress(&env, &mut sink);
+                self.owed -= before - qp.owed;
+            }
+        }
+        self.guard.leave();
+        sink.count
+    }
+
+    fn arm(&mut self) -> Wake {
+        Wake::After(AGAIN)
+    }
+}
+
+impl Drop for SoftRail {
+    fn drop(&mut self) {
+        use trunkline_fabric::Links;
+        for link in 0..self.links.len() {
+            // Link numbers came from `create`, which counts in 32 bits.
+            self.destroy(LinkId(link as u32));
+        }
+        self.shared.guards.remove(&self.guard);
+    }
+}

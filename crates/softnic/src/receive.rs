@@ -1,0 +1,327 @@
+//! The responder: executes the peer's records against this side's memory, after checking everything they name. Called
+//! by `poll`, inside the rail's guard.
+
+use std::sync::atomic::Ordering;
+
+use trunkline_fabric::{Done, Status};
+
+use crate::copy;
+use crate::error::Nak;
+use crate::hold::Target;
+use crate::job::{Body, Job, Kind};
+use crate::qp::{Answer, Env, Qp, Receive, Sink, Wire};
+use crate::record::{Payload, Record, Verb, WORDS};
+use crate::register::{Place, right};
+
+/// Why a record was not executed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Refusal {
+    /// Told to the peer; both ends go into error.
+    Nak(Nak),
+    /// The receive that was to take the bytes failed with this.
+    Receive { wr_id: u64, status: Status, nak: Nak },
+}
+
+impl From<Nak> for Refusal {
+    fn from(nak: Nak) -> Self {
+        Self::Nak(nak)
+    }
+}
+
+impl Qp {
+    /// Executes one record; at most one completion comes of it, and the sink has room for that.
+    #[inline]
+    pub(crate) fn execute(
+        &mut self,
+        env: &Env<'_>,
+        words: &[u64; WORDS],
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Refusal> {
+        let record = Record::parse(words).ok_or(Nak::Garbled)?;
+        match record.verb {
+            Verb::Write { key, addr } => self.execute_write(env, words, &record, key, addr, sink),
+            Verb::Send { offset } => self.execute_send(env, words, &record, offset, sink),
+            Verb::Reply { id, offset } => self.execute_reply(env, words, &record, id, offset),
+            Verb::Matched { grant, offset } => {
+                self.execute_matched(env, words, &record, grant, offset, sink)
+            }
+            Verb::Read { key, addr, len, id } => self.execute_read(env, key, addr, len, id),
+            Verb::Add { key, addr, add, id } => {
+                self.execute_atomic(env, key, addr, id, |old| Some(old.wrapping_add(add)))
+            }
+            Verb::Swap { key, addr, expect, swap, id } => {
+                self.execute_atomic(env, key, addr, id, |old| (old == expect).then_some(swap))
+            }
+            Verb::Grant { key, len: _, id } => self.execute_grant(key, id),
+        }
+    }
+
+    #[inline]
+    fn execute_write(
+        &mut self,
+        env: &Env<'_>,
+        words: &[u64; WORDS],
+        record: &Record,
+        key: u64,
+        addr: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Refusal> {
+        let len = record.payload.len();
+        // As on a real NIC, the key of a write of no bytes is not looked at.
+        if len > 0 {
+            let place = env.table().remote(key, addr, len, right::WRITE).ok_or(Nak::Access)?;
+            self.place(env, words, record.payload, place, Target::Remote { key, addr })?;
+        }
+        self.written += len;
+        if record.last {
+            if record.imm.is_some() {
+                let mut completion = self.completion(0, Done::Written, Status::Ok, self.written);
+                completion.imm = record.imm;
+                sink.push(completion);
+            }
+            self.written = 0;
+        }
+        Ok(())
+    }
+
+    fn execute_send(
+        &mut self,
+        env: &Env<'_>,
+        words: &[u64; WORDS],
+        record: &Record,
+        offset: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Refusal> {
+        let (receive, got) = match self.arriving.take() {
+            Some(arriving) => arriving,
+            // The peer knows how many receives there are.
+            None => (self.recvs.pop().ok_or(Nak::Protocol)?, 0),
+        };
+        let len = record.payload.len();
+        let taken = self.take_bytes(env, words, record.payload, receive, got, offset);
+        if let Err(refusal) = taken {
+            if !matches!(refusal, Refusal::Receive { .. }) {
+                self.arriving = Some((receive, got));
+            }
+            return Err(refusal);
+        }
+        if record.last {
+            self.owed -= 1;
+            let mut completion = self.completion(receive.wr_id, Done::Received, Status::Ok, got + len);
+            completion.imm = record.imm;
+            sink.push(completion);
+        } else {
+            self.arriving = Some((receive, got + len));
+        }
+        Ok(())
+    }
+
+    /// Places bytes into a receive that has got `got` of them so far.
+    fn take_bytes(
+        &mut self,
+        env: &Env<'_>,
+        words: &[u64; WORDS],
+        payload: Payload,
+        receive: Receive,
+        got: u64,
+        offset: u64,
+    ) -> Result<(), Refusal> {
+        let len = payload.len();
+        if offset != got {
+            return Err(Nak::Protocol.into());
+        }
+        let Receive { wr_id, into } = receive;
+        if got.checked_add(len).is_none_or(|end| end > into.len) {
+            return Err(Refusal::Receive { wr_id, status: Status::TooLong, nak: Nak::TooLong });
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        let at = into.offset + got;
+        let place = env.table().local(into.key.0, at, len).ok_or(Refusal::Receive {
+            wr_id,
+            status: Status::LocalProtection,
+            nak: Nak::Target,
+        })?;
+        self.place(env, words, payload, place, Target::Local { key: into.key.0, offset: at })?;
+        Ok(())
+    }
+
+    fn execute_reply(
+        &mut self,
+        env: &Env<'_>,
+        words: &[u64; WORDS],
+        record: &Record,
+        id: u64,
+        offset: u64,
+    ) -> Result<(), Refusal> {
+        let len = record.payload.len();
+        let Some(wanted) = self.wanted.front().copied() else { return Err(Nak::Protocol.into()) };
+        let got = wanted.got.saturating_add(len);
+        let fits = wanted.flight == id && wanted.got == offset && got <= wanted.into.len;
+        if !fits || (record.last && got != wanted.into.len) {
+            return Err(Nak::Protocol.into());
+        }
+        if len > 0 {
+            let at = wanted.into.offset + wanted.got;
+            let place = env.table().local(wanted.into.key.0, at, len).ok_or(Nak::Target)?;
+            self.move_bytes(env, words, record.payload, place)?;
+        }
+        if record.last {
+            self.wanted.pop();
+            if let Some(flight) = self.flights.get_mut(id) {
+                flight.answer = Answer::Had;
+            }
+        } else if let Some(wanted) = self.wanted.front_mut() {
+            wanted.got = got;
+        }
+        Ok(())
+    }
+
+    fn execute_matched(
+        &mut self,
+        env: &Env<'_>,
+        words: &[u64; WORDS],
+        record: &Record,
+        grant: u64,
+        offset: u64,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Refusal> {
+        let Some(found) = self.matcher.receive(grant).copied() else { return Err(Nak::Protocol.into()) };
+        let receive = Receive { wr_id: found.wr_id, into: found.into };
+        let taken = self.take_bytes(env, words, record.payload, receive, found.got, offset);
+        if let Err(refusal) = taken {
+            if matches!(refusal, Refusal::Receive { .. }) {
+                self.matcher.finish(grant);
+            }
+            return Err(refusal);
+        }
+        let got = found.got + record.payload.len();
+        if record.last {
+            self.matcher.finish(grant);
+            self.owed -= 1;
+            sink.push(self.completion(found.wr_id, Done::Received, Status::Ok, got));
+        } else if let Some(receive) = self.matcher.receive(grant) {
+            receive.got = got;
+        }
+        Ok(())
+    }
+
+    fn execute_read(
+        &mut self,
+        env: &Env<'_>,
+        key: u64,
+        addr: u64,
+        len: u64,
+        id: u64,
+    ) -> Result<(), Refusal> {
+        self.held.land(env.table());
+        if len > 0 {
+            env.table().remote(key, addr, len, right::READ).ok_or(Nak::Access)?;
+        }
+        let mut job = Job::new(Kind::Reply { id, at: self.rx.next() }, 0);
+        job.body = Body::Exposed { key, addr };
+        job.total = len;
+        if self.replies.push(job) { Ok(()) } else { Err(Nak::Protocol.into()) }
+    }
+
+    fn execute_atomic(
+        &mut self,
+        env: &Env<'_>,
+        key: u64,
+        addr: u64,
+        id: u64,
+        new: impl Fn(u64) -> Option<u64>,
+    ) -> Result<(), Refusal> {
+        self.held.land(env.table());
+        if self.replies.is_full() {
+            return Err(Nak::Protocol.into());
+        }
+        let place = env.table().remote(key, addr, 8, right::ATOMIC).ok_or(Nak::Access)?;
+        if !place.at.addr().is_multiple_of(8) {
+            return Err(Nak::Access.into());
+        }
+        // SAFETY: eight registered, aligned bytes, looked up inside the guard.
+        let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(place.at.cast()) };
+        let old = word
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| new(u64::from_le(old)).map(u64::to_le))
+            .unwrap_or_else(|same| same);
+        let mut job = Job::new(Kind::Reply { id, at: self.rx.next() }, 0);
+        job.hold(&old.to_ne_bytes());
+        self.replies.push(job);
+        Ok(())
+    }
+
+    fn execute_grant(&mut self, key: u64, id: u64) -> Result<(), Refusal> {
+        match self.matcher.grant(key, id) {
+            Ok(Some(send)) => {
+                self.release_matched(send, id);
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(()) => Err(Nak::Protocol.into()),
+        }
+    }
+
+    /// Places the bytes of a record, or holds them back where visibility is delayed.
+    #[inline]
+    fn place(
+        &mut self,
+        env: &Env<'_>,
+        words: &[u64; WORDS],
+        payload: Payload,
+        place: Place,
+        target: Target,
+    ) -> Result<(), Refusal> {
+        if env.shared.config.delayed_visibility {
+            if place.rights & right::RELAXED != 0 {
+                let from = self.find(env, words, payload)?;
+                // SAFETY: `find` checked the bytes, inside the guard.
+                unsafe { self.held.push(env.table(), target, from, payload.len() as usize) };
+                return Ok(());
+            }
+
+        }
+        self.move_bytes(env, words, payload, place)
+    }
+
+    /// Copies the bytes of a record.
+    #[inline]
+    fn move_bytes(
+        &mut self,
+        env: &Env<'_>,
+        words: &[u64; WORDS],
+        payload: Payload,
+        place: Place,
+    ) -> Result<(), Refusal> {
+        let from = self.find(env, words, payload)?;
+        let len = payload.len() as usize;
+        if matches!(payload, Payload::Inline { .. }) {
+            // SAFETY: at most INLINE bytes of the private copy; the target was looked up inside the guard.
+            unsafe { copy::words(place.at, from, len) };
+        } else {
+            // SAFETY: `find` checked the source and the caller the target, inside the guard.
+            unsafe { copy::bytes(place.at, from, len) };
+        }
+        Ok(())
+    }
+
+    /// Where the bytes of a record are in this address space.
+    #[inline]
+    fn find(&self, env: &Env<'_>, words: &[u64; WORDS], payload: Payload) -> Result<*const u8, Refusal> {
+        match payload {
+            Payload::Inline { .. } => Ok(Record::inline(words)),
+            Payload::Staged { offset, len } => {
+                let at = self.rx.segment().payload(offset, len).ok_or(Nak::Garbled)?;
+                Ok(at.as_ptr().cast_const())
+            }
+            Payload::Placed { nic, key, offset, len } if self.wire == Wire::Mem => {
+                let nic = env.shared.nics.get(nic as usize).ok_or(Nak::Garbled)?;
+                let place = nic.table.local(key, offset, len).ok_or(Nak::Source)?;
+                Ok(place.at.cast_const())
+            }
+            Payload::Placed { .. } | Payload::Pulled { .. } => Err(Nak::Garbled.into()),
+        }
+    }
+}
+

@@ -1,0 +1,186 @@
+//! One descriptor of a ring: sixteen little-endian words (docs/wire.md, "Software NIC"). Written by the ring's producer
+//! and parsed by its consumer from a private copy, into types that cannot be wrong; whatever bytes come in, the parser
+//! returns a record or `None`.
+
+/// Most payload bytes inside a descriptor.
+pub(crate) const INLINE: usize = 96;
+/// The same, as the length field has it.
+pub(crate) const INLINE_U32: u32 = 96;
+/// Words of a descriptor.
+pub(crate) const WORDS: usize = 16;
+/// First word of inline payload.
+const INLINE_WORD: usize = 4;
+
+mod opcode {
+    pub(super) const WRITE: u64 = 1;
+    pub(super) const SEND: u64 = 2;
+    pub(super) const READ: u64 = 3;
+    pub(super) const ADD: u64 = 4;
+    pub(super) const SWAP: u64 = 5;
+    pub(super) const REPLY: u64 = 6;
+    pub(super) const GRANT: u64 = 7;
+    pub(super) const MATCHED: u64 = 8;
+}
+
+mod form {
+    pub(super) const INLINE: u64 = 0;
+    pub(super) const STAGED: u64 = 1;
+    pub(super) const PLACED: u64 = 2;
+    pub(super) const PULLED: u64 = 3;
+}
+
+const LAST: u64 = 1;
+const IMM: u64 = 2;
+
+/// What a record asks for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Verb {
+    /// Write at an address of a region.
+    Write { key: u64, addr: u64 },
+    /// Bytes of a send, from `offset` of it.
+    Send { offset: u64 },
+    /// Bytes that answer a read or an atomic, from `offset` of the answer.
+    Reply { id: u64, offset: u64 },
+    /// Bytes of a matched send for a grant, from `offset` of it.
+    Matched { grant: u64, offset: u64 },
+    /// Asks for `len` bytes.
+    Read { key: u64, addr: u64, len: u64, id: u64 },
+    /// Adds to a word.
+    Add { key: u64, addr: u64, add: u64, id: u64 },
+    /// Compares and swaps a word.
+    Swap { key: u64, addr: u64, expect: u64, swap: u64, id: u64 },
+    /// Offers memory of `len` bytes to the matched send with this key.
+    Grant { key: u64, len: u64, id: u64 },
+}
+
+/// Where the bytes of a record are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Payload {
+    /// In the descriptor.
+    Inline { len: u32 },
+    /// In the payload ring.
+    Staged { offset: u32, len: u32 },
+    /// In a region of the same fabric.
+    Placed { nic: u32, key: u64, offset: u64, len: u64 },
+    /// In the sender's memory.
+    Pulled { addr: u64, len: u64, claim: u64 },
+}
+
+impl Payload {
+    /// Bytes.
+    #[inline]
+    pub(crate) fn len(self) -> u64 {
+        match self {
+            Self::Inline { len } | Self::Staged { len, .. } => u64::from(len),
+            Self::Placed { len, .. } | Self::Pulled { len, .. } => len,
+        }
+    }
+}
+
+/// A parsed descriptor.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Record {
+    /// What it asks for.
+    pub(crate) verb: Verb,
+    /// Its bytes.
+    pub(crate) payload: Payload,
+    /// Ends the operation.
+    pub(crate) last: bool,
+    /// Delivered with the end.
+    pub(crate) imm: Option<u32>,
+}
+
+impl Record {
+    /// Parses the words after the stamp. `words[0]`, the stamp, is not looked at.
+    #[inline]
+    pub(crate) fn parse(words: &[u64; WORDS]) -> Option<Self> {
+        let head = words[1];
+        let flags = (head >> 8) & 0xff;
+        let inline = (head >> 24) & 0xff;
+        if flags & !(LAST | IMM) != 0 || inline > INLINE as u64 {
+            return None;
+        }
+        let form = (head >> 16) & 0xff;
+        let payload = match form {
+            form::INLINE => Payload::Inline { len: inline as u32 },
+            _ if inline != 0 => return None,
+            form::STAGED => Payload::Staged { offset: words[4] as u32, len: (words[4] >> 32) as u32 },
+            form::PLACED => Payload::Placed {
+                nic: u32::try_from(words[7]).ok()?,
+                key: words[4],
+                offset: words[5],
+                len: words[6],
+            },
+            form::PULLED => Payload::Pulled { addr: words[4], len: words[5], claim: words[6] },
+            _ => return None,
+        };
+        let (key, addr) = (words[2], words[3]);
+        let verb = match head & 0xff {
+            opcode::WRITE => Verb::Write { key, addr },
+            opcode::SEND => Verb::Send { offset: addr },
+            opcode::REPLY => Verb::Reply { id: key, offset: addr },
+            opcode::MATCHED => Verb::Matched { grant: key, offset: addr },
+            // What follows carries no payload: the words are the request.
+            _ if form != form::INLINE || inline != 0 => return None,
+            opcode::READ => Verb::Read { key, addr, len: words[4], id: words[5] },
+            opcode::ADD => Verb::Add { key, addr, add: words[4], id: words[5] },
+            opcode::SWAP => Verb::Swap { key, addr, expect: words[4], id: words[5], swap: words[6] },
+            opcode::GRANT => Verb::Grant { key, len: addr, id: words[4] },
+            _ => return None,
+        };
+        let imm = (flags & IMM != 0).then_some((head >> 32) as u32);
+        Some(Self { verb, payload, last: flags & LAST != 0, imm })
+    }
+
+    /// Words 1 to 7 of the descriptor; inline payload goes over the last four.
+    #[inline]
+    pub(crate) fn words(&self) -> [u64; 7] {
+        let (mut a, mut b, mut c, mut d) = (0, 0, 0, 0);
+        let (form, inline) = match self.payload {
+            Payload::Inline { len } => (form::INLINE, u64::from(len)),
+            Payload::Staged { offset, len } => {
+                a = u64::from(offset) | u64::from(len) << 32;
+                (form::STAGED, 0)
+            }
+            Payload::Placed { nic, key, offset, len } => {
+                (a, b, c, d) = (key, offset, len, u64::from(nic));
+                (form::PLACED, 0)
+            }
+            Payload::Pulled { addr, len, claim } => {
+                (a, b, c) = (addr, len, claim);
+                (form::PULLED, 0)
+            }
+        };
+        let (opcode, key, addr) = match self.verb {
+            Verb::Write { key, addr } => (opcode::WRITE, key, addr),
+            Verb::Send { offset } => (opcode::SEND, 0, offset),
+            Verb::Reply { id, offset } => (opcode::REPLY, id, offset),
+            Verb::Matched { grant, offset } => (opcode::MATCHED, grant, offset),
+            Verb::Read { key, addr, len, id } => {
+                (a, b) = (len, id);
+                (opcode::READ, key, addr)
+            }
+            Verb::Add { key, addr, add, id } => {
+                (a, b) = (add, id);
+                (opcode::ADD, key, addr)
+            }
+            Verb::Swap { key, addr, expect, swap, id } => {
+                (a, b, c) = (expect, id, swap);
+                (opcode::SWAP, key, addr)
+            }
+            Verb::Grant { key, len, id } => {
+                a = id;
+                (opcode::GRANT, key, len)
+            }
+        };
+        let flags = if self.last { LAST } else { 0 } | if self.imm.is_some() { IMM } else { 0 };
+        let imm = u64::from(self.imm.unwrap_or(0));
+        [opcode | flags << 8 | form << 16 | inline << 24 | imm << 32, key, addr, a, b, c, d]
+    }
+
+    /// The inline payload inside the private copy of a descriptor.
+    #[inline]
+    pub(crate) fn inline(words: &[u64; WORDS]) -> *const u8 {
+        words[INLINE_WORD..].as_ptr().cast()
+    }
+}

@@ -1,0 +1,239 @@
+//! The table of regions of one NIC, and the registrar that fills it. Rails look keys up here, inside their guard,
+//! without a lock; registering and deregistering take one. A key is 64 random bits whose low bits choose the slot, and
+//! is compared in full.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use trunkline_fabric::{
+    Access, DeregisterError, Keys, LocalKey, RegisterError, Registrar, RemoteKey, Visibility,
+};
+use trunkline_mem::{Kind, Memory};
+
+use crate::nic::Shared;
+
+/// Rights of a region, as bits.
+pub(crate) mod right {
+    /// Remote writes.
+    pub(crate) const WRITE: u32 = 1;
+    /// Remote reads.
+    pub(crate) const READ: u32 = 2;
+    /// Remote atomics.
+    pub(crate) const ATOMIC: u32 = 4;
+    /// Not a right: writes may be held back.
+    pub(crate) const RELAXED: u32 = 8;
+}
+
+/// One region. The keys are published last and withdrawn first; the rest changes only while both are 0 and no guard
+/// that saw them is held.
+#[repr(align(64))]
+struct Slot {
+    remote: AtomicU64,
+    local: AtomicU64,
+    start: AtomicUsize,
+    len: AtomicU64,
+    base: AtomicU64,
+    rights: AtomicU32,
+}
+
+/// Bytes of a region that passed all checks; usable until the guard is left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// First byte.
+    pub(crate) at: *mut u8,
+    /// Rights of the region.
+    pub(crate) rights: u32,
+}
+
+/// All regions of one NIC.
+pub(crate) struct Table {
+    slots: Box<[Slot]>,
+    max: u32,
+    live: Mutex<Live>,
+    virtual_addresses: bool,
+    skip_key_check: bool,
+}
+
+/// What only registering and deregistering look at.
+struct Live {
+    /// By local key: the slot, and the memory, which stays mapped as long as it is here.
+    regions: HashMap<u64, (usize, Memory)>,
+    /// Slots in use, also those whose keys are already withdrawn.
+    taken: Box<[bool]>,
+}
+
+impl Table {
+    /// An empty table for `max` regions.
+    pub(crate) fn new(max: u32, virtual_addresses: bool) -> Self {
+        // Twice as many slots, so that a random key finds a free one within a few draws.
+        let count = (max.max(1) as usize * 2).next_power_of_two();
+        let slot = || Slot {
+            remote: AtomicU64::new(0),
+            local: AtomicU64::new(0),
+            start: AtomicUsize::new(0),
+            len: AtomicU64::new(0),
+            base: AtomicU64::new(0),
+            rights: AtomicU32::new(0),
+        };
+        Self {
+            slots: std::iter::repeat_with(slot).take(count).collect(),
+            max,
+            live: Mutex::new(Live { regions: HashMap::new(), taken: vec![false; count].into() }),
+            virtual_addresses,
+            skip_key_check: crate::error::mutant("soft-skip-rkey-check"),
+        }
+    }
+
+    #[inline]
+    fn slot(&self, key: u64) -> &Slot {
+        &self.slots[(key as usize) & (self.slots.len() - 1)]
+    }
+
+    /// Looks a remote key up for `len` bytes at remote address `addr`. Call inside a guard.
+    #[inline]
+    pub(crate) fn remote(&self, key: u64, addr: u64, len: u64, need: u32) -> Option<Place> {
+        let slot = self.slot(key);
+        let found = slot.remote.load(Ordering::Acquire);
+        if found == 0 || (found != key && !self.skip_key_check) {
+            return None;
+        }
+        let rights = slot.rights.load(Ordering::Relaxed);
+        if rights & need != need {
+            return None;
+        }
+        let offset = addr.wrapping_sub(slot.base.load(Ordering::Relaxed));
+        place(slot, offset, len, rights)
+    }
+
+    /// Looks a local key up for `len` bytes at `offset`. Call inside a guard.
+    #[inline]
+    pub(crate) fn local(&self, key: u64, offset: u64, len: u64) -> Option<Place> {
+        let slot = self.slot(key);
+        if key == 0 || slot.local.load(Ordering::Acquire) != key {
+            return None;
+        }
+        place(slot, offset, len, slot.rights.load(Ordering::Relaxed))
+    }
+
+    fn insert(&self, memory: &Memory, rights: u32) -> Result<Keys, RegisterError> {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        if live.regions.len() >= self.max as usize {
+            return Err(RegisterError::Exhausted(self.max));
+        }
+        let low = self.slots.len() as u64 - 1;
+        let mut words;
+        let index = loop {
+            words = random_words().map_err(|source| RegisterError::System { what: "getrandom", source })?;
+            let index = (words[0] as usize) & (self.slots.len() - 1);
+            // A local key gets its low bits from the remote one; its others must not all be 0.
+            if words[0] != 0 && words[1] > low && !live.taken[index] {
+                break index;
+            }
+        };
+        let [remote, second] = words;
+        let local = (second & !low) | (remote & low);
+        let base = if self.virtual_addresses { memory.addr() as u64 } else { 0 };
+        let slot = &self.slots[index];
+        slot.start.store(memory.addr(), Ordering::Relaxed);
+        slot.len.store(memory.len() as u64, Ordering::Relaxed);
+        slot.base.store(base, Ordering::Relaxed);
+        slot.rights.store(rights, Ordering::Relaxed);
+        slot.remote.store(remote, Ordering::Release);
+        slot.local.store(local, Ordering::Release);
+        live.taken[index] = true;
+        live.regions.insert(local, (index, memory.clone()));
+        Ok(Keys { local: LocalKey(local), remote: RemoteKey(remote), remote_base: base })
+    }
+
+    /// Withdraws the keys of a region; returns whether it exists.
+    fn close(&self, key: u64) -> bool {
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(&(index, _)) = live.regions.get(&key) else { return false };
+        let slot = &self.slots[index];
+        slot.remote.store(0, Ordering::SeqCst);
+        slot.local.store(0, Ordering::SeqCst);
+        true
+    }
+
+    /// Forgets a region that nobody uses any more.
+    fn forget(&self, key: u64) {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((index, _)) = live.regions.remove(&key) {
+            live.taken[index] = false;
+        }
+    }
+}
+
+#[inline]
+fn place(slot: &Slot, offset: u64, len: u64, rights: u32) -> Option<Place> {
+    let size = slot.len.load(Ordering::Relaxed);
+    if offset.checked_add(len)? > size {
+        return None;
+    }
+    let at = slot.start.load(Ordering::Relaxed).wrapping_add(offset as usize);
+    Some(Place { at: std::ptr::with_exposed_provenance_mut(at), rights })
+}
+
+/// Two unpredictable words.
+fn random_words() -> io::Result<[u64; 2]> {
+    let all = u128::from_le_bytes(random()?);
+    Ok([all as u64, (all >> 64) as u64])
+}
+
+/// Sixteen bytes from the operating system.
+pub(crate) fn random() -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    let mut have = 0;
+    while have < bytes.len() {
+        have += rustix::rand::getrandom(&mut bytes[have..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(bytes)
+}
+
+/// Registers memory for one rail.
+pub(crate) struct SoftRegistrar {
+    shared: Arc<Shared>,
+    nic: usize,
+    peer_time: Duration,
+}
+
+impl SoftRegistrar {
+    /// A registrar for NIC number `nic`.
+    pub(crate) fn new(shared: Arc<Shared>, nic: usize, peer_time: Duration) -> Self {
+        Self { shared, nic, peer_time }
+    }
+}
+
+impl Registrar for SoftRegistrar {
+    fn register(
+        &self,
+        memory: &Memory,
+        access: Access,
+        visibility: Visibility,
+    ) -> Result<Keys, RegisterError> {
+        if memory.kind() != Kind::Host {
+            return Err(RegisterError::Kind(memory.kind()));
+        }
+        let bit = |on: bool, bit: u32| if on { bit } else { 0 };
+        let rights = bit(access.write, right::WRITE)
+            | bit(access.read, right::READ)
+            | bit(access.atomic, right::ATOMIC)
+            | bit(visibility == Visibility::Relaxed, right::RELAXED);
+        self.shared.nics[self.nic].table.insert(memory, rights)
+    }
+
+    fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {
+        let table = &self.shared.nics[self.nic].table;
+        if !table.close(key.0) {
+            return Err(DeregisterError::Unknown);
+        }
+        if !self.shared.no_wait && !self.shared.guards.wait(self.peer_time) {
+            return Err(DeregisterError::InUse { peer: std::process::id() });
+        }
+        table.forget(key.0);
+        Ok(())
+    }
+}

@@ -1,0 +1,301 @@
+//! The two ends of a descriptor ring. The producer writes records and payload into the peer's segment; the consumer
+//! polls the stamp of the next slot of its own. Neither trusts a word that the other side can write.
+
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::copy;
+use crate::record::{Record, WORDS};
+use crate::segment::{Segment, reader, writer};
+
+/// Alignment of staged payload.
+const LINE: u64 = 64;
+
+/// A published state of one side.
+pub(crate) mod side {
+    /// In use.
+    pub(crate) const OPEN: u64 = 0;
+    /// Ended in order.
+    pub(crate) const CLOSED: u64 = 1;
+    /// In error.
+    pub(crate) const ERROR: u64 = 2;
+}
+
+/// The peer published something that it cannot have done.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Nonsense;
+
+/// The writing end.
+pub(crate) struct Producer {
+    segment: Segment,
+    head: u64,
+    acked: u64,
+    staged: u64,
+    freed: u64,
+    ends: Box<[u64]>,
+    early: bool,
+    drop_last: bool,
+}
+
+impl Producer {
+    /// A producer for the peer's segment, whose next record has position `start`.
+    pub(crate) fn new(segment: Segment, start: u64) -> Self {
+        let slots = segment.geometry().slots() as usize;
+        Self {
+            segment,
+            head: start,
+            acked: start,
+            // Like the positions, near the wrap when tests say so.
+            staged: start & !(LINE - 1),
+            freed: start & !(LINE - 1),
+            ends: vec![start & !(LINE - 1); slots].into(),
+            early: crate::error::mutant("soft-publish-before-payload"),
+            drop_last: crate::error::mutant("soft-drop-last-segment"),
+        }
+    }
+
+    /// Position of the next record.
+    #[inline]
+    pub(crate) fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Position up to which the peer has executed, as last seen.
+    #[inline]
+    pub(crate) fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    #[inline]
+    fn index(&self, position: u64) -> usize {
+        position as usize & (self.ends.len() - 1)
+    }
+
+    /// Reads how far the peer is; whether that changed.
+    #[inline]
+    pub(crate) fn refresh(&mut self) -> Result<bool, Nonsense> {
+        let consumed = u64::from_le(self.segment.word(reader::CONSUMED).load(Ordering::Acquire));
+        if consumed == self.acked {
+            return Ok(false);
+        }
+        if consumed.wrapping_sub(self.acked) > self.head.wrapping_sub(self.acked) {
+            return Err(Nonsense);
+        }
+        self.freed = self.ends[self.index(consumed.wrapping_sub(1))];
+        self.acked = consumed;
+        Ok(true)
+    }
+
+    /// Whether a record can be written; looks at the peer's word only if it seems not.
+    #[inline]
+    pub(crate) fn has_room(&mut self) -> bool {
+        let slots = self.ends.len() as u64;
+        self.head.wrapping_sub(self.acked) < slots
+            || (self.refresh() == Ok(true) && self.head.wrapping_sub(self.acked) < slots)
+    }
+
+    /// Finds room in the payload ring for up to `want` contiguous bytes: offset and length, or `None` for now.
+    #[inline]
+    pub(crate) fn stage(&mut self, want: u32) -> Option<(u32, u32)> {
+        let size = u64::from(self.segment.geometry().payload());
+        let offset = self.staged & (size - 1);
+        let len = u64::from(want).min(size - offset).min(size / 2);
+        let padded = len.next_multiple_of(LINE);
+        let fits = |one: &Self| one.staged.wrapping_sub(one.freed) + padded <= size;
+        if !fits(self) && !(self.refresh() == Ok(true) && fits(self)) {
+            return None;
+        }
+        // Both are below the 32-bit size of the ring.
+        Some((offset as u32, len as u32))
+    }
+
+    /// Copies `len` bytes into room that [`Producer::stage`] found.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes.
+    #[inline]
+    pub(crate) unsafe fn fill(&mut self, offset: u32, from: *const u8, len: u32) {
+        if let Some(to) = self.segment.payload(offset, len) {
+            // SAFETY: `payload` checked the room; the caller vouches for the source.
+            unsafe { copy::bytes(to.as_ptr(), from, len as usize) };
+        }
+        self.staged = self.staged.wrapping_add(u64::from(len).next_multiple_of(LINE));
+    }
+
+    /// Writes a record whose bytes, if any, are elsewhere. There must be room.
+    #[inline]
+    pub(crate) fn push(&mut self, record: &Record) {
+        // SAFETY: nothing is read from the pointer when there are no bytes.
+        unsafe { self.push_inline(record, ptr::null(), 0) };
+    }
+
+    /// Writes a record and `len <= INLINE` bytes into it. There must be room.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes.
+    #[inline]
+    pub(crate) unsafe fn push_inline(&mut self, record: &Record, from: *const u8, len: usize) {
+        let slot = self.segment.slot(self.head).as_ptr();
+        let stamp = self.segment.stamp(self.head);
+        let next = self.head.wrapping_add(1);
+        if self.early {
+            stamp.store(next.to_le(), Ordering::Release);
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+        let words = record.words();
+        let count = if len == 0 { 7 } else { 3 };
+        for (index, word) in words.iter().enumerate().take(count) {
+            // SAFETY: words 1 to 7 of the slot.
+            let at = unsafe { slot.cast::<u64>().add(index + 1) };
+            // SAFETY: aligned and inside the mapping; the consumer reads it as an atomic word.
+            unsafe { AtomicU64::from_ptr(at) }.store(word.to_le(), Ordering::Relaxed);
+        }
+        if len > 0 {
+            // SAFETY: the inline area begins at byte 32 of the slot.
+            let to = unsafe { slot.add(32) };
+            // SAFETY: at most INLINE bytes fit after byte 32; the caller vouches for the source.
+            unsafe { ptr::copy_nonoverlapping(from, to, len) };
+        }
+        let index = self.index(self.head);
+        self.ends[index] = self.staged;
+        if !self.early {
+            stamp.store(next.to_le(), Ordering::Release);
+        }
+        self.head = next;
+    }
+
+    /// Whether the planted bug that loses the last part of a staged operation is on.
+    #[inline]
+    pub(crate) fn drops_last(&self) -> bool {
+        self.drop_last
+    }
+
+    /// Receives the peer has posted so far.
+    #[inline]
+    pub(crate) fn peer_posted(&self) -> u64 {
+        u64::from_le(self.segment.word(reader::POSTED).load(Ordering::Acquire))
+    }
+
+    /// Why and where the peer refused a record, if it did.
+    #[inline]
+    pub(crate) fn nak(&self) -> Option<(u64, u64)> {
+        let code = u64::from_le(self.segment.word(reader::NAK).load(Ordering::Acquire));
+        (code != 0).then(|| (code, u64::from_le(self.segment.word(reader::NAK_AT).load(Ordering::Relaxed))))
+    }
+
+    /// The state of the peer's reading side.
+    #[inline]
+    pub(crate) fn peer_state(&self) -> u64 {
+        u64::from_le(self.segment.word(reader::STATE).load(Ordering::Acquire))
+    }
+
+    /// Publishes the state of this writing side.
+    pub(crate) fn publish_state(&self, state: u64) {
+        self.segment.word(writer::STATE).store(state.to_le(), Ordering::Release);
+    }
+}
+
+/// The reading end.
+pub(crate) struct Consumer {
+    segment: Segment,
+    next: u64,
+    published: u64,
+}
+
+impl Consumer {
+    /// The reader of its own new segment; the first record has position `start`.
+    pub(crate) fn new(segment: Segment, start: u64) -> Self {
+        let slots = u64::from(segment.geometry().slots());
+        // Each slot gets the stamp of the lap before, which no position of this lap can be mistaken for.
+        for back in 0..slots {
+            let position = start.wrapping_add(back);
+            let old = position.wrapping_sub(slots).wrapping_add(1);
+            segment.stamp(position).store(old.to_le(), Ordering::Relaxed);
+        }
+        segment.word(reader::CONSUMED).store(start.to_le(), Ordering::Release);
+        Self { segment, next: start, published: start }
+    }
+
+    /// The segment, to hand to the peer.
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    /// Position of the next record.
+    #[inline]
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether a record waits.
+    #[inline]
+    pub(crate) fn ready(&self) -> bool {
+        u64::from_le(self.segment.stamp(self.next).load(Ordering::Acquire)) == self.next.wrapping_add(1)
+    }
+
+    /// Copies the waiting record out, once.
+    #[inline]
+    pub(crate) fn take(&self) -> [u64; WORDS] {
+        let slot = self.segment.slot(self.next).as_ptr().cast::<u64>();
+        let mut words = [0; WORDS];
+        // The second line only if the inline payload reaches into it.
+        for (index, word) in words.iter_mut().enumerate().take(8) {
+            // SAFETY: inside the slot.
+            let at = unsafe { slot.add(index) };
+            // SAFETY: aligned, mapped, and accessed as an atomic word.
+            *word = u64::from_le(unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Relaxed));
+        }
+        if (words[1] >> 24) & 0xff > 32 {
+            for (index, word) in words.iter_mut().enumerate().skip(8) {
+                // SAFETY: inside the slot.
+                let at = unsafe { slot.add(index) };
+                // SAFETY: aligned, mapped, and accessed as an atomic word.
+                *word = u64::from_le(unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Relaxed));
+            }
+        }
+        words
+    }
+
+    /// The waiting record is done with.
+    #[inline]
+    pub(crate) fn advance(&mut self) {
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Records executed but not yet published.
+    #[inline]
+    pub(crate) fn unpublished(&self) -> u64 {
+        self.next.wrapping_sub(self.published)
+    }
+
+    /// Tells the producer how far this side is.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        self.segment.word(reader::CONSUMED).store(self.next.to_le(), Ordering::Release);
+        self.published = self.next;
+    }
+
+    /// Tells the producer how many receives were posted so far.
+    #[inline]
+    pub(crate) fn publish_posted(&self, posted: u64) {
+        self.segment.word(reader::POSTED).store(posted.to_le(), Ordering::Release);
+    }
+
+    /// Refuses the record at a position; nothing after it will be executed.
+    pub(crate) fn refuse(&mut self, code: u64, at: u64) {
+        self.segment.word(reader::NAK_AT).store(at.to_le(), Ordering::Relaxed);
+        self.segment.word(reader::NAK).store(code.to_le(), Ordering::Release);
+        self.publish();
+    }
+
+    /// Publishes the state of this reading side.
+    pub(crate) fn publish_state(&self, state: u64) {
+        self.segment.word(reader::STATE).store(state.to_le(), Ordering::Release);
+    }
+
+    /// The state of the peer's writing side.
+    #[inline]
+    pub(crate) fn peer_state(&self) -> u64 {
+        u64::from_le(self.segment.word(writer::STATE).load(Ordering::Acquire))
+    }
+}

@@ -1,0 +1,176 @@
+//! One direction of a link in shared memory: a sealed memory file that its reader made and its writer maps. Used by the
+//! two ends of a ring; knows where things lie (docs/wire.md, "Software NIC") and nothing of what they mean.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU64;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Bytes of one descriptor.
+pub(crate) const SLOT: usize = 128;
+/// Where the reader publishes; see [`reader`].
+const READER_LINE: usize = 128;
+/// Where the writer publishes; see [`writer`].
+const WRITER_LINE: usize = 256;
+/// First descriptor.
+const SLOTS_AT: usize = 4096;
+/// Alignment of the payload ring.
+const PAGE: usize = 4096;
+
+/// Words the reader of a segment publishes to its writer.
+pub(crate) mod reader {
+    use super::READER_LINE;
+    /// Records executed.
+    pub(crate) const CONSUMED: usize = READER_LINE;
+    /// Receives posted so far.
+    pub(crate) const POSTED: usize = READER_LINE + 8;
+    /// Why a record was refused, 0 while none was.
+    pub(crate) const NAK: usize = READER_LINE + 16;
+    /// Position of the refused record.
+    pub(crate) const NAK_AT: usize = READER_LINE + 24;
+    /// 0 open, 1 closed in order, 2 in error.
+    pub(crate) const STATE: usize = READER_LINE + 32;
+}
+
+/// Words the writer of a segment publishes to its reader.
+pub(crate) mod writer {
+    use super::WRITER_LINE;
+    /// 0 open, 1 closed in order, 2 in error.
+    pub(crate) const STATE: usize = WRITER_LINE;
+}
+
+/// Sizes of a segment that are known to be usable.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Geometry {
+    slots: u32,
+    payload: u32,
+}
+
+impl Geometry {
+    /// Checks sizes, also those that a peer names.
+    pub(crate) fn new(slots: u32, payload: u32) -> Option<Self> {
+        let slots_fit = slots.is_power_of_two() && (16..=1 << 16).contains(&slots);
+        let payload_fits = payload.is_power_of_two() && (4096..=1 << 26).contains(&payload);
+        (slots_fit && payload_fits).then_some(Self { slots, payload })
+    }
+
+    /// Descriptors.
+    pub(crate) fn slots(self) -> u32 {
+        self.slots
+    }
+
+    /// Bytes of payload.
+    pub(crate) fn payload(self) -> u32 {
+        self.payload
+    }
+
+    fn payload_at(self) -> usize {
+        (SLOTS_AT + self.slots as usize * SLOT).next_multiple_of(PAGE)
+    }
+
+    fn bytes(self) -> usize {
+        self.payload_at() + self.payload as usize
+    }
+}
+
+/// A mapped segment.
+pub(crate) struct Segment {
+    base: NonNull<u8>,
+    geometry: Geometry,
+    fd: OwnedFd,
+}
+
+// SAFETY: the mapping belongs to this value alone within Rust; other processes' accesses are the same from any thread.
+unsafe impl Send for Segment {}
+
+impl Segment {
+    /// Makes a segment to read from.
+    pub(crate) fn create(geometry: Geometry) -> io::Result<Self> {
+        let fd = rustix::fs::memfd_create("trunkline", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, geometry.bytes() as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Self::mapped(fd, geometry)
+    }
+
+    /// Maps a peer's segment to write to. The seals make it impossible for the peer to cut it short afterwards.
+    pub(crate) fn open(fd: OwnedFd, geometry: Geometry) -> io::Result<Option<Self>> {
+        let Ok(seals) = rustix::fs::fcntl_get_seals(&fd) else { return Ok(None) };
+        let size = rustix::fs::fstat(&fd)?.st_size;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || usize::try_from(size) != Ok(geometry.bytes()) {
+            return Ok(None);
+        }
+        Self::mapped(fd, geometry).map(Some)
+    }
+
+    fn mapped(fd: OwnedFd, geometry: Geometry) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                geometry.bytes(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &fd,
+                0,
+            )
+        }?;
+        let Some(base) = NonNull::new(base.cast()) else { return Err(io::ErrorKind::OutOfMemory.into()) };
+        Ok(Self { base, geometry, fd })
+    }
+
+    /// Its sizes.
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The memory file, to hand to the writer.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// A published word, by one of the constants of [`reader`] and [`writer`].
+    #[inline]
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        debug_assert!(offset < SLOTS_AT && offset.is_multiple_of(8));
+        // SAFETY: the constants lie in the first page of the mapping.
+        let at = unsafe { self.base.add(offset) };
+        // SAFETY: aligned, mapped while `self` lives, and accessed by both processes only as an atomic word.
+        unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
+    }
+
+    /// The descriptor at a position; positions wrap around the ring.
+    #[inline]
+    pub(crate) fn slot(&self, position: u64) -> NonNull<u8> {
+        let index = (position & u64::from(self.geometry.slots - 1)) as usize;
+        // SAFETY: `index < slots`, so the whole slot is inside the mapping.
+        unsafe { self.base.add(SLOTS_AT + index * SLOT) }
+    }
+
+    /// The stamp of the descriptor at a position.
+    #[inline]
+    pub(crate) fn stamp(&self, position: u64) -> &AtomicU64 {
+        // SAFETY: the slot's first word is aligned, mapped while `self` lives, and only accessed as an atomic word.
+        unsafe { AtomicU64::from_ptr(self.slot(position).as_ptr().cast()) }
+    }
+
+    /// `len` bytes of the payload ring at `offset`, if they lie inside it.
+    #[inline]
+    pub(crate) fn payload(&self, offset: u32, len: u32) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(len)?;
+        if end > self.geometry.payload {
+            return None;
+        }
+        // SAFETY: just checked to be inside the mapping.
+        Some(unsafe { self.base.add(self.geometry.payload_at() + offset as usize) })
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: maps exactly this range since `mapped`, and nothing borrowed from it outlives `self`.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.geometry.bytes()) };
+    }
+}

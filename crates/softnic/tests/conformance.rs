@@ -1,0 +1,70 @@
+//! The conformance suite, for each wire and mode of the software NIC.
+
+use trunkline_fabric::conformance::Setup;
+use trunkline_fabric::{Fabric, RailConfig};
+use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
+
+/// Makes rails from a configuration.
+struct Soft {
+    config: SoftConfig,
+    fabrics: usize,
+}
+
+impl Setup for Soft {
+    type Rail = SoftRail;
+
+    fn rails(&self, config: &RailConfig) -> (SoftRail, SoftRail) {
+        let first = SoftFabric::new(self.config.clone()).unwrap();
+        let a = first.open(0, config).unwrap();
+        if self.fabrics == 1 {
+            return (a, first.open(0, config).unwrap());
+        }
+        let second = SoftFabric::new(self.config.clone()).unwrap();
+        (a, second.open(0, config).unwrap())
+    }
+}
+
+mod mem {
+    use super::*;
+    trunkline_fabric::fabric_conformance!(Soft { config: SoftConfig::default(), fabrics: 1 });
+}
+
+mod shm {
+    use super::*;
+    trunkline_fabric::fabric_conformance!(Soft {
+        config: SoftConfig { copy: CopyMode::Staging, ..SoftConfig::default() },
+        fabrics: 2
+    });
+}
+
+mod shm_forced_inside_one_fabric {
+    use super::*;
+    trunkline_fabric::fabric_conformance!(Soft {
+        config: SoftConfig { wire: WireMode::Shm, ..SoftConfig::default() },
+        fabrics: 1
+    });
+}
+
+mod small_rings_near_the_wrap {
+    use super::*;
+    trunkline_fabric::fabric_conformance!(Soft {
+        config: SoftConfig {
+            slots: 16,
+            payload: 4096,
+            segment: 1024,
+            start_position: u64::MAX - 20,
+            virtual_addresses: true,
+            copy: CopyMode::Staging,
+            ..SoftConfig::default()
+        },
+        fabrics: 2
+    });
+}
+
+mod delayed_visibility {
+    use super::*;
+    trunkline_fabric::fabric_conformance!(Soft {
+        config: SoftConfig { delayed_visibility: true, ..SoftConfig::default() },
+        fabrics: 1
+    });
+}
