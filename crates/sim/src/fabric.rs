@@ -53,6 +53,7 @@ impl Fabric for SimFabric {
             nic,
             config: *config,
             open: true,
+            busy_until: 0,
             links: Vec::new(),
             queue: std::collections::VecDeque::new(),
             waiting: std::collections::VecDeque::new(),

@@ -9,6 +9,8 @@
 //! registered with it.
 #![forbid(unsafe_code)]
 
+mod checkers;
+mod cluster;
 mod connect;
 mod dice;
 mod fabric;
@@ -20,14 +22,25 @@ mod mutant;
 mod oob;
 #[cfg(test)]
 mod oob_tests;
+mod pattern;
 mod place;
 mod rail;
+mod receiver;
 mod register;
+mod run;
+mod scenario;
+mod sender;
+mod side;
+mod stranger;
+mod sweep;
+#[cfg(test)]
+mod sweep_tests;
 mod trace;
 mod weather;
 mod wire;
 mod world;
 
+pub use checkers::Violation;
 pub use dice::Dice;
 pub use fabric::SimFabric;
 pub use host::SimHost;
@@ -35,6 +48,8 @@ pub use mutant::Mutant;
 pub use oob::{SimListener, SimOob, SimStream};
 pub use rail::SimRail;
 pub use register::SimRegistrar;
+pub use run::{Options, Outcome, run_seed};
+pub use sweep::{Sweep, sweep};
 pub use trace::Trace;
 pub use weather::Weather;
 pub use world::{Counts, Pid, World};

@@ -276,16 +276,16 @@ impl State {
         }
     }
 
-    /// Puts one working link between two living processes into error.
-    pub(crate) fn flap_one(&mut self) -> bool {
-        let working: Vec<usize> =
-            (0..self.links.len()).filter(|&link| self.links[link].phase == LinkPhase::Ready).collect();
-        if working.is_empty() {
-            return false;
-        }
-        let link = working[self.dice.below(working.len() as u64) as usize];
+    /// Puts one working link into error; returns the processes at its ends.
+    pub(crate) fn flap_one(&mut self) -> Option<(Pid, Pid)> {
+        let process = |link: usize| self.rails[self.links[link].rail].process;
+        let working: Vec<(usize, Pid, Pid)> = (0..self.links.len())
+            .filter(|&link| self.links[link].phase == LinkPhase::Ready)
+            .filter_map(|link| Some((link, process(link), process(self.links[link].remote?))))
+            .collect();
+        let (link, one, other) = *working.get(self.dice.below(working.len() as u64) as usize)?;
         self.break_link(link, None);
-        true
+        Some((one, other))
     }
 
     /// The link in the words of a trace.

@@ -26,6 +26,8 @@ struct End {
     /// From when on this side knows that the other is gone.
     closed_at: Option<u64>,
     open: bool,
+    /// It has not sent anything yet.
+    silent: bool,
 }
 
 struct Listener {
@@ -37,6 +39,10 @@ struct Listener {
 impl Streams {
     pub(crate) fn ends_of(&self, process: Pid) -> usize {
         self.ends.iter().filter(|end| end.process == process && end.open).count()
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<OobAddress> {
+        self.listeners.keys().map(|address| OobAddress(address.to_le_bytes().to_vec())).collect()
     }
 
     pub(crate) fn listeners_of(&self, process: Pid) -> usize {
@@ -107,7 +113,9 @@ impl State {
             return Err(OobError::Overflow);
         }
         let (twice, lost) = (self.weather.stream_twice, self.weather.stream_lost);
-        if self.dice.chance(lost) {
+        // The first frame of a stream says who speaks; a stream that loses it is no stream at all.
+        let first = std::mem::replace(&mut self.streams.ends[end].silent, false);
+        if !first && self.dice.chance(lost) {
             self.note(format_args!("a frame of {} bytes is lost", frame.bytes.len()));
             return Ok(());
         }
@@ -153,7 +161,8 @@ impl State {
         listener.queue.push_back((at, ends + 1));
         for (process, peer) in [(process, ends + 1), (target, ends)] {
             let inbox = VecDeque::new();
-            self.streams.ends.push(End { process, peer, inbox, last: 0, closed_at: None, open: true });
+            let end = End { process, peer, inbox, last: 0, closed_at: None, open: true, silent: true };
+            self.streams.ends.push(end);
         }
         self.schedule_at(at, Event::Wake);
         Ok(ends)

@@ -11,6 +11,7 @@ use trunkline_proto::time::Duration;
 
 use crate::link::{Bytes, LinkPhase, Progress, Work, Wqe};
 use crate::register::SimRegistrar;
+use crate::wire::Event;
 use crate::world::State;
 use crate::{Mutant, Pid, World};
 
@@ -31,6 +32,8 @@ pub(crate) struct RailState {
     pub(crate) nic: usize,
     pub(crate) config: RailConfig,
     pub(crate) open: bool,
+    /// Until then the NIC takes no work.
+    pub(crate) busy_until: u64,
     pub(crate) links: Vec<Option<usize>>,
     pub(crate) queue: VecDeque<Waiting>,
     pub(crate) waiting: VecDeque<Waiting>,
@@ -82,7 +85,10 @@ impl Rail for SimRail {
         let state = self.world.lock();
         let Some(index) = state.find(self.rail, link) else { return 0 };
         let entry = &state.links[index];
-        if entry.phase == LinkPhase::Ready { state.depth(self.rail).saturating_sub(entry.slots) } else { 0 }
+        if entry.phase != LinkPhase::Ready || state.is_busy(self.rail) {
+            return 0;
+        }
+        state.depth(self.rail).saturating_sub(entry.slots)
     }
 
     fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
@@ -94,10 +100,6 @@ impl Rail for SimRail {
         match state.links[index].phase {
             LinkPhase::Made | LinkPhase::Ready => {}
             _ => return Err(PostError::Refused(Status::Flushed)),
-        }
-        let busy = state.weather.busy;
-        if state.dice.chance(busy) {
-            return Err(PostError::Busy);
         }
         state.post(index, wr_id, op, signalled)
     }
@@ -120,6 +122,7 @@ impl Rail for SimRail {
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         let mut state = self.world.lock();
         state.poll_tick();
+        state.maybe_busy(self.rail);
         let mut most = out.len();
         let short = state.weather.short_poll;
         if state.dice.chance(short) {
@@ -147,6 +150,20 @@ impl Rail for SimRail {
 impl State {
     pub(crate) fn find(&self, rail: usize, link: LinkId) -> Option<usize> {
         *self.rails.get(rail)?.links.get(link.0 as usize)?
+    }
+
+    /// Whether the NIC takes no work for a while although it has room.
+    fn is_busy(&self, rail: usize) -> bool {
+        self.rails[rail].busy_until > self.now
+    }
+
+    /// Starts such a while now and then; only in a poll, so that credit, once seen, holds.
+    fn maybe_busy(&mut self, rail: usize) {
+        if !self.is_busy(rail) && self.dice.chance(self.weather.busy) {
+            let until = self.now + self.dice.between(1_000, 50_000);
+            self.rails[rail].busy_until = until;
+            self.schedule_at(until, Event::Wake);
+        }
     }
 
     fn depth(&self, rail: usize) -> u32 {
@@ -183,7 +200,7 @@ impl State {
         }
         let work = self.work(op)?;
         let entry = &self.links[link];
-        if entry.phase != LinkPhase::Ready || entry.slots >= self.depth(rail) {
+        if entry.phase != LinkPhase::Ready || self.is_busy(rail) || entry.slots >= self.depth(rail) {
             return Err(PostError::Busy);
         }
         let entry = &mut self.links[link];

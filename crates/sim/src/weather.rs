@@ -26,7 +26,7 @@ pub struct Weather {
     pub retry_time: u64,
     /// How long a NIC retries a send that finds no receive; `None` is for ever.
     pub receiver_time: Option<u64>,
-    /// Chance that a post says `Busy` although there was credit.
+    /// Chance at each poll that the NIC takes no work for a while, although it has room.
     pub busy: u32,
     /// Chance that a poll returns less than there is.
     pub short_poll: u32,
@@ -128,7 +128,7 @@ fn draw_caps(dice: &mut Dice) -> Caps {
         atomics: dice.coin(),
         inline_max: dice.pick([128, 128, 192, 256, 1024]),
         message_max: dice.pick([4096, 10_000, 65_536, 1 << 30, 1 << 40]),
-        depth_max: dice.pick([8, 16, 64, 256, 1024]),
+        depth_max: dice.pick([32, 32, 64, 256, 1024]),
         links_max: dice.pick([64, 256, 4096]),
         completions_max: dice.pick([4, 16, 64, 256, 4096]),
         regions_max: dice.pick([256, 1024, 65_536]),

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use trunkline_fabric::OobAddress;
+
 use crate::link::{LinkPhase, LinkState};
 use crate::oob::Streams;
 use crate::place::Region;
@@ -167,9 +169,15 @@ impl World {
         self.lock().is_alive(process)
     }
 
-    /// Puts one working link between two processes into error, as a flapping port does; false if there is none.
-    pub fn flap(&self) -> bool {
+    /// Puts one working link between two processes into error, as a flapping port does; returns the two.
+    pub fn flap(&self) -> Option<(Pid, Pid)> {
         self.lock().flap_one()
+    }
+
+    /// Addresses of all listeners for control streams.
+    #[must_use]
+    pub fn listening(&self) -> Vec<OobAddress> {
+        self.lock().streams.addresses()
     }
 
     /// What a process holds now.

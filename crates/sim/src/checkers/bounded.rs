@@ -1,0 +1,66 @@
+//! After a peer's death, or the end of its comm, every request of that comm ends within the peer time limit; and no
+//! request fails without such a cause.
+
+use crate::checkers::{Check, Violation};
+
+/// Time a process may need beyond the limit to look.
+const SLACK: u64 = 1_000_000_000;
+
+/// Fruitless looks at requests after the limit that are forgiven: a process may just have come back from a silence.
+const LOOKS: u32 = 300;
+
+/// What may end a comm before its work is done.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Cause {
+    /// A process at its ends died.
+    Death,
+    /// One end was closed with work in flight.
+    Abort,
+    /// A link failed.
+    Flap,
+}
+
+/// The fate of one end of a comm.
+#[derive(Debug, Default)]
+pub(crate) struct Fate {
+    cause: Option<(u64, Cause)>,
+    late_looks: u32,
+}
+
+fn violation(text: String) -> Violation {
+    Violation { checker: "bounded", text }
+}
+
+impl Fate {
+    /// The comm is doomed from now on.
+    pub(crate) fn doom(&mut self, now: u64, cause: Cause) {
+        self.cause.get_or_insert((now, cause));
+    }
+
+    /// Why the comm may fail.
+    pub(crate) fn cause(&self) -> Option<Cause> {
+        self.cause.map(|(_, cause)| cause)
+    }
+
+    /// A call failed: it must have had a cause.
+    pub(crate) fn failed(&self, what: &str, error: &str) -> Check {
+        match self.cause {
+            Some(_) => Ok(()),
+            None => Err(violation(format!("{what}: failed without a cause: {error}"))),
+        }
+    }
+
+    /// A request is still under way.
+    pub(crate) fn pending(&mut self, what: &str, now: u64, limit: u64) -> Check {
+        let Some((since, cause)) = self.cause else { return Ok(()) };
+        if now <= since.saturating_add(limit).saturating_add(SLACK) {
+            return Ok(());
+        }
+        self.late_looks += 1;
+        if self.late_looks <= LOOKS {
+            return Ok(());
+        }
+        let seconds = (now - since) / 1_000_000_000;
+        Err(violation(format!("{what}: still under way {seconds} s after {cause:?}")))
+    }
+}

@@ -1,0 +1,82 @@
+//! Every received byte is the sent one; nothing outside the message is touched, and nothing after its end.
+
+use trunkline_mem::Memory;
+
+use crate::checkers::{Check, Violation};
+use crate::pattern;
+
+/// Bytes after the room of a receive that nobody may touch.
+pub(crate) const GUARD: u64 = 16;
+
+fn violation(text: String) -> Violation {
+    Violation { checker: "bytes", text }
+}
+
+/// A receive buffer: what it was filled with before it was posted.
+#[derive(Clone, Debug)]
+pub(crate) struct Room {
+    pub(crate) memory: Memory,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    /// The pattern that lies in it and in its guard.
+    pub(crate) background: u64,
+}
+
+impl Room {
+    /// Puts the background into a new buffer.
+    pub(crate) fn prepare(&self) {
+        pattern::fill(&self.memory, self.offset, self.len + GUARD, self.background);
+    }
+
+    /// `size` bytes of a message are here, and behind them the background.
+    pub(crate) fn check(&self, what: &str, message: u64, size: u64) -> Check {
+        if let Some((at, found, wanted)) = pattern::mismatch(&self.memory, self.offset, size, message) {
+            return Err(violation(format!(
+                "{what}: byte {at} of {size} is {found:#04x}, sent was {wanted:#04x}"
+            )));
+        }
+        let (all, background) = (self.len + GUARD, self.background);
+        if let Some((at, found, _)) =
+            pattern::mismatch_after(&self.memory, self.offset, size, all, background)
+        {
+            return Err(violation(format!(
+                "{what}: byte {at}, past the message's {size}, was overwritten with {found:#04x}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether `size` bytes of that message lie here.
+    pub(crate) fn holds(&self, message: u64, size: u64) -> bool {
+        pattern::mismatch(&self.memory, self.offset, size, message).is_none()
+    }
+}
+
+/// Memory that its owner uses for something else by now: no message may touch it.
+#[derive(Clone, Debug)]
+pub(crate) struct Grave {
+    memory: Memory,
+    offset: u64,
+    len: u64,
+    seed: u64,
+    what: String,
+}
+
+impl Grave {
+    /// Overwrites a range that no message uses any more.
+    pub(crate) fn dig(memory: &Memory, offset: u64, len: u64, seed: u64, what: String) -> Self {
+        pattern::fill(memory, offset, len, seed);
+        Self { memory: memory.clone(), offset, len, seed, what }
+    }
+
+    /// Nobody wrote into it since.
+    pub(crate) fn check(&self) -> Check {
+        match pattern::mismatch(&self.memory, self.offset, self.len, self.seed) {
+            None => Ok(()),
+            Some((at, found, _)) => Err(violation(format!(
+                "{}: byte {at} was overwritten with {found:#04x} after its end",
+                self.what
+            ))),
+        }
+    }
+}

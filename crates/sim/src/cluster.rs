@@ -1,0 +1,308 @@
+//! The simulated processes with their engines, and the loop that lets them act: one call at a time, in an order drawn
+//! from the seed, until everything is closed. Stops at the first violation.
+
+use trunkline_engine::{MatchBy, Mutant as EngineMutant, Params};
+use trunkline_proto::time::Duration;
+
+use crate::checkers::bounded::Cause;
+use crate::checkers::bytes::Grave;
+use crate::checkers::once::Once;
+use crate::checkers::order::Order;
+use crate::checkers::{Check, Violation, leaks};
+use crate::receiver::Receiving;
+use crate::scenario::{Fault, Scenario};
+use crate::sender::Sending;
+use crate::side::{Around, Phase, Role, Side, SimEngine};
+use crate::stranger::Stranger;
+use crate::{Counts, Dice, Mutant, Pid, SimFabric, SimHost, World};
+
+/// The limit the engines are given.
+const PEER_TIME: Duration = Duration::secs(10);
+
+/// Virtual time without any progress that counts as a hang.
+const HANG: u64 = 120_000_000_000;
+
+/// Calls after which a run counts as endless.
+const STEPS_MAX: u64 = 3_000_000;
+
+/// Longest jump of the clock when nobody has anything to do.
+const JUMP_MAX: u64 = 500_000_000;
+
+struct Process {
+    pid: Pid,
+    engine: Option<SimEngine>,
+    alive: bool,
+    silent_until: u64,
+    once: Once,
+    before: Counts,
+}
+
+/// All processes of a run.
+pub(crate) struct Cluster {
+    world: World,
+    scenario: Scenario,
+    mutant: Mutant,
+    dice: Dice,
+    processes: Vec<Process>,
+    sides: Vec<Side>,
+    orders: Vec<Order>,
+    handles: Vec<Option<[u8; 128]>>,
+    graves: Vec<Grave>,
+    strangers: Vec<Stranger>,
+    /// The process that strangers live in.
+    outside: Pid,
+    pub(crate) steps: u64,
+    fruitless: u64,
+    jump: u64,
+    last_progress: u64,
+}
+
+impl Cluster {
+    pub(crate) fn new(
+        world: World,
+        scenario: Scenario,
+        seed: u64,
+        mutant: Mutant,
+        engine_mutant: EngineMutant,
+    ) -> Result<Self, Violation> {
+        let choice = scenario.engine;
+        let params = Params {
+            match_by: if choice.by_nic { MatchBy::Nic } else { MatchBy::Mailbox },
+            eager_max: choice.eager_max,
+            eager_credits: choice.eager_credits,
+            peer_time: PEER_TIME,
+            depth: choice.depth,
+            idle_polls: choice.idle_polls,
+            mutant: engine_mutant,
+            ..Params::default()
+        };
+        let mut processes = Vec::new();
+        for _ in 0..scenario.processes {
+            let pid = world.add_process();
+            let before = world.counts(pid);
+            let engine = SimEngine::new(SimFabric::new(&world, pid), SimHost::new(&world, pid), params);
+            let engine = Some(engine.map_err(|error| setup(&error.to_string()))?);
+            let once = Once::default();
+            processes.push(Process { pid, engine, alive: true, silent_until: 0, once, before });
+        }
+        let outside = world.add_process();
+        let mut cluster = Self {
+            world,
+            mutant,
+            dice: Dice::new(seed, 3),
+            processes,
+            sides: Vec::new(),
+            orders: Vec::new(),
+            handles: Vec::new(),
+            graves: Vec::new(),
+            strangers: Vec::new(),
+            outside,
+            steps: 0,
+            fruitless: 0,
+            jump: 1_000,
+            last_progress: 0,
+            scenario,
+        };
+        cluster.listen()?;
+        Ok(cluster)
+    }
+
+    fn listen(&mut self) -> Check {
+        for (comm, plan) in self.scenario.comms.iter().enumerate() {
+            let Some(engine) = &self.processes[plan.to].engine else { continue };
+            let (listen, handle) = engine.listen(plan.to_nic).map_err(|error| setup(&error.to_string()))?;
+            let sending = Role::Send(Sending::new(plan, comm));
+            self.sides.push(Side::new(comm, plan.from, plan.sender.clone(), sending));
+            let receiving = Role::Recv(Receiving::new());
+            let mut receiver = Side::new(comm, plan.to, plan.receiver.clone(), receiving);
+            receiver.listen = Some(listen);
+            self.sides.push(receiver);
+            self.orders.push(Order::default());
+            self.handles.push(Some(handle));
+        }
+        Ok(())
+    }
+
+    /// Runs to the end.
+    pub(crate) fn run(&mut self) -> Check {
+        while self.sides.iter().any(|side| side.phase != Phase::Closed) {
+            self.steps += 1;
+            self.strike();
+            let progress = self.step()?;
+            self.pass_time(progress)?;
+        }
+        self.settle()?;
+        for grave in &self.graves {
+            grave.check()?;
+        }
+        Ok(())
+    }
+
+    /// What was received, in bytes of requests that ended.
+    pub(crate) fn ended(&self) -> u64 {
+        self.processes.iter().map(|process| process.once.ended).sum()
+    }
+
+    fn step(&mut self) -> Result<bool, Violation> {
+        let at = self.dice.below(self.sides.len() as u64) as usize;
+        let side = &mut self.sides[at];
+        let comm = side.comm;
+        let process = &mut self.processes[side.process];
+        let now = self.world.now();
+        let Some(engine) = process.engine.as_ref().filter(|_| process.alive && now >= process.silent_until)
+        else {
+            return Ok(false);
+        };
+        let mut around = Around {
+            engine,
+            world: &self.world,
+            plan: &self.scenario.comms[comm],
+            order: &mut self.orders[comm],
+            once: &mut process.once,
+            graves: &mut self.graves,
+            dice: &mut self.dice,
+            handle: self.handles[comm],
+            needs_flush: self.scenario.weather.caps.needs_flush,
+            limit: PEER_TIME.0,
+            lossy: self.scenario.weather.stream_lost > 0,
+            look_again: self.scenario.look_again,
+            mutant: self.mutant,
+        };
+        let was = side.phase;
+        let progress = side.step(&mut around)?;
+        let (failed, aborted) = (side.phase == Phase::Failing, side.aborted);
+        if was != side.phase && (aborted || failed) {
+            // The other end of the same comm has lost its peer.
+            for other in self.sides.iter_mut().filter(|other| other.comm == comm) {
+                other.fate.doom(now, Cause::Abort);
+            }
+        }
+        Ok(progress)
+    }
+
+    fn pass_time(&mut self, progress: bool) -> Check {
+        if progress {
+            (self.fruitless, self.jump) = (0, 1_000);
+            self.last_progress = self.world.now();
+        } else {
+            self.fruitless += 1;
+        }
+        if self.fruitless >= 3 * self.sides.len() as u64 {
+            self.fruitless = 0;
+            let asleep = self.processes.iter().map(|process| process.silent_until).max().unwrap_or(0);
+            self.last_progress = self.last_progress.max(asleep.min(self.world.now()));
+            if !self.world.advance_to_event(self.jump) {
+                self.jump = (self.jump * 2).min(JUMP_MAX);
+            }
+        } else {
+            self.world.advance(self.dice.below(self.scenario.pace));
+        }
+        let stuck = self.world.now().saturating_sub(self.last_progress);
+        if stuck <= HANG && self.steps <= STEPS_MAX {
+            return Ok(());
+        }
+        let open: Vec<String> = self
+            .sides
+            .iter()
+            .filter(|side| side.phase != Phase::Closed)
+            .map(|side| {
+                let (name, phase) = (side.name(), side.phase);
+                format!("{name} {phase:?}, {} done, {} in flight", side.completed, side.flights.len())
+            })
+            .collect();
+        let text =
+            format!("no progress for {} s, {} steps: {}", stuck / 1_000_000_000, self.steps, open.join("; "));
+        Err(Violation { checker: "bounded", text })
+    }
+
+    /// Lets the faults happen that are due.
+    fn strike(&mut self) {
+        let now = self.world.now();
+        while let Some(at) = self.scenario.faults.iter().position(|fault| fault.at <= now) {
+            let fault = self.scenario.faults.remove(at);
+            match fault.fault {
+                Fault::Kill(process) => self.kill(process, now),
+                Fault::Silence(process, time) => {
+                    self.world.note(format_args!("p{process} falls silent for {} us", time / 1000));
+                    self.processes[process].silent_until = now + time;
+                }
+                Fault::Stranger(seed) => {
+                    self.world.note(format_args!("a stranger calls"));
+                    self.strangers.extend(Stranger::call(&self.world, self.outside, seed));
+                }
+                Fault::Flap => self.flap(now),
+            }
+        }
+    }
+
+    fn kill(&mut self, process: usize, now: u64) {
+        if !std::mem::replace(&mut self.processes[process].alive, false) {
+            return;
+        }
+        self.world.kill(self.processes[process].pid);
+        for side in &mut self.sides {
+            let plan = &self.scenario.comms[side.comm];
+            if side.process == process {
+                side.phase = Phase::Closed;
+            } else if plan.from == process || plan.to == process {
+                side.fate.doom(now, Cause::Death);
+            }
+        }
+    }
+
+    fn flap(&mut self, now: u64) {
+        let Some((one, other)) = self.world.flap() else { return };
+        for side in &mut self.sides {
+            let plan = &self.scenario.comms[side.comm];
+            let ends = [Pid(plan.from), Pid(plan.to)];
+            if ends == [one, other] || ends == [other, one] {
+                side.fate.doom(now, Cause::Flap);
+            }
+        }
+    }
+
+    /// Everything is closed: nothing may stay behind.
+    fn settle(&mut self) -> Check {
+        self.strangers.clear();
+        let until = self.world.now() + 2 * PEER_TIME.0;
+        let mut jump = 10_000;
+        loop {
+            for process in self.processes.iter().filter(|process| process.alive) {
+                if let Some(engine) = &process.engine {
+                    engine.progress_all();
+                }
+            }
+            let idle = self.processes.iter().filter(|process| process.alive).all(|process| {
+                let counts = self.world.counts(process.pid);
+                (counts.rails, counts.links, counts.regions) == (0, 0, 0)
+            });
+            if idle || self.world.now() >= until {
+                break;
+            }
+            self.world.advance(jump);
+            jump = (jump * 2).min(JUMP_MAX);
+        }
+        for process in self.processes.iter().filter(|process| process.alive) {
+            let now = self.world.counts(process.pid);
+            let before = Counts { streams: now.streams, listeners: now.listeners, ..process.before };
+            leaks::check(&self.world, process.pid, before, "after closing everything")?;
+            if let Some((comms, lanes, _)) = process.engine.as_ref().map(SimEngine::in_use)
+                && (comms, lanes) != (0, 0)
+            {
+                let text = format!("{}: {comms} comms and {lanes} lanes after closing all", process.pid);
+                return Err(Violation { checker: "leaks", text });
+            }
+        }
+        for process in &mut self.processes {
+            process.engine = None;
+            if process.alive {
+                leaks::check(&self.world, process.pid, process.before, "without its engine")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn setup(text: &str) -> Violation {
+    Violation { checker: "bounded", text: format!("set-up: {text}") }
+}

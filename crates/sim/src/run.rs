@@ -1,0 +1,68 @@
+//! One seed, one run: draws weather and scenario, runs the cluster, and tells how it went. Called by the sweep, by
+//! `trunkline sim` and by whoever replays a failure.
+
+use std::fmt;
+
+use trunkline_engine::Mutant as EngineMutant;
+
+use crate::checkers::Violation;
+use crate::cluster::Cluster;
+use crate::scenario::Scenario;
+use crate::{Mutant, World};
+
+/// How to run a seed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Keep a trace.
+    pub trace: bool,
+    /// A planted bug of the simulated network.
+    pub mutant: Mutant,
+    /// A planted bug of the protocol or the engine.
+    pub engine_mutant: EngineMutant,
+}
+
+/// How a run went.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Its seed.
+    pub seed: u64,
+    /// The property that did not hold, if one did not.
+    pub violation: Option<Violation>,
+    /// Calls of the simulated applications.
+    pub steps: u64,
+    /// Virtual nanoseconds it took.
+    pub time: u64,
+    /// Requests that ended.
+    pub requests: u64,
+    /// What happened, if a trace was asked for.
+    pub trace: Vec<String>,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, steps, requests, .. } = self;
+        let time = self.time / 1_000;
+        match &self.violation {
+            None => write!(f, "seed {seed}: ok, {requests} requests, {steps} calls, {time} us"),
+            Some(violation) => write!(
+                f,
+                "seed {seed}: {violation}\n  ({requests} requests, {steps} calls, {time} us)\n  replay: trunkline sim --seed {seed}"
+            ),
+        }
+    }
+}
+
+/// Runs one seed.
+#[must_use]
+pub fn run_seed(seed: u64, options: &Options) -> Outcome {
+    let scenario = Scenario::draw(seed);
+    let world = World::new(seed, scenario.weather.clone(), options.mutant, options.trace);
+    world.note(format_args!("{:?}", scenario.weather));
+    world.note(format_args!("{:?}, {} processes", scenario.engine, scenario.processes));
+    let cluster = Cluster::new(world.clone(), scenario, seed, options.mutant, options.engine_mutant);
+    let (violation, steps, requests) = match cluster {
+        Ok(mut cluster) => (cluster.run().err(), cluster.steps, cluster.ended()),
+        Err(violation) => (Some(violation), 0, 0),
+    };
+    Outcome { seed, violation, steps, time: world.now(), requests, trace: world.take_trace() }
+}

@@ -1,0 +1,233 @@
+//! What the processes of a run do and what happens to them, drawn from the seed before the run starts.
+
+use crate::{Dice, Weather};
+
+/// A whole run.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub(crate) weather: Weather,
+    pub(crate) processes: usize,
+    pub(crate) engine: EngineChoice,
+    pub(crate) comms: Vec<CommPlan>,
+    pub(crate) faults: Vec<FaultPlan>,
+    /// Most virtual time between two calls of the processes.
+    pub(crate) pace: u64,
+    /// Chance of a second look at a request that has ended.
+    pub(crate) look_again: u32,
+}
+
+/// The engines' parameters that matter to a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EngineChoice {
+    pub(crate) by_nic: bool,
+    pub(crate) eager_max: u32,
+    pub(crate) eager_credits: u32,
+    pub(crate) depth: u32,
+    pub(crate) idle_polls: u32,
+}
+
+/// One directed connection and what goes over it.
+#[derive(Clone, Debug)]
+pub(crate) struct CommPlan {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) from_nic: usize,
+    pub(crate) to_nic: usize,
+    /// Grouped receives, in posting order; each message's sends follow the same order by tag.
+    pub(crate) groups: Vec<Vec<Message>>,
+    pub(crate) sender: SidePlan,
+    pub(crate) receiver: SidePlan,
+    /// Messages ahead of the oldest unsent one that may be sent before it.
+    pub(crate) window: usize,
+    /// The listener is closed right after the accept, not at the end.
+    pub(crate) close_listen_early: bool,
+    /// A receive is flushed although the NIC does not ask for it.
+    pub(crate) flush_anyway: bool,
+}
+
+/// What one end does.
+#[derive(Clone, Debug)]
+pub(crate) struct SidePlan {
+    /// When it starts to connect or accept.
+    pub(crate) start: u64,
+    /// How long after that it posts the first message.
+    pub(crate) pause: u64,
+    pub(crate) in_flight: usize,
+    /// Each message has its own registration, which ends with it.
+    pub(crate) own_regions: bool,
+    /// After so many completions the end is closed, with work in flight.
+    pub(crate) abort: Option<usize>,
+    /// How long it waits after its last completion before it closes.
+    pub(crate) linger: u64,
+}
+
+/// One message: what is sent and how much room it meets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub(crate) tag: u32,
+    pub(crate) size: u64,
+    pub(crate) room: u64,
+}
+
+/// Something that goes wrong at a virtual time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FaultPlan {
+    pub(crate) at: u64,
+    pub(crate) fault: Fault,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    /// A process dies.
+    Kill(usize),
+    /// A process makes no call for so long. No error.
+    Silence(usize, u64),
+    /// Somebody who is not one of us connects to a listener. No error.
+    Stranger(u64),
+    /// A link fails.
+    Flap,
+}
+
+const EDGES: [u64; 12] = [0, 1, 7, 8, 63, 64, 127, 128, 255, 256, 4095, 4096];
+
+impl Scenario {
+    /// The scenario of a seed.
+    pub(crate) fn draw(seed: u64) -> Self {
+        let dice = &mut Dice::new(seed, 2);
+        let mut weather = Weather::draw(dice);
+        let processes = dice.pick([1, 2, 2, 2, 3]);
+        let faulty = dice.below(4);
+        if faulty == 3 && dice.coin() {
+            weather.stream_twice = dice.pick([0, 20, 200]);
+            weather.stream_lost = dice.pick([0, 20, 200]);
+        }
+        let mut comms: Vec<CommPlan> = (0..dice.pick([1, 1, 2, 2, 3, 5]))
+            .map(|_| CommPlan::draw(dice, processes, weather.nics))
+            .collect();
+        let mut faults = Vec::new();
+        if faulty >= 2 {
+            faults = draw_faults(dice, processes);
+        }
+        if faulty == 1 {
+            for comm in &mut comms {
+                comm.draw_abort(dice);
+            }
+        }
+        let engine = EngineChoice {
+            by_nic: dice.chance(300),
+            eager_max: dice.pick([0, 64, 200, 1000, 4096]),
+            eager_credits: dice.pick([0, 1, 4, 32, 32]),
+            depth: dice.pick([32, 64, 512]),
+            idle_polls: dice.pick([1, 4, 16, 64]),
+        };
+        let pace = dice.pick([20, 200, 2_000, 20_000]);
+        Self { weather, processes, engine, comms, faults, pace, look_again: dice.pick([0, 100]) }
+    }
+}
+
+impl CommPlan {
+    fn draw(dice: &mut Dice, processes: usize, nics: usize) -> Self {
+        let from = dice.below(processes as u64) as usize;
+        let mut to = dice.below(processes as u64) as usize;
+        if to == from && dice.coin() {
+            to = (from + 1) % processes;
+        }
+        let grouped = dice.coin();
+        let tags = Tags::draw(dice);
+        let small = dice.chance(700);
+        let mut budget: u64 = dice.pick([16_384, 65_536, 262_144]);
+        if dice.chance(20) {
+            budget = 1 << 20;
+        }
+        let mut groups = Vec::new();
+        for _ in 0..dice.pick([1, 3, 8, 20, 40]) {
+            let count = if grouped { dice.between(1, 8) } else { 1 };
+            let group: Vec<Message> =
+                (0..count).map(|_| draw_message(dice, &tags, small, &mut budget)).collect();
+            groups.push(group);
+        }
+        Self {
+            from,
+            to,
+            from_nic: dice.below(nics as u64) as usize,
+            to_nic: dice.below(nics as u64) as usize,
+            groups,
+            sender: SidePlan::draw(dice),
+            receiver: SidePlan::draw(dice),
+            window: dice.pick([1, 1, 3, 8]),
+            close_listen_early: dice.coin(),
+            flush_anyway: dice.chance(100),
+        }
+    }
+
+    fn draw_abort(&mut self, dice: &mut Dice) {
+        let messages: usize = self.groups.iter().map(Vec::len).sum();
+        let after = dice.below(messages as u64) as usize;
+        match dice.below(3) {
+            0 => self.sender.abort = Some(after),
+            1 => self.receiver.abort = Some(after.min(self.groups.len() - 1)),
+            _ => {}
+        }
+    }
+}
+
+impl SidePlan {
+    fn draw(dice: &mut Dice) -> Self {
+        Self {
+            start: dice.pick([0, 0, 100_000, 5_000_000, 3_000_000_000]),
+            pause: dice.pick([0, 0, 1_000, 100_000, 10_000_000]),
+            in_flight: dice.pick([1, 2, 8, 8, 32, 80]),
+            own_regions: dice.coin(),
+            abort: None,
+            linger: dice.pick([0, 0, 10_000, 50_000_000]),
+        }
+    }
+}
+
+/// The tags of a comm.
+struct Tags(Vec<u32>);
+
+impl Tags {
+    fn draw(dice: &mut Dice) -> Self {
+        let count = dice.pick([1, 2, 8, 8]);
+        let wide = dice.coin();
+        Self((0..count).map(|i| if wide { dice.draw() as u32 } else { i }).collect())
+    }
+}
+
+fn draw_message(dice: &mut Dice, tags: &Tags, small: bool, budget: &mut u64) -> Message {
+    let tag = tags.0[dice.below(tags.0.len() as u64) as usize];
+    let mut size = match dice.below(10) {
+        0..4 => dice.pick(EDGES),
+        4 => dice.between(4000, 4200),
+        5..8 => dice.below(600),
+        _ if small => dice.below(3000),
+        _ => dice.below(65_537),
+    };
+    size = size.min(*budget);
+    *budget -= size;
+    let room = size + if dice.coin() { 0 } else { dice.pick([1, 8, 100, 5000]) };
+    Message { tag, size, room }
+}
+
+fn draw_faults(dice: &mut Dice, processes: usize) -> Vec<FaultPlan> {
+    (0..dice.pick([1, 1, 2]))
+        .map(|_| {
+            let at = match dice.below(4) {
+                0 => dice.below(100_000),
+                1 => dice.below(3_000_000),
+                2 => dice.below(50_000_000),
+                _ => 3_000_000_000 + dice.below(20_000_000),
+            };
+            let who = dice.below(processes as u64) as usize;
+            let fault = match dice.below(10) {
+                0..3 if processes > 1 => Fault::Kill(who),
+                0..6 => Fault::Silence(who, dice.pick([1_000_000, 5_000_000_000, 90_000_000_000])),
+                6..9 => Fault::Stranger(dice.draw()),
+                _ => Fault::Flap,
+            };
+            FaultPlan { at, fault }
+        })
+        .collect()
+}

@@ -1,0 +1,123 @@
+//! The sending end: fills a buffer, sends it, and uses the buffer for something else as soon as it may.
+
+use crate::checkers::Violation;
+use crate::checkers::order::Sent;
+use crate::dice::mix;
+use crate::pattern;
+use crate::scenario::{CommPlan, Message};
+use crate::side::{Around, Flight, Place, Role, Side, Step};
+
+/// The messages of a comm, in the order of their receives.
+pub(crate) struct Sending {
+    items: Vec<Item>,
+    /// Everything before it was sent.
+    first: usize,
+}
+
+struct Item {
+    message: Message,
+    pattern: u64,
+    sent: bool,
+    place: Option<Place>,
+}
+
+impl Sending {
+    pub(crate) fn new(plan: &CommPlan, comm: usize) -> Self {
+        let items = plan.groups.iter().flatten().enumerate();
+        let items = items.map(|(i, message)| Item {
+            message: *message,
+            pattern: mix((comm as u64) << 32 | i as u64),
+            sent: false,
+            place: None,
+        });
+        Self { items: items.collect(), first: 0 }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.first == self.items.len()
+    }
+
+    /// Buffers in use, with their lengths.
+    pub(crate) fn places(&self) -> Vec<(Place, u64)> {
+        let used = self.items.iter().filter_map(|item| Some((item.place.clone()?, item.message.size)));
+        used.collect()
+    }
+
+    /// A message that may go next: near the oldest unsent one, and the first unsent of its tag.
+    fn choose(&self, window: usize, pick: impl FnOnce(u64) -> u64) -> Option<usize> {
+        let mut tags = Vec::new();
+        let mut choices = Vec::new();
+        for (i, item) in self.items.iter().enumerate().skip(self.first).take(window) {
+            if !item.sent && !tags.contains(&item.message.tag) {
+                tags.push(item.message.tag);
+                choices.push(i);
+            }
+        }
+        choices.get(pick(choices.len() as u64) as usize).copied()
+    }
+}
+
+impl Side {
+    fn sending(&mut self) -> Option<&mut Sending> {
+        match &mut self.role {
+            Role::Send(sending) => Some(sending),
+            Role::Recv(_) => None,
+        }
+    }
+
+    /// Tries to send one message.
+    pub(crate) fn send(&mut self, around: &mut Around<'_>) -> Step {
+        let (window, dice) = (around.plan.window, &mut *around.dice);
+        let Some(sending) = self.sending() else { return Ok(false) };
+        let Some(at) = sending.choose(window, |n| dice.below(n)) else { return Ok(false) };
+        let item = &sending.items[at];
+        let (message, pattern, place) = (item.message, item.pattern, item.place.clone());
+        let place = match place {
+            Some(place) => place,
+            None => {
+                let Some(place) = self.place(around, message.size)? else { return Ok(false) };
+                pattern::fill(&place.memory, place.offset, message.size, pattern);
+                if let Some(sending) = self.sending() {
+                    sending.items[at].place = Some(place.clone());
+                }
+                place
+            }
+        };
+        let Some(id) = self.id else { return Ok(false) };
+        match around.engine.isend(id, place.mr, place.offset, message.size, message.tag) {
+            Ok(None) => Ok(false),
+            Err(error) => self.failed(around, &error),
+            Ok(Some(request)) => {
+                around.once.made(&self.name(), request.to_bits())?;
+                around.order.sent(message.tag, Sent { pattern, size: message.size });
+                around.world.note(format_args!(
+                    "{} sends {at}: {} bytes, tag {:#x}",
+                    self.name(),
+                    message.size,
+                    message.tag
+                ));
+                self.flights.push(Flight { request, item: at, flush: None });
+                if let Some(sending) = self.sending() {
+                    sending.items[at].sent = true;
+                    while sending.items.get(sending.first).is_some_and(|item| item.sent) {
+                        sending.first += 1;
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// A send is done: its buffer is free.
+    pub(crate) fn sent(&mut self, around: &mut Around<'_>, at: usize) -> Result<(), Violation> {
+        self.completed += 1;
+        around.world.note(format_args!("{} has sent {at}", self.name()));
+        let Some(sending) = self.sending() else { return Ok(()) };
+        let (place, len) = (sending.items[at].place.take(), sending.items[at].message.size);
+        if let Some(place) = place {
+            let what = format!("{} buffer of message {at}", self.name());
+            self.bury(around, &place, len, what)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! Many seeds, on several threads, each run by itself. Called by the tests and by `trunkline sim`.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::run::{Options, Outcome, run_seed};
+
+/// Failures kept of a sweep.
+const KEPT: usize = 10;
+
+/// How a sweep went.
+#[derive(Clone, Debug, Default)]
+pub struct Sweep {
+    /// Seeds that were run.
+    pub runs: u64,
+    /// Requests that ended in them.
+    pub requests: u64,
+    /// Seeds that failed.
+    pub failed: u64,
+    /// The failures with the lowest seeds, a few of them.
+    pub failures: Vec<Outcome>,
+}
+
+/// Runs every seed of the range on so many threads.
+#[must_use]
+pub fn sweep(seeds: Range<u64>, threads: usize, options: &Options) -> Sweep {
+    let next = AtomicU64::new(seeds.start);
+    let work = || {
+        let mut part = Sweep::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return part;
+            }
+            part.add(run_seed(seed, options));
+        }
+    };
+    let mut whole = Sweep::default();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+        for thread in threads {
+            match thread.join() {
+                Ok(part) => whole.join(part),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
+    whole
+}
+
+impl Sweep {
+    fn add(&mut self, outcome: Outcome) {
+        self.runs += 1;
+        self.requests += outcome.requests;
+        if outcome.violation.is_some() {
+            self.failed += 1;
+            self.keep(outcome);
+        }
+    }
+
+    fn keep(&mut self, outcome: Outcome) {
+        self.failures.push(outcome);
+        self.failures.sort_by_key(|outcome| outcome.seed);
+        self.failures.truncate(KEPT);
+    }
+
+    fn join(&mut self, part: Self) {
+        self.runs += part.runs;
+        self.requests += part.requests;
+        self.failed += part.failed;
+        for outcome in part.failures {
+            self.keep(outcome);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The sweep: many seeds, and planted bugs that each checker sees. `TRUNKLINE_SEEDS` sets how many,
+//! `TRUNKLINE_MUTANT` plants a bug, `TRUNKLINE_SEED` replays one seed with its trace.
+
+use std::env;
+
+use crate::{Mutant, Options, run_seed, sweep};
+
+fn number(name: &str) -> Option<u64> {
+    env::var(name).ok().map(|value| value.parse().unwrap())
+}
+
+/// What `TRUNKLINE_MUTANT` asks for.
+fn options() -> Options {
+    let mut options = Options::default();
+    if let Ok(name) = env::var("TRUNKLINE_MUTANT") {
+        match Mutant::named(&name) {
+            Some(mutant) => options.mutant = mutant,
+            #[cfg(feature = "mutants")]
+            None => options.engine_mutant = trunkline_engine::Mutant::named(name.leak()),
+            #[cfg(not(feature = "mutants"))]
+            None => {}
+        }
+    }
+    options
+}
+
+#[test]
+fn every_seed_holds() {
+    let seeds = number("TRUNKLINE_SEEDS").unwrap_or(if cfg!(debug_assertions) { 2_000 } else { 10_000 });
+    let first = number("TRUNKLINE_SEED").unwrap_or(0);
+    let began = std::time::Instant::now();
+    let result = sweep(first..first + seeds, 2, &options());
+    println!("{} seeds, {} requests, {:?}", result.runs, result.requests, began.elapsed());
+    for outcome in &result.failures {
+        println!("{outcome}");
+    }
+    assert_eq!(result.failed, 0, "of {} seeds", result.runs);
+    assert!(result.requests > 5 * result.runs, "the seeds do something");
+}
+
+#[test]
+fn a_seed_runs_the_same_way_twice() {
+    for seed in 0..20 {
+        let options = Options { trace: true, ..options() };
+        let (one, two) = (run_seed(seed, &options), run_seed(seed, &options));
+        let first = one.trace.iter().zip(&two.trace).position(|(a, b)| a != b);
+        assert_eq!(first, None, "seed {seed}: {:?}", first.map(|at| (&one.trace[at], &two.trace[at])));
+        assert_eq!((one.trace.len(), one.steps, one.time), (two.trace.len(), two.steps, two.time));
+    }
+}
+
+#[test]
+#[ignore = "for people: TRUNKLINE_SEED=N prints a run"]
+fn replay() {
+    let options = Options { trace: true, ..options() };
+    let outcome = run_seed(number("TRUNKLINE_SEED").unwrap_or(0), &options);
+    for line in &outcome.trace {
+        println!("{line}");
+    }
+    println!("{outcome}");
+}
