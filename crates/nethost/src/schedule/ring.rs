@@ -3,7 +3,10 @@
 //! Built by `Schedule::build` for one channel. Partial results wait in scratch slots; everything else is sent
 //! from and received into the user's buffers.
 
-use super::{Builder, Chunk, NONE, StepId, Work, recv_at, send_at, split};
+use super::{Builder, Chunk, NONE, Place, STEPS_IN_FLIGHT, StepId, Work, recv_at, send_at, split};
+
+/// Chunks of a reduce_scatter that travel together: half the slots, so that the other half takes what arrives.
+const CHUNKS_TOGETHER: usize = STEPS_IN_FLIGHT / 2;
 
 /// Sends the chunks of a step and notes the last reader of each.
 fn send_all(b: &mut Builder<'_>, chunks: &[Chunk], from_recv: bool, ready: &[StepId]) -> Vec<StepId> {
@@ -87,25 +90,40 @@ pub(super) fn all_gather(b: &mut Builder<'_>) {
 }
 
 /// Partial sums travel once around the ring and end at the rank they are for.
+///
+/// A slot is free only when its partial sum has left for the next rank, whose slots wait for the rank after it,
+/// and so on around. So that this circle always has a gap, a few chunks go all the way before the next start.
 pub(super) fn reduce_scatter(b: &mut Builder<'_>) {
     let (n, r, block) = (b.plan.ranks, b.plan.rank, b.plan.block);
     let size = b.plan.dtype.bytes();
-    let first = (r + n - 1) % n;
-    let chunks = b.share(first * block, block);
-    send_all(b, &chunks, false, &[]);
-    for step in 0..n - 1 {
-        let into = (r + 2 * n - step - 2) % n;
-        let last = step + 2 == n;
-        for chunk in b.share(into * block, block) {
-            let (arrived, partial, slot) = b.recv_scratch(0, chunk.bytes);
-            let mine = send_at(chunk.offset);
-            let to = if last { recv_at(chunk.offset - into * block * size) } else { partial };
-            let work = Work::Reduce { into: to, a: mine, b: partial, last };
-            let reduced = b.local(Some(0), work, chunk.bytes, [arrived, NONE]);
-            let holder = if last { reduced } else { b.send(0, partial, chunk.bytes, reduced) };
-            b.hold(0, slot, holder);
+    let whole: Vec<Vec<Chunk>> = (0..n).map(|owner| b.share(owner * block, block)).collect();
+    let count = whole.first().map_or(0, Vec::len);
+    for start in (0..count).step_by(CHUNKS_TOGETHER) {
+        let together = start..count.min(start + CHUNKS_TOGETHER);
+        send_all(b, &whole[(r + n - 1) % n][together.clone()], false, &[]);
+        for step in 0..n - 1 {
+            let into = (r + 2 * n - step - 2) % n;
+            let last = step + 2 == n;
+            for chunk in whole[into][together.clone()].iter().copied() {
+                let to = last.then(|| recv_at(chunk.offset - into * block * size));
+                pass_on(b, chunk, to);
+            }
         }
     }
+}
+
+/// Receives a partial sum and adds this rank's values; sends it on, or puts it `to` where it ends.
+fn pass_on(b: &mut Builder<'_>, chunk: Chunk, to: Option<Place>) {
+    let (arrived, partial, slot) = b.recv_scratch(0, chunk.bytes);
+    let work = Work::Reduce {
+        into: to.unwrap_or(partial),
+        a: send_at(chunk.offset),
+        b: partial,
+        last: to.is_some(),
+    };
+    let reduced = b.local(Some(0), work, chunk.bytes, [arrived, NONE]);
+    let holder = if to.is_some() { reduced } else { b.send(0, partial, chunk.bytes, reduced) };
+    b.hold(0, slot, holder);
 }
 
 /// A chain that starts after the root and ends at it, every rank adding its values.
@@ -117,13 +135,8 @@ pub(super) fn reduce(b: &mut Builder<'_>) {
         return;
     }
     for chunk in chunks {
-        let (arrived, partial, slot) = b.recv_scratch(0, chunk.bytes);
-        let last = r == root;
-        let to = if last { recv_at(chunk.offset) } else { partial };
-        let work = Work::Reduce { into: to, a: send_at(chunk.offset), b: partial, last };
-        let reduced = b.local(Some(0), work, chunk.bytes, [arrived, NONE]);
-        let holder = if last { reduced } else { b.send(0, partial, chunk.bytes, reduced) };
-        b.hold(0, slot, holder);
+        let to = (r == root).then(|| recv_at(chunk.offset));
+        pass_on(b, chunk, to);
     }
 }
 
