@@ -67,7 +67,8 @@ pub(crate) struct Ends {
     pub(crate) attempt: Option<SlotId>,
 }
 
-/// Which side of the comm this process is.
+/// Which side of the comm this process is. Large as it is, it is made once and then stays where it is.
+#[expect(clippy::large_enum_variant, reason = "one lives in each comm, and is reached on every call")]
 pub(crate) enum Side<R: Rail> {
     /// It sends.
     Send(SendLane<R>),

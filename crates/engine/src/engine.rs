@@ -6,6 +6,7 @@ use trunkline_fabric::{Access, Fabric, Host, Level, Links, Mr, Nic, Rail};
 use trunkline_mem::Memory;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RECV_BUFFERS_MAX;
+use trunkline_proto::time::Duration;
 use trunkline_proto::wire::frame::{Answer, Frame};
 use trunkline_proto::wire::handle::{self, Handle};
 
@@ -14,21 +15,34 @@ use crate::control::{Around, Control, refusal};
 use crate::counters::{Cells, Counters, add};
 use crate::lane::Lane;
 use crate::linger::Lingering;
+use crate::regions::NO_MR;
 use crate::request::{Outcome, Requests};
 use crate::send::Message;
 use crate::{CommFault, CommId, Error, ListenId, MrId, Params, RequestId};
+
+/// How long [`Engine::shutdown`] waits for what was sent to arrive.
+const SHUTDOWN_TIME: Duration = Duration::millis(200);
 
 /// One buffer of a receive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RecvBuf {
     /// The region it lies in.
     pub mr: MrId,
-    /// Its first byte in the region.
+    /// Its first byte, counted as the call's [`Base`] says.
     pub offset: u64,
     /// Its length in bytes; a message may be shorter.
     pub len: u64,
     /// The tag of the message it is for.
     pub tag: u32,
+}
+
+/// What the first byte of a buffer is counted from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Base {
+    /// The start of its region.
+    Region,
+    /// Address 0: it is an address of this process.
+    Address,
 }
 
 /// Trunkline over one fabric, for one process (or one of several in the simulator).
@@ -168,13 +182,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// [`Error::Register`] names the limit or the cause.
     pub fn register(&self, comm: CommId, memory: Memory) -> Result<MrId, Error> {
         let slot = self.comm(comm)?;
-        let (registrar, access) = match self.open(slot, |open| match &open.side {
+        let found = self.open(slot, |open| match &open.side {
             Side::Send(lane) => (lane.rail.registrar(), Access::LOCAL),
             Side::Recv(lane) => (lane.rail.registrar(), Access::WRITE),
-        }) {
-            Some(found) => found,
-            None => return Err(Error::Unknown("connection")),
-        };
+        });
+        let Some((registrar, access)) = found else { return Err(Error::Unknown("connection")) };
         let mr = Mr::register(&registrar, memory, access)?;
         let limit = self.params.regions_max as usize;
         self.open(slot, |open| open.side.regions().insert(mr))
@@ -220,6 +232,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         len: u64,
         tag: u32,
     ) -> Result<Option<RequestId>, Error> {
+        self.isend_from(comm, Base::Region, RecvBuf { mr, offset, len, tag })
+    }
+
+    /// [`Engine::isend`], for a buffer whose first byte is counted from `base`.
+    ///
+    /// # Errors
+    /// As [`Engine::isend`].
+    #[inline]
+    pub fn isend_from(&self, comm: CommId, base: Base, buffer: RecvBuf) -> Result<Option<RequestId>, Error> {
         let slot = self.comm(comm)?;
         let Some(mut lane) = slot.lane.try_claim() else { return Ok(None) };
         let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
@@ -227,9 +248,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(fault.into());
         }
         let Side::Send(side) = &mut open.side else { return Err(Error::Argument("not a sending comm")) };
-        if side.regions.find(mr, offset, len).is_none() {
+        let Some(RecvBuf { mr, offset, len, tag }) = side.regions.locate(base, buffer) else {
             return Err(Error::Argument("the region does not hold these bytes"));
-        }
+        };
         let message = Message { mr, offset, len, tag };
         let mut started = if len > side.plan.inline_max {
             // A message worth a look for its clear-to-send record before it goes eagerly.
@@ -254,6 +275,20 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// As [`Engine::isend`].
     #[inline]
     pub fn irecv(&self, comm: CommId, buffers: &[RecvBuf]) -> Result<Option<RequestId>, Error> {
+        self.irecv_into(comm, Base::Region, buffers)
+    }
+
+    /// [`Engine::irecv`], for buffers whose first bytes are counted from `base`.
+    ///
+    /// # Errors
+    /// As [`Engine::isend`].
+    #[inline]
+    pub fn irecv_into(
+        &self,
+        comm: CommId,
+        base: Base,
+        buffers: &[RecvBuf],
+    ) -> Result<Option<RequestId>, Error> {
         let slot = self.comm(comm)?;
         if buffers.is_empty() || buffers.len() > RECV_BUFFERS_MAX {
             return Err(Error::Argument("a receive has 1 to 8 buffers"));
@@ -264,10 +299,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(fault.into());
         }
         let Side::Recv(side) = &mut open.side else { return Err(Error::Argument("not a receiving comm")) };
-        if buffers.iter().any(|b| side.regions.find(b.mr, b.offset, b.len).is_none()) {
-            return Err(Error::Argument("a region does not hold its buffer"));
+        let mut located = [RecvBuf { mr: NO_MR, offset: 0, len: 0, tag: 0 }; RECV_BUFFERS_MAX];
+        for (to, &buffer) in located.iter_mut().zip(buffers) {
+            let Some(found) = side.regions.locate(base, buffer) else {
+                return Err(Error::Argument("a region does not hold its buffer"));
+            };
+            *to = found;
         }
-        let started = side.irecv(&slot.requests, buffers);
+        let started = side.irecv(&slot.requests, &located[..buffers.len()]);
         if let Ok(None) = started {
             self.progress(slot, open);
         }
@@ -317,20 +356,34 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// [`Error::Comm`] if it failed; the request is gone too.
     #[inline]
     pub fn test(&self, request: RequestId, sizes: &mut [u64; RECV_BUFFERS_MAX]) -> Result<bool, Error> {
+        let done = self.test_count(request, sizes)?;
+        if let Some(count) = done {
+            sizes[count..].fill(0);
+        }
+        Ok(done.is_some())
+    }
+
+    /// [`Engine::test`], telling how many sizes a finished request has: 1 for a send, 0 for a flush.
+    ///
+    /// # Errors
+    /// As [`Engine::test`].
+    #[inline]
+    pub fn test_count(
+        &self,
+        request: RequestId,
+        sizes: &mut [u64; RECV_BUFFERS_MAX],
+    ) -> Result<Option<usize>, Error> {
         let slot = self.comm(request.comm)?;
         let mut outcome = slot.requests.take(request.slot, request.generation, sizes);
         if outcome == Outcome::Pending {
-            let Some(mut lane) = slot.lane.try_claim() else { return Ok(false) };
+            let Some(mut lane) = slot.lane.try_claim() else { return Ok(None) };
             let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
             self.progress(slot, open);
             outcome = slot.requests.take(request.slot, request.generation, sizes);
         }
         match outcome {
-            Outcome::Pending => Ok(false),
-            Outcome::Done(count) => {
-                sizes[count..].fill(0);
-                Ok(true)
-            }
+            Outcome::Pending => Ok(None),
+            Outcome::Done(count) => Ok(Some(count)),
             Outcome::Failed => Err(self.fault_of(slot)),
             Outcome::Unknown => Err(Error::Unknown("request")),
         }
@@ -370,6 +423,24 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.progress_control(&mut control);
         }
         self.progress_lingering();
+    }
+
+    /// Closes everything: comms, listeners, control streams. What was sent has a moment to arrive. The engine can be
+    /// used again afterwards, as if new.
+    pub fn shutdown(&self) {
+        for id in self.comms.ids() {
+            // An id that vanished meanwhile is closed already.
+            let _ = self.close(id);
+        }
+        let until = self.host.now() + SHUTDOWN_TIME.min(self.params.peer_time);
+        while self.host.now() < until && !self.lingering.claim().is_empty() {
+            self.progress_all();
+            std::thread::yield_now();
+        }
+        for mut last in self.lingering.claim().drain(..) {
+            last.lane.rail.destroy(last.lane.link);
+        }
+        *self.control.claim() = Control::new(self.process);
     }
 
     fn progress_lingering(&self) {
@@ -486,9 +557,6 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
 impl<F: Fabric, H: Host> Drop for Engine<F, H> {
     fn drop(&mut self) {
-        for id in self.comms.ids() {
-            // Closing what the front end left open; an id that vanished meanwhile is closed already.
-            let _ = self.close(id);
-        }
+        self.shutdown();
     }
 }

@@ -24,8 +24,8 @@ mod request;
 mod send;
 
 pub use counters::Counters;
-pub use engine::{Engine, RecvBuf};
+pub use engine::{Base, Engine, RecvBuf};
 pub use error::{CommFault, Error};
 pub use id::{CommId, ListenId, MrId, RequestId};
-pub use params::{MatchBy, ParamInfo, Params, ParamsError, TABLE};
+pub use params::{FabricName, MatchBy, ParamInfo, Params, ParamsError, SoftCopy, SoftParams, TABLE};
 pub use trunkline_proto::mutant::Mutant;

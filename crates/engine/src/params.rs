@@ -33,8 +33,50 @@ pub struct Params {
     pub regions_max: u32,
     /// Fruitless polls of a lane between two looks at its peer's control stream.
     pub idle_polls: u32,
+    /// Which fabric to use, by name.
+    pub fabric: FabricName,
+    /// The software NIC's own parameters.
+    pub soft: SoftParams,
     /// A planted bug, in test builds.
     pub mutant: Mutant,
+}
+
+/// A fabric, as users name it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FabricName {
+    /// The best one there is.
+    Auto,
+    /// The software NIC, by whichever wire reaches a peer.
+    Soft,
+    /// The software NIC over shared memory, even inside one process.
+    SoftShm,
+}
+
+/// Parameters of the software NIC; zero means its own default.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SoftParams {
+    /// NICs of this host.
+    pub nics: u32,
+    /// How large messages get to another process.
+    pub copy: SoftCopy,
+    /// Written data can be seen only after a flush.
+    pub delayed: bool,
+    /// Most queue pairs of a NIC.
+    pub max_qp: u32,
+    /// Most regions of a NIC.
+    pub max_mr: u32,
+}
+
+/// How the software NIC gets large messages to another process.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum SoftCopy {
+    /// As measured at start.
+    #[default]
+    Auto,
+    /// Through the shared ring.
+    Staging,
+    /// The receiver reads the sender's memory.
+    Pull,
 }
 
 impl Default for Params {
@@ -48,6 +90,8 @@ impl Default for Params {
             comms_max: 8192,
             regions_max: 65536,
             idle_polls: 1024,
+            fabric: FabricName::Auto,
+            soft: SoftParams::default(),
             mutant: Mutant::NONE,
         }
     }
@@ -81,6 +125,22 @@ pub struct ParamsError {
 
 /// Every parameter of the engine.
 pub const TABLE: &[ParamInfo] = &[
+    ParamInfo {
+        name: "TRUNKLINE_FABRIC",
+        kind: "name",
+        default: "auto",
+        range: "auto, soft or soft:shm",
+        doc: "the network to use; auto takes the best one there is",
+        set: |params, value| {
+            params.fabric = match value {
+                "auto" => FabricName::Auto,
+                "soft" => FabricName::Soft,
+                "soft:shm" => FabricName::SoftShm,
+                _ => return Err(()),
+            };
+            Ok(())
+        },
+    },
     ParamInfo {
         name: "TRUNKLINE_MATCH",
         kind: "word",
@@ -145,6 +205,54 @@ pub const TABLE: &[ParamInfo] = &[
         range: "1 to 16777216",
         doc: "regions registered with one connection",
         set: |params, value| number(value, 1, 1 << 24).map(|n| params.regions_max = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SOFT_NICS",
+        kind: "number",
+        default: "0",
+        range: "0 to 16",
+        doc: "software NICs of this host; 0 is one",
+        set: |params, value| number(value, 0, 16).map(|n| params.soft.nics = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SOFT_COPY",
+        kind: "word",
+        default: "auto",
+        range: "auto, staging or pull",
+        doc: "how large messages reach another process: through the shared ring, or read out of the sender; auto measures",
+        set: |params, value| {
+            params.soft.copy = match value {
+                "auto" => SoftCopy::Auto,
+                "staging" => SoftCopy::Staging,
+                "pull" => SoftCopy::Pull,
+                _ => return Err(()),
+            };
+            Ok(())
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SOFT_DELAYED",
+        kind: "boolean",
+        default: "0",
+        range: "0 or 1",
+        doc: "written data can be seen only after a flush, as on some accelerators; for tests",
+        set: |params, value| number(value, 0, 1).map(|n| params.soft.delayed = n == 1),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SOFT_MAX_QP",
+        kind: "number",
+        default: "0",
+        range: "0 to 1048576",
+        doc: "queue pairs of a software NIC; 0 is its default",
+        set: |params, value| number(value, 0, 1 << 20).map(|n| params.soft.max_qp = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SOFT_MAX_MR",
+        kind: "number",
+        default: "0",
+        range: "0 to 1048576",
+        doc: "regions of a software NIC; 0 is its default",
+        set: |params, value| number(value, 0, 1 << 20).map(|n| params.soft.max_mr = n as u32),
     },
 ];
 

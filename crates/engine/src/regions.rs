@@ -3,7 +3,7 @@
 use trunkline_fabric::{Data, Extent, Mr};
 use trunkline_proto::slots::{SlotId, Slots};
 
-use crate::MrId;
+use crate::{Base, MrId, RecvBuf};
 
 /// A comm's regions.
 #[derive(Debug)]
@@ -32,6 +32,19 @@ impl Regions {
         let mr = &self.slots.get(id.0)?.mr;
         mr.memory().checked(offset, len).ok()?;
         Some((mr, mr.extent(offset, len)))
+    }
+
+    /// The buffer counted from the start of its region, if the region holds it. An empty buffer may lie anywhere.
+    #[inline]
+    pub(crate) fn locate(&self, base: Base, buffer: RecvBuf) -> Option<RecvBuf> {
+        let memory = self.slots.get(buffer.mr.0)?.mr.memory();
+        let offset = match base {
+            Base::Region => buffer.offset,
+            Base::Address if buffer.len == 0 => 0,
+            Base::Address => buffer.offset.checked_sub(memory.addr() as u64)?,
+        };
+        memory.checked(offset, buffer.len).ok()?;
+        Some(RecvBuf { offset, ..buffer })
     }
 
     pub(crate) fn mr(&self, id: MrId) -> Option<&Mr<Data>> {

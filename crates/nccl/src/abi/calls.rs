@@ -1,0 +1,489 @@
+//! The calls that several ABI versions share. Each is one guarded layer that turns C arguments into safe ones.
+
+use core::ffi::{c_int, c_void};
+use core::ptr;
+
+use trunkline_mem::Memory;
+use trunkline_sys::nccl_net::{
+    CommConfig, DeviceHandle, HANDLE_BYTES, Logger, NET_RECVS_MAX, NetAttr, ProfilerCallback, ResultCode,
+};
+
+use super::log::Log;
+use crate::guard::{Out, guard, read_at};
+use crate::plugin::{self, Buffer, Properties};
+use crate::status::CallError;
+use crate::world;
+
+/// The network's name, for logs and `NCCL_NET`.
+pub(super) const NAME: &core::ffi::CStr = c"Trunkline";
+
+/// A name of ours as the pointer NCCL keeps.
+#[inline]
+fn pointer(bits: u64) -> *mut c_void {
+    ptr::without_provenance_mut(bits as usize)
+}
+
+#[inline]
+fn bits(pointer: *mut c_void) -> u64 {
+    pointer.addr() as u64
+}
+
+/// `init` of versions 6 to 9.
+pub(super) unsafe extern "C" fn init_v6(log: Option<Logger>) -> ResultCode {
+    guard("init", || {
+        world::start(Log::new(log))?.enter();
+        Ok(())
+    })
+}
+
+/// `init` of version 10.
+pub(super) unsafe extern "C" fn init_v10(log: Option<Logger>, _: Option<ProfilerCallback>) -> ResultCode {
+    guard("init", || {
+        world::start(Log::new(log))?.enter();
+        Ok(())
+    })
+}
+
+/// `init` of versions 11 and 12.
+pub(super) unsafe extern "C" fn init_v11(
+    ctx: *mut *mut c_void,
+    _: u64,
+    _: *mut CommConfig,
+    log: Option<Logger>,
+    _: Option<ProfilerCallback>,
+) -> ResultCode {
+    guard("init", || {
+        // SAFETY: NCCL passes a place for the context.
+        let ctx = unsafe { Out::new(ctx) }?;
+        let number = world::start(Log::new(log))?.enter();
+        ctx.set(pointer(number as u64));
+        Ok(())
+    })
+}
+
+/// `finalize`.
+pub(super) unsafe extern "C" fn finalize(ctx: *mut c_void) -> ResultCode {
+    guard("finalize", || {
+        if ctx.is_null() {
+            return Err(CallError::Argument("null context"));
+        }
+        world::world()?.leave();
+        Ok(())
+    })
+}
+
+/// `setNetAttr`. The hints are for sharing queue pairs, which this version does not do.
+pub(super) unsafe extern "C" fn set_net_attr(_: *mut c_void, attr: *mut NetAttr) -> ResultCode {
+    guard("setNetAttr", || if attr.is_null() { Err(CallError::Argument("null attributes")) } else { Ok(()) })
+}
+
+/// `devices`.
+pub(super) unsafe extern "C" fn devices(count: *mut c_int) -> ResultCode {
+    guard("devices", || {
+        // SAFETY: NCCL passes a place for the number.
+        let count = unsafe { Out::new(count) }?;
+        count.set(plugin::devices()?);
+        Ok(())
+    })
+}
+
+/// `getProperties`, by the layout of a version.
+pub(super) unsafe fn properties<P>(dev: c_int, out: *mut P, layout: fn(Properties) -> P) -> ResultCode {
+    guard("getProperties", || {
+        // SAFETY: the caller passes a place for its version's properties.
+        let out = unsafe { Out::new(out) }?;
+        out.set(layout(plugin::properties(dev)?));
+        Ok(())
+    })
+}
+
+/// `listen` of versions 6 to 10.
+pub(super) unsafe extern "C" fn listen_v6(
+    dev: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+) -> ResultCode {
+    guard("listen", || {
+        // SAFETY: NCCL passes 128 bytes for the handle.
+        let handle = unsafe { Out::new(handle.cast::<[u8; HANDLE_BYTES]>()) }?;
+        // SAFETY: NCCL passes a place for the comm.
+        let comm = unsafe { Out::new(comm) }?;
+        let (listen, bytes) = plugin::listen(dev)?;
+        handle.set(bytes);
+        comm.set(pointer(listen));
+        Ok(())
+    })
+}
+
+/// `listen` of versions 11 and 12.
+pub(super) unsafe extern "C" fn listen_v11(
+    _: *mut c_void,
+    dev: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: the same contract, but for the context.
+    unsafe { listen_v6(dev, handle, comm) }
+}
+
+/// `connect` of version 6.
+pub(super) unsafe extern "C" fn connect_v6(
+    dev: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+) -> ResultCode {
+    guard("connect", || {
+        // SAFETY: NCCL passes a place for the comm.
+        let comm = unsafe { Out::new(comm) }?;
+        let place = handle.cast::<[u8; HANDLE_BYTES]>();
+        // SAFETY: NCCL passes its private, stable copy of the handle's 128 bytes.
+        let mut bytes = unsafe { read_at(place, 0) }?;
+        // SAFETY: the same bytes may be written.
+        let back = unsafe { Out::new(place) }?;
+        let connected = plugin::connect(dev, &mut bytes);
+        back.set(bytes);
+        comm.set(pointer(connected?));
+        Ok(())
+    })
+}
+
+/// `connect` of versions 7 to 9.
+pub(super) unsafe extern "C" fn connect_v7(
+    dev: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+    _: *mut *mut DeviceHandle,
+) -> ResultCode {
+    // SAFETY: the same contract, but for the device handle, which stays as it was: the host drives the network.
+    unsafe { connect_v6(dev, handle, comm) }
+}
+
+/// `connect` of version 10.
+pub(super) unsafe extern "C" fn connect_v10(
+    dev: c_int,
+    _: *mut CommConfig,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+    _: *mut *mut DeviceHandle,
+) -> ResultCode {
+    // SAFETY: as `connect_v7`; the software NIC has no traffic classes.
+    unsafe { connect_v6(dev, handle, comm) }
+}
+
+/// `connect` of versions 11 and 12.
+pub(super) unsafe extern "C" fn connect_v11(
+    _: *mut c_void,
+    dev: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+    _: *mut *mut DeviceHandle,
+) -> ResultCode {
+    // SAFETY: as `connect_v7`.
+    unsafe { connect_v6(dev, handle, comm) }
+}
+
+/// `accept` of version 6.
+pub(super) unsafe extern "C" fn accept_v6(listen: *mut c_void, comm: *mut *mut c_void) -> ResultCode {
+    guard("accept", || {
+        // SAFETY: NCCL passes a place for the comm.
+        let comm = unsafe { Out::new(comm) }?;
+        comm.set(pointer(plugin::accept(bits(listen))?));
+        Ok(())
+    })
+}
+
+/// `accept` of versions 7 to 12.
+pub(super) unsafe extern "C" fn accept_v7(
+    listen: *mut c_void,
+    comm: *mut *mut c_void,
+    _: *mut *mut DeviceHandle,
+) -> ResultCode {
+    // SAFETY: as `connect_v7`.
+    unsafe { accept_v6(listen, comm) }
+}
+
+/// `regMr` of versions 6 and 7.
+pub(super) unsafe extern "C" fn reg_mr_v6(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: c_int,
+    kind: c_int,
+    mhandle: *mut *mut c_void,
+) -> ResultCode {
+    // A negative size becomes one that no memory has.
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    // SAFETY: the same contract with another type of size.
+    unsafe { reg_mr_v8(comm, data, size, kind, mhandle) }
+}
+
+/// `regMr` of versions 8 to 12.
+pub(super) unsafe extern "C" fn reg_mr_v8(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: usize,
+    kind: c_int,
+    mhandle: *mut *mut c_void,
+) -> ResultCode {
+    guard("regMr", || {
+        // SAFETY: NCCL passes a place for the handle.
+        let mhandle = unsafe { Out::new(mhandle) }?;
+        let kind = plugin::check_kind(kind)?;
+        let addr = data.expose_provenance();
+        if addr == 0 || size == 0 || addr.checked_add(size).is_none() {
+            return Err(CallError::Argument("no memory to register"));
+        }
+        // SAFETY: NCCL keeps the memory mapped until deregMr has returned, and accesses it only as C does.
+        let memory = unsafe { Memory::from_raw(addr, size, kind) };
+        mhandle.set(pointer(plugin::register(bits(comm), memory)?));
+        Ok(())
+    })
+}
+
+/// `regMrDmaBuf`: no device says it can do this, so NCCL does not ask.
+pub(super) unsafe extern "C" fn reg_mr_dma_buf(
+    _: *mut c_void,
+    _: *mut c_void,
+    _: usize,
+    _: c_int,
+    _: u64,
+    _: c_int,
+    _: *mut *mut c_void,
+) -> ResultCode {
+    guard("regMrDmaBuf", || {
+        Err(CallError::Unsupported("no dma-buf on this fabric; see ptrSupport of the device"))
+    })
+}
+
+/// `deregMr`.
+pub(super) unsafe extern "C" fn dereg_mr(comm: *mut c_void, mhandle: *mut c_void) -> ResultCode {
+    guard("deregMr", || plugin::deregister(bits(comm), bits(mhandle)))
+}
+
+/// `isend` of versions 6 to 8.
+pub(super) unsafe extern "C" fn isend_v6(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: c_int,
+    tag: c_int,
+    mhandle: *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    // SAFETY: the same contract with another type of size.
+    unsafe { isend_v9(comm, data, size, tag, mhandle, request) }
+}
+
+/// `isend` of version 9.
+#[inline]
+pub(super) unsafe extern "C" fn isend_v9(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: usize,
+    tag: c_int,
+    mhandle: *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    guard("isend", || {
+        // SAFETY: NCCL passes a place for the request; what stands there is stale and not read.
+        let request = unsafe { Out::new(request) }?;
+        let buffer = Buffer { mr: bits(mhandle), addr: data.addr(), len: size, tag };
+        let started = plugin::isend(bits(comm), buffer);
+        request.set(pointer(*started.as_ref().unwrap_or(&0)));
+        started.map(|_| ())
+    })
+}
+
+/// `isend` of versions 10 to 12.
+pub(super) unsafe extern "C" fn isend_v10(
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: usize,
+    tag: c_int,
+    mhandle: *mut c_void,
+    _: *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: the same contract, but for the profiler's handle.
+    unsafe { isend_v9(comm, data, size, tag, mhandle, request) }
+}
+
+/// The buffers of a grouped call, with sizes of type `S`.
+///
+/// # Safety
+/// The arrays that are not null hold `n` elements.
+#[inline]
+unsafe fn buffers<S: Copy + TryInto<usize>>(
+    n: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut S,
+    tags: *mut c_int,
+    mhandles: *mut *mut c_void,
+) -> Result<([Buffer; NET_RECVS_MAX], usize), CallError> {
+    let count = usize::try_from(n).unwrap_or(0);
+    if count == 0 || count > NET_RECVS_MAX {
+        return Err(CallError::Argument("a receive has 1 to 8 buffers"));
+    }
+    let mut out = [Buffer { mr: 0, addr: 0, len: 0, tag: 0 }; NET_RECVS_MAX];
+    for (at, buffer) in out.iter_mut().enumerate().take(count) {
+        // SAFETY: `at` is below `n`.
+        let addr = unsafe { read_at(data, at) }?.addr();
+        // SAFETY: `at` is below `n`.
+        let len = unsafe { read_at(sizes, at) }?;
+        // SAFETY: `at` is below `n`.
+        let mr = bits(unsafe { read_at(mhandles, at) }?);
+        // SAFETY: `at` is below `n`.
+        let tag = if tags.is_null() { 0 } else { unsafe { read_at(tags, at) }? };
+        *buffer = Buffer { mr, addr, len: len.try_into().unwrap_or(usize::MAX), tag };
+    }
+    Ok((out, count))
+}
+
+/// `irecv`, by the type of sizes.
+///
+/// # Safety
+/// As NCCL's contract: the arrays hold `n` elements, `request` can be written.
+#[inline]
+unsafe fn irecv<S: Copy + TryInto<usize>>(
+    comm: *mut c_void,
+    n: c_int,
+    (data, sizes, tags, mhandles): (*mut *mut c_void, *mut S, *mut c_int, *mut *mut c_void),
+    request: *mut *mut c_void,
+) -> ResultCode {
+    guard("irecv", || {
+        // SAFETY: by the contract of this function. A hint that completion is optional may stand there; a request
+        // that completes when the bytes are there serves it too.
+        let request = unsafe { Out::new(request) }?;
+        // SAFETY: by the contract of this function.
+        let (buffers, count) = unsafe { buffers(n, data, sizes, tags, mhandles) }?;
+        let started = plugin::irecv(bits(comm), &buffers[..count]);
+        request.set(pointer(*started.as_ref().unwrap_or(&0)));
+        started.map(|_| ())
+    })
+}
+
+/// `irecv` of versions 6 to 8.
+pub(super) unsafe extern "C" fn irecv_v6(
+    comm: *mut c_void,
+    n: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut c_int,
+    tags: *mut c_int,
+    mhandles: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's contract.
+    unsafe { irecv(comm, n, (data, sizes, tags, mhandles), request) }
+}
+
+/// `irecv` of version 9.
+pub(super) unsafe extern "C" fn irecv_v9(
+    comm: *mut c_void,
+    n: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    tags: *mut c_int,
+    mhandles: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's contract.
+    unsafe { irecv(comm, n, (data, sizes, tags, mhandles), request) }
+}
+
+/// `irecv` of versions 10 to 12.
+pub(super) unsafe extern "C" fn irecv_v10(
+    comm: *mut c_void,
+    n: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    tags: *mut c_int,
+    mhandles: *mut *mut c_void,
+    _: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's contract, but for the profiler's handles.
+    unsafe { irecv(comm, n, (data, sizes, tags, mhandles), request) }
+}
+
+/// `iflush`. NULL as request says that there is nothing to wait for.
+pub(super) unsafe extern "C" fn iflush(
+    comm: *mut c_void,
+    n: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut c_int,
+    mhandles: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> ResultCode {
+    guard("iflush", || {
+        // SAFETY: NCCL passes a place for the request.
+        let request = unsafe { Out::new(request) }?;
+        // SAFETY: NCCL passes arrays of `n` elements.
+        let (buffers, count) = unsafe { buffers(n, data, sizes, ptr::null_mut(), mhandles) }?;
+        let started = plugin::iflush(bits(comm), &buffers[..count]);
+        request.set(pointer(*started.as_ref().unwrap_or(&0)));
+        started.map(|_| ())
+    })
+}
+
+/// `test`.
+pub(super) unsafe extern "C" fn test(
+    request: *mut c_void,
+    done: *mut c_int,
+    sizes: *mut c_int,
+) -> ResultCode {
+    guard("test", || {
+        // SAFETY: NCCL passes a place for the answer.
+        let done = unsafe { Out::new(done) }?;
+        let mut lens = [0; NET_RECVS_MAX];
+        let count = plugin::test(bits(request), &mut lens)?;
+        if let Some(count) = count
+            && !sizes.is_null()
+        {
+            for (at, &len) in lens.iter().enumerate().take(count) {
+                // SAFETY: NCCL passes room for the sizes of as many buffers as the request has.
+                let place = unsafe { sizes.add(at) };
+                // SAFETY: not null, and in that room. Sizes beyond the type's range are told as its end.
+                unsafe { Out::new(place) }?.set(c_int::try_from(len).unwrap_or(c_int::MAX));
+            }
+        }
+        done.set(c_int::from(count.is_some()));
+        Ok(())
+    })
+}
+
+/// `closeSend` and `closeRecv`.
+pub(super) unsafe extern "C" fn close(comm: *mut c_void) -> ResultCode {
+    guard("close", || plugin::close(bits(comm)))
+}
+
+/// `closeListen`.
+pub(super) unsafe extern "C" fn close_listen(comm: *mut c_void) -> ResultCode {
+    guard("closeListen", || plugin::close_listen(bits(comm)))
+}
+
+/// `makeVDevice`, for the fused-NIC properties of any version: a count, then device numbers.
+///
+/// # Safety
+/// `count` points to a number that at least as many device numbers follow, up to `room`; `dev` can be written.
+pub(super) unsafe fn make_v_device(
+    dev: *mut c_int,
+    count: *const c_int,
+    devs: *const c_int,
+    room: usize,
+) -> ResultCode {
+    guard("makeVDevice", || {
+        // SAFETY: by the contract of this function.
+        let dev = unsafe { Out::new(dev) }?;
+        // SAFETY: by the contract of this function.
+        let count = usize::try_from(unsafe { read_at(count, 0) }?).unwrap_or(0);
+        if count == 0 || count > room {
+            return Err(CallError::Argument("a fused NIC has 1 to 8 members"));
+        }
+        let mut members = [0; 8];
+        for (at, member) in members.iter_mut().enumerate().take(count) {
+            // SAFETY: `at` is below `count`.
+            *member = unsafe { read_at(devs, at) }?;
+        }
+        dev.set(plugin::make_virtual(&members[..count])?);
+        Ok(())
+    })
+}

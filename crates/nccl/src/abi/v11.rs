@@ -1,0 +1,82 @@
+//! Version 11 of the net plugin interface. `init` and `finalize` for each communicator; traffic hints.
+
+use core::ffi::c_int;
+
+use trunkline_sys::nccl_net::v11::{NetV11, PropertiesV11};
+use trunkline_sys::nccl_net::{NET_DEVICE_HOST, ResultCode, VDeviceProps4};
+
+use super::calls::{
+    NAME, accept_v7, close, close_listen, connect_v11, dereg_mr, devices, finalize, iflush, init_v11,
+    irecv_v10, isend_v10, listen_v11, reg_mr_dma_buf, reg_mr_v8, set_net_attr, test,
+};
+use crate::plugin::Properties;
+
+fn layout(p: Properties) -> PropertiesV11 {
+    PropertiesV11 {
+        name: p.name.cast_mut(),
+        pci_path: p.pci_path.cast_mut(),
+        guid: p.guid,
+        ptr_support: p.ptr_support,
+        reg_is_global: 0,
+        force_flush: p.force_flush,
+        speed: p.speed,
+        port: p.port,
+        latency: p.latency,
+        max_comms: p.max_comms,
+        max_recvs: p.max_recvs,
+        net_device_type: NET_DEVICE_HOST,
+        net_device_version: 0,
+        v_props: VDeviceProps4 { ndevs: 1, devs: [p.device, 0, 0, 0] },
+        max_p2p_bytes: p.max_bytes,
+        max_coll_bytes: p.max_bytes,
+        max_multi_request_size: 1,
+    }
+}
+
+unsafe extern "C" fn get_properties(dev: c_int, out: *mut PropertiesV11) -> ResultCode {
+    // SAFETY: the caller passes a place for this version's properties.
+    unsafe { super::calls::properties(dev, out, layout) }
+}
+
+unsafe extern "C" fn make_v_device(dev: *mut c_int, members: *mut VDeviceProps4) -> ResultCode {
+    let room = trunkline_sys::nccl_net::DEVS_PER_NIC_V11;
+    let (count, devs) = if members.is_null() {
+        (core::ptr::null(), core::ptr::null())
+    } else {
+        // SAFETY: not null, and NCCL passes this version's structure.
+        let count = unsafe { &raw const (*members).ndevs };
+        // SAFETY: as above.
+        let devs = unsafe { &raw const (*members).devs };
+        (count, devs.cast())
+    };
+    // SAFETY: both point into the structure, whose array has `room` members.
+    unsafe { super::calls::make_v_device(dev, count, devs, room) }
+}
+
+/// The table.
+// SAFETY: nothing else in the process defines this name for another purpose; it is NCCL's.
+#[unsafe(no_mangle)]
+static ncclNetPlugin_v11: NetV11 = NetV11 {
+    name: NAME.as_ptr(),
+    init: Some(init_v11),
+    devices: Some(devices),
+    get_properties: Some(get_properties),
+    listen: Some(listen_v11),
+    connect: Some(connect_v11),
+    accept: Some(accept_v7),
+    reg_mr: Some(reg_mr_v8),
+    reg_mr_dma_buf: Some(reg_mr_dma_buf),
+    dereg_mr: Some(dereg_mr),
+    isend: Some(isend_v10),
+    irecv: Some(irecv_v10),
+    iflush: Some(iflush),
+    test: Some(test),
+    close_send: Some(close),
+    close_recv: Some(close),
+    close_listen: Some(close_listen),
+    get_device_mr: None,
+    irecv_consumed: None,
+    make_v_device: Some(make_v_device),
+    finalize: Some(finalize),
+    set_net_attr: Some(set_net_attr),
+};

@@ -1,0 +1,173 @@
+//! The current plugin interface, in safe Rust: what every ABI version is a thin layer over.
+//!
+//! Objects are named by numbers with generations that travel through NCCL as opaque pointers.
+
+use trunkline_engine::{Base, CommId, ListenId, MrId, RecvBuf, RequestId};
+use trunkline_fabric::Caps;
+use trunkline_mem::{Kind, Memory};
+use trunkline_sys::nccl_net::{NET_RECVS_MAX, NET_SIZE_BYTES_MAX, PTR_HOST};
+
+use crate::status::CallError;
+use crate::world::world;
+
+/// What NCCL wants to know of a device, whatever the version.
+pub(crate) struct Properties {
+    pub(crate) name: *const core::ffi::c_char,
+    pub(crate) pci_path: *const core::ffi::c_char,
+    pub(crate) guid: u64,
+    pub(crate) ptr_support: i32,
+    pub(crate) force_flush: i32,
+    pub(crate) speed: i32,
+    pub(crate) port: i32,
+    pub(crate) latency: f32,
+    pub(crate) max_comms: i32,
+    pub(crate) max_recvs: i32,
+    pub(crate) device: i32,
+    pub(crate) max_bytes: usize,
+}
+
+pub(crate) fn devices() -> Result<i32, CallError> {
+    Ok(i32::try_from(world()?.engine.nics().len()).unwrap_or(i32::MAX))
+}
+
+fn device(dev: i32) -> Result<usize, CallError> {
+    usize::try_from(dev).map_err(|_| CallError::Argument("device number below zero"))
+}
+
+pub(crate) fn properties(dev: i32) -> Result<Properties, CallError> {
+    let world = world()?;
+    let at = device(dev)?;
+    let (Some(nic), Some(names)) = (world.engine.nics().get(at), world.devices.get(at)) else {
+        return Err(CallError::Argument("no such device"));
+    };
+    let Caps { needs_flush, links_max, .. } = nic.caps;
+    let int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
+    Ok(Properties {
+        name: names.name.as_ptr(),
+        pci_path: names.pci_path.as_ref().map_or(core::ptr::null(), |path| path.as_ptr()),
+        guid: nic.guid,
+        ptr_support: PTR_HOST,
+        force_flush: i32::from(needs_flush),
+        speed: int(nic.speed_mbps),
+        port: int(nic.port),
+        latency: nic.latency_us,
+        max_comms: int(links_max),
+        max_recvs: NET_RECVS_MAX as i32,
+        device: dev,
+        // The engine splits what is larger than one operation.
+        max_bytes: NET_SIZE_BYTES_MAX,
+    })
+}
+
+pub(crate) fn listen(dev: i32) -> Result<(u64, [u8; 128]), CallError> {
+    let (listen, handle) = world()?.engine.listen(device(dev)?)?;
+    Ok((listen.to_bits(), handle))
+}
+
+pub(crate) fn connect(dev: i32, handle: &mut [u8; 128]) -> Result<u64, CallError> {
+    Ok(world()?.engine.connect(device(dev)?, handle)?.map_or(0, CommId::to_bits))
+}
+
+pub(crate) fn accept(listen: u64) -> Result<u64, CallError> {
+    Ok(world()?.engine.accept(ListenId::from_bits(listen))?.map_or(0, CommId::to_bits))
+}
+
+pub(crate) fn close_listen(listen: u64) -> Result<(), CallError> {
+    Ok(world()?.engine.close_listen(ListenId::from_bits(listen))?)
+}
+
+/// A comm of NCCL's is a number whose bits beyond the comm's name are zero.
+#[inline]
+fn comm(bits: u64) -> Result<CommId, CallError> {
+    if bits == 0 || bits >> 32 != 0 {
+        Err(CallError::Argument("not a comm"))
+    } else {
+        Ok(CommId::from_bits(bits))
+    }
+}
+
+pub(crate) fn close(bits: u64) -> Result<(), CallError> {
+    Ok(world()?.engine.close(comm(bits)?)?)
+}
+
+pub(crate) fn check_kind(kind: i32) -> Result<Kind, CallError> {
+    match kind {
+        PTR_HOST => Ok(Kind::Host),
+        _ => Err(CallError::Unsupported("only host memory can be registered; see ptrSupport of the device")),
+    }
+}
+
+pub(crate) fn register(bits: u64, memory: Memory) -> Result<u64, CallError> {
+    Ok(world()?.engine.register(comm(bits)?, memory)?.to_bits())
+}
+
+pub(crate) fn deregister(bits: u64, mr: u64) -> Result<(), CallError> {
+    Ok(world()?.engine.deregister(comm(bits)?, MrId::from_bits(mr))?)
+}
+
+/// A buffer as NCCL names it.
+#[derive(Clone, Copy)]
+pub(crate) struct Buffer {
+    pub(crate) mr: u64,
+    pub(crate) addr: usize,
+    pub(crate) len: usize,
+    pub(crate) tag: i32,
+}
+
+impl Buffer {
+    #[inline]
+    fn located(self) -> RecvBuf {
+        RecvBuf {
+            mr: MrId::from_bits(self.mr),
+            offset: self.addr as u64,
+            len: self.len as u64,
+            tag: self.tag.cast_unsigned(),
+        }
+    }
+}
+
+#[inline]
+pub(crate) fn isend(bits: u64, buffer: Buffer) -> Result<u64, CallError> {
+    let request = world()?.engine.isend_from(comm(bits)?, Base::Address, buffer.located())?;
+    Ok(request.map_or(0, RequestId::to_bits))
+}
+
+#[inline]
+fn located(buffers: &[Buffer]) -> Result<[RecvBuf; NET_RECVS_MAX], CallError> {
+    if buffers.is_empty() || buffers.len() > NET_RECVS_MAX {
+        return Err(CallError::Argument("a receive has 1 to 8 buffers"));
+    }
+    let none = Buffer { mr: 0, addr: 0, len: 0, tag: 0 };
+    let mut out = [none.located(); NET_RECVS_MAX];
+    for (to, buffer) in out.iter_mut().zip(buffers) {
+        *to = buffer.located();
+    }
+    Ok(out)
+}
+
+#[inline]
+pub(crate) fn irecv(bits: u64, buffers: &[Buffer]) -> Result<u64, CallError> {
+    let located = located(buffers)?;
+    let request = world()?.engine.irecv_into(comm(bits)?, Base::Address, &located[..buffers.len()])?;
+    Ok(request.map_or(0, RequestId::to_bits))
+}
+
+pub(crate) fn iflush(bits: u64, buffers: &[Buffer]) -> Result<u64, CallError> {
+    let located = located(buffers)?;
+    let request = world()?.engine.iflush(comm(bits)?, &located[..buffers.len()])?;
+    Ok(request.map_or(0, RequestId::to_bits))
+}
+
+#[inline]
+pub(crate) fn test(request: u64, sizes: &mut [u64; NET_RECVS_MAX]) -> Result<Option<usize>, CallError> {
+    Ok(world()?.engine.test_count(RequestId::from_bits(request), sizes)?)
+}
+
+/// A fused NIC of one member is that member; several members need rails, which this version does not join.
+pub(crate) fn make_virtual(members: &[i32]) -> Result<i32, CallError> {
+    match members {
+        &[only] if device(only)? < world()?.engine.nics().len() => Ok(only),
+        [_] => Err(CallError::Argument("no such device")),
+        _ => Err(CallError::Unsupported("this version does not fuse NICs; set NCCL_NET_MERGE_LEVEL=LOC")),
+    }
+}

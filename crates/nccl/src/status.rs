@@ -1,0 +1,57 @@
+//! What NCCL is told when a call fails, and the one log line that says why.
+
+use trunkline_engine::{CommFault, Error, ParamsError};
+use trunkline_sys::nccl_net::ResultCode;
+
+/// A call of the plugin failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    /// The caller passed something that cannot be right.
+    #[error("{0}")]
+    Argument(&'static str),
+    /// The plugin was not started.
+    #[error("init was not called, or failed")]
+    NotStarted,
+    /// Something this plugin does not do.
+    #[error("{0}")]
+    Unsupported(&'static str),
+    /// A parameter has a bad value.
+    #[error(transparent)]
+    Params(#[from] ParamsError),
+    /// The engine says no.
+    #[error(transparent)]
+    Engine(#[from] Error),
+    /// A fabric could not be started.
+    #[error("cannot start the fabric: {0}")]
+    Fabric(#[from] trunkline_fabric::OpenError),
+}
+
+impl CallError {
+    /// NCCL's number for it: system errors for the operating system and its limits, remote errors for the peer,
+    /// invalid usage for configuration, internal errors for misuse.
+    pub(crate) fn code(&self) -> ResultCode {
+        match self {
+            Self::Argument(_) => ResultCode::INVALID_ARGUMENT,
+            Self::NotStarted => ResultCode::INTERNAL_ERROR,
+            Self::Unsupported(_) | Self::Params(_) => ResultCode::INVALID_USAGE,
+            Self::Fabric(_) => ResultCode::SYSTEM_ERROR,
+            Self::Engine(error) => engine_code(error),
+        }
+    }
+}
+
+fn engine_code(error: &Error) -> ResultCode {
+    match error {
+        Error::Unknown(_) => ResultCode::INTERNAL_ERROR,
+        Error::Argument(_) | Error::Handle(_) => ResultCode::INVALID_ARGUMENT,
+        Error::Version { .. } => ResultCode::INVALID_USAGE,
+        Error::Refused | Error::PeerExhausted => ResultCode::REMOTE_ERROR,
+        Error::Comm(CommFault::PeerDead(_) | CommFault::PeerClosed(_)) => ResultCode::REMOTE_ERROR,
+        Error::Comm(CommFault::Protocol(_) | CommFault::Link(_)) => ResultCode::REMOTE_ERROR,
+        Error::Comm(CommFault::Revoked) => ResultCode::INTERNAL_ERROR,
+        Error::Exhausted { .. } | Error::Open(_) | Error::Link(_) => ResultCode::SYSTEM_ERROR,
+        Error::Register(_) | Error::Deregister(_) | Error::Oob(_) => ResultCode::SYSTEM_ERROR,
+        // Both enums are open to additions; a failure nobody classified is reported as one of the plugin.
+        _ => ResultCode::INTERNAL_ERROR,
+    }
+}

@@ -1,0 +1,120 @@
+//! The plugin's one process-wide cell: the engine, made by the first init and there until the library is unloaded.
+
+use std::ffi::CString;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::{Engine, FabricName, Params, SoftCopy};
+use trunkline_fabric::{Fabric, Level};
+use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
+
+use crate::abi::log::Log;
+use crate::status::CallError;
+
+/// The engine over the fabric in use; one more variant for each fabric to come.
+pub(crate) type Running = Engine<SoftFabric, UnixHost>;
+
+/// Everything that outlives a call.
+pub(crate) struct World {
+    pub(crate) engine: Running,
+    pub(crate) devices: Vec<DeviceNames>,
+    pub(crate) log: Arc<Log>,
+    /// Communicators of NCCL that init was called for and finalize was not.
+    contexts: AtomicUsize,
+}
+
+/// Strings that NCCL keeps pointers to.
+pub(crate) struct DeviceNames {
+    pub(crate) name: CString,
+    pub(crate) pci_path: Option<CString>,
+}
+
+static WORLD: OnceLock<World> = OnceLock::new();
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// The world, if init was called.
+#[inline]
+pub(crate) fn world() -> Result<&'static World, CallError> {
+    WORLD.get().ok_or(CallError::NotStarted)
+}
+
+/// Makes the world, the first time. A failed start may be tried again.
+pub(crate) fn start(log: Log) -> Result<&'static World, CallError> {
+    let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(world) = WORLD.get() {
+        return Ok(world);
+    }
+    let log = Arc::new(log);
+    let params = read_params()?;
+    let fabric = SoftFabric::new(soft_config(&params))?;
+    let devices = fabric.nics().iter().map(names).collect();
+    let engine_log = Arc::clone(&log);
+    let host = UnixHost::new(move |level, text| engine_log.line(level, text));
+    let engine = Engine::new(fabric, host, params)?;
+    log.line(Level::Info, &format!("trunkline: fabric soft, {} NICs", engine.nics().len()));
+    Ok(WORLD.get_or_init(|| World { engine, devices, log, contexts: AtomicUsize::new(0) }))
+}
+
+fn read_params() -> Result<Params, CallError> {
+    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
+    let mut params = Params::read(|name| std::env::var(name).ok())?;
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        params.mutant = trunkline_engine::Mutant::named(name.leak());
+    }
+    Ok(params)
+}
+
+fn names(nic: &trunkline_fabric::Nic) -> DeviceNames {
+    // A name with a NUL inside cannot be told to C; such a NIC stays nameless.
+    let name = CString::new(nic.name.as_str()).unwrap_or_default();
+    let pci_path = nic.pci_path.as_deref().and_then(|path| CString::new(path).ok());
+    DeviceNames { name, pci_path }
+}
+
+/// The software NIC's configuration.
+fn soft_config(params: &Params) -> SoftConfig {
+    let mut config = SoftConfig::default();
+    let soft = &params.soft;
+    if soft.nics > 0 {
+        config.nics = soft.nics as usize;
+    }
+    if soft.max_qp > 0 {
+        config.max_qp = soft.max_qp;
+    }
+    if soft.max_mr > 0 {
+        config.max_mr = soft.max_mr;
+    }
+    config.copy = match soft.copy {
+        SoftCopy::Auto => CopyMode::Auto,
+        SoftCopy::Staging => CopyMode::Staging,
+        SoftCopy::Pull => CopyMode::Pull,
+    };
+    config.wire = match params.fabric {
+        FabricName::Auto | FabricName::Soft => WireMode::Auto,
+        FabricName::SoftShm => WireMode::Shm,
+    };
+    config.delayed_visibility = soft.delayed;
+    config
+}
+
+impl World {
+    pub(crate) fn enter(&self) -> usize {
+        self.contexts.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn leave(&self) {
+        if self.contexts.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.engine.shutdown();
+        }
+    }
+}
+
+/// Called when the library is unloaded or the process ends: closes what is still open.
+pub(crate) fn end() {
+    if let Some(world) = WORLD.get() {
+        world.log.silence();
+        world.engine.shutdown();
+    }
+}
