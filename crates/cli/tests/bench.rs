@@ -1,6 +1,8 @@
 //! `trunkline bench` over plugins in C: every collective, rank count, type, operator and setting, and what goes
 //! wrong. The plugins are compiled here with `cc` from `crates/nethost/tests/fixtures`.
 
+#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -28,17 +30,19 @@ fn fixture(cell: &'static OnceLock<PathBuf>, name: &str) -> &'static Path {
             .join("../nethost/tests/fixtures")
             .join(name)
             .with_extension("c");
-        // Tests of one run are processes or threads of one, so the name carries the process.
-        let library =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.so", std::process::id()));
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let library = directory.join(format!("{name}.so"));
+        // Another test process may use the finished file, so a new one takes its place in one step.
+        let fresh = directory.join(format!("{name}-{}.so", std::process::id()));
         let status = Command::new("cc")
             .args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"])
-            .arg(&library)
+            .arg(&fresh)
             .arg(&source)
             .arg("-ldl")
             .status()
             .expect("cc runs");
         assert!(status.success(), "cc {}", source.display());
+        std::fs::rename(&fresh, &library).expect("a file can be renamed");
         library
     })
 }
