@@ -25,7 +25,9 @@ impl Host for SimHost {
     type Oob = SimOob;
 
     fn now(&self) -> Instant {
-        Instant(self.world.now())
+        let mut state = self.world.lock();
+        state.poll_tick();
+        Instant(state.now)
     }
 
     fn random(&self) -> [u8; 16] {
