@@ -50,6 +50,8 @@ pub struct Receiver {
     /// No eager message below this number waits for a buffer.
     lowest: u32,
     waiting: u32,
+    /// Buffers for which nothing has come.
+    empty: u32,
     mutant: Mutant,
 }
 
@@ -114,6 +116,7 @@ impl Receiver {
             frontier: number.wrapping_sub(1),
             lowest: number.wrapping_sub(1),
             waiting: 0,
+            empty: 0,
             mutant,
         }
     }
@@ -132,6 +135,7 @@ impl Receiver {
             let buffer = &mut self.buffers[id.0 * RECV_BUFFERS_MAX + index];
             (buffer.tag, buffer.len, buffer.state) = (tag, len, State::Empty);
         }
+        self.empty += u32::from(count);
         self.next = self.next.wrapping_add(1);
         Some(id)
     }
@@ -171,7 +175,7 @@ impl Receiver {
     /// [`Fault::TooLong`] if it does not fit.
     #[inline]
     pub fn next_delivery(&mut self) -> Result<Option<Delivery>, Fault> {
-        if self.waiting == 0 { Ok(None) } else { self.find_delivery() }
+        if self.waiting == 0 || self.empty == 0 { Ok(None) } else { self.find_delivery() }
     }
 
     fn find_delivery(&mut self) -> Result<Option<Delivery>, Fault> {
@@ -189,6 +193,7 @@ impl Receiver {
                 return Err(Fault::TooLong { len: u64::from(len), room: buffer.len });
             }
             buffer.state = State::Taken;
+            self.empty -= 1;
             self.parked[number as usize % WINDOW] = None;
             self.waiting -= 1;
             self.advance_lowest();
@@ -249,6 +254,7 @@ impl Receiver {
             (Imm::Whole(_), State::Empty) => Err(Fault::TooLong { len, room: buffer.len }),
             (Imm::Stripe(_, index), State::Empty) => {
                 buffer.state = State::Striped { bitmap: 1 << index, fin: None };
+                self.empty -= 1;
                 Ok(Arrival::Partial)
             }
             (Imm::Stripe(_, index), State::Striped { bitmap, fin }) => {
@@ -278,7 +284,10 @@ impl Receiver {
             return Err(Fault::TooLong { len: fin.len, room: buffer.len });
         }
         let bitmap = match buffer.state {
-            State::Empty => 0,
+            State::Empty => {
+                self.empty -= 1;
+                0
+            }
             State::Striped { bitmap, fin: None } => bitmap,
             State::Striped { .. } => return Err(Fault::Twice),
             State::Idle | State::Taken | State::Full(_) => return Ok(Arrival::Stale),
@@ -314,6 +323,7 @@ impl Receiver {
 
     #[inline]
     fn fill(&mut self, slot: usize, len: u64) -> Arrival {
+        self.empty -= u32::from(self.buffers[slot].state == State::Empty);
         self.buffers[slot].state = State::Full(len);
         let id = RecvId(slot / RECV_BUFFERS_MAX);
         let receive = &mut self.receives[id.0];
