@@ -20,6 +20,8 @@ struct Side {
     from_keys: Keys,
     into: Memory,
     peer: Remote,
+    written: usize,
+    flying: usize,
 }
 
 const SIZE: usize = 64 << 20;
@@ -51,7 +53,7 @@ fn open(
     let (address, peer) = from.recv().unwrap();
     rail.connect(link, address).unwrap();
     let peer = Remote { key: peer.remote, addr: peer.remote_base };
-    Side { rail, link, from: source, from_keys, into, peer }
+    Side { rail, link, from: source, from_keys, into, peer, written: 0, flying: 0 }
 }
 
 impl Side {
@@ -68,14 +70,15 @@ impl Side {
                 self.rail.post(self.link, 1, op, signalled)
             };
             if op.is_ok() {
+                self.flying += usize::from(signalled);
                 return;
             }
-            self.wait(0);
+            self.poll();
         }
     }
 
-    /// Polls once if `want` is 0, else until that many of a kind came; returns how many posted completed.
-    fn wait(&mut self, want: usize) -> (usize, usize) {
+    /// Polls once and counts what came.
+    fn poll(&mut self) {
         let nothing = Completion {
             wr_id: 0,
             link: self.link,
@@ -85,20 +88,22 @@ impl Side {
             len: 0,
         };
         let mut out = [nothing; 16];
-        let (mut written, mut posted) = (0, 0);
-        loop {
-            let count = self.rail.poll(&mut out);
-            for one in &out[..count] {
-                assert_eq!(one.status, Status::Ok);
-                if one.done == Done::Written { written += 1 } else { posted += 1 }
-            }
-            if count == 0 && want > 0 {
-                std::hint::spin_loop();
-            }
-            if written >= want {
-                return (written, posted);
-            }
+        let count = self.rail.poll(&mut out);
+        for one in &out[..count] {
+            assert_eq!(one.status, Status::Ok);
+            if one.done == Done::Written { self.written += 1 } else { self.flying -= 1 }
         }
+        if count == 0 {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Polls until `count` writes of the peer came.
+    fn wait(&mut self, count: usize) {
+        while self.written < count {
+            self.poll();
+        }
+        self.written -= count;
     }
 }
 
@@ -129,23 +134,18 @@ fn run(mut side: Side, first: bool, quiet: bool) {
         for _ in 0..5 {
             let start = Instant::now();
             if first {
-                let mut flying = 0;
                 for _ in 0..count {
                     side.write(len, 0, true);
-                    flying += 1;
-                    while flying >= 8 {
-                        flying -= side.wait(0).1;
+                    while side.flying >= 8 {
+                        side.poll();
                     }
                 }
-                while flying > 0 {
-                    flying -= side.wait(0).1;
+                while side.flying > 0 {
+                    side.poll();
                 }
                 side.wait(1);
             } else {
-                let mut got = 0;
-                while got < count {
-                    got += side.wait(0).0;
-                }
+                side.wait(count);
                 side.write(8, 0, false);
             }
             best = best.max(count as f64 / start.elapsed().as_secs_f64());

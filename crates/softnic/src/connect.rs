@@ -3,19 +3,22 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links};
 
 use crate::ladder::State;
 use crate::qp::{Qp, Wire};
-use crate::ring::{Consumer, Producer, side};
+use crate::pull::Process;
+use crate::ring::{Consumer, Producer, Pulls, side};
 use crate::segment::{Geometry, Segment};
 use crate::{SoftRail, WireMode};
 
 const MAGIC: [u8; 8] = *b"TLSOFTNC";
 const VERSION: u16 = 1;
 /// Bytes of an address.
-const BYTES: usize = 64;
+const BYTES: usize = 80;
 /// Most receives a peer may name.
 const RECEIVES: u32 = 1 << 16;
 
@@ -38,6 +41,10 @@ pub(crate) struct Address {
     pub(crate) receives: u32,
     /// Reads it executes at once.
     pub(crate) reads: u32,
+    /// Address of a word in its process,
+    pub(crate) probe: u64,
+    /// and what the word holds.
+    pub(crate) proof: u64,
 }
 
 impl Address {
@@ -52,6 +59,8 @@ impl Address {
         for word in [self.geometry.slots(), self.geometry.payload(), self.pid, self.receives, self.reads, 0] {
             out.extend_from_slice(&word.to_le_bytes());
         }
+        out.extend_from_slice(&self.probe.to_le_bytes());
+        out.extend_from_slice(&self.proof.to_le_bytes());
         out
     }
 
@@ -69,6 +78,7 @@ impl Address {
             word.copy_from_slice(&bytes[at..at + 4]);
             u32::from_le_bytes(word)
         };
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let mut fabric = [0; 16];
         fabric.copy_from_slice(&bytes[16..32]);
         let geometry = Geometry::new(word(40), word(44)).ok_or("its ring sizes are not usable")?;
@@ -80,11 +90,13 @@ impl Address {
             nic: u16::from_le_bytes([bytes[10], bytes[11]]),
             number: word(12),
             fabric,
-            start: u64::from(word(32)) | u64::from(word(36)) << 32,
+            start: long(32),
             geometry,
             pid: word(48),
             receives,
             reads,
+            probe: long(64),
+            proof: long(72),
         })
     }
 }
@@ -163,6 +175,8 @@ impl Links for SoftRail {
             pid: std::process::id(),
             receives: self.config.recv_depth,
             reads: self.shared.config.max_reads,
+            probe: std::ptr::from_ref(&*self.shared.probe).expose_provenance() as u64,
+            proof: *self.shared.probe,
         };
         Ok(LinkAddress { bytes: address.bytes(), fd: Some(fd) })
     }
@@ -181,7 +195,20 @@ impl Links for SoftRail {
         qp.wire = wire;
         qp.sends = address.start;
         qp.peer_posted = address.start;
-        qp.tx = Some(Producer::new(segment, address.start));
+        let mut tx = Producer::new(segment, address.start);
+        if wire == Wire::Shm
+            && let Some(from) = self.shared.pulls_from()
+        {
+            let peer = Arc::new(Process::new(address.pid));
+            if peer.proves(address.probe, address.proof) {
+                qp.rx.publish_pulls();
+                qp.readable = Some(Arc::clone(&peer));
+            }
+            let link = self.shared.links.fetch_add(1, Ordering::Relaxed);
+            let shared = Arc::clone(&self.shared);
+            tx.allow_pulls(Pulls { shared, nic: self.nic, link, peer, from, open: false });
+        }
+        qp.tx = Some(tx);
         qp.wanted = crate::queue::Queue::new(address.reads.min(self.shared.config.max_reads), 0);
         qp.matcher.set_grants(recv_depth);
         qp.state = qp.state.step(State::ReadyToSend).ok_or(LinkError::State)?;

@@ -65,11 +65,6 @@ impl Matcher {
         self.grants.reserve_exact(max as usize);
     }
 
-    /// Receives posted.
-    pub(crate) fn received(&self) -> usize {
-        self.receives.len() - self.free.len()
-    }
-
     /// Posts a receive; false if there is no room.
     pub(crate) fn post_receive(&mut self, receive: Receive) -> bool {
         let Some(slot) = self.free.pop() else { return false };

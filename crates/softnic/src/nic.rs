@@ -2,16 +2,23 @@
 //! holds nothing of a single link.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::SoftConfig;
+use crate::{CopyMode, SoftConfig, cost};
 use crate::guard::Guards;
+use crate::pull::Book;
 use crate::register::{Table, random};
+
+/// Least bytes that are offered to be read directly when that is asked for.
+const PULL_LEAST: u64 = 16 << 10;
 
 /// One NIC.
 pub(crate) struct NicState {
     /// Its regions.
     pub(crate) table: Table,
+    /// Memory that peers may be reading.
+    pub(crate) book: Book,
     queue_pairs: AtomicU32,
     numbers: AtomicU32,
 }
@@ -42,6 +49,12 @@ pub(crate) struct Shared {
     pub(crate) nics: Box<[NicState]>,
     /// One for each open rail.
     pub(crate) guards: Guards,
+    /// A word that proves to a peer that it can read this process.
+    pub(crate) probe: Box<u64>,
+    /// What copying costs, once it was measured.
+    pub(crate) costs: OnceLock<cost::Table>,
+    /// Numbers links over all rails.
+    pub(crate) links: AtomicU64,
     /// A planted bug: deregistration does not wait.
     pub(crate) no_wait: bool,
 }
@@ -51,6 +64,7 @@ impl Shared {
     pub(crate) fn new(config: SoftConfig) -> io::Result<Self> {
         let nic = || NicState {
             table: Table::new(config.max_mr, config.virtual_addresses),
+            book: Book::default(),
             queue_pairs: AtomicU32::new(0),
             numbers: AtomicU32::new(1),
         };
@@ -58,8 +72,21 @@ impl Shared {
             id: random()?,
             nics: std::iter::repeat_with(nic).take(config.nics).collect(),
             guards: Guards::new(),
+            probe: Box::new(u128::from_le_bytes(random()?) as u64 | 1),
+            costs: OnceLock::new(),
+            links: AtomicU64::new(0),
             no_wait: crate::error::mutant("soft-dereg-no-wait"),
             config,
         })
+    }
+
+    /// Bytes from which memory is offered to be read directly, as far as this side can say.
+    pub(crate) fn pulls_from(&self) -> Option<u64> {
+        match self.config.copy {
+            _ if self.config.delayed_visibility => None,
+            CopyMode::Staging => None,
+            CopyMode::Pull => Some(PULL_LEAST),
+            CopyMode::Auto => self.costs.get_or_init(cost::Table::measure).pull_from(),
+        }
     }
 }

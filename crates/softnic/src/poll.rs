@@ -66,7 +66,7 @@ impl Qp {
             records += 1;
             // Anything but a small inline record: its sender waits for the room.
             let large = (words[1] >> 16) & 0xff != 0;
-            bytes += if large { u64::from(env.shared.config.segment) } else { 128 };
+            bytes += if large { words[4] >> 32 } else { 128 };
             if large || self.rx.unpublished() >= PUBLISH {
                 self.rx.publish();
             }
@@ -93,6 +93,7 @@ impl Qp {
                 let own = if matches!(status, Status::Other(_)) { status } else { Status::Flushed };
                 self.fail_with(own, false, None);
             }
+            Refusal::Dead => self.fail_with(Status::PeerDead, false, None),
             Refusal::Receive { wr_id, status, nak } => {
                 self.rx.refuse(nak.code(), self.rx.next());
                 self.owed -= 1;

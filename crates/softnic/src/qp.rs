@@ -1,6 +1,8 @@
 //! A queue pair: one end of a link, with everything that is posted on it. Driven by the rail's `post` and `poll`; it
 //! does nothing by itself.
 
+use std::sync::Arc;
+
 use trunkline_fabric::{Completion, Done, Extent, LinkId, RailConfig, Status};
 
 use crate::hold::Held;
@@ -8,6 +10,7 @@ use crate::job::Job;
 use crate::ladder::State;
 use crate::matched::Matcher;
 use crate::nic::Shared;
+use crate::pull::Process;
 use crate::queue::Queue;
 use crate::register::Table;
 use crate::ring::{Consumer, Producer, side};
@@ -129,6 +132,8 @@ pub(crate) struct Qp {
     pub(crate) rx: Consumer,
     pub(crate) tx: Option<Producer>,
     pub(crate) wire: Wire,
+    /// The peer's process, where its memory can be read.
+    pub(crate) readable: Option<Arc<Process>>,
     pub(crate) start: u64,
     pub(crate) depth: u64,
     /// Posted, oldest first.
@@ -181,6 +186,7 @@ impl Qp {
             rx,
             tx: None,
             wire: Wire::Shm,
+            readable: None,
             start,
             depth: u64::from(rail.depth),
             flights: Queue::new(rail.depth, start),

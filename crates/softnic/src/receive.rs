@@ -9,6 +9,7 @@ use crate::copy;
 use crate::error::Nak;
 use crate::hold::Target;
 use crate::job::{Body, Job, Kind};
+use crate::pull::{self, Pulled};
 use crate::qp::{Answer, Env, Qp, Receive, Sink, Wire};
 use crate::record::{Payload, Record, Verb, WORDS};
 use crate::register::{Place, right};
@@ -18,6 +19,8 @@ use crate::register::{Place, right};
 pub(crate) enum Refusal {
     /// Told to the peer; both ends go into error.
     Nak(Nak),
+    /// The peer died.
+    Dead,
     /// The receive that was to take the bytes failed with this.
     Receive { wr_id: u64, status: Status, nak: Nak },
 }
@@ -273,14 +276,11 @@ impl Qp {
         place: Place,
         target: Target,
     ) -> Result<(), Refusal> {
-        if env.shared.config.delayed_visibility {
-            if place.rights & right::RELAXED != 0 {
-                let from = self.find(env, words, payload)?;
-                // SAFETY: `find` checked the bytes, inside the guard.
-                unsafe { self.held.push(env.table(), target, from, payload.len() as usize) };
-                return Ok(());
-            }
-
+        if env.shared.config.delayed_visibility && place.rights & right::RELAXED != 0 {
+            let from = self.find(env, words, payload)?;
+            // SAFETY: `find` checked the bytes, inside the guard.
+            unsafe { self.held.push(env.table(), target, from, payload.len() as usize) };
+            return Ok(());
         }
         self.move_bytes(env, words, payload, place)
     }
@@ -294,6 +294,9 @@ impl Qp {
         payload: Payload,
         place: Place,
     ) -> Result<(), Refusal> {
+        if let Payload::Pulled { addr, len } = payload {
+            return self.pull(place, addr, len);
+        }
         let from = self.find(env, words, payload)?;
         let len = payload.len() as usize;
         if matches!(payload, Payload::Inline { .. }) {
@@ -304,6 +307,18 @@ impl Qp {
             unsafe { copy::bytes(place.at, from, len) };
         }
         Ok(())
+    }
+
+    /// Reads the bytes of a record out of the peer's process.
+    fn pull(&mut self, place: Place, addr: u64, len: u64) -> Result<(), Refusal> {
+        let Some(peer) = &self.readable else { return Err(Nak::Protocol.into()) };
+        let word = self.rx.segment().claim(self.rx.next());
+        // SAFETY: the caller looked `place` up for `len` bytes, inside the guard.
+        match unsafe { pull::pull(peer, word, place.at, addr, len as usize) } {
+            Pulled::Done => Ok(()),
+            Pulled::Gone => Err(Nak::Source.into()),
+            Pulled::Dead => Err(Refusal::Dead),
+        }
     }
 
     /// Where the bytes of a record are in this address space.

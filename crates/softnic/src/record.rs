@@ -63,7 +63,7 @@ pub(crate) enum Payload {
     /// In a region of the same fabric.
     Placed { nic: u32, key: u64, offset: u64, len: u64 },
     /// In the sender's memory.
-    Pulled { addr: u64, len: u64, claim: u64 },
+    Pulled { addr: u64, len: u64 },
 }
 
 impl Payload {
@@ -111,7 +111,7 @@ impl Record {
                 offset: words[5],
                 len: words[6],
             },
-            form::PULLED => Payload::Pulled { addr: words[4], len: words[5], claim: words[6] },
+            form::PULLED => Payload::Pulled { addr: words[4], len: words[5] },
             _ => return None,
         };
         let (key, addr) = (words[2], words[3]);
@@ -146,8 +146,8 @@ impl Record {
                 (a, b, c, d) = (key, offset, len, u64::from(nic));
                 (form::PLACED, 0)
             }
-            Payload::Pulled { addr, len, claim } => {
-                (a, b, c) = (addr, len, claim);
+            Payload::Pulled { addr, len } => {
+                (a, b) = (addr, len);
                 (form::PULLED, 0)
             }
         };

@@ -233,6 +233,8 @@ impl Registrar for SoftRegistrar {
         if !self.shared.no_wait && !self.shared.guards.wait(self.peer_time) {
             return Err(DeregisterError::InUse { peer: std::process::id() });
         }
+        let nic = &self.shared.nics[self.nic];
+        nic.book.end_region(key.0, self.peer_time).map_err(|peer| DeregisterError::InUse { peer })?;
         table.forget(key.0);
         Ok(())
     }

@@ -2,9 +2,12 @@
 //! polls the stamp of the next slot of its own. Neither trusts a word that the other side can write.
 
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::copy;
+use crate::nic::Shared;
+use crate::pull::Process;
 use crate::record::{Record, WORDS};
 use crate::segment::{Segment, reader, writer};
 
@@ -25,9 +28,32 @@ pub(crate) mod side {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Nonsense;
 
+/// What a producer needs to offer memory to its peer.
+pub(crate) struct Pulls {
+    /// Holds the book.
+    pub(crate) shared: Arc<Shared>,
+    /// The NIC whose memory it is.
+    pub(crate) nic: usize,
+    /// Names the link in the book.
+    pub(crate) link: u64,
+    /// Who reads.
+    pub(crate) peer: Arc<Process>,
+    /// Bytes from which it is worth it.
+    pub(crate) from: u64,
+    /// Whether anything is offered.
+    pub(crate) open: bool,
+}
+
+impl Drop for Pulls {
+    fn drop(&mut self) {
+        self.shared.nics[self.nic].book.end_link(self.link);
+    }
+}
+
 /// The writing end.
 pub(crate) struct Producer {
-    segment: Segment,
+    segment: Arc<Segment>,
+    pulls: Option<Pulls>,
     head: u64,
     acked: u64,
     staged: u64,
@@ -42,7 +68,8 @@ impl Producer {
     pub(crate) fn new(segment: Segment, start: u64) -> Self {
         let slots = segment.geometry().slots() as usize;
         Self {
-            segment,
+            segment: Arc::new(segment),
+            pulls: None,
             head: start,
             acked: start,
             // Like the positions, near the wrap when tests say so.
@@ -83,7 +110,35 @@ impl Producer {
         }
         self.freed = self.ends[self.index(consumed.wrapping_sub(1))];
         self.acked = consumed;
+        if let Some(pulls) = &mut self.pulls
+            && pulls.open
+        {
+            pulls.shared.nics[pulls.nic].book.strike(pulls.link, consumed);
+            pulls.open = consumed != self.head;
+        }
         Ok(true)
+    }
+
+    /// From now on, memory may be offered to the peer to be read directly.
+    pub(crate) fn allow_pulls(&mut self, pulls: Pulls) {
+        self.pulls = Some(pulls);
+    }
+
+    /// From which size on bytes are offered, if the peer reads them.
+    #[inline]
+    pub(crate) fn pulls_from(&self) -> Option<u64> {
+        let pulls = self.pulls.as_ref()?;
+        let takes = u64::from_le(self.segment.word(reader::PULLS).load(Ordering::Relaxed)) == 1;
+        takes.then_some(pulls.from)
+    }
+
+    /// Notes that the next record names memory of region `key`.
+    pub(crate) fn offer(&mut self, key: u64) {
+        if let Some(pulls) = &mut self.pulls {
+            pulls.open = true;
+            let book = &pulls.shared.nics[pulls.nic].book;
+            book.offer(key, pulls.link, self.head, &self.segment, &pulls.peer);
+        }
     }
 
     /// Whether a record can be written; looks at the peer's word only if it seems not.
@@ -102,7 +157,8 @@ impl Producer {
         let len = u64::from(want).min(size - offset).min(size / 2);
         let padded = len.next_multiple_of(LINE);
         let fits = |one: &Self| one.staged.wrapping_sub(one.freed) + padded <= size;
-        if !fits(self) && !(self.refresh() == Ok(true) && fits(self)) {
+        let room = fits(self) || (self.refresh() == Ok(true) && fits(self));
+        if !room {
             return None;
         }
         // Both are below the 32-bit size of the ring.
@@ -291,6 +347,11 @@ impl Consumer {
     /// Publishes the state of this reading side.
     pub(crate) fn publish_state(&self, state: u64) {
         self.segment.word(reader::STATE).store(state.to_le(), Ordering::Release);
+    }
+
+    /// Tells the producer that this side can read its memory.
+    pub(crate) fn publish_pulls(&self) {
+        self.segment.word(reader::PULLS).store(1u64.to_le(), Ordering::Release);
     }
 
     /// The state of the peer's writing side.

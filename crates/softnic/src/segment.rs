@@ -33,6 +33,8 @@ pub(crate) mod reader {
     pub(crate) const NAK_AT: usize = READER_LINE + 24;
     /// 0 open, 1 closed in order, 2 in error.
     pub(crate) const STATE: usize = READER_LINE + 32;
+    /// 1 if the reader can read the writer's memory.
+    pub(crate) const PULLS: usize = READER_LINE + 40;
 }
 
 /// Words the writer of a segment publishes to its reader.
@@ -85,6 +87,8 @@ pub(crate) struct Segment {
 
 // SAFETY: the mapping belongs to this value alone within Rust; other processes' accesses are the same from any thread.
 unsafe impl Send for Segment {}
+// SAFETY: shared use is through atomic words and raw copies, as between processes.
+unsafe impl Sync for Segment {}
 
 impl Segment {
     /// Makes a segment to read from.
@@ -154,6 +158,15 @@ impl Segment {
     pub(crate) fn stamp(&self, position: u64) -> &AtomicU64 {
         // SAFETY: the slot's first word is aligned, mapped while `self` lives, and only accessed as an atomic word.
         unsafe { AtomicU64::from_ptr(self.slot(position).as_ptr().cast()) }
+    }
+
+    /// The claim word of the descriptor at a position: its last word.
+    #[inline]
+    pub(crate) fn claim(&self, position: u64) -> &AtomicU64 {
+        // SAFETY: the last word of the slot.
+        let at = unsafe { self.slot(position).add(SLOT - 8) };
+        // SAFETY: aligned, mapped while `self` lives, and only accessed as an atomic word when it is a claim.
+        unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
     }
 
     /// `len` bytes of the payload ring at `offset`, if they lie inside it.

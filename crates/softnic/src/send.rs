@@ -65,8 +65,9 @@ pub(crate) fn transmit(
             let from = job.sent as usize;
             let len = INLINE.min((prefix - job.sent) as usize);
             let record = record(job, Payload::Inline { len: len as u32 }, false);
-            // SAFETY: `from + len` is at most the length of the prefix.
-            unsafe { tx.push_inline(&record, job.prefix.as_ptr().add(from), len) };
+            let Some(bytes) = job.prefix.get(from..from + len) else { return Step::Bad };
+            // SAFETY: a slice of that length.
+            unsafe { tx.push_inline(&record, bytes.as_ptr(), len) };
             advance(job, len as u64);
             continue;
         }
@@ -77,6 +78,16 @@ pub(crate) fn transmit(
                 // This side's keys mean something to the peer: both are in one fabric.
                 let payload = Payload::Placed { nic: env.nic as u32, key, offset, len };
                 tx.push(&record(job, payload, len == left));
+                advance(job, len);
+                *budget = budget.saturating_sub(4096);
+                if len == left { Step::Done } else { continue }
+            }
+            (Wire::Shm, Body::Local { key, .. }) if tx.pulls_from().is_some_and(|from| left >= from) => {
+                let len = left.min(PLACE);
+                let Some(place) = source(env, job, len) else { return Step::Bad };
+                tx.offer(key);
+                let addr = place.at.expose_provenance() as u64;
+                tx.push(&record(job, Payload::Pulled { addr, len }, len == left));
                 advance(job, len);
                 *budget = budget.saturating_sub(4096);
                 if len == left { Step::Done } else { continue }

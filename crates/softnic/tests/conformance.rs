@@ -37,6 +37,14 @@ mod shm {
     });
 }
 
+mod shm_with_pull {
+    use super::*;
+    trunkline_fabric::fabric_conformance!(Soft {
+        config: SoftConfig { copy: CopyMode::Pull, ..SoftConfig::default() },
+        fabrics: 2
+    });
+}
+
 mod shm_forced_inside_one_fabric {
     use super::*;
     trunkline_fabric::fabric_conformance!(Soft {

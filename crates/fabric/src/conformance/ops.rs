@@ -38,7 +38,7 @@ pub fn sends_fill_receives_in_order<S: Setup>(setup: &S) {
     from.fill(1);
     for (round, len) in SIZES.into_iter().enumerate() {
         let round = round as u64;
-        let imm = (round % 2 == 0).then_some(round as u32);
+        let imm = round.is_multiple_of(2).then_some(round as u32);
         let size = len as u64;
         ends.on_b(100 + round, Op::Recv { into: into.extent(0, size) });
         let body = Source::Region(from.extent(0, size));
