@@ -123,7 +123,9 @@ pub(crate) fn run(workspace: &Workspace, only: Option<&str>) -> Result<bool> {
         let verdict = judge(row, program, &mut healthy)?;
         println!("mutant {} ... {}", row.name, verdict.text());
         killed += usize::from(verdict.is_good());
-        table.add_row([&row.name, &row.breaks, &format!("{}: {}", row.package(), row.test), verdict.text()]);
+        let which = if row.test.is_empty() { "all" } else { &row.test };
+        let test = format!("{} {}: {which}", row.package(), row.target);
+        table.add_row([&row.name, &row.breaks, &test, verdict.text()]);
     }
     println!("{table}");
     report::print_result_line(killed, rows.len() - killed);
@@ -254,7 +256,7 @@ fn judge(row: &Row, program: &Program, healthy: &mut BTreeMap<Run, Option<Verdic
 
 fn run_test(row: &Row, program: &Program, mutant: Option<&str>) -> Result<(Ended, String)> {
     let mut command = Command::new(&program.file);
-    command.arg(&row.test).args(row.exact.then_some("--exact")).arg("--include-ignored");
+    command.arg(&row.test).args(row.exact.then_some("--exact"));
     command
         .current_dir(&program.dir)
         .env("CARGO_MANIFEST_DIR", &program.dir)
