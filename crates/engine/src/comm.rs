@@ -45,6 +45,8 @@ pub(crate) struct Comm<R: Rail> {
     pub(crate) stream: AtomicU64,
     /// The peer closed its end.
     pub(crate) peer_closed: AtomicBool,
+    /// Eager messages went out whose records were not read yet.
+    pub(crate) records_due: AtomicBool,
 }
 
 /// The lane of an open comm.
@@ -128,7 +130,7 @@ impl<R: Rail> Open<R> {
             }
         }
         if let Side::Recv(lane) = &mut self.side
-            && let Err(fault) = lane.post_more()
+            && let Err(fault) = lane.post_flushes()
         {
             self.fail(requests, fault);
         }
@@ -192,6 +194,7 @@ impl<R: Rail> Comm<R> {
             lane: Lane::new(None),
             stream: AtomicU64::new(0),
             peer_closed: AtomicBool::new(false),
+            records_due: AtomicBool::new(false),
         }
     }
 }
@@ -244,6 +247,7 @@ impl<R: Rail> Comms<R> {
         let generation = generation.checked_add(1).unwrap_or(1);
         comm.stream.store(open.ends.stream.to_bits(), Ordering::Relaxed);
         comm.peer_closed.store(false, Ordering::Relaxed);
+        comm.records_due.store(false, Ordering::Relaxed);
         *comm.lane.claim() = Some(open);
         comm.generation.store(u32::from(generation), Ordering::Release);
         Ok(CommId { index, generation })

@@ -20,6 +20,12 @@ use crate::request::{Outcome, Requests};
 use crate::send::Message;
 use crate::{CommFault, CommId, Error, ListenId, MrId, Params, RequestId};
 
+/// Eager messages whose records were not read yet, above which an isend reads records first.
+const UNMATCHED_MAX: usize = 24;
+
+/// Eager messages whose records were not read yet, from which on a test reads records when it has time.
+const UNMATCHED_DUE: usize = 8;
+
 /// How long [`Engine::shutdown`] waits for what was sent to arrive.
 const SHUTDOWN_TIME: Duration = Duration::millis(200);
 
@@ -252,8 +258,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(Error::Argument("the region does not hold these bytes"));
         };
         let message = Message { mr, offset, len, tag };
-        let mut started = if len > side.plan.inline_max {
-            // A message worth a look for its clear-to-send record before it goes eagerly.
+        let mut started = if len > side.plan.inline_max || side.unmatched() >= UNMATCHED_MAX {
+            // Worth a look for the clear-to-send record: what goes eagerly is copied once more.
             Ok(None)
         } else {
             side.isend(&slot.requests, message)
@@ -265,6 +271,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
             let Side::Send(side) = &mut open.side else { return Ok(None) };
             started = side.isend(&slot.requests, message);
+        }
+        if let Side::Send(side) = &open.side {
+            slot.records_due.store(side.unmatched() >= UNMATCHED_DUE, Ordering::Relaxed);
         }
         self.started(comm, slot, open, started)
     }
@@ -375,11 +384,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     ) -> Result<Option<usize>, Error> {
         let slot = self.comm(request.comm)?;
         let mut outcome = slot.requests.take(request.slot, request.generation, sizes);
-        if outcome == Outcome::Pending {
-            let Some(mut lane) = slot.lane.try_claim() else { return Ok(None) };
-            let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
-            self.progress(slot, open);
-            outcome = slot.requests.take(request.slot, request.generation, sizes);
+        if outcome == Outcome::Pending || slot.records_due.load(Ordering::Relaxed) {
+            // A finished eager send is on its way: now is the time to read the records that came meanwhile.
+            if let Some(mut lane) = slot.lane.try_claim() {
+                let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
+                self.progress(slot, open);
+                if let Side::Send(side) = &mut open.side {
+                    side.read_records();
+                    slot.records_due.store(side.unmatched() >= UNMATCHED_DUE, Ordering::Relaxed);
+                }
+            }
+            if outcome == Outcome::Pending {
+                outcome = slot.requests.take(request.slot, request.generation, sizes);
+            }
         }
         match outcome {
             Outcome::Pending => Ok(None),

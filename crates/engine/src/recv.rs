@@ -39,9 +39,6 @@ pub(crate) struct RecvLane<R: Rail> {
     places: Box<[Place]>,
     /// Request slots by receive.
     requests: [u16; RECVS_MAX],
-    /// Receives to announce, and the next buffer of the first.
-    unannounced: VecDeque<RecvId>,
-    next_buffer: usize,
     /// Requests of flushes to post.
     flushes: VecDeque<u16>,
     /// Immediates that named nothing that waits.
@@ -88,8 +85,6 @@ impl<R: Rail> RecvLane<R> {
             cursor: 0,
             places: vec![Place { mr: NO_MR, offset: 0, len: 0, tag: 0 }; TOKENS_MAX].into(),
             requests: [0; RECVS_MAX],
-            unannounced: VecDeque::with_capacity(RECVS_MAX),
-            next_buffer: 0,
             flushes: VecDeque::with_capacity(RECVS_MAX),
             dropped: 0,
             gone: false,
@@ -128,7 +123,8 @@ impl<R: Rail> RecvLane<R> {
         requests: &Requests,
         buffers: &[RecvBuf],
     ) -> Result<Option<(u16, u16)>, CommFault> {
-        if self.plan.matched && self.rail.credits(self.link) < RECV_BUFFERS_MAX as u32 {
+        // Every buffer is announced at once: an eager message may end the receive before there is credit again.
+        if !self.gone && self.rail.credits(self.link) < buffers.len() as u32 {
             return Ok(None);
         }
         let Some((slot, generation)) = requests.reserve(&mut self.cursor) else { return Ok(None) };
@@ -145,8 +141,7 @@ impl<R: Rail> RecvLane<R> {
         if self.plan.matched {
             self.post_matched(id, buffers.len())?;
         } else {
-            self.unannounced.push_back(id);
-            self.announce()?;
+            self.announce(id, buffers.len())?;
             self.deliver(requests)?;
         }
         self.rail.flush();
@@ -177,30 +172,24 @@ impl<R: Rail> RecvLane<R> {
         })
     }
 
-    /// Writes clear-to-send records, as far as credit goes.
+    /// Writes the clear-to-send records of a receive.
     #[inline]
-    fn announce(&mut self) -> Result<(), CommFault> {
-        while let Some(&id) = self.unannounced.front() {
-            let (number, token, count) = self.receiver.announcement(id, self.next_buffer);
-            if self.gone || self.rail.credits(self.link) == 0 {
-                return Ok(());
-            }
+    fn announce(&mut self, id: RecvId, count: usize) -> Result<(), CommFault> {
+        if self.gone {
+            return Ok(());
+        }
+        for index in 0..count {
+            let (number, token, count) = self.receiver.announcement(id, index);
             let Place { mr, offset, len, tag } = self.places[token.slot()];
             let Some(mr) = self.regions.mr(mr) else { return Err(CommFault::Revoked) };
             let keys = mr.keys();
             let addr = keys.remote_base.wrapping_add(offset);
-            let index = self.next_buffer as u8;
             let keys = [keys.remote.0, 0, 0];
-            let record = Cts { number, index, count, addr, len, tag, token, keys };
-            let at = self.mailbox.addr.wrapping_add(cts::offset(number, self.next_buffer));
+            let record = Cts { number, index: index as u8, count, addr, len, tag, token, keys };
+            let at = self.mailbox.addr.wrapping_add(cts::offset(number, index));
             let to = Remote { key: RemoteKey(self.mailbox.key), addr: at };
             let op = Op::Write { from: Source::Inline(&record.to_bytes()), to, imm: None };
             self.post(0, op, false)?;
-            self.next_buffer += 1;
-            if self.next_buffer == usize::from(count) {
-                self.next_buffer = 0;
-                self.unannounced.pop_front();
-            }
         }
         Ok(())
     }
@@ -256,29 +245,22 @@ impl<R: Rail> RecvLane<R> {
         };
         self.flushes.push_back(slot);
         self.post_flushes()?;
-        self.rail.flush();
         Ok(Some((slot, generation)))
     }
 
-    fn post_flushes(&mut self) -> Result<(), CommFault> {
+    /// Posts flushes that waited for credit.
+    #[inline]
+    pub(crate) fn post_flushes(&mut self) -> Result<(), CommFault> {
+        if self.flushes.is_empty() {
+            return Ok(());
+        }
         while let Some(&slot) = self.flushes.front() {
             if self.rail.credits(self.link) == 0 {
-                return Ok(());
+                break;
             }
             self.post(FLUSH | u64::from(slot), Op::Flush, true)?;
             self.flushes.pop_front();
         }
-        Ok(())
-    }
-
-    /// Posts what waited for credit.
-    #[inline]
-    pub(crate) fn post_more(&mut self) -> Result<(), CommFault> {
-        if self.unannounced.is_empty() && self.flushes.is_empty() {
-            return Ok(());
-        }
-        self.announce()?;
-        self.post_flushes()?;
         self.rail.flush();
         Ok(())
     }

@@ -138,6 +138,18 @@ impl<R: Rail> SendLane<R> {
         self.posted > 0 || !self.unposted.is_empty()
     }
 
+    /// Eager messages whose records were not read yet.
+    #[inline]
+    pub(crate) fn unmatched(&self) -> usize {
+        self.sender.unmatched()
+    }
+
+    /// Reads records that have come, off the path of any message.
+    pub(crate) fn read_records(&mut self) {
+        // A fault here comes again with the next message.
+        let _ = self.sender.on_records(&View(self.mailbox.memory()));
+    }
+
     /// Starts a message; `None` means not yet. Returns slot and generation of its request.
     #[inline]
     pub(crate) fn isend(

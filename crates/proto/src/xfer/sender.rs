@@ -92,7 +92,16 @@ impl Sender {
         self.on_isend_slow(mailbox, tag, len)
     }
 
+    /// Reads what records have come, while there is time. Optional: [`Sender::on_isend`] does it too.
+    ///
+    /// # Errors
+    /// [`Fault::TooManyReceives`].
+    pub fn on_records(&mut self, mailbox: &impl Mailbox) -> Result<(), Fault> {
+        if self.unmatched_len > 0 { self.read(mailbox) } else { Ok(()) }
+    }
+
     /// Eager messages whose buffer is not known yet.
+    #[inline]
     #[must_use]
     pub fn unmatched(&self) -> usize {
         self.unmatched_len
