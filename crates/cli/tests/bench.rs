@@ -176,7 +176,7 @@ fn calls_that_say_again_and_flushes_change_nothing() {
 
 #[test]
 fn point_to_point_has_every_figure() {
-    let rows = right(&mut bench("p2p -b 8 -e 64K -f 16 -i 50"));
+    let rows = right(&mut bench("p2p -b 8 -e 8M -f 64 -i 20"));
     for row in &rows {
         for key in
             ["latency_p50_us", "latency_p99_us", "latency_max_us", "one_way_gbs", "both_way_gbs", "rate_mps"]

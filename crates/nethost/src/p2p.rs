@@ -121,21 +121,30 @@ impl Pair<'_> {
         let mut next = self.until(|pair| pair.irecv(0, case.bytes))?;
         for round in 0..total {
             let start = Instant::now();
+            let receiving = next;
             let mut sending = None;
             if rank == 0 {
                 sending = Some(self.until(|pair| pair.isend(0, case.bytes))?);
             }
-            let receiving = next;
-            self.until(|pair| Ok(pair.received(receiving, case.bytes)?.then_some(())))?;
+            self.until(|pair| {
+                // A plugin may move a message only while its own request is tested.
+                if let Some(request) = sending
+                    && pair.sent(request)?
+                {
+                    sending = None;
+                }
+                Ok(pair.received(receiving, case.bytes)?.then_some(()))
+            })?;
             let elapsed = start.elapsed();
             if round + 1 < total {
                 next = self.until(|pair| pair.irecv(0, case.bytes))?;
             }
-            let request = match sending {
-                Some(request) => request,
-                None => self.until(|pair| pair.isend(0, case.bytes))?,
-            };
-            self.until(|pair| Ok(pair.sent(request)?.then_some(())))?;
+            if rank != 0 {
+                sending = Some(self.until(|pair| pair.isend(0, case.bytes))?);
+            }
+            if let Some(request) = sending {
+                self.until(|pair| Ok(pair.sent(request)?.then_some(())))?;
+            }
             if round >= case.warmup
                 && let Some(histogram) = histogram.as_mut()
             {
