@@ -1,7 +1,8 @@
 //! Comms and the table that names them. A slot of the table is reused, with another generation, only after many others.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use spin::mutex::SpinMutex;
@@ -25,6 +26,9 @@ const BATCHES_MAX: usize = 4;
 /// Batches taken when a peer is gone, to find what it sent before.
 const DRAIN_MAX: usize = 4096;
 
+/// Slots looked at for another comm to help.
+const LOOKS: usize = 8;
+
 /// A slot is not reused before this many others were freed after it.
 const QUARANTINE: usize = 64;
 
@@ -47,6 +51,8 @@ pub(crate) struct Comm<R: Rail> {
     pub(crate) peer_closed: AtomicBool,
     /// Eager messages went out whose records were not read yet.
     pub(crate) records_due: AtomicBool,
+    /// The thread that last sent, received or tested here.
+    thread: AtomicUsize,
 }
 
 /// The lane of an open comm.
@@ -195,6 +201,28 @@ impl<R: Rail> Comm<R> {
             stream: AtomicU64::new(0),
             peer_closed: AtomicBool::new(false),
             records_due: AtomicBool::new(false),
+            thread: AtomicUsize::new(0),
+        }
+    }
+}
+
+thread_local! {
+    static MARK: Cell<u8> = const { Cell::new(0) };
+}
+
+/// A number that other living threads do not have.
+#[inline]
+fn this_thread() -> usize {
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
+}
+
+impl<R: Rail> Comm<R> {
+    /// The calling thread drives this comm.
+    #[inline]
+    pub(crate) fn adopt(&self) {
+        let thread = this_thread();
+        if self.thread.load(Ordering::Relaxed) != thread {
+            self.thread.store(thread, Ordering::Relaxed);
         }
     }
 }
@@ -203,6 +231,10 @@ impl<R: Rail> Comm<R> {
 pub(crate) struct Comms<R: Rail> {
     slots: Box<[OnceLock<Box<Comm<R>>>]>,
     free: SpinMutex<Free>,
+    /// Where the search for a comm that needs help goes on.
+    cursor: AtomicUsize,
+    /// Slots that were ever used.
+    used: AtomicUsize,
 }
 
 struct Free {
@@ -217,6 +249,8 @@ impl<R: Rail> Comms<R> {
         Self {
             slots: (0..limit).map(|_| OnceLock::new()).collect(),
             free: SpinMutex::new(Free { fresh: 0, used: VecDeque::new(), open: 0 }),
+            cursor: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
         }
     }
 
@@ -225,6 +259,24 @@ impl<R: Rail> Comms<R> {
     pub(crate) fn get(&self, id: CommId) -> Option<&Comm<R>> {
         let comm = self.slots.get(usize::from(id.index))?.get()?;
         (comm.generation.load(Ordering::Acquire) == u32::from(id.generation)).then_some(comm)
+    }
+
+    /// Another open comm that the calling thread drives, the next one in turn; looks at a few slots only.
+    #[inline]
+    pub(crate) fn next_of_thread(&self, than: &Comm<R>) -> Option<&Comm<R>> {
+        let (thread, used) = (this_thread(), self.used.load(Ordering::Acquire));
+        let start = self.cursor.load(Ordering::Relaxed);
+        for step in 0..used.min(LOOKS) {
+            let at = (start + step) % used;
+            let Some(comm) = self.slots[at].get() else { continue };
+            let open = comm.generation.load(Ordering::Acquire) & 0xffff != 0;
+            if open && comm.thread.load(Ordering::Relaxed) == thread && !std::ptr::eq(&raw const **comm, than) {
+                self.cursor.store(at + 1, Ordering::Relaxed);
+                return Some(comm);
+            }
+        }
+        self.cursor.store(start.wrapping_add(LOOKS) % used.max(1), Ordering::Relaxed);
+        None
     }
 
     /// Opens a comm.
@@ -237,6 +289,7 @@ impl<R: Rail> Comms<R> {
                 free.used.pop_front().ok_or(exhausted)?
             } else {
                 free.fresh += 1;
+                self.used.store(free.fresh, Ordering::Release);
                 (free.fresh - 1) as u16
             };
             free.open += 1;

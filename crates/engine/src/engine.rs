@@ -26,6 +26,9 @@ const UNMATCHED_MAX: usize = 24;
 /// Eager messages whose records were not read yet, from which on a test reads records when it has time.
 const UNMATCHED_DUE: usize = 8;
 
+/// Fruitless polls of a lane after which its thread also polls others.
+const HELP_AFTER: u32 = 4;
+
 /// How long [`Engine::shutdown`] waits for what was sent to arrive.
 const SHUTDOWN_TIME: Duration = Duration::millis(200);
 
@@ -253,6 +256,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if let Some(fault) = open.fault {
             return Err(fault.into());
         }
+        slot.adopt();
         let Side::Send(side) = &mut open.side else { return Err(Error::Argument("not a sending comm")) };
         let Some(RecvBuf { mr, offset, len, tag }) = side.regions.locate(base, buffer) else {
             return Err(Error::Argument("the region does not hold these bytes"));
@@ -496,9 +500,29 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if open.fault.is_some() && !before {
             self.on_fault(slot, open);
         }
-        if open.idle >= self.params.idle_polls {
-            open.idle = 0;
-            self.look_at_peer(slot, open);
+        if open.idle > HELP_AFTER {
+            slot.adopt();
+            self.help(slot);
+            if open.idle >= self.params.idle_polls {
+                open.idle = 0;
+                self.look_at_peer(slot, open);
+            }
+        }
+    }
+
+    /// A lane that waits gives a turn to another one of its thread: what the caller waits for may hang on it, since
+    /// a comm that is not polled neither sends on nor takes in.
+    fn help(&self, than: &Comm<F::Rail>) {
+        let Some(other) = self.comms.next_of_thread(than) else { return };
+        let Some(mut lane) = other.lane.try_claim() else { return };
+        let Some(open) = lane.as_mut() else { return };
+        let before = open.fault.is_some();
+        open.progress(&other.requests);
+        if open.fault.is_some() && !before {
+            self.on_fault(other, open);
+        }
+        if let Side::Send(side) = &mut open.side {
+            side.read_records();
         }
     }
 
