@@ -236,7 +236,8 @@ fn judge(row: &Row, program: &Program, healthy: &mut BTreeMap<Run, Option<Verdic
                 (Ended::Passed, 0) => Some(Verdict::NoTest),
                 (Ended::Passed, _) => None,
                 _ => {
-                    println!("{log}");
+                    // Set off, so that nobody takes its result line for ours.
+                    log.lines().for_each(|line| println!("  | {line}"));
                     Some(Verdict::BrokenTest)
                 }
             };
