@@ -55,7 +55,19 @@ pub(crate) const UNKNOWN: u32 = 3;
 /// [`Status::Other`]: the peer deregistered the memory of a receive, or this side that of a read, too early.
 pub(crate) const TARGET: u32 = 4;
 
-/// Whether a planted bug is switched on; always false without the feature `mutants`. Asked only when things are made.
-pub(crate) fn mutant(name: &str) -> bool {
-    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
+/// A planted bug. Without the feature `mutants` it is never on, and costs nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Planted(bool);
+
+impl Planted {
+    /// The bug with a name; asked for when things are made.
+    pub(crate) fn named(name: &str) -> Self {
+        Self(cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name))
+    }
+
+    /// Whether it is switched on.
+    #[inline(always)]
+    pub(crate) fn is_on(self) -> bool {
+        cfg!(feature = "mutants") && self.0
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::{CopyMode, SoftConfig, cost};
+use crate::error::Planted;
 use crate::guard::Guards;
 use crate::pull::Book;
 use crate::register::{Table, random};
@@ -56,7 +57,7 @@ pub(crate) struct Shared {
     /// Numbers links over all rails.
     pub(crate) links: AtomicU64,
     /// A planted bug: deregistration does not wait.
-    pub(crate) no_wait: bool,
+    pub(crate) no_wait: Planted,
 }
 
 impl Shared {
@@ -75,7 +76,7 @@ impl Shared {
             probe: Box::new(u128::from_le_bytes(random()?) as u64 | 1),
             costs: OnceLock::new(),
             links: AtomicU64::new(0),
-            no_wait: crate::error::mutant("soft-dereg-no-wait"),
+            no_wait: Planted::named("soft-dereg-no-wait"),
             config,
         })
     }

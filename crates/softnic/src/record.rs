@@ -184,3 +184,75 @@ impl Record {
         words[INLINE_WORD..].as_ptr().cast()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Payload, Record, Verb, WORDS};
+
+    fn with(words: [u64; 7]) -> [u64; WORDS] {
+        let mut all = [0; WORDS];
+        all[1..8].copy_from_slice(&words);
+        all
+    }
+
+    #[test]
+    fn the_first_line_has_the_documented_layout() {
+        let verb = Verb::Write { key: 0x1122, addr: 0x3344 };
+        let payload = Payload::Staged { offset: 0x55, len: 0x66 };
+        let record = Record { verb, payload, last: true, imm: Some(0x7788_99aa) };
+        assert_eq!(record.words(), [0x7788_99aa_0001_0301, 0x1122, 0x3344, 0x66_0000_0055, 0, 0, 0]);
+    }
+
+    fn payloads() -> impl Strategy<Value = Payload> {
+        prop_oneof![
+            (0u32..=96).prop_map(|len| Payload::Inline { len }),
+            any::<(u32, u32)>().prop_map(|(offset, len)| Payload::Staged { offset, len }),
+            any::<(u32, u64, u64, u64)>()
+                .prop_map(|(nic, key, offset, len)| Payload::Placed { nic, key, offset, len }),
+            any::<(u64, u64)>().prop_map(|(addr, len)| Payload::Pulled { addr, len }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_are_a_record_or_nothing(words: [u64; WORDS]) {
+            let _ = Record::parse(&words);
+        }
+
+        #[test]
+        fn what_parses_is_written_back(mut words: [u64; WORDS], op in 0u64..10, form in 0u64..5, flags in 0u64..4) {
+            words[1] = op | flags << 8 | form << 16 | (words[1] & 0x7f00_0000);
+            if let Some(record) = Record::parse(&words) {
+                prop_assert_eq!(Record::parse(&with(record.words())), Some(record));
+            }
+        }
+
+        #[test]
+        fn records_with_payload_come_back(payload in payloads(), a: u64, b: u64, last: bool, imm: Option<u32>) {
+            for verb in [
+                Verb::Write { key: a, addr: b },
+                Verb::Send { offset: b },
+                Verb::Reply { id: a, offset: b },
+                Verb::Matched { grant: a, offset: b },
+            ] {
+                let record = Record { verb, payload, last, imm };
+                prop_assert_eq!(Record::parse(&with(record.words())), Some(record));
+            }
+        }
+
+        #[test]
+        fn requests_come_back(key: u64, addr: u64, x: u64, y: u64, id: u64) {
+            for verb in [
+                Verb::Read { key, addr, len: x, id },
+                Verb::Add { key, addr, add: x, id },
+                Verb::Swap { key, addr, expect: x, swap: y, id },
+                Verb::Grant { key, len: x, id },
+            ] {
+                let record = Record { verb, payload: Payload::Inline { len: 0 }, last: true, imm: None };
+                prop_assert_eq!(Record::parse(&with(record.words())), Some(record));
+            }
+        }
+    }
+}

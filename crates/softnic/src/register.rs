@@ -13,6 +13,7 @@ use trunkline_fabric::{
 };
 use trunkline_mem::{Kind, Memory};
 
+use crate::error::Planted;
 use crate::nic::Shared;
 
 /// Rights of a region, as bits.
@@ -54,7 +55,7 @@ pub(crate) struct Table {
     max: u32,
     live: Mutex<Live>,
     virtual_addresses: bool,
-    skip_key_check: bool,
+    skip_key_check: Planted,
 }
 
 /// What only registering and deregistering look at.
@@ -83,7 +84,7 @@ impl Table {
             max,
             live: Mutex::new(Live { regions: HashMap::new(), taken: vec![false; count].into() }),
             virtual_addresses,
-            skip_key_check: crate::error::mutant("soft-skip-rkey-check"),
+            skip_key_check: Planted::named("soft-skip-rkey-check"),
         }
     }
 
@@ -97,7 +98,7 @@ impl Table {
     pub(crate) fn remote(&self, key: u64, addr: u64, len: u64, need: u32) -> Option<Place> {
         let slot = self.slot(key);
         let found = slot.remote.load(Ordering::Acquire);
-        if found == 0 || (found != key && !self.skip_key_check) {
+        if found == 0 || (found != key && !self.skip_key_check.is_on()) {
             return None;
         }
         let rights = slot.rights.load(Ordering::Relaxed);
@@ -230,7 +231,7 @@ impl Registrar for SoftRegistrar {
         if !table.close(key.0) {
             return Err(DeregisterError::Unknown);
         }
-        if !self.shared.no_wait && !self.shared.guards.wait(self.peer_time) {
+        if !self.shared.no_wait.is_on() && !self.shared.guards.wait(self.peer_time) {
             return Err(DeregisterError::InUse { peer: std::process::id() });
         }
         let nic = &self.shared.nics[self.nic];

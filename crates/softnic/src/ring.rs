@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::copy;
+use crate::error::Planted;
 use crate::nic::Shared;
 use crate::pull::Process;
 use crate::record::{Record, WORDS};
@@ -59,8 +60,8 @@ pub(crate) struct Producer {
     staged: u64,
     freed: u64,
     ends: Box<[u64]>,
-    early: bool,
-    drop_last: bool,
+    early: Planted,
+    drop_last: Planted,
 }
 
 impl Producer {
@@ -76,8 +77,8 @@ impl Producer {
             staged: start & !(LINE - 1),
             freed: start & !(LINE - 1),
             ends: vec![start & !(LINE - 1); slots].into(),
-            early: crate::error::mutant("soft-publish-before-payload"),
-            drop_last: crate::error::mutant("soft-drop-last-segment"),
+            early: Planted::named("soft-publish-before-payload"),
+            drop_last: Planted::named("soft-drop-last-segment"),
         }
     }
 
@@ -194,7 +195,7 @@ impl Producer {
         let slot = self.segment.slot(self.head).as_ptr();
         let stamp = self.segment.stamp(self.head);
         let next = self.head.wrapping_add(1);
-        if self.early {
+        if self.early.is_on() {
             stamp.store(next.to_le(), Ordering::Release);
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
@@ -214,7 +215,7 @@ impl Producer {
         }
         let index = self.index(self.head);
         self.ends[index] = self.staged;
-        if !self.early {
+        if !self.early.is_on() {
             stamp.store(next.to_le(), Ordering::Release);
         }
         self.head = next;
@@ -223,7 +224,7 @@ impl Producer {
     /// Whether the planted bug that loses the last part of a staged operation is on.
     #[inline]
     pub(crate) fn drops_last(&self) -> bool {
-        self.drop_last
+        self.drop_last.is_on()
     }
 
     /// Receives the peer has posted so far.

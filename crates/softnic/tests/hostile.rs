@@ -1,0 +1,157 @@
+//! A peer that writes anything anywhere in the shared segment, or sends any address: an error on the link, never a
+//! panic, never a byte in memory it has no key for.
+
+mod common;
+
+use std::os::unix::fs::FileExt;
+
+use common::{Random, connect, poll, rail};
+use proptest::prelude::*;
+use trunkline_fabric::{Access, LinkAddress, LinkError, Links, Op, PostError, Rail, Source, Status, Visibility};
+use trunkline_mem::Memory;
+use trunkline_softnic::SoftConfig;
+
+const SLOTS_AT: u64 = 4096;
+
+fn small() -> SoftConfig {
+    SoftConfig { slots: 16, payload: 4096, segment: 1024, ..SoftConfig::default() }
+}
+
+/// One victim with posted work, whose segment is then overwritten by `scribble`.
+fn attack(scribble: impl Fn(&std::fs::File, &mut Random), seed: u64) -> Vec<Status> {
+    let (mut a, mut b) = (rail(small()), rail(small()));
+    let (at_a, at_b) = connect(&mut a, &mut b);
+    let secret = Memory::heap(4096);
+    let registrar = a.registrar();
+    let keys = registrar.register(&secret, Access::ALL, Visibility::Strict).unwrap();
+    let into = Memory::heap(4096);
+    let into_keys = registrar.register(&into, Access::LOCAL, Visibility::Strict).unwrap();
+    let extent = |len| trunkline_fabric::Extent { key: into_keys.local, offset: 0, len };
+    let far = b.registrar().register(&Memory::heap(4096), Access::ALL, Visibility::Strict).unwrap();
+    let from = trunkline_fabric::Remote { key: far.remote, addr: far.remote_base };
+    a.post(at_a, 1, Op::Recv { into: extent(64) }, true).unwrap();
+    a.post(at_a, 2, Op::Read { into: extent(64), from }, true).unwrap();
+    a.post(at_a, 3, Op::MatchedRecv { into: extent(64), key: trunkline_fabric::Match(4) }, true).unwrap();
+    a.post(at_a, 4, Op::MatchedSend { from: Source::Inline(&[1]), key: trunkline_fabric::Match(9) }, true)
+        .unwrap();
+    a.post(at_a, 5, Op::Send { head: &[1], body: Source::Inline(&[]), imm: None }, true).unwrap();
+    let file = std::fs::File::from(a.address(at_a).unwrap().fd.unwrap());
+    let victim = std::fs::File::from(b.address(at_b).unwrap().fd.unwrap());
+    let mut random = Random(seed | 1);
+    let mut seen = Vec::new();
+    for _ in 0..40 {
+        scribble(&file, &mut random);
+        scribble(&victim, &mut random);
+        for _ in 0..4 {
+            seen.extend(poll(&mut a).into_iter().map(|one| one.status));
+        }
+    }
+    assert_eq!(secret.load(0), Ok(0), "memory was written without its key");
+    let mut past = vec![0; 4096 - 64];
+    into.read(64, &mut past).unwrap();
+    assert!(past.iter().all(|byte| *byte == 0), "bytes outside the receives were written");
+    registrar.deregister(keys.local).unwrap();
+    registrar.deregister(into_keys.local).unwrap();
+    seen
+}
+
+#[test]
+fn random_bytes_over_the_whole_segment() {
+    for seed in 1..200 {
+        attack(
+            |file, random| {
+                let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+                for chunk in bytes.chunks_mut(8) {
+                    chunk.copy_from_slice(&random.next().to_le_bytes()[..chunk.len()]);
+                }
+                file.write_at(&bytes, 0).unwrap();
+            },
+            seed,
+        );
+    }
+}
+
+#[test]
+fn random_records_with_good_stamps() {
+    let mut errors = 0;
+    for seed in 1..2000 {
+        let seen = attack(
+            |file, random| {
+                for slot in 0..16u64 {
+                    let mut bytes = [0; 128];
+                    for chunk in bytes.chunks_mut(8) {
+                        // Small numbers are what counts, offsets and lengths.
+                        let shift = random.next() % 64;
+                        chunk.copy_from_slice(&(random.next() >> shift).to_le_bytes());
+                    }
+                    bytes[..8].copy_from_slice(&(slot + 1).to_le_bytes());
+                    bytes[8] = (random.next() % 10) as u8;
+                    bytes[9] = (random.next() % 4) as u8;
+                    bytes[10] = (random.next() % 5) as u8;
+                    bytes[11] = (random.next() % 100) as u8;
+                    file.write_at(&bytes, SLOTS_AT + slot * 128).unwrap();
+                }
+            },
+            seed,
+        );
+        errors += usize::from(seen.iter().any(|status| !matches!(status, Status::Ok | Status::Flushed)));
+    }
+    assert!(errors > 100, "nonsense is told: {errors}");
+}
+
+#[test]
+fn impossible_progress_is_an_error() {
+    let (mut a, mut b) = (rail(small()), rail(small()));
+    let (at_a, at_b) = connect(&mut a, &mut b);
+    a.post(at_a, 4, Op::Send { head: &[1], body: Source::Inline(&[]), imm: None }, true).unwrap();
+    // The word in which b says how much it has executed.
+    let file = std::fs::File::from(b.address(at_b).unwrap().fd.unwrap());
+    file.write_at(&1000u64.to_le_bytes(), 128).unwrap();
+    let status = common::poll_until("the error", || poll(&mut a).first().map(|one| one.status));
+    assert!(matches!(status, Status::Other(_)));
+    assert_eq!(a.post(at_a, 1, Op::Nop, true), Err(PostError::Refused(Status::Flushed)));
+}
+
+#[test]
+fn unsealed_and_short_segments_are_refused() {
+    let (mut a, b) = (rail(small()), rail(small()));
+    let mut b = b;
+    let at_b = b.create().unwrap();
+    let bytes = b.address(at_b).unwrap().bytes;
+    let unsealed = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&unsealed, 1 << 20).unwrap();
+    let other = rail(SoftConfig::default());
+    let mut other = other;
+    let at_other = other.create().unwrap();
+    let wrong_size = other.address(at_other).unwrap().fd;
+    let pipe = rustix::pipe::pipe().unwrap().0;
+    for fd in [Some(unsealed), wrong_size, Some(pipe)] {
+        let link = a.create().unwrap();
+        let refused = a.connect(link, LinkAddress { bytes: bytes.clone(), fd });
+        assert!(matches!(refused, Err(LinkError::Address(_))), "{refused:?}");
+        a.destroy(link);
+    }
+    let link = a.create().unwrap();
+    let refused = a.connect(link, LinkAddress { bytes, fd: None });
+    assert!(matches!(refused, Err(LinkError::Unreachable(_))));
+}
+
+proptest! {
+    #[test]
+    fn any_address_is_taken_or_refused(
+        bytes in proptest::collection::vec(any::<u8>(), 0..256),
+        at in 0usize..80,
+        byte: u8,
+        garbled: bool,
+    ) {
+        let (mut a, mut b) = (rail(small()), rail(small()));
+        let (at_a, at_b) = (a.create().unwrap(), b.create().unwrap());
+        let mut address = b.address(at_b).unwrap();
+        if garbled { address.bytes = bytes } else { address.bytes[at] = byte }
+        if a.connect(at_a, address).is_ok() {
+            let _ = a.post(at_a, 1, Op::Send { head: &[1], body: Source::Inline(&[]), imm: None }, true);
+            poll(&mut a);
+            poll(&mut b);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Every limit of a NIC, used up: a value or an error that names it, and room again afterwards.
+
+mod common;
+
+use common::{connect, poll, poll_until, rail, rail_config};
+use trunkline_fabric::{
+    Access, Fabric, LinkError, Links, Op, OpenError, PostError, Rail, RailConfig, RegisterError, Remote,
+    Source, Status, Visibility,
+};
+use trunkline_mem::Memory;
+use trunkline_proto::time::Duration;
+use trunkline_softnic::{SoftConfig, SoftFabric};
+
+#[test]
+fn queue_pairs() {
+    let fabric = SoftFabric::new(SoftConfig { max_qp: 3, nics: 2, ..SoftConfig::default() }).unwrap();
+    let mut one = fabric.open(0, &rail_config()).unwrap();
+    let mut two = fabric.open(0, &rail_config()).unwrap();
+    let first = one.create().unwrap();
+    one.create().unwrap();
+    two.create().unwrap();
+    assert!(matches!(two.create(), Err(LinkError::Exhausted(3))));
+    fabric.open(1, &rail_config()).unwrap().create().unwrap();
+    one.destroy(first);
+    two.create().unwrap();
+    drop(one);
+    two.create().unwrap();
+}
+
+#[test]
+fn regions() {
+    let fabric = SoftFabric::new(SoftConfig { max_mr: 10, ..SoftConfig::default() }).unwrap();
+    let one = fabric.open(0, &rail_config()).unwrap().registrar();
+    let two = fabric.open(0, &rail_config()).unwrap().registrar();
+    let memory = Memory::heap(64);
+    let register = |registrar: &dyn trunkline_fabric::Registrar| {
+        registrar.register(&memory, Access::ALL, Visibility::Strict)
+    };
+    for _ in 0..50 {
+        let keys: Vec<_> = (0..10).map(|_| register(&*one).unwrap()).collect();
+        assert!(matches!(register(&*two), Err(RegisterError::Exhausted(10))));
+        for keys in &keys {
+            one.deregister(keys.local).unwrap();
+        }
+        assert!(one.deregister(keys[0].local).is_err());
+    }
+    // SAFETY: device memory is never touched.
+    let device = unsafe { Memory::from_raw(0, 64, trunkline_mem::Kind::Device(1)) };
+    assert!(matches!(
+        one.register(&device, Access::ALL, Visibility::Strict),
+        Err(RegisterError::Kind(trunkline_mem::Kind::Device(1)))
+    ));
+}
+
+#[test]
+fn depth() {
+    let fabric = SoftFabric::new(SoftConfig { max_depth: 16, ..SoftConfig::default() }).unwrap();
+    let deep = RailConfig { depth: 17, ..rail_config() };
+    assert!(matches!(fabric.open(0, &deep), Err(OpenError::Exhausted { limit: 16, .. })));
+    assert!(matches!(fabric.open(1, &rail_config()), Err(OpenError::NoSuchNic(1))));
+}
+
+#[test]
+fn completions() {
+    let config = SoftConfig { max_cqe: 4, ..SoftConfig::default() };
+    let (mut a, mut b) = (rail(config.clone()), rail(config));
+    let (at_a, at_b) = connect(&mut a, &mut b);
+    let memory = Memory::heap(64);
+    let keys = b.registrar().register(&memory, Access::ALL, Visibility::Strict).unwrap();
+    let to = Remote { key: keys.remote, addr: keys.remote_base };
+    let op = Op::Write { from: Source::Inline(&[1]), to, imm: None };
+    for _ in 0..20 {
+        for wr_id in 0..4 {
+            a.post(at_a, wr_id, op, true).unwrap();
+        }
+        assert_eq!(a.post(at_a, 9, op, true), Err(PostError::Busy));
+        assert_eq!(a.credits(at_a), 0);
+        let mut seen = 0;
+        poll_until("completions", || {
+            poll(&mut b);
+            seen += poll(&mut a).len();
+            (seen == 4).then_some(())
+        });
+    }
+    a.destroy(at_a);
+    b.destroy(at_b);
+}
+
+#[test]
+fn waiting_for_a_receiver() {
+    let config = SoftConfig { receiver_wait: Some(Duration::millis(20)), ..SoftConfig::default() };
+    let (mut a, mut b) = (rail(config.clone()), rail(config));
+    let (at_a, _) = connect(&mut a, &mut b);
+    a.post(at_a, 1, Op::Send { head: b"x", body: Source::Inline(&[]), imm: None }, true).unwrap();
+    a.post(at_a, 2, Op::Nop, true).unwrap();
+    let mut seen = Vec::new();
+    poll_until("the error", || {
+        poll(&mut b);
+        seen.extend(poll(&mut a));
+        (seen.len() == 2).then_some(())
+    });
+    assert_eq!((seen[0].wr_id, seen[0].status), (1, Status::ReceiverNotReady));
+    assert_eq!((seen[1].wr_id, seen[1].status), (2, Status::Flushed));
+}
+
+#[test]
+fn the_links_own_end_can_be_its_peer() {
+    let mut a = rail(SoftConfig::default());
+    let link = a.create().unwrap();
+    let address = a.address(link).unwrap();
+    a.connect(link, address).unwrap();
+    let memory = Memory::heap(1 << 20);
+    memory.write(0, &[7; 4096]).unwrap();
+    let keys = a.registrar().register(&memory, Access::ALL, Visibility::Strict).unwrap();
+    let from = Source::Region(trunkline_fabric::Extent { key: keys.local, offset: 0, len: 1 << 19 });
+    let to = Remote { key: keys.remote, addr: keys.remote_base + (1 << 19) };
+    a.post(link, 1, Op::Write { from, to, imm: Some(5) }, true).unwrap();
+    let mut seen = Vec::new();
+    poll_until("both", || {
+        seen.extend(poll(&mut a));
+        (seen.len() == 2).then_some(())
+    });
+    assert!(seen.iter().all(|one| one.status == Status::Ok));
+    assert_eq!(memory.load(1 << 19), Ok(0x0707_0707_0707_0707));
+}
+
+#[test]
+fn a_missing_flush_shows() {
+    let fabric = SoftFabric::new(SoftConfig { delayed_visibility: true, ..SoftConfig::default() }).unwrap();
+    let mut a = fabric.open(0, &rail_config()).unwrap();
+    let mut b = fabric.open(0, &rail_config()).unwrap();
+    assert!(b.caps().needs_flush);
+    let (at_a, at_b) = connect(&mut a, &mut b);
+    let (data, mail) = (Memory::heap(4096), Memory::heap(4096));
+    let registrar = b.registrar();
+    let data_keys = registrar.register(&data, Access::WRITE, Visibility::Relaxed).unwrap();
+    let mail_keys = registrar.register(&mail, Access::WRITE, Visibility::Strict).unwrap();
+    for (keys, imm) in [(data_keys, 1), (mail_keys, 2)] {
+        let to = Remote { key: keys.remote, addr: keys.remote_base };
+        a.post(at_a, 1, Op::Write { from: Source::Inline(&[9; 8]), to, imm: Some(imm) }, false).unwrap();
+    }
+    let mut seen = Vec::new();
+    poll_until("both immediates", || {
+        poll(&mut a);
+        seen.extend(poll(&mut b));
+        (seen.len() == 2).then_some(())
+    });
+    assert_eq!(mail.load(0), Ok(0x0909_0909_0909_0909), "strict regions are written at once");
+    assert_eq!(data.load(0), Ok(0), "without a flush the bytes are the old ones");
+    b.post(at_b, 3, Op::Flush, true).unwrap();
+    poll_until("the flush", || poll(&mut b).first().copied());
+    assert_eq!(data.load(0), Ok(0x0909_0909_0909_0909), "with it they are the new ones");
+}

@@ -1,0 +1,167 @@
+//! Deregistration against remote accesses, with the memory unmapped right after: one access too late is a crash.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use common::{Random, connect, poll, rail};
+use trunkline_fabric::{
+    Access, Extent, Fabric, Links, LocalKey, Op, Rail, Registrar, Remote, RemoteKey, Source, Status,
+    Visibility,
+};
+use trunkline_mem::{Kind, Memory};
+use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail};
+
+const SIZE: usize = 128 << 10;
+
+fn races() -> u64 {
+    if std::env::var_os("TRUNKLINE_FULL").is_some() { 100_000 } else { 10_000 }
+}
+
+fn map() -> usize {
+    use rustix::mm::{MapFlags, ProtFlags};
+    // SAFETY: a new mapping replaces nothing.
+    let at = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            SIZE,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    };
+    at.unwrap().expose_provenance()
+}
+
+fn unmap(at: usize) {
+    // SAFETY: made by `map`, and not used any more: that is what the test is about.
+    unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(at), SIZE) }.unwrap();
+}
+
+/// Keys of the region of the moment, for the thread that uses it.
+#[derive(Default)]
+struct Now {
+    key: AtomicU64,
+    stop: AtomicBool,
+    hits: AtomicU64,
+}
+
+/// Uses whatever region there is as target or source, making a new link after each refusal.
+fn user(mut a: SoftRail, mut b: SoftRail, now: &Now, as_source: bool, other: Extent, to: Remote) {
+    let (mut at_a, mut at_b) = connect(&mut a, &mut b);
+    let mut flying = 0;
+    while !now.stop.load(Ordering::Relaxed) {
+        let key = now.key.load(Ordering::Acquire);
+        if key != 0 && flying < 4 {
+            let op = if as_source {
+                let from = Source::Region(Extent { key: LocalKey(key), offset: 0, len: SIZE as u64 });
+                Op::Write { from, to, imm: None }
+            } else {
+                let to = Remote { key: RemoteKey(key), addr: 0 };
+                Op::Write { from: Source::Region(other), to, imm: None }
+            };
+            flying += u32::from(a.post(at_a, 1, op, true).is_ok());
+        }
+        let mut failed = false;
+        for one in poll(&mut a) {
+            flying = flying.saturating_sub(1);
+            if one.status == Status::Ok {
+                now.hits.fetch_add(1, Ordering::Relaxed);
+            }
+            failed |= one.status != Status::Ok;
+        }
+        poll(&mut b);
+        if failed {
+            a.destroy(at_a);
+            b.destroy(at_b);
+            (at_a, at_b) = connect(&mut a, &mut b);
+            flying = 0;
+        }
+    }
+}
+
+fn race(config: SoftConfig, fabrics: usize, as_source: bool, count: u64) {
+    let first = SoftFabric::new(config.clone()).unwrap();
+    let second = SoftFabric::new(config).unwrap();
+    let a = first.open(0, &common::rail_config()).unwrap();
+    let b = if fabrics == 1 { &first } else { &second }.open(0, &common::rail_config()).unwrap();
+    let (near, far) = (a.registrar(), b.registrar());
+    let here = Memory::heap(SIZE);
+    let keys = near.register(&here, Access::ALL, Visibility::Strict).unwrap();
+    let there = Memory::heap(SIZE);
+    let there_keys = far.register(&there, Access::ALL, Visibility::Strict).unwrap();
+    let other = Extent { key: keys.local, offset: 0, len: SIZE as u64 };
+    let to = Remote { key: there_keys.remote, addr: 0 };
+    let registrar: Arc<dyn Registrar> = if as_source { near } else { far };
+    let now = Arc::new(Now::default());
+    let seen = Arc::clone(&now);
+    let thread = std::thread::spawn(move || user(a, b, &seen, as_source, other, to));
+    let mut random = Random(0x1234_5678_9abc_def1);
+    for round in 0..count {
+        let at = map();
+        // SAFETY: mapped until it is deregistered.
+        let memory = unsafe { Memory::from_raw(at, SIZE, Kind::Host) };
+        let keys = registrar.register(&memory, Access::WRITE, Visibility::Strict).unwrap();
+        now.key.store(if as_source { keys.local.0 } else { keys.remote.0 }, Ordering::Release);
+        if round % 64 == 0 {
+            // On a busy machine the other thread gets its turn.
+            std::thread::sleep(std::time::Duration::from_micros(300));
+        }
+        for _ in 0..random.next() % 20_000 {
+            std::hint::spin_loop();
+        }
+        registrar.deregister(keys.local).unwrap();
+        unmap(at);
+    }
+    now.stop.store(true, Ordering::Relaxed);
+    thread.join().unwrap();
+    let hits = now.hits.load(Ordering::Relaxed);
+    assert!(hits > 0, "no operation ever met a region");
+}
+
+#[test]
+fn targets_inside_one_fabric() {
+    race(SoftConfig::default(), 1, false, races() / 4);
+}
+
+#[test]
+fn targets_over_shared_memory() {
+    race(SoftConfig::default(), 2, false, races() / 4);
+}
+
+#[test]
+fn sources_inside_one_fabric() {
+    race(SoftConfig::default(), 1, true, races() / 4);
+}
+
+#[test]
+fn sources_over_shared_memory() {
+    race(SoftConfig { copy: CopyMode::Staging, ..SoftConfig::default() }, 2, true, races() / 8);
+    race(SoftConfig { copy: CopyMode::Pull, ..SoftConfig::default() }, 2, true, races() / 8);
+}
+
+#[test]
+fn a_key_is_not_found_by_its_neighbours() {
+    let mut a = rail(SoftConfig::default());
+    let mut b = rail(SoftConfig::default());
+    let memory = Memory::heap(64);
+    let registrar = b.registrar();
+    let keys: Vec<u64> = (0..100)
+        .map(|_| registrar.register(&memory, Access::ALL, Visibility::Strict).unwrap().remote.0)
+        .collect();
+    let bits: u32 = keys.iter().zip(&keys[1..]).map(|(one, next)| (one ^ next).count_ones()).sum();
+    assert!((99 * 24..99 * 40).contains(&bits), "keys that follow each other differ in half their bits");
+    for bit in 0..64 {
+        let (at_a, at_b) = connect(&mut a, &mut b);
+        let to = Remote { key: RemoteKey(keys[0] ^ (1 << bit)), addr: 0 };
+        a.post(at_a, 1, Op::Write { from: Source::Inline(&[1]), to, imm: None }, false).unwrap();
+        let status = common::poll_until("the refusal", || {
+            poll(&mut b);
+            poll(&mut a).first().map(|one| one.status)
+        });
+        assert_eq!(status, Status::RemoteAccess);
+        a.destroy(at_a);
+        b.destroy(at_b);
+    }
+    assert_eq!(memory.load(0), Ok(0));
+}
