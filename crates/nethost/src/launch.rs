@@ -332,9 +332,9 @@ impl Drop for Cluster {
 }
 
 fn setup(job: &Job, rank: usize) -> Setup {
-    let (graph, bytes) = match job.collective {
-        Some(collective) => (Graph::of(collective, job.root), job.bytes_max),
-        None => (Graph::Full, p2p::memory_bytes(job.bytes_max)),
+    let (graph, bytes, chunk) = match job.collective {
+        Some(collective) => (Graph::of(collective, job.root), job.bytes_max, job.chunk),
+        None => (Graph::Full, p2p::memory_bytes(job.bytes_max), job.bytes_max),
     };
     Setup {
         rank,
@@ -347,7 +347,8 @@ fn setup(job: &Job, rank: usize) -> Setup {
         graph,
         send_bytes: bytes,
         recv_bytes: bytes,
-        chunk: job.chunk,
+        chunk,
+        scratch: job.collective.is_some(),
         memory: job.memory,
         flush: job.flush,
     }

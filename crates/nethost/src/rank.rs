@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use thiserror::Error;
+use trunkline_sys::nccl_net::{CommAttr, NetAttr};
 
 use crate::abi::CallError;
 use crate::buffer::MapError;
@@ -43,6 +44,8 @@ enum RankError {
     Call(#[from] CallError),
     #[error("device {device} does not exist: the plugin has {count}")]
     NoDevice { device: i32, count: i32 },
+    #[error("messages of {bytes} bytes are asked for, and the device carries {most}")]
+    MessageTooLarge { bytes: usize, most: usize },
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error(transparent)]
@@ -61,10 +64,13 @@ pub fn rank_entry() -> Option<ExitCode> {
         Err(_) => return Some(ExitCode::FAILURE),
     };
     let mut parent = Parent { stream };
-    match serve(&mut parent) {
+    let mut comms = Vec::new();
+    match serve(&mut parent, &mut comms) {
         Ok(()) => Some(ExitCode::SUCCESS),
         Err(error) => {
             let _ = parent.say(&FromRank::Failed { message: error.to_string() });
+            // The progress threads may still be inside the plugin: nothing is closed under them.
+            std::mem::forget(comms);
             // Peers still use this rank's memory and sockets; the launcher ends it when all have been heard.
             let _ = parent.stream.read(&mut [0]);
             Some(ExitCode::FAILURE)
@@ -105,25 +111,25 @@ struct Comm {
     progress: Worker<Executor>,
 }
 
-fn serve(parent: &mut Parent) -> Result<(), RankError> {
+fn serve(parent: &mut Parent, comms: &mut Vec<Comm>) -> Result<(), RankError> {
     let ToRank::Setup(setup) = parent.hear()? else { return Err(RankError::Unexpected) };
-    let comms = connect(parent, &setup)?;
+    connect(parent, &setup, comms)?;
     parent.say(&FromRank::Connected)?;
     loop {
         match parent.hear()? {
             ToRank::Run(case) => {
-                let measured = run(parent, &setup, &comms, &case)?;
+                let measured = run(parent, &setup, comms, &case)?;
                 parent.say(&FromRank::Done(measured))?;
             }
             ToRank::RunP2p(case) => {
-                let measured = run_p2p(parent, &setup, &comms, case)?;
+                let measured = run_p2p(parent, &setup, comms, case)?;
                 parent.say(&FromRank::DoneP2p(measured))?;
             }
             ToRank::Quit => break,
             _ => return Err(RankError::Unexpected),
         }
     }
-    for comm in comms {
+    for comm in comms.drain(..) {
         close(comm)?;
     }
     parent.say(&FromRank::Closed)
@@ -136,7 +142,7 @@ struct Pending {
     listening: Vec<Listening>,
 }
 
-fn connect(parent: &mut Parent, setup: &Setup) -> Result<Vec<Comm>, RankError> {
+fn connect(parent: &mut Parent, setup: &Setup, comms: &mut Vec<Comm>) -> Result<(), RankError> {
     let plugin = Plugin::load(Path::new(&setup.plugin), setup.abi)?;
     let mut pending = Vec::new();
     let mut offers = Vec::new();
@@ -146,11 +152,16 @@ fn connect(parent: &mut Parent, setup: &Setup) -> Result<Vec<Comm>, RankError> {
         if setup.device < 0 || setup.device >= count {
             return Err(RankError::NoDevice { device: setup.device, count });
         }
+        net.set_net_attr(&hints(setup))?;
         let service = Worker::start("service", ())?;
         let listening = listen(setup, &net, &service, index, &mut offers)?;
         pending.push(Pending { net, service, listening });
     }
     let properties = plugin.properties(setup.device)?;
+    let most = properties.max_coll_bytes.min(properties.max_p2p_bytes);
+    if setup.chunk > most {
+        return Err(RankError::MessageTooLarge { bytes: setup.chunk, most });
+    }
     let flush = setup.flush.unwrap_or(properties.force_flush);
     let info = PluginInfo {
         name: plugin.name(),
@@ -163,12 +174,26 @@ fn connect(parent: &mut Parent, setup: &Setup) -> Result<Vec<Comm>, RankError> {
     };
     parent.say(&FromRank::Listening(info, offers))?;
     let ToRank::Connect(offers) = parent.hear()? else { return Err(RankError::Unexpected) };
-    let mut comms = Vec::new();
     for (index, pending) in pending.into_iter().enumerate() {
         let mine: Vec<Offer> = offers.iter().filter(|offer| offer.comm == index).cloned().collect();
         comms.push(establish(setup, pending, mine, flush)?);
     }
-    Ok(comms)
+    Ok(())
+}
+
+/// What NCCL says about the traffic before it connects.
+fn hints(setup: &Setup) -> NetAttr {
+    let attr = |peers: usize| CommAttr {
+        max_concurrent_peers: peers as i32,
+        min_concurrent_peers: peers as i32,
+        max_flows_per_peer: setup.channels as i32,
+        min_flows_per_peer: setup.channels as i32,
+    };
+    NetAttr {
+        send_comm_attr: attr(setup.graph.peers_out(setup.rank, setup.ranks).len()),
+        recv_comm_attr: attr(setup.graph.peers_in(setup.rank, setup.ranks).len()),
+        ..NetAttr::UNDEF
+    }
 }
 
 fn listen(
@@ -200,7 +225,8 @@ fn establish(setup: &Setup, pending: Pending, offers: Vec<Offer>, flush: bool) -
             ordered.push(offer.cloned().ok_or(RankError::Unexpected)?);
         }
     }
-    let scratch = Schedule::scratch_bytes(setup.graph, setup.rank, setup.ranks, setup.channels, setup.chunk);
+    let slot = if setup.scratch { setup.chunk } else { 0 };
+    let scratch = Schedule::scratch_bytes(setup.graph, setup.rank, setup.ranks, setup.channels, slot);
     let memory = Arc::new(Memory::new(setup.memory, [setup.send_bytes, setup.recv_bytes, scratch])?);
     let threads = setup.ranks * setup.comms;
     let (device, rank) = (setup.device, setup.rank);

@@ -33,6 +33,8 @@ pub(crate) struct Setup {
     pub(crate) send_bytes: usize,
     pub(crate) recv_bytes: usize,
     pub(crate) chunk: usize,
+    /// Whether chunks may have to wait in scratch slots.
+    pub(crate) scratch: bool,
     pub(crate) memory: MemoryKind,
     pub(crate) flush: Option<bool>,
 }

@@ -19,6 +19,11 @@ use crate::types::{DataType, RedOp};
 /// Steps in flight on a link and direction, as NCCL's `NCCL_STEPS`.
 pub(crate) const STEPS_IN_FLIGHT: usize = 8;
 
+/// Chunks of a block that is worked on or passed on, unless they get too small.
+const CHUNKS_OF_A_BLOCK: usize = 4;
+/// A chunk is not cut below this: a message has a price of its own.
+const CHUNK_BYTES_MIN: usize = 32 << 10;
+
 /// One of the three buffers of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Space {
@@ -319,10 +324,24 @@ impl Builder<'_> {
         self.chunks(start + from, share)
     }
 
+    /// Most bytes of a chunk of a block of so many bytes.
+    ///
+    /// Where a rank works on a chunk or passes it on, a block is cut at least into four, so that the next chunk
+    /// travels meanwhile; where it only sends and receives, fewer and larger messages are better.
+    fn chunk_bytes(&self, block: usize) -> usize {
+        let plan = self.plan;
+        let passes_on =
+            plan.collective.reduces() || (plan.ranks > 2 && Graph::of(plan.collective, 0) == Graph::Ring);
+        if !passes_on || plan.collective == Collective::SendRecv {
+            return plan.chunk;
+        }
+        (block / CHUNKS_OF_A_BLOCK).max(CHUNK_BYTES_MIN).min(plan.chunk)
+    }
+
     /// Cuts elements into chunks of nearly equal size; nothing at all for no elements.
     fn chunks(&self, start: usize, len: usize) -> Vec<Chunk> {
         let size = self.plan.dtype.bytes();
-        let per_chunk = (self.plan.chunk / size).max(1);
+        let per_chunk = (self.chunk_bytes(len * size) / size).max(1);
         let count = len.div_ceil(per_chunk);
         (0..count)
             .map(|index| {
