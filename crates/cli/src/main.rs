@@ -22,9 +22,9 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  trunkline bench all_reduce                    two ranks on this machine, 8 B to 64 MiB, every byte verified
-  trunkline bench p2p                           latency, bandwidth and message rate of the bare plugin API
-  trunkline bench alltoall -n 4 -b 1M -e 16M    four ranks, 1 MiB to 16 MiB
+  trunkline bench all_reduce                   two ranks here, 8 B to 64 MiB, every byte verified
+  trunkline bench p2p                          latency, bandwidth, message rate of the plugin API
+  trunkline bench alltoall -n 4 -b 1M -e 16M   four ranks, 1 MiB to 16 MiB
   trunkline bench all_reduce --plugin ./libnccl-net-other.so";
 
 fn main() -> ExitCode {

@@ -265,6 +265,10 @@ impl RecvComm {
     /// is complete.
     #[inline]
     pub unsafe fn irecv(&self, parts: &[RecvPart], optional: bool) -> Result<Option<Request>, CallError> {
+        if let [part] = parts {
+            // SAFETY: as the caller vouches.
+            return unsafe { self.irecv_one(*part, optional) };
+        }
         let n = parts.len();
         if n == 0 || n > NET_RECVS_MAX {
             return Err(CallError::Contract {
@@ -291,9 +295,35 @@ impl RecvComm {
             mhandles: mhandles.as_mut_ptr(),
             phandles: phandles.as_mut_ptr(),
         };
+        // SAFETY: as the caller vouches; the arrays have `n` entries and live for the call.
+        unsafe { self.irecv_args(args, optional) }
+    }
+
+    /// The common case, without arrays for eight parts.
+    ///
+    /// # Safety
+    /// As for `irecv`.
+    #[inline]
+    unsafe fn irecv_one(&self, part: RecvPart, optional: bool) -> Result<Option<Request>, CallError> {
+        let (mut data, mut size, mut tag): (*mut c_void, _, _) = (part.data.cast(), part.bytes, part.tag);
+        let (mut mhandle, mut phandle): (*mut c_void, *mut c_void) = (part.mr.0.0, ptr::null_mut());
+        let args = RecvArgs {
+            n: 1,
+            data: &mut data,
+            sizes: &mut size,
+            tags: &mut tag,
+            mhandles: &mut mhandle,
+            phandles: &mut phandle,
+        };
+        // SAFETY: as the caller vouches; each array is one value that lives for the call.
+        unsafe { self.irecv_args(args, optional) }
+    }
+
+    #[inline]
+    unsafe fn irecv_args(&self, args: RecvArgs, optional: bool) -> Result<Option<Request>, CallError> {
         let flag: *mut c_void = ptr::without_provenance_mut(OPTIONAL_RECV_COMPLETION);
         let mut request = if optional { flag } else { ptr::null_mut() };
-        // SAFETY: as the caller vouches; the arrays have `n` entries and live for the call.
+        // SAFETY: as the caller vouches.
         unsafe { self.net.plugin.table().irecv(self.raw.0, args, &mut request) }?;
         if request == flag {
             return Err(CallError::Contract { call: "irecv", what: "succeeded without writing *request" });

@@ -27,12 +27,14 @@ Examples:
   trunkline bench p2p -e 16M                         latency, bandwidth, message rate
   trunkline bench p2p --plugin ./libnccl-net.so --abi 8
 
-The columns are those of nccl-tests: algbw is size over time, busbw is algbw times the collective's factor, so
-that it compares with the speed of the wire. #wrong counts wrong elements of the verified runs, damaged guard
-bytes included; it should always be 0, and the exit status is 1 when it is not.
+The columns are those of nccl-tests: algbw is size over time, busbw is algbw times the factor of
+the collective, so that it compares with the speed of the wire. #wrong counts wrong elements of
+the verified runs, damaged guard bytes included; it should always be 0, and the exit status is 1
+when it is not (2 when the run failed).
 
-Without --plugin, the plugin is the one named by TRUNKLINE_PLUGIN, else libtrunkline_nccl.so next to this
-program, else ../lib/libnccl-net-trunkline.so. TRUNKLINE_FABRIC and NCCL_DEBUG are passed on to it.";
+Without --plugin, the plugin is the one named by TRUNKLINE_PLUGIN, else libtrunkline_nccl.so next
+to this program, else ../lib/libnccl-net-trunkline.so. The environment, TRUNKLINE_FABRIC and
+NCCL_DEBUG for example, is passed on to it.";
 
 /// Arguments of `bench`.
 #[derive(Args, Debug)]
