@@ -28,6 +28,9 @@ const STEPS_MAX: u64 = 3_000_000;
 /// Longest jump of the clock when nobody has anything to do.
 const JUMP_MAX: u64 = 500_000_000;
 
+/// Jumps this long stop at no event any more.
+const JUMP_OVER: u64 = 1_000_000;
+
 /// Time that passes with each look of an engine that ends.
 const ENDING: u64 = 1_000_000;
 
@@ -156,6 +159,10 @@ impl Cluster {
         else {
             return Ok(false);
         };
+        if side.phase == Phase::Closed && self.dice.chance(100) {
+            // The process has other work, so that something calls its engine now and then.
+            engine.progress_all();
+        }
         let mut around = Around {
             engine,
             world: &self.world,
@@ -194,9 +201,12 @@ impl Cluster {
             self.fruitless = 0;
             let asleep = self.processes.iter().map(|process| process.silent_until).max().unwrap_or(0);
             self.last_progress = self.last_progress.max(asleep.min(self.world.now()));
-            if !self.world.advance_to_event(self.jump) {
-                self.jump = (self.jump * 2).min(JUMP_MAX);
+            if self.jump < JUMP_OVER {
+                self.world.advance_to_event(self.jump);
+            } else {
+                self.world.advance(self.jump);
             }
+            self.jump = (self.jump * 3 / 2).min(JUMP_MAX);
         } else {
             self.world.advance(self.dice.below(self.scenario.pace));
         }

@@ -85,8 +85,11 @@ impl Rail for SimRail {
         let state = self.world.lock();
         let Some(index) = state.find(self.rail, link) else { return 0 };
         let entry = &state.links[index];
-        if entry.phase != LinkPhase::Ready || state.is_busy(self.rail) {
-            return 0;
+        match entry.phase {
+            // A link in error takes work and gives it back failed; that is how its owner learns of the error.
+            LinkPhase::Error => return state.depth(self.rail),
+            LinkPhase::Ready if !state.is_busy(self.rail) => {}
+            _ => return 0,
         }
         state.depth(self.rail).saturating_sub(entry.slots)
     }

@@ -12,10 +12,14 @@ pub(crate) struct Sending {
     items: Vec<Item>,
     /// Everything before it was sent.
     first: usize,
+    /// Messages of later receives may overtake.
+    wide: bool,
 }
 
 struct Item {
     message: Message,
+    /// The receive it is for.
+    group: usize,
     pattern: u64,
     sent: bool,
     place: Option<Place>,
@@ -23,14 +27,18 @@ struct Item {
 
 impl Sending {
     pub(crate) fn new(plan: &CommPlan, comm: usize) -> Self {
-        let items = plan.groups.iter().flatten().enumerate();
-        let items = items.map(|(i, message)| Item {
+        let groups = plan.groups.iter().enumerate();
+        let items = groups.flat_map(|(group, messages)| messages.iter().map(move |message| (group, message)));
+        let items = items.enumerate().map(|(i, (group, message))| Item {
             message: *message,
+            group,
             pattern: mix((comm as u64) << 32 | i as u64),
             sent: false,
             place: None,
         });
-        Self { items: items.collect(), first: 0 }
+        // Sends that run ahead of a receive the other end has no room to post would wait for ever.
+        let wide = plan.receiver.in_flight > plan.window;
+        Self { items: items.collect(), first: 0, wide }
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -47,7 +55,12 @@ impl Sending {
     fn choose(&self, window: usize, pick: impl FnOnce(u64) -> u64) -> Option<usize> {
         let mut tags = Vec::new();
         let mut choices = Vec::new();
+        let group = self.items.get(self.first).map(|item| item.group);
+        let near = |item: &&Item| self.wide || Some(item.group) == group;
         for (i, item) in self.items.iter().enumerate().skip(self.first).take(window) {
+            if !near(&item) {
+                break;
+            }
             if !item.sent && !tags.contains(&item.message.tag) {
                 tags.push(item.message.tag);
                 choices.push(i);

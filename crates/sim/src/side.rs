@@ -188,14 +188,13 @@ impl Side {
         if self.fate.cause().is_none() {
             return Ok(false);
         }
-        // Nobody tells an accepting end, or one whose control frames get lost, that nothing will come.
-        let may_give_up = !sends || around.lossy || self.fate.cause() != Some(Cause::Death);
-        if may_give_up && around.dice.chance(20) {
+        // Nobody tells an accepting end that nothing will come; a connecting end is always told.
+        if !sends && around.dice.chance(20) {
             around.world.note(format_args!("{} gives up", self.name()));
             self.close(around)?;
             return Ok(true);
         }
-        if sends {
+        if sends && self.fate.cause() == Some(Cause::Death) {
             self.fate.pending(&self.name(), now, around.limit)?;
         }
         Ok(false)
