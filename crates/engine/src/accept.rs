@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use trunkline_fabric::{Access, Ctrl, Fabric, Host, Level, LinkAddress, Links, Mr, Rail};
 use trunkline_mem::Memory;
 use trunkline_proto::conn::{AcceptStep, Accepting};
+use trunkline_proto::limits::TOKENS_MAX;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::frame::{Answer, Frame, Reply};
 use trunkline_proto::xfer::receiver::Receiver;
@@ -83,7 +84,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(caps) = caps else { return Err(Error::Argument("no such NIC")) };
         let mut plan = Plan::new(&caps, &self.params);
         plan.matched &= open.matched;
-        let recv_depth = if plan.matched { 0 } else { plan.bounces };
+        let recv_depth = if plan.matched { TOKENS_MAX as u32 } else { plan.bounces };
+        let recv_depth = recv_depth.min(caps.depth_max);
         let (mut rail, link) = self.open_link(nic, recv_depth)?;
         let registrar = rail.registrar();
         let bytes = recv::bounce_bytes(&plan) * plan.bounces.max(1) as usize;

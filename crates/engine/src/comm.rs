@@ -9,6 +9,7 @@ use spin::mutex::SpinMutex;
 use trunkline_fabric::{Completion, Done, LinkId, Rail, Status};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::slots::SlotId;
+use trunkline_proto::time::Instant;
 
 use crate::lane::Lane;
 use crate::recv::RecvLane;
@@ -63,6 +64,10 @@ pub(crate) struct Open<R: Rail> {
     pub(crate) fault: Option<CommFault>,
     /// Fruitless polls since the last look at the control stream.
     pub(crate) idle: u32,
+    /// The link carries nothing more; the control stream will say why.
+    pub(crate) link_down: bool,
+    /// When that was first looked at.
+    pub(crate) down_since: Option<Instant>,
 }
 
 /// How the two ends of a comm name it.
@@ -125,6 +130,10 @@ impl<R: Rail> Open<R> {
         for _ in 0..BATCHES_MAX {
             let taken = self.side.rail().0.poll(&mut batch);
             for completion in &batch[..taken] {
+                if completion.status == Status::Flushed {
+                    self.take_link_down();
+                    continue;
+                }
                 if let Err(fault) = self.side.on_completion(requests, completion) {
                     self.fail(requests, fault);
                     return true;
@@ -136,12 +145,21 @@ impl<R: Rail> Open<R> {
             }
         }
         if let Side::Recv(lane) = &mut self.side
-            && let Err(fault) = lane.post_flushes()
+            && let Err(fault) = lane.post_due()
         {
             self.fail(requests, fault);
         }
         self.idle = if some { 0 } else { self.idle + 1 };
         some
+    }
+
+    /// The link flushes what is posted: its other end is gone, in order or not.
+    #[cold]
+    fn take_link_down(&mut self) {
+        self.link_down = true;
+        if let Side::Recv(lane) = &mut self.side {
+            lane.gone = true;
+        }
     }
 
     /// The link is of no more use: every outstanding request fails once.
@@ -163,6 +181,12 @@ impl<R: Rail> Open<R> {
     /// The peer is gone: takes what it sent before, then fails what can never be done. Returns how many failed.
     pub(crate) fn on_peer_gone(&mut self, requests: &Requests, fault: CommFault) -> usize {
         if self.fault.is_some() {
+            return 0;
+        }
+        if matches!(&self.side, Side::Recv(lane) if lane.flushing() && !self.link_down)
+            && matches!(fault, CommFault::PeerClosed(_))
+        {
+            // A flush needs no peer; what it makes visible has arrived.
             return 0;
         }
         if matches!(fault, CommFault::PeerDead(_)) {
@@ -270,7 +294,8 @@ impl<R: Rail> Comms<R> {
             let at = (start + step) % used;
             let Some(comm) = self.slots[at].get() else { continue };
             let open = comm.generation.load(Ordering::Acquire) & 0xffff != 0;
-            if open && comm.thread.load(Ordering::Relaxed) == thread && !std::ptr::eq(&raw const **comm, than) {
+            if open && comm.thread.load(Ordering::Relaxed) == thread && !std::ptr::eq(&raw const **comm, than)
+            {
                 self.cursor.store(at + 1, Ordering::Relaxed);
                 return Some(comm);
             }

@@ -125,7 +125,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     pub(crate) fn install(&self, side: Side<F::Rail>, peer: Arc<Peer>, ends: Ends) -> Result<CommId, Error> {
-        let id = self.comms.insert(Open { side, peer, ends, fault: None, idle: 0 })?;
+        let id = self.comms.insert(Open {
+            side,
+            peer,
+            ends,
+            fault: None,
+            idle: 0,
+            link_down: false,
+            down_since: None,
+        })?;
         crate::counters::add(&self.cells.comms_opened, 1);
         Ok(id)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::{Access, Fabric, Host, Level, Links, Mr, Nic, Rail};
+use trunkline_fabric::{Access, Fabric, Host, Level, Links, Mr, Nic, Rail, Status};
 use trunkline_mem::Memory;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RECV_BUFFERS_MAX;
@@ -257,6 +257,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(fault.into());
         }
         slot.adopt();
+        if open.link_down {
+            self.progress(slot, open);
+            return open.fault.map_or(Ok(None), |fault| Err(fault.into()));
+        }
         let Side::Send(side) = &mut open.side else { return Err(Error::Argument("not a sending comm")) };
         let Some(RecvBuf { mr, offset, len, tag }) = side.regions.locate(base, buffer) else {
             return Err(Error::Argument("the region does not hold these bytes"));
@@ -500,7 +504,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if open.fault.is_some() && !before {
             self.on_fault(slot, open);
         }
-        if open.idle > HELP_AFTER {
+        if open.link_down && open.fault.is_none() {
+            self.look_at_peer(slot, open);
+        } else if open.idle > HELP_AFTER {
             slot.adopt();
             self.help(slot);
             if open.idle >= self.params.idle_polls {
@@ -535,6 +541,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             CommFault::PeerDead(process)
         } else if slot.peer_closed.load(Ordering::Acquire) {
             CommFault::PeerClosed(process)
+        } else if open.link_down {
+            // A link that ends says less than the control stream, which may be slower.
+            let now = self.host.now();
+            let since = *open.down_since.get_or_insert(now);
+            if now - since > self.params.peer_time {
+                self.fail(slot, open, CommFault::Link(Status::Flushed));
+            }
+            return;
         } else {
             return;
         };

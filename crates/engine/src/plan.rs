@@ -1,7 +1,7 @@
 //! What a comm will do, decided once from both NICs' capabilities. The data path reads these fields and asks nothing.
 
 use trunkline_fabric::Caps;
-use trunkline_proto::limits::EAGER_CREDITS_MAX;
+use trunkline_proto::limits::{EAGER_CREDITS_MAX, RECVS_MAX};
 use trunkline_proto::wire::eager;
 
 use crate::{MatchBy, Params};
@@ -33,8 +33,10 @@ impl Plan {
     /// The plan as far as one side alone can tell.
     pub(crate) fn new(caps: &Caps, params: &Params) -> Self {
         let eager_max = u64::from(params.eager_max).min(caps.message_max.saturating_sub(eager::BYTES as u64));
-        let eager_credits = params.eager_credits.min(EAGER_CREDITS_MAX as u32);
-        let reordered = if caps.link_order { 8 } else { trunkline_proto::limits::RECVS_MAX as u32 };
+        // Where messages overtake each other, those that may wait for an earlier one need buffers too.
+        let spare = if caps.link_order { 8 } else { RECVS_MAX as u32 };
+        let room = caps.depth_max.saturating_sub(spare);
+        let eager_credits = params.eager_credits.min(EAGER_CREDITS_MAX as u32).min(room);
         Self {
             matched: caps.matched && params.match_by == MatchBy::Nic,
             remote_len: caps.remote_len,
@@ -44,7 +46,7 @@ impl Plan {
             message_max: caps.message_max.max(1),
             eager_max: if eager_credits == 0 { 0 } else { eager_max as u32 },
             eager_credits: if eager_max == 0 { 0 } else { eager_credits },
-            bounces: eager_credits + reordered,
+            bounces: eager_credits + spare,
         }
     }
 }

@@ -41,6 +41,10 @@ pub(crate) struct RecvLane<R: Rail> {
     requests: [u16; RECVS_MAX],
     /// Requests of flushes to post.
     flushes: VecDeque<u16>,
+    /// Flushes that have not completed.
+    flushing: u32,
+    /// Buffers of matched receives to post.
+    matched_due: VecDeque<Token>,
     /// Immediates that named nothing that waits.
     pub(crate) dropped: u64,
     /// The peer is gone: only what it sent before can still be received.
@@ -86,6 +90,8 @@ impl<R: Rail> RecvLane<R> {
             places: vec![Place { mr: NO_MR, offset: 0, len: 0, tag: 0 }; TOKENS_MAX].into(),
             requests: [0; RECVS_MAX],
             flushes: VecDeque::with_capacity(RECVS_MAX),
+            flushing: 0,
+            matched_due: VecDeque::with_capacity(TOKENS_MAX),
             dropped: 0,
             gone: false,
         }
@@ -98,7 +104,7 @@ impl<R: Rail> RecvLane<R> {
 
     /// Posts the bounce buffers, once.
     pub(crate) fn post_bounces(&mut self) -> Result<(), CommFault> {
-        if self.plan.matched || self.plan.eager_max == 0 {
+        if self.plan.matched || self.plan.eager_max == 0 || self.plan.eager_credits == 0 {
             return Ok(());
         }
         for bounce in 0..self.plan.bounces {
@@ -124,7 +130,8 @@ impl<R: Rail> RecvLane<R> {
         buffers: &[RecvBuf],
     ) -> Result<Option<(u16, u16)>, CommFault> {
         // Every buffer is announced at once: an eager message may end the receive before there is credit again.
-        if !self.gone && self.rail.credits(self.link) < buffers.len() as u32 {
+        let announced = !self.gone && !self.plan.matched;
+        if announced && self.rail.credits(self.link) < buffers.len() as u32 {
             return Ok(None);
         }
         let Some((slot, generation)) = requests.reserve(&mut self.cursor) else { return Ok(None) };
@@ -150,11 +157,23 @@ impl<R: Rail> RecvLane<R> {
 
     fn post_matched(&mut self, id: RecvId, count: usize) -> Result<(), CommFault> {
         for index in 0..count {
-            let (_, token, _) = self.receiver.announcement(id, index);
+            self.matched_due.push_back(self.receiver.announcement(id, index).1);
+        }
+        self.post_matched_due()
+    }
+
+    /// Posts matched receives in order, as far as the NIC takes them.
+    fn post_matched_due(&mut self) -> Result<(), CommFault> {
+        while let Some(&token) = self.matched_due.front() {
             let Place { mr, offset, len, tag } = self.places[token.slot()];
             let into = self.extent(mr, offset, len)?;
             let op = Op::MatchedRecv { into, key: Match(u64::from(tag)) };
-            self.post(MATCHED | u64::from(token.to_bits()), op, true)?;
+            match self.rail.post(self.link, MATCHED | u64::from(token.to_bits()), op, true) {
+                Ok(()) => self.matched_due.pop_front(),
+                Err(PostError::Busy) => return Ok(()),
+                Err(PostError::Refused(_)) if self.gone => return Ok(()),
+                Err(PostError::Refused(status)) => return Err(CommFault::Link(status)),
+            };
         }
         Ok(())
     }
@@ -244,21 +263,28 @@ impl<R: Rail> RecvLane<R> {
             return Err(CommFault::Link(Status::Other(0)));
         };
         self.flushes.push_back(slot);
-        self.post_flushes()?;
+        self.post_due()?;
         Ok(Some((slot, generation)))
     }
 
-    /// Posts flushes that waited for credit.
+    /// Whether a flush has not completed.
+    pub(crate) fn flushing(&self) -> bool {
+        self.flushing > 0 || !self.flushes.is_empty()
+    }
+
+    /// Posts what waited for credit.
     #[inline]
-    pub(crate) fn post_flushes(&mut self) -> Result<(), CommFault> {
-        if self.flushes.is_empty() {
+    pub(crate) fn post_due(&mut self) -> Result<(), CommFault> {
+        if self.flushes.is_empty() && self.matched_due.is_empty() {
             return Ok(());
         }
+        self.post_matched_due()?;
         while let Some(&slot) = self.flushes.front() {
             if self.rail.credits(self.link) == 0 {
                 break;
             }
             self.post(FLUSH | u64::from(slot), Op::Flush, true)?;
+            self.flushing += 1;
             self.flushes.pop_front();
         }
         self.rail.flush();
@@ -286,6 +312,7 @@ impl<R: Rail> RecvLane<R> {
             Done::Received => self.on_bounced(requests, completion),
             Done::Posted => {
                 if completion.wr_id & FLUSH != 0 {
+                    self.flushing = self.flushing.saturating_sub(1);
                     requests.complete(completion.wr_id as u16, &[]);
                 }
                 Ok(())
