@@ -80,7 +80,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..=16))]
     comms: u64,
     /// Most bytes of one message of a collective.
-    #[arg(long, default_value = "512K", value_parser = bench::sizes::parse)]
+    #[arg(long, default_value = "2M", value_parser = bench::sizes::parse)]
     chunk: usize,
     /// Print one JSON object a row instead of the table.
     #[arg(long)]

@@ -21,6 +21,8 @@ pub(crate) const STEPS_IN_FLIGHT: usize = 8;
 
 /// Chunks of a block that is worked on or passed on, unless they get too small.
 const CHUNKS_OF_A_BLOCK: usize = 4;
+/// Most bytes of a chunk that is reduced, so that it is still in the cache when it is.
+const REDUCED_BYTES_MAX: usize = 1 << 20;
 /// A chunk is not cut below this: a message has a price of its own.
 const CHUNK_BYTES_MIN: usize = 32 << 10;
 
@@ -335,7 +337,8 @@ impl Builder<'_> {
         if !passes_on || plan.collective == Collective::SendRecv {
             return plan.chunk;
         }
-        (block / CHUNKS_OF_A_BLOCK).max(CHUNK_BYTES_MIN).min(plan.chunk)
+        let most = if plan.collective.reduces() { plan.chunk.min(REDUCED_BYTES_MAX) } else { plan.chunk };
+        (block / CHUNKS_OF_A_BLOCK).max(CHUNK_BYTES_MIN).min(most)
     }
 
     /// Cuts elements into chunks of nearly equal size; nothing at all for no elements.
