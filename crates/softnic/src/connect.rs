@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links};
 
 use crate::ladder::State;
-use crate::qp::{Qp, Wire};
 use crate::pull::Process;
+use crate::qp::{Qp, Wire};
 use crate::ring::{Consumer, Producer, Pulls, side};
 use crate::segment::{Geometry, Segment};
 use crate::{SoftRail, WireMode};

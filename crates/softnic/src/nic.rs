@@ -5,11 +5,11 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::{CopyMode, SoftConfig, cost};
 use crate::error::Planted;
 use crate::guard::Guards;
 use crate::pull::Book;
 use crate::register::{Table, random};
+use crate::{CopyMode, SoftConfig, cost};
 
 /// Least bytes that are offered to be read directly when that is asked for.
 const PULL_LEAST: u64 = 16 << 10;

@@ -111,7 +111,10 @@ mod tests {
             assert!(queue.push(round) && queue.push(round + 10) && queue.push(round + 20));
             assert!(!queue.push(99), "capacity is exact, not rounded up");
             assert_eq!(queue.get_mut(first.wrapping_add(2)).copied(), Some(round + 20));
-            assert_eq!((queue.pop(), queue.pop(), queue.pop()), (Some(round), Some(round + 10), Some(round + 20)));
+            assert_eq!(
+                (queue.pop(), queue.pop(), queue.pop()),
+                (Some(round), Some(round + 10), Some(round + 20))
+            );
             assert_eq!(queue.get_mut(first), None);
             assert!(queue.is_empty() && queue.pop().is_none());
         }

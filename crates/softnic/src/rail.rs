@@ -220,7 +220,13 @@ impl Qp {
     }
 
     #[inline]
-    fn post_job(&mut self, env: &Env<'_>, wr_id: u64, signalled: bool, mut job: Job) -> Result<(), PostError> {
+    fn post_job(
+        &mut self,
+        env: &Env<'_>,
+        wr_id: u64,
+        signalled: bool,
+        mut job: Job,
+    ) -> Result<(), PostError> {
         self.may_post()?;
         job.flight = self.take_off(wr_id, signalled, Answer::to(job.kind));
         if self.pending.is_empty() && self.may_begin(job.kind) {

@@ -45,9 +45,7 @@ impl Qp {
             Verb::Write { key, addr } => self.execute_write(env, words, &record, key, addr, sink),
             Verb::Send { offset } => self.execute_send(env, words, &record, offset, sink),
             Verb::Reply { id, offset } => self.execute_reply(env, words, &record, id, offset),
-            Verb::Matched { grant, offset } => {
-                self.execute_matched(env, words, &record, grant, offset, sink)
-            }
+            Verb::Matched { grant, offset } => self.execute_matched(env, words, &record, grant, offset, sink),
             Verb::Read { key, addr, len, id } => self.execute_read(env, key, addr, len, id),
             Verb::Add { key, addr, add, id } => {
                 self.execute_atomic(env, key, addr, id, |old| Some(old.wrapping_add(add)))
@@ -210,14 +208,7 @@ impl Qp {
         Ok(())
     }
 
-    fn execute_read(
-        &mut self,
-        env: &Env<'_>,
-        key: u64,
-        addr: u64,
-        len: u64,
-        id: u64,
-    ) -> Result<(), Refusal> {
+    fn execute_read(&mut self, env: &Env<'_>, key: u64, addr: u64, len: u64, id: u64) -> Result<(), Refusal> {
         self.held.land(env.table());
         if len > 0 {
             env.table().remote(key, addr, len, right::READ).ok_or(Nak::Access)?;
@@ -339,4 +330,3 @@ impl Qp {
         }
     }
 }
-

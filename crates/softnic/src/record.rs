@@ -209,8 +209,12 @@ mod tests {
         prop_oneof![
             (0u32..=96).prop_map(|len| Payload::Inline { len }),
             any::<(u32, u32)>().prop_map(|(offset, len)| Payload::Staged { offset, len }),
-            any::<(u32, u64, u64, u64)>()
-                .prop_map(|(nic, key, offset, len)| Payload::Placed { nic, key, offset, len }),
+            any::<(u32, u64, u64, u64)>().prop_map(|(nic, key, offset, len)| Payload::Placed {
+                nic,
+                key,
+                offset,
+                len
+            }),
             any::<(u64, u64)>().prop_map(|(addr, len)| Payload::Pulled { addr, len }),
         ]
     }

@@ -103,7 +103,9 @@ impl Segment {
     pub(crate) fn open(fd: OwnedFd, geometry: Geometry) -> io::Result<Option<Self>> {
         let Ok(seals) = rustix::fs::fcntl_get_seals(&fd) else { return Ok(None) };
         let size = rustix::fs::fstat(&fd)?.st_size;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || usize::try_from(size) != Ok(geometry.bytes()) {
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW)
+            || usize::try_from(size) != Ok(geometry.bytes())
+        {
             return Ok(None);
         }
         Self::mapped(fd, geometry).map(Some)

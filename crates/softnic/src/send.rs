@@ -171,14 +171,17 @@ fn advance(job: &mut Job, len: u64) {
 #[inline]
 fn record(job: &Job, payload: Payload, last: bool) -> Record {
     let (verb, imm) = match job.kind {
-        Kind::Write { to, imm } => {
-            (Verb::Write { key: to.key.0, addr: to.addr.wrapping_add(job.sent) }, if last { imm } else { None })
-        }
+        Kind::Write { to, imm } => (
+            Verb::Write { key: to.key.0, addr: to.addr.wrapping_add(job.sent) },
+            if last { imm } else { None },
+        ),
         Kind::Send { imm } => (Verb::Send { offset: job.sent }, if last { imm } else { None }),
         Kind::Matched { grant } => (Verb::Matched { grant, offset: job.sent }, None),
         Kind::Reply { id, .. } => (Verb::Reply { id, offset: job.sent }, None),
         // Requests have no bytes, see `request`.
-        Kind::Read { .. } | Kind::Add { .. } | Kind::Swap { .. } | Kind::Nop => (Verb::Send { offset: 0 }, None),
+        Kind::Read { .. } | Kind::Add { .. } | Kind::Swap { .. } | Kind::Nop => {
+            (Verb::Send { offset: 0 }, None)
+        }
     };
     Record { verb, payload, last, imm }
 }
@@ -264,8 +267,13 @@ impl Qp {
     pub(crate) fn parts<'a>(&'a mut self, env: &Env<'_>) -> Option<(Parts<'a>, Queues<'a>)> {
         let manner = Manner { wire: self.wire, segment: env.shared.config.segment };
         let tx = self.tx.as_mut()?;
-        let parts =
-            Parts { tx, flights: &mut self.flights, wanted: &mut self.wanted, sends: &mut self.sends, manner };
+        let parts = Parts {
+            tx,
+            flights: &mut self.flights,
+            wanted: &mut self.wanted,
+            sends: &mut self.sends,
+            manner,
+        };
         Some((parts, Queues { pending: &mut self.pending, replies: &mut self.replies }))
     }
 

@@ -7,7 +7,9 @@ use std::os::unix::fs::FileExt;
 
 use common::{Random, connect, poll, rail};
 use proptest::prelude::*;
-use trunkline_fabric::{Access, LinkAddress, LinkError, Links, Op, PostError, Rail, Source, Status, Visibility};
+use trunkline_fabric::{
+    Access, LinkAddress, LinkError, Links, Op, PostError, Rail, Source, Status, Visibility,
+};
 use trunkline_mem::Memory;
 use trunkline_softnic::SoftConfig;
 

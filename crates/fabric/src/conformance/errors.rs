@@ -134,7 +134,10 @@ pub fn sends_that_are_too_long_fail_on_both_sides<S: Setup>(setup: &S) {
         let seen = ends.expect(1, 1);
         assert_eq!((seen.a[0].wr_id, seen.a[0].status), (7, Status::TooLong));
         assert_eq!((seen.b[0].wr_id, seen.b[0].status), (6, Status::TooLong));
-        assert!(into.bytes(len - 1, 100).iter().all(|byte| *byte == 0), "bytes past the receive were touched");
+        assert!(
+            into.bytes(len - 1, 100).iter().all(|byte| *byte == 0),
+            "bytes past the receive were touched"
+        );
     }
 }
 
@@ -158,7 +161,8 @@ pub fn errors_flush_what_is_posted<S: Setup>(setup: &S) {
         2 => Status::RemoteAccess,
         _ => Status::Flushed,
     };
-    let posted: Vec<u64> = seen.a.iter().filter(|one| one.done == Done::Posted).map(|one| one.wr_id).collect();
+    let posted: Vec<u64> =
+        seen.a.iter().filter(|one| one.done == Done::Posted).map(|one| one.wr_id).collect();
     assert_eq!(posted, [1, 2, 3, 4]);
     for one in &seen.a {
         assert_eq!(one.status, status(one.wr_id), "{one:?}");

@@ -7,8 +7,8 @@ use trunkline_mem::Memory;
 use trunkline_proto::time::Duration as Span;
 
 use crate::{
-    Access, Completion, Done, Extent, Keys, LinkAddress, LinkId, Op, PostError, Rail, RailConfig,
-    Registrar, Remote, Status, Visibility,
+    Access, Completion, Done, Extent, Keys, LinkAddress, LinkId, Op, PostError, Rail, RailConfig, Registrar,
+    Remote, Status, Visibility,
 };
 
 /// Longest a case waits for anything.
@@ -68,7 +68,8 @@ impl Region {
     pub fn with<R: Rail>(rail: &R, len: usize, access: Access, visibility: Visibility) -> Self {
         let memory = Memory::heap(len);
         let registrar = rail.registrar();
-        let keys = registrar.register(&memory, access, visibility).unwrap_or_else(|e| panic!("register: {e}"));
+        let keys =
+            registrar.register(&memory, access, visibility).unwrap_or_else(|e| panic!("register: {e}"));
         Self { memory, keys, registrar }
     }
 
@@ -130,9 +131,8 @@ impl<R: Rail> Ends<R> {
     pub fn link(&mut self) -> (LinkId, LinkId) {
         let at_a = self.a.create().unwrap_or_else(|e| panic!("create: {e}"));
         let at_b = self.b.create().unwrap_or_else(|e| panic!("create: {e}"));
-        let address = |rail: &R, link| -> LinkAddress {
-            rail.address(link).unwrap_or_else(|e| panic!("address: {e}"))
-        };
+        let address =
+            |rail: &R, link| -> LinkAddress { rail.address(link).unwrap_or_else(|e| panic!("address: {e}")) };
         let (of_a, of_b) = (address(&self.a, at_a), address(&self.b, at_b));
         assert!(of_a.bytes.len() <= LinkAddress::BYTES_MAX);
         self.a.connect(at_a, of_b).unwrap_or_else(|e| panic!("connect: {e}"));
@@ -142,8 +142,14 @@ impl<R: Rail> Ends<R> {
 
     /// Polls both sides once.
     pub fn poll(&mut self, seen: &mut Seen) {
-        let nothing =
-            Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
+        let nothing = Completion {
+            wr_id: 0,
+            link: LinkId(0),
+            done: Done::Posted,
+            status: Status::Ok,
+            imm: None,
+            len: 0,
+        };
         let mut out = [nothing; 7];
         self.a.flush();
         self.b.flush();

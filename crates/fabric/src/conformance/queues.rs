@@ -43,7 +43,9 @@ pub fn credits_are_honest<S: Setup>(setup: &S) {
                 let source = Source::Region(from.extent(0, 2 << 20));
                 let large = Op::Write { from: source, to: target.remote(0), imm: None };
                 let op = if wr_id % 4 == round % 4 { large } else { small };
-                ends.a.post(ends.at_a, wr_id, op, signalled).unwrap_or_else(|e| panic!("credit {wr_id}: {e}"));
+                ends.a
+                    .post(ends.at_a, wr_id, op, signalled)
+                    .unwrap_or_else(|e| panic!("credit {wr_id}: {e}"));
             }
             assert_eq!(ends.a.credits(ends.at_a), 0);
             let more = Op::Write { from: Source::Inline(&[1]), to: into.remote(0), imm: None };

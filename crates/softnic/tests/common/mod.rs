@@ -7,12 +7,7 @@ use trunkline_fabric::{Completion, Done, Fabric, LinkId, Rail, RailConfig, Statu
 use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
 
 pub fn rail_config() -> RailConfig {
-    RailConfig {
-        depth: 64,
-        recv_depth: 64,
-        links: 4096,
-        peer_time: trunkline_proto::time::Duration::secs(5),
-    }
+    RailConfig { depth: 64, recv_depth: 64, links: 4096, peer_time: trunkline_proto::time::Duration::secs(5) }
 }
 
 pub fn rail(config: SoftConfig) -> SoftRail {

@@ -1,0 +1,286 @@
+//! The shared-memory wire between real processes: the test binary runs itself again as the peer, also in namespaces of
+//! its own, and stops or kills it in the middle of copies.
+
+mod common;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Random, poll, poll_until, rail};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use rustix::process::{Pid, Signal};
+use trunkline_fabric::{
+    Access, DeregisterError, Done, Extent, Keys, LinkAddress, LinkId, Links, LocalKey, Op, Rail, Registrar,
+    Remote, RemoteKey, Source, Status, Visibility,
+};
+use trunkline_mem::Memory;
+use trunkline_softnic::{CopyMode, SoftConfig, SoftRail};
+
+const SIZE: usize = 48 << 20;
+const MODE: &str = "SOFTNIC_TEST_COPY";
+
+fn send(socket: impl AsFd, bytes: &[u8], fd: Option<OwnedFd>) {
+    let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    }
+    let sent =
+        rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+    assert_eq!(sent, bytes.len());
+}
+
+fn receive(socket: impl AsFd) -> (Vec<u8>, Option<OwnedFd>) {
+    let mut bytes = vec![0; 4096];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut bytes)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )
+    .unwrap();
+    bytes.truncate(got.bytes);
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    (bytes, fd)
+}
+
+/// One connected end with one region.
+struct End {
+    rail: SoftRail,
+    link: LinkId,
+    memory: Memory,
+    keys: Keys,
+    registrar: std::sync::Arc<dyn Registrar>,
+    peer: Remote,
+}
+
+impl End {
+    fn new(socket: impl AsFd, mode: CopyMode, access: Access) -> Self {
+        let mut rail = rail(SoftConfig { copy: mode, ..SoftConfig::default() });
+        let link = rail.create().unwrap();
+        let memory = Memory::heap(SIZE);
+        let registrar = rail.registrar();
+        let keys = registrar.register(&memory, access, Visibility::Strict).unwrap();
+        let address = rail.address(link).unwrap();
+        let mut hello = keys.remote.0.to_le_bytes().to_vec();
+        hello.extend_from_slice(&keys.remote_base.to_le_bytes());
+        hello.extend_from_slice(&address.bytes);
+        send(&socket, &hello, address.fd);
+        let (hello, fd) = receive(&socket);
+        let word = |at: usize| u64::from_le_bytes(hello[at..at + 8].try_into().unwrap());
+        let peer = Remote { key: RemoteKey(word(0)), addr: word(8) };
+        rail.connect(link, LinkAddress { bytes: hello[16..].to_vec(), fd }).unwrap();
+        Self { rail, link, memory, keys, registrar, peer }
+    }
+
+    fn write(&mut self, offset: u64, len: u64, imm: Option<u32>) {
+        let from = Source::Region(Extent { key: self.keys.local, offset, len });
+        let to = Remote { key: self.peer.key, addr: self.peer.addr + offset };
+        self.rail.post(self.link, 1, Op::Write { from, to, imm }, true).unwrap();
+    }
+}
+
+/// The peer: answers each write with immediate `n` by the same bytes complemented, at the same place.
+#[test]
+#[ignore = "run by the other tests as their peer"]
+fn peer() {
+    let Ok(mode) = std::env::var(MODE) else { return };
+    let mode = if mode == "pull" { CopyMode::Pull } else { CopyMode::Staging };
+    let mut end = End::new(std::io::stdin().as_fd(), mode, Access::ALL);
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(60) {
+        for one in poll(&mut end.rail) {
+            if one.status != Status::Ok {
+                return;
+            }
+            if one.done == Done::Written {
+                let at = u64::from(one.imm.unwrap()) * 4096;
+                let mut bytes = vec![0; one.len as usize];
+                end.memory.read(at, &mut bytes).unwrap();
+                bytes.iter_mut().for_each(|byte| *byte = !*byte);
+                end.memory.write(at, &bytes).unwrap();
+                end.write(at, one.len, one.imm);
+            }
+        }
+        if end.rail.credits(end.link) == 0 {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn start(mode: CopyMode, prefix: &[&str]) -> (Child, OwnedFd) {
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    let exe = std::env::current_exe().unwrap();
+    let mut words: Vec<&std::ffi::OsStr> = prefix.iter().map(std::ffi::OsStr::new).collect();
+    words.push(exe.as_os_str());
+    let child = Command::new(words[0])
+        .args(&words[1..])
+        .args(["--exact", "peer", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(MODE, if mode == CopyMode::Pull { "pull" } else { "staging" })
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    (child, ours)
+}
+
+/// Sends bytes there and checks that their complement comes back.
+fn exchange(end: &mut End) {
+    let mut random = Random(0x55aa_1234);
+    for len in [0u64, 1, 8, 64, 96, 97, 4096, 65536, 1 << 20, 9 << 20] {
+        let page = (random.next() % 1000) as u32;
+        let at = u64::from(page) * 4096;
+        let bytes: Vec<u8> = (0..len).map(|_| random.next().to_le_bytes()[0]).collect();
+        end.memory.write(at, &bytes).unwrap();
+        end.write(at, len, Some(page));
+        let told = poll_until("the answer", || {
+            let seen = poll(&mut end.rail);
+            assert!(seen.iter().all(|one| one.status == Status::Ok), "{seen:?}");
+            seen.into_iter().find(|one| one.done == Done::Written)
+        });
+        assert_eq!((told.imm, told.len), (Some(page), len));
+        let mut back = vec![0; len as usize];
+        end.memory.read(at, &mut back).unwrap();
+        assert!(back.iter().zip(&bytes).all(|(got, sent)| *got == !*sent), "{len} bytes came back wrong");
+    }
+}
+
+fn exchange_with(mode: CopyMode, prefix: &[&str]) {
+    let (mut child, socket) = start(mode, prefix);
+    let mut end = End::new(&socket, mode, Access::ALL);
+    exchange(&mut end);
+    end.rail.destroy(end.link);
+    child.wait().unwrap();
+}
+
+#[test]
+fn staging_between_processes() {
+    exchange_with(CopyMode::Staging, &[]);
+}
+
+#[test]
+fn pulling_between_processes() {
+    exchange_with(CopyMode::Pull, &[]);
+}
+
+#[test]
+fn peers_in_namespaces_of_their_own() {
+    for flags in
+        [&["--pid", "--fork"][..], &["--ipc"], &["--mount"], &["--pid", "--fork", "--ipc", "--mount"]]
+    {
+        let mut prefix = vec!["unshare", "--user", "--map-root-user"];
+        prefix.extend_from_slice(flags);
+        let allowed = Command::new(prefix[0]).args(&prefix[1..]).arg("true").output();
+        if !allowed.is_ok_and(|output| output.status.success()) {
+            return skip("peers_in_namespaces_of_their_own", "namespaces cannot be unshared here");
+        }
+        exchange_with(CopyMode::Pull, &prefix);
+    }
+}
+
+fn skip(name: &str, reason: &str) {
+    let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|one| one == "soft"), "{name}: {reason}");
+    println!("SKIPPED {name}: {reason}");
+    if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
+        use std::io::Write;
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        writeln!(file, "{name}: {reason}").unwrap();
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    rustix::process::kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// Offers all memory to a peer that pulls, and stops it somewhere in the copy; whether it was inside one.
+fn stop_inside(mode: CopyMode, kill: bool, wait: Duration) -> bool {
+    let (mut child, socket) = start(mode, &[]);
+    let mut end = End::new(&socket, mode, Access::ALL);
+    exchange(&mut end);
+    let source = Memory::heap(SIZE);
+    let key = end.registrar.register(&source, Access::LOCAL, Visibility::Strict).unwrap().local;
+    let from = Source::Region(Extent { key, offset: 0, len: SIZE as u64 });
+    end.rail.post(end.link, 7, Op::Write { from, to: end.peer, imm: None }, true).unwrap();
+    let until = Instant::now() + wait;
+    let mut seen = Vec::new();
+    while Instant::now() < until {
+        seen.extend(poll(&mut end.rail));
+    }
+    signal(&child, if kill { Signal::KILL } else { Signal::STOP });
+    if kill {
+        child.wait().unwrap();
+    }
+    let started = Instant::now();
+    let result = end.registrar.deregister(key);
+    assert!(started.elapsed() < Duration::from_secs(9), "bounded by the peer time");
+    let inside = match result {
+        Ok(()) => false,
+        Err(DeregisterError::InUse { peer }) => {
+            assert_eq!(peer, child.id(), "the error names the stopped process");
+            true
+        }
+        Err(error) => panic!("{error}"),
+    };
+    if kill {
+        assert!(!inside, "a dead process reads nothing");
+    } else {
+        signal(&child, Signal::CONT);
+        poll_until("the end of the copy", || {
+            seen.extend(poll(&mut end.rail));
+            (!inside || end.registrar.deregister(key).is_ok()).then_some(())
+        });
+    }
+    end.rail.fail(end.link);
+    poll_until("the end of the write", || {
+        seen.extend(poll(&mut end.rail));
+        seen.iter().find(|one| one.wr_id == 7).copied()
+    });
+    assert_eq!(end.registrar.deregister(LocalKey(key.0)), Err(DeregisterError::Unknown));
+    let _ = child.kill();
+    child.wait().unwrap();
+    inside
+}
+
+#[test]
+fn a_peer_stopped_inside_a_copy_keeps_the_source() {
+    let mut inside = 0;
+    for round in 0..30u64 {
+        inside +=
+            u32::from(stop_inside(CopyMode::Pull, false, Duration::from_micros(200 + 150 * (round % 12))));
+        if inside >= 1 && round >= 3 {
+            return;
+        }
+    }
+    assert!(inside > 0, "the peer was never stopped inside a copy");
+}
+
+#[test]
+fn a_peer_killed_inside_a_copy_keeps_nothing() {
+    for round in 0..6 {
+        stop_inside(CopyMode::Pull, true, Duration::from_micros(300 * round));
+        stop_inside(CopyMode::Staging, true, Duration::from_micros(300 * round));
+    }
+}
+
+#[test]
+fn a_peer_stopped_while_bytes_are_staged_holds_nothing_up() {
+    for round in 0..3 {
+        assert!(!stop_inside(CopyMode::Staging, false, Duration::from_micros(300 * round)));
+    }
+}
