@@ -11,6 +11,8 @@
 
 mod checkers;
 mod cluster;
+#[cfg(test)]
+mod conformance_tests;
 mod connect;
 mod dice;
 mod fabric;

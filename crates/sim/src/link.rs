@@ -167,7 +167,8 @@ impl State {
                     self.break_link(link, Some((seq, status)));
                     return;
                 }
-                _ if self.weather.caps.link_order => return,
+                // A matched send that waits for its receive holds up nothing else.
+                _ if self.weather.caps.link_order && !matches!(wqe.work, Work::MatchedSend { .. }) => return,
                 _ => at += 1,
             }
         }

@@ -189,6 +189,17 @@ impl State {
 
     fn post(&mut self, link: usize, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
         let rail = self.links[link].rail;
+        let local = match op {
+            Op::Recv { into } | Op::MatchedRecv { into, .. } | Op::Read { into, .. } => Some(into),
+            Op::FetchAdd { old, .. } | Op::CompareSwap { old, .. } => Some(old),
+            Op::Send { body: Source::Region(from), .. }
+            | Op::Write { from: Source::Region(from), .. }
+            | Op::MatchedSend { from: Source::Region(from), .. } => Some(from),
+            _ => None,
+        };
+        if local.is_some_and(|extent| extent.len > 0 && self.local_memory(link, extent).is_none()) {
+            return Err(PostError::Refused(Status::LocalProtection));
+        }
         let held = self.links[link].recvs.len() + self.links[link].matched.len();
         let receive_room = held < self.rails[rail].config.recv_depth as usize;
         match op {
@@ -248,9 +259,8 @@ impl State {
             Source::Region(extent) => Bytes::Region(extent),
         };
         let inline = match op {
-            Op::Send { head, body, .. } => {
-                head.len() as u64 + if let Source::Inline(bytes) = body { bytes.len() as u64 } else { 0 }
-            }
+            Op::Send { head, body: Source::Inline(bytes), .. } => head.len().max(bytes.len()) as u64,
+            Op::Send { head, .. } => head.len() as u64,
             Op::Write { from: Source::Inline(bytes), .. }
             | Op::MatchedSend { from: Source::Inline(bytes), .. } => bytes.len() as u64,
             _ => 0,

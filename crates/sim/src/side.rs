@@ -207,7 +207,7 @@ impl Side {
         if self.plan.abort.is_some_and(|after| self.completed >= after) {
             return self.abort(around);
         }
-        if self.fate.cause().is_some() && around.lossy && around.dice.chance(2) {
+        if self.fate.cause().is_some() && around.lossy && around.dice.chance(20) {
             return self.abort(around);
         }
         let done = match &self.role {

@@ -1,0 +1,82 @@
+//! The simulated network does what every fabric must do, and in every weather that keeps the order of a link.
+
+use trunkline_fabric::conformance::{self as suite, Setup};
+use trunkline_fabric::{Fabric, RailConfig};
+
+use crate::{Mutant, SimFabric, SimRail, Weather, World};
+
+struct Sim(Weather);
+
+impl Setup for Sim {
+    type Rail = SimRail;
+
+    fn rails(&self, config: &RailConfig) -> (SimRail, SimRail) {
+        let world = World::new(5, self.0.clone(), Mutant::None, false);
+        let open = || SimFabric::new(&world, world.add_process()).open(0, config).unwrap();
+        (open(), open())
+    }
+}
+
+/// The cases, less those that a NIC whose peer has destroyed or failed its link cannot promise: what had not arrived by
+/// then is gone (`destroyed_links_flush_the_peer`, `failed_links_deliver_what_arrived`).
+macro_rules! cases {
+    ($($case:ident),* $(,)?) => {
+        mod calm {
+            use super::*;
+            $(#[test] fn $case() { suite::$case(&Sim(calm())); })*
+        }
+        mod rough {
+            use super::*;
+            $(#[test] fn $case() { suite::$case(&Sim(rough())); })*
+        }
+    };
+}
+
+fn calm() -> Weather {
+    let mut weather = Weather::calm();
+    // The suite's receives leave a hundred bytes for an inline head.
+    weather.caps.inline_max = 100;
+    weather
+}
+
+fn rough() -> Weather {
+    Weather {
+        jitter: 5_000,
+        slow: 100,
+        kib_time: 400,
+        pieces: 8,
+        short_poll: 500,
+        based: true,
+        poll_time: 5_000,
+        ..calm()
+    }
+}
+
+cases! {
+    sends_fill_receives_in_order,
+    sends_join_head_and_body,
+    writes_land_at_every_size,
+    writes_with_immediate_tell_the_target,
+    reads_fetch_every_size,
+    atomics_return_the_old_value,
+    matched_sends_find_their_receives,
+    matched_sends_wait_for_their_receives,
+    flushes_complete,
+    nops_complete_in_order,
+    unsignalled_operations_stay_silent,
+    both_directions_at_once,
+    wrong_keys_are_refused,
+    missing_rights_are_refused,
+    accesses_outside_are_refused,
+    deregistered_regions_are_refused,
+    refusals_reach_unsignalled_operations,
+    refused_reads_and_atomics_place_nothing,
+    sends_that_are_too_long_fail_on_both_sides,
+    errors_flush_what_is_posted,
+    foreign_local_keys_are_refused,
+    sends_wait_for_receives,
+    credits_are_honest,
+    receives_are_bounded,
+    links_can_be_made_again,
+    many_links_are_served,
+}
