@@ -50,6 +50,8 @@ pub(crate) struct Comm<R: Rail> {
     pub(crate) stream: AtomicU64,
     /// The peer closed its end.
     pub(crate) peer_closed: AtomicBool,
+    /// Messages the peer had sent, or that had arrived there, when it closed.
+    pub(crate) peer_messages: AtomicU64,
     /// Eager messages went out whose records were not read yet.
     pub(crate) records_due: AtomicBool,
     /// The thread that last sent, received or tested here.
@@ -130,7 +132,7 @@ impl<R: Rail> Open<R> {
         for _ in 0..BATCHES_MAX {
             let taken = self.side.rail().0.poll(&mut batch);
             for completion in &batch[..taken] {
-                if completion.status == Status::Flushed {
+                if matches!(completion.status, Status::Flushed | Status::PeerDead) {
                     self.take_link_down();
                     continue;
                 }
@@ -178,15 +180,23 @@ impl<R: Rail> Open<R> {
         requests.fail_all()
     }
 
+    /// The peer closed its end after so many messages. Returns whether all that can still happen here has happened.
+    pub(crate) fn on_peer_closed(&mut self, requests: &Requests, messages: u64) -> bool {
+        match &mut self.side {
+            // A flush needs no peer; what it makes visible has arrived.
+            Side::Recv(lane) => lane.arrived >= messages && !lane.flushing(),
+            Side::Send(lane) => {
+                if lane.sent <= messages {
+                    lane.complete_all(requests);
+                }
+                true
+            }
+        }
+    }
+
     /// The peer is gone: takes what it sent before, then fails what can never be done. Returns how many failed.
     pub(crate) fn on_peer_gone(&mut self, requests: &Requests, fault: CommFault) -> usize {
         if self.fault.is_some() {
-            return 0;
-        }
-        if matches!(&self.side, Side::Recv(lane) if lane.flushing() && !self.link_down)
-            && matches!(fault, CommFault::PeerClosed(_))
-        {
-            // A flush needs no peer; what it makes visible has arrived.
             return 0;
         }
         if matches!(fault, CommFault::PeerDead(_)) {
@@ -224,6 +234,7 @@ impl<R: Rail> Comm<R> {
             lane: Lane::new(None),
             stream: AtomicU64::new(0),
             peer_closed: AtomicBool::new(false),
+            peer_messages: AtomicU64::new(0),
             records_due: AtomicBool::new(false),
             thread: AtomicUsize::new(0),
         }

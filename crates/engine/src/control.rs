@@ -282,8 +282,8 @@ impl<H: Host, R: Rail> Control<H, R> {
                 }
                 Ok(())
             }
-            (Frame::Close { id: end }, Some(_)) => {
-                self.on_close(around, id, end);
+            (Frame::Close { id: end, messages }, Some(_)) => {
+                self.on_close(around, id, end, messages);
                 Ok(())
             }
         }
@@ -353,12 +353,13 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// Ids of attempts have a generation above bit 31, ids of comms are below it: the two never meet.
-    fn on_close(&mut self, around: &Around<'_, H, R>, stream: SlotId, end: u64) {
+    fn on_close(&mut self, around: &Around<'_, H, R>, stream: SlotId, end: u64, messages: u64) {
         let attempt = self.attempts.get(SlotId::from_bits(end)).and_then(|a| a.comm);
         let id = if end >> 32 == 0 { Some(CommId::from_bits(end)) } else { attempt };
         if let Some(comm) = id.and_then(|id| around.comms.get(id))
             && comm.stream.load(Ordering::Relaxed) == stream.to_bits()
         {
+            comm.peer_messages.store(messages, Ordering::Relaxed);
             comm.peer_closed.store(true, Ordering::Release);
         }
     }

@@ -426,8 +426,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             Side::Recv(mut lane) => {
                 lane.rail.destroy(lane.link);
                 add(&self.cells.completions_dropped, lane.dropped);
+                let arrived = lane.arrived;
                 drop(lane);
-                self.farewell(ends);
+                self.farewell(ends, arrived);
             }
             Side::Send(mut lane) => {
                 if fault.is_none() {
@@ -477,21 +478,21 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 if lingering[at].finished(now) {
                     let mut done = lingering.swap_remove(at);
                     done.lane.rail.destroy(done.lane.link);
-                    gone.push(done.ends);
+                    gone.push((done.ends, done.lane.sent));
                 } else {
                     at += 1;
                 }
             }
         }
-        for ends in gone {
-            self.farewell(ends);
+        for (ends, sent) in gone {
+            self.farewell(ends, sent);
         }
     }
 
     /// Tells the peer that our end is closed.
-    fn farewell(&self, ends: Ends) {
+    fn farewell(&self, ends: Ends, messages: u64) {
         let mut control = self.control.claim();
-        control.send(ends.stream, &Frame::Close { id: ends.remote }, None);
+        control.send(ends.stream, &Frame::Close { id: ends.remote, messages }, None);
         if let Some(attempt) = ends.attempt {
             control.attempts.remove(attempt);
         }
@@ -537,18 +538,18 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     fn look_at_peer(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
         self.progress_all();
         let process = open.peer.process;
+        let closed = slot.peer_closed.load(Ordering::Acquire);
         let fault = if open.peer.dead.load(Ordering::Acquire) {
             CommFault::PeerDead(process)
-        } else if slot.peer_closed.load(Ordering::Acquire) {
-            CommFault::PeerClosed(process)
-        } else if open.link_down {
-            // A link that ends says less than the control stream, which may be slower.
+        } else if closed || open.link_down {
+            // Messages and completions may be slower than the news; a link that ends may be faster.
             let now = self.host.now();
-            let since = *open.down_since.get_or_insert(now);
-            if now - since > self.params.peer_time {
-                self.fail(slot, open, CommFault::Link(Status::Flushed));
+            let late = now - *open.down_since.get_or_insert(now) > self.params.peer_time;
+            let messages = slot.peer_messages.load(Ordering::Relaxed);
+            if !late && !(closed && open.on_peer_closed(&slot.requests, messages)) {
+                return;
             }
-            return;
+            if closed { CommFault::PeerClosed(process) } else { CommFault::Link(Status::Flushed) }
         } else {
             return;
         };

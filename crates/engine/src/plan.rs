@@ -6,6 +6,9 @@ use trunkline_proto::wire::eager;
 
 use crate::{MatchBy, Params};
 
+/// A NIC that pairs messages must take them whole, at least up to this size: what NCCL may ask of version 8.
+const MATCHED_MESSAGE_MIN: u64 = 1 << 30;
+
 /// A comm's plan.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Plan {
@@ -38,7 +41,12 @@ impl Plan {
         let room = caps.depth_max.saturating_sub(spare);
         let eager_credits = params.eager_credits.min(EAGER_CREDITS_MAX as u32).min(room);
         Self {
-            matched: caps.matched && params.match_by == MatchBy::Nic,
+            // The NIC pairs what arrives first; where messages overtake each other, or are cut to pieces, the engine
+            // must do it.
+            matched: caps.matched
+                && caps.link_order
+                && caps.message_max >= MATCHED_MESSAGE_MIN
+                && params.match_by == MatchBy::Nic,
             remote_len: caps.remote_len,
             needs_flush: caps.needs_flush,
             signal_all: !caps.link_order,

@@ -47,6 +47,8 @@ pub(crate) struct RecvLane<R: Rail> {
     matched_due: VecDeque<Token>,
     /// Immediates that named nothing that waits.
     pub(crate) dropped: u64,
+    /// Messages that have arrived, in a buffer of a receive or not.
+    pub(crate) arrived: u64,
     /// The peer is gone: only what it sent before can still be received.
     pub(crate) gone: bool,
 }
@@ -93,6 +95,7 @@ impl<R: Rail> RecvLane<R> {
             flushing: 0,
             matched_due: VecDeque::with_capacity(TOKENS_MAX),
             dropped: 0,
+            arrived: 0,
             gone: false,
         }
     }
@@ -235,7 +238,7 @@ impl<R: Rail> RecvLane<R> {
     #[inline]
     fn on_arrival(&mut self, requests: &Requests, arrival: Arrival) {
         match arrival {
-            Arrival::Partial => {}
+            Arrival::Partial | Arrival::Filled => {}
             Arrival::Stale => self.dropped += 1,
             Arrival::Done(id) => {
                 let (mut sizes, mut count) = ([0; RECV_BUFFERS_MAX], 0);
@@ -306,6 +309,7 @@ impl<R: Rail> RecvLane<R> {
             Done::Received if completion.wr_id & MATCHED != 0 => {
                 let token = Token::from_bits(completion.wr_id as u32);
                 let arrival = self.receiver.on_imm(Imm::Whole(token), completion.len)?;
+                self.arrived += 1;
                 self.on_arrival(requests, arrival);
                 Ok(())
             }
@@ -337,6 +341,7 @@ impl<R: Rail> RecvLane<R> {
         } else {
             self.receiver.on_imm(imm, completion.len)?
         };
+        self.arrived += u64::from(matches!(arrival, Arrival::Done(_) | Arrival::Filled));
         self.on_arrival(requests, arrival);
         Ok(())
     }
@@ -353,6 +358,7 @@ impl<R: Rail> RecvLane<R> {
             return Err(Fault::TooLong { len: header.len.into(), room: self.plan.eager_max.into() }.into());
         }
         self.receiver.on_eager(header, completion.wr_id as u32)?;
+        self.arrived += 1;
         self.deliver(requests)
     }
 }

@@ -13,6 +13,7 @@ use trunkline_proto::wire::eager::Eager;
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::imm::{Imm, Token};
+use trunkline_proto::xfer::Fault;
 use trunkline_proto::xfer::sender::{Isend, Mailbox, Sender};
 
 use crate::plan::Plan;
@@ -41,6 +42,8 @@ pub(crate) struct SendLane<R: Rail> {
     unposted: VecDeque<u16>,
     /// Signalled operations that have not completed.
     posted: u32,
+    /// Messages started.
+    pub(crate) sent: u64,
 }
 
 /// The part of a request that is not done yet.
@@ -119,6 +122,7 @@ impl<R: Rail> SendLane<R> {
             outgoing: vec![idle; SENDS_MAX].into(),
             unposted: VecDeque::with_capacity(SENDS_MAX),
             posted: 0,
+            sent: 0,
         }
     }
 
@@ -168,7 +172,10 @@ impl<R: Rail> SendLane<R> {
             self.start(requests, slot, message)
         };
         match started {
-            Ok(true) => Ok(Some((slot, generation))),
+            Ok(true) => {
+                self.sent += 1;
+                Ok(Some((slot, generation)))
+            }
             Ok(false) => {
                 requests.cancel(slot);
                 Ok(None)
@@ -268,6 +275,9 @@ impl<R: Rail> SendLane<R> {
     }
 
     fn send_matched(&mut self, slot: u16, message: Message) -> Result<(), CommFault> {
+        if message.len > self.plan.message_max {
+            return Err(Fault::TooLong { len: message.len, room: self.plan.message_max }.into());
+        }
         let Some((_, extent)) = self.regions.find(message.mr, message.offset, message.len) else {
             return Err(CommFault::Revoked);
         };
@@ -376,6 +386,17 @@ impl<R: Rail> SendLane<R> {
             outgoing.mr = NO_MR;
             self.regions.release(mr);
             requests.complete(slot, &[len]);
+        }
+    }
+
+    /// The peer says that everything arrived: what has not completed never will, and need not.
+    pub(crate) fn complete_all(&mut self, requests: &Requests) {
+        self.unposted.clear();
+        self.posted = 0;
+        for slot in 0..SENDS_MAX as u16 {
+            let outgoing = &mut self.outgoing[slot as usize];
+            (outgoing.left, outgoing.fin) = (0, FinDue::No);
+            self.finish_if_done(requests, slot);
         }
     }
 

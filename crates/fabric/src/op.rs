@@ -120,7 +120,8 @@ pub enum Op<'a> {
         /// Pairs it.
         key: Match,
     },
-    /// Completes once every write that this side has seen complete on this link is visible to the CPU.
+    /// Completes once every write that this side has seen complete on this link is visible to the CPU. It needs no
+    /// peer: it works on a link in error too.
     Flush,
     /// Does nothing, in order.
     Nop,

@@ -69,7 +69,8 @@ pub trait Links {
     /// [`LinkError`]; the link is then only good for [`Links::destroy`].
     fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError>;
 
-    /// Puts a link into error: what is posted completes as flushed, and nothing more is placed here by the peer.
+    /// Puts a link into error: what is posted (but for [`Op::Flush`]) completes as flushed, and nothing more is placed
+    /// here by the peer.
     fn fail(&mut self, link: LinkId);
 
     /// Ends a link. Its completions are gone; nothing of the peer lands any more.

@@ -174,6 +174,23 @@ impl State {
         }
     }
 
+    /// A flush on a link in error: it makes visible what has arrived.
+    pub(crate) fn flush_alone(&mut self, link: usize, wr_id: u64, signalled: bool) {
+        let entry = &mut self.links[link];
+        let seq = entry.next_seq;
+        entry.next_seq += 1;
+        entry.slots += 1;
+        self.mark_shadow(link, seq);
+        if self.mutant != Mutant::EmptyFlush {
+            self.reveal_shadow(link, seq);
+        }
+        if signalled {
+            self.complete(link, wr_id, Done::Posted, Status::Ok, None, 0, true, None);
+        } else {
+            self.links[link].slots -= 1;
+        }
+    }
+
     fn finish(&mut self, link: usize, wqe: &Wqe) {
         if let Work::Flush = wqe.work
             && self.mutant != Mutant::EmptyFlush
@@ -217,12 +234,17 @@ impl State {
         let mut sends = std::mem::take(&mut self.links[link].sends);
         if let Some((seq, status)) = first
             && let Some(at) = sends.iter().position(|wqe| wqe.seq == seq)
+            && !matches!(sends[at].work, Work::Flush)
             && let Some(wqe) = sends.remove(at)
         {
             self.complete(link, wqe.wr_id, Done::Posted, status, None, 0, true, None);
         }
         for wqe in sends {
-            self.complete(link, wqe.wr_id, Done::Posted, Status::Flushed, None, 0, true, None);
+            if let Work::Flush = wqe.work {
+                self.finish(link, &wqe);
+            } else {
+                self.complete(link, wqe.wr_id, Done::Posted, Status::Flushed, None, 0, true, None);
+            }
         }
         let recvs = std::mem::take(&mut self.links[link].recvs);
         let matched = std::mem::take(&mut self.links[link].matched);
@@ -237,7 +259,8 @@ impl State {
         let entry = &mut self.links[link];
         entry.arrived.clear();
         entry.parked.clear();
-        entry.shadow.clear();
+        // What has arrived whole still needs only its flush.
+        entry.shadow.retain(|shadow| shadow.complete);
         if let Some(remote) = entry.remote {
             self.schedule(self.weather.retry_time, Event::Check { link: remote });
         }
@@ -261,6 +284,7 @@ impl State {
         if let Some(slot) = rail.links.get_mut(id as usize) {
             *slot = None;
         }
+        self.links[link].shadow.clear();
         let name = self.name(link);
         self.note(format_args!("{name} is destroyed"));
     }

@@ -102,6 +102,10 @@ impl Rail for SimRail {
         }
         match state.links[index].phase {
             LinkPhase::Made | LinkPhase::Ready => {}
+            LinkPhase::Error if matches!(op, Op::Flush) => {
+                state.flush_alone(index, wr_id, signalled);
+                return Ok(());
+            }
             _ => return Err(PostError::Refused(Status::Flushed)),
         }
         state.post(index, wr_id, op, signalled)

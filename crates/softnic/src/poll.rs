@@ -22,6 +22,9 @@ impl Qp {
     #[inline]
     pub(crate) fn progress(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
         if self.state == State::Error {
+            if !self.flushes.is_empty() {
+                self.complete_flushes(env, sink);
+            }
             return self.flush_out(sink);
         }
         let came = self.state.executes() && self.take_in(env, sink);

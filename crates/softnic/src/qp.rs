@@ -300,8 +300,6 @@ impl Qp {
                 (flight.wr_id, Done::Posted, flight.signalled)
             } else if let Some(send) = self.matcher.sends.pop_front() {
                 (send.wr_id, Done::Posted, send.signalled)
-            } else if let Some((wr_id, signalled)) = self.flushes.pop() {
-                (wr_id, Done::Posted, signalled)
             } else if let Some((receive, _)) = self.arriving.take() {
                 (receive.wr_id, Done::Received, true)
             } else if let Some(receive) = self.recvs.pop() {

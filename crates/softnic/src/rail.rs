@@ -9,6 +9,7 @@ use trunkline_proto::time::Duration;
 
 use crate::guard::Guard;
 use crate::job::{Job, Kind};
+use crate::ladder::State;
 use crate::matched;
 use crate::nic::Shared;
 use crate::qp::{Answer, Env, Flight, Qp, Receive, Sink};
@@ -171,7 +172,10 @@ impl Qp {
     }
 
     fn post_flush(&mut self, wr_id: u64, signalled: bool) -> Result<(), PostError> {
-        self.may_post()?;
+        // A flush needs no peer.
+        if self.state != State::Error {
+            self.may_post()?;
+        }
         if self.flushes.push((wr_id, signalled)) { Ok(()) } else { Err(PostError::Busy) }
     }
 

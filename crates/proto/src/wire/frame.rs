@@ -100,6 +100,8 @@ pub enum Frame {
     Close {
         /// The listener's own id of its end.
         id: u64,
+        /// Messages sent, by a sending end, or arrived, at a receiving end.
+        messages: u64,
     },
 }
 
@@ -145,8 +147,8 @@ impl Frame {
             Self::Ready { comm, conn } => {
                 out.u64(*comm).u64(*conn);
             }
-            Self::Close { id } => {
-                out.u64(*id).u64(0);
+            Self::Close { id, messages } => {
+                out.u64(*id).u64(*messages);
             }
         }
         out.0
@@ -167,11 +169,7 @@ impl Frame {
             2 => Self::Open(read_open(&mut reader)?),
             3 => Self::Result(read_reply(&mut reader)?),
             4 => Self::Ready { comm: reader.u64()?, conn: reader.u64()? },
-            5 => {
-                let id = reader.u64()?;
-                reader.u64()?;
-                Self::Close { id }
-            }
+            5 => Self::Close { id: reader.u64()?, messages: reader.u64()? },
             other => return Err(FrameError::Kind(other)),
         };
         if reader.0.is_empty() { Ok(frame) } else { Err(FrameError::Length) }
@@ -285,7 +283,7 @@ mod tests {
                 link: vec![],
             }),
             Frame::Ready { comm: 1, conn: 2 },
-            Frame::Close { id: 3 },
+            Frame::Close { id: 3, messages: 4 },
         ]
     }
 

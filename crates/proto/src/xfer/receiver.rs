@@ -18,8 +18,10 @@ pub struct RecvId(pub usize);
 /// What an arrival did.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Arrival {
-    /// More must come.
+    /// More must come for its buffer.
     Partial,
+    /// Its buffer is full, others of the receive are not.
+    Filled,
     /// All buffers of this receive are full.
     Done(RecvId),
     /// It named a buffer that is not waiting; dropped.
@@ -328,7 +330,7 @@ impl Receiver {
         let id = RecvId(slot / RECV_BUFFERS_MAX);
         let receive = &mut self.receives[id.0];
         receive.missing -= 1;
-        if receive.missing == 0 { Arrival::Done(id) } else { Arrival::Partial }
+        if receive.missing == 0 { Arrival::Done(id) } else { Arrival::Filled }
     }
 
     /// Ends a receive whose buffers are all full: calls `each` with the length of every buffer, and frees its place.
