@@ -59,6 +59,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             lane: Some(lane),
             reply: None,
             comm: None,
+            closed: false,
         };
         let limit = |_| Error::Exhausted { what: "connection attempts", limit: 65536 };
         let id = control.attempts.insert(attempt).map_err(limit)?;
@@ -79,6 +80,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(Error::Unknown("connection attempt"));
         };
         let (stream, process) = (attempt.stream, attempt.process);
+        if attempt.closed {
+            return Err(crate::CommFault::PeerClosed(process).into());
+        }
         let Some((reply, fd)) = attempt.reply.take() else {
             let step = attempt.machine.on_time(self.host.now());
             if let Some(error) = control.stream_fault(stream, process) {

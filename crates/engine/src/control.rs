@@ -92,6 +92,8 @@ pub(crate) struct Attempt<R: Rail> {
     pub(crate) lane: Option<SendLane<R>>,
     pub(crate) reply: Option<(Reply, Option<OwnedFd>)>,
     pub(crate) comm: Option<CommId>,
+    /// The answering side has closed its end already.
+    pub(crate) closed: bool,
 }
 
 /// What dispatching needs besides the control plane.
@@ -354,7 +356,11 @@ impl<H: Host, R: Rail> Control<H, R> {
 
     /// Ids of attempts have a generation above bit 31, ids of comms are below it: the two never meet.
     fn on_close(&mut self, around: &Around<'_, H, R>, stream: SlotId, end: u64, messages: u64) {
-        let attempt = self.attempts.get(SlotId::from_bits(end)).and_then(|a| a.comm);
+        let attempt = self.attempts.get_mut(SlotId::from_bits(end)).filter(|a| a.stream == stream);
+        let attempt = attempt.and_then(|attempt| {
+            attempt.closed |= attempt.comm.is_none();
+            attempt.comm
+        });
         let id = if end >> 32 == 0 { Some(CommId::from_bits(end)) } else { attempt };
         if let Some(comm) = id.and_then(|id| around.comms.get(id))
             && comm.stream.load(Ordering::Relaxed) == stream.to_bits()

@@ -432,7 +432,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
             Side::Send(mut lane) => {
                 if fault.is_none() {
-                    lane.post_last();
+                    lane.end();
                 }
                 let until = self.host.now() + self.params.peer_time;
                 let requests = Requests::new();

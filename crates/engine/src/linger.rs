@@ -30,6 +30,7 @@ impl<R: Rail> Lingering<R> {
             imm: None,
             len: 0,
         };
+        self.lane.post_last();
         let mut batch = [idle; 16];
         let taken = self.lane.rail.poll(&mut batch);
         let failed = batch[..taken]

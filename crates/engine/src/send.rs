@@ -44,6 +44,8 @@ pub(crate) struct SendLane<R: Rail> {
     posted: u32,
     /// Messages started.
     pub(crate) sent: u64,
+    /// The operation that ends the lane is still to be posted.
+    last_due: bool,
 }
 
 /// The part of a request that is not done yet.
@@ -123,6 +125,7 @@ impl<R: Rail> SendLane<R> {
             unposted: VecDeque::with_capacity(SENDS_MAX),
             posted: 0,
             sent: 0,
+            last_due: false,
         }
     }
 
@@ -139,7 +142,7 @@ impl<R: Rail> SendLane<R> {
 
     /// Signalled operations under way, or bytes still to post.
     pub(crate) fn busy(&self) -> bool {
-        self.posted > 0 || !self.unposted.is_empty()
+        self.posted > 0 || self.last_due || !self.unposted.is_empty()
     }
 
     /// Eager messages whose records were not read yet.
@@ -425,8 +428,19 @@ impl<R: Rail> SendLane<R> {
         Ok(())
     }
 
-    /// Posts an operation whose completion proves that all before it arrived; at close.
+    /// Nothing more will be sent: an operation is posted whose completion proves that all before it arrived.
+    pub(crate) fn end(&mut self) {
+        self.last_due = true;
+        self.post_last();
+    }
+
+    /// Posts the last operation when there is credit for it.
     pub(crate) fn post_last(&mut self) {
+        if !self.last_due || !self.unposted.is_empty() || self.rail.credits(self.link) == 0 {
+            return;
+        }
+        // A link that refuses it carries nothing any more.
+        self.last_due = false;
         if self.post(COUNTED, Op::Nop, true).is_err() {
             self.posted = 0;
         }
