@@ -64,7 +64,8 @@ impl Sweep {
         self.failures.truncate(KEPT);
     }
 
-    fn join(&mut self, part: Self) {
+    /// Adds another sweep to this one.
+    pub fn join(&mut self, part: Self) {
         self.runs += part.runs;
         self.requests += part.requests;
         self.failed += part.failed;

@@ -1,6 +1,7 @@
 //! The subcommands, one file each. Called by `main`.
 
 mod bench;
+mod sim;
 
 pub(crate) use bench::BenchError;
 
@@ -13,11 +14,14 @@ use clap::Subcommand;
 pub(crate) enum Command {
     /// Run a collective, or point-to-point messages, over a NCCL net plugin and verify every byte.
     Bench(Box<bench::BenchArgs>),
+    /// Run the protocols over a simulated network, from a seed.
+    Sim(sim::SimArgs),
 }
 
 /// Runs a subcommand.
 pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
     match command {
         Command::Bench(args) => Ok(bench::run(&args)?),
+        Command::Sim(args) => Ok(sim::run(&args)?),
     }
 }

@@ -1,0 +1,101 @@
+//! `trunkline sim`: runs seeds of the simulator, or replays one and prints what happened in it.
+//!
+//! Called by `cmd`. The runs themselves are the `sim` crate's.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Args, value_parser};
+use indicatif::{ProgressBar, ProgressStyle};
+use trunkline_sim::{Options, Outcome, Sweep, run_seed, sweep};
+
+const EXAMPLES: &str = "\
+Examples:
+  trunkline sim --seed 4711       replay one seed, with its trace
+  trunkline sim -n 100000         a hundred thousand seeds, as fast as the machine goes
+  trunkline sim --from 5000 -n 50 the seeds 5000 to 5049
+
+A seed is one run of several processes over a simulated network: what the network is like, what
+the processes send and what goes wrong are all drawn from it, so it runs the same way everywhere.
+The exit status is 1 when a property did not hold.";
+
+/// Arguments of `sim`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SimArgs {
+    /// Replay this seed and print its trace.
+    #[arg(long, conflicts_with_all = ["count", "from"])]
+    seed: Option<u64>,
+    /// How many seeds to run.
+    #[arg(short = 'n', long, default_value_t = 10_000, value_parser = value_parser!(u64).range(1..))]
+    count: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Threads [default: one for each processor].
+    #[arg(short = 'j', long, value_parser = value_parser!(u64).range(1..=1024))]
+    threads: Option<u64>,
+    /// With --seed: print only how it went.
+    #[arg(short, long, requires = "seed")]
+    quiet: bool,
+}
+
+/// Seeds run between two looks at the progress bar.
+const BATCH: u64 = 500;
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// When the output cannot be written.
+pub(crate) fn run(args: &SimArgs) -> io::Result<ExitCode> {
+    let held = match args.seed {
+        Some(seed) => replay(seed, args.quiet)?,
+        None => many(args)?,
+    };
+    Ok(if held { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn replay(seed: u64, quiet: bool) -> io::Result<bool> {
+    let outcome = run_seed(seed, &Options { trace: !quiet, ..Options::default() });
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    for line in &outcome.trace {
+        writeln!(out, "{line}")?;
+    }
+    writeln!(out, "{outcome}")?;
+    out.flush()?;
+    Ok(outcome.violation.is_none())
+}
+
+fn many(args: &SimArgs) -> io::Result<bool> {
+    let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.threads.map_or_else(processors, |n| n as usize);
+    let end = args.from.saturating_add(args.count);
+    let bar = if io::stderr().is_terminal() { ProgressBar::new(args.count) } else { ProgressBar::hidden() };
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} seeds, {eta} left{msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let (began, mut from) = (Instant::now(), args.from);
+    let mut whole = Sweep::default();
+    while from < end {
+        let to = from.saturating_add(BATCH).min(end);
+        let part = sweep(from..to, threads, &Options::default());
+        whole.join(part);
+        bar.inc(to - from);
+        if whole.failed > 0 {
+            bar.set_message(format!(", {} failed", whole.failed));
+        }
+        from = to;
+    }
+    bar.finish_and_clear();
+    print(&whole, began.elapsed())
+}
+
+fn print(whole: &Sweep, took: Duration) -> io::Result<bool> {
+    let mut out = io::stdout().lock();
+    whole.failures.iter().try_for_each(|outcome: &Outcome| writeln!(out, "{outcome}"))?;
+    let Sweep { runs, requests, failed, .. } = whole;
+    writeln!(out, "{runs} seeds, {requests} requests, {failed} failed, {:.1} s", took.as_secs_f64())?;
+    Ok(*failed == 0)
+}
