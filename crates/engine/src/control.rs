@@ -343,7 +343,10 @@ impl<H: Host, R: Rail> Control<H, R> {
 
     fn on_result(&mut self, stream: SlotId, reply: Reply, fd: Option<OwnedFd>) {
         let conn = reply.conn;
-        let Some(attempt) = self.attempts.get_mut(SlotId::from_bits(conn)) else { return };
+        let Some(attempt) = self.attempts.get_mut(SlotId::from_bits(conn)) else {
+            // The comm is closed, or was given up; how much it sent was told by a CLOSE that this answer crossed.
+            return self.send(stream, &Frame::Close { id: reply.comm, messages: u64::MAX }, None);
+        };
         if attempt.stream != stream {
             return;
         }
@@ -365,7 +368,9 @@ impl<H: Host, R: Rail> Control<H, R> {
         if let Some(comm) = id.and_then(|id| around.comms.get(id))
             && comm.stream.load(Ordering::Relaxed) == stream.to_bits()
         {
-            comm.peer_messages.store(messages, Ordering::Relaxed);
+            let known =
+                comm.peer_closed.load(Ordering::Relaxed).then(|| comm.peer_messages.load(Ordering::Relaxed));
+            comm.peer_messages.store(known.map_or(messages, |known| known.min(messages)), Ordering::Relaxed);
             comm.peer_closed.store(true, Ordering::Release);
         }
     }
