@@ -151,6 +151,7 @@ impl<R: Rail> Open<R> {
         {
             self.fail(requests, fault);
         }
+        self.link_down |= matches!(&self.side, Side::Recv(lane) if lane.gone);
         self.idle = if some { 0 } else { self.idle + 1 };
         some
     }

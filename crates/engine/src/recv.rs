@@ -187,11 +187,17 @@ impl<R: Rail> RecvLane<R> {
 
     #[inline]
     fn post(&mut self, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), CommFault> {
-        self.rail.post(self.link, wr_id, op, signalled).map_err(|error| match error {
+        match self.rail.post(self.link, wr_id, op, signalled) {
+            Ok(()) => Ok(()),
+            // The link has ended; what arrived before is still to be given out.
+            Err(PostError::Refused(Status::Flushed)) => {
+                self.gone = true;
+                Ok(())
+            }
             // Credit was checked before; a link that has none all the same is broken.
-            PostError::Busy => CommFault::Link(Status::Flushed),
-            PostError::Refused(status) => CommFault::Link(status),
-        })
+            Err(PostError::Busy) => Err(CommFault::Link(Status::Flushed)),
+            Err(PostError::Refused(status)) => Err(CommFault::Link(status)),
+        }
     }
 
     /// Writes the clear-to-send records of a receive.
