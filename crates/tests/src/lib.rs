@@ -1,0 +1,95 @@
+//! Where the tests find what they open at run time: the plugin and the command, beside the test program.
+//!
+//! The tests themselves are one integration binary, `tests/main.rs`. Most start this binary again as one or two
+//! processes of their own, because environment, descriptors and deaths belong to processes.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Cargo's output directory of this profile, from the place of the running test program.
+///
+/// # Errors
+/// When the program's own path cannot be read.
+pub fn profile_dir() -> io::Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let deps = program.parent().unwrap_or(Path::new("."));
+    Ok(deps.parent().unwrap_or(deps).to_path_buf())
+}
+
+/// The plugin that was built with the tests, built now if it is not there.
+///
+/// # Errors
+/// When it is not there and cargo cannot build it.
+pub fn plugin() -> io::Result<PathBuf> {
+    let dir = profile_dir()?;
+    let built = dir.join("deps/libtrunkline_nccl.so");
+    if built.exists() {
+        return Ok(built);
+    }
+    build(&dir, &["--package", "trunkline-nccl"])?;
+    existing(dir.join("libtrunkline_nccl.so"))
+}
+
+/// The plugin with planted bugs compiled in, in a target directory of its own, so that it never stands in for the
+/// product. The planted-bug runner uses the same one.
+///
+/// # Errors
+/// When cargo cannot build it.
+pub fn plugin_with_bugs() -> io::Result<PathBuf> {
+    let dir = profile_dir()?;
+    let name = dir.file_name().unwrap_or_default().to_owned();
+    let target = dir.parent().unwrap_or(&dir);
+    let target = if target.ends_with("mutants") { target.to_path_buf() } else { target.join("mutants") };
+    let dir = target.join(name);
+    build(&dir, &["--package", "trunkline-nccl", "--features", "trunkline-nccl/mutants"])?;
+    existing(dir.join("libtrunkline_nccl.so"))
+}
+
+/// The `trunkline` command, brought up to date.
+///
+/// # Errors
+/// When cargo cannot build it.
+pub fn command() -> io::Result<PathBuf> {
+    let dir = profile_dir()?;
+    let bugs = dir.parent().is_some_and(|target| target.ends_with("mutants"));
+    if !bugs {
+        build(&dir, &["--package", "trunkline-cli"])?;
+    }
+    existing(dir.join("trunkline"))
+}
+
+fn existing(path: PathBuf) -> io::Result<PathBuf> {
+    if path.exists() { Ok(path) } else { Err(io::Error::other(format!("{} is missing", path.display()))) }
+}
+
+/// Builds into a profile's output directory.
+fn build(dir: &Path, args: &[&str]) -> io::Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let profile = match dir.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "dev",
+        Some(name) => name,
+    };
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "--profile", profile]).args(args);
+    command.arg("--target-dir").arg(dir.parent().unwrap_or(dir));
+    let status = command.current_dir(env!("CARGO_MANIFEST_DIR")).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("{command:?}: {status}"))) }
+}
+
+/// Says that a test could not run and why, where `./test` counts it. A fabric that must be there fails instead.
+///
+/// # Panics
+/// When `TRUNKLINE_REQUIRE` names the fabric, or the skip cannot be noted.
+pub fn skip(name: &str, fabric: &str, reason: &str) {
+    use std::io::Write as _;
+    let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|word| word.trim() == fabric), "{name} must run: {reason}");
+    println!("SKIPPED {name}: {reason}");
+    if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        let noted = file.and_then(|mut file| writeln!(file, "{name}: {reason}"));
+        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+    }
+}

@@ -1,0 +1,342 @@
+//! Isend, irecv, iflush and test.
+
+use std::thread;
+
+use crate::net::{Buf, Comm, Net, Piece, Request, STALE, fresh_seed, until};
+use crate::run::Scene;
+
+scenarios! {
+    stale_requests_are_overwritten,
+    every_message_size_between_threads,
+    sends_end_without_their_receiver,
+    grouped_receives_match_by_tag,
+    requests_are_tested_in_any_order,
+    an_optional_receive_can_be_tested,
+    a_flush_has_nothing_to_wait_for,
+    a_flush_is_a_request,
+    two_processes_exchange_messages,
+}
+
+/// One message of so many bytes, registered for it and checked.
+#[track_caller]
+pub(crate) fn round(net: &Net, (send, recv): (Comm, Comm), len: usize) {
+    let seed = fresh_seed();
+    let (from, to) = (Buf::filled(len.max(1), seed), Buf::new(len.max(1)));
+    let (mr_from, mr_to) = (net.reg_buf(send, &from), net.reg_buf(recv, &to));
+    let received = net.recv(recv, &[Piece { addr: to.addr(), len, tag: 5, mr: mr_to }]);
+    let sent = net.send(send, Piece { addr: from.addr(), len, tag: 5, mr: mr_from });
+    let sizes = net.finish_all(&[sent, received]);
+    assert_eq!(sizes[1][0], len as i32);
+    to.check(0..len, seed);
+    net.dereg(send, mr_from).unwrap();
+    net.dereg(recv, mr_to).unwrap();
+}
+
+fn stale_requests_are_overwritten(scene: Scene) {
+    let net = Net::start(scene.version);
+    let (send, recv) = net.to_self();
+    let len = 1 << 16;
+    let memory = Buf::filled(len, 9);
+    let mr = net.reg_buf(send, &memory);
+    let piece = Piece { addr: memory.addr(), len, tag: 1, mr };
+    // Without receives, the sender says "call again", now or when it has no room for more.
+    let mut sent = Vec::new();
+    let stales = [STALE, 0x1, 0x2, memory.addr()];
+    for at in 0..1000 {
+        // The driver checks that the place was written.
+        match net.try_send(send, piece, stales[at % 4]).unwrap() {
+            Some(request) => sent.push(request),
+            None => break,
+        }
+    }
+    assert!(sent.len() < 1000, "sends without end");
+    for stale in stales {
+        assert_eq!(net.try_send(send, piece, stale), Ok(None));
+    }
+    // Receives without sends come to the same end, not before 32.
+    let to = Buf::new(len);
+    let to_mr = net.reg_buf(recv, &to);
+    let pieces = [Piece { addr: to.addr(), len, tag: 1, mr: to_mr }];
+    let mut received = Vec::new();
+    for at in 0..1000 {
+        match net.try_recv(recv, &pieces, stales[at % 4]).unwrap() {
+            Some(request) => received.push(request),
+            None if received.len() >= 32.max(sent.len()) => break,
+            // What was sent before arrives meanwhile.
+            None => thread::yield_now(),
+        }
+    }
+    assert!((32..1000).contains(&received.len()), "{} receives", received.len());
+    while sent.len() < received.len() {
+        sent.push(net.send(send, piece));
+    }
+    sent.extend(received);
+    net.finish_all(&sent);
+    to.check(0..len, 9);
+    // What failed gives no request either.
+    let unknown = Piece { mr: crate::net::Mr(0x5555_0000_5555), ..piece };
+    assert!(net.try_send(send, unknown, STALE).is_err());
+    assert!(net.try_recv(recv, &[unknown], STALE).is_err());
+    net.close_send(send).unwrap();
+    net.close_recv(recv).unwrap();
+}
+
+/// Lengths around every border: eager, lines, pages, stripes.
+pub(crate) fn lengths() -> Vec<usize> {
+    let mut lengths = vec![0, 1, 7, 8, 9, 63, 64, 65, 127, 128, 129, 4000, 4095, 4096, 4097, 8191];
+    lengths.extend([65535, 65536, 65537, 300_001, 1 << 20, (1 << 22) + 3]);
+    lengths
+}
+
+/// Sends every length, up to eight at a time.
+fn send_all(net: &Net, send: Comm, seeds: usize) {
+    let lengths = lengths();
+    let bufs: Vec<Buf> =
+        lengths.iter().enumerate().map(|(at, &len)| Buf::filled(len.max(1), seeds + at)).collect();
+    let mut requests: Vec<Request> = Vec::new();
+    for (at, (buf, &len)) in bufs.iter().zip(&lengths).enumerate() {
+        let mr = net.reg_buf(send, buf);
+        if requests.len() == 8 {
+            net.finish(requests.remove(0));
+        }
+        requests.push(net.send(send, Piece { addr: buf.addr(), len, tag: at as i32, mr }));
+    }
+    net.finish_all(&requests);
+}
+
+/// Receives what `send_all` sends, into buffers that are larger.
+fn recv_all(net: &Net, recv: Comm, seeds: usize) {
+    let lengths = lengths();
+    let bufs: Vec<Buf> = lengths.iter().map(|len| Buf::new(len + 100)).collect();
+    let mut requests: Vec<(usize, Request)> = Vec::new();
+    let done = |(at, request): (usize, Request)| {
+        let len = lengths[at];
+        assert_eq!(net.finish(request)[0], len as i32, "size of message {at}");
+        bufs[at].check(0..len, seeds + at);
+        bufs[at].untouched(len..len + 100);
+    };
+    for (at, buf) in bufs.iter().enumerate() {
+        let mr = net.reg_buf(recv, buf);
+        if requests.len() == 8 {
+            done(requests.remove(0));
+        }
+        let piece = Piece { addr: buf.addr(), len: buf.len(), tag: at as i32, mr };
+        requests.push((at, net.recv(recv, &[piece])));
+    }
+    requests.into_iter().for_each(done);
+}
+
+/// A host that has what it asked for need not call again; its peer's sends end all the same.
+fn sends_end_without_their_receiver(scene: Scene) {
+    let net = Net::start(scene.version);
+    let (send, recv) = net.to_self();
+    for len in lengths() {
+        for count in [1, 2, 8] {
+            let (from, to) = (Buf::filled(len.max(1), 7), Buf::new(len + 1));
+            let (from_mr, to_mr) = (net.reg_buf(send, &from), net.reg_buf(recv, &to));
+            let piece = Piece { addr: to.addr(), len, tag: 0, mr: to_mr };
+            let received: Vec<_> = (0..count).map(|_| net.recv(recv, &[piece])).collect();
+            let piece = Piece { addr: from.addr(), len, tag: 0, mr: from_mr };
+            let sent: Vec<_> = (0..count).map(|_| net.send(send, piece)).collect();
+            for request in received {
+                net.finish(request);
+            }
+            println!("{count} messages of {len} bytes are received");
+            for request in sent {
+                net.finish(request);
+            }
+        }
+    }
+    net.close_send(send).unwrap();
+    net.close_recv(recv).unwrap();
+}
+
+fn every_message_size_between_threads(scene: Scene) {
+    let net = Net::start(scene.version);
+    let (send, recv) = net.to_self();
+    for seeds in [1000, 2000, 3000] {
+        thread::scope(|scope| {
+            scope.spawn(|| send_all(&net, send, seeds));
+            scope.spawn(|| recv_all(&net, recv, seeds));
+        });
+    }
+    net.close_recv(recv).unwrap();
+    net.close_send(send).unwrap();
+}
+
+/// Tags of 32 bits, some alike but for the upper half.
+const TAGS: [i32; 8] = [-1, 65536 + 3, 3, i32::MIN, 1 << 30, i32::MAX, 0x00ff_ffff, -65536];
+
+/// Buffers of a group and what is sent into them: length of the buffer, length of the message, tag.
+fn group(n: usize, turn: usize) -> Vec<(usize, usize, i32)> {
+    let lengths = [0, 9, 4096, 5000, 70_000, 1, 128, 200_000];
+    (0..n)
+        .map(|at| (lengths[(at + turn) % 8], TAGS[(at * 3 + turn) % 8]))
+        .map(|(l, t)| (l + 40, l, t))
+        .collect()
+}
+
+fn recv_group(net: &Net, recv: Comm, n: usize, turn: usize) {
+    let group = group(n, turn);
+    let bufs: Vec<Buf> = group.iter().map(|&(len, ..)| Buf::new(len)).collect();
+    let mrs: Vec<_> = bufs.iter().map(|buf| net.reg_buf(recv, buf)).collect();
+    let pieces: Vec<Piece> = (0..n)
+        .map(|at| Piece { addr: bufs[at].addr(), len: group[at].0, tag: group[at].2, mr: mrs[at] })
+        .collect();
+    let sizes = net.finish(net.recv(recv, &pieces));
+    for (at, &(room, len, _)) in group.iter().enumerate() {
+        assert_eq!(sizes[at], len as i32, "size {at} of a group of {n}");
+        bufs[at].check(0..len, turn * 100 + at);
+        bufs[at].untouched(len..room);
+    }
+    assert_eq!(sizes[n..], [-1; 8][n..], "sizes beyond the group");
+    mrs.into_iter().for_each(|mr| net.dereg(recv, mr).unwrap());
+}
+
+fn send_group(net: &Net, send: Comm, n: usize, turn: usize) {
+    let group = group(n, turn);
+    let bufs: Vec<Buf> =
+        group.iter().enumerate().map(|(at, &(_, len, _))| Buf::filled(len.max(1), turn * 100 + at)).collect();
+    // Another order than the receive's.
+    let order: Vec<usize> = (0..n).map(|at| (n - 1 - at + turn) % n).collect();
+    let mrs: Vec<_> = bufs.iter().map(|buf| net.reg_buf(send, buf)).collect();
+    let requests: Vec<Request> = order
+        .into_iter()
+        .map(|at| {
+            let (_, len, tag) = group[at];
+            net.send(send, Piece { addr: bufs[at].addr(), len, tag, mr: mrs[at] })
+        })
+        .collect();
+    net.finish_all(&requests);
+    mrs.into_iter().for_each(|mr| net.dereg(send, mr).unwrap());
+}
+
+fn grouped_receives_match_by_tag(scene: Scene) {
+    let net = Net::start(scene.version);
+    assert_eq!(net.props(0).unwrap().max_recvs, 8);
+    let (send, recv) = net.to_self();
+    for turn in 0..3 {
+        for n in 1..=8 {
+            thread::scope(|scope| {
+                scope.spawn(|| send_group(&net, send, n, turn * 8 + n));
+                recv_group(&net, recv, n, turn * 8 + n);
+            });
+        }
+    }
+    net.close_send(send).unwrap();
+    net.close_recv(recv).unwrap();
+}
+
+fn requests_are_tested_in_any_order(scene: Scene) {
+    let net = Net::start(scene.version);
+    let (send, recv) = net.to_self();
+    for (turn, len) in [40, 5000, 40_000].into_iter().enumerate() {
+        let (from, to) = (Buf::new(32 * len), Buf::new(32 * len));
+        let (from_mr, to_mr) = (net.reg_buf(send, &from), net.reg_buf(recv, &to));
+        let part = |buf: &Buf, at: usize, mr| Piece { addr: buf.addr() + at * len, len, tag: 0, mr };
+        let received: Vec<_> = (0..32).map(|at| net.recv(recv, &[part(&to, at, to_mr)])).collect();
+        let sent: Vec<_> = (0..32)
+            .map(|at| {
+                from.fill(at * len..(at + 1) * len, turn * 32 + at);
+                net.send(send, part(&from, at, from_mr))
+            })
+            .collect();
+        // Each to its end before the next, and the next is far away.
+        for step in 0..32 {
+            let at = (step * 13 + 31) % 32;
+            net.finish(received[at]);
+            to.check(at * len..(at + 1) * len, turn * 32 + at);
+        }
+        for step in 0..32 {
+            net.finish(sent[(step * 21 + 7) % 32]);
+        }
+        // What is done is done once.
+        assert!(net.try_test(sent[0]).is_err() && net.try_test(received[31]).is_err());
+        net.dereg(send, from_mr).unwrap();
+        net.dereg(recv, to_mr).unwrap();
+    }
+    net.close_send(send).unwrap();
+    net.close_recv(recv).unwrap();
+}
+
+fn an_optional_receive_can_be_tested(scene: Scene) {
+    let net = Net::start(scene.version);
+    let (send, recv) = net.to_self();
+    let (from, to) = (Buf::new(8192), Buf::new(8192));
+    let (from_mr, to_mr) = (net.reg_buf(send, &from), net.reg_buf(recv, &to));
+    for seed in 0..50 {
+        from.fill(0..8192, seed);
+        let piece = Piece { addr: to.addr(), len: 8192, tag: 0, mr: to_mr };
+        let request = until("irecv", || net.try_recv(recv, &[piece], 0x1).unwrap());
+        let sent = net.send(send, Piece { addr: from.addr(), len: 8192, tag: 0, mr: from_mr });
+        assert_eq!(net.finish_all(&[sent, request])[1][0], 8192);
+        to.check(0..8192, seed);
+    }
+    net.close_send(send).unwrap();
+    net.close_recv(recv).unwrap();
+}
+
+fn flushed(scene: &Scene) -> Vec<Option<Request>> {
+    let net = Net::start(scene.version);
+    let (send, recv) = net.to_self();
+    let (from, to) = (Buf::filled(100_000, 4), Buf::new(100_000));
+    let (from_mr, to_mr) = (net.reg_buf(send, &from), net.reg_buf(recv, &to));
+    let piece = Piece { addr: to.addr(), len: 100_000, tag: 0, mr: to_mr };
+    let request = net.recv(recv, &[piece]);
+    let sent = net.send(send, Piece { addr: from.addr(), len: 100_000, tag: 0, mr: from_mr });
+    net.finish_all(&[sent, request]);
+    let flushes = vec![net.try_flush(recv, &[piece]).unwrap(), net.try_flush(recv, &[piece, piece]).unwrap()];
+    for &flush in flushes.iter().flatten() {
+        net.finish(flush);
+    }
+    to.check(0..100_000, 4);
+    assert_eq!(net.try_flush(recv, &[Piece { len: 0, ..piece }]), Ok(None), "nothing to flush");
+    net.close_send(send).unwrap();
+    net.close_recv(recv).unwrap();
+    flushes
+}
+
+fn a_flush_has_nothing_to_wait_for(scene: Scene) {
+    assert_eq!(flushed(&scene), [None, None]);
+}
+
+fn a_flush_is_a_request(scene: Scene) {
+    assert!(flushed(&scene).iter().all(Option::is_some), "a flush that waits for nothing");
+}
+
+/// Connections both ways between two processes; first the sending one.
+pub(crate) fn between(net: &Net, scene: &mut Scene) -> (Comm, Comm) {
+    let (listen, handle) = net.listen();
+    scene.say(&handle);
+    let mut theirs = scene.hear_handle();
+    let (mut send, mut recv) = (None, None);
+    let pair = until("connections both ways", || {
+        send = send.or_else(|| net.try_connect(&mut theirs).unwrap());
+        recv = recv.or_else(|| net.try_accept(listen).unwrap());
+        send.zip(recv)
+    });
+    net.close_listen(listen).unwrap();
+    pair
+}
+
+fn two_processes_exchange_messages(mut scene: Scene) {
+    let net = Net::start(scene.version).with_device_handles();
+    let (send, recv) = between(&net, &mut scene);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            send_all(&net, send, 5000);
+            (1..=8).for_each(|n| send_group(&net, send, n, n));
+        });
+        scope.spawn(|| {
+            recv_all(&net, recv, 5000);
+            (1..=8).for_each(|n| recv_group(&net, recv, n, n));
+        });
+    });
+    scene.meet();
+    net.close_send(send).unwrap();
+    net.close_recv(recv).unwrap();
+    if let Some(finalized) = net.finalize() {
+        finalized.unwrap();
+    }
+    scene.meet();
+}

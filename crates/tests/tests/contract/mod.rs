@@ -1,0 +1,107 @@
+//! What NCCL's contract asks, for every version of the interface.
+
+pub(crate) mod arguments;
+pub(crate) mod connections;
+pub(crate) mod lifetimes;
+pub(crate) mod messages;
+
+use crate::run::scenario;
+
+/// Scenarios that every version plays in one process.
+macro_rules! in_every_version {
+    ($($name:ident),* $(,)?) => {
+        $(#[test]
+        fn $name() {
+            scenario(stringify!($name)).alone_in_every_version();
+        })*
+    };
+}
+
+in_every_version! {
+    any_order_of_connect_and_accept,
+    connecting_under_load_never_blocks,
+    one_thread_connects_to_itself,
+    one_listener_accepts_many,
+    listeners_close_at_any_time,
+    stale_requests_are_overwritten,
+    every_message_size_between_threads,
+    sends_end_without_their_receiver,
+    grouped_receives_match_by_tag,
+    requests_are_tested_in_any_order,
+    an_optional_receive_can_be_tested,
+    a_flush_has_nothing_to_wait_for,
+    a_range_registers_again_and_again,
+    comms_close_in_any_order,
+    comms_close_with_work_in_flight,
+    registration_beside_traffic,
+    properties_stay,
+    fused_devices_and_hints,
+    communicators_come_and_go,
+    null_and_unknown_arguments,
+}
+
+#[test]
+fn two_processes_exchange_messages() {
+    scenario("two_processes_exchange_messages").two_in_every_version();
+}
+
+#[test]
+fn two_processes_close_at_any_time() {
+    scenario("two_processes_close_at_any_time").two_in_every_version();
+}
+
+#[test]
+fn a_registration_may_be_larger_than_4_gib() {
+    for version in 8..=12 {
+        scenario("a_registration_may_be_larger_than_4_gib").version(version).alone();
+    }
+}
+
+#[test]
+fn flushes_are_real_when_visibility_is_delayed() {
+    for version in crate::run::VERSIONS {
+        scenario("a_flush_is_a_request").version(version).env("TRUNKLINE_SOFT_DELAYED", 1).alone();
+    }
+}
+
+/// The contract once more where another wire or another way of matching is asked for.
+#[test]
+fn the_contract_holds_with_every_setting() {
+    let settings = [
+        ("TRUNKLINE_MATCH", "nic"),
+        ("TRUNKLINE_FABRIC", "soft:shm"),
+        ("TRUNKLINE_FABRIC", "soft"),
+        ("TRUNKLINE_EAGER_MAX", "0"),
+        ("TRUNKLINE_EAGER_CREDITS", "1"),
+        ("TRUNKLINE_SOFT_COPY", "staging"),
+        ("TRUNKLINE_SOFT_NICS", "3"),
+        ("TRUNKLINE_DEPTH", "32"),
+    ];
+    let played = [
+        "any_order_of_connect_and_accept",
+        "stale_requests_are_overwritten",
+        "every_message_size_between_threads",
+        "grouped_receives_match_by_tag",
+        "requests_are_tested_in_any_order",
+        "comms_close_in_any_order",
+        "comms_close_with_work_in_flight",
+        "registration_beside_traffic",
+    ];
+    for (name, value) in settings {
+        for played in played {
+            scenario(played).env(name, value).alone();
+        }
+        scenario("two_processes_exchange_messages").env(name, value).two();
+    }
+    let both = scenario("every_message_size_between_threads").env("TRUNKLINE_MATCH", "nic");
+    both.env("TRUNKLINE_FABRIC", "soft:shm").alone();
+}
+
+#[test]
+fn messages_beyond_4_gib() {
+    if std::env::var_os("TRUNKLINE_FULL").is_none() {
+        return;
+    }
+    scenario("messages_beyond_4_gib").version(9).alone();
+    scenario("messages_beyond_4_gib").version(12).env("TRUNKLINE_FABRIC", "soft:shm").alone();
+}

@@ -1,0 +1,18 @@
+//! The plugin through its C tables, as NCCL calls it and as NCCL never should.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+#[macro_use]
+mod stage;
+mod contract;
+mod net;
+mod raw;
+mod run;
+
+/// How the tests start processes of their own: does nothing unless such a process asks.
+#[test]
+fn a_process_plays_its_scenario() {
+    let Some((name, scene)) = run::asked() else { return };
+    let scenario = stage::find(&name).unwrap_or_else(|| panic!("no scenario {name}"));
+    scenario(scene);
+}

@@ -1,0 +1,455 @@
+//! The plugin as a host uses it: one loaded table, called with arguments that keep the contract. Outputs are filled
+//! with nonsense before each call, so that what is not written shows.
+
+use std::ffi::{CStr, c_char, c_int, c_ulong};
+use std::ops::Range;
+use std::path::Path;
+use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use libloading::os::unix::Library;
+use trunkline_sys::nccl_net::{Logger, NetAttr, PTR_HOST, ResultCode};
+
+use crate::raw::{self, Group, Opaque, Props, Raw};
+
+/// Nothing here takes longer, unless it hangs.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+/// Connect and accept never block.
+const CALL_LIMIT: Duration = Duration::from_millis(50);
+/// A pointer as an earlier request may have left it.
+pub(crate) const STALE: usize = 0x7fff_dead_beef;
+
+pub(crate) type Handle = [u8; 128];
+pub(crate) type Called<T> = Result<T, ResultCode>;
+
+/// What the plugin said through the logger.
+pub(crate) static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// The plugin passes `"%s"` and one string, which arrives where a sixth argument does.
+unsafe extern "C" fn log(
+    level: c_int,
+    _: c_ulong,
+    _: *const c_char,
+    _: c_int,
+    format: *const c_char,
+    text: *const c_char,
+) {
+    // SAFETY: the plugin passes a NUL-terminated format.
+    let format = unsafe { CStr::from_ptr(format) }.to_string_lossy();
+    assert_eq!(format.matches('%').count(), 1, "{format}");
+    // SAFETY: and a NUL-terminated string for its `%s`.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    eprintln!("plugin {level}: {text}");
+    LINES.lock().unwrap().push(format!("{level} {text}"));
+}
+
+fn logger() -> Logger {
+    type Fixed = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
+    let log: Fixed = log;
+    // SAFETY: on the platforms supported, integer arguments of a variadic call stand where fixed ones do.
+    unsafe { std::mem::transmute::<Fixed, Logger>(log) }
+}
+
+/// How many lines of the log contain a text.
+pub(crate) fn logged(text: &str) -> usize {
+    LINES.lock().unwrap().iter().filter(|line| line.contains(text)).count()
+}
+
+/// A comm, listening or connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Comm(pub(crate) usize);
+/// A registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mr(pub(crate) usize);
+/// A request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Request(pub(crate) usize);
+
+fn opaque(address: usize) -> Opaque {
+    with_exposed_provenance_mut(address)
+}
+
+/// Memory that the plugin may write while a test looks.
+pub(crate) struct Buf(Box<[AtomicU8]>);
+
+fn pattern(seed: usize, at: usize) -> u8 {
+    (seed.wrapping_mul(31) + at % 251) as u8
+}
+
+impl Buf {
+    /// Zeroes.
+    pub(crate) fn new(len: usize) -> Self {
+        Self((0..len).map(|_| AtomicU8::new(0)).collect())
+    }
+
+    /// The pattern of a seed, from byte 0 of the range on.
+    pub(crate) fn fill(&self, range: Range<usize>, seed: usize) {
+        for (at, byte) in self.0[range].iter().enumerate() {
+            byte.store(pattern(seed, at), Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn filled(len: usize, seed: usize) -> Self {
+        let buf = Self::new(len);
+        buf.fill(0..len, seed);
+        buf
+    }
+
+    pub(crate) fn addr(&self) -> usize {
+        self.0.as_ptr().expose_provenance()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[track_caller]
+    pub(crate) fn check(&self, range: Range<usize>, seed: usize) {
+        let wrong = self.0[range.clone()]
+            .iter()
+            .enumerate()
+            .find(|(at, byte)| byte.load(Ordering::Relaxed) != pattern(seed, *at));
+        if let Some((at, byte)) = wrong {
+            let byte = byte.load(Ordering::Relaxed);
+            panic!("byte {at} of {range:?} is {byte}, not {} (seed {seed})", pattern(seed, at));
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn untouched(&self, range: Range<usize>) {
+        let touched = self.0[range.clone()].iter().position(|byte| byte.load(Ordering::Relaxed) != 0);
+        assert_eq!(touched, None, "bytes of {range:?} were written");
+    }
+}
+
+/// One buffer of a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) addr: usize,
+    pub(crate) len: usize,
+    pub(crate) tag: i32,
+    pub(crate) mr: Mr,
+}
+
+/// Waits, bounded, for something to become true.
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < LIMIT, "{what}: nothing within {LIMIT:?}");
+        std::thread::yield_now();
+    }
+}
+
+/// Nanoseconds this thread has waited for a processor.
+fn run_delay() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+/// Runs a call that must not block. Time without a processor is the machine's, not the call's.
+fn prompt<T>(what: &str, call: impl FnOnce() -> T) -> T {
+    let delay = run_delay();
+    let start = Instant::now();
+    let result = call();
+    let took = start.elapsed();
+    if took > CALL_LIMIT {
+        let own = took.saturating_sub(Duration::from_nanos(run_delay() - delay));
+        assert!(own < CALL_LIMIT, "{what} took {own:?}");
+    }
+    result
+}
+
+fn ok(code: ResultCode) -> Called<()> {
+    if code == ResultCode::SUCCESS { Ok(()) } else { Err(code) }
+}
+
+/// A started plugin.
+pub(crate) struct Net {
+    pub(crate) raw: Box<dyn Raw>,
+    ctx: usize,
+    /// Whether connect and accept get a place for a device handle; NCCL's probe gives none.
+    devices: bool,
+}
+
+/// Loads the plugin; whoever drops the library unloads it.
+pub(crate) fn load(path: &Path) -> Library {
+    let flags = libloading::os::unix::RTLD_NOW | libloading::os::unix::RTLD_LOCAL;
+    // SAFETY: the plugin has no initialisers that do anything.
+    let library = unsafe { Library::open(Some(path), flags) };
+    library.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+impl Net {
+    /// The plugin beside the tests, started, and there for good.
+    pub(crate) fn start(version: u8) -> Self {
+        let path = std::env::var_os("TRUNKLINE_TEST_PLUGIN").expect("a scenario is told its plugin");
+        let library = load(Path::new(&path));
+        let net = Self::of(&library, version);
+        std::mem::forget(library);
+        net.expect("init succeeds")
+    }
+
+    /// A started plugin; the library must stay longer.
+    pub(crate) fn of(library: &Library, version: u8) -> Called<Self> {
+        let raw = raw::find(library, version).expect("the table of each version");
+        Self::init(raw)
+    }
+
+    /// Calls `init`.
+    pub(crate) fn init(raw: Box<dyn Raw>) -> Called<Self> {
+        let mut ctx = null_mut();
+        // SAFETY: all arguments as the contract says.
+        ok(unsafe { raw.init(&raw mut ctx, Some(logger())) })?;
+        if raw.version() >= 11 {
+            assert!(!ctx.is_null(), "init gave a null context");
+        }
+        Ok(Self { raw, ctx: ctx.expose_provenance(), devices: false })
+    }
+
+    /// The same, as the proxy calls it: with places for device handles.
+    pub(crate) fn with_device_handles(mut self) -> Self {
+        self.devices = true;
+        self
+    }
+
+    pub(crate) fn version(&self) -> u8 {
+        self.raw.version()
+    }
+
+    pub(crate) fn ctx(&self) -> Opaque {
+        opaque(self.ctx)
+    }
+
+    pub(crate) fn devices(&self) -> i32 {
+        let mut count = -1;
+        // SAFETY: a place for the number.
+        ok(unsafe { self.raw.devices(&raw mut count) }).expect("devices");
+        count
+    }
+
+    pub(crate) fn props(&self, dev: i32) -> Called<Props> {
+        // SAFETY: the driver makes the place.
+        unsafe { self.raw.properties(dev, false) }
+    }
+
+    pub(crate) fn listen(&self) -> (Comm, Handle) {
+        let (mut handle, mut comm) = ([0xa5; 128], null_mut());
+        // SAFETY: places of the sizes the contract says.
+        let code = unsafe { self.raw.listen(self.ctx(), 0, handle.as_mut_ptr().cast(), &raw mut comm) };
+        ok(code).expect("listen");
+        assert!(!comm.is_null(), "listen gave null");
+        (Comm(comm.expose_provenance()), handle)
+    }
+
+    /// One call of connect.
+    pub(crate) fn try_connect(&self, handle: &mut Handle) -> Called<Option<Comm>> {
+        let (mut comm, mut device) = (opaque(STALE), null_mut());
+        let place = if self.devices { &raw mut device } else { null_mut() };
+        let handle = handle.as_mut_ptr().cast();
+        // SAFETY: a private copy of a handle, and places for the results.
+        let call = || unsafe { self.raw.connect(self.ctx(), 0, handle, &raw mut comm, place) };
+        let code = prompt("connect", call);
+        assert!(device.is_null(), "the host drives the network");
+        ok(code)?;
+        assert_ne!(comm, opaque(STALE), "connect did not write its comm");
+        Ok((!comm.is_null()).then(|| Comm(comm.expose_provenance())))
+    }
+
+    /// One call of accept.
+    pub(crate) fn try_accept(&self, listen: Comm) -> Called<Option<Comm>> {
+        let (mut comm, mut device) = (opaque(STALE), null_mut());
+        let place = if self.devices { &raw mut device } else { null_mut() };
+        // SAFETY: places for the results.
+        let call = || unsafe { self.raw.accept(opaque(listen.0), &raw mut comm, place) };
+        let code = prompt("accept", call);
+        ok(code)?;
+        assert_ne!(comm, opaque(STALE), "accept did not write its comm");
+        Ok((!comm.is_null()).then(|| Comm(comm.expose_provenance())))
+    }
+
+    /// Calls connect until there is a comm.
+    #[track_caller]
+    pub(crate) fn connect(&self, handle: &Handle) -> Comm {
+        let mut handle = *handle;
+        until("connect", || self.try_connect(&mut handle).expect("connect"))
+    }
+
+    /// Calls accept until there is a comm.
+    #[track_caller]
+    pub(crate) fn accept(&self, listen: Comm) -> Comm {
+        until("accept", || self.try_accept(listen).expect("accept"))
+    }
+
+    /// A connection of this process with itself, made on this thread: sending and receiving comm.
+    #[track_caller]
+    pub(crate) fn to_self(&self) -> (Comm, Comm) {
+        let (listen, mut handle) = self.listen();
+        let (mut send, mut recv) = (None, None);
+        let pair = until("a connection to itself", || {
+            send = send.or_else(|| self.try_connect(&mut handle).expect("connect"));
+            recv = recv.or_else(|| self.try_accept(listen).expect("accept"));
+            send.zip(recv)
+        });
+        self.close_listen(listen).expect("closeListen");
+        pair
+    }
+
+    pub(crate) fn reg(&self, comm: Comm, addr: usize, len: usize) -> Called<Mr> {
+        let mut mr = opaque(STALE);
+        // SAFETY: live memory, kept by the caller.
+        ok(unsafe { self.raw.reg_mr(opaque(comm.0), opaque(addr), len, PTR_HOST, &raw mut mr) })?;
+        assert!(!mr.is_null() && mr != opaque(STALE), "regMr gave {mr:?}");
+        Ok(Mr(mr.expose_provenance()))
+    }
+
+    #[track_caller]
+    pub(crate) fn reg_buf(&self, comm: Comm, buf: &Buf) -> Mr {
+        self.reg(comm, buf.addr(), buf.len()).expect("regMr")
+    }
+
+    pub(crate) fn dereg(&self, comm: Comm, mr: Mr) -> Called<()> {
+        // SAFETY: names of the plugin's.
+        ok(unsafe { self.raw.dereg_mr(opaque(comm.0), opaque(mr.0)) })
+    }
+
+    /// One call of isend; the request place holds `stale` before.
+    pub(crate) fn try_send(&self, comm: Comm, piece: Piece, stale: usize) -> Called<Option<Request>> {
+        let mut request = opaque(stale);
+        let Piece { addr, len, tag, mr } = piece;
+        // SAFETY: registered memory, kept by the caller.
+        let code = unsafe {
+            self.raw.isend(opaque(comm.0), (opaque(addr), len), tag, opaque(mr.0), &raw mut request)
+        };
+        assert!(request != opaque(stale) || stale == 0, "isend did not write its request");
+        ok(code)?;
+        Ok((!request.is_null()).then(|| Request(request.expose_provenance())))
+    }
+
+    /// One call of irecv; the request place holds `stale` before.
+    pub(crate) fn try_recv(&self, comm: Comm, pieces: &[Piece], stale: usize) -> Called<Option<Request>> {
+        let mut request = opaque(stale);
+        let mut data: Vec<Opaque> = pieces.iter().map(|piece| opaque(piece.addr)).collect();
+        let mut sizes: Vec<usize> = pieces.iter().map(|piece| piece.len).collect();
+        let mut tags: Vec<c_int> = pieces.iter().map(|piece| piece.tag).collect();
+        let mut mrs: Vec<Opaque> = pieces.iter().map(|piece| opaque(piece.mr.0)).collect();
+        let group = Group {
+            n: pieces.len() as c_int,
+            data: data.as_mut_ptr(),
+            sizes: sizes.as_mut_ptr(),
+            tags: tags.as_mut_ptr(),
+            mhandles: mrs.as_mut_ptr(),
+        };
+        // SAFETY: arrays of `n` entries about registered memory, kept by the caller.
+        let code = unsafe { self.raw.irecv(opaque(comm.0), group, &raw mut request) };
+        assert!(request != opaque(stale) || stale == 0, "irecv did not write its request");
+        ok(code)?;
+        Ok((!request.is_null()).then(|| Request(request.expose_provenance())))
+    }
+
+    /// Calls isend, with the same arguments, until there is a request.
+    #[track_caller]
+    pub(crate) fn send(&self, comm: Comm, piece: Piece) -> Request {
+        let mut stale = STALE;
+        until("isend", || {
+            let started = self.try_send(comm, piece, stale).expect("isend");
+            stale = 0x1;
+            started
+        })
+    }
+
+    /// Calls irecv, with the same arguments, until there is a request.
+    #[track_caller]
+    pub(crate) fn recv(&self, comm: Comm, pieces: &[Piece]) -> Request {
+        until("irecv", || self.try_recv(comm, pieces, STALE).expect("irecv"))
+    }
+
+    /// One call of iflush.
+    pub(crate) fn try_flush(&self, comm: Comm, pieces: &[Piece]) -> Called<Option<Request>> {
+        let mut request = opaque(STALE);
+        let mut data: Vec<Opaque> = pieces.iter().map(|piece| opaque(piece.addr)).collect();
+        let mut sizes: Vec<c_int> = pieces.iter().map(|piece| piece.len as c_int).collect();
+        let mut mrs: Vec<Opaque> = pieces.iter().map(|piece| opaque(piece.mr.0)).collect();
+        let (data, sizes, mrs) = (data.as_mut_ptr(), sizes.as_mut_ptr(), mrs.as_mut_ptr());
+        let n = pieces.len() as c_int;
+        // SAFETY: arrays of `n` entries about registered memory, kept by the caller.
+        let code = unsafe { self.raw.iflush(opaque(comm.0), n, data, sizes, mrs, &raw mut request) };
+        assert_ne!(request, opaque(STALE), "iflush did not write its request");
+        ok(code)?;
+        Ok((!request.is_null()).then(|| Request(request.expose_provenance())))
+    }
+
+    /// One call of test: the sizes it gave, -1 where it gave none.
+    pub(crate) fn try_test(&self, request: Request) -> Called<Option<[i32; 8]>> {
+        let (mut done, mut sizes) = (-1, [-1; 8]);
+        // SAFETY: places for the results.
+        ok(unsafe { self.raw.test(opaque(request.0), &raw mut done, sizes.as_mut_ptr()) })?;
+        assert!(done == 0 || done == 1, "done is {done}");
+        Ok((done == 1).then_some(sizes))
+    }
+
+    /// Calls test until the request is done.
+    #[track_caller]
+    pub(crate) fn finish(&self, request: Request) -> [i32; 8] {
+        until("test", || self.try_test(request).expect("test"))
+    }
+
+    /// Calls test until all requests are done, in the order given, round after round.
+    #[track_caller]
+    pub(crate) fn finish_all(&self, requests: &[Request]) -> Vec<[i32; 8]> {
+        let mut sizes = vec![None; requests.len()];
+        until("test of many", || {
+            for (at, &request) in requests.iter().enumerate() {
+                if sizes[at].is_none() {
+                    sizes[at] = self.try_test(request).expect("test");
+                }
+            }
+            sizes.iter().all(Option::is_some).then_some(())
+        });
+        sizes.into_iter().flatten().collect()
+    }
+
+    pub(crate) fn close_send(&self, comm: Comm) -> Called<()> {
+        // SAFETY: a name of the plugin's.
+        ok(unsafe { self.raw.close_send(opaque(comm.0)) })
+    }
+
+    pub(crate) fn close_recv(&self, comm: Comm) -> Called<()> {
+        // SAFETY: a name of the plugin's.
+        ok(unsafe { self.raw.close_recv(opaque(comm.0)) })
+    }
+
+    pub(crate) fn close_listen(&self, comm: Comm) -> Called<()> {
+        // SAFETY: a name of the plugin's.
+        ok(unsafe { self.raw.close_listen(opaque(comm.0)) })
+    }
+
+    /// Of a version that has it.
+    pub(crate) fn finalize(&self) -> Option<Called<()>> {
+        // SAFETY: the context that init gave.
+        unsafe { self.raw.finalize(self.ctx()) }.map(ok)
+    }
+
+    pub(crate) fn set_net_attr(&self) -> Option<Called<()>> {
+        let mut attr = NetAttr::UNDEF;
+        // SAFETY: the context that init gave, and attributes.
+        unsafe { self.raw.set_net_attr(self.ctx(), &raw mut attr) }.map(ok)
+    }
+
+    pub(crate) fn make_v_device(&self, members: &[i32]) -> Option<Called<i32>> {
+        let mut dev = -1;
+        // SAFETY: a place for the number; the driver makes the structure.
+        unsafe { self.raw.make_v_device(&raw mut dev, Some(members)) }.map(|code| ok(code).map(|()| dev))
+    }
+}
+
+/// A number for each use: no two messages of a test look alike.
+pub(crate) fn fresh_seed() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

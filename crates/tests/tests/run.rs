@@ -1,0 +1,256 @@
+//! Starts this test program again, as one process or two that are joined by a socket, and waits for them with a
+//! bound.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+
+/// Longest time for one scenario.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a scenario is and has.
+pub(crate) struct Scene {
+    /// The version of the interface to use.
+    pub(crate) version: u8,
+    /// 0 or 1 of two processes.
+    pub(crate) role: usize,
+    channel: Option<UnixStream>,
+}
+
+impl Scene {
+    /// Tells the other process.
+    pub(crate) fn say(&mut self, bytes: &[u8]) {
+        let channel = self.channel.as_mut().expect("a scene of two");
+        let length = (bytes.len() as u32).to_le_bytes();
+        channel.write_all(&[&length, bytes].concat()).expect("the other process reads");
+    }
+
+    /// Hears the other process; `None` when it is gone.
+    pub(crate) fn try_hear(&mut self) -> Option<Vec<u8>> {
+        let channel = self.channel.as_mut().expect("a scene of two");
+        let mut length = [0; 4];
+        channel.read_exact(&mut length).ok()?;
+        let mut bytes = vec![0; u32::from_le_bytes(length) as usize];
+        channel.read_exact(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    #[track_caller]
+    pub(crate) fn hear(&mut self) -> Vec<u8> {
+        self.try_hear().expect("the other process speaks")
+    }
+
+    /// Both processes have come here.
+    #[track_caller]
+    pub(crate) fn meet(&mut self) {
+        self.say(b"here");
+        assert_eq!(self.hear(), b"here");
+    }
+
+    /// Sends a handle, or hears one.
+    #[track_caller]
+    pub(crate) fn hear_handle(&mut self) -> crate::net::Handle {
+        self.hear().try_into().expect("128 bytes")
+    }
+
+    /// The other process's id.
+    #[track_caller]
+    pub(crate) fn swap_pids(&mut self) -> Pid {
+        self.say(&std::process::id().to_le_bytes());
+        let pid = u32::from_le_bytes(self.hear().try_into().expect("a number"));
+        Pid::from_raw(pid as i32).expect("a process id")
+    }
+}
+
+/// What the environment of this process asks it to play, if anything.
+pub(crate) fn asked() -> Option<(String, Scene)> {
+    let name = std::env::var("TRUNKLINE_TEST_SCENARIO").ok()?;
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    // Nobody outlives the test.
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let two = std::env::var_os("TRUNKLINE_TEST_PAIR").is_some();
+    let channel = two.then(|| {
+        let fd = std::io::stdin().as_fd().try_clone_to_owned().expect("a descriptor");
+        let channel = UnixStream::from(fd);
+        channel.set_read_timeout(Some(crate::net::LIMIT)).expect("a time limit");
+        channel
+    });
+    let scene =
+        Scene { version: number("TRUNKLINE_TEST_ABI") as u8, role: number("TRUNKLINE_TEST_ROLE"), channel };
+    Some((name, scene))
+}
+
+/// How to start a scenario.
+#[derive(Clone)]
+pub(crate) struct Setting {
+    scenario: &'static str,
+    version: u8,
+    env: Vec<(String, String)>,
+    /// A program, with arguments, that starts the second process.
+    wrapper: Vec<String>,
+}
+
+struct Actor {
+    child: Child,
+    output: File,
+}
+
+pub(crate) fn scenario(name: &'static str) -> Setting {
+    Setting { scenario: name, version: 12, env: Vec::new(), wrapper: Vec::new() }
+}
+
+impl Setting {
+    pub(crate) fn version(mut self, version: u8) -> Self {
+        self.version = version;
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl ToString) -> Self {
+        self.env.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    pub(crate) fn second_in(mut self, wrapper: &[&str]) -> Self {
+        self.wrapper = wrapper.iter().map(|&word| word.to_owned()).collect();
+        self
+    }
+
+    fn start(&self, role: usize, stdin: Stdio, pair: bool) -> Actor {
+        let program = std::env::current_exe().expect("this program");
+        let mut command = match self.wrapper.split_first() {
+            Some((first, rest)) if role == 1 => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
+            }
+            _ => Command::new(program),
+        };
+        let output = tempfile::tempfile().expect("a file");
+        let (out, err) = (output.try_clone().expect("a file"), output.try_clone().expect("a file"));
+        command.args(["--exact", "a_process_plays_its_scenario", "--nocapture", "--test-threads=1"]);
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TRUNKLINE_")) {
+            if !["TRUNKLINE_FULL", "TRUNKLINE_MUTANT"].contains(&name.as_str()) {
+                command.env_remove(name);
+            }
+        }
+        if pair {
+            command.env("TRUNKLINE_TEST_PAIR", "1");
+        }
+        if !self.env.iter().any(|(name, _)| name == "TRUNKLINE_TEST_PLUGIN") {
+            command.env("TRUNKLINE_TEST_PLUGIN", trunkline_tests::plugin().expect("the plugin"));
+        }
+        command.env("RUST_BACKTRACE", "0");
+        command.env("TRUNKLINE_TEST_SCENARIO", self.scenario);
+        command.env("TRUNKLINE_TEST_ABI", self.version.to_string());
+        command.env("TRUNKLINE_TEST_ROLE", role.to_string());
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        let child = command.stdin(stdin).stdout(out).stderr(err).spawn().expect("a process starts");
+        Actor { child, output }
+    }
+
+    /// Plays it in one process.
+    #[track_caller]
+    pub(crate) fn alone(&self) {
+        let mut actor = self.start(0, Stdio::null(), false);
+        let status = actor.wait(Instant::now() + LIMIT);
+        let text = actor.text();
+        assert!(good(status), "{self}: {}\n{text}", describe(status));
+    }
+
+    /// Plays it in two processes. The second may be killed, if `may_die`.
+    #[track_caller]
+    fn play_two(&self, may_die: bool) {
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        let mut first = self.start(0, Stdio::from(OwnedFd::from(ours)), true);
+        let mut second = self.start(1, Stdio::from(OwnedFd::from(theirs)), true);
+        let until = Instant::now() + LIMIT;
+        let status = [first.wait(until), second.wait(until)];
+        let killed = status[1].and_then(|status| status.signal()) == Some(Signal::KILL.as_raw());
+        let well = good(status[0]) && (good(status[1]) && !may_die || may_die && killed);
+        let [one, two] = status.map(describe);
+        assert!(well, "{self}\n== first: {one}\n{}\n== second: {two}\n{}", first.text(), second.text());
+    }
+
+    #[track_caller]
+    pub(crate) fn two(&self) {
+        self.play_two(false);
+    }
+
+    /// The first kills the second.
+    #[track_caller]
+    pub(crate) fn two_and_one_dies(&self) {
+        self.play_two(true);
+    }
+
+    /// Plays it in one process, once for each version.
+    #[track_caller]
+    pub(crate) fn alone_in_every_version(&self) {
+        for version in VERSIONS {
+            self.clone().version(version).alone();
+        }
+    }
+
+    /// Plays it in two processes, once for each version.
+    #[track_caller]
+    pub(crate) fn two_in_every_version(&self) {
+        for version in VERSIONS {
+            self.clone().version(version).two();
+        }
+    }
+}
+
+/// Every version of the interface.
+pub(crate) const VERSIONS: [u8; 7] = [6, 7, 8, 9, 10, 11, 12];
+
+impl std::fmt::Display for Setting {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "scenario {} with version {} and {:?}", self.scenario, self.version, self.env)
+    }
+}
+
+fn good(status: Option<ExitStatus>) -> bool {
+    status.is_some_and(|status| status.success())
+}
+
+fn describe(status: Option<ExitStatus>) -> String {
+    status.map_or_else(|| format!("still running after {LIMIT:?}"), |status| status.to_string())
+}
+
+/// Waits for a child, at most until then.
+pub(crate) fn wait(child: &mut Child, until: Instant) -> Option<ExitStatus> {
+    let pid = Pid::from_child(child);
+    let fd = pidfd_open(pid, PidfdFlags::empty()).expect("a child can be watched");
+    let left = until.saturating_duration_since(Instant::now());
+    let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+    let ended = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left)).expect("poll");
+    (ended > 0).then(|| child.wait().expect("a child's status"))
+}
+
+impl Actor {
+    fn wait(&mut self, until: Instant) -> Option<ExitStatus> {
+        wait(&mut self.child, until)
+    }
+
+    fn text(&mut self) -> String {
+        let mut text = Vec::new();
+        let read = self.output.rewind().and_then(|()| self.output.read_to_end(&mut text));
+        read.expect("its output");
+        // Set off, so that nobody takes its result line for ours.
+        String::from_utf8_lossy(&text).lines().map(|line| format!("  | {line}\n")).collect()
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        // It may have ended; a stopped one dies of this too.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,18 @@
+//! The scenarios by name.
+
+use crate::contract::{arguments, connections, lifetimes, messages};
+use crate::run::Scene;
+
+/// The scenario of that name.
+pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
+    let modules = [arguments::SCENARIOS, connections::SCENARIOS, lifetimes::SCENARIOS, messages::SCENARIOS];
+    let mut all = modules.iter().flat_map(|scenarios| scenarios.iter());
+    all.find(|(known, _)| *known == name).map(|(_, scenario)| *scenario)
+}
+
+/// A list of scenarios with their names.
+macro_rules! scenarios {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) const SCENARIOS: &[(&str, fn($crate::run::Scene))] = &[$((stringify!($name), $name)),*];
+    };
+}
