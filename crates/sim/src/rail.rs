@@ -13,7 +13,7 @@ use crate::link::{Bytes, LinkPhase, Progress, Work, Wqe};
 use crate::register::SimRegistrar;
 use crate::wire::Event;
 use crate::world::State;
-use crate::{Mutant, Pid, World};
+use crate::{Pid, World};
 
 /// A completion, and what happens once it has room.
 #[derive(Clone)]
@@ -230,9 +230,6 @@ impl State {
         }
         let wqe = Wqe { seq, wr_id, signalled, work, progress: Progress::Posted, broken: None };
         self.links[link].sends.push_back(wqe);
-        if self.mutant == Mutant::SwapMessages {
-            self.swap_targets(link);
-        }
         Ok(())
     }
 
@@ -288,21 +285,5 @@ impl State {
             return Err(PostError::Refused(Status::Other(2)));
         }
         Ok(work)
-    }
-
-    /// A planted bug: the last two writes of a kind land in each other's place.
-    fn swap_targets(&mut self, link: usize) {
-        let sends = &mut self.links[link].sends;
-        let Some(last) = sends.pop_back() else { return };
-        let mut last = last;
-        if let Some(before) = sends.back_mut()
-            && before.progress == Progress::Posted
-            && let Work::Write { from: Bytes::Region(one), .. } = &mut before.work
-            && let Work::Write { from: Bytes::Region(other), .. } = &mut last.work
-            && one.len == other.len
-        {
-            std::mem::swap(one, other);
-        }
-        sends.push_back(last);
     }
 }

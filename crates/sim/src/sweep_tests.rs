@@ -26,7 +26,7 @@ fn options() -> Options {
 
 #[test]
 fn every_seed_holds() {
-    let seeds = number("TRUNKLINE_SEEDS").unwrap_or(if cfg!(debug_assertions) { 2_000 } else { 10_000 });
+    let seeds = number("TRUNKLINE_SEEDS").unwrap_or(10_000);
     let first = number("TRUNKLINE_SEED").unwrap_or(0);
     let began = std::time::Instant::now();
     let result = sweep(first..first + seeds, 2, &options());
@@ -58,4 +58,26 @@ fn replay() {
         println!("{line}");
     }
     println!("{outcome}");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn each_planted_bug_is_seen_by_its_checker() {
+    let pairs = [
+        (Mutant::LoseByte, "bytes"),
+        (Mutant::SwapMessages, "order"),
+        (Mutant::DuplicateCompletion, "once"),
+        (Mutant::LeakRegion, "leaks"),
+        (Mutant::HidePeerDeath, "bounded"),
+        (Mutant::LateWrite, "bytes"),
+        (Mutant::EmptyFlush, "bytes"),
+    ];
+    for (mutant, checker) in pairs {
+        let options = Options { mutant, ..Options::default() };
+        let seen = (0..1000).any(|seed| {
+            let violation = run_seed(seed, &options).violation;
+            violation.is_some_and(|violation| violation.checker == checker)
+        });
+        assert!(seen, "{mutant:?} is not seen by {checker}");
+    }
 }

@@ -156,9 +156,12 @@ impl State {
     fn land(&mut self, link: usize, seq: u64, piece: Piece) {
         let Some(peer) = self.target_of(link) else { return };
         let Some(wqe) = self.links[link].wqe(seq) else { return };
-        let Work::Write { from, to, .. } = wqe.work.clone() else { return };
+        let Work::Write { mut from, to, .. } = wqe.work.clone() else { return };
         if wqe.broken.is_some() {
             return;
+        }
+        if self.mutant == Mutant::SwapMessages {
+            from = self.swapped(link, seq, from);
         }
         let broken = self.land_piece(link, peer, seq, &from, to, piece).err();
         if let Some(wqe) = self.links[link].wqe(seq) {
@@ -190,6 +193,17 @@ impl State {
         self.spoil(region, offset + from, &mut bytes);
         self.place(peer, region, offset + from, bytes, seq);
         Ok(())
+    }
+
+    /// A planted bug: the bytes of another write under way, equally long, that lie elsewhere.
+    fn swapped(&self, link: usize, seq: u64, from: Bytes) -> Bytes {
+        let Bytes::Region(own) = from else { return from };
+        let others = self.links[link].sends.iter().filter(|wqe| wqe.seq != seq);
+        let mut others = others.filter_map(|wqe| match &wqe.work {
+            Work::Write { from: Bytes::Region(other), imm: Some(_), .. } => Some(*other),
+            _ => None,
+        });
+        Bytes::Region(others.find(|other| other.len == own.len && *other != own).unwrap_or(own))
     }
 
     /// The planted bugs of a write.
