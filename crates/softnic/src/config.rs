@@ -68,7 +68,7 @@ impl Default for SoftConfig {
             max_reads: 16,
             slots: 256,
             payload: 512 << 10,
-            segment: 32 << 10,
+            segment: 16 << 10,
             copy: CopyMode::Auto,
             wire: WireMode::Auto,
             receiver_wait: None,

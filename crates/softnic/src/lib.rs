@@ -13,6 +13,9 @@ mod copy;
 mod cost;
 mod error;
 mod fabric;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod guard;
 mod hold;
 mod job;

@@ -6,6 +6,7 @@ use trunkline_fabric::{Done, Status};
 use crate::ladder::State;
 use crate::qp::{Env, Qp, Sink};
 use crate::receive::Refusal;
+use crate::record::Record;
 use crate::ring::side;
 
 /// Most records taken from one link in a call.
@@ -58,7 +59,7 @@ impl Qp {
     #[inline]
     fn take_in(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) -> bool {
         let mut records = 0;
-        let mut bytes = 0;
+        let mut bytes = 0u64;
         while !sink.is_full() && self.rx.ready() {
             let words = self.rx.take();
             if let Err(refusal) = self.execute(env, &words, sink) {
@@ -69,7 +70,7 @@ impl Qp {
             records += 1;
             // Anything but a small inline record: its sender waits for the room.
             let large = (words[1] >> 16) & 0xff != 0;
-            bytes += if large { words[4] >> 32 } else { 128 };
+            bytes = bytes.saturating_add(if large { Record::bytes(&words) } else { 128 });
             if large || self.rx.unpublished() >= PUBLISH {
                 self.rx.publish();
             }

@@ -132,6 +132,16 @@ impl Record {
         Some(Self { verb, payload, last: flags & LAST != 0, imm })
     }
 
+    /// Payload bytes of a descriptor that parses and whose payload is not inline.
+    #[inline]
+    pub(crate) fn bytes(words: &[u64; WORDS]) -> u64 {
+        match (words[1] >> 16) & 0xff {
+            form::STAGED => words[4] >> 32,
+            form::PLACED => words[6],
+            _ => words[5],
+        }
+    }
+
     /// Words 1 to 7 of the descriptor; inline payload goes over the last four.
     #[inline]
     pub(crate) fn words(&self) -> [u64; 7] {

@@ -1,0 +1,93 @@
+//! What the fuzz targets of this crate do with their input: descriptors of a ring, and link addresses. Whatever parses
+//! must print to what parses to the same.
+
+use trunkline_proto::fuzzing::{Target, variants};
+
+use crate::connect::Address;
+use crate::record::{INLINE_U32, Payload, Record, Verb, WORDS};
+use crate::segment::Geometry;
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[
+    Target { name: "softnic_record", check: record, seeds: record_seeds },
+    Target { name: "softnic_address", check: address, seeds: address_seeds },
+];
+
+fn words(bytes: &[u8]) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks(8)) {
+        let mut eight = [0; 8];
+        eight[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_le_bytes(eight);
+    }
+    words
+}
+
+fn with(record: &Record) -> [u64; WORDS] {
+    let mut all = [0; WORDS];
+    all[1..8].copy_from_slice(&record.words());
+    all
+}
+
+fn record(bytes: &[u8]) {
+    let Some(parsed) = Record::parse(&words(bytes)) else { return };
+    if let Payload::Inline { len } = parsed.payload {
+        assert!(len <= INLINE_U32);
+    }
+    assert_eq!(Record::parse(&with(&parsed)), Some(parsed));
+}
+
+fn record_seeds() -> Vec<Vec<u8>> {
+    let inline = |len| Payload::Inline { len };
+    let staged = Payload::Staged { offset: 4096, len: u32::MAX };
+    let placed = Payload::Placed { nic: 1, key: 2, offset: 3, len: 4 };
+    let (key, addr, id) = (0x0123_4567_89ab_cdef, 0x7f00_0000_1000, 1 << 40 | 5);
+    let all = [
+        (Verb::Write { key, addr }, inline(8), Some(0x1000_0001)),
+        (Verb::Write { key, addr }, staged, Some(u32::MAX)),
+        (Verb::Send { offset: 4096 }, placed, None),
+        (Verb::Reply { id, offset: 0 }, Payload::Pulled { addr, len: 1 << 30 }, None),
+        (Verb::Matched { grant: id, offset: 64 }, inline(INLINE_U32), Some(0)),
+        (Verb::Read { key, addr, len: u64::MAX, id }, inline(0), None),
+        (Verb::Add { key, addr, add: u64::MAX, id }, inline(0), None),
+        (Verb::Swap { key, addr, expect: 1, swap: 2, id }, inline(0), None),
+        (Verb::Grant { key, len: 4096, id }, inline(0), None),
+    ];
+    let bytes = |(verb, payload, imm): (Verb, Payload, Option<u32>)| {
+        let record = Record { verb, payload, last: imm.is_some(), imm };
+        with(&record).iter().flat_map(|word| word.to_le_bytes()).collect()
+    };
+    variants(&all.map(bytes))
+}
+
+fn address(bytes: &[u8]) {
+    let Ok(parsed) = Address::parse(bytes) else { return };
+    assert_eq!(parsed.bytes(), bytes);
+    assert_eq!(Address::parse(&parsed.bytes()), Ok(parsed));
+}
+
+fn address_seeds() -> Vec<Vec<u8>> {
+    let with = |slots, payload, receives, start| {
+        let geometry = Geometry::new(slots, payload)?;
+        let address = Address {
+            nic: 1,
+            number: 7,
+            fabric: [0x33; 16],
+            start,
+            geometry,
+            pid: 4242,
+            receives,
+            reads: 16,
+            probe: 0x7fff_0000_1000,
+            proof: 0x5555_aaaa,
+        };
+        Some(address.bytes())
+    };
+    let all = [
+        with(512, 1 << 20, 512, 0),
+        with(16, 4096, 0, u64::MAX),
+        with(1 << 16, 1 << 26, 1 << 16, 1),
+        with(64, 8192, (1 << 16) + 1, 0),
+    ];
+    variants(&all.into_iter().flatten().collect::<Vec<_>>())
+}
