@@ -14,6 +14,9 @@ extern crate alloc;
 extern crate std;
 
 pub mod conn;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod id;
 pub mod limits;
 pub mod mutant;

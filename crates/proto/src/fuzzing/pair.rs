@@ -1,0 +1,292 @@
+//! Sender and receiver of one comm, driven by a list of operations that is read from the input. Among friends the
+//! k-th send of a tag must fill that tag's k-th buffer and nothing may be stuck; a hostile peer may cause faults only.
+
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::Numbers;
+use crate::limits::TOKENS_MAX;
+use crate::mutant::Mutant;
+use crate::wire::cts::{self, Cts};
+use crate::wire::eager::Eager;
+use crate::wire::fin::Fin;
+use crate::wire::imm::{Imm, Token};
+use crate::xfer::Fault;
+use crate::xfer::receiver::{Arrival, Receiver, RecvId};
+use crate::xfer::sender::{Isend, Mailbox, Sender};
+
+/// Bytes of every buffer, and of the longest message.
+const ROOM: u64 = 64;
+/// Most receives of one input.
+const GROUPS_MAX: usize = 150;
+/// Enough rounds, each of which tries every kind of step, for any input to come to its end.
+const ROUNDS_MAX: usize = 20_000;
+
+struct Words(Vec<u64>);
+
+impl Mailbox for Words {
+    fn word(&self, offset: u64) -> u64 {
+        self.0[offset as usize / 8]
+    }
+}
+
+impl Words {
+    fn new() -> Self {
+        Self(vec![0; cts::MAILBOX_BYTES / 8])
+    }
+
+    fn write(&mut self, record: &Cts) {
+        let at = cts::offset(record.number, usize::from(record.index)) as usize / 8;
+        self.0[at..at + cts::WORDS].copy_from_slice(&record.to_words());
+    }
+}
+
+enum Flying {
+    Eager(Eager, usize),
+    Direct(Token, usize),
+}
+
+/// One comm: messages and buffers are known by their position in the order of their calls.
+struct Pair {
+    sender: Sender,
+    receiver: Receiver,
+    mailbox: Words,
+    records: VecDeque<Cts>,
+    wire: VecDeque<Flying>,
+    /// For each bounce buffer the message in it.
+    bounced: Vec<usize>,
+    /// Buffer number by token slot.
+    buffers: Vec<usize>,
+    /// (message, buffer) pairs that happened.
+    pairs: Vec<(usize, usize)>,
+    to_post: VecDeque<Vec<u32>>,
+    to_send: VecDeque<(usize, u32)>,
+    posted: usize,
+    outstanding: usize,
+}
+
+impl Pair {
+    /// Sends are those of the groups, backwards within each.
+    fn new(start: u32, groups: &[Vec<u32>]) -> Self {
+        let tags = groups.iter().flat_map(|group| group.iter().rev().copied());
+        Self {
+            sender: Sender::starting_at(start, ROOM as u32, 8, Mutant::NONE),
+            receiver: Receiver::starting_at(start, Mutant::NONE),
+            mailbox: Words::new(),
+            records: VecDeque::new(),
+            wire: VecDeque::new(),
+            bounced: Vec::new(),
+            buffers: vec![0; TOKENS_MAX],
+            pairs: Vec::new(),
+            to_post: groups.iter().cloned().collect(),
+            to_send: tags.enumerate().collect(),
+            posted: 0,
+            outstanding: 0,
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.to_send.is_empty() && self.to_post.is_empty() && self.outstanding == 0
+    }
+
+    fn step(&mut self, byte: u8, ordered: bool) -> Result<(), Fault> {
+        match byte % 5 {
+            0 => self.irecv(),
+            1 | 2 => self.isend(byte),
+            3 => {
+                if let Some(record) = self.records.pop_front() {
+                    self.mailbox.write(&record);
+                }
+                Ok(())
+            }
+            _ => self.message_arrives(if ordered { 0 } else { usize::from(byte) }),
+        }
+    }
+
+    fn irecv(&mut self) -> Result<(), Fault> {
+        let Some(tags) = self.to_post.front() else { return Ok(()) };
+        let Some(id) = self.receiver.on_irecv(tags.iter().map(|&tag| (tag, ROOM))) else { return Ok(()) };
+        for (index, &tag) in tags.iter().enumerate() {
+            let (number, token, count) = self.receiver.announcement(id, index);
+            self.buffers[token.slot()] = self.posted;
+            self.posted += 1;
+            let index = index as u8;
+            self.records.push_back(Cts {
+                number,
+                index,
+                count,
+                addr: 0,
+                len: ROOM,
+                tag,
+                token,
+                keys: [0; 3],
+            });
+        }
+        self.to_post.pop_front();
+        self.outstanding += 1;
+        self.deliver()
+    }
+
+    /// Any of the next few sends may be tried, as interleaved callers do; a refused one is tried again.
+    fn isend(&mut self, byte: u8) -> Result<(), Fault> {
+        let which = usize::from(byte >> 3) % self.to_send.len().clamp(1, 4);
+        let Some(&(message, tag)) = self.to_send.get(which) else { return Ok(()) };
+        if self.to_send.iter().take(which).any(|&(_, earlier)| earlier == tag) {
+            return Ok(());
+        }
+        let len = if byte & 1 == 0 { 8 } else { ROOM };
+        let flying = match self.sender.on_isend(&self.mailbox, tag, len)? {
+            Isend::NotYet => return Ok(()),
+            Isend::Direct(cts) => Flying::Direct(cts.token, message),
+            Isend::Eager(header) => Flying::Eager(header, message),
+        };
+        self.wire.push_back(flying);
+        self.to_send.remove(which);
+        Ok(())
+    }
+
+    fn message_arrives(&mut self, which: usize) -> Result<(), Fault> {
+        let which = which % self.wire.len().max(1);
+        match self.wire.remove(which) {
+            None => Ok(()),
+            Some(Flying::Eager(header, message)) => {
+                self.bounced.push(message);
+                self.receiver.on_eager(header, self.bounced.len() as u32 - 1)?;
+                self.deliver()
+            }
+            Some(Flying::Direct(token, message)) => {
+                self.pairs.push((message, self.buffers[token.slot()]));
+                let arrival = self.receiver.on_imm(Imm::Full(token), 0)?;
+                assert_ne!(arrival, Arrival::Stale);
+                self.ended(arrival);
+                Ok(())
+            }
+        }
+    }
+
+    fn deliver(&mut self) -> Result<(), Fault> {
+        while let Some(delivery) = self.receiver.next_delivery()? {
+            let buffer = self.buffers[delivery.token.slot()];
+            self.pairs.push((self.bounced[delivery.bounce as usize], buffer));
+            let arrival = self.receiver.delivered(&delivery);
+            self.ended(arrival);
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, arrival: Arrival) {
+        if let Arrival::Done(id) = arrival {
+            self.receiver.finish(id, |_, _| {});
+            self.outstanding -= 1;
+        }
+    }
+}
+
+/// The plan at the front of the input: groups of tags, two bytes for the tags of each group.
+fn groups(bytes: &mut &[u8]) -> Vec<Vec<u32>> {
+    let mut take = || {
+        let (first, rest) = bytes.split_first().unwrap_or((&0, &[]));
+        *bytes = rest;
+        *first
+    };
+    let count = usize::from(take()) % GROUPS_MAX + 1;
+    let group = |size: u8, tags: u16| (0..=size & 7).map(|i| u32::from(tags >> (2 * i) & 3)).collect();
+    (0..count).map(|_| group(take(), u16::from_le_bytes([take(), take()]))).collect()
+}
+
+/// Both ends keep to the protocol; the wire reorders as the input says.
+pub(super) fn friends(bytes: &[u8]) {
+    let mut rest = bytes;
+    let flags = rest.first().copied().unwrap_or(0);
+    let start = if flags & 0x80 == 0 { 1 } else { u32::MAX - 20 };
+    let ordered = flags & 0x40 != 0;
+    let groups = groups(&mut rest);
+    let mut pair = Pair::new(start, &groups);
+    // The script, then every kind of step in turns until all is done.
+    let turns = (0..ROUNDS_MAX).flat_map(|round| [0, 6, 9, 18, 27, 3, 4].map(|step| (round, step)));
+    let turns = turns.map(|(round, step)| if step == 4 { (round % 50 * 5 + 4) as u8 } else { step });
+    for byte in rest.iter().copied().chain(turns) {
+        let stepped = pair.step(byte, ordered);
+        assert_eq!(stepped, Ok(()));
+        if pair.is_done() {
+            break;
+        }
+    }
+    assert!(pair.is_done(), "stuck: {} unsent, {} outstanding", pair.to_send.len(), pair.outstanding);
+    let buffers: Vec<u32> = groups.iter().flatten().copied().collect();
+    let sent: Vec<u32> = groups.iter().flat_map(|group| group.iter().rev().copied()).collect();
+    pair.pairs.sort_unstable();
+    for tag in 0..4 {
+        let of_tag = |tags: &[u32]| (0..tags.len()).filter(|&i| tags[i] == tag).collect::<Vec<_>>();
+        let expected: Vec<_> = of_tag(&sent).into_iter().zip(of_tag(&buffers)).collect();
+        let got: Vec<_> = pair.pairs.iter().copied().filter(|&(_, b)| buffers[b] == tag).collect();
+        assert_eq!(got, expected, "tag {tag}");
+    }
+}
+
+/// The peer of each end sends whatever the input says, near what is right so that it gets far.
+pub(super) fn hostile(bytes: &[u8]) {
+    let mut receiver = Receiver::new(Mutant::NONE);
+    let mut sender = Sender::new(ROOM as u32, 8, Mutant::NONE);
+    let mut mailbox = Words::new();
+    let mut open = 0;
+    for op in bytes.chunks_exact(4) {
+        let &[kind, a, b, c] = op else { break };
+        let token = Token::new(u16::from(a), u16::from(b & 3));
+        let fault = match kind % 6 {
+            0 => {
+                let tags = (0..=a & 7).map(|i| (u32::from(b >> (i & 3) & 3), u64::from(c)));
+                open += usize::from(receiver.on_irecv(tags.collect::<Vec<_>>().into_iter()).is_some());
+                Ok(Arrival::Partial)
+            }
+            1 => {
+                let imm = Imm::from_bits(
+                    u32::from(kind >> 4 & 7) << 28 | u32::from(c & 15) << 24 | token.to_bits(),
+                );
+                imm.map_or(Ok(Arrival::Stale), |imm| receiver.on_imm(imm, u64::from(c)))
+            }
+            2 => receiver.on_fin(token, Fin { len: u64::from(c), stripes: b >> 3, token }),
+            3 => {
+                let (number, base) = (u32::from(a), u32::from(b));
+                let header = Eager { number, base, tag: u32::from(c & 3), len: u32::from(c >> 2) };
+                receiver.on_eager(header, 0).map(|()| Arrival::Partial)
+            }
+            4 => {
+                let (index, count) = (b & 7, (b >> 3 & 7) + 1);
+                let (number, tag, len) = (u32::from(a), u32::from(c & 3), u64::from(c));
+                mailbox.write(&Cts { number, index, count, addr: 0, len, tag, token, keys: [0; 3] });
+                sender.on_records(&mailbox).map(|()| Arrival::Partial)
+            }
+            _ => sender.on_isend(&mailbox, u32::from(a & 3), u64::from(b)).map(|_| Arrival::Partial),
+        };
+        let Ok(arrival) = fault else { return };
+        ended(&mut receiver, &mut open, arrival);
+        while let Ok(Some(delivery)) = receiver.next_delivery() {
+            let arrival = receiver.delivered(&delivery);
+            ended(&mut receiver, &mut open, arrival);
+        }
+    }
+}
+
+fn ended(receiver: &mut Receiver, open: &mut usize, arrival: Arrival) {
+    if let Arrival::Done(RecvId(_)) = arrival {
+        assert!(*open > 0, "a receive ended that was not open");
+        *open -= 1;
+    }
+    if let Arrival::Done(id) = arrival {
+        receiver.finish(id, |_, len| assert!(len <= u64::from(u8::MAX)));
+    }
+}
+
+/// Scripts of several lengths, each a plan and its steps.
+pub(super) fn seeds() -> Vec<Vec<u8>> {
+    let mut out = vec![Vec::new(), vec![0], vec![0xff; 16]];
+    for (seed, len) in
+        [8, 24, 64, 64, 97, 128, 200, 256, 400, 512, 512, 700, 900, 1024].into_iter().enumerate()
+    {
+        let mut numbers = Numbers::new(seed as u64 + 2);
+        out.push((0..len).map(|_| numbers.next_u64() as u8).collect());
+    }
+    out
+}

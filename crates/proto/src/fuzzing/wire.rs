@@ -1,0 +1,162 @@
+//! The parsers: whatever parses must print to what parses to the same.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::variants;
+use crate::id::ProcessId;
+use crate::limits::STRIPES_MAX;
+use crate::wire::cts::{self, Cts};
+use crate::wire::eager::{self, Eager};
+use crate::wire::fin::Fin;
+use crate::wire::frame::{Answer, Frame, Open, Region, Reply};
+use crate::wire::handle::{self, Handle};
+use crate::wire::imm::{Imm, Token};
+
+/// The input's first bytes, zeros where it is too short.
+fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut out = [0; N];
+    let used = bytes.len().min(N);
+    out[..used].copy_from_slice(&bytes[..used]);
+    out
+}
+
+pub(super) fn handle(bytes: &[u8]) {
+    let mut bytes = padded::<{ handle::BYTES }>(bytes);
+    let Ok(parsed) = Handle::from_bytes(&bytes) else { return };
+    assert_eq!(Handle::from_bytes(&parsed.to_bytes()).as_ref(), Ok(&parsed));
+    Handle::set_attempt(&mut bytes, !parsed.attempt);
+    assert_eq!(Handle::from_bytes(&bytes), Ok(Handle { attempt: !parsed.attempt, ..parsed }));
+}
+
+pub(super) fn handle_seeds() -> Vec<Vec<u8>> {
+    let with = |address: Vec<u8>, attempt| {
+        let (process, nonce) = (ProcessId([0x11; 16]), [0x22; 16]);
+        Handle { process, nonce, listen: 3 << 32 | 7, address, attempt }.to_bytes().to_vec()
+    };
+    let address = b"trunkline-0123456789abcdef".to_vec();
+    variants(&[
+        with(address, 0),
+        with(vec![0x5a; handle::ADDRESS_MAX], u64::MAX),
+        with(vec![0], 1),
+        with(vec![7; 60], 0),
+        with(vec![], 0),
+    ])
+}
+
+pub(super) fn frame(bytes: &[u8]) {
+    let Ok(parsed) = Frame::from_bytes(bytes) else { return };
+    let printed = parsed.to_bytes();
+    assert_eq!(printed.len(), bytes.len());
+    assert_eq!(Frame::from_bytes(&printed), Ok(parsed));
+}
+
+pub(super) fn frame_seeds() -> Vec<Vec<u8>> {
+    let region = Region { key: 0x0123_4567_89ab_cdef, addr: 0x7f00_0000_1000 };
+    let open = |matched, link| {
+        Frame::Open(Open { conn: 1 << 32 | 2, listen: 3, nonce: [4; 16], matched, mailbox: region, link })
+    };
+    let reply = |answer, link| {
+        Frame::Result(Reply {
+            conn: 5,
+            answer,
+            matched: true,
+            remote_len: false,
+            comm: 6,
+            fins: region,
+            eager_max: 4096,
+            eager_credits: 32,
+            link,
+        })
+    };
+    let frames = [
+        Frame::Hello { min: 1, max: 1, process: ProcessId([9; 16]) },
+        open(false, vec![1; 80]),
+        reply(Answer::Accepted, vec![2; 256]),
+        Frame::Ready { comm: 6, conn: 5 },
+        Frame::Close { id: u64::MAX, messages: 0 },
+        open(true, vec![]),
+        reply(Answer::Other(200), vec![]),
+        reply(Answer::NoResources, vec![3]),
+    ];
+    variants(&frames.map(|frame| frame.to_bytes()))
+}
+
+/// 65 bytes: the record, then the index that is asked for.
+pub(super) fn cts(bytes: &[u8]) {
+    let input = padded::<{ cts::BYTES + 1 }>(bytes);
+    let mut words = [0; cts::WORDS];
+    for (word, bytes) in words.iter_mut().zip(input.chunks_exact(8)) {
+        *word = u64::from_le_bytes(padded(bytes));
+    }
+    let (number, index) = (cts::head(words[0]), input[cts::BYTES]);
+    if let Some(parsed) = Cts::from_words(&words, number, index) {
+        assert!(parsed.index < parsed.count && parsed.count <= 8);
+        assert_eq!(Cts::from_words(&parsed.to_words(), number, index), Some(parsed));
+        assert_eq!(Cts::from_words(&words, number.wrapping_add(1), index), None);
+    }
+    // What a record says survives, also where random words fail its check.
+    let said = Cts::unchecked(&words, number, index & 7);
+    let back = Cts::from_words(&said.to_words(), number, index & 7);
+    assert_eq!(back, (said.index < said.count).then_some(said));
+}
+
+pub(super) fn cts_seeds() -> Vec<Vec<u8>> {
+    let record = |number, index, count, len| {
+        let token = Token::new(number as u16, 3);
+        let keys = [0x1111, u64::MAX, 0];
+        let cts = Cts { number, index, count, addr: 0x1000, len, tag: 9, token, keys };
+        let mut bytes = cts.to_bytes().to_vec();
+        bytes.push(index);
+        bytes
+    };
+    variants(&[
+        record(1, 0, 1, 64),
+        record(u32::MAX, 7, 8, u64::MAX),
+        record(0, 1, 2, 0),
+        record(127, 3, 4, 1 << 32),
+        record(128, 2, 2, 8),
+    ])
+}
+
+pub(super) fn imm(bytes: &[u8]) {
+    let bits = u32::from_le_bytes(padded(bytes));
+    let token = Token::from_bits(bits);
+    assert_eq!(token.to_bits(), bits & 0xff_ffff);
+    assert_eq!(Token::new(token.slot() as u16, token.generation()), token);
+    if let Some(parsed) = Imm::from_bits(bits) {
+        assert_eq!((parsed.to_bits(), parsed.token()), (bits, token));
+    }
+}
+
+pub(super) fn imm_seeds() -> Vec<Vec<u8>> {
+    let token = Token::new(0x1ff, 0x3ff);
+    let all = [Imm::Full(token), Imm::Whole(token.next()), Imm::Stripe(token, 15), Imm::Fin(token)];
+    let mut valid: Vec<Vec<u8>> = all.iter().map(|imm| imm.to_bits().to_le_bytes().to_vec()).collect();
+    valid.push(vec![0; 4]);
+    variants(&valid)
+}
+
+pub(super) fn eager(bytes: &[u8]) {
+    let Ok(parsed) = Eager::from_bytes(bytes) else { return };
+    assert_eq!(parsed.to_bytes(), bytes[..eager::BYTES]);
+    assert_eq!(Eager::from_bytes(&parsed.to_bytes()), Ok(parsed));
+}
+
+pub(super) fn eager_seeds() -> Vec<Vec<u8>> {
+    let header = |number, len| Eager { number, base: number, tag: 7, len }.to_bytes().to_vec();
+    let mut with_payload = header(3, 8);
+    with_payload.extend_from_slice(b"payload!");
+    variants(&[header(0, 0), header(u32::MAX, 4096), header(1, eager::LEN_MAX), with_payload])
+}
+
+pub(super) fn fin(bytes: &[u8]) {
+    let Ok(parsed) = Fin::from_bytes(bytes) else { return };
+    assert!(usize::from(parsed.stripes) <= STRIPES_MAX);
+    assert_eq!(Fin::from_bytes(&parsed.to_bytes()), Ok(parsed));
+}
+
+pub(super) fn fin_seeds() -> Vec<Vec<u8>> {
+    let record = |len, stripes| Fin { len, stripes, token: Token::new(511, 1) }.to_bytes().to_vec();
+    variants(&[record(0, 0), record(u64::MAX, 16), record(1 << 32, 1), record(90, 17)])
+}
