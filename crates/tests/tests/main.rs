@@ -4,10 +4,13 @@
 
 #[macro_use]
 mod stage;
+mod command;
 mod contract;
+mod loading;
 mod net;
 mod raw;
 mod run;
+mod trouble;
 
 /// How the tests start processes of their own: does nothing unless such a process asks.
 #[test]

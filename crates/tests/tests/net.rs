@@ -67,7 +67,7 @@ pub(crate) struct Mr(pub(crate) usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Request(pub(crate) usize);
 
-fn opaque(address: usize) -> Opaque {
+pub(crate) fn opaque(address: usize) -> Opaque {
     with_exposed_provenance_mut(address)
 }
 

@@ -47,6 +47,13 @@ impl Scene {
         self.try_hear().expect("the other process speaks")
     }
 
+    /// Whether something can be heard.
+    pub(crate) fn is_spoken_to(&self) -> bool {
+        let channel = self.channel.as_ref().expect("a scene of two");
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(channel, PollFlags::IN)], Some(&now)).expect("poll") > 0
+    }
+
     /// Both processes have come here.
     #[track_caller]
     pub(crate) fn meet(&mut self) {

@@ -1,11 +1,22 @@
 //! The scenarios by name.
 
 use crate::contract::{arguments, connections, lifetimes, messages};
+use crate::loading;
 use crate::run::Scene;
+use crate::trouble::{limits, peers, strangers};
 
 /// The scenario of that name.
 pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
-    let modules = [arguments::SCENARIOS, connections::SCENARIOS, lifetimes::SCENARIOS, messages::SCENARIOS];
+    let modules = [
+        arguments::SCENARIOS,
+        connections::SCENARIOS,
+        lifetimes::SCENARIOS,
+        messages::SCENARIOS,
+        loading::SCENARIOS,
+        limits::SCENARIOS,
+        peers::SCENARIOS,
+        strangers::SCENARIOS,
+    ];
     let mut all = modules.iter().flat_map(|scenarios| scenarios.iter());
     all.find(|(known, _)| *known == name).map(|(_, scenario)| *scenario)
 }

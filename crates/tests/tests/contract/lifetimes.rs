@@ -252,14 +252,21 @@ fn stay(net: &Net, (send, recv): (Comm, Comm), len: usize) {
 
 fn two_processes_close_at_any_time(mut scene: Scene) {
     let net = Net::start(scene.version);
+    let (listen, _) = net.listen();
     for turn in 0..12 {
         let pair = between(&net, &mut scene);
         scene.meet();
         if (turn + scene.role) % 2 == 0 {
-            leave(&net, pair, turn)
+            leave(&net, pair, turn);
+            // Its service thread lives on, and with it what was sent before the close.
+            until("the peer's end", || {
+                assert_eq!(net.try_accept(listen), Ok(None));
+                scene.is_spoken_to().then_some(())
+            });
         } else {
-            stay(&net, pair, [8, 9000][turn % 2])
+            stay(&net, pair, [8, 9000][turn % 2]);
         }
+        scene.meet();
     }
     let pair = between(&net, &mut scene);
     scene.meet();

@@ -84,7 +84,7 @@ fn stale_requests_are_overwritten(scene: Scene) {
 /// Lengths around every border: eager, lines, pages, stripes.
 pub(crate) fn lengths() -> Vec<usize> {
     let mut lengths = vec![0, 1, 7, 8, 9, 63, 64, 65, 127, 128, 129, 4000, 4095, 4096, 4097, 8191];
-    lengths.extend([65535, 65536, 65537, 300_001, 1 << 20, (1 << 22) + 3]);
+    lengths.extend([65535, 65536, 65537, 300_001, 1 << 20, (1 << 22) + 999]);
     lengths
 }
 
@@ -130,7 +130,8 @@ fn recv_all(net: &Net, recv: Comm, seeds: usize) {
 fn sends_end_without_their_receiver(scene: Scene) {
     let net = Net::start(scene.version);
     let (send, recv) = net.to_self();
-    for len in lengths() {
+    let odd = [(1 << 16) + 3, (1 << 20) + 90, (1 << 22) + 3];
+    for len in lengths().into_iter().chain(odd) {
         for count in [1, 2, 8] {
             let (from, to) = (Buf::filled(len.max(1), 7), Buf::new(len + 1));
             let (from_mr, to_mr) = (net.reg_buf(send, &from), net.reg_buf(recv, &to));

@@ -1,0 +1,142 @@
+//! Running out: an error that names the limit, and all is well again afterwards.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use trunkline_sys::nccl_net::ResultCode;
+
+use crate::contract::messages::round;
+use crate::net::{Buf, Called, Comm, LINES, Net, logged, until};
+use crate::raw;
+use crate::run::Scene;
+
+scenarios! {
+    a_limit_of_comms_is_named,
+    a_limit_of_queue_pairs_is_named,
+    a_limit_of_regions_is_named,
+    a_limit_of_descriptors_is_named,
+    a_bad_value_fails_init_and_is_named,
+}
+
+/// Makes connections to itself until that fails, and returns them with the failure.
+fn connect_until_error(net: &Net) -> (Vec<(Comm, Comm)>, ResultCode) {
+    let mut pairs = Vec::new();
+    loop {
+        assert!(pairs.len() < 2000, "no limit");
+        let (listen, mut handle) = net.listen();
+        let (mut send, mut recv) = (None, None);
+        let outcome: Called<(Comm, Comm)> = until("a connection or an error", || {
+            if send.is_none() {
+                match net.try_connect(&mut handle) {
+                    Ok(comm) => send = comm,
+                    Err(code) => return Some(Err(code)),
+                }
+            }
+            if recv.is_none() {
+                match net.try_accept(listen) {
+                    Ok(comm) => recv = comm,
+                    Err(code) => return Some(Err(code)),
+                }
+            }
+            send.zip(recv).map(Ok)
+        });
+        net.close_listen(listen).unwrap();
+        match outcome {
+            Ok(pair) => pairs.push(pair),
+            Err(code) => {
+                for comm in send {
+                    net.close_send(comm).unwrap();
+                }
+                for comm in recv {
+                    net.close_recv(comm).unwrap();
+                }
+                return (pairs, code);
+            }
+        }
+    }
+}
+
+/// Reaches a limit of connections several times; what was there goes on, and after closing all is as before.
+fn limit_of_connections(net: &Net, names: &str) {
+    let mut before = None;
+    for _ in 0..3 {
+        let lines = logged(names);
+        let (pairs, code) = connect_until_error(net);
+        assert_eq!(code, ResultCode::SYSTEM_ERROR);
+        assert!(logged(names) > lines, "no line names `{names}`: {:?}", LINES.lock().unwrap());
+        assert!(!pairs.is_empty(), "not one connection");
+        for &pair in &pairs {
+            round(net, pair, 50_000);
+        }
+        assert_eq!(*before.get_or_insert(pairs.len()), pairs.len(), "something leaked");
+        for (send, recv) in pairs {
+            net.close_send(send).unwrap();
+            net.close_recv(recv).unwrap();
+        }
+    }
+    let pair = net.to_self();
+    round(net, pair, 50_000);
+}
+
+fn a_limit_of_comms_is_named(scene: Scene) {
+    limit_of_connections(&Net::start(scene.version), "all 2 connections are in use");
+}
+
+fn a_limit_of_queue_pairs_is_named(scene: Scene) {
+    limit_of_connections(&Net::start(scene.version), "4");
+}
+
+fn a_limit_of_regions_is_named(scene: Scene) {
+    let net = Net::start(scene.version);
+    let pair = net.to_self();
+    let memory = Buf::new(4096);
+    let mut before = None;
+    for _ in 0..3 {
+        let mut mrs = Vec::new();
+        let code = loop {
+            assert!(mrs.len() < 1000, "no limit");
+            match net.reg(pair.0, memory.addr(), 4096) {
+                Ok(mr) => mrs.push(mr),
+                Err(code) => break code,
+            }
+        };
+        assert_eq!(code, ResultCode::SYSTEM_ERROR);
+        assert!(logged("40") > 0, "no line names the limit: {:?}", LINES.lock().unwrap());
+        assert_eq!(*before.get_or_insert(mrs.len()), mrs.len(), "something leaked");
+        mrs.into_iter().for_each(|mr| net.dereg(pair.0, mr).unwrap());
+        round(&net, pair, 50_000);
+    }
+}
+
+/// Links over shared memory need descriptors.
+fn a_limit_of_descriptors_is_named(scene: Scene) {
+    let net = Net::start(scene.version);
+    let first = net.to_self();
+    let usual = getrlimit(Resource::Nofile);
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(open + 6), ..usual }).unwrap();
+    let (pairs, code) = connect_until_error(&net);
+    assert_eq!(code, ResultCode::SYSTEM_ERROR);
+    assert!(logged("open files") > 0, "{:?}", LINES.lock().unwrap());
+    round(&net, first, 50_000);
+    for (send, recv) in pairs {
+        net.close_send(send).unwrap();
+        net.close_recv(recv).unwrap();
+    }
+    setrlimit(Resource::Nofile, usual).unwrap();
+    for _ in 0..10 {
+        let pair = net.to_self();
+        round(&net, pair, 50_000);
+    }
+}
+
+fn a_bad_value_fails_init_and_is_named(scene: Scene) {
+    let path = std::env::var_os("TRUNKLINE_TEST_PLUGIN").unwrap();
+    let library = crate::net::load(path.as_ref());
+    let name = std::env::var("TEST_NAME").unwrap();
+    for _ in 0..2 {
+        let started = Net::init(raw::find(&library, scene.version).unwrap());
+        assert_eq!(started.err(), Some(ResultCode::INVALID_USAGE));
+    }
+    // Before init has succeeded, lines go to the logger that it was given, or to standard error.
+    println!("named: {name} in {:?}", LINES.lock().unwrap());
+    assert!(logged(&name) >= 1, "no line of the log names {name}");
+}

@@ -1,0 +1,84 @@
+//! When things go wrong: peers that die or stop, strangers, stale handles, limits, panics.
+
+pub(crate) mod limits;
+pub(crate) mod peers;
+pub(crate) mod strangers;
+
+use crate::run::scenario;
+
+#[test]
+fn a_killed_peer_fails_every_request_soon() {
+    for case in ["idle", "sending", "receiving", "connecting", "both"] {
+        for copy in ["auto", "staging"] {
+            let setting = scenario("a_killed_peer_fails_every_request_soon").env("TEST_CASE", case);
+            setting.env("TRUNKLINE_SOFT_COPY", copy).two_and_one_dies();
+        }
+    }
+    let nic = scenario("a_killed_peer_fails_every_request_soon").env("TEST_CASE", "both");
+    nic.env("TRUNKLINE_MATCH", "nic").version(8).two_and_one_dies();
+}
+
+#[test]
+fn a_stopped_peer_is_no_error() {
+    scenario("a_stopped_peer_is_no_error").two();
+}
+
+#[test]
+fn a_handle_of_a_dead_process_is_an_error() {
+    scenario("a_handle_of_a_dead_process_is_an_error").two_and_one_dies();
+}
+
+#[test]
+fn strangers_are_refused_with_one_line_each() {
+    scenario("strangers_are_refused_with_one_line_each").alone();
+}
+
+#[test]
+fn a_flood_of_silent_connections_does_no_harm() {
+    scenario("a_flood_of_silent_connections_does_no_harm").alone();
+}
+
+#[test]
+fn limits_are_named_and_nothing_is_lost() {
+    scenario("a_limit_of_comms_is_named").env("TRUNKLINE_COMMS_MAX", 2).alone();
+    scenario("a_limit_of_queue_pairs_is_named").env("TRUNKLINE_SOFT_MAX_QP", 4).alone();
+    scenario("a_limit_of_regions_is_named").env("TRUNKLINE_SOFT_MAX_MR", 40).alone();
+    scenario("a_limit_of_descriptors_is_named").env("TRUNKLINE_FABRIC", "soft:shm").alone();
+}
+
+#[test]
+fn a_bad_value_fails_init_and_is_named() {
+    let values = [
+        ("TRUNKLINE_FABRIC", "token-ring"),
+        ("TRUNKLINE_MATCH", "cat"),
+        ("TRUNKLINE_EAGER_MAX", "-1"),
+        ("TRUNKLINE_EAGER_CREDITS", "33"),
+        ("TRUNKLINE_PEER_TIME_MS", "soon"),
+        ("TRUNKLINE_DEPTH", "31"),
+        ("TRUNKLINE_COMMS_MAX", "0"),
+        ("TRUNKLINE_REGIONS_MAX", "0"),
+        ("TRUNKLINE_SOFT_NICS", "17"),
+        ("TRUNKLINE_SOFT_COPY", "cma"),
+        ("TRUNKLINE_SOFT_DELAYED", "yes"),
+        ("TRUNKLINE_SOFT_MAX_QP", ""),
+        ("TRUNKLINE_SOFT_MAX_MR", "1e3"),
+    ];
+    for (at, (name, value)) in values.into_iter().enumerate() {
+        let setting = scenario("a_bad_value_fails_init_and_is_named").env(name, value).env("TEST_NAME", name);
+        setting.version(crate::run::VERSIONS[at % 7]).alone();
+    }
+}
+
+/// A peer in PID, IPC and mount namespaces of its own.
+#[test]
+fn a_peer_in_other_namespaces() {
+    const UNSHARE: [&str; 5] = ["unshare", "--pid", "--fork", "--ipc", "--mount"];
+    let allowed = std::process::Command::new(UNSHARE[0]).args(&UNSHARE[1..]).arg("true").output();
+    if !allowed.is_ok_and(|output| output.status.success()) {
+        return trunkline_tests::skip("a_peer_in_other_namespaces", "soft", "unshare is not permitted");
+    }
+    for copy in ["auto", "staging", "pull"] {
+        let setting = scenario("two_processes_exchange_messages").env("TRUNKLINE_SOFT_COPY", copy);
+        setting.second_in(&UNSHARE).two();
+    }
+}

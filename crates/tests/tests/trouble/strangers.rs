@@ -1,0 +1,185 @@
+//! Whoever finds the control socket, and does not speak as a Trunkline process would. The frames are made here from
+//! `docs/wire.md`, by hand.
+
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send, socket_with,
+};
+
+use crate::contract::messages::round;
+use crate::net::{Handle, LINES, Net, logged, until};
+use crate::run::Scene;
+
+scenarios! {
+    strangers_are_refused_with_one_line_each,
+    a_flood_of_silent_connections_does_no_harm,
+}
+
+fn name(handle: &Handle) -> Vec<u8> {
+    let len = u16::from_le_bytes([handle[6], handle[7]]);
+    handle[64..64 + usize::from(len)].to_vec()
+}
+
+fn dial(handle: &Handle) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(&name(handle))?)?;
+    Ok(socket)
+}
+
+fn hello(versions: (u16, u16), process: u8) -> Vec<u8> {
+    let mut frame = vec![1, 1, 0, 0];
+    frame.extend(0x314b_4e55_5254_4c4b_u64.to_le_bytes());
+    frame.extend(versions.0.to_le_bytes());
+    frame.extend(versions.1.to_le_bytes());
+    frame.extend([0; 4]);
+    frame.extend([process; 16]);
+    frame
+}
+
+/// An OPEN for a listener, with a nonce.
+fn open(listen: u64, nonce: [u8; 16]) -> Vec<u8> {
+    let mut frame = vec![2, 1, 0, 0];
+    frame.extend(77_u64.to_le_bytes());
+    frame.extend(listen.to_le_bytes());
+    frame.extend(nonce);
+    frame.extend([0; 4 + 8 + 8]);
+    frame.extend([4, 0, 1, 2, 3, 4]);
+    frame
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// What was said about refusals.
+fn refusals() -> usize {
+    logged("refused") + logged("control stream lost") + logged("not accepted")
+}
+
+/// Drives the plugin until the socket is closed by it.
+fn until_hung_up(net: &Net, listen: crate::net::Comm, socket: &OwnedFd) {
+    until("the stranger to be hung up on", || {
+        assert_eq!(net.try_accept(listen), Ok(None));
+        let mut bytes = [0; 8192];
+        match recv(socket, &mut bytes, rustix::net::RecvFlags::empty()) {
+            Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET) => Some(()),
+            Ok(_) | Err(_) => None,
+        }
+    });
+}
+
+fn strangers_are_refused_with_one_line_each(scene: Scene) {
+    let net = Net::start(scene.version);
+    let (listen, handle) = net.listen();
+    assert!(name(&handle).starts_with(b"trunkline."));
+    net.try_accept(listen).unwrap();
+    let baseline = descriptors();
+    let said = |frames: &[&[u8]]| {
+        let before = refusals();
+        let socket = dial(&handle).unwrap();
+        for frame in frames {
+            send(&socket, frame, SendFlags::empty()).unwrap();
+        }
+        until_hung_up(&net, listen, &socket);
+        assert_eq!(refusals() - before, 1, "lines about {frames:?}: {:?}", LINES.lock().unwrap());
+        drop(socket);
+        assert_eq!(descriptors(), baseline, "descriptors after {frames:?}");
+    };
+    let good = hello((1, 1), 5);
+    let mut magic = good.clone();
+    magic[4] ^= 1;
+    let mut version = good.clone();
+    version[1] = 9;
+    let oversize = vec![1; 5000];
+    said(&[b"GET / HTTP/1.0\r\n\r\n"]);
+    said(&[&[0]]);
+    said(&[&[0xff; 4096]]);
+    said(&[&oversize]);
+    for cut in [1, 3, 4, 11, 20, good.len() - 1] {
+        said(&[&good[..cut]]);
+    }
+    said(&[&[good.clone(), vec![0]].concat()]);
+    said(&[&magic]);
+    said(&[&version]);
+    said(&[&hello((2, 9), 5)]);
+    said(&[&hello((0, 0), 5)]);
+    said(&[&open(1, [1; 16])]);
+    said(&[&good, &[77, 1, 0, 0]]);
+    said(&[&good, &open(1, [1; 16])[..30]]);
+    passed_descriptor(&net, listen, &handle, baseline);
+    wrong_nonce(&net, listen, &handle);
+    // The last one hangs up itself.
+    until("the descriptors of strangers", || {
+        assert_eq!(net.try_accept(listen), Ok(None));
+        (descriptors() == baseline).then_some(())
+    });
+    net.close_listen(listen).unwrap();
+    let pair = net.to_self();
+    round(&net, pair, 100_000);
+}
+
+/// A descriptor that comes with garbage is closed with it.
+fn passed_descriptor(net: &Net, listen: crate::net::Comm, handle: &Handle, baseline: usize) {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
+    let socket = dial(handle).unwrap();
+    let file = tempfile::tempfile().unwrap();
+    let fds = [std::os::fd::AsFd::as_fd(&file)];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    sendmsg(&socket, &[IoSlice::new(b"garbage")], &mut control, SendFlags::empty()).unwrap();
+    until_hung_up(net, listen, &socket);
+    drop((socket, file));
+    assert_eq!(descriptors(), baseline, "a descriptor that came with garbage");
+}
+
+/// Who speaks well but was not given the handle is told so, and nothing else happens.
+fn wrong_nonce(net: &Net, listen: crate::net::Comm, handle: &Handle) {
+    let listen_id = u64::from_le_bytes(handle[48..56].try_into().unwrap());
+    let before = logged("refused");
+    let socket = dial(handle).unwrap();
+    send(&socket, &hello((1, 1), 9), SendFlags::empty()).unwrap();
+    send(&socket, &open(listen_id, [0; 16]), SendFlags::empty()).unwrap();
+    let answer = until("an answer", || {
+        assert_eq!(net.try_accept(listen), Ok(None));
+        let mut bytes = [0; 8192];
+        match recv(&socket, &mut bytes, rustix::net::RecvFlags::empty()) {
+            Ok((len, _)) if bytes[0] == 3 => Some(bytes[..len].to_vec()),
+            _ => None,
+        }
+    });
+    assert_eq!(answer[4..12], 77_u64.to_le_bytes(), "whose answer");
+    assert_eq!(answer[12], 1, "refused");
+    assert!(answer[20..60].iter().all(|byte| *byte == 0), "a refusal tells nothing");
+    assert_eq!(logged("refused") - before, 1);
+}
+
+fn a_flood_of_silent_connections_does_no_harm(scene: Scene) {
+    let net = Net::start(scene.version);
+    let (listen, handle) = net.listen();
+    net.try_accept(listen).unwrap();
+    let baseline = descriptors();
+    let mut silent = Vec::new();
+    until("a thousand connections", || {
+        match dial(&handle) {
+            Ok(socket) => silent.push(socket),
+            // The queue of the socket is full until the plugin accepts.
+            Err(rustix::io::Errno::AGAIN) => assert_eq!(net.try_accept(listen), Ok(None)),
+            Err(error) => panic!("{error}"),
+        }
+        (silent.len() == 1000).then_some(())
+    });
+    // Proper ones get through meanwhile.
+    let pair = net.to_self();
+    round(&net, pair, 100_000);
+    drop(silent);
+    until("the descriptors of strangers", || {
+        assert_eq!(net.try_accept(listen), Ok(None));
+        (descriptors() <= baseline + 8).then_some(())
+    });
+    let pair = net.to_self();
+    round(&net, pair, 100_000);
+}
