@@ -185,7 +185,7 @@ impl<R: Rail> Open<R> {
     pub(crate) fn on_peer_closed(&mut self, requests: &Requests, messages: u64) -> bool {
         match &mut self.side {
             // A flush needs no peer; what it makes visible has arrived.
-            Side::Recv(lane) => lane.arrived >= messages && !lane.flushing(),
+            Side::Recv(lane) => (lane.arrived >= messages || self.link_down) && !lane.flushing(),
             Side::Send(lane) => {
                 if lane.sent <= messages {
                     lane.complete_all(requests);

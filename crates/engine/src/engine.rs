@@ -2,23 +2,20 @@
 
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::{Access, Fabric, Host, Level, Links, Mr, Nic, Rail, Status};
+use trunkline_fabric::{Access, Fabric, Host, Level, Mr, Nic, Rail, Status};
 use trunkline_mem::Memory;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RECV_BUFFERS_MAX;
-use trunkline_proto::time::Duration;
-use trunkline_proto::wire::frame::{Answer, Frame};
-use trunkline_proto::wire::handle::{self, Handle};
 
-use crate::comm::{Comm, Comms, Ends, Open, Side};
-use crate::control::{Around, Control, refusal};
+use crate::comm::{Comm, Comms, Open, Side};
+use crate::control::{Around, Control};
 use crate::counters::{Cells, Counters, add};
 use crate::lane::Lane;
 use crate::linger::Lingering;
 use crate::regions::NO_MR;
-use crate::request::{Outcome, Requests};
+use crate::request::Outcome;
 use crate::send::Message;
-use crate::{CommFault, CommId, Error, ListenId, MrId, Params, RequestId};
+use crate::{CommFault, CommId, Error, MrId, Params, RequestId};
 
 /// Eager messages whose records were not read yet, above which an isend reads records first.
 const UNMATCHED_MAX: usize = 24;
@@ -28,9 +25,6 @@ const UNMATCHED_DUE: usize = 8;
 
 /// Fruitless polls of a lane after which its thread also polls others.
 const HELP_AFTER: u32 = 4;
-
-/// How long [`Engine::shutdown`] waits for what was sent to arrive.
-const SHUTDOWN_TIME: Duration = Duration::millis(200);
 
 /// One buffer of a receive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -57,13 +51,13 @@ pub enum Base {
 /// Trunkline over one fabric, for one process (or one of several in the simulator).
 pub struct Engine<F: Fabric, H: Host> {
     pub(crate) comms: Comms<F::Rail>,
-    control: Lane<Control<H, F::Rail>>,
-    lingering: Lane<Vec<Lingering<F::Rail>>>,
+    pub(crate) control: Lane<Control<H, F::Rail>>,
+    pub(crate) lingering: Lane<Vec<Lingering<F::Rail>>>,
     pub(crate) fabric: F,
     pub(crate) host: H,
     pub(crate) params: Params,
     pub(crate) cells: Cells,
-    process: ProcessId,
+    pub(crate) process: ProcessId,
 }
 
 impl<F: Fabric, H: Host> Engine<F, H> {
@@ -113,76 +107,6 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Open comms, lanes that linger after close, and control streams: for leak checks.
     pub fn in_use(&self) -> (usize, usize, usize) {
         (self.comms.open(), self.lingering.claim().len(), self.control.claim().streams())
-    }
-
-    /// Listens for connections to NIC number `nic`; the handle goes to the connecting process.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for an unknown NIC; [`Error::Oob`] if the system refuses; [`Error::Exhausted`].
-    pub fn listen(&self, nic: usize) -> Result<(ListenId, [u8; handle::BYTES]), Error> {
-        self.check_nic(nic)?;
-        let nonce = self.host.random();
-        let mut control = self.control.claim();
-        let address = control.address(&self.host)?.0;
-        let id = control.listen(nic, nonce)?;
-        let handle = Handle { process: self.process, nonce, listen: id.to_bits(), address, attempt: 0 };
-        Ok((ListenId(id), handle.to_bytes()))
-    }
-
-    /// Connects to a listener. `None` means call again with the same handle bytes, which keep the attempt's state.
-    ///
-    /// # Errors
-    /// Any [`Error`] ends the attempt; nothing of it stays.
-    pub fn connect(&self, nic: usize, handle: &mut [u8; handle::BYTES]) -> Result<Option<CommId>, Error> {
-        self.check_nic(nic)?;
-        let parsed = Handle::from_bytes(handle)?;
-        let mut control = self.control.claim();
-        self.progress_control(&mut control);
-        let id = if parsed.attempt == 0 {
-            let Some(id) = self.begin_connect(&mut control, nic, &parsed)? else { return Ok(None) };
-            Handle::set_attempt(handle, id.to_bits());
-            id
-        } else {
-            trunkline_proto::slots::SlotId::from_bits(parsed.attempt)
-        };
-        let advanced = self.advance_connect(&mut control, id);
-        match advanced {
-            Ok(None) => {}
-            Ok(Some(_)) => Handle::set_attempt(handle, 0),
-            Err(_) => {
-                control.attempts.remove(id);
-                Handle::set_attempt(handle, 0);
-            }
-        }
-        advanced
-    }
-
-    /// Accepts a connection. `None` means call again.
-    ///
-    /// # Errors
-    /// [`Error::Comm`] if the connecting process died meanwhile; others if resources are missing here. The listener
-    /// goes on.
-    pub fn accept(&self, listen: ListenId) -> Result<Option<CommId>, Error> {
-        let mut control = self.control.claim();
-        self.progress_control(&mut control);
-        self.advance_accept(&mut control, listen.0)
-    }
-
-    /// Stops listening; connections under way are refused.
-    ///
-    /// # Errors
-    /// [`Error::Unknown`].
-    pub fn close_listen(&self, listen: ListenId) -> Result<(), Error> {
-        let mut control = self.control.claim();
-        let Some(closed) = control.listens.remove(listen.0) else { return Err(Error::Unknown("listener")) };
-        for asked in closed.pending {
-            control.send(asked.stream, &refusal(asked.open.conn, Answer::Refused), None);
-        }
-        drop(control);
-        match closed.current {
-            Some(current) => self.close(current.comm),
-            None => Ok(()),
-        }
     }
 
     /// Registers memory with a comm.
@@ -414,88 +338,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
     }
 
-    /// Closes a comm, in whatever state. Its requests and regions are gone; what was sent still arrives.
-    ///
-    /// # Errors
-    /// [`Error::Unknown`].
-    pub fn close(&self, comm: CommId) -> Result<(), Error> {
-        let Some(open) = self.comms.remove(comm) else { return Err(Error::Unknown("connection")) };
-        add(&self.cells.comms_closed, 1);
-        let Open { side, peer, ends, fault, .. } = open;
-        match side {
-            Side::Recv(mut lane) => {
-                lane.rail.destroy(lane.link);
-                add(&self.cells.completions_dropped, lane.dropped);
-                let arrived = lane.arrived;
-                drop(lane);
-                self.farewell(ends, arrived);
-            }
-            Side::Send(mut lane) => {
-                if fault.is_none() {
-                    lane.end();
-                }
-                let until = self.host.now() + self.params.peer_time;
-                let requests = Requests::new();
-                self.lingering.claim().push(Lingering { lane, peer, ends, until, requests });
-            }
-        }
-        self.progress_lingering();
-        Ok(())
-    }
-
     /// Goes on with what is under way outside of any comm: handshakes and closed lanes. Front ends need not call it.
     pub fn progress_all(&self) {
         if let Some(mut control) = self.control.try_claim() {
             self.progress_control(&mut control);
         }
         self.progress_lingering();
-    }
-
-    /// Closes everything: comms, listeners, control streams. What was sent has a moment to arrive. The engine can be
-    /// used again afterwards, as if new.
-    pub fn shutdown(&self) {
-        for id in self.comms.ids() {
-            // An id that vanished meanwhile is closed already.
-            let _ = self.close(id);
-        }
-        let until = self.host.now() + SHUTDOWN_TIME.min(self.params.peer_time);
-        while self.host.now() < until && !self.lingering.claim().is_empty() {
-            self.progress_all();
-            std::thread::yield_now();
-        }
-        for mut last in self.lingering.claim().drain(..) {
-            last.lane.rail.destroy(last.lane.link);
-        }
-        *self.control.claim() = Control::new(self.process);
-    }
-
-    fn progress_lingering(&self) {
-        let now = self.host.now();
-        let mut gone = Vec::new();
-        if let Some(mut lingering) = self.lingering.try_claim() {
-            let mut at = 0;
-            while at < lingering.len() {
-                if lingering[at].finished(now) {
-                    let mut done = lingering.swap_remove(at);
-                    done.lane.rail.destroy(done.lane.link);
-                    gone.push((done.ends, done.lane.sent));
-                } else {
-                    at += 1;
-                }
-            }
-        }
-        for (ends, sent) in gone {
-            self.farewell(ends, sent);
-        }
-    }
-
-    /// Tells the peer that our end is closed.
-    fn farewell(&self, ends: Ends, messages: u64) {
-        let mut control = self.control.claim();
-        control.send(ends.stream, &Frame::Close { id: ends.remote, messages }, None);
-        if let Some(attempt) = ends.attempt {
-            control.attempts.remove(attempt);
-        }
     }
 
     #[inline]
@@ -592,11 +440,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
     }
 
-    fn progress_control(&self, control: &mut Control<H, F::Rail>) {
+    pub(crate) fn progress_control(&self, control: &mut Control<H, F::Rail>) {
         control.progress(&Around { host: &self.host, comms: &self.comms, cells: &self.cells });
     }
 
-    fn check_nic(&self, nic: usize) -> Result<(), Error> {
+    pub(crate) fn check_nic(&self, nic: usize) -> Result<(), Error> {
         if nic < self.fabric.nics().len() { Ok(()) } else { Err(Error::Argument("no such NIC")) }
     }
 

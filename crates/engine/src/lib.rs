@@ -15,6 +15,7 @@ mod error;
 pub mod host;
 mod id;
 mod lane;
+mod lifecycle;
 mod linger;
 mod params;
 mod plan;

@@ -7,14 +7,13 @@ use std::sync::atomic::Ordering;
 use trunkline_fabric::{Completion, Done, LinkId, Rail, Status};
 use trunkline_proto::time::Instant;
 
-use crate::comm::{Ends, Peer};
+use crate::comm::Peer;
 use crate::send::SendLane;
 
 /// A closed lane.
 pub(crate) struct Lingering<R: Rail> {
     pub(crate) lane: SendLane<R>,
     pub(crate) peer: Arc<Peer>,
-    pub(crate) ends: Ends,
     pub(crate) until: Instant,
     pub(crate) requests: crate::request::Requests,
 }

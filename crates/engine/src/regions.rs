@@ -70,6 +70,11 @@ impl Regions {
         Some(self.slots.get(id.0)?.uses > 0)
     }
 
+    /// Whether outstanding messages use any region.
+    pub(crate) fn any_in_use(&self) -> bool {
+        self.slots.iter().any(|(_, region)| region.uses > 0)
+    }
+
     pub(crate) fn remove(&mut self, id: MrId) -> Option<Mr<Data>> {
         self.slots.remove(id.0).map(|region| region.mr)
     }

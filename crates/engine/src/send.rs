@@ -428,6 +428,11 @@ impl<R: Rail> SendLane<R> {
         Ok(())
     }
 
+    /// Whether operations under way read memory of the caller's.
+    pub(crate) fn reads_user_memory(&self) -> bool {
+        self.regions.any_in_use()
+    }
+
     /// Nothing more will be sent: an operation is posted whose completion proves that all before it arrived.
     pub(crate) fn end(&mut self) {
         self.last_due = true;

@@ -5,8 +5,8 @@
 use trunkline_engine::{Base, CommId, ListenId, MrId, RecvBuf, RequestId};
 use trunkline_fabric::Caps;
 use trunkline_mem::{Kind, Memory};
-use trunkline_sys::nccl_net::{NET_RECVS_MAX, NET_SIZE_BYTES_MAX, PTR_HOST};
 
+use crate::abi::{NET_RECVS_MAX, NET_SIZE_BYTES_MAX, PTR_HOST};
 use crate::status::CallError;
 use crate::world::world;
 

@@ -30,19 +30,24 @@ pub(crate) struct DeviceNames {
     pub(crate) pci_path: Option<CString>,
 }
 
-static WORLD: OnceLock<World> = OnceLock::new();
-static STARTING: Mutex<()> = Mutex::new(());
+/// The place of the world; one init at a time may try to make it.
+struct Cell {
+    world: OnceLock<World>,
+    starting: Mutex<()>,
+}
+
+static WORLD: Cell = Cell { world: OnceLock::new(), starting: Mutex::new(()) };
 
 /// The world, if init was called.
 #[inline]
 pub(crate) fn world() -> Result<&'static World, CallError> {
-    WORLD.get().ok_or(CallError::NotStarted)
+    WORLD.world.get().ok_or(CallError::NotStarted)
 }
 
 /// Makes the world, the first time. A failed start may be tried again.
 pub(crate) fn start(log: Log) -> Result<&'static World, CallError> {
-    let _one_at_a_time = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(world) = WORLD.get() {
+    let _one_at_a_time = WORLD.starting.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(world) = WORLD.world.get() {
         return Ok(world);
     }
     let log = Arc::new(log);
@@ -53,7 +58,7 @@ pub(crate) fn start(log: Log) -> Result<&'static World, CallError> {
     let host = UnixHost::new(move |level, text| engine_log.line(level, text));
     let engine = Engine::new(fabric, host, params)?;
     log.line(Level::Info, &format!("trunkline: fabric soft, {} NICs", engine.nics().len()));
-    Ok(WORLD.get_or_init(|| World { engine, devices, log, contexts: AtomicUsize::new(0) }))
+    Ok(WORLD.world.get_or_init(|| World { engine, devices, log, contexts: AtomicUsize::new(0) }))
 }
 
 fn read_params() -> Result<Params, CallError> {
@@ -113,7 +118,7 @@ impl World {
 
 /// Called when the library is unloaded or the process ends: closes what is still open.
 pub(crate) fn end() {
-    if let Some(world) = WORLD.get() {
+    if let Some(world) = WORLD.world.get() {
         world.log.silence();
         world.engine.shutdown();
     }

@@ -1,0 +1,161 @@
+//! How comms begin and end: listen, connect, accept, close, shut down. None of it is on a message's path.
+
+use trunkline_fabric::{Fabric, Host, Links};
+use trunkline_proto::time::Duration;
+use trunkline_proto::wire::frame::{Answer, Frame};
+use trunkline_proto::wire::handle::{self, Handle};
+
+use crate::comm::{Ends, Open, Side};
+use crate::control::{Control, refusal};
+use crate::counters::add;
+use crate::linger::Lingering;
+use crate::request::Requests;
+use crate::{CommId, Engine, Error, ListenId};
+
+/// How long [`Engine::shutdown`] waits for what was sent to arrive.
+const SHUTDOWN_TIME: Duration = Duration::millis(200);
+
+impl<F: Fabric, H: Host> Engine<F, H> {
+    /// Listens for connections to NIC number `nic`; the handle goes to the connecting process.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an unknown NIC; [`Error::Oob`] if the system refuses; [`Error::Exhausted`].
+    pub fn listen(&self, nic: usize) -> Result<(ListenId, [u8; handle::BYTES]), Error> {
+        self.check_nic(nic)?;
+        let nonce = self.host.random();
+        let mut control = self.control.claim();
+        let address = control.address(&self.host)?.0;
+        let id = control.listen(nic, nonce)?;
+        let handle = Handle { process: self.process, nonce, listen: id.to_bits(), address, attempt: 0 };
+        Ok((ListenId(id), handle.to_bytes()))
+    }
+
+    /// Connects to a listener. `None` means call again with the same handle bytes, which keep the attempt's state.
+    ///
+    /// # Errors
+    /// Any [`Error`] ends the attempt; nothing of it stays.
+    pub fn connect(&self, nic: usize, handle: &mut [u8; handle::BYTES]) -> Result<Option<CommId>, Error> {
+        self.check_nic(nic)?;
+        let parsed = Handle::from_bytes(handle)?;
+        let mut control = self.control.claim();
+        self.progress_control(&mut control);
+        let id = if parsed.attempt == 0 {
+            let Some(id) = self.begin_connect(&mut control, nic, &parsed)? else { return Ok(None) };
+            Handle::set_attempt(handle, id.to_bits());
+            id
+        } else {
+            trunkline_proto::slots::SlotId::from_bits(parsed.attempt)
+        };
+        let advanced = self.advance_connect(&mut control, id);
+        match advanced {
+            Ok(None) => {}
+            Ok(Some(_)) => Handle::set_attempt(handle, 0),
+            Err(_) => {
+                control.attempts.remove(id);
+                Handle::set_attempt(handle, 0);
+            }
+        }
+        advanced
+    }
+
+    /// Accepts a connection. `None` means call again.
+    ///
+    /// # Errors
+    /// [`Error::Comm`] if the connecting process died meanwhile; others if resources are missing here. The listener
+    /// goes on.
+    pub fn accept(&self, listen: ListenId) -> Result<Option<CommId>, Error> {
+        let mut control = self.control.claim();
+        self.progress_control(&mut control);
+        self.advance_accept(&mut control, listen.0)
+    }
+
+    /// Stops listening; connections under way are refused.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`].
+    pub fn close_listen(&self, listen: ListenId) -> Result<(), Error> {
+        let mut control = self.control.claim();
+        let Some(closed) = control.listens.remove(listen.0) else { return Err(Error::Unknown("listener")) };
+        for asked in closed.pending {
+            control.send(asked.stream, &refusal(asked.open.conn, Answer::Refused), None);
+        }
+        drop(control);
+        match closed.current {
+            Some(current) => self.close(current.comm),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes a comm, in whatever state. Its requests and regions are gone; what was sent still arrives.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`].
+    pub fn close(&self, comm: CommId) -> Result<(), Error> {
+        let Some(open) = self.comms.remove(comm) else { return Err(Error::Unknown("connection")) };
+        add(&self.cells.comms_closed, 1);
+        let Open { side, peer, ends, fault, .. } = open;
+        match side {
+            Side::Recv(mut lane) => {
+                lane.rail.destroy(lane.link);
+                add(&self.cells.completions_dropped, lane.dropped);
+                let arrived = lane.arrived;
+                drop(lane);
+                self.farewell(ends, arrived);
+            }
+            Side::Send(mut lane) => {
+                if fault.is_none() && lane.reads_user_memory() {
+                    // The caller may unmap it as soon as this returns.
+                    lane.rail.fail(lane.link);
+                } else if fault.is_none() {
+                    lane.end();
+                }
+                self.farewell(ends, lane.sent);
+                let until = self.host.now() + self.params.peer_time;
+                self.lingering.claim().push(Lingering { lane, peer, until, requests: Requests::new() });
+            }
+        }
+        self.progress_lingering();
+        Ok(())
+    }
+
+    /// Closes everything: comms, listeners, control streams. What was sent has a moment to arrive. The engine can be
+    /// used again afterwards, as if new.
+    pub fn shutdown(&self) {
+        for id in self.comms.ids() {
+            // An id that vanished meanwhile is closed already.
+            let _ = self.close(id);
+        }
+        let until = self.host.now() + SHUTDOWN_TIME.min(self.params.peer_time);
+        while self.host.now() < until && !self.lingering.claim().is_empty() {
+            self.progress_all();
+            std::thread::yield_now();
+        }
+        for mut last in self.lingering.claim().drain(..) {
+            last.lane.rail.destroy(last.lane.link);
+        }
+        *self.control.claim() = Control::new(self.process);
+    }
+
+    pub(crate) fn progress_lingering(&self) {
+        let now = self.host.now();
+        let Some(mut lingering) = self.lingering.try_claim() else { return };
+        let mut at = 0;
+        while at < lingering.len() {
+            if lingering[at].finished(now) {
+                let mut done = lingering.swap_remove(at);
+                done.lane.rail.destroy(done.lane.link);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Tells the peer that our end is closed, and after how many messages; they may still be under way.
+    fn farewell(&self, ends: Ends, messages: u64) {
+        let mut control = self.control.claim();
+        control.send(ends.stream, &Frame::Close { id: ends.remote, messages }, None);
+        if let Some(attempt) = ends.attempt {
+            control.attempts.remove(attempt);
+        }
+    }
+}
