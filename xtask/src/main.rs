@@ -6,8 +6,10 @@
 
 mod abi;
 mod bindings;
+mod budget;
 mod ci;
 mod compare;
+mod corpus;
 mod dist;
 #[cfg(test)]
 mod fixture;
@@ -71,6 +73,14 @@ enum Command {
     },
     /// Measures ours against libfabric and UCX over shared memory, in turns.
     Compare(compare::Options),
+    /// Counts instructions and system calls of a message against xtask/budget.toml.
+    Budget {
+        /// Writes what is counted, with some headroom, into the file instead.
+        #[arg(long)]
+        update: bool,
+    },
+    /// Writes the generated files of the fuzz corpus.
+    Corpus,
     /// Runs every check that needs no test run: fmt, clippy and the rules above.
     Ci,
 }
@@ -103,6 +113,8 @@ fn dispatch(command: Command) -> Result<bool> {
         Command::Dist => dist::run(&workspace).map(|()| true),
         Command::Mutants { only } => mutants::run(&workspace, only.as_deref()),
         Command::Compare(options) => compare::run(&workspace, &options).map(|()| true),
+        Command::Budget { update } => budget::run(&workspace, update),
+        Command::Corpus => corpus::run(&workspace).map(|()| true),
         Command::Ci => Ok(ci::run(&workspace)),
     }
 }

@@ -1,0 +1,131 @@
+//! What `cargo xtask budget` counts: messages between two communicators of one process and one thread, through the
+//! plugin's C table. Two runs of different lengths differ by the messages alone.
+//!
+//! `cycle PLUGIN eager|direct BYTES MESSAGES`; `TRUNKLINE_PLANT=work|syscall` adds, to each message, what the budgets
+//! must notice.
+
+use std::error::Error;
+use std::path::Path;
+
+use trunkline_nethost::{Buffer, MemoryKind, Mr, Net, Plugin, RecvComm, RecvPart, SendComm};
+
+/// Messages before the counted ones; what is allocated or learned at first is the same in every run.
+const WARMUP: usize = 300;
+const TAG: i32 = 7;
+/// Instructions, roughly, of the planted work.
+const WORK: u32 = 2000;
+
+/// What is done besides to each message, to see the budgets fail.
+#[derive(Clone, Copy, PartialEq)]
+enum Plant {
+    Nothing,
+    Work,
+    Syscall,
+}
+
+struct Ends {
+    send: SendComm,
+    recv: RecvComm,
+    from: Buffer,
+    into: Buffer,
+    from_mr: Mr,
+    into_mr: Mr,
+    bytes: usize,
+    plant: Plant,
+}
+
+impl Ends {
+    fn connect(net: &std::sync::Arc<Net>, bytes: usize, plant: Plant) -> Result<Self, Box<dyn Error>> {
+        let (listener, mut handle) = net.listen(0)?;
+        let (mut send, mut recv) = (None, None);
+        while send.is_none() || recv.is_none() {
+            if send.is_none() {
+                send = net.connect(0, &mut handle)?;
+            }
+            if recv.is_none() {
+                recv = listener.accept()?;
+            }
+        }
+        let (Some(send), Some(recv)) = (send, recv) else { return Err("not connected".into()) };
+        let from = Buffer::new(MemoryKind::Private, bytes)?;
+        let into = Buffer::new(MemoryKind::Private, bytes)?;
+        // SAFETY: the buffer lives as long as the communicators, and no message is in flight.
+        unsafe { from.slice_mut(0, bytes) }.fill(0x5a);
+        // SAFETY: the buffer is unmapped only after the communicators are closed.
+        let from_mr = unsafe { send.reg_mr(from.as_ptr(), bytes) }?;
+        // SAFETY: as above.
+        let into_mr = unsafe { recv.reg_mr(into.as_ptr(), bytes) }?;
+        Ok(Self { send, recv, from, into, from_mr, into_mr, bytes, plant })
+    }
+
+    /// One message, sent first or received first, until both ends have it.
+    fn cycle(&self, send_first: bool) -> Result<(), Box<dyn Error>> {
+        let (mut sending, mut receiving) = (None, None);
+        let part = RecvPart { data: self.into.as_ptr(), bytes: self.bytes, tag: TAG, mr: self.into_mr };
+        while send_first && sending.is_none() {
+            // SAFETY: registered, and no other message uses the memory.
+            sending = unsafe { self.send.isend(self.from.as_ptr(), self.bytes, TAG, self.from_mr) }?;
+        }
+        while receiving.is_none() {
+            // SAFETY: as above.
+            receiving = unsafe { self.recv.irecv(&[part], false) }?;
+        }
+        while sending.is_none() {
+            // SAFETY: as above.
+            sending = unsafe { self.send.isend(self.from.as_ptr(), self.bytes, TAG, self.from_mr) }?;
+        }
+        while sending.is_some() || receiving.is_some() {
+            if let Some(request) = sending
+                // SAFETY: in flight on this communicator, and forgotten once complete.
+                && unsafe { self.send.test(request, None) }?
+            {
+                sending = None;
+            }
+            let mut sizes = [-1; 8];
+            if let Some(request) = receiving
+                // SAFETY: as above.
+                && unsafe { self.recv.test(request, Some(&mut sizes)) }?
+            {
+                if usize::try_from(sizes[0]) != Ok(self.bytes) {
+                    return Err("a message of another size".into());
+                }
+                receiving = None;
+            }
+        }
+        self.planted();
+        Ok(())
+    }
+
+    fn planted(&self) {
+        match self.plant {
+            Plant::Nothing => {}
+            Plant::Work => (0..WORK).for_each(|n| _ = std::hint::black_box(n)),
+            Plant::Syscall => _ = rustix::process::getppid(),
+        }
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [plugin, order, bytes, messages] = args.as_slice() else {
+        return Err("usage: cycle PLUGIN eager|direct BYTES MESSAGES".into());
+    };
+    let (bytes, messages): (usize, usize) = (bytes.parse()?, messages.parse()?);
+    let plant = match std::env::var("TRUNKLINE_PLANT").as_deref() {
+        Ok("work") => Plant::Work,
+        Ok("syscall") => Plant::Syscall,
+        _ => Plant::Nothing,
+    };
+    let plugin = Plugin::load(Path::new(plugin), Some(12))?;
+    let net = Net::init(&plugin, 1)?;
+    let ends = Ends::connect(&net, bytes, plant)?;
+    for _ in 0..WARMUP + messages {
+        ends.cycle(order == "eager")?;
+    }
+    // SAFETY: no message is in flight.
+    let arrived = unsafe { ends.into.slice(0, bytes) };
+    if arrived.iter().any(|&byte| byte != 0x5a) {
+        return Err("wrong bytes".into());
+    }
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! `cargo xtask budget`: what one message costs in instructions and in system calls, against xtask/budget.toml.
+//!
+//! Called by people and by `./test`. Runs a small program that moves messages through the plugin's C table inside one
+//! process, under valgrind and under strace; two runs of different lengths differ by the messages alone. Before it
+//! believes either counter, it plants work and a system call that the counter must notice.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use comfy_table::Table;
+use serde::Deserialize;
+
+use crate::report::{self, Findings};
+use crate::shell;
+use crate::workspace::Workspace;
+
+/// Where the limits stand, relative to the root.
+const LIMITS: &str = "xtask/budget.toml";
+/// Percent above what is measured that `--update` allows.
+const HEADROOM: u64 = 5;
+/// Percent below a limit from which on keeping it would be a waste.
+const SLACK: u64 = 15;
+/// Calls for each message that count as none: what a longer run does besides, by the clock.
+const NO_CALLS: f64 = 0.05;
+/// The same code in every C library call on every machine: callgrind sees which copy routine glibc chose.
+const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX2_Usable,-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM,-AVX_Fast_Unaligned_Load\
+                        :glibc.cpu.x86_non_temporal_threshold=0xc0000";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limits {
+    cycle: Vec<Cycle>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cycle {
+    name: String,
+    order: String,
+    bytes: u64,
+    messages: u64,
+    instructions: u64,
+    system_calls: Option<u64>,
+}
+
+/// What one message was found to cost; `None` where the counter is missing or does not apply.
+#[derive(Debug, Default, Clone, Copy)]
+struct Cost {
+    instructions: Option<u64>,
+    system_calls: Option<f64>,
+}
+
+/// The two things that were built.
+struct Built {
+    program: PathBuf,
+    plugin: PathBuf,
+}
+
+type Counter = fn(&mut Command, &[String]) -> Result<u64>;
+
+/// Counts and compares, or rewrites the limits; `false` when something is over its limit.
+///
+/// # Errors
+/// When the programs cannot be built, run or understood.
+pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
+    let path = workspace.root.join(LIMITS);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {LIMITS}"))?;
+    let limits: Limits = toml::from_str(&text).with_context(|| format!("parsing {LIMITS}"))?;
+    let built = build(workspace)?;
+    let mut findings = Findings::default();
+    let valgrind = usable("valgrind", "work", &built, &limits, instructions, &mut findings)?;
+    let strace = usable("strace", "syscall", &built, &limits, system_calls, &mut findings)?;
+    let mut costs = Vec::new();
+    for cycle in &limits.cycle {
+        let mut cost = Cost::default();
+        if valgrind {
+            cost.instructions = Some(per_message(&built, cycle, "", instructions)?.round() as u64);
+        }
+        if strace && cycle.system_calls.is_some() {
+            cost.system_calls = Some(per_message(&built, cycle, "", system_calls)?);
+        }
+        costs.push(cost);
+    }
+    if update && valgrind {
+        std::fs::write(&path, updated(&text, &costs)?).with_context(|| format!("writing {LIMITS}"))?;
+    } else {
+        limits.cycle.iter().zip(&costs).for_each(|(cycle, cost)| compare(cycle, *cost, &mut findings));
+    }
+    println!("{}", table(&limits, &costs));
+    findings.print("budget");
+    let failed = findings.broken.len();
+    let counted =
+        costs.iter().map(|c| usize::from(c.instructions.is_some()) + usize::from(c.system_calls.is_some()));
+    report::print_result_line(counted.sum::<usize>().saturating_sub(failed), failed);
+    Ok(failed == 0)
+}
+
+/// The program and the plugin, optimized, for any processor.
+fn build(workspace: &Workspace) -> Result<Built> {
+    let packages = ["-p", "trunkline-nccl", "-p", "trunkline-nethost", "--lib", "--example", "cycle"];
+    let args: Vec<&str> = ["build", "--quiet", "--profile", "budget"].into_iter().chain(packages).collect();
+    shell::cargo(&workspace.root, &args)?;
+    let dir = workspace.target.join("budget");
+    Ok(Built { program: dir.join("examples/cycle"), plugin: dir.join("libtrunkline_nccl.so") })
+}
+
+/// Whether a counter is there and notices what is planted in the first cycle.
+fn usable(
+    tool: &str,
+    plant: &str,
+    built: &Built,
+    limits: &Limits,
+    counter: Counter,
+    findings: &mut Findings,
+) -> Result<bool> {
+    if shell::which(tool).is_none() {
+        return Ok(skipped(tool, "it is not installed"));
+    }
+    let Some(cycle) = limits.cycle.first() else { bail!("{LIMITS} names no cycle") };
+    let honest = match per_message(built, cycle, "", counter) {
+        Ok(honest) => honest,
+        // A container may forbid tracing; the program itself runs without.
+        Err(error) if tool == "strace" && plain(built, cycle).is_ok() => {
+            return Ok(skipped(tool, &format!("it cannot trace here: {error:#}")));
+        }
+        Err(error) => return Err(error),
+    };
+    let planted = per_message(built, cycle, plant, counter)?;
+    let noticed = planted >= honest * (1.0 + HEADROOM as f64 / 100.0) && planted > honest + 0.9;
+    if !noticed {
+        findings
+            .add(tool, format!("a planted {plant} was not noticed: {honest:.2} and {planted:.2} a message"));
+    }
+    println!("check budget {tool} notices a planted {plant} ... {}", if noticed { "ok" } else { "FAILED" });
+    Ok(true)
+}
+
+fn skipped(tool: &str, reason: &str) -> bool {
+    println!("SKIPPED budget {tool}: {reason}");
+    report::log_skip(&format!("budget {tool}"), reason);
+    false
+}
+
+/// What one message adds to a counter.
+fn per_message(built: &Built, cycle: &Cycle, plant: &str, counter: Counter) -> Result<f64> {
+    let count = |messages: u64| {
+        let mut words = vec![built.program.display().to_string(), built.plugin.display().to_string()];
+        words.extend([cycle.order.clone(), cycle.bytes.to_string(), messages.to_string()]);
+        let mut command = Command::new("env");
+        for (name, value) in environment(cycle, plant) {
+            command.arg(format!("{name}={value}"));
+        }
+        counter(&mut command, &words)
+    };
+    let (short, long) = (count(cycle.messages)?, count(2 * cycle.messages)?);
+    Ok((long as f64 - short as f64).max(0.0) / cycle.messages as f64)
+}
+
+/// Shared memory, copies through the ring (what is measured at start would choose by the clock), and no eager messages
+/// where the direct way is meant.
+fn environment(cycle: &Cycle, plant: &str) -> [(&'static str, String); 5] {
+    let eager = if cycle.order == "eager" { "4096" } else { "0" };
+    [
+        ("TRUNKLINE_FABRIC", "soft:shm".into()),
+        ("TRUNKLINE_SOFT_COPY", "staging".into()),
+        ("TRUNKLINE_EAGER_MAX", eager.into()),
+        ("TRUNKLINE_PLANT", plant.into()),
+        ("GLIBC_TUNABLES", TUNABLES.into()),
+    ]
+}
+
+fn plain(built: &Built, cycle: &Cycle) -> Result<()> {
+    per_message(built, cycle, "", |command, words| shell::output(command.args(words)).map(|_| 0)).map(drop)
+}
+
+/// Instructions of a whole run, by callgrind.
+fn instructions(command: &mut Command, words: &[String]) -> Result<u64> {
+    let log = tempfile::NamedTempFile::new().context("a temporary file")?;
+    let log_option = format!("--log-file={}", log.path().display());
+    command.args(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", &log_option]);
+    shell::output(command.args(words))?;
+    let text = read(log.path())?;
+    collected(&text).with_context(|| format!("callgrind said no count: {text}"))
+}
+
+/// The count in a line like `==17== Collected : 4711`.
+fn collected(text: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.contains("Collected :"))?;
+    line.rsplit(':').next()?.trim().parse().ok()
+}
+
+/// System calls of a whole run, of all its threads.
+fn system_calls(command: &mut Command, words: &[String]) -> Result<u64> {
+    let log = tempfile::NamedTempFile::new().context("a temporary file")?;
+    let out = log.path().display().to_string();
+    shell::output(command.args(["strace", "-f", "-c", "-o", &out]).args(words))?;
+    let text = read(log.path())?;
+    total(&text).with_context(|| format!("strace said no total: {text}"))
+}
+
+/// The calls in the last line of strace's table: time, seconds, microseconds a call, calls, perhaps errors, `total`.
+fn total(text: &str) -> Option<u64> {
+    let line = text.lines().rev().find(|line| line.trim_end().ends_with(" total"))?;
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).context("reading back a log")
+}
+
+fn compare(cycle: &Cycle, cost: Cost, findings: &mut Findings) {
+    let mut check = |what: &str, found: f64, limit: u64, allowed: f64| {
+        let within = found <= limit as f64 + allowed;
+        println!("check budget {} {what} ... {}", cycle.name, if within { "ok" } else { "FAILED" });
+        if !within {
+            findings.add(&cycle.name, format!("{found:.2} {what} a message, the limit is {limit}"));
+        }
+    };
+    if let Some(found) = cost.instructions {
+        check("instructions", found as f64, cycle.instructions, 0.0);
+    }
+    if let (Some(found), Some(limit)) = (cost.system_calls, cycle.system_calls) {
+        check("system calls", found, limit, NO_CALLS);
+    }
+    if cost.instructions.is_some_and(|found| found * 100 < cycle.instructions * (100 - SLACK)) {
+        findings.note(format!("{}: far below its limit; --update keeps the gain", cycle.name));
+    }
+}
+
+/// The file with new limits, everything else as it was.
+fn updated(text: &str, costs: &[Cost]) -> Result<String> {
+    let mut out = String::new();
+    let mut costs = costs.iter();
+    for line in text.lines() {
+        if line.starts_with("instructions = ") {
+            let found = costs.next().and_then(|cost| cost.instructions).context("more limits than cycles")?;
+            writeln!(out, "instructions = {}", found + found * HEADROOM / 100)?;
+        } else {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(out)
+}
+
+fn table(limits: &Limits, costs: &[Cost]) -> Table {
+    let mut table = Table::new();
+    table.set_header(["message", "instructions", "limit", "system calls", "limit"]);
+    let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    for (cycle, cost) in limits.cycle.iter().zip(costs) {
+        table.add_row([
+            cycle.name.clone(),
+            or_dash(cost.instructions.map(|n| n.to_string())),
+            cycle.instructions.to_string(),
+            or_dash(cost.system_calls.map(|n| format!("{n:.3}"))),
+            or_dash(cycle.system_calls.map(|n| n.to_string())),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cycle() -> Cycle {
+        toml::from_str(
+            "name = 'a'\norder = 'eager'\nbytes = 8\nmessages = 10\ninstructions = 1000\nsystem_calls = 0",
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn counts_are_read_from_what_the_tools_say() {
+        assert_eq!(collected("==1== Events : Ir\n==1== Collected : 4711\n"), Some(4711));
+        let strace = "% time     seconds  usecs/call     calls    errors syscall\n\
+                      100.00    0.000000           0         3         1 read\n\
+                      100.00    0.001000           1        45         6 total\n";
+        assert_eq!((total(strace), total("nothing")), (Some(45), None));
+    }
+
+    #[test]
+    fn what_is_over_its_limit_is_found() {
+        let found = |instructions, system_calls| {
+            let mut findings = Findings::default();
+            compare(&cycle(), Cost { instructions, system_calls }, &mut findings);
+            (findings.broken.len(), findings.notes.len())
+        };
+        assert_eq!(found(Some(1000), Some(0.01)), (0, 0));
+        assert_eq!(found(Some(1001), Some(1.0)), (2, 0));
+        assert_eq!(found(Some(500), None), (0, 1));
+        assert_eq!(found(None, None), (0, 0));
+    }
+
+    #[test]
+    fn an_update_changes_the_limits_only() {
+        let cost = Cost { instructions: Some(200), system_calls: None };
+        let text = "# head\ninstructions = 7\nbytes = 8\n";
+        assert_eq!(updated(text, &[cost]).unwrap(), "# head\ninstructions = 210\nbytes = 8\n");
+        assert!(updated(text, &[]).is_err());
+    }
+}
