@@ -199,12 +199,21 @@ proptest! {
         ordered: bool,
     ) {
         let start = if wraps { u32::MAX - 20 } else { 1 };
-        run(&groups, &script, start, ordered, Mutant::NONE)?;
+        run(&groups, &script, start, ordered, planted())?;
     }
 }
 
+/// The bug that `cargo xtask mutants` asks for, if any.
+fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(std::string::String::leak(name));
+    }
+    Mutant::NONE
+}
+
 fn single(tag: u32) -> Receiver {
-    let mut receiver = Receiver::new(Mutant::NONE);
+    let mut receiver = Receiver::new(planted());
     assert_eq!(receiver.on_irecv([(tag, 100)].into_iter()), Some(RecvId(1)));
     receiver
 }
