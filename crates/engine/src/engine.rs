@@ -394,7 +394,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let now = self.host.now();
             let late = now - *open.down_since.get_or_insert(now) > self.params.peer_time;
             let messages = slot.peer_messages.load(Ordering::Relaxed);
-            if !late && !(closed && open.on_peer_closed(&slot.requests, messages)) {
+            let settled = closed && open.on_peer_closed(&slot.requests, messages);
+            if !late && !settled {
                 return;
             }
             if closed { CommFault::PeerClosed(process) } else { CommFault::Link(Status::Flushed) }

@@ -226,7 +226,14 @@ fn a_late_immediate_of_an_earlier_use_is_stale() {
     let mut sizes = Vec::new();
     receiver.finish(RecvId(1), |index, len| sizes.push((index, len)));
     assert_eq!(sizes, [(0, 100)]);
-    assert_eq!(receiver.on_imm(Imm::Full(token), 0), Ok(Arrival::Stale));
+    assert_eq!(receiver.on_imm(Imm::Full(token), 0), Ok(Arrival::Stale), "nobody waits there");
+    for _ in 0..RECVS_MAX {
+        assert!(receiver.on_irecv([(0, 100)].into_iter()).is_some());
+    }
+    let (_, next, _) = receiver.announcement(RecvId(1), 0);
+    assert_eq!((next.slot(), next.generation()), (token.slot(), token.generation() + 1));
+    assert_eq!(receiver.on_imm(Imm::Full(token), 0), Ok(Arrival::Stale), "somebody else waits there");
+    assert_eq!(receiver.on_imm(Imm::Full(next), 0), Ok(Arrival::Done(RecvId(1))));
     assert_eq!(receiver.on_imm(Imm::Full(Token::new(0x3fff, 0)), 0), Ok(Arrival::Stale), "no such slot");
 }
 
