@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// Environment variable that names the plugin.
-const VARIABLE: &str = "TRUNKLINE_PLUGIN";
+pub(crate) const VARIABLE: &str = "TRUNKLINE_PLUGIN";
 /// Where a build and an installation put it, from the directory of this program.
 const PLACES: [&str; 3] =
     ["libtrunkline_nccl.so", "deps/libtrunkline_nccl.so", "../lib/libnccl-net-trunkline.so"];

@@ -25,7 +25,9 @@ Examples:
   trunkline bench all_reduce                   two ranks here, 8 B to 64 MiB, every byte verified
   trunkline bench p2p                          latency, bandwidth, message rate of the plugin API
   trunkline bench alltoall -n 4 -b 1M -e 16M   four ranks, 1 MiB to 16 MiB
-  trunkline bench all_reduce --plugin ./libnccl-net-other.so";
+  trunkline bench all_reduce --plugin ./libnccl-net-other.so
+  trunkline info                               fabrics, NICs, how bytes are copied
+  trunkline info --params                      every setting and its value";
 
 fn main() -> ExitCode {
     if let Some(code) = trunkline_nethost::rank_entry() {

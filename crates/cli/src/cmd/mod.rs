@@ -1,6 +1,7 @@
 //! The subcommands, one file each. Called by `main`.
 
 mod bench;
+mod info;
 mod sim;
 
 pub(crate) use bench::BenchError;
@@ -14,6 +15,8 @@ use clap::Subcommand;
 pub(crate) enum Command {
     /// Run a collective, or point-to-point messages, over a NCCL net plugin and verify every byte.
     Bench(Box<bench::BenchArgs>),
+    /// Show fabrics, NICs, how bytes are copied, and every setting.
+    Info(info::InfoArgs),
     /// Run the protocols over a simulated network, from a seed.
     Sim(sim::SimArgs),
 }
@@ -22,6 +25,7 @@ pub(crate) enum Command {
 pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Error>> {
     match command {
         Command::Bench(args) => Ok(bench::run(&args)?),
+        Command::Info(args) => Ok(info::run(&args)?),
         Command::Sim(args) => Ok(sim::run(&args)?),
     }
 }

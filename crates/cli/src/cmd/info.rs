@@ -1,0 +1,519 @@
+//! `trunkline info`: what is there and what was chosen: fabrics, NICs, rails, wires, copy methods, settings.
+//!
+//! Called by `cmd`. It opens the fabric as the plugin would and looks; it connects nothing and loads no plugin.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+use thiserror::Error;
+use trunkline_engine::{FabricName, Params, ParamsError, SoftCopy, TABLE};
+use trunkline_fabric::{Caps, Fabric, Nic, OpenError};
+use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
+
+use crate::locate;
+
+const EXAMPLES: &str = "\
+Examples:
+  trunkline info             fabrics, NICs, wires, copy methods, the plugin that bench would load
+  trunkline info --params    every setting: its value, where that comes from, what it does
+  trunkline info --json      the same as one JSON object
+
+What is shown is what a program started in this environment would get: TRUNKLINE_FABRIC and the
+other settings count. An unknown TRUNKLINE_ variable is a warning, a bad value an error.";
+
+/// Arguments of `info`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct InfoArgs {
+    /// Show every setting instead.
+    #[arg(long)]
+    params: bool,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Variables that are no parameters of the engine and yet have a meaning: for the bench and for the tests.
+const OTHERS: [&str; 9] = [
+    locate::VARIABLE,
+    "TRUNKLINE_MUTANT",
+    "TRUNKLINE_SEED",
+    "TRUNKLINE_SEEDS",
+    "TRUNKLINE_FULL",
+    "TRUNKLINE_CORPUS",
+    "TRUNKLINE_REQUIRE",
+    "TRUNKLINE_SKIP_LOG",
+    "TRUNKLINE_PANIC",
+];
+
+/// What the fabrics that are not there are for.
+const MISSING: [(&str, &str); 2] = [
+    ("verbs", "InfiniBand and RoCE: not in this version"),
+    ("ofi", "EFA, Slingshot and others by libfabric: not in this version"),
+];
+
+/// Nothing can be shown.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum InfoError {
+    /// A variable holds something it may not.
+    #[error(transparent)]
+    Params(#[from] ParamsError),
+    /// The fabric does not open.
+    #[error("fabric soft: {0}")]
+    Open(#[from] OpenError),
+    /// Nothing can be printed any more.
+    #[error("cannot write: {0}")]
+    Print(#[from] io::Error),
+    /// The JSON cannot be made.
+    #[error("cannot write JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode, InfoError> {
+    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let params = Params::read(variable)?;
+    let warnings = unknown(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()));
+    for warning in &warnings {
+        eprintln!("trunkline: warning: {warning}");
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    if args.params {
+        let report = Settings { params: settings(variable), warnings };
+        if args.json { json(&mut out, &report)? } else { print_settings(&mut out, &report.params)? }
+    } else {
+        let report = Report::collect(&params, warnings)?;
+        if args.json { json(&mut out, &report)? } else { report.print(&mut out)? }
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn json(out: &mut impl Write, report: &impl Serialize) -> Result<(), InfoError> {
+    serde_json::to_writer_pretty(&mut *out, report)?;
+    Ok(writeln!(out)?)
+}
+
+/// A line for each variable of ours that nobody reads.
+fn unknown(names: impl Iterator<Item = String>) -> Vec<String> {
+    let known = || TABLE.iter().map(|row| row.name).chain(OTHERS);
+    let test_only =
+        |name: &str| name.starts_with("TRUNKLINE_TEST_") || name.starts_with("TRUNKLINE_NETHOST_");
+    let mut strange: Vec<String> = names
+        .filter(|name| name.starts_with("TRUNKLINE_") && !test_only(name) && !known().any(|k| k == name))
+        .collect();
+    strange.sort();
+    let line = |name: &String| {
+        let near = TABLE.iter().map(|row| row.name).chain([locate::VARIABLE]);
+        match near.map(|k| (distance(name, k), k)).min().filter(|(far, _)| *far <= 3) {
+            Some((_, close)) => format!("{name} is not a setting; did you mean {close}?"),
+            None => format!("{name} is not a setting; --params lists them all"),
+        }
+    };
+    strange.iter().map(line).collect()
+}
+
+/// How many letters must be put in, left out or changed to make one word of the other.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let changed = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// One row of `--params`.
+#[derive(Debug, Serialize)]
+struct Setting {
+    name: &'static str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    value: String,
+    from: &'static str,
+    default: &'static str,
+    range: &'static str,
+    doc: &'static str,
+}
+
+/// All of `--params`.
+#[derive(Debug, Serialize)]
+struct Settings {
+    params: Vec<Setting>,
+    warnings: Vec<String>,
+}
+
+fn settings(variable: impl Fn(&str) -> Option<String>) -> Vec<Setting> {
+    let setting = |row: &trunkline_engine::ParamInfo| {
+        let set = variable(row.name);
+        Setting {
+            name: row.name,
+            kind: row.kind,
+            from: if set.is_some() { "environment" } else { "default" },
+            value: set.unwrap_or_else(|| row.default.to_owned()),
+            default: row.default,
+            range: row.range,
+            doc: row.doc,
+        }
+    };
+    TABLE.iter().map(setting).collect()
+}
+
+fn print_settings(out: &mut impl Write, params: &[Setting]) -> io::Result<()> {
+    let mut table = vec![["NAME", "VALUE", "FROM", "DEFAULT", "TYPE", "RANGE"].map(str::to_owned)];
+    table.extend(
+        params.iter().map(|p| [p.name, &p.value, p.from, p.default, p.kind, p.range].map(str::to_owned)),
+    );
+    let lines = aligned(&table);
+    writeln!(out, "{}", lines[0])?;
+    for (line, param) in lines[1..].iter().zip(params) {
+        writeln!(out, "{line}\n    {}", param.doc)?;
+    }
+    Ok(())
+}
+
+/// A kind of network.
+#[derive(Debug, Serialize)]
+struct FabricRow {
+    name: &'static str,
+    present: bool,
+    chosen: bool,
+    note: &'static str,
+}
+
+/// A NIC port.
+#[derive(Debug, Serialize)]
+struct NicRow {
+    fabric: &'static str,
+    name: String,
+    guid: String,
+    port: u32,
+    pci_path: Option<String>,
+    speed_mbps: u32,
+    links_max: u32,
+    regions_max: u32,
+    depth_max: u32,
+    completions_max: u32,
+    message_max: u64,
+    inline_max: u32,
+    link_order: bool,
+    remote_len: bool,
+    needs_flush: bool,
+    matched: bool,
+    atomics: bool,
+}
+
+/// NIC ports that one connection uses together.
+#[derive(Debug, Serialize)]
+struct RailRow {
+    nic: String,
+    port: u32,
+    per_connection: u32,
+}
+
+/// A way of the software NIC to a peer.
+#[derive(Debug, Serialize)]
+struct WireRow {
+    name: &'static str,
+    present: bool,
+    in_use: bool,
+    note: &'static str,
+}
+
+/// How bytes of some sizes get over a wire.
+#[derive(Debug, Serialize)]
+struct CopyRow {
+    wire: &'static str,
+    from_bytes: u64,
+    /// `None`: any size.
+    to_bytes: Option<u64>,
+    method: &'static str,
+    copies: u32,
+    note: &'static str,
+}
+
+/// The plugin that the bench would load.
+#[derive(Debug, Serialize)]
+struct PluginRow {
+    path: Option<String>,
+    from: &'static str,
+    error: Option<String>,
+}
+
+/// Everything without `--params`.
+#[derive(Debug, Serialize)]
+struct Report {
+    version: &'static str,
+    asked: &'static str,
+    fabrics: Vec<FabricRow>,
+    nics: Vec<NicRow>,
+    rails: Vec<RailRow>,
+    wires: Vec<WireRow>,
+    copy_methods: Vec<CopyRow>,
+    copy_origin: &'static str,
+    plugin: PluginRow,
+    warnings: Vec<String>,
+}
+
+impl Report {
+    fn collect(params: &Params, warnings: Vec<String>) -> Result<Self, InfoError> {
+        let fabric = SoftFabric::new(soft_config(params))?;
+        let name = fabric.name();
+        let mut fabrics = vec![FabricRow { name, present: true, chosen: true, note: "the software NIC" }];
+        fabrics.extend(MISSING.map(|(name, note)| FabricRow { name, present: false, chosen: false, note }));
+        let nics: Vec<NicRow> = fabric.nics().iter().map(|nic| nic_row(name, nic)).collect();
+        let rail = |nic: &NicRow| RailRow { nic: nic.name.clone(), port: nic.port, per_connection: 1 };
+        let mem = params.fabric != FabricName::SoftShm;
+        Ok(Self {
+            version: env!("CARGO_PKG_VERSION"),
+            asked: match params.fabric {
+                FabricName::Auto => "auto",
+                FabricName::Soft => "soft",
+                FabricName::SoftShm => "soft:shm",
+            },
+            rails: nics.iter().map(rail).collect(),
+            wires: wires(mem),
+            copy_methods: copy_methods(&fabric, mem),
+            copy_origin: copy_origin(params),
+            fabrics,
+            nics,
+            plugin: plugin(),
+            warnings,
+        })
+    }
+
+    fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        let Self { version, asked, copy_origin, .. } = self;
+        writeln!(out, "Trunkline {version}")?;
+        let yes = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
+        section(
+            out,
+            &format!("Fabrics (TRUNKLINE_FABRIC is {asked})"),
+            self.fabrics.iter().map(|f| {
+                let state = if f.chosen { "in use" } else { "missing" };
+                [f.name.to_owned(), state.to_owned(), f.note.to_owned()]
+            }),
+        )?;
+        let head =
+            ["name", "port", "speed", "guid", "links", "regions", "depth", "inline", "flush", "matched"];
+        let nics = self.nics.iter().map(|n| {
+            [
+                n.name.clone(),
+                n.port.to_string(),
+                format!("{} Gb/s", n.speed_mbps / 1000),
+                n.guid.clone(),
+                n.links_max.to_string(),
+                n.regions_max.to_string(),
+                n.depth_max.to_string(),
+                format!("{} B", n.inline_max),
+                yes(n.needs_flush),
+                yes(n.matched),
+            ]
+        });
+        section(out, "NICs", std::iter::once(head.map(str::to_owned)).chain(nics))?;
+        section(
+            out,
+            "Rails",
+            self.rails.iter().map(|r| {
+                [
+                    format!("{}:{}", r.nic, r.port),
+                    "alone; a connection uses one rail in this version".to_owned(),
+                ]
+            }),
+        )?;
+        section(
+            out,
+            "Wires of soft",
+            self.wires.iter().map(|w| {
+                let state = match (w.in_use, w.present) {
+                    (true, _) => "in use",
+                    (false, true) => "off",
+                    (false, false) => "missing",
+                };
+                [w.name.to_owned(), state.to_owned(), w.note.to_owned()]
+            }),
+        )?;
+        section(
+            out,
+            &format!("Copies of soft, by size ({copy_origin})"),
+            self.copy_methods.iter().map(|c| {
+                [c.wire.to_owned(), range(c.from_bytes, c.to_bytes), c.method.to_owned(), c.note.to_owned()]
+            }),
+        )?;
+        let PluginRow { path, from, error } = &self.plugin;
+        let text = path.as_ref().or(error.as_ref()).map_or("", String::as_str);
+        section(out, "Plugin that bench loads", [[text.to_owned(), format!("from {from}")]].into_iter())
+    }
+}
+
+fn nic_row(fabric: &'static str, nic: &Nic) -> NicRow {
+    let caps: &Caps = &nic.caps;
+    NicRow {
+        fabric,
+        name: nic.name.clone(),
+        guid: format!("{:016x}", nic.guid),
+        port: nic.port,
+        pci_path: nic.pci_path.clone(),
+        speed_mbps: nic.speed_mbps,
+        links_max: caps.links_max,
+        regions_max: caps.regions_max,
+        depth_max: caps.depth_max,
+        completions_max: caps.completions_max,
+        message_max: caps.message_max,
+        inline_max: caps.inline_max,
+        link_order: caps.link_order,
+        remote_len: caps.remote_len,
+        needs_flush: caps.needs_flush,
+        matched: caps.matched,
+        atomics: caps.atomics,
+    }
+}
+
+fn wires(mem: bool) -> Vec<WireRow> {
+    let row = |name, present, in_use, note| WireRow { name, present, in_use, note };
+    let inside = if mem { "inside one process" } else { "TRUNKLINE_FABRIC asks for shm everywhere" };
+    vec![
+        row("mem", true, mem, inside),
+        row("shm", true, true, "between processes of this host"),
+        row("tcp", false, false, "between hosts: not in this version"),
+    ]
+}
+
+/// Who chose between staged and pulled.
+fn copy_origin(params: &Params) -> &'static str {
+    match params.soft.copy {
+        _ if params.soft.delayed => "TRUNKLINE_SOFT_DELAYED allows no pull",
+        SoftCopy::Auto => "measured just now",
+        SoftCopy::Staging | SoftCopy::Pull => "TRUNKLINE_SOFT_COPY says so",
+    }
+}
+
+/// How bytes travel, by size; measures if the settings leave it open.
+fn copy_methods(fabric: &SoftFabric, mem: bool) -> Vec<CopyRow> {
+    let inline = fabric.nics().first().map_or(0, |nic| u64::from(nic.caps.inline_max));
+    let pull = fabric.pulls_from();
+    let row = |wire, from, to, method, copies, note| CopyRow {
+        wire,
+        from_bytes: from,
+        to_bytes: to,
+        method,
+        copies,
+        note,
+    };
+    let small = "inside the work request";
+    let mut rows = Vec::new();
+    if mem {
+        rows.push(row("mem", 0, Some(inline), "inline", 2, small));
+        rows.push(row("mem", inline + 1, None, "direct", 1, "the receiver copies from the sender's buffer"));
+    }
+    rows.push(row("shm", 0, Some(inline), "inline", 2, small));
+    let staged_to = pull.map(|from| from.max(1) - 1);
+    rows.push(row("shm", inline + 1, staged_to, "staged", 2, "through the shared ring, both sides at once"));
+    if let Some(from) = pull {
+        rows.push(row("shm", from, None, "pulled", 1, "the receiver reads the sender's memory"));
+    }
+    rows
+}
+
+fn plugin() -> PluginRow {
+    let named = std::env::var_os(locate::VARIABLE).is_some_and(|path| !path.is_empty());
+    let from = if named { locate::VARIABLE } else { "the program's directory" };
+    match locate::plugin(None) {
+        Ok(path) => PluginRow { path: Some(path.display().to_string()), from, error: None },
+        Err(error) => PluginRow { path: None, from, error: Some(error.to_string()) },
+    }
+}
+
+/// The software NIC as the plugin would make it: the same settings, the same limits. A test compares the two.
+fn soft_config(params: &Params) -> SoftConfig {
+    let (soft, usual) = (&params.soft, SoftConfig::default());
+    let or = |asked: u32, usual: u32| if asked > 0 { asked } else { usual };
+    SoftConfig {
+        nics: if soft.nics > 0 { soft.nics as usize } else { usual.nics },
+        max_qp: or(soft.max_qp, usual.max_qp),
+        max_mr: or(soft.max_mr, usual.max_mr),
+        copy: match soft.copy {
+            SoftCopy::Auto => CopyMode::Auto,
+            SoftCopy::Staging => CopyMode::Staging,
+            SoftCopy::Pull => CopyMode::Pull,
+        },
+        wire: match params.fabric {
+            FabricName::Auto | FabricName::Soft => WireMode::Auto,
+            FabricName::SoftShm => WireMode::Shm,
+        },
+        delayed_visibility: soft.delayed,
+        ..usual
+    }
+}
+
+/// A title, and lines in columns below it.
+fn section<const N: usize>(
+    out: &mut impl Write,
+    title: &str,
+    rows: impl Iterator<Item = [String; N]>,
+) -> io::Result<()> {
+    writeln!(out, "\n{title}")?;
+    aligned(&rows.collect::<Vec<_>>()).iter().try_for_each(|line| writeln!(out, "  {line}"))
+}
+
+/// Lines whose columns begin below each other.
+fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+    let widths: [usize; N] =
+        std::array::from_fn(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0));
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> = row.iter().zip(widths).map(|(cell, w)| format!("{cell:<w$}")).collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Sizes as people say them.
+fn range(from: u64, to: Option<u64>) -> String {
+    match to {
+        Some(to) => format!("{} to {}", size(from), size(to)),
+        None => format!("{} and more", size(from)),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        _ if bytes > 0 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
+        _ if bytes > 0 && bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{distance, range, unknown};
+
+    #[test]
+    fn a_slip_of_the_finger_is_named() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+        let names = ["HOME", "TRUNKLINE_DEPHT", "TRUNKLINE_DEPTH", "TRUNKLINE_PLUGIN", "TRUNKLINE_BANANA"];
+        assert_eq!(
+            unknown(names.map(str::to_owned).into_iter()),
+            [
+                "TRUNKLINE_BANANA is not a setting; --params lists them all",
+                "TRUNKLINE_DEPHT is not a setting; did you mean TRUNKLINE_DEPTH?",
+            ]
+        );
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        assert_eq!(range(0, Some(96)), "0 B to 96 B");
+        assert_eq!(range(97, Some(65535)), "97 B to 65535 B");
+        assert_eq!(range(65536, None), "64 KiB and more");
+        assert_eq!(range(1 << 20, None), "1 MiB and more");
+    }
+}

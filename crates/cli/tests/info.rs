@@ -1,0 +1,194 @@
+//! `trunkline info`: what it shows, in text and as JSON, and what it says of bad settings.
+
+#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// Runs the command with these settings and no others.
+fn trunkline(args: &str, settings: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("TRUNKLINE_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(args.split_whitespace()).envs(settings.iter().copied()).stdin(Stdio::null());
+    command.output().expect("it runs")
+}
+
+fn json(args: &str, settings: &[(&str, &str)]) -> Value {
+    let output = trunkline(args, settings);
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The row of a list that has this name.
+fn row<'a>(list: &'a Value, name: &str) -> &'a Value {
+    let rows = list.as_array().expect("a list");
+    rows.iter().find(|row| row["name"] == name).expect(name)
+}
+
+#[test]
+fn fabrics_are_there_or_say_why_not() {
+    let info = json("info --json", &[]);
+    assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(info["asked"], "auto");
+    let soft = row(&info["fabrics"], "soft");
+    assert_eq!((&soft["present"], &soft["chosen"]), (&Value::Bool(true), &Value::Bool(true)));
+    for name in ["verbs", "ofi"] {
+        let missing = row(&info["fabrics"], name);
+        assert_eq!(missing["present"], false);
+        let note = missing["note"].as_str().expect("a reason");
+        assert!(note.ends_with("not in this version"), "{note}");
+    }
+    let wire = |name| {
+        let wire = row(&info["wires"], name);
+        (wire["present"].as_bool(), wire["in_use"].as_bool())
+    };
+    assert_eq!(wire("mem"), (Some(true), Some(true)));
+    assert_eq!(wire("shm"), (Some(true), Some(true)));
+    assert_eq!(wire("tcp"), (Some(false), Some(false)));
+    assert_eq!(info["warnings"], Value::Array(vec![]));
+}
+
+#[test]
+fn nics_show_their_limits() {
+    let settings = [
+        ("TRUNKLINE_SOFT_NICS", "3"),
+        ("TRUNKLINE_SOFT_MAX_QP", "77"),
+        ("TRUNKLINE_SOFT_MAX_MR", "99"),
+        ("TRUNKLINE_SOFT_DELAYED", "1"),
+    ];
+    let info = json("info --json", &settings);
+    let nics = info["nics"].as_array().expect("a list");
+    assert_eq!(nics.len(), 3);
+    assert_eq!(info["rails"].as_array().map(Vec::len), Some(3));
+    let last = row(&info["nics"], "soft2");
+    assert_eq!((&last["fabric"], &last["port"]), (&"soft".into(), &1.into()));
+    assert_eq!((&last["links_max"], &last["regions_max"]), (&77.into(), &99.into()));
+    assert_eq!((&last["needs_flush"], &last["matched"]), (&true.into(), &true.into()));
+    for key in ["speed_mbps", "depth_max", "completions_max", "message_max", "inline_max"] {
+        assert!(last[key].as_u64().is_some_and(|n| n > 0), "{key}");
+    }
+    let guids: std::collections::BTreeSet<&str> =
+        nics.iter().filter_map(|nic| nic["guid"].as_str()).collect();
+    assert_eq!(guids.len(), 3, "{guids:?}");
+}
+
+/// The plugin makes its NICs of the same settings.
+#[test]
+fn the_bench_sees_as_many_nics() {
+    let settings = [("TRUNKLINE_SOFT_NICS", "3")];
+    let info = trunkline("bench sendrecv -b 8 -e 8", &settings);
+    assert!(info.status.success(), "{}", stderr(&info));
+    assert!(stdout(&info).contains("device 0 of 3: soft0, 200000 Mbit/s"), "{}", stdout(&info));
+    let speed = &json("info --json", &settings)["nics"][0]["speed_mbps"];
+    assert_eq!(speed, 200_000);
+}
+
+/// The methods of a wire, in the order of sizes, which must have no gap.
+fn methods(info: &Value, wire: &str) -> Vec<String> {
+    let rows: Vec<&Value> =
+        info["copy_methods"].as_array().expect("a list").iter().filter(|row| row["wire"] == wire).collect();
+    for pair in rows.windows(2) {
+        let end = pair[0]["to_bytes"].as_u64().expect("an end");
+        assert_eq!(pair[1]["from_bytes"].as_u64(), Some(end + 1));
+    }
+    if let (Some(first), Some(last)) = (rows.first(), rows.last()) {
+        assert_eq!((&first["from_bytes"], &last["to_bytes"]), (&0.into(), &Value::Null));
+    }
+    rows.iter().filter_map(|row| row["method"].as_str().map(str::to_owned)).collect()
+}
+
+#[test]
+fn copy_methods_follow_the_settings() {
+    let auto = json("info --json", &[]);
+    assert_eq!(methods(&auto, "mem"), ["inline", "direct"]);
+    assert!(methods(&auto, "shm").starts_with(&["inline".to_owned(), "staged".to_owned()]));
+    assert_eq!(auto["copy_origin"], "measured just now");
+    let staging = json("info --json", &[("TRUNKLINE_SOFT_COPY", "staging")]);
+    assert_eq!(methods(&staging, "shm"), ["inline", "staged"]);
+    let pull = json("info --json", &[("TRUNKLINE_SOFT_COPY", "pull"), ("TRUNKLINE_FABRIC", "soft:shm")]);
+    assert_eq!(methods(&pull, "shm"), ["inline", "staged", "pulled"]);
+    assert_eq!(methods(&pull, "mem"), [""; 0]);
+    assert_eq!(pull["asked"], "soft:shm");
+    assert_eq!(row(&pull["wires"], "mem")["in_use"], false);
+}
+
+#[test]
+fn the_plugin_is_named_or_missed() {
+    let found = &json("info --json", &[])["plugin"];
+    assert!(found["path"].as_str().is_some_and(|path| path.ends_with(".so")), "{found}");
+    let missing = &json("info --json", &[("TRUNKLINE_PLUGIN", "/nowhere/x.so")])["plugin"];
+    assert_eq!((&missing["path"], &missing["from"]), (&Value::Null, &"TRUNKLINE_PLUGIN".into()));
+    assert!(missing["error"].as_str().is_some_and(|text| text.contains("/nowhere/x.so")), "{missing}");
+}
+
+#[test]
+fn every_setting_has_a_value_and_an_origin() {
+    let settings = json("info --params --json", &[("TRUNKLINE_DEPTH", "64")]);
+    let depth = row(&settings["params"], "TRUNKLINE_DEPTH");
+    assert_eq!((&depth["value"], &depth["from"]), (&"64".into(), &"environment".into()));
+    assert_eq!((&depth["default"], &depth["type"]), (&"512".into(), &"number".into()));
+    for param in settings["params"].as_array().expect("a list") {
+        for key in ["name", "type", "value", "from", "default", "range", "doc"] {
+            assert!(param[key].as_str().is_some_and(|text| !text.is_empty()), "{param}: {key}");
+        }
+        assert!(param["name"] == "TRUNKLINE_DEPTH" || param["from"] == "default", "{param}");
+    }
+    let text = stdout(&trunkline("info --params", &[]));
+    for name in ["TRUNKLINE_FABRIC", "TRUNKLINE_PEER_TIME_MS", "TRUNKLINE_SOFT_MAX_MR"] {
+        assert!(text.lines().any(|line| line.starts_with(name)), "{text}");
+    }
+}
+
+#[test]
+fn a_bad_value_is_an_error_that_names_the_variable() {
+    for args in ["info", "info --json", "info --params"] {
+        for (name, value) in [("TRUNKLINE_DEPTH", "3"), ("TRUNKLINE_FABRIC", "carrier-pigeon")] {
+            let output = trunkline(args, &[(name, value)]);
+            assert_eq!(output.status.code(), Some(2));
+            assert!(output.stdout.is_empty());
+            let wanted = format!("trunkline: {name}={value}: expected ");
+            assert!(stderr(&output).starts_with(&wanted), "{}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn an_unknown_variable_is_a_warning() {
+    let settings = [("TRUNKLINE_DEPHT", "64")];
+    let output = trunkline("info", &settings);
+    assert!(output.status.success());
+    let line = "TRUNKLINE_DEPHT is not a setting; did you mean TRUNKLINE_DEPTH?";
+    assert_eq!(stderr(&output).trim_end(), format!("trunkline: warning: {line}"));
+    for args in ["info --json", "info --params --json"] {
+        assert_eq!(json(args, &settings)["warnings"], Value::Array(vec![line.into()]));
+    }
+}
+
+#[test]
+fn the_text_is_short_and_aligned() {
+    let output = trunkline("info", &[]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
+    let text = stdout(&output);
+    for wanted in ["Fabrics", "NICs", "Rails", "Wires of soft", "Copies of soft", "Plugin that bench loads"] {
+        assert!(text.lines().any(|line| line.starts_with(wanted)), "{wanted} in {text}");
+    }
+    let column = |start: &str, word: &str| {
+        text.lines().find(|line| line.starts_with(start)).and_then(|line| line.find(word))
+    };
+    assert_eq!(column("  name ", "speed"), column("  soft0 ", "200 Gb/s"));
+    assert!(text.lines().count() < 40, "{text}");
+    assert!(text.lines().all(|line| line == line.trim_end()), "{text:?}");
+}
