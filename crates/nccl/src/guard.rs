@@ -18,6 +18,7 @@ pub(crate) fn guard(name: &'static str, body: impl FnOnce() -> Result<(), CallEr
     };
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => ResultCode::SUCCESS,
+        Ok(Err(CallError::Told(code))) => code,
         Ok(Err(error)) => refused(name, &error),
         Err(_) => panicked(name),
     }
@@ -25,8 +26,23 @@ pub(crate) fn guard(name: &'static str, body: impl FnOnce() -> Result<(), CallEr
 
 #[cold]
 fn refused(name: &str, error: &CallError) -> ResultCode {
-    log(&format!("{name}: {error}"));
+    log(&format!("{name}: {}", in_full(error)));
     error.code()
+}
+
+/// An error with the causes that it does not tell itself, such as the system's own words.
+pub(crate) fn in_full(error: &CallError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(next) = cause {
+        let told = next.to_string();
+        if !text.contains(&told) {
+            text.push_str(": ");
+            text.push_str(&told);
+        }
+        cause = next.source();
+    }
+    text
 }
 
 #[cold]

@@ -12,6 +12,9 @@ pub(crate) enum CallError {
     /// The plugin was not started.
     #[error("init was not called, or failed")]
     NotStarted,
+    /// A failure that the log has told already.
+    #[error("told before")]
+    Told(ResultCode),
     /// Something this plugin does not do.
     #[error("{0}")]
     Unsupported(&'static str),
@@ -33,6 +36,7 @@ impl CallError {
         match self {
             Self::Argument(_) => ResultCode::INVALID_ARGUMENT,
             Self::NotStarted => ResultCode::INTERNAL_ERROR,
+            Self::Told(code) => *code,
             Self::Unsupported(_) | Self::Params(_) => ResultCode::INVALID_USAGE,
             Self::Fabric(_) => ResultCode::SYSTEM_ERROR,
             Self::Engine(error) => engine_code(error),

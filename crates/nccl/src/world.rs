@@ -51,14 +51,23 @@ pub(crate) fn start(log: Log) -> Result<&'static World, CallError> {
         return Ok(world);
     }
     let log = Arc::new(log);
+    let made = make(&log).map_err(|error| {
+        // There is no world whose log could tell it.
+        log.line(Level::Warn, &format!("init: {}", crate::guard::in_full(&error)));
+        CallError::Told(error.code())
+    })?;
+    Ok(WORLD.world.get_or_init(|| made))
+}
+
+fn make(log: &Arc<Log>) -> Result<World, CallError> {
     let params = read_params()?;
     let fabric = SoftFabric::new(soft_config(&params))?;
     let devices = fabric.nics().iter().map(names).collect();
-    let engine_log = Arc::clone(&log);
+    let engine_log = Arc::clone(log);
     let host = UnixHost::new(move |level, text| engine_log.line(level, text));
     let engine = Engine::new(fabric, host, params)?;
     log.line(Level::Info, &format!("trunkline: fabric soft, {} NICs", engine.nics().len()));
-    Ok(WORLD.world.get_or_init(|| World { engine, devices, log, contexts: AtomicUsize::new(0) }))
+    Ok(World { engine, devices, log: Arc::clone(log), contexts: AtomicUsize::new(0) })
 }
 
 fn read_params() -> Result<Params, CallError> {

@@ -15,6 +15,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 /// Longest time for one scenario.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// Longest time that the second of two may go on when the first has failed.
+const AFTERWARDS: Duration = Duration::from_secs(3);
+
 /// What a scenario is and has.
 pub(crate) struct Scene {
     /// The version of the interface to use.
@@ -178,7 +181,10 @@ impl Setting {
         let mut first = self.start(0, Stdio::from(OwnedFd::from(ours)), true);
         let mut second = self.start(1, Stdio::from(OwnedFd::from(theirs)), true);
         let until = Instant::now() + LIMIT;
-        let status = [first.wait(until), second.wait(until)];
+        let ended = first.wait(until);
+        // Without the first, the second may have nothing to end for.
+        let until = if good(ended) { until } else { Instant::now() + AFTERWARDS };
+        let status = [ended, second.wait(until)];
         let killed = status[1].and_then(|status| status.signal()) == Some(Signal::KILL.as_raw());
         let well = good(status[0]) && (good(status[1]) && !may_die || may_die && killed);
         let [one, two] = status.map(describe);

@@ -153,7 +153,7 @@ fn wrong_nonce(net: &Net, listen: crate::net::Comm, handle: &Handle) {
     });
     assert_eq!(answer[4..12], 77_u64.to_le_bytes(), "whose answer");
     assert_eq!(answer[12], 1, "refused");
-    assert!(answer[20..60].iter().all(|byte| *byte == 0), "a refusal tells nothing");
+    assert!(answer[20..].iter().all(|byte| *byte == 0), "a refusal tells nothing");
     assert_eq!(logged("refused") - before, 1);
 }
 
