@@ -240,14 +240,18 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(fault.into());
         }
         let Side::Recv(side) = &mut open.side else { return Err(Error::Argument("not a receiving comm")) };
-        let mut located = [RecvBuf { mr: NO_MR, offset: 0, len: 0, tag: 0 }; RECV_BUFFERS_MAX];
-        for (to, &buffer) in located.iter_mut().zip(buffers) {
-            let Some(found) = side.regions.locate(base, buffer) else {
-                return Err(Error::Argument("a region does not hold its buffer"));
-            };
-            *to = found;
-        }
-        let started = side.irecv(&slot.requests, &located[..buffers.len()]);
+        let elsewhere = Error::Argument("a region does not hold its buffer");
+        let started = if let &[only] = buffers {
+            let Some(found) = side.regions.locate(base, only) else { return Err(elsewhere) };
+            side.irecv(&slot.requests, &[found])
+        } else {
+            let mut located = [RecvBuf { mr: NO_MR, offset: 0, len: 0, tag: 0 }; RECV_BUFFERS_MAX];
+            for (to, &buffer) in located.iter_mut().zip(buffers) {
+                let Some(found) = side.regions.locate(base, buffer) else { return Err(elsewhere) };
+                *to = found;
+            }
+            side.irecv(&slot.requests, &located[..buffers.len()])
+        };
         if let Ok(None) = started {
             self.progress(slot, open);
         }

@@ -147,8 +147,12 @@ fn located(buffers: &[Buffer]) -> Result<[RecvBuf; NET_RECVS_MAX], CallError> {
 
 #[inline]
 pub(crate) fn irecv(bits: u64, buffers: &[Buffer]) -> Result<u64, CallError> {
-    let located = located(buffers)?;
-    let request = world()?.engine.irecv_into(comm(bits)?, Base::Address, &located[..buffers.len()])?;
+    let (engine, comm) = (&world()?.engine, comm(bits)?);
+    let request = if let [only] = buffers {
+        engine.irecv_into(comm, Base::Address, &[only.located()])?
+    } else {
+        engine.irecv_into(comm, Base::Address, &located(buffers)?[..buffers.len()])?
+    };
     Ok(request.map_or(0, RequestId::to_bits))
 }
 

@@ -324,18 +324,34 @@ unsafe fn buffers<S: Copy + TryInto<usize>>(
         return Err(CallError::Argument("a receive has 1 to 8 buffers"));
     }
     let mut out = [Buffer { mr: 0, addr: 0, len: 0, tag: 0 }; NET_RECVS_MAX];
-    for (at, buffer) in out.iter_mut().enumerate().take(count) {
+    for (at, to) in out.iter_mut().enumerate().take(count) {
         // SAFETY: `at` is below `n`.
-        let addr = unsafe { read_at(data, at) }?.addr();
-        // SAFETY: `at` is below `n`.
-        let len = unsafe { read_at(sizes, at) }?;
-        // SAFETY: `at` is below `n`.
-        let mr = bits(unsafe { read_at(mhandles, at) }?);
-        // SAFETY: `at` is below `n`.
-        let tag = if tags.is_null() { 0 } else { unsafe { read_at(tags, at) }? };
-        *buffer = Buffer { mr, addr, len: len.try_into().unwrap_or(usize::MAX), tag };
+        *to = unsafe { buffer(at, data, sizes, tags, mhandles) }?;
     }
     Ok((out, count))
+}
+
+/// Buffer `at` of a grouped call.
+///
+/// # Safety
+/// The arrays that are not null hold more than `at` elements.
+#[inline]
+unsafe fn buffer<S: Copy + TryInto<usize>>(
+    at: usize,
+    data: *mut *mut c_void,
+    sizes: *mut S,
+    tags: *mut c_int,
+    mhandles: *mut *mut c_void,
+) -> Result<Buffer, CallError> {
+    // SAFETY: inside the array.
+    let addr = unsafe { read_at(data, at) }?.addr();
+    // SAFETY: inside the array.
+    let len = unsafe { read_at(sizes, at) }?;
+    // SAFETY: inside the array.
+    let mr = bits(unsafe { read_at(mhandles, at) }?);
+    // SAFETY: inside the array.
+    let tag = if tags.is_null() { 0 } else { unsafe { read_at(tags, at) }? };
+    Ok(Buffer { mr, addr, len: len.try_into().unwrap_or(usize::MAX), tag })
 }
 
 /// `irecv`, by the type of sizes.
@@ -353,9 +369,14 @@ unsafe fn irecv<S: Copy + TryInto<usize>>(
         // SAFETY: by the contract of this function. A hint that completion is optional may stand there; a request
         // that completes when the bytes are there serves it too.
         let request = unsafe { Out::new(request) }?;
-        // SAFETY: by the contract of this function.
-        let (buffers, count) = unsafe { buffers(n, data, sizes, tags, mhandles) }?;
-        let started = plugin::irecv(bits(comm), &buffers[..count]);
+        let started = if n == 1 {
+            // SAFETY: the arrays hold one element.
+            plugin::irecv(bits(comm), &[unsafe { buffer(0, data, sizes, tags, mhandles) }?])
+        } else {
+            // SAFETY: by the contract of this function.
+            let (buffers, count) = unsafe { buffers(n, data, sizes, tags, mhandles) }?;
+            plugin::irecv(bits(comm), &buffers[..count])
+        };
         request.set(pointer(*started.as_ref().unwrap_or(&0)));
         started.map(|_| ())
     })
