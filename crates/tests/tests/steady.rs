@@ -1,0 +1,145 @@
+//! After warm-up a message allocates nothing. The engine runs as a library here, because a counting allocator does not
+//! see into a plugin that was opened at run time; both ends are one process and one thread, over shared memory.
+//!
+//! One test, so that nothing else allocates meanwhile. System calls are counted by `cargo xtask budget`.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::{CommId, Engine, MrId, Params, RecvBuf};
+use trunkline_mem::Memory;
+use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
+
+/// The system's allocator, counted.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: hands every call to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller vouches.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller vouches.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller vouches.
+        unsafe { System.realloc(at, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller vouches.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+type Running = Engine<SoftFabric, UnixHost>;
+
+/// Two comms of one engine, and memory of either.
+struct Ends {
+    engine: Running,
+    send: CommId,
+    recv: CommId,
+    from: MrId,
+    into: MrId,
+    into_memory: Memory,
+    bytes: u64,
+}
+
+impl Ends {
+    fn new(bytes: u64, eager_max: u32, copy: CopyMode) -> Self {
+        Self::with(bytes, copy, Params { eager_max, idle_polls: u32::MAX, ..Params::default() })
+    }
+
+    fn with(bytes: u64, copy: CopyMode, params: Params) -> Self {
+        let config = SoftConfig { wire: WireMode::Shm, copy, ..SoftConfig::default() };
+        let engine = Engine::new(SoftFabric::new(config).unwrap(), UnixHost::new(|_, _| {}), params).unwrap();
+        let (listen, mut handle) = engine.listen(0).unwrap();
+        let (mut send, mut recv) = (None, None);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while send.is_none() || recv.is_none() {
+            assert!(Instant::now() < deadline, "never connected");
+            send = send.or_else(|| engine.connect(0, &mut handle).unwrap());
+            recv = recv.or_else(|| engine.accept(listen).unwrap());
+        }
+        let (send, recv) = (send.unwrap(), recv.unwrap());
+        let (out, into_memory) = (Memory::heap(bytes as usize), Memory::heap(bytes as usize));
+        out.write(0, &vec![0x5a; bytes as usize]).unwrap();
+        let from = engine.register(send, out).unwrap();
+        let into = engine.register(recv, into_memory.clone()).unwrap();
+        Self { engine, send, recv, from, into, into_memory, bytes }
+    }
+
+    /// One message; the first call is the send or the receive.
+    fn message(&self, send_first: bool) {
+        let (mut sending, mut receiving) = (None, None);
+        let isend = || self.engine.isend(self.send, self.from, 0, self.bytes, 7).unwrap();
+        while send_first && sending.is_none() {
+            sending = isend();
+        }
+        while receiving.is_none() {
+            let buffer = RecvBuf { mr: self.into, offset: 0, len: self.bytes, tag: 7 };
+            receiving = self.engine.irecv(self.recv, &[buffer]).unwrap();
+        }
+        while sending.is_none() {
+            sending = isend();
+        }
+        let mut sizes = [0; 8];
+        while sending.is_some() || receiving.is_some() {
+            sending = sending.filter(|&request| !self.engine.test(request, &mut sizes).unwrap());
+            if let Some(request) = receiving
+                && self.engine.test(request, &mut sizes).unwrap()
+            {
+                assert_eq!(sizes[0], self.bytes);
+                receiving = None;
+            }
+        }
+    }
+
+    /// Allocations of so many messages after warm-up.
+    fn allocations(&self, messages: u32, send_first: bool, besides: impl Fn()) -> u64 {
+        (0..500).for_each(|_| self.message(send_first));
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for _ in 0..messages {
+            self.message(send_first);
+            besides();
+        }
+        let found = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        let mut last = [0];
+        self.into_memory.read(self.bytes - 1, &mut last).unwrap();
+        assert_eq!(last, [0x5a]);
+        found
+    }
+}
+
+#[test]
+fn messages_allocate_nothing_after_warm_up() {
+    let eager = Ends::new(8, 4096, CopyMode::Auto);
+    // First that the counter sees what is planted: the same messages with one box each.
+    let planted = eager.allocations(1000, true, || drop(std::hint::black_box(Box::new(1_u64))));
+    assert_eq!(planted, 1000, "a planted allocation a message");
+    assert_eq!(eager.allocations(10_000, true, || {}), 0, "8 B, eager");
+    let direct = Ends::new(8, 0, CopyMode::Auto);
+    assert_eq!(direct.allocations(10_000, false, || {}), 0, "8 B, direct");
+    for copy in [CopyMode::Staging, CopyMode::Pull, CopyMode::Auto] {
+        let large = Ends::new(65_536, 4096, copy);
+        assert_eq!(large.allocations(1000, false, || {}), 0, "64 KiB, {copy:?}");
+    }
+    // A lane looks at its peer's control stream after so many fruitless polls, which is no part of any message.
+    let looking = Ends::with(8, CopyMode::Auto, Params::default());
+    let found = looking.allocations(10_000, true, || {});
+    assert!(found <= 20, "{found} allocations in 10000 messages");
+}
