@@ -47,16 +47,20 @@ pub fn plugin_with_bugs() -> io::Result<PathBuf> {
     existing(dir.join("libtrunkline_nccl.so"))
 }
 
-/// The `trunkline` command, brought up to date.
+/// The `trunkline` command that was built beside the tests, or one built now if there is none. That one gets a
+/// directory of its own, so that no other test finds the plugin half written.
 ///
 /// # Errors
-/// When cargo cannot build it.
+/// When it is not there and cargo cannot build it.
 pub fn command() -> io::Result<PathBuf> {
     let dir = profile_dir()?;
-    let bugs = dir.parent().is_some_and(|target| target.ends_with("mutants"));
-    if !bugs {
-        build(&dir, &["--package", "trunkline-cli"])?;
+    let built = dir.join("trunkline");
+    if built.exists() {
+        return Ok(built);
     }
+    let name = dir.file_name().unwrap_or_default().to_owned();
+    let dir = dir.parent().unwrap_or(&dir).join("command").join(name);
+    build(&dir, &["--package", "trunkline-cli"])?;
     existing(dir.join("trunkline"))
 }
 

@@ -75,7 +75,7 @@ fn the_contract_holds_with_every_setting() {
         ("TRUNKLINE_EAGER_CREDITS", "1"),
         ("TRUNKLINE_SOFT_COPY", "staging"),
         ("TRUNKLINE_SOFT_NICS", "3"),
-        ("TRUNKLINE_DEPTH", "32"),
+        ("TRUNKLINE_DEPTH", "64"),
     ];
     let played = [
         "any_order_of_connect_and_accept",
