@@ -76,7 +76,7 @@ fn taking_the_flush_away_gives_wrong_bytes() {
     let delayed = [("TRUNKLINE_SOFT_DELAYED", "1")];
     let args = "sendrecv -b 4K -e 1M -f 16 -w 1 -i 3";
     right(&format!("{args} --flush always"), &delayed);
-    right(&format!("all_reduce -b 4K -e 256K -f 8 -w 1 -i 3 -n 3 --flush always"), &delayed);
+    right("all_reduce -b 4K -e 256K -f 8 -w 1 -i 3 -n 3 --flush always", &delayed);
     let never = format!("{args} --flush never --plugin {}", plugin.display());
     let (success, rows, said) = bench(trunkline(), &never, &delayed);
     assert!(!success, "a failing exit status: {said}");

@@ -132,6 +132,7 @@ fn call(net: &Net, function: &str) -> Option<ResultCode> {
     let (mut data, mut lens, mut tags, mut mrs) = ([at], [8], [0], [recv_mr]);
     let (data, mrs) = (data.as_mut_ptr(), mrs.as_mut_ptr());
     let group = Group { n: 1, data, sizes: lens.as_mut_ptr(), tags: tags.as_mut_ptr(), mhandles: mrs };
+    let mut attr = NetAttr::UNDEF;
     ask_for_panic(function);
     let (raw, ctx) = (&net.raw, net.ctx());
     let handle = handle.as_mut_ptr().cast();
@@ -155,7 +156,7 @@ fn call(net: &Net, function: &str) -> Option<ResultCode> {
             "closeListen" => Some(raw.close_listen(listen)),
             "makeVDevice" => raw.make_v_device(&raw mut number, Some(&[0])),
             "finalize" => raw.finalize(ctx),
-            "setNetAttr" => raw.set_net_attr(ctx, &mut NetAttr::UNDEF),
+            "setNetAttr" => raw.set_net_attr(ctx, &raw mut attr),
             other => panic!("no function {other}"),
         }
     };

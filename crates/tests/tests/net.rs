@@ -273,19 +273,6 @@ impl Net {
         Ok((!comm.is_null()).then(|| Comm(comm.expose_provenance())))
     }
 
-    /// Calls connect until there is a comm.
-    #[track_caller]
-    pub(crate) fn connect(&self, handle: &Handle) -> Comm {
-        let mut handle = *handle;
-        until("connect", || self.try_connect(&mut handle).expect("connect"))
-    }
-
-    /// Calls accept until there is a comm.
-    #[track_caller]
-    pub(crate) fn accept(&self, listen: Comm) -> Comm {
-        until("accept", || self.try_accept(listen).expect("accept"))
-    }
-
     /// A connection of this process with itself, made on this thread: sending and receiving comm.
     #[track_caller]
     pub(crate) fn to_self(&self) -> (Comm, Comm) {

@@ -84,7 +84,7 @@ fn any_order_of_connect_and_accept(scene: Scene) {
         step += 1;
         for at in 0..many.len() {
             let at = (at * 7 + step) % many.len();
-            if (at + step) % 3 == 0 { many[at].accept(&net) } else { many[at].connect(&net) }
+            if (at + step).is_multiple_of(3) { many[at].accept(&net) } else { many[at].connect(&net) }
         }
         many.iter().all(|halves| halves.done().is_some()).then_some(())
     });

@@ -68,9 +68,9 @@ fn comms_close_in_any_order(scene: Scene) {
         } else {
             net.close_send(send).unwrap()
         }
-        for at in 0..4 {
+        for (at, &pair) in pairs.iter().enumerate() {
             if ends.iter().filter(|end| end.0 == at).count() == 2 {
-                round(&net, pairs[at], 10_000);
+                round(&net, pair, 10_000);
             }
         }
     }
@@ -220,7 +220,7 @@ fn leave(net: &Net, (send, recv): (Comm, Comm), turn: usize) {
     if let (1, Some(&first)) = (turn % 2, requests.first()) {
         all_end(net, vec![first]);
     }
-    if turn % 2 == 0 {
+    if turn.is_multiple_of(2) {
         net.close_send(send).unwrap();
         net.close_recv(recv).unwrap();
     } else {
@@ -256,7 +256,7 @@ fn two_processes_close_at_any_time(mut scene: Scene) {
     for turn in 0..12 {
         let pair = between(&net, &mut scene);
         scene.meet();
-        if (turn + scene.role) % 2 == 0 {
+        if (turn + scene.role).is_multiple_of(2) {
             leave(&net, pair, turn);
             // Its service thread lives on, and with it what was sent before the close.
             until("the peer's end", || {

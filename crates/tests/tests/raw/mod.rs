@@ -50,7 +50,6 @@ pub(crate) struct Group {
 /// # Safety
 /// The contract of NCCL's net plugin interface, except where a test breaks it and the plugin promises to notice:
 /// null pointers, and comms, requests and registrations that mean nothing.
-#[expect(clippy::missing_safety_doc, reason = "one contract for all, above")]
 pub(crate) trait Raw: Send + Sync {
     fn version(&self) -> u8;
     fn name(&self) -> *const c_char;

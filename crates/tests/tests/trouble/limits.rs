@@ -42,10 +42,10 @@ fn connect_until_error(net: &Net) -> (Vec<(Comm, Comm)>, ResultCode) {
         match outcome {
             Ok(pair) => pairs.push(pair),
             Err(code) => {
-                for comm in send {
+                if let Some(comm) = send {
                     net.close_send(comm).unwrap();
                 }
-                for comm in recv {
+                if let Some(comm) = recv {
                     net.close_recv(comm).unwrap();
                 }
                 return (pairs, code);
