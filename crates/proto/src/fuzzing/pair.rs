@@ -246,7 +246,13 @@ pub(super) fn hostile(bytes: &[u8]) {
                 );
                 imm.map_or(Ok(Arrival::Stale), |imm| receiver.on_imm(imm, u64::from(c)))
             }
-            2 => receiver.on_fin(token, Fin { len: u64::from(c), stripes: b >> 3, token }),
+            2 => {
+                // What the parser refuses never gets as far as the receiver.
+                let fin = Fin { len: u64::from(c), stripes: b >> 3, token };
+                Fin::from_bytes(&fin.to_bytes())
+                    .map_err(Fault::Fin)
+                    .and_then(|fin| receiver.on_fin(token, fin))
+            }
             3 => {
                 let (number, base) = (u32::from(a), u32::from(b));
                 let header = Eager { number, base, tag: u32::from(c & 3), len: u32::from(c >> 2) };
