@@ -24,6 +24,8 @@ const HEADROOM: u64 = 5;
 const SLACK: u64 = 15;
 /// Calls for each message that count as none: what a longer run does besides, by the clock.
 const NO_CALLS: f64 = 0.05;
+/// A run that takes longer hangs.
+const RUN_SECONDS: &str = "120";
 /// The same code in every C library call on every machine: callgrind sees which copy routine glibc chose.
 const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX2_Usable,-AVX2,-AVX512F,-AVX512VL,-ERMS,-FSRM,-AVX_Fast_Unaligned_Load\
                         :glibc.cpu.x86_non_temporal_threshold=0xc0000";
@@ -152,6 +154,7 @@ fn per_message(built: &Built, cycle: &Cycle, plant: &str, counter: Counter) -> R
         for (name, value) in environment(cycle, plant) {
             command.arg(format!("{name}={value}"));
         }
+        command.args(["timeout", RUN_SECONDS]);
         counter(&mut command, &words)
     };
     let (short, long) = (count(cycle.messages)?, count(2 * cycle.messages)?);
