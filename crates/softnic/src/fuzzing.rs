@@ -54,7 +54,7 @@ fn record_seeds() -> Vec<Vec<u8>> {
         (Verb::Grant { key, len: 4096, id }, inline(0), None),
     ];
     let bytes = |(verb, payload, imm): (Verb, Payload, Option<u32>)| {
-        let record = Record { verb, payload, last: imm.is_some(), imm };
+        let record = Record { verb, payload, last: imm.is_some(), awaited: false, imm };
         with(&record).iter().flat_map(|word| word.to_le_bytes()).collect()
     };
     variants(&all.map(bytes))

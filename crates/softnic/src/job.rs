@@ -54,6 +54,8 @@ pub(crate) struct Job {
     pub(crate) sent: u64,
     /// The first record is out.
     pub(crate) started: bool,
+    /// Its completion is waited for.
+    pub(crate) awaited: bool,
     /// The flight it belongs to; of no meaning for a reply.
     pub(crate) flight: u64,
 }
@@ -70,6 +72,7 @@ impl Job {
             total: 0,
             sent: 0,
             started: false,
+            awaited: false,
             flight,
         }
     }

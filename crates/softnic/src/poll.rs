@@ -71,7 +71,7 @@ impl Qp {
             // Anything but a small inline record: its sender waits for the room.
             let large = (words[1] >> 16) & 0xff != 0;
             bytes = bytes.saturating_add(if large { Record::bytes(&words) } else { 128 });
-            if large || self.rx.unpublished() >= PUBLISH {
+            if large || Record::awaits(&words) || self.rx.unpublished() >= PUBLISH {
                 self.rx.publish();
             }
             if self.draining > 0 {

@@ -226,7 +226,13 @@ impl Qp {
         // At most INLINE.
         let payload = Payload::Inline { len: bytes.len() as u32 };
         // SAFETY: a slice of at most INLINE bytes.
-        unsafe { tx.push_inline(&Record { verb, payload, last: true, imm }, bytes.as_ptr(), bytes.len()) };
+        unsafe {
+            tx.push_inline(
+                &Record { verb, payload, last: true, awaited: signalled, imm },
+                bytes.as_ptr(),
+                bytes.len(),
+            )
+        };
         let end = tx.head();
         self.flights.push(Flight { wr_id, end, sent: true, signalled, answer: Answer::None });
         self.signalled += u32::from(signalled);
@@ -248,6 +254,7 @@ impl Qp {
         let mut job = send.job;
         job.kind = Kind::Matched { grant };
         job.flight = self.take_off(send.wr_id, send.signalled, Answer::None);
+        job.awaited = send.signalled;
         self.pending.push(job);
     }
 
@@ -270,6 +277,7 @@ impl Qp {
     ) -> Result<(), PostError> {
         self.may_post()?;
         job.flight = self.take_off(wr_id, signalled, Answer::to(job.kind));
+        job.awaited = signalled;
         if self.pending.is_empty() && self.may_begin(job.kind) {
             let mut budget = POST_BYTES;
             if let Some((mut parts, _)) = self.parts(env) {

@@ -31,6 +31,7 @@ mod form {
 
 const LAST: u64 = 1;
 const IMM: u64 = 2;
+const AWAITED: u64 = 4;
 
 /// What a record asks for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -86,6 +87,8 @@ pub(crate) struct Record {
     pub(crate) payload: Payload,
     /// Ends the operation.
     pub(crate) last: bool,
+    /// The sender waits to hear that it was executed.
+    pub(crate) awaited: bool,
     /// Delivered with the end.
     pub(crate) imm: Option<u32>,
 }
@@ -97,7 +100,7 @@ impl Record {
         let head = words[1];
         let flags = (head >> 8) & 0xff;
         let inline = (head >> 24) & 0xff;
-        if flags & !(LAST | IMM) != 0 || inline > INLINE as u64 {
+        if flags & !(LAST | IMM | AWAITED) != 0 || inline > INLINE as u64 {
             return None;
         }
         let form = (head >> 16) & 0xff;
@@ -129,7 +132,13 @@ impl Record {
             _ => return None,
         };
         let imm = (flags & IMM != 0).then_some((head >> 32) as u32);
-        Some(Self { verb, payload, last: flags & LAST != 0, imm })
+        Some(Self { verb, payload, last: flags & LAST != 0, awaited: flags & AWAITED != 0, imm })
+    }
+
+    /// Whether the sender of a descriptor that parses waits to hear that it was executed.
+    #[inline]
+    pub(crate) fn awaits(words: &[u64; WORDS]) -> bool {
+        words[1] >> 8 & AWAITED != 0
     }
 
     /// Payload bytes of a descriptor that parses and whose payload is not inline.
@@ -183,7 +192,9 @@ impl Record {
                 (opcode::GRANT, key, len)
             }
         };
-        let flags = if self.last { LAST } else { 0 } | if self.imm.is_some() { IMM } else { 0 };
+        let flags = if self.last { LAST } else { 0 }
+            | if self.imm.is_some() { IMM } else { 0 }
+            | if self.awaited { AWAITED } else { 0 };
         let imm = u64::from(self.imm.unwrap_or(0));
         [opcode | flags << 8 | form << 16 | inline << 24 | imm << 32, key, addr, a, b, c, d]
     }
@@ -236,7 +247,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_is_written_back(mut words: [u64; WORDS], op in 0u64..10, form in 0u64..5, flags in 0u64..4) {
+        fn what_parses_is_written_back(mut words: [u64; WORDS], op in 0u64..10, form in 0u64..5, flags in 0u64..8) {
             words[1] = op | flags << 8 | form << 16 | (words[1] & 0x7f00_0000);
             if let Some(record) = Record::parse(&words) {
                 prop_assert_eq!(Record::parse(&with(record.words())), Some(record));

@@ -183,7 +183,7 @@ fn record(job: &Job, payload: Payload, last: bool) -> Record {
             (Verb::Send { offset: 0 }, None)
         }
     };
-    Record { verb, payload, last, imm }
+    Record { verb, payload, last, awaited: last && job.awaited, imm }
 }
 
 /// The only record of a job that carries no bytes.
@@ -198,7 +198,7 @@ fn request(job: &Job) -> Option<Record> {
             return None;
         }
     };
-    Some(Record { verb, payload: Payload::Inline { len: 0 }, last: true, imm: None })
+    Some(Record { verb, payload: Payload::Inline { len: 0 }, last: true, awaited: false, imm: None })
 }
 
 /// See [`Qp::parts`].
@@ -329,7 +329,13 @@ impl Qp {
             self.matcher.ungranted.pop_front();
             let Some(receive) = self.matcher.receive(id) else { continue };
             let verb = Verb::Grant { key: receive.key, len: receive.into.len, id };
-            tx.push(&Record { verb, payload: Payload::Inline { len: 0 }, last: true, imm: None });
+            tx.push(&Record {
+                verb,
+                payload: Payload::Inline { len: 0 },
+                last: true,
+                awaited: false,
+                imm: None,
+            });
         }
     }
 
