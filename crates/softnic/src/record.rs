@@ -222,7 +222,7 @@ mod tests {
     fn the_first_line_has_the_documented_layout() {
         let verb = Verb::Write { key: 0x1122, addr: 0x3344 };
         let payload = Payload::Staged { offset: 0x55, len: 0x66 };
-        let record = Record { verb, payload, last: true, imm: Some(0x7788_99aa) };
+        let record = Record { verb, payload, last: true, awaited: false, imm: Some(0x7788_99aa) };
         assert_eq!(record.words(), [0x7788_99aa_0001_0301, 0x1122, 0x3344, 0x66_0000_0055, 0, 0, 0]);
     }
 
@@ -262,7 +262,7 @@ mod tests {
                 Verb::Reply { id: a, offset: b },
                 Verb::Matched { grant: a, offset: b },
             ] {
-                let record = Record { verb, payload, last, imm };
+                let record = Record { verb, payload, last, awaited: !last, imm };
                 prop_assert_eq!(Record::parse(&with(record.words())), Some(record));
             }
         }
@@ -275,7 +275,7 @@ mod tests {
                 Verb::Swap { key, addr, expect: x, swap: y, id },
                 Verb::Grant { key, len: x, id },
             ] {
-                let record = Record { verb, payload: Payload::Inline { len: 0 }, last: true, imm: None };
+                let record = Record { verb, payload: Payload::Inline { len: 0 }, last: true, awaited: true, imm: None };
                 prop_assert_eq!(Record::parse(&with(record.words())), Some(record));
             }
         }
