@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release -p trunkline-softnic --example pingpong [-- segment payload slots]`
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
 use std::sync::mpsc;
 use std::time::Instant;
 

@@ -1,5 +1,7 @@
 //! The conformance suite, for each wire and mode of the software NIC.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
 use trunkline_fabric::conformance::Setup;
 use trunkline_fabric::{Fabric, RailConfig};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};

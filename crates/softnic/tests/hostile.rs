@@ -1,6 +1,8 @@
 //! A peer that writes anything anywhere in the shared segment, or sends any address: an error on the link, never a
 //! panic, never a byte in memory it has no key for.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
 mod common;
 
 use std::os::unix::fs::FileExt;

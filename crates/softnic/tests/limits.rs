@@ -1,5 +1,7 @@
 //! Every limit of a NIC, used up: a value or an error that names it, and room again afterwards.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
 mod common;
 
 use common::{connect, poll, poll_until, rail, rail_config};

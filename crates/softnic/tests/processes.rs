@@ -1,6 +1,8 @@
 //! The shared-memory wire between real processes: the test binary runs itself again as the peer, also in namespaces of
 //! its own, and stops or kills it in the middle of copies.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
 mod common;
 
 use std::io::{IoSlice, IoSliceMut};

@@ -1,5 +1,7 @@
 //! Deregistration against remote accesses, with the memory unmapped right after: one access too late is a crash.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
 mod common;
 
 use std::sync::Arc;

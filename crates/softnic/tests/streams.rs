@@ -1,5 +1,7 @@
 //! Two threads, one each side, and every byte looked at: what is published is complete.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
 mod common;
 
 use common::{poll, rail};
