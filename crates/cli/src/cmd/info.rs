@@ -478,6 +478,8 @@ fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
 /// Sizes as people say them.
 fn range(from: u64, to: Option<u64>) -> String {
     match to {
+        // 1048575 says less than 1 MiB does.
+        Some(to) if (to + 1).is_multiple_of(1 << 10) => format!("{} to < {}", size(from), size(to + 1)),
         Some(to) => format!("{} to {}", size(from), size(to)),
         None => format!("{} and more", size(from)),
     }
@@ -512,7 +514,7 @@ mod tests {
     #[test]
     fn sizes_are_short() {
         assert_eq!(range(0, Some(96)), "0 B to 96 B");
-        assert_eq!(range(97, Some(65535)), "97 B to 65535 B");
+        assert_eq!(range(97, Some(65535)), "97 B to < 64 KiB");
         assert_eq!(range(65536, None), "64 KiB and more");
         assert_eq!(range(1 << 20, None), "1 MiB and more");
     }
