@@ -39,6 +39,8 @@ pub(crate) struct Control<H: Host, R: Rail> {
     process: ProcessId,
     listener: Option<<H::Oob as Oob>::Listener>,
     streams: Slots<Stream<<H::Oob as Oob>::Stream>>,
+    /// Names of all streams, while they are looked at; kept so that looking allocates nothing.
+    names: Vec<SlotId>,
     pub(crate) listens: Slots<Listen>,
     pub(crate) attempts: Slots<Attempt<R>>,
 }
@@ -109,6 +111,7 @@ impl<H: Host, R: Rail> Control<H, R> {
             process,
             listener: None,
             streams: Slots::new(STREAMS_MAX),
+            names: Vec::new(),
             listens: Slots::new(LISTENS_MAX),
             attempts: Slots::new(ATTEMPTS_MAX),
         }
@@ -190,10 +193,13 @@ impl<H: Host, R: Rail> Control<H, R> {
     pub(crate) fn progress(&mut self, around: &Around<'_, H, R>) {
         let now = around.host.now();
         self.accept_streams(around, now);
-        let ids: Vec<SlotId> = self.streams.iter().map(|(id, _)| id).collect();
-        for id in ids {
+        let mut names = std::mem::take(&mut self.names);
+        names.clear();
+        names.extend(self.streams.iter().map(|(id, _)| id));
+        for &id in &names {
             self.take_frames(around, id, now);
         }
+        self.names = names;
     }
 
     fn accept_streams(&mut self, around: &Around<'_, H, R>, now: Instant) {

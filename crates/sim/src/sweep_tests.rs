@@ -49,17 +49,6 @@ fn a_seed_runs_the_same_way_twice() {
     }
 }
 
-#[test]
-#[ignore = "for people: TRUNKLINE_SEED=N prints a run"]
-fn replay() {
-    let options = Options { trace: true, ..options() };
-    let outcome = run_seed(number("TRUNKLINE_SEED").unwrap_or(0), &options);
-    for line in &outcome.trace {
-        println!("{line}");
-    }
-    println!("{outcome}");
-}
-
 #[cfg(feature = "mutants")]
 #[test]
 fn each_planted_bug_is_seen_by_its_checker() {

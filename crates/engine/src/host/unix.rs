@@ -140,11 +140,13 @@ impl OobListener for UnixListener {
 pub struct UnixStream {
     socket: OwnedFd,
     unsent: VecDeque<Frame>,
+    /// Room for one frame and a byte, to notice those that are too long.
+    inbox: Box<[u8]>,
 }
 
 impl UnixStream {
     fn new(socket: OwnedFd) -> Self {
-        Self { socket, unsent: VecDeque::new() }
+        Self { socket, unsent: VecDeque::new(), inbox: vec![0; Frame::MAX + 1].into() }
     }
 
     /// Sends what is queued; false while the peer does not read.
@@ -193,12 +195,11 @@ impl OobStream for UnixStream {
     fn recv(&mut self) -> Result<Option<Frame>, OobError> {
         // A peer that is gone shows in what is received; what it sent before comes first.
         let _ = self.send_queued();
-        let mut bytes = vec![0; Frame::MAX + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let received =
-            rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
+            rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(&mut self.inbox)], &mut control, flags);
         let received = match received {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
@@ -212,10 +213,7 @@ impl OobStream for UnixStream {
         match received.bytes {
             0 => Err(OobError::Closed),
             n if n > Frame::MAX => Err(OobError::Malformed),
-            n => {
-                bytes.truncate(n);
-                Ok(Some(Frame { bytes, fd }))
-            }
+            n => Ok(Some(Frame { bytes: self.inbox[..n].to_vec(), fd })),
         }
     }
 }
