@@ -106,7 +106,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 if fault.is_none() && lane.reads_user_memory() {
                     // The caller may unmap it as soon as this returns.
                     lane.rail.fail(lane.link);
-                } else if fault.is_none() {
+                } else if fault.is_none() && !self.params.mutant.is("engine-forgets-last-messages") {
                     lane.end();
                 }
                 self.farewell(ends, lane.sent);
@@ -152,6 +152,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// Tells the peer that our end is closed, and after how many messages; they may still be under way.
     fn farewell(&self, ends: Ends, messages: u64) {
+        let messages = if self.params.mutant.is("engine-close-counts-nothing") { 0 } else { messages };
         let mut control = self.control.claim();
         control.send(ends.stream, &Frame::Close { id: ends.remote, messages }, None);
         if let Some(attempt) = ends.attempt {

@@ -9,6 +9,9 @@ use crate::{MatchBy, Params};
 /// A NIC that pairs messages must take them whole, at least up to this size: what NCCL may ask of version 8.
 const MATCHED_MESSAGE_MIN: u64 = 1 << 30;
 
+/// Largest payload copied into an operation: one stack buffer.
+pub(crate) const INLINE_MAX: usize = 256;
+
 /// A comm's plan.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Plan {
@@ -50,7 +53,7 @@ impl Plan {
             remote_len: caps.remote_len,
             needs_flush: caps.needs_flush,
             signal_all: !caps.link_order,
-            inline_max: u64::from(caps.inline_max).min(crate::send::INLINE_MAX as u64),
+            inline_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
             message_max: caps.message_max.max(1),
             eager_max: if eager_credits == 0 { 0 } else { eager_max as u32 },
             eager_credits: if eager_max == 0 { 0 } else { eager_credits },

@@ -16,13 +16,10 @@ use trunkline_proto::wire::imm::{Imm, Token};
 use trunkline_proto::xfer::Fault;
 use trunkline_proto::xfer::sender::{Isend, Mailbox, Sender};
 
-use crate::plan::Plan;
+use crate::plan::{INLINE_MAX, Plan};
 use crate::regions::{NO_MR, Regions};
 use crate::request::Requests;
 use crate::{CommFault, MrId};
-
-/// Largest payload copied into an operation: one stack buffer.
-pub(crate) const INLINE_MAX: usize = 256;
 
 /// `wr_id` of operations whose completion only counts.
 const COUNTED: u64 = u64::MAX;
