@@ -6,6 +6,7 @@
 //! - [`wire`]: bytes to meaning and back, as docs/wire.md says; a parsed value cannot be wrong.
 //! - [`conn`]: the slow machines of connect and accept.
 //! - [`xfer`]: what happens for each message, as plain functions.
+//! - [`counters`]: what is counted.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod conn;
+pub mod counters;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;

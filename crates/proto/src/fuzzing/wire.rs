@@ -4,6 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::variants;
+use crate::counters::Counts;
 use crate::id::ProcessId;
 use crate::limits::STRIPES_MAX;
 use crate::wire::cts::{self, Cts};
@@ -12,6 +13,7 @@ use crate::wire::fin::Fin;
 use crate::wire::frame::{Answer, Frame, Open, Region, Reply};
 use crate::wire::handle::{self, Handle};
 use crate::wire::imm::{Imm, Token};
+use crate::wire::status::{Comm, Direction, Fault, Head, Row, State, Status};
 
 /// The input's first bytes, zeros where it is too short.
 fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
@@ -159,4 +161,44 @@ pub(super) fn fin(bytes: &[u8]) {
 pub(super) fn fin_seeds() -> Vec<Vec<u8>> {
     let record = |len, stripes| Fin { len, stripes, token: Token::new(511, 1) }.to_bytes().to_vec();
     variants(&[record(0, 0), record(u64::MAX, 16), record(1 << 32, 1), record(90, 17)])
+}
+
+pub(super) fn status(bytes: &[u8]) {
+    let Ok(parsed) = Status::from_bytes(bytes) else { return };
+    assert!(parsed.rows.len() <= parsed.head.rows as usize);
+    assert_eq!(Status::from_bytes(&parsed.to_bytes()).as_ref(), Ok(&parsed));
+    // Whatever the words are, adding them up ends well.
+    let _ = (parsed.counters(), parsed.rows.iter().map(Row::own).count());
+}
+
+pub(super) fn status_seeds() -> Vec<Vec<u8>> {
+    let row = |state, direction, fault| {
+        let before = Counts { begun: 4, sent: 3, ..Counts::default() };
+        let peer = ProcessId([0x44; 16]);
+        let comm = Comm { state, direction, nic: 0, generation: 1, fault, peer, opened: 7, before };
+        Row { comm: Some(comm), counts: Counts::from_array([u64::MAX, 5, 40, 6, 48, 7, 1]) }
+    };
+    let page = |rows: Vec<Row>, nics: usize| {
+        let head = Head {
+            rows: rows.len() as u32 + 1,
+            used: rows.len() as u32,
+            process: ProcessId([0x33; 16]),
+            pid: 4242,
+            made_unix: 1_700_000_000_000_000_000,
+            made: 1 << 40,
+            fault: Some(Fault::Link),
+            fault_at: 1 << 41,
+            fabric: "soft".into(),
+            nics: vec!["soft0".into(); nics],
+            tallies: [1, 2, 3, 4, 5, 6],
+        };
+        Status { head, rows }.to_bytes()
+    };
+    let all = vec![
+        row(State::Open, Direction::Send, None),
+        row(State::Failed, Direction::Recv, Some(Fault::PeerDied)),
+        row(State::Closed, Direction::Send, Some(Fault::Other)),
+        Row::default(),
+    ];
+    variants(&[page(all, 2), page(Vec::new(), 0), page(vec![Row::default()], 16)])
 }

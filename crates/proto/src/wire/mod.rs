@@ -8,3 +8,4 @@ pub mod fin;
 pub mod frame;
 pub mod handle;
 pub mod imm;
+pub mod status;

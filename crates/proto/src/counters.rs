@@ -1,0 +1,217 @@
+//! What a process counts, as one struct. The engine makes it from its own words, readers of a status page from a copy.
+
+macro_rules! counters {
+    ($($kind:ident $name:ident: $help:literal;)*) => {
+        /// Everything that is counted, at one moment. Totals are since the start of the process and never go down.
+        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        pub struct Counters {
+            $(#[doc = $help] pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// Every field: name, kind, meaning, and how to read it.
+            pub const TABLE: &[Counter] = &[
+                $(Counter {
+                    name: stringify!($name),
+                    kind: Kind::$kind,
+                    help: $help,
+                    get: |counters| counters.$name,
+                },)*
+            ];
+        }
+    };
+}
+
+counters! {
+    Total comms_opened: "Connections opened, each end counted where it is.";
+    Total comms_closed: "Connections closed.";
+    Total messages_sent: "Messages sent: their bytes are out of the sender's buffer.";
+    Total bytes_sent: "Bytes of the messages sent.";
+    Total messages_received: "Messages received into their buffers.";
+    Total bytes_received: "Bytes of the messages received.";
+    Gauge messages_pending: "Sends and receives that have begun and not ended.";
+    Total messages_failed: "Sends and receives that ended because their connection failed or was closed.";
+    Total calls_again: "Calls to send or receive that were told to call again: peer not ready, or no room.";
+    Total requests_failed: "Requests that ended in an error.";
+    Total completions_dropped: "Late completions that named nothing that waits, and were dropped.";
+    Total streams_refused: "Control streams refused: strangers, wrong versions, garbage.";
+    Total opens_refused: "Connections refused: stale handle or wrong nonce.";
+}
+
+/// Whether a counter can go down.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// It only grows.
+    Total,
+    /// It goes up and down.
+    Gauge,
+}
+
+/// One field of [`Counters`].
+#[derive(Clone, Copy, Debug)]
+pub struct Counter {
+    /// The field's name.
+    pub name: &'static str,
+    /// Whether it can go down.
+    pub kind: Kind,
+    /// What it means, in one sentence.
+    pub help: &'static str,
+    /// Its value.
+    pub get: fn(&Counters) -> u64,
+}
+
+/// What is counted in a row of the status page, for the comms that used the row so far.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counts {
+    /// Messages begun: sends, and buffers of receives.
+    pub begun: u64,
+    /// Messages sent.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Messages received.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Calls that were told to call again.
+    pub again: u64,
+    /// Messages that ended otherwise.
+    pub failed: u64,
+}
+
+impl Counts {
+    /// How many there are.
+    pub const LEN: usize = 7;
+
+    /// In the order of docs/wire.md.
+    #[must_use]
+    pub const fn to_array(self) -> [u64; Self::LEN] {
+        let Self { begun, sent, sent_bytes, received, received_bytes, again, failed } = self;
+        [begun, sent, sent_bytes, received, received_bytes, again, failed]
+    }
+
+    /// From that order.
+    #[must_use]
+    pub const fn from_array(words: [u64; Self::LEN]) -> Self {
+        let [begun, sent, sent_bytes, received, received_bytes, again, failed] = words;
+        Self { begun, sent, sent_bytes, received, received_bytes, again, failed }
+    }
+
+    /// What was counted after `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        let (now, then) = (self.to_array(), before.to_array());
+        Self::from_array(core::array::from_fn(|at| now[at].wrapping_sub(then[at])))
+    }
+
+    /// Messages that have begun and not ended. Copies that were taken while messages ended may say 0 too early.
+    #[must_use]
+    pub const fn pending(self) -> u64 {
+        let ended = self.sent.wrapping_add(self.received).wrapping_add(self.failed);
+        // A difference below 0 shows as one that no process can reach.
+        match self.begun.wrapping_sub(ended) {
+            pending if pending <= u64::MAX / 2 => pending,
+            _ => 0,
+        }
+    }
+}
+
+/// What is counted for the process as a whole, each thing off the path of any message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(usize)]
+pub enum Tally {
+    /// Comms opened.
+    CommsOpened = 0,
+    /// Comms closed.
+    CommsClosed = 1,
+    /// Requests that ended in an error.
+    RequestsFailed = 2,
+    /// Completions that named nothing that waits.
+    CompletionsDropped = 3,
+    /// Control streams refused.
+    StreamsRefused = 4,
+    /// Connections refused.
+    OpensRefused = 5,
+}
+
+impl Tally {
+    /// How many there are.
+    pub const LEN: usize = 6;
+}
+
+impl Counters {
+    /// The counters of a process, from its tallies and the counts of all its rows.
+    #[must_use]
+    pub fn of(tallies: &[u64; Tally::LEN], rows: impl IntoIterator<Item = Counts>) -> Self {
+        let tally = |which: Tally| tallies[which as usize];
+        let mut counters = Self {
+            comms_opened: tally(Tally::CommsOpened),
+            comms_closed: tally(Tally::CommsClosed),
+            requests_failed: tally(Tally::RequestsFailed),
+            completions_dropped: tally(Tally::CompletionsDropped),
+            streams_refused: tally(Tally::StreamsRefused),
+            opens_refused: tally(Tally::OpensRefused),
+            ..Self::default()
+        };
+        for row in rows {
+            let add = |to: &mut u64, n: u64| *to = to.wrapping_add(n);
+            add(&mut counters.messages_sent, row.sent);
+            add(&mut counters.bytes_sent, row.sent_bytes);
+            add(&mut counters.messages_received, row.received);
+            add(&mut counters.bytes_received, row.received_bytes);
+            add(&mut counters.messages_pending, row.pending());
+            add(&mut counters.messages_failed, row.failed);
+            add(&mut counters.calls_again, row.again);
+        }
+        counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_are_sums_and_what_is_pending_is_never_below_zero() {
+        let one = Counts { begun: 5, sent: 3, sent_bytes: 30, failed: 1, again: 2, ..Counts::default() };
+        // Copied while a receive ended: begun is older than received.
+        let torn = Counts { begun: 7, received: 8, received_bytes: 800, ..Counts::default() };
+        assert_eq!((one.pending(), torn.pending()), (1, 0));
+        let counters = Counters::of(&[1, 2, 3, 4, 5, 6], [one, torn]);
+        let wanted = Counters {
+            comms_opened: 1,
+            comms_closed: 2,
+            messages_sent: 3,
+            bytes_sent: 30,
+            messages_received: 8,
+            bytes_received: 800,
+            messages_pending: 1,
+            messages_failed: 1,
+            calls_again: 2,
+            requests_failed: 3,
+            completions_dropped: 4,
+            streams_refused: 5,
+            opens_refused: 6,
+        };
+        assert_eq!(counters, wanted);
+    }
+
+    #[test]
+    fn counts_of_a_comm_are_what_came_after_the_one_before() {
+        let before = Counts { begun: u64::MAX, sent: 4, ..Counts::default() };
+        let now = Counts { begun: 2, sent: 7, ..Counts::default() };
+        assert_eq!(now.since(before), Counts { begun: 3, sent: 3, ..Counts::default() });
+        assert_eq!(Counts::from_array(now.to_array()), now);
+    }
+
+    #[test]
+    fn every_counter_is_in_the_table_once() {
+        let tallies = core::array::from_fn(|at| at as u64 + 1);
+        let row = Counts::from_array([1000, 7, 8, 9, 10, 11, 12]);
+        let counters = Counters::of(&tallies, [row]);
+        let mut values: std::vec::Vec<u64> = Counters::TABLE.iter().map(|row| (row.get)(&counters)).collect();
+        values.sort_unstable();
+        let pending = 1000 - 7 - 9 - 12;
+        assert_eq!(values, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, pending]);
+    }
+}

@@ -1,0 +1,174 @@
+//! What is printed is read back, and what is not a page is refused.
+
+use std::string::{String, ToString as _};
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn counts() -> impl Strategy<Value = Counts> {
+    any::<[u64; Counts::LEN]>().prop_map(Counts::from_array)
+}
+
+fn comm() -> impl Strategy<Value = Comm> {
+    let state = prop_oneof![Just(State::Open), Just(State::Failed), Just(State::Closed)];
+    let direction = prop_oneof![Just(Direction::Send), Just(Direction::Recv)];
+    let who = (state, direction, any::<u16>(), any::<u16>(), any::<u8>());
+    (who, any::<[u8; 16]>(), any::<u64>(), counts()).prop_map(|(who, peer, opened, before)| {
+        let (state, direction, nic, generation, code) = who;
+        let fault = Fault::from_code(code);
+        Comm { state, direction, nic, generation, fault, peer: ProcessId(peer), opened, before }
+    })
+}
+
+fn row() -> impl Strategy<Value = Row> {
+    (prop::option::of(comm()), counts()).prop_map(|(comm, counts)| Row { comm, counts })
+}
+
+fn name() -> impl Strategy<Value = String> {
+    proptest::collection::vec(0x21_u8..0x7f, 1..NAME_BYTES)
+        .prop_map(|letters| letters.into_iter().map(|letter| letter as char).collect())
+}
+
+fn status() -> impl Strategy<Value = Status> {
+    let names = (name(), proptest::collection::vec(name(), 0..=NICS_MAX));
+    let numbers =
+        (any::<[u8; 16]>(), any::<u32>(), any::<[u64; 3]>(), any::<u8>(), any::<[u64; Tally::LEN]>());
+    let rows = (proptest::collection::vec(row(), 0..5), 0_u32..1000);
+    (names, numbers, rows).prop_map(|((fabric, nics), numbers, (rows, more))| {
+        let (process, pid, [made_unix, made, fault_at], code, tallies) = numbers;
+        let used = rows.len() as u32;
+        let head = Head {
+            rows: used + more + 1,
+            used,
+            process: ProcessId(process),
+            pid,
+            made_unix,
+            made,
+            fault: Fault::from_code(code),
+            fault_at,
+            fabric,
+            nics,
+            tallies,
+        };
+        Status { head, rows }
+    })
+}
+
+fn example() -> Status {
+    let comm = Comm {
+        state: State::Open,
+        direction: Direction::Send,
+        nic: 1,
+        generation: 2,
+        fault: None,
+        peer: ProcessId([7; 16]),
+        opened: 5,
+        before: Counts { sent: 1, ..Counts::default() },
+    };
+    let head = Head {
+        rows: 8192,
+        used: 1,
+        process: ProcessId([9; 16]),
+        pid: 42,
+        made_unix: 1,
+        made: 2,
+        fault: None,
+        fault_at: 0,
+        fabric: "soft".to_string(),
+        nics: Vec::from(["soft0".to_string(), "soft1".to_string()]),
+        tallies: [1, 0, 0, 0, 0, 0],
+    };
+    Status {
+        head,
+        rows: Vec::from([Row { comm: Some(comm), counts: Counts { sent: 4, ..Counts::default() } }]),
+    }
+}
+
+fn changed(at: usize, to: &[u8]) -> Result<Status, StatusError> {
+    let mut bytes = example().to_bytes();
+    bytes[at..at + to.len()].copy_from_slice(to);
+    Status::from_bytes(&bytes)
+}
+
+proptest! {
+    #[test]
+    fn what_is_printed_is_read_back(status in status()) {
+        prop_assert_eq!(Status::from_bytes(&status.to_bytes()), Ok(status));
+    }
+
+    #[test]
+    fn changed_bytes_are_read_or_refused(status in status(), at in any::<prop::sample::Index>(), to: u8) {
+        let mut bytes = status.to_bytes();
+        let at = at.index(bytes.len());
+        bytes[at] = to;
+        if let Ok(read) = Status::from_bytes(&bytes) {
+            prop_assert_eq!(Status::from_bytes(&read.to_bytes()), Ok(read));
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_refused_until_they_begin_as_a_page(bytes: Vec<u8>) {
+        prop_assert_eq!(Status::from_bytes(&bytes), Err(StatusError::Short(bytes.len())));
+    }
+}
+
+#[test]
+fn the_layout_is_the_one_in_the_document() {
+    let bytes = example().to_bytes();
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    assert_eq!(&bytes[..8], b"TRKLSTAT");
+    assert_eq!((word(8), word(16), word(24)), (4096 << 32 | 1, 8192 << 32 | 256, 1));
+    assert_eq!((word(32), word(48)), (0x0909_0909_0909_0909, 2 << 32 | 42));
+    assert_eq!(&bytes[96..101], b"soft\0");
+    assert_eq!((&bytes[256..262], &bytes[288..294]), (&b"soft0\0"[..], &b"soft1\0"[..]));
+    assert_eq!(word(128), 1, "comms opened");
+    let row = |at: usize| word(4096 + 8 * at);
+    assert_eq!(row(1), 1 | 1 << 8 | 1 << 16 | 2 << 32);
+    assert_eq!((row(2), row(4)), (0x0707_0707_0707_0707, 5));
+    assert_eq!((row(8 + 1), row(16 + 1)), (1, 4), "messages sent, before and now");
+    assert_eq!(example().rows[0].own().sent, 3);
+}
+
+#[test]
+fn what_is_no_page_is_refused() {
+    assert_eq!(changed(0, b"X"), Err(StatusError::Magic));
+    assert_eq!(changed(8, &[2]), Err(StatusError::Version(2)));
+    assert_eq!(changed(12, &[1]), Err(StatusError::Sizes(4097, 256, 8192, 1)));
+    assert_eq!(changed(16, &[0, 2]), Err(StatusError::Sizes(4096, 512, 8192, 1)));
+    assert_eq!(changed(20, &[0; 4]), Err(StatusError::Sizes(4096, 256, 0, 1)));
+    assert_eq!(changed(20, &[0, 0, 1, 0]), Err(StatusError::Sizes(4096, 256, 65536, 1)));
+    assert_eq!(changed(24, &8193_u64.to_le_bytes()), Err(StatusError::Sizes(4096, 256, 8192, 8193)));
+    assert_eq!(changed(24, &[2]), Err(StatusError::Short(4096 + 256)));
+    assert_eq!(changed(52, &[17]), Err(StatusError::Nics(17)));
+    assert_eq!(changed(96, &[0]), Err(StatusError::Name), "an empty name");
+    assert_eq!(changed(97, &[0x1b]), Err(StatusError::Name), "a control character");
+    assert_eq!(changed(110, b"x"), Err(StatusError::Name), "letters after the end");
+    assert_eq!(changed(256, &[b'x'; 32]), Err(StatusError::Name), "no end");
+    for (at, to) in [(0, 4), (1, 0), (1, 3), (7, 1)] {
+        assert!(matches!(changed(4096 + 8 + at, &[to]), Err(StatusError::Row(_))), "byte {at} of word 1");
+    }
+    assert!(example().head.check_length(page_bytes(8192)).is_ok());
+    assert!(example().head.check_length(page_bytes(8191)).is_err());
+}
+
+#[test]
+fn a_row_that_changes_has_counts_and_no_comm() {
+    let mut words = example().rows[0].to_words();
+    words[row::SEQUENCE] += 1;
+    words[1] = u64::MAX;
+    let counts = example().rows[0].counts;
+    assert_eq!(Row::from_words(&words), Ok(Row { comm: None, counts }));
+    assert_eq!(Row::from_words(&[0; ROW_WORDS]), Ok(Row::default()));
+}
+
+#[test]
+fn strange_names_are_made_printable() {
+    let mut status = example();
+    status.head.fabric = "a b\u{1b}ü".to_string();
+    status.head.nics = Vec::from(["x".repeat(40), String::new()]);
+    let read = Status::from_bytes(&status.to_bytes()).unwrap();
+    assert_eq!(read.head.fabric, "a?b??");
+    assert_eq!(read.head.nics, ["x".repeat(31), "?".to_string()]);
+}
