@@ -1,11 +1,16 @@
 //! Memory as the rest of Trunkline sees it: a [`Memory`] is a byte range of a [`Kind`] that can be read, written and
-//! copied with bounds checks, whoever owns the bytes.
+//! copied with bounds checks, whoever owns the bytes. A [`Page`] is memory that other processes may look at, and
+//! [`Words`] are what is counted on it, or in memory of one's own.
 //!
 //! Called by every floor above. This crate never registers memory with a NIC (that is a fabric's job) and never
 //! looks at what the bytes mean.
 
 mod kind;
 mod memory;
+mod page;
+mod words;
 
 pub use kind::Kind;
 pub use memory::{Memory, OutOfBounds};
+pub use page::{Page, PageView, ViewError};
+pub use words::Words;

@@ -1,0 +1,258 @@
+//! A page that other processes may look at: a memory file that its maker alone can write, and the view of those who
+//! find it. Made by the engine's host for the status page, read by `trunkline top`. What the words mean is not known
+//! here; a reader must take what it finds as anybody's bytes.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{MemfdFlags, Mode, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::OutOfBounds;
+
+/// Seals that a reader needs: without them the maker could cut the file short under its eyes.
+const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// A page that this process shows to others. It is gone with its last owner, or with the process.
+#[derive(Debug)]
+pub struct Page {
+    addr: usize,
+    len: usize,
+    /// What others find it by.
+    file: Mutex<Option<OwnedFd>>,
+}
+
+impl Page {
+    /// A new page of `len` zero bytes, whose memory file has that name.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn make(name: &str, len: usize) -> io::Result<Self> {
+        let file = memory_file(name)?;
+        rustix::fs::ftruncate(&file, len as u64)?;
+        let addr = map(&file, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        let page = Self { addr, len, file: Mutex::new(None) };
+        // Whoever opens it by its link in /proc can but read.
+        rustix::fs::fchmod(&file, Mode::RUSR)?;
+        let seals = FIXED | SealFlags::SEAL;
+        match rustix::fs::fcntl_add_seals(&file, seals | SealFlags::FUTURE_WRITE) {
+            // Before Linux 5.1.
+            Err(Errno::INVAL) => rustix::fs::fcntl_add_seals(&file, seals)?,
+            other => other?,
+        }
+        *page.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+        Ok(page)
+    }
+
+    /// Bytes of the page.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes; it never is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of `len` bytes at `offset`, if they are inside and aligned for words.
+    pub(crate) fn checked(&self, offset: usize, len: usize) -> Option<usize> {
+        let fits = offset.checked_add(len)? <= self.len && offset.is_multiple_of(8);
+        fits.then_some(self.addr + offset)
+    }
+
+    /// Others cannot find the page any more; its place is taken by ordinary zeros, for those who still count.
+    pub fn retire(&self) {
+        let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        drop(file);
+        let at = ptr::with_exposed_provenance_mut(self.addr);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: replaces exactly the range that this page mapped, by memory that is as readable and writable. Words
+        // of it are only accessed as atomics, which may see old or new contents.
+        let _ =
+            unsafe { rustix::mm::mmap_anonymous(at, self.len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        unmap(self.addr, self.len);
+    }
+}
+
+/// Another process's page, for reading.
+#[derive(Debug)]
+pub struct PageView {
+    addr: usize,
+    len: usize,
+}
+
+/// A file that cannot be looked into.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ViewError {
+    /// It is no memory file whose size is fixed.
+    #[error("it is not a sealed memory file")]
+    NotSealed,
+    /// The system refuses.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+impl PageView {
+    /// Maps a page for reading.
+    ///
+    /// # Errors
+    /// [`ViewError`].
+    pub fn open(file: &impl AsFd) -> Result<Self, ViewError> {
+        let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| ViewError::NotSealed)?;
+        let size = rustix::fs::fstat(file).map_err(io::Error::from)?.st_size;
+        let len = usize::try_from(size).unwrap_or(0);
+        if !seals.contains(FIXED) || len == 0 {
+            return Err(ViewError::NotSealed);
+        }
+        Ok(Self { addr: map(file, len, ProtFlags::READ)?, len })
+    }
+
+    /// Bytes of the page.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes; it never is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies words from `offset` on, one acquiring load each, in order: what is read later is as new or newer.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when they are not all inside the page or not aligned.
+    pub fn read(&self, offset: usize, out: &mut [u64]) -> Result<(), OutOfBounds> {
+        let bytes = out.len().saturating_mul(8);
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.len);
+        if !inside || !offset.is_multiple_of(8) {
+            let [offset, len, size] = [offset, bytes, self.len].map(|n| n as u64);
+            return Err(OutOfBounds { offset, len, size });
+        }
+        for (at, to) in out.iter_mut().enumerate() {
+            let word = ptr::with_exposed_provenance_mut(self.addr + offset + at * 8);
+            // SAFETY: an aligned word inside the mapping, which lives as long as `self`; the file cannot shrink. It is
+            // only loaded from.
+            let word = unsafe { AtomicU64::from_ptr(word) };
+            *to = u64::from_le(word.load(Ordering::Acquire));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for PageView {
+    fn drop(&mut self) {
+        unmap(self.addr, self.len);
+    }
+}
+
+fn memory_file(name: &str) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Before Linux 6.3.
+        Err(Errno::INVAL) => Ok(rustix::fs::memfd_create(name, flags)?),
+        other => Ok(other?),
+    }
+}
+
+fn map(file: &impl AsFd, len: usize, protection: ProtFlags) -> io::Result<usize> {
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+    let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }?;
+    Ok(base.expose_provenance())
+}
+
+fn unmap(addr: usize, len: usize) {
+    // SAFETY: called once by the owner of the mapping, from which nothing is borrowed any more.
+    let _ = unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(addr), len) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, OpenOptions};
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Words;
+
+    fn link(page: &Page) -> PathBuf {
+        let file = page.file.lock().unwrap();
+        format!("/proc/self/fd/{}", file.as_ref().unwrap().as_raw_fd()).into()
+    }
+
+    #[test]
+    fn others_see_what_is_written_and_cannot_write() {
+        let page = Arc::new(Page::make("trunkline.test", 8192).unwrap());
+        let words = Words::<2>::of_page(&page, 4096).unwrap();
+        words[1].store(0x0102_u64.to_le(), Ordering::Relaxed);
+        let name = std::fs::read_link(link(&page)).unwrap();
+        assert_eq!(name.to_str(), Some("/memfd:trunkline.test (deleted)"));
+        let view = PageView::open(&File::open(link(&page)).unwrap()).unwrap();
+        let mut copy = [0; 2];
+        view.read(4096, &mut copy).unwrap();
+        assert_eq!((view.len(), copy), (8192, [0, 0x0102]));
+        // An owner with all rights opens it for writing, and still cannot.
+        if let Ok(mut file) = OpenOptions::new().write(true).open(link(&page)) {
+            assert!(file.write_all(&[1]).is_err(), "written by another descriptor");
+            assert!(file.set_len(1).is_err(), "cut short");
+            assert!(map(&file, 4096, ProtFlags::READ | ProtFlags::WRITE).is_err(), "mapped for writing");
+        }
+    }
+
+    #[test]
+    fn bounds_hold_on_both_sides() {
+        let page = Arc::new(Page::make("trunkline.test", 4096).unwrap());
+        assert!(Words::<512>::of_page(&page, 0).is_some());
+        assert!(Words::<512>::of_page(&page, 8).is_none());
+        assert!(Words::<1>::of_page(&page, 4).is_none());
+        assert!(Words::<1>::of_page(&page, usize::MAX - 6).is_none());
+        let view = PageView::open(&File::open(link(&page)).unwrap()).unwrap();
+        assert!(view.read(4088, &mut [0]).is_ok());
+        assert!(view.read(4088, &mut [0; 2]).is_err());
+        assert!(view.read(4, &mut [0]).is_err());
+        assert!(view.read(usize::MAX - 7, &mut [0]).is_err());
+    }
+
+    #[test]
+    fn a_file_that_may_shrink_is_refused() {
+        let unsealed = rustix::fs::memfd_create("trunkline.test", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&unsealed, 4096).unwrap();
+        assert!(matches!(PageView::open(&unsealed), Err(ViewError::NotSealed)));
+        rustix::fs::fcntl_add_seals(&unsealed, SealFlags::GROW).unwrap();
+        assert!(matches!(PageView::open(&unsealed), Err(ViewError::NotSealed)));
+        let plain = File::open("/proc/self/exe").unwrap();
+        assert!(matches!(PageView::open(&plain), Err(ViewError::NotSealed)));
+    }
+
+    #[test]
+    fn a_retired_page_is_not_found_and_can_still_be_counted_on() {
+        let page = Arc::new(Page::make("trunkline.retired", 4096).unwrap());
+        let words = Words::<2>::of_page(&page, 0).unwrap();
+        let view = PageView::open(&File::open(link(&page)).unwrap()).unwrap();
+        let link = link(&page);
+        words[0].store(1, Ordering::Relaxed);
+        page.retire();
+        page.retire();
+        words[0].fetch_add(5, Ordering::Relaxed);
+        let now = std::fs::read_link(link).ok();
+        assert!(now.is_none_or(|name| !name.to_string_lossy().contains("trunkline.retired")));
+        let mut copy = [0];
+        view.read(0, &mut copy).unwrap();
+        assert_eq!((copy[0], words[0].load(Ordering::Relaxed)), (1, 5));
+    }
+}

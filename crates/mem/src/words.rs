@@ -1,0 +1,73 @@
+//! Words that one thread at a time writes and anybody reads, in ordinary memory or on a page that others see. Used by
+//! what counts; never for anything that a decision hangs on.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Deref;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use crate::Page;
+
+/// `N` words of 8 bytes. Cheap to clone; the memory stays until the last clone is dropped.
+#[derive(Clone)]
+pub struct Words<const N: usize> {
+    addr: usize,
+    #[expect(dead_code, reason = "held so that the words stay mapped")]
+    keep: Arc<dyn Any + Send + Sync>,
+}
+
+/// A place of its own in every cache.
+#[repr(align(128))]
+struct Apart<const N: usize>([AtomicU64; N]);
+
+impl<const N: usize> Words<N> {
+    /// Zeros that only this process sees.
+    #[must_use]
+    pub fn heap() -> Self {
+        let owner = Arc::new(Apart([const { AtomicU64::new(0) }; N]));
+        let addr = ptr::from_ref(&owner.0).expose_provenance();
+        Self { addr, keep: owner }
+    }
+
+    /// The words of a page at `offset`; `None` unless they lie inside it and are aligned.
+    #[must_use]
+    pub fn of_page(page: &Arc<Page>, offset: usize) -> Option<Self> {
+        Some(Self { addr: page.checked(offset, N.checked_mul(8)?)?, keep: Arc::clone(page) as _ })
+    }
+}
+
+impl<const N: usize> Deref for Words<N> {
+    type Target = [AtomicU64; N];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU64; N] {
+        // SAFETY: the constructors checked that `N` aligned words lie there, and `keep` keeps them mapped; everybody
+        // accesses them as atomics.
+        unsafe { &*ptr::with_exposed_provenance(self.addr) }
+    }
+}
+
+impl<const N: usize> fmt::Debug for Words<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn clones_share_their_words() {
+        let words = Words::<4>::heap();
+        let other = words.clone();
+        words[3].store(7, Ordering::Relaxed);
+        drop(words);
+        assert_eq!(other[3].load(Ordering::Relaxed), 7);
+        assert_eq!(other[0].load(Ordering::Relaxed), 0);
+    }
+}
