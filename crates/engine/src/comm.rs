@@ -146,9 +146,11 @@ impl<R: Rail> Open<R> {
                 break;
             }
         }
-        if let Side::Recv(lane) = &mut self.side
-            && let Err(fault) = lane.post_due()
-        {
+        let posted = match &mut self.side {
+            Side::Recv(lane) => lane.post_due(),
+            Side::Send(lane) => lane.post_due(requests),
+        };
+        if let Err(fault) = posted {
             self.fail(requests, fault);
         }
         self.link_down |= matches!(&self.side, Side::Recv(lane) if lane.gone);

@@ -341,6 +341,17 @@ impl<R: Rail> SendLane<R> {
         self.post(u64::from(slot), op, true)
     }
 
+    /// Posts what waited for credit, which may come back without a completion.
+    #[inline]
+    pub(crate) fn post_due(&mut self, requests: &Requests) -> Result<(), CommFault> {
+        if self.unposted.is_empty() {
+            return Ok(());
+        }
+        self.post_more(requests)?;
+        self.rail.flush();
+        Ok(())
+    }
+
     /// Posts what long messages still have to post, as far as credit goes.
     fn post_more(&mut self, requests: &Requests) -> Result<(), CommFault> {
         while let Some(&slot) = self.unposted.front() {
@@ -415,10 +426,7 @@ impl<R: Rail> SendLane<R> {
         self.posted = self.posted.saturating_sub(1);
         let Some(outgoing) = self.outgoing.get_mut(completion.wr_id as usize) else { return Ok(()) };
         outgoing.left = outgoing.left.saturating_sub(1);
-        if !self.unposted.is_empty() {
-            self.post_more(requests)?;
-            self.rail.flush();
-        }
+        self.post_due(requests)?;
         if !self.unposted.contains(&(completion.wr_id as u16)) {
             self.finish_if_done(requests, completion.wr_id as u16);
         }

@@ -19,6 +19,8 @@ pub struct Options {
     pub mutant: Mutant,
     /// A planted bug of the protocol or the engine.
     pub engine_mutant: EngineMutant,
+    /// A sweep ends with the first seed that fails.
+    pub stop_at_failure: bool,
 }
 
 /// How a run went.

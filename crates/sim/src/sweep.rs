@@ -33,6 +33,9 @@ pub fn sweep(seeds: Range<u64>, threads: usize, options: &Options) -> Sweep {
                 return part;
             }
             part.add(run_seed(seed, options));
+            if options.stop_at_failure && part.failed > 0 {
+                next.store(seeds.end, Ordering::Relaxed);
+            }
         }
     };
     let mut whole = Sweep::default();

@@ -1,5 +1,5 @@
 //! The sweep: many seeds, and planted bugs that each checker sees. `TRUNKLINE_SEEDS` sets how many,
-//! `TRUNKLINE_MUTANT` plants a bug, `TRUNKLINE_SEED` replays one seed with its trace.
+//! `TRUNKLINE_MUTANT` plants a bug, `TRUNKLINE_SEED` is the first one; a single seed prints its trace.
 
 use std::env;
 
@@ -20,6 +20,8 @@ fn options() -> Options {
             #[cfg(not(feature = "mutants"))]
             None => {}
         }
+        // One seed that notices the bug is enough.
+        options.stop_at_failure = true;
     }
     options
 }
@@ -28,6 +30,9 @@ fn options() -> Options {
 fn every_seed_holds() {
     let seeds = number("TRUNKLINE_SEEDS").unwrap_or(10_000);
     let first = number("TRUNKLINE_SEED").unwrap_or(0);
+    if seeds == 1 {
+        run_seed(first, &Options { trace: true, ..options() }).trace.iter().for_each(|line| println!("{line}"));
+    }
     let began = std::time::Instant::now();
     let result = sweep(first..first + seeds, 2, &options());
     println!("{} seeds, {} requests, {:?}", result.runs, result.requests, began.elapsed());

@@ -464,12 +464,8 @@ impl State {
         let Some(seq) = self.links[link].sends.iter().find(|wqe| waiting(wqe)).map(|wqe| wqe.seq) else {
             return;
         };
-        let peer = self.links[link].remote.map(|peer| self.links[peer].phase);
-        if peer == Some(LinkPhase::Made) {
-            self.schedule(self.weather.retry_time.max(1_000_000), Event::Check { link });
-        } else {
-            self.break_link(link, Some((seq, Status::PeerDead)));
-        }
+        // An end that is not connected yet answers nothing either.
+        self.break_link(link, Some((seq, Status::PeerDead)));
     }
 
     fn starved(&mut self, link: usize, seq: u64) {
