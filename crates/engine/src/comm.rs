@@ -66,6 +66,8 @@ pub(crate) struct Open<R: Rail> {
     pub(crate) fault: Option<CommFault>,
     /// Fruitless polls since the last look at the control stream.
     pub(crate) idle: u32,
+    /// When the control stream was last looked at, as far as the clock was asked.
+    pub(crate) looked: Option<Instant>,
     /// The link carries nothing more; the control stream will say why.
     pub(crate) link_down: bool,
     /// When that was first looked at.

@@ -135,6 +135,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             ends,
             fault: None,
             idle: 0,
+            looked: None,
             link_down: false,
             down_since: None,
         })?;

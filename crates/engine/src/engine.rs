@@ -26,6 +26,12 @@ const UNMATCHED_DUE: usize = 8;
 /// Fruitless polls of a lane after which its thread also polls others.
 const HELP_AFTER: u32 = 4;
 
+/// Fruitless polls of a lane between two looks at the clock.
+const CLOCK_POLLS: u32 = 16;
+
+/// How often a lane that waits looks at its peer's control stream while the peer time limit passes, at the least.
+const LOOKS_IN_PEER_TIME: u64 = 100;
+
 /// One buffer of a receive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RecvBuf {
@@ -362,11 +368,28 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         } else if open.idle > HELP_AFTER {
             slot.adopt();
             self.help(slot);
-            if open.idle >= self.params.idle_polls {
+            if self.look_is_due(open) {
                 open.idle = 0;
                 self.look_at_peer(slot, open);
             }
         }
+    }
+
+    /// Whether a waiting lane should look at its peer's control stream: after many polls, or, where the caller gives
+    /// the processor away between polls and many of them take for ever, after a while.
+    fn look_is_due(&self, open: &mut Open<F::Rail>) -> bool {
+        if open.idle >= self.params.idle_polls {
+            return true;
+        }
+        if !open.idle.is_multiple_of(CLOCK_POLLS) || self.params.mutant.is("engine-only-counts-polls") {
+            return false;
+        }
+        let now = self.host.now();
+        let due = (now - *open.looked.get_or_insert(now)).0 >= self.params.peer_time.0 / LOOKS_IN_PEER_TIME;
+        if due {
+            open.looked = Some(now);
+        }
+        due
     }
 
     /// A lane that waits gives a turn to another one of its thread: what the caller waits for may hang on it, since

@@ -20,6 +20,8 @@ mod fabric;
 mod fabric_tests;
 mod host;
 mod link;
+#[cfg(test)]
+mod liveness_tests;
 mod mutant;
 mod oob;
 #[cfg(test)]
