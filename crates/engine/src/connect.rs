@@ -6,13 +6,14 @@ use trunkline_fabric::{Access, Ctrl, Fabric, Host, LinkAddress, LinkId, Links, M
 use trunkline_mem::Memory;
 use trunkline_proto::conn::{ConnectStep, Connecting};
 use trunkline_proto::slots::SlotId;
+use trunkline_proto::time::Duration;
 use trunkline_proto::wire::cts;
 use trunkline_proto::wire::frame::{Answer, Frame, Open as OpenFrame, Reply};
 use trunkline_proto::wire::handle::Handle;
 use trunkline_proto::xfer::sender::Sender;
 
 use crate::comm::{Ends, Open, Peer, Side};
-use crate::control::{Attempt, Control};
+use crate::control::{ATTEMPTS_MAX, Attempt, Control};
 use crate::plan::Plan;
 use crate::send::SendLane;
 use crate::{CommId, Engine, Error};
@@ -60,8 +61,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             reply: None,
             comm: None,
             closed: false,
+            unasked: Duration::default(),
         };
-        let limit = |_| Error::Exhausted { what: "connection attempts", limit: 65536 };
+        let limit = |_| Error::Exhausted { what: "connection attempts", limit: ATTEMPTS_MAX };
         let id = control.attempts.insert(attempt).map_err(limit)?;
         if let Err(error) = send_open(control, id) {
             control.attempts.remove(id);

@@ -19,20 +19,22 @@ use trunkline_proto::wire::frame::{Answer, Frame, Open, Reply, VERSION};
 use crate::comm::{Comms, Peer};
 use crate::counters::{Cells, add};
 use crate::send::SendLane;
-use crate::{CommId, Error};
+use crate::{CommId, Error, Params};
 
 /// Streams of one process.
 const STREAMS_MAX: usize = 16384;
 /// Listeners of one process.
 const LISTENS_MAX: usize = 65536;
 /// Connections asked for and not closed yet.
-const ATTEMPTS_MAX: usize = 65536;
+pub(crate) const ATTEMPTS_MAX: usize = 65536;
 /// Connections waiting at one listener.
 const PENDING_MAX: usize = 4096;
 /// Streams accepted, and frames taken from a stream, in one go.
 const BURST: usize = 64;
 /// How long a stranger may stay silent.
 const HELLO_TIME: Duration = Duration::secs(10);
+/// How often attempts are looked at; a process that made no call for longer was stopped, and its attempts age no more.
+const AGE_STEP: Duration = Duration::secs(1);
 
 /// The process's control plane.
 pub(crate) struct Control<H: Host, R: Rail> {
@@ -43,6 +45,8 @@ pub(crate) struct Control<H: Host, R: Rail> {
     names: Vec<SlotId>,
     pub(crate) listens: Slots<Listen>,
     pub(crate) attempts: Slots<Attempt<R>>,
+    /// When attempts last aged.
+    aged: Instant,
 }
 
 struct Stream<S> {
@@ -54,6 +58,8 @@ struct Stream<S> {
     expected: Option<ProcessId>,
     /// The peer's versions, if they do not include ours.
     versions: Option<(u16, u16)>,
+    /// It leads to the process it names: we opened it, or it showed a nonce of ours. Anybody can say a name.
+    proven: bool,
 }
 
 /// A listener.
@@ -96,6 +102,8 @@ pub(crate) struct Attempt<R: Rail> {
     pub(crate) comm: Option<CommId>,
     /// The answering side has closed its end already.
     pub(crate) closed: bool,
+    /// How long this process has made calls since connect was last called for it.
+    pub(crate) unasked: Duration,
 }
 
 /// What dispatching needs besides the control plane.
@@ -103,6 +111,7 @@ pub(crate) struct Around<'a, H: Host, R: Rail> {
     pub(crate) host: &'a H,
     pub(crate) comms: &'a Comms<R>,
     pub(crate) cells: &'a Cells,
+    pub(crate) params: &'a Params,
 }
 
 impl<H: Host, R: Rail> Control<H, R> {
@@ -114,6 +123,7 @@ impl<H: Host, R: Rail> Control<H, R> {
             names: Vec::new(),
             listens: Slots::new(LISTENS_MAX),
             attempts: Slots::new(ATTEMPTS_MAX),
+            aged: Instant::default(),
         }
     }
 
@@ -139,7 +149,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         address: &[u8],
     ) -> Result<Option<SlotId>, Error> {
         let to = |s: &Stream<_>| s.peer.as_ref().map(|p| p.process).or(s.expected) == Some(process);
-        if let Some((id, _)) = self.streams.iter().find(|(_, s)| s.versions.is_none() && to(s)) {
+        if let Some((id, _)) = self.streams.iter().find(|(_, s)| s.proven && s.versions.is_none() && to(s)) {
             return Ok(Some(id));
         }
         let io = match host.oob().connect(&OobAddress(address.to_vec())) {
@@ -159,7 +169,8 @@ impl<H: Host, R: Rail> Control<H, R> {
     ) -> Result<SlotId, Error> {
         let hello = Frame::Hello { min: VERSION, max: VERSION, process: self.process };
         io.send(fabric::Frame { bytes: hello.to_bytes(), fd: None })?;
-        let stream = Stream { io, peer: None, since, expected, versions: None };
+        let proven = expected.is_some();
+        let stream = Stream { io, peer: None, since, expected, versions: None, proven };
         self.streams
             .insert(stream)
             .map_err(|_| Error::Exhausted { what: "control streams", limit: STREAMS_MAX })
@@ -192,6 +203,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     /// Accepts streams and takes frames, a bounded number.
     pub(crate) fn progress(&mut self, around: &Around<'_, H, R>) {
         let now = around.host.now();
+        self.age_attempts(around, now);
         self.accept_streams(around, now);
         let mut names = std::mem::take(&mut self.names);
         names.clear();
@@ -200,6 +212,48 @@ impl<H: Host, R: Rail> Control<H, R> {
             self.take_frames(around, id, now);
         }
         self.names = names;
+    }
+
+    /// Connect is called for this attempt: its caller has not forgotten it.
+    pub(crate) fn asked(&mut self, id: SlotId) {
+        if let Some(attempt) = self.attempts.get_mut(id) {
+            attempt.unasked = Duration::default();
+        }
+    }
+
+    /// Gives attempts up that nobody has asked about for long; they hold a link each.
+    fn age_attempts(&mut self, around: &Around<'_, H, R>, now: Instant) {
+        let passed = now - self.aged;
+        if passed < AGE_STEP {
+            return;
+        }
+        self.aged = now;
+        let limit = around.params.connect_time;
+        let mut forgotten = Vec::new();
+        for (id, attempt) in self.attempts.iter_mut().filter(|(_, attempt)| attempt.comm.is_none()) {
+            attempt.unasked = Duration(attempt.unasked.0.saturating_add(AGE_STEP.0));
+            if attempt.unasked > limit {
+                forgotten.push(id);
+            }
+        }
+        for id in forgotten {
+            self.give_up(around, id);
+        }
+    }
+
+    fn give_up(&mut self, around: &Around<'_, H, R>, id: SlotId) {
+        let Some(attempt) = self.attempts.remove(id) else { return };
+        add(&around.cells.attempts_abandoned, 1);
+        let text = format!(
+            "connection to process {} given up: connect was not called for it for {} s",
+            attempt.process,
+            attempt.unasked.0 / 1_000_000_000
+        );
+        around.host.log(Level::Warn, &text);
+        // Whose answer is still under way learns it from us then.
+        if let Some((reply, _)) = attempt.reply {
+            self.send(attempt.stream, &Frame::Close { id: reply.comm, messages: 0 }, None);
+        }
     }
 
     fn accept_streams(&mut self, around: &Around<'_, H, R>, now: Instant) {
@@ -298,8 +352,6 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     fn on_hello(&mut self, id: SlotId, (min, max): (u16, u16), process: ProcessId) -> Result<(), String> {
-        let known = self.streams.iter().filter_map(|(_, s)| s.peer.clone());
-        let known = known.filter(|p| p.process == process && !p.dead.load(Ordering::Relaxed)).last();
         let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
         let ours = stream.expected.is_some();
         if stream.expected.is_some_and(|expected| expected != process) {
@@ -310,8 +362,9 @@ impl<H: Host, R: Rail> Control<H, R> {
             let why = format!("process {process} speaks versions {min} to {max}, this process {VERSION}");
             return if ours { Ok(()) } else { Err(why) };
         }
-        let new = || Arc::new(Peer { process, dead: AtomicBool::new(false) });
-        stream.peer = Some(known.unwrap_or_else(new));
+        // A peer of its own, even if another stream names the same process: who only says a name must not be able to
+        // die in its place.
+        stream.peer = Some(Arc::new(Peer { process, dead: AtomicBool::new(false) }));
         Ok(())
     }
 
@@ -333,6 +386,9 @@ impl<H: Host, R: Rail> Control<H, R> {
             self.send(stream, &refusal(conn, Answer::Refused), None);
             return;
         };
+        if let Some(stream) = self.streams.get_mut(stream) {
+            stream.proven = true;
+        }
         if listen.seen.contains(&(peer.process, conn)) {
             if let Some(current) = listen.current.as_mut().filter(|c| c.conn == conn) {
                 current.repeat = true;

@@ -36,6 +36,8 @@ counters! {
     streams_refused,
     /// Connections refused: unknown listener or wrong nonce.
     opens_refused,
+    /// Connection attempts given up, because connect was not called for them any more.
+    attempts_abandoned,
 }
 
 pub(crate) fn add(cell: &AtomicU64, n: u64) {

@@ -469,7 +469,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     pub(crate) fn progress_control(&self, control: &mut Control<H, F::Rail>) {
-        control.progress(&Around { host: &self.host, comms: &self.comms, cells: &self.cells });
+        let Self { host, comms, cells, params, .. } = self;
+        control.progress(&Around { host, comms, cells, params });
     }
 
     pub(crate) fn check_nic(&self, nic: usize) -> Result<(), Error> {

@@ -1,6 +1,7 @@
 //! How comms begin and end: listen, connect, accept, close, shut down. None of it is on a message's path.
 
 use trunkline_fabric::{Fabric, Host, Links};
+use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::frame::{Answer, Frame};
 use trunkline_proto::wire::handle::{self, Handle};
@@ -30,7 +31,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         Ok((ListenId(id), handle.to_bytes()))
     }
 
-    /// Connects to a listener. `None` means call again with the same handle bytes, which keep the attempt's state.
+    /// Connects to a listener. `None` means call again with the same handle bytes, which keep the attempt's state. An
+    /// attempt that is not called again for `connect_time` is given up.
     ///
     /// # Errors
     /// Any [`Error`] ends the attempt; nothing of it stays.
@@ -38,13 +40,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.check_nic(nic)?;
         let parsed = Handle::from_bytes(handle)?;
         let mut control = self.control.claim();
+        control.asked(SlotId::from_bits(parsed.attempt));
         self.progress_control(&mut control);
         let id = if parsed.attempt == 0 {
             let Some(id) = self.begin_connect(&mut control, nic, &parsed)? else { return Ok(None) };
             Handle::set_attempt(handle, id.to_bits());
             id
         } else {
-            trunkline_proto::slots::SlotId::from_bits(parsed.attempt)
+            SlotId::from_bits(parsed.attempt)
         };
         let advanced = self.advance_connect(&mut control, id);
         match advanced {

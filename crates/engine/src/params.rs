@@ -25,6 +25,8 @@ pub struct Params {
     pub eager_credits: u32,
     /// How long after its death a peer's requests may stay without an error.
     pub peer_time: Duration,
+    /// How long connect may not be called for an attempt before it is given up; counted while the process makes calls.
+    pub connect_time: Duration,
     /// Operations a link may have outstanding.
     pub depth: u32,
     /// Comms of this process.
@@ -86,6 +88,7 @@ impl Default for Params {
             eager_max: 4096,
             eager_credits: EAGER_CREDITS_MAX as u32,
             peer_time: Duration::secs(10),
+            connect_time: Duration::secs(300),
             depth: 512,
             comms_max: 8192,
             regions_max: 65536,
@@ -181,6 +184,16 @@ pub const TABLE: &[ParamInfo] = &[
         range: "10 to 3600000",
         doc: "longest time between a peer's death and the error on its requests",
         set: |params, value| number(value, 10, 3_600_000).map(|n| params.peer_time = Duration::millis(n)),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_CONNECT_TIME_MS",
+        kind: "milliseconds",
+        default: "300000",
+        range: "1000 to 3600000",
+        doc: "how long a connection that is being made may be left alone before it is given up",
+        set: |params, value| {
+            number(value, 1_000, 3_600_000).map(|n| params.connect_time = Duration::millis(n))
+        },
     },
     ParamInfo {
         name: "TRUNKLINE_DEPTH",
