@@ -101,7 +101,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mut lane = RecvLane::new(rail, link, plan, receiver, open.mailbox, (bounce, fins), regions_max);
         lane.post_bounces()?;
         let ends = Ends { stream, remote: open.conn, attempt: None };
-        let comm = self.install(Side::Recv(lane), peer.clone(), ends)?;
+        let comm = self.install(nic, Side::Recv(lane), peer.clone(), ends)?;
         let machine = Accepting::new(self.host.now());
         Ok(Current { machine, comm, conn: open.conn, stream, peer, repeat: false })
     }

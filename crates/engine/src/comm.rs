@@ -7,15 +7,18 @@ use std::sync::{Arc, OnceLock};
 
 use spin::mutex::SpinMutex;
 use trunkline_fabric::{Completion, Done, LinkId, Rail, Status};
+use trunkline_proto::counters::Counts;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Instant;
+use trunkline_proto::wire::status::{self as shown, Direction, State};
 
 use crate::lane::Lane;
 use crate::recv::RecvLane;
 use crate::regions::Regions;
 use crate::request::Requests;
 use crate::send::SendLane;
+use crate::status::{Row, Status as Page};
 use crate::{CommFault, CommId, Error};
 
 /// Completions taken from a rail at once.
@@ -169,6 +172,23 @@ impl<R: Rail> Open<R> {
         }
     }
 
+    /// How the status page shows it.
+    fn shown(&self, nic: usize, generation: u16, now: Instant) -> shown::Comm {
+        shown::Comm {
+            state: State::Open,
+            direction: match self.side {
+                Side::Send(_) => Direction::Send,
+                Side::Recv(_) => Direction::Recv,
+            },
+            nic: nic as u16,
+            generation,
+            fault: None,
+            peer: self.peer.process,
+            opened: now.0,
+            before: Counts::default(),
+        }
+    }
+
     /// The link is of no more use: every outstanding request fails once.
     pub(crate) fn fail(&mut self, requests: &Requests, fault: CommFault) -> usize {
         let fault = match fault {
@@ -232,10 +252,10 @@ impl<R: Rail> Open<R> {
 }
 
 impl<R: Rail> Comm<R> {
-    fn new() -> Self {
+    fn new(row: Row) -> Self {
         Self {
             generation: AtomicU32::new(0),
-            requests: Requests::new(),
+            requests: Requests::new(row),
             lane: Lane::new(None),
             stream: AtomicU64::new(0),
             peer_closed: AtomicBool::new(false),
@@ -320,8 +340,14 @@ impl<R: Rail> Comms<R> {
         None
     }
 
-    /// Opens a comm.
-    pub(crate) fn insert(&self, open: Open<R>) -> Result<CommId, Error> {
+    /// Opens a comm on that NIC.
+    pub(crate) fn insert(
+        &self,
+        open: Open<R>,
+        nic: usize,
+        now: Instant,
+        status: &Page,
+    ) -> Result<CommId, Error> {
         let exhausted = Error::Exhausted { what: "connections", limit: self.slots.len() };
         let index = {
             let mut free = self.free.lock();
@@ -331,18 +357,23 @@ impl<R: Rail> Comms<R> {
             } else {
                 free.fresh += 1;
                 self.used.store(free.fresh, Ordering::Release);
+                status.rows_used(free.fresh);
                 (free.fresh - 1) as u16
             };
             free.open += 1;
             index
         };
-        let comm = self.slots[usize::from(index)].get_or_init(|| Box::new(Comm::new()));
+        let comm = self.slots[usize::from(index)]
+            .get_or_init(|| Box::new(Comm::new(status.row(usize::from(index)))));
         let generation = (comm.generation.load(Ordering::Relaxed) >> 16) as u16;
         let generation = generation.checked_add(1).unwrap_or(1);
         comm.stream.store(open.ends.stream.to_bits(), Ordering::Relaxed);
         comm.peer_closed.store(false, Ordering::Relaxed);
         comm.records_due.store(false, Ordering::Relaxed);
-        *comm.lane.claim() = Some(open);
+        let mut lane = comm.lane.claim();
+        comm.requests.row.open(open.shown(nic, generation, now));
+        *lane = Some(open);
+        drop(lane);
         comm.generation.store(u32::from(generation), Ordering::Release);
         Ok(CommId { index, generation })
     }
@@ -355,6 +386,7 @@ impl<R: Rail> Comms<R> {
         let current = u32::from(id.generation);
         comm.generation.compare_exchange(current, next, Ordering::AcqRel, Ordering::Relaxed).ok()?;
         comm.requests.clear();
+        comm.requests.row.stands(State::Closed, None);
         let open = lane.take();
         drop(lane);
         let mut free = self.free.lock();
@@ -365,6 +397,12 @@ impl<R: Rail> Comms<R> {
 
     pub(crate) fn open(&self) -> usize {
         self.free.lock().open
+    }
+
+    /// What was counted, for each slot that was ever used.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = Counts> {
+        let used = self.slots.iter().take(self.used.load(Ordering::Acquire));
+        used.filter_map(|slot| Some(slot.get()?.requests.row.counts()))
     }
 
     /// The names of all open comms.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use trunkline_fabric::{Access, Ctrl, Fabric, Host, LinkAddress, LinkId, Links, Mr, Rail, RailConfig};
 use trunkline_mem::Memory;
 use trunkline_proto::conn::{ConnectStep, Connecting};
+use trunkline_proto::counters::Tally;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::cts;
@@ -56,6 +57,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             machine: Connecting::new(self.host.now()),
             stream,
             process: handle.process,
+            nic,
             open,
             lane: Some(lane),
             reply: None,
@@ -81,7 +83,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(attempt) = control.attempts.get_mut(id) else {
             return Err(Error::Unknown("connection attempt"));
         };
-        let (stream, process) = (attempt.stream, attempt.process);
+        let (stream, process, nic) = (attempt.stream, attempt.process, attempt.nic);
         if attempt.closed {
             return Err(crate::CommFault::PeerClosed(process).into());
         }
@@ -106,7 +108,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.apply_reply(&mut lane, &reply, LinkAddress { bytes: reply.link.clone(), fd })?;
         let Some(peer) = control.peer(stream) else { return Err(crate::CommFault::PeerDead(process).into()) };
         let ends = Ends { stream, remote: reply.comm, attempt: Some(id) };
-        let comm = self.install(Side::Send(lane), peer, ends)?;
+        let comm = self.install(nic, Side::Send(lane), peer, ends)?;
         control.send(stream, &Frame::Ready { comm: reply.comm, conn: id.to_bits() }, None);
         if let Some(attempt) = control.attempts.get_mut(id) {
             attempt.comm = Some(comm);
@@ -130,18 +132,18 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         Ok(())
     }
 
-    pub(crate) fn install(&self, side: Side<F::Rail>, peer: Arc<Peer>, ends: Ends) -> Result<CommId, Error> {
-        let id = self.comms.insert(Open {
-            side,
-            peer,
-            ends,
-            fault: None,
-            idle: 0,
-            looked: None,
-            link_down: false,
-            down_since: None,
-        })?;
-        crate::counters::add(&self.cells.comms_opened, 1);
+    /// Opens a comm over a lane of that NIC.
+    pub(crate) fn install(
+        &self,
+        nic: usize,
+        side: Side<F::Rail>,
+        peer: Arc<Peer>,
+        ends: Ends,
+    ) -> Result<CommId, Error> {
+        let open =
+            Open { side, peer, ends, fault: None, idle: 0, looked: None, link_down: false, down_since: None };
+        let id = self.comms.insert(open, nic, self.host.now(), &self.status)?;
+        self.status.add(Tally::CommsOpened, 1);
         Ok(id)
     }
 }

@@ -11,14 +11,15 @@ use trunkline_fabric::{
     self as fabric, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream, Rail,
 };
 use trunkline_proto::conn::{Accepting, ConnectStep, Connecting};
+use trunkline_proto::counters::Tally;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::slots::{SlotId, Slots};
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::frame::{Answer, Frame, Open, Reply, VERSION};
 
 use crate::comm::{Comms, Peer};
-use crate::counters::{Cells, add};
 use crate::send::SendLane;
+use crate::status::Status;
 use crate::{CommId, Error, Params};
 
 /// Streams of one process.
@@ -96,6 +97,7 @@ pub(crate) struct Attempt<R: Rail> {
     pub(crate) machine: Connecting,
     pub(crate) stream: SlotId,
     pub(crate) process: ProcessId,
+    pub(crate) nic: usize,
     pub(crate) open: Open,
     pub(crate) lane: Option<SendLane<R>>,
     pub(crate) reply: Option<(Reply, Option<OwnedFd>)>,
@@ -110,8 +112,8 @@ pub(crate) struct Attempt<R: Rail> {
 pub(crate) struct Around<'a, H: Host, R: Rail> {
     pub(crate) host: &'a H,
     pub(crate) comms: &'a Comms<R>,
-    pub(crate) cells: &'a Cells,
     pub(crate) params: &'a Params,
+    pub(crate) status: &'a Status,
 }
 
 impl<H: Host, R: Rail> Control<H, R> {
@@ -243,7 +245,7 @@ impl<H: Host, R: Rail> Control<H, R> {
 
     fn give_up(&mut self, around: &Around<'_, H, R>, id: SlotId) {
         let Some(attempt) = self.attempts.remove(id) else { return };
-        add(&around.cells.attempts_abandoned, 1);
+        around.status.add(Tally::AttemptsAbandoned, 1);
         let text = format!(
             "connection to process {} given up: connect was not called for it for {} s",
             attempt.process,
@@ -281,14 +283,14 @@ impl<H: Host, R: Rail> Control<H, R> {
             match stream.io.recv() {
                 Ok(Some(frame)) => {
                     if let Err(why) = self.dispatch(around, id, frame) {
-                        add(&around.cells.streams_refused, 1);
+                        around.status.add(Tally::StreamsRefused, 1);
                         around.host.log(Level::Warn, &format!("control stream refused: {why}"));
                         self.drop_stream(id);
                         return;
                     }
                 }
                 Ok(None) if silent && stream.expected.is_none() => {
-                    add(&around.cells.streams_refused, 1);
+                    around.status.add(Tally::StreamsRefused, 1);
                     around.host.log(Level::Warn, "control stream refused: no hello");
                     self.drop_stream(id);
                     return;
@@ -379,7 +381,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         let conn = open.conn;
         let listen = self.listens.get_mut(SlotId::from_bits(open.listen)).filter(|l| l.nonce == open.nonce);
         let Some(listen) = listen else {
-            add(&around.cells.opens_refused, 1);
+            around.status.add(Tally::OpensRefused, 1);
             let text =
                 format!("connection from process {} refused: stale handle or wrong nonce", peer.process);
             around.host.log(Level::Warn, &text);

@@ -4,17 +4,18 @@ use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{Access, Fabric, Host, Level, Mr, Nic, Rail, Status};
 use trunkline_mem::Memory;
+use trunkline_proto::counters::{Counters, Tally};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RECV_BUFFERS_MAX;
 
 use crate::comm::{Comm, Comms, Open, Side};
 use crate::control::{Around, Control};
-use crate::counters::{Cells, Counters, add};
 use crate::lane::Lane;
 use crate::linger::Lingering;
 use crate::regions::NO_MR;
 use crate::request::Outcome;
 use crate::send::Message;
+use crate::status::Status as Shown;
 use crate::{CommFault, CommId, Error, MrId, Params, RequestId};
 
 /// Eager messages whose records were not read yet, above which an isend reads records first.
@@ -62,7 +63,7 @@ pub struct Engine<F: Fabric, H: Host> {
     pub(crate) fabric: F,
     pub(crate) host: H,
     pub(crate) params: Params,
-    pub(crate) cells: Cells,
+    pub(crate) status: Shown,
     pub(crate) process: ProcessId,
 }
 
@@ -73,14 +74,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// None today; a fabric may need set-up that fails.
     pub fn new(fabric: F, host: H, params: Params) -> Result<Self, Error> {
         let process = ProcessId(host.random());
+        let status = Shown::new(&fabric, &host, &params, process);
         Ok(Self {
-            comms: Comms::new(params.comms_max as usize),
+            comms: Comms::new(crate::status::rows(&params)),
             control: Lane::new(Control::new(process)),
             lingering: Lane::new(Vec::new()),
             fabric,
             host,
             params,
-            cells: Cells::default(),
+            status,
             process,
         })
     }
@@ -107,7 +109,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// What was counted so far.
     pub fn counters(&self) -> Counters {
-        self.cells.snapshot()
+        self.status.counters(self.comms.counts())
     }
 
     /// Open comms, lanes that linger after close, and control streams: for leak checks.
@@ -142,7 +144,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let slot = self.comm(comm)?;
         let taken = self.open(slot, |open| {
             if open.side.regions().in_use(mr)? {
-                add(&self.cells.requests_failed, open.fail(&slot.requests, CommFault::Revoked) as u64);
+                self.failed(slot, open, CommFault::Revoked);
             }
             open.side.regions().remove(mr)
         });
@@ -280,6 +282,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         let Side::Recv(side) = &mut open.side else { return Err(Error::Argument("not a receiving comm")) };
         let started = side.iflush(&slot.requests);
+        if let Ok(None) = started {
+            return Ok(None);
+        }
         self.started(comm, slot, open, started)
     }
 
@@ -293,7 +298,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     ) -> Result<Option<RequestId>, Error> {
         match started {
             Ok(Some((slot, generation))) => Ok(Some(RequestId { comm, slot, generation })),
-            Ok(None) => Ok(None),
+            Ok(None) => {
+                slot.requests.row.again();
+                Ok(None)
+            }
             Err(fault) => {
                 self.fail(slot, open, fault);
                 Err(open.fault.unwrap_or(fault).into())
@@ -430,7 +438,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return;
         };
         let failed = open.on_peer_gone(&slot.requests, fault);
-        add(&self.cells.requests_failed, failed as u64);
+        self.status.add(Tally::RequestsFailed, failed as u64);
+        self.status.comm_fault(&slot.requests.row, open.fault.is_some(), fault, self.host.now());
         if failed > 0 {
             self.host.log(Level::Warn, &format!("{failed} requests failed: {fault}"));
         }
@@ -438,9 +447,16 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     #[cold]
     fn fail(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>, fault: CommFault) {
-        let failed = open.fail(&slot.requests, fault);
-        add(&self.cells.requests_failed, failed as u64);
+        self.failed(slot, open, fault);
         self.on_fault(slot, open);
+    }
+
+    /// Fails a comm and counts what failed with it.
+    #[cold]
+    fn failed(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>, fault: CommFault) {
+        let failed = open.fail(&slot.requests, fault);
+        self.status.add(Tally::RequestsFailed, failed as u64);
+        self.status.comm_fault(&slot.requests.row, true, open.fault.unwrap_or(fault), self.host.now());
     }
 
     /// Names the cause of a fault as well as it can be known now, and says so once.
@@ -456,6 +472,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
         }
         if let Some(fault) = open.fault {
+            self.status.comm_fault(&slot.requests.row, true, fault, self.host.now());
             let text = format!("connection with process {} failed: {fault}", open.peer.process);
             self.host.log(Level::Warn, &text);
         }
@@ -469,8 +486,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     pub(crate) fn progress_control(&self, control: &mut Control<H, F::Rail>) {
-        let Self { host, comms, cells, params, .. } = self;
-        control.progress(&Around { host, comms, cells, params });
+        let Self { host, comms, params, status, .. } = self;
+        control.progress(&Around { host, comms, params, status });
     }
 
     pub(crate) fn check_nic(&self, nic: usize) -> Result<(), Error> {

@@ -1,6 +1,7 @@
 //! How comms begin and end: listen, connect, accept, close, shut down. None of it is on a message's path.
 
 use trunkline_fabric::{Fabric, Host, Links};
+use trunkline_proto::counters::Tally;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::frame::{Answer, Frame};
@@ -8,9 +9,9 @@ use trunkline_proto::wire::handle::{self, Handle};
 
 use crate::comm::{Ends, Open, Side};
 use crate::control::{Control, refusal};
-use crate::counters::add;
 use crate::linger::Lingering;
 use crate::request::Requests;
+use crate::status::Row;
 use crate::{CommId, Engine, Error, ListenId};
 
 /// How long [`Engine::shutdown`] waits for what was sent to arrive.
@@ -95,12 +96,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// [`Error::Unknown`].
     pub fn close(&self, comm: CommId) -> Result<(), Error> {
         let Some(open) = self.comms.remove(comm) else { return Err(Error::Unknown("connection")) };
-        add(&self.cells.comms_closed, 1);
+        self.status.add(Tally::CommsClosed, 1);
         let Open { side, peer, ends, fault, .. } = open;
         match side {
             Side::Recv(mut lane) => {
                 lane.rail.destroy(lane.link);
-                add(&self.cells.completions_dropped, lane.dropped);
+                self.status.add(Tally::CompletionsDropped, lane.dropped);
                 let arrived = lane.arrived;
                 drop(lane);
                 self.farewell(ends, arrived);
@@ -114,7 +115,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 }
                 self.farewell(ends, lane.sent);
                 let until = self.host.now() + self.params.peer_time;
-                self.lingering.claim().push(Lingering { lane, peer, until, requests: Requests::new() });
+                // What still completes was counted, or given up, with the comm.
+                let requests = Requests::new(Row::unseen());
+                self.lingering.claim().push(Lingering { lane, peer, until, requests });
             }
         }
         self.progress_lingering();
@@ -137,6 +140,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             last.lane.rail.destroy(last.lane.link);
         }
         *self.control.claim() = Control::new(self.process);
+    }
+
+    /// [`Engine::shutdown`], and nobody sees this engine's status page any more: its code is about to go. A call that
+    /// comes all the same still works.
+    pub fn unload(&self) {
+        self.shutdown();
+        self.status.retire();
     }
 
     pub(crate) fn progress_lingering(&self) {

@@ -37,6 +37,8 @@ pub struct Params {
     pub idle_polls: u32,
     /// Which fabric to use, by name.
     pub fabric: FabricName,
+    /// Other programs may see counters and comms on a status page.
+    pub status: bool,
     /// The software NIC's own parameters.
     pub soft: SoftParams,
     /// A planted bug, in test builds.
@@ -94,6 +96,7 @@ impl Default for Params {
             regions_max: 65536,
             idle_polls: 1024,
             fabric: FabricName::Auto,
+            status: true,
             soft: SoftParams::default(),
             mutant: Mutant::NONE,
         }
@@ -218,6 +221,14 @@ pub const TABLE: &[ParamInfo] = &[
         range: "1 to 16777216",
         doc: "regions registered with one connection",
         set: |params, value| number(value, 1, 1 << 24).map(|n| params.regions_max = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_STATUS",
+        kind: "boolean",
+        default: "1",
+        range: "0 or 1",
+        doc: "keep a page of counters that other programs of this user may read, as `trunkline top` does",
+        set: |params, value| number(value, 0, 1).map(|n| params.status = n == 1),
     },
     ParamInfo {
         name: "TRUNKLINE_SOFT_NICS",

@@ -142,6 +142,7 @@ impl<R: Rail> RecvLane<R> {
             requests.cancel(slot);
             return Ok(None);
         };
+        requests.row.begun(buffers.len());
         self.requests[id.0] = slot;
         for (index, buffer) in buffers.iter().enumerate() {
             let RecvBuf { mr, offset, len, tag } = *buffer;
@@ -257,7 +258,7 @@ impl<R: Rail> RecvLane<R> {
                     self.regions.release(place.mr);
                     place.mr = NO_MR;
                 }
-                requests.complete(self.requests[id.0], &sizes[..count]);
+                requests.complete_recv(self.requests[id.0], &sizes[..count]);
             }
         }
     }

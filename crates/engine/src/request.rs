@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use trunkline_proto::limits::{RECV_BUFFERS_MAX, SENDS_MAX};
 
+use crate::status::Row;
+
 const PHASE: u64 = 0x3;
 const FREE: u64 = 0;
 const PENDING: u64 = 1;
@@ -24,10 +26,11 @@ pub(crate) enum Outcome {
     Unknown,
 }
 
-/// The requests of one comm.
+/// The requests of one comm, and what is counted of them.
 #[derive(Debug)]
 pub(crate) struct Requests {
     slots: Box<[Slot]>,
+    pub(crate) row: Row,
 }
 
 /// Bits 0-1: phase; 4-7: number of sizes; 16-31: generation, never 0.
@@ -38,9 +41,9 @@ struct Slot {
 }
 
 impl Requests {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(row: Row) -> Self {
         let slot = || Slot { state: AtomicU64::new(FREE), sizes: std::array::from_fn(|_| AtomicU64::new(0)) };
-        Self { slots: (0..SENDS_MAX).map(|_| slot()).collect() }
+        Self { slots: (0..SENDS_MAX).map(|_| slot()).collect(), row }
     }
 
     /// Takes a free slot, looking from `cursor` on; returns slot and generation. Only by the lane's holder.
@@ -57,6 +60,20 @@ impl Requests {
             }
         }
         None
+    }
+
+    /// Ends a send well.
+    #[inline]
+    pub(crate) fn complete_send(&self, slot: u16, len: u64) {
+        self.row.sent(len);
+        self.complete(slot, &[len]);
+    }
+
+    /// Ends a receive well, with a size for each of its buffers.
+    #[inline]
+    pub(crate) fn complete_recv(&self, slot: u16, sizes: &[u64]) {
+        self.row.received(sizes);
+        self.complete(slot, sizes);
     }
 
     /// Ends a request well, with these sizes.
@@ -88,11 +105,13 @@ impl Requests {
                 failed += 1;
             }
         }
+        self.row.give_up();
         failed
     }
 
     /// Forgets all requests, when the comm is closed; their names mean nothing from then on.
     pub(crate) fn clear(&self) {
+        self.row.give_up();
         for request in &self.slots {
             let generation = request.state.load(Ordering::Relaxed) & 0xffff_0000;
             request.state.store(generation | FREE, Ordering::Release);
@@ -132,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_request_is_taken_once() {
-        let requests = Requests::new();
+        let requests = Requests::new(Row::unseen());
         let mut cursor = 0;
         let (slot, generation) = requests.reserve(&mut cursor).unwrap();
         let mut sizes = [0; 8];
@@ -146,7 +165,7 @@ mod tests {
 
     #[test]
     fn all_slots_in_use_means_not_yet_and_generations_skip_zero() {
-        let requests = Requests::new();
+        let requests = Requests::new(Row::unseen());
         let mut cursor = 0;
         for _ in 0..SENDS_MAX {
             assert!(requests.reserve(&mut cursor).is_some());

@@ -174,6 +174,7 @@ impl<R: Rail> SendLane<R> {
         match started {
             Ok(true) => {
                 self.sent += 1;
+                requests.row.begun(1);
                 Ok(Some((slot, generation)))
             }
             Ok(false) => {
@@ -300,7 +301,7 @@ impl<R: Rail> SendLane<R> {
     #[inline]
     fn post_inline(&mut self, requests: &Requests, slot: u16, len: u64, op: Op<'_>) -> Result<(), CommFault> {
         self.post(COUNTED, op, self.plan.signal_all)?;
-        requests.complete(slot, &[len]);
+        requests.complete_send(slot, len);
         Ok(())
     }
 
@@ -396,7 +397,7 @@ impl<R: Rail> SendLane<R> {
             let (mr, len) = (outgoing.mr, outgoing.len);
             outgoing.mr = NO_MR;
             self.regions.release(mr);
-            requests.complete(slot, &[len]);
+            requests.complete_send(slot, len);
         }
     }
 

@@ -1,8 +1,11 @@
 //! What no network gives: time, random numbers, and control streams between processes. The real one asks the
 //! operating system; the simulator's comes from a seed.
 
+use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
+use trunkline_mem::Page;
 use trunkline_proto::time::Instant;
 
 use crate::OobError;
@@ -23,6 +26,27 @@ pub trait Host: Send + Sync + 'static {
 
     /// Tells a person something, once, where it is first known. Never called for each message.
     fn log(&self, level: Level, text: &str);
+
+    /// A page of `bytes` bytes that other processes of this machine can find and read; `None` where there are none,
+    /// as in a simulator. Asked once, by an engine that starts.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn page(&self, bytes: usize) -> io::Result<Option<HostPage>> {
+        let _ = bytes;
+        Ok(None)
+    }
+}
+
+/// A page for others to read, and what a reader asks first.
+#[derive(Clone, Debug)]
+pub struct HostPage {
+    /// The page, all zeros.
+    pub page: Arc<Page>,
+    /// The number of this process, as it sees itself.
+    pub pid: u32,
+    /// The time of day: nanoseconds since 1970.
+    pub unix_ns: u64,
 }
 
 /// How much a log line matters.

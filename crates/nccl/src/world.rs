@@ -129,6 +129,6 @@ impl World {
 pub(crate) fn end() {
     if let Some(world) = WORLD.world.get() {
         world.log.silence();
-        world.engine.shutdown();
+        world.engine.unload();
     }
 }

@@ -36,6 +36,7 @@ counters! {
     Total completions_dropped: "Late completions that named nothing that waits, and were dropped.";
     Total streams_refused: "Control streams refused: strangers, wrong versions, garbage.";
     Total opens_refused: "Connections refused: stale handle or wrong nonce.";
+    Total attempts_abandoned: "Connection attempts given up, because connect was not called for them any more.";
 }
 
 /// Whether a counter can go down.
@@ -132,11 +133,13 @@ pub enum Tally {
     StreamsRefused = 4,
     /// Connections refused.
     OpensRefused = 5,
+    /// Connection attempts that nobody asked about any more.
+    AttemptsAbandoned = 6,
 }
 
 impl Tally {
     /// How many there are.
-    pub const LEN: usize = 6;
+    pub const LEN: usize = 7;
 }
 
 impl Counters {
@@ -151,6 +154,7 @@ impl Counters {
             completions_dropped: tally(Tally::CompletionsDropped),
             streams_refused: tally(Tally::StreamsRefused),
             opens_refused: tally(Tally::OpensRefused),
+            attempts_abandoned: tally(Tally::AttemptsAbandoned),
             ..Self::default()
         };
         for row in rows {
@@ -177,7 +181,7 @@ mod tests {
         // Copied while a receive ended: begun is older than received.
         let torn = Counts { begun: 7, received: 8, received_bytes: 800, ..Counts::default() };
         assert_eq!((one.pending(), torn.pending()), (1, 0));
-        let counters = Counters::of(&[1, 2, 3, 4, 5, 6], [one, torn]);
+        let counters = Counters::of(&[1, 2, 3, 4, 5, 6, 7], [one, torn]);
         let wanted = Counters {
             comms_opened: 1,
             comms_closed: 2,
@@ -192,6 +196,7 @@ mod tests {
             completions_dropped: 4,
             streams_refused: 5,
             opens_refused: 6,
+            attempts_abandoned: 7,
         };
         assert_eq!(counters, wanted);
     }
@@ -207,11 +212,11 @@ mod tests {
     #[test]
     fn every_counter_is_in_the_table_once() {
         let tallies = core::array::from_fn(|at| at as u64 + 1);
-        let row = Counts::from_array([1000, 7, 8, 9, 10, 11, 12]);
+        let row = Counts::from_array([1000, 8, 9, 10, 11, 12, 13]);
         let counters = Counters::of(&tallies, [row]);
         let mut values: std::vec::Vec<u64> = Counters::TABLE.iter().map(|row| (row.get)(&counters)).collect();
         values.sort_unstable();
-        let pending = 1000 - 7 - 9 - 12;
-        assert_eq!(values, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, pending]);
+        let pending = 1000 - 8 - 10 - 13;
+        assert_eq!(values, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, pending]);
     }
 }

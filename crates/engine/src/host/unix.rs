@@ -3,17 +3,20 @@
 //! IPC or mount namespaces reach each other; they can hand over descriptors.
 
 use std::collections::VecDeque;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use trunkline_fabric::{Frame, Host, Level, Oob, OobAddress, OobError, OobListener, OobStream};
+use trunkline_fabric::{Frame, Host, HostPage, Level, Oob, OobAddress, OobError, OobListener, OobStream};
+use trunkline_mem::Page;
 use trunkline_proto::time::Instant;
+use trunkline_proto::wire::status;
 
 /// Frames that wait for a peer that does not read.
 const QUEUE_MAX: usize = 1024;
@@ -64,6 +67,14 @@ impl Host for UnixHost {
 
     fn log(&self, level: Level, text: &str) {
         (self.log)(level, text);
+    }
+
+    fn page(&self, bytes: usize) -> io::Result<Option<HostPage>> {
+        let page = Arc::new(Page::make(status::NAME, bytes)?);
+        let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let unix_ns = (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64);
+        Ok(Some(HostPage { page, pid, unix_ns }))
     }
 }
 

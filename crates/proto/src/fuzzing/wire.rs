@@ -190,7 +190,7 @@ pub(super) fn status_seeds() -> Vec<Vec<u8>> {
             fault_at: 1 << 41,
             fabric: "soft".into(),
             nics: vec!["soft0".into(); nics],
-            tallies: [1, 2, 3, 4, 5, 6],
+            tallies: [1, 2, 3, 4, 5, 6, 7],
         };
         Status { head, rows }.to_bytes()
     };

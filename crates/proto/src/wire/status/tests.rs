@@ -78,7 +78,7 @@ fn example() -> Status {
         fault_at: 0,
         fabric: "soft".to_string(),
         nics: Vec::from(["soft0".to_string(), "soft1".to_string()]),
-        tallies: [1, 0, 0, 0, 0, 0],
+        tallies: [1, 0, 0, 0, 0, 0, 0],
     };
     Status {
         head,
