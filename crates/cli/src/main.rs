@@ -7,6 +7,7 @@
 mod bench;
 mod cmd;
 mod locate;
+mod top;
 
 use std::process::ExitCode;
 
@@ -27,7 +28,8 @@ Examples:
   trunkline bench alltoall -n 4 -b 1M -e 16M   four ranks, 1 MiB to 16 MiB
   trunkline bench all_reduce --plugin ./libnccl-net-other.so
   trunkline info                               fabrics, NICs, how bytes are copied
-  trunkline info --params                      every setting and its value";
+  trunkline info --params                      every setting and its value
+  trunkline top                                what is going on in the processes of this host";
 
 fn main() -> ExitCode {
     if let Some(code) = trunkline_nethost::rank_entry() {

@@ -28,5 +28,6 @@ pub use engine::{Base, Engine, RecvBuf};
 pub use error::{CommFault, Error};
 pub use id::{CommId, ListenId, MrId, RequestId};
 pub use params::{FabricName, MatchBy, ParamInfo, Params, ParamsError, SoftCopy, SoftParams, TABLE};
+pub use status::{PageError, read_head, read_status};
 pub use trunkline_proto::counters::Counters;
 pub use trunkline_proto::mutant::Mutant;

@@ -1,6 +1,8 @@
 //! What the engine counts, and the page on which others can see it. Counting is a plain store into a word that one
 //! thread at a time writes; whether the words lie on a page or in memory of our own, nobody here asks afterwards.
 
+mod read;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -13,6 +15,7 @@ use trunkline_proto::wire::status::{
     self as wire, Comm, Fault, HEAD_BYTES, Head, ROW_BYTES, ROW_WORDS, ROWS_MAX, State, head, page_bytes, row,
 };
 
+pub use self::read::{PageError, read_head, read_status};
 use crate::{CommFault, Mutant, Params};
 
 /// Words of the whole head.
@@ -214,12 +217,16 @@ impl Row {
     /// Changes the words that say which comm it is, so that readers notice what they copied meanwhile.
     fn change(&self, to: &Comm) {
         let sequence = load(&self.words[row::SEQUENCE]);
-        store(&self.words[row::SEQUENCE], sequence.wrapping_add(1));
+        if !self.mutant.is("status-row-changes-unannounced") {
+            store(&self.words[row::SEQUENCE], sequence.wrapping_add(1));
+        }
         fence(Ordering::Release);
         for (word, value) in self.words.iter().zip(to.to_words(0)).skip(1) {
             store(word, value);
         }
-        self.words[row::SEQUENCE].store(sequence.wrapping_add(2).to_le(), Ordering::Release);
+        if !self.mutant.is("status-row-changes-unannounced") {
+            self.words[row::SEQUENCE].store(sequence.wrapping_add(2).to_le(), Ordering::Release);
+        }
     }
 }
 
@@ -229,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    fn mutant() -> Mutant {
+    pub(super) fn mutant() -> Mutant {
         #[cfg(feature = "mutants")]
         if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
             return Mutant::named(name.leak());
@@ -237,8 +244,12 @@ mod tests {
         Mutant::NONE
     }
 
+    pub(super) fn row_of(words: Words<ROW_WORDS>, mutant: Mutant) -> Row {
+        Row { words, mutant }
+    }
+
     fn row() -> Row {
-        Row { words: Words::heap(), mutant: mutant() }
+        row_of(Words::heap(), mutant())
     }
 
     fn comm(direction: Direction, generation: u16) -> Comm {

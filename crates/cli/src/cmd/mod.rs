@@ -3,6 +3,7 @@
 mod bench;
 mod info;
 mod sim;
+mod top;
 
 pub(crate) use bench::BenchError;
 
@@ -19,6 +20,8 @@ pub(crate) enum Command {
     Info(info::InfoArgs),
     /// Run the protocols over a simulated network, from a seed.
     Sim(sim::SimArgs),
+    /// Show what processes of this host are doing: messages and bytes a second, what waits, what failed.
+    Top(top::TopArgs),
 }
 
 /// Runs a subcommand.
@@ -27,5 +30,6 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Erro
         Command::Bench(args) => Ok(bench::run(&args)?),
         Command::Info(args) => Ok(info::run(&args)?),
         Command::Sim(args) => Ok(sim::run(&args)?),
+        Command::Top(args) => Ok(top::run(&args)?),
     }
 }

@@ -1,0 +1,170 @@
+//! `trunkline top`: what the processes of this host that use Trunkline are doing, from their status pages.
+//!
+//! Called by `cmd`. It reads; no process notices that it is looked at.
+
+use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, value_parser};
+use console::Term;
+
+use crate::top::find::{FindError, Finder};
+use crate::top::report::Report;
+use crate::top::sample::{Sample, Sampler};
+use crate::top::{prometheus, table};
+
+const EXAMPLES: &str = "\
+Examples:
+  trunkline top                    a table, refreshed every second; Ctrl-C ends it
+  trunkline top --comms            one line a connection instead of one a process
+  trunkline top --once --json      one JSON object, for scripts
+  trunkline top --pid 4711         one process
+  trunkline top --prometheus > /var/lib/node_exporter/trunkline.prom
+
+Every process that uses Trunkline keeps a page of counters that others of the same user, and root, may
+read; TRUNKLINE_STATUS=0 turns that off for a process that is started with it. Processes in containers
+are seen from outside.
+
+OUT and IN are what the process sent and received: messages and gigabytes (1e9 bytes) a second, and bytes
+in all, connections that are closed included. COMMS are connections, each for one direction. PENDING
+messages have begun and not ended. AGAIN/s are calls to send or receive that were told to call again: the
+peer has not asked for the message, or there is no room; many of them with no messages mean that one side
+waits for the other. FAILED messages ended because their connection failed, or was closed too early.";
+
+/// The time over which a single look measures rates.
+const ONCE: Duration = Duration::from_millis(200);
+
+/// Arguments of `top`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TopArgs {
+    /// Print once and end; so it is too when the output is no terminal.
+    #[arg(long)]
+    once: bool,
+    /// Print one JSON object, once.
+    #[arg(long, conflicts_with = "prometheus")]
+    json: bool,
+    /// Print counters in Prometheus' text format, once.
+    #[arg(long)]
+    prometheus: bool,
+    /// Look at this process only.
+    #[arg(long, value_name = "PID", value_parser = value_parser!(u32).range(1..))]
+    pid: Option<u32>,
+    /// Show each connection.
+    #[arg(long)]
+    comms: bool,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    interval: f64,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected seconds, 0.1 to 3600".to_owned()),
+    }
+}
+
+/// Nothing can be shown.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum TopError {
+    /// There is nothing to look at.
+    #[error(transparent)]
+    Find(#[from] FindError),
+    /// Nothing can be printed any more.
+    #[error("cannot write: {0}")]
+    Print(#[from] io::Error),
+    /// The JSON cannot be made.
+    #[error("cannot write JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, TopError> {
+    let once = args.once || args.json || args.prometheus || !io::stdout().is_terminal();
+    let shown = if once { show_once(args) } else { show_on(args) };
+    match shown {
+        // Whoever read this has enough.
+        Err(TopError::Print(error)) if error.kind() == ErrorKind::BrokenPipe => {}
+        other => other?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show_once(args: &TopArgs) -> Result<(), TopError> {
+    let (mut finder, mut sampler) = (Finder::new(args.pid), Sampler::default());
+    let mut sample = sampler.take(finder.look()?);
+    // Counters of a scrape are rated by whoever scrapes.
+    if !args.prometheus && !sample.processes.is_empty() {
+        std::thread::sleep(ONCE);
+        sample = sampler.take(finder.look()?);
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &Report::new(&sample, args.comms))?;
+        writeln!(out)?;
+    } else if args.prometheus {
+        out.write_all(prometheus::text(&sample, args.comms).as_bytes())?;
+    } else {
+        table::lines(&sample, args.comms).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    }
+    Ok(out.flush()?)
+}
+
+fn show_on(args: &TopArgs) -> Result<(), TopError> {
+    let term = Term::stdout();
+    let (mut finder, mut sampler) = (Finder::new(args.pid), Sampler::default());
+    term.clear_screen()?;
+    loop {
+        let sample = sampler.take(finder.look()?);
+        // One write, so that nothing flickers.
+        term.write_str(&screen(&sample, args.comms, term.size()))?;
+        term.flush()?;
+        std::thread::sleep(Duration::from_secs_f64(args.interval));
+    }
+}
+
+/// The sample, cut to the size of a terminal, with what puts it over the one before.
+fn screen(sample: &Sample, with_comms: bool, (height, width): (u16, u16)) -> String {
+    const HOME: &str = "\x1b[H";
+    const END_OF_LINE: &str = "\x1b[K\n";
+    const REST: &str = "\x1b[J";
+    let mut lines = table::lines(sample, with_comms);
+    let room = usize::from(height).saturating_sub(1).max(2);
+    if lines.len() > room {
+        let more = lines.len() - room + 1;
+        lines.truncate(room - 1);
+        lines.push(format!("... {more} more"));
+    }
+    let lines = lines.iter().map(|line| console::truncate_str(line, usize::from(width), ">"));
+    let text: String = lines.map(|line| format!("{line}{END_OF_LINE}")).collect();
+    format!("{HOME}{text}{REST}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{interval, screen};
+    use crate::top::sample::Sample;
+
+    #[test]
+    fn a_screen_is_no_larger_than_the_terminal() {
+        let why = std::rc::Rc::new(trunkline_engine::PageError::View(trunkline_mem::ViewError::NotSealed));
+        let refused = |pid| crate::top::find::Refused { pid, why: why.clone() };
+        let sample = Sample { processes: Vec::new(), refused: (0..30).map(refused).collect(), hidden: 0 };
+        let text = screen(&sample, false, (10, 20));
+        let lines: Vec<&str> = text.trim_start_matches("\x1b[H").lines().collect();
+        assert_eq!(lines.len(), 10, "nine, and the end: {text:?}");
+        assert_eq!(lines[8], "... 23 more\x1b[K");
+        assert!(lines.iter().all(|line| line.trim_end_matches("\x1b[K").chars().count() <= 20), "{text:?}");
+    }
+
+    #[test]
+    fn an_interval_is_some_time() {
+        assert_eq!(interval("0.5"), Ok(0.5));
+        for bad in ["0", "-1", "x", "inf", "NaN", "4000"] {
+            assert!(interval(bad).is_err(), "{bad}");
+        }
+    }
+}

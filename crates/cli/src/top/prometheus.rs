@@ -1,0 +1,123 @@
+//! A sample in Prometheus' text format, for a node exporter's textfile directory or any scraper.
+
+use std::fmt::Write as _;
+
+use trunkline_proto::counters::{Counters, Kind};
+use trunkline_proto::wire::status::State;
+
+use super::report::{direction, hex, nic};
+use super::sample::{Conn, Process, Sample};
+
+/// The whole text.
+pub(crate) fn text(sample: &Sample, with_comms: bool) -> String {
+    let mut out = String::new();
+    for row in Counters::TABLE {
+        let (kind, end) = match row.kind {
+            Kind::Total => ("counter", "_total"),
+            Kind::Gauge => ("gauge", ""),
+        };
+        let values =
+            sample.processes.iter().map(|process| (of_process(process), (row.get)(&process.counters)));
+        family(&mut out, &format!("{}{end}", row.name), kind, row.help, values);
+    }
+    let open = sample.processes.iter().map(|process| (of_process(process), process.open()));
+    family(&mut out, "comms_open", "gauge", "Connections that are not closed.", open);
+    let help = "When the process began to use Trunkline, in seconds since 1970.";
+    let since = sample.processes.iter().map(|process| (of_process(process), process.since.as_secs_f64()));
+    family(&mut out, "start_time_seconds", "gauge", help, since);
+    let refused = [(String::new(), sample.refused.len())];
+    family(&mut out, "pages_refused", "gauge", "Status pages that could not be read.", refused.into_iter());
+    if with_comms {
+        comms(&mut out, sample);
+    }
+    out
+}
+
+/// One number of a comm.
+type Column = (&'static str, &'static str, &'static str, fn(&Conn) -> u64);
+
+const COMMS: [Column; 6] = [
+    ("comm_messages_total", "counter", "Messages of the connection that ended well.", |conn| {
+        conn.counts.sent.wrapping_add(conn.counts.received)
+    }),
+    ("comm_bytes_total", "counter", "Their bytes.", |conn| {
+        conn.counts.sent_bytes.wrapping_add(conn.counts.received_bytes)
+    }),
+    ("comm_messages_pending", "gauge", "Messages that have begun and not ended.", |conn| {
+        conn.counts.pending()
+    }),
+    ("comm_messages_failed_total", "counter", "Messages that ended otherwise.", |conn| conn.counts.failed),
+    ("comm_calls_again_total", "counter", "Calls that were told to call again.", |conn| conn.counts.again),
+    ("comm_failed", "gauge", "1 if the connection is of no more use.", |conn| {
+        u64::from(conn.comm.state == State::Failed)
+    }),
+];
+
+fn comms(out: &mut String, sample: &Sample) {
+    for (name, kind, help, get) in COMMS {
+        let values = sample.processes.iter().flat_map(|process| {
+            let open = process.comms.iter().filter(|conn| conn.is_open());
+            open.map(move |conn| (of_comm(process, conn), get(conn)))
+        });
+        family(out, name, kind, help, values);
+    }
+}
+
+/// All lines of one name.
+fn family<T: std::fmt::Display>(
+    out: &mut String,
+    name: &str,
+    kind: &str,
+    help: &str,
+    values: impl Iterator<Item = (String, T)>,
+) {
+    // Writing to a string does not fail.
+    let _ = writeln!(out, "# HELP trunkline_{name} {help}\n# TYPE trunkline_{name} {kind}");
+    for (labels, value) in values {
+        let _ = writeln!(out, "trunkline_{name}{labels} {value}");
+    }
+}
+
+fn of_process(process: &Process) -> String {
+    format!("{{{}}}", process_labels(process))
+}
+
+fn process_labels(process: &Process) -> String {
+    let (command, fabric) = (escaped(&process.command), escaped(&process.fabric));
+    let Process { pid, id, .. } = process;
+    format!("pid=\"{pid}\",process=\"{}\",command=\"{command}\",fabric=\"{fabric}\"", hex(*id))
+}
+
+fn of_comm(process: &Process, conn: &Conn) -> String {
+    let own = format!("comm=\"{}.{}\"", conn.index, conn.comm.generation);
+    let (direction, nic) = (direction(conn.comm.direction), escaped(&nic(process, conn)));
+    let peer = hex(conn.comm.peer);
+    let labels = process_labels(process);
+    format!("{{{labels},{own},direction=\"{direction}\",nic=\"{nic}\",peer=\"{peer}\"}}")
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_escaped() {
+        assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+    }
+
+    #[test]
+    fn a_family_is_told_even_when_nobody_has_it() {
+        let sample = Sample { processes: Vec::new(), refused: Vec::new(), hidden: 0 };
+        let text = text(&sample, true);
+        for wanted in
+            ["# TYPE trunkline_messages_sent_total counter", "# TYPE trunkline_messages_pending gauge"]
+        {
+            assert!(text.lines().any(|line| line == wanted), "{text}");
+        }
+        assert!(text.lines().any(|line| line == "trunkline_pages_refused 0"), "{text}");
+    }
+}

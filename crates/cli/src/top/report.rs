@@ -1,0 +1,164 @@
+//! A sample as JSON.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use trunkline_proto::counters::{Counters, Counts};
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::wire::status::{Direction, Fault, State};
+
+use super::sample::{Conn, Process, Rates, Sample};
+
+/// Everything.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    version: &'static str,
+    processes: Vec<ProcessRow>,
+    refused: Vec<RefusedRow>,
+    /// Processes that may not be looked into.
+    hidden: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct ProcessRow {
+    pid: u32,
+    command: String,
+    process: String,
+    fabric: String,
+    nics: Vec<String>,
+    started_unix_s: f64,
+    uptime_s: f64,
+    comms_open: u64,
+    counters: Map<String, Value>,
+    rates: Option<RatesRow>,
+    last_fault: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comms: Option<Vec<CommRow>>,
+}
+
+#[derive(Debug, Serialize)]
+struct CommRow {
+    index: usize,
+    generation: u16,
+    state: &'static str,
+    direction: &'static str,
+    nic: String,
+    peer: String,
+    /// The peer's number, if it is among the processes.
+    peer_pid: Option<u32>,
+    messages: u64,
+    bytes: u64,
+    pending: u64,
+    failed: u64,
+    calls_again: u64,
+    rates: Option<RatesRow>,
+    fault: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+struct RatesRow {
+    messages_sent_per_s: f64,
+    bytes_sent_per_s: f64,
+    messages_received_per_s: f64,
+    bytes_received_per_s: f64,
+    calls_again_per_s: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct RefusedRow {
+    pid: u32,
+    why: String,
+}
+
+impl Report {
+    /// The report of a sample, with or without a list of comms for each process.
+    pub(crate) fn new(sample: &Sample, with_comms: bool) -> Self {
+        let row = |process: &Process| ProcessRow {
+            pid: process.pid,
+            command: process.command.clone(),
+            process: hex(process.id),
+            fabric: process.fabric.clone(),
+            nics: process.nics.clone(),
+            started_unix_s: process.since.as_secs_f64(),
+            uptime_s: process.up.as_secs_f64(),
+            comms_open: process.open(),
+            counters: counters(&process.counters),
+            rates: process.rates.map(Into::into),
+            last_fault: process.fault.map(Fault::text),
+            comms: with_comms.then(|| process.comms.iter().map(|conn| comm(sample, process, conn)).collect()),
+        };
+        let refused = |page: &super::find::Refused| RefusedRow { pid: page.pid, why: page.why.to_string() };
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            processes: sample.processes.iter().map(row).collect(),
+            refused: sample.refused.iter().map(refused).collect(),
+            hidden: sample.hidden,
+        }
+    }
+}
+
+fn counters(counters: &Counters) -> Map<String, Value> {
+    Counters::TABLE.iter().map(|row| (row.name.to_owned(), (row.get)(counters).into())).collect()
+}
+
+fn comm(sample: &Sample, process: &Process, conn: &Conn) -> CommRow {
+    let Counts { sent, sent_bytes, received, received_bytes, again, failed, .. } = conn.counts;
+    CommRow {
+        index: conn.index,
+        generation: conn.comm.generation,
+        state: state(conn.comm.state),
+        direction: direction(conn.comm.direction),
+        nic: nic(process, conn),
+        peer: hex(conn.comm.peer),
+        peer_pid: peer_pid(sample, conn),
+        messages: sent.wrapping_add(received),
+        bytes: sent_bytes.wrapping_add(received_bytes),
+        pending: conn.counts.pending(),
+        failed,
+        calls_again: again,
+        rates: conn.rates.map(Into::into),
+        fault: conn.comm.fault.map(Fault::text),
+    }
+}
+
+/// All 128 bits of a process's name.
+pub(super) fn hex(id: ProcessId) -> String {
+    id.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(super) fn state(state: State) -> &'static str {
+    match state {
+        State::Open => "open",
+        State::Failed => "failed",
+        State::Closed => "closed",
+    }
+}
+
+pub(super) fn direction(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Send => "send",
+        Direction::Recv => "recv",
+    }
+}
+
+/// The name of a comm's NIC, or its number where the page has no room for names.
+pub(super) fn nic(process: &Process, conn: &Conn) -> String {
+    let at = usize::from(conn.comm.nic);
+    process.nics.get(at).cloned().unwrap_or_else(|| at.to_string())
+}
+
+/// The number of the process at the other end, if it is among those seen.
+pub(super) fn peer_pid(sample: &Sample, conn: &Conn) -> Option<u32> {
+    sample.processes.iter().find(|other| other.id == conn.comm.peer).map(|other| other.pid)
+}
+
+impl From<Rates> for RatesRow {
+    fn from(rates: Rates) -> Self {
+        Self {
+            messages_sent_per_s: rates.messages_sent,
+            bytes_sent_per_s: rates.bytes_sent,
+            messages_received_per_s: rates.messages_received,
+            bytes_received_per_s: rates.bytes_received,
+            calls_again_per_s: rates.calls_again,
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! A sample as a table: one line a process, or one a comm.
+
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use trunkline_proto::wire::status::Fault;
+
+use super::report::{direction, nic, peer_pid, state};
+use super::sample::{Conn, Process, Rates, Sample};
+
+/// What has no rate yet.
+const NONE: &str = "-";
+
+const PROCESS_COLUMNS: [(&str, CellAlignment); 14] = [
+    ("PID", CellAlignment::Right),
+    ("COMMAND", CellAlignment::Left),
+    ("UP", CellAlignment::Right),
+    ("COMMS", CellAlignment::Right),
+    ("OUT msg/s", CellAlignment::Right),
+    ("OUT GB/s", CellAlignment::Right),
+    ("IN msg/s", CellAlignment::Right),
+    ("IN GB/s", CellAlignment::Right),
+    ("PENDING", CellAlignment::Right),
+    ("AGAIN/s", CellAlignment::Right),
+    ("FAILED", CellAlignment::Right),
+    ("OUT", CellAlignment::Right),
+    ("IN", CellAlignment::Right),
+    ("LAST FAULT", CellAlignment::Left),
+];
+
+const COMM_COLUMNS: [(&str, CellAlignment); 13] = [
+    ("PID", CellAlignment::Right),
+    ("COMM", CellAlignment::Right),
+    ("DIR", CellAlignment::Left),
+    ("NIC", CellAlignment::Left),
+    ("PEER", CellAlignment::Right),
+    ("STATE", CellAlignment::Left),
+    ("msg/s", CellAlignment::Right),
+    ("GB/s", CellAlignment::Right),
+    ("PENDING", CellAlignment::Right),
+    ("AGAIN/s", CellAlignment::Right),
+    ("MESSAGES", CellAlignment::Right),
+    ("BYTES", CellAlignment::Right),
+    ("FAULT", CellAlignment::Left),
+];
+
+/// The lines of a sample, and one above them.
+pub(crate) fn lines(sample: &Sample, with_comms: bool) -> Vec<String> {
+    let mut lines = vec![summary(sample)];
+    lines.extend(sample.refused.iter().map(|page| format!("page of {} not used: {}", page.pid, page.why)));
+    if sample.processes.is_empty() {
+        return lines;
+    }
+    let table = if with_comms { comms(sample) } else { processes(sample) };
+    lines.extend(table.lines().map(|line| line.trim_end().to_owned()));
+    lines
+}
+
+fn summary(sample: &Sample) -> String {
+    let open: u64 = sample.processes.iter().map(Process::open).sum();
+    let mut line = match sample.processes.len() {
+        0 => "no process has a status page: none uses Trunkline now, or with TRUNKLINE_STATUS=0".to_owned(),
+        count => format!("{count} processes, {open} connections"),
+    };
+    if sample.hidden > 0 {
+        line.push_str(&format!("; {} processes may not be looked into (root may)", sample.hidden));
+    }
+    line
+}
+
+fn table<const N: usize>(columns: [(&str, CellAlignment); N]) -> Table {
+    let mut table = Table::new();
+    // Whoever prints it cuts the lines: wrapped ones cannot be read.
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(columns.map(|(name, _)| name));
+    for (column, (_, alignment)) in table.column_iter_mut().zip(columns) {
+        column.set_cell_alignment(alignment);
+        column.set_padding((0, 2));
+    }
+    table
+}
+
+fn processes(sample: &Sample) -> Table {
+    let mut table = table(PROCESS_COLUMNS);
+    for process in &sample.processes {
+        let (counters, rates) = (&process.counters, process.rates.as_ref());
+        table.add_row([
+            process.pid.to_string(),
+            process.command.clone(),
+            duration(process.up),
+            process.open().to_string(),
+            rate(rates, |rates| count(rates.messages_sent)),
+            rate(rates, |rates| gigabytes(rates.bytes_sent)),
+            rate(rates, |rates| count(rates.messages_received)),
+            rate(rates, |rates| gigabytes(rates.bytes_received)),
+            counters.messages_pending.to_string(),
+            rate(rates, |rates| count(rates.calls_again)),
+            counters.messages_failed.to_string(),
+            bytes(counters.bytes_sent),
+            bytes(counters.bytes_received),
+            process.fault.map_or("", Fault::text).to_owned(),
+        ]);
+    }
+    table
+}
+
+fn comms(sample: &Sample) -> Table {
+    let mut table = table(COMM_COLUMNS);
+    for process in &sample.processes {
+        for conn in process.comms.iter().filter(|conn| conn.is_open()) {
+            let (counts, rates) = (&conn.counts, conn.rates.as_ref());
+            // One of the two directions is always 0.
+            table.add_row([
+                process.pid.to_string(),
+                format!("{}.{}", conn.index, conn.comm.generation),
+                direction(conn.comm.direction).to_owned(),
+                nic(process, conn),
+                peer(sample, conn),
+                state(conn.comm.state).to_owned(),
+                rate(rates, |rates| count(rates.messages_sent + rates.messages_received)),
+                rate(rates, |rates| gigabytes(rates.bytes_sent + rates.bytes_received)),
+                counts.pending().to_string(),
+                rate(rates, |rates| count(rates.calls_again)),
+                count(counts.sent.wrapping_add(counts.received) as f64),
+                bytes(counts.sent_bytes.wrapping_add(counts.received_bytes)),
+                conn.comm.fault.map_or("", Fault::text).to_owned(),
+            ]);
+        }
+    }
+    table
+}
+
+/// The peer's number where it is seen too, else the beginning of its name.
+fn peer(sample: &Sample, conn: &Conn) -> String {
+    peer_pid(sample, conn).map_or_else(|| format!("id {}", conn.comm.peer), |pid| pid.to_string())
+}
+
+fn rate(rates: Option<&Rates>, text: impl Fn(&Rates) -> String) -> String {
+    rates.map_or_else(|| NONE.to_owned(), text)
+}
+
+/// Three digits or so, with a unit of a thousand.
+fn scaled(value: f64, step: f64, units: &[&str]) -> String {
+    let (mut value, mut at) = (value, 0);
+    while value >= 999.5 && at + 1 < units.len() {
+        value /= step;
+        at += 1;
+    }
+    match value {
+        _ if at == 0 => format!("{value:.0}{}", units[at]),
+        value if value < 9.995 => format!("{value:.2}{}", units[at]),
+        value if value < 99.95 => format!("{value:.1}{}", units[at]),
+        value => format!("{value:.0}{}", units[at]),
+    }
+}
+
+fn count(value: f64) -> String {
+    scaled(value, 1000.0, &["", "k", "M", "G", "T"])
+}
+
+fn bytes(value: u64) -> String {
+    scaled(value as f64, 1000.0, &[" B", " kB", " MB", " GB", " TB", " PB", " EB"])
+}
+
+fn gigabytes(value: f64) -> String {
+    format!("{:.2}", value / 1e9)
+}
+
+fn duration(up: Duration) -> String {
+    let seconds = up.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m{:02}s", seconds % 60),
+        (0, _, _) => format!("{hours}h{:02}m", minutes % 60),
+        _ => format!("{days}d{:02}h", hours % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let counts = [0.0, 7.0, 999.0, 999.7, 1000.0, 12_345.0, 999_600.0, 5_140_000.0];
+        let texts = counts.map(count);
+        assert_eq!(texts, ["0", "7", "999", "1.00k", "1.00k", "12.3k", "1.00M", "5.14M"]);
+        assert_eq!([0, 4096, u64::MAX].map(bytes), ["0 B", "4.10 kB", "18.4 EB"]);
+        assert_eq!(gigabytes(12_345_678_901.0), "12.35");
+    }
+
+    #[test]
+    fn times_are_short() {
+        let times =
+            [0, 59, 60, 3599, 3600, 86_399, 86_400, 200_000].map(|s| duration(Duration::from_secs(s)));
+        assert_eq!(times, ["0s", "59s", "1m00s", "59m59s", "1h00m", "23h59m", "1d00h", "2d07h"]);
+    }
+}

@@ -1,0 +1,141 @@
+//! Reading another process's page: copied, then parsed. Whatever is on it is anybody's bytes until the parser has taken
+//! it. Called by `trunkline top`; an engine never reads its own.
+
+use trunkline_mem::{OutOfBounds, PageView, ViewError};
+use trunkline_proto::wire::status::{
+    HEAD_BYTES, Head, ROW_BYTES, ROW_WORDS, Row, Status, StatusError, page_bytes, row,
+};
+
+/// How often a row that changes is looked at again.
+const TRIES: usize = 64;
+
+/// A page that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PageError {
+    /// It cannot be mapped.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// What is on it is no status page.
+    #[error(transparent)]
+    Status(#[from] StatusError),
+    /// It is smaller than it says.
+    #[error(transparent)]
+    Bounds(#[from] OutOfBounds),
+}
+
+/// The head of a page, once its sizes are known to be right.
+///
+/// # Errors
+/// [`PageError`] says why it is not used.
+pub fn read_head(view: &PageView) -> Result<Head, PageError> {
+    let mut words = [0; HEAD_BYTES / 8];
+    let there = words.len().min(view.len() / 8);
+    view.read(0, &mut words[..there])?;
+    let bytes: Vec<u8> = words[..there].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let head = Head::from_bytes(&bytes)?;
+    head.check_length(view.len())?;
+    Ok(head)
+}
+
+/// A copy of the whole page. Comms that open or close meanwhile are in it or not; counts are never lost or doubled.
+///
+/// # Errors
+/// [`PageError`] says why it is not used.
+pub fn read_status(view: &PageView) -> Result<Status, PageError> {
+    let head = read_head(view)?;
+    let rows = (0..head.used as usize).map(|at| row_at(view, page_bytes(at))).collect::<Result<_, _>>()?;
+    Ok(Status { head, rows })
+}
+
+/// A copy of one row; without its comm if that changes all the time.
+fn row_at(view: &PageView, at: usize) -> Result<Row, PageError> {
+    debug_assert!(at.is_multiple_of(ROW_BYTES));
+    let (mut words, mut again) = ([0; ROW_WORDS], [0; 1]);
+    for _ in 0..TRIES {
+        view.read(at, &mut words)?;
+        view.read(at + row::SEQUENCE * 8, &mut again)?;
+        if words[row::SEQUENCE] == again[0] && again[0].is_multiple_of(2) {
+            return Ok(Row::from_words(&words)?);
+        }
+        std::hint::spin_loop();
+    }
+    words[row::SEQUENCE] |= 1;
+    Ok(Row::from_words(&words)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use trunkline_mem::{Page, Words};
+    use trunkline_proto::counters::Counts;
+    use trunkline_proto::id::ProcessId;
+    use trunkline_proto::wire::status::{Comm, Direction, State};
+
+    use super::super::tests::{mutant, row_of};
+    use super::*;
+
+    /// A page under a name of its own, and how others see it.
+    fn page(name: &str, rows: usize) -> (Arc<Page>, PageView) {
+        let page = Arc::new(Page::make(name, page_bytes(rows)).unwrap());
+        let wanted = format!("/memfd:{name} (deleted)");
+        let links = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+        let mut named =
+            links.filter(|link| std::fs::read_link(link).is_ok_and(|name| name.to_str() == Some(&*wanted)));
+        let view = PageView::open(&File::open(named.next().unwrap()).unwrap()).unwrap();
+        (page, view)
+    }
+
+    fn comm(generation: u16) -> Comm {
+        Comm {
+            state: State::Open,
+            direction: Direction::Send,
+            nic: generation,
+            generation,
+            fault: None,
+            peer: ProcessId([generation as u8; 16]),
+            opened: u64::from(generation),
+            before: Counts::default(),
+        }
+    }
+
+    #[test]
+    fn a_row_that_changes_is_read_whole_or_not_at_all() {
+        let (page, view) = page("trunkline.changing", 1);
+        let row = row_of(Words::of_page(&page, HEAD_BYTES).unwrap(), mutant());
+        let (stop, mut whole, mut torn) = (AtomicBool::new(false), 0, None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for generation in (1..=u16::MAX).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    row.begun(1);
+                    row.sent(8);
+                    row.open(comm(generation));
+                }
+            });
+            // Long enough for the two to meet also where they share one processor.
+            let began = std::time::Instant::now();
+            let millis = |n| std::time::Duration::from_millis(n);
+            while began.elapsed() < millis(500) || (whole < 1000 && began.elapsed() < millis(20_000)) {
+                let Some(found) = row_at(&view, HEAD_BYTES).unwrap().comm else { continue };
+                let wanted = Comm { before: found.before, ..comm(found.generation) };
+                if found != wanted || found.before.sent != found.before.begun {
+                    torn = Some(found);
+                    break;
+                }
+                whole += 1;
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(torn, None);
+        assert!(whole >= 1000, "only {whole} looks found the row at rest");
+    }
+
+    #[test]
+    fn a_page_that_is_not_ready_or_too_short_is_refused() {
+        let (_page, view) = page("trunkline.empty", 1);
+        assert!(matches!(read_status(&view), Err(PageError::Status(StatusError::Magic))));
+    }
+}
