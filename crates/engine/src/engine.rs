@@ -139,18 +139,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// it afterwards.
     ///
     /// # Errors
-    /// [`Error::Deregister`] if a peer is stopped inside a copy; the region stays registered.
+    /// [`Error::Deregister`] if a peer is stopped inside a copy; the region takes no more messages, and the call may be
+    /// repeated.
     pub fn deregister(&self, comm: CommId, mr: MrId) -> Result<(), Error> {
         let slot = self.comm(comm)?;
         let taken = self.open(slot, |open| {
-            if open.side.regions().in_use(mr)? {
+            if open.side.regions().in_use(mr) {
                 self.failed(slot, open, CommFault::Revoked);
             }
             open.side.regions().remove(mr)
         });
         let Some(region) = taken.flatten() else { return Err(Error::Unknown("region")) };
         region.close().map_err(|(region, error)| {
-            self.open(slot, |open| drop(open.side.regions().insert(region)));
+            self.open(slot, |open| open.side.regions().keep_closing(mr, region));
             error.into()
         })
     }

@@ -9,6 +9,9 @@ use crate::{Base, MrId, RecvBuf};
 #[derive(Debug)]
 pub(crate) struct Regions {
     slots: Slots<Region>,
+    limit: usize,
+    /// Regions that could not be deregistered yet: nothing new uses them, but their names go on.
+    closing: Vec<(MrId, Mr<Data>)>,
 }
 
 #[derive(Debug)]
@@ -19,10 +22,13 @@ struct Region {
 
 impl Regions {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { slots: Slots::new(limit) }
+        Self { slots: Slots::new(limit), limit, closing: Vec::new() }
     }
 
     pub(crate) fn insert(&mut self, mr: Mr<Data>) -> Result<MrId, Mr<Data>> {
+        if self.len() >= self.limit {
+            return Err(mr);
+        }
         self.slots.insert(Region { mr, uses: 0 }).map(MrId).map_err(|region| region.mr)
     }
 
@@ -65,9 +71,9 @@ impl Regions {
         }
     }
 
-    /// Whether outstanding messages use the region; `None` if there is no such region.
-    pub(crate) fn in_use(&self, id: MrId) -> Option<bool> {
-        Some(self.slots.get(id.0)?.uses > 0)
+    /// Whether outstanding messages use the region.
+    pub(crate) fn in_use(&self, id: MrId) -> bool {
+        self.slots.get(id.0).is_some_and(|region| region.uses > 0)
     }
 
     /// Whether outstanding messages use any region.
@@ -75,12 +81,21 @@ impl Regions {
         self.slots.iter().any(|(_, region)| region.uses > 0)
     }
 
+    /// Takes a region out; `None` if there is no such region.
     pub(crate) fn remove(&mut self, id: MrId) -> Option<Mr<Data>> {
+        if let Some(at) = self.closing.iter().position(|(known, _)| *known == id) {
+            return Some(self.closing.swap_remove(at).1);
+        }
         self.slots.remove(id.0).map(|region| region.mr)
     }
 
+    /// A region that was taken out could not be deregistered: its name stays, for another try.
+    pub(crate) fn keep_closing(&mut self, id: MrId, mr: Mr<Data>) {
+        self.closing.push((id, mr));
+    }
+
     pub(crate) fn len(&self) -> usize {
-        self.slots.len()
+        self.slots.len() + self.closing.len()
     }
 }
 

@@ -19,6 +19,9 @@ use crate::{Counts, Dice, Mutant, Pid, SimFabric, SimHost, World};
 /// The limit the engines are given.
 const PEER_TIME: Duration = Duration::secs(10);
 
+/// How long an attempt may be left alone.
+const CONNECT_TIME: Duration = Duration::secs(5);
+
 /// Virtual time without any progress that counts as a hang.
 const HANG: u64 = 120_000_000_000;
 
@@ -77,6 +80,7 @@ impl Cluster {
             eager_max: choice.eager_max,
             eager_credits: choice.eager_credits,
             peer_time: PEER_TIME,
+            connect_time: CONNECT_TIME,
             depth: choice.depth,
             idle_polls: choice.idle_polls,
             mutant: engine_mutant,
@@ -151,22 +155,21 @@ impl Cluster {
 
     fn step(&mut self) -> Result<bool, Violation> {
         let at = self.dice.below(self.sides.len() as u64) as usize;
+        let comm = self.sides[at].comm;
+        let plan = &self.scenario.comms[comm];
+        let peer = plan.from + plan.to - self.sides[at].process;
+        let peer_idle = self.sides.iter().all(|s| s.process != peer || s.phase == Phase::Closed);
         let side = &mut self.sides[at];
-        let comm = side.comm;
         let process = &mut self.processes[side.process];
         let now = self.world.now();
         let Some(engine) = process.engine.as_ref().filter(|_| process.alive && now >= process.silent_until)
         else {
             return Ok(false);
         };
-        if side.phase == Phase::Closed && self.dice.chance(100) {
-            // The process has other work, so that something calls its engine now and then.
-            engine.progress_all();
-        }
         let mut around = Around {
             engine,
             world: &self.world,
-            plan: &self.scenario.comms[comm],
+            plan,
             order: &mut self.orders[comm],
             once: &mut process.once,
             graves: &mut self.graves,
@@ -175,16 +178,17 @@ impl Cluster {
             needs_flush: self.scenario.weather.caps.needs_flush,
             limit: PEER_TIME.0,
             lossy: self.scenario.weather.stream_lost > 0,
+            peer_idle,
             look_again: self.scenario.look_again,
             mutant: self.mutant,
         };
-        let was = side.phase;
         let progress = side.step(&mut around)?;
-        let (failed, aborted) = (side.phase == Phase::Failing, side.aborted);
-        if was != side.phase && (aborted || failed) {
+        if let Some(cause) = side.news.take() {
             // The other end of the same comm has lost its peer.
-            for other in self.sides.iter_mut().filter(|other| other.comm == comm) {
-                other.fate.doom(now, Cause::Abort);
+            let role = std::mem::discriminant(&side.role);
+            let ends = self.sides.iter_mut().filter(|end| end.comm == comm);
+            for other in ends.filter(|end| std::mem::discriminant(&end.role) != role) {
+                other.fate.doom(now, cause);
             }
         }
         Ok(progress)

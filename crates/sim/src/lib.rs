@@ -15,6 +15,7 @@ mod cluster;
 mod conformance_tests;
 mod connect;
 mod dice;
+mod ending;
 mod fabric;
 #[cfg(test)]
 mod fabric_tests;

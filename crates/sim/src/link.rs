@@ -86,6 +86,8 @@ pub(crate) struct Wqe {
     pub(crate) signalled: bool,
     pub(crate) work: Work,
     pub(crate) progress: Progress,
+    /// The target has carried it out.
+    pub(crate) executed: bool,
     /// Bytes of it could not be read or placed.
     pub(crate) broken: Option<Status>,
 }

@@ -14,8 +14,10 @@ pub(crate) struct Region {
     pub(crate) visibility: Visibility,
     pub(crate) remote: u64,
     pub(crate) base: u64,
-    /// Deregistered, but kept by a planted bug.
+    /// Deregistered, but a copy is under way, or a planted bug keeps it.
     pub(crate) closed: bool,
+    /// When the copy that is under way ends.
+    pub(crate) copying: Option<u64>,
 }
 
 /// Bytes that were written but cannot be seen yet.

@@ -228,7 +228,8 @@ impl State {
         if let Work::Flush = work {
             self.mark_shadow(link, seq);
         }
-        let wqe = Wqe { seq, wr_id, signalled, work, progress: Progress::Posted, broken: None };
+        let wqe =
+            Wqe { seq, wr_id, signalled, work, progress: Progress::Posted, executed: false, broken: None };
         self.links[link].sends.push_back(wqe);
         Ok(())
     }

@@ -2,8 +2,9 @@
 
 use trunkline_engine::RecvBuf;
 
-use crate::checkers::Violation;
 use crate::checkers::bytes::{GUARD, Room};
+use crate::checkers::order::Order;
+use crate::checkers::{Check, Violation};
 use crate::scenario::CommPlan;
 use crate::side::{Around, Flight, Phase, Place, Role, Side, Step};
 
@@ -33,6 +34,38 @@ impl Receiving {
 
     pub(crate) fn is_done(&self, plan: &CommPlan) -> bool {
         self.next == plan.groups.len()
+    }
+
+    /// Whether every message of a posted receive was sent.
+    pub(crate) fn is_sent(&self, item: usize, order: &Order) -> bool {
+        self.posted[item].iter().all(|buffer| order.is_sent(buffer.tag, buffer.number))
+    }
+
+    /// Whether every message of the receive that is to be posted next was sent.
+    fn next_is_sent(&self, order: &Order) -> bool {
+        let ahead = |i: usize| self.prepared[..i].iter().filter(|b| b.tag == self.prepared[i].tag).count();
+        let number = |i: usize| order.next(self.prepared[i].tag) + ahead(i);
+        (0..self.prepared.len()).all(|i| order.is_sent(self.prepared[i].tag, number(i)))
+    }
+
+    /// The buffers of a posted receive.
+    pub(crate) fn places_of(&self, item: usize) -> Vec<(Place, u64)> {
+        let buffers = self.posted[item].iter();
+        buffers.map(|buffer| (buffer.place.clone(), buffer.room.len + GUARD)).collect()
+    }
+
+    /// A receive has no buffers any more.
+    pub(crate) fn forget(&mut self, item: usize) {
+        self.posted[item].clear();
+    }
+
+    /// No message that failed wrote past its room.
+    pub(crate) fn check_guards(&self, name: &str) -> Check {
+        let rooms = self.posted.iter().enumerate().flat_map(|(i, list)| list.iter().map(move |b| (i, b)));
+        for (item, buffer) in rooms {
+            buffer.room.check_guard(&format!("{name} receive {item}"))?;
+        }
+        Ok(())
     }
 
     /// Buffers in use, with their lengths.
@@ -75,8 +108,14 @@ impl Side {
         let item = receiving.next;
         let buffers: Vec<RecvBuf> = receiving.prepared.iter().map(|b| b.request(b.room.len)).collect();
         match around.engine.irecv(id, &buffers) {
-            Ok(None) => Ok(false),
-            Err(error) => self.failed(around, &error),
+            Ok(None) => self.not_yet(around, around.world.now()),
+            Err(error) => {
+                // What had arrived can still be received, unless another receive could not be.
+                let next = receiving.next_is_sent(around.order);
+                let all = next && self.flights.iter().all(|flight| self.is_sent(around, flight));
+                self.deserved(around, item, all, &error)?;
+                self.failed(around, &error)
+            }
             Ok(Some(request)) => {
                 around.once.made(&self.name(), request.to_bits())?;
                 let name = self.name();
@@ -146,7 +185,7 @@ impl Side {
         around.world.note(format_args!("{name} has seen {item}"));
         for buffer in buffers {
             let what = format!("{name} buffer of receive {item}");
-            self.bury(around, &buffer.place, buffer.room.len + GUARD, what)?;
+            self.bury(around, buffer.place, buffer.room.len + GUARD, &what)?;
         }
         Ok(())
     }

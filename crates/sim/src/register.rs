@@ -46,7 +46,7 @@ impl Registrar for SimRegistrar {
         // Not the real address, which would make two runs of a seed differ.
         let base = if state.weather.based { state.dice.draw() >> 17 << 12 } else { 0 };
         let (rail, memory) = (self.rail, memory.clone());
-        let region = Region { rail, memory, access, visibility, remote, base, closed: false };
+        let region = Region { rail, memory, access, visibility, remote, base, closed: false, copying: None };
         state.remote_keys.insert(remote, local);
         state.regions.insert(local, region);
         Ok(Keys { local: LocalKey(local), remote: RemoteKey(remote), remote_base: base })
@@ -54,12 +54,17 @@ impl Registrar for SimRegistrar {
 
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {
         let mut state = self.world.lock();
-        let leak = state.mutant == Mutant::LeakRegion && state.dice.chance(500);
-        let known = state.regions.get_mut(&key.0).filter(|region| region.rail == self.rail && !region.closed);
-        let region = known.ok_or(DeregisterError::Unknown)?;
-        region.closed = true;
-        let remote = region.remote;
-        state.remote_keys.remove(&remote);
+        let (leak, now) = (state.mutant == Mutant::LeakRegion && state.dice.chance(500), state.now);
+        let known = state.regions.get(&key.0).filter(|region| region.rail == self.rail);
+        let (copying, closed) =
+            known.map(|region| (region.copying, region.closed)).ok_or(DeregisterError::Unknown)?;
+        match copying {
+            Some(until) if now < until => return Err(DeregisterError::InUse { peer: 0 }),
+            None if closed => return Err(DeregisterError::Unknown),
+            None if state.begin_stuck_copy(key.0) => return Err(DeregisterError::InUse { peer: 0 }),
+            _ => {}
+        }
+        state.close_region(key.0);
         if !leak {
             state.regions.remove(&key.0);
         }

@@ -55,13 +55,28 @@ pub(crate) struct SidePlan {
     pub(crate) in_flight: usize,
     /// Each message has its own registration, which ends with it.
     pub(crate) own_regions: bool,
-    /// After so many completions the end is closed, with work in flight.
-    pub(crate) abort: Option<usize>,
+    /// How it leaves the connection.
+    pub(crate) ending: Ending,
     /// How long it waits after its last completion before it closes.
     pub(crate) linger: u64,
 }
 
-/// One message: what is sent and how much room it meets.
+/// How an end leaves its connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ending {
+    /// It is closed when everything is done.
+    Done,
+    /// After so many completions it is closed, with work in flight.
+    Abort(usize),
+    /// After so many completions it posts nothing more, and is closed once nothing is in flight.
+    Quit(usize),
+    /// After so many completions memory of work in flight is deregistered.
+    Revoke(usize),
+    /// After so many calls of connect that were told to call again, nobody calls it again.
+    Abandon(usize),
+}
+
+/// One message: what is sent and how much room it meets. With too little room both ends fail.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message {
     pub(crate) tag: u32,
@@ -111,7 +126,7 @@ impl Scenario {
         }
         if faulty == 1 {
             for comm in &mut comms {
-                comm.draw_abort(dice);
+                comm.draw_ending(dice);
             }
         }
         let engine = EngineChoice {
@@ -141,7 +156,9 @@ impl CommPlan {
             budget = 1 << 20;
         }
         let mut groups = Vec::new();
-        for _ in 0..dice.pick([1, 3, 8, 20, 40]) {
+        // A few go several times around the mailbox and the table of requests.
+        let count = if dice.chance(15) { dice.between(130, 400) } else { dice.pick([1, 3, 8, 20, 40]) };
+        for _ in 0..count {
             let count = if grouped { dice.between(1, 8) } else { 1 };
             let group: Vec<Message> =
                 (0..count).map(|_| draw_message(dice, &tags, small, &mut budget)).collect();
@@ -161,14 +178,29 @@ impl CommPlan {
         }
     }
 
-    fn draw_abort(&mut self, dice: &mut Dice) {
+    fn draw_ending(&mut self, dice: &mut Dice) {
         let messages: usize = self.groups.iter().map(Vec::len).sum();
-        let after = dice.below(messages as u64) as usize;
-        match dice.below(3) {
-            0 => self.sender.abort = Some(after),
-            1 => self.receiver.abort = Some(after.min(self.groups.len() - 1)),
-            _ => {}
+        let sends = dice.below(messages as u64) as usize;
+        let receives = sends.min(self.groups.len() - 1);
+        match dice.below(10) {
+            0 | 1 => self.sender.ending = Ending::Abort(sends),
+            2 | 3 => self.receiver.ending = Ending::Abort(receives),
+            4 => self.sender.ending = Ending::Quit(sends),
+            5 => self.receiver.ending = Ending::Quit(receives),
+            6 => self.sender.ending = Ending::Revoke(sends),
+            7 => self.receiver.ending = Ending::Revoke(receives),
+            8 => self.sender.ending = Ending::Abandon(dice.pick([1, 3, 10])),
+            _ => self.draw_too_long(dice),
         }
+    }
+
+    /// One message gets too little room.
+    fn draw_too_long(&mut self, dice: &mut Dice) {
+        let group = dice.below(self.groups.len() as u64) as usize;
+        let message = dice.below(self.groups[group].len() as u64) as usize;
+        let message = &mut self.groups[group][message];
+        message.size += 1;
+        message.room = dice.pick([0, message.size / 2, message.size - 1]);
     }
 }
 
@@ -179,7 +211,7 @@ impl SidePlan {
             pause: dice.pick([0, 0, 1_000, 100_000, 10_000_000]),
             in_flight: dice.pick([1, 2, 8, 8, 32, 80]),
             own_regions: dice.coin(),
-            abort: None,
+            ending: Ending::Done,
             linger: dice.pick([0, 0, 10_000, 50_000_000]),
         }
     }

@@ -1,6 +1,7 @@
 //! The sending end: fills a buffer, sends it, and uses the buffer for something else as soon as it may.
 
 use crate::checkers::Violation;
+use crate::checkers::bounded::Cause;
 use crate::checkers::order::Sent;
 use crate::dice::mix;
 use crate::pattern;
@@ -51,6 +52,17 @@ impl Sending {
         used.collect()
     }
 
+    /// The buffer of a message.
+    pub(crate) fn places_of(&self, at: usize) -> Vec<(Place, u64)> {
+        let item = &self.items[at];
+        item.place.iter().map(|place| (place.clone(), item.message.size)).collect()
+    }
+
+    /// A message has no buffer any more.
+    pub(crate) fn forget(&mut self, at: usize) {
+        self.items[at].place = None;
+    }
+
     /// A message that may go next: near the oldest unsent one, and the first unsent of its tag.
     fn choose(&self, window: usize, pick: impl FnOnce(u64) -> u64) -> Option<usize> {
         let mut tags = Vec::new();
@@ -97,8 +109,13 @@ impl Side {
             }
         };
         let Some(id) = self.id else { return Ok(false) };
-        match around.engine.isend(id, place.mr, place.offset, message.size, message.tag) {
-            Ok(None) => Ok(false),
+        let started = around.engine.isend(id, place.mr, place.offset, message.size, message.tag);
+        if message.size > message.room && !matches!(started, Ok(None)) {
+            self.fate.doom(around.world.now(), Cause::TooLong);
+            self.news = Some(Cause::TooLong);
+        }
+        match started {
+            Ok(None) => self.not_yet(around, around.world.now()),
             Err(error) => self.failed(around, &error),
             Ok(Some(request)) => {
                 around.once.made(&self.name(), request.to_bits())?;
@@ -129,7 +146,7 @@ impl Side {
         let (place, len) = (sending.items[at].place.take(), sending.items[at].message.size);
         if let Some(place) = place {
             let what = format!("{} buffer of message {at}", self.name());
-            self.bury(around, &place, len, what)?;
+            self.bury(around, place, len, &what)?;
         }
         Ok(())
     }

@@ -9,10 +9,14 @@ use crate::checkers::bounded::{Cause, Fate};
 use crate::checkers::bytes::{GUARD, Grave};
 use crate::checkers::once::Once;
 use crate::checkers::order::Order;
+use crate::ending::Leaving;
 use crate::receiver::Receiving;
-use crate::scenario::{CommPlan, SidePlan};
+use crate::scenario::{CommPlan, Ending, SidePlan};
 use crate::sender::Sending;
 use crate::{Dice, Mutant, SimFabric, SimHost, World};
+
+/// Registrations of an end, so that the ends of a process together need no more than a NIC has.
+const OWN_REGIONS_MAX: usize = 16;
 
 /// The engine of a simulated process.
 pub(crate) type SimEngine = Engine<SimFabric, SimHost>;
@@ -37,6 +41,8 @@ pub(crate) struct Around<'a> {
     pub(crate) limit: u64,
     /// Control frames get lost, so that the end of a comm may stay unknown.
     pub(crate) lossy: bool,
+    /// The process at the other end has nothing left to do, and makes no calls.
+    pub(crate) peer_idle: bool,
     pub(crate) look_again: u32,
     pub(crate) mutant: Mutant,
 }
@@ -52,6 +58,8 @@ pub(crate) enum Phase {
     Running,
     /// Collects the errors of its requests.
     Failing,
+    /// Ends its registrations, then closes.
+    Releasing,
     /// Closed.
     Closed,
 }
@@ -100,9 +108,18 @@ pub(crate) struct Side {
     idle_since: Option<u64>,
     arena: Option<(Memory, MrId)>,
     arena_used: u64,
-    regions: Vec<MrId>,
-    /// The end was closed with work in flight.
-    pub(crate) aborted: bool,
+    pub(crate) regions: Vec<MrId>,
+    /// Calls of connect that were told to call again.
+    asked: usize,
+    /// Requests that have ended; a second look at them must find nothing.
+    pub(crate) past: Vec<RequestId>,
+    /// What this end did that dooms the other, until the cluster has told it.
+    pub(crate) news: Option<Cause>,
+    pub(crate) leaving: Leaving,
+    /// Registrations that end before it goes on.
+    pub(crate) leaving_regions: Vec<MrId>,
+    /// Requests whose memory was taken away.
+    pub(crate) revoked: Vec<Flight>,
 }
 
 impl Side {
@@ -124,7 +141,12 @@ impl Side {
             arena: None,
             arena_used: 0,
             regions: Vec::new(),
-            aborted: false,
+            asked: 0,
+            past: Vec::new(),
+            news: None,
+            leaving: Leaving::default(),
+            leaving_regions: Vec::new(),
+            revoked: Vec::new(),
         }
     }
 
@@ -148,6 +170,7 @@ impl Side {
             Phase::Opening => self.open(around, now),
             Phase::Running => self.run(around, now),
             Phase::Failing => self.collect(around, now),
+            Phase::Releasing => self.release(around),
             Phase::Closed => Ok(false),
         }
     }
@@ -177,22 +200,28 @@ impl Side {
             Err(error) => {
                 self.fate.failed(&self.name(), &error.to_string())?;
                 around.world.note(format_args!("{} does not open: {error}", self.name()));
-                self.close(around)?;
-                Ok(true)
+                self.news = Some(Cause::Abort);
+                self.close()
             }
         }
     }
 
     fn open_later(&mut self, around: &mut Around<'_>, now: u64) -> Step {
         let sends = matches!(self.role, Role::Send(_));
+        self.asked += 1;
+        if matches!(self.plan.ending, Ending::Abandon(after) if sends && self.asked >= after) {
+            return self.abandon(around);
+        }
         if self.fate.cause().is_none() {
             return Ok(false);
         }
-        // Nobody tells an accepting end that nothing will come; a connecting end is always told.
+        // Nobody tells an accepting end that nothing will come; a connecting end is told by whoever makes a call.
         if !sends && around.dice.chance(20) {
             around.world.note(format_args!("{} gives up", self.name()));
-            self.close(around)?;
-            return Ok(true);
+            return self.close();
+        }
+        if sends && around.peer_idle && around.dice.chance(20) {
+            return self.abandon(around);
         }
         if sends && self.fate.cause() == Some(Cause::Death) {
             self.fate.pending(&self.name(), now, around.limit)?;
@@ -204,31 +233,41 @@ impl Side {
         if now < self.opened_at + self.plan.pause {
             return Ok(false);
         }
-        if self.plan.abort.is_some_and(|after| self.completed >= after) {
-            return self.abort(around);
-        }
+        let ending = self.plan.ending;
+        let quits = match ending {
+            Ending::Abort(after) if self.completed >= after => return self.abort(around),
+            Ending::Revoke(after) if self.completed >= after && !self.flights.is_empty() => {
+                return self.revoke(around);
+            }
+            Ending::Quit(after) => self.completed >= after,
+            _ => false,
+        };
         if self.fate.cause().is_some() && around.lossy && around.dice.chance(20) {
             return self.abort(around);
         }
-        let done = match &self.role {
-            Role::Send(sending) => sending.is_done(),
-            Role::Recv(receiving) => receiving.is_done(around.plan),
-        };
-        if done && self.flights.is_empty() {
+        let done = self.is_done(around.plan);
+        if (done || quits) && self.flights.is_empty() {
             let since = *self.idle_since.get_or_insert(now);
             if now < since + self.plan.linger {
                 return Ok(false);
             }
-            self.close(around)?;
-            return Ok(true);
+            self.news = (!done).then_some(Cause::Quit);
+            return self.close();
         }
-        if self.flights.len() < self.plan.in_flight && around.dice.coin() {
+        if !quits && self.flights.len() < self.plan.in_flight && around.dice.coin() {
             return match self.role {
                 Role::Send(_) => self.send(around),
                 Role::Recv(_) => self.receive(around),
             };
         }
         self.test(around, now)
+    }
+
+    fn is_done(&self, plan: &CommPlan) -> bool {
+        match &self.role {
+            Role::Send(sending) => sending.is_done(),
+            Role::Recv(receiving) => receiving.is_done(plan),
+        }
     }
 
     fn test(&mut self, around: &mut Around<'_>, now: u64) -> Step {
@@ -239,12 +278,7 @@ impl Side {
         let request = self.flights[at].request;
         let mut sizes = [u64::MAX; 8];
         match around.engine.test(request, &mut sizes) {
-            Ok(false) => {
-                if self.fate.cause() != Some(Cause::Flap) && !(around.lossy && self.fate.cause().is_some()) {
-                    self.fate.pending(&self.name(), now, around.limit)?;
-                }
-                Ok(false)
-            }
+            Ok(false) => self.not_yet(around, now),
             Ok(true) => {
                 let flight = self.flights.swap_remove(at);
                 self.ended(around, request)?;
@@ -258,18 +292,30 @@ impl Side {
                 Ok(true)
             }
             Err(error) => {
-                self.flights.swap_remove(at);
+                let flight = self.flights.swap_remove(at);
                 self.ended(around, request)?;
+                let is_sent = self.is_sent(around, &flight);
+                self.deserved(around, flight.item, is_sent, &error)?;
                 self.failed(around, &error)
             }
         }
     }
 
-    /// A request has ended; a second look must find nothing.
-    fn ended(&mut self, around: &mut Around<'_>, request: RequestId) -> Result<(), Violation> {
+    /// A call was told to come again, which must end some day on a comm that is doomed.
+    pub(crate) fn not_yet(&mut self, around: &Around<'_>, now: u64) -> Step {
+        if self.fate.cause() != Some(Cause::Flap) && !(around.lossy && self.fate.cause().is_some()) {
+            self.fate.pending(&self.name(), now, around.limit)?;
+        }
+        Ok(false)
+    }
+
+    /// A request has ended; a second look must find nothing, now or later.
+    pub(crate) fn ended(&mut self, around: &mut Around<'_>, request: RequestId) -> Result<(), Violation> {
         around.once.ended(&self.name(), request.to_bits())?;
+        self.past.push(request);
+        let old = self.past[around.dice.below(self.past.len() as u64) as usize];
         if around.dice.chance(around.look_again)
-            && let Ok(done) = around.engine.test(request, &mut [0; 8])
+            && let Ok(done) = around.engine.test(old, &mut [0; 8])
         {
             let text = format!("{}: a request that had ended is there again, done: {done}", self.name());
             return Err(Violation { checker: "once", text });
@@ -281,70 +327,16 @@ impl Side {
     pub(crate) fn failed(&mut self, around: &mut Around<'_>, error: &Error) -> Step {
         self.fate.failed(&self.name(), &error.to_string())?;
         around.world.note(format_args!("{} fails: {error}", self.name()));
+        self.news = Some(Cause::Abort);
         self.phase = Phase::Failing;
         Ok(true)
     }
 
     fn collect(&mut self, around: &mut Around<'_>, now: u64) -> Step {
         if self.flights.is_empty() {
-            self.close(around)?;
-            return Ok(true);
+            return self.close();
         }
         self.test(around, now)
-    }
-
-    /// Closes with work in flight.
-    fn abort(&mut self, around: &mut Around<'_>) -> Step {
-        around.world.note(format_args!("{} aborts", self.name()));
-        self.aborted = true;
-        let release = around.dice.coin();
-        if release {
-            self.release_regions(around)?;
-        }
-        let flights = std::mem::take(&mut self.flights);
-        for flight in &flights {
-            around.once.dropped(flight.request.to_bits());
-        }
-        if release {
-            self.bury_everything(around);
-        }
-        self.close_comm(around)?;
-        self.finish(around)
-    }
-
-    fn close(&mut self, around: &mut Around<'_>) -> Result<(), Violation> {
-        self.release_regions(around)?;
-        self.close_comm(around)?;
-        self.finish(around)?;
-        Ok(())
-    }
-
-    fn close_comm(&mut self, around: &mut Around<'_>) -> Result<(), Violation> {
-        let Some(id) = self.id.take() else { return Ok(()) };
-        let closed = around.engine.close(id);
-        closed.map_err(|error| self.surprise(&format!("close: {error}")))
-    }
-
-    fn finish(&mut self, around: &mut Around<'_>) -> Step {
-        self.close_listen(around)?;
-        around.world.note(format_args!("{} is closed", self.name()));
-        self.phase = Phase::Closed;
-        Ok(true)
-    }
-
-    fn close_listen(&mut self, around: &Around<'_>) -> Result<(), Violation> {
-        let Some(listen) = self.listen.take() else { return Ok(()) };
-        let closed = around.engine.close_listen(listen);
-        closed.map_err(|error| self.surprise(&format!("close_listen: {error}")))
-    }
-
-    fn release_regions(&mut self, around: &mut Around<'_>) -> Result<(), Violation> {
-        let Some(id) = self.id else { return Ok(()) };
-        for mr in std::mem::take(&mut self.regions) {
-            let released = around.engine.deregister(id, mr);
-            released.map_err(|error| self.surprise(&format!("deregister: {error}")))?;
-        }
-        Ok(())
     }
 
     /// A call failed that has no reason to.
@@ -355,17 +347,17 @@ impl Side {
     /// Bytes for an item of `len` bytes and its guard, registered.
     pub(crate) fn place(&mut self, around: &mut Around<'_>, len: u64) -> Result<Option<Place>, Violation> {
         let Some(id) = self.id else { return Ok(None) };
-        if self.plan.own_regions {
+        if self.plan.own_regions && self.regions.len() < OWN_REGIONS_MAX {
             let offset = around.dice.below(32);
             let memory = Memory::heap((offset + len + GUARD) as usize);
-            let Some(mr) = self.register(around, id, &memory)? else { return Ok(None) };
+            let mr = self.register(around, id, &memory)?;
             return Ok(Some(Place { memory, offset, mr, own: true }));
         }
         if self.arena.is_none() {
             let items = around.plan.groups.iter().flatten();
             let bytes: u64 = items.map(|m| m.room.max(m.size) + GUARD + 32).sum();
             let memory = Memory::heap(bytes as usize);
-            let Some(mr) = self.register(around, id, &memory)? else { return Ok(None) };
+            let mr = self.register(around, id, &memory)?;
             self.arena = Some((memory, mr));
         }
         let Some((memory, mr)) = self.arena.clone() else { return Ok(None) };
@@ -374,46 +366,10 @@ impl Side {
         Ok(Some(Place { memory, offset, mr, own: false }))
     }
 
-    fn register(
-        &mut self,
-        around: &mut Around<'_>,
-        id: CommId,
-        memory: &Memory,
-    ) -> Result<Option<MrId>, Violation> {
-        match around.engine.register(id, memory.clone()) {
-            Ok(mr) => {
-                self.regions.push(mr);
-                Ok(Some(mr))
-            }
-            // A limit of the NIC: the application waits until it has released some.
-            Err(Error::Register(trunkline_fabric::RegisterError::Exhausted(_))) => Ok(None),
-            Err(error) => Err(self.surprise(&format!("register: {error}"))),
-        }
-    }
-
-    /// The application uses the bytes for something else from now on.
-    pub(crate) fn bury(&mut self, around: &mut Around<'_>, place: &Place, len: u64, what: String) -> Step {
-        if place.own
-            && let Some(id) = self.id
-        {
-            self.regions.retain(|mr| *mr != place.mr);
-            let released = around.engine.deregister(id, place.mr);
-            released.map_err(|error| self.surprise(&format!("deregister: {error}")))?;
-        }
-        let seed = around.dice.draw();
-        around.graves.push(Grave::dig(&place.memory, place.offset, len, seed, what));
-        Ok(true)
-    }
-
-    fn bury_everything(&mut self, around: &mut Around<'_>) {
-        let what = format!("{} after its abort", self.name());
-        let places: Vec<(Place, u64)> = match &self.role {
-            Role::Send(sending) => sending.places(),
-            Role::Recv(receiving) => receiving.places(),
-        };
-        for (place, len) in places {
-            let seed = around.dice.draw();
-            around.graves.push(Grave::dig(&place.memory, place.offset, len, seed, what.clone()));
-        }
+    fn register(&mut self, around: &mut Around<'_>, id: CommId, memory: &Memory) -> Result<MrId, Violation> {
+        let registered = around.engine.register(id, memory.clone());
+        let mr = registered.map_err(|error| self.surprise(&format!("register: {error}")))?;
+        self.regions.push(mr);
+        Ok(mr)
     }
 }

@@ -31,7 +31,10 @@ fn every_seed_holds() {
     let seeds = number("TRUNKLINE_SEEDS").unwrap_or(10_000);
     let first = number("TRUNKLINE_SEED").unwrap_or(0);
     if seeds == 1 {
-        run_seed(first, &Options { trace: true, ..options() }).trace.iter().for_each(|line| println!("{line}"));
+        run_seed(first, &Options { trace: true, ..options() })
+            .trace
+            .iter()
+            .for_each(|line| println!("{line}"));
     }
     let began = std::time::Instant::now();
     let result = sweep(first..first + seeds, 2, &options());

@@ -30,6 +30,8 @@ pub struct Weather {
     pub busy: u32,
     /// Chance that a poll returns less than there is.
     pub short_poll: u32,
+    /// Chance that the end of a registration finds a copy into it that does not end for a while.
+    pub stuck: u32,
     /// Region addresses are virtual addresses instead of starting at 0.
     pub based: bool,
     /// Time of a frame on a control stream.
@@ -78,6 +80,7 @@ impl Weather {
             receiver_time: None,
             busy: 0,
             short_poll: 0,
+            stuck: 0,
             based: false,
             stream_time: 10_000,
             stream_jitter: 0,
@@ -106,6 +109,7 @@ impl Weather {
             receiver_time: dice.pick([None, None, Some(1_000_000_000)]),
             busy: dice.pick([0, 0, 20, 200]),
             short_poll: dice.pick([0, 100, 500]),
+            stuck: dice.pick([0, 500]),
             based: dice.coin(),
             stream_time: dice.pick([1_000, 20_000, 200_000]),
             stream_jitter: dice.pick([0, 10_000, 1_000_000]),

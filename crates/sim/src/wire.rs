@@ -25,7 +25,7 @@ pub(crate) enum Event {
     Check { link: usize },
     /// The time to find a receive is over.
     Starved { link: usize, seq: u64 },
-    /// A planted bug: bytes land after their completion.
+    /// Bytes land after their completion: a planted bug, or a copy that was stuck.
     Late { memory: Memory, offset: u64, bytes: Vec<u8> },
 }
 
@@ -206,6 +206,45 @@ impl State {
         Bytes::Region(others.find(|other| other.len == own.len && *other != own).unwrap_or(own))
     }
 
+    /// A write that is under way gets stuck in the middle of a region whose registration is to end, and ends later.
+    /// False if the weather or the network has none.
+    pub(crate) fn begin_stuck_copy(&mut self, key: u64) -> bool {
+        let stuck = self.weather.stuck;
+        let Some((remote, rail)) = self.regions.get(&key).map(|region| (region.remote, region.rail)) else {
+            return false;
+        };
+        let peers: Vec<usize> =
+            self.rails[rail].links.iter().flatten().filter_map(|&link| self.links[link].remote).collect();
+        let under_way = peers.into_iter().find_map(|link| {
+            let sends = self.links[link].sends.iter();
+            let sends = sends.filter(|wqe| wqe.progress == Progress::Departed && !wqe.executed);
+            let hits = |wqe: &&Wqe| matches!(wqe.work, Work::Write { to, .. } if to.key.0 == remote);
+            Some((link, sends.filter(hits).map(|wqe| wqe.work.clone()).next()?))
+        });
+        let Some((link, Work::Write { from, to, .. })) = under_way else { return false };
+        if !self.dice.chance(stuck) {
+            return false;
+        }
+        let bytes = self.source_bytes(link, &from, 0, from.len()).unwrap_or_default();
+        let after = self.dice.between(1_000, 3_000_000_000);
+        let until = self.now + after;
+        let Some(region) = self.regions.get_mut(&key) else { return false };
+        region.copying = Some(until);
+        let (memory, offset) = (region.memory.clone(), to.addr.wrapping_sub(region.base));
+        self.schedule_at(until, Event::Late { memory, offset, bytes });
+        self.close_region(key);
+        self.note(format_args!("a copy into a region is stuck for {} us", after / 1000));
+        true
+    }
+
+    /// Nothing new may use a region.
+    pub(crate) fn close_region(&mut self, key: u64) {
+        let Some(region) = self.regions.get_mut(&key) else { return };
+        region.closed = true;
+        let remote = region.remote;
+        self.remote_keys.remove(&remote);
+    }
+
     /// The planted bugs of a write.
     fn spoil(&mut self, region: u64, offset: u64, bytes: &mut Vec<u8>) {
         match self.mutant {
@@ -275,6 +314,7 @@ impl State {
     /// Carries out operation `seq` of `from` at `link`; false if it has to wait.
     fn execute(&mut self, link: usize, from: usize, seq: u64) -> bool {
         let Some(wqe) = self.links[from].wqe(seq) else { return true };
+        wqe.executed |= matches!(wqe.work, Work::Write { .. });
         let broken = wqe.broken;
         match wqe.work.clone() {
             Work::Write { from: source, to, imm } => {

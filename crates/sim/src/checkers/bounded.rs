@@ -16,6 +16,10 @@ pub(crate) enum Cause {
     Death,
     /// One end was closed with work in flight.
     Abort,
+    /// One end was closed in order, although the other still had work for it.
+    Quit,
+    /// A message was longer than its receive.
+    TooLong,
     /// A link failed.
     Flap,
 }

@@ -46,6 +46,20 @@ impl Room {
         Ok(())
     }
 
+    /// Nothing was written behind the room, whatever became of the message.
+    pub(crate) fn check_guard(&self, what: &str) -> Check {
+        let (all, background) = (self.len + GUARD, self.background);
+        match pattern::mismatch_after(&self.memory, self.offset, self.len, all, background) {
+            None => Ok(()),
+            Some((at, found, _)) => {
+                let room = self.len;
+                Err(violation(format!(
+                    "{what}: byte {at}, past the room of {room}, was overwritten with {found:#04x}"
+                )))
+            }
+        }
+    }
+
     /// Whether `size` bytes of that message lie here.
     pub(crate) fn holds(&self, message: u64, size: u64) -> bool {
         pattern::mismatch(&self.memory, self.offset, size, message).is_none()

@@ -38,6 +38,16 @@ impl Order {
         *count - 1
     }
 
+    /// Whether the message of receive `number` of a tag was sent.
+    pub(crate) fn is_sent(&self, tag: u32, number: usize) -> bool {
+        self.sent.get(&tag).is_some_and(|list| list.len() > number)
+    }
+
+    /// Which of its tag the next receive will be.
+    pub(crate) fn next(&self, tag: u32) -> usize {
+        self.posted.get(&tag).copied().unwrap_or(0)
+    }
+
     /// What receive `number` of a tag must hold.
     pub(crate) fn expected(&self, what: &str, tag: u32, number: usize) -> Result<Sent, Violation> {
         let sent = self.sent.get(&tag);
