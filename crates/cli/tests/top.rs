@@ -1,0 +1,474 @@
+//! `trunkline top` over engines of this process and of processes that it starts: what is counted, what is shown, what is
+//! refused, and what vanishes.
+
+#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use serde_json::Value;
+use trunkline_engine::host::{UnixHost, UnixOob};
+use trunkline_engine::{CommId, Engine, MrId, Params, RecvBuf};
+use trunkline_fabric::{Host, HostPage, Level};
+use trunkline_mem::Memory;
+use trunkline_proto::time;
+use trunkline_proto::wire::status::NAME;
+use trunkline_softnic::{SoftConfig, SoftFabric};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Asks this program to be a process that somebody looks at.
+const ROLE: &str = "TRUNKLINE_TEST_ROLE";
+
+type Running<H = UnixHost> = Engine<SoftFabric, H>;
+
+fn engine_over<H: Host>(host: H, params: Params) -> Running<H> {
+    let fabric = SoftFabric::new(SoftConfig::default()).expect("the software NIC");
+    Engine::new(fabric, host, params).expect("an engine")
+}
+
+fn engine() -> Running {
+    engine_over(UnixHost::new(|_, _| {}), Params::default())
+}
+
+fn top(args: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
+    command.arg("top").args(args.split_whitespace()).stdin(Stdio::null());
+    command.output().expect("it runs")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn json(args: &str) -> Value {
+    let output = top(&format!("--once --json {args}"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).expect("one JSON object")
+}
+
+fn hex(engine: &Running<impl Host>) -> String {
+    engine.process().0.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What `top` shows of an engine of this process.
+fn shown(engine: &Running) -> Value {
+    let report = json(&format!("--comms --pid {}", std::process::id()));
+    of(&report, &hex(engine)).expect("it is shown")
+}
+
+fn of(report: &Value, process: &str) -> Option<Value> {
+    let processes = report["processes"].as_array().expect("a list");
+    let mut same = processes.iter().filter(|row| row["process"] == process);
+    let found = same.next().cloned();
+    assert!(same.next().is_none(), "a process is shown once: {report}");
+    found
+}
+
+#[track_caller]
+fn counted(row: &Value, wanted: &[(&str, u64)]) {
+    for (name, value) in wanted {
+        assert_eq!(row["counters"][name], *value, "{name} in {row}");
+    }
+}
+
+#[track_caller]
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "waited too long for {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A comm from one engine to the other, and a region of `bytes` at each end.
+struct Pair {
+    send: (CommId, MrId),
+    recv: (CommId, MrId),
+}
+
+fn connect(from: &Running, to: &Running, bytes: usize) -> Pair {
+    let (listen, mut handle) = to.listen(0).expect("a listener");
+    let (mut send, mut recv) = (None, None);
+    until("a connection", || {
+        send = send.or_else(|| from.connect(0, &mut handle).expect("connect"));
+        recv = recv.or_else(|| to.accept(listen).expect("accept"));
+        send.zip(recv).map(|_| ())
+    });
+    to.close_listen(listen).expect("a listener");
+    let region = |engine: &Running, comm| engine.register(comm, Memory::heap(bytes)).expect("a region");
+    let (send, recv) = (send.expect("connected"), recv.expect("accepted"));
+    Pair { send: (send, region(from, send)), recv: (recv, region(to, recv)) }
+}
+
+/// One message for each length, into the buffers of one receive.
+fn message(from: &Running, to: &Running, pair: &Pair, lens: &[u64]) {
+    let ((send, send_mr), (recv, mr)) = (pair.send, pair.recv);
+    let tagged = || lens.iter().enumerate().map(|(tag, &len)| (tag as u32, len));
+    let buffers: Vec<RecvBuf> = tagged().map(|(tag, len)| RecvBuf { mr, offset: 0, len, tag }).collect();
+    let receive = until("a receive", || to.irecv(recv, &buffers).expect("irecv"));
+    let mut received = false;
+    // A request is asked for until it is done, and never after.
+    let mut look = || {
+        received = received || to.test(receive, &mut [0; 8]).expect("a receive");
+        received.then_some(())
+    };
+    for (tag, len) in tagged() {
+        let sent = until("a send", || from.isend(send, send_mr, 0, len, tag).expect("isend"));
+        until("its end", || {
+            look();
+            from.test(sent, &mut [0; 8]).expect("a send").then_some(())
+        });
+    }
+    until("its arrival", look);
+}
+
+#[test]
+fn messages_and_bytes_are_counted_once_and_stay_when_comms_close() {
+    let (a, b) = (engine(), engine());
+    let pair = connect(&a, &b, 2 << 20);
+    for _ in 0..10 {
+        message(&a, &b, &pair, &[8]);
+    }
+    message(&a, &b, &pair, &[2 << 20]);
+    message(&a, &b, &pair, &[0]);
+    message(&a, &b, &pair, &[100, 5000, 7]);
+    let (messages, bytes) = (10 + 1 + 1 + 3, 80 + (2 << 20) + 5107);
+    let (sender, receiver) = (shown(&a), shown(&b));
+    let sent = [("messages_sent", messages), ("bytes_sent", bytes), ("messages_received", 0)];
+    let received = [("messages_received", messages), ("bytes_received", bytes), ("bytes_sent", 0)];
+    let calm = [("messages_pending", 0), ("messages_failed", 0), ("comms_opened", 1), ("comms_closed", 0)];
+    for (row, own) in [(&sender, &sent), (&receiver, &received)] {
+        counted(row, own);
+        counted(row, &calm);
+        assert_eq!((&row["pid"], &row["fabric"]), (&std::process::id().into(), &"soft".into()));
+        assert_eq!((&row["nics"][0], &row["comms_open"]), (&"soft0".into(), &1.into()));
+    }
+    let comm = &sender["comms"][0];
+    assert_eq!(
+        (&comm["direction"], &comm["state"], &comm["nic"]),
+        (&"send".into(), &"open".into(), &"soft0".into())
+    );
+    assert_eq!((&comm["messages"], &comm["bytes"]), (&messages.into(), &bytes.into()));
+    assert_eq!((&comm["peer"], &comm["peer_pid"]), (&hex(&b).into(), &std::process::id().into()));
+    assert_eq!(receiver["comms"][0]["direction"], "recv");
+    // Nothing of it goes away with the comm, and the next one begins at nothing.
+    a.close(pair.send.0).expect("a comm");
+    b.close(pair.recv.0).expect("a comm");
+    let closed = shown(&a);
+    counted(&closed, &sent);
+    counted(&closed, &[("comms_closed", 1)]);
+    assert_eq!((&closed["comms_open"], &closed["comms"][0]["state"]), (&0.into(), &"closed".into()));
+    let pair = connect(&a, &b, 64);
+    message(&a, &b, &pair, &[64]);
+    counted(&shown(&a), &[("messages_sent", messages + 1), ("bytes_sent", bytes + 64), ("comms_opened", 2)]);
+    counted(&shown(&b), &[("messages_received", messages + 1), ("bytes_received", bytes + 64)]);
+    let second = &shown(&a)["comms"][1];
+    assert_eq!((&second["messages"], &second["bytes"]), (&1.into(), &64.into()));
+}
+
+#[test]
+fn what_waits_and_what_failed_is_seen() {
+    let (a, b) = (engine(), engine());
+    let pair = connect(&a, &b, 1 << 20);
+    let buffer = RecvBuf { mr: pair.recv.1, offset: 0, len: 64, tag: 0 };
+    let receive = until("a receive", || b.irecv(pair.recv.0, &[buffer]).expect("irecv"));
+    assert_eq!(shown(&b)["comms"][0]["pending"], 1);
+    // Too long to go before its receive is known.
+    let (comm, mr) = pair.send;
+    let long = || a.isend(comm, mr, 0, 1 << 20, 9).expect("isend");
+    let again = (0..1000).filter(|_| long().is_none()).count() as u64;
+    assert_eq!(again, 1000, "nobody receives tag 9");
+    counted(&shown(&a), &[("calls_again", 1000), ("messages_pending", 0), ("messages_sent", 0)]);
+    a.close(comm).expect("a comm");
+    let failed = until("an error", || b.test(receive, &mut [0; 8]).err());
+    assert!(failed.to_string().contains("closed its end"), "{failed}");
+    let row = shown(&b);
+    counted(&row, &[("messages_pending", 0), ("messages_failed", 1), ("requests_failed", 1)]);
+    assert_eq!(row["last_fault"], "peer closed");
+    let comm = &row["comms"][0];
+    assert_eq!(
+        (&comm["state"], &comm["fault"], &comm["failed"]),
+        (&"failed".into(), &"peer closed".into(), &1.into())
+    );
+    let text = stdout(&top(&format!("--pid {}", std::process::id())));
+    assert!(text.contains("peer closed"), "{text}");
+}
+
+/// A process that somebody looks at, until it is killed.
+struct Actor {
+    child: Child,
+    /// What it said when it was ready.
+    said: String,
+}
+
+impl Actor {
+    fn start(role: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(["--exact", "plays_its_role", "--nocapture"]).env(ROLE, role);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("a process");
+        let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let said =
+            lines.map_while(Result::ok).find_map(|line| line.strip_prefix("ready ").map(str::to_owned));
+        Self { child, said: said.expect("it is ready") }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn plays_its_role() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    let wait = |said: &str| -> ! {
+        println!("\nready {said}");
+        std::io::stdout().flush().expect("it can speak");
+        loop {
+            std::thread::park();
+        }
+    };
+    match role.as_str() {
+        "shown" => {
+            let engine = engine();
+            wait(&hex(&engine));
+        }
+        "hidden" => {
+            let params = Params { status: false, ..Params::default() };
+            let engine = engine_over(UnixHost::new(|_, _| {}), params);
+            wait(&hex(&engine));
+        }
+        "garbled" => {
+            let _files = garbled();
+            wait("");
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Files with the name of a page, none of which is one; and why not.
+fn garbled() -> [(OwnedFd, &'static str); 5] {
+    const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+    let file = |bytes: &[u8], len: u64, seals: SealFlags, why| {
+        let file = rustix::fs::memfd_create(NAME, MemfdFlags::ALLOW_SEALING).expect("a file");
+        rustix::io::write(&file, bytes).expect("some bytes");
+        rustix::fs::ftruncate(&file, len).expect("a size");
+        rustix::fs::fcntl_add_seals(&file, seals).expect("seals");
+        (file, why)
+    };
+    // The right beginning, then what the test of the parser has more of.
+    let head = |version: u32, rows: u32| {
+        let mut bytes = b"TRKLSTAT".to_vec();
+        bytes.extend([version, 4096, 256, rows].iter().flat_map(|word| word.to_le_bytes()));
+        bytes.resize(96, 0);
+        bytes.extend(b"soft");
+        bytes
+    };
+    [
+        file(&head(1, 1), 4096 + 256, SealFlags::GROW, "not a sealed memory file"),
+        file(b"nonsense", 8192, SEALS, "does not begin as a status page does"),
+        file(b"x", 1, SEALS, "cut short"),
+        file(&head(2, 1), 4096 + 256, SEALS, "version 2"),
+        file(&head(1, 65535), 4096 + 256, SEALS, "the file has 4352"),
+    ]
+}
+
+#[test]
+fn a_killed_process_is_not_shown_any_more() {
+    let mut actor = Actor::start("shown");
+    let row = of(&json(""), &actor.said).expect("it is shown");
+    assert_eq!(row["pid"], actor.pid());
+    actor.child.kill().expect("it can be killed");
+    // Dead, and not yet waited for; then gone.
+    until("its end", || of(&json(""), &actor.said).is_none().then_some(()));
+    actor.child.wait().expect("its status");
+    let output = top(&format!("--pid {}", actor.pid()));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains(&format!("there is no process {}", actor.pid())), "{}", stderr(&output));
+}
+
+#[test]
+fn a_process_may_keep_its_page_to_itself() {
+    let actor = Actor::start("hidden");
+    assert!(of(&json(""), &actor.said).is_none());
+    let output = top(&format!("--once --pid {}", actor.pid()));
+    let said = stderr(&output);
+    assert!(!output.status.success() && said.contains("TRUNKLINE_STATUS=0"), "{said}");
+}
+
+#[test]
+fn what_is_no_page_is_refused_and_named() {
+    let actor = Actor::start("garbled");
+    let report = json("");
+    let refused = report["refused"].as_array().expect("a list");
+    let mine: Vec<&str> = refused
+        .iter()
+        .filter(|row| row["pid"] == actor.pid())
+        .filter_map(|row| row["why"].as_str())
+        .collect();
+    let wanted = garbled().map(|(_, why)| why);
+    assert_eq!(mine.len(), wanted.len(), "{mine:?}");
+    for why in wanted {
+        assert!(mine.iter().any(|line| line.contains(why)), "{why} in {mine:?}");
+    }
+    let output = top(&format!("--pid {}", actor.pid()));
+    let said = stderr(&output);
+    assert!(!output.status.success() && said.contains("is not used"), "{said}");
+}
+
+/// The links of this process's own pages.
+fn links() -> impl Iterator<Item = PathBuf> {
+    let name = format!("/memfd:{NAME} (deleted)");
+    let links =
+        std::fs::read_dir("/proc/self/fd").expect("descriptors").map(|entry| entry.expect("one").path());
+    links.filter(move |link| std::fs::read_link(link).is_ok_and(|to| to.to_str() == Some(&*name)))
+}
+
+#[test]
+fn a_page_belongs_to_who_wrote_it_and_others_can_but_read() {
+    let engine = engine();
+    let actor = Actor::start("shown");
+    // This process holds the other's page too; that does not make it the other.
+    let theirs = std::fs::read_dir(format!("/proc/{}/fd", actor.pid())).expect("its descriptors");
+    let theirs = theirs.map(|entry| entry.expect("one").path());
+    let theirs =
+        theirs.filter(|link| std::fs::read_link(link).is_ok_and(|to| to.to_string_lossy().contains(NAME)));
+    let theirs: Vec<_> = theirs.map(|link| std::fs::File::open(link).expect("it may be read")).collect();
+    assert_eq!(theirs.len(), 1);
+    let report = json("");
+    assert_eq!(of(&report, &actor.said).map(|row| row["pid"].clone()), Some(actor.pid().into()));
+    assert_eq!(of(&report, &hex(&engine)).map(|row| row["pid"].clone()), Some(std::process::id().into()));
+    assert!(links().count() >= 2);
+    for link in links() {
+        let opened = std::fs::OpenOptions::new().write(true).open(&link);
+        if let Ok(mut file) = opened {
+            assert!(file.write_all(b"x").is_err(), "{}", link.display());
+            assert!(file.set_len(0).is_err(), "{}", link.display());
+        }
+    }
+    drop(engine);
+}
+
+/// A host like any other, on a system that has no room for pages.
+struct Full {
+    host: UnixHost,
+}
+
+impl Host for Full {
+    type Oob = UnixOob;
+
+    fn now(&self) -> time::Instant {
+        self.host.now()
+    }
+
+    fn random(&self) -> [u8; 16] {
+        self.host.random()
+    }
+
+    fn oob(&self) -> &UnixOob {
+        self.host.oob()
+    }
+
+    fn log(&self, level: Level, text: &str) {
+        self.host.log(level, text);
+    }
+
+    fn page(&self, _bytes: usize) -> std::io::Result<Option<HostPage>> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+}
+
+#[test]
+fn without_a_page_there_is_a_warning_and_everything_else() {
+    let (said, lines) = std::sync::mpsc::channel();
+    let said = std::sync::Mutex::new(said);
+    let host = UnixHost::new(move |level, text| {
+        said.lock().expect("one at a time").send((level, text.to_owned())).expect("somebody listens");
+    });
+    let engine = engine_over(Full { host }, Params::default());
+    let (level, line) = lines.try_recv().expect("a line");
+    assert_eq!(level, Level::Warn);
+    assert!(line.contains("no status page") && line.contains("trunkline top"), "{line}");
+    assert!(lines.try_recv().is_err(), "one line");
+    // It counts all the same.
+    let (listen, mut handle) = engine.listen(0).expect("a listener");
+    let (mut send, mut recv) = (None, None);
+    until("a connection", || {
+        send = send.or_else(|| engine.connect(0, &mut handle).expect("connect"));
+        recv = recv.or_else(|| engine.accept(listen).expect("accept"));
+        send.zip(recv).map(|_| ())
+    });
+    assert_eq!(engine.counters().comms_opened, 2);
+    assert!(of(&json(""), &hex(&engine)).is_none());
+}
+
+#[test]
+fn prometheus_reads_every_line() {
+    let (a, b) = (engine(), engine());
+    let pair = connect(&a, &b, 4096);
+    message(&a, &b, &pair, &[4096]);
+    let output = top(&format!("--prometheus --comms --pid {}", std::process::id()));
+    let text = stdout(&output);
+    let mut types = std::collections::BTreeMap::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').expect("a name and a type");
+            assert!(types.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} twice");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+        } else if !line.starts_with("# HELP ") {
+            let (series, value) = line.rsplit_once(' ').expect("a value");
+            let name = series.split('{').next().expect("a name");
+            assert!(types.contains_key(name), "a type before {line}");
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+        }
+    }
+    let line = |name: &str, process: &str| {
+        let process = format!("process=\"{process}\"");
+        let mut lines = text.lines().filter(|line| line.starts_with(name) && line.contains(&process));
+        lines.next().and_then(|line| line.rsplit_once(' ')).map(|(_, value)| value.to_owned())
+    };
+    assert_eq!(line("trunkline_bytes_sent_total{", &hex(&a)).as_deref(), Some("4096"));
+    assert_eq!(line("trunkline_bytes_received_total{", &hex(&b)).as_deref(), Some("4096"));
+    assert_eq!(line("trunkline_comm_bytes_total{", &hex(&b)).as_deref(), Some("4096"));
+}
+
+#[test]
+fn the_table_is_aligned_and_help_teaches() {
+    let (a, b) = (engine(), engine());
+    let _pair = connect(&a, &b, 64);
+    let text = stdout(&top(&format!("--pid {}", std::process::id())));
+    let head = text.lines().find(|line| line.contains("COMMAND")).expect("a head");
+    let end = head.find("COMMS").expect("a column") + "COMMS".len();
+    let rows = text.lines().skip_while(|line| !line.contains("COMMAND")).skip(1);
+    for row in rows.filter(|row| !row.is_empty()) {
+        assert!(row.as_bytes()[end - 1].is_ascii_digit(), "{text}");
+    }
+    assert!(text.lines().all(|line| line == line.trim_end()), "{text:?}");
+    let comms = stdout(&top(&format!("--comms --pid {}", std::process::id())));
+    assert!(comms.contains("PEER") && comms.contains("soft0"), "{comms}");
+    let help = stdout(&top("--help"));
+    for word in ["Examples:", "--prometheus", "TRUNKLINE_STATUS=0", "PENDING", "AGAIN/s"] {
+        assert!(help.contains(word), "{word} in {help}");
+    }
+    let output = top("--json --prometheus");
+    assert_eq!(output.status.code(), Some(2));
+}
