@@ -152,14 +152,35 @@ fn run_delay() -> u64 {
     text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// Runs a call that must not block. Time without a processor is the machine's, not the call's.
+/// What a thread takes for something. Time without a processor is the machine's.
+pub(crate) struct Stopwatch {
+    start: Instant,
+    delay: u64,
+}
+
+impl Stopwatch {
+    pub(crate) fn start() -> Self {
+        Self { delay: run_delay(), start: Instant::now() }
+    }
+
+    /// All of it.
+    pub(crate) fn whole(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Without what this thread waited for a processor.
+    pub(crate) fn own(&self) -> Duration {
+        let waited = Duration::from_nanos(run_delay().saturating_sub(self.delay));
+        self.whole().saturating_sub(waited)
+    }
+}
+
+/// Runs a call that must not block.
 fn prompt<T>(what: &str, call: impl FnOnce() -> T) -> T {
-    let delay = run_delay();
-    let start = Instant::now();
+    let watch = Stopwatch::start();
     let result = call();
-    let took = start.elapsed();
-    if took > CALL_LIMIT {
-        let own = took.saturating_sub(Duration::from_nanos(run_delay() - delay));
+    if watch.whole() > CALL_LIMIT {
+        let own = watch.own();
         assert!(own < CALL_LIMIT, "{what} took {own:?}");
     }
     result

@@ -6,7 +6,7 @@ use rustix::process::{Signal, kill_process};
 use trunkline_sys::nccl_net::ResultCode;
 
 use crate::contract::messages::{between, round};
-use crate::net::{Buf, Comm, Net, Piece, Request, until};
+use crate::net::{Buf, Comm, Net, Piece, Request, Stopwatch, until};
 use crate::run::Scene;
 
 scenarios! {
@@ -15,7 +15,8 @@ scenarios! {
     a_handle_of_a_dead_process_is_an_error,
 }
 
-/// The default bound is 10 s; a death on the same machine is seen at once.
+/// The default bound is 10 s; a death on the same machine is seen at once. What counts is the survivor's own time: among
+/// many busy processes, a thread that yields may get two milliseconds of a processor in ten seconds.
 const SOON: Duration = Duration::from_secs(3);
 const LEN: usize = 16 << 20;
 
@@ -54,14 +55,11 @@ fn a_killed_peer_fails_every_request_soon(mut scene: Scene) {
     // It is in the middle of its work.
     assert_eq!(scene.hear(), b"busy");
     kill_process(pid, Signal::KILL).unwrap();
-    let killed = Instant::now();
+    let killed = Stopwatch::start();
     let ends: Vec<Result<[i32; 8], ResultCode>> =
         requests.iter().map(|&request| until("an end", || net.try_test(request).transpose())).collect();
     for end in &ends {
         assert!(matches!(end, Ok(_) | Err(ResultCode::REMOTE_ERROR)), "{end:?}");
-    }
-    if receives && ends[0].is_ok() {
-        to.check(0..LEN, 1);
     }
     // New work fails too, on both comms, and again.
     for _ in 0..2 {
@@ -74,7 +72,10 @@ fn a_killed_peer_fails_every_request_soon(mut scene: Scene) {
         });
         assert_eq!(code, ResultCode::REMOTE_ERROR);
     }
-    assert!(killed.elapsed() < SOON, "it took {:?}", killed.elapsed());
+    in_time(&killed);
+    if receives && ends[0].is_ok() {
+        to.check(0..LEN, 1);
+    }
     net.dereg(send, from_mr).unwrap();
     net.dereg(recv, to_mr).unwrap();
     net.close_send(send).unwrap();
@@ -82,6 +83,12 @@ fn a_killed_peer_fails_every_request_soon(mut scene: Scene) {
     // Others are not concerned.
     let pair = net.to_self();
     round(&net, pair, LEN);
+}
+
+#[track_caller]
+fn in_time(killed: &Stopwatch) {
+    let (own, whole) = (killed.own(), killed.whole());
+    assert!(own < SOON, "it took {own:?} of {whole:?}");
 }
 
 /// Sends and receives so slowly that the kill comes before the end.
@@ -134,12 +141,12 @@ fn dies_while_connecting(net: &Net, mut scene: Scene, pid: rustix::process::Pid)
         assert_eq!(net.try_accept(listen), Ok(None));
     }
     kill_process(pid, Signal::KILL).unwrap();
-    let killed = Instant::now();
+    let killed = Stopwatch::start();
     let code = until("an end of connect", || net.try_connect(&mut theirs).transpose()).unwrap_err();
     assert_eq!(code, ResultCode::REMOTE_ERROR);
     let code = until("an end of accept", || net.try_accept(listen).transpose()).unwrap_err();
     assert_eq!(code, ResultCode::REMOTE_ERROR);
-    assert!(killed.elapsed() < SOON, "it took {:?}", killed.elapsed());
+    in_time(&killed);
     assert_eq!(net.try_accept(listen), Ok(None), "the listener goes on");
     net.close_listen(listen).unwrap();
     let pair = net.to_self();
