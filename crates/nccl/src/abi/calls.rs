@@ -366,8 +366,9 @@ unsafe fn irecv<S: Copy + TryInto<usize>>(
     request: *mut *mut c_void,
 ) -> ResultCode {
     guard("irecv", || {
-        // SAFETY: by the contract of this function. A hint that completion is optional may stand there; a request
-        // that completes when the bytes are there serves it too.
+        // A hint that completion is optional may stand there. It is not taken: the bytes may be placed by our own polls,
+        // so that a request which is done before they are there would leave them to nobody.
+        // SAFETY: by the contract of this function.
         let request = unsafe { Out::new(request) }?;
         let started = if n == 1 {
             // SAFETY: the arrays hold one element.
