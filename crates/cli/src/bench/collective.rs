@@ -15,6 +15,7 @@ use crate::cmd::BenchError;
 struct Line<'a> {
     collective: &'a str,
     fabric: &'a str,
+    plugin: &'a str,
     device: &'a str,
     abi: u8,
     ranks: usize,
@@ -149,7 +150,8 @@ fn print_json(
 ) -> Result<(), BenchError> {
     let line = Line {
         collective: collective.name(),
-        fabric: &info.name,
+        fabric: super::fabric(info),
+        plugin: &info.name,
         device: &info.device,
         abi: info.abi,
         ranks: settings.job.ranks,

@@ -28,6 +28,14 @@ pub(crate) struct Settings {
     pub(crate) json: bool,
 }
 
+/// The fabric that carries the data. Trunkline's devices are called after theirs and numbered; what is below another
+/// plugin cannot be told, and its name stands for it.
+pub(crate) fn fabric(info: &PluginInfo) -> &str {
+    let fabric = info.device.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let named = !fabric.is_empty() && fabric.bytes().all(|letter| letter.is_ascii_lowercase());
+    if info.name == "Trunkline" && named && fabric != info.device { fabric } else { &info.name }
+}
+
 impl Settings {
     /// Timed runs at a size: 20 as in nccl-tests, more where one run is short.
     pub(crate) fn iterations(&self, bytes: usize, few: u32, many: u32) -> u32 {
@@ -59,5 +67,25 @@ impl Settings {
             info.device,
             info.speed,
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fabric_is_told_where_it_is_known() {
+        let found = |name: &str, device: &str| {
+            let (name, device) = (name.to_owned(), device.to_owned());
+            let info = PluginInfo { name, device, abi: 12, devices: 1, speed: 1, flush: false, pid: 1 };
+            fabric(&info).to_owned()
+        };
+        assert_eq!(found("Trunkline", "soft0"), "soft");
+        assert_eq!(found("Trunkline", "verbs12"), "verbs");
+        for strange in ["", "0", "soft", "mlx5_0", "Soft0", "so ft1"] {
+            assert_eq!(found("Trunkline", strange), "Trunkline", "{strange}");
+        }
+        assert_eq!(found("Socket", "eth0"), "Socket");
     }
 }

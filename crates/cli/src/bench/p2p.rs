@@ -18,6 +18,7 @@ const WARMUP_MIN: u32 = 16;
 struct Line<'a> {
     collective: &'a str,
     fabric: &'a str,
+    plugin: &'a str,
     device: &'a str,
     abi: u8,
     ranks: usize,
@@ -90,7 +91,8 @@ fn row(bytes: usize, measured: &P2pMeasured) -> String {
 fn json(info: &PluginInfo, bytes: usize, measured: &P2pMeasured) -> Result<String, BenchError> {
     let line = Line {
         collective: "p2p",
-        fabric: &info.name,
+        fabric: super::fabric(info),
+        plugin: &info.name,
         device: &info.device,
         abi: info.abi,
         ranks: 2,

@@ -32,6 +32,10 @@ the collective, so that it compares with the speed of the wire. #wrong counts wr
 the verified runs, damaged guard bytes included; it should always be 0, and the exit status is 1
 when it is not (2 when the run failed).
 
+--json prints one object a row. Its fabric is the network that carries the data, as TRUNKLINE_FABRIC
+names it, for this plugin's own devices; for other plugins it is the plugin's name. Its plugin is
+the name in both cases.
+
 Without --plugin, the plugin is the one named by TRUNKLINE_PLUGIN, else libtrunkline_nccl.so next
 to this program, else ../lib/libnccl-net-trunkline.so. The environment, TRUNKLINE_FABRIC and
 NCCL_DEBUG for example, is passed on to it.";

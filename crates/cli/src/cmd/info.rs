@@ -75,7 +75,7 @@ pub(crate) enum InfoError {
 /// Runs the subcommand.
 pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode, InfoError> {
     let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    let params = Params::read(variable)?;
+    let params = Params::read(|name| std::env::var_os(name))?;
     let warnings = unknown(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()));
     for warning in &warnings {
         eprintln!("trunkline: warning: {warning}");
