@@ -15,7 +15,7 @@ use crate::comm::{Ends, Side};
 use crate::control::{Asked, Control, Current, refusal};
 use crate::plan::Plan;
 use crate::recv::{self, RecvLane};
-use crate::{CommFault, CommId, Engine, Error};
+use crate::{CommFault, CommId, Engine, Error, in_full};
 
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// Goes on with what waits at a listener; a comm once one is there.
@@ -37,7 +37,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                     self.send_result(control, id)?;
                 }
                 Err(error) => {
-                    self.host.log(Level::Warn, &format!("connection not accepted: {error}"));
+                    self.host.log(Level::Warn, &format!("connection not accepted: {}", in_full(&error)));
                     control.send(stream, &refusal(conn, Answer::NoResources), None);
                     return Err(error);
                 }

@@ -20,7 +20,7 @@ use trunkline_proto::wire::frame::{Answer, Frame, Open, Reply, VERSION};
 use crate::comm::{Comms, Peer};
 use crate::send::SendLane;
 use crate::status::Status;
-use crate::{CommId, Error, Params};
+use crate::{CommId, Error, Params, in_full};
 
 /// Streams of one process.
 const STREAMS_MAX: usize = 16384;
@@ -41,6 +41,8 @@ const AGE_STEP: Duration = Duration::secs(1);
 pub(crate) struct Control<H: Host, R: Rail> {
     process: ProcessId,
     listener: Option<<H::Oob as Oob>::Listener>,
+    /// What was last said about it; the same failure comes again at each call until its cause is gone.
+    listener_told: Option<String>,
     streams: Slots<Stream<<H::Oob as Oob>::Stream>>,
     /// Names of all streams, while they are looked at; kept so that looking allocates nothing.
     names: Vec<SlotId>,
@@ -121,6 +123,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         Self {
             process,
             listener: None,
+            listener_told: None,
             streams: Slots::new(STREAMS_MAX),
             names: Vec::new(),
             listens: Slots::new(LISTENS_MAX),
@@ -263,13 +266,19 @@ impl<H: Host, R: Rail> Control<H, R> {
             let Some(listener) = self.listener.as_mut() else { return };
             match listener.accept() {
                 Ok(Some(io)) => {
+                    self.listener_told = None;
                     if let Err(error) = self.add_stream(io, now, None) {
-                        around.host.log(Level::Warn, &format!("control stream not accepted: {error}"));
+                        let text = format!("control stream not accepted: {}", in_full(&error));
+                        around.host.log(Level::Warn, &text);
                     }
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    around.host.log(Level::Warn, &format!("control listener: {error}"));
+                    let text = format!("control listener: {}", in_full(&error));
+                    if self.listener_told.as_ref() != Some(&text) {
+                        around.host.log(Level::Warn, &text);
+                        self.listener_told = Some(text);
+                    }
                     return;
                 }
             }
@@ -298,7 +307,7 @@ impl<H: Host, R: Rail> Control<H, R> {
                 Ok(None) => return,
                 Err(error) => {
                     if !matches!(error, OobError::Closed) {
-                        around.host.log(Level::Warn, &format!("control stream lost: {error}"));
+                        around.host.log(Level::Warn, &format!("control stream lost: {}", in_full(&error)));
                     }
                     self.drop_stream(id);
                     return;

@@ -1,5 +1,7 @@
 //! What can go wrong in a call of the engine, for front ends to map.
 
+use std::error::Error as StdError;
+
 use trunkline_fabric::{DeregisterError, LinkError, OobError, OpenError, RegisterError, Status};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::wire::handle::HandleError;
@@ -81,4 +83,35 @@ pub enum Error {
     /// A control stream could not be made or used.
     #[error("control stream: {0}")]
     Oob(#[from] OobError),
+}
+
+/// An error with the causes that it does not tell itself, such as the system's own words: what a log line needs.
+#[must_use]
+pub fn in_full(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let told = next.to_string();
+        if !text.contains(&told) {
+            text.push_str(": ");
+            text.push_str(&told);
+        }
+        cause = next.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cause_is_told_once() {
+        let source = std::io::Error::from_raw_os_error(24);
+        let error = Error::from(OobError::System { what: "accept", source });
+        assert_eq!(error.to_string(), "control stream: accept failed");
+        let text = in_full(&error);
+        assert!(text.starts_with("control stream: accept failed: Too many open files"), "{text}");
+        assert_eq!(text.matches("accept failed").count(), 1, "{text}");
+    }
 }

@@ -25,7 +25,7 @@ mod send;
 mod status;
 
 pub use engine::{Base, Engine, RecvBuf};
-pub use error::{CommFault, Error};
+pub use error::{CommFault, Error, in_full};
 pub use id::{CommId, ListenId, MrId, RequestId};
 pub use params::{FabricName, MatchBy, ParamInfo, Params, ParamsError, SoftCopy, SoftParams, TABLE};
 pub use status::{PageError, read_head, read_status};

@@ -1,6 +1,8 @@
 //! Every parameter: name, type, default, range, meaning. Read once, passed as values; `trunkline info --params` prints
 //! the table.
 
+use std::ffi::OsString;
+
 use trunkline_proto::limits::EAGER_CREDITS_MAX;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Duration;
@@ -289,14 +291,15 @@ impl Params {
     /// The defaults, changed by what `lookup` finds for each name of the [`TABLE`].
     ///
     /// # Errors
-    /// [`ParamsError`] names the first variable with a bad value.
-    pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ParamsError> {
+    /// [`ParamsError`] names the first variable with a bad value; one that is not UTF-8 is as bad as any.
+    pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ParamsError> {
         let mut params = Self::default();
         for row in TABLE {
             let Some(value) = lookup(row.name) else { continue };
-            (row.set)(&mut params, &value).map_err(|()| ParamsError {
+            let set = value.to_str().ok_or(()).and_then(|value| (row.set)(&mut params, value));
+            set.map_err(|()| ParamsError {
                 name: row.name,
-                value,
+                value: value.to_string_lossy().into_owned(),
                 kind: row.kind,
                 range: row.range,
             })?;
@@ -312,7 +315,7 @@ mod tests {
     #[test]
     fn defaults_in_the_table_are_the_defaults() {
         let params =
-            Params::read(|name| TABLE.iter().find(|row| row.name == name).map(|row| row.default.to_owned()));
+            Params::read(|name| TABLE.iter().find(|row| row.name == name).map(|row| row.default.into()));
         assert_eq!(params, Ok(Params::default()));
     }
 
@@ -321,8 +324,19 @@ mod tests {
         for (name, value) in
             [("TRUNKLINE_MATCH", "cat"), ("TRUNKLINE_EAGER_MAX", "-1"), ("TRUNKLINE_DEPTH", "31")]
         {
-            let error = Params::read(|n| (n == name).then(|| value.to_owned())).unwrap_err();
+            let error = Params::read(|n| (n == name).then(|| value.into())).unwrap_err();
             assert!(error.to_string().starts_with(&format!("{name}={value}: expected ")), "{error}");
+        }
+    }
+    #[test]
+    fn a_value_that_is_no_text_is_a_bad_value() {
+        use std::os::unix::ffi::OsStringExt as _;
+        for row in TABLE {
+            // The default, with a byte that no UTF-8 has.
+            let value = [row.default.as_bytes(), b"\xff"].concat();
+            let read = Params::read(|n| (n == row.name).then(|| OsString::from_vec(value.clone())));
+            let text = read.unwrap_err().to_string();
+            assert!(text.starts_with(&format!("{}={}\u{fffd}: expected ", row.name, row.default)), "{text}");
         }
     }
 }

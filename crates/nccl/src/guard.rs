@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use trunkline_engine::in_full;
 use trunkline_fabric::Level;
 use trunkline_sys::nccl_net::ResultCode;
 
@@ -28,21 +29,6 @@ pub(crate) fn guard(name: &'static str, body: impl FnOnce() -> Result<(), CallEr
 fn refused(name: &str, error: &CallError) -> ResultCode {
     log(&format!("{name}: {}", in_full(error)));
     error.code()
-}
-
-/// An error with the causes that it does not tell itself, such as the system's own words.
-pub(crate) fn in_full(error: &CallError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        let told = next.to_string();
-        if !text.contains(&told) {
-            text.push_str(": ");
-            text.push_str(&told);
-        }
-        cause = next.source();
-    }
-    text
 }
 
 #[cold]

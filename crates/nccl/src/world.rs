@@ -53,7 +53,7 @@ pub(crate) fn start(log: Log) -> Result<&'static World, CallError> {
     let log = Arc::new(log);
     let made = make(&log).map_err(|error| {
         // There is no world whose log could tell it.
-        log.line(Level::Warn, &format!("init: {}", crate::guard::in_full(&error)));
+        log.line(Level::Warn, &format!("init: {}", trunkline_engine::in_full(&error)));
         CallError::Told(error.code())
     })?;
     Ok(WORLD.world.get_or_init(|| made))
@@ -72,7 +72,7 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
 
 fn read_params() -> Result<Params, CallError> {
     #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = Params::read(|name| std::env::var(name).ok())?;
+    let mut params = Params::read(|name| std::env::var_os(name))?;
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
         params.mutant = trunkline_engine::Mutant::named(name.leak());

@@ -1,6 +1,7 @@
 //! Starts this test program again, as one process or two that are joined by a socket, and waits for them with a
 //! bound.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -102,7 +103,7 @@ pub(crate) fn asked() -> Option<(String, Scene)> {
 pub(crate) struct Setting {
     scenario: &'static str,
     version: u8,
-    env: Vec<(String, String)>,
+    env: Vec<(String, OsString)>,
     /// A program, with arguments, that starts the second process.
     wrapper: Vec<String>,
 }
@@ -122,8 +123,13 @@ impl Setting {
         self
     }
 
-    pub(crate) fn env(mut self, name: &str, value: impl ToString) -> Self {
-        self.env.push((name.to_owned(), value.to_string()));
+    pub(crate) fn env(self, name: &str, value: impl ToString) -> Self {
+        self.env_os(name, value.to_string().into())
+    }
+
+    /// A value that need not be text.
+    pub(crate) fn env_os(mut self, name: &str, value: OsString) -> Self {
+        self.env.push((name.to_owned(), value));
         self
     }
 

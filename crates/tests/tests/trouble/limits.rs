@@ -7,12 +7,14 @@ use crate::contract::messages::round;
 use crate::net::{Buf, Called, Comm, LINES, Net, logged, until};
 use crate::raw;
 use crate::run::Scene;
+use crate::trouble::strangers::dial;
 
 scenarios! {
     a_limit_of_comms_is_named,
     a_limit_of_queue_pairs_is_named,
     a_limit_of_regions_is_named,
     a_limit_of_descriptors_is_named,
+    a_failing_listener_is_told_once,
     a_bad_value_fails_init_and_is_named,
 }
 
@@ -126,6 +128,28 @@ fn a_limit_of_descriptors_is_named(scene: Scene) {
         let pair = net.to_self();
         round(&net, pair, 50_000);
     }
+}
+
+/// Streams that wait to be accepted, and no descriptor for them: the plugin tries at each call, and says so once.
+fn a_failing_listener_is_told_once(scene: Scene) {
+    let net = Net::start(scene.version);
+    let (listen, handle) = net.listen();
+    let told = || logged("control listener: accept failed: Too many open files");
+    for turn in 0..3 {
+        let stranger = dial(&handle).unwrap();
+        let usual = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..usual }).unwrap();
+        for _ in 0..100 {
+            assert_eq!(net.try_accept(listen), Ok(None));
+        }
+        setrlimit(Resource::Nofile, usual).unwrap();
+        assert_eq!(told(), turn + 1, "{:?}", LINES.lock().unwrap());
+        // The stranger waited; it is let in, and so is a peer.
+        let pair = net.to_self();
+        round(&net, pair, 50_000);
+        drop(stranger);
+    }
+    assert_eq!(logged("control listener"), 3);
 }
 
 fn a_bad_value_fails_init_and_is_named(scene: Scene) {

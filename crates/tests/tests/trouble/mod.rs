@@ -4,6 +4,8 @@ pub(crate) mod limits;
 pub(crate) mod peers;
 pub(crate) mod strangers;
 
+use std::os::unix::ffi::OsStringExt as _;
+
 use crate::run::scenario;
 
 #[test]
@@ -47,6 +49,11 @@ fn limits_are_named_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_failing_listener_is_told_once() {
+    scenario("a_failing_listener_is_told_once").alone();
+}
+
+#[test]
 fn a_bad_value_fails_init_and_is_named() {
     let values = [
         ("TRUNKLINE_FABRIC", "token-ring"),
@@ -67,6 +74,9 @@ fn a_bad_value_fails_init_and_is_named() {
         let setting = scenario("a_bad_value_fails_init_and_is_named").env(name, value).env("TEST_NAME", name);
         setting.version(crate::run::VERSIONS[at % 7]).alone();
     }
+    let no_text = std::ffi::OsString::from_vec(b"so\xfft".to_vec());
+    let setting = scenario("a_bad_value_fails_init_and_is_named").env_os("TRUNKLINE_FABRIC", no_text);
+    setting.env("TEST_NAME", "TRUNKLINE_FABRIC=so\u{fffd}t: expected ").alone();
 }
 
 /// A peer in PID, IPC and mount namespaces of its own.

@@ -22,7 +22,7 @@ fn name(handle: &Handle) -> Vec<u8> {
     handle[64..64 + usize::from(len)].to_vec()
 }
 
-fn dial(handle: &Handle) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn dial(handle: &Handle) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     connect(&socket, &SocketAddrUnix::new_abstract_name(&name(handle))?)?;
