@@ -114,13 +114,17 @@ fn methods(info: &Value, wire: &str) -> Vec<String> {
 fn copy_methods_follow_the_settings() {
     let auto = json("info --json", &[]);
     assert_eq!(methods(&auto, "mem"), ["inline", "direct"]);
-    assert!(methods(&auto, "shm").starts_with(&["inline".to_owned(), "staged".to_owned()]));
-    assert_eq!(auto["copy_origin"], "measured just now");
+    let rows = auto["copy_methods"].as_array().expect("a list");
+    let shm: Vec<_> = rows.iter().filter(|row| row["wire"] == "shm").map(|row| &row["method"]).collect();
+    assert_eq!(shm, ["inline", "staged", "pulled", "shared"]);
+    assert_eq!(auto["copy_origin"], "each connection learns which is the fastest");
     let staging = json("info --json", &[("TRUNKLINE_SOFT_COPY", "staging")]);
     assert_eq!(methods(&staging, "shm"), ["inline", "staged"]);
     let pull = json("info --json", &[("TRUNKLINE_SOFT_COPY", "pull"), ("TRUNKLINE_FABRIC", "soft:shm")]);
     assert_eq!(methods(&pull, "shm"), ["inline", "staged", "pulled"]);
     assert_eq!(methods(&pull, "mem"), [""; 0]);
+    let share = json("info --json", &[("TRUNKLINE_SOFT_COPY", "share")]);
+    assert_eq!(methods(&share, "shm"), ["inline", "staged", "pulled", "shared"]);
     assert_eq!(pull["asked"], "soft:shm");
     assert_eq!(row(&pull["wires"], "mem")["in_use"], false);
 }

@@ -104,6 +104,7 @@ fn soft_config(params: &Params) -> SoftConfig {
         SoftCopy::Auto => CopyMode::Auto,
         SoftCopy::Staging => CopyMode::Staging,
         SoftCopy::Pull => CopyMode::Pull,
+        SoftCopy::Share => CopyMode::Share,
     };
     config.wire = match params.fabric {
         FabricName::Auto | FabricName::Soft => WireMode::Auto,

@@ -40,12 +40,14 @@ pub struct SoftConfig {
 /// How bytes of large messages get to another process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CopyMode {
-    /// By size, from what was measured when the first link was connected.
+    /// Each link learns for each size which of the others is the fastest.
     Auto,
     /// Two pipelined copies through the payload ring.
     Staging,
     /// One copy by the receiver, straight out of the sender's memory, where the system allows it.
     Pull,
+    /// As [`CopyMode::Pull`], but the sender writes a part of each large message while the receiver reads the rest.
+    Share,
 }
 
 /// Which wire connects links.

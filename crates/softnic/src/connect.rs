@@ -4,19 +4,20 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links};
 
+use crate::book::Pins;
+use crate::direct::Direct;
 use crate::ladder::State;
-use crate::pull::Process;
+use crate::process::Process;
 use crate::qp::{Qp, Wire};
-use crate::ring::{Consumer, Producer, Pulls, side};
+use crate::ring::{Consumer, Producer, side};
 use crate::segment::{Geometry, Segment};
-use crate::{SoftRail, WireMode};
+use crate::{CopyMode, SoftRail, WireMode};
 
 const MAGIC: [u8; 8] = *b"TLSOFTNC";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// Bytes of an address.
 const BYTES: usize = 80;
 /// Most receives a peer may name.
@@ -196,17 +197,17 @@ impl Links for SoftRail {
         qp.sends = address.start;
         qp.peer_posted = address.start;
         let mut tx = Producer::new(segment, address.start);
-        if wire == Wire::Shm
-            && let Some(from) = self.shared.pulls_from()
-        {
+        let config = &self.shared.config;
+        if wire == Wire::Shm && config.copy != CopyMode::Staging && !config.delayed_visibility {
             let peer = Arc::new(Process::new(address.pid));
-            if peer.proves(address.probe, address.proof) {
-                qp.rx.publish_pulls();
-                qp.readable = Some(Arc::clone(&peer));
+            let reaches = peer.proves(address.probe, address.proof);
+            if reaches {
+                qp.rx.publish_reach();
             }
-            let link = self.shared.links.fetch_add(1, Ordering::Relaxed);
-            let shared = Arc::clone(&self.shared);
-            tx.allow_pulls(Pulls { shared, nic: self.nic, link, peer, from, open: false });
+            let pins = Arc::new(Pins::new(peer, Arc::clone(tx.segment()), Arc::clone(qp.rx.segment())));
+            tx.set_pins(Arc::clone(&pins));
+            let limit = std::time::Duration::from_nanos(self.config.peer_time.0);
+            qp.direct = Some(Direct::new(&self.shared, self.nic, pins, reaches, qp.start, limit));
         }
         qp.tx = Some(tx);
         qp.wanted = crate::queue::Queue::new(address.reads.min(self.shared.config.max_reads), 0);

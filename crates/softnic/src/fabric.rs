@@ -42,13 +42,6 @@ impl SoftFabric {
             .collect();
         Ok(Self { shared: Arc::new(shared), nics })
     }
-
-    /// Bytes from which a message to another process is read straight out of the sender's memory, if the peer is able
-    /// to; `None`: all go through the shared ring. With [`CopyMode::Auto`](crate::CopyMode::Auto) the first call, or the
-    /// first link, measures.
-    pub fn pulls_from(&self) -> Option<u64> {
-        self.shared.pulls_from()
-    }
 }
 
 /// A number that other processes' NICs do not have.

@@ -3,6 +3,7 @@
 
 use trunkline_fabric::{Extent, Remote, Source};
 
+use crate::chooser::Method;
 use crate::record::INLINE;
 
 /// Most bytes that a job holds by itself: a head and an inline body.
@@ -52,6 +53,8 @@ pub(crate) struct Job {
     pub(crate) total: u64,
     /// Bytes on their way.
     pub(crate) sent: u64,
+    /// How its bytes travel, where there is a choice.
+    pub(crate) method: Method,
     /// The first record is out.
     pub(crate) started: bool,
     /// Its completion is waited for.
@@ -71,6 +74,7 @@ impl Job {
             body: Body::Local { key: 0, offset: 0 },
             total: 0,
             sent: 0,
+            method: Method::Staged,
             started: false,
             awaited: false,
             flight,

@@ -2,15 +2,19 @@
 //! writes, reads and atomics, and a matched send. It needs no hardware, no privileges and no set-up.
 //!
 //! The engine uses it through [`trunkline_fabric`]'s traits; [`SoftFabric`] is where it begins. One law holds
-//! everywhere: only its owner writes an address space. A remote operation is a record in a shared ring, and the target
-//! executes it in its own `poll`, after looking its key up in its own table. This crate knows nothing of messages,
-//! peers' names or control streams, and starts no thread.
+//! everywhere: nobody writes an address space but its owner and those whom it lets. A remote operation is a record in a
+//! shared ring, and the target executes it in its own `poll`, after looking its key up in its own table; for some it lets
+//! the initiator push a part of the bytes. This crate knows nothing of messages, peers' names or control streams, and
+//! starts no thread.
 
+mod book;
 mod caps;
+mod chooser;
+mod claim;
 mod config;
 mod connect;
 mod copy;
-mod cost;
+mod direct;
 mod error;
 mod fabric;
 #[cfg(feature = "fuzzing")]
@@ -23,7 +27,7 @@ mod ladder;
 mod matched;
 mod nic;
 mod poll;
-mod pull;
+mod process;
 mod qp;
 mod queue;
 mod rail;

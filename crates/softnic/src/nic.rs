@@ -2,23 +2,20 @@
 //! holds nothing of a single link.
 
 use std::io;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
+use crate::SoftConfig;
+use crate::book::Book;
 use crate::error::Planted;
 use crate::guard::Guards;
-use crate::pull::Book;
 use crate::register::{Table, random};
-use crate::{CopyMode, SoftConfig, cost};
-
-/// Least bytes that are offered to be read directly when that is asked for.
-const PULL_LEAST: u64 = 16 << 10;
 
 /// One NIC.
 pub(crate) struct NicState {
     /// Its regions.
     pub(crate) table: Table,
-    /// Memory that peers may be reading.
+    /// Memory that peers may be copying from or to.
     pub(crate) book: Book,
     queue_pairs: AtomicU32,
     numbers: AtomicU32,
@@ -52,10 +49,8 @@ pub(crate) struct Shared {
     pub(crate) guards: Guards,
     /// A word that proves to a peer that it can read this process.
     pub(crate) probe: Box<u64>,
-    /// What copying costs, once it was measured.
-    pub(crate) costs: OnceLock<cost::Table>,
-    /// Numbers links over all rails.
-    pub(crate) links: AtomicU64,
+    /// When it was made.
+    pub(crate) started: Instant,
     /// A planted bug: deregistration does not wait.
     pub(crate) no_wait: Planted,
 }
@@ -65,7 +60,7 @@ impl Shared {
     pub(crate) fn new(config: SoftConfig) -> io::Result<Self> {
         let nic = || NicState {
             table: Table::new(config.max_mr, config.virtual_addresses),
-            book: Book::default(),
+            book: Book::new(),
             queue_pairs: AtomicU32::new(0),
             numbers: AtomicU32::new(1),
         };
@@ -74,20 +69,15 @@ impl Shared {
             nics: std::iter::repeat_with(nic).take(config.nics).collect(),
             guards: Guards::new(),
             probe: Box::new(u128::from_le_bytes(random()?) as u64 | 1),
-            costs: OnceLock::new(),
-            links: AtomicU64::new(0),
+            started: Instant::now(),
             no_wait: Planted::named("soft-dereg-no-wait"),
             config,
         })
     }
 
-    /// Bytes from which memory is offered to be read directly, as far as this side can say.
-    pub(crate) fn pulls_from(&self) -> Option<u64> {
-        match self.config.copy {
-            _ if self.config.delayed_visibility => None,
-            CopyMode::Staging => None,
-            CopyMode::Pull => Some(PULL_LEAST),
-            CopyMode::Auto => self.costs.get_or_init(cost::Table::measure).pull_from(),
-        }
+    /// Nanoseconds since it was made.
+    pub(crate) fn nanos(&self) -> u64 {
+        // 584 years fit.
+        self.started.elapsed().as_nanos() as u64
     }
 }

@@ -5,14 +5,14 @@ use trunkline_fabric::{Done, Status};
 
 use crate::ladder::State;
 use crate::qp::{Env, Qp, Sink};
-use crate::receive::Refusal;
+use crate::receive::{Executed, Refusal};
 use crate::record::Record;
 use crate::ring::side;
 
 /// Most records taken from one link in a call.
 const RECORDS: u32 = 64;
 /// Most payload bytes moved for one link in a call, each way; the last record may exceed it.
-const BYTES: u64 = 256 << 10;
+const BYTES: u64 = 64 << 10;
 /// Records after which the peer is told how far this side is.
 const PUBLISH: u64 = 16;
 /// Polls without news after which the peer's state is looked at.
@@ -26,7 +26,7 @@ impl Qp {
             if !self.flushes.is_empty() {
                 self.complete_flushes(env, sink);
             }
-            return self.flush_out(sink);
+            return self.flush_out(env, sink);
         }
         let came = self.state.executes() && self.take_in(env, sink);
         if !self.flushes.is_empty() {
@@ -36,17 +36,20 @@ impl Qp {
             self.pump(env, BYTES);
         }
         if self.signalled > 0 || self.flights.len() * 2 > self.depth {
-            self.complete(sink);
+            self.complete(env, sink);
         } else if came {
             self.idle = 0;
         } else {
             self.idle += 1;
             if self.idle >= LOOK || self.state == State::Drain {
-                self.complete(sink);
+                self.complete(env, sink);
             }
         }
         if self.failure.is_some() {
-            self.flush_out(sink);
+            self.flush_out(env, sink);
+        } else if sink.count == 0 && self.pushes() {
+            // Not before news: the caller may have more to post then.
+            self.push(env);
         }
     }
 
@@ -62,9 +65,16 @@ impl Qp {
         let mut bytes = 0u64;
         while !sink.is_full() && self.rx.ready() {
             let words = self.rx.take();
-            if let Err(refusal) = self.execute(env, &words, sink) {
-                self.refuse(refusal, sink);
-                return true;
+            match self.execute(env, &words, sink) {
+                Ok(Executed::Done) => {}
+                Ok(Executed::Waits) => {
+                    self.draining = self.draining.saturating_sub(1);
+                    break;
+                }
+                Err(refusal) => {
+                    self.refuse(refusal, sink);
+                    return true;
+                }
             }
             self.rx.advance();
             records += 1;
@@ -124,7 +134,7 @@ impl Qp {
     }
 
     /// Sees how far the peer is, and whether it is still there.
-    fn complete(&mut self, sink: &mut Sink<'_>) {
+    fn complete(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
         self.idle = 0;
         let Some(tx) = &mut self.tx else { return };
         if let Some((code, at)) = tx.nak() {
@@ -136,7 +146,7 @@ impl Qp {
             return self.fail_with(Status::Other(crate::error::UNKNOWN), false, None);
         }
         let executed = tx.acked();
-        self.retire(executed, sink);
+        self.retire(env, executed, sink);
         let drained = self.draining == 0 || !self.rx.ready();
         if self.state == State::Drain {
             if drained {

@@ -1,16 +1,15 @@
 //! A queue pair: one end of a link, with everything that is posted on it. Driven by the rail's `post` and `poll`; it
 //! does nothing by itself.
 
-use std::sync::Arc;
-
 use trunkline_fabric::{Completion, Done, Extent, LinkId, RailConfig, Status};
 
+use crate::chooser::Chooser;
+use crate::direct::Direct;
 use crate::hold::Held;
 use crate::job::Job;
 use crate::ladder::State;
 use crate::matched::Matcher;
 use crate::nic::Shared;
-use crate::pull::Process;
 use crate::queue::Queue;
 use crate::register::Table;
 use crate::ring::{Consumer, Producer, side};
@@ -132,8 +131,10 @@ pub(crate) struct Qp {
     pub(crate) rx: Consumer,
     pub(crate) tx: Option<Producer>,
     pub(crate) wire: Wire,
-    /// The peer's process, where its memory can be read.
-    pub(crate) readable: Option<Arc<Process>>,
+    /// For copies straight between the two processes, where those are allowed.
+    pub(crate) direct: Option<Direct>,
+    /// What was learned about copying to this peer.
+    pub(crate) chooser: Chooser,
     pub(crate) start: u64,
     pub(crate) depth: u64,
     /// Posted, oldest first.
@@ -186,7 +187,8 @@ impl Qp {
             rx,
             tx: None,
             wire: Wire::Shm,
-            readable: None,
+            direct: None,
+            chooser: Chooser::new(),
             start,
             depth: u64::from(rail.depth),
             flights: Queue::new(rail.depth, start),
@@ -246,7 +248,7 @@ impl Qp {
 
     /// Gives back the operations that were executed, oldest first, as far as the sink takes them.
     #[inline]
-    pub(crate) fn retire(&mut self, executed: u64, sink: &mut Sink<'_>) {
+    pub(crate) fn retire(&mut self, env: &Env<'_>, executed: u64, sink: &mut Sink<'_>) {
         while let Some(flight) = self.flights.front() {
             let out = flight.sent && executed.wrapping_sub(flight.end) as i64 >= 0;
             if !out || flight.answer == Answer::Awaited {
@@ -259,6 +261,9 @@ impl Qp {
                 sink.push(self.completion(flight.wr_id, Done::Posted, Status::Ok, 0));
                 self.signalled -= 1;
                 self.owed -= 1;
+            }
+            if self.chooser.awaits(self.flights.first()) {
+                self.chooser.completed(env.shared.nanos());
             }
             self.flights.pop();
         }
@@ -288,12 +293,12 @@ impl Qp {
     }
 
     /// In error: gives back everything posted, as far as the sink takes it.
-    pub(crate) fn flush_out(&mut self, sink: &mut Sink<'_>) {
+    pub(crate) fn flush_out(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
         let Some(mut failure) = self.failure else { return };
-        if failure.done {
+        if failure.done || self.still_written() {
             return;
         }
-        self.retire(failure.good, sink);
+        self.retire(env, failure.good, sink);
         while !sink.is_full() {
             let (wr_id, done, owed) = if let Some(flight) = self.flights.pop() {
                 self.signalled -= u32::from(flight.signalled);

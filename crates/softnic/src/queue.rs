@@ -26,6 +26,12 @@ impl<T> Queue<T> {
         self.tail
     }
 
+    /// Number of the oldest item, if there is one.
+    #[inline]
+    pub(crate) fn first(&self) -> u64 {
+        self.head
+    }
+
     #[inline]
     fn index(&self, number: u64) -> usize {
         number as usize & (self.items.len() - 1)
@@ -75,6 +81,16 @@ impl<T> Queue<T> {
         }
         let index = self.index(self.head);
         self.items[index].as_mut()
+    }
+
+    /// The item at a place behind the oldest, which has place 0.
+    #[inline]
+    pub(crate) fn at(&self, place: u64) -> Option<&T> {
+        if place >= self.len() {
+            None
+        } else {
+            self.items[self.index(self.head.wrapping_add(place))].as_ref()
+        }
     }
 
     /// The item with a number, if it is in the queue.

@@ -242,7 +242,7 @@ impl Qp {
     fn post_matched(&mut self, env: &Env<'_>, send: matched::Send) -> Result<(), PostError> {
         self.may_post()?;
         match self.matcher.take_grant(send.key) {
-            Some(grant) => self.release_matched(send, grant),
+            Some(grant) => self.release_matched(env, send, grant),
             None => self.matcher.sends.push_back(send),
         }
         self.pump(env, POST_BYTES);
@@ -250,11 +250,12 @@ impl Qp {
     }
 
     /// A matched send has its grant: from now on it is an operation like the others.
-    pub(crate) fn release_matched(&mut self, send: matched::Send, grant: u64) {
+    pub(crate) fn release_matched(&mut self, env: &Env<'_>, send: matched::Send, grant: u64) {
         let mut job = send.job;
         job.kind = Kind::Matched { grant };
         job.flight = self.take_off(send.wr_id, send.signalled, Answer::None);
         job.awaited = send.signalled;
+        job.method = self.method(env, &job, send.signalled);
         self.pending.push(job);
     }
 
@@ -278,6 +279,7 @@ impl Qp {
         self.may_post()?;
         job.flight = self.take_off(wr_id, signalled, Answer::to(job.kind));
         job.awaited = signalled;
+        job.method = self.method(env, &job, signalled);
         if self.pending.is_empty() && self.may_begin(job.kind) {
             let mut budget = POST_BYTES;
             if let Some((mut parts, _)) = self.parts(env) {

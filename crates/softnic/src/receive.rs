@@ -9,10 +9,18 @@ use crate::copy;
 use crate::error::Nak;
 use crate::hold::Target;
 use crate::job::{Body, Job, Kind};
-use crate::pull::{self, Pulled};
 use crate::qp::{Answer, Env, Qp, Receive, Sink, Wire};
 use crate::record::{Payload, Record, Verb, WORDS};
 use crate::register::{Place, right};
+
+/// How far a record came.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Executed {
+    /// All of it was executed.
+    Done,
+    /// The initiator is still copying a part; the record is to be looked at again.
+    Waits,
+}
 
 /// Why a record was not executed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -39,10 +47,12 @@ impl Qp {
         env: &Env<'_>,
         words: &[u64; WORDS],
         sink: &mut Sink<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Executed, Refusal> {
         let record = Record::parse(words).ok_or(Nak::Garbled)?;
         match record.verb {
-            Verb::Write { key, addr } => self.execute_write(env, words, &record, key, addr, sink),
+            Verb::Write { key, addr } => {
+                return self.execute_write(env, words, &record, key, addr, sink);
+            }
             Verb::Send { offset } => self.execute_send(env, words, &record, offset, sink),
             Verb::Reply { id, offset } => self.execute_reply(env, words, &record, id, offset),
             Verb::Matched { grant, offset } => self.execute_matched(env, words, &record, grant, offset, sink),
@@ -53,8 +63,9 @@ impl Qp {
             Verb::Swap { key, addr, expect, swap, id } => {
                 self.execute_atomic(env, key, addr, id, |old| (old == expect).then_some(swap))
             }
-            Verb::Grant { key, len: _, id } => self.execute_grant(key, id),
-        }
+            Verb::Grant { key, len: _, id } => self.execute_grant(env, key, id),
+        }?;
+        Ok(Executed::Done)
     }
 
     #[inline]
@@ -66,12 +77,15 @@ impl Qp {
         key: u64,
         addr: u64,
         sink: &mut Sink<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Executed, Refusal> {
         let len = record.payload.len();
         // As on a real NIC, the key of a write of no bytes is not looked at.
         if len > 0 {
             let place = env.table().remote(key, addr, len, right::WRITE).ok_or(Nak::Access)?;
-            self.place(env, words, record.payload, place, Target::Remote { key, addr })?;
+            let target = Target::Remote { key, addr };
+            if self.place(env, words, record.payload, place, target)? == Executed::Waits {
+                return Ok(Executed::Waits);
+            }
         }
         self.written += len;
         if record.last {
@@ -82,7 +96,7 @@ impl Qp {
             }
             self.written = 0;
         }
-        Ok(())
+        Ok(Executed::Done)
     }
 
     fn execute_send(
@@ -246,10 +260,10 @@ impl Qp {
         Ok(())
     }
 
-    fn execute_grant(&mut self, key: u64, id: u64) -> Result<(), Refusal> {
+    fn execute_grant(&mut self, env: &Env<'_>, key: u64, id: u64) -> Result<(), Refusal> {
         match self.matcher.grant(key, id) {
             Ok(Some(send)) => {
-                self.release_matched(send, id);
+                self.release_matched(env, send, id);
                 Ok(())
             }
             Ok(None) => Ok(()),
@@ -257,7 +271,7 @@ impl Qp {
         }
     }
 
-    /// Places the bytes of a record, or holds them back where visibility is delayed.
+    /// Places the bytes of a record, or holds them back where visibility is delayed. Only a write waits.
     #[inline]
     fn place(
         &mut self,
@@ -266,17 +280,22 @@ impl Qp {
         payload: Payload,
         place: Place,
         target: Target,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Executed, Refusal> {
         if env.shared.config.delayed_visibility && place.rights & right::RELAXED != 0 {
             let from = self.find(env, words, payload)?;
             // SAFETY: `find` checked the bytes, inside the guard.
             unsafe { self.held.push(env.table(), target, from, payload.len() as usize) };
-            return Ok(());
+            return Ok(Executed::Done);
         }
-        self.move_bytes(env, words, payload, place)
+        if let Payload::Pulled { .. } = payload {
+            let key = if let Target::Remote { key, .. } = target { Some(key) } else { None };
+            return self.pull(env, place, payload, key);
+        }
+        self.move_bytes(env, words, payload, place)?;
+        Ok(Executed::Done)
     }
 
-    /// Copies the bytes of a record.
+    /// Copies the bytes of a record that are in this address space.
     #[inline]
     fn move_bytes(
         &mut self,
@@ -285,9 +304,6 @@ impl Qp {
         payload: Payload,
         place: Place,
     ) -> Result<(), Refusal> {
-        if let Payload::Pulled { addr, len } = payload {
-            return self.pull(place, addr, len);
-        }
         let from = self.find(env, words, payload)?;
         let len = payload.len() as usize;
         if matches!(payload, Payload::Inline { .. }) {
@@ -298,18 +314,6 @@ impl Qp {
             unsafe { copy::bytes(place.at, from, len) };
         }
         Ok(())
-    }
-
-    /// Reads the bytes of a record out of the peer's process.
-    fn pull(&mut self, place: Place, addr: u64, len: u64) -> Result<(), Refusal> {
-        let Some(peer) = &self.readable else { return Err(Nak::Protocol.into()) };
-        let word = self.rx.segment().claim(self.rx.next());
-        // SAFETY: the caller looked `place` up for `len` bytes, inside the guard.
-        match unsafe { pull::pull(peer, word, place.at, addr, len as usize) } {
-            Pulled::Done => Ok(()),
-            Pulled::Gone => Err(Nak::Source.into()),
-            Pulled::Dead => Err(Refusal::Dead),
-        }
     }
 
     /// Where the bytes of a record are in this address space.

@@ -27,6 +27,7 @@ mod form {
     pub(super) const STAGED: u64 = 1;
     pub(super) const PLACED: u64 = 2;
     pub(super) const PULLED: u64 = 3;
+    pub(super) const SHARED: u64 = 4;
 }
 
 const LAST: u64 = 1;
@@ -63,8 +64,8 @@ pub(crate) enum Payload {
     Staged { offset: u32, len: u32 },
     /// In a region of the same fabric.
     Placed { nic: u32, key: u64, offset: u64, len: u64 },
-    /// In the sender's memory.
-    Pulled { addr: u64, len: u64 },
+    /// In the sender's memory; if shared, the sender copies a part.
+    Pulled { addr: u64, len: u64, shared: bool },
 }
 
 impl Payload {
@@ -114,7 +115,9 @@ impl Record {
                 offset: words[5],
                 len: words[6],
             },
-            form::PULLED => Payload::Pulled { addr: words[4], len: words[5] },
+            form::PULLED | form::SHARED => {
+                Payload::Pulled { addr: words[4], len: words[5], shared: form == form::SHARED }
+            }
             _ => return None,
         };
         let (key, addr) = (words[2], words[3]);
@@ -165,9 +168,9 @@ impl Record {
                 (a, b, c, d) = (key, offset, len, u64::from(nic));
                 (form::PLACED, 0)
             }
-            Payload::Pulled { addr, len } => {
+            Payload::Pulled { addr, len, shared } => {
                 (a, b) = (addr, len);
-                (form::PULLED, 0)
+                (if shared { form::SHARED } else { form::PULLED }, 0)
             }
         };
         let (opcode, key, addr) = match self.verb {
@@ -236,7 +239,7 @@ mod tests {
                 offset,
                 len
             }),
-            any::<(u64, u64)>().prop_map(|(addr, len)| Payload::Pulled { addr, len }),
+            any::<(u64, u64, bool)>().prop_map(|(addr, len, shared)| Payload::Pulled { addr, len, shared }),
         ]
     }
 
@@ -247,7 +250,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_is_written_back(mut words: [u64; WORDS], op in 0u64..10, form in 0u64..5, flags in 0u64..8) {
+        fn what_parses_is_written_back(mut words: [u64; WORDS], op in 0u64..10, form in 0u64..6, flags in 0u64..8) {
             words[1] = op | flags << 8 | form << 16 | (words[1] & 0x7f00_0000);
             if let Some(record) = Record::parse(&words) {
                 prop_assert_eq!(Record::parse(&with(record.words())), Some(record));

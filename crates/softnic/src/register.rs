@@ -119,6 +119,13 @@ impl Table {
         place(slot, offset, len, slot.rights.load(Ordering::Relaxed))
     }
 
+    /// The local key of the region that has a remote key. Call inside a guard.
+    pub(crate) fn region(&self, remote: u64) -> Option<u64> {
+        let slot = self.slot(remote);
+        let local = slot.local.load(Ordering::Acquire);
+        (local != 0 && slot.remote.load(Ordering::Acquire) == remote).then_some(local)
+    }
+
     fn insert(&self, memory: &Memory, rights: u32) -> Result<Keys, RegisterError> {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         if live.regions.len() >= self.max as usize {

@@ -5,10 +5,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::book::Pins;
 use crate::copy;
 use crate::error::Planted;
-use crate::nic::Shared;
-use crate::pull::Process;
 use crate::record::{Record, WORDS};
 use crate::segment::{Segment, reader, writer};
 
@@ -29,32 +28,12 @@ pub(crate) mod side {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Nonsense;
 
-/// What a producer needs to offer memory to its peer.
-pub(crate) struct Pulls {
-    /// Holds the book.
-    pub(crate) shared: Arc<Shared>,
-    /// The NIC whose memory it is.
-    pub(crate) nic: usize,
-    /// Names the link in the book.
-    pub(crate) link: u64,
-    /// Who reads.
-    pub(crate) peer: Arc<Process>,
-    /// Bytes from which it is worth it.
-    pub(crate) from: u64,
-    /// Whether anything is offered.
-    pub(crate) open: bool,
-}
-
-impl Drop for Pulls {
-    fn drop(&mut self) {
-        self.shared.nics[self.nic].book.end_link(self.link);
-    }
-}
-
 /// The writing end.
 pub(crate) struct Producer {
     segment: Arc<Segment>,
-    pulls: Option<Pulls>,
+    /// Pins of records that name memory of this side, and whether there are any.
+    pins: Option<Arc<Pins>>,
+    pinned: bool,
     head: u64,
     acked: u64,
     staged: u64,
@@ -70,7 +49,8 @@ impl Producer {
         let slots = segment.geometry().slots() as usize;
         Self {
             segment: Arc::new(segment),
-            pulls: None,
+            pins: None,
+            pinned: false,
             head: start,
             acked: start,
             // Like the positions, near the wrap when tests say so.
@@ -111,35 +91,36 @@ impl Producer {
         }
         self.freed = self.ends[self.index(consumed.wrapping_sub(1))];
         self.acked = consumed;
-        if let Some(pulls) = &mut self.pulls
-            && pulls.open
+        if self.pinned
+            && let Some(pins) = &self.pins
         {
-            pulls.shared.nics[pulls.nic].book.strike(pulls.link, consumed);
-            pulls.open = consumed != self.head;
+            pins.strike_offers(consumed);
+            self.pinned = consumed != self.head;
         }
         Ok(true)
     }
 
-    /// From now on, memory may be offered to the peer to be read directly.
-    pub(crate) fn allow_pulls(&mut self, pulls: Pulls) {
-        self.pulls = Some(pulls);
-    }
-
-    /// From which size on bytes are offered, if the peer reads them.
+    /// The segment, to be shared with the pins of its records.
     #[inline]
-    pub(crate) fn pulls_from(&self) -> Option<u64> {
-        let pulls = self.pulls.as_ref()?;
-        let takes = u64::from_le(self.segment.word(reader::PULLS).load(Ordering::Relaxed)) == 1;
-        takes.then_some(pulls.from)
+    pub(crate) fn segment(&self) -> &Arc<Segment> {
+        &self.segment
     }
 
-    /// Notes that the next record names memory of region `key`.
-    pub(crate) fn offer(&mut self, key: u64) {
-        if let Some(pulls) = &mut self.pulls {
-            pulls.open = true;
-            let book = &pulls.shared.nics[pulls.nic].book;
-            book.offer(key, pulls.link, self.head, &self.segment, &pulls.peer);
-        }
+    /// From now on, records may name memory of this side.
+    pub(crate) fn set_pins(&mut self, pins: Arc<Pins>) {
+        self.pins = Some(pins);
+    }
+
+    /// The next record names memory of this side.
+    #[inline]
+    pub(crate) fn pin(&mut self) {
+        self.pinned = true;
+    }
+
+    /// Whether the peer has shown that it can read this side's memory.
+    #[inline]
+    pub(crate) fn peer_reaches(&self) -> bool {
+        u64::from_le(self.segment.word(reader::REACHES).load(Ordering::Relaxed)) == 1
     }
 
     /// Whether a record can be written; looks at the peer's word only if it seems not.
@@ -254,7 +235,7 @@ impl Producer {
 
 /// The reading end.
 pub(crate) struct Consumer {
-    segment: Segment,
+    segment: Arc<Segment>,
     next: u64,
     published: u64,
 }
@@ -270,11 +251,11 @@ impl Consumer {
             segment.stamp(position).store(old.to_le(), Ordering::Relaxed);
         }
         segment.word(reader::CONSUMED).store(start.to_le(), Ordering::Release);
-        Self { segment, next: start, published: start }
+        Self { segment: Arc::new(segment), next: start, published: start }
     }
 
     /// The segment, to hand to the peer.
-    pub(crate) fn segment(&self) -> &Segment {
+    pub(crate) fn segment(&self) -> &Arc<Segment> {
         &self.segment
     }
 
@@ -287,13 +268,25 @@ impl Consumer {
     /// Whether a record waits.
     #[inline]
     pub(crate) fn ready(&self) -> bool {
-        u64::from_le(self.segment.stamp(self.next).load(Ordering::Acquire)) == self.next.wrapping_add(1)
+        self.ready_at(self.next)
+    }
+
+    /// Whether the record at a position, this one or one of the next, is here.
+    #[inline]
+    pub(crate) fn ready_at(&self, position: u64) -> bool {
+        u64::from_le(self.segment.stamp(position).load(Ordering::Acquire)) == position.wrapping_add(1)
     }
 
     /// Copies the waiting record out, once.
     #[inline]
     pub(crate) fn take(&self) -> [u64; WORDS] {
-        let slot = self.segment.slot(self.next).as_ptr().cast::<u64>();
+        self.take_at(self.next)
+    }
+
+    /// Copies the record at a position that is here.
+    #[inline]
+    pub(crate) fn take_at(&self, position: u64) -> [u64; WORDS] {
+        let slot = self.segment.slot(position).as_ptr().cast::<u64>();
         let mut words = [0; WORDS];
         // The second line only if the inline payload reaches into it.
         for (index, word) in words.iter_mut().enumerate().take(8) {
@@ -351,8 +344,8 @@ impl Consumer {
     }
 
     /// Tells the producer that this side can read its memory.
-    pub(crate) fn publish_pulls(&self) {
-        self.segment.word(reader::PULLS).store(1u64.to_le(), Ordering::Release);
+    pub(crate) fn publish_reach(&self) {
+        self.segment.word(reader::REACHES).store(1u64.to_le(), Ordering::Release);
     }
 
     /// The state of the peer's writing side.

@@ -9,6 +9,8 @@ use std::sync::atomic::AtomicU64;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::claim::Claim;
+
 /// Bytes of one descriptor.
 pub(crate) const SLOT: usize = 128;
 /// Where the reader publishes; see [`reader`].
@@ -34,7 +36,7 @@ pub(crate) mod reader {
     /// 0 open, 1 closed in order, 2 in error.
     pub(crate) const STATE: usize = READER_LINE + 32;
     /// 1 if the reader can read the writer's memory.
-    pub(crate) const PULLS: usize = READER_LINE + 40;
+    pub(crate) const REACHES: usize = READER_LINE + 40;
 }
 
 /// Words the writer of a segment publishes to its reader.
@@ -162,13 +164,16 @@ impl Segment {
         unsafe { AtomicU64::from_ptr(self.slot(position).as_ptr().cast()) }
     }
 
-    /// The claim word of the descriptor at a position: its last word.
+    /// The claim of the descriptor at a position: its last four words.
     #[inline]
-    pub(crate) fn claim(&self, position: u64) -> &AtomicU64 {
-        // SAFETY: the last word of the slot.
-        let at = unsafe { self.slot(position).add(SLOT - 8) };
-        // SAFETY: aligned, mapped while `self` lives, and only accessed as an atomic word when it is a claim.
-        unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
+    pub(crate) fn claim(&self, position: u64) -> Claim<'_> {
+        let word = |index: usize| {
+            // SAFETY: `index < 16`, so inside the slot.
+            let at = unsafe { self.slot(position).add(index * 8) };
+            // SAFETY: aligned, mapped while `self` lives, and only accessed as an atomic word when it is a claim.
+            unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
+        };
+        Claim { grant: word(12), pulled: word(13), pushed: word(14), taken: word(15) }
     }
 
     /// `len` bytes of the payload ring at `offset`, if they lie inside it.

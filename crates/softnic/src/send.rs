@@ -3,6 +3,8 @@
 
 use trunkline_fabric::{Extent, LocalKey, Status};
 
+use crate::chooser::Method;
+use crate::direct::Direct;
 use crate::job::{Body, Job, Kind};
 use crate::qp::{Answer, Env, Flight, Qp, Wanted, Wire};
 use crate::queue::Queue;
@@ -11,7 +13,11 @@ use crate::register::{Place, right};
 use crate::ring::Producer;
 
 /// Most bytes that one record names in place, so that a poll of the target stays short.
-const PLACE: u64 = 1 << 20;
+const PLACE: u64 = crate::claim::BYTES_MAX;
+/// Bytes of a record that both sides copy: enough that a system call is a small part of it.
+const SHARE: u64 = 256 << 10;
+/// How much longer than usual the long segments are.
+const LONG: u32 = 4;
 
 /// How far a job came.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -39,6 +45,7 @@ pub(crate) struct Manner {
 #[inline]
 pub(crate) fn transmit(
     tx: &mut Producer,
+    direct: &mut Option<Direct>,
     env: &Env<'_>,
     manner: Manner,
     job: &mut Job,
@@ -82,13 +89,12 @@ pub(crate) fn transmit(
                 *budget = budget.saturating_sub(4096);
                 if len == left { Step::Done } else { continue }
             }
-            (Wire::Shm, Body::Local { key, .. }) if tx.pulls_from().is_some_and(|from| left >= from) => {
-                let len = left.min(PLACE);
-                let Some(place) = source(env, job, len) else { return Step::Bad };
-                tx.offer(key);
-                let addr = place.at.expose_provenance() as u64;
-                tx.push(&record(job, Payload::Pulled { addr, len }, len == left));
-                advance(job, len);
+            (Wire::Shm, Body::Local { key, offset })
+                if matches!(job.method, Method::Pulled | Method::Shared) && direct.is_some() =>
+            {
+                let Some(len) = name(tx, direct, env, job, (key, offset + (job.sent - prefix)), left) else {
+                    return Step::Bad;
+                };
                 *budget = budget.saturating_sub(4096);
                 if len == left { Step::Done } else { continue }
             }
@@ -104,10 +110,30 @@ pub(crate) fn transmit(
     }
 }
 
+/// Names the next bytes of a job, in this side's memory at a local key and offset, for the target to copy; how many.
+fn name(
+    tx: &mut Producer,
+    direct: &mut Option<Direct>,
+    env: &Env<'_>,
+    job: &mut Job,
+    (key, offset): (u64, u64),
+    left: u64,
+) -> Option<u64> {
+    let share = job.method == Method::Shared;
+    let len = left.min(if share { SHARE } else { PLACE });
+    let addr = source(env, job, len)?.at.expose_provenance() as u64;
+    let shared = direct.as_mut()?.offer(tx.head(), key, offset, len, share);
+    tx.pin();
+    tx.push(&record(job, Payload::Pulled { addr, len, shared }, len == left));
+    advance(job, len);
+    Some(len)
+}
+
 /// Stages one segment.
 #[inline]
 fn stage(tx: &mut Producer, env: &Env<'_>, manner: Manner, job: &mut Job, left: u64) -> Result<u64, Step> {
-    let want = u32::try_from(left).unwrap_or(u32::MAX).min(manner.segment);
+    let long = if job.method == Method::StagedLong { LONG } else { 1 };
+    let want = u32::try_from(left).unwrap_or(u32::MAX).min(manner.segment.saturating_mul(long));
     let (offset, len) = tx.stage(want).ok_or(Step::Full)?;
     let from = source(env, job, u64::from(len)).ok_or(Step::Bad)?;
     let last = u64::from(len) == left;
@@ -204,6 +230,7 @@ fn request(job: &Job) -> Option<Record> {
 /// See [`Qp::parts`].
 pub(crate) struct Parts<'a> {
     tx: &'a mut Producer,
+    direct: &'a mut Option<Direct>,
     flights: &'a mut Queue<Flight>,
     wanted: &'a mut Queue<Wanted>,
     sends: &'a mut u64,
@@ -223,7 +250,7 @@ impl Parts<'_> {
         let before = job.started;
         let step = match job.kind {
             Kind::Nop => Step::Done,
-            _ => transmit(self.tx, env, self.manner, job, budget),
+            _ => transmit(self.tx, self.direct, env, self.manner, job, budget),
         };
         if job.started && !before {
             if matches!(job.kind, Kind::Send { .. }) {
@@ -269,6 +296,7 @@ impl Qp {
         let tx = self.tx.as_mut()?;
         let parts = Parts {
             tx,
+            direct: &mut self.direct,
             flights: &mut self.flights,
             wanted: &mut self.wanted,
             sends: &mut self.sends,

@@ -47,6 +47,14 @@ mod shm_with_pull {
     });
 }
 
+mod shm_with_share {
+    use super::*;
+    trunkline_fabric::fabric_conformance!(Soft {
+        config: SoftConfig { copy: CopyMode::Share, start_position: u64::MAX - 20, ..SoftConfig::default() },
+        fabrics: 2
+    });
+}
+
 mod shm_forced_inside_one_fabric {
     use super::*;
     trunkline_fabric::fabric_conformance!(Soft {

@@ -11,21 +11,27 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Random, poll, poll_until, rail};
+use common::{Random, poll, poll_until, rail_config};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use rustix::process::{Pid, Signal};
 use trunkline_fabric::{
-    Access, DeregisterError, Done, Extent, Keys, LinkAddress, LinkId, Links, LocalKey, Op, Rail, Registrar,
-    Remote, RemoteKey, Source, Status, Visibility,
+    Access, DeregisterError, Done, Extent, Fabric, Keys, LinkAddress, LinkId, Links, LocalKey, Op, Rail,
+    RailConfig, Registrar, Remote, RemoteKey, Source, Status, Visibility,
 };
 use trunkline_mem::Memory;
-use trunkline_softnic::{CopyMode, SoftConfig, SoftRail};
+use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail};
 
 const SIZE: usize = 48 << 20;
 const MODE: &str = "SOFTNIC_TEST_COPY";
+const MODES: [(&str, CopyMode); 4] = [
+    ("auto", CopyMode::Auto),
+    ("staging", CopyMode::Staging),
+    ("pull", CopyMode::Pull),
+    ("share", CopyMode::Share),
+];
 
 fn send(socket: impl AsFd, bytes: &[u8], fd: Option<OwnedFd>) {
     let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
@@ -70,7 +76,9 @@ struct End {
 
 impl End {
     fn new(socket: impl AsFd, mode: CopyMode, access: Access) -> Self {
-        let mut rail = rail(SoftConfig { copy: mode, ..SoftConfig::default() });
+        let config = RailConfig { peer_time: trunkline_proto::time::Duration::secs(1), ..rail_config() };
+        let fabric = SoftFabric::new(SoftConfig { copy: mode, ..SoftConfig::default() }).unwrap();
+        let mut rail = fabric.open(0, &config).unwrap();
         let link = rail.create().unwrap();
         let memory = Memory::heap(SIZE);
         let registrar = rail.registrar();
@@ -94,16 +102,46 @@ impl End {
     }
 }
 
+/// Keeps this thread on one processor: two that share one never copy at the same time.
+fn pin(processor: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(processor);
+    // With one processor there is nothing to choose.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+impl End {
+    /// Writes `len` bytes and goes on for `wait` after the first byte of the answer.
+    fn await_answer(&mut self, len: u64, wait: Duration) {
+        let before = self.memory.load(0).unwrap();
+        self.write(0, len, Some(0));
+        poll_until("the first bytes of the answer", || {
+            poll(&mut self.rail);
+            (self.memory.load(0).unwrap() == !before).then_some(())
+        });
+        let until = Instant::now() + wait;
+        while Instant::now() < until {
+            poll(&mut self.rail);
+        }
+    }
+}
+
 /// The peer: answers each write with immediate `n` by the same bytes complemented, at the same place. Does nothing
 /// unless another test of this file started it.
 #[test]
 fn peer() {
     let Ok(mode) = std::env::var(MODE) else { return };
-    let mode = if mode == "pull" { CopyMode::Pull } else { CopyMode::Staging };
+    let mode = MODES.iter().find(|(name, _)| *name == mode).unwrap().1;
+    if mode == CopyMode::Share {
+        pin(1);
+    }
     let mut end = End::new(std::io::stdin().as_fd(), mode, Access::ALL);
     let started = Instant::now();
+    let mut idle = 0u32;
     while started.elapsed() < Duration::from_secs(60) {
+        idle += 1;
         for one in poll(&mut end.rail) {
+            idle = 0;
             if one.status != Status::Ok {
                 return;
             }
@@ -119,7 +157,11 @@ fn peer() {
         if end.rail.credits(end.link) == 0 {
             return;
         }
-        std::thread::yield_now();
+        // Rarely: on a busy machine whoever yields is away for long, and never inside a copy.
+        if idle > 10_000 {
+            idle = 0;
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -132,7 +174,7 @@ fn start(mode: CopyMode, prefix: &[&str]) -> (Child, OwnedFd) {
     let child = Command::new(words[0])
         .args(&words[1..])
         .args(["--exact", "peer", "--nocapture", "--test-threads=1"])
-        .env(MODE, if mode == CopyMode::Pull { "pull" } else { "staging" })
+        .env(MODE, MODES.iter().find(|(_, one)| *one == mode).unwrap().0)
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -181,6 +223,16 @@ fn pulling_between_processes() {
 }
 
 #[test]
+fn sharing_between_processes() {
+    exchange_with(CopyMode::Share, &[]);
+}
+
+#[test]
+fn learning_between_processes() {
+    exchange_with(CopyMode::Auto, &[]);
+}
+
+#[test]
 fn peers_in_namespaces_of_their_own() {
     for flags in
         [&["--pid", "--fork"][..], &["--ipc"], &["--mount"], &["--pid", "--fork", "--ipc", "--mount"]]
@@ -192,6 +244,7 @@ fn peers_in_namespaces_of_their_own() {
             return skip("peers_in_namespaces_of_their_own", "namespaces cannot be unshared here");
         }
         exchange_with(CopyMode::Pull, &prefix);
+        exchange_with(CopyMode::Share, &prefix);
     }
 }
 
@@ -272,9 +325,103 @@ fn a_peer_stopped_inside_a_copy_keeps_the_source() {
     assert!(inside > 0, "the peer was never stopped inside a copy");
 }
 
+/// How a peer was interrupted while it wrote to memory of this side.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Push {
+    /// It was not inside a copy.
+    Outside,
+    /// It was, and nothing went on before it did.
+    Inside,
+}
+
+/// Lets the peer write much, and stops it somewhere: the target stays registered as long as the peer is inside a copy.
+fn stop_inside_a_push(kill: bool, wait: Duration) -> Push {
+    const LEN: u64 = 40 << 20;
+    pin(0);
+    let (mut child, socket) = start(CopyMode::Share, &[]);
+    let mut end = End::new(&socket, CopyMode::Share, Access::ALL);
+    end.await_answer(LEN, wait);
+    signal(&child, if kill { Signal::KILL } else { Signal::STOP });
+    if kill {
+        child.wait().unwrap();
+    }
+    let result = end.registrar.deregister(end.keys.local);
+    let push = match result {
+        Ok(()) => Push::Outside,
+        Err(DeregisterError::InUse { peer }) => {
+            assert_eq!(peer, child.id(), "the error names the stopped process");
+            Push::Inside
+        }
+        Err(error) => panic!("{error}"),
+    };
+    if kill {
+        assert_eq!(push, Push::Outside, "a dead process writes nothing");
+    } else {
+        signal(&child, Signal::CONT);
+        if push == Push::Inside {
+            poll_until("the end of the copy", || end.registrar.deregister(end.keys.local).ok());
+        }
+    }
+    let _ = child.kill();
+    child.wait().unwrap();
+    push
+}
+
+/// Stops a peer that writes, fails the link, and looks when the owner of the memory hears of that.
+fn fail_inside_a_push(wait: Duration) -> Push {
+    const LEN: u64 = 40 << 20;
+    pin(0);
+    let (mut child, socket) = start(CopyMode::Share, &[]);
+    let mut end = End::new(&socket, CopyMode::Share, Access::ALL);
+    end.await_answer(LEN, wait);
+    signal(&child, Signal::STOP);
+    let note = Extent { key: end.keys.local, offset: 0, len: 8 };
+    end.rail.post(end.link, 9, Op::Recv { into: note }, true).unwrap();
+    end.rail.fail(end.link);
+    let until = Instant::now() + Duration::from_millis(100);
+    let mut told = false;
+    while Instant::now() < until {
+        told |= poll(&mut end.rail).iter().any(|one| one.wr_id == 9);
+    }
+    let inside = end.registrar.deregister(end.keys.local).is_err();
+    assert!(!(inside && told), "told of the error while the peer could still write");
+    signal(&child, Signal::CONT);
+    if !told {
+        poll_until("the news of the error", || {
+            poll(&mut end.rail).iter().find(|one| one.wr_id == 9).map(drop)
+        });
+    }
+    let _ = child.kill();
+    child.wait().unwrap();
+    if inside { Push::Inside } else { Push::Outside }
+}
+
+/// Tries at different moments until the peer was inside a copy.
+fn until_inside(attempt: impl Fn(Duration) -> Push) {
+    let started = Instant::now();
+    for round in 0u64.. {
+        if attempt(Duration::from_micros(50 + 135 * (round % 24))) == Push::Inside {
+            return;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "the peer was never stopped inside a copy");
+    }
+}
+
+#[test]
+fn a_peer_stopped_inside_a_push_keeps_the_target() {
+    until_inside(|wait| stop_inside_a_push(false, wait));
+}
+
+#[test]
+fn nobody_hears_of_an_error_while_the_peer_still_writes() {
+    until_inside(fail_inside_a_push);
+}
+
 #[test]
 fn a_peer_killed_inside_a_copy_keeps_nothing() {
     for round in 0..6 {
+        stop_inside_a_push(true, Duration::from_micros(300 * round));
+        stop_inside(CopyMode::Share, true, Duration::from_micros(300 * round));
         stop_inside(CopyMode::Pull, true, Duration::from_micros(300 * round));
         stop_inside(CopyMode::Staging, true, Duration::from_micros(300 * round));
     }

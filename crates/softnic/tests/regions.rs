@@ -16,6 +16,8 @@ use trunkline_mem::{Kind, Memory};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail};
 
 const SIZE: usize = 128 << 10;
+/// What the owner writes to its memory once that is deregistered.
+const MARK: [u8; 8] = [0xa5; 8];
 
 fn races() -> u64 {
     if std::env::var_os("TRUNKLINE_FULL").is_some() { 100_000 } else { 10_000 }
@@ -99,6 +101,7 @@ fn race(config: SoftConfig, fabrics: usize, as_source: bool, count: u64) {
     let seen = Arc::clone(&now);
     let thread = std::thread::spawn(move || user(a, b, &seen, as_source, other, to));
     let mut random = Random(0x1234_5678_9abc_def1);
+    let pages = (SIZE / 4096) as u64;
     for round in 0..count {
         let at = map();
         // SAFETY: mapped until it is deregistered.
@@ -113,6 +116,20 @@ fn race(config: SoftConfig, fabrics: usize, as_source: bool, count: u64) {
             std::hint::spin_loop();
         }
         registrar.deregister(keys.local).unwrap();
+        // A copy by another process into unmapped memory is no crash: so it is watched for a while first.
+        for page in 0..pages {
+            memory.write(page * 4096, &MARK).unwrap();
+        }
+        for _ in 0..500 {
+            std::hint::spin_loop();
+        }
+        for page in 0..pages {
+            assert_eq!(
+                memory.load(page * 4096).unwrap(),
+                u64::from_ne_bytes(MARK),
+                "touched after deregistering"
+            );
+        }
         unmap(at);
     }
     now.stop.store(true, Ordering::Relaxed);
@@ -128,7 +145,8 @@ fn targets_inside_one_fabric() {
 
 #[test]
 fn targets_over_shared_memory() {
-    race(SoftConfig::default(), 2, false, races() / 4);
+    race(SoftConfig { copy: CopyMode::Staging, ..SoftConfig::default() }, 2, false, races() / 8);
+    race(SoftConfig { copy: CopyMode::Share, ..SoftConfig::default() }, 2, false, races() / 8);
 }
 
 #[test]
@@ -140,6 +158,7 @@ fn sources_inside_one_fabric() {
 fn sources_over_shared_memory() {
     race(SoftConfig { copy: CopyMode::Staging, ..SoftConfig::default() }, 2, true, races() / 8);
     race(SoftConfig { copy: CopyMode::Pull, ..SoftConfig::default() }, 2, true, races() / 8);
+    race(SoftConfig { copy: CopyMode::Share, ..SoftConfig::default() }, 2, true, races() / 8);
 }
 
 #[test]

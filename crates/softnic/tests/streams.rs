@@ -97,6 +97,11 @@ fn pulled() {
 }
 
 #[test]
-fn chosen_by_cost() {
+fn shared() {
+    stream(CopyMode::Share, 4000);
+}
+
+#[test]
+fn learned() {
     stream(CopyMode::Auto, 4000);
 }

@@ -136,7 +136,7 @@ fn messages_allocate_nothing_after_warm_up() {
     assert_eq!(eager.allocations(10_000, true, || {}), 0, "8 B, eager");
     let direct = Ends::new(8, 0, CopyMode::Auto);
     assert_eq!(direct.allocations(10_000, false, || {}), 0, "8 B, direct");
-    for copy in [CopyMode::Staging, CopyMode::Pull, CopyMode::Auto] {
+    for copy in [CopyMode::Staging, CopyMode::Pull, CopyMode::Share, CopyMode::Auto] {
         let large = Ends::new(65_536, 4096, copy);
         assert_eq!(large.allocations(1000, false, || {}), 0, "64 KiB, {copy:?}");
     }

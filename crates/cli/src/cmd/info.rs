@@ -281,7 +281,7 @@ impl Report {
             },
             rails: nics.iter().map(rail).collect(),
             wires: wires(mem),
-            copy_methods: copy_methods(&fabric, mem),
+            copy_methods: copy_methods(params, &fabric, mem),
             copy_origin: copy_origin(params),
             fabrics,
             nics,
@@ -387,19 +387,18 @@ fn wires(mem: bool) -> Vec<WireRow> {
     ]
 }
 
-/// Who chose between staged and pulled.
+/// Who chooses between staged, pulled and shared.
 fn copy_origin(params: &Params) -> &'static str {
     match params.soft.copy {
-        _ if params.soft.delayed => "TRUNKLINE_SOFT_DELAYED allows no pull",
-        SoftCopy::Auto => "measured just now",
-        SoftCopy::Staging | SoftCopy::Pull => "TRUNKLINE_SOFT_COPY says so",
+        _ if params.soft.delayed => "TRUNKLINE_SOFT_DELAYED allows only staging",
+        SoftCopy::Auto => "each connection learns which is the fastest",
+        SoftCopy::Staging | SoftCopy::Pull | SoftCopy::Share => "TRUNKLINE_SOFT_COPY says so",
     }
 }
 
-/// How bytes travel, by size; measures if the settings leave it open.
-fn copy_methods(fabric: &SoftFabric, mem: bool) -> Vec<CopyRow> {
+/// How bytes may travel, by size.
+fn copy_methods(params: &Params, fabric: &SoftFabric, mem: bool) -> Vec<CopyRow> {
     let inline = fabric.nics().first().map_or(0, |nic| u64::from(nic.caps.inline_max));
-    let pull = fabric.pulls_from();
     let row = |wire, from, to, method, copies, note| CopyRow {
         wire,
         from_bytes: from,
@@ -415,10 +414,20 @@ fn copy_methods(fabric: &SoftFabric, mem: bool) -> Vec<CopyRow> {
         rows.push(row("mem", inline + 1, None, "direct", 1, "the receiver copies from the sender's buffer"));
     }
     rows.push(row("shm", 0, Some(inline), "inline", 2, small));
-    let staged_to = pull.map(|from| from.max(1) - 1);
-    rows.push(row("shm", inline + 1, staged_to, "staged", 2, "through the shared ring, both sides at once"));
-    if let Some(from) = pull {
-        rows.push(row("shm", from, None, "pulled", 1, "the receiver reads the sender's memory"));
+    let direct = if params.soft.delayed { SoftCopy::Staging } else { params.soft.copy };
+    let staged = (inline + 1, "staged", 2, "through the shared ring, both sides at once");
+    let pulled = (8 << 10, "pulled", 1, "the receiver reads the sender's memory");
+    let shared = (64 << 10, "shared", 1, "the receiver reads one part, the sender writes the other");
+    let used = match direct {
+        SoftCopy::Auto => vec![staged, pulled, shared],
+        SoftCopy::Staging => vec![staged],
+        SoftCopy::Pull => vec![staged, pulled],
+        SoftCopy::Share => vec![staged, pulled, shared],
+    };
+    for (at, &(from, method, copies, note)) in used.iter().enumerate() {
+        // What is asked for is used from its size on; what is learned about stays a choice.
+        let next = used.get(at + 1).filter(|_| direct != SoftCopy::Auto);
+        rows.push(row("shm", from, next.map(|(from, ..)| from - 1), method, copies, note));
     }
     rows
 }
@@ -444,6 +453,7 @@ fn soft_config(params: &Params) -> SoftConfig {
             SoftCopy::Auto => CopyMode::Auto,
             SoftCopy::Staging => CopyMode::Staging,
             SoftCopy::Pull => CopyMode::Pull,
+            SoftCopy::Share => CopyMode::Share,
         },
         wire: match params.fabric {
             FabricName::Auto | FabricName::Soft => WireMode::Auto,

@@ -87,7 +87,7 @@ fn a_peer_in_other_namespaces() {
     if !allowed.is_ok_and(|output| output.status.success()) {
         return trunkline_tests::skip("a_peer_in_other_namespaces", "soft", "unshare is not permitted");
     }
-    for copy in ["auto", "staging", "pull"] {
+    for copy in ["auto", "staging", "pull", "share"] {
         let setting = scenario("two_processes_exchange_messages").env("TRUNKLINE_SOFT_COPY", copy);
         setting.second_in(&UNSHARE).two();
     }

@@ -1,0 +1,297 @@
+//! Who copies which part of a directly copied record: four words of its descriptor, in memory that both processes
+//! write. The target takes bytes from the front and pulls them, the initiator takes from the back and pushes them, until
+//! nothing is left; either side can close what is not taken. Decides nothing about keys or memory.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that are taken together at least, except for the last ones.
+const UNIT: u64 = 4096;
+/// Most bytes of a record; front and back counts fit their bits with room to spare.
+pub(crate) const BYTES_MAX: u64 = 1 << 20;
+/// Least bytes of a part when both sides copy: a system call's worth.
+const PART: u64 = 32 << 10;
+
+/// In the word of taken units: nothing more may be taken.
+const CLOSED: u64 = 1 << 63;
+/// Where the count from the back begins.
+const BACK: u32 = 31;
+/// Bits of one count.
+const COUNT: u64 = (1 << BACK) - 1;
+/// In the word of pushed units: the initiator could not write.
+const FAILED: u64 = 1 << 63;
+
+/// How much one side takes at a time.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Portion {
+    /// Everything: the other side does not copy.
+    All,
+    /// A quarter of what is left, so that both sides end at about the same time.
+    Share,
+}
+
+/// How far a record is, as the target sees it when it can take nothing more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Rest {
+    /// All bytes are here.
+    Here,
+    /// The initiator is still writing.
+    Coming,
+    /// Taken back, or could not be written.
+    Gone,
+}
+
+/// The words of one record. Numbers of the other side are taken for what they may be: any.
+pub(crate) struct Claim<'a> {
+    /// Address of the record's first byte in the target; 0 until the target lets the initiator write.
+    pub(crate) grant: &'a AtomicU64,
+    /// Units the target has copied.
+    pub(crate) pulled: &'a AtomicU64,
+    /// Units the initiator has copied, or [`FAILED`].
+    pub(crate) pushed: &'a AtomicU64,
+    /// Units taken by each side, and [`CLOSED`].
+    pub(crate) taken: &'a AtomicU64,
+}
+
+#[derive(Clone, Copy)]
+struct Taken {
+    front: u64,
+    back: u64,
+    closed: bool,
+}
+
+impl Taken {
+    fn of(word: u64) -> Self {
+        Self { front: word & COUNT, back: (word >> BACK) & COUNT, closed: word & CLOSED != 0 }
+    }
+
+    fn word(self) -> u64 {
+        self.front | self.back << BACK | if self.closed { CLOSED } else { 0 }
+    }
+
+    /// Units nobody took; what makes no sense counts as none.
+    fn left(self, units: u64) -> u64 {
+        units.saturating_sub(self.front + self.back)
+    }
+}
+
+fn units(len: u64) -> u64 {
+    len.min(BYTES_MAX).div_ceil(UNIT)
+}
+
+fn portion(left: u64, portion: Portion) -> u64 {
+    match portion {
+        Portion::All => left,
+        Portion::Share => (left / 4).max(PART / UNIT).min(left),
+    }
+}
+
+impl Claim<'_> {
+    /// Nothing is taken; before the record is published.
+    pub(crate) fn reset(&self) {
+        for word in [self.grant, self.pulled, self.pushed, self.taken] {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn take(&self, len: u64, size: Portion, add: impl Fn(&mut Taken, u64)) -> Option<(Taken, u64)> {
+        let total = units(len);
+        let mut word = self.taken.load(Ordering::Acquire);
+        // An exchange fails only because the other side took something or closed.
+        for _ in 0..=total {
+            let now = Taken::of(u64::from_le(word));
+            let count = portion(now.left(total), size);
+            if now.closed || count == 0 {
+                return None;
+            }
+            let mut next = now;
+            add(&mut next, count);
+            match self.taken.compare_exchange(word, next.word().to_le(), Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return Some((now, count)),
+                Err(other) => word = other,
+            }
+        }
+        None
+    }
+
+    /// Lets the initiator write, the record's first byte to address `at`.
+    pub(crate) fn open(&self, at: u64) {
+        self.grant.store(at.to_le(), Ordering::Release);
+    }
+
+    /// Where the initiator may write, once it may.
+    pub(crate) fn opened(&self) -> Option<u64> {
+        let at = u64::from_le(self.grant.load(Ordering::Acquire));
+        (at != 0).then_some(at)
+    }
+
+    /// The next bytes for the target, of a record of `len`.
+    pub(crate) fn take_front(&self, len: u64, size: Portion) -> Option<Range<u64>> {
+        let (before, count) = self.take(len, size, |taken, count| taken.front += count)?;
+        let from = before.front * UNIT;
+        Some(from..(from + count * UNIT).min(len))
+    }
+
+    /// The next bytes for the initiator, of a record of `len`.
+    pub(crate) fn take_back(&self, len: u64, size: Portion) -> Option<Range<u64>> {
+        let (before, count) = self.take(len, size, |taken, count| taken.back += count)?;
+        // `take` counts only what is left, so this stays above 0.
+        let end = (units(len) - before.back) * UNIT;
+        Some(end - count * UNIT..end.min(len))
+    }
+
+    /// The target has copied what it took.
+    pub(crate) fn pulled_all(&self) {
+        let front = Taken::of(u64::from_le(self.taken.load(Ordering::Relaxed))).front;
+        self.pulled.store(front.to_le(), Ordering::Release);
+    }
+
+    /// The initiator has copied what it took, or failed to.
+    pub(crate) fn pushed_all(&self, good: bool) {
+        let back = Taken::of(u64::from_le(self.taken.load(Ordering::Relaxed))).back;
+        let failed = if good { 0 } else { FAILED };
+        self.pushed.store((back | failed).to_le(), Ordering::Release);
+    }
+
+    /// How it stands once [`Claim::take_front`] finds nothing.
+    pub(crate) fn rest(&self, len: u64) -> Rest {
+        let taken = Taken::of(u64::from_le(self.taken.load(Ordering::Acquire)));
+        let pushed = u64::from_le(self.pushed.load(Ordering::Acquire));
+        if pushed & FAILED != 0 || taken.left(units(len)) > 0 {
+            return Rest::Gone;
+        }
+        if pushed == taken.back { Rest::Here } else { Rest::Coming }
+    }
+
+    /// Whether a part may still be free for the initiator.
+    pub(crate) fn has_left(&self, len: u64) -> bool {
+        let taken = Taken::of(u64::from_le(self.taken.load(Ordering::Relaxed)));
+        !taken.closed && taken.left(units(len)) > 0
+    }
+
+    /// From now on nobody takes anything.
+    pub(crate) fn close(&self) {
+        self.taken.fetch_or(CLOSED.to_le(), Ordering::AcqRel);
+    }
+
+    /// Whether the target is inside no copy, once it is closed.
+    pub(crate) fn no_pull(&self) -> bool {
+        let pulled = u64::from_le(self.pulled.load(Ordering::Acquire));
+        pulled == Taken::of(u64::from_le(self.taken.load(Ordering::Acquire))).front
+    }
+
+    /// Whether the initiator is inside no copy, once it is closed.
+    pub(crate) fn no_push(&self) -> bool {
+        let pushed = u64::from_le(self.pushed.load(Ordering::Acquire)) & !FAILED;
+        pushed == Taken::of(u64::from_le(self.taken.load(Ordering::Acquire))).back
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use proptest::prelude::*;
+
+    use super::{BYTES_MAX, Claim, Portion, Rest};
+
+    #[derive(Default)]
+    struct Words([AtomicU64; 4]);
+
+    impl Words {
+        fn claim(&self) -> Claim<'_> {
+            let [grant, pulled, pushed, taken] = &self.0;
+            Claim { grant, pulled, pushed, taken }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_is_taken_once(len in 1..=BYTES_MAX, turns: Vec<bool>) {
+            let words = Words::default();
+            let claim = words.claim();
+            let (mut front, mut back) = (0, len);
+            for pull in turns.iter().copied().chain(std::iter::repeat(true)) {
+                let part = if pull {
+                    claim.take_front(len, Portion::Share)
+                } else {
+                    claim.take_back(len, Portion::Share)
+                };
+                let Some(part) = part else { break };
+                prop_assert!(part.start < part.end);
+                if pull {
+                    prop_assert_eq!(part.start, front);
+                    front = part.end;
+                    claim.pulled_all();
+                } else {
+                    prop_assert_eq!(part.end, back);
+                    back = part.start;
+                    prop_assert_eq!(claim.rest(len), if claim.has_left(len) { Rest::Gone } else { Rest::Coming });
+                    claim.pushed_all(true);
+                }
+            }
+            prop_assert_eq!(front, back);
+            prop_assert_eq!(claim.rest(len), Rest::Here);
+            prop_assert!(claim.no_pull() && claim.no_push());
+        }
+
+        #[test]
+        fn whatever_the_words_say_parts_lie_inside(len in 1..=BYTES_MAX, taken: u64, pushed: u64) {
+            let words = Words::default();
+            let claim = words.claim();
+            claim.taken.store(taken, Ordering::Relaxed);
+            claim.pushed.store(pushed, Ordering::Relaxed);
+            for size in [Portion::All, Portion::Share] {
+                for part in [claim.take_front(len, size), claim.take_back(len, size)].into_iter().flatten() {
+                    prop_assert!(part.start < part.end && part.end <= len);
+                }
+            }
+            let _ = claim.rest(len);
+        }
+    }
+
+    #[test]
+    fn nothing_is_taken_after_closing() {
+        let words = Words::default();
+        let claim = words.claim();
+        let part = claim.take_back(1 << 20, Portion::Share);
+        assert_eq!(part, Some((768 << 10)..(1 << 20)));
+        claim.close();
+        assert_eq!(claim.take_front(1 << 20, Portion::All), None);
+        assert_eq!(claim.take_back(1 << 20, Portion::Share), None);
+        assert_eq!(claim.rest(1 << 20), Rest::Gone);
+        assert!(claim.no_pull() && !claim.no_push(), "the push under way is seen");
+        claim.pushed_all(true);
+        assert!(claim.no_push());
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_gone() {
+        let words = Words::default();
+        let claim = words.claim();
+        assert!(claim.take_back(4096, Portion::Share).is_some());
+        claim.pushed_all(false);
+        assert_eq!(claim.rest(4096), Rest::Gone);
+        assert!(claim.no_push());
+    }
+
+    #[test]
+    fn two_threads_share_a_record() {
+        let len = BYTES_MAX - 5;
+        for _ in 0..200 {
+            let words = Words::default();
+            let (front, back) = std::thread::scope(|scope| {
+                let mine = words.claim();
+                let other = scope.spawn(|| {
+                    let claim = words.claim();
+                    std::iter::from_fn(|| claim.take_back(len, Portion::Share)).map(|part| part.start).min()
+                });
+                let front =
+                    std::iter::from_fn(|| mine.take_front(len, Portion::Share)).map(|part| part.end).max();
+                (front.unwrap_or(0), other.join().ok().flatten().unwrap_or(len))
+            });
+            assert_eq!(front, back, "no gap and no overlap");
+        }
+    }
+}

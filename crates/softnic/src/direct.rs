@@ -1,0 +1,339 @@
+//! Copies straight between the two processes of a link, without the ring: the target pulls out of the initiator's memory,
+//! and for a shared record the initiator pushes the other part into the target's. Called by the responder and by `poll`,
+//! inside the rail's guard; every call is bounded by one record.
+
+use std::sync::Arc;
+
+use crate::book::Pins;
+use crate::chooser::{self, Allowed, Method};
+use crate::claim::{self, Portion, Rest};
+use crate::config::CopyMode;
+use crate::error::{Nak, Planted};
+use crate::job::{Body, Job, Kind};
+use crate::ladder::State;
+use crate::nic::Shared;
+use crate::qp::{Env, Qp, Wire};
+use crate::queue::Queue;
+use crate::receive::{Executed, Refusal};
+use crate::record::{Payload, Record, Verb};
+use crate::register::{Place, right};
+use crate::ring::{Consumer, Producer};
+
+/// Shared records that one side may have open.
+const PUSHES: u32 = 64;
+/// Records behind the current one that the target opens.
+const AHEAD: u64 = 4;
+/// Bytes from which it pays that both sides copy.
+const SHARED_LEAST: u64 = 64 << 10;
+
+/// A record whose bytes this side may push.
+#[derive(Clone, Copy)]
+pub(crate) struct Push {
+    position: u64,
+    key: u64,
+    offset: u64,
+    len: u64,
+}
+
+/// A record whose bytes this side may pull.
+#[derive(Clone, Copy)]
+struct Incoming {
+    position: u64,
+    place: Place,
+    addr: u64,
+    len: u64,
+}
+
+/// What a link needs for direct copies; there where both the configuration and the peer's address allow them.
+pub(crate) struct Direct {
+    /// Pins of this link.
+    pub(crate) pins: Arc<Pins>,
+    shared: Arc<Shared>,
+    nic: usize,
+    /// This side has shown that it reaches the peer's memory.
+    reaches: bool,
+    /// Position after the last record that was granted.
+    granted: u64,
+    /// Shared records executed; the peer numbers them alike.
+    executed: u64,
+    pushes: Queue<Push>,
+    /// Longest wait for a peer that is inside a copy when the link ends.
+    limit: std::time::Duration,
+    /// Since when one is waited for.
+    ending: Option<std::time::Instant>,
+    /// A planted bug: the owner hears of an error while the peer still writes.
+    tells_early: Planted,
+}
+
+impl Direct {
+    /// For a link whose first incoming record has position `start`.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        nic: usize,
+        pins: Arc<Pins>,
+        reaches: bool,
+        start: u64,
+        limit: std::time::Duration,
+    ) -> Self {
+        shared.nics[nic].book.add(&pins);
+        let pushes = Queue::new(PUSHES, 0);
+        let shared = Arc::clone(shared);
+        let tells_early = Planted::named("soft-error-before-last-push");
+        Self {
+            pins,
+            shared,
+            nic,
+            reaches,
+            granted: start,
+            executed: 0,
+            pushes,
+            limit,
+            ending: None,
+            tells_early,
+        }
+    }
+
+    /// Notes a record about to be published, of region `key`; whether both sides will copy it.
+    pub(crate) fn offer(&mut self, position: u64, key: u64, offset: u64, len: u64, share: bool) -> bool {
+        self.pins.offer(key, position);
+        share && self.pushes.push(Push { position, key, offset, len })
+    }
+
+    /// Copies what the peer has not taken of a record to its place.
+    fn copy(&self, rx: &Consumer, incoming: Incoming, portion: Portion) -> Result<(), Refusal> {
+        let Incoming { position, place, addr, len } = incoming;
+        let claim = rx.segment().claim(position);
+        while let Some(part) = claim.take_front(len, portion) {
+            // SAFETY: parts lie inside the record.
+            let to = unsafe { place.at.add(part.start as usize) };
+            let bytes = (part.end - part.start) as usize;
+            // SAFETY: the caller looked `place` up for `len` bytes, inside the guard.
+            let read = unsafe { self.pins.peer().read(to, addr.wrapping_add(part.start), bytes) };
+            claim.pulled_all();
+            if let Err(error) = read {
+                let dead = error.raw_os_error() == Some(libc::ESRCH) || self.pins.peer().is_dead();
+                return Err(if dead { Refusal::Dead } else { Nak::Source.into() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what the target has not taken of a record from `place` to address `to`.
+    fn write(&self, tx: &Producer, push: Push, place: Place, to: u64, portion: Portion) {
+        let claim = tx.segment().claim(push.position);
+        while let Some(part) = claim.take_back(push.len, portion) {
+            // SAFETY: parts lie inside the record.
+            let from = unsafe { place.at.add(part.start as usize) };
+            let bytes = (part.end - part.start) as usize;
+            // SAFETY: the caller looked `place` up for the record's bytes, inside the guard.
+            let wrote = unsafe { self.pins.peer().write(to.wrapping_add(part.start), from, bytes) };
+            claim.pushed_all(wrote.is_ok());
+            if wrote.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Opens the shared records behind the current one that are here and whose targets are registered, so that the peer
+    /// has work while this side copies; returns how many are open.
+    fn grant_ahead(&mut self, rx: &Consumer, env: &Env<'_>) -> u64 {
+        for ahead in 1..=AHEAD {
+            let position = rx.next().wrapping_add(ahead);
+            if position.wrapping_sub(self.granted).cast_signed() < 0 {
+                continue;
+            }
+            let Some((incoming, key)) = ahead_of(rx, env, position) else { return ahead - 1 };
+            self.grant(env, key, position, incoming.place);
+        }
+        AHEAD
+    }
+
+    /// Copies the next record behind the current one that nobody has taken; `own` leaves out those of the peer's turn.
+    /// Whether there was one.
+    fn copy_ahead(&self, rx: &Consumer, env: &Env<'_>, own: bool) -> Result<bool, Refusal> {
+        for ahead in 1..=AHEAD {
+            let position = rx.next().wrapping_add(ahead);
+            if position.wrapping_sub(self.granted).cast_signed() >= 0 {
+                return Ok(false);
+            }
+            if own && initiators_turn(self.executed.wrapping_add(ahead)) {
+                continue;
+            }
+            // What is not registered any more is refused when its turn comes.
+            let Some((incoming, _)) = ahead_of(rx, env, position) else { return Ok(false) };
+            if rx.segment().claim(position).has_left(incoming.len) {
+                self.copy(rx, incoming, Portion::All)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Opens a record to the peer, once, if its region is still registered.
+    fn grant(&mut self, env: &Env<'_>, key: u64, position: u64, place: Place) {
+        let Some(region) = env.table().region(key) else { return };
+        if position.wrapping_sub(self.granted).cast_signed() >= 0 {
+            self.pins.grant(region, position, place.at.expose_provenance() as u64);
+            self.granted = position.wrapping_add(1);
+        }
+    }
+}
+
+/// Who copies first, of many shared records: by turns, so that with buffers used in turn each side keeps to its own and
+/// finds them in its cache. Whoever has nothing of its own left takes the other's.
+fn initiators_turn(number: u64) -> bool {
+    number % 2 == 1
+}
+
+/// The shared record at a position behind the current one, with its key, if it is here and can be executed.
+fn ahead_of(rx: &Consumer, env: &Env<'_>, position: u64) -> Option<(Incoming, u64)> {
+    if !rx.ready_at(position) {
+        return None;
+    }
+    let record = Record::parse(&rx.take_at(position))?;
+    let Verb::Write { key, addr: to } = record.verb else { return None };
+    let Payload::Pulled { addr, len, shared: true } = record.payload else { return None };
+    if len > claim::BYTES_MAX {
+        return None;
+    }
+    let place = env.table().remote(key, to, len, right::WRITE)?;
+    Some((Incoming { position, place, addr, len }, key))
+}
+
+impl Drop for Direct {
+    fn drop(&mut self) {
+        self.shared.nics[self.nic].book.end_link(&self.pins, self.limit);
+    }
+}
+
+impl Qp {
+    /// Which methods the link can use for a job.
+    #[inline]
+    fn allowed(&self, env: &Env<'_>, kind: Kind, bytes: u64) -> Allowed {
+        let long = bytes > u64::from(env.shared.config.segment);
+        let (Some(direct), Some(tx)) = (&self.direct, &self.tx) else {
+            return Allowed { long, pulled: false, shared: false };
+        };
+        let pulled = tx.peer_reaches();
+        let may_push = direct.reaches && direct.pins.peer().is_watched();
+        let writes = matches!(kind, Kind::Write { .. });
+        Allowed { long, pulled, shared: pulled && may_push && writes && bytes >= SHARED_LEAST }
+    }
+
+    /// How the bytes of a new job travel.
+    #[inline]
+    pub(crate) fn method(&mut self, env: &Env<'_>, job: &Job, signalled: bool) -> Method {
+        if job.total < chooser::LEAST || self.wire != Wire::Shm || !matches!(job.body, Body::Local { .. }) {
+            return Method::Staged;
+        }
+        let allowed = self.allowed(env, job.kind, job.total);
+        match env.shared.config.copy {
+            CopyMode::Auto if signalled => {
+                self.chooser.choose(job.flight, job.total, allowed, env.shared.nanos())
+            }
+            CopyMode::Share if allowed.shared => Method::Shared,
+            CopyMode::Pull | CopyMode::Share if allowed.pulled => Method::Pulled,
+            _ => Method::Staged,
+        }
+    }
+
+    /// Copies what this side can of the current record to `place`, in region `key` if it is a write.
+    pub(crate) fn pull(
+        &mut self,
+        env: &Env<'_>,
+        place: Place,
+        payload: Payload,
+        key: Option<u64>,
+    ) -> Result<Executed, Refusal> {
+        let Payload::Pulled { addr, len, shared } = payload else { return Err(Nak::Garbled.into()) };
+        let position = self.rx.next();
+        let Some(direct) = &mut self.direct else { return Err(Nak::Protocol.into()) };
+        if !direct.reaches || len > claim::BYTES_MAX {
+            return Err(Nak::Protocol.into());
+        }
+        let mut portion = Portion::All;
+        if shared && let Some(key) = key {
+            direct.grant(env, key, position, place);
+            if direct.grant_ahead(&self.rx, env) == 0 {
+                portion = Portion::Share;
+            } else if initiators_turn(direct.executed)
+                && self.rx.segment().claim(position).has_left(len)
+                && direct.copy_ahead(&self.rx, env, true)?
+            {
+                return Ok(Executed::Waits);
+            }
+        }
+        let incoming = Incoming { position, place, addr, len };
+        direct.copy(&self.rx, incoming, portion)?;
+        match self.rx.segment().claim(position).rest(len) {
+            // A dead peer's number may belong to another process by now; then what was read is no good either.
+            Rest::Here if !direct.pins.peer().lives() => Err(Refusal::Dead),
+            Rest::Here => {
+                if shared {
+                    direct.pins.strike_grants(position.wrapping_add(1));
+                    direct.executed = direct.executed.wrapping_add(1);
+                }
+                Ok(Executed::Done)
+            }
+            Rest::Coming if self.state == State::Drain && direct.pins.peer().is_dead() => Err(Refusal::Dead),
+            Rest::Coming => {
+                direct.copy_ahead(&self.rx, env, false)?;
+                Ok(Executed::Waits)
+            }
+            Rest::Gone => Err(Nak::Source.into()),
+        }
+    }
+
+    /// Pushes this side's part of the oldest record that has one left.
+    pub(crate) fn push(&mut self, env: &Env<'_>) {
+        let (Some(direct), Some(tx)) = (&mut self.direct, &self.tx) else { return };
+        let open = |push: &Push| tx.segment().claim(push.position).opened();
+        let over = |push: &Push| {
+            tx.acked().wrapping_sub(push.position).cast_signed() > 0
+                || !tx.segment().claim(push.position).has_left(push.len)
+        };
+        while direct.pushes.front().is_some_and(over) {
+            direct.pushes.pop();
+        }
+        let mut best = None;
+        let mut count = 0;
+        for index in 0..=AHEAD {
+            let Some(&push) = direct.pushes.at(index) else { break };
+            let Some(to) = open(&push) else { break };
+            if over(&push) {
+                continue;
+            }
+            count += 1;
+            best = Some((push, to));
+            if initiators_turn(direct.pushes.first().wrapping_add(index)) {
+                count += 1;
+                break;
+            }
+        }
+        let Some((push, to)) = best else { return };
+        let portion = if count > 1 { Portion::All } else { Portion::Share };
+        // Deregistered since; or the number may soon be another process's.
+        if let Some(place) = env.table().local(push.key, push.offset, push.len)
+            && direct.pins.peer().lives()
+        {
+            direct.write(tx, push, place, to, portion);
+        }
+    }
+
+    /// Whether this side has records to push.
+    #[inline]
+    pub(crate) fn pushes(&self) -> bool {
+        self.direct.as_ref().is_some_and(|direct| !direct.pushes.is_empty())
+    }
+
+    /// In error: whether the peer is still writing to memory of this side. Its owner hears of the error only after
+    /// that, as with a NIC, so that it can use the memory for something else.
+    pub(crate) fn still_written(&mut self) -> bool {
+        let Some(direct) = &mut self.direct else { return false };
+        if direct.tells_early.is_on() || !direct.pins.still_written() {
+            return false;
+        }
+        let since = *direct.ending.get_or_insert_with(std::time::Instant::now);
+        since.elapsed() < direct.limit
+    }
+}

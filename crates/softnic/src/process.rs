@@ -1,0 +1,126 @@
+//! The process at the other end of a link, and copies into and out of its memory by system calls. Used by the two sides
+//! of a direct copy; decides nothing about when one is allowed.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags};
+
+/// How long a process that was seen alive is taken for alive: the numbers of dead processes are not given again within
+/// that time, because all others have their turn first.
+const SEEN: Duration = Duration::from_millis(10);
+
+/// A process, by number and, where the system can, by descriptor.
+pub(crate) struct Process {
+    pid: u32,
+    fd: Option<OwnedFd>,
+    made: Instant,
+    /// When it was last seen alive, in nanoseconds after it was made here.
+    seen: AtomicU64,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy)]
+enum Way {
+    Out,
+    In,
+}
+
+impl Process {
+    /// The process with a number, as its owner sees it.
+    pub(crate) fn new(pid: u32) -> Self {
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let fd = number.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+        Self { pid, fd, made: Instant::now(), seen: AtomicU64::new(0) }
+    }
+
+    /// Its number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether it is known to be dead.
+    pub(crate) fn is_dead(&self) -> bool {
+        let Some(fd) = &self.fd else { return false };
+        let mut fds = [PollFd::new(fd, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Whether its number still names it; asks the system only now and then.
+    pub(crate) fn lives(&self) -> bool {
+        // 584 years fit.
+        let now = self.made.elapsed().as_nanos() as u64;
+        if u128::from(now - self.seen.load(Ordering::Relaxed).min(now)) < SEEN.as_nanos() {
+            return true;
+        }
+        if self.is_dead() {
+            return false;
+        }
+        self.seen.store(now, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether [`Process::is_dead`] can tell: only then may its memory be written.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.fd.is_some()
+    }
+
+    /// Reads `len` bytes at address `from` of the process.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes.
+    pub(crate) unsafe fn read(&self, to: *mut u8, from: u64, len: usize) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy(Way::Out, to, from, len) }
+    }
+
+    /// Writes `len` bytes to address `to` of the process.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes.
+    pub(crate) unsafe fn write(&self, to: u64, from: *const u8, len: usize) -> io::Result<()> {
+        // SAFETY: the caller's promise; a write only reads the local range.
+        unsafe { self.copy(Way::In, from.cast_mut(), to, len) }
+    }
+
+    /// # Safety
+    /// `here` is readable, and on the way out writable, for `len` bytes.
+    unsafe fn copy(&self, way: Way, here: *mut u8, there: u64, len: usize) -> io::Result<()> {
+        let pid = libc::pid_t::try_from(self.pid).map_err(|_| io::ErrorKind::NotFound)?;
+        let mut done = 0;
+        while done < len {
+            // SAFETY: `done < len`.
+            let at = unsafe { here.add(done) };
+            let local = libc::iovec { iov_base: at.cast(), iov_len: len - done };
+            let at = (there as usize).wrapping_add(done);
+            let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(at), iov_len: len - done };
+            let got = match way {
+                // SAFETY: the local range is writable; the kernel checks the remote one.
+                Way::Out => unsafe {
+                    libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0)
+                },
+                // SAFETY: the local range is readable; the kernel checks the remote one.
+                Way::In => unsafe {
+                    libc::process_vm_writev(pid, &raw const local, 1, &raw const remote, 1, 0)
+                },
+            };
+            match usize::try_from(got) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(got) => done += got,
+                Err(_) => return Err(io::Error::last_os_error()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this process can read that one's memory, shown by a word that only that one can have told.
+    pub(crate) fn proves(&self, addr: u64, value: u64) -> bool {
+        let mut word = [0u8; 8];
+        // SAFETY: eight writable bytes.
+        let read = unsafe { self.read(word.as_mut_ptr(), addr, 8) };
+        read.is_ok() && value != 0 && word == value.to_ne_bytes()
+    }
+}
