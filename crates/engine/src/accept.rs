@@ -54,7 +54,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(listen) = control.listens.get_mut(id) else { return Err(Error::Unknown("listener")) };
         let Some(current) = listen.current.as_mut() else { return Ok(None) };
         // A CLOSE says more than the READY before it.
-        if self.comms.get(current.comm).is_some_and(|comm| comm.peer_closed.load(Ordering::Acquire)) {
+        if self.params.mutant.is("engine-accepts-before-ready")
+            || self.comms.get(current.comm).is_some_and(|comm| comm.peer_closed.load(Ordering::Acquire))
+        {
             current.machine.on_ready();
         }
         let step = match current.machine.on_time(self.host.now()) {

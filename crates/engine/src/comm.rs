@@ -19,7 +19,7 @@ use crate::regions::Regions;
 use crate::request::Requests;
 use crate::send::SendLane;
 use crate::status::{Row, Status as Page};
-use crate::{CommFault, CommId, Error};
+use crate::{CommFault, CommId, Error, Mutant};
 
 /// Completions taken from a rail at once.
 const BATCH: usize = 16;
@@ -105,6 +105,13 @@ impl<R: Rail> Side<R> {
         }
     }
 
+    pub(crate) fn mutant(&self) -> Mutant {
+        match self {
+            Self::Send(lane) => lane.plan.mutant,
+            Self::Recv(lane) => lane.plan.mutant,
+        }
+    }
+
     pub(crate) fn regions(&mut self) -> &mut Regions {
         match self {
             Self::Send(lane) => &mut lane.regions,
@@ -153,6 +160,7 @@ impl<R: Rail> Open<R> {
         }
         let posted = match &mut self.side {
             Side::Recv(lane) => lane.post_due(),
+            Side::Send(lane) if lane.plan.mutant.is("engine-waits-for-completions") => Ok(()),
             Side::Send(lane) => lane.post_due(requests),
         };
         if let Err(fault) = posted {
@@ -209,9 +217,10 @@ impl<R: Rail> Open<R> {
     pub(crate) fn on_peer_closed(&mut self, requests: &Requests, messages: u64) -> bool {
         match &mut self.side {
             // A flush needs no peer; what it makes visible has arrived.
+            Side::Recv(lane) if lane.plan.mutant.is("engine-close-fails-early") => true,
             Side::Recv(lane) => (lane.arrived >= messages || self.link_down) && !lane.flushing(),
             Side::Send(lane) => {
-                if lane.sent <= messages {
+                if lane.sent <= messages && !lane.plan.mutant.is("engine-close-loses-last-sends") {
                     lane.complete_all(requests);
                 }
                 true
@@ -229,7 +238,8 @@ impl<R: Rail> Open<R> {
             rail.fail(link);
         }
         let mut batch = [no_completion(); BATCH];
-        for _ in 0..DRAIN_MAX {
+        let drains = if self.side.mutant().is("engine-skips-drain") { 0 } else { DRAIN_MAX };
+        for _ in 0..drains {
             let taken = self.side.rail().0.poll(&mut batch);
             for completion in batch[..taken].iter().filter(|c| c.status == Status::Ok) {
                 if let Err(fault) = self.side.on_completion(requests, completion) {
@@ -367,6 +377,7 @@ impl<R: Rail> Comms<R> {
             .get_or_init(|| Box::new(Comm::new(status.row(usize::from(index)))));
         let generation = (comm.generation.load(Ordering::Relaxed) >> 16) as u16;
         let generation = generation.checked_add(1).unwrap_or(1);
+        let generation = if open.side.mutant().is("engine-keeps-names") { 1 } else { generation };
         comm.stream.store(open.ends.stream.to_bits(), Ordering::Relaxed);
         comm.peer_closed.store(false, Ordering::Relaxed);
         comm.records_due.store(false, Ordering::Relaxed);

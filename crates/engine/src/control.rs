@@ -236,8 +236,9 @@ impl<H: Host, R: Rail> Control<H, R> {
         let limit = around.params.connect_time;
         let mut forgotten = Vec::new();
         for (id, attempt) in self.attempts.iter_mut().filter(|(_, attempt)| attempt.comm.is_none()) {
-            attempt.unasked = Duration(attempt.unasked.0.saturating_add(AGE_STEP.0));
-            if attempt.unasked > limit {
+            let step = if around.params.mutant.is("control-ages-while-stopped") { passed } else { AGE_STEP };
+            attempt.unasked = Duration(attempt.unasked.0.saturating_add(step.0));
+            if attempt.unasked > limit && !around.params.mutant.is("control-keeps-abandoned") {
                 forgotten.push(id);
             }
         }
@@ -289,19 +290,20 @@ impl<H: Host, R: Rail> Control<H, R> {
         for _ in 0..BURST {
             let Some(stream) = self.streams.get_mut(id) else { return };
             let silent = stream.peer.is_none() && (now - stream.since) > HELLO_TIME;
+            let silent = silent && !around.params.mutant.is("control-waits-for-hello");
             match stream.io.recv() {
                 Ok(Some(frame)) => {
                     if let Err(why) = self.dispatch(around, id, frame) {
                         around.status.add(Tally::StreamsRefused, 1);
                         around.host.log(Level::Warn, &format!("control stream refused: {why}"));
-                        self.drop_stream(id);
+                        self.drop_stream(around, id);
                         return;
                     }
                 }
                 Ok(None) if silent && stream.expected.is_none() => {
                     around.status.add(Tally::StreamsRefused, 1);
                     around.host.log(Level::Warn, "control stream refused: no hello");
-                    self.drop_stream(id);
+                    self.drop_stream(around, id);
                     return;
                 }
                 Ok(None) => return,
@@ -309,7 +311,7 @@ impl<H: Host, R: Rail> Control<H, R> {
                     if !matches!(error, OobError::Closed) {
                         around.host.log(Level::Warn, &format!("control stream lost: {}", in_full(&error)));
                     }
-                    self.drop_stream(id);
+                    self.drop_stream(around, id);
                     return;
                 }
             }
@@ -317,11 +319,17 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// Ends a stream; its peer counts as dead.
-    fn drop_stream(&mut self, id: SlotId) {
+    fn drop_stream(&mut self, around: &Around<'_, H, R>, id: SlotId) {
+        let mutant = around.params.mutant;
         if let Some(stream) = self.streams.remove(id)
             && let Some(peer) = stream.peer
+            && !mutant.is("control-loss-is-nothing")
         {
             peer.dead.store(true, Ordering::Release);
+            let named = self.streams.iter().filter_map(|(_, s)| s.peer.as_ref());
+            for other in named.filter(|p| p.process == peer.process && mutant.is("control-shares-death")) {
+                other.dead.store(true, Ordering::Release);
+            }
         }
     }
 
@@ -335,7 +343,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         let frame = Frame::from_bytes(&bytes).map_err(|error| error.to_string())?;
         let peer = self.streams.get(id).and_then(|s| s.peer.clone());
         match (frame, peer) {
-            (Frame::Hello { min, max, process }, None) => self.on_hello(id, (min, max), process),
+            (Frame::Hello { min, max, process }, None) => self.on_hello(around, id, (min, max), process),
             (Frame::Hello { .. }, Some(_)) => Ok(()),
             (_, None) => Err("the first frame is not a hello".to_owned()),
             (Frame::Open(open), Some(peer)) => {
@@ -343,12 +351,13 @@ impl<H: Host, R: Rail> Control<H, R> {
                 Ok(())
             }
             (Frame::Result(reply), Some(_)) => {
-                self.on_result(id, reply, fd);
+                self.on_result(around, id, reply, fd);
                 Ok(())
             }
             (Frame::Ready { comm, conn }, Some(_)) => {
                 let current = self.listens.iter_mut().filter_map(|(_, l)| l.current.as_mut());
-                for current in current.filter(|c| c.stream == id && c.conn == conn) {
+                let anyone = around.params.mutant.is("control-ready-from-anyone");
+                for current in current.filter(|c| (c.stream == id || anyone) && c.conn == conn) {
                     if current.comm.to_bits() == comm {
                         current.machine.on_ready();
                     }
@@ -362,13 +371,23 @@ impl<H: Host, R: Rail> Control<H, R> {
         }
     }
 
-    fn on_hello(&mut self, id: SlotId, (min, max): (u16, u16), process: ProcessId) -> Result<(), String> {
+    fn on_hello(
+        &mut self,
+        around: &Around<'_, H, R>,
+        id: SlotId,
+        (min, max): (u16, u16),
+        process: ProcessId,
+    ) -> Result<(), String> {
+        let mutant = around.params.mutant;
         let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
         let ours = stream.expected.is_some();
-        if stream.expected.is_some_and(|expected| expected != process) {
+        stream.proven |= mutant.is("control-trusts-any-name");
+        if stream.expected.is_some_and(|expected| expected != process)
+            && !mutant.is("control-ignores-identity")
+        {
             return Err(format!("process {process} answered for another"));
         }
-        if VERSION < min || VERSION > max {
+        if (VERSION < min || VERSION > max) && !mutant.is("control-ignores-version") {
             stream.versions = Some((min, max));
             let why = format!("process {process} speaks versions {min} to {max}, this process {VERSION}");
             return if ours { Ok(()) } else { Err(why) };
@@ -388,7 +407,9 @@ impl<H: Host, R: Rail> Control<H, R> {
         fd: Option<OwnedFd>,
     ) {
         let conn = open.conn;
-        let listen = self.listens.get_mut(SlotId::from_bits(open.listen)).filter(|l| l.nonce == open.nonce);
+        let mutant = around.params.mutant;
+        let knows = |l: &Listen| l.nonce == open.nonce || mutant.is("control-ignores-nonce");
+        let listen = self.listens.get_mut(SlotId::from_bits(open.listen)).filter(|l| knows(l));
         let Some(listen) = listen else {
             around.status.add(Tally::OpensRefused, 1);
             let text =
@@ -400,7 +421,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         if let Some(stream) = self.streams.get_mut(stream) {
             stream.proven = true;
         }
-        if listen.seen.contains(&(peer.process, conn)) {
+        if listen.seen.contains(&(peer.process, conn)) && !mutant.is("control-opens-twice") {
             if let Some(current) = listen.current.as_mut().filter(|c| c.conn == conn) {
                 current.repeat = true;
             }
@@ -414,32 +435,39 @@ impl<H: Host, R: Rail> Control<H, R> {
         listen.pending.push_back(Asked { open, fd, stream, peer });
     }
 
-    fn on_result(&mut self, stream: SlotId, reply: Reply, fd: Option<OwnedFd>) {
-        let conn = reply.conn;
+    fn on_result(&mut self, around: &Around<'_, H, R>, stream: SlotId, reply: Reply, fd: Option<OwnedFd>) {
+        let (conn, mutant) = (reply.conn, around.params.mutant);
         let Some(attempt) = self.attempts.get_mut(SlotId::from_bits(conn)) else {
+            if mutant.is("control-forgets-closed") {
+                return;
+            }
             // The comm is closed, or was given up; how much it sent was told by a CLOSE that this answer crossed.
             return self.send(stream, &Frame::Close { id: reply.comm, messages: u64::MAX }, None);
         };
-        if attempt.stream != stream {
+        if attempt.stream != stream && !mutant.is("control-result-from-anyone") {
             return;
         }
         if attempt.comm.is_none() {
             attempt.reply.get_or_insert((reply, fd));
-        } else if attempt.machine.on_result(reply.answer) == ConnectStep::SendReady {
+        } else if attempt.machine.on_result(reply.answer) == ConnectStep::SendReady
+            && !mutant.is("control-ready-once")
+        {
             self.send(stream, &Frame::Ready { comm: reply.comm, conn }, None);
         }
     }
 
     /// Ids of attempts have a generation above bit 31, ids of comms are below it: the two never meet.
     fn on_close(&mut self, around: &Around<'_, H, R>, stream: SlotId, end: u64, messages: u64) {
-        let attempt = self.attempts.get_mut(SlotId::from_bits(end)).filter(|a| a.stream == stream);
+        let mutant = around.params.mutant;
+        let anyone = mutant.is("control-close-from-anyone");
+        let attempt = self.attempts.get_mut(SlotId::from_bits(end)).filter(|a| a.stream == stream || anyone);
         let attempt = attempt.and_then(|attempt| {
-            attempt.closed |= attempt.comm.is_none();
+            attempt.closed |= attempt.comm.is_none() && !mutant.is("control-forgets-early-close");
             attempt.comm
         });
         let id = if end >> 32 == 0 { Some(CommId::from_bits(end)) } else { attempt };
         if let Some(comm) = id.and_then(|id| around.comms.get(id))
-            && comm.stream.load(Ordering::Relaxed) == stream.to_bits()
+            && (comm.stream.load(Ordering::Relaxed) == stream.to_bits() || anyone)
         {
             let known =
                 comm.peer_closed.load(Ordering::Relaxed).then(|| comm.peer_messages.load(Ordering::Relaxed));

@@ -144,15 +144,21 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     pub fn deregister(&self, comm: CommId, mr: MrId) -> Result<(), Error> {
         let slot = self.comm(comm)?;
         let taken = self.open(slot, |open| {
-            if open.side.regions().in_use(mr) {
+            if open.side.regions().in_use(mr) && !self.params.mutant.is("engine-revokes-nothing") {
                 self.failed(slot, open, CommFault::Revoked);
             }
             open.side.regions().remove(mr)
         });
         let Some(region) = taken.flatten() else { return Err(Error::Unknown("region")) };
-        region.close().map_err(|(region, error)| {
+        region.close().or_else(|(region, error)| {
+            if self.params.mutant.is("engine-hides-stuck-copies") {
+                return Ok(());
+            }
+            if self.params.mutant.is("engine-forgets-stuck-regions") {
+                return Err(error.into());
+            }
             self.open(slot, |open| open.side.regions().keep_closing(mr, region));
-            error.into()
+            Err(error.into())
         })
     }
 
@@ -404,6 +410,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// A lane that waits gives a turn to another one of its thread: what the caller waits for may hang on it, since
     /// a comm that is not polled neither sends on nor takes in.
     fn help(&self, than: &Comm<F::Rail>) {
+        if self.params.mutant.is("engine-helps-nobody") {
+            return;
+        }
         let Some(other) = self.comms.next_of_thread(than) else { return };
         let Some(mut lane) = other.lane.try_claim() else { return };
         let Some(open) = lane.as_mut() else { return };
@@ -425,10 +434,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let closed = slot.peer_closed.load(Ordering::Acquire);
         let fault = if open.peer.dead.load(Ordering::Acquire) {
             CommFault::PeerDead(process)
-        } else if closed || open.link_down {
+        } else if closed || open.link_down || self.params.mutant.is("engine-silence-is-death") {
             // Messages and completions may be slower than the news; a link that ends may be faster.
             let now = self.host.now();
             let late = now - *open.down_since.get_or_insert(now) > self.params.peer_time;
+            let late = late && !self.params.mutant.is("engine-waits-for-ever");
             let messages = slot.peer_messages.load(Ordering::Relaxed);
             let settled = closed && open.on_peer_closed(&slot.requests, messages);
             if !late && !settled {

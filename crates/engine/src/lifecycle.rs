@@ -107,7 +107,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 self.farewell(ends, arrived);
             }
             Side::Send(mut lane) => {
-                if fault.is_none() && lane.reads_user_memory() {
+                let reads = lane.reads_user_memory() && !self.params.mutant.is("engine-close-keeps-reading");
+                if fault.is_none() && reads {
                     // The caller may unmap it as soon as this returns.
                     lane.rail.fail(lane.link);
                 } else if fault.is_none() && !self.params.mutant.is("engine-forgets-last-messages") {

@@ -4,7 +4,7 @@ use trunkline_fabric::Caps;
 use trunkline_proto::limits::{EAGER_CREDITS_MAX, RECVS_MAX};
 use trunkline_proto::wire::eager;
 
-use crate::{MatchBy, Params};
+use crate::{MatchBy, Mutant, Params};
 
 /// A NIC that pairs messages must take them whole, at least up to this size: what NCCL may ask of version 8.
 const MATCHED_MESSAGE_MIN: u64 = 1 << 30;
@@ -33,6 +33,8 @@ pub(crate) struct Plan {
     pub(crate) eager_credits: u32,
     /// Bounce buffers of the receiver.
     pub(crate) bounces: u32,
+    /// A planted bug, in test builds.
+    pub(crate) mutant: Mutant,
 }
 
 impl Plan {
@@ -50,14 +52,15 @@ impl Plan {
                 && caps.link_order
                 && caps.message_max >= MATCHED_MESSAGE_MIN
                 && params.match_by == MatchBy::Nic,
-            remote_len: caps.remote_len,
+            remote_len: caps.remote_len || params.mutant.is("engine-trusts-length"),
             needs_flush: caps.needs_flush,
-            signal_all: !caps.link_order,
+            signal_all: !caps.link_order && !params.mutant.is("engine-signals-nothing"),
             inline_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
             message_max: caps.message_max.max(1),
             eager_max: if eager_credits == 0 { 0 } else { eager_max as u32 },
             eager_credits: if eager_max == 0 { 0 } else { eager_credits },
             bounces: eager_credits + spare,
+            mutant: params.mutant,
         }
     }
 }

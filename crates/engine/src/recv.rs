@@ -134,7 +134,8 @@ impl<R: Rail> RecvLane<R> {
     ) -> Result<Option<(u16, u16)>, CommFault> {
         // Every buffer is announced at once: an eager message may end the receive before there is credit again.
         let announced = !self.gone && !self.plan.matched;
-        if announced && self.rail.credits(self.link) < buffers.len() as u32 {
+        let blind = self.plan.mutant.is("engine-receives-without-credit");
+        if announced && !blind && self.rail.credits(self.link) < buffers.len() as u32 {
             return Ok(None);
         }
         let Some((slot, generation)) = requests.reserve(&mut self.cursor) else { return Ok(None) };
@@ -212,6 +213,8 @@ impl<R: Rail> RecvLane<R> {
             let Place { mr, offset, len, tag } = self.places[token.slot()];
             let Some(mr) = self.regions.mr(mr) else { return Err(CommFault::Revoked) };
             let keys = mr.keys();
+            let narrow = self.plan.mutant.is("engine-narrow-offsets");
+            let offset = if narrow { u64::from(offset as u32) } else { offset };
             let addr = keys.remote_base.wrapping_add(offset);
             let keys = [keys.remote.0, 0, 0];
             let record = Cts { number, index: index as u8, count, addr, len, tag, token, keys };
@@ -235,7 +238,9 @@ impl<R: Rail> RecvLane<R> {
             if !copied {
                 return Err(CommFault::Revoked);
             }
-            self.post_bounce(delivery.bounce)?;
+            if !self.plan.mutant.is("engine-keeps-bounce-buffers") {
+                self.post_bounce(delivery.bounce)?;
+            }
             let arrival = self.receiver.delivered(&delivery);
             self.on_arrival(requests, arrival);
         }
@@ -265,7 +270,7 @@ impl<R: Rail> RecvLane<R> {
 
     /// Starts a flush; `None` means there is nothing to wait for.
     pub(crate) fn iflush(&mut self, requests: &Requests) -> Result<Option<(u16, u16)>, CommFault> {
-        if !self.plan.needs_flush {
+        if !self.plan.needs_flush || self.plan.mutant.is("engine-skips-flush") {
             return Ok(None);
         }
         // Flushes share the requests of receives, of which there are four times as many as receives.
@@ -279,7 +284,7 @@ impl<R: Rail> RecvLane<R> {
 
     /// Whether a flush has not completed.
     pub(crate) fn flushing(&self) -> bool {
-        self.flushing > 0 || !self.flushes.is_empty()
+        (self.flushing > 0 || !self.flushes.is_empty()) && !self.plan.mutant.is("engine-flush-needs-peer")
     }
 
     /// Posts what waited for credit.

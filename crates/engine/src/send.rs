@@ -162,7 +162,9 @@ impl<R: Rail> SendLane<R> {
         message: Message,
     ) -> Result<Option<(u16, u16)>, CommFault> {
         // A message takes at most its stripes and a fin record; nothing overtakes what waits for credit.
-        if !self.unposted.is_empty() || self.rail.credits(self.link) < STRIPES_MAX as u32 + 1 {
+        let blind = self.plan.mutant.is("engine-sends-without-credit");
+        let room = blind || self.rail.credits(self.link) > STRIPES_MAX as u32;
+        if !self.unposted.is_empty() || !room {
             return Ok(None);
         }
         let Some((slot, generation)) = requests.reserve(&mut self.cursor) else { return Ok(None) };
@@ -178,7 +180,9 @@ impl<R: Rail> SendLane<R> {
                 Ok(Some((slot, generation)))
             }
             Ok(false) => {
-                requests.cancel(slot);
+                if !self.plan.mutant.is("engine-keeps-requests") {
+                    requests.cancel(slot);
+                }
                 Ok(None)
             }
             Err(fault) => {
@@ -259,6 +263,7 @@ impl<R: Rail> SendLane<R> {
             return self.post_inline(requests, slot, message.len, op);
         }
         let pieces = message.len.div_ceil(self.plan.message_max).max(1);
+        let pieces = if self.plan.mutant.is("engine-one-piece") { 1 } else { pieces };
         self.track(slot, message);
         let outgoing = &mut self.outgoing[slot as usize];
         (outgoing.to, outgoing.token) = (to, cts.token);
@@ -371,7 +376,8 @@ impl<R: Rail> SendLane<R> {
             let Outgoing { given, len, fin, token, left, .. } = self.outgoing[slot as usize];
             let striped = matches!(fin, FinDue::Now(_));
             // An empty message still has its one stripe.
-            let more = given < len || (striped && left == 0 && len == 0);
+            let empty = striped && left == 0 && len == 0 && !self.plan.mutant.is("engine-drops-empty");
+            let more = given < len || empty;
             if (more || fin != FinDue::No) && self.rail.credits(self.link) == 0 {
                 return Ok(false);
             }
@@ -385,7 +391,9 @@ impl<R: Rail> SendLane<R> {
             match fin {
                 FinDue::No => return Ok(true),
                 FinDue::Now(stripes) => self.post_fin(slot, stripes)?,
-                FinDue::Placed if left > 0 => return Ok(false),
+                FinDue::Placed if left > 0 && !self.plan.mutant.is("engine-fin-too-soon") => {
+                    return Ok(false);
+                }
                 FinDue::Placed => self.post_fin(slot, 0)?,
             }
         }

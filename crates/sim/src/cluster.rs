@@ -245,7 +245,9 @@ impl Cluster {
                 }
                 Fault::Stranger(seed) => {
                     self.world.note(format_args!("a stranger calls"));
-                    self.strangers.extend(Stranger::call(&self.world, self.outside, seed));
+                    let engines = self.processes.iter().filter_map(|process| process.engine.as_ref());
+                    let names: Vec<_> = engines.map(SimEngine::process).collect();
+                    self.strangers.extend(Stranger::call(&self.world, self.outside, seed, &names));
                 }
                 Fault::Flap => self.flap(now),
             }

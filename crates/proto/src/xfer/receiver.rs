@@ -128,7 +128,8 @@ impl Receiver {
     pub fn on_irecv(&mut self, buffers: impl ExactSizeIterator<Item = (u32, u64)>) -> Option<RecvId> {
         let id = RecvId(self.next as usize % RECVS_MAX);
         let count = buffers.len();
-        if self.receives[id.0].outstanding || count == 0 || count > RECV_BUFFERS_MAX {
+        let taken = self.receives[id.0].outstanding && !self.mutant.is("receiver-takes-too-many");
+        if taken || count == 0 || count > RECV_BUFFERS_MAX {
             return None;
         }
         let count = count as u8;
@@ -157,7 +158,7 @@ impl Receiver {
     pub fn on_eager(&mut self, header: Eager, bounce: u32) -> Result<(), Fault> {
         let ahead = header.number.wrapping_sub(self.lowest) as usize;
         let place = &mut self.parked[header.number as usize % WINDOW];
-        if ahead >= WINDOW || place.is_some() {
+        if (ahead >= WINDOW || place.is_some()) && !self.mutant.is("receiver-takes-any-number") {
             return Err(Fault::EagerNumber(header.number));
         }
         *place = Some(Parked { header, bounce, matched: false });
@@ -182,6 +183,7 @@ impl Receiver {
 
     fn find_delivery(&mut self) -> Result<Option<Delivery>, Fault> {
         let span = self.frontier.wrapping_sub(self.lowest);
+        let span = if self.mutant.is("receiver-ignores-eager-order") { WINDOW as u32 } else { span };
         for ahead in 0..span {
             let number = self.lowest.wrapping_add(ahead);
             let Some(parked) = self.parked[number as usize % WINDOW] else { continue };
@@ -252,7 +254,9 @@ impl Receiver {
         let buffer = &mut self.buffers[slot];
         match (imm, buffer.state) {
             (Imm::Full(_), State::Empty) => Ok(self.fill_to_end(slot)),
-            (Imm::Whole(_), State::Empty) if len <= buffer.len => Ok(self.fill(slot, len)),
+            (Imm::Whole(_), State::Empty) if len <= buffer.len || self.mutant.is("receiver-ignores-room") => {
+                Ok(self.fill(slot, len))
+            }
             (Imm::Whole(_), State::Empty) => Err(Fault::TooLong { len, room: buffer.len }),
             (Imm::Stripe(_, index), State::Empty) => {
                 buffer.state = State::Striped { bitmap: 1 << index, fin: None };
@@ -261,7 +265,7 @@ impl Receiver {
             }
             (Imm::Stripe(_, index), State::Striped { bitmap, fin }) => {
                 let bit = 1_u16 << index;
-                if bitmap & bit != 0 {
+                if bitmap & bit != 0 && !self.mutant.is("receiver-counts-stripes-twice") {
                     return Err(Fault::Twice);
                 }
                 buffer.state = State::Striped { bitmap: bitmap | bit, fin };
@@ -343,7 +347,9 @@ impl Receiver {
                 each(index, len);
             }
             buffer.state = State::Idle;
-            buffer.token = buffer.token.next();
+            if !self.mutant.is("receiver-keeps-generation") {
+                buffer.token = buffer.token.next();
+            }
         }
         self.receives[id.0].outstanding = false;
     }

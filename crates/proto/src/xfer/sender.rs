@@ -86,7 +86,7 @@ impl Sender {
                 && record.tag == tag
             {
                 self.next = self.next.wrapping_add(1);
-                return direct(record, len);
+                return self.direct(record, len);
             }
         }
         self.on_isend_slow(mailbox, tag, len)
@@ -113,9 +113,9 @@ impl Sender {
             let Open { number, free } = self.open[at];
             for index in (0..RECV_BUFFERS_MAX).filter(|i| free >> i & 1 == 1) {
                 let Some(record) = self.record(mailbox, number, index as u8) else { continue };
-                if record.tag == tag {
+                if record.tag == tag || self.mutant.is("sender-ignores-tag") {
                     self.take(at, index);
-                    return direct(record, len);
+                    return self.direct(record, len);
                 }
             }
         }
@@ -124,7 +124,8 @@ impl Sender {
 
     #[inline]
     fn eager(&mut self, tag: u32, len: u64) -> Isend {
-        if len > self.eager_max || self.unmatched_len >= self.eager_credits {
+        let blind = self.mutant.is("sender-ignores-credits") && self.unmatched_len < EAGER_CREDITS_MAX;
+        if len > self.eager_max || (self.unmatched_len >= self.eager_credits && !blind) {
             return Isend::NotYet;
         }
         self.unmatched[self.unmatched_len] = tag;
@@ -144,6 +145,7 @@ impl Sender {
             for (index, tag) in tags.iter_mut().enumerate().take(count).skip(1) {
                 match self.record(mailbox, self.next, index as u8) {
                     Some(record) if record.count == first.count => *tag = record.tag,
+                    _ if self.mutant.is("sender-takes-half-a-group") => {}
                     _ => return Ok(()),
                 }
             }
@@ -197,12 +199,12 @@ impl Sender {
         }
         Cts::from_words(&words, number, index)
     }
-}
 
-#[inline]
-fn direct(record: Cts, len: u64) -> Result<Isend, Fault> {
-    if len > record.len {
-        return Err(Fault::TooLong { len, room: record.len });
+    #[inline]
+    fn direct(&self, record: Cts, len: u64) -> Result<Isend, Fault> {
+        if len > record.len && !self.mutant.is("sender-ignores-room") {
+            return Err(Fault::TooLong { len, room: record.len });
+        }
+        Ok(Isend::Direct(record))
     }
-    Ok(Isend::Direct(record))
 }
