@@ -57,6 +57,8 @@ pub(crate) struct Comm<R: Rail> {
     pub(crate) peer_messages: AtomicU64,
     /// Eager messages went out whose records were not read yet.
     pub(crate) records_due: AtomicBool,
+    /// Somebody polled it since the helper thread last came by.
+    pub(crate) polled: AtomicBool,
     /// The thread that last sent, received or tested here.
     thread: AtomicUsize,
 }
@@ -271,6 +273,7 @@ impl<R: Rail> Comm<R> {
             peer_closed: AtomicBool::new(false),
             peer_messages: AtomicU64::new(0),
             records_due: AtomicBool::new(false),
+            polled: AtomicBool::new(false),
             thread: AtomicUsize::new(0),
         }
     }
@@ -287,6 +290,14 @@ fn this_thread() -> usize {
 }
 
 impl<R: Rail> Comm<R> {
+    /// Its caller polls it, so nobody else need.
+    #[inline]
+    pub(crate) fn is_polled(&self) {
+        if !self.polled.load(Ordering::Relaxed) {
+            self.polled.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// The calling thread drives this comm.
     #[inline]
     pub(crate) fn adopt(&self) {
@@ -408,6 +419,13 @@ impl<R: Rail> Comms<R> {
 
     pub(crate) fn open(&self) -> usize {
         self.free.lock().open
+    }
+
+    /// All open comms.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Comm<R>> {
+        let used = self.slots.iter().take(self.used.load(Ordering::Acquire));
+        let comms = used.filter_map(|slot| Some(&**slot.get()?));
+        comms.filter(|comm| comm.generation.load(Ordering::Acquire) & 0xffff != 0)
     }
 
     /// What was counted, for each slot that was ever used.

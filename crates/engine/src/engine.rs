@@ -373,11 +373,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     #[inline]
     fn progress(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
-        let before = open.fault.is_some();
-        open.progress(&slot.requests);
-        if open.fault.is_some() && !before {
-            self.on_fault(slot, open);
-        }
+        slot.is_polled();
+        self.drive(slot, open);
         if open.link_down && open.fault.is_none() {
             self.look_at_peer(slot, open);
         } else if open.idle > HELP_AFTER {
@@ -390,9 +387,20 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
     }
 
+    /// Polls a lane, and names what it failed of; whether anything moved.
+    #[inline]
+    pub(crate) fn drive(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) -> bool {
+        let before = open.fault.is_some();
+        let moved = open.progress(&slot.requests);
+        if open.fault.is_some() && !before {
+            self.on_fault(slot, open);
+        }
+        moved
+    }
+
     /// Whether a waiting lane should look at its peer's control stream: after many polls, or, where the caller gives
     /// the processor away between polls and many of them take for ever, after a while.
-    fn look_is_due(&self, open: &mut Open<F::Rail>) -> bool {
+    pub(crate) fn look_is_due(&self, open: &mut Open<F::Rail>) -> bool {
         if open.idle >= self.params.idle_polls {
             return true;
         }
@@ -416,11 +424,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(other) = self.comms.next_of_thread(than) else { return };
         let Some(mut lane) = other.lane.try_claim() else { return };
         let Some(open) = lane.as_mut() else { return };
-        let before = open.fault.is_some();
-        open.progress(&other.requests);
-        if open.fault.is_some() && !before {
-            self.on_fault(other, open);
-        }
+        self.drive(other, open);
         if let Side::Send(side) = &mut open.side {
             side.read_records();
         }
@@ -428,7 +432,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// A waiting lane looks whether its peer is still there.
     #[cold]
-    fn look_at_peer(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
+    pub(crate) fn look_at_peer(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
         self.progress_all();
         let process = open.peer.process;
         let closed = slot.peer_closed.load(Ordering::Acquire);

@@ -39,6 +39,8 @@ pub struct Params {
     pub idle_polls: u32,
     /// Which fabric to use, by name.
     pub fabric: FabricName,
+    /// A thread goes on for callers who do not.
+    pub progress_thread: bool,
     /// Other programs may see counters and comms on a status page.
     pub status: bool,
     /// The software NIC's own parameters.
@@ -76,13 +78,15 @@ pub struct SoftParams {
 /// How the software NIC gets large messages to another process.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum SoftCopy {
-    /// As measured at start.
+    /// Each connection learns for each size what is the fastest.
     #[default]
     Auto,
     /// Through the shared ring.
     Staging,
     /// The receiver reads the sender's memory.
     Pull,
+    /// The receiver reads one part, the sender writes the other.
+    Share,
 }
 
 impl Default for Params {
@@ -98,6 +102,7 @@ impl Default for Params {
             regions_max: 65536,
             idle_polls: 1024,
             fabric: FabricName::Auto,
+            progress_thread: false,
             status: true,
             soft: SoftParams::default(),
             mutant: Mutant::NONE,
@@ -225,6 +230,14 @@ pub const TABLE: &[ParamInfo] = &[
         set: |params, value| number(value, 1, 1 << 24).map(|n| params.regions_max = n as u32),
     },
     ParamInfo {
+        name: "TRUNKLINE_PROGRESS_THREAD",
+        kind: "boolean",
+        default: "0",
+        range: "0 or 1",
+        doc: "keep a thread that goes on with connections whose owner makes no call for a while; it sleeps in between",
+        set: |params, value| number(value, 0, 1).map(|n| params.progress_thread = n == 1),
+    },
+    ParamInfo {
         name: "TRUNKLINE_STATUS",
         kind: "boolean",
         default: "1",
@@ -244,13 +257,14 @@ pub const TABLE: &[ParamInfo] = &[
         name: "TRUNKLINE_SOFT_COPY",
         kind: "word",
         default: "auto",
-        range: "auto, staging or pull",
-        doc: "how large messages reach another process: through the shared ring, or read out of the sender; auto measures",
+        range: "auto, staging, pull or share",
+        doc: "how large messages reach another process: through the shared ring, read by the receiver, or copied by both; auto learns",
         set: |params, value| {
             params.soft.copy = match value {
                 "auto" => SoftCopy::Auto,
                 "staging" => SoftCopy::Staging,
                 "pull" => SoftCopy::Pull,
+                "share" => SoftCopy::Share,
                 _ => return Err(()),
             };
             Ok(())

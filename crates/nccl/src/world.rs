@@ -2,10 +2,10 @@
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::{Engine, FabricName, Params, SoftCopy};
+use trunkline_engine::{Engine, FabricName, Helper, Params, SoftCopy};
 use trunkline_fabric::{Fabric, Level};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 
@@ -22,6 +22,9 @@ pub(crate) struct World {
     pub(crate) log: Arc<Log>,
     /// Communicators of NCCL that init was called for and finalize was not.
     contexts: AtomicUsize,
+    /// A thread is to go on for NCCL while it makes no call.
+    helped: bool,
+    helper: Mutex<Option<Helper>>,
 }
 
 /// Strings that NCCL keeps pointers to.
@@ -65,9 +68,11 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
     let devices = fabric.nics().iter().map(names).collect();
     let engine_log = Arc::clone(log);
     let host = UnixHost::new(move |level, text| engine_log.line(level, text));
+    let helped = params.progress_thread;
     let engine = Engine::new(fabric, host, params)?;
     log.line(Level::Info, &format!("trunkline: fabric soft, {} NICs", engine.nics().len()));
-    Ok(World { engine, devices, log: Arc::clone(log), contexts: AtomicUsize::new(0) })
+    let (log, contexts, helper) = (Arc::clone(log), AtomicUsize::new(0), Mutex::new(None));
+    Ok(World { engine, devices, log, contexts, helped, helper })
 }
 
 fn read_params() -> Result<Params, CallError> {
@@ -115,13 +120,34 @@ fn soft_config(params: &Params) -> SoftConfig {
 }
 
 impl World {
-    pub(crate) fn enter(&self) -> usize {
-        self.contexts.fetch_add(1, Ordering::Relaxed) + 1
+    pub(crate) fn enter(&'static self) -> usize {
+        let context = self.contexts.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut helper = self.helper();
+        if self.helped && helper.is_none() {
+            match Helper::start(&self.engine) {
+                Ok(started) => *helper = Some(started),
+                Err(error) => self.log.line(Level::Warn, &format!("no progress thread: {error}")),
+            }
+        }
+        context
     }
 
     pub(crate) fn leave(&self) {
         if self.contexts.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.end_helper();
             self.engine.shutdown();
+        }
+    }
+
+    fn helper(&self) -> MutexGuard<'_, Option<Helper>> {
+        self.helper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the thread, unless an init came meanwhile.
+    fn end_helper(&self) {
+        let mut helper = self.helper();
+        if self.contexts.load(Ordering::Acquire) == 0 {
+            *helper = None;
         }
     }
 }
@@ -130,6 +156,7 @@ impl World {
 pub(crate) fn end() {
     if let Some(world) = WORLD.world.get() {
         world.log.silence();
+        *world.helper() = None;
         world.engine.unload();
     }
 }

@@ -3,7 +3,7 @@
 use crate::contract::{arguments, connections, lifetimes, messages};
 use crate::loading;
 use crate::run::Scene;
-use crate::trouble::{limits, peers, strangers};
+use crate::trouble::{limits, peers, silent, strangers};
 
 /// The scenario of that name.
 pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
@@ -15,6 +15,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         loading::SCENARIOS,
         limits::SCENARIOS,
         peers::SCENARIOS,
+        silent::SCENARIOS,
         strangers::SCENARIOS,
     ];
     let mut all = modules.iter().flat_map(|scenarios| scenarios.iter());

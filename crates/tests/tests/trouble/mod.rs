@@ -2,6 +2,7 @@
 
 pub(crate) mod limits;
 pub(crate) mod peers;
+pub(crate) mod silent;
 pub(crate) mod strangers;
 
 use std::os::unix::ffi::OsStringExt as _;
@@ -23,6 +24,17 @@ fn a_killed_peer_fails_every_request_soon() {
 #[test]
 fn a_stopped_peer_is_no_error() {
     scenario("a_stopped_peer_is_no_error").two();
+}
+
+#[test]
+fn a_receiver_that_makes_no_call_is_helped_if_asked_for() {
+    scenario("a_receiver_makes_no_call").two();
+    scenario("a_receiver_makes_no_call").env("TRUNKLINE_PROGRESS_THREAD", 1).two();
+}
+
+#[test]
+fn the_progress_thread_goes_with_finalize() {
+    scenario("the_progress_thread_goes_with_finalize").env("TRUNKLINE_PROGRESS_THREAD", 1).alone();
 }
 
 #[test]
@@ -64,6 +76,8 @@ fn a_bad_value_fails_init_and_is_named() {
         ("TRUNKLINE_DEPTH", "31"),
         ("TRUNKLINE_COMMS_MAX", "0"),
         ("TRUNKLINE_REGIONS_MAX", "0"),
+        ("TRUNKLINE_STATUS", "on"),
+        ("TRUNKLINE_PROGRESS_THREAD", "2"),
         ("TRUNKLINE_SOFT_NICS", "17"),
         ("TRUNKLINE_SOFT_COPY", "cma"),
         ("TRUNKLINE_SOFT_DELAYED", "yes"),

@@ -1,0 +1,145 @@
+//! A thread that goes on for callers who do not: it drives open comms that nobody polls, and answers on the control
+//! streams. There is none unless the engine's owner starts one. It takes a lane only if that is free, and leaves alone
+//! those that somebody has polled since it last came by.
+
+use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use trunkline_fabric::{Fabric, Host, Rail, Wake};
+
+use crate::Engine;
+use crate::comm::{Comm, Open, Side};
+use crate::wait::Waiting;
+
+/// Rounds in which something moved between two looks at the control streams.
+const STREAMS_EVERY: u32 = 64;
+
+/// The longest sleep while the thread drives a comm: this late, at most, is what a peer waits for.
+const SLEEP_MAX: Duration = Duration::from_millis(1);
+
+/// The longest sleep while every comm is driven by somebody else.
+const IDLE_MAX: Duration = Duration::from_millis(10);
+
+/// What a round found.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Tended {
+    /// Comms that nobody else had polled, and that were driven now.
+    pub driven: usize,
+    /// Something moved on one of them.
+    pub moved: bool,
+    /// How soon the fabric wants to be asked again.
+    wake: Option<Duration>,
+}
+
+impl<F: Fabric, H: Host> Engine<F, H> {
+    /// Drives each open comm that nobody has polled since the last call. What a [`Helper`] does in each round; whoever
+    /// has a thread of their own to spare may call it there. Never waits for a lane.
+    pub fn tend(&self) -> Tended {
+        let mut tended = Tended::default();
+        for comm in self.comms.all() {
+            if let Some((moved, wake)) = self.tend_one(comm) {
+                tended.driven += 1;
+                tended.moved |= moved;
+                tended.wake = tended.wake.into_iter().chain(wake).min();
+            }
+        }
+        tended
+    }
+
+    /// One comm; `None` if it is not for us.
+    fn tend_one(&self, slot: &Comm<F::Rail>) -> Option<(bool, Option<Duration>)> {
+        let polled = slot.polled.swap(false, Ordering::Relaxed);
+        if polled && !self.params.mutant.is("helper-drives-polled-comms") {
+            return None;
+        }
+        let mut lane = slot.lane.try_claim()?;
+        let open = lane.as_mut().filter(|open| open.fault.is_none())?;
+        let moved = self.drive(slot, open);
+        if open.fault.is_none() && self.waits_long(open) {
+            self.look_at_peer(slot, open);
+        }
+        let wake = match &mut open.side {
+            Side::Send(lane) => {
+                lane.read_records();
+                lane.rail.arm()
+            }
+            Side::Recv(lane) => lane.rail.arm(),
+        };
+        let Wake::After(soon) = wake else {
+            // Waiting on the descriptors of all lanes at once is not there yet; a short sleep finds out too.
+            return Some((moved, None));
+        };
+        Some((moved, Some(Duration::from_nanos(soon.0))))
+    }
+
+    /// Whether it is time to ask what became of the peer.
+    fn waits_long(&self, open: &mut Open<F::Rail>) -> bool {
+        let due = self.look_is_due(open);
+        if due {
+            open.idle = 0;
+        }
+        due || open.link_down
+    }
+}
+
+/// A helper thread. It ends with this value.
+#[derive(Debug)]
+pub struct Helper {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    /// The process it runs in: a forked child has this value and not the thread.
+    process: u32,
+}
+
+impl Helper {
+    /// Starts a thread that goes on for the callers of an engine.
+    ///
+    /// # Errors
+    /// When the system has no thread left.
+    pub fn start<F, H, E>(engine: E) -> io::Result<Self>
+    where
+        F: Fabric,
+        H: Host,
+        E: Deref<Target = Engine<F, H>> + Send + 'static,
+    {
+        let stop = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("trunkline".to_owned());
+        let thread = thread.spawn(move || run(&engine, &asked))?;
+        Ok(Self { stop, thread: Some(thread), process: std::process::id() })
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take()
+            && self.process == std::process::id()
+        {
+            thread.thread().unpark();
+            // It can only have ended by a panic, which was told where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run<F: Fabric, H: Host>(engine: &Engine<F, H>, stop: &AtomicBool) {
+    let (mut waiting, mut busy) = (Waiting::default(), 0_u32);
+    while !stop.load(Ordering::Relaxed) {
+        let tended = engine.tend();
+        busy = if tended.moved { busy.wrapping_add(1) } else { 0 };
+        if busy.is_multiple_of(STREAMS_EVERY) && !engine.params.mutant.is("helper-answers-nobody") {
+            engine.progress_all();
+        }
+        if tended.moved {
+            waiting.moved();
+        } else {
+            let most = if tended.driven > 0 { SLEEP_MAX } else { IDLE_MAX };
+            waiting.pause(tended.wake.unwrap_or(SLEEP_MAX), most).take();
+        }
+    }
+}

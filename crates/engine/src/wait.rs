@@ -1,0 +1,79 @@
+//! The one way to wait: spin a little, then give the processor away, then sleep for longer and longer, up to a bound.
+//! Used by threads of ours only; a caller's thread never waits here.
+
+use std::time::Duration;
+
+/// Fruitless rounds in which the thread stays on its processor.
+const SPINS: u32 = 16;
+/// Fruitless rounds after those in which it lets others go first.
+const YIELDS: u32 = 16;
+
+/// Where a thread stands in its waiting.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    fruitless: u32,
+}
+
+/// What to do until the next round.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Pause {
+    /// Stay.
+    Spin,
+    /// Let others go first.
+    Yield,
+    /// Sleep so long, unless woken.
+    Park(Duration),
+}
+
+impl Waiting {
+    /// Something moved: more is likely to follow.
+    pub(crate) fn moved(&mut self) {
+        self.fruitless = 0;
+    }
+
+    /// Nothing moved. The first sleep is `first` long, each next one twice as long, none longer than `most`.
+    pub(crate) fn pause(&mut self, first: Duration, most: Duration) -> Pause {
+        let fruitless = self.fruitless;
+        self.fruitless = fruitless.saturating_add(1);
+        match fruitless {
+            0..SPINS => Pause::Spin,
+            _ if fruitless < SPINS + YIELDS => Pause::Yield,
+            _ => {
+                let doubled = (fruitless - SPINS - YIELDS).min(16);
+                Pause::Park(first.saturating_mul(1 << doubled).min(most))
+            }
+        }
+    }
+}
+
+impl Pause {
+    /// Does it.
+    pub(crate) fn take(self) {
+        match self {
+            Self::Spin => std::hint::spin_loop(),
+            Self::Yield => std::thread::yield_now(),
+            Self::Park(time) => std::thread::park_timeout(time),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_grows_to_its_bound_and_starts_anew() {
+        let mut waiting = Waiting::default();
+        let (first, most) = (Duration::from_micros(50), Duration::from_millis(1));
+        let mut pauses =
+            || std::iter::repeat_with(|| waiting.pause(first, most)).take(1000).collect::<Vec<_>>();
+        let seen = pauses();
+        let count = |wanted| seen.iter().filter(|pause| **pause == wanted).count();
+        assert_eq!((count(Pause::Spin), count(Pause::Yield)), (16, 16));
+        let micros = [50, 100, 200, 400, 800].map(|n| Pause::Park(Duration::from_micros(n)));
+        assert_eq!(seen[32..37], micros);
+        assert!(seen[37..].iter().all(|pause| *pause == Pause::Park(most)));
+        waiting.moved();
+        assert_eq!(waiting.pause(first, most), Pause::Spin);
+    }
+}

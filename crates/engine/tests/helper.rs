@@ -1,0 +1,159 @@
+//! The helper thread, over the software NIC: with it a peer's work goes on while this process makes no call, without it
+//! that waits; and it leaves alone what somebody polls.
+
+#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::{CommId, Engine, Error, Helper, MrId, Mutant, Params, RecvBuf, RequestId};
+use trunkline_mem::Memory;
+use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
+
+type Running = Engine<SoftFabric, UnixHost>;
+
+const LEN: usize = 16 << 20;
+
+/// What must happen, happens before this.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What must not happen, has not happened after this.
+const WHILE: Duration = Duration::from_millis(300);
+
+fn engine() -> Arc<Running> {
+    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
+    let mut mutant = Mutant::NONE;
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        mutant = Mutant::named(name.leak());
+    }
+    let config = SoftConfig { wire: WireMode::Shm, ..SoftConfig::default() };
+    let fabric = SoftFabric::new(config).expect("the software NIC");
+    let params = Params { mutant, status: false, ..Params::default() };
+    Arc::new(Engine::new(fabric, UnixHost::new(|_, _| {}), params).expect("an engine"))
+}
+
+/// Asks until there is an answer, for so long.
+fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        if Instant::now() > end {
+            return None;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// A connection with a large region at each end.
+struct Pair {
+    from: Arc<Running>,
+    into: Arc<Running>,
+    send: (CommId, MrId),
+    recv: (CommId, MrId),
+    memory: Memory,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let (from, into) = (engine(), engine());
+        let (listen, mut handle) = into.listen(0).expect("a listener");
+        let (mut send, mut recv) = (None, None);
+        within(LIMIT, || {
+            send = send.or_else(|| from.connect(0, &mut handle).expect("connect"));
+            recv = recv.or_else(|| into.accept(listen).expect("accept"));
+            send.zip(recv).map(|_| ())
+        });
+        let (send, recv) = (send.expect("connected"), recv.expect("accepted"));
+        let (source, memory) = (Memory::heap(LEN), Memory::heap(LEN));
+        source.write(0, &vec![0x5a; LEN]).expect("it fits");
+        let send = (send, from.register(send, source).expect("a region"));
+        let recv = (recv, into.register(recv, memory.clone()).expect("a region"));
+        Self { from, into, send, recv, memory }
+    }
+
+    /// The receive is posted, and its owner makes no call any more.
+    fn receive(&self) -> RequestId {
+        let buffer = RecvBuf { mr: self.recv.1, offset: 0, len: LEN as u64, tag: 0 };
+        let posted = within(LIMIT, || self.into.irecv(self.recv.0, &[buffer]).expect("irecv"));
+        posted.expect("a receive")
+    }
+
+    /// Sends, for so long; whether the send ended.
+    fn send(&self, limit: Duration) -> bool {
+        let start = || self.from.isend(self.send.0, self.send.1, 0, LEN as u64, 0).expect("isend");
+        let Some(sent) = within(limit, start) else { return false };
+        within(limit, || self.from.test(sent, &mut [0; 8]).expect("a send").then_some(())).is_some()
+    }
+}
+
+#[test]
+fn a_send_ends_although_the_receiver_makes_no_call() {
+    let pair = Pair::new();
+    let received = pair.receive();
+    let helper = Helper::start(Arc::clone(&pair.into)).expect("a thread");
+    assert!(pair.send(LIMIT), "nobody helped");
+    drop(helper);
+    assert!(pair.into.test(received, &mut [0; 8]).expect("a receive"), "it is done when it is asked for");
+    let mut last = [0];
+    pair.memory.read(LEN as u64 - 1, &mut last).expect("a byte");
+    assert_eq!(last, [0x5a]);
+}
+
+#[test]
+fn without_a_helper_the_send_waits_for_the_receiver() {
+    let pair = Pair::new();
+    let received = pair.receive();
+    assert!(!pair.send(WHILE), "who took it in?");
+    // As soon as both call again, all is well.
+    let done = within(LIMIT, || {
+        pair.from.tend();
+        pair.into.test(received, &mut [0; 8]).expect("a receive").then_some(())
+    });
+    assert!(done.is_some());
+}
+
+/// Asks a listener that is gone; whether an answer came, and that it is the right one.
+fn refused(limit: Duration, helper: bool) -> bool {
+    let (from, into) = (engine(), engine());
+    let (listen, mut handle) = into.listen(0).expect("a listener");
+    into.close_listen(listen).expect("a listener");
+    let _helper = helper.then(|| Helper::start(Arc::clone(&into)).expect("a thread"));
+    let answer = within(limit, || from.connect(0, &mut handle).err());
+    assert!(answer.as_ref().is_none_or(|error| matches!(error, Error::Refused)), "{answer:?}");
+    answer.is_some()
+}
+
+#[test]
+fn control_messages_are_answered_only_with_a_helper() {
+    assert!(refused(LIMIT, true));
+    assert!(!refused(WHILE, false));
+}
+
+#[test]
+fn what_somebody_polls_is_left_alone() {
+    let pair = Pair::new();
+    let received = pair.receive();
+    // Once taken over, driven on and on.
+    pair.into.tend();
+    assert_eq!((pair.into.tend().driven, pair.into.tend().driven), (1, 1));
+    assert!(!pair.into.test(received, &mut [0; 8]).expect("a receive"));
+    assert_eq!(pair.into.tend().driven, 0, "just polled");
+    assert_eq!(pair.into.tend().driven, 1, "not polled any more");
+    pair.into.close(pair.recv.0).expect("a comm");
+    assert_eq!(pair.into.tend().driven, 0, "closed");
+}
+
+#[test]
+fn a_helper_ends_soon_also_when_it_sleeps() {
+    let engine = engine();
+    let helper = Helper::start(Arc::clone(&engine)).expect("a thread");
+    std::thread::sleep(Duration::from_millis(50));
+    let began = Instant::now();
+    drop(helper);
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert_eq!(Arc::strong_count(&engine), 1, "the thread is gone");
+}

@@ -1,0 +1,78 @@
+//! A process that makes no call for a while: with the progress thread its peers do not notice, without it they wait.
+
+use std::time::{Duration, Instant};
+
+use crate::contract::messages::{between, round};
+use crate::net::{Buf, Net, Piece, load, until};
+use crate::run::Scene;
+
+scenarios! {
+    a_receiver_makes_no_call,
+    the_progress_thread_goes_with_finalize,
+}
+
+const LEN: usize = 16 << 20;
+
+/// Longer than a send of that length takes, and shorter than a test may.
+const WHILE: Duration = Duration::from_millis(500);
+
+fn a_receiver_makes_no_call(mut scene: Scene) {
+    let net = Net::start(scene.version);
+    let (send, recv) = between(&net, &mut scene);
+    if scene.role == 1 {
+        let to = Buf::new(LEN);
+        let mr = net.reg_buf(recv, &to);
+        let request = net.recv(recv, &[Piece { addr: to.addr(), len: LEN, tag: 0, mr }]);
+        scene.say(b"posted");
+        assert_eq!(scene.hear(), b"looked");
+        assert_eq!(net.finish(request)[0] as usize, LEN);
+        to.check(0..LEN, 1);
+        scene.meet();
+        return;
+    }
+    let from = Buf::filled(LEN, 1);
+    let mr = net.reg_buf(send, &from);
+    assert_eq!(scene.hear(), b"posted");
+    let began = Instant::now();
+    let request = net.send(send, Piece { addr: from.addr(), len: LEN, tag: 0, mr });
+    if std::env::var_os("TRUNKLINE_PROGRESS_THREAD").is_some() {
+        net.finish(request);
+        scene.say(b"looked");
+    } else {
+        while began.elapsed() < WHILE {
+            assert_eq!(net.try_test(request), Ok(None), "who took it in?");
+        }
+        scene.say(b"looked");
+        net.finish(request);
+    }
+    scene.meet();
+}
+
+/// Threads of this process that bear our name.
+fn threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.trim_end() == "trunkline").count()
+}
+
+fn the_progress_thread_goes_with_finalize(scene: Scene) {
+    let path = std::env::var_os("TRUNKLINE_TEST_PLUGIN").unwrap();
+    let mut descriptors = None;
+    for _ in 0..10 {
+        let library = load(path.as_ref());
+        let net = Net::of(&library, scene.version).unwrap();
+        // A thread has its name a moment after it was made.
+        until("the thread", || (threads() == 1).then_some(()));
+        let pair = net.to_self();
+        round(&net, pair, 200_000);
+        net.close_send(pair.0).unwrap();
+        net.close_recv(pair.1).unwrap();
+        net.finalize().unwrap().unwrap();
+        assert_eq!(threads(), 0);
+        // Rust's threads leave destructors with the thread that made them, so the library stays until that ends. It
+        // can be opened again, and nothing piles up.
+        library.close().unwrap();
+        let now = std::fs::read_dir("/proc/self/fd").unwrap().count();
+        assert_eq!(now, *descriptors.get_or_insert(now));
+    }
+}
