@@ -1,10 +1,74 @@
 //! What the script `./test` promises without running anything.
 
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::shell;
+
+fn script_command(args: &[&str]) -> Command {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut command = Command::new(root.join("test"));
+    command.args(args).current_dir("/");
+    command
+}
+
 fn script(args: &[&str]) -> Output {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    Command::new(root.join("test")).args(args).current_dir("/").output().unwrap()
+    script_command(args).output().unwrap()
+}
+
+/// Runs the script where nothing is installed but the shell's own tools and these programs, each a line of shell.
+fn on_a_bare_system(args: &[&str], programs: &[(&str, &str)]) -> (Option<i32>, String, String) {
+    let path = tempfile::tempdir().unwrap();
+    for tool in ["bash", "dirname", "mktemp", "rm", "cat", "sort", "tr"] {
+        symlink(shell::which(tool).unwrap(), path.path().join(tool)).unwrap();
+    }
+    for (name, line) in programs {
+        let file = path.path().join(name);
+        std::fs::write(&file, format!("#!/bin/bash\n{line}\n")).unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let out = script_command(args).env("PATH", path.path()).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (out.status.code(), text(&out.stdout), text(&out.stderr))
+}
+
+#[test]
+fn what_is_not_installed_is_skipped() {
+    for args in [&["--no-install"][..], &[]] {
+        // Not root, no sudo.
+        let (code, out, err) =
+            on_a_bare_system(args, &[("id", "echo 1000"), ("apt-get", "echo apt-get ran")]);
+        for program in ["valgrind", "strace"] {
+            let skip = format!("SKIPPED {program}: not installed (package {program}; ");
+            assert!(out.contains(&skip), "{out}{err}");
+        }
+        assert!(!out.contains("apt-get ran"), "{out}");
+        assert_eq!(err.contains("neither root nor sudo"), args.is_empty(), "{err}");
+        assert!(err.ends_with("./test: cargo is not on the path; https://rustup.rs installs it\n"), "{err}");
+        assert_eq!(code, Some(1));
+    }
+}
+
+#[test]
+fn sudo_installs_what_is_missing() {
+    let programs = [
+        ("id", "echo 1000"),
+        ("sudo", "\"$@\""),
+        ("true", ""),
+        ("env", "echo \"env $*\""),
+        ("apt-get", "exit 1"),
+        ("cargo", "exit 1"),
+    ];
+    let (code, out, err) = on_a_bare_system(&[], &programs);
+    let install =
+        "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends gcc strace valgrind";
+    assert!(out.contains(install), "{out}{err}");
+    assert!(err.contains("there is no cc"), "{err}");
+    assert_eq!(code, Some(1));
+    let refused = [("id", "echo 1000"), ("sudo", "exit 1"), ("apt-get", "echo apt-get ran")];
+    let (_, out, err) = on_a_bare_system(&[], &refused);
+    assert!(err.contains("neither root nor sudo") && !out.contains("apt-get ran"), "{out}{err}");
 }
 
 #[test]
