@@ -77,6 +77,8 @@ pub(crate) struct Open<R: Rail> {
     pub(crate) link_down: bool,
     /// When that was first looked at.
     pub(crate) down_since: Option<Instant>,
+    /// Where the rail puts completions; here, because to make it anew for each poll costs more than most polls.
+    batch: [Completion; BATCH],
 }
 
 /// How the two ends of a comm name it.
@@ -121,6 +123,14 @@ impl<R: Rail> Side<R> {
         }
     }
 
+    /// The link flushes what is posted: its other end is gone, in order or not.
+    #[cold]
+    fn gone(&mut self) {
+        if let Self::Recv(lane) = self {
+            lane.gone = true;
+        }
+    }
+
     #[inline]
     fn on_completion(&mut self, requests: &Requests, completion: &Completion) -> Result<(), CommFault> {
         match self {
@@ -135,19 +145,33 @@ fn no_completion() -> Completion {
 }
 
 impl<R: Rail> Open<R> {
+    pub(crate) fn new(side: Side<R>, peer: Arc<Peer>, ends: Ends) -> Self {
+        Self {
+            side,
+            peer,
+            ends,
+            fault: None,
+            idle: 0,
+            looked: None,
+            link_down: false,
+            down_since: None,
+            batch: [no_completion(); BATCH],
+        }
+    }
+
     /// Takes what the rail has finished. Returns whether it had anything.
     #[inline]
     pub(crate) fn progress(&mut self, requests: &Requests) -> bool {
         if self.fault.is_some() {
             return false;
         }
-        let mut batch = [no_completion(); BATCH];
         let mut some = false;
         for _ in 0..BATCHES_MAX {
-            let taken = self.side.rail().0.poll(&mut batch);
-            for completion in &batch[..taken] {
+            let taken = self.side.rail().0.poll(&mut self.batch);
+            for completion in &self.batch[..taken] {
                 if matches!(completion.status, Status::Flushed | Status::PeerDead) {
-                    self.take_link_down();
+                    self.link_down = true;
+                    self.side.gone();
                     continue;
                 }
                 if let Err(fault) = self.side.on_completion(requests, completion) {
@@ -171,15 +195,6 @@ impl<R: Rail> Open<R> {
         self.link_down |= matches!(&self.side, Side::Recv(lane) if lane.gone);
         self.idle = if some { 0 } else { self.idle + 1 };
         some
-    }
-
-    /// The link flushes what is posted: its other end is gone, in order or not.
-    #[cold]
-    fn take_link_down(&mut self) {
-        self.link_down = true;
-        if let Side::Recv(lane) = &mut self.side {
-            lane.gone = true;
-        }
     }
 
     /// How the status page shows it.
@@ -239,11 +254,10 @@ impl<R: Rail> Open<R> {
             let (rail, link) = self.side.rail();
             rail.fail(link);
         }
-        let mut batch = [no_completion(); BATCH];
         let drains = if self.side.mutant().is("engine-skips-drain") { 0 } else { DRAIN_MAX };
         for _ in 0..drains {
-            let taken = self.side.rail().0.poll(&mut batch);
-            for completion in batch[..taken].iter().filter(|c| c.status == Status::Ok) {
+            let taken = self.side.rail().0.poll(&mut self.batch);
+            for completion in self.batch[..taken].iter().filter(|c| c.status == Status::Ok) {
                 if let Err(fault) = self.side.on_completion(requests, completion) {
                     return self.fail(requests, fault);
                 }

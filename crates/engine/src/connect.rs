@@ -140,8 +140,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         peer: Arc<Peer>,
         ends: Ends,
     ) -> Result<CommId, Error> {
-        let open =
-            Open { side, peer, ends, fault: None, idle: 0, looked: None, link_down: false, down_since: None };
+        let open = Open::new(side, peer, ends);
         let id = self.comms.insert(open, nic, self.host.now(), &self.status)?;
         self.status.add(Tally::CommsOpened, 1);
         Ok(id)

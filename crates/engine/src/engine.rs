@@ -13,7 +13,7 @@ use crate::control::{Around, Control};
 use crate::lane::Lane;
 use crate::linger::Lingering;
 use crate::regions::NO_MR;
-use crate::request::Outcome;
+use crate::request::{Outcome, Ticket};
 use crate::send::Message;
 use crate::status::Status as Shown;
 use crate::{CommFault, CommId, Error, MrId, Params, RequestId};
@@ -301,10 +301,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         comm: CommId,
         slot: &Comm<F::Rail>,
         open: &mut Open<F::Rail>,
-        started: Result<Option<(u16, u16)>, CommFault>,
+        started: Result<Option<Ticket>, CommFault>,
     ) -> Result<Option<RequestId>, Error> {
         match started {
-            Ok(Some((slot, generation))) => Ok(Some(RequestId { comm, slot, generation })),
+            Ok(Some(ticket)) => {
+                Ok(Some(RequestId { comm, slot: ticket.slot(), generation: ticket.generation() }))
+            }
             Ok(None) => {
                 slot.requests.row.again();
                 Ok(None)

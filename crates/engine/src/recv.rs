@@ -17,7 +17,7 @@ use trunkline_proto::xfer::receiver::{Arrival, Receiver, RecvId};
 
 use crate::plan::Plan;
 use crate::regions::{NO_MR, Regions};
-use crate::request::Requests;
+use crate::request::{Requests, Ticket};
 use crate::{CommFault, MrId, RecvBuf};
 
 /// `wr_id`s: bounce buffers count from 0, matched receives carry their token, flushes their request.
@@ -125,20 +125,21 @@ impl<R: Rail> RecvLane<R> {
         self.post(u64::from(bounce), Op::Recv { into }, true)
     }
 
-    /// Starts a receive; `None` means not yet. Returns slot and generation of its request.
+    /// Starts a receive; `None` means not yet.
     #[inline]
     pub(crate) fn irecv(
         &mut self,
         requests: &Requests,
         buffers: &[RecvBuf],
-    ) -> Result<Option<(u16, u16)>, CommFault> {
+    ) -> Result<Option<Ticket>, CommFault> {
         // Every buffer is announced at once: an eager message may end the receive before there is credit again.
         let announced = !self.gone && !self.plan.matched;
         let blind = self.plan.mutant.is("engine-receives-without-credit");
         if announced && !blind && self.rail.credits(self.link) < buffers.len() as u32 {
             return Ok(None);
         }
-        let Some((slot, generation)) = requests.reserve(&mut self.cursor) else { return Ok(None) };
+        let Some(ticket) = requests.reserve(&mut self.cursor) else { return Ok(None) };
+        let slot = ticket.slot();
         let Some(id) = self.receiver.on_irecv(buffers.iter().map(|b| (b.tag, b.len))) else {
             requests.cancel(slot);
             return Ok(None);
@@ -157,7 +158,7 @@ impl<R: Rail> RecvLane<R> {
             self.deliver(requests)?;
         }
         self.rail.flush();
-        Ok(Some((slot, generation)))
+        Ok(Some(ticket))
     }
 
     fn post_matched(&mut self, id: RecvId, count: usize) -> Result<(), CommFault> {
@@ -269,17 +270,17 @@ impl<R: Rail> RecvLane<R> {
     }
 
     /// Starts a flush; `None` means there is nothing to wait for.
-    pub(crate) fn iflush(&mut self, requests: &Requests) -> Result<Option<(u16, u16)>, CommFault> {
+    pub(crate) fn iflush(&mut self, requests: &Requests) -> Result<Option<Ticket>, CommFault> {
         if !self.plan.needs_flush || self.plan.mutant.is("engine-skips-flush") {
             return Ok(None);
         }
         // Flushes share the requests of receives, of which there are four times as many as receives.
-        let Some((slot, generation)) = requests.reserve(&mut self.cursor) else {
+        let Some(ticket) = requests.reserve(&mut self.cursor) else {
             return Err(CommFault::Link(Status::Other(0)));
         };
-        self.flushes.push_back(slot);
+        self.flushes.push_back(ticket.slot());
         self.post_due()?;
-        Ok(Some((slot, generation)))
+        Ok(Some(ticket))
     }
 
     /// Whether a flush has not completed.

@@ -26,6 +26,30 @@ pub(crate) enum Outcome {
     Unknown,
 }
 
+/// Names a request of one comm. One word, because it goes through memory on its way to the caller, and a pair of
+/// halves that is read back as a whole stalls the processor.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Ticket(u32);
+
+impl Ticket {
+    #[inline]
+    fn new(slot: u16, generation: u16) -> Self {
+        Self(u32::from(slot) | u32::from(generation) << 16)
+    }
+
+    /// Its place.
+    #[inline]
+    pub(crate) fn slot(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// Tells it from others in the same place, before and after; never 0.
+    #[inline]
+    pub(crate) fn generation(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+}
+
 /// The requests of one comm, and what is counted of them.
 #[derive(Debug)]
 pub(crate) struct Requests {
@@ -46,9 +70,9 @@ impl Requests {
         Self { slots: (0..SENDS_MAX).map(|_| slot()).collect(), row }
     }
 
-    /// Takes a free slot, looking from `cursor` on; returns slot and generation. Only by the lane's holder.
+    /// Takes a free slot, looking from `cursor` on. Only by the lane's holder.
     #[inline]
-    pub(crate) fn reserve(&self, cursor: &mut u16) -> Option<(u16, u16)> {
+    pub(crate) fn reserve(&self, cursor: &mut u16) -> Option<Ticket> {
         for _ in 0..self.slots.len() {
             let at = *cursor as usize % self.slots.len();
             *cursor = (at + 1) as u16;
@@ -56,7 +80,7 @@ impl Requests {
             if state & PHASE == FREE {
                 let generation = ((state >> 16) as u16).checked_add(1).unwrap_or(1);
                 self.slots[at].state.store(u64::from(generation) << 16 | PENDING, Ordering::Relaxed);
-                return Some((at as u16, generation));
+                return Some(Ticket::new(at as u16, generation));
             }
         }
         None
@@ -128,13 +152,16 @@ impl Requests {
         }
         let outcome = match state & PHASE {
             PENDING => return Outcome::Pending,
-            DONE => Outcome::Done((state >> 4 & 0xf) as usize),
+            DONE => {
+                let count = (state >> 4 & 0xf) as usize;
+                for (to, size) in sizes.iter_mut().zip(&request.sizes).take(count) {
+                    *to = size.load(Ordering::Relaxed);
+                }
+                Outcome::Done(count)
+            }
             FAILED => Outcome::Failed,
             _ => return Outcome::Unknown,
         };
-        for (to, size) in sizes.iter_mut().zip(&request.sizes) {
-            *to = size.load(Ordering::Relaxed);
-        }
         request.state.store(state & 0xffff_0000 | FREE, Ordering::Release);
         outcome
     }
@@ -153,7 +180,8 @@ mod tests {
     fn a_request_is_taken_once() {
         let requests = Requests::new(Row::unseen());
         let mut cursor = 0;
-        let (slot, generation) = requests.reserve(&mut cursor).unwrap();
+        let ticket = requests.reserve(&mut cursor).unwrap();
+        let (slot, generation) = (ticket.slot(), ticket.generation());
         let mut sizes = [0; 8];
         assert_eq!(requests.take(slot, generation, &mut sizes), Outcome::Pending);
         requests.complete(slot, &[5, 6]);

@@ -18,7 +18,7 @@ use trunkline_proto::xfer::sender::{Isend, Mailbox, Sender};
 
 use crate::plan::{INLINE_MAX, Plan};
 use crate::regions::{NO_MR, Regions};
-use crate::request::Requests;
+use crate::request::{Requests, Ticket};
 use crate::{CommFault, MrId};
 
 /// `wr_id` of operations whose completion only counts.
@@ -154,20 +154,21 @@ impl<R: Rail> SendLane<R> {
         let _ = self.sender.on_records(&View(self.mailbox.memory()));
     }
 
-    /// Starts a message; `None` means not yet. Returns slot and generation of its request.
+    /// Starts a message; `None` means not yet.
     #[inline]
     pub(crate) fn isend(
         &mut self,
         requests: &Requests,
         message: Message,
-    ) -> Result<Option<(u16, u16)>, CommFault> {
+    ) -> Result<Option<Ticket>, CommFault> {
         // A message takes at most its stripes and a fin record; nothing overtakes what waits for credit.
         let blind = self.plan.mutant.is("engine-sends-without-credit");
         let room = blind || self.rail.credits(self.link) > STRIPES_MAX as u32;
         if !self.unposted.is_empty() || !room {
             return Ok(None);
         }
-        let Some((slot, generation)) = requests.reserve(&mut self.cursor) else { return Ok(None) };
+        let Some(ticket) = requests.reserve(&mut self.cursor) else { return Ok(None) };
+        let slot = ticket.slot();
         let started = if self.plan.matched {
             self.send_matched(slot, message).map(|()| true)
         } else {
@@ -177,7 +178,7 @@ impl<R: Rail> SendLane<R> {
             Ok(true) => {
                 self.sent += 1;
                 requests.row.begun(1);
-                Ok(Some((slot, generation)))
+                Ok(Some(ticket))
             }
             Ok(false) => {
                 if !self.plan.mutant.is("engine-keeps-requests") {

@@ -83,7 +83,7 @@ impl Qp {
         if len > 0 {
             let place = env.table().remote(key, addr, len, right::WRITE).ok_or(Nak::Access)?;
             let target = Target::Remote { key, addr };
-            if self.place(env, words, record.payload, place, target)? == Executed::Waits {
+            if self.place(env, words, &record.payload, place, target)? == Executed::Waits {
                 return Ok(Executed::Waits);
             }
         }
@@ -113,7 +113,7 @@ impl Qp {
             None => (self.recvs.pop().ok_or(Nak::Protocol)?, 0),
         };
         let len = record.payload.len();
-        let taken = self.take_bytes(env, words, record.payload, receive, got, offset);
+        let taken = self.take_bytes(env, words, &record.payload, receive, got, offset);
         if let Err(refusal) = taken {
             if !matches!(refusal, Refusal::Receive { .. }) {
                 self.arriving = Some((receive, got));
@@ -136,7 +136,7 @@ impl Qp {
         &mut self,
         env: &Env<'_>,
         words: &[u64; WORDS],
-        payload: Payload,
+        payload: &Payload,
         receive: Receive,
         got: u64,
         offset: u64,
@@ -180,7 +180,7 @@ impl Qp {
         if len > 0 {
             let at = wanted.into.offset + wanted.got;
             let place = env.table().local(wanted.into.key.0, at, len).ok_or(Nak::Target)?;
-            self.move_bytes(env, words, record.payload, place)?;
+            self.move_bytes(env, words, &record.payload, place)?;
         }
         if record.last {
             self.wanted.pop();
@@ -204,7 +204,7 @@ impl Qp {
     ) -> Result<(), Refusal> {
         let Some(found) = self.matcher.receive(grant).copied() else { return Err(Nak::Protocol.into()) };
         let receive = Receive { wr_id: found.wr_id, into: found.into };
-        let taken = self.take_bytes(env, words, record.payload, receive, found.got, offset);
+        let taken = self.take_bytes(env, words, &record.payload, receive, found.got, offset);
         if let Err(refusal) = taken {
             if matches!(refusal, Refusal::Receive { .. }) {
                 self.matcher.finish(grant);
@@ -277,7 +277,7 @@ impl Qp {
         &mut self,
         env: &Env<'_>,
         words: &[u64; WORDS],
-        payload: Payload,
+        payload: &Payload,
         place: Place,
         target: Target,
     ) -> Result<Executed, Refusal> {
@@ -289,7 +289,7 @@ impl Qp {
         }
         if let Payload::Pulled { .. } = payload {
             let key = if let Target::Remote { key, .. } = target { Some(key) } else { None };
-            return self.pull(env, place, payload, key);
+            return self.pull(env, place, *payload, key);
         }
         self.move_bytes(env, words, payload, place)?;
         Ok(Executed::Done)
@@ -301,7 +301,7 @@ impl Qp {
         &mut self,
         env: &Env<'_>,
         words: &[u64; WORDS],
-        payload: Payload,
+        payload: &Payload,
         place: Place,
     ) -> Result<(), Refusal> {
         let from = self.find(env, words, payload)?;
@@ -318,8 +318,8 @@ impl Qp {
 
     /// Where the bytes of a record are in this address space.
     #[inline]
-    fn find(&self, env: &Env<'_>, words: &[u64; WORDS], payload: Payload) -> Result<*const u8, Refusal> {
-        match payload {
+    fn find(&self, env: &Env<'_>, words: &[u64; WORDS], payload: &Payload) -> Result<*const u8, Refusal> {
+        match *payload {
             Payload::Inline { .. } => Ok(Record::inline(words)),
             Payload::Staged { offset, len } => {
                 let at = self.rx.segment().payload(offset, len).ok_or(Nak::Garbled)?;

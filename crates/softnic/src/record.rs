@@ -71,8 +71,8 @@ pub(crate) enum Payload {
 impl Payload {
     /// Bytes.
     #[inline]
-    pub(crate) fn len(self) -> u64 {
-        match self {
+    pub(crate) fn len(&self) -> u64 {
+        match *self {
             Self::Inline { len } | Self::Staged { len, .. } => u64::from(len),
             Self::Placed { len, .. } | Self::Pulled { len, .. } => len,
         }
