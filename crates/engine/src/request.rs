@@ -203,6 +203,6 @@ mod tests {
         let mut sizes = [0; 8];
         assert_eq!(requests.take(3, 1, &mut sizes), Outcome::Failed);
         requests.slots[3].state.store(0xffff << 16 | FREE, Ordering::Relaxed);
-        assert_eq!(requests.reserve(&mut cursor), Some((3, 1)));
+        assert_eq!(requests.reserve(&mut cursor), Some(Ticket::new(3, 1)));
     }
 }
