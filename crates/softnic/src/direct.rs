@@ -169,9 +169,11 @@ impl Direct {
         Ok(false)
     }
 
-    /// Opens a record to the peer, once, if its region is still registered.
+    /// Opens a record to the peer, once, if its region is still registered and can be reached from outside.
     fn grant(&mut self, env: &Env<'_>, key: u64, position: u64, place: Place) {
-        let Some(region) = env.table().region(key) else { return };
+        let Some(region) = env.table().region(key).filter(|_| place.rights & right::DIRECT != 0) else {
+            return;
+        };
         if position.wrapping_sub(self.granted).cast_signed() >= 0 {
             self.pins.grant(region, position, place.at.expose_provenance() as u64);
             self.granted = position.wrapping_add(1);
@@ -223,7 +225,11 @@ impl Qp {
     /// How the bytes of a new job travel.
     #[inline]
     pub(crate) fn method(&mut self, env: &Env<'_>, job: &Job, signalled: bool) -> Method {
-        if job.total < chooser::LEAST || self.wire != Wire::Shm || !matches!(job.body, Body::Local { .. }) {
+        if job.total < chooser::LEAST || self.wire != Wire::Shm {
+            return Method::Staged;
+        }
+        let Body::Local { key, offset } = job.body else { return Method::Staged };
+        if env.table().local(key, offset, 0).is_none_or(|place| place.rights & right::DIRECT == 0) {
             return Method::Staged;
         }
         let allowed = self.allowed(env, job.kind, job.total);

@@ -9,6 +9,7 @@ use crate::SoftConfig;
 use crate::book::Book;
 use crate::error::Planted;
 use crate::guard::Guards;
+use crate::process::Process;
 use crate::register::{Table, random};
 
 /// One NIC.
@@ -51,8 +52,12 @@ pub(crate) struct Shared {
     pub(crate) probe: Box<u64>,
     /// When it was made.
     pub(crate) started: Instant,
+    /// This process, as others see it.
+    pub(crate) itself: Process,
     /// A planted bug: deregistration does not wait.
     pub(crate) no_wait: Planted,
+    /// A planted bug: all memory is taken for reachable by others.
+    pub(crate) any_reachable: Planted,
 }
 
 impl Shared {
@@ -70,7 +75,9 @@ impl Shared {
             guards: Guards::new(),
             probe: Box::new(u128::from_le_bytes(random()?) as u64 | 1),
             started: Instant::now(),
+            itself: Process::new(std::process::id()),
             no_wait: Planted::named("soft-dereg-no-wait"),
+            any_reachable: Planted::named("soft-any-memory-reachable"),
             config,
         })
     }

@@ -116,6 +116,19 @@ impl Process {
         Ok(())
     }
 
+    /// Whether memory of that process can be reached by system calls at all. What a driver has mapped (pinned memory of
+    /// an accelerator, for one) cannot, though the processor reads and writes it as any other. Looks at the first, the
+    /// middle and the last byte: memory of one region has one origin.
+    pub(crate) fn reaches(&self, addr: usize, len: usize) -> bool {
+        let mut byte = 0u8;
+        len > 0
+            && [0, len / 2, len - 1].into_iter().all(|offset| {
+                let from = addr.wrapping_add(offset) as u64;
+                // SAFETY: one writable byte.
+                unsafe { self.read(&raw mut byte, from, 1) }.is_ok()
+            })
+    }
+
     /// Whether this process can read that one's memory, shown by a word that only that one can have told.
     pub(crate) fn proves(&self, addr: u64, value: u64) -> bool {
         let mut word = [0u8; 8];

@@ -26,6 +26,8 @@ pub(crate) mod right {
     pub(crate) const ATOMIC: u32 = 4;
     /// Not a right: writes may be held back.
     pub(crate) const RELAXED: u32 = 8;
+    /// Not a right: system calls of other processes can reach it.
+    pub(crate) const DIRECT: u32 = 16;
 }
 
 /// One region. The keys are published last and withdrawn first; the rest changes only while both are 0 and no guard
@@ -215,6 +217,13 @@ impl SoftRegistrar {
     }
 }
 
+impl SoftRegistrar {
+    /// Whether direct copies can use the memory.
+    fn reachable(&self, memory: &Memory) -> bool {
+        self.shared.any_reachable.is_on() || self.shared.itself.reaches(memory.addr(), memory.len())
+    }
+}
+
 impl Registrar for SoftRegistrar {
     fn register(
         &self,
@@ -229,7 +238,8 @@ impl Registrar for SoftRegistrar {
         let rights = bit(access.write, right::WRITE)
             | bit(access.read, right::READ)
             | bit(access.atomic, right::ATOMIC)
-            | bit(visibility == Visibility::Relaxed, right::RELAXED);
+            | bit(visibility == Visibility::Relaxed, right::RELAXED)
+            | bit(self.reachable(memory), right::DIRECT);
         self.shared.nics[self.nic].table.insert(memory, rights)
     }
 

@@ -1,0 +1,91 @@
+//! Memory that the processor reads and writes but that no other process can be given: what a driver maps, or
+//! `memfd_secret`. It travels through the ring, whatever copies are asked for.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+mod common;
+
+use common::{connect, poll, poll_until, rail};
+use rustix::mm::{MapFlags, ProtFlags};
+use trunkline_fabric::{Access, Done, Extent, Op, Rail, Remote, Source, Status, Visibility};
+use trunkline_mem::{Kind, Memory};
+use trunkline_softnic::{CopyMode, SoftConfig};
+
+const SIZE: usize = 1 << 20;
+
+/// Memory that system calls cannot reach from outside; `None` where the kernel has none.
+fn secret() -> Option<Memory> {
+    // SAFETY: a system call without pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: just made, and owned by nobody else.
+    let fd: std::os::fd::OwnedFd = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
+    rustix::fs::ftruncate(&fd, SIZE as u64).ok()?;
+    // SAFETY: a new mapping replaces nothing.
+    let at = unsafe {
+        rustix::mm::mmap(
+            std::ptr::null_mut(),
+            SIZE,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            &fd,
+            0,
+        )
+    };
+    // SAFETY: mapped until the process ends.
+    Some(unsafe { Memory::from_raw(at.ok()?.expose_provenance(), SIZE, Kind::Host) })
+}
+
+fn byte(at: usize) -> u8 {
+    (at ^ (at >> 8) ^ (at >> 16)) as u8
+}
+
+/// Writes all of one memory to another, three times in a row; what arrived.
+fn copy(mode: CopyMode, from: &Memory, into: &Memory) -> Vec<u8> {
+    let config = SoftConfig { copy: mode, ..SoftConfig::default() };
+    let (mut a, mut b) = (rail(config.clone()), rail(config));
+    let (at_a, at_b) = connect(&mut a, &mut b);
+    let _ = at_b;
+    let key = a.registrar().register(from, Access::LOCAL, Visibility::Strict).unwrap().local;
+    let target = b.registrar().register(into, Access::WRITE, Visibility::Strict).unwrap();
+    let to = Remote { key: target.remote, addr: target.remote_base };
+    for _ in 0..3 {
+        let from = Source::Region(Extent { key, offset: 0, len: SIZE as u64 });
+        a.post(at_a, 1, Op::Write { from, to, imm: Some(7) }, true).unwrap();
+    }
+    let (mut posted, mut written) = (0, 0);
+    poll_until("the writes", || {
+        for one in poll(&mut a).into_iter().chain(poll(&mut b)) {
+            assert_eq!(one.status, Status::Ok, "{mode:?}");
+            if one.done == Done::Written { written += 1 } else { posted += 1 }
+        }
+        (posted == 3 && written == 3).then_some(())
+    });
+    let mut bytes = vec![0; SIZE];
+    into.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn memory_that_others_cannot_reach_is_staged() {
+    let (Some(one), Some(other)) = (secret(), secret()) else {
+        println!("SKIPPED memory_that_others_cannot_reach_is_staged: this kernel has no memfd_secret");
+        if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
+            use std::io::Write;
+            let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+            writeln!(file, "memory_that_others_cannot_reach_is_staged: this kernel has no memfd_secret")
+                .unwrap();
+        }
+        return;
+    };
+    let wanted: Vec<u8> = (0..SIZE).map(byte).collect();
+    for mode in [CopyMode::Pull, CopyMode::Share, CopyMode::Auto] {
+        let usual = Memory::heap(SIZE);
+        one.write(0, &wanted).unwrap();
+        assert!(copy(mode, &one, &usual) == wanted, "out of it, {mode:?}");
+        other.write(0, &vec![0; SIZE]).unwrap();
+        assert!(copy(mode, &usual, &other) == wanted, "into it, {mode:?}");
+        other.write(0, &vec![0; SIZE]).unwrap();
+        assert!(copy(mode, &one, &other) == wanted, "both, {mode:?}");
+    }
+}
