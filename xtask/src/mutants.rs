@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use cargo_metadata::Message;
@@ -33,12 +33,17 @@ struct Rows {
     mutant: Vec<Row>,
 }
 
-/// One planted bug; mutants.toml explains the fields.
+/// One planted bug, or several that one test notices; mutants.toml explains the fields.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
+    #[serde(default)]
     name: String,
+    #[serde(default)]
     breaks: String,
+    /// Names and what they break, instead of one name; gone once the table is parsed.
+    #[serde(default)]
+    bugs: BTreeMap<String, String>,
     planted: String,
     package: Option<String>,
     #[serde(default = "Row::lib")]
@@ -61,6 +66,19 @@ impl Row {
 
     const fn default_limit() -> u64 {
         120
+    }
+
+    /// A row for each bug.
+    fn expand(mut self) -> Result<Vec<Self>> {
+        let bugs = std::mem::take(&mut self.bugs);
+        if self.name.is_empty() == bugs.is_empty() || self.name.is_empty() != self.breaks.is_empty() {
+            bail!("{ROWS}: a row has either `name` and `breaks`, or `bugs`: {} {bugs:?}", self.name);
+        }
+        if bugs.is_empty() {
+            return Ok(vec![self]);
+        }
+        let row = |(name, breaks)| Self { name, breaks, ..self.clone() };
+        Ok(bugs.into_iter().map(row).collect())
     }
 
     fn package(&self) -> &str {
@@ -120,8 +138,9 @@ pub(crate) fn run(workspace: &Workspace, only: Option<&str>) -> Result<bool> {
     let mut killed = 0;
     for row in &rows {
         let program = programs.find(row)?;
+        let began = Instant::now();
         let verdict = judge(row, program, &mut healthy)?;
-        println!("mutant {} ... {}", row.name, verdict.text());
+        println!("mutant {} ... {} in {:.1} s", row.name, verdict.text(), began.elapsed().as_secs_f64());
         killed += usize::from(verdict.is_good());
         let which = if row.test.is_empty() { "all" } else { &row.test };
         let test = format!("{} {}: {which}", row.package(), row.target);
@@ -135,12 +154,14 @@ pub(crate) fn run(workspace: &Workspace, only: Option<&str>) -> Result<bool> {
 fn parse(text: &str) -> Result<Vec<Row>> {
     let rows: Rows = toml::from_str(text).with_context(|| format!("parsing {ROWS}"))?;
     let mut names = BTreeSet::new();
-    for row in &rows.mutant {
+    let expanded: Result<Vec<Vec<Row>>> = rows.mutant.into_iter().map(Row::expand).collect();
+    let rows = expanded?.concat();
+    for row in &rows {
         if !names.insert(&row.name) {
             bail!("{ROWS}: {} stands there twice", row.name);
         }
     }
-    Ok(rows.mutant)
+    Ok(rows)
 }
 
 /// One test program and the folder cargo would run it in.

@@ -60,6 +60,17 @@ fn a_wrong_table_is_an_error() {
 }
 
 #[test]
+fn one_row_may_stand_for_several_bugs() {
+    let text = "[[mutant]]\nplanted = \"demo\"\ntest = \"t\"\n[mutant.bugs]\nb = \"two\"\na = \"one\"\n";
+    let rows = parse(text).unwrap();
+    let said: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.breaks.as_str())).collect();
+    assert_eq!(said, [("a", "one"), ("b", "two")]);
+    assert_eq!(rows[1].test, "t");
+    assert!(parse(&(text.to_owned() + &row("a", "t"))).unwrap_err().to_string().contains("twice"));
+    assert!(parse(&row("x", "t").replace("name", "bugs = { y = \"z\" }\nname")).is_err());
+}
+
+#[test]
 fn a_crate_without_the_feature_is_an_error() {
     let fixture = Fixture::new();
     fixture.with("demo", &[], LIB);

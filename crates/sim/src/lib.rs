@@ -32,6 +32,8 @@ mod place;
 mod rail;
 mod receiver;
 mod register;
+#[cfg(test)]
+mod rules_tests;
 mod run;
 mod scenario;
 mod sender;

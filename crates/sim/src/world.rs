@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use trunkline_fabric::OobAddress;
+use trunkline_fabric::{Done, OobAddress, Status};
 
 use crate::link::{LinkPhase, LinkState};
 use crate::oob::Streams;
@@ -201,6 +201,15 @@ impl World {
             streams: state.streams.ends_of(process),
             listeners: state.streams.listeners_of(process),
         }
+    }
+
+    /// Messages that have arrived at the NICs of a process, as far as they have told, and that nobody has polled.
+    #[must_use]
+    pub fn unpolled(&self, process: Pid) -> usize {
+        let state = self.lock();
+        let rails = state.rails.iter().filter(|rail| rail.process == process);
+        let completions = rails.flat_map(|rail| rail.queue.iter().map(|waiting| waiting.completion));
+        completions.filter(|c| c.status == Status::Ok && c.done != Done::Posted).count()
     }
 
     /// Warnings the process logged so far.

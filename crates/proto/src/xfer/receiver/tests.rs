@@ -262,7 +262,7 @@ fn what_does_not_fit_is_a_fault() {
 
 #[test]
 fn eager_numbers_outside_the_window_or_repeated_are_faults() {
-    let mut receiver = Receiver::new(Mutant::NONE);
+    let mut receiver = Receiver::new(planted());
     let eager = |number| Eager { number, base: 1, tag: 0, len: 0 };
     assert_eq!(receiver.on_eager(eager(0), 0), Ok(()));
     assert_eq!(receiver.on_eager(eager(0), 0), Err(Fault::EagerNumber(0)));
@@ -272,13 +272,13 @@ fn eager_numbers_outside_the_window_or_repeated_are_faults() {
 
 #[test]
 fn the_65th_outstanding_receive_waits() {
-    let mut receiver = Receiver::new(Mutant::NONE);
+    let mut receiver = Receiver::new(planted());
     for _ in 0..RECVS_MAX {
         assert!(receiver.on_irecv([(0, 1)].into_iter()).is_some());
     }
     assert_eq!(receiver.on_irecv([(0, 1)].into_iter()), None);
-    assert_eq!(Receiver::new(Mutant::NONE).on_irecv([(0, 1); 9].into_iter()), None);
-    assert_eq!(Receiver::new(Mutant::NONE).on_irecv([(0, 1); 0].into_iter()), None);
+    assert_eq!(Receiver::new(planted()).on_irecv([(0, 1); 9].into_iter()), None);
+    assert_eq!(Receiver::new(planted()).on_irecv([(0, 1); 0].into_iter()), None);
 }
 
 #[cfg(feature = "mutants")]

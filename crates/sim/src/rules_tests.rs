@@ -1,0 +1,439 @@
+//! Rules of the engine that a random run meets too seldom, one by one: what a name means after its comm is closed, who
+//! may speak on a control stream, and who is given up when.
+
+use trunkline_engine::{CommFault, CommId, Error, ListenId, Params, RecvBuf, RequestId};
+use trunkline_fabric::{Frame, Oob, OobAddress, OobListener, OobStream};
+use trunkline_mem::Memory;
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::time::Duration;
+use trunkline_proto::wire::frame;
+use trunkline_proto::wire::handle::Handle;
+
+use crate::side::SimEngine;
+use crate::{Mutant, Pid, SimFabric, SimHost, SimOob, SimStream, Weather, World};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// The parameters, with the planted bug that the environment asks for.
+fn params() -> Params {
+    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
+    let mut params = Params { connect_time: Duration::secs(30), ..Params::default() };
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        params.mutant = trunkline_engine::Mutant::named(name.leak());
+    }
+    params
+}
+
+/// Two processes.
+struct Duo {
+    world: World,
+    a: SimEngine,
+    b: SimEngine,
+}
+
+impl Duo {
+    fn new(seed: u64, weather: Weather, params: Params) -> Self {
+        let world = World::new(seed, weather, Mutant::None, false);
+        let [a, b] = [world.add_process(), world.add_process()].map(|pid| {
+            SimEngine::new(SimFabric::new(&world, pid), SimHost::new(&world, pid), params).unwrap()
+        });
+        Self { world, a, b }
+    }
+
+    fn calm() -> Self {
+        Self::new(1, Weather::calm(), params())
+    }
+
+    /// Connects `a` to `b`: the sending and the receiving end.
+    fn connect(&self) -> (CommId, CommId) {
+        connect(&self.a, &self.b)
+    }
+
+    /// A stream of a stranger to the process of that handle, and what it says first.
+    fn stranger(&self, handle: &[u8; 128], frames: &[frame::Frame]) -> SimStream {
+        let address = OobAddress(Handle::from_bytes(handle).unwrap().address);
+        let outside = self.world.add_process();
+        let mut stream = SimOob::stranger(&self.world, outside).connect(&address).unwrap();
+        for frame in frames {
+            stream.send(Frame { bytes: frame.to_bytes(), fd: None }).unwrap();
+        }
+        stream
+    }
+
+    /// Lets both processes make calls for a while.
+    fn run(&self, nanos: u64) {
+        let until = self.world.now() + nanos;
+        while self.world.now() < until {
+            self.a.progress_all();
+            self.b.progress_all();
+            self.world.advance(1_000_000);
+        }
+    }
+}
+
+impl Drop for Duo {
+    fn drop(&mut self) {
+        self.world.free_run(1_000_000);
+    }
+}
+
+fn connect(from: &SimEngine, to: &SimEngine) -> (CommId, CommId) {
+    let (listen, mut handle) = to.listen(0).unwrap();
+    let (mut send, mut recv) = (None, None);
+    for _ in 0..10_000 {
+        send = send.or_else(|| from.connect(0, &mut handle).unwrap());
+        recv = recv.or_else(|| to.accept(listen).unwrap());
+        if let (Some(send), Some(recv)) = (send, recv) {
+            to.close_listen(listen).unwrap();
+            return (send, recv);
+        }
+    }
+    panic!("never connected");
+}
+
+/// A buffer of `len` bytes, registered with a comm.
+fn buffer(engine: &SimEngine, comm: CommId, len: u64) -> (Memory, RecvBuf) {
+    let memory = Memory::heap(len as usize);
+    let mr = engine.register(comm, memory.clone()).unwrap();
+    (memory, RecvBuf { mr, offset: 0, len, tag: 0 })
+}
+
+fn isend(engine: &SimEngine, comm: CommId, from: RecvBuf) -> RequestId {
+    let RecvBuf { mr, offset, len, tag } = from;
+    (0..10_000).find_map(|_| engine.isend(comm, mr, offset, len, tag).unwrap()).unwrap()
+}
+
+/// Tests until the request ends.
+fn end(engine: &SimEngine, request: RequestId) -> Result<u64, Error> {
+    let mut sizes = [0; 8];
+    for _ in 0..1_000_000 {
+        if engine.test(request, &mut sizes)? {
+            return Ok(sizes[0]);
+        }
+    }
+    panic!("a request does not end");
+}
+
+fn hello(min: u16, max: u16, process: u8) -> frame::Frame {
+    frame::Frame::Hello { min, max, process: ProcessId([process; 16]) }
+}
+
+/// Whether the stream was hung up on; takes what was said before.
+fn is_over(stream: &mut SimStream) -> bool {
+    loop {
+        match stream.recv() {
+            Ok(Some(_)) => {}
+            Ok(None) => return false,
+            Err(_) => return true,
+        }
+    }
+}
+
+#[test]
+fn names_of_a_closed_comm_mean_nothing_when_its_place_is_used_again() {
+    let duo = Duo::new(1, Weather::calm(), Params { comms_max: 1, ..params() });
+    let (send, recv) = duo.connect();
+    let (_, from) = buffer(&duo.a, send, 8);
+    let (_, into) = buffer(&duo.b, recv, 8);
+    let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+    let sent = isend(&duo.a, send, from);
+    duo.b.close(recv).unwrap();
+    duo.a.close(send).unwrap();
+    let (again, other) = duo.connect();
+    assert_eq!(
+        (again.to_bits() as u16, other.to_bits() as u16),
+        (send.to_bits() as u16, recv.to_bits() as u16)
+    );
+    let (_, new_from) = buffer(&duo.a, again, 8);
+    let (_, new_into) = buffer(&duo.b, other, 8);
+    let requests = (duo.b.irecv(other, &[new_into]).unwrap().unwrap(), isend(&duo.a, again, new_from));
+    let unknown = |what: &str, error: Error| assert!(matches!(error, Error::Unknown(_)), "{what}: {error}");
+    unknown("isend", duo.a.isend(send, from.mr, 0, 8, 0).unwrap_err());
+    unknown("irecv", duo.b.irecv(recv, &[into]).unwrap_err());
+    unknown("iflush", duo.b.iflush(recv, &[into]).unwrap_err());
+    unknown("test of a send", duo.a.test(sent, &mut [0; 8]).unwrap_err());
+    unknown("test of a receive", duo.b.test(received, &mut [0; 8]).unwrap_err());
+    unknown("register", duo.a.register(send, Memory::heap(8)).unwrap_err());
+    unknown("deregister", duo.b.deregister(recv, into.mr).unwrap_err());
+    unknown("close", duo.a.close(send).unwrap_err());
+    assert_eq!(end(&duo.a, requests.1).unwrap(), 8);
+    assert_eq!(end(&duo.b, requests.0).unwrap(), 8);
+}
+
+#[test]
+fn a_lane_that_waits_drives_the_others_of_its_thread() {
+    // A long message goes out in more pieces than the link holds at once, so that somebody must go on posting.
+    let mut weather = Weather::calm();
+    (weather.caps.message_max, weather.caps.depth_max) = (512, 32);
+    let duo = Duo::new(1, weather, params());
+    let ((out, there), (back, here)) = (duo.connect(), connect(&duo.b, &duo.a));
+    let (_, first) = buffer(&duo.a, out, 60_000);
+    let (_, into) = buffer(&duo.b, there, 60_000);
+    let arrives = duo.b.irecv(there, &[into]).unwrap().unwrap();
+    isend(&duo.a, out, first);
+    let (_, answer) = buffer(&duo.a, here, 8);
+    let waits = duo.a.irecv(here, &[answer]).unwrap().unwrap();
+    let mut sizes = [0; 8];
+    for _ in 0..10_000 {
+        // Only the answer is asked for, and it comes only after the message.
+        assert!(!duo.a.test(waits, &mut sizes).unwrap());
+        if duo.b.test(arrives, &mut sizes).unwrap() {
+            let (_, from) = buffer(&duo.b, back, 8);
+            isend(&duo.b, back, from);
+            assert_eq!(end(&duo.a, waits).unwrap(), 8);
+            return;
+        }
+    }
+    panic!("the message never arrives");
+}
+
+#[test]
+fn what_had_arrived_when_a_death_is_noticed_is_received() {
+    let mut received = 0;
+    for seed in 0..60 {
+        let weather =
+            Weather { latency: 500 + 50 * seed, stream_time: 0, death_notice: 0, ..Weather::calm() };
+        let duo = Duo::new(seed, weather, Params { idle_polls: 1, ..params() });
+        let (send, recv) = duo.connect();
+        let (_, from) = buffer(&duo.a, send, 4096);
+        let (_, into) = buffer(&duo.b, recv, 4096);
+        let request = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+        isend(&duo.a, send, from);
+        duo.world.kill(Pid(0));
+        match end(&duo.b, request) {
+            Ok(size) => {
+                assert_eq!(size, 4096);
+                received += 1;
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::Comm(CommFault::PeerDead(_))), "{error}");
+                assert_eq!(duo.world.unpolled(Pid(1)), 0, "seed {seed}: a message had arrived and was lost");
+            }
+        }
+    }
+    assert!((1..60).contains(&received), "{received} of 60: some arrive before the death is noticed");
+}
+
+/// What a stranger says that took the name of `process`.
+fn in_the_name_of(process: ProcessId) -> frame::Frame {
+    frame::Frame::Hello { min: 1, max: 1, process }
+}
+
+#[test]
+fn who_only_says_a_name_does_not_die_in_its_place() {
+    let duo = Duo::calm();
+    let (_, handle) = duo.b.listen(0).unwrap();
+    let (send, recv) = duo.connect();
+    let (_, into) = buffer(&duo.b, recv, 8);
+    let request = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+    let stream = duo.stranger(&handle, &[in_the_name_of(duo.a.process())]);
+    duo.run(SECOND);
+    drop(stream);
+    duo.run(SECOND);
+    for _ in 0..10_000 {
+        assert!(!duo.b.test(request, &mut [0; 8]).unwrap());
+    }
+    let (_, from) = buffer(&duo.a, send, 8);
+    isend(&duo.a, send, from);
+    assert_eq!(end(&duo.b, request).unwrap(), 8);
+}
+
+#[test]
+fn who_only_says_a_name_gets_none_of_its_requests() {
+    let duo = Duo::calm();
+    let (_, handle) = duo.a.listen(0).unwrap();
+    let mut stream = duo.stranger(&handle, &[in_the_name_of(duo.b.process())]);
+    duo.run(SECOND);
+    duo.connect();
+    let frames = std::iter::from_fn(|| stream.recv().unwrap());
+    let kinds: Vec<_> = frames.map(|frame| frame::Frame::from_bytes(&frame.bytes).unwrap()).collect();
+    assert!(matches!(kinds[..], [frame::Frame::Hello { .. }]), "{kinds:?}");
+}
+
+#[test]
+fn a_stranger_closes_nothing() {
+    let duo = Duo::calm();
+    let handles = [duo.a.listen(0).unwrap().1, duo.b.listen(0).unwrap().1];
+    let (send, recv) = duo.connect();
+    let (_, into) = buffer(&duo.b, recv, 8);
+    let request = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+    let close = |id| frame::Frame::Close { id, messages: 0 };
+    let said = [hello(1, 1, 7), close(recv.to_bits()), close(send.to_bits()), close(1 << 32)];
+    let _streams = handles.map(|handle| duo.stranger(&handle, &said));
+    duo.run(SECOND);
+    for _ in 0..10_000 {
+        assert!(!duo.b.test(request, &mut [0; 8]).unwrap());
+    }
+    let (_, from) = buffer(&duo.a, send, 8);
+    let sent = isend(&duo.a, send, from);
+    assert_eq!((end(&duo.b, request).unwrap(), end(&duo.a, sent).unwrap()), (8, 8));
+}
+
+#[test]
+fn a_stranger_without_the_nonce_is_refused() {
+    let duo = Duo::calm();
+    let (listen, handle) = duo.b.listen(0).unwrap();
+    let (listen_id, nowhere) =
+        (Handle::from_bytes(&handle).unwrap().listen, frame::Region { key: 0, addr: 0 });
+    let open = frame::Open {
+        conn: 1,
+        listen: listen_id,
+        nonce: [0; 16],
+        matched: false,
+        mailbox: nowhere,
+        link: vec![7; 20],
+    };
+    let mut stream = duo.stranger(&handle, &[hello(1, 1, 7), frame::Frame::Open(open)]);
+    for _ in 0..1000 {
+        assert_eq!(duo.b.accept(listen).unwrap(), None);
+    }
+    duo.run(SECOND / 10);
+    assert_eq!((duo.b.counters().opens_refused, duo.b.in_use().0), (1, 0));
+    let answers = std::iter::from_fn(|| stream.recv().unwrap());
+    let answer = answers.map(|frame| frame::Frame::from_bytes(&frame.bytes).unwrap()).last();
+    let Some(frame::Frame::Result(reply)) = answer else { panic!("{answer:?}") };
+    assert_eq!((reply.conn, reply.answer), (1, frame::Answer::Refused));
+}
+
+#[test]
+fn a_stranger_of_another_version_is_refused() {
+    let duo = Duo::calm();
+    let (_, handle) = duo.b.listen(0).unwrap();
+    for versions in [(2, 9), (0, 0)] {
+        let before = duo.b.counters().streams_refused;
+        let mut stream = duo.stranger(&handle, &[hello(versions.0, versions.1, 7)]);
+        duo.run(SECOND / 100);
+        assert_eq!(duo.b.counters().streams_refused, before + 1, "{versions:?}");
+        assert!(is_over(&mut stream));
+    }
+    assert_eq!(duo.b.in_use().2, 0);
+}
+
+#[test]
+fn a_stranger_that_says_nothing_is_hung_up_on() {
+    let duo = Duo::calm();
+    let (_, handle) = duo.b.listen(0).unwrap();
+    let mut silent = duo.stranger(&handle, &[]);
+    let mut polite = duo.stranger(&handle, &[hello(1, 1, 7)]);
+    duo.run(9 * SECOND);
+    assert!(!is_over(&mut silent), "it may be slow");
+    duo.run(2 * SECOND);
+    assert!(is_over(&mut silent) && !is_over(&mut polite));
+    assert_eq!((duo.b.in_use().2, duo.b.counters().streams_refused), (1, 1));
+}
+
+#[test]
+fn nobody_answers_for_another_process() {
+    let duo = Duo::calm();
+    let (listen, handle) = duo.b.listen(0).unwrap();
+    let parsed = Handle { process: ProcessId([3; 16]), ..Handle::from_bytes(&handle).unwrap() };
+    let mut handle = parsed.to_bytes();
+    let refused = (0..10_000).find_map(|_| {
+        assert!(duo.b.accept(listen).unwrap().is_none());
+        duo.a.connect(0, &mut handle).map(|comm| assert_eq!(comm, None, "connected to somebody else")).err()
+    });
+    assert!(matches!(refused, Some(Error::Comm(CommFault::PeerDead(_)))), "{refused:?}");
+}
+
+#[test]
+fn a_listener_of_another_version_is_named() {
+    let duo = Duo::calm();
+    let outside = duo.world.add_process();
+    let mut listener = SimOob::stranger(&duo.world, outside).listen().unwrap();
+    let process = ProcessId([7; 16]);
+    let address = listener.address().0;
+    let mut handle = Handle { process, nonce: [1; 16], listen: 1, address, attempt: 0 }.to_bytes();
+    let mut streams = Vec::new();
+    let error = (0..10_000).find_map(|_| {
+        if let Some(mut stream) = listener.accept().unwrap() {
+            stream.send(Frame { bytes: hello(4, 9, 7).to_bytes(), fd: None }).unwrap();
+            streams.push(stream);
+        }
+        duo.a.connect(0, &mut handle).err()
+    });
+    assert!(matches!(error, Some(Error::Version { min: 4, max: 9, ours: 1 })), "{error:?}");
+}
+
+#[test]
+fn only_the_connecting_process_says_that_it_is_ready() {
+    let duo = Duo::calm();
+    let (listen, mut handle) = duo.b.listen(0).unwrap();
+    assert!(duo.a.connect(0, &mut handle).unwrap().is_none());
+    let accept = || (0..200).find_map(|_| duo.b.accept(listen).unwrap());
+    assert_eq!(accept(), None, "nobody said so");
+    assert_eq!(duo.b.in_use().0, 1, "but it has answered");
+    let conn = Handle::from_bytes(&handle).unwrap().attempt;
+    let ready = frame::Frame::Ready { comm: 1 << 16, conn };
+    let _stream = duo.stranger(&handle, &[hello(1, 1, 7), ready]);
+    assert_eq!(accept(), None, "a stranger said so");
+    assert!((0..200).find_map(|_| duo.a.connect(0, &mut handle).unwrap()).is_some());
+    assert!(accept().is_some());
+}
+
+/// An attempt of `a` at a listener of `b`, called once.
+fn forgotten(duo: &Duo) -> (ListenId, [u8; 128]) {
+    let (listen, mut handle) = duo.b.listen(0).unwrap();
+    assert!(duo.a.connect(0, &mut handle).unwrap().is_none());
+    (listen, handle)
+}
+
+#[test]
+fn an_attempt_that_nobody_asks_about_is_given_up() {
+    let duo = Duo::calm();
+    let before = duo.world.counts(Pid(0));
+    let (_, mut handle) = forgotten(&duo);
+    let warnings = duo.world.warnings(Pid(0));
+    duo.run(25 * SECOND);
+    assert_eq!(
+        (duo.world.counts(Pid(0)).links, duo.a.counters().attempts_abandoned),
+        (1, 0),
+        "there is time left"
+    );
+    duo.run(60 * SECOND);
+    let now = duo.world.counts(Pid(0));
+    assert_eq!((now.rails, now.links, now.regions), (before.rails, before.links, before.regions));
+    assert_eq!(duo.a.counters().attempts_abandoned, 1);
+    assert_eq!(duo.world.warnings(Pid(0)), warnings + 1, "it is said once");
+    // Who comes back all the same is told, and may begin again.
+    assert!(matches!(duo.a.connect(0, &mut handle), Err(Error::Unknown("connection attempt"))));
+    assert!(duo.a.connect(0, &mut handle).unwrap().is_none());
+    assert_eq!(duo.world.counts(Pid(0)).links, 1);
+}
+
+#[test]
+fn an_attempt_outlives_the_sleep_of_its_process() {
+    let duo = Duo::calm();
+    let (listen, mut handle) = forgotten(&duo);
+    duo.world.advance(3600 * SECOND);
+    duo.a.progress_all();
+    duo.world.advance(3600 * SECOND);
+    duo.a.progress_all();
+    assert_eq!(duo.a.counters().attempts_abandoned, 0);
+    let connected = (0..1000).find_map(|_| {
+        duo.b.accept(listen).unwrap();
+        duo.a.connect(0, &mut handle).unwrap()
+    });
+    assert!(connected.is_some());
+}
+
+#[test]
+fn who_answers_an_attempt_that_was_given_up_is_told() {
+    for accepts_first in [true, false] {
+        let duo = Duo::calm();
+        let (listen, _) = forgotten(&duo);
+        if accepts_first {
+            assert_eq!((0..100).find_map(|_| duo.b.accept(listen).unwrap()), None);
+        }
+        duo.run(60 * SECOND);
+        assert_eq!(duo.a.counters().attempts_abandoned, 1);
+        let accepted = (0..1000).find_map(|_| {
+            duo.run(1_000_000);
+            duo.b.accept(listen).unwrap()
+        });
+        let comm = accepted.expect("the accepting end waits for ever");
+        let (_, into) = buffer(&duo.b, comm, 8);
+        let ended = duo.b.irecv(comm, &[into]).and_then(|request| end(&duo.b, request.unwrap()));
+        assert!(matches!(ended, Err(Error::Comm(CommFault::PeerClosed(_)))), "{ended:?}");
+    }
+}
