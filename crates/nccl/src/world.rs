@@ -22,6 +22,8 @@ pub(crate) struct World {
     pub(crate) log: Arc<Log>,
     /// Communicators of NCCL that init was called for and finalize was not.
     contexts: AtomicUsize,
+    /// The process that made it. A forked child has a copy, whose connections are not its own.
+    process: u32,
     /// A thread is to go on for NCCL while it makes no call.
     helped: bool,
     helper: Mutex<Option<Helper>>,
@@ -72,7 +74,7 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
     let engine = Engine::new(fabric, host, params)?;
     log.line(Level::Info, &format!("trunkline: fabric soft, {} NICs", engine.nics().len()));
     let (log, contexts, helper) = (Arc::clone(log), AtomicUsize::new(0), Mutex::new(None));
-    Ok(World { engine, devices, log, contexts, helped, helper })
+    Ok(World { engine, devices, log, contexts, process: std::process::id(), helped, helper })
 }
 
 fn read_params() -> Result<Params, CallError> {
@@ -152,9 +154,10 @@ impl World {
     }
 }
 
-/// Called when the library is unloaded or the process ends: closes what is still open.
+/// Called when the library is unloaded or the process ends: closes what is still open. A forked child leaves alone what
+/// is its parent's.
 pub(crate) fn end() {
-    if let Some(world) = WORLD.world.get() {
+    if let Some(world) = WORLD.world.get().filter(|world| world.process == std::process::id()) {
         world.log.silence();
         *world.helper() = None;
         world.engine.unload();

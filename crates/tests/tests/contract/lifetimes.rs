@@ -17,6 +17,7 @@ scenarios! {
     registration_beside_traffic,
     communicators_come_and_go,
     two_processes_close_at_any_time,
+    a_forked_child_ends,
     a_registration_may_be_larger_than_4_gib,
     messages_beyond_4_gib,
 }
@@ -269,6 +270,42 @@ fn two_processes_close_at_any_time(mut scene: Scene) {
         scene.meet();
     }
     let pair = between(&net, &mut scene);
+    scene.meet();
+    net.close_send(pair.0).unwrap();
+    net.close_recv(pair.1).unwrap();
+}
+
+/// Eight bytes and 200,000 each way.
+fn both_ways(net: &Net, (send, recv): (Comm, Comm)) {
+    for len in [8, 200_000] {
+        let (from, to) = (Buf::filled(len, 3), Buf::new(len));
+        let (from_mr, to_mr) = (net.reg_buf(send, &from), net.reg_buf(recv, &to));
+        let received = net.recv(recv, &[Piece { addr: to.addr(), len, tag: 0, mr: to_mr }]);
+        let sent = net.send(send, Piece { addr: from.addr(), len, tag: 0, mr: from_mr });
+        net.finish_all(&[received, sent]);
+        to.check(0..len, 3);
+        net.dereg(send, from_mr).unwrap();
+        net.dereg(recv, to_mr).unwrap();
+    }
+}
+
+/// A process that uses the plugin may fork: what the child does when it ends must not end the parent's connections.
+fn a_forked_child_ends(mut scene: Scene) {
+    let net = Net::start(scene.version);
+    let pair = between(&net, &mut scene);
+    both_ways(&net, pair);
+    scene.meet();
+    // SAFETY: the child does nothing but end in order, which runs what libraries want to run then.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe { libc::exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child just made.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    scene.meet();
+    both_ways(&net, pair);
     scene.meet();
     net.close_send(pair.0).unwrap();
     net.close_recv(pair.1).unwrap();

@@ -46,6 +46,11 @@ fn two_processes_exchange_messages() {
 }
 
 #[test]
+fn a_forked_child_ends() {
+    scenario("a_forked_child_ends").two();
+}
+
+#[test]
 fn two_processes_close_at_any_time() {
     scenario("two_processes_close_at_any_time").two_in_every_version();
 }
