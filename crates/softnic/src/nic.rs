@@ -75,7 +75,7 @@ impl Shared {
             guards: Guards::new(),
             probe: Box::new(u128::from_le_bytes(random()?) as u64 | 1),
             started: Instant::now(),
-            itself: Process::new(std::process::id()),
+            itself: Process::own(),
             no_wait: Planted::named("soft-dereg-no-wait"),
             any_reachable: Planted::named("soft-any-memory-reachable"),
             config,

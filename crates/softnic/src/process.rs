@@ -34,7 +34,16 @@ impl Process {
     pub(crate) fn new(pid: u32) -> Self {
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let fd = number.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
-        Self { pid, fd, made: Instant::now(), seen: AtomicU64::new(0) }
+        Self { fd, ..Self::unwatched(pid) }
+    }
+
+    /// This process, whose death nobody here has to notice.
+    pub(crate) fn own() -> Self {
+        Self::unwatched(std::process::id())
+    }
+
+    fn unwatched(pid: u32) -> Self {
+        Self { pid, fd: None, made: Instant::now(), seen: AtomicU64::new(0) }
     }
 
     /// Its number.
