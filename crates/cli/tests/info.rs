@@ -66,6 +66,7 @@ fn nics_show_their_limits() {
     let settings = [
         ("TRUNKLINE_SOFT_NICS", "3"),
         ("TRUNKLINE_SOFT_MAX_QP", "77"),
+        ("TRUNKLINE_SOFT_PIPELINES", "2"),
         ("TRUNKLINE_SOFT_MAX_MR", "99"),
         ("TRUNKLINE_SOFT_DELAYED", "1"),
     ];
@@ -75,7 +76,8 @@ fn nics_show_their_limits() {
     assert_eq!(info["rails"].as_array().map(Vec::len), Some(3));
     let last = row(&info["nics"], "soft2");
     assert_eq!((&last["fabric"], &last["port"]), (&"soft".into(), &1.into()));
-    assert_eq!((&last["links_max"], &last["regions_max"]), (&77.into(), &99.into()));
+    assert_eq!((&last["links_max"], &last["pipelines"]), (&76.into(), &2.into()), "38 for each pipeline");
+    assert_eq!(last["regions_max"], 99);
     assert_eq!((&last["needs_flush"], &last["matched"]), (&true.into(), &true.into()));
     for key in ["speed_mbps", "depth_max", "completions_max", "message_max", "inline_max"] {
         assert!(last[key].as_u64().is_some_and(|n| n > 0), "{key}");

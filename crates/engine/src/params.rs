@@ -71,6 +71,8 @@ pub struct SoftParams {
     pub delayed: bool,
     /// Most queue pairs of a NIC.
     pub max_qp: u32,
+    /// Pipelines of a NIC.
+    pub pipelines: u32,
     /// Most regions of a NIC.
     pub max_mr: u32,
 }
@@ -285,6 +287,14 @@ pub const TABLE: &[ParamInfo] = &[
         range: "0 to 1048576",
         doc: "queue pairs of a software NIC; 0 is its default",
         set: |params, value| number(value, 0, 1 << 20).map(|n| params.soft.max_qp = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SOFT_PIPELINES",
+        kind: "number",
+        default: "0",
+        range: "0 to 64",
+        doc: "pipelines of a software NIC, which share its queue pairs; 0 is one",
+        set: |params, value| number(value, 0, 64).map(|n| params.soft.pipelines = n as u32),
     },
     ParamInfo {
         name: "TRUNKLINE_SOFT_MAX_MR",

@@ -21,6 +21,9 @@ pub struct Caps {
     pub depth_max: u32,
     /// Most links this NIC can have at once, over all processes' rails of it.
     pub links_max: u32,
+    /// Pipelines that share the work of the NIC, at least 1. Each takes an equal part of `links_max`; a link stays on
+    /// the one it was made on ([`Links::create_on`](crate::Links::create_on)).
+    pub pipelines: u32,
     /// Most completions that wait in one rail's completion queue.
     pub completions_max: u32,
     /// Most registered regions at once.

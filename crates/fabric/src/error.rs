@@ -69,6 +69,22 @@ pub enum LinkError {
     /// All links of the NIC are in use.
     #[error("all {0} queue pairs of the NIC are in use; close connections, or raise the limit")]
     Exhausted(u32),
+    /// All links of the pipeline that was asked for are in use.
+    #[error("all {limit} queue pairs of pipeline {pipeline} of the NIC are in use; make links on others")]
+    PipelineExhausted {
+        /// The pipeline.
+        pipeline: u32,
+        /// Its part of the NIC's queue pairs.
+        limit: u32,
+    },
+    /// The NIC has no pipeline of that number.
+    #[error("there is no pipeline {asked}: the NIC has {pipelines}, counted from 0")]
+    NoSuchPipeline {
+        /// What was asked for.
+        asked: u32,
+        /// How many there are.
+        pipelines: u32,
+    },
     /// The link is not in the state the call needs.
     #[error("the link is not in the state this call needs")]
     State,

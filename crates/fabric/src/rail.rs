@@ -50,11 +50,24 @@ pub enum Wake {
 
 /// Making and ending links.
 pub trait Links {
-    /// Makes a link, not yet connected.
+    /// Makes a link, not yet connected, on the pipeline of the NIC that has the fewest of this process.
     ///
     /// # Errors
     /// [`LinkError::Exhausted`] names the limit.
-    fn create(&mut self) -> Result<LinkId, LinkError>;
+    fn create(&mut self) -> Result<LinkId, LinkError> {
+        self.create_on(None)
+    }
+
+    /// The same, on pipeline number `pipeline`, if one is given. It is given here and cannot be changed later, because
+    /// NICs that have pipelines want to know before they make a queue pair.
+    ///
+    /// # Errors
+    /// As [`Links::create`]; also [`LinkError::PipelineExhausted`], although others may have room, and
+    /// [`LinkError::NoSuchPipeline`].
+    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError>;
+
+    /// The pipeline that a link is on, from 0; `None` for an unknown link.
+    fn pipeline(&self, link: LinkId) -> Option<u32>;
 
     /// The address the peer must be given; `None` for an unknown link. Each call makes its descriptor anew.
     ///

@@ -104,6 +104,9 @@ fn soft_config(params: &Params) -> SoftConfig {
     if soft.max_qp > 0 {
         config.max_qp = soft.max_qp;
     }
+    if soft.pipelines > 0 {
+        config.pipelines = soft.pipelines;
+    }
     if soft.max_mr > 0 {
         config.max_mr = soft.max_mr;
     }

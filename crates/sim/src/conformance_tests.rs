@@ -79,4 +79,8 @@ cases! {
     receives_are_bounded,
     links_can_be_made_again,
     many_links_are_served,
+    links_are_spread_over_pipelines,
+    links_go_where_they_are_asked_to,
+    a_pipeline_that_is_not_there_is_refused,
+    destroyed_links_leave_their_pipeline,
 }

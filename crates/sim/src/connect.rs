@@ -11,7 +11,10 @@ const MAGIC: [u8; 4] = *b"SIML";
 const LEN: usize = 20;
 
 impl Links for SimRail {
-    fn create(&mut self) -> Result<LinkId, LinkError> {
+    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
+        if let Some(asked @ 1..) = pipeline {
+            return Err(LinkError::NoSuchPipeline { asked, pipelines: 1 });
+        }
         let mut state = self.world.lock();
         let (nic, limit) = (state.rails[self.rail].nic, state.weather.caps.links_max);
         let mine = state.rails[self.rail].links.iter().flatten().count();
@@ -40,6 +43,10 @@ impl Links for SimRail {
         let name = state.name(index);
         state.note(format_args!("{name} is made"));
         Ok(LinkId(id as u32))
+    }
+
+    fn pipeline(&self, link: LinkId) -> Option<u32> {
+        self.world.lock().find(self.rail, link).map(|_| 0)
     }
 
     fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {

@@ -67,6 +67,7 @@ impl Weather {
                 message_max: 1 << 40,
                 depth_max: 1024,
                 links_max: 4096,
+                pipelines: 1,
                 completions_max: 4096,
                 regions_max: 4096,
             },
@@ -134,6 +135,7 @@ fn draw_caps(dice: &mut Dice) -> Caps {
         message_max: dice.pick([512, 1_000, 4096, 65_536, 1 << 30, 1 << 40]),
         depth_max: dice.pick([32, 32, 64, 256, 1024]),
         links_max: dice.pick([64, 256, 4096]),
+        pipelines: 1,
         completions_max: dice.pick([4, 16, 64, 256, 4096]),
         regions_max: dice.pick([256, 1024, 65_536]),
     }

@@ -5,8 +5,8 @@ use trunkline_fabric::Caps;
 use crate::SoftConfig;
 use crate::record::INLINE_U32;
 
-/// The capabilities of every NIC made from `config`.
-pub(crate) fn of(config: &SoftConfig) -> Caps {
+/// The capabilities of every NIC made from `config`, whose pipelines take `pipeline_qps` queue pairs each.
+pub(crate) fn of(config: &SoftConfig, pipeline_qps: u32) -> Caps {
     Caps {
         link_order: true,
         remote_len: true,
@@ -16,7 +16,8 @@ pub(crate) fn of(config: &SoftConfig) -> Caps {
         inline_max: INLINE_U32,
         message_max: 1 << 40,
         depth_max: config.max_depth,
-        links_max: config.max_qp,
+        links_max: pipeline_qps * config.pipelines,
+        pipelines: config.pipelines,
         completions_max: config.max_cqe,
         regions_max: config.max_mr,
     }

@@ -9,6 +9,9 @@ pub struct SoftConfig {
     pub nics: usize,
     /// Most queue pairs of one NIC.
     pub max_qp: u32,
+    /// Pipelines of one NIC, 1 to [`SoftConfig::PIPELINES_MAX`]. Each takes `max_qp / pipelines` queue pairs, so that
+    /// links that are placed badly run out early, as on a NIC with two of them.
+    pub pipelines: u32,
     /// Most completions that may be owed by one rail: signalled operations and posted receives.
     pub max_cqe: u32,
     /// Most operations outstanding on one link, and most posted receives.
@@ -59,11 +62,23 @@ pub enum WireMode {
     Shm,
 }
 
+impl SoftConfig {
+    /// Most pipelines of one NIC.
+    pub const PIPELINES_MAX: u32 = 64;
+
+    /// Queue pairs of one pipeline; `None` where the pipelines cannot be had.
+    pub(crate) fn pipeline_qps(&self) -> Option<u32> {
+        let asked = (1..=Self::PIPELINES_MAX).contains(&self.pipelines);
+        (asked && self.max_qp >= self.pipelines).then(|| self.max_qp / self.pipelines)
+    }
+}
+
 impl Default for SoftConfig {
     fn default() -> Self {
         Self {
             nics: 1,
             max_qp: 4096,
+            pipelines: 1,
             max_cqe: 1 << 20,
             max_depth: 8192,
             max_mr: 16384,

@@ -10,6 +10,7 @@ use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links};
 use crate::book::Pins;
 use crate::direct::Direct;
 use crate::ladder::State;
+use crate::nic::Berth;
 use crate::process::Process;
 use crate::qp::{Qp, Wire};
 use crate::ring::{Consumer, Producer, side};
@@ -114,12 +115,12 @@ impl SoftRail {
         }
     }
 
-    fn make(&self, link: LinkId, number: u32) -> Result<Qp, LinkError> {
+    fn make(&self, link: LinkId, berth: Berth) -> Result<Qp, LinkError> {
         let config = &self.shared.config;
         let geometry = Geometry::new(config.slots, config.payload).ok_or(LinkError::State)?;
         let segment = Segment::create(geometry).map_err(system("making a memory file"))?;
         let rx = Consumer::new(segment, config.start_position);
-        let qp = Qp::new(link, number, rx, &self.config, &self.shared);
+        let qp = Qp::new(link, berth, rx, &self.config, &self.shared);
         qp.rx.publish_posted(qp.posted);
         Ok(qp)
     }
@@ -136,21 +137,20 @@ impl SoftRail {
 }
 
 impl Links for SoftRail {
-    fn create(&mut self) -> Result<LinkId, LinkError> {
-        let limit = self.shared.config.max_qp;
+    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
         let used = self.links.iter().filter(|link| link.is_some()).count();
         if used >= self.config.links as usize {
             return Err(LinkError::Exhausted(self.config.links));
         }
         let nic = &self.shared.nics[self.nic];
-        let number = nic.take_queue_pair(limit).ok_or(LinkError::Exhausted(limit))?;
+        let berth = nic.take_queue_pair(pipeline, self.shared.pipeline_qps)?;
         let free = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
         // No more than `config.links`, which is 32 bits wide.
         let link = LinkId(free as u32);
-        let qp = match self.make(link, number) {
+        let qp = match self.make(link, berth) {
             Ok(qp) => Box::new(qp),
             Err(error) => {
-                nic.give_queue_pair();
+                nic.give_queue_pair(berth.pipeline);
                 return Err(error);
             }
         };
@@ -160,6 +160,10 @@ impl Links for SoftRail {
             self.links[free] = Some(qp);
         }
         Ok(link)
+    }
+
+    fn pipeline(&self, link: LinkId) -> Option<u32> {
+        self.qp(link).ok().map(|qp| qp.pipeline)
     }
 
     fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
@@ -236,6 +240,6 @@ impl Links for SoftRail {
         }
         self.owed -= qp.owed;
         qp.state = State::Error;
-        self.shared.nics[self.nic].give_queue_pair();
+        self.shared.nics[self.nic].give_queue_pair(qp.pipeline);
     }
 }

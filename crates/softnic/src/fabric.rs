@@ -27,8 +27,14 @@ impl SoftFabric {
             let source = std::io::ErrorKind::InvalidInput.into();
             return Err(OpenError::System { what: "setting the sizes of the rings", source });
         }
-        let caps = caps::of(&config);
-        let shared = Shared::new(config).map_err(|source| OpenError::System { what: "getrandom", source })?;
+        let Some(pipeline_qps) = config.pipeline_qps() else {
+            let why = format!("{} pipelines, {} queue pairs", config.pipelines, config.max_qp);
+            let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, why);
+            return Err(OpenError::System { what: "giving each pipeline its queue pairs", source });
+        };
+        let caps = caps::of(&config, pipeline_qps);
+        let shared = Shared::new(config, pipeline_qps)
+            .map_err(|source| OpenError::System { what: "getrandom", source })?;
         let nics = (0..shared.nics.len())
             .map(|index| Nic {
                 name: format!("soft{index}"),

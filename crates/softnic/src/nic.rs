@@ -3,7 +3,10 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+
+use trunkline_fabric::LinkError;
 
 use crate::SoftConfig;
 use crate::book::Book;
@@ -18,23 +21,59 @@ pub(crate) struct NicState {
     pub(crate) table: Table,
     /// Memory that peers may be copying from or to.
     pub(crate) book: Book,
-    queue_pairs: AtomicU32,
+    /// Queue pairs of each pipeline.
+    placed: Mutex<Box<[u32]>>,
+    /// A planted bug: the first pipeline with room is taken.
+    first_fit: Planted,
+    /// A planted bug: places are not given back.
+    keeps: Planted,
     numbers: AtomicU32,
 }
 
+/// A place for a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Berth {
+    /// The pipeline.
+    pub(crate) pipeline: u32,
+    /// Number of the queue pair, not used before.
+    pub(crate) number: u32,
+}
+
 impl NicState {
-    /// Takes one of `max` queue pairs and numbers it.
-    pub(crate) fn take_queue_pair(&self, max: u32) -> Option<u32> {
-        let taken = self
-            .queue_pairs
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| (used < max).then_some(used + 1));
-        taken.ok()?;
-        Some(self.numbers.fetch_add(1, Ordering::Relaxed))
+    /// Takes a place for a queue pair: on the pipeline that is asked for, otherwise on the one that has the fewest. Each
+    /// takes `most`.
+    pub(crate) fn take_queue_pair(&self, asked: Option<u32>, most: u32) -> Result<Berth, LinkError> {
+        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        // At most PIPELINES_MAX.
+        let pipelines = placed.len() as u32;
+        let full = match asked {
+            Some(pipeline) => LinkError::PipelineExhausted { pipeline, limit: most },
+            None => LinkError::Exhausted(most * pipelines),
+        };
+        let load = |pipeline: u32| {
+            let used = placed.get(pipeline as usize).copied();
+            if self.first_fit.is_on() { used.map(|used| u32::from(used >= most)) } else { used }
+        };
+        let emptiest = || (0..pipelines).min_by_key(|&pipeline| load(pipeline));
+        let pipeline = asked.or_else(emptiest).unwrap_or(0);
+        let Some(used) = placed.get_mut(pipeline as usize) else {
+            return Err(LinkError::NoSuchPipeline { asked: pipeline, pipelines });
+        };
+        if *used >= most {
+            return Err(full);
+        }
+        *used += 1;
+        Ok(Berth { pipeline, number: self.numbers.fetch_add(1, Ordering::Relaxed) })
     }
 
     /// Gives one back.
-    pub(crate) fn give_queue_pair(&self) {
-        self.queue_pairs.fetch_sub(1, Ordering::Relaxed);
+    pub(crate) fn give_queue_pair(&self, pipeline: u32) {
+        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(used) = placed.get_mut(pipeline as usize)
+            && !self.keeps.is_on()
+        {
+            *used -= 1;
+        }
     }
 }
 
@@ -42,6 +81,8 @@ impl NicState {
 pub(crate) struct Shared {
     /// As given.
     pub(crate) config: SoftConfig,
+    /// Queue pairs that one pipeline takes.
+    pub(crate) pipeline_qps: u32,
     /// Names this fabric; tells links whether their two ends can share tables.
     pub(crate) id: [u8; 16],
     /// By number.
@@ -62,11 +103,13 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Makes the NICs.
-    pub(crate) fn new(config: SoftConfig) -> io::Result<Self> {
+    pub(crate) fn new(config: SoftConfig, pipeline_qps: u32) -> io::Result<Self> {
         let nic = || NicState {
             table: Table::new(config.max_mr, config.virtual_addresses),
             book: Book::new(),
-            queue_pairs: AtomicU32::new(0),
+            placed: Mutex::new(vec![0; config.pipelines as usize].into()),
+            first_fit: Planted::named("soft-pipelines-first-fit"),
+            keeps: Planted::named("soft-pipelines-keep-places"),
             numbers: AtomicU32::new(1),
         };
         Ok(Self {
@@ -79,6 +122,7 @@ impl Shared {
             no_wait: Planted::named("soft-dereg-no-wait"),
             any_reachable: Planted::named("soft-any-memory-reachable"),
             config,
+            pipeline_qps,
         })
     }
 

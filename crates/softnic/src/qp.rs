@@ -9,7 +9,7 @@ use crate::hold::Held;
 use crate::job::Job;
 use crate::ladder::State;
 use crate::matched::Matcher;
-use crate::nic::Shared;
+use crate::nic::{Berth, Shared};
 use crate::queue::Queue;
 use crate::register::Table;
 use crate::ring::{Consumer, Producer, side};
@@ -127,6 +127,7 @@ pub(crate) struct Failure {
 pub(crate) struct Qp {
     pub(crate) id: LinkId,
     pub(crate) number: u32,
+    pub(crate) pipeline: u32,
     pub(crate) state: State,
     pub(crate) rx: Consumer,
     pub(crate) tx: Option<Producer>,
@@ -177,12 +178,13 @@ pub(crate) struct Qp {
 
 impl Qp {
     /// A queue pair in state Init.
-    pub(crate) fn new(id: LinkId, number: u32, rx: Consumer, rail: &RailConfig, shared: &Shared) -> Self {
+    pub(crate) fn new(id: LinkId, berth: Berth, rx: Consumer, rail: &RailConfig, shared: &Shared) -> Self {
         let start = rx.next();
         let reads = shared.config.max_reads;
         Self {
             id,
-            number,
+            number: berth.number,
+            pipeline: berth.pipeline,
             state: State::Reset.step(State::Init).unwrap_or(State::Error),
             rx,
             tx: None,

@@ -86,3 +86,17 @@ mod delayed_visibility {
         fabrics: 1
     });
 }
+
+mod pipelines {
+    use super::*;
+    trunkline_fabric::fabric_conformance!(@cases Soft {
+        config: SoftConfig { pipelines: 3, max_qp: 13, ..SoftConfig::default() },
+        fabrics: 2
+    };
+        links_are_spread_over_pipelines,
+        links_go_where_they_are_asked_to,
+        a_pipeline_that_is_not_there_is_refused,
+        destroyed_links_leave_their_pipeline,
+        a_full_pipeline_names_itself,
+    );
+}

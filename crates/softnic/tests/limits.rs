@@ -30,6 +30,49 @@ fn queue_pairs() {
 }
 
 #[test]
+fn pipelines() {
+    let config = SoftConfig { max_qp: 7, pipelines: 2, nics: 2, ..SoftConfig::default() };
+    let fabric = SoftFabric::new(config).unwrap();
+    let caps = fabric.nics()[0].caps;
+    assert_eq!((caps.pipelines, caps.links_max), (2, 6), "no queue pair that no pipeline takes");
+    // The rails of a NIC share its pipelines.
+    let mut one = fabric.open(0, &rail_config()).unwrap();
+    let mut two = fabric.open(0, &rail_config()).unwrap();
+    let place = |rail: &mut trunkline_softnic::SoftRail| {
+        let link = rail.create().unwrap();
+        rail.pipeline(link)
+    };
+    let places = [place(&mut one), place(&mut two), place(&mut two)];
+    assert_eq!(places, [Some(0), Some(1), Some(0)]);
+    one.create_on(Some(0)).unwrap();
+    let error = two.create_on(Some(0)).unwrap_err();
+    assert!(matches!(error, LinkError::PipelineExhausted { pipeline: 0, limit: 3 }));
+    assert!(error.to_string().contains("all 3 queue pairs of pipeline 0"), "{error}");
+    for _ in 0..2 {
+        let link = one.create().unwrap();
+        assert_eq!(one.pipeline(link), Some(1));
+    }
+    assert!(matches!(two.create(), Err(LinkError::Exhausted(6))));
+    fabric.open(1, &rail_config()).unwrap().create_on(Some(0)).unwrap();
+    drop(one);
+    for _ in 0..2 {
+        two.create_on(Some(0)).unwrap();
+        two.create_on(Some(1)).unwrap();
+    }
+    assert!(matches!(two.create(), Err(LinkError::Exhausted(6))));
+}
+
+#[test]
+fn pipelines_that_cannot_be_are_refused() {
+    for (pipelines, max_qp) in [(0, 8), (65, 4096), (5, 4), (u32::MAX, u32::MAX)] {
+        let made = SoftFabric::new(SoftConfig { pipelines, max_qp, ..SoftConfig::default() });
+        let Err(OpenError::System { source, .. }) = made else { panic!("{pipelines} pipelines") };
+        assert!(source.to_string().contains(&format!("{pipelines} pipelines")), "{source}");
+    }
+    SoftFabric::new(SoftConfig { pipelines: 64, max_qp: 64, ..SoftConfig::default() }).unwrap();
+}
+
+#[test]
 fn regions() {
     let fabric = SoftFabric::new(SoftConfig { max_mr: 10, ..SoftConfig::default() }).unwrap();
     let one = fabric.open(0, &rail_config()).unwrap().registrar();

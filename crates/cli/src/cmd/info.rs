@@ -54,6 +54,10 @@ const MISSING: [(&str, &str); 2] = [
     ("ofi", "EFA, Slingshot and others by libfabric: not in this version"),
 ];
 
+/// What is shown of a NIC.
+const NIC_COLUMNS: [&str; 11] =
+    ["name", "port", "speed", "guid", "links", "pipelines", "regions", "depth", "inline", "flush", "matched"];
+
 /// Nothing can be shown.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -199,6 +203,7 @@ struct NicRow {
     pci_path: Option<String>,
     speed_mbps: u32,
     links_max: u32,
+    pipelines: u32,
     regions_max: u32,
     depth_max: u32,
     completions_max: u32,
@@ -302,8 +307,6 @@ impl Report {
                 [f.name.to_owned(), state.to_owned(), f.note.to_owned()]
             }),
         )?;
-        let head =
-            ["name", "port", "speed", "guid", "links", "regions", "depth", "inline", "flush", "matched"];
         let nics = self.nics.iter().map(|n| {
             [
                 n.name.clone(),
@@ -311,6 +314,7 @@ impl Report {
                 format!("{} Gb/s", n.speed_mbps / 1000),
                 n.guid.clone(),
                 n.links_max.to_string(),
+                n.pipelines.to_string(),
                 n.regions_max.to_string(),
                 n.depth_max.to_string(),
                 format!("{} B", n.inline_max),
@@ -318,7 +322,7 @@ impl Report {
                 yes(n.matched),
             ]
         });
-        section(out, "NICs", std::iter::once(head.map(str::to_owned)).chain(nics))?;
+        section(out, "NICs", std::iter::once(NIC_COLUMNS.map(str::to_owned)).chain(nics))?;
         section(
             out,
             "Rails",
@@ -364,6 +368,7 @@ fn nic_row(fabric: &'static str, nic: &Nic) -> NicRow {
         pci_path: nic.pci_path.clone(),
         speed_mbps: nic.speed_mbps,
         links_max: caps.links_max,
+        pipelines: caps.pipelines,
         regions_max: caps.regions_max,
         depth_max: caps.depth_max,
         completions_max: caps.completions_max,
@@ -448,6 +453,7 @@ fn soft_config(params: &Params) -> SoftConfig {
     SoftConfig {
         nics: if soft.nics > 0 { soft.nics as usize } else { usual.nics },
         max_qp: or(soft.max_qp, usual.max_qp),
+        pipelines: or(soft.pipelines, usual.pipelines),
         max_mr: or(soft.max_mr, usual.max_mr),
         copy: match soft.copy {
             SoftCopy::Auto => CopyMode::Auto,

@@ -5,14 +5,17 @@
 mod errors;
 mod ops;
 mod pair;
+mod pipelines;
 mod queues;
 
 pub use errors::*;
 pub use ops::*;
 pub use pair::{Ends, Region, Seen, Setup, default_config, pattern};
+pub use pipelines::*;
 pub use queues::*;
 
-/// Makes one `#[test]` of every case for the [`Setup`] that `$setup` evaluates to.
+/// Makes one `#[test]` of every case for the [`Setup`] that `$setup` evaluates to; or only of those that are named after
+/// `@cases $setup;`.
 #[macro_export]
 macro_rules! fabric_conformance {
     ($setup:expr) => {
@@ -45,6 +48,11 @@ macro_rules! fabric_conformance {
             failed_links_deliver_what_arrived,
             links_can_be_made_again,
             many_links_are_served,
+            links_are_spread_over_pipelines,
+            links_go_where_they_are_asked_to,
+            a_pipeline_that_is_not_there_is_refused,
+            destroyed_links_leave_their_pipeline,
+            a_full_pipeline_names_itself,
         );
     };
     (@cases $setup:expr; $($case:ident),* $(,)?) => {

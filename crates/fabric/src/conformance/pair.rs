@@ -131,13 +131,22 @@ impl<R: Rail> Ends<R> {
     pub fn link(&mut self) -> (LinkId, LinkId) {
         let at_a = self.a.create().unwrap_or_else(|e| panic!("create: {e}"));
         let at_b = self.b.create().unwrap_or_else(|e| panic!("create: {e}"));
+        self.join_ends(at_a, at_b);
+        (at_a, at_b)
+    }
+
+    /// Connects the two ends.
+    pub fn join(&mut self) {
+        self.join_ends(self.at_a, self.at_b);
+    }
+
+    fn join_ends(&mut self, at_a: LinkId, at_b: LinkId) {
         let address =
             |rail: &R, link| -> LinkAddress { rail.address(link).unwrap_or_else(|e| panic!("address: {e}")) };
         let (of_a, of_b) = (address(&self.a, at_a), address(&self.b, at_b));
         assert!(of_a.bytes.len() <= LinkAddress::BYTES_MAX);
         self.a.connect(at_a, of_b).unwrap_or_else(|e| panic!("connect: {e}"));
         self.b.connect(at_b, of_a).unwrap_or_else(|e| panic!("connect: {e}"));
-        (at_a, at_b)
     }
 
     /// Polls both sides once.
