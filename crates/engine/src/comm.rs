@@ -278,11 +278,11 @@ impl<R: Rail> Open<R> {
 }
 
 impl<R: Rail> Comm<R> {
-    fn new(row: Row) -> Self {
+    fn new(row: Row, mutant: Mutant) -> Self {
         Self {
             generation: AtomicU32::new(0),
-            requests: Requests::new(row),
-            lane: Lane::new(None),
+            requests: Requests::new(row, mutant),
+            lane: Lane::new(None, mutant),
             stream: AtomicU64::new(0),
             peer_closed: AtomicBool::new(false),
             peer_messages: AtomicU64::new(0),
@@ -399,7 +399,7 @@ impl<R: Rail> Comms<R> {
             index
         };
         let comm = self.slots[usize::from(index)]
-            .get_or_init(|| Box::new(Comm::new(status.row(usize::from(index)))));
+            .get_or_init(|| Box::new(Comm::new(status.row(usize::from(index)), open.side.mutant())));
         let generation = (comm.generation.load(Ordering::Relaxed) >> 16) as u16;
         let generation = generation.checked_add(1).unwrap_or(1);
         let generation = if open.side.mutant().is("engine-keeps-names") { 1 } else { generation };

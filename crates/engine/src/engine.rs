@@ -77,8 +77,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let status = Shown::new(&fabric, &host, &params, process);
         Ok(Self {
             comms: Comms::new(crate::status::rows(&params)),
-            control: Lane::new(Control::new(process)),
-            lingering: Lane::new(Vec::new()),
+            control: Lane::new(Control::new(process), params.mutant),
+            lingering: Lane::new(Vec::new(), params.mutant),
             fabric,
             host,
             params,

@@ -3,34 +3,40 @@
 //! Calls of the data path try once and go away; calls that set up, register or close wait their turn, and are let in
 //! first.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use spin::mutex::{SpinMutex, SpinMutexGuard};
+use crate::Mutant;
+use crate::sync::{AtomicU32, Guard, Lock, Ordering, yield_now};
 
 /// State that one thread at a time may use.
 #[derive(Debug)]
 pub(crate) struct Lane<T> {
     /// Threads that wait for their turn.
     waiting: AtomicU32,
-    state: SpinMutex<T>,
+    state: Lock<T>,
+    mutant: Mutant,
 }
 
 impl<T> Lane<T> {
-    pub(crate) fn new(state: T) -> Self {
-        Self { waiting: AtomicU32::new(0), state: SpinMutex::new(state) }
+    pub(crate) fn new(state: T, mutant: Mutant) -> Self {
+        Self { waiting: AtomicU32::new(0), state: Lock::new(state), mutant }
     }
 
     /// The state, unless somebody has it or waits for it.
     #[inline]
-    pub(crate) fn try_claim(&self) -> Option<SpinMutexGuard<'_, T>> {
-        if self.waiting.load(Ordering::Relaxed) != 0 {
+    pub(crate) fn try_claim(&self) -> Option<Guard<'_, T>> {
+        if self.waiting.load(Ordering::Relaxed) != 0 && !self.mutant.is("lane-ignores-waiters") {
             return None;
         }
         self.state.try_lock()
     }
 
+    /// Threads that wait for their turn.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     /// The state, when it is free.
-    pub(crate) fn claim(&self) -> SpinMutexGuard<'_, T> {
+    pub(crate) fn claim(&self) -> Guard<'_, T> {
         if let Some(guard) = self.state.try_lock() {
             return guard;
         }
@@ -40,7 +46,7 @@ impl<T> Lane<T> {
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
                 return guard;
             }
-            std::thread::yield_now();
+            yield_now();
         }
     }
 }

@@ -15,6 +15,8 @@ mod helper;
 pub mod host;
 mod id;
 mod lane;
+#[cfg(test)]
+mod lane_tests;
 mod lifecycle;
 mod linger;
 mod params;
@@ -22,8 +24,11 @@ mod plan;
 mod recv;
 mod regions;
 mod request;
+#[cfg(test)]
+mod request_tests;
 mod send;
 mod status;
+mod sync;
 mod wait;
 
 pub use engine::{Base, Engine, RecvBuf};

@@ -117,7 +117,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 self.farewell(ends, lane.sent);
                 let until = self.host.now() + self.params.peer_time;
                 // What still completes was counted, or given up, with the comm.
-                let requests = Requests::new(Row::unseen());
+                let requests = Requests::new(Row::unseen(), self.params.mutant);
                 self.lingering.claim().push(Lingering { lane, peer, until, requests });
             }
         }

@@ -1,17 +1,22 @@
 //! Outstanding requests of one comm. Whoever holds the lane ends them with one release store; whoever tests reads
-//! them without the lane.
-
-use std::sync::atomic::{AtomicU64, Ordering};
+//! them without the lane, and says that it has with another. No word is written by both, so that a tester that is held
+//! up in the middle changes nothing that came after, were it a close of the comm and its next use.
 
 use trunkline_proto::limits::{RECV_BUFFERS_MAX, SENDS_MAX};
 
+use crate::Mutant;
 use crate::status::Row;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-const PHASE: u64 = 0x3;
-const FREE: u64 = 0;
-const PENDING: u64 = 1;
-const DONE: u64 = 2;
-const FAILED: u64 = 3;
+const PHASE: u32 = 0x3;
+const FREE: u32 = 0;
+const PENDING: u32 = 1;
+const DONE: u32 = 2;
+const FAILED: u32 = 3;
+/// Where the number of sizes is.
+const COUNT: u32 = 4;
+/// Where the generation is.
+const GENERATION: u32 = 16;
 
 /// How a request stands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -55,19 +60,32 @@ impl Ticket {
 pub(crate) struct Requests {
     slots: Box<[Slot]>,
     pub(crate) row: Row,
+    mutant: Mutant,
 }
 
-/// Bits 0-1: phase; 4-7: number of sizes; 16-31: generation, never 0.
 #[derive(Debug)]
 struct Slot {
-    state: AtomicU64,
+    /// Bits 0-1: phase; 4-7: number of sizes; 16-31: generation, never 0. Written by the lane's holder.
+    state: AtomicU32,
+    /// The generation whose outcome was told, or cannot be told any more. Written by who tests; by the lane's holder
+    /// only where nobody has a ticket.
+    taken: AtomicU32,
     sizes: [AtomicU64; RECV_BUFFERS_MAX],
 }
 
 impl Requests {
-    pub(crate) fn new(row: Row) -> Self {
-        let slot = || Slot { state: AtomicU64::new(FREE), sizes: std::array::from_fn(|_| AtomicU64::new(0)) };
-        Self { slots: (0..SENDS_MAX).map(|_| slot()).collect(), row }
+    pub(crate) fn new(row: Row, mutant: Mutant) -> Self {
+        Self::with(SENDS_MAX, row, mutant)
+    }
+
+    /// [`Requests::new`], with another number of slots.
+    pub(crate) fn with(slots: usize, row: Row, mutant: Mutant) -> Self {
+        let slot = || Slot {
+            state: AtomicU32::new(FREE),
+            taken: AtomicU32::new(0),
+            sizes: std::array::from_fn(|_| AtomicU64::new(0)),
+        };
+        Self { slots: (0..slots).map(|_| slot()).collect(), row, mutant }
     }
 
     /// Takes a free slot, looking from `cursor` on. Only by the lane's holder.
@@ -76,10 +94,12 @@ impl Requests {
         for _ in 0..self.slots.len() {
             let at = *cursor as usize % self.slots.len();
             *cursor = (at + 1) as u16;
-            let state = self.slots[at].state.load(Ordering::Relaxed);
-            if state & PHASE == FREE {
-                let generation = ((state >> 16) as u16).checked_add(1).unwrap_or(1);
-                self.slots[at].state.store(u64::from(generation) << 16 | PENDING, Ordering::Relaxed);
+            let slot = &self.slots[at];
+            let generation = slot.state.load(Ordering::Relaxed) >> GENERATION;
+            // Whoever took the last one has read its sizes.
+            if slot.taken.load(Ordering::Acquire) == generation {
+                let generation = (generation as u16).checked_add(1).unwrap_or(1);
+                slot.state.store(u32::from(generation) << GENERATION | PENDING, Ordering::Relaxed);
                 return Some(Ticket::new(at as u16, generation));
             }
         }
@@ -107,15 +127,16 @@ impl Requests {
         for (to, &size) in request.sizes.iter().zip(sizes) {
             to.store(size, Ordering::Relaxed);
         }
-        let generation = request.state.load(Ordering::Relaxed) & 0xffff_0000;
-        request.state.store(generation | (sizes.len() as u64) << 4 | DONE, Ordering::Release);
+        let generation = request.state.load(Ordering::Relaxed) >> GENERATION << GENERATION;
+        let early = self.mutant.is("request-done-too-early");
+        let order = if early { Ordering::Relaxed } else { Ordering::Release };
+        request.state.store(generation | (sizes.len() as u32) << COUNT | DONE, order);
     }
 
     /// Gives a pending request up: the call that made it returns "not yet".
     pub(crate) fn cancel(&self, slot: u16) {
         if let Some(request) = self.slots.get(slot as usize) {
-            let generation = request.state.load(Ordering::Relaxed) & 0xffff_0000;
-            request.state.store(generation | FREE, Ordering::Release);
+            request.forget();
         }
     }
 
@@ -125,7 +146,7 @@ impl Requests {
         for request in &self.slots {
             let state = request.state.load(Ordering::Relaxed);
             if state & PHASE == PENDING {
-                request.state.store(state & 0xffff_0000 | FAILED, Ordering::Release);
+                request.state.store(state >> GENERATION << GENERATION | FAILED, Ordering::Release);
                 failed += 1;
             }
         }
@@ -137,8 +158,7 @@ impl Requests {
     pub(crate) fn clear(&self) {
         self.row.give_up();
         for request in &self.slots {
-            let generation = request.state.load(Ordering::Relaxed) & 0xffff_0000;
-            request.state.store(generation | FREE, Ordering::Release);
+            request.forget();
         }
     }
 
@@ -147,13 +167,14 @@ impl Requests {
     pub(crate) fn take(&self, slot: u16, generation: u16, sizes: &mut [u64; RECV_BUFFERS_MAX]) -> Outcome {
         let Some(request) = self.slots.get(slot as usize) else { return Outcome::Unknown };
         let state = request.state.load(Ordering::Acquire);
-        if (state >> 16) as u16 != generation {
+        if state >> GENERATION != u32::from(generation) && !self.mutant.is("request-takes-any") {
             return Outcome::Unknown;
         }
         let outcome = match state & PHASE {
             PENDING => return Outcome::Pending,
+            _ if request.taken.load(Ordering::Relaxed) == u32::from(generation) => return Outcome::Unknown,
             DONE => {
-                let count = (state >> 4 & 0xf) as usize;
+                let count = (state >> COUNT & 0xf) as usize;
                 for (to, size) in sizes.iter_mut().zip(&request.sizes).take(count) {
                     *to = size.load(Ordering::Relaxed);
                 }
@@ -162,7 +183,10 @@ impl Requests {
             FAILED => Outcome::Failed,
             _ => return Outcome::Unknown,
         };
-        request.state.store(state & 0xffff_0000 | FREE, Ordering::Release);
+        if self.mutant.is("request-freed-by-tester") {
+            request.state.store(u32::from(generation) << GENERATION | FREE, Ordering::Release);
+        }
+        request.taken.store(u32::from(generation), Ordering::Release);
         outcome
     }
 
@@ -172,37 +196,11 @@ impl Requests {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_is_taken_once() {
-        let requests = Requests::new(Row::unseen());
-        let mut cursor = 0;
-        let ticket = requests.reserve(&mut cursor).unwrap();
-        let (slot, generation) = (ticket.slot(), ticket.generation());
-        let mut sizes = [0; 8];
-        assert_eq!(requests.take(slot, generation, &mut sizes), Outcome::Pending);
-        requests.complete(slot, &[5, 6]);
-        assert_eq!(requests.take(slot, generation, &mut sizes), Outcome::Done(2));
-        assert_eq!(sizes[..2], [5, 6]);
-        assert_eq!(requests.take(slot, generation, &mut sizes), Outcome::Unknown);
-        assert_eq!(requests.take(9999, generation, &mut sizes), Outcome::Unknown);
-    }
-
-    #[test]
-    fn all_slots_in_use_means_not_yet_and_generations_skip_zero() {
-        let requests = Requests::new(Row::unseen());
-        let mut cursor = 0;
-        for _ in 0..SENDS_MAX {
-            assert!(requests.reserve(&mut cursor).is_some());
-        }
-        assert_eq!(requests.reserve(&mut cursor), None);
-        assert_eq!(requests.fail_all(), SENDS_MAX);
-        let mut sizes = [0; 8];
-        assert_eq!(requests.take(3, 1, &mut sizes), Outcome::Failed);
-        requests.slots[3].state.store(0xffff << 16 | FREE, Ordering::Relaxed);
-        assert_eq!(requests.reserve(&mut cursor), Some(Ticket::new(3, 1)));
+impl Slot {
+    /// The request is gone without an outcome.
+    fn forget(&self) {
+        let generation = self.state.load(Ordering::Relaxed) >> GENERATION;
+        self.state.store(generation << GENERATION | FREE, Ordering::Relaxed);
+        self.taken.store(generation, Ordering::Release);
     }
 }

@@ -1,0 +1,30 @@
+//! Lanes over the real lock; `tests/model.rs` tries every order over another.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::Mutant;
+use crate::lane::Lane;
+
+#[test]
+fn a_lane_has_one_owner_and_who_waits_comes_first() {
+    let (lane, served) = (Lane::new(0_u32, Mutant::NONE), AtomicBool::new(false));
+    for round in 0..200 {
+        served.store(false, Ordering::Relaxed);
+        let guard = lane.claim();
+        assert!(lane.try_claim().is_none(), "it is in use");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                *lane.claim() += 1;
+                served.store(true, Ordering::Release);
+            });
+            while lane.waiting() == 0 {
+                std::thread::yield_now();
+            }
+            drop(guard);
+            let overtaken = lane.try_claim().is_some_and(|guard| *guard != round + 1);
+            assert!(!overtaken, "the one that waits was overtaken");
+        });
+        assert!(served.load(Ordering::Acquire));
+        assert_eq!((lane.waiting(), lane.try_claim().map(|guard| *guard)), (0, Some(round + 1)));
+    }
+}

@@ -1,0 +1,246 @@
+//! Lanes and requests under every order of events that a machine may choose: the same source files, compiled over
+//! loom's atomics instead of the real ones.
+
+#![allow(dead_code, unreachable_pub, reason = "the files are the engine's; this uses a part of them")]
+
+#[path = "../src/lane.rs"]
+mod lane;
+#[path = "../src/request.rs"]
+mod request;
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use loom::sync::Arc;
+use loom::thread;
+use trunkline_proto::mutant::Mutant;
+
+use lane::Lane;
+use request::{Outcome, Requests};
+
+/// What `src/sync.rs` is in the product.
+mod sync {
+    pub(crate) use loom::sync::MutexGuard as Guard;
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use loom::thread::yield_now;
+
+    /// A lock that is only ever tried.
+    #[derive(Debug)]
+    pub(crate) struct Lock<T>(loom::sync::Mutex<T>);
+
+    impl<T> Lock<T> {
+        pub(crate) fn new(state: T) -> Self {
+            Self(loom::sync::Mutex::new(state))
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+            self.0.try_lock().ok()
+        }
+    }
+}
+
+/// Counters, which are looked at elsewhere.
+mod status {
+    #[derive(Debug)]
+    pub(crate) struct Row;
+
+    impl Row {
+        pub(crate) fn sent(&self, _bytes: u64) {}
+
+        pub(crate) fn received(&self, _sizes: &[u64]) {}
+
+        pub(crate) fn give_up(&self) {}
+    }
+}
+
+/// The bug that `cargo xtask mutants` asks for, if any.
+fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(name.leak());
+    }
+    Mutant::NONE
+}
+
+fn requests(slots: usize) -> Arc<Requests> {
+    Arc::new(Requests::with(slots, status::Row, planted()))
+}
+
+fn lane<T>(state: T) -> Arc<Lane<T>> {
+    Arc::new(Lane::new(state, planted()))
+}
+
+/// Tries the orders that loom tells apart. It finds more of them if each party is a thread of its own: the one that
+/// makes the others only waits for them.
+fn model(body: impl Fn() + Sync + Send + 'static) {
+    let (orders, mutant) = (std::sync::Arc::new(AtomicUsize::new(0)), planted());
+    let counted = orders.clone();
+    loom::model(move || {
+        counted.fetch_add(1, Relaxed);
+        assert_eq!(mutant, planted());
+        body();
+    });
+    let orders = orders.load(Relaxed);
+    println!("{orders} orders");
+    assert!(orders > 5, "only {orders} orders");
+}
+
+fn take(requests: &Requests, ticket: request::Ticket) -> (Outcome, u64) {
+    let mut sizes = [0; 8];
+    (requests.take(ticket.slot(), ticket.generation(), &mut sizes), sizes[0])
+}
+
+#[test]
+fn who_sees_that_a_request_is_done_sees_its_sizes() {
+    model(|| {
+        let requests = requests(1);
+        let ticket = requests.reserve(&mut 0).unwrap();
+        let holder = requests.clone();
+        let holder = thread::spawn(move || holder.complete(ticket.slot(), &[77]));
+        let tester = requests.clone();
+        let tester = thread::spawn(move || take(&tester, ticket));
+        let seen = tester.join().unwrap();
+        holder.join().unwrap();
+        match seen {
+            (Outcome::Pending, _) => assert_eq!(take(&requests, ticket), (Outcome::Done(1), 77)),
+            other => assert_eq!(other, (Outcome::Done(1), 77)),
+        }
+        assert_eq!(take(&requests, ticket).0, Outcome::Unknown, "it was taken");
+    });
+}
+
+#[test]
+fn a_failure_ends_a_request_once() {
+    model(|| {
+        let requests = requests(2);
+        let mut cursor = 0;
+        let tickets = [requests.reserve(&mut cursor).unwrap(), requests.reserve(&mut cursor).unwrap()];
+        requests.complete(tickets[0].slot(), &[5]);
+        let holder = requests.clone();
+        let holder = thread::spawn(move || holder.fail_all());
+        let tester = requests.clone();
+        let tester = thread::spawn(move || tickets.map(|ticket| take(&tester, ticket).0));
+        let early = tester.join().unwrap();
+        assert_eq!(holder.join().unwrap(), 1, "what was done stays done");
+        assert_eq!(early[0], Outcome::Done(1));
+        let late = take(&requests, tickets[1]).0;
+        assert!(matches!(
+            (early[1], late),
+            (Outcome::Pending, Outcome::Failed) | (Outcome::Failed, Outcome::Unknown)
+        ));
+    });
+}
+
+#[test]
+fn a_slot_that_is_used_again_keeps_its_requests_apart() {
+    model(|| {
+        let requests = requests(1);
+        let first = requests.reserve(&mut 0).unwrap();
+        requests.complete(first.slot(), &[5]);
+        let holder = requests.clone();
+        let holder = thread::spawn(move || {
+            let second = holder.reserve(&mut 0)?;
+            holder.complete(second.slot(), &[9]);
+            Some(second)
+        });
+        let tester = requests.clone();
+        let tester = thread::spawn(move || {
+            assert_eq!(take(&tester, first), (Outcome::Done(1), 5));
+            assert_eq!(take(&tester, first).0, Outcome::Unknown);
+        });
+        tester.join().unwrap();
+        if let Some(second) = holder.join().unwrap() {
+            assert_ne!(second, first);
+            assert_eq!(take(&requests, first).0, Outcome::Unknown);
+            assert_eq!(take(&requests, second), (Outcome::Done(1), 9));
+        }
+    });
+}
+
+#[test]
+fn a_test_that_a_close_overtakes_harms_nobody() {
+    model(|| {
+        let (requests, comm) = (requests(1), lane(Some(1)));
+        let first = requests.reserve(&mut 0).unwrap();
+        requests.complete(first.slot(), &[5]);
+        let (tested, tested_comm) = (requests.clone(), comm.clone());
+        let tester = thread::spawn(move || {
+            let outcome = take(&tested, first).0;
+            // As `Engine::test` does: a lane in use is no reason to wait.
+            let open = tested_comm.try_claim().map(|lane| *lane);
+            (outcome, open)
+        });
+        let closer = thread::spawn(move || {
+            // The comm is closed, and its place used for another one.
+            let mut open = comm.claim();
+            requests.clear();
+            assert_eq!(open.take(), Some(1));
+            drop(open);
+            let mut open = comm.claim();
+            *open = Some(2);
+            let second = requests.reserve(&mut 0).expect("a closed comm has no requests");
+            drop(open);
+            requests.complete(second.slot(), &[9]);
+            assert_eq!(take(&requests, second), (Outcome::Done(1), 9), "the next comm has lost a request");
+        });
+        let (outcome, _) = tester.join().unwrap();
+        closer.join().unwrap();
+        assert!(matches!(outcome, Outcome::Done(1) | Outcome::Unknown), "{outcome:?}");
+    });
+}
+
+#[test]
+fn one_thread_at_a_time_has_a_lane_and_the_loser_goes_away() {
+    model(|| {
+        let counter = lane(0_u32);
+        let others = [counter.clone(), counter.clone()].map(|lane| {
+            thread::spawn(move || match lane.try_claim() {
+                Some(mut guard) => {
+                    let before = *guard;
+                    thread::yield_now();
+                    assert_eq!(*guard, before, "somebody else was here");
+                    *guard += 1;
+                    1
+                }
+                None => 0,
+            })
+        });
+        let counted: u32 = others.map(|other| other.join().unwrap()).into_iter().sum();
+        assert!(counted > 0, "one of two gets it");
+        assert_eq!(counter.try_claim().map(|guard| *guard), Some(counted));
+    });
+}
+
+#[test]
+fn who_waits_for_a_lane_gets_it() {
+    model(|| {
+        let counter = lane(0_u32);
+        let others = [counter.clone(), counter.clone()].map(|lane| thread::spawn(move || *lane.claim() += 1));
+        for other in others {
+            other.join().unwrap();
+        }
+        assert_eq!(counter.waiting(), 0);
+        assert_eq!(counter.try_claim().map(|guard| *guard), Some(2));
+    });
+}
+
+#[test]
+fn who_waits_comes_before_who_tries() {
+    model(|| {
+        let served = lane(false);
+        let waiter = served.clone();
+        let guard = served.claim();
+        let waiter = thread::spawn(move || *waiter.claim() = true);
+        // It has found the lane in use.
+        while served.waiting() == 0 {
+            thread::yield_now();
+        }
+        drop(guard);
+        let other = thread::spawn(move || {
+            if let Some(guard) = served.try_claim() {
+                assert!(*guard, "the one that waits was overtaken");
+            }
+        });
+        waiter.join().unwrap();
+        other.join().unwrap();
+    });
+}
