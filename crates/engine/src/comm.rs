@@ -65,6 +65,8 @@ pub(crate) struct Comm<R: Rail> {
 
 /// The lane of an open comm.
 pub(crate) struct Open<R: Rail> {
+    /// Which use of its place the comm is.
+    pub(crate) generation: u16,
     pub(crate) side: Side<R>,
     pub(crate) peer: Arc<Peer>,
     pub(crate) ends: Ends,
@@ -145,8 +147,15 @@ fn no_completion() -> Completion {
 }
 
 impl<R: Rail> Open<R> {
+    /// What a lane holds, if it is the comm of that name: another one may have come before the lane was claimed.
+    #[inline]
+    pub(crate) fn of(lane: &mut Option<Self>, id: CommId) -> Option<&mut Self> {
+        lane.as_mut().filter(|open| open.generation == id.generation)
+    }
+
     pub(crate) fn new(side: Side<R>, peer: Arc<Peer>, ends: Ends) -> Self {
         Self {
+            generation: 0,
             side,
             peer,
             ends,
@@ -378,7 +387,7 @@ impl<R: Rail> Comms<R> {
     /// Opens a comm on that NIC.
     pub(crate) fn insert(
         &self,
-        open: Open<R>,
+        mut open: Open<R>,
         nic: usize,
         now: Instant,
         status: &Page,
@@ -408,6 +417,7 @@ impl<R: Rail> Comms<R> {
         comm.records_due.store(false, Ordering::Relaxed);
         let mut lane = comm.lane.claim();
         comm.requests.row.open(open.shown(nic, generation, now));
+        open.generation = generation;
         *lane = Some(open);
         drop(lane);
         comm.generation.store(u32::from(generation), Ordering::Release);

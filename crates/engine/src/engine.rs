@@ -122,15 +122,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// # Errors
     /// [`Error::Register`] names the limit or the cause.
     pub fn register(&self, comm: CommId, memory: Memory) -> Result<MrId, Error> {
-        let slot = self.comm(comm)?;
-        let found = self.open(slot, |open| match &open.side {
+        let found = self.open(comm, |open| match &open.side {
             Side::Send(lane) => (lane.rail.registrar(), Access::LOCAL),
             Side::Recv(lane) => (lane.rail.registrar(), Access::WRITE),
         });
         let Some((registrar, access)) = found else { return Err(Error::Unknown("connection")) };
         let mr = Mr::register(&registrar, memory, access)?;
         let limit = self.params.regions_max as usize;
-        self.open(slot, |open| open.side.regions().insert(mr))
+        self.open(comm, |open| open.side.regions().insert(mr))
             .ok_or(Error::Unknown("connection"))?
             .map_err(|_| Error::Exhausted { what: "regions of the connection", limit })
     }
@@ -143,7 +142,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// repeated.
     pub fn deregister(&self, comm: CommId, mr: MrId) -> Result<(), Error> {
         let slot = self.comm(comm)?;
-        let taken = self.open(slot, |open| {
+        let taken = self.open(comm, |open| {
             if open.side.regions().in_use(mr) && !self.params.mutant.is("engine-revokes-nothing") {
                 self.failed(slot, open, CommFault::Revoked);
             }
@@ -157,14 +156,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             if self.params.mutant.is("engine-forgets-stuck-regions") {
                 return Err(error.into());
             }
-            self.open(slot, |open| open.side.regions().keep_closing(mr, region));
+            self.open(comm, |open| open.side.regions().keep_closing(mr, region));
             Err(error.into())
         })
     }
 
     /// Regions registered with a comm.
     pub fn regions(&self, comm: CommId) -> usize {
-        self.comms.get(comm).and_then(|slot| self.open(slot, |o| o.side.regions().len())).unwrap_or(0)
+        self.open(comm, |open| open.side.regions().len()).unwrap_or(0)
     }
 
     /// Starts a send. `None` means not yet: call again with the same arguments.
@@ -191,7 +190,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     pub fn isend_from(&self, comm: CommId, base: Base, buffer: RecvBuf) -> Result<Option<RequestId>, Error> {
         let slot = self.comm(comm)?;
         let Some(mut lane) = slot.lane.try_claim() else { return Ok(None) };
-        let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
+        let Some(open) = Open::of(&mut lane, comm) else { return Err(Error::Unknown("connection")) };
         if let Some(fault) = open.fault {
             return Err(fault.into());
         }
@@ -250,7 +249,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(Error::Argument("a receive has 1 to 8 buffers"));
         }
         let Some(mut lane) = slot.lane.try_claim() else { return Ok(None) };
-        let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
+        let Some(open) = Open::of(&mut lane, comm) else { return Err(Error::Unknown("connection")) };
         if let Some(fault) = open.fault {
             return Err(fault.into());
         }
@@ -283,7 +282,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Ok(None);
         }
         let mut lane = slot.lane.claim();
-        let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
+        let Some(open) = Open::of(&mut lane, comm) else { return Err(Error::Unknown("connection")) };
         if let Some(fault) = open.fault {
             return Err(fault.into());
         }
@@ -496,7 +495,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     fn fault_of(&self, slot: &Comm<F::Rail>) -> Error {
-        match self.open(slot, |open| open.fault).flatten() {
+        match slot.lane.claim().as_ref().and_then(|open| open.fault) {
             Some(fault) => fault.into(),
             None => Error::Unknown("request"),
         }
@@ -516,9 +515,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.comms.get(id).ok_or(Error::Unknown("connection"))
     }
 
-    /// Uses an open comm's lane, waiting for it.
-    fn open<T>(&self, slot: &Comm<F::Rail>, use_it: impl FnOnce(&mut Open<F::Rail>) -> T) -> Option<T> {
-        slot.lane.claim().as_mut().map(use_it)
+    /// Uses an open comm's lane, waiting for it; `None` if no comm has that name.
+    fn open<T>(&self, id: CommId, use_it: impl FnOnce(&mut Open<F::Rail>) -> T) -> Option<T> {
+        Open::of(&mut self.comms.get(id)?.lane.claim(), id).map(use_it)
     }
 }
 
