@@ -51,17 +51,24 @@ pub(crate) fn run(workspace: &Workspace) -> bool {
 }
 
 fn fmt(workspace: &Workspace) -> Result<Findings> {
-    cargo_component(workspace, "fmt", &["--all", "--check"])
+    cargo_component(workspace, ("fmt", "rustfmt"), &["--all", "--check"])
 }
 
 fn clippy(workspace: &Workspace) -> Result<Findings> {
-    cargo_component(workspace, "clippy", &["--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])
+    let args = ["--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    cargo_component(workspace, ("clippy", "clippy"), &args)
 }
 
-/// Runs a cargo command that is an optional component of the toolchain.
-fn cargo_component(workspace: &Workspace, name: &str, args: &[&str]) -> Result<Findings> {
+/// Runs a cargo command that comes with an optional component of the toolchain.
+fn cargo_component(
+    workspace: &Workspace,
+    (name, component): (&str, &str),
+    args: &[&str],
+) -> Result<Findings> {
     if shell::output(shell::cargo_command(&workspace.root).args([name, "--version"])).is_err() {
-        return Ok(Findings::skip(format!("cargo {name} is not installed (rustup component add {name})")));
+        return Ok(Findings::skip(format!(
+            "cargo {name} is not installed (rustup component add {component})"
+        )));
     }
     let mut findings = Findings::default();
     if !shell::cargo_command(&workspace.root).arg(name).args(args).status()?.success() {
