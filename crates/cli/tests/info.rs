@@ -77,7 +77,7 @@ fn nics_show_their_limits() {
     let last = row(&info["nics"], "soft2");
     assert_eq!((&last["fabric"], &last["port"]), (&"soft".into(), &1.into()));
     assert_eq!((&last["links_max"], &last["pipelines"]), (&76.into(), &2.into()), "38 for each pipeline");
-    assert_eq!(last["regions_max"], 99);
+    assert_eq!((&last["regions_max"], &last["wait"]), (&99.into(), &true.into()));
     assert_eq!((&last["needs_flush"], &last["matched"]), (&true.into(), &true.into()));
     for key in ["speed_mbps", "depth_max", "completions_max", "message_max", "inline_max"] {
         assert!(last[key].as_u64().is_some_and(|n| n > 0), "{key}");

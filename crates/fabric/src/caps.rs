@@ -13,6 +13,8 @@ pub struct Caps {
     pub matched: bool,
     /// The NIC executes remote atomics.
     pub atomics: bool,
+    /// A link can wait for a completion queue ([`Op::Wait`](crate::Op::Wait)).
+    pub wait: bool,
     /// Most bytes of [`Source::Inline`](crate::Source::Inline) in one operation.
     pub inline_max: u32,
     /// Most bytes one operation may move.

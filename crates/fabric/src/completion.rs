@@ -41,7 +41,7 @@ pub enum Status {
     Ok,
     /// The link was already in error; this operation did not run, or its outcome is unknown.
     Flushed,
-    /// The local region does not hold the bytes, or its key is not valid.
+    /// The local region does not hold the bytes, or its key or the name of a completion queue is not valid.
     LocalProtection,
     /// The target refused: wrong key, outside the region, a right not granted, or deregistered.
     RemoteAccess,

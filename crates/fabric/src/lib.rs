@@ -25,6 +25,6 @@ pub use completion::{Completion, Done, Status};
 pub use error::{DeregisterError, LinkError, OobError, OpenError, PostError, RegisterError};
 pub use fabric::{Fabric, Nic};
 pub use host::{Frame, Host, HostPage, Level, Oob, OobAddress, OobListener, OobStream};
-pub use op::{Extent, Match, Op, Remote, Source};
-pub use rail::{LinkAddress, LinkId, Links, Rail, RailConfig, Wake};
+pub use op::{CqId, Extent, Match, Op, Remote, Source};
+pub use rail::{Cq, LinkAddress, LinkId, Links, Rail, RailConfig, Wake};
 pub use register::{Access, Ctrl, Data, Keys, LocalKey, Mr, Registrar, RemoteKey, Role, Visibility};

@@ -52,6 +52,10 @@ impl Source<'_> {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Match(pub u64);
 
+/// Names the completion queue of a rail, within one fabric ([`Rail::cq`](crate::Rail::cq)).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct CqId(pub u64);
+
 /// One operation. All of them are reliable; order between them is what `Caps` says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Op<'a> {
@@ -125,6 +129,27 @@ pub enum Op<'a> {
     Flush,
     /// Does nothing, in order.
     Nop,
+    /// Holds what is posted after it on this link until a completion queue has produced completion number `index`;
+    /// then it completes, after what was posted before it (only where `Caps::wait`). So the end of work on one link
+    /// starts work on another, for example a count.
+    ///
+    /// - The queue is of a rail of this NIC, opened by this process; any other is refused. All its completions count:
+    ///   signalled, received and written, good and bad. [`Cq::next`](crate::Cq::next) tells how far it is; numbers
+    ///   wrap.
+    /// - Nothing else is held: not receives and flushes, not other links, not what the peer does. A matched send has
+    ///   its place where it is paired, not where it is posted.
+    /// - Once the queue has a completion in error whose number is at most `index`, or its rail is closed, the wait
+    ///   ends as [`Status::Flushed`](crate::Status::Flushed) and its link is in error, after what was before it has
+    ///   ended. It is not for the waiter to know which completions mattered: rails that are waited for have little on
+    ///   them, best one link.
+    /// - A NIC in software produces completions when the rail is polled: somebody must do that.
+    /// - Nobody notices a wait for a completion that comes after it. [`Links::fail`](crate::Links::fail) ends it.
+    Wait {
+        /// The queue.
+        cq: CqId,
+        /// Number of the completion that ends it.
+        index: u64,
+    },
 }
 
 const _: () = assert!(size_of::<Op<'_>>() <= 72);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use trunkline_proto::time::Duration;
 
-use crate::{Caps, Completion, LinkError, Op, PostError, Registrar};
+use crate::{Caps, Completion, CqId, LinkError, Op, PostError, Registrar};
 
 /// A reliable connection from a rail to one remote rail, by its number on this rail.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -37,6 +37,15 @@ pub struct LinkAddress {
 impl LinkAddress {
     /// Most bytes of an address.
     pub const BYTES_MAX: usize = 256;
+}
+
+/// The completion queue of a rail, for those that wait for it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Cq {
+    /// Its name.
+    pub id: CqId,
+    /// Number of the completion that the next [`Rail::poll`] returns first, modulo 2^64.
+    pub next: u64,
 }
 
 /// How to wait for something to happen on a rail.
@@ -112,6 +121,11 @@ pub trait Rail: Links + Send + 'static {
 
     /// Makes progress and fills `out` from the front with what has finished; returns how many.
     fn poll(&mut self, out: &mut [Completion]) -> usize;
+
+    /// What an [`Op::Wait`] needs to wait for this rail; `None` without [`Caps::wait`].
+    fn cq(&self) -> Option<Cq> {
+        None
+    }
 
     /// How to wait when polling finds nothing.
     fn arm(&mut self) -> Wake;

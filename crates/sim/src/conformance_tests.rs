@@ -83,4 +83,5 @@ cases! {
     links_go_where_they_are_asked_to,
     a_pipeline_that_is_not_there_is_refused,
     destroyed_links_leave_their_pipeline,
+    waits_for_unknown_queues_are_refused,
 }

@@ -275,11 +275,12 @@ impl State {
             Op::CompareSwap { old, at, expect, swap } => Work::CompareSwap { old, at, expect, swap },
             Op::MatchedSend { from, key } => Work::MatchedSend { from: bytes(from), key: key.0 },
             Op::Flush => Work::Flush,
-            Op::Nop | Op::Recv { .. } | Op::MatchedRecv { .. } => Work::Nop,
+            Op::Nop | Op::Wait { .. } | Op::Recv { .. } | Op::MatchedRecv { .. } => Work::Nop,
         };
         let able = match op {
             Op::FetchAdd { .. } | Op::CompareSwap { .. } => caps.atomics,
             Op::MatchedSend { .. } => caps.matched,
+            Op::Wait { .. } => caps.wait,
             _ => true,
         };
         if !able || inline > u64::from(caps.inline_max) || work.len() > caps.message_max {

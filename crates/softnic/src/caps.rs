@@ -13,6 +13,7 @@ pub(crate) fn of(config: &SoftConfig, pipeline_qps: u32) -> Caps {
         needs_flush: config.delayed_visibility,
         matched: true,
         atomics: true,
+        wait: true,
         inline_max: INLINE_U32,
         message_max: 1 << 40,
         depth_max: config.max_depth,

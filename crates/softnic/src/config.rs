@@ -36,7 +36,8 @@ pub struct SoftConfig {
     pub delayed_visibility: bool,
     /// Remote addresses are virtual addresses instead of offsets from the start of the region.
     pub virtual_addresses: bool,
-    /// Position of the first descriptor of each ring; for tests of wrap-around.
+    /// Position of the first descriptor of each ring and number of each rail's first completion; for tests of
+    /// wrap-around.
     pub start_position: u64,
 }
 

@@ -120,7 +120,7 @@ impl SoftRail {
         let geometry = Geometry::new(config.slots, config.payload).ok_or(LinkError::State)?;
         let segment = Segment::create(geometry).map_err(system("making a memory file"))?;
         let rx = Consumer::new(segment, config.start_position);
-        let qp = Qp::new(link, berth, rx, &self.config, &self.shared);
+        let qp = Qp::new((link, berth), rx, Arc::clone(&self.cq), &self.config, &self.shared);
         qp.rx.publish_posted(qp.posted);
         Ok(qp)
     }
@@ -239,6 +239,9 @@ impl Links for SoftRail {
             qp.rx.publish_state(side::CLOSED);
         }
         self.owed -= qp.owed;
+        if qp.owes_news() {
+            self.cq.forgo();
+        }
         qp.state = State::Error;
         self.shared.nics[self.nic].give_queue_pair(qp.pipeline);
     }

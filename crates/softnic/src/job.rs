@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     Swap { at: Remote, expect: u64, swap: u64 },
     /// Nothing.
     Nop,
+    /// Waits for a completion queue; becomes [`Kind::Nop`] when that has got so far.
+    Wait { cq: u64, index: u64 },
 }
 
 /// Bytes that follow those the job holds itself.

@@ -1,5 +1,6 @@
 //! A software RDMA NIC with verbs semantics: regions with checked keys, reliable queue pairs, posted receives, remote
-//! writes, reads and atomics, and a matched send. It needs no hardware, no privileges and no set-up.
+//! writes, reads and atomics, a matched send, and links that wait for completion queues. It needs no hardware, no
+//! privileges and no set-up.
 //!
 //! The engine uses it through [`trunkline_fabric`]'s traits; [`SoftFabric`] is where it begins. One law holds
 //! everywhere: nobody writes an address space but its owner and those whom it lets. A remote operation is a record in a
@@ -14,6 +15,7 @@ mod claim;
 mod config;
 mod connect;
 mod copy;
+mod cq;
 mod direct;
 mod error;
 mod fabric;

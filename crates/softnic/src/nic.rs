@@ -10,6 +10,7 @@ use trunkline_fabric::LinkError;
 
 use crate::SoftConfig;
 use crate::book::Book;
+use crate::cq::Cqs;
 use crate::error::Planted;
 use crate::guard::Guards;
 use crate::process::Process;
@@ -89,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) nics: Box<[NicState]>,
     /// One for each open rail.
     pub(crate) guards: Guards,
+    /// One for each open rail.
+    pub(crate) cqs: Cqs,
     /// A word that proves to a peer that it can read this process.
     pub(crate) probe: Box<u64>,
     /// When it was made.
@@ -116,6 +119,7 @@ impl Shared {
             id: random()?,
             nics: std::iter::repeat_with(nic).take(config.nics).collect(),
             guards: Guards::new(),
+            cqs: Cqs::new(u128::from_le_bytes(random()?) as u64),
             probe: Box::new(u128::from_le_bytes(random()?) as u64 | 1),
             started: Instant::now(),
             itself: Process::own(),

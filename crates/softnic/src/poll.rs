@@ -111,7 +111,7 @@ impl Qp {
             Refusal::Receive { wr_id, status, nak } => {
                 self.rx.refuse(nak.code(), self.rx.next());
                 self.owed -= 1;
-                sink.push(self.completion(wr_id, Done::Received, status, 0));
+                self.push_failed(sink, self.completion(wr_id, Done::Received, status, 0));
                 self.fail_with(Status::Flushed, true, None);
             }
         }

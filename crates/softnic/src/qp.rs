@@ -1,9 +1,12 @@
 //! A queue pair: one end of a link, with everything that is posted on it. Driven by the rail's `post` and `poll`; it
 //! does nothing by itself.
 
+use std::sync::Arc;
+
 use trunkline_fabric::{Completion, Done, Extent, LinkId, RailConfig, Status};
 
 use crate::chooser::Chooser;
+use crate::cq::Cq;
 use crate::direct::Direct;
 use crate::hold::Held;
 use crate::job::Job;
@@ -174,11 +177,21 @@ pub(crate) struct Qp {
     /// Records still taken from a link that is to fail.
     pub(crate) draining: u64,
     pub(crate) failure: Option<Failure>,
+    /// The completion queue of its rail.
+    pub(crate) cq: Arc<Cq>,
+    /// The one that the last wait in front was for.
+    pub(crate) awaited: Option<Arc<Cq>>,
 }
 
 impl Qp {
     /// A queue pair in state Init.
-    pub(crate) fn new(id: LinkId, berth: Berth, rx: Consumer, rail: &RailConfig, shared: &Shared) -> Self {
+    pub(crate) fn new(
+        (id, berth): (LinkId, Berth),
+        rx: Consumer,
+        cq: Arc<Cq>,
+        rail: &RailConfig,
+        shared: &Shared,
+    ) -> Self {
         let start = rx.next();
         let reads = shared.config.max_reads;
         Self {
@@ -212,6 +225,8 @@ impl Qp {
             waiting: None,
             draining: 0,
             failure: None,
+            cq,
+            awaited: None,
         }
     }
 
@@ -219,6 +234,11 @@ impl Qp {
     #[inline]
     pub(crate) fn outstanding(&self) -> u64 {
         self.flights.len() + self.flushes.len() + self.matcher.sends.len() as u64
+    }
+
+    /// Whether there is posted work, receives apart, that would still give a completion.
+    pub(crate) fn owes_news(&self) -> bool {
+        self.signalled > 0 || !self.flushes.is_empty() || !self.matcher.sends.is_empty()
     }
 
     /// Operations that can be posted now.
@@ -294,6 +314,13 @@ impl Qp {
         Completion { wr_id, link: self.id, done, status, imm: None, len }
     }
 
+    /// Adds a completion that tells of an error, and lets the waits for it know.
+    #[cold]
+    pub(crate) fn push_failed(&self, sink: &mut Sink<'_>, completion: Completion) {
+        self.cq.fail(sink.count);
+        sink.push(completion);
+    }
+
     /// In error: gives back everything posted, as far as the sink takes it.
     pub(crate) fn flush_out(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
         let Some(mut failure) = self.failure else { return };
@@ -320,7 +347,7 @@ impl Qp {
             let status = if failure.told { Status::Flushed } else { failure.status };
             failure.told = true;
             self.owed -= u32::from(owed);
-            sink.push(self.completion(wr_id, done, status, 0));
+            self.push_failed(sink, self.completion(wr_id, done, status, 0));
         }
         if failure.done && !failure.told && failure.status != Status::Flushed {
             // Nothing was posted that could carry the news.
@@ -328,7 +355,7 @@ impl Qp {
                 failure.done = false;
             } else {
                 failure.told = true;
-                sink.push(self.completion(0, Done::Written, failure.status, 0));
+                self.push_failed(sink, self.completion(0, Done::Written, failure.status, 0));
             }
         }
         self.failure = Some(failure);

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use trunkline_fabric::{
-    Caps, Completion, Extent, LinkId, Op, PostError, Rail, RailConfig, Registrar, Remote, Source, Status,
-    Wake,
+    Caps, Completion, CqId, Extent, LinkId, Op, PostError, Rail, RailConfig, Registrar, Remote, Source,
+    Status, Wake,
 };
 use trunkline_proto::time::Duration;
 
+use crate::cq::Cq;
 use crate::guard::Guard;
 use crate::job::{Job, Kind};
 use crate::ladder::State;
@@ -30,6 +31,7 @@ pub struct SoftRail {
     pub(crate) config: RailConfig,
     pub(crate) caps: Caps,
     pub(crate) guard: Arc<Guard>,
+    pub(crate) cq: Arc<Cq>,
     pub(crate) links: Vec<Option<Box<Qp>>>,
     pub(crate) cursor: usize,
     pub(crate) owed: u32,
@@ -39,7 +41,8 @@ impl SoftRail {
     /// Opens NIC number `nic`.
     pub(crate) fn new(shared: Arc<Shared>, nic: usize, config: RailConfig, caps: Caps) -> Self {
         let guard = shared.guards.add();
-        Self { shared, nic, config, caps, guard, links: Vec::new(), cursor: 0, owed: 0 }
+        let cq = shared.cqs.add(nic, shared.config.start_position);
+        Self { shared, nic, config, caps, guard, cq, links: Vec::new(), cursor: 0, owed: 0 }
     }
 
     /// Whether the range can be used by an operation of this side.
@@ -96,6 +99,7 @@ impl SoftRail {
                 request(Kind::Swap { at, expect, swap }, old)
             }
             Op::Nop => Job::new(Kind::Nop, 0),
+            Op::Wait { cq, index } => Job::new(Kind::Wait { cq: cq.0, index }, 0),
             Op::Recv { into } | Op::MatchedRecv { into, .. } => {
                 self.check(into)?;
                 return Ok(None);
@@ -145,6 +149,7 @@ impl SoftRail {
             (Op::MatchedSend { key, .. }, Some(job)) => {
                 qp.post_matched(&env, matched::Send { wr_id, signalled, key: key.0, job })?;
             }
+            (Op::Wait { cq, .. }, Some(job)) => qp.post_wait(&env, wr_id, signalled, cq.0, job)?,
             (_, Some(job)) => qp.post_job(&env, wr_id, signalled, job)?,
             (_, None) => {}
         }
@@ -268,6 +273,24 @@ impl Qp {
         flight
     }
 
+    // Not inlined, so that it costs the others nothing.
+    #[inline(never)]
+    fn post_wait(
+        &mut self,
+        env: &Env<'_>,
+        wr_id: u64,
+        signalled: bool,
+        cq: u64,
+        mut job: Job,
+    ) -> Result<(), PostError> {
+        self.check_wait(env, cq)?;
+        self.may_post()?;
+        job.flight = self.take_off(wr_id, signalled, Answer::None);
+        self.pending.push(job);
+        self.pump(env, POST_BYTES);
+        Ok(())
+    }
+
     #[inline]
     fn post_job(
         &mut self,
@@ -340,7 +363,14 @@ impl Rail for SoftRail {
             }
         }
         self.guard.leave();
+        if sink.count > 0 {
+            self.cq.produce(sink.count);
+        }
         sink.count
+    }
+
+    fn cq(&self) -> Option<trunkline_fabric::Cq> {
+        Some(trunkline_fabric::Cq { id: CqId(self.cq.id), next: self.cq.next() })
     }
 
     fn arm(&mut self) -> Wake {
@@ -355,6 +385,7 @@ impl Drop for SoftRail {
             // Link numbers came from `create`, which counts in 32 bits.
             self.destroy(LinkId(link as u32));
         }
+        self.shared.cqs.close(&self.cq);
         self.shared.guards.remove(&self.guard);
     }
 }

@@ -205,7 +205,7 @@ fn record(job: &Job, payload: Payload, last: bool) -> Record {
         Kind::Matched { grant } => (Verb::Matched { grant, offset: job.sent }, None),
         Kind::Reply { id, .. } => (Verb::Reply { id, offset: job.sent }, None),
         // Requests have no bytes, see `request`.
-        Kind::Read { .. } | Kind::Add { .. } | Kind::Swap { .. } | Kind::Nop => {
+        Kind::Read { .. } | Kind::Add { .. } | Kind::Swap { .. } | Kind::Nop | Kind::Wait { .. } => {
             (Verb::Send { offset: 0 }, None)
         }
     };
@@ -220,9 +220,12 @@ fn request(job: &Job) -> Option<Record> {
         Kind::Read { from, len } => Verb::Read { key: from.key.0, addr: from.addr, len, id },
         Kind::Add { at, add } => Verb::Add { key: at.key.0, addr: at.addr, add, id },
         Kind::Swap { at, expect, swap } => Verb::Swap { key: at.key.0, addr: at.addr, expect, swap, id },
-        Kind::Write { .. } | Kind::Send { .. } | Kind::Matched { .. } | Kind::Reply { .. } | Kind::Nop => {
-            return None;
-        }
+        Kind::Write { .. }
+        | Kind::Send { .. }
+        | Kind::Matched { .. }
+        | Kind::Reply { .. }
+        | Kind::Nop
+        | Kind::Wait { .. } => return None,
     };
     Some(Record { verb, payload: Payload::Inline { len: 0 }, last: true, awaited: false, imm: None })
 }
@@ -312,6 +315,11 @@ impl Qp {
         while self.failure.is_none() {
             let Some(kind) = self.pending.front().map(|job| job.kind) else { return };
             let begun = self.pending.front().is_some_and(|job| job.started);
+            if let Kind::Wait { cq, index } = kind
+                && !self.end_wait(env, cq, index)
+            {
+                return;
+            }
             if !begun && !self.may_begin(kind) {
                 if matches!(kind, Kind::Send { .. }) {
                     self.receiver_not_ready(env);

@@ -12,17 +12,29 @@ struct Soft {
     fabrics: usize,
 }
 
+impl Soft {
+    fn fabric(&self) -> SoftFabric {
+        SoftFabric::new(self.config.clone()).unwrap()
+    }
+}
+
 impl Setup for Soft {
     type Rail = SoftRail;
 
     fn rails(&self, config: &RailConfig) -> (SoftRail, SoftRail) {
-        let first = SoftFabric::new(self.config.clone()).unwrap();
+        let first = self.fabric();
         let a = first.open(0, config).unwrap();
         if self.fabrics == 1 {
             return (a, first.open(0, config).unwrap());
         }
-        let second = SoftFabric::new(self.config.clone()).unwrap();
-        (a, second.open(0, config).unwrap())
+        (a, self.fabric().open(0, config).unwrap())
+    }
+
+    fn trio(&self, config: &RailConfig) -> Option<[SoftRail; 3]> {
+        let first = self.fabric();
+        let other = if self.fabrics == 1 { &first } else { &self.fabric() };
+        let open = |fabric: &SoftFabric| fabric.open(0, config).unwrap();
+        Some([open(&first), open(&first), open(other)])
     }
 }
 

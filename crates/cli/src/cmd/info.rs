@@ -214,6 +214,7 @@ struct NicRow {
     needs_flush: bool,
     matched: bool,
     atomics: bool,
+    wait: bool,
 }
 
 /// NIC ports that one connection uses together.
@@ -379,6 +380,7 @@ fn nic_row(fabric: &'static str, nic: &Nic) -> NicRow {
         needs_flush: caps.needs_flush,
         matched: caps.matched,
         atomics: caps.atomics,
+        wait: caps.wait,
     }
 }
 

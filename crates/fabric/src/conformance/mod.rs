@@ -7,12 +7,14 @@ mod ops;
 mod pair;
 mod pipelines;
 mod queues;
+mod wait;
 
 pub use errors::*;
 pub use ops::*;
 pub use pair::{Ends, Region, Seen, Setup, default_config, pattern};
 pub use pipelines::*;
 pub use queues::*;
+pub use wait::*;
 
 /// Makes one `#[test]` of every case for the [`Setup`] that `$setup` evaluates to; or only of those that are named after
 /// `@cases $setup;`.
@@ -53,6 +55,16 @@ macro_rules! fabric_conformance {
             a_pipeline_that_is_not_there_is_refused,
             destroyed_links_leave_their_pipeline,
             a_full_pipeline_names_itself,
+            waits_for_unknown_queues_are_refused,
+            waits_hold_what_comes_after_them,
+            waits_end_with_their_completion,
+            waits_for_the_past_end_at_once,
+            errors_fail_the_waits_from_them_on,
+            closed_rails_fail_their_waits,
+            waits_may_be_for_their_own_rail,
+            waits_fill_the_queue,
+            links_that_end_give_back_their_waits,
+            companions_count_what_has_ended,
         );
     };
     (@cases $setup:expr; $($case:ident),* $(,)?) => {

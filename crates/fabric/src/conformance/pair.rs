@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Longest a case waits for anything.
-const LIMIT: Duration = Duration::from_secs(20);
+pub(super) const LIMIT: Duration = Duration::from_secs(20);
 
 /// Makes what the cases run on.
 pub trait Setup {
@@ -21,6 +21,12 @@ pub trait Setup {
 
     /// Two open rails that can reach each other; they may belong to two fabrics.
     fn rails(&self, config: &RailConfig) -> (Self::Rail, Self::Rail);
+
+    /// Two rails of one NIC, and a third that both can reach. Needed where [`Caps::wait`](crate::Caps::wait).
+    fn trio(&self, config: &RailConfig) -> Option<[Self::Rail; 3]> {
+        let _ = config;
+        None
+    }
 
     /// Two rails with one connected link between them.
     fn pair(&self, config: &RailConfig) -> Ends<Self::Rail> {
