@@ -64,8 +64,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             step => step,
         };
         if step == AcceptStep::Ready {
-            let comm = current.comm;
+            let (comm, seen) = (current.comm, (current.stream, current.conn));
             listen.current = None;
+            listen.seen.retain(|known| *known != seen);
             return Ok(Some(comm));
         }
         if current.peer.dead.load(Ordering::Acquire) {

@@ -10,7 +10,7 @@ use trunkline_fabric::{Completion, Done, LinkId, Rail, Status};
 use trunkline_proto::counters::Counts;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::time::Instant;
+use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::status::{self as shown, Direction, State};
 
 use crate::lane::Lane;
@@ -77,10 +77,30 @@ pub(crate) struct Open<R: Rail> {
     pub(crate) looked: Option<Instant>,
     /// The link carries nothing more; the control stream will say why.
     pub(crate) link_down: bool,
-    /// When that was first looked at.
-    pub(crate) down_since: Option<Instant>,
+    /// How long that, or the peer's close, has been looked at.
+    pub(crate) down: Option<Down>,
     /// Where the rail puts completions; here, because to make it anew for each poll costs more than most polls.
     batch: [Completion; BATCH],
+}
+
+/// A peer that has closed or a link that has ended, which is looked at until all that can still come has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Down {
+    /// The last look.
+    looked: Instant,
+    /// How long it has been looked at.
+    waited: Duration,
+}
+
+impl Down {
+    /// Looks again; returns how long that has been going on. Between two looks at most `step` counts: who made no call
+    /// for longer was stopped, and finds what came meanwhile only now.
+    pub(crate) fn look(down: &mut Option<Self>, now: Instant, step: Duration) -> Duration {
+        let Self { looked, waited } = down.unwrap_or(Self { looked: now, waited: Duration::default() });
+        let waited = Duration(waited.0.saturating_add((now - looked).min(step).0));
+        *down = Some(Self { looked: now, waited });
+        waited
+    }
 }
 
 /// How the two ends of a comm name it.
@@ -163,7 +183,7 @@ impl<R: Rail> Open<R> {
             idle: 0,
             looked: None,
             link_down: false,
-            down_since: None,
+            down: None,
             batch: [no_completion(); BATCH],
         }
     }

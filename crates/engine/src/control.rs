@@ -71,8 +71,9 @@ pub(crate) struct Listen {
     nonce: [u8; 16],
     pub(crate) pending: VecDeque<Asked>,
     pub(crate) current: Option<Current>,
-    /// Connections that were seen, so that a repeated OPEN asks for nothing new.
-    seen: Vec<(ProcessId, u64)>,
+    /// Connections that were seen, by stream, so that a repeated OPEN asks for nothing new; until they are ready, as no
+    /// OPEN comes after READY, or their stream is gone.
+    pub(crate) seen: Vec<(SlotId, u64)>,
 }
 
 /// An OPEN that waits for accept.
@@ -321,6 +322,9 @@ impl<H: Host, R: Rail> Control<H, R> {
     /// Ends a stream; its peer counts as dead.
     fn drop_stream(&mut self, around: &Around<'_, H, R>, id: SlotId) {
         let mutant = around.params.mutant;
+        for (_, listen) in self.listens.iter_mut() {
+            listen.seen.retain(|(stream, _)| *stream != id);
+        }
         if let Some(stream) = self.streams.remove(id)
             && let Some(peer) = stream.peer
             && !mutant.is("control-loss-is-nothing")
@@ -421,7 +425,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         if let Some(stream) = self.streams.get_mut(stream) {
             stream.proven = true;
         }
-        if listen.seen.contains(&(peer.process, conn)) && !mutant.is("control-opens-twice") {
+        if listen.seen.contains(&(stream, conn)) && !mutant.is("control-opens-twice") {
             if let Some(current) = listen.current.as_mut().filter(|c| c.conn == conn) {
                 current.repeat = true;
             }
@@ -431,7 +435,7 @@ impl<H: Host, R: Rail> Control<H, R> {
             // It asks again later.
             return;
         }
-        listen.seen.push((peer.process, conn));
+        listen.seen.push((stream, conn));
         listen.pending.push_back(Asked { open, fd, stream, peer });
     }
 

@@ -7,8 +7,9 @@ use trunkline_mem::Memory;
 use trunkline_proto::counters::{Counters, Tally};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RECV_BUFFERS_MAX;
+use trunkline_proto::time::Duration;
 
-use crate::comm::{Comm, Comms, Open, Side};
+use crate::comm::{Comm, Comms, Down, Open, Side};
 use crate::control::{Around, Control};
 use crate::lane::Lane;
 use crate::linger::Lingering;
@@ -32,6 +33,9 @@ const CLOCK_POLLS: u32 = 16;
 
 /// How often a lane that waits looks at its peer's control stream while the peer time limit passes, at the least.
 const LOOKS_IN_PEER_TIME: u64 = 100;
+
+/// How many looks at a peer that has closed, or a link that has ended, take the peer time limit, at the least.
+const LOOKS_AT_END: u64 = 8;
 
 /// One buffer of a receive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -442,7 +446,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         } else if closed || open.link_down || self.params.mutant.is("engine-silence-is-death") {
             // Messages and completions may be slower than the news; a link that ends may be faster.
             let now = self.host.now();
-            let late = now - *open.down_since.get_or_insert(now) > self.params.peer_time;
+            let slept = self.params.mutant.is("engine-ages-while-stopped");
+            let step = if slept { u64::MAX } else { self.params.peer_time.0 / LOOKS_AT_END };
+            let late = Down::look(&mut open.down, now, Duration(step)) > self.params.peer_time;
             let late = late && !self.params.mutant.is("engine-waits-for-ever");
             let messages = slot.peer_messages.load(Ordering::Relaxed);
             let settled = closed && open.on_peer_closed(&slot.requests, messages);

@@ -166,6 +166,9 @@ impl Cluster {
         else {
             return Ok(false);
         };
+        if self.dice.chance(self.scenario.tend) {
+            engine.tend();
+        }
         let mut around = Around {
             engine,
             world: &self.world,

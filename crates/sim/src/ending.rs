@@ -99,8 +99,14 @@ impl Side {
         while at < self.flights.len() {
             let flight = &self.flights[at];
             let request = flight.request;
-            if flight.flush.is_some() || self.places_of(flight).iter().all(|(place, _)| place.mr != mr) {
+            if self.places_of(flight).iter().all(|(place, _)| place.mr != mr) {
                 at += 1;
+                continue;
+            }
+            if flight.flush.is_some() {
+                // What was received there cannot be looked at any more.
+                around.once.dropped(request.to_bits());
+                self.revoked.push(self.flights.swap_remove(at));
                 continue;
             }
             if let Ok(false) = around.engine.test(request, &mut [0; 8]) {
@@ -119,10 +125,12 @@ impl Side {
     fn bury_revoked(&mut self, around: &mut Around<'_>) {
         for flight in std::mem::take(&mut self.revoked) {
             let what = format!("{} buffer of {} after its registration", self.name(), flight.item);
-            let places = self.places_of(&flight);
+            let mut places = self.places_of(&flight);
+            // Other buffers of the same receive may lie in regions that are still there.
+            places.retain(|(place, _)| !self.regions.contains(&place.mr));
             match &mut self.role {
-                Role::Send(sending) => sending.forget(flight.item),
-                Role::Recv(receiving) => receiving.forget(flight.item),
+                Role::Send(sending) => sending.forget(flight.item, &self.regions),
+                Role::Recv(receiving) => receiving.forget(flight.item, &self.regions),
             }
             bury(around, places, &what);
         }

@@ -1,6 +1,6 @@
 //! The receiving end: posts grouped receives, flushes, looks at every byte, and uses the memory for something else.
 
-use trunkline_engine::RecvBuf;
+use trunkline_engine::{MrId, RecvBuf};
 
 use crate::checkers::bytes::{GUARD, Room};
 use crate::checkers::order::Order;
@@ -54,9 +54,9 @@ impl Receiving {
         buffers.map(|buffer| (buffer.place.clone(), buffer.room.len + GUARD)).collect()
     }
 
-    /// A receive has no buffers any more.
-    pub(crate) fn forget(&mut self, item: usize) {
-        self.posted[item].clear();
+    /// A receive has no buffers any more but those in these regions.
+    pub(crate) fn forget(&mut self, item: usize, regions: &[MrId]) {
+        self.posted[item].retain(|buffer| regions.contains(&buffer.place.mr));
     }
 
     /// No message that failed wrote past its room.

@@ -46,6 +46,7 @@ impl Registrar for SimRegistrar {
         // Not the real address, which would make two runs of a seed differ.
         let base = if state.weather.based { state.dice.draw() >> 17 << 12 } else { 0 };
         let (rail, memory) = (self.rail, memory.clone());
+        state.note(format_args!("{} registers {local:#x}, {} bytes", self.process, memory.len()));
         let region = Region { rail, memory, access, visibility, remote, base, closed: false, copying: None };
         state.remote_keys.insert(remote, local);
         state.regions.insert(local, region);
@@ -65,6 +66,7 @@ impl Registrar for SimRegistrar {
             _ => {}
         }
         state.close_region(key.0);
+        state.note(format_args!("{} deregisters {:#x}", self.process, key.0));
         if !leak {
             state.regions.remove(&key.0);
         }

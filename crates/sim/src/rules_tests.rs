@@ -371,6 +371,23 @@ fn only_the_connecting_process_says_that_it_is_ready() {
     assert!(accept().is_some());
 }
 
+#[test]
+fn what_is_said_twice_connects_once() {
+    let duo = Duo::new(1, Weather { stream_twice: 1000, ..Weather::calm() }, params());
+    let (listen, mut handle) = duo.b.listen(0).unwrap();
+    let (mut send, mut recv) = (None, None);
+    for _ in 0..1000 {
+        send = send.or_else(|| duo.a.connect(0, &mut handle).unwrap());
+        recv = recv.or_else(|| duo.b.accept(listen).unwrap());
+    }
+    assert!(send.is_some() && recv.is_some());
+    for _ in 0..1000 {
+        duo.run(1_000_000);
+        assert_eq!(duo.b.accept(listen).unwrap(), None);
+    }
+    assert_eq!((duo.a.in_use().0, duo.b.in_use().0), (1, 1));
+}
+
 /// An attempt of `a` at a listener of `b`, called once.
 fn forgotten(duo: &Duo) -> (ListenId, [u8; 128]) {
     let (listen, mut handle) = duo.b.listen(0).unwrap();
@@ -435,5 +452,26 @@ fn who_answers_an_attempt_that_was_given_up_is_told() {
         let (_, into) = buffer(&duo.b, comm, 8);
         let ended = duo.b.irecv(comm, &[into]).and_then(|request| end(&duo.b, request.unwrap()));
         assert!(matches!(ended, Err(Error::Comm(CommFault::PeerClosed(_)))), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_receiver_that_slept_through_the_end_of_its_peer_gets_what_was_sent() {
+    for seed in 0..2000 {
+        // The news is faster than the message, and a poll may find nothing although there is something.
+        let weather = Weather { latency: 5_000_000, stream_time: 0, short_poll: 1000, ..Weather::calm() };
+        let duo = Duo::new(seed, weather, Params { idle_polls: 1, ..params() });
+        let (send, recv) = duo.connect();
+        let (_, from) = buffer(&duo.a, send, 8);
+        let (_, into) = buffer(&duo.b, recv, 8);
+        let request = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+        isend(&duo.a, send, from);
+        duo.a.close(send).unwrap();
+        for _ in 0..10 + seed % 5 {
+            assert!(!duo.b.test(request, &mut [0; 8]).unwrap());
+        }
+        duo.world.advance(90 * SECOND);
+        let ended = end(&duo.b, request);
+        assert!(matches!(ended, Ok(8)), "seed {seed}: {ended:?}");
     }
 }

@@ -14,6 +14,8 @@ pub(crate) struct Scenario {
     pub(crate) pace: u64,
     /// Chance of a second look at a request that has ended.
     pub(crate) look_again: u32,
+    /// Chance that a process goes on with what its callers do not poll, as a helper thread would.
+    pub(crate) tend: u32,
 }
 
 /// The engines' parameters that matter to a run.
@@ -137,7 +139,8 @@ impl Scenario {
             idle_polls: dice.pick([1, 4, 16, 64]),
         };
         let pace = dice.pick([20, 200, 2_000, 20_000]);
-        Self { weather, processes, engine, comms, faults, pace, look_again: dice.pick([0, 100]) }
+        let (look_again, tend) = (dice.pick([0, 100]), dice.pick([0, 0, 300]));
+        Self { weather, processes, engine, comms, faults, pace, look_again, tend }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The sending end: fills a buffer, sends it, and uses the buffer for something else as soon as it may.
 
+use trunkline_engine::MrId;
+
 use crate::checkers::Violation;
 use crate::checkers::bounded::Cause;
 use crate::checkers::order::Sent;
@@ -58,9 +60,9 @@ impl Sending {
         item.place.iter().map(|place| (place.clone(), item.message.size)).collect()
     }
 
-    /// A message has no buffer any more.
-    pub(crate) fn forget(&mut self, at: usize) {
-        self.items[at].place = None;
+    /// A message has no buffer any more, unless it lies in one of these regions.
+    pub(crate) fn forget(&mut self, at: usize, regions: &[MrId]) {
+        self.items[at].place.take_if(|place| !regions.contains(&place.mr));
     }
 
     /// A message that may go next: near the oldest unsent one, and the first unsent of its tag.

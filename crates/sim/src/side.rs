@@ -212,7 +212,9 @@ impl Side {
         if matches!(self.plan.ending, Ending::Abandon(after) if sends && self.asked >= after) {
             return self.abandon(around);
         }
-        if self.fate.cause().is_none() {
+        // The last words of a process that makes no calls any more may have been lost.
+        let unheard = around.lossy && around.peer_idle;
+        if self.fate.cause().is_none() && !unheard {
             return Ok(false);
         }
         // Nobody tells an accepting end that nothing will come; a connecting end is told by whoever makes a call.

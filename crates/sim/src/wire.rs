@@ -233,7 +233,7 @@ impl State {
         let (memory, offset) = (region.memory.clone(), to.addr.wrapping_sub(region.base));
         self.schedule_at(until, Event::Late { memory, offset, bytes });
         self.close_region(key);
-        self.note(format_args!("a copy into a region is stuck for {} us", after / 1000));
+        self.note(format_args!("a copy into region {key:#x} is stuck for {} us", after / 1000));
         true
     }
 
