@@ -4,6 +4,8 @@
 //! processes of their own, because environment, descriptors and deaths belong to processes.
 #![forbid(unsafe_code)]
 
+pub mod testbed;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;

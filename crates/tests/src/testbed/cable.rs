@@ -1,0 +1,148 @@
+//! Cables between two hosts: devices, addresses, and what went over them.
+//!
+//! Called by the testbed and by tests; [`super::Relay`] is a cable too. It never changes a device after it was made.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::host::Host;
+
+/// A cable between two hosts; both its devices go when it is dropped.
+#[derive(Debug)]
+pub struct Cable {
+    ends: [End; 2],
+    /// Deletes the pair when dropped; devices of a relay go with their files.
+    is_veth: bool,
+}
+
+/// One end of a cable.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// Where it is.
+    pub host: Host,
+    /// Name of its device there.
+    pub device: String,
+    /// Its address in a network of 24 bits.
+    pub v4: Ipv4Addr,
+    /// Its address in a network of 64 bits.
+    pub v6: Ipv6Addr,
+}
+
+/// Packets and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Packets. On a plain pair one packet may be many of the largest size, unsegmented.
+    pub packets: u64,
+    /// Bytes with the headers of IP, and of Ethernet on a plain pair.
+    pub bytes: u64,
+}
+
+/// What the device at one end has counted. The kernel's own small packets (IPv6 neighbours and routers) count too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Left the host.
+    pub sent: Traffic,
+    /// Came to the host.
+    pub received: Traffic,
+}
+
+impl End {
+    /// Both addresses.
+    #[must_use]
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        [self.v4.into(), self.v6.into()]
+    }
+}
+
+impl Cable {
+    /// The two ends of cable `number`, whose devices are still to be made.
+    pub(super) fn planned(near: &Host, far: &Host, number: usize, is_veth: bool) -> Self {
+        assert!(!near.is(far), "a cable joins two hosts");
+        let end = |host: &Host, which: u8| End {
+            host: host.clone(),
+            device: format!("rail{number}"),
+            v4: Ipv4Addr::new(10, 77, number as u8, which),
+            v6: Ipv6Addr::new(0xfd77, 0, 0, number as u16, 0, 0, 0, which.into()),
+        };
+        Self { ends: [end(near, 1), end(far, 2)], is_veth }
+    }
+
+    pub(super) fn veth(near: &Host, far: &Host, number: usize, mtu: u16) -> Self {
+        let mut cable = Self::planned(near, far, number, false);
+        let device = &cable.ends[0].device;
+        near.ip(&format!("link add {device} type veth peer name {device} netns {}", far.network()));
+        cable.is_veth = true;
+        cable.set_up(mtu);
+        cable
+    }
+
+    /// Gives both devices their addresses and starts them.
+    pub(super) fn set_up(&self, mtu: u16) {
+        for End { host, device, v4, v6 } in &self.ends {
+            host.ip(&format!(
+                "link set {device} mtu {mtu} txqueuelen 4096\n\
+                 addr add {v4}/24 dev {device}\n\
+                 addr add {v6}/64 dev {device} nodad\n\
+                 link set {device} up\n"
+            ));
+        }
+    }
+
+    /// Both ends, as the hosts were named.
+    #[must_use]
+    pub fn ends(&self) -> &[End; 2] {
+        &self.ends
+    }
+
+    /// The end at a host.
+    ///
+    /// # Panics
+    /// When it has none there.
+    #[track_caller]
+    #[must_use]
+    pub fn end(&self, host: &Host) -> &End {
+        &self.ends[self.side(host)]
+    }
+
+    /// What the device at a host has counted.
+    ///
+    /// # Panics
+    /// When the cable does not end there.
+    #[track_caller]
+    #[must_use]
+    pub fn counters(&self, host: &Host) -> Counters {
+        let End { device, .. } = self.end(host);
+        let path = "/proc/thread-self/net/dev";
+        let text = host.run(|| std::fs::read_to_string(path));
+        let text = text.unwrap_or_else(|error| panic!("{path}: {error}"));
+        parse_counters(&text, device).unwrap_or_else(|| panic!("no device {device} in {path}:\n{text}"))
+    }
+
+    /// 0 for the host named first, 1 for the other.
+    #[track_caller]
+    pub(super) fn side(&self, host: &Host) -> usize {
+        let side = self.ends.iter().position(|end| end.host.is(host));
+        side.unwrap_or_else(|| panic!("{} does not end at {}", self.ends[0].device, host.name()))
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        if self.is_veth {
+            let command = || {
+                let mut command = std::process::Command::new("ip");
+                command.args(["link", "delete", &self.ends[0].device]);
+                command.output()
+            };
+            // With its namespaces it would go anyway.
+            let _ = self.ends[0].host.run(command);
+        }
+    }
+}
+
+/// Reads one line of the kernel's table: eight figures received, eight sent, bytes and packets first.
+fn parse_counters(text: &str, device: &str) -> Option<Counters> {
+    let line = text.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'))?;
+    let figures: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let traffic = |at: usize| Some(Traffic { bytes: *figures.get(at)?, packets: *figures.get(at + 1)? });
+    Some(Counters { received: traffic(0)?, sent: traffic(8)? })
+}

@@ -1,0 +1,231 @@
+//! A host: namespaces that a thread can enter, and processes started in them.
+//!
+//! Called by the testbed and by tests. A process that is started here never outlives its [`Running`].
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::planted;
+use super::world::{need, unavailable};
+
+/// The kinds of namespaces that a host has of its own.
+const KINDS: [(&str, CloneFlags); 3] =
+    [("net", CloneFlags::CLONE_NEWNET), ("mnt", CloneFlags::CLONE_NEWNS), ("uts", CloneFlags::CLONE_NEWUTS)];
+
+/// A host of the testbed. Clones are the same host.
+#[derive(Clone, Debug)]
+pub struct Host(Arc<Namespaces>);
+
+#[derive(Debug)]
+struct Namespaces {
+    name: String,
+    /// In the order of [`KINDS`]; they keep the namespaces alive.
+    files: [File; 3],
+}
+
+impl Host {
+    pub(super) fn new(name: &str, number: usize) -> Self {
+        let good = !name.is_empty() && name.bytes().all(|letter| letter.is_ascii_alphanumeric());
+        assert!(good, "no name of a host: {name:?}");
+        let files = in_thread(|| {
+            let all = KINDS.iter().fold(CloneFlags::empty(), |all, (_, kind)| all | *kind);
+            need("namespaces of a host", unshare(all));
+            furnish(name, number);
+            KINDS.map(|(kind, _)| {
+                let path = format!("/proc/thread-self/ns/{kind}");
+                File::open(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+            })
+        });
+        let host = Self(Arc::new(Namespaces { name: name.to_owned(), files }));
+        host.ip("link set lo up");
+        host
+    }
+
+    /// The name it was given, which `gethostname` says there.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Calls a function on this host, in a thread of its own. Sockets that it opens stay the host's wherever they are
+    /// used; threads and processes that it starts are the host's too, and processes started so are not looked after.
+    ///
+    /// # Panics
+    /// When the function does.
+    pub fn run<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
+        in_thread(|| {
+            self.enter();
+            function()
+        })
+    }
+
+    /// Starts a program on this host, at the head of a process group of its own.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(&self, command: &mut Command) -> io::Result<Running> {
+        self.run(|| Running::start(command))
+    }
+
+    /// Runs a program on this host to its end, its output captured.
+    ///
+    /// # Errors
+    /// When it cannot be started, or its output cannot be read.
+    pub fn output(&self, command: &mut Command) -> io::Result<Output> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let running = self.start(command)?;
+        running.output()
+    }
+
+    /// Whether two are the same host.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Where others find the network namespace as a file.
+    pub(super) fn network(&self) -> String {
+        use std::os::fd::AsRawFd as _;
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.files[0].as_raw_fd())
+    }
+
+    /// Carries out lines of `ip -batch`.
+    pub(super) fn ip(&self, lines: &str) {
+        let mut command = Command::new("ip");
+        command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut running = match self.start(&mut command) {
+            Err(error) => unavailable(format!("ip (package iproute2): {error}")),
+            Ok(running) => running,
+        };
+        let mut input = running.child_mut().stdin.take();
+        let written = input.as_mut().map(|input| input.write_all(lines.as_bytes()));
+        drop(input);
+        let output = running.output().unwrap_or_else(|error| panic!("ip: {error}"));
+        let said = String::from_utf8_lossy(&output.stderr);
+        // What the kernel lacks, and what it does not let us have.
+        if ["not permitted", "not supported", "Unknown device type"].iter().any(|text| said.contains(text)) {
+            unavailable(format!("ip {}: {}", lines.trim(), said.trim()));
+        }
+        assert!(output.status.success() && matches!(written, Some(Ok(()))), "ip {lines}: {said}");
+    }
+
+    /// Moves the calling thread to this host for good.
+    fn enter(&self) {
+        // A thread that shares its working directory with others cannot change its mounts.
+        unshare(CloneFlags::CLONE_FS).unwrap_or_else(|error| panic!("unshare: {error}"));
+        for ((kind, flag), file) in KINDS.iter().zip(&self.0.files) {
+            setns(file, *flag)
+                .unwrap_or_else(|error| panic!("host {}, namespace {kind}: {error}", self.name()));
+        }
+    }
+}
+
+/// Gives the namespaces of the calling thread what a host has.
+fn furnish(name: &str, number: usize) {
+    need("sethostname", nix::unistd::sethostname(name));
+    let nothing = None::<&str>;
+    let plain = MsFlags::empty();
+    need("mounting /sys", mount(Some("sysfs"), "/sys", Some("sysfs"), plain, nothing));
+    need("mounting /dev/shm", mount(Some("tmpfs"), "/dev/shm", Some("tmpfs"), plain, nothing));
+    // A file of the new /dev/shm stands in for the kernel's, and its name is taken away again.
+    let (boot_id, real) = (Path::new("/dev/shm/boot_id"), "/proc/sys/kernel/random/boot_id");
+    let text = format!("00000000-0000-4000-8000-{number:012x}\n");
+    std::fs::write(boot_id, text).unwrap_or_else(|error| panic!("{}: {error}", boot_id.display()));
+    need("mounting boot_id", mount(Some(boot_id), real, nothing, MsFlags::MS_BIND, nothing));
+    std::fs::remove_file(boot_id).unwrap_or_else(|error| panic!("{}: {error}", boot_id.display()));
+}
+
+/// Calls a function in a thread of its own and hands on its result or its panic.
+fn in_thread<T: Send>(function: impl FnOnce() -> T + Send) -> T {
+    let joined = std::thread::scope(|scope| scope.spawn(function).join());
+    joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// A process on a host. Dropping it kills it and everything in its process group.
+#[derive(Debug)]
+pub struct Running(Child);
+
+impl Running {
+    /// Starts a program where the calling thread is.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        command.process_group(0).spawn().map(Self)
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// The process as the standard library has it, for its pipes.
+    pub fn child_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+
+    /// Waits for its end; none when it still runs after the limit.
+    ///
+    /// # Errors
+    /// When the system cannot tell.
+    pub fn wait(&mut self, limit: Duration) -> io::Result<Option<ExitStatus>> {
+        let until = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(Some(status));
+            }
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits for its end and takes what it wrote to its pipes.
+    ///
+    /// # Errors
+    /// When a pipe cannot be read.
+    pub fn output(mut self) -> io::Result<Output> {
+        use std::io::Read as _;
+        let (out, err) = (self.0.stdout.take(), self.0.stderr.take());
+        let mut both = [Vec::new(), Vec::new()];
+        let [stdout, stderr] = &mut both;
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| out.map_or(Ok(0), |mut out| out.read_to_end(stdout)));
+            err.map_or(Ok(0), |mut err| err.read_to_end(stderr))?;
+            reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })?;
+        let status = self.0.wait()?;
+        let [stdout, stderr] = both;
+        Ok(Output { status, stdout, stderr })
+    }
+
+    /// Sends a signal to it and everything in its process group.
+    ///
+    /// # Errors
+    /// When the whole group is gone.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(kill_process_group(Pid::from_child(&self.0), signal)?)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if planted("testbed-child-survives") {
+            return;
+        }
+        // The group may have members when its head is gone; when all are, there is nothing to do.
+        let _ = self.signal(Signal::KILL);
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,186 @@
+//! One direction of a relayed cable: which packets pass, and when. Pure, time is an argument.
+//!
+//! Called by the relay, and by tests with a clock of their own. It never reorders packets and never lets bytes pass
+//! faster than its rate.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::cable::Traffic;
+use super::planted;
+
+/// Most bytes under way in one direction.
+const UNDER_WAY_MAX: usize = 64 << 20;
+
+/// How a direction of a cable treats packets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Time from one end to the other, after the packet has left.
+    pub delay: Duration,
+    /// Up to this much more for each packet, evenly drawn. Packets keep their order all the same.
+    pub jitter: Duration,
+    /// Share of packets that get lost, 0.0 to 1.0.
+    pub loss: f64,
+    /// Bytes a second that leave, packet headers included; `None` for as many as come.
+    pub rate: Option<u64>,
+    /// Bytes that may wait to leave when there is a rate; what comes beyond is dropped.
+    pub queue: usize,
+}
+
+impl Shape {
+    /// Everything passes at once.
+    pub const PLAIN: Self =
+        Self { delay: Duration::ZERO, jitter: Duration::ZERO, loss: 0.0, rate: None, queue: 256 << 10 };
+}
+
+/// What became of the packets of one direction so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Arrived at the other end.
+    pub passed: Traffic,
+    /// Packets lost at random.
+    pub lost: u64,
+    /// Packets that found the queue full.
+    pub dropped: u64,
+    /// Packets that met a cut cable, or were under way when it was cut.
+    pub cut: u64,
+    /// Packets that the other end's device did not take.
+    pub refused: u64,
+}
+
+#[derive(Debug)]
+struct Packet {
+    arrives: Instant,
+    bytes: Vec<u8>,
+}
+
+/// The state of one direction.
+#[derive(Debug)]
+pub struct Line {
+    shape: Shape,
+    is_cut: bool,
+    random: fastrand::Rng,
+    under_way: VecDeque<Packet>,
+    bytes_under_way: usize,
+    /// When everything that was taken so far has left.
+    free_at: Option<Instant>,
+    pub(super) tally: Tally,
+}
+
+impl Line {
+    /// A whole cable; losses and jitter are drawn from the seed.
+    ///
+    /// # Panics
+    /// When the loss is no share, or the rate is zero.
+    #[must_use]
+    pub fn new(shape: Shape, seed: u64) -> Self {
+        check(&shape);
+        Self {
+            shape,
+            is_cut: false,
+            random: fastrand::Rng::with_seed(seed),
+            under_way: VecDeque::new(),
+            bytes_under_way: 0,
+            free_at: None,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Treats packets that come from now on like this. Those under way keep their time.
+    ///
+    /// # Panics
+    /// When the loss is no share, or the rate is zero.
+    pub fn set_shape(&mut self, shape: Shape) {
+        check(&shape);
+        self.shape = shape;
+        self.free_at = None;
+    }
+
+    /// Cuts it: what is under way is gone, and nothing comes through until [`Line::mend`].
+    pub fn cut(&mut self) {
+        self.is_cut = true;
+        if !planted("testbed-cut-in-flight") {
+            self.tally.cut += self.under_way.len() as u64;
+            self.under_way.clear();
+            self.bytes_under_way = 0;
+        }
+        self.free_at = None;
+    }
+
+    /// Makes it whole again.
+    pub fn mend(&mut self) {
+        self.is_cut = false;
+    }
+
+    /// A packet comes in at the near end.
+    pub fn push(&mut self, now: Instant, bytes: Vec<u8>) {
+        if self.is_cut {
+            self.tally.cut += 1;
+            return;
+        }
+        if self.shape.loss > 0.0 && self.random.f64() < self.shape.loss {
+            self.tally.lost += 1;
+            return;
+        }
+        let Some(left) = self.leave(now, bytes.len()) else {
+            self.tally.dropped += 1;
+            return;
+        };
+        let jitter = self.shape.jitter.mul_f64(self.random.f64());
+        let mut arrives = left + self.shape.delay + jitter;
+        if let Some(before) = self.under_way.back()
+            && !planted("testbed-overtake")
+        {
+            arrives = arrives.max(before.arrives);
+        }
+        self.bytes_under_way += bytes.len();
+        let at = self.under_way.partition_point(|other| other.arrives <= arrives);
+        self.under_way.insert(at, Packet { arrives, bytes });
+    }
+
+    /// The next packet that has come to the far end by now.
+    pub fn pop(&mut self, now: Instant) -> Option<Vec<u8>> {
+        if self.next()? > now {
+            return None;
+        }
+        let packet = self.under_way.pop_front()?;
+        self.bytes_under_way -= packet.bytes.len();
+        self.tally.passed.packets += 1;
+        self.tally.passed.bytes += packet.bytes.len() as u64;
+        Some(packet.bytes)
+    }
+
+    /// When [`Line::pop`] has something next.
+    #[must_use]
+    pub fn next(&self) -> Option<Instant> {
+        self.under_way.front().map(|packet| packet.arrives)
+    }
+
+    /// What became of the packets so far.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// When the last byte of a packet leaves that comes now; none when there is no room for it.
+    fn leave(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
+        if self.bytes_under_way + bytes > UNDER_WAY_MAX {
+            return None;
+        }
+        let Some(rate) = self.shape.rate else { return Some(now) };
+        let begins = self.free_at.map_or(now, |free| free.max(now));
+        let waiting = (begins - now).as_secs_f64() * rate as f64;
+        if waiting > 0.0 && waiting + bytes as f64 > self.shape.queue as f64 {
+            return None;
+        }
+        let takes = if planted("testbed-fast-line") { 0.7 } else { 1.0 } * bytes as f64 / rate as f64;
+        let left = begins + Duration::from_secs_f64(takes);
+        self.free_at = Some(left);
+        Some(left)
+    }
+}
+
+fn check(shape: &Shape) {
+    assert!((0.0..=1.0).contains(&shape.loss), "a loss of {}", shape.loss);
+    assert!(shape.rate != Some(0), "a rate of zero; cut the cable instead");
+}

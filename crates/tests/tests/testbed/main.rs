@@ -1,0 +1,9 @@
+//! The testbed itself: hosts, cables, and what a test may rely on.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+mod cables;
+mod hosts;
+mod lines;
+mod traffic;
+mod worlds;
