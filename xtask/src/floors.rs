@@ -15,6 +15,7 @@ use crate::workspace::{Crate, When, Workspace};
 const FLOORS: &[(&str, u8)] = &[
     ("proto", 0),
     ("sys", 0),
+    ("bootstrap", 1),
     ("fabric", 1),
     ("mem", 1),
     ("topo", 1),
@@ -38,7 +39,7 @@ const FLOORS: &[(&str, u8)] = &[
 const SAME_FLOOR: &[(&str, &str)] = &[("fabric", "mem"), ("sim", "engine")];
 
 /// Who may use the foreign function tables. `xtask` compares their layouts with a C compiler's.
-const SYS_USERS: &[&str] = &["mem", "verbs", "ofi", "nethost", "nccl", "nvshmem", "xtask", "tests"];
+const SYS_USERS: &[&str] = &["bootstrap", "mem", "verbs", "ofi", "nethost", "nccl", "nvshmem", "xtask", "tests"];
 
 /// In these, only files of the C edge may name `trunkline_sys`.
 const SYS_ONLY_AT_THE_EDGE: &[&str] = &["nccl", "nvshmem"];

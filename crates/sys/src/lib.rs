@@ -5,3 +5,4 @@
 #![no_std]
 
 pub mod nccl_net;
+pub mod pmix;

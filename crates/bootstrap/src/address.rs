@@ -1,0 +1,134 @@
+//! Which addresses rank 0 tells the others, and what of them can be used. Called when a job meets.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+
+use crate::secret::Secret;
+
+/// Addresses that are told.
+const ADDRESSES_MAX: usize = 8;
+/// Interfaces that seldom lead to another host.
+const INNER: [&str; 6] = ["docker", "virbr", "veth", "br-", "cni", "podman"];
+
+/// Where rank 0 is, as it goes over a launcher's key-value space.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Notice {
+    pub(crate) secret: Secret,
+    pub(crate) port: u16,
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+impl Notice {
+    pub(crate) fn encode(&self) -> String {
+        let mut text = format!("1,{},{}", self.secret.to_hex(), self.port);
+        for address in self.addresses.iter().take(ADDRESSES_MAX) {
+            text.push_str(&format!(",{address}"));
+        }
+        text
+    }
+
+    pub(crate) fn decode(text: &str) -> Option<Self> {
+        let mut fields = text.split(',');
+        if fields.next() != Some("1") {
+            return None;
+        }
+        let secret = Secret::from_hex(fields.next()?)?;
+        let port = fields.next()?.parse().ok().filter(|port| *port > 0)?;
+        let addresses: Vec<IpAddr> =
+            fields.take(ADDRESSES_MAX).map(|field| field.parse().ok()).collect::<Option<_>>()?;
+        (!addresses.is_empty()).then_some(Self { secret, port, addresses })
+    }
+
+    pub(crate) fn places(&self) -> Vec<SocketAddr> {
+        self.addresses.iter().map(|address| SocketAddr::new(*address, self.port)).collect()
+    }
+}
+
+/// This host's addresses, those that others probably reach first; the loopback alone when nobody else is meant.
+pub(crate) fn mine(all_here: bool) -> io::Result<Vec<IpAddr>> {
+    if all_here {
+        return Ok(vec![Ipv4Addr::LOCALHOST.into()]);
+    }
+    let found = if_addrs::get_if_addrs()?;
+    let found = ranked(found.into_iter().map(|one| (one.name.clone(), one.ip())).collect());
+    Ok(if found.is_empty() { vec![Ipv4Addr::LOCALHOST.into()] } else { found })
+}
+
+/// Interfaces between hosts before those inside one, IPv4 before IPv6; what needs a scope is left out.
+fn ranked(mut found: Vec<(String, IpAddr)>) -> Vec<IpAddr> {
+    found.retain(|(_, ip)| match ip {
+        IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
+        IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
+    });
+    found.sort_by_key(|(name, ip)| (INNER.iter().any(|inner| name.starts_with(inner)), ip.is_ipv6()));
+    found.into_iter().map(|(_, ip)| ip).take(ADDRESSES_MAX).collect()
+}
+
+/// The loopback address that a host's name is, if it is one.
+pub(crate) fn loopback(host: &str) -> Option<IpAddr> {
+    if host == "localhost" {
+        return Some(Ipv4Addr::LOCALHOST.into());
+    }
+    host.parse::<IpAddr>().ok().filter(IpAddr::is_loopback)
+}
+
+/// All places of a host's window of ports.
+///
+/// # Errors
+/// When the name cannot be resolved; it is named.
+pub(crate) fn resolve(host: &str, ports: impl Iterator<Item = u16> + Clone) -> io::Result<Vec<SocketAddr>> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot resolve {host}: {error}"));
+    let hosts: Vec<SocketAddr> = (host, 0).to_socket_addrs().map_err(named)?.take(ADDRESSES_MAX).collect();
+    Ok(ports.flat_map(|port| hosts.iter().map(move |host| SocketAddr::new(host.ip(), port))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_comes_back_and_holds_no_byte_that_a_launcher_splits_at() {
+        let addresses = vec!["10.0.0.1".parse().unwrap(), "fd00::2".parse().unwrap()];
+        let notice = Notice { secret: Secret::of(&["x"]), port: 4711, addresses };
+        let text = notice.encode();
+        assert!(text.len() < 832 && !text.contains([' ', '=', ';', '\n']), "{text}");
+        assert_eq!(Notice::decode(&text), Some(notice.clone()));
+        assert_eq!(notice.places()[1].to_string(), "[fd00::2]:4711");
+        let secret = Secret::of(&["x"]).to_hex();
+        for bad in [
+            String::new(),
+            format!("2,{secret},1,10.0.0.1"),
+            format!("1,{secret},1"),
+            format!("1,{secret},0,10.0.0.1"),
+            format!("1,{secret},1,host"),
+            "1,abc,1,10.0.0.1".into(),
+        ] {
+            assert_eq!(Notice::decode(&bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn addresses_between_hosts_come_first() {
+        let row = |name: &str, ip: &str| (name.to_owned(), ip.parse().unwrap());
+        let found = vec![
+            row("lo", "127.0.0.1"),
+            row("docker0", "172.17.0.1"),
+            row("eth0", "fe80::1"),
+            row("eth0", "fd00::5"),
+            row("eth0", "10.0.0.5"),
+            row("eth1", "169.254.1.1"),
+        ];
+        let names: Vec<String> = ranked(found).iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["10.0.0.5", "fd00::5", "172.17.0.1"]);
+        assert_eq!(mine(true).unwrap(), [IpAddr::from(Ipv4Addr::LOCALHOST)]);
+    }
+
+    #[test]
+    fn names_of_the_loopback() {
+        assert_eq!(loopback("localhost"), Some(Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(loopback("::1"), "::1".parse().ok());
+        assert_eq!(loopback("127.0.1.1"), "127.0.1.1".parse().ok());
+        assert_eq!(loopback("10.0.0.1"), None);
+        assert_eq!(loopback("node1"), None);
+    }
+}

@@ -1,0 +1,203 @@
+//! Jobs whose processes are threads, over real TCP.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A port whose window no other test uses.
+fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let process = (std::process::id() % 500) as u16;
+    // Below what the system hands out by itself.
+    10_000 + (process * 40 + NEXT.fetch_add(10, Ordering::Relaxed)) % 20_000
+}
+
+fn environment(rank: usize, size: usize, port: u16, secret: &str) -> Environment {
+    let place = Place { rank, size, local_rank: None, local_size: None };
+    let meeting = Meeting::At { host: "127.0.0.1".into(), port, secret: Secret::of(&[secret]) };
+    Environment { launcher: Launcher::Torchrun, place: Some(place), meeting }
+}
+
+/// Runs a job of threads; what each returned, by rank.
+fn job<T: Send + 'static>(
+    size: usize,
+    port: u16,
+    body: impl Fn(Result<Bootstrap, JoinError>) -> T + Send + Clone + 'static,
+) -> Vec<T> {
+    let threads: Vec<_> = (0..size)
+        .map(|rank| {
+            let body = body.clone();
+            thread::spawn(move || body(Bootstrap::join(&environment(rank, size, port, "job"), LIMIT)))
+        })
+        .collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+#[test]
+fn what_each_gives_goes_to_all() {
+    let seen = job(5, port(), |joined| {
+        let mut job = joined.unwrap();
+        let rank = job.place().rank;
+        job.barrier(LIMIT).unwrap();
+        let first = job.exchange(format!("rank {rank}").as_bytes(), LIMIT).unwrap();
+        let second = job.exchange(&vec![rank as u8; rank * 100_000], LIMIT).unwrap();
+        (first, second)
+    });
+    for (first, second) in seen {
+        for rank in 0..5 {
+            assert_eq!(first[rank], format!("rank {rank}").as_bytes());
+            assert_eq!(second[rank], vec![rank as u8; rank * 100_000]);
+        }
+    }
+}
+
+#[test]
+fn the_streams_can_be_taken_and_block() {
+    let heard = job(3, port(), |joined| {
+        let mut job = joined.unwrap();
+        job.barrier(LIMIT).unwrap();
+        match job.into_streams().unwrap() {
+            Streams::Member(mut stream) => {
+                thread::sleep(Duration::from_millis(50));
+                stream.write_all(b"hello").unwrap();
+                0
+            }
+            Streams::Center(members) => {
+                assert!(members[0].is_none());
+                members
+                    .iter()
+                    .flatten()
+                    .map(|mut stream| {
+                        let mut bytes = Vec::new();
+                        stream.read_to_end(&mut bytes).unwrap();
+                        bytes.len()
+                    })
+                    .sum()
+            }
+        }
+    });
+    assert_eq!(heard, [10, 0, 0]);
+}
+
+#[test]
+fn a_stranger_is_refused_and_the_job_goes_on() {
+    let port = port();
+    let center = thread::spawn(move || Bootstrap::join(&environment(0, 2, port, "job"), LIMIT));
+    let stranger = environment(1, 2, port, "guess");
+    let refused = Bootstrap::join(&stranger, Duration::from_secs(1)).unwrap_err().to_string();
+    assert!(refused.contains("another secret"), "{refused}");
+    // Nor do silence, noise, and a guess that leaves at once hold it up.
+    let places = || address::resolve("127.0.0.1", window(port)).unwrap();
+    let connect = || places().into_iter().find_map(|place| TcpStream::connect(place).ok()).unwrap();
+    let silent: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
+    connect().write_all(&[0x55; 200]).unwrap();
+    drop(connect());
+    let member = Bootstrap::join(&environment(1, 2, port, "job"), LIMIT).unwrap();
+    let center = center.join().unwrap().unwrap();
+    drop((silent, member, center));
+}
+
+#[test]
+fn a_store_of_another_job_in_the_window_is_passed_by() {
+    let port = port();
+    let other = thread::spawn(move || Bootstrap::join(&environment(0, 2, port, "other"), LIMIT));
+    let connected = |port| TcpStream::connect(("127.0.0.1", port)).is_ok();
+    while !connected(port + 1) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    // A port that is no store at all, too.
+    let plain = TcpListener::bind(("127.0.0.1", port + 2)).unwrap();
+    plain.set_nonblocking(true).unwrap();
+    thread::spawn(move || {
+        let closing = Instant::now();
+        while closing.elapsed() < LIMIT {
+            drop(plain.accept());
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let joined = job(2, port, |joined| joined.unwrap().barrier(LIMIT));
+    assert!(joined.iter().all(Result::is_ok), "{joined:?}");
+    Bootstrap::join(&environment(1, 2, port, "other"), LIMIT).unwrap();
+    other.join().unwrap().unwrap();
+}
+
+#[test]
+fn two_of_one_rank_and_another_size_are_told() {
+    let port = port();
+    let center = thread::spawn(move || Bootstrap::join(&environment(0, 3, port, "job"), LIMIT));
+    let first = Bootstrap::join(&environment(1, 3, port, "job"), LIMIT).unwrap();
+    let twin = Bootstrap::join(&environment(1, 3, port, "job"), LIMIT).unwrap_err();
+    assert!(matches!(twin, JoinError::Taken { rank: 1, .. }), "{twin}");
+    let other = Bootstrap::join(&environment(2, 4, port, "job"), LIMIT).unwrap_err();
+    assert!(matches!(other, JoinError::OtherSize { size: 4, .. }), "{other}");
+    // One that is gone may come again.
+    drop(first);
+    thread::sleep(Duration::from_millis(50));
+    let again = Bootstrap::join(&environment(1, 3, port, "job"), LIMIT).unwrap();
+    let last = Bootstrap::join(&environment(2, 3, port, "job"), LIMIT).unwrap();
+    center.join().unwrap().unwrap();
+    drop((again, last));
+}
+
+#[test]
+fn those_who_do_not_come_are_named_to_those_who_did() {
+    let port = port();
+    let second = Duration::from_secs(1);
+    let center = thread::spawn(move || Bootstrap::join(&environment(0, 3, port, "job"), second));
+    let mut here = Bootstrap::join(&environment(2, 3, port, "job"), LIMIT).unwrap();
+    let error = here.barrier(LIMIT).unwrap_err().to_string();
+    assert!(error.contains("rank 1 did not come"), "{error}");
+    let error = center.join().unwrap().unwrap_err().to_string();
+    assert!(error.contains("rank 1 did not come within 1 s"), "{error}");
+    let error = Bootstrap::join(&environment(1, 3, port, "job"), second).unwrap_err().to_string();
+    assert!(error.contains("did not find rank 0 within 1 s") && error.contains("refused"), "{error}");
+}
+
+#[test]
+fn a_process_that_leaves_ends_the_exchange_of_all_at_once() {
+    let begun = Instant::now();
+    let errors = job(3, port(), |joined| {
+        let mut job = joined.unwrap();
+        if job.place().rank == 2 {
+            return String::new();
+        }
+        job.barrier(LIMIT).unwrap_err().to_string()
+    });
+    assert!(errors[0].starts_with("rank 2: "), "{errors:?}");
+    assert!(errors[1].starts_with("rank 0 gave up: rank 2: "), "{errors:?}");
+    assert!(begun.elapsed() < LIMIT);
+}
+
+#[test]
+fn other_rounds_and_too_many_bytes_are_refused() {
+    let errors = job(2, port(), |joined| {
+        let mut job = joined.unwrap();
+        if job.place().rank == 1 {
+            job.round = 5;
+        }
+        let too_much = vec![0; GIVEN_BYTES_MAX + 1];
+        assert!(matches!(job.exchange(&too_much, LIMIT), Err(ExchangeError::TooLarge { .. })));
+        job.barrier(LIMIT).unwrap_err().to_string()
+    });
+    assert!(errors[0].contains("another round"), "{errors:?}");
+}
+
+#[test]
+fn nobody_is_waited_for_longer_than_asked() {
+    let begun = Instant::now();
+    let errors = job(2, port(), |joined| {
+        let mut job = joined.unwrap();
+        if job.place().rank == 1 {
+            thread::sleep(Duration::from_secs(2));
+            return String::new();
+        }
+        job.barrier(Duration::from_millis(200)).unwrap_err().to_string()
+    });
+    assert!(errors[0].contains("rank 1: no answer in time"), "{errors:?}");
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}

@@ -1,0 +1,82 @@
+//! Reading and writing of descriptors with a deadline. Used by the store and by PMI.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+/// Waits until a descriptor is ready.
+///
+/// # Errors
+/// `TimedOut` as an `io::Error` at the deadline.
+pub(crate) fn wait(fd: impl AsFd, flags: PollFlags, deadline: Instant) -> io::Result<()> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+        }
+        let mut polled = [PollFd::new(&fd, flags)];
+        match poll(&mut polled, Some(&timespec(left))) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// A time as the system takes it.
+pub(crate) fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
+}
+
+/// Reads what is there, at least one byte.
+///
+/// # Errors
+/// `UnexpectedEof` at the end of the stream, `TimedOut` at the deadline.
+pub(crate) fn read(fd: impl AsFd, bytes: &mut [u8], deadline: Instant) -> io::Result<usize> {
+    loop {
+        wait(&fd, PollFlags::IN, deadline)?;
+        match rustix::io::read(&fd, &mut *bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => return Ok(read),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Fills all of `bytes`.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_exact(fd: impl AsFd, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += read(&fd, &mut bytes[filled..], deadline)?;
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes`.
+///
+/// # Errors
+/// `TimedOut` at the deadline, and what the system says.
+pub(crate) fn write_all(fd: impl AsFd, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        wait(&fd, PollFlags::OUT, deadline)?;
+        // A peer that is gone is an error here, not a signal; what is no socket gets it the plain way.
+        let written = match rustix::net::send(&fd, bytes, SendFlags::NOSIGNAL) {
+            Err(Errno::NOTSOCK) => rustix::io::write(&fd, bytes),
+            sent => sent,
+        };
+        match written {
+            Ok(written) => bytes = &bytes[written..],
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! How the processes of a job find each other, before any fabric is up: rank and size from whoever started them, a small
+//! TCP store in the middle, exchanges and barriers over it.
+//!
+//! Used by the command's benchmarks and its launcher, and meant for every front end that is started as a job. It knows no
+//! plugin, no fabric and no protocol of the engine, and starts no thread. From the environment inwards:
+//!
+//! - `own`, `torchrun`, `pmi`, `openmpi`, `slurm`: what each launcher's variables say, pure;
+//! - `environment`: which of them started this process;
+//! - `address`, `pmi`, `pmix`: where rank 0 is;
+//! - `secret`, `store`: who belongs to the job;
+//! - `bootstrap`: the job that has met.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use trunkline_bootstrap::{Bootstrap, Environment};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! if let Some(environment) = Environment::read()? {
+//!     let mut job = Bootstrap::join(&environment, Duration::from_secs(60))?;
+//!     let names = job.exchange(b"my address", Duration::from_secs(60))?;
+//!     assert_eq!(names.len(), job.place().size);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod address;
+mod bootstrap;
+mod clock;
+mod environment;
+mod openmpi;
+pub mod own;
+mod pmi;
+mod pmix;
+mod secret;
+mod slurm;
+mod store;
+mod torchrun;
+
+pub use bootstrap::{Bootstrap, ExchangeError, JoinError, Streams};
+pub use environment::{Environment, EnvironmentError, Launcher, Place, RANKS_MAX};
+pub use pmi::{LINE_BYTES_MAX as PMI_LINE_BYTES_MAX, PmiError, Reply as PmiReply, Space as PmiSpace};
+pub use pmix::PmixError;
+pub use secret::Secret;
+pub use store::GIVEN_BYTES_MAX;

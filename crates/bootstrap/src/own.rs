@@ -1,0 +1,51 @@
+//! The environment of `trunkline run`. Pure; called by `environment`, and by the launcher for the names.
+
+use crate::environment::{Environment, EnvironmentError, Launcher, Meeting, Place, Variables};
+use crate::secret::Secret;
+
+/// Number of the process.
+pub const RANK: &str = "TRUNKLINE_JOB_RANK";
+/// Processes of the job.
+pub const SIZE: &str = "TRUNKLINE_JOB_SIZE";
+/// Number of the process on its host.
+pub const LOCAL_RANK: &str = "TRUNKLINE_JOB_LOCAL_RANK";
+/// Processes of the job on this host.
+pub const LOCAL_SIZE: &str = "TRUNKLINE_JOB_LOCAL_SIZE";
+/// `host:port`: rank 0's host, and the port before the window.
+pub const STORE: &str = "TRUNKLINE_JOB_STORE";
+/// 64 hexadecimal digits; under other launchers any text, mixed into theirs.
+pub const SECRET: &str = "TRUNKLINE_JOB_SECRET";
+
+pub(crate) fn read(variables: &Variables<'_>) -> Result<Option<Environment>, EnvironmentError> {
+    let launcher = Launcher::Own;
+    let Some(rank) = variables.number(RANK)? else { return Ok(None) };
+    let size = variables.needed(launcher, SIZE, RANK)?;
+    let local_rank = variables.number(LOCAL_RANK)?;
+    let local_size = variables.number(LOCAL_SIZE)?;
+    let place = Place::checked(launcher, rank, size, local_rank, local_size)?;
+    let missing = |missing| EnvironmentError::Missing { launcher, missing, found: RANK };
+    let store = variables.get(STORE).ok_or_else(|| missing(STORE))?;
+    let secret = variables.get(SECRET).ok_or_else(|| missing(SECRET))?;
+    let Some(secret) = Secret::from_hex(&secret) else {
+        let value = format!("({} characters)", secret.chars().count());
+        return Err(EnvironmentError::Value { name: SECRET, value, expected: "64 hexadecimal digits" });
+    };
+    let Some((host, port)) = host_and_port(&store) else {
+        return Err(EnvironmentError::Value { name: STORE, value: store, expected: "host:port" });
+    };
+    let meeting = Meeting::At { host, port, secret };
+    Ok(Some(Environment { launcher, place: Some(place), meeting }))
+}
+
+/// `host:port`, where an IPv6 address stands in brackets.
+pub(crate) fn host_and_port(text: &str) -> Option<(String, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let host = match bare {
+        Some(host) => host,
+        None if host.contains(':') => return None,
+        None => host,
+    };
+    let port = port.parse().ok().filter(|port| *port > 0)?;
+    (!host.is_empty()).then(|| (host.to_owned(), port))
+}

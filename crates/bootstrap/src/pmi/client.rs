@@ -1,0 +1,151 @@
+//! The client's part of PMI-1: hands one value of rank 0 to all processes. Called when a job meets.
+
+use std::net::TcpStream;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use thiserror::Error;
+
+use super::Server;
+use super::line::{LINE_BYTES_MAX, Line};
+use crate::clock;
+
+/// The key under which rank 0's place is put.
+const KEY: &str = "trunkline-store";
+
+/// PMI-1 did not do what it must.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PmiError {
+    /// The descriptor is not open.
+    #[error("PMI_FD={fd} is no open descriptor; start the program by the launcher itself, or unset PMI_FD")]
+    Closed {
+        /// Its number.
+        fd: i32,
+    },
+    /// The launcher's port cannot be reached.
+    #[error("cannot reach the launcher at PMI_PORT={host}:{port}: {source}")]
+    Connect {
+        /// Its host.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The stream to the launcher broke.
+    #[error("the launcher does not answer over PMI any more: {0}")]
+    Io(#[from] std::io::Error),
+    /// The launcher says something else than it must.
+    #[error("the launcher answered {got:?} over PMI; expected {expected}")]
+    Answer {
+        /// Its line.
+        got: String,
+        /// What was expected.
+        expected: &'static str,
+    },
+}
+
+/// A conversation with the launcher, from `init` on.
+#[derive(Debug)]
+pub(crate) struct Client {
+    fd: OwnedFd,
+    /// Bytes that came after the last line.
+    ahead: Vec<u8>,
+    deadline: Instant,
+    space: String,
+    /// Rank and size, where the server said them.
+    pub(crate) place: Option<(usize, usize)>,
+}
+
+impl Client {
+    /// Opens the conversation.
+    pub(crate) fn open(server: &Server, deadline: Instant) -> Result<Self, PmiError> {
+        let (fd, id) = match server {
+            Server::Fd(number) => (inherited(*number)?, None),
+            Server::Port { host, port, id } => {
+                let connected = TcpStream::connect((host.as_str(), *port));
+                let (host, port) = (host.clone(), *port);
+                (connected.map_err(|source| PmiError::Connect { host, port, source })?.into(), Some(*id))
+            }
+        };
+        let mut client = Self { fd, ahead: Vec::new(), deadline, space: String::new(), place: None };
+        if let Some(id) = id {
+            client.introduce(id)?;
+        }
+        client.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")?;
+        let line = client.ask("cmd=get_my_kvsname", "my_kvsname")?;
+        client.space = line.get("kvsname").unwrap_or_default().to_owned();
+        Ok(client)
+    }
+
+    /// Says who this is, where the descriptor does not; the server answers with rank and size.
+    fn introduce(&mut self, id: usize) -> Result<(), PmiError> {
+        self.ask(&format!("cmd=initack pmiid={id}"), "initack")?;
+        let (mut rank, mut size) = (None, None);
+        while rank.is_none() || size.is_none() {
+            let line = self.hear("set")?;
+            rank = rank.or(line.number("rank"));
+            size = size.or(line.number("size"));
+        }
+        // A third line, about debugging, always follows.
+        self.hear("set")?;
+        self.place = rank.zip(size);
+        Ok(())
+    }
+
+    /// Rank 0 gives a value, everybody gets it.
+    pub(crate) fn hand_round(&mut self, mine: Option<&str>) -> Result<String, PmiError> {
+        if let Some(value) = mine {
+            self.ask(&format!("cmd=put kvsname={} key={KEY} value={value}", self.space), "put_result")?;
+        }
+        self.ask("cmd=barrier_in", "barrier_out")?;
+        let line = self.ask(&format!("cmd=get kvsname={} key={KEY}", self.space), "get_result")?;
+        Ok(line.get("value").unwrap_or_default().to_owned())
+    }
+
+    /// Ends the conversation in order; a launcher takes a process that just leaves for a crashed one.
+    pub(crate) fn finish(mut self) -> Result<(), PmiError> {
+        self.ask("cmd=finalize", "finalize_ack").map(drop)
+    }
+
+    fn ask(&mut self, question: &str, answer: &'static str) -> Result<Line, PmiError> {
+        clock::write_all(&self.fd, format!("{question}\n").as_bytes(), self.deadline)?;
+        self.hear(answer)
+    }
+
+    fn hear(&mut self, command: &'static str) -> Result<Line, PmiError> {
+        let text = self.line()?;
+        match Line::parse(&text) {
+            Some(line) if line.command() == command && line.get("rc").is_none_or(|rc| rc == "0") => Ok(line),
+            _ => Err(PmiError::Answer { got: text, expected: command }),
+        }
+    }
+
+    fn line(&mut self) -> Result<String, PmiError> {
+        loop {
+            if let Some(end) = self.ahead.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.ahead.drain(..=end).collect();
+                return Ok(String::from_utf8_lossy(&line[..end]).into_owned());
+            }
+            if self.ahead.len() >= LINE_BYTES_MAX {
+                let got = String::from_utf8_lossy(&self.ahead[..64]).into_owned();
+                return Err(PmiError::Answer { got, expected: "a line of at most 1024 bytes" });
+            }
+            let mut bytes = [0; LINE_BYTES_MAX];
+            let read = clock::read(&self.fd, &mut bytes, self.deadline)?;
+            self.ahead.extend_from_slice(&bytes[..read]);
+        }
+    }
+}
+
+/// A copy of a descriptor that the launcher left open for this process.
+fn inherited(number: i32) -> Result<OwnedFd, PmiError> {
+    let open = std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok();
+    if number < 0 || !open {
+        return Err(PmiError::Closed { fd: number });
+    }
+    // SAFETY: it is open, and the launcher gave it to this process for this use; nobody else in here closes it.
+    let given = unsafe { BorrowedFd::borrow_raw(number) };
+    given.try_clone_to_owned().map_err(|_| PmiError::Closed { fd: number })
+}

@@ -1,0 +1,153 @@
+//! The server's part of PMI-1: a key-value space and barriers. Pure; the launcher moves the lines.
+
+use std::collections::BTreeMap;
+
+use super::line::{Line, is_word};
+
+/// Most bytes of the name of the space, of a key, and of a value.
+const NAME_MAX: usize = 64;
+const KEY_MAX: usize = 64;
+const VALUE_MAX: usize = 832;
+/// Keys that each process may put, on average.
+const KEYS_PER_RANK: usize = 64;
+
+/// What a line leads to.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Reply {
+    /// A line for one process, without its end.
+    To(usize, String),
+    /// The job is to end with this exit status.
+    Abort(i32),
+}
+
+/// The key-value space of one job.
+#[derive(Debug)]
+pub struct Space {
+    name: String,
+    pairs: BTreeMap<String, String>,
+    waiting: Vec<bool>,
+}
+
+impl Space {
+    /// A space for so many processes. `mapping` says which of them share a host, in PMI's form.
+    #[must_use]
+    pub fn new(size: usize, name: &str, mapping: &str) -> Self {
+        let pairs = BTreeMap::from([("PMI_process_mapping".to_owned(), mapping.to_owned())]);
+        Self { name: name.chars().take(NAME_MAX).collect(), pairs, waiting: vec![false; size] }
+    }
+
+    /// Takes a line of a process. What is not understood is answered with an error.
+    pub fn on_line(&mut self, rank: usize, text: &str) -> Vec<Reply> {
+        if rank >= self.waiting.len() {
+            return Vec::new();
+        }
+        let to = |text: String| vec![Reply::To(rank, text)];
+        let Some(line) = Line::parse(text) else { return to("cmd=error rc=-1 msg=unreadable".into()) };
+        let size = self.waiting.len();
+        match line.command() {
+            "init" => to("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0".into()),
+            "get_maxes" => {
+                to(format!("cmd=maxes kvsname_max={NAME_MAX} keylen_max={KEY_MAX} vallen_max={VALUE_MAX}"))
+            }
+            "get_my_kvsname" => to(format!("cmd=my_kvsname kvsname={}", self.name)),
+            "get_universe_size" => to(format!("cmd=universe_size size={size} rc=0")),
+            "get_appnum" => to("cmd=appnum appnum=0 rc=0".into()),
+            "put" => to(self.put(&line)),
+            "get" => to(self.get(&line)),
+            "barrier_in" => self.barrier(rank),
+            "finalize" => to("cmd=finalize_ack rc=0".into()),
+            "abort" => {
+                let code = line.get("exitcode").and_then(|code| code.parse().ok()).unwrap_or(1);
+                vec![Reply::Abort(code)]
+            }
+            _ => to("cmd=error rc=-1 msg=unknown_command".into()),
+        }
+    }
+
+    fn put(&mut self, line: &Line) -> String {
+        let (key, value) = (line.get("key").unwrap_or_default(), line.get("value").unwrap_or_default());
+        let fits = is_word(key, KEY_MAX) && (value.is_empty() || is_word(value, VALUE_MAX));
+        let room = self.pairs.len() < KEYS_PER_RANK * self.waiting.len() || self.pairs.contains_key(key);
+        if line.get("kvsname") != Some(&self.name) || !fits || !room {
+            return "cmd=put_result rc=-1 msg=refused".into();
+        }
+        self.pairs.insert(key.to_owned(), value.to_owned());
+        "cmd=put_result rc=0 msg=success".into()
+    }
+
+    fn get(&self, line: &Line) -> String {
+        match line.get("key").and_then(|key| self.pairs.get(key)) {
+            Some(value) if line.get("kvsname") == Some(&self.name) => {
+                format!("cmd=get_result rc=0 msg=success value={value}")
+            }
+            _ => "cmd=get_result rc=-1 msg=key_not_found value=unknown".into(),
+        }
+    }
+
+    fn barrier(&mut self, rank: usize) -> Vec<Reply> {
+        self.waiting[rank] = true;
+        if !self.waiting.iter().all(|there| *there) {
+            return Vec::new();
+        }
+        self.waiting.fill(false);
+        (0..self.waiting.len()).map(|rank| Reply::To(rank, "cmd=barrier_out rc=0".into())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space() -> Space {
+        Space::new(2, "job1", "(vector,(0,1,2))")
+    }
+
+    fn answer(space: &mut Space, rank: usize, text: &str) -> String {
+        match space.on_line(rank, text).as_slice() {
+            [Reply::To(to, line)] if *to == rank => line.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn values_go_round() {
+        let mut space = space();
+        assert!(answer(&mut space, 0, "cmd=init pmi_version=1 pmi_subversion=1").ends_with("rc=0"));
+        assert_eq!(answer(&mut space, 0, "cmd=get_my_kvsname"), "cmd=my_kvsname kvsname=job1");
+        assert!(answer(&mut space, 1, "cmd=get kvsname=job1 key=a").contains("rc=-1"));
+        assert!(answer(&mut space, 0, "cmd=put kvsname=job1 key=a value=b=c").contains("rc=0"));
+        assert!(answer(&mut space, 1, "cmd=get kvsname=job1 key=a").ends_with("value=b=c"));
+        assert!(answer(&mut space, 1, "cmd=get kvsname=other key=a").contains("rc=-1"));
+        assert!(
+            answer(&mut space, 1, "cmd=get kvsname=job1 key=PMI_process_mapping")
+                .contains("(vector,(0,1,2))")
+        );
+    }
+
+    #[test]
+    fn a_barrier_opens_for_all_at_once_and_again() {
+        let mut space = space();
+        for _ in 0..2 {
+            assert_eq!(space.on_line(1, "cmd=barrier_in"), []);
+            assert_eq!(space.on_line(1, "cmd=barrier_in"), [], "one process counts once");
+            let open = space.on_line(0, "cmd=barrier_in");
+            assert_eq!(open.len(), 2);
+        }
+    }
+
+    #[test]
+    fn limits_hold_and_nonsense_is_answered() {
+        let mut space = space();
+        let mut put = |key: &str, value: &str| {
+            answer(&mut space, 0, &format!("cmd=put kvsname=job1 key={key} value={value}")).contains("rc=0")
+        };
+        assert!(!put(&"k".repeat(65), "v") && !put("k", &"v".repeat(833)) && !put("", "v"));
+        let taken = (0..1000).filter(|key| put(&format!("k{key}"), "v")).count();
+        assert_eq!(taken, 127, "and the mapping");
+        assert!(put("k1", "again"));
+        assert!(answer(&mut space, 0, "nonsense").contains("rc=-1"));
+        assert!(answer(&mut space, 0, "cmd=spawn").contains("rc=-1"));
+        assert_eq!(space.on_line(7, "cmd=init"), []);
+        assert_eq!(space.on_line(1, "cmd=abort exitcode=7"), [Reply::Abort(7)]);
+    }
+}

@@ -1,0 +1,161 @@
+//! The secret of a job, and the proofs that a process knows it. Used by the store; it reads and sends nothing.
+
+use std::fmt;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::{Digest as _, Sha256};
+
+/// Bytes of a proof.
+pub(crate) const PROOF_BYTES: usize = 32;
+/// Bytes of a nonce.
+pub(crate) const NONCE_BYTES: usize = 16;
+
+/// Who proves: a member's proof must not do as rank 0's.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Side {
+    Member,
+    Center,
+}
+
+/// What only the processes of one job know, 32 bytes. Never printed.
+#[derive(Clone, Eq, PartialEq)]
+pub struct Secret([u8; 32]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Secret {
+    /// A new one from the system's random numbers.
+    ///
+    /// # Errors
+    /// When the system has none.
+    pub fn random() -> std::io::Result<Self> {
+        random().map(Self)
+    }
+
+    /// A secret made of texts in this order; as hard to guess as they are.
+    #[must_use]
+    pub fn of(parts: &[&str]) -> Self {
+        let mut digest = Sha256::new_with_prefix(b"trunkline job 1");
+        for part in parts {
+            digest.update((part.len() as u64).to_le_bytes());
+            digest.update(part.as_bytes());
+        }
+        Self(digest.finalize().into())
+    }
+
+    /// The secret that is written as 64 hexadecimal digits.
+    #[must_use]
+    pub fn from_hex(text: &str) -> Option<Self> {
+        if text.len() != 64 || !text.is_ascii() {
+            return None;
+        }
+        let mut bytes = [0; 32];
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            let digits = text.get(2 * index..2 * index + 2)?;
+            if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+                return None;
+            }
+            *byte = u8::from_str_radix(digits, 16).ok()?;
+        }
+        Some(Self(bytes))
+    }
+
+    /// 64 hexadecimal digits, for the environment of the job's own processes.
+    #[must_use]
+    pub fn to_hex(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// This secret with another one mixed in.
+    #[must_use]
+    pub fn with(&self, other: &str) -> Self {
+        Self::of(&[&self.to_hex(), other])
+    }
+
+    /// The proof over two nonces, the peer's first for a member, and what else both ends know.
+    pub(crate) fn proof(&self, side: Side, first: &Nonce, second: &Nonce, rest: &[u8]) -> [u8; PROOF_BYTES] {
+        self.mac(side, first, second, rest).map_or([0; PROOF_BYTES], |mac| mac.finalize().into_bytes().into())
+    }
+
+    /// Whether a proof is right, in a time that tells nothing about it.
+    pub(crate) fn proves(
+        &self,
+        proof: &[u8; PROOF_BYTES],
+        side: Side,
+        first: &Nonce,
+        second: &Nonce,
+        rest: &[u8],
+    ) -> bool {
+        self.mac(side, first, second, rest).is_some_and(|mac| mac.verify_slice(proof).is_ok())
+    }
+
+    fn mac(&self, side: Side, first: &Nonce, second: &Nonce, rest: &[u8]) -> Option<Hmac<Sha256>> {
+        // A key of any length is taken.
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).ok()?;
+        mac.update(match side {
+            Side::Member => b"trunkline store 1 member",
+            Side::Center => b"trunkline store 1 center",
+        });
+        mac.update(first);
+        mac.update(second);
+        mac.update(rest);
+        Some(mac)
+    }
+}
+
+/// A number used once.
+pub(crate) type Nonce = [u8; NONCE_BYTES];
+
+/// Random bytes.
+pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(more) => filled += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_digits_come_back_and_nothing_else_is_one() {
+        let secret = Secret::random().unwrap();
+        assert_eq!(Secret::from_hex(&secret.to_hex()), Some(secret.clone()));
+        assert_ne!(Secret::random().unwrap(), secret);
+        for bad in
+            ["", "00", &"0".repeat(63), &"0".repeat(65), &"g".repeat(64), &"+1".repeat(32), &"é".repeat(32)]
+        {
+            assert_eq!(Secret::from_hex(bad), None, "{bad}");
+        }
+        assert!(!format!("{secret:?}").contains(&secret.to_hex()));
+    }
+
+    #[test]
+    fn parts_do_not_run_into_each_other() {
+        assert_ne!(Secret::of(&["ab", "c"]), Secret::of(&["a", "bc"]));
+        assert_eq!(Secret::of(&["a"]), Secret::of(&["a"]));
+    }
+
+    #[test]
+    fn a_proof_holds_for_its_side_nonces_and_fields_only() {
+        let (secret, a, b) = (Secret::of(&["x"]), [1; NONCE_BYTES], [2; NONCE_BYTES]);
+        let proof = secret.proof(Side::Member, &a, &b, b"12");
+        assert!(secret.proves(&proof, Side::Member, &a, &b, b"12"));
+        assert!(!secret.proves(&proof, Side::Center, &a, &b, b"12"));
+        assert!(!secret.proves(&proof, Side::Member, &b, &a, b"12"));
+        assert!(!secret.proves(&proof, Side::Member, &a, &b, b"13"));
+        assert!(!Secret::of(&["y"]).proves(&proof, Side::Member, &a, &b, b"12"));
+        assert!(!secret.proves(&[0; PROOF_BYTES], Side::Member, &a, &b, b"12"));
+    }
+}

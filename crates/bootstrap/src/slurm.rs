@@ -1,0 +1,157 @@
+//! The environment of Slurm's `srun`. Pure; called by `environment`.
+//!
+//! Rank 0 is on the first host of the step. No variable gives it a port, so one is made of the ids of job and step; a
+//! clash with another job is found by the secret, and the window has room for it.
+
+use crate::environment::{Environment, EnvironmentError, Launcher, Meeting, Place, Variables, derived};
+use crate::secret::Secret;
+
+const RANK: &str = "SLURM_PROCID";
+const NODES: &str = "SLURM_STEP_NODELIST";
+const TASKS_PER_NODE: &str = "SLURM_STEP_TASKS_PER_NODE";
+
+/// Ports for stores: below those the system hands out by itself.
+const PORT_FIRST: u16 = 20_000;
+const PORTS: u32 = 10_000;
+
+pub(crate) fn read(variables: &Variables<'_>) -> Result<Option<Environment>, EnvironmentError> {
+    let launcher = Launcher::Slurm;
+    let Some(rank) = variables.number(RANK)? else { return Ok(None) };
+    let nodes = variables.get(NODES).or_else(|| variables.get("SLURM_NODELIST"));
+    let step = variables.get("SLURM_STEP_ID").or_else(|| variables.get("SLURM_STEPID"));
+    // The script of a batch job has a rank too, and is no step: what it starts is.
+    if step.is_none() && !variables.has(NODES) {
+        return Ok(None);
+    }
+    let size = match variables.number("SLURM_STEP_NUM_TASKS")? {
+        Some(size) => size,
+        None => variables.needed(launcher, "SLURM_NTASKS", RANK)?,
+    };
+    let local_rank = variables.number("SLURM_LOCALID")?;
+    let local_size = local_size(variables)?;
+    let place = Place::checked(launcher, rank, size, local_rank, local_size)?;
+    let extra = variables.extra_secret();
+    let job = variables.get("SLURM_JOB_ID").unwrap_or_default();
+    let step = step.unwrap_or_default();
+    let meeting = match (variables.master()?, variables.has("PMIX_NAMESPACE"), nodes) {
+        (Some((host, port)), _, nodes) => {
+            let nodes = nodes.unwrap_or_default();
+            let secret = derived(extra.as_deref(), &["slurm", &job, &step, &nodes, &host, &port.to_string()]);
+            Meeting::At { host, port, secret }
+        }
+        (None, true, _) => Meeting::Pmix { extra },
+        (None, false, None) => {
+            return Err(EnvironmentError::Missing { launcher, missing: NODES, found: RANK });
+        }
+        (None, false, Some(nodes)) => {
+            let host = first_host(&nodes).ok_or_else(|| EnvironmentError::Value {
+                name: NODES,
+                value: nodes.clone(),
+                expected: "a list of hosts as Slurm writes them, such as node[01-04,7]",
+            })?;
+            let secret = derived(extra.as_deref(), &["slurm", &job, &step, &nodes]);
+            Meeting::At { host, port: port(&job, &step), secret }
+        }
+    };
+    Ok(Some(Environment { launcher, place: Some(place), meeting }))
+}
+
+/// The port before the window of a step.
+fn port(job: &str, step: &str) -> u16 {
+    let digits = Secret::of(&["slurm port", job, step]).to_hex();
+    let number = u32::from_str_radix(&digits[..8], 16).unwrap_or(0);
+    PORT_FIRST + (number % PORTS) as u16
+}
+
+/// Tasks on this process's host: its place in the list of all hosts.
+fn local_size(variables: &Variables<'_>) -> Result<Option<usize>, EnvironmentError> {
+    let Some(list) = variables.get(TASKS_PER_NODE) else { return Ok(None) };
+    let Some(node) = variables.number("SLURM_NODEID")? else { return Ok(None) };
+    match tasks_on(&list, node) {
+        Some(tasks) => Ok(Some(tasks)),
+        None => Err(EnvironmentError::Value {
+            name: TASKS_PER_NODE,
+            value: list,
+            expected: "counts as Slurm writes them, such as 4(x2),1, one for each host",
+        }),
+    }
+}
+
+/// The count of one node in `4(x2),1`.
+fn tasks_on(list: &str, node: usize) -> Option<usize> {
+    let mut left = node;
+    for group in list.split(',') {
+        let (count, times) = match group.trim().strip_suffix(')') {
+            Some(group) => {
+                let (count, times) = group.split_once("(x")?;
+                (count, times.parse().ok()?)
+            }
+            None => (group.trim(), 1),
+        };
+        let count = count.parse().ok()?;
+        if left < times {
+            return Some(count);
+        }
+        left -= times;
+    }
+    None
+}
+
+/// The first name of a list of hosts, where `node[08-11,20]` stands for several.
+fn first_host(list: &str) -> Option<String> {
+    let (mut rest, mut name) = (list.trim(), String::new());
+    loop {
+        let (before, after) = rest.split_at(rest.find(['[', ',']).unwrap_or(rest.len()));
+        name.push_str(before);
+        let Some(bracket) = after.strip_prefix('[') else { break };
+        let (inside, after) = bracket.split_once(']')?;
+        let first = inside.split([',', '-']).next().unwrap_or_default();
+        if first.is_empty() || !first.bytes().all(|digit| digit.is_ascii_digit()) {
+            return None;
+        }
+        name.push_str(first);
+        rest = after;
+    }
+    let known = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
+    (!name.is_empty() && name.chars().all(known)).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_slurms_hosts() {
+        for (list, first) in [
+            ("node7", "node7"),
+            ("node7,node9", "node7"),
+            ("node[08-11,20]", "node08"),
+            ("node[3]", "node3"),
+            ("rack[1-2]n[05,7]-ib,other", "rack1n05-ib"),
+            ("a.b.example,c", "a.b.example"),
+        ] {
+            assert_eq!(first_host(list).as_deref(), Some(first), "{list}");
+        }
+        for bad in ["", ",", "node[", "node[]", "node[-3]", "node[a-b]", "no de", "node]", "$(x)"] {
+            assert_eq!(first_host(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn tasks_of_each_host() {
+        let all = |list: &str| (0..4).map(|node| tasks_on(list, node)).collect::<Vec<_>>();
+        assert_eq!(all("4(x2),1"), [Some(4), Some(4), Some(1), None]);
+        assert_eq!(all("2"), [Some(2), None, None, None]);
+        assert_eq!(all("3,2(x3)"), [Some(3), Some(2), Some(2), Some(2)]);
+        assert_eq!(all("x(x2)"), [None; 4]);
+        assert_eq!(all("4(x"), [None; 4]);
+    }
+
+    #[test]
+    fn ports_stay_in_their_range_and_differ() {
+        let ports: std::collections::BTreeSet<u16> =
+            (0..200).map(|step| port("17", &step.to_string())).collect();
+        assert!(ports.iter().all(|port| (20_000..30_000).contains(port)));
+        assert!(ports.len() > 150, "{} of 200", ports.len());
+    }
+}

@@ -1,0 +1,193 @@
+//! Rank 0's side of the store: listens, asks each who connects for the proof, and keeps the members.
+//!
+//! Strangers may connect as they like: each costs one of a bounded number of places for a bounded time, and learns a
+//! nonce.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use super::frame::{Answer, Challenge, Hello, Status};
+use crate::clock;
+use crate::secret::{self, Secret};
+
+/// Those who have connected and not proved anything yet.
+const PENDING_MAX: usize = 256;
+/// How long each of them may take.
+const PROOF_TIME: Duration = Duration::from_secs(5);
+/// How long rank 0 waits for room in a socket that has just been opened.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
+/// Longest sleep; deadlines of strangers need no more precision.
+const SLEEP: Duration = Duration::from_millis(500);
+
+/// Where rank 0 listens.
+#[derive(Debug)]
+pub(crate) struct Listener(TcpListener);
+
+impl Listener {
+    /// Binds the first of these ports that is free; 0 is any free port. Without an address, all of this host's.
+    pub(crate) fn bind(address: Option<IpAddr>, ports: impl Iterator<Item = u16>) -> io::Result<Self> {
+        let mut last = io::Error::from(io::ErrorKind::InvalidInput);
+        for port in ports {
+            match bind_one(address, port) {
+                Ok(listener) => {
+                    listener.set_nonblocking(true)?;
+                    return Ok(Self(listener));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    pub(crate) fn port(&self) -> io::Result<u16> {
+        Ok(self.0.local_addr()?.port())
+    }
+}
+
+/// Both families; IPv4 alone where there is no IPv6.
+fn bind_one(address: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
+    match address {
+        Some(address) => TcpListener::bind(SocketAddr::new(address, port)),
+        None => match TcpListener::bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)) {
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                TcpListener::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))
+            }
+            bound => bound,
+        },
+    }
+}
+
+/// One who has connected.
+struct Pending {
+    stream: TcpStream,
+    challenge: Challenge,
+    bytes: [u8; Hello::BYTES],
+    filled: usize,
+    until: Instant,
+}
+
+/// Waits until all of `size` processes are there; the streams by rank, the own place empty.
+///
+/// # Errors
+/// What the system says, and at the deadline the ranks that are missing.
+pub(crate) fn meet(
+    listener: &Listener,
+    secret: &Secret,
+    size: usize,
+    deadline: Instant,
+) -> Result<Vec<Option<TcpStream>>, MeetError> {
+    let mut members: Vec<Option<TcpStream>> = (0..size).map(|_| None).collect();
+    let mut pending: Vec<Pending> = Vec::new();
+    while members.iter().skip(1).any(Option::is_none) {
+        let now = Instant::now();
+        if now >= deadline {
+            let missing = (1..size).filter(|rank| members[*rank].is_none()).collect();
+            return Err(MeetError::Missing { ranks: missing, here: members });
+        }
+        pending.retain(|one| one.until > now);
+        sleep(listener, &pending, deadline.saturating_duration_since(now).min(SLEEP))?;
+        if pending.len() < PENDING_MAX {
+            accept(listener, &mut pending);
+        }
+        let mut waiting = Vec::new();
+        for mut one in pending.drain(..) {
+            match one.read() {
+                Ok(Some(hello)) => admit(one, &hello, secret, &mut members),
+                Ok(None) => waiting.push(one),
+                Err(_) => {}
+            }
+        }
+        pending = waiting;
+    }
+    Ok(members)
+}
+
+/// The others did not come.
+#[derive(Debug)]
+pub(crate) enum MeetError {
+    Io(io::Error),
+    Missing { ranks: Vec<usize>, here: Vec<Option<TcpStream>> },
+}
+
+impl From<io::Error> for MeetError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Until somebody connects or says something.
+fn sleep(listener: &Listener, pending: &[Pending], longest: Duration) -> io::Result<()> {
+    let mut polled = Vec::with_capacity(1 + pending.len());
+    if pending.len() < PENDING_MAX {
+        polled.push(PollFd::from_borrowed_fd(listener.0.as_fd(), PollFlags::IN));
+    }
+    polled.extend(pending.iter().map(|one| PollFd::from_borrowed_fd(one.stream.as_fd(), PollFlags::IN)));
+    match poll(&mut polled, Some(&clock::timespec(longest))) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes one connection and asks it for its proof. What fails here is the stranger's loss.
+fn accept(listener: &Listener, pending: &mut Vec<Pending>) {
+    let Ok((stream, _)) = listener.0.accept() else { return };
+    let Ok(nonce) = secret::random() else { return };
+    let challenge = Challenge { nonce };
+    let asked = super::prepare(&stream)
+        .and_then(|()| clock::write_all(&stream, &challenge.encode(), Instant::now() + ANSWER_TIME));
+    if asked.is_ok() {
+        let until = Instant::now() + PROOF_TIME;
+        pending.push(Pending { stream, challenge, bytes: [0; Hello::BYTES], filled: 0, until });
+    }
+}
+
+impl Pending {
+    /// What has come so far: a whole hello, or not yet.
+    fn read(&mut self) -> io::Result<Option<Hello>> {
+        while self.filled < Hello::BYTES {
+            match rustix::io::read(&self.stream, &mut self.bytes[self.filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => self.filled += read,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Hello::decode(&self.bytes).map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// Takes a member in, or tells it why not.
+fn admit(one: Pending, hello: &Hello, secret: &Secret, members: &mut [Option<TcpStream>]) {
+    let rank = hello.rank as usize;
+    let status = if !hello.proves(secret, &one.challenge) {
+        Status::WrongProof
+    } else if hello.size as usize != members.len() {
+        Status::OtherSize
+    } else if rank == 0 || members.get(rank).is_none_or(|place| place.as_ref().is_some_and(alive)) {
+        Status::RankTaken
+    } else {
+        Status::Welcome
+    };
+    let answer = Answer::new(secret, &one.challenge, hello, status);
+    let told = clock::write_all(&one.stream, &answer.encode(), Instant::now() + ANSWER_TIME);
+    if status == Status::Welcome
+        && told.is_ok()
+        && let Some(place) = members.get_mut(rank)
+    {
+        *place = Some(one.stream);
+    }
+}
+
+/// Whether a member's stream still stands; one that gave up may come again.
+fn alive(stream: &TcpStream) -> bool {
+    match stream.peek(&mut [0]) {
+        Ok(read) => read > 0,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
+}
