@@ -134,7 +134,7 @@ fn a_rate_limits_each_direction() {
         });
         // No faster than the rate, and a machine with other work not much slower.
         let least = Duration::from_secs_f64(bytes as f64 / rate as f64);
-        assert!(took.iter().all(|took| (least..2 * least).contains(took)), "{took:?}, at least {least:?}");
+        assert!(took.iter().all(|took| (least..3 * least).contains(took)), "{took:?}, at least {least:?}");
         cable.set_shape(Shape::PLAIN);
         let (near, far) = connect(&left, &right, cable.end(&right).v6.into());
         let took = transfer(&near, &far, bytes);
@@ -249,8 +249,8 @@ fn rails_of_two_hosts_differ() {
             };
             [one(0), one(1)].map(|thread| thread.join().unwrap()).into()
         });
-        assert!(took[0] >= Duration::from_millis(250) && took[0] < Duration::from_millis(900), "{took:?}");
-        assert!(took[1] >= Duration::from_millis(1000), "{took:?}");
+        assert!(took[0] >= Duration::from_millis(250), "{took:?}");
+        assert!(took[1] >= Duration::from_millis(1000) && took[1] > 2 * took[0], "{took:?}");
         assert!(begun.elapsed() >= took[1]);
         assert_eq!(rails[2].tally(&left).passed.packets, 0);
     });

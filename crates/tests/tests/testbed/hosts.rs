@@ -86,7 +86,7 @@ fn three_hosts_can_be_joined_in_a_row() {
 fn a_process_and_what_it_started_end_with_its_handle() {
     // The shell's child keeps the pipe open; only when both are dead does it end.
     let mut command = Command::new("sh");
-    command.args(["-c", "sleep 1000 & echo $!; wait"]).stdout(Stdio::piped());
+    command.args(["-c", "sleep 40 & echo $!; wait"]).stdout(Stdio::piped());
     let mut running = Running::start(&mut command).unwrap();
     let mut output = running.child_mut().stdout.take().unwrap();
     let mut first = [0];
@@ -94,7 +94,11 @@ fn a_process_and_what_it_started_end_with_its_handle() {
     assert_eq!(running.wait(Duration::from_millis(20)).unwrap(), None);
     drop(running);
     let reader = std::thread::spawn(move || output.read_to_end(&mut Vec::new()).unwrap());
-    until("a process outlives its handle", || reader.is_finished());
+    let begun = Instant::now();
+    while !reader.is_finished() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "a process outlives its handle");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
