@@ -131,7 +131,6 @@ pub enum ExchangeError {
 
 /// The streams between rank 0 and the others, for a caller that goes on by itself. They block and keep their keepalive.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum Streams {
     /// This is rank 0: a stream for each rank, none for its own.
     Center(Vec<Option<TcpStream>>),

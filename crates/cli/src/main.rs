@@ -6,6 +6,7 @@
 
 mod bench;
 mod cmd;
+mod job;
 mod locate;
 mod top;
 

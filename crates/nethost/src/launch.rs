@@ -1,10 +1,10 @@
-//! The parent: starts rank processes, routes their handles, keeps their barriers, and ends them all when one
-//! fails.
+//! The parent: starts rank processes or takes those that another launcher started, routes their handles, keeps their
+//! barriers, and ends them all when one fails.
 //!
 //! Used by the benchmark command and by tests. It loads no plugin itself, so a plugin that crashes takes only a
 //! rank with it. Every wait has a deadline.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::buffer::MemoryKind;
+use crate::channel::Channel;
 use crate::collective::Collective;
 use crate::p2p;
 use crate::rank::RANK_VARIABLE;
@@ -126,10 +127,21 @@ enum News {
     Ended,
 }
 
+/// Where a rank comes from.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Seat {
+    /// A process that the parent starts.
+    Child,
+    /// A process that is there already and calls `serve` on the other end.
+    Far(Channel),
+}
+
 /// A rank process as its parent sees it.
 struct RankProcess {
-    child: Child,
-    stream: UnixStream,
+    /// None where another launcher started it.
+    child: Option<Child>,
+    writer: Box<dyn Write + Send>,
 }
 
 /// The running ranks. Dropping it ends them.
@@ -141,11 +153,19 @@ pub struct Cluster {
     deadline: Instant,
     timeout: Duration,
     row_timeout: Duration,
+    /// Wrong elements or bytes so far.
+    wrong: u64,
+    finished: bool,
 }
 
 impl Cluster {
     /// Starts the ranks and connects them.
     pub fn start(job: &Job) -> Result<Self, LaunchError> {
+        Self::start_among((0..job.ranks).map(|_| Seat::Child).collect(), job)
+    }
+
+    /// Connects ranks that come from these seats, by rank; there must be as many as the job has ranks.
+    pub fn start_among(seats: Vec<Seat>, job: &Job) -> Result<Self, LaunchError> {
         let (sender, news) = mpsc::channel();
         let mut cluster = Self {
             ranks: Vec::new(),
@@ -155,10 +175,15 @@ impl Cluster {
             deadline: Instant::now() + job.timeout,
             timeout: job.timeout,
             row_timeout: job.row_timeout,
+            wrong: 0,
+            finished: false,
         };
-        for rank in 0..job.ranks {
-            let process = spawn(rank, &sender).map_err(|source| LaunchError::Start { rank, source })?;
-            cluster.ranks.push(process);
+        for (rank, seat) in seats.into_iter().enumerate() {
+            let process = match seat {
+                Seat::Child => spawn(rank, &sender),
+                Seat::Far(channel) => listen(rank, channel, None, &sender),
+            };
+            cluster.ranks.push(process.map_err(|source| LaunchError::Start { rank, source })?);
         }
         drop(sender);
         for rank in 0..job.ranks {
@@ -205,6 +230,7 @@ impl Cluster {
             result.time_us += time_us / ranks;
             result.wrong += wrong;
         }
+        self.wrong += result.wrong;
         Ok(result)
     }
 
@@ -219,17 +245,21 @@ impl Cluster {
                 Some(first) => first.wrong += measured.wrong,
             }
         }
-        Ok(result.unwrap_or_default())
+        let result = result.unwrap_or_default();
+        self.wrong += result.wrong;
+        Ok(result)
     }
 
-    /// Lets the ranks close everything and end.
+    /// Lets the ranks close everything and end; they learn whether all that was verified was right.
     pub fn finish(mut self) -> Result<(), LaunchError> {
-        self.say_all(&ToRank::Quit);
+        self.say_all(&ToRank::Quit { wrong: self.wrong > 0 });
         for (rank, message) in self.gather()?.into_iter().enumerate() {
             let FromRank::Closed = message else { return Err(LaunchError::OutOfOrder { rank }) };
         }
+        self.finished = true;
         let deadline = Instant::now() + EXIT;
-        for rank in 0..self.ranks.len() {
+        for rank in (0..self.ranks.len()).filter(|rank| self.ranks[*rank].child.is_some()).collect::<Vec<_>>()
+        {
             let status = self.wait_exit(rank, deadline);
             match status {
                 Some(status) if status.success() => {}
@@ -242,7 +272,7 @@ impl Cluster {
 
     /// A rank that is gone is noticed by its reader; the failed write says nothing more.
     fn say(&mut self, rank: usize, message: &ToRank) {
-        let _ = rendezvous::send(&mut self.ranks[rank].stream, message);
+        let _ = rendezvous::send(&mut self.ranks[rank].writer, message);
     }
 
     fn say_all(&mut self, message: &ToRank) {
@@ -308,8 +338,9 @@ impl Cluster {
     }
 
     fn wait_exit(&mut self, rank: usize, until: Instant) -> Option<ExitStatus> {
+        let child = self.ranks[rank].child.as_mut()?;
         loop {
-            if let Ok(Some(status)) = self.ranks[rank].child.try_wait() {
+            if let Ok(Some(status)) = child.try_wait() {
                 return Some(status);
             }
             if Instant::now() >= until {
@@ -323,10 +354,14 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         for rank in &mut self.ranks {
-            let _ = rank.child.kill();
+            match &mut rank.child {
+                Some(child) => drop(child.kill()),
+                None if !self.finished => drop(rendezvous::send(&mut rank.writer, &ToRank::Abort)),
+                None => {}
+            }
         }
-        for rank in &mut self.ranks {
-            let _ = rank.child.wait();
+        for child in self.ranks.iter_mut().filter_map(|rank| rank.child.as_mut()) {
+            let _ = child.wait();
         }
     }
 }
@@ -362,7 +397,17 @@ fn spawn(rank: usize, news: &Sender<(usize, News)>) -> io::Result<RankProcess> {
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .spawn()?;
-    let mut reader = ours.try_clone()?;
+    listen(rank, Channel::local(ours)?, Some(child), news)
+}
+
+/// Starts the thread that hears a rank.
+fn listen(
+    rank: usize,
+    channel: Channel,
+    child: Option<Child>,
+    news: &Sender<(usize, News)>,
+) -> io::Result<RankProcess> {
+    let Channel { mut reader, writer } = channel;
     let news = news.clone();
     std::thread::Builder::new().name(format!("rank {rank}")).spawn(move || {
         while let Ok(Some(message)) = rendezvous::receive(&mut reader) {
@@ -372,7 +417,7 @@ fn spawn(rank: usize, news: &Sender<(usize, News)>) -> io::Result<RankProcess> {
         }
         let _ = news.send((rank, News::Ended));
     })?;
-    Ok(RankProcess { child, stream: ours })
+    Ok(RankProcess { child, writer })
 }
 
 fn describe(status: ExitStatus) -> String {

@@ -7,13 +7,14 @@
 //! - `schedule`: a collective as a list of steps, pure;
 //! - `executor`, `service`: the progress thread and the service thread of a communicator;
 //! - `data`, `reduce`, `buffer`: memory, test data, arithmetic;
-//! - `rank`, `launch`, `rendezvous`: rank processes, and the parent that starts and watches them.
+//! - `rank`, `launch`, `rendezvous`, `channel`: rank processes, and the parent that starts and watches them.
 //!
 //! It depends on no other crate of this project but the C structs, and it never falls back to anything but the
 //! plugin it was given.
 
 mod abi;
 mod buffer;
+mod channel;
 mod collective;
 mod comm;
 mod data;
@@ -36,11 +37,12 @@ mod worker;
 
 pub use abi::{CallError, VERSIONS, result_name};
 pub use buffer::{Buffer, MapError, MemoryKind};
+pub use channel::Channel;
 pub use collective::{Collective, Counts};
 pub use comm::{Handle, ListenComm, Mr, Net, RecvComm, RecvPart, Request, SendComm};
-pub use launch::{Cluster, Job, LaunchError, RowResult};
+pub use launch::{Cluster, Job, LaunchError, RowResult, Seat};
 pub use plugin::{LoadError, Plugin};
 pub use properties::Properties;
-pub use rank::rank_entry;
+pub use rank::{Loss, rank_entry, serve};
 pub use rendezvous::{Case, P2pCase, P2pMeasured, PluginInfo};
 pub use types::{DataType, RedOp, UnknownName};

@@ -1,23 +1,24 @@
 //! A rank process: set-up, connections, runs, verification, teardown.
 //!
 //! `rank_entry` is called first thing by every program that launches ranks, because the launcher starts the
-//! same program again. The main thread here is NCCL's application thread: init, properties, data; the service
+//! same program again; `serve` by a process that another launcher made a rank. The main thread here is NCCL's application thread: init, properties, data; the service
 //! thread and the progress thread do the rest. A rank never retries what failed and never waits for a clock:
 //! the parent does both.
 
-use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use trunkline_sys::nccl_net::{CommAttr, NetAttr};
 
 use crate::abi::CallError;
 use crate::buffer::MapError;
+use crate::channel::Channel;
 use crate::comm::Net;
 use crate::executor::{Executor, Job};
 use crate::links::{self, LinkError, Links, Listening, Memory};
@@ -30,6 +31,18 @@ use crate::worker::{Worker, WorkerGone};
 
 /// Set in the environment of a rank process.
 pub(crate) const RANK_VARIABLE: &str = "TRUNKLINE_NETHOST_RANK";
+/// How long closing may go on when the parent has ended meanwhile.
+const CLOSING: Duration = Duration::from_secs(10);
+
+/// The parent does not need this rank any more, whatever it is doing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The run has failed, and the parent tells why.
+    Aborted,
+    /// The parent is gone.
+    Gone,
+}
 
 /// Why a rank ended early.
 #[derive(Debug, Error)]
@@ -59,38 +72,73 @@ pub fn rank_entry() -> Option<ExitCode> {
     std::env::var_os(RANK_VARIABLE)?;
     // A launcher that dies takes its ranks along, even those inside the plugin.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-    let stream = match std::io::stdin().as_fd().try_clone_to_owned() {
-        Ok(fd) => UnixStream::from(fd),
-        Err(_) => return Some(ExitCode::FAILURE),
-    };
-    let mut parent = Parent { stream };
+    let stream = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
+    let Ok(channel) = stream.and_then(Channel::local) else { return Some(ExitCode::FAILURE) };
+    let _ = serve(channel, None, |_| std::process::exit(1));
+    Some(ExitCode::SUCCESS)
+}
+
+/// Is a rank of the parent at the other end until that lets it go; whether some bytes of some rank were wrong. A plugin
+/// that is named here is loaded instead of the parent's, whose host may have it elsewhere.
+///
+/// `lost` ends the process, on another thread than this one, which may be inside the plugin; a failure here ends so too,
+/// after the parent has been told.
+///
+/// # Errors
+/// When no thread can be started.
+pub fn serve(
+    channel: Channel,
+    plugin: Option<PathBuf>,
+    lost: impl FnOnce(Loss) + Send + 'static,
+) -> std::io::Result<bool> {
+    let Channel { mut reader, writer } = channel;
+    let (sender, inbox) = mpsc::channel();
+    std::thread::Builder::new().name("parent".into()).spawn(move || {
+        let mut leaving = false;
+        loop {
+            match rendezvous::receive(&mut reader) {
+                Ok(Some(ToRank::Abort)) => return lost(Loss::Aborted),
+                Ok(Some(message)) => {
+                    leaving |= matches!(message, ToRank::Quit { .. });
+                    let _ = sender.send(message);
+                }
+                Ok(None) | Err(_) => break,
+            }
+        }
+        if leaving {
+            std::thread::sleep(CLOSING);
+        }
+        lost(Loss::Gone);
+    })?;
+    let mut parent = Parent { inbox, writer };
     let mut comms = Vec::new();
-    match serve(&mut parent, &mut comms) {
-        Ok(()) => Some(ExitCode::SUCCESS),
+    match attend(&mut parent, plugin, &mut comms) {
+        Ok(wrong) => Ok(wrong),
         Err(error) => {
             let _ = parent.say(&FromRank::Failed { message: error.to_string() });
-            // The progress threads may still be inside the plugin: nothing is closed under them.
+            // The progress threads may still be inside the plugin: nothing is closed under them. Peers still use this
+            // rank's memory and sockets; the parent ends it when all have been heard.
             std::mem::forget(comms);
-            // Peers still use this rank's memory and sockets; the launcher ends it when all have been heard.
-            let _ = parent.stream.read(&mut [0]);
-            Some(ExitCode::FAILURE)
+            loop {
+                std::thread::park();
+            }
         }
     }
 }
 
-/// The other end of the socket pair.
+/// The other end of the channel.
 struct Parent {
-    stream: UnixStream,
+    inbox: Receiver<ToRank>,
+    writer: Box<dyn std::io::Write + Send>,
 }
 
 impl Parent {
     fn say(&mut self, message: &FromRank) -> Result<(), RankError> {
-        Ok(rendezvous::send(&mut self.stream, message)?)
+        Ok(rendezvous::send(&mut self.writer, message)?)
     }
 
     fn hear(&mut self) -> Result<ToRank, RankError> {
-        let message = rendezvous::receive(&mut self.stream)?;
-        message.ok_or_else(|| RankError::Launcher(std::io::ErrorKind::UnexpectedEof.into()))
+        self.inbox.recv().map_err(|_| RankError::Launcher(std::io::ErrorKind::UnexpectedEof.into()))
     }
 
     fn barrier(&mut self) -> Result<(), RankError> {
@@ -111,11 +159,12 @@ struct Comm {
     progress: Worker<Executor>,
 }
 
-fn serve(parent: &mut Parent, comms: &mut Vec<Comm>) -> Result<(), RankError> {
-    let ToRank::Setup(setup) = parent.hear()? else { return Err(RankError::Unexpected) };
+fn attend(parent: &mut Parent, plugin: Option<PathBuf>, comms: &mut Vec<Comm>) -> Result<bool, RankError> {
+    let ToRank::Setup(mut setup) = parent.hear()? else { return Err(RankError::Unexpected) };
+    setup.plugin = plugin.unwrap_or(setup.plugin);
     connect(parent, &setup, comms)?;
     parent.say(&FromRank::Connected)?;
-    loop {
+    let wrong = loop {
         match parent.hear()? {
             ToRank::Run(case) => {
                 let measured = run(parent, &setup, comms, &case)?;
@@ -125,14 +174,15 @@ fn serve(parent: &mut Parent, comms: &mut Vec<Comm>) -> Result<(), RankError> {
                 let measured = run_p2p(parent, &setup, comms, case)?;
                 parent.say(&FromRank::DoneP2p(measured))?;
             }
-            ToRank::Quit => break,
+            ToRank::Quit { wrong } => break wrong,
             _ => return Err(RankError::Unexpected),
         }
-    }
+    };
     for comm in comms.drain(..) {
         close(comm)?;
     }
-    parent.say(&FromRank::Closed)
+    parent.say(&FromRank::Closed)?;
+    Ok(wrong)
 }
 
 /// A communicator that listens.
@@ -143,7 +193,7 @@ struct Pending {
 }
 
 fn connect(parent: &mut Parent, setup: &Setup, comms: &mut Vec<Comm>) -> Result<(), RankError> {
-    let plugin = Plugin::load(Path::new(&setup.plugin), setup.abi)?;
+    let plugin = Plugin::load(&setup.plugin, setup.abi)?;
     let mut pending = Vec::new();
     let mut offers = Vec::new();
     for index in 0..setup.comms {

@@ -1,4 +1,4 @@
-//! What the parent and a rank say to each other, over a socket pair.
+//! What the parent and a rank say to each other, over a channel.
 //!
 //! Frames of a 32-bit length and JSON. Used by `launch` on one end and `rank` on the other; it knows nothing of
 //! plugins and decides nothing.
@@ -154,7 +154,12 @@ pub(crate) enum ToRank {
     Run(Case),
     RunP2p(P2pCase),
     Go,
-    Quit,
+    /// Close everything. Some bytes of some rank were wrong, or none.
+    Quit {
+        wrong: bool,
+    },
+    /// End at once: the run has failed, and the parent says why.
+    Abort,
 }
 
 /// From a rank.
@@ -170,7 +175,7 @@ pub(crate) enum FromRank {
 }
 
 /// Writes one message.
-pub(crate) fn send(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+pub(crate) fn send(stream: &mut (impl Write + ?Sized), message: &impl Serialize) -> io::Result<()> {
     let body = serde_json::to_vec(message)?;
     let length = u32::try_from(body.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let mut frame = length.to_le_bytes().to_vec();
@@ -179,7 +184,7 @@ pub(crate) fn send(stream: &mut impl Write, message: &impl Serialize) -> io::Res
 }
 
 /// Reads one message; `None` at the end of the stream.
-pub(crate) fn receive<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<Option<T>> {
+pub(crate) fn receive<T: DeserializeOwned>(stream: &mut (impl Read + ?Sized)) -> io::Result<Option<T>> {
     let mut length = [0; 4];
     match stream.read_exact(&mut length) {
         Ok(()) => {}

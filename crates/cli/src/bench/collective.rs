@@ -43,8 +43,11 @@ struct Half {
 }
 
 /// Runs all rows; returns how many elements were wrong.
-pub(crate) fn run(settings: &Settings, collective: Collective) -> Result<u64, BenchError> {
-    let mut cluster = Cluster::start(&settings.job)?;
+pub(crate) fn run(
+    settings: &Settings,
+    collective: Collective,
+    mut cluster: Cluster,
+) -> Result<u64, BenchError> {
     let info = cluster.info().clone();
     let mut out = std::io::stdout().lock();
     if !settings.json {

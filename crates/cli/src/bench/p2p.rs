@@ -45,8 +45,7 @@ const COLUMNS: &str = "\
 #        (B)      (us)      (us)      (us)         (GB/s)    (Mmsg/s)     (GB/s)";
 
 /// Runs all sizes; returns how many bytes were wrong.
-pub(crate) fn run(settings: &Settings) -> Result<u64, BenchError> {
-    let mut cluster = Cluster::start(&settings.job)?;
+pub(crate) fn run(settings: &Settings, mut cluster: Cluster) -> Result<u64, BenchError> {
     let info = cluster.info().clone();
     let mut out = std::io::stdout().lock();
     if !settings.json {

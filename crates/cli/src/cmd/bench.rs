@@ -1,6 +1,7 @@
 //! `trunkline bench`: the arguments, and what they mean.
 //!
-//! Called by `cmd`. The rows are run and printed by the `bench` module.
+//! Called by `cmd`. The rows are run and printed by the `bench` module; the `job` module knows whether this process is one
+//! of several that a launcher started.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,13 +10,16 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, value_parser};
 use thiserror::Error;
-use trunkline_nethost::{Collective, DataType, Job, LaunchError, MemoryKind, RedOp};
+use trunkline_nethost::{Cluster, Collective, DataType, Job, LaunchError, MemoryKind, RedOp};
 
 use crate::bench::{self, Settings};
+use crate::job::{self, JobError, Joined};
 use crate::locate::{self, LocateError};
 
-/// Ranks of one run.
+/// Ranks that a run starts itself.
 const RANKS_MAX: u64 = 16;
+/// How long the processes of a job may take to meet.
+const MEETING: Duration = Duration::from_secs(120);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,6 +30,11 @@ Examples:
   trunkline bench all_reduce --channels 2 --comms 2  two communicators of two channels each
   trunkline bench p2p -e 16M                         latency, bandwidth, message rate
   trunkline bench p2p --plugin ./libnccl-net.so --abi 8
+  trunkline run --hosts a,b trunkline bench p2p      between two hosts
+  srun -N 2 trunkline bench all_reduce               the same under Slurm, torchrun or mpiexec
+
+Started by a launcher as one of several processes, each is a rank, their number is the launcher's,
+and rank 0 prints; else the ranks are started here.
 
 The columns are those of nccl-tests: algbw is size over time, busbw is algbw times the factor of
 the collective, so that it compares with the speed of the wire. #wrong counts wrong elements of
@@ -47,9 +56,9 @@ pub(crate) struct BenchArgs {
     /// What to run.
     #[arg(value_name = "COLLECTIVE|p2p", value_parser = what_parser())]
     what: String,
-    /// Rank processes (2 to 16; point-to-point takes 2).
-    #[arg(short = 'n', long, default_value_t = 2, value_parser = value_parser!(u64).range(2..=RANKS_MAX))]
-    ranks: u64,
+    /// Rank processes to start (2 to 16; point-to-point takes 2) [default: 2; the launcher's number under one].
+    #[arg(short = 'n', long, value_parser = value_parser!(u64).range(2..=RANKS_MAX))]
+    ranks: Option<u64>,
     /// Smallest size; K, M and G are powers of 1024.
     #[arg(short = 'b', long, default_value = "8", value_parser = bench::sizes::parse)]
     minbytes: usize,
@@ -119,6 +128,9 @@ pub(crate) enum BenchError {
     /// No plugin.
     #[error(transparent)]
     Locate(#[from] LocateError),
+    /// The processes of the job did not meet.
+    #[error(transparent)]
+    Job(#[from] JobError),
     /// The ranks failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
@@ -130,7 +142,7 @@ pub(crate) enum BenchError {
     Name(#[from] trunkline_nethost::UnknownName),
     /// Two arguments do not go together.
     #[error("{0}")]
-    Usage(&'static str),
+    Usage(String),
 }
 
 fn named(names: &'static [&'static str]) -> PossibleValuesParser {
@@ -143,30 +155,62 @@ fn what_parser() -> impl clap::builder::TypedValueParser<Value = String> {
 
 /// Runs the benchmark; the exit status tells whether all bytes were right.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, BenchError> {
-    let settings = settings(args)?;
+    let Some(mut joined) = job::join(MEETING.min(Duration::from_secs(args.timeout)))? else {
+        let settings = settings(args, None)?;
+        let cluster = Cluster::start(&settings.job)?;
+        return rows(&settings, cluster);
+    };
+    let settings = settings(args, Some(&joined));
+    // All know the same arguments, but not all hosts have the same files.
+    if !joined.agree(settings.as_ref().err())? {
+        return Ok(ExitCode::from(2));
+    }
+    let settings = settings?;
+    match joined.into_seats()? {
+        job::Seats::Parent(seats) => rows(&settings, Cluster::start_among(seats, &settings.job)?),
+        job::Seats::Rank(seat) => Ok(seat.serve(settings.job.plugin)?),
+    }
+}
+
+fn rows(settings: &Settings, cluster: Cluster) -> Result<ExitCode, BenchError> {
     let wrong = match settings.job.collective {
-        Some(collective) => bench::collective::run(&settings, collective)?,
-        None => bench::p2p::run(&settings)?,
+        Some(collective) => bench::collective::run(settings, collective, cluster)?,
+        None => bench::p2p::run(settings, cluster)?,
     };
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn settings(args: &BenchArgs) -> Result<Settings, BenchError> {
-    let collective: Option<Collective> = if args.what == "p2p" { None } else { Some(args.what.parse()?) };
-    let ranks = args.ranks as usize;
-    if collective.is_none() && ranks != 2 {
-        return Err(BenchError::Usage("p2p runs between 2 ranks"));
+/// The number of ranks: the launcher's, where there is one.
+fn ranks(args: &BenchArgs, joined: Option<&Joined>) -> Result<usize, BenchError> {
+    let asked = args.ranks.map(|ranks| ranks as usize);
+    let Some(joined) = joined else { return Ok(asked.unwrap_or(2)) };
+    match asked {
+        Some(asked) if asked != joined.size() => Err(BenchError::Usage(format!(
+            "-n {asked} was asked for, but {} started {} processes; leave -n out",
+            joined.launcher(),
+            joined.size()
+        ))),
+        _ => Ok(joined.size()),
     }
-    if args.root >= args.ranks {
-        return Err(BenchError::Usage("the root is not one of the ranks"));
+}
+
+fn settings(args: &BenchArgs, joined: Option<&Joined>) -> Result<Settings, BenchError> {
+    let usage = |text: &str| Err(BenchError::Usage(text.to_owned()));
+    let collective: Option<Collective> = if args.what == "p2p" { None } else { Some(args.what.parse()?) };
+    let ranks = ranks(args, joined)?;
+    if collective.is_none() && ranks != 2 {
+        return usage("p2p runs between 2 ranks");
+    }
+    if args.root >= ranks as u64 {
+        return usage("the root is not one of the ranks");
     }
     let dtype: DataType = args.datatype.parse()?;
     let maxbytes = args.maxbytes.unwrap_or(if collective.is_some() { 64 << 20 } else { 16 << 20 });
     if maxbytes < args.minbytes {
-        return Err(BenchError::Usage("the largest size is smaller than the smallest"));
+        return usage("the largest size is smaller than the smallest");
     }
     if args.chunk < 64 {
-        return Err(BenchError::Usage("a chunk has at least 64 bytes"));
+        return usage("a chunk has at least 64 bytes");
     }
     let job = Job {
         plugin: locate::plugin(args.plugin.as_deref())?,

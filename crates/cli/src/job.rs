@@ -1,0 +1,120 @@
+//! This process as one of several that a launcher started: they meet, and rank 0 becomes the parent of the plugin host's
+//! ranks. Called by `cmd::bench`; the only place where bootstrap and plugin host come together.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use thiserror::Error;
+use trunkline_bootstrap::{
+    Bootstrap, Environment, EnvironmentError, ExchangeError, JoinError, Launcher, Streams,
+};
+use trunkline_nethost::{Channel, Loss, Seat};
+
+/// How long the others may take to say whether they are ready.
+const READY: Duration = Duration::from_secs(60);
+
+/// The processes of the job did not come together.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum JobError {
+    /// The launcher's variables cannot be.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    /// They did not meet.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// One left.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// One cannot begin.
+    #[error("rank {rank}: {reason}")]
+    Other {
+        /// The first of them.
+        rank: usize,
+        /// Why.
+        reason: String,
+    },
+    /// The streams cannot be used.
+    #[error("cannot use the streams of the job: {0}")]
+    Streams(#[from] std::io::Error),
+}
+
+/// A job that has met.
+pub(crate) struct Joined(Bootstrap);
+
+/// What this process is from here on.
+pub(crate) enum Seats {
+    /// Rank 0: the parent of all ranks, its own included.
+    Parent(Vec<Seat>),
+    /// Another rank.
+    Rank(RankSeat),
+}
+
+/// A rank whose parent is another process.
+pub(crate) struct RankSeat {
+    rank: usize,
+    channel: Channel,
+}
+
+/// Meets the others, if the environment says that there are any.
+pub(crate) fn join(limit: Duration) -> Result<Option<Joined>, JobError> {
+    match Environment::read()? {
+        Some(environment) => Ok(Some(Joined(Bootstrap::join(&environment, limit)?))),
+        None => Ok(None),
+    }
+}
+
+impl Joined {
+    pub(crate) fn size(&self) -> usize {
+        self.0.place().size
+    }
+
+    pub(crate) fn launcher(&self) -> Launcher {
+        self.0.launcher()
+    }
+
+    /// Whether all can go on. Where one has a reason not to, rank 0 gets the first as an error and the others `false`, so
+    /// that it is told once.
+    pub(crate) fn agree(&mut self, mine: Option<&impl ToString>) -> Result<bool, JobError> {
+        let given = mine.map(ToString::to_string).unwrap_or_default();
+        let reasons = self.0.exchange(given.as_bytes(), READY)?;
+        match reasons.iter().position(|reason| !reason.is_empty()) {
+            None => Ok(true),
+            Some(rank) if self.0.place().rank == 0 => {
+                Err(JobError::Other { rank, reason: String::from_utf8_lossy(&reasons[rank]).into_owned() })
+            }
+            Some(_) => Ok(false),
+        }
+    }
+
+    /// Gives the streams to the plugin host.
+    pub(crate) fn into_seats(self) -> Result<Seats, JobError> {
+        let rank = self.0.place().rank;
+        match self.0.into_streams()? {
+            Streams::Member(stream) => Ok(Seats::Rank(RankSeat { rank, channel: Channel::tcp(stream)? })),
+            Streams::Center(members) => {
+                let seat = |member| match member {
+                    Some(stream) => Channel::tcp(stream).map(Seat::Far),
+                    None => Ok(Seat::Child),
+                };
+                Ok(Seats::Parent(members.into_iter().map(seat).collect::<std::io::Result<_>>()?))
+            }
+        }
+    }
+}
+
+impl RankSeat {
+    /// Is a rank until the parent lets it go; ends the process when the run fails, which rank 0 explains.
+    pub(crate) fn serve(self, plugin: PathBuf) -> Result<ExitCode, JobError> {
+        let rank = self.rank;
+        let lost = move |loss| {
+            if loss == Loss::Gone {
+                eprintln!("trunkline: rank {rank}: rank 0 is gone");
+            }
+            std::process::exit(2);
+        };
+        let wrong = trunkline_nethost::serve(self.channel, Some(plugin), lost)?;
+        Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+}
