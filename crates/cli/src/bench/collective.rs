@@ -7,6 +7,7 @@ use std::io::Write as _;
 use serde::Serialize;
 use trunkline_nethost::{Case, Cluster, Collective, PluginInfo, RowResult};
 
+use super::plot::Pending;
 use super::{Settings, progress};
 use crate::cmd::BenchError;
 
@@ -50,6 +51,7 @@ pub(crate) fn run(
 ) -> Result<u64, BenchError> {
     let info = cluster.info().clone();
     let mut out = std::io::stdout().lock();
+    settings.plot.as_ref().map_or(Ok(()), Pending::prepare)?;
     if !settings.json {
         writeln!(out, "{}\n{COLUMNS}", settings.header(collective.name(), &info))?;
     }
@@ -64,9 +66,12 @@ pub(crate) fn run(
             wrong += half.result.wrong;
             bus_sum += half.busbw;
             halves.push(half);
+            let line = json(settings, collective, &info, block, in_place, half)?;
             if settings.json {
-                print_json(&mut out, settings, collective, &info, block, in_place, half)?;
+                writeln!(out, "{line}")?;
+                out.flush()?;
             }
+            settings.keep(line);
         }
         if !settings.json {
             // The bar and the table may share a terminal.
@@ -91,6 +96,7 @@ pub(crate) fn run(
             "# Out of bounds values : {wrong} {verdict}\n# Avg bus bandwidth    : {average:.4}\n#"
         )?;
     }
+    settings.plot.as_ref().map_or(Ok(()), Pending::draw)?;
     Ok(wrong)
 }
 
@@ -142,15 +148,14 @@ fn root(settings: &Settings, collective: Collective) -> i64 {
     if collective.has_root() { settings.job.root as i64 } else { -1 }
 }
 
-fn print_json(
-    out: &mut impl std::io::Write,
+fn json(
     settings: &Settings,
     collective: Collective,
     info: &PluginInfo,
     block: usize,
     in_place: bool,
     half: Half,
-) -> Result<(), BenchError> {
+) -> Result<String, BenchError> {
     let line = Line {
         collective: collective.name(),
         fabric: super::fabric(info),
@@ -171,9 +176,7 @@ fn print_json(
         busbw: half.busbw,
         wrong: half.result.wrong,
     };
-    serde_json::to_writer(&mut *out, &line).map_err(std::io::Error::from)?;
-    writeln!(out)?;
-    Ok(out.flush()?)
+    Ok(serde_json::to_string(&line).map_err(std::io::Error::from)?)
 }
 
 const COLUMNS: &str = "\

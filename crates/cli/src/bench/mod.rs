@@ -2,6 +2,7 @@
 
 pub(crate) mod collective;
 pub(crate) mod p2p;
+pub(crate) mod plot;
 pub(crate) mod progress;
 pub(crate) mod sizes;
 
@@ -26,6 +27,8 @@ pub(crate) struct Settings {
     pub(crate) iters: u32,
     /// JSON instead of a table.
     pub(crate) json: bool,
+    /// The picture to draw.
+    pub(crate) plot: Option<plot::Pending>,
 }
 
 /// The fabric that carries the data. Trunkline's devices are called after theirs and numbered; what is below another
@@ -44,6 +47,13 @@ impl Settings {
         }
         let fitting = (32 << 20) / bytes.max(1);
         u32::try_from(fitting).unwrap_or(many).clamp(few, many)
+    }
+
+    /// Keeps a row for the picture, if there is to be one.
+    pub(crate) fn keep(&self, line: String) {
+        if let Some(plot) = &self.plot {
+            plot.add(line);
+        }
     }
 
     /// The lines above a table.

@@ -7,6 +7,7 @@ use std::io::Write as _;
 use serde::Serialize;
 use trunkline_nethost::{Cluster, P2pCase, P2pMeasured, PluginInfo};
 
+use super::plot::Pending;
 use super::{Settings, progress};
 use crate::cmd::BenchError;
 
@@ -48,6 +49,7 @@ const COLUMNS: &str = "\
 pub(crate) fn run(settings: &Settings, mut cluster: Cluster) -> Result<u64, BenchError> {
     let info = cluster.info().clone();
     let mut out = std::io::stdout().lock();
+    settings.plot.as_ref().map_or(Ok(()), Pending::prepare)?;
     if !settings.json {
         writeln!(out, "{}\n{COLUMNS}", settings.header("p2p", &info))?;
     }
@@ -64,12 +66,15 @@ pub(crate) fn run(settings: &Settings, mut cluster: Cluster) -> Result<u64, Benc
         };
         let measured = cluster.run_p2p(&case)?;
         wrong += measured.wrong;
-        let line = if settings.json { json(&info, bytes, &measured)? } else { row(bytes, &measured) };
+        let json = json(&info, bytes, &measured)?;
+        let line = if settings.json { json.clone() } else { row(bytes, &measured) };
+        settings.keep(json);
         bar.suspend(|| writeln!(out, "{line}").and_then(|()| out.flush()))?;
         bar.inc(1);
     }
     bar.finish_and_clear();
     cluster.finish()?;
+    settings.plot.as_ref().map_or(Ok(()), Pending::draw)?;
     Ok(wrong)
 }
 

@@ -29,6 +29,7 @@ Examples:
   trunkline bench reduce -d int32 -o max --root 1    an operator and a root
   trunkline bench all_reduce --channels 2 --comms 2  two communicators of two channels each
   trunkline bench p2p -e 16M                         latency, bandwidth, message rate
+  trunkline bench p2p --plot p2p.svg                 the table, and a picture of it
   trunkline bench p2p --plugin ./libnccl-net.so --abi 8
   trunkline run --hosts a,b trunkline bench p2p      between two hosts
   srun -N 2 trunkline bench all_reduce               the same under Slurm, torchrun or mpiexec
@@ -98,6 +99,9 @@ pub(crate) struct BenchArgs {
     /// Print one JSON object a row instead of the table.
     #[arg(long)]
     json: bool,
+    /// Draw bandwidth and latency over size when the run is done; `trunkline plot` draws several runs.
+    #[arg(long, value_name = "FILE.svg", value_parser = super::plot::picture_path)]
+    plot: Option<PathBuf>,
     /// File of the plugin.
     #[arg(long, value_name = "PATH")]
     plugin: Option<PathBuf>,
@@ -140,6 +144,9 @@ pub(crate) enum BenchError {
     /// A name that the arguments let through.
     #[error(transparent)]
     Name(#[from] trunkline_nethost::UnknownName),
+    /// No picture.
+    #[error(transparent)]
+    Plot(#[from] bench::plot::PlotError),
     /// Two arguments do not go together.
     #[error("{0}")]
     Usage(String),
@@ -242,5 +249,6 @@ fn settings(args: &BenchArgs, joined: Option<&Joined>) -> Result<Settings, Bench
         warmup: args.warmup,
         iters: args.iters,
         json: args.json,
+        plot: args.plot.clone().map(bench::plot::Pending::new),
     })
 }

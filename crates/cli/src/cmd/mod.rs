@@ -2,6 +2,7 @@
 
 mod bench;
 mod info;
+mod plot;
 mod sim;
 mod top;
 
@@ -18,6 +19,8 @@ pub(crate) enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Show fabrics, NICs, how bytes are copied, and every setting.
     Info(info::InfoArgs),
+    /// Draw results of `bench --json`: bandwidth and latency over size, several runs in one picture.
+    Plot(plot::PlotArgs),
     /// Run the protocols over a simulated network, from a seed.
     Sim(sim::SimArgs),
     /// Show what processes of this host are doing: messages and bytes a second, what waits, what failed.
@@ -29,6 +32,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Erro
     match command {
         Command::Bench(args) => Ok(bench::run(&args)?),
         Command::Info(args) => Ok(info::run(&args)?),
+        Command::Plot(args) => Ok(plot::run(&args)?),
         Command::Sim(args) => Ok(sim::run(&args)?),
         Command::Top(args) => Ok(top::run(&args)?),
     }

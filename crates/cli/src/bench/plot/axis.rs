@@ -1,0 +1,123 @@
+//! Logarithmic axes: where values stand, where ticks stand, what they are called. Pure.
+//!
+//! Called by `picture`.
+
+/// A logarithmic axis.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Axis {
+    /// Logarithms of the ends.
+    low: f64,
+    high: f64,
+    /// Where the ends are on the paper.
+    from: f64,
+    to: f64,
+}
+
+/// A line of the grid.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Tick {
+    /// Where it is.
+    pub(super) value: f64,
+    /// What it is called; a line without is drawn lighter.
+    pub(super) label: Option<String>,
+}
+
+/// Units: what one is worth, and its name.
+type Units = [(f64, &'static str)];
+
+const BYTES: &Units = &[
+    (1.0, "B"),
+    (1024.0, "KiB"),
+    (1_048_576.0, "MiB"),
+    (1_073_741_824.0, "GiB"),
+    (1_099_511_627_776.0, "TiB"),
+];
+
+const TIMES: &Units = &[(1e-3, "ns"), (1.0, "\u{b5}s"), (1e3, "ms"), (1e6, "s")];
+
+/// How far the ends of an axis are from the outermost figures, at least.
+const AIR: f64 = 1.15;
+
+/// Most labels of an axis of sizes.
+const SIZE_LABELS_MAX: u32 = 8;
+
+impl Axis {
+    /// An axis that shows all values between two.
+    pub(super) fn new((low, high): (f64, f64), (from, to): (f64, f64)) -> Self {
+        Self { low: low.ln(), high: high.ln(), from, to }
+    }
+
+    /// Where a value stands on the paper.
+    pub(super) fn place(&self, value: f64) -> f64 {
+        self.from + (value.ln() - self.low) / (self.high - self.low) * (self.to - self.from)
+    }
+}
+
+/// The smallest and the largest of some values above zero.
+pub(super) fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::MAX, f64::MIN_POSITIVE), |(low, high), value| (low.min(value), high.max(value)))
+}
+
+/// Powers of two, all within the range, evenly spaced and not too many; its ends where there is none.
+pub(super) fn size_ticks((low, high): (f64, f64)) -> Vec<Tick> {
+    // A size just off a power of two by rounding is that power.
+    let (first, last) = ((low.log2() - 1e-9).ceil() as u32, (high.log2() + 1e-9).floor() as u32);
+    let step = (1..).find(|step| (last.saturating_sub(first)) / step < SIZE_LABELS_MAX).unwrap_or(1);
+    let tick = |exponent: u32| {
+        let value = 2f64.powi(exponent as i32);
+        Tick { value, label: Some(size(value)) }
+    };
+    let ticks: Vec<Tick> = (first..=last).step_by(step as usize).map(tick).collect();
+    if ticks.is_empty() {
+        let mut ends = vec![low, high];
+        ends.dedup();
+        return ends.into_iter().map(|value| Tick { value, label: Some(size(value)) }).collect();
+    }
+    ticks
+}
+
+/// Decades, with 2 and 5 named too where there are few, and the range widened to the next 1, 2 or 5.
+pub(super) fn decimal_ticks(
+    (low, high): (f64, f64),
+    label: impl Fn(f64) -> String,
+) -> ((f64, f64), Vec<Tick>) {
+    let decades = (low.log10().floor() as i32)..=(high.log10().ceil() as i32);
+    let all = |digits: &'static [u32]| {
+        decades.clone().flat_map(move |decade| {
+            digits.iter().map(move |digit| (*digit, f64::from(*digit) * 10f64.powi(decade)))
+        })
+    };
+    let below = all(&[1, 2, 5]).map(|(_, value)| value).rfind(|value| *value <= low / AIR);
+    let above = all(&[1, 2, 5]).map(|(_, value)| value).find(|value| *value >= high * AIR);
+    let (below, above) = (below.unwrap_or(low / 2.0), above.unwrap_or(high * 2.0));
+    let named: &[u32] = if above / below > 300.0 { &[1] } else { &[1, 2, 5] };
+    let inside = |value: f64| value >= below * 0.999 && value <= above * 1.001;
+    let ticks = all(&[1, 2, 3, 4, 5, 6, 7, 8, 9]).filter(|(_, value)| inside(*value));
+    let ticks =
+        ticks.map(|(digit, value)| Tick { value, label: named.contains(&digit).then(|| label(value)) });
+    ((below, above), ticks.collect())
+}
+
+/// A size in bytes: `8 B`, `64 KiB`, `1 MiB`.
+pub(super) fn size(bytes: f64) -> String {
+    in_units(bytes, BYTES)
+}
+
+/// A time in microseconds: `500 ns`, `20 us`, `1.5 ms`.
+pub(super) fn time(microseconds: f64) -> String {
+    in_units(microseconds, TIMES)
+}
+
+/// Three figures, without zeros at the end.
+pub(super) fn number(value: f64) -> String {
+    let decimals = (2 - value.abs().log10().floor() as i32).clamp(0, 9) as usize;
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+fn in_units(value: f64, units: &Units) -> String {
+    // 999.7 would be written as 1000.
+    let fitting = units.iter().rev().find(|(worth, _)| value >= worth * 0.9995);
+    let (worth, name) = fitting.or(units.first()).copied().unwrap_or((1.0, ""));
+    format!("{} {name}", number(value / worth))
+}

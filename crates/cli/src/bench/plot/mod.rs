@@ -1,0 +1,269 @@
+//! Pictures of benchmark results: rows in, one SVG file out.
+//!
+//! Called by `cmd::bench` after a run and by `cmd::plot` for saved ones. The rows are the lines that `bench --json`
+//! prints; nothing else is read.
+
+mod axis;
+mod picture;
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use thiserror::Error;
+
+/// Most runs of one picture: as many as have a look of their own.
+pub(crate) const RUNS_MAX: usize = 21;
+
+/// Why there is no picture.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum PlotError {
+    /// A file cannot be read.
+    #[error("{0}: {1}")]
+    Read(String, #[source] io::Error),
+    /// The picture cannot be written.
+    #[error("{path}: {1}", path = .0.display())]
+    Write(PathBuf, #[source] io::Error),
+    /// A line is no row.
+    #[error("{file}:{line}: not a row of `trunkline bench --json`: {source}")]
+    Row {
+        /// Where it came from.
+        file: String,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// A row's figure cannot stand on a logarithmic axis.
+    #[error("{file}:{line}: {name} is {value}, and only what is above zero can be drawn")]
+    Figure {
+        /// Where it came from.
+        file: String,
+        /// Counted from 1.
+        line: usize,
+        /// The field.
+        name: &'static str,
+        /// Its value.
+        value: f64,
+    },
+    /// A file without rows of the kind that was asked for.
+    #[error("{0}: no {1} rows")]
+    Empty(String, &'static str),
+    /// More than have a look of their own.
+    #[error("{0} runs; one picture shows {RUNS_MAX} at most")]
+    Many(usize),
+}
+
+/// One row of `bench --json`, as far as a picture needs it.
+#[derive(Debug, Deserialize)]
+struct Row {
+    #[serde(flatten)]
+    what: What,
+    bytes: u64,
+    in_place: bool,
+    time_us: f64,
+    busbw: f64,
+    latency_p50_us: Option<f64>,
+    one_way_gbs: Option<f64>,
+}
+
+/// What the rows of one run have in common.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+struct What {
+    collective: String,
+    plugin: String,
+    fabric: String,
+    device: String,
+    ranks: u64,
+    #[serde(default = "one")]
+    comms: u64,
+    #[serde(default = "one")]
+    channels: u64,
+    #[serde(rename = "type")]
+    dtype: String,
+    redop: String,
+    #[serde(default = "nobody")]
+    root: i64,
+}
+
+const fn one() -> u64 {
+    1
+}
+
+const fn nobody() -> i64 {
+    -1
+}
+
+impl What {
+    fn is_p2p(&self) -> bool {
+        self.collective == "p2p"
+    }
+
+    /// In the order in which they are told: what tells most comes first.
+    fn words(&self) -> [String; 8] {
+        let unless = |plain: bool, word: String| if plain { String::new() } else { word };
+        let network = format!("{} on {}", self.plugin, self.device);
+        [
+            self.collective.clone(),
+            if self.fabric == self.plugin { network } else { format!("{network} ({})", self.fabric) },
+            format!("{} ranks", self.ranks),
+            self.dtype.clone(),
+            unless(self.redop == "none", self.redop.clone()),
+            unless(self.root < 0, format!("root {}", self.root)),
+            unless(self.comms == 1, format!("{} communicators", self.comms)),
+            unless(self.channels == 1, format!("{} channels", self.channels)),
+        ]
+    }
+}
+
+/// A point of both panels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Point {
+    bytes: f64,
+    gbs: f64,
+    us: f64,
+}
+
+/// One line of each panel.
+#[derive(Debug)]
+pub(crate) struct Run {
+    what: What,
+    /// What it is called, if its caller knows better than its rows.
+    name: Option<String>,
+    points: Vec<Point>,
+}
+
+/// Reads the runs of a file that `bench --json` wrote; `-` is standard input. A file may hold several: a run ends where
+/// the next row is of something else, or its size does not grow.
+pub(crate) fn read(path: &str, name: &str, in_place: bool) -> Result<Vec<Run>, PlotError> {
+    let failed = |error| PlotError::Read(path.to_owned(), error);
+    let input: Box<dyn BufRead> = match path {
+        "-" => Box::new(io::stdin().lock()),
+        _ => Box::new(BufReader::new(File::open(path).map_err(failed)?)),
+    };
+    let mut runs: Vec<Run> = Vec::new();
+    for (at, line) in input.lines().enumerate() {
+        let line = line.map_err(failed)?;
+        if !line.trim().is_empty() {
+            add(&mut runs, &line, path, at + 1, in_place)?;
+        }
+    }
+    if runs.is_empty() {
+        return Err(PlotError::Empty(path.to_owned(), if in_place { "in-place" } else { "out-of-place" }));
+    }
+    runs.iter_mut().for_each(|run| run.name = Some(name.to_owned()));
+    Ok(runs)
+}
+
+/// The picture of a run that is under way.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    path: PathBuf,
+    lines: RefCell<Vec<String>>,
+}
+
+impl Pending {
+    /// One that has no rows yet.
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, lines: RefCell::default() }
+    }
+
+    /// Makes sure that it can be written, before a long run; a file that is there keeps its content.
+    pub(crate) fn prepare(&self) -> Result<(), PlotError> {
+        let opened = File::options().append(true).create(true).open(&self.path);
+        opened.map(drop).map_err(|error| PlotError::Write(self.path.clone(), error))
+    }
+
+    /// A row, as `--json` prints it.
+    pub(crate) fn add(&self, line: String) {
+        self.lines.borrow_mut().push(line);
+    }
+
+    /// Draws all rows.
+    pub(crate) fn draw(&self) -> Result<(), PlotError> {
+        draw(&self.path, &own(&self.lines.borrow())?)
+    }
+}
+
+/// The runs of lines that this process made itself.
+fn own(lines: &[String]) -> Result<Vec<Run>, PlotError> {
+    let mut runs = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        add(&mut runs, line, "this run", at + 1, false)?;
+    }
+    Ok(runs)
+}
+
+/// Puts a row to the last run, or begins the next one with it.
+fn add(runs: &mut Vec<Run>, text: &str, file: &str, line: usize, in_place: bool) -> Result<(), PlotError> {
+    let file = || file.to_owned();
+    let row: Row =
+        serde_json::from_str(text).map_err(|source| PlotError::Row { file: file(), line, source })?;
+    if row.in_place != in_place && !row.what.is_p2p() {
+        return Ok(());
+    }
+    let point = Point {
+        bytes: row.bytes as f64,
+        gbs: row.one_way_gbs.unwrap_or(row.busbw),
+        us: row.latency_p50_us.unwrap_or(row.time_us),
+    };
+    for (name, value) in [("bytes", point.bytes), ("the bandwidth", point.gbs), ("the time", point.us)] {
+        if value <= 0.0 || !value.is_finite() {
+            return Err(PlotError::Figure { file: file(), line, name, value });
+        }
+    }
+    match runs.last_mut() {
+        Some(run)
+            if run.what == row.what && run.points.last().is_some_and(|last| last.bytes < point.bytes) =>
+        {
+            run.points.push(point);
+        }
+        _ => runs.push(Run { what: row.what, name: None, points: vec![point] }),
+    }
+    Ok(())
+}
+
+/// Draws the runs into a file.
+pub(crate) fn draw(path: &Path, runs: &[Run]) -> Result<(), PlotError> {
+    if runs.is_empty() {
+        return Err(PlotError::Empty("this run".to_owned(), "out-of-place"));
+    }
+    if runs.len() > RUNS_MAX {
+        return Err(PlotError::Many(runs.len()));
+    }
+    let text = picture::picture(runs);
+    let written = File::create(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| PlotError::Write(path.to_owned(), error))
+}
+
+/// What all runs have in common, for the title, and what each is called in the legend.
+fn names(runs: &[Run]) -> (String, Vec<String>) {
+    let words: Vec<[String; 8]> = runs.iter().map(|run| run.what.words()).collect();
+    let same = |at: usize| words.iter().all(|others| others[at] == words[0][at]);
+    let join =
+        |words: Vec<&str>| words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ");
+    let title = join((0..8).filter(|&at| same(at)).map(|at| words[0][at].as_str()).collect());
+    let mut names: Vec<String> = Vec::new();
+    for (run, words) in runs.iter().zip(&words) {
+        let differs = join((0..8).filter(|&at| !same(at)).map(|at| words[at].as_str()).collect());
+        // A file of one run is called as its user called it.
+        let alone = runs.iter().filter(|other| other.name == run.name).count() == 1;
+        let name = match &run.name {
+            Some(name) if alone || differs.is_empty() => name.clone(),
+            Some(name) => format!("{name}: {differs}"),
+            None if differs.is_empty() => words[1].clone(),
+            None => differs,
+        };
+        let before =
+            names.iter().filter(|other| **other == name || other.starts_with(&format!("{name} ("))).count();
+        names.push(if before == 0 { name } else { format!("{name} ({})", before + 1) });
+    }
+    (title, names)
+}
+
+#[cfg(test)]
+#[path = "plot_tests.rs"]
+mod tests;

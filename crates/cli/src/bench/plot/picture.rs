@@ -1,0 +1,229 @@
+//! The drawing: two panels side by side, bandwidth and time over size, and the legend below them.
+//!
+//! Called by `plot`. Text of users goes into text nodes only, where the library escapes it.
+
+use svg::Document;
+use svg::node::element::{Circle, Group, Line, Path, Polyline, Rectangle, Text, Title};
+
+use super::axis::{self, Axis, Tick};
+use super::{Point, Run, names};
+
+const WIDTH: f64 = 1160.0;
+const MARGIN: f64 = 24.0;
+const PANEL_TOP: f64 = 92.0;
+const PANEL_HEIGHT: f64 = 380.0;
+/// Room for the labels left of a panel.
+const LABELS: f64 = 64.0;
+/// From a panel's lower edge to the first line of the legend.
+const TO_LEGEND: f64 = 72.0;
+const LEGEND_LINE: f64 = 24.0;
+/// Most runs of a legend of one column; then there are two.
+const LEGEND_ALONE: usize = 4;
+/// Longest text of the legend and the title, in letters.
+const LEGEND_LETTERS: usize = 72;
+const TITLE_LETTERS: usize = 110;
+
+const TEXT: &str = "#222222";
+const FAINT: &str = "#555555";
+const FONTS: &str = "Helvetica, Arial, 'DejaVu Sans', sans-serif";
+
+/// Okabe and Ito's colours, which people with any kind of colour vision tell apart; without yellow, too light on white.
+const COLOURS: [&str; 7] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"];
+
+/// Dashes of the first seven runs, the next and the last.
+const DASHES: [&str; 3] = ["none", "7 4", "2 3"];
+
+/// The whole file.
+pub(super) fn picture(runs: &[Run]) -> String {
+    let (title, labels) = names(runs);
+    let lines = if runs.len() <= LEGEND_ALONE { runs.len() } else { runs.len().div_ceil(2) };
+    let legend_top = PANEL_TOP + PANEL_HEIGHT + TO_LEGEND;
+    let height = legend_top + lines as f64 * LEGEND_LINE + MARGIN / 2.0;
+    let paper = Rectangle::new().set("width", WIDTH).set("height", height).set("fill", "#ffffff");
+    let head = text(MARGIN, 36.0, short(&title, TITLE_LETTERS), 20).set("font-weight", "bold");
+    let half = (WIDTH - MARGIN) / 2.0;
+    let panels = [bandwidth(runs, MARGIN), time(runs, MARGIN + half)];
+    let mut document = Document::new()
+        .set("viewBox", (0, 0, WIDTH, height))
+        .set("width", WIDTH)
+        .set("height", height)
+        .set("font-family", FONTS)
+        .add(Title::new(clean(&title)))
+        .add(paper)
+        .add(head);
+    for panel in panels {
+        document = document.add(panel.draw(runs, &labels, half - MARGIN));
+    }
+    for (at, label) in labels.iter().enumerate() {
+        let x = MARGIN + LABELS + half * (at / lines) as f64;
+        let y = legend_top + (at % lines) as f64 * LEGEND_LINE;
+        document = document.add(legend_entry(at, label, x, y));
+    }
+    format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{document}\n")
+}
+
+/// One of the two charts.
+struct Panel {
+    class: &'static str,
+    title: &'static str,
+    x: f64,
+    value: fn(&Point) -> f64,
+    label: fn(f64) -> String,
+    tip: fn(f64) -> String,
+}
+
+fn bandwidth(runs: &[Run], x: f64) -> Panel {
+    let title = match (any(runs, true), any(runs, false)) {
+        (true, false) => "One-way bandwidth, GB/s",
+        (false, _) => "Bus bandwidth, GB/s",
+        (true, true) => "Bandwidth (bus; p2p: one way), GB/s",
+    };
+    let tip = |gbs| format!("{} GB/s", axis::number(gbs));
+    Panel { class: "bandwidth", title, x, value: |point| point.gbs, label: axis::number, tip }
+}
+
+fn time(runs: &[Run], x: f64) -> Panel {
+    let title = match (any(runs, true), any(runs, false)) {
+        (true, false) => "Half round trip, median",
+        (false, _) => "Time",
+        (true, true) => "Time (p2p: half round trip)",
+    };
+    Panel { class: "time", title, x, value: |point| point.us, label: axis::time, tip: axis::time }
+}
+
+/// Whether some run is point to point, or is not.
+fn any(runs: &[Run], p2p: bool) -> bool {
+    runs.iter().any(|run| run.what.is_p2p() == p2p)
+}
+
+impl Panel {
+    fn draw(&self, runs: &[Run], labels: &[String], width: f64) -> Group {
+        let points = || runs.iter().flat_map(|run| &run.points);
+        let sizes = axis::range(points().map(|point| point.bytes));
+        let (values, value_ticks) =
+            axis::decimal_ticks(axis::range(points().map(|point| (self.value)(point))), self.label);
+        let (left, right) = (self.x + LABELS, self.x + width);
+        let bottom = PANEL_TOP + PANEL_HEIGHT;
+        // A little air, so that the first and the last point stand free; more where all have one size.
+        let air = ((sizes.1 / sizes.0).powf(0.03)).max(1.1);
+        let across = Axis::new((sizes.0 / air, sizes.1 * air), (left, right));
+        let up = Axis::new(values, (bottom, PANEL_TOP));
+        let mut group = Group::new().set("class", self.class);
+        for tick in axis::size_ticks(sizes) {
+            let x = across.place(tick.value);
+            group = group.add(grid((x, PANEL_TOP), (x, bottom), &tick));
+            if let Some(label) = tick.label {
+                group = group.add(text(x, bottom + 20.0, label, 12).set("text-anchor", "middle"));
+            }
+        }
+        for tick in value_ticks {
+            let y = up.place(tick.value);
+            group = group.add(grid((left, y), (right, y), &tick));
+            if let Some(label) = tick.label {
+                group = group.add(text(left - 8.0, y + 4.0, label, 12).set("text-anchor", "end"));
+            }
+        }
+        let frame = Rectangle::new().set("x", left).set("y", PANEL_TOP).set("width", right - left);
+        let frame = frame.set("height", PANEL_HEIGHT).set("fill", "none").set("stroke", "#888888");
+        group = group.add(frame).add(text(left, PANEL_TOP - 14.0, self.title.to_owned(), 15));
+        let below = text(f64::midpoint(left, right), bottom + 42.0, "Size".to_owned(), 13);
+        group = group.add(below.set("text-anchor", "middle").set("fill", FAINT));
+        for (at, (run, label)) in runs.iter().zip(labels).enumerate() {
+            group = group.add(self.line(run, label, at, &across, &up));
+        }
+        group
+    }
+
+    /// One run, with a marker at each point that tells its figures to whoever points at it.
+    fn line(&self, run: &Run, label: &str, at: usize, across: &Axis, up: &Axis) -> Group {
+        let place = |point: &Point| (across.place(point.bytes), up.place((self.value)(point)));
+        let points: Vec<String> = run
+            .points
+            .iter()
+            .map(|point| {
+                let (x, y) = place(point);
+                format!("{x:.1},{y:.1}")
+            })
+            .collect();
+        let line = Polyline::new().set("points", points.join(" ")).set("fill", "none");
+        let mut group = Group::new().set("class", "run").add(stroke(line, at));
+        for point in &run.points {
+            let tip = format!("{label}\n{}: {}", axis::size(point.bytes), (self.tip)((self.value)(point)));
+            group = group.add(Group::new().add(Title::new(clean(&tip))).add(marker(at, place(point))));
+        }
+        group
+    }
+}
+
+fn legend_entry(at: usize, label: &str, x: f64, y: f64) -> Group {
+    let sample = Line::new().set("x1", x).set("y1", y).set("x2", x + 36.0).set("y2", y);
+    Group::new()
+        .set("class", "legend")
+        .add(Title::new(clean(label)))
+        .add(stroke(sample, at))
+        .add(marker(at, (x + 18.0, y)))
+        .add(text(x + 46.0, y + 4.5, short(label, LEGEND_LETTERS), 13))
+}
+
+/// The look of a run's line.
+fn stroke<T: svg::Node>(mut node: T, at: usize) -> T {
+    node.assign("stroke", colour(at));
+    node.assign("stroke-width", 2);
+    node.assign("stroke-linejoin", "round");
+    node.assign("stroke-dasharray", DASHES[at / COLOURS.len() % DASHES.len()]);
+    node
+}
+
+fn colour(at: usize) -> &'static str {
+    COLOURS[at % COLOURS.len()]
+}
+
+/// A shape that goes with the colour: the picture can be read without either.
+fn marker(at: usize, (x, y): (f64, f64)) -> Box<dyn svg::Node> {
+    let corners = |steps: &[(f64, f64)]| {
+        let steps: Vec<String> =
+            steps.iter().map(|(dx, dy)| format!("{:.1},{:.1}", x + dx, y + dy)).collect();
+        let path = Path::new().set("d", format!("M{}Z", steps.join("L")));
+        Box::new(path.set("fill", colour(at)).set("stroke", "#ffffff").set("stroke-width", 0.7))
+    };
+    match at % COLOURS.len() {
+        0 => {
+            let circle = Circle::new().set("cx", round(x)).set("cy", round(y)).set("r", 4);
+            Box::new(circle.set("fill", colour(at)).set("stroke", "#ffffff").set("stroke-width", 0.7))
+        }
+        1 => corners(&[(-3.6, -3.6), (3.6, -3.6), (3.6, 3.6), (-3.6, 3.6)]),
+        2 => corners(&[(0.0, -4.6), (4.4, 3.4), (-4.4, 3.4)]),
+        3 => corners(&[(0.0, -5.0), (5.0, 0.0), (0.0, 5.0), (-5.0, 0.0)]),
+        4 => corners(&[(0.0, 4.6), (4.4, -3.4), (-4.4, -3.4)]),
+        5 => corners(&[(-2.0, -4.5), (2.0, -4.5), (4.5, 0.0), (2.0, 4.5), (-2.0, 4.5), (-4.5, 0.0)]),
+        _ => corners(&[(-5.0, -2.2), (5.0, -2.2), (5.0, 2.2), (-5.0, 2.2)]),
+    }
+}
+
+fn round(value: f64) -> String {
+    format!("{value:.1}")
+}
+
+fn grid(from: (f64, f64), to: (f64, f64), tick: &Tick) -> Line {
+    let colour = if tick.label.is_some() { "#d4d4d4" } else { "#efefef" };
+    let line = Line::new().set("x1", round(from.0)).set("y1", round(from.1));
+    line.set("x2", round(to.0)).set("y2", round(to.1)).set("stroke", colour)
+}
+
+fn text(x: f64, y: f64, content: String, size: u32) -> Text {
+    let text = Text::new(clean(&content)).set("x", round(x)).set("y", round(y));
+    text.set("font-size", size).set("fill", TEXT)
+}
+
+/// Letters that XML cannot hold become spaces; line ends stay.
+fn clean(text: &str) -> String {
+    let allowed = |letter: char| letter == '\n' || !(letter.is_control() || letter as u32 & 0xfffe == 0xfffe);
+    text.chars().map(|letter| if allowed(letter) { letter } else { ' ' }).collect()
+}
+
+fn short(text: &str, letters: usize) -> String {
+    match text.char_indices().nth(letters) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(letters - 1).chain(['\u{2026}']).collect(),
+    }
+}

@@ -1,0 +1,75 @@
+//! `trunkline plot`: saved results as a picture.
+//!
+//! Called by `cmd`. The drawing is `bench::plot`'s; this reads no plugin and runs nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::bench::plot::{self, PlotError, Run};
+
+const EXAMPLES: &str = "\
+Examples:
+  trunkline bench all_reduce --json > ours.json
+  trunkline bench all_reduce --json --plugin ./libnccl-net-other.so > other.json
+  trunkline plot all_reduce.svg ours.json other.json       two lines, called ours and other
+  trunkline plot p2p.svg \"shared memory\"=shm.json tcp.json  a name of your own
+  trunkline bench p2p --json | trunkline plot p2p.svg -    from standard input
+
+The picture has two panels over size, all axes logarithmic: on the left bandwidth in GB/s (bus
+bandwidth; for p2p one way), on the right time (for p2p half of the median round trip). What all
+runs have in common is the title, what differs stands in the legend. A file may hold several runs,
+one after the other. Point at a marker in a browser to see its figures.
+
+`trunkline bench --plot FILE.svg` draws a run when it is done, without a file of results.";
+
+/// Arguments of `plot`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct PlotArgs {
+    /// Where the picture goes; what is there is replaced.
+    #[arg(value_name = "FILE.svg", value_parser = picture_path)]
+    picture: PathBuf,
+    /// Results of `trunkline bench --json`, each with a name for the legend if you like [default: the
+    /// file's]; - is standard input.
+    #[arg(value_name = "[NAME=]RUN.json", required = true)]
+    runs: Vec<String>,
+    /// Draw the in-place rows of collectives instead of the out-of-place ones.
+    #[arg(long)]
+    in_place: bool,
+}
+
+/// The file of a picture. Only `.svg` is taken, so that nobody's results are overwritten by a slip.
+pub(crate) fn picture_path(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension() {
+        Some(extension) if extension.eq_ignore_ascii_case("svg") => Ok(path),
+        _ => Err("the picture is an SVG file; its name ends in .svg".to_owned()),
+    }
+}
+
+/// Draws the picture.
+pub(crate) fn run(args: &PlotArgs) -> Result<ExitCode, PlotError> {
+    let mut runs: Vec<Run> = Vec::new();
+    for text in &args.runs {
+        let (name, path) = name_and_path(text);
+        runs.extend(plot::read(path, &name, args.in_place)?);
+    }
+    plot::draw(&args.picture, &runs)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `NAME=PATH`, or a path whose file name is the name. A file that is there is never split.
+fn name_and_path(text: &str) -> (String, &str) {
+    if text == "-" {
+        return ("standard input".to_owned(), text);
+    }
+    match text.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !Path::new(text).exists() => (name.to_owned(), path),
+        _ => {
+            let stem = Path::new(text).file_stem().unwrap_or_default();
+            (stem.to_string_lossy().into_owned(), text)
+        }
+    }
+}
