@@ -54,6 +54,14 @@ pub(crate) fn mine(all_here: bool) -> io::Result<Vec<IpAddr>> {
     Ok(if found.is_empty() { vec![Ipv4Addr::LOCALHOST.into()] } else { found })
 }
 
+/// This host's addresses, those that other hosts probably reach first.
+///
+/// # Errors
+/// When the system does not tell them.
+pub fn addresses() -> io::Result<Vec<IpAddr>> {
+    mine(false)
+}
+
 /// Interfaces between hosts before those inside one, IPv4 before IPv6; what needs a scope is left out.
 fn ranked(mut found: Vec<(String, IpAddr)>) -> Vec<IpAddr> {
     found.retain(|(_, ip)| match ip {

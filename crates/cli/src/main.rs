@@ -8,6 +8,7 @@ mod bench;
 mod cmd;
 mod job;
 mod locate;
+mod run;
 mod top;
 
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ Examples:
   trunkline bench p2p                          latency, bandwidth, message rate of the plugin API
   trunkline bench alltoall -n 4 -b 1M -e 16M   four ranks, 1 MiB to 16 MiB
   trunkline bench all_reduce --plugin ./libnccl-net-other.so
+  trunkline run --hosts a,b trunkline bench p2p   the same between two hosts
   trunkline info                               fabrics, NICs, how bytes are copied
   trunkline info --params                      every setting and its value
   trunkline top                                what is going on in the processes of this host";

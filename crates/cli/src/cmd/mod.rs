@@ -3,6 +3,7 @@
 mod bench;
 mod info;
 mod plot;
+mod run;
 mod sim;
 mod top;
 
@@ -19,12 +20,20 @@ pub(crate) enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Show fabrics, NICs, how bytes are copied, and every setting.
     Info(info::InfoArgs),
+    /// Start the processes of a job, here or on several hosts.
+    Run(run::RunArgs),
     /// Draw results of `bench --json`: bandwidth and latency over size, several runs in one picture.
     Plot(plot::PlotArgs),
     /// Run the protocols over a simulated network, from a seed.
     Sim(sim::SimArgs),
     /// Show what processes of this host are doing: messages and bytes a second, what waits, what failed.
     Top(top::TopArgs),
+    /// The launcher's hand on a host.
+    #[command(hide = true)]
+    RunAgent,
+    /// The last step before a rank's program.
+    #[command(hide = true)]
+    RunChild(run::ChildArgs),
 }
 
 /// Runs a subcommand.
@@ -32,6 +41,9 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Erro
     match command {
         Command::Bench(args) => Ok(bench::run(&args)?),
         Command::Info(args) => Ok(info::run(&args)?),
+        Command::Run(args) => Ok(run::run(&args)?),
+        Command::RunAgent => Ok(crate::run::agent::run()),
+        Command::RunChild(args) => Ok(run::child(&args)),
         Command::Plot(args) => Ok(plot::run(&args)?),
         Command::Sim(args) => Ok(sim::run(&args)?),
         Command::Top(args) => Ok(top::run(&args)?),

@@ -1,0 +1,141 @@
+//! `trunkline run`: the arguments, and what they mean. Called by `cmd`; the `run` module does the work.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::run::{self, Plan, RunError, hosts};
+
+const DEFAULT_SHELL: &str = "ssh -o BatchMode=yes";
+/// What goes to other hosts without being asked for.
+const PASSED_ON: [&str; 2] = ["TRUNKLINE_", "NCCL_"];
+const PASSED_ON_WHOLE: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
+
+const EXAMPLES: &str = "\
+Examples:
+  trunkline run -n 4 trunkline bench all_reduce          four ranks here
+  trunkline run --hosts a,b trunkline bench p2p          one rank on each of two hosts
+  trunkline run -n 16 --hosts a:8,b:8 -- ./program -x    eight on each; options after the program are its own
+  trunkline run -n 2 --label -- hostname                 each line with its rank before it
+  trunkline run -n 2 python train.py                     RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are set
+  trunkline run -n 2 ./an-mpich-program                  so is PMI-1, which MPICH's programs speak
+  trunkline run --hosts red,blue --rsh 'ip netns exec' trunkline bench p2p
+                                                         namespaces of one machine instead of hosts
+
+Other hosts are reached by ssh, without a password, and must have trunkline at the same path and the
+same directory. TRUNKLINE_* and NCCL_* variables, PATH and LD_LIBRARY_PATH are set there as they are
+here; --env adds others.
+
+The first rank that fails ends the job, and its exit status is that of the job. SIGINT, SIGTERM and
+SIGHUP are passed on; a second one kills. When the launcher dies, its ranks die.";
+
+/// Arguments of `run`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RunArgs {
+    /// Ranks to start [default: as many as --hosts has places, else 1].
+    #[arg(short = 'n', long = "ranks", value_name = "N")]
+    ranks: Option<usize>,
+    /// Hosts in the order of ranks; NAME:N gives a host N places, else ranks are spread evenly.
+    #[arg(long, value_name = "A,B")]
+    hosts: Option<String>,
+    /// Command that runs another on a host; the host's name and that command are added [default: ssh -o BatchMode=yes].
+    #[arg(long, value_name = "CMD")]
+    rsh: Option<String>,
+    /// This program's path on other hosts [default: as here].
+    #[arg(long, value_name = "PATH")]
+    remote_trunkline: Option<String>,
+    /// Address of the first host as the others reach it [default: its name, or an address that it has].
+    #[arg(long, value_name = "ADDR")]
+    address: Option<String>,
+    /// A variable for all ranks, with this value or the present one; may be repeated.
+    #[arg(long = "env", value_name = "NAME[=VALUE]")]
+    variables: Vec<String>,
+    /// Put [RANK] before each line of output.
+    #[arg(long)]
+    label: bool,
+    /// Program and arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<String>,
+}
+
+/// Arguments of `run-child`.
+#[derive(Args, Debug)]
+pub(crate) struct ChildArgs {
+    /// Process id of the agent.
+    #[arg(long)]
+    agent: i32,
+    /// Program and arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<String>,
+}
+
+/// Runs a job; its exit status is that of the first rank that failed.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, RunError> {
+    Ok(ExitCode::from(run::run(&plan(args)?)?))
+}
+
+/// Becomes a rank's program.
+pub(crate) fn child(args: &ChildArgs) -> ExitCode {
+    run::child::run(args.agent, &args.program)
+}
+
+fn plan(args: &RunArgs) -> Result<Plan, RunError> {
+    let usage = |text: String| RunError::Usage(text);
+    let shell = args.rsh.as_deref().unwrap_or(DEFAULT_SHELL);
+    let remote_shell = shlex::split(shell)
+        .filter(|words| !words.is_empty())
+        .ok_or_else(|| usage(format!("--rsh {shell:?} is no command; are its quotes closed?")))?;
+    let own = std::env::current_exe()?;
+    let own = own.to_str().ok_or_else(|| usage(format!("{} is not UTF-8", own.display())))?;
+    let path = args.remote_trunkline.as_deref().unwrap_or(own);
+    // The remote shell takes it apart again.
+    let remote_program = shlex::try_quote(path)
+        .map_err(|error| usage(format!("{path:?} cannot be said to a shell: {error}")))?
+        .into_owned();
+    let directory = std::env::current_dir()?;
+    let directory =
+        directory.to_str().ok_or_else(|| usage(format!("{} is not UTF-8", directory.display())))?;
+    Ok(Plan {
+        hosts: hosts::place(args.ranks, args.hosts.as_deref())?,
+        remote_shell,
+        local_names: args.rsh.is_none(),
+        remote_program,
+        address: args.address.clone(),
+        program: args.program.clone(),
+        variables: std::env::vars().filter(|(name, _)| passed_on(name)).collect(),
+        extra: args.variables.iter().filter_map(|text| variable(text)).collect(),
+        directory: directory.to_owned(),
+        label: args.label,
+    })
+}
+
+fn passed_on(name: &str) -> bool {
+    let ours = PASSED_ON.iter().any(|prefix| name.starts_with(prefix)) && !name.starts_with("TRUNKLINE_JOB_");
+    ours || PASSED_ON_WHOLE.contains(&name)
+}
+
+/// `NAME=VALUE`, or `NAME` with the value it has here, if it has one.
+fn variable(text: &str) -> Option<(String, String)> {
+    match text.split_once('=') {
+        Some((name, value)) => Some((name.to_owned(), value.to_owned())),
+        None => std::env::var(text).ok().map(|value| (text.to_owned(), value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_go_to_other_hosts() {
+        for name in ["TRUNKLINE_FABRIC", "NCCL_DEBUG", "PATH", "LD_LIBRARY_PATH"] {
+            assert!(passed_on(name), "{name}");
+        }
+        for name in ["TRUNKLINE_JOB_SECRET", "HOME", "MY_NCCL_X", "SSH_AUTH_SOCK"] {
+            assert!(!passed_on(name), "{name}");
+        }
+        assert_eq!(variable("A=b=c"), Some(("A".into(), "b=c".into())));
+        assert_eq!(variable("TRUNKLINE_NOT_SET_ANYWHERE"), None);
+    }
+}

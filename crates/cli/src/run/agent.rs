@@ -1,0 +1,240 @@
+//! The launcher's hand on a host: starts ranks, carries what they write and what they say over PMI, passes signals on,
+//! and leaves nothing running. Called by `cmd` for the hidden subcommand `run-agent`.
+//!
+//! One mutex guards standard output; every thread writes whole frames. A rank leads a process group, so that what it
+//! starts ends with it.
+
+use std::io::{self, BufRead as _, BufReader, Read, Stdout, Write as _};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use trunkline_bootstrap::PMI_LINE_BYTES_MAX;
+
+use super::frame::{self, Ending, Frame, OUTPUT_BYTES_MAX, RankStart, Ready, Start, VERSION};
+
+/// Between asking ranks to end and making them, when the launcher is gone.
+const GRACE: Duration = Duration::from_millis(500);
+/// A rank that does not read its PMI stream is not waited for longer.
+const PMI_TIME: Duration = Duration::from_secs(5);
+/// Ports below those that the system hands out by itself, so that no connection of the job takes one by chance.
+const PORT_FIRST: u16 = 20_000;
+const PORTS: u16 = 10_000;
+const PORT_TRIES: u16 = 50;
+
+/// Frames to the launcher.
+#[derive(Clone)]
+struct Up(Arc<Mutex<Stdout>>);
+
+impl Up {
+    fn send(&self, frame: &Frame) -> io::Result<()> {
+        frame::send(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), frame)
+    }
+}
+
+/// A started rank, for the thread that hears the launcher.
+struct Rank {
+    number: u32,
+    group: Pid,
+    pmi: UnixStream,
+}
+
+/// Ranks that may get signals: gone ones are taken out before their number can be used anew.
+type Ranks = Arc<Mutex<Vec<Rank>>>;
+
+/// Runs until all ranks have ended, or the launcher.
+pub(crate) fn run() -> ExitCode {
+    let up = Up(Arc::new(Mutex::new(io::stdout())));
+    match attend(&up) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = up.send(&Frame::Failed(error.to_string()));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn attend(up: &Up) -> io::Result<()> {
+    let addresses = trunkline_bootstrap::addresses()?.iter().map(ToString::to_string).collect();
+    up.send(&Frame::Ready(Ready { version: VERSION, port: free_port()?, addresses }))?;
+    let mut down = io::stdin();
+    let Some(Frame::Start(start)) = frame::receive(&mut down)? else { return Ok(()) };
+    std::env::set_current_dir(&start.directory).map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot enter {}: {error}", start.directory))
+    })?;
+    let ranks = Ranks::default();
+    // By this thread, whose end is what a rank's death signal waits for.
+    let mut waiting = Vec::new();
+    let mut failed = None;
+    for one in &start.ranks {
+        match spawn(&start, one, up, &ranks) {
+            Ok(waiter) => waiting.push(waiter),
+            Err(error) => {
+                failed =
+                    Some(io::Error::new(error.kind(), format!("cannot start rank {}: {error}", one.rank)));
+                break;
+            }
+        }
+    }
+    if let Some(error) = failed {
+        signal(&ranks, Signal::KILL);
+        return Err(error);
+    }
+    let listening = Arc::clone(&ranks);
+    thread::Builder::new().name("launcher".into()).spawn(move || hear(&mut down, &listening))?;
+    for waiter in waiting {
+        let _ = waiter.join();
+    }
+    Ok(())
+}
+
+/// A port that is free now.
+fn free_port() -> io::Result<u16> {
+    let offset = (std::process::id() % u32::from(PORTS)) as u16;
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for step in 0..PORT_TRIES {
+        // Far enough apart that windows of jobs do not meet.
+        let port = PORT_FIRST + (offset.wrapping_mul(16) % PORTS + step * 16) % PORTS;
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Ok(_) => return Ok(port),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Starts one rank and the threads that serve it; the last of them ends after it has told how the rank ended.
+fn spawn(start: &Start, one: &RankStart, up: &Up, ranks: &Ranks) -> io::Result<JoinHandle<()>> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["run-child", "--agent", &std::process::id().to_string(), "--", &start.program]);
+    command.args(&start.arguments).env_remove("PMI_PORT").env_remove("PMI_ID");
+    command.envs(start.variables.iter().cloned()).envs(one.variables.iter().cloned());
+    command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.process_group(0).spawn()?;
+    drop(command);
+    let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else {
+        return Err(io::Error::other("a process without a number"));
+    };
+    let number = one.rank;
+    ours.set_write_timeout(Some(PMI_TIME))?;
+    lock(ranks).push(Rank { number, group, pmi: ours.try_clone()? });
+    let mut readers = Vec::new();
+    if let Some(stream) = child.stdout.take() {
+        readers.push(carry(stream, up, move |bytes| Frame::Output(number, bytes))?);
+    }
+    if let Some(stream) = child.stderr.take() {
+        readers.push(carry(stream, up, move |bytes| Frame::Errors(number, bytes))?);
+    }
+    let pmi_up = up.clone();
+    thread::Builder::new().name(format!("pmi {number}")).spawn(move || carry_pmi(ours, number, &pmi_up))?;
+    let (up, ranks) = (up.clone(), Arc::clone(ranks));
+    thread::Builder::new()
+        .name(format!("rank {number}"))
+        .spawn(move || await_end(number, group, child, readers, &up, &ranks))
+}
+
+/// Carries what a rank writes, until it ends or the launcher does not take it.
+fn carry(
+    mut stream: impl Read + Send + 'static,
+    up: &Up,
+    frame: impl Fn(Vec<u8>) -> Frame + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let up = up.clone();
+    thread::Builder::new().name("output".into()).spawn(move || {
+        let mut bytes = vec![0; OUTPUT_BYTES_MAX];
+        loop {
+            match stream.read(&mut bytes) {
+                Ok(0) => return,
+                Ok(read) if up.send(&frame(bytes[..read].to_vec())).is_ok() => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => return,
+            }
+        }
+    })
+}
+
+/// Carries lines of PMI up to the launcher; a line that is too long ends it.
+fn carry_pmi(stream: UnixStream, rank: u32, up: &Up) {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        let limited = (&mut reader).take(PMI_LINE_BYTES_MAX as u64).read_until(b'\n', &mut line);
+        if limited.is_err() || line.pop() != Some(b'\n') {
+            return;
+        }
+        if up.send(&Frame::Pmi(rank, String::from_utf8_lossy(&line).into_owned())).is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits for a rank's end, ends what it has left behind, and tells the launcher after its last output.
+fn await_end(
+    number: u32,
+    group: Pid,
+    mut child: Child,
+    readers: Vec<JoinHandle<()>>,
+    up: &Up,
+    ranks: &Ranks,
+) {
+    // Not taken off the system's list yet, so the number still belongs to it.
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while let Err(Errno::INTR) = rustix::process::waitid(WaitId::Pid(group), options) {}
+    lock(ranks).retain(|rank| rank.number != number);
+    let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    let status = child.wait();
+    for reader in readers {
+        let _ = reader.join();
+    }
+    let ending = match status {
+        Ok(status) => match status.signal() {
+            Some(signal) => Ending::Signal(signal),
+            None => Ending::Code(status.code().unwrap_or(1)),
+        },
+        Err(_) => Ending::Code(1),
+    };
+    let _ = up.send(&Frame::Exited(number, ending));
+}
+
+/// Does what the launcher says; its end is the ranks' end.
+fn hear(down: &mut impl Read, ranks: &Ranks) {
+    while let Ok(Some(frame)) = frame::receive(down) {
+        match frame {
+            Frame::Signal(number) => {
+                if let Some(named) = Signal::from_named_raw(number) {
+                    signal(ranks, named);
+                }
+            }
+            Frame::Pmi(rank, line) => {
+                let stream = lock(ranks).iter().find(|one| one.number == rank).map(|one| one.pmi.try_clone());
+                if let Some(Ok(mut stream)) = stream {
+                    // A rank that is gone or does not read finds out by itself.
+                    let _ = stream.write_all(format!("{line}\n").as_bytes());
+                }
+            }
+            _ => break,
+        }
+    }
+    signal(ranks, Signal::TERM);
+    thread::sleep(GRACE);
+    signal(ranks, Signal::KILL);
+    std::process::exit(2);
+}
+
+fn signal(ranks: &Ranks, signal: Signal) {
+    for rank in lock(ranks).iter() {
+        let _ = rustix::process::kill_process_group(rank.group, signal);
+    }
+}
+
+fn lock(ranks: &Ranks) -> std::sync::MutexGuard<'_, Vec<Rank>> {
+    ranks.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,298 @@
+//! `trunkline run`: starts the processes of a job here and on other hosts, and ends them all when one fails.
+//!
+//! Called by `cmd::run`. One agent for each host does the starting; the launcher itself only listens to agents and
+//! signals, serves PMI-1, and decides when the job is over.
+
+pub(crate) mod agent;
+pub(crate) mod child;
+mod frame;
+pub(crate) mod hosts;
+mod job;
+mod output;
+
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use trunkline_bootstrap::Secret;
+
+use frame::{Frame, Ready, VERSION};
+use hosts::{Host, HostsError};
+
+/// How long hosts may take to answer.
+const ANSWER: Duration = Duration::from_secs(60);
+/// Signals that end the launcher and are passed on.
+const SIGNALS: [i32; 3] =
+    [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP];
+
+/// What to start, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Hosts with their ranks.
+    pub(crate) hosts: Vec<Host>,
+    /// Words of the command that runs something on another host; the host's name and our command follow.
+    pub(crate) remote_shell: Vec<String>,
+    /// Whether hosts of this machine's names need no remote shell.
+    pub(crate) local_names: bool,
+    /// Our command on other hosts.
+    pub(crate) remote_program: String,
+    /// Address of rank 0's host, where it was said.
+    pub(crate) address: Option<String>,
+    /// Program and arguments.
+    pub(crate) program: Vec<String>,
+    /// Variables for hosts that do not inherit ours.
+    pub(crate) variables: Vec<(String, String)>,
+    /// Variables that were asked for.
+    pub(crate) extra: Vec<(String, String)>,
+    /// The directory to start in.
+    pub(crate) directory: String,
+    /// Whether each line gets its rank.
+    pub(crate) label: bool,
+}
+
+/// The job could not be run.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum RunError {
+    /// Hosts and ranks do not fit.
+    #[error(transparent)]
+    Hosts(#[from] HostsError),
+    /// An argument cannot be used.
+    #[error("{0}")]
+    Usage(String),
+    /// A host's agent cannot be started.
+    #[error("host {host}: cannot run {command}: {source}")]
+    Shell {
+        /// The host.
+        host: String,
+        /// The command.
+        command: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A host's agent ended or never began.
+    #[error(
+        "host {host}: the agent ended ({why}); does `{command}` work by hand, and is trunkline there at this path \
+         (--remote-trunkline names another)?"
+    )]
+    Agent {
+        /// The host.
+        host: String,
+        /// How.
+        why: String,
+        /// The command.
+        command: String,
+    },
+    /// A host does not answer.
+    #[error("host {host} did not answer within {} s; does the remote shell work without a password?", ANSWER.as_secs())]
+    Silent {
+        /// The host.
+        host: String,
+    },
+    /// Another version of this program is there.
+    #[error("host {host} has a trunkline of another version ({found} instead of {VERSION})")]
+    Version {
+        /// The host.
+        host: String,
+        /// Its version.
+        found: u32,
+    },
+    /// An agent cannot do what it must.
+    #[error("host {host}: {why}")]
+    Failed {
+        /// The host.
+        host: String,
+        /// Why.
+        why: String,
+    },
+    /// The system failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// What reaches the launcher.
+enum Event {
+    /// A frame of the agent of this number.
+    Said(usize, Frame),
+    /// The end of its output, and what was wrong with it.
+    Ended(usize, Option<io::Error>),
+    /// A signal to the launcher.
+    Signal(i32),
+}
+
+/// The agent of a host.
+struct Agent {
+    name: String,
+    command: String,
+    child: Child,
+    input: ChildStdin,
+    /// Whether what it writes is still to come.
+    open: bool,
+    /// Whether it inherits our environment.
+    local: bool,
+}
+
+/// Runs the job; the exit status to hand on.
+pub(crate) fn run(plan: &Plan) -> Result<u8, RunError> {
+    let (sender, events) = mpsc::sync_channel(1024);
+    let mut signals = signal_hook::iterator::Signals::new(SIGNALS)?;
+    let signal_sender = sender.clone();
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            if signal_sender.send(Event::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    })?;
+    let mut agents = Agents(Vec::new());
+    for (index, host) in plan.hosts.iter().enumerate() {
+        agents.0.push(start_agent(plan, host, index, &sender)?);
+    }
+    drop(sender);
+    let Some(ready) = await_ready(&mut agents.0, &events)? else { return Ok(128 + SIGNALS[0] as u8) };
+    let secret = Secret::random()?.to_hex();
+    let store = store_host(plan, &agents.0, &ready[0]);
+    let starts = job::starts(plan, &store, ready[0].port, &secret);
+    for (agent, start) in agents.0.iter_mut().zip(starts) {
+        let mut start = start;
+        if !agent.local {
+            start.variables.splice(0..0, plan.variables.iter().cloned());
+        }
+        // An agent that is gone is noticed by its reader.
+        match frame::send(&mut agent.input, &Frame::Start(start)) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error.into()),
+            _ => {}
+        }
+    }
+    job::Running::new(plan, &mut agents.0).run(&events)
+}
+
+/// Agents; what is left of them ends with the launcher.
+struct Agents(Vec<Agent>);
+
+impl Drop for Agents {
+    fn drop(&mut self) {
+        let agents = std::mem::take(&mut self.0);
+        // The end of their input ends agents, and those end their ranks.
+        let mut children: Vec<Child> = agents.into_iter().map(|agent| agent.child).collect();
+        let until = Instant::now() + Duration::from_secs(3);
+        for child in &mut children {
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < until {
+                thread::sleep(Duration::from_millis(5));
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Whether a name means this machine.
+fn is_here(name: &str) -> bool {
+    let own = rustix::system::uname();
+    ["localhost", "127.0.0.1", "::1"].contains(&name) || own.nodename().to_bytes() == name.as_bytes()
+}
+
+fn start_agent(
+    plan: &Plan,
+    host: &Host,
+    index: usize,
+    events: &mpsc::SyncSender<Event>,
+) -> Result<Agent, RunError> {
+    let local = plan.local_names && is_here(&host.name);
+    let mut words: Vec<String> = Vec::new();
+    if local {
+        words.push(std::env::current_exe()?.display().to_string());
+    } else {
+        words.extend(plan.remote_shell.iter().cloned());
+        words.push(host.name.clone());
+        words.push(plan.remote_program.clone());
+    }
+    words.push("run-agent".into());
+    let shown = words.join(" ");
+    let shell = |source| RunError::Shell { host: host.name.clone(), command: shown.clone(), source };
+    // In a group of its own, so that the terminal's signals come to the launcher alone.
+    let mut child = Command::new(&words[0])
+        .args(&words[1..])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .map_err(shell)?;
+    let (Some(input), Some(mut output)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err(shell(io::ErrorKind::BrokenPipe.into()));
+    };
+    let events = events.clone();
+    thread::Builder::new().name(format!("host {index}")).spawn(move || {
+        loop {
+            let event = match frame::receive(&mut output) {
+                Ok(Some(frame)) => Event::Said(index, frame),
+                Ok(None) => Event::Ended(index, None),
+                Err(error) => Event::Ended(index, Some(error)),
+            };
+            let last = matches!(event, Event::Ended(..));
+            if events.send(event).is_err() || last {
+                return;
+            }
+        }
+    })?;
+    Ok(Agent { name: host.name.clone(), command: shown, child, input, open: true, local })
+}
+
+/// What all agents say first; nothing when a signal came before.
+fn await_ready(agents: &mut [Agent], events: &Receiver<Event>) -> Result<Option<Vec<Ready>>, RunError> {
+    let until = Instant::now() + ANSWER;
+    let mut ready: Vec<Option<Ready>> = agents.iter().map(|_| None).collect();
+    while let Some(late) = ready.iter().position(Option::is_none) {
+        match events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Event::Said(index, Frame::Ready(found))) => {
+                if found.version != VERSION {
+                    return Err(RunError::Version { host: agents[index].name.clone(), found: found.version });
+                }
+                ready[index] = Some(found);
+            }
+            Ok(Event::Said(index, Frame::Failed(why))) => {
+                return Err(RunError::Failed { host: agents[index].name.clone(), why });
+            }
+            Ok(Event::Said(index, _)) => return Err(ended(&mut agents[index], Some("it spoke out of turn"))),
+            Ok(Event::Ended(index, error)) => {
+                let why = error.map(|error| error.to_string());
+                return Err(ended(&mut agents[index], why.as_deref()));
+            }
+            Ok(Event::Signal(_)) => return Ok(None),
+            Err(_) => return Err(RunError::Silent { host: agents[late].name.clone() }),
+        }
+    }
+    Ok(Some(ready.into_iter().flatten().collect()))
+}
+
+/// The error for an agent that is gone.
+fn ended(agent: &mut Agent, why: Option<&str>) -> RunError {
+    let status = || match agent.child.wait() {
+        Ok(status) => status.to_string(),
+        Err(error) => error.to_string(),
+    };
+    let why = why.map_or_else(status, str::to_owned);
+    RunError::Agent { host: agent.name.clone(), why, command: agent.command.clone() }
+}
+
+/// Where the others find rank 0's host.
+fn store_host(plan: &Plan, agents: &[Agent], ready: &Ready) -> String {
+    use std::net::ToSocketAddrs as _;
+    if let Some(address) = &plan.address {
+        return address.clone();
+    }
+    if agents.len() == 1 {
+        return "127.0.0.1".into();
+    }
+    let name = &plan.hosts[0].name;
+    let bare = name.rsplit_once('@').map_or(name.as_str(), |(_, host)| host);
+    let known = (bare, 0).to_socket_addrs().is_ok_and(|mut found| found.all(|one| !one.ip().is_loopback()));
+    if known {
+        return bare.into();
+    }
+    ready.addresses.first().cloned().unwrap_or_else(|| bare.into())
+}
