@@ -56,7 +56,9 @@ fn plugin(name: &'static str) -> PathBuf {
 
 fn clean(program: &str) -> Command {
     let mut command = Command::new(program);
-    FOREIGN.iter().for_each(|name| drop(command.env_remove(name)));
+    for name in FOREIGN {
+        command.env_remove(name);
+    }
     // What the corrupting plugin needs.
     command.env("CORRUPT_TARGET", plugin("mini_plugin")).env("CORRUPT_MIN", "16");
     command.stdin(Stdio::null());
@@ -451,7 +453,7 @@ fn bench_runs_under_open_mpi() {
     };
     assert_bench(&finish(mpiexec().arg(PROGRAM).args(bench_args("mini_plugin"))), 2);
     // Where there is no libpmix, a person says where rank 0 is.
-    let port = format!("MASTER_PORT={}", self::port(20));
+    let port = format!("MASTER_PORT={}", port(20));
     let given = ["-x", "MASTER_ADDR=127.0.0.1", "-x", &port, PROGRAM];
     assert_bench(&finish(mpiexec().args(given).args(bench_args("mini_plugin"))), 2);
     let output = finish(mpiexec().arg(PROGRAM).args(bench_args("corrupt_plugin")));
