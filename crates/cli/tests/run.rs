@@ -175,6 +175,11 @@ fn a_failing_rank_is_named_once_and_ends_all() {
     let output = finish(command.args(bench_args("mini_plugin")).env("MINI_FAIL", "2"));
     assert_eq!(output.status.code(), Some(2), "{}", err(&output));
     assert_eq!(err(&output).matches("isend returned ncclSystemError").count(), 1, "{}", err(&output));
+    // One that hangs inside the plugin: all know that the run failed, and rank 0 says it.
+    let script = format!("{PROGRAM} {} --row-timeout 1; echo status $?", bench_args("mini_plugin").join(" "));
+    let output = finish(shell("-n 2", &script).env("MINI_HANG", "1"));
+    assert_eq!(out(&output).matches("status 2").count(), 2, "{}", err(&output));
+    assert_eq!(err(&output).matches("no answer within 1 s").count(), 1, "{}", err(&output));
     // And one whose file is not there, seen by all.
     let output =
         finish(&mut trunkline(&format!("run -n 3 -- {PROGRAM} bench sendrecv --plugin /nowhere.so")));
@@ -229,6 +234,9 @@ fn a_program_that_speaks_pmi_is_served() {
 
 #[test]
 fn a_failed_rank_fails_the_job_and_ends_the_others() {
+    let output = finish(&mut trunkline("run -n 2 -- /nowhere/program"));
+    assert_eq!(output.status.code(), Some(127));
+    assert!(err(&output).contains("cannot start /nowhere/program"), "{}", err(&output));
     let begun = Instant::now();
     let output = finish(&mut shell("-n 3", "[ $RANK = 1 ] && exit 7; sleep 300"));
     assert_eq!(output.status.code(), Some(7), "{}", err(&output));
@@ -241,9 +249,6 @@ fn a_failed_rank_fails_the_job_and_ends_the_others() {
     let output = finish(&mut shell("-n 2", "[ $RANK = 1 ] && exit 3; trap '' TERM; sleep 300"));
     assert_eq!(output.status.code(), Some(3), "{}", err(&output));
     assert!(begun.elapsed() < Duration::from_secs(40));
-    let output = finish(&mut trunkline("run -n 2 -- /nowhere/program"));
-    assert_eq!(output.status.code(), Some(127));
-    assert!(err(&output).contains("cannot start /nowhere/program"), "{}", err(&output));
 }
 
 /// Whether a process of this number runs.
