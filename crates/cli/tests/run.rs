@@ -470,7 +470,7 @@ fn mpichs_programs_run_under_the_launcher() {
     if !installed("mpicc.mpich") {
         return skip(
             "mpichs_programs_run_under_the_launcher",
-            "no mpicc.mpich; Debian's package libmpich-dev has it",
+            "no mpicc.mpich; Debian's package mpich has it",
         );
     }
     let directory = tempfile::tempdir().expect("a directory");
