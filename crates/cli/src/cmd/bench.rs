@@ -99,7 +99,8 @@ pub(crate) struct BenchArgs {
     /// Print one JSON object a row instead of the table.
     #[arg(long)]
     json: bool,
-    /// Draw bandwidth and latency over size when the run is done; `trunkline plot` draws several runs.
+    /// Draw bandwidth and time over size (out of place) when the run is done; `trunkline plot` draws several
+    /// runs in one picture.
     #[arg(long, value_name = "FILE.svg", value_parser = super::plot::picture_path)]
     plot: Option<PathBuf>,
     /// File of the plugin.
