@@ -139,4 +139,14 @@ mod tests {
         assert_eq!(loopback("10.0.0.1"), None);
         assert_eq!(loopback("node1"), None);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_notice_makes_it_panic(text in ".{0,100}|1,[0-9a-f]{60,68},[0-9]{0,6}(,[0-9.:a-f]{0,20}){0,10}") {
+            if let Some(notice) = Notice::decode(&text) {
+                proptest::prop_assert!(notice.addresses.len() <= ADDRESSES_MAX);
+                proptest::prop_assert_eq!(Notice::decode(&notice.encode()), Some(notice));
+            }
+        }
+    }
 }

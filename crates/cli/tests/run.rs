@@ -360,7 +360,7 @@ fn other_hosts_are_reached_by_the_remote_shell() {
 
 /// A port whose window no other test uses.
 fn port(offset: u16) -> u16 {
-    10_000 + (std::process::id() % 400) as u16 * 40 + offset
+    10_000 + (std::process::id() % 300) as u16 * 60 + offset
 }
 
 /// Two processes with these variables; `{rank}` in a value becomes the rank.
@@ -380,7 +380,7 @@ fn pair(variables: &[(&str, &str)]) -> [Output; 2] {
 
 #[test]
 fn bench_runs_in_torchruns_environment() {
-    let port = port(0).to_string();
+    let port = port(50).to_string();
     let variables = [
         ("RANK", "{rank}"),
         ("LOCAL_RANK", "{rank}"),
@@ -415,8 +415,55 @@ fn bench_runs_in_slurms_environment() {
 }
 
 #[test]
+fn a_rank_that_is_killed_ends_the_other_by_itself() {
+    for (victim, message) in [(1, "rank 1 died: it closed its channel"), (0, "rank 1: rank 0 is gone")] {
+        let port = port(10 * victim as u16).to_string();
+        let start = |rank: usize| {
+            let mut command = clean(PROGRAM);
+            command.args(["bench", "sendrecv", "-b", "1M", "-e", "1M", "-i", "1000000", "--plugin"]);
+            command.arg(plugin("mini_plugin")).env("RANK", rank.to_string());
+            command.envs([("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port.as_str())]);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs")
+        };
+        let mut ranks = [start(0), start(1)];
+        // Rank 0's table begins when all are connected.
+        let mut lines = BufReader::new(ranks[0].stdout.take().expect("its output")).lines();
+        lines.next().expect("a line").expect("a line");
+        std::thread::sleep(Duration::from_millis(300));
+        ranks[victim].kill().expect("it can be killed");
+        let begun = Instant::now();
+        let [first, second] = ranks.map(wait);
+        let left = if victim == 0 { second } else { first };
+        assert_eq!(left.status.code(), Some(2), "{}", err(&left));
+        assert!(err(&left).contains(message), "{}", err(&left));
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn variables_that_cannot_be_are_told() {
+    for (variables, message) in [
+        (&[("PMI_FD", "77"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")][..], "PMI_FD=77 is no open descriptor"),
+        (&[("PMI_FD", "0"), ("PMI_RANK", "0")], "PMI-1 sets PMI_SIZE, which is not set"),
+        (
+            &[("PMI_PORT", "127.0.0.1:1"), ("PMI_ID", "0")],
+            "cannot reach the launcher at PMI_PORT=127.0.0.1:1",
+        ),
+        (
+            &[("RANK", "2"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1")],
+            "rank 2 of a job of 2 (torchrun) cannot be",
+        ),
+    ] {
+        let mut command = clean(PROGRAM);
+        let output = finish(command.args(bench_args("mini_plugin")).envs(variables.iter().copied()));
+        assert_eq!(output.status.code(), Some(2));
+        assert!(err(&output).contains(message), "{}", err(&output));
+    }
+}
+
+#[test]
 fn a_secret_given_by_hand_keeps_others_out() {
-    let port = port(10).to_string();
+    let port = port(20).to_string();
     let start = |rank: &str, secret: &str| {
         let mut command = clean(PROGRAM);
         command.args(bench_args("mini_plugin")).args(["--timeout", "2"]);
@@ -458,7 +505,7 @@ fn bench_runs_under_open_mpi() {
     };
     assert_bench(&finish(mpiexec().arg(PROGRAM).args(bench_args("mini_plugin"))), 2);
     // Where there is no libpmix, a person says where rank 0 is.
-    let port = format!("MASTER_PORT={}", port(20));
+    let port = format!("MASTER_PORT={}", port(40));
     let given = ["-x", "MASTER_ADDR=127.0.0.1", "-x", &port, PROGRAM];
     assert_bench(&finish(mpiexec().args(given).args(bench_args("mini_plugin"))), 2);
     let output = finish(mpiexec().arg(PROGRAM).args(bench_args("corrupt_plugin")));

@@ -1,17 +1,20 @@
 //! The client's part of PMI-1: hands one value of rank 0 to all processes. Called when a job meets.
 
+use std::io;
 use std::net::TcpStream;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
 use super::Server;
 use super::line::{LINE_BYTES_MAX, Line};
-use crate::clock;
+use crate::{address, clock};
 
 /// The key under which rank 0's place is put.
 const KEY: &str = "trunkline-store";
+/// Longest wait for one address of the launcher.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
 
 /// PMI-1 did not do what it must.
 #[derive(Debug, Error)]
@@ -31,11 +34,11 @@ pub enum PmiError {
         /// Its port.
         port: u16,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The stream to the launcher broke.
     #[error("the launcher does not answer over PMI any more: {0}")]
-    Io(#[from] std::io::Error),
+    Io(#[from] io::Error),
     /// The launcher says something else than it must.
     #[error("the launcher answered {got:?} over PMI; expected {expected}")]
     Answer {
@@ -64,7 +67,7 @@ impl Client {
         let (fd, id) = match server {
             Server::Fd(number) => (inherited(*number)?, None),
             Server::Port { host, port, id } => {
-                let connected = TcpStream::connect((host.as_str(), *port));
+                let connected = connect(host, *port, deadline);
                 let (host, port) = (host.clone(), *port);
                 (connected.map_err(|source| PmiError::Connect { host, port, source })?.into(), Some(*id))
             }
@@ -137,6 +140,19 @@ impl Client {
             self.ahead.extend_from_slice(&bytes[..read]);
         }
     }
+}
+
+/// Connects to the first of a host's addresses that answers.
+fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in address::resolve(host, std::iter::once(port))? {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        match TcpStream::connect_timeout(&address, left.min(CONNECT_TIME)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// A copy of a descriptor that the launcher left open for this process.

@@ -150,4 +150,21 @@ mod tests {
         assert_eq!(space.on_line(7, "cmd=init"), []);
         assert_eq!(space.on_line(1, "cmd=abort exitcode=7"), [Reply::Abort(7)]);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_line_makes_it_panic_or_answer_too_long(lines in proptest::collection::vec((0usize..3, "(cmd=(init|put|get|barrier_in|abort|x)( (kvsname=job1|key=[ak]|value=[a-z]{0,5}|exitcode=-?[0-9]{0,12}))*|.{0,80})"), 0..30)) {
+            let mut space = space();
+            for (rank, line) in lines {
+                for reply in space.on_line(rank, &line) {
+                    match reply {
+                        Reply::To(rank, line) => {
+                            proptest::prop_assert!(rank < 2 && line.len() < super::super::LINE_BYTES_MAX);
+                        }
+                        Reply::Abort(_) => {}
+                    }
+                }
+            }
+        }
+    }
 }

@@ -304,8 +304,21 @@ mod tests {
         fn frames_come_back(rank: u32, size: u32, nonce: [u8; 16], bytes: [u8; 64]) {
             let hello = Hello::new(&Secret::of(&[]), &Challenge { nonce }, rank, size, nonce);
             prop_assert_eq!(Hello::decode(&hello.encode()), Some(hello));
-            if let Some(hello) = Hello::decode(&bytes) {
-                prop_assert_eq!(hello.encode()[8..].to_vec(), bytes[8..].to_vec());
+            let mut begun = bytes;
+            begin(&mut begun, u16::from(bytes[6]));
+            for bytes in [bytes, begun] {
+                if let Some(hello) = Hello::decode(&bytes) {
+                    prop_assert_eq!(&hello.encode()[8..], &bytes[8..]);
+                }
+                if let Some(challenge) = Challenge::decode(&array(&bytes, 0)) {
+                    prop_assert_eq!(&challenge.encode()[8..], &bytes[8..24]);
+                }
+                if let Some(answer) = Answer::decode(&array(&bytes, 0)) {
+                    prop_assert_eq!(&answer.encode()[..], &bytes[..40]);
+                }
+                if let Some(head) = Head::decode(&array(&bytes, 0)) {
+                    prop_assert_eq!(&head.encode()[4..], &bytes[4..12]);
+                }
             }
         }
 

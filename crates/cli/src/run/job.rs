@@ -116,7 +116,7 @@ impl<'a> Running<'a> {
                 }
             };
             match event {
-                Ok(Event::Said(_, frame)) => self.said(frame)?,
+                Ok(Event::Said(agent, frame)) => self.said(agent, frame)?,
                 Ok(Event::Ended(agent, error)) => self.agent_ended(agent, error),
                 Ok(Event::Signal(number)) => self.signalled(number),
                 Err(RecvTimeoutError::Timeout) => {
@@ -134,7 +134,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    fn said(&mut self, frame: Frame) -> Result<(), RunError> {
+    fn said(&mut self, agent: usize, frame: Frame) -> Result<(), RunError> {
         match frame {
             Frame::Output(rank, bytes) => self.out.write(rank, &bytes)?,
             Frame::Errors(rank, bytes) => self.errors.write(rank, &bytes)?,
@@ -155,7 +155,8 @@ impl<'a> Running<'a> {
                 self.rank_ended(rank as usize, ending);
             }
             Frame::Failed(why) => {
-                eprintln!("trunkline: {why}");
+                let host = self.plan.hosts.get(agent).map_or("", |host| host.name.as_str());
+                eprintln!("trunkline: host {host}: {why}");
                 self.fail(2);
             }
             Frame::Ready(_) | Frame::Start(_) | Frame::Signal(_) => {}

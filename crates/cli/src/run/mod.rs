@@ -153,7 +153,10 @@ pub(crate) fn run(plan: &Plan) -> Result<u8, RunError> {
         agents.0.push(start_agent(plan, host, index, &sender)?);
     }
     drop(sender);
-    let Some(ready) = await_ready(&mut agents.0, &events)? else { return Ok(128 + SIGNALS[0] as u8) };
+    let ready = match await_ready(&mut agents.0, &events)? {
+        Ok(ready) => ready,
+        Err(signal) => return Ok(128 + signal as u8),
+    };
     let secret = Secret::random()?.to_hex();
     let store = store_host(plan, &agents.0, &ready[0]);
     let starts = job::starts(plan, &store, ready[0].port, &secret);
@@ -242,8 +245,8 @@ fn start_agent(
     Ok(Agent { name: host.name.clone(), command: shown, child, input, open: true, local })
 }
 
-/// What all agents say first; nothing when a signal came before.
-fn await_ready(agents: &mut [Agent], events: &Receiver<Event>) -> Result<Option<Vec<Ready>>, RunError> {
+/// What all agents say first, or the signal that came before.
+fn await_ready(agents: &mut [Agent], events: &Receiver<Event>) -> Result<Result<Vec<Ready>, i32>, RunError> {
     let until = Instant::now() + ANSWER;
     let mut ready: Vec<Option<Ready>> = agents.iter().map(|_| None).collect();
     while let Some(late) = ready.iter().position(Option::is_none) {
@@ -262,11 +265,11 @@ fn await_ready(agents: &mut [Agent], events: &Receiver<Event>) -> Result<Option<
                 let why = error.map(|error| error.to_string());
                 return Err(ended(&mut agents[index], why.as_deref()));
             }
-            Ok(Event::Signal(_)) => return Ok(None),
+            Ok(Event::Signal(signal)) => return Ok(Err(signal)),
             Err(_) => return Err(RunError::Silent { host: agents[late].name.clone() }),
         }
     }
-    Ok(Some(ready.into_iter().flatten().collect()))
+    Ok(Ok(ready.into_iter().flatten().collect()))
 }
 
 /// The error for an agent that is gone.
