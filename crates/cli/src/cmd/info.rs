@@ -104,10 +104,11 @@ fn json(out: &mut impl Write, report: &impl Serialize) -> Result<(), InfoError> 
 /// A line for each variable of ours that nobody reads.
 fn unknown(names: impl Iterator<Item = String>) -> Vec<String> {
     let known = || TABLE.iter().map(|row| row.name).chain(OTHERS);
-    let test_only =
-        |name: &str| name.starts_with("TRUNKLINE_TEST_") || name.starts_with("TRUNKLINE_NETHOST_");
+    let set_for_others = |name: &str| {
+        ["TRUNKLINE_TEST_", "TRUNKLINE_NETHOST_", "TRUNKLINE_JOB_"].iter().any(|set| name.starts_with(set))
+    };
     let mut strange: Vec<String> = names
-        .filter(|name| name.starts_with("TRUNKLINE_") && !test_only(name) && !known().any(|k| k == name))
+        .filter(|name| name.starts_with("TRUNKLINE_") && !set_for_others(name) && !known().any(|k| k == name))
         .collect();
     strange.sort();
     let line = |name: &String| {
@@ -519,7 +520,14 @@ mod tests {
     fn a_slip_of_the_finger_is_named() {
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!(distance("", "abc"), 3);
-        let names = ["HOME", "TRUNKLINE_DEPHT", "TRUNKLINE_DEPTH", "TRUNKLINE_PLUGIN", "TRUNKLINE_BANANA"];
+        let names = [
+            "HOME",
+            "TRUNKLINE_JOB_RANK",
+            "TRUNKLINE_DEPHT",
+            "TRUNKLINE_DEPTH",
+            "TRUNKLINE_PLUGIN",
+            "TRUNKLINE_BANANA",
+        ];
         assert_eq!(
             unknown(names.map(str::to_owned).into_iter()),
             [

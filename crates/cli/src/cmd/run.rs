@@ -15,9 +15,9 @@ const EXAMPLES: &str = "\
 Examples:
   trunkline run -n 4 trunkline bench all_reduce          four ranks here
   trunkline run --hosts a,b trunkline bench p2p          one rank on each of two hosts
-  trunkline run -n 16 --hosts a:8,b:8 -- ./program -x    eight on each; options after the program are its own
+  trunkline run --hosts a:8,b:8 -- ./program -x          eight on each; -x is the program's own
   trunkline run -n 2 --label -- hostname                 each line with its rank before it
-  trunkline run -n 2 python train.py                     RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are set
+  trunkline run -n 2 python train.py                     RANK, MASTER_ADDR and so on are set
   trunkline run -n 2 ./an-mpich-program                  so is PMI-1, which MPICH's programs speak
   trunkline run --hosts red,blue --rsh 'ip netns exec' trunkline bench p2p
                                                          namespaces of one machine instead of hosts
