@@ -1,5 +1,7 @@
 //! What a software NIC is made of, as values: read once when the fabric is made, never on the data path.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use trunkline_proto::time::Duration;
 
 /// Sizes, limits and modes of all NICs of one [`SoftFabric`](crate::SoftFabric).
@@ -30,6 +32,9 @@ pub struct SoftConfig {
     pub copy: CopyMode,
     /// Which wire connects links.
     pub wire: WireMode,
+    /// Addresses of this host, by which other hosts reach it: of the first NIC, the second and so on, from the start
+    /// again if there are more NICs. None: only this host reaches it.
+    pub addresses: Vec<IpAddr>,
     /// How long a send may wait for a posted receive before that is an error; `None` waits for ever.
     pub receiver_wait: Option<Duration>,
     /// Remote writes into relaxed regions land only when a flush on their link completes.
@@ -57,13 +62,25 @@ pub enum CopyMode {
 /// Which wire connects links.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WireMode {
-    /// Inside one fabric without staging, otherwise shared memory.
+    /// Inside one fabric without staging, otherwise shared memory where the two have a host in common, otherwise TCP.
     Auto,
-    /// Shared memory, even inside one fabric.
+    /// Shared memory, even inside one fabric, and nothing else.
     Shm,
+    /// TCP, even inside one host; through the loopback interface, where no address is given.
+    Tcp,
 }
 
 impl SoftConfig {
+    /// The address of a NIC; `None` where other hosts do not reach it.
+    pub(crate) fn address(&self, nic: usize) -> Option<IpAddr> {
+        let loopback = || (self.wire == WireMode::Tcp).then_some(Ipv4Addr::LOCALHOST.into());
+        let index = nic.checked_rem(self.addresses.len());
+        match self.wire {
+            WireMode::Shm => None,
+            WireMode::Auto | WireMode::Tcp => index.map(|index| self.addresses[index]).or_else(loopback),
+        }
+    }
+
     /// Most pipelines of one NIC.
     pub const PIPELINES_MAX: u32 = 64;
 
@@ -89,6 +106,7 @@ impl Default for SoftConfig {
             segment: 16 << 10,
             copy: CopyMode::Auto,
             wire: WireMode::Auto,
+            addresses: Vec::new(),
             receiver_wait: None,
             delayed_visibility: false,
             virtual_addresses: false,

@@ -2,8 +2,10 @@
 //! comes from a peer is parsed into values that cannot be wrong.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links};
 
@@ -13,14 +15,16 @@ use crate::ladder::State;
 use crate::nic::Berth;
 use crate::process::Process;
 use crate::qp::{Qp, Wire};
+use crate::register::random;
 use crate::ring::{Consumer, Producer, side};
 use crate::segment::{Geometry, Segment};
+use crate::tcp::{Door, Other, Stream, Token};
 use crate::{CopyMode, SoftRail, WireMode};
 
 const MAGIC: [u8; 8] = *b"TLSOFTNC";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// Bytes of an address.
-const BYTES: usize = 80;
+const BYTES: usize = 120;
 /// Most receives a peer may name.
 const RECEIVES: u32 = 1 << 16;
 
@@ -47,6 +51,12 @@ pub(crate) struct Address {
     pub(crate) probe: u64,
     /// and what the word holds.
     pub(crate) proof: u64,
+    /// Names the link to whoever dials.
+    pub(crate) token: Token,
+    /// Operations it may have outstanding.
+    pub(crate) depth: u32,
+    /// Where other hosts reach it, if they do.
+    pub(crate) door: Option<SocketAddr>,
 }
 
 impl Address {
@@ -63,12 +73,22 @@ impl Address {
         }
         out.extend_from_slice(&self.probe.to_le_bytes());
         out.extend_from_slice(&self.proof.to_le_bytes());
+        out.extend_from_slice(&self.token);
+        out.extend_from_slice(&self.depth.to_le_bytes());
+        let (family, octets) = match self.door.map(|door| door.ip()) {
+            None => (0, [0; 16]),
+            Some(IpAddr::V4(ip)) => (4, ip.to_ipv6_mapped().octets()),
+            Some(IpAddr::V6(ip)) => (6, ip.octets()),
+        };
+        out.extend_from_slice(&self.door.map_or(0, |door| door.port()).to_le_bytes());
+        out.extend_from_slice(&[family, 0]);
+        out.extend_from_slice(&octets);
         out
     }
 
     /// Parses what a peer sent.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
-        let bytes: &[u8; BYTES] = bytes.try_into().map_err(|_| "it has the wrong length")?;
+        let bytes: [u8; BYTES] = bytes.try_into().map_err(|_| "it has the wrong length")?;
         if bytes[..8] != MAGIC {
             return Err("it is not of a software NIC");
         }
@@ -83,6 +103,8 @@ impl Address {
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let mut fabric = [0; 16];
         fabric.copy_from_slice(&bytes[16..32]);
+        let mut token = [0; 16];
+        token.copy_from_slice(&bytes[80..96]);
         let geometry = Geometry::new(word(40), word(44)).ok_or("its ring sizes are not usable")?;
         let (receives, reads) = (word(52), word(56));
         if receives > RECEIVES || reads == 0 || word(60) != 0 {
@@ -99,7 +121,27 @@ impl Address {
             reads,
             probe: long(64),
             proof: long(72),
+            token,
+            depth: word(96),
+            door: parse_door(&bytes)?,
         })
+    }
+}
+
+/// The last part of an address: where other hosts reach its maker.
+fn parse_door(bytes: &[u8; BYTES]) -> Result<Option<SocketAddr>, &'static str> {
+    let mut octets = [0; 16];
+    octets.copy_from_slice(&bytes[104..120]);
+    let (ip, port) = (Ipv6Addr::from(octets), u16::from_le_bytes([bytes[100], bytes[101]]));
+    let ip = match (bytes[102], bytes[103]) {
+        (0, 0) if octets == [0; 16] && port == 0 => return Ok(None),
+        (4, 0) => ip.to_ipv4_mapped().map(IpAddr::V4),
+        (6, 0) => Some(IpAddr::V6(ip)),
+        _ => None,
+    };
+    match ip {
+        Some(ip) if port != 0 => Ok(Some(SocketAddr::new(ip, port))),
+        _ => Err("its network address is not usable"),
     }
 }
 
@@ -117,16 +159,26 @@ impl SoftRail {
 
     fn make(&self, link: LinkId, berth: Berth) -> Result<Qp, LinkError> {
         let config = &self.shared.config;
-        let geometry = Geometry::new(config.slots, config.payload).ok_or(LinkError::State)?;
-        let segment = Segment::create(geometry).map_err(system("making a memory file"))?;
-        let rx = Consumer::new(segment, config.start_position);
-        let qp = Qp::new((link, berth), rx, Arc::clone(&self.cq), &self.config, &self.shared);
+        let rx = match config.wire {
+            WireMode::Tcp => no_ring(config.start_position)?,
+            WireMode::Auto | WireMode::Shm => {
+                let geometry = Geometry::new(config.slots, config.payload).ok_or(LinkError::State)?;
+                let segment = Segment::create(geometry).map_err(system("making a memory file"))?;
+                Consumer::new(segment, config.start_position)
+            }
+        };
+        let token = random().map_err(system("getrandom"))?;
+        let qp = Qp::new((link, berth), token, rx, Arc::clone(&self.cq), &self.config, &self.shared);
         qp.rx.publish_posted(qp.posted);
         Ok(qp)
     }
 
-    fn choose(&self, peer: &Address) -> Result<Wire, LinkError> {
-        if peer.fabric != self.shared.id || self.shared.config.wire == WireMode::Shm {
+    fn choose(&self, peer: &Address, same_host: bool) -> Result<Wire, LinkError> {
+        let wire = self.shared.config.wire;
+        if wire == WireMode::Tcp || (wire == WireMode::Auto && !same_host) {
+            return Ok(Wire::Tcp);
+        }
+        if peer.fabric != self.shared.id || wire == WireMode::Shm {
             return Ok(Wire::Shm);
         }
         if usize::from(peer.nic) >= self.shared.nics.len() {
@@ -134,6 +186,74 @@ impl SoftRail {
         }
         Ok(Wire::Mem)
     }
+
+    /// Where other hosts' connections to this NIC come in, if they can.
+    fn door(&self) -> Result<Option<Arc<Door>>, LinkError> {
+        let Some(at) = self.shared.config.address(self.nic) else { return Ok(None) };
+        self.shared.nics[self.nic].door(at).map(Some).map_err(system("listening for other hosts"))
+    }
+
+    /// Gives a link, which must be in its first state, its stream to another host.
+    fn connect_stream(&mut self, link: LinkId, peer: &Address) -> Result<(), LinkError> {
+        let door = self.door()?.ok_or(LinkError::Unreachable("this NIC has no network address"))?;
+        let address =
+            peer.door.ok_or(LinkError::Unreachable("it gave neither shared memory nor a network address"))?;
+        let from = self.shared.config.address(self.nic);
+        let start = self.shared.config.start_position;
+        let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
+        let ready = qp.state.step(State::ReadyToReceive).ok_or(LinkError::State)?;
+        if peer.token == qp.token {
+            return Err(LinkError::Address("it is this link's own"));
+        }
+        let other = Other { token: peer.token, address, start: peer.start, depth: peer.depth };
+        let stream = Stream::connect(door, qp.token, &other, from, (start, qp.posted))
+            .map_err(system("connecting to the peer's address"))?;
+        qp.state = ready;
+        qp.wire = Wire::Tcp;
+        qp.rx = no_ring(start)?;
+        qp.stream = Some(Box::new(stream));
+        self.streams += 1;
+        Ok(())
+    }
+
+    /// Maps the ring of a peer on this host for a link, which must be in its first state.
+    fn connect_ring(
+        &mut self,
+        link: LinkId,
+        peer: &Address,
+        fd: Option<OwnedFd>,
+        wire: Wire,
+    ) -> Result<(), LinkError> {
+        let fd = fd.ok_or(LinkError::Unreachable("it gave no shared memory"))?;
+        let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
+        let ready = qp.state.step(State::ReadyToReceive).ok_or(LinkError::State)?;
+        let segment = Segment::open(fd, peer.geometry)
+            .map_err(system("mapping the peer's memory file"))?
+            .ok_or(LinkError::Address("its memory file is not sealed or has the wrong size"))?;
+        qp.state = ready;
+        qp.wire = wire;
+        let mut tx = Producer::new(segment, peer.start);
+        let config = &self.shared.config;
+        if wire == Wire::Shm && config.copy != CopyMode::Staging && !config.delayed_visibility {
+            let process = Arc::new(Process::new(peer.pid));
+            let reaches = process.proves(peer.probe, peer.proof);
+            if reaches {
+                qp.rx.publish_reach();
+            }
+            let pins = Arc::new(Pins::new(process, Arc::clone(tx.segment()), Arc::clone(qp.rx.segment())));
+            tx.set_pins(Arc::clone(&pins));
+            let limit = std::time::Duration::from_nanos(self.config.peer_time.0);
+            qp.direct = Some(Direct::new(&self.shared, self.nic, pins, reaches, qp.start, limit));
+        }
+        qp.tx = Some(tx);
+        Ok(())
+    }
+}
+
+/// The smallest ring, for a link that has none to use.
+fn no_ring(start: u64) -> Result<Consumer, LinkError> {
+    let segment = Segment::create(Geometry::SMALLEST).map_err(system("making a memory file"))?;
+    Ok(Consumer::new(segment, start))
 }
 
 impl Links for SoftRail {
@@ -169,7 +289,10 @@ impl Links for SoftRail {
     fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
         let qp = self.qp(link)?;
         let segment = qp.rx.segment();
-        let fd = segment.fd().as_fd().try_clone_to_owned().map_err(system("copying a descriptor"))?;
+        // A ring that is not to be used is not told of.
+        let shown = self.shared.config.wire != WireMode::Tcp;
+        let copy = || segment.fd().as_fd().try_clone_to_owned().map_err(system("copying a descriptor"));
+        let fd = if shown { Some(copy()?) } else { None };
         let address = Address {
             // A fabric has far fewer NICs than 2^16.
             nic: self.nic as u16,
@@ -182,40 +305,24 @@ impl Links for SoftRail {
             reads: self.shared.config.max_reads,
             probe: std::ptr::from_ref(&*self.shared.probe).expose_provenance() as u64,
             proof: *self.shared.probe,
+            token: qp.token,
+            depth: self.config.depth,
+            door: self.door()?.map(|door| door.address()),
         };
-        Ok(LinkAddress { bytes: address.bytes(), fd: Some(fd) })
+        Ok(LinkAddress { bytes: address.bytes(), fd })
     }
 
     fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
         let address = Address::parse(&peer.bytes).map_err(LinkError::Address)?;
-        let fd = peer.fd.ok_or(LinkError::Unreachable("it gave no shared memory"))?;
-        let wire = self.choose(&address)?;
-        let recv_depth = address.receives;
+        match self.choose(&address, peer.fd.is_some())? {
+            Wire::Tcp => self.connect_stream(link, &address)?,
+            wire => self.connect_ring(link, &address, peer.fd, wire)?,
+        }
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
-        let ready = qp.state.step(State::ReadyToReceive).ok_or(LinkError::State)?;
-        let segment = Segment::open(fd, address.geometry)
-            .map_err(system("mapping the peer's memory file"))?
-            .ok_or(LinkError::Address("its memory file is not sealed or has the wrong size"))?;
-        qp.state = ready;
-        qp.wire = wire;
         qp.sends = address.start;
         qp.peer_posted = address.start;
-        let mut tx = Producer::new(segment, address.start);
-        let config = &self.shared.config;
-        if wire == Wire::Shm && config.copy != CopyMode::Staging && !config.delayed_visibility {
-            let peer = Arc::new(Process::new(address.pid));
-            let reaches = peer.proves(address.probe, address.proof);
-            if reaches {
-                qp.rx.publish_reach();
-            }
-            let pins = Arc::new(Pins::new(peer, Arc::clone(tx.segment()), Arc::clone(qp.rx.segment())));
-            tx.set_pins(Arc::clone(&pins));
-            let limit = std::time::Duration::from_nanos(self.config.peer_time.0);
-            qp.direct = Some(Direct::new(&self.shared, self.nic, pins, reaches, qp.start, limit));
-        }
-        qp.tx = Some(tx);
         qp.wanted = crate::queue::Queue::new(address.reads.min(self.shared.config.max_reads), 0);
-        qp.matcher.set_grants(recv_depth);
+        qp.matcher.set_grants(address.receives);
         qp.state = qp.state.step(State::ReadyToSend).ok_or(LinkError::State)?;
         Ok(())
     }
@@ -237,6 +344,15 @@ impl Links for SoftRail {
         if qp.failure.is_none() {
             qp.rx.publish();
             qp.rx.publish_state(side::CLOSED);
+        }
+        if let Some(stream) = &mut qp.stream {
+            self.streams -= 1;
+            if stream.is_awaited() {
+                self.tends = Some(Instant::now());
+            }
+            if qp.failure.is_none() {
+                stream.end(None);
+            }
         }
         self.owed -= qp.owed;
         if qp.owes_news() {

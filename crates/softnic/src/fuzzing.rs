@@ -6,10 +6,12 @@ use trunkline_proto::fuzzing::{Target, variants};
 use crate::connect::Address;
 use crate::record::{INLINE_U32, Payload, Record, Verb, WORDS};
 use crate::segment::Geometry;
+use crate::tcp::{FRAME_BYTES, Frame, FrameBody};
 
 /// The targets of this crate.
 pub const TARGETS: &[Target] = &[
     Target { name: "softnic_record", check: record, seeds: record_seeds },
+    Target { name: "softnic_frame", check: frame, seeds: frame_seeds },
     Target { name: "softnic_address", check: address, seeds: address_seeds },
 ];
 
@@ -61,6 +63,34 @@ fn record_seeds() -> Vec<Vec<u8>> {
     variants(&all.map(bytes))
 }
 
+fn frame(bytes: &[u8]) {
+    let Some(head) = bytes.first_chunk::<FRAME_BYTES>() else { return };
+    let Some(parsed) = Frame::parse(head) else { return };
+    assert_eq!(Frame::parse(&parsed.bytes()), Some(parsed));
+}
+
+fn frame_seeds() -> Vec<Vec<u8>> {
+    let (key, addr, id) = (0x0123_4567_89ab_cdef, 0x7f00_0000_1000, 1 << 40 | 5);
+    let streamed = Payload::Streamed { len: 1 << 20, landed: false };
+    let none = Payload::Inline { len: 0 };
+    let record = |verb, payload, imm| {
+        FrameBody::Record(Record { verb, payload, last: true, awaited: imm != Some(0), imm })
+    };
+    let all = [
+        FrameBody::Ack,
+        FrameBody::Nak { code: 1, at: u64::MAX },
+        record(Verb::Write { key, addr }, streamed, Some(0x1000_0001)),
+        record(Verb::Send { offset: 4096 }, streamed, None),
+        record(Verb::Reply { id, offset: 0 }, streamed, None),
+        record(Verb::Matched { grant: id, offset: 64 }, streamed, Some(0)),
+        record(Verb::Read { key, addr, len: u64::MAX, id }, none, None),
+        record(Verb::Add { key, addr, add: u64::MAX, id }, none, None),
+        record(Verb::Swap { key, addr, expect: 1, swap: 2, id }, none, None),
+        record(Verb::Grant { key, len: 4096, id }, none, None),
+    ];
+    variants(&all.map(|body| Frame { body, executed: 7, posted: u64::MAX }.bytes().to_vec()))
+}
+
 fn address(bytes: &[u8]) {
     let Ok(parsed) = Address::parse(bytes) else { return };
     assert_eq!(parsed.bytes(), bytes);
@@ -68,7 +98,8 @@ fn address(bytes: &[u8]) {
 }
 
 fn address_seeds() -> Vec<Vec<u8>> {
-    let with = |slots, payload, receives, start| {
+    let with = |slots, payload, receives, start, door: Option<&str>| {
+        let door = door.map(|door| door.parse().ok()).unwrap_or_default();
         let geometry = Geometry::new(slots, payload)?;
         let address = Address {
             nic: 1,
@@ -81,14 +112,17 @@ fn address_seeds() -> Vec<Vec<u8>> {
             reads: 16,
             probe: 0x7fff_0000_1000,
             proof: 0x5555_aaaa,
+            token: [0x77; 16],
+            depth: 512,
+            door,
         };
         Some(address.bytes())
     };
     let all = [
-        with(512, 1 << 20, 512, 0),
-        with(16, 4096, 0, u64::MAX),
-        with(1 << 16, 1 << 26, 1 << 16, 1),
-        with(64, 8192, (1 << 16) + 1, 0),
+        with(512, 1 << 20, 512, 0, None),
+        with(16, 4096, 0, u64::MAX, Some("192.0.2.7:4711")),
+        with(1 << 16, 1 << 26, 1 << 16, 1, Some("[2001:db8::7]:4711")),
+        with(64, 8192, (1 << 16) + 1, 0, None),
     ];
     variants(&all.into_iter().flatten().collect::<Vec<_>>())
 }

@@ -39,6 +39,7 @@ mod register;
 mod ring;
 mod segment;
 mod send;
+mod tcp;
 
 pub use config::{CopyMode, SoftConfig, WireMode};
 pub use fabric::SoftFabric;

@@ -2,8 +2,9 @@
 //! holds nothing of a single link.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use trunkline_fabric::LinkError;
@@ -15,6 +16,7 @@ use crate::error::Planted;
 use crate::guard::Guards;
 use crate::process::Process;
 use crate::register::{Table, random};
+use crate::tcp::Door;
 
 /// One NIC.
 pub(crate) struct NicState {
@@ -29,6 +31,8 @@ pub(crate) struct NicState {
     /// A planted bug: places are not given back.
     keeps: Planted,
     numbers: AtomicU32,
+    /// Where other hosts' connections come in, from the first time on that a peer is told.
+    door: Mutex<Option<Arc<Door>>>,
 }
 
 /// A place for a queue pair.
@@ -65,6 +69,15 @@ impl NicState {
         }
         *used += 1;
         Ok(Berth { pipeline, number: self.numbers.fetch_add(1, Ordering::Relaxed) })
+    }
+
+    /// Where other hosts' connections come in, at an address of this host.
+    pub(crate) fn door(&self, at: IpAddr) -> io::Result<Arc<Door>> {
+        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(door) = &*door {
+            return Ok(Arc::clone(door));
+        }
+        Ok(Arc::clone(door.insert(Arc::new(Door::open(at)?))))
     }
 
     /// Gives one back.
@@ -114,6 +127,7 @@ impl Shared {
             first_fit: Planted::named("soft-pipelines-first-fit"),
             keeps: Planted::named("soft-pipelines-keep-places"),
             numbers: AtomicU32::new(1),
+            door: Mutex::default(),
         };
         Ok(Self {
             id: random()?,

@@ -4,7 +4,7 @@
 use trunkline_fabric::{Done, Status};
 
 use crate::ladder::State;
-use crate::qp::{Env, Qp, Sink};
+use crate::qp::{Env, Qp, Sink, Wire};
 use crate::receive::{Executed, Refusal};
 use crate::record::Record;
 use crate::ring::side;
@@ -27,6 +27,9 @@ impl Qp {
                 self.complete_flushes(env, sink);
             }
             return self.flush_out(env, sink);
+        }
+        if self.wire == Wire::Tcp {
+            return self.progress_stream(env, sink);
         }
         let came = self.state.executes() && self.take_in(env, sink);
         if !self.flushes.is_empty() {
@@ -98,10 +101,10 @@ impl Qp {
     }
 
     #[cold]
-    fn refuse(&mut self, refusal: Refusal, sink: &mut Sink<'_>) {
+    pub(crate) fn refuse(&mut self, refusal: Refusal, sink: &mut Sink<'_>) {
         match refusal {
             Refusal::Nak(nak) => {
-                self.rx.refuse(nak.code(), self.rx.next());
+                self.turn_down(nak, self.position());
                 let status = crate::error::Nak::status(nak.code());
                 // What the peer did wrong is its failure; nonsense concerns this side too.
                 let own = if matches!(status, Status::Other(_)) { status } else { Status::Flushed };
@@ -109,7 +112,7 @@ impl Qp {
             }
             Refusal::Dead => self.fail_with(Status::PeerDead, false, None),
             Refusal::Receive { wr_id, status, nak } => {
-                self.rx.refuse(nak.code(), self.rx.next());
+                self.turn_down(nak, self.position());
                 self.owed -= 1;
                 self.push_failed(sink, self.completion(wr_id, Done::Received, status, 0));
                 self.fail_with(Status::Flushed, true, None);
@@ -117,7 +120,7 @@ impl Qp {
         }
     }
 
-    fn complete_flushes(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
+    pub(crate) fn complete_flushes(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
         if env.shared.config.delayed_visibility {
             self.held.land(env.table());
         }

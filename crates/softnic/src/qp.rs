@@ -8,6 +8,7 @@ use trunkline_fabric::{Completion, Done, Extent, LinkId, RailConfig, Status};
 use crate::chooser::Chooser;
 use crate::cq::Cq;
 use crate::direct::Direct;
+use crate::error::Nak;
 use crate::hold::Held;
 use crate::job::Job;
 use crate::ladder::State;
@@ -16,14 +17,17 @@ use crate::nic::{Berth, Shared};
 use crate::queue::Queue;
 use crate::register::Table;
 use crate::ring::{Consumer, Producer, side};
+use crate::tcp::{Stream, Token};
 
-/// How the two ends of a link move bytes; chosen at connect by who the peer is. A wire to another host goes here.
+/// How the two ends of a link move bytes; chosen at connect by who the peer is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Wire {
     /// Both ends are in one fabric: large sources are named in place, and the target copies once.
     Mem,
     /// Same host: large sources are staged.
     Shm,
+    /// Another host: there are no rings, but a stream of frames.
+    Tcp,
 }
 
 /// What a queue pair works with besides itself.
@@ -134,6 +138,12 @@ pub(crate) struct Qp {
     pub(crate) state: State,
     pub(crate) rx: Consumer,
     pub(crate) tx: Option<Producer>,
+    /// Instead of the two rings, on the wire to another host.
+    pub(crate) stream: Option<Box<Stream>>,
+    /// Position of the next record that comes by it.
+    pub(crate) arrived: u64,
+    /// Names this end to whoever dials.
+    pub(crate) token: Token,
     pub(crate) wire: Wire,
     /// For copies straight between the two processes, where those are allowed.
     pub(crate) direct: Option<Direct>,
@@ -177,6 +187,8 @@ pub(crate) struct Qp {
     /// Records still taken from a link that is to fail.
     pub(crate) draining: u64,
     pub(crate) failure: Option<Failure>,
+    /// Why and where this side refused a record of the peer.
+    pub(crate) refused: Option<(u64, u64)>,
     /// The completion queue of its rail.
     pub(crate) cq: Arc<Cq>,
     /// The one that the last wait in front was for.
@@ -187,6 +199,7 @@ impl Qp {
     /// A queue pair in state Init.
     pub(crate) fn new(
         (id, berth): (LinkId, Berth),
+        token: Token,
         rx: Consumer,
         cq: Arc<Cq>,
         rail: &RailConfig,
@@ -201,6 +214,9 @@ impl Qp {
             state: State::Reset.step(State::Init).unwrap_or(State::Error),
             rx,
             tx: None,
+            stream: None,
+            arrived: start,
+            token,
             wire: Wire::Shm,
             direct: None,
             chooser: Chooser::new(),
@@ -225,6 +241,7 @@ impl Qp {
             waiting: None,
             draining: 0,
             failure: None,
+            refused: None,
             cq,
             awaited: None,
         }
@@ -264,8 +281,24 @@ impl Qp {
             executed = tx.acked();
             tx.publish_state(side::ERROR);
         }
+        if let Some(stream) = &mut self.stream {
+            executed = stream.acked();
+            stream.end(self.refused);
+        }
         self.rx.publish_state(side::ERROR);
         self.failure = Some(Failure { status, told, good: good.unwrap_or(executed), done: false });
+    }
+
+    /// Position of the record that is being executed.
+    #[inline]
+    pub(crate) fn position(&self) -> u64 {
+        if self.wire == Wire::Tcp { self.arrived } else { self.rx.next() }
+    }
+
+    /// Refuses the record at a position; the link is to fail next.
+    pub(crate) fn turn_down(&mut self, nak: Nak, at: u64) {
+        self.refused = Some((nak.code(), at));
+        self.rx.refuse(nak.code(), at);
     }
 
     /// Gives back the operations that were executed, oldest first, as far as the sink takes them.
@@ -294,11 +327,16 @@ impl Qp {
     /// Drops unsignalled operations that were executed, to make room for new ones.
     #[inline]
     pub(crate) fn reclaim(&mut self) {
-        let Some(tx) = &mut self.tx else { return };
-        if tx.nak().is_some() || tx.refresh().is_err() {
+        let executed = if let Some(tx) = &mut self.tx {
+            if tx.nak().is_some() || tx.refresh().is_err() {
+                return;
+            }
+            tx.acked()
+        } else if let Some(stream) = &self.stream {
+            stream.acked()
+        } else {
             return;
-        }
-        let executed = tx.acked();
+        };
         while let Some(flight) = self.flights.front() {
             let out = flight.sent && executed.wrapping_sub(flight.end) as i64 >= 0;
             if !out || flight.signalled || flight.answer == Answer::Awaited {

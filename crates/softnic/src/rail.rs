@@ -1,6 +1,7 @@
 //! An open software NIC: its links and the posting and polling of work. The engine owns it, one thread at a time.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use trunkline_fabric::{
     Caps, Completion, CqId, Extent, LinkId, Op, PostError, Rail, RailConfig, Registrar, Remote, Source,
@@ -18,6 +19,7 @@ use crate::qp::{Answer, Env, Flight, Qp, Receive, Sink};
 use crate::record::{INLINE, Payload, Record, Verb};
 use crate::register::SoftRegistrar;
 use crate::send::Step;
+use crate::tcp::STRANGER_TIME;
 
 /// Most bytes that `post` itself moves; `poll` does the rest.
 const POST_BYTES: u64 = 512 << 10;
@@ -35,6 +37,10 @@ pub struct SoftRail {
     pub(crate) links: Vec<Option<Box<Qp>>>,
     pub(crate) cursor: usize,
     pub(crate) owed: u32,
+    /// Links to other hosts.
+    pub(crate) streams: u32,
+    /// When a link ended that had not been dialled: who dials it is to hear so.
+    pub(crate) tends: Option<Instant>,
 }
 
 impl SoftRail {
@@ -42,7 +48,19 @@ impl SoftRail {
     pub(crate) fn new(shared: Arc<Shared>, nic: usize, config: RailConfig, caps: Caps) -> Self {
         let guard = shared.guards.add();
         let cq = shared.cqs.add(nic, shared.config.start_position);
-        Self { shared, nic, config, caps, guard, cq, links: Vec::new(), cursor: 0, owed: 0 }
+        Self {
+            shared,
+            nic,
+            config,
+            caps,
+            guard,
+            cq,
+            links: Vec::new(),
+            cursor: 0,
+            owed: 0,
+            streams: 0,
+            tends: None,
+        }
     }
 
     /// Whether the range can be used by an operation of this side.
@@ -177,6 +195,9 @@ impl Qp {
         }
         self.posted = self.posted.wrapping_add(1);
         self.rx.publish_posted(self.posted);
+        if let Some(stream) = &mut self.stream {
+            stream.set_posted(self.posted);
+        }
         Ok(())
     }
 
@@ -317,6 +338,31 @@ impl Qp {
     }
 }
 
+impl SoftRail {
+    /// Sends what was posted on links to other hosts: one system call each.
+    fn flush_streams(&mut self) {
+        self.guard.enter();
+        for qp in self.links.iter_mut().flatten() {
+            if let Some(stream) = &mut qp.stream
+                && qp.state == State::ReadyToSend
+            {
+                stream.write();
+            }
+        }
+        self.guard.leave();
+    }
+
+    #[cold]
+    fn tend_door(&mut self) {
+        if let Some(at) = self.shared.config.address(self.nic)
+            && let Ok(door) = self.shared.nics[self.nic].door(at)
+        {
+            door.tend();
+        }
+        self.tends = self.tends.filter(|since| since.elapsed() < STRANGER_TIME);
+    }
+}
+
 impl Rail for SoftRail {
     fn caps(&self) -> &Caps {
         &self.caps
@@ -342,7 +388,12 @@ impl Rail for SoftRail {
         posted
     }
 
-    fn flush(&mut self) {}
+    #[inline]
+    fn flush(&mut self) {
+        if self.streams > 0 {
+            self.flush_streams();
+        }
+    }
 
     #[inline]
     fn poll(&mut self, out: &mut [Completion]) -> usize {
@@ -363,6 +414,9 @@ impl Rail for SoftRail {
             }
         }
         self.guard.leave();
+        if self.tends.is_some() {
+            self.tend_door();
+        }
         if sink.count > 0 {
             self.cq.produce(sink.count);
         }

@@ -10,7 +10,7 @@ use crate::error::Nak;
 use crate::hold::Target;
 use crate::job::{Body, Job, Kind};
 use crate::qp::{Answer, Env, Qp, Receive, Sink, Wire};
-use crate::record::{Payload, Record, Verb, WORDS};
+use crate::record::{INLINE, Payload, Record, Verb, WORDS};
 use crate::register::{Place, right};
 
 /// How far a record came.
@@ -49,13 +49,25 @@ impl Qp {
         sink: &mut Sink<'_>,
     ) -> Result<Executed, Refusal> {
         let record = Record::parse(words).ok_or(Nak::Garbled)?;
+        self.perform(env, &record, Record::inline(words), sink)
+    }
+
+    /// Executes a parsed record, whose bytes, if they came with it, are `here`.
+    #[inline]
+    pub(crate) fn perform(
+        &mut self,
+        env: &Env<'_>,
+        record: &Record,
+        here: *const u8,
+        sink: &mut Sink<'_>,
+    ) -> Result<Executed, Refusal> {
         match record.verb {
             Verb::Write { key, addr } => {
-                return self.execute_write(env, words, &record, key, addr, sink);
+                return self.execute_write(env, here, record, key, addr, sink);
             }
-            Verb::Send { offset } => self.execute_send(env, words, &record, offset, sink),
-            Verb::Reply { id, offset } => self.execute_reply(env, words, &record, id, offset),
-            Verb::Matched { grant, offset } => self.execute_matched(env, words, &record, grant, offset, sink),
+            Verb::Send { offset } => self.execute_send(env, here, record, offset, sink),
+            Verb::Reply { id, offset } => self.execute_reply(env, here, record, id, offset),
+            Verb::Matched { grant, offset } => self.execute_matched(env, here, record, grant, offset, sink),
             Verb::Read { key, addr, len, id } => self.execute_read(env, key, addr, len, id),
             Verb::Add { key, addr, add, id } => {
                 self.execute_atomic(env, key, addr, id, |old| Some(old.wrapping_add(add)))
@@ -72,7 +84,7 @@ impl Qp {
     fn execute_write(
         &mut self,
         env: &Env<'_>,
-        words: &[u64; WORDS],
+        here: *const u8,
         record: &Record,
         key: u64,
         addr: u64,
@@ -83,7 +95,7 @@ impl Qp {
         if len > 0 {
             let place = env.table().remote(key, addr, len, right::WRITE).ok_or(Nak::Access)?;
             let target = Target::Remote { key, addr };
-            if self.place(env, words, &record.payload, place, target)? == Executed::Waits {
+            if self.place(env, here, &record.payload, place, target)? == Executed::Waits {
                 return Ok(Executed::Waits);
             }
         }
@@ -102,7 +114,7 @@ impl Qp {
     fn execute_send(
         &mut self,
         env: &Env<'_>,
-        words: &[u64; WORDS],
+        here: *const u8,
         record: &Record,
         offset: u64,
         sink: &mut Sink<'_>,
@@ -113,7 +125,7 @@ impl Qp {
             None => (self.recvs.pop().ok_or(Nak::Protocol)?, 0),
         };
         let len = record.payload.len();
-        let taken = self.take_bytes(env, words, &record.payload, receive, got, offset);
+        let taken = self.take_bytes(env, here, &record.payload, receive, got, offset);
         if let Err(refusal) = taken {
             if !matches!(refusal, Refusal::Receive { .. }) {
                 self.arriving = Some((receive, got));
@@ -135,7 +147,7 @@ impl Qp {
     fn take_bytes(
         &mut self,
         env: &Env<'_>,
-        words: &[u64; WORDS],
+        here: *const u8,
         payload: &Payload,
         receive: Receive,
         got: u64,
@@ -158,14 +170,14 @@ impl Qp {
             status: Status::LocalProtection,
             nak: Nak::Target,
         })?;
-        self.place(env, words, payload, place, Target::Local { key: into.key.0, offset: at })?;
+        self.place(env, here, payload, place, Target::Local { key: into.key.0, offset: at })?;
         Ok(())
     }
 
     fn execute_reply(
         &mut self,
         env: &Env<'_>,
-        words: &[u64; WORDS],
+        here: *const u8,
         record: &Record,
         id: u64,
         offset: u64,
@@ -180,7 +192,7 @@ impl Qp {
         if len > 0 {
             let at = wanted.into.offset + wanted.got;
             let place = env.table().local(wanted.into.key.0, at, len).ok_or(Nak::Target)?;
-            self.move_bytes(env, words, &record.payload, place)?;
+            self.move_bytes(env, here, &record.payload, place)?;
         }
         if record.last {
             self.wanted.pop();
@@ -196,7 +208,7 @@ impl Qp {
     fn execute_matched(
         &mut self,
         env: &Env<'_>,
-        words: &[u64; WORDS],
+        here: *const u8,
         record: &Record,
         grant: u64,
         offset: u64,
@@ -204,7 +216,7 @@ impl Qp {
     ) -> Result<(), Refusal> {
         let Some(found) = self.matcher.receive(grant).copied() else { return Err(Nak::Protocol.into()) };
         let receive = Receive { wr_id: found.wr_id, into: found.into };
-        let taken = self.take_bytes(env, words, &record.payload, receive, found.got, offset);
+        let taken = self.take_bytes(env, here, &record.payload, receive, found.got, offset);
         if let Err(refusal) = taken {
             if matches!(refusal, Refusal::Receive { .. }) {
                 self.matcher.finish(grant);
@@ -227,7 +239,7 @@ impl Qp {
         if len > 0 {
             env.table().remote(key, addr, len, right::READ).ok_or(Nak::Access)?;
         }
-        let mut job = Job::new(Kind::Reply { id, at: self.rx.next() }, 0);
+        let mut job = Job::new(Kind::Reply { id, at: self.position() }, 0);
         job.body = Body::Exposed { key, addr };
         job.total = len;
         if self.replies.push(job) { Ok(()) } else { Err(Nak::Protocol.into()) }
@@ -254,7 +266,7 @@ impl Qp {
         let old = word
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |old| new(u64::from_le(old)).map(u64::to_le))
             .unwrap_or_else(|same| same);
-        let mut job = Job::new(Kind::Reply { id, at: self.rx.next() }, 0);
+        let mut job = Job::new(Kind::Reply { id, at: self.position() }, 0);
         job.hold(&old.to_ne_bytes());
         self.replies.push(job);
         Ok(())
@@ -276,13 +288,13 @@ impl Qp {
     fn place(
         &mut self,
         env: &Env<'_>,
-        words: &[u64; WORDS],
+        here: *const u8,
         payload: &Payload,
         place: Place,
         target: Target,
     ) -> Result<Executed, Refusal> {
         if env.shared.config.delayed_visibility && place.rights & right::RELAXED != 0 {
-            let from = self.find(env, words, payload)?;
+            let from = self.find(env, here, payload)?;
             // SAFETY: `find` checked the bytes, inside the guard.
             unsafe { self.held.push(env.table(), target, from, payload.len() as usize) };
             return Ok(Executed::Done);
@@ -291,7 +303,7 @@ impl Qp {
             let key = if let Target::Remote { key, .. } = target { Some(key) } else { None };
             return self.pull(env, place, *payload, key);
         }
-        self.move_bytes(env, words, payload, place)?;
+        self.move_bytes(env, here, payload, place)?;
         Ok(Executed::Done)
     }
 
@@ -300,14 +312,18 @@ impl Qp {
     fn move_bytes(
         &mut self,
         env: &Env<'_>,
-        words: &[u64; WORDS],
+        here: *const u8,
         payload: &Payload,
         place: Place,
     ) -> Result<(), Refusal> {
-        let from = self.find(env, words, payload)?;
+        if let Payload::Streamed { landed: true, .. } = payload {
+            return Ok(());
+        }
+        let from = self.find(env, here, payload)?;
         let len = payload.len() as usize;
-        if matches!(payload, Payload::Inline { .. }) {
-            // SAFETY: at most INLINE bytes of the private copy; the target was looked up inside the guard.
+        let private = matches!(payload, Payload::Inline { .. } | Payload::Streamed { .. });
+        if private && len <= INLINE {
+            // SAFETY: bytes of a private copy, as many as the record says; the target was looked up inside the guard.
             unsafe { copy::words(place.at, from, len) };
         } else {
             // SAFETY: `find` checked the source and the caller the target, inside the guard.
@@ -318,9 +334,9 @@ impl Qp {
 
     /// Where the bytes of a record are in this address space.
     #[inline]
-    fn find(&self, env: &Env<'_>, words: &[u64; WORDS], payload: &Payload) -> Result<*const u8, Refusal> {
+    fn find(&self, env: &Env<'_>, here: *const u8, payload: &Payload) -> Result<*const u8, Refusal> {
         match *payload {
-            Payload::Inline { .. } => Ok(Record::inline(words)),
+            Payload::Inline { .. } | Payload::Streamed { .. } => Ok(here),
             Payload::Staged { offset, len } => {
                 let at = self.rx.segment().payload(offset, len).ok_or(Nak::Garbled)?;
                 Ok(at.as_ptr().cast_const())

@@ -28,6 +28,7 @@ mod form {
     pub(super) const PLACED: u64 = 2;
     pub(super) const PULLED: u64 = 3;
     pub(super) const SHARED: u64 = 4;
+    pub(super) const STREAMED: u64 = 5;
 }
 
 const LAST: u64 = 1;
@@ -66,6 +67,8 @@ pub(crate) enum Payload {
     Placed { nic: u32, key: u64, offset: u64, len: u64 },
     /// In the sender's memory; if shared, the sender copies a part.
     Pulled { addr: u64, len: u64, shared: bool },
+    /// Behind the record, in a stream; or, if they have landed, already where they belong.
+    Streamed { len: u64, landed: bool },
 }
 
 impl Payload {
@@ -74,7 +77,7 @@ impl Payload {
     pub(crate) fn len(&self) -> u64 {
         match *self {
             Self::Inline { len } | Self::Staged { len, .. } => u64::from(len),
-            Self::Placed { len, .. } | Self::Pulled { len, .. } => len,
+            Self::Placed { len, .. } | Self::Pulled { len, .. } | Self::Streamed { len, .. } => len,
         }
     }
 }
@@ -98,6 +101,17 @@ impl Record {
     /// Parses the words after the stamp. `words[0]`, the stamp, is not looked at.
     #[inline]
     pub(crate) fn parse(words: &[u64; WORDS]) -> Option<Self> {
+        Self::read::<false>(words)
+    }
+
+    /// Parses the same words at the head of a frame of a stream, where all bytes are behind the record.
+    #[inline]
+    pub(crate) fn parse_streamed(words: &[u64; WORDS]) -> Option<Self> {
+        Self::read::<true>(words)
+    }
+
+    #[inline]
+    fn read<const STREAM: bool>(words: &[u64; WORDS]) -> Option<Self> {
         let head = words[1];
         let flags = (head >> 8) & 0xff;
         let inline = (head >> 24) & 0xff;
@@ -106,8 +120,10 @@ impl Record {
         }
         let form = (head >> 16) & 0xff;
         let payload = match form {
-            form::INLINE => Payload::Inline { len: inline as u32 },
+            form::INLINE if !STREAM || inline == 0 => Payload::Inline { len: inline as u32 },
             _ if inline != 0 => return None,
+            form::STREAMED if STREAM => Payload::Streamed { len: words[4], landed: false },
+            _ if STREAM => return None,
             form::STAGED => Payload::Staged { offset: words[4] as u32, len: (words[4] >> 32) as u32 },
             form::PLACED => Payload::Placed {
                 nic: u32::try_from(words[7]).ok()?,
@@ -122,6 +138,12 @@ impl Record {
         };
         let (key, addr) = (words[2], words[3]);
         let verb = match head & 0xff {
+            // Bytes of a stream are always behind the record.
+            opcode::WRITE | opcode::SEND | opcode::REPLY | opcode::MATCHED
+                if STREAM && form == form::INLINE =>
+            {
+                return None;
+            }
             opcode::WRITE => Verb::Write { key, addr },
             opcode::SEND => Verb::Send { offset: addr },
             opcode::REPLY => Verb::Reply { id: key, offset: addr },
@@ -171,6 +193,10 @@ impl Record {
             Payload::Pulled { addr, len, shared } => {
                 (a, b) = (addr, len);
                 (if shared { form::SHARED } else { form::PULLED }, 0)
+            }
+            Payload::Streamed { len, .. } => {
+                a = len;
+                (form::STREAMED, 0)
             }
         };
         let (opcode, key, addr) = match self.verb {

@@ -54,6 +54,9 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
+    /// The smallest there is.
+    pub(crate) const SMALLEST: Self = Self { slots: 16, payload: 4096 };
+
     /// Checks sizes, also those that a peer names.
     pub(crate) fn new(slots: u32, payload: u32) -> Option<Self> {
         let slots_fit = slots.is_power_of_two() && (16..=1 << 16).contains(&slots);

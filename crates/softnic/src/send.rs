@@ -11,6 +11,7 @@ use crate::queue::Queue;
 use crate::record::{INLINE, Payload, Record, Verb};
 use crate::register::{Place, right};
 use crate::ring::Producer;
+use crate::tcp::{self, Stream};
 
 /// Most bytes that one record names in place, so that a poll of the target stays short.
 const PLACE: u64 = crate::claim::BYTES_MAX;
@@ -179,7 +180,7 @@ fn finish_inline(tx: &mut Producer, env: &Env<'_>, job: &mut Job) -> bool {
 
 /// The next `len` bytes of a job's body.
 #[inline]
-fn source(env: &Env<'_>, job: &Job, len: u64) -> Option<Place> {
+pub(crate) fn source(env: &Env<'_>, job: &Job, len: u64) -> Option<Place> {
     let done = job.sent - u64::from(job.prefix_len);
     match job.body {
         Body::Local { key, offset } => env.table().local(key, offset.checked_add(done)?, len),
@@ -188,14 +189,14 @@ fn source(env: &Env<'_>, job: &Job, len: u64) -> Option<Place> {
 }
 
 #[inline]
-fn advance(job: &mut Job, len: u64) {
+pub(crate) fn advance(job: &mut Job, len: u64) {
     job.sent += len;
     job.started = true;
 }
 
 /// The record for the next bytes of a job.
 #[inline]
-fn record(job: &Job, payload: Payload, last: bool) -> Record {
+pub(crate) fn record(job: &Job, payload: Payload, last: bool) -> Record {
     let (verb, imm) = match job.kind {
         Kind::Write { to, imm } => (
             Verb::Write { key: to.key.0, addr: to.addr.wrapping_add(job.sent) },
@@ -214,7 +215,7 @@ fn record(job: &Job, payload: Payload, last: bool) -> Record {
 
 /// The only record of a job that carries no bytes.
 #[inline]
-fn request(job: &Job) -> Option<Record> {
+pub(crate) fn request(job: &Job) -> Option<Record> {
     let id = job.flight;
     let verb = match job.kind {
         Kind::Read { from, len } => Verb::Read { key: from.key.0, addr: from.addr, len, id },
@@ -232,12 +233,36 @@ fn request(job: &Job) -> Option<Record> {
 
 /// See [`Qp::parts`].
 pub(crate) struct Parts<'a> {
-    tx: &'a mut Producer,
-    direct: &'a mut Option<Direct>,
+    out: Out<'a>,
     flights: &'a mut Queue<Flight>,
     wanted: &'a mut Queue<Wanted>,
     sends: &'a mut u64,
-    manner: Manner,
+}
+
+/// Where jobs go.
+enum Out<'a> {
+    /// Into the peer's ring.
+    Ring(&'a mut Producer, &'a mut Option<Direct>, Manner),
+    /// Into frames.
+    Stream(&'a mut Stream),
+}
+
+impl Out<'_> {
+    #[inline]
+    fn transmit(&mut self, env: &Env<'_>, job: &mut Job, budget: &mut u64) -> Step {
+        match self {
+            Self::Ring(tx, direct, manner) => transmit(tx, direct, env, *manner, job, budget),
+            Self::Stream(stream) => tcp::transmit(stream, env, job, budget),
+        }
+    }
+
+    #[inline]
+    fn head(&self) -> u64 {
+        match self {
+            Self::Ring(tx, ..) => tx.head(),
+            Self::Stream(stream) => stream.head(),
+        }
+    }
 }
 
 /// The queues of jobs, to be used beside [`Parts`].
@@ -253,7 +278,7 @@ impl Parts<'_> {
         let before = job.started;
         let step = match job.kind {
             Kind::Nop => Step::Done,
-            _ => transmit(self.tx, self.direct, env, self.manner, job, budget),
+            _ => self.out.transmit(env, job, budget),
         };
         if job.started && !before {
             if matches!(job.kind, Kind::Send { .. }) {
@@ -267,7 +292,7 @@ impl Parts<'_> {
             && !matches!(job.kind, Kind::Reply { .. })
             && let Some(flight) = self.flights.get_mut(job.flight)
         {
-            flight.end = self.tx.head();
+            flight.end = self.out.head();
             flight.sent = true;
         }
         step
@@ -282,8 +307,11 @@ impl Qp {
         match kind {
             Kind::Send { .. } => {
                 if self.sends == self.peer_posted {
-                    let Some(tx) = &self.tx else { return false };
-                    self.peer_posted = tx.peer_posted();
+                    self.peer_posted = match (&self.tx, &self.stream) {
+                        (Some(tx), _) => tx.peer_posted(),
+                        (None, Some(stream)) => stream.peer_posted(),
+                        (None, None) => return false,
+                    };
                 }
                 self.sends != self.peer_posted
             }
@@ -296,15 +324,12 @@ impl Qp {
     #[inline]
     pub(crate) fn parts<'a>(&'a mut self, env: &Env<'_>) -> Option<(Parts<'a>, Queues<'a>)> {
         let manner = Manner { wire: self.wire, segment: env.shared.config.segment };
-        let tx = self.tx.as_mut()?;
-        let parts = Parts {
-            tx,
-            direct: &mut self.direct,
-            flights: &mut self.flights,
-            wanted: &mut self.wanted,
-            sends: &mut self.sends,
-            manner,
+        let out = match &mut self.tx {
+            Some(tx) => Out::Ring(tx, &mut self.direct, manner),
+            None => Out::Stream(self.stream.as_mut()?),
         };
+        let (flights, wanted, sends) = (&mut self.flights, &mut self.wanted, &mut self.sends);
+        let parts = Parts { out, flights, wanted, sends };
         Some((parts, Queues { pending: &mut self.pending, replies: &mut self.replies }))
     }
 
@@ -348,7 +373,7 @@ impl Qp {
                     self.replies.pop();
                 }
                 Some((Kind::Reply { at, .. }, Step::Bad)) => {
-                    self.rx.refuse(crate::error::Nak::Access.code(), at);
+                    self.turn_down(crate::error::Nak::Access, at);
                     return self.fail_with(Status::Flushed, false, None);
                 }
                 _ => return,
@@ -357,21 +382,27 @@ impl Qp {
     }
 
     fn pump_grants(&mut self) {
-        let Some(tx) = &mut self.tx else { return };
         while let Some(&id) = self.matcher.ungranted.front() {
-            if !tx.has_room() {
+            let Some(receive) = self.matcher.receive(id).copied() else {
+                self.matcher.ungranted.pop_front();
+                continue;
+            };
+            let verb = Verb::Grant { key: receive.key, len: receive.into.len, id };
+            let payload = Payload::Inline { len: 0 };
+            let grant = Record { verb, payload, last: true, awaited: false, imm: None };
+            let pushed = if let Some(tx) = &mut self.tx {
+                let room = tx.has_room();
+                if room {
+                    tx.push(&grant);
+                }
+                room
+            } else {
+                self.stream.as_mut().is_some_and(|stream| stream.push_record(&grant))
+            };
+            if !pushed {
                 return;
             }
             self.matcher.ungranted.pop_front();
-            let Some(receive) = self.matcher.receive(id) else { continue };
-            let verb = Verb::Grant { key: receive.key, len: receive.into.len, id };
-            tx.push(&Record {
-                verb,
-                payload: Payload::Inline { len: 0 },
-                last: true,
-                awaited: false,
-                imm: None,
-            });
         }
     }
 

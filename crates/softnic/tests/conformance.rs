@@ -91,6 +91,36 @@ mod small_rings_near_the_wrap {
     });
 }
 
+mod tcp {
+    use super::*;
+    trunkline_fabric::fabric_conformance!(Soft {
+        config: SoftConfig { wire: WireMode::Tcp, ..SoftConfig::default() },
+        fabrics: 2
+    });
+}
+
+mod tcp_inside_one_fabric_near_the_wrap {
+    use super::*;
+    trunkline_fabric::fabric_conformance!(Soft {
+        config: SoftConfig {
+            wire: WireMode::Tcp,
+            addresses: vec!["::1".parse().unwrap()],
+            start_position: u64::MAX - 20,
+            virtual_addresses: true,
+            ..SoftConfig::default()
+        },
+        fabrics: 1
+    });
+}
+
+mod tcp_with_delayed_visibility {
+    use super::*;
+    trunkline_fabric::fabric_conformance!(Soft {
+        config: SoftConfig { wire: WireMode::Tcp, delayed_visibility: true, ..SoftConfig::default() },
+        fabrics: 2
+    });
+}
+
 mod delayed_visibility {
     use super::*;
     trunkline_fabric::fabric_conformance!(Soft {

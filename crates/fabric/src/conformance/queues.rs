@@ -3,6 +3,9 @@
 use super::pair::{Region, Seen, Setup, default_config};
 use crate::{Access, Done, Links, Op, PostError, Rail, RailConfig, Source, Status};
 
+/// How long what was flushed may take to a peer on the same host.
+const ARRIVAL: std::time::Duration = std::time::Duration::from_millis(20);
+
 /// A send without a posted receive waits, and what is behind it waits with it.
 pub fn sends_wait_for_receives<S: Setup>(setup: &S) {
     let mut ends = setup.pair(&default_config());
@@ -89,6 +92,8 @@ pub fn destroyed_links_flush_the_peer<S: Setup>(setup: &S) {
     let into = Region::new(&ends.b, 64, Access::WRITE);
     ends.on_b(50, Op::Recv { into: into.extent(0, 8) });
     ends.on_b(51, Op::Recv { into: into.extent(0, 8) });
+    // A peer may have to hear of receives before it can send.
+    ends.settle(&mut Seen::default());
     ends.on_a(1, Op::Send { head: &[7], body: Source::Inline(&[]), imm: None });
     ends.on_a(2, Op::Write { from: Source::Inline(&[8; 8]), to: into.remote(8), imm: Some(3) });
     ends.a.flush();
@@ -116,8 +121,10 @@ pub fn failed_links_deliver_what_arrived<S: Setup>(setup: &S) {
     }
     ends.on_b(40, Op::Send { head: &[1], body: Source::Inline(&[]), imm: None });
     ends.on_b(41, Op::Nop);
+    ends.settle(&mut Seen::default());
     ends.on_a(1, Op::Send { head: &[7], body: Source::Inline(&[]), imm: None });
     ends.a.flush();
+    std::thread::sleep(ARRIVAL);
     ends.b.fail(ends.at_b);
     let seen = ends.until(|seen| seen.b.len() >= 6);
     let received: Vec<(u64, Status)> =

@@ -1,0 +1,316 @@
+//! Where a NIC's connections come in: one listening socket, and sockets that have not said yet for which link they are.
+//! Whoever dials says the token of the link it wants, 128 random bits that only the control stream tells; all others
+//! are turned away.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use super::socket::{Moved, Socket};
+
+/// Names a link to whoever dials.
+pub(crate) type Token = [u8; 16];
+
+/// Bytes that whoever dials says first.
+pub(crate) const HELLO: usize = 32;
+const MAGIC: [u8; 8] = *b"TLSOFTCP";
+const VERSION: u16 = 1;
+
+/// Sockets whose link is not known yet; more wait in the kernel's queue.
+const STRANGERS_MAX: usize = 256;
+/// How long a stranger may take to say for which link it is, and that link to be asked for.
+pub(crate) const STRANGER_TIME: Duration = Duration::from_secs(10);
+/// Connections that wait for a process that does not accept; the kernel may allow fewer.
+const BACKLOG: i32 = 4096;
+
+/// What whoever dials says first.
+pub(crate) fn hello(token: &Token) -> [u8; HELLO] {
+    let mut hello = [0; HELLO];
+    hello[..8].copy_from_slice(&MAGIC);
+    hello[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    hello[16..].copy_from_slice(token);
+    hello
+}
+
+/// The link that a hello is for.
+fn parse(hello: &[u8; HELLO]) -> Option<Token> {
+    let known = hello[..8] == MAGIC && hello[8..10] == VERSION.to_le_bytes() && hello[10..16] == [0; 6];
+    let mut token = [0; 16];
+    token.copy_from_slice(&hello[16..]);
+    known.then_some(token)
+}
+
+/// A NIC's listening socket.
+pub(crate) struct Door {
+    listener: OwnedFd,
+    address: SocketAddr,
+    hall: Mutex<Hall>,
+}
+
+/// Who came in.
+#[derive(Default)]
+struct Hall {
+    strangers: Vec<Stranger>,
+    /// Links that are to be dialled.
+    links: HashMap<Token, Place>,
+}
+
+/// What is known of a link that is to be dialled.
+enum Place {
+    /// It waits.
+    Empty,
+    /// Its socket came.
+    Taken(Socket),
+    /// It was ended before that: who dials hears so at once. Forgotten some time later.
+    Ended(Instant),
+}
+
+struct Stranger {
+    socket: Socket,
+    since: Instant,
+    said: [u8; HELLO],
+    count: usize,
+}
+
+/// How far a stranger is.
+enum Said {
+    /// Not everything, and it may still.
+    Less,
+    /// For which link it is.
+    All(Token),
+    /// What it says is no hello, or it is gone.
+    Nonsense,
+}
+
+impl Stranger {
+    fn listen(&mut self) -> Said {
+        while self.count < HELLO {
+            match self.socket.fill(&mut self.said[self.count..]) {
+                Moved::Bytes(count) => self.count += count,
+                Moved::Later => return Said::Less,
+                Moved::Ended => return Said::Nonsense,
+            }
+        }
+        parse(&self.said).map_or(Said::Nonsense, Said::All)
+    }
+}
+
+impl Door {
+    /// Listens at a free port of an address.
+    pub(crate) fn open(at: IpAddr) -> io::Result<Self> {
+        let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        sockopt::set_socket_reuseaddr(&listener, true)?;
+        rustix::net::bind(&listener, &SocketAddr::new(at, 0))?;
+        rustix::net::listen(&listener, BACKLOG)?;
+        let address = SocketAddr::try_from(rustix::net::getsockname(&listener)?)?;
+        Ok(Self { listener, address, hall: Mutex::default() })
+    }
+
+    /// Where it can be reached.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A link waits for its socket.
+    pub(crate) fn expect(&self, token: Token) {
+        self.hall.lock().unwrap_or_else(PoisonError::into_inner).links.insert(token, Place::Empty);
+    }
+
+    /// A link has ended and waits no longer. Whoever dials it within the next seconds is turned away, provided that
+    /// somebody calls [`Door::tend`] or [`Door::fetch`].
+    pub(crate) fn forget(&self, token: Token) {
+        let mut hall = self.hall.lock().unwrap_or_else(PoisonError::into_inner);
+        hall.links.insert(token, Place::Ended(Instant::now()));
+        self.let_in(&mut hall);
+        hall.hear();
+    }
+
+    /// Lets in who waits.
+    pub(crate) fn tend(&self) {
+        if let Ok(mut hall) = self.hall.try_lock() {
+            self.let_in(&mut hall);
+            hall.hear();
+        }
+    }
+
+    /// Lets in who waits, and returns the socket of a link that is expected, once it is there. Somebody else may be at
+    /// it: then it is not there yet.
+    pub(crate) fn fetch(&self, token: &Token) -> Option<Socket> {
+        let mut hall = self.hall.try_lock().ok()?;
+        self.let_in(&mut hall);
+        hall.hear();
+        match hall.links.remove(token)? {
+            Place::Taken(socket) => Some(socket),
+            place => {
+                hall.links.insert(*token, place);
+                None
+            }
+        }
+    }
+
+    fn let_in(&self, hall: &mut Hall) {
+        while hall.strangers.len() < STRANGERS_MAX {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(&self.listener, flags) {
+                Ok(fd) => hall.strangers.push(Stranger {
+                    socket: Socket::accepted(fd),
+                    since: Instant::now(),
+                    said: [0; HELLO],
+                    count: 0,
+                }),
+                Err(Errno::CONNABORTED | Errno::INTR) => {}
+                // Without descriptors the kernel keeps them waiting.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl Hall {
+    /// Takes strangers to the links they are for. Who comes too early stays a stranger.
+    fn hear(&mut self) {
+        let over = |since: &Instant| since.elapsed() >= STRANGER_TIME;
+        self.links.retain(|_, place| !matches!(place, Place::Ended(since) if over(since)));
+        let mut at = 0;
+        while let Some(stranger) = self.strangers.get_mut(at) {
+            match stranger.listen() {
+                Said::All(token) if self.links.contains_key(&token) => {
+                    let stranger = self.strangers.swap_remove(at);
+                    // A second one for the same link has heard the token from somewhere; the first one stays.
+                    if let Some(place @ Place::Empty) = self.links.get_mut(&token) {
+                        *place = Place::Taken(stranger.socket);
+                    }
+                }
+                Said::Less | Said::All(_) if stranger.since.elapsed() < STRANGER_TIME => at += 1,
+                Said::Less | Said::All(_) | Said::Nonsense => {
+                    self.strangers.swap_remove(at);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+
+    fn door() -> Door {
+        Door::open(IpAddr::from([127, 0, 0, 1])).unwrap()
+    }
+
+    fn fetch(door: &Door, token: &Token) -> Option<Socket> {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(200) {
+            if let Some(socket) = door.fetch(token) {
+                return Some(socket);
+            }
+        }
+        None
+    }
+
+    /// Whether the other side has closed the socket.
+    fn is_closed(mut stream: TcpStream) -> bool {
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        matches!(stream.read(&mut [0]), Ok(0) | Err(_))
+    }
+
+    #[test]
+    fn who_says_the_token_gets_to_its_link_however_slowly() {
+        let (door, token) = (door(), [7; 16]);
+        door.expect(token);
+        let mut dialled = TcpStream::connect(door.address()).unwrap();
+        for byte in hello(&token) {
+            assert!(door.fetch(&token).is_none());
+            dialled.write_all(&[byte]).unwrap();
+        }
+        dialled.write_all(b"more").unwrap();
+        let socket = fetch(&door, &token).unwrap();
+        let mut bytes = [0; 8];
+        assert_eq!((socket.fill(&mut bytes), &bytes[..4]), (Moved::Bytes(4), &b"more"[..]));
+        assert!(door.fetch(&token).is_none(), "once");
+    }
+
+    #[test]
+    fn who_comes_before_its_link_waits_for_it() {
+        let (door, token) = (door(), [8; 16]);
+        let mut early = TcpStream::connect(door.address()).unwrap();
+        early.write_all(&hello(&token)).unwrap();
+        assert!(fetch(&door, &[9; 16]).is_none(), "not for this one");
+        door.expect(token);
+        assert!(fetch(&door, &token).is_some());
+    }
+
+    #[test]
+    fn strangers_are_turned_away_and_use_nothing_up() {
+        let (door, token) = (door(), [1; 16]);
+        door.expect(token);
+        let mut garbled = TcpStream::connect(door.address()).unwrap();
+        garbled.write_all(&[0x55; HELLO]).unwrap();
+        let mut versioned = TcpStream::connect(door.address()).unwrap();
+        let mut other = hello(&token);
+        other[8] = 9;
+        versioned.write_all(&other).unwrap();
+        assert!(fetch(&door, &token).is_none());
+        assert!(is_closed(garbled) && is_closed(versioned));
+        assert!(door.hall.lock().unwrap().strangers.is_empty());
+
+        let silent: Vec<_> =
+            (0..STRANGERS_MAX).map(|_| TcpStream::connect(door.address()).unwrap()).collect();
+        assert!(fetch(&door, &token).is_none());
+        for stranger in &mut door.hall.lock().unwrap().strangers {
+            stranger.since -= STRANGER_TIME;
+        }
+        let mut right = TcpStream::connect(door.address()).unwrap();
+        right.write_all(&hello(&token)).unwrap();
+        assert!(fetch(&door, &token).is_some(), "the silent ones made room");
+        drop(silent);
+    }
+
+    #[test]
+    fn who_dials_a_link_that_has_ended_hears_so() {
+        let (door, token) = (door(), [3; 16]);
+        door.expect(token);
+        door.forget(token);
+        let mut late = TcpStream::connect(door.address()).unwrap();
+        late.write_all(&hello(&token)).unwrap();
+        let started = Instant::now();
+        while door.hall.lock().unwrap().strangers.is_empty() && started.elapsed() < Duration::from_millis(50)
+        {
+            door.tend();
+        }
+        assert!(is_closed(late));
+        for place in door.hall.lock().unwrap().links.values_mut() {
+            *place = Place::Ended(Instant::now() - STRANGER_TIME);
+        }
+        door.tend();
+        assert!(door.hall.lock().unwrap().links.is_empty(), "nothing is kept for long");
+    }
+
+    #[test]
+    fn of_two_for_one_link_the_first_is_taken() {
+        let (door, token) = (door(), [2; 16]);
+        door.expect(token);
+        let mut first = TcpStream::connect(door.address()).unwrap();
+        first.write_all(&hello(&token)).unwrap();
+        let mut second = TcpStream::connect(door.address()).unwrap();
+        second.write_all(&hello(&token)).unwrap();
+        let socket = fetch(&door, &token).unwrap();
+        first.write_all(b"1").unwrap();
+        let mut byte = [0];
+        let started = Instant::now();
+        while socket.fill(&mut byte) == Moved::Later && started.elapsed() < Duration::from_secs(5) {}
+        assert_eq!(byte, *b"1");
+        assert!(door.fetch(&token).is_none());
+    }
+}

@@ -1,0 +1,129 @@
+//! The head of a frame: 64 bytes, eight little-endian words. Six are those of a ring's descriptor, the other two tell
+//! how far the speaker is. Parsed into types that cannot be wrong.
+
+use crate::record::{Record, WORDS};
+
+/// Bytes of a head.
+pub(crate) const BYTES: usize = 64;
+/// Words of a record in a head.
+const RECORD_WORDS: usize = 6;
+
+/// First byte of a head that is no record.
+const ACK: u64 = 0xa0;
+const NAK: u64 = 0xa1;
+
+/// What a frame says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Body {
+    /// Work, with its payload behind the head.
+    Record(Record),
+    /// Nothing but how far the speaker is.
+    Ack,
+    /// The speaker refused the record at a position; nothing follows.
+    Nak {
+        /// Why.
+        code: u64,
+        /// The record.
+        at: u64,
+    },
+}
+
+/// A head.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Frame {
+    /// What it says.
+    pub(crate) body: Body,
+    /// Position up to which the speaker has executed.
+    pub(crate) executed: u64,
+    /// Receives the speaker has posted.
+    pub(crate) posted: u64,
+}
+
+impl Frame {
+    /// The head's bytes.
+    #[inline]
+    pub(crate) fn bytes(&self) -> [u8; BYTES] {
+        let words = match self.body {
+            Body::Record(record) => record.words(),
+            Body::Ack => [ACK, 0, 0, 0, 0, 0, 0],
+            Body::Nak { code, at } => [NAK, code, at, 0, 0, 0, 0],
+        };
+        let words = words[..RECORD_WORDS].iter().chain([&self.executed, &self.posted]);
+        let mut out = [0; BYTES];
+        for (bytes, word) in out.chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
+
+    /// Parses a head.
+    #[inline]
+    pub(crate) fn parse(bytes: &[u8; BYTES]) -> Option<Self> {
+        let mut words = [0; WORDS];
+        for (word, bytes) in words[1..].iter_mut().zip(bytes.chunks_exact(8)) {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(bytes);
+            *word = u64::from_le_bytes(eight);
+        }
+        let (executed, posted) = (words[RECORD_WORDS + 1], words[RECORD_WORDS + 2]);
+        // Word 7 of a descriptor means something only on the wire inside a process.
+        words[RECORD_WORDS + 1..].fill(0);
+        let body = match words[1] {
+            ACK if words[2..] == [0; WORDS - 2] => Body::Ack,
+            NAK if words[4..] == [0; WORDS - 4] => Body::Nak { code: words[2], at: words[3] },
+            _ => Body::Record(Record::parse_streamed(&words)?),
+        };
+        Some(Self { body, executed, posted })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{BYTES, Body, Frame};
+    use crate::record::{Payload, Record, Verb};
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_frame_or_nothing(bytes: [[u8; 32]; 2], op in 0u8..12, flags in 0u8..10, form in 0u8..8) {
+            let mut head = [0; BYTES];
+            head[..32].copy_from_slice(&bytes[0]);
+            head[32..].copy_from_slice(&bytes[1]);
+            let _ = Frame::parse(&head);
+            (head[0], head[1], head[2], head[3]) = (op, flags, form, 0);
+            if let Some(frame) = Frame::parse(&head) {
+                prop_assert_eq!(Frame::parse(&frame.bytes()), Some(frame));
+            }
+        }
+
+        #[test]
+        fn frames_come_back(key: u64, addr: u64, len: u64, id: u64, last: bool, imm: Option<u32>, executed: u64, posted: u64) {
+            let payload = Payload::Streamed { len, landed: false };
+            let none = Payload::Inline { len: 0 };
+            let record = |verb, payload| Body::Record(Record { verb, payload, last, awaited: !last, imm });
+            for body in [
+                Body::Ack,
+                Body::Nak { code: key, at: addr },
+                record(Verb::Write { key, addr }, payload),
+                record(Verb::Send { offset: addr }, payload),
+                record(Verb::Reply { id, offset: addr }, payload),
+                record(Verb::Matched { grant: id, offset: addr }, payload),
+                record(Verb::Read { key, addr, len, id }, none),
+                record(Verb::Add { key, addr, add: len, id }, none),
+                record(Verb::Swap { key, addr, expect: len, swap: posted, id }, none),
+                record(Verb::Grant { key, len, id }, none),
+            ] {
+                let frame = Frame { body, executed, posted };
+                prop_assert_eq!(Frame::parse(&frame.bytes()), Some(frame));
+            }
+        }
+
+        #[test]
+        fn what_only_a_ring_has_is_refused(form in prop_oneof![0u8..5, 6u8..=255], op in prop_oneof![1u8..3, Just(6u8), Just(8)]) {
+            let mut head = [0; BYTES];
+            (head[0], head[1], head[2]) = (op, 1, form);
+            prop_assert_eq!(Frame::parse(&head), None);
+        }
+    }
+}

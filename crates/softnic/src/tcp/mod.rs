@@ -1,0 +1,19 @@
+//! The wire to another host: frames over one TCP connection a link. The queue pair drives it as it drives a ring, and
+//! what a frame asks for is executed by the same code; only how bytes get here and there is different.
+//!
+//! A frame is a head of 64 bytes and its payload ([docs/wire.md](../../../../docs/wire.md), "Frames over TCP"). What is
+//! ready goes out in one system call, large payload straight from its memory; large payload that comes in is read
+//! straight to where it belongs. Nothing here blocks, starts a thread, or looks at names of hosts.
+
+mod door;
+mod frame;
+mod receive;
+mod send;
+mod socket;
+mod stream;
+
+pub(crate) use door::{Door, STRANGER_TIME, Token};
+#[cfg(feature = "fuzzing")]
+pub(crate) use frame::{BYTES as FRAME_BYTES, Body as FrameBody, Frame};
+pub(crate) use send::transmit;
+pub(crate) use stream::{Other, Stream};

@@ -1,0 +1,225 @@
+//! Takes in what has come and keeps the link going: heads and small payload through a buffer, large payload straight to
+//! where it belongs. Called by `poll`, inside the rail's guard; every call is bounded.
+
+use super::frame::{BYTES as HEAD, Body, Frame};
+use super::stream::Stream;
+use crate::error::Nak;
+use crate::ladder::State;
+use crate::qp::{Env, Qp, Sink};
+use crate::receive::Refusal;
+use crate::record::{Payload, Record, Verb};
+use crate::register::{Place, right};
+use trunkline_fabric::Status;
+
+/// Most frames taken from one link in a call.
+const FRAMES: u32 = 64;
+/// Most payload bytes moved for one link in a call, each way; the last system call may exceed it.
+const BYTES: u64 = 256 << 10;
+
+/// The part of a record that covers the next `len` of its bytes.
+fn part(record: &Record, len: u64, landed: bool) -> Record {
+    let last = record.last && len == record.payload.len();
+    Record { payload: Payload::Streamed { len, landed }, last, ..*record }
+}
+
+/// What is left of a record after `len` of its bytes; `None` if nothing is.
+fn rest(record: &Record, len: u64) -> Option<Record> {
+    let left = record.payload.len() - len;
+    let verb = match record.verb {
+        Verb::Write { key, addr } => Verb::Write { key, addr: addr.wrapping_add(len) },
+        Verb::Send { offset } => Verb::Send { offset: offset.wrapping_add(len) },
+        Verb::Reply { id, offset } => Verb::Reply { id, offset: offset.wrapping_add(len) },
+        Verb::Matched { grant, offset } => Verb::Matched { grant, offset: offset.wrapping_add(len) },
+        request => request,
+    };
+    (left > 0).then_some(Record { verb, payload: Payload::Streamed { len: left, landed: false }, ..*record })
+}
+
+impl Qp {
+    /// One turn of a link over TCP.
+    pub(crate) fn progress_stream(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
+        if self.state.executes() {
+            self.take_stream(env, sink);
+        }
+        if !self.flushes.is_empty() {
+            self.complete_flushes(env, sink);
+        }
+        if self.failure.is_none() {
+            self.pump(env, BYTES);
+            self.acknowledge();
+            self.complete_stream(env, sink);
+        }
+        if self.failure.is_some() {
+            self.flush_out(env, sink);
+        }
+    }
+
+    fn take_stream(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
+        // Apart from the rest of the queue pair, which executes what is in it.
+        let Some(mut stream) = self.stream.take() else { return };
+        let taken = if stream.is_up() { self.take_frames(env, &mut stream, sink) } else { Ok(()) };
+        self.stream = Some(stream);
+        if let Err(refusal) = taken {
+            self.refuse(refusal, sink);
+        }
+    }
+
+    fn take_frames(
+        &mut self,
+        env: &Env<'_>,
+        stream: &mut Stream,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Refusal> {
+        let (mut frames, mut bytes) = (0, 0);
+        while !sink.is_full() && frames < FRAMES && bytes < BYTES {
+            if let Some(record) = stream.inc.current {
+                let moved = self.take_payload(env, stream, &record, sink)?;
+                if moved == 0 {
+                    return Ok(());
+                }
+                bytes += moved;
+                frames += u32::from(stream.inc.current.is_none());
+            } else if let Some(head) = stream.inbox().first_chunk::<HEAD>() {
+                let frame = Frame::parse(head).ok_or(Nak::Garbled)?;
+                stream.consume(HEAD);
+                frames += 1;
+                self.take_head(env, stream, frame, sink)?;
+            } else {
+                stream.fill();
+                if stream.inc.quiet {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what a head says; its payload, if there is any, is the next to come.
+    fn take_head(
+        &mut self,
+        env: &Env<'_>,
+        stream: &mut Stream,
+        frame: Frame,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Refusal> {
+        let out = &mut stream.out;
+        if frame.executed.wrapping_sub(out.acked) > out.head.wrapping_sub(out.acked) {
+            return Err(Nak::Garbled.into());
+        }
+        (out.acked, out.peer_posted) = (frame.executed, frame.posted);
+        match frame.body {
+            Body::Ack => {}
+            Body::Nak { code, at } => stream.inc.nak = Some((code, at)),
+            Body::Record(record) if record.payload.len() > 0 => {
+                stream.inc.current = Some(record);
+                stream.inc.large = record.payload.len() > stream.inbox().len() as u64 + HEAD as u64 * 8;
+            }
+            Body::Record(record) => {
+                self.perform(env, &record, std::ptr::null(), sink)?;
+                self.goes_on(stream, &record, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what has come of a record's payload; how many bytes.
+    fn take_payload(
+        &mut self,
+        env: &Env<'_>,
+        stream: &mut Stream,
+        record: &Record,
+        sink: &mut Sink<'_>,
+    ) -> Result<u64, Refusal> {
+        if stream.inbox().is_empty() {
+            if let Some(place) = self.landing(env, record) {
+                let most = record.payload.len().min(BYTES);
+                // SAFETY: `landing` found so many bytes registered and allowed, inside the guard.
+                let landed = unsafe { stream.read_to(place.at, most as usize) } as u64;
+                if landed > 0 {
+                    self.perform(env, &part(record, landed, true), std::ptr::null(), sink)?;
+                    self.goes_on(stream, record, landed);
+                }
+                return Ok(landed);
+            }
+            stream.fill();
+        }
+        let inbox = stream.inbox();
+        let len = (inbox.len() as u64).min(record.payload.len());
+        if len > 0 {
+            self.perform(env, &part(record, len, false), inbox.as_ptr(), sink)?;
+            stream.consume(len as usize);
+            self.goes_on(stream, record, len);
+        }
+        Ok(len)
+    }
+
+    /// So many bytes of a record were executed; after the last one, it is.
+    fn goes_on(&mut self, stream: &mut Stream, record: &Record, len: u64) {
+        stream.inc.current = rest(record, len);
+        if stream.inc.current.is_none() {
+            self.arrived = self.arrived.wrapping_add(1);
+            stream.set_executed(self.arrived);
+            stream.out.awaited |= record.awaited;
+            self.draining = self.draining.saturating_sub(1);
+        }
+    }
+
+    /// Where all that is left of a record's payload goes, if that is known and allowed. What is not is found again, and
+    /// refused, when the bytes are here.
+    fn landing(&mut self, env: &Env<'_>, record: &Record) -> Option<Place> {
+        let left = record.payload.len();
+        if env.shared.config.delayed_visibility {
+            return None;
+        }
+        match record.verb {
+            Verb::Write { key, addr } => env.table().remote(key, addr, left, right::WRITE),
+            Verb::Send { offset } => {
+                let (receive, got) = self.arriving.or_else(|| Some((*self.recvs.front()?, 0)))?;
+                let room = receive.into.len.checked_sub(got)?;
+                let fits = got == offset && left <= room;
+                fits.then(|| env.table().local(receive.into.key.0, receive.into.offset + got, left))?
+            }
+            Verb::Reply { id, offset } => {
+                let wanted = self.wanted.front()?;
+                let room = wanted.into.len.checked_sub(wanted.got)?;
+                let fits = wanted.flight == id && wanted.got == offset && left <= room;
+                fits.then(|| env.table().local(wanted.into.key.0, wanted.into.offset + wanted.got, left))?
+            }
+            Verb::Matched { grant, offset } => {
+                let receive = self.matcher.receive(grant)?;
+                let room = receive.into.len.checked_sub(receive.got)?;
+                let (into, at) = (receive.into, receive.into.offset + receive.got);
+                let fits = receive.got == offset && left <= room;
+                fits.then(|| env.table().local(into.key.0, at, left))?
+            }
+            _ => None,
+        }
+    }
+
+    /// Tells the peer how far this side is, if it should know and nothing else tells it.
+    fn acknowledge(&mut self) {
+        let taken = self.posted.wrapping_sub(self.recvs.len());
+        let Some(stream) = &mut self.stream else { return };
+        if stream.out.body == 0 && stream.owes_ack(taken) {
+            stream.push(Body::Ack, 0);
+        }
+        stream.write();
+    }
+
+    /// Sees how far the peer is, and whether it is still there.
+    fn complete_stream(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
+        let Some(stream) = &self.stream else { return };
+        let (executed, idle, ended) = (stream.acked(), stream.is_idle(), stream.inc.ended);
+        if let Some((code, at)) = stream.inc.nak {
+            return self.fail_with(Nak::status(code), false, Some(at));
+        }
+        self.retire(env, executed, sink);
+        if self.state == State::Drain {
+            if (idle && !sink.is_full()) || self.draining == 0 {
+                self.fail_with(Status::PeerDead, false, None);
+            }
+        } else if ended && idle && !sink.is_full() {
+            self.fail_with(Status::Flushed, false, None);
+        }
+    }
+}

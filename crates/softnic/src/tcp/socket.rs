@@ -1,0 +1,127 @@
+//! One TCP socket that never blocks: gathered sends and scattered reads of buffers of ours and of registered memory.
+//! Knows nothing of frames.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
+
+/// How often a connection is asked for before its host counts as unreachable: about half a minute.
+const ASKED: i32 = 4;
+
+/// What a call moved.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Moved {
+    /// So many bytes, at least one.
+    Bytes(usize),
+    /// None now.
+    Later,
+    /// None, and never again.
+    Ended,
+}
+
+/// A TCP socket.
+#[derive(Debug)]
+pub(crate) struct Socket(OwnedFd);
+
+impl Socket {
+    /// Wraps an accepted socket.
+    pub(crate) fn accepted(fd: OwnedFd) -> Self {
+        // Without it, it is slower, not wrong.
+        let _ = sockopt::set_tcp_nodelay(&fd, true);
+        Self(fd)
+    }
+
+    /// Begins to connect, from address `from` of this host if one is given. What is sent before there is a connection
+    /// waits.
+    pub(crate) fn dial(to: SocketAddr, from: Option<IpAddr>) -> io::Result<Self> {
+        let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        set_connect_attempts(&fd)?;
+        if let Some(from) = from.filter(|from| from.is_ipv4() == to.is_ipv4()) {
+            rustix::net::bind(&fd, &SocketAddr::new(from, 0))?;
+        }
+        match rustix::net::connect(&fd, &to) {
+            Ok(()) | Err(Errno::INPROGRESS) => Ok(Self(fd)),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Sends `buffer` and, after it, `len` bytes at `body`.
+    ///
+    /// # Safety
+    /// `body` is readable for `len` bytes.
+    pub(crate) unsafe fn send(&self, buffer: &[u8], body: *const u8, len: usize) -> Moved {
+        let mut parts = [
+            libc::iovec { iov_base: buffer.as_ptr().cast_mut().cast(), iov_len: buffer.len() },
+            libc::iovec { iov_base: body.cast_mut().cast(), iov_len: len },
+        ];
+        // SAFETY: all zeros is a message header without anything.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = if len == 0 { 1 } else { 2 };
+        // SAFETY: the header names two ranges, one borrowed here and one the caller vouches for; both are only read.
+        moved(unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
+    }
+
+    /// Reads up to `len` bytes to `body` and, after it, what fits into `buffer`.
+    ///
+    /// # Safety
+    /// `body` is writable for `len` bytes.
+    pub(crate) unsafe fn read(&self, body: *mut u8, len: usize, buffer: &mut [u8]) -> Moved {
+        let parts = [
+            libc::iovec { iov_base: body.cast(), iov_len: len },
+            libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() },
+        ];
+        let parts = if len == 0 { &parts[1..] } else { &parts[..] };
+        // SAFETY: at most two ranges, one borrowed here and one the caller vouches for.
+        let count = unsafe { libc::readv(self.0.as_raw_fd(), parts.as_ptr(), parts.len() as libc::c_int) };
+        if count == 0 { Moved::Ended } else { moved(count) }
+    }
+
+    /// Reads what fits into `buffer`.
+    pub(crate) fn fill(&self, buffer: &mut [u8]) -> Moved {
+        match rustix::net::recv(&self.0, buffer, rustix::net::RecvFlags::empty()) {
+            Ok((_, 0)) => Moved::Ended,
+            Ok((_, count)) => Moved::Bytes(count),
+            Err(Errno::AGAIN | Errno::INTR) => Moved::Later,
+            Err(_) => Moved::Ended,
+        }
+    }
+
+    /// Sends nothing more; the peer sees that when it has read everything.
+    pub(crate) fn end(&self) {
+        // A connection that is gone has ended too.
+        let _ = rustix::net::shutdown(&self.0, Shutdown::Write);
+    }
+}
+
+fn moved(result: isize) -> Moved {
+    match usize::try_from(result) {
+        Ok(0) => Moved::Later,
+        Ok(count) => Moved::Bytes(count),
+        Err(_) => match io::Error::last_os_error().kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Moved::Later,
+            _ => Moved::Ended,
+        },
+    }
+}
+
+fn set_connect_attempts(fd: &OwnedFd) -> io::Result<()> {
+    let asked = ASKED;
+    // SAFETY: an int option of a socket that is open.
+    let set = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_SYNCNT,
+            (&raw const asked).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

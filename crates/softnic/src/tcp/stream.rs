@@ -1,0 +1,358 @@
+//! One end of a link over TCP: its socket, what is on its way out, and what has come in. Driven by its queue pair.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use super::door::{self, Door, Token};
+use super::frame::{BYTES as HEAD, Body, Frame};
+use super::socket::{Moved, Socket};
+use crate::record::Record;
+
+/// Bytes of the buffer for heads and small payload on their way out.
+const OUTBOX: usize = 16 << 10;
+/// Bytes of the buffer for what comes in.
+const INBOX: usize = 32 << 10;
+/// Read behind a large payload: the next head and little more, so that the next large payload is not copied.
+const BEHIND: usize = 1024;
+/// Executed records after which the peer is told, at the latest; of a small queue, a quarter of its depth.
+const ACK_EVERY: u64 = 64;
+
+/// What the peer said about its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Other {
+    /// Names its link.
+    pub(crate) token: Token,
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+    /// Position of the first record it expects.
+    pub(crate) start: u64,
+    /// Operations it may have outstanding.
+    pub(crate) depth: u32,
+}
+
+/// One end.
+pub(crate) struct Stream {
+    door: Arc<Door>,
+    token: Token,
+    socket: Option<Socket>,
+    pub(super) out: Outgoing,
+    pub(super) inc: Incoming,
+}
+
+/// What is on its way out.
+pub(super) struct Outgoing {
+    buffer: Box<[u8]>,
+    from: usize,
+    to: usize,
+    /// Bytes of a job's payload that follow the buffer straight from their memory.
+    pub(super) body: u64,
+    /// They answer the peer; otherwise they are of an operation of this side.
+    pub(super) of_reply: bool,
+    /// Position of the next record.
+    pub(super) head: u64,
+    /// Position up to which the peer has executed.
+    pub(super) acked: u64,
+    /// Receives the peer has posted.
+    pub(super) peer_posted: u64,
+    /// Position up to which this side has executed, and what the peer was told of that.
+    executed: u64,
+    told_executed: u64,
+    /// Receives this side has posted, and what the peer was told of that.
+    posted: u64,
+    told_posted: u64,
+    /// The peer waits to hear that a record was executed.
+    pub(super) awaited: bool,
+    ack_every: u64,
+    /// Nothing goes out any more.
+    ended: bool,
+}
+
+/// What has come in.
+pub(super) struct Incoming {
+    buffer: Box<[u8]>,
+    from: usize,
+    to: usize,
+    /// The record whose payload is arriving, for the bytes that have not.
+    pub(super) current: Option<Record>,
+    /// Why and where the peer refused a record.
+    pub(super) nak: Option<(u64, u64)>,
+    /// The last payload was large: so may the next one be.
+    pub(super) large: bool,
+    /// The last look at the socket found nothing.
+    pub(super) quiet: bool,
+    /// Nothing more comes.
+    pub(super) ended: bool,
+}
+
+impl Stream {
+    /// Connects to the other end, or waits for it: the one with the smaller token dials.
+    pub(crate) fn connect(
+        door: Arc<Door>,
+        token: Token,
+        other: &Other,
+        from: Option<IpAddr>,
+        (start, posted): (u64, u64),
+    ) -> io::Result<Self> {
+        let mut out = Outgoing {
+            buffer: vec![0; OUTBOX].into(),
+            from: 0,
+            to: 0,
+            body: 0,
+            of_reply: false,
+            head: other.start,
+            acked: other.start,
+            peer_posted: other.start,
+            executed: start,
+            told_executed: start,
+            posted,
+            told_posted: start,
+            awaited: false,
+            ack_every: ACK_EVERY.min(u64::from(other.depth / 4).max(1)),
+            ended: false,
+        };
+        let socket = if token < other.token {
+            out.append(&door::hello(&other.token));
+            Some(Socket::dial(other.address, from)?)
+        } else {
+            door.expect(token);
+            None
+        };
+        let inc = Incoming {
+            buffer: vec![0; INBOX].into(),
+            from: 0,
+            to: 0,
+            current: None,
+            nak: None,
+            large: false,
+            quiet: true,
+            ended: false,
+        };
+        Ok(Self { door, token, socket, out, inc })
+    }
+
+    /// Whether there is a connection, or one is asked for.
+    pub(super) fn is_up(&mut self) -> bool {
+        if self.socket.is_none() {
+            self.socket = self.door.fetch(&self.token);
+        }
+        self.socket.is_some()
+    }
+
+    /// Position of the next record on its way out.
+    #[inline]
+    pub(crate) fn head(&self) -> u64 {
+        self.out.head
+    }
+
+    /// Position up to which the peer has executed, as far as it has said.
+    #[inline]
+    pub(crate) fn acked(&self) -> u64 {
+        self.out.acked
+    }
+
+    /// Receives the peer has posted, as far as it has said.
+    #[inline]
+    pub(crate) fn peer_posted(&self) -> u64 {
+        self.out.peer_posted
+    }
+
+    /// This side has posted so many receives.
+    #[inline]
+    pub(crate) fn set_posted(&mut self, posted: u64) {
+        self.out.posted = posted;
+    }
+
+    /// This side has executed up to a position.
+    #[inline]
+    pub(crate) fn set_executed(&mut self, executed: u64) {
+        self.out.executed = executed;
+    }
+
+    /// Whether the other end has not dialled yet.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.socket.is_none()
+    }
+
+    /// Whether the peer should hear how far this side is, with nothing else to say; `taken` receives were used up.
+    pub(super) fn owes_ack(&self, taken: u64) -> bool {
+        let out = &self.out;
+        let fresh = out.posted.wrapping_sub(out.told_posted);
+        let starving = fresh > 0 && out.told_posted == taken;
+        out.awaited
+            || starving
+            || fresh >= out.ack_every
+            || out.executed.wrapping_sub(out.told_executed) >= out.ack_every
+    }
+
+    /// Adds the head of a frame; false if there is no room for it and for `more` bytes behind it.
+    #[inline]
+    pub(super) fn push(&mut self, body: Body, more: usize) -> bool {
+        if !self.out.has_room(HEAD + more)
+            && (self.write() == Moved::Ended || !self.out.has_room(HEAD + more))
+        {
+            return false;
+        }
+        let out = &mut self.out;
+        let frame = Frame { body, executed: out.executed, posted: out.posted };
+        out.append(&frame.bytes());
+        (out.told_executed, out.told_posted, out.awaited) = (out.executed, out.posted, false);
+        if matches!(body, Body::Record(_)) {
+            out.head = out.head.wrapping_add(1);
+        }
+        true
+    }
+
+    /// Adds a record without payload, if nothing is in its way.
+    pub(crate) fn push_record(&mut self, record: &Record) -> bool {
+        self.out.body == 0 && self.push(Body::Record(*record), 0)
+    }
+
+    /// Sends what waits in the buffer.
+    #[inline]
+    pub(crate) fn write(&mut self) -> Moved {
+        if self.out.from == self.out.to {
+            return Moved::Later;
+        }
+        // SAFETY: no bytes are asked for but the buffer's.
+        unsafe { self.write_with(std::ptr::null(), 0) }.0
+    }
+
+    /// Sends what waits in the buffer and then the next `len` bytes of the payload behind it, at `body`; tells what
+    /// was moved in all, and how many bytes of the payload.
+    ///
+    /// # Safety
+    /// `body` is readable for `len` bytes.
+    pub(super) unsafe fn write_with(&mut self, body: *const u8, len: usize) -> (Moved, usize) {
+        let out = &mut self.out;
+        let Some(socket) = &self.socket else { return (Moved::Later, 0) };
+        if out.ended {
+            return (Moved::Ended, 0);
+        }
+        // SAFETY: the caller's promise.
+        let moved = unsafe { socket.send(&out.buffer[out.from..out.to], body, len) };
+        let mut beyond = 0;
+        match moved {
+            Moved::Bytes(count) => {
+                let buffered = count.min(out.to - out.from);
+                out.from += buffered;
+                if out.from == out.to {
+                    (out.from, out.to) = (0, 0);
+                }
+                beyond = count - buffered;
+                out.body -= beyond as u64;
+            }
+            Moved::Later => {}
+            // What comes in will say why.
+            Moved::Ended => out.ended = true,
+        }
+        (moved, beyond)
+    }
+
+    /// The rest of the buffer, to put payload into; at least as much as [`Stream::push`] was asked for.
+    #[inline]
+    pub(super) fn room(&mut self) -> &mut [u8] {
+        &mut self.out.buffer[self.out.to..]
+    }
+
+    /// So much of it was used.
+    #[inline]
+    pub(super) fn add(&mut self, len: usize) {
+        self.out.to += len;
+    }
+
+    /// Whether nothing more can be taken in now.
+    pub(super) fn is_idle(&self) -> bool {
+        let least = if self.inc.current.is_some() { 1 } else { HEAD };
+        self.inc.quiet && self.inbox().len() < least
+    }
+
+    /// Bytes that have come in and were not looked at.
+    #[inline]
+    pub(super) fn inbox(&self) -> &[u8] {
+        &self.inc.buffer[self.inc.from..self.inc.to]
+    }
+
+    /// So many of those were used.
+    #[inline]
+    pub(super) fn consume(&mut self, count: usize) {
+        self.inc.from += count;
+        if self.inc.from == self.inc.to {
+            (self.inc.from, self.inc.to) = (0, 0);
+        }
+    }
+
+    /// Reads up to `len` bytes to `body`, and what is behind them into the inbox, which must be empty; returns how many
+    /// bytes came to `body`.
+    ///
+    /// # Safety
+    /// `body` is writable for `len` bytes.
+    pub(super) unsafe fn read_to(&mut self, body: *mut u8, len: usize) -> usize {
+        let Some(socket) = &self.socket else { return 0 };
+        // SAFETY: the caller's promise.
+        let moved = unsafe { socket.read(body, len, &mut self.inc.buffer[..BEHIND]) };
+        let count = self.inc.came(moved);
+        let direct = count.min(len);
+        (self.inc.from, self.inc.to) = (0, count - direct);
+        direct
+    }
+
+    /// Reads more into the inbox.
+    pub(super) fn fill(&mut self) {
+        let Some(socket) = &self.socket else { return };
+        let inc = &mut self.inc;
+        if inc.from > 0 {
+            inc.buffer.copy_within(inc.from..inc.to, 0);
+            (inc.from, inc.to) = (0, inc.to - inc.from);
+        }
+        let end = if inc.large { (inc.to + BEHIND).min(INBOX) } else { INBOX };
+        let moved = socket.fill(&mut inc.buffer[inc.to..end]);
+        inc.to += inc.came(moved);
+    }
+
+    /// The link is in error: tells the peer why, if it is for this side to say, and sends nothing more.
+    pub(crate) fn end(&mut self, nak: Option<(u64, u64)>) {
+        if let Some((code, at)) = nak {
+            // In the middle of a payload there is no place for it: then the peer learns only that the link has ended.
+            if self.out.body == 0 {
+                self.push(Body::Nak { code, at }, 0);
+            }
+        }
+        self.write();
+        if let Some(socket) = &self.socket {
+            socket.end();
+        }
+        self.out.ended = true;
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.socket.is_none() {
+            self.door.forget(self.token);
+        }
+    }
+}
+
+impl Outgoing {
+    #[inline]
+    fn has_room(&self, len: usize) -> bool {
+        OUTBOX - self.to >= len
+    }
+
+    #[inline]
+    fn append(&mut self, bytes: &[u8]) {
+        self.buffer[self.to..self.to + bytes.len()].copy_from_slice(bytes);
+        self.to += bytes.len();
+    }
+}
+
+impl Incoming {
+    /// Notes what a read found; how many bytes.
+    #[inline]
+    fn came(&mut self, moved: Moved) -> usize {
+        self.quiet = !matches!(moved, Moved::Bytes(_));
+        self.ended |= moved == Moved::Ended;
+        if let Moved::Bytes(count) = moved { count } else { 0 }
+    }
+}
