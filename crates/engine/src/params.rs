@@ -58,6 +58,8 @@ pub enum FabricName {
     Soft,
     /// The software NIC over shared memory, even inside one process.
     SoftShm,
+    /// The software NIC over TCP, even inside one host.
+    SoftTcp,
 }
 
 /// Parameters of the software NIC; zero means its own default.
@@ -144,13 +146,14 @@ pub const TABLE: &[ParamInfo] = &[
         name: "TRUNKLINE_FABRIC",
         kind: "name",
         default: "auto",
-        range: "auto, soft or soft:shm",
-        doc: "the network to use; auto takes the best one there is",
+        range: "auto, soft, soft:shm or soft:tcp",
+        doc: "the network to use; auto takes the best one there is; soft:shm and soft:tcp use only that wire",
         set: |params, value| {
             params.fabric = match value {
                 "auto" => FabricName::Auto,
                 "soft" => FabricName::Soft,
                 "soft:shm" => FabricName::SoftShm,
+                "soft:tcp" => FabricName::SoftTcp,
                 _ => return Err(()),
             };
             Ok(())

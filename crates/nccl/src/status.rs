@@ -21,6 +21,12 @@ pub(crate) enum CallError {
     /// A parameter has a bad value.
     #[error(transparent)]
     Params(#[from] ParamsError),
+    /// The choice of network interfaces has a bad value, or fits none.
+    #[error(transparent)]
+    Choice(#[from] trunkline_topo::ChoiceError),
+    /// The network interfaces cannot be listed.
+    #[error("cannot list the network interfaces")]
+    Interfaces(#[source] std::io::Error),
     /// The engine says no.
     #[error(transparent)]
     Engine(#[from] Error),
@@ -37,8 +43,8 @@ impl CallError {
             Self::Argument(_) => ResultCode::INVALID_ARGUMENT,
             Self::NotStarted => ResultCode::INTERNAL_ERROR,
             Self::Told(code) => *code,
-            Self::Unsupported(_) | Self::Params(_) => ResultCode::INVALID_USAGE,
-            Self::Fabric(_) => ResultCode::SYSTEM_ERROR,
+            Self::Unsupported(_) | Self::Params(_) | Self::Choice(_) => ResultCode::INVALID_USAGE,
+            Self::Fabric(_) | Self::Interfaces(_) => ResultCode::SYSTEM_ERROR,
             Self::Engine(error) => engine_code(error),
         }
     }

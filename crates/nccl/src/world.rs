@@ -1,13 +1,15 @@
 //! The plugin's one process-wide cell: the engine, made by the first init and there until the library is unloaded.
 
 use std::ffi::CString;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use trunkline_engine::host::UnixHost;
+use trunkline_engine::host::{Reach, UnixHost};
 use trunkline_engine::{Engine, FabricName, Helper, Params, SoftCopy};
 use trunkline_fabric::{Fabric, Level};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
+use trunkline_topo::Choice;
 
 use crate::abi::log::Log;
 use crate::status::CallError;
@@ -66,10 +68,16 @@ pub(crate) fn start(log: Log) -> Result<&'static World, CallError> {
 
 fn make(log: &Arc<Log>) -> Result<World, CallError> {
     let params = read_params()?;
-    let fabric = SoftFabric::new(soft_config(&params))?;
+    let addresses = addresses(&params)?;
+    let reach = Reach {
+        local: params.fabric != FabricName::SoftTcp,
+        address: addresses.first().copied(),
+        silence: params.peer_time,
+    };
+    let fabric = SoftFabric::new(soft_config(&params, addresses))?;
     let devices = fabric.nics().iter().map(names).collect();
     let engine_log = Arc::clone(log);
-    let host = UnixHost::new(move |level, text| engine_log.line(level, text));
+    let host = UnixHost::reached(reach, move |level, text| engine_log.line(level, text));
     let helped = params.progress_thread;
     let engine = Engine::new(fabric, host, params)?;
     log.line(Level::Info, &format!("trunkline: fabric soft, {} NICs", engine.nics().len()));
@@ -94,13 +102,23 @@ fn names(nic: &trunkline_fabric::Nic) -> DeviceNames {
     DeviceNames { name, pci_path }
 }
 
-/// The software NIC's configuration.
-fn soft_config(params: &Params) -> SoftConfig {
+/// The addresses by which other hosts reach this one, if they are to.
+fn addresses(params: &Params) -> Result<Vec<IpAddr>, CallError> {
+    if params.fabric == FabricName::SoftShm {
+        return Ok(Vec::new());
+    }
+    let choice = Choice::read(|name| std::env::var_os(name))?;
+    let all = trunkline_topo::interfaces().map_err(CallError::Interfaces)?;
+    let chosen = choice.of(&all)?;
+    Ok(chosen.into_iter().map(|(_, address)| address).collect())
+}
+
+/// The software NIC's configuration: a NIC for each address, unless a number was asked for.
+fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
     let mut config = SoftConfig::default();
     let soft = &params.soft;
-    if soft.nics > 0 {
-        config.nics = soft.nics as usize;
-    }
+    config.nics = if soft.nics > 0 { soft.nics as usize } else { addresses.len().max(1) };
+    config.addresses = addresses;
     if soft.max_qp > 0 {
         config.max_qp = soft.max_qp;
     }
@@ -119,6 +137,7 @@ fn soft_config(params: &Params) -> SoftConfig {
     config.wire = match params.fabric {
         FabricName::Auto | FabricName::Soft => WireMode::Auto,
         FabricName::SoftShm => WireMode::Shm,
+        FabricName::SoftTcp => WireMode::Tcp,
     };
     config.delayed_visibility = soft.delayed;
     config

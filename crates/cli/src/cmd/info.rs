@@ -3,6 +3,7 @@
 //! Called by `cmd`. It opens the fabric as the plugin would and looks; it connects nothing and loads no plugin.
 
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -11,6 +12,7 @@ use thiserror::Error;
 use trunkline_engine::{FabricName, Params, ParamsError, SoftCopy, TABLE};
 use trunkline_fabric::{Caps, Fabric, Nic, OpenError};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
+use trunkline_topo::{Choice, ChoiceError, VARIABLES};
 
 use crate::locate;
 
@@ -55,8 +57,20 @@ const MISSING: [(&str, &str); 2] = [
 ];
 
 /// What is shown of a NIC.
-const NIC_COLUMNS: [&str; 11] =
-    ["name", "port", "speed", "guid", "links", "pipelines", "regions", "depth", "inline", "flush", "matched"];
+const NIC_COLUMNS: [&str; 12] = [
+    "name",
+    "port",
+    "address",
+    "speed",
+    "guid",
+    "links",
+    "pipelines",
+    "regions",
+    "depth",
+    "inline",
+    "flush",
+    "matched",
+];
 
 /// Nothing can be shown.
 #[derive(Debug, Error)]
@@ -65,6 +79,12 @@ pub(crate) enum InfoError {
     /// A variable holds something it may not.
     #[error(transparent)]
     Params(#[from] ParamsError),
+    /// The choice of network interfaces has a bad value, or fits none.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    /// They cannot be listed.
+    #[error("cannot list the network interfaces: {0}")]
+    Interfaces(#[source] io::Error),
     /// The fabric does not open.
     #[error("fabric soft: {0}")]
     Open(#[from] OpenError),
@@ -169,7 +189,13 @@ fn settings(variable: impl Fn(&str) -> Option<String>) -> Vec<Setting> {
             doc: row.doc,
         }
     };
-    TABLE.iter().map(setting).collect()
+    let chosen = VARIABLES.iter().map(|row| {
+        let set = variable(row.name);
+        let (kind, default, range, doc) = ("text", "", row.range, row.doc);
+        let from = if set.is_some() { "environment" } else { "default" };
+        Setting { name: row.name, kind, value: set.unwrap_or_default(), from, default, range, doc }
+    });
+    TABLE.iter().map(setting).chain(chosen).collect()
 }
 
 fn print_settings(out: &mut impl Write, params: &[Setting]) -> io::Result<()> {
@@ -201,6 +227,9 @@ struct NicRow {
     name: String,
     guid: String,
     port: u32,
+    /// By which other hosts reach it.
+    interface: Option<String>,
+    address: Option<String>,
     pci_path: Option<String>,
     speed_mbps: u32,
     links_max: u32,
@@ -272,23 +301,28 @@ struct Report {
 
 impl Report {
     fn collect(params: &Params, warnings: Vec<String>) -> Result<Self, InfoError> {
-        let fabric = SoftFabric::new(soft_config(params))?;
+        let interfaces = interfaces(params)?;
+        let addresses = interfaces.iter().map(|(_, address)| *address).collect();
+        let fabric = SoftFabric::new(soft_config(params, addresses))?;
         let name = fabric.name();
         let mut fabrics = vec![FabricRow { name, present: true, chosen: true, note: "the software NIC" }];
         fabrics.extend(MISSING.map(|(name, note)| FabricRow { name, present: false, chosen: false, note }));
-        let nics: Vec<NicRow> = fabric.nics().iter().map(|nic| nic_row(name, nic)).collect();
+        let interface = |at: usize| at.checked_rem(interfaces.len()).map(|at| &interfaces[at]);
+        let numbered = fabric.nics().iter().enumerate();
+        let nics: Vec<NicRow> = numbered.map(|(at, nic)| nic_row(name, nic, interface(at))).collect();
         let rail = |nic: &NicRow| RailRow { nic: nic.name.clone(), port: nic.port, per_connection: 1 };
-        let mem = params.fabric != FabricName::SoftShm;
+        let used = Used::new(params.fabric, !interfaces.is_empty());
         Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
             asked: match params.fabric {
                 FabricName::Auto => "auto",
                 FabricName::Soft => "soft",
                 FabricName::SoftShm => "soft:shm",
+                FabricName::SoftTcp => "soft:tcp",
             },
             rails: nics.iter().map(rail).collect(),
-            wires: wires(mem),
-            copy_methods: copy_methods(params, &fabric, mem),
+            wires: wires(used),
+            copy_methods: copy_methods(params, &fabric, used),
             copy_origin: copy_origin(params),
             fabrics,
             nics,
@@ -313,6 +347,7 @@ impl Report {
             [
                 n.name.clone(),
                 n.port.to_string(),
+                n.address.clone().unwrap_or_else(|| "none".to_owned()),
                 format!("{} Gb/s", n.speed_mbps / 1000),
                 n.guid.clone(),
                 n.links_max.to_string(),
@@ -360,13 +395,15 @@ impl Report {
     }
 }
 
-fn nic_row(fabric: &'static str, nic: &Nic) -> NicRow {
+fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>) -> NicRow {
     let caps: &Caps = &nic.caps;
     NicRow {
         fabric,
         name: nic.name.clone(),
         guid: format!("{:016x}", nic.guid),
         port: nic.port,
+        interface: interface.map(|(name, _)| name.clone()),
+        address: interface.map(|(_, address)| address.to_string()),
         pci_path: nic.pci_path.clone(),
         speed_mbps: nic.speed_mbps,
         links_max: caps.links_max,
@@ -385,13 +422,34 @@ fn nic_row(fabric: &'static str, nic: &Nic) -> NicRow {
     }
 }
 
-fn wires(mem: bool) -> Vec<WireRow> {
-    let row = |name, present, in_use, note| WireRow { name, present, in_use, note };
-    let inside = if mem { "inside one process" } else { "TRUNKLINE_FABRIC asks for shm everywhere" };
+/// The wires that links may get.
+#[derive(Clone, Copy)]
+struct Used {
+    mem: bool,
+    shm: bool,
+    tcp: bool,
+}
+
+impl Used {
+    fn new(fabric: FabricName, network: bool) -> Self {
+        match fabric {
+            FabricName::Auto | FabricName::Soft => Self { mem: true, shm: true, tcp: network },
+            FabricName::SoftShm => Self { mem: false, shm: true, tcp: false },
+            FabricName::SoftTcp => Self { mem: false, shm: false, tcp: true },
+        }
+    }
+}
+
+fn wires(used: Used) -> Vec<WireRow> {
+    let row = |name, in_use, note| WireRow { name, present: true, in_use, note };
+    let not = |in_use, note, why| if in_use { note } else { why };
+    let asked = "TRUNKLINE_FABRIC asks for another wire everywhere";
+    let reached = not(used.shm, "no network interface is up", asked);
+    let reached = if used.mem { reached } else { asked };
     vec![
-        row("mem", true, mem, inside),
-        row("shm", true, true, "between processes of this host"),
-        row("tcp", false, false, "between hosts: not in this version"),
+        row("mem", used.mem, not(used.mem, "inside one process", asked)),
+        row("shm", used.shm, not(used.shm, "between processes of this host", asked)),
+        row("tcp", used.tcp, not(used.tcp, "between hosts", reached)),
     ]
 }
 
@@ -405,7 +463,7 @@ fn copy_origin(params: &Params) -> &'static str {
 }
 
 /// How bytes may travel, by size.
-fn copy_methods(params: &Params, fabric: &SoftFabric, mem: bool) -> Vec<CopyRow> {
+fn copy_methods(params: &Params, fabric: &SoftFabric, used: Used) -> Vec<CopyRow> {
     let inline = fabric.nics().first().map_or(0, |nic| u64::from(nic.caps.inline_max));
     let row = |wire, from, to, method, copies, note| CopyRow {
         wire,
@@ -417,24 +475,38 @@ fn copy_methods(params: &Params, fabric: &SoftFabric, mem: bool) -> Vec<CopyRow>
     };
     let small = "inside the work request";
     let mut rows = Vec::new();
-    if mem {
+    if used.tcp {
+        rows.push(row(
+            "tcp",
+            0,
+            Some(4095),
+            "buffered",
+            2,
+            "behind the head of its frame; the kernel's copies apart",
+        ));
+        rows.push(row("tcp", 4096, None, "straight", 0, "the kernel copies from and to registered memory"));
+    }
+    if used.mem {
         rows.push(row("mem", 0, Some(inline), "inline", 2, small));
         rows.push(row("mem", inline + 1, None, "direct", 1, "the receiver copies from the sender's buffer"));
+    }
+    if !used.shm {
+        return rows;
     }
     rows.push(row("shm", 0, Some(inline), "inline", 2, small));
     let direct = if params.soft.delayed { SoftCopy::Staging } else { params.soft.copy };
     let staged = (inline + 1, "staged", 2, "through the shared ring, both sides at once");
     let pulled = (8 << 10, "pulled", 1, "the receiver reads the sender's memory");
     let shared = (64 << 10, "shared", 1, "the receiver reads one part, the sender writes the other");
-    let used = match direct {
+    let methods = match direct {
         SoftCopy::Auto => vec![staged, pulled, shared],
         SoftCopy::Staging => vec![staged],
         SoftCopy::Pull => vec![staged, pulled],
         SoftCopy::Share => vec![staged, pulled, shared],
     };
-    for (at, &(from, method, copies, note)) in used.iter().enumerate() {
+    for (at, &(from, method, copies, note)) in methods.iter().enumerate() {
         // What is asked for is used from its size on; what is learned about stays a choice.
-        let next = used.get(at + 1).filter(|_| direct != SoftCopy::Auto);
+        let next = methods.get(at + 1).filter(|_| direct != SoftCopy::Auto);
         rows.push(row("shm", from, next.map(|(from, ..)| from - 1), method, copies, note));
     }
     rows
@@ -449,12 +521,23 @@ fn plugin() -> PluginRow {
     }
 }
 
+/// The network interfaces by which the plugin would reach other hosts.
+fn interfaces(params: &Params) -> Result<Vec<(String, IpAddr)>, InfoError> {
+    if params.fabric == FabricName::SoftShm {
+        return Ok(Vec::new());
+    }
+    let choice = Choice::read(|name| std::env::var_os(name))?;
+    let all = trunkline_topo::interfaces().map_err(InfoError::Interfaces)?;
+    Ok(choice.of(&all)?.into_iter().map(|(one, address)| (one.name.clone(), address)).collect())
+}
+
 /// The software NIC as the plugin would make it: the same settings, the same limits. A test compares the two.
-fn soft_config(params: &Params) -> SoftConfig {
+fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
     let (soft, usual) = (&params.soft, SoftConfig::default());
     let or = |asked: u32, usual: u32| if asked > 0 { asked } else { usual };
     SoftConfig {
-        nics: if soft.nics > 0 { soft.nics as usize } else { usual.nics },
+        nics: if soft.nics > 0 { soft.nics as usize } else { addresses.len().max(1) },
+        addresses,
         max_qp: or(soft.max_qp, usual.max_qp),
         pipelines: or(soft.pipelines, usual.pipelines),
         max_mr: or(soft.max_mr, usual.max_mr),
@@ -467,6 +550,7 @@ fn soft_config(params: &Params) -> SoftConfig {
         wire: match params.fabric {
             FabricName::Auto | FabricName::Soft => WireMode::Auto,
             FabricName::SoftShm => WireMode::Shm,
+            FabricName::SoftTcp => WireMode::Tcp,
         },
         delayed_visibility: soft.delayed,
         ..usual

@@ -1,5 +1,9 @@
 //! The machine this process runs on, for engines that are not simulated.
 
-mod unix;
+mod local;
+mod machine;
+mod oob;
+mod remote;
 
-pub use unix::{UnixHost, UnixListener, UnixOob, UnixStream};
+pub use machine::{Reach, UnixHost};
+pub use oob::{UnixListener, UnixOob, UnixStream};

@@ -1,22 +1,18 @@
-//! The operating system's clock and random numbers, and control streams between processes of one host: sockets that
-//! the kernel closes when a process dies. Their names live in the network namespace, so that processes in other PID,
-//! IPC or mount namespaces reach each other; they can hand over descriptors.
+//! Control streams between processes of one host: sockets that the kernel closes when a process dies. Their names live
+//! in the network namespace, so that processes in other PID, IPC or mount namespaces reach each other, and whoever
+//! reaches the other shares its host; they can hand over descriptors.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use trunkline_fabric::{Frame, Host, HostPage, Level, Oob, OobAddress, OobError, OobListener, OobStream};
-use trunkline_mem::Page;
-use trunkline_proto::time::Instant;
-use trunkline_proto::wire::status;
+use trunkline_fabric::{Frame, OobError};
 
 /// Frames that wait for a peer that does not read.
 const QUEUE_MAX: usize = 1024;
@@ -24,63 +20,17 @@ const QUEUE_MAX: usize = 1024;
 /// Connections that wait for a process that does not accept; the kernel may allow fewer.
 const BACKLOG: i32 = 4096;
 
-type Log = Box<dyn Fn(Level, &str) + Send + Sync>;
+/// Names a listener: random, so that nobody else has it.
+pub(super) type Name = [u8; 16];
 
-/// The machine.
-pub struct UnixHost {
-    oob: UnixOob,
-    log: Log,
+/// The listener's name as the kernel has it.
+fn socket_address(name: &Name) -> Result<SocketAddrUnix, OobError> {
+    let mut text = b"trunkline.".to_vec();
+    for byte in name {
+        text.extend_from_slice(format!("{byte:02x}").as_bytes());
+    }
+    SocketAddrUnix::new_abstract_name(&text).map_err(failed("socket name"))
 }
-
-impl UnixHost {
-    /// A host that gives its log lines to `log`.
-    pub fn new(log: impl Fn(Level, &str) + Send + Sync + 'static) -> Self {
-        Self { oob: UnixOob, log: Box::new(log) }
-    }
-}
-
-impl Host for UnixHost {
-    type Oob = UnixOob;
-
-    fn now(&self) -> Instant {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        Instant((now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64))
-    }
-
-    fn random(&self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        let mut filled = 0;
-        while filled < bytes.len() {
-            // Fails only when interrupted before the pool is ready, early at boot.
-            if let Ok(n) =
-                rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
-            {
-                filled += n;
-            }
-        }
-        bytes
-    }
-
-    fn oob(&self) -> &UnixOob {
-        &self.oob
-    }
-
-    fn log(&self, level: Level, text: &str) {
-        (self.log)(level, text);
-    }
-
-    fn page(&self, bytes: usize) -> io::Result<Option<HostPage>> {
-        let page = Arc::new(Page::make(status::NAME, bytes)?);
-        let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let unix_ns = (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64);
-        Ok(Some(HostPage { page, pid, unix_ns }))
-    }
-}
-
-/// Control streams over local sockets.
-#[derive(Clone, Copy, Debug)]
-pub struct UnixOob;
 
 fn failed(what: &'static str) -> impl Fn(Errno) -> OobError {
     move |errno| OobError::System { what, source: errno.into() }
@@ -92,54 +42,30 @@ fn socket() -> Result<OwnedFd, OobError> {
         .map_err(failed("socket"))
 }
 
-impl Oob for UnixOob {
-    type Listener = UnixListener;
-    type Stream = UnixStream;
-
-    fn listen(&self) -> Result<UnixListener, OobError> {
-        let mut random = [0; 16];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-            .map_err(failed("getrandom"))?;
-        let mut name = b"trunkline.".to_vec();
-        for byte in random {
-            name.extend_from_slice(format!("{byte:02x}").as_bytes());
-        }
-        let socket = socket()?;
-        let address = SocketAddrUnix::new_abstract_name(&name).map_err(failed("socket name"))?;
-        rustix::net::bind(&socket, &address).map_err(failed("bind"))?;
-        rustix::net::listen(&socket, BACKLOG).map_err(failed("listen"))?;
-        Ok(UnixListener { socket, name })
-    }
-
-    fn connect(&self, address: &OobAddress) -> Result<UnixStream, OobError> {
-        let socket = socket()?;
-        let address = SocketAddrUnix::new_abstract_name(&address.0).map_err(failed("socket name"))?;
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) => Ok(UnixStream::new(socket)),
-            Err(Errno::AGAIN) => Err(OobError::Overflow),
-            Err(Errno::CONNREFUSED) => Err(OobError::Closed),
-            Err(errno) => Err(failed("connect")(errno)),
-        }
-    }
-}
-
 /// Accepts control streams.
 #[derive(Debug)]
-pub struct UnixListener {
+pub(super) struct LocalListener {
     socket: OwnedFd,
-    name: Vec<u8>,
+    name: Name,
 }
 
-impl OobListener for UnixListener {
-    type Stream = UnixStream;
-
-    fn address(&self) -> OobAddress {
-        OobAddress(self.name.clone())
+impl LocalListener {
+    /// Listens under a new name.
+    pub(super) fn new(name: Name) -> Result<Self, OobError> {
+        let socket = socket()?;
+        rustix::net::bind(&socket, &socket_address(&name)?).map_err(failed("bind"))?;
+        rustix::net::listen(&socket, BACKLOG).map_err(failed("listen"))?;
+        Ok(Self { socket, name })
     }
 
-    fn accept(&mut self) -> Result<Option<UnixStream>, OobError> {
+    pub(super) fn name(&self) -> Name {
+        self.name
+    }
+
+    /// The next stream, if one waits.
+    pub(super) fn accept(&mut self) -> Result<Option<LocalStream>, OobError> {
         match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => Ok(Some(UnixStream::new(socket))),
+            Ok(socket) => Ok(Some(LocalStream::new(socket))),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(errno) => Err(failed("accept")(errno)),
         }
@@ -148,14 +74,25 @@ impl OobListener for UnixListener {
 
 /// One control stream.
 #[derive(Debug)]
-pub struct UnixStream {
+pub(super) struct LocalStream {
     socket: OwnedFd,
     unsent: VecDeque<Frame>,
     /// Room for one frame and a byte, to notice those that are too long.
     inbox: Box<[u8]>,
 }
 
-impl UnixStream {
+impl LocalStream {
+    /// Connects to the listener of that name; [`OobError::Closed`] if there is none on this host.
+    pub(super) fn connect(name: &Name) -> Result<Self, OobError> {
+        let socket = socket()?;
+        match rustix::net::connect(&socket, &socket_address(name)?) {
+            Ok(()) => Ok(Self::new(socket)),
+            Err(Errno::AGAIN) => Err(OobError::Overflow),
+            Err(Errno::CONNREFUSED) => Err(OobError::Closed),
+            Err(errno) => Err(failed("connect")(errno)),
+        }
+    }
+
     fn new(socket: OwnedFd) -> Self {
         Self { socket, unsent: VecDeque::new(), inbox: vec![0; Frame::MAX + 1].into() }
     }
@@ -188,8 +125,9 @@ fn send_one(socket: &OwnedFd, frame: &Frame) -> Result<bool, OobError> {
     }
 }
 
-impl OobStream for UnixStream {
-    fn send(&mut self, frame: Frame) -> Result<(), OobError> {
+impl LocalStream {
+    /// As [`OobStream::send`](trunkline_fabric::OobStream::send).
+    pub(super) fn send(&mut self, frame: Frame) -> Result<(), OobError> {
         if frame.bytes.len() > Frame::MAX {
             return Err(OobError::Malformed);
         }
@@ -203,7 +141,8 @@ impl OobStream for UnixStream {
         Ok(())
     }
 
-    fn recv(&mut self) -> Result<Option<Frame>, OobError> {
+    /// As [`OobStream::recv`](trunkline_fabric::OobStream::recv).
+    pub(super) fn recv(&mut self) -> Result<Option<Frame>, OobError> {
         // A peer that is gone shows in what is received; what it sent before comes first.
         let _ = self.send_queued();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -233,15 +172,22 @@ impl OobStream for UnixStream {
 mod tests {
     use super::*;
 
-    fn pair() -> (UnixStream, UnixStream) {
-        let mut listener = UnixOob.listen().unwrap();
-        let client = UnixOob.connect(&listener.address()).unwrap();
+    /// A name that no other test has.
+    fn name(number: u8) -> Name {
+        let mut name = [number; 16];
+        name[..4].copy_from_slice(&std::process::id().to_le_bytes());
+        name
+    }
+
+    fn pair(number: u8) -> (LocalStream, LocalStream) {
+        let mut listener = LocalListener::new(name(number)).unwrap();
+        let client = LocalStream::connect(&listener.name()).unwrap();
         (client, listener.accept().unwrap().unwrap())
     }
 
     #[test]
     fn frames_keep_their_bounds_and_carry_descriptors() {
-        let (mut a, mut b) = pair();
+        let (mut a, mut b) = pair(1);
         let fd = socket().unwrap();
         a.send(Frame { bytes: vec![1, 2], fd: Some(fd) }).unwrap();
         a.send(Frame { bytes: vec![3; Frame::MAX], fd: None }).unwrap();
@@ -255,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_does_not_read_is_an_overflow_and_loses_nothing_before() {
-        let (mut a, mut b) = pair();
+        let (mut a, mut b) = pair(2);
         let mut sent = 0_u32;
         let error = loop {
             let mut bytes = sent.to_le_bytes().to_vec();
@@ -279,7 +225,7 @@ mod tests {
 
     #[test]
     fn nobody_listens_there() {
-        let gone = UnixOob.listen().unwrap().address();
-        assert!(matches!(UnixOob.connect(&gone), Err(OobError::Closed)));
+        let gone = LocalListener::new(name(3)).unwrap().name();
+        assert!(matches!(LocalStream::connect(&gone), Err(OobError::Closed)));
     }
 }

@@ -1,0 +1,274 @@
+//! Which interfaces to use, as users of NCCL say it: `NCCL_SOCKET_IFNAME` and `NCCL_SOCKET_FAMILY`. Pure: the
+//! interfaces are an argument.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+
+use crate::Interface;
+
+/// Most interfaces that are used at once.
+const INTERFACES_MAX: usize = 16;
+
+/// A variable of the environment that is read here.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What it may hold.
+    pub range: &'static str,
+    /// What it means.
+    pub doc: &'static str,
+}
+
+/// The variables of [`Choice::read`].
+pub const VARIABLES: &[Variable] = &[
+    Variable {
+        name: "NCCL_SOCKET_IFNAME",
+        range: "prefixes, separated by commas; ^ before the list: all but these; = before it: whole names",
+        doc: "network interfaces to reach other hosts by; unset: those whose names begin with ib, else all but lo, docker and virbr, else these",
+    },
+    Variable {
+        name: "NCCL_SOCKET_FAMILY",
+        range: "AF_INET or AF_INET6",
+        doc: "use only addresses of IPv4, or of IPv6; unset: the first address of each interface",
+    },
+];
+
+/// Only one kind of address.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// Which interfaces to use.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Choice {
+    names: Option<Names>,
+    family: Option<Family>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Names {
+    /// All but these.
+    except: bool,
+    /// Whole names instead of prefixes.
+    whole: bool,
+    names: Vec<String>,
+}
+
+/// A variable has a value that means nothing, or fits no interface.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChoiceError {
+    /// The value means nothing.
+    #[error("{name}={value}: expected {range}")]
+    Value {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may hold.
+        range: &'static str,
+    },
+    /// No interface is left.
+    #[error("no network interface fits {0}; this host has: {1}")]
+    Nothing(String, String),
+}
+
+impl Choice {
+    /// Reads the [`VARIABLES`] by `lookup`.
+    ///
+    /// # Errors
+    /// [`ChoiceError::Value`] names the variable.
+    pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ChoiceError> {
+        let [names, family] = [0, 1].map(|index| {
+            let Variable { name, range, .. } = VARIABLES[index];
+            let value = lookup(name).filter(|value| !value.is_empty());
+            let bad = |value: OsString| ChoiceError::Value {
+                name,
+                value: value.to_string_lossy().into_owned(),
+                range,
+            };
+            value.map(|value| value.into_string().map_err(bad)).transpose()
+        });
+        let (names, family) = (names?.map(|text| Names::parse(&text)), family?);
+        let family = family.map(|value| match value.as_str() {
+            "AF_INET" => Ok(Family::V4),
+            "AF_INET6" => Ok(Family::V6),
+            _ => Err(ChoiceError::Value { name: VARIABLES[1].name, value, range: VARIABLES[1].range }),
+        });
+        Ok(Self { names, family: family.transpose()? })
+    }
+
+    /// The interfaces to use, each with the one address to use; at most 16. Without any wish, interfaces that reach other
+    /// hosts come before those that do not.
+    ///
+    /// # Errors
+    /// [`ChoiceError::Nothing`] if there was a wish and nothing fits it. Without one, an empty list is no error.
+    pub fn of<'a>(&self, all: &'a [Interface]) -> Result<Vec<(&'a Interface, IpAddr)>, ChoiceError> {
+        let usable = |one: &'a Interface| Some((one, self.address(one)?));
+        let found: Vec<_> = match &self.names {
+            Some(names) => all.iter().filter(|one| names.fit(&one.name)).filter_map(usable).collect(),
+            None => ORDER
+                .iter()
+                .map(|class| all.iter().filter(|one| class(one)).filter_map(usable).collect::<Vec<_>>())
+                .find(|found| !found.is_empty())
+                .unwrap_or_default(),
+        };
+        if found.is_empty() && *self != Self::default() {
+            let have: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
+            return Err(ChoiceError::Nothing(self.wish(), have.join(", ")));
+        }
+        Ok(found.into_iter().take(INTERFACES_MAX).collect())
+    }
+
+    fn address(&self, one: &Interface) -> Option<IpAddr> {
+        let fits = |address: &&IpAddr| match self.family {
+            None => true,
+            Some(Family::V4) => address.is_ipv4(),
+            Some(Family::V6) => address.is_ipv6(),
+        };
+        one.addresses.iter().find(fits).copied()
+    }
+
+    fn wish(&self) -> String {
+        let names = self.names.as_ref().map(|names| format!("{}={names}", VARIABLES[0].name));
+        let family = self.family.map(|family| {
+            let value = if family == Family::V4 { "AF_INET" } else { "AF_INET6" };
+            format!("{}={value}", VARIABLES[1].name)
+        });
+        names.into_iter().chain(family).collect::<Vec<_>>().join(" and ")
+    }
+}
+
+/// Classes of interfaces, the best first.
+const ORDER: &[fn(&Interface) -> bool] = &[
+    |one| one.name.starts_with("ib"),
+    |one| !one.loopback && !is_inner(&one.name),
+    |one| !one.loopback,
+    |one| one.loopback,
+];
+
+/// Whether an interface only leads to containers and virtual machines of this host.
+fn is_inner(name: &str) -> bool {
+    name.starts_with("docker") || name.starts_with("virbr")
+}
+
+impl Names {
+    fn parse(text: &str) -> Self {
+        let (except, text) = text.strip_prefix('^').map_or((false, text), |text| (true, text));
+        let (whole, text) = text.strip_prefix('=').map_or((false, text), |text| (true, text));
+        let names = text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        Self { except, whole, names }
+    }
+
+    fn fit(&self, name: &str) -> bool {
+        let fits = |wish: &String| if self.whole { name == wish } else { name.starts_with(wish.as_str()) };
+        self.names.iter().any(fits) != self.except
+    }
+}
+
+impl std::fmt::Display for Names {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (except, whole) = (if self.except { "^" } else { "" }, if self.whole { "=" } else { "" });
+        write!(f, "{except}{whole}{}", self.names.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn host() -> Vec<Interface> {
+        let one = |name: &str, addresses: &[&str]| Interface {
+            name: name.to_owned(),
+            addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+            speed_mbps: None,
+            loopback: name == "lo",
+        };
+        vec![
+            one("lo", &["127.0.0.1", "::1"]),
+            one("docker0", &["172.17.0.1"]),
+            one("eth0", &["192.0.2.1", "2001:db8::1"]),
+            one("eth1", &["2001:db8:1::1"]),
+            one("eth10", &["192.0.2.10"]),
+        ]
+    }
+
+    fn choose(
+        names: Option<&str>,
+        family: Option<&str>,
+        all: &[Interface],
+    ) -> Result<Vec<String>, ChoiceError> {
+        let lookup = |name: &str| if name.ends_with("IFNAME") { names } else { family }.map(OsString::from);
+        let chosen = Choice::read(lookup)?.of(all)?;
+        Ok(chosen.into_iter().map(|(one, address)| format!("{} {address}", one.name)).collect())
+    }
+
+    #[test]
+    fn names_are_prefixes_whole_or_excluded() {
+        let all = host();
+        let chosen = |names| choose(Some(names), None, &all).unwrap().join(", ");
+        assert_eq!(chosen("eth"), "eth0 192.0.2.1, eth1 2001:db8:1::1, eth10 192.0.2.10");
+        assert_eq!(chosen("eth1"), "eth1 2001:db8:1::1, eth10 192.0.2.10");
+        assert_eq!(chosen("=eth1"), "eth1 2001:db8:1::1");
+        assert_eq!(chosen("=eth1,lo"), "lo 127.0.0.1, eth1 2001:db8:1::1");
+        assert_eq!(chosen("^eth,docker"), "lo 127.0.0.1");
+        assert_eq!(chosen("^=eth1,lo"), "docker0 172.17.0.1, eth0 192.0.2.1, eth10 192.0.2.10");
+    }
+
+    #[test]
+    fn without_a_wish_the_best_class_is_taken() {
+        let mut all = host();
+        let chosen = |all: &[Interface]| choose(None, None, all).unwrap().join(", ");
+        assert_eq!(chosen(&all), "eth0 192.0.2.1, eth1 2001:db8:1::1, eth10 192.0.2.10");
+        all.push(Interface { name: "ib0".to_owned(), ..all[2].clone() });
+        assert_eq!(chosen(&all), "ib0 192.0.2.1");
+        all.truncate(2);
+        assert_eq!(chosen(&all), "docker0 172.17.0.1");
+        all.truncate(1);
+        assert_eq!(chosen(&all), "lo 127.0.0.1");
+        assert_eq!(chosen(&[]), "");
+        assert_eq!(choose(Some(""), Some(""), &all).unwrap(), ["lo 127.0.0.1"], "empty is unset");
+    }
+
+    #[test]
+    fn a_family_leaves_interfaces_without_it_out() {
+        let all = host();
+        let chosen = |names, family| choose(names, Some(family), &all).unwrap().join(", ");
+        assert_eq!(chosen(None, "AF_INET"), "eth0 192.0.2.1, eth10 192.0.2.10");
+        assert_eq!(chosen(Some("eth0"), "AF_INET6"), "eth0 2001:db8::1");
+    }
+
+    #[test]
+    fn what_cannot_be_had_names_what_there_is() {
+        let error = choose(Some("wlan"), Some("AF_INET6"), &host()).unwrap_err().to_string();
+        let wish = "NCCL_SOCKET_IFNAME=wlan and NCCL_SOCKET_FAMILY=AF_INET6";
+        assert_eq!(
+            error,
+            format!("no network interface fits {wish}; this host has: lo, docker0, eth0, eth1, eth10")
+        );
+        let error = choose(None, Some("AF_UNIX"), &host()).unwrap_err().to_string();
+        assert_eq!(error, "NCCL_SOCKET_FAMILY=AF_UNIX: expected AF_INET or AF_INET6");
+    }
+
+    #[test]
+    fn no_more_than_sixteen() {
+        let many: Vec<_> =
+            (0..40).map(|n| Interface { name: format!("eth{n}"), ..host()[2].clone() }).collect();
+        assert_eq!(choose(None, None, &many).unwrap().len(), INTERFACES_MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_wish_that_prints_as_it_was(text in "[\\^=a-z,0-9]{0,20}") {
+            let names = Names::parse(&text);
+            prop_assert_eq!(Names::parse(&names.to_string()), names);
+        }
+    }
+}

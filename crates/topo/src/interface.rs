@@ -1,0 +1,83 @@
+//! The network interfaces of this host, as the kernel lists them.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+
+/// A network interface that is up and has an address.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Interface {
+    /// As `ip link` shows it.
+    pub name: String,
+    /// In the kernel's order; without IPv6 addresses that mean something on their own link only.
+    pub addresses: Vec<IpAddr>,
+    /// Speed in Mb/s, where the driver tells it.
+    pub speed_mbps: Option<u32>,
+    /// Reaches only this host.
+    pub loopback: bool,
+}
+
+/// All interfaces of this host that are up and have an address, in the kernel's order.
+///
+/// # Errors
+/// When the kernel does not list them.
+pub fn interfaces() -> io::Result<Vec<Interface>> {
+    let mut found: Vec<Interface> = Vec::new();
+    for entry in getifaddrs()? {
+        let up = entry.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
+        let Some(address) = entry.address.as_ref().filter(|_| up).and_then(ip) else { continue };
+        if let Some(known) = found.iter_mut().find(|known| known.name == entry.interface_name) {
+            known.addresses.push(address);
+            continue;
+        }
+        found.push(Interface {
+            speed_mbps: speed(Path::new("/sys/class/net"), &entry.interface_name),
+            name: entry.interface_name,
+            addresses: vec![address],
+            loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
+        });
+    }
+    Ok(found)
+}
+
+fn ip(address: &nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
+    if let Some(v4) = address.as_sockaddr_in() {
+        return Some(IpAddr::V4(v4.ip()));
+    }
+    let v6 = address.as_sockaddr_in6()?.ip();
+    // Another host would need to be told through which of its own interfaces.
+    (!v6.is_unicast_link_local()).then_some(IpAddr::V6(v6))
+}
+
+fn speed(sys: &Path, name: &str) -> Option<u32> {
+    // Virtual interfaces have none: the kernel says -1 or refuses.
+    std::fs::read_to_string(sys.join(name).join("speed")).ok()?.trim().parse().ok().filter(|&speed| speed > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_there() {
+        let all = interfaces().unwrap();
+        let loopback = all.iter().find(|one| one.loopback).unwrap();
+        assert!(loopback.addresses.iter().all(IpAddr::is_loopback), "{loopback:?}");
+        assert!(all.iter().all(|one| !one.addresses.is_empty()));
+    }
+
+    #[test]
+    fn speeds_are_read_and_nonsense_is_none() {
+        let dir = std::env::temp_dir().join(format!("trunkline-topo-{}", std::process::id()));
+        for (name, text) in [("fast", "100000\n"), ("virtual", "-1\n"), ("odd", "quick\n")] {
+            std::fs::create_dir_all(dir.join(name)).unwrap();
+            std::fs::write(dir.join(name).join("speed"), text).unwrap();
+        }
+        let found = ["fast", "virtual", "odd", "gone"].map(|name| speed(&dir, name));
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(found, [Some(100_000), None, None, None]);
+    }
+}
