@@ -55,8 +55,8 @@ pub(crate) struct Comm<R: Rail> {
     pub(crate) peer_closed: AtomicBool,
     /// Messages the peer had sent, or that had arrived there, when it closed.
     pub(crate) peer_messages: AtomicU64,
-    /// Eager messages went out whose records were not read yet.
-    pub(crate) records_due: AtomicBool,
+    /// Eager messages went out whose records were not read yet, or some have not left.
+    pub(crate) send_due: AtomicBool,
     /// Somebody polled it since the helper thread last came by.
     pub(crate) polled: AtomicBool,
     /// The thread that last sent, received or tested here.
@@ -213,6 +213,9 @@ impl<R: Rail> Open<R> {
                 break;
             }
         }
+        if let Side::Send(lane) = &mut self.side {
+            lane.polled();
+        }
         let posted = match &mut self.side {
             Side::Recv(lane) => lane.post_due(),
             Side::Send(lane) if lane.plan.mutant.is("engine-waits-for-completions") => Ok(()),
@@ -315,7 +318,7 @@ impl<R: Rail> Comm<R> {
             stream: AtomicU64::new(0),
             peer_closed: AtomicBool::new(false),
             peer_messages: AtomicU64::new(0),
-            records_due: AtomicBool::new(false),
+            send_due: AtomicBool::new(false),
             polled: AtomicBool::new(false),
             thread: AtomicUsize::new(0),
         }
@@ -434,7 +437,7 @@ impl<R: Rail> Comms<R> {
         let generation = if open.side.mutant().is("engine-keeps-names") { 1 } else { generation };
         comm.stream.store(open.ends.stream.to_bits(), Ordering::Relaxed);
         comm.peer_closed.store(false, Ordering::Relaxed);
-        comm.records_due.store(false, Ordering::Relaxed);
+        comm.send_due.store(false, Ordering::Relaxed);
         let mut lane = comm.lane.claim();
         comm.requests.row.open(open.shown(nic, generation, now));
         open.generation = generation;

@@ -22,9 +22,6 @@ use crate::{CommFault, CommId, Error, MrId, Params, RequestId};
 /// Eager messages whose records were not read yet, above which an isend reads records first.
 const UNMATCHED_MAX: usize = 24;
 
-/// Eager messages whose records were not read yet, from which on a test reads records when it has time.
-const UNMATCHED_DUE: usize = 8;
-
 /// Fruitless polls of a lane after which its thread also polls others.
 const HELP_AFTER: u32 = 4;
 
@@ -223,7 +220,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             started = side.isend(&slot.requests, message);
         }
         if let Side::Send(side) = &open.side {
-            slot.records_due.store(side.unmatched() >= UNMATCHED_DUE, Ordering::Relaxed);
+            slot.send_due.store(side.is_due(), Ordering::Relaxed);
         }
         self.started(comm, slot, open, started)
     }
@@ -346,14 +343,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     ) -> Result<Option<usize>, Error> {
         let slot = self.comm(request.comm)?;
         let mut outcome = slot.requests.take(request.slot, request.generation, sizes);
-        if outcome == Outcome::Pending || slot.records_due.load(Ordering::Relaxed) {
-            // A finished eager send is on its way: now is the time to read the records that came meanwhile.
+        if outcome == Outcome::Pending || slot.send_due.load(Ordering::Relaxed) {
+            // A finished eager send is on its way: now is the time to read the records that came meanwhile, and to let
+            // go what was gathered behind it.
             if let Some(mut lane) = slot.lane.try_claim() {
                 let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
                 self.progress(slot, open);
                 if let Side::Send(side) = &mut open.side {
                     side.read_records();
-                    slot.records_due.store(side.unmatched() >= UNMATCHED_DUE, Ordering::Relaxed);
+                    slot.send_due.store(side.is_due(), Ordering::Relaxed);
                 }
             }
             if outcome == Outcome::Pending {

@@ -157,7 +157,12 @@ impl<R: Rail> RecvLane<R> {
             self.announce(id, buffers.len())?;
             self.deliver(requests)?;
         }
-        self.rail.flush();
+        // A small message comes without having been asked for: its record has time until the next poll, and leaves with
+        // what else is posted then.
+        let eager = u64::from(self.plan.eager_max);
+        if self.plan.matched || buffers.iter().any(|buffer| buffer.len > eager) {
+            self.rail.flush();
+        }
         Ok(Some(ticket))
     }
 

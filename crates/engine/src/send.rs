@@ -21,6 +21,9 @@ use crate::regions::{NO_MR, Regions};
 use crate::request::{Requests, Ticket};
 use crate::{CommFault, MrId};
 
+/// Eager messages whose records were not read yet, from which on a test reads records when it has time.
+const UNMATCHED_DUE: usize = 8;
+
 /// `wr_id` of operations whose completion only counts.
 const COUNTED: u64 = u64::MAX;
 
@@ -41,6 +44,8 @@ pub(crate) struct SendLane<R: Rail> {
     posted: u32,
     /// Messages started.
     pub(crate) sent: u64,
+    /// A message was given to the network since the last poll.
+    burst: bool,
     /// The operation that ends the lane is still to be posted.
     last_due: bool,
 }
@@ -122,6 +127,7 @@ impl<R: Rail> SendLane<R> {
             unposted: VecDeque::with_capacity(SENDS_MAX),
             posted: 0,
             sent: 0,
+            burst: false,
             last_due: false,
         }
     }
@@ -199,8 +205,24 @@ impl<R: Rail> SendLane<R> {
             Isend::Eager(header) => self.send_eager(requests, slot, message, header)?,
             Isend::Direct(cts) => self.send_direct(requests, slot, message, &cts)?,
         }
-        self.rail.flush();
+        // What follows a message before the next poll leaves with that poll, together.
+        if !self.burst {
+            self.rail.flush();
+            self.burst = true;
+        }
         Ok(true)
+    }
+
+    /// Whether a test of a finished request has something to do all the same.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.sender.unmatched() >= UNMATCHED_DUE || (self.rail.holds() && !self.plan.mutant.is("engine-keeps-bursts"))
+    }
+
+    /// The rail was polled.
+    #[inline]
+    pub(crate) fn polled(&mut self) {
+        self.burst = false;
     }
 
     /// Copies a small message of host memory out; `None` if it is not both.

@@ -119,7 +119,13 @@ pub trait Rail: Links + Send + 'static {
     /// Gives what is posted to the network: one doorbell or one system call.
     fn flush(&mut self);
 
-    /// Makes progress and fills `out` from the front with what has finished; returns how many.
+    /// Whether something that was posted waits for [`Rail::flush`] or [`Rail::poll`], either of which gives it to the
+    /// network.
+    fn holds(&self) -> bool {
+        false
+    }
+
+    /// Makes progress, as [`Rail::flush`] does too, and fills `out` from the front with what has finished; returns how many.
     fn poll(&mut self, out: &mut [Completion]) -> usize;
 
     /// What an [`Op::Wait`] needs to wait for this rail; `None` without [`Caps::wait`].

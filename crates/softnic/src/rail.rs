@@ -396,6 +396,12 @@ impl Rail for SoftRail {
     }
 
     #[inline]
+    fn holds(&self) -> bool {
+        let unsent = |qp: &Qp| qp.stream.as_ref().is_some_and(|stream| stream.has_unsent());
+        self.streams > 0 && self.links.iter().flatten().any(|qp| unsent(qp))
+    }
+
+    #[inline]
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         self.guard.enter();
         let mut sink = Sink { out, count: 0 };

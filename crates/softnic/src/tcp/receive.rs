@@ -71,6 +71,7 @@ impl Qp {
         sink: &mut Sink<'_>,
     ) -> Result<(), Refusal> {
         let (mut frames, mut bytes) = (0, 0);
+        stream.inc.quiet = false;
         while !sink.is_full() && frames < FRAMES && bytes < BYTES {
             if let Some(record) = stream.inc.current {
                 let moved = self.take_payload(env, stream, &record, sink)?;
@@ -84,11 +85,8 @@ impl Qp {
                 stream.consume(HEAD);
                 frames += 1;
                 self.take_head(env, stream, frame, sink)?;
-            } else {
-                stream.fill();
-                if stream.inc.quiet {
-                    return Ok(());
-                }
+            } else if stream.inc.quiet || stream.fill() == 0 {
+                return Ok(());
             }
         }
         Ok(())
@@ -131,6 +129,9 @@ impl Qp {
         sink: &mut Sink<'_>,
     ) -> Result<u64, Refusal> {
         if stream.inbox().is_empty() {
+            if stream.inc.quiet {
+                return Ok(0);
+            }
             if let Some(place) = self.landing(env, record) {
                 let most = record.payload.len().min(BYTES);
                 // SAFETY: `landing` found so many bytes registered and allowed, inside the guard.

@@ -79,7 +79,7 @@ pub(super) struct Incoming {
     pub(super) nak: Option<(u64, u64)>,
     /// The last payload was large: so may the next one be.
     pub(super) large: bool,
-    /// The last look at the socket found nothing.
+    /// The last look at the socket found less than was asked for: there is no more now.
     pub(super) quiet: bool,
     /// Nothing more comes.
     pub(super) ended: bool,
@@ -172,6 +172,12 @@ impl Stream {
     /// Whether the other end has not dialled yet.
     pub(crate) fn is_awaited(&self) -> bool {
         self.socket.is_none()
+    }
+
+    /// Whether bytes wait in the buffer.
+    #[inline]
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.out.from != self.out.to && !self.out.ended
     }
 
     /// Whether the peer should hear how far this side is, with nothing else to say; `taken` receives were used up.
@@ -291,15 +297,15 @@ impl Stream {
         let Some(socket) = &self.socket else { return 0 };
         // SAFETY: the caller's promise.
         let moved = unsafe { socket.read(body, len, &mut self.inc.buffer[..BEHIND]) };
-        let count = self.inc.came(moved);
+        let count = self.inc.came(moved, len + BEHIND);
         let direct = count.min(len);
         (self.inc.from, self.inc.to) = (0, count - direct);
         direct
     }
 
-    /// Reads more into the inbox.
-    pub(super) fn fill(&mut self) {
-        let Some(socket) = &self.socket else { return };
+    /// Reads more into the inbox; how many bytes.
+    pub(super) fn fill(&mut self) -> usize {
+        let Some(socket) = &self.socket else { return 0 };
         let inc = &mut self.inc;
         if inc.from > 0 {
             inc.buffer.copy_within(inc.from..inc.to, 0);
@@ -307,7 +313,9 @@ impl Stream {
         }
         let end = if inc.large { (inc.to + BEHIND).min(INBOX) } else { INBOX };
         let moved = socket.fill(&mut inc.buffer[inc.to..end]);
-        inc.to += inc.came(moved);
+        let count = inc.came(moved, end - inc.to);
+        inc.to += count;
+        count
     }
 
     /// The link is in error: tells the peer why, if it is for this side to say, and sends nothing more.
@@ -348,11 +356,12 @@ impl Outgoing {
 }
 
 impl Incoming {
-    /// Notes what a read found; how many bytes.
+    /// Notes what a read of so many bytes found; how many.
     #[inline]
-    fn came(&mut self, moved: Moved) -> usize {
-        self.quiet = !matches!(moved, Moved::Bytes(_));
+    fn came(&mut self, moved: Moved, asked: usize) -> usize {
         self.ended |= moved == Moved::Ended;
-        if let Moved::Bytes(count) = moved { count } else { 0 }
+        let count = if let Moved::Bytes(count) = moved { count } else { 0 };
+        self.quiet = count < asked;
+        count
     }
 }
