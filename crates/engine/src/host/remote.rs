@@ -35,7 +35,8 @@ fn socket(like: SocketAddr) -> Result<OwnedFd, OobError> {
 /// what was said takes.
 fn watch(socket: &OwnedFd, silence: Duration) -> Result<(), Errno> {
     let whole = Time::from_nanos(silence.0).max(Time::from_secs(1));
-    let step = (whole / (QUESTIONS + 1)).max(Time::from_secs(1));
+    // The kernel counts whole seconds, and would round up.
+    let step = Time::from_secs((whole.as_secs() / u64::from(QUESTIONS + 1)).max(1));
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, step)?;
