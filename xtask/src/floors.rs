@@ -39,7 +39,8 @@ const FLOORS: &[(&str, u8)] = &[
 const SAME_FLOOR: &[(&str, &str)] = &[("fabric", "mem"), ("sim", "engine")];
 
 /// Who may use the foreign function tables. `xtask` compares their layouts with a C compiler's.
-const SYS_USERS: &[&str] = &["bootstrap", "mem", "verbs", "ofi", "nethost", "nccl", "nvshmem", "xtask", "tests"];
+const SYS_USERS: &[&str] =
+    &["bootstrap", "mem", "verbs", "ofi", "nethost", "nccl", "nvshmem", "xtask", "tests"];
 
 /// In these, only files of the C edge may name `trunkline_sys`.
 const SYS_ONLY_AT_THE_EDGE: &[&str] = &["nccl", "nvshmem"];

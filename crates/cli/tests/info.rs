@@ -57,8 +57,30 @@ fn fabrics_are_there_or_say_why_not() {
     };
     assert_eq!(wire("mem"), (Some(true), Some(true)));
     assert_eq!(wire("shm"), (Some(true), Some(true)));
-    assert_eq!(wire("tcp"), (Some(false), Some(false)));
+    // Everything but a container without any network has an interface that is up.
+    assert_eq!(wire("tcp"), (Some(true), Some(info["nics"][0]["address"].is_string())));
     assert_eq!(info["warnings"], Value::Array(vec![]));
+}
+
+#[test]
+fn network_interfaces_are_chosen_as_nccl_users_say() {
+    let lo = json("info --json", &[("NCCL_SOCKET_IFNAME", "=lo"), ("NCCL_SOCKET_FAMILY", "AF_INET")]);
+    assert_eq!((&lo["nics"][0]["interface"], &lo["nics"][0]["address"]), (&"lo".into(), &"127.0.0.1".into()));
+    let tcp = json("info --json", &[("TRUNKLINE_FABRIC", "soft:tcp"), ("NCCL_SOCKET_IFNAME", "lo")]);
+    assert_eq!(
+        (row(&tcp["wires"], "shm")["in_use"].as_bool(), &tcp["asked"]),
+        (Some(false), &"soft:tcp".into())
+    );
+    assert_eq!(methods(&tcp, "tcp"), ["buffered", "straight"]);
+    assert_eq!(methods(&tcp, "shm"), [""; 0]);
+    let shm = json("info --json", &[("TRUNKLINE_FABRIC", "soft:shm")]);
+    assert_eq!(
+        (row(&shm["wires"], "tcp")["in_use"].as_bool(), &shm["nics"][0]["address"]),
+        (Some(false), &Value::Null)
+    );
+    let none = trunkline("info", &[("NCCL_SOCKET_IFNAME", "wlan9")]);
+    let text = String::from_utf8_lossy(&none.stderr);
+    assert!(!none.status.success() && text.contains("NCCL_SOCKET_IFNAME=wlan9"), "{text}");
 }
 
 #[test]

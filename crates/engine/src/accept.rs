@@ -63,11 +63,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             AcceptStep::Wait if std::mem::take(&mut current.repeat) => current.machine.on_open(),
             step => step,
         };
-        if step == AcceptStep::Ready {
+        // Asked before READY too: the other end may wait to be dialled by this one.
+        let up = self.is_up(current.comm).map(|up| up && step == AcceptStep::Ready);
+        if !matches!(up, Ok(false)) {
             let (comm, seen) = (current.comm, (current.stream, current.conn));
             listen.current = None;
             listen.seen.retain(|known| *known != seen);
-            return Ok(Some(comm));
+            return up.map(|_| Some(comm)).inspect_err(|_| drop(self.comms.remove(comm)));
         }
         if current.peer.dead.load(Ordering::Acquire) {
             let (comm, process) = (current.comm, current.peer.process);
@@ -79,6 +81,18 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.send_result(control, id)?;
         }
         Ok(None)
+    }
+
+    /// Whether the link of a comm that was asked for is up, or never will be because the peer has closed or died.
+    fn is_up(&self, comm: CommId) -> Result<bool, Error> {
+        let Some(slot) = self.comms.get(comm) else { return Ok(true) };
+        let mut lane = slot.lane.claim();
+        let Some(open) = lane.as_mut() else { return Ok(true) };
+        let over = slot.peer_closed.load(Ordering::Acquire) || open.peer.dead.load(Ordering::Acquire);
+        match &mut open.side {
+            Side::Recv(lane) if !over => Ok(lane.rail.is_up(lane.link)?),
+            _ => Ok(true),
+        }
     }
 
     /// Makes the receiving lane for an OPEN.

@@ -61,6 +61,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             open,
             lane: Some(lane),
             reply: None,
+            joined: false,
             comm: None,
             closed: false,
             unasked: Duration::default(),
@@ -83,29 +84,55 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(attempt) = control.attempts.get_mut(id) else {
             return Err(Error::Unknown("connection attempt"));
         };
-        let (stream, process, nic) = (attempt.stream, attempt.process, attempt.nic);
+        let (stream, process) = (attempt.stream, attempt.process);
         if attempt.closed {
             return Err(crate::CommFault::PeerClosed(process).into());
         }
-        let Some((reply, fd)) = attempt.reply.take() else {
-            let step = attempt.machine.on_time(self.host.now());
+        let step = attempt.machine.on_time(self.host.now());
+        let (answered, joined) = (attempt.reply.is_some(), attempt.joined);
+        if !answered || joined {
             if let Some(error) = control.stream_fault(stream, process) {
                 return Err(error);
             }
             if step == ConnectStep::SendOpen {
                 send_open(control, id)?;
             }
-            return Ok(None);
+        }
+        if answered && (joined || self.join(control, id)?) { self.open_comm(control, id) } else { Ok(None) }
+    }
+
+    /// Connects the link as the reply says; false if there is nothing to connect.
+    fn join(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<bool, Error> {
+        let Some(attempt) = control.attempts.get_mut(id) else { return Ok(false) };
+        let (Some((reply, fd)), Some(lane)) = (&mut attempt.reply, &mut attempt.lane) else {
+            return Ok(false);
         };
-        let step = attempt.machine.on_result(reply.answer);
-        match step {
+        match attempt.machine.on_result(reply.answer) {
             ConnectStep::Connect => {}
             ConnectStep::Refused(Answer::NoResources) => return Err(Error::PeerExhausted),
             ConnectStep::Refused(_) => return Err(Error::Refused),
-            ConnectStep::Wait | ConnectStep::SendOpen | ConnectStep::SendReady => return Ok(None),
+            ConnectStep::Wait | ConnectStep::SendOpen | ConnectStep::SendReady => {
+                attempt.reply = None;
+                return Ok(false);
+            }
         }
-        let Some(mut lane) = attempt.lane.take() else { return Err(Error::Unknown("connection attempt")) };
-        self.apply_reply(&mut lane, &reply, LinkAddress { bytes: reply.link.clone(), fd })?;
+        let address = LinkAddress { bytes: reply.link.clone(), fd: fd.take() };
+        self.apply_reply(lane, reply, address)?;
+        attempt.joined = true;
+        Ok(true)
+    }
+
+    /// Makes the comm, once the link is up.
+    fn open_comm(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<Option<CommId>, Error> {
+        let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
+        let (stream, process, nic) = (attempt.stream, attempt.process, attempt.nic);
+        let up = attempt.lane.as_mut().map(|lane| lane.rail.is_up(lane.link)).transpose()?;
+        if up == Some(false) {
+            return Ok(None);
+        }
+        let (Some((reply, _)), Some(lane)) = (attempt.reply.take(), attempt.lane.take()) else {
+            return Err(Error::Unknown("connection attempt"));
+        };
         let Some(peer) = control.peer(stream) else { return Err(crate::CommFault::PeerDead(process).into()) };
         let ends = Ends { stream, remote: reply.comm, attempt: Some(id) };
         let comm = self.install(nic, Side::Send(lane), peer, ends)?;

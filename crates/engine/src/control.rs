@@ -104,6 +104,8 @@ pub(crate) struct Attempt<R: Rail> {
     pub(crate) open: Open,
     pub(crate) lane: Option<SendLane<R>>,
     pub(crate) reply: Option<(Reply, Option<OwnedFd>)>,
+    /// The link is connected as the reply says, and may not be up yet.
+    pub(crate) joined: bool,
     pub(crate) comm: Option<CommId>,
     /// The answering side has closed its end already.
     pub(crate) closed: bool,

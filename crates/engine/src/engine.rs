@@ -342,27 +342,44 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         sizes: &mut [u64; RECV_BUFFERS_MAX],
     ) -> Result<Option<usize>, Error> {
         let slot = self.comm(request.comm)?;
+        let due = slot.send_due.load(Ordering::Relaxed);
+        if due && !self.send_went(slot, request.slot)? {
+            return Ok(None);
+        }
         let mut outcome = slot.requests.take(request.slot, request.generation, sizes);
-        if outcome == Outcome::Pending || slot.send_due.load(Ordering::Relaxed) {
-            // A finished eager send is on its way: now is the time to read the records that came meanwhile, and to let
-            // go what was gathered behind it.
-            if let Some(mut lane) = slot.lane.try_claim() {
-                let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
-                self.progress(slot, open);
-                if let Side::Send(side) = &mut open.side {
-                    side.read_records();
-                    slot.send_due.store(side.is_due(), Ordering::Relaxed);
-                }
-            }
-            if outcome == Outcome::Pending {
-                outcome = slot.requests.take(request.slot, request.generation, sizes);
-            }
+        if outcome == Outcome::Pending
+            && !due
+            && let Some(mut lane) = slot.lane.try_claim()
+        {
+            let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
+            self.progress_sends(slot, open);
+            drop(lane);
+            outcome = slot.requests.take(request.slot, request.generation, sizes);
         }
         match outcome {
             Outcome::Pending => Ok(None),
             Outcome::Done(count) => Ok(Some(count)),
             Outcome::Failed => Err(self.fault_of(slot)),
             Outcome::Unknown => Err(Error::Unknown("request")),
+        }
+    }
+
+    /// A finished eager send may still be here: gathered with others, or where the network takes nothing now. Lets it
+    /// go, and reads the records that came meanwhile; false as long as it is here.
+    fn send_went(&self, slot: &Comm<F::Rail>, request: u16) -> Result<bool, Error> {
+        let Some(mut lane) = slot.lane.try_claim() else { return Ok(false) };
+        let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
+        self.progress_sends(slot, open);
+        Ok(open.fault.is_some() || !matches!(&open.side, Side::Send(side) if !side.has_left(request)))
+    }
+
+    /// [`Engine::progress`], and records that came are read off the path of any message.
+    #[inline]
+    fn progress_sends(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
+        self.progress(slot, open);
+        if let Side::Send(side) = &mut open.side {
+            side.read_records();
+            slot.send_due.store(side.is_due(), Ordering::Relaxed);
         }
     }
 

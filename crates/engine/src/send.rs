@@ -46,6 +46,10 @@ pub(crate) struct SendLane<R: Rail> {
     pub(crate) sent: u64,
     /// A message was given to the network since the last poll.
     burst: bool,
+    /// Operations posted so far.
+    posts: u64,
+    /// Of requests that were done as soon as they were posted: how many operations had been posted then; of others 0.
+    marks: Box<[u64]>,
     /// The operation that ends the lane is still to be posted.
     last_due: bool,
 }
@@ -128,6 +132,8 @@ impl<R: Rail> SendLane<R> {
             posted: 0,
             sent: 0,
             burst: false,
+            posts: 0,
+            marks: vec![0; SENDS_MAX].into(),
             last_due: false,
         }
     }
@@ -216,7 +222,18 @@ impl<R: Rail> SendLane<R> {
     /// Whether a test of a finished request has something to do all the same.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        self.sender.unmatched() >= UNMATCHED_DUE || (self.rail.holds() && !self.plan.mutant.is("engine-keeps-bursts"))
+        self.sender.unmatched() >= UNMATCHED_DUE || self.unsent() > 0
+    }
+
+    #[inline]
+    fn unsent(&self) -> u32 {
+        if self.plan.mutant.is("engine-forgets-unsent") { 0 } else { self.rail.unsent(self.link) }
+    }
+
+    /// Whether a finished request has left this process.
+    pub(crate) fn has_left(&self, slot: u16) -> bool {
+        let left = self.posts - u64::from(self.unsent());
+        self.marks.get(usize::from(slot)).is_none_or(|&mark| mark <= left)
     }
 
     /// The rail was polled.
@@ -320,6 +337,7 @@ impl<R: Rail> SendLane<R> {
 
     fn track(&mut self, slot: u16, message: Message) {
         self.regions.hold(message.mr);
+        self.marks[slot as usize] = 0;
         let outgoing = &mut self.outgoing[slot as usize];
         (outgoing.mr, outgoing.offset, outgoing.len) = (message.mr, message.offset, message.len);
         (outgoing.given, outgoing.left, outgoing.fin) = (0, 0, FinDue::No);
@@ -329,6 +347,7 @@ impl<R: Rail> SendLane<R> {
     #[inline]
     fn post_inline(&mut self, requests: &Requests, slot: u16, len: u64, op: Op<'_>) -> Result<(), CommFault> {
         self.post(COUNTED, op, self.plan.signal_all)?;
+        self.marks[slot as usize] = self.posts;
         requests.complete_send(slot, len);
         Ok(())
     }
@@ -338,6 +357,7 @@ impl<R: Rail> SendLane<R> {
         match self.rail.post(self.link, wr_id, op, signalled) {
             Ok(()) => {
                 self.posted += u32::from(signalled);
+                self.posts += 1;
                 Ok(())
             }
             // Credit was checked before; a link that has none all the same is broken.

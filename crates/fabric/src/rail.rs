@@ -91,6 +91,17 @@ pub trait Links {
     /// [`LinkError`]; the link is then only good for [`Links::destroy`].
     fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError>;
 
+    /// Whether what is posted on a connected link can leave, as far as this side knows. Links that have to be dialled are
+    /// up some time after [`Links::connect`]; asking again drives that. What is posted before waits.
+    ///
+    /// # Errors
+    /// [`LinkError::Unreachable`] if the peer cannot be reached after all; the link is then only good for
+    /// [`Links::destroy`].
+    fn is_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
+        let _ = link;
+        Ok(true)
+    }
+
     /// Puts a link into error: what is posted (but for [`Op::Flush`]) completes as flushed, and nothing more is placed
     /// here by the peer.
     fn fail(&mut self, link: LinkId);
@@ -119,10 +130,11 @@ pub trait Rail: Links + Send + 'static {
     /// Gives what is posted to the network: one doorbell or one system call.
     fn flush(&mut self);
 
-    /// Whether something that was posted waits for [`Rail::flush`] or [`Rail::poll`], either of which gives it to the
-    /// network.
-    fn holds(&self) -> bool {
-        false
+    /// How many of the operations posted last on a link, receives and matched sends apart, have not left: they wait for
+    /// [`Rail::flush`] or [`Rail::poll`], either of which gives them to the network, or for room there.
+    fn unsent(&self, link: LinkId) -> u32 {
+        let _ = link;
+        0
     }
 
     /// Makes progress, as [`Rail::flush`] does too, and fills `out` from the front with what has finished; returns how many.

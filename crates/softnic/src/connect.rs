@@ -168,7 +168,14 @@ impl SoftRail {
             }
         };
         let token = random().map_err(system("getrandom"))?;
-        let qp = Qp::new((link, berth), token, rx, Arc::clone(&self.cq), &self.config, &self.shared);
+        let qp = Qp::new(
+            (link, berth),
+            (token, self.door()?),
+            rx,
+            Arc::clone(&self.cq),
+            &self.config,
+            &self.shared,
+        );
         qp.rx.publish_posted(qp.posted);
         Ok(qp)
     }
@@ -195,12 +202,12 @@ impl SoftRail {
 
     /// Gives a link, which must be in its first state, its stream to another host.
     fn connect_stream(&mut self, link: LinkId, peer: &Address) -> Result<(), LinkError> {
-        let door = self.door()?.ok_or(LinkError::Unreachable("this NIC has no network address"))?;
         let address =
             peer.door.ok_or(LinkError::Unreachable("it gave neither shared memory nor a network address"))?;
         let from = self.shared.config.address(self.nic);
         let start = self.shared.config.start_position;
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
+        let door = qp.door.clone().ok_or(LinkError::Unreachable("this NIC has no network address"))?;
         let ready = qp.state.step(State::ReadyToReceive).ok_or(LinkError::State)?;
         if peer.token == qp.token {
             return Err(LinkError::Address("it is this link's own"));
@@ -307,7 +314,7 @@ impl Links for SoftRail {
             proof: *self.shared.probe,
             token: qp.token,
             depth: self.config.depth,
-            door: self.door()?.map(|door| door.address()),
+            door: qp.door.as_ref().map(|door| door.address()),
         };
         Ok(LinkAddress { bytes: address.bytes(), fd })
     }
@@ -325,6 +332,16 @@ impl Links for SoftRail {
         qp.matcher.set_grants(address.receives);
         qp.state = qp.state.step(State::ReadyToSend).ok_or(LinkError::State)?;
         Ok(())
+    }
+
+    fn is_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
+        let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
+        match &mut qp.stream {
+            Some(stream) => {
+                stream.has_greeted().ok_or(LinkError::Unreachable("its network address does not answer"))
+            }
+            None => Ok(qp.tx.is_some()),
+        }
     }
 
     fn fail(&mut self, link: LinkId) {

@@ -4,7 +4,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use trunkline_fabric::LinkError;
@@ -31,8 +31,8 @@ pub(crate) struct NicState {
     /// A planted bug: places are not given back.
     keeps: Planted,
     numbers: AtomicU32,
-    /// Where other hosts' connections come in, from the first time on that a peer is told.
-    door: Mutex<Option<Arc<Door>>>,
+    /// Where other hosts' connections come in, as long as there is a link.
+    door: Mutex<Weak<Door>>,
 }
 
 /// A place for a queue pair.
@@ -71,13 +71,20 @@ impl NicState {
         Ok(Berth { pipeline, number: self.numbers.fetch_add(1, Ordering::Relaxed) })
     }
 
-    /// Where other hosts' connections come in, at an address of this host.
+    /// Where other hosts' connections come in, at an address of this host; open as long as somebody holds it.
     pub(crate) fn door(&self, at: IpAddr) -> io::Result<Arc<Door>> {
-        let mut door = self.door.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(door) = &*door {
-            return Ok(Arc::clone(door));
+        let mut place = self.door.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(door) = place.upgrade() {
+            return Ok(door);
         }
-        Ok(Arc::clone(door.insert(Arc::new(Door::open(at)?))))
+        let door = Arc::new(Door::open(at)?);
+        *place = Arc::downgrade(&door);
+        Ok(door)
+    }
+
+    /// The same, if it is open.
+    pub(crate) fn open_door(&self) -> Option<Arc<Door>> {
+        self.door.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
     /// Gives one back.

@@ -17,7 +17,7 @@ use crate::nic::{Berth, Shared};
 use crate::queue::Queue;
 use crate::register::Table;
 use crate::ring::{Consumer, Producer, side};
-use crate::tcp::{Stream, Token};
+use crate::tcp::{Door, Stream, Token};
 
 /// How the two ends of a link move bytes; chosen at connect by who the peer is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -144,6 +144,8 @@ pub(crate) struct Qp {
     pub(crate) arrived: u64,
     /// Names this end to whoever dials.
     pub(crate) token: Token,
+    /// Where that is, if other hosts reach this NIC.
+    pub(crate) door: Option<Arc<Door>>,
     pub(crate) wire: Wire,
     /// For copies straight between the two processes, where those are allowed.
     pub(crate) direct: Option<Direct>,
@@ -199,7 +201,7 @@ impl Qp {
     /// A queue pair in state Init.
     pub(crate) fn new(
         (id, berth): (LinkId, Berth),
-        token: Token,
+        (token, door): (Token, Option<Arc<Door>>),
         rx: Consumer,
         cq: Arc<Cq>,
         rail: &RailConfig,
@@ -217,6 +219,7 @@ impl Qp {
             stream: None,
             arrived: start,
             token,
+            door,
             wire: Wire::Shm,
             direct: None,
             chooser: Chooser::new(),
@@ -256,6 +259,22 @@ impl Qp {
     /// Whether there is posted work, receives apart, that would still give a completion.
     pub(crate) fn owes_news(&self) -> bool {
         self.signalled > 0 || !self.flushes.is_empty() || !self.matcher.sends.is_empty()
+    }
+
+    /// Operations from the oldest one on of which something waits here.
+    #[inline]
+    pub(crate) fn unsent(&self) -> u32 {
+        let next = self.flights.next();
+        let pending = self.pending.front().map_or(0, |job| next.wrapping_sub(job.flight));
+        let buffered = match &self.stream {
+            Some(stream) if stream.has_unsent() => next.wrapping_sub(stream.first_unsent()),
+            _ => 0,
+        };
+        if self.failure.is_some() {
+            return 0;
+        }
+        // At most the depth, which has 32 bits.
+        pending.max(buffered) as u32
     }
 
     /// Operations that can be posted now.

@@ -354,12 +354,14 @@ impl SoftRail {
 
     #[cold]
     fn tend_door(&mut self) {
-        if let Some(at) = self.shared.config.address(self.nic)
-            && let Ok(door) = self.shared.nics[self.nic].door(at)
-        {
-            door.tend();
+        match self.shared.nics[self.nic].open_door() {
+            Some(door) => {
+                door.tend();
+                self.tends = self.tends.filter(|since| since.elapsed() < STRANGER_TIME);
+            }
+            // Who dials a closed one hears so from the kernel.
+            None => self.tends = None,
         }
-        self.tends = self.tends.filter(|since| since.elapsed() < STRANGER_TIME);
     }
 }
 
@@ -396,9 +398,11 @@ impl Rail for SoftRail {
     }
 
     #[inline]
-    fn holds(&self) -> bool {
-        let unsent = |qp: &Qp| qp.stream.as_ref().is_some_and(|stream| stream.has_unsent());
-        self.streams > 0 && self.links.iter().flatten().any(|qp| unsent(qp))
+    fn unsent(&self, link: LinkId) -> u32 {
+        match self.links.get(link.0 as usize) {
+            Some(Some(qp)) => qp.unsent(),
+            _ => 0,
+        }
     }
 
     #[inline]

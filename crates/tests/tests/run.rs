@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use trunkline_tests::testbed::Host;
 
 /// Longest time for one scenario.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -84,8 +85,10 @@ impl Scene {
 pub(crate) fn asked() -> Option<(String, Scene)> {
     let name = std::env::var("TRUNKLINE_TEST_SCENARIO").ok()?;
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-    // Nobody outlives the test.
-    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    // Nobody outlives the test. On a host of the testbed that is seen to; there the parent is a thread that ends.
+    if std::env::var_os("TRUNKLINE_TEST_HOSTED").is_none() {
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    }
     let two = std::env::var_os("TRUNKLINE_TEST_PAIR").is_some();
     let channel = two.then(|| {
         let fd = std::io::stdin().as_fd().try_clone_to_owned().expect("a descriptor");
@@ -106,6 +109,8 @@ pub(crate) struct Setting {
     env: Vec<(String, OsString)>,
     /// A program, with arguments, that starts the second process.
     wrapper: Vec<String>,
+    /// Where each process runs, if not here.
+    hosts: Option<[Host; 2]>,
 }
 
 struct Actor {
@@ -114,7 +119,7 @@ struct Actor {
 }
 
 pub(crate) fn scenario(name: &'static str) -> Setting {
-    Setting { scenario: name, version: 12, env: Vec::new(), wrapper: Vec::new() }
+    Setting { scenario: name, version: 12, env: Vec::new(), wrapper: Vec::new(), hosts: None }
 }
 
 impl Setting {
@@ -135,6 +140,11 @@ impl Setting {
 
     pub(crate) fn second_in(mut self, wrapper: &[&str]) -> Self {
         self.wrapper = wrapper.iter().map(|&word| word.to_owned()).collect();
+        self
+    }
+
+    pub(crate) fn on(mut self, hosts: [&Host; 2]) -> Self {
+        self.hosts = Some(hosts.map(Host::clone));
         self
     }
 
@@ -167,7 +177,12 @@ impl Setting {
         command.env("TRUNKLINE_TEST_ABI", self.version.to_string());
         command.env("TRUNKLINE_TEST_ROLE", role.to_string());
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
-        let child = command.stdin(stdin).stdout(out).stderr(err).spawn().expect("a process starts");
+        command.stdin(stdin).stdout(out).stderr(err);
+        let child = match &self.hosts {
+            Some(hosts) => hosts[role].run(|| command.env("TRUNKLINE_TEST_HOSTED", "1").spawn()),
+            None => command.spawn(),
+        };
+        let child = child.expect("a process starts");
         Actor { child, output }
     }
 

@@ -1,6 +1,7 @@
 //! The scenarios by name.
 
 use crate::contract::{arguments, connections, lifetimes, messages};
+use crate::hosts::cable;
 use crate::loading;
 use crate::run::Scene;
 use crate::trouble::{limits, peers, silent, strangers};
@@ -12,6 +13,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         connections::SCENARIOS,
         lifetimes::SCENARIOS,
         messages::SCENARIOS,
+        cable::SCENARIOS,
         loading::SCENARIOS,
         limits::SCENARIOS,
         peers::SCENARIOS,

@@ -27,7 +27,8 @@ pub struct Interface {
 pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut found: Vec<Interface> = Vec::new();
     for entry in getifaddrs()? {
-        let up = entry.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
+        // Whether the cable is in is known only some time after that.
+        let up = entry.flags.contains(InterfaceFlags::IFF_UP);
         let Some(address) = entry.address.as_ref().filter(|_| up).and_then(ip) else { continue };
         if let Some(known) = found.iter_mut().find(|known| known.name == entry.interface_name) {
             known.addresses.push(address);

@@ -191,9 +191,17 @@ fn settings(variable: impl Fn(&str) -> Option<String>) -> Vec<Setting> {
     };
     let chosen = VARIABLES.iter().map(|row| {
         let set = variable(row.name);
-        let (kind, default, range, doc) = ("text", "", row.range, row.doc);
+        let (kind, default, range, doc) = ("text", "unset", row.range, row.doc);
         let from = if set.is_some() { "environment" } else { "default" };
-        Setting { name: row.name, kind, value: set.unwrap_or_default(), from, default, range, doc }
+        Setting {
+            name: row.name,
+            kind,
+            value: set.unwrap_or_else(|| default.to_owned()),
+            from,
+            default,
+            range,
+            doc,
+        }
     });
     TABLE.iter().map(setting).chain(chosen).collect()
 }

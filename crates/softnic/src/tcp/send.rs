@@ -18,6 +18,9 @@ const SMALL: u64 = 4096;
 #[inline]
 pub(crate) fn transmit(stream: &mut Stream, env: &Env<'_>, job: &mut Job, budget: &mut u64) -> Step {
     let reply = matches!(job.kind, Kind::Reply { .. });
+    if !reply {
+        stream.begin(job.flight);
+    }
     loop {
         if stream.out.body > 0 {
             if stream.out.of_reply != reply {

@@ -66,6 +66,8 @@ pub(super) struct Outgoing {
     ack_every: u64,
     /// Nothing goes out any more.
     ended: bool,
+    /// Number of the operation whose frame was the first in the buffer.
+    first: u64,
 }
 
 /// What has come in.
@@ -110,6 +112,7 @@ impl Stream {
             awaited: false,
             ack_every: ACK_EVERY.min(u64::from(other.depth / 4).max(1)),
             ended: false,
+            first: start,
         };
         let socket = if token < other.token {
             out.append(&door::hello(&other.token));
@@ -128,7 +131,17 @@ impl Stream {
             quiet: true,
             ended: false,
         };
-        Ok(Self { door, token, socket, out, inc })
+        let mut stream = Self { door, token, socket, out, inc };
+        // On this host there is a connection already.
+        stream.write();
+        Ok(stream)
+    }
+
+    /// Whether both ends have the connection, or this one has said for which link it is; `None` once it never will.
+    pub(crate) fn has_greeted(&mut self) -> Option<bool> {
+        let up = self.is_up();
+        self.write();
+        (!self.out.ended).then_some(up && !self.has_unsent())
     }
 
     /// Whether there is a connection, or one is asked for.
@@ -178,6 +191,20 @@ impl Stream {
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
         self.out.from != self.out.to && !self.out.ended
+    }
+
+    /// Number of the first operation that is in the buffer, if any is.
+    #[inline]
+    pub(crate) fn first_unsent(&self) -> u64 {
+        self.out.first
+    }
+
+    /// The next frames are of this operation.
+    #[inline]
+    pub(crate) fn begin(&mut self, flight: u64) {
+        if self.out.from == self.out.to {
+            self.out.first = flight;
+        }
     }
 
     /// Whether the peer should hear how far this side is, with nothing else to say; `taken` receives were used up.

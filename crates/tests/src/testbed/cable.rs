@@ -8,6 +8,7 @@ use super::host::Host;
 
 /// A cable between two hosts; both its devices go when it is dropped.
 #[derive(Debug)]
+#[must_use = "a cable is gone when nobody holds it"]
 pub struct Cable {
     ends: [End; 2],
     /// Deletes the pair when dropped; devices of a relay go with their files.

@@ -27,6 +27,7 @@ const PACKET_MAX: usize = 65_536;
 const TUN: &str = "/dev/net/tun";
 
 /// A cable that can delay, lose, slow down and be cut. It is a [`Cable`] too.
+#[must_use = "a cable is gone when nobody holds it"]
 pub struct Relay {
     cable: Cable,
     inner: Arc<Inner>,

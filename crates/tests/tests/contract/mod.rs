@@ -75,6 +75,7 @@ fn the_contract_holds_with_every_setting() {
     let settings = [
         ("TRUNKLINE_MATCH", "nic"),
         ("TRUNKLINE_FABRIC", "soft:shm"),
+        ("TRUNKLINE_FABRIC", "soft:tcp"),
         ("TRUNKLINE_FABRIC", "soft"),
         ("TRUNKLINE_EAGER_MAX", "0"),
         ("TRUNKLINE_EAGER_CREDITS", "1"),
