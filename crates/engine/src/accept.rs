@@ -63,13 +63,24 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             AcceptStep::Wait if std::mem::take(&mut current.repeat) => current.machine.on_open(),
             step => step,
         };
+        let mutant = self.params.mutant;
         // Asked before READY too: the other end may wait to be dialled by this one.
-        let up = self.is_up(current.comm).map(|up| up && step == AcceptStep::Ready);
+        let up = match step == AcceptStep::Ready {
+            true if mutant.is("engine-accepts-before-link-is-up") => Ok(true),
+            false if mutant.is("engine-dials-after-ready") => Ok(false),
+            ready => self.is_up(current.comm).map(|up| up && ready),
+        };
         if !matches!(up, Ok(false)) {
-            let (comm, seen) = (current.comm, (current.stream, current.conn));
+            let (comm, stream, conn) = (current.comm, current.stream, current.conn);
             listen.current = None;
-            listen.seen.retain(|known| *known != seen);
-            return up.map(|_| Some(comm)).inspect_err(|_| drop(self.comms.remove(comm)));
+            listen.seen.retain(|known| *known != (stream, conn));
+            return up.map(|_| Some(comm)).inspect_err(|_| {
+                drop(self.comms.remove(comm));
+                // The other end may see nothing wrong with its link.
+                if !self.params.mutant.is("engine-keeps-failed-accepts-to-itself") {
+                    control.send(stream, &Frame::Close { id: conn, messages: 0 }, None);
+                }
+            });
         }
         if current.peer.dead.load(Ordering::Acquire) {
             let (comm, process) = (current.comm, current.peer.process);

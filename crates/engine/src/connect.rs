@@ -127,7 +127,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
         let (stream, process, nic) = (attempt.stream, attempt.process, attempt.nic);
         let up = attempt.lane.as_mut().map(|lane| lane.rail.is_up(lane.link)).transpose()?;
-        if up == Some(false) {
+        if up == Some(false) && !self.params.mutant.is("engine-connects-before-link-is-up") {
             return Ok(None);
         }
         let (Some((reply, _)), Some(lane)) = (attempt.reply.take(), attempt.lane.take()) else {

@@ -343,7 +343,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     ) -> Result<Option<usize>, Error> {
         let slot = self.comm(request.comm)?;
         let due = slot.send_due.load(Ordering::Relaxed);
-        if due && !self.send_went(slot, request.slot)? {
+        // Of a request that has ended, the place may be another's.
+        let asks_ended = self.params.mutant.is("engine-asks-ended-requests");
+        if due
+            && (asks_ended || slot.requests.knows(request.slot, request.generation))
+            && !self.send_went(slot, request.slot)?
+        {
             return Ok(None);
         }
         let mut outcome = slot.requests.take(request.slot, request.generation, sizes);

@@ -55,7 +55,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             Ok(None) => {}
             Ok(Some(_)) => Handle::set_attempt(handle, 0),
             Err(_) => {
-                control.attempts.remove(id);
+                let attempt = control.attempts.remove(id);
+                let mutant = self.params.mutant.is("engine-keeps-failed-attempts-to-itself");
+                if let Some((stream, (reply, _))) = attempt.and_then(|a| Some((a.stream, a.reply?)))
+                    && reply.answer == Answer::Accepted
+                    && !mutant
+                {
+                    // Who accepted may hear of it in no other way, if this process makes no more calls.
+                    control.send(stream, &Frame::Close { id: reply.comm, messages: 0 }, None);
+                }
                 Handle::set_attempt(handle, 0);
             }
         }

@@ -2,6 +2,8 @@
 //! them without the lane, and says that it has with another. No word is written by both, so that a tester that is held
 //! up in the middle changes nothing that came after, were it a close of the comm and its next use.
 
+use std::sync::OnceLock;
+
 use trunkline_proto::limits::{RECV_BUFFERS_MAX, SENDS_MAX};
 
 use crate::Mutant;
@@ -59,6 +61,9 @@ impl Ticket {
 #[derive(Debug)]
 pub(crate) struct Requests {
     slots: Box<[Slot]>,
+    /// Sizes behind the first of each slot; made for the first receive of several buffers, because most comms never
+    /// have one.
+    more: OnceLock<Box<[More]>>,
     pub(crate) row: Row,
     mutant: Mutant,
 }
@@ -70,8 +75,10 @@ struct Slot {
     /// The generation whose outcome was told, or cannot be told any more. Written by who tests; by the lane's holder
     /// only where nobody has a ticket.
     taken: AtomicU32,
-    sizes: [AtomicU64; RECV_BUFFERS_MAX],
+    size: AtomicU64,
 }
+
+type More = [AtomicU64; RECV_BUFFERS_MAX - 1];
 
 impl Requests {
     pub(crate) fn new(row: Row, mutant: Mutant) -> Self {
@@ -83,9 +90,9 @@ impl Requests {
         let slot = || Slot {
             state: AtomicU32::new(FREE),
             taken: AtomicU32::new(0),
-            sizes: std::array::from_fn(|_| AtomicU64::new(0)),
+            size: AtomicU64::new(0),
         };
-        Self { slots: (0..slots).map(|_| slot()).collect(), row, mutant }
+        Self { slots: (0..slots).map(|_| slot()).collect(), more: OnceLock::new(), row, mutant }
     }
 
     /// Takes a free slot, looking from `cursor` on. Only by the lane's holder.
@@ -124,13 +131,26 @@ impl Requests {
     #[inline]
     pub(crate) fn complete(&self, slot: u16, sizes: &[u64]) {
         let Some(request) = self.slots.get(slot as usize) else { return };
-        for (to, &size) in request.sizes.iter().zip(sizes) {
-            to.store(size, Ordering::Relaxed);
+        if let Some((&first, rest)) = sizes.split_first() {
+            request.size.store(first, Ordering::Relaxed);
+            if !rest.is_empty() {
+                self.keep(slot, rest);
+            }
         }
         let generation = request.state.load(Ordering::Relaxed) >> GENERATION << GENERATION;
         let early = self.mutant.is("request-done-too-early");
         let order = if early { Ordering::Relaxed } else { Ordering::Release };
         request.state.store(generation | (sizes.len() as u32) << COUNT | DONE, order);
+    }
+
+    /// Stores the sizes behind the first.
+    #[inline(never)]
+    fn keep(&self, slot: u16, sizes: &[u64]) {
+        let none = || -> More { std::array::from_fn(|_| AtomicU64::new(0)) };
+        let more = self.more.get_or_init(|| self.slots.iter().map(|_| none()).collect());
+        for (to, &size) in more[usize::from(slot)].iter().zip(sizes) {
+            to.store(size, Ordering::Relaxed);
+        }
     }
 
     /// Gives a pending request up: the call that made it returns "not yet".
@@ -175,8 +195,15 @@ impl Requests {
             _ if request.taken.load(Ordering::Relaxed) == u32::from(generation) => return Outcome::Unknown,
             DONE => {
                 let count = (state >> COUNT & 0xf) as usize;
-                for (to, size) in sizes.iter_mut().zip(&request.sizes).take(count) {
-                    *to = size.load(Ordering::Relaxed);
+                if count > 0 {
+                    sizes[0] = request.size.load(Ordering::Relaxed);
+                }
+                if count > 1
+                    && let Some(more) = self.more.get()
+                {
+                    for (to, size) in sizes[1..].iter_mut().zip(&more[usize::from(slot)]).take(count - 1) {
+                        *to = size.load(Ordering::Relaxed);
+                    }
                 }
                 Outcome::Done(count)
             }
@@ -188,6 +215,16 @@ impl Requests {
         }
         request.taken.store(u32::from(generation), Ordering::Release);
         outcome
+    }
+
+    /// Whether that is a request whose outcome was not told.
+    #[inline]
+    pub(crate) fn knows(&self, slot: u16, generation: u16) -> bool {
+        self.slots.get(slot as usize).is_some_and(|request| {
+            let generation = u32::from(generation);
+            request.state.load(Ordering::Relaxed) >> GENERATION == generation
+                && request.taken.load(Ordering::Relaxed) != generation
+        })
     }
 
     /// Whether any request has not ended.

@@ -239,7 +239,7 @@ impl<R: Rail> SendLane<R> {
     /// The rail was polled.
     #[inline]
     pub(crate) fn polled(&mut self) {
-        self.burst = false;
+        self.burst = self.burst && self.plan.mutant.is("engine-keeps-bursts");
     }
 
     /// Copies a small message of host memory out; `None` if it is not both.

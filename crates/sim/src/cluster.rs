@@ -159,6 +159,9 @@ impl Cluster {
         let plan = &self.scenario.comms[comm];
         let peer = plan.from + plan.to - self.sides[at].process;
         let peer_idle = self.sides.iter().all(|s| s.process != peer || s.phase == Phase::Closed);
+        let role = std::mem::discriminant(&self.sides[at].role);
+        let other = self.sides.iter().find(|s| s.comm == comm && std::mem::discriminant(&s.role) != role);
+        let peer_closed = other.is_some_and(|other| other.phase == Phase::Closed);
         let side = &mut self.sides[at];
         let process = &mut self.processes[side.process];
         let now = self.world.now();
@@ -179,9 +182,11 @@ impl Cluster {
             dice: &mut self.dice,
             handle: self.handles[comm],
             needs_flush: self.scenario.weather.caps.needs_flush,
+            inline_max: self.scenario.weather.caps.inline_max.into(),
             limit: PEER_TIME.0,
             lossy: self.scenario.weather.stream_lost > 0,
             peer_idle,
+            peer_closed,
             look_again: self.scenario.look_again,
             mutant: self.mutant,
         };
@@ -238,6 +243,9 @@ impl Cluster {
     /// Lets the faults happen that are due.
     fn strike(&mut self) {
         let now = self.world.now();
+        for (one, other) in self.world.take_unreachable() {
+            self.doom_between(one, other, now);
+        }
         while let Some(at) = self.scenario.faults.iter().position(|fault| fault.at <= now) {
             let fault = self.scenario.faults.remove(at);
             match fault.fault {
@@ -274,6 +282,11 @@ impl Cluster {
 
     fn flap(&mut self, now: u64) {
         let Some((one, other)) = self.world.flap() else { return };
+        self.doom_between(one, other, now);
+    }
+
+    /// A link between two processes fails, or cannot be made.
+    fn doom_between(&mut self, one: Pid, other: Pid, now: u64) {
         for side in &mut self.sides {
             let plan = &self.scenario.comms[side.comm];
             let ends = [Pid(plan.from), Pid(plan.to)];

@@ -2,8 +2,10 @@
 
 use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links};
 
-use crate::link::{LinkPhase, LinkState};
+use crate::link::{Dial, LinkPhase, LinkState};
 use crate::rail::SimRail;
+use crate::wire::Event;
+use crate::world::State;
 
 /// First bytes of an address.
 const MAGIC: [u8; 4] = *b"SIML";
@@ -74,8 +76,19 @@ impl Links for SimRail {
         entry.phase = LinkPhase::Ready;
         let name = state.name(index);
         state.note(format_args!("{name} is connected"));
+        state.dial(index, remote);
         state.depart(remote);
         Ok(())
+    }
+
+    fn is_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
+        let mut state = self.world.lock();
+        let index = state.find(self.rail, link).ok_or(LinkError::State)?;
+        match state.links[index].phase {
+            LinkPhase::Ready => state.drive_up(index),
+            LinkPhase::Error => Err(LinkError::Unreachable("it is in error")),
+            LinkPhase::Made | LinkPhase::Dead { .. } | LinkPhase::Gone => Ok(false),
+        }
     }
 
     fn fail(&mut self, link: LinkId) {
@@ -90,6 +103,56 @@ impl Links for SimRail {
         if let Some(index) = state.find(self.rail, link) {
             state.destroy_link(index);
         }
+    }
+}
+
+impl State {
+    /// A link was connected: from now on one of its ends dials the other, if this network asks for that.
+    fn dial(&mut self, link: usize, remote: usize) {
+        if !self.weather.dialled {
+            return;
+        }
+        if self.links[link].secret > self.links[remote].secret {
+            self.links[link].dial = Dial::Waits;
+        } else if self.dice.chance(self.weather.no_route) {
+            let ends = [link, remote].map(|end| self.rails[self.links[end].rail].process);
+            self.unreachable.push((ends[0], ends[1]));
+            self.links[link].dial = Dial::Lost(self.now + self.weather.retry_time);
+        } else {
+            let at = self.now + self.dice.below(self.weather.dial_time + 1);
+            self.links[link].dial = Dial::Asks(at);
+            self.schedule_at(at, Event::Wake);
+        }
+    }
+
+    /// Goes on with a connected link that may not be up yet; whether it is.
+    pub(crate) fn drive_up(&mut self, link: usize) -> Result<bool, LinkError> {
+        const NOBODY: LinkError = LinkError::Unreachable("nobody answers");
+        let Some(remote) = self.links[link].remote else { return Ok(false) };
+        let other = &self.links[remote];
+        match self.links[link].dial {
+            Dial::Up(_) => return Ok(true),
+            Dial::Lost(at) if self.now >= at => return Err(NOBODY),
+            Dial::Asks(at) if self.now >= at => match other.phase {
+                LinkPhase::Made | LinkPhase::Ready | LinkPhase::Error => {}
+                // It was there a moment ago, or it was not.
+                LinkPhase::Dead { .. } | LinkPhase::Gone => {
+                    if self.dice.coin() {
+                        self.links[link].dial = Dial::Lost(self.now);
+                        return Err(NOBODY);
+                    }
+                }
+            },
+            Dial::Waits
+                if other.remote == Some(link) && matches!(other.dial, Dial::Up(at) if self.now >= at) => {}
+            Dial::Lost(_) | Dial::Asks(_) | Dial::Waits => return Ok(false),
+        }
+        let at = self.now + self.dice.below(self.weather.dial_time + 1);
+        self.links[link].dial = Dial::Up(at);
+        let name = self.name(link);
+        self.note(format_args!("{name} is up"));
+        self.schedule_at(at, Event::Wake);
+        Ok(true)
     }
 }
 

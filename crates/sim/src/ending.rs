@@ -110,6 +110,11 @@ impl Side {
                 continue;
             }
             if let Ok(false) = around.engine.test(request, &mut [0; 8]) {
+                if self.is_copied(around, at) {
+                    self.bury_copied(around, at);
+                    at += 1;
+                    continue;
+                }
                 let text =
                     format!("{}: {} is under way in memory that was taken away", self.name(), flight.item);
                 return Err(Violation { checker: "bounded", text });
@@ -119,6 +124,22 @@ impl Side {
             self.revoked.push(flight);
         }
         Ok(())
+    }
+
+    /// Whether a message may have been copied out of its memory although it has not left.
+    fn is_copied(&self, around: &Around<'_>, flight: usize) -> bool {
+        let Role::Send(sending) = &self.role else { return false };
+        sending.size_of(self.flights[flight].item) <= around.inline_max
+    }
+
+    /// The memory of such a message is used for something else once its registration has ended.
+    fn bury_copied(&mut self, around: &mut Around<'_>, flight: usize) {
+        let mut places = self.places_of(&self.flights[flight]);
+        places.retain(|(place, _)| !self.regions.contains(&place.mr));
+        if let Role::Send(sending) = &mut self.role {
+            sending.forget(self.flights[flight].item, &self.regions);
+        }
+        bury(around, places, &format!("{} buffer of a copied message", self.name()));
     }
 
     /// The memory that was taken away is used for something else.

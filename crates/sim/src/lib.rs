@@ -22,6 +22,8 @@ mod fabric_tests;
 mod host;
 mod link;
 #[cfg(test)]
+mod links_tests;
+#[cfg(test)]
 mod liveness_tests;
 mod mutant;
 mod oob;

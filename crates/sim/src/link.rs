@@ -29,6 +29,19 @@ pub(crate) enum LinkPhase {
     Gone,
 }
 
+/// How a connected link comes up.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Dial {
+    /// It is up, and the other end can know from this time on.
+    Up(u64),
+    /// It dials; the other end answers from this time on, if it is still there.
+    Asks(u64),
+    /// It waits for the other end to dial.
+    Waits,
+    /// Nobody answers; known from this time on.
+    Lost(u64),
+}
+
 /// Bytes of an operation.
 #[derive(Clone, Debug)]
 pub(crate) enum Bytes {
@@ -99,6 +112,7 @@ pub(crate) struct LinkState {
     pub(crate) secret: u64,
     pub(crate) phase: LinkPhase,
     pub(crate) remote: Option<usize>,
+    pub(crate) dial: Dial,
     pub(crate) next_seq: u64,
     /// Operations before this one were given to the network.
     pub(crate) flushed: u64,
@@ -126,6 +140,7 @@ impl LinkState {
             secret,
             phase: LinkPhase::Made,
             remote: None,
+            dial: Dial::Up(0),
             next_seq: 0,
             flushed: 0,
             sends: VecDeque::new(),
@@ -144,6 +159,12 @@ impl LinkState {
     pub(crate) fn wqe(&mut self, seq: u64) -> Option<&mut Wqe> {
         let at = self.sends.binary_search_by_key(&seq, |wqe| wqe.seq).ok()?;
         self.sends.get_mut(at)
+    }
+
+    /// Operations that were not given to the network, matched sends apart.
+    pub(crate) fn unsent(&self) -> usize {
+        let waiting = self.sends.iter().rev().take_while(|wqe| wqe.seq >= self.flushed);
+        waiting.filter(|wqe| !matches!(wqe.work, Work::MatchedSend { .. })).count()
     }
 }
 

@@ -116,20 +116,23 @@ impl Rail for SimRail {
         if !state.is_alive(self.process) {
             return;
         }
-        let links: Vec<usize> = state.rails[self.rail].links.iter().flatten().copied().collect();
-        for link in links {
-            let entry = &mut state.links[link];
-            if entry.flushed < entry.next_seq {
-                entry.flushed = entry.next_seq;
-                state.depart(link);
-            }
-        }
+        state.give_all(self.rail);
+    }
+
+    fn unsent(&self, link: LinkId) -> u32 {
+        let state = self.world.lock();
+        let entry = state.find(self.rail, link).map(|index| &state.links[index]);
+        // At most the depth, which has 32 bits.
+        entry.filter(|entry| entry.phase == LinkPhase::Ready).map_or(0, |entry| entry.unsent() as u32)
     }
 
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         let mut state = self.world.lock();
         state.poll_tick();
         state.maybe_busy(self.rail);
+        if state.is_alive(self.process) {
+            state.give_all(self.rail);
+        }
         let mut most = out.len();
         let short = state.weather.short_poll;
         if state.dice.chance(short) {
@@ -175,6 +178,23 @@ impl State {
 
     fn depth(&self, rail: usize) -> u32 {
         self.rails[rail].config.depth.min(self.weather.caps.depth_max)
+    }
+
+    /// Gives what is posted on a rail to the network, or part of it where the network is cramped.
+    fn give_all(&mut self, rail: usize) {
+        for at in 0..self.rails[rail].links.len() {
+            let Some(link) = self.rails[rail].links[at] else { continue };
+            if self.links[link].phase != LinkPhase::Ready || !matches!(self.drive_up(link), Ok(true)) {
+                continue;
+            }
+            let waiting = self.links[link].next_seq - self.links[link].flushed;
+            let part = waiting > 0 && self.dice.chance(self.weather.cramped);
+            let leaving = if part { self.dice.below(waiting) } else { waiting };
+            if leaving > 0 {
+                self.links[link].flushed += leaving;
+                self.depart(link);
+            }
+        }
     }
 
     /// Moves completions into the queue while there is room, and acknowledges what they stand for.

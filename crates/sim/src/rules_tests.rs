@@ -12,10 +12,10 @@ use trunkline_proto::wire::handle::Handle;
 use crate::side::SimEngine;
 use crate::{Mutant, Pid, SimFabric, SimHost, SimOob, SimStream, Weather, World};
 
-const SECOND: u64 = 1_000_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
 
 /// The parameters, with the planted bug that the environment asks for.
-fn params() -> Params {
+pub(crate) fn params() -> Params {
     #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
     let mut params = Params { connect_time: Duration::secs(30), ..Params::default() };
     #[cfg(feature = "mutants")]
@@ -26,14 +26,14 @@ fn params() -> Params {
 }
 
 /// Two processes.
-struct Duo {
-    world: World,
-    a: SimEngine,
-    b: SimEngine,
+pub(crate) struct Duo {
+    pub(crate) world: World,
+    pub(crate) a: SimEngine,
+    pub(crate) b: SimEngine,
 }
 
 impl Duo {
-    fn new(seed: u64, weather: Weather, params: Params) -> Self {
+    pub(crate) fn new(seed: u64, weather: Weather, params: Params) -> Self {
         let world = World::new(seed, weather, Mutant::None, false);
         let [a, b] = [world.add_process(), world.add_process()].map(|pid| {
             SimEngine::new(SimFabric::new(&world, pid), SimHost::new(&world, pid), params).unwrap()
@@ -41,12 +41,12 @@ impl Duo {
         Self { world, a, b }
     }
 
-    fn calm() -> Self {
+    pub(crate) fn calm() -> Self {
         Self::new(1, Weather::calm(), params())
     }
 
     /// Connects `a` to `b`: the sending and the receiving end.
-    fn connect(&self) -> (CommId, CommId) {
+    pub(crate) fn connect(&self) -> (CommId, CommId) {
         connect(&self.a, &self.b)
     }
 
@@ -62,7 +62,7 @@ impl Duo {
     }
 
     /// Lets both processes make calls for a while.
-    fn run(&self, nanos: u64) {
+    pub(crate) fn run(&self, nanos: u64) {
         let until = self.world.now() + nanos;
         while self.world.now() < until {
             self.a.progress_all();
@@ -93,19 +93,19 @@ fn connect(from: &SimEngine, to: &SimEngine) -> (CommId, CommId) {
 }
 
 /// A buffer of `len` bytes, registered with a comm.
-fn buffer(engine: &SimEngine, comm: CommId, len: u64) -> (Memory, RecvBuf) {
+pub(crate) fn buffer(engine: &SimEngine, comm: CommId, len: u64) -> (Memory, RecvBuf) {
     let memory = Memory::heap(len as usize);
     let mr = engine.register(comm, memory.clone()).unwrap();
     (memory, RecvBuf { mr, offset: 0, len, tag: 0 })
 }
 
-fn isend(engine: &SimEngine, comm: CommId, from: RecvBuf) -> RequestId {
+pub(crate) fn isend(engine: &SimEngine, comm: CommId, from: RecvBuf) -> RequestId {
     let RecvBuf { mr, offset, len, tag } = from;
     (0..10_000).find_map(|_| engine.isend(comm, mr, offset, len, tag).unwrap()).unwrap()
 }
 
 /// Tests until the request ends.
-fn end(engine: &SimEngine, request: RequestId) -> Result<u64, Error> {
+pub(crate) fn end(engine: &SimEngine, request: RequestId) -> Result<u64, Error> {
     let mut sizes = [0; 8];
     for _ in 0..1_000_000 {
         if engine.test(request, &mut sizes)? {

@@ -61,6 +61,8 @@ pub(crate) struct SidePlan {
     pub(crate) ending: Ending,
     /// How long it waits after its last completion before it closes.
     pub(crate) linger: u64,
+    /// A sender makes no more calls once all is sent, until its receiver has closed.
+    pub(crate) rests: bool,
 }
 
 /// How an end leaves its connection.
@@ -216,6 +218,7 @@ impl SidePlan {
             own_regions: dice.coin(),
             ending: Ending::Done,
             linger: dice.pick([0, 0, 10_000, 50_000_000]),
+            rests: dice.chance(300),
         }
     }
 }

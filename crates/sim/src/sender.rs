@@ -60,6 +60,11 @@ impl Sending {
         item.place.iter().map(|place| (place.clone(), item.message.size)).collect()
     }
 
+    /// Bytes of a message.
+    pub(crate) fn size_of(&self, at: usize) -> u64 {
+        self.items[at].message.size
+    }
+
     /// A message has no buffer any more, unless it lies in one of these regions.
     pub(crate) fn forget(&mut self, at: usize, regions: &[MrId]) {
         self.items[at].place.take_if(|place| !regions.contains(&place.mr));

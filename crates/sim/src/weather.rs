@@ -28,6 +28,14 @@ pub struct Weather {
     pub receiver_time: Option<u64>,
     /// Chance at each poll that the NIC takes no work for a while, although it has room.
     pub busy: u32,
+    /// Links have to be dialled: one end dials, the other waits for it, and neither is up at once.
+    pub dialled: bool,
+    /// Most time until a dialled link answers.
+    pub dial_time: u64,
+    /// Chance that a dialled link never answers, although both processes live.
+    pub no_route: u32,
+    /// Chance that a flush or a poll gives only part of what was posted to the network, or nothing.
+    pub cramped: u32,
     /// Chance that a poll returns less than there is.
     pub short_poll: u32,
     /// Chance that the end of a registration finds a copy into it that does not end for a while.
@@ -81,6 +89,10 @@ impl Weather {
             retry_time: 100_000_000,
             receiver_time: None,
             busy: 0,
+            dialled: false,
+            dial_time: 0,
+            no_route: 0,
+            cramped: 0,
             short_poll: 0,
             stuck: 0,
             based: false,
@@ -110,6 +122,10 @@ impl Weather {
             retry_time: dice.pick([1_000_000, 50_000_000, 1_000_000_000, 4_000_000_000]),
             receiver_time: dice.pick([None, None, Some(1_000_000_000)]),
             busy: dice.pick([0, 0, 20, 200]),
+            dialled: dice.coin(),
+            dial_time: dice.pick([0, 0, 100_000, 20_000_000, 3_000_000_000]),
+            no_route: dice.pick([0, 0, 0, 0, 0, 0, 0, 100]),
+            cramped: dice.pick([0, 0, 100, 700]),
             short_poll: dice.pick([0, 100, 500]),
             stuck: dice.pick([0, 500]),
             based: dice.coin(),

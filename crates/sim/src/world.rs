@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use trunkline_fabric::{Done, OobAddress, Status};
 
-use crate::link::{LinkPhase, LinkState};
+use crate::link::{Dial, LinkPhase, LinkState};
 use crate::oob::Streams;
 use crate::place::Region;
 use crate::rail::RailState;
@@ -59,6 +59,8 @@ pub(crate) struct State {
     /// Local keys by remote key.
     pub(crate) remote_keys: BTreeMap<u64, u64>,
     pub(crate) streams: Streams,
+    /// Processes of which one cannot reach the other, until the run has heard of it.
+    pub(crate) unreachable: Vec<(Pid, Pid)>,
 }
 
 pub(crate) struct ProcessState {
@@ -111,6 +113,7 @@ impl World {
             regions: BTreeMap::new(),
             remote_keys: BTreeMap::new(),
             streams: Streams::default(),
+            unreachable: Vec::new(),
         })))
     }
 
@@ -177,6 +180,20 @@ impl World {
     /// Puts one working link between two processes into error, as a flapping port does; returns the two.
     pub fn flap(&self) -> Option<(Pid, Pid)> {
         self.lock().flap_one()
+    }
+
+    /// Pairs of processes between which a link never comes up, each once.
+    #[must_use]
+    pub fn take_unreachable(&self) -> Vec<(Pid, Pid)> {
+        std::mem::take(&mut self.lock().unreachable)
+    }
+
+    /// Connected links of a process that are not up.
+    #[must_use]
+    pub fn waiting_links(&self, process: Pid) -> usize {
+        let state = self.lock();
+        let waits = |link: &LinkState| link.phase == LinkPhase::Ready && !matches!(link.dial, Dial::Up(_));
+        state.links.iter().filter(|link| state.rails[link.rail].process == process && waits(link)).count()
     }
 
     /// Addresses of all listeners for control streams.

@@ -1,0 +1,182 @@
+//! When things leave: a connection waits for its link, what a test called done has left, and what is posted leaves at
+//! once or with the next poll.
+
+use trunkline_engine::{CommFault, CommId, Error, MatchBy, Params};
+
+use crate::rules_tests::{Duo, SECOND, buffer, end, isend, params};
+use crate::side::SimEngine;
+use crate::{Pid, Weather};
+
+/// A network whose links are dialled; which end dials depends on the seed.
+fn dialled() -> Weather {
+    Weather { dialled: true, dial_time: 50_000_000, ..Weather::calm() }
+}
+
+/// How an end opened.
+type Opened = Result<CommId, Error>;
+
+/// Both ends make calls until they have an answer, the sending and the receiving one; `look` sees who has got one.
+fn open(duo: &Duo, look: impl Fn(Pid)) -> (Opened, Opened) {
+    let (listen, mut handle) = duo.b.listen(0).unwrap();
+    let (mut send, mut recv) = (None, None);
+    let until = duo.world.now() + 30 * SECOND;
+    while duo.world.now() < until {
+        if send.is_none() {
+            send = duo.a.connect(0, &mut handle).transpose();
+            send.iter().for_each(|_| look(Pid(0)));
+        }
+        if recv.is_none() {
+            recv = duo.b.accept(listen).transpose();
+            recv.iter().for_each(|_| look(Pid(1)));
+        }
+        match (send, recv) {
+            (Some(send), Some(recv)) => return (send, recv),
+            both => (send, recv) = both,
+        }
+        duo.world.advance(100_000);
+    }
+    panic!("an end waits for ever: {send:?}, {recv:?}");
+}
+
+/// Whether a comm that was handed out tells that its peer has closed it.
+fn is_closed(engine: &SimEngine, comm: CommId) -> bool {
+    let (_, into) = buffer(engine, comm, 8);
+    let ended = engine.irecv(comm, &[into]).and_then(|request| end(engine, request.unwrap()));
+    matches!(ended, Err(Error::Comm(CommFault::PeerClosed(_))))
+}
+
+#[test]
+fn a_connection_is_handed_out_once_its_link_is_up() {
+    for seed in 0..20 {
+        let duo = Duo::new(seed, dialled(), params());
+        let up = |process| assert_eq!(duo.world.waiting_links(process), 0, "seed {seed}: {process}");
+        let (send, recv) = open(&duo, up);
+        let (send, recv) = (send.unwrap(), recv.unwrap());
+        let (_, from) = buffer(&duo.a, send, 8);
+        let (_, into) = buffer(&duo.b, recv, 8);
+        let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+        isend(&duo.a, send, from);
+        assert_eq!(end(&duo.b, received).unwrap(), 8);
+    }
+}
+
+#[test]
+fn both_ends_hear_that_one_cannot_reach_the_other() {
+    let mut by = [0; 2];
+    for seed in 0..20 {
+        let duo = Duo::new(seed, Weather { no_route: 1000, ..dialled() }, params());
+        let (send, recv) = open(&duo, |_| {});
+        let unreachable = |opened: &Opened| matches!(opened, Err(Error::Link(_)));
+        by[0] += usize::from(unreachable(&send));
+        by[1] += usize::from(unreachable(&recv));
+        assert!(send.is_err(), "seed {seed}: {send:?}");
+        assert!(recv.map_or(true, |comm| is_closed(&duo.b, comm)), "seed {seed}");
+        duo.run(20 * SECOND);
+        assert_eq!((duo.a.in_use().1, duo.world.counts(Pid(0)).links), (0, 0), "seed {seed}");
+    }
+    assert!(by[0] > 0 && by[1] > 0, "either end dials: {by:?}");
+}
+
+#[test]
+fn who_waits_for_a_link_hears_that_the_other_process_died() {
+    for seed in 0..20 {
+        let weather = Weather { dial_time: 3_600 * SECOND, ..dialled() };
+        let duo = Duo::new(seed, weather, Params { match_by: MatchBy::Mailbox, ..params() });
+        let (listen, mut handle) = duo.b.listen(0).unwrap();
+        let mut waits = || {
+            duo.world.advance(1_000_000);
+            let accepted = duo.b.accept(listen);
+            (duo.a.connect(0, &mut handle), accepted)
+        };
+        for _ in 0..1000 {
+            assert!(matches!(waits(), (Ok(None), Ok(None))), "seed {seed}");
+        }
+        let (dead, connects) = if seed % 2 == 0 { (Pid(1), true) } else { (Pid(0), false) };
+        duo.world.kill(dead);
+        let error = (0..10_000).find_map(|_| {
+            duo.world.advance(1_000_000);
+            if connects { duo.a.connect(0, &mut handle).err() } else { duo.b.accept(listen).err() }
+        });
+        let told = matches!(error, Some(Error::Comm(CommFault::PeerDead(_)) | Error::Link(_)));
+        assert!(told, "seed {seed}: {error:?}");
+    }
+}
+
+#[test]
+fn what_a_test_called_done_arrives_without_another_call() {
+    for seed in 0..20 {
+        // Most of the time the network takes nothing.
+        let duo = Duo::new(seed, Weather { cramped: 900, ..Weather::calm() }, params());
+        let (send, recv) = duo.connect();
+        let (_, from) = buffer(&duo.a, send, 8);
+        let (_, into) = buffer(&duo.b, recv, 8);
+        let received: Vec<_> = (0..8).map(|_| duo.b.irecv(recv, &[into]).unwrap().unwrap()).collect();
+        let sent: Vec<_> = (0..8).map(|_| isend(&duo.a, send, from)).collect();
+        for request in sent {
+            end(&duo.a, request).unwrap();
+        }
+        for request in received {
+            assert_eq!(end(&duo.b, request).unwrap(), 8);
+        }
+    }
+}
+
+#[test]
+fn a_request_has_ended_for_good_although_another_one_in_its_place_has_not_left() {
+    let duo = Duo::new(1, Weather { cramped: 900, ..Weather::calm() }, params());
+    let (send, recv) = duo.connect();
+    let (_, from) = buffer(&duo.a, send, 8);
+    let (_, into) = buffer(&duo.b, recv, 8);
+    let mut ended = Vec::new();
+    for _ in 0..3 * trunkline_proto::limits::SENDS_MAX {
+        let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+        let sent = isend(&duo.a, send, from);
+        for &request in &ended {
+            assert!(duo.a.test(request, &mut [0; 8]).is_err(), "what had ended is there again");
+        }
+        end(&duo.a, sent).unwrap();
+        assert_eq!(end(&duo.b, received).unwrap(), 8);
+        if ended.len() < 4 {
+            ended.push(sent);
+        }
+    }
+}
+
+#[test]
+fn the_first_message_after_a_poll_leaves_at_once() {
+    let duo = Duo::calm();
+    let (send, recv) = duo.connect();
+    let (_, from) = buffer(&duo.a, send, 8);
+    let (_, into) = buffer(&duo.b, recv, 8);
+    for _ in 0..3 {
+        let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+        let sent = isend(&duo.a, send, from);
+        assert_eq!(end(&duo.b, received).unwrap(), 8);
+        // Only the first of a burst does; the others leave with the next poll, which a test makes.
+        let received = [0; 2].map(|_| duo.b.irecv(recv, &[into]).unwrap().unwrap());
+        let last = [0; 2].map(|_| isend(&duo.a, send, from))[1];
+        end(&duo.a, sent).unwrap();
+        end(&duo.a, last).unwrap();
+        for request in received {
+            assert_eq!(end(&duo.b, request).unwrap(), 8);
+        }
+    }
+}
+
+#[test]
+fn a_long_receive_is_announced_at_once_and_a_short_one_by_the_next_test() {
+    // Nothing goes eagerly, so that a message needs its announcement.
+    let duo = Duo::new(1, Weather::calm(), Params { eager_credits: 0, ..params() });
+    let (send, recv) = duo.connect();
+    for len in [8, 100_000] {
+        let (_, from) = buffer(&duo.a, send, len);
+        let (_, into) = buffer(&duo.b, recv, len);
+        let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+        if len == 8 {
+            assert!(!duo.b.test(received, &mut [0; 8]).unwrap());
+        }
+        let sent = isend(&duo.a, send, from);
+        end(&duo.a, sent).unwrap();
+        assert_eq!(end(&duo.b, received).unwrap(), len);
+    }
+}
