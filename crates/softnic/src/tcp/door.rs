@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use super::planted::AtTheDoor;
 use super::socket::{Moved, Socket};
 
 /// Names a link to whoever dials.
@@ -59,6 +60,7 @@ struct Hall {
     strangers: Vec<Stranger>,
     /// Links that are to be dialled.
     links: HashMap<Token, Place>,
+    bugs: AtTheDoor,
 }
 
 /// What is known of a link that is to be dialled.
@@ -181,11 +183,20 @@ impl Hall {
         self.links.retain(|_, place| !matches!(place, Place::Ended(since) if over(since)));
         let mut at = 0;
         while let Some(stranger) = self.strangers.get_mut(at) {
-            match stranger.listen() {
+            let mut said = stranger.listen();
+            if let Said::All(token) = &mut said
+                && self.bugs.any.is_on()
+            {
+                let waits = self.links.iter().find(|(_, place)| matches!(place, Place::Empty));
+                *token = waits.map_or(*token, |(token, _)| *token);
+            }
+            match said {
                 Said::All(token) if self.links.contains_key(&token) => {
                     let stranger = self.strangers.swap_remove(at);
                     // A second one for the same link has heard the token from somewhere; the first one stays.
-                    if let Some(place @ Place::Empty) = self.links.get_mut(&token) {
+                    if let Some(place) = self.links.get_mut(&token)
+                        && (matches!(place, Place::Empty) || self.bugs.second.is_on())
+                    {
                         *place = Place::Taken(stranger.socket);
                     }
                 }

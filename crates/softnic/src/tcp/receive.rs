@@ -8,7 +8,7 @@ use crate::ladder::State;
 use crate::qp::{Env, Qp, Sink};
 use crate::receive::Refusal;
 use crate::record::{Payload, Record, Verb};
-use crate::register::{Place, right};
+use crate::register::Place;
 use trunkline_fabric::Status;
 
 /// Most frames taken from one link in a call.
@@ -101,7 +101,9 @@ impl Qp {
         sink: &mut Sink<'_>,
     ) -> Result<(), Refusal> {
         let out = &mut stream.out;
-        if frame.executed.wrapping_sub(out.acked) > out.head.wrapping_sub(out.acked) {
+        if frame.executed.wrapping_sub(out.acked) > out.head.wrapping_sub(out.acked)
+            && !stream.bugs.believes.is_on()
+        {
             return Err(Nak::Garbled.into());
         }
         (out.acked, out.peer_posted) = (frame.executed, frame.posted);
@@ -132,7 +134,8 @@ impl Qp {
             if stream.inc.quiet {
                 return Ok(0);
             }
-            if let Some(place) = self.landing(env, record) {
+            let found = self.landing(env, record, stream.bugs.write_right());
+            if let Some(place) = stream.bugs.landing(record.payload.len(), found) {
                 let most = record.payload.len().min(BYTES);
                 // SAFETY: `landing` found so many bytes registered and allowed, inside the guard.
                 let landed = unsafe { stream.read_to(place.at, most as usize) } as u64;
@@ -167,13 +170,13 @@ impl Qp {
 
     /// Where all that is left of a record's payload goes, if that is known and allowed. What is not is found again, and
     /// refused, when the bytes are here.
-    fn landing(&mut self, env: &Env<'_>, record: &Record) -> Option<Place> {
+    fn landing(&mut self, env: &Env<'_>, record: &Record, write: u32) -> Option<Place> {
         let left = record.payload.len();
         if env.shared.config.delayed_visibility {
             return None;
         }
         match record.verb {
-            Verb::Write { key, addr } => env.table().remote(key, addr, left, right::WRITE),
+            Verb::Write { key, addr } => env.table().remote(key, addr, left, write),
             Verb::Send { offset } => {
                 let (receive, got) = self.arriving.or_else(|| Some((*self.recvs.front()?, 0)))?;
                 let room = receive.into.len.checked_sub(got)?;
@@ -201,7 +204,7 @@ impl Qp {
     fn acknowledge(&mut self) {
         let taken = self.posted.wrapping_sub(self.recvs.len());
         let Some(stream) = &mut self.stream else { return };
-        if stream.out.body == 0 && stream.owes_ack(taken) {
+        if stream.out.body == 0 && stream.owes_ack(taken) && !stream.bugs.silent.is_on() {
             stream.push(Body::Ack, 0);
         }
         stream.write();

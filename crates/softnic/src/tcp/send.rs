@@ -89,7 +89,7 @@ fn send_body(stream: &mut Stream, env: &Env<'_>, job: &mut Job, budget: &mut u64
             return Step::Spent;
         }
         let len = stream.out.body;
-        let Some(place) = source(env, job, len) else { return Step::Bad };
+        let Some(place) = stream.bugs.body(len, source(env, job, len)) else { return Step::Bad };
         // SAFETY: `source` found the bytes registered, inside the guard.
         let (moved, sent) = unsafe { stream.write_with(place.at.cast_const(), len as usize) };
         advance(job, sent as u64);

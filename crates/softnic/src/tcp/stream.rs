@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::door::{self, Door, Token};
 use super::frame::{BYTES as HEAD, Body, Frame};
+use super::planted::InTheStream;
 use super::socket::{Moved, Socket};
 use crate::record::Record;
 
@@ -38,6 +39,7 @@ pub(crate) struct Stream {
     socket: Option<Socket>,
     pub(super) out: Outgoing,
     pub(super) inc: Incoming,
+    pub(super) bugs: InTheStream,
 }
 
 /// What is on its way out.
@@ -131,7 +133,7 @@ impl Stream {
             quiet: true,
             ended: false,
         };
-        let mut stream = Self { door, token, socket, out, inc };
+        let mut stream = Self { door, token, socket, out, inc, bugs: InTheStream::default() };
         // On this host there is a connection already.
         stream.write();
         Ok(stream)
@@ -211,7 +213,7 @@ impl Stream {
     pub(super) fn owes_ack(&self, taken: u64) -> bool {
         let out = &self.out;
         let fresh = out.posted.wrapping_sub(out.told_posted);
-        let starving = fresh > 0 && out.told_posted == taken;
+        let starving = fresh > 0 && out.told_posted == taken && !self.bugs.starves.is_on();
         out.awaited
             || starving
             || fresh >= out.ack_every

@@ -1,0 +1,447 @@
+//! A peer on another host that says anything: it dials as docs/wire.md asks for and then speaks raw frames, or half of
+//! one. An error on the link at most, never a panic, never a byte where it has no right to, never what has not happened.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv6Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use common::{Random, poll, poll_until, rail};
+use trunkline_fabric::{
+    Access, Completion, Done, Extent, Keys, LinkAddress, LinkId, Links, Op, PostError, Rail, Remote, Source,
+    Status, Visibility,
+};
+use trunkline_mem::Memory;
+use trunkline_softnic::{SoftConfig, SoftRail, WireMode};
+
+const HEAD: usize = 64;
+const WRITE: u64 = 1;
+const SEND: u64 = 2;
+const LAST: u64 = 1 << 8;
+const IMM: u64 = 2 << 8;
+const AWAITED: u64 = 4 << 8;
+const STREAMED: u64 = 5 << 16;
+const ACK: u64 = 0xa0;
+const NAK: u64 = 0xa1;
+/// More than the buffers of both sockets and of the link take.
+const LARGE: usize = 8 << 20;
+
+fn config() -> SoftConfig {
+    SoftConfig { wire: WireMode::Tcp, ..SoftConfig::default() }
+}
+
+/// A head that says nothing of the speaker's progress.
+fn head(op: u64, key: u64, addr: u64, len: u64) -> [u64; 8] {
+    [op, key, addr, len, 0, 0, 0, 0]
+}
+
+fn ack(executed: u64) -> [u64; 8] {
+    [ACK, 0, 0, 0, 0, 0, executed, 0]
+}
+
+fn bytes(head: [u64; 8]) -> Vec<u8> {
+    head.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn hello(token: &[u8]) -> Vec<u8> {
+    [&b"TLSOFTCP"[..], &[1, 0, 0, 0, 0, 0, 0, 0], token].concat()
+}
+
+/// Where a link is dialled, and its token.
+fn place(address: &LinkAddress) -> (SocketAddr, Vec<u8>) {
+    let bytes = &address.bytes;
+    let octets: [u8; 16] = bytes[104..120].try_into().unwrap();
+    let port = u16::from_le_bytes([bytes[100], bytes[101]]);
+    (SocketAddr::new(Ipv6Addr::from(octets).to_canonical(), port), bytes[80..96].to_vec())
+}
+
+/// A link whose other end is ours.
+struct Victim {
+    rail: SoftRail,
+    link: LinkId,
+    peer: TcpStream,
+    /// What the peer has received and not looked at.
+    inbox: Vec<u8>,
+}
+
+impl Victim {
+    /// A link that waits for us to dial it.
+    fn waiting() -> (SoftRail, LinkId, SocketAddr, Vec<u8>) {
+        let (mut rail, mut other) = (rail(config()), rail(config()));
+        let link = rail.create().unwrap();
+        let at_other = other.create().unwrap();
+        let mut ours = other.address(at_other).unwrap();
+        // The smaller token dials.
+        ours.bytes[80..96].fill(0);
+        let (door, token) = place(&rail.address(link).unwrap());
+        rail.connect(link, ours).unwrap();
+        (rail, link, door, token)
+    }
+
+    fn new() -> Self {
+        let (mut rail, link, door, token) = Self::waiting();
+        let mut peer = TcpStream::connect(door).unwrap();
+        peer.write_all(&hello(&token)).unwrap();
+        peer.set_nonblocking(true).unwrap();
+        poll_until("the link", || rail.is_up(link).unwrap().then_some(()));
+        Self { rail, link, peer, inbox: Vec::new() }
+    }
+
+    fn memory(&self, len: usize, access: Access) -> (Memory, Keys) {
+        let memory = Memory::heap(len);
+        let keys = self.rail.registrar().register(&memory, access, Visibility::Strict).unwrap();
+        (memory, keys)
+    }
+
+    /// Says bytes, while the victim takes them; what it completes meanwhile. Stops where nobody listens any more.
+    fn say(&mut self, bytes: &[u8]) -> Vec<Completion> {
+        let (mut said, mut seen) = (0, Vec::new());
+        let until = Instant::now() + Duration::from_secs(30);
+        while said < bytes.len() && Instant::now() < until {
+            match self.peer.write(&bytes[said..]) {
+                Ok(count) => said += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => break,
+            }
+            seen.extend(poll(&mut self.rail));
+        }
+        seen
+    }
+
+    /// Polls for a moment.
+    fn linger(&mut self) -> Vec<Completion> {
+        let until = Instant::now() + Duration::from_millis(20);
+        let (mut seen, mut polls) = (Vec::new(), 0);
+        while Instant::now() < until || polls < 50 {
+            seen.extend(poll(&mut self.rail));
+            polls += 1;
+        }
+        seen
+    }
+
+    /// Reads what the victim has sent; whether it has ended the connection.
+    fn hear(&mut self) -> bool {
+        let mut some = [0; 4096];
+        match self.peer.read(&mut some) {
+            Ok(0) => true,
+            Ok(count) => {
+                self.inbox.extend(&some[..count]);
+                false
+            }
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        }
+    }
+
+    /// The next head that the victim says.
+    fn next(&mut self) -> [u64; 8] {
+        poll_until("a frame", || {
+            poll(&mut self.rail);
+            self.hear();
+            (self.inbox.len() >= HEAD).then_some(())
+        });
+        let head: Vec<u8> = self.inbox.drain(..HEAD).collect();
+        std::array::from_fn(|i| u64::from_le_bytes(head[8 * i..8 * i + 8].try_into().unwrap()))
+    }
+
+    /// How the oldest operation ended.
+    fn completion(&mut self) -> Completion {
+        poll_until("a completion", || poll(&mut self.rail).first().copied())
+    }
+
+    /// Whether the link has failed.
+    fn has_failed(&mut self) -> bool {
+        let nop = self.rail.post(self.link, 99, Op::Nop, false);
+        nop == Err(PostError::Refused(Status::Flushed))
+    }
+
+    /// Polls until the link has failed; what it completed.
+    fn fails(&mut self) -> Vec<Completion> {
+        let mut seen = Vec::new();
+        poll_until("the error", || {
+            seen.extend(poll(&mut self.rail));
+            self.has_failed().then_some(())
+        });
+        seen.extend(self.linger());
+        seen
+    }
+
+    fn send(&mut self, wr_id: u64) {
+        let op = Op::Send { head: &[1; 8], body: Source::Inline(&[]), imm: None };
+        self.rail.post(self.link, wr_id, op, true).unwrap();
+        self.rail.flush();
+    }
+}
+
+fn is_all(memory: &Memory, from: usize, byte: u8) -> bool {
+    let mut bytes = vec![!byte; memory.len() - from];
+    memory.read(from as u64, &mut bytes).unwrap();
+    bytes.iter().all(|found| *found == byte)
+}
+
+#[test]
+fn who_says_another_token_is_not_the_peer() {
+    let (mut rail, link, door, token) = Victim::waiting();
+    let (memory, keys) = {
+        let memory = Memory::heap(64);
+        let keys = rail.registrar().register(&memory, Access::ALL, Visibility::Strict).unwrap();
+        (memory, keys)
+    };
+    let mut wrong = token.clone();
+    wrong[15] ^= 1;
+    let write = bytes(head(WRITE | LAST | STREAMED, keys.remote.0, keys.remote_base, 64));
+    let mut stranger = TcpStream::connect(door).unwrap();
+    stranger.write_all(&[hello(&wrong), write.clone(), vec![7; 64]].concat()).unwrap();
+    let until = Instant::now() + Duration::from_millis(100);
+    while Instant::now() < until {
+        assert!(!rail.is_up(link).unwrap(), "a stranger is taken for the peer");
+        poll(&mut rail);
+    }
+    assert!(is_all(&memory, 0, 0));
+    let mut peer = TcpStream::connect(door).unwrap();
+    peer.write_all(&[hello(&token), write, vec![8; 64]].concat()).unwrap();
+    poll_until("the peer's write", || {
+        poll(&mut rail);
+        is_all(&memory, 0, 8).then_some(())
+    });
+}
+
+#[test]
+fn what_was_executed_is_told_although_there_is_nothing_else_to_say() {
+    let mut victim = Victim::new();
+    let (_memory, keys) = victim.memory(64, Access::ALL);
+    let write = |flags| bytes(head(WRITE | LAST | STREAMED | flags, keys.remote.0, keys.remote_base, 8));
+    victim.say(&[write(AWAITED), vec![1; 8]].concat());
+    let told = victim.next();
+    assert_eq!((told[0], told[6]), (ACK, 1), "at once where the sender waits");
+    for _ in 0..15 {
+        victim.say(&[write(0), vec![2; 8]].concat());
+    }
+    victim.linger();
+    assert!(!victim.hear() && victim.inbox.is_empty(), "not yet");
+    victim.say(&[write(0), vec![3; 8]].concat());
+    let told = victim.next();
+    assert_eq!((told[0], told[6]), (ACK, 17), "a quarter of the peer's queue");
+}
+
+#[test]
+fn who_has_no_receive_left_hears_of_the_next_one() {
+    let mut victim = Victim::new();
+    let (_memory, keys) = victim.memory(64, Access::LOCAL);
+    let into = Extent { key: keys.local, offset: 0, len: 64 };
+    for number in 1..4 {
+        victim.rail.post(victim.link, number, Op::Recv { into }, true).unwrap();
+        let told = victim.next();
+        assert_eq!((told[0], told[7]), (ACK, number));
+        let seen = victim.say(&[bytes(head(SEND | LAST | STREAMED, 0, 0, 4)), vec![1; 4]].concat());
+        let seen = seen.first().copied().unwrap_or_else(|| victim.completion());
+        assert_eq!((seen.wr_id, seen.status, seen.len), (number, Status::Ok, 4));
+    }
+}
+
+#[test]
+fn a_large_write_without_the_right_lands_nowhere() {
+    let len = 1 << 18;
+    let all = Access::ALL;
+    for (what, access, key, addr, claimed) in [
+        ("no right", Access { write: false, ..all }, 0, 0, len as u64),
+        ("wrong key", all, 1 << 40, 0, len as u64),
+        ("before the start", all, 0, u64::MAX - 7, len as u64),
+        ("past the end", all, 0, len as u64 - 64, len as u64),
+        ("longer than anything", all, 0, len as u64 - 64, 1 << 63),
+        ("longer than a word can say", all, 0, len as u64 - 64, u64::MAX),
+    ] {
+        let mut victim = Victim::new();
+        let (memory, keys) = victim.memory(len, access);
+        let (key, addr) = (keys.remote.0 ^ key, keys.remote_base.wrapping_add(addr));
+        victim.say(&bytes(head(WRITE | LAST | STREAMED, key, addr, claimed)));
+        victim.linger();
+        // Its payload comes when the head is known.
+        victim.say(&vec![0x55; len]);
+        victim.fails();
+        let mut there = vec![0; len - 64];
+        memory.read(0, &mut there).unwrap();
+        assert!(there.iter().all(|byte| *byte == 0), "{what}: bytes landed");
+    }
+}
+
+#[test]
+fn memory_that_is_deregistered_in_the_middle_takes_nothing_more() {
+    for op in [WRITE, SEND] {
+        let mut victim = Victim::new();
+        let (memory, keys) = victim.memory(LARGE, Access::ALL);
+        let into = Extent { key: keys.local, offset: 0, len: LARGE as u64 };
+        victim.rail.post(victim.link, 1, Op::Recv { into }, true).unwrap();
+        let (key, addr) = if op == WRITE { (keys.remote.0, keys.remote_base) } else { (0, 0) };
+        victim.say(&bytes(head(op | LAST | STREAMED, key, addr, LARGE as u64)));
+        victim.linger();
+        victim.say(&vec![0x55; LARGE / 2]);
+        poll_until("the first half", || {
+            poll(&mut victim.rail);
+            let mut byte = [0];
+            memory.read(LARGE as u64 / 2 - 1, &mut byte).unwrap();
+            (byte == [0x55]).then_some(())
+        });
+        victim.rail.registrar().deregister(keys.local).unwrap();
+        memory.write(0, &vec![0; LARGE]).unwrap();
+        let mut seen = victim.say(&vec![0x66; LARGE / 2]);
+        seen.extend(victim.fails());
+        assert!(is_all(&memory, 0, 0), "bytes landed after the end of the registration");
+        assert!(seen.iter().all(|one| one.status != Status::Ok), "{seen:?}");
+    }
+}
+
+#[test]
+fn memory_that_is_deregistered_meanwhile_is_not_sent() {
+    let mut victim = Victim::new();
+    let (memory, keys) = victim.memory(LARGE, Access::LOCAL);
+    memory.write(0, &vec![0x11; LARGE]).unwrap();
+    let from = Source::Region(Extent { key: keys.local, offset: 0, len: LARGE as u64 });
+    let to = Remote { key: trunkline_fabric::RemoteKey(7), addr: 0 };
+    victim.rail.post(victim.link, 1, Op::Write { from, to, imm: None }, true).unwrap();
+    // As much as the sockets take.
+    assert_eq!(victim.linger(), []);
+    victim.rail.registrar().deregister(keys.local).unwrap();
+    memory.write(0, &vec![0x99; LARGE]).unwrap();
+    let mut seen = Vec::new();
+    poll_until("the end of the connection", || {
+        seen.extend(poll(&mut victim.rail));
+        victim.hear().then_some(())
+    });
+    seen.extend(victim.linger());
+    assert!(victim.inbox.len() > HEAD, "it had begun");
+    assert!(!victim.inbox.contains(&0x99), "bytes of a region that had ended were sent");
+    let told: Vec<_> = seen.iter().map(|one| (one.wr_id, one.status)).collect();
+    assert_eq!(told, [(1, Status::LocalProtection)]);
+}
+
+#[test]
+fn nobody_is_believed_to_have_executed_what_was_not_sent() {
+    for beyond in [2, 1000, u64::MAX, 1 << 63] {
+        let mut victim = Victim::new();
+        victim.say(&bytes([ACK, 0, 0, 0, 0, 0, 0, 10]));
+        victim.linger();
+        victim.send(5);
+        let mut seen = victim.say(&bytes(ack(beyond)));
+        if seen.is_empty() {
+            seen.push(victim.completion());
+        }
+        let told: Vec<_> = seen.iter().map(|one| (one.wr_id, one.done)).collect();
+        assert_eq!(told, [(5, Done::Posted)], "{beyond}");
+        assert_ne!(seen[0].status, Status::Ok, "{beyond}");
+        assert!(victim.has_failed());
+    }
+}
+
+#[test]
+fn a_refusal_fails_the_operation_it_names_and_flushes_the_rest() {
+    let mut victim = Victim::new();
+    victim.say(&bytes([ACK, 0, 0, 0, 0, 0, 0, 10]));
+    victim.linger();
+    for wr_id in 1..4 {
+        victim.send(wr_id);
+    }
+    let mut seen = victim.say(&bytes([NAK, 1, 1, 0, 0, 0, 1, 10]));
+    seen.extend(victim.fails());
+    let told: Vec<_> = seen.iter().map(|one| (one.wr_id, one.status)).collect();
+    assert_eq!(told, [(1, Status::Ok), (2, Status::RemoteAccess), (3, Status::Flushed)]);
+}
+
+#[test]
+fn a_refusal_in_the_middle_of_a_payload_is_payload() {
+    let mut victim = Victim::new();
+    let (memory, keys) = victim.memory(1 << 17, Access::ALL);
+    let len = 1 << 17;
+    victim.say(&bytes(head(WRITE | LAST | IMM | STREAMED, keys.remote.0, keys.remote_base, len)));
+    victim.say(&vec![0xa1; 1000]);
+    let nak = bytes([NAK, 1, 0, 0, 0, 0, 0, 0]);
+    victim.say(&nak);
+    victim.linger();
+    assert!(!victim.has_failed());
+    let seen = victim.say(&vec![0xa1; len as usize - 1000 - HEAD]);
+    let written = seen.first().copied().unwrap_or_else(|| victim.completion());
+    assert_eq!((written.done, written.status, written.len), (Done::Written, Status::Ok, len));
+    let mut there = vec![0; HEAD];
+    memory.read(1000, &mut there).unwrap();
+    assert_eq!(there, nak);
+}
+
+#[test]
+fn half_a_frame_and_silence_is_waited_for() {
+    for cut in [1, 40, HEAD, HEAD + 3] {
+        let mut victim = Victim::new();
+        let (memory, keys) = victim.memory(64, Access::ALL);
+        let frame = [bytes(head(WRITE | LAST | STREAMED, keys.remote.0, keys.remote_base, 64)), vec![9; 64]];
+        let frame = frame.concat();
+        victim.say(&frame[..cut]);
+        assert_eq!(victim.linger(), []);
+        assert!(!victim.has_failed());
+        victim.say(&frame[cut..]);
+        poll_until("the write", || {
+            poll(&mut victim.rail);
+            is_all(&memory, 0, 9).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_connection_that_is_cut_in_a_payload_delivers_nothing_of_it() {
+    for (came, reset) in [(0, false), (5000, false), (100_000, false), (100_000, true)] {
+        let mut victim = Victim::new();
+        let (memory, keys) = victim.memory(1 << 18, Access::ALL);
+        let into = Extent { key: keys.local, offset: 0, len: 1 << 17 };
+        victim.rail.post(victim.link, 1, Op::Recv { into }, true).unwrap();
+        if !reset {
+            victim.next();
+        } else {
+            // What nobody has read makes the system reset the connection.
+            victim.linger();
+        }
+        let mut seen = victim.say(&bytes(head(SEND | LAST | STREAMED, 0, 0, 1 << 17)));
+        seen.extend(victim.say(&vec![0x77; came]));
+        victim.peer = TcpStream::connect(place(&victim.rail.address(victim.link).unwrap()).0).unwrap();
+        seen.extend(victim.fails());
+        let told: Vec<_> = seen.iter().map(|one| (one.wr_id, one.done)).collect();
+        assert_eq!(told, [(1, Done::Received)]);
+        assert!(seen.iter().all(|one| one.status != Status::Ok), "{seen:?}");
+        assert!(is_all(&memory, 1 << 17, 0));
+    }
+}
+
+#[test]
+fn random_heads_are_an_error_at_most() {
+    let mut errors = 0;
+    for seed in 1..160_u64 {
+        let mut victim = Victim::new();
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let (secret, _) = victim.memory(4096, Access::ALL);
+        let (into, keys) = victim.memory(4096, Access::LOCAL);
+        let extent = Extent { key: keys.local, offset: 0, len: 64 };
+        for wr_id in 0..4 {
+            victim.rail.post(victim.link, wr_id, Op::Recv { into: extent }, true).unwrap();
+        }
+        let from = Remote { key: trunkline_fabric::RemoteKey(5), addr: 0 };
+        victim.rail.post(victim.link, 9, Op::Read { into: extent, from }, true).unwrap();
+        for _ in 0..20 {
+            let mut words: [u64; 8] = std::array::from_fn(|_| {
+                let shift = random.next() % 64;
+                random.next() >> shift
+            });
+            words[0] = (random.next() % 10) | ((random.next() % 8) << 8) | STREAMED;
+            if !random.next().is_multiple_of(4) {
+                // Believable progress, so that the record itself is looked at.
+                (words[4], words[5], words[6], words[7]) = (0, 0, random.next() % 2, random.next() % 4);
+            }
+            let mut frame = bytes(words);
+            frame.extend((0..random.next() % 200).map(|i| i as u8));
+            victim.say(&frame);
+        }
+        victim.linger();
+        errors += usize::from(victim.has_failed());
+        assert!(is_all(&secret, 0, 0), "seed {seed}: memory was written without its key");
+        assert!(is_all(&into, 64, 0), "seed {seed}: bytes outside the receives were written");
+    }
+    assert!(errors > 120, "nonsense is told: {errors}");
+}
