@@ -30,7 +30,8 @@ pub(crate) struct RecvLane<R: Rail> {
     pub(crate) link: LinkId,
     pub(crate) plan: Plan,
     pub(crate) regions: Regions,
-    receiver: Receiver,
+    /// Apart, because it is large, and comms that send would have room for it too.
+    receiver: Box<Receiver>,
     /// The sender's mailbox.
     mailbox: Region,
     bounce: Mr<Ctrl>,
@@ -84,7 +85,7 @@ impl<R: Rail> RecvLane<R> {
             link,
             plan,
             regions: Regions::new(regions_max),
-            receiver,
+            receiver: Box::new(receiver),
             mailbox,
             bounce,
             fins,

@@ -87,11 +87,7 @@ impl Requests {
 
     /// [`Requests::new`], with another number of slots.
     pub(crate) fn with(slots: usize, row: Row, mutant: Mutant) -> Self {
-        let slot = || Slot {
-            state: AtomicU32::new(FREE),
-            taken: AtomicU32::new(0),
-            size: AtomicU64::new(0),
-        };
+        let slot = || Slot { state: AtomicU32::new(FREE), taken: AtomicU32::new(0), size: AtomicU64::new(0) };
         Self { slots: (0..slots).map(|_| slot()).collect(), more: OnceLock::new(), row, mutant }
     }
 

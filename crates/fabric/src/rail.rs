@@ -78,7 +78,8 @@ pub trait Links {
     /// The pipeline that a link is on, from 0; `None` for an unknown link.
     fn pipeline(&self, link: LinkId) -> Option<u32>;
 
-    /// The address the peer must be given; `None` for an unknown link. Each call makes its descriptor anew.
+    /// The address the peer must be given. Each call makes its descriptor anew, until the peer has connected; then it
+    /// needs none, and the link may have closed it.
     ///
     /// # Errors
     /// When the system refuses a descriptor.

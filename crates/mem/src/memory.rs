@@ -9,6 +9,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
 use crate::Kind;
 
 /// Alignment of owned ranges, in bytes: one page, so that a range never shares one with anything else.
@@ -193,10 +195,30 @@ fn pointer(addr: usize) -> *mut u8 {
     ptr::with_exposed_provenance_mut(addr)
 }
 
-/// Zeroed pages from the allocator.
+/// Bytes from which a range is mapped by itself: its pages take memory only when they are used.
+const MAPPED: usize = 2 * ALIGN;
+
+/// Bytes from which huge pages are welcome: in a smaller range the first use of a byte should not take all of it.
+const HUGE: usize = 2 << 20;
+
+/// Zeroed pages, from the allocator or from the system.
 struct Heap {
     addr: usize,
     layout: Layout,
+}
+
+/// New zeroed pages from the system, or null.
+fn map(len: usize) -> *mut u8 {
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+    let Ok(at) = (unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, access, flags) }) else {
+        return ptr::null_mut();
+    };
+    if len < HUGE {
+        // SAFETY: the range just mapped; the advice changes no byte. A kernel without huge pages refuses it.
+        let _ = unsafe { rustix::mm::madvise(at, len, Advice::LinuxNoHugepage) };
+    }
+    at.cast()
 }
 
 impl Heap {
@@ -204,8 +226,12 @@ impl Heap {
         let Ok(layout) = Layout::from_size_align(len.max(1).next_multiple_of(ALIGN), ALIGN) else {
             panic!("a range of {len} bytes does not fit in an address space");
         };
-        // SAFETY: the layout has a size above zero.
-        let start = unsafe { alloc_zeroed(layout) };
+        let start = if layout.size() >= MAPPED {
+            map(layout.size())
+        } else {
+            // SAFETY: the layout has a size above zero.
+            unsafe { alloc_zeroed(layout) }
+        };
         if start.is_null() {
             handle_alloc_error(layout);
         }
@@ -215,8 +241,13 @@ impl Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: `addr` came from `alloc_zeroed` with this layout and is freed once.
-        unsafe { dealloc(pointer(self.addr), self.layout) };
+        if self.layout.size() >= MAPPED {
+            // SAFETY: `addr` came from `map` with this size and is unmapped once.
+            let _ = unsafe { rustix::mm::munmap(pointer(self.addr).cast(), self.layout.size()) };
+        } else {
+            // SAFETY: `addr` came from `alloc_zeroed` with this layout and is freed once.
+            unsafe { dealloc(pointer(self.addr), self.layout) };
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,7 +13,6 @@ use crate::book::Pins;
 use crate::direct::Direct;
 use crate::ladder::State;
 use crate::nic::Berth;
-use crate::process::Process;
 use crate::qp::{Qp, Wire};
 use crate::register::random;
 use crate::ring::{Consumer, Producer, side};
@@ -163,8 +162,8 @@ impl SoftRail {
             WireMode::Tcp => no_ring(config.start_position)?,
             WireMode::Auto | WireMode::Shm => {
                 let geometry = Geometry::new(config.slots, config.payload).ok_or(LinkError::State)?;
-                let segment = Segment::create(geometry).map_err(system("making a memory file"))?;
-                Consumer::new(segment, config.start_position)
+                let (segment, file) = Segment::create(geometry).map_err(system("making a memory file"))?;
+                Consumer::new(segment, Some(file), config.start_position)
             }
         };
         let token = random().map_err(system("getrandom"))?;
@@ -212,6 +211,9 @@ impl SoftRail {
         if peer.token == qp.token {
             return Err(LinkError::Address("it is this link's own"));
         }
+        // A link that waits to be dialled would not hear that there is no descriptor left for it.
+        rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
+            .map_err(|error| system("getting a descriptor for a connection")(error.into()))?;
         let other = Other { token: peer.token, address, start: peer.start, depth: peer.depth };
         let stream = Stream::connect(door, qp.token, &other, from, (start, qp.posted))
             .map_err(system("connecting to the peer's address"))?;
@@ -240,9 +242,10 @@ impl SoftRail {
         qp.state = ready;
         qp.wire = wire;
         let mut tx = Producer::new(segment, peer.start);
+        tx.publish_mapped();
         let config = &self.shared.config;
         if wire == Wire::Shm && config.copy != CopyMode::Staging && !config.delayed_visibility {
-            let process = Arc::new(Process::new(peer.pid));
+            let process = self.shared.process(peer.pid);
             let reaches = process.proves(peer.probe, peer.proof);
             if reaches {
                 qp.rx.publish_reach();
@@ -259,8 +262,8 @@ impl SoftRail {
 
 /// The smallest ring, for a link that has none to use.
 fn no_ring(start: u64) -> Result<Consumer, LinkError> {
-    let segment = Segment::create(Geometry::SMALLEST).map_err(system("making a memory file"))?;
-    Ok(Consumer::new(segment, start))
+    let segment = Segment::unshared(Geometry::SMALLEST).map_err(system("mapping memory"))?;
+    Ok(Consumer::new(segment, None, start))
 }
 
 impl Links for SoftRail {
@@ -295,18 +298,15 @@ impl Links for SoftRail {
 
     fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
         let qp = self.qp(link)?;
-        let segment = qp.rx.segment();
-        // A ring that is not to be used is not told of.
-        let shown = self.shared.config.wire != WireMode::Tcp;
-        let copy = || segment.fd().as_fd().try_clone_to_owned().map_err(system("copying a descriptor"));
-        let fd = if shown { Some(copy()?) } else { None };
+        let copy = |file: &OwnedFd| file.try_clone().map_err(system("copying a descriptor"));
+        let fd = qp.rx.file().map(copy).transpose()?;
         let address = Address {
             // A fabric has far fewer NICs than 2^16.
             nic: self.nic as u16,
             number: qp.number,
             fabric: self.shared.id,
             start: qp.start,
-            geometry: segment.geometry(),
+            geometry: qp.rx.segment().geometry(),
             pid: std::process::id(),
             receives: self.config.recv_depth,
             reads: self.shared.config.max_reads,
@@ -340,7 +340,10 @@ impl Links for SoftRail {
             Some(stream) => {
                 stream.has_greeted().ok_or(LinkError::Unreachable("its network address does not answer"))
             }
-            None => Ok(qp.tx.is_some()),
+            None => {
+                qp.rx.forget_file();
+                Ok(qp.tx.is_some())
+            }
         }
     }
 

@@ -41,38 +41,48 @@ pub(crate) struct Matcher {
     grants_max: usize,
     /// Receives by slot; an id is the generation of the slot above its number.
     receives: Vec<(u32, Option<Receive>)>,
+    receives_max: usize,
     free: Vec<u32>,
     /// Ids of receives whose grants are still to be sent, oldest first.
     pub(crate) ungranted: VecDeque<u64>,
 }
 
 impl Matcher {
-    /// Room for `sends` and `receives` of this side.
-    pub(crate) fn new(sends: u32, receives: u32) -> Self {
+    /// For `receives` of this side. Room is made when there are more than ever before.
+    pub(crate) fn new(receives: u32) -> Self {
         Self {
-            sends: VecDeque::with_capacity(sends as usize),
+            sends: VecDeque::new(),
             grants: VecDeque::new(),
             grants_max: 0,
-            receives: (0..receives).map(|_| (0, None)).collect(),
-            free: (0..receives).rev().collect(),
-            ungranted: VecDeque::with_capacity(receives as usize),
+            receives: Vec::new(),
+            receives_max: receives as usize,
+            free: Vec::new(),
+            ungranted: VecDeque::new(),
         }
     }
 
     /// The peer may have this many receives.
     pub(crate) fn set_grants(&mut self, max: u32) {
         self.grants_max = max as usize;
-        self.grants.reserve_exact(max as usize);
     }
 
     /// Posts a receive; false if there is no room.
     pub(crate) fn post_receive(&mut self, receive: Receive) -> bool {
-        let Some(slot) = self.free.pop() else { return false };
+        let Some(slot) = self.free.pop().or_else(|| self.new_slot()) else { return false };
         let Some(entry) = self.receives.get_mut(slot as usize) else { return false };
         entry.1 = Some(receive);
         let id = u64::from(entry.0) << 32 | u64::from(slot);
         self.ungranted.push_back(id);
         true
+    }
+
+    fn new_slot(&mut self) -> Option<u32> {
+        let slot = u32::try_from(self.receives.len()).ok()?;
+        if self.receives.len() >= self.receives_max {
+            return None;
+        }
+        self.receives.push((0, None));
+        Some(slot)
     }
 
     /// The receive with an id.

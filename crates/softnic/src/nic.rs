@@ -1,6 +1,7 @@
 //! What the rails of one fabric share: the NICs with their tables and counts. Called when things are made or looked up;
 //! holds nothing of a single link.
 
+use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -118,6 +119,8 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     /// This process, as others see it.
     pub(crate) itself: Process,
+    /// Those at the other ends of links, by number.
+    peers: Mutex<HashMap<u32, Weak<Process>>>,
     /// A planted bug: deregistration does not wait.
     pub(crate) no_wait: Planted,
     /// A planted bug: all memory is taken for reachable by others.
@@ -144,11 +147,28 @@ impl Shared {
             probe: Box::new(u128::from_le_bytes(random()?) as u64 | 1),
             started: Instant::now(),
             itself: Process::own(),
+            peers: Mutex::default(),
             no_wait: Planted::named("soft-dereg-no-wait"),
             any_reachable: Planted::named("soft-any-memory-reachable"),
             config,
             pipeline_qps,
         })
+    }
+
+    /// The process with a number: one for all links to it, because watching it takes a descriptor.
+    pub(crate) fn process(&self, pid: u32) -> Arc<Process> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        // The number of a dead process may have been given again.
+        if let Some(known) = peers.get(&pid).and_then(Weak::upgrade)
+            && known.is_watched()
+            && !known.is_dead()
+        {
+            return known;
+        }
+        peers.retain(|_, peer| peer.strong_count() > 0);
+        let process = Arc::new(Process::new(pid));
+        peers.insert(pid, Arc::downgrade(&process));
+        process
     }
 
     /// Nanoseconds since it was made.

@@ -234,7 +234,7 @@ impl Qp {
             peer_posted: start,
             wanted: Queue::new(reads, 0),
             replies: Queue::new(reads, 0),
-            matcher: Matcher::new(rail.depth, rail.recv_depth),
+            matcher: Matcher::new(rail.recv_depth),
             held: Held::default(),
             arriving: None,
             written: 0,

@@ -1,23 +1,50 @@
-//! A bounded queue that never allocates after it was made. Holds posted work.
+//! A bounded queue that has room for what was in it at once so far: it allocates when there is more than ever before,
+//! up to its bound, so that an idle link is small. Holds posted work.
+
+/// Items that there is room for at first.
+const FIRST: u64 = 4;
 
 /// First in, first out, at most `capacity` items.
 pub(crate) struct Queue<T> {
+    /// A power of two of them.
     items: Box<[Option<T>]>,
     head: u64,
     tail: u64,
+    /// Items that fit now, and at most.
+    room: u64,
     capacity: u64,
+}
+
+fn places<T>(count: u64) -> Box<[Option<T>]> {
+    std::iter::repeat_with(|| None).take(count as usize).collect()
 }
 
 impl<T> Queue<T> {
     /// An empty queue; `start` is the number of the first item.
     pub(crate) fn new(capacity: u32, start: u64) -> Self {
-        let room = u64::from(capacity.max(1)).next_power_of_two() as usize;
-        Self {
-            items: std::iter::repeat_with(|| None).take(room).collect(),
-            head: start,
-            tail: start,
-            capacity: u64::from(capacity),
+        let capacity = u64::from(capacity);
+        let items = places(capacity.max(1).next_power_of_two().min(FIRST));
+        Self { room: capacity.min(items.len() as u64), items, head: start, tail: start, capacity }
+    }
+
+    /// Makes room for as many again; false if there may not be more.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) -> bool {
+        if self.is_full() {
+            return false;
         }
+        let mut items = places(2 * self.items.len() as u64);
+        let mut number = self.head;
+        while number != self.tail {
+            let from = self.index(number);
+            let to = number as usize & (items.len() - 1);
+            items[to] = self.items[from].take();
+            number = number.wrapping_add(1);
+        }
+        self.items = items;
+        self.room = self.capacity.min(self.items.len() as u64);
+        true
     }
 
     /// Number the next pushed item gets; numbers wrap.
@@ -58,7 +85,7 @@ impl<T> Queue<T> {
     /// Adds an item; false if it is full.
     #[inline]
     pub(crate) fn push(&mut self, item: T) -> bool {
-        if self.is_full() {
+        if self.len() >= self.room && !self.grow() {
             return false;
         }
         let index = self.index(self.tail);
@@ -118,6 +145,23 @@ impl<T> Queue<T> {
 #[cfg(test)]
 mod tests {
     use super::Queue;
+
+    #[test]
+    fn grows_up_to_its_bound_and_keeps_order() {
+        for start in [0, 5, u64::MAX - 40] {
+            let mut queue = Queue::new(100, start);
+            for _ in 0..7 {
+                assert!(queue.push(0) && queue.pop() == Some(0));
+            }
+            let first = queue.next();
+            assert!((0..100u32).all(|item| queue.push(item)));
+            assert!(!queue.push(100) && queue.is_full());
+            assert_eq!(queue.get_mut(first.wrapping_add(63)).copied(), Some(63));
+            assert_eq!((queue.at(99), queue.at(100)), (Some(&99), None));
+            assert!((0..100).all(|item| queue.pop() == Some(item)));
+            assert!(queue.is_empty());
+        }
+    }
 
     #[test]
     fn keeps_order_across_the_wrap_of_its_numbers() {

@@ -1,6 +1,7 @@
 //! The two ends of a descriptor ring. The producer writes records and payload into the peer's segment; the consumer
 //! polls the stamp of the next slot of its own. Neither trusts a word that the other side can write.
 
+use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,9 @@ use crate::segment::{Segment, reader, writer};
 
 /// Alignment of staged payload.
 const LINE: u64 = 64;
+
+/// The position whose stamp is 0.
+const ZERO_AT: u64 = u64::MAX;
 
 /// A published state of one side.
 pub(crate) mod side {
@@ -227,6 +231,11 @@ impl Producer {
         u64::from_le(self.segment.word(reader::STATE).load(Ordering::Acquire))
     }
 
+    /// Tells the peer that this side needs the memory file no more.
+    pub(crate) fn publish_mapped(&self) {
+        self.segment.word(writer::MAPPED).store(1u64.to_le(), Ordering::Release);
+    }
+
     /// Publishes the state of this writing side.
     pub(crate) fn publish_state(&self, state: u64) {
         self.segment.word(writer::STATE).store(state.to_le(), Ordering::Release);
@@ -236,22 +245,35 @@ impl Producer {
 /// The reading end.
 pub(crate) struct Consumer {
     segment: Arc<Segment>,
+    /// The memory file, until the writer has mapped it.
+    file: Option<OwnedFd>,
     next: u64,
     published: u64,
 }
 
 impl Consumer {
-    /// The reader of its own new segment; the first record has position `start`.
-    pub(crate) fn new(segment: Segment, start: u64) -> Self {
-        let slots = u64::from(segment.geometry().slots());
-        // Each slot gets the stamp of the lap before, which no position of this lap can be mistaken for.
-        for back in 0..slots {
-            let position = start.wrapping_add(back);
-            let old = position.wrapping_sub(slots).wrapping_add(1);
-            segment.stamp(position).store(old.to_le(), Ordering::Relaxed);
+    /// The reader of its own new segment, which is all zero, and of its memory file; the first record has position
+    /// `start`.
+    pub(crate) fn new(segment: Segment, file: Option<OwnedFd>, start: u64) -> Self {
+        // Zero is the stamp of one position; where that is in the first lap, its slot gets the stamp of its neighbour.
+        // The others are left alone: memory that nobody has written takes none.
+        if ZERO_AT.wrapping_sub(start) < u64::from(segment.geometry().slots()) {
+            segment.stamp(ZERO_AT).store(ZERO_AT.to_le(), Ordering::Relaxed);
         }
         segment.word(reader::CONSUMED).store(start.to_le(), Ordering::Release);
-        Self { segment: Arc::new(segment), next: start, published: start }
+        Self { segment: Arc::new(segment), file, next: start, published: start }
+    }
+
+    /// The memory file, as long as the writer may need it.
+    pub(crate) fn file(&self) -> Option<&OwnedFd> {
+        self.file.as_ref()
+    }
+
+    /// Closes the memory file if the writer has mapped it.
+    pub(crate) fn forget_file(&mut self) {
+        if u64::from_le(self.segment.word(writer::MAPPED).load(Ordering::Acquire)) == 1 {
+            self.file = None;
+        }
     }
 
     /// The segment, to hand to the peer.

@@ -2,7 +2,7 @@
 //! two ends of a ring; knows where things lie (docs/wire.md, "Software NIC") and nothing of what they mean.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU64;
 
@@ -44,6 +44,8 @@ pub(crate) mod writer {
     use super::WRITER_LINE;
     /// 0 open, 1 closed in order, 2 in error.
     pub(crate) const STATE: usize = WRITER_LINE;
+    /// 1 once the writer has mapped the segment.
+    pub(crate) const MAPPED: usize = WRITER_LINE + 8;
 }
 
 /// Sizes of a segment that are known to be usable.
@@ -87,7 +89,6 @@ impl Geometry {
 pub(crate) struct Segment {
     base: NonNull<u8>,
     geometry: Geometry,
-    fd: OwnedFd,
 }
 
 // SAFETY: the mapping belongs to this value alone within Rust; other processes' accesses are the same from any thread.
@@ -96,12 +97,21 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Makes a segment to read from.
-    pub(crate) fn create(geometry: Geometry) -> io::Result<Self> {
+    /// Makes a segment to read from, all zero, and its memory file, to hand to the writer.
+    pub(crate) fn create(geometry: Geometry) -> io::Result<(Self, OwnedFd)> {
         let fd = rustix::fs::memfd_create("trunkline", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&fd, geometry.bytes() as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Self::mapped(fd, geometry)
+        Ok((Self::mapped(&fd, geometry)?, fd))
+    }
+
+    /// Makes a segment that has no writer.
+    pub(crate) fn unshared(geometry: Geometry) -> io::Result<Self> {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), geometry.bytes(), access, flags) }?;
+        let Some(base) = NonNull::new(base.cast()) else { return Err(io::ErrorKind::OutOfMemory.into()) };
+        Ok(Self { base, geometry })
     }
 
     /// Maps a peer's segment to write to. The seals make it impossible for the peer to cut it short afterwards.
@@ -113,10 +123,10 @@ impl Segment {
         {
             return Ok(None);
         }
-        Self::mapped(fd, geometry).map(Some)
+        Self::mapped(&fd, geometry).map(Some)
     }
 
-    fn mapped(fd: OwnedFd, geometry: Geometry) -> io::Result<Self> {
+    fn mapped(fd: &OwnedFd, geometry: Geometry) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe {
             rustix::mm::mmap(
@@ -124,22 +134,17 @@ impl Segment {
                 geometry.bytes(),
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
-                &fd,
+                fd,
                 0,
             )
         }?;
         let Some(base) = NonNull::new(base.cast()) else { return Err(io::ErrorKind::OutOfMemory.into()) };
-        Ok(Self { base, geometry, fd })
+        Ok(Self { base, geometry })
     }
 
     /// Its sizes.
     pub(crate) fn geometry(&self) -> Geometry {
         self.geometry
-    }
-
-    /// The memory file, to hand to the writer.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
     }
 
     /// A published word, by one of the constants of [`reader`] and [`writer`].
