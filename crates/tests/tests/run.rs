@@ -209,6 +209,9 @@ impl Setting {
         let killed = status[1].and_then(|status| status.signal()) == Some(Signal::KILL.as_raw());
         let well = good(status[0]) && (good(status[1]) && !may_die || may_die && killed);
         let [one, two] = status.map(describe);
+        for text in [first.text(), second.text()] {
+            text.lines().filter(|line| line.contains("figure: ")).for_each(|line| println!("{line}"));
+        }
         assert!(well, "{self}\n== first: {one}\n{}\n== second: {two}\n{}", first.text(), second.text());
     }
 

@@ -4,7 +4,7 @@ use crate::contract::{arguments, connections, lifetimes, messages};
 use crate::hosts::cable;
 use crate::loading;
 use crate::run::Scene;
-use crate::trouble::{limits, peers, silent, strangers};
+use crate::trouble::{limits, many, peers, silent, strangers};
 
 /// The scenario of that name.
 pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
@@ -16,6 +16,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         cable::SCENARIOS,
         loading::SCENARIOS,
         limits::SCENARIOS,
+        many::SCENARIOS,
         peers::SCENARIOS,
         silent::SCENARIOS,
         strangers::SCENARIOS,

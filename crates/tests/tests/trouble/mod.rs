@@ -1,6 +1,7 @@
 //! When things go wrong: peers that die or stop, strangers, stale handles, limits, panics.
 
 pub(crate) mod limits;
+pub(crate) mod many;
 pub(crate) mod peers;
 pub(crate) mod silent;
 pub(crate) mod strangers;
@@ -58,6 +59,21 @@ fn limits_are_named_and_nothing_is_lost() {
     scenario("a_limit_of_queue_pairs_is_named").env("TRUNKLINE_SOFT_MAX_QP", 4).alone();
     scenario("a_limit_of_regions_is_named").env("TRUNKLINE_SOFT_MAX_MR", 40).alone();
     scenario("a_limit_of_descriptors_is_named").env("TRUNKLINE_FABRIC", "soft:shm").alone();
+}
+
+#[test]
+fn a_thousand_connections_with_256_descriptors() {
+    scenario("a_thousand_connections_at_once").two();
+    scenario("a_thousand_connections_at_once").env("TRUNKLINE_FABRIC", "soft:shm").two();
+    scenario("a_thousand_connections_one_after_another").env("TRUNKLINE_FABRIC", "soft:tcp").two();
+}
+
+#[test]
+fn what_a_connection_costs() {
+    for wire in ["soft:tcp", "soft", "soft:shm"] {
+        scenario("an_idle_connection_is_small").env("TRUNKLINE_FABRIC", wire).two();
+        scenario("a_connection_is_there_soon").env("TRUNKLINE_FABRIC", wire).two();
+    }
 }
 
 #[test]
