@@ -194,8 +194,8 @@ fn build(workspace: &Workspace, rows: &[Row]) -> Result<Programs> {
     let cargo = |verb: &[&str], packages: &BTreeSet<&str>| {
         let mut command = shell::cargo_command(&workspace.root);
         command.args(verb).arg("--target-dir").arg(&target).arg("--features").arg(&features);
-        // The crates with planted bugs must be selected too, or cargo does not know their features.
-        for package in packages.union(&planted) {
+        // Every crate whose feature is named must be selected, or cargo does not know it.
+        for package in packages.iter().chain(&tested).chain(&planted).collect::<BTreeSet<_>>() {
             command.arg("--package").arg(format!("{PREFIX}{package}"));
         }
         command

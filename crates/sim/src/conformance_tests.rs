@@ -29,6 +29,10 @@ macro_rules! cases {
             use super::*;
             $(#[test] fn $case() { suite::$case(&Sim(rough())); })*
         }
+        mod held_back {
+            use super::*;
+            $(#[test] fn $case() { suite::$case(&Sim(held_back())); })*
+        }
     };
 }
 
@@ -50,6 +54,11 @@ fn rough() -> Weather {
         poll_time: 5_000,
         ..calm()
     }
+}
+
+/// Links that come up late, and a network that takes little at once.
+fn held_back() -> Weather {
+    Weather { dialled: true, dial_time: 20_000, cramped: 500, ..calm() }
 }
 
 cases! {

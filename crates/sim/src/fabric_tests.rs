@@ -94,6 +94,75 @@ fn nothing_leaves_without_a_flush_call() {
 }
 
 #[test]
+fn what_is_posted_leaves_with_a_flush_or_a_poll_and_unsent_tells() {
+    let (_, mut a, mut b) = pair(Weather::calm(), Visibility::Strict);
+    let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(1) };
+    for polls in [false, true] {
+        a.rail.post(a.link, 1, op, false).unwrap();
+        a.rail.post(a.link, 2, op, false).unwrap();
+        assert_eq!((a.rail.unsent(a.link), b.rail.unsent(b.link)), (2, 0));
+        if polls {
+            drop(a.poll())
+        } else {
+            a.rail.flush()
+        }
+        assert_eq!(a.rail.unsent(a.link), 0);
+        assert_eq!(b.drain(50).len(), 2);
+    }
+}
+
+#[test]
+fn a_cramped_network_takes_a_part_at_a_time() {
+    let (_, mut a, mut b) = pair(Weather { cramped: 900, ..Weather::calm() }, Visibility::Strict);
+    for imm in 0..20 {
+        let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(imm) };
+        a.rail.post(a.link, 1, op, false).unwrap();
+    }
+    let (mut left, mut parts, mut came) = (20, 0, 0);
+    while left > 0 {
+        a.poll();
+        let now = a.rail.unsent(a.link);
+        assert!(now <= left);
+        parts += u32::from(now < left);
+        left = now;
+        came += b.drain(20).len();
+        assert_eq!(came, 20 - left as usize, "what has left arrives, and nothing else");
+    }
+    assert!(parts > 1, "{parts}");
+}
+
+#[test]
+fn a_dialled_link_is_up_once_both_ends_went_on_with_it() {
+    let weather = Weather { dialled: true, dial_time: 1_000_000, poll_time: 0, ..Weather::calm() };
+    let (world, mut a, mut b) = pair(weather, Visibility::Strict);
+    let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(1) };
+    a.rail.post(a.link, 1, op, false).unwrap();
+    a.rail.flush();
+    assert_eq!((a.rail.is_up(a.link).unwrap(), b.rail.is_up(b.link).unwrap()), (false, false));
+    assert_eq!(a.rail.unsent(a.link), 1, "it waits");
+    world.advance(1_000_000);
+    let dials = [&mut a, &mut b].map(|end| end.rail.is_up(end.link).unwrap());
+    assert!(dials[0] != dials[1], "one end dials, the other hears of it later");
+    world.advance(1_000_000);
+    assert!(a.rail.is_up(a.link).unwrap() && b.rail.is_up(b.link).unwrap());
+    a.rail.flush();
+    assert_eq!(a.rail.unsent(a.link), 0);
+    world.advance(1_000_000);
+    assert_eq!(b.poll().len(), 1);
+}
+
+#[test]
+fn a_link_that_nobody_answers_says_so_after_a_while() {
+    let weather = Weather { dialled: true, no_route: 1000, poll_time: 0, ..Weather::calm() };
+    let (world, mut a, mut b) = pair(weather, Visibility::Strict);
+    let up = |end: &mut End| end.rail.is_up(end.link).ok();
+    assert_eq!((up(&mut a), up(&mut b)), (Some(false), Some(false)));
+    world.advance(100_000_000);
+    let both = [up(&mut a), up(&mut b)];
+    assert!(both == [None, Some(false)] || both == [Some(false), None], "only who dials knows: {both:?}");
+}
+
+#[test]
 fn a_send_waits_for_a_receive() {
     let (_, mut a, mut b) = pair(Weather::calm(), Visibility::Strict);
     a.post(1, Op::Send { head: b"ab", body: Source::Inline(b"cd"), imm: Some(3) });
