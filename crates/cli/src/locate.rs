@@ -46,7 +46,10 @@ pub(crate) fn plugin(asked: Option<&Path>) -> Result<PathBuf, LocateError> {
     let program = std::env::current_exe().unwrap_or_default();
     let directory = program.parent().unwrap_or(Path::new("."));
     let tried: Vec<PathBuf> = PLACES.iter().map(|place| directory.join(place)).collect();
-    match tried.iter().find(|path| path.exists()) {
+    // A build leaves it in one of the first two places, depending on what was asked for; the newer one counts.
+    let age = |path: &&PathBuf| path.metadata().and_then(|file| file.modified()).ok();
+    let built = tried[..2].iter().filter(|path| path.exists()).max_by_key(age);
+    match built.or(tried[2..].iter().find(|path| path.exists())) {
         Some(path) => existing(path, "the program's directory"),
         None => Err(LocateError::Nowhere { tried }),
     }

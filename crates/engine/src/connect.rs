@@ -150,6 +150,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         address: LinkAddress,
     ) -> Result<(), Error> {
         lane.rail.connect(lane.link, address)?;
+        lane.plan.copied_max = lane.rail.copied_max(lane.link).min(lane.plan.message_max);
+        if lane.rail.poll_is_call(lane.link) {
+            lane.plan.blind_max = lane.plan.blind_max.max(lane.plan.copied_max);
+        }
         lane.plan.matched = reply.matched && lane.plan.matched;
         lane.plan.remote_len = reply.remote_len;
         let eager_max = reply.eager_max.min(lane.plan.eager_max);

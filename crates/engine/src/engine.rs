@@ -205,7 +205,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(Error::Argument("the region does not hold these bytes"));
         };
         let message = Message { mr, offset, len, tag };
-        let mut started = if len > side.plan.inline_max || side.unmatched() >= UNMATCHED_MAX {
+        let mut started = if len > side.plan.blind_max || side.unmatched() >= UNMATCHED_MAX {
             // Worth a look for the clear-to-send record: what goes eagerly is copied once more.
             Ok(None)
         } else {

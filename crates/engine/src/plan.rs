@@ -25,6 +25,10 @@ pub(crate) struct Plan {
     pub(crate) signal_all: bool,
     /// Largest payload that is copied into the operation.
     pub(crate) inline_max: u64,
+    /// Largest payload that is copied when its operation leaves; known once the link is connected.
+    pub(crate) copied_max: u64,
+    /// Largest message that is sent without a look whether its receive is known by now.
+    pub(crate) blind_max: u64,
     /// Largest single operation.
     pub(crate) message_max: u64,
     /// Largest eager payload.
@@ -38,6 +42,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// Whether a message's memory is free once its operation has left.
+    #[inline]
+    pub(crate) fn copies(&self, len: u64) -> bool {
+        self.copied_max > 0 && len <= self.copied_max
+    }
+
     /// The plan as far as one side alone can tell.
     pub(crate) fn new(caps: &Caps, params: &Params) -> Self {
         let eager_max = u64::from(params.eager_max).min(caps.message_max.saturating_sub(eager::BYTES as u64));
@@ -56,6 +66,8 @@ impl Plan {
             needs_flush: caps.needs_flush,
             signal_all: !caps.link_order && !params.mutant.is("engine-signals-nothing"),
             inline_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
+            copied_max: 0,
+            blind_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
             message_max: caps.message_max.max(1),
             eager_max: if eager_credits == 0 { 0 } else { eager_max as u32 },
             eager_credits: if eager_max == 0 { 0 } else { eager_credits },

@@ -50,6 +50,8 @@ pub(crate) struct SendLane<R: Rail> {
     posts: u64,
     /// Of requests that were done as soon as they were posted: how many operations had been posted then; of others 0.
     marks: Box<[u64]>,
+    /// How many had been posted after the last one that is copied from the caller's memory when it leaves.
+    last_copied: u64,
     /// The operation that ends the lane is still to be posted.
     last_due: bool,
 }
@@ -134,6 +136,7 @@ impl<R: Rail> SendLane<R> {
             burst: false,
             posts: 0,
             marks: vec![0; SENDS_MAX].into(),
+            last_copied: 0,
             last_due: false,
         }
     }
@@ -273,9 +276,12 @@ impl<R: Rail> SendLane<R> {
         let Some((_, extent)) = self.regions.find(message.mr, message.offset, message.len) else {
             return Err(CommFault::Revoked);
         };
+        let op = Op::Send { head: &head, body: Source::Region(extent), imm: None };
+        if self.plan.copies(message.len) {
+            return self.post_copied(requests, slot, message.len, op);
+        }
         self.track(slot, message);
         self.outgoing[slot as usize].left = 1;
-        let op = Op::Send { head: &head, body: Source::Region(extent), imm: None };
         self.post(u64::from(slot), op, true)
     }
 
@@ -301,6 +307,15 @@ impl<R: Rail> SendLane<R> {
         {
             let op = Op::Write { from: Source::Inline(bytes), to, imm: Some(imm.to_bits()) };
             return self.post_inline(requests, slot, message.len, op);
+        }
+        if let Some(imm) = whole
+            && self.plan.copies(message.len)
+        {
+            let Some((_, extent)) = self.regions.find(message.mr, message.offset, message.len) else {
+                return Err(CommFault::Revoked);
+            };
+            let op = Op::Write { from: Source::Region(extent), to, imm: Some(imm.to_bits()) };
+            return self.post_copied(requests, slot, message.len, op);
         }
         let pieces = message.len.div_ceil(self.plan.message_max).max(1);
         let pieces = if self.plan.mutant.is("engine-one-piece") { 1 } else { pieces };
@@ -349,6 +364,13 @@ impl<R: Rail> SendLane<R> {
         self.post(COUNTED, op, self.plan.signal_all)?;
         self.marks[slot as usize] = self.posts;
         requests.complete_send(slot, len);
+        Ok(())
+    }
+
+    /// Posts an operation whose source is free once it has left: the request is done then.
+    fn post_copied(&mut self, requests: &Requests, slot: u16, len: u64, op: Op<'_>) -> Result<(), CommFault> {
+        self.post_inline(requests, slot, len, op)?;
+        self.last_copied = self.posts;
         Ok(())
     }
 
@@ -487,7 +509,7 @@ impl<R: Rail> SendLane<R> {
 
     /// Whether operations under way read memory of the caller's.
     pub(crate) fn reads_user_memory(&self) -> bool {
-        self.regions.any_in_use()
+        self.regions.any_in_use() || self.last_copied > self.posts - u64::from(self.unsent())
     }
 
     /// Nothing more will be sent: an operation is posted whose completion proves that all before it arrived.

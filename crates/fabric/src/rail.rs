@@ -103,6 +103,20 @@ pub trait Links {
         Ok(true)
     }
 
+    /// Whether a poll of a connected link costs a system call, so that it is not for guesses.
+    fn poll_is_call(&self, link: LinkId) -> bool {
+        let _ = link;
+        false
+    }
+
+    /// Writes and sends of registered memory up to this many bytes have been copied once they have left
+    /// ([`Rail::unsent`]): then their source may be reused although they have not completed. Known once the link is
+    /// connected; 0 where nothing is promised.
+    fn copied_max(&self, link: LinkId) -> u64 {
+        let _ = link;
+        0
+    }
+
     /// Puts a link into error: what is posted (but for [`Op::Flush`]) completes as flushed, and nothing more is placed
     /// here by the peer.
     fn fail(&mut self, link: LinkId);

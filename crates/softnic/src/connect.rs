@@ -10,14 +10,16 @@ use std::time::Instant;
 use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links};
 
 use crate::book::Pins;
+use crate::chooser;
 use crate::direct::Direct;
 use crate::ladder::State;
 use crate::nic::Berth;
 use crate::qp::{Qp, Wire};
+use crate::record::INLINE;
 use crate::register::random;
 use crate::ring::{Consumer, Producer, side};
 use crate::segment::{Geometry, Segment};
-use crate::tcp::{Door, Other, Stream, Token};
+use crate::tcp::{self, Door, Other, Stream, Token};
 use crate::{CopyMode, SoftRail, WireMode};
 
 const MAGIC: [u8; 8] = *b"TLSOFTNC";
@@ -344,6 +346,18 @@ impl Links for SoftRail {
                 qp.rx.forget_file();
                 Ok(qp.tx.is_some())
             }
+        }
+    }
+
+    fn poll_is_call(&self, link: LinkId) -> bool {
+        self.qp(link).is_ok_and(|qp| qp.wire == Wire::Tcp)
+    }
+
+    fn copied_max(&self, link: LinkId) -> u64 {
+        match self.qp(link) {
+            Ok(qp) if qp.wire == Wire::Shm => chooser::LEAST - 1,
+            Ok(qp) if qp.wire == Wire::Tcp => tcp::SMALL,
+            _ => INLINE as u64,
         }
     }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask compare`: ours against libfabric and UCX over shared memory, in turns, as ratios.
+//! `cargo xtask compare`: ours against libfabric and UCX over shared memory and TCP loopback, in turns, as ratios.
 //!
 //! Called by people who changed something that should be faster. It gates nothing; `--write` puts the figures
 //! into docs/performance.md.
@@ -39,12 +39,22 @@ pub(crate) struct Options {
     write: bool,
 }
 
+/// What carries the bytes of a row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wire {
+    /// Shared memory.
+    Shm,
+    /// TCP through the loopback interface.
+    Tcp,
+}
+
 /// One row: what is measured, and the bar it is held against.
 struct Row {
     name: String,
     unit: &'static str,
     better: Better,
     bytes: usize,
+    wire: Wire,
     ours: Ours,
     peer: Option<Peer>,
     /// The ratio to reach, if there is one.
@@ -66,20 +76,22 @@ enum Ours {
 /// Whom a row is compared with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Peer {
-    /// Debian's `fi_pingpong` over the shm provider.
+    /// Debian's `fi_pingpong` over the shm or the net provider.
     Pingpong,
-    /// Debian's `ucx_perftest -t tag_bw` over posix and cma.
+    /// Debian's `ucx_perftest -t tag_bw` over posix and cma, or tcp.
     TagBandwidth,
     /// Our own point-to-point bandwidth, both ways at once: what a collective could reach.
     OwnBothWay,
 }
 
 impl Peer {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Pingpong => "fi_pingpong -p shm",
-            Self::TagBandwidth => "UCX tag_bw, posix,cma",
-            Self::OwnBothWay => "own p2p, both ways",
+    const fn name(self, wire: Wire) -> &'static str {
+        match (self, wire) {
+            (Self::Pingpong, Wire::Shm) => "fi_pingpong -p shm",
+            (Self::Pingpong, Wire::Tcp) => "fi_pingpong -p net",
+            (Self::TagBandwidth, Wire::Shm) => "UCX tag_bw, posix,cma",
+            (Self::TagBandwidth, Wire::Tcp) => "UCX tag_bw, tcp",
+            (Self::OwnBothWay, _) => "own p2p, both ways",
         }
     }
 
@@ -127,59 +139,59 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Bytes, as people say them.
+fn said(bytes: usize) -> String {
+    match bytes {
+        0..KIB => format!("{bytes} B"),
+        KIB..MIB => format!("{} KiB", bytes / KIB),
+        _ => format!("{} MiB", bytes / MIB),
+    }
+}
+
 fn rows() -> Vec<Row> {
-    let latency = |bytes, text: &str, goal, own_goal| Row {
-        name: format!("{text} half round trip"),
-        unit: "us",
-        better: Better::Lower,
-        bytes,
-        ours: Ours::Latency,
-        peer: Some(Peer::Pingpong),
+    let row = |wire, bytes, what: &str, ours| {
+        let over = if wire == Wire::Tcp { "tcp: " } else { "" };
+        let (unit, better) = match ours {
+            Ours::Latency => ("us", Better::Lower),
+            Ours::MessageRate => ("million/s", Better::Higher),
+            Ours::OneWay | Ours::Collective(..) => ("GB/s", Better::Higher),
+        };
+        let peer = match ours {
+            Ours::Latency => Some(Peer::Pingpong),
+            Ours::OneWay => Some(Peer::TagBandwidth),
+            Ours::MessageRate => None,
+            Ours::Collective(..) => Some(Peer::OwnBothWay),
+        };
+        let name = format!("{over}{} {what}", said(bytes));
+        Row { name, unit, better, bytes, wire, ours, peer, goal: None, own_goal: None }
+    };
+    let latency = |wire, bytes, goal, own_goal| Row {
         goal,
         own_goal,
+        ..row(wire, bytes, "half round trip", Ours::Latency)
     };
-    let stream = |bytes, text: &str| Row {
-        name: format!("{text} stream"),
-        unit: "GB/s",
-        better: Better::Higher,
-        bytes,
-        ours: Ours::OneWay,
-        peer: Some(Peer::TagBandwidth),
-        goal: Some(1.75),
-        own_goal: None,
+    let rate = |wire, goal| Row { own_goal: Some(goal), ..row(wire, 8, "messages", Ours::MessageRate) };
+    let shm = |bytes| Row { goal: Some(1.75), ..row(Wire::Shm, bytes, "stream", Ours::OneWay) };
+    let tcp = |bytes, goal| Row { own_goal: Some(goal), ..row(Wire::Tcp, bytes, "stream", Ours::OneWay) };
+    let collective = |name: &'static str, in_place| {
+        let what = format!("{name}{}", if in_place { " in place" } else { "" });
+        Row { goal: Some(0.85), ..row(Wire::Shm, 16 * MIB, &what, Ours::Collective(name, in_place)) }
     };
-    let rate = Row {
-        name: "8 B messages".to_owned(),
-        unit: "million/s",
-        better: Better::Higher,
-        bytes: 8,
-        ours: Ours::MessageRate,
-        peer: None,
-        goal: None,
-        own_goal: Some(5.0),
-    };
-    let collective = |name: &'static str, in_place| Row {
-        name: format!("16 MiB {name}{}", if in_place { " in place" } else { "" }),
-        unit: "GB/s",
-        better: Better::Higher,
-        bytes: 16 * MIB,
-        ours: Ours::Collective(name, in_place),
-        peer: Some(Peer::OwnBothWay),
-        goal: Some(0.85),
-        own_goal: None,
-    };
-    vec![
-        latency(8, "8 B", Some(0.75), Some(0.20)),
-        latency(64 * KIB, "64 KiB", None, Some(4.0)),
-        rate,
-        stream(64 * KIB, "64 KiB"),
-        stream(256 * KIB, "256 KiB"),
-        stream(MIB, "1 MiB"),
-        stream(4 * MIB, "4 MiB"),
-        stream(16 * MIB, "16 MiB"),
-        collective("sendrecv", false),
-        collective("all_gather", true),
-    ]
+    let mut rows = vec![
+        latency(Wire::Shm, 8, Some(0.75), Some(0.20)),
+        latency(Wire::Shm, 64 * KIB, None, Some(4.0)),
+        rate(Wire::Shm, 5.0),
+    ];
+    rows.extend([64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB].map(shm));
+    rows.extend([collective("sendrecv", false), collective("all_gather", true)]);
+    rows.extend(
+        [(8, 4.8), (4 * KIB, 5.3), (64 * KIB, 10.4)]
+            .map(|(bytes, goal)| latency(Wire::Tcp, bytes, None, Some(goal))),
+    );
+    rows.push(rate(Wire::Tcp, 0.51));
+    let streams = [(64 * KIB, 5.22), (256 * KIB, 8.91), (MIB, 9.39), (16 * MIB, 6.8), (64 * MIB, 5.81)];
+    rows.extend(streams.map(|(bytes, goal)| tcp(bytes, goal)));
+    rows
 }
 
 /// Runs the pairs, the one that goes first changing each time.
@@ -188,7 +200,7 @@ fn measure(tool: &Path, row: &Row, count: usize) -> Result<Pairs> {
     for turn in 0..count {
         let ours_first = turn % 2 == 0;
         let early = ours_first.then(|| measure_ours(tool, row)).transpose()?;
-        let theirs = row.peer.map(|peer| measure_peer(tool, peer, row.bytes)).transpose()?;
+        let theirs = row.peer.map(|peer| measure_peer(tool, peer, row)).transpose()?;
         let ours = match early {
             Some(ours) => ours,
             None => measure_ours(tool, row)?,
@@ -199,7 +211,7 @@ fn measure(tool: &Path, row: &Row, count: usize) -> Result<Pairs> {
 }
 
 fn measure_ours(tool: &Path, row: &Row) -> Result<f64> {
-    let p2p = || ours::point_to_point(tool, row.bytes);
+    let p2p = || ours::point_to_point(tool, row.wire, row.bytes);
     match row.ours {
         Ours::Latency => Ok(p2p()?.latency_us),
         Ours::OneWay => Ok(p2p()?.bandwidth_gbps),
@@ -208,11 +220,11 @@ fn measure_ours(tool: &Path, row: &Row) -> Result<f64> {
     }
 }
 
-fn measure_peer(tool: &Path, peer: Peer, bytes: usize) -> Result<f64> {
+fn measure_peer(tool: &Path, peer: Peer, row: &Row) -> Result<f64> {
     match peer {
-        Peer::Pingpong => peers::pingpong_us(bytes),
-        Peer::TagBandwidth => peers::tag_bandwidth_gbps(bytes),
-        Peer::OwnBothWay => Ok(ours::point_to_point(tool, bytes)?.both_way_gbps),
+        Peer::Pingpong => peers::pingpong_us(row.wire, row.bytes),
+        Peer::TagBandwidth => peers::tag_bandwidth_gbps(row.wire, row.bytes),
+        Peer::OwnBothWay => Ok(ours::point_to_point(tool, row.wire, row.bytes)?.both_way_gbps),
     }
 }
 
@@ -224,7 +236,7 @@ fn cells(row: &Row, summary: &Summary) -> [String; 5] {
     let Some(theirs) = &summary.theirs else {
         return [ours, "-".to_owned(), "-".to_owned(), "-".to_owned(), verdict(row, summary)];
     };
-    let peer = row.peer.map(Peer::name).unwrap_or_default();
+    let peer = row.peer.map(|peer| peer.name(row.wire)).unwrap_or_default();
     [
         ours,
         format!("{} {} ({})", number(theirs.median), row.unit, spread(theirs.spread)),

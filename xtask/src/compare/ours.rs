@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use super::Wire;
 use crate::shell;
 
 /// What one row of the bench says.
@@ -27,9 +28,13 @@ pub(super) struct PointToPoint {
 ///
 /// # Errors
 /// When it fails, prints no row of that size, or moved wrong bytes.
-pub(super) fn point_to_point(tool: &Path, bytes: usize) -> Result<PointToPoint> {
-    let iterations = ((4 << 30) / bytes.max(1)).clamp(100, 100_000);
-    let out = bench(tool, "p2p", bytes, Some(iterations))?;
+pub(super) fn point_to_point(tool: &Path, wire: Wire, bytes: usize) -> Result<PointToPoint> {
+    let (whole, most) = match wire {
+        Wire::Shm => (4 << 30, 100_000),
+        Wire::Tcp => (2 << 30, 20_000),
+    };
+    let iterations = (whole / bytes.max(1)).clamp(30, most);
+    let out = bench(tool, "p2p", bytes, Some(iterations), wire)?;
     read_p2p(&out, bytes).with_context(|| format!("trunkline bench p2p said: {out}"))
 }
 
@@ -38,18 +43,21 @@ pub(super) fn point_to_point(tool: &Path, bytes: usize) -> Result<PointToPoint> 
 /// # Errors
 /// As [`point_to_point`].
 pub(super) fn collective_gbps(tool: &Path, name: &str, bytes: usize, in_place: bool) -> Result<f64> {
-    let out = bench(tool, name, bytes, None)?;
+    let out = bench(tool, name, bytes, None, Wire::Shm)?;
     let row = find_row(&out, bytes, Some(in_place))
         .with_context(|| format!("trunkline bench {name} said: {out}"))?;
     number(&row, "busbw")
 }
 
-fn bench(tool: &Path, what: &str, bytes: usize, iterations: Option<usize>) -> Result<String> {
+fn bench(tool: &Path, what: &str, bytes: usize, iterations: Option<usize>, wire: Wire) -> Result<String> {
     let size = bytes.to_string();
     let mut command = Command::new(tool);
     command.args(["bench", what, "--json", "-n", "2", "-b", &size, "-e", &size]);
     if let Some(iterations) = iterations {
         command.args(["--iters", &iterations.to_string()]);
+    }
+    if wire == Wire::Tcp {
+        command.env("TRUNKLINE_FABRIC", "soft:tcp").env("NCCL_SOCKET_IFNAME", "=lo");
     }
     shell::output(&mut command)
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
+use super::Wire;
 use crate::shell::{self, Ended};
 
 /// How long one client may take.
@@ -16,12 +17,16 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// How long a server may take to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// Half a round trip of `fi_pingpong` over the shm provider, microseconds, mean over the run.
-pub(super) fn pingpong_us(bytes: usize) -> Result<f64> {
-    let iterations = if bytes <= 4096 { "100000" } else { "20000" };
+/// Half a round trip of `fi_pingpong` over the shm or the net provider, microseconds, mean over the run.
+pub(super) fn pingpong_us(wire: Wire, bytes: usize) -> Result<f64> {
+    let (provider, iterations) = match wire {
+        Wire::Shm if bytes <= 4096 => ("shm", "100000"),
+        Wire::Shm => ("shm", "20000"),
+        Wire::Tcp => ("net", "20000"),
+    };
     let size = bytes.to_string();
     let port = free_port()?.to_string();
-    let common = ["-p", "shm", "-e", "rdm", "-I", iterations, "-S", &size];
+    let common = ["-p", provider, "-e", "rdm", "-I", iterations, "-S", &size];
     let mut server = Command::new("fi_pingpong");
     server.args(common).args(["-B", &port]);
     let out = against(&mut server, || {
@@ -32,15 +37,19 @@ pub(super) fn pingpong_us(bytes: usize) -> Result<f64> {
     read_pingpong(&out).with_context(|| format!("fi_pingpong said: {out}"))
 }
 
-/// The rate of UCX's tagged stream over posix and cma, GB/s (1e9 bytes).
-pub(super) fn tag_bandwidth_gbps(bytes: usize) -> Result<f64> {
-    let iterations = ((8 << 30) / bytes.max(1)).clamp(200, 100_000).to_string();
-    let warm_up = ((1 << 29) / bytes.max(1)).clamp(20, 10_000).to_string();
+/// The rate of UCX's tagged stream over posix and cma, or over tcp, GB/s (1e9 bytes).
+pub(super) fn tag_bandwidth_gbps(wire: Wire, bytes: usize) -> Result<f64> {
+    let (transports, whole) = match wire {
+        Wire::Shm => ("posix,cma,self", 8 << 30),
+        Wire::Tcp => ("tcp,self", 2 << 30),
+    };
+    let iterations = (whole / bytes.max(1)).clamp(30, 100_000).to_string();
+    let warm_up = (whole / 16 / bytes.max(1)).clamp(5, 10_000).to_string();
     let size = bytes.to_string();
     let port = free_port()?.to_string();
     let perftest = || {
         let mut command = Command::new("ucx_perftest");
-        command.env("UCX_TLS", "posix,cma,self").args(["-p", &port]);
+        command.env("UCX_TLS", transports).env("UCX_NET_DEVICES", "all").args(["-p", &port]);
         command
     };
     let out = against(&mut perftest(), || {
