@@ -4,6 +4,7 @@
 //! process, under valgrind and under strace; two runs of different lengths differ by the messages alone. Before it
 //! believes either counter, it plants work and a system call that the counter must notice.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,6 +44,8 @@ struct Cycle {
     order: String,
     bytes: u64,
     messages: u64,
+    #[serde(default)]
+    settings: BTreeMap<String, String>,
     instructions: u64,
     system_calls: Option<u64>,
 }
@@ -162,16 +165,18 @@ fn per_message(built: &Built, cycle: &Cycle, plant: &str, counter: Counter) -> R
 }
 
 /// Shared memory, copies through the ring (what is measured at start would choose by the clock), and no eager messages
-/// where the direct way is meant.
-fn environment(cycle: &Cycle, plant: &str) -> [(&'static str, String); 5] {
+/// where the direct way is meant; then what the cycle has set otherwise.
+fn environment<'a>(cycle: &'a Cycle, plant: &str) -> BTreeMap<&'a str, String> {
     let eager = if cycle.order == "eager" { "4096" } else { "0" };
-    [
-        ("TRUNKLINE_FABRIC", "soft:shm".into()),
-        ("TRUNKLINE_SOFT_COPY", "staging".into()),
-        ("TRUNKLINE_EAGER_MAX", eager.into()),
-        ("TRUNKLINE_PLANT", plant.into()),
-        ("GLIBC_TUNABLES", TUNABLES.into()),
-    ]
+    let usual = [
+        ("TRUNKLINE_FABRIC", "soft:shm"),
+        ("TRUNKLINE_SOFT_COPY", "staging"),
+        ("TRUNKLINE_EAGER_MAX", eager),
+        ("TRUNKLINE_PLANT", plant),
+        ("GLIBC_TUNABLES", TUNABLES),
+    ];
+    let own = cycle.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    usual.into_iter().chain(own).map(|(name, value)| (name, value.to_owned())).collect()
 }
 
 fn plain(built: &Built, cycle: &Cycle) -> Result<()> {
@@ -281,6 +286,19 @@ mod tests {
                       100.00    0.000000           0         3         1 read\n\
                       100.00    0.001000           1        45         6 total\n";
         assert_eq!((total(strace), total("nothing")), (Some(45), None));
+    }
+
+    #[test]
+    fn a_cycle_changes_what_is_usual() {
+        let cycle: Cycle = toml::from_str(
+            "name = 'a'\norder = 'direct'\nbytes = 8\nmessages = 10\ninstructions = 1\n\
+             settings = { TRUNKLINE_FABRIC = 'soft:tcp', TRUNKLINE_MATCH = 'nic' }",
+        )
+        .unwrap();
+        let set = environment(&cycle, "work");
+        let of = |name: &str| set.get(name).map(String::as_str);
+        assert_eq!((of("TRUNKLINE_FABRIC"), of("TRUNKLINE_MATCH")), (Some("soft:tcp"), Some("nic")));
+        assert_eq!((of("TRUNKLINE_EAGER_MAX"), of("TRUNKLINE_PLANT")), (Some("0"), Some("work")));
     }
 
     #[test]

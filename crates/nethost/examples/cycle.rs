@@ -1,7 +1,8 @@
 //! What `cargo xtask budget` counts: messages between two communicators of one process and one thread, through the
 //! plugin's C table. Two runs of different lengths differ by the messages alone.
 //!
-//! `cycle PLUGIN eager|direct BYTES MESSAGES`; `TRUNKLINE_PLANT=work|syscall` adds, to each message, what the budgets
+//! `cycle PLUGIN eager|direct|grouped BYTES MESSAGES`: the send comes first, or the receive, or the receive of eight
+//! buffers, with a send for each, which then count as one message; `TRUNKLINE_PLANT=work|syscall` adds, to each message, what the budgets
 //! must notice.
 
 use std::error::Error;
@@ -12,6 +13,8 @@ use trunkline_nethost::{Buffer, MemoryKind, Mr, Net, Plugin, RecvComm, RecvPart,
 /// Messages before the counted ones; what is allocated or learned at first is the same in every run.
 const WARMUP: usize = 300;
 const TAG: i32 = 7;
+/// Buffers of a grouped receive.
+const GROUP: usize = 8;
 /// Instructions, roughly, of the planted work.
 const WORK: u32 = 2000;
 
@@ -31,11 +34,18 @@ struct Ends {
     from_mr: Mr,
     into_mr: Mr,
     bytes: usize,
+    /// Buffers of a receive.
+    parts: usize,
     plant: Plant,
 }
 
 impl Ends {
-    fn connect(net: &std::sync::Arc<Net>, bytes: usize, plant: Plant) -> Result<Self, Box<dyn Error>> {
+    fn connect(
+        net: &std::sync::Arc<Net>,
+        bytes: usize,
+        parts: usize,
+        plant: Plant,
+    ) -> Result<Self, Box<dyn Error>> {
         let (listener, mut handle) = net.listen(0)?;
         let (mut send, mut recv) = (None, None);
         while send.is_none() || recv.is_none() {
@@ -47,15 +57,63 @@ impl Ends {
             }
         }
         let (Some(send), Some(recv)) = (send, recv) else { return Err("not connected".into()) };
-        let from = Buffer::new(MemoryKind::Private, bytes)?;
-        let into = Buffer::new(MemoryKind::Private, bytes)?;
+        let all = bytes * parts;
+        let from = Buffer::new(MemoryKind::Private, all)?;
+        let into = Buffer::new(MemoryKind::Private, all)?;
         // SAFETY: the buffer lives as long as the communicators, and no message is in flight.
-        unsafe { from.slice_mut(0, bytes) }.fill(0x5a);
+        unsafe { from.slice_mut(0, all) }.fill(0x5a);
         // SAFETY: the buffer is unmapped only after the communicators are closed.
-        let from_mr = unsafe { send.reg_mr(from.as_ptr(), bytes) }?;
+        let from_mr = unsafe { send.reg_mr(from.as_ptr(), all) }?;
         // SAFETY: as above.
-        let into_mr = unsafe { recv.reg_mr(into.as_ptr(), bytes) }?;
-        Ok(Self { send, recv, from, into, from_mr, into_mr, bytes, plant })
+        let into_mr = unsafe { recv.reg_mr(into.as_ptr(), all) }?;
+        Ok(Self { send, recv, from, into, from_mr, into_mr, bytes, parts, plant })
+    }
+
+    /// One receive of several buffers and a send for each.
+    fn grouped(&self) -> Result<(), Box<dyn Error>> {
+        let place = |base: *mut u8, at: usize| base.wrapping_add(at * self.bytes);
+        let part = |at: usize| RecvPart {
+            data: place(self.into.as_ptr(), at),
+            bytes: self.bytes,
+            tag: TAG + at as i32,
+            mr: self.into_mr,
+        };
+        let parts: [RecvPart; GROUP] = std::array::from_fn(part);
+        let mut receiving = None;
+        while receiving.is_none() {
+            // SAFETY: registered, and no other message uses the memory.
+            receiving = unsafe { self.recv.irecv(&parts, false) }?;
+        }
+        let mut sending = [None; GROUP];
+        for (at, sending) in sending.iter_mut().enumerate() {
+            let from = place(self.from.as_ptr(), at);
+            while sending.is_none() {
+                // SAFETY: as above.
+                *sending = unsafe { self.send.isend(from, self.bytes, TAG + at as i32, self.from_mr) }?;
+            }
+        }
+        let mut sizes = [-1; 8];
+        while sending.iter().any(Option::is_some) || receiving.is_some() {
+            for sending in &mut sending {
+                if let Some(request) = *sending
+                    // SAFETY: in flight on this communicator, and forgotten once complete.
+                    && unsafe { self.send.test(request, None) }?
+                {
+                    *sending = None;
+                }
+            }
+            if let Some(request) = receiving
+                // SAFETY: as above.
+                && unsafe { self.recv.test(request, Some(&mut sizes)) }?
+            {
+                receiving = None;
+            }
+        }
+        if sizes.iter().any(|&size| usize::try_from(size) != Ok(self.bytes)) {
+            return Err("a message of another size".into());
+        }
+        self.planted();
+        Ok(())
     }
 
     /// One message, sent first or received first, until both ends have it.
@@ -108,7 +166,7 @@ impl Ends {
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [plugin, order, bytes, messages] = args.as_slice() else {
-        return Err("usage: cycle PLUGIN eager|direct BYTES MESSAGES".into());
+        return Err("usage: cycle PLUGIN eager|direct|grouped BYTES MESSAGES".into());
     };
     let (bytes, messages): (usize, usize) = (bytes.parse()?, messages.parse()?);
     let plant = match std::env::var("TRUNKLINE_PLANT").as_deref() {
@@ -118,12 +176,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let plugin = Plugin::load(Path::new(plugin), Some(12))?;
     let net = Net::init(&plugin, 1)?;
-    let ends = Ends::connect(&net, bytes, plant)?;
+    let grouped = order == "grouped";
+    let ends = Ends::connect(&net, bytes, if grouped { GROUP } else { 1 }, plant)?;
     for _ in 0..WARMUP + messages {
-        ends.cycle(order == "eager")?;
+        if grouped { ends.grouped() } else { ends.cycle(order == "eager") }?;
     }
     // SAFETY: no message is in flight.
-    let arrived = unsafe { ends.into.slice(0, bytes) };
+    let arrived = unsafe { ends.into.slice(0, bytes * ends.parts) };
     if arrived.iter().any(|&byte| byte != 0x5a) {
         return Err("wrong bytes".into());
     }
