@@ -149,6 +149,15 @@ impl Requests {
         }
     }
 
+    /// Loads the sizes behind the first.
+    #[inline(never)]
+    fn recall(&self, slot: u16, sizes: &mut [u64]) {
+        let more = self.more.get().and_then(|more| more.get(usize::from(slot)));
+        for (to, size) in sizes.iter_mut().zip(more.into_iter().flatten()) {
+            *to = size.load(Ordering::Relaxed);
+        }
+    }
+
     /// Gives a pending request up: the call that made it returns "not yet".
     pub(crate) fn cancel(&self, slot: u16) {
         if let Some(request) = self.slots.get(slot as usize) {
@@ -194,12 +203,8 @@ impl Requests {
                 if count > 0 {
                     sizes[0] = request.size.load(Ordering::Relaxed);
                 }
-                if count > 1
-                    && let Some(more) = self.more.get()
-                {
-                    for (to, size) in sizes[1..].iter_mut().zip(&more[usize::from(slot)]).take(count - 1) {
-                        *to = size.load(Ordering::Relaxed);
-                    }
+                if count > 1 {
+                    self.recall(slot, &mut sizes[1..count.min(RECV_BUFFERS_MAX)]);
                 }
                 Outcome::Done(count)
             }
