@@ -457,7 +457,7 @@ fn who_answers_an_attempt_that_was_given_up_is_told() {
 
 #[test]
 fn a_receiver_that_slept_through_the_end_of_its_peer_gets_what_was_sent() {
-    for seed in 0..2000 {
+    for seed in 0..6000 {
         // The news is faster than the message, and a poll may find nothing although there is something.
         let weather = Weather { latency: 5_000_000, stream_time: 0, short_poll: 1000, ..Weather::calm() };
         let duo = Duo::new(seed, weather, Params { idle_polls: 1, ..params() });
