@@ -14,6 +14,7 @@ use trunkline_fabric::{Caps, Fabric, Nic, OpenError};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 use trunkline_topo::{Choice, ChoiceError, VARIABLES};
 
+use super::slips;
 use crate::locate;
 
 const EXAMPLES: &str = "\
@@ -36,19 +37,6 @@ pub(crate) struct InfoArgs {
     #[arg(long)]
     json: bool,
 }
-
-/// Variables that are no parameters of the engine and yet have a meaning: for the bench and for the tests.
-const OTHERS: [&str; 9] = [
-    locate::VARIABLE,
-    "TRUNKLINE_MUTANT",
-    "TRUNKLINE_SEED",
-    "TRUNKLINE_SEEDS",
-    "TRUNKLINE_FULL",
-    "TRUNKLINE_CORPUS",
-    "TRUNKLINE_REQUIRE",
-    "TRUNKLINE_SKIP_LOG",
-    "TRUNKLINE_PANIC",
-];
 
 /// What the fabrics that are not there are for.
 const MISSING: [(&str, &str); 2] = [
@@ -100,7 +88,7 @@ pub(crate) enum InfoError {
 pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode, InfoError> {
     let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let params = Params::read(|name| std::env::var_os(name))?;
-    let warnings = unknown(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()));
+    let warnings = slips::unknown(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()));
     for warning in &warnings {
         eprintln!("trunkline: warning: {warning}");
     }
@@ -119,41 +107,6 @@ pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode, InfoError> {
 fn json(out: &mut impl Write, report: &impl Serialize) -> Result<(), InfoError> {
     serde_json::to_writer_pretty(&mut *out, report)?;
     Ok(writeln!(out)?)
-}
-
-/// A line for each variable of ours that nobody reads.
-fn unknown(names: impl Iterator<Item = String>) -> Vec<String> {
-    let known = || TABLE.iter().map(|row| row.name).chain(OTHERS);
-    let set_for_others = |name: &str| {
-        ["TRUNKLINE_TEST_", "TRUNKLINE_NETHOST_", "TRUNKLINE_JOB_"].iter().any(|set| name.starts_with(set))
-    };
-    let mut strange: Vec<String> = names
-        .filter(|name| name.starts_with("TRUNKLINE_") && !set_for_others(name) && !known().any(|k| k == name))
-        .collect();
-    strange.sort();
-    let line = |name: &String| {
-        let near = TABLE.iter().map(|row| row.name).chain([locate::VARIABLE]);
-        match near.map(|k| (distance(name, k), k)).min().filter(|(far, _)| *far <= 3) {
-            Some((_, close)) => format!("{name} is not a setting; did you mean {close}?"),
-            None => format!("{name} is not a setting; --params lists them all"),
-        }
-    };
-    strange.iter().map(line).collect()
-}
-
-/// How many letters must be put in, left out or changed to make one word of the other.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let changed = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// One row of `--params`.
@@ -606,28 +559,7 @@ fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{distance, range, unknown};
-
-    #[test]
-    fn a_slip_of_the_finger_is_named() {
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "abc"), 3);
-        let names = [
-            "HOME",
-            "TRUNKLINE_JOB_RANK",
-            "TRUNKLINE_DEPHT",
-            "TRUNKLINE_DEPTH",
-            "TRUNKLINE_PLUGIN",
-            "TRUNKLINE_BANANA",
-        ];
-        assert_eq!(
-            unknown(names.map(str::to_owned).into_iter()),
-            [
-                "TRUNKLINE_BANANA is not a setting; --params lists them all",
-                "TRUNKLINE_DEPHT is not a setting; did you mean TRUNKLINE_DEPTH?",
-            ]
-        );
-    }
+    use super::range;
 
     #[test]
     fn sizes_are_short() {

@@ -5,6 +5,7 @@ mod info;
 mod plot;
 mod run;
 mod sim;
+mod slips;
 mod top;
 
 pub(crate) use bench::BenchError;
