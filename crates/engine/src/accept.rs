@@ -68,7 +68,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let up = match step == AcceptStep::Ready {
             true if mutant.is("engine-accepts-before-link-is-up") => Ok(true),
             false if mutant.is("engine-dials-after-ready") => Ok(false),
-            ready => self.is_up(current.comm).map(|up| up && ready),
+            ready => match self.is_up(current.comm) {
+                // The other end had the link, and has closed it again.
+                Err(_) if ready => Ok(true),
+                up => up.map(|up| up && ready),
+            },
         };
         if !matches!(up, Ok(false)) {
             let (comm, stream, conn) = (current.comm, current.stream, current.conn);

@@ -93,6 +93,12 @@ impl Socket {
         }
     }
 
+    /// Whether the peer has hung up and everything it sent was read.
+    pub(crate) fn is_over(&self) -> bool {
+        let looked = rustix::net::recv(&self.0, &mut [0], rustix::net::RecvFlags::PEEK);
+        !matches!(looked, Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR))
+    }
+
     /// Sends nothing more; the peer sees that when it has read everything.
     pub(crate) fn end(&self) {
         // A connection that is gone has ended too.

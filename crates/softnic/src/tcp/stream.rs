@@ -143,7 +143,8 @@ impl Stream {
     pub(crate) fn has_greeted(&mut self) -> Option<bool> {
         let up = self.is_up();
         self.write();
-        (!self.out.ended).then_some(up && !self.has_unsent())
+        let over = up && !self.has_unsent() && self.socket.as_ref().is_some_and(Socket::is_over);
+        (!self.out.ended && !over).then_some(up && !self.has_unsent())
     }
 
     /// Whether there is a connection, or one is asked for.

@@ -2,9 +2,10 @@
 
 pub(crate) mod cable;
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use trunkline_tests::testbed::{self, Shape};
+use trunkline_tests::testbed::{self, Host, Running, Shape};
 
 use crate::run::scenario;
 
@@ -87,5 +88,36 @@ fn a_cut_cable_fails_every_request_in_time() {
             });
             cable.mend();
         }
+    });
+}
+
+/// One rank of a job of two, whose first rank is on the left host, as torchrun starts it.
+fn rank(host: &Host, rank: usize) -> Running {
+    let mut command = Command::new(trunkline_tests::command().unwrap());
+    command.args(["bench", "all_reduce", "-b", "8", "-e", "4M", "-f", "64", "--json"]);
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("LOCAL_RANK", "0");
+    command.env("MASTER_ADDR", "10.77.0.1").env("MASTER_PORT", "29555");
+    command.env("TRUNKLINE_PLUGIN", trunkline_tests::plugin().unwrap());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    host.start(&mut command).unwrap()
+}
+
+#[test]
+fn the_bench_runs_across_hosts() {
+    testbed::run(|testbed| {
+        let (left, right) = (testbed.host("left"), testbed.host("right"));
+        let cable = testbed.veth(&left, &right);
+        let (first, second) = (rank(&left, 0), rank(&right, 1));
+        let (first, second) = (first.output().unwrap(), second.output().unwrap());
+        let text = [&first.stdout, &first.stderr, &second.stdout, &second.stderr]
+            .map(|bytes| String::from_utf8_lossy(bytes));
+        assert!(first.status.success() && second.status.success(), "{text:#?}");
+        let rows: Vec<serde_json::Value> =
+            text[0].lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(rows.len(), 10, "5 sizes, in place and not: {text:#?}");
+        assert!(rows.iter().all(|row| row["wrong"] == 0 && row["ranks"] == 2), "{text:#?}");
+        assert_eq!(text[2], "", "only the first rank prints");
+        let carried = cable.counters(&left).sent.bytes;
+        assert!(carried > 4 << 20, "{carried} bytes went over the cable");
     });
 }
