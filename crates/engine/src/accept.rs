@@ -26,7 +26,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     ) -> Result<Option<CommId>, Error> {
         let Some(listen) = control.listens.get_mut(id) else { return Err(Error::Unknown("listener")) };
         if listen.current.is_none() {
-            let nic = listen.nic;
+            let nic = listen.nics.first();
             let Some(asked) = listen.pending.pop_front() else { return Ok(None) };
             let (conn, stream) = (asked.open.conn, asked.stream);
             match self.answer(control, nic, asked) {

@@ -17,7 +17,7 @@ use crate::comm::{Ends, Open, Peer, Side};
 use crate::control::{ATTEMPTS_MAX, Attempt, Control};
 use crate::plan::Plan;
 use crate::send::SendLane;
-use crate::{CommId, Engine, Error};
+use crate::{CommId, Engine, Error, Nics};
 
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// Opens a rail with one link on it.
@@ -33,13 +33,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     pub(crate) fn begin_connect(
         &self,
         control: &mut Control<H, F::Rail>,
-        nic: usize,
+        nics: Nics,
         handle: &Handle,
     ) -> Result<Option<SlotId>, Error> {
         let Some(stream) = control.stream_to(&self.host, handle.process, &handle.address)? else {
             return Ok(None);
         };
-        let (rail, link) = self.open_link(nic, 0)?;
+        let (rail, link) = self.open_link(nics.first(), 0)?;
         let registrar = rail.registrar();
         let mailbox = Mr::<Ctrl>::register(&registrar, Memory::heap(cts::MAILBOX_BYTES), Access::WRITE)?;
         let plan = Plan::new(rail.caps(), &self.params);
@@ -57,7 +57,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             machine: Connecting::new(self.host.now()),
             stream,
             process: handle.process,
-            nic,
+            nics,
             open,
             lane: Some(lane),
             reply: None,
@@ -125,7 +125,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Makes the comm, once the link is up.
     fn open_comm(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<Option<CommId>, Error> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
-        let (stream, process, nic) = (attempt.stream, attempt.process, attempt.nic);
+        let (stream, process, nic) = (attempt.stream, attempt.process, attempt.nics.first());
         let up = attempt.lane.as_mut().map(|lane| lane.rail.is_up(lane.link)).transpose()?;
         if up == Some(false) && !self.params.mutant.is("engine-connects-before-link-is-up") {
             return Ok(None);

@@ -20,7 +20,7 @@ use trunkline_proto::wire::frame::{Answer, Frame, Open, Reply, VERSION};
 use crate::comm::{Comms, Peer};
 use crate::send::SendLane;
 use crate::status::Status;
-use crate::{CommId, Error, Params, in_full};
+use crate::{CommId, Error, Nics, Params, in_full};
 
 /// Streams of one process.
 const STREAMS_MAX: usize = 16384;
@@ -67,7 +67,7 @@ struct Stream<S> {
 
 /// A listener.
 pub(crate) struct Listen {
-    pub(crate) nic: usize,
+    pub(crate) nics: Nics,
     nonce: [u8; 16],
     pub(crate) pending: VecDeque<Asked>,
     pub(crate) current: Option<Current>,
@@ -100,7 +100,7 @@ pub(crate) struct Attempt<R: Rail> {
     pub(crate) machine: Connecting,
     pub(crate) stream: SlotId,
     pub(crate) process: ProcessId,
-    pub(crate) nic: usize,
+    pub(crate) nics: Nics,
     pub(crate) open: Open,
     pub(crate) lane: Option<SendLane<R>>,
     pub(crate) reply: Option<(Reply, Option<OwnedFd>)>,
@@ -143,8 +143,8 @@ impl<H: Host, R: Rail> Control<H, R> {
         self.listener.as_ref().map(OobListener::address).ok_or(OobError::Closed)
     }
 
-    pub(crate) fn listen(&mut self, nic: usize, nonce: [u8; 16]) -> Result<SlotId, Error> {
-        let listen = Listen { nic, nonce, pending: VecDeque::new(), current: None, seen: Vec::new() };
+    pub(crate) fn listen(&mut self, nics: Nics, nonce: [u8; 16]) -> Result<SlotId, Error> {
+        let listen = Listen { nics, nonce, pending: VecDeque::new(), current: None, seen: Vec::new() };
         let exhausted = |_| Error::Exhausted { what: "listeners", limit: LISTENS_MAX };
         self.listens.insert(listen).map_err(exhausted)
     }

@@ -17,7 +17,7 @@ use crate::regions::NO_MR;
 use crate::request::{Outcome, Ticket};
 use crate::send::Message;
 use crate::status::Status as Shown;
-use crate::{CommFault, CommId, Error, MrId, Params, RequestId};
+use crate::{CommFault, CommId, Error, MrId, Nics, Params, RequestId};
 
 /// Eager messages whose records were not read yet, above which an isend reads records first.
 const UNMATCHED_MAX: usize = 24;
@@ -532,8 +532,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         control.progress(&Around { host, comms, params, status });
     }
 
-    pub(crate) fn check_nic(&self, nic: usize) -> Result<(), Error> {
-        if nic < self.fabric.nics().len() { Ok(()) } else { Err(Error::Argument("no such NIC")) }
+    pub(crate) fn check_nics(&self, nics: &Nics) -> Result<(), Error> {
+        let known = nics.numbers().iter().all(|&nic| nic < self.fabric.nics().len());
+        if known { Ok(()) } else { Err(Error::Argument("no such NIC")) }
     }
 
     #[inline]

@@ -12,22 +12,23 @@ use crate::control::{Control, refusal};
 use crate::linger::Lingering;
 use crate::request::Requests;
 use crate::status::Row;
-use crate::{CommId, Engine, Error, ListenId};
+use crate::{CommId, Engine, Error, ListenId, Nics};
 
 /// How long [`Engine::shutdown`] waits for what was sent to arrive.
 const SHUTDOWN_TIME: Duration = Duration::millis(200);
 
 impl<F: Fabric, H: Host> Engine<F, H> {
-    /// Listens for connections to NIC number `nic`; the handle goes to the connecting process.
+    /// Listens for connections to these NICs; the handle goes to the connecting process.
     ///
     /// # Errors
     /// [`Error::Argument`] for an unknown NIC; [`Error::Oob`] if the system refuses; [`Error::Exhausted`].
-    pub fn listen(&self, nic: usize) -> Result<(ListenId, [u8; handle::BYTES]), Error> {
-        self.check_nic(nic)?;
+    pub fn listen(&self, nics: impl Into<Nics>) -> Result<(ListenId, [u8; handle::BYTES]), Error> {
+        let nics = nics.into();
+        self.check_nics(&nics)?;
         let nonce = self.host.random();
         let mut control = self.control.claim();
         let address = control.address(&self.host)?.0;
-        let id = control.listen(nic, nonce)?;
+        let id = control.listen(nics, nonce)?;
         let handle = Handle { process: self.process, nonce, listen: id.to_bits(), address, attempt: 0 };
         Ok((ListenId(id), handle.to_bytes()))
     }
@@ -37,14 +38,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     ///
     /// # Errors
     /// Any [`Error`] ends the attempt; nothing of it stays.
-    pub fn connect(&self, nic: usize, handle: &mut [u8; handle::BYTES]) -> Result<Option<CommId>, Error> {
-        self.check_nic(nic)?;
+    pub fn connect(
+        &self,
+        nics: impl Into<Nics>,
+        handle: &mut [u8; handle::BYTES],
+    ) -> Result<Option<CommId>, Error> {
+        let nics = nics.into();
+        self.check_nics(&nics)?;
         let parsed = Handle::from_bytes(handle)?;
         let mut control = self.control.claim();
         control.asked(SlotId::from_bits(parsed.attempt));
         self.progress_control(&mut control);
         let id = if parsed.attempt == 0 {
-            let Some(id) = self.begin_connect(&mut control, nic, &parsed)? else { return Ok(None) };
+            let Some(id) = self.begin_connect(&mut control, nics, &parsed)? else { return Ok(None) };
             Handle::set_attempt(handle, id.to_bits());
             id
         } else {

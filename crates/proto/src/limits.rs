@@ -19,6 +19,9 @@ pub const EAGER_CREDITS_MAX: usize = 32;
 /// Writes with immediate that one message may be split into; longer messages announce themselves after placement.
 pub const STRIPES_MAX: usize = 16;
 
+/// Rails of one comm, at each end (`NCCL_NET_MAX_DEVS_PER_NIC`).
+pub const RAILS_MAX: usize = 4;
+
 /// Tokens of one comm: a buffer of a receive each.
 pub const TOKENS_MAX: usize = RECVS_MAX * RECV_BUFFERS_MAX;
 

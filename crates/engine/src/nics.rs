@@ -1,0 +1,53 @@
+//! The NICs that one comm uses at this end: one, or several fused to one. Made by front ends, read at set-up.
+
+use trunkline_proto::limits::RAILS_MAX;
+
+/// One to four different NICs, by their numbers in the fabric's list.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Nics {
+    numbers: [usize; RAILS_MAX],
+    count: usize,
+}
+
+impl Nics {
+    /// The NICs of that list, in its order; `None` if there are none, more than four, or one of them twice.
+    #[must_use]
+    pub fn new(list: &[usize]) -> Option<Self> {
+        let mut numbers = [0; RAILS_MAX];
+        numbers.get_mut(..list.len())?.copy_from_slice(list);
+        let differ = list.iter().enumerate().all(|(at, nic)| !list[..at].contains(nic));
+        (!list.is_empty() && differ).then_some(Self { numbers, count: list.len() })
+    }
+
+    /// Their numbers.
+    #[must_use]
+    pub fn numbers(&self) -> &[usize] {
+        &self.numbers[..self.count]
+    }
+
+    /// The first one.
+    #[must_use]
+    pub fn first(&self) -> usize {
+        self.numbers[0]
+    }
+}
+
+impl From<usize> for Nics {
+    fn from(nic: usize) -> Self {
+        Self { numbers: [nic, 0, 0, 0], count: 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_to_four_different_ones() {
+        assert_eq!(Nics::new(&[3]), Some(Nics::from(3)));
+        assert_eq!(Nics::new(&[2, 0, 1, 7]).map(|nics| nics.numbers().to_vec()), Some(vec![2, 0, 1, 7]));
+        for wrong in [&[][..], &[1, 1], &[0, 1, 2, 3, 4]] {
+            assert_eq!(Nics::new(wrong), None);
+        }
+    }
+}
