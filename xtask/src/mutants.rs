@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -132,20 +134,15 @@ pub(crate) fn run(workspace: &Workspace, only: Option<&str>) -> Result<bool> {
         return Ok(true);
     }
     let programs = build(workspace, &rows)?;
+    let verdicts = judge_all(&rows, &programs)?;
     let mut table = Table::new();
     table.set_header(["mutant", "breaks", "test", "result"]);
-    let mut healthy = BTreeMap::new();
-    let mut killed = 0;
-    for row in &rows {
-        let program = programs.find(row)?;
-        let began = Instant::now();
-        let verdict = judge(row, program, &mut healthy)?;
-        println!("mutant {} ... {} in {:.1} s", row.name, verdict.text(), began.elapsed().as_secs_f64());
-        killed += usize::from(verdict.is_good());
+    for (row, verdict) in rows.iter().zip(&verdicts) {
         let which = if row.test.is_empty() { "all" } else { &row.test };
         let test = format!("{} {}: {which}", row.package(), row.target);
         table.add_row([&row.name, &row.breaks, &test, verdict.text()]);
     }
+    let killed = verdicts.iter().filter(|verdict| verdict.is_good()).count();
     println!("{table}");
     report::print_result_line(killed, rows.len() - killed);
     Ok(killed == rows.len())
@@ -187,6 +184,7 @@ impl Programs {
 /// Builds every test program the rows need, with all planted bugs compiled in.
 fn build(workspace: &Workspace, rows: &[Row]) -> Result<Programs> {
     let target = workspace.target.join("mutants");
+    take_what_is_built(&workspace.target.join("debug"), &target.join("debug"))?;
     let features = features(workspace, rows)?;
     let planted: BTreeSet<&str> = rows.iter().map(|r| r.planted.as_str()).collect();
     let extra: BTreeSet<&str> = rows.iter().flat_map(|r| &r.build).map(String::as_str).collect();
@@ -209,6 +207,32 @@ fn build(workspace: &Workspace, rows: &[Row]) -> Result<Programs> {
         bail!("cargo test --no-run with the planted bugs failed");
     }
     programs_in(workspace, &out.stdout)
+}
+
+/// Links what plain builds have made into a target folder that is new: crates without planted bugs are the same there.
+fn take_what_is_built(from: &Path, to: &Path) -> Result<()> {
+    if to.exists() || !from.exists() {
+        return Ok(());
+    }
+    for part in [".fingerprint", "build", "deps"] {
+        link_all(&from.join(part), &to.join(part))
+            .with_context(|| format!("linking {part} for the build"))?;
+    }
+    Ok(())
+}
+
+fn link_all(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in from.read_dir()? {
+        let entry = entry?;
+        let (entry, to) = (entry.path(), to.join(entry.file_name()));
+        if entry.is_dir() {
+            link_all(&entry, &to)?;
+        } else {
+            std::fs::hard_link(&entry, &to)?;
+        }
+    }
+    Ok(())
 }
 
 /// The feature `mutants` of every crate a row names: those with bugs must have it, tests and tools may.
@@ -247,25 +271,60 @@ fn programs_in(workspace: &Workspace, messages: &[u8]) -> Result<Programs> {
 /// What identifies a healthy run, so that rows that share a test share it.
 type Run = (PathBuf, String, bool, BTreeMap<String, String>);
 
-fn judge(row: &Row, program: &Program, healthy: &mut BTreeMap<Run, Option<Verdict>>) -> Result<Verdict> {
-    let key = (program.file.clone(), row.test.clone(), row.exact, row.env.clone());
-    let without = match healthy.get(&key) {
-        Some(known) => *known,
-        None => {
-            let (ended, log) = run_test(row, program, None)?;
-            let verdict = match (ended, tests_run(&log)) {
-                (Ended::Passed, 0) => Some(Verdict::NoTest),
-                (Ended::Passed, _) => None,
-                _ => {
-                    // Set off, so that nobody takes its result line for ours.
-                    log.lines().for_each(|line| println!("  | {line}"));
-                    Some(Verdict::BrokenTest)
-                }
-            };
-            healthy.insert(key, verdict);
-            verdict
+/// What each such run came to without a bug; the row that comes first finds out, the others wait for it.
+#[derive(Debug, Default)]
+struct Healthy(Mutex<BTreeMap<Run, Arc<OnceLock<Option<Verdict>>>>>);
+
+/// Judges the rows, as many at a time as there are cores: most of them wait for something.
+fn judge_all(rows: &[Row], programs: &Programs) -> Result<Vec<Verdict>> {
+    let healthy = Healthy::default();
+    let next = AtomicUsize::new(0);
+    let work = || -> Result<Vec<(usize, Verdict)>> {
+        let mut judged = Vec::new();
+        while let Some((at, row)) = next_of(rows, &next) {
+            let began = Instant::now();
+            let verdict = judge(row, programs.find(row)?, &healthy)?;
+            println!("mutant {} ... {} in {:.1} s", row.name, verdict.text(), began.elapsed().as_secs_f64());
+            judged.push((at, verdict));
         }
+        Ok(judged)
     };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut judged = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let ended = threads.into_iter().map(|thread| match thread.join() {
+            Ok(judged) => judged,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        ended.collect::<Result<Vec<_>>>()
+    })?
+    .concat();
+    judged.sort_unstable_by_key(|&(at, _)| at);
+    Ok(judged.into_iter().map(|(_, verdict)| verdict).collect())
+}
+
+/// The next row that nobody has taken.
+fn next_of<'a>(rows: &'a [Row], next: &AtomicUsize) -> Option<(usize, &'a Row)> {
+    let at = next.fetch_add(1, Ordering::Relaxed);
+    rows.get(at).map(|row| (at, row))
+}
+
+fn judge(row: &Row, program: &Program, healthy: &Healthy) -> Result<Verdict> {
+    let key = (program.file.clone(), row.test.clone(), row.exact, row.env.clone());
+    let known = {
+        let mut runs = healthy.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(runs.entry(key).or_default())
+    };
+    let mut failed = None;
+    let without = *known.get_or_init(|| {
+        judge_without(row, program).unwrap_or_else(|error| {
+            failed = Some(error);
+            Some(Verdict::BrokenTest)
+        })
+    });
+    if let Some(error) = failed {
+        return Err(error);
+    }
     if let Some(verdict) = without {
         return Ok(verdict);
     }
@@ -273,6 +332,20 @@ fn judge(row: &Row, program: &Program, healthy: &mut BTreeMap<Run, Option<Verdic
         Ended::Passed => Verdict::Survived,
         Ended::Failed => Verdict::Killed,
         Ended::TimedOut => Verdict::KilledByLimit,
+    })
+}
+
+/// What is wrong with a row's test when no bug is chosen.
+fn judge_without(row: &Row, program: &Program) -> Result<Option<Verdict>> {
+    let (ended, log) = run_test(row, program, None)?;
+    Ok(match (ended, tests_run(&log)) {
+        (Ended::Passed, 0) => Some(Verdict::NoTest),
+        (Ended::Passed, _) => None,
+        _ => {
+            // Set off, so that nobody takes its result line for ours.
+            log.lines().for_each(|line| println!("  | {line}"));
+            Some(Verdict::BrokenTest)
+        }
     })
 }
 

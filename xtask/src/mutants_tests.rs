@@ -42,9 +42,9 @@ fn each_verdict_is_reached() {
     let text: String = cases.iter().map(|(row, _)| row.as_str()).collect();
     let rows = parse(&text).unwrap();
     let programs = build(&workspace, &rows).unwrap();
-    let mut healthy = BTreeMap::new();
+    let healthy = Healthy::default();
     for (row, (_, wanted)) in rows.iter().zip(&cases) {
-        assert_eq!(judge(row, programs.find(row).unwrap(), &mut healthy).unwrap(), *wanted, "{}", row.name);
+        assert_eq!(judge(row, programs.find(row).unwrap(), &healthy).unwrap(), *wanted, "{}", row.name);
     }
     fixture.write(ROWS, &row("wrong-sum", "looks_away"));
     assert!(!run(&workspace, None).unwrap());
