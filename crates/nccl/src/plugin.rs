@@ -2,11 +2,13 @@
 //!
 //! Objects are named by numbers with generations that travel through NCCL as opaque pointers.
 
-use trunkline_engine::{Base, CommId, ListenId, MrId, RecvBuf, RequestId};
-use trunkline_fabric::Caps;
+use trunkline_engine::{Base, CommId, ListenId, MrId, Nics, RecvBuf, RequestId};
+use trunkline_fabric::Level;
 use trunkline_mem::{Kind, Memory};
+use trunkline_proto::limits::RAILS_MAX;
 
 use crate::abi::{NET_RECVS_MAX, NET_SIZE_BYTES_MAX, PTR_HOST};
+use crate::devices::{Device, Known};
 use crate::status::CallError;
 use crate::world::world;
 
@@ -22,50 +24,57 @@ pub(crate) struct Properties {
     pub(crate) latency: f32,
     pub(crate) max_comms: i32,
     pub(crate) max_recvs: i32,
-    pub(crate) device: i32,
+    /// Members in use, and their numbers; of a physical device that is itself.
+    pub(crate) members: (i32, [i32; RAILS_MAX]),
     pub(crate) max_bytes: usize,
 }
 
-pub(crate) fn devices() -> Result<i32, CallError> {
-    Ok(i32::try_from(world()?.engine.nics().len()).unwrap_or(i32::MAX))
+pub(crate) fn devices(known: Known) -> Result<i32, CallError> {
+    Ok(world()?.devices.count(known))
 }
 
-fn device(dev: i32) -> Result<usize, CallError> {
-    usize::try_from(dev).map_err(|_| CallError::Argument("device number below zero"))
+pub(crate) fn properties(dev: i32, known: Known) -> Result<Properties, CallError> {
+    world()?.devices.at(dev, known, told)
 }
 
-pub(crate) fn properties(dev: i32) -> Result<Properties, CallError> {
-    let world = world()?;
-    let at = device(dev)?;
-    let (Some(nic), Some(names)) = (world.engine.nics().get(at), world.devices.get(at)) else {
-        return Err(CallError::Argument("no such device"));
-    };
-    let Caps { needs_flush, links_max, .. } = nic.caps;
+/// A device as NCCL is told of it.
+fn told(device: &Device) -> Properties {
     let int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
-    Ok(Properties {
-        name: names.name.as_ptr(),
-        pci_path: names.pci_path.as_ref().map_or(core::ptr::null(), |path| path.as_ptr()),
-        guid: nic.guid,
+    let numbers = device.nics.numbers();
+    let mut members = [0; RAILS_MAX];
+    for (to, &number) in members.iter_mut().zip(numbers) {
+        *to = i32::try_from(number).unwrap_or(i32::MAX);
+    }
+    Properties {
+        name: device.name().as_ptr(),
+        pci_path: device.pci_path().map_or(core::ptr::null(), |path| path.as_ptr()),
+        guid: device.guid,
         ptr_support: PTR_HOST,
-        force_flush: i32::from(needs_flush),
-        speed: int(nic.speed_mbps),
-        port: int(nic.port),
-        latency: nic.latency_us,
-        max_comms: int(links_max),
+        force_flush: i32::from(device.needs_flush),
+        speed: int(device.speed_mbps),
+        port: int(device.port),
+        latency: device.latency_us,
+        max_comms: int(device.links_max),
         max_recvs: NET_RECVS_MAX as i32,
-        device: dev,
+        // At most four.
+        members: (numbers.len() as i32, members),
         // The engine splits what is larger than one operation.
         max_bytes: NET_SIZE_BYTES_MAX,
-    })
+    }
 }
 
-pub(crate) fn listen(dev: i32) -> Result<(u64, [u8; 128]), CallError> {
-    let (listen, handle) = world()?.engine.listen(device(dev)?)?;
+/// What comms of a device use.
+fn nics(dev: i32, known: Known) -> Result<Nics, CallError> {
+    world()?.devices.at(dev, known, |device| device.nics)
+}
+
+pub(crate) fn listen(dev: i32, known: Known) -> Result<(u64, [u8; 128]), CallError> {
+    let (listen, handle) = world()?.engine.listen(nics(dev, known)?)?;
     Ok((listen.to_bits(), handle))
 }
 
-pub(crate) fn connect(dev: i32, handle: &mut [u8; 128]) -> Result<u64, CallError> {
-    Ok(world()?.engine.connect(device(dev)?, handle)?.map_or(0, CommId::to_bits))
+pub(crate) fn connect(dev: i32, known: Known, handle: &mut [u8; 128]) -> Result<u64, CallError> {
+    Ok(world()?.engine.connect(nics(dev, known)?, handle)?.map_or(0, CommId::to_bits))
 }
 
 pub(crate) fn accept(listen: u64) -> Result<u64, CallError> {
@@ -167,11 +176,13 @@ pub(crate) fn test(request: u64, sizes: &mut [u64; NET_RECVS_MAX]) -> Result<Opt
     Ok(world()?.engine.test_count(RequestId::from_bits(request), sizes)?)
 }
 
-/// A fused NIC of one member is that member; several members need rails, which this version does not join.
+/// Makes a virtual device of physical ones and returns its number.
 pub(crate) fn make_virtual(members: &[i32]) -> Result<i32, CallError> {
-    match members {
-        &[only] if device(only)? < world()?.engine.nics().len() => Ok(only),
-        [_] => Err(CallError::Argument("no such device")),
-        _ => Err(CallError::Unsupported("this version does not fuse NICs; set NCCL_NET_MERGE_LEVEL=LOC")),
-    }
+    let world = world()?;
+    let dev = world.devices.fuse(members, world.engine.nics())?;
+    world.devices.at(dev, Known::All, |device| {
+        let (name, speed) = (device.name().to_string_lossy(), device.speed_mbps);
+        world.log.line(Level::Info, &format!("trunkline: device {dev} is {name}, {speed} Mb/s"));
+    })?;
+    Ok(dev)
 }

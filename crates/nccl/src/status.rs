@@ -15,6 +15,19 @@ pub(crate) enum CallError {
     /// A failure that the log has told already.
     #[error("told before")]
     Told(ResultCode),
+    /// More NICs were to be fused than a comm can use.
+    #[error(
+        "a fused NIC has at most {most} members, and {asked} were asked for; NCCL_NET_FORCE_MERGE can name fewer"
+    )]
+    Members {
+        /// How many were to be.
+        asked: usize,
+        /// How many may be.
+        most: usize,
+    },
+    /// There are as many virtual devices as there may be.
+    #[error("there are {0} virtual devices already, and no more can be made")]
+    Virtual(usize),
     /// Something this plugin does not do.
     #[error("{0}")]
     Unsupported(&'static str),
@@ -43,7 +56,8 @@ impl CallError {
             Self::Argument(_) => ResultCode::INVALID_ARGUMENT,
             Self::NotStarted => ResultCode::INTERNAL_ERROR,
             Self::Told(code) => *code,
-            Self::Unsupported(_) | Self::Params(_) | Self::Choice(_) => ResultCode::INVALID_USAGE,
+            Self::Unsupported(_) | Self::Members { .. } | Self::Virtual(_) => ResultCode::INVALID_USAGE,
+            Self::Params(_) | Self::Choice(_) => ResultCode::INVALID_USAGE,
             Self::Fabric(_) | Self::Interfaces(_) => ResultCode::SYSTEM_ERROR,
             Self::Engine(error) => engine_code(error),
         }

@@ -1,6 +1,5 @@
 //! The plugin's one process-wide cell: the engine, made by the first init and there until the library is unloaded.
 
-use std::ffi::CString;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,6 +11,7 @@ use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 use trunkline_topo::Choice;
 
 use crate::abi::log::Log;
+use crate::devices::Devices;
 use crate::status::CallError;
 
 /// The engine over the fabric in use; one more variant for each fabric to come.
@@ -20,7 +20,7 @@ pub(crate) type Running = Engine<SoftFabric, UnixHost>;
 /// Everything that outlives a call.
 pub(crate) struct World {
     pub(crate) engine: Running,
-    pub(crate) devices: Vec<DeviceNames>,
+    pub(crate) devices: Devices,
     pub(crate) log: Arc<Log>,
     /// Communicators of NCCL that init was called for and finalize was not.
     contexts: AtomicUsize,
@@ -29,12 +29,6 @@ pub(crate) struct World {
     /// A thread is to go on for NCCL while it makes no call.
     helped: bool,
     helper: Mutex<Option<Helper>>,
-}
-
-/// Strings that NCCL keeps pointers to.
-pub(crate) struct DeviceNames {
-    pub(crate) name: CString,
-    pub(crate) pci_path: Option<CString>,
 }
 
 /// The place of the world; one init at a time may try to make it.
@@ -75,7 +69,7 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
         silence: params.peer_time,
     };
     let fabric = SoftFabric::new(soft_config(&params, addresses))?;
-    let devices = fabric.nics().iter().map(names).collect();
+    let devices = Devices::new(fabric.nics());
     let engine_log = Arc::clone(log);
     let host = UnixHost::reached(reach, move |level, text| engine_log.line(level, text));
     let helped = params.progress_thread;
@@ -93,13 +87,6 @@ fn read_params() -> Result<Params, CallError> {
         params.mutant = trunkline_engine::Mutant::named(name.leak());
     }
     Ok(params)
-}
-
-fn names(nic: &trunkline_fabric::Nic) -> DeviceNames {
-    // A name with a NUL inside cannot be told to C; such a NIC stays nameless.
-    let name = CString::new(nic.name.as_str()).unwrap_or_default();
-    let pci_path = nic.pci_path.as_deref().and_then(|path| CString::new(path).ok());
-    DeviceNames { name, pci_path }
 }
 
 /// The addresses by which other hosts reach this one, if they are to.
@@ -145,8 +132,12 @@ fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
 
 impl World {
     pub(crate) fn enter(&'static self) -> usize {
-        let context = self.contexts.fetch_add(1, Ordering::AcqRel) + 1;
+        // Whoever enters beside the first waits until that has begun.
         let mut helper = self.helper();
+        let context = self.contexts.fetch_add(1, Ordering::AcqRel) + 1;
+        if context == 1 {
+            self.devices.begin();
+        }
         if self.helped && helper.is_none() {
             match Helper::start(&self.engine) {
                 Ok(started) => *helper = Some(started),

@@ -5,10 +5,12 @@ use core::ptr;
 
 use trunkline_mem::Memory;
 use trunkline_sys::nccl_net::{
-    CommConfig, DeviceHandle, HANDLE_BYTES, Logger, NET_RECVS_MAX, NetAttr, ProfilerCallback, ResultCode,
+    CommConfig, DEVS_PER_NIC_V12, DeviceHandle, HANDLE_BYTES, Logger, NET_RECVS_MAX, NetAttr,
+    ProfilerCallback, ResultCode,
 };
 
 use super::log::Log;
+use crate::devices::Known;
 use crate::guard::{Out, guard, read_at};
 use crate::plugin::{self, Buffer, Properties};
 use crate::status::CallError;
@@ -77,42 +79,81 @@ pub(super) unsafe extern "C" fn set_net_attr(_: *mut c_void, attr: *mut NetAttr)
     guard("setNetAttr", || if attr.is_null() { Err(CallError::Argument("null attributes")) } else { Ok(()) })
 }
 
-/// `devices`.
-pub(super) unsafe extern "C" fn devices(count: *mut c_int) -> ResultCode {
+/// `devices`, of those that a version knows.
+///
+/// # Safety
+/// If not null, `count` can be written.
+unsafe fn devices(count: *mut c_int, known: Known) -> ResultCode {
     guard("devices", || {
-        // SAFETY: NCCL passes a place for the number.
+        // SAFETY: by the contract of this function.
         let count = unsafe { Out::new(count) }?;
-        count.set(plugin::devices()?);
+        count.set(plugin::devices(known)?);
         Ok(())
     })
 }
 
-/// `getProperties`, by the layout of a version.
-pub(super) unsafe fn properties<P>(dev: c_int, out: *mut P, layout: fn(Properties) -> P) -> ResultCode {
+/// `devices` of versions 6 to 8.
+pub(super) unsafe extern "C" fn devices_v6(count: *mut c_int) -> ResultCode {
+    // SAFETY: NCCL passes a place for the number.
+    unsafe { devices(count, Known::Physical) }
+}
+
+/// `devices` of versions 9 to 12.
+pub(super) unsafe extern "C" fn devices_v9(count: *mut c_int) -> ResultCode {
+    // SAFETY: NCCL passes a place for the number.
+    unsafe { devices(count, Known::All) }
+}
+
+/// `getProperties`, by the layout of a version and the devices that it knows.
+pub(super) unsafe fn properties<P>(
+    dev: c_int,
+    out: *mut P,
+    layout: fn(Properties) -> P,
+    known: Known,
+) -> ResultCode {
     guard("getProperties", || {
         // SAFETY: the caller passes a place for its version's properties.
         let out = unsafe { Out::new(out) }?;
-        out.set(layout(plugin::properties(dev)?));
+        out.set(layout(plugin::properties(dev, known)?));
         Ok(())
     })
 }
 
-/// `listen` of versions 6 to 10.
+/// `listen` on one of the devices that a version knows.
+///
+/// # Safety
+/// If not null, `handle` has room for 128 bytes, and `comm` can be written.
+unsafe fn listen(dev: c_int, known: Known, handle: *mut c_void, comm: *mut *mut c_void) -> ResultCode {
+    guard("listen", || {
+        // SAFETY: by the contract of this function.
+        let handle = unsafe { Out::new(handle.cast::<[u8; HANDLE_BYTES]>()) }?;
+        // SAFETY: by the contract of this function.
+        let comm = unsafe { Out::new(comm) }?;
+        let (listen, bytes) = plugin::listen(dev, known)?;
+        handle.set(bytes);
+        comm.set(pointer(listen));
+        Ok(())
+    })
+}
+
+/// `listen` of versions 6 to 8.
 pub(super) unsafe extern "C" fn listen_v6(
     dev: c_int,
     handle: *mut c_void,
     comm: *mut *mut c_void,
 ) -> ResultCode {
-    guard("listen", || {
-        // SAFETY: NCCL passes 128 bytes for the handle.
-        let handle = unsafe { Out::new(handle.cast::<[u8; HANDLE_BYTES]>()) }?;
-        // SAFETY: NCCL passes a place for the comm.
-        let comm = unsafe { Out::new(comm) }?;
-        let (listen, bytes) = plugin::listen(dev)?;
-        handle.set(bytes);
-        comm.set(pointer(listen));
-        Ok(())
-    })
+    // SAFETY: NCCL's contract.
+    unsafe { listen(dev, Known::Physical, handle, comm) }
+}
+
+/// `listen` of versions 9 and 10.
+pub(super) unsafe extern "C" fn listen_v9(
+    dev: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+) -> ResultCode {
+    // SAFETY: NCCL's contract.
+    unsafe { listen(dev, Known::All, handle, comm) }
 }
 
 /// `listen` of versions 11 and 12.
@@ -122,8 +163,28 @@ pub(super) unsafe extern "C" fn listen_v11(
     handle: *mut c_void,
     comm: *mut *mut c_void,
 ) -> ResultCode {
-    // SAFETY: the same contract, but for the context.
-    unsafe { listen_v6(dev, handle, comm) }
+    // SAFETY: NCCL's contract, but for the context.
+    unsafe { listen(dev, Known::All, handle, comm) }
+}
+
+/// `connect` from one of the devices that a version knows.
+///
+/// # Safety
+/// If not null, `handle` points to the connection's private 128 bytes, and `comm` can be written.
+unsafe fn connect(dev: c_int, known: Known, handle: *mut c_void, comm: *mut *mut c_void) -> ResultCode {
+    guard("connect", || {
+        // SAFETY: by the contract of this function.
+        let comm = unsafe { Out::new(comm) }?;
+        let place = handle.cast::<[u8; HANDLE_BYTES]>();
+        // SAFETY: NCCL passes its private, stable copy of the handle's 128 bytes.
+        let mut bytes = unsafe { read_at(place, 0) }?;
+        // SAFETY: the same bytes may be written.
+        let back = unsafe { Out::new(place) }?;
+        let connected = plugin::connect(dev, known, &mut bytes);
+        back.set(bytes);
+        comm.set(pointer(connected?));
+        Ok(())
+    })
 }
 
 /// `connect` of version 6.
@@ -132,30 +193,30 @@ pub(super) unsafe extern "C" fn connect_v6(
     handle: *mut c_void,
     comm: *mut *mut c_void,
 ) -> ResultCode {
-    guard("connect", || {
-        // SAFETY: NCCL passes a place for the comm.
-        let comm = unsafe { Out::new(comm) }?;
-        let place = handle.cast::<[u8; HANDLE_BYTES]>();
-        // SAFETY: NCCL passes its private, stable copy of the handle's 128 bytes.
-        let mut bytes = unsafe { read_at(place, 0) }?;
-        // SAFETY: the same bytes may be written.
-        let back = unsafe { Out::new(place) }?;
-        let connected = plugin::connect(dev, &mut bytes);
-        back.set(bytes);
-        comm.set(pointer(connected?));
-        Ok(())
-    })
+    // SAFETY: NCCL's contract.
+    unsafe { connect(dev, Known::Physical, handle, comm) }
 }
 
-/// `connect` of versions 7 to 9.
+/// `connect` of versions 7 and 8.
 pub(super) unsafe extern "C" fn connect_v7(
     dev: c_int,
     handle: *mut c_void,
     comm: *mut *mut c_void,
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
-    // SAFETY: the same contract, but for the device handle, which stays as it was: the host drives the network.
-    unsafe { connect_v6(dev, handle, comm) }
+    // SAFETY: NCCL's contract, but for the device handle, which stays as it was: the host drives the network.
+    unsafe { connect(dev, Known::Physical, handle, comm) }
+}
+
+/// `connect` of version 9.
+pub(super) unsafe extern "C" fn connect_v9(
+    dev: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+    _: *mut *mut DeviceHandle,
+) -> ResultCode {
+    // SAFETY: as `connect_v7`.
+    unsafe { connect(dev, Known::All, handle, comm) }
 }
 
 /// `connect` of version 10.
@@ -167,7 +228,7 @@ pub(super) unsafe extern "C" fn connect_v10(
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: as `connect_v7`; the software NIC has no traffic classes.
-    unsafe { connect_v6(dev, handle, comm) }
+    unsafe { connect(dev, Known::All, handle, comm) }
 }
 
 /// `connect` of versions 11 and 12.
@@ -179,7 +240,7 @@ pub(super) unsafe extern "C" fn connect_v11(
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: as `connect_v7`.
-    unsafe { connect_v6(dev, handle, comm) }
+    unsafe { connect(dev, Known::All, handle, comm) }
 }
 
 /// `accept` of version 6.
@@ -497,10 +558,10 @@ pub(super) unsafe fn make_v_device(
         let dev = unsafe { Out::new(dev) }?;
         // SAFETY: by the contract of this function.
         let count = usize::try_from(unsafe { read_at(count, 0) }?).unwrap_or(0);
-        if count == 0 || count > room {
-            return Err(CallError::Argument("a fused NIC has 1 to 8 members"));
+        let mut members = [0; DEVS_PER_NIC_V12];
+        if count > room.min(members.len()) {
+            return Err(CallError::Argument("more members than this version's structure has places for"));
         }
-        let mut members = [0; 8];
         for (at, member) in members.iter_mut().enumerate().take(count) {
             // SAFETY: `at` is below `count`.
             *member = unsafe { read_at(devs, at) }?;

@@ -6,9 +6,10 @@ use trunkline_sys::nccl_net::v11::{NetV11, PropertiesV11};
 use trunkline_sys::nccl_net::{NET_DEVICE_HOST, ResultCode, VDeviceProps4};
 
 use super::calls::{
-    NAME, accept_v7, close, close_listen, connect_v11, dereg_mr, devices, finalize, iflush, init_v11,
+    NAME, accept_v7, close, close_listen, connect_v11, dereg_mr, devices_v9, finalize, iflush, init_v11,
     irecv_v10, isend_v10, listen_v11, reg_mr_dma_buf, reg_mr_v8, set_net_attr, test,
 };
+use crate::devices::Known;
 use crate::plugin::Properties;
 
 fn layout(p: Properties) -> PropertiesV11 {
@@ -26,7 +27,7 @@ fn layout(p: Properties) -> PropertiesV11 {
         max_recvs: p.max_recvs,
         net_device_type: NET_DEVICE_HOST,
         net_device_version: 0,
-        v_props: VDeviceProps4 { ndevs: 1, devs: [p.device, 0, 0, 0] },
+        v_props: VDeviceProps4 { ndevs: p.members.0, devs: p.members.1 },
         max_p2p_bytes: p.max_bytes,
         max_coll_bytes: p.max_bytes,
         max_multi_request_size: 1,
@@ -35,7 +36,7 @@ fn layout(p: Properties) -> PropertiesV11 {
 
 unsafe extern "C" fn get_properties(dev: c_int, out: *mut PropertiesV11) -> ResultCode {
     // SAFETY: the caller passes a place for this version's properties.
-    unsafe { super::calls::properties(dev, out, layout) }
+    unsafe { super::calls::properties(dev, out, layout, Known::All) }
 }
 
 unsafe extern "C" fn make_v_device(dev: *mut c_int, members: *mut VDeviceProps4) -> ResultCode {
@@ -59,7 +60,7 @@ unsafe extern "C" fn make_v_device(dev: *mut c_int, members: *mut VDeviceProps4)
 static ncclNetPlugin_v11: NetV11 = NetV11 {
     name: NAME.as_ptr(),
     init: Some(init_v11),
-    devices: Some(devices),
+    devices: Some(devices_v9),
     get_properties: Some(get_properties),
     listen: Some(listen_v11),
     connect: Some(connect_v11),

@@ -6,12 +6,14 @@ use trunkline_sys::nccl_net::v12::{NetV12, PropertiesV12};
 use trunkline_sys::nccl_net::{NET_DEVICE_HOST, NET_ID_UNDEF, ResultCode, VDeviceProps8};
 
 use super::calls::{
-    NAME, accept_v7, close, close_listen, connect_v11, dereg_mr, devices, finalize, iflush, init_v11,
+    NAME, accept_v7, close, close_listen, connect_v11, dereg_mr, devices_v9, finalize, iflush, init_v11,
     irecv_v10, isend_v10, listen_v11, reg_mr_dma_buf, reg_mr_v8, set_net_attr, test,
 };
+use crate::devices::Known;
 use crate::plugin::Properties;
 
 fn layout(p: Properties) -> PropertiesV12 {
+    let [a, b, c, d] = p.members.1;
     PropertiesV12 {
         name: p.name.cast_mut(),
         pci_path: p.pci_path.cast_mut(),
@@ -26,7 +28,7 @@ fn layout(p: Properties) -> PropertiesV12 {
         max_recvs: p.max_recvs,
         net_device_type: NET_DEVICE_HOST,
         net_device_version: 0,
-        v_props: VDeviceProps8 { ndevs: 1, devs: [p.device, 0, 0, 0, 0, 0, 0, 0] },
+        v_props: VDeviceProps8 { ndevs: p.members.0, devs: [a, b, c, d, 0, 0, 0, 0] },
         max_p2p_bytes: p.max_bytes,
         max_coll_bytes: p.max_bytes,
         max_multi_request_size: 1,
@@ -37,7 +39,7 @@ fn layout(p: Properties) -> PropertiesV12 {
 
 unsafe extern "C" fn get_properties(dev: c_int, out: *mut PropertiesV12) -> ResultCode {
     // SAFETY: the caller passes a place for this version's properties.
-    unsafe { super::calls::properties(dev, out, layout) }
+    unsafe { super::calls::properties(dev, out, layout, Known::All) }
 }
 
 unsafe extern "C" fn make_v_device(dev: *mut c_int, members: *mut VDeviceProps8) -> ResultCode {
@@ -61,7 +63,7 @@ unsafe extern "C" fn make_v_device(dev: *mut c_int, members: *mut VDeviceProps8)
 static ncclNetPlugin_v12: NetV12 = NetV12 {
     name: NAME.as_ptr(),
     init: Some(init_v11),
-    devices: Some(devices),
+    devices: Some(devices_v9),
     get_properties: Some(get_properties),
     listen: Some(listen_v11),
     connect: Some(connect_v11),

@@ -6,9 +6,10 @@ use trunkline_sys::nccl_net::ResultCode;
 use trunkline_sys::nccl_net::v6::{NetV6, PropertiesV6};
 
 use super::calls::{
-    NAME, accept_v6, close, close_listen, connect_v6, dereg_mr, devices, iflush, init_v6, irecv_v6, isend_v6,
-    listen_v6, reg_mr_dma_buf, reg_mr_v6, test,
+    NAME, accept_v6, close, close_listen, connect_v6, dereg_mr, devices_v6, iflush, init_v6, irecv_v6,
+    isend_v6, listen_v6, reg_mr_dma_buf, reg_mr_v6, test,
 };
+use crate::devices::Known;
 use crate::plugin::Properties;
 
 fn layout(p: Properties) -> PropertiesV6 {
@@ -27,7 +28,7 @@ fn layout(p: Properties) -> PropertiesV6 {
 
 unsafe extern "C" fn get_properties(dev: c_int, out: *mut PropertiesV6) -> ResultCode {
     // SAFETY: the caller passes a place for this version's properties.
-    unsafe { super::calls::properties(dev, out, layout) }
+    unsafe { super::calls::properties(dev, out, layout, Known::Physical) }
 }
 
 /// The table.
@@ -36,7 +37,7 @@ unsafe extern "C" fn get_properties(dev: c_int, out: *mut PropertiesV6) -> Resul
 static ncclNetPlugin_v6: NetV6 = NetV6 {
     name: NAME.as_ptr(),
     init: Some(init_v6),
-    devices: Some(devices),
+    devices: Some(devices_v6),
     get_properties: Some(get_properties),
     listen: Some(listen_v6),
     connect: Some(connect_v6),

@@ -6,9 +6,10 @@ use trunkline_sys::nccl_net::v7::{NetV7, PropertiesV7};
 use trunkline_sys::nccl_net::{NET_DEVICE_HOST, ResultCode};
 
 use super::calls::{
-    NAME, accept_v7, close, close_listen, connect_v7, dereg_mr, devices, iflush, init_v6, irecv_v6, isend_v6,
-    listen_v6, reg_mr_dma_buf, reg_mr_v6, test,
+    NAME, accept_v7, close, close_listen, connect_v7, dereg_mr, devices_v6, iflush, init_v6, irecv_v6,
+    isend_v6, listen_v6, reg_mr_dma_buf, reg_mr_v6, test,
 };
+use crate::devices::Known;
 use crate::plugin::Properties;
 
 fn layout(p: Properties) -> PropertiesV7 {
@@ -29,7 +30,7 @@ fn layout(p: Properties) -> PropertiesV7 {
 
 unsafe extern "C" fn get_properties(dev: c_int, out: *mut PropertiesV7) -> ResultCode {
     // SAFETY: the caller passes a place for this version's properties.
-    unsafe { super::calls::properties(dev, out, layout) }
+    unsafe { super::calls::properties(dev, out, layout, Known::Physical) }
 }
 
 /// The table.
@@ -38,7 +39,7 @@ unsafe extern "C" fn get_properties(dev: c_int, out: *mut PropertiesV7) -> Resul
 static ncclNetPlugin_v7: NetV7 = NetV7 {
     name: NAME.as_ptr(),
     init: Some(init_v6),
-    devices: Some(devices),
+    devices: Some(devices_v6),
     get_properties: Some(get_properties),
     listen: Some(listen_v6),
     connect: Some(connect_v7),

@@ -6,9 +6,10 @@ use trunkline_sys::nccl_net::v9::{NetV9, PropertiesV9};
 use trunkline_sys::nccl_net::{NET_DEVICE_HOST, ResultCode, VDeviceProps4};
 
 use super::calls::{
-    NAME, accept_v7, close, close_listen, connect_v7, dereg_mr, devices, iflush, init_v6, irecv_v9, isend_v9,
-    listen_v6, reg_mr_dma_buf, reg_mr_v8, test,
+    NAME, accept_v7, close, close_listen, connect_v9, dereg_mr, devices_v9, iflush, init_v6, irecv_v9,
+    isend_v9, listen_v9, reg_mr_dma_buf, reg_mr_v8, test,
 };
+use crate::devices::Known;
 use crate::plugin::Properties;
 
 fn layout(p: Properties) -> PropertiesV9 {
@@ -26,7 +27,7 @@ fn layout(p: Properties) -> PropertiesV9 {
         max_recvs: p.max_recvs,
         net_device_type: NET_DEVICE_HOST,
         net_device_version: 0,
-        v_props: VDeviceProps4 { ndevs: 1, devs: [p.device, 0, 0, 0] },
+        v_props: VDeviceProps4 { ndevs: p.members.0, devs: p.members.1 },
         max_p2p_bytes: p.max_bytes,
         max_coll_bytes: p.max_bytes,
     }
@@ -34,7 +35,7 @@ fn layout(p: Properties) -> PropertiesV9 {
 
 unsafe extern "C" fn get_properties(dev: c_int, out: *mut PropertiesV9) -> ResultCode {
     // SAFETY: the caller passes a place for this version's properties.
-    unsafe { super::calls::properties(dev, out, layout) }
+    unsafe { super::calls::properties(dev, out, layout, Known::All) }
 }
 
 unsafe extern "C" fn make_v_device(dev: *mut c_int, members: *mut VDeviceProps4) -> ResultCode {
@@ -58,10 +59,10 @@ unsafe extern "C" fn make_v_device(dev: *mut c_int, members: *mut VDeviceProps4)
 static ncclNetPlugin_v9: NetV9 = NetV9 {
     name: NAME.as_ptr(),
     init: Some(init_v6),
-    devices: Some(devices),
+    devices: Some(devices_v9),
     get_properties: Some(get_properties),
-    listen: Some(listen_v6),
-    connect: Some(connect_v7),
+    listen: Some(listen_v9),
+    connect: Some(connect_v9),
     accept: Some(accept_v7),
     reg_mr: Some(reg_mr_v8),
     reg_mr_dma_buf: Some(reg_mr_dma_buf),

@@ -1,0 +1,282 @@
+//! The devices that NCCL sees: the fabric's NICs, and after them the virtual devices, which `makeVDevice` fused of several
+//! NICs. Held by `world`, asked by `plugin` when something is set up.
+//!
+//! No message comes here, so a lock does. What was made stays as long as the library: NCCL keeps numbers and pointers to
+//! names. A virtual device is never a member of another, and versions without `makeVDevice` never see one.
+
+use std::ffi::{CStr, CString};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use trunkline_engine::Nics;
+use trunkline_fabric::Nic;
+use trunkline_proto::limits::RAILS_MAX;
+
+use crate::status::CallError;
+
+/// Most virtual devices of a process.
+const VIRTUAL_MAX: usize = 256;
+
+/// Which devices a version of the interface knows.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Known {
+    /// Those of the fabric: versions without `makeVDevice`.
+    Physical,
+    /// Virtual ones too.
+    All,
+}
+
+/// One device. A physical one is made of one NIC.
+#[derive(Debug)]
+pub(crate) struct Device {
+    name: CString,
+    pci_path: Option<CString>,
+    /// What its comms use.
+    pub(crate) nics: Nics,
+    /// Of the first NIC.
+    pub(crate) guid: u64,
+    /// Of the first NIC.
+    pub(crate) port: u32,
+    /// All NICs together, in Mb/s.
+    pub(crate) speed_mbps: u32,
+    /// Of the slowest to answer, in microseconds; 0 if not known.
+    pub(crate) latency_us: f32,
+    /// Whether one of its NICs does.
+    pub(crate) needs_flush: bool,
+    /// A comm takes a link of each NIC.
+    pub(crate) links_max: u32,
+}
+
+impl Device {
+    fn of(nics: Nics, all: &[Nic]) -> Self {
+        let members: Vec<&Nic> = nics.numbers().iter().filter_map(|&number| all.get(number)).collect();
+        let names: Vec<&str> = members.iter().map(|nic| nic.name.as_str()).collect();
+        let first = members.first();
+        Self {
+            // A name with a NUL inside cannot be told to C; such a device stays nameless.
+            name: CString::new(names.join("+")).unwrap_or_default(),
+            pci_path: first.and_then(|nic| CString::new(nic.pci_path.as_deref()?).ok()),
+            nics,
+            guid: first.map_or(0, |nic| nic.guid),
+            port: first.map_or(0, |nic| nic.port),
+            speed_mbps: members.iter().fold(0, |sum, nic| sum.saturating_add(nic.speed_mbps)),
+            latency_us: members.iter().fold(0.0, |most, nic| nic.latency_us.max(most)),
+            needs_flush: members.iter().any(|nic| nic.caps.needs_flush),
+            links_max: members.iter().map(|nic| nic.caps.links_max).min().unwrap_or(0),
+        }
+    }
+
+    /// The name; for a fused NIC those of its members, joined by `+`.
+    pub(crate) fn name(&self) -> &CStr {
+        &self.name
+    }
+
+    /// Of the first NIC.
+    pub(crate) fn pci_path(&self) -> Option<&CStr> {
+        self.pci_path.as_deref()
+    }
+}
+
+/// What `makeVDevice` made, in the order of the numbers.
+#[derive(Debug, Default)]
+struct Fused {
+    made: Vec<Device>,
+    /// How many of them `devices` counts.
+    counted: usize,
+}
+
+/// All devices of this process.
+#[derive(Debug)]
+pub(crate) struct Devices {
+    physical: Vec<Device>,
+    fused: Mutex<Fused>,
+}
+
+/// A planted bug is in force.
+fn planted(name: &str) -> bool {
+    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
+}
+
+/// As NCCL numbers.
+fn int(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+impl Devices {
+    /// A device for each NIC.
+    pub(crate) fn new(nics: &[Nic]) -> Self {
+        let physical = (0..nics.len()).map(|number| Device::of(Nics::from(number), nics)).collect();
+        Self { physical, fused: Mutex::default() }
+    }
+
+    fn fused(&self) -> MutexGuard<'_, Fused> {
+        self.fused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many there are: NCCL asks again after it has made virtual ones, and takes the difference for their number.
+    pub(crate) fn count(&self, known: Known) -> i32 {
+        let physical = self.physical.len();
+        int(if sees_virtual(known) { physical + self.fused().counted } else { physical })
+    }
+
+    /// What stands at a number.
+    pub(crate) fn at<R>(
+        &self,
+        dev: i32,
+        known: Known,
+        look: impl FnOnce(&Device) -> R,
+    ) -> Result<R, CallError> {
+        let none = CallError::Argument("no such device");
+        let Ok(at) = usize::try_from(dev) else { return Err(none) };
+        if let Some(device) = self.physical.get(at) {
+            return Ok(look(device));
+        }
+        if !sees_virtual(known) {
+            return Err(none);
+        }
+        self.fused().made.get(at - self.physical.len()).map(look).ok_or(none)
+    }
+
+    /// Fuses physical devices of these numbers; the same ones in the same order are the same device.
+    pub(crate) fn fuse(&self, members: &[i32], nics: &[Nic]) -> Result<i32, CallError> {
+        let member = |&dev: &i32| usize::try_from(dev).ok().filter(|&at| at < self.physical.len());
+        let numbers: Option<Vec<usize>> = members.iter().map(member).collect();
+        let Some(numbers) = numbers else {
+            return Err(CallError::Argument("a member of a fused NIC is a physical device of this plugin"));
+        };
+        if numbers.is_empty() {
+            return Err(CallError::Argument("a fused NIC has at least one member"));
+        }
+        if numbers.len() > RAILS_MAX {
+            return Err(CallError::Members { asked: numbers.len(), most: RAILS_MAX });
+        }
+        let Some(chosen) = Nics::new(&numbers) else {
+            return Err(CallError::Argument("a fused NIC has the same member twice"));
+        };
+        let mut fused = self.fused();
+        let known = fused.made.iter().position(|device| device.nics == chosen);
+        let at = match known.filter(|_| !planted("nccl-virtual-again")) {
+            Some(at) => at,
+            None if fused.made.len() >= VIRTUAL_MAX => return Err(CallError::Virtual(VIRTUAL_MAX)),
+            None => {
+                fused.made.push(Device::of(chosen, nics));
+                fused.made.len() - 1
+            }
+        };
+        fused.counted = fused.counted.max(at + 1);
+        Ok(int(self.physical.len() + at))
+    }
+
+    /// NCCL begins anew, with no communicator left. It asks for the number of physical devices first if it has forgotten
+    /// them (it had closed the library, which something kept in memory), and for nothing if it has not. So virtual ones
+    /// keep their numbers, and are counted when they are made again.
+    pub(crate) fn begin(&self) {
+        let mut fused = self.fused();
+        fused.counted = 0;
+        if planted("nccl-virtual-forgotten") {
+            fused.made.clear();
+        }
+    }
+}
+
+fn sees_virtual(known: Known) -> bool {
+    known == Known::All || planted("nccl-virtual-in-old-tables")
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_fabric::Fabric as _;
+    use trunkline_softnic::{SoftConfig, SoftFabric};
+
+    use super::*;
+
+    /// Six NICs, no two of which are alike.
+    fn nics() -> Vec<Nic> {
+        let fabric = SoftFabric::new(SoftConfig { nics: 6, ..SoftConfig::default() }).unwrap();
+        let unlike = |(at, nic): (usize, &Nic)| {
+            let mut nic = nic.clone();
+            nic.speed_mbps = 1000 << at;
+            nic.latency_us = [3.0, 1.0, 7.0, 2.0, 0.0, 5.0][at];
+            nic.caps.links_max = [50, 40, 60, 70, 80, 90][at];
+            nic.caps.needs_flush = at == 3;
+            nic.pci_path = (at > 0).then(|| format!("/sys/{at}"));
+            nic
+        };
+        fabric.nics().iter().enumerate().map(unlike).collect()
+    }
+
+    #[test]
+    fn a_fused_nic_is_the_sum_of_its_members() {
+        let nics = nics();
+        let devices = Devices::new(&nics);
+        assert_eq!(devices.fuse(&[2, 0, 3], &nics).unwrap(), 6);
+        assert_eq!((devices.count(Known::Physical), devices.count(Known::All)), (6, 7));
+        devices
+            .at(6, Known::All, |device| {
+                assert_eq!(device.name(), c"soft2+soft0+soft3");
+                assert_eq!(device.pci_path(), Some(c"/sys/2"));
+                assert_eq!((device.guid, device.port), (nics[2].guid, nics[2].port));
+                assert_eq!((device.speed_mbps, device.latency_us), (4000 + 1000 + 8000, 7.0));
+                assert_eq!((device.links_max, device.needs_flush), (50, true));
+                assert_eq!(device.nics.numbers(), [2, 0, 3]);
+            })
+            .unwrap();
+        devices.at(1, Known::All, |device| assert_eq!(device.nics.numbers(), [1])).unwrap();
+        for (dev, known) in [(6, Known::Physical), (7, Known::All), (-1, Known::All), (i32::MAX, Known::All)]
+        {
+            assert!(matches!(devices.at(dev, known, |_| ()), Err(CallError::Argument(_))), "{dev}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_fused_is_refused() {
+        let nics = nics();
+        let devices = Devices::new(&nics);
+        let made = devices.fuse(&[0, 1], &nics).unwrap();
+        for wrong in [&[][..], &[0, 0], &[1, 2, 1], &[-1], &[0, 7], &[made], &[0, made], &[i32::MIN, 0]] {
+            assert!(matches!(devices.fuse(wrong, &nics), Err(CallError::Argument(_))), "{wrong:?}");
+        }
+        let told = devices.fuse(&[0, 1, 2, 3, 4], &nics).unwrap_err().to_string();
+        assert!(told.contains("at most 4 members") && told.contains("5 were"), "{told}");
+        assert_eq!(devices.count(Known::All), 7, "a refusal makes nothing");
+    }
+
+    #[test]
+    fn there_is_an_end_of_them() {
+        let nics = nics();
+        let devices = Devices::new(&nics);
+        // The four-digit numbers of base 6 whose digits differ: 360.
+        let lists = (0..1296).map(|n| [n / 216, n / 36 % 6, n / 6 % 6, n % 6]);
+        let differ = |list: &[i32; 4]| (1..4).all(|at| !list[..at].contains(&list[at]));
+        let mut made = 0;
+        for list in lists.filter(differ) {
+            match devices.fuse(&list, &nics) {
+                Ok(dev) => assert_eq!(dev, 6 + made),
+                Err(error) => {
+                    assert!(error.to_string().contains("256"), "{error}");
+                    break;
+                }
+            }
+            made += 1;
+        }
+        assert_eq!(made, 256);
+        assert_eq!(devices.fuse(&[0, 1, 2, 3], &nics).unwrap(), 6, "a known one needs no room");
+        assert_eq!(devices.count(Known::All), 262);
+    }
+
+    #[test]
+    fn numbers_stay_when_nccl_begins_anew() {
+        let nics = nics();
+        let devices = Devices::new(&nics);
+        assert_eq!(devices.fuse(&[0, 1], &nics).unwrap(), 6);
+        assert_eq!(devices.fuse(&[2, 3], &nics).unwrap(), 7);
+        assert_eq!(devices.fuse(&[1, 0], &nics).unwrap(), 8, "another order is another device");
+        let name = devices.at(7, Known::All, |device| device.name().as_ptr()).unwrap();
+        devices.begin();
+        assert_eq!(devices.count(Known::All), 6);
+        assert_eq!(devices.at(7, Known::All, |device| device.name().as_ptr()).unwrap(), name);
+        assert_eq!(devices.fuse(&[0, 1], &nics).unwrap(), 6);
+        assert_eq!(devices.count(Known::All), 7);
+        assert_eq!(devices.fuse(&[2, 3], &nics).unwrap(), 7);
+        assert_eq!(devices.count(Known::All), 8);
+    }
+}
