@@ -194,6 +194,8 @@ fn ok(code: ResultCode) -> Called<()> {
 pub(crate) struct Net {
     pub(crate) raw: Box<dyn Raw>,
     ctx: usize,
+    /// The device that comms are made on.
+    dev: i32,
     /// Whether connect and accept get a place for a device handle; NCCL's probe gives none.
     devices: bool,
 }
@@ -213,7 +215,11 @@ impl Net {
         let library = load(Path::new(&path));
         let net = Self::of(&library, version);
         std::mem::forget(library);
-        net.expect("init succeeds")
+        let net = net.expect("init succeeds");
+        match fused_here().filter(|_| version >= 9) {
+            Some(count) => net.on_fused(count),
+            None => net,
+        }
     }
 
     /// A started plugin; the library must stay longer.
@@ -230,13 +236,26 @@ impl Net {
         if raw.version() >= 11 {
             assert!(!ctx.is_null(), "init gave a null context");
         }
-        Ok(Self { raw, ctx: ctx.expose_provenance(), devices: false })
+        Ok(Self { raw, ctx: ctx.expose_provenance(), dev: 0, devices: false })
     }
 
     /// The same, as the proxy calls it: with places for device handles.
     pub(crate) fn with_device_handles(mut self) -> Self {
         self.devices = true;
         self
+    }
+
+    /// The same, with comms on another device.
+    pub(crate) fn on(mut self, dev: i32) -> Self {
+        self.dev = dev;
+        self
+    }
+
+    /// The same, with comms on the first so many NICs together.
+    pub(crate) fn on_fused(self, count: i32) -> Self {
+        let members: Vec<i32> = (0..count).collect();
+        let dev = self.make_v_device(&members).expect("a version that fuses").expect("makeVDevice");
+        self.on(dev)
     }
 
     pub(crate) fn version(&self) -> u8 {
@@ -260,12 +279,16 @@ impl Net {
     }
 
     pub(crate) fn listen(&self) -> (Comm, Handle) {
+        self.try_listen().expect("listen")
+    }
+
+    pub(crate) fn try_listen(&self) -> Called<(Comm, Handle)> {
         let (mut handle, mut comm) = ([0xa5; 128], null_mut());
+        let place = handle.as_mut_ptr().cast();
         // SAFETY: places of the sizes the contract says.
-        let code = unsafe { self.raw.listen(self.ctx(), 0, handle.as_mut_ptr().cast(), &raw mut comm) };
-        ok(code).expect("listen");
+        ok(unsafe { self.raw.listen(self.ctx(), self.dev, place, &raw mut comm) })?;
         assert!(!comm.is_null(), "listen gave null");
-        (Comm(comm.expose_provenance()), handle)
+        Ok((Comm(comm.expose_provenance()), handle))
     }
 
     /// One call of connect.
@@ -274,7 +297,7 @@ impl Net {
         let place = if self.devices { &raw mut device } else { null_mut() };
         let handle = handle.as_mut_ptr().cast();
         // SAFETY: a private copy of a handle, and places for the results.
-        let call = || unsafe { self.raw.connect(self.ctx(), 0, handle, &raw mut comm, place) };
+        let call = || unsafe { self.raw.connect(self.ctx(), self.dev, handle, &raw mut comm, place) };
         let code = prompt("connect", call);
         assert!(device.is_null(), "the host drives the network");
         ok(code)?;
@@ -297,14 +320,20 @@ impl Net {
     /// A connection of this process with itself, made on this thread: sending and receiving comm.
     #[track_caller]
     pub(crate) fn to_self(&self) -> (Comm, Comm) {
-        let (listen, mut handle) = self.listen();
+        self.to(self)
+    }
+
+    /// The same, to another device or version of the same plugin.
+    #[track_caller]
+    pub(crate) fn to(&self, other: &Self) -> (Comm, Comm) {
+        let (listen, mut handle) = other.listen();
         let (mut send, mut recv) = (None, None);
         let pair = until("a connection to itself", || {
             send = send.or_else(|| self.try_connect(&mut handle).expect("connect"));
-            recv = recv.or_else(|| self.try_accept(listen).expect("accept"));
+            recv = recv.or_else(|| other.try_accept(listen).expect("accept"));
             send.zip(recv)
         });
-        self.close_listen(listen).expect("closeListen");
+        other.close_listen(listen).expect("closeListen");
         pair
     }
 
@@ -454,6 +483,14 @@ impl Net {
         // SAFETY: a place for the number; the driver makes the structure.
         unsafe { self.raw.make_v_device(&raw mut dev, Some(members)) }.map(|code| ok(code).map(|()| dev))
     }
+}
+
+/// How many NICs the comms of this process are to use together: `TEST_FUSED`, a number, or one for each of two processes.
+fn fused_here() -> Option<i32> {
+    let asked = std::env::var("TEST_FUSED").ok()?;
+    let role = std::env::var("TRUNKLINE_TEST_ROLE").ok().and_then(|role| role.parse().ok()).unwrap_or(0);
+    let counts: Vec<i32> = asked.split(',').map(|count| count.parse().expect("a number of NICs")).collect();
+    counts.get(role).or(counts.first()).copied()
 }
 
 /// A number for each use: no two messages of a test look alike.

@@ -1,6 +1,6 @@
 //! The scenarios by name.
 
-use crate::contract::{arguments, connections, lifetimes, messages};
+use crate::contract::{arguments, connections, fused, lifetimes, messages};
 use crate::hosts::cable;
 use crate::loading;
 use crate::run::Scene;
@@ -11,6 +11,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
     let modules = [
         arguments::SCENARIOS,
         connections::SCENARIOS,
+        fused::SCENARIOS,
         lifetimes::SCENARIOS,
         messages::SCENARIOS,
         cable::SCENARIOS,

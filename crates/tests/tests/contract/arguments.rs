@@ -17,7 +17,7 @@ scenarios! {
     null_and_unknown_arguments,
 }
 
-fn text(pointer: *mut std::ffi::c_char) -> String {
+pub(crate) fn text(pointer: *mut std::ffi::c_char) -> String {
     // SAFETY: strings of properties stay, NUL-terminated, while the plugin is loaded.
     unsafe { CStr::from_ptr(pointer) }.to_str().unwrap().to_owned()
 }
@@ -36,7 +36,7 @@ fn properties_stay(scene: Scene) {
         assert!(props.speed > 0 && props.max_comms > 0 && props.max_recvs == 8, "{props:?}");
         assert!(props.latency >= 0.0);
         assert_eq!(props.device_type.unwrap_or(0), 0);
-        assert!(props.members.is_none_or(|(count, first)| count == 1 && first == dev as i32));
+        assert!(props.members.is_none_or(|(count, devs)| count == 1 && devs[0] == dev as i32));
         if let Some((p2p, collective)) = props.max_bytes {
             assert!(
                 (1..=NET_SIZE_BYTES_MAX).contains(&p2p) && (1..=NET_SIZE_BYTES_MAX).contains(&collective)

@@ -2,6 +2,7 @@
 
 pub(crate) mod arguments;
 pub(crate) mod connections;
+pub(crate) mod fused;
 pub(crate) mod lifetimes;
 pub(crate) mod messages;
 
@@ -101,6 +102,76 @@ fn the_contract_holds_with_every_setting() {
     }
     let both = scenario("every_message_size_between_threads").env("TRUNKLINE_MATCH", "nic");
     both.env("TRUNKLINE_FABRIC", "soft:shm").alone();
+}
+
+/// NICs of the software NIC, and how many of them each of two processes uses together.
+const SHAPES: [&str; 4] = ["1,2", "2,4", "4,1", "4,4"];
+
+/// Scenarios about virtual devices, in every version that makes them.
+macro_rules! in_versions_that_fuse {
+    ($($name:ident),* $(,)?) => {
+        $(#[test]
+        fn $name() {
+            for version in 9..=12 {
+                scenario(stringify!($name)).version(version).env("TRUNKLINE_SOFT_NICS", 4).alone();
+            }
+        })*
+    };
+}
+
+in_versions_that_fuse! {
+    virtual_devices_come_after_physical_ones,
+    what_cannot_be_fused_is_refused,
+    older_versions_see_no_virtual_devices,
+    virtual_devices_stay_when_the_last_communicator_goes,
+    threads_fuse_beside_traffic,
+}
+
+#[test]
+fn fused_devices_connect_to_any_other() {
+    for version in 9..=12 {
+        for wire in ["soft", "soft:shm", "soft:tcp"] {
+            let setting = scenario("fused_devices_connect_to_any_other").version(version);
+            setting.env("TRUNKLINE_SOFT_NICS", 4).env("TRUNKLINE_FABRIC", wire).alone();
+        }
+    }
+}
+
+#[test]
+fn two_processes_exchange_messages_over_fused_devices() {
+    for version in 9..=12 {
+        for wire in ["soft", "soft:tcp"] {
+            for shape in SHAPES {
+                let setting = scenario("two_processes_exchange_messages").version(version);
+                let setting = setting.env("TRUNKLINE_SOFT_NICS", 4).env("TRUNKLINE_FABRIC", wire);
+                setting.env("TEST_FUSED", shape).two();
+            }
+        }
+    }
+}
+
+/// The contract once more with all comms on a virtual device.
+#[test]
+fn the_contract_holds_on_fused_devices() {
+    let played = [
+        "any_order_of_connect_and_accept",
+        "one_thread_connects_to_itself",
+        "listeners_close_at_any_time",
+        "stale_requests_are_overwritten",
+        "every_message_size_between_threads",
+        "grouped_receives_match_by_tag",
+        "requests_are_tested_in_any_order",
+        "a_flush_has_nothing_to_wait_for",
+        "comms_close_in_any_order",
+        "comms_close_with_work_in_flight",
+        "registration_beside_traffic",
+    ];
+    for wire in ["soft", "soft:tcp"] {
+        for played in played {
+            let setting = scenario(played).env("TRUNKLINE_SOFT_NICS", 4).env("TRUNKLINE_FABRIC", wire);
+            setting.env("TEST_FUSED", 4).alone();
+        }
+    }
 }
 
 #[test]

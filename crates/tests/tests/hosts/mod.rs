@@ -23,6 +23,8 @@ fn the_contract_holds_between_hosts() {
         let sent = cable.counters(&left).sent.bytes - before;
         assert!(sent > 1 << 20, "{sent} bytes went over the cable");
         scenario("two_processes_exchange_messages").env("TRUNKLINE_MATCH", "nic").on([&left, &right]).two();
+        let fused = scenario("two_processes_exchange_messages").env("TRUNKLINE_SOFT_NICS", 4);
+        fused.env("TEST_FUSED", "4,2").on([&left, &right]).two();
     });
 }
 

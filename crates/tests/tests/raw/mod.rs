@@ -30,7 +30,8 @@ pub(crate) struct Props {
     pub(crate) device_type: Option<c_int>,
     pub(crate) reg_is_global: Option<c_int>,
     pub(crate) force_flush: Option<c_int>,
-    pub(crate) members: Option<(c_int, c_int)>,
+    /// How many, and the places for them; those that a version lacks are zero.
+    pub(crate) members: Option<(c_int, [c_int; 8])>,
     pub(crate) max_bytes: Option<(usize, usize)>,
     pub(crate) max_multi: Option<c_int>,
 }
@@ -103,6 +104,11 @@ pub(crate) trait Raw: Send + Sync {
     unsafe fn make_v_device(&self, dev: *mut c_int, members: Option<&[c_int]>) -> Option<ResultCode>;
     unsafe fn finalize(&self, ctx: Opaque) -> Option<ResultCode>;
     unsafe fn set_net_attr(&self, ctx: Opaque, attr: *mut NetAttr) -> Option<ResultCode>;
+}
+
+/// Places for members, as many as the newest version has.
+fn places<const N: usize>(devs: [c_int; N]) -> [c_int; 8] {
+    std::array::from_fn(|at| devs.get(at).copied().unwrap_or(0))
 }
 
 /// Copies a table out of a library.

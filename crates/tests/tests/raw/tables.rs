@@ -9,7 +9,7 @@ use trunkline_sys::nccl_net::{
 };
 use trunkline_sys::nccl_net::{v6, v7, v8, v9, v10, v11, v12};
 
-use super::{Group, Opaque, Props, Raw, table};
+use super::{Group, Opaque, Props, Raw, places, table};
 
 impl Raw for v6::NetV6 {
     same_shape!(6, v6::PropertiesV6, |p| {});
@@ -59,7 +59,7 @@ impl Raw for v9::NetV9 {
         device_type: p.net_device_type,
         reg_is_global: p.reg_is_global,
         force_flush: p.force_flush,
-        members: (p.v_props.ndevs, p.v_props.devs[0]),
+        members: (p.v_props.ndevs, places(p.v_props.devs)),
         max_bytes: (p.max_p2p_bytes, p.max_coll_bytes),
     });
     init_shape!(plain);
@@ -79,7 +79,7 @@ impl Raw for v10::NetV10 {
         device_type: p.net_device_type,
         reg_is_global: p.reg_is_global,
         force_flush: p.force_flush,
-        members: (p.v_props.ndevs, p.v_props.devs[0]),
+        members: (p.v_props.ndevs, places(p.v_props.devs)),
         max_bytes: (p.max_p2p_bytes, p.max_coll_bytes),
     });
     init_shape!(profiled);
@@ -105,7 +105,7 @@ impl Raw for v11::NetV11 {
         device_type: p.net_device_type,
         reg_is_global: p.reg_is_global,
         force_flush: p.force_flush,
-        members: (p.v_props.ndevs, p.v_props.devs[0]),
+        members: (p.v_props.ndevs, places(p.v_props.devs)),
         max_bytes: (p.max_p2p_bytes, p.max_coll_bytes),
         max_multi: p.max_multi_request_size,
     });
@@ -126,7 +126,7 @@ impl Raw for v12::NetV12 {
         device_type: p.net_device_type,
         reg_is_global: p.reg_is_global,
         force_flush: p.force_flush,
-        members: (p.v_props.ndevs, p.v_props.devs[0]),
+        members: (p.v_props.ndevs, places(p.v_props.devs)),
         max_bytes: (p.max_p2p_bytes, p.max_coll_bytes),
         max_multi: p.max_multi_request_size,
     });
