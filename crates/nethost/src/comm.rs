@@ -9,8 +9,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use trunkline_sys::nccl_net::{
-    CommConfig, HANDLE_BYTES, NET_RECVS_MAX, NetAttr, OPTIONAL_RECV_COMPLETION, PTR_HOST,
-    TRAFFIC_CLASS_UNDEF, VDeviceProps8,
+    CommConfig, HANDLE_BYTES, NET_RECVS_MAX, NetAttr, OPTIONAL_RECV_COMPLETION, PTR_HOST, TRAFFIC_CLASS_UNDEF,
 };
 
 use crate::abi::{CallError, RecvArgs};
@@ -60,9 +59,9 @@ impl Net {
     }
 
     /// Makes a fused NIC of several devices and returns its number.
-    pub fn make_v_device(&self, props: &VDeviceProps8) -> Result<c_int, CallError> {
-        // SAFETY: the properties live for the call.
-        unsafe { self.plugin.table().make_v_device(props) }
+    pub fn make_v_device(&self, members: &[c_int]) -> Result<c_int, CallError> {
+        // SAFETY: makeVDevice takes only a place for the number and the members, which the shim provides.
+        unsafe { self.plugin.table().make_v_device(members) }
     }
 
     /// Listens on a device.

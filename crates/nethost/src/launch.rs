@@ -18,6 +18,7 @@ use thiserror::Error;
 use crate::buffer::MemoryKind;
 use crate::channel::Channel;
 use crate::collective::Collective;
+use crate::device::Device;
 use crate::p2p;
 use crate::rank::RANK_VARIABLE;
 use crate::rendezvous::{
@@ -37,8 +38,8 @@ pub struct Job {
     pub plugin: PathBuf,
     /// Version of the interface; the newest when none is asked for.
     pub abi: Option<u8>,
-    /// Device number.
-    pub device: i32,
+    /// Device.
+    pub device: Device,
     /// Rank processes.
     pub ranks: usize,
     /// Communicators in each rank, all at work at once.
@@ -376,7 +377,7 @@ fn setup(job: &Job, rank: usize) -> Setup {
         ranks: job.ranks,
         plugin: job.plugin.clone(),
         abi: job.abi,
-        device: job.device,
+        device: job.device.clone(),
         comms: job.comms,
         channels: job.channels,
         graph,

@@ -7,6 +7,7 @@
 //! - `schedule`: a collective as a list of steps, pure;
 //! - `executor`, `service`: the progress thread and the service thread of a communicator;
 //! - `data`, `reduce`, `buffer`: memory, test data, arithmetic;
+//! - `device`: which device a rank uses, fused of several if asked for;
 //! - `rank`, `launch`, `rendezvous`, `channel`: rank processes, and the parent that starts and watches them.
 //!
 //! It depends on no other crate of this project but the C structs, and it never falls back to anything but the
@@ -18,6 +19,7 @@ mod channel;
 mod collective;
 mod comm;
 mod data;
+mod device;
 mod element;
 mod executor;
 mod launch;
@@ -40,6 +42,7 @@ pub use buffer::{Buffer, MapError, MemoryKind};
 pub use channel::Channel;
 pub use collective::{Collective, Counts};
 pub use comm::{Handle, ListenComm, Mr, Net, RecvComm, RecvPart, Request, SendComm};
+pub use device::Device;
 pub use launch::{Cluster, Job, LaunchError, RowResult, Seat};
 pub use plugin::{LoadError, Plugin};
 pub use properties::Properties;

@@ -20,6 +20,7 @@ use crate::abi::CallError;
 use crate::buffer::MapError;
 use crate::channel::Channel;
 use crate::comm::Net;
+use crate::device::{self, DeviceError};
 use crate::executor::{Executor, Job};
 use crate::links::{self, LinkError, Links, Listening, Memory};
 use crate::p2p;
@@ -55,8 +56,8 @@ enum RankError {
     Load(#[from] LoadError),
     #[error(transparent)]
     Call(#[from] CallError),
-    #[error("device {device} does not exist: the plugin has {count}")]
-    NoDevice { device: i32, count: i32 },
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     #[error("messages of {bytes} bytes are asked for, and the device carries {most}")]
     MessageTooLarge { bytes: usize, most: usize },
     #[error(transparent)]
@@ -194,20 +195,19 @@ struct Pending {
 
 fn connect(parent: &mut Parent, setup: &Setup, comms: &mut Vec<Comm>) -> Result<(), RankError> {
     let plugin = Plugin::load(&setup.plugin, setup.abi)?;
+    let nets: Vec<Arc<Net>> = (0..setup.comms)
+        .map(|index| Net::init(&plugin, 0x7472_756e_0000 + index as u64))
+        .collect::<Result<_, _>>()?;
+    let Some(first) = nets.first() else { return Err(RankError::Unexpected) };
+    let (number, properties) = device::choose(first, &setup.device)?;
     let mut pending = Vec::new();
     let mut offers = Vec::new();
-    for index in 0..setup.comms {
-        let net = Net::init(&plugin, 0x7472_756e_0000 + index as u64)?;
-        let count = plugin.devices()?;
-        if setup.device < 0 || setup.device >= count {
-            return Err(RankError::NoDevice { device: setup.device, count });
-        }
+    for (index, net) in nets.into_iter().enumerate() {
         net.set_net_attr(&hints(setup))?;
         let service = Worker::start("service", ())?;
-        let listening = listen(setup, &net, &service, index, &mut offers)?;
+        let listening = listen(setup, number, &net, &service, index, &mut offers)?;
         pending.push(Pending { net, service, listening });
     }
-    let properties = plugin.properties(setup.device)?;
     let most = properties.max_coll_bytes.min(properties.max_p2p_bytes);
     if setup.chunk > most {
         return Err(RankError::MessageTooLarge { bytes: setup.chunk, most });
@@ -217,6 +217,8 @@ fn connect(parent: &mut Parent, setup: &Setup, comms: &mut Vec<Comm>) -> Result<
         name: plugin.name(),
         abi: plugin.version(),
         devices: plugin.devices()?,
+        number,
+        members: properties.members,
         device: properties.name,
         speed: properties.speed,
         flush,
@@ -226,7 +228,7 @@ fn connect(parent: &mut Parent, setup: &Setup, comms: &mut Vec<Comm>) -> Result<
     let ToRank::Connect(offers) = parent.hear()? else { return Err(RankError::Unexpected) };
     for (index, pending) in pending.into_iter().enumerate() {
         let mine: Vec<Offer> = offers.iter().filter(|offer| offer.comm == index).cloned().collect();
-        comms.push(establish(setup, pending, mine, flush)?);
+        comms.push(establish(setup, number, pending, mine, flush)?);
     }
     Ok(())
 }
@@ -248,13 +250,14 @@ fn hints(setup: &Setup) -> NetAttr {
 
 fn listen(
     setup: &Setup,
+    device: i32,
     net: &Arc<Net>,
     service: &Worker<()>,
     index: usize,
     offers: &mut Vec<Offer>,
 ) -> Result<Vec<Listening>, RankError> {
     let peers = setup.graph.peers_in(setup.rank, setup.ranks);
-    let (net, device, channels, count) = (Arc::clone(net), setup.device, setup.channels, peers.len());
+    let (net, channels, count) = (Arc::clone(net), setup.channels, peers.len());
     let made = service.call(move |()| links::listen(&net, device, &peers, channels))??;
     let mut listening = Vec::new();
     for (position, (row, handle)) in made.into_iter().enumerate() {
@@ -266,7 +269,13 @@ fn listen(
 }
 
 /// Connects one communicator in the order of its schedule's links, and starts its progress thread.
-fn establish(setup: &Setup, pending: Pending, offers: Vec<Offer>, flush: bool) -> Result<Comm, RankError> {
+fn establish(
+    setup: &Setup,
+    device: i32,
+    pending: Pending,
+    offers: Vec<Offer>,
+    flush: bool,
+) -> Result<Comm, RankError> {
     let Pending { net, service, listening } = pending;
     let mut ordered = Vec::new();
     for channel in 0..setup.channels {
@@ -279,7 +288,7 @@ fn establish(setup: &Setup, pending: Pending, offers: Vec<Offer>, flush: bool) -
     let scratch = Schedule::scratch_bytes(setup.graph, setup.rank, setup.ranks, setup.channels, slot);
     let memory = Arc::new(Memory::new(setup.memory, [setup.send_bytes, setup.recv_bytes, scratch])?);
     let threads = setup.ranks * setup.comms;
-    let (device, rank) = (setup.device, setup.rank);
+    let rank = setup.rank;
     let (net_there, memory_there) = (Arc::clone(&net), Arc::clone(&memory));
     let links = service.call(move |()| {
         let mut links = links::connect(&net_there, device, &ordered, listening, rank, threads)?;

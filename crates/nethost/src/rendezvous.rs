@@ -13,6 +13,7 @@ use trunkline_sys::nccl_net::HANDLE_BYTES;
 use crate::buffer::MemoryKind;
 use crate::collective::Collective;
 use crate::comm::Handle;
+use crate::device::Device;
 use crate::schedule::Graph;
 use crate::types::{DataType, RedOp};
 
@@ -26,7 +27,7 @@ pub(crate) struct Setup {
     pub(crate) ranks: usize,
     pub(crate) plugin: PathBuf,
     pub(crate) abi: Option<u8>,
-    pub(crate) device: i32,
+    pub(crate) device: Device,
     pub(crate) comms: usize,
     pub(crate) channels: usize,
     pub(crate) graph: Graph,
@@ -136,7 +137,11 @@ pub struct PluginInfo {
     pub abi: u8,
     /// Number of devices.
     pub devices: i32,
-    /// Name of the device in use.
+    /// Number of the device in use.
+    pub number: i32,
+    /// Its members, where it is fused of several.
+    pub members: Vec<i32>,
+    /// Its name.
     pub device: String,
     /// Its speed in Mbit/s.
     pub speed: i32,

@@ -31,12 +31,13 @@ pub(crate) struct Settings {
     pub(crate) plot: Option<plot::Pending>,
 }
 
-/// The fabric that carries the data. Trunkline's devices are called after theirs and numbered; what is below another
+/// The fabric that carries the data. Trunkline's devices are called after theirs and numbered, fused ones by all their names; what is below another
 /// plugin cannot be told, and its name stands for it.
 pub(crate) fn fabric(info: &PluginInfo) -> &str {
-    let fabric = info.device.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    let first = info.device.split('+').next().unwrap_or_default();
+    let fabric = first.trim_end_matches(|letter: char| letter.is_ascii_digit());
     let named = !fabric.is_empty() && fabric.bytes().all(|letter| letter.is_ascii_lowercase());
-    if info.name == "Trunkline" && named && fabric != info.device { fabric } else { &info.name }
+    if info.name == "Trunkline" && named && fabric != first { fabric } else { &info.name }
 }
 
 impl Settings {
@@ -59,11 +60,15 @@ impl Settings {
     /// The lines above a table.
     pub(crate) fn header(&self, what: &str, info: &PluginInfo) -> String {
         let job = &self.job;
+        let fused = match info.members.as_slice() {
+            [] | [_] => String::new(),
+            members => format!(", fused of {} devices", members.len()),
+        };
         let flush = if info.flush { "flush after each receive" } else { "no flush" };
         format!(
             "# {what}: {} ranks, {} communicator(s), {} channel(s), chunk {} B, {} memory, {flush}\n\
              # plugin {} (interface v{}) from {}\n\
-             # device {} of {}: {}, {} Mbit/s\n#",
+             # device {} of {}: {}, {} Mbit/s{fused}\n#",
             job.ranks,
             job.comms,
             job.channels,
@@ -72,7 +77,7 @@ impl Settings {
             info.name,
             info.abi,
             job.plugin.display(),
-            job.device,
+            info.number,
             info.devices,
             info.device,
             info.speed,
@@ -88,11 +93,12 @@ mod tests {
     fn the_fabric_is_told_where_it_is_known() {
         let found = |name: &str, device: &str| {
             let (name, device) = (name.to_owned(), device.to_owned());
-            let info = PluginInfo { name, device, abi: 12, devices: 1, speed: 1, flush: false, pid: 1 };
+            let info = PluginInfo { name, device, abi: 12, ..PluginInfo::default() };
             fabric(&info).to_owned()
         };
         assert_eq!(found("Trunkline", "soft0"), "soft");
         assert_eq!(found("Trunkline", "verbs12"), "verbs");
+        assert_eq!(found("Trunkline", "soft3+soft0"), "soft");
         for strange in ["", "0", "soft", "mlx5_0", "Soft0", "so ft1"] {
             assert_eq!(found("Trunkline", strange), "Trunkline", "{strange}");
         }

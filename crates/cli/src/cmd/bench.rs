@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, value_parser};
 use thiserror::Error;
-use trunkline_nethost::{Cluster, Collective, DataType, Job, LaunchError, MemoryKind, RedOp};
+use trunkline_nethost::{Cluster, Collective, DataType, Device, Job, LaunchError, MemoryKind, RedOp};
 
 use crate::bench::{self, Settings};
 use crate::job::{self, JobError, Joined};
@@ -31,6 +31,7 @@ Examples:
   trunkline bench p2p -e 16M                         latency, bandwidth, message rate
   trunkline bench p2p --plot p2p.svg                 the table, and a picture of it
   trunkline bench p2p --plugin ./libnccl-net.so --abi 8
+  trunkline bench p2p --merge                        all NICs as one; --merge 0,2 fuses two of them
   trunkline run --hosts a,b trunkline bench p2p      between two hosts
   srun -N 2 trunkline bench all_reduce               the same under Slurm, torchrun or mpiexec
 
@@ -42,7 +43,12 @@ the collective, so that it compares with the speed of the wire. #wrong counts wr
 the verified runs, damaged guard bytes included; it should always be 0, and the exit status is 1
 when it is not (2 when the run failed).
 
---json prints one object a row. Its fabric is the network that carries the data, as TRUNKLINE_FABRIC
+--merge fuses NICs as NCCL does where NCCL_NET_FORCE_MERGE or NCCL_NET_MERGE_LEVEL say so. This
+plugin fuses up to 4; TRUNKLINE_SOFT_NICS makes the software NIC several. The lines above the table
+name the device that is used with its speed.
+
+--json prints one object a row. Its device is the name of the device, of a fused one the names of its
+members joined by +. Its fabric is the network that carries the data, as TRUNKLINE_FABRIC
 names it, for this plugin's own devices; for other plugins it is the plugin's name. Its plugin is
 the name in both cases.
 
@@ -110,8 +116,12 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(6..=12))]
     abi: Option<u8>,
     /// Device of the plugin.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     device: i32,
+    /// Fuse devices to one by makeVDevice (interface versions 9 to 12) and use that: all devices, or those
+    /// whose numbers are listed.
+    #[arg(long, value_name = "N,N,...", num_args = 0..=1, conflicts_with = "device", value_parser = members)]
+    merge: Option<Option<Device>>,
     /// Memory that is sent and received.
     #[arg(long, default_value = "private", value_parser = named(MemoryKind::NAMES))]
     memory: String,
@@ -151,6 +161,13 @@ pub(crate) enum BenchError {
     /// Two arguments do not go together.
     #[error("{0}")]
     Usage(String),
+}
+
+/// The numbers of a list like `0,2`.
+fn members(text: &str) -> Result<Device, String> {
+    let numbers: Result<Vec<i32>, _> = text.split(',').map(str::parse).collect();
+    let told = "not a list of device numbers like 0,2 (without one, the name of the run comes first: bench p2p --merge)";
+    numbers.map(Device::Fused).map_err(|_| told.to_owned())
 }
 
 fn named(names: &'static [&'static str]) -> PossibleValuesParser {
@@ -223,7 +240,10 @@ fn settings(args: &BenchArgs, joined: Option<&Joined>) -> Result<Settings, Bench
     let job = Job {
         plugin: locate::plugin(args.plugin.as_deref())?,
         abi: args.abi,
-        device: args.device,
+        device: match &args.merge {
+            Some(list) => list.clone().unwrap_or(Device::FusedAll),
+            None => Device::Number(args.device),
+        },
         ranks,
         comms: args.comms as usize,
         channels: if collective.is_some() { args.channels as usize } else { 1 },

@@ -261,25 +261,33 @@ macro_rules! messages_v10 {
     };
 }
 
+/// Members of a fused NIC in the places of a version.
+pub(crate) fn places<const N: usize>(members: &[std::ffi::c_int]) -> Result<[std::ffi::c_int; N], CallError> {
+    let mut devs = [0; N];
+    let Some(places) = devs.get_mut(..members.len()) else {
+        return Err(CallError::TooMany { call: "makeVDevice", asked: members.len(), most: N });
+    };
+    places.copy_from_slice(members);
+    Ok(devs)
+}
+
 /// `makeVDevice` of the versions that have none.
 macro_rules! no_v_device {
     () => {
-        unsafe fn make_v_device(&self, _props: &VDeviceProps8) -> Result<c_int, CallError> {
+        unsafe fn make_v_device(&self, _members: &[c_int]) -> Result<c_int, CallError> {
             Err(CallError::NotProvided { call: "makeVDevice" })
         }
     };
 }
 
-/// `makeVDevice` with up to four members.
-macro_rules! v_device_4 {
-    () => {
-        unsafe fn make_v_device(&self, props: &VDeviceProps8) -> Result<c_int, CallError> {
-            let mut narrow = trunkline_sys::nccl_net::VDeviceProps4 { ndevs: props.ndevs, devs: [0; _] };
-            for (to, from) in narrow.devs.iter_mut().zip(props.devs) {
-                *to = from;
-            }
+/// `makeVDevice`, with the members in a version's structure.
+macro_rules! v_device {
+    ($props:ident) => {
+        unsafe fn make_v_device(&self, members: &[c_int]) -> Result<c_int, CallError> {
+            let devs = crate::abi::calls::places(members)?;
+            let mut props = $props { ndevs: members.len() as c_int, devs };
             let mut dev: c_int = -1;
-            call!(self.0, make_v_device, "makeVDevice", (&mut dev, &mut narrow)).map(|()| dev)
+            call!(self.0, make_v_device, "makeVDevice", (&mut dev, &mut props)).map(|()| dev)
         }
     };
 }

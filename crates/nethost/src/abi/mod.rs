@@ -17,7 +17,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libloading::os::unix::Library;
 use thiserror::Error;
-use trunkline_sys::nccl_net::{CommConfig, NetAttr, ResultCode, VDeviceProps8};
+use trunkline_sys::nccl_net::{CommConfig, NetAttr, ResultCode};
 
 use crate::properties::Properties;
 
@@ -49,6 +49,16 @@ pub enum CallError {
         call: &'static str,
         /// The size asked for.
         bytes: usize,
+    },
+    /// More members of a fused NIC than this version's structure has places for.
+    #[error("{call}: {asked} devices are more than the {most} that this version of the interface fuses")]
+    TooMany {
+        /// The function of the table.
+        call: &'static str,
+        /// The number asked for.
+        asked: usize,
+        /// The number of places.
+        most: usize,
     },
     /// The plugin broke the contract of the call.
     #[error("{call}: {what}")]
@@ -149,7 +159,7 @@ pub(crate) trait Abi: Send + Sync {
     unsafe fn close_send(&self, comm: *mut c_void) -> Result<(), CallError>;
     unsafe fn close_recv(&self, comm: *mut c_void) -> Result<(), CallError>;
     unsafe fn close_listen(&self, comm: *mut c_void) -> Result<(), CallError>;
-    unsafe fn make_v_device(&self, props: &VDeviceProps8) -> Result<c_int, CallError>;
+    unsafe fn make_v_device(&self, members: &[c_int]) -> Result<c_int, CallError>;
     unsafe fn finalize(&self, ctx: *mut c_void) -> Result<(), CallError>;
     unsafe fn set_net_attr(&self, ctx: *mut c_void, attr: &NetAttr) -> Result<(), CallError>;
 }

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 
 use trunkline_sys::nccl_net::v10::{NetV10, PropertiesV10, SYMBOL};
-use trunkline_sys::nccl_net::{CommConfig, NetAttr, VDeviceProps8};
+use trunkline_sys::nccl_net::{CommConfig, NetAttr, VDeviceProps4};
 
 use super::{Abi, CallError, RecvArgs};
 use crate::properties::Properties;
@@ -21,7 +21,7 @@ impl Abi for Table {
     accept_v7!();
     reg_mr_v8!();
     messages_v10!();
-    v_device_4!();
+    v_device!(VDeviceProps4);
 
     unsafe fn init(&self, _comm_id: u64, _config: *mut CommConfig) -> Result<*mut c_void, CallError> {
         call!(self.0, init, "init", (Some(crate::log::logger()), Some(crate::log::profiler())))

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 
 use trunkline_sys::nccl_net::v11::{NetV11, PropertiesV11, SYMBOL};
-use trunkline_sys::nccl_net::{CommConfig, NetAttr, VDeviceProps8};
+use trunkline_sys::nccl_net::{CommConfig, NetAttr, VDeviceProps4};
 
 use super::{Abi, CallError, RecvArgs};
 use crate::properties::Properties;
@@ -21,5 +21,5 @@ impl Abi for Table {
     accept_v7!();
     reg_mr_v8!();
     messages_v10!();
-    v_device_4!();
+    v_device!(VDeviceProps4);
 }

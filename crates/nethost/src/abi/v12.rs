@@ -21,10 +21,5 @@ impl Abi for Table {
     accept_v7!();
     reg_mr_v8!();
     messages_v10!();
-
-    unsafe fn make_v_device(&self, props: &VDeviceProps8) -> Result<c_int, CallError> {
-        let mut props = *props;
-        let mut dev: c_int = -1;
-        call!(self.0, make_v_device, "makeVDevice", (&mut dev, &mut props)).map(|()| dev)
-    }
+    v_device!(VDeviceProps8);
 }

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 
 use trunkline_sys::nccl_net::v7::{NetV7, PropertiesV7, SYMBOL};
-use trunkline_sys::nccl_net::{CommConfig, NetAttr, VDeviceProps8};
+use trunkline_sys::nccl_net::{CommConfig, NetAttr};
 
 use super::{Abi, CallError, RecvArgs};
 use crate::properties::Properties;

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 
 use trunkline_sys::nccl_net::v9::{NetV9, PropertiesV9, SYMBOL};
-use trunkline_sys::nccl_net::{CommConfig, NetAttr, VDeviceProps8};
+use trunkline_sys::nccl_net::{CommConfig, NetAttr, VDeviceProps4};
 
 use super::{Abi, CallError, RecvArgs};
 use crate::properties::Properties;
@@ -22,7 +22,7 @@ impl Abi for Table {
     connect_v7!();
     accept_v7!();
     reg_mr_v8!();
-    v_device_4!();
+    v_device!(VDeviceProps4);
 
     unsafe fn isend(
         &self,

@@ -1,0 +1,87 @@
+//! Which device a rank uses: one that the plugin has, or one that it fuses of several.
+//!
+//! Asked by `rank` after the first init of a process, as NCCL fuses NICs once a process. It fuses nothing that was not
+//! asked for.
+
+use std::ffi::c_int;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::abi::CallError;
+use crate::comm::Net;
+use crate::properties::Properties;
+
+/// The oldest version with `makeVDevice`.
+const FUSES_SINCE: u8 = 9;
+
+/// What a run uses.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum Device {
+    /// The device of this number.
+    Number(i32),
+    /// The devices of these numbers, fused to one by `makeVDevice`.
+    Fused(Vec<i32>),
+    /// All devices, fused to one.
+    FusedAll,
+}
+
+/// There is no such device.
+#[derive(Debug, Error)]
+pub(crate) enum DeviceError {
+    #[error("device {device} does not exist: the plugin has {count}")]
+    Missing { device: i32, count: i32 },
+    #[error(
+        "version {version} of the plugin interface cannot fuse devices; versions {FUSES_SINCE} to 12 can"
+    )]
+    Version { version: u8 },
+    #[error("devices {} cannot be fused: {source}", list(.members))]
+    Fuse { members: Vec<i32>, source: CallError },
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+/// Numbers for a message.
+fn list(numbers: &[i32]) -> String {
+    let texts: Vec<String> = numbers.iter().map(i32::to_string).collect();
+    texts.join(", ")
+}
+
+/// The number of the device to use and its properties. A fused one is made here; the plugin must then count one device
+/// more than before, or as many if it knew this one, and tell the members that were asked for.
+pub(crate) fn choose(net: &Net, device: &Device) -> Result<(c_int, Properties), DeviceError> {
+    let plugin = net.plugin();
+    let count = plugin.devices()?;
+    let members = match device {
+        Device::Number(number) => vec![*number],
+        Device::Fused(members) => members.clone(),
+        Device::FusedAll => (0..count).collect(),
+    };
+    if let Some(&missing) = members.iter().find(|member| !(0..count).contains(*member)) {
+        return Err(DeviceError::Missing { device: missing, count });
+    }
+    if let Device::Number(number) = device {
+        return Ok((*number, plugin.properties(*number)?));
+    }
+    if plugin.version() < FUSES_SINCE {
+        return Err(DeviceError::Version { version: plugin.version() });
+    }
+    match fuse(net, &members) {
+        Ok(made) => Ok(made),
+        Err(source) => Err(DeviceError::Fuse { members, source }),
+    }
+}
+
+fn fuse(net: &Net, members: &[i32]) -> Result<(c_int, Properties), CallError> {
+    let plugin = net.plugin();
+    let made = net.make_v_device(members)?;
+    let broken = |what| Err(CallError::Contract { call: "makeVDevice", what });
+    if made < 0 || made >= plugin.devices()? {
+        return broken("gave a number that devices does not count");
+    }
+    let properties = plugin.properties(made)?;
+    if properties.members != members {
+        return broken("made a device whose properties tell other members");
+    }
+    Ok((made, properties))
+}
