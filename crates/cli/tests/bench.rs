@@ -255,6 +255,17 @@ fn a_file_that_is_no_plugin_and_a_version_that_is_not_there() {
 }
 
 #[test]
+fn a_plugin_that_fuses_nothing_is_told_from_a_version_that_cannot() {
+    let output = bench("all_reduce --merge").output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    let told = "devices 0 cannot be fused: the plugin's table has no makeVDevice";
+    assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    let output = bench("all_reduce --merge --abi 8").output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("version 8 of the plugin interface cannot fuse"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_failing_call_is_named_with_its_rank() {
     let output = bench("all_reduce -n 4 -e 1K").env("MINI_FAIL", "2").output().expect("it runs");
     assert_eq!(output.status.code(), Some(2));

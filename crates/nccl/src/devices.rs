@@ -138,7 +138,8 @@ impl Devices {
 
     /// Fuses physical devices of these numbers; the same ones in the same order are the same device.
     pub(crate) fn fuse(&self, members: &[i32], nics: &[Nic]) -> Result<i32, CallError> {
-        let member = |&dev: &i32| usize::try_from(dev).ok().filter(|&at| at < self.physical.len());
+        let known = if planted("nccl-virtual-members") { Known::All } else { Known::Physical };
+        let member = |dev: &i32| usize::try_from(*dev).ok().filter(|_| *dev < self.count(known));
         let numbers: Option<Vec<usize>> = members.iter().map(member).collect();
         let Some(numbers) = numbers else {
             return Err(CallError::Argument("a member of a fused NIC is a physical device of this plugin"));
@@ -153,8 +154,8 @@ impl Devices {
             return Err(CallError::Argument("a fused NIC has the same member twice"));
         };
         let mut fused = self.fused();
-        let known = fused.made.iter().position(|device| device.nics == chosen);
-        let at = match known.filter(|_| !planted("nccl-virtual-again")) {
+        let same = fused.made.iter().position(|device| device.nics == chosen);
+        let at = match same.filter(|_| !planted("nccl-virtual-again")) {
             Some(at) => at,
             None if fused.made.len() >= VIRTUAL_MAX => return Err(CallError::Virtual(VIRTUAL_MAX)),
             None => {

@@ -105,3 +105,75 @@ fn collectives_with_every_setting() {
         right(&format!("all_gather -b 8 -e 64K -f 32 -w 1 -i 2 -n 3 --abi {version}"), &[]);
     }
 }
+
+const FOUR_NICS: (&str, &str) = ("TRUNKLINE_SOFT_NICS", "4");
+
+/// NICs fused through the table of each version that can.
+#[test]
+fn a_bench_over_fused_nics_has_no_wrong_byte() {
+    let plugin = trunkline_tests::plugin().unwrap();
+    let all = "soft0+soft1+soft2+soft3";
+    for version in 9..=12 {
+        for wire in ["soft", "soft:tcp"] {
+            for (merge, name) in [("--merge", all), ("--merge 0,2", "soft0+soft2"), ("--merge=3", "soft3")] {
+                let what = if version == 12 { "p2p" } else { "all_reduce" };
+                let args = format!("{what} -b 8 -e 2M -f 64 -w 1 -i 2 {merge} --abi {version}");
+                let args = format!("{args} --plugin {}", plugin.display());
+                let env = [FOUR_NICS, ("TRUNKLINE_FABRIC", wire)];
+                let (success, rows, said) = bench(trunkline(), &args, &env);
+                assert!(success && !rows.is_empty(), "{said}");
+                for row in &rows {
+                    assert!(row["wrong"] == 0 && row["device"] == name && row["fabric"] == "soft", "{said}");
+                    assert_eq!(row["abi"], version, "{said}");
+                }
+            }
+        }
+    }
+    right("alltoall -n 3 --comms 2 --channels 2 -b 64 -e 64K -f 32 -w 1 -i 2 --merge 1,2,3", &[FOUR_NICS]);
+}
+
+/// The text of a bench: its standard output and error.
+fn said(args: &str) -> (Option<i32>, String) {
+    let mut command = Command::new(trunkline());
+    command.arg("bench").args(args.split_whitespace()).env(FOUR_NICS.0, FOUR_NICS.1);
+    command.arg("--plugin").arg(trunkline_tests::plugin().unwrap());
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+}
+
+#[test]
+fn the_head_names_the_fused_device() {
+    let one = said("sendrecv -b 8 -e 8 -w 1 -i 1 --device 1");
+    let line = |text: &str| text.lines().find(|line| line.starts_with("# device")).map(str::to_owned);
+    let told = line(&one.1).unwrap_or_else(|| panic!("{}", one.1));
+    assert!(told.starts_with("# device 1 of 4: soft1, ") && told.ends_with(" Mbit/s"), "{told}");
+    let speed: u64 = told.split_whitespace().rev().nth(1).unwrap().parse().unwrap();
+    let three = said("sendrecv -b 8 -e 8 -w 1 -i 1 --merge 1,3,0");
+    let sum = 3 * speed;
+    let expected =
+        format!("# device 4 of 5: soft1+soft3+soft0, {sum} Mbit/s, fused of devices 1, 3, 0 by makeVDevice");
+    assert_eq!(line(&three.1), Some(expected), "{}", three.1);
+}
+
+#[test]
+fn what_cannot_be_merged_is_told() {
+    let cases = [
+        (
+            "all_reduce --merge --abi 8",
+            "version 8 of the plugin interface cannot fuse devices; versions 9 to 12 can",
+        ),
+        ("p2p --merge 0,4", "device 4 does not exist: the plugin has 4"),
+        ("p2p --merge 1,1", "devices 1, 1 cannot be fused: makeVDevice returned ncclInvalidArgument"),
+        ("p2p --merge 1,1", "the same member twice"),
+        ("p2p --merge 0,1,2,3,0 --abi 11", "5 devices are more than the 4 that this version"),
+        ("p2p --merge 0,1,2,3,0", "at most 4 members, and 5 were asked for"),
+        ("p2p --merge 0,one", "not a list of device numbers"),
+        ("--merge p2p", "the name of the run comes first"),
+        ("p2p --merge 0,1 --device 1", "cannot be used with"),
+    ];
+    for (args, told) in cases {
+        let (code, text) = said(args);
+        assert!(code == Some(2) && text.contains(told), "{args}: {code:?}\n{text}");
+    }
+}

@@ -62,7 +62,10 @@ impl Settings {
         let job = &self.job;
         let fused = match info.members.as_slice() {
             [] | [_] => String::new(),
-            members => format!(", fused of {} devices", members.len()),
+            members => {
+                let numbers: Vec<String> = members.iter().map(i32::to_string).collect();
+                format!(", fused of devices {} by makeVDevice", numbers.join(", "))
+            }
         };
         let flush = if info.flush { "flush after each receive" } else { "no flush" };
         format!(

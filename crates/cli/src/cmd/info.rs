@@ -324,12 +324,7 @@ impl Report {
         section(
             out,
             "Rails",
-            self.rails.iter().map(|r| {
-                [
-                    format!("{}:{}", r.nic, r.port),
-                    "alone; a connection uses one rail in this version".to_owned(),
-                ]
-            }),
+            self.rails.iter().map(|r| [format!("{}:{}", r.nic, r.port), together(self.rails.len())]),
         )?;
         section(
             out,
@@ -380,6 +375,14 @@ fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>
         matched: caps.matched,
         atomics: caps.atomics,
         wait: caps.wait,
+    }
+}
+
+/// What is said of a rail that is one of so many.
+fn together(rails: usize) -> String {
+    match rails {
+        0 | 1 => "alone".to_owned(),
+        _ => format!("alone, or fused with up to {} others by NCCL or bench --merge", (rails - 1).min(3)),
     }
 }
 
