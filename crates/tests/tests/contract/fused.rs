@@ -224,14 +224,16 @@ fn threads_fuse_beside_traffic(scene: Scene) {
                 })
             })
             .collect();
+        let made: Vec<_> = makers.into_iter().map(|maker| maker.join()).collect();
+        // Before anything here can fail: the traffic has no other end.
+        stop.store(true, Ordering::Relaxed);
         let mut numbers = [None; 5];
-        for (at, dev) in makers.into_iter().flat_map(|maker| maker.join().unwrap()) {
+        for (at, dev) in made.into_iter().flat_map(Result::unwrap) {
             assert_eq!(*numbers[at].get_or_insert(dev), dev, "one number for one list");
         }
         for (at, dev) in numbers.into_iter().enumerate() {
             assert_eq!(members(&net.props(dev.unwrap()).unwrap()), lists[at]);
         }
-        stop.store(true, Ordering::Relaxed);
         assert!(traffic.join().unwrap() > 0, "there was no traffic");
     });
     assert_eq!(net.devices(), NICS + 5);
