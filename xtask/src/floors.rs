@@ -36,7 +36,7 @@ const FLOORS: &[(&str, u8)] = &[
 ];
 
 /// Arrows along one floor, all of them.
-const SAME_FLOOR: &[(&str, &str)] = &[("fabric", "mem"), ("sim", "engine")];
+const SAME_FLOOR: &[(&str, &str)] = &[("bootstrap", "topo"), ("fabric", "mem"), ("sim", "engine")];
 
 /// Who may use the foreign function tables. `xtask` compares their layouts with a C compiler's.
 const SYS_USERS: &[&str] =

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 
+use trunkline_topo::Interface;
+
 use crate::secret::Secret;
 
 /// Addresses that are told.
@@ -49,8 +51,8 @@ pub(crate) fn mine(all_here: bool) -> io::Result<Vec<IpAddr>> {
     if all_here {
         return Ok(vec![Ipv4Addr::LOCALHOST.into()]);
     }
-    let found = if_addrs::get_if_addrs()?;
-    let found = ranked(found.into_iter().map(|one| (one.name.clone(), one.ip())).collect());
+    let named = |one: Interface| one.addresses.into_iter().map(move |ip| (one.name.clone(), ip));
+    let found = ranked(trunkline_topo::interfaces()?.into_iter().flat_map(named).collect());
     Ok(if found.is_empty() { vec![Ipv4Addr::LOCALHOST.into()] } else { found })
 }
 
