@@ -13,9 +13,10 @@ use trunkline_proto::xfer::receiver::Receiver;
 
 use crate::comm::{Ends, Side};
 use crate::control::{Asked, Control, Current, refusal};
+use crate::path::Path;
 use crate::plan::Plan;
 use crate::recv::{self, RecvLane};
-use crate::{CommFault, CommId, Engine, Error, in_full};
+use crate::{CommFault, CommId, Engine, Error, Nics, in_full};
 
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// Goes on with what waits at a listener; a comm once one is there.
@@ -26,10 +27,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     ) -> Result<Option<CommId>, Error> {
         let Some(listen) = control.listens.get_mut(id) else { return Err(Error::Unknown("listener")) };
         if listen.current.is_none() {
-            let nic = listen.nics.first();
+            let nics = listen.nics;
             let Some(asked) = listen.pending.pop_front() else { return Ok(None) };
             let (conn, stream) = (asked.open.conn, asked.stream);
-            match self.answer(control, nic, asked) {
+            match self.answer(control, &nics, asked) {
                 Ok(current) => {
                     if let Some(listen) = control.listens.get_mut(id) {
                         listen.current = Some(current);
@@ -105,35 +106,46 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(open) = lane.as_mut() else { return Ok(true) };
         let over = slot.peer_closed.load(Ordering::Acquire) || open.peer.dead.load(Ordering::Acquire);
         match &mut open.side {
-            Side::Recv(lane) if !over => Ok(lane.rail.is_up(lane.link)?),
+            Side::Recv(lane) if !over => {
+                let path = lane.paths.get_mut(0);
+                Ok(path.rail.is_up(path.link)?)
+            }
             _ => Ok(true),
         }
     }
 
     /// Makes the receiving lane for an OPEN.
-    fn answer(&self, control: &Control<H, F::Rail>, nic: usize, asked: Asked) -> Result<Current, Error> {
+    fn answer(&self, control: &Control<H, F::Rail>, nics: &Nics, asked: Asked) -> Result<Current, Error> {
         let Asked { open, fd, stream, peer } = asked;
         if let Some(error) = control.stream_fault(stream, peer.process) {
             return Err(error);
         }
-        let caps = self.fabric.nics().get(nic).map(|nic| nic.caps);
+        let links = usize::from(open.links);
+        let caps = self.fabric.nics().get(nics.first()).map(|nic| nic.caps);
         let Some(caps) = caps else { return Err(Error::Argument("no such NIC")) };
-        let mut plan = Plan::new(&caps, &self.params);
+        let mut plan = Plan::new(&caps, &self.params, links);
         plan.matched &= open.matched;
         let recv_depth = if plan.matched { TOKENS_MAX as u32 } else { plan.bounces };
         let recv_depth = recv_depth.min(caps.depth_max);
-        let (mut rail, link) = self.open_link(nic, recv_depth)?;
-        let registrar = rail.registrar();
+        let mut paths = self.open_paths(nics, links, recv_depth, false)?;
         let bytes = recv::bounce_bytes(&plan) * plan.bounces.max(1) as usize;
-        let bounce = Mr::<Ctrl>::register(&registrar, Memory::heap(bytes), Access::LOCAL)?;
-        let fins = Mr::<Ctrl>::register(&registrar, Memory::heap(recv::FINS_BYTES), Access::WRITE)?;
+        let bounce = |path: &Path<F::Rail>| {
+            Mr::<Ctrl>::register(&path.rail.registrar(), Memory::heap(bytes), Access::LOCAL)
+        };
+        let bounces = paths.iter().map(bounce).collect::<Result<_, _>>()?;
+        let memory = Memory::heap(recv::FINS_BYTES);
+        let fin = |path: &Path<F::Rail>| {
+            Mr::<Ctrl>::register(&path.rail.registrar(), memory.clone(), Access::WRITE)
+        };
+        let fins = paths.iter().map(fin).collect::<Result<_, _>>()?;
+        let (rail, link) = paths.leader();
         rail.connect(link, LinkAddress { bytes: open.link, fd })?;
         let receiver = Receiver::new(self.params.mutant);
         let regions_max = self.params.regions_max as usize;
-        let mut lane = RecvLane::new(rail, link, plan, receiver, open.mailbox, (bounce, fins), regions_max);
-        lane.post_bounces()?;
+        let mut lane = RecvLane::new(paths, plan, receiver, open.mailbox, (bounces, fins), regions_max);
+        lane.post_bounces(0)?;
         let ends = Ends { stream, remote: open.conn, attempt: None };
-        let comm = self.install(nic, Side::Recv(lane), peer.clone(), ends)?;
+        let comm = self.install(nics.first(), Side::Recv(lane), peer.clone(), ends)?;
         let machine = Accepting::new(self.host.now());
         Ok(Current { machine, comm, conn: open.conn, stream, peer, repeat: false })
     }
@@ -144,7 +156,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(slot) = self.comms.get(comm) else { return Ok(()) };
         let lane = slot.lane.claim();
         let Some(Side::Recv(lane)) = lane.as_ref().map(|open| &open.side) else { return Ok(()) };
-        let address = lane.rail.address(lane.link)?;
+        let path = lane.paths.get(0);
+        let address = path.rail.address(path.link)?;
         let matched = lane.plan.matched;
         let reply = Reply {
             conn,
@@ -152,7 +165,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             matched,
             remote_len: lane.plan.remote_len,
             comm: comm.to_bits(),
-            fins: lane.fins(),
+            fins: lane.fins(0),
             eager_max: if matched { 0 } else { lane.plan.eager_max },
             eager_credits: lane.plan.eager_credits,
             link: address.bytes,

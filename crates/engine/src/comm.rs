@@ -14,6 +14,8 @@ use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::status::{self as shown, Direction, State};
 
 use crate::lane::Lane;
+use crate::news::{Newsbox, Word};
+use crate::path::{PROBE, Paths};
 use crate::recv::RecvLane;
 use crate::regions::Regions;
 use crate::request::Requests;
@@ -61,6 +63,8 @@ pub(crate) struct Comm<R: Rail> {
     pub(crate) polled: AtomicBool,
     /// The thread that last sent, received or tested here.
     thread: AtomicUsize,
+    /// What the peer said of single links.
+    pub(crate) news: Newsbox,
 }
 
 /// The lane of an open comm.
@@ -79,6 +83,10 @@ pub(crate) struct Open<R: Rail> {
     pub(crate) link_down: bool,
     /// How long that, or the peer's close, has been looked at.
     pub(crate) down: Option<Down>,
+    /// What is to be said on the control stream, where there are several links.
+    pub(crate) words: Vec<Word>,
+    /// When links that do not carry were last looked after.
+    pub(crate) tended: Instant,
     /// Where the rail puts completions; here, because to make it anew for each poll costs more than most polls.
     batch: [Completion; BATCH],
 }
@@ -124,10 +132,19 @@ pub(crate) enum Side<R: Rail> {
 
 impl<R: Rail> Side<R> {
     #[inline]
-    fn rail(&mut self) -> (&mut R, LinkId) {
+    pub(crate) fn paths(&mut self) -> &mut Paths<R> {
         match self {
-            Self::Send(lane) => (&mut lane.rail, lane.link),
-            Self::Recv(lane) => (&mut lane.rail, lane.link),
+            Self::Send(lane) => &mut lane.paths,
+            Self::Recv(lane) => &mut lane.paths,
+        }
+    }
+
+    /// A path is of no more use, others may be.
+    #[cold]
+    pub(crate) fn lose(&mut self, path: usize) {
+        match self {
+            Self::Send(lane) => lane.lose(path),
+            Self::Recv(lane) => lane.lose(path),
         }
     }
 
@@ -147,17 +164,22 @@ impl<R: Rail> Side<R> {
 
     /// The link flushes what is posted: its other end is gone, in order or not.
     #[cold]
-    fn gone(&mut self) {
+    pub(crate) fn gone(&mut self) {
         if let Self::Recv(lane) = self {
             lane.gone = true;
         }
     }
 
     #[inline]
-    fn on_completion(&mut self, requests: &Requests, completion: &Completion) -> Result<(), CommFault> {
+    fn on_completion(
+        &mut self,
+        requests: &Requests,
+        path: usize,
+        completion: &Completion,
+    ) -> Result<(), CommFault> {
         match self {
             Self::Send(lane) => lane.on_completion(requests, completion),
-            Self::Recv(lane) => lane.on_completion(requests, completion),
+            Self::Recv(lane) => lane.on_completion(requests, path, completion),
         }
     }
 }
@@ -184,6 +206,8 @@ impl<R: Rail> Open<R> {
             looked: None,
             link_down: false,
             down: None,
+            words: Vec::new(),
+            tended: Instant::default(),
             batch: [no_completion(); BATCH],
         }
     }
@@ -195,22 +219,13 @@ impl<R: Rail> Open<R> {
             return false;
         }
         let mut some = false;
-        for _ in 0..BATCHES_MAX {
-            let taken = self.side.rail().0.poll(&mut self.batch);
-            for completion in &self.batch[..taken] {
-                if matches!(completion.status, Status::Flushed | Status::PeerDead) {
-                    self.link_down = true;
-                    self.side.gone();
-                    continue;
-                }
-                if let Err(fault) = self.side.on_completion(requests, completion) {
+        for path in 0..self.side.paths().len() {
+            match self.take_completions(requests, path) {
+                Ok(taken) => some |= taken,
+                Err(fault) => {
                     self.fail(requests, fault);
                     return true;
                 }
-            }
-            some |= taken > 0;
-            if taken < BATCH {
-                break;
             }
         }
         if let Side::Send(lane) = &mut self.side {
@@ -224,9 +239,50 @@ impl<R: Rail> Open<R> {
         if let Err(fault) = posted {
             self.fail(requests, fault);
         }
+        if self.side.paths().are_many() && !self.side.paths().any_carries() {
+            // With none left, the comm is of no more use; links that were being made may hold a flush.
+            self.link_down = true;
+            self.side.paths().fail();
+            self.side.gone();
+        }
         self.link_down |= matches!(&self.side, Side::Recv(lane) if lane.gone);
         self.idle = if some { 0 } else { self.idle + 1 };
         some
+    }
+
+    /// Takes what the rail of one path has finished, a bounded number. Whether there was any.
+    #[inline]
+    fn take_completions(&mut self, requests: &Requests, path: usize) -> Result<bool, CommFault> {
+        let mut some = false;
+        for _ in 0..BATCHES_MAX {
+            let taken = self.side.paths().poll(path, &mut self.batch);
+            for at in 0..taken {
+                let completion = self.batch[at];
+                if matches!(completion.status, Status::Flushed | Status::PeerDead) {
+                    self.lost(path);
+                } else if completion.wr_id >= PROBE && completion.done == Done::Posted {
+                    self.on_link_sign(path, completion.wr_id);
+                } else {
+                    self.side.on_completion(requests, path, &completion)?;
+                }
+            }
+            some |= taken > 0;
+            if taken < BATCH {
+                break;
+            }
+        }
+        Ok(some)
+    }
+
+    /// A link gives back what was posted: it carries nothing more.
+    #[cold]
+    fn lost(&mut self, path: usize) {
+        if self.side.paths().are_many() {
+            self.side.lose(path);
+        } else {
+            self.link_down = true;
+            self.side.gone();
+        }
     }
 
     /// How the status page shows it.
@@ -257,8 +313,7 @@ impl<R: Rail> Open<R> {
         if self.fault.is_none() {
             self.fault = Some(fault);
         }
-        let (rail, link) = self.side.rail();
-        rail.fail(link);
+        self.side.paths().fail();
         requests.fail_all()
     }
 
@@ -283,19 +338,12 @@ impl<R: Rail> Open<R> {
             return 0;
         }
         if matches!(fault, CommFault::PeerDead(_)) {
-            let (rail, link) = self.side.rail();
-            rail.fail(link);
+            self.side.paths().fail();
         }
         let drains = if self.side.mutant().is("engine-skips-drain") { 0 } else { DRAIN_MAX };
-        for _ in 0..drains {
-            let taken = self.side.rail().0.poll(&mut self.batch);
-            for completion in self.batch[..taken].iter().filter(|c| c.status == Status::Ok) {
-                if let Err(fault) = self.side.on_completion(requests, completion) {
-                    return self.fail(requests, fault);
-                }
-            }
-            if taken == 0 {
-                break;
+        for path in 0..self.side.paths().len() {
+            if let Err(fault) = self.drain(requests, path, drains) {
+                return self.fail(requests, fault);
             }
         }
         match &mut self.side {
@@ -306,6 +354,25 @@ impl<R: Rail> Open<R> {
             }
             _ => self.fail(requests, fault),
         }
+    }
+}
+
+impl<R: Rail> Open<R> {
+    /// Takes what a path has finished well.
+    fn drain(&mut self, requests: &Requests, path: usize, most: usize) -> Result<(), CommFault> {
+        for _ in 0..most {
+            let taken = self.side.paths().poll(path, &mut self.batch);
+            for at in 0..taken {
+                let completion = self.batch[at];
+                if completion.status == Status::Ok && completion.wr_id < PROBE {
+                    self.side.on_completion(requests, path, &completion)?;
+                }
+            }
+            if taken == 0 {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -321,6 +388,7 @@ impl<R: Rail> Comm<R> {
             send_due: AtomicBool::new(false),
             polled: AtomicBool::new(false),
             thread: AtomicUsize::new(0),
+            news: Newsbox::default(),
         }
     }
 }
@@ -362,6 +430,8 @@ pub(crate) struct Comms<R: Rail> {
     cursor: AtomicUsize,
     /// Slots that were ever used.
     used: AtomicUsize,
+    /// Peers said something of single links since somebody looked.
+    pub(crate) news: AtomicBool,
 }
 
 struct Free {
@@ -378,6 +448,7 @@ impl<R: Rail> Comms<R> {
             free: SpinMutex::new(Free { fresh: 0, used: VecDeque::new(), open: 0 }),
             cursor: AtomicUsize::new(0),
             used: AtomicUsize::new(0),
+            news: AtomicBool::new(false),
         }
     }
 
@@ -438,6 +509,7 @@ impl<R: Rail> Comms<R> {
         comm.stream.store(open.ends.stream.to_bits(), Ordering::Relaxed);
         comm.peer_closed.store(false, Ordering::Relaxed);
         comm.send_due.store(false, Ordering::Relaxed);
+        comm.news.clear();
         let mut lane = comm.lane.claim();
         comm.requests.row.open(open.shown(nic, generation, now));
         open.generation = generation;

@@ -2,31 +2,46 @@
 
 use std::sync::Arc;
 
-use trunkline_fabric::{Access, Ctrl, Fabric, Host, LinkAddress, LinkId, Links, Mr, Rail, RailConfig};
+use trunkline_fabric::{Access, Ctrl, Fabric, Host, LinkAddress, Links, Mr, Rail, RailConfig};
 use trunkline_mem::Memory;
-use trunkline_proto::conn::{ConnectStep, Connecting};
+use trunkline_proto::conn::{ConnectStep, Connecting, LinkLife};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
-use trunkline_proto::wire::cts;
+use trunkline_proto::wire::cts::Lines;
 use trunkline_proto::wire::frame::{Answer, Frame, Open as OpenFrame, Reply};
 use trunkline_proto::wire::handle::Handle;
 use trunkline_proto::xfer::sender::Sender;
 
 use crate::comm::{Ends, Open, Peer, Side};
 use crate::control::{ATTEMPTS_MAX, Attempt, Control};
+use crate::path::{NO_LINK, Path, Paths, Proof};
 use crate::plan::Plan;
 use crate::send::SendLane;
 use crate::{CommId, Engine, Error, Nics};
 
 impl<F: Fabric, H: Host> Engine<F, H> {
-    /// Opens a rail with one link on it.
-    pub(crate) fn open_link(&self, nic: usize, recv_depth: u32) -> Result<(F::Rail, LinkId), Error> {
+    /// Opens the rails of a comm with so many links, the first with a link on it.
+    pub(crate) fn open_paths(
+        &self,
+        nics: &Nics,
+        links: usize,
+        recv_depth: u32,
+        asks: bool,
+    ) -> Result<Paths<F::Rail>, Error> {
         let config =
             RailConfig { depth: self.params.depth, recv_depth, links: 1, peer_time: self.params.peer_time };
-        let mut rail = self.fabric.open(nic, &config)?;
-        let link = rail.create()?;
-        Ok((rail, link))
+        let (now, mutant) = (self.host.now(), self.params.mutant);
+        let open = |at: usize| {
+            let nic = nics.numbers()[at % nics.numbers().len()];
+            let mut rail = self.fabric.open(nic, &config)?;
+            let (link, life) = match at {
+                0 => (rail.create()?, LinkLife::first(asks, now, mutant)),
+                _ => (NO_LINK, LinkLife::further(asks, now, mutant)),
+            };
+            Ok(Path { rail, link, nic, life, leaving: None, proof: Proof::None })
+        };
+        Ok(Paths::new((0..links).map(open).collect::<Result<_, Error>>()?))
     }
 
     /// Starts an attempt; `None` if the peer is too busy to be asked right now.
@@ -39,18 +54,23 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(stream) = control.stream_to(&self.host, handle.process, &handle.address)? else {
             return Ok(None);
         };
-        let (rail, link) = self.open_link(nics.first(), 0)?;
-        let registrar = rail.registrar();
-        let mailbox = Mr::<Ctrl>::register(&registrar, Memory::heap(cts::MAILBOX_BYTES), Access::WRITE)?;
-        let plan = Plan::new(rail.caps(), &self.params);
+        let links = usize::from(handle.rails).max(nics.numbers().len());
+        let paths = self.open_paths(&nics, links, 0, true)?;
+        let memory = Memory::heap(Lines::of(links).mailbox_bytes());
+        let register = |path: &Path<F::Rail>| {
+            Mr::<Ctrl>::register(&path.rail.registrar(), memory.clone(), Access::WRITE)
+        };
+        let mailbox = paths.iter().map(register).collect::<Result<_, _>>()?;
+        let plan = Plan::new(paths.get(0).rail.caps(), &self.params, links);
         let sender = Sender::new(0, 0, self.params.mutant);
-        let lane = SendLane::new(rail, link, plan, sender, mailbox, self.params.regions_max as usize);
+        let lane = SendLane::new(paths, plan, sender, mailbox, self.params.regions_max as usize);
         let open = OpenFrame {
             conn: 0,
             listen: handle.listen,
             nonce: handle.nonce,
             matched: plan.matched,
-            mailbox: lane.mailbox(),
+            links: links as u8,
+            mailbox: lane.mailbox(0),
             link: Vec::new(),
         };
         let attempt = Attempt {
@@ -126,7 +146,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     fn open_comm(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<Option<CommId>, Error> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
         let (stream, process, nic) = (attempt.stream, attempt.process, attempt.nics.first());
-        let up = attempt.lane.as_mut().map(|lane| lane.rail.is_up(lane.link)).transpose()?;
+        let up = attempt.lane.as_mut().map(|lane| {
+            let (rail, link) = lane.paths.leader();
+            rail.is_up(link)
+        });
+        let up = up.transpose()?;
         if up == Some(false) && !self.params.mutant.is("engine-connects-before-link-is-up") {
             return Ok(None);
         }
@@ -149,17 +173,25 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         reply: &Reply,
         address: LinkAddress,
     ) -> Result<(), Error> {
-        lane.rail.connect(lane.link, address)?;
-        lane.plan.copied_max = lane.rail.copied_max(lane.link).min(lane.plan.message_max);
-        if lane.rail.poll_is_call(lane.link) {
-            lane.plan.blind_max = lane.plan.blind_max.max(lane.plan.copied_max);
+        let now = self.host.now();
+        let links = lane.paths.len();
+        let nic = lane.paths.get(0).nic;
+        let (rail, link) = lane.paths.leader();
+        rail.connect(link, address)?;
+        if links == 1 {
+            lane.plan.copied_max = rail.copied_max(link).min(lane.plan.message_max);
+            if rail.poll_is_call(link) {
+                lane.plan.blind_max = lane.plan.blind_max.max(lane.plan.copied_max);
+            }
         }
+        let (speed, latency) = self.nic_speed(nic);
+        lane.link_up(0, speed, latency, now);
         lane.plan.matched = reply.matched && lane.plan.matched;
         lane.plan.remote_len = reply.remote_len;
         let eager_max = reply.eager_max.min(lane.plan.eager_max);
         let credits = reply.eager_credits.min(lane.plan.eager_credits);
         let credits = if eager_max == 0 { 0 } else { credits };
-        lane.connected(Sender::new(eager_max, credits, self.params.mutant), reply.fins);
+        lane.connected(Sender::new(eager_max, credits, self.params.mutant).over(links), reply.fins);
         Ok(())
     }
 
@@ -181,7 +213,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 fn send_open<H: Host, R: Rail>(control: &mut Control<H, R>, id: SlotId) -> Result<(), Error> {
     let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
     let Some(lane) = attempt.lane.as_ref() else { return Ok(()) };
-    let address = lane.rail.address(lane.link)?;
+    let (rail, link) = lane.paths.led();
+    let address = rail.address(link)?;
     let open = OpenFrame { conn: id.to_bits(), link: address.bytes, ..attempt.open.clone() };
     let stream = attempt.stream;
     control.send(stream, &Frame::Open(open), address.fd);

@@ -18,6 +18,7 @@ use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::frame::{Answer, Frame, Open, Reply, VERSION};
 
 use crate::comm::{Comms, Peer};
+use crate::news::Word;
 use crate::send::SendLane;
 use crate::status::Status;
 use crate::{CommId, Error, Nics, Params, in_full};
@@ -374,6 +375,12 @@ impl<H: Host, R: Rail> Control<H, R> {
                 self.on_close(around, id, end, messages);
                 Ok(())
             }
+            (word, Some(_)) => {
+                if let Some((end, _)) = word.about_link() {
+                    self.on_news(around, id, end, (word, fd));
+                }
+                Ok(())
+            }
         }
     }
 
@@ -459,6 +466,18 @@ impl<H: Host, R: Rail> Control<H, R> {
             && !mutant.is("control-ready-once")
         {
             self.send(stream, &Frame::Ready { comm: reply.comm, conn }, None);
+        }
+    }
+
+    /// A word about one link of a comm: its lane takes it when it is polled.
+    fn on_news(&self, around: &Around<'_, H, R>, stream: SlotId, end: u64, word: Word) {
+        let asked = || self.attempts.get(SlotId::from_bits(end)).filter(|a| a.stream == stream)?.comm;
+        let id = if end >> 32 == 0 { Some(CommId::from_bits(end)) } else { asked() };
+        if let Some(comm) = id.and_then(|id| around.comms.get(id))
+            && comm.stream.load(Ordering::Relaxed) == stream.to_bits()
+        {
+            comm.news.put(word);
+            around.comms.news.store(true, Ordering::Release);
         }
     }
 

@@ -13,9 +13,9 @@ use crate::comm::{Comm, Comms, Down, Open, Side};
 use crate::control::{Around, Control};
 use crate::lane::Lane;
 use crate::linger::Lingering;
-use crate::regions::NO_MR;
+use crate::outgoing::Message;
+use crate::regions::{NO_MR, Registered};
 use crate::request::{Outcome, Ticket};
-use crate::send::Message;
 use crate::status::Status as Shown;
 use crate::{CommFault, CommId, Error, MrId, Nics, Params, RequestId};
 
@@ -123,14 +123,23 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// # Errors
     /// [`Error::Register`] names the limit or the cause.
     pub fn register(&self, comm: CommId, memory: Memory) -> Result<MrId, Error> {
-        let found = self.open(comm, |open| match &open.side {
-            Side::Send(lane) => (lane.rail.registrar(), Access::LOCAL),
-            Side::Recv(lane) => (lane.rail.registrar(), Access::WRITE),
+        let found = self.open(comm, |open| {
+            let access = match &open.side {
+                Side::Send(_) => Access::LOCAL,
+                Side::Recv(_) => Access::WRITE,
+            };
+            let registrars: Vec<_> = open.side.paths().iter().map(|path| path.rail.registrar()).collect();
+            (registrars, access)
         });
-        let Some((registrar, access)) = found else { return Err(Error::Unknown("connection")) };
-        let mr = Mr::register(&registrar, memory, access)?;
+        let Some((registrars, access)) = found else { return Err(Error::Unknown("connection")) };
+        let Some((first, others)) = registrars.split_first() else {
+            return Err(Error::Unknown("connection"));
+        };
+        let more: Result<Vec<_>, _> =
+            others.iter().map(|registrar| Mr::register(registrar, memory.clone(), access)).collect();
+        let registered = Registered::new(Mr::register(first, memory, access)?, more?);
         let limit = self.params.regions_max as usize;
-        self.open(comm, |open| open.side.regions().insert(mr))
+        self.open(comm, |open| open.side.regions().insert(registered))
             .ok_or(Error::Unknown("connection"))?
             .map_err(|_| Error::Exhausted { what: "regions of the connection", limit })
     }
@@ -201,6 +210,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return open.fault.map_or(Ok(None), |fault| Err(fault.into()));
         }
         let Side::Send(side) = &mut open.side else { return Err(Error::Argument("not a sending comm")) };
+        if side.many.is_some() {
+            side.set_time(self.host.now());
+        }
         let Some(RecvBuf { mr, offset, len, tag }) = side.regions.locate(base, buffer) else {
             return Err(Error::Argument("the region does not hold these bytes"));
         };
@@ -393,7 +405,22 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if let Some(mut control) = self.control.try_claim() {
             self.progress_control(&mut control);
         }
+        self.deliver_news();
         self.progress_lingering();
+    }
+
+    /// Comms whose caller makes no calls for them answer their peers all the same when somebody else does.
+    fn deliver_news(&self) {
+        if !self.comms.news.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        for slot in self.comms.all().filter(|slot| slot.news.has_some()) {
+            if let Some(mut lane) = slot.lane.try_claim()
+                && let Some(open) = lane.as_mut()
+            {
+                self.tend_links(slot, open);
+            }
+        }
     }
 
     #[inline]
@@ -416,7 +443,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     #[inline]
     pub(crate) fn drive(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) -> bool {
         let before = open.fault.is_some();
+        if let Side::Send(lane) = &mut open.side
+            && lane.many.is_some()
+        {
+            lane.set_time(self.host.now());
+        }
         let moved = open.progress(&slot.requests);
+        self.tend_links(slot, open);
         if open.fault.is_some() && !before {
             self.on_fault(slot, open);
         }
@@ -488,7 +521,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     #[cold]
-    fn fail(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>, fault: CommFault) {
+    pub(crate) fn fail(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>, fault: CommFault) {
         self.failed(slot, open, fault);
         self.on_fault(slot, open);
     }

@@ -65,9 +65,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let wake = match &mut open.side {
             Side::Send(lane) => {
                 lane.read_records();
-                lane.rail.arm()
+                lane.paths.leader().0.arm()
             }
-            Side::Recv(lane) => lane.rail.arm(),
+            Side::Recv(lane) => lane.paths.leader().0.arm(),
         };
         let Wake::After(soon) = wake else {
             // Waiting on the descriptors of all lanes at once is not there yet; a short sleep finds out too.

@@ -1,6 +1,6 @@
 //! How comms begin and end: listen, connect, accept, close, shut down. None of it is on a message's path.
 
-use trunkline_fabric::{Fabric, Host, Links};
+use trunkline_fabric::{Fabric, Host};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
@@ -29,7 +29,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mut control = self.control.claim();
         let address = control.address(&self.host)?.0;
         let id = control.listen(nics, nonce)?;
-        let handle = Handle { process: self.process, nonce, listen: id.to_bits(), address, attempt: 0 };
+        // At most four.
+        let rails = nics.numbers().len() as u8;
+        let handle =
+            Handle { process: self.process, nonce, rails, listen: id.to_bits(), address, attempt: 0 };
         Ok((ListenId(id), handle.to_bytes()))
     }
 
@@ -114,7 +117,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Open { side, peer, ends, fault, .. } = open;
         match side {
             Side::Recv(mut lane) => {
-                lane.rail.destroy(lane.link);
+                lane.paths.destroy();
                 self.status.add(Tally::CompletionsDropped, lane.dropped);
                 let arrived = lane.arrived;
                 drop(lane);
@@ -124,7 +127,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 let reads = lane.reads_user_memory() && !self.params.mutant.is("engine-close-keeps-reading");
                 if fault.is_none() && reads {
                     // The caller may unmap it as soon as this returns.
-                    lane.rail.fail(lane.link);
+                    lane.paths.fail();
                 } else if fault.is_none() && !self.params.mutant.is("engine-forgets-last-messages") {
                     lane.end();
                 }
@@ -152,7 +155,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             std::thread::yield_now();
         }
         for mut last in self.lingering.claim().drain(..) {
-            last.lane.rail.destroy(last.lane.link);
+            last.lane.paths.destroy();
         }
         *self.control.claim() = Control::new(self.process);
     }
@@ -171,7 +174,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         while at < lingering.len() {
             if lingering[at].finished(now) {
                 let mut done = lingering.swap_remove(at);
-                done.lane.rail.destroy(done.lane.link);
+                done.lane.paths.destroy();
             } else {
                 at += 1;
             }

@@ -31,10 +31,13 @@ impl<R: Rail> Lingering<R> {
         };
         self.lane.post_last();
         let mut batch = [idle; 16];
-        let taken = self.lane.rail.poll(&mut batch);
-        let failed = batch[..taken]
-            .iter()
-            .any(|completion| self.lane.on_completion(&self.requests, completion).is_err());
+        let mut failed = false;
+        for path in 0..self.lane.paths.len() {
+            let taken = self.lane.paths.poll(path, &mut batch);
+            for completion in &batch[..taken] {
+                failed |= self.lane.on_completion(&self.requests, completion).is_err();
+            }
+        }
         let late = now >= self.until && !self.lane.plan.mutant.is("engine-lingers-for-ever");
         failed || !self.lane.busy() || late || self.peer.dead.load(Ordering::Relaxed)
     }

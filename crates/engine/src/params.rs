@@ -31,6 +31,10 @@ pub struct Params {
     pub connect_time: Duration,
     /// Operations a link may have outstanding.
     pub depth: u32,
+    /// Fewest bytes of a piece of a message that is spread over several links.
+    pub stripe_min: u32,
+    /// How long a link may stay without an answer of the network while others could do its work.
+    pub rail_time: Duration,
     /// Comms of this process.
     pub comms_max: u32,
     /// Regions registered with one comm.
@@ -102,6 +106,8 @@ impl Default for Params {
             peer_time: Duration::secs(10),
             connect_time: Duration::secs(300),
             depth: 512,
+            stripe_min: 64 * 1024,
+            rail_time: Duration::millis(3000),
             comms_max: 8192,
             regions_max: 65536,
             idle_polls: 1024,
@@ -217,6 +223,14 @@ pub const TABLE: &[ParamInfo] = &[
         range: "32 to 32768",
         doc: "operations a link may have outstanding",
         set: |params, value| number(value, 32, 32768).map(|n| params.depth = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_STRIPE_MIN",
+        kind: "bytes",
+        default: "65536",
+        range: "1 to 1073741824",
+        doc: "fewest bytes of a piece of a message that is spread over several rails",
+        set: |params, value| number(value, 1, 1 << 30).map(|n| params.stripe_min = n as u32),
     },
     ParamInfo {
         name: "TRUNKLINE_COMMS_MAX",

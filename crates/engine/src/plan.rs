@@ -31,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) blind_max: u64,
     /// Largest single operation.
     pub(crate) message_max: u64,
+    /// Fewest bytes of a piece of a message that is spread over several links.
+    pub(crate) stripe_min: u64,
     /// Largest eager payload.
     pub(crate) eager_max: u32,
     /// Eager messages the sender may have unmatched.
@@ -49,17 +51,19 @@ impl Plan {
     }
 
     /// The plan as far as one side alone can tell.
-    pub(crate) fn new(caps: &Caps, params: &Params) -> Self {
+    pub(crate) fn new(caps: &Caps, params: &Params, links: usize) -> Self {
+        // Messages over different links overtake each other.
+        let order = caps.link_order && links == 1;
         let eager_max = u64::from(params.eager_max).min(caps.message_max.saturating_sub(eager::BYTES as u64));
         // Where messages overtake each other, those that may wait for an earlier one need buffers too.
-        let spare = if caps.link_order { 8 } else { RECVS_MAX as u32 };
+        let spare = if order { 8 } else { RECVS_MAX as u32 };
         let room = caps.depth_max.saturating_sub(spare);
         let eager_credits = params.eager_credits.min(EAGER_CREDITS_MAX as u32).min(room);
         Self {
             // The NIC pairs what arrives first; where messages overtake each other, or are cut to pieces, the engine
             // must do it.
             matched: caps.matched
-                && caps.link_order
+                && order
                 && caps.message_max >= MATCHED_MESSAGE_MIN
                 && params.match_by == MatchBy::Nic,
             remote_len: caps.remote_len || params.mutant.is("engine-trusts-length"),
@@ -69,6 +73,7 @@ impl Plan {
             copied_max: 0,
             blind_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
             message_max: caps.message_max.max(1),
+            stripe_min: u64::from(params.stripe_min),
             eager_max: if eager_credits == 0 { 0 } else { eager_max as u32 },
             eager_credits: if eager_max == 0 { 0 } else { eager_credits },
             bounces: eager_credits + spare,

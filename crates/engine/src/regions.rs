@@ -1,9 +1,54 @@
 //! Memory registered with one comm, and how many outstanding messages use each piece.
 
-use trunkline_fabric::{Data, Extent, Mr};
+use trunkline_fabric::{Data, DeregisterError, Extent, Mr};
+use trunkline_mem::Memory;
 use trunkline_proto::slots::{SlotId, Slots};
 
 use crate::{Base, MrId, RecvBuf};
+
+/// Memory registered on each rail of a comm.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    first: Option<Mr<Data>>,
+    /// On the rails after the first.
+    more: Vec<Mr<Data>>,
+}
+
+impl Registered {
+    /// On its first rail, to be followed by others.
+    pub(crate) fn new(first: Mr<Data>, more: Vec<Mr<Data>>) -> Self {
+        Self { first: Some(first), more }
+    }
+
+    /// On one rail.
+    #[inline]
+    pub(crate) fn on(&self, path: usize) -> Option<&Mr<Data>> {
+        if path == 0 { self.first.as_ref() } else { self.more.get(path - 1) }
+    }
+
+    #[inline]
+    fn memory(&self) -> Option<&Memory> {
+        self.first.as_ref().map(Mr::memory)
+    }
+
+    /// Ends the registration on every rail.
+    ///
+    /// # Errors
+    /// Those that cannot be ended yet come back, with the first reason.
+    pub(crate) fn close(self) -> Result<(), (Self, DeregisterError)> {
+        let (mut left, mut why) = (Self { first: None, more: Vec::new() }, None);
+        for mr in self.first.into_iter().chain(self.more) {
+            if let Err((mr, error)) = mr.close() {
+                left.more.push(mr);
+                why.get_or_insert(error);
+            }
+        }
+        match why {
+            None => Ok(()),
+            Some(error) => Err((left, error)),
+        }
+    }
+}
 
 /// A comm's regions.
 #[derive(Debug)]
@@ -11,12 +56,12 @@ pub(crate) struct Regions {
     slots: Slots<Region>,
     limit: usize,
     /// Regions that could not be deregistered yet: nothing new uses them, but their names go on.
-    closing: Vec<(MrId, Mr<Data>)>,
+    closing: Vec<(MrId, Registered)>,
 }
 
 #[derive(Debug)]
 struct Region {
-    mr: Mr<Data>,
+    memory: Registered,
     uses: u32,
 }
 
@@ -25,17 +70,17 @@ impl Regions {
         Self { slots: Slots::new(limit), limit, closing: Vec::new() }
     }
 
-    pub(crate) fn insert(&mut self, mr: Mr<Data>) -> Result<MrId, Mr<Data>> {
+    pub(crate) fn insert(&mut self, memory: Registered) -> Result<MrId, Registered> {
         if self.len() >= self.limit {
-            return Err(mr);
+            return Err(memory);
         }
-        self.slots.insert(Region { mr, uses: 0 }).map(MrId).map_err(|region| region.mr)
+        self.slots.insert(Region { memory, uses: 0 }).map(MrId).map_err(|region| region.memory)
     }
 
-    /// The region, if it holds `len` bytes at `offset`.
+    /// The region on the rail of a path, if it holds `len` bytes at `offset`.
     #[inline]
-    pub(crate) fn find(&self, id: MrId, offset: u64, len: u64) -> Option<(&Mr<Data>, Extent)> {
-        let mr = &self.slots.get(id.0)?.mr;
+    pub(crate) fn find(&self, id: MrId, path: usize, offset: u64, len: u64) -> Option<(&Mr<Data>, Extent)> {
+        let mr = self.slots.get(id.0)?.memory.on(path)?;
         mr.memory().checked(offset, len).ok()?;
         Some((mr, mr.extent(offset, len)))
     }
@@ -43,7 +88,7 @@ impl Regions {
     /// The buffer counted from the start of its region, if the region holds it. An empty buffer may lie anywhere.
     #[inline]
     pub(crate) fn locate(&self, base: Base, buffer: RecvBuf) -> Option<RecvBuf> {
-        let memory = self.slots.get(buffer.mr.0)?.mr.memory();
+        let memory = self.slots.get(buffer.mr.0)?.memory.memory()?;
         let offset = match base {
             Base::Region => buffer.offset,
             Base::Address if buffer.len == 0 => 0,
@@ -53,8 +98,10 @@ impl Regions {
         Some(RecvBuf { offset, ..buffer })
     }
 
-    pub(crate) fn mr(&self, id: MrId) -> Option<&Mr<Data>> {
-        Some(&self.slots.get(id.0)?.mr)
+    /// The region on the rail of a path.
+    #[inline]
+    pub(crate) fn mr(&self, id: MrId, path: usize) -> Option<&Mr<Data>> {
+        self.slots.get(id.0)?.memory.on(path)
     }
 
     #[inline]
@@ -82,16 +129,16 @@ impl Regions {
     }
 
     /// Takes a region out; `None` if there is no such region.
-    pub(crate) fn remove(&mut self, id: MrId) -> Option<Mr<Data>> {
+    pub(crate) fn remove(&mut self, id: MrId) -> Option<Registered> {
         if let Some(at) = self.closing.iter().position(|(known, _)| *known == id) {
             return Some(self.closing.swap_remove(at).1);
         }
-        self.slots.remove(id.0).map(|region| region.mr)
+        self.slots.remove(id.0).map(|region| region.memory)
     }
 
     /// A region that was taken out could not be deregistered: its name stays, for another try.
-    pub(crate) fn keep_closing(&mut self, id: MrId, mr: Mr<Data>) {
-        self.closing.push((id, mr));
+    pub(crate) fn keep_closing(&mut self, id: MrId, memory: Registered) {
+        self.closing.push((id, memory));
     }
 
     pub(crate) fn len(&self) -> usize {

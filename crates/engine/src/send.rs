@@ -3,23 +3,24 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{
-    Completion, Ctrl, Done, LinkId, Match, Mr, Op, PostError, Rail, Remote, Source, Status,
-};
+use trunkline_fabric::{Completion, Ctrl, Done, Match, Mr, Op, PostError, Rail, Remote, Source, Status};
 use trunkline_mem::{Kind, Memory};
 use trunkline_proto::limits::{SENDS_MAX, STRIPES_MAX};
 use trunkline_proto::wire::cts::Cts;
 use trunkline_proto::wire::eager::Eager;
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::frame::Region;
-use trunkline_proto::wire::imm::{Imm, Token};
+use trunkline_proto::wire::imm::Imm;
 use trunkline_proto::xfer::Fault;
 use trunkline_proto::xfer::sender::{Isend, Mailbox, Sender};
 
+use crate::CommFault;
+use crate::outgoing::{FinDue, Message, Outgoing};
+use crate::path::Paths;
 use crate::plan::{INLINE_MAX, Plan};
 use crate::regions::{NO_MR, Regions};
 use crate::request::{Requests, Ticket};
-use crate::{CommFault, MrId};
+use crate::stripe::Many;
 
 /// Eager messages whose records were not read yet, from which on a test reads records when it has time.
 const UNMATCHED_DUE: usize = 8;
@@ -29,23 +30,25 @@ const COUNTED: u64 = u64::MAX;
 
 /// The lane.
 pub(crate) struct SendLane<R: Rail> {
-    pub(crate) rail: R,
-    pub(crate) link: LinkId,
+    pub(crate) paths: Paths<R>,
     pub(crate) plan: Plan,
     pub(crate) regions: Regions,
-    sender: Sender,
-    mailbox: Mr<Ctrl>,
+    pub(crate) sender: Sender,
+    /// One memory, registered on each path's rail.
+    pub(crate) mailbox: Vec<Mr<Ctrl>>,
     fins: Region,
     cursor: u16,
-    outgoing: Box<[Outgoing]>,
+    pub(crate) outgoing: Box<[Outgoing]>,
     /// Requests with bytes or a fin record still to post, oldest first.
-    unposted: VecDeque<u16>,
+    pub(crate) unposted: VecDeque<u16>,
+    /// Where there are several links.
+    pub(crate) many: Option<Box<Many>>,
     /// Signalled operations that have not completed.
     posted: u32,
     /// Messages started.
     pub(crate) sent: u64,
     /// A message was given to the network since the last poll.
-    burst: bool,
+    pub(crate) burst: bool,
     /// Operations posted so far.
     posts: u64,
     /// Of requests that were done as soon as they were posted: how many operations had been posted then; of others 0.
@@ -56,42 +59,7 @@ pub(crate) struct SendLane<R: Rail> {
     last_due: bool,
 }
 
-/// The part of a request that is not done yet.
-#[derive(Clone, Copy)]
-struct Outgoing {
-    mr: MrId,
-    offset: u64,
-    len: u64,
-    /// Bytes given to operations so far.
-    given: u64,
-    /// Operations that have not completed.
-    left: u32,
-    to: Remote,
-    token: Token,
-    /// What follows the data.
-    fin: FinDue,
-}
-
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum FinDue {
-    /// Nothing.
-    No,
-    /// A fin record that announces so many stripes, at once.
-    Now(u8),
-    /// A fin record when everything is placed.
-    Placed,
-}
-
-/// A message to send.
-#[derive(Clone, Copy)]
-pub(crate) struct Message {
-    pub(crate) mr: MrId,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-    pub(crate) tag: u32,
-}
-
-struct View<'a>(&'a Memory);
+pub(crate) struct View<'a>(pub(crate) &'a Memory);
 
 impl Mailbox for View<'_> {
     #[inline]
@@ -103,33 +71,23 @@ impl Mailbox for View<'_> {
 
 impl<R: Rail> SendLane<R> {
     pub(crate) fn new(
-        rail: R,
-        link: LinkId,
+        paths: Paths<R>,
         plan: Plan,
         sender: Sender,
-        mailbox: Mr<Ctrl>,
+        mailbox: Vec<Mr<Ctrl>>,
         regions_max: usize,
     ) -> Self {
-        let idle = Outgoing {
-            mr: NO_MR,
-            offset: 0,
-            len: 0,
-            given: 0,
-            left: 0,
-            to: Remote { key: trunkline_fabric::RemoteKey(0), addr: 0 },
-            token: Token::new(0, 0),
-            fin: FinDue::No,
-        };
+        let many = paths.are_many().then(|| Box::new(Many::new(plan.mutant)));
         Self {
-            rail,
-            link,
+            paths,
+            many,
             plan,
             regions: Regions::new(regions_max),
             sender,
             mailbox,
             fins: Region { key: 0, addr: 0 },
             cursor: 0,
-            outgoing: vec![idle; SENDS_MAX].into(),
+            outgoing: vec![Outgoing::idle(); SENDS_MAX].into(),
             unposted: VecDeque::with_capacity(SENDS_MAX),
             posted: 0,
             sent: 0,
@@ -145,16 +103,21 @@ impl<R: Rail> SendLane<R> {
     pub(crate) fn connected(&mut self, sender: Sender, fins: Region) {
         self.sender = sender;
         self.fins = fins;
+        if let Some(many) = &mut self.many {
+            many.fins[0] = fins;
+        }
     }
 
-    pub(crate) fn mailbox(&self) -> Region {
-        let keys = self.mailbox.keys();
+    /// Where clear-to-send records go over a path.
+    pub(crate) fn mailbox(&self, path: usize) -> Region {
+        let keys = self.mailbox[path].keys();
         Region { key: keys.remote.0, addr: keys.remote_base }
     }
 
     /// Signalled operations under way, or bytes still to post.
     pub(crate) fn busy(&self) -> bool {
-        self.posted > 0 || self.last_due || !self.unposted.is_empty()
+        let many = self.many.as_ref().is_some_and(|many| many.busy());
+        self.posted > 0 || self.last_due || !self.unposted.is_empty() || many
     }
 
     /// Eager messages whose records were not read yet.
@@ -166,7 +129,7 @@ impl<R: Rail> SendLane<R> {
     /// Reads records that have come, off the path of any message.
     pub(crate) fn read_records(&mut self) {
         // A fault here comes again with the next message.
-        let _ = self.sender.on_records(&View(self.mailbox.memory()));
+        let _ = self.sender.on_records(&View(self.mailbox[0].memory()));
     }
 
     /// Starts a message; `None` means not yet.
@@ -178,7 +141,10 @@ impl<R: Rail> SendLane<R> {
     ) -> Result<Option<Ticket>, CommFault> {
         // A message takes at most its stripes and a fin record; nothing overtakes what waits for credit.
         let blind = self.plan.mutant.is("engine-sends-without-credit");
-        let room = blind || self.rail.credits(self.link) > STRIPES_MAX as u32;
+        let room = match &self.many {
+            None => blind || self.paths.lead_credits() > STRIPES_MAX as u32,
+            Some(many) => !many.waits(),
+        };
         if !self.unposted.is_empty() || !room {
             return Ok(None);
         }
@@ -186,6 +152,8 @@ impl<R: Rail> SendLane<R> {
         let slot = ticket.slot();
         let started = if self.plan.matched {
             self.send_matched(slot, message).map(|()| true)
+        } else if self.many.is_some() {
+            self.start_spread(slot, message)
         } else {
             self.start(requests, slot, message)
         };
@@ -209,14 +177,14 @@ impl<R: Rail> SendLane<R> {
     }
 
     fn start(&mut self, requests: &Requests, slot: u16, message: Message) -> Result<bool, CommFault> {
-        match self.sender.on_isend(&View(self.mailbox.memory()), message.tag, message.len)? {
+        match self.sender.on_isend(&View(self.mailbox[0].memory()), message.tag, message.len)? {
             Isend::NotYet => return Ok(false),
             Isend::Eager(header) => self.send_eager(requests, slot, message, header)?,
             Isend::Direct(cts) => self.send_direct(requests, slot, message, &cts)?,
         }
         // What follows a message before the next poll leaves with that poll, together.
         if !self.burst {
-            self.rail.flush();
+            self.paths.flush();
             self.burst = true;
         }
         Ok(true)
@@ -230,7 +198,12 @@ impl<R: Rail> SendLane<R> {
 
     #[inline]
     fn unsent(&self) -> u32 {
-        if self.plan.mutant.is("engine-forgets-unsent") { 0 } else { self.rail.unsent(self.link) }
+        // Over several links, what is done has arrived.
+        if self.many.is_some() || self.plan.mutant.is("engine-forgets-unsent") {
+            return 0;
+        }
+        let (rail, link) = self.paths.led();
+        rail.unsent(link)
     }
 
     /// Whether a finished request has left this process.
@@ -247,11 +220,16 @@ impl<R: Rail> SendLane<R> {
 
     /// Copies a small message of host memory out; `None` if it is not both.
     #[inline]
-    fn inline<'b>(&self, message: Message, head: u64, buffer: &'b mut [u8; INLINE_MAX]) -> Option<&'b [u8]> {
+    pub(crate) fn inline<'b>(
+        &self,
+        message: Message,
+        head: u64,
+        buffer: &'b mut [u8; INLINE_MAX],
+    ) -> Option<&'b [u8]> {
         if message.len + head > self.plan.inline_max {
             return None;
         }
-        let (mr, _) = self.regions.find(message.mr, message.offset, message.len)?;
+        let (mr, _) = self.regions.find(message.mr, 0, message.offset, message.len)?;
         if mr.memory().kind() != Kind::Host {
             return None;
         }
@@ -273,7 +251,7 @@ impl<R: Rail> SendLane<R> {
             let op = Op::Send { head: &head, body: Source::Inline(bytes), imm: None };
             return self.post_inline(requests, slot, message.len, op);
         }
-        let Some((_, extent)) = self.regions.find(message.mr, message.offset, message.len) else {
+        let Some((_, extent)) = self.regions.find(message.mr, 0, message.offset, message.len) else {
             return Err(CommFault::Revoked);
         };
         let op = Op::Send { head: &head, body: Source::Region(extent), imm: None };
@@ -293,7 +271,7 @@ impl<R: Rail> SendLane<R> {
         message: Message,
         cts: &Cts,
     ) -> Result<(), CommFault> {
-        let to = Remote { key: trunkline_fabric::RemoteKey(cts.keys[0]), addr: cts.addr };
+        let to = Remote { key: trunkline_fabric::RemoteKey(cts.key), addr: cts.addr };
         let whole = if message.len == cts.len {
             Some(Imm::Full(cts.token))
         } else if self.plan.remote_len {
@@ -311,7 +289,7 @@ impl<R: Rail> SendLane<R> {
         if let Some(imm) = whole
             && self.plan.copies(message.len)
         {
-            let Some((_, extent)) = self.regions.find(message.mr, message.offset, message.len) else {
+            let Some((_, extent)) = self.regions.find(message.mr, 0, message.offset, message.len) else {
                 return Err(CommFault::Revoked);
             };
             let op = Op::Write { from: Source::Region(extent), to, imm: Some(imm.to_bits()) };
@@ -339,18 +317,18 @@ impl<R: Rail> SendLane<R> {
         if message.len > self.plan.message_max {
             return Err(Fault::TooLong { len: message.len, room: self.plan.message_max }.into());
         }
-        let Some((_, extent)) = self.regions.find(message.mr, message.offset, message.len) else {
+        let Some((_, extent)) = self.regions.find(message.mr, 0, message.offset, message.len) else {
             return Err(CommFault::Revoked);
         };
         self.track(slot, message);
         self.outgoing[slot as usize].left = 1;
         let op = Op::MatchedSend { from: Source::Region(extent), key: Match(u64::from(message.tag)) };
         self.post(u64::from(slot), op, true)?;
-        self.rail.flush();
+        self.paths.flush();
         Ok(())
     }
 
-    fn track(&mut self, slot: u16, message: Message) {
+    pub(crate) fn track(&mut self, slot: u16, message: Message) {
         self.regions.hold(message.mr);
         self.marks[slot as usize] = 0;
         let outgoing = &mut self.outgoing[slot as usize];
@@ -376,7 +354,8 @@ impl<R: Rail> SendLane<R> {
 
     #[inline]
     fn post(&mut self, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), CommFault> {
-        match self.rail.post(self.link, wr_id, op, signalled) {
+        let (rail, link) = self.paths.leader();
+        match rail.post(link, wr_id, op, signalled) {
             Ok(()) => {
                 self.posted += u32::from(signalled);
                 self.posts += 1;
@@ -390,7 +369,7 @@ impl<R: Rail> SendLane<R> {
 
     fn post_piece(&mut self, slot: u16, at: u64, len: u64, imm: Option<Imm>) -> Result<(), CommFault> {
         let Outgoing { mr, offset, to, .. } = self.outgoing[slot as usize];
-        let Some((_, extent)) = self.regions.find(mr, offset + at, len) else {
+        let Some((_, extent)) = self.regions.find(mr, 0, offset + at, len) else {
             return Err(CommFault::Revoked);
         };
         self.outgoing[slot as usize].left += 1;
@@ -415,11 +394,19 @@ impl<R: Rail> SendLane<R> {
     /// Posts what waited for credit, which may come back without a completion.
     #[inline]
     pub(crate) fn post_due(&mut self, requests: &Requests) -> Result<(), CommFault> {
+        if let Some(many) = &self.many {
+            if self.unposted.is_empty() && !many.waits() {
+                return Ok(());
+            }
+            self.post_spread()?;
+            self.paths.flush();
+            return Ok(());
+        }
         if self.unposted.is_empty() {
             return Ok(());
         }
         self.post_more(requests)?;
-        self.rail.flush();
+        self.paths.flush();
         Ok(())
     }
 
@@ -443,7 +430,7 @@ impl<R: Rail> SendLane<R> {
             // An empty message still has its one stripe.
             let empty = striped && left == 0 && len == 0 && !self.plan.mutant.is("engine-drops-empty");
             let more = given < len || empty;
-            if (more || fin != FinDue::No) && self.rail.credits(self.link) == 0 {
+            if (more || fin != FinDue::No) && self.paths.lead_credits() == 0 {
                 return Ok(false);
             }
             if more {
@@ -464,7 +451,7 @@ impl<R: Rail> SendLane<R> {
         }
     }
 
-    fn finish_if_done(&mut self, requests: &Requests, slot: u16) {
+    pub(crate) fn finish_if_done(&mut self, requests: &Requests, slot: u16) {
         let outgoing = &mut self.outgoing[slot as usize];
         if outgoing.left == 0 && outgoing.fin == FinDue::No && outgoing.mr != NO_MR {
             let (mr, len) = (outgoing.mr, outgoing.len);
@@ -478,6 +465,9 @@ impl<R: Rail> SendLane<R> {
     pub(crate) fn complete_all(&mut self, requests: &Requests) {
         self.unposted.clear();
         self.posted = 0;
+        if let Some(many) = &mut self.many {
+            many.forget();
+        }
         for slot in 0..SENDS_MAX as u16 {
             let outgoing = &mut self.outgoing[slot as usize];
             (outgoing.left, outgoing.fin) = (0, FinDue::No);
@@ -497,6 +487,9 @@ impl<R: Rail> SendLane<R> {
         if completion.done != Done::Posted {
             return Ok(());
         }
+        if self.many.is_some() {
+            return self.landed(requests, completion.wr_id);
+        }
         self.posted = self.posted.saturating_sub(1);
         let Some(outgoing) = self.outgoing.get_mut(completion.wr_id as usize) else { return Ok(()) };
         outgoing.left = outgoing.left.saturating_sub(1);
@@ -514,13 +507,14 @@ impl<R: Rail> SendLane<R> {
 
     /// Nothing more will be sent: an operation is posted whose completion proves that all before it arrived.
     pub(crate) fn end(&mut self) {
-        self.last_due = true;
+        // Over several links, what is done has arrived.
+        self.last_due = self.many.is_none();
         self.post_last();
     }
 
     /// Posts the last operation when there is credit for it.
     pub(crate) fn post_last(&mut self) {
-        if !self.last_due || !self.unposted.is_empty() || self.rail.credits(self.link) == 0 {
+        if !self.last_due || !self.unposted.is_empty() || self.paths.lead_credits() == 0 {
             return;
         }
         // A link that refuses it carries nothing any more.
@@ -528,6 +522,6 @@ impl<R: Rail> SendLane<R> {
         if self.post(COUNTED, Op::Nop, true).is_err() {
             self.posted = 0;
         }
-        self.rail.flush();
+        self.paths.flush();
     }
 }

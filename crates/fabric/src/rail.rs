@@ -121,6 +121,11 @@ pub trait Links {
     /// here by the peer.
     fn fail(&mut self, link: LinkId);
 
+    /// Whether a link that was put into error, by [`Links::fail`] or by itself, has told all: everything that had arrived
+    /// was executed and has completed, what was posted (but for flushes posted since) was given back, and nothing of the
+    /// peer lands any more. Polling drives that. True for an unknown link.
+    fn is_quiet(&mut self, link: LinkId) -> bool;
+
     /// Ends a link. Its completions are gone; nothing of the peer lands any more.
     fn destroy(&mut self, link: LinkId);
 }

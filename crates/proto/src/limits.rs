@@ -22,6 +22,9 @@ pub const STRIPES_MAX: usize = 16;
 /// Rails of one comm, at each end (`NCCL_NET_MAX_DEVS_PER_NIC`).
 pub const RAILS_MAX: usize = 4;
 
+/// Links of one comm: a rail of the end that has fewer carries several.
+pub const LINKS_MAX: usize = RAILS_MAX;
+
 /// Tokens of one comm: a buffer of a receive each.
 pub const TOKENS_MAX: usize = RECVS_MAX * RECV_BUFFERS_MAX;
 

@@ -1,7 +1,7 @@
 //! The simulated processes with their engines, and the loop that lets them act: one call at a time, in an order drawn
 //! from the seed, until everything is closed. Stops at the first violation.
 
-use trunkline_engine::{MatchBy, Mutant as EngineMutant, Params};
+use trunkline_engine::{MatchBy, Mutant as EngineMutant, Nics, Params};
 use trunkline_proto::time::Duration;
 
 use crate::checkers::bounded::Cause;
@@ -83,6 +83,8 @@ impl Cluster {
             connect_time: CONNECT_TIME,
             depth: choice.depth,
             idle_polls: choice.idle_polls,
+            stripe_min: choice.stripe_min,
+            rail_time: Duration(choice.rail_time),
             mutant: engine_mutant,
             ..Params::default()
         };
@@ -120,7 +122,8 @@ impl Cluster {
     fn listen(&mut self) -> Check {
         for (comm, plan) in self.scenario.comms.iter().enumerate() {
             let Some(engine) = &self.processes[plan.to].engine else { continue };
-            let (listen, handle) = engine.listen(plan.to_nic).map_err(|error| setup(&error.to_string()))?;
+            let (listen, handle) =
+                engine.listen(nics(&plan.to_nics)).map_err(|error| setup(&error.to_string()))?;
             let sending = Role::Send(Sending::new(plan, comm));
             self.sides.push(Side::new(comm, plan.from, plan.sender.clone(), sending));
             let receiving = Role::Recv(Receiving::new());
@@ -261,6 +264,7 @@ impl Cluster {
                     self.strangers.extend(Stranger::call(&self.world, self.outside, seed, &names));
                 }
                 Fault::Flap => self.flap(now),
+                Fault::Cut(process, nic, time) => self.cut(process, nic, time, now),
             }
         }
     }
@@ -278,6 +282,40 @@ impl Cluster {
                 side.fate.doom(now, Cause::Death);
             }
         }
+    }
+
+    /// A comm lives on if a link is left that both its ends use.
+    fn cut(&mut self, process: usize, nic: usize, time: u64, now: u64) {
+        self.world.cut(self.processes[process].pid, nic, time);
+        let doomed: Vec<usize> =
+            (0..self.scenario.comms.len()).filter(|&comm| self.is_hit(comm, process, nic)).collect();
+        for side in self.sides.iter_mut().filter(|side| doomed.contains(&side.comm)) {
+            side.fate.doom(now, Cause::Flap);
+        }
+    }
+
+    /// Whether a comm uses a NIC that was just cut off, and has no other link that surely carries.
+    fn is_hit(&self, comm: usize, process: usize, nic: usize) -> bool {
+        let plan = &self.scenario.comms[comm];
+        let uses = (plan.from == process && plan.from_nics.contains(&nic))
+            || (plan.to == process && plan.to_nics.contains(&nic));
+        let ends: Vec<Option<Vec<bool>>> = self
+            .sides
+            .iter()
+            .filter(|side| side.comm == comm)
+            .map(|side| self.processes[side.process].engine.as_ref()?.links(side.id?))
+            .collect();
+        let carry =
+            |at: usize| ends.iter().all(|end| end.as_ref().is_some_and(|links| links.get(at) == Some(&true)));
+        let uncut = |at: usize| {
+            let (from, to) =
+                (plan.from_nics[at % plan.from_nics.len()], plan.to_nics[at % plan.to_nics.len()]);
+            let (from, to) = ((Pid(plan.from), from), (Pid(plan.to), to));
+            let cut = self.world.is_cut(from.0, from.1) || self.world.is_cut(to.0, to.1);
+            !cut && !self.world.is_stranded(from, to)
+        };
+        let links = plan.from_nics.len().max(plan.to_nics.len());
+        uses && !(0..links).any(|at| carry(at) && uncut(at))
     }
 
     fn flap(&mut self, now: u64) {
@@ -348,4 +386,9 @@ impl Drop for Cluster {
 
 fn setup(text: &str) -> Violation {
     Violation { checker: "bounded", text: format!("set-up: {text}") }
+}
+
+/// The NICs of a plan, which differ and are at most four.
+pub(crate) fn nics(list: &[usize]) -> Nics {
+    Nics::new(list).unwrap_or(Nics::from(0))
 }

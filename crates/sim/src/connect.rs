@@ -98,6 +98,14 @@ impl Links for SimRail {
         }
     }
 
+    fn is_quiet(&mut self, link: LinkId) -> bool {
+        let state = self.world.lock();
+        let Some(index) = state.find(self.rail, link) else { return true };
+        let rail = &state.rails[self.rail];
+        let tells = rail.queue.iter().chain(&rail.waiting).any(|waiting| waiting.link == index);
+        matches!(state.links[index].phase, LinkPhase::Error | LinkPhase::Gone) && !tells
+    }
+
     fn destroy(&mut self, link: LinkId) {
         let mut state = self.world.lock();
         if let Some(index) = state.find(self.rail, link) {
@@ -114,6 +122,8 @@ impl State {
         }
         if self.links[link].secret > self.links[remote].secret {
             self.links[link].dial = Dial::Waits;
+        } else if self.is_cut(link) {
+            self.links[link].dial = Dial::Lost(self.now + self.weather.retry_time);
         } else if self.dice.chance(self.weather.no_route) {
             let ends = [link, remote].map(|end| self.rails[self.links[end].rail].process);
             self.unreachable.push((ends[0], ends[1]));

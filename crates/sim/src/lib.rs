@@ -14,6 +14,7 @@ mod cluster;
 #[cfg(test)]
 mod conformance_tests;
 mod connect;
+mod cut;
 mod dice;
 mod ending;
 mod fabric;

@@ -126,6 +126,8 @@ pub(crate) struct LinkState {
     /// Operations of the peer that are here and not yet carried out.
     pub(crate) arrived: VecDeque<u64>,
     pub(crate) shadow: Vec<Shadow>,
+    /// Its rail died under it: it will break.
+    pub(crate) stranded: bool,
     /// When the wire is free again.
     pub(crate) free_at: u64,
     pub(crate) last_arrival: u64,
@@ -150,6 +152,7 @@ impl LinkState {
             parked: VecDeque::new(),
             arrived: VecDeque::new(),
             shadow: Vec::new(),
+            stranded: false,
             free_at: 0,
             last_arrival: 0,
             last_ack: 0,
@@ -173,6 +176,9 @@ impl State {
     pub(crate) fn reachable(&self, link: usize) -> Option<usize> {
         let remote = self.links[link].remote?;
         let peer = self.links.get(remote)?;
+        if self.is_cut(link) || self.links[link].stranded || peer.stranded {
+            return None;
+        }
         (peer.phase == LinkPhase::Ready && peer.remote == Some(link)).then_some(remote)
     }
 

@@ -9,7 +9,7 @@ use trunkline_fabric::{
 };
 use trunkline_proto::time::Duration;
 
-use crate::link::{Bytes, LinkPhase, Progress, Work, Wqe};
+use crate::link::{Bytes, Dial, LinkPhase, Progress, Work, Wqe};
 use crate::register::SimRegistrar;
 use crate::wire::Event;
 use crate::world::State;
@@ -101,6 +101,13 @@ impl Rail for SimRail {
             return Err(PostError::Busy);
         }
         match state.links[index].phase {
+            // A flush is a read of our own memory, and needs no peer.
+            LinkPhase::Ready
+                if matches!(op, Op::Flush) && !matches!(state.links[index].dial, Dial::Up(_)) =>
+            {
+                state.flush_alone(index, wr_id, signalled);
+                return Ok(());
+            }
             LinkPhase::Made | LinkPhase::Ready => {}
             LinkPhase::Error if matches!(op, Op::Flush) => {
                 state.flush_alone(index, wr_id, signalled);

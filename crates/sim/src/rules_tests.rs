@@ -217,7 +217,7 @@ fn what_had_arrived_when_a_death_is_noticed_is_received() {
 
 /// What a stranger says that took the name of `process`.
 fn in_the_name_of(process: ProcessId) -> frame::Frame {
-    frame::Frame::Hello { min: 1, max: 1, process }
+    frame::Frame::Hello { min: frame::VERSION, max: frame::VERSION, process }
 }
 
 #[test]
@@ -259,7 +259,12 @@ fn a_stranger_closes_nothing() {
     let (_, into) = buffer(&duo.b, recv, 8);
     let request = duo.b.irecv(recv, &[into]).unwrap().unwrap();
     let close = |id| frame::Frame::Close { id, messages: 0 };
-    let said = [hello(1, 1, 7), close(recv.to_bits()), close(send.to_bits()), close(1 << 32)];
+    let said = [
+        hello(frame::VERSION, frame::VERSION, 7),
+        close(recv.to_bits()),
+        close(send.to_bits()),
+        close(1 << 32),
+    ];
     let _streams = handles.map(|handle| duo.stranger(&handle, &said));
     duo.run(SECOND);
     for _ in 0..10_000 {
@@ -281,10 +286,12 @@ fn a_stranger_without_the_nonce_is_refused() {
         listen: listen_id,
         nonce: [0; 16],
         matched: false,
+        links: 1,
         mailbox: nowhere,
         link: vec![7; 20],
     };
-    let mut stream = duo.stranger(&handle, &[hello(1, 1, 7), frame::Frame::Open(open)]);
+    let mut stream =
+        duo.stranger(&handle, &[hello(frame::VERSION, frame::VERSION, 7), frame::Frame::Open(open)]);
     for _ in 0..1000 {
         assert_eq!(duo.b.accept(listen).unwrap(), None);
     }
@@ -300,7 +307,7 @@ fn a_stranger_without_the_nonce_is_refused() {
 fn a_stranger_of_another_version_is_refused() {
     let duo = Duo::calm();
     let (_, handle) = duo.b.listen(0).unwrap();
-    for versions in [(2, 9), (0, 0)] {
+    for versions in [(frame::VERSION + 1, 9), (0, 0)] {
         let before = duo.b.counters().streams_refused;
         let mut stream = duo.stranger(&handle, &[hello(versions.0, versions.1, 7)]);
         duo.run(SECOND / 100);
@@ -315,7 +322,7 @@ fn a_stranger_that_says_nothing_is_hung_up_on() {
     let duo = Duo::calm();
     let (_, handle) = duo.b.listen(0).unwrap();
     let mut silent = duo.stranger(&handle, &[]);
-    let mut polite = duo.stranger(&handle, &[hello(1, 1, 7)]);
+    let mut polite = duo.stranger(&handle, &[hello(frame::VERSION, frame::VERSION, 7)]);
     duo.run(9 * SECOND);
     assert!(!is_over(&mut silent), "it may be slow");
     duo.run(2 * SECOND);
@@ -343,7 +350,7 @@ fn a_listener_of_another_version_is_named() {
     let mut listener = SimOob::stranger(&duo.world, outside).listen().unwrap();
     let process = ProcessId([7; 16]);
     let address = listener.address().0;
-    let mut handle = Handle { process, nonce: [1; 16], listen: 1, address, attempt: 0 }.to_bytes();
+    let mut handle = Handle { process, nonce: [1; 16], rails: 1, listen: 1, address, attempt: 0 }.to_bytes();
     let mut streams = Vec::new();
     let error = (0..10_000).find_map(|_| {
         if let Some(mut stream) = listener.accept().unwrap() {
@@ -352,7 +359,7 @@ fn a_listener_of_another_version_is_named() {
         }
         duo.a.connect(0, &mut handle).err()
     });
-    assert!(matches!(error, Some(Error::Version { min: 4, max: 9, ours: 1 })), "{error:?}");
+    assert!(matches!(error, Some(Error::Version { min: 4, max: 9, ours: frame::VERSION })), "{error:?}");
 }
 
 #[test]
@@ -365,7 +372,7 @@ fn only_the_connecting_process_says_that_it_is_ready() {
     assert_eq!(duo.b.in_use().0, 1, "but it has answered");
     let conn = Handle::from_bytes(&handle).unwrap().attempt;
     let ready = frame::Frame::Ready { comm: 1 << 16, conn };
-    let _stream = duo.stranger(&handle, &[hello(1, 1, 7), ready]);
+    let _stream = duo.stranger(&handle, &[hello(frame::VERSION, frame::VERSION, 7), ready]);
     assert_eq!(accept(), None, "a stranger said so");
     assert!((0..200).find_map(|_| duo.a.connect(0, &mut handle).unwrap()).is_some());
     assert!(accept().is_some());

@@ -26,6 +26,8 @@ pub(crate) struct EngineChoice {
     pub(crate) eager_credits: u32,
     pub(crate) depth: u32,
     pub(crate) idle_polls: u32,
+    pub(crate) stripe_min: u32,
+    pub(crate) rail_time: u64,
 }
 
 /// One directed connection and what goes over it.
@@ -33,8 +35,8 @@ pub(crate) struct EngineChoice {
 pub(crate) struct CommPlan {
     pub(crate) from: usize,
     pub(crate) to: usize,
-    pub(crate) from_nic: usize,
-    pub(crate) to_nic: usize,
+    pub(crate) from_nics: Vec<usize>,
+    pub(crate) to_nics: Vec<usize>,
     /// Grouped receives, in posting order; each message's sends follow the same order by tag.
     pub(crate) groups: Vec<Vec<Message>>,
     pub(crate) sender: SidePlan,
@@ -106,6 +108,8 @@ pub(crate) enum Fault {
     Stranger(u64),
     /// A link fails.
     Flap,
+    /// A NIC of a process is cut off for so long.
+    Cut(usize, usize, u64),
 }
 
 const EDGES: [u64; 12] = [0, 1, 7, 8, 63, 64, 127, 128, 255, 256, 4095, 4096];
@@ -139,11 +143,55 @@ impl Scenario {
             eager_credits: dice.pick([0, 1, 4, 32, 32]),
             depth: dice.pick([32, 64, 512]),
             idle_polls: dice.pick([1, 4, 16, 64]),
+            stripe_min: 4096,
+            rail_time: 3_000_000_000,
         };
         let pace = dice.pick([20, 200, 2_000, 20_000]);
         let (look_again, tend) = (dice.pick([0, 100]), dice.pick([0, 0, 300]));
-        Self { weather, processes, engine, comms, faults, pace, look_again, tend }
+        let mut scenario = Self { weather, processes, engine, comms, faults, pace, look_again, tend };
+        scenario.draw_rails(&mut Dice::new(seed, 5));
+        scenario
     }
+
+    /// Some runs have comms over several rails, which die and come back.
+    fn draw_rails(&mut self, dice: &mut Dice) {
+        if !dice.chance(400) {
+            return;
+        }
+        let nics = dice.pick([2, 2, 4]);
+        self.weather.nics = self.weather.nics.max(nics);
+        self.weather.caps.regions_max = self.weather.caps.regions_max.max(4096);
+        self.engine.stripe_min = dice.pick([1, 64, 500, 4096]);
+        self.engine.rail_time = dice.pick([20_000_000, 500_000_000, 3_000_000_000]);
+        for comm in &mut self.comms {
+            if dice.chance(800) {
+                comm.from_nics = draw_nics(dice, nics);
+                comm.to_nics = draw_nics(dice, nics);
+            }
+        }
+        for _ in 0..dice.pick([0, 1, 1, 1, 2, 4]) {
+            let at = match dice.below(4) {
+                0 => dice.below(200_000),
+                1 => dice.below(3_000_000),
+                2 => dice.below(50_000_000),
+                _ => 3_000_000_000 + dice.below(100_000_000),
+            };
+            let time = dice.pick([1_000, 1_000_000, 200_000_000, 2_000_000_000, 1 << 60]);
+            let (process, nic) =
+                (dice.below(self.processes as u64) as usize, dice.below(nics as u64) as usize);
+            self.faults.push(FaultPlan { at, fault: Fault::Cut(process, nic, time) });
+        }
+    }
+}
+
+/// One, two or four NICs out of so many.
+fn draw_nics(dice: &mut Dice, nics: usize) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..nics).collect();
+    for at in (1..all.len()).rev() {
+        all.swap(at, dice.below(at as u64 + 1) as usize);
+    }
+    all.truncate(dice.pick([1, 2, 2, 4]));
+    all
 }
 
 impl CommPlan {
@@ -172,8 +220,8 @@ impl CommPlan {
         Self {
             from,
             to,
-            from_nic: dice.below(nics as u64) as usize,
-            to_nic: dice.below(nics as u64) as usize,
+            from_nics: vec![dice.below(nics as u64) as usize],
+            to_nics: vec![dice.below(nics as u64) as usize],
             groups,
             sender: SidePlan::draw(dice),
             receiver: SidePlan::draw(dice),

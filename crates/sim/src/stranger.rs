@@ -4,7 +4,7 @@
 
 use trunkline_fabric::{Frame, Oob, OobAddress, OobStream};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::wire::frame::{self, Answer, Open, Region, Reply};
+use trunkline_proto::wire::frame::{self, Answer, Open, Region, Reply, VERSION};
 
 use crate::{Dice, Pid, SimOob, SimStream, World};
 
@@ -42,6 +42,7 @@ fn speech(dice: &mut Dice, others: &[ProcessId]) -> Vec<Vec<u8>> {
         listen: dice.pick([0, 1 << 32, listen]),
         nonce: name,
         matched: false,
+        links: 1,
         mailbox: nowhere,
         link: vec![7; 20],
     });
@@ -49,23 +50,26 @@ fn speech(dice: &mut Dice, others: &[ProcessId]) -> Vec<Vec<u8>> {
         0 => vec![],
         1 => vec![(0..dice.below(200)).map(|_| dice.draw() as u8).collect()],
         2 => {
-            let mut half = hello(1, 1);
+            let mut half = hello(VERSION, VERSION);
             half.truncate(dice.below(half.len() as u64) as usize);
             vec![half]
         }
-        3 => vec![hello(2, 9), open.to_bytes()],
-        4 => vec![hello(1, 1), open.to_bytes()],
+        3 => vec![hello(VERSION + 1, 9), open.to_bytes()],
+        4 => vec![hello(VERSION, VERSION), open.to_bytes()],
         5 | 6 => {
             let process = others.get(dice.below(others.len() as u64) as usize).copied().unwrap_or(process);
-            vec![frame::Frame::Hello { min: 1, max: 1, process }.to_bytes()]
+            vec![frame::Frame::Hello { min: VERSION, max: VERSION, process }.to_bytes()]
         }
         7 => {
             let id = dice.pick([comm, conn]);
-            vec![hello(1, 1), frame::Frame::Close { id, messages: 0 }.to_bytes()]
+            vec![hello(VERSION, VERSION), frame::Frame::Close { id, messages: 0 }.to_bytes()]
         }
-        8 => vec![hello(1, 1), frame::Frame::Ready { comm, conn }.to_bytes()],
-        9 => vec![hello(1, 1), result(conn, dice.pick([Answer::Accepted, Answer::Refused])).to_bytes()],
-        _ => vec![hello(1, 1), vec![0xff; 64]],
+        8 => vec![hello(VERSION, VERSION), frame::Frame::Ready { comm, conn }.to_bytes()],
+        9 => vec![
+            hello(VERSION, VERSION),
+            result(conn, dice.pick([Answer::Accepted, Answer::Refused])).to_bytes(),
+        ],
+        _ => vec![hello(VERSION, VERSION), vec![0xff; 64]],
     }
 }
 

@@ -5,6 +5,7 @@ use trunkline_fabric::{Done, Extent, Remote, Status, Visibility};
 use trunkline_mem::Memory;
 
 use crate::Mutant;
+use crate::cut::Ghost;
 use crate::link::{Bytes, LinkPhase, Progress, Work, Wqe};
 use crate::place::{Piece, Right};
 use crate::world::State;
@@ -27,6 +28,10 @@ pub(crate) enum Event {
     Starved { link: usize, seq: u64 },
     /// Bytes land after their completion: a planted bug, or a copy that was stuck.
     Late { memory: Memory, offset: u64, bytes: Vec<u8> },
+    /// A NIC that was cut off carries again.
+    Mended,
+    /// A write that left on a rail before that died.
+    Ghost { target: usize, ghost: Ghost },
 }
 
 /// Writes up to this long into strict regions arrive word by word.
@@ -45,6 +50,8 @@ impl State {
             Event::Late { memory, offset, bytes } => {
                 let _ = memory.write(offset, &bytes);
             }
+            Event::Mended => self.mended(),
+            Event::Ghost { target, ghost } => self.appear(target, &ghost),
         }
     }
 
@@ -464,7 +471,8 @@ impl State {
     }
 
     fn acknowledged(&mut self, link: usize, seq: u64, status: Status) {
-        if self.links[link].phase != LinkPhase::Ready {
+        // What went out on a rail that died meanwhile is acknowledged no more.
+        if self.links[link].phase != LinkPhase::Ready || self.links[link].stranded {
             return;
         }
         if let Some(wqe) = self.links[link].wqe(seq) {
@@ -489,6 +497,10 @@ impl State {
     }
 
     fn check(&mut self, link: usize) {
+        if self.links[link].phase == LinkPhase::Ready && self.links[link].stranded {
+            self.break_link(link, None);
+            return;
+        }
         if self.links[link].phase != LinkPhase::Ready
             || self.reachable(link).is_some()
             || self.mutant == Mutant::HidePeerDeath

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use trunkline_fabric::{Done, OobAddress, Status};
 
+use crate::cut::Cut;
 use crate::link::{Dial, LinkPhase, LinkState};
 use crate::oob::Streams;
 use crate::place::Region;
@@ -61,6 +62,8 @@ pub(crate) struct State {
     pub(crate) streams: Streams,
     /// Processes of which one cannot reach the other, until the run has heard of it.
     pub(crate) unreachable: Vec<(Pid, Pid)>,
+    /// NICs that are cut off.
+    pub(crate) cuts: Vec<Cut>,
 }
 
 pub(crate) struct ProcessState {
@@ -114,6 +117,7 @@ impl World {
             remote_keys: BTreeMap::new(),
             streams: Streams::default(),
             unreachable: Vec::new(),
+            cuts: Vec::new(),
         })))
     }
 
@@ -180,6 +184,25 @@ impl World {
     /// Puts one working link between two processes into error, as a flapping port does; returns the two.
     pub fn flap(&self) -> Option<(Pid, Pid)> {
         self.lock().flap_one()
+    }
+
+    /// Cuts a NIC of a process off for so long. What it had under way is lost for its owner; some of it lands late.
+    pub fn cut(&self, process: Pid, nic: usize, nanos: u64) {
+        let mut state = self.lock();
+        let until = state.now.saturating_add(nanos);
+        state.cut(process, nic, until);
+    }
+
+    /// Whether a NIC of a process is cut off.
+    #[must_use]
+    pub fn is_cut(&self, process: Pid, nic: usize) -> bool {
+        self.lock().is_nic_cut(process, nic)
+    }
+
+    /// Whether a link between those two NICs, of two processes, died with a rail and has not noticed.
+    #[must_use]
+    pub fn is_stranded(&self, one: (Pid, usize), other: (Pid, usize)) -> bool {
+        self.lock().has_stranded(one, other)
     }
 
     /// Pairs of processes between which a link never comes up, each once.

@@ -367,6 +367,10 @@ impl Links for SoftRail {
         }
     }
 
+    fn is_quiet(&mut self, link: LinkId) -> bool {
+        self.links.get(link.0 as usize).and_then(Option::as_ref).is_none_or(|qp| qp.is_quiet())
+    }
+
     fn destroy(&mut self, link: LinkId) {
         let Some(place) = self.links.get_mut(link.0 as usize) else { return };
         let Some(mut qp) = place.take() else { return };

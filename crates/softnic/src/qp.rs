@@ -378,6 +378,11 @@ impl Qp {
         sink.push(completion);
     }
 
+    /// Whether it is in error and has told all there is to tell.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.failure.is_some_and(|failure| failure.done) && self.flushes.is_empty()
+    }
+
     /// In error: gives back everything posted, as far as the sink takes it.
     pub(crate) fn flush_out(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
         let Some(mut failure) = self.failure else { return };

@@ -1,11 +1,14 @@
-//! Connect and accept as machines: what to send when, and what each answer means. Driven by the engine from the
+//! Connect and accept, and the life of each link of a comm that has several, as machines: what to send when, and what
+//! each answer means. Driven by the engine from the
 //! calls of a front end; never opens a stream or a link.
 
 mod accept;
 mod connect;
+mod link;
 
 pub use accept::{AcceptStep, Accepting};
 pub use connect::{ConnectStep, Connecting};
+pub use link::{DownStep, LinkLife, LinkStep, OpenStep, RETRY_FIRST, RETRY_MAX};
 
 use crate::time::Duration;
 

@@ -33,11 +33,11 @@ impl Mailbox for Words {
 
 impl Words {
     fn new() -> Self {
-        Self(vec![0; cts::MAILBOX_BYTES / 8])
+        Self(vec![0; cts::Lines::One.mailbox_bytes() / 8])
     }
 
     fn write(&mut self, record: &Cts) {
-        let at = cts::offset(record.number, usize::from(record.index)) as usize / 8;
+        let at = cts::offset(record.number, usize::from(record.index), cts::Lines::One) as usize / 8;
         self.0[at..at + cts::WORDS].copy_from_slice(&record.to_words());
     }
 }
@@ -112,16 +112,7 @@ impl Pair {
             self.buffers[token.slot()] = self.posted;
             self.posted += 1;
             let index = index as u8;
-            self.records.push_back(Cts {
-                number,
-                index,
-                count,
-                addr: 0,
-                len: ROOM,
-                tag,
-                token,
-                keys: [0; 3],
-            });
+            self.records.push_back(Cts { number, index, count, addr: 0, len: ROOM, tag, token, key: 0 });
         }
         self.to_post.pop_front();
         self.outstanding += 1;
@@ -261,7 +252,7 @@ pub(super) fn hostile(bytes: &[u8]) {
             4 => {
                 let (index, count) = (b & 7, (b >> 3 & 7) + 1);
                 let (number, tag, len) = (u32::from(a), u32::from(c & 3), u64::from(c));
-                mailbox.write(&Cts { number, index, count, addr: 0, len, tag, token, keys: [0; 3] });
+                mailbox.write(&Cts { number, index, count, addr: 0, len, tag, token, key: 0 });
                 sender.on_records(&mailbox).map(|()| Arrival::Partial)
             }
             _ => sender.on_isend(&mailbox, u32::from(a & 3), u64::from(b)).map(|_| Arrival::Partial),

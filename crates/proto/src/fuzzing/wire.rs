@@ -7,12 +7,13 @@ use super::variants;
 use crate::counters::Counts;
 use crate::id::ProcessId;
 use crate::limits::STRIPES_MAX;
-use crate::wire::cts::{self, Cts};
+use crate::wire::cts::{self, Cts, Others};
 use crate::wire::eager::{self, Eager};
 use crate::wire::fin::Fin;
-use crate::wire::frame::{Answer, Frame, Open, Region, Reply};
+use crate::wire::frame::{Answer, Frame, LinkDown, LinkOpen, LinkResult, Open, Region, Reply};
 use crate::wire::handle::{self, Handle};
 use crate::wire::imm::{Imm, Token};
+use crate::wire::standing::{Standing, Waiting};
 use crate::wire::status::{Comm, Direction, Fault, Head, Row, State, Status};
 
 /// The input's first bytes, zeros where it is too short.
@@ -34,7 +35,7 @@ pub(super) fn handle(bytes: &[u8]) {
 pub(super) fn handle_seeds() -> Vec<Vec<u8>> {
     let with = |address: Vec<u8>, attempt| {
         let (process, nonce) = (ProcessId([0x11; 16]), [0x22; 16]);
-        Handle { process, nonce, listen: 3 << 32 | 7, address, attempt }.to_bytes().to_vec()
+        Handle { process, nonce, rails: 4, listen: 3 << 32 | 7, address, attempt }.to_bytes().to_vec()
     };
     let address = b"trunkline-0123456789abcdef".to_vec();
     variants(&[
@@ -56,7 +57,8 @@ pub(super) fn frame(bytes: &[u8]) {
 pub(super) fn frame_seeds() -> Vec<Vec<u8>> {
     let region = Region { key: 0x0123_4567_89ab_cdef, addr: 0x7f00_0000_1000 };
     let open = |matched, link| {
-        Frame::Open(Open { conn: 1 << 32 | 2, listen: 3, nonce: [4; 16], matched, mailbox: region, link })
+        let (conn, links) = (1 << 32 | 2, if matched { 1 } else { 4 });
+        Frame::Open(Open { conn, listen: 3, nonce: [4; 16], matched, links, mailbox: region, link })
     };
     let reply = |answer, link| {
         Frame::Result(Reply {
@@ -71,6 +73,9 @@ pub(super) fn frame_seeds() -> Vec<Vec<u8>> {
             link,
         })
     };
+    let waiting = vec![Waiting { token: Token::new(9, 1), stripes: 0b1010, fin: true }];
+    let standing = Standing { next: 3, frontier: 4, ahead: 5, waiting };
+    let made = LinkResult { id: 5, link: 1, epoch: 3, fins: region, address: vec![2; 80] };
     let frames = [
         Frame::Hello { min: 1, max: 1, process: ProcessId([9; 16]) },
         open(false, vec![1; 80]),
@@ -80,11 +85,23 @@ pub(super) fn frame_seeds() -> Vec<Vec<u8>> {
         open(true, vec![]),
         reply(Answer::Other(200), vec![]),
         reply(Answer::NoResources, vec![3]),
+        Frame::LinkDown(LinkDown {
+            id: 6,
+            link: 1,
+            epoch: 2,
+            answer: true,
+            next: 0,
+            standing: Some(standing),
+        }),
+        Frame::LinkDown(LinkDown { id: 5, link: 3, epoch: 0, answer: false, next: 70, standing: None }),
+        Frame::LinkOpen(LinkOpen { id: 6, link: 1, epoch: 3, mailbox: region, address: vec![1; 80] }),
+        Frame::LinkResult(made),
+        Frame::LinkReady { id: 6, link: 1, epoch: 3 },
     ];
     variants(&frames.map(|frame| frame.to_bytes()))
 }
 
-/// 65 bytes: the record, then the index that is asked for.
+/// 65 bytes: the line, then the index that is asked for.
 pub(super) fn cts(bytes: &[u8]) {
     let input = padded::<{ cts::BYTES + 1 }>(bytes);
     let mut words = [0; cts::WORDS];
@@ -97,6 +114,9 @@ pub(super) fn cts(bytes: &[u8]) {
         assert_eq!(Cts::from_words(&parsed.to_words(), number, index), Some(parsed));
         assert_eq!(Cts::from_words(&words, number.wrapping_add(1), index), None);
     }
+    if let Some(parsed) = Others::from_words(&words, number, index) {
+        assert_eq!(parsed.to_words(), words);
+    }
     // What a record says survives, also where random words fail its check.
     let said = Cts::unchecked(&words, number, index & 7);
     let back = Cts::from_words(&said.to_words(), number, index & 7);
@@ -106,13 +126,17 @@ pub(super) fn cts(bytes: &[u8]) {
 pub(super) fn cts_seeds() -> Vec<Vec<u8>> {
     let record = |number, index, count, len| {
         let token = Token::new(number as u16, 3);
-        let keys = [0x1111, u64::MAX, 0];
-        let cts = Cts { number, index, count, addr: 0x1000, len, tag: 9, token, keys };
+        let cts = Cts { number, index, count, addr: 0x1000, len, tag: 9, token, key: 0x1111 };
         let mut bytes = cts.to_bytes().to_vec();
         bytes.push(index);
         bytes
     };
+    let place = |rail: u64| Region { key: 0x1111 * rail, addr: 0x1000 * rail };
+    let others = Others { number: 5, index: 2, places: [place(1), place(2), place(3)] };
+    let mut second = others.to_bytes().to_vec();
+    second.push(2);
     variants(&[
+        second,
         record(1, 0, 1, 64),
         record(u32::MAX, 7, 8, u64::MAX),
         record(0, 1, 2, 0),

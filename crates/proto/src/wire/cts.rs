@@ -1,20 +1,47 @@
 //! The clear-to-send record: where one buffer of a receive lies. It arrives in words, in any order, and validates
-//! itself; what does not validate has not arrived.
+//! itself; what does not validate has not arrived. Where a comm has several links, a second line of the same size
+//! follows each record and says where the buffer lies for those after the first.
 
-use crate::limits::{MAILBOX_SLOTS, RECV_BUFFERS_MAX};
+use crate::limits::{LINKS_MAX, MAILBOX_SLOTS, RECV_BUFFERS_MAX};
+use crate::wire::frame::Region;
 use crate::wire::imm::Token;
 
-/// Words of a record.
+/// Words of a line.
 pub const WORDS: usize = 8;
 
-/// Bytes of a record.
+/// Bytes of a line.
 pub const BYTES: usize = WORDS * 8;
 
-/// Bytes of a mailbox.
-pub const MAILBOX_BYTES: usize = MAILBOX_SLOTS * RECV_BUFFERS_MAX * BYTES;
+/// Lines of a record.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Lines {
+    /// The comm has one link.
+    One,
+    /// It has several.
+    Two,
+}
 
-/// Rails a record has keys for.
-pub const RAILS_MAX: usize = 3;
+impl Lines {
+    /// The lines of a comm with that many links.
+    #[must_use]
+    pub const fn of(links: usize) -> Self {
+        if links > 1 { Self::Two } else { Self::One }
+    }
+
+    #[inline]
+    const fn shift(self) -> u32 {
+        match self {
+            Self::One => 0,
+            Self::Two => 1,
+        }
+    }
+
+    /// Bytes of a mailbox.
+    #[must_use]
+    pub const fn mailbox_bytes(self) -> usize {
+        (MAILBOX_SLOTS * RECV_BUFFERS_MAX * BYTES) << self.shift()
+    }
+}
 
 /// What the words are mixed with: the first fraction bits of pi. They keep a mailbox that was never written from holding
 /// valid records of receive number 0, and multiplications from losing a factor.
@@ -46,15 +73,29 @@ pub struct Cts {
     pub tag: u32,
     /// What the immediate must name.
     pub token: Token,
-    /// Remote keys by rail.
-    pub keys: [u64; RAILS_MAX],
+    /// Remote key of the buffer.
+    pub key: u64,
 }
+
+/// The second line of a record: where the buffer lies for the links after the first.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Others {
+    /// The receive's number.
+    pub number: u32,
+    /// Which of its buffers.
+    pub index: u8,
+    /// Key and address for links 1, 2 and 3; zeros for those there are not.
+    pub places: [Region; LINKS_MAX - 1],
+}
+
+/// Set in the first word of a second line, so that no line is taken for one of the other kind.
+const SECOND: u64 = 1 << 40;
 
 /// Byte offset in a mailbox of the record of buffer `index` of receive `number`.
 #[inline]
 #[must_use]
-pub const fn offset(number: u32, index: usize) -> u64 {
-    ((number as usize % MAILBOX_SLOTS) * RECV_BUFFERS_MAX + index) as u64 * BYTES as u64
+pub const fn offset(number: u32, index: usize, lines: Lines) -> u64 {
+    (((number as usize % MAILBOX_SLOTS) * RECV_BUFFERS_MAX + index) as u64 * BYTES as u64) << lines.shift()
 }
 
 /// The receive number in a record's first word, valid or not: the one load of a send that is not clear.
@@ -73,8 +114,7 @@ impl Cts {
             | u64::from(self.index & 7) << 32
             | u64::from((self.count.wrapping_sub(1)) & 7) << 36;
         let place = u64::from(self.tag) | u64::from(self.token.to_bits()) << 32;
-        let [k0, k1, k2] = self.keys;
-        let mut words = [head, self.addr, self.len, place, k0, k1, k2, 0];
+        let mut words = [head, self.addr, self.len, place, self.key, 0, 0, 0];
         words[7] = tail(&words, self.number);
         words
     }
@@ -83,11 +123,7 @@ impl Cts {
     #[inline]
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BYTES] {
-        let mut bytes = [0; BYTES];
-        for (out, word) in bytes.chunks_exact_mut(8).zip(self.to_words()) {
-            out.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
+        bytes_of(&self.to_words())
     }
 
     /// The record for buffer `index` of receive `number`, if it has arrived whole.
@@ -114,9 +150,46 @@ impl Cts {
             len: words[2],
             tag: words[3] as u32,
             token: Token::from_bits((words[3] >> 32) as u32),
-            keys: [words[4], words[5], words[6]],
+            key: words[4],
         }
     }
+}
+
+impl Others {
+    /// The line's words.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; WORDS] {
+        let head = u64::from(self.number) | u64::from(self.index & 7) << 32 | SECOND;
+        let [one, two, three] = self.places;
+        let mut words = [head, one.key, one.addr, two.key, two.addr, three.key, three.addr, 0];
+        words[7] = tail(&words, self.number);
+        words
+    }
+
+    /// The line's bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; BYTES] {
+        bytes_of(&self.to_words())
+    }
+
+    /// The line for buffer `index` of receive `number`, if it has arrived whole.
+    #[must_use]
+    pub fn from_words(words: &[u64; WORDS], number: u32, index: u8) -> Option<Self> {
+        let head = u64::from(number) | u64::from(index) << 32 | SECOND;
+        if words[0] != head || words[7] != tail(words, number) {
+            return None;
+        }
+        let place = |at: usize| Region { key: words[at], addr: words[at + 1] };
+        Some(Self { number, index, places: [place(1), place(3), place(5)] })
+    }
+}
+
+fn bytes_of(words: &[u64; WORDS]) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    for (out, word) in bytes.chunks_exact_mut(8).zip(words) {
+        out.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
 }
 
 /// The last word. Words of records that follow each other in a slot differ in few bits, so that no sum of them will do:
@@ -142,14 +215,14 @@ mod tests {
 
     fn record(number: u32, addr: u64, len: u64) -> Cts {
         let token = Token::new(77, 3);
-        Cts { number, index: 1, count: 2, addr, len, tag: 9, token, keys: [5, 6, 7] }
+        Cts { number, index: 1, count: 2, addr, len, tag: 9, token, key: 5 }
     }
 
     #[test]
     fn the_check_is_the_documented_one() {
         let words = record(7, 0x7000_0000, 4096).to_words();
         assert_eq!(words[..4], [0x11_0000_0007, 0x7000_0000, 4096, 0xc04d_0000_0009]);
-        assert_eq!(words[7], 0xcf95_28fe_0000_0007);
+        assert_eq!(words[7], 0xf8c8_6d13_0000_0007);
     }
 
     #[test]
@@ -164,6 +237,23 @@ mod tests {
             if words != new {
                 assert_eq!(Cts::from_words(&words, 7 + MAILBOX_SLOTS as u32, 1), None, "{arrived:08b}");
             }
+        }
+    }
+
+    #[test]
+    fn mixtures_of_an_old_and_a_new_second_line_are_not_valid() {
+        let line = |number: u32, key: u64, addr: u64| {
+            let at = |rail: u64| Region { key: key + rail, addr: addr + rail * 0x1000 };
+            Others { number, index: 1, places: [at(0), at(1), at(2)] }.to_words()
+        };
+        let old = line(7, 0x900a_87d3, 0x7000_0000);
+        let new = line(7 + MAILBOX_SLOTS as u32, 0x900a_87d4, 0x7000_2000);
+        for arrived in 0..(1_u32 << WORDS) - 1 {
+            let mut words = old;
+            for i in (0..WORDS).filter(|i| arrived >> i & 1 == 1) {
+                words[i] = new[i];
+            }
+            assert_eq!(Others::from_words(&words, 7 + MAILBOX_SLOTS as u32, 1), None, "{arrived:08b}");
         }
     }
 
@@ -186,7 +276,7 @@ mod tests {
                 len: draw(64) * [1, 64, 4096][draw(3) as usize],
                 tag: draw(4) as u32,
                 token: Token::new(80 + draw(3) as u16, draw(6) as u16),
-                keys: [0x900a_87d3_cf90_890a + draw(3), 0, 0],
+                key: 0x900a_87d3_cf90_890a + draw(3),
             };
             let (old, next) = (make(138).to_words(), 138 + MAILBOX_SLOTS as u32);
             let new = make(next).to_words();
@@ -206,15 +296,27 @@ mod tests {
     #[test]
     fn a_mailbox_that_was_never_written_holds_nothing() {
         assert_eq!(Cts::from_words(&[0; WORDS], 0, 0), None);
+        assert_eq!(Others::from_words(&[0; WORDS], 0, 0), None);
     }
 
     proptest! {
         #[test]
-        fn reads_back(number: u32, addr: u64, len: u64, tag: u32, index in 0..8_u8, bits: u32, keys: [u64; 3]) {
+        fn reads_back(number: u32, addr: u64, len: u64, tag: u32, index in 0..8_u8, bits: u32, key: u64) {
             let token = Token::from_bits(bits);
-            let cts = Cts { number, index, count: 8, addr, len, tag, token, keys };
+            let cts = Cts { number, index, count: 8, addr, len, tag, token, key };
             prop_assert_eq!(Cts::from_words(&cts.to_words(), number, index), Some(cts));
             prop_assert_eq!(Cts::from_words(&cts.to_words(), number.wrapping_add(1), index), None);
+            prop_assert_eq!(Others::from_words(&cts.to_words(), number, index), None);
+        }
+
+        #[test]
+        fn second_lines_read_back(number: u32, index in 0..8_u8, words: [u64; 6]) {
+            let place = |at: usize| Region { key: words[at], addr: words[at + 1] };
+            let others = Others { number, index, places: [place(0), place(2), place(4)] };
+            let line = others.to_words();
+            prop_assert_eq!(Others::from_words(&line, number, index), Some(others));
+            prop_assert_eq!(Others::from_words(&line, number, index ^ 1), None);
+            prop_assert_eq!(Cts::from_words(&line, number, index), None);
         }
     }
 }

@@ -3,10 +3,12 @@
 use alloc::vec::Vec;
 
 use crate::id::ProcessId;
+use crate::limits::LINKS_MAX;
 use crate::wire::cursor::{Reader, Short, Writer};
+use crate::wire::standing::{Standing, StandingError};
 
 /// The version of everything behind a HELLO that this code speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 const MAGIC: u64 = 0x314b_4e55_5254_4c4b;
 const LINK_MAX: usize = 256;
@@ -44,6 +46,8 @@ pub struct Open {
     pub nonce: [u8; 16],
     /// The asking NIC can match by itself.
     pub matched: bool,
+    /// Links the comm is to have, 1 to [`LINKS_MAX`]; this frame brings the first.
+    pub links: u8,
     /// Where clear-to-send records go.
     pub mailbox: Region,
     /// The asking side's link.
@@ -71,6 +75,53 @@ pub struct Reply {
     pub eager_credits: u32,
     /// The answering side's link.
     pub link: Vec<u8>,
+}
+
+/// A link is of no more use: the speaker's end is in error, and nothing the peer posted lands there any more.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LinkDown {
+    /// The listener's own id of its end of the comm.
+    pub id: u64,
+    /// Which link of the comm.
+    pub link: u8,
+    /// Which connection of that link, counted from 0.
+    pub epoch: u32,
+    /// The speaker waits for the same words.
+    pub answer: bool,
+    /// The first receive whose record the speaker has not read, if it sends; 0 if it receives.
+    pub next: u32,
+    /// What has arrived, if the speaker receives.
+    pub standing: Option<Standing>,
+}
+
+/// Asks for a link of a comm that exists; the sending end does.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LinkOpen {
+    /// The listener's own id of its end of the comm.
+    pub id: u64,
+    /// Which link of the comm.
+    pub link: u8,
+    /// Which connection of that link.
+    pub epoch: u32,
+    /// Where clear-to-send records go over this link.
+    pub mailbox: Region,
+    /// The asking side's link.
+    pub address: Vec<u8>,
+}
+
+/// Answers a [`LinkOpen`]: the other end is made. If it cannot be, [`LinkDown`] says so.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LinkResult {
+    /// The listener's own id of its end of the comm.
+    pub id: u64,
+    /// Which link of the comm.
+    pub link: u8,
+    /// Which connection of that link.
+    pub epoch: u32,
+    /// Where fin records go over this link.
+    pub fins: Region,
+    /// The answering side's link.
+    pub address: Vec<u8>,
 }
 
 /// One control frame.
@@ -103,6 +154,21 @@ pub enum Frame {
         /// Messages sent, by a sending end, or arrived, at a receiving end.
         messages: u64,
     },
+    /// A link is left.
+    LinkDown(LinkDown),
+    /// A link is to be made.
+    LinkOpen(LinkOpen),
+    /// One end of it is.
+    LinkResult(LinkResult),
+    /// Both are, and it carries.
+    LinkReady {
+        /// The listener's own id of its end of the comm.
+        id: u64,
+        /// Which link of the comm.
+        link: u8,
+        /// Which connection of that link.
+        epoch: u32,
+    },
 }
 
 /// A frame could not be read.
@@ -123,6 +189,12 @@ pub enum FrameError {
     /// It goes on after its end, or a length in it is too large.
     #[error("wrong length")]
     Length,
+    /// A comm cannot have such a link, or so many.
+    #[error("link {0} of a comm")]
+    Link(u8),
+    /// What it says has arrived cannot be read.
+    #[error(transparent)]
+    Standing(#[from] StandingError),
 }
 
 impl Frame {
@@ -136,6 +208,10 @@ impl Frame {
             Self::Result(_) => 3,
             Self::Ready { .. } => 4,
             Self::Close { .. } => 5,
+            Self::LinkDown(_) => 6,
+            Self::LinkOpen(_) => 7,
+            Self::LinkResult(_) => 8,
+            Self::LinkReady { .. } => 9,
         };
         out.u8(kind).u8(1).u16(0);
         match self {
@@ -150,8 +226,42 @@ impl Frame {
             Self::Close { id, messages } => {
                 out.u64(*id).u64(*messages);
             }
+            Self::LinkDown(down) => {
+                write_which(&mut out, down.id, down.link, down.epoch);
+                out.u32(u32::from(down.answer) | u32::from(down.standing.is_some()) << 1).u32(down.next);
+                if let Some(standing) = &down.standing {
+                    standing.write(&mut out);
+                }
+            }
+            Self::LinkOpen(open) => {
+                write_which(&mut out, open.id, open.link, open.epoch);
+                out.u64(open.mailbox.key).u64(open.mailbox.addr);
+                write_link(&mut out, &open.address);
+            }
+            Self::LinkResult(result) => {
+                write_which(&mut out, result.id, result.link, result.epoch);
+                out.u64(result.fins.key).u64(result.fins.addr);
+                write_link(&mut out, &result.address);
+            }
+            Self::LinkReady { id, link, epoch } => write_which(&mut out, *id, *link, *epoch),
         }
         out.0
+    }
+
+    /// The id and the link, if it is about one link of a comm.
+    #[must_use]
+    pub fn about_link(&self) -> Option<(u64, u8)> {
+        match self {
+            Self::LinkDown(LinkDown { id, link, .. })
+            | Self::LinkOpen(LinkOpen { id, link, .. })
+            | Self::LinkResult(LinkResult { id, link, .. })
+            | Self::LinkReady { id, link, .. } => Some((*id, *link)),
+            Self::Hello { .. }
+            | Self::Open(_)
+            | Self::Result(_)
+            | Self::Ready { .. }
+            | Self::Close { .. } => None,
+        }
     }
 
     /// Reads a frame.
@@ -170,6 +280,21 @@ impl Frame {
             3 => Self::Result(read_reply(&mut reader)?),
             4 => Self::Ready { comm: reader.u64()?, conn: reader.u64()? },
             5 => Self::Close { id: reader.u64()?, messages: reader.u64()? },
+            6 => Self::LinkDown(read_down(&mut reader)?),
+            7 => {
+                let (id, link, epoch) = read_which(&mut reader)?;
+                let (mailbox, address) = (read_region(&mut reader)?, read_link(&mut reader)?);
+                Self::LinkOpen(LinkOpen { id, link, epoch, mailbox, address })
+            }
+            8 => {
+                let (id, link, epoch) = read_which(&mut reader)?;
+                let (fins, address) = (read_region(&mut reader)?, read_link(&mut reader)?);
+                Self::LinkResult(LinkResult { id, link, epoch, fins, address })
+            }
+            9 => {
+                let (id, link, epoch) = read_which(&mut reader)?;
+                Self::LinkReady { id, link, epoch }
+            }
             other => return Err(FrameError::Kind(other)),
         };
         if reader.0.is_empty() { Ok(frame) } else { Err(FrameError::Length) }
@@ -203,16 +328,37 @@ fn read_region(reader: &mut Reader<'_>) -> Result<Region, FrameError> {
     Ok(Region { key: reader.u64()?, addr: reader.u64()? })
 }
 
+fn write_which(out: &mut Writer, id: u64, link: u8, epoch: u32) {
+    out.u64(id).u32(u32::from(link)).u32(epoch);
+}
+
+fn read_which(reader: &mut Reader<'_>) -> Result<(u64, u8, u32), FrameError> {
+    let (id, link, epoch) = (reader.u64()?, reader.u32()? as u8, reader.u32()?);
+    if usize::from(link) < LINKS_MAX { Ok((id, link, epoch)) } else { Err(FrameError::Link(link)) }
+}
+
+fn read_down(reader: &mut Reader<'_>) -> Result<LinkDown, FrameError> {
+    let (id, link, epoch) = read_which(reader)?;
+    let (flags, next) = (reader.u32()?, reader.u32()?);
+    let standing = if flags & 2 != 0 { Some(Standing::read(reader)?) } else { None };
+    Ok(LinkDown { id, link, epoch, answer: flags & 1 != 0, next, standing })
+}
+
 fn write_open(out: &mut Writer, open: &Open) {
-    out.u64(open.conn).u64(open.listen).bytes(&open.nonce).u32(u32::from(open.matched));
+    out.u64(open.conn).u64(open.listen).bytes(&open.nonce);
+    out.u32(u32::from(open.matched) | u32::from(open.links) << 8);
     out.u64(open.mailbox.key).u64(open.mailbox.addr);
     write_link(out, &open.link);
 }
 
 fn read_open(reader: &mut Reader<'_>) -> Result<Open, FrameError> {
     let (conn, listen, nonce) = (reader.u64()?, reader.u64()?, reader.array()?);
-    let matched = reader.u32()? & 1 != 0;
-    Ok(Open { conn, listen, nonce, matched, mailbox: read_region(reader)?, link: read_link(reader)? })
+    let flags = reader.u32()?;
+    let (matched, links) = (flags & 1 != 0, (flags >> 8) as u8);
+    if links == 0 || usize::from(links) > LINKS_MAX {
+        return Err(FrameError::Link(links));
+    }
+    Ok(Open { conn, listen, nonce, matched, links, mailbox: read_region(reader)?, link: read_link(reader)? })
 }
 
 fn write_reply(out: &mut Writer, reply: &Reply) {
@@ -258,6 +404,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::wire::imm::Token;
+    use crate::wire::standing::Waiting;
 
     fn frames() -> Vec<Frame> {
         let region = Region { key: 1, addr: 2 };
@@ -268,6 +416,7 @@ mod tests {
                 listen: 2,
                 nonce: [3; 16],
                 matched: true,
+                links: 4,
                 mailbox: region,
                 link: vec![4; 256],
             }),
@@ -284,6 +433,23 @@ mod tests {
             }),
             Frame::Ready { comm: 1, conn: 2 },
             Frame::Close { id: 3, messages: 4 },
+            Frame::LinkDown(LinkDown {
+                id: 1,
+                link: 3,
+                epoch: u32::MAX,
+                answer: true,
+                next: 0,
+                standing: Some(Standing {
+                    next: 7,
+                    frontier: 8,
+                    ahead: 1 << 127 | 1,
+                    waiting: vec![Waiting { token: Token::new(5, 6), stripes: 0x8001, fin: true }],
+                }),
+            }),
+            Frame::LinkDown(LinkDown { id: 1, link: 0, epoch: 0, answer: false, next: 9, standing: None }),
+            Frame::LinkOpen(LinkOpen { id: 1, link: 2, epoch: 3, mailbox: region, address: vec![9; 120] }),
+            Frame::LinkResult(LinkResult { id: 1, link: 2, epoch: 3, fins: region, address: vec![] }),
+            Frame::LinkReady { id: 1, link: 1, epoch: 3 },
         ]
     }
 
@@ -307,7 +473,7 @@ mod tests {
         }
 
         #[test]
-        fn a_flipped_bit_never_panics(which in 0..5_usize, at: prop::sample::Index, bit in 0..8_u32) {
+        fn a_flipped_bit_never_panics(which in 0..10_usize, at: prop::sample::Index, bit in 0..8_u32) {
             let mut bytes = frames()[which].to_bytes();
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;

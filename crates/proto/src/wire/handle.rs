@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::id::ProcessId;
+use crate::limits::RAILS_MAX;
 use crate::wire::cursor::{Reader, Short, Writer};
 
 /// Bytes of a handle (`NCCL_NET_HANDLE_MAXSIZE`).
@@ -22,6 +23,8 @@ pub struct Handle {
     pub process: ProcessId,
     /// Proves that a connecting process was given this handle.
     pub nonce: [u8; 16],
+    /// NICs the listening process takes for the comm, 1 to 4.
+    pub rails: u8,
     /// Which listener.
     pub listen: u64,
     /// Where its control streams are accepted, at most [`ADDRESS_MAX`] bytes.
@@ -56,7 +59,7 @@ impl Handle {
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let mut out = Writer::default();
         out.bytes(&MAGIC).u16(VERSION).u16(u16::try_from(self.address.len()).unwrap_or(u16::MAX));
-        out.bytes(&self.process.0).bytes(&self.nonce).u32(0).u32(0);
+        out.bytes(&self.process.0).bytes(&self.nonce).u32(0).u8(self.rails).bytes(&[0; 3]);
         out.u64(self.listen).u64(self.attempt);
         out.bytes(&self.address[..self.address.len().min(ADDRESS_MAX)]);
         let mut bytes = [0; BYTES];
@@ -64,7 +67,7 @@ impl Handle {
         bytes
     }
 
-    /// Reads a handle. Bytes 40 to 47 are not looked at.
+    /// Reads a handle. Bytes 40 to 43 are not looked at.
     ///
     /// # Errors
     /// [`HandleError`] says what is wrong.
@@ -82,9 +85,13 @@ impl Handle {
             return Err(HandleError::Malformed);
         }
         let (process, nonce) = (ProcessId(reader.array()?), reader.array()?);
-        reader.array::<8>()?;
+        reader.array::<4>()?;
+        let [rails, ..] = reader.array::<4>()?;
+        if rails == 0 || usize::from(rails) > RAILS_MAX {
+            return Err(HandleError::Malformed);
+        }
         let (listen, attempt) = (reader.u64()?, reader.u64()?);
-        Ok(Self { process, nonce, listen, address: reader.bytes(used)?.to_vec(), attempt })
+        Ok(Self { process, nonce, rails, listen, address: reader.bytes(used)?.to_vec(), attempt })
     }
 
     /// Writes the attempt under way into a handle's bytes.

@@ -8,4 +8,5 @@ pub mod fin;
 pub mod frame;
 pub mod handle;
 pub mod imm;
+pub mod standing;
 pub mod status;

@@ -6,6 +6,7 @@
 
 pub mod receiver;
 pub mod sender;
+pub mod spread;
 
 use crate::wire::eager::EagerError;
 use crate::wire::fin::FinError;
@@ -39,4 +40,7 @@ pub enum Fault {
     /// A fin record could not be read.
     #[error("fin record: {0}")]
     Fin(#[from] FinError),
+    /// A receiver that left a link does not say what it has.
+    #[error("a link was left without a word on what has arrived")]
+    Standing,
 }

@@ -1,11 +1,14 @@
 //! The receiving side of a comm: pairs what arrives with the buffers of outstanding receives. Called by the engine
 //! in irecv and when completions arrive; never touches memory itself.
 
+use alloc::vec::Vec;
+
 use crate::limits::{MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX, STRIPES_MAX, TOKENS_MAX};
 use crate::mutant::Mutant;
 use crate::wire::eager::Eager;
 use crate::wire::fin::Fin;
 use crate::wire::imm::{Imm, Token};
+use crate::wire::standing::{Standing, Waiting};
 use crate::xfer::Fault;
 
 /// Eager messages that may have arrived and wait, or be overtaken by others.
@@ -313,6 +316,42 @@ impl Receiver {
         } else {
             Arrival::Partial
         }
+    }
+
+    /// What has arrived so far, for a sender that lost a link.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        let mut waiting = Vec::new();
+        for buffer in &self.buffers {
+            match buffer.state {
+                State::Empty => waiting.push(Waiting { token: buffer.token, stripes: 0, fin: false }),
+                State::Striped { bitmap, fin } => {
+                    waiting.push(Waiting { token: buffer.token, stripes: bitmap, fin: fin.is_some() });
+                }
+                State::Idle | State::Taken | State::Full(_) => {}
+            }
+        }
+        let mut ahead = 0;
+        for bit in 0..WINDOW as u32 {
+            let number = self.frontier.wrapping_add(bit);
+            let parked = self.parked[number as usize % WINDOW];
+            ahead |= u128::from(parked.is_some_and(|parked| parked.header.number == number)) << bit;
+        }
+        Standing { next: self.next, frontier: self.frontier, ahead, waiting }
+    }
+
+    /// The number the next receive will have.
+    #[must_use]
+    pub fn next_number(&self) -> u32 {
+        self.next
+    }
+
+    /// The receive of that number, if it is not done.
+    #[must_use]
+    pub fn outstanding(&self, number: u32) -> Option<RecvId> {
+        let id = RecvId(number as usize % RECVS_MAX);
+        let receive = &self.receives[id.0];
+        (receive.outstanding && receive.number == number).then_some(id)
     }
 
     #[inline]

@@ -3,13 +3,13 @@
 
 use crate::limits::{EAGER_CREDITS_MAX, RECV_BUFFERS_MAX, RECVS_MAX};
 use crate::mutant::Mutant;
-use crate::wire::cts::{self, Cts};
+use crate::wire::cts::{self, Cts, Lines, Others};
 use crate::wire::eager::Eager;
 use crate::xfer::Fault;
 
 /// The sender's mailbox, where the receiver's NIC writes.
 pub trait Mailbox {
-    /// The word at a byte offset below [`cts::MAILBOX_BYTES`], with acquire ordering.
+    /// The word at a byte offset below [`Lines::mailbox_bytes`], with acquire ordering.
     fn word(&self, offset: u64) -> u64;
 }
 
@@ -38,7 +38,17 @@ pub struct Sender {
     eager_number: u32,
     eager_credits: usize,
     eager_max: u64,
+    lines: Lines,
     mutant: Mutant,
+}
+
+#[inline]
+fn line(mailbox: &impl Mailbox, start: u64) -> [u64; cts::WORDS] {
+    let mut words = [0; cts::WORDS];
+    for (i, word) in words.iter_mut().enumerate() {
+        *word = mailbox.word(start + 8 * i as u64);
+    }
+    words
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,7 +77,24 @@ impl Sender {
             eager_number: number.wrapping_sub(1),
             eager_credits: (eager_credits as usize).min(EAGER_CREDITS_MAX),
             eager_max: u64::from(eager_max),
+            lines: Lines::One,
             mutant,
+        }
+    }
+
+    /// The same for a comm with that many links.
+    #[must_use]
+    pub fn over(self, links: usize) -> Self {
+        Self { lines: Lines::of(links), ..self }
+    }
+
+    /// Where the buffer of a record lies for the links after the first; `None` where a comm has one.
+    #[must_use]
+    pub fn others(&self, mailbox: &impl Mailbox, record: &Cts) -> Option<Others> {
+        let second = cts::offset(record.number, usize::from(record.index), self.lines) + cts::BYTES as u64;
+        match self.lines {
+            Lines::One => None,
+            Lines::Two => Others::from_words(&line(mailbox, second), record.number, record.index),
         }
     }
 
@@ -78,7 +105,7 @@ impl Sender {
     #[inline]
     pub fn on_isend(&mut self, mailbox: &impl Mailbox, tag: u32, len: u64) -> Result<Isend, Fault> {
         if self.open_len == 0 && self.unmatched_len == 0 {
-            if cts::head(mailbox.word(cts::offset(self.next, 0))) != self.next {
+            if cts::head(mailbox.word(cts::offset(self.next, 0, self.lines))) != self.next {
                 return Ok(self.eager(tag, len));
             }
             if let Some(record) = self.record(mailbox, self.next, 0)
@@ -98,6 +125,12 @@ impl Sender {
     /// [`Fault::TooManyReceives`].
     pub fn on_records(&mut self, mailbox: &impl Mailbox) -> Result<(), Fault> {
         if self.unmatched_len > 0 { self.read(mailbox) } else { Ok(()) }
+    }
+
+    /// The first receive whose record was not read yet.
+    #[must_use]
+    pub fn next_number(&self) -> u32 {
+        self.next
     }
 
     /// Eager messages whose buffer is not known yet.
@@ -189,15 +222,15 @@ impl Sender {
 
     #[inline]
     fn record(&self, mailbox: &impl Mailbox, number: u32, index: u8) -> Option<Cts> {
-        let start = cts::offset(number, usize::from(index));
-        let mut words = [0; cts::WORDS];
-        for (i, word) in words.iter_mut().enumerate() {
-            *word = mailbox.word(start + 8 * i as u64);
-        }
+        let words = line(mailbox, cts::offset(number, usize::from(index), self.lines));
         if self.mutant.is("sender-trusts-torn-record") && cts::head(words[0]) == number {
             return Some(Cts::unchecked(&words, number, index));
         }
-        Cts::from_words(&words, number, index)
+        let record = Cts::from_words(&words, number, index)?;
+        let whole = self.lines == Lines::One
+            || self.others(mailbox, &record).is_some()
+            || self.mutant.is("sender-needs-one-line");
+        whole.then_some(record)
     }
 
     #[inline]

@@ -32,6 +32,9 @@ pub(crate) fn dial(handle: &Handle) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// The version of what follows a HELLO.
+const VERSION: u16 = 2;
+
 fn hello(versions: (u16, u16), process: u8) -> Vec<u8> {
     let mut frame = vec![1, 1, 0, 0];
     frame.extend(0x314b_4e55_5254_4c4b_u64.to_le_bytes());
@@ -48,7 +51,9 @@ fn open(listen: u64, nonce: [u8; 16]) -> Vec<u8> {
     frame.extend(77_u64.to_le_bytes());
     frame.extend(listen.to_le_bytes());
     frame.extend(nonce);
-    frame.extend([0; 4 + 8 + 8]);
+    // One link.
+    frame.extend([0, 1, 0, 0]);
+    frame.extend([0; 8 + 8]);
     frame.extend([4, 0, 1, 2, 3, 4]);
     frame
 }
@@ -90,7 +95,7 @@ fn strangers_are_refused_with_one_line_each(scene: Scene) {
         drop(socket);
         assert_eq!(descriptors(), baseline, "descriptors after {frames:?}");
     };
-    let good = hello((1, 1), 5);
+    let good = hello((VERSION, VERSION), 5);
     let mut magic = good.clone();
     magic[4] ^= 1;
     let mut version = good.clone();
@@ -143,7 +148,7 @@ fn wrong_nonce(net: &Net, listen: crate::net::Comm, handle: &Handle) {
     let listen_id = u64::from_le_bytes(handle[48..56].try_into().unwrap());
     let before = logged("refused");
     let socket = dial(handle).unwrap();
-    send(&socket, &hello((1, 1), 9), SendFlags::empty()).unwrap();
+    send(&socket, &hello((VERSION, VERSION), 9), SendFlags::empty()).unwrap();
     send(&socket, &open(listen_id, [0; 16]), SendFlags::empty()).unwrap();
     let answer = until("an answer", || {
         assert_eq!(net.try_accept(listen), Ok(None));

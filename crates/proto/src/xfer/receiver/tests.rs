@@ -45,7 +45,7 @@ impl Pair {
         Self {
             sender: Sender::starting_at(start, 64, 8, mutant),
             receiver: Receiver::starting_at(start, mutant),
-            mailbox: Box64(vec![0; cts::MAILBOX_BYTES / 8]),
+            mailbox: Box64(vec![0; cts::Lines::One.mailbox_bytes() / 8]),
             records: VecDeque::new(),
             wire: VecDeque::new(),
             bounced: Vec::new(),
@@ -63,7 +63,7 @@ impl Pair {
             self.buffers[token.slot()] = self.posted;
             self.posted += 1;
             let index = index as u8;
-            self.records.push_back(Cts { number, index, count, addr: 0, len: 64, tag, token, keys: [0; 3] });
+            self.records.push_back(Cts { number, index, count, addr: 0, len: 64, tag, token, key: 0 });
         }
         self.outstanding += 1;
         self.deliver();
@@ -81,7 +81,7 @@ impl Pair {
 
     fn record_arrives(&mut self) {
         let Some(record) = self.records.pop_front() else { return };
-        let at = cts::offset(record.number, usize::from(record.index)) as usize / 8;
+        let at = cts::offset(record.number, usize::from(record.index), cts::Lines::One) as usize / 8;
         self.mailbox.0[at..at + 8].copy_from_slice(&record.to_words());
     }
 

@@ -1,0 +1,341 @@
+//! The links of a comm that has several, over time: they are made one after another, one that fails is left by both
+//! ends before what it had not carried is sent over the others, and it is asked for again later. Called when a lane is
+//! polled; what it says goes out on the control stream.
+
+use std::os::fd::OwnedFd;
+
+use trunkline_fabric::{Fabric, Host, LinkAddress, LinkError, Op, Rail, Remote, RemoteKey, Source};
+use trunkline_proto::conn::{DownStep, LinkStep, OpenStep};
+use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::wire::frame::{Frame, LinkDown, LinkOpen, LinkResult, Region};
+
+use crate::comm::{Comm, Open, Side};
+use crate::news::Word;
+use crate::path::{LAST_FLUSH, NO_LINK, PROBE, Proof, Told};
+use crate::request::Requests;
+use crate::{CommFault, CommId, Engine};
+
+/// How often links that do not carry are looked after.
+const TEND_EVERY: Duration = Duration::micros(500);
+
+impl<F: Fabric, H: Host> Engine<F, H> {
+    /// Looks after the links of a comm that has several.
+    #[inline]
+    pub(crate) fn tend_links(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
+        if open.side.paths().are_many() {
+            self.tend_many(slot, open);
+        }
+    }
+
+    /// Which links of an open comm carry, in order; `None` for an unknown comm.
+    pub fn links(&self, comm: CommId) -> Option<Vec<bool>> {
+        let slot = self.comms.get(comm)?;
+        let mut lane = slot.lane.claim();
+        let paths = Open::of(&mut lane, comm)?.side.paths();
+        Some((0..paths.len()).map(|at| paths.get(at).carries()).collect())
+    }
+
+    fn tend_many(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
+        let settled = open.side.paths().all_carry() && open.words.is_empty();
+        if open.fault.is_some() || open.link_down || (settled && !slot.news.has_some()) {
+            return;
+        }
+        let now = self.host.now();
+        if let Err(fault) = self.go_on_with_links(slot, open, now) {
+            self.fail(slot, open, fault);
+        }
+        if !open.words.is_empty()
+            && let Some(mut control) = self.control.try_claim()
+        {
+            let stream = open.ends.stream;
+            open.words.drain(..).for_each(|(frame, fd)| control.send(stream, &frame, fd));
+        }
+    }
+
+    fn go_on_with_links(
+        &self,
+        slot: &Comm<F::Rail>,
+        open: &mut Open<F::Rail>,
+        now: Instant,
+    ) -> Result<(), CommFault> {
+        if let Side::Send(lane) = &mut open.side {
+            lane.set_time(now);
+        }
+        while let Some(word) = slot.news.take() {
+            open.on_word(&slot.requests, word, now)?;
+        }
+        for at in 0..open.side.paths().len() {
+            open.end_leaving(&slot.requests, at, now)?;
+        }
+        if now - open.tended < TEND_EVERY {
+            return Ok(());
+        }
+        open.tended = now;
+        for at in 0..open.side.paths().len() {
+            self.on_time(open, at, now);
+        }
+        if let Some(mut control) = self.control.try_claim() {
+            self.progress_control(&mut control);
+        }
+        Ok(())
+    }
+
+    fn on_time(&self, open: &mut Open<F::Rail>, at: usize, now: Instant) {
+        let path = open.side.paths().get_mut(at);
+        if path.leaving.is_some() {
+            return;
+        }
+        let step = path.life.on_time(now, self.params.rail_time);
+        match step {
+            LinkStep::Wait => {}
+            LinkStep::SayDown => return open.say_down(at, true),
+            LinkStep::Fence => return open.side.lose(at),
+            LinkStep::Ask(epoch) => {
+                if let Err(error) = open.ask(at, epoch) {
+                    self.told(open, at, &error);
+                }
+            }
+        }
+        match open.prove(at) {
+            Ok(true) => self.carries(open, at, now),
+            Ok(false) => {}
+            Err(error) => self.told(open, at, &error),
+        }
+    }
+
+    /// A link cannot be made; it is given up for now.
+    fn told(&self, open: &mut Open<F::Rail>, at: usize, error: &LinkError) {
+        self.host.log(trunkline_fabric::Level::Info, &format!("link {at} of a connection: {error}"));
+        open.side.lose(at);
+    }
+
+    /// The sending end may use a link.
+    fn carries(&self, open: &mut Open<F::Rail>, at: usize, now: Instant) {
+        let id = open.ends.remote;
+        let Side::Send(lane) = &mut open.side else { return };
+        let path = lane.paths.get_mut(at);
+        let epoch = path.life.epoch();
+        if !path.life.on_carries(epoch, now) {
+            return;
+        }
+        let nic = path.nic;
+        lane.paths.choose_lead();
+        let (speed, latency) = self.nic_speed(nic);
+        lane.link_up(at, speed, latency, now);
+        open.words.push((Frame::LinkReady { id, link: at as u8, epoch }, None));
+    }
+
+    /// Megabits a second and nanoseconds of a NIC, as it says itself.
+    pub(crate) fn nic_speed(&self, nic: usize) -> (u64, u64) {
+        self.fabric
+            .nics()
+            .get(nic)
+            .map_or((0, 0), |nic| (u64::from(nic.speed_mbps), (f64::from(nic.latency_us) * 1000.0) as u64))
+    }
+}
+
+impl<R: Rail> Open<R> {
+    /// Takes a word of the peer's.
+    fn on_word(&mut self, requests: &Requests, (frame, fd): Word, now: Instant) -> Result<(), CommFault> {
+        let paths = self.side.paths().len();
+        let about = frame.about_link().map(|(_, link)| usize::from(link));
+        let Some(at) = about.filter(|&at| at < paths) else { return Ok(()) };
+        match frame {
+            Frame::LinkDown(down) => self.on_down(requests, at, down, now),
+            Frame::LinkOpen(asked) => {
+                self.on_open(at, asked, fd, now);
+                Ok(())
+            }
+            Frame::LinkResult(result) => {
+                self.on_result(at, result, fd);
+                Ok(())
+            }
+            Frame::LinkReady { epoch, .. } => {
+                let receives = matches!(self.side, Side::Recv(_));
+                let paths = self.side.paths();
+                let path = paths.get_mut(at);
+                if receives && path.leaving.is_none() && path.life.on_carries(epoch, now) {
+                    paths.choose_lead();
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn on_down(
+        &mut self,
+        requests: &Requests,
+        at: usize,
+        down: LinkDown,
+        now: Instant,
+    ) -> Result<(), CommFault> {
+        let told = Told { epoch: down.epoch, next: down.next, standing: down.standing };
+        let path = self.side.paths().get_mut(at);
+        if let Some(leaving) = &mut path.leaving {
+            if path.life.epoch() == told.epoch {
+                leaving.told = Some(told);
+            }
+            return Ok(());
+        }
+        match path.life.on_down(told.epoch, now) {
+            DownStep::Stale => Ok(()),
+            DownStep::Known | DownStep::Past => {
+                if down.answer {
+                    self.say_down_of(at, told.epoch, false);
+                }
+                Ok(())
+            }
+            DownStep::Down => self.settle(requests, at, &told),
+            DownStep::Fence => {
+                self.side.lose(at);
+                if let Some(leaving) = &mut self.side.paths().get_mut(at).leaving {
+                    leaving.told = Some(told);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the leaving of a path once its link has told all.
+    fn end_leaving(&mut self, requests: &Requests, at: usize, now: Instant) -> Result<(), CommFault> {
+        let (mutant, flushes) = match &self.side {
+            Side::Send(lane) => (lane.plan.mutant, false),
+            Side::Recv(lane) => (lane.plan.mutant, lane.plan.needs_flush),
+        };
+        let path = self.side.paths().get_mut(at);
+        let Some(leaving) = &mut path.leaving else { return Ok(()) };
+        if !path.rail.is_quiet(path.link) && !mutant.is("engine-leaves-without-fence") {
+            return Ok(());
+        }
+        // What it brought may be hidden still.
+        if flushes && path.link != NO_LINK && !leaving.flushed {
+            if !leaving.flushing {
+                leaving.flushing = path.rail.post(path.link, LAST_FLUSH, Op::Flush, true).is_ok();
+            }
+            return Ok(());
+        }
+        let Some(leaving) = path.leaving.take() else { return Ok(()) };
+        path.life.on_fault(now);
+        match leaving.told {
+            None => {
+                self.say_down(at, true);
+                Ok(())
+            }
+            Some(told) => {
+                path.life.on_down(told.epoch, now);
+                self.say_down(at, false);
+                self.settle(requests, at, &told)
+            }
+        }
+    }
+
+    /// Goes on with a link that is being made; true, at the sending end, once something has arrived over it.
+    fn prove(&mut self, at: usize) -> Result<bool, LinkError> {
+        let fins = match &self.side {
+            Side::Send(lane) => lane.fins_of(at),
+            Side::Recv(_) => None,
+        };
+        let path = self.side.paths().get_mut(at);
+        if !path.life.is_joining() || !path.rail.is_up(path.link)? {
+            return Ok(false);
+        }
+        let Some(Region { key, addr }) = fins else { return Ok(false) };
+        if path.proof == Proof::None {
+            let to = Remote { key: RemoteKey(key), addr };
+            let nothing = Op::Write { from: Source::Inline(&[]), to, imm: None };
+            if path.rail.post(path.link, PROBE, nothing, true).is_ok() {
+                path.rail.flush();
+                path.proof = Proof::Posted;
+            }
+        }
+        Ok(path.proof == Proof::Done)
+    }
+
+    /// The last flush of a path has completed, or what proves that a new link carries.
+    #[cold]
+    pub(crate) fn on_link_sign(&mut self, at: usize, wr_id: u64) {
+        let path = self.side.paths().get_mut(at);
+        match &mut path.leaving {
+            Some(leaving) if wr_id == LAST_FLUSH => leaving.flushed = true,
+            None if wr_id == PROBE => path.proof = Proof::Done,
+            _ => {}
+        }
+    }
+
+    /// Both ends are fenced.
+    fn settle(&mut self, requests: &Requests, at: usize, told: &Told) -> Result<(), CommFault> {
+        match &mut self.side {
+            Side::Send(lane) => lane.settle(requests, at, told.standing.as_ref()),
+            Side::Recv(lane) => lane.settle(at, told.next),
+        }
+    }
+
+    fn say_down(&mut self, at: usize, answer: bool) {
+        let epoch = self.side.paths().get(at).life.epoch();
+        self.say_down_of(at, epoch, answer);
+    }
+
+    /// Says LINK_DOWN of a connection of a link.
+    fn say_down_of(&mut self, at: usize, epoch: u32, answer: bool) {
+        let (next, standing) = match &self.side {
+            Side::Send(lane) => (lane.sender.next_number(), None),
+            Side::Recv(lane) => (0, Some(lane.standing())),
+        };
+        let down = LinkDown { id: self.ends.remote, link: at as u8, epoch, answer, next, standing };
+        self.words.push((Frame::LinkDown(down), None));
+    }
+
+    /// Makes this end of a new connection, and asks for the other.
+    fn ask(&mut self, at: usize, epoch: u32) -> Result<(), LinkError> {
+        let id = self.ends.remote;
+        let Side::Send(lane) = &mut self.side else { return Ok(()) };
+        let mailbox = lane.mailbox(at);
+        let path = lane.paths.get_mut(at);
+        path.rail.destroy(std::mem::replace(&mut path.link, NO_LINK));
+        path.proof = Proof::None;
+        path.link = path.rail.create()?;
+        let address = path.rail.address(path.link)?;
+        let open = LinkOpen { id, link: at as u8, epoch, mailbox, address: address.bytes };
+        self.words.push((Frame::LinkOpen(open), address.fd));
+        Ok(())
+    }
+
+    fn on_open(&mut self, at: usize, asked: LinkOpen, fd: Option<OwnedFd>, now: Instant) {
+        let Side::Recv(lane) = &mut self.side else { return };
+        let path = lane.paths.get_mut(at);
+        if path.leaving.is_some() {
+            return;
+        }
+        let made = match path.life.on_open(asked.epoch, now) {
+            OpenStep::Ignore => return,
+            OpenStep::Repeat => Ok(()),
+            OpenStep::Make => {
+                lane.mailboxes[at] = asked.mailbox;
+                lane.make_link(at, LinkAddress { bytes: asked.address, fd })
+            }
+        };
+        let path = lane.paths.get(at);
+        match made.and_then(|()| path.rail.address(path.link)) {
+            Ok(address) => {
+                let (id, link, epoch) = (self.ends.remote, at as u8, asked.epoch);
+                let fins = lane.fins(at);
+                let result = LinkResult { id, link, epoch, fins, address: address.bytes };
+                self.words.push((Frame::LinkResult(result), address.fd));
+            }
+            Err(_) => self.side.lose(at),
+        }
+    }
+
+    fn on_result(&mut self, at: usize, result: LinkResult, fd: Option<OwnedFd>) {
+        let Side::Send(lane) = &mut self.side else { return };
+        let path = lane.paths.get_mut(at);
+        if path.leaving.is_some() || !path.life.on_result(result.epoch) {
+            return;
+        }
+        if path.rail.connect(path.link, LinkAddress { bytes: result.address, fd }).is_err() {
+            return self.side.lose(at);
+        }
+        lane.set_fins(at, result.fins);
+    }
+}

@@ -1,0 +1,128 @@
+//! The operations that a sending lane with several links has under way, so that what a lost link had not carried can be
+//! posted on another. Owned by the lane; allocates only while it grows to what the links can hold.
+
+use trunkline_proto::time::Instant;
+use trunkline_proto::wire::eager::Eager;
+use trunkline_proto::wire::standing::{Part, Standing};
+
+/// One operation of one message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flight {
+    /// The request.
+    pub(crate) slot: u16,
+    pub(crate) cargo: Cargo,
+    /// Where in the message its bytes begin.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// What an operation carries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cargo {
+    /// Bytes to their place, announced by an immediate or by the fin record alone.
+    Bytes {
+        /// The immediate.
+        imm: Option<u32>,
+        /// What part of the message that is.
+        part: Part,
+    },
+    /// The fin record, with the number of announced stripes.
+    Fin(u8),
+    /// The message, ahead of its receive.
+    Eager(Eager),
+}
+
+/// An operation under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posted {
+    pub(crate) flight: Flight,
+    /// Which path.
+    pub(crate) path: usize,
+    pub(crate) at: Instant,
+}
+
+impl Flight {
+    /// Whether it has arrived, by what the receiver says it has.
+    pub(crate) fn has_arrived(
+        &self,
+        standing: &Standing,
+        receive: u32,
+        token: trunkline_proto::wire::imm::Token,
+    ) -> bool {
+        match self.cargo {
+            Cargo::Bytes { part, .. } => standing.has(receive, token, part),
+            Cargo::Fin(_) => standing.has(receive, token, Part::Fin),
+            Cargo::Eager(header) => standing.has_eager(header.number),
+        }
+    }
+}
+
+/// All of them, by the number that is their operation's `wr_id`.
+#[derive(Debug, Default)]
+pub(crate) struct Flights {
+    places: Vec<Option<Posted>>,
+    free: Vec<u32>,
+}
+
+impl Flights {
+    /// Takes note of one; returns its number.
+    pub(crate) fn insert(&mut self, posted: Posted) -> u64 {
+        match self.free.pop() {
+            Some(at) => {
+                self.places[at as usize] = Some(posted);
+                u64::from(at)
+            }
+            None => {
+                self.places.push(Some(posted));
+                self.places.len() as u64 - 1
+            }
+        }
+    }
+
+    /// Takes one out that has ended.
+    pub(crate) fn remove(&mut self, number: u64) -> Option<Posted> {
+        let posted = self.places.get_mut(usize::try_from(number).ok()?)?.take()?;
+        self.free.push(number as u32);
+        Some(posted)
+    }
+
+    /// Takes out one that was posted on that path, if there is any.
+    pub(crate) fn remove_of(&mut self, path: usize) -> Option<Posted> {
+        let on_it = |place: &Option<Posted>| place.is_some_and(|posted| posted.path == path);
+        let at = self.places.iter().position(on_it)?;
+        self.remove(at as u64)
+    }
+
+    /// How many are under way.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// Forgets all.
+    pub(crate) fn clear(&mut self) {
+        self.places.clear();
+        self.free.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn posted(path: usize) -> Posted {
+        let cargo = Cargo::Bytes { imm: None, part: Part::Bytes };
+        Posted { flight: Flight { slot: 1, cargo, offset: 0, len: 8 }, path, at: Instant(0) }
+    }
+
+    #[test]
+    fn numbers_are_used_again_and_paths_are_told_apart() {
+        let mut flights = Flights::default();
+        let numbers = [0, 1, 0].map(|path| flights.insert(posted(path)));
+        assert_eq!((numbers, flights.len()), ([0, 1, 2], 3));
+        assert!(flights.remove(1).is_some() && flights.remove(1).is_none());
+        assert_eq!(flights.insert(posted(1)), 1);
+        while flights.remove_of(0).is_some() {}
+        assert_eq!(flights.len(), 1);
+        assert!(flights.remove(u64::MAX).is_none());
+    }
+}

@@ -1,0 +1,59 @@
+//! What a sending lane still has to do for each request. Held by the lane; decides nothing.
+
+use trunkline_fabric::{Remote, RemoteKey};
+use trunkline_proto::wire::imm::Token;
+
+use crate::MrId;
+use crate::regions::NO_MR;
+
+/// A message to send.
+#[derive(Clone, Copy)]
+pub(crate) struct Message {
+    pub(crate) mr: MrId,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) tag: u32,
+}
+
+/// The part of a request that is not done yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Outgoing {
+    pub(crate) mr: MrId,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    /// Bytes given to operations so far.
+    pub(crate) given: u64,
+    /// Operations that have not completed.
+    pub(crate) left: u32,
+    pub(crate) to: Remote,
+    pub(crate) token: Token,
+    /// What follows the data.
+    pub(crate) fin: FinDue,
+}
+
+/// When a fin record is due.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(crate) enum FinDue {
+    /// Never.
+    No,
+    /// At once; it announces so many stripes.
+    Now(u8),
+    /// When everything is placed.
+    Placed,
+}
+
+impl Outgoing {
+    /// Of no request.
+    pub(crate) fn idle() -> Self {
+        Self {
+            mr: NO_MR,
+            offset: 0,
+            len: 0,
+            given: 0,
+            left: 0,
+            to: Remote { key: RemoteKey(0), addr: 0 },
+            token: Token::new(0, 0),
+            fin: FinDue::No,
+        }
+    }
+}

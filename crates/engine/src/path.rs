@@ -1,0 +1,195 @@
+//! The rails that a comm uses at this end, each with its link to the peer: one, or up to four over which messages are
+//! spread. Held by the comm's lane; knows which links carry and which are being left, and nothing of messages.
+
+use trunkline_fabric::{Completion, LinkId, Rail};
+use trunkline_proto::conn::LinkLife;
+use trunkline_proto::wire::standing::Standing;
+
+/// No link: what a rail has until its first one is made.
+pub(crate) const NO_LINK: LinkId = LinkId(u32::MAX);
+
+/// `wr_id` of the flush that ends a link which is left.
+pub(crate) const LAST_FLUSH: u64 = u64::MAX - 1;
+
+/// `wr_id` of the operation that proves that a new link carries.
+pub(crate) const PROBE: u64 = u64::MAX - 2;
+
+/// Whether a new link is proven to carry: that it is up tells that on some networks only.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Proof {
+    /// Nothing was sent over it.
+    None,
+    /// Something is under way.
+    Posted,
+    /// It has arrived.
+    Done,
+}
+
+/// A rail and its link.
+pub(crate) struct Path<R: Rail> {
+    pub(crate) rail: R,
+    pub(crate) link: LinkId,
+    /// Number of the NIC.
+    pub(crate) nic: usize,
+    /// How the link stands between the two ends; of a comm with one link only whether it is up.
+    pub(crate) life: LinkLife,
+    /// The link is in error, and what it still has to tell is awaited.
+    pub(crate) leaving: Option<Leaving>,
+    /// Of a link that is being made.
+    pub(crate) proof: Proof,
+}
+
+/// A link on its way out.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    /// The last flush was posted.
+    pub(crate) flushing: bool,
+    /// That flush has completed, or there is none.
+    pub(crate) flushed: bool,
+    /// What the peer said of it meanwhile.
+    pub(crate) told: Option<Told>,
+}
+
+/// The peer's LINK_DOWN.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) epoch: u32,
+    pub(crate) next: u32,
+    pub(crate) standing: Option<Standing>,
+}
+
+impl<R: Rail> Path<R> {
+    /// Whether work may be posted.
+    #[inline]
+    pub(crate) fn carries(&self) -> bool {
+        self.life.is_up() && self.leaving.is_none()
+    }
+}
+
+/// All rails of a comm at this end, at least one.
+pub(crate) struct Paths<R: Rail> {
+    list: Vec<Path<R>>,
+    /// The one for what is small: the first that carries.
+    lead: usize,
+}
+
+impl<R: Rail> Paths<R> {
+    /// These, of which the first has a link.
+    pub(crate) fn new(list: Vec<Path<R>>) -> Self {
+        Self { list, lead: 0 }
+    }
+
+    /// How many.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether messages are spread.
+    #[inline]
+    pub(crate) fn are_many(&self) -> bool {
+        self.list.len() > 1
+    }
+
+    /// The number of the path for what is small.
+    #[inline]
+    pub(crate) fn lead(&self) -> usize {
+        self.lead
+    }
+
+    /// The rail and link for what is small.
+    #[inline]
+    pub(crate) fn leader(&mut self) -> (&mut R, LinkId) {
+        let path = &mut self.list[self.lead];
+        (&mut path.rail, path.link)
+    }
+
+    /// The same, to look at.
+    #[inline]
+    pub(crate) fn led(&self) -> (&R, LinkId) {
+        let path = &self.list[self.lead];
+        (&path.rail, path.link)
+    }
+
+    /// One path. There are as many as [`Paths::len`] says.
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> &Path<R> {
+        &self.list[at]
+    }
+
+    /// The same, to use.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, at: usize) -> &mut Path<R> {
+        &mut self.list[at]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Path<R>> {
+        self.list.iter()
+    }
+
+    /// Operations that can be posted on a path now.
+    #[inline]
+    pub(crate) fn credits(&self, at: usize) -> u32 {
+        let path = &self.list[at];
+        if path.carries() { path.rail.credits(path.link) } else { 0 }
+    }
+
+    /// Operations that can be posted on the leading path now.
+    #[inline]
+    pub(crate) fn lead_credits(&self) -> u32 {
+        let (rail, link) = self.led();
+        rail.credits(link)
+    }
+
+    /// Gives what is posted to the network.
+    #[inline]
+    pub(crate) fn flush(&mut self) {
+        self.list.iter_mut().for_each(|path| path.rail.flush());
+    }
+
+    /// Takes what one rail has finished.
+    #[inline]
+    pub(crate) fn poll(&mut self, at: usize, batch: &mut [Completion]) -> usize {
+        self.list[at].rail.poll(batch)
+    }
+
+    /// Whether any path carries.
+    pub(crate) fn any_carries(&self) -> bool {
+        self.list.iter().any(Path::carries)
+    }
+
+    /// Whether all paths carry.
+    #[inline]
+    pub(crate) fn all_carry(&self) -> bool {
+        self.list.iter().all(Path::carries)
+    }
+
+    /// Puts every link into error, for good.
+    pub(crate) fn fail(&mut self) {
+        self.list.iter_mut().for_each(|path| path.rail.fail(path.link));
+    }
+
+    /// Ends every link.
+    pub(crate) fn destroy(&mut self) {
+        self.list.iter_mut().for_each(|path| path.rail.destroy(path.link));
+    }
+
+    /// Begins to leave a path; false if that has begun before. `fences` is false for a planted bug.
+    pub(crate) fn leave(&mut self, at: usize, told: Option<Told>, fences: bool) -> bool {
+        let path = &mut self.list[at];
+        if path.leaving.is_some() {
+            return false;
+        }
+        if fences {
+            path.rail.fail(path.link);
+        }
+        path.leaving = Some(Leaving { flushing: false, flushed: false, told });
+        self.choose_lead();
+        true
+    }
+
+    /// The first path that carries leads; without any, the one that did.
+    pub(crate) fn choose_lead(&mut self) {
+        self.lead = self.list.iter().position(Path::carries).unwrap_or(self.lead);
+    }
+}

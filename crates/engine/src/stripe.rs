@@ -1,0 +1,368 @@
+//! The sending lane of a comm with several links: every operation is known until it has completed, goes over the link
+//! that will be done with it first, and is posted on another if its link is lost before it arrived. A request is done
+//! when all its operations have completed, because until then its bytes may be needed again.
+
+use std::collections::VecDeque;
+
+use trunkline_fabric::{Op, PostError, Rail, Remote, RemoteKey, Source, Status};
+use trunkline_proto::limits::{LINKS_MAX, SENDS_MAX, STRIPES_MAX};
+use trunkline_proto::time::Instant;
+use trunkline_proto::wire::cts::Cts;
+use trunkline_proto::wire::fin::{self, Fin};
+use trunkline_proto::wire::frame::Region;
+use trunkline_proto::wire::imm::Imm;
+use trunkline_proto::wire::standing::{Part, Standing};
+use trunkline_proto::xfer::Fault;
+use trunkline_proto::xfer::sender::Isend;
+use trunkline_proto::xfer::spread::Spread;
+
+use crate::flight::{Cargo, Flight, Flights, Posted};
+use crate::outgoing::{FinDue, Message};
+use crate::plan::INLINE_MAX;
+use crate::request::Requests;
+use crate::send::{SendLane, View};
+use crate::{CommFault, Mutant};
+
+/// What a lane with several links has besides.
+pub(crate) struct Many {
+    pub(crate) spread: Spread,
+    flights: Flights,
+    /// Operations without a link: there was no credit, or their link was lost. Posted before anything else.
+    again: VecDeque<Flight>,
+    /// By request.
+    aims: Box<[Aim]>,
+    /// Where fin records go, by path.
+    pub(crate) fins: [Region; LINKS_MAX],
+    /// What time it is, as far as the current call asked.
+    pub(crate) now: Instant,
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy)]
+struct Aim {
+    /// The number of its receive.
+    receive: u32,
+    /// Its buffer, by path.
+    places: [Region; LINKS_MAX],
+    /// Bytes of a piece.
+    piece: u64,
+    /// Pieces still to post; an empty message has one.
+    pieces: u64,
+}
+
+/// What became of an attempt to post.
+enum Try {
+    Posted,
+    /// The link is of no more use.
+    Lost,
+}
+
+const NOWHERE: Region = Region { key: 0, addr: 0 };
+
+impl Many {
+    pub(crate) fn new(mutant: Mutant) -> Self {
+        Self {
+            spread: Spread::new(mutant),
+            flights: Flights::default(),
+            again: VecDeque::new(),
+            aims: vec![Aim { receive: 0, places: [NOWHERE; LINKS_MAX], piece: 0, pieces: 0 }; SENDS_MAX]
+                .into(),
+            fins: [NOWHERE; LINKS_MAX],
+            now: Instant::default(),
+        }
+    }
+
+    /// Whether operations are under way or wait.
+    pub(crate) fn busy(&self) -> bool {
+        self.flights.len() > 0 || !self.again.is_empty()
+    }
+
+    /// Whether operations wait for a link.
+    pub(crate) fn waits(&self) -> bool {
+        !self.again.is_empty()
+    }
+
+    /// Forgets everything under way: the peer has it all.
+    pub(crate) fn forget(&mut self) {
+        self.flights.clear();
+        self.again.clear();
+    }
+}
+
+impl<R: Rail> SendLane<R> {
+    /// Starts a message over several links; false means not yet.
+    pub(crate) fn start_spread(&mut self, slot: u16, message: Message) -> Result<bool, CommFault> {
+        let view = View(self.mailbox[0].memory());
+        match self.sender.on_isend(&view, message.tag, message.len)? {
+            Isend::NotYet => return Ok(false),
+            Isend::Eager(header) => {
+                self.track(slot, message);
+                self.outgoing[slot as usize].given = message.len;
+                self.launch(Flight { slot, cargo: Cargo::Eager(header), offset: 0, len: message.len })?;
+            }
+            Isend::Direct(cts) => {
+                let others = self.sender.others(&view, &cts).map_or([NOWHERE; 3], |others| others.places);
+                self.track(slot, message);
+                self.aim(slot, message, &cts, others)?;
+            }
+        }
+        if !self.burst {
+            self.paths.flush();
+            self.burst = true;
+        }
+        Ok(true)
+    }
+
+    fn aim(
+        &mut self,
+        slot: u16,
+        message: Message,
+        cts: &Cts,
+        [one, two, three]: [Region; LINKS_MAX - 1],
+    ) -> Result<(), CommFault> {
+        let Some(many) = &mut self.many else { return Ok(()) };
+        let (count, piece) = many.spread.pieces(message.len, self.plan.stripe_min, self.plan.message_max);
+        let first = Region { key: cts.key, addr: cts.addr };
+        many.aims[slot as usize] =
+            Aim { receive: cts.number, places: [first, one, two, three], piece, pieces: count };
+        let outgoing = &mut self.outgoing[slot as usize];
+        outgoing.token = cts.token;
+        let whole = if message.len == cts.len {
+            Some(Imm::Full(cts.token))
+        } else {
+            self.plan.remote_len.then_some(Imm::Whole(cts.token))
+        };
+        if let (1, Some(imm)) = (count, whole) {
+            outgoing.given = message.len;
+            let cargo = Cargo::Bytes { imm: Some(imm.to_bits()), part: Part::Bytes };
+            return self.launch(Flight { slot, cargo, offset: 0, len: message.len });
+        }
+        outgoing.fin = if count > STRIPES_MAX as u64 { FinDue::Placed } else { FinDue::Now(count as u8) };
+        self.unposted.push_back(slot);
+        self.post_spread()
+    }
+
+    /// Posts an operation, or keeps it until there is credit.
+    fn launch(&mut self, flight: Flight) -> Result<(), CommFault> {
+        self.outgoing[flight.slot as usize].left += 1;
+        if !self.fly(flight)?
+            && let Some(many) = &mut self.many
+        {
+            many.again.push_back(flight);
+        }
+        Ok(())
+    }
+
+    /// Posts an operation on the path that is done with it first; false if none takes one now.
+    fn fly(&mut self, flight: Flight) -> Result<bool, CommFault> {
+        for _ in 0..LINKS_MAX {
+            let Some(many) = &mut self.many else { return Ok(false) };
+            let paths = &self.paths;
+            let Some(path) =
+                many.spread.best(flight.len, many.now, |at| at < paths.len() && paths.credits(at) > 0)
+            else {
+                return Ok(false);
+            };
+            let number = many.flights.insert(Posted { flight, path, at: many.now });
+            match self.post_flight(path, number, flight)? {
+                Try::Posted => {
+                    let Some(many) = &mut self.many else { return Ok(true) };
+                    many.spread.on_posted(path, flight.len, many.now);
+                    return Ok(true);
+                }
+                Try::Lost => {
+                    let Some(many) = &mut self.many else { return Ok(false) };
+                    many.flights.remove(number);
+                    self.lose(path);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    fn post_flight(&mut self, path: usize, number: u64, flight: Flight) -> Result<Try, CommFault> {
+        let Flight { slot, cargo, offset, len } = flight;
+        let outgoing = self.outgoing[slot as usize];
+        let mut buffer = [0; INLINE_MAX];
+        let (head, fin);
+        let head_len = if let Cargo::Eager(header) = cargo { header.to_bytes().len() as u64 } else { 0 };
+        let message = Message { mr: outgoing.mr, offset: outgoing.offset + offset, len, tag: 0 };
+        let body = match self.inline(message, head_len, &mut buffer) {
+            Some(bytes) => Source::Inline(bytes),
+            None => match self.regions.find(outgoing.mr, path, outgoing.offset + offset, len) {
+                Some((_, extent)) => Source::Region(extent),
+                None => return Err(CommFault::Revoked),
+            },
+        };
+        let Some(many) = &self.many else { return Ok(Try::Lost) };
+        let op = match cargo {
+            Cargo::Eager(header) => {
+                head = header.to_bytes();
+                Op::Send { head: &head, body, imm: None }
+            }
+            Cargo::Bytes { imm, .. } => {
+                let Region { key, addr } = many.aims[slot as usize].places[path];
+                let to = Remote { key: RemoteKey(key), addr: addr.wrapping_add(offset) };
+                Op::Write { from: body, to, imm }
+            }
+            Cargo::Fin(stripes) => {
+                let token = outgoing.token;
+                fin = Fin { len: outgoing.len, stripes, token }.to_bytes();
+                let Region { key, addr } = many.fins[path];
+                let at = addr.wrapping_add((token.slot() * fin::BYTES) as u64);
+                let to = Remote { key: RemoteKey(key), addr: at };
+                Op::Write { from: Source::Inline(&fin), to, imm: Some(Imm::Fin(token).to_bits()) }
+            }
+        };
+        let path = self.paths.get_mut(path);
+        match path.rail.post(path.link, number, op, true) {
+            Ok(()) => Ok(Try::Posted),
+            // Credit was checked before; a link that has none all the same is broken.
+            Err(PostError::Busy | PostError::Refused(Status::Flushed | Status::PeerDead)) => Ok(Try::Lost),
+            Err(PostError::Refused(status)) => Err(CommFault::Link(status)),
+        }
+    }
+
+    /// Posts what waits, as far as credit goes.
+    pub(crate) fn post_spread(&mut self) -> Result<(), CommFault> {
+        while let Some(flight) = self.many.as_mut().and_then(|many| many.again.pop_front()) {
+            if !self.fly(flight)? {
+                if let Some(many) = &mut self.many {
+                    many.again.push_front(flight);
+                }
+                return Ok(());
+            }
+        }
+        while let Some(&slot) = self.unposted.front() {
+            if !self.post_pieces(slot)? {
+                return Ok(());
+            }
+            self.unposted.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Posts the rest of one message; false when credit ran out or placement must be awaited first.
+    fn post_pieces(&mut self, slot: u16) -> Result<bool, CommFault> {
+        loop {
+            let outgoing = self.outgoing[slot as usize];
+            let (piece, pieces) = self.many.as_ref().map_or((1, 0), |many| {
+                let Aim { piece, pieces, .. } = many.aims[slot as usize];
+                (piece, pieces)
+            });
+            let (striped, more) = (matches!(outgoing.fin, FinDue::Now(_)), pieces > 0);
+            let flight = if more {
+                let len = (outgoing.len - outgoing.given).min(piece);
+                let index = (outgoing.given / piece) as u8;
+                let cargo = match striped {
+                    true => Cargo::Bytes {
+                        imm: Some(Imm::Stripe(outgoing.token, index).to_bits()),
+                        part: Part::Stripe(index),
+                    },
+                    false => Cargo::Bytes { imm: None, part: Part::Bytes },
+                };
+                Flight { slot, cargo, offset: outgoing.given, len }
+            } else {
+                let stripes = match outgoing.fin {
+                    FinDue::No => return Ok(true),
+                    FinDue::Now(stripes) => stripes,
+                    FinDue::Placed if outgoing.left > 0 => return Ok(false),
+                    FinDue::Placed => 0,
+                };
+                Flight { slot, cargo: Cargo::Fin(stripes), offset: 0, len: 0 }
+            };
+            if !self.fly(flight)? {
+                return Ok(false);
+            }
+            let outgoing = &mut self.outgoing[slot as usize];
+            outgoing.left += 1;
+            match &mut self.many {
+                Some(many) if more => {
+                    outgoing.given += flight.len;
+                    many.aims[slot as usize].pieces -= 1;
+                }
+                _ => outgoing.fin = FinDue::No,
+            }
+        }
+    }
+
+    /// What time it is, for what this call does.
+    pub(crate) fn set_time(&mut self, now: Instant) {
+        if let Some(many) = &mut self.many {
+            many.now = now;
+        }
+    }
+
+    /// A path may be used; megabits a second and nanoseconds, as far as its NIC knows.
+    pub(crate) fn link_up(&mut self, path: usize, speed: u64, latency: u64, now: Instant) {
+        if let Some(many) = &mut self.many {
+            many.spread.up(path, speed, latency, now);
+        }
+    }
+
+    /// Where fin records go over a path.
+    pub(crate) fn fins_of(&self, path: usize) -> Option<Region> {
+        self.many.as_ref().map(|many| many.fins[path])
+    }
+
+    /// The peer says where fin records go over a path.
+    pub(crate) fn set_fins(&mut self, path: usize, fins: Region) {
+        if let Some(many) = &mut self.many {
+            many.fins[path] = fins;
+        }
+    }
+
+    /// An operation has completed.
+    pub(crate) fn landed(&mut self, requests: &Requests, number: u64) -> Result<(), CommFault> {
+        let Some(many) = &mut self.many else { return Ok(()) };
+        let Some(Posted { flight, path, at }) = many.flights.remove(number) else { return Ok(()) };
+        let now = many.now;
+        many.spread.on_done(path, flight.len, at, now);
+        self.arrived(requests, flight.slot);
+        self.post_spread()
+    }
+
+    fn arrived(&mut self, requests: &Requests, slot: u16) {
+        let outgoing = &mut self.outgoing[slot as usize];
+        outgoing.left = outgoing.left.saturating_sub(1);
+        if !self.unposted.contains(&slot) {
+            self.finish_if_done(requests, slot);
+        }
+    }
+
+    /// A path is of no more use: nothing new goes over it, and what it still has to tell is awaited.
+    pub(crate) fn lose(&mut self, path: usize) {
+        if let Some(many) = &mut self.many {
+            many.spread.down(path);
+        }
+        self.paths.leave(path, None, true);
+    }
+
+    /// Both ends of a path are in error, and this is what the receiver has: the rest goes again.
+    pub(crate) fn settle(
+        &mut self,
+        requests: &Requests,
+        path: usize,
+        standing: Option<&Standing>,
+    ) -> Result<(), CommFault> {
+        let Some(standing) = standing else { return Err(Fault::Standing.into()) };
+        let mutant = self.plan.mutant;
+        while let Some(many) = &mut self.many
+            && let Some(Posted { flight, .. }) = many.flights.remove_of(path)
+        {
+            let outgoing = self.outgoing[flight.slot as usize];
+            let receive = many.aims[flight.slot as usize].receive;
+            let arrived = flight.has_arrived(standing, receive, outgoing.token);
+            let arrived =
+                (arrived && !mutant.is("engine-replays-all")) || mutant.is("engine-replays-nothing");
+            if arrived {
+                self.arrived(requests, flight.slot);
+            } else {
+                many.again.push_back(flight);
+            }
+        }
+        self.post_spread()?;
+        self.paths.flush();
+        Ok(())
+    }
+}

@@ -1,0 +1,280 @@
+//! Which link each piece of a message goes over, where a comm has several. Every link is measured: how fast it takes
+//! bytes while it has some, and how long an operation takes that finds it idle. A piece goes where it will be done
+//! first. Called by the engine for each operation of such comms; knows no clock.
+
+use crate::limits::{LINKS_MAX, STRIPES_MAX};
+use crate::mutant::Mutant;
+use crate::time::Instant;
+
+/// Bytes after which a measurement of speed counts.
+const SAMPLE_BYTES: u64 = 64 * 1024;
+
+/// A link that had nothing to do for so long is tried again, however slow it was.
+const FORGET: u64 = 20_000_000;
+
+/// Bytes a second in units of 2^10 a second, roughly bytes a microsecond: one megabit is 122 of them.
+const UNITS_A_MEGABIT: u64 = 122;
+
+/// Nanoseconds of a byte at one unit.
+const UNIT_NANOS: u64 = 1_000_000_000 / 1024;
+
+/// What is known of one link.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    up: bool,
+    /// Bytes posted that have not completed, each operation counted as one more.
+    outstanding: u64,
+    /// Speed, in 1024 bytes a second; never 0.
+    speed: u64,
+    /// What the NIC says it can do.
+    nominal: u64,
+    /// Nanoseconds of an operation that finds it idle.
+    latency: u64,
+    /// Since when it has had something to do, or when it last had.
+    since: u64,
+    /// Bytes completed since then.
+    done: u64,
+}
+
+/// The loads of a comm's links.
+#[derive(Clone, Debug, Default)]
+pub struct Spread {
+    loads: [Load; LINKS_MAX],
+    mutant: Mutant,
+}
+
+impl Spread {
+    /// No link is up yet.
+    #[must_use]
+    pub fn new(mutant: Mutant) -> Self {
+        Self { mutant, ..Self::default() }
+    }
+
+    /// A link is up, with what its NICs say of it: megabits a second (0: unknown) and nanoseconds.
+    pub fn up(&mut self, link: usize, speed_mbps: u64, latency: u64, now: Instant) {
+        let nominal = speed_mbps.max(1).saturating_mul(UNITS_A_MEGABIT);
+        let load = Load { up: true, speed: nominal, nominal, latency, since: now.0, ..Load::default() };
+        if let Some(place) = self.loads.get_mut(link) {
+            *place = load;
+        }
+    }
+
+    /// A link is up no more; what was outstanding there is outstanding no more.
+    pub fn down(&mut self, link: usize) {
+        if let Some(load) = self.loads.get_mut(link) {
+            *load = Load::default();
+        }
+    }
+
+    /// How many pieces a message of `len` bytes is cut into, where pieces are to have at least `least` and at most
+    /// `most` bytes; and the bytes of each but the last. A piece is what one operation carries, 0 bytes for none.
+    #[must_use]
+    pub fn pieces(&self, len: u64, least: u64, most: u64) -> (u64, u64) {
+        let up = self.loads.iter().filter(|load| load.up).count() as u64;
+        // Several for each link, so that slower ones can have fewer.
+        let wanted = if up > 1 { (up * 4).min(STRIPES_MAX as u64) } else { 1 };
+        let piece = len.div_ceil(wanted).max(least.min(len)).clamp(1, most.max(1));
+        (len.div_ceil(piece).max(1), piece)
+    }
+
+    /// The link over which `len` more bytes are done first, of those that `may` take an operation now.
+    #[must_use]
+    pub fn best(&self, len: u64, now: Instant, mut may: impl FnMut(usize) -> bool) -> Option<usize> {
+        let mut best = None;
+        for (link, load) in self.loads.iter().enumerate() {
+            if !load.up || !may(link) {
+                continue;
+            }
+            let due = load.due(len, now);
+            let due = if self.mutant.is("spread-ignores-load") { 0 } else { due };
+            if best.is_none_or(|(first, _)| due < first) {
+                best = Some((due, link));
+            }
+        }
+        best.map(|(_, link)| link)
+    }
+
+    /// An operation of `len` bytes was posted.
+    pub fn on_posted(&mut self, link: usize, len: u64, now: Instant) {
+        let Some(load) = self.loads.get_mut(link) else { return };
+        if load.outstanding == 0 {
+            (load.since, load.done) = (now.0, 0);
+        }
+        load.outstanding += len + 1;
+    }
+
+    /// An operation of `len` bytes, posted at `posted`, has completed.
+    pub fn on_done(&mut self, link: usize, len: u64, posted: Instant, now: Instant) {
+        let Some(load) = self.loads.get_mut(link).filter(|load| load.up) else { return };
+        load.outstanding = load.outstanding.saturating_sub(len + 1);
+        load.done += len;
+        let took = now.0.saturating_sub(load.since);
+        if load.done >= SAMPLE_BYTES && took > 0 {
+            let sample = load.done.saturating_mul(UNIT_NANOS) / took;
+            load.speed = (load.speed * 3 + sample).div_ceil(4).max(1);
+            (load.since, load.done) = (now.0, 0);
+        } else if load.outstanding == 0 && posted.0 == load.since {
+            // It was alone.
+            let whole = now.0.saturating_sub(posted.0);
+            load.latency = (load.latency * 3 + whole.saturating_sub(load.time(len))) / 4;
+        }
+        if load.outstanding == 0 {
+            load.since = now.0;
+        }
+    }
+
+    /// What is thought of a link, for those who look: whether it is up, megabits a second, nanoseconds.
+    #[must_use]
+    pub fn seen(&self, link: usize) -> (bool, u64, u64) {
+        let load = self.loads.get(link).copied().unwrap_or_default();
+        (load.up, load.speed / UNITS_A_MEGABIT, load.latency)
+    }
+}
+
+impl Load {
+    /// Nanoseconds for so many bytes.
+    fn time(&self, bytes: u64) -> u64 {
+        bytes.saturating_mul(UNIT_NANOS) / self.speed.max(1)
+    }
+
+    /// When `len` more bytes are done, in nanoseconds from now.
+    fn due(&self, len: u64, now: Instant) -> u64 {
+        let rested = self.outstanding == 0 && now.0.saturating_sub(self.since) > FORGET;
+        let trusted = if rested { Self { speed: self.speed.max(self.nominal), ..*self } } else { *self };
+        let ahead = trusted.time(self.outstanding.saturating_add(len));
+        ahead.saturating_add(if rested { 0 } else { self.latency })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::VecDeque;
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    /// A link that carries so many bytes a microsecond, with so many nanoseconds of latency.
+    struct Pipe {
+        speed: u64,
+        latency: u64,
+        free_at: u64,
+        under_way: VecDeque<(u64, u64, u64)>,
+        carried: u64,
+    }
+
+    impl Pipe {
+        fn new(speed: u64, latency: u64) -> Self {
+            Self { speed, latency, free_at: 0, under_way: VecDeque::new(), carried: 0 }
+        }
+
+        fn post(&mut self, len: u64, now: u64) {
+            self.free_at = self.free_at.max(now) + len * 1_000 / self.speed;
+            self.under_way.push_back((self.free_at + self.latency, len, now));
+            self.carried += len;
+        }
+    }
+
+    /// Sends messages one after another with a window of them, and returns the nanoseconds it took.
+    fn drive(spread: &mut Spread, pipes: &mut [Pipe], messages: u64, len: u64, window: u64) -> u64 {
+        let (mut now, mut begun, mut outstanding) = (0, 0, 0);
+        let (_, piece) = spread.pieces(len, 16 * 1024, 1 << 30);
+        while begun < messages * len || outstanding > 0 {
+            while outstanding < window * len && begun < messages * len {
+                let part = piece.min(len - begun % len);
+                let Some(link) = spread.best(part, Instant(now), |_| true) else { break };
+                pipes[link].post(part, now);
+                spread.on_posted(link, part, Instant(now));
+                begun += part;
+                outstanding += part;
+            }
+            let next = pipes.iter().filter_map(|pipe| pipe.under_way.front()).map(|front| front.0).min();
+            now = next.unwrap_or(now);
+            for (link, pipe) in pipes.iter_mut().enumerate() {
+                while let Some((_, len, posted)) = pipe.under_way.pop_front_if(|front| front.0 <= now) {
+                    spread.on_done(link, len, Instant(posted), Instant(now));
+                    outstanding -= len;
+                }
+            }
+        }
+        now
+    }
+
+    fn spread_over(pipes: &[Pipe], told: impl Fn(&Pipe) -> u64) -> Spread {
+        let mut spread = Spread::new(Mutant::NONE);
+        for (link, pipe) in pipes.iter().enumerate() {
+            spread.up(link, told(pipe), pipe.latency, Instant(0));
+        }
+        spread
+    }
+
+    /// Even if the NICs say that all are alike.
+    #[test]
+    fn unequal_links_are_used_in_proportion() {
+        for speeds in [&[100, 400][..], &[1_000, 1_000], &[50, 100, 400, 1_000], &[1_000, 10]] {
+            for told in [1, 10_000] {
+                let mut pipes: Vec<Pipe> = speeds.iter().map(|&speed| Pipe::new(speed, 20_000)).collect();
+                let mut spread = spread_over(&pipes, |_| told);
+                let took = drive(&mut spread, &mut pipes, 400, 1 << 20, 8);
+                let best = 400 * (1 << 20) * 1_000 / speeds.iter().sum::<u64>();
+                assert!(took < best * 12 / 10, "{speeds:?}: {took} ns, {best} at best");
+                for (pipe, &speed) in pipes.iter().zip(speeds) {
+                    let fair = 400 * (1 << 20) * speed / speeds.iter().sum::<u64>();
+                    let near = fair / 2..fair * 3 / 2 + (4 << 20);
+                    assert!(near.contains(&pipe.carried), "{speeds:?}: {} of {fair}", pipe.carried);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn small_messages_take_the_quickest_link_while_it_keeps_up() {
+        let mut pipes = [Pipe::new(1_000, 500_000), Pipe::new(1_000, 10_000)];
+        let mut spread = spread_over(&pipes, |_| 8_000);
+        drive(&mut spread, &mut pipes, 1_000, 64, 1);
+        assert!(pipes[1].carried > 900 * 64, "{} of {}", pipes[1].carried, 1_000 * 64);
+    }
+
+    #[test]
+    fn a_link_that_was_slow_once_is_tried_again() {
+        let mut spread = Spread::new(Mutant::NONE);
+        spread.up(0, 1_000, 1_000, Instant(0));
+        spread.up(1, 1_000, 1_000, Instant(0));
+        // A bad moment: each 64 KiB take 50 ms.
+        for at in 0..20 {
+            let (posted, done) = (Instant(at * 50_000_000), Instant((at + 1) * 50_000_000));
+            spread.on_posted(1, SAMPLE_BYTES, posted);
+            spread.on_done(1, SAMPLE_BYTES, posted, done);
+        }
+        let busy = |spread: &mut Spread, now| spread.on_posted(0, 1 << 16, Instant(now));
+        busy(&mut spread, 1_000_000_001);
+        assert_eq!(spread.best(1 << 16, Instant(1_000_000_002), |_| true), Some(0));
+        busy(&mut spread, 1_000_000_003);
+        assert_eq!(spread.best(1 << 16, Instant(1_000_000_000 + FORGET + 1), |_| true), Some(1));
+    }
+
+    #[test]
+    fn a_link_that_is_down_or_full_takes_nothing() {
+        let mut spread = Spread::new(Mutant::NONE);
+        assert_eq!(spread.best(1, Instant(0), |_| true), None);
+        spread.up(2, 1, 1, Instant(0));
+        assert_eq!(spread.best(1, Instant(0), |link| link != 2), None);
+        assert_eq!(spread.best(1, Instant(0), |_| true), Some(2));
+        spread.down(2);
+        assert_eq!(spread.best(1, Instant(0), |_| true), None);
+    }
+
+    #[test]
+    fn no_message_has_more_pieces_than_stripes_unless_operations_are_too_short() {
+        let mut spread = Spread::new(Mutant::NONE);
+        assert_eq!(spread.pieces(1 << 20, 1, 1 << 30), (1, 1 << 20), "one link, one piece");
+        for link in 0..4 {
+            spread.up(link, 1, 1, Instant(0));
+        }
+        for len in [0, 1, 4095, 65_536, 65_537, 1 << 20, (1 << 32) + 5] {
+            let (count, piece) = spread.pieces(len, 16_384, 1 << 30);
+            assert!(count <= STRIPES_MAX as u64 && count * piece >= len, "{len}: {count} of {piece}");
+            assert!(count == 1 || piece >= 16_384);
+        }
+        assert_eq!(spread.pieces(1 << 20, 1, 4096), (256, 4096));
+    }
+}

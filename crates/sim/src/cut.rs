@@ -1,0 +1,161 @@
+//! Rails that die and come back: nothing gets through while one is cut, what was under way is lost for its owner, and
+//! some of it lands all the same, late, if its target has not been fenced by then. Called by the run.
+
+use trunkline_fabric::Remote;
+
+use crate::link::{Bytes, LinkPhase, Progress, Work};
+use crate::place::Right;
+use crate::wire::Event;
+use crate::world::{Pid, State};
+
+/// Longest time that a write of a dead rail stays under way.
+const GHOST_TIME: u64 = 8_000_000_000;
+
+/// A NIC of a process that carries nothing for a while.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    process: Pid,
+    nic: usize,
+    until: u64,
+}
+
+/// A write that left on a rail before that died.
+#[derive(Debug)]
+pub(crate) struct Ghost {
+    to: Remote,
+    bytes: Vec<u8>,
+    imm: Option<u32>,
+}
+
+impl State {
+    /// Cuts a NIC off until then.
+    pub(crate) fn cut(&mut self, process: Pid, nic: usize, until: u64) {
+        self.note(format_args!("{process} loses NIC {nic} for {} us", (until - self.now) / 1000));
+        self.cuts.retain(|cut| cut.until > self.now);
+        self.cuts.push(Cut { process, nic, until });
+        self.schedule_at(until, Event::Mended);
+        for link in 0..self.links.len() {
+            let rail = &self.rails[self.links[link].rail];
+            let phase = self.links[link].phase;
+            if rail.process == process && rail.nic == nic && phase == LinkPhase::Ready {
+                self.strand(link);
+                if let Some(remote) = self.links[link].remote {
+                    self.strand(remote);
+                }
+            }
+        }
+    }
+
+    /// A cut has ended: what waited on links that did not notice leaves now.
+    pub(crate) fn mended(&mut self) {
+        for link in 0..self.links.len() {
+            self.depart(link);
+        }
+    }
+
+    /// Whether one of the two NICs of a link is cut off.
+    pub(crate) fn is_cut(&self, link: usize) -> bool {
+        let off = |link: usize| {
+            let rail = &self.rails[self.links[link].rail];
+            let hit = |cut: &Cut| cut.process == rail.process && cut.nic == rail.nic && self.now < cut.until;
+            self.cuts.iter().any(hit)
+        };
+        !self.cuts.is_empty() && (off(link) || self.links[link].remote.is_some_and(off))
+    }
+
+    /// Whether a NIC is cut off.
+    pub(crate) fn is_nic_cut(&self, process: Pid, nic: usize) -> bool {
+        self.cuts.iter().any(|cut| cut.process == process && cut.nic == nic && self.now < cut.until)
+    }
+
+    /// Whether a link between those two NICs, of two processes, has not noticed that its rail died.
+    pub(crate) fn has_stranded(&self, one: (Pid, usize), other: (Pid, usize)) -> bool {
+        let place = |link: usize| {
+            let rail = &self.rails[self.links[link].rail];
+            (rail.process, rail.nic)
+        };
+        let between = |link: usize| {
+            let ends = (Some(place(link)), self.links[link].remote.map(place));
+            ends == (Some(one), Some(other)) || ends == (Some(other), Some(one))
+        };
+        let dead = |link: &usize| match self.links[*link].phase {
+            LinkPhase::Ready => self.links[*link].stranded,
+            phase => phase == LinkPhase::Error,
+        };
+        (0..self.links.len()).filter(dead).any(between)
+    }
+
+    /// One end of a cut link: what it has under way is lost, and it will notice, sooner or later, if it has any.
+    fn strand(&mut self, link: usize) {
+        if self.links[link].phase != LinkPhase::Ready {
+            return;
+        }
+        let sends = self.links[link].sends.iter();
+        let under_way: Vec<u64> =
+            sends.filter(|wqe| wqe.progress == Progress::Departed).map(|wqe| wqe.seq).collect();
+        self.links[link].stranded = !under_way.is_empty() || self.dice.coin();
+        let notices = self.dice.below(2 * self.weather.retry_time + 1);
+        self.schedule(notices, Event::Check { link });
+        for seq in under_way {
+            if self.dice.coin() {
+                self.haunt(link, seq);
+            }
+        }
+    }
+
+    /// A write under way will land late.
+    fn haunt(&mut self, link: usize, seq: u64) {
+        let Some(target) = self.links[link].remote else { return };
+        let Some(wqe) = self.links[link].wqe(seq) else { return };
+        if wqe.executed {
+            return;
+        }
+        let Work::Write { from, to, imm } = wqe.work.clone() else { return };
+        let bytes = match &from {
+            Bytes::Inline(bytes) => Some(bytes.clone()),
+            Bytes::Region(extent) => self.local_memory(link, *extent).and_then(|memory| {
+                let mut bytes = vec![0; extent.len as usize];
+                memory.read(extent.offset, &mut bytes).ok().map(|()| bytes)
+            }),
+        };
+        let Some(bytes) = bytes else { return };
+        let after = match self.dice.below(3) {
+            0 => self.dice.below(1_000_000),
+            1 => self.dice.below(500_000_000),
+            _ => self.dice.below(GHOST_TIME),
+        };
+        self.schedule(after, Event::Ghost { target, ghost: Ghost { to, bytes, imm } });
+    }
+
+    /// A write of a dead rail arrives, if its target still takes any.
+    pub(crate) fn appear(&mut self, target: usize, ghost: &Ghost) {
+        if self.links[target].phase != LinkPhase::Ready {
+            return;
+        }
+        let len = ghost.bytes.len() as u64;
+        let Some((region, offset)) = self.remote_range(target, ghost.to, len, Right::Write) else { return };
+        self.note(format_args!("a write of {len} bytes lands late"));
+        let words = len.is_multiple_of(8) && ghost.to.addr.is_multiple_of(8) && len <= 512;
+        let strict =
+            self.regions.get(&region).is_some_and(|r| r.visibility == trunkline_fabric::Visibility::Strict);
+        if !(strict && words && self.place_words(region, offset, &ghost.bytes, u64::MAX)) {
+            let seq = u64::MAX - 1;
+            self.place(target, region, offset, ghost.bytes.clone(), seq);
+            self.complete_shadow(target, seq);
+        }
+        if let Some(imm) = ghost.imm
+            && self.dice.coin()
+        {
+            self.complete(
+                target,
+                0,
+                trunkline_fabric::Done::Written,
+                trunkline_fabric::Status::Ok,
+                Some(imm),
+                len,
+                false,
+                None,
+            );
+        }
+    }
+}
