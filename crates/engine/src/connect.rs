@@ -18,7 +18,7 @@ use crate::control::{ATTEMPTS_MAX, Attempt, Control};
 use crate::path::{NO_LINK, Path, Paths, Proof};
 use crate::plan::Plan;
 use crate::send::SendLane;
-use crate::{CommId, Engine, Error, Nics};
+use crate::{CommId, Engine, Error, Nics, Params};
 
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// Opens the rails of a comm with so many links, the first with a link on it.
@@ -29,8 +29,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         recv_depth: u32,
         asks: bool,
     ) -> Result<Paths<F::Rail>, Error> {
-        let config =
-            RailConfig { depth: self.params.depth, recv_depth, links: 1, peer_time: self.params.peer_time };
+        let Params { depth, peer_time, rail_time, .. } = self.params;
+        // Where there is no other link, one is given up no sooner than a peer.
+        let rail_time = if links > 1 { rail_time } else { rail_time.max(peer_time) };
+        let config = RailConfig { depth, recv_depth, links: 1, peer_time, rail_time };
         let (now, mutant) = (self.host.now(), self.params.mutant);
         let open = |at: usize| {
             let nic = nics.numbers()[at % nics.numbers().len()];

@@ -27,14 +27,14 @@ pub struct Params {
     pub eager_credits: u32,
     /// How long after its death a peer's requests may stay without an error.
     pub peer_time: Duration,
+    /// How long the network may not answer for a link that has work before the link is left.
+    pub rail_time: Duration,
     /// How long connect may not be called for an attempt before it is given up; counted while the process makes calls.
     pub connect_time: Duration,
     /// Operations a link may have outstanding.
     pub depth: u32,
     /// Fewest bytes of a piece of a message that is spread over several links.
     pub stripe_min: u32,
-    /// How long a link may stay without an answer of the network while others could do its work.
-    pub rail_time: Duration,
     /// Comms of this process.
     pub comms_max: u32,
     /// Regions registered with one comm.
@@ -104,10 +104,10 @@ impl Default for Params {
             eager_max: 4096,
             eager_credits: EAGER_CREDITS_MAX as u32,
             peer_time: Duration::secs(10),
+            rail_time: Duration::secs(3),
             connect_time: Duration::secs(300),
             depth: 512,
             stripe_min: 64 * 1024,
-            rail_time: Duration::millis(3000),
             comms_max: 8192,
             regions_max: 65536,
             idle_polls: 1024,
@@ -205,6 +205,14 @@ pub const TABLE: &[ParamInfo] = &[
         range: "10 to 3600000",
         doc: "longest time between a peer's death and the error on its requests",
         set: |params, value| number(value, 10, 3_600_000).map(|n| params.peer_time = Duration::millis(n)),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_RAIL_TIME_MS",
+        kind: "milliseconds",
+        default: "3000",
+        range: "1000 to 3600000",
+        doc: "how long the network may leave a link of data unanswered before it counts as cut",
+        set: |params, value| number(value, 1_000, 3_600_000).map(|n| params.rail_time = Duration::millis(n)),
     },
     ParamInfo {
         name: "TRUNKLINE_CONNECT_TIME_MS",

@@ -23,6 +23,9 @@ pub struct RailConfig {
     pub links: u32,
     /// How long a peer may be stopped inside a copy before that is an error.
     pub peer_time: Duration,
+    /// How long a link may go unanswered by the network before [`Links::look`] says so. A peer that is silent is
+    /// something else: as long as the network answers for it, it is there.
+    pub rail_time: Duration,
 }
 
 /// Everything a peer needs to connect to a link; carried by the control stream.
@@ -101,6 +104,18 @@ pub trait Links {
     fn is_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
         let _ = link;
         Ok(true)
+    }
+
+    /// Asks whether the network still carries a link: now and then, not for each message, and again before a second is
+    /// over while there is no error. For those that have work outstanding on it, or wait. What has just failed may need
+    /// two looks.
+    ///
+    /// # Errors
+    /// The link carries nothing more, or is in error, and should be left: it is only good for [`Links::fail`] and
+    /// [`Links::destroy`].
+    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
+        let _ = link;
+        Ok(())
     }
 
     /// Whether a poll of a connected link costs a system call, so that it is not for guesses.

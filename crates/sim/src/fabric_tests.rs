@@ -9,7 +9,13 @@ use trunkline_proto::time::Duration;
 
 use crate::{Dice, Mutant, SimFabric, SimRail, Weather, World};
 
-const CONFIG: RailConfig = RailConfig { depth: 64, recv_depth: 64, links: 16, peer_time: Duration::secs(10) };
+const CONFIG: RailConfig = RailConfig {
+    depth: 64,
+    recv_depth: 64,
+    links: 16,
+    peer_time: Duration::secs(10),
+    rail_time: Duration::secs(3),
+};
 const NOTHING: Completion =
     Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
 

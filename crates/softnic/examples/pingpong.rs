@@ -42,7 +42,8 @@ fn open(
     from: mpsc::Receiver<(LinkAddress, Keys)>,
 ) -> Side {
     let fabric = SoftFabric::new(config).unwrap();
-    let rail_config = RailConfig { depth: 256, recv_depth: 256, links: 1, peer_time: Duration::secs(10) };
+    let (peer_time, rail_time) = (Duration::secs(10), Duration::secs(3));
+    let rail_config = RailConfig { depth: 256, recv_depth: 256, links: 1, peer_time, rail_time };
     let mut rail = fabric.open(0, &rail_config).unwrap();
     let link = rail.create().unwrap();
     let registrar = rail.registrar();

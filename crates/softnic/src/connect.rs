@@ -213,11 +213,9 @@ impl SoftRail {
         if peer.token == qp.token {
             return Err(LinkError::Address("it is this link's own"));
         }
-        // A link that waits to be dialled would not hear that there is no descriptor left for it.
-        rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
-            .map_err(|error| system("getting a descriptor for a connection")(error.into()))?;
         let other = Other { token: peer.token, address, start: peer.start, depth: peer.depth };
-        let stream = Stream::connect(door, qp.token, &other, from, (start, qp.posted))
+        let limit = std::time::Duration::from_nanos(self.config.rail_time.0);
+        let stream = Stream::connect(door, qp.token, &other, (from, limit), (start, qp.posted))
             .map_err(system("connecting to the peer's address"))?;
         qp.state = ready;
         qp.wire = Wire::Tcp;
@@ -340,12 +338,25 @@ impl Links for SoftRail {
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
         match &mut qp.stream {
             Some(stream) => {
-                stream.has_greeted().ok_or(LinkError::Unreachable("its network address does not answer"))
+                let greeted = stream.has_greeted().map_err(system("letting the peer's connection in"))?;
+                greeted.ok_or(LinkError::Unreachable("its network address does not answer"))
             }
             None => {
                 qp.rx.forget_file();
                 Ok(qp.tx.is_some())
             }
+        }
+    }
+
+    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
+        let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
+        if qp.failure.is_some() || matches!(qp.state, State::Drain | State::Error) {
+            return Err(LinkError::State);
+        }
+        match qp.stream.as_mut().map(|stream| stream.is_cut()).transpose() {
+            Ok(Some(true)) => Err(LinkError::Unreachable("the network between does not answer")),
+            Ok(_) => Ok(()),
+            Err(error) => Err(system("asking about the connection")(error)),
         }
     }
 

@@ -6,12 +6,12 @@
 mod common;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use common::{Random, poll, poll_until, rail};
+use common::{Random, hello, place, poll, poll_until, rail, waiting};
 use trunkline_fabric::{
-    Access, Completion, Done, Extent, Keys, LinkAddress, LinkId, Links, Op, PostError, Rail, Remote, Source,
+    Access, Completion, Done, Extent, Keys, LinkId, Links, Op, PostError, Rail, Remote, Source,
     Status, Visibility,
 };
 use trunkline_mem::Memory;
@@ -46,18 +46,6 @@ fn bytes(head: [u64; 8]) -> Vec<u8> {
     head.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-fn hello(token: &[u8]) -> Vec<u8> {
-    [&b"TLSOFTCP"[..], &[1, 0, 0, 0, 0, 0, 0, 0], token].concat()
-}
-
-/// Where a link is dialled, and its token.
-fn place(address: &LinkAddress) -> (SocketAddr, Vec<u8>) {
-    let bytes = &address.bytes;
-    let octets: [u8; 16] = bytes[104..120].try_into().unwrap();
-    let port = u16::from_le_bytes([bytes[100], bytes[101]]);
-    (SocketAddr::new(Ipv6Addr::from(octets).to_canonical(), port), bytes[80..96].to_vec())
-}
-
 /// A link whose other end is ours.
 struct Victim {
     rail: SoftRail,
@@ -71,13 +59,7 @@ impl Victim {
     /// A link that waits for us to dial it.
     fn waiting() -> (SoftRail, LinkId, SocketAddr, Vec<u8>) {
         let (mut rail, mut other) = (rail(config()), rail(config()));
-        let link = rail.create().unwrap();
-        let at_other = other.create().unwrap();
-        let mut ours = other.address(at_other).unwrap();
-        // The smaller token dials.
-        ours.bytes[80..96].fill(0);
-        let (door, token) = place(&rail.address(link).unwrap());
-        rail.connect(link, ours).unwrap();
+        let (link, door, token) = waiting(&mut rail, &mut other);
         (rail, link, door, token)
     }
 

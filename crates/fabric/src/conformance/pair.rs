@@ -40,7 +40,7 @@ pub trait Setup {
 /// What most cases open their rails with.
 #[must_use]
 pub fn default_config() -> RailConfig {
-    RailConfig { depth: 64, recv_depth: 64, links: 8, peer_time: Span::secs(2) }
+    RailConfig { depth: 64, recv_depth: 64, links: 8, peer_time: Span::secs(2), rail_time: Span::secs(3) }
 }
 
 /// Two rails and a link between them.

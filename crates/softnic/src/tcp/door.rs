@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -131,34 +132,34 @@ impl Door {
     pub(crate) fn forget(&self, token: Token) {
         let mut hall = self.hall.lock().unwrap_or_else(PoisonError::into_inner);
         hall.links.insert(token, Place::Ended(Instant::now()));
-        self.let_in(&mut hall);
+        let _ = self.let_in(&mut hall);
         hall.hear();
     }
 
     /// Lets in who waits.
     pub(crate) fn tend(&self) {
         if let Ok(mut hall) = self.hall.try_lock() {
-            self.let_in(&mut hall);
+            // Whoever waits at the door has a link here that asks for it.
+            let _ = self.let_in(&mut hall);
             hall.hear();
         }
     }
 
     /// Lets in who waits, and returns the socket of a link that is expected, once it is there. Somebody else may be at
-    /// it: then it is not there yet.
-    pub(crate) fn fetch(&self, token: &Token) -> Option<Socket> {
-        let mut hall = self.hall.try_lock().ok()?;
-        self.let_in(&mut hall);
+    /// it: then it is not there yet. An error if somebody waits who cannot be let in.
+    pub(crate) fn fetch(&self, token: &Token) -> io::Result<Option<Socket>> {
+        let Ok(mut hall) = self.hall.try_lock() else { return Ok(None) };
+        let let_in = self.let_in(&mut hall);
         hall.hear();
-        match hall.links.remove(token)? {
-            Place::Taken(socket) => Some(socket),
-            place => {
-                hall.links.insert(*token, place);
-                None
-            }
+        match hall.links.remove(token) {
+            Some(Place::Taken(socket)) => return Ok(Some(socket)),
+            Some(place) => drop(hall.links.insert(*token, place)),
+            None => {}
         }
+        Ok(let_in.map(|()| None)?)
     }
 
-    fn let_in(&self, hall: &mut Hall) {
+    fn let_in(&self, hall: &mut Hall) -> Result<(), Errno> {
         while hall.strangers.len() < STRANGERS_MAX {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(&self.listener, flags) {
@@ -169,10 +170,21 @@ impl Door {
                     count: 0,
                 }),
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
-                // Without descriptors the kernel keeps them waiting.
-                Err(_) => return,
+                // Without descriptors the kernel keeps them waiting, and says so even if nobody waits.
+                Err(full @ (Errno::MFILE | Errno::NFILE)) if self.is_rung() && !hall.bugs.mute.is_on() => {
+                    return Err(full);
+                }
+                Err(_) => return Ok(()),
             }
         }
+        Ok(())
+    }
+
+    /// Whether somebody waits.
+    fn is_rung(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [PollFd::new(&self.listener, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 }
 
@@ -223,7 +235,7 @@ mod tests {
     fn fetch(door: &Door, token: &Token) -> Option<Socket> {
         let started = Instant::now();
         while started.elapsed() < Duration::from_millis(200) {
-            if let Some(socket) = door.fetch(token) {
+            if let Some(socket) = door.fetch(token).unwrap() {
                 return Some(socket);
             }
         }
@@ -242,14 +254,14 @@ mod tests {
         door.expect(token);
         let mut dialled = TcpStream::connect(door.address()).unwrap();
         for byte in hello(&token) {
-            assert!(door.fetch(&token).is_none());
+            assert!(door.fetch(&token).unwrap().is_none());
             dialled.write_all(&[byte]).unwrap();
         }
         dialled.write_all(b"more").unwrap();
         let socket = fetch(&door, &token).unwrap();
         let mut bytes = [0; 8];
         assert_eq!((socket.fill(&mut bytes), &bytes[..4]), (Moved::Bytes(4), &b"more"[..]));
-        assert!(door.fetch(&token).is_none(), "once");
+        assert!(door.fetch(&token).unwrap().is_none(), "once");
     }
 
     #[test]
@@ -322,6 +334,6 @@ mod tests {
         let started = Instant::now();
         while socket.fill(&mut byte) == Moved::Later && started.elapsed() < Duration::from_secs(5) {}
         assert_eq!(byte, *b"1");
-        assert!(door.fetch(&token).is_none());
+        assert!(door.fetch(&token).unwrap().is_none());
     }
 }

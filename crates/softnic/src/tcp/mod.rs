@@ -7,6 +7,7 @@
 
 mod door;
 mod frame;
+mod look;
 mod planted;
 mod receive;
 mod send;

@@ -9,11 +9,32 @@ pub(super) struct AtTheDoor {
     pub(super) any: Planted,
     /// A second socket for a link takes the place of the first.
     pub(super) second: Planted,
+    /// That there is no descriptor for who waits is not told.
+    pub(super) mute: Planted,
 }
 
 impl Default for AtTheDoor {
     fn default() -> Self {
-        Self { any: Planted::named("soft-tcp-any-token"), second: Planted::named("soft-tcp-second-socket") }
+        Self {
+            any: Planted::named("soft-tcp-any-token"),
+            second: Planted::named("soft-tcp-second-socket"),
+            mute: Planted::named("soft-tcp-mute-door"),
+        }
+    }
+}
+
+/// Of the look at a connection.
+#[derive(Debug)]
+pub(super) struct AtTheLook {
+    /// No cable is ever cut.
+    pub(super) blind: Planted,
+    /// A peer without room for data counts as dead although its kernel answers.
+    pub(super) impatient: Planted,
+}
+
+impl Default for AtTheLook {
+    fn default() -> Self {
+        Self { blind: Planted::named("soft-tcp-blind"), impatient: Planted::named("soft-tcp-impatient") }
     }
 }
 

@@ -4,12 +4,22 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
+use super::look::{Health, Phase};
+
 /// How often a connection is asked for before its host counts as unreachable: about half a minute.
 const ASKED: i32 = 4;
+/// Questions to an idle peer after which the kernel itself ends the connection. As many as there can be: until then it
+/// comes back with its network, if nobody has left it.
+const QUESTIONS_MAX: u32 = 127;
+/// The kernel's number for a connection that has ended.
+const TCP_CLOSE: u8 = 7;
+/// The kernel's numbers for one that is being made.
+const TCP_SYN: [u8; 2] = [2, 3];
 
 /// What a call moved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -97,6 +107,46 @@ impl Socket {
     pub(crate) fn is_over(&self) -> bool {
         let looked = rustix::net::recv(&self.0, &mut [0], rustix::net::RecvFlags::PEEK);
         !matches!(looked, Ok((_, 1..)) | Err(Errno::AGAIN | Errno::INTR))
+    }
+
+    /// From now on asks the peer whether it is there, each time that nothing came from it for so long.
+    pub(crate) fn ask_each(&self, step: Duration) {
+        // Refused by a socket that has ended, which its next use tells.
+        let _ = sockopt::set_tcp_keepidle(&self.0, step);
+        let _ = sockopt::set_tcp_keepintvl(&self.0, step);
+        let _ = sockopt::set_tcp_keepcnt(&self.0, QUESTIONS_MAX);
+        let _ = sockopt::set_socket_keepalive(&self.0, true);
+    }
+
+    /// What the kernel has counted.
+    pub(super) fn health(&self) -> io::Result<Health> {
+        // SAFETY: all zeros is such a table, of plain numbers.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+        // SAFETY: a table that the kernel fills up to its length, of a socket that is open.
+        let got = unsafe {
+            libc::getsockopt(
+                self.0.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                (&raw mut info).cast(),
+                &raw mut len,
+            )
+        };
+        if got != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Health {
+            phase: match info.tcpi_state {
+                TCP_CLOSE => Phase::Gone,
+                state if TCP_SYN.contains(&state) => Phase::Dialled,
+                _ => Phase::Open,
+            },
+            retransmits: info.tcpi_retransmits,
+            probes: info.tcpi_probes,
+            backoff: info.tcpi_backoff,
+            quiet: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+        })
     }
 
     /// Sends nothing more; the peer sees that when it has read everything.

@@ -3,9 +3,11 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::door::{self, Door, Token};
 use super::frame::{BYTES as HEAD, Body, Frame};
+use super::look::Watch;
 use super::planted::InTheStream;
 use super::socket::{Moved, Socket};
 use crate::record::Record;
@@ -37,6 +39,7 @@ pub(crate) struct Stream {
     door: Arc<Door>,
     token: Token,
     socket: Option<Socket>,
+    watch: Watch,
     pub(super) out: Outgoing,
     pub(super) inc: Incoming,
     pub(super) bugs: InTheStream,
@@ -90,12 +93,13 @@ pub(super) struct Incoming {
 }
 
 impl Stream {
-    /// Connects to the other end, or waits for it: the one with the smaller token dials.
+    /// Connects to the other end, or waits for it: the one with the smaller token dials. The network may leave it
+    /// unanswered for `limit`.
     pub(crate) fn connect(
         door: Arc<Door>,
         token: Token,
         other: &Other,
-        from: Option<IpAddr>,
+        (from, limit): (Option<IpAddr>, Duration),
         (start, posted): (u64, u64),
     ) -> io::Result<Self> {
         let mut out = Outgoing {
@@ -116,9 +120,12 @@ impl Stream {
             ended: false,
             first: start,
         };
+        let watch = Watch::new(limit);
         let socket = if token < other.token {
             out.append(&door::hello(&other.token));
-            Some(Socket::dial(other.address, from)?)
+            let socket = Socket::dial(other.address, from)?;
+            socket.ask_each(watch.step());
+            Some(socket)
         } else {
             door.expect(token);
             None
@@ -133,26 +140,41 @@ impl Stream {
             quiet: true,
             ended: false,
         };
-        let mut stream = Self { door, token, socket, out, inc, bugs: InTheStream::default() };
+        let mut stream = Self { door, token, socket, watch, out, inc, bugs: InTheStream::default() };
         // On this host there is a connection already.
         stream.write();
         Ok(stream)
     }
 
     /// Whether both ends have the connection, or this one has said for which link it is; `None` once it never will.
-    pub(crate) fn has_greeted(&mut self) -> Option<bool> {
-        let up = self.is_up();
+    /// An error if the peer has no chance to get here.
+    pub(crate) fn has_greeted(&mut self) -> io::Result<Option<bool>> {
+        let up = self.arrives()?;
         self.write();
         let over = up && !self.has_unsent() && self.socket.as_ref().is_some_and(Socket::is_over);
-        (!self.out.ended && !over).then_some(up && !self.has_unsent())
+        Ok((!self.out.ended && !over).then_some(up && !self.has_unsent()))
     }
 
     /// Whether there is a connection, or one is asked for.
     pub(super) fn is_up(&mut self) -> bool {
+        // Who waits for it asks, and hears of errors, by `has_greeted`.
+        self.arrives().unwrap_or(false)
+    }
+
+    fn arrives(&mut self) -> io::Result<bool> {
         if self.socket.is_none() {
-            self.socket = self.door.fetch(&self.token);
+            self.socket = self.door.fetch(&self.token)?;
+            if let Some(socket) = &self.socket {
+                socket.ask_each(self.watch.step());
+            }
         }
-        self.socket.is_some()
+        Ok(self.socket.is_some())
+    }
+
+    /// Whether the network carries nothing more of it.
+    pub(crate) fn is_cut(&mut self) -> io::Result<bool> {
+        let Some(socket) = &self.socket else { return Ok(false) };
+        Ok(self.watch.is_dead(&socket.health()?, Instant::now()))
     }
 
     /// Position of the next record on its way out.

@@ -1,13 +1,16 @@
 //! What the tests of the software NIC share.
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 
+use std::net::{Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use trunkline_fabric::{Completion, Done, Fabric, LinkId, Rail, RailConfig, Status};
+use trunkline_fabric::{Completion, Done, Fabric, LinkAddress, LinkId, Links, Rail, RailConfig, Status};
+use trunkline_proto::time::Duration as Span;
 use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
 
 pub fn rail_config() -> RailConfig {
-    RailConfig { depth: 64, recv_depth: 64, links: 4096, peer_time: trunkline_proto::time::Duration::secs(5) }
+    let (peer_time, rail_time) = (Span::secs(5), Span::secs(3));
+    RailConfig { depth: 64, recv_depth: 64, links: 4096, peer_time, rail_time }
 }
 
 pub fn rail(config: SoftConfig) -> SoftRail {
@@ -15,7 +18,6 @@ pub fn rail(config: SoftConfig) -> SoftRail {
 }
 
 pub fn connect(a: &mut SoftRail, b: &mut SoftRail) -> (LinkId, LinkId) {
-    use trunkline_fabric::Links;
     let (at_a, at_b) = (a.create().unwrap(), b.create().unwrap());
     a.connect(at_a, b.address(at_b).unwrap()).unwrap();
     b.connect(at_b, a.address(at_a).unwrap()).unwrap();
@@ -39,6 +41,30 @@ pub fn poll_until<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
         assert!(started.elapsed() < Duration::from_secs(30), "{what} did not come");
         std::thread::yield_now();
     }
+}
+
+/// What whoever dials a link over TCP says first.
+pub fn hello(token: &[u8]) -> Vec<u8> {
+    [&b"TLSOFTCP"[..], &[1, 0, 0, 0, 0, 0, 0, 0], token].concat()
+}
+
+/// Where a link is dialled, and its token.
+pub fn place(address: &LinkAddress) -> (SocketAddr, Vec<u8>) {
+    let bytes = &address.bytes;
+    let octets: [u8; 16] = bytes[104..120].try_into().unwrap();
+    let port = u16::from_le_bytes([bytes[100], bytes[101]]);
+    (SocketAddr::new(Ipv6Addr::from(octets).to_canonical(), port), bytes[80..96].to_vec())
+}
+
+/// A link over TCP that waits for us to dial it: where, and its token.
+pub fn waiting(rail: &mut SoftRail, other: &mut SoftRail) -> (LinkId, SocketAddr, Vec<u8>) {
+    let (link, at_other) = (rail.create().unwrap(), other.create().unwrap());
+    let mut ours = other.address(at_other).unwrap();
+    // The smaller token dials.
+    ours.bytes[80..96].fill(0);
+    let (door, token) = place(&rail.address(link).unwrap());
+    rail.connect(link, ours).unwrap();
+    (link, door, token)
 }
 
 /// A small generator; the tests need no good one.

@@ -89,6 +89,7 @@ fn a_bad_value_fails_init_and_is_named() {
         ("TRUNKLINE_EAGER_MAX", "-1"),
         ("TRUNKLINE_EAGER_CREDITS", "33"),
         ("TRUNKLINE_PEER_TIME_MS", "soon"),
+        ("TRUNKLINE_RAIL_TIME_MS", "999"),
         ("TRUNKLINE_DEPTH", "31"),
         ("TRUNKLINE_COMMS_MAX", "0"),
         ("TRUNKLINE_REGIONS_MAX", "0"),
