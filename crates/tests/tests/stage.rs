@@ -1,7 +1,7 @@
 //! The scenarios by name.
 
 use crate::contract::{arguments, connections, fused, lifetimes, messages};
-use crate::hosts::cable;
+use crate::hosts::{cable, look};
 use crate::loading;
 use crate::run::Scene;
 use crate::trouble::{limits, many, peers, silent, strangers};
@@ -15,6 +15,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         lifetimes::SCENARIOS,
         messages::SCENARIOS,
         cable::SCENARIOS,
+        look::SCENARIOS,
         loading::SCENARIOS,
         limits::SCENARIOS,
         many::SCENARIOS,

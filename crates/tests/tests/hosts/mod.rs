@@ -1,6 +1,7 @@
 //! Two hosts: the plugin's contract across a network, and what a network does that one host never does.
 
 pub(crate) mod cable;
+pub(crate) mod look;
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -90,6 +91,68 @@ fn a_cut_cable_fails_every_request_in_time() {
             });
             cable.mend();
         }
+    });
+}
+
+/// Plays the scenario on two hosts, and does something to their cable in the middle.
+fn cut(name: &'static str, case: &str, hosts: [&Host; 2], cut: impl FnOnce() + Send) {
+    let setting = scenario(name).env("TEST_CASE", case).on(hosts);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(cable::UNTIL_CUT);
+            cut();
+        });
+        setting.two();
+    });
+}
+
+#[test]
+fn a_look_tells_of_a_cut_cable() {
+    testbed::run(|testbed| {
+        let (left, right) = (testbed.host("left"), testbed.host("right"));
+        let cable = testbed.relay(&left, &right, Shape::PLAIN);
+        for case in ["busy", "idle"] {
+            cut("a_look_tells_of_a_cut_cable", case, [&left, &right], || cable.cut());
+            cable.mend();
+        }
+    });
+}
+
+#[test]
+fn a_look_tells_of_an_interface_that_is_gone() {
+    testbed::run(|testbed| {
+        let (left, right) = (testbed.host("left"), testbed.host("right"));
+        let _cable = testbed.veth(&left, &right);
+        for (case, change) in [("busy", "addr del 10.77.0.1/24 dev rail0"), ("idle", "link set rail0 down")] {
+            let ip = || Command::new("ip").args(change.split(' ')).status();
+            cut("a_look_tells_of_a_cut_cable", case, [&left, &right], || {
+                assert!(left.run(ip).unwrap().success(), "ip {change}");
+            });
+            if case == "busy" {
+                let add = "addr add 10.77.0.1/24 dev rail0";
+                left.run(|| Command::new("ip").args(add.split(' ')).status()).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_look_tells_nothing_of_a_bad_cable() {
+    testbed::run(|testbed| {
+        let (left, right) = (testbed.host("left"), testbed.host("right"));
+        let shape = Shape { delay: Duration::from_millis(20), loss: 0.05, ..Shape::PLAIN };
+        let cable = testbed.relay(&left, &right, shape);
+        scenario("a_look_tells_nothing_of_a_bad_cable").on([&left, &right]).two();
+        assert!(cable.tally(&left).lost > 0 && cable.tally(&right).lost > 0, "nothing was lost");
+    });
+}
+
+#[test]
+fn a_look_tells_nothing_of_a_stopped_peer() {
+    testbed::run(|testbed| {
+        let (left, right) = (testbed.host("left"), testbed.host("right"));
+        let _cable = testbed.veth(&left, &right);
+        scenario("a_look_tells_nothing_of_a_stopped_peer").on([&left, &right]).two();
     });
 }
 

@@ -1,0 +1,147 @@
+//! What a look at a link says while the cable between two hosts is cut, bad or unplugged, or the peer is stopped. Both
+//! processes drive the software NIC itself, so that nothing else notices first.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process};
+use trunkline_fabric::{
+    Access, Completion, Done, Extent, Fabric as _, LinkAddress, LinkError, LinkId, Links as _, Op, Rail as _,
+    RailConfig, Remote, RemoteKey, Source, Status, Visibility,
+};
+use trunkline_mem::Memory;
+use trunkline_proto::time::Duration as Span;
+use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail, WireMode};
+
+use super::cable::UNTIL_CUT;
+use crate::net::until;
+use crate::run::Scene;
+
+scenarios! {
+    a_look_tells_of_a_cut_cable,
+    a_look_tells_nothing_of_a_bad_cable,
+    a_look_tells_nothing_of_a_stopped_peer,
+}
+
+/// More than the buffers of both kernels take.
+const LARGE: usize = 32 << 20;
+/// How long a link may go unanswered.
+const RAIL_TIME: Duration = Duration::from_secs(3);
+/// What may be added to that until it is told.
+const MORE: Duration = Duration::from_secs(2);
+
+/// One end of a link between the two processes.
+struct End {
+    rail: SoftRail,
+    link: LinkId,
+    /// The peer's memory.
+    to: Remote,
+    /// Operations under way.
+    posted: usize,
+    done: u64,
+}
+
+impl End {
+    fn new(scene: &mut Scene, rail_time: Duration) -> Self {
+        let address = IpAddr::from(Ipv4Addr::new(10, 77, 0, scene.role as u8 + 1));
+        let config = SoftConfig { wire: WireMode::Tcp, addresses: vec![address], ..SoftConfig::default() };
+        let (peer_time, rail_time) = (Span::secs(10), Span::millis(rail_time.as_millis() as u64));
+        let rail_config = RailConfig { depth: 64, recv_depth: 64, links: 1, peer_time, rail_time };
+        let mut rail = SoftFabric::new(config).unwrap().open(0, &rail_config).unwrap();
+        let link = rail.create().unwrap();
+        let memory = Memory::heap(LARGE);
+        let keys = rail.registrar().register(&memory, Access::ALL, Visibility::Strict).unwrap();
+        scene.say(&rail.address(link).unwrap().bytes);
+        let bytes = scene.hear();
+        rail.connect(link, LinkAddress { bytes, fd: None }).unwrap();
+        until("the link", || rail.is_up(link).unwrap().then_some(()));
+        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+        scene.say(&[keys.remote.0.to_le_bytes(), keys.remote_base.to_le_bytes()].concat());
+        let heard = scene.hear();
+        let to = Remote { key: RemoteKey(number(&heard[..8])), addr: number(&heard[8..]) };
+        scene.meet();
+        Self { rail, link, to, posted: 0, done: 0 }
+    }
+
+    /// Takes what has completed.
+    fn poll(&mut self) {
+        let link = self.link;
+        let none = Completion { wr_id: 0, link, done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
+        let mut out = [none; 8];
+        let count = self.rail.poll(&mut out);
+        assert!(out[..count].iter().all(|one| one.status == Status::Ok), "{:?}", &out[..count]);
+        self.posted -= count;
+        self.done += count as u64;
+    }
+
+    /// Goes on for some time, with a write under way all the time if `busy`; what a look says in the end.
+    fn play(&mut self, busy: bool, time: Duration) -> Result<(), LinkError> {
+        let started = Instant::now();
+        while started.elapsed() < time {
+            if busy && self.posted == 0 {
+                let write = Op::Write { from: Source::Inline(&[7; 64]), to: self.to, imm: None };
+                self.rail.post(self.link, 1, write, true).unwrap();
+                self.posted += 1;
+            }
+            self.poll();
+            self.rail.look(self.link)?;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+fn a_look_tells_of_a_cut_cable(mut scene: Scene) {
+    let started = Instant::now();
+    let mut end = End::new(&mut scene, RAIL_TIME);
+    let busy = std::env::var("TEST_CASE").is_ok_and(|case| case == "busy");
+    let told = end.play(busy, UNTIL_CUT + RAIL_TIME + MORE - started.elapsed());
+    let passed = started.elapsed();
+    assert!(matches!(told, Err(LinkError::Unreachable(_))), "after {passed:?}: {told:?}");
+    // The last answer may be as old as the pause between two questions.
+    assert!(passed > UNTIL_CUT + RAIL_TIME - Duration::from_millis(1500), "{passed:?} is before the cut");
+    assert_eq!(end.done > 0, busy, "{} writes", end.done);
+    println!("figure: told {:?} after the cut", passed.saturating_sub(UNTIL_CUT));
+    end.rail.fail(end.link);
+    end.rail.destroy(end.link);
+}
+
+fn a_look_tells_nothing_of_a_bad_cable(mut scene: Scene) {
+    let mut end = End::new(&mut scene, RAIL_TIME);
+    for busy in [true, false, true] {
+        end.play(busy, Duration::from_secs(4)).unwrap();
+    }
+    assert!(end.done > 5, "{} writes", end.done);
+    scene.meet();
+}
+
+/// Stopped with full buffers for several times as long as a link may go unanswered.
+fn a_look_tells_nothing_of_a_stopped_peer(mut scene: Scene) {
+    let rail_time = Duration::from_secs(1);
+    let mut end = End::new(&mut scene, rail_time);
+    let peer = scene.swap_pids();
+    if scene.role == 0 {
+        kill_process(peer, Signal::STOP).unwrap();
+        let memory = Memory::heap(LARGE);
+        let keys = end.rail.registrar().register(&memory, Access::LOCAL, Visibility::Strict).unwrap();
+        let from = Source::Region(Extent { key: keys.local, offset: 0, len: LARGE as u64 });
+        end.rail.post(end.link, 2, Op::Write { from, to: end.to, imm: None }, true).unwrap();
+        end.posted = 1;
+        end.play(false, 6 * rail_time).unwrap();
+        assert_eq!(end.done, 0, "a stopped peer takes nothing");
+        kill_process(peer, Signal::CONT).unwrap();
+        until("the write", || {
+            end.poll();
+            end.rail.look(end.link).unwrap();
+            (end.done == 1).then_some(())
+        });
+        scene.say(b"done");
+    } else {
+        until("the end", || {
+            end.poll();
+            end.rail.look(end.link).unwrap();
+            scene.is_spoken_to().then_some(())
+        });
+        assert_eq!(scene.hear(), b"done");
+    }
+}
