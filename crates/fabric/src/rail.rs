@@ -106,9 +106,9 @@ pub trait Links {
         Ok(true)
     }
 
-    /// Asks whether the network still carries a link: now and then, not for each message, and again before a second is
-    /// over while there is no error. For those that have work outstanding on it, or wait. What has just failed may need
-    /// two looks.
+    /// Whether the network still carries a link. For those that have work outstanding on it, or wait for it: asked now
+    /// and then, about as often as [`RailConfig::rail_time`] is to be kept to, and not for each message. The first look
+    /// that finds a link unanswered for so long may only suspect it.
     ///
     /// # Errors
     /// The link carries nothing more, or is in error, and should be left: it is only good for [`Links::fail`] and

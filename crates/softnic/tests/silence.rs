@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use common::{connect, hello, poll, poll_until, rail, rail_config, waiting};
 use trunkline_fabric::{
-    Access, Extent, Fabric, LinkError, LinkId, Links, Op, Rail, RailConfig, Remote, RemoteKey, Source, Status,
-    Visibility,
+    Access, Extent, Fabric, LinkError, LinkId, Links, Op, Rail, RailConfig, Remote, RemoteKey, Source,
+    Status, Visibility,
 };
 use trunkline_mem::Memory;
 use trunkline_proto::time::Duration as Span;
@@ -74,7 +74,8 @@ impl Victim {
 
     /// Nothing that is sent to the peer arrives, or all does again.
     fn cut(&self, cut: bool) {
-        let mut drop_all = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+        let mut drop_all =
+            libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
         let program = libc::sock_fprog { len: 1, filter: &raw mut drop_all };
         let option = if cut { libc::SO_ATTACH_FILTER } else { libc::SO_DETACH_FILTER };
         // SAFETY: a program of one instruction, which the kernel copies.

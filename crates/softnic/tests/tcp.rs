@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use common::{Random, hello, place, poll, poll_until, rail, waiting};
 use trunkline_fabric::{
-    Access, Completion, Done, Extent, Keys, LinkId, Links, Op, PostError, Rail, Remote, Source,
-    Status, Visibility,
+    Access, Completion, Done, Extent, Keys, LinkId, Links, Op, PostError, Rail, Remote, Source, Status,
+    Visibility,
 };
 use trunkline_mem::Memory;
 use trunkline_softnic::{SoftConfig, SoftRail, WireMode};

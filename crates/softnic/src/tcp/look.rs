@@ -70,7 +70,7 @@ impl Watch {
             // Whether it comes about is told elsewhere.
             Phase::Dialled => false,
             Phase::Gone => return true,
-            Phase::Open => health.quiet > self.limit && (self.is_unanswered(health)),
+            Phase::Open => health.quiet > self.limit && self.is_unanswered(health),
         };
         if !silent {
             self.suspected = None;

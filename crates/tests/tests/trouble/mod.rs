@@ -58,11 +58,10 @@ fn limits_are_named_and_nothing_is_lost() {
     scenario("a_limit_of_comms_is_named").env("TRUNKLINE_COMMS_MAX", 2).alone();
     scenario("a_limit_of_queue_pairs_is_named").env("TRUNKLINE_SOFT_MAX_QP", 4).alone();
     scenario("a_limit_of_regions_is_named").env("TRUNKLINE_SOFT_MAX_MR", 40).alone();
-    for fabric in ["soft:shm", "soft:tcp"] {
-        for spare in 0..8 {
-            let setting = scenario("a_limit_of_descriptors_is_named").env("TRUNKLINE_FABRIC", fabric);
-            setting.env("TEST_SPARE", spare).alone();
-        }
+    scenario("a_limit_of_descriptors_is_named").env("TRUNKLINE_FABRIC", "soft:shm").alone();
+    for spare in 0..4 {
+        let setting = scenario("a_limit_of_descriptors_is_named").env("TRUNKLINE_FABRIC", "soft:tcp");
+        setting.env("TEST_SPARE", spare).alone();
     }
 }
 
