@@ -85,8 +85,12 @@ pub(crate) struct Open<R: Rail> {
     pub(crate) down: Option<Down>,
     /// What is to be said on the control stream, where there are several links.
     pub(crate) words: Vec<Word>,
-    /// When links that do not carry were last looked after.
+    /// When links were last looked after, where there are several.
     pub(crate) tended: Instant,
+    /// When the network was last asked whether the links carry.
+    pub(crate) asked: Instant,
+    /// Polls, where there are several links.
+    pub(crate) turns: u32,
     /// Where the rail puts completions; here, because to make it anew for each poll costs more than most polls.
     batch: [Completion; BATCH],
 }
@@ -208,6 +212,8 @@ impl<R: Rail> Open<R> {
             down: None,
             words: Vec::new(),
             tended: Instant::default(),
+            asked: Instant::default(),
+            turns: 0,
             batch: [no_completion(); BATCH],
         }
     }

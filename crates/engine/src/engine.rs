@@ -492,6 +492,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     #[cold]
     pub(crate) fn look_at_peer(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
         self.progress_all();
+        if !open.side.paths().are_many() && !open.link_down {
+            self.look_at_links(open);
+        }
         let process = open.peer.process;
         let closed = slot.peer_closed.load(Ordering::Acquire);
         let fault = if open.peer.dead.load(Ordering::Acquire) {

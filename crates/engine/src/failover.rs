@@ -4,7 +4,9 @@
 
 use std::os::fd::OwnedFd;
 
-use trunkline_fabric::{Fabric, Host, LinkAddress, LinkError, Op, Rail, Remote, RemoteKey, Source};
+use trunkline_fabric::{
+    Fabric, Host, LinkAddress, LinkError, Links as _, Op, Rail, Remote, RemoteKey, Source,
+};
 use trunkline_proto::conn::{DownStep, LinkStep, OpenStep};
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::frame::{Frame, LinkDown, LinkOpen, LinkResult, Region};
@@ -14,6 +16,12 @@ use crate::news::Word;
 use crate::path::{LAST_FLUSH, NO_LINK, PROBE, Proof, Told};
 use crate::request::Requests;
 use crate::{CommFault, CommId, Engine};
+
+/// Polls of a comm whose links all carry between two looks at the clock.
+const TURNS: u32 = 64;
+
+/// How often the network is asked whether a link still carries, while the time limit for that passes.
+const LOOKS_IN_RAIL_TIME: u64 = 16;
 
 /// How often links that do not carry are looked after.
 const TEND_EVERY: Duration = Duration::micros(500);
@@ -36,8 +44,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     fn tend_many(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
+        if open.fault.is_some() || open.link_down {
+            return;
+        }
+        open.turns = open.turns.wrapping_add(1);
         let settled = open.side.paths().all_carry() && open.words.is_empty();
-        if open.fault.is_some() || open.link_down || (settled && !slot.news.has_some()) {
+        if settled && !slot.news.has_some() && !open.turns.is_multiple_of(TURNS) {
             return;
         }
         let now = self.host.now();
@@ -74,10 +86,36 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         for at in 0..open.side.paths().len() {
             self.on_time(open, at, now);
         }
+        if now - open.asked >= Duration(self.params.rail_time.0 / LOOKS_IN_RAIL_TIME) {
+            open.asked = now;
+            self.look_at_links(open);
+        }
         if let Some(mut control) = self.control.try_claim() {
             self.progress_control(&mut control);
         }
         Ok(())
+    }
+
+    /// Asks the network of each link whether it still carries: work may be under way that will never complete.
+    pub(crate) fn look_at_links(&self, open: &mut Open<F::Rail>) {
+        if self.params.mutant.is("engine-never-looks") {
+            return;
+        }
+        for at in 0..open.side.paths().len() {
+            let many = open.side.paths().are_many();
+            let path = open.side.paths().get_mut(at);
+            if !path.carries() {
+                continue;
+            }
+            if let Err(error) = path.rail.look(path.link) {
+                if many {
+                    self.told(open, at, &error);
+                } else {
+                    // What it gives back will say so.
+                    path.rail.fail(path.link);
+                }
+            }
+        }
     }
 
     fn on_time(&self, open: &mut Open<F::Rail>, at: usize, now: Instant) {

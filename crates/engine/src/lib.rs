@@ -27,6 +27,7 @@ mod outgoing;
 mod params;
 mod path;
 mod plan;
+mod records;
 mod recv;
 mod regions;
 mod request;

@@ -4,31 +4,28 @@
 use std::collections::VecDeque;
 
 use trunkline_fabric::{
-    Completion, Ctrl, Done, Extent, LinkAddress, LinkError, Match, Mr, Op, PostError, Rail, Remote,
-    RemoteKey, Source, Status,
+    Completion, Ctrl, Done, Extent, Match, Mr, Op, PostError, Rail, Remote, RemoteKey, Source, Status,
 };
-use trunkline_proto::limits::{
-    EAGER_CREDITS_MAX, LINKS_MAX, MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX, SENDS_MAX, TOKENS_MAX,
-};
+use trunkline_proto::limits::{LINKS_MAX, RECV_BUFFERS_MAX, RECVS_MAX, TOKENS_MAX};
 use trunkline_proto::wire::cts::{self, Cts, Lines, Others};
 use trunkline_proto::wire::eager::{self, Eager};
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::imm::{Imm, Token};
-use trunkline_proto::wire::standing::Standing;
 use trunkline_proto::xfer::Fault;
 use trunkline_proto::xfer::receiver::{Arrival, Receiver, RecvId};
 
-use crate::path::{NO_LINK, Path, Paths};
+use crate::path::{Path, Paths};
 use crate::plan::Plan;
+use crate::records::Records;
 use crate::regions::{NO_MR, Regions};
 use crate::request::{Requests, Ticket};
 use crate::{CommFault, MrId, RecvBuf};
 
 /// `wr_id`s: bounce buffers count from 0, matched receives carry their token, flushes their request.
 const MATCHED: u64 = 1 << 32;
-const FLUSH: u64 = 2 << 32;
-const REPEATED: u64 = 4 << 32;
+pub(crate) const FLUSH: u64 = 2 << 32;
+pub(crate) const REPEATED: u64 = 4 << 32;
 
 /// The lane.
 pub(crate) struct RecvLane<R: Rail> {
@@ -36,7 +33,7 @@ pub(crate) struct RecvLane<R: Rail> {
     pub(crate) plan: Plan,
     pub(crate) regions: Regions,
     /// Apart, because it is large, and comms that send would have room for it too.
-    receiver: Box<Receiver>,
+    pub(crate) receiver: Box<Receiver>,
     /// The sender's mailbox, by path.
     pub(crate) mailboxes: [Region; LINKS_MAX],
     /// By path.
@@ -50,19 +47,9 @@ pub(crate) struct RecvLane<R: Rail> {
     /// Requests of flushes to post.
     flushes: VecDeque<u16>,
     /// Flushes that have not completed.
-    flushing: u32,
-    /// By request, where there are several paths: flushes of it that have not completed.
-    flushes_left: Box<[u8]>,
-    /// Where there are several paths: receives whose records are still to be written, oldest first; true if they were
-    /// written before, over a link that was lost.
-    unannounced: VecDeque<(u32, bool)>,
-    /// Where there are several paths: the receives whose records the sender may not have read, by number.
-    past: Box<[Past]>,
-    /// Records written again over each path that have not completed.
-    repeated: [u32; LINKS_MAX],
-    /// The oldest receive of those.
-    oldest: u32,
-
+    pub(crate) flushing: u32,
+    /// What several paths ask for.
+    pub(crate) records: Records,
     /// Buffers of matched receives to post.
     matched_due: VecDeque<Token>,
     /// Immediates that named nothing that waits.
@@ -71,15 +58,6 @@ pub(crate) struct RecvLane<R: Rail> {
     pub(crate) arrived: u64,
     /// The peer is gone: only what it sent before can still be received.
     pub(crate) gone: bool,
-}
-
-/// What the sender has to know of a receive although it may be done: its eager messages are paired by it.
-#[derive(Clone, Copy)]
-struct Past {
-    count: u8,
-    /// Over which its records were written last.
-    path: u8,
-    tags: [u32; RECV_BUFFERS_MAX],
 }
 
 #[derive(Clone, Copy)]
@@ -107,9 +85,7 @@ impl<R: Rail> RecvLane<R> {
         (bounces, fins): (Vec<Mr<Ctrl>>, Vec<Mr<Ctrl>>),
         regions_max: usize,
     ) -> Self {
-        let many = usize::from(paths.are_many());
-        let flushes_left = vec![0; SENDS_MAX * many];
-        let past = vec![Past { count: 0, path: 0, tags: [0; RECV_BUFFERS_MAX] }; MAILBOX_SLOTS * many];
+        let records = Records::new(paths.are_many());
         Self {
             paths,
             plan,
@@ -123,11 +99,7 @@ impl<R: Rail> RecvLane<R> {
             requests: [0; RECVS_MAX],
             flushes: VecDeque::with_capacity(RECVS_MAX),
             flushing: 0,
-            flushes_left: flushes_left.into(),
-            unannounced: VecDeque::new(),
-            past: past.into(),
-            repeated: [0; LINKS_MAX],
-            oldest: 0,
+            records,
             matched_due: VecDeque::with_capacity(TOKENS_MAX),
             dropped: 0,
             arrived: 0,
@@ -250,7 +222,13 @@ impl<R: Rail> RecvLane<R> {
     }
 
     #[inline]
-    fn post(&mut self, path: usize, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), CommFault> {
+    pub(crate) fn post(
+        &mut self,
+        path: usize,
+        wr_id: u64,
+        op: Op<'_>,
+        signalled: bool,
+    ) -> Result<(), CommFault> {
         let Path { rail, link, .. } = self.paths.get_mut(path);
         match rail.post(*link, wr_id, op, signalled) {
             Ok(()) => Ok(()),
@@ -282,7 +260,7 @@ impl<R: Rail> RecvLane<R> {
     }
 
     #[inline]
-    fn announce_one(
+    pub(crate) fn announce_one(
         &mut self,
         path: usize,
         id: RecvId,
@@ -309,7 +287,7 @@ impl<R: Rail> RecvLane<R> {
 
     /// Where a buffer lies on the rail of a path.
     #[inline]
-    fn place_on(&self, path: usize, mr: MrId, offset: u64) -> Option<Region> {
+    pub(crate) fn place_on(&self, path: usize, mr: MrId, offset: u64) -> Option<Region> {
         let keys = self.regions.mr(mr, path)?.keys();
         Some(Region { key: keys.remote.0, addr: keys.remote_base.wrapping_add(offset) })
     }
@@ -381,7 +359,7 @@ impl<R: Rail> RecvLane<R> {
     /// Posts what waited for credit.
     #[inline]
     pub(crate) fn post_due(&mut self) -> Result<(), CommFault> {
-        if self.flushes.is_empty() && self.matched_due.is_empty() && self.unannounced.is_empty() {
+        if self.flushes.is_empty() && self.matched_due.is_empty() && !self.records.wait() {
             return Ok(());
         }
         self.post_matched_due()?;
@@ -394,41 +372,6 @@ impl<R: Rail> RecvLane<R> {
         }
         self.paths.flush();
         Ok(())
-    }
-
-    /// Posts the flushes of a request: one over each link that may have brought bytes. False if there is no credit.
-    fn post_flushes(&mut self, slot: u16) -> Result<bool, CommFault> {
-        if !self.paths.are_many() {
-            if self.paths.lead_credits() == 0 {
-                return Ok(false);
-            }
-            self.post(0, FLUSH | u64::from(slot), Op::Flush, true)?;
-            self.flushing += 1;
-            return Ok(true);
-        }
-        let none_left = !self.paths.any_carries();
-        let mut used = [false; LINKS_MAX];
-        for (at, used) in used.iter_mut().enumerate().take(self.paths.len()) {
-            let leads = at == self.paths.lead();
-            let path = self.paths.get(at);
-            // The peer may use a link before this end has heard that it is up; one that is being left has brought what
-            // it has brought.
-            *used = path.life.is_up() || path.life.is_joining() || path.leaving.is_some();
-            *used |= leads && none_left;
-            let works = *used && path.leaving.is_none() && !none_left;
-            if works && path.rail.credits(path.link) == 0 {
-                return Ok(false);
-            }
-        }
-        self.flushes_left[usize::from(slot)] = 0;
-        for at in (0..self.paths.len()).filter(|&at| used[at]) {
-            let Path { rail, link, .. } = self.paths.get_mut(at);
-            if rail.post(*link, FLUSH | u64::from(slot), Op::Flush, true).is_ok() {
-                self.flushing += 1;
-                self.flushes_left[usize::from(slot)] += 1;
-            }
-        }
-        Ok(true)
     }
 
     /// Takes one completion.
@@ -455,24 +398,6 @@ impl<R: Rail> RecvLane<R> {
             Done::Posted => {
                 self.on_posted(requests, path, completion.wr_id);
                 Ok(())
-            }
-        }
-    }
-
-    /// An operation of ours has completed.
-    fn on_posted(&mut self, requests: &Requests, path: usize, wr_id: u64) {
-        if wr_id == REPEATED {
-            self.repeated[path] = self.repeated[path].saturating_sub(1);
-        } else if wr_id & FLUSH != 0 {
-            self.flushing = self.flushing.saturating_sub(1);
-            let slot = wr_id as u16;
-            // Where there is one path, there is one flush.
-            let left = self.flushes_left.get_mut(usize::from(slot)).map_or(0, |left| {
-                *left = left.saturating_sub(1);
-                *left
-            });
-            if left == 0 {
-                requests.complete(slot, &[]);
             }
         }
     }
@@ -515,132 +440,5 @@ impl<R: Rail> RecvLane<R> {
         self.receiver.on_eager(header, completion.wr_id as u32)?;
         self.arrived += 1;
         self.deliver(requests)
-    }
-
-    /// Whether the peer's end of a link that was lost may still take an older record, which could come to lie where a
-    /// new one is.
-    fn is_leaving(&self) -> bool {
-        self.paths.iter().any(|path| path.leaving.is_some() || path.life.is_fenced())
-            && !self.plan.mutant.is("engine-announces-while-leaving")
-    }
-
-    /// A path is of no more use: nothing new goes over it, and what it still has to tell is awaited.
-    pub(crate) fn lose(&mut self, path: usize) {
-        let fences = !self.plan.mutant.is("engine-leaves-without-fence");
-        self.paths.leave(path, None, fences);
-    }
-
-    /// Both ends of a path are in error: records from receive `next` on may have been lost with it, and are written again.
-    pub(crate) fn settle(&mut self, path: usize, next: u32) -> Result<(), CommFault> {
-        self.repeated[path] = 0;
-        let end = self.receiver.next_number();
-        // What the peer said may be old: it has read all but the latest by now, as each that it has not holds a receive
-        // or an eager message.
-        let behind = end.wrapping_sub(next).min((RECVS_MAX + EAGER_CREDITS_MAX) as u32);
-        for number in (1..=behind).map(|at| end.wrapping_sub(at)) {
-            let lost = usize::from(self.past[number as usize % MAILBOX_SLOTS].path) == path;
-            let waits = self.unannounced.iter().any(|&(known, _)| known == number);
-            if lost && !waits && !self.plan.mutant.is("engine-forgets-records") {
-                self.unannounced.push_front((number, true));
-            }
-        }
-        let age = |number: u32| end.wrapping_sub(number);
-        self.unannounced
-            .make_contiguous()
-            .sort_unstable_by_key(|&(number, _)| std::cmp::Reverse(age(number)));
-        self.post_due()
-    }
-
-    /// A receive is to be announced, as soon as that may be.
-    fn announce_later(&mut self, id: RecvId, buffers: &[RecvBuf]) {
-        let number = self.receiver.announcement(id, 0).0;
-        let mut tags = [0; RECV_BUFFERS_MAX];
-        for (to, buffer) in tags.iter_mut().zip(buffers) {
-            *to = buffer.tag;
-        }
-        self.past[number as usize % MAILBOX_SLOTS] = Past { count: buffers.len() as u8, path: 0, tags };
-        self.unannounced.push_back((number, false));
-    }
-
-    /// Writes records that wait, where there are several links.
-    fn announce_due(&mut self) -> Result<(), CommFault> {
-        while let Some(&(number, again)) = self.unannounced.front() {
-            let (lead, slot) = (self.paths.lead(), number as usize % MAILBOX_SLOTS);
-            let count = self.past[slot].count;
-            let waits = self.is_leaving() || self.is_ahead(number);
-            if !self.gone && (waits || self.paths.credits(lead) < u32::from(count)) {
-                return Ok(());
-            }
-            self.unannounced.pop_front();
-            if again && self.repeated == [0; LINKS_MAX] {
-                self.oldest = number;
-            }
-            self.past[slot].path = lead as u8;
-            for index in 0..if self.gone { 0 } else { count } {
-                self.announce_by_number(lead, number, index, again)?;
-                self.repeated[lead] += u32::from(again);
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes one record. Of a receive that is done only what pairs eager messages with it matters: the sender has used
-    /// no buffer of a receive whose record it has not read.
-    fn announce_by_number(
-        &mut self,
-        path: usize,
-        number: u32,
-        index: u8,
-        again: bool,
-    ) -> Result<(), CommFault> {
-        let wr_id = if again { REPEATED } else { 0 };
-        if let Some(id) = self.receiver.outstanding(number) {
-            return self.announce_one(path, id, usize::from(index), wr_id, again);
-        }
-        let Past { count, tags, .. } = self.past[number as usize % MAILBOX_SLOTS];
-        let (tag, token) = (tags[usize::from(index)], Token::new(0, 0));
-        let record = Cts { number, index, count, addr: 0, len: 0, tag, token, key: 0 };
-        let nowhere = Region { key: 0, addr: 0 };
-        let others = Others { number, index, places: [nowhere; LINKS_MAX - 1] };
-        self.write_record(path, &record, &others, wr_id, again)
-    }
-
-    /// Writes both lines of a record into the sender's mailbox.
-    fn write_record(
-        &mut self,
-        path: usize,
-        record: &Cts,
-        others: &Others,
-        wr_id: u64,
-        signalled: bool,
-    ) -> Result<(), CommFault> {
-        let Region { key, addr } = self.mailboxes[path];
-        let at = cts::offset(record.number, usize::from(record.index), Lines::Two);
-        let to = Remote { key: RemoteKey(key), addr: addr.wrapping_add(at) };
-        let mut bytes = [0; 2 * cts::BYTES];
-        bytes[..cts::BYTES].copy_from_slice(&record.to_bytes());
-        bytes[cts::BYTES..].copy_from_slice(&others.to_bytes());
-        self.post(path, wr_id, Op::Write { from: Source::Inline(&bytes), to, imm: None }, signalled)
-    }
-
-    /// Whether the record of a receive shares its slot with one that was written again and may still be under way.
-    fn is_ahead(&self, number: u32) -> bool {
-        self.repeated != [0; LINKS_MAX] && number.wrapping_sub(self.oldest) >= MAILBOX_SLOTS as u32
-    }
-
-    /// Makes the link of a path anew, and connects it.
-    pub(crate) fn make_link(&mut self, path: usize, peer: LinkAddress) -> Result<(), LinkError> {
-        let Path { rail, link, .. } = self.paths.get_mut(path);
-        rail.destroy(std::mem::replace(link, NO_LINK));
-        *link = rail.create()?;
-        let made = *link;
-        // A link that takes no receives is lost already, which it will say by itself.
-        let _ = self.post_bounces(path);
-        self.paths.get_mut(path).rail.connect(made, peer)
-    }
-
-    /// What has arrived, for the sender.
-    pub(crate) fn standing(&self) -> Standing {
-        self.receiver.standing()
     }
 }

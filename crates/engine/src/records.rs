@@ -1,0 +1,250 @@
+//! The receiving lane of a comm with several links: writes records, also those that a lost link took along, flushes
+//! every link that may have brought bytes, and tells what has arrived. A record is written again only if it was last
+//! written over a link that both ends have left, so that no record is ever under way twice.
+
+use std::collections::VecDeque;
+
+use trunkline_fabric::{LinkAddress, LinkError, Op, Rail, Remote, RemoteKey, Source};
+use trunkline_proto::limits::{
+    EAGER_CREDITS_MAX, LINKS_MAX, MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX, SENDS_MAX,
+};
+use trunkline_proto::wire::cts::{self, Cts, Lines, Others};
+use trunkline_proto::wire::frame::Region;
+use trunkline_proto::wire::imm::Token;
+use trunkline_proto::wire::standing::Standing;
+use trunkline_proto::xfer::receiver::RecvId;
+
+use crate::path::{NO_LINK, Path};
+use crate::recv::{FLUSH, REPEATED, RecvLane};
+use crate::request::Requests;
+use crate::{CommFault, RecvBuf};
+
+/// What the sender has to know of a receive although it may be done: its eager messages are paired by it.
+#[derive(Clone, Copy)]
+struct Past {
+    count: u8,
+    /// Over which its records were written last.
+    path: u8,
+    tags: [u32; RECV_BUFFERS_MAX],
+}
+
+/// What a receiving lane with several paths keeps besides.
+pub(crate) struct Records {
+    /// By request: flushes of it that have not completed.
+    flushes_left: Box<[u8]>,
+    /// Receives whose records are still to be written, oldest first; true if they were written before, over a link that
+    /// was lost.
+    unannounced: VecDeque<(u32, bool)>,
+    /// The receives whose records the sender may not have read, by number.
+    past: Box<[Past]>,
+    /// Records written again over each path that have not completed.
+    repeated: [u32; LINKS_MAX],
+    /// The oldest receive of those.
+    oldest: u32,
+}
+
+impl Records {
+    /// Of no size where there is one path.
+    pub(crate) fn new(many: bool) -> Self {
+        let times = usize::from(many);
+        let none = Past { count: 0, path: 0, tags: [0; RECV_BUFFERS_MAX] };
+        Self {
+            flushes_left: vec![0; SENDS_MAX * times].into(),
+            unannounced: VecDeque::new(),
+            past: vec![none; MAILBOX_SLOTS * times].into(),
+            repeated: [0; LINKS_MAX],
+            oldest: 0,
+        }
+    }
+
+    /// Whether records wait to be written.
+    #[inline]
+    pub(crate) fn wait(&self) -> bool {
+        !self.unannounced.is_empty()
+    }
+}
+
+impl<R: Rail> RecvLane<R> {
+    /// Posts the flushes of a request: one over each link that may have brought bytes. False if there is no credit.
+    pub(crate) fn post_flushes(&mut self, slot: u16) -> Result<bool, CommFault> {
+        if !self.paths.are_many() {
+            if self.paths.lead_credits() == 0 {
+                return Ok(false);
+            }
+            self.post(0, FLUSH | u64::from(slot), Op::Flush, true)?;
+            self.flushing += 1;
+            return Ok(true);
+        }
+        let none_left = !self.paths.any_carries();
+        let mut used = [false; LINKS_MAX];
+        for (at, used) in used.iter_mut().enumerate().take(self.paths.len()) {
+            let leads = at == self.paths.lead();
+            let path = self.paths.get(at);
+            // The peer may use a link before this end has heard that it is up; one that is being left has brought what
+            // it has brought.
+            *used = path.life.is_up() || path.life.is_joining() || path.leaving.is_some();
+            *used |= leads && none_left;
+            let works = *used && path.leaving.is_none() && !none_left;
+            if works && path.rail.credits(path.link) == 0 {
+                return Ok(false);
+            }
+        }
+        self.records.flushes_left[usize::from(slot)] = 0;
+        for at in (0..self.paths.len()).filter(|&at| used[at]) {
+            let Path { rail, link, .. } = self.paths.get_mut(at);
+            if rail.post(*link, FLUSH | u64::from(slot), Op::Flush, true).is_ok() {
+                self.flushing += 1;
+                self.records.flushes_left[usize::from(slot)] += 1;
+            }
+        }
+        Ok(true)
+    }
+
+    /// An operation of ours has completed.
+    pub(crate) fn on_posted(&mut self, requests: &Requests, path: usize, wr_id: u64) {
+        if wr_id == REPEATED {
+            self.records.repeated[path] = self.records.repeated[path].saturating_sub(1);
+        } else if wr_id & FLUSH != 0 {
+            self.flushing = self.flushing.saturating_sub(1);
+            let slot = wr_id as u16;
+            // Where there is one path, there is one flush.
+            let left = self.records.flushes_left.get_mut(usize::from(slot)).map_or(0, |left| {
+                *left = left.saturating_sub(1);
+                *left
+            });
+            if left == 0 {
+                requests.complete(slot, &[]);
+            }
+        }
+    }
+
+    /// Whether the peer's end of a link that was lost may still take an older record, which could come to lie where a
+    /// new one is.
+    fn is_leaving(&self) -> bool {
+        self.paths.iter().any(|path| path.leaving.is_some() || path.life.is_fenced())
+            && !self.plan.mutant.is("engine-announces-while-leaving")
+    }
+
+    /// A path is of no more use: nothing new goes over it, and what it still has to tell is awaited.
+    pub(crate) fn lose(&mut self, path: usize) {
+        let fences = !self.plan.mutant.is("engine-leaves-without-fence");
+        self.paths.leave(path, None, fences);
+    }
+
+    /// Both ends of a path are in error: records from receive `next` on may have been lost with it, and are written again.
+    pub(crate) fn settle(&mut self, path: usize, next: u32) -> Result<(), CommFault> {
+        self.records.repeated[path] = 0;
+        let end = self.receiver.next_number();
+        // What the peer said may be old: it has read all but the latest by now, as each that it has not holds a receive
+        // or an eager message.
+        let behind = end.wrapping_sub(next).min((RECVS_MAX + EAGER_CREDITS_MAX) as u32);
+        for number in (1..=behind).map(|at| end.wrapping_sub(at)) {
+            let lost = usize::from(self.records.past[number as usize % MAILBOX_SLOTS].path) == path;
+            let waits = self.records.unannounced.iter().any(|&(known, _)| known == number);
+            if lost && !waits && !self.plan.mutant.is("engine-forgets-records") {
+                self.records.unannounced.push_front((number, true));
+            }
+        }
+        let age = |number: u32| end.wrapping_sub(number);
+        self.records
+            .unannounced
+            .make_contiguous()
+            .sort_unstable_by_key(|&(number, _)| std::cmp::Reverse(age(number)));
+        self.post_due()
+    }
+
+    /// A receive is to be announced, as soon as that may be.
+    pub(crate) fn announce_later(&mut self, id: RecvId, buffers: &[RecvBuf]) {
+        let number = self.receiver.announcement(id, 0).0;
+        let mut tags = [0; RECV_BUFFERS_MAX];
+        for (to, buffer) in tags.iter_mut().zip(buffers) {
+            *to = buffer.tag;
+        }
+        self.records.past[number as usize % MAILBOX_SLOTS] =
+            Past { count: buffers.len() as u8, path: 0, tags };
+        self.records.unannounced.push_back((number, false));
+    }
+
+    /// Writes records that wait, where there are several links.
+    pub(crate) fn announce_due(&mut self) -> Result<(), CommFault> {
+        while let Some(&(number, again)) = self.records.unannounced.front() {
+            let (lead, slot) = (self.paths.lead(), number as usize % MAILBOX_SLOTS);
+            let count = self.records.past[slot].count;
+            let waits = self.is_leaving() || self.is_ahead(number);
+            if !self.gone && (waits || self.paths.credits(lead) < u32::from(count)) {
+                return Ok(());
+            }
+            self.records.unannounced.pop_front();
+            if again && self.records.repeated == [0; LINKS_MAX] {
+                self.records.oldest = number;
+            }
+            self.records.past[slot].path = lead as u8;
+            for index in 0..if self.gone { 0 } else { count } {
+                self.announce_by_number(lead, number, index, again)?;
+                self.records.repeated[lead] += u32::from(again);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one record. Of a receive that is done only what pairs eager messages with it matters: the sender has used
+    /// no buffer of a receive whose record it has not read.
+    fn announce_by_number(
+        &mut self,
+        path: usize,
+        number: u32,
+        index: u8,
+        again: bool,
+    ) -> Result<(), CommFault> {
+        let wr_id = if again { REPEATED } else { 0 };
+        if let Some(id) = self.receiver.outstanding(number) {
+            return self.announce_one(path, id, usize::from(index), wr_id, again);
+        }
+        let Past { count, tags, .. } = self.records.past[number as usize % MAILBOX_SLOTS];
+        let (tag, token) = (tags[usize::from(index)], Token::new(0, 0));
+        let record = Cts { number, index, count, addr: 0, len: 0, tag, token, key: 0 };
+        let nowhere = Region { key: 0, addr: 0 };
+        let others = Others { number, index, places: [nowhere; LINKS_MAX - 1] };
+        self.write_record(path, &record, &others, wr_id, again)
+    }
+
+    /// Writes both lines of a record into the sender's mailbox.
+    pub(crate) fn write_record(
+        &mut self,
+        path: usize,
+        record: &Cts,
+        others: &Others,
+        wr_id: u64,
+        signalled: bool,
+    ) -> Result<(), CommFault> {
+        let Region { key, addr } = self.mailboxes[path];
+        let at = cts::offset(record.number, usize::from(record.index), Lines::Two);
+        let to = Remote { key: RemoteKey(key), addr: addr.wrapping_add(at) };
+        let mut bytes = [0; 2 * cts::BYTES];
+        bytes[..cts::BYTES].copy_from_slice(&record.to_bytes());
+        bytes[cts::BYTES..].copy_from_slice(&others.to_bytes());
+        self.post(path, wr_id, Op::Write { from: Source::Inline(&bytes), to, imm: None }, signalled)
+    }
+
+    /// Whether the record of a receive shares its slot with one that was written again and may still be under way.
+    fn is_ahead(&self, number: u32) -> bool {
+        self.records.repeated != [0; LINKS_MAX]
+            && number.wrapping_sub(self.records.oldest) >= MAILBOX_SLOTS as u32
+    }
+
+    /// Makes the link of a path anew, and connects it.
+    pub(crate) fn make_link(&mut self, path: usize, peer: LinkAddress) -> Result<(), LinkError> {
+        let Path { rail, link, .. } = self.paths.get_mut(path);
+        rail.destroy(std::mem::replace(link, NO_LINK));
+        *link = rail.create()?;
+        let made = *link;
+        // A link that takes no receives is lost already, which it will say by itself.
+        let _ = self.post_bounces(path);
+        self.paths.get_mut(path).rail.connect(made, peer)
+    }
+
+    /// What has arrived, for the sender.
+    pub(crate) fn standing(&self) -> Standing {
+        self.receiver.standing()
+    }
+}
