@@ -171,7 +171,7 @@ impl<R: Rail> RecvLane<R> {
             let (lead, slot) = (self.paths.lead(), number as usize % MAILBOX_SLOTS);
             let count = self.records.past[slot].count;
             let waits = self.is_leaving() || self.is_ahead(number);
-            if !self.gone && (waits || self.paths.credits(lead) < u32::from(count)) {
+            if !self.gone && (waits || self.paths.credits(lead) < self.writes() * u32::from(count)) {
                 return Ok(());
             }
             self.records.unannounced.pop_front();
@@ -181,7 +181,7 @@ impl<R: Rail> RecvLane<R> {
             self.records.past[slot].path = lead as u8;
             for index in 0..if self.gone { 0 } else { count } {
                 self.announce_by_number(lead, number, index, again)?;
-                self.records.repeated[lead] += u32::from(again);
+                self.records.repeated[lead] += u32::from(again) * self.writes();
             }
         }
         Ok(())
@@ -208,6 +208,11 @@ impl<R: Rail> RecvLane<R> {
         self.write_record(path, &record, &others, wr_id, again)
     }
 
+    /// Operations of a record: its two lines go together where the NIC copies as much.
+    fn writes(&self) -> u32 {
+        if self.plan.inline_max < 2 * cts::BYTES as u64 { 2 } else { 1 }
+    }
+
     /// Writes both lines of a record into the sender's mailbox.
     pub(crate) fn write_record(
         &mut self,
@@ -220,9 +225,17 @@ impl<R: Rail> RecvLane<R> {
         let Region { key, addr } = self.mailboxes[path];
         let at = cts::offset(record.number, usize::from(record.index), Lines::Two);
         let to = Remote { key: RemoteKey(key), addr: addr.wrapping_add(at) };
+        let (first, second) = (record.to_bytes(), others.to_bytes());
+        if self.writes() == 2 {
+            let behind = Remote { addr: to.addr.wrapping_add(cts::BYTES as u64), ..to };
+            let op = Op::Write { from: Source::Inline(&second), to: behind, imm: None };
+            self.post(path, wr_id, op, signalled)?;
+            let op = Op::Write { from: Source::Inline(&first), to, imm: None };
+            return self.post(path, wr_id, op, signalled);
+        }
         let mut bytes = [0; 2 * cts::BYTES];
-        bytes[..cts::BYTES].copy_from_slice(&record.to_bytes());
-        bytes[cts::BYTES..].copy_from_slice(&others.to_bytes());
+        bytes[..cts::BYTES].copy_from_slice(&first);
+        bytes[cts::BYTES..].copy_from_slice(&second);
         self.post(path, wr_id, Op::Write { from: Source::Inline(&bytes), to, imm: None }, signalled)
     }
 

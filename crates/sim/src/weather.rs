@@ -149,7 +149,7 @@ fn draw_caps(dice: &mut Dice) -> Caps {
         matched: dice.coin(),
         atomics: dice.coin(),
         wait: false,
-        inline_max: dice.pick([128, 128, 192, 256, 1024]),
+        inline_max: dice.pick([64, 128, 192, 256, 1024]),
         message_max: dice.pick([512, 1_000, 4096, 65_536, 1 << 30, 1 << 40]),
         depth_max: dice.pick([32, 32, 64, 256, 1024]),
         links_max: dice.pick([64, 256, 4096]),
