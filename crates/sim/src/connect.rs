@@ -98,6 +98,15 @@ impl Links for SimRail {
         }
     }
 
+    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
+        let state = self.world.lock();
+        let Some(index) = state.find(self.rail, link) else { return Ok(()) };
+        match state.is_lost(index) {
+            true => Err(LinkError::Unreachable("its rail is dead")),
+            false => Ok(()),
+        }
+    }
+
     fn is_quiet(&mut self, link: LinkId) -> bool {
         let state = self.world.lock();
         let Some(index) = state.find(self.rail, link) else { return true };

@@ -2,6 +2,7 @@
 //! some of it lands all the same, late, if its target has not been fenced by then. Called by the run.
 
 use trunkline_fabric::Remote;
+use trunkline_mem::Memory;
 
 use crate::link::{Bytes, LinkPhase, Progress, Work};
 use crate::place::Right;
@@ -22,6 +23,7 @@ pub(crate) struct Cut {
 /// A write that left on a rail before that died.
 #[derive(Debug)]
 pub(crate) struct Ghost {
+    target: usize,
     to: Remote,
     bytes: Vec<u8>,
     imm: Option<u32>,
@@ -63,6 +65,13 @@ impl State {
         !self.cuts.is_empty() && (off(link) || self.links[link].remote.is_some_and(off))
     }
 
+    /// Whether a working end of a link has lost its rail, now or some time ago, or its peer's end has.
+    pub(crate) fn is_lost(&self, link: usize) -> bool {
+        let stranded = |link: usize| self.links[link].stranded;
+        let lost = stranded(link) || self.links[link].remote.is_some_and(stranded) || self.is_cut(link);
+        lost && self.links[link].phase == LinkPhase::Ready
+    }
+
     /// Whether a NIC is cut off.
     pub(crate) fn is_nic_cut(&self, process: Pid, nic: usize) -> bool {
         self.cuts.iter().any(|cut| cut.process == process && cut.nic == nic && self.now < cut.until)
@@ -94,8 +103,10 @@ impl State {
         let under_way: Vec<u64> =
             sends.filter(|wqe| wqe.progress == Progress::Departed).map(|wqe| wqe.seq).collect();
         self.links[link].stranded = !under_way.is_empty() || self.dice.coin();
-        let notices = self.dice.below(2 * self.weather.retry_time + 1);
-        self.schedule(notices, Event::Check { link });
+        if !self.weather.deaf {
+            let notices = self.dice.below(2 * self.weather.retry_time + 1);
+            self.schedule(notices, Event::Check { link });
+        }
         for seq in under_way {
             if self.dice.coin() {
                 self.haunt(link, seq);
@@ -124,11 +135,31 @@ impl State {
             1 => self.dice.below(500_000_000),
             _ => self.dice.below(GHOST_TIME),
         };
-        self.schedule(after, Event::Ghost { target, ghost: Ghost { to, bytes, imm } });
+        let number = self.haunted;
+        self.haunted += 1;
+        self.ghosts.insert(number, Ghost { target, to, bytes, imm });
+        self.schedule(after, Event::Ghost(number));
+    }
+
+    /// The application uses memory for something else: what may still land there lands now.
+    pub(crate) fn tempt(&mut self, memory: &Memory, offset: u64, len: u64) {
+        let hits = |ghost: &&Ghost| {
+            let size = ghost.bytes.len() as u64;
+            let range = self.remote_range(ghost.target, ghost.to, size, Right::Write);
+            range.is_some_and(|(region, at)| {
+                let same = self.regions.get(&region).is_some_and(|r| r.memory.addr() == memory.addr());
+                same && at < offset + len && offset < at + size
+            })
+        };
+        let found: Vec<u64> =
+            self.ghosts.iter().filter(|(_, ghost)| hits(ghost)).map(|(number, _)| *number).collect();
+        found.into_iter().for_each(|number| self.appear(number));
     }
 
     /// A write of a dead rail arrives, if its target still takes any.
-    pub(crate) fn appear(&mut self, target: usize, ghost: &Ghost) {
+    pub(crate) fn appear(&mut self, number: u64) {
+        let Some(ghost) = self.ghosts.remove(&number) else { return };
+        let target = ghost.target;
         if self.links[target].phase != LinkPhase::Ready {
             return;
         }

@@ -237,5 +237,6 @@ fn bury(around: &mut Around<'_>, places: Vec<(Place, u64)>, what: &str) {
     for (place, len) in places {
         let seed = around.dice.draw();
         around.graves.push(Grave::dig(&place.memory, place.offset, len, seed, what.to_owned()));
+        around.world.tempt(&place.memory, place.offset, len);
     }
 }

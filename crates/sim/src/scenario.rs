@@ -181,6 +181,7 @@ impl Scenario {
                 (dice.below(self.processes as u64) as usize, dice.below(nics as u64) as usize);
             self.faults.push(FaultPlan { at, fault: Fault::Cut(process, nic, time) });
         }
+        self.weather.deaf = dice.chance(250);
     }
 }
 

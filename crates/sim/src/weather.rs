@@ -34,6 +34,8 @@ pub struct Weather {
     pub dial_time: u64,
     /// Chance that a dialled link never answers, although both processes live.
     pub no_route: u32,
+    /// No NIC notices by itself that a rail has died.
+    pub deaf: bool,
     /// Chance that a flush or a poll gives only part of what was posted to the network, or nothing.
     pub cramped: u32,
     /// Chance that a poll returns less than there is.
@@ -92,6 +94,7 @@ impl Weather {
             dialled: false,
             dial_time: 0,
             no_route: 0,
+            deaf: false,
             cramped: 0,
             short_poll: 0,
             stuck: 0,
@@ -125,6 +128,7 @@ impl Weather {
             dialled: dice.coin(),
             dial_time: dice.pick([0, 0, 100_000, 20_000_000, 3_000_000_000]),
             no_route: dice.pick([0, 0, 0, 0, 0, 0, 0, 100]),
+            deaf: false,
             cramped: dice.pick([0, 0, 100, 700]),
             short_poll: dice.pick([0, 100, 500]),
             stuck: dice.pick([0, 500]),

@@ -5,7 +5,6 @@ use trunkline_fabric::{Done, Extent, Remote, Status, Visibility};
 use trunkline_mem::Memory;
 
 use crate::Mutant;
-use crate::cut::Ghost;
 use crate::link::{Bytes, LinkPhase, Progress, Work, Wqe};
 use crate::place::{Piece, Right};
 use crate::world::State;
@@ -31,7 +30,7 @@ pub(crate) enum Event {
     /// A NIC that was cut off carries again.
     Mended,
     /// A write that left on a rail before that died.
-    Ghost { target: usize, ghost: Ghost },
+    Ghost(u64),
 }
 
 /// Writes up to this long into strict regions arrive word by word.
@@ -51,7 +50,7 @@ impl State {
                 let _ = memory.write(offset, &bytes);
             }
             Event::Mended => self.mended(),
-            Event::Ghost { target, ghost } => self.appear(target, &ghost),
+            Event::Ghost(number) => self.appear(number),
         }
     }
 
@@ -497,10 +496,17 @@ impl State {
     }
 
     fn check(&mut self, link: usize) {
-        if self.links[link].phase == LinkPhase::Ready && self.links[link].stranded {
-            self.break_link(link, None);
+        if self.weather.deaf && self.is_lost(link) {
             return;
         }
+        if self.links[link].phase == LinkPhase::Ready && self.links[link].stranded {
+            return self.break_link(link, None);
+        }
+        self.check_waiting(link);
+    }
+
+    /// Breaks a link that has waited for its peer for too long.
+    fn check_waiting(&mut self, link: usize) {
         if self.links[link].phase != LinkPhase::Ready
             || self.reachable(link).is_some()
             || self.mutant == Mutant::HidePeerDeath

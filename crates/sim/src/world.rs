@@ -7,8 +7,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use trunkline_fabric::{Done, OobAddress, Status};
+use trunkline_mem::Memory;
 
-use crate::cut::Cut;
+use crate::cut::{Cut, Ghost};
 use crate::link::{Dial, LinkPhase, LinkState};
 use crate::oob::Streams;
 use crate::place::Region;
@@ -64,6 +65,9 @@ pub(crate) struct State {
     pub(crate) unreachable: Vec<(Pid, Pid)>,
     /// NICs that are cut off.
     pub(crate) cuts: Vec<Cut>,
+    /// Writes that left on rails that died, and how many there were so far.
+    pub(crate) ghosts: BTreeMap<u64, Ghost>,
+    pub(crate) haunted: u64,
 }
 
 pub(crate) struct ProcessState {
@@ -118,6 +122,8 @@ impl World {
             streams: Streams::default(),
             unreachable: Vec::new(),
             cuts: Vec::new(),
+            ghosts: BTreeMap::new(),
+            haunted: 0,
         })))
     }
 
@@ -191,6 +197,11 @@ impl World {
         let mut state = self.lock();
         let until = state.now.saturating_add(nanos);
         state.cut(process, nic, until);
+    }
+
+    /// The application uses memory for something else from now on: what may still land there lands now.
+    pub fn tempt(&self, memory: &Memory, offset: u64, len: u64) {
+        self.lock().tempt(memory, offset, len);
     }
 
     /// Whether a NIC of a process is cut off.
