@@ -12,6 +12,10 @@ const SAMPLE_BYTES: u64 = 64 * 1024;
 /// A link that had nothing to do for so long is tried again, however slow it was.
 const FORGET: u64 = 20_000_000;
 
+/// However long its operations took, it is not tried again for so many times that: who looks for quicker links with a
+/// message is late with it.
+const PATIENCE: u64 = 64;
+
 /// Bytes a second in units of 2^10 a second, roughly bytes a microsecond: one megabit is 122 of them.
 const UNITS_A_MEGABIT: u64 = 122;
 
@@ -139,10 +143,11 @@ impl Load {
 
     /// When `len` more bytes are done, in nanoseconds from now.
     fn due(&self, len: u64, now: Instant) -> u64 {
-        let rested = self.outstanding == 0 && now.0.saturating_sub(self.since) > FORGET;
-        let trusted = if rested { Self { speed: self.speed.max(self.nominal), ..*self } } else { *self };
-        let ahead = trusted.time(self.outstanding.saturating_add(len));
-        ahead.saturating_add(if rested { 0 } else { self.latency })
+        let rest = if self.outstanding == 0 { now.0.saturating_sub(self.since) } else { 0 };
+        let speed = if rest > FORGET { self.speed.max(self.nominal) } else { self.speed };
+        let forgotten = rest > FORGET.max(self.latency.saturating_mul(PATIENCE));
+        let ahead = Self { speed, ..*self }.time(self.outstanding.saturating_add(len));
+        ahead.saturating_add(if forgotten { 0 } else { self.latency })
     }
 }
 
@@ -232,6 +237,44 @@ mod tests {
         let mut spread = spread_over(&pipes, |_| 8_000);
         drive(&mut spread, &mut pipes, 1_000, 64, 1);
         assert!(pipes[1].carried > 900 * 64, "{} of {}", pipes[1].carried, 1_000 * 64);
+    }
+
+    /// Also when they come so seldom that every link has had nothing to do before each.
+    #[test]
+    fn seldom_messages_take_the_quickest_link() {
+        for latencies in [[40_000_000, 2_000_000], [500_000, 10_000]] {
+            for rest in [0, FORGET / 4, FORGET + 1, FORGET * 5] {
+                let mut spread = Spread::new(Mutant::NONE);
+                (0..2).for_each(|link| spread.up(link, 200_000, 1_000, Instant(0)));
+                let (mut now, mut late) = (0, 0);
+                for _ in 0..1_000 {
+                    let link = spread.best(64, Instant(now), |_| true).unwrap();
+                    spread.on_posted(link, 64, Instant(now));
+                    let done = now + latencies[link];
+                    spread.on_done(link, 64, Instant(now), Instant(done));
+                    late += latencies[link] - latencies[1];
+                    now = done + rest;
+                }
+                assert!(late < now / 20 + latencies[0], "{latencies:?}, {rest}: late by {late} in {now}");
+            }
+        }
+    }
+
+    /// One bad moment is not remembered for ever.
+    #[test]
+    fn a_link_that_was_late_once_is_tried_again() {
+        let mut spread = Spread::new(Mutant::NONE);
+        (0..2).for_each(|link| spread.up(link, 200_000, 1_000, Instant(0)));
+        let (mut now, mut used) = (0, 0);
+        for turn in 0..1_000 {
+            let link = spread.best(64, Instant(now), |_| true).unwrap();
+            spread.on_posted(link, 64, Instant(now));
+            let latency = if link == 0 && turn > 10 { 1_000_000 } else { 5_000_000 };
+            spread.on_done(link, 64, Instant(now), Instant(now + latency));
+            now += latency;
+            used += u64::from(link == 0);
+        }
+        assert!(used > 800, "{used} of 1000 over the link that is quicker now");
     }
 
     #[test]
