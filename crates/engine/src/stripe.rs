@@ -155,14 +155,12 @@ impl<R: Rail> SendLane<R> {
 
     /// Posts an operation on the path that is done with it first; false if none takes one now.
     fn fly(&mut self, flight: Flight) -> Result<bool, CommFault> {
+        let alone = self.plan.mutant.is("engine-spreads-nothing");
         for _ in 0..LINKS_MAX {
             let Some(many) = &mut self.many else { return Ok(false) };
             let paths = &self.paths;
-            let Some(path) =
-                many.spread.best(flight.len, many.now, |at| at < paths.len() && paths.credits(at) > 0)
-            else {
-                return Ok(false);
-            };
+            let may = |at| at < paths.len() && paths.credits(at) > 0 && (!alone || at == paths.lead());
+            let Some(path) = many.spread.best(flight.len, many.now, may) else { return Ok(false) };
             let number = many.flights.insert(Posted { flight, path, at: many.now });
             match self.post_flight(path, number, flight)? {
                 Try::Posted => {

@@ -1,7 +1,7 @@
 //! When things leave: a connection waits for its link, what a test called done has left, and what is posted leaves at
-//! once or with the next poll.
+//! once or with the next poll. A message of a comm with several links leaves over all of them.
 
-use trunkline_engine::{CommFault, CommId, Error, MatchBy, Params};
+use trunkline_engine::{CommFault, CommId, Error, MatchBy, Nics, Params};
 
 use crate::rules_tests::{Duo, SECOND, buffer, end, isend, params};
 use crate::side::SimEngine;
@@ -179,4 +179,53 @@ fn a_long_receive_is_announced_at_once_and_a_short_one_by_the_next_test() {
         end(&duo.a, sent).unwrap();
         assert_eq!(end(&duo.b, received).unwrap(), len);
     }
+}
+
+const LEN: u64 = 4 << 20;
+
+/// Nanoseconds that each of a few messages takes over so many links, in the mean.
+fn time_of_a_message(nics: usize) -> u64 {
+    // About 100 MB/s.
+    let duo = Duo::new(1, Weather { nics, kib_time: 10_000, ..Weather::calm() }, params());
+    let numbers: Vec<usize> = (0..nics).collect();
+    let (send, recv) = connect_over(&duo, Nics::new(&numbers).unwrap());
+    let (_, from) = buffer(&duo.a, send, LEN);
+    let (_, into) = buffer(&duo.b, recv, LEN);
+    let message = || {
+        let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+        let sent = isend(&duo.a, send, from);
+        let (started, mut done) = (duo.world.now(), [false; 2]);
+        while done != [true; 2] {
+            assert!(duo.world.now() < started + SECOND, "no end: {done:?}");
+            done[0] = done[0] || duo.a.test(sent, &mut [0; 8]).unwrap();
+            done[1] = done[1] || duo.b.test(received, &mut [0; 8]).unwrap();
+            duo.world.advance(10_000);
+        }
+        duo.world.now() - started
+    };
+    // Links come while messages go.
+    message();
+    let all = Some(vec![true; nics]);
+    assert_eq!((duo.a.links(send), duo.b.links(recv)), (all.clone(), all));
+    (0..3).map(|_| message()).sum::<u64>() / 3
+}
+
+fn connect_over(duo: &Duo, nics: Nics) -> (CommId, CommId) {
+    let (listen, mut handle) = duo.b.listen(nics).unwrap();
+    let (mut send, mut recv) = (None, None);
+    for _ in 0..10_000 {
+        send = send.or_else(|| duo.a.connect(nics, &mut handle).unwrap());
+        recv = recv.or_else(|| duo.b.accept(listen).unwrap());
+        if let Some(pair) = send.zip(recv) {
+            return pair;
+        }
+    }
+    panic!("never connected");
+}
+
+#[test]
+fn a_message_takes_as_much_less_time_as_there_are_links() {
+    let [one, two, four] = [1, 2, 4].map(time_of_a_message);
+    assert!(one > 40_000_000, "{one} ns over one link is more than it carries");
+    assert!(two * 10 < one * 7 && four * 10 < one * 4, "{one}, {two}, {four} ns over 1, 2, 4 links");
 }
