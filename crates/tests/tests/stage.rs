@@ -1,7 +1,7 @@
 //! The scenarios by name.
 
 use crate::contract::{arguments, connections, fused, lifetimes, messages};
-use crate::hosts::{cable, look};
+use crate::hosts::{cable, look, stream};
 use crate::loading;
 use crate::run::Scene;
 use crate::trouble::{limits, many, peers, silent, strangers};
@@ -16,6 +16,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         messages::SCENARIOS,
         cable::SCENARIOS,
         look::SCENARIOS,
+        stream::SCENARIOS,
         loading::SCENARIOS,
         limits::SCENARIOS,
         many::SCENARIOS,

@@ -2,6 +2,8 @@
 
 pub(crate) mod cable;
 pub(crate) mod look;
+mod rails;
+pub(crate) mod stream;
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

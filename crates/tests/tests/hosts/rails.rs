@@ -1,0 +1,298 @@
+//! Two hosts joined by several cables: what a comm over several NICs sends over each, and what happens when some of them
+//! are cut. One more cable, the first, carries the control streams.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use trunkline_tests::testbed::{self, Host, Relay, Shape, Testbed};
+
+use crate::run::{Setting, scenario};
+
+/// Bytes a second of a megabit.
+const MEGABIT: u64 = 1_000_000 / 8;
+/// Shortest time that a link may go unanswered.
+const RAIL_TIME: Duration = Duration::from_secs(1);
+/// Until an end that only receives notices: it asks once a second, and four questions must stay unanswered.
+const IDLE_TIME: Duration = Duration::from_secs(5);
+/// What a busy machine, the kernel's whole seconds and a look now and then may add.
+const SLACK: Duration = Duration::from_secs(3);
+/// Until a link that is whole again carries: the pause before it is asked for may have grown to 5 s.
+const RETAKEN: Duration = Duration::from_secs(8);
+const MIB: u64 = 1 << 20;
+
+/// Two hosts, the cable for the control streams and others.
+struct Pair {
+    left: Host,
+    right: Host,
+    control: Relay,
+    rails: Vec<Relay>,
+}
+
+impl Pair {
+    fn new(testbed: &mut Testbed, shapes: &[Shape]) -> Self {
+        // As few packets as can be: the testbed has few processors.
+        testbed.mtu = 9000;
+        let (left, right) = (testbed.host("left"), testbed.host("right"));
+        let control = testbed.relay(&left, &right, Shape::PLAIN);
+        let rails = shapes.iter().map(|shape| testbed.relay(&left, &right, *shape)).collect();
+        Self { left, right, control, rails }
+    }
+
+    fn setting(&self, name: &'static str) -> Setting {
+        let count = self.rails.len();
+        let setting = scenario(name).env("TRUNKLINE_FABRIC", "soft:tcp").env("NCCL_SOCKET_FAMILY", "AF_INET");
+        let setting = setting.env("TRUNKLINE_RAIL_TIME_MS", RAIL_TIME.as_millis());
+        setting.env("TEST_RAILS", format!("{count},{count}")).on([&self.left, &self.right])
+    }
+
+    /// What has come to the right host over each rail.
+    fn carried(&self) -> Vec<u64> {
+        self.rails.iter().map(|rail| rail.tally(&self.left).passed.bytes).collect()
+    }
+
+    /// What comes to the right host over each rail in some time.
+    fn carried_in(&self, time: Duration) -> Vec<u64> {
+        let before = self.carried();
+        std::thread::sleep(time);
+        self.carried().iter().zip(before).map(|(now, before)| now - before).collect()
+    }
+
+    /// Waits until a rail has carried so much more from a host; how long that took.
+    #[track_caller]
+    fn wait(&self, from: &Host, rail: usize, bytes: u64, limit: Duration) -> Duration {
+        let carried = || self.rails[rail].tally(from).passed.bytes;
+        let (since, before) = (Instant::now(), carried());
+        loop {
+            let carried = carried() - before;
+            if carried >= bytes {
+                return since.elapsed();
+            }
+            assert!(since.elapsed() < limit, "rail {rail} carried {carried} bytes in {limit:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits until all rails are in use.
+    #[track_caller]
+    fn wait_for_all(&self) {
+        (0..self.rails.len()).for_each(|rail| _ = self.wait(&self.left, rail, MIB, RETAKEN));
+    }
+}
+
+/// The file that a stream looks for: it is to end, or is going to fail. Made when this is dropped at the latest, so that
+/// a test that has failed does not go on for long.
+struct File<'a>(&'a Path);
+
+impl File<'_> {
+    fn make(&self) {
+        std::fs::write(self.0, b"").unwrap();
+    }
+}
+
+impl Drop for File<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.0, b"");
+    }
+}
+
+/// Plays a stream and does something meanwhile.
+fn during(setting: Setting, act: impl FnOnce(&File<'_>)) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("told");
+    let setting = setting.env("TEST_FILE", path.display());
+    std::thread::scope(|scope| {
+        scope.spawn(|| setting.two());
+        act(&File(&path));
+    });
+}
+
+/// A stream over rails of so many megabits each, few enough for a machine with two processors: at least 60 % of their sum
+/// arrives, and each rail carries its share.
+fn shares(testbed: &mut Testbed, megabits: &[u64]) {
+    let shape = |&rate: &u64| Shape { rate: Some(rate * MEGABIT), ..Shape::PLAIN };
+    let pair = Pair::new(testbed, &megabits.iter().map(shape).collect::<Vec<_>>());
+    let sum = megabits.iter().sum::<u64>();
+    let before = pair.control.tally(&pair.left).passed.bytes;
+    let setting = pair.setting("a_stream_arrives_whole").env("TEST_LENGTH", MIB);
+    during(setting.env("TEST_SPEED", sum * MEGABIT * 6 / 10 / 1_000_000), |_| {
+        pair.wait_for_all();
+        let time = Duration::from_secs(4);
+        let carried = pair.carried_in(time);
+        let all = carried.iter().sum::<u64>();
+        println!("figure: {megabits:?} Mbit/s carried {carried:?} in {time:?}");
+        for (&rate, &carried) in megabits.iter().zip(&carried) {
+            let (share, fair) = (carried as f64 / all as f64, rate as f64 / sum as f64);
+            assert!((0.65..1.35).contains(&(share / fair)), "{megabits:?}: {share} instead of {fair}");
+        }
+    });
+    let control = pair.control.tally(&pair.left).passed.bytes - before;
+    assert!(control < MIB / 4, "{control} bytes beside the rails");
+}
+
+#[test]
+fn equal_rails_carry_alike() {
+    testbed::run(|testbed| shares(testbed, &[100, 100]));
+}
+
+#[test]
+fn unequal_rails_carry_in_proportion() {
+    testbed::run(|testbed| shares(testbed, &[50, 200]));
+}
+
+#[test]
+fn four_unequal_rails_carry_in_proportion() {
+    testbed::run(|testbed| shares(testbed, &[50, 25, 75, 50]));
+}
+
+#[test]
+fn small_messages_take_the_quick_rail() {
+    testbed::run(|testbed| {
+        let delays = [20, 1].map(|ms| Shape { delay: Duration::from_millis(ms), ..Shape::PLAIN });
+        let pair = Pair::new(testbed, &delays);
+        // One after another, and so seldom that every link has rested before each.
+        for rest_us in [0, 50_000] {
+            let setting =
+                pair.setting("a_stream_arrives_whole").env("TEST_LENGTH", 3000).env("TEST_WINDOW", 1);
+            during(setting.env("TEST_REST_US", rest_us), |_| {
+                // Until both are known.
+                std::thread::sleep(Duration::from_secs(1));
+                let carried = pair.carried_in(Duration::from_secs(3));
+                println!("figure: {rest_us} us between: slow and quick carried {carried:?}");
+                assert!(carried[1] > 5 * carried[0], "{rest_us} us between: {carried:?}");
+            });
+        }
+    });
+}
+
+/// Data flows to each address of the receiver's that the sender knows.
+#[test]
+fn any_number_of_rails_meets_any_other() {
+    testbed::run(|testbed| {
+        let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+        let pair = Pair::new(testbed, &[shape; 4]);
+        for (left, right) in [(1, 2), (2, 4), (4, 1), (2, 1)] {
+            let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
+            during(setting.env("TEST_RAILS", format!("{left},{right}")), |_| {
+                (0..right).for_each(|rail| _ = pair.wait(&pair.left, rail, 4 * MIB, RETAKEN));
+                (0..left).for_each(|rail| _ = pair.wait(&pair.right, rail, 4 * MIB, RETAKEN));
+            });
+        }
+    });
+}
+
+#[test]
+fn a_cut_rail_is_left_and_taken_back() {
+    testbed::run(|testbed| {
+        let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+        let pair = Pair::new(testbed, &[shape; 2]);
+        let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
+        during(setting.env("TEST_PAUSE_MS", (RAIL_TIME + SLACK).as_millis()), |_| {
+            for cut in [0, 1, 0] {
+                pair.wait_for_all();
+                pair.rails[cut].cut();
+                // More than what was under way.
+                let goes_on = pair.wait(&pair.left, 1 - cut, 16 * MIB, RAIL_TIME + SLACK);
+                pair.rails[cut].mend();
+                let back = pair.wait(&pair.left, cut, MIB, RETAKEN);
+                println!(
+                    "figure: rail {cut}: 16 MiB over the other {goes_on:?} after the cut, back {back:?} after it was mended"
+                );
+            }
+        });
+    });
+}
+
+/// One rail after another, some for a moment only, some while the one before is not back yet.
+#[test]
+fn many_cuts_in_a_row_lose_nothing() {
+    testbed::run(|testbed| {
+        let shape = Shape { rate: Some(100 * MEGABIT), ..Shape::PLAIN };
+        let pair = Pair::new(testbed, &[shape; 4]);
+        let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
+        during(setting.env("TEST_PAUSE_MS", (3 * RAIL_TIME + SLACK).as_millis()), |_| {
+            pair.wait_for_all();
+            for (at, ms) in [50, 1500, 300, 1200, 700, 100, 1800, 1100].into_iter().enumerate() {
+                // The last one stays whole.
+                let rail = &pair.rails[at % 3];
+                rail.cut();
+                std::thread::sleep(Duration::from_millis(ms));
+                if at % 4 != 1 {
+                    rail.mend();
+                }
+            }
+            pair.rails.iter().for_each(|rail| rail.mend());
+            pair.wait_for_all();
+        });
+    });
+}
+
+/// A stream with two rails; something is cut; every request fails once, at both ends.
+fn fails(testbed: &mut Testbed, cut: impl FnOnce(&Pair)) {
+    let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+    let pair = Pair::new(testbed, &[shape; 2]);
+    let peer_time = Duration::from_secs(2);
+    let setting = pair.setting("a_stream_fails_once").env("TEST_WAYS", "both");
+    let setting = setting.env("TRUNKLINE_PEER_TIME_MS", peer_time.as_millis());
+    let limit = RAIL_TIME.max(IDLE_TIME) + peer_time + SLACK;
+    during(setting.env("TEST_LIMIT_MS", limit.as_millis()), |file| {
+        pair.wait_for_all();
+        cut(&pair);
+        file.make();
+    });
+}
+
+#[test]
+fn with_all_rails_cut_every_request_fails_once() {
+    testbed::run(|testbed| fails(testbed, |pair| pair.rails.iter().for_each(|rail| rail.cut())));
+}
+
+#[test]
+fn with_one_rail_cut_after_another_every_request_fails_once() {
+    testbed::run(|testbed| {
+        fails(testbed, |pair| {
+            pair.rails[0].cut();
+            pair.wait(&pair.left, 1, 16 * MIB, RAIL_TIME + SLACK);
+            pair.rails[0].mend();
+            pair.wait(&pair.left, 0, MIB, RETAKEN);
+            pair.rails[1].cut();
+            pair.wait(&pair.left, 0, 16 * MIB, RAIL_TIME + SLACK);
+            pair.rails[0].cut();
+        });
+    });
+}
+
+#[test]
+fn without_control_streams_every_request_fails_once() {
+    testbed::run(|testbed| fails(testbed, |pair| pair.control.cut()));
+}
+
+fn ip(host: &Host, line: &str) {
+    let status = host.run(|| Command::new("ip").args(line.split(' ')).status());
+    assert!(status.unwrap().success(), "ip {line}");
+}
+
+#[test]
+fn an_interface_that_goes_is_left_and_taken_back() {
+    testbed::run(|testbed| {
+        let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+        let pair = Pair::new(testbed, &[shape; 2]);
+        let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
+        during(setting.env("TEST_PAUSE_MS", (RAIL_TIME + SLACK).as_millis()), |_| {
+            let changes = [
+                ("link set rail1 down", "link set rail1 up", 0),
+                ("addr del 10.77.2.1/24 dev rail2", "addr add 10.77.2.1/24 dev rail2", 1),
+            ];
+            for (away, back, gone) in changes {
+                pair.wait_for_all();
+                ip(&pair.left, away);
+                let goes_on = pair.wait(&pair.left, 1 - gone, 16 * MIB, RAIL_TIME + SLACK);
+                ip(&pair.left, back);
+                let taken = pair.wait(&pair.left, gone, MIB, RETAKEN);
+                println!(
+                    "figure: {away}: 16 MiB over the other after {goes_on:?}, back {taken:?} after {back}"
+                );
+            }
+        });
+    });
+}

@@ -1,0 +1,320 @@
+//! What two processes on two hosts play over several rails: a stream of messages, one way or both, until a file says
+//! that it is enough, or until all of it fails. The first NIC of each is on a cable of its own, which carries the control
+//! streams and nothing else.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use trunkline_sys::nccl_net::ResultCode;
+
+use crate::contract::messages::between;
+use crate::net::{Buf, Called, Comm, LIMIT, Mr, Net, Piece, Request, until};
+use crate::run::Scene;
+
+scenarios! {
+    a_stream_arrives_whole,
+    a_stream_fails_once,
+}
+
+/// Lengths of messages, in turn, unless there is one for all: eager, of one piece, and of many.
+const LENGTHS: [usize; 9] = [1, 3000, 65_537, 1 << 20, 8192, 300_001, 70_000, 17, (2 << 20) + 5];
+/// Requests under way, each way.
+const WINDOW: usize = 8;
+/// How often the file is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+fn number(name: &str) -> Option<usize> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+fn millis(name: &str) -> Option<Duration> {
+    number(name).map(|ms| Duration::from_millis(ms as u64))
+}
+
+/// The plugin, with comms on as many rails as `TEST_RAILS` says for this process.
+fn start(scene: &Scene) -> Net {
+    let net = Net::start(scene.version);
+    let asked = std::env::var("TEST_RAILS").expect("a number of rails for each");
+    let count: i32 = asked.split(',').nth(scene.role).expect("one for each").parse().expect("a number");
+    assert!(net.devices() > count, "the scenario asks for a NIC for each cable");
+    if count == 1 {
+        return net.on(1);
+    }
+    let members: Vec<i32> = (1..=count).collect();
+    let dev = net.make_v_device(&members).expect("a version that fuses").expect("makeVDevice");
+    net.on(dev)
+}
+
+/// A buffer, and what is under way with it.
+struct Slot {
+    buf: Buf,
+    mr: Mr,
+    request: Option<Request>,
+}
+
+/// One direction of the stream at one end. Message `n` has pattern `n`; after the last one come empty ones.
+struct Way {
+    comm: Comm,
+    sends: bool,
+    length: Option<usize>,
+    slots: Vec<Slot>,
+    /// Number of the next message to begin, and of the next to end.
+    begun: usize,
+    ended: usize,
+    /// The next message is in its buffer.
+    is_filled: bool,
+    /// Number of the first empty message.
+    last: Option<usize>,
+    bytes: usize,
+    /// When the last one came, and the longest time between two.
+    came: Instant,
+    pause: Duration,
+    /// Pause before a message.
+    rest: Duration,
+}
+
+impl Way {
+    fn new(net: &Net, comm: Comm, sends: bool) -> Self {
+        let length = number("TEST_LENGTH");
+        let longest = length.unwrap_or(LENGTHS[8]);
+        let slot = |_| {
+            let buf = Buf::new(longest);
+            Slot { mr: net.reg_buf(comm, &buf), buf, request: None }
+        };
+        Self {
+            comm,
+            sends,
+            length,
+            slots: (0..number("TEST_WINDOW").unwrap_or(WINDOW)).map(slot).collect(),
+            begun: 0,
+            ended: 0,
+            is_filled: false,
+            last: None,
+            bytes: 0,
+            came: Instant::now(),
+            pause: Duration::ZERO,
+            rest: Duration::from_micros(number("TEST_REST_US").unwrap_or(0) as u64),
+        }
+    }
+
+    fn length(&self, number: usize) -> usize {
+        match self.last {
+            Some(last) if number >= last => 0,
+            _ => self.length.unwrap_or(LENGTHS[number % LENGTHS.len()]),
+        }
+    }
+
+    /// Every message, and the empty ones, have come to their end.
+    fn is_over(&self) -> bool {
+        self.last.is_some_and(|last| self.ended == last + self.slots.len())
+    }
+
+    /// Ends what is done, in order, and begins what can be begun; whether there was anything.
+    fn step(&mut self, net: &Net) -> Called<bool> {
+        let count = self.slots.len();
+        let before = (self.begun, self.ended);
+        while self.ended < self.begun {
+            let slot = &mut self.slots[self.ended % count];
+            let Some(request) = slot.request else { break };
+            let tested = net.try_test(request);
+            if tested != Ok(None) {
+                slot.request = None;
+            }
+            let Some(sizes) = tested? else { break };
+            self.on_end(sizes[0]);
+        }
+        let until = self.last.map_or(usize::MAX, |last| last + count);
+        while self.begun < until && self.begun - self.ended < count {
+            if self.sends && self.came.elapsed() < self.rest {
+                break;
+            }
+            let Some(request) = self.begin(net)? else { break };
+            self.slots[self.begun % count].request = Some(request);
+            self.begun += 1;
+            self.is_filled = false;
+        }
+        Ok(before != (self.begun, self.ended))
+    }
+
+    fn begin(&mut self, net: &Net) -> Called<Option<Request>> {
+        let (number, len) = (self.begun, self.length(self.begun));
+        let slot = &self.slots[number % self.slots.len()];
+        let piece = Piece { addr: slot.buf.addr(), len, tag: 7, mr: slot.mr };
+        if self.sends {
+            if !self.is_filled {
+                slot.buf.fill(0..len, number);
+                self.is_filled = true;
+            }
+            return net.try_send(self.comm, piece, 0);
+        }
+        // Every other one has more room than it needs.
+        let len = if number % 2 == 0 { len } else { slot.buf.len() };
+        net.try_recv(self.comm, &[Piece { len, ..piece }], 0)
+    }
+
+    fn on_end(&mut self, size: i32) {
+        let number = self.ended;
+        self.ended += 1;
+        if !self.sends {
+            if size == 0 {
+                self.last.get_or_insert(number);
+            }
+            let len = self.length(number);
+            assert_eq!(size, len as i32, "size of message {number}");
+            self.slots[number % self.slots.len()].buf.check(0..len, number);
+            self.bytes += len;
+        }
+        if number > 0 {
+            self.pause = self.pause.max(self.came.elapsed());
+        }
+        self.came = Instant::now();
+    }
+
+    /// Ends every request that is under way, each of which fails or is done; how many failed.
+    fn fail(&mut self, net: &Net) -> usize {
+        let mut failed = 0;
+        for request in self.slots.iter_mut().filter_map(|slot| slot.request.take()) {
+            match until("an end", || net.try_test(request).transpose()) {
+                Ok(_) => {}
+                Err(code) => {
+                    assert_eq!(code, ResultCode::REMOTE_ERROR);
+                    failed += 1;
+                }
+            }
+            let again = net.try_test(request);
+            assert!(
+                matches!(again, Err(code) if code != ResultCode::REMOTE_ERROR),
+                "a second end: {again:?}"
+            );
+        }
+        failed
+    }
+}
+
+/// Both directions at this end, and the file that says when.
+struct Stream {
+    net: Net,
+    ways: Vec<Way>,
+    comms: (Comm, Comm),
+    file: PathBuf,
+    looked: Instant,
+    started: Instant,
+}
+
+impl Stream {
+    fn new(scene: &mut Scene) -> Self {
+        let net = start(scene);
+        let (send, recv) = between(&net, scene);
+        let both = std::env::var("TEST_WAYS").is_ok_and(|ways| ways == "both");
+        let wanted = |sends: bool| both || sends == (scene.role == 0);
+        let ways = [(send, true), (recv, false)].into_iter().filter(|&(_, sends)| wanted(sends));
+        let ways = ways.map(|(comm, sends)| Way::new(&net, comm, sends)).collect();
+        let file = std::env::var_os("TEST_FILE").expect("a file to look for").into();
+        scene.meet();
+        let now = Instant::now();
+        Self { net, ways, comms: (send, recv), file, looked: now, started: now }
+    }
+
+    /// One step each way. While there is nothing to do, others have the processor.
+    fn step(&mut self) -> Called<()> {
+        let mut moved = false;
+        for way in &mut self.ways {
+            moved |= way.step(&self.net)?;
+        }
+        if !moved {
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        Ok(())
+    }
+
+    /// Whether the file is there; now and then.
+    fn is_told(&mut self) -> bool {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return false;
+        }
+        self.looked = Instant::now();
+        self.file.exists()
+    }
+
+    fn close(&self) {
+        self.net.close_send(self.comms.0).unwrap();
+        self.net.close_recv(self.comms.1).unwrap();
+        if let Some(finalized) = self.net.finalize() {
+            finalized.unwrap();
+        }
+    }
+}
+
+/// Every byte of every message arrives, in order and once; no pause is longer than `TEST_PAUSE_MS`, and as many
+/// megabytes a second arrive as `TEST_SPEED`.
+fn a_stream_arrives_whole(mut scene: Scene) {
+    let mut stream = Stream::new(&mut scene);
+    let mut told = None;
+    while !stream.ways.iter().all(Way::is_over) {
+        stream.step().expect("nothing fails");
+        if told.is_none() && stream.is_told() {
+            told = Some(Instant::now());
+            for way in stream.ways.iter_mut().filter(|way| way.sends) {
+                way.last = Some(way.begun + usize::from(way.is_filled));
+            }
+        }
+        assert!(told.is_none_or(|told| told.elapsed() < LIMIT), "no end");
+    }
+    let secs = stream.started.elapsed().as_secs_f64();
+    for way in &stream.ways {
+        let count = way.last.unwrap();
+        if way.sends {
+            scene.say(&count.to_le_bytes());
+            continue;
+        }
+        let speed = way.bytes as f64 / 1e6 / secs;
+        println!("figure: {count} messages, {speed:.1} MB/s, longest pause {:?}", way.pause);
+        let most = millis("TEST_PAUSE_MS").unwrap_or(LIMIT);
+        assert!(way.pause < most, "{:?} without a message", way.pause);
+        let least = number("TEST_SPEED").unwrap_or(0) as f64;
+        assert!(speed >= least, "{speed} MB/s");
+    }
+    for way in stream.ways.iter().filter(|way| !way.sends) {
+        assert_eq!(scene.hear(), way.last.unwrap().to_le_bytes(), "as many as were sent");
+    }
+    scene.meet();
+    stream.close();
+    scene.meet();
+}
+
+/// Nothing fails before the file is there; within `TEST_LIMIT_MS` after that, everything has.
+fn a_stream_fails_once(mut scene: Scene) {
+    let mut stream = Stream::new(&mut scene);
+    let limit = millis("TEST_LIMIT_MS").expect("a limit");
+    let (mut told, mut failed) = (None::<Instant>, 0);
+    loop {
+        let stepped = stream.step();
+        if told.is_none() && stream.is_told() {
+            told = Some(Instant::now());
+        }
+        match stepped {
+            Ok(()) => {
+                assert!(told.is_none_or(|told| told.elapsed() < limit), "no error {limit:?} after the cut")
+            }
+            Err(code) => {
+                assert_eq!(code, ResultCode::REMOTE_ERROR);
+                break;
+            }
+        }
+    }
+    let first = told.expect("an error before the cut").elapsed();
+    for way in &mut stream.ways {
+        assert!(way.ended > 0, "nothing arrived before");
+        failed += way.fail(&stream.net);
+        // New work fails too.
+        let refused = until("a refusal", || way.begin(&stream.net).err());
+        assert_eq!(refused, ResultCode::REMOTE_ERROR);
+    }
+    let all = told.expect("a cut").elapsed();
+    println!("figure: {failed} requests failed, the first {first:?} after the cut, the last {all:?}");
+    assert!(all < limit, "{all:?} after the cut");
+    assert!(failed > 1, "nothing was under way");
+    scene.meet();
+    stream.close();
+    scene.meet();
+}
