@@ -243,11 +243,12 @@ impl<R: Rail> Open<R> {
         };
         let path = self.side.paths().get_mut(at);
         let Some(leaving) = &mut path.leaving else { return Ok(()) };
-        if !path.rail.is_quiet(path.link) && !mutant.is("engine-leaves-without-fence") {
+        let fences = !mutant.is("engine-leaves-without-fence");
+        if fences && !path.rail.is_quiet(path.link) {
             return Ok(());
         }
         // What it brought may be hidden still.
-        if flushes && path.link != NO_LINK && !leaving.flushed {
+        if fences && flushes && path.link != NO_LINK && !leaving.flushed {
             if !leaving.flushing {
                 leaving.flushing = path.rail.post(path.link, LAST_FLUSH, Op::Flush, true).is_ok();
             }

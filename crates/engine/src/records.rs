@@ -122,7 +122,6 @@ impl<R: Rail> RecvLane<R> {
     /// new one is.
     fn is_leaving(&self) -> bool {
         self.paths.iter().any(|path| path.leaving.is_some() || path.life.is_fenced())
-            && !self.plan.mutant.is("engine-announces-while-leaving")
     }
 
     /// A path is of no more use: nothing new goes over it, and what it still has to tell is awaited.

@@ -101,7 +101,7 @@ impl Links for SimRail {
     fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
         let state = self.world.lock();
         let Some(index) = state.find(self.rail, link) else { return Ok(()) };
-        match state.is_lost(index) {
+        match state.is_lost(index) || state.links[index].phase == LinkPhase::Error {
             true => Err(LinkError::Unreachable("its rail is dead")),
             false => Ok(()),
         }

@@ -33,6 +33,8 @@ mod oob_tests;
 mod pattern;
 mod place;
 mod rail;
+#[cfg(test)]
+mod rails_tests;
 mod receiver;
 mod register;
 #[cfg(test)]

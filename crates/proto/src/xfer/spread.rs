@@ -204,8 +204,17 @@ mod tests {
         now
     }
 
+    /// The bug that `cargo xtask mutants` asks for, if any.
+    fn planted() -> Mutant {
+        #[cfg(feature = "mutants")]
+        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+            return Mutant::named(std::string::String::leak(name));
+        }
+        Mutant::NONE
+    }
+
     fn spread_over(pipes: &[Pipe], told: impl Fn(&Pipe) -> u64) -> Spread {
-        let mut spread = Spread::new(Mutant::NONE);
+        let mut spread = Spread::new(planted());
         for (link, pipe) in pipes.iter().enumerate() {
             spread.up(link, told(pipe), pipe.latency, Instant(0));
         }

@@ -1,0 +1,164 @@
+//! A comm over several rails: its links join by themselves, a rail that dies is left and what it had not carried goes
+//! again, nothing lands after that, and the rail is taken back.
+
+use trunkline_engine::{CommFault, CommId, Error, Nics, Params, RecvBuf, RequestId};
+use trunkline_mem::Memory;
+use trunkline_proto::time::Duration;
+
+use crate::rules_tests::{Duo, SECOND, buffer, params};
+use crate::{Pid, Weather};
+
+const LEN: u64 = 4096;
+
+fn weather() -> Weather {
+    // Slow enough that a cut finds something under way.
+    Weather { nics: 2, latency: 50_000, retry_time: 20_000_000, poll_time: 20_000, ..Weather::calm() }
+}
+
+fn rails() -> Params {
+    Params { stripe_min: 256, eager_max: 0, rail_time: Duration::millis(50), ..params() }
+}
+
+/// Two processes and a comm over both NICs of each.
+struct Pair {
+    duo: Duo,
+    send: CommId,
+    recv: CommId,
+    from: (Memory, RecvBuf),
+    into: (Memory, RecvBuf),
+}
+
+impl Pair {
+    fn new(seed: u64) -> Self {
+        let duo = Duo::new(seed, weather(), rails());
+        let both = Nics::new(&[0, 1]).unwrap();
+        let (listen, mut handle) = duo.b.listen(both).unwrap();
+        let (mut send, mut recv) = (None, None);
+        while send.is_none() || recv.is_none() {
+            send = send.or_else(|| duo.a.connect(both, &mut handle).unwrap());
+            recv = recv.or_else(|| duo.b.accept(listen).unwrap());
+        }
+        duo.b.close_listen(listen).unwrap();
+        let (send, recv) = (send.unwrap(), recv.unwrap());
+        let (from, into) = (buffer(&duo.a, send, LEN), buffer(&duo.b, recv, LEN));
+        Self { duo, send, recv, from, into }
+    }
+
+    /// Begins a message; its sending and its receiving end.
+    fn begin(&self, fill: u8) -> (RequestId, RequestId) {
+        self.from.0.write(0, &[fill; LEN as usize]).unwrap();
+        let RecvBuf { mr, offset, len, tag } = self.from.1;
+        let (mut sent, mut received) = (None, None);
+        while sent.is_none() || received.is_none() {
+            received = received.or_else(|| self.duo.b.irecv(self.recv, &[self.into.1]).unwrap());
+            sent = sent.or_else(|| self.duo.a.isend(self.send, mr, offset, len, tag).unwrap());
+        }
+        (sent.unwrap(), received.unwrap())
+    }
+
+    /// Tests both ends until both have ended.
+    fn end(&self, (sent, received): (RequestId, RequestId)) -> [Result<(), Error>; 2] {
+        let (mut ended, mut sizes) = ([None, None], [0; 8]);
+        for _ in 0..1_000_000 {
+            for (end, (engine, request)) in
+                [(&self.duo.a, sent), (&self.duo.b, received)].into_iter().enumerate()
+            {
+                if ended[end].is_none() {
+                    ended[end] = match engine.test(request, &mut sizes) {
+                        Ok(false) => None,
+                        Ok(true) => Some(Ok(())),
+                        Err(error) => Some(Err(error)),
+                    };
+                }
+            }
+            match ended {
+                [Some(one), Some(other)] => return [one, other],
+                open => ended = open,
+            }
+        }
+        let now = self.duo.world.now();
+        panic!("a request does not end: {ended:?} at {now}, links {:?}", self.links());
+    }
+
+    fn message(&self, fill: u8) {
+        let both = self.begin(fill);
+        let _ended: [(); 2] = self.end(both).map(Result::unwrap);
+        let mut bytes = [0; LEN as usize];
+        self.into.0.read(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|&byte| byte == fill), "{bytes:?}");
+    }
+
+    fn links(&self) -> [Vec<bool>; 2] {
+        [self.duo.a.links(self.send).unwrap(), self.duo.b.links(self.recv).unwrap()]
+    }
+
+    /// Sends messages until both ends have so many links that carry; false if that takes too long.
+    fn until(&self, links: usize, time: u64) -> bool {
+        let until = self.duo.world.now() + time;
+        while self.duo.world.now() < until {
+            self.message(1);
+            if self.links().iter().all(|end| end.iter().filter(|carries| **carries).count() == links) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[test]
+fn every_link_joins_soon() {
+    for seed in 0..5 {
+        assert!(Pair::new(seed).until(2, SECOND / 10), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_rail_that_recovers_is_taken_back() {
+    for seed in 0..5 {
+        let pair = Pair::new(seed);
+        assert!(pair.until(2, SECOND));
+        pair.duo.world.cut(Pid(0), 1, SECOND);
+        assert!(pair.until(1, 2 * SECOND), "seed {seed}: {:?}", pair.links());
+        assert!(pair.until(2, 10 * SECOND), "seed {seed}: {:?}", pair.links());
+    }
+}
+
+/// The rail dies with pieces of a message on it; the message arrives, its buffer is used for something else, and then
+/// everything lands that still can.
+#[test]
+fn nothing_lands_late_in_a_buffer_that_was_handed_back() {
+    for seed in 0..40 {
+        let pair = Pair::new(seed);
+        assert!(pair.until(2, SECOND));
+        let message = pair.begin(7);
+        pair.duo.world.cut(Pid((seed % 2) as usize), 1, 1 << 60);
+        let _ended: [(); 2] = pair.end(message).map(Result::unwrap);
+        pair.into.0.write(0, &[9; LEN as usize]).unwrap();
+        pair.duo.world.tempt(&pair.into.0, 0, LEN);
+        let mut bytes = [0; LEN as usize];
+        pair.into.0.read(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|&byte| byte == 9), "seed {seed}: a write landed late");
+    }
+}
+
+#[test]
+fn with_no_rail_left_every_request_fails_once() {
+    for seed in 0..4 {
+        let pair = Pair::new(seed);
+        assert!(pair.until(2, SECOND));
+        let messages: Vec<_> = (0..3).map(|fill| pair.begin(fill)).collect();
+        pair.duo.world.cut(Pid(1), 0, 1 << 60);
+        pair.duo.world.cut(Pid(1), 1, 1 << 60);
+        let mut failed = 0;
+        for message in messages {
+            for (end, ended) in pair.end(message).into_iter().enumerate() {
+                failed += usize::from(ended.is_err());
+                assert!(matches!(ended, Ok(()) | Err(Error::Comm(CommFault::Link(_)))), "{ended:?}");
+                let (engine, request) = [(&pair.duo.a, message.0), (&pair.duo.b, message.1)][end];
+                let again = engine.test(request, &mut [0; 8]);
+                assert!(matches!(again, Err(Error::Unknown(_))), "seed {seed}: told twice: {again:?}");
+            }
+        }
+        assert!(failed > 0, "seed {seed}");
+    }
+}
