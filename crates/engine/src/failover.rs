@@ -44,7 +44,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     fn tend_many(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
-        if open.fault.is_some() || open.link_down {
+        if open.fault.is_some() {
             return;
         }
         open.turns = open.turns.wrapping_add(1);
@@ -53,7 +53,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return;
         }
         let now = self.host.now();
-        if let Err(fault) = self.go_on_with_links(slot, open, now) {
+        let went_on = if open.link_down {
+            // With none left, the peer hears of each link all the same, and need not find out by itself.
+            open.end_all_leaving(&slot.requests, now)
+        } else {
+            self.go_on_with_links(slot, open, now)
+        };
+        if let Err(fault) = went_on {
             self.fail(slot, open, fault);
         }
         if !open.words.is_empty()
@@ -76,9 +82,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         while let Some(word) = slot.news.take() {
             open.on_word(&slot.requests, word, now)?;
         }
-        for at in 0..open.side.paths().len() {
-            open.end_leaving(&slot.requests, at, now)?;
-        }
+        open.end_all_leaving(&slot.requests, now)?;
         if now - open.tended < TEND_EVERY {
             return Ok(());
         }
@@ -233,6 +237,10 @@ impl<R: Rail> Open<R> {
                 Ok(())
             }
         }
+    }
+
+    fn end_all_leaving(&mut self, requests: &Requests, now: Instant) -> Result<(), CommFault> {
+        (0..self.side.paths().len()).try_for_each(|at| self.end_leaving(requests, at, now))
     }
 
     /// Ends the leaving of a path once its link has told all.
