@@ -91,6 +91,8 @@ pub(crate) struct Open<R: Rail> {
     pub(crate) asked: Instant,
     /// Polls, where there are several links.
     pub(crate) turns: u32,
+    /// There are several links.
+    pub(crate) many: bool,
     /// Where the rail puts completions; here, because to make it anew for each poll costs more than most polls.
     batch: [Completion; BATCH],
 }
@@ -199,7 +201,8 @@ impl<R: Rail> Open<R> {
         lane.as_mut().filter(|open| open.generation == id.generation)
     }
 
-    pub(crate) fn new(side: Side<R>, peer: Arc<Peer>, ends: Ends) -> Self {
+    pub(crate) fn new(mut side: Side<R>, peer: Arc<Peer>, ends: Ends) -> Self {
+        let many = side.paths().are_many();
         Self {
             generation: 0,
             side,
@@ -214,6 +217,7 @@ impl<R: Rail> Open<R> {
             tended: Instant::default(),
             asked: Instant::default(),
             turns: 0,
+            many,
             batch: [no_completion(); BATCH],
         }
     }
@@ -225,7 +229,8 @@ impl<R: Rail> Open<R> {
             return false;
         }
         let mut some = false;
-        for path in 0..self.side.paths().len() {
+        let paths = if self.many { self.side.paths().len() } else { 1 };
+        for path in 0..paths {
             match self.take_completions(requests, path) {
                 Ok(taken) => some |= taken,
                 Err(fault) => {
@@ -245,7 +250,7 @@ impl<R: Rail> Open<R> {
         if let Err(fault) = posted {
             self.fail(requests, fault);
         }
-        if self.side.paths().are_many() && !self.side.paths().any_carries() {
+        if self.many && !self.side.paths().any_carries() {
             // With none left, the comm is of no more use; links that were being made may hold a flush.
             self.link_down = true;
             self.side.paths().fail();
@@ -263,13 +268,13 @@ impl<R: Rail> Open<R> {
         for _ in 0..BATCHES_MAX {
             let taken = self.side.paths().poll(path, &mut self.batch);
             for at in 0..taken {
-                let completion = self.batch[at];
-                if matches!(completion.status, Status::Flushed | Status::PeerDead) {
+                let Completion { status, wr_id, done, .. } = self.batch[at];
+                if matches!(status, Status::Flushed | Status::PeerDead) {
                     self.lost(path);
-                } else if completion.wr_id >= PROBE && completion.done == Done::Posted {
-                    self.on_link_sign(path, completion.wr_id);
+                } else if self.many && wr_id >= PROBE && done == Done::Posted {
+                    self.on_link_sign(path, wr_id);
                 } else {
-                    self.side.on_completion(requests, path, &completion)?;
+                    self.side.on_completion(requests, path, &self.batch[at])?;
                 }
             }
             some |= taken > 0;

@@ -443,8 +443,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     #[inline]
     pub(crate) fn drive(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) -> bool {
         let before = open.fault.is_some();
-        if let Side::Send(lane) = &mut open.side
-            && lane.many.is_some()
+        if open.many
+            && let Side::Send(lane) = &mut open.side
         {
             lane.set_time(self.host.now());
         }

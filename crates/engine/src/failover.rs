@@ -30,7 +30,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Looks after the links of a comm that has several.
     #[inline]
     pub(crate) fn tend_links(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
-        if open.side.paths().are_many() {
+        if open.many {
             self.tend_many(slot, open);
         }
     }

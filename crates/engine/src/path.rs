@@ -144,6 +144,9 @@ impl<R: Rail> Paths<R> {
     /// Gives what is posted to the network.
     #[inline]
     pub(crate) fn flush(&mut self) {
+        if let [only] = &mut *self.list {
+            return only.rail.flush();
+        }
         self.list.iter_mut().for_each(|path| path.rail.flush());
     }
 
