@@ -111,7 +111,7 @@ fn strangers_are_refused_with_one_line_each(scene: Scene) {
     said(&[&[good.clone(), vec![0]].concat()]);
     said(&[&magic]);
     said(&[&version]);
-    said(&[&hello((2, 9), 5)]);
+    said(&[&hello((VERSION + 1, 9), 5)]);
     said(&[&hello((0, 0), 5)]);
     said(&[&open(1, [1; 16])]);
     said(&[&good, &[77, 1, 0, 0]]);
