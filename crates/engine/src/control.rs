@@ -312,7 +312,7 @@ impl<H: Host, R: Rail> Control<H, R> {
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    if !matches!(error, OobError::Closed) {
+                    if !matches!(error, OobError::Closed | OobError::Merged) {
                         around.host.log(Level::Warn, &format!("control stream lost: {}", in_full(&error)));
                     }
                     self.drop_stream(around, id);

@@ -122,6 +122,9 @@ pub enum OobError {
     /// The peer closed it, or died.
     #[error("the peer closed the control stream")]
     Closed,
+    /// It is one more connection of a control stream that is there, and has gone over to that.
+    #[error("part of another control stream")]
+    Merged,
     /// What came is not a frame: too long or malformed.
     #[error("malformed frame on the control stream")]
     Malformed,

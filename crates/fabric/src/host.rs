@@ -127,6 +127,7 @@ pub trait OobStream: Send + 'static {
     /// The next frame, if a whole one is there; also sends what is queued.
     ///
     /// # Errors
-    /// [`OobError::Closed`] once the peer is gone and everything it sent was returned.
+    /// [`OobError::Closed`] once the peer is gone and everything it sent was returned. [`OobError::Merged`] from an
+    /// accepted stream, before any frame, that turns out to be a part of another one; it is to be dropped.
     fn recv(&mut self) -> Result<Option<Frame>, OobError>;
 }

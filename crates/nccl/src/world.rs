@@ -65,8 +65,9 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
     let addresses = addresses(&params)?;
     let reach = Reach {
         local: params.fabric != FabricName::SoftTcp,
-        address: addresses.first().copied(),
+        addresses: addresses.clone(),
         silence: params.peer_time,
+        mutant: params.mutant,
     };
     let fabric = SoftFabric::new(soft_config(&params, addresses))?;
     let devices = Devices::new(fabric.nics());

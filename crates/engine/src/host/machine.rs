@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use trunkline_fabric::{Host, HostPage, Level};
 use trunkline_mem::Page;
+use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::status;
 
@@ -18,16 +19,19 @@ type Log = Box<dyn Fn(Level, &str) + Send + Sync>;
 pub struct Reach {
     /// Processes of this host reach each other by local sockets; otherwise by the network, like those of other hosts.
     pub local: bool,
-    /// The address that other hosts are told; `None`: they do not reach this process.
-    pub address: Option<IpAddr>,
+    /// The addresses that other hosts are told, of which the first four are used; none: they do not reach this
+    /// process. Control streams go over all of them.
+    pub addresses: Vec<IpAddr>,
     /// How long a host may be silent before the kernel gives it up. What a process does or does not do is not seen
     /// here: the kernels talk to each other.
     pub silence: Duration,
+    /// A planted bug.
+    pub mutant: Mutant,
 }
 
 impl Default for Reach {
     fn default() -> Self {
-        Self { local: true, address: None, silence: Duration::secs(10) }
+        Self { local: true, addresses: Vec::new(), silence: Duration::secs(10), mutant: Mutant::NONE }
     }
 }
 

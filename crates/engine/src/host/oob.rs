@@ -1,79 +1,54 @@
 //! Control streams, local or to other hosts, and the address by which a process is told where it can be reached.
 //! Whether two processes share a host is not asked but tried: a local socket reaches whoever does.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use trunkline_fabric::{Frame, Oob, OobAddress, OobError, OobListener, OobStream};
+use trunkline_proto::wire::cursor::{Reader, Writer};
+use trunkline_proto::wire::place;
+use trunkline_proto::wire::strand::STRANDS_MAX;
 
 use super::local::{LocalListener, LocalStream, Name};
 use super::machine::Reach;
 use super::remote::{RemoteListener, RemoteStream};
 
-/// First bytes of the parts of an address (docs/wire.md, "Control address").
-mod part {
-    pub(super) const LOCAL: u8 = 1;
-    pub(super) const V4: u8 = 4;
-    pub(super) const V6: u8 = 6;
-}
+/// First byte of the local part of an address (docs/wire.md, "Control address").
+const LOCAL: u8 = 1;
 
 /// Where a process listens.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct Places {
     local: Option<Name>,
-    remote: Option<SocketAddr>,
+    remote: Vec<SocketAddr>,
 }
 
 impl Places {
+    /// The address; network parts that do not fit are left out, and told by the first of them.
     fn address(&self) -> OobAddress {
-        let mut out = Vec::with_capacity(OobAddress::MAX);
+        let mut out = Writer::default();
         if let Some(name) = self.local {
-            out.push(part::LOCAL);
-            out.extend_from_slice(&name);
+            out.u8(LOCAL).bytes(&name);
         }
-        if let Some(remote) = self.remote {
-            match remote.ip() {
-                IpAddr::V4(ip) => {
-                    out.push(part::V4);
-                    out.extend_from_slice(&ip.octets());
-                }
-                IpAddr::V6(ip) => {
-                    out.push(part::V6);
-                    out.extend_from_slice(&ip.octets());
-                }
+        for &remote in self.remote.iter().take(STRANDS_MAX) {
+            if out.0.len() + place::bytes(remote) <= OobAddress::MAX {
+                place::write(&mut out, remote);
             }
-            out.extend_from_slice(&remote.port().to_le_bytes());
         }
-        OobAddress(out)
+        OobAddress(out.0)
     }
 
     /// Parses what a handle says; `None` if it makes no sense.
     fn parse(address: &OobAddress) -> Option<Self> {
         let mut places = Self::default();
-        let mut rest = address.0.as_slice();
-        while let Some((&kind, after)) = rest.split_first() {
-            rest = match kind {
-                part::LOCAL => {
-                    let (name, rest) = after.split_first_chunk::<16>()?;
-                    places.local = Some(*name);
-                    rest
-                }
-                part::V4 => {
-                    let (ip, after) = after.split_first_chunk::<4>()?;
-                    let (port, rest) = after.split_first_chunk::<2>()?;
-                    places.remote = Some(SocketAddr::new(IpAddr::from(*ip), u16::from_le_bytes(*port)));
-                    rest
-                }
-                part::V6 => {
-                    let (ip, after) = after.split_first_chunk::<16>()?;
-                    let (port, rest) = after.split_first_chunk::<2>()?;
-                    let ip = Ipv6Addr::from(*ip);
-                    places.remote = Some(SocketAddr::new(ip.into(), u16::from_le_bytes(*port)));
-                    rest
-                }
-                _ => return None,
-            };
+        let mut reader = Reader(&address.0);
+        if let Some(&LOCAL) = reader.0.first() {
+            reader.u8().ok()?;
+            places.local = Some(reader.array().ok()?);
         }
-        let usable = places.remote.is_none_or(|remote| remote.port() != 0);
+        while !reader.0.is_empty() {
+            places.remote.push(place::read(&mut reader).ok()?);
+        }
+        let usable = places.remote.len() <= STRANDS_MAX;
         (usable && places != Self::default()).then_some(places)
     }
 }
@@ -96,8 +71,9 @@ impl Oob for UnixOob {
 
     fn listen(&self) -> Result<UnixListener, OobError> {
         let local = if self.reach.local { Some(LocalListener::new(random()?)?) } else { None };
-        let silence = self.reach.silence;
-        let remote = self.reach.address.map(|at| RemoteListener::new(at, silence)).transpose()?;
+        let Reach { addresses, silence, mutant, .. } = &self.reach;
+        let reached = !addresses.is_empty();
+        let remote = reached.then(|| RemoteListener::new(addresses, *silence, *mutant)).transpose()?;
         Ok(UnixListener { local, remote })
     }
 
@@ -111,8 +87,12 @@ impl Oob for UnixOob {
                 Err(error) => return Err(error),
             }
         }
-        let remote = places.remote.ok_or(OobError::Closed)?;
-        Ok(UnixStream(Way::Remote(RemoteStream::connect(remote, self.reach.silence)?)))
+        if places.remote.is_empty() {
+            return Err(OobError::Closed);
+        }
+        let Reach { addresses, silence, mutant, .. } = &self.reach;
+        let stream = RemoteStream::connect(random()?, places.remote, addresses, *silence, *mutant)?;
+        Ok(UnixStream(Way::Remote(Box::new(stream))))
     }
 }
 
@@ -135,7 +115,7 @@ impl OobListener for UnixListener {
 
     fn address(&self) -> OobAddress {
         let local = self.local.as_ref().map(LocalListener::name);
-        let remote = self.remote.as_ref().map(RemoteListener::address);
+        let remote = self.remote.as_ref().map(|remote| remote.places().to_vec()).unwrap_or_default();
         Places { local, remote }.address()
     }
 
@@ -146,7 +126,7 @@ impl OobListener for UnixListener {
             return Ok(Some(UnixStream(Way::Local(stream))));
         }
         let Some(remote) = &mut self.remote else { return Ok(None) };
-        Ok(remote.accept()?.map(|stream| UnixStream(Way::Remote(stream))))
+        Ok(remote.accept()?.map(|stream| UnixStream(Way::Remote(Box::new(stream)))))
     }
 }
 
@@ -157,14 +137,14 @@ pub struct UnixStream(Way);
 #[derive(Debug)]
 enum Way {
     Local(LocalStream),
-    Remote(RemoteStream),
+    Remote(Box<RemoteStream>),
 }
 
 impl OobStream for UnixStream {
     fn send(&mut self, frame: Frame) -> Result<(), OobError> {
         match &mut self.0 {
             Way::Local(stream) => stream.send(frame),
-            Way::Remote(stream) => stream.send(&frame.bytes),
+            Way::Remote(stream) => stream.send(frame.bytes),
         }
     }
 
@@ -183,7 +163,8 @@ mod tests {
     use super::*;
 
     fn oob(local: bool, address: Option<&str>) -> UnixOob {
-        UnixOob::new(Reach { local, address: address.map(|a| a.parse().unwrap()), ..Reach::default() })
+        let addresses = address.iter().map(|a| a.parse().unwrap()).collect();
+        UnixOob::new(Reach { local, addresses, ..Reach::default() })
     }
 
     fn accept(listener: &mut UnixListener) -> UnixStream {
@@ -228,11 +209,19 @@ mod tests {
 
     #[test]
     fn addresses_are_short_and_come_back() {
-        for remote in [None, Some("192.0.2.1:7"), Some("[2001:db8::1]:65535")] {
-            let places = Places { local: Some([3; 16]), remote: remote.map(|r| r.parse().unwrap()) };
-            let address = places.address();
+        let four = ["192.0.2.1:7", "192.0.2.2:8", "192.0.2.3:9", "192.0.2.4:65535"];
+        let (v6, five) = (["[2001:db8::1]:65535", "[2001:db8::2]:1", "192.0.2.1:2"], [four[0]; 5]);
+        // What does not fit is left out.
+        for (told, kept) in [(&[][..], 0), (&four[..1], 1), (&four, 4), (&five, 4), (&v6[..1], 1), (&v6, 2)] {
+            let remote = told.iter().map(|at| at.parse().unwrap()).collect();
+            let address = Places { local: Some([3; 16]), remote }.address();
             assert!(address.0.len() <= OobAddress::MAX);
-            assert_eq!(Places::parse(&address), Some(places));
+            let back = Places::parse(&address).unwrap();
+            assert_eq!((back.local, back.remote.len()), (Some([3; 16]), kept), "{told:?}");
         }
+        let mut many = Places { local: None, remote: vec![four[0].parse().unwrap(); 4] }.address();
+        assert!(Places::parse(&many).is_some());
+        many.0.extend([4, 192, 0, 2, 1, 7, 0]);
+        assert!(Places::parse(&many).is_none(), "five addresses");
     }
 }

@@ -1,285 +1,316 @@
-//! Control streams to processes of other hosts: TCP connections with a length before each frame. When a process dies its
-//! kernel ends them; when a host falls silent the kernel of this one does, after a time. A process that only says
-//! nothing is seen by nobody here.
+//! Control streams to processes of other hosts, woven of TCP connections over each of the hosts' interfaces (docs/wire.md,
+//! "Control streams between hosts"). When a process dies its kernel ends them; when a host falls silent the kernel of this
+//! one does, after a time. A process that only says nothing is seen by nobody here.
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration as Time;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::SocketFlags;
 use trunkline_fabric::{Frame, OobError};
+use trunkline_proto::conn::{Arrival, Resume};
+use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::Duration;
+use trunkline_proto::wire::strand::{Join, Name, STRANDS_MAX};
 
-/// Bytes that wait for a peer that does not read.
-const QUEUE_MAX: usize = 1 << 20;
+use super::dial::Dial;
+use super::lobby::{Guest, Lobby};
+use super::strand::{Record, Strand, failed, socket};
+
 /// Connections that wait for a process that does not accept; the kernel may allow fewer.
 const BACKLOG: i32 = 4096;
-/// Bytes of the length before a frame.
-const LENGTH: usize = 4;
-/// Questions to a silent host before it is given up.
-const QUESTIONS: u32 = 3;
+/// Records taken from a strand in one go.
+const BURST: usize = 64;
 
-fn failed(what: &'static str) -> impl Fn(Errno) -> OobError {
-    move |errno| OobError::System { what, source: errno.into() }
-}
-
-fn socket(like: SocketAddr) -> Result<OwnedFd, OobError> {
-    let family = if like.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed("socket"))
-}
-
-/// Lets the kernel find out that the other host is gone: by questions when nothing is said, by the time an answer to
-/// what was said takes.
-fn watch(socket: &OwnedFd, silence: Duration) -> Result<(), Errno> {
-    let whole = Time::from_nanos(silence.0).max(Time::from_secs(1));
-    // The kernel counts whole seconds, and would round up.
-    let step = Time::from_secs((whole.as_secs() / u64::from(QUESTIONS + 1)).max(1));
-    sockopt::set_tcp_nodelay(socket, true)?;
-    sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, step)?;
-    sockopt::set_tcp_keepintvl(socket, step)?;
-    sockopt::set_tcp_keepcnt(socket, QUESTIONS)?;
-    sockopt::set_tcp_user_timeout(socket, u32::try_from(whole.as_millis()).unwrap_or(u32::MAX))
-}
-
-/// Accepts control streams.
+/// Accepts control streams, at each address of the process.
 #[derive(Debug)]
 pub(super) struct RemoteListener {
-    socket: OwnedFd,
-    address: SocketAddr,
+    sockets: Vec<OwnedFd>,
+    places: Arc<[SocketAddr]>,
     silence: Duration,
+    lobby: Arc<Lobby>,
+    mutant: Mutant,
 }
 
 impl RemoteListener {
-    /// Listens at a free port of an address.
-    pub(super) fn new(at: IpAddr, silence: Duration) -> Result<Self, OobError> {
-        let wanted = SocketAddr::new(at, 0);
-        let socket = socket(wanted)?;
-        rustix::net::bind(&socket, &wanted).map_err(failed("bind"))?;
-        rustix::net::listen(&socket, BACKLOG).map_err(failed("listen"))?;
-        let bound = rustix::net::getsockname(&socket).map_err(failed("getsockname"))?;
-        let address = SocketAddr::try_from(bound).map_err(failed("getsockname"))?;
-        Ok(Self { socket, address, silence })
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// The next stream, if one waits.
-    pub(super) fn accept(&mut self) -> Result<Option<RemoteStream>, OobError> {
-        match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => {
-                // Refused by a socket that has ended already, which its first look tells.
-                let _ = watch(&socket, self.silence);
-                Ok(Some(RemoteStream::new(socket)))
+    /// Listens at a free port of each address. One that cannot be had is left out, unless there is no other.
+    pub(super) fn new(at: &[IpAddr], silence: Duration, mutant: Mutant) -> Result<Self, OobError> {
+        let mut refused = None;
+        let mut listening = Vec::new();
+        for &address in at.iter().take(STRANDS_MAX) {
+            match listen(address) {
+                Ok(one) => listening.push(one),
+                Err(error) => refused = refused.or(Some(error)),
             }
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
-            Err(errno) => Err(failed("accept")(errno)),
         }
+        if let (true, Some(error)) = (listening.is_empty(), refused) {
+            return Err(error);
+        }
+        let (sockets, places): (Vec<_>, Vec<_>) = listening.into_iter().unzip();
+        Ok(Self { sockets, places: places.into(), silence, lobby: Arc::default(), mutant })
     }
+
+    pub(super) fn places(&self) -> &[SocketAddr] {
+        &self.places
+    }
+
+    /// The next stream, if one waits. It may turn out to be another strand of one that is there.
+    pub(super) fn accept(&mut self) -> Result<Option<RemoteStream>, OobError> {
+        for socket in &self.sockets {
+            match rustix::net::accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => {
+                    let strand = Strand::accepted(socket, self.silence);
+                    let end = End::Accepted { lobby: self.lobby.clone(), places: self.places.clone() };
+                    return Ok(Some(RemoteStream::new(None, end, vec![strand], self.mutant)));
+                }
+                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
+                Err(errno) => return Err(failed("accept")(errno)),
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn listen(at: IpAddr) -> Result<(OwnedFd, SocketAddr), OobError> {
+    let wanted = SocketAddr::new(at, 0);
+    let socket = socket(wanted)?;
+    rustix::net::bind(&socket, &wanted).map_err(failed("bind"))?;
+    rustix::net::listen(&socket, BACKLOG).map_err(failed("listen"))?;
+    let bound = rustix::net::getsockname(&socket).map_err(failed("getsockname"))?;
+    let place = SocketAddr::try_from(bound).map_err(failed("getsockname"))?;
+    Ok((socket, place))
 }
 
 /// One control stream.
 #[derive(Debug)]
 pub(super) struct RemoteStream {
-    socket: OwnedFd,
-    unsent: VecDeque<u8>,
-    /// What came of frames that were not returned.
-    came: VecDeque<u8>,
+    /// What an accepted stream hears first.
+    name: Option<Name>,
+    end: End,
+    resume: Resume,
+    strands: Vec<Strand>,
+    /// A strand has led to the other end.
+    joined: bool,
+    /// Why a strand ended, if there was more to it than an end.
+    fault: Option<OobError>,
+}
+
+/// Which end of the stream this is.
+#[derive(Debug)]
+enum End {
+    /// It began the stream, and begins its strands.
+    Began(Dial),
+    /// It accepts them.
+    Accepted { lobby: Arc<Lobby>, places: Arc<[SocketAddr]> },
+}
+
+/// What ends.
+enum Ending {
+    /// One strand; others may go on.
+    Strand(OobError),
+    /// All of it.
+    Stream(OobError),
+}
+
+fn malformed<E>(_: E) -> Ending {
+    Ending::Strand(OobError::Malformed)
 }
 
 impl RemoteStream {
-    /// Begins to connect; what is sent meanwhile waits.
-    pub(super) fn connect(to: SocketAddr, silence: Duration) -> Result<Self, OobError> {
-        let socket = socket(to)?;
-        watch(&socket, silence).map_err(failed("setsockopt"))?;
-        match rustix::net::connect(&socket, &to) {
-            Ok(()) | Err(Errno::INPROGRESS) => Ok(Self::new(socket)),
-            Err(Errno::CONNREFUSED) => Err(OobError::Closed),
-            Err(errno) => Err(failed("connect")(errno)),
+    /// Begins to connect to all these addresses, from these; what is sent meanwhile waits.
+    pub(super) fn connect(
+        name: Name,
+        places: Vec<SocketAddr>,
+        from: &[IpAddr],
+        silence: Duration,
+        mutant: Mutant,
+    ) -> Result<Self, OobError> {
+        let now = Instant::now();
+        let dial = Dial::new(places, from.to_vec(), silence, now, mutant);
+        let mut stream = Self::new(Some(name), End::Began(dial), Vec::new(), mutant);
+        stream.gather(now);
+        if stream.strands.is_empty() {
+            return Err(stream.fault.take().unwrap_or(OobError::Closed));
         }
+        Ok(stream)
     }
 
-    fn new(socket: OwnedFd) -> Self {
-        Self { socket, unsent: VecDeque::new(), came: VecDeque::new() }
+    fn new(name: Option<Name>, end: End, strands: Vec<Strand>, mutant: Mutant) -> Self {
+        Self { name, end, resume: Resume::new(mutant), strands, joined: false, fault: None }
     }
 
     /// As [`OobStream::send`](trunkline_fabric::OobStream::send).
-    pub(super) fn send(&mut self, frame: &[u8]) -> Result<(), OobError> {
-        let Some(length) = u32::try_from(frame.len()).ok().filter(|_| frame.len() <= Frame::MAX) else {
+    pub(super) fn send(&mut self, frame: Vec<u8>) -> Result<(), OobError> {
+        if frame.is_empty() || frame.len() > Frame::MAX {
             return Err(OobError::Malformed);
-        };
-        if self.unsent.len() + LENGTH + frame.len() > QUEUE_MAX {
-            self.send_queued()?;
-            if self.unsent.len() + LENGTH + frame.len() > QUEUE_MAX {
-                return Err(OobError::Overflow);
-            }
         }
-        self.unsent.extend(length.to_le_bytes());
-        self.unsent.extend(frame);
-        self.send_queued()
-    }
-
-    fn send_queued(&mut self) -> Result<(), OobError> {
-        while !self.unsent.is_empty() {
-            let (first, _) = self.unsent.as_slices();
-            match rustix::net::send(self.socket.as_fd(), first, SendFlags::NOSIGNAL) {
-                Ok(sent) => drop(self.unsent.drain(..sent)),
-                Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => return Ok(()),
-                Err(errno) if is_end(errno) => return Err(OobError::Closed),
-                Err(errno) => return Err(failed("send")(errno)),
-            }
+        if self.strands.is_empty() {
+            return Err(OobError::Closed);
+        }
+        self.resume.keep(frame).map_err(|_| OobError::Overflow)?;
+        for strand in &mut self.strands {
+            // One that has ended shows in what is received; what it brought before comes first.
+            let _ = strand.write(&self.resume);
         }
         Ok(())
     }
 
     /// As [`OobStream::recv`](trunkline_fabric::OobStream::recv).
     pub(super) fn recv(&mut self) -> Result<Option<Vec<u8>>, OobError> {
-        // A peer that is gone shows in what is received; what it sent before comes first.
-        let _ = self.send_queued();
-        loop {
-            if let Some(frame) = self.frame()? {
-                return Ok(Some(frame));
+        let now = Instant::now();
+        if !self.strands.is_empty() {
+            self.gather(now);
+        }
+        let mut at = 0;
+        while at < self.strands.len() {
+            match self.take(at) {
+                Ok(Some(frame)) => return Ok(Some(frame)),
+                Ok(None) => at += 1,
+                Err(Ending::Strand(error)) => self.lose(at, error, now),
+                Err(Ending::Stream(error)) => {
+                    self.strands.clear();
+                    return Err(error);
+                }
             }
-            let mut bytes = [0; Frame::MAX + LENGTH];
-            match rustix::net::recv(self.socket.as_fd(), &mut bytes, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err(OobError::Closed),
-                Ok((_, count)) => self.came.extend(&bytes[..count]),
-                Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-                Err(errno) if is_end(errno) => return Err(OobError::Closed),
-                Err(errno) => return Err(failed("recv")(errno)),
+        }
+        let alive = |strand: &Strand| strand.joined || !self.joined;
+        if self.strands.iter().any(alive) {
+            return Ok(None);
+        }
+        self.strands.clear();
+        Err(self.fault.take().unwrap_or(OobError::Closed))
+    }
+
+    /// Takes up strands that have come, or begins those that are due.
+    fn gather(&mut self, now: Instant) {
+        let Some(name) = self.name else { return };
+        match &mut self.end {
+            End::Began(dial) => {
+                while let Some(begun) = dial.begin(now) {
+                    match begun {
+                        Ok(mut strand) => {
+                            strand.say_join(name, &[], self.resume.received());
+                            strand.next = (self.resume.first() == 0).then_some(0);
+                            self.strands.push(strand);
+                        }
+                        Err(error) => self.fault = Some(error),
+                    }
+                }
+            }
+            End::Accepted { lobby, .. } => {
+                for guest in lobby.fetch(&name) {
+                    // One that cannot go on with this stream is dropped.
+                    let _ = self.welcome(name, guest);
+                }
             }
         }
     }
 
-    /// The first frame of what came, if it is whole.
-    fn frame(&mut self) -> Result<Option<Vec<u8>>, OobError> {
-        let mut length = [0; LENGTH];
-        if self.came.len() < LENGTH {
-            return Ok(None);
+    /// Adds an accepted strand; one too many takes the place of the oldest, which the other end has left.
+    fn welcome(&mut self, name: Name, guest: Guest) -> Result<(), Ending> {
+        let Guest { mut strand, received } = guest;
+        let End::Accepted { places, .. } = &self.end else { return Ok(()) };
+        self.resume.on_join(received).map_err(malformed)?;
+        strand.joined = true;
+        strand.next = Some(received);
+        strand.say_join(name, places, self.resume.received());
+        let _ = strand.write(&self.resume);
+        if self.strands.len() == 2 * STRANDS_MAX {
+            self.strands.remove(0);
         }
-        for (to, from) in length.iter_mut().zip(&self.came) {
-            *to = *from;
+        self.strands.push(strand);
+        self.joined = true;
+        Ok(())
+    }
+
+    /// The next frame that one strand brings, if it has one.
+    fn take(&mut self, at: usize) -> Result<Option<Vec<u8>>, Ending> {
+        // Its end shows in what is received.
+        let _ = self.strands[at].write(&self.resume);
+        for _ in 0..BURST {
+            let Some(record) = self.strands[at].read().map_err(Ending::Strand)? else { break };
+            if let Some(frame) = self.on_record(at, record)? {
+                return Ok(Some(frame));
+            }
         }
-        let length = u32::from_le_bytes(length) as usize;
-        if length > Frame::MAX {
-            return Err(OobError::Malformed);
+        Ok(None)
+    }
+
+    fn on_record(&mut self, at: usize, record: Record) -> Result<Option<Vec<u8>>, Ending> {
+        match record {
+            Record::Join { join, received } if !self.strands[at].joined => {
+                self.on_join(at, join, received)?;
+                Ok(None)
+            }
+            // A JOIN comes first, and once.
+            Record::Join { .. } => Err(malformed(())),
+            _ if !self.strands[at].joined => Err(malformed(())),
+            Record::Frame { number, received, bytes } => {
+                self.resume.on_received(received).map_err(malformed)?;
+                match self.resume.on_frame(number).map_err(malformed)? {
+                    Arrival::New => Ok(Some(bytes)),
+                    Arrival::Known => Ok(None),
+                }
+            }
+            Record::Taken { received } => {
+                self.resume.on_received(received).map_err(malformed)?;
+                Ok(None)
+            }
+            Record::End => Err(Ending::Stream(OobError::Closed)),
         }
-        if self.came.len() < LENGTH + length {
-            return Ok(None);
+    }
+
+    fn on_join(&mut self, at: usize, join: Join, received: u64) -> Result<(), Ending> {
+        match &mut self.end {
+            End::Began(dial) => {
+                if Some(join.name) != self.name {
+                    return Err(malformed(()));
+                }
+                self.resume.on_join(received).map_err(malformed)?;
+                let strand = &mut self.strands[at];
+                dial.joined(strand.slot, join.places);
+                strand.joined = true;
+                strand.next.get_or_insert(received);
+                self.joined = true;
+                Ok(())
+            }
+            End::Accepted { lobby, .. } => {
+                let guest = Guest { strand: self.strands.remove(at), received };
+                let Some(guest) = lobby.leave(&join.name, guest) else {
+                    return Err(Ending::Stream(OobError::Merged));
+                };
+                if received > 0 {
+                    // It goes on with a stream that this end has given up.
+                    return Err(Ending::Stream(OobError::Closed));
+                }
+                lobby.enter(join.name);
+                self.name = Some(join.name);
+                self.welcome(join.name, guest)
+            }
         }
-        self.came.drain(..LENGTH);
-        Ok(Some(self.came.drain(..length).collect()))
+    }
+
+    fn lose(&mut self, at: usize, error: OobError, now: Instant) {
+        let strand = self.strands.remove(at);
+        if let End::Began(dial) = &mut self.end {
+            dial.ended(strand.slot, now);
+        }
+        if !matches!(error, OobError::Closed) {
+            self.fault = Some(error);
+        }
     }
 }
 
-/// Whether the connection ended or never came to be, whatever the reason.
-fn is_end(errno: Errno) -> bool {
-    matches!(
-        errno,
-        Errno::PIPE
-            | Errno::CONNRESET
-            | Errno::CONNREFUSED
-            | Errno::TIMEDOUT
-            | Errno::HOSTUNREACH
-            | Errno::NETUNREACH
-            | Errno::NOTCONN
-    )
+impl Drop for RemoteStream {
+    fn drop(&mut self) {
+        self.strands.iter_mut().for_each(|strand| strand.say_end(&self.resume));
+        if let (Some(name), End::Accepted { lobby, .. }) = (&self.name, &self.end) {
+            lobby.exit(name);
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-    use std::time::Instant;
-
-    use super::*;
-
-    fn until<T>(mut step: impl FnMut() -> Option<T>) -> T {
-        let started = Instant::now();
-        loop {
-            if let Some(found) = step() {
-                return found;
-            }
-            assert!(started.elapsed().as_secs() < 10, "it did not come");
-        }
-    }
-
-    fn pair() -> (RemoteStream, RemoteStream) {
-        let silence = Duration::secs(10);
-        let mut listener = RemoteListener::new(Ipv4Addr::LOCALHOST.into(), silence).unwrap();
-        let client = RemoteStream::connect(listener.address(), silence).unwrap();
-        (client, until(|| listener.accept().unwrap()))
-    }
-
-    #[test]
-    fn frames_keep_their_bounds_at_every_size_and_come_before_the_end() {
-        let (mut a, mut b) = pair();
-        let sizes = [0, 1, 3, 4096, 4095, 2, 4096];
-        for (number, size) in sizes.into_iter().enumerate() {
-            a.send(&vec![number as u8; size]).unwrap();
-        }
-        drop(a);
-        for (number, size) in sizes.into_iter().enumerate() {
-            assert_eq!(until(|| b.recv().unwrap()), vec![number as u8; size]);
-        }
-        assert!(matches!(until(|| b.recv().map(|_| ()).err()), OobError::Closed));
-    }
-
-    #[test]
-    fn what_is_too_long_is_refused_on_both_sides() {
-        let (mut a, mut b) = pair();
-        assert!(matches!(a.send(&[0; Frame::MAX + 1]), Err(OobError::Malformed)));
-        a.unsent.extend((Frame::MAX as u32 + 1).to_le_bytes());
-        a.send_queued().unwrap();
-        assert!(matches!(until(|| b.recv().map(|_| ()).err()), OobError::Malformed));
-    }
-
-    #[test]
-    fn a_peer_that_does_not_read_is_an_overflow_and_loses_nothing_before() {
-        let (mut a, mut b) = pair();
-        let mut sent = 0_u32;
-        let error = loop {
-            let mut bytes = sent.to_le_bytes().to_vec();
-            bytes.resize(4096, 0);
-            match a.send(&bytes) {
-                Ok(()) => sent += 1,
-                Err(error) => break error,
-            }
-        };
-        assert!(matches!(error, OobError::Overflow));
-        for expected in 0..sent {
-            let frame = until(|| {
-                a.recv().unwrap();
-                b.recv().unwrap()
-            });
-            assert_eq!(frame[..4], expected.to_le_bytes());
-        }
-    }
-
-    #[test]
-    fn nobody_listens_there() {
-        let silence = Duration::secs(10);
-        let gone = RemoteListener::new(Ipv4Addr::LOCALHOST.into(), silence).unwrap().address();
-        let refused = match RemoteStream::connect(gone, silence) {
-            Ok(mut stream) => until(|| stream.recv().map(|_| ()).err()),
-            Err(error) => error,
-        };
-        assert!(matches!(refused, OobError::Closed));
-    }
-
-    #[test]
-    fn the_kernel_watches_the_other_host() {
-        let (a, b) = pair();
-        for stream in [&a, &b] {
-            assert!(sockopt::socket_keepalive(&stream.socket).unwrap());
-            assert_eq!(sockopt::tcp_user_timeout(&stream.socket).unwrap(), 10_000);
-            let idle = sockopt::tcp_keepidle(&stream.socket).unwrap();
-            let step = sockopt::tcp_keepintvl(&stream.socket).unwrap();
-            assert!(idle + step * QUESTIONS <= Time::from_secs(10), "{idle:?} {step:?}");
-        }
-    }
-}
+mod tests;

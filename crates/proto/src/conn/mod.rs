@@ -1,14 +1,16 @@
-//! Connect and accept, and the life of each link of a comm that has several, as machines: what to send when, and what
-//! each answer means. Driven by the engine from the
-//! calls of a front end; never opens a stream or a link.
+//! Connect and accept, the life of each link of a comm that has several, and of a control stream over several
+//! connections, as machines: what to send when, and what each answer means. Driven by the engine from the calls of a
+//! front end; never opens a stream or a link.
 
 mod accept;
 mod connect;
 mod link;
+mod resume;
 
 pub use accept::{AcceptStep, Accepting};
 pub use connect::{ConnectStep, Connecting};
 pub use link::{DownStep, LinkLife, LinkStep, OpenStep, RETRY_FIRST, RETRY_MAX};
+pub use resume::{Arrival, Full, KEPT_MAX, Resume, ResumeError, TAKEN_DUE};
 
 use crate::time::Duration;
 

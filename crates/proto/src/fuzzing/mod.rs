@@ -25,6 +25,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "imm", check: wire::imm, seeds: wire::imm_seeds },
     Target { name: "eager", check: wire::eager, seeds: wire::eager_seeds },
     Target { name: "fin", check: wire::fin, seeds: wire::fin_seeds },
+    Target { name: "strand", check: wire::strand, seeds: wire::strand_seeds },
     Target { name: "status", check: wire::status, seeds: wire::status_seeds },
     Target { name: "pair", check: pair::friends, seeds: pair::seeds },
     Target { name: "hostile", check: pair::hostile, seeds: pair::seeds },

@@ -2,6 +2,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use super::variants;
 use crate::counters::Counts;
@@ -15,6 +16,7 @@ use crate::wire::handle::{self, Handle};
 use crate::wire::imm::{Imm, Token};
 use crate::wire::standing::{Standing, Waiting};
 use crate::wire::status::{Comm, Direction, Fault, Head, Row, State, Status};
+use crate::wire::strand::{self, Join, Kind};
 
 /// The input's first bytes, zeros where it is too short.
 fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
@@ -185,6 +187,35 @@ pub(super) fn fin(bytes: &[u8]) {
 pub(super) fn fin_seeds() -> Vec<Vec<u8>> {
     let record = |len, stripes| Fin { len, stripes, token: Token::new(511, 1) }.to_bytes().to_vec();
     variants(&[record(0, 0), record(u64::MAX, 16), record(1 << 32, 1), record(90, 17)])
+}
+
+/// A head and what follows it.
+pub(super) fn strand(bytes: &[u8]) {
+    let Ok(head) = strand::Head::from_bytes(&padded(bytes)) else { return };
+    assert!(usize::from(head.len) <= strand::BODY_MAX);
+    assert_eq!(strand::Head::from_bytes(&head.to_bytes()), Ok(head));
+    let Some(body) = bytes.get(strand::HEAD..) else { return };
+    let Ok(join) = Join::from_bytes(body) else { return };
+    assert!(join.places.len() <= strand::STRANDS_MAX);
+    assert_eq!(join.to_bytes(), body);
+}
+
+pub(super) fn strand_seeds() -> Vec<Vec<u8>> {
+    let record = |kind, number, received, body: &[u8]| {
+        let head = strand::Head { kind, len: body.len() as u16, number, received };
+        [&head.to_bytes(), body].concat()
+    };
+    let v4 = |last: u8| SocketAddr::from(([192, 0, 2, last], 40_000 + u16::from(last)));
+    let v6 = SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 7));
+    let join = |places| Join { name: [6; 16], places }.to_bytes();
+    variants(&[
+        record(Kind::Join, 0, 0, &join(vec![])),
+        record(Kind::Join, 0, 9, &join(vec![v4(1), v6, v4(2)])),
+        record(Kind::Join, 0, u64::MAX, &join(vec![v6; strand::STRANDS_MAX])),
+        record(Kind::Frame, 3, 2, &[1; 40]),
+        record(Kind::Taken, 3, 16, &[]),
+        record(Kind::End, u64::MAX, 0, &[]),
+    ])
 }
 
 pub(super) fn status(bytes: &[u8]) {

@@ -8,5 +8,7 @@ pub mod fin;
 pub mod frame;
 pub mod handle;
 pub mod imm;
+pub mod place;
 pub mod standing;
 pub mod status;
+pub mod strand;

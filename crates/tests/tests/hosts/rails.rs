@@ -1,5 +1,5 @@
 //! Two hosts joined by several cables: what a comm over several NICs sends over each, and what happens when some of them
-//! are cut. One more cable, the first, carries the control streams.
+//! are cut. Control streams go over the same cables.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,13 +19,17 @@ const IDLE_TIME: Duration = Duration::from_secs(5);
 const SLACK: Duration = Duration::from_secs(6);
 /// Until a link that is whole again carries: the pause before it is asked for may have grown to 5 s.
 const RETAKEN: Duration = Duration::from_secs(8);
+/// Shortest time after which a host that does not answer is given up.
+const PEER_TIME: Duration = Duration::from_secs(2);
+/// After which an idle control connection over a dead cable has been given up, and over one that was mended is back.
+const GIVEN_UP: Duration = Duration::from_secs(5);
+const BACK: Duration = Duration::from_secs(7);
 const MIB: u64 = 1 << 20;
 
-/// Two hosts, the cable for the control streams and others.
+/// Two hosts and the cables between them.
 struct Pair {
     left: Host,
     right: Host,
-    control: Relay,
     rails: Vec<Relay>,
 }
 
@@ -34,9 +38,8 @@ impl Pair {
         // As few packets as can be: the testbed has few processors.
         testbed.mtu = 9000;
         let (left, right) = (testbed.host("left"), testbed.host("right"));
-        let control = testbed.relay(&left, &right, Shape::PLAIN);
         let rails = shapes.iter().map(|shape| testbed.relay(&left, &right, *shape)).collect();
-        Self { left, right, control, rails }
+        Self { left, right, rails }
     }
 
     fn setting(&self, name: &'static str) -> Setting {
@@ -116,7 +119,6 @@ fn shares(testbed: &mut Testbed, megabits: &[u64]) {
     let shape = |&rate: &u64| Shape { rate: Some(rate * MEGABIT), ..Shape::PLAIN };
     let pair = Pair::new(testbed, &megabits.iter().map(shape).collect::<Vec<_>>());
     let sum = megabits.iter().sum::<u64>();
-    let before = pair.control.tally(&pair.left).passed.bytes;
     let setting = pair.setting("a_stream_arrives_whole").env("TEST_LENGTH", MIB);
     during(setting.env("TEST_SPEED", sum * MEGABIT * 4 / 10 / 1_000_000), |_| {
         pair.wait_for_all();
@@ -132,8 +134,6 @@ fn shares(testbed: &mut Testbed, megabits: &[u64]) {
         let measured = (0..ATTEMPTS).any(|_| fair(&pair.carried_in(time)));
         assert!(measured, "{megabits:?}: no rail carries its share");
     });
-    let control = pair.control.tally(&pair.left).passed.bytes - before;
-    assert!(control < MIB / 4, "{control} bytes beside the rails");
 }
 
 #[test]
@@ -240,10 +240,9 @@ fn many_cuts_in_a_row_lose_nothing() {
 fn fails(testbed: &mut Testbed, cut: impl FnOnce(&Pair)) {
     let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
     let pair = Pair::new(testbed, &[shape; 2]);
-    let peer_time = Duration::from_secs(2);
     let setting = pair.setting("a_stream_fails_once").env("TEST_WAYS", "both");
-    let setting = setting.env("TRUNKLINE_PEER_TIME_MS", peer_time.as_millis());
-    let limit = RAIL_TIME.max(IDLE_TIME) + peer_time + SLACK;
+    let setting = setting.env("TRUNKLINE_PEER_TIME_MS", PEER_TIME.as_millis());
+    let limit = RAIL_TIME.max(IDLE_TIME) + PEER_TIME + SLACK;
     during(setting.env("TEST_LIMIT_MS", limit.as_millis()), |file| {
         pair.wait_for_all();
         cut(&pair);
@@ -271,9 +270,73 @@ fn with_one_rail_cut_after_another_every_request_fails_once() {
     });
 }
 
+/// Comms on the second cable alone: what the first is good for.
+fn on_the_second(pair: &Pair, name: &'static str) -> Setting {
+    let setting = pair.setting(name).env("TEST_WAYS", "both").env("TEST_FIRST", 1).env("TEST_RAILS", "1,1");
+    setting.env("TRUNKLINE_PEER_TIME_MS", PEER_TIME.as_millis())
+}
+
+#[test]
+fn a_peer_lives_as_long_as_one_cable_does() {
+    testbed::run(|testbed| {
+        let shape = Shape { rate: Some(100 * MEGABIT), ..Shape::PLAIN };
+        let pair = Pair::new(testbed, &[shape; 2]);
+        // Not even there when the two meet.
+        pair.rails[0].cut();
+        during(on_the_second(&pair, "a_stream_arrives_whole"), |_| {
+            let goes_on = || _ = pair.wait(&pair.left, 1, 4 * MIB, RETAKEN);
+            goes_on();
+            std::thread::sleep(GIVEN_UP);
+            goes_on();
+            // Back, and gone again, for good.
+            pair.rails[0].mend();
+            std::thread::sleep(BACK);
+            pair.rails[0].cut();
+            std::thread::sleep(GIVEN_UP);
+            goes_on();
+        });
+    });
+}
+
+/// The cables of four interfaces carry control streams, that of a fifth data alone.
 #[test]
 fn without_control_streams_every_request_fails_once() {
-    testbed::run(|testbed| fails(testbed, |pair| pair.control.cut()));
+    testbed::run(|testbed| {
+        let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+        let pair = Pair::new(testbed, &[shape; 5]);
+        let setting = on_the_second(&pair, "a_stream_fails_once").env("TEST_FIRST", 4);
+        let limit = GIVEN_UP + PEER_TIME + SLACK;
+        during(setting.env("TEST_LIMIT_MS", limit.as_millis()), |file| {
+            pair.wait(&pair.left, 4, MIB, RETAKEN);
+            pair.rails[1..4].iter().for_each(|rail| rail.cut());
+            std::thread::sleep(GIVEN_UP);
+            pair.wait(&pair.left, 4, 4 * MIB, RETAKEN);
+            pair.rails[0].cut();
+            file.make();
+        });
+    });
+}
+
+/// Longer than any of its control connections lives, and then each has come back.
+#[test]
+fn rails_cut_for_long_take_no_peer_with_them() {
+    testbed::run(|testbed| {
+        let shape = Shape { rate: Some(100 * MEGABIT), ..Shape::PLAIN };
+        let pair = Pair::new(testbed, &[shape; 2]);
+        let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
+        let setting = setting.env("TRUNKLINE_PEER_TIME_MS", PEER_TIME.as_millis());
+        during(setting.env("TEST_PAUSE_MS", (RAIL_TIME + SLACK).as_millis()), |_| {
+            for cut in [0, 1] {
+                pair.wait_for_all();
+                pair.rails[cut].cut();
+                std::thread::sleep(GIVEN_UP);
+                pair.wait(&pair.left, 1 - cut, 4 * MIB, RAIL_TIME + SLACK);
+                pair.rails[cut].mend();
+                std::thread::sleep(BACK);
+                pair.wait(&pair.left, cut, MIB, RETAKEN);
+            }
+        });
+    });
 }
 
 fn ip(host: &Host, line: &str) {
@@ -289,8 +352,8 @@ fn an_interface_that_goes_is_left_and_taken_back() {
         let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
         during(setting.env("TEST_PAUSE_MS", (RAIL_TIME + SLACK).as_millis()), |_| {
             let changes = [
-                ("link set rail1 down", "link set rail1 up", 0),
-                ("addr del 10.77.2.1/24 dev rail2", "addr add 10.77.2.1/24 dev rail2", 1),
+                ("link set rail0 down", "link set rail0 up", 0),
+                ("addr del 10.77.1.1/24 dev rail1", "addr add 10.77.1.1/24 dev rail1", 1),
             ];
             for (away, back, gone) in changes {
                 pair.wait_for_all();

@@ -1,6 +1,5 @@
 //! What two processes on two hosts play over several rails: a stream of messages, one way or both, until a file says
-//! that it is enough, or until all of it fails. The first NIC of each is on a cable of its own, which carries the control
-//! streams and nothing else.
+//! that it is enough, or until all of it fails.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -31,16 +30,17 @@ fn millis(name: &str) -> Option<Duration> {
     number(name).map(|ms| Duration::from_millis(ms as u64))
 }
 
-/// The plugin, with comms on as many rails as `TEST_RAILS` says for this process.
+/// The plugin, with comms on as many rails as `TEST_RAILS` says for this process, from NIC `TEST_FIRST` on.
 fn start(scene: &Scene) -> Net {
     let net = Net::start(scene.version);
     let asked = std::env::var("TEST_RAILS").expect("a number of rails for each");
     let count: i32 = asked.split(',').nth(scene.role).expect("one for each").parse().expect("a number");
-    assert!(net.devices() > count, "the scenario asks for a NIC for each cable");
+    let first = number("TEST_FIRST").unwrap_or(0) as i32;
+    assert!(net.devices() >= first + count, "the scenario asks for a NIC for each cable");
     if count == 1 {
-        return net.on(1);
+        return net.on(first);
     }
-    let members: Vec<i32> = (1..=count).collect();
+    let members: Vec<i32> = (first..first + count).collect();
     let dev = net.make_v_device(&members).expect("a version that fuses").expect("makeVDevice");
     net.on(dev)
 }

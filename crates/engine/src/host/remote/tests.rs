@@ -1,0 +1,318 @@
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Instant;
+
+use rustix::net::{Shutdown, shutdown, sockopt};
+use trunkline_proto::wire::strand::{HEAD, Head, Kind};
+
+use super::super::strand::QUESTIONS;
+use super::*;
+
+const SILENCE: Duration = Duration::secs(10);
+const NAME: Name = [7; 16];
+
+fn until<T>(mut step: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = step() {
+            return found;
+        }
+        assert!(started.elapsed().as_secs() < 10, "it did not come");
+    }
+}
+
+/// The bug that `cargo xtask mutants` asks for, if any.
+fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(String::leak(name));
+    }
+    Mutant::NONE
+}
+
+/// Loopback addresses, as if each were an interface.
+fn addresses(count: u8) -> Vec<IpAddr> {
+    (1..=count).map(|last| Ipv4Addr::new(127, 0, 0, last).into()).collect()
+}
+
+fn listener(count: u8) -> RemoteListener {
+    RemoteListener::new(&addresses(count), SILENCE, planted()).unwrap()
+}
+
+fn connect(listener: &RemoteListener, known: usize) -> RemoteStream {
+    let places = listener.places()[..known].to_vec();
+    RemoteStream::connect(NAME, places, &addresses(1), SILENCE, planted()).unwrap()
+}
+
+/// What else is accepted has gone over to the stream that is there.
+fn merge(listener: &mut RemoteListener) {
+    while let Some(mut other) = listener.accept().unwrap() {
+        until(|| match other.recv() {
+            Ok(None) => None,
+            Err(OobError::Merged) => Some(()),
+            other => panic!("{other:?}"),
+        });
+    }
+}
+
+/// Both ends of a stream with so many strands, all of them joined.
+fn woven(strands: usize) -> (RemoteListener, RemoteStream, RemoteStream) {
+    let mut listener = listener(strands as u8);
+    // One is known, the others are told.
+    let mut client = connect(&listener, 1);
+    let mut server = until(|| listener.accept().unwrap());
+    weave(&mut listener, &mut client, &mut server, strands);
+    (listener, client, server)
+}
+
+fn weave(
+    listener: &mut RemoteListener,
+    client: &mut RemoteStream,
+    server: &mut RemoteStream,
+    strands: usize,
+) {
+    until(|| {
+        assert!(client.recv().unwrap().is_none() && server.recv().unwrap().is_none());
+        merge(listener);
+        let joined = |stream: &RemoteStream| stream.strands.iter().filter(|strand| strand.joined).count();
+        (joined(client) == strands && joined(server) == strands).then_some(())
+    });
+}
+
+/// The kernel gives a strand up, as if its cable were cut: nothing of it comes any more, at either end.
+fn cut(one: &mut RemoteStream, other: &mut RemoteStream, slot: usize) {
+    let at = one.strands.iter().position(|strand| strand.slot == slot).unwrap();
+    let port = rustix::net::getsockname(one.strands[at].fd()).unwrap();
+    let matches = |strand: &Strand| rustix::net::getpeername(strand.fd()).unwrap().unwrap() == port;
+    let there = other.strands.iter().position(matches).unwrap();
+    // Gone without a word that the other end could read.
+    for (stream, at) in [(one, at), (other, there)] {
+        let now = Instant::now();
+        stream.lose(at, OobError::Closed, now);
+    }
+}
+
+fn pass(from: &mut RemoteStream, to: &mut RemoteStream, frames: std::ops::Range<u32>) {
+    for number in frames.clone() {
+        from.send(number.to_le_bytes().to_vec()).unwrap();
+    }
+    for number in frames {
+        let came = until(|| {
+            from.recv().unwrap();
+            to.recv().unwrap()
+        });
+        assert_eq!(came, number.to_le_bytes());
+    }
+}
+
+#[test]
+fn frames_keep_their_bounds_at_every_size_and_come_before_the_end() {
+    let (_listener, mut a, mut b) = woven(1);
+    let sizes = [1, 3, 4096, 4095, 2, 4096];
+    for (number, size) in sizes.into_iter().enumerate() {
+        a.send(vec![number as u8; size]).unwrap();
+    }
+    drop(a);
+    for (number, size) in sizes.into_iter().enumerate() {
+        assert_eq!(until(|| b.recv().unwrap()), vec![number as u8; size]);
+    }
+    assert!(matches!(until(|| b.recv().map(|_| ()).err()), OobError::Closed));
+    assert!(matches!(b.recv(), Err(OobError::Closed)) && matches!(b.send(vec![1]), Err(OobError::Closed)));
+}
+
+#[test]
+fn what_is_sent_before_anybody_answers_arrives() {
+    let mut listener = listener(2);
+    let mut client = connect(&listener, 2);
+    client.send(vec![1; 32]).unwrap();
+    let mut server = until(|| listener.accept().unwrap());
+    server.send(vec![2; 40]).unwrap();
+    assert_eq!(until(|| server.recv().unwrap()), [1; 32]);
+    assert_eq!(until(|| client.recv().unwrap()), [2; 40]);
+    weave(&mut listener, &mut client, &mut server, 2);
+}
+
+#[test]
+fn a_stream_outlives_all_but_the_last_of_its_strands() {
+    let (_listener, mut a, mut b) = woven(3);
+    pass(&mut a, &mut b, 0..100);
+    for slot in [0, 2] {
+        cut(&mut a, &mut b, slot);
+        pass(&mut a, &mut b, 0..100);
+        pass(&mut b, &mut a, 0..100);
+    }
+    let at = a.strands.iter().position(|strand| strand.joined).unwrap();
+    shutdown(a.strands[at].fd(), Shutdown::Both).unwrap();
+    assert!(matches!(until(|| a.recv().map(|_| ()).err()), OobError::Closed));
+    assert!(matches!(until(|| b.recv().map(|_| ()).err()), OobError::Closed));
+}
+
+/// Frames that only the lost strand had been given are in what the next one brings.
+#[test]
+fn a_strand_that_ended_is_begun_again_and_brings_what_is_missing() {
+    let (mut listener, mut a, mut b) = woven(2);
+    for slot in [0, 1, 0] {
+        cut(&mut a, &mut b, slot);
+        weave(&mut listener, &mut a, &mut b, 2);
+        // Only the other one has it.
+        let other = a.strands.iter().position(|strand| strand.slot != slot).unwrap();
+        let stopped = a.strands.remove(other);
+        pass(&mut a, &mut b, 0..3);
+        a.strands.push(stopped);
+        pass(&mut b, &mut a, 0..3);
+    }
+}
+
+#[test]
+fn what_is_too_long_or_empty_is_refused() {
+    let (_listener, mut a, mut b) = woven(1);
+    for bytes in [vec![0; Frame::MAX + 1], Vec::new()] {
+        assert!(matches!(a.send(bytes), Err(OobError::Malformed)));
+    }
+    pass(&mut a, &mut b, 0..1);
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_an_overflow_and_loses_nothing_before() {
+    let (_listener, mut a, mut b) = woven(2);
+    let mut sent = 0_u32;
+    let error = loop {
+        let mut bytes = sent.to_le_bytes().to_vec();
+        bytes.resize(4096, 0);
+        match a.send(bytes) {
+            Ok(()) => sent += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, OobError::Overflow));
+    for expected in 0..sent {
+        let frame = until(|| {
+            a.recv().unwrap();
+            b.recv().unwrap()
+        });
+        assert_eq!(frame[..4], expected.to_le_bytes());
+    }
+    pass(&mut a, &mut b, sent..sent + 1);
+}
+
+#[test]
+fn who_only_hears_says_in_time_what_it_has_taken() {
+    let (_listener, mut a, mut b) = woven(2);
+    for round in 0..100 {
+        pass(&mut a, &mut b, round * 8..(round + 1) * 8);
+    }
+    until(|| {
+        assert!(a.recv().unwrap().is_none() && b.recv().unwrap().is_none());
+        (a.resume.sent() - a.resume.first() < 16).then_some(())
+    });
+}
+
+#[test]
+fn nobody_listens_there() {
+    let gone = listener(2).places().to_vec();
+    let refused = match RemoteStream::connect(NAME, gone, &[], SILENCE, planted()) {
+        Ok(mut stream) => until(|| stream.recv().map(|_| ()).err()),
+        Err(error) => error,
+    };
+    assert!(matches!(refused, OobError::Closed));
+}
+
+#[test]
+fn an_address_that_cannot_be_had_is_left_out_unless_it_is_the_only_one() {
+    let not_ours: IpAddr = Ipv4Addr::new(192, 0, 2, 1).into();
+    let ours: IpAddr = Ipv4Addr::LOCALHOST.into();
+    let both = RemoteListener::new(&[not_ours, ours], SILENCE, planted()).unwrap();
+    assert_eq!(both.places().iter().map(SocketAddr::ip).collect::<Vec<_>>(), [ours]);
+    assert!(matches!(
+        RemoteListener::new(&[not_ours], SILENCE, planted()),
+        Err(OobError::System { what: "bind", .. })
+    ));
+}
+
+#[test]
+fn the_kernel_watches_the_other_host() {
+    let (_listener, a, b) = woven(2);
+    for strand in a.strands.iter().chain(&b.strands) {
+        assert!(sockopt::socket_keepalive(strand.fd()).unwrap());
+        assert_eq!(sockopt::tcp_user_timeout(strand.fd()).unwrap(), 10_000);
+        let idle = sockopt::tcp_keepidle(strand.fd()).unwrap();
+        let step = sockopt::tcp_keepintvl(strand.fd()).unwrap();
+        assert!(idle + step * QUESTIONS <= std::time::Duration::from_secs(10), "{idle:?} {step:?}");
+    }
+}
+
+fn record(kind: Kind, number: u64, received: u64, body: &[u8]) -> Vec<u8> {
+    let head = Head { kind, len: body.len() as u16, number, received };
+    [&head.to_bytes()[..], body].concat()
+}
+
+fn join(name: Name, received: u64) -> Vec<u8> {
+    record(Kind::Join, 0, received, &Join { name, places: Vec::new() }.to_bytes())
+}
+
+/// What a stream that a stranger's bytes began says of them at last.
+fn heard(listener: &mut RemoteListener, bytes: &[u8]) -> (OobError, TcpStream) {
+    let mut stranger = TcpStream::connect(listener.places()[0]).unwrap();
+    stranger.write_all(bytes).unwrap();
+    let mut stream = until(|| listener.accept().unwrap());
+    (until(|| stream.recv().map(|_| ()).err()), stranger)
+}
+
+#[test]
+fn strangers_and_what_cannot_be_end_their_strand_alone() {
+    let (mut listener, mut a, mut b) = woven(1);
+    let frame = |number, received| record(Kind::Frame, number, received, &[1]);
+    let good = join([8; 16], 0);
+    let malformed = [
+        vec![0; HEAD],
+        b"GET / HTTP/1.0\r\n\r\n    ".to_vec(),
+        // The first is no JOIN; a second one; a gap; what was not sent is taken.
+        frame(0, 0),
+        [good.clone(), good.clone()].concat(),
+        [good.clone(), frame(1, 0)].concat(),
+        [good.clone(), frame(0, 1)].concat(),
+        [good.clone(), record(Kind::Taken, 0, 1, &[])].concat(),
+        record(Kind::Join, 0, 0, &[0; 24]),
+    ];
+    for bytes in &malformed {
+        let (error, _) = heard(&mut listener, bytes);
+        assert!(matches!(error, OobError::Malformed), "{bytes:?}: {error:?}");
+    }
+    // A stream that is not there cannot go on; END ends one.
+    for bytes in [join([8; 16], 1), [good, record(Kind::End, 0, 0, &[])].concat()] {
+        let (error, mut stranger) = heard(&mut listener, &bytes);
+        assert!(matches!(error, OobError::Closed), "{bytes:?}: {error:?}");
+        let _ = stranger.read_to_end(&mut Vec::new());
+    }
+    pass(&mut a, &mut b, 0..10);
+}
+
+/// Who knows the name of a stream may add strands, but only such as can be: nothing of it is lost by others, and no more
+/// are held than there may be.
+#[test]
+fn a_strand_that_cannot_go_on_harms_no_other() {
+    let (mut listener, mut a, mut b) = woven(1);
+    pass(&mut b, &mut a, 0..40);
+    until(|| {
+        assert!(a.recv().unwrap().is_none() && b.recv().unwrap().is_none());
+        (b.resume.first() > 0).then_some(())
+    });
+    for received in [0, 1000] {
+        let (error, mut stranger) = heard(&mut listener, &join(NAME, received));
+        assert!(matches!(error, OobError::Merged));
+        assert!(b.recv().unwrap().is_none());
+        assert_eq!((b.strands.len(), stranger.read(&mut [0; 100]).unwrap_or(0)), (1, 0));
+    }
+    let received = b.resume.sent();
+    let more: Vec<TcpStream> = (0..20)
+        .map(|_| {
+            let (error, stranger) = heard(&mut listener, &join(NAME, received));
+            assert!(matches!(error, OobError::Merged));
+            assert!(b.recv().unwrap().is_none());
+            stranger
+        })
+        .collect();
+    assert_eq!(b.strands.len(), 2 * STRANDS_MAX);
+    drop(more);
+    assert!(matches!(until(|| b.recv().map(|_| ()).err()), OobError::Closed));
+}

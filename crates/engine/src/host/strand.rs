@@ -1,0 +1,233 @@
+//! One strand of a control stream: a TCP connection that carries records. Used by streams to other hosts; knows nothing
+//! of what the frames say, nor of other strands.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration as Time;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use trunkline_fabric::OobError;
+use trunkline_proto::conn::Resume;
+use trunkline_proto::time::Duration;
+use trunkline_proto::wire::strand::{BODY_MAX, HEAD, Head, Join, Kind, Name};
+
+/// Questions to a silent host before it is given up.
+pub(super) const QUESTIONS: u32 = 3;
+/// Bytes that are given to the kernel at once, about.
+const GATHERED: usize = 16 << 10;
+
+pub(super) fn failed(what: &'static str) -> impl Fn(Errno) -> OobError {
+    move |errno| OobError::System { what, source: errno.into() }
+}
+
+/// A socket that can reach, or be, that address.
+pub(super) fn socket(like: SocketAddr) -> Result<OwnedFd, OobError> {
+    let family = if like.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed("socket"))
+}
+
+/// Lets the kernel find out that the other host is gone: by questions when nothing is said, by the time an answer to
+/// what was said takes.
+fn watch(socket: &OwnedFd, silence: Duration) -> Result<(), Errno> {
+    let whole = Time::from_nanos(silence.0).max(Time::from_secs(1));
+    // The kernel counts whole seconds, and would round up.
+    let step = Time::from_secs((whole.as_secs() / u64::from(QUESTIONS + 1)).max(1));
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, step)?;
+    sockopt::set_tcp_keepintvl(socket, step)?;
+    sockopt::set_tcp_keepcnt(socket, QUESTIONS)?;
+    sockopt::set_tcp_user_timeout(socket, u32::try_from(whole.as_millis()).unwrap_or(u32::MAX))
+}
+
+/// What came over a strand.
+#[derive(Debug)]
+pub(super) enum Record {
+    /// The first one: which stream, and how many of its frames the other end has taken.
+    Join { join: Join, received: u64 },
+    /// A control frame.
+    Frame { number: u64, received: u64, bytes: Vec<u8> },
+    /// How many frames the other end has taken.
+    Taken { received: u64 },
+    /// The stream is over.
+    End,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Strand {
+    socket: OwnedFd,
+    /// Which of its end's attempts made it.
+    pub(super) slot: usize,
+    /// The other end has said which stream it belongs to.
+    pub(super) joined: bool,
+    /// The frame to send next; none may go before the other end has said what it lacks.
+    pub(super) next: Option<u64>,
+    /// How many frames taken its records have told.
+    told: u64,
+    /// Records, the first of them perhaps in part.
+    unsent: VecDeque<u8>,
+    /// What came of records that were not returned.
+    came: VecDeque<u8>,
+}
+
+impl Strand {
+    /// One that was accepted.
+    pub(super) fn accepted(socket: OwnedFd, silence: Duration) -> Self {
+        // Refused by a socket that has ended already, which its first look tells.
+        let _ = watch(&socket, silence);
+        Self::new(socket, 0)
+    }
+
+    /// Begins to connect, from one of our addresses or whichever the kernel takes.
+    pub(super) fn begin(
+        to: SocketAddr,
+        from: Option<IpAddr>,
+        silence: Duration,
+        slot: usize,
+    ) -> Result<Self, OobError> {
+        let socket = socket(to)?;
+        watch(&socket, silence).map_err(failed("setsockopt"))?;
+        if let Some(from) = from {
+            rustix::net::bind(&socket, &SocketAddr::new(from, 0)).map_err(failed("bind"))?;
+        }
+        match rustix::net::connect(&socket, &to) {
+            Ok(()) | Err(Errno::INPROGRESS) => Ok(Self::new(socket, slot)),
+            Err(Errno::CONNREFUSED) => Err(OobError::Closed),
+            Err(errno) => Err(failed("connect")(errno)),
+        }
+    }
+
+    fn new(socket: OwnedFd, slot: usize) -> Self {
+        let (unsent, came) = (VecDeque::new(), VecDeque::new());
+        Self { socket, slot, joined: false, next: None, told: 0, unsent, came }
+    }
+
+    /// Says which stream this strand belongs to; before anything else.
+    pub(super) fn say_join(&mut self, name: Name, places: &[SocketAddr], received: u64) {
+        let body = Join { name, places: places.to_vec() }.to_bytes();
+        self.put(Kind::Join, 0, received, &body);
+    }
+
+    /// Ends the stream for the other end, if all of it is said over this strand.
+    pub(super) fn say_end(&mut self, resume: &Resume) {
+        if self.joined && self.write(resume).is_ok() && self.next == Some(resume.sent()) {
+            self.put(Kind::End, resume.sent(), resume.received(), &[]);
+            let _ = self.send();
+        }
+    }
+
+    fn put(&mut self, kind: Kind, number: u64, received: u64, body: &[u8]) {
+        // No frame and no JOIN is longer.
+        let len = body.len() as u16;
+        self.unsent.extend(Head { kind, len, number, received }.to_bytes());
+        self.unsent.extend(body);
+        self.told = received;
+    }
+
+    /// Sends what the stream has for this strand, as far as the kernel takes it.
+    pub(super) fn write(&mut self, resume: &Resume) -> Result<(), OobError> {
+        loop {
+            self.gather(resume);
+            if self.unsent.is_empty() || !self.send()? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn gather(&mut self, resume: &Resume) {
+        let Some(next) = &mut self.next else { return };
+        let mut next = *next;
+        while self.unsent.len() < GATHERED
+            && let Some((number, frame)) = resume.next_from(next)
+        {
+            self.put(Kind::Frame, number, resume.received(), frame);
+            next = number + 1;
+        }
+        // What was taken over another strand needs not go.
+        self.next = Some(next.max(resume.first()));
+        if self.unsent.is_empty() && resume.taken_due(self.told) {
+            self.put(Kind::Taken, resume.sent(), resume.received(), &[]);
+        }
+    }
+
+    /// Gives what is unsent to the kernel; whether it took all.
+    fn send(&mut self) -> Result<bool, OobError> {
+        while !self.unsent.is_empty() {
+            match rustix::net::send(self.socket.as_fd(), self.unsent.as_slices().0, SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                // Of a connection that is not there yet, too.
+                Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => return Ok(false),
+                Err(errno) if is_end(errno) => return Err(OobError::Closed),
+                Err(errno) => return Err(failed("send")(errno)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The next record, if a whole one is there.
+    pub(super) fn read(&mut self) -> Result<Option<Record>, OobError> {
+        loop {
+            if let Some(record) = self.record()? {
+                return Ok(Some(record));
+            }
+            let mut bytes = [0; HEAD + BODY_MAX];
+            match rustix::net::recv(self.socket.as_fd(), &mut bytes, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(OobError::Closed),
+                Ok((_, count)) => self.came.extend(&bytes[..count]),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+                Err(errno) if is_end(errno) => return Err(OobError::Closed),
+                Err(errno) => return Err(failed("recv")(errno)),
+            }
+        }
+    }
+
+    /// The first record of what came, if it is whole.
+    fn record(&mut self) -> Result<Option<Record>, OobError> {
+        let mut head = [0; HEAD];
+        if self.came.len() < HEAD {
+            return Ok(None);
+        }
+        for (to, from) in head.iter_mut().zip(&self.came) {
+            *to = *from;
+        }
+        let Head { kind, len, number, received } =
+            Head::from_bytes(&head).map_err(|_| OobError::Malformed)?;
+        if self.came.len() < HEAD + usize::from(len) {
+            return Ok(None);
+        }
+        self.came.drain(..HEAD);
+        let bytes: Vec<u8> = self.came.drain(..usize::from(len)).collect();
+        Ok(Some(match kind {
+            Kind::Join => {
+                let join = Join::from_bytes(&bytes).map_err(|_| OobError::Malformed)?;
+                Record::Join { join, received }
+            }
+            Kind::Frame => Record::Frame { number, received, bytes },
+            Kind::Taken => Record::Taken { received },
+            Kind::End => Record::End,
+        }))
+    }
+
+    #[cfg(test)]
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.socket
+    }
+}
+
+/// Whether the connection ended or never came to be, whatever the reason.
+fn is_end(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::PIPE
+            | Errno::CONNRESET
+            | Errno::CONNREFUSED
+            | Errno::TIMEDOUT
+            | Errno::HOSTUNREACH
+            | Errno::NETUNREACH
+            | Errno::NOTCONN
+    )
+}

@@ -1,0 +1,60 @@
+//! A network address and port, as control addresses and strands tell it. Read from handles and from peers; says nothing
+//! about who listens there.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::wire::cursor::{Reader, Short, Writer};
+
+/// First byte of an IPv4 address (4 bytes and the port follow).
+pub const V4: u8 = 4;
+/// First byte of an IPv6 address (16 bytes and the port follow).
+pub const V6: u8 = 6;
+
+/// A place could not be read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum PlaceError {
+    /// It ends too early.
+    #[error(transparent)]
+    Short(#[from] Short),
+    /// It is of no known kind.
+    #[error("an address of kind {0}")]
+    Kind(u8),
+    /// Nobody listens at port 0.
+    #[error("an address without a port")]
+    Port,
+}
+
+/// Bytes that a place takes.
+#[must_use]
+pub const fn bytes(place: SocketAddr) -> usize {
+    match place {
+        SocketAddr::V4(_) => 1 + 4 + 2,
+        SocketAddr::V6(_) => 1 + 16 + 2,
+    }
+}
+
+/// Appends a place.
+pub fn write(out: &mut Writer, place: SocketAddr) {
+    match place.ip() {
+        IpAddr::V4(ip) => out.u8(V4).bytes(&ip.octets()),
+        IpAddr::V6(ip) => out.u8(V6).bytes(&ip.octets()),
+    };
+    out.u16(place.port());
+}
+
+/// Reads a place.
+///
+/// # Errors
+/// [`PlaceError`] says what is wrong.
+pub fn read(reader: &mut Reader<'_>) -> Result<SocketAddr, PlaceError> {
+    let ip = match reader.u8()? {
+        V4 => IpAddr::V4(Ipv4Addr::from(reader.array::<4>()?)),
+        V6 => IpAddr::V6(Ipv6Addr::from(reader.array::<16>()?)),
+        other => return Err(PlaceError::Kind(other)),
+    };
+    let port = reader.u16()?;
+    if port == 0 {
+        return Err(PlaceError::Port);
+    }
+    Ok(SocketAddr::new(ip, port))
+}

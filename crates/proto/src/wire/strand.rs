@@ -1,0 +1,208 @@
+//! Records of a strand: one TCP connection of a control stream between hosts. Read from whoever connects, so from
+//! strangers too; the frames inside have a format of their own.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use crate::limits::LINKS_MAX;
+use crate::wire::cursor::{Reader, Short, Writer};
+use crate::wire::place::{self, PlaceError};
+
+/// Bytes of a head.
+pub const HEAD: usize = 20;
+
+/// Most bytes that follow a head.
+pub const BODY_MAX: usize = 4096;
+
+/// Strands of one stream, and addresses of one end.
+pub const STRANDS_MAX: usize = LINKS_MAX;
+
+const VERSION: u8 = 1;
+const MAGIC: u64 = 0x444e_5254_534c_4b54;
+
+/// The name of a stream: random, so that only who was told it can add a strand.
+pub type Name = [u8; 16];
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// The first one of each end: which stream the strand belongs to.
+    Join,
+    /// A control frame.
+    Frame,
+    /// What has been taken.
+    Taken,
+    /// The end of the stream.
+    End,
+}
+
+/// The head of a record.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Head {
+    /// What it is.
+    pub kind: Kind,
+    /// Bytes that follow.
+    pub len: u16,
+    /// Frames that the speaker sent before this one.
+    pub number: u64,
+    /// Frames that the speaker has taken.
+    pub received: u64,
+}
+
+/// What follows the head of a JOIN.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Join {
+    /// Which stream.
+    pub name: Name,
+    /// Where the speaker accepts strands, at most [`STRANDS_MAX`].
+    pub places: Vec<SocketAddr>,
+}
+
+/// A record could not be read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum StrandError {
+    /// It ends too early.
+    #[error(transparent)]
+    Short(#[from] Short),
+    /// It is of no known kind.
+    #[error("a record of kind {0}")]
+    Kind(u8),
+    /// It was made by another version.
+    #[error("a record of version {0}")]
+    Version(u8),
+    /// So many bytes do not follow a record of that kind.
+    #[error("a record with {0} bytes")]
+    Len(u16),
+    /// The JOIN was not made by Trunkline.
+    #[error("not a control stream")]
+    Foreign,
+    /// More addresses than one end has.
+    #[error("too many addresses")]
+    Places,
+    /// An address makes no sense.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+}
+
+impl Head {
+    /// The head's bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; HEAD] {
+        let kind = match self.kind {
+            Kind::Join => 1,
+            Kind::Frame => 2,
+            Kind::Taken => 3,
+            Kind::End => 4,
+        };
+        let mut bytes = [0; HEAD];
+        (bytes[0], bytes[1]) = (kind, VERSION);
+        bytes[2..4].copy_from_slice(&self.len.to_le_bytes());
+        bytes[4..12].copy_from_slice(&self.number.to_le_bytes());
+        bytes[12..20].copy_from_slice(&self.received.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a head.
+    ///
+    /// # Errors
+    /// [`StrandError`] says what is wrong.
+    pub fn from_bytes(bytes: &[u8; HEAD]) -> Result<Self, StrandError> {
+        let mut reader = Reader(bytes);
+        let kind = match reader.u8()? {
+            1 => Kind::Join,
+            2 => Kind::Frame,
+            3 => Kind::Taken,
+            4 => Kind::End,
+            other => return Err(StrandError::Kind(other)),
+        };
+        let version = reader.u8()?;
+        if version != VERSION {
+            return Err(StrandError::Version(version));
+        }
+        let len = reader.u16()?;
+        let fits = match kind {
+            Kind::Join | Kind::Frame => len > 0 && usize::from(len) <= BODY_MAX,
+            Kind::Taken | Kind::End => len == 0,
+        };
+        if !fits {
+            return Err(StrandError::Len(len));
+        }
+        Ok(Self { kind, len, number: reader.u64()?, received: reader.u64()? })
+    }
+}
+
+impl Join {
+    /// The bytes that follow the head.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.u64(MAGIC).bytes(&self.name);
+        self.places.iter().take(STRANDS_MAX).for_each(|&place| place::write(&mut out, place));
+        out.0
+    }
+
+    /// Reads what followed the head.
+    ///
+    /// # Errors
+    /// [`StrandError`] says what is wrong.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, StrandError> {
+        let mut reader = Reader(bytes);
+        if reader.u64()? != MAGIC {
+            return Err(StrandError::Foreign);
+        }
+        let name = reader.array()?;
+        let mut places = Vec::new();
+        while !reader.0.is_empty() {
+            if places.len() == STRANDS_MAX {
+                return Err(StrandError::Places);
+            }
+            places.push(place::read(&mut reader)?);
+        }
+        Ok(Self { name, places })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_what_the_document_says() {
+        let head = Head { kind: Kind::Frame, len: 0x0102, number: 3, received: 4 };
+        let bytes = [2, 1, 2, 1, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(head.to_bytes(), bytes);
+        assert_eq!(Head::from_bytes(&bytes), Ok(head));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let head = |kind, version, len: u16| {
+            let mut bytes = Head { kind: Kind::Taken, len: 0, number: 0, received: 0 }.to_bytes();
+            (bytes[0], bytes[1]) = (kind, version);
+            bytes[2..4].copy_from_slice(&len.to_le_bytes());
+            Head::from_bytes(&bytes)
+        };
+        assert_eq!(head(0, 1, 0), Err(StrandError::Kind(0)));
+        assert_eq!(head(5, 1, 0), Err(StrandError::Kind(5)));
+        assert_eq!(head(3, 2, 0), Err(StrandError::Version(2)));
+        for (kind, len) in [(1, 0), (2, 0), (2, 4097), (3, 1), (4, 1)] {
+            assert_eq!(head(kind, 1, len), Err(StrandError::Len(len)), "{kind}");
+        }
+        let places = Vec::from([SocketAddr::from(([192, 0, 2, 1], 7)); STRANDS_MAX]);
+        let join = Join { name: [9; 16], places };
+        let mut bytes = join.to_bytes();
+        assert_eq!(Join::from_bytes(&bytes), Ok(join));
+        bytes.extend([4, 192, 0, 2, 1, 7, 0]);
+        assert_eq!(Join::from_bytes(&bytes), Err(StrandError::Places));
+        let one = 8 + 16;
+        assert_eq!(Join::from_bytes(&bytes[..one + 6]), Err(StrandError::Place(PlaceError::Short(Short))));
+        bytes[one] = 5;
+        assert_eq!(Join::from_bytes(&bytes[..one + 7]), Err(StrandError::Place(PlaceError::Kind(5))));
+        bytes[one] = 4;
+        bytes[one + 5] = 0;
+        assert_eq!(Join::from_bytes(&bytes[..one + 7]), Err(StrandError::Place(PlaceError::Port)));
+        bytes[0] ^= 1;
+        assert_eq!(Join::from_bytes(&bytes[..one]), Err(StrandError::Foreign));
+        assert_eq!(Join::from_bytes(&bytes[..7]), Err(StrandError::Short(Short)));
+    }
+}
