@@ -6,6 +6,7 @@ use trunkline_fabric::{Access, Ctrl, Fabric, Host, LinkAddress, Links, Mr, Rail,
 use trunkline_mem::Memory;
 use trunkline_proto::conn::{ConnectStep, Connecting, LinkLife};
 use trunkline_proto::counters::Tally;
+use trunkline_proto::limits::LINKS_MAX;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::cts::Lines;
@@ -56,7 +57,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(stream) = control.stream_to(&self.host, handle.process, &handle.address)? else {
             return Ok(None);
         };
-        let links = usize::from(handle.rails).max(nics.numbers().len());
+        let rails = usize::from(handle.rails).max(nics.numbers().len());
+        let links = (rails * self.params.links_per_rail as usize).min(LINKS_MAX);
         let paths = self.open_paths(&nics, links, 0, true)?;
         let memory = Memory::heap(Lines::of(links).mailbox_bytes());
         let register = |path: &Path<F::Rail>| {

@@ -33,6 +33,8 @@ pub struct Params {
     pub connect_time: Duration,
     /// Operations a link may have outstanding.
     pub depth: u32,
+    /// Links of a comm over each of its rails, as long as it has no more than four.
+    pub links_per_rail: u32,
     /// Fewest bytes of a piece of a message that is spread over several links.
     pub stripe_min: u32,
     /// Comms of this process.
@@ -107,6 +109,7 @@ impl Default for Params {
             rail_time: Duration::secs(3),
             connect_time: Duration::secs(300),
             depth: 512,
+            links_per_rail: 1,
             stripe_min: 64 * 1024,
             comms_max: 8192,
             regions_max: 65536,
@@ -231,6 +234,15 @@ pub const TABLE: &[ParamInfo] = &[
         range: "32 to 32768",
         doc: "operations a link may have outstanding",
         set: |params, value| number(value, 32, 32768).map(|n| params.depth = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_LINKS_PER_RAIL",
+        kind: "number",
+        default: "1",
+        range: "1 to 4",
+        doc: "links over each rail of a connection, four in all at most; over TCP more than one helps where the network \
+              slows or loses within single streams",
+        set: |params, value| number(value, 1, 4).map(|n| params.links_per_rail = n as u32),
     },
     ParamInfo {
         name: "TRUNKLINE_STRIPE_MIN",

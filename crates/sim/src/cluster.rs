@@ -83,6 +83,7 @@ impl Cluster {
             connect_time: CONNECT_TIME,
             depth: choice.depth,
             idle_polls: choice.idle_polls,
+            links_per_rail: choice.links_per_rail,
             stripe_min: choice.stripe_min,
             rail_time: Duration(choice.rail_time),
             mutant: engine_mutant,

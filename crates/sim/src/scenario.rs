@@ -26,6 +26,7 @@ pub(crate) struct EngineChoice {
     pub(crate) eager_credits: u32,
     pub(crate) depth: u32,
     pub(crate) idle_polls: u32,
+    pub(crate) links_per_rail: u32,
     pub(crate) stripe_min: u32,
     pub(crate) rail_time: u64,
 }
@@ -143,6 +144,7 @@ impl Scenario {
             eager_credits: dice.pick([0, 1, 4, 32, 32]),
             depth: dice.pick([32, 64, 512]),
             idle_polls: dice.pick([1, 4, 16, 64]),
+            links_per_rail: 1,
             stripe_min: 4096,
             rail_time: 3_000_000_000,
         };
@@ -182,6 +184,7 @@ impl Scenario {
             self.faults.push(FaultPlan { at, fault: Fault::Cut(process, nic, time) });
         }
         self.weather.deaf = dice.chance(250);
+        self.engine.links_per_rail = dice.pick([1, 1, 1, 2, 4]);
     }
 }
 

@@ -1,9 +1,9 @@
 //! One direction of a relayed cable: which packets pass, and when. Pure, time is an argument.
 //!
 //! Called by the relay, and by tests with a clock of their own. It never reorders packets and never lets bytes pass
-//! faster than its rate.
+//! faster than its rate. Where each stream has a rate of its own, so have they an order.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::cable::Traffic;
@@ -23,14 +23,22 @@ pub struct Shape {
     pub loss: f64,
     /// Bytes a second that leave, packet headers included; `None` for as many as come.
     pub rate: Option<u64>,
+    /// The rate is that of each TCP stream, as in some clouds, and not of all of them together.
+    pub each: bool,
     /// Bytes that may wait to leave when there is a rate; what comes beyond is dropped.
     pub queue: usize,
 }
 
 impl Shape {
     /// Everything passes at once.
-    pub const PLAIN: Self =
-        Self { delay: Duration::ZERO, jitter: Duration::ZERO, loss: 0.0, rate: None, queue: 256 << 10 };
+    pub const PLAIN: Self = Self {
+        delay: Duration::ZERO,
+        jitter: Duration::ZERO,
+        loss: 0.0,
+        rate: None,
+        each: false,
+        queue: 256 << 10,
+    };
 }
 
 /// What became of the packets of one direction so far.
@@ -54,6 +62,21 @@ struct Packet {
     bytes: Vec<u8>,
 }
 
+/// Packets that keep their order and share a rate: all of them, or those of one stream.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    /// When everything that was taken so far has left.
+    free_at: Option<Instant>,
+    /// When the last packet under way arrives.
+    last: Option<Instant>,
+}
+
+/// The ports of a TCP packet over IPv4.
+fn ports(packet: &[u8]) -> u32 {
+    let begin = packet.first().map_or(0, |first| usize::from(first & 15) * 4);
+    packet.get(begin..begin + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes)
+}
+
 /// The state of one direction.
 #[derive(Debug)]
 pub struct Line {
@@ -62,8 +85,7 @@ pub struct Line {
     random: fastrand::Rng,
     under_way: VecDeque<Packet>,
     bytes_under_way: usize,
-    /// When everything that was taken so far has left.
-    free_at: Option<Instant>,
+    flows: HashMap<u32, Flow>,
     pub(super) tally: Tally,
 }
 
@@ -81,7 +103,7 @@ impl Line {
             random: fastrand::Rng::with_seed(seed),
             under_way: VecDeque::new(),
             bytes_under_way: 0,
-            free_at: None,
+            flows: HashMap::new(),
             tally: Tally::default(),
         }
     }
@@ -93,7 +115,7 @@ impl Line {
     pub fn set_shape(&mut self, shape: Shape) {
         check(&shape);
         self.shape = shape;
-        self.free_at = None;
+        self.flows.values_mut().for_each(|flow| flow.free_at = None);
     }
 
     /// Cuts it: what is under way is gone, and nothing comes through until [`Line::mend`].
@@ -104,7 +126,7 @@ impl Line {
             self.under_way.clear();
             self.bytes_under_way = 0;
         }
-        self.free_at = None;
+        self.flows.clear();
     }
 
     /// Makes it whole again.
@@ -122,17 +144,18 @@ impl Line {
             self.tally.lost += 1;
             return;
         }
-        let Some(left) = self.leave(now, bytes.len()) else {
+        let key = if self.shape.each { ports(&bytes) } else { 0 };
+        let Some(left) = self.leave(now, key, bytes.len()) else {
             self.tally.dropped += 1;
             return;
         };
         let jitter = self.shape.jitter.mul_f64(self.random.f64());
         let mut arrives = left + self.shape.delay + jitter;
-        if let Some(before) = self.under_way.back()
-            && !planted("testbed-overtake")
-        {
-            arrives = arrives.max(before.arrives);
+        let flow = self.flows.entry(key).or_default();
+        if let Some(before) = flow.last.filter(|_| !planted("testbed-overtake")) {
+            arrives = arrives.max(before);
         }
+        flow.last = Some(arrives);
         self.bytes_under_way += bytes.len();
         let at = self.under_way.partition_point(|other| other.arrives <= arrives);
         self.under_way.insert(at, Packet { arrives, bytes });
@@ -163,19 +186,20 @@ impl Line {
     }
 
     /// When the last byte of a packet leaves that comes now; none when there is no room for it.
-    fn leave(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
+    fn leave(&mut self, now: Instant, key: u32, bytes: usize) -> Option<Instant> {
         if self.bytes_under_way + bytes > UNDER_WAY_MAX {
             return None;
         }
         let Some(rate) = self.shape.rate else { return Some(now) };
-        let begins = self.free_at.map_or(now, |free| free.max(now));
+        let flow = self.flows.entry(key).or_default();
+        let begins = flow.free_at.map_or(now, |free| free.max(now));
         let waiting = (begins - now).as_secs_f64() * rate as f64;
         if waiting > 0.0 && waiting + bytes as f64 > self.shape.queue as f64 {
             return None;
         }
         let takes = if planted("testbed-fast-line") { 0.7 } else { 1.0 } * bytes as f64 / rate as f64;
         let left = begins + Duration::from_secs_f64(takes);
-        self.free_at = Some(left);
+        flow.free_at = Some(left);
         Some(left)
     }
 }

@@ -174,6 +174,26 @@ fn small_messages_take_the_quick_rail() {
     });
 }
 
+/// Where the network gives each stream only so much, several carry more.
+#[test]
+fn several_links_over_a_rail_carry_more_where_each_is_limited() {
+    testbed::run(|testbed| {
+        let shape = Shape { rate: Some(100 * MEGABIT), each: true, ..Shape::PLAIN };
+        let pair = Pair::new(testbed, &[shape]);
+        let carried = [1, 4].map(|links| {
+            let setting = pair.setting("a_stream_arrives_whole").env("TEST_LENGTH", MIB);
+            let mut carried = 0;
+            during(setting.env("TRUNKLINE_LINKS_PER_RAIL", links), |_| {
+                pair.wait(&pair.left, 0, MIB, RETAKEN);
+                carried = pair.carried_in(Duration::from_secs(4))[0];
+            });
+            carried
+        });
+        println!("figure: one link and four carried {carried:?} bytes in 4 s");
+        assert!(carried[1] > 2 * carried[0], "{carried:?}");
+    });
+}
+
 /// Data flows to each address of the receiver's that the sender knows.
 #[test]
 fn any_number_of_rails_meets_any_other() {

@@ -61,6 +61,30 @@ fn jitter_spreads_packets_and_never_reorders_them() {
     assert!(max > 14 * MS && max <= 15 * MS + MS / 5, "{max:?}");
 }
 
+/// A packet of a TCP stream between these two ports.
+fn of_stream(port: u16, bytes: usize) -> Vec<u8> {
+    let mut packet = vec![0; bytes];
+    packet[0] = 0x45;
+    packet[20..22].copy_from_slice(&port.to_be_bytes());
+    packet
+}
+
+#[test]
+fn each_stream_may_have_the_rate_of_its_own() {
+    let now = Instant::now();
+    for (each, streams, took) in [(false, 2, 200), (true, 2, 100), (true, 1, 200)] {
+        let shape = Shape { rate: Some(1_000_000), each, queue: 300_000, ..Shape::PLAIN };
+        let mut line = Line::new(shape, 1);
+        for number in 0..200 {
+            line.push(now, of_stream(number % streams, 1000));
+        }
+        let all = arrivals(&mut line, now);
+        assert_eq!(all.len(), 200);
+        let last = all[199].0;
+        assert!(last >= took * MS && last <= (took + 1) * MS, "{each} {streams}: {last:?}");
+    }
+}
+
 #[test]
 fn bytes_never_pass_faster_than_the_rate() {
     let now = Instant::now();
