@@ -1,16 +1,17 @@
 //! After warm-up a message allocates nothing. The engine runs as a library here, because a counting allocator does not
-//! see into a plugin that was opened at run time; both ends are one process and one thread, over shared memory.
+//! see into a plugin that was opened at run time; both ends are one process and one thread, over shared memory and TCP.
 //!
 //! One test, so that nothing else allocates meanwhile. System calls are counted by `cargo xtask budget`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::{CommId, Engine, MrId, Params, RecvBuf};
+use trunkline_engine::{CommId, Engine, MrId, Nics, Params, RecvBuf};
 use trunkline_mem::Memory;
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 
@@ -67,14 +68,21 @@ impl Ends {
     }
 
     fn with(bytes: u64, copy: CopyMode, params: Params) -> Self {
-        let config = SoftConfig { wire: WireMode::Shm, copy, ..SoftConfig::default() };
+        Self::over(&[0], WireMode::Shm, bytes, copy, params)
+    }
+
+    /// Over these rails, all of which carry.
+    fn over(rails: &[usize], wire: WireMode, bytes: u64, copy: CopyMode, params: Params) -> Self {
+        let addresses = vec![Ipv4Addr::LOCALHOST.into()];
+        let config = SoftConfig { wire, copy, nics: rails.len(), addresses, ..SoftConfig::default() };
+        let nics = Nics::new(rails).unwrap();
         let engine = Engine::new(SoftFabric::new(config).unwrap(), UnixHost::new(|_, _| {}), params).unwrap();
-        let (listen, mut handle) = engine.listen(0).unwrap();
+        let (listen, mut handle) = engine.listen(nics).unwrap();
         let (mut send, mut recv) = (None, None);
         let deadline = Instant::now() + Duration::from_secs(20);
         while send.is_none() || recv.is_none() {
             assert!(Instant::now() < deadline, "never connected");
-            send = send.or_else(|| engine.connect(0, &mut handle).unwrap());
+            send = send.or_else(|| engine.connect(nics, &mut handle).unwrap());
             recv = recv.or_else(|| engine.accept(listen).unwrap());
         }
         let (send, recv) = (send.unwrap(), recv.unwrap());
@@ -82,7 +90,13 @@ impl Ends {
         out.write(0, &vec![0x5a; bytes as usize]).unwrap();
         let from = engine.register(send, out).unwrap();
         let into = engine.register(recv, into_memory.clone()).unwrap();
-        Self { engine, send, recv, from, into, into_memory, bytes }
+        let ends = Self { engine, send, recv, from, into, into_memory, bytes };
+        assert_eq!(ends.engine.links(send).unwrap().len(), rails.len());
+        while [send, recv].iter().any(|&comm| ends.engine.links(comm).unwrap().contains(&false)) {
+            assert!(Instant::now() < deadline, "not all links carry");
+            ends.message(false);
+        }
+        ends
     }
 
     /// One message; the first call is the send or the receive.
@@ -139,6 +153,15 @@ fn messages_allocate_nothing_after_warm_up() {
     for copy in [CopyMode::Staging, CopyMode::Pull, CopyMode::Share, CopyMode::Auto] {
         let large = Ends::new(65_536, 4096, copy);
         assert_eq!(large.allocations(1000, false, || {}), 0, "64 KiB, {copy:?}");
+    }
+    for wire in [WireMode::Shm, WireMode::Tcp] {
+        for (bytes, eager_max, rails) in [(8, 4096, 2), (8, 0, 4), (1 << 20, 0, 2), (1 << 20, 0, 4)] {
+            let params = Params { eager_max, idle_polls: u32::MAX, ..Params::default() };
+            let rails = &[0, 1, 2, 3][..rails];
+            let spread = Ends::over(rails, wire, bytes, CopyMode::Auto, params);
+            let found = spread.allocations(1000, eager_max > 0, || {});
+            assert_eq!(found, 0, "{bytes} B over {} rails, {wire:?}", rails.len());
+        }
     }
     // A lane looks at its peer's control stream after so many fruitless polls, which is no part of any message.
     let looking = Ends::with(8, CopyMode::Auto, Params::default());
