@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, SealFlags};
 use serde_json::Value;
 use trunkline_engine::host::{UnixHost, UnixOob};
-use trunkline_engine::{CommId, Engine, MrId, Params, RecvBuf};
+use trunkline_engine::{CommId, Engine, MrId, Nics, Params, RecvBuf};
 use trunkline_fabric::{Host, HostPage, Level};
 use trunkline_mem::Memory;
 use trunkline_proto::time;
@@ -99,10 +99,14 @@ struct Pair {
 }
 
 fn connect(from: &Running, to: &Running, bytes: usize) -> Pair {
-    let (listen, mut handle) = to.listen(0).expect("a listener");
+    connect_over(0.into(), from, to, bytes)
+}
+
+fn connect_over(nics: Nics, from: &Running, to: &Running, bytes: usize) -> Pair {
+    let (listen, mut handle) = to.listen(nics).expect("a listener");
     let (mut send, mut recv) = (None, None);
     until("a connection", || {
-        send = send.or_else(|| from.connect(0, &mut handle).expect("connect"));
+        send = send.or_else(|| from.connect(nics, &mut handle).expect("connect"));
         recv = recv.or_else(|| to.accept(listen).expect("accept"));
         send.zip(recv).map(|_| ())
     });
@@ -132,6 +136,45 @@ fn message(from: &Running, to: &Running, pair: &Pair, lens: &[u64]) {
         });
     }
     until("its arrival", look);
+}
+
+/// The links that a process shows of its first comm, as text.
+fn links_of(engine: &Running) -> String {
+    let comm = &shown(engine)["comms"][0];
+    let links = comm["links"].as_array().expect("a list").iter();
+    let links = links.map(|link| format!("{} {}", link["nic"], link["carries"])).collect::<Vec<_>>();
+    format!("{}: {}", comm["nic"], links.join(", ")).replace('"', "")
+}
+
+#[test]
+fn each_link_is_shown_with_its_nic_and_whether_it_carries() {
+    let config = || SoftConfig { nics: 3, ..SoftConfig::default() };
+    let engine = || {
+        let fabric = SoftFabric::new(config()).expect("the software NIC");
+        Engine::new(fabric, UnixHost::new(|_, _| {}), Params::default()).expect("an engine")
+    };
+    let (a, b) = (engine(), engine());
+    let nics = Nics::new(&[2, 0]).expect("two NICs");
+    let pair = connect_over(nics, &a, &b, 64);
+    // The second link is made afterwards.
+    assert_eq!(links_of(&a), "soft2+soft0!: soft2 true, soft0 false");
+    let both = |engine: &Running, comm| !engine.links(comm).expect("a comm").contains(&false);
+    until("the second link", || {
+        message(&a, &b, &pair, &[8]);
+        (both(&a, pair.send.0) && both(&b, pair.recv.0)).then_some(())
+    });
+    for row in [&a, &b] {
+        assert_eq!(links_of(row), "soft2+soft0: soft2 true, soft0 true");
+        counted(&shown(row), &[("links_taken", 1), ("links_left", 0)]);
+    }
+    // One whose peer dies has none.
+    drop(b);
+    until("the end of the links", || {
+        let _ = a.isend(pair.send.0, pair.send.1, 0, 8, 0);
+        (a.links(pair.send.0).expect("a comm") == [false, false]).then_some(())
+    });
+    let lines = stdout(&top(&format!("--once --comms --pid {}", std::process::id())));
+    assert!(lines.contains("soft2"), "{lines}");
 }
 
 #[test]
@@ -284,11 +327,11 @@ fn garbled() -> [(OwnedFd, &'static str); 5] {
         bytes
     };
     [
-        file(&head(1, 1), 4096 + 256, SealFlags::GROW, "not a sealed memory file"),
+        file(&head(2, 1), 4096 + 256, SealFlags::GROW, "not a sealed memory file"),
         file(b"nonsense", 8192, SEALS, "does not begin as a status page does"),
         file(b"x", 1, SEALS, "cut short"),
-        file(&head(2, 1), 4096 + 256, SEALS, "version 2"),
-        file(&head(1, 65535), 4096 + 256, SEALS, "the file has 4352"),
+        file(&head(1, 1), 4096 + 256, SEALS, "version 1"),
+        file(&head(2, 65535), 4096 + 256, SEALS, "the file has 4352"),
     ]
 }
 

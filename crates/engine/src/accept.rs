@@ -145,7 +145,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mut lane = RecvLane::new(paths, plan, receiver, open.mailbox, (bounces, fins), regions_max);
         lane.post_bounces(0)?;
         let ends = Ends { stream, remote: open.conn, attempt: None };
-        let comm = self.install(nics.first(), Side::Recv(lane), peer.clone(), ends)?;
+        let comm = self.install(Side::Recv(lane), peer.clone(), ends)?;
         let machine = Accepting::new(self.host.now());
         Ok(Current { machine, comm, conn: open.conn, stream, peer, repeat: false })
     }

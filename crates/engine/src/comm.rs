@@ -297,14 +297,15 @@ impl<R: Rail> Open<R> {
     }
 
     /// How the status page shows it.
-    fn shown(&self, nic: usize, generation: u16, now: Instant) -> shown::Comm {
+    fn shown(&mut self, generation: u16, now: Instant) -> shown::Comm {
+        let nics: Vec<u16> = self.side.paths().iter().map(|path| path.nic as u16).collect();
         shown::Comm {
             state: State::Open,
             direction: match self.side {
                 Side::Send(_) => Direction::Send,
                 Side::Recv(_) => Direction::Recv,
             },
-            nic: nic as u16,
+            links: shown::Links::new(&nics, self.side.paths().carrying()),
             generation,
             fault: None,
             peer: self.peer.process,
@@ -489,14 +490,8 @@ impl<R: Rail> Comms<R> {
         None
     }
 
-    /// Opens a comm on that NIC.
-    pub(crate) fn insert(
-        &self,
-        mut open: Open<R>,
-        nic: usize,
-        now: Instant,
-        status: &Page,
-    ) -> Result<CommId, Error> {
+    /// Opens a comm.
+    pub(crate) fn insert(&self, mut open: Open<R>, now: Instant, status: &Page) -> Result<CommId, Error> {
         let exhausted = Error::Exhausted { what: "connections", limit: self.slots.len() };
         let index = {
             let mut free = self.free.lock();
@@ -522,7 +517,7 @@ impl<R: Rail> Comms<R> {
         comm.send_due.store(false, Ordering::Relaxed);
         comm.news.clear();
         let mut lane = comm.lane.claim();
-        comm.requests.row.open(open.shown(nic, generation, now));
+        comm.requests.row.open(open.shown(generation, now));
         open.generation = generation;
         *lane = Some(open);
         drop(lane);

@@ -81,7 +81,6 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             machine: Connecting::new(self.host.now()),
             stream,
             process: handle.process,
-            nics,
             open,
             lane: Some(lane),
             reply: None,
@@ -149,7 +148,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Makes the comm, once the link is up.
     fn open_comm(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<Option<CommId>, Error> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
-        let (stream, process, nic) = (attempt.stream, attempt.process, attempt.nics.first());
+        let (stream, process) = (attempt.stream, attempt.process);
         let up = attempt.lane.as_mut().map(|lane| {
             let (rail, link) = lane.paths.leader();
             rail.is_up(link)
@@ -163,7 +162,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         };
         let Some(peer) = control.peer(stream) else { return Err(crate::CommFault::PeerDead(process).into()) };
         let ends = Ends { stream, remote: reply.comm, attempt: Some(id) };
-        let comm = self.install(nic, Side::Send(lane), peer, ends)?;
+        let comm = self.install(Side::Send(lane), peer, ends)?;
         control.send(stream, &Frame::Ready { comm: reply.comm, conn: id.to_bits() }, None);
         if let Some(attempt) = control.attempts.get_mut(id) {
             attempt.comm = Some(comm);
@@ -199,16 +198,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         Ok(())
     }
 
-    /// Opens a comm over a lane of that NIC.
-    pub(crate) fn install(
-        &self,
-        nic: usize,
-        side: Side<F::Rail>,
-        peer: Arc<Peer>,
-        ends: Ends,
-    ) -> Result<CommId, Error> {
+    /// Opens a comm over a lane.
+    pub(crate) fn install(&self, side: Side<F::Rail>, peer: Arc<Peer>, ends: Ends) -> Result<CommId, Error> {
         let open = Open::new(side, peer, ends);
-        let id = self.comms.insert(open, nic, self.host.now(), &self.status)?;
+        let id = self.comms.insert(open, self.host.now(), &self.status)?;
         self.status.add(Tally::CommsOpened, 1);
         Ok(id)
     }

@@ -101,7 +101,6 @@ pub(crate) struct Attempt<R: Rail> {
     pub(crate) machine: Connecting,
     pub(crate) stream: SlotId,
     pub(crate) process: ProcessId,
-    pub(crate) nics: Nics,
     pub(crate) open: Open,
     pub(crate) lane: Option<SendLane<R>>,
     pub(crate) reply: Option<(Reply, Option<OwnedFd>)>,

@@ -8,6 +8,7 @@ use trunkline_fabric::{
     Fabric, Host, LinkAddress, LinkError, Links as _, Op, Rail, Remote, RemoteKey, Source,
 };
 use trunkline_proto::conn::{DownStep, LinkStep, OpenStep};
+use trunkline_proto::counters::Tally;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::frame::{Frame, LinkDown, LinkOpen, LinkResult, Region};
 
@@ -61,6 +62,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         };
         if let Err(fault) = went_on {
             self.fail(slot, open, fault);
+        }
+        if let Some((left, taken)) = slot.requests.row.carries(open.side.paths().carrying()) {
+            self.status.add(Tally::LinksLeft, left.into());
+            self.status.add(Tally::LinksTaken, taken.into());
         }
         if !open.words.is_empty()
             && let Some(mut control) = self.control.try_claim()

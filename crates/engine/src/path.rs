@@ -156,6 +156,11 @@ impl<R: Rail> Paths<R> {
         self.list[at].rail.poll(batch)
     }
 
+    /// Which paths carry: bit 0 the first.
+    pub(crate) fn carrying(&self) -> u8 {
+        self.iter().enumerate().fold(0, |bits, (at, path)| bits | u8::from(path.carries()) << at)
+    }
+
     /// Whether any path carries.
     pub(crate) fn any_carries(&self) -> bool {
         self.list.iter().any(Path::carries)

@@ -214,6 +214,21 @@ impl Row {
         now != comm
     }
 
+    /// Which links of the comm carry now; how many do no more, and how many do again, if that is news.
+    pub(crate) fn carries(&self, carrying: u8) -> Option<(u32, u32)> {
+        let words = std::array::from_fn(|at| load(&self.words[at]));
+        let Ok(wire::Row { comm: Some(comm), .. }) = wire::Row::from_words(&words) else { return None };
+        let links = comm.links.carried(carrying);
+        if links == comm.links {
+            return None;
+        }
+        if !self.mutant.is("status-hides-links") {
+            self.change(&Comm { links, ..comm });
+        }
+        let (before, now) = (comm.links.carrying(), links.carrying());
+        Some(((before & !now).count_ones(), (now & !before).count_ones()))
+    }
+
     /// Changes the words that say which comm it is, so that readers notice what they copied meanwhile.
     fn change(&self, to: &Comm) {
         let sequence = load(&self.words[row::SEQUENCE]);
@@ -232,7 +247,7 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::wire::status::Direction;
+    use trunkline_proto::wire::status::{Direction, Links};
 
     use super::*;
 
@@ -256,7 +271,7 @@ mod tests {
         Comm {
             state: State::Open,
             direction,
-            nic: 0,
+            links: Links::new(&[0], 1),
             generation,
             fault: None,
             peer: ProcessId([1; 16]),
@@ -309,6 +324,23 @@ mod tests {
         assert_eq!(seen.own(), own);
         assert_eq!((seen.counts.sent_bytes, seen.counts.received_bytes), (64, 36));
         assert_eq!(seen.comm.map(|comm| (comm.generation, comm.direction)), Some((2, Direction::Recv)));
+    }
+
+    #[test]
+    fn which_links_carry_is_shown_and_what_is_news_is_told() {
+        let row = row();
+        assert_eq!(row.carries(1), None, "nobody has the row");
+        let links = Links::new(&[2, 0, 5], 0b001);
+        row.open(Comm { links, ..comm(Direction::Send, 1) });
+        for (carrying, news) in
+            [(0b001, None), (0b111, Some((0, 2))), (0b010, Some((2, 0))), (0b101, Some((1, 2)))]
+        {
+            assert_eq!(row.carries(carrying), news);
+            let shown = read(&row).comm.map(|comm| comm.links.iter().collect::<Vec<_>>());
+            let wanted = [2, 0, 5].into_iter().enumerate().map(|(at, nic)| (nic, carrying >> at & 1 == 1));
+            assert_eq!(shown, Some(wanted.collect()));
+        }
+        assert_eq!(row.carries(0b1_101), None, "a link that is not there");
     }
 
     #[test]

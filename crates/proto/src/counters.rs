@@ -37,6 +37,8 @@ counters! {
     Total streams_refused: "Control streams refused: strangers, wrong versions, garbage.";
     Total opens_refused: "Connections refused: stale handle or wrong nonce.";
     Total attempts_abandoned: "Connection attempts given up, because connect was not called for them any more.";
+    Total links_left: "Links of connections with several that were left, as they carried nothing any more.";
+    Total links_taken: "Links of such connections that began to carry, the first of each apart.";
 }
 
 /// Whether a counter can go down.
@@ -135,11 +137,15 @@ pub enum Tally {
     OpensRefused = 5,
     /// Connection attempts that nobody asked about any more.
     AttemptsAbandoned = 6,
+    /// Links that carried and do not any more.
+    LinksLeft = 7,
+    /// Links, but for the first of a comm, that carry now.
+    LinksTaken = 8,
 }
 
 impl Tally {
     /// How many there are.
-    pub const LEN: usize = 7;
+    pub const LEN: usize = 9;
 }
 
 impl Counters {
@@ -155,6 +161,8 @@ impl Counters {
             streams_refused: tally(Tally::StreamsRefused),
             opens_refused: tally(Tally::OpensRefused),
             attempts_abandoned: tally(Tally::AttemptsAbandoned),
+            links_left: tally(Tally::LinksLeft),
+            links_taken: tally(Tally::LinksTaken),
             ..Self::default()
         };
         for row in rows {
@@ -181,7 +189,7 @@ mod tests {
         // Copied while a receive ended: begun is older than received.
         let torn = Counts { begun: 7, received: 8, received_bytes: 800, ..Counts::default() };
         assert_eq!((one.pending(), torn.pending()), (1, 0));
-        let counters = Counters::of(&[1, 2, 3, 4, 5, 6, 7], [one, torn]);
+        let counters = Counters::of(&[1, 2, 3, 4, 5, 6, 7, 8, 9], [one, torn]);
         let wanted = Counters {
             comms_opened: 1,
             comms_closed: 2,
@@ -197,6 +205,8 @@ mod tests {
             streams_refused: 5,
             opens_refused: 6,
             attempts_abandoned: 7,
+            links_left: 8,
+            links_taken: 9,
         };
         assert_eq!(counters, wanted);
     }
@@ -212,11 +222,11 @@ mod tests {
     #[test]
     fn every_counter_is_in_the_table_once() {
         let tallies = core::array::from_fn(|at| at as u64 + 1);
-        let row = Counts::from_array([1000, 8, 9, 10, 11, 12, 13]);
+        let row = Counts::from_array([1000, 10, 11, 12, 13, 14, 15]);
         let counters = Counters::of(&tallies, [row]);
         let mut values: std::vec::Vec<u64> = Counters::TABLE.iter().map(|row| (row.get)(&counters)).collect();
         values.sort_unstable();
-        let pending = 1000 - 8 - 10 - 13;
-        assert_eq!(values, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, pending]);
+        let pending = 1000 - 10 - 12 - 15;
+        assert_eq!(values, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, pending]);
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn text(sample: &Sample, with_comms: bool) -> String {
 /// One number of a comm.
 type Column = (&'static str, &'static str, &'static str, fn(&Conn) -> u64);
 
-const COMMS: [Column; 6] = [
+const COMMS: [Column; 8] = [
     ("comm_messages_total", "counter", "Messages of the connection that ended well.", |conn| {
         conn.counts.sent.wrapping_add(conn.counts.received)
     }),
@@ -48,6 +48,10 @@ const COMMS: [Column; 6] = [
     }),
     ("comm_messages_failed_total", "counter", "Messages that ended otherwise.", |conn| conn.counts.failed),
     ("comm_calls_again_total", "counter", "Calls that were told to call again.", |conn| conn.counts.again),
+    ("comm_links", "gauge", "Links of the connection.", |conn| conn.comm.links.iter().count() as u64),
+    ("comm_links_carrying", "gauge", "Those of them that carry.", |conn| {
+        conn.comm.links.iter().filter(|&(_, carries)| carries).count() as u64
+    }),
     ("comm_failed", "gauge", "1 if the connection is of no more use.", |conn| {
         u64::from(conn.comm.state == State::Failed)
     }),
@@ -90,7 +94,9 @@ fn process_labels(process: &Process) -> String {
 
 fn of_comm(process: &Process, conn: &Conn) -> String {
     let own = format!("comm=\"{}.{}\"", conn.index, conn.comm.generation);
-    let (direction, nic) = (direction(conn.comm.direction), escaped(&nic(process, conn)));
+    // A label that says how links stand would be another series each time.
+    let nic = escaped(&nic(process, conn)).replace('!', "");
+    let direction = direction(conn.comm.direction);
     let peer = hex(conn.comm.peer);
     let labels = process_labels(process);
     format!("{{{labels},{own},direction=\"{direction}\",nic=\"{nic}\",peer=\"{peer}\"}}")

@@ -36,12 +36,20 @@ struct ProcessRow {
 }
 
 #[derive(Debug, Serialize)]
+struct LinkRow {
+    nic: String,
+    carries: bool,
+}
+
+#[derive(Debug, Serialize)]
 struct CommRow {
     index: usize,
     generation: u16,
     state: &'static str,
     direction: &'static str,
+    /// The NICs of its links, joined by `+`; one that does not carry has a `!`.
     nic: String,
+    links: Vec<LinkRow>,
     peer: String,
     /// The peer's number, if it is among the processes.
     peer_pid: Option<u32>,
@@ -108,6 +116,7 @@ fn comm(sample: &Sample, process: &Process, conn: &Conn) -> CommRow {
         state: state(conn.comm.state),
         direction: direction(conn.comm.direction),
         nic: nic(process, conn),
+        links: links(process, conn).map(|(nic, carries)| LinkRow { nic, carries }).collect(),
         peer: hex(conn.comm.peer),
         peer_pid: peer_pid(sample, conn),
         messages: sent.wrapping_add(received),
@@ -140,10 +149,16 @@ pub(super) fn direction(direction: Direction) -> &'static str {
     }
 }
 
-/// The name of a comm's NIC, or its number where the page has no room for names.
+/// The NIC of each link of a comm, or its number where the page has no room for names; and whether the link carries.
+fn links(process: &Process, conn: &Conn) -> impl Iterator<Item = (String, bool)> {
+    let name = |at: u16| process.nics.get(usize::from(at)).cloned().unwrap_or_else(|| at.to_string());
+    conn.comm.links.iter().map(move |(nic, carries)| (name(nic), carries))
+}
+
+/// The NICs of a comm's links as one word: joined by `+`, with a `!` behind one whose link does not carry.
 pub(super) fn nic(process: &Process, conn: &Conn) -> String {
-    let at = usize::from(conn.comm.nic);
-    process.nics.get(at).cloned().unwrap_or_else(|| at.to_string())
+    let names = links(process, conn).map(|(nic, carries)| if carries { nic } else { nic + "!" });
+    names.collect::<Vec<_>>().join("+")
 }
 
 /// The number of the process at the other end, if it is among those seen.

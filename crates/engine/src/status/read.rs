@@ -73,7 +73,7 @@ mod tests {
     use trunkline_mem::{Page, Words};
     use trunkline_proto::counters::Counts;
     use trunkline_proto::id::ProcessId;
-    use trunkline_proto::wire::status::{Comm, Direction, State};
+    use trunkline_proto::wire::status::{Comm, Direction, Links, State};
 
     use super::super::tests::{mutant, row_of};
     use super::*;
@@ -93,7 +93,7 @@ mod tests {
         Comm {
             state: State::Open,
             direction: Direction::Send,
-            nic: generation,
+            links: Links::new(&[generation, generation], generation as u8),
             generation,
             fault: None,
             peer: ProcessId([generation as u8; 16]),

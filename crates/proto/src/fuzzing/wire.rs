@@ -15,7 +15,7 @@ use crate::wire::frame::{Answer, Frame, LinkDown, LinkOpen, LinkResult, Open, Re
 use crate::wire::handle::{self, Handle};
 use crate::wire::imm::{Imm, Token};
 use crate::wire::standing::{Standing, Waiting};
-use crate::wire::status::{Comm, Direction, Fault, Head, Row, State, Status};
+use crate::wire::status::{Comm, Direction, Fault, Head, Links, Row, State, Status};
 use crate::wire::strand::{self, Join, Kind};
 
 /// The input's first bytes, zeros where it is too short.
@@ -230,7 +230,8 @@ pub(super) fn status_seeds() -> Vec<Vec<u8>> {
     let row = |state, direction, fault| {
         let before = Counts { begun: 4, sent: 3, ..Counts::default() };
         let peer = ProcessId([0x44; 16]);
-        let comm = Comm { state, direction, nic: 0, generation: 1, fault, peer, opened: 7, before };
+        let links = Links::new(&[0, 3, 1], 0b101);
+        let comm = Comm { state, direction, links, generation: 1, fault, peer, opened: 7, before };
         Row { comm: Some(comm), counts: Counts::from_array([u64::MAX, 5, 40, 6, 48, 7, 1]) }
     };
     let page = |rows: Vec<Row>, nics: usize| {
@@ -245,7 +246,7 @@ pub(super) fn status_seeds() -> Vec<Vec<u8>> {
             fault_at: 1 << 41,
             fabric: "soft".into(),
             nics: vec!["soft0".into(); nics],
-            tallies: [1, 2, 3, 4, 5, 6, 7],
+            tallies: [1, 2, 3, 4, 5, 6, 7, 8, 9],
         };
         Status { head, rows }.to_bytes()
     };

@@ -14,11 +14,13 @@ fn counts() -> impl Strategy<Value = Counts> {
 fn comm() -> impl Strategy<Value = Comm> {
     let state = prop_oneof![Just(State::Open), Just(State::Failed), Just(State::Closed)];
     let direction = prop_oneof![Just(Direction::Send), Just(Direction::Recv)];
-    let who = (state, direction, any::<u16>(), any::<u16>(), any::<u8>());
+    let nics = proptest::collection::vec(any::<u16>(), 1..=LINKS_MAX);
+    let links = (nics, any::<u8>()).prop_map(|(nics, carrying)| Links::new(&nics, carrying));
+    let who = (state, direction, links, any::<u16>(), any::<u8>());
     (who, any::<[u8; 16]>(), any::<u64>(), counts()).prop_map(|(who, peer, opened, before)| {
-        let (state, direction, nic, generation, code) = who;
+        let (state, direction, links, generation, code) = who;
         let fault = Fault::from_code(code);
-        Comm { state, direction, nic, generation, fault, peer: ProcessId(peer), opened, before }
+        Comm { state, direction, links, generation, fault, peer: ProcessId(peer), opened, before }
     })
 }
 
@@ -60,7 +62,7 @@ fn example() -> Status {
     let comm = Comm {
         state: State::Open,
         direction: Direction::Send,
-        nic: 1,
+        links: Links::new(&[1, 0], 0b01),
         generation: 2,
         fault: None,
         peer: ProcessId([7; 16]),
@@ -78,7 +80,7 @@ fn example() -> Status {
         fault_at: 0,
         fabric: "soft".to_string(),
         nics: Vec::from(["soft0".to_string(), "soft1".to_string()]),
-        tallies: [1, 0, 0, 0, 0, 0, 0],
+        tallies: [1, 0, 0, 0, 0, 0, 0, 2, 0],
     };
     Status {
         head,
@@ -90,6 +92,18 @@ fn changed(at: usize, to: &[u8]) -> Result<Status, StatusError> {
     let mut bytes = example().to_bytes();
     bytes[at..at + to.len()].copy_from_slice(to);
     Status::from_bytes(&bytes)
+}
+
+#[test]
+fn links_that_cannot_be_are_refused() {
+    let at = HEAD_BYTES + 5 * 8;
+    assert!(changed(at, &[2]).is_ok());
+    // None, five; one that is not there carries, or has a NIC.
+    for (wrong, word) in
+        [(&[0, 0][..], 0), (&[5, 1], 0x105), (&[2, 4], 0x402), (&[2, 1, 0, 0, 1], 0x1_0000_0102)]
+    {
+        assert_eq!(changed(at, wrong), Err(StatusError::Links(word)), "{wrong:?}");
+    }
 }
 
 proptest! {
@@ -119,13 +133,14 @@ fn the_layout_is_the_one_in_the_document() {
     let bytes = example().to_bytes();
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     assert_eq!(&bytes[..8], b"TRKLSTAT");
-    assert_eq!((word(8), word(16), word(24)), (4096 << 32 | 1, 8192 << 32 | 256, 1));
+    assert_eq!((word(8), word(16), word(24)), (4096 << 32 | 2, 8192 << 32 | 256, 1));
     assert_eq!((word(32), word(48)), (0x0909_0909_0909_0909, 2 << 32 | 42));
     assert_eq!(&bytes[96..101], b"soft\0");
     assert_eq!((&bytes[256..262], &bytes[288..294]), (&b"soft0\0"[..], &b"soft1\0"[..]));
     assert_eq!(word(128), 1, "comms opened");
     let row = |at: usize| word(4096 + 8 * at);
     assert_eq!(row(1), 1 | 1 << 8 | 1 << 16 | 2 << 32);
+    assert_eq!(row(5), 2 | 1 << 8, "two links, one of which carries");
     assert_eq!((row(2), row(4)), (0x0707_0707_0707_0707, 5));
     assert_eq!((row(8 + 1), row(16 + 1)), (1, 4), "messages sent, before and now");
     assert_eq!(example().rows[0].own().sent, 3);
@@ -134,7 +149,7 @@ fn the_layout_is_the_one_in_the_document() {
 #[test]
 fn what_is_no_page_is_refused() {
     assert_eq!(changed(0, b"X"), Err(StatusError::Magic));
-    assert_eq!(changed(8, &[2]), Err(StatusError::Version(2)));
+    assert_eq!(changed(8, &[1]), Err(StatusError::Version(1)));
     assert_eq!(changed(12, &[1]), Err(StatusError::Sizes(4097, 256, 8192, 1)));
     assert_eq!(changed(16, &[0, 2]), Err(StatusError::Sizes(4096, 512, 8192, 1)));
     assert_eq!(changed(20, &[0; 4]), Err(StatusError::Sizes(4096, 256, 0, 1)));
