@@ -9,6 +9,9 @@ use crate::time::Instant;
 /// Bytes after which a measurement of speed counts.
 const SAMPLE_BYTES: u64 = 64 * 1024;
 
+/// How many measurements count, about.
+const MEMORY: u64 = 16;
+
 /// A link that had nothing to do for so long is tried again, however slow it was.
 const FORGET: u64 = 20_000_000;
 
@@ -30,6 +33,9 @@ struct Load {
     outstanding: u64,
     /// Speed, in 1024 bytes a second; never 0.
     speed: u64,
+    /// The bytes and nanoseconds it is the quotient of: of all measurements, each of which counts less with each later
+    /// one. A mean of speeds instead would take a burst of news for a fast link.
+    measured: (u64, u64),
     /// What the NIC says it can do.
     nominal: u64,
     /// Nanoseconds of an operation that finds it idle.
@@ -38,6 +44,8 @@ struct Load {
     since: u64,
     /// Bytes completed since then.
     done: u64,
+    /// Most that was outstanding since then.
+    most: u64,
 }
 
 /// The loads of a comm's links.
@@ -102,21 +110,22 @@ impl Spread {
     pub fn on_posted(&mut self, link: usize, len: u64, now: Instant) {
         let Some(load) = self.loads.get_mut(link) else { return };
         if load.outstanding == 0 {
-            (load.since, load.done) = (now.0, 0);
+            (load.since, load.done, load.most) = (now.0, 0, 0);
         }
         load.outstanding += len + 1;
+        load.most = load.most.max(load.outstanding);
     }
 
     /// An operation of `len` bytes, posted at `posted`, has completed.
     pub fn on_done(&mut self, link: usize, len: u64, posted: Instant, now: Instant) {
+        let mutant = self.mutant;
         let Some(load) = self.loads.get_mut(link).filter(|load| load.up) else { return };
         load.outstanding = load.outstanding.saturating_sub(len + 1);
         load.done += len;
         let took = now.0.saturating_sub(load.since);
         if load.done >= SAMPLE_BYTES && took > 0 {
-            let sample = load.done.saturating_mul(UNIT_NANOS) / took;
-            load.speed = (load.speed * 3 + sample).div_ceil(4).max(1);
-            (load.since, load.done) = (now.0, 0);
+            load.measure(took, mutant);
+            (load.since, load.done, load.most) = (now.0, 0, load.outstanding);
         } else if load.outstanding == 0 && posted.0 == load.since {
             // It was alone.
             let whole = now.0.saturating_sub(posted.0);
@@ -136,6 +145,21 @@ impl Spread {
 }
 
 impl Load {
+    /// So many nanoseconds were needed for what is done.
+    fn measure(&mut self, took: u64, mutant: Mutant) {
+        let (bytes, nanos) = self.measured;
+        let fewer = |sum: u64| sum - sum.div_ceil(MEMORY);
+        let (bytes, nanos) = (fewer(bytes).saturating_add(self.done), fewer(nanos).saturating_add(took));
+        let mut speed = (bytes.saturating_mul(UNIT_NANOS) / nanos.max(1)).max(1);
+        if mutant.is("spread-means-speeds") {
+            speed = (self.speed * 3 + self.done.saturating_mul(UNIT_NANOS) / took).div_ceil(4).max(1);
+        }
+        // A few small messages under way at once leave a link idle most of the time.
+        if self.most >= SAMPLE_BYTES || speed > self.speed || mutant.is("spread-believes-small-messages") {
+            (self.measured, self.speed) = ((bytes, nanos), speed);
+        }
+    }
+
     /// Nanoseconds for so many bytes.
     fn time(&self, bytes: u64) -> u64 {
         bytes.saturating_mul(UNIT_NANOS) / self.speed.max(1)
@@ -162,6 +186,9 @@ mod tests {
     struct Pipe {
         speed: u64,
         latency: u64,
+        /// What has arrived is told this often only, one operation shortly after another.
+        burst: u64,
+        told: u64,
         free_at: u64,
         under_way: VecDeque<(u64, u64, u64)>,
         carried: u64,
@@ -169,12 +196,14 @@ mod tests {
 
     impl Pipe {
         fn new(speed: u64, latency: u64) -> Self {
-            Self { speed, latency, free_at: 0, under_way: VecDeque::new(), carried: 0 }
+            Self { speed, latency, burst: 1, told: 0, free_at: 0, under_way: VecDeque::new(), carried: 0 }
         }
 
         fn post(&mut self, len: u64, now: u64) {
             self.free_at = self.free_at.max(now) + len * 1_000 / self.speed;
-            self.under_way.push_back((self.free_at + self.latency, len, now));
+            let told = (self.free_at + self.latency).next_multiple_of(self.burst);
+            self.told = told.max(self.told + 1_000);
+            self.under_way.push_back((self.told, len, now));
             self.carried += len;
         }
     }
@@ -240,6 +269,31 @@ mod tests {
         }
     }
 
+    /// As a network with pauses, or a caller that seldom polls, does.
+    #[test]
+    fn bursts_of_news_do_not_make_a_link_look_fast() {
+        for bursts in [[20, 1], [1, 20], [20, 20], [5, 20]] {
+            let pipe = |(speed, ms): (u64, u64)| Pipe { burst: ms * 1_000_000, ..Pipe::new(speed, 20_000) };
+            let mut pipes = [(12, bursts[0]), (50, bursts[1])].map(pipe);
+            let mut spread = spread_over(&pipes, |_| 10_000);
+            let took = drive(&mut spread, &mut pipes, 400, 1 << 20, 8);
+            let best = 400 * (1 << 20) * 1_000 / 62;
+            assert!(took < best * 12 / 10, "{bursts:?}: {took} ns, {best} at best");
+        }
+    }
+
+    /// Small messages, of which a few are under way at once, say little about how fast a link is.
+    #[test]
+    fn small_messages_do_not_make_a_link_look_slow() {
+        let mut pipes = [Pipe::new(1_000, 200_000), Pipe::new(1_000, 200_000)];
+        let mut spread = spread_over(&pipes, |_| 8_000);
+        drive(&mut spread, &mut pipes, 100_000, 64, 8);
+        for link in 0..2 {
+            let (_, speed, _) = spread.seen(link);
+            assert!(speed > 4_000, "{speed} megabits a second");
+        }
+    }
+
     #[test]
     fn small_messages_take_the_quickest_link_while_it_keeps_up() {
         let mut pipes = [Pipe::new(1_000, 500_000), Pipe::new(1_000, 10_000)];
@@ -253,7 +307,7 @@ mod tests {
     fn seldom_messages_take_the_quickest_link() {
         for latencies in [[40_000_000, 2_000_000], [500_000, 10_000]] {
             for rest in [0, FORGET / 4, FORGET + 1, FORGET * 5] {
-                let mut spread = Spread::new(Mutant::NONE);
+                let mut spread = Spread::new(planted());
                 (0..2).for_each(|link| spread.up(link, 200_000, 1_000, Instant(0)));
                 let (mut now, mut late) = (0, 0);
                 for _ in 0..1_000 {
@@ -272,7 +326,7 @@ mod tests {
     /// One bad moment is not remembered for ever.
     #[test]
     fn a_link_that_was_late_once_is_tried_again() {
-        let mut spread = Spread::new(Mutant::NONE);
+        let mut spread = Spread::new(planted());
         (0..2).for_each(|link| spread.up(link, 200_000, 1_000, Instant(0)));
         let (mut now, mut used) = (0, 0);
         for turn in 0..1_000 {
@@ -288,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_link_that_was_slow_once_is_tried_again() {
-        let mut spread = Spread::new(Mutant::NONE);
+        let mut spread = Spread::new(planted());
         spread.up(0, 1_000, 1_000, Instant(0));
         spread.up(1, 1_000, 1_000, Instant(0));
         // A bad moment: each 64 KiB take 50 ms.
@@ -306,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_link_that_is_down_or_full_takes_nothing() {
-        let mut spread = Spread::new(Mutant::NONE);
+        let mut spread = Spread::new(planted());
         assert_eq!(spread.best(1, Instant(0), |_| true), None);
         spread.up(2, 1, 1, Instant(0));
         assert_eq!(spread.best(1, Instant(0), |link| link != 2), None);
@@ -317,7 +371,7 @@ mod tests {
 
     #[test]
     fn no_message_has_more_pieces_than_stripes_unless_operations_are_too_short() {
-        let mut spread = Spread::new(Mutant::NONE);
+        let mut spread = Spread::new(planted());
         assert_eq!(spread.pieces(1 << 20, 1, 1 << 30), (1, 1 << 20), "one link, one piece");
         for link in 0..4 {
             spread.up(link, 1, 1, Instant(0));
