@@ -118,12 +118,6 @@ impl<R: Rail> RecvLane<R> {
         }
     }
 
-    /// Whether the peer's end of a link that was lost may still take an older record, which could come to lie where a
-    /// new one is.
-    fn is_leaving(&self) -> bool {
-        self.paths.iter().any(|path| path.leaving.is_some() || path.life.is_fenced())
-    }
-
     /// A path is of no more use: nothing new goes over it, and what it still has to tell is awaited.
     pub(crate) fn lose(&mut self, path: usize) {
         let fences = !self.plan.mutant.is("engine-leaves-without-fence");
@@ -169,7 +163,7 @@ impl<R: Rail> RecvLane<R> {
         while let Some(&(number, again)) = self.records.unannounced.front() {
             let (lead, slot) = (self.paths.lead(), number as usize % MAILBOX_SLOTS);
             let count = self.records.past[slot].count;
-            let waits = self.is_leaving() || self.is_ahead(number);
+            let waits = self.is_ahead(number);
             if !self.gone && (waits || self.paths.credits(lead) < self.writes() * u32::from(count)) {
                 return Ok(());
             }

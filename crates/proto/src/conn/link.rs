@@ -110,12 +110,6 @@ impl LinkLife {
         self.state == State::Down
     }
 
-    /// Whether this end is fenced and does not know yet whether the peer's is.
-    #[must_use]
-    pub fn is_fenced(&self) -> bool {
-        self.state == State::Fenced
-    }
-
     /// Whether its connection waits to carry.
     #[must_use]
     pub fn is_joining(&self) -> bool {
@@ -173,6 +167,10 @@ impl LinkLife {
             State::Up => LinkStep::Wait,
             State::Fenced if self.repeat.due(now) => LinkStep::SayDown,
             State::Asking | State::Joining if self.asks && now - self.since > limit => LinkStep::Fence,
+            // Who asks gives up first, unless it is not there any more.
+            State::Joining if now - self.since > Duration(limit.0.saturating_mul(2)) => {
+                if self.mutant.is("link-waits-to-be-asked") { LinkStep::Wait } else { LinkStep::Fence }
+            }
             State::Down if self.asks && now - self.since >= self.retry => {
                 if self.mutant.is("link-never-retaken") && self.epoch > 0 {
                     return LinkStep::Wait;
@@ -235,6 +233,15 @@ mod tests {
         Instant(0) + Duration::millis(ms)
     }
 
+    /// The bug that `cargo xtask mutants` asks for, if any.
+    fn planted() -> Mutant {
+        #[cfg(feature = "mutants")]
+        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+            return Mutant::named(std::string::String::leak(name));
+        }
+        Mutant::NONE
+    }
+
     fn ends() -> (LinkLife, LinkLife) {
         let first = |asks| LinkLife::first(asks, at(0), Mutant::NONE);
         (first(true), first(false))
@@ -294,6 +301,17 @@ mod tests {
         assert_eq!(one.on_down(1, at(1_203)), DownStep::Down);
         assert_eq!(one.on_time(at(1_602), LIMIT), LinkStep::Wait, "it waits longer each time");
         assert_eq!(one.on_time(at(1_603), LIMIT), LinkStep::Ask(2));
+    }
+
+    /// A flush posted over it would wait for ever.
+    #[test]
+    fn who_joins_does_not_wait_for_ever_for_an_end_that_is_gone() {
+        let (_, mut other) = ends();
+        other.mutant = planted();
+        other.on_down(0, at(0));
+        assert_eq!(other.on_open(1, at(200)), OpenStep::Make);
+        assert_eq!(other.on_time(at(2_200), LIMIT), LinkStep::Wait, "the end that asks is first");
+        assert_eq!(other.on_time(at(2_201), LIMIT), LinkStep::Fence);
     }
 
     #[test]
