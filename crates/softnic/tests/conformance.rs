@@ -2,8 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
+use std::sync::Arc;
+
 use trunkline_fabric::conformance::Setup;
+use trunkline_fabric::trace::{Recorder, Traced, TracedRail};
 use trunkline_fabric::{Fabric, RailConfig};
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::time::Instant;
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
 
 /// Makes rails from a configuration.
@@ -36,6 +41,35 @@ impl Setup for Soft {
         let open = |fabric: &SoftFabric| fabric.open(0, config).unwrap();
         Some([open(&first), open(&first), open(other)])
     }
+}
+
+/// The same, recorded, until the buffer is full.
+struct Recorded(Soft);
+
+impl Recorded {
+    fn fabric(&self) -> Traced<SoftFabric> {
+        let recorder = Recorder::new(64, Mutant::NONE, Instant::default);
+        Traced::new(self.0.fabric(), Some(Arc::new(recorder)))
+    }
+}
+
+impl Setup for Recorded {
+    type Rail = TracedRail<SoftRail>;
+
+    fn rails(&self, config: &RailConfig) -> (Self::Rail, Self::Rail) {
+        let open = || self.fabric().open(0, config).unwrap();
+        (open(), open())
+    }
+
+    fn trio(&self, config: &RailConfig) -> Option<[Self::Rail; 3]> {
+        let (first, other) = (self.fabric(), self.fabric());
+        Some([&first, &first, &other].map(|fabric| fabric.open(0, config).unwrap()))
+    }
+}
+
+mod recorded {
+    use super::*;
+    trunkline_fabric::fabric_conformance!(Recorded(Soft { config: SoftConfig::default(), fabrics: 2 }));
 }
 
 mod mem {

@@ -1,0 +1,231 @@
+//! A trace as a file: JSON in the Chrome trace event format, which Perfetto and chrome://tracing open. A process writes
+//! one of its own; whoever collects them puts them together.
+//!
+//! A process is a process, a NIC that it used a thread of it. A signalled operation is a complete event (`X`) on the
+//! thread of its NIC, with bytes, link and outcome as arguments; what takes no time is an instant event (`i`).
+
+use std::borrow::Cow;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::Recorder;
+use super::layout::lay_out;
+use super::story::{Mark, Slice, Story};
+use crate::Nic;
+
+type Text = Cow<'static, str>;
+
+/// The thread of NIC number 0; Perfetto takes numbers 0 for its own.
+const FIRST_THREAD: u64 = 1;
+
+/// A whole trace.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct TraceFile {
+    /// The events, in no order that matters.
+    #[serde(rename = "traceEvents")]
+    pub events: Vec<TraceEvent>,
+    /// What is known besides.
+    #[serde(rename = "otherData")]
+    pub about: About,
+}
+
+/// What is known of a trace besides its events.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct About {
+    /// Version of Trunkline.
+    pub version: Text,
+    /// How the times of its processes compare.
+    pub clock: Text,
+    /// Its processes.
+    pub processes: Vec<Process>,
+}
+
+/// One process of a trace.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Process {
+    /// Its number in the events.
+    pub pid: u64,
+    /// Where and when it ran.
+    #[serde(flatten)]
+    pub origin: Origin,
+    /// Events that were recorded.
+    pub recorded: u64,
+    /// Events that found no room and are missing.
+    pub lost: u64,
+}
+
+/// Where and when a process ran.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Origin {
+    /// Number of the process, as it saw itself.
+    pub process: u32,
+    /// Name of its host.
+    pub host: String,
+    /// Differs between hosts, and between two starts of one.
+    pub boot: String,
+    /// Time 0 of the events by the host's monotonic clock, in nanoseconds.
+    pub start_ns: u64,
+    /// The same moment, in nanoseconds since 1970, as far as the host knew.
+    pub unix_ns: u64,
+}
+
+/// One event. Times are microseconds.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct TraceEvent {
+    /// What it is called.
+    pub name: Text,
+    /// Its kind: `X` complete, `i` instant, `M` a name.
+    pub ph: Text,
+    /// The process.
+    pub pid: u64,
+    /// The NIC.
+    pub tid: u64,
+    /// When it began.
+    #[serde(default)]
+    pub ts: f64,
+    /// How long it took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dur: Option<f64>,
+    /// How far an instant event reaches: `t` its thread, `p` its process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub s: Option<Text>,
+    /// More of it.
+    #[serde(default)]
+    pub args: Args,
+}
+
+/// Arguments of an event; each has some of them.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Args {
+    /// Of a process or thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<Text>,
+    /// Its place among others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sort_index: Option<u64>,
+    /// Bytes of the operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// The link, by number in its process; one that is made again has another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<u32>,
+    /// How it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<Text>,
+    /// From post to completion. Longer than the event where it had to wait for others on its link or track.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_flight_us: Option<f64>,
+    /// Events that are missing from here on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<u64>,
+}
+
+/// Nanoseconds as a trace has them.
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1000.0
+}
+
+impl TraceFile {
+    /// What this process has recorded so far over these NICs.
+    #[must_use]
+    pub fn of(recorder: &Recorder, nics: &[Nic], origin: Origin) -> Self {
+        let lost = recorder.lost();
+        let recorded = recorder.count() - lost;
+        let story = Story::of(&recorder.events(), lost > 0);
+        let pid = u64::from(origin.process);
+        let start = recorder.start().0;
+        let mut file = Self::default();
+        file.about.version = env!("CARGO_PKG_VERSION").into();
+        file.about.clock = "CLOCK_MONOTONIC of the host".into();
+        file.name(pid, 0, "process_name", format!("process {} on {}", origin.process, origin.host));
+        file.about.processes.push(Process { pid, origin, recorded, lost });
+        for &number in &story.nics {
+            let nic = nics.get(usize::from(number)).map(|nic| nic.name.clone());
+            let tid = u64::from(number) + FIRST_THREAD;
+            file.name(pid, tid, "thread_name", nic.unwrap_or_else(|| format!("NIC {number}")));
+            file.sort(pid, tid, "thread_sort_index", tid);
+            let mut slices: Vec<Slice> =
+                story.slices.iter().filter(|slice| slice.nic == number).cloned().collect();
+            lay_out(&mut slices);
+            file.events.extend(slices.iter().map(|slice| slice.event(pid, start)));
+        }
+        file.events.extend(story.marks.iter().map(|mark| mark.event(pid, start)));
+        if lost > 0 {
+            file.events.push(TraceEvent {
+                name: format!("recording stopped: {lost} events lost").into(),
+                ph: "i".into(),
+                pid,
+                tid: story.nics.first().map_or(0, |&nic| u64::from(nic) + FIRST_THREAD),
+                ts: us(story.last.saturating_sub(start)),
+                s: Some("p".into()),
+                args: Args { lost: Some(lost), ..Args::default() },
+                ..TraceEvent::default()
+            });
+        }
+        file
+    }
+
+    /// Names a process or a thread.
+    pub fn name(&mut self, pid: u64, tid: u64, what: &'static str, name: String) {
+        let args = Args { name: Some(name.into()), ..Args::default() };
+        let (name, ph) = (what.into(), "M".into());
+        self.events.push(TraceEvent { name, ph, pid, tid, args, ..TraceEvent::default() });
+    }
+
+    /// Gives a process or a thread its place.
+    pub fn sort(&mut self, pid: u64, tid: u64, what: &'static str, place: u64) {
+        let args = Args { sort_index: Some(place), ..Args::default() };
+        let (name, ph) = (what.into(), "M".into());
+        self.events.push(TraceEvent { name, ph, pid, tid, args, ..TraceEvent::default() });
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(&self, out: impl io::Write) -> io::Result<()> {
+        let mut out = io::BufWriter::new(out);
+        serde_json::to_writer(&mut out, self)?;
+        io::Write::flush(&mut out)
+    }
+}
+
+impl Slice {
+    fn event(&self, pid: u64, start: u64) -> TraceEvent {
+        let args = Args {
+            bytes: Some(self.bytes),
+            link: Some(self.link),
+            status: Some(self.fate.into()),
+            in_flight_us: Some(us(self.end.saturating_sub(self.posted))),
+            ..Args::default()
+        };
+        TraceEvent {
+            name: self.kind.name().into(),
+            ph: "X".into(),
+            pid,
+            tid: u64::from(self.nic) + FIRST_THREAD,
+            ts: us(self.begin.saturating_sub(start)),
+            dur: Some(us(self.end - self.begin)),
+            s: None,
+            args,
+        }
+    }
+}
+
+impl Mark {
+    fn event(&self, pid: u64, start: u64) -> TraceEvent {
+        let (bytes, link, status) = (self.bytes, Some(self.link), self.fate.map(Into::into));
+        TraceEvent {
+            name: self.name.into(),
+            ph: "i".into(),
+            pid,
+            tid: u64::from(self.nic) + FIRST_THREAD,
+            ts: us(self.at.saturating_sub(start)),
+            dur: None,
+            s: Some("t".into()),
+            args: Args { bytes, link, status, ..Args::default() },
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Where the events of a process lie until they are written: one buffer of a fixed size, filled once from the front by
+//! whichever thread has something. Made by a front end that is asked for a trace, told by `rail`.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::time::Instant;
+
+use super::event::{Event, WORDS};
+
+type Clock = Box<dyn Fn() -> Instant + Send + Sync>;
+
+/// Records events of one process, up to a limit; what comes after that is counted.
+pub struct Recorder {
+    clock: Clock,
+    start: Instant,
+    slots: Box<[[AtomicU64; WORDS]]>,
+    /// Events so far, those without a place included.
+    count: AtomicU64,
+    rails: AtomicU32,
+    pub(super) mutant: Mutant,
+}
+
+impl Recorder {
+    /// One with room for `limit` events of 40 bytes, by a clock that all processes of the host share and that costs
+    /// little.
+    pub fn new(limit: usize, mutant: Mutant, clock: impl Fn() -> Instant + Send + Sync + 'static) -> Self {
+        let start = clock();
+        // Written here, so that no page is missing later.
+        let slots = (0..limit).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect();
+        let (count, rails) = (AtomicU64::new(0), AtomicU32::new(0));
+        Self { clock: Box::new(clock), start, slots, count, rails, mutant }
+    }
+
+    /// What time it is.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        (self.clock)()
+    }
+
+    /// When it was made: where the times of a file begin.
+    #[must_use]
+    pub fn start(&self) -> Instant {
+        self.start
+    }
+
+    /// How many events there were, lost ones included.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// How many found no room.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        if self.mutant.is("fabric-trace-hides-losses") {
+            return 0;
+        }
+        self.count().saturating_sub(self.slots.len() as u64)
+    }
+
+    /// A number for one more rail.
+    pub(super) fn add_rail(&self) -> u32 {
+        self.rails.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Keeps an event, if there is room.
+    pub(super) fn put(&self, event: Event) {
+        let at = self.count.fetch_add(1, Ordering::Relaxed);
+        let Some(slot) = usize::try_from(at).ok().and_then(|at| self.slots.get(at)) else { return };
+        let words = event.to_words();
+        let (last, first) = (WORDS - 1, words.iter().zip(slot));
+        first.take(last).for_each(|(&word, place)| place.store(word, Ordering::Relaxed));
+        // Who sees this one sees the others.
+        slot[last].store(words[last], Ordering::Release);
+    }
+
+    /// Everything that was kept, in the order in which each rail saw it. One that is being put just now is left out.
+    pub(super) fn events(&self) -> Vec<Event> {
+        let kept = usize::try_from(self.count()).unwrap_or(usize::MAX).min(self.slots.len());
+        let read = |slot: &[AtomicU64; WORDS]| {
+            let last = slot[WORDS - 1].load(Ordering::Acquire);
+            let mut words = [0; WORDS];
+            words.iter_mut().zip(slot).for_each(|(word, place)| *word = place.load(Ordering::Relaxed));
+            words[WORDS - 1] = last;
+            Event::from_words(words)
+        };
+        self.slots[..kept].iter().filter_map(read).collect()
+    }
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Recorder({} of {})", self.count(), self.slots.len())
+    }
+}

@@ -1,0 +1,300 @@
+//! A fabric of two NICs that does what it is told, recorded: what the file says of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::Value;
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::time::{Duration, Instant};
+
+use super::{Origin, Recorder, TraceFile, Traced, TracedRail};
+use crate::{
+    Access, Caps, Completion, DeregisterError, Done, Fabric, Keys, LinkAddress, LinkError, LinkId, Links,
+    LocalKey, Nic, Op, OpenError, PostError, Rail, RailConfig, RegisterError, Registrar, Remote, RemoteKey,
+    Source, Status, Visibility, Wake,
+};
+
+const CAPS: Caps = Caps {
+    link_order: true,
+    remote_len: true,
+    needs_flush: false,
+    matched: false,
+    atomics: false,
+    wait: false,
+    inline_max: 64,
+    message_max: 1 << 30,
+    depth_max: 64,
+    links_max: 8,
+    pipelines: 1,
+    completions_max: 64,
+    regions_max: 8,
+};
+
+const CONFIG: RailConfig = RailConfig {
+    depth: 64,
+    recv_depth: 64,
+    links: 1,
+    peer_time: Duration::secs(1),
+    rail_time: Duration::secs(1),
+};
+
+struct Fake(Vec<Nic>);
+
+/// A rail whose operations complete in the next poll. Posts of an empty write are refused, and link 1 is never carried.
+#[derive(Default)]
+struct FakeRail {
+    links: u32,
+    done: Vec<Completion>,
+}
+
+struct NoMemory;
+
+impl Registrar for NoMemory {
+    fn register(&self, _: &trunkline_mem::Memory, _: Access, _: Visibility) -> Result<Keys, RegisterError> {
+        Err(RegisterError::Exhausted(0))
+    }
+
+    fn deregister(&self, _: LocalKey) -> Result<(), DeregisterError> {
+        Err(DeregisterError::Unknown)
+    }
+}
+
+impl Fabric for Fake {
+    type Rail = FakeRail;
+
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn nics(&self) -> &[Nic] {
+        &self.0
+    }
+
+    fn open(&self, _: usize, _: &RailConfig) -> Result<FakeRail, OpenError> {
+        Ok(FakeRail::default())
+    }
+}
+
+impl Links for FakeRail {
+    fn create_on(&mut self, _: Option<u32>) -> Result<LinkId, LinkError> {
+        self.links += 1;
+        Ok(LinkId(self.links - 1))
+    }
+
+    fn pipeline(&self, _: LinkId) -> Option<u32> {
+        None
+    }
+
+    fn address(&self, _: LinkId) -> Result<LinkAddress, LinkError> {
+        Err(LinkError::State)
+    }
+
+    fn connect(&mut self, _: LinkId, _: LinkAddress) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
+        if link.0 == 1 { Err(LinkError::Unreachable("cut")) } else { Ok(()) }
+    }
+
+    fn fail(&mut self, _: LinkId) {}
+
+    fn is_quiet(&mut self, _: LinkId) -> bool {
+        true
+    }
+
+    fn destroy(&mut self, _: LinkId) {}
+}
+
+impl Rail for FakeRail {
+    fn caps(&self) -> &Caps {
+        &CAPS
+    }
+
+    fn registrar(&self) -> Arc<dyn Registrar> {
+        Arc::new(NoMemory)
+    }
+
+    fn credits(&self, _: LinkId) -> u32 {
+        1
+    }
+
+    fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
+        if matches!(op, Op::Write { from, .. } if from.is_empty()) {
+            return Err(PostError::Busy);
+        }
+        if signalled && !matches!(op, Op::Recv { .. }) {
+            let (done, status) = (Done::Posted, Status::Ok);
+            self.done.push(Completion { wr_id, link, done, status, imm: None, len: 0 });
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) {}
+
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        let count = self.done.len().min(out.len());
+        out.iter_mut().zip(self.done.drain(..count)).for_each(|(place, done)| *place = done);
+        count
+    }
+
+    fn arm(&mut self) -> Wake {
+        Wake::After(Duration(0))
+    }
+}
+
+fn nic(name: &str) -> Nic {
+    Nic {
+        name: name.to_owned(),
+        pci_path: None,
+        guid: 0,
+        port: 1,
+        speed_mbps: 1,
+        latency_us: 0.0,
+        caps: CAPS,
+    }
+}
+
+fn fake() -> Fake {
+    Fake(vec![nic("a0"), nic("b1")])
+}
+
+/// The bug that is chosen for this run.
+fn mutant() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(name.leak());
+    }
+    Mutant::NONE
+}
+
+/// A clock that goes on by a microsecond a look, from 5 ms on.
+fn recorder(limit: usize) -> Arc<Recorder> {
+    let time = AtomicU64::new(5_000_000);
+    Arc::new(Recorder::new(limit, mutant(), move || Instant(time.fetch_add(1000, Ordering::Relaxed))))
+}
+
+const TO: Remote = Remote { key: RemoteKey(1), addr: 0 };
+
+fn write(bytes: &[u8]) -> Op<'_> {
+    Op::Write { from: Source::Inline(bytes), to: TO, imm: None }
+}
+
+fn poll(rail: &mut TracedRail<FakeRail>) -> usize {
+    let none =
+        Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
+    rail.poll(&mut [none; 8])
+}
+
+/// The file, as a reader sees it.
+fn file(recorder: &Recorder) -> Value {
+    let origin = Origin { process: 42, host: "here".to_owned(), ..Origin::default() };
+    let mut text = Vec::new();
+    TraceFile::of(recorder, fake().nics(), origin).write(&mut text).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+/// Its events of a kind.
+fn events(file: &Value, ph: &str) -> Vec<Value> {
+    let all = file["traceEvents"].as_array().unwrap();
+    all.iter().filter(|event| event["ph"] == ph).cloned().collect()
+}
+
+#[test]
+fn each_rail_has_a_track_with_its_own_operations() {
+    let recorder = recorder(1000);
+    let fabric = Traced::new(fake(), Some(Arc::clone(&recorder)));
+    // Two rails of the second NIC are one track.
+    let mut rails = [0, 1, 1].map(|nic| fabric.open(nic, &CONFIG).unwrap());
+    for (at, rail) in rails.iter_mut().enumerate() {
+        let link = rail.create().unwrap();
+        assert!(rail.is_up(link).unwrap() && rail.is_up(link).unwrap());
+        rail.post(link, 7, write(&vec![1; at + 1]), true).unwrap();
+        rail.post(link, 7, write(&[1; 10]), true).unwrap();
+        assert_eq!(rail.post(link, 7, write(&[]), true), Err(PostError::Busy));
+        rail.post(link, 0, write(&[1; 20]), false).unwrap();
+        assert_eq!((poll(rail), poll(rail)), (2, 0));
+    }
+    let file = file(&recorder);
+    let names = |what: &str| -> Vec<(u64, String)> {
+        let named = events(&file, "M").into_iter().filter(|event| event["name"] == what);
+        let name = |event: Value| event["args"]["name"].as_str().unwrap().to_owned();
+        named.map(|event| (event["tid"].as_u64().unwrap(), name(event))).collect()
+    };
+    assert_eq!(names("thread_name"), [(1, "a0".to_owned()), (2, "b1".to_owned())]);
+    assert_eq!(names("process_name"), [(0, "process 42 on here".to_owned())]);
+    let bytes = |ph: &str, tid: u64| -> Vec<u64> {
+        let on_it = events(&file, ph).into_iter().filter(|event| event["tid"] == tid);
+        on_it.filter_map(|event| event["args"]["bytes"].as_u64()).collect()
+    };
+    assert_eq!((bytes("X", 1), bytes("X", 2)), (vec![1, 10], vec![2, 10, 3, 10]));
+    assert_eq!((bytes("i", 1), bytes("i", 2)), (vec![20], vec![20, 20]));
+    let first = &events(&file, "X")[0];
+    assert_eq!(
+        (&first["name"], &first["args"]["status"], &first["pid"]),
+        (&"write".into(), &"ok".into(), &42.into())
+    );
+    // The clock was looked at for the start, the link, its way up, and then for each of the five that follow.
+    assert_eq!((first["ts"].as_f64(), first["dur"].as_f64()), (Some(3.0), Some(4.0)));
+    let ups = events(&file, "i").iter().filter(|event| event["name"] == "link up").count();
+    assert_eq!(ups, 3, "told once of each link");
+    assert_eq!(file["otherData"]["processes"][0]["lost"], 0);
+}
+
+#[test]
+fn what_finds_no_room_is_counted_and_told() {
+    let recorder = recorder(6);
+    let fabric = Traced::new(fake(), Some(Arc::clone(&recorder)));
+    let mut rail = fabric.open(1, &CONFIG).unwrap();
+    let link = rail.create().unwrap();
+    for wr_id in 0..10 {
+        rail.post(link, wr_id, write(&[1; 8]), true).unwrap();
+        assert_eq!(poll(&mut rail), 1);
+    }
+    let file = file(&recorder);
+    // One for the link, two an operation: the end of the third is the first that is missing.
+    let process = &file["otherData"]["processes"][0];
+    assert_eq!((&process["recorded"], &process["lost"]), (&6.into(), &15.into()));
+    let slices = events(&file, "X");
+    let ends: Vec<&Value> = slices.iter().map(|slice| &slice["args"]["status"]).collect();
+    assert_eq!(ends, ["ok", "ok", "end not recorded"]);
+    let marks = events(&file, "i");
+    let told = marks.iter().find(|mark| mark["s"] == "p").unwrap();
+    assert_eq!(
+        (told["name"].as_str(), &told["args"]["lost"]),
+        (Some("recording stopped: 15 events lost"), &15.into())
+    );
+}
+
+#[test]
+fn links_that_die_are_marked() {
+    let recorder = recorder(100);
+    let fabric = Traced::new(fake(), Some(Arc::clone(&recorder)));
+    let mut rail = fabric.open(0, &CONFIG).unwrap();
+    let [first, second] = [(); 2].map(|()| rail.create().unwrap());
+    rail.look(first).unwrap();
+    assert!(rail.look(second).is_err());
+    rail.fail(second);
+    rail.fail(first);
+    rail.post(first, 3, write(&[1; 4]), true).unwrap();
+    rail.destroy(first);
+    let file = file(&recorder);
+    let told: Vec<(String, u64)> = events(&file, "i")
+        .iter()
+        .map(|mark| (mark["name"].as_str().unwrap().to_owned(), mark["args"]["link"].as_u64().unwrap()))
+        .collect();
+    let told: Vec<(&str, u64)> = told.iter().map(|(name, link)| (name.as_str(), *link)).collect();
+    assert_eq!(told, [("link lost", 2), ("link fenced", 1), ("link closed", 1)]);
+    assert_eq!(events(&file, "X")[0]["args"]["status"], "never completed");
+}
+
+#[test]
+fn without_a_recorder_nothing_changes() {
+    let fabric = Traced::new(fake(), None);
+    assert_eq!((fabric.name(), fabric.nics().len()), ("fake", 2));
+    let mut rail = fabric.open(0, &CONFIG).unwrap();
+    let link = rail.create().unwrap();
+    rail.post(link, 3, write(&[1; 4]), true).unwrap();
+    assert_eq!(poll(&mut rail), 1);
+    assert_eq!(size_of::<TracedRail<FakeRail>>(), size_of::<FakeRail>() + size_of::<usize>());
+}
