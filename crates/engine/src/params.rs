@@ -2,6 +2,7 @@
 //! the table.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use trunkline_proto::limits::EAGER_CREDITS_MAX;
 use trunkline_proto::mutant::Mutant;
@@ -17,7 +18,7 @@ pub enum MatchBy {
 }
 
 /// The engine's parameters.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Params {
     /// Who pairs sends with receives.
     pub match_by: MatchBy,
@@ -49,6 +50,10 @@ pub struct Params {
     pub progress_thread: bool,
     /// Other programs may see counters and comms on a status page.
     pub status: bool,
+    /// Where the front end leaves a file of what went over each rail; `None`: nothing is recorded.
+    pub trace: Option<PathBuf>,
+    /// Events of such a file.
+    pub trace_events: u32,
     /// The software NIC's own parameters.
     pub soft: SoftParams,
     /// A planted bug, in test builds.
@@ -117,6 +122,8 @@ impl Default for Params {
             fabric: FabricName::Auto,
             progress_thread: false,
             status: true,
+            trace: None,
+            trace_events: 1 << 18,
             soft: SoftParams::default(),
             mutant: Mutant::NONE,
         }
@@ -285,6 +292,25 @@ pub const TABLE: &[ParamInfo] = &[
         set: |params, value| number(value, 0, 1).map(|n| params.status = n == 1),
     },
     ParamInfo {
+        name: "TRUNKLINE_TRACE",
+        kind: "directory",
+        default: "off",
+        range: "a path, or off",
+        doc: "record what goes over each rail; each process leaves a file there that Perfetto opens, as `trunkline bench --trace` does",
+        set: |params, value| {
+            params.trace = Some(value).filter(|path| !["", "off"].contains(path)).map(PathBuf::from);
+            Ok(())
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_TRACE_EVENTS",
+        kind: "number",
+        default: "262144",
+        range: "1024 to 67108864",
+        doc: "events of a process that are recorded, 40 bytes each, two or three a message; later ones are counted as lost",
+        set: |params, value| number(value, 1 << 10, 1 << 26).map(|n| params.trace_events = n as u32),
+    },
+    ParamInfo {
         name: "TRUNKLINE_SOFT_NICS",
         kind: "number",
         default: "0",
@@ -389,6 +415,18 @@ mod tests {
             assert!(error.to_string().starts_with(&format!("{name}={value}: expected ")), "{error}");
         }
     }
+
+    #[test]
+    fn a_trace_goes_to_a_directory_or_nowhere() {
+        let trace =
+            |value: &str| Params::read(|n| (n == "TRUNKLINE_TRACE").then(|| value.into())).unwrap().trace;
+        assert_eq!((trace(""), trace("off")), (None, None));
+        assert_eq!(trace("./off"), Some(PathBuf::from("./off")));
+        for value in ["1023", "67108865", "all"] {
+            assert!(Params::read(|n| (n == "TRUNKLINE_TRACE_EVENTS").then(|| value.into())).is_err());
+        }
+    }
+
     #[test]
     fn a_value_that_is_no_text_is_a_bad_value() {
         use std::os::unix::ffi::OsStringExt as _;

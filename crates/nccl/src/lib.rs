@@ -9,4 +9,5 @@ mod devices;
 mod guard;
 mod plugin;
 mod status;
+mod trace;
 mod world;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use trunkline_engine::host::{Reach, UnixHost};
 use trunkline_engine::{Engine, FabricName, Helper, Params, SoftCopy};
+use trunkline_fabric::trace::Traced;
 use trunkline_fabric::{Fabric, Level};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 use trunkline_topo::Choice;
@@ -13,15 +14,17 @@ use trunkline_topo::Choice;
 use crate::abi::log::Log;
 use crate::devices::Devices;
 use crate::status::CallError;
+use crate::trace::{Trace, Written};
 
 /// The engine over the fabric in use; one more variant for each fabric to come.
-pub(crate) type Running = Engine<SoftFabric, UnixHost>;
+pub(crate) type Running = Engine<Traced<SoftFabric>, UnixHost>;
 
 /// Everything that outlives a call.
 pub(crate) struct World {
     pub(crate) engine: Running,
     pub(crate) devices: Devices,
     pub(crate) log: Arc<Log>,
+    trace: Option<Trace>,
     /// Communicators of NCCL that init was called for and finalize was not.
     contexts: AtomicUsize,
     /// The process that made it. A forked child has a copy, whose connections are not its own.
@@ -69,7 +72,12 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
         silence: params.peer_time,
         mutant: params.mutant,
     };
-    let fabric = SoftFabric::new(soft_config(&params, addresses))?;
+    let trace = Trace::begin(&params).unwrap_or_else(|error| {
+        log.line(Level::Warn, &format!("no trace: {error}"));
+        None
+    });
+    let recorder = trace.as_ref().map(|trace| Arc::clone(&trace.recorder));
+    let fabric = Traced::new(SoftFabric::new(soft_config(&params, addresses))?, recorder);
     let devices = Devices::new(fabric.nics());
     let engine_log = Arc::clone(log);
     let host = UnixHost::reached(reach, move |level, text| engine_log.line(level, text));
@@ -77,7 +85,7 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
     let engine = Engine::new(fabric, host, params)?;
     log.line(Level::Info, &format!("trunkline: fabric soft, {} NICs", engine.nics().len()));
     let (log, contexts, helper) = (Arc::clone(log), AtomicUsize::new(0), Mutex::new(None));
-    Ok(World { engine, devices, log, contexts, process: std::process::id(), helped, helper })
+    Ok(World { engine, devices, log, trace, contexts, process: std::process::id(), helped, helper })
 }
 
 fn read_params() -> Result<Params, CallError> {
@@ -152,6 +160,20 @@ impl World {
         if self.contexts.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end_helper();
             self.engine.shutdown();
+            self.write_trace();
+        }
+    }
+
+    /// Writes what was recorded since the last time, if a trace was asked for.
+    fn write_trace(&self) {
+        let Some(trace) = &self.trace else { return };
+        match trace.write(self.engine.nics()) {
+            Ok(None) => {}
+            Ok(Some(Written { path, recorded, lost })) => {
+                let text = format!("trace: {recorded} events in {}, {lost} lost", path.display());
+                self.log.line(Level::Info, &text);
+            }
+            Err(error) => self.log.line(Level::Warn, &format!("no trace: {error}")),
         }
     }
 
@@ -175,5 +197,6 @@ pub(crate) fn end() {
         world.log.silence();
         *world.helper() = None;
         world.engine.unload();
+        world.write_trace();
     }
 }

@@ -93,7 +93,8 @@ impl Cluster {
         for _ in 0..scenario.processes {
             let pid = world.add_process();
             let before = world.counts(pid);
-            let engine = SimEngine::new(SimFabric::new(&world, pid), SimHost::new(&world, pid), params);
+            let engine =
+                SimEngine::new(SimFabric::new(&world, pid), SimHost::new(&world, pid), params.clone());
             let engine = Some(engine.map_err(|error| setup(&error.to_string()))?);
             let once = Once::default();
             processes.push(Process { pid, engine, alive: true, silent_until: 0, once, before });

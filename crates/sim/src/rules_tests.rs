@@ -36,7 +36,7 @@ impl Duo {
     pub(crate) fn new(seed: u64, weather: Weather, params: Params) -> Self {
         let world = World::new(seed, weather, Mutant::None, false);
         let [a, b] = [world.add_process(), world.add_process()].map(|pid| {
-            SimEngine::new(SimFabric::new(&world, pid), SimHost::new(&world, pid), params).unwrap()
+            SimEngine::new(SimFabric::new(&world, pid), SimHost::new(&world, pid), params.clone()).unwrap()
         });
         Self { world, a, b }
     }

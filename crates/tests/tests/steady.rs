@@ -7,11 +7,15 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::{CommId, Engine, MrId, Nics, Params, RecvBuf};
+use trunkline_fabric::Host as _;
+use trunkline_fabric::trace::{Recorder, Traced};
 use trunkline_mem::Memory;
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 
@@ -49,11 +53,12 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-type Running = Engine<SoftFabric, UnixHost>;
+type Running = Engine<Traced<SoftFabric>, UnixHost>;
 
 /// Two comms of one engine, and memory of either.
 struct Ends {
     engine: Running,
+    recorder: Option<Arc<Recorder>>,
     send: CommId,
     recv: CommId,
     from: MrId,
@@ -76,7 +81,12 @@ impl Ends {
         let addresses = vec![Ipv4Addr::LOCALHOST.into()];
         let config = SoftConfig { wire, copy, nics: rails.len(), addresses, ..SoftConfig::default() };
         let nics = Nics::new(rails).unwrap();
-        let engine = Engine::new(SoftFabric::new(config).unwrap(), UnixHost::new(|_, _| {}), params).unwrap();
+        let recorder = params.trace.as_ref().map(|_| {
+            let clock = UnixHost::new(|_, _| {});
+            Arc::new(Recorder::new(params.trace_events as usize, params.mutant, move || clock.now()))
+        });
+        let fabric = Traced::new(SoftFabric::new(config).unwrap(), recorder.clone());
+        let engine = Engine::new(fabric, UnixHost::new(|_, _| {}), params).unwrap();
         let (listen, mut handle) = engine.listen(nics).unwrap();
         let (mut send, mut recv) = (None, None);
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -90,7 +100,7 @@ impl Ends {
         out.write(0, &vec![0x5a; bytes as usize]).unwrap();
         let from = engine.register(send, out).unwrap();
         let into = engine.register(recv, into_memory.clone()).unwrap();
-        let ends = Self { engine, send, recv, from, into, into_memory, bytes };
+        let ends = Self { engine, recorder, send, recv, from, into, into_memory, bytes };
         assert_eq!(ends.engine.links(send).unwrap().len(), rails.len());
         while [send, recv].iter().any(|&comm| ends.engine.links(comm).unwrap().contains(&false)) {
             assert!(Instant::now() < deadline, "not all links carry");
@@ -162,6 +172,16 @@ fn messages_allocate_nothing_after_warm_up() {
             let found = spread.allocations(1000, eager_max > 0, || {});
             assert_eq!(found, 0, "{bytes} B over {} rails, {wire:?}", rails.len());
         }
+    }
+    // Recorded for a trace: with room for every event, and with a buffer that is full after some.
+    for trace_events in [1 << 20, 1000] {
+        let (trace, idle_polls) = (Some(PathBuf::from("unused")), u32::MAX);
+        let recorded =
+            Ends::with(8, CopyMode::Auto, Params { trace, trace_events, idle_polls, ..Params::default() });
+        assert_eq!(recorded.allocations(10_000, true, || {}), 0, "recorded, {trace_events} events");
+        let recorder = recorded.recorder.unwrap();
+        assert!(recorder.count() > 20_000, "{recorder:?}");
+        assert_eq!(recorder.lost(), recorder.count().saturating_sub(trace_events.into()));
     }
     // A lane looks at its peer's control stream after so many fruitless polls, which is no part of any message.
     let looking = Ends::with(8, CopyMode::Auto, Params::default());

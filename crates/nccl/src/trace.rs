@@ -1,0 +1,90 @@
+//! The trace of this process, where one is asked for (`TRUNKLINE_TRACE`): a recorder that the fabric tells, and the file
+//! that it becomes. Made and written by `world`; no message comes here.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use rustix::time::{ClockId, clock_gettime};
+use trunkline_engine::Params;
+use trunkline_fabric::Nic;
+use trunkline_fabric::trace::{Origin, Recorder, TraceFile};
+use trunkline_proto::time::Instant;
+
+/// A trace that is being recorded.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    pub(crate) recorder: Arc<Recorder>,
+    directory: PathBuf,
+    origin: Origin,
+    /// Events when the file was last written. One thread at a time writes.
+    written: Mutex<Option<u64>>,
+}
+
+/// What a file came to.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) path: PathBuf,
+    pub(crate) recorded: u64,
+    pub(crate) lost: u64,
+}
+
+impl Trace {
+    /// Begins to record, if that is asked for.
+    ///
+    /// # Errors
+    /// When the directory is not there and cannot be made, so that nobody works for a trace that cannot be written.
+    pub(crate) fn begin(params: &Params) -> io::Result<Option<Self>> {
+        let Some(directory) = params.trace.clone() else { return Ok(None) };
+        fs::create_dir_all(&directory)?;
+        let recorder = Arc::new(Recorder::new(params.trace_events as usize, params.mutant, monotonic));
+        let origin = origin(&recorder);
+        Ok(Some(Self { recorder, directory, origin, written: Mutex::new(None) }))
+    }
+
+    /// Writes everything so far, in place of what was written before; `None` if nothing was recorded since.
+    ///
+    /// # Errors
+    /// When the file cannot be written; what stood there before stays.
+    pub(crate) fn write(&self, nics: &[Nic]) -> io::Result<Option<Written>> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = self.recorder.count();
+        if *written == Some(count) {
+            return Ok(None);
+        }
+        let Origin { process, host, .. } = &self.origin;
+        let path = self.directory.join(format!("trunkline-{host}-{process}.json"));
+        // A reader never sees half a file.
+        let part = path.with_extension("part");
+        let file = TraceFile::of(&self.recorder, nics, self.origin.clone());
+        file.write(File::create(&part)?)?;
+        fs::rename(&part, &path)?;
+        *written = Some(count);
+        let (recorded, lost) = file.about.processes.first().map_or((0, 0), |one| (one.recorded, one.lost));
+        Ok(Some(Written { path, recorded, lost }))
+    }
+}
+
+/// The clock that all processes of a host share.
+fn monotonic() -> Instant {
+    let now = clock_gettime(ClockId::Monotonic);
+    Instant((now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64))
+}
+
+fn origin(recorder: &Recorder) -> Origin {
+    let said = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    // What is left of the name is good for a file's.
+    let plain = |letter: &char| letter.is_ascii_alphanumeric() || ['.', '-', '_'].contains(letter);
+    let host: String = said("/proc/sys/kernel/hostname").chars().filter(plain).collect();
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let begun = monotonic().0.saturating_sub(recorder.start().0);
+    Origin {
+        process: std::process::id(),
+        host: if host.is_empty() { "host".to_owned() } else { host },
+        boot: said("/proc/sys/kernel/random/boot_id"),
+        start_ns: recorder.start().0,
+        unix_ns: (since.as_nanos() as u64).saturating_sub(begun),
+    }
+}
