@@ -1,7 +1,6 @@
 //! This process as one of several that a launcher started: they meet, and rank 0 becomes the parent of the plugin host's
 //! ranks. Called by `cmd::bench`; the only place where bootstrap and plugin host come together.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use thiserror::Error;
 use trunkline_bootstrap::{
     Bootstrap, Environment, EnvironmentError, ExchangeError, JoinError, Launcher, Streams,
 };
-use trunkline_nethost::{Channel, Loss, Seat};
+use trunkline_nethost::{Channel, Loss, Own, Seat};
 
 /// How long the others may take to say whether they are ready.
 const READY: Duration = Duration::from_secs(60);
@@ -55,6 +54,11 @@ pub(crate) enum Seats {
 pub(crate) struct RankSeat {
     rank: usize,
     channel: Channel,
+}
+
+/// Whether the environment says that there are others.
+pub(crate) fn is_launched() -> Result<bool, JobError> {
+    Ok(Environment::read()?.is_some())
 }
 
 /// Meets the others, if the environment says that there are any.
@@ -106,15 +110,17 @@ impl Joined {
 
 impl RankSeat {
     /// Is a rank until the parent lets it go; ends the process when the run fails, which rank 0 explains.
-    pub(crate) fn serve(self, plugin: PathBuf) -> Result<ExitCode, JobError> {
-        let rank = self.rank;
+    pub(crate) fn serve(self, own: Own) -> Result<ExitCode, JobError> {
+        let (rank, left) = (self.rank, own.left.clone());
         let lost = move |loss| {
+            // Nothing is dropped on this way out.
+            left.map(std::fs::remove_dir_all);
             if loss == Loss::Gone {
                 eprintln!("trunkline: rank {rank}: rank 0 is gone");
             }
             std::process::exit(2);
         };
-        let wrong = trunkline_nethost::serve(self.channel, Some(plugin), lost)?;
+        let wrong = trunkline_nethost::serve(self.channel, Some(own), lost)?;
         Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 }

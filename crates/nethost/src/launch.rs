@@ -19,6 +19,7 @@ use crate::buffer::MemoryKind;
 use crate::channel::Channel;
 use crate::collective::Collective;
 use crate::device::Device;
+use crate::left::{self, Keep, Left};
 use crate::p2p;
 use crate::rank::RANK_VARIABLE;
 use crate::rendezvous::{
@@ -62,6 +63,8 @@ pub struct Job {
     pub timeout: Duration,
     /// Longest time for one row.
     pub row_timeout: Duration,
+    /// What files of the plugin are wanted.
+    pub keep: Option<Keep>,
 }
 
 /// A run failed.
@@ -156,6 +159,8 @@ pub struct Cluster {
     row_timeout: Duration,
     /// Wrong elements or bytes so far.
     wrong: u64,
+    /// Files that plugins left, by rank.
+    left: Vec<Left>,
     finished: bool,
 }
 
@@ -177,11 +182,12 @@ impl Cluster {
             timeout: job.timeout,
             row_timeout: job.row_timeout,
             wrong: 0,
+            left: vec![Left::new(); job.ranks],
             finished: false,
         };
         for (rank, seat) in seats.into_iter().enumerate() {
             let process = match seat {
-                Seat::Child => spawn(rank, &sender),
+                Seat::Child => spawn(rank, job.keep.as_ref(), &sender),
                 Seat::Far(channel) => listen(rank, channel, None, &sender),
             };
             cluster.ranks.push(process.map_err(|source| LaunchError::Start { rank, source })?);
@@ -251,8 +257,9 @@ impl Cluster {
         Ok(result)
     }
 
-    /// Lets the ranks close everything and end; they learn whether all that was verified was right.
-    pub fn finish(mut self) -> Result<(), LaunchError> {
+    /// Lets the ranks close everything and end; they learn whether all that was verified was right. The files that their
+    /// plugins left, by rank, if any were asked for.
+    pub fn finish(mut self) -> Result<Vec<Left>, LaunchError> {
         self.say_all(&ToRank::Quit { wrong: self.wrong > 0 });
         for (rank, message) in self.gather()?.into_iter().enumerate() {
             let FromRank::Closed = message else { return Err(LaunchError::OutOfOrder { rank }) };
@@ -268,7 +275,7 @@ impl Cluster {
                 None => return Err(LaunchError::TimedOut { after: EXIT, ranks: vec![rank] }),
             }
         }
-        Ok(())
+        Ok(std::mem::take(&mut self.left))
     }
 
     /// A rank that is gone is noticed by its reader; the failed write says nothing more.
@@ -299,6 +306,11 @@ impl Cluster {
                 }
                 Ok((rank, News::Said(FromRank::Failed { message }))) => {
                     return Err(self.blame(rank, Some(message)));
+                }
+                Ok((rank, News::Said(FromRank::Left { begins, text }))) => {
+                    if !left::take(&mut self.left[rank], begins, &text) {
+                        return Err(LaunchError::OutOfOrder { rank });
+                    }
                 }
                 Ok((rank, News::Said(answer))) => answers[rank] = Some(answer),
                 // A rank that closed everything ends while its peers are still closing.
@@ -387,14 +399,16 @@ fn setup(job: &Job, rank: usize) -> Setup {
         scratch: job.collective.is_some(),
         memory: job.memory,
         flush: job.flush,
+        left: job.keep.as_ref().map(|keep| keep.of(rank)),
     }
 }
 
 /// Starts this program again as a rank, its end of the socket pair as standard input.
-fn spawn(rank: usize, news: &Sender<(usize, News)>) -> io::Result<RankProcess> {
+fn spawn(rank: usize, keep: Option<&Keep>, news: &Sender<(usize, News)>) -> io::Result<RankProcess> {
     let (ours, theirs) = UnixStream::pair()?;
     let child = Command::new(std::env::current_exe()?)
         .env(RANK_VARIABLE, rank.to_string())
+        .envs(keep.map(|keep| (keep.variable, keep.of(rank))))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .spawn()?;

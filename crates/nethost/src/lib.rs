@@ -8,7 +8,8 @@
 //! - `executor`, `service`: the progress thread and the service thread of a communicator;
 //! - `data`, `reduce`, `buffer`: memory, test data, arithmetic;
 //! - `device`: which device a rank uses, fused of several if asked for;
-//! - `rank`, `launch`, `rendezvous`, `channel`: rank processes, and the parent that starts and watches them.
+//! - `rank`, `launch`, `rendezvous`, `channel`: rank processes, and the parent that starts and watches them;
+//! - `left`: files that a plugin leaves for whoever asked it to.
 //!
 //! It depends on no other crate of this project but the C structs, and it never falls back to anything but the
 //! plugin it was given.
@@ -23,6 +24,7 @@ mod device;
 mod element;
 mod executor;
 mod launch;
+mod left;
 mod links;
 mod log;
 mod p2p;
@@ -44,8 +46,9 @@ pub use collective::{Collective, Counts};
 pub use comm::{Handle, ListenComm, Mr, Net, RecvComm, RecvPart, Request, SendComm};
 pub use device::Device;
 pub use launch::{Cluster, Job, LaunchError, RowResult, Seat};
+pub use left::{Keep, Left};
 pub use plugin::{LoadError, Plugin};
 pub use properties::Properties;
-pub use rank::{Loss, rank_entry, serve};
+pub use rank::{Loss, Own, rank_entry, serve};
 pub use rendezvous::{Case, P2pCase, P2pMeasured, PluginInfo};
 pub use types::{DataType, RedOp, UnknownName};

@@ -22,6 +22,7 @@ use crate::channel::Channel;
 use crate::comm::Net;
 use crate::device::{self, DeviceError};
 use crate::executor::{Executor, Job};
+use crate::left;
 use crate::links::{self, LinkError, Links, Listening, Memory};
 use crate::p2p;
 use crate::plugin::{LoadError, Plugin};
@@ -43,6 +44,15 @@ pub enum Loss {
     Aborted,
     /// The parent is gone.
     Gone,
+}
+
+/// What a rank that another launcher started has on its own host, in place of what the parent says of the parent's.
+#[derive(Clone, Debug)]
+pub struct Own {
+    /// The plugin's file.
+    pub plugin: PathBuf,
+    /// Where that leaves files that the parent wants.
+    pub left: Option<PathBuf>,
 }
 
 /// Why a rank ended early.
@@ -79,8 +89,8 @@ pub fn rank_entry() -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// Is a rank of the parent at the other end until that lets it go; whether some bytes of some rank were wrong. A plugin
-/// that is named here is loaded instead of the parent's, whose host may have it elsewhere.
+/// Is a rank of the parent at the other end until that lets it go; whether some bytes of some rank were wrong. What is its
+/// `own` counts instead of what the parent says, whose host may be another.
 ///
 /// `lost` ends the process, on another thread than this one, which may be inside the plugin; a failure here ends so too,
 /// after the parent has been told.
@@ -89,7 +99,7 @@ pub fn rank_entry() -> Option<ExitCode> {
 /// When no thread can be started.
 pub fn serve(
     channel: Channel,
-    plugin: Option<PathBuf>,
+    own: Option<Own>,
     lost: impl FnOnce(Loss) + Send + 'static,
 ) -> std::io::Result<bool> {
     let Channel { mut reader, writer } = channel;
@@ -113,7 +123,7 @@ pub fn serve(
     })?;
     let mut parent = Parent { inbox, writer };
     let mut comms = Vec::new();
-    match attend(&mut parent, plugin, &mut comms) {
+    match attend(&mut parent, own, &mut comms) {
         Ok(wrong) => Ok(wrong),
         Err(error) => {
             let _ = parent.say(&FromRank::Failed { message: error.to_string() });
@@ -160,9 +170,11 @@ struct Comm {
     progress: Worker<Executor>,
 }
 
-fn attend(parent: &mut Parent, plugin: Option<PathBuf>, comms: &mut Vec<Comm>) -> Result<bool, RankError> {
+fn attend(parent: &mut Parent, own: Option<Own>, comms: &mut Vec<Comm>) -> Result<bool, RankError> {
     let ToRank::Setup(mut setup) = parent.hear()? else { return Err(RankError::Unexpected) };
-    setup.plugin = plugin.unwrap_or(setup.plugin);
+    if let Some(Own { plugin, left }) = own {
+        (setup.plugin, setup.left) = (plugin, left);
+    }
     connect(parent, &setup, comms)?;
     parent.say(&FromRank::Connected)?;
     let wrong = loop {
@@ -181,6 +193,9 @@ fn attend(parent: &mut Parent, plugin: Option<PathBuf>, comms: &mut Vec<Comm>) -
     };
     for comm in comms.drain(..) {
         close(comm)?;
+    }
+    if let Some(directory) = &setup.left {
+        left::tell(directory, |message| parent.say(message))?;
     }
     parent.say(&FromRank::Closed)?;
     Ok(wrong)

@@ -38,6 +38,8 @@ pub(crate) struct Setup {
     pub(crate) scratch: bool,
     pub(crate) memory: MemoryKind,
     pub(crate) flush: Option<bool>,
+    /// Where the plugin leaves files that the parent wants, on the parent's host.
+    pub(crate) left: Option<PathBuf>,
 }
 
 /// A listener's handle on its way to the rank that will connect.
@@ -175,8 +177,15 @@ pub(crate) enum FromRank {
     AtBarrier,
     Done(Measured),
     DoneP2p(P2pMeasured),
+    /// A file that the plugin left, or more of it.
+    Left {
+        begins: bool,
+        text: String,
+    },
     Closed,
-    Failed { message: String },
+    Failed {
+        message: String,
+    },
 }
 
 /// Writes one message.

@@ -81,7 +81,7 @@ pub(crate) fn run(
         bar.inc(1);
     }
     bar.finish_and_clear();
-    cluster.finish()?;
+    let left = cluster.finish()?;
     if !settings.json {
         let average = bus_sum / (2 * rows.len()).max(1) as f64;
         let verdict = if settings.check == 0 {
@@ -96,6 +96,7 @@ pub(crate) fn run(
             "# Out of bounds values : {wrong} {verdict}\n# Avg bus bandwidth    : {average:.4}\n#"
         )?;
     }
+    settings.write_trace(&mut out, &left, &info)?;
     settings.plot.as_ref().map_or(Ok(()), Pending::draw)?;
     Ok(wrong)
 }

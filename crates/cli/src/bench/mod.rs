@@ -5,8 +5,11 @@ pub(crate) mod p2p;
 pub(crate) mod plot;
 pub(crate) mod progress;
 pub(crate) mod sizes;
+pub(crate) mod trace;
 
-use trunkline_nethost::{DataType, Job, PluginInfo, RedOp};
+use trunkline_nethost::{DataType, Job, Left, PluginInfo, RedOp};
+
+use crate::cmd::BenchError;
 
 /// Everything that the arguments say.
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) json: bool,
     /// The picture to draw.
     pub(crate) plot: Option<plot::Pending>,
+    /// The trace to write.
+    pub(crate) trace: Option<trace::Pending>,
 }
 
 /// The fabric that carries the data. Trunkline's devices are called after theirs and numbered, fused ones by all their names; what is below another
@@ -55,6 +60,19 @@ impl Settings {
         if let Some(plot) = &self.plot {
             plot.add(line);
         }
+    }
+
+    /// Writes the trace, if there is to be one, from what the ranks left.
+    pub(crate) fn write_trace(
+        &self,
+        out: &mut impl std::io::Write,
+        left: &[Left],
+        info: &PluginInfo,
+    ) -> Result<(), BenchError> {
+        if let Some(trace) = &self.trace {
+            trace.write(left, info)?.say(out, !self.json)?;
+        }
+        Ok(())
     }
 
     /// The lines above a table.

@@ -73,7 +73,8 @@ pub(crate) fn run(settings: &Settings, mut cluster: Cluster) -> Result<u64, Benc
         bar.inc(1);
     }
     bar.finish_and_clear();
-    cluster.finish()?;
+    let left = cluster.finish()?;
+    settings.write_trace(&mut out, &left, &info)?;
     settings.plot.as_ref().map_or(Ok(()), Pending::draw)?;
     Ok(wrong)
 }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, value_parser};
 use thiserror::Error;
-use trunkline_nethost::{Cluster, Collective, DataType, Device, Job, LaunchError, MemoryKind, RedOp};
+use trunkline_nethost::{Cluster, Collective, DataType, Device, Job, LaunchError, MemoryKind, Own, RedOp};
 
+use crate::bench::trace::{self, OwnDirectory};
 use crate::bench::{self, Settings};
 use crate::job::{self, JobError, Joined};
 use crate::locate::{self, LocateError};
@@ -30,6 +31,7 @@ Examples:
   trunkline bench all_reduce --channels 2 --comms 2  two communicators of two channels each
   trunkline bench p2p -e 16M                         latency, bandwidth, message rate
   trunkline bench p2p --plot p2p.svg                 the table, and a picture of it
+  trunkline bench p2p --trace p2p.json -b 1M -e 1M   what went over which rail, for ui.perfetto.dev
   trunkline bench p2p --plugin ./libnccl-net.so --abi 8
   trunkline bench p2p --merge                        all NICs as one; --merge 0,2 fuses two of them
   trunkline run --hosts a,b trunkline bench p2p      between two hosts
@@ -46,6 +48,11 @@ when it is not (2 when the run failed).
 --merge fuses NICs as NCCL does where NCCL_NET_FORCE_MERGE or NCCL_NET_MERGE_LEVEL say so. This
 plugin fuses up to 4; TRUNKLINE_SOFT_NICS makes the software NIC several. The lines above the table
 name the device that is used with its speed.
+
+--trace writes a file for https://ui.perfetto.dev: a process a rank, a track a rail (a NIC port that the
+rank uses), an event an operation from its post to its completion, and a mark where a link is lost,
+fenced or up again. Each rank records the first 262144 events, warm-up included, which
+TRUNKLINE_TRACE_EVENTS changes; so take one size and few runs. Other plugins record nothing.
 
 --json prints one object a row. Its device is the name of the device, of a fused one the names of its
 members joined by +. Its fabric is the network that carries the data, as TRUNKLINE_FABRIC
@@ -109,6 +116,10 @@ pub(crate) struct BenchArgs {
     /// runs in one picture.
     #[arg(long, value_name = "FILE.svg", value_parser = super::plot::picture_path)]
     plot: Option<PathBuf>,
+    /// Record what goes over each rail and when, and write it when the run is done: JSON that Perfetto
+    /// (ui.perfetto.dev) opens.
+    #[arg(long, value_name = "FILE.json")]
+    trace: Option<PathBuf>,
     /// File of the plugin.
     #[arg(long, value_name = "PATH")]
     plugin: Option<PathBuf>,
@@ -158,6 +169,9 @@ pub(crate) enum BenchError {
     /// No picture.
     #[error(transparent)]
     Plot(#[from] bench::plot::PlotError),
+    /// No trace.
+    #[error(transparent)]
+    Trace(#[from] trace::TraceError),
     /// Two arguments do not go together.
     #[error("{0}")]
     Usage(String),
@@ -180,8 +194,11 @@ fn what_parser() -> impl clap::builder::TypedValueParser<Value = String> {
 
 /// Runs the benchmark; the exit status tells whether all bytes were right.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, BenchError> {
+    let recorded = args.trace.is_some() && job::is_launched()?;
+    let own = recorded.then(OwnDirectory::ready).transpose()?;
     let Some(mut joined) = job::join(MEETING.min(Duration::from_secs(args.timeout)))? else {
-        let settings = settings(args, None)?;
+        let mut settings = settings(args, None)?;
+        settings.record(args)?;
         let cluster = Cluster::start(&settings.job)?;
         return rows(&settings, cluster);
     };
@@ -190,10 +207,25 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, BenchError> {
     if !joined.agree(settings.as_ref().err())? {
         return Ok(ExitCode::from(2));
     }
-    let settings = settings?;
+    let mut settings = settings?;
     match joined.into_seats()? {
-        job::Seats::Parent(seats) => rows(&settings, Cluster::start_among(seats, &settings.job)?),
-        job::Seats::Rank(seat) => Ok(seat.serve(settings.job.plugin)?),
+        job::Seats::Parent(seats) => {
+            settings.record(args)?;
+            rows(&settings, Cluster::start_among(seats, &settings.job)?)
+        }
+        job::Seats::Rank(seat) => {
+            let left = own.as_ref().map(|own| own.path().to_owned());
+            Ok(seat.serve(Own { plugin: settings.job.plugin, left })?)
+        }
+    }
+}
+
+impl Settings {
+    /// The ranks' plugins are to record, if that is asked for.
+    fn record(&mut self, args: &BenchArgs) -> Result<(), BenchError> {
+        self.trace = args.trace.as_deref().map(trace::Pending::new).transpose()?;
+        self.job.keep = self.trace.as_ref().map(trace::Pending::keep);
+        Ok(())
     }
 }
 
@@ -260,6 +292,7 @@ fn settings(args: &BenchArgs, joined: Option<&Joined>) -> Result<Settings, Bench
         },
         timeout: Duration::from_secs(args.timeout),
         row_timeout: Duration::from_secs(args.row_timeout),
+        keep: None,
     };
     Ok(Settings {
         job,
@@ -271,5 +304,6 @@ fn settings(args: &BenchArgs, joined: Option<&Joined>) -> Result<Settings, Bench
         iters: args.iters,
         json: args.json,
         plot: args.plot.clone().map(bench::plot::Pending::new),
+        trace: None,
     })
 }

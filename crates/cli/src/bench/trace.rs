@@ -1,0 +1,312 @@
+//! `bench --trace`: asks the plugin of each rank for a trace, and puts those together to one file that Perfetto opens.
+//!
+//! Called by `cmd::bench` and by the runs. The plugin is told by its environment variable and leaves a file; a plugin that
+//! does not know the variable leaves none, which is said.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+use thiserror::Error;
+use trunkline_fabric::trace::{Origin, Process, TraceFile};
+use trunkline_nethost::{Keep, Left, PluginInfo};
+
+/// What tells Trunkline's plugin where to leave a trace.
+const PLUGIN_VARIABLE: &str = "TRUNKLINE_TRACE";
+/// Names the directory of a rank that another launcher started, to itself.
+const OWN_VARIABLE: &str = "TRUNKLINE_JOB_TRACE";
+/// How a trace of ours begins.
+const BEGINNING: &[u8] = br#"{"traceEvents":["#;
+/// Threads of each process have numbers of their own: some readers ask for that.
+const THREADS_MAX: u64 = 1000;
+
+/// Why there is no trace.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum TraceError {
+    /// The file cannot be written.
+    #[error("{path}: {1}", path = .0.display())]
+    Write(PathBuf, #[source] io::Error),
+    /// The file is something else: results, by a slip.
+    #[error("{}: there is a file that is no trace; it is not replaced", .0.display())]
+    Other(PathBuf),
+    /// There is no place for the plugins' files.
+    #[error("no directory for the traces of the ranks: {0}")]
+    Directory(#[source] io::Error),
+    /// This program cannot be started again.
+    #[error("cannot start again with {PLUGIN_VARIABLE} set: {0}")]
+    Again(#[source] io::Error),
+    /// What a plugin left is no trace.
+    #[error("the trace that rank {rank} left cannot be read: {source}")]
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+}
+
+/// The directory of a rank that another launcher started, which goes with the run.
+#[derive(Debug)]
+pub(crate) struct OwnDirectory(PathBuf);
+
+impl OwnDirectory {
+    /// What the plugin of this process is told. It reads its variables when it is loaded, and a process must not change
+    /// its own: so the first time this program begins again, with the variable set.
+    pub(crate) fn ready() -> Result<Self, TraceError> {
+        if let Some(path) = std::env::var_os(OWN_VARIABLE) {
+            return Ok(Self(path.into()));
+        }
+        let directory = tempfile::tempdir().map_err(TraceError::Directory)?.keep();
+        let program = std::env::current_exe().map_err(TraceError::Again)?;
+        let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+        let error = Command::new(program)
+            .args(arguments)
+            .env(PLUGIN_VARIABLE, &directory)
+            .env(OWN_VARIABLE, &directory)
+            .exec();
+        let _ = std::fs::remove_dir_all(directory);
+        Err(TraceError::Again(error))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for OwnDirectory {
+    fn drop(&mut self) {
+        // What is left over is the system's to clean.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The trace of a run that is under way.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    path: PathBuf,
+    directory: TempDir,
+}
+
+impl Pending {
+    /// One that nothing was recorded for yet. The file is made now, so that a long run is not in vain; what is there stays
+    /// as long, and only a trace is replaced.
+    pub(crate) fn new(path: &Path) -> Result<Self, TraceError> {
+        let failed = |error| TraceError::Write(path.to_owned(), error);
+        let file = File::options().read(true).append(true).create(true).open(path).map_err(failed)?;
+        let mut head = Vec::new();
+        file.take(BEGINNING.len() as u64).read_to_end(&mut head).map_err(failed)?;
+        if !head.is_empty() && head != BEGINNING {
+            return Err(TraceError::Other(path.to_owned()));
+        }
+        let directory = tempfile::tempdir().map_err(TraceError::Directory)?;
+        Ok(Self { path: path.to_owned(), directory })
+    }
+
+    /// What the ranks' plugins are told.
+    pub(crate) fn keep(&self) -> Keep {
+        Keep { variable: PLUGIN_VARIABLE, directory: self.directory.path().to_owned() }
+    }
+
+    /// Puts together what the ranks left and writes it; what is to be said about it.
+    pub(crate) fn write(&self, left: &[Left], info: &PluginInfo) -> Result<Told, TraceError> {
+        let mut traces = Vec::new();
+        for (rank, texts) in left.iter().enumerate() {
+            for text in texts {
+                let trace = serde_json::from_str(text).map_err(|source| TraceError::Rank { rank, source })?;
+                traces.push((rank, trace));
+            }
+        }
+        if traces.is_empty() {
+            return Ok(Told::Nothing(info.name.clone()));
+        }
+        let trace = merge(traces);
+        let failed = |error| TraceError::Write(self.path.clone(), error);
+        File::create(&self.path).and_then(|file| trace.write(file)).map_err(failed)?;
+        Ok(Told::of(&self.path, &trace, left))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // Nobody is to take an empty file for a trace.
+        if self.path.metadata().is_ok_and(|file| file.len() == 0) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// What became of a trace.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) enum Told {
+    /// The plugin of that name recorded nothing.
+    Nothing(String),
+    /// What is in the file, and what is not.
+    Something { what: String, missing: Vec<String> },
+}
+
+impl Told {
+    fn of(path: &Path, trace: &TraceFile, left: &[Left]) -> Self {
+        let about = &trace.about;
+        let rails = trace.events.iter().filter(|event| event.name == "thread_name").count();
+        let recorded: u64 = about.processes.iter().map(|process| process.recorded).sum();
+        let what = format!(
+            "trace {}: {} processes, {rails} rails, {recorded} events; open it in https://ui.perfetto.dev",
+            path.display(),
+            about.processes.len(),
+        );
+        let mut missing: Vec<String> = about
+            .processes
+            .iter()
+            .filter(|process| process.lost > 0)
+            .map(|process| {
+                let (rank, lost) = (process.pid - 1, process.lost);
+                format!("rank {rank} has no room for {lost} later events; TRUNKLINE_TRACE_EVENTS makes more")
+            })
+            .collect();
+        let none = left.iter().enumerate().filter(|(_, texts)| texts.is_empty());
+        missing.extend(none.map(|(rank, _)| format!("rank {rank} left none")));
+        Self::Something { what, missing }
+    }
+
+    /// Says it: what is there among the lines of a table, what is missing where errors are told.
+    pub(crate) fn say(&self, out: &mut impl io::Write, table: bool) -> io::Result<()> {
+        match self {
+            Self::Nothing(plugin) => eprintln!(
+                "trunkline: no trace: the plugin {plugin} recorded nothing; this needs Trunkline's own"
+            ),
+            Self::Something { what, missing } => {
+                missing.iter().for_each(|line| eprintln!("trunkline: trace: {line}"));
+                if table {
+                    writeln!(out, "# {what}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Puts traces of ranks together: process 1 is rank 0, because readers keep process 0 for something else. Hosts have
+/// clocks of their own, which are put side by side by the time of day that each believed in.
+fn merge(traces: Vec<(usize, TraceFile)>) -> TraceFile {
+    // Time 0 of each host's monotonic clock, in nanoseconds since 1970, as its first process saw it.
+    let mut hosts: HashMap<String, i128> = HashMap::new();
+    let about = |trace: &TraceFile| trace.about.processes.first().cloned().unwrap_or_default();
+    let mut begun = Vec::new();
+    for (_, trace) in &traces {
+        let Origin { boot, start_ns, unix_ns, .. } = about(trace).origin;
+        let start = i128::from(start_ns);
+        begun.push(start + *hosts.entry(boot).or_insert(i128::from(unix_ns) - start));
+    }
+    let first = begun.iter().min().copied().unwrap_or_default();
+    let mut merged = TraceFile::default();
+    merged.about.version = env!("CARGO_PKG_VERSION").into();
+    merged.about.clock = match hosts.len() {
+        1 => "one host: all processes share its monotonic clock".into(),
+        count => {
+            format!("{count} hosts, put side by side by their time of day: times differ by its error").into()
+        }
+    };
+    for ((rank, trace), begun) in traces.into_iter().zip(begun) {
+        let pid = rank as u64 + 1;
+        let later = (begun - first) as f64;
+        let Process { origin, recorded, lost, .. } = about(&trace);
+        merged.sort(pid, 0, "process_sort_index", pid);
+        for mut event in trace.events {
+            event.pid = pid;
+            event.tid += pid * THREADS_MAX;
+            if event.ph != "M" {
+                event.ts = ((event.ts * 1000.0).round() + later) / 1000.0;
+            } else if event.name == "process_name" {
+                event.args.name =
+                    Some(format!("rank {rank} (pid {} on {})", origin.process, origin.host).into());
+            }
+            merged.events.push(event);
+        }
+        merged.about.processes.push(Process { pid, origin, recorded, lost });
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_fabric::trace::TraceEvent;
+
+    use super::*;
+
+    /// A trace of one event, a microsecond after its start.
+    fn trace(boot: &str, process: u32, start_ns: u64, unix_ns: u64) -> TraceFile {
+        let origin =
+            Origin { process, host: format!("host-{boot}"), boot: boot.to_owned(), start_ns, unix_ns };
+        let pid = u64::from(process);
+        let mut file = TraceFile::default();
+        file.name(pid, 0, "process_name", "any".to_owned());
+        file.name(pid, 1, "thread_name", "soft0".to_owned());
+        file.events.push(TraceEvent {
+            name: "write".into(),
+            ph: "X".into(),
+            pid,
+            tid: 1,
+            ts: 1.0,
+            dur: Some(0.5),
+            ..TraceEvent::default()
+        });
+        file.about.processes.push(Process { pid, origin, recorded: 1, lost: 0 });
+        file
+    }
+
+    #[test]
+    fn processes_of_a_host_share_a_clock_and_hosts_the_time_of_day() {
+        // The second process of host a believes in another time of day by now; host b's clock began elsewhere.
+        let merged = merge(vec![
+            (0, trace("a", 70, 5_000, 1_000_000)),
+            (1, trace("a", 71, 7_500, 9_000_000)),
+            (2, trace("b", 70, 900, 1_000_250)),
+        ]);
+        let slices: Vec<(u64, u64, f64)> = merged
+            .events
+            .iter()
+            .filter(|event| event.ph == "X")
+            .map(|event| (event.pid, event.tid, event.ts))
+            .collect();
+        assert_eq!(slices, [(1, 1001, 1.0), (2, 2001, 3.5), (3, 3001, 1.25)]);
+        let names: Vec<String> = merged
+            .events
+            .iter()
+            .filter(|event| event.name == "process_name")
+            .map(|event| event.args.name.clone().unwrap().into_owned())
+            .collect();
+        let told = ["rank 0 (pid 70 on host-a)", "rank 1 (pid 71 on host-a)", "rank 2 (pid 70 on host-b)"];
+        assert_eq!(names, told);
+        assert!(merged.about.clock.starts_with("2 hosts"), "{}", merged.about.clock);
+    }
+
+    #[test]
+    fn a_trace_is_known_by_its_beginning() {
+        let mut text = Vec::new();
+        trace("a", 70, 0, 0).write(&mut text).unwrap();
+        assert!(text.starts_with(BEGINNING));
+    }
+
+    #[test]
+    fn what_is_missing_is_told() {
+        let mut lossy = trace("a", 70, 0, 0);
+        lossy.about.processes[0].lost = 17;
+        let merged = merge(vec![(0, lossy)]);
+        let Told::Something { what, missing } =
+            Told::of(Path::new("t.json"), &merged, &[vec![String::new()], Left::new()])
+        else {
+            panic!("something");
+        };
+        assert!(what.starts_with("trace t.json: 1 processes, 1 rails, 1 events"), "{what}");
+        assert_eq!(missing.len(), 2);
+        assert!(missing[0].starts_with("rank 0 has no room for 17 later events"), "{}", missing[0]);
+        assert_eq!(missing[1], "rank 1 left none");
+    }
+}

@@ -1,0 +1,140 @@
+//! Files that a plugin leaves behind for its user, such as a trace: each rank has a directory that a variable names to the
+//! plugin, and what lies there when everything is closed goes to the parent. Used by `launch` on one end and by `rank` on
+//! the other; it knows nothing of what the files mean.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::rendezvous::FromRank;
+
+/// Most bytes of a message that brings part of a file.
+const PART: usize = 8 << 20;
+/// Most bytes that one rank's files may have.
+const BYTES_MAX: u64 = 2 << 30;
+/// Most files of a rank.
+const FILES_MAX: usize = 64;
+
+/// What to keep of a run besides its results.
+#[derive(Clone, Debug)]
+pub struct Keep {
+    /// The environment variable that tells the plugin where to leave files.
+    pub variable: &'static str,
+    /// A directory of this host; each rank that is started here gets one in it.
+    pub directory: PathBuf,
+}
+
+impl Keep {
+    /// The directory of a rank.
+    pub(crate) fn of(&self, rank: usize) -> PathBuf {
+        self.directory.join(format!("rank{rank}"))
+    }
+}
+
+/// The texts of the files that one rank's plugin has left, in the order of their names.
+pub type Left = Vec<String>;
+
+/// Gives every file of a directory to `say`, in parts. A directory that is not there holds none.
+pub(crate) fn tell<E: From<io::Error>>(
+    directory: &Path,
+    mut say: impl FnMut(&FromRank) -> Result<(), E>,
+) -> Result<(), E> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut paths: Vec<PathBuf> = Vec::new();
+    let mut bytes = 0;
+    for entry in entries {
+        let entry = entry?;
+        let about = entry.metadata()?;
+        if about.is_file() {
+            bytes += about.len();
+            paths.push(entry.path());
+        }
+    }
+    if bytes > BYTES_MAX || paths.len() > FILES_MAX {
+        let told = format!("the plugin left {} files of {bytes} bytes, more than is kept", paths.len());
+        return Err(io::Error::other(told).into());
+    }
+    paths.sort_unstable();
+    for path in paths {
+        let text = fs::read(&path)?;
+        let text = String::from_utf8_lossy(&text);
+        let mut rest = text.as_ref();
+        let mut begins = true;
+        while begins || !rest.is_empty() {
+            let mut cut = rest.len().min(PART);
+            while !rest.is_char_boundary(cut) {
+                cut -= 1;
+            }
+            let (part, behind) = rest.split_at(cut);
+            say(&FromRank::Left { begins, text: part.to_owned() })?;
+            (rest, begins) = (behind, false);
+        }
+    }
+    Ok(())
+}
+
+/// Takes a part; false if a rank says more than it may.
+pub(crate) fn take(left: &mut Left, begins: bool, text: &str) -> bool {
+    let bytes: usize = left.iter().map(String::len).sum();
+    if begins {
+        left.push(String::new());
+    }
+    // Characters that were none are longer now.
+    if bytes as u64 > 3 * BYTES_MAX || left.len() > FILES_MAX {
+        return false;
+    }
+    left.last_mut().is_some_and(|last| {
+        last.push_str(text);
+        true
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(directory: &Path) -> io::Result<(Left, usize)> {
+        let (mut left, mut parts) = (Left::new(), 0);
+        tell(directory, |message| {
+            let FromRank::Left { begins, text } = message else { return Err(io::Error::other("another")) };
+            parts += 1;
+            assert!(take(&mut left, *begins, text));
+            Ok(())
+        })?;
+        Ok((left, parts))
+    }
+
+    #[test]
+    fn files_arrive_whole_and_in_order() {
+        let directory = std::env::temp_dir().join(format!("trunkline-left-{}", std::process::id()));
+        assert_eq!(told(&directory).unwrap(), (Left::new(), 0), "nothing is there");
+        fs::create_dir_all(directory.join("below")).unwrap();
+        // Two bytes a letter, so that a part would end inside of one.
+        let long = format!("x{}", "\u{e9}".repeat(PART / 2 + 7));
+        for (name, text) in [("b", long.as_str()), ("a", "short"), ("c", "")] {
+            fs::write(directory.join(name), text).unwrap();
+        }
+        let (left, parts) = told(&directory).unwrap();
+        assert!(left == ["short", long.as_str(), ""]);
+        assert_eq!(parts, 4);
+        for file in 0..FILES_MAX {
+            fs::write(directory.join(format!("more{file}")), "").unwrap();
+        }
+        assert!(told(&directory).unwrap_err().to_string().contains("67 files"));
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_rank_that_says_too_much_is_not_believed() {
+        let mut left = Left::new();
+        assert!(!take(&mut left, false, "no beginning"));
+        for _ in 0..FILES_MAX {
+            assert!(take(&mut left, true, ""));
+        }
+        assert!(!take(&mut left, true, ""));
+    }
+}
