@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use trunkline_tests::testbed::{self, Host, Relay, Shape, Testbed};
 
 use crate::run::{Setting, scenario};
@@ -229,6 +230,79 @@ fn a_cut_rail_is_left_and_taken_back() {
                 );
             }
         });
+    });
+}
+
+/// What a trace has of one rail. Times are seconds.
+#[derive(Default)]
+struct Track {
+    /// What happened to its links, and when.
+    marks: Vec<(String, f64)>,
+    /// Outcome, begin and end of its operations.
+    slices: Vec<(String, f64, f64)>,
+}
+
+impl Track {
+    fn of(trace: &Value, rail: usize) -> Self {
+        let events = trace["traceEvents"].as_array().unwrap();
+        let name = format!("soft{rail}");
+        let named = |event: &&Value| event["name"] == "thread_name" && event["args"]["name"] == name;
+        let tid = &events.iter().find(named).unwrap()["tid"];
+        let seconds = |event: &Value, key: &str| event[key].as_f64().unwrap() / 1e6;
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let mut track = Self::default();
+        for event in events.iter().filter(|event| event["tid"] == *tid) {
+            let (name, begin) = (text(&event["name"]), seconds(event, "ts"));
+            match event["ph"].as_str().unwrap() {
+                "i" if name.starts_with("link ") => track.marks.push((name, begin)),
+                "X" => {
+                    let end = begin + seconds(event, "dur");
+                    track.slices.push((text(&event["args"]["status"]), begin, end));
+                }
+                _ => {}
+            }
+        }
+        track
+    }
+}
+
+#[test]
+fn a_trace_shows_the_rail_that_was_cut() {
+    testbed::run(|testbed| {
+        let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+        let pair = Pair::new(testbed, &[shape; 2]);
+        let traces = tempfile::tempdir().unwrap();
+        let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both");
+        let setting = setting.env("TRUNKLINE_TRACE", traces.path().display());
+        during(setting.env("TEST_PAUSE_MS", (RAIL_TIME + SLACK).as_millis()), |_| {
+            pair.wait_for_all();
+            pair.rails[1].cut();
+            pair.wait(&pair.left, 0, 16 * MIB, RAIL_TIME + SLACK);
+            pair.rails[1].mend();
+            pair.wait(&pair.left, 1, 4 * MIB, RETAKEN);
+        });
+        let files: Vec<_> =
+            std::fs::read_dir(traces.path()).unwrap().map(|file| file.unwrap().path()).collect();
+        assert_eq!(files.len(), 2, "{files:?}");
+        for file in files {
+            let trace: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+            assert_eq!(trace["otherData"]["processes"][0]["lost"], 0);
+            let Track { marks, slices } = Track::of(&trace, 1);
+            let at = |name: &str| marks.iter().find(|mark| mark.0 == name).map(|mark| mark.1);
+            let gone = at("link lost").into_iter().chain(at("link fenced")).reduce(f64::min);
+            let (Some(gone), Some(back)) = (gone, at("link up again")) else { panic!("{marks:?}") };
+            assert!(gone < back, "{marks:?}");
+            // What was under way waited until the link was given up, and nothing began before it was back.
+            let stuck = slices.iter().filter(|slice| slice.0 != "ok").map(|slice| slice.2 - slice.1);
+            let longest = stuck.fold(0.0, f64::max);
+            assert!(longest > RAIL_TIME.as_secs_f64() / 2.0, "{longest} s");
+            let between = |slice: &&(String, f64, f64)| slice.1 > gone + 0.5 && slice.1 < back;
+            assert_eq!(slices.iter().filter(between).count(), 0);
+            assert!(slices.iter().any(|slice| slice.0 == "ok" && slice.1 > back), "it carries again");
+            let Track { marks, slices } = Track::of(&trace, 0);
+            assert!(slices.iter().filter(between).count() > 0, "the other one goes on");
+            assert!(!marks.iter().any(|mark| mark.0 == "link up again"), "{marks:?}");
+        }
     });
 }
 
