@@ -1,7 +1,7 @@
 //! The simulated processes with their engines, and the loop that lets them act: one call at a time, in an order drawn
 //! from the seed, until everything is closed. Stops at the first violation.
 
-use trunkline_engine::{MatchBy, Mutant as EngineMutant, Nics, Params};
+use trunkline_engine::{MatchBy, Mutant as EngineMutant, Params};
 use trunkline_proto::time::Duration;
 
 use crate::checkers::bounded::Cause;
@@ -10,7 +10,7 @@ use crate::checkers::once::Once;
 use crate::checkers::order::Order;
 use crate::checkers::{Check, Violation, leaks};
 use crate::receiver::Receiving;
-use crate::scenario::{Fault, Scenario};
+use crate::scenario::{Fault, Scenario, nics};
 use crate::sender::Sending;
 use crate::side::{Around, Phase, Role, Side, SimEngine};
 use crate::stranger::Stranger;
@@ -388,9 +388,4 @@ impl Drop for Cluster {
 
 fn setup(text: &str) -> Violation {
     Violation { checker: "bounded", text: format!("set-up: {text}") }
-}
-
-/// The NICs of a plan, which differ and are at most four.
-pub(crate) fn nics(list: &[usize]) -> Nics {
-    Nics::new(list).unwrap_or(Nics::from(0))
 }

@@ -1,5 +1,7 @@
 //! What the processes of a run do and what happens to them, drawn from the seed before the run starts.
 
+use trunkline_engine::Nics;
+
 use crate::{Dice, Weather};
 
 /// A whole run.
@@ -196,6 +198,11 @@ fn draw_nics(dice: &mut Dice, nics: usize) -> Vec<usize> {
     }
     all.truncate(dice.pick([1, 2, 2, 4]));
     all
+}
+
+/// The NICs of a plan, which differ and are at most four.
+pub(crate) fn nics(list: &[usize]) -> Nics {
+    Nics::new(list).unwrap_or(Nics::from(0))
 }
 
 impl CommPlan {

@@ -183,7 +183,7 @@ impl Side {
         let opened = match (&self.role, self.listen) {
             (Role::Send(_), _) => {
                 let Some(handle) = self.handle.as_mut().or(around.handle.as_mut()) else { return Ok(false) };
-                let opened = around.engine.connect(crate::cluster::nics(&around.plan.from_nics), handle);
+                let opened = around.engine.connect(crate::scenario::nics(&around.plan.from_nics), handle);
                 let kept = *handle;
                 self.handle = Some(kept);
                 opened

@@ -1,39 +1,17 @@
-//! The operating system's clock, random numbers and pages, and who may reach this process.
+//! The operating system's clock, random numbers and pages.
 
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use trunkline_fabric::{Host, HostPage, Level};
 use trunkline_mem::Page;
-use trunkline_proto::mutant::Mutant;
-use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::time::Instant;
 use trunkline_proto::wire::status;
 
 use super::oob::UnixOob;
+use super::reach::Reach;
 
 type Log = Box<dyn Fn(Level, &str) + Send + Sync>;
-
-/// How control streams reach this process and others.
-#[derive(Clone, Debug)]
-pub struct Reach {
-    /// Processes of this host reach each other by local sockets; otherwise by the network, like those of other hosts.
-    pub local: bool,
-    /// The addresses that other hosts are told, of which the first four are used; none: they do not reach this
-    /// process. Control streams go over all of them.
-    pub addresses: Vec<IpAddr>,
-    /// How long a host may be silent before the kernel gives it up. What a process does or does not do is not seen
-    /// here: the kernels talk to each other.
-    pub silence: Duration,
-    /// A planted bug.
-    pub mutant: Mutant,
-}
-
-impl Default for Reach {
-    fn default() -> Self {
-        Self { local: true, addresses: Vec::new(), silence: Duration::secs(10), mutant: Mutant::NONE }
-    }
-}
 
 /// The machine.
 pub struct UnixHost {

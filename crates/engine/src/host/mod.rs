@@ -5,8 +5,10 @@ mod lobby;
 mod local;
 mod machine;
 mod oob;
+mod reach;
 mod remote;
 mod strand;
 
-pub use machine::{Reach, UnixHost};
+pub use machine::UnixHost;
 pub use oob::{UnixListener, UnixOob, UnixStream};
+pub use reach::Reach;

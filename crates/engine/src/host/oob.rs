@@ -9,7 +9,7 @@ use trunkline_proto::wire::place;
 use trunkline_proto::wire::strand::STRANDS_MAX;
 
 use super::local::{LocalListener, LocalStream, Name};
-use super::machine::Reach;
+use super::reach::Reach;
 use super::remote::{RemoteListener, RemoteStream};
 
 /// First byte of the local part of an address (docs/wire.md, "Control address").
