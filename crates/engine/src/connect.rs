@@ -44,7 +44,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             };
             Ok(Path { rail, link, nic, life, leaving: None, proof: Proof::None })
         };
-        Ok(Paths::new((0..links).map(open).collect::<Result<_, Error>>()?))
+        Ok(Paths::new(open(0)?, (1..links).map(open).collect::<Result<_, Error>>()?))
     }
 
     /// Starts an attempt; `None` if the peer is too busy to be asked right now.

@@ -66,29 +66,30 @@ impl<R: Rail> Path<R> {
     }
 }
 
-/// All rails of a comm at this end, at least one.
+/// All rails of a comm at this end. The first is here and not behind a pointer, because most comms have only that one.
 pub(crate) struct Paths<R: Rail> {
-    list: Vec<Path<R>>,
+    first: Path<R>,
+    more: Vec<Path<R>>,
     /// The one for what is small: the first that carries.
     lead: usize,
 }
 
 impl<R: Rail> Paths<R> {
     /// These, of which the first has a link.
-    pub(crate) fn new(list: Vec<Path<R>>) -> Self {
-        Self { list, lead: 0 }
+    pub(crate) fn new(first: Path<R>, more: Vec<Path<R>>) -> Self {
+        Self { first, more, lead: 0 }
     }
 
     /// How many.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.list.len()
+        1 + self.more.len()
     }
 
     /// Whether messages are spread.
     #[inline]
     pub(crate) fn are_many(&self) -> bool {
-        self.list.len() > 1
+        !self.more.is_empty()
     }
 
     /// The number of the path for what is small.
@@ -100,37 +101,41 @@ impl<R: Rail> Paths<R> {
     /// The rail and link for what is small.
     #[inline]
     pub(crate) fn leader(&mut self) -> (&mut R, LinkId) {
-        let path = &mut self.list[self.lead];
+        let path = self.get_mut(self.lead);
         (&mut path.rail, path.link)
     }
 
     /// The same, to look at.
     #[inline]
     pub(crate) fn led(&self) -> (&R, LinkId) {
-        let path = &self.list[self.lead];
+        let path = self.get(self.lead);
         (&path.rail, path.link)
     }
 
     /// One path. There are as many as [`Paths::len`] says.
     #[inline]
     pub(crate) fn get(&self, at: usize) -> &Path<R> {
-        &self.list[at]
+        if at == 0 { &self.first } else { &self.more[at - 1] }
     }
 
     /// The same, to use.
     #[inline]
     pub(crate) fn get_mut(&mut self, at: usize) -> &mut Path<R> {
-        &mut self.list[at]
+        if at == 0 { &mut self.first } else { &mut self.more[at - 1] }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Path<R>> {
-        self.list.iter()
+        std::iter::once(&self.first).chain(&self.more)
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Path<R>> {
+        std::iter::once(&mut self.first).chain(&mut self.more)
     }
 
     /// Operations that can be posted on a path now.
     #[inline]
     pub(crate) fn credits(&self, at: usize) -> u32 {
-        let path = &self.list[at];
+        let path = self.get(at);
         if path.carries() { path.rail.credits(path.link) } else { 0 }
     }
 
@@ -144,16 +149,13 @@ impl<R: Rail> Paths<R> {
     /// Gives what is posted to the network.
     #[inline]
     pub(crate) fn flush(&mut self) {
-        if let [only] = &mut *self.list {
-            return only.rail.flush();
-        }
-        self.list.iter_mut().for_each(|path| path.rail.flush());
+        self.iter_mut().for_each(|path| path.rail.flush());
     }
 
     /// Takes what one rail has finished.
     #[inline]
     pub(crate) fn poll(&mut self, at: usize, batch: &mut [Completion]) -> usize {
-        self.list[at].rail.poll(batch)
+        self.get_mut(at).rail.poll(batch)
     }
 
     /// Which paths carry: bit 0 the first.
@@ -163,28 +165,28 @@ impl<R: Rail> Paths<R> {
 
     /// Whether any path carries.
     pub(crate) fn any_carries(&self) -> bool {
-        self.list.iter().any(Path::carries)
+        self.iter().any(Path::carries)
     }
 
     /// Whether all paths carry.
     #[inline]
     pub(crate) fn all_carry(&self) -> bool {
-        self.list.iter().all(Path::carries)
+        self.iter().all(Path::carries)
     }
 
     /// Puts every link into error, for good.
     pub(crate) fn fail(&mut self) {
-        self.list.iter_mut().for_each(|path| path.rail.fail(path.link));
+        self.iter_mut().for_each(|path| path.rail.fail(path.link));
     }
 
     /// Ends every link.
     pub(crate) fn destroy(&mut self) {
-        self.list.iter_mut().for_each(|path| path.rail.destroy(path.link));
+        self.iter_mut().for_each(|path| path.rail.destroy(path.link));
     }
 
     /// Begins to leave a path; false if that has begun before. `fences` is false for a planted bug.
     pub(crate) fn leave(&mut self, at: usize, told: Option<Told>, fences: bool) -> bool {
-        let path = &mut self.list[at];
+        let path = self.get_mut(at);
         if path.leaving.is_some() {
             return false;
         }
@@ -198,6 +200,7 @@ impl<R: Rail> Paths<R> {
 
     /// The first path that carries leads; without any, the one that did.
     pub(crate) fn choose_lead(&mut self) {
-        self.lead = self.list.iter().position(Path::carries).unwrap_or(self.lead);
+        let carries = self.iter().position(Path::carries);
+        self.lead = carries.unwrap_or(self.lead);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use trunkline_fabric::{Completion, Ctrl, Done, Match, Mr, Op, PostError, Rail, Remote, Source, Status};
 use trunkline_mem::{Kind, Memory};
 use trunkline_proto::limits::{SENDS_MAX, STRIPES_MAX};
-use trunkline_proto::wire::cts::Cts;
+use trunkline_proto::wire::cts::{self, Cts};
 use trunkline_proto::wire::eager::Eager;
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::frame::Region;
@@ -66,6 +66,11 @@ impl Mailbox for View<'_> {
     fn word(&self, offset: u64) -> u64 {
         // The sender asks only for words of the mailbox.
         self.0.load(offset).unwrap_or(0)
+    }
+
+    #[inline]
+    fn line(&self, offset: u64) -> [u64; cts::WORDS] {
+        self.0.load_row(offset).unwrap_or_default()
     }
 }
 
@@ -218,24 +223,25 @@ impl<R: Rail> SendLane<R> {
         self.burst = self.burst && self.plan.mutant.is("engine-keeps-bursts");
     }
 
-    /// Copies a small message of host memory out; `None` if it is not both.
+    /// Copies a small message of host memory out, behind the `head` bytes that the buffer begins with; `None` if it is
+    /// not both.
     #[inline]
     pub(crate) fn inline<'b>(
         &self,
         message: Message,
-        head: u64,
+        head: usize,
         buffer: &'b mut [u8; INLINE_MAX],
     ) -> Option<&'b [u8]> {
-        if message.len + head > self.plan.inline_max {
+        let all = head as u64 + message.len;
+        if all > self.plan.inline_max {
             return None;
         }
-        let (mr, _) = self.regions.find(message.mr, 0, message.offset, message.len)?;
-        if mr.memory().kind() != Kind::Host {
+        let memory = self.regions.mr(message.mr, 0)?.memory();
+        if memory.kind() != Kind::Host {
             return None;
         }
-        let bytes = &mut buffer[..message.len as usize];
-        mr.memory().read(message.offset, bytes).ok()?;
-        Some(bytes)
+        memory.read(message.offset, &mut buffer[head..all as usize]).ok()?;
+        Some(&buffer[..all as usize])
     }
 
     fn send_eager(
@@ -247,8 +253,9 @@ impl<R: Rail> SendLane<R> {
     ) -> Result<(), CommFault> {
         let head = header.to_bytes();
         let mut buffer = [0; INLINE_MAX];
-        if let Some(bytes) = self.inline(message, head.len() as u64, &mut buffer) {
-            let op = Op::Send { head: &head, body: Source::Inline(bytes), imm: None };
+        buffer[..head.len()].copy_from_slice(&head);
+        if let Some(bytes) = self.inline(message, head.len(), &mut buffer) {
+            let op = Op::Send { head: bytes, body: Source::Inline(&[]), imm: None };
             return self.post_inline(requests, slot, message.len, op);
         }
         let Some((_, extent)) = self.regions.find(message.mr, 0, message.offset, message.len) else {

@@ -8,6 +8,7 @@ use trunkline_fabric::{Op, PostError, Rail, Remote, RemoteKey, Source, Status};
 use trunkline_proto::limits::{LINKS_MAX, SENDS_MAX, STRIPES_MAX};
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::cts::Cts;
+use trunkline_proto::wire::eager;
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::imm::Imm;
@@ -183,10 +184,10 @@ impl<R: Rail> SendLane<R> {
         let outgoing = self.outgoing[slot as usize];
         let mut buffer = [0; INLINE_MAX];
         let (head, fin);
-        let head_len = if let Cargo::Eager(header) = cargo { header.to_bytes().len() as u64 } else { 0 };
+        let head_len = if matches!(cargo, Cargo::Eager(_)) { eager::BYTES } else { 0 };
         let message = Message { mr: outgoing.mr, offset: outgoing.offset + offset, len, tag: 0 };
         let body = match self.inline(message, head_len, &mut buffer) {
-            Some(bytes) => Source::Inline(bytes),
+            Some(bytes) => Source::Inline(&bytes[head_len..]),
             None => match self.regions.find(outgoing.mr, path, outgoing.offset + offset, len) {
                 Some((_, extent)) => Source::Region(extent),
                 None => return Err(CommFault::Revoked),

@@ -168,19 +168,34 @@ impl Memory {
         Ok(())
     }
 
+    /// Loads `N` aligned 8-byte words in a row, each as [`Memory::load`] does.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when they are not all inside the range or not aligned.
+    #[inline]
+    pub fn load_row<const N: usize>(&self, offset: u64) -> Result<[u64; N], OutOfBounds> {
+        Ok(self.words::<N>(offset)?.each_ref().map(|word| u64::from_le(word.load(Ordering::Acquire))))
+    }
+
     /// The aligned 8-byte word at `offset`, in memory byte order, for remote atomics.
     ///
     /// # Errors
     /// [`OutOfBounds`] when the word is not inside the range or not aligned.
     #[inline]
     pub fn word(&self, offset: u64) -> Result<&AtomicU64, OutOfBounds> {
-        let at = self.checked(offset, 8)?;
+        self.words::<1>(offset).map(|[word]| word)
+    }
+
+    #[inline]
+    fn words<const N: usize>(&self, offset: u64) -> Result<&[AtomicU64; N], OutOfBounds> {
+        let len = 8 * N as u64;
+        let at = self.checked(offset, len)?;
         if !at.is_multiple_of(8) {
-            return Err(OutOfBounds { offset, len: 8, size: self.len as u64 });
+            return Err(OutOfBounds { offset, len, size: self.len as u64 });
         }
-        // SAFETY: the word is inside the range, aligned, and stays mapped while `self` is borrowed; everybody who
-        // uses this crate accesses it as an atomic or through raw copies, as a NIC would.
-        Ok(unsafe { AtomicU64::from_ptr(pointer(at).cast()) })
+        // SAFETY: the words are inside the range, aligned, and stay mapped while `self` is borrowed; everybody who
+        // uses this crate accesses them as atomics or through raw copies, as a NIC would.
+        Ok(unsafe { &*pointer(at).cast() })
     }
 }
 
@@ -272,6 +287,7 @@ mod tests {
         assert!(memory.copy_from(0, &Memory::heap(4), 0, 5).is_err());
         assert!(memory.load(4).is_err(), "unaligned words are refused");
         assert!(memory.load(16).is_err());
+        assert!(memory.load_row::<2>(8).is_err() && memory.load_row::<1>(4).is_err());
         assert!(memory.checked(16, 0).is_ok());
     }
 
@@ -283,5 +299,6 @@ mod tests {
         memory.read(8, &mut out).unwrap();
         assert_eq!(out, [2, 1]);
         assert_eq!(memory.load(8), Ok(0x0102));
+        assert_eq!(memory.load_row(0), Ok([0, 0x0102]));
     }
 }

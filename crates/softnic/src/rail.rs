@@ -4,20 +4,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trunkline_fabric::{
-    Caps, Completion, CqId, Extent, LinkId, Op, PostError, Rail, RailConfig, Registrar, Remote, Source,
-    Status, Wake,
+    Caps, Completion, CqId, Extent, LinkId, Op, PostError, Rail, RailConfig, Registrar, Source, Status, Wake,
 };
 use trunkline_proto::time::Duration;
 
 use crate::cq::Cq;
 use crate::guard::Guard;
-use crate::job::{Job, Kind};
+use crate::job::{Body, Job, Kind};
 use crate::ladder::State;
 use crate::matched;
 use crate::nic::Shared;
 use crate::qp::{Answer, Env, Flight, Qp, Receive, Sink};
 use crate::record::{INLINE, Payload, Record, Verb};
-use crate::register::SoftRegistrar;
+use crate::register::{SoftRegistrar, Table};
 use crate::send::Step;
 use crate::tcp::STRANGER_TIME;
 
@@ -63,73 +62,7 @@ impl SoftRail {
         }
     }
 
-    /// Whether the range can be used by an operation of this side.
-    #[inline]
-    fn check(&self, extent: Extent) -> Result<(), PostError> {
-        let Extent { key, offset, len } = extent;
-        let found = self.shared.nics[self.nic].table.local(key.0, offset, len);
-        if found.is_some() { Ok(()) } else { Err(PostError::Refused(Status::LocalProtection)) }
-    }
-
-    #[inline]
-    fn check_source(&self, source: Source<'_>) -> Result<(), PostError> {
-        match source {
-            Source::Inline(bytes) if bytes.len() > INLINE => Err(PostError::Refused(Status::TooLong)),
-            Source::Inline(_) => Ok(()),
-            Source::Region(extent) => self.check(extent),
-        }
-    }
-
-    /// Turns an operation into a job, with its memory checked; `None` for those that are none.
-    #[inline]
-    fn job(&self, op: Op<'_>) -> Result<Option<Job>, PostError> {
-        Ok(Some(match op {
-            Op::Write { from, to, imm } => {
-                self.check_source(from)?;
-                let mut job = Job::new(Kind::Write { to, imm }, 0);
-                job.add(from);
-                job
-            }
-            Op::Send { head, body, imm } => {
-                self.check_source(Source::Inline(head))?;
-                self.check_source(body)?;
-                let mut job = Job::new(Kind::Send { imm }, 0);
-                job.hold(head);
-                job.add(body);
-                job
-            }
-            Op::MatchedSend { from, .. } => {
-                self.check_source(from)?;
-                let mut job = Job::new(Kind::Matched { grant: 0 }, 0);
-                job.add(from);
-                job
-            }
-            Op::Read { into, from } => {
-                self.check(into)?;
-                request(Kind::Read { from, len: into.len }, into)
-            }
-            Op::FetchAdd { old, at, add } => {
-                self.check_word(old)?;
-                request(Kind::Add { at, add }, old)
-            }
-            Op::CompareSwap { old, at, expect, swap } => {
-                self.check_word(old)?;
-                request(Kind::Swap { at, expect, swap }, old)
-            }
-            Op::Nop => Job::new(Kind::Nop, 0),
-            Op::Wait { cq, index } => Job::new(Kind::Wait { cq: cq.0, index }, 0),
-            Op::Recv { into } | Op::MatchedRecv { into, .. } => {
-                self.check(into)?;
-                return Ok(None);
-            }
-            Op::Flush => return Ok(None),
-        }))
-    }
-
-    fn check_word(&self, old: Extent) -> Result<(), PostError> {
-        if old.len == 8 { self.check(old) } else { Err(PostError::Refused(Status::LocalProtection)) }
-    }
-
+    /// Posts an operation: the short way if it is small, or as a job.
     #[inline]
     fn post_inside(
         &mut self,
@@ -138,38 +71,90 @@ impl SoftRail {
         op: Op<'_>,
         signalled: bool,
     ) -> Result<(), PostError> {
-        if let Op::Write { from: Source::Inline(bytes), to, imm } = op
-            && bytes.len() <= INLINE
-            && let Some(Some(qp)) = self.links.get_mut(link.0 as usize)
-            && self.owed < self.caps.completions_max
-            && qp.post_small(wr_id, bytes, to, imm, signalled)?
-        {
-            qp.owed += u32::from(signalled);
-            self.owed += u32::from(signalled);
-            return Ok(());
+        let gone = match op {
+            Op::Write { from: Source::Inline(bytes), to, imm } => {
+                let verb = Verb::Write { key: to.key.0, addr: to.addr };
+                self.post_small(link, wr_id, (verb, bytes, imm), signalled)?
+            }
+            Op::Send { head: bytes, body: Source::Inline([]), imm } => {
+                self.post_small(link, wr_id, (Verb::Send { offset: 0 }, bytes, imm), signalled)?
+            }
+            _ => false,
+        };
+        if gone { Ok(()) } else { self.post_large(link, wr_id, op, signalled) }
+    }
+
+    /// The short way of a small write or send when nothing is in front of it; false if it must go the long one.
+    #[inline]
+    fn post_small(
+        &mut self,
+        link: LinkId,
+        wr_id: u64,
+        (verb, bytes, imm): (Verb, &[u8], Option<u32>),
+        signalled: bool,
+    ) -> Result<bool, PostError> {
+        let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Ok(false) };
+        if bytes.len() > INLINE || self.owed >= self.caps.completions_max {
+            return Ok(false);
         }
-        let job = self.job(op)?;
+        let posted = qp.post_small(wr_id, (verb, bytes, imm), signalled)?;
+        let owes = u32::from(posted && signalled);
+        qp.owed += owes;
+        self.owed += owes;
+        Ok(posted)
+    }
+
+    fn post_large(
+        &mut self,
+        link: LinkId,
+        wr_id: u64,
+        op: Op<'_>,
+        signalled: bool,
+    ) -> Result<(), PostError> {
+        let env = Env { shared: &self.shared, nic: self.nic };
+        let table = env.table();
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else {
             return Err(PostError::Refused(Status::Flushed));
         };
-        let env = Env { shared: &self.shared, nic: self.nic };
         let receives = matches!(op, Op::Recv { .. } | Op::MatchedRecv { .. });
         let owes = u32::from(signalled || receives);
         if self.owed + owes > self.caps.completions_max {
             return Err(PostError::Busy);
         }
-        match (op, job) {
-            (Op::Recv { into }, _) => qp.post_receive(Receive { wr_id, into })?,
-            (Op::MatchedRecv { into, key }, _) => {
+        match op {
+            Op::Recv { into } => {
+                check(table, into)?;
+                qp.post_receive(Receive { wr_id, into })?;
+            }
+            Op::MatchedRecv { into, key } => {
+                check(table, into)?;
                 qp.post_matched_receive(matched::Receive { wr_id, into, key: key.0, got: 0 })?;
             }
-            (Op::Flush, _) => qp.post_flush(wr_id, signalled)?,
-            (Op::MatchedSend { key, .. }, Some(job)) => {
+            Op::Flush => qp.post_flush(wr_id, signalled)?,
+            Op::MatchedSend { from, key } => {
+                let job = carrying(table, Kind::Matched { grant: 0 }, &[], from)?;
                 qp.post_matched(&env, matched::Send { wr_id, signalled, key: key.0, job })?;
             }
-            (Op::Wait { cq, .. }, Some(job)) => qp.post_wait(&env, wr_id, signalled, cq.0, job)?,
-            (_, Some(job)) => qp.post_job(&env, wr_id, signalled, job)?,
-            (_, None) => {}
+            Op::Wait { cq, index } => qp.post_wait(&env, wr_id, signalled, (cq.0, index))?,
+            Op::Write { from, to, imm } => {
+                qp.post_job(&env, wr_id, signalled, carrying(table, Kind::Write { to, imm }, &[], from)?)?;
+            }
+            Op::Send { head, body, imm } => {
+                qp.post_job(&env, wr_id, signalled, carrying(table, Kind::Send { imm }, head, body)?)?;
+            }
+            Op::Read { into, from } => {
+                let kind = Kind::Read { from, len: into.len };
+                qp.post_job(&env, wr_id, signalled, asking(table, kind, into)?)?;
+            }
+            Op::FetchAdd { old, at, add } => {
+                check_word(old)?;
+                qp.post_job(&env, wr_id, signalled, asking(table, Kind::Add { at, add }, old)?)?;
+            }
+            Op::CompareSwap { old, at, expect, swap } => {
+                check_word(old)?;
+                qp.post_job(&env, wr_id, signalled, asking(table, Kind::Swap { at, expect, swap }, old)?)?;
+            }
+            Op::Nop => qp.post_job(&env, wr_id, signalled, Job::new(Kind::Nop, 0))?,
         }
         qp.owed += owes;
         self.owed += owes;
@@ -177,12 +162,45 @@ impl SoftRail {
     }
 }
 
-/// A job that asks for an answer to be placed `into`.
+/// Whether the range can be used by an operation of this side.
 #[inline]
-fn request(kind: Kind, into: Extent) -> Job {
+fn check(table: &Table, extent: Extent) -> Result<(), PostError> {
+    let Extent { key, offset, len } = extent;
+    let found = table.local(key.0, offset, len);
+    if found.is_some() { Ok(()) } else { Err(PostError::Refused(Status::LocalProtection)) }
+}
+
+#[inline]
+fn check_source(table: &Table, source: Source<'_>) -> Result<(), PostError> {
+    match source {
+        Source::Inline(bytes) if bytes.len() > INLINE => Err(PostError::Refused(Status::TooLong)),
+        Source::Inline(_) => Ok(()),
+        Source::Region(extent) => check(table, extent),
+    }
+}
+
+fn check_word(old: Extent) -> Result<(), PostError> {
+    if old.len == 8 { Ok(()) } else { Err(PostError::Refused(Status::LocalProtection)) }
+}
+
+/// A job that carries bytes, with its memory checked.
+#[inline]
+fn carrying(table: &Table, kind: Kind, head: &[u8], body: Source<'_>) -> Result<Job, PostError> {
+    check_source(table, Source::Inline(head))?;
+    check_source(table, body)?;
     let mut job = Job::new(kind, 0);
-    job.body = crate::job::Body::Local { key: into.key.0, offset: into.offset };
-    job
+    job.hold(head);
+    job.add(body);
+    Ok(job)
+}
+
+/// A job that asks for an answer to be placed `into`, which is checked.
+#[inline]
+fn asking(table: &Table, kind: Kind, into: Extent) -> Result<Job, PostError> {
+    check(table, into)?;
+    let mut job = Job::new(kind, 0);
+    job.body = Body::Local { key: into.key.0, offset: into.offset };
+    Ok(job)
 }
 
 impl Qp {
@@ -233,33 +251,29 @@ impl Qp {
         Ok(())
     }
 
-    /// The short way of a small write when nothing is in front of it; false if it must go the long one.
+    /// See [`SoftRail::post_small`]. At most [`INLINE`] bytes.
     #[inline]
     fn post_small(
         &mut self,
         wr_id: u64,
-        bytes: &[u8],
-        to: Remote,
-        imm: Option<u32>,
+        (verb, bytes, imm): (Verb, &[u8], Option<u32>),
         signalled: bool,
     ) -> Result<bool, PostError> {
         self.may_post()?;
-        let Some(tx) = &mut self.tx else { return Ok(false) };
-        if !self.pending.is_empty() || !tx.has_room() {
+        let sends = matches!(verb, Verb::Send { .. });
+        if !self.pending.is_empty() || (sends && !self.may_send()) {
             return Ok(false);
         }
-        let verb = Verb::Write { key: to.key.0, addr: to.addr };
-        // At most INLINE.
+        let Some(tx) = &mut self.tx else { return Ok(false) };
+        if !tx.has_room() {
+            return Ok(false);
+        }
         let payload = Payload::Inline { len: bytes.len() as u32 };
+        let record = Record { verb, payload, last: true, awaited: signalled, imm };
         // SAFETY: a slice of at most INLINE bytes.
-        unsafe {
-            tx.push_inline(
-                &Record { verb, payload, last: true, awaited: signalled, imm },
-                bytes.as_ptr(),
-                bytes.len(),
-            )
-        };
+        unsafe { tx.push_inline(&record, bytes.as_ptr(), bytes.len()) };
         let end = tx.head();
+        self.sends = self.sends.wrapping_add(u64::from(sends));
         self.flights.push(Flight { wr_id, end, sent: true, signalled, answer: Answer::None });
         self.signalled += u32::from(signalled);
         Ok(true)
@@ -301,11 +315,11 @@ impl Qp {
         env: &Env<'_>,
         wr_id: u64,
         signalled: bool,
-        cq: u64,
-        mut job: Job,
+        (cq, index): (u64, u64),
     ) -> Result<(), PostError> {
         self.check_wait(env, cq)?;
         self.may_post()?;
+        let mut job = Job::new(Kind::Wait { cq, index }, 0);
         job.flight = self.take_off(wr_id, signalled, Answer::None);
         self.pending.push(job);
         self.pump(env, POST_BYTES);

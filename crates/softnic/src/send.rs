@@ -305,19 +305,23 @@ impl Qp {
     #[inline]
     pub(crate) fn may_begin(&mut self, kind: Kind) -> bool {
         match kind {
-            Kind::Send { .. } => {
-                if self.sends == self.peer_posted {
-                    self.peer_posted = match (&self.tx, &self.stream) {
-                        (Some(tx), _) => tx.peer_posted(),
-                        (None, Some(stream)) => stream.peer_posted(),
-                        (None, None) => return false,
-                    };
-                }
-                self.sends != self.peer_posted
-            }
+            Kind::Send { .. } => self.may_send(),
             Kind::Read { .. } | Kind::Add { .. } | Kind::Swap { .. } => !self.wanted.is_full(),
             _ => true,
         }
+    }
+
+    /// Whether the peer has a receive for one more send.
+    #[inline]
+    pub(crate) fn may_send(&mut self) -> bool {
+        if self.sends == self.peer_posted {
+            self.peer_posted = match (&self.tx, &self.stream) {
+                (Some(tx), _) => tx.peer_posted(),
+                (None, Some(stream)) => stream.peer_posted(),
+                (None, None) => return false,
+            };
+        }
+        self.sends != self.peer_posted
     }
 
     /// The parts that a job changes while it goes out, apart from the queues that hold it.

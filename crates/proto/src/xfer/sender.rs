@@ -11,6 +11,12 @@ use crate::xfer::Fault;
 pub trait Mailbox {
     /// The word at a byte offset below [`Lines::mailbox_bytes`], with acquire ordering.
     fn word(&self, offset: u64) -> u64;
+
+    /// The words of the line at such an offset, each with acquire ordering.
+    #[inline]
+    fn line(&self, offset: u64) -> [u64; cts::WORDS] {
+        core::array::from_fn(|i| self.word(offset + 8 * i as u64))
+    }
 }
 
 /// What to do with a message.
@@ -40,15 +46,6 @@ pub struct Sender {
     eager_max: u64,
     lines: Lines,
     mutant: Mutant,
-}
-
-#[inline]
-fn line(mailbox: &impl Mailbox, start: u64) -> [u64; cts::WORDS] {
-    let mut words = [0; cts::WORDS];
-    for (i, word) in words.iter_mut().enumerate() {
-        *word = mailbox.word(start + 8 * i as u64);
-    }
-    words
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,7 +91,7 @@ impl Sender {
         let second = cts::offset(record.number, usize::from(record.index), self.lines) + cts::BYTES as u64;
         match self.lines {
             Lines::One => None,
-            Lines::Two => Others::from_words(&line(mailbox, second), record.number, record.index),
+            Lines::Two => Others::from_words(&mailbox.line(second), record.number, record.index),
         }
     }
 
@@ -222,8 +219,13 @@ impl Sender {
 
     #[inline]
     fn record(&self, mailbox: &impl Mailbox, number: u32, index: u8) -> Option<Cts> {
-        let words = line(mailbox, cts::offset(number, usize::from(index), self.lines));
-        if self.mutant.is("sender-trusts-torn-record") && cts::head(words[0]) == number {
+        let start = cts::offset(number, usize::from(index), self.lines);
+        // Most looks find nothing new.
+        if cts::head(mailbox.word(start)) != number {
+            return None;
+        }
+        let words = mailbox.line(start);
+        if self.mutant.is("sender-trusts-torn-record") {
             return Some(Cts::unchecked(&words, number, index));
         }
         let record = Cts::from_words(&words, number, index)?;
