@@ -27,7 +27,7 @@ fn words(bytes: &[u8]) -> [u64; WORDS] {
 
 fn with(record: &Record) -> [u64; WORDS] {
     let mut all = [0; WORDS];
-    all[1..8].copy_from_slice(&record.words());
+    all[1..].copy_from_slice(&record.words());
     all
 }
 

@@ -68,7 +68,7 @@ impl Qp {
         let mut bytes = 0u64;
         while !sink.is_full() && self.rx.ready() {
             let words = self.rx.take();
-            match self.execute(env, &words, sink) {
+            match self.execute(env, &words, self.rx.inline(), sink) {
                 Ok(Executed::Done) => {}
                 Ok(Executed::Waits) => {
                     self.draining = self.draining.saturating_sub(1);

@@ -46,10 +46,11 @@ impl Qp {
         &mut self,
         env: &Env<'_>,
         words: &[u64; WORDS],
+        inline: *const u8,
         sink: &mut Sink<'_>,
     ) -> Result<Executed, Refusal> {
         let record = Record::parse(words).ok_or(Nak::Garbled)?;
-        self.perform(env, &record, Record::inline(words), sink)
+        self.perform(env, &record, inline, sink)
     }
 
     /// Executes a parsed record, whose bytes, if they came with it, are `here`.
@@ -321,9 +322,9 @@ impl Qp {
         }
         let from = self.find(env, here, payload)?;
         let len = payload.len() as usize;
-        let private = matches!(payload, Payload::Inline { .. } | Payload::Streamed { .. });
-        if private && len <= INLINE {
-            // SAFETY: bytes of a private copy, as many as the record says; the target was looked up inside the guard.
+        let apart = matches!(payload, Payload::Inline { .. } | Payload::Streamed { .. });
+        if apart && len <= INLINE {
+            // SAFETY: bytes of a slot or an inbox, as many as the record says; the target was looked up inside the guard.
             unsafe { copy::words(place.at, from, len) };
         } else {
             // SAFETY: `find` checked the source and the caller the target, inside the guard.

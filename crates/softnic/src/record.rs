@@ -1,15 +1,15 @@
-//! One descriptor of a ring: sixteen little-endian words (docs/wire.md, "Software NIC"). Written by the ring's producer
-//! and parsed by its consumer from a private copy, into types that cannot be wrong; whatever bytes come in, the parser
-//! returns a record or `None`.
+//! One descriptor of a ring: sixteen little-endian words (docs/wire.md, "Software NIC"), of which the first eight say what
+//! it is. Written by the ring's producer and parsed by its consumer from a private copy, into types that cannot be wrong;
+//! whatever bytes come in, the parser returns a record or `None`.
 
 /// Most payload bytes inside a descriptor.
 pub(crate) const INLINE: usize = 96;
 /// The same, as the length field has it.
 pub(crate) const INLINE_U32: u32 = 96;
-/// Words of a descriptor.
-pub(crate) const WORDS: usize = 16;
-/// First word of inline payload.
-const INLINE_WORD: usize = 4;
+/// Words of a descriptor that say what it is.
+pub(crate) const WORDS: usize = 8;
+/// Where inline payload begins, in bytes. What of it lies in the first words is not looked at there.
+pub(crate) const INLINE_AT: usize = 32;
 
 mod opcode {
     pub(super) const WRITE: u64 = 1;
@@ -227,12 +227,6 @@ impl Record {
         let imm = u64::from(self.imm.unwrap_or(0));
         [opcode | flags << 8 | form << 16 | inline << 24 | imm << 32, key, addr, a, b, c, d]
     }
-
-    /// The inline payload inside the private copy of a descriptor.
-    #[inline]
-    pub(crate) fn inline(words: &[u64; WORDS]) -> *const u8 {
-        words[INLINE_WORD..].as_ptr().cast()
-    }
 }
 
 #[cfg(test)]
@@ -243,7 +237,7 @@ mod tests {
 
     fn with(words: [u64; 7]) -> [u64; WORDS] {
         let mut all = [0; WORDS];
-        all[1..8].copy_from_slice(&words);
+        all[1..].copy_from_slice(&words);
         all
     }
 

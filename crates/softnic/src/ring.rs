@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::book::Pins;
 use crate::copy;
 use crate::error::Planted;
-use crate::record::{Record, WORDS};
-use crate::segment::{Segment, reader, writer};
+use crate::record::{INLINE, INLINE_AT, Record, WORDS};
+use crate::segment::{SLOT, Segment, reader, writer};
 
 /// Alignment of staged payload.
 const LINE: u64 = 64;
@@ -193,9 +193,9 @@ impl Producer {
             unsafe { AtomicU64::from_ptr(at) }.store(word.to_le(), Ordering::Relaxed);
         }
         if len > 0 {
-            // SAFETY: the inline area begins at byte 32 of the slot.
-            let to = unsafe { slot.add(32) };
-            // SAFETY: at most INLINE bytes fit after byte 32; the caller vouches for the source.
+            // SAFETY: the inline area is inside the slot.
+            let to = unsafe { slot.add(INLINE_AT) };
+            // SAFETY: at most INLINE bytes fit there; the caller vouches for the source.
             unsafe { ptr::copy_nonoverlapping(from, to, len) };
         }
         let index = self.index(self.head);
@@ -299,31 +299,30 @@ impl Consumer {
         u64::from_le(self.segment.stamp(position).load(Ordering::Acquire)) == position.wrapping_add(1)
     }
 
-    /// Copies the waiting record out, once.
+    /// Copies what the waiting record says, once.
     #[inline]
     pub(crate) fn take(&self) -> [u64; WORDS] {
         self.take_at(self.next)
     }
 
-    /// Copies the record at a position that is here.
+    /// Where the inline payload of the waiting record is: [`INLINE`] bytes, which the peer may still change.
+    #[inline]
+    pub(crate) fn inline(&self) -> *const u8 {
+        const { assert!(INLINE_AT + INLINE <= SLOT) };
+        // SAFETY: inside the slot.
+        unsafe { self.segment.slot(self.next).add(INLINE_AT) }.as_ptr()
+    }
+
+    /// Copies what the record at a position that is here says.
     #[inline]
     pub(crate) fn take_at(&self, position: u64) -> [u64; WORDS] {
         let slot = self.segment.slot(position).as_ptr().cast::<u64>();
         let mut words = [0; WORDS];
-        // The second line only if the inline payload reaches into it.
-        for (index, word) in words.iter_mut().enumerate().take(8) {
+        for (index, word) in words.iter_mut().enumerate() {
             // SAFETY: inside the slot.
             let at = unsafe { slot.add(index) };
             // SAFETY: aligned, mapped, and accessed as an atomic word.
             *word = u64::from_le(unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Relaxed));
-        }
-        if (words[1] >> 24) & 0xff > 32 {
-            for (index, word) in words.iter_mut().enumerate().skip(8) {
-                // SAFETY: inside the slot.
-                let at = unsafe { slot.add(index) };
-                // SAFETY: aligned, mapped, and accessed as an atomic word.
-                *word = u64::from_le(unsafe { AtomicU64::from_ptr(at) }.load(Ordering::Relaxed));
-            }
         }
         words
     }

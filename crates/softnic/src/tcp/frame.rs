@@ -59,15 +59,15 @@ impl Frame {
     /// Parses a head.
     #[inline]
     pub(crate) fn parse(bytes: &[u8; BYTES]) -> Option<Self> {
-        let mut words = [0; WORDS];
-        for (word, bytes) in words[1..].iter_mut().zip(bytes.chunks_exact(8)) {
+        let word = |index: usize| {
             let mut eight = [0; 8];
-            eight.copy_from_slice(bytes);
-            *word = u64::from_le_bytes(eight);
-        }
-        let (executed, posted) = (words[RECORD_WORDS + 1], words[RECORD_WORDS + 2]);
-        // Word 7 of a descriptor means something only on the wire inside a process.
-        words[RECORD_WORDS + 1..].fill(0);
+            eight.copy_from_slice(&bytes[8 * index..8 * (index + 1)]);
+            u64::from_le_bytes(eight)
+        };
+        let (executed, posted) = (word(RECORD_WORDS), word(RECORD_WORDS + 1));
+        // The last word of a descriptor means something only on the wire inside a process.
+        let mut words = [0; WORDS];
+        words[1..=RECORD_WORDS].iter_mut().enumerate().for_each(|(index, to)| *to = word(index));
         let body = match words[1] {
             ACK if words[2..] == [0; WORDS - 2] => Body::Ack,
             NAK if words[4..] == [0; WORDS - 4] => Body::Nak { code: words[2], at: words[3] },
