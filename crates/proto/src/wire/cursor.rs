@@ -16,6 +16,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Short`] if there are fewer.
+    #[inline]
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Short> {
         let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Short)?;
         self.0 = rest;
@@ -52,6 +53,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Short`] at the end.
+    #[inline]
     pub fn u32(&mut self) -> Result<u32, Short> {
         Ok(u32::from_le_bytes(self.array()?))
     }
@@ -60,6 +62,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// [`Short`] at the end.
+    #[inline]
     pub fn u64(&mut self) -> Result<u64, Short> {
         Ok(u64::from_le_bytes(self.array()?))
     }
@@ -87,11 +90,13 @@ impl Writer {
     }
 
     /// Appends four bytes.
+    #[inline]
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }
 
     /// Appends eight bytes.
+    #[inline]
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes(&value.to_le_bytes())
     }

@@ -190,23 +190,21 @@ impl Sender {
         Ok(())
     }
 
-    /// Takes buffers for unmatched eager messages, oldest first; returns the bits of the buffers left.
+    /// Gives each buffer to the oldest unmatched eager message with its tag; returns the bits of the buffers left.
     fn match_eager(&mut self, tags: &[u32]) -> u8 {
-        let mut free = ((1_u16 << tags.len()) - 1) as u8;
-        let mut kept = 0;
-        for at in 0..self.unmatched_len {
-            let tag = self.unmatched[at];
-            let buffer = (0..tags.len()).find(|&i| free >> i & 1 == 1 && tags[i] == tag);
-            match buffer {
-                Some(index) => free &= !(1 << index),
-                None => {
-                    self.unmatched[kept] = tag;
-                    kept += 1;
-                }
+        let mut free = 0;
+        for (index, &tag) in tags.iter().enumerate() {
+            let waiting = &mut self.unmatched[..self.unmatched_len];
+            let taken = waiting.iter().position(|&waits| waits == tag);
+            if let Some(at) = taken {
+                waiting.copy_within(at + 1.., at);
+                self.unmatched_len -= 1;
+            }
+            if taken.is_none() || self.mutant.is("sender-forgets-eager") {
+                free |= 1 << index;
             }
         }
-        self.unmatched_len = kept;
-        if self.mutant.is("sender-forgets-eager") { ((1_u16 << tags.len()) - 1) as u8 } else { free }
+        free
     }
 
     fn take(&mut self, at: usize, index: usize) {
