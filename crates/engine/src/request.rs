@@ -95,9 +95,9 @@ impl Requests {
     #[inline]
     pub(crate) fn reserve(&self, cursor: &mut u16) -> Option<Ticket> {
         for _ in 0..self.slots.len() {
-            let at = *cursor as usize % self.slots.len();
-            *cursor = (at + 1) as u16;
-            let slot = &self.slots[at];
+            let at = usize::from(*cursor);
+            *cursor = if at + 1 < self.slots.len() { *cursor + 1 } else { 0 };
+            let slot = self.slots.get(at)?;
             let generation = slot.state.load(Ordering::Relaxed) >> GENERATION;
             // Whoever took the last one has read its sizes.
             if slot.taken.load(Ordering::Acquire) == generation {
