@@ -30,6 +30,21 @@ fn bits(pointer: *mut c_void) -> u64 {
     pointer.addr() as u64
 }
 
+/// Tells the caller which request was started: none is NULL.
+#[inline]
+fn tell(request: &Out<*mut c_void>, started: Result<u64, CallError>) -> Result<(), CallError> {
+    match started {
+        Ok(bits) => {
+            request.set(pointer(bits));
+            Ok(())
+        }
+        Err(error) => {
+            request.set(ptr::null_mut());
+            Err(error)
+        }
+    }
+}
+
 /// `init` of versions 6 to 9.
 pub(super) unsafe extern "C" fn init_v6(log: Option<Logger>) -> ResultCode {
     guard("init", || {
@@ -349,8 +364,7 @@ pub(super) unsafe extern "C" fn isend_v9(
         let request = unsafe { Out::new(request) }?;
         let buffer = Buffer { mr: bits(mhandle), addr: data.addr(), len: size, tag };
         let started = plugin::isend(bits(comm), buffer);
-        request.set(pointer(*started.as_ref().unwrap_or(&0)));
-        started.map(|_| ())
+        tell(&request, started)
     })
 }
 
@@ -439,8 +453,7 @@ unsafe fn irecv<S: Copy + TryInto<usize>>(
             let (buffers, count) = unsafe { buffers(n, data, sizes, tags, mhandles) }?;
             plugin::irecv(bits(comm), &buffers[..count])
         };
-        request.set(pointer(*started.as_ref().unwrap_or(&0)));
-        started.map(|_| ())
+        tell(&request, started)
     })
 }
 
@@ -502,8 +515,7 @@ pub(super) unsafe extern "C" fn iflush(
         // SAFETY: NCCL passes arrays of `n` elements.
         let (buffers, count) = unsafe { buffers(n, data, sizes, ptr::null_mut(), mhandles) }?;
         let started = plugin::iflush(bits(comm), &buffers[..count]);
-        request.set(pointer(*started.as_ref().unwrap_or(&0)));
-        started.map(|_| ())
+        tell(&request, started)
     })
 }
 
