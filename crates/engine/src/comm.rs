@@ -228,17 +228,15 @@ impl<R: Rail> Open<R> {
         if self.fault.is_some() {
             return false;
         }
-        let mut some = false;
-        let paths = if self.many { self.side.paths().len() } else { 1 };
-        for path in 0..paths {
-            match self.take_completions(requests, path) {
-                Ok(taken) => some |= taken,
-                Err(fault) => {
-                    self.fail(requests, fault);
-                    return true;
-                }
+        let taken =
+            if self.many { self.take_from_all(requests) } else { self.take_completions(requests, 0) };
+        let some = match taken {
+            Ok(some) => some,
+            Err(fault) => {
+                self.fail(requests, fault);
+                return true;
             }
-        }
+        };
         if let Side::Send(lane) = &mut self.side {
             lane.polled();
         }
@@ -259,6 +257,15 @@ impl<R: Rail> Open<R> {
         self.link_down |= matches!(&self.side, Side::Recv(lane) if lane.gone);
         self.idle = if some { 0 } else { self.idle + 1 };
         some
+    }
+
+    /// [`Open::take_completions`] of every path.
+    fn take_from_all(&mut self, requests: &Requests) -> Result<bool, CommFault> {
+        let mut some = false;
+        for path in 0..self.side.paths().len() {
+            some |= self.take_completions(requests, path)?;
+        }
+        Ok(some)
     }
 
     /// Takes what the rail of one path has finished, a bounded number. Whether there was any.

@@ -317,7 +317,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     ) -> Result<Option<RequestId>, Error> {
         match started {
             Ok(Some(ticket)) => {
-                Ok(Some(RequestId { comm, slot: ticket.slot(), generation: ticket.generation() }))
+                // Something moves, seen from here as little as what the peer writes to this side.
+                open.idle = 0;
+                Ok(Some(RequestId::new(comm, ticket)))
             }
             Ok(None) => {
                 slot.requests.row.again();
@@ -353,17 +355,17 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         request: RequestId,
         sizes: &mut [u64; RECV_BUFFERS_MAX],
     ) -> Result<Option<usize>, Error> {
-        let slot = self.comm(request.comm)?;
+        let slot = self.comm(request.comm())?;
         let due = slot.send_due.load(Ordering::Relaxed);
         // Of a request that has ended, the place may be another's.
         let asks_ended = self.params.mutant.is("engine-asks-ended-requests");
         if due
-            && (asks_ended || slot.requests.knows(request.slot, request.generation))
-            && !self.send_went(slot, request.slot)?
+            && (asks_ended || slot.requests.knows(request.ticket()))
+            && !self.send_went(slot, request.ticket().slot())?
         {
             return Ok(None);
         }
-        let mut outcome = slot.requests.take(request.slot, request.generation, sizes);
+        let mut outcome = slot.requests.take(request.ticket(), sizes);
         if outcome == Outcome::Pending
             && !due
             && let Some(mut lane) = slot.lane.try_claim()
@@ -371,7 +373,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
             self.progress_sends(slot, open);
             drop(lane);
-            outcome = slot.requests.take(request.slot, request.generation, sizes);
+            outcome = slot.requests.take(request.ticket(), sizes);
         }
         match outcome {
             Outcome::Pending => Ok(None),
@@ -575,7 +577,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     #[inline]
     fn comm(&self, id: CommId) -> Result<&Comm<F::Rail>, Error> {
-        self.comms.get(id).ok_or(Error::Unknown("connection"))
+        self.comms.get(id).ok_or_else(|| Error::Unknown("connection"))
     }
 
     /// Uses an open comm's lane, waiting for it; `None` if no comm has that name.

@@ -2,6 +2,8 @@
 
 use trunkline_proto::slots::SlotId;
 
+use crate::request::Ticket;
+
 /// A comm: one directed connection.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct CommId {
@@ -23,25 +25,37 @@ impl CommId {
     }
 }
 
-/// An outstanding send, receive or flush.
+/// An outstanding send, receive or flush. One word, as a [`Ticket`] is.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct RequestId {
-    pub(crate) comm: CommId,
-    pub(crate) slot: u16,
-    pub(crate) generation: u16,
-}
+pub struct RequestId(u64);
 
 impl RequestId {
     /// The name as a number that is never 0.
     #[must_use]
     pub const fn to_bits(self) -> u64 {
-        self.comm.to_bits() | (self.slot as u64) << 32 | (self.generation as u64) << 48
+        self.0
     }
 
     /// The name in that number.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
-        Self { comm: CommId::from_bits(bits), slot: (bits >> 32) as u16, generation: (bits >> 48) as u16 }
+        Self(bits)
+    }
+
+    #[inline]
+    pub(crate) const fn new(comm: CommId, ticket: Ticket) -> Self {
+        Self(comm.to_bits() | (ticket.to_bits() as u64) << 32)
+    }
+
+    #[inline]
+    pub(crate) const fn comm(self) -> CommId {
+        CommId::from_bits(self.0)
+    }
+
+    /// Names it among those of its comm.
+    #[inline]
+    pub(crate) const fn ticket(self) -> Ticket {
+        Ticket::from_bits((self.0 >> 32) as u32)
     }
 }
 

@@ -44,6 +44,16 @@ impl Ticket {
         Self(u32::from(slot) | u32::from(generation) << 16)
     }
 
+    #[inline]
+    pub(crate) const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    #[inline]
+    pub(crate) const fn to_bits(self) -> u32 {
+        self.0
+    }
+
     /// Its place.
     #[inline]
     pub(crate) fn slot(self) -> u16 {
@@ -189,7 +199,8 @@ impl Requests {
 
     /// Looks at a request; a finished one is freed.
     #[inline]
-    pub(crate) fn take(&self, slot: u16, generation: u16, sizes: &mut [u64; RECV_BUFFERS_MAX]) -> Outcome {
+    pub(crate) fn take(&self, ticket: Ticket, sizes: &mut [u64; RECV_BUFFERS_MAX]) -> Outcome {
+        let (slot, generation) = (ticket.slot(), ticket.generation());
         let Some(request) = self.slots.get(slot as usize) else { return Outcome::Unknown };
         let state = request.state.load(Ordering::Acquire);
         if state >> GENERATION != u32::from(generation) && !self.mutant.is("request-takes-any") {
@@ -220,9 +231,9 @@ impl Requests {
 
     /// Whether that is a request whose outcome was not told.
     #[inline]
-    pub(crate) fn knows(&self, slot: u16, generation: u16) -> bool {
-        self.slots.get(slot as usize).is_some_and(|request| {
-            let generation = u32::from(generation);
+    pub(crate) fn knows(&self, ticket: Ticket) -> bool {
+        self.slots.get(usize::from(ticket.slot())).is_some_and(|request| {
+            let generation = u32::from(ticket.generation());
             request.state.load(Ordering::Relaxed) >> GENERATION == generation
                 && request.taken.load(Ordering::Relaxed) != generation
         })

@@ -15,21 +15,21 @@ fn requests() -> Requests {
 }
 
 fn take(requests: &Requests, ticket: Ticket) -> Outcome {
-    requests.take(ticket.slot(), ticket.generation(), &mut [0; 8])
+    requests.take(ticket, &mut [0; 8])
 }
 
 #[test]
 fn a_request_is_taken_once() {
     let (requests, mut cursor) = (requests(), 0);
     let ticket = requests.reserve(&mut cursor).unwrap();
-    let (slot, generation) = (ticket.slot(), ticket.generation());
     let mut sizes = [0; 8];
-    assert_eq!(requests.take(slot, generation, &mut sizes), Outcome::Pending);
-    requests.complete(slot, &[5, 6]);
-    assert_eq!(requests.take(slot, generation, &mut sizes), Outcome::Done(2));
+    assert_eq!(requests.take(ticket, &mut sizes), Outcome::Pending);
+    requests.complete(ticket.slot(), &[5, 6]);
+    assert_eq!(requests.take(ticket, &mut sizes), Outcome::Done(2));
     assert_eq!(sizes[..2], [5, 6]);
-    assert_eq!(requests.take(slot, generation, &mut sizes), Outcome::Unknown);
-    assert_eq!(requests.take(9999, generation, &mut sizes), Outcome::Unknown);
+    assert_eq!(requests.take(ticket, &mut sizes), Outcome::Unknown);
+    let elsewhere = Ticket::from_bits(ticket.to_bits() | 9999);
+    assert_eq!(requests.take(elsewhere, &mut sizes), Outcome::Unknown);
 }
 
 #[test]

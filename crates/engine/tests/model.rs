@@ -86,7 +86,7 @@ fn model(body: impl Fn() + Sync + Send + 'static) {
 
 fn take(requests: &Requests, ticket: request::Ticket) -> (Outcome, u64) {
     let mut sizes = [0; 8];
-    (requests.take(ticket.slot(), ticket.generation(), &mut sizes), sizes[0])
+    (requests.take(ticket, &mut sizes), sizes[0])
 }
 
 #[test]

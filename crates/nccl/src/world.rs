@@ -45,7 +45,7 @@ static WORLD: Cell = Cell { world: OnceLock::new(), starting: Mutex::new(()) };
 /// The world, if init was called.
 #[inline]
 pub(crate) fn world() -> Result<&'static World, CallError> {
-    WORLD.world.get().ok_or(CallError::NotStarted)
+    WORLD.world.get().ok_or_else(|| CallError::NotStarted)
 }
 
 /// Makes the world, the first time. A failed start may be tried again.
