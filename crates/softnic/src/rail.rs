@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trunkline_fabric::{
-    Caps, Completion, CqId, Extent, LinkId, Op, PostError, Rail, RailConfig, Registrar, Source, Status, Wake,
+    Caps, Completion, CqId, Extent, LinkId, Op, PostError, Rail, RailConfig, Registrar, Remote, Source,
+    Status, Wake,
 };
 use trunkline_proto::time::Duration;
 
@@ -62,8 +63,8 @@ impl SoftRail {
         }
     }
 
-    /// Posts an operation: the short way if it is small, or as a job.
-    #[inline]
+    /// Posts an operation. Inlined, because callers know which it is.
+    #[inline(always)]
     fn post_inside(
         &mut self,
         link: LinkId,
@@ -71,21 +72,49 @@ impl SoftRail {
         op: Op<'_>,
         signalled: bool,
     ) -> Result<(), PostError> {
-        let gone = match op {
+        match op {
             Op::Write { from: Source::Inline(bytes), to, imm } => {
-                let verb = Verb::Write { key: to.key.0, addr: to.addr };
-                self.post_small(link, wr_id, (verb, bytes, imm), signalled)?
+                self.post_write(link, wr_id, (bytes, to, imm), signalled)
             }
-            Op::Send { head: bytes, body: Source::Inline([]), imm } => {
-                self.post_small(link, wr_id, (Verb::Send { offset: 0 }, bytes, imm), signalled)?
+            Op::Send { head, body: Source::Inline([]), imm } => {
+                self.post_send(link, wr_id, (head, imm), signalled)
             }
-            _ => false,
-        };
-        if gone { Ok(()) } else { self.post_large(link, wr_id, op, signalled) }
+            Op::Recv { into } => self.post_receive(link, wr_id, into),
+            _ => self.post_large(link, wr_id, op, signalled),
+        }
+    }
+
+    #[inline(never)]
+    fn post_write(
+        &mut self,
+        link: LinkId,
+        wr_id: u64,
+        (bytes, to, imm): (&[u8], Remote, Option<u32>),
+        signalled: bool,
+    ) -> Result<(), PostError> {
+        let verb = Verb::Write { key: to.key.0, addr: to.addr };
+        if self.post_small(link, wr_id, (verb, bytes, imm), signalled)? {
+            return Ok(());
+        }
+        self.post_large(link, wr_id, Op::Write { from: Source::Inline(bytes), to, imm }, signalled)
+    }
+
+    #[inline(never)]
+    fn post_send(
+        &mut self,
+        link: LinkId,
+        wr_id: u64,
+        (head, imm): (&[u8], Option<u32>),
+        signalled: bool,
+    ) -> Result<(), PostError> {
+        if self.post_small(link, wr_id, (Verb::Send { offset: 0 }, head, imm), signalled)? {
+            return Ok(());
+        }
+        self.post_large(link, wr_id, Op::Send { head, body: Source::Inline(&[]), imm }, signalled)
     }
 
     /// The short way of a small write or send when nothing is in front of it; false if it must go the long one.
-    #[inline]
+    #[inline(always)]
     fn post_small(
         &mut self,
         link: LinkId,
@@ -104,6 +133,23 @@ impl SoftRail {
         Ok(posted)
     }
 
+    #[inline(never)]
+    fn post_receive(&mut self, link: LinkId, wr_id: u64, into: Extent) -> Result<(), PostError> {
+        let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else {
+            return Err(PostError::Refused(Status::Flushed));
+        };
+        if self.owed >= self.caps.completions_max {
+            return Err(PostError::Busy);
+        }
+        check(&self.shared.nics[self.nic].table, into)?;
+        qp.post_receive(Receive { wr_id, into })?;
+        qp.owed += 1;
+        self.owed += 1;
+        Ok(())
+    }
+
+    /// The long way, of everything else; not inlined, so that it costs the short ones nothing.
+    #[inline(never)]
     fn post_large(
         &mut self,
         link: LinkId,
@@ -116,16 +162,12 @@ impl SoftRail {
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else {
             return Err(PostError::Refused(Status::Flushed));
         };
-        let receives = matches!(op, Op::Recv { .. } | Op::MatchedRecv { .. });
-        let owes = u32::from(signalled || receives);
+        let owes = u32::from(signalled || matches!(op, Op::MatchedRecv { .. }));
         if self.owed + owes > self.caps.completions_max {
             return Err(PostError::Busy);
         }
         match op {
-            Op::Recv { into } => {
-                check(table, into)?;
-                qp.post_receive(Receive { wr_id, into })?;
-            }
+            Op::Recv { into } => return self.post_receive(link, wr_id, into),
             Op::MatchedRecv { into, key } => {
                 check(table, into)?;
                 qp.post_matched_receive(matched::Receive { wr_id, into, key: key.0, got: 0 })?;
@@ -204,6 +246,7 @@ fn asking(table: &Table, kind: Kind, into: Extent) -> Result<Job, PostError> {
 }
 
 impl Qp {
+    #[inline]
     fn post_receive(&mut self, receive: Receive) -> Result<(), PostError> {
         if !self.state.takes_receives() {
             return Err(PostError::Refused(Status::Flushed));
@@ -235,7 +278,7 @@ impl Qp {
     }
 
     /// Whether there is room for one more operation.
-    #[inline]
+    #[inline(always)]
     fn may_post(&mut self) -> Result<(), PostError> {
         use crate::ladder::State;
         if self.state != State::ReadyToSend {
@@ -252,7 +295,7 @@ impl Qp {
     }
 
     /// See [`SoftRail::post_small`]. At most [`INLINE`] bytes.
-    #[inline]
+    #[inline(always)]
     fn post_small(
         &mut self,
         wr_id: u64,
@@ -396,7 +439,7 @@ impl Rail for SoftRail {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
         self.guard.enter();
         let posted = self.post_inside(link, wr_id, op, signalled);

@@ -177,7 +177,7 @@ impl Record {
     }
 
     /// Words 1 to 7 of the descriptor; inline payload goes over the last four.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn words(&self) -> [u64; 7] {
         let (mut a, mut b, mut c, mut d) = (0, 0, 0, 0);
         let (form, inline) = match self.payload {

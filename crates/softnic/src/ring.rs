@@ -175,7 +175,7 @@ impl Producer {
     ///
     /// # Safety
     /// `from` is readable for `len` bytes.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn push_inline(&mut self, record: &Record, from: *const u8, len: usize) {
         let slot = self.segment.slot(self.head).as_ptr();
         let stamp = self.segment.stamp(self.head);
