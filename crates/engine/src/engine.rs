@@ -307,7 +307,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.started(comm, slot, open, started)
     }
 
-    #[inline]
+    #[inline(always)]
     fn started(
         &self,
         comm: CommId,
@@ -325,11 +325,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 slot.requests.row.again();
                 Ok(None)
             }
-            Err(fault) => {
-                self.fail(slot, open, fault);
-                Err(open.fault.unwrap_or(fault).into())
-            }
+            Err(fault) => Err(self.not_started(slot, open, fault)),
         }
+    }
+
+    #[cold]
+    fn not_started(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>, fault: CommFault) -> Error {
+        self.fail(slot, open, fault);
+        open.fault.unwrap_or(fault).into()
     }
 
     /// Looks at a request; true when it is done, and then gone. Fills in a size for each buffer.

@@ -221,7 +221,8 @@ impl<R: Rail> RecvLane<R> {
         self.regions.find(mr, 0, offset, len).map(|(_, extent)| extent).ok_or(CommFault::Revoked)
     }
 
-    #[inline]
+    /// Posts an operation. Inlined, because callers know which it is.
+    #[inline(always)]
     pub(crate) fn post(
         &mut self,
         path: usize,
@@ -232,18 +233,25 @@ impl<R: Rail> RecvLane<R> {
         let Path { rail, link, .. } = self.paths.get_mut(path);
         match rail.post(*link, wr_id, op, signalled) {
             Ok(()) => Ok(()),
-            Err(PostError::Busy | PostError::Refused(Status::Flushed)) if self.paths.are_many() => {
+            Err(error) => self.not_posted(path, error),
+        }
+    }
+
+    #[cold]
+    fn not_posted(&mut self, path: usize, error: PostError) -> Result<(), CommFault> {
+        match error {
+            PostError::Busy | PostError::Refused(Status::Flushed) if self.paths.are_many() => {
                 self.lose(path);
                 Ok(())
             }
             // The link has ended; what arrived before is still to be given out.
-            Err(PostError::Refused(Status::Flushed)) => {
+            PostError::Refused(Status::Flushed) => {
                 self.gone = true;
                 Ok(())
             }
             // Credit was checked before; a link that has none all the same is broken.
-            Err(PostError::Busy) => Err(CommFault::Link(Status::Flushed)),
-            Err(PostError::Refused(status)) => Err(CommFault::Link(status)),
+            PostError::Busy => Err(CommFault::Link(Status::Flushed)),
+            PostError::Refused(status) => Err(CommFault::Link(status)),
         }
     }
 
@@ -323,15 +331,13 @@ impl<R: Rail> RecvLane<R> {
             Arrival::Stale => self.dropped += 1,
             Arrival::Done(id) => {
                 let (mut sizes, mut count) = ([0; RECV_BUFFERS_MAX], 0);
+                let start = id.0 * RECV_BUFFERS_MAX;
+                let places = &mut self.places[start..start + RECV_BUFFERS_MAX];
                 self.receiver.finish(id, |index, len| {
                     sizes[index] = len;
                     count = count.max(index + 1);
+                    self.regions.release(std::mem::replace(&mut places[index].mr, NO_MR));
                 });
-                let start = id.0 * RECV_BUFFERS_MAX;
-                for place in &mut self.places[start..start + count] {
-                    self.regions.release(place.mr);
-                    place.mr = NO_MR;
-                }
                 requests.complete_recv(self.requests[id.0], &sizes[..count]);
             }
         }

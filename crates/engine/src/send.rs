@@ -344,7 +344,7 @@ impl<R: Rail> SendLane<R> {
     }
 
     /// Posts an operation that needs its source no longer: the request is done at once.
-    #[inline]
+    #[inline(always)]
     fn post_inline(&mut self, requests: &Requests, slot: u16, len: u64, op: Op<'_>) -> Result<(), CommFault> {
         self.post(COUNTED, op, self.plan.signal_all)?;
         self.marks[slot as usize] = self.posts;
@@ -359,7 +359,8 @@ impl<R: Rail> SendLane<R> {
         Ok(())
     }
 
-    #[inline]
+    /// Posts an operation. Inlined, because callers know which it is.
+    #[inline(always)]
     fn post(&mut self, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), CommFault> {
         let (rail, link) = self.paths.leader();
         match rail.post(link, wr_id, op, signalled) {
@@ -368,9 +369,7 @@ impl<R: Rail> SendLane<R> {
                 self.posts += 1;
                 Ok(())
             }
-            // Credit was checked before; a link that has none all the same is broken.
-            Err(PostError::Busy) => Err(CommFault::Link(Status::Flushed)),
-            Err(PostError::Refused(status)) => Err(CommFault::Link(status)),
+            Err(error) => Err(not_posted(error)),
         }
     }
 
@@ -530,5 +529,14 @@ impl<R: Rail> SendLane<R> {
             self.posted = 0;
         }
         self.paths.flush();
+    }
+}
+
+#[cold]
+fn not_posted(error: PostError) -> CommFault {
+    match error {
+        // Credit was checked before; a link that has none all the same is broken.
+        PostError::Busy => CommFault::Link(Status::Flushed),
+        PostError::Refused(status) => CommFault::Link(status),
     }
 }
