@@ -228,9 +228,7 @@ impl<R: Rail> Open<R> {
         if self.fault.is_some() {
             return false;
         }
-        let taken =
-            if self.many { self.take_from_all(requests) } else { self.take_completions(requests, 0) };
-        let some = match taken {
+        let some = match self.take_in(requests) {
             Ok(some) => some,
             Err(fault) => {
                 self.fail(requests, fault);
@@ -259,7 +257,18 @@ impl<R: Rail> Open<R> {
         some
     }
 
-    /// [`Open::take_completions`] of every path.
+    /// Takes what the rails have finished, after everything was posted that must be before. Whether there was any.
+    #[inline]
+    fn take_in(&mut self, requests: &Requests) -> Result<bool, CommFault> {
+        if self.many {
+            return self.take_from_all(requests);
+        }
+        if let Side::Recv(lane) = &mut self.side {
+            lane.announce_rest()?;
+        }
+        self.take_completions(requests, 0)
+    }
+
     fn take_from_all(&mut self, requests: &Requests) -> Result<bool, CommFault> {
         let mut some = false;
         for path in 0..self.side.paths().len() {

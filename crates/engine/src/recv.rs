@@ -44,6 +44,8 @@ pub(crate) struct RecvLane<R: Rail> {
     places: Box<[Place]>,
     /// Request slots by receive.
     requests: [u16; RECVS_MAX],
+    /// Receives, the latest, whose records wait for the next poll; of one buffer each.
+    unannounced: u32,
     /// Requests of flushes to post.
     flushes: VecDeque<u16>,
     /// Flushes that have not completed.
@@ -97,6 +99,7 @@ impl<R: Rail> RecvLane<R> {
             cursor: 0,
             places: vec![Place { mr: NO_MR, offset: 0, len: 0, tag: 0 }; TOKENS_MAX].into(),
             requests: [0; RECVS_MAX],
+            unannounced: 0,
             flushes: VecDeque::with_capacity(RECVS_MAX),
             flushing: 0,
             records,
@@ -157,7 +160,8 @@ impl<R: Rail> RecvLane<R> {
         let announced = !self.gone && !self.plan.matched;
         let blind = self.plan.mutant.is("engine-receives-without-credit");
         let many = self.paths.are_many();
-        if announced && !many && !blind && self.paths.lead_credits() < buffers.len() as u32 {
+        let records = self.unannounced + buffers.len() as u32;
+        if announced && !many && !blind && self.paths.lead_credits() < records {
             return Ok(None);
         }
         let Some(ticket) = requests.reserve(&mut self.cursor) else { return Ok(None) };
@@ -173,6 +177,11 @@ impl<R: Rail> RecvLane<R> {
             self.places[id.0 * RECV_BUFFERS_MAX + index] = Place { mr, offset, len, tag };
             self.regions.hold(mr);
         }
+        // A small message comes without having been asked for: its record has time until the next poll. What the caller
+        // posts meanwhile, as a rule the message that the receive is the answer to, leaves first.
+        let eager = u64::from(self.plan.eager_max);
+        let urgent = self.plan.matched || buffers.iter().any(|buffer| buffer.len > eager);
+        let urgent = urgent && !self.plan.mutant.is("engine-keeps-announcements");
         if self.plan.matched {
             self.post_matched(id, buffers.len())?;
         } else if many {
@@ -180,14 +189,15 @@ impl<R: Rail> RecvLane<R> {
             self.announce_due()?;
             self.deliver(requests)?;
         } else {
-            self.announce(id, buffers.len())?;
-            self.deliver(requests)?;
+            self.unannounced += 1;
+            if urgent || buffers.len() > 1 || self.receiver.holds_eager() {
+                if !self.plan.mutant.is("engine-ends-before-announcing") {
+                    self.announce_rest()?;
+                }
+                self.deliver(requests)?;
+            }
         }
-        // A small message comes without having been asked for: its record has time until the next poll, and leaves with
-        // what else is posted then.
-        let eager = u64::from(self.plan.eager_max);
-        let urgent = self.plan.matched || buffers.iter().any(|buffer| buffer.len > eager);
-        if urgent && !self.plan.mutant.is("engine-keeps-announcements") {
+        if urgent {
             self.paths.flush();
         }
         Ok(Some(ticket))
@@ -255,14 +265,21 @@ impl<R: Rail> RecvLane<R> {
         }
     }
 
-    /// Writes the clear-to-send records of a receive.
+    /// Writes the clear-to-send records that wait for a poll, where there is one link. To be called before anything is
+    /// taken in: what comes may end their receives.
     #[inline]
-    fn announce(&mut self, id: RecvId, count: usize) -> Result<(), CommFault> {
-        if self.gone {
-            return Ok(());
-        }
-        for index in 0..count {
-            self.announce_one(0, id, index, 0, false)?;
+    pub(crate) fn announce_rest(&mut self) -> Result<(), CommFault> {
+        while self.unannounced > 0 {
+            let number = self.receiver.next_number().wrapping_sub(self.unannounced);
+            self.unannounced -= 1;
+            if let Some(id) = self.receiver.outstanding(number)
+                && !self.gone
+            {
+                let (_, _, count) = self.receiver.announcement(id, 0);
+                for index in 0..usize::from(count) {
+                    self.announce_one(0, id, index, 0, false)?;
+                }
+            }
         }
         Ok(())
     }

@@ -150,13 +150,7 @@ impl SoftRail {
 
     /// The long way, of everything else; not inlined, so that it costs the short ones nothing.
     #[inline(never)]
-    fn post_large(
-        &mut self,
-        link: LinkId,
-        wr_id: u64,
-        op: Op<'_>,
-        signalled: bool,
-    ) -> Result<(), PostError> {
+    fn post_large(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
         let env = Env { shared: &self.shared, nic: self.nic };
         let table = env.table();
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else {

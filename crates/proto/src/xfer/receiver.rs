@@ -175,6 +175,13 @@ impl Receiver {
         Ok(())
     }
 
+    /// Whether eager messages are here that have no buffer yet.
+    #[inline]
+    #[must_use]
+    pub fn holds_eager(&self) -> bool {
+        self.waiting > 0
+    }
+
     /// The next eager message whose buffer is known. Ask until `None` after each irecv and each eager arrival.
     ///
     /// # Errors
@@ -341,12 +348,14 @@ impl Receiver {
     }
 
     /// The number the next receive will have.
+    #[inline]
     #[must_use]
     pub fn next_number(&self) -> u32 {
         self.next
     }
 
     /// The receive of that number, if it is not done.
+    #[inline]
     #[must_use]
     pub fn outstanding(&self, number: u32) -> Option<RecvId> {
         let id = RecvId(number as usize % RECVS_MAX);
