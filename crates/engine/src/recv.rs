@@ -38,6 +38,8 @@ pub(crate) struct RecvLane<R: Rail> {
     pub(crate) mailboxes: [Region; LINKS_MAX],
     /// By path.
     bounces: Vec<Mr<Ctrl>>,
+    /// See [`bounce_bytes`].
+    bounce_bytes: u64,
     /// One memory, registered on each path's rail.
     fins: Vec<Mr<Ctrl>>,
     cursor: u16,
@@ -95,6 +97,7 @@ impl<R: Rail> RecvLane<R> {
             receiver: Box::new(receiver),
             mailboxes: [mailbox; LINKS_MAX],
             bounces,
+            bounce_bytes: bounce_bytes(&plan) as u64,
             fins,
             cursor: 0,
             places: vec![Place { mr: NO_MR, offset: 0, len: 0, tag: 0 }; TOKENS_MAX].into(),
@@ -143,9 +146,8 @@ impl<R: Rail> RecvLane<R> {
             return Ok(());
         }
         let (path, index) = self.bounce(bounce);
-        let bytes = bounce_bytes(&self.plan) as u64;
         let Some(memory) = self.bounces.get(path) else { return Ok(()) };
-        let into = memory.extent(index * bytes, bytes);
+        let into = memory.extent(index * self.bounce_bytes, self.bounce_bytes);
         self.post(path, u64::from(bounce), Op::Recv { into }, true)
     }
 
@@ -323,7 +325,7 @@ impl<R: Rail> RecvLane<R> {
         while let Some(delivery) = self.receiver.next_delivery()? {
             let Place { mr, offset, .. } = self.places[delivery.token.slot()];
             let (path, index) = self.bounce(delivery.bounce);
-            let at = index * bounce_bytes(&self.plan) as u64 + eager::BYTES as u64;
+            let at = index * self.bounce_bytes + eager::BYTES as u64;
             let bounce = self.bounces[path].memory();
             let copied = self
                 .regions
@@ -449,7 +451,7 @@ impl<R: Rail> RecvLane<R> {
 
     fn on_bounced(&mut self, requests: &Requests, completion: &Completion) -> Result<(), CommFault> {
         let (path, index) = self.bounce(completion.wr_id as u32);
-        let at = index.wrapping_mul(bounce_bytes(&self.plan) as u64);
+        let at = index.wrapping_mul(self.bounce_bytes);
         let mut head = [0; eager::BYTES];
         let read = self.bounces.get(path).map(|bounce| bounce.memory().read(at, &mut head));
         if !matches!(read, Some(Ok(()))) {

@@ -278,6 +278,7 @@ impl Qp {
     }
 
     /// Operations that can be posted now.
+    #[inline]
     pub(crate) fn credits(&self) -> u32 {
         if self.state != State::ReadyToSend {
             return 0;

@@ -83,7 +83,7 @@ impl<T> Queue<T> {
     }
 
     /// Adds an item; false if it is full.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, item: T) -> bool {
         if self.len() >= self.room && !self.grow() {
             return false;

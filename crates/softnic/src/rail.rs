@@ -426,6 +426,7 @@ impl Rail for SoftRail {
         Arc::new(SoftRegistrar::new(Arc::clone(&self.shared), self.nic, wait))
     }
 
+    #[inline]
     fn credits(&self, link: LinkId) -> u32 {
         match self.links.get(link.0 as usize) {
             Some(Some(qp)) => qp.credits().min(self.caps.completions_max.saturating_sub(self.owed)),

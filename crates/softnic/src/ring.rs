@@ -128,7 +128,7 @@ impl Producer {
     }
 
     /// Whether a record can be written; looks at the peer's word only if it seems not.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has_room(&mut self) -> bool {
         let slots = self.ends.len() as u64;
         self.head.wrapping_sub(self.acked) < slots
