@@ -145,6 +145,7 @@ impl Qp {
     }
 
     /// Places bytes into a receive that has got `got` of them so far.
+    #[inline]
     fn take_bytes(
         &mut self,
         env: &Env<'_>,
@@ -285,7 +286,7 @@ impl Qp {
     }
 
     /// Places the bytes of a record, or holds them back where visibility is delayed. Only a write waits.
-    #[inline]
+    #[inline(always)]
     fn place(
         &mut self,
         env: &Env<'_>,
@@ -309,7 +310,7 @@ impl Qp {
     }
 
     /// Copies the bytes of a record that are in this address space.
-    #[inline]
+    #[inline(always)]
     fn move_bytes(
         &mut self,
         env: &Env<'_>,
@@ -334,7 +335,7 @@ impl Qp {
     }
 
     /// Where the bytes of a record are in this address space.
-    #[inline]
+    #[inline(always)]
     fn find(&self, env: &Env<'_>, here: *const u8, payload: &Payload) -> Result<*const u8, Refusal> {
         match *payload {
             Payload::Inline { .. } | Payload::Streamed { .. } => Ok(here),
