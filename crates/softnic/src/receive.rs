@@ -49,6 +49,9 @@ impl Qp {
         inline: *const u8,
         sink: &mut Sink<'_>,
     ) -> Result<Executed, Refusal> {
+        if let Some((record, key, addr)) = Record::small_write(words) {
+            return self.execute_write(env, inline, &record, key, addr, sink);
+        }
         let record = Record::parse(words).ok_or(Nak::Garbled)?;
         self.perform(env, &record, inline, sink)
     }

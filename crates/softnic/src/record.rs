@@ -104,6 +104,22 @@ impl Record {
         Self::read::<false>(words)
     }
 
+    /// The record, its key and its address, if it is a write with its bytes inside, as most are: what [`Record::parse`]
+    /// says of it, found sooner.
+    #[inline(always)]
+    pub(crate) fn small_write(words: &[u64; WORDS]) -> Option<(Self, u64, u64)> {
+        let (head, key, addr) = (words[1], words[2], words[3]);
+        let (flags, inline) = ((head >> 8) & 0xff, (head >> 24) & 0xff);
+        let is_write = head & 0xff == opcode::WRITE && (head >> 16) & 0xff == form::INLINE;
+        if !is_write || flags & !(LAST | IMM | AWAITED) != 0 || inline > INLINE as u64 {
+            return None;
+        }
+        let imm = (flags & IMM != 0).then_some((head >> 32) as u32);
+        let (verb, payload) = (Verb::Write { key, addr }, Payload::Inline { len: inline as u32 });
+        let record = Self { verb, payload, last: flags & LAST != 0, awaited: flags & AWAITED != 0, imm };
+        Some((record, key, addr))
+    }
+
     /// Parses the same words at the head of a frame of a stream, where all bytes are behind the record.
     #[inline]
     pub(crate) fn parse_streamed(words: &[u64; WORDS]) -> Option<Self> {
@@ -272,8 +288,17 @@ mod tests {
         #[test]
         fn what_parses_is_written_back(mut words: [u64; WORDS], op in 0u64..10, form in 0u64..6, flags in 0u64..8) {
             words[1] = op | flags << 8 | form << 16 | (words[1] & 0x7f00_0000);
+            let small = Record::small_write(&words);
             if let Some(record) = Record::parse(&words) {
+                let verb = if let (Verb::Write { key, addr }, Payload::Inline { .. }) = (record.verb, record.payload) {
+                    Some((record, key, addr))
+                } else {
+                    None
+                };
+                prop_assert_eq!(small, verb);
                 prop_assert_eq!(Record::parse(&with(record.words())), Some(record));
+            } else {
+                prop_assert_eq!(small, None);
             }
         }
 
