@@ -266,6 +266,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if let Some(fault) = open.fault {
             return Err(fault.into());
         }
+        // If the thread then waits elsewhere, records that wait for a poll get one.
+        if !self.params.mutant.is("engine-forgets-who-receives") {
+            slot.adopt();
+        }
         let Side::Recv(side) = &mut open.side else { return Err(Error::Argument("not a receiving comm")) };
         let elsewhere = Error::Argument("a region does not hold its buffer");
         let started = if let &[only] = buffers {

@@ -3,7 +3,7 @@
 
 use trunkline_engine::{CommFault, CommId, Error, MatchBy, Nics, Params};
 
-use crate::rules_tests::{Duo, SECOND, buffer, end, isend, params};
+use crate::rules_tests::{Duo, SECOND, buffer, connect, end, isend, params};
 use crate::side::SimEngine;
 use crate::{Pid, Weather};
 
@@ -179,6 +179,23 @@ fn a_long_receive_is_announced_at_once_and_a_short_one_by_the_next_test() {
         end(&duo.a, sent).unwrap();
         assert_eq!(end(&duo.b, received).unwrap(), len);
     }
+}
+
+#[test]
+fn a_receive_that_nobody_tests_is_announced_while_its_thread_waits_elsewhere() {
+    let duo = Duo::new(1, Weather::calm(), Params { eager_credits: 0, ..params() });
+    let (send, recv) = duo.connect();
+    let (back, _forth) = connect(&duo.b, &duo.a);
+    let ((_, from), (_, into), (_, other)) =
+        (buffer(&duo.a, send, 8), buffer(&duo.b, recv, 8), buffer(&duo.b, back, 8));
+    duo.b.irecv(recv, &[into]).unwrap().unwrap();
+    let started = (0..1000).any(|_| {
+        // Nobody receives it.
+        assert!(duo.b.isend(back, other.mr, 0, 8, 0).unwrap().is_none());
+        duo.world.advance(1000);
+        duo.a.isend(send, from.mr, 0, 8, 0).unwrap().is_some()
+    });
+    assert!(started);
 }
 
 const LEN: u64 = 4 << 20;

@@ -78,7 +78,7 @@ impl Drop for Duo {
     }
 }
 
-fn connect(from: &SimEngine, to: &SimEngine) -> (CommId, CommId) {
+pub(crate) fn connect(from: &SimEngine, to: &SimEngine) -> (CommId, CommId) {
     let (listen, mut handle) = to.listen(0).unwrap();
     let (mut send, mut recv) = (None, None);
     for _ in 0..10_000 {
