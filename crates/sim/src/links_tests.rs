@@ -183,12 +183,15 @@ fn a_long_receive_is_announced_at_once_and_a_short_one_by_the_next_test() {
 
 #[test]
 fn a_receive_that_nobody_tests_is_announced_while_its_thread_waits_elsewhere() {
-    let duo = Duo::new(1, Weather::calm(), Params { eager_credits: 0, ..params() });
+    let duo = Duo::new(1, Weather::calm(), Params { eager_credits: 1, ..params() });
     let (send, recv) = duo.connect();
     let (back, _forth) = connect(&duo.b, &duo.a);
     let ((_, from), (_, into), (_, other)) =
         (buffer(&duo.a, send, 8), buffer(&duo.b, recv, 8), buffer(&duo.b, back, 8));
+    // The next message needs to hear of the receive of this one.
+    isend(&duo.a, send, from);
     duo.b.irecv(recv, &[into]).unwrap().unwrap();
+    isend(&duo.b, back, other);
     let started = (0..1000).any(|_| {
         // Nobody receives it.
         assert!(duo.b.isend(back, other.mr, 0, 8, 0).unwrap().is_none());
