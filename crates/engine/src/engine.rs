@@ -584,7 +584,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     #[inline]
     fn comm(&self, id: CommId) -> Result<&Comm<F::Rail>, Error> {
-        self.comms.get(id).ok_or_else(|| Error::Unknown("connection"))
+        // No error is made, and dropped, where there is a comm.
+        let Some(comm) = self.comms.get(id) else { return Err(Error::Unknown("connection")) };
+        Ok(comm)
     }
 
     /// Uses an open comm's lane, waiting for it; `None` if no comm has that name.

@@ -45,7 +45,8 @@ static WORLD: Cell = Cell { world: OnceLock::new(), starting: Mutex::new(()) };
 /// The world, if init was called.
 #[inline]
 pub(crate) fn world() -> Result<&'static World, CallError> {
-    WORLD.world.get().ok_or_else(|| CallError::NotStarted)
+    let Some(world) = WORLD.world.get() else { return Err(CallError::NotStarted) };
+    Ok(world)
 }
 
 /// Makes the world, the first time. A failed start may be tried again.
