@@ -329,14 +329,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 slot.requests.row.again();
                 Ok(None)
             }
-            Err(fault) => Err(self.not_started(slot, open, fault)),
+            Err(fault) => {
+                self.fail(slot, open, fault);
+                Err(open.fault.unwrap_or(fault).into())
+            }
         }
-    }
-
-    #[cold]
-    fn not_started(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>, fault: CommFault) -> Error {
-        self.fail(slot, open, fault);
-        open.fault.unwrap_or(fault).into()
     }
 
     /// Looks at a request; true when it is done, and then gone. Fills in a size for each buffer.
