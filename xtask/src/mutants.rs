@@ -215,24 +215,43 @@ fn take_what_is_built(from: &Path, to: &Path) -> Result<()> {
         return Ok(());
     }
     for part in [".fingerprint", "build", "deps"] {
-        link_all(&from.join(part), &to.join(part))
+        take_all(&from.join(part), &to.join(part))
             .with_context(|| format!("linking {part} for the build"))?;
     }
     Ok(())
 }
 
-fn link_all(from: &Path, to: &Path) -> std::io::Result<()> {
+fn take_all(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in from.read_dir()? {
         let entry = entry?;
         let (entry, to) = (entry.path(), to.join(entry.file_name()));
         if entry.is_dir() {
-            link_all(&entry, &to)?;
-        } else {
+            take_all(&entry, &to)?;
+        } else if is_made_anew(&entry) {
             std::fs::hard_link(&entry, &to)?;
+        } else {
+            copy_as_old(&entry, &to)?;
         }
     }
     Ok(())
+}
+
+/// Whether each build replaces the file, as compilers do with what they make. What cargo notes of a build it writes over
+/// in place: through a link, one folder's note would say that the other's crate is up to date.
+fn is_made_anew(file: &Path) -> bool {
+    match file.extension() {
+        Some(extension) => ["rlib", "rmeta", "so"].iter().any(|made| extension == *made),
+        // Programs.
+        None => file.parent().is_some_and(|folder| folder.ends_with("deps")),
+    }
+}
+
+/// Copies a file with its time, by which cargo tells what is up to date.
+fn copy_as_old(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::copy(from, to)?;
+    let modified = from.metadata()?.modified()?;
+    std::fs::File::options().append(true).open(to)?.set_modified(modified)
 }
 
 /// The feature `mutants` of every crate a row names: those with bugs must have it, tests and tools may.

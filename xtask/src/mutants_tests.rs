@@ -83,3 +83,28 @@ fn counts_what_libtest_says() {
     assert_eq!(tests_run("\nrunning 2 tests\ntest a ... ok\n"), 2);
     assert_eq!(tests_run("running 0 tests\n"), 0);
 }
+
+/// Cargo writes its notes of a build over in place, and compilers replace what they make.
+#[test]
+fn what_is_taken_from_plain_builds_stays_as_it_was() {
+    use std::time::{Duration, SystemTime};
+
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("plain"), folder.path().join("bugs"));
+    let note = Path::new(".fingerprint/mem-1/lib-mem");
+    let made = Path::new("deps/libmem-1.rlib");
+    for part in [".fingerprint/mem-1", "build", "deps"] {
+        std::fs::create_dir_all(from.join(part)).unwrap();
+    }
+    std::fs::write(from.join(note), "one").unwrap();
+    std::fs::write(from.join(made), "crate one").unwrap();
+    let past = SystemTime::now() - Duration::from_secs(1000);
+    std::fs::File::options().append(true).open(from.join(note)).unwrap().set_modified(past).unwrap();
+    take_what_is_built(&from, &to).unwrap();
+    assert_eq!(to.join(note).metadata().unwrap().modified().unwrap(), past, "as old as it was");
+    std::fs::write(from.join(note), "two").unwrap();
+    std::fs::remove_file(from.join(made)).unwrap();
+    std::fs::write(from.join(made), "crate two").unwrap();
+    let read = |path: &Path| std::fs::read_to_string(to.join(path)).unwrap();
+    assert_eq!((read(note).as_str(), read(made).as_str()), ("one", "crate one"));
+}
