@@ -28,6 +28,9 @@ mod address;
 mod bootstrap;
 mod clock;
 mod environment;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod openmpi;
 pub mod own;
 mod pmi;

@@ -17,8 +17,15 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }
 
+/// What processes of a job say to each other; a crate that does not know `Target`.
+const OF_JOBS: &[Target] = &[Target {
+    name: "store",
+    check: trunkline_bootstrap::fuzzing::store,
+    seeds: trunkline_bootstrap::fuzzing::store_seeds,
+}];
+
 fn targets() -> impl Iterator<Item = &'static Target> {
-    trunkline_proto::fuzzing::TARGETS.iter().chain(trunkline_softnic::fuzzing::TARGETS)
+    trunkline_proto::fuzzing::TARGETS.iter().chain(trunkline_softnic::fuzzing::TARGETS).chain(OF_JOBS)
 }
 
 /// Names in a folder, without their last `suffix`; none if there is no such folder.

@@ -6,6 +6,8 @@ mod line;
 mod space;
 
 pub use line::LINE_BYTES_MAX;
+#[cfg(feature = "fuzzing")]
+pub(crate) use line::Line;
 pub use space::{Reply, Space};
 
 pub use client::PmiError;

@@ -7,6 +7,8 @@ mod frame;
 mod member;
 
 pub(crate) use center::{Listener, MeetError, meet};
+#[cfg(feature = "fuzzing")]
+pub(crate) use frame::{Answer, Challenge, Hello, Status};
 pub(crate) use frame::{GATHERED_BYTES_MAX, Head, Kind, gathered, split};
 pub(crate) use member::{JoinRefused, join};
 
