@@ -257,13 +257,15 @@ impl<R: Rail> Open<R> {
         some
     }
 
-    /// Takes what the rails have finished, after everything was posted that must be before. Whether there was any.
+    /// Takes what the rails have finished, after records that are due. Whether there was any.
     #[inline]
     fn take_in(&mut self, requests: &Requests) -> Result<bool, CommFault> {
         if self.many {
             return self.take_from_all(requests);
         }
-        if let Side::Recv(lane) = &mut self.side {
+        if let Side::Recv(lane) = &mut self.side
+            && lane.announces()
+        {
             lane.announce_rest()?;
         }
         self.take_completions(requests, 0)

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use trunkline_fabric::{
     Completion, Ctrl, Done, Extent, Match, Mr, Op, PostError, Rail, Remote, RemoteKey, Source, Status,
 };
-use trunkline_proto::limits::{LINKS_MAX, RECV_BUFFERS_MAX, RECVS_MAX, TOKENS_MAX};
+use trunkline_proto::limits::{EAGER_CREDITS_MAX, LINKS_MAX, RECV_BUFFERS_MAX, RECVS_MAX, TOKENS_MAX};
 use trunkline_proto::wire::cts::{self, Cts, Lines, Others};
 use trunkline_proto::wire::eager::{self, Eager};
 use trunkline_proto::wire::fin::{self, Fin};
@@ -27,6 +27,9 @@ const MATCHED: u64 = 1 << 32;
 pub(crate) const FLUSH: u64 = 2 << 32;
 pub(crate) const REPEATED: u64 = 4 << 32;
 
+/// Polls after which records of small receives wait no longer.
+const PATIENCE: u32 = 64;
+
 /// The lane.
 pub(crate) struct RecvLane<R: Rail> {
     pub(crate) paths: Paths<R>,
@@ -46,8 +49,12 @@ pub(crate) struct RecvLane<R: Rail> {
     places: Box<[Place]>,
     /// Request slots by receive.
     requests: [u16; RECVS_MAX],
-    /// Receives, the latest, whose records wait for the next poll; of one buffer each.
+    /// Receives, the latest, whose records wait; of one buffer each.
     unannounced: u32,
+    /// Their tags, by number.
+    waiting: [u32; EAGER_CREDITS_MAX],
+    /// Polls since the first of them began to wait; all there are once they wait for credit alone.
+    waited: u32,
     /// Requests of flushes to post.
     flushes: VecDeque<u16>,
     /// Flushes that have not completed.
@@ -103,6 +110,8 @@ impl<R: Rail> RecvLane<R> {
             places: vec![Place { mr: NO_MR, offset: 0, len: 0, tag: 0 }; TOKENS_MAX].into(),
             requests: [0; RECVS_MAX],
             unannounced: 0,
+            waiting: [0; EAGER_CREDITS_MAX],
+            waited: 0,
             flushes: VecDeque::with_capacity(RECVS_MAX),
             flushing: 0,
             records,
@@ -179,8 +188,8 @@ impl<R: Rail> RecvLane<R> {
             self.places[id.0 * RECV_BUFFERS_MAX + index] = Place { mr, offset, len, tag };
             self.regions.hold(mr);
         }
-        // A small message comes without having been asked for: its record has time until the next poll. What the caller
-        // posts meanwhile, as a rule the message that the receive is the answer to, leaves first.
+        // A small message comes without having been asked for: its record has time. What the caller posts meanwhile, as a
+        // rule the message that the receive is the answer to, leaves first.
         let eager = u64::from(self.plan.eager_max);
         let urgent = self.plan.matched || buffers.iter().any(|buffer| buffer.len > eager);
         let urgent = urgent && !self.plan.mutant.is("engine-keeps-announcements");
@@ -192,6 +201,8 @@ impl<R: Rail> RecvLane<R> {
             self.deliver(requests)?;
         } else {
             self.unannounced += 1;
+            let number = self.receiver.next_number().wrapping_sub(1);
+            self.waiting[number as usize % EAGER_CREDITS_MAX] = buffers[0].tag;
             if urgent || buffers.len() > 1 || self.receiver.holds_eager() {
                 if !self.plan.mutant.is("engine-ends-before-announcing") {
                     self.announce_rest()?;
@@ -267,23 +278,51 @@ impl<R: Rail> RecvLane<R> {
         }
     }
 
-    /// Writes the clear-to-send records that wait for a poll, where there is one link. To be called before anything is
-    /// taken in: what comes may end their receives.
+    /// Whether records that wait are due with this poll: long before the sender is out of eager credits, which come back
+    /// with them.
+    #[inline]
+    pub(crate) fn announces(&mut self) -> bool {
+        if self.unannounced == 0 {
+            return false;
+        }
+        self.waited = self.waited.saturating_add(1);
+        self.unannounced * 4 >= self.plan.eager_credits || self.waited >= PATIENCE
+    }
+
+    /// Writes the clear-to-send records that wait, as far as credit goes, where there is one link.
     #[inline]
     pub(crate) fn announce_rest(&mut self) -> Result<(), CommFault> {
         while self.unannounced > 0 {
             let number = self.receiver.next_number().wrapping_sub(self.unannounced);
+            let id = self.receiver.outstanding(number);
+            let count = id.map_or(1, |id| self.receiver.announcement(id, 0).2);
+            if !self.gone && self.paths.lead_credits() < u32::from(count) {
+                break;
+            }
             self.unannounced -= 1;
-            if let Some(id) = self.receiver.outstanding(number)
-                && !self.gone
-            {
-                let (_, _, count) = self.receiver.announcement(id, 0);
-                for index in 0..usize::from(count) {
-                    self.announce_one(0, id, index, 0, false)?;
+            match id {
+                _ if self.gone => {}
+                Some(id) => {
+                    for index in 0..usize::from(count) {
+                        self.announce_one(0, id, index, 0, false)?;
+                    }
                 }
+                None => self.announce_done(number)?,
             }
         }
+        self.waited = if self.unannounced > 0 { PATIENCE } else { 0 };
         Ok(())
+    }
+
+    /// Writes the record of a receive that an eager message has ended: its sender pairs the two by it, and has used no
+    /// buffer of a receive whose record it has not read.
+    fn announce_done(&mut self, number: u32) -> Result<(), CommFault> {
+        if self.plan.mutant.is("engine-forgets-early-ends") {
+            return Ok(());
+        }
+        let (tag, token) = (self.waiting[number as usize % EAGER_CREDITS_MAX], Token::new(0, 0));
+        let record = Cts { number, index: 0, count: 1, addr: 0, len: 0, tag, token, key: 0 };
+        self.write_first(&record, 0, false)
     }
 
     #[inline]
@@ -306,8 +345,15 @@ impl<R: Rail> RecvLane<R> {
             let others = Others { number, index: index as u8, places: [place(1), place(2), place(3)] };
             return self.write_record(path, &record, &others, wr_id, signalled);
         }
-        let at = self.mailboxes[0].addr.wrapping_add(cts::offset(number, index, Lines::One));
-        let to = Remote { key: RemoteKey(self.mailboxes[0].key), addr: at };
+        self.write_first(&record, wr_id, signalled)
+    }
+
+    /// Writes a record into the sender's mailbox, where there is one link.
+    #[inline]
+    fn write_first(&mut self, record: &Cts, wr_id: u64, signalled: bool) -> Result<(), CommFault> {
+        let at = cts::offset(record.number, usize::from(record.index), Lines::One);
+        let to =
+            Remote { key: RemoteKey(self.mailboxes[0].key), addr: self.mailboxes[0].addr.wrapping_add(at) };
         let op = Op::Write { from: Source::Inline(&record.to_bytes()), to, imm: None };
         self.post(0, wr_id, op, signalled)
     }

@@ -34,8 +34,9 @@ const REQUEST_MAX: i64 = 8 << 10;
 const ROUNDS: usize = 300;
 /// Largest message that waits at the receiver.
 const EAGER: usize = 4096;
-/// Requests in flight on each connection, as many as NCCL has.
-const REQUESTS: usize = 32;
+/// Requests in flight on each connection: no more than go eagerly to a receiver that makes no call. A quarter of the
+/// eager credits may be waiting there to be told.
+const REQUESTS: usize = 24;
 /// Connections on which requests are in flight.
 const BUSY: usize = 100;
 /// Longest time the soonest connection may take. The goal is a median of 1 ms; test builds are not optimized, and most
