@@ -167,7 +167,7 @@ impl<R: Rail> RecvLane<R> {
         requests: &Requests,
         buffers: &[RecvBuf],
     ) -> Result<Option<Ticket>, CommFault> {
-        // Every buffer is announced at once: an eager message may end the receive before there is credit again.
+        // A receive begins only with credit for its records and those that wait.
         let announced = !self.gone && !self.plan.matched;
         let blind = self.plan.mutant.is("engine-receives-without-credit");
         let many = self.paths.are_many();
@@ -203,7 +203,7 @@ impl<R: Rail> RecvLane<R> {
             self.unannounced += 1;
             let number = self.receiver.next_number().wrapping_sub(1);
             self.waiting[number as usize % EAGER_CREDITS_MAX] = buffers[0].tag;
-            if urgent || buffers.len() > 1 || self.receiver.holds_eager() {
+            if urgent || buffers.len() > 1 || self.receiver.holds_eager() || self.withholds_enough() {
                 if !self.plan.mutant.is("engine-ends-before-announcing") {
                     self.announce_rest()?;
                 }
@@ -286,7 +286,13 @@ impl<R: Rail> RecvLane<R> {
             return false;
         }
         self.waited = self.waited.saturating_add(1);
-        self.unannounced * 4 >= self.plan.eager_credits || self.waited >= PATIENCE
+        self.withholds_enough() || self.waited >= PATIENCE
+    }
+
+    /// Whether no more records may wait, however seldom the caller polls.
+    #[inline]
+    fn withholds_enough(&self) -> bool {
+        self.unannounced * 4 >= self.plan.eager_credits
     }
 
     /// Writes the clear-to-send records that wait, as far as credit goes, where there is one link.

@@ -287,7 +287,8 @@ impl RemoteStream {
                 }
                 lobby.enter(join.name);
                 self.name = Some(join.name);
-                self.welcome(join.name, guest)
+                // Its only strand: if that cannot be, nor can the stream.
+                self.welcome(join.name, guest).map_err(|_| Ending::Stream(OobError::Malformed))
             }
         }
     }
