@@ -235,8 +235,10 @@ impl<R: Rail> Open<R> {
                 return true;
             }
         };
-        if let Side::Send(lane) = &mut self.side {
-            lane.polled();
+        if let Side::Send(lane) = &mut self.side
+            && !self.link_down
+        {
+            lane.polled(requests);
         }
         let posted = match &mut self.side {
             Side::Recv(lane) => lane.post_due(),

@@ -203,14 +203,15 @@ impl<R: Rail> RecvLane<R> {
             self.unannounced += 1;
             let number = self.receiver.next_number().wrapping_sub(1);
             self.waiting[number as usize % EAGER_CREDITS_MAX] = buffers[0].tag;
-            if urgent || buffers.len() > 1 || self.receiver.holds_eager() || self.withholds_enough() {
+            let enough = self.withholds_enough() && !self.plan.mutant.is("engine-withholds-too-many");
+            if urgent || buffers.len() > 1 || self.receiver.holds_eager() || enough {
                 if !self.plan.mutant.is("engine-ends-before-announcing") {
                     self.announce_rest()?;
                 }
                 self.deliver(requests)?;
             }
         }
-        if urgent {
+        if urgent && !self.plan.gathers {
             self.paths.flush();
         }
         Ok(Some(ticket))

@@ -43,6 +43,8 @@ pub(crate) struct SendLane<R: Rail> {
     pub(crate) unposted: VecDeque<u16>,
     /// Where there are several links.
     pub(crate) many: Option<Box<Many>>,
+    /// Requests that are done once their one operation has left, oldest first.
+    leaving: VecDeque<u16>,
     /// Signalled operations that have not completed.
     posted: u32,
     /// Messages started.
@@ -51,7 +53,7 @@ pub(crate) struct SendLane<R: Rail> {
     pub(crate) burst: bool,
     /// Operations posted so far.
     posts: u64,
-    /// Of requests that were done as soon as they were posted: how many operations had been posted then; of others 0.
+    /// Of requests that are done when they are posted or have left: how many operations had been posted then; of others 0.
     marks: Box<[u64]>,
     /// How many had been posted after the last one that is copied from the caller's memory when it leaves.
     last_copied: u64,
@@ -94,6 +96,7 @@ impl<R: Rail> SendLane<R> {
             cursor: 0,
             outgoing: vec![Outgoing::idle(); SENDS_MAX].into(),
             unposted: VecDeque::with_capacity(SENDS_MAX),
+            leaving: VecDeque::with_capacity(SENDS_MAX),
             posted: 0,
             sent: 0,
             burst: false,
@@ -192,7 +195,21 @@ impl<R: Rail> SendLane<R> {
             self.paths.flush();
             self.burst = true;
         }
+        self.finish_left(requests);
         Ok(true)
+    }
+
+    /// Finishes requests whose operations have left.
+    #[inline]
+    fn finish_left(&mut self, requests: &Requests) {
+        while let Some(&slot) = self.leaving.front() {
+            if !self.has_left(slot) && !self.plan.mutant.is("engine-leaves-too-soon") {
+                return;
+            }
+            self.leaving.pop_front();
+            self.outgoing[slot as usize].left = 0;
+            self.finish_if_done(requests, slot);
+        }
     }
 
     /// Whether a test of a finished request has something to do all the same.
@@ -217,10 +234,11 @@ impl<R: Rail> SendLane<R> {
         self.marks.get(usize::from(slot)).is_none_or(|&mark| mark <= left)
     }
 
-    /// The rail was polled.
+    /// The rail was polled, and carries.
     #[inline]
-    pub(crate) fn polled(&mut self) {
+    pub(crate) fn polled(&mut self, requests: &Requests) {
         self.burst = self.burst && self.plan.mutant.is("engine-keeps-bursts");
+        self.finish_left(requests);
     }
 
     /// Copies a small message of host memory out, behind the `head` bytes that the buffer begins with; `None` if it is
@@ -263,7 +281,7 @@ impl<R: Rail> SendLane<R> {
         };
         let op = Op::Send { head: &head, body: Source::Region(extent), imm: None };
         if self.plan.copies(message.len) {
-            return self.post_copied(requests, slot, message.len, op);
+            return self.post_copied(requests, slot, message, op);
         }
         self.track(slot, message);
         self.outgoing[slot as usize].left = 1;
@@ -300,7 +318,7 @@ impl<R: Rail> SendLane<R> {
                 return Err(CommFault::Revoked);
             };
             let op = Op::Write { from: Source::Region(extent), to, imm: Some(imm.to_bits()) };
-            return self.post_copied(requests, slot, message.len, op);
+            return self.post_copied(requests, slot, message, op);
         }
         let pieces = message.len.div_ceil(self.plan.message_max).max(1);
         let pieces = if self.plan.mutant.is("engine-one-piece") { 1 } else { pieces };
@@ -352,10 +370,26 @@ impl<R: Rail> SendLane<R> {
         Ok(())
     }
 
-    /// Posts an operation whose source is free once it has left: the request is done then.
-    fn post_copied(&mut self, requests: &Requests, slot: u16, len: u64, op: Op<'_>) -> Result<(), CommFault> {
-        self.post_inline(requests, slot, len, op)?;
-        self.last_copied = self.posts;
+    /// Posts an operation whose source is free once it has left: the request of a small message is done at once, that of
+    /// a longer one when it has left.
+    fn post_copied(
+        &mut self,
+        requests: &Requests,
+        slot: u16,
+        message: Message,
+        op: Op<'_>,
+    ) -> Result<(), CommFault> {
+        // More must not be lost unnoticed with the link.
+        if message.len <= u64::from(self.plan.eager_max) {
+            self.post_inline(requests, slot, message.len, op)?;
+            self.last_copied = self.posts;
+            return Ok(());
+        }
+        self.track(slot, message);
+        self.post(COUNTED, op, self.plan.signal_all)?;
+        self.outgoing[slot as usize].left = 1;
+        self.marks[slot as usize] = self.posts;
+        self.leaving.push_back(slot);
         Ok(())
     }
 
@@ -470,6 +504,7 @@ impl<R: Rail> SendLane<R> {
     /// The peer says that everything arrived: what has not completed never will, and need not.
     pub(crate) fn complete_all(&mut self, requests: &Requests) {
         self.unposted.clear();
+        self.leaving.clear();
         self.posted = 0;
         if let Some(many) = &mut self.many {
             many.forget();

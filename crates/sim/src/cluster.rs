@@ -187,7 +187,7 @@ impl Cluster {
             dice: &mut self.dice,
             handle: self.handles[comm],
             needs_flush: self.scenario.weather.caps.needs_flush,
-            inline_max: self.scenario.weather.caps.inline_max.into(),
+            copied_max: self.scenario.weather.copied_max.max(self.scenario.weather.caps.inline_max.into()),
             limit: PEER_TIME.0,
             lossy: self.scenario.weather.stream_lost > 0,
             peer_idle,

@@ -91,6 +91,14 @@ impl Links for SimRail {
         }
     }
 
+    fn poll_is_call(&self, _: LinkId) -> bool {
+        self.world.lock().weather.poll_is_call
+    }
+
+    fn copied_max(&self, _: LinkId) -> u64 {
+        self.world.lock().weather.copied_max
+    }
+
     fn fail(&mut self, link: LinkId) {
         let mut state = self.world.lock();
         if let Some(index) = state.find(self.rail, link) {

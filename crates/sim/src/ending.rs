@@ -129,7 +129,7 @@ impl Side {
     /// Whether a message may have been copied out of its memory although it has not left.
     fn is_copied(&self, around: &Around<'_>, flight: usize) -> bool {
         let Role::Send(sending) = &self.role else { return false };
-        sending.size_of(self.flights[flight].item) <= around.inline_max
+        sending.size_of(self.flights[flight].item) <= around.copied_max
     }
 
     /// The memory of such a message is used for something else once its registration has ended.

@@ -1,7 +1,8 @@
 //! When things leave: a connection waits for its link, what a test called done has left, and what is posted leaves at
 //! once or with the next poll. A message of a comm with several links leaves over all of them.
 
-use trunkline_engine::{CommFault, CommId, Error, MatchBy, Nics, Params};
+use trunkline_engine::{CommFault, CommId, Error, MatchBy, Nics, Params, RecvBuf};
+use trunkline_proto::limits::EAGER_CREDITS_MAX;
 
 use crate::rules_tests::{Duo, SECOND, buffer, connect, end, isend, params};
 use crate::side::SimEngine;
@@ -164,20 +165,73 @@ fn the_first_message_after_a_poll_leaves_at_once() {
 }
 
 #[test]
-fn a_long_receive_is_announced_at_once_and_a_short_one_by_the_next_test() {
-    // Nothing goes eagerly, so that a message needs its announcement.
-    let duo = Duo::new(1, Weather::calm(), Params { eager_credits: 0, ..params() });
-    let (send, recv) = duo.connect();
-    for len in [8, 100_000] {
+fn a_long_receive_is_announced_at_once_or_by_the_next_test_and_a_short_one_by_that() {
+    let cases = [
+        // Nothing goes eagerly, so that a short message needs its announcement too.
+        (Params { eager_credits: 0, ..params() }, false, 8, true),
+        (params(), false, 100_000, false),
+        (params(), true, 100_000, true),
+    ];
+    for (params, poll_is_call, len, waits) in cases {
+        let duo = Duo::new(1, Weather { poll_is_call, ..Weather::calm() }, params);
+        let (send, recv) = duo.connect();
         let (_, from) = buffer(&duo.a, send, len);
         let (_, into) = buffer(&duo.b, recv, len);
         let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
-        if len == 8 {
+        if waits {
             assert!(!duo.b.test(received, &mut [0; 8]).unwrap());
         }
         let sent = isend(&duo.a, send, from);
         end(&duo.a, sent).unwrap();
         assert_eq!(end(&duo.b, received).unwrap(), len);
+    }
+}
+
+#[test]
+fn no_more_records_wait_than_tags_are_kept_however_many_receives_begin_between_two_polls() {
+    let duo = Duo::calm();
+    let (send, recv) = duo.connect();
+    let (_, from) = buffer(&duo.a, send, 8);
+    let (_, into) = buffer(&duo.b, recv, 8);
+    let tagged = |buffer: RecvBuf, tag| RecvBuf { tag, ..buffer };
+    // These end before they are announced, so that only their tags are left of them.
+    for tag in 0..5 {
+        let received = duo.b.irecv(recv, &[tagged(into, tag)]).unwrap().unwrap();
+        end(&duo.a, isend(&duo.a, send, tagged(from, tag))).unwrap();
+        end(&duo.b, received).unwrap();
+    }
+    let begun = (100..100 + EAGER_CREDITS_MAX as u32 + 8)
+        .map(|tag| (tag, duo.b.irecv(recv, &[tagged(into, tag)]).unwrap().unwrap()));
+    for (tag, received) in begun.collect::<Vec<_>>() {
+        end(&duo.a, isend(&duo.a, send, tagged(from, tag))).unwrap();
+        assert_eq!(end(&duo.b, received).unwrap(), 8, "tag {tag}");
+    }
+}
+
+#[test]
+fn a_long_message_is_done_when_it_has_left() {
+    // Half of the time the network takes nothing.
+    let weather = Weather { cramped: 500, copied_max: u64::MAX, ..Weather::calm() };
+    for seed in 0..20 {
+        let duo = Duo::new(seed, weather.clone(), params());
+        let (send, recv) = duo.connect();
+        let (memory, from) = buffer(&duo.a, send, 100_000);
+        let (got, into) = buffer(&duo.b, recv, 100_000);
+        for byte in 1..=3 {
+            memory.write(0, &vec![byte; 100_000]).unwrap();
+            let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+            let mut sent = None;
+            while sent.is_none() {
+                assert!(!duo.b.test(received, &mut [0; 8]).unwrap());
+                sent = duo.a.isend(send, from.mr, 0, from.len, 0).unwrap();
+            }
+            end(&duo.a, sent.unwrap()).unwrap();
+            memory.write(0, &vec![9; 100_000]).unwrap();
+            assert_eq!(end(&duo.b, received).unwrap(), 100_000);
+            let mut bytes = vec![0; 100_000];
+            got.read(0, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|&one| one == byte), "seed {seed}: message {byte} was sent late");
+        }
     }
 }
 
@@ -199,6 +253,23 @@ fn a_receive_that_nobody_tests_is_announced_while_its_thread_waits_elsewhere() {
         duo.a.isend(send, from.mr, 0, 8, 0).unwrap().is_some()
     });
     assert!(started);
+}
+
+#[test]
+fn a_long_message_that_has_not_left_fails_with_its_link() {
+    let duo = Duo::new(1, Weather { copied_max: u64::MAX, ..Weather::calm() }, params());
+    let (send, recv) = duo.connect();
+    let (_, from) = buffer(&duo.a, send, 100_000);
+    let (_, into) = buffer(&duo.b, recv, 100_000);
+    duo.b.irecv(recv, &[into]).unwrap().unwrap();
+    duo.world.advance(SECOND);
+    // From now on the network takes nothing.
+    duo.world.lock().weather.cramped = 1000;
+    let sent = duo.a.isend(send, from.mr, 0, from.len, 0).unwrap().unwrap();
+    assert!(!duo.a.test(sent, &mut [0; 8]).unwrap());
+    duo.world.kill(Pid(1));
+    duo.world.advance(SECOND);
+    assert!(matches!(end(&duo.a, sent), Err(Error::Comm(_))));
 }
 
 const LEN: u64 = 4 << 20;

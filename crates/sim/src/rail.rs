@@ -199,7 +199,31 @@ impl State {
             let leaving = if part { self.dice.below(waiting) } else { waiting };
             if leaving > 0 {
                 self.links[link].flushed += leaving;
+                self.copy_out(link, leaving);
                 self.depart(link);
+            }
+        }
+    }
+
+    /// Of the operations that leave, the latest `leaving`, copies what is not too long: its memory is free from now on.
+    fn copy_out(&mut self, link: usize, leaving: u64) {
+        let (to, max) = (self.links[link].flushed, self.weather.copied_max);
+        for seq in to - leaving..to {
+            let Some(wqe) = self.links[link].wqe(seq) else { continue };
+            let source = match &wqe.work {
+                Work::Send { body: from, .. } | Work::Write { from, .. } => from.clone(),
+                _ => continue,
+            };
+            if source.len() > max || matches!(source, Bytes::Inline(_)) {
+                continue;
+            }
+            let bytes = self.source_bytes(link, &source, 0, source.len());
+            let Some(wqe) = self.links[link].wqe(seq) else { continue };
+            match (&mut wqe.work, bytes) {
+                (Work::Send { body: from, .. } | Work::Write { from, .. }, Some(bytes)) => {
+                    *from = Bytes::Inline(bytes);
+                }
+                _ => wqe.broken = Some(Status::LocalProtection),
             }
         }
     }

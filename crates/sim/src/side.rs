@@ -38,7 +38,7 @@ pub(crate) struct Around<'a> {
     /// Flushes are needed before bytes may be read.
     pub(crate) needs_flush: bool,
     /// Longest message that a NIC takes without its memory.
-    pub(crate) inline_max: u64,
+    pub(crate) copied_max: u64,
     /// Virtual time within which a doomed request must end.
     pub(crate) limit: u64,
     /// Control frames get lost, so that the end of a comm may stay unknown.

@@ -38,6 +38,10 @@ pub struct Weather {
     pub deaf: bool,
     /// Chance that a flush or a poll gives only part of what was posted to the network, or nothing.
     pub cramped: u32,
+    /// Writes and sends up to this long are copied when they leave.
+    pub copied_max: u64,
+    /// A poll costs a system call, so that it is not for guesses.
+    pub poll_is_call: bool,
     /// Chance that a poll returns less than there is.
     pub short_poll: u32,
     /// Chance that the end of a registration finds a copy into it that does not end for a while.
@@ -96,6 +100,8 @@ impl Weather {
             no_route: 0,
             deaf: false,
             cramped: 0,
+            copied_max: 0,
+            poll_is_call: false,
             short_poll: 0,
             stuck: 0,
             based: false,
@@ -130,6 +136,8 @@ impl Weather {
             no_route: dice.pick([0, 0, 0, 0, 0, 0, 0, 100]),
             deaf: false,
             cramped: dice.pick([0, 0, 100, 700]),
+            copied_max: dice.pick([0, 0, 1_000, u64::MAX]),
+            poll_is_call: dice.coin(),
             short_poll: dice.pick([0, 100, 500]),
             stuck: dice.pick([0, 500]),
             based: dice.coin(),

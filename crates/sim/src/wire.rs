@@ -268,7 +268,7 @@ impl State {
         }
     }
 
-    fn source_bytes(&self, link: usize, source: &Bytes, from: u64, len: u64) -> Option<Vec<u8>> {
+    pub(crate) fn source_bytes(&self, link: usize, source: &Bytes, from: u64, len: u64) -> Option<Vec<u8>> {
         match source {
             Bytes::Inline(bytes) => Some(bytes.get(from as usize..(from + len) as usize)?.to_vec()),
             Bytes::Region(extent) => {

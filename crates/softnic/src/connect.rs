@@ -19,7 +19,7 @@ use crate::record::INLINE;
 use crate::register::random;
 use crate::ring::{Consumer, Producer, side};
 use crate::segment::{Geometry, Segment};
-use crate::tcp::{self, Door, Other, Stream, Token};
+use crate::tcp::{Door, Other, Stream, Token};
 use crate::{CopyMode, SoftRail, WireMode};
 
 const MAGIC: [u8; 8] = *b"TLSOFTNC";
@@ -367,7 +367,8 @@ impl Links for SoftRail {
     fn copied_max(&self, link: LinkId) -> u64 {
         match self.qp(link) {
             Ok(qp) if qp.wire == Wire::Shm => chooser::LEAST - 1,
-            Ok(qp) if qp.wire == Wire::Tcp => tcp::SMALL,
+            // Whatever its size: what has left is in a buffer of the kernel's.
+            Ok(qp) if qp.wire == Wire::Tcp => u64::MAX,
             _ => INLINE as u64,
         }
     }

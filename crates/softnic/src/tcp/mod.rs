@@ -17,5 +17,5 @@ mod stream;
 pub(crate) use door::{Door, STRANGER_TIME, Token};
 #[cfg(feature = "fuzzing")]
 pub(crate) use frame::{BYTES as FRAME_BYTES, Body as FrameBody, Frame};
-pub(crate) use send::{SMALL, transmit};
+pub(crate) use send::transmit;
 pub(crate) use stream::{Other, Stream};

@@ -12,7 +12,7 @@ use crate::send::{Step, advance, record, request, source};
 /// Most payload bytes of a frame: after so many, other frames get their turn.
 const FRAME: u64 = 1 << 20;
 /// Payload up to this size is copied into the buffer: that is cheaper than to send it apart, and its memory is free.
-pub(crate) const SMALL: u64 = 4096;
+const SMALL: u64 = 4096;
 
 /// Emits as much of a job as fits. Call inside a guard if the job has a body.
 #[inline]
