@@ -140,7 +140,6 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let fins = paths.iter().map(fin).collect::<Result<_, _>>()?;
         let (rail, link) = paths.leader();
         rail.connect(link, LinkAddress { bytes: open.link, fd })?;
-        plan.gathers = links == 1 && rail.poll_is_call(link);
         let receiver = Receiver::new(self.params.mutant);
         let regions_max = self.params.regions_max as usize;
         let mut lane = RecvLane::new(paths, plan, receiver, open.mailbox, (bounces, fins), regions_max);

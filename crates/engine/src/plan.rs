@@ -29,9 +29,6 @@ pub(crate) struct Plan {
     pub(crate) copied_max: u64,
     /// Largest message that is sent without a look whether its receive is known by now.
     pub(crate) blind_max: u64,
-    /// What gives records to the network is a system call: that of a long receive leaves with the next poll, behind the
-    /// message that the caller may post meanwhile.
-    pub(crate) gathers: bool,
     /// Largest single operation.
     pub(crate) message_max: u64,
     /// Fewest bytes of a piece of a message that is spread over several links.
@@ -75,7 +72,6 @@ impl Plan {
             inline_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
             copied_max: 0,
             blind_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
-            gathers: false,
             message_max: caps.message_max.max(1),
             stripe_min: u64::from(params.stripe_min),
             eager_max: if eager_credits == 0 { 0 } else { eager_max as u32 },

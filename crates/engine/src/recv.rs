@@ -211,7 +211,7 @@ impl<R: Rail> RecvLane<R> {
                 self.deliver(requests)?;
             }
         }
-        if urgent && !self.plan.gathers {
+        if urgent {
             self.paths.flush();
         }
         Ok(Some(ticket))
