@@ -1,5 +1,6 @@
 //! A rail that tells a recorder what is posted, what completes, and how its links fare. It changes nothing of what the
-//! rail inside does, and never keeps an operation.
+//! rail inside does, and never keeps an operation; recorded, it promises fewer copies, so that long operations are
+//! signalled and their ends are seen.
 
 use std::sync::Arc;
 
@@ -10,6 +11,9 @@ use super::event::{Event, Kind, Sign, What};
 use crate::{
     Caps, Completion, Cq, LinkAddress, LinkError, LinkId, Links, Op, PostError, Rail, Registrar, Wake,
 };
+
+/// Operations up to this long may stay marks; longer ones are to show how long they take.
+const MARK_MAX: u64 = 4096;
 
 /// An open NIC of a [`Traced`](super::Traced) fabric.
 #[derive(Debug)]
@@ -144,7 +148,8 @@ impl<R: Rail> Links for TracedRail<R> {
     }
 
     fn copied_max(&self, link: LinkId) -> u64 {
-        self.rail.copied_max(link)
+        let max = self.rail.copied_max(link);
+        if self.track.is_some() { max.min(MARK_MAX) } else { max }
     }
 
     fn fail(&mut self, link: LinkId) {

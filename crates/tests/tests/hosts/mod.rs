@@ -5,6 +5,7 @@ pub(crate) mod look;
 mod rails;
 pub(crate) mod stream;
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -158,10 +159,10 @@ fn a_look_tells_nothing_of_a_stopped_peer() {
     });
 }
 
-/// One rank of a job of two, whose first rank is on the left host, as torchrun starts it.
-fn rank(host: &Host, rank: usize) -> Running {
+/// One rank of a job of two, whose first rank is on the left host and writes the trace, as torchrun starts it.
+fn rank(host: &Host, rank: usize, trace: &Path) -> Running {
     let mut command = Command::new(trunkline_tests::command().unwrap());
-    command.args(["bench", "all_reduce", "-b", "8", "-e", "4M", "-f", "64", "--json"]);
+    command.args(["bench", "all_reduce", "-b", "8", "-e", "4M", "-f", "64", "--json", "--trace"]).arg(trace);
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("LOCAL_RANK", "0");
     command.env("MASTER_ADDR", "10.77.0.1").env("MASTER_PORT", "29555");
     command.env("TRUNKLINE_PLUGIN", trunkline_tests::plugin().unwrap());
@@ -174,7 +175,9 @@ fn the_bench_runs_across_hosts() {
     testbed::run(|testbed| {
         let (left, right) = (testbed.host("left"), testbed.host("right"));
         let cable = testbed.veth(&left, &right);
-        let (first, second) = (rank(&left, 0), rank(&right, 1));
+        let directory = tempfile::tempdir().unwrap();
+        let trace = directory.path().join("trace.json");
+        let (first, second) = (rank(&left, 0, &trace), rank(&right, 1, &trace));
         let (first, second) = (first.output().unwrap(), second.output().unwrap());
         let text = [&first.stdout, &first.stderr, &second.stdout, &second.stderr]
             .map(|bytes| String::from_utf8_lossy(bytes));
@@ -186,5 +189,13 @@ fn the_bench_runs_across_hosts() {
         assert_eq!(text[2], "", "only the first rank prints");
         let carried = cable.counters(&left).sent.bytes;
         assert!(carried > 4 << 20, "{carried} bytes went over the cable");
+        let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        for process in [1, 2] {
+            let long = |event: &serde_json::Value| event["args"]["bytes"].as_u64() > Some(4096);
+            let of = |event: &serde_json::Value| event["pid"] == process && event["ph"] == "X" && long(event);
+            // Long messages take time, which is what the picture shows.
+            assert!(events.iter().any(of), "rank {} of the trace", process - 1);
+        }
     });
 }
