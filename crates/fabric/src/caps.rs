@@ -15,6 +15,9 @@ pub struct Caps {
     pub atomics: bool,
     /// A link can wait for a completion queue ([`Op::Wait`](crate::Op::Wait)).
     pub wait: bool,
+    /// What peers write to a region that was retired ([`Mr::retire`](crate::Mr::retire)) is taken and goes nowhere, instead
+    /// of ending their link.
+    pub retires: bool,
     /// Most bytes of [`Source::Inline`](crate::Source::Inline) in one operation.
     pub inline_max: u32,
     /// Most bytes one operation may move.

@@ -77,6 +77,16 @@ pub trait Registrar: Send + Sync + 'static {
     /// # Errors
     /// [`DeregisterError`]; the region is closed to new operations all the same, and the call may be repeated.
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError>;
+
+    /// Ends a registration whose remote key peers may still use. Where [`Caps::retires`](crate::Caps::retires), what they
+    /// write through it from then on completes at both ends as if it had been placed, but its bytes go nowhere; elsewhere
+    /// it is refused as after [`Registrar::deregister`]. A NIC keeps a bounded number of such keys and forgets the oldest.
+    ///
+    /// # Errors
+    /// As [`Registrar::deregister`].
+    fn retire(&self, key: LocalKey) -> Result<(), DeregisterError> {
+        self.deregister(key)
+    }
 }
 
 /// What a region is for.
@@ -145,9 +155,24 @@ impl<R: Role> Mr<R> {
     ///
     /// # Errors
     /// The region comes back with the reason, to be closed again later.
-    pub fn close(mut self) -> Result<(), (Self, DeregisterError)> {
+    pub fn close(self) -> Result<(), (Self, DeregisterError)> {
+        self.end(|registrar, key| registrar.deregister(key))
+    }
+
+    /// Deregisters although peers may still write ([`Registrar::retire`]).
+    ///
+    /// # Errors
+    /// As [`Mr::close`].
+    pub fn retire(self) -> Result<(), (Self, DeregisterError)> {
+        self.end(|registrar, key| registrar.retire(key))
+    }
+
+    fn end(
+        mut self,
+        how: impl FnOnce(&dyn Registrar, LocalKey) -> Result<(), DeregisterError>,
+    ) -> Result<(), (Self, DeregisterError)> {
         let Some(registrar) = self.registrar.take() else { return Ok(()) };
-        match registrar.deregister(self.keys.local) {
+        match how(&*registrar, self.keys.local) {
             Ok(()) => Ok(()),
             Err(error) => {
                 self.registrar = Some(registrar);

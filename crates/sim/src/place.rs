@@ -68,6 +68,12 @@ impl State {
         (granted && region.memory.checked(offset, len).is_ok()).then_some((local, offset))
     }
 
+    /// Whether what is written there is taken and goes nowhere.
+    pub(crate) fn goes_nowhere(&self, link: usize, at: Remote) -> bool {
+        let rail = self.links.get(link).map(|link| link.rail);
+        rail.is_some() && self.retired.get(&at.key.0).copied() == rail
+    }
+
     /// The memory of a local extent, if it is registered on the link's rail and holds it.
     pub(crate) fn local_memory(&self, link: usize, extent: Extent) -> Option<Memory> {
         let rail = self.links.get(link)?.rail;

@@ -54,7 +54,25 @@ impl Registrar for SimRegistrar {
     }
 
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {
+        self.end(key, false)
+    }
+
+    fn retire(&self, key: LocalKey) -> Result<(), DeregisterError> {
+        self.end(key, true)
+    }
+}
+
+impl SimRegistrar {
+    fn end(&self, key: LocalKey, retire: bool) -> Result<(), DeregisterError> {
         let mut state = self.world.lock();
+        if let Some(region) = state.regions.get(&key.0)
+            && retire
+            && state.weather.caps.retires
+            && region.access.write
+        {
+            let remote = region.remote;
+            state.retired.insert(remote, self.rail);
+        }
         let (leak, now) = (state.mutant == Mutant::LeakRegion && state.dice.chance(500), state.now);
         let known = state.regions.get(&key.0).filter(|region| region.rail == self.rail);
         let (copying, closed) =

@@ -184,8 +184,9 @@ impl State {
         to: Remote,
         piece: Piece,
     ) -> Result<(), Status> {
-        let (region, offset) =
-            self.remote_range(peer, to, source.len(), Right::Write).ok_or(Status::RemoteAccess)?;
+        let Some((region, offset)) = self.remote_range(peer, to, source.len(), Right::Write) else {
+            return if self.goes_nowhere(peer, to) { Ok(()) } else { Err(Status::RemoteAccess) };
+        };
         let (from, len) = match piece {
             Piece::Bytes { from, len } => (from, len),
             Piece::Words(_) => (0, source.len()),
@@ -325,7 +326,8 @@ impl State {
         match wqe.work.clone() {
             Work::Write { from: source, to, imm } => {
                 let len = source.len();
-                let refused = len > 0 && self.remote_range(link, to, len, Right::Write).is_none();
+                let lost = len > 0 && self.remote_range(link, to, len, Right::Write).is_none();
+                let refused = lost && !self.goes_nowhere(link, to);
                 if refused || broken.is_some() {
                     self.refuse(link, from, seq, Status::RemoteAccess);
                 } else {

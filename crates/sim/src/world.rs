@@ -60,6 +60,8 @@ pub(crate) struct State {
     pub(crate) regions: BTreeMap<u64, Region>,
     /// Local keys by remote key.
     pub(crate) remote_keys: BTreeMap<u64, u64>,
+    /// Remote keys of retired regions, and their rails.
+    pub(crate) retired: BTreeMap<u64, usize>,
     pub(crate) streams: Streams,
     /// Processes of which one cannot reach the other, until the run has heard of it.
     pub(crate) unreachable: Vec<(Pid, Pid)>,
@@ -119,6 +121,7 @@ impl World {
             links: Vec::new(),
             regions: BTreeMap::new(),
             remote_keys: BTreeMap::new(),
+            retired: BTreeMap::new(),
             streams: Streams::default(),
             unreachable: Vec::new(),
             cuts: Vec::new(),

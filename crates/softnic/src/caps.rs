@@ -14,6 +14,7 @@ pub(crate) fn of(config: &SoftConfig, pipeline_qps: u32) -> Caps {
         matched: true,
         atomics: true,
         wait: true,
+        retires: true,
         inline_max: INLINE_U32,
         message_max: 1 << 40,
         depth_max: config.max_depth,

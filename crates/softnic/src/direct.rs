@@ -290,6 +290,16 @@ impl Qp {
         }
     }
 
+    /// The current record is done with, although its bytes were not copied. Nobody copies them any more: its region was
+    /// retired.
+    #[cold]
+    pub(crate) fn leave_out(&mut self, payload: &Payload) {
+        if let (Payload::Pulled { shared: true, .. }, Some(direct)) = (payload, &mut self.direct) {
+            direct.pins.strike_grants(self.rx.next().wrapping_add(1));
+            direct.executed = direct.executed.wrapping_add(1);
+        }
+    }
+
     /// Pushes this side's part of the oldest record that has one left.
     pub(crate) fn push(&mut self, env: &Env<'_>) {
         let (Some(direct), Some(tx)) = (&mut self.direct, &self.tx) else { return };

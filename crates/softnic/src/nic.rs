@@ -123,6 +123,8 @@ pub(crate) struct Shared {
     peers: Mutex<HashMap<u32, Weak<Process>>>,
     /// A planted bug: deregistration does not wait.
     pub(crate) no_wait: Planted,
+    /// A planted bug: retired keys are forgotten at once.
+    pub(crate) no_retired: Planted,
     /// A planted bug: all memory is taken for reachable by others.
     pub(crate) any_reachable: Planted,
 }
@@ -149,6 +151,7 @@ impl Shared {
             itself: Process::own(),
             peers: Mutex::default(),
             no_wait: Planted::named("soft-dereg-no-wait"),
+            no_retired: Planted::named("soft-forgets-retired-keys"),
             any_reachable: Planted::named("soft-any-memory-reachable"),
             config,
             pipeline_qps,

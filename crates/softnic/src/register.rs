@@ -2,7 +2,7 @@
 //! without a lock; registering and deregistering take one. A key is 64 random bits whose low bits choose the slot, and
 //! is compared in full.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,6 +30,9 @@ pub(crate) mod right {
     pub(crate) const DIRECT: u32 = 16;
 }
 
+/// Keys of retired regions that a NIC keeps; of more, the oldest means nothing any more.
+const RETIRED_MAX: usize = 4096;
+
 /// One region. The keys are published last and withdrawn first; the rest changes only while both are 0 and no guard
 /// that saw them is held.
 #[repr(align(64))]
@@ -56,8 +59,30 @@ pub(crate) struct Table {
     slots: Box<[Slot]>,
     max: u32,
     live: Mutex<Live>,
+    retired: Mutex<Retired>,
+    keep_all_retired: Planted,
     virtual_addresses: bool,
     skip_key_check: Planted,
+}
+
+/// Remote keys of regions that took writes and were retired, oldest first. Looked at only when a key leads nowhere.
+#[derive(Default)]
+struct Retired {
+    order: VecDeque<u64>,
+    keys: HashSet<u64>,
+}
+
+impl Retired {
+    fn add(&mut self, key: u64, keeps_all: Planted) {
+        if self.order.len() == RETIRED_MAX
+            && !keeps_all.is_on()
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.keys.remove(&oldest);
+        }
+        self.order.push_back(key);
+        self.keys.insert(key);
+    }
 }
 
 /// What only registering and deregistering look at.
@@ -85,6 +110,8 @@ impl Table {
             slots: std::iter::repeat_with(slot).take(count).collect(),
             max,
             live: Mutex::new(Live { regions: HashMap::new(), taken: vec![false; count].into() }),
+            retired: Mutex::default(),
+            keep_all_retired: Planted::named("soft-keeps-all-retired-keys"),
             virtual_addresses,
             skip_key_check: Planted::named("soft-skip-rkey-check"),
         }
@@ -158,11 +185,23 @@ impl Table {
         Ok(Keys { local: LocalKey(local), remote: RemoteKey(remote), remote_base: base })
     }
 
+    /// Whether what is written through a remote key goes nowhere: its region was retired.
+    #[cold]
+    pub(crate) fn goes_nowhere(&self, key: u64) -> bool {
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner).keys.contains(&key)
+    }
+
     /// Withdraws the keys of a region; returns whether it exists.
-    fn close(&self, key: u64) -> bool {
+    fn close(&self, key: u64, retire: bool) -> bool {
         let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(&(index, _)) = live.regions.get(&key) else { return false };
         let slot = &self.slots[index];
+        let remote = slot.remote.load(Ordering::Relaxed);
+        // Known before it leads nowhere. A call that is repeated finds it withdrawn.
+        if retire && remote != 0 && slot.rights.load(Ordering::Relaxed) & right::WRITE != 0 {
+            let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+            retired.add(remote, self.keep_all_retired);
+        }
         slot.remote.store(0, Ordering::SeqCst);
         slot.local.store(0, Ordering::SeqCst);
         true
@@ -244,8 +283,18 @@ impl Registrar for SoftRegistrar {
     }
 
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {
+        self.end(key, false)
+    }
+
+    fn retire(&self, key: LocalKey) -> Result<(), DeregisterError> {
+        self.end(key, !self.shared.no_retired.is_on())
+    }
+}
+
+impl SoftRegistrar {
+    fn end(&self, key: LocalKey, retire: bool) -> Result<(), DeregisterError> {
         let table = &self.shared.nics[self.nic].table;
-        if !table.close(key.0) {
+        if !table.close(key.0, retire) {
             return Err(DeregisterError::Unknown);
         }
         if !self.shared.no_wait.is_on() && !self.shared.guards.wait(self.peer_time) {

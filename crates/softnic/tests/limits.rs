@@ -196,3 +196,29 @@ fn a_missing_flush_shows() {
     poll_until("the flush", || poll(&mut b).first().copied());
     assert_eq!(data.load(0), Ok(0x0909_0909_0909_0909), "with it they are the new ones");
 }
+
+/// A NIC keeps the keys of the 4096 regions that were retired last.
+#[test]
+fn retired_keys() {
+    let (mut one, mut two) = (rail(SoftConfig::default()), rail(SoftConfig::default()));
+    let registrar = two.registrar();
+    let memory = Memory::heap(64);
+    let keys: Vec<_> = (0..=4096)
+        .map(|_| {
+            let keys = registrar.register(&memory, Access::WRITE, Visibility::Relaxed).unwrap();
+            registrar.retire(keys.local).unwrap();
+            assert!(registrar.retire(keys.local).is_err(), "a region ends once");
+            keys.remote
+        })
+        .collect();
+    let (link, _) = connect(&mut one, &mut two);
+    for (key, status) in [(keys[4096], Status::Ok), (keys[1], Status::Ok), (keys[0], Status::RemoteAccess)] {
+        let to = Remote { key, addr: 0 };
+        one.post(link, 1, Op::Write { from: Source::Inline(&[7]), to, imm: None }, true).unwrap();
+        let ended = poll_until("an end", || {
+            poll(&mut two);
+            poll(&mut one).first().map(|one| one.status)
+        });
+        assert_eq!(ended, status);
+    }
+}

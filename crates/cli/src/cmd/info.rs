@@ -206,6 +206,7 @@ struct NicRow {
     matched: bool,
     atomics: bool,
     wait: bool,
+    retires: bool,
 }
 
 /// NIC ports that one connection uses together.
@@ -375,6 +376,7 @@ fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>
         matched: caps.matched,
         atomics: caps.atomics,
         wait: caps.wait,
+        retires: caps.retires,
     }
 }
 

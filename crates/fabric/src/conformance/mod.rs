@@ -7,6 +7,7 @@ mod ops;
 mod pair;
 mod pipelines;
 mod queues;
+mod retired;
 mod wait;
 
 pub use errors::*;
@@ -14,6 +15,7 @@ pub use ops::*;
 pub use pair::{Ends, Region, Seen, Setup, default_config, pattern};
 pub use pipelines::*;
 pub use queues::*;
+pub use retired::*;
 pub use wait::*;
 
 /// Makes one `#[test]` of every case for the [`Setup`] that `$setup` evaluates to; or only of those that are named after
@@ -38,6 +40,9 @@ macro_rules! fabric_conformance {
             missing_rights_are_refused,
             accesses_outside_are_refused,
             deregistered_regions_are_refused,
+            writes_to_retired_regions_go_nowhere,
+            regions_can_be_retired_under_writes,
+            retired_regions_are_only_written,
             refusals_reach_unsignalled_operations,
             refused_reads_and_atomics_place_nothing,
             sends_that_are_too_long_fail_on_both_sides,

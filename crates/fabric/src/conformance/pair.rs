@@ -84,6 +84,11 @@ impl Region {
         self.registrar.deregister(self.keys.local).unwrap_or_else(|e| panic!("deregister: {e}"));
     }
 
+    /// Ends it although peers may still write.
+    pub fn retire(&self) {
+        self.registrar.retire(self.keys.local).unwrap_or_else(|e| panic!("retire: {e}"));
+    }
+
     /// Bytes of it, for an operation on its own side.
     #[must_use]
     pub fn extent(&self, offset: u64, len: u64) -> Extent {

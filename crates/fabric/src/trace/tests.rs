@@ -21,6 +21,7 @@ const CAPS: Caps = Caps {
     matched: false,
     atomics: false,
     wait: false,
+    retires: false,
     inline_max: 64,
     message_max: 1 << 30,
     depth_max: 64,
