@@ -146,6 +146,58 @@ fn links_of(engine: &Running) -> String {
     format!("{}: {}", comm["nic"], links.join(", ")).replace('"', "")
 }
 
+fn params() -> Params {
+    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
+    let mut params = Params::default();
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        params.mutant = trunkline_engine::Mutant::named(name.leak());
+    }
+    params
+}
+
+#[test]
+fn what_a_nic_has_in_use_is_shown_as_it_comes_and_goes() {
+    let config = SoftConfig { nics: 2, max_qp: 64, max_mr: 1000, ..SoftConfig::default() };
+    let fabric = SoftFabric::new(config).expect("the software NIC");
+    let engine = Engine::new(fabric, UnixHost::new(|_, _| {}), params()).expect("an engine");
+    let used = || {
+        let row = shown(&engine)["nic_usage"][1].clone();
+        assert_eq!(
+            (&row["nic"], &row["queue_pairs_max"], &row["regions_max"]),
+            (&"soft1".into(), &64.into(), &1000.into())
+        );
+        ["queue_pairs", "completion_queues", "regions"].map(|name| row[name].as_u64().expect("a number"))
+    };
+    assert_eq!(used(), [0; 3]);
+    let nics = || Nics::from(1);
+    let first = connect_over(nics(), &engine, &engine, 64);
+    let [pairs, queues, regions] = used();
+    // Two ends, each with the caller's region and some of the engine's.
+    assert_eq!((pairs, queues), (2, 2));
+    assert!(regions > 2);
+    let second = connect_over(nics(), &engine, &engine, 64);
+    assert_eq!(used(), [4, 4, 2 * regions]);
+    let more = engine.register(second.send.0, Memory::heap(8)).expect("a region");
+    assert_eq!(used(), [4, 4, 2 * regions + 1]);
+    engine.deregister(second.send.0, more).expect("its end");
+    assert_eq!(used(), [4, 4, 2 * regions]);
+    let line = stdout(&top(&format!("--pid {}", std::process::id())));
+    assert!(line.contains("4/64"), "{line}");
+    let text = stdout(&top(&format!("--prometheus --pid {}", std::process::id())));
+    let wanted =
+        |line: &str| line.starts_with("trunkline_nic_queue_pairs{") && line.ends_with("nic=\"soft1\"} 4");
+    assert!(text.lines().any(wanted), "{text}");
+    for pair in [first, second] {
+        engine.close(pair.send.0).expect("a comm");
+        engine.close(pair.recv.0).expect("a comm");
+    }
+    until("closed lanes to end", || {
+        engine.progress_all();
+        (used() == [0; 3]).then_some(())
+    });
+}
+
 #[test]
 fn each_link_is_shown_with_its_nic_and_whether_it_carries() {
     let config = || SoftConfig { nics: 3, ..SoftConfig::default() };
@@ -327,11 +379,11 @@ fn garbled() -> [(OwnedFd, &'static str); 5] {
         bytes
     };
     [
-        file(&head(2, 1), 4096 + 256, SealFlags::GROW, "not a sealed memory file"),
+        file(&head(3, 1), 4096 + 256, SealFlags::GROW, "not a sealed memory file"),
         file(b"nonsense", 8192, SEALS, "does not begin as a status page does"),
         file(b"x", 1, SEALS, "cut short"),
-        file(&head(1, 1), 4096 + 256, SEALS, "version 1"),
-        file(&head(2, 65535), 4096 + 256, SEALS, "the file has 4352"),
+        file(&head(2, 1), 4096 + 256, SEALS, "version 2"),
+        file(&head(3, 65535), 4096 + 256, SEALS, "the file has 4352"),
     ]
 }
 

@@ -203,6 +203,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let open = Open::new(side, peer, ends);
         let id = self.comms.insert(open, self.host.now(), &self.status)?;
         self.status.add(Tally::CommsOpened, 1);
+        self.show_usage();
         Ok(id)
     }
 }

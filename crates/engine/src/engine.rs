@@ -139,9 +139,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             others.iter().map(|registrar| Mr::register(registrar, memory.clone(), access)).collect();
         let registered = Registered::new(Mr::register(first, memory, access)?, more?);
         let limit = self.params.regions_max as usize;
-        self.open(comm, |open| open.side.regions().insert(registered))
+        let named = self
+            .open(comm, |open| open.side.regions().insert(registered))
             .ok_or(Error::Unknown("connection"))?
-            .map_err(|_| Error::Exhausted { what: "regions of the connection", limit })
+            .map_err(|_| Error::Exhausted { what: "regions of the connection", limit });
+        self.show_usage();
+        named
     }
 
     /// Ends a registration. If outstanding messages use the memory, the comm fails first, so that nothing can touch
@@ -159,7 +162,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             open.side.regions().remove(mr)
         });
         let Some(region) = taken.flatten() else { return Err(Error::Unknown("region")) };
-        region.close().or_else(|(region, error)| {
+        let closed = region.close().or_else(|(region, error)| {
             if self.params.mutant.is("engine-hides-stuck-copies") {
                 return Ok(());
             }
@@ -168,7 +171,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
             self.open(comm, |open| open.side.regions().keep_closing(mr, region));
             Err(error.into())
-        })
+        });
+        self.show_usage();
+        closed
     }
 
     /// Regions registered with a comm.

@@ -139,7 +139,16 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
         }
         self.progress_lingering();
+        self.show_usage();
         Ok(())
+    }
+
+    /// The NICs have more or less in use than before.
+    #[cold]
+    pub(crate) fn show_usage(&self) {
+        if !self.params.mutant.is("status-forgets-usage") {
+            self.status.used(&self.fabric);
+        }
     }
 
     /// Closes everything: comms, listeners, control streams. What was sent has a moment to arrive. The engine can be
@@ -158,6 +167,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             last.lane.paths.destroy();
         }
         *self.control.claim() = Control::new(self.process);
+        self.show_usage();
     }
 
     /// [`Engine::shutdown`], and nobody sees this engine's status page any more: its code is about to go. A call that
@@ -175,6 +185,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             if lingering[at].finished(now) {
                 let mut done = lingering.swap_remove(at);
                 done.lane.paths.destroy();
+                drop(done);
+                self.show_usage();
             } else {
                 at += 1;
             }

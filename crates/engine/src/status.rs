@@ -12,7 +12,8 @@ use trunkline_proto::counters::{Counters, Counts, Tally};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::status::{
-    self as wire, Comm, Fault, HEAD_BYTES, Head, ROW_BYTES, ROW_WORDS, ROWS_MAX, State, head, page_bytes, row,
+    self as wire, Comm, Fault, HEAD_BYTES, Head, NICS_MAX, ROW_BYTES, ROW_WORDS, ROWS_MAX, State, head,
+    page_bytes, row, usage,
 };
 
 pub use self::read::{PageError, read_head, read_status};
@@ -21,9 +22,13 @@ use crate::{CommFault, Mutant, Params};
 /// Words of the whole head.
 const HEAD_WORDS: usize = HEAD_BYTES / 8;
 
+/// Words of what all NICs have in use.
+const USAGE_WORDS: usize = NICS_MAX * usage::WORDS;
+
 /// The process's own words, and where its rows are.
 pub(crate) struct Status {
     head: Words<{ head::WORDS }>,
+    usage: Words<USAGE_WORDS>,
     page: Option<Arc<Page>>,
     mutant: Mutant,
 }
@@ -42,10 +47,11 @@ impl Status {
             host.log(Level::Warn, &text);
             None
         });
-        let unseen = Self { head: Words::heap(), page: None, mutant: params.mutant };
+        let unseen = Self { head: Words::heap(), usage: Words::heap(), page: None, mutant: params.mutant };
         let Some(made) = made else { return unseen };
         let whole = Words::<HEAD_WORDS>::of_page(&made.page, 0);
-        let (Some(whole), Some(own)) = (whole, Words::of_page(&made.page, 0)) else { return unseen };
+        let own = Words::of_page(&made.page, 0).zip(Words::of_page(&made.page, usage::AT));
+        let (Some(whole), Some((own, shown))) = (whole, own) else { return unseen };
         let begin = Head {
             rows: rows(params) as u32,
             used: 0,
@@ -57,13 +63,14 @@ impl Status {
             fault_at: 0,
             fabric: fabric.name().to_owned(),
             nics: fabric.nics().iter().map(|nic| nic.name.clone()).collect(),
+            usage: (0..fabric.nics().len()).map(|nic| fabric.usage(nic)).collect(),
             tallies: [0; Tally::LEN],
         };
         // The first word says that the others are there.
         for (word, bytes) in whole.iter().zip(begin.to_bytes().as_chunks::<8>().0).rev() {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Release);
         }
-        Self { head: own, page: Some(made.page), mutant: params.mutant }
+        Self { head: own, usage: shown, page: Some(made.page), mutant: params.mutant }
     }
 
     /// The row of comms with that index.
@@ -75,6 +82,15 @@ impl Status {
     /// So many rows were used so far; called by one thread at a time.
     pub(crate) fn rows_used(&self, rows: usize) {
         store(&self.head[head::USED], rows as u64);
+    }
+
+    /// What the NICs have in use now.
+    pub(crate) fn used<F: Fabric>(&self, fabric: &F) {
+        for nic in 0..fabric.nics().len().min(NICS_MAX) {
+            let words = fabric.usage(nic).to_words();
+            let places = self.usage.iter().skip(nic * usage::WORDS);
+            places.zip(words).for_each(|(place, word)| store(place, word));
+        }
     }
 
     /// Counts something off the path of messages.

@@ -1,5 +1,7 @@
 //! A kind of network, and the NICs it found. Asked at start by the engine; never on the data path.
 
+use trunkline_proto::wire::status::Usage;
+
 use crate::{Caps, OpenError, Rail, RailConfig};
 
 /// One NIC port of a fabric, as a user may see it listed.
@@ -31,6 +33,10 @@ pub trait Fabric: Send + Sync + 'static {
 
     /// The NICs that were found; their order never changes.
     fn nics(&self) -> &[Nic];
+
+    /// What a NIC has in use for this process, as the NIC itself counts; nothing for one that there is not. Asked when
+    /// connections and regions come and go.
+    fn usage(&self, nic: usize) -> Usage;
 
     /// Opens NIC number `nic` for one caller.
     ///

@@ -1,6 +1,7 @@
 //! The simulated network as one process sees it.
 
 use trunkline_fabric::{Fabric, Nic, OpenError, RailConfig};
+use trunkline_proto::wire::status::Usage;
 
 use crate::rail::{RailState, SimRail};
 use crate::{Pid, World};
@@ -42,6 +43,25 @@ impl Fabric for SimFabric {
 
     fn nics(&self) -> &[Nic] {
         &self.nics
+    }
+
+    fn usage(&self, nic: usize) -> Usage {
+        let Some(found) = self.nics.get(nic) else { return Usage::default() };
+        let state = self.world.lock();
+        let mine = |rail: usize| {
+            let rail = &state.rails[rail];
+            rail.process == self.process && rail.nic == nic && rail.open
+        };
+        let rails = (0..state.rails.len()).filter(|&rail| mine(rail));
+        let links = |rail: usize| state.rails[rail].links.iter().flatten().count();
+        let regions = state.regions.values().filter(|region| mine(region.rail)).count();
+        Usage {
+            queue_pairs: rails.clone().map(links).sum::<usize>() as u32,
+            queue_pairs_max: found.caps.links_max,
+            completion_queues: rails.count() as u32,
+            regions: regions as u32,
+            regions_max: found.caps.regions_max,
+        }
     }
 
     fn open(&self, nic: usize, config: &RailConfig) -> Result<SimRail, OpenError> {

@@ -1,8 +1,10 @@
 //! The fabric: a list of software NICs. Made once by whoever starts an engine.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{Fabric, Nic, OpenError, RailConfig};
+use trunkline_proto::wire::status::Usage;
 
 use crate::nic::Shared;
 use crate::segment::Geometry;
@@ -65,6 +67,20 @@ impl Fabric for SoftFabric {
 
     fn nics(&self) -> &[Nic] {
         &self.nics
+    }
+
+    fn usage(&self, nic: usize) -> Usage {
+        let (Some(found), Some(state)) = (self.nics.get(nic), self.shared.nics.get(nic)) else {
+            return Usage::default();
+        };
+        Usage {
+            queue_pairs: state.queue_pairs(),
+            queue_pairs_max: found.caps.links_max,
+            completion_queues: state.queues.load(Ordering::Relaxed),
+            // At most as many as the NIC has, which are counted in 32 bits.
+            regions: state.table.len() as u32,
+            regions_max: found.caps.regions_max,
+        }
     }
 
     fn open(&self, nic: usize, config: &RailConfig) -> Result<SoftRail, OpenError> {

@@ -32,6 +32,8 @@ pub(crate) struct NicState {
     /// A planted bug: places are not given back.
     keeps: Planted,
     numbers: AtomicU32,
+    /// Completion queues.
+    pub(crate) queues: AtomicU32,
     /// Where other hosts' connections come in, as long as there is a link.
     door: Mutex<Weak<Door>>,
 }
@@ -70,6 +72,11 @@ impl NicState {
         }
         *used += 1;
         Ok(Berth { pipeline, number: self.numbers.fetch_add(1, Ordering::Relaxed) })
+    }
+
+    /// Queue pairs of all pipelines.
+    pub(crate) fn queue_pairs(&self) -> u32 {
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner).iter().sum()
     }
 
     /// Where other hosts' connections come in, at an address of this host; open as long as somebody holds it.
@@ -139,6 +146,7 @@ impl Shared {
             first_fit: Planted::named("soft-pipelines-first-fit"),
             keeps: Planted::named("soft-pipelines-keep-places"),
             numbers: AtomicU32::new(1),
+            queues: AtomicU32::new(0),
             door: Mutex::default(),
         };
         Ok(Self {

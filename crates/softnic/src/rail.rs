@@ -1,6 +1,7 @@
 //! An open software NIC: its links and the posting and polling of work. The engine owns it, one thread at a time.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use trunkline_fabric::{
@@ -48,6 +49,7 @@ impl SoftRail {
     pub(crate) fn new(shared: Arc<Shared>, nic: usize, config: RailConfig, caps: Caps) -> Self {
         let guard = shared.guards.add();
         let cq = shared.cqs.add(nic, shared.config.start_position);
+        shared.nics[nic].queues.fetch_add(1, Ordering::Relaxed);
         Self {
             shared,
             nic,
@@ -502,6 +504,7 @@ impl Drop for SoftRail {
             self.destroy(LinkId(link as u32));
         }
         self.shared.cqs.close(&self.cq);
+        self.shared.nics[self.nic].queues.fetch_sub(1, Ordering::Relaxed);
         self.shared.guards.remove(&self.guard);
     }
 }

@@ -185,6 +185,11 @@ impl Table {
         Ok(Keys { local: LocalKey(local), remote: RemoteKey(remote), remote_base: base })
     }
 
+    /// Regions in it.
+    pub(crate) fn len(&self) -> usize {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).regions.len()
+    }
+
     /// Whether what is written through a remote key goes nowhere: its region was retired.
     #[cold]
     pub(crate) fn goes_nowhere(&self, key: u64) -> bool {

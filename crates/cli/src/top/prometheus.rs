@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use trunkline_proto::counters::{Counters, Kind};
-use trunkline_proto::wire::status::State;
+use trunkline_proto::wire::status::{State, Usage};
 
 use super::report::{direction, hex, nic};
 use super::sample::{Conn, Process, Sample};
@@ -22,6 +22,13 @@ pub(crate) fn text(sample: &Sample, with_comms: bool) -> String {
     }
     let open = sample.processes.iter().map(|process| (of_process(process), process.open()));
     family(&mut out, "comms_open", "gauge", "Connections that are not closed.", open);
+    for (name, help, get) in NICS {
+        let values = sample.processes.iter().flat_map(|process| {
+            let each = process.nics.iter().zip(&process.usage);
+            each.map(move |(nic, usage)| (of_nic(process, nic), get(usage)))
+        });
+        family(&mut out, name, "gauge", help, values);
+    }
     let help = "When the process began to use Trunkline, in seconds since 1970.";
     let since = sample.processes.iter().map(|process| (of_process(process), process.since.as_secs_f64()));
     family(&mut out, "start_time_seconds", "gauge", help, since);
@@ -32,6 +39,19 @@ pub(crate) fn text(sample: &Sample, with_comms: bool) -> String {
     }
     out
 }
+
+/// One number of a NIC.
+type NicColumn = (&'static str, &'static str, fn(&Usage) -> u32);
+
+const NICS: [NicColumn; 5] = [
+    ("nic_queue_pairs", "Queue pairs of the NIC in use for the process.", |usage| usage.queue_pairs),
+    ("nic_queue_pairs_max", "Most queue pairs of the NIC; 0 is not known.", |usage| usage.queue_pairs_max),
+    ("nic_completion_queues", "Completion queues of the NIC in use for the process.", |usage| {
+        usage.completion_queues
+    }),
+    ("nic_regions", "Regions registered with the NIC by the process.", |usage| usage.regions),
+    ("nic_regions_max", "Most regions of the NIC; 0 is not known.", |usage| usage.regions_max),
+];
 
 /// One number of a comm.
 type Column = (&'static str, &'static str, &'static str, fn(&Conn) -> u64);
@@ -90,6 +110,10 @@ fn process_labels(process: &Process) -> String {
     let (command, fabric) = (escaped(&process.command), escaped(&process.fabric));
     let Process { pid, id, .. } = process;
     format!("pid=\"{pid}\",process=\"{}\",command=\"{command}\",fabric=\"{fabric}\"", hex(*id))
+}
+
+fn of_nic(process: &Process, nic: &str) -> String {
+    format!("{{{},nic=\"{}\"}}", process_labels(process), escaped(nic))
 }
 
 fn of_comm(process: &Process, conn: &Conn) -> String {

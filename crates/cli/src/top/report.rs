@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use trunkline_proto::counters::{Counters, Counts};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::wire::status::{Direction, Fault, State};
+use trunkline_proto::wire::status::{Direction, Fault, State, Usage};
 
 use super::sample::{Conn, Process, Rates, Sample};
 
@@ -25,6 +25,8 @@ struct ProcessRow {
     process: String,
     fabric: String,
     nics: Vec<String>,
+    /// What each of them has in use for this process, as it counts itself.
+    nic_usage: Vec<UsageRow>,
     started_unix_s: f64,
     uptime_s: f64,
     comms_open: u64,
@@ -33,6 +35,16 @@ struct ProcessRow {
     last_fault: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     comms: Option<Vec<CommRow>>,
+}
+
+#[derive(Debug, Serialize)]
+struct UsageRow {
+    nic: String,
+    queue_pairs: u32,
+    queue_pairs_max: u32,
+    completion_queues: u32,
+    regions: u32,
+    regions_max: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -86,6 +98,7 @@ impl Report {
             process: hex(process.id),
             fabric: process.fabric.clone(),
             nics: process.nics.clone(),
+            nic_usage: process.nics.iter().zip(&process.usage).map(usage).collect(),
             started_unix_s: process.since.as_secs_f64(),
             uptime_s: process.up.as_secs_f64(),
             comms_open: process.open(),
@@ -102,6 +115,11 @@ impl Report {
             hidden: sample.hidden,
         }
     }
+}
+
+fn usage((nic, usage): (&String, &Usage)) -> UsageRow {
+    let &Usage { queue_pairs, queue_pairs_max, completion_queues, regions, regions_max } = usage;
+    UsageRow { nic: nic.clone(), queue_pairs, queue_pairs_max, completion_queues, regions, regions_max }
 }
 
 fn counters(counters: &Counters) -> Map<String, Value> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use trunkline_proto::counters::{Counters, Counts};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::wire::status::{Comm, Fault, State};
+use trunkline_proto::wire::status::{Comm, Fault, State, Usage};
 
 use super::find::{Found, Refused, Shown};
 
@@ -28,6 +28,8 @@ pub(crate) struct Process {
     pub(crate) id: ProcessId,
     pub(crate) fabric: String,
     pub(crate) nics: Vec<String>,
+    /// What each of them has in use.
+    pub(crate) usage: Vec<Usage>,
     /// When its page was made, since 1970.
     pub(crate) since: Duration,
     /// How long that is ago.
@@ -62,6 +64,16 @@ impl Process {
     /// Comms that are open or failed and not closed.
     pub(crate) fn open(&self) -> u64 {
         self.counters.comms_opened.saturating_sub(self.counters.comms_closed)
+    }
+}
+
+impl Process {
+    /// What the NIC has in use that has the most of its queue pairs in use.
+    pub(crate) fn fullest(&self) -> Usage {
+        let share = |usage: &&Usage| {
+            u64::from(usage.queue_pairs) * u64::from(u32::MAX) / u64::from(usage.queue_pairs_max.max(1))
+        };
+        self.usage.iter().max_by_key(share).copied().unwrap_or_default()
     }
 }
 
@@ -143,6 +155,7 @@ impl Process {
             comms: comms.collect(),
             fabric: status.head.fabric,
             nics: status.head.nics,
+            usage: status.head.usage,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use trunkline_proto::wire::status::Fault;
+use trunkline_proto::wire::status::{Fault, Usage};
 
 use super::report::{direction, nic, peer_pid, state};
 use super::sample::{Conn, Process, Rates, Sample};
@@ -11,11 +11,12 @@ use super::sample::{Conn, Process, Rates, Sample};
 /// What has no rate yet.
 const NONE: &str = "-";
 
-const PROCESS_COLUMNS: [(&str, CellAlignment); 14] = [
+const PROCESS_COLUMNS: [(&str, CellAlignment); 15] = [
     ("PID", CellAlignment::Right),
     ("COMMAND", CellAlignment::Left),
     ("UP", CellAlignment::Right),
     ("COMMS", CellAlignment::Right),
+    ("QPS", CellAlignment::Right),
     ("OUT msg/s", CellAlignment::Right),
     ("OUT GB/s", CellAlignment::Right),
     ("IN msg/s", CellAlignment::Right),
@@ -89,6 +90,7 @@ fn processes(sample: &Sample) -> Table {
             process.command.clone(),
             duration(process.up),
             process.open().to_string(),
+            queue_pairs(process.fullest()),
             rate(rates, |rates| count(rates.messages_sent)),
             rate(rates, |rates| gigabytes(rates.bytes_sent)),
             rate(rates, |rates| count(rates.messages_received)),
@@ -102,6 +104,14 @@ fn processes(sample: &Sample) -> Table {
         ]);
     }
     table
+}
+
+/// Queue pairs in use, of how many.
+fn queue_pairs(usage: Usage) -> String {
+    match usage.queue_pairs_max {
+        0 => usage.queue_pairs.to_string(),
+        most => format!("{}/{most}", usage.queue_pairs),
+    }
 }
 
 fn comms(sample: &Sample) -> Table {

@@ -20,6 +20,8 @@ mod tests;
 
 use std::sync::Arc;
 
+use trunkline_proto::wire::status::Usage;
+
 pub use file::{About, Args, Origin, Process, TraceEvent, TraceFile};
 pub use rail::TracedRail;
 pub use recorder::Recorder;
@@ -49,6 +51,10 @@ impl<F: Fabric> Fabric for Traced<F> {
 
     fn nics(&self) -> &[Nic] {
         self.fabric.nics()
+    }
+
+    fn usage(&self, nic: usize) -> Usage {
+        self.fabric.usage(nic)
     }
 
     fn open(&self, nic: usize, config: &RailConfig) -> Result<Self::Rail, OpenError> {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::Value;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::wire::status::Usage;
 
 use super::{Origin, Recorder, TraceFile, Traced, TracedRail};
 use crate::{
@@ -69,6 +70,10 @@ impl Fabric for Fake {
 
     fn nics(&self) -> &[Nic] {
         &self.0
+    }
+
+    fn usage(&self, nic: usize) -> Usage {
+        Usage { queue_pairs: nic as u32, ..Usage::default() }
     }
 
     fn open(&self, _: usize, _: &RailConfig) -> Result<FakeRail, OpenError> {

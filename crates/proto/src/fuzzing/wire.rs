@@ -15,7 +15,7 @@ use crate::wire::frame::{Answer, Frame, LinkDown, LinkOpen, LinkResult, Open, Re
 use crate::wire::handle::{self, Handle};
 use crate::wire::imm::{Imm, Token};
 use crate::wire::standing::{Standing, Waiting};
-use crate::wire::status::{Comm, Direction, Fault, Head, Links, Row, State, Status};
+use crate::wire::status::{Comm, Direction, Fault, Head, Links, Row, State, Status, Usage};
 use crate::wire::strand::{self, Join, Kind};
 
 /// The input's first bytes, zeros where it is too short.
@@ -246,6 +246,7 @@ pub(super) fn status_seeds() -> Vec<Vec<u8>> {
             fault_at: 1 << 41,
             fabric: "soft".into(),
             nics: vec!["soft0".into(); nics],
+            usage: vec![Usage { queue_pairs: 7, queue_pairs_max: 64, ..Usage::default() }; nics],
             tallies: [1, 2, 3, 4, 5, 6, 7, 8, 9],
         };
         Status { head, rows }.to_bytes()

@@ -9,10 +9,14 @@ use crate::counters::{Counters, Counts, Tally};
 use crate::id::ProcessId;
 use crate::limits::LINKS_MAX;
 
+pub mod usage;
+
+pub use usage::Usage;
+
 /// Name of the memory file.
 pub const NAME: &str = "trunkline.status";
 /// The version of this layout.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes of the head.
 pub const HEAD_BYTES: usize = 4096;
 /// Bytes of a row.
@@ -183,6 +187,8 @@ pub struct Head {
     pub fabric: String,
     /// The NICs, by number.
     pub nics: Vec<String>,
+    /// What each of them has in use.
+    pub usage: Vec<Usage>,
     /// What is counted for the whole process.
     pub tallies: [u64; Tally::LEN],
 }
@@ -212,6 +218,10 @@ impl Head {
         }
         for (at, nic) in self.nics.iter().take(NICS_MAX).enumerate() {
             put(NICS_AT + at * NAME_BYTES, &name_bytes(nic));
+            let used = self.usage.get(at).copied().unwrap_or_default();
+            for (word, value) in used.to_words().iter().enumerate() {
+                put(usage::AT + (at * usage::WORDS + word) * 8, &value.to_le_bytes());
+            }
         }
         bytes
     }
@@ -239,6 +249,9 @@ impl Head {
         if nics as usize > NICS_MAX {
             return Err(StatusError::Nics(nics));
         }
+        let in_use = |nic: usize| {
+            Usage::from_words(core::array::from_fn(|at| word(usage::AT + (nic * usage::WORDS + at) * 8)))
+        };
         let nic = |at: usize| name(&array(bytes, NICS_AT + at * NAME_BYTES));
         Ok(Self {
             rows,
@@ -251,6 +264,7 @@ impl Head {
             fault_at: word(80),
             fabric: name(&array(bytes, FABRIC_AT))?,
             nics: (0..nics as usize).map(nic).collect::<Result<_, _>>()?,
+            usage: (0..nics as usize).map(in_use).collect(),
             tallies: core::array::from_fn(|at| word((head::TALLIES + at) * 8)),
         })
     }

@@ -33,12 +33,17 @@ fn name() -> impl Strategy<Value = String> {
         .prop_map(|letters| letters.into_iter().map(|letter| letter as char).collect())
 }
 
+fn usage([queue_pairs, queue_pairs_max, completion_queues, regions, regions_max]: [u32; 5]) -> Usage {
+    Usage { queue_pairs, queue_pairs_max, completion_queues, regions, regions_max }
+}
+
 fn status() -> impl Strategy<Value = Status> {
     let names = (name(), proptest::collection::vec(name(), 0..=NICS_MAX));
     let numbers =
         (any::<[u8; 16]>(), any::<u32>(), any::<[u64; 3]>(), any::<u8>(), any::<[u64; Tally::LEN]>());
     let rows = (proptest::collection::vec(row(), 0..5), 0_u32..1000);
-    (names, numbers, rows).prop_map(|((fabric, nics), numbers, (rows, more))| {
+    let of_nics = any::<[[u32; 5]; NICS_MAX]>();
+    (names, numbers, rows, of_nics).prop_map(|((fabric, nics), numbers, (rows, more), of_nics)| {
         let (process, pid, [made_unix, made, fault_at], code, tallies) = numbers;
         let used = rows.len() as u32;
         let head = Head {
@@ -51,6 +56,7 @@ fn status() -> impl Strategy<Value = Status> {
             fault: Fault::from_code(code),
             fault_at,
             fabric,
+            usage: of_nics.iter().take(nics.len()).map(|&of| usage(of)).collect(),
             nics,
             tallies,
         };
@@ -80,6 +86,7 @@ fn example() -> Status {
         fault_at: 0,
         fabric: "soft".to_string(),
         nics: Vec::from(["soft0".to_string(), "soft1".to_string()]),
+        usage: Vec::from([usage([1, 2, 3, 4, 5]), usage([6, 7, 8, 9, 10])]),
         tallies: [1, 0, 0, 0, 0, 0, 0, 2, 0],
     };
     Status {
@@ -133,11 +140,14 @@ fn the_layout_is_the_one_in_the_document() {
     let bytes = example().to_bytes();
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     assert_eq!(&bytes[..8], b"TRKLSTAT");
-    assert_eq!((word(8), word(16), word(24)), (4096 << 32 | 2, 8192 << 32 | 256, 1));
+    assert_eq!((word(8), word(16), word(24)), (4096 << 32 | 3, 8192 << 32 | 256, 1));
     assert_eq!((word(32), word(48)), (0x0909_0909_0909_0909, 2 << 32 | 42));
     assert_eq!(&bytes[96..101], b"soft\0");
     assert_eq!((&bytes[256..262], &bytes[288..294]), (&b"soft0\0"[..], &b"soft1\0"[..]));
     assert_eq!(word(128), 1, "comms opened");
+    let used = |nic: usize| [0, 1, 2, 3].map(|at| word(1024 + 32 * nic + 8 * at));
+    assert_eq!(used(0), [2 << 32 | 1, 5 << 32 | 4, 3, 0]);
+    assert_eq!(used(1), [7 << 32 | 6, 10 << 32 | 9, 8, 0]);
     let row = |at: usize| word(4096 + 8 * at);
     assert_eq!(row(1), 1 | 1 << 8 | 1 << 16 | 2 << 32);
     assert_eq!(row(5), 2 | 1 << 8, "two links, one of which carries");
@@ -149,7 +159,7 @@ fn the_layout_is_the_one_in_the_document() {
 #[test]
 fn what_is_no_page_is_refused() {
     assert_eq!(changed(0, b"X"), Err(StatusError::Magic));
-    assert_eq!(changed(8, &[1]), Err(StatusError::Version(1)));
+    assert_eq!(changed(8, &[2]), Err(StatusError::Version(2)));
     assert_eq!(changed(12, &[1]), Err(StatusError::Sizes(4097, 256, 8192, 1)));
     assert_eq!(changed(16, &[0, 2]), Err(StatusError::Sizes(4096, 512, 8192, 1)));
     assert_eq!(changed(20, &[0; 4]), Err(StatusError::Sizes(4096, 256, 0, 1)));
