@@ -15,6 +15,10 @@ use crate::segment::{SLOT, Segment, reader, writer};
 /// Alignment of staged payload.
 const LINE: u64 = 64;
 
+/// Payload bytes after which the writer looks whether the ring is empty, so that it can begin again at its start: what is
+/// used one after another then stays in these few pages.
+const TOGETHER: u64 = 16 << 10;
+
 /// The position whose stamp is 0.
 const ZERO_AT: u64 = u64::MAX;
 
@@ -42,9 +46,18 @@ pub(crate) struct Producer {
     acked: u64,
     staged: u64,
     freed: u64,
+    /// Payload bytes to be staged before the next look whether the ring is empty.
+    unlooked: u64,
     ends: Box<[u64]>,
+    bugs: Bugs,
+}
+
+/// The bugs that can be planted in a producer.
+struct Bugs {
     early: Planted,
     drop_last: Planted,
+    too_soon: Planted,
+    round: Planted,
 }
 
 impl Producer {
@@ -60,9 +73,14 @@ impl Producer {
             // Like the positions, near the wrap when tests say so.
             staged: start & !(LINE - 1),
             freed: start & !(LINE - 1),
+            unlooked: TOGETHER,
             ends: vec![start & !(LINE - 1); slots].into(),
-            early: Planted::named("soft-publish-before-payload"),
-            drop_last: Planted::named("soft-drop-last-segment"),
+            bugs: Bugs {
+                early: Planted::named("soft-publish-before-payload"),
+                drop_last: Planted::named("soft-drop-last-segment"),
+                too_soon: Planted::named("soft-begins-again-too-soon"),
+                round: Planted::named("soft-never-begins-again"),
+            },
         }
     }
 
@@ -138,6 +156,9 @@ impl Producer {
     /// Finds room in the payload ring for up to `want` contiguous bytes: offset and length, or `None` for now.
     #[inline]
     pub(crate) fn stage(&mut self, want: u32) -> Option<(u32, u32)> {
+        if self.unlooked == 0 {
+            self.begin_again();
+        }
         let size = u64::from(self.segment.geometry().payload());
         let offset = self.staged & (size - 1);
         let len = u64::from(want).min(size - offset).min(size / 2);
@@ -151,6 +172,21 @@ impl Producer {
         Some((offset as u32, len as u32))
     }
 
+    /// Goes back to the start of the payload ring if everything in it was executed. A record says where its payload is, so
+    /// the reader need not know.
+    fn begin_again(&mut self) {
+        // What is nonsense is found out by who asks how far the peer is.
+        let _ = self.refresh();
+        self.unlooked = TOGETHER;
+        if (self.acked != self.head && !self.bugs.too_soon.is_on()) || self.bugs.round.is_on() {
+            return;
+        }
+        let size = u64::from(self.segment.geometry().payload());
+        // A power of two, so that positions may wrap.
+        self.staged = self.staged.wrapping_add(size - 1) & !(size - 1);
+        self.freed = self.staged;
+    }
+
     /// Copies `len` bytes into room that [`Producer::stage`] found.
     ///
     /// # Safety
@@ -161,7 +197,9 @@ impl Producer {
             // SAFETY: `payload` checked the room; the caller vouches for the source.
             unsafe { copy::bytes(to.as_ptr(), from, len as usize) };
         }
-        self.staged = self.staged.wrapping_add(u64::from(len).next_multiple_of(LINE));
+        let padded = u64::from(len).next_multiple_of(LINE);
+        self.staged = self.staged.wrapping_add(padded);
+        self.unlooked = self.unlooked.saturating_sub(padded);
     }
 
     /// Writes a record whose bytes, if any, are elsewhere. There must be room.
@@ -180,7 +218,7 @@ impl Producer {
         let slot = self.segment.slot(self.head).as_ptr();
         let stamp = self.segment.stamp(self.head);
         let next = self.head.wrapping_add(1);
-        if self.early.is_on() {
+        if self.bugs.early.is_on() {
             stamp.store(next.to_le(), Ordering::Release);
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
@@ -200,7 +238,7 @@ impl Producer {
         }
         let index = self.index(self.head);
         self.ends[index] = self.staged;
-        if !self.early.is_on() {
+        if !self.bugs.early.is_on() {
             stamp.store(next.to_le(), Ordering::Release);
         }
         self.head = next;
@@ -209,7 +247,7 @@ impl Producer {
     /// Whether the planted bug that loses the last part of a staged operation is on.
     #[inline]
     pub(crate) fn drops_last(&self) -> bool {
-        self.drop_last.is_on()
+        self.bugs.drop_last.is_on()
     }
 
     /// Receives the peer has posted so far.
@@ -373,5 +411,97 @@ impl Consumer {
     #[inline]
     pub(crate) fn peer_state(&self) -> u64 {
         u64::from_le(self.segment.word(writer::STATE).load(Ordering::Acquire))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::{Consumer, Producer, TOGETHER};
+    use crate::record::{Payload, Record, Verb};
+    use crate::segment::{Geometry, Segment};
+
+    /// Both ends of a ring, and the pieces that are under way.
+    struct Ring {
+        tx: Producer,
+        rx: Consumer,
+        sent: VecDeque<(u32, Vec<u8>)>,
+    }
+
+    impl Ring {
+        fn new(payload: u32, start: u64) -> Self {
+            let geometry = Geometry::new(16, payload).unwrap();
+            let (mine, fd) = Segment::create(geometry).unwrap();
+            let theirs = Segment::open(fd, geometry).unwrap().unwrap();
+            let (tx, rx) = (Producer::new(theirs, start), Consumer::new(mine, None, start));
+            Self { tx, rx, sent: VecDeque::new() }
+        }
+
+        /// Stages a piece of at most `want` bytes, all of one value; where it ends, if there was room.
+        fn send(&mut self, want: u32, value: u8) -> Option<u64> {
+            if !self.tx.has_room() {
+                return None;
+            }
+            let (offset, len) = self.tx.stage(want)?;
+            let bytes = vec![value; len as usize];
+            // SAFETY: that many bytes.
+            unsafe { self.tx.fill(offset, bytes.as_ptr(), len) };
+            let (verb, payload) = (Verb::Send { offset: 0 }, Payload::Staged { offset, len });
+            self.tx.push(&Record { verb, payload, last: true, awaited: false, imm: None });
+            self.sent.push_back((offset, bytes));
+            Some(u64::from(offset) + u64::from(len))
+        }
+
+        /// Takes the oldest piece, which must hold what was sent.
+        fn take(&mut self) {
+            let Some((offset, bytes)) = self.sent.pop_front() else { return };
+            assert!(self.rx.ready());
+            let at = self.rx.segment().payload(offset, bytes.len() as u32).unwrap();
+            // SAFETY: inside the segment, and nobody writes meanwhile.
+            let found = unsafe { std::slice::from_raw_parts(at.as_ptr(), bytes.len()) };
+            assert_eq!(found, bytes, "overwritten at {offset}");
+            self.rx.advance();
+            self.rx.publish();
+        }
+    }
+
+    #[test]
+    fn what_is_under_way_is_not_written_over() {
+        for (payload, start) in [(4096, 0), (64 << 10, u64::MAX - 70), (512 << 10, 3)] {
+            let mut ring = Ring::new(payload, start);
+            let mut random = 1u64;
+            for round in 0..20_000u32 {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let want = 97 + (random >> 33) as u32 % 12_000;
+                let waves = if round / 500 % 2 == 0 { 1 } else { 12 };
+                if ring.sent.len() < waves && ring.send(want, round as u8).is_some() {
+                    continue;
+                }
+                ring.take();
+            }
+            while !ring.sent.is_empty() {
+                ring.take();
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_one_after_another_stay_in_a_few_pages() {
+        for start in [0, u64::MAX - 1000] {
+            let mut ring = Ring::new(512 << 10, start);
+            // Several at once, far into the ring.
+            let deep = (0..10).filter_map(|_| ring.send(16 << 10, 1)).max();
+            assert!(deep > Some(8 * TOGETHER));
+            (0..10).for_each(|_| ring.take());
+            let mut ends = Vec::new();
+            for value in 0..200 {
+                ends.push(ring.send(4112, value).unwrap());
+                ring.take();
+            }
+            let most = ends[20..].iter().max().unwrap();
+            assert!(*most <= TOGETHER + 4160, "{most}");
+        }
     }
 }
