@@ -91,11 +91,12 @@ pub struct Others {
 /// Set in the first word of a second line, so that no line is taken for one of the other kind.
 const SECOND: u64 = 1 << 40;
 
-/// Byte offset in a mailbox of the record of buffer `index` of receive `number`.
+/// Byte offset in a mailbox of the record of buffer `index` of receive `number`. The records of first buffers lie together:
+/// most receives have no other, and a mailbox takes a few pages then.
 #[inline]
 #[must_use]
 pub const fn offset(number: u32, index: usize, lines: Lines) -> u64 {
-    (((number as usize % MAILBOX_SLOTS) * RECV_BUFFERS_MAX + index) as u64 * BYTES as u64) << lines.shift()
+    ((index * MAILBOX_SLOTS + number as usize % MAILBOX_SLOTS) as u64 * BYTES as u64) << lines.shift()
 }
 
 /// The receive number in a record's first word, valid or not: the one load of a send that is not clear.
@@ -209,6 +210,8 @@ fn tail(words: &[u64; WORDS], number: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -223,6 +226,21 @@ mod tests {
         let words = record(7, 0x7000_0000, 4096).to_words();
         assert_eq!(words[..4], [0x11_0000_0007, 0x7000_0000, 4096, 0xc04d_0000_0009]);
         assert_eq!(words[7], 0xf8c8_6d13_0000_0007);
+    }
+
+    #[test]
+    fn each_record_has_a_place_and_those_of_first_buffers_lie_together() {
+        for lines in [Lines::One, Lines::Two] {
+            let slots = 0..MAILBOX_SLOTS as u32;
+            let record = lines.mailbox_bytes() / (MAILBOX_SLOTS * RECV_BUFFERS_MAX);
+            let all = (0..RECV_BUFFERS_MAX).flat_map(|index| slots.clone().map(move |slot| (slot, index)));
+            let mut places: Vec<_> = all.map(|(slot, index)| offset(slot, index, lines)).collect();
+            assert_eq!(places[..MAILBOX_SLOTS].iter().max(), Some(&(((MAILBOX_SLOTS - 1) * record) as u64)));
+            places.sort_unstable();
+            let every = (0..lines.mailbox_bytes() as u64).step_by(record);
+            assert!(places.into_iter().eq(every));
+            assert_eq!(offset(u32::MAX, 7, lines), offset(127, 7, lines));
+        }
     }
 
     #[test]

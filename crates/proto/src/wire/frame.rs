@@ -8,7 +8,7 @@ use crate::wire::cursor::{Reader, Short, Writer};
 use crate::wire::standing::{Standing, StandingError};
 
 /// The version of everything behind a HELLO that this code speaks.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 const MAGIC: u64 = 0x314b_4e55_5254_4c4b;
 const LINK_MAX: usize = 256;

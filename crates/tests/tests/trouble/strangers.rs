@@ -33,7 +33,7 @@ pub(crate) fn dial(handle: &Handle) -> rustix::io::Result<OwnedFd> {
 }
 
 /// The version of what follows a HELLO.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 
 fn hello(versions: (u16, u16), process: u8) -> Vec<u8> {
     let mut frame = vec![1, 1, 0, 0];
