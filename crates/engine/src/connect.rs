@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trunkline_fabric::{Access, Ctrl, Fabric, Host, LinkAddress, Links, Mr, Rail, RailConfig};
+use trunkline_fabric::{Access, Ctrl, Fabric, Host, LinkAddress, Links, Mr, Rail, RailConfig, RecvOrder};
 use trunkline_mem::Memory;
 use trunkline_proto::conn::{ConnectStep, Connecting, LinkLife};
 use trunkline_proto::counters::Tally;
@@ -33,7 +33,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Params { depth, peer_time, rail_time, .. } = self.params;
         // Where there is no other link, one is given up no sooner than a peer.
         let rail_time = if links > 1 { rail_time } else { rail_time.max(peer_time) };
-        let config = RailConfig { depth, recv_depth, links: 1, peer_time, rail_time };
+        // Bounce buffers are all alike.
+        let recv_order = RecvOrder::Any;
+        let config = RailConfig { depth, recv_depth, recv_order, links: 1, peer_time, rail_time };
         let (now, mutant) = (self.host.now(), self.params.mutant);
         let open = |at: usize| {
             let nic = nics.numbers()[at % nics.numbers().len()];

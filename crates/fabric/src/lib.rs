@@ -27,5 +27,5 @@ pub use error::{DeregisterError, LinkError, OobError, OpenError, PostError, Regi
 pub use fabric::{Fabric, Nic};
 pub use host::{Frame, Host, HostPage, Level, Oob, OobAddress, OobListener, OobStream};
 pub use op::{CqId, Extent, Match, Op, Remote, Source};
-pub use rail::{Cq, LinkAddress, LinkId, Links, Rail, RailConfig, Wake};
+pub use rail::{Cq, LinkAddress, LinkId, Links, Rail, RailConfig, RecvOrder, Wake};
 pub use register::{Access, Ctrl, Data, Keys, LocalKey, Mr, Registrar, RemoteKey, Role, Visibility};

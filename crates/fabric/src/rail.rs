@@ -12,6 +12,16 @@ use crate::{Caps, Completion, CqId, LinkError, Op, PostError, Registrar};
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct LinkId(pub u32);
 
+/// Which posted receive takes a send.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RecvOrder {
+    /// The one that was posted first.
+    Posted,
+    /// Any: to their owner one is as good as another. A NIC that has the choice takes the one posted last, whose memory
+    /// was used last, and so comes by with little of it.
+    Any,
+}
+
 /// What the owner of a rail asks for when it opens it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RailConfig {
@@ -19,6 +29,8 @@ pub struct RailConfig {
     pub depth: u32,
     /// Posted receives a link may hold.
     pub recv_depth: u32,
+    /// Which of them takes a send.
+    pub recv_order: RecvOrder,
     /// Links this rail will have.
     pub links: u32,
     /// How long a peer may be stopped inside a copy before that is an error.

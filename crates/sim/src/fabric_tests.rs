@@ -2,7 +2,7 @@
 
 use trunkline_fabric::{
     Access, Completion, Done, Extent, Fabric, Keys, LinkId, Links, Match, Op, PostError, Rail, RailConfig,
-    Remote, Source, Status, Visibility,
+    RecvOrder, Remote, Source, Status, Visibility,
 };
 use trunkline_mem::Memory;
 use trunkline_proto::time::Duration;
@@ -12,6 +12,7 @@ use crate::{Dice, Mutant, SimFabric, SimRail, Weather, World};
 const CONFIG: RailConfig = RailConfig {
     depth: 64,
     recv_depth: 64,
+    recv_order: RecvOrder::Posted,
     links: 16,
     peer_time: Duration::secs(10),
     rail_time: Duration::secs(3),

@@ -1,7 +1,7 @@
 //! How operations travel: departure, pieces that land, arrival, acknowledgement, time-outs. Driven by the world's
 //! events and by the rail. Order is kept only where the capabilities promise it.
 
-use trunkline_fabric::{Done, Extent, Remote, Status, Visibility};
+use trunkline_fabric::{Done, Extent, RecvOrder, Remote, Status, Visibility};
 use trunkline_mem::Memory;
 
 use crate::Mutant;
@@ -335,12 +335,17 @@ impl State {
                 }
             }
             Work::Send { head, body, imm } => {
-                let Some((wr_id, into)) = self.links[link].recvs.front().copied() else { return false };
+                let recvs = &self.links[link].recvs;
+                let next = match self.rails[self.links[link].rail].config.recv_order {
+                    RecvOrder::Posted => 0,
+                    RecvOrder::Any => recvs.len().saturating_sub(1),
+                };
+                let Some((wr_id, into)) = recvs.get(next).copied() else { return false };
                 let Some(bytes) = self.source_bytes(from, &body, 0, body.len()) else {
                     self.acknowledged(from, seq, Status::LocalProtection);
                     return true;
                 };
-                self.links[link].recvs.pop_front();
+                self.links[link].recvs.remove(next);
                 self.receive(link, from, seq, (wr_id, into), [head, bytes].concat(), imm);
             }
             Work::MatchedSend { key, .. } => {

@@ -8,8 +8,8 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use trunkline_fabric::{
-    Access, Completion, Done, Fabric, Keys, LinkAddress, LinkId, Links, Op, Rail, RailConfig, Remote, Source,
-    Status, Visibility,
+    Access, Completion, Done, Fabric, Keys, LinkAddress, LinkId, Links, Op, Rail, RailConfig, RecvOrder,
+    Remote, Source, Status, Visibility,
 };
 use trunkline_mem::Memory;
 use trunkline_proto::time::Duration;
@@ -43,7 +43,14 @@ fn open(
 ) -> Side {
     let fabric = SoftFabric::new(config).unwrap();
     let (peer_time, rail_time) = (Duration::secs(10), Duration::secs(3));
-    let rail_config = RailConfig { depth: 256, recv_depth: 256, links: 1, peer_time, rail_time };
+    let rail_config = RailConfig {
+        depth: 256,
+        recv_depth: 256,
+        recv_order: RecvOrder::Posted,
+        links: 1,
+        peer_time,
+        rail_time,
+    };
     let mut rail = fabric.open(0, &rail_config).unwrap();
     let link = rail.create().unwrap();
     let registrar = rail.registrar();

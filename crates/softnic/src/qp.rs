@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use trunkline_fabric::{Completion, Done, Extent, LinkId, RailConfig, Status};
+use trunkline_fabric::{Completion, Done, Extent, LinkId, RailConfig, RecvOrder, Status};
 
 use crate::chooser::Chooser;
 use crate::cq::Cq;
 use crate::direct::Direct;
-use crate::error::Nak;
+use crate::error::{Nak, Planted};
 use crate::hold::Held;
 use crate::job::Job;
 use crate::ladder::State;
@@ -161,6 +161,8 @@ pub(crate) struct Qp {
     pub(crate) flushes: Queue<(u64, bool)>,
     /// Posted receives.
     pub(crate) recvs: Queue<Receive>,
+    /// Which of them takes a send.
+    newest_first: bool,
     /// All receives posted so far.
     pub(crate) posted: u64,
     /// Sends begun so far.
@@ -229,6 +231,7 @@ impl Qp {
             pending: Queue::new(rail.depth, 0),
             flushes: Queue::new(rail.depth, 0),
             recvs: Queue::new(rail.recv_depth, 0),
+            newest_first: newest_first(rail.recv_order),
             posted: start,
             sends: start,
             peer_posted: start,
@@ -248,6 +251,16 @@ impl Qp {
             cq,
             awaited: None,
         }
+    }
+
+    /// The receive of the send that is arriving, and the bytes it got; of one that begins, a posted one.
+    #[inline]
+    pub(crate) fn take_receive(&mut self) -> Option<(Receive, u64)> {
+        if let Some(arriving) = self.arriving.take() {
+            return Some(arriving);
+        }
+        let posted = if self.newest_first { self.recvs.pop_newest() } else { self.recvs.pop() };
+        Some((posted?, 0))
     }
 
     /// Operations outstanding, receives apart.
@@ -423,4 +436,11 @@ impl Qp {
         }
         self.failure = Some(failure);
     }
+}
+
+/// Whether the receive posted last takes the next send.
+fn newest_first(order: RecvOrder) -> bool {
+    let always = Planted::named("soft-receives-newest-first").is_on();
+    let never = Planted::named("soft-receives-oldest-first").is_on();
+    (order == RecvOrder::Any || always) && !never
 }

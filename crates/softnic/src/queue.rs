@@ -142,9 +142,35 @@ impl<T> Queue<T> {
     }
 }
 
+impl<T> Queue<T> {
+    /// Takes the newest item; the next that is pushed gets its number.
+    #[inline]
+    pub(crate) fn pop_newest(&mut self) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
+        self.tail = self.tail.wrapping_sub(1);
+        let index = self.index(self.tail);
+        self.items[index].take()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::Queue;
+
+    #[test]
+    fn gives_the_newest_item_if_asked() {
+        for start in [0, u64::MAX - 2] {
+            let mut queue = Queue::new(8, start);
+            assert!((0..8).all(|item| queue.push(item)));
+            assert_eq!((queue.pop_newest(), queue.pop_newest(), queue.pop()), (Some(7), Some(6), Some(0)));
+            assert!(queue.push(8) && queue.push(9));
+            assert_eq!((queue.pop_newest(), queue.len()), (Some(9), 6));
+            assert!([1, 2, 3, 4, 5, 8].iter().all(|&item| queue.pop() == Some(item)));
+            assert_eq!(queue.pop_newest(), None);
+        }
+    }
 
     #[test]
     fn grows_up_to_its_bound_and_keeps_order() {

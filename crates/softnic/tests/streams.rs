@@ -4,10 +4,13 @@
 
 mod common;
 
-use common::{poll, rail};
-use trunkline_fabric::{Access, Done, Extent, Op, Rail, Remote, Source, Status, Visibility};
+use common::{poll, poll_until, rail};
+use trunkline_fabric::{
+    Access, Done, Extent, Fabric, LinkId, Links, Op, Rail, RailConfig, RecvOrder, Remote, Source, Status,
+    Visibility,
+};
 use trunkline_mem::Memory;
-use trunkline_softnic::{CopyMode, SoftConfig, SoftRail};
+use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
 
 const SLOTS: u64 = 16;
 const SLOT: u64 = 200_000;
@@ -54,7 +57,7 @@ fn stream(mode: CopyMode, count: u64) {
     let _keep = reader.join().unwrap();
 }
 
-fn write(a: &mut SoftRail, link: trunkline_fabric::LinkId, lens: &[u64], to: Remote) {
+fn write(a: &mut SoftRail, link: LinkId, lens: &[u64], to: Remote) {
     let source = Memory::heap((SLOTS * SLOT) as usize);
     let keys = a.registrar().register(&source, Access::ALL, Visibility::Strict).unwrap();
     let note = Memory::heap(4096);
@@ -104,4 +107,83 @@ fn shared() {
 #[test]
 fn learned() {
     stream(CopyMode::Auto, 4000);
+}
+
+/// A rail and its peer with these receive orders asked for, over a wire.
+fn ordered(wire: WireMode, order: RecvOrder) -> [(SoftRail, LinkId); 2] {
+    let config = SoftConfig { wire, ..SoftConfig::default() };
+    let open = || {
+        let fabric = SoftFabric::new(config.clone()).unwrap();
+        fabric.open(0, &RailConfig { recv_order: order, ..common::rail_config() }).unwrap()
+    };
+    let (mut a, mut b) = (open(), open());
+    let (at_a, at_b) = common::connect(&mut a, &mut b);
+    poll_until("a connection", || {
+        let up = a.is_up(at_a).unwrap() && b.is_up(at_b).unwrap();
+        (poll(&mut a).is_empty() && poll(&mut b).is_empty() && up).then_some(())
+    });
+    [(a, at_a), (b, at_b)]
+}
+
+#[test]
+fn receives_take_sends_in_the_order_that_was_asked_for() {
+    for wire in [WireMode::Shm, WireMode::Tcp] {
+        for (order, expected) in [(RecvOrder::Posted, [1, 2, 3]), (RecvOrder::Any, [3, 4, 2])] {
+            let [(mut a, at_a), (mut b, at_b)] = ordered(wire, order);
+            let memory = Memory::heap(64);
+            let keys = b.registrar().register(&memory, Access::LOCAL, Visibility::Strict).unwrap();
+            let into = Extent { key: keys.local, offset: 0, len: 64 };
+            (1..4).for_each(|wr_id| b.post(at_b, wr_id, Op::Recv { into }, true).unwrap());
+            let mut taken = Vec::new();
+            for _ in 0..3 {
+                let send = Op::Send { head: &[1], body: Source::Inline(&[]), imm: None };
+                a.post(at_a, 9, send, false).unwrap();
+                taken.push(poll_until("a message", || {
+                    poll(&mut a);
+                    poll(&mut b).first().map(|one| one.wr_id)
+                }));
+                if taken.len() == 1 {
+                    b.post(at_b, 4, Op::Recv { into }, true).unwrap();
+                }
+            }
+            assert_eq!(taken, expected, "{wire:?}, {order:?}");
+        }
+    }
+}
+
+/// A message that has begun to arrive stays with its receive, whatever is posted before it ends.
+#[test]
+fn a_message_stays_with_the_receive_that_it_began_in() {
+    const LEN: u64 = 2 << 20;
+    const RECEIVES: u64 = 20;
+    for wire in [WireMode::Shm, WireMode::Tcp] {
+        let [(mut a, at_a), (mut b, at_b)] = ordered(wire, RecvOrder::Any);
+        let (from, to) = (Memory::heap(LEN as usize), Memory::heap((RECEIVES * LEN) as usize));
+        let sent: Vec<u8> = (0..LEN).map(|at| byte(1, at) | 1).collect();
+        from.write(0, &sent).unwrap();
+        let key = |rail: &SoftRail, memory: &Memory| {
+            rail.registrar().register(memory, Access::LOCAL, Visibility::Strict).unwrap().local
+        };
+        let (body, key) = (Extent { key: key(&a, &from), offset: 0, len: LEN }, key(&b, &to));
+        let op = |at: u64| Op::Recv { into: Extent { key, offset: at * LEN, len: LEN } };
+        b.post(at_b, 0, op(0), true).unwrap();
+        a.post(at_a, 9, Op::Send { head: &[], body: Source::Region(body), imm: None }, true).unwrap();
+        let mut posted = 1;
+        let taken = poll_until("a message", || {
+            poll(&mut a);
+            let done = poll(&mut b).first().map(|one| one.wr_id);
+            if done.is_none() && posted < RECEIVES {
+                b.post(at_b, posted, op(posted), true).unwrap();
+                posted += 1;
+            }
+            done
+        });
+        assert!(posted > 1);
+        for at in 0..RECEIVES {
+            let mut got = vec![0; LEN as usize];
+            to.read(at * LEN, &mut got).unwrap();
+            let whole = if at == taken { got == sent } else { got.iter().all(|&byte| byte == 0) };
+            assert!(whole, "{wire:?}: receive {at}, the message took {taken}");
+        }
+    }
 }

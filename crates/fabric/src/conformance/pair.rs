@@ -7,8 +7,8 @@ use trunkline_mem::Memory;
 use trunkline_proto::time::Duration as Span;
 
 use crate::{
-    Access, Completion, Done, Extent, Keys, LinkAddress, LinkId, Op, PostError, Rail, RailConfig, Registrar,
-    Remote, Status, Visibility,
+    Access, Completion, Done, Extent, Keys, LinkAddress, LinkId, Op, PostError, Rail, RailConfig, RecvOrder,
+    Registrar, Remote, Status, Visibility,
 };
 
 /// Longest a case waits for anything.
@@ -40,7 +40,14 @@ pub trait Setup {
 /// What most cases open their rails with.
 #[must_use]
 pub fn default_config() -> RailConfig {
-    RailConfig { depth: 64, recv_depth: 64, links: 8, peer_time: Span::secs(2), rail_time: Span::secs(3) }
+    RailConfig {
+        depth: 64,
+        recv_depth: 64,
+        recv_order: RecvOrder::Posted,
+        links: 8,
+        peer_time: Span::secs(2),
+        rail_time: Span::secs(3),
+    }
 }
 
 /// Two rails and a link between them.

@@ -11,8 +11,8 @@ use trunkline_proto::wire::status::Usage;
 use super::{Origin, Recorder, TraceFile, Traced, TracedRail};
 use crate::{
     Access, Caps, Completion, DeregisterError, Done, Fabric, Keys, LinkAddress, LinkError, LinkId, Links,
-    LocalKey, Nic, Op, OpenError, PostError, Rail, RailConfig, RegisterError, Registrar, Remote, RemoteKey,
-    Source, Status, Visibility, Wake,
+    LocalKey, Nic, Op, OpenError, PostError, Rail, RailConfig, RecvOrder, RegisterError, Registrar, Remote,
+    RemoteKey, Source, Status, Visibility, Wake,
 };
 
 const CAPS: Caps = Caps {
@@ -35,6 +35,7 @@ const CAPS: Caps = Caps {
 const CONFIG: RailConfig = RailConfig {
     depth: 64,
     recv_depth: 64,
+    recv_order: RecvOrder::Posted,
     links: 1,
     peer_time: Duration::secs(1),
     rail_time: Duration::secs(1),

@@ -178,7 +178,8 @@ impl Qp {
         match record.verb {
             Verb::Write { key, addr } => env.table().remote(key, addr, left, write),
             Verb::Send { offset } => {
-                let (receive, got) = self.arriving.or_else(|| Some((*self.recvs.front()?, 0)))?;
+                let (receive, got) = self.take_receive()?;
+                self.arriving = Some((receive, got));
                 let room = receive.into.len.checked_sub(got)?;
                 let fits = got == offset && left <= room;
                 fits.then(|| env.table().local(receive.into.key.0, receive.into.offset + got, left))?

@@ -4,13 +4,15 @@
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use trunkline_fabric::{Completion, Done, Fabric, LinkAddress, LinkId, Links, Rail, RailConfig, Status};
+use trunkline_fabric::{
+    Completion, Done, Fabric, LinkAddress, LinkId, Links, Rail, RailConfig, RecvOrder, Status,
+};
 use trunkline_proto::time::Duration as Span;
 use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
 
 pub fn rail_config() -> RailConfig {
     let (peer_time, rail_time) = (Span::secs(5), Span::secs(3));
-    RailConfig { depth: 64, recv_depth: 64, links: 4096, peer_time, rail_time }
+    RailConfig { depth: 64, recv_depth: 64, recv_order: RecvOrder::Posted, links: 4096, peer_time, rail_time }
 }
 
 pub fn rail(config: SoftConfig) -> SoftRail {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, kill_process};
 use trunkline_fabric::{
     Access, Completion, Done, Extent, Fabric as _, LinkAddress, LinkError, LinkId, Links as _, Op, Rail as _,
-    RailConfig, Remote, RemoteKey, Source, Status, Visibility,
+    RailConfig, RecvOrder, Remote, RemoteKey, Source, Status, Visibility,
 };
 use trunkline_mem::Memory;
 use trunkline_proto::time::Duration as Span;
@@ -46,7 +46,14 @@ impl End {
         let address = IpAddr::from(Ipv4Addr::new(10, 77, 0, scene.role as u8 + 1));
         let config = SoftConfig { wire: WireMode::Tcp, addresses: vec![address], ..SoftConfig::default() };
         let (peer_time, rail_time) = (Span::secs(10), Span::millis(rail_time.as_millis() as u64));
-        let rail_config = RailConfig { depth: 64, recv_depth: 64, links: 1, peer_time, rail_time };
+        let rail_config = RailConfig {
+            depth: 64,
+            recv_depth: 64,
+            recv_order: RecvOrder::Posted,
+            links: 1,
+            peer_time,
+            rail_time,
+        };
         let mut rail = SoftFabric::new(config).unwrap().open(0, &rail_config).unwrap();
         let link = rail.create().unwrap();
         let memory = Memory::heap(LARGE);
