@@ -14,6 +14,7 @@ use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::imm::{Imm, Token};
 use trunkline_proto::xfer::Fault;
 use trunkline_proto::xfer::receiver::{Arrival, Receiver, RecvId};
+use trunkline_proto::xfer::table::{self, Table};
 
 use crate::path::{Path, Paths};
 use crate::plan::Plan;
@@ -46,7 +47,8 @@ pub(crate) struct RecvLane<R: Rail> {
     /// One memory, registered on each path's rail.
     fins: Vec<Mr<Ctrl>>,
     cursor: u16,
-    places: Box<[Place]>,
+    /// By the slot of a token.
+    places: Table<Place>,
     /// Request slots by receive.
     requests: [u16; RECVS_MAX],
     /// Receives, the latest, whose records wait; of one buffer each.
@@ -75,8 +77,12 @@ pub(crate) struct RecvLane<R: Rail> {
 struct Place {
     mr: MrId,
     offset: u64,
-    len: u64,
-    tag: u32,
+}
+
+impl Place {
+    fn none(_slot: usize) -> Self {
+        Self { mr: NO_MR, offset: 0 }
+    }
 }
 
 /// Bytes of a bounce buffer.
@@ -107,7 +113,7 @@ impl<R: Rail> RecvLane<R> {
             bounce_bytes: bounce_bytes(&plan) as u64,
             fins,
             cursor: 0,
-            places: vec![Place { mr: NO_MR, offset: 0, len: 0, tag: 0 }; TOKENS_MAX].into(),
+            places: Table::new(Place::none),
             requests: [0; RECVS_MAX],
             unannounced: 0,
             waiting: [0; EAGER_CREDITS_MAX],
@@ -183,9 +189,12 @@ impl<R: Rail> RecvLane<R> {
         };
         requests.row.begun(buffers.len());
         self.requests[id.0] = slot;
-        for (index, buffer) in buffers.iter().enumerate() {
-            let RecvBuf { mr, offset, len, tag } = *buffer;
-            self.places[id.0 * RECV_BUFFERS_MAX + index] = Place { mr, offset, len, tag };
+        self.places.make_room(buffers.len(), Place::none);
+        let mut place = table::slot(id.0, 0);
+        for buffer in buffers {
+            let RecvBuf { mr, offset, .. } = *buffer;
+            self.places[place] = Place { mr, offset };
+            place += table::STEP;
             self.regions.hold(mr);
         }
         // A small message comes without having been asked for: its record has time. What the caller posts meanwhile, as a
@@ -227,7 +236,8 @@ impl<R: Rail> RecvLane<R> {
     /// Posts matched receives in order, as far as the NIC takes them.
     fn post_matched_due(&mut self) -> Result<(), CommFault> {
         while let Some(&token) = self.matched_due.front() {
-            let Place { mr, offset, len, tag } = self.places[token.slot()];
+            let Place { mr, offset } = self.places[token.slot()];
+            let (tag, len) = self.receiver.tag_and_room(token.slot());
             let into = self.extent(mr, offset, len)?;
             let op = Op::MatchedRecv { into, key: Match(u64::from(tag)) };
             let (rail, link) = self.paths.leader();
@@ -342,7 +352,9 @@ impl<R: Rail> RecvLane<R> {
         signalled: bool,
     ) -> Result<(), CommFault> {
         let (number, token, count) = self.receiver.announcement(id, index);
-        let Place { mr, offset, len, tag } = self.places[token.slot()];
+        let slot = table::slot(id.0, index);
+        let Place { mr, offset } = self.places[slot];
+        let (tag, len) = self.receiver.tag_and_room(slot);
         let narrow = self.plan.mutant.is("engine-narrow-offsets");
         let offset = if narrow { u64::from(offset as u32) } else { offset };
         let Some(Region { key, addr }) = self.place_on(0, mr, offset) else { return Err(CommFault::Revoked) };
@@ -376,7 +388,7 @@ impl<R: Rail> RecvLane<R> {
     #[inline]
     fn deliver(&mut self, requests: &Requests) -> Result<(), CommFault> {
         while let Some(delivery) = self.receiver.next_delivery()? {
-            let Place { mr, offset, .. } = self.places[delivery.token.slot()];
+            let Place { mr, offset } = self.places[delivery.token.slot()];
             let (path, index) = self.bounce(delivery.bounce);
             let at = index * self.bounce_bytes + eager::BYTES as u64;
             let bounce = self.bounces[path].memory();
@@ -402,17 +414,27 @@ impl<R: Rail> RecvLane<R> {
             Arrival::Partial | Arrival::Filled => {}
             Arrival::Stale => self.dropped += 1,
             Arrival::Done(id) => {
+                if let Some(len) = self.receiver.finish_one(id) {
+                    self.release(table::slot(id.0, 0));
+                    return requests.complete_recv(self.requests[id.0], &[len]);
+                }
                 let (mut sizes, mut count) = ([0; RECV_BUFFERS_MAX], 0);
-                let start = id.0 * RECV_BUFFERS_MAX;
-                let places = &mut self.places[start..start + RECV_BUFFERS_MAX];
+                let places = &mut self.places;
                 self.receiver.finish(id, |index, len| {
                     sizes[index] = len;
-                    count = count.max(index + 1);
-                    self.regions.release(std::mem::replace(&mut places[index].mr, NO_MR));
+                    count = index + 1;
+                    let place = &mut places[table::slot(id.0, index)];
+                    self.regions.release(std::mem::replace(&mut place.mr, NO_MR));
                 });
                 requests.complete_recv(self.requests[id.0], &sizes[..count]);
             }
         }
+    }
+
+    /// A buffer needs its region no longer.
+    #[inline]
+    fn release(&mut self, slot: usize) {
+        self.regions.release(std::mem::replace(&mut self.places[slot].mr, NO_MR));
     }
 
     /// Starts a flush; `None` means there is nothing to wait for.

@@ -253,14 +253,10 @@ impl Qp {
         }
     }
 
-    /// The receive of the send that is arriving, and the bytes it got; of one that begins, a posted one.
+    /// The posted receive that takes the next send.
     #[inline]
-    pub(crate) fn take_receive(&mut self) -> Option<(Receive, u64)> {
-        if let Some(arriving) = self.arriving.take() {
-            return Some(arriving);
-        }
-        let posted = if self.newest_first { self.recvs.pop_newest() } else { self.recvs.pop() };
-        Some((posted?, 0))
+    pub(crate) fn take_receive(&mut self) -> Option<Receive> {
+        if self.newest_first { self.recvs.pop_newest() } else { self.recvs.pop() }
     }
 
     /// Operations outstanding, receives apart.

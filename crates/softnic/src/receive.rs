@@ -128,8 +128,11 @@ impl Qp {
         offset: u64,
         sink: &mut Sink<'_>,
     ) -> Result<(), Refusal> {
-        // The peer knows how many receives there are.
-        let (receive, got) = self.take_receive().ok_or(Nak::Protocol)?;
+        let (receive, got) = match self.arriving.take() {
+            Some(arriving) => arriving,
+            // The peer knows how many receives there are.
+            None => (self.take_receive().ok_or(Nak::Protocol)?, 0),
+        };
         let len = record.payload.len();
         let taken = self.take_bytes(env, here, &record.payload, receive, got, offset);
         if let Err(refusal) = taken {

@@ -7,6 +7,7 @@
 pub mod receiver;
 pub mod sender;
 pub mod spread;
+pub mod table;
 
 use crate::wire::eager::EagerError;
 use crate::wire::fin::FinError;

@@ -3,13 +3,14 @@
 
 use alloc::vec::Vec;
 
-use crate::limits::{MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX, STRIPES_MAX, TOKENS_MAX};
+use crate::limits::{MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX, STRIPES_MAX};
 use crate::mutant::Mutant;
 use crate::wire::eager::Eager;
 use crate::wire::fin::Fin;
 use crate::wire::imm::{Imm, Token};
 use crate::wire::standing::{Standing, Waiting};
 use crate::xfer::Fault;
+use crate::xfer::table::{self, Table};
 
 /// Eager messages that may have arrived and wait, or be overtaken by others.
 const WINDOW: usize = MAILBOX_SLOTS;
@@ -48,7 +49,7 @@ pub struct Receiver {
     /// The number the next receive gets.
     next: u32,
     receives: [Receive; RECVS_MAX],
-    buffers: [Buffer; TOKENS_MAX],
+    buffers: Table<Buffer>,
     parked: [Option<Parked>; WINDOW],
     /// The first eager number that has not arrived.
     frontier: u32,
@@ -73,8 +74,15 @@ struct Receive {
 struct Buffer {
     token: Token,
     tag: u32,
+    /// Its room; the length of its message once that is known.
     len: u64,
     state: State,
+}
+
+impl Buffer {
+    fn idle(slot: usize) -> Self {
+        Self { token: Token::new(slot as u16, 0), tag: 0, len: 0, state: State::Idle }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -85,10 +93,10 @@ enum State {
     Empty,
     /// Given to an eager message that is being copied.
     Taken,
-    /// Some stripes have come, by bitmap; `fin` once their number and length are known.
-    Striped { bitmap: u16, fin: Option<(u8, u64)> },
-    /// Full, with that many bytes.
-    Full(u64),
+    /// Some stripes have come, by bitmap; `fin` once their number is known.
+    Striped { bitmap: u16, fin: Option<u8> },
+    /// Full.
+    Full,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -108,15 +116,10 @@ impl Receiver {
     /// Like [`Receiver::new`], with counters that start near their wrap; for tests.
     #[must_use]
     pub fn starting_at(number: u32, mutant: Mutant) -> Self {
-        let idle = Buffer { token: Token::new(0, 0), tag: 0, len: 0, state: State::Idle };
-        let mut buffers = [idle; TOKENS_MAX];
-        for (slot, buffer) in buffers.iter_mut().enumerate() {
-            buffer.token = Token::new(slot as u16, 0);
-        }
         Self {
             next: number,
             receives: [Receive::default(); RECVS_MAX],
-            buffers,
+            buffers: Table::new(Buffer::idle),
             parked: [None; WINDOW],
             frontier: number.wrapping_sub(1),
             lowest: number.wrapping_sub(1),
@@ -128,6 +131,7 @@ impl Receiver {
 
     /// Starts a receive of 1 to 8 buffers, given as tag and length; `None` while its place is in use or the number of
     /// buffers is out of range.
+    #[inline(always)]
     pub fn on_irecv(&mut self, buffers: impl ExactSizeIterator<Item = (u32, u64)>) -> Option<RecvId> {
         let id = RecvId(self.next as usize % RECVS_MAX);
         let count = buffers.len();
@@ -135,11 +139,14 @@ impl Receiver {
         if taken || count == 0 || count > RECV_BUFFERS_MAX {
             return None;
         }
+        self.buffers.make_room(count, Buffer::idle);
         let count = count as u8;
         self.receives[id.0] = Receive { number: self.next, count, missing: count, outstanding: true };
-        for (index, (tag, len)) in buffers.enumerate() {
-            let buffer = &mut self.buffers[id.0 * RECV_BUFFERS_MAX + index];
+        let mut slot = table::slot(id.0, 0);
+        for (tag, len) in buffers {
+            let buffer = &mut self.buffers[slot];
             (buffer.tag, buffer.len, buffer.state) = (tag, len, State::Empty);
+            slot += table::STEP;
         }
         self.empty += u32::from(count);
         self.next = self.next.wrapping_add(1);
@@ -151,7 +158,15 @@ impl Receiver {
     #[must_use]
     pub fn announcement(&self, id: RecvId, index: usize) -> (u32, Token, u8) {
         let receive = &self.receives[id.0];
-        (receive.number, self.buffers[id.0 * RECV_BUFFERS_MAX + index].token, receive.count)
+        (receive.number, self.buffers[table::slot(id.0, index)].token, receive.count)
+    }
+
+    /// The tag of the buffer with a slot, and its room; once the length of its message is known, that instead.
+    #[inline]
+    #[must_use]
+    pub fn tag_and_room(&self, slot: usize) -> (u32, u64) {
+        let Buffer { tag, len, .. } = self.buffers[slot];
+        (tag, len)
     }
 
     /// Takes note of an eager message that lies in bounce buffer `bounce`.
@@ -238,8 +253,8 @@ impl Receiver {
             if !receive.outstanding || receive.number != number {
                 continue;
             }
-            let start = number as usize % RECVS_MAX * RECV_BUFFERS_MAX;
-            for slot in start..start + usize::from(receive.count) {
+            let place = number as usize % RECVS_MAX;
+            for slot in (0..usize::from(receive.count)).map(|index| table::slot(place, index)) {
                 let buffer = &self.buffers[slot];
                 if buffer.tag == header.tag && buffer.state == State::Empty {
                     return Some(slot);
@@ -263,7 +278,11 @@ impl Receiver {
         let Some(slot) = self.current(imm.token()) else { return Ok(Arrival::Stale) };
         let buffer = &mut self.buffers[slot];
         match (imm, buffer.state) {
-            (Imm::Full(_), State::Empty) => Ok(self.fill_to_end(slot)),
+            (Imm::Full(_), State::Empty) => {
+                buffer.state = State::Full;
+                self.empty -= 1;
+                Ok(self.filled(slot))
+            }
             (Imm::Whole(_), State::Empty) if len <= buffer.len || self.mutant.is("receiver-ignores-room") => {
                 Ok(self.fill(slot, len))
             }
@@ -281,7 +300,7 @@ impl Receiver {
                 buffer.state = State::Striped { bitmap: bitmap | bit, fin };
                 Ok(self.check_stripes(slot))
             }
-            (_, State::Idle | State::Taken | State::Full(_)) => Ok(Arrival::Stale),
+            (_, State::Idle | State::Taken | State::Full) => Ok(Arrival::Stale),
             (Imm::Full(_) | Imm::Whole(_) | Imm::Fin(_), _) => Err(Fault::Twice),
         }
     }
@@ -306,14 +325,16 @@ impl Receiver {
             }
             State::Striped { bitmap, fin: None } => bitmap,
             State::Striped { .. } => return Err(Fault::Twice),
-            State::Idle | State::Taken | State::Full(_) => return Ok(Arrival::Stale),
+            State::Idle | State::Taken | State::Full => return Ok(Arrival::Stale),
         };
-        buffer.state = State::Striped { bitmap, fin: Some((fin.stripes, fin.len)) };
+        buffer.len = fin.len;
+        buffer.state = State::Striped { bitmap, fin: Some(fin.stripes) };
         Ok(self.check_stripes(slot))
     }
 
     fn check_stripes(&mut self, slot: usize) -> Arrival {
-        let State::Striped { bitmap, fin: Some((stripes, len)) } = self.buffers[slot].state else {
+        let Buffer { len, state: State::Striped { bitmap, fin: Some(stripes) }, .. } = self.buffers[slot]
+        else {
             return Arrival::Partial;
         };
         let short = usize::from(self.mutant.is("receiver-early-stripes"));
@@ -329,13 +350,13 @@ impl Receiver {
     #[must_use]
     pub fn standing(&self) -> Standing {
         let mut waiting = Vec::new();
-        for buffer in &self.buffers {
+        for buffer in self.buffers.iter() {
             match buffer.state {
                 State::Empty => waiting.push(Waiting { token: buffer.token, stripes: 0, fin: false }),
                 State::Striped { bitmap, fin } => {
                     waiting.push(Waiting { token: buffer.token, stripes: bitmap, fin: fin.is_some() });
                 }
-                State::Idle | State::Taken | State::Full(_) => {}
+                State::Idle | State::Taken | State::Full => {}
             }
         }
         let mut ahead = 0;
@@ -371,33 +392,50 @@ impl Receiver {
     }
 
     #[inline]
-    fn fill_to_end(&mut self, slot: usize) -> Arrival {
-        self.fill(slot, self.buffers[slot].len)
+    fn fill(&mut self, slot: usize, len: u64) -> Arrival {
+        let buffer = &mut self.buffers[slot];
+        let before = core::mem::replace(&mut buffer.state, State::Full);
+        buffer.len = len;
+        self.empty -= u32::from(before == State::Empty);
+        self.filled(slot)
     }
 
-    #[inline]
-    fn fill(&mut self, slot: usize, len: u64) -> Arrival {
-        self.empty -= u32::from(self.buffers[slot].state == State::Empty);
-        self.buffers[slot].state = State::Full(len);
-        let id = RecvId(slot / RECV_BUFFERS_MAX);
+    /// A buffer is full.
+    #[inline(always)]
+    fn filled(&mut self, slot: usize) -> Arrival {
+        let id = RecvId(table::receive(slot));
         let receive = &mut self.receives[id.0];
         receive.missing -= 1;
         if receive.missing == 0 { Arrival::Done(id) } else { Arrival::Filled }
     }
 
+    /// Ends a receive of one buffer, which is full: the length of its message, and its place is free. `None` if it has
+    /// several.
+    #[inline]
+    pub fn finish_one(&mut self, id: RecvId) -> Option<u64> {
+        if self.receives[id.0].count != 1 {
+            return None;
+        }
+        self.receives[id.0].outstanding = false;
+        Some(self.empty_buffer(table::slot(id.0, 0)))
+    }
+
+    /// The length of the message in a full buffer, which waits for nothing from then on.
+    #[inline]
+    fn empty_buffer(&mut self, slot: usize) -> u64 {
+        let buffer = &mut self.buffers[slot];
+        buffer.state = State::Idle;
+        if !self.mutant.is("receiver-keeps-generation") {
+            buffer.token = buffer.token.next();
+        }
+        buffer.len
+    }
+
     /// Ends a receive whose buffers are all full: calls `each` with the length of every buffer, and frees its place.
     #[inline]
     pub fn finish(&mut self, id: RecvId, mut each: impl FnMut(usize, u64)) {
-        let count = usize::from(self.receives[id.0].count);
-        for index in 0..count {
-            let buffer = &mut self.buffers[id.0 * RECV_BUFFERS_MAX + index];
-            if let State::Full(len) = buffer.state {
-                each(index, len);
-            }
-            buffer.state = State::Idle;
-            if !self.mutant.is("receiver-keeps-generation") {
-                buffer.token = buffer.token.next();
-            }
+        for index in 0..usize::from(self.receives[id.0].count) {
+            each(index, self.empty_buffer(table::slot(id.0, index)));
         }
         self.receives[id.0].outstanding = false;
     }

@@ -178,7 +178,7 @@ impl Qp {
         match record.verb {
             Verb::Write { key, addr } => env.table().remote(key, addr, left, write),
             Verb::Send { offset } => {
-                let (receive, got) = self.take_receive()?;
+                let (receive, got) = self.arriving.or_else(|| Some((self.take_receive()?, 0)))?;
                 self.arriving = Some((receive, got));
                 let room = receive.into.len.checked_sub(got)?;
                 let fits = got == offset && left <= room;

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::TOKENS_MAX;
 use crate::wire::cts::{self, Cts};
 use crate::xfer::sender::{Isend, Mailbox, Sender};
 
