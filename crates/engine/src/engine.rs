@@ -484,21 +484,6 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         due
     }
 
-    /// A lane that waits gives a turn to another one of its thread: what the caller waits for may hang on it, since
-    /// a comm that is not polled neither sends on nor takes in.
-    fn help(&self, than: &Comm<F::Rail>) {
-        if self.params.mutant.is("engine-helps-nobody") {
-            return;
-        }
-        let Some(other) = self.comms.next_of_thread(than) else { return };
-        let Some(mut lane) = other.lane.try_claim() else { return };
-        let Some(open) = lane.as_mut() else { return };
-        self.drive(other, open);
-        if let Side::Send(side) = &mut open.side {
-            side.read_records();
-        }
-    }
-
     /// A waiting lane looks whether its peer is still there.
     #[cold]
     pub(crate) fn look_at_peer(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {

@@ -1,6 +1,6 @@
 //! A thread that goes on for callers who do not: it drives open comms that nobody polls, and answers on the control
 //! streams. There is none unless the engine's owner starts one. It takes a lane only if that is free, and leaves alone
-//! those that somebody has polled since it last came by.
+//! those that somebody has polled since it last came by. Without it, a lane that waits helps others of its own thread.
 
 use std::io;
 use std::ops::Deref;
@@ -74,6 +74,21 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Some((moved, None));
         };
         Some((moved, Some(Duration::from_nanos(soon.0))))
+    }
+
+    /// A lane that waits gives a turn to another one of its thread: what the caller waits for may hang on it, since
+    /// a comm that is not polled neither sends on nor takes in.
+    pub(crate) fn help(&self, than: &Comm<F::Rail>) {
+        if self.params.mutant.is("engine-helps-nobody") {
+            return;
+        }
+        let Some(other) = self.comms.next_of_thread(than) else { return };
+        let Some(mut lane) = other.lane.try_claim() else { return };
+        let Some(open) = lane.as_mut() else { return };
+        self.drive(other, open);
+        if let Side::Send(side) = &mut open.side {
+            side.read_records();
+        }
     }
 
     /// Whether it is time to ask what became of the peer.
