@@ -19,6 +19,7 @@ use crate::path::{PROBE, Paths};
 use crate::recv::RecvLane;
 use crate::regions::Regions;
 use crate::request::Requests;
+use crate::rest::Idle;
 use crate::send::SendLane;
 use crate::status::{Row, Status as Page};
 use crate::{CommFault, CommId, Error, Mutant};
@@ -85,6 +86,8 @@ pub(crate) struct Open<R: Rail> {
     pub(crate) down: Option<Down>,
     /// What is to be said on the control stream, where there are several links.
     pub(crate) words: Vec<Word>,
+    /// Whether it should give memory back.
+    pub(crate) idle_for: Idle,
     /// When links were last looked after, where there are several.
     pub(crate) tended: Instant,
     /// When the network was last asked whether the links carry.
@@ -214,6 +217,7 @@ impl<R: Rail> Open<R> {
             link_down: false,
             down: None,
             words: Vec::new(),
+            idle_for: Idle::default(),
             tended: Instant::default(),
             asked: Instant::default(),
             turns: 0,

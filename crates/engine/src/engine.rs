@@ -445,6 +445,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.help(slot);
             if self.look_is_due(open) {
                 open.idle = 0;
+                self.rest_if_idle(open);
                 self.look_at_peer(slot, open);
             }
         }

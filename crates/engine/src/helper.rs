@@ -89,6 +89,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if let Side::Send(side) = &mut open.side {
             side.read_records();
         }
+        self.may_rest(open);
     }
 
     /// Whether it is time to ask what became of the peer.
@@ -96,6 +97,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let due = self.look_is_due(open);
         if due {
             open.idle = 0;
+            self.rest_if_idle(open);
         }
         due || open.link_down
     }

@@ -33,6 +33,7 @@ mod regions;
 mod request;
 #[cfg(test)]
 mod request_tests;
+mod rest;
 mod send;
 mod status;
 mod stripe;

@@ -179,6 +179,15 @@ impl<R: Rail> Paths<R> {
         self.iter_mut().for_each(|path| path.rail.fail(path.link));
     }
 
+    /// Lets every link rest; whether the memory of all posted receives may be emptied.
+    pub(crate) fn rest(&mut self) -> bool {
+        let mut all = true;
+        for path in self.iter_mut() {
+            all &= path.rail.rest(path.link);
+        }
+        all
+    }
+
     /// Ends every link.
     pub(crate) fn destroy(&mut self) {
         self.iter_mut().for_each(|path| path.rail.destroy(path.link));

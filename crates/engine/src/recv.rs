@@ -145,6 +145,11 @@ impl<R: Rail> RecvLane<R> {
         Ok(())
     }
 
+    /// Forgets what is in the bounce buffers, which take memory again as they are used.
+    pub(crate) fn empty_bounces(&mut self) {
+        self.bounces.iter().for_each(|bounces| bounces.memory().empty());
+    }
+
     /// The path of a bounce buffer, and which of that path's it is.
     #[inline]
     fn bounce(&self, bounce: u32) -> (usize, u64) {

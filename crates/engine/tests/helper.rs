@@ -157,3 +157,27 @@ fn a_helper_ends_soon_also_when_it_sleeps() {
     assert!(began.elapsed() < Duration::from_secs(5));
     assert_eq!(Arc::strong_count(&engine), 1, "the thread is gone");
 }
+
+#[test]
+fn a_message_that_waits_for_its_receive_outlasts_a_rest() {
+    let pair = Pair::new();
+    let len = 1000;
+    let sent = within(LIMIT, || pair.from.isend(pair.send.0, pair.send.1, 0, len, 0).expect("isend"));
+    let sent = sent.expect("a send");
+    let tend = |engine: &Running, time: Duration| {
+        within(time, || {
+            engine.tend();
+            None::<()>
+        })
+    };
+    assert!(within(LIMIT, || pair.from.test(sent, &mut [0; 8]).expect("a send").then_some(())).is_some());
+    // As long as it takes until a comm without messages gives memory back, and longer.
+    tend(&pair.into, Duration::from_millis(1500));
+    let buffer = RecvBuf { mr: pair.recv.1, offset: 0, len, tag: 0 };
+    let received = within(LIMIT, || pair.into.irecv(pair.recv.0, &[buffer]).expect("irecv")).expect("one");
+    let done = within(LIMIT, || pair.into.test(received, &mut [0; 8]).expect("a receive").then_some(()));
+    assert!(done.is_some());
+    let mut bytes = vec![0; len as usize];
+    pair.memory.read(0, &mut bytes).expect("so many");
+    assert!(bytes.iter().all(|&byte| byte == 0x5a));
+}

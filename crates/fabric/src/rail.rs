@@ -144,6 +144,14 @@ pub trait Links {
         0
     }
 
+    /// A link has had nothing to do for a while: gives back memory that it takes again with the next work. Whether the
+    /// owner may do so too with the memory of the receives that are posted: nothing has come into it, and the NIC finds
+    /// its pages wherever they are when something does.
+    fn rest(&mut self, link: LinkId) -> bool {
+        let _ = link;
+        false
+    }
+
     /// Puts a link into error: what is posted (but for [`Op::Flush`]) completes as flushed, and nothing more is placed
     /// here by the peer.
     fn fail(&mut self, link: LinkId);

@@ -34,7 +34,7 @@ pub struct Memory {
     addr: usize,
     len: usize,
     kind: Kind,
-    #[expect(dead_code, reason = "held so that the bytes stay mapped")]
+    /// Held so that the bytes stay mapped.
     keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -107,6 +107,17 @@ impl Memory {
         match offset.checked_add(len) {
             Some(end) if end <= size => Ok(self.addr + offset as usize),
             _ => Err(OutOfBounds { offset, len, size }),
+        }
+    }
+
+    /// Forgets the bytes of an owned range, whose pages go back to the system: it is zero, and takes memory again as it is
+    /// used. A range of less than two pages, or one that somebody else owns, stays as it is.
+    pub fn empty(&self) {
+        let Some(heap) = self.keep.as_ref().and_then(|keep| keep.downcast_ref::<Heap>()) else { return };
+        if heap.layout.size() >= MAPPED {
+            let at = pointer(heap.addr).cast();
+            // SAFETY: all of an anonymous mapping of ours; like a write of zeros, which any byte may be.
+            let _ = unsafe { rustix::mm::madvise(at, heap.layout.size(), Advice::LinuxDontNeed) };
         }
     }
 
@@ -277,6 +288,22 @@ mod tests {
         let mut out = [0; 7];
         memory.read(9, &mut out).unwrap();
         assert_eq!(&out, b"\0hello\0");
+    }
+
+    #[test]
+    fn an_emptied_range_is_zero_and_takes_bytes_again() {
+        let memory = Memory::heap(3 * ALIGN);
+        let mut out = [1; 2];
+        memory.write(2 * ALIGN as u64, b"yes").unwrap();
+        memory.clone().empty();
+        memory.read(2 * ALIGN as u64, &mut out).unwrap();
+        assert_eq!(out, [0; 2]);
+        memory.write(0, b"ok").unwrap();
+        // SAFETY: `memory` outlives it.
+        let borrowed = unsafe { Memory::from_raw(memory.addr(), memory.len(), Kind::Host) };
+        borrowed.empty();
+        borrowed.read(0, &mut out).unwrap();
+        assert_eq!(&out, b"ok", "only the owner's");
     }
 
     #[test]

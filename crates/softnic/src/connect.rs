@@ -360,6 +360,11 @@ impl Links for SoftRail {
         }
     }
 
+    fn rest(&mut self, link: LinkId) -> bool {
+        let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return false };
+        qp.rest()
+    }
+
     fn poll_is_call(&self, link: LinkId) -> bool {
         self.qp(link).is_ok_and(|qp| qp.wire == Wire::Tcp)
     }

@@ -259,6 +259,14 @@ impl Qp {
         if self.newest_first { self.recvs.pop_newest() } else { self.recvs.pop() }
     }
 
+    /// Gives back memory that an idle link does not need; whether nothing has come into the posted receives.
+    pub(crate) fn rest(&mut self) -> bool {
+        if let Some(tx) = &mut self.tx {
+            tx.rest();
+        }
+        self.arriving.is_none()
+    }
+
     /// Operations outstanding, receives apart.
     #[inline]
     pub(crate) fn outstanding(&self) -> u64 {

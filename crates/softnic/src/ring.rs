@@ -17,7 +17,13 @@ const LINE: u64 = 64;
 
 /// Payload bytes after which the writer looks whether the ring is empty, so that it can begin again at its start: what is
 /// used one after another then stays in these few pages.
-const TOGETHER: u64 = 16 << 10;
+const TOGETHER: u64 = 32 << 10;
+
+/// The same where the ring was found not to be empty: a long message does not look for each of its pieces.
+const BUSY: u64 = 4 * TOGETHER;
+
+/// Records whose slots are worth giving back: two pages of them.
+const MANY: u64 = 64;
 
 /// The position whose stamp is 0.
 const ZERO_AT: u64 = u64::MAX;
@@ -48,6 +54,9 @@ pub(crate) struct Producer {
     freed: u64,
     /// Payload bytes to be staged before the next look whether the ring is empty.
     unlooked: u64,
+    /// How far into its ring payload came, as seen at those looks, and the head, since or when the ring was emptied last.
+    farthest: u64,
+    emptied: u64,
     ends: Box<[u64]>,
     bugs: Bugs,
 }
@@ -58,6 +67,8 @@ struct Bugs {
     drop_last: Planted,
     too_soon: Planted,
     round: Planted,
+    rests_full: Planted,
+    rests_at_zero: Planted,
 }
 
 impl Producer {
@@ -74,12 +85,16 @@ impl Producer {
             staged: start & !(LINE - 1),
             freed: start & !(LINE - 1),
             unlooked: TOGETHER,
+            farthest: 0,
+            emptied: start,
             ends: vec![start & !(LINE - 1); slots].into(),
             bugs: Bugs {
                 early: Planted::named("soft-publish-before-payload"),
                 drop_last: Planted::named("soft-drop-last-segment"),
                 too_soon: Planted::named("soft-begins-again-too-soon"),
                 round: Planted::named("soft-never-begins-again"),
+                rests_full: Planted::named("soft-rests-with-records"),
+                rests_at_zero: Planted::named("soft-rests-at-position-zero"),
             },
         }
     }
@@ -174,17 +189,37 @@ impl Producer {
 
     /// Goes back to the start of the payload ring if everything in it was executed. A record says where its payload is, so
     /// the reader need not know.
+    #[inline(never)]
     fn begin_again(&mut self) {
         // What is nonsense is found out by who asks how far the peer is.
         let _ = self.refresh();
-        self.unlooked = TOGETHER;
+        let size = u64::from(self.segment.geometry().payload());
+        self.farthest = self.farthest.max(self.staged & (size - 1));
         if (self.acked != self.head && !self.bugs.too_soon.is_on()) || self.bugs.round.is_on() {
+            self.unlooked = BUSY;
             return;
         }
-        let size = u64::from(self.segment.geometry().payload());
+        self.unlooked = TOGETHER;
         // A power of two, so that positions may wrap.
         self.staged = self.staged.wrapping_add(size - 1) & !(size - 1);
         self.freed = self.staged;
+    }
+
+    /// Gives the pages of the ring back, if all that was in it was executed and there are enough of them.
+    pub(crate) fn rest(&mut self) {
+        let _ = self.refresh();
+        let slots = self.ends.len() as u64;
+        let payload = u64::from(self.segment.geometry().payload());
+        let farthest = self.farthest.max(self.staged & (payload - 1));
+        let many = farthest > TOGETHER || self.head.wrapping_sub(self.emptied) > MANY;
+        let full = self.acked != self.head && !self.bugs.rests_full.is_on();
+        // There, zero is a stamp.
+        let zero = ZERO_AT.wrapping_sub(self.head) < slots && !self.bugs.rests_at_zero.is_on();
+        if !many || full || zero || self.pinned {
+            return;
+        }
+        self.segment.empty_rings();
+        (self.farthest, self.emptied) = (0, self.head);
     }
 
     /// Copies `len` bytes into room that [`Producer::stage`] found.
@@ -417,15 +452,17 @@ impl Consumer {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::os::fd::OwnedFd;
 
     use super::{Consumer, Producer, TOGETHER};
     use crate::record::{Payload, Record, Verb};
     use crate::segment::{Geometry, Segment};
 
-    /// Both ends of a ring, and the pieces that are under way.
+    /// Both ends of a ring, its memory file, and the pieces that are under way.
     struct Ring {
         tx: Producer,
         rx: Consumer,
+        file: OwnedFd,
         sent: VecDeque<(u32, Vec<u8>)>,
     }
 
@@ -433,9 +470,15 @@ mod tests {
         fn new(payload: u32, start: u64) -> Self {
             let geometry = Geometry::new(16, payload).unwrap();
             let (mine, fd) = Segment::create(geometry).unwrap();
+            let file = fd.try_clone().unwrap();
             let theirs = Segment::open(fd, geometry).unwrap().unwrap();
             let (tx, rx) = (Producer::new(theirs, start), Consumer::new(mine, None, start));
-            Self { tx, rx, sent: VecDeque::new() }
+            Self { tx, rx, file, sent: VecDeque::new() }
+        }
+
+        /// Bytes of memory that it takes.
+        fn taken(&self) -> i64 {
+            rustix::fs::fstat(&self.file).unwrap().st_blocks * 512
         }
 
         /// Stages a piece of at most `want` bytes, all of one value; where it ends, if there was room.
@@ -488,19 +531,58 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_that_rests_takes_no_memory_and_works_as_before() {
+        for start in [0, u64::MAX - 400] {
+            let mut ring = Ring::new(512 << 10, start);
+            for round in 0..4 {
+                assert!((0..10).all(|value| ring.send(16 << 10, value).is_some()));
+                let busy = ring.taken();
+                // What is in it stays.
+                ring.tx.rest();
+                (0..5).for_each(|_| ring.take());
+                ring.tx.rest();
+                (0..5).for_each(|_| ring.take());
+                assert_eq!(ring.taken(), busy);
+                ring.tx.rest();
+                let rests = ring.taken();
+                assert!(busy >= 128 << 10 && rests <= 4096, "round {round}: {busy} bytes, then {rests}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_ring_that_rests_near_the_wrap_holds_no_record() {
+        // Zero is the stamp of the last position before the wrap.
+        for start in (0..40).map(|back| u64::MAX - back) {
+            let mut ring = Ring::new(64 << 10, start);
+            (0..4).for_each(|value| assert!(ring.send(16 << 10, value).is_some()));
+            (0..4).for_each(|_| ring.take());
+            ring.tx.rest();
+            for ahead in 0..16 {
+                assert!(!ring.rx.ready_at(ring.tx.head().wrapping_add(ahead)), "{start:#x}, {ahead} ahead");
+            }
+            for value in 0..40 {
+                assert!(ring.send(100, value).is_some());
+                ring.take();
+                assert!(!ring.rx.ready());
+            }
+        }
+    }
+
+    #[test]
     fn pieces_one_after_another_stay_in_a_few_pages() {
         for start in [0, u64::MAX - 1000] {
             let mut ring = Ring::new(512 << 10, start);
             // Several at once, far into the ring.
             let deep = (0..10).filter_map(|_| ring.send(16 << 10, 1)).max();
-            assert!(deep > Some(8 * TOGETHER));
+            assert!(deep > Some(4 * TOGETHER));
             (0..10).for_each(|_| ring.take());
             let mut ends = Vec::new();
             for value in 0..200 {
                 ends.push(ring.send(4112, value).unwrap());
                 ring.take();
             }
-            let most = ends[20..].iter().max().unwrap();
+            let most = ends[50..].iter().max().unwrap();
             assert!(*most <= TOGETHER + 4160, "{most}");
         }
     }

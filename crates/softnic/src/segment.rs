@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::claim::Claim;
 
@@ -182,6 +182,16 @@ impl Segment {
             unsafe { AtomicU64::from_ptr(at.as_ptr().cast()) }
         };
         Claim { grant: word(12), pulled: word(13), pushed: word(14), taken: word(15) }
+    }
+
+    /// Gives the pages of both rings back to the system: they are zero from then on.
+    pub(crate) fn empty_rings(&self) {
+        // SAFETY: behind the published words, inside the mapping.
+        let start = unsafe { self.base.add(SLOTS_AT) };
+        let len = self.geometry.bytes() - SLOTS_AT;
+        // SAFETY: a range of this mapping; both sides access it as a NIC would, and any byte may be zero. Where the
+        // system refuses, nothing has changed.
+        let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, Advice::LinuxRemove) };
     }
 
     /// `len` bytes of the payload ring at `offset`, if they lie inside it.

@@ -134,6 +134,10 @@ impl<R: Rail> Links for TracedRail<R> {
         Ok(up)
     }
 
+    fn rest(&mut self, link: LinkId) -> bool {
+        self.rail.rest(link)
+    }
+
     fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
         let seen = self.rail.look(link);
         if seen.is_err() {
