@@ -1,10 +1,12 @@
 //! A table of fixed capacity whose entries are named by slot and generation, so that a name that outlives its entry
-//! names nothing. Used for comms' regions, connection attempts and the like; never grows by itself.
+//! names nothing. Used for comms' regions, connection attempts, members of shared groups and the like; never grows
+//! beyond its capacity.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// The name of an entry. Never zero as a number.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SlotId {
     /// Which place in the table.
     pub slot: u32,
@@ -30,8 +32,10 @@ impl SlotId {
 #[derive(Debug)]
 pub struct Slots<T> {
     entries: Vec<Entry<T>>,
-    free: Vec<u32>,
+    free: VecDeque<u32>,
     capacity: usize,
+    /// Places that stay empty before one of them is used again; 0: the last one is, at once.
+    quarantine: usize,
 }
 
 #[derive(Debug)]
@@ -44,7 +48,14 @@ impl<T> Slots<T> {
     /// An empty table for at most `capacity` entries. Allocates as it fills.
     #[must_use]
     pub const fn new(capacity: usize) -> Self {
-        Self { entries: Vec::new(), free: Vec::new(), capacity }
+        Self::with_quarantine(capacity, 0)
+    }
+
+    /// An empty table of `capacity` places, each of which is used again only after `quarantine` others that were given
+    /// up later or as late; so it is full with that many places empty. For names that the network may bring back late.
+    #[must_use]
+    pub const fn with_quarantine(capacity: usize, quarantine: usize) -> Self {
+        Self { entries: Vec::new(), free: VecDeque::new(), capacity, quarantine }
     }
 
     /// Puts `value` in, or gives it back when the table is full.
@@ -52,7 +63,7 @@ impl<T> Slots<T> {
     /// # Errors
     /// The value, when there is no room.
     pub fn insert(&mut self, value: T) -> Result<SlotId, T> {
-        if let Some(slot) = self.free.pop() {
+        if let Some(slot) = self.reusable() {
             let entry = &mut self.entries[slot as usize];
             entry.value = Some(value);
             return Ok(SlotId { slot, generation: entry.generation });
@@ -63,6 +74,28 @@ impl<T> Slots<T> {
         let slot = self.entries.len() as u32;
         self.entries.push(Entry { generation: 1, value: Some(value) });
         Ok(SlotId { slot, generation: 1 })
+    }
+
+    /// The place to use again, if one may be.
+    fn reusable(&mut self) -> Option<u32> {
+        if self.quarantine == 0 {
+            return self.free.pop_back();
+        }
+        if self.free.len() > self.quarantine { self.free.pop_front() } else { None }
+    }
+
+    /// Places that were ever used: what the table takes of memory.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The entry in that place, and its name.
+    #[inline]
+    #[must_use]
+    pub fn at(&self, slot: u32) -> Option<(SlotId, &T)> {
+        let entry = self.entries.get(slot as usize)?;
+        Some((SlotId { slot, generation: entry.generation }, entry.value.as_ref()?))
     }
 
     /// The entry of that name.
@@ -88,7 +121,7 @@ impl<T> Slots<T> {
         }
         let value = entry.value.take()?;
         entry.generation = entry.generation.checked_add(1).unwrap_or(1);
-        self.free.push(id.slot);
+        self.free.push_back(id.slot);
         Some(value)
     }
 
@@ -148,5 +181,21 @@ mod tests {
         let last = SlotId { slot: 0, generation: u32::MAX };
         assert_eq!(slots.remove(last), Some(1));
         assert_eq!(slots.insert(2).unwrap().generation, 1);
+    }
+
+    #[test]
+    fn a_place_in_quarantine_waits_for_the_others() {
+        let mut slots = Slots::with_quarantine(6, 3);
+        let names: Vec<_> = (0..6).map(|n| slots.insert(n).unwrap()).collect();
+        assert_eq!(slots.insert(9), Err(9));
+        for at in [4, 1, 5] {
+            assert_eq!(slots.remove(names[at]), Some(at));
+            assert_eq!(slots.insert(9), Err(9), "too few are empty");
+        }
+        slots.remove(names[0]).unwrap();
+        let again = slots.insert(7).unwrap();
+        assert_eq!((again.slot, again.generation), (4, 2), "the one that was empty for longest");
+        assert_eq!(slots.insert(8), Err(8));
+        assert_eq!((slots.at(4), slots.at(1), slots.places()), (Some((again, &7)), None, 6));
     }
 }
