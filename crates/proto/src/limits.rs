@@ -28,5 +28,37 @@ pub const LINKS_MAX: usize = RAILS_MAX;
 /// Tokens of one comm: a buffer of a receive each.
 pub const TOKENS_MAX: usize = RECVS_MAX * RECV_BUFFERS_MAX;
 
+/// Groups that comms towards one peer are spread over, as a parameter may ask for.
+pub const GROUPS_ASKED_MAX: u8 = 8;
+
+/// Groups of one key, also while nothing forces comms to share.
+pub const GROUPS_OF_KEY_MAX: u8 = 64;
+
+/// Groups of one process, those of comms that share nothing included; as many as a process may have comms.
+pub const GROUPS_MAX: usize = 65_535;
+
+/// Asks of one attempt to connect: more than there can be groups of its key that the other end has lost.
+pub const TURNS_MAX: u32 = 2 * GROUPS_OF_KEY_MAX as u32;
+
+/// Members of one group: some 60 of the tokens' slots are left for each.
+pub const MEMBERS_OF_GROUP_MAX: usize = 256;
+
+/// Members of all groups of one process.
+pub const MEMBERS_MAX: usize = 65_535;
+
+/// Ids of groups and of seats in them that stay unused before one of them is given again.
+pub const POOL_QUARANTINE: usize = 256;
+
+/// Ids of members of one group that stay unused before one of them is given again.
+pub const MEMBER_QUARANTINE: usize = 64;
+
+/// Slots of tokens of one group that stay unused before one of them is given again.
+pub const TOKEN_QUARANTINE: usize = 64;
+
+/// Slots of the tokens of one group: the immediate has 14 bits for them.
+pub const GROUP_TOKENS_MAX: usize = 1 << 14;
+
+const _: () = assert!(MEMBERS_OF_GROUP_MAX + TOKEN_QUARANTINE <= GROUP_TOKENS_MAX);
+const _: () = assert!(MEMBERS_OF_GROUP_MAX + MEMBER_QUARANTINE < 1 << 10);
 const _: () = assert!(RECVS_MAX + EAGER_CREDITS_MAX <= MAILBOX_SLOTS);
 const _: () = assert!(MAILBOX_SLOTS.is_power_of_two());

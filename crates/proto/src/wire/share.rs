@@ -1,0 +1,382 @@
+//! What the two ends of a comm say of sharing: an offer in HELLO, a request in OPEN, an answer in RESULT, and the header of
+//! an eager message to a member of a group. For version 3 of the control frames; no frame carries them yet.
+
+use core::num::NonZeroU64;
+
+use crate::limits::GROUPS_OF_KEY_MAX;
+use crate::wire::cursor::{Reader, Short};
+use crate::wire::eager::{self, Eager, EagerError};
+use crate::wire::member::MemberId;
+use crate::wire::proof::{Epoch, Proof};
+
+/// Bytes of a request.
+pub const REQUEST_BYTES: usize = 24;
+
+/// Bytes of an answer.
+pub const ANSWER_BYTES: usize = 32;
+
+/// Bytes of the eager header that names a member.
+pub const EAGER_BYTES: usize = 24;
+
+/// Groups that a process takes for the comms of one peer: what HELLO says, in a word that was zero before there was
+/// sharing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Offer {
+    /// How many, at most [`GROUPS_OF_KEY_MAX`]; 0: it does not share.
+    pub groups: u8,
+}
+
+/// On what links a comm is to be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Mode {
+    /// Its own.
+    Alone,
+    /// Its own, unless queue pairs are short at the other end.
+    Rather,
+    /// Those of a new group, which others may join.
+    Create(Epoch),
+    /// Those of a group that is up.
+    Join(Epoch, Proof),
+}
+
+/// What an OPEN asks of sharing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Request {
+    /// On what links.
+    pub mode: Mode,
+    /// Which OPEN of this connection id that asks anew this is, from 0.
+    pub turn: u32,
+}
+
+/// How a request was answered.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Given {
+    /// The comm has the links to itself, whatever was asked: this end does not share.
+    Alone,
+    /// The group exists, and here is what this end knows its links by.
+    Created {
+        /// The epoch of the request.
+        epoch: Epoch,
+        /// The answering end's proof.
+        proof: Proof,
+        /// The answering end's name of the member.
+        member: MemberId,
+    },
+    /// The comm is in the group.
+    Joined {
+        /// The epoch of the request.
+        epoch: Epoch,
+        /// The answering end's name of the member.
+        member: MemberId,
+    },
+    /// There is no such group here; ask anew, and not for that one.
+    Retry,
+    /// No queue pairs for that; share.
+    Full,
+}
+
+/// What a RESULT answers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Answer {
+    /// How.
+    pub given: Given,
+    /// The turn of the request.
+    pub turn: u32,
+}
+
+/// An eager message's header with the member it is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct MemberEager {
+    /// The receiving end's name of the member.
+    pub member: MemberId,
+    /// The rest.
+    pub eager: Eager,
+}
+
+/// Something about sharing could not be read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ShareError {
+    /// It ends too early.
+    #[error(transparent)]
+    Short(#[from] Short),
+    /// A way of asking, or of answering, that this version does not know.
+    #[error("unknown kind {0}")]
+    Kind(u8),
+    /// Bits that must be zero are not.
+    #[error("reserved bits are set")]
+    Reserved,
+    /// An epoch of 0 where a group is named.
+    #[error("no epoch")]
+    Epoch,
+    /// What names a member names none.
+    #[error("no member is called {0:#x}")]
+    Member(u32),
+    /// The eager header is no eager header.
+    #[error(transparent)]
+    Eager(#[from] EagerError),
+}
+
+impl Offer {
+    /// The word of HELLO.
+    #[must_use]
+    pub const fn to_bits(self) -> u32 {
+        self.groups as u32
+    }
+
+    /// What that word offers. Every word is an offer: later versions may use the other bits.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        let groups = bits as u8;
+        Self { groups: if groups < GROUPS_OF_KEY_MAX { groups } else { GROUPS_OF_KEY_MAX } }
+    }
+}
+
+impl Request {
+    /// The request's bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; REQUEST_BYTES] {
+        let (mode, epoch, proof) = match self.mode {
+            Mode::Alone => (0, 0, 0),
+            Mode::Create(epoch) => (1, epoch.0.get(), 0),
+            Mode::Join(epoch, proof) => (2, epoch.0.get(), proof.0),
+            Mode::Rather => (3, 0, 0),
+        };
+        let mut bytes = [0; REQUEST_BYTES];
+        bytes[0] = mode;
+        bytes[4..8].copy_from_slice(&self.turn.to_le_bytes());
+        bytes[8..16].copy_from_slice(&epoch.to_le_bytes());
+        bytes[16..24].copy_from_slice(&proof.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// [`ShareError`] says what is wrong.
+    pub fn read(reader: &mut Reader<'_>) -> Result<Self, ShareError> {
+        let kind = kind(reader)?;
+        let turn = reader.u32()?;
+        let (epoch, proof) = (reader.u64()?, reader.u64()?);
+        let mode = match kind {
+            0 => zero(epoch | proof).map(|()| Mode::Alone)?,
+            1 => zero(proof).and_then(|()| Ok(Mode::Create(named(epoch)?)))?,
+            2 => Mode::Join(named(epoch)?, Proof(proof)),
+            3 => zero(epoch | proof).map(|()| Mode::Rather)?,
+            other => return Err(ShareError::Kind(other)),
+        };
+        Ok(Self { mode, turn })
+    }
+}
+
+impl Answer {
+    /// The answer's bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; ANSWER_BYTES] {
+        let (kind, member, epoch, proof) = match self.given {
+            Given::Alone => (0, 0, 0, 0),
+            Given::Created { epoch, proof, member } => (1, member.to_bits(), epoch.0.get(), proof.0),
+            Given::Joined { epoch, member } => (2, member.to_bits(), epoch.0.get(), 0),
+            Given::Retry => (3, 0, 0, 0),
+            Given::Full => (4, 0, 0, 0),
+        };
+        let mut bytes = [0; ANSWER_BYTES];
+        bytes[0] = kind;
+        bytes[4..8].copy_from_slice(&self.turn.to_le_bytes());
+        bytes[8..12].copy_from_slice(&member.to_le_bytes());
+        bytes[16..24].copy_from_slice(&epoch.to_le_bytes());
+        bytes[24..32].copy_from_slice(&proof.to_le_bytes());
+        bytes
+    }
+
+    /// Reads an answer.
+    ///
+    /// # Errors
+    /// [`ShareError`] says what is wrong.
+    pub fn read(reader: &mut Reader<'_>) -> Result<Self, ShareError> {
+        let kind = kind(reader)?;
+        let turn = reader.u32()?;
+        let (member, reserved) = (reader.u32()?, reader.u32()?);
+        let (epoch, proof) = (reader.u64()?, reader.u64()?);
+        zero(reserved.into())?;
+        let bare = |given| zero(u64::from(member) | epoch | proof).map(|()| given);
+        let given = match kind {
+            0 => bare(Given::Alone)?,
+            1 => Given::Created { epoch: named(epoch)?, proof: Proof(proof), member: known(member)? },
+            2 => zero(proof).and(Ok(Given::Joined { epoch: named(epoch)?, member: known(member)? }))?,
+            3 => bare(Given::Retry)?,
+            4 => bare(Given::Full)?,
+            other => return Err(ShareError::Kind(other)),
+        };
+        Ok(Self { given, turn })
+    }
+}
+
+impl MemberEager {
+    /// The header's bytes; a length beyond what a header can tell is cut.
+    #[inline]
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; EAGER_BYTES] {
+        let mut bytes = [0; EAGER_BYTES];
+        bytes[..eager::BYTES].copy_from_slice(&self.eager.to_bytes());
+        bytes[3] = bytes[3] & 0xf | 2 << 4;
+        bytes[16..20].copy_from_slice(&self.member.to_bits().to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// [`ShareError`] says what is wrong.
+    #[inline]
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ShareError> {
+        let mut reader = Reader(bytes);
+        let mut plain = reader.array::<{ eager::BYTES }>()?;
+        let (member, reserved) = (reader.u32()?, reader.u32()?);
+        let kind = plain[3] >> 4;
+        if kind != 2 {
+            return Err(EagerError::Kind(kind).into());
+        }
+        zero(reserved.into())?;
+        plain[3] = plain[3] & 0xf | 1 << 4;
+        Ok(Self { member: known(member)?, eager: Eager::from_bytes(&plain)? })
+    }
+}
+
+/// The first four bytes: a kind, and three that are zero.
+fn kind(reader: &mut Reader<'_>) -> Result<u8, ShareError> {
+    let [kind, reserved @ ..] = reader.array::<4>()?;
+    if reserved == [0; 3] { Ok(kind) } else { Err(ShareError::Reserved) }
+}
+
+const fn zero(bits: u64) -> Result<(), ShareError> {
+    if bits == 0 { Ok(()) } else { Err(ShareError::Reserved) }
+}
+
+fn named(epoch: u64) -> Result<Epoch, ShareError> {
+    NonZeroU64::new(epoch).map(Epoch).ok_or(ShareError::Epoch)
+}
+
+fn known(member: u32) -> Result<MemberId, ShareError> {
+    MemberId::from_bits(member).ok_or(ShareError::Member(member))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn epoch(number: u64) -> Epoch {
+        Epoch(NonZeroU64::new(number).unwrap())
+    }
+
+    fn member(bits: u32) -> MemberId {
+        MemberId::from_bits(bits).unwrap()
+    }
+
+    fn request(bytes: &[u8]) -> Result<Request, ShareError> {
+        Request::read(&mut Reader(bytes))
+    }
+
+    fn answer(bytes: &[u8]) -> Result<Answer, ShareError> {
+        Answer::read(&mut Reader(bytes))
+    }
+
+    #[test]
+    fn requests_are_what_the_document_says() {
+        let join = Request { mode: Mode::Join(epoch(0x0102), Proof(0x0304)), turn: 5 };
+        let bytes = [2, 0, 0, 0, 5, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0];
+        assert_eq!((join.to_bytes(), request(&bytes)), (bytes, Ok(join)));
+        for mode in [Mode::Alone, Mode::Rather, Mode::Create(epoch(u64::MAX))] {
+            let one = Request { mode, turn: u32::MAX };
+            assert_eq!(request(&one.to_bytes()), Ok(one));
+        }
+    }
+
+    #[test]
+    fn requests_that_cannot_be_are_refused() {
+        let mut bytes = Request { mode: Mode::Create(epoch(1)), turn: 0 }.to_bytes();
+        assert_eq!(request(&bytes[..23]), Err(ShareError::Short(Short)));
+        bytes[16] = 1;
+        assert_eq!(request(&bytes), Err(ShareError::Reserved), "nothing is proven yet");
+        bytes[0] = 0;
+        bytes[16] = 0;
+        assert_eq!(request(&bytes), Err(ShareError::Reserved), "an epoch of nothing");
+        bytes[0] = 3;
+        assert_eq!(request(&bytes), Err(ShareError::Reserved), "nor here");
+        bytes[0] = 4;
+        assert_eq!(request(&bytes), Err(ShareError::Kind(4)));
+        (bytes[0], bytes[8]) = (2, 0);
+        assert_eq!(request(&bytes), Err(ShareError::Epoch));
+        (bytes[3], bytes[8]) = (1, 1);
+        assert_eq!(request(&bytes), Err(ShareError::Reserved));
+    }
+
+    #[test]
+    fn answers_are_what_the_document_says() {
+        let created = Given::Created { epoch: epoch(9), proof: Proof(8), member: member(0x0007_0605) };
+        let one = Answer { given: created, turn: 4 };
+        let mut bytes = [0; ANSWER_BYTES];
+        (bytes[0], bytes[4], bytes[16], bytes[24]) = (1, 4, 9, 8);
+        bytes[8..11].copy_from_slice(&[5, 6, 7]);
+        assert_eq!((one.to_bytes(), answer(&bytes)), (bytes, Ok(one)));
+        let joined = Given::Joined { epoch: epoch(1), member: member(1 << 10) };
+        for given in [Given::Alone, joined, Given::Retry, Given::Full] {
+            let one = Answer { given, turn: 0 };
+            assert_eq!(answer(&one.to_bytes()), Ok(one));
+        }
+    }
+
+    #[test]
+    fn answers_that_cannot_be_are_refused() {
+        let with = |kind: u8, member: u32, epoch: u8, proof: u8| {
+            let mut bytes = [0; ANSWER_BYTES];
+            (bytes[0], bytes[16], bytes[24]) = (kind, epoch, proof);
+            bytes[8..12].copy_from_slice(&member.to_le_bytes());
+            answer(&bytes)
+        };
+        for (kind, member, epoch, proof) in
+            [(0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (2, 1 << 10, 1, 1), (3, 1 << 10, 0, 0), (4, 0, 1, 0)]
+        {
+            assert_eq!(with(kind, member, epoch, proof), Err(ShareError::Reserved), "{kind} {member}");
+        }
+        for kind in 1..=2 {
+            assert_eq!(with(kind, 1 << 10, 0, 0), Err(ShareError::Epoch));
+        }
+        for bits in [0, 1, 0x3ff << 10 | 0x3ff, 1 << 24 | 1 << 10] {
+            assert_eq!(with(1, bits, 1, 0), Err(ShareError::Member(bits)));
+            assert_eq!(with(2, bits, 1, 0), Err(ShareError::Member(bits)));
+        }
+        assert_eq!(with(5, 0, 1, 0), Err(ShareError::Kind(5)));
+        let mut bytes = Answer { given: Given::Alone, turn: 0 }.to_bytes();
+        bytes[12] = 1;
+        assert_eq!(answer(&bytes), Err(ShareError::Reserved));
+        assert_eq!(answer(&bytes[..31]), Err(ShareError::Short(Short)));
+    }
+
+    #[test]
+    fn an_offer_is_a_byte() {
+        for (bits, groups) in [(0, 0), (4, 4), (0xffff_ff02, 2), (65, 64), (0xff, 64)] {
+            assert_eq!(Offer::from_bits(bits), Offer { groups });
+        }
+        assert_eq!(Offer { groups: 8 }.to_bits(), 8);
+    }
+
+    #[test]
+    fn an_eager_header_names_its_member() {
+        let eager = Eager { number: 1, base: 2, tag: 3, len: eager::LEN_MAX };
+        let header = MemberEager { member: member(0x00ab_c123), eager };
+        let bytes = header.to_bytes();
+        assert_eq!(bytes[3], 0x2f);
+        assert_eq!(bytes[16..], [0x23, 0xc1, 0xab, 0, 0, 0, 0, 0]);
+        assert_eq!(MemberEager::from_bytes(&bytes), Ok(header));
+        assert_eq!(Eager::from_bytes(&bytes), Err(EagerError::Kind(2)), "neither is taken for the other");
+        assert_eq!(MemberEager::from_bytes(&bytes[..23]), Err(ShareError::Short(Short)));
+        let mut plain = [0; EAGER_BYTES];
+        plain[..eager::BYTES].copy_from_slice(&eager.to_bytes());
+        assert_eq!(MemberEager::from_bytes(&plain), Err(ShareError::Eager(EagerError::Kind(1))));
+        for (at, byte, error) in [(20, 1, ShareError::Reserved), (19, 1, ShareError::Member(0x01ab_c123))] {
+            let mut wrong = bytes;
+            wrong[at] = byte;
+            assert_eq!(MemberEager::from_bytes(&wrong), Err(error));
+        }
+    }
+}
