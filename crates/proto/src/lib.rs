@@ -5,6 +5,7 @@
 //!
 //! - [`wire`]: bytes to meaning and back, as docs/wire.md says; a parsed value cannot be wrong.
 //! - [`conn`]: the slow machines of connect and accept.
+//! - [`pool`]: which comms share queue pairs, and what they share of them.
 //! - [`xfer`]: what happens for each message, as plain functions.
 //! - [`counters`]: what is counted.
 #![no_std]
@@ -22,6 +23,7 @@ pub mod fuzzing;
 pub mod id;
 pub mod limits;
 pub mod mutant;
+pub mod pool;
 pub mod slots;
 pub mod time;
 pub mod wire;

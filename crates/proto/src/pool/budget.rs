@@ -1,0 +1,131 @@
+//! Queue pairs that each NIC has to give. Counted by the pool when a group is made and when it is gone.
+//!
+//! The policy: the more groups a key has, the emptier the NIC must be for another one. The first may take the last queue
+//! pair; one more than `n` groups is begun only as long as a part of `1 / (n + 1)` of the NIC's queue pairs is in use with
+//! it. So comms share more as the limit comes nearer, and at least half of it is left for those that cannot: the first of
+//! their key, or comms with a peer that does not share.
+
+use alloc::vec::Vec;
+
+use super::key::Nics;
+
+/// The queue pairs of one NIC.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Budget {
+    /// Number of the NIC.
+    pub nic: u16,
+    /// Queue pairs that may be in use.
+    pub limit: u32,
+    /// Queue pairs in use.
+    pub in_use: u32,
+}
+
+impl Budget {
+    const fn unlimited(nic: u16) -> Self {
+        Self { nic, limit: u32::MAX, in_use: 0 }
+    }
+
+    /// Queue pairs that may be in use with one more group of a key that has so many.
+    fn beyond(&self, groups: usize) -> u32 {
+        self.limit / (groups as u32).saturating_add(1)
+    }
+}
+
+/// A NIC has none left.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Short {
+    pub(super) nic: u16,
+    pub(super) limit: u32,
+}
+
+/// The queue pairs of all NICs that were named: a handful.
+#[derive(Debug, Default)]
+pub(super) struct Budgets(Vec<Budget>);
+
+impl Budgets {
+    pub(super) fn all(&self) -> &[Budget] {
+        &self.0
+    }
+
+    pub(super) fn set_limit(&mut self, nic: u16, limit: u32) {
+        self.of(nic).limit = limit;
+    }
+
+    fn of(&mut self, nic: u16) -> &mut Budget {
+        let at = self.0.iter().position(|budget| budget.nic == nic).unwrap_or_else(|| {
+            self.0.push(Budget::unlimited(nic));
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+
+    /// Whether a group of `links` over these NICs may be made, for a key that has so many groups.
+    pub(super) fn fits(&self, nics: &Nics, links: u8, groups: usize) -> Result<(), Short> {
+        for (nic, need) in shares(nics, links) {
+            let budget = self.0.iter().find(|budget| budget.nic == nic);
+            let Some(&budget) = budget else { continue };
+            if budget.in_use.saturating_add(need) > budget.beyond(groups) {
+                return Err(Short { nic, limit: budget.limit });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether such a group would leave less than half of a NIC's queue pairs.
+    pub(super) fn are_short(&self, nics: &Nics, links: u8) -> bool {
+        shares(nics, links).any(|(nic, need)| {
+            let budget = self.0.iter().find(|budget| budget.nic == nic);
+            budget.is_some_and(|budget| budget.in_use.saturating_add(need) > budget.limit / 2)
+        })
+    }
+
+    pub(super) fn take(&mut self, nics: &Nics, links: u8) {
+        shares(nics, links).for_each(|(nic, count)| self.of(nic).in_use += count);
+    }
+
+    pub(super) fn give(&mut self, nics: &Nics, links: u8) {
+        shares(nics, links).for_each(|(nic, count)| self.of(nic).in_use -= count);
+    }
+}
+
+/// How many of the links of a group are on each NIC: link `k` is on NIC `k mod n` of the list.
+fn shares(nics: &Nics, links: u8) -> impl Iterator<Item = (u16, u32)> {
+    let (count, links) = (u32::from(nics.len()), u32::from(links));
+    let share = move |at: usize| links / count + u32::from((at as u32) < links % count);
+    nics.numbers().iter().enumerate().map(move |(at, &nic)| (nic, share(at)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_further_group_needs_an_emptier_nic() {
+        let nics = Nics::new(&[5, 2]).unwrap();
+        let mut budgets = Budgets::default();
+        assert_eq!(budgets.fits(&nics, 4, 1000), Ok(()), "no limit");
+        budgets.set_limit(5, 24);
+        budgets.set_limit(2, 100);
+        let short = Err(Short { nic: 5, limit: 24 });
+        for (takes, groups) in [(4, 2), (2, 1), (6, 0)] {
+            for _ in 0..takes {
+                assert_eq!(budgets.fits(&nics, 3, groups), Ok(()));
+                budgets.take(&nics, 3);
+            }
+            assert_eq!(budgets.fits(&nics, 3, groups), short, "{groups}");
+        }
+        assert_eq!(budgets.all().iter().map(|budget| budget.in_use).collect::<Vec<_>>(), [24, 12]);
+        (0..12).for_each(|_| budgets.give(&nics, 3));
+        assert!(budgets.all().iter().all(|budget| budget.in_use == 0));
+    }
+
+    #[test]
+    fn more_than_half_is_short() {
+        let nics = Nics::new(&[1]).unwrap();
+        let mut budgets = Budgets::default();
+        assert!(!budgets.are_short(&nics, 4));
+        budgets.set_limit(1, 8);
+        assert!(!budgets.are_short(&nics, 4));
+        assert!(budgets.are_short(&nics, 5));
+    }
+}

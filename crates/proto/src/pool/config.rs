@@ -1,0 +1,147 @@
+//! What users ask of sharing, and what one comm wishes. Read once, passed as values; decides nothing.
+
+use crate::limits::{GROUPS_ASKED_MAX, GROUPS_OF_KEY_MAX};
+use crate::wire::share::Offer;
+
+/// Whether comms share queue pairs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Sharing {
+    /// Never: each comm has its own.
+    Off,
+    /// From the first comm of a key beyond the number of groups on.
+    On,
+    /// As `On` while more than half of a NIC's queue pairs are in use; before that each comm begins a group of its own,
+    /// which others may join later.
+    Auto,
+}
+
+/// How this process shares.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Config {
+    sharing: Sharing,
+    groups: u8,
+    depth_multiplier: u8,
+}
+
+/// A parameter is out of its range.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// The number of groups.
+    #[error("{0} groups; 1 to {GROUPS_ASKED_MAX} are possible")]
+    Groups(u8),
+    /// What depths are multiplied by.
+    #[error("a depth multiplier of 0")]
+    Depth,
+}
+
+impl Config {
+    /// Comms towards one peer on `groups` groups, 1 to [`GROUPS_ASKED_MAX`], whose queues are `depth_multiplier` times as
+    /// deep as those of one comm, 1 to 255.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names what is out of range.
+    pub const fn new(sharing: Sharing, groups: u8, depth_multiplier: u8) -> Result<Self, ConfigError> {
+        if groups == 0 || groups > GROUPS_ASKED_MAX {
+            return Err(ConfigError::Groups(groups));
+        }
+        if depth_multiplier == 0 {
+            return Err(ConfigError::Depth);
+        }
+        Ok(Self { sharing, groups, depth_multiplier })
+    }
+
+    /// What HELLO tells the other process.
+    #[must_use]
+    pub const fn offer(&self) -> Offer {
+        match self.sharing {
+            Sharing::Off => Offer { groups: 0 },
+            Sharing::On => Offer { groups: self.groups },
+            Sharing::Auto => Offer { groups: GROUPS_OF_KEY_MAX },
+        }
+    }
+
+    /// Groups a key may have, if queue pairs are or are not short.
+    #[must_use]
+    pub(super) const fn groups(&self, short: bool) -> u8 {
+        match (self.sharing, short) {
+            (Sharing::Off, _) => 0,
+            (Sharing::Auto, false) => GROUPS_OF_KEY_MAX,
+            _ => self.groups,
+        }
+    }
+
+    /// Depth of a queue of a group, in entries: `of_one`, what one comm alone needs, times the multiplier, but no more
+    /// than the device has.
+    #[must_use]
+    pub const fn depth(&self, of_one: u32, device_max: u32) -> u32 {
+        let wanted = of_one.saturating_mul(self.depth_multiplier as u32);
+        if wanted < device_max { wanted } else { device_max }
+    }
+}
+
+/// What one comm wishes of the pool.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Wish {
+    /// Links it has, 1 to 4.
+    pub links: u8,
+    /// It would rather not share. A hint: where more than half of the queue pairs are in use it shares all the same.
+    pub alone: bool,
+    /// How many ordinary comms it counts for when groups are compared; 0 counts as 1.
+    pub weight: u8,
+    /// Groups of its key that it may begin, at most; 0: it must not share.
+    pub groups_at_most: u8,
+    /// Which ask of one attempt to connect this is, from 0: answers to earlier ones are of no use.
+    pub turn: u32,
+}
+
+impl Wish {
+    /// The ordinary wish of a comm with that many links.
+    #[must_use]
+    pub const fn new(links: u8) -> Self {
+        Self { links, alone: false, weight: 1, groups_at_most: u8::MAX, turn: 0 }
+    }
+
+    /// The wish, as far as the other process goes along.
+    #[must_use]
+    pub fn agreed(self, offer: Offer) -> Self {
+        Self { groups_at_most: self.groups_at_most.min(offer.groups), ..self }
+    }
+
+    /// The same wish, asked anew.
+    pub(super) const fn anew(self) -> Self {
+        Self { turn: self.turn.saturating_add(1), ..self }
+    }
+
+    pub(super) const fn weighs(&self) -> u32 {
+        if self.weight == 0 { 1 } else { self.weight as u32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_kept() {
+        for groups in [0, GROUPS_ASKED_MAX + 1] {
+            assert_eq!(Config::new(Sharing::On, groups, 1), Err(ConfigError::Groups(groups)));
+        }
+        assert_eq!(Config::new(Sharing::On, 1, 0), Err(ConfigError::Depth));
+        let config = Config::new(Sharing::On, 8, 4).unwrap();
+        assert_eq!(
+            (config.depth(256, 4096), config.depth(256, 1000), config.depth(u32::MAX, 9)),
+            (1024, 1000, 9)
+        );
+    }
+
+    #[test]
+    fn what_is_offered_is_what_is_allowed() {
+        let offers = |sharing| Config::new(sharing, 4, 1).unwrap();
+        assert_eq!(offers(Sharing::Off).offer(), Offer { groups: 0 });
+        assert_eq!((offers(Sharing::On).offer().groups, offers(Sharing::On).groups(false)), (4, 4));
+        let auto = offers(Sharing::Auto);
+        assert_eq!((auto.offer().groups, auto.groups(false), auto.groups(true)), (64, 64, 4));
+        assert_eq!(Wish::new(1).agreed(Offer { groups: 0 }).groups_at_most, 0);
+        assert_eq!(Wish { groups_at_most: 2, ..Wish::new(1) }.agreed(Offer { groups: 3 }).groups_at_most, 2);
+    }
+}

@@ -1,0 +1,257 @@
+//! A group: queue pairs and completion queues that several comms use, at one end. Owned by the pool; holds no queue pair
+//! itself, only how many there are, who uses them and where the group stands.
+//!
+//! ```text
+//! Creating --both ends wired--> Up --other end has no such group--> Draining
+//!    |                           |                                     |
+//!    +--------- broke -----------+------- broke --> Broken <-- broke --+
+//!    |                           |                    |                |
+//!    +---------------------------+-- last one left ---+----------------+--> Leaving --destroyed--> Gone
+//! ```
+//! From Creating a group may also go to Draining: its making was refused. Nobody joins a group that is not Up. There is no
+//! way back, and Gone is no state: the name of a group that is gone names nothing.
+
+use alloc::vec::Vec;
+
+use super::key::Key;
+use super::seat::SeatId;
+use crate::limits::{LINKS_MAX, RAILS_MAX};
+use crate::slots::SlotId;
+use crate::wire::proof::{Epoch, Proof};
+
+/// The name of a group at one end.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct GroupId(pub SlotId);
+
+/// Where a group stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum State {
+    /// The ends are being wired; only the comm that asked for the group is in it.
+    Creating,
+    /// Both ends are wired to each other.
+    Up,
+    /// Its members go on; nobody joins.
+    Draining,
+    /// Its queue pairs are in error; its members have been told.
+    Broken,
+    /// Its last member has left, and its queue pairs are being destroyed.
+    Leaving,
+}
+
+impl State {
+    /// The transitions there are, besides the one out of `Leaving`.
+    #[must_use]
+    pub const fn leads_to(self, next: Self) -> bool {
+        match next {
+            Self::Creating => false,
+            Self::Up => matches!(self, Self::Creating),
+            Self::Draining => matches!(self, Self::Creating | Self::Up),
+            Self::Broken => matches!(self, Self::Creating | Self::Up | Self::Draining),
+            Self::Leaving => !matches!(self, Self::Leaving),
+        }
+    }
+}
+
+/// One group.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) key: Key,
+    /// None of the comms with links of their own.
+    pub(super) epoch: Option<Epoch>,
+    /// Its number among those of its key.
+    pub(super) index: u8,
+    pub(super) state: State,
+    /// Queue pairs.
+    pub(super) slots: u8,
+    /// What this end knows its links by.
+    pub(super) proof: Option<Proof>,
+    /// What the other end says it knows them by.
+    pub(super) told: Option<Proof>,
+    /// What the caller says of its load.
+    pub(super) load: u64,
+    /// Sum of its members' weights.
+    pub(super) weight: u32,
+    pub(super) seats: Vec<SeatId>,
+    queue_pair_users: [u32; LINKS_MAX],
+    completion_queue_users: [u32; RAILS_MAX],
+}
+
+impl Group {
+    pub(super) const fn new(key: Key, epoch: Option<Epoch>, index: u8, slots: u8) -> Self {
+        Self {
+            key,
+            epoch,
+            index,
+            state: State::Creating,
+            slots,
+            proof: None,
+            told: None,
+            load: 0,
+            weight: 0,
+            seats: Vec::new(),
+            queue_pair_users: [0; LINKS_MAX],
+            completion_queue_users: [0; RAILS_MAX],
+        }
+    }
+
+    /// Goes on to that state, if a way leads there; whether it did.
+    pub(super) fn go(&mut self, next: State) -> bool {
+        let leads = self.state.leads_to(next);
+        if leads {
+            self.state = next;
+        }
+        leads
+    }
+
+    /// Whether others may be in it, now or once it is up.
+    pub(super) const fn is_shared(&self) -> bool {
+        self.epoch.is_some()
+    }
+
+    /// Whether it counts among the groups of its key: it can be joined, or will be.
+    pub(super) const fn counts(&self) -> bool {
+        self.is_shared() && matches!(self.state, State::Creating | State::Up)
+    }
+
+    /// A member with that many links comes: each uses a queue pair and the completion queue of its rail.
+    pub(super) fn enter(&mut self, seat: SeatId, links: u8, weight: u32) {
+        self.seats.push(seat);
+        self.weight += weight;
+        for link in 0..links {
+            let (slot, rail) = self.place(link);
+            self.queue_pair_users[slot] += 1;
+            self.completion_queue_users[rail] += 1;
+        }
+    }
+
+    /// A member with that many links goes; whether it was the last one.
+    pub(super) fn quit(&mut self, seat: SeatId, links: u8, weight: u32) -> bool {
+        self.seats.retain(|&other| other != seat);
+        self.weight -= weight;
+        for link in 0..links {
+            let (slot, rail) = self.place(link);
+            self.queue_pair_users[slot] -= 1;
+            self.completion_queue_users[rail] -= 1;
+        }
+        self.queue_pair_users.iter().chain(&self.completion_queue_users).all(|&users| users == 0)
+    }
+
+    /// The slot of a member's link, and the number of the slot's rail.
+    fn place(&self, link: u8) -> (usize, usize) {
+        let slot = slot(link, self.slots);
+        (slot.into(), (slot % self.key.local.len()).into())
+    }
+
+    /// Completion queues: one for each rail that has a queue pair.
+    pub(super) fn rails(&self) -> u8 {
+        self.slots.min(self.key.local.len())
+    }
+
+    /// Users of each queue pair and of each completion queue.
+    pub(super) fn users(&self) -> (&[u32], &[u32]) {
+        let (slots, rails) = (self.slots.into(), self.rails().into());
+        (&self.queue_pair_users[..slots], &self.completion_queue_users[..rails])
+    }
+}
+
+/// Which queue pair of a group with `slots` of them carries a member's link: the same at both ends, as both number the
+/// links alike.
+#[must_use]
+pub const fn slot(link: u8, slots: u8) -> u8 {
+    link % slots
+}
+
+/// Something to destroy.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// The queue pair in that slot.
+    QueuePair(u8),
+    /// The completion queue of that rail of the group: the how-manieth of its NICs.
+    CompletionQueue(u8),
+}
+
+/// What to destroy when the last member has left, in this order: a completion queue must outlive its queue pairs. An
+/// iterator, so that whoever does it can pause; when all is done the pool is told by `destroyed`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Teardown {
+    /// The group.
+    pub group: GroupId,
+    pub(super) slots: u8,
+    pub(super) rails: u8,
+    pub(super) done: u8,
+}
+
+impl Iterator for Teardown {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        let at = self.done;
+        let step = if at < self.slots {
+            Step::QueuePair(at)
+        } else if at < self.slots + self.rails {
+            Step::CompletionQueue(at - self.slots)
+        } else {
+            return None;
+        };
+        self.done += 1;
+        Some(step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::ProcessId;
+    use crate::pool::key::{End, Nics};
+
+    const STATES: [State; 5] = [State::Creating, State::Up, State::Draining, State::Broken, State::Leaving];
+
+    #[test]
+    fn there_are_these_ways_and_no_others() {
+        let ways: Vec<_> = STATES
+            .iter()
+            .flat_map(|&from| STATES.map(|to| (from, to)))
+            .filter(|(from, to)| from.leads_to(*to))
+            .collect();
+        use State::{Broken, Creating, Draining, Leaving, Up};
+        let expected = [
+            (Creating, Up),
+            (Creating, Draining),
+            (Creating, Broken),
+            (Creating, Leaving),
+            (Up, Draining),
+            (Up, Broken),
+            (Up, Leaving),
+            (Draining, Broken),
+            (Draining, Leaving),
+            (Broken, Leaving),
+        ];
+        assert_eq!(ways, expected);
+    }
+
+    #[test]
+    fn links_beyond_a_groups_own_go_round() {
+        let (peer, local) = (ProcessId([1; 16]), Nics::new(&[4, 7]).unwrap());
+        let key = Key { peer, end: End::Sending, local, remote: Nics::NONE };
+        let mut group = Group::new(key, None, 0, 3);
+        let seat = |slot| SeatId(SlotId { slot, generation: 1 });
+        group.enter(seat(0), 3, 1);
+        group.enter(seat(1), 4, 1);
+        group.enter(seat(2), 1, 1);
+        assert_eq!(group.users(), (&[4, 2, 2][..], &[6, 2][..]));
+        assert!(!group.quit(seat(0), 3, 1));
+        assert_eq!(group.users(), (&[3, 1, 1][..], &[4, 1][..]), "also what nobody else uses stays");
+        assert!(!group.quit(seat(2), 1, 1));
+        assert!(group.quit(seat(1), 4, 1));
+        assert_eq!((group.weight, group.seats.len()), (0, 0));
+    }
+
+    #[test]
+    fn completion_queues_go_after_their_queue_pairs() {
+        let group = GroupId(SlotId { slot: 0, generation: 1 });
+        let steps: Vec<_> = Teardown { group, slots: 3, rails: 2, done: 0 }.collect();
+        use Step::{CompletionQueue, QueuePair};
+        let expected = [QueuePair(0), QueuePair(1), QueuePair(2), CompletionQueue(0), CompletionQueue(1)];
+        assert_eq!(steps, expected);
+    }
+}

@@ -1,0 +1,80 @@
+//! Queue pairs and completion queues in use, by the formula.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A pair of processes: comms, and the NICs at each end.
+#[derive(Clone, Debug)]
+struct Towards {
+    comms: usize,
+    nics: (usize, usize),
+}
+
+fn towards() -> impl Strategy<Value = Towards> {
+    let rails = prop::sample::select(&[1_usize, 2, 4][..]);
+    (0..70_usize, (rails.clone(), rails)).prop_map(|(comms, nics)| Towards { comms, nics })
+}
+
+proptest! {
+    #![proptest_config(cases(64))]
+
+    /// Communicators times channels are comms; each has `q` links for each rail of the end with more, at most 4. In use
+    /// are, for each peer and direction, as many queue pairs as min(n, m) comms have, and as many completion queues as
+    /// these have rails.
+    #[test]
+    fn as_many_as_the_formula_says(
+        m in 1..=8_u8,
+        q in 1..=4_usize,
+        out in prop::collection::vec(towards(), 1..4),
+        back in towards(),
+    ) {
+        let mut middle = pool(Sharing::On, m);
+        let mut peers: Vec<_> = out.iter().map(|_| pool(Sharing::On, m)).collect();
+        let (mut queue_pairs, mut completion_queues) = (0, 0);
+        let mut there = std::vec![(0, 0); peers.len()];
+        let mut conn = 0;
+        for (at, towards) in out.iter().enumerate() {
+            // Those that we send to, and for the first of them those that send to us.
+            let both = [Some((towards, true)), (at == 0).then_some((&back, false))];
+            for (towards, outwards) in both.into_iter().flatten() {
+                let rails = [towards.nics.0, towards.nics.1].map(|n| nics(&[3, 1, 2, 0][..n]));
+                let links = (q * towards.nics.0.max(towards.nics.1)).min(4);
+                let (us, them) = (1, 10 + at as u8);
+                let (asking, answering) = if outwards { (us, them) } else { (them, us) };
+                let send = Key { peer: process(answering), end: End::Sending, local: rails[0], remote: rails[1] };
+                let recv = Key { peer: process(asking), end: End::Receiving, local: rails[1], remote: rails[0] };
+                for _ in 0..towards.comms {
+                    conn += 1;
+                    let pools = if outwards { (&mut middle, &mut peers[at]) } else { (&mut peers[at], &mut middle) };
+                    let wish = Wish::new(links as u8);
+                    connect(pools, (&send, &recv), conn, wish).both();
+                }
+                let groups = towards.comms.min(m.into()) as u64;
+                let (here, far) = if outwards { towards.nics } else { (towards.nics.1, towards.nics.0) };
+                queue_pairs += groups * links as u64;
+                completion_queues += groups * links.min(here) as u64;
+                there[at].0 += groups * links as u64;
+                there[at].1 += groups * links.min(far) as u64;
+            }
+        }
+        let used = |pool: &Pool| (pool.usage().queue_pairs, pool.usage().completion_queues);
+        prop_assert_eq!(used(&middle), (queue_pairs, completion_queues));
+        prop_assert_eq!(peers.iter().map(used).collect::<Vec<_>>(), there);
+        let by_nic: u64 = middle.usage().budgets.iter().map(|budget| u64::from(budget.in_use)).sum();
+        prop_assert_eq!(by_nic, queue_pairs);
+    }
+}
+
+/// What sharing is for: 16 communicators of 32 channels.
+#[test]
+fn sixteen_communicators_take_a_hundredth() {
+    let used = |sharing| {
+        let (mut a, mut b) = (pool(sharing, 4), pool(sharing, 4));
+        for conn in 0..16 * 32 {
+            connect((&mut a, &mut b), (&sending(2), &receiving(1)), conn, Wish::new(1)).both();
+        }
+        (a.usage().queue_pairs, a.usage().completion_queues)
+    };
+    assert_eq!((used(Sharing::Off), used(Sharing::On)), ((512, 512), (4, 4)));
+}

@@ -1,0 +1,457 @@
+//! One rule each.
+
+use super::*;
+
+/// Two ends that share on `groups` groups.
+fn two(groups: u8) -> (Pool, Pool) {
+    (pool(Sharing::On, groups), pool(Sharing::On, groups))
+}
+
+fn join(ends: &mut (Pool, Pool), conn: u64) -> (Place, Place) {
+    join_as(ends, conn, Wish::new(1))
+}
+
+fn join_as((a, b): &mut (Pool, Pool), conn: u64, wish: Wish) -> (Place, Place) {
+    connect((a, b), (&sending(2), &receiving(1)), conn, wish).both()
+}
+
+#[test]
+fn groups_are_made_first_and_joined_then() {
+    let mut ends = two(3);
+    let places: Vec<_> = (0..8).map(|conn| join(&mut ends, conn)).collect();
+    assert_eq!((sizes(&ends.0), sizes(&ends.1)), ([3, 3, 2].into(), [3, 3, 2].into()));
+    let groups: Vec<_> = places.iter().map(|(ours, _)| ends.0.index(ours.group).unwrap()).collect();
+    assert_eq!(groups, [0, 1, 2, 0, 1, 2, 0, 1]);
+}
+
+#[test]
+fn the_least_loaded_group_is_joined() {
+    let mut ends = two(3);
+    let places: Vec<_> = (0..6).map(|conn| join(&mut ends, conn)).collect();
+    // The second group has one member less; its number is not that of the count.
+    leave(&mut ends.0, places[1].0.seat);
+    leave(&mut ends.1, places[1].1.seat);
+    let next = join(&mut ends, 10).0;
+    assert_eq!(ends.0.index(next.group), Some(1));
+    // Where all have two, the load decides.
+    ends.0.set_load(places[0].0.group, 5);
+    ends.0.set_load(places[2].0.group, 1);
+    ends.0.set_load(next.group, 3);
+    let third = join(&mut ends, 11).0;
+    assert_eq!(ends.0.index(third.group), Some(2));
+    // And weight comes before load.
+    let heavy = join_as(&mut ends, 12, Wish { weight: 9, ..Wish::new(1) }).0;
+    assert_eq!(ends.0.index(heavy.group), Some(1));
+    for conn in 13..18 {
+        assert_ne!(join(&mut ends, conn).0.group, heavy.group);
+    }
+}
+
+#[test]
+fn who_would_join_a_group_in_the_making_waits_and_makes_the_next_if_that_fails() {
+    let mut a = pool(Sharing::On, 1);
+    let Ok(Ask::Create(first, one)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+    assert_eq!(a.ask(&sending(2), Wish::new(1)), Ok(Ask::Wait));
+    let before = a.usage();
+    assert_eq!(a.ask(&sending(2), Wish::new(1)), Ok(Ask::Wait));
+    assert_eq!(a.usage(), before, "nothing is kept for who waits");
+    assert!(matches!(a.ask(&sending(3), Wish::new(1)), Ok(Ask::Create(..))), "towards another process");
+    leave(&mut a, first.seat);
+    let Ok(Ask::Create(_, two)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+    assert_ne!(one, two);
+}
+
+#[test]
+fn only_who_can_prove_the_wiring_joins() {
+    let mut ends = two(1);
+    let (ours, theirs) = join(&mut ends, 0);
+    let Ok(Ask::Join(_, epoch, right)) = ends.0.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+    let mut ask = |epoch, proof, key: &Key| {
+        let request = Request { mode: Mode::Join(epoch, proof), turn: 0 };
+        ends.1.asked(key, 77, 1, &request).unwrap()
+    };
+    let other_epoch = Epoch(epoch.0.checked_add(1).unwrap());
+    assert_eq!(ask(epoch, Proof(right.0 ^ 1), &receiving(1)), Verdict::Retry);
+    assert_eq!(ask(other_epoch, right, &receiving(1)), Verdict::Retry);
+    assert_eq!(ask(epoch, right, &receiving(9)), Verdict::Retry, "another process");
+    assert_eq!(ask(epoch, right, &Key { local: nics(&[1]), ..receiving(1) }), Verdict::Retry, "other NICs");
+    let Verdict::Joined(place) = ask(epoch, right, &receiving(1)) else { unreachable!() };
+    assert_eq!(place.group, theirs.group);
+    assert_eq!(right, proof(ours.group, theirs.group));
+}
+
+#[test]
+fn a_group_is_joined_only_when_both_ends_are_wired() {
+    let (mut a, mut b) = two(1);
+    let Ok(Ask::Create(ours, epoch)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+    let request = Request { mode: Mode::Create(epoch), turn: 0 };
+    let Ok(Verdict::Created(theirs)) = b.asked(&receiving(1), 5, 1, &request) else { unreachable!() };
+    let right = proof(ours.group, theirs.group);
+    let join = Request { mode: Mode::Join(epoch, right), turn: 0 };
+    assert_eq!(b.asked(&receiving(1), 6, 1, &join), Ok(Verdict::Retry), "not wired");
+    assert_eq!(a.wired(ours.group, right), Err(WiredError::Unanswered));
+    assert_eq!(b.wired(theirs.group, right), Ok(State::Creating));
+    assert_eq!(b.ready(theirs.seat), Ok(State::Up));
+    assert_eq!(b.wired(theirs.group, right), Err(WiredError::NotCreating));
+    let given = Given::Created { epoch, proof: right, member: member(0) };
+    assert_eq!(a.answered(ours.seat, &Answer { given, turn: 0 }), Next::Wire);
+    assert_eq!(a.ask(&sending(2), Wish::new(1)), Ok(Ask::Wait), "not wired");
+    assert_eq!(a.wired(ours.group, Proof(!right.0)), Err(WiredError::Proof));
+    assert_eq!(a.wired(ours.group, right), Ok(State::Up));
+    assert!(matches!(a.ask(&sending(2), Wish::new(1)), Ok(Ask::Join(..))));
+}
+
+#[test]
+fn a_join_with_proof_is_as_good_as_ready() {
+    let (mut a, mut b) = two(1);
+    let Ok(Ask::Create(ours, epoch)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+    let request = Request { mode: Mode::Create(epoch), turn: 0 };
+    let Ok(Verdict::Created(theirs)) = b.asked(&receiving(1), 5, 1, &request) else { unreachable!() };
+    let right = proof(ours.group, theirs.group);
+    b.wired(theirs.group, right).unwrap();
+    let join = Request { mode: Mode::Join(epoch, right), turn: 0 };
+    assert!(matches!(b.asked(&receiving(1), 6, 1, &join), Ok(Verdict::Joined(_))));
+    assert_eq!((b.state(theirs.group), b.ready(theirs.seat)), (Some(State::Up), Ok(State::Up)));
+}
+
+#[test]
+fn what_is_asked_again_is_answered_alike_and_takes_nothing() {
+    let mut ends = two(1);
+    let (_, created) = join(&mut ends, 0);
+    let Ok(Ask::Join(ours, epoch, right)) = ends.0.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+    let request = Request { mode: Mode::Join(epoch, right), turn: 3 };
+    let b = &mut ends.1;
+    let verdict = b.asked(&receiving(1), 8, 1, &request).unwrap();
+    let before = b.usage();
+    (0..5).for_each(|_| assert_eq!(b.asked(&receiving(1), 8, 1, &request), Ok(verdict)));
+    let create = Request { mode: Mode::Create(epoch), turn: 0 };
+    assert_eq!(b.asked(&receiving(1), 0, 1, &create), Ok(Verdict::Created(created)));
+    assert_eq!(b.asked(&receiving(1), 9, 1, &create), Ok(Verdict::Retry), "two cannot begin one group");
+    let turn = |turn| Request { turn, ..create };
+    assert_eq!(b.asked(&receiving(1), 8, 1, &turn(2)), Ok(Verdict::Late));
+    let Verdict::Joined(place) = verdict else { unreachable!() };
+    assert_eq!(b.asked(&receiving(1), 8, 1, &turn(4)), Ok(Verdict::Stale(place.seat)));
+    assert_eq!(b.usage(), before);
+    let a = &mut ends.0;
+    let joined = Given::Joined { epoch, member: member(0) };
+    assert_eq!(a.answered(ours.seat, &Answer { given: joined, turn: 1 }), Next::Known, "of another turn");
+    assert_eq!(a.answered(ours.seat, &Answer { given: joined, turn: 0 }), Next::Go);
+    assert_eq!(a.answered(ours.seat, &Answer { given: joined, turn: 0 }), Next::Known);
+    assert_eq!(a.answered(ours.seat, &Answer { given: Given::Retry, turn: 0 }), Next::Known);
+}
+
+#[test]
+fn an_answer_that_fits_no_request_ends_the_attempt() {
+    let answers = |epoch: Epoch| {
+        let other = Epoch(epoch.0.checked_add(1).unwrap());
+        let (created, joined) = (
+            |epoch| Given::Created { epoch, proof: Proof(1), member: member(0) },
+            |epoch| Given::Joined { epoch, member: member(0) },
+        );
+        [created(other), joined(epoch), joined(other)]
+    };
+    for at in 0..3 {
+        let mut a = pool(Sharing::On, 1);
+        let Ok(Ask::Create(ours, epoch)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+        let answer = Answer { given: answers(epoch)[at], turn: 0 };
+        assert_eq!(a.answered(ours.seat, &answer), Next::Failed(AnswerFault::Nonsense));
+    }
+    let more = [Given::Retry, Given::Full];
+    for given in answers(Epoch(core::num::NonZeroU64::MIN)).into_iter().chain(more) {
+        let mut a = pool(Sharing::Off, 1);
+        let Ok(Ask::Alone(ours)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+        let next = a.answered(ours.seat, &Answer { given, turn: 0 });
+        assert_eq!(next, Next::Failed(AnswerFault::Nonsense));
+    }
+}
+
+#[test]
+fn a_group_that_the_other_end_lost_is_left_to_its_members() {
+    let mut ends = two(1);
+    let (ours, theirs) = join(&mut ends, 0);
+    // Closed there, not here.
+    leave(&mut ends.1, theirs.seat);
+    let (again, there) = join(&mut ends, 1);
+    assert_ne!(again.group, ours.group);
+    assert_eq!(ends.0.state(ours.group), Some(State::Draining));
+    assert_eq!(ends.0.state(again.group), Some(State::Up));
+    assert_eq!(join(&mut ends, 2).0.group, again.group);
+    leave(&mut ends.0, ours.seat);
+    assert_eq!((ends.0.state(ours.group), ends.1.state(there.group)), (None, Some(State::Up)));
+}
+
+#[test]
+fn an_attempt_asks_only_so_often() {
+    let mut a = pool(Sharing::On, 1);
+    let mut wish = Wish::new(1);
+    let mut asks = 0;
+    let last = loop {
+        asks += 1;
+        let Ok(Ask::Create(ours, _)) = a.ask(&sending(2), wish) else { unreachable!() };
+        let next = a.answered(ours.seat, &Answer { given: Given::Retry, turn: wish.turn });
+        leave(&mut a, ours.seat);
+        let Next::Again(again) = next else { break next };
+        wish = again;
+    };
+    assert_eq!((last, asks), (Next::Failed(AnswerFault::Turns), TURNS_MAX));
+}
+
+#[test]
+fn each_member_of_a_broken_group_is_told_once_and_nobody_joins_it() {
+    let mut ends = two(2);
+    let places: Vec<_> = (0..6).map(|conn| join(&mut ends, conn)).collect();
+    let broken = places[0].0.group;
+    leave(&mut ends.0, places[2].0.seat);
+    let told = ends.0.on_broken(broken);
+    assert_eq!(told, [places[0].0.seat, places[4].0.seat]);
+    assert_eq!((ends.0.on_broken(broken), ends.0.state(broken)), (Vec::new(), Some(State::Broken)));
+    let fresh = join(&mut ends, 6).0;
+    assert!(!places.iter().any(|(ours, _)| ours.group == fresh.group));
+    assert_eq!(ends.0.index(fresh.group), Some(0));
+    // At the other end it still stands; who asks for it there has not heard, and gets it.
+    told.iter().for_each(|&seat| leave(&mut ends.0, seat));
+    assert_eq!((ends.0.state(broken), ends.0.on_broken(broken)), (None, Vec::new()));
+    // Broken at the other end only: that end says so to who wants to join.
+    let there = places[1].1.group;
+    assert_eq!(ends.1.on_broken(there).len(), 3);
+    let (ours, theirs) = (join(&mut ends, 7).0, join(&mut ends, 8).1);
+    assert!(ours.group != places[1].0.group && theirs.group != there);
+}
+
+#[test]
+fn a_seat_is_left_once_in_any_order() {
+    let orders = (0..24_usize).map(|number| {
+        let mut rest: Vec<_> = (0..4).collect();
+        let mut number = number;
+        (1..=4).rev().map(|left| (rest.remove(number % left), number /= left).0).collect::<Vec<_>>()
+    });
+    let mut seen = std::collections::BTreeSet::new();
+    for order in orders {
+        assert!(seen.insert(order.clone()));
+        let mut ends = two(1);
+        let start = (pool(Sharing::On, 1).usage(), pool(Sharing::On, 1).usage());
+        let places: Vec<_> =
+            (0..4).map(|conn| join_as(&mut ends, conn, Wish::new(1 + conn as u8 % 3))).collect();
+        for (pool, end) in [(&mut ends.0, 0), (&mut ends.1, 1)] {
+            let seat = |at: usize| if end == 0 { places[at].0.seat } else { places[at].1.seat };
+            for (nth, &at) in order.iter().enumerate() {
+                let left = pool.leave(seat(at)).unwrap();
+                assert_eq!(matches!(left, Left::Last(_)), nth == 3, "{order:?}");
+                assert_eq!(pool.leave(seat(at)), Err(NoSeat), "twice");
+                assert_eq!(pool.group_of(seat(at)), None);
+                if let Left::Last(teardown) = left {
+                    assert_eq!((pool.usage().queue_pairs, pool.usage().members), (1, 0), "not destroyed yet");
+                    assert!(pool.destroyed(teardown.group));
+                }
+            }
+        }
+        let budgets = |pool: &Pool| pool.usage().budgets.iter().map(|budget| budget.in_use).sum::<u32>();
+        assert_eq!((budgets(&ends.0), budgets(&ends.1)), (0, 0));
+        let bare = |pool: &Pool| Usage { budgets: Vec::new(), ..pool.usage() };
+        assert_eq!((bare(&ends.0), bare(&ends.1)), start);
+    }
+    assert_eq!(seen.len(), 24);
+}
+
+#[test]
+fn queue_pairs_are_in_use_until_they_are_destroyed() {
+    let mut a = pool(Sharing::Off, 1);
+    a.set_budget(0, 4);
+    let Ok(Ask::Alone(place)) = a.ask(&sending(2), Wish::new(4)) else { unreachable!() };
+    assert!(!a.destroyed(place.group), "somebody is in it");
+    let Ok(Left::Last(teardown)) = a.leave(place.seat) else { unreachable!() };
+    // Whoever needs some waits for them, at either end.
+    let request = Request { mode: Mode::Alone, turn: 0 };
+    let ask = |a: &mut Pool| (a.ask(&sending(2), Wish::new(1)), a.asked(&receiving(2), 9, 1, &request));
+    assert_eq!(ask(&mut a), (Ok(Ask::Wait), Ok(Verdict::Later)));
+    assert!(a.destroyed(teardown.group));
+    let Ok(Ask::Alone(_)) = a.ask(&sending(2), Wish::new(3)) else { unreachable!() };
+    assert!(matches!(ask(&mut a), (Ok(Ask::Alone(_)), Ok(Verdict::NoResources(_)))));
+    assert!(matches!(ask(&mut a), (Err(AskError::Exhausted(_)), Ok(Verdict::NoResources(_)))));
+}
+
+#[test]
+fn a_budget_makes_comms_share_before_it_makes_them_fail() {
+    let mut ends = two(8);
+    ends.0.set_budget(0, 20);
+    (0..20).for_each(|conn| _ = join(&mut ends, conn));
+    assert_eq!(
+        sizes(&ends.0),
+        [5, 5, 5, 5],
+        "a fifth one with four others is one too many for a fifth of 20"
+    );
+    let (a, b) = (&mut ends.0, &mut ends.1);
+    let mut towards = |peer| {
+        let before = a.usage().groups;
+        let mut met =
+            || connect((a, b), (&sending(peer), &receiving(1)), 100 + u64::from(peer) * 8, Wish::new(1));
+        let first = met();
+        (a.usage().groups - before, first)
+    };
+    assert!((3..19).map(&mut towards).all(|(groups, met)| groups == 1 && matches!(met, Met::Both(..))));
+    let none = Met::Exhausted(Limit::QueuePairs { nic: 0, limit: 20 });
+    assert_eq!(towards(19), (0, none));
+    assert_eq!(a.usage().queue_pairs, 20);
+    // Whoever has a group can go on sharing it.
+    assert!(matches!(connect((a, b), (&sending(3), &receiving(1)), 999, Wish::new(1)), Met::Both(..)));
+    let error = std::format!("{}", a.ask(&sending(19), Wish::new(1)).unwrap_err());
+    assert_eq!(error, "no room for another comm: NIC 0 has no queue pairs left of 20");
+}
+
+#[test]
+fn the_receiving_ends_budget_makes_comms_share_too() {
+    let mut ends = two(8);
+    ends.1.set_budget(0, 20);
+    (0..20).for_each(|conn| _ = join(&mut ends, conn));
+    assert_eq!(sizes(&ends.0), [5, 5, 5, 5]);
+    let mut b = pool(Sharing::On, 8);
+    b.set_budget(0, 0);
+    let none = Met::NoResources(Limit::QueuePairs { nic: 0, limit: 0 });
+    assert_eq!(connect((&mut ends.0, &mut b), (&sending(5), &receiving(1)), 1, Wish::new(1)), none);
+    assert_eq!(ends.0.usage().groups, 4, "what was made for it is gone");
+}
+
+#[test]
+fn who_is_told_to_share_and_has_nothing_to_join_fails() {
+    let mut a = pool(Sharing::On, 8);
+    let Ok(Ask::Create(ours, _)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+    let answer = Answer { given: Given::Full, turn: 0 };
+    assert_eq!(a.answered(ours.seat, &answer), Next::Failed(AnswerFault::NoResources));
+}
+
+#[test]
+fn auto_shares_once_queue_pairs_are_short() {
+    let mut ends = (pool(Sharing::Auto, 2), pool(Sharing::Auto, 2));
+    ends.0.set_budget(0, 50);
+    (0..14).for_each(|conn| _ = join(&mut ends, conn));
+    assert_eq!(sizes(&ends.0), [2, 2, 2, 2, 2, 2, 2], "7 of 50 are the most of a key");
+    let (a, b) = (&mut ends.0, &mut ends.1);
+    for conn in 100..118 {
+        connect((a, b), (&sending(conn as u8), &receiving(1)), conn, Wish::new(1)).both();
+    }
+    // 25 are in use.
+    connect((a, b), (&sending(9), &receiving(1)), 200, Wish::new(1)).both();
+    connect((a, b), (&sending(9), &receiving(1)), 201, Wish::new(1)).both();
+    assert_eq!(a.usage().queue_pairs, 26);
+    let mut ends = (pool(Sharing::Auto, 2), pool(Sharing::Auto, 2));
+    (0..100).for_each(|conn| _ = join(&mut ends, conn));
+    assert_eq!(ends.0.usage().groups, usize::from(GROUPS_OF_KEY_MAX), "the most groups of a key");
+}
+
+#[test]
+fn a_comm_that_would_rather_be_alone_is_while_queue_pairs_are_not_short() {
+    let wish = Wish { alone: true, ..Wish::new(1) };
+    for end in 0..2 {
+        let mut ends = two(2);
+        if end == 0 { &mut ends.0 } else { &mut ends.1 }.set_budget(0, 12);
+        (0..30).for_each(|conn| _ = join_as(&mut ends, conn, wish));
+        for pool in [&ends.0, &ends.1] {
+            let usage = pool.usage();
+            // Six are half of them, and the second group of a key would need that half too.
+            assert_eq!((usage.groups, usage.alone, usage.members), (1, 6, 30), "{end}");
+        }
+    }
+    // What must not share does not, and has all there are.
+    let mut ends = two(2);
+    ends.1.set_budget(0, 12);
+    let must = Wish { groups_at_most: 0, ..wish };
+    (0..12).for_each(|conn| _ = join_as(&mut ends, conn, must));
+    let met = connect((&mut ends.0, &mut ends.1), (&sending(2), &receiving(1)), 99, must);
+    assert_eq!(met, Met::NoResources(Limit::QueuePairs { nic: 0, limit: 12 }));
+}
+
+#[test]
+fn fewer_groups_can_be_wished() {
+    let mut ends = two(4);
+    (0..6).for_each(|conn| _ = join_as(&mut ends, conn, Wish { groups_at_most: 2, ..Wish::new(1) }));
+    assert_eq!(sizes(&ends.0), [3, 3]);
+    join(&mut ends, 7);
+    assert_eq!(sizes(&ends.0), [3, 3, 1]);
+}
+
+#[test]
+fn the_smaller_number_of_groups_counts_and_both_ends_must_want_to_share() {
+    let shapes = [(Sharing::Off, 1), (Sharing::On, 2), (Sharing::On, 5), (Sharing::Auto, 3)];
+    for (one, other) in shapes.iter().flat_map(|one| shapes.map(|other| (*one, other))) {
+        for knows in [true, false] {
+            let (mut a, mut b) = (pool(one.0, one.1), pool(other.0, other.1));
+            let offers = [a.config().offer(), b.config().offer()];
+            // An asking end that did not hear the offer is told.
+            let wish = if knows { Wish::new(1).agreed(offers[1]) } else { Wish::new(1) };
+            for conn in 0..20 {
+                connect((&mut a, &mut b), (&sending(2), &receiving(1)), conn, wish).both();
+            }
+            let least = offers.iter().map(|offer| offer.groups).min().unwrap();
+            let expected = match (least, knows) {
+                (0, _) => (0, 20),
+                (_, true) => (least.min(20).into(), 0),
+                (_, false) => (offers[0].groups.min(20).into(), 0),
+            };
+            for pool in [&a, &b] {
+                assert_eq!((pool.usage().groups, pool.usage().alone), expected, "{one:?} {other:?} {knows}");
+            }
+            assert_eq!(spread(&sizes(&a)), usize::from(expected.0 != 0 && 20 % expected.0 != 0));
+        }
+    }
+    assert_eq!(Wish::new(1).agreed(Offer::from_bits(0)).groups_at_most, 0);
+}
+
+#[test]
+fn members_of_a_group_have_a_limit() {
+    let mut ends = two(1);
+    let max = crate::limits::MEMBERS_OF_GROUP_MAX;
+    (0..max as u64).for_each(|conn| _ = join(&mut ends, conn));
+    let met = connect((&mut ends.0, &mut ends.1), (&sending(2), &receiving(1)), 9999, Wish::new(1));
+    assert_eq!(met, Met::Exhausted(Limit::MembersOfGroup(max)));
+}
+
+#[test]
+fn groups_and_seats_have_limits() {
+    let mut a = pool(Sharing::Off, 1);
+    let all = MEMBERS_MAX.min(GROUPS_MAX);
+    let ask = |a: &mut Pool| a.ask(&sending(2), Wish::new(1));
+    let places: Vec<_> = (0..all).map(|_| ask(&mut a).unwrap()).collect();
+    let Err(AskError::Exhausted(limit)) = ask(&mut a) else { unreachable!() };
+    assert!([Limit::Members(MEMBERS_MAX), Limit::Groups(GROUPS_MAX)].contains(&limit));
+    assert_eq!((a.usage().members, a.usage().alone), (all, all));
+    for place in &places[..=POOL_QUARANTINE] {
+        let Ask::Alone(place) = place else { unreachable!() };
+        leave(&mut a, place.seat);
+    }
+    assert!(ask(&mut a).is_ok());
+}
+
+#[test]
+fn names_of_groups_and_seats_are_given_again_after_256_others() {
+    let mut a = pool(Sharing::Off, 1);
+    let mut recent: std::collections::VecDeque<Place> = std::collections::VecDeque::new();
+    for _ in 0..2000 {
+        let Ok(Ask::Alone(place)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+        assert!(!recent.iter().any(|old| old.seat.0.slot == place.seat.0.slot));
+        assert!(!recent.iter().any(|old| old.group.0.slot == place.group.0.slot));
+        leave(&mut a, place.seat);
+        recent.push_back(place);
+        if recent.len() > POOL_QUARANTINE {
+            recent.pop_front();
+        }
+    }
+    let Place { group: GroupId(SlotId { generation, .. }), .. } = recent[0];
+    assert!(generation > 1);
+}
+
+#[test]
+fn misuse_is_refused() {
+    let mut a = pool(Sharing::On, 1);
+    let request = Request { mode: Mode::Alone, turn: 0 };
+    for links in [0, 5] {
+        assert_eq!(a.ask(&sending(2), Wish::new(links)), Err(AskError::Misuse));
+        assert_eq!(a.asked(&receiving(2), 1, links, &request), Err(AskError::Misuse));
+    }
+    let nowhere = Key { local: Nics::NONE, ..sending(2) };
+    assert_eq!(a.ask(&nowhere, Wish::new(1)), Err(AskError::Misuse));
+    assert_eq!(a.ask(&receiving(2), Wish::new(1)), Err(AskError::Misuse));
+    assert_eq!(a.asked(&sending(2), 1, 1, &request), Err(AskError::Misuse));
+    let gone = SeatId(SlotId { slot: 0, generation: 1 });
+    assert_eq!((a.leave(gone), a.ready(gone)), (Err(NoSeat), Err(NoSeat)));
+    assert_eq!(a.wired(GroupId(gone.0), Proof(0)), Err(WiredError::NotCreating));
+}
