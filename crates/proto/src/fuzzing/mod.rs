@@ -2,6 +2,7 @@
 //! test that replays `fuzz/corpus/` call the same functions; nothing of this is in the product.
 
 mod pair;
+mod share;
 mod wire;
 
 use alloc::vec::Vec;
@@ -26,6 +27,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "eager", check: wire::eager, seeds: wire::eager_seeds },
     Target { name: "fin", check: wire::fin, seeds: wire::fin_seeds },
     Target { name: "strand", check: wire::strand, seeds: wire::strand_seeds },
+    Target { name: "share", check: share::words, seeds: share::word_seeds },
+    Target { name: "pool", check: share::pool, seeds: share::pool_seeds },
     Target { name: "status", check: wire::status, seeds: wire::status_seeds },
     Target { name: "pair", check: pair::friends, seeds: pair::seeds },
     Target { name: "hostile", check: pair::hostile, seeds: pair::seeds },

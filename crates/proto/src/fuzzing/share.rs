@@ -1,0 +1,217 @@
+//! Sharing: the words, and a pool that is asked by somebody who says anything.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::num::NonZeroU64;
+
+use super::variants;
+use crate::id::ProcessId;
+use crate::limits::GROUPS_OF_KEY_MAX;
+use crate::mutant::Mutant;
+use crate::pool::config::{Config, Sharing};
+use crate::pool::group::{GroupId, State};
+use crate::pool::key::{End, Key, Nics};
+use crate::pool::{Left, Pool, SeatId, Verdict};
+use crate::wire::cursor::Reader;
+use crate::wire::eager::{self, Eager};
+use crate::wire::member::MemberId;
+use crate::wire::proof::{Epoch, Proof};
+use crate::wire::share::{
+    ANSWER_BYTES, Answer, EAGER_BYTES, Given, MemberEager, Mode, Offer, REQUEST_BYTES, Request,
+};
+
+/// A byte that says what follows, and that.
+pub(super) fn words(bytes: &[u8]) {
+    let Some((what, rest)) = bytes.split_first() else { return };
+    match what % 4 {
+        0 => {
+            let Ok(parsed) = Request::read(&mut Reader(rest)) else { return };
+            assert_eq!(parsed.to_bytes(), rest[..REQUEST_BYTES]);
+        }
+        1 => {
+            let Ok(parsed) = Answer::read(&mut Reader(rest)) else { return };
+            assert_eq!(parsed.to_bytes(), rest[..ANSWER_BYTES]);
+        }
+        2 => {
+            let Ok(parsed) = MemberEager::from_bytes(rest) else { return };
+            assert_eq!(parsed.to_bytes(), rest[..EAGER_BYTES]);
+            assert!(Eager::from_bytes(rest).is_err());
+        }
+        _ => {
+            let Ok(bits) = Reader(rest).u32() else { return };
+            let offer = Offer::from_bits(bits);
+            assert!(offer.groups <= GROUPS_OF_KEY_MAX && Offer::from_bits(offer.to_bits()) == offer);
+            if let Some(member) = MemberId::from_bits(bits) {
+                assert_eq!((member.to_bits(), MemberId::of_wr_id(member.wr_id(7))), (bits, (bits, 7)));
+            }
+        }
+    }
+}
+
+fn epoch(number: u64) -> Option<Epoch> {
+    NonZeroU64::new(number).map(Epoch)
+}
+
+pub(super) fn word_seeds() -> Vec<Vec<u8>> {
+    let (Some(epoch), Some(member)) = (epoch(0x1122_3344_5566_7788), MemberId::from_bits(0x00ab_cdef)) else {
+        return Vec::new();
+    };
+    let request = |mode| [&[0], &Request { mode, turn: 3 }.to_bytes()[..]].concat();
+    let answer = |given| [&[1], &Answer { given, turn: 4 }.to_bytes()[..]].concat();
+    let eager = Eager { number: 5, base: 6, tag: 7, len: eager::LEN_MAX };
+    variants(&[
+        request(Mode::Join(epoch, Proof(9))),
+        answer(Given::Created { epoch, proof: Proof(8), member }),
+        [&[2], &MemberEager { member, eager }.to_bytes()[..]].concat(),
+        answer(Given::Joined { epoch, member }),
+        request(Mode::Create(epoch)),
+        vec![3, 4, 0, 0, 0],
+        request(Mode::Alone),
+        request(Mode::Rather),
+        answer(Given::Alone),
+        answer(Given::Retry),
+        answer(Given::Full),
+    ])
+}
+
+/// Queue pairs that the pool below may have.
+const BUDGET: u32 = 12;
+
+/// Four bytes a step: what happens, to which connection, and two numbers.
+pub(super) fn pool(bytes: &[u8]) {
+    let Ok(config) = Config::new(Sharing::On, 2, 1) else { return };
+    let mut pool = Pool::new(config, 7, Mutant::NONE);
+    pool.set_budget(0, BUDGET);
+    let start = pool.usage();
+    let mut seats: Vec<SeatId> = Vec::new();
+    let mut leaving: Vec<GroupId> = Vec::new();
+    for step in bytes.chunks_exact(4).take(256) {
+        one_step(&mut pool, &mut seats, &mut leaving, [step[0], step[1], step[2], step[3]]);
+        let usage = pool.usage();
+        assert!(usage.queue_pairs <= BUDGET.into() && usage.members == seats.len());
+        assert_eq!(usage.conns, seats.len());
+    }
+    while let Some(seat) = seats.pop() {
+        leave(&mut pool, &mut leaving, seat);
+    }
+    leaving.iter().for_each(|&group| assert!(pool.destroyed(group)));
+    assert_eq!(pool.usage(), start);
+}
+
+fn leave(pool: &mut Pool, leaving: &mut Vec<GroupId>, seat: SeatId) {
+    match pool.leave(seat) {
+        Ok(Left::Last(teardown)) => leaving.push(teardown.group),
+        Ok(Left::Others) => {}
+        Err(_) => unreachable!("the seat was given and not left"),
+    }
+    assert!(pool.leave(seat).is_err());
+}
+
+fn one_step(
+    pool: &mut Pool,
+    seats: &mut Vec<SeatId>,
+    leaving: &mut Vec<GroupId>,
+    [what, which, one, two]: [u8; 4],
+) {
+    let seat = seats.get(usize::from(which) % seats.len().max(1)).copied();
+    let group = seat.and_then(|seat| pool.group_of(seat));
+    match (what % 8, seat.zip(group)) {
+        (0, Some((seat, _))) => {
+            seats.retain(|&other| other != seat);
+            leave(pool, leaving, seat);
+        }
+        (1, Some((seat, _))) => _ = pool.ready(seat),
+        (2, Some((_, group))) => _ = pool.wired(group, Proof(one.into())),
+        (3, Some((seat, group))) => {
+            let told = pool.on_broken(group);
+            assert!(told.is_empty() || told.contains(&seat));
+            assert!(pool.on_broken(group).is_empty() && pool.state(group) == Some(State::Broken));
+        }
+        (4, _) => {
+            if let Some(group) = leaving.pop() {
+                assert!(pool.destroyed(group));
+            }
+        }
+        _ => ask(pool, seats, leaving, [what, which, one, two]),
+    }
+}
+
+fn ask(
+    pool: &mut Pool,
+    seats: &mut Vec<SeatId>,
+    leaving: &mut Vec<GroupId>,
+    [what, which, one, two]: [u8; 4],
+) {
+    let Some(local) = Nics::new(&[0]) else { return };
+    let peer = ProcessId([which >> 6; 16]);
+    let key = Key { peer, end: End::Receiving, local, remote: Nics::NONE };
+    let mode = match (what >> 3 & 3, epoch(u64::from(one & 7))) {
+        (0, _) => Mode::Alone,
+        (_, None) => Mode::Rather,
+        (1, Some(epoch)) => Mode::Create(epoch),
+        (_, Some(epoch)) => Mode::Join(epoch, Proof(two.into())),
+    };
+    let (conn, links, turn) = (u64::from(which & 15), what >> 5, u32::from(one >> 6));
+    let request = Request { mode, turn };
+    let Ok(verdict) = pool.asked(&key, conn, links, &request) else { return };
+    match verdict {
+        Verdict::Created(place) | Verdict::Joined(place) | Verdict::Alone(place) => {
+            assert_eq!(pool.asked(&key, conn, links, &request), Ok(verdict));
+            if !seats.contains(&place.seat) {
+                seats.push(place.seat);
+            }
+        }
+        Verdict::Stale(seat) => {
+            seats.retain(|&other| other != seat);
+            leave(pool, leaving, seat);
+        }
+        Verdict::Retry | Verdict::Full | Verdict::NoResources(_) | Verdict::Late | Verdict::Later => {}
+    }
+}
+
+pub(super) fn pool_seeds() -> Vec<Vec<u8>> {
+    // Wire, make ready, break and leave what was created, joined or alone; proofs as the steps wire them.
+    let create = |which, epoch| [1 << 5 | 1 << 3 | 5, which, epoch, 0];
+    let join = |which, epoch, proof| [1 << 5 | 2 << 3 | 5, which, epoch, proof];
+    let alone = |which| [2 << 5 | 5, which, 0, 0];
+    let (leave, ready, wire, broken, destroyed) =
+        ([0, 0, 0, 0], [1, 0, 0, 0], [2, 0, 9, 0], [3, 0, 0, 0], [4, 0, 0, 0]);
+    let scripts: [&[[u8; 4]]; 5] = [
+        &[
+            create(0, 1),
+            wire,
+            ready,
+            join(1, 1, 9),
+            join(2, 1, 8),
+            join(2, 1, 9),
+            leave,
+            leave,
+            leave,
+            destroyed,
+        ],
+        &[
+            create(0, 1),
+            create(1, 2),
+            create(2, 1),
+            wire,
+            join(3, 1, 9),
+            broken,
+            join(4, 1, 9),
+            create(3, 0x43),
+        ],
+        &[
+            alone(0),
+            alone(1),
+            create(0x40, 3),
+            alone(2),
+            alone(3),
+            alone(4),
+            create(0x41, 4),
+            leave,
+            destroyed,
+        ],
+        &[create(0, 1), join(1, 1, 0), leave, create(1, 1), destroyed, destroyed, join(0x80, 1, 0)],
+        &[join(0, 1, 0), wire, ready, broken, leave, destroyed],
+    ];
+    variants(&scripts.map(<[[u8; 4]]>::concat))
+}
