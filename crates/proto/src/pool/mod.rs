@@ -1,8 +1,8 @@
 //! Groups of shared queue pairs: N comms towards one process ride on a few of them.
 //!
 //! For the engine, which does not call it yet: to ask whenever a comm connects, is accepted, fails or closes, and to do what
-//! the pool says; [`members`], [`tokens`] and [`credits`] are for the lanes of a group, for each message. Nothing here makes or destroys a queue pair, sends a
-//! frame, or knows a clock: what is to be done comes back as a value.
+//! the pool says; [`members`], [`tokens`] and [`credits`] are for the lanes of a group, for each message. Nothing here makes
+//! or destroys a queue pair, sends a frame, or knows a clock: what is to be done comes back as a value.
 //!
 //! The sending end asks and decides ([`Pool::ask`], [`Pool::answered`]), because it alone sees all its comms towards a
 //! process; the receiving end checks and answers ([`Pool::asked`], [`Pool::ready`]). Both say when their links are wired

@@ -1,5 +1,5 @@
 //! What the two ends of a comm say of sharing: an offer in HELLO, a request in OPEN, an answer in RESULT, and the header of
-//! an eager message to a member of a group. For version 3 of the control frames; no frame carries them yet.
+//! an eager message to a member of a group. For version 4 of the control frames; no frame carries them yet.
 
 use core::num::NonZeroU64;
 
