@@ -91,6 +91,11 @@ impl Links for SimRail {
         }
     }
 
+    fn rest(&mut self, link: LinkId) -> bool {
+        // A send comes whole, or not yet.
+        self.world.lock().find(self.rail, link).is_some()
+    }
+
     fn poll_is_call(&self, _: LinkId) -> bool {
         self.world.lock().weather.poll_is_call
     }
