@@ -92,8 +92,11 @@ impl Links for SimRail {
     }
 
     fn rest(&mut self, link: LinkId) -> bool {
-        // A send comes whole, or not yet.
-        self.world.lock().find(self.rail, link).is_some()
+        let state = self.world.lock();
+        let Some(index) = state.find(self.rail, link) else { return false };
+        // A send comes whole or not yet; nobody may have been told of one that has come.
+        let rail = &state.rails[self.rail];
+        !rail.queue.iter().chain(&rail.waiting).any(|waiting| waiting.link == index)
     }
 
     fn poll_is_call(&self, _: LinkId) -> bool {
