@@ -145,8 +145,8 @@ pub trait Links {
     }
 
     /// A link has had nothing to do for a while: gives back memory that it takes again with the next work. Whether the
-    /// owner may do so too with the memory of the receives that are posted: nothing has come into it, told or not, and the NIC finds
-    /// its pages wherever they are when something does.
+    /// owner may do so too with the memory of the receives that are posted: nothing has come into it, told or not, and the
+    /// NIC finds its pages wherever they are when something does.
     fn rest(&mut self, link: LinkId) -> bool {
         let _ = link;
         false
