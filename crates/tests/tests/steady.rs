@@ -151,6 +151,18 @@ impl Ends {
     }
 }
 
+/// Whether messages over several rails come to allocate nothing. Which rail gets how much of a message, and by which way
+/// its bytes go, is learned all the time, and a queue grows when it has never been as full: then it doubles, so that this
+/// ends.
+fn settles(ends: &Ends, send_first: bool) -> bool {
+    let mut quiet = 0;
+    (0..40).any(|_| {
+        let found = ends.allocations(1000, send_first, || {});
+        quiet = if found == 0 { quiet + 1 } else { 0 };
+        quiet == 3
+    })
+}
+
 #[test]
 fn messages_allocate_nothing_after_warm_up() {
     let eager = Ends::new(8, 4096, CopyMode::Auto);
@@ -169,8 +181,7 @@ fn messages_allocate_nothing_after_warm_up() {
             let params = Params { eager_max, idle_polls: u32::MAX, ..Params::default() };
             let rails = &[0, 1, 2, 3][..rails];
             let spread = Ends::over(rails, wire, bytes, CopyMode::Auto, params);
-            let found = spread.allocations(1000, eager_max > 0, || {});
-            assert_eq!(found, 0, "{bytes} B over {} rails, {wire:?}", rails.len());
+            assert!(settles(&spread, eager_max > 0), "{bytes} B over {} rails, {wire:?}", rails.len());
         }
     }
     // Recorded for a trace: with room for every event, and with a buffer that is full after some.
