@@ -218,6 +218,8 @@ fn each_link_is_shown_with_its_nic_and_whether_it_carries() {
     for row in [&a, &b] {
         assert_eq!(links_of(row), "soft2+soft0: soft2 true, soft0 true");
         counted(&shown(row), &[("links_taken", 1), ("links_left", 0)]);
+        let used = &shown(row)["nic_usage"];
+        assert_eq!([0, 1, 2].map(|nic| used[nic]["queue_pairs"].as_u64()), [Some(1), Some(0), Some(1)]);
     }
     // One whose peer dies has none.
     drop(b);

@@ -66,6 +66,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if let Some((left, taken)) = slot.requests.row.carries(open.side.paths().carrying()) {
             self.status.add(Tally::LinksLeft, left.into());
             self.status.add(Tally::LinksTaken, taken.into());
+            self.show_usage();
         }
         if !open.words.is_empty()
             && let Some(mut control) = self.control.try_claim()
