@@ -11,8 +11,9 @@ use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::frame::{Answer, Frame, Reply};
 use trunkline_proto::xfer::receiver::Receiver;
 
-use crate::comm::{Ends, Side};
 use crate::control::{Asked, Control, Current, refusal};
+use crate::groups::Turn;
+use crate::member::{Ends, Side};
 use crate::path::Path;
 use crate::plan::Plan;
 use crate::recv::{self, RecvLane};
@@ -80,7 +81,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             listen.current = None;
             listen.seen.retain(|known| *known != (stream, conn));
             return up.map(|_| Some(comm)).inspect_err(|_| {
-                drop(self.comms.remove(comm));
+                self.drop_comm(comm);
                 // The other end may see nothing wrong with its link.
                 if !self.params.mutant.is("engine-keeps-failed-accepts-to-itself") {
                     control.send(stream, &Frame::Close { id: conn, messages: 0 }, None);
@@ -90,7 +91,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if current.peer.dead.load(Ordering::Acquire) {
             let (comm, process) = (current.comm, current.peer.process);
             listen.current = None;
-            self.comms.remove(comm);
+            self.drop_comm(comm);
             return Err(CommFault::PeerDead(process).into());
         }
         if step == AcceptStep::SendResult {
@@ -102,16 +103,18 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Whether the link of a comm that was asked for is up, or never will be because the peer has closed or died.
     fn is_up(&self, comm: CommId) -> Result<bool, Error> {
         let Some(slot) = self.comms.get(comm) else { return Ok(true) };
-        let mut lane = slot.lane.claim();
-        let Some(open) = lane.as_mut() else { return Ok(true) };
-        let over = slot.peer_closed.load(Ordering::Acquire) || open.peer.dead.load(Ordering::Acquire);
-        match &mut open.side {
-            Side::Recv(lane) if !over => {
-                let path = lane.paths.get_mut(0);
-                Ok(path.rail.is_up(path.link)?)
+        let closed = slot.peer_closed.load(Ordering::Acquire);
+        let up = self.open(comm, |Turn { open, rails, .. }| {
+            let over = closed || open.peer.dead.load(Ordering::Acquire);
+            match &mut open.side {
+                Side::Recv(lane) if !over => {
+                    let path = lane.paths.get(0);
+                    Ok(rails.get_mut(path.rail).is_up(path.link)?)
+                }
+                _ => Ok(true),
             }
-            _ => Ok(true),
-        }
+        });
+        up.unwrap_or(Ok(true))
     }
 
     /// Makes the receiving lane for an OPEN.
@@ -127,25 +130,23 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         plan.matched &= open.matched;
         let recv_depth = if plan.matched { TOKENS_MAX as u32 } else { plan.bounces };
         let recv_depth = recv_depth.min(caps.depth_max);
-        let mut paths = self.open_paths(nics, links, recv_depth, false)?;
+        let (mut rails, paths) = self.open_paths(nics, links, recv_depth, false)?;
         let bytes = recv::bounce_bytes(&plan) * plan.bounces.max(1) as usize;
-        let bounce = |path: &Path<F::Rail>| {
-            Mr::<Ctrl>::register(&path.rail.registrar(), Memory::heap(bytes), Access::LOCAL)
+        let bounce = |path: &Path| {
+            Mr::<Ctrl>::register(&rails.get(path.rail).registrar(), Memory::heap(bytes), Access::LOCAL)
         };
         let bounces = paths.iter().map(bounce).collect::<Result<_, _>>()?;
         let memory = Memory::heap(recv::FINS_BYTES);
-        let fin = |path: &Path<F::Rail>| {
-            Mr::<Ctrl>::register(&path.rail.registrar(), memory.clone(), Access::WRITE)
-        };
-        let fins = paths.iter().map(fin).collect::<Result<_, _>>()?;
-        let (rail, link) = paths.leader();
-        rail.connect(link, LinkAddress { bytes: open.link, fd })?;
+        let fin = |rail: &F::Rail| Mr::<Ctrl>::register(&rail.registrar(), memory.clone(), Access::WRITE);
+        let fins = rails.iter().map(fin).collect::<Result<_, _>>()?;
+        let path = paths.leader();
+        rails.get_mut(path.rail).connect(path.link, LinkAddress { bytes: open.link, fd })?;
         let receiver = Receiver::new(self.params.mutant);
         let regions_max = self.params.regions_max as usize;
         let mut lane = RecvLane::new(paths, plan, receiver, open.mailbox, (bounces, fins), regions_max);
-        lane.post_bounces(0)?;
+        lane.post_bounces(&mut rails, 0)?;
         let ends = Ends { stream, remote: open.conn, attempt: None };
-        let comm = self.install(Side::Recv(lane), peer.clone(), ends)?;
+        let comm = self.install(Side::Recv(lane), rails, peer.clone(), ends)?;
         let machine = Accepting::new(self.host.now());
         Ok(Current { machine, comm, conn: open.conn, stream, peer, repeat: false })
     }
@@ -153,24 +154,27 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     fn send_result(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<(), Error> {
         let current = control.listens.get(id).and_then(|listen| listen.current.as_ref());
         let Some((comm, conn, stream)) = current.map(|c| (c.comm, c.conn, c.stream)) else { return Ok(()) };
-        let Some(slot) = self.comms.get(comm) else { return Ok(()) };
-        let lane = slot.lane.claim();
-        let Some(Side::Recv(lane)) = lane.as_ref().map(|open| &open.side) else { return Ok(()) };
-        let path = lane.paths.get(0);
-        let address = path.rail.address(path.link)?;
-        let matched = lane.plan.matched;
-        let reply = Reply {
-            conn,
-            answer: Answer::Accepted,
-            matched,
-            remote_len: lane.plan.remote_len,
-            comm: comm.to_bits(),
-            fins: lane.fins(0),
-            eager_max: if matched { 0 } else { lane.plan.eager_max },
-            eager_credits: lane.plan.eager_credits,
-            link: address.bytes,
-        };
-        control.send(stream, &Frame::Result(reply), address.fd);
+        let reply = self.open(comm, |Turn { open, rails, .. }| {
+            let Side::Recv(lane) = &open.side else { return Ok(None) };
+            let path = lane.paths.get(0);
+            let address = rails.get(path.rail).address(path.link)?;
+            let matched = lane.plan.matched;
+            let reply = Reply {
+                conn,
+                answer: Answer::Accepted,
+                matched,
+                remote_len: lane.plan.remote_len,
+                comm: comm.to_bits(),
+                fins: lane.fins(0),
+                eager_max: if matched { 0 } else { lane.plan.eager_max },
+                eager_credits: lane.plan.eager_credits,
+                link: address.bytes,
+            };
+            Ok::<_, Error>(Some((reply, address.fd)))
+        });
+        if let Some((reply, fd)) = reply.transpose()?.flatten() {
+            control.send(stream, &Frame::Result(reply), fd);
+        }
         Ok(())
     }
 }

@@ -14,39 +14,49 @@ use trunkline_proto::wire::frame::{Answer, Frame, Open as OpenFrame, Reply};
 use trunkline_proto::wire::handle::Handle;
 use trunkline_proto::xfer::sender::Sender;
 
-use crate::comm::{Ends, Open, Peer, Side};
+use crate::comm::Peer;
 use crate::control::{ATTEMPTS_MAX, Attempt, Control};
+use crate::groups::{Group, Seat};
+use crate::member::{Ends, Open, Side};
 use crate::path::{NO_LINK, Path, Paths, Proof};
 use crate::plan::Plan;
+use crate::rails::Rails;
 use crate::send::SendLane;
 use crate::{CommId, Engine, Error, Nics, Params};
 
 impl<F: Fabric, H: Host> Engine<F, H> {
-    /// Opens the rails of a comm with so many links, the first with a link on it.
+    /// Opens the rails of a comm with so many links, the first link on them.
     pub(crate) fn open_paths(
         &self,
         nics: &Nics,
         links: usize,
         recv_depth: u32,
         asks: bool,
-    ) -> Result<Paths<F::Rail>, Error> {
+    ) -> Result<(Rails<F::Rail>, Paths), Error> {
         let Params { depth, peer_time, rail_time, .. } = self.params;
         // Where there is no other link, one is given up no sooner than a peer.
         let rail_time = if links > 1 { rail_time } else { rail_time.max(peer_time) };
         // Bounce buffers are all alike.
         let recv_order = RecvOrder::Any;
-        let config = RailConfig { depth, recv_depth, recv_order, links: 1, peer_time, rail_time };
-        let (now, mutant) = (self.host.now(), self.params.mutant);
+        let used = &nics.numbers()[..nics.numbers().len().min(links)];
         let open = |at: usize| {
-            let nic = nics.numbers()[at % nics.numbers().len()];
-            let mut rail = self.fabric.open(nic, &config)?;
+            // Link `k` is on NIC `k` modulo their number.
+            let links = (links - at).div_ceil(used.len()) as u32;
+            let config = RailConfig { depth, recv_depth, recv_order, links, peer_time, rail_time };
+            Ok(self.fabric.open(used[at], &config)?)
+        };
+        let mut rails = Rails::new(open(0)?, (1..used.len()).map(open).collect::<Result<_, Error>>()?);
+        let (now, mutant) = (self.host.now(), self.params.mutant);
+        let first = rails.get_mut(0).create()?;
+        let path = |at: usize| {
             let (link, life) = match at {
-                0 => (rail.create()?, LinkLife::first(asks, now, mutant)),
+                0 => (first, LinkLife::first(asks, now, mutant)),
                 _ => (NO_LINK, LinkLife::further(asks, now, mutant)),
             };
-            Ok(Path { rail, link, nic, life, leaving: None, proof: Proof::None })
+            let rail = at % used.len();
+            Path { rail, link, nic: used[rail], life, leaving: None, proof: Proof::None }
         };
-        Ok(Paths::new(open(0)?, (1..links).map(open).collect::<Result<_, Error>>()?))
+        Ok((rails, Paths::new(path(0), (1..links).map(path).collect())))
     }
 
     /// Starts an attempt; `None` if the peer is too busy to be asked right now.
@@ -61,13 +71,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         };
         let rails = usize::from(handle.rails).max(nics.numbers().len());
         let links = (rails * self.params.links_per_rail as usize).min(LINKS_MAX);
-        let paths = self.open_paths(&nics, links, 0, true)?;
+        let (rails, paths) = self.open_paths(&nics, links, 0, true)?;
         let memory = Memory::heap(Lines::of(links).mailbox_bytes());
-        let register = |path: &Path<F::Rail>| {
-            Mr::<Ctrl>::register(&path.rail.registrar(), memory.clone(), Access::WRITE)
-        };
-        let mailbox = paths.iter().map(register).collect::<Result<_, _>>()?;
-        let plan = Plan::new(paths.get(0).rail.caps(), &self.params, links);
+        let register =
+            |rail: &F::Rail| Mr::<Ctrl>::register(&rail.registrar(), memory.clone(), Access::WRITE);
+        let mailbox = rails.iter().map(register).collect::<Result<_, _>>()?;
+        let plan = Plan::new(rails.get(0).caps(), &self.params, links);
         let sender = Sender::new(0, 0, self.params.mutant);
         let lane = SendLane::new(paths, plan, sender, mailbox, self.params.regions_max as usize);
         let open = OpenFrame {
@@ -84,7 +93,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             stream,
             process: handle.process,
             open,
-            lane: Some(lane),
+            lane: Some((lane, rails)),
             reply: None,
             joined: false,
             comm: None,
@@ -129,7 +138,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Connects the link as the reply says; false if there is nothing to connect.
     fn join(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<bool, Error> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(false) };
-        let (Some((reply, fd)), Some(lane)) = (&mut attempt.reply, &mut attempt.lane) else {
+        let (Some((reply, fd)), Some((lane, rails))) = (&mut attempt.reply, &mut attempt.lane) else {
             return Ok(false);
         };
         match attempt.machine.on_result(reply.answer) {
@@ -142,7 +151,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
         }
         let address = LinkAddress { bytes: reply.link.clone(), fd: fd.take() };
-        self.apply_reply(lane, reply, address)?;
+        self.apply_reply(lane, rails, reply, address)?;
         attempt.joined = true;
         Ok(true)
     }
@@ -151,20 +160,20 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     fn open_comm(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<Option<CommId>, Error> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
         let (stream, process) = (attempt.stream, attempt.process);
-        let up = attempt.lane.as_mut().map(|lane| {
-            let (rail, link) = lane.paths.leader();
-            rail.is_up(link)
+        let up = attempt.lane.as_mut().map(|(lane, rails)| {
+            let path = lane.paths.leader();
+            rails.get_mut(path.rail).is_up(path.link)
         });
         let up = up.transpose()?;
         if up == Some(false) && !self.params.mutant.is("engine-connects-before-link-is-up") {
             return Ok(None);
         }
-        let (Some((reply, _)), Some(lane)) = (attempt.reply.take(), attempt.lane.take()) else {
+        let (Some((reply, _)), Some((lane, rails))) = (attempt.reply.take(), attempt.lane.take()) else {
             return Err(Error::Unknown("connection attempt"));
         };
         let Some(peer) = control.peer(stream) else { return Err(crate::CommFault::PeerDead(process).into()) };
         let ends = Ends { stream, remote: reply.comm, attempt: Some(id) };
-        let comm = self.install(Side::Send(lane), peer, ends)?;
+        let comm = self.install(Side::Send(lane), rails, peer, ends)?;
         control.send(stream, &Frame::Ready { comm: reply.comm, conn: id.to_bits() }, None);
         if let Some(attempt) = control.attempts.get_mut(id) {
             attempt.comm = Some(comm);
@@ -174,14 +183,16 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     fn apply_reply(
         &self,
-        lane: &mut SendLane<F::Rail>,
+        lane: &mut SendLane,
+        rails: &mut Rails<F::Rail>,
         reply: &Reply,
         address: LinkAddress,
     ) -> Result<(), Error> {
         let now = self.host.now();
         let links = lane.paths.len();
         let nic = lane.paths.get(0).nic;
-        let (rail, link) = lane.paths.leader();
+        let path = lane.paths.leader();
+        let (rail, link) = (rails.get_mut(path.rail), path.link);
         rail.connect(link, address)?;
         if links == 1 {
             lane.plan.copied_max = rail.copied_max(link).min(lane.plan.message_max);
@@ -200,10 +211,18 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         Ok(())
     }
 
-    /// Opens a comm over a lane.
-    pub(crate) fn install(&self, side: Side<F::Rail>, peer: Arc<Peer>, ends: Ends) -> Result<CommId, Error> {
+    /// Opens a comm over rails of its own.
+    pub(crate) fn install(
+        &self,
+        side: Side,
+        rails: Rails<F::Rail>,
+        peer: Arc<Peer>,
+        ends: Ends,
+    ) -> Result<CommId, Error> {
         let open = Open::new(side, peer, ends);
-        let id = self.comms.insert(open, self.host.now(), &self.status)?;
+        let id = self.comms.insert(open, self.host.now(), &self.status, |open| {
+            Ok(Seat::alone(self.groups.insert(Group::alone(rails, open))?))
+        })?;
         self.status.add(Tally::CommsOpened, 1);
         self.show_usage();
         Ok(id)
@@ -212,9 +231,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
 fn send_open<H: Host, R: Rail>(control: &mut Control<H, R>, id: SlotId) -> Result<(), Error> {
     let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
-    let Some(lane) = attempt.lane.as_ref() else { return Ok(()) };
-    let (rail, link) = lane.paths.led();
-    let address = rail.address(link)?;
+    let Some((lane, rails)) = attempt.lane.as_ref() else { return Ok(()) };
+    let path = lane.paths.leader();
+    let address = rails.get(path.rail).address(path.link)?;
     let open = OpenFrame { conn: id.to_bits(), link: address.bytes, ..attempt.open.clone() };
     let stream = attempt.stream;
     control.send(stream, &Frame::Open(open), address.fd);

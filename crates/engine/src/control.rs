@@ -19,6 +19,7 @@ use trunkline_proto::wire::frame::{Answer, Frame, Open, Reply, VERSION};
 
 use crate::comm::{Comms, Peer};
 use crate::news::Word;
+use crate::rails::Rails;
 use crate::send::SendLane;
 use crate::status::Status;
 use crate::{CommId, Error, Nics, Params, in_full};
@@ -102,7 +103,7 @@ pub(crate) struct Attempt<R: Rail> {
     pub(crate) stream: SlotId,
     pub(crate) process: ProcessId,
     pub(crate) open: Open,
-    pub(crate) lane: Option<SendLane<R>>,
+    pub(crate) lane: Option<(SendLane, Rails<R>)>,
     pub(crate) reply: Option<(Reply, Option<OwnedFd>)>,
     /// The link is connected as the reply says, and may not be up yet.
     pub(crate) joined: bool,
@@ -114,9 +115,9 @@ pub(crate) struct Attempt<R: Rail> {
 }
 
 /// What dispatching needs besides the control plane.
-pub(crate) struct Around<'a, H: Host, R: Rail> {
+pub(crate) struct Around<'a, H: Host> {
     pub(crate) host: &'a H,
-    pub(crate) comms: &'a Comms<R>,
+    pub(crate) comms: &'a Comms,
     pub(crate) params: &'a Params,
     pub(crate) status: &'a Status,
 }
@@ -209,7 +210,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// Accepts streams and takes frames, a bounded number.
-    pub(crate) fn progress(&mut self, around: &Around<'_, H, R>) {
+    pub(crate) fn progress(&mut self, around: &Around<'_, H>) {
         let now = around.host.now();
         self.age_attempts(around, now);
         self.accept_streams(around, now);
@@ -230,7 +231,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// Gives attempts up that nobody has asked about for long; they hold a link each.
-    fn age_attempts(&mut self, around: &Around<'_, H, R>, now: Instant) {
+    fn age_attempts(&mut self, around: &Around<'_, H>, now: Instant) {
         let passed = now - self.aged;
         if passed < AGE_STEP {
             return;
@@ -250,7 +251,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         }
     }
 
-    fn give_up(&mut self, around: &Around<'_, H, R>, id: SlotId) {
+    fn give_up(&mut self, around: &Around<'_, H>, id: SlotId) {
         let Some(attempt) = self.attempts.remove(id) else { return };
         around.status.add(Tally::AttemptsAbandoned, 1);
         let text = format!(
@@ -265,7 +266,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         }
     }
 
-    fn accept_streams(&mut self, around: &Around<'_, H, R>, now: Instant) {
+    fn accept_streams(&mut self, around: &Around<'_, H>, now: Instant) {
         for _ in 0..BURST {
             let Some(listener) = self.listener.as_mut() else { return };
             match listener.accept() {
@@ -289,7 +290,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         }
     }
 
-    fn take_frames(&mut self, around: &Around<'_, H, R>, id: SlotId, now: Instant) {
+    fn take_frames(&mut self, around: &Around<'_, H>, id: SlotId, now: Instant) {
         for _ in 0..BURST {
             let Some(stream) = self.streams.get_mut(id) else { return };
             let silent = stream.peer.is_none() && (now - stream.since) > HELLO_TIME;
@@ -322,7 +323,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// Ends a stream; its peer counts as dead.
-    fn drop_stream(&mut self, around: &Around<'_, H, R>, id: SlotId) {
+    fn drop_stream(&mut self, around: &Around<'_, H>, id: SlotId) {
         let mutant = around.params.mutant;
         for (_, listen) in self.listens.iter_mut() {
             listen.seen.retain(|(stream, _)| *stream != id);
@@ -339,12 +340,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         }
     }
 
-    fn dispatch(
-        &mut self,
-        around: &Around<'_, H, R>,
-        id: SlotId,
-        frame: fabric::Frame,
-    ) -> Result<(), String> {
+    fn dispatch(&mut self, around: &Around<'_, H>, id: SlotId, frame: fabric::Frame) -> Result<(), String> {
         let fabric::Frame { bytes, fd } = frame;
         let frame = Frame::from_bytes(&bytes).map_err(|error| error.to_string())?;
         let peer = self.streams.get(id).and_then(|s| s.peer.clone());
@@ -385,7 +381,7 @@ impl<H: Host, R: Rail> Control<H, R> {
 
     fn on_hello(
         &mut self,
-        around: &Around<'_, H, R>,
+        around: &Around<'_, H>,
         id: SlotId,
         (min, max): (u16, u16),
         process: ProcessId,
@@ -412,7 +408,7 @@ impl<H: Host, R: Rail> Control<H, R> {
 
     fn on_open(
         &mut self,
-        around: &Around<'_, H, R>,
+        around: &Around<'_, H>,
         stream: SlotId,
         peer: Arc<Peer>,
         open: Open,
@@ -447,7 +443,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         listen.pending.push_back(Asked { open, fd, stream, peer });
     }
 
-    fn on_result(&mut self, around: &Around<'_, H, R>, stream: SlotId, reply: Reply, fd: Option<OwnedFd>) {
+    fn on_result(&mut self, around: &Around<'_, H>, stream: SlotId, reply: Reply, fd: Option<OwnedFd>) {
         let (conn, mutant) = (reply.conn, around.params.mutant);
         let Some(attempt) = self.attempts.get_mut(SlotId::from_bits(conn)) else {
             if mutant.is("control-forgets-closed") {
@@ -469,7 +465,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// A word about one link of a comm: its lane takes it when it is polled.
-    fn on_news(&self, around: &Around<'_, H, R>, stream: SlotId, end: u64, word: Word) {
+    fn on_news(&self, around: &Around<'_, H>, stream: SlotId, end: u64, word: Word) {
         let asked = || self.attempts.get(SlotId::from_bits(end)).filter(|a| a.stream == stream)?.comm;
         let id = if end >> 32 == 0 { Some(CommId::from_bits(end)) } else { asked() };
         if let Some(comm) = id.and_then(|id| around.comms.get(id))
@@ -481,7 +477,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     /// Ids of attempts have a generation above bit 31, ids of comms are below it: the two never meet.
-    fn on_close(&mut self, around: &Around<'_, H, R>, stream: SlotId, end: u64, messages: u64) {
+    fn on_close(&mut self, around: &Around<'_, H>, stream: SlotId, end: u64, messages: u64) {
         let mutant = around.params.mutant;
         let anyone = mutant.is("control-close-from-anyone");
         let attempt = self.attempts.get_mut(SlotId::from_bits(end)).filter(|a| a.stream == stream || anyone);

@@ -2,17 +2,18 @@
 
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::{Access, Fabric, Host, Level, Mr, Nic, Rail, Status};
+use trunkline_fabric::{Access, Fabric, Host, Mr, Nic, Rail};
 use trunkline_mem::Memory;
-use trunkline_proto::counters::{Counters, Tally};
+use trunkline_proto::counters::Counters;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RECV_BUFFERS_MAX;
-use trunkline_proto::time::Duration;
 
-use crate::comm::{Comm, Comms, Down, Open, Side};
+use crate::comm::{Comm, Comms};
 use crate::control::{Around, Control};
+use crate::groups::{Group, Groups, Seat, Turn};
 use crate::lane::Lane;
 use crate::linger::Lingering;
+use crate::member::Side;
 use crate::outgoing::Message;
 use crate::regions::{NO_MR, Registered};
 use crate::request::{Outcome, Ticket};
@@ -24,15 +25,6 @@ const UNMATCHED_MAX: usize = 24;
 
 /// Fruitless polls of a lane after which its thread also polls others.
 const HELP_AFTER: u32 = 4;
-
-/// Fruitless polls of a lane between two looks at the clock.
-const CLOCK_POLLS: u32 = 16;
-
-/// How often a lane that waits looks at its peer's control stream while the peer time limit passes, at the least.
-const LOOKS_IN_PEER_TIME: u64 = 100;
-
-/// How many looks at a peer that has closed, or a link that has ended, take the peer time limit, at the least.
-const LOOKS_AT_END: u64 = 8;
 
 /// One buffer of a receive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -58,9 +50,10 @@ pub enum Base {
 
 /// Trunkline over one fabric, for one process (or one of several in the simulator).
 pub struct Engine<F: Fabric, H: Host> {
-    pub(crate) comms: Comms<F::Rail>,
+    pub(crate) comms: Comms,
+    pub(crate) groups: Groups<F::Rail>,
     pub(crate) control: Lane<Control<H, F::Rail>>,
-    pub(crate) lingering: Lane<Vec<Lingering<F::Rail>>>,
+    pub(crate) lingering: Lane<Vec<Lingering>>,
     pub(crate) fabric: F,
     pub(crate) host: H,
     pub(crate) params: Params,
@@ -78,6 +71,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let status = Shown::new(&fabric, &host, &params, process);
         Ok(Self {
             comms: Comms::new(crate::status::rows(&params)),
+            // Those whose comms are closed may linger.
+            groups: Groups::new(2 * crate::status::rows(&params), params.mutant),
             control: Lane::new(Control::new(process), params.mutant),
             lingering: Lane::new(Vec::new(), params.mutant),
             fabric,
@@ -123,13 +118,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// # Errors
     /// [`Error::Register`] names the limit or the cause.
     pub fn register(&self, comm: CommId, memory: Memory) -> Result<MrId, Error> {
-        let found = self.open(comm, |open| {
-            let access = match &open.side {
+        let found = self.open(comm, |turn| {
+            let access = match &turn.open.side {
                 Side::Send(_) => Access::LOCAL,
                 Side::Recv(_) => Access::WRITE,
             };
-            let registrars: Vec<_> = open.side.paths().iter().map(|path| path.rail.registrar()).collect();
-            (registrars, access)
+            (turn.rails.iter().map(Rail::registrar).collect::<Vec<_>>(), access)
         });
         let Some((registrars, access)) = found else { return Err(Error::Unknown("connection")) };
         let Some((first, others)) = registrars.split_first() else {
@@ -140,7 +134,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let registered = Registered::new(Mr::register(first, memory, access)?, more?);
         let limit = self.params.regions_max as usize;
         let named = self
-            .open(comm, |open| open.side.regions().insert(registered))
+            .open(comm, |turn| turn.open.side.regions().insert(registered))
             .ok_or(Error::Unknown("connection"))?
             .map_err(|_| Error::Exhausted { what: "regions of the connection", limit });
         self.show_usage();
@@ -155,11 +149,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// repeated.
     pub fn deregister(&self, comm: CommId, mr: MrId) -> Result<(), Error> {
         let slot = self.comm(comm)?;
-        let taken = self.open(comm, |open| {
-            if open.side.regions().in_use(mr) && !self.params.mutant.is("engine-revokes-nothing") {
-                self.failed(slot, open, CommFault::Revoked);
+        let taken = self.open(comm, |turn| {
+            if turn.open.side.regions().in_use(mr) && !self.params.mutant.is("engine-revokes-nothing") {
+                self.failed(slot, turn, CommFault::Revoked);
             }
-            open.side.regions().remove(mr)
+            turn.open.side.regions().remove(mr)
         });
         let Some(region) = taken.flatten() else { return Err(Error::Unknown("region")) };
         let closed = region.close().or_else(|(region, error)| {
@@ -169,7 +163,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             if self.params.mutant.is("engine-forgets-stuck-regions") {
                 return Err(error.into());
             }
-            self.open(comm, |open| open.side.regions().keep_closing(mr, region));
+            self.open(comm, |turn| turn.open.side.regions().keep_closing(mr, region));
             Err(error.into())
         });
         self.show_usage();
@@ -178,7 +172,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// Regions registered with a comm.
     pub fn regions(&self, comm: CommId) -> usize {
-        self.open(comm, |open| open.side.regions().len()).unwrap_or(0)
+        self.open(comm, |turn| turn.open.side.regions().len()).unwrap_or(0)
     }
 
     /// Starts a send. `None` means not yet: call again with the same arguments.
@@ -204,15 +198,18 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     #[inline]
     pub fn isend_from(&self, comm: CommId, base: Base, buffer: RecvBuf) -> Result<Option<RequestId>, Error> {
         let slot = self.comm(comm)?;
-        let Some(mut lane) = slot.lane.try_claim() else { return Ok(None) };
-        let Some(open) = Open::of(&mut lane, comm) else { return Err(Error::Unknown("connection")) };
+        let seat = slot.seat();
+        let Some(mut lane) = self.groups.try_claim(seat) else { return Ok(None) };
+        let Some(mut turn) = turn_of(&mut lane, seat, comm) else { return Err(Error::Unknown("connection")) };
+        let turn = &mut turn;
+        let Turn { open, rails, .. } = turn;
         if let Some(fault) = open.fault {
             return Err(fault.into());
         }
         slot.adopt();
         if open.link_down {
-            self.progress(slot, open);
-            return open.fault.map_or(Ok(None), |fault| Err(fault.into()));
+            self.progress(slot, turn);
+            return turn.open.fault.map_or(Ok(None), |fault| Err(fault.into()));
         }
         let Side::Send(side) = &mut open.side else { return Err(Error::Argument("not a sending comm")) };
         if side.many.is_some() {
@@ -226,20 +223,20 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             // Worth a look for the clear-to-send record: what goes eagerly is copied once more.
             Ok(None)
         } else {
-            side.isend(&slot.requests, message)
+            side.isend(rails, &slot.requests, message)
         };
         if let Ok(None) = started {
-            self.progress(slot, open);
-            if let Some(fault) = open.fault {
+            self.progress(slot, turn);
+            if let Some(fault) = turn.open.fault {
                 return Err(fault.into());
             }
-            let Side::Send(side) = &mut open.side else { return Ok(None) };
-            started = side.isend(&slot.requests, message);
+            let Side::Send(side) = &mut turn.open.side else { return Ok(None) };
+            started = side.isend(turn.rails, &slot.requests, message);
         }
-        if let Side::Send(side) = &open.side {
-            slot.send_due.store(side.is_due(), Ordering::Relaxed);
+        if let Side::Send(side) = &turn.open.side {
+            slot.send_due.store(side.is_due(turn.rails), Ordering::Relaxed);
         }
-        self.started(comm, slot, open, started)
+        self.started(slot, turn, started)
     }
 
     /// Starts a receive of 1 to 8 buffers. `None` means not yet: call again with the same arguments.
@@ -266,8 +263,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if buffers.is_empty() || buffers.len() > RECV_BUFFERS_MAX {
             return Err(Error::Argument("a receive has 1 to 8 buffers"));
         }
-        let Some(mut lane) = slot.lane.try_claim() else { return Ok(None) };
-        let Some(open) = Open::of(&mut lane, comm) else { return Err(Error::Unknown("connection")) };
+        let seat = slot.seat();
+        let Some(mut lane) = self.groups.try_claim(seat) else { return Ok(None) };
+        let Some(mut turn) = turn_of(&mut lane, seat, comm) else { return Err(Error::Unknown("connection")) };
+        let turn = &mut turn;
+        let Turn { open, rails, .. } = turn;
         if let Some(fault) = open.fault {
             return Err(fault.into());
         }
@@ -279,19 +279,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let elsewhere = Error::Argument("a region does not hold its buffer");
         let started = if let &[only] = buffers {
             let Some(found) = side.regions.locate(base, only) else { return Err(elsewhere) };
-            side.irecv(&slot.requests, &[found])
+            side.irecv(rails, &slot.requests, &[found])
         } else {
             let mut located = [RecvBuf { mr: NO_MR, offset: 0, len: 0, tag: 0 }; RECV_BUFFERS_MAX];
             for (to, &buffer) in located.iter_mut().zip(buffers) {
                 let Some(found) = side.regions.locate(base, buffer) else { return Err(elsewhere) };
                 *to = found;
             }
-            side.irecv(&slot.requests, &located[..buffers.len()])
+            side.irecv(rails, &slot.requests, &located[..buffers.len()])
         };
         if let Ok(None) = started {
-            self.progress(slot, open);
+            self.progress(slot, turn);
         }
-        self.started(comm, slot, open, started)
+        self.started(slot, turn, started)
     }
 
     /// Makes received bytes visible to the accelerator. `None` means there is nothing to wait for.
@@ -303,40 +303,42 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if buffers.iter().all(|buffer| buffer.len == 0) {
             return Ok(None);
         }
-        let mut lane = slot.lane.claim();
-        let Some(open) = Open::of(&mut lane, comm) else { return Err(Error::Unknown("connection")) };
+        let seat = slot.seat();
+        let mut lane = self.groups.claim(seat);
+        let Some(mut turn) = turn_of(&mut lane, seat, comm) else { return Err(Error::Unknown("connection")) };
+        let turn = &mut turn;
+        let Turn { open, rails, .. } = turn;
         if let Some(fault) = open.fault {
             return Err(fault.into());
         }
         let Side::Recv(side) = &mut open.side else { return Err(Error::Argument("not a receiving comm")) };
-        let started = side.iflush(&slot.requests);
+        let started = side.iflush(rails, &slot.requests);
         if let Ok(None) = started {
             return Ok(None);
         }
-        self.started(comm, slot, open, started)
+        self.started(slot, turn, started)
     }
 
     #[inline(always)]
     fn started(
         &self,
-        comm: CommId,
-        slot: &Comm<F::Rail>,
-        open: &mut Open<F::Rail>,
+        slot: &Comm,
+        turn: &mut Turn<'_, F::Rail>,
         started: Result<Option<Ticket>, CommFault>,
     ) -> Result<Option<RequestId>, Error> {
         match started {
             Ok(Some(ticket)) => {
                 // Something moves, seen from here as little as what the peer writes to this side.
-                open.idle = 0;
-                Ok(Some(RequestId::new(comm, ticket)))
+                turn.open.idle = 0;
+                Ok(Some(RequestId::new(turn.open.id, ticket)))
             }
             Ok(None) => {
                 slot.requests.row.again();
                 Ok(None)
             }
             Err(fault) => {
-                self.fail(slot, open, fault);
-                Err(open.fault.unwrap_or(fault).into())
+                self.fail(slot, turn, fault);
+                Err(turn.open.fault.unwrap_or(fault).into())
             }
         }
     }
@@ -368,46 +370,51 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let due = slot.send_due.load(Ordering::Relaxed);
         // Of a request that has ended, the place may be another's.
         let asks_ended = self.params.mutant.is("engine-asks-ended-requests");
-        if due
-            && (asks_ended || slot.requests.knows(request.ticket()))
-            && !self.send_went(slot, request.ticket().slot())?
-        {
+        if due && (asks_ended || slot.requests.knows(request.ticket())) && !self.send_went(slot, request)? {
             return Ok(None);
         }
         let mut outcome = slot.requests.take(request.ticket(), sizes);
-        if outcome == Outcome::Pending
-            && !due
-            && let Some(mut lane) = slot.lane.try_claim()
-        {
-            let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
-            self.progress_sends(slot, open);
-            drop(lane);
-            outcome = slot.requests.take(request.ticket(), sizes);
+        if outcome == Outcome::Pending && !due {
+            let seat = slot.seat();
+            if let Some(mut lane) = self.groups.try_claim(seat) {
+                let Some(mut turn) = turn_of(&mut lane, seat, request.comm()) else {
+                    return Err(Error::Unknown("connection"));
+                };
+                self.progress_sends(slot, &mut turn);
+                drop(lane);
+                outcome = slot.requests.take(request.ticket(), sizes);
+            }
         }
         match outcome {
             Outcome::Pending => Ok(None),
             Outcome::Done(count) => Ok(Some(count)),
-            Outcome::Failed => Err(self.fault_of(slot)),
+            Outcome::Failed => Err(self.fault_of(request.comm())),
             Outcome::Unknown => Err(Error::Unknown("request")),
         }
     }
 
     /// A finished eager send may still be here: gathered with others, or where the network takes nothing now. Lets it
     /// go, and reads the records that came meanwhile; false as long as it is here.
-    fn send_went(&self, slot: &Comm<F::Rail>, request: u16) -> Result<bool, Error> {
-        let Some(mut lane) = slot.lane.try_claim() else { return Ok(false) };
-        let Some(open) = lane.as_mut() else { return Err(Error::Unknown("connection")) };
-        self.progress_sends(slot, open);
-        Ok(open.fault.is_some() || !matches!(&open.side, Side::Send(side) if !side.has_left(request)))
+    fn send_went(&self, slot: &Comm, request: RequestId) -> Result<bool, Error> {
+        let seat = slot.seat();
+        let Some(mut lane) = self.groups.try_claim(seat) else { return Ok(false) };
+        let Some(mut turn) = turn_of(&mut lane, seat, request.comm()) else {
+            return Err(Error::Unknown("connection"));
+        };
+        self.progress_sends(slot, &mut turn);
+        let Turn { open, rails, .. } = turn;
+        let request = request.ticket().slot();
+        let here = matches!(&open.side, Side::Send(side) if !side.has_left(rails, request));
+        Ok(open.fault.is_some() || !here)
     }
 
     /// [`Engine::progress`], and records that came are read off the path of any message.
     #[inline]
-    fn progress_sends(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
-        self.progress(slot, open);
-        if let Side::Send(side) = &mut open.side {
+    fn progress_sends(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
+        self.progress(slot, turn);
+        if let Side::Send(side) = &mut turn.open.side {
             side.read_records();
-            slot.send_due.store(side.is_due(), Ordering::Relaxed);
+            slot.send_due.store(side.is_due(turn.rails), Ordering::Relaxed);
         }
     }
 
@@ -425,139 +432,62 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if !self.comms.news.swap(false, Ordering::AcqRel) {
             return;
         }
-        for slot in self.comms.all().filter(|slot| slot.news.has_some()) {
-            if let Some(mut lane) = slot.lane.try_claim()
-                && let Some(open) = lane.as_mut()
+        for (id, slot) in self.comms.all().filter(|(_, slot)| slot.news.has_some()) {
+            let seat = slot.seat();
+            if let Some(mut lane) = self.groups.try_claim(seat)
+                && let Some(mut turn) = turn_of(&mut lane, seat, id)
             {
-                self.tend_links(slot, open);
+                self.tend_links(slot, &mut turn);
             }
         }
     }
 
     #[inline]
-    fn progress(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
+    fn progress(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
         slot.is_polled();
-        self.drive(slot, open);
+        self.drive(slot, turn);
+        let open = &mut *turn.open;
         if open.link_down && open.fault.is_none() {
-            self.look_at_peer(slot, open);
+            self.look_at_peer(slot, turn);
         } else if open.idle > HELP_AFTER {
             slot.adopt();
-            self.help(slot);
-            if self.look_is_due(open) {
+            let due = self.look_is_due(open);
+            if due {
                 open.idle = 0;
-                self.rest_if_idle(open);
-                self.look_at_peer(slot, open);
+            }
+            self.help(slot);
+            if due {
+                self.look_when_idle(slot, turn);
             }
         }
+    }
+
+    /// A lane has waited for long.
+    #[cold]
+    pub(crate) fn look_when_idle(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
+        self.rest_if_idle(turn);
+        self.look_at_peer(slot, turn);
     }
 
     /// Polls a lane, and names what it failed of; whether anything moved.
     #[inline]
-    pub(crate) fn drive(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) -> bool {
+    pub(crate) fn drive(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) -> bool {
+        let Turn { open, rails, batch, .. } = turn;
         let before = open.fault.is_some();
         if open.many
             && let Side::Send(lane) = &mut open.side
         {
             lane.set_time(self.host.now());
         }
-        let moved = open.progress(&slot.requests);
-        self.tend_links(slot, open);
-        if open.fault.is_some() && !before {
-            self.on_fault(slot, open);
+        let moved = open.progress(rails, batch, &slot.requests);
+        let failed = open.fault.is_some() && !before;
+        if open.many {
+            self.tend_links(slot, turn);
+        }
+        if failed {
+            self.on_fault(slot, turn);
         }
         moved
-    }
-
-    /// Whether a waiting lane should look at its peer's control stream: after many polls, or, where the caller gives
-    /// the processor away between polls and many of them take for ever, after a while.
-    pub(crate) fn look_is_due(&self, open: &mut Open<F::Rail>) -> bool {
-        if open.idle >= self.params.idle_polls {
-            return true;
-        }
-        if !open.idle.is_multiple_of(CLOCK_POLLS) || self.params.mutant.is("engine-only-counts-polls") {
-            return false;
-        }
-        let now = self.host.now();
-        let due = (now - *open.looked.get_or_insert(now)).0 >= self.params.peer_time.0 / LOOKS_IN_PEER_TIME;
-        if due {
-            open.looked = Some(now);
-        }
-        due
-    }
-
-    /// A waiting lane looks whether its peer is still there.
-    #[cold]
-    pub(crate) fn look_at_peer(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
-        self.progress_all();
-        if !open.side.paths().are_many() && !open.link_down {
-            self.look_at_links(open);
-        }
-        let process = open.peer.process;
-        let closed = slot.peer_closed.load(Ordering::Acquire);
-        let fault = if open.peer.dead.load(Ordering::Acquire) {
-            CommFault::PeerDead(process)
-        } else if closed || open.link_down || self.params.mutant.is("engine-silence-is-death") {
-            // Messages and completions may be slower than the news; a link that ends may be faster.
-            let now = self.host.now();
-            let slept = self.params.mutant.is("engine-ages-while-stopped");
-            let step = if slept { u64::MAX } else { self.params.peer_time.0 / LOOKS_AT_END };
-            let late = Down::look(&mut open.down, now, Duration(step)) > self.params.peer_time;
-            let late = late && !self.params.mutant.is("engine-waits-for-ever");
-            let messages = slot.peer_messages.load(Ordering::Relaxed);
-            let settled = closed && open.on_peer_closed(&slot.requests, messages);
-            if !late && !settled {
-                return;
-            }
-            if closed { CommFault::PeerClosed(process) } else { CommFault::Link(Status::Flushed) }
-        } else {
-            return;
-        };
-        let failed = open.on_peer_gone(&slot.requests, fault);
-        self.status.add(Tally::RequestsFailed, failed as u64);
-        self.status.comm_fault(&slot.requests.row, open.fault.is_some(), fault, self.host.now());
-        if failed > 0 {
-            self.host.log(Level::Warn, &format!("{failed} requests failed: {fault}"));
-        }
-    }
-
-    #[cold]
-    pub(crate) fn fail(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>, fault: CommFault) {
-        self.failed(slot, open, fault);
-        self.on_fault(slot, open);
-    }
-
-    /// Fails a comm and counts what failed with it.
-    #[cold]
-    fn failed(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>, fault: CommFault) {
-        let failed = open.fail(&slot.requests, fault);
-        self.status.add(Tally::RequestsFailed, failed as u64);
-        self.status.comm_fault(&slot.requests.row, true, open.fault.unwrap_or(fault), self.host.now());
-    }
-
-    /// Names the cause of a fault as well as it can be known now, and says so once.
-    #[cold]
-    fn on_fault(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
-        self.progress_all();
-        if let Some(CommFault::Link(_)) = open.fault {
-            let process = open.peer.process;
-            if open.peer.dead.load(Ordering::Acquire) {
-                open.fault = Some(CommFault::PeerDead(process));
-            } else if slot.peer_closed.load(Ordering::Acquire) {
-                open.fault = Some(CommFault::PeerClosed(process));
-            }
-        }
-        if let Some(fault) = open.fault {
-            self.status.comm_fault(&slot.requests.row, true, fault, self.host.now());
-            let text = format!("connection with process {} failed: {fault}", open.peer.process);
-            self.host.log(Level::Warn, &text);
-        }
-    }
-
-    fn fault_of(&self, slot: &Comm<F::Rail>) -> Error {
-        match slot.lane.claim().as_ref().and_then(|open| open.fault) {
-            Some(fault) => fault.into(),
-            None => Error::Unknown("request"),
-        }
     }
 
     pub(crate) fn progress_control(&self, control: &mut Control<H, F::Rail>) {
@@ -571,16 +501,29 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     #[inline]
-    fn comm(&self, id: CommId) -> Result<&Comm<F::Rail>, Error> {
+    fn comm(&self, id: CommId) -> Result<&Comm, Error> {
         // No error is made, and dropped, where there is a comm.
         let Some(comm) = self.comms.get(id) else { return Err(Error::Unknown("connection")) };
         Ok(comm)
     }
 
     /// Uses an open comm's lane, waiting for it; `None` if no comm has that name.
-    fn open<T>(&self, id: CommId, use_it: impl FnOnce(&mut Open<F::Rail>) -> T) -> Option<T> {
-        Open::of(&mut self.comms.get(id)?.lane.claim(), id).map(use_it)
+    pub(crate) fn open<T>(&self, id: CommId, use_it: impl FnOnce(&mut Turn<'_, F::Rail>) -> T) -> Option<T> {
+        let seat = self.comms.get(id)?.seat();
+        let mut lane = self.groups.claim(seat);
+        let mut turn = turn_of(&mut lane, seat, id)?;
+        Some(use_it(&mut turn))
     }
+}
+
+/// The turn of the comm of that name, if it has that seat.
+#[inline]
+pub(crate) fn turn_of<'a, R: Rail>(
+    lane: &'a mut Option<Group<R>>,
+    seat: Seat,
+    id: CommId,
+) -> Option<Turn<'a, R>> {
+    lane.as_mut()?.turn_of(seat, id)
 }
 
 impl<F: Fabric, H: Host> Drop for Engine<F, H> {

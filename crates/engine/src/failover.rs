@@ -12,9 +12,12 @@ use trunkline_proto::counters::Tally;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::frame::{Frame, LinkDown, LinkOpen, LinkResult, Region};
 
-use crate::comm::{Comm, Open, Side};
+use crate::comm::Comm;
+use crate::groups::Turn;
+use crate::member::{Open, Side};
 use crate::news::Word;
-use crate::path::{LAST_FLUSH, NO_LINK, PROBE, Proof, Told};
+use crate::path::{LAST_FLUSH, NO_LINK, PROBE, Path, Proof, Told};
+use crate::rails::Rails;
 use crate::request::Requests;
 use crate::{CommFault, CommId, Engine};
 
@@ -28,24 +31,15 @@ const LOOKS_IN_RAIL_TIME: u64 = 16;
 const TEND_EVERY: Duration = Duration::micros(500);
 
 impl<F: Fabric, H: Host> Engine<F, H> {
-    /// Looks after the links of a comm that has several.
-    #[inline]
-    pub(crate) fn tend_links(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
-        if open.many {
-            self.tend_many(slot, open);
-        }
-    }
-
     /// Which links of an open comm carry, in order; `None` for an unknown comm.
     pub fn links(&self, comm: CommId) -> Option<Vec<bool>> {
-        let slot = self.comms.get(comm)?;
-        let mut lane = slot.lane.claim();
-        let paths = Open::of(&mut lane, comm)?.side.paths();
-        Some((0..paths.len()).map(|at| paths.get(at).carries()).collect())
+        self.open(comm, |turn| turn.open.side.paths().iter().map(Path::carries).collect())
     }
 
-    fn tend_many(&self, slot: &Comm<F::Rail>, open: &mut Open<F::Rail>) {
-        if open.fault.is_some() {
+    /// Looks after the links of a comm that has several.
+    pub(crate) fn tend_links(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
+        let Turn { open, rails, .. } = turn;
+        if !open.many || open.fault.is_some() {
             return;
         }
         open.turns = open.turns.wrapping_add(1);
@@ -56,13 +50,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let now = self.host.now();
         let went_on = if open.link_down {
             // With none left, the peer hears of each link all the same, and need not find out by itself.
-            open.end_all_leaving(&slot.requests, now)
+            open.end_all_leaving(rails, &slot.requests, now)
         } else {
-            self.go_on_with_links(slot, open, now)
+            self.go_on_with_links(slot, turn, now)
         };
         if let Err(fault) = went_on {
-            self.fail(slot, open, fault);
+            self.fail(slot, turn, fault);
         }
+        let open = &mut *turn.open;
         if let Some((left, taken)) = slot.requests.row.carries(open.side.paths().carrying()) {
             self.status.add(Tally::LinksLeft, left.into());
             self.status.add(Tally::LinksTaken, taken.into());
@@ -78,27 +73,28 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     fn go_on_with_links(
         &self,
-        slot: &Comm<F::Rail>,
-        open: &mut Open<F::Rail>,
+        slot: &Comm,
+        turn: &mut Turn<'_, F::Rail>,
         now: Instant,
     ) -> Result<(), CommFault> {
+        let Turn { open, rails, .. } = turn;
         if let Side::Send(lane) = &mut open.side {
             lane.set_time(now);
         }
         while let Some(word) = slot.news.take() {
-            open.on_word(&slot.requests, word, now)?;
+            open.on_word(rails, &slot.requests, word, now)?;
         }
-        open.end_all_leaving(&slot.requests, now)?;
+        open.end_all_leaving(rails, &slot.requests, now)?;
         if now - open.tended < TEND_EVERY {
             return Ok(());
         }
         open.tended = now;
         for at in 0..open.side.paths().len() {
-            self.on_time(open, at, now);
+            self.on_time(turn, at, now);
         }
-        if now - open.asked >= Duration(self.params.rail_time.0 / LOOKS_IN_RAIL_TIME) {
-            open.asked = now;
-            self.look_at_links(open);
+        if now - turn.open.asked >= Duration(self.params.rail_time.0 / LOOKS_IN_RAIL_TIME) {
+            turn.open.asked = now;
+            self.look_at_links(turn);
         }
         if let Some(mut control) = self.control.try_claim() {
             self.progress_control(&mut control);
@@ -107,28 +103,30 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// Asks the network of each link whether it still carries: work may be under way that will never complete.
-    pub(crate) fn look_at_links(&self, open: &mut Open<F::Rail>) {
+    pub(crate) fn look_at_links(&self, turn: &mut Turn<'_, F::Rail>) {
         if self.params.mutant.is("engine-never-looks") {
             return;
         }
-        for at in 0..open.side.paths().len() {
-            let many = open.side.paths().are_many();
-            let path = open.side.paths().get_mut(at);
+        let paths = turn.open.side.paths();
+        for at in 0..paths.len() {
+            let path = turn.open.side.paths().get(at);
             if !path.carries() {
                 continue;
             }
-            if let Err(error) = path.rail.look(path.link) {
-                if many {
-                    self.told(open, at, &error);
+            let (rail, link) = (turn.rails.get_mut(path.rail), path.link);
+            if let Err(error) = rail.look(link) {
+                if turn.open.many {
+                    self.told(turn, at, &error);
                 } else {
                     // What it gives back will say so.
-                    path.rail.fail(path.link);
+                    rail.fail(link);
                 }
             }
         }
     }
 
-    fn on_time(&self, open: &mut Open<F::Rail>, at: usize, now: Instant) {
+    fn on_time(&self, turn: &mut Turn<'_, F::Rail>, at: usize, now: Instant) {
+        let Turn { open, rails, .. } = turn;
         let path = open.side.paths().get_mut(at);
         if path.leaving.is_some() {
             return;
@@ -137,28 +135,29 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         match step {
             LinkStep::Wait => {}
             LinkStep::SayDown => return open.say_down(at, true),
-            LinkStep::Fence => return open.side.lose(at),
+            LinkStep::Fence => return open.side.lose(rails, at),
             LinkStep::Ask(epoch) => {
-                if let Err(error) = open.ask(at, epoch) {
-                    self.told(open, at, &error);
+                if let Err(error) = open.ask(rails, at, epoch) {
+                    self.told(turn, at, &error);
                 }
             }
         }
-        match open.prove(at) {
+        let Turn { open, rails, .. } = turn;
+        match open.prove(rails, at) {
             Ok(true) => self.carries(open, at, now),
             Ok(false) => {}
-            Err(error) => self.told(open, at, &error),
+            Err(error) => self.told(turn, at, &error),
         }
     }
 
     /// A link cannot be made; it is given up for now.
-    fn told(&self, open: &mut Open<F::Rail>, at: usize, error: &LinkError) {
+    fn told(&self, turn: &mut Turn<'_, F::Rail>, at: usize, error: &LinkError) {
         self.host.log(trunkline_fabric::Level::Info, &format!("link {at} of a connection: {error}"));
-        open.side.lose(at);
+        turn.open.side.lose(turn.rails, at);
     }
 
     /// The sending end may use a link.
-    fn carries(&self, open: &mut Open<F::Rail>, at: usize, now: Instant) {
+    fn carries(&self, open: &mut Open, at: usize, now: Instant) {
         let id = open.ends.remote;
         let Side::Send(lane) = &mut open.side else { return };
         let path = lane.paths.get_mut(at);
@@ -182,20 +181,26 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 }
 
-impl<R: Rail> Open<R> {
+impl Open {
     /// Takes a word of the peer's.
-    fn on_word(&mut self, requests: &Requests, (frame, fd): Word, now: Instant) -> Result<(), CommFault> {
+    fn on_word(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        (frame, fd): Word,
+        now: Instant,
+    ) -> Result<(), CommFault> {
         let paths = self.side.paths().len();
         let about = frame.about_link().map(|(_, link)| usize::from(link));
         let Some(at) = about.filter(|&at| at < paths) else { return Ok(()) };
         match frame {
-            Frame::LinkDown(down) => self.on_down(requests, at, down, now),
+            Frame::LinkDown(down) => self.on_down(rails, requests, at, down, now),
             Frame::LinkOpen(asked) => {
-                self.on_open(at, asked, fd, now);
+                self.on_open(rails, at, asked, fd, now);
                 Ok(())
             }
             Frame::LinkResult(result) => {
-                self.on_result(at, result, fd);
+                self.on_result(rails, at, result, fd);
                 Ok(())
             }
             Frame::LinkReady { epoch, .. } => {
@@ -213,6 +218,7 @@ impl<R: Rail> Open<R> {
 
     fn on_down(
         &mut self,
+        rails: &mut Rails<impl Rail>,
         requests: &Requests,
         at: usize,
         down: LinkDown,
@@ -234,9 +240,9 @@ impl<R: Rail> Open<R> {
                 }
                 Ok(())
             }
-            DownStep::Down => self.settle(requests, at, &told),
+            DownStep::Down => self.settle(rails, requests, at, &told),
             DownStep::Fence => {
-                self.side.lose(at);
+                self.side.lose(rails, at);
                 if let Some(leaving) = &mut self.side.paths().get_mut(at).leaving {
                     leaving.told = Some(told);
                 }
@@ -245,12 +251,23 @@ impl<R: Rail> Open<R> {
         }
     }
 
-    fn end_all_leaving(&mut self, requests: &Requests, now: Instant) -> Result<(), CommFault> {
-        (0..self.side.paths().len()).try_for_each(|at| self.end_leaving(requests, at, now))
+    fn end_all_leaving(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        now: Instant,
+    ) -> Result<(), CommFault> {
+        (0..self.side.paths().len()).try_for_each(|at| self.end_leaving(rails, requests, at, now))
     }
 
     /// Ends the leaving of a path once its link has told all.
-    fn end_leaving(&mut self, requests: &Requests, at: usize, now: Instant) -> Result<(), CommFault> {
+    fn end_leaving(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        at: usize,
+        now: Instant,
+    ) -> Result<(), CommFault> {
         let (mutant, flushes) = match &self.side {
             Side::Send(lane) => (lane.plan.mutant, false),
             Side::Recv(lane) => (lane.plan.mutant, lane.plan.needs_flush),
@@ -258,13 +275,14 @@ impl<R: Rail> Open<R> {
         let path = self.side.paths().get_mut(at);
         let Some(leaving) = &mut path.leaving else { return Ok(()) };
         let fences = !mutant.is("engine-leaves-without-fence");
-        if fences && !path.rail.is_quiet(path.link) {
+        if fences && !rails.get_mut(path.rail).is_quiet(path.link) {
             return Ok(());
         }
         // What it brought may be hidden still.
         if fences && flushes && path.link != NO_LINK && !leaving.flushed {
             if !leaving.flushing {
-                leaving.flushing = path.rail.post(path.link, LAST_FLUSH, Op::Flush, true).is_ok();
+                let rail = rails.get_mut(path.rail);
+                leaving.flushing = rail.post(path.link, LAST_FLUSH, Op::Flush, true).is_ok();
             }
             return Ok(());
         }
@@ -278,27 +296,28 @@ impl<R: Rail> Open<R> {
             Some(told) => {
                 path.life.on_down(told.epoch, now);
                 self.say_down(at, false);
-                self.settle(requests, at, &told)
+                self.settle(rails, requests, at, &told)
             }
         }
     }
 
     /// Goes on with a link that is being made; true, at the sending end, once something has arrived over it.
-    fn prove(&mut self, at: usize) -> Result<bool, LinkError> {
+    fn prove(&mut self, rails: &mut Rails<impl Rail>, at: usize) -> Result<bool, LinkError> {
         let fins = match &self.side {
             Side::Send(lane) => lane.fins_of(at),
             Side::Recv(_) => None,
         };
         let path = self.side.paths().get_mut(at);
-        if !path.life.is_joining() || !path.rail.is_up(path.link)? {
+        let rail = rails.get_mut(path.rail);
+        if !path.life.is_joining() || !rail.is_up(path.link)? {
             return Ok(false);
         }
         let Some(Region { key, addr }) = fins else { return Ok(false) };
         if path.proof == Proof::None {
             let to = Remote { key: RemoteKey(key), addr };
             let nothing = Op::Write { from: Source::Inline(&[]), to, imm: None };
-            if path.rail.post(path.link, PROBE, nothing, true).is_ok() {
-                path.rail.flush();
+            if rail.post(path.link, PROBE, nothing, true).is_ok() {
+                rail.flush();
                 path.proof = Proof::Posted;
             }
         }
@@ -317,10 +336,16 @@ impl<R: Rail> Open<R> {
     }
 
     /// Both ends are fenced.
-    fn settle(&mut self, requests: &Requests, at: usize, told: &Told) -> Result<(), CommFault> {
+    fn settle(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        at: usize,
+        told: &Told,
+    ) -> Result<(), CommFault> {
         match &mut self.side {
-            Side::Send(lane) => lane.settle(requests, at, told.standing.as_ref()),
-            Side::Recv(lane) => lane.settle(at, told.next),
+            Side::Send(lane) => lane.settle(rails, requests, at, told.standing.as_ref()),
+            Side::Recv(lane) => lane.settle(rails, at, told.next),
         }
     }
 
@@ -340,21 +365,29 @@ impl<R: Rail> Open<R> {
     }
 
     /// Makes this end of a new connection, and asks for the other.
-    fn ask(&mut self, at: usize, epoch: u32) -> Result<(), LinkError> {
+    fn ask(&mut self, rails: &mut Rails<impl Rail>, at: usize, epoch: u32) -> Result<(), LinkError> {
         let id = self.ends.remote;
         let Side::Send(lane) = &mut self.side else { return Ok(()) };
         let mailbox = lane.mailbox(at);
         let path = lane.paths.get_mut(at);
-        path.rail.destroy(std::mem::replace(&mut path.link, NO_LINK));
+        let rail = rails.get_mut(path.rail);
+        rail.destroy(std::mem::replace(&mut path.link, NO_LINK));
         path.proof = Proof::None;
-        path.link = path.rail.create()?;
-        let address = path.rail.address(path.link)?;
+        path.link = rail.create()?;
+        let address = rail.address(path.link)?;
         let open = LinkOpen { id, link: at as u8, epoch, mailbox, address: address.bytes };
         self.words.push((Frame::LinkOpen(open), address.fd));
         Ok(())
     }
 
-    fn on_open(&mut self, at: usize, asked: LinkOpen, fd: Option<OwnedFd>, now: Instant) {
+    fn on_open(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        at: usize,
+        asked: LinkOpen,
+        fd: Option<OwnedFd>,
+        now: Instant,
+    ) {
         let Side::Recv(lane) = &mut self.side else { return };
         let path = lane.paths.get_mut(at);
         if path.leaving.is_some() {
@@ -365,29 +398,35 @@ impl<R: Rail> Open<R> {
             OpenStep::Repeat => Ok(()),
             OpenStep::Make => {
                 lane.mailboxes[at] = asked.mailbox;
-                lane.make_link(at, LinkAddress { bytes: asked.address, fd })
+                lane.make_link(rails, at, LinkAddress { bytes: asked.address, fd })
             }
         };
         let path = lane.paths.get(at);
-        match made.and_then(|()| path.rail.address(path.link)) {
+        match made.and_then(|()| rails.get(path.rail).address(path.link)) {
             Ok(address) => {
                 let (id, link, epoch) = (self.ends.remote, at as u8, asked.epoch);
                 let fins = lane.fins(at);
                 let result = LinkResult { id, link, epoch, fins, address: address.bytes };
                 self.words.push((Frame::LinkResult(result), address.fd));
             }
-            Err(_) => self.side.lose(at),
+            Err(_) => self.side.lose(rails, at),
         }
     }
 
-    fn on_result(&mut self, at: usize, result: LinkResult, fd: Option<OwnedFd>) {
+    fn on_result(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        at: usize,
+        result: LinkResult,
+        fd: Option<OwnedFd>,
+    ) {
         let Side::Send(lane) = &mut self.side else { return };
         let path = lane.paths.get_mut(at);
         if path.leaving.is_some() || !path.life.on_result(result.epoch) {
             return;
         }
-        if path.rail.connect(path.link, LinkAddress { bytes: result.address, fd }).is_err() {
-            return self.side.lose(at);
+        if rails.get_mut(path.rail).connect(path.link, LinkAddress { bytes: result.address, fd }).is_err() {
+            return self.side.lose(rails, at);
         }
         lane.set_fins(at, result.fins);
     }

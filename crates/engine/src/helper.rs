@@ -11,9 +11,12 @@ use std::time::Duration;
 
 use trunkline_fabric::{Fabric, Host, Rail, Wake};
 
-use crate::Engine;
-use crate::comm::{Comm, Open, Side};
+use crate::comm::Comm;
+use crate::engine::turn_of;
+use crate::groups::Turn;
+use crate::member::Side;
 use crate::wait::Waiting;
+use crate::{CommId, Engine};
 
 /// Rounds in which something moved between two looks at the control streams.
 const STREAMS_EVERY: u32 = 64;
@@ -40,8 +43,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// has a thread of their own to spare may call it there. Never waits for a lane.
     pub fn tend(&self) -> Tended {
         let mut tended = Tended::default();
-        for comm in self.comms.all() {
-            if let Some((moved, wake)) = self.tend_one(comm) {
+        for (id, comm) in self.comms.all() {
+            if let Some((moved, wake)) = self.tend_one(id, comm) {
                 tended.driven += 1;
                 tended.moved |= moved;
                 tended.wake = tended.wake.into_iter().chain(wake).min();
@@ -51,25 +54,24 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// One comm; `None` if it is not for us.
-    fn tend_one(&self, slot: &Comm<F::Rail>) -> Option<(bool, Option<Duration>)> {
+    fn tend_one(&self, id: CommId, slot: &Comm) -> Option<(bool, Option<Duration>)> {
         let polled = slot.polled.swap(false, Ordering::Relaxed);
         if polled && !self.params.mutant.is("helper-drives-polled-comms") {
             return None;
         }
-        let mut lane = slot.lane.try_claim()?;
-        let open = lane.as_mut().filter(|open| open.fault.is_none())?;
-        let moved = self.drive(slot, open);
-        if open.fault.is_none() && self.waits_long(open) {
-            self.look_at_peer(slot, open);
+        let seat = slot.seat();
+        let mut lane = self.groups.try_claim(seat)?;
+        let mut turn = turn_of(&mut lane, seat, id).filter(|turn| turn.open.fault.is_none())?;
+        let moved = self.drive(slot, &mut turn);
+        if turn.open.fault.is_none() && self.waits_long(&mut turn) {
+            self.look_at_peer(slot, &mut turn);
         }
-        let wake = match &mut open.side {
-            Side::Send(lane) => {
-                lane.read_records();
-                lane.paths.leader().0.arm()
-            }
-            Side::Recv(lane) => lane.paths.leader().0.arm(),
-        };
-        let Wake::After(soon) = wake else {
+        let Turn { open, rails, .. } = turn;
+        if let Side::Send(lane) = &mut open.side {
+            lane.read_records();
+        }
+        let rail = open.side.paths().leader().rail;
+        let Wake::After(soon) = rails.get_mut(rail).arm() else {
             // Waiting on the descriptors of all lanes at once is not there yet; a short sleep finds out too.
             return Some((moved, None));
         };
@@ -78,28 +80,29 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// A lane that waits gives a turn to another one of its thread: what the caller waits for may hang on it, since
     /// a comm that is not polled neither sends on nor takes in.
-    pub(crate) fn help(&self, than: &Comm<F::Rail>) {
+    pub(crate) fn help(&self, than: &Comm) {
         if self.params.mutant.is("engine-helps-nobody") {
             return;
         }
-        let Some(other) = self.comms.next_of_thread(than) else { return };
-        let Some(mut lane) = other.lane.try_claim() else { return };
-        let Some(open) = lane.as_mut() else { return };
-        self.drive(other, open);
-        if let Side::Send(side) = &mut open.side {
+        let Some((id, other)) = self.comms.next_of_thread(than) else { return };
+        let seat = other.seat();
+        let Some(mut lane) = self.groups.try_claim(seat) else { return };
+        let Some(mut turn) = turn_of(&mut lane, seat, id) else { return };
+        self.drive(other, &mut turn);
+        if let Side::Send(side) = &mut turn.open.side {
             side.read_records();
         }
-        self.may_rest(open);
+        self.may_rest(&mut turn);
     }
 
     /// Whether it is time to ask what became of the peer.
-    fn waits_long(&self, open: &mut Open<F::Rail>) -> bool {
-        let due = self.look_is_due(open);
+    fn waits_long(&self, turn: &mut Turn<'_, F::Rail>) -> bool {
+        let (due, down) = (self.look_is_due(turn.open), turn.open.link_down);
         if due {
-            open.idle = 0;
-            self.rest_if_idle(open);
+            turn.open.idle = 0;
+            self.rest_if_idle(turn);
         }
-        due || open.link_down
+        due || down
     }
 }
 

@@ -7,9 +7,11 @@ use trunkline_proto::time::Duration;
 use trunkline_proto::wire::frame::{Answer, Frame};
 use trunkline_proto::wire::handle::{self, Handle};
 
-use crate::comm::{Ends, Open, Side};
+use crate::comm::Comm;
 use crate::control::{Control, refusal};
+use crate::groups::{Held, Seat, Turn};
 use crate::linger::Lingering;
+use crate::member::{Ends, Side};
 use crate::request::Requests;
 use crate::status::Row;
 use crate::{CommId, Engine, Error, ListenId, Nics};
@@ -112,35 +114,55 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// # Errors
     /// [`Error::Unknown`].
     pub fn close(&self, comm: CommId) -> Result<(), Error> {
-        let Some(open) = self.comms.remove(comm) else { return Err(Error::Unknown("connection")) };
+        let seat = self.comms.get(comm).ok_or(Error::Unknown("connection"))?.seat();
+        let mut held = self.groups.claim(seat);
+        let Some(Turn { open, rails, .. }) = held.as_mut().and_then(|group| group.turn_of(seat, comm)) else {
+            return Err(Error::Unknown("connection"));
+        };
+        if !self.comms.remove(comm) {
+            return Err(Error::Unknown("connection"));
+        }
         self.status.add(Tally::CommsClosed, 1);
-        let Open { side, peer, ends, fault, .. } = open;
-        match side {
-            Side::Recv(mut lane) => {
-                lane.paths.destroy();
+        let ends = open.ends;
+        let messages = match &mut open.side {
+            Side::Recv(lane) => {
+                lane.paths.destroy(rails);
                 self.status.add(Tally::CompletionsDropped, lane.dropped);
                 let arrived = lane.arrived;
-                drop(lane);
-                self.farewell(ends, arrived);
+                drop(self.groups.remove(seat.lane, held));
+                arrived
             }
-            Side::Send(mut lane) => {
-                let reads = lane.reads_user_memory() && !self.params.mutant.is("engine-close-keeps-reading");
-                if fault.is_none() && reads {
+            Side::Send(lane) => {
+                let reads =
+                    lane.reads_user_memory(rails) && !self.params.mutant.is("engine-close-keeps-reading");
+                if open.fault.is_none() && reads {
                     // The caller may unmap it as soon as this returns.
-                    lane.paths.fail();
-                } else if fault.is_none() && !self.params.mutant.is("engine-forgets-last-messages") {
-                    lane.end();
+                    lane.paths.fail(rails);
+                } else if open.fault.is_none() && !self.params.mutant.is("engine-forgets-last-messages") {
+                    lane.end(rails);
                 }
-                self.farewell(ends, lane.sent);
                 let until = self.host.now() + self.params.peer_time;
                 // What still completes was counted, or given up, with the comm.
-                let requests = Requests::new(Row::unseen(), self.params.mutant);
-                self.lingering.claim().push(Lingering { lane, peer, until, requests });
+                open.closed = Some(Box::new(Requests::new(Row::unseen(), self.params.mutant)));
+                let sent = lane.sent;
+                drop(held);
+                self.lingering.claim().push(Lingering { seat, until });
+                sent
             }
-        }
+        };
+        self.farewell(ends, messages);
         self.progress_lingering();
         self.show_usage();
         Ok(())
+    }
+
+    /// Ends a comm that nobody was given, as if it had never been.
+    pub(crate) fn drop_comm(&self, comm: CommId) {
+        let Some(seat) = self.comms.get(comm).map(Comm::seat) else { return };
+        let held = self.groups.claim(seat);
+        if self.comms.remove(comm) {
+            drop(self.groups.remove(seat.lane, held));
+        }
     }
 
     /// The NICs have more or less in use than before.
@@ -154,7 +176,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Closes everything: comms, listeners, control streams. What was sent has a moment to arrive. The engine can be
     /// used again afterwards, as if new.
     pub fn shutdown(&self) {
-        for id in self.comms.ids() {
+        let all: Vec<_> = self.comms.all().map(|(id, _)| id).collect();
+        for id in all {
             // An id that vanished meanwhile is closed already.
             let _ = self.close(id);
         }
@@ -163,8 +186,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.progress_all();
             std::thread::yield_now();
         }
-        for mut last in self.lingering.claim().drain(..) {
-            last.lane.paths.destroy();
+        for last in self.lingering.claim().drain(..) {
+            self.let_go(last.seat, self.groups.claim(last.seat));
         }
         *self.control.claim() = Control::new(self.process);
         self.show_usage();
@@ -182,15 +205,29 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(mut lingering) = self.lingering.try_claim() else { return };
         let mut at = 0;
         while at < lingering.len() {
-            if lingering[at].finished(now) {
-                let mut done = lingering.swap_remove(at);
-                done.lane.paths.destroy();
-                drop(done);
+            let last = lingering[at];
+            let held = self.groups.try_claim(last.seat);
+            let Some(mut held) = held else {
+                at += 1;
+                continue;
+            };
+            let turn = held.as_mut().and_then(|group| group.turn(last.seat));
+            if turn.is_none_or(|turn| last.finished(turn, now)) {
+                lingering.swap_remove(at);
+                self.let_go(last.seat, held);
                 self.show_usage();
             } else {
                 at += 1;
             }
         }
+    }
+
+    /// A closed comm leaves its seat.
+    fn let_go(&self, seat: Seat, mut held: Held<'_, F::Rail>) {
+        if let Some(Turn { open, rails, .. }) = held.as_mut().and_then(|group| group.turn(seat)) {
+            open.side.paths().destroy(rails);
+        }
+        drop(self.groups.remove(seat.lane, held));
     }
 
     /// Tells the peer that our end is closed, and after how many messages; they may still be under way.

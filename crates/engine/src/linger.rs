@@ -1,44 +1,39 @@
-//! Closed sending lanes whose last operations are still under way. They are let go when everything arrived, when the
-//! peer is gone, or when their time is up.
+//! Closed sending comms whose last operations are still under way. They keep their seat, and are let go when everything
+//! arrived, when the peer is gone, or when their time is up.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::{Completion, Done, LinkId, Rail, Status};
+use trunkline_fabric::Rail;
 use trunkline_proto::time::Instant;
 
-use crate::comm::Peer;
-use crate::send::SendLane;
+use crate::groups::{Seat, Turn};
+use crate::member::Side;
 
-/// A closed lane.
-pub(crate) struct Lingering<R: Rail> {
-    pub(crate) lane: SendLane<R>,
-    pub(crate) peer: Arc<Peer>,
+/// Where a closed comm still is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lingering {
+    pub(crate) seat: Seat,
     pub(crate) until: Instant,
-    pub(crate) requests: crate::request::Requests,
 }
 
-impl<R: Rail> Lingering<R> {
-    /// Goes on; true when the lane may go.
-    pub(crate) fn finished(&mut self, now: Instant) -> bool {
-        let idle = Completion {
-            wr_id: 0,
-            link: LinkId(0),
-            done: Done::Posted,
-            status: Status::Ok,
-            imm: None,
-            len: 0,
-        };
-        self.lane.post_last();
-        let mut batch = [idle; 16];
+impl Lingering {
+    /// Goes on; true when the comm may go.
+    pub(crate) fn finished<R: Rail>(&self, turn: Turn<'_, R>, now: Instant) -> bool {
+        let Turn { open, rails, batch, .. } = turn;
+        let Some(requests) = open.closed.take() else { return true };
+        if let Side::Send(lane) = &mut open.side {
+            lane.post_last(rails);
+        }
         let mut failed = false;
-        for path in 0..self.lane.paths.len() {
-            let taken = self.lane.paths.poll(path, &mut batch);
+        for rail in 0..rails.len() {
+            let taken = rails.poll(rail, batch);
             for completion in &batch[..taken] {
-                failed |= self.lane.on_completion(&self.requests, completion).is_err();
+                failed |= open.side.on_completion(rails, &requests, 0, completion).is_err();
             }
         }
-        let late = now >= self.until && !self.lane.plan.mutant.is("engine-lingers-for-ever");
-        failed || !self.lane.busy() || late || self.peer.dead.load(Ordering::Relaxed)
+        open.closed = Some(requests);
+        let late = now >= self.until && !open.side.mutant().is("engine-lingers-for-ever");
+        let busy = matches!(&open.side, Side::Send(lane) if lane.busy());
+        failed || !busy || late || open.peer.dead.load(Ordering::Relaxed)
     }
 }

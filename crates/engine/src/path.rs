@@ -1,9 +1,11 @@
-//! The rails that a comm uses at this end, each with its link to the peer: one, or up to four over which messages are
+//! The links that a comm uses at this end, each on a rail of its group: one, or up to four over which messages are
 //! spread. Held by the comm's lane; knows which links carry and which are being left, and nothing of messages.
 
-use trunkline_fabric::{Completion, LinkId, Rail};
+use trunkline_fabric::{LinkId, Rail};
 use trunkline_proto::conn::LinkLife;
 use trunkline_proto::wire::standing::Standing;
+
+use crate::rails::Rails;
 
 /// No link: what a rail has until its first one is made.
 pub(crate) const NO_LINK: LinkId = LinkId(u32::MAX);
@@ -25,9 +27,10 @@ pub(crate) enum Proof {
     Done,
 }
 
-/// A rail and its link.
-pub(crate) struct Path<R: Rail> {
-    pub(crate) rail: R,
+/// A link, and the rail it is on.
+pub(crate) struct Path {
+    /// Which of the group's.
+    pub(crate) rail: usize,
     pub(crate) link: LinkId,
     /// Number of the NIC.
     pub(crate) nic: usize,
@@ -58,7 +61,7 @@ pub(crate) struct Told {
     pub(crate) standing: Option<Standing>,
 }
 
-impl<R: Rail> Path<R> {
+impl Path {
     /// Whether work may be posted.
     #[inline]
     pub(crate) fn carries(&self) -> bool {
@@ -66,17 +69,17 @@ impl<R: Rail> Path<R> {
     }
 }
 
-/// All rails of a comm at this end. The first is here and not behind a pointer, because most comms have only that one.
-pub(crate) struct Paths<R: Rail> {
-    first: Path<R>,
-    more: Vec<Path<R>>,
+/// All links of a comm at this end. The first is here and not behind a pointer, because most comms have only that one.
+pub(crate) struct Paths {
+    first: Path,
+    more: Vec<Path>,
     /// The one for what is small: the first that carries.
     lead: usize,
 }
 
-impl<R: Rail> Paths<R> {
+impl Paths {
     /// These, of which the first has a link.
-    pub(crate) fn new(first: Path<R>, more: Vec<Path<R>>) -> Self {
+    pub(crate) fn new(first: Path, more: Vec<Path>) -> Self {
         Self { first, more, lead: 0 }
     }
 
@@ -98,64 +101,46 @@ impl<R: Rail> Paths<R> {
         self.lead
     }
 
-    /// The rail and link for what is small.
+    /// The path for what is small.
     #[inline]
-    pub(crate) fn leader(&mut self) -> (&mut R, LinkId) {
-        let path = self.get_mut(self.lead);
-        (&mut path.rail, path.link)
-    }
-
-    /// The same, to look at.
-    #[inline]
-    pub(crate) fn led(&self) -> (&R, LinkId) {
-        let path = self.get(self.lead);
-        (&path.rail, path.link)
+    pub(crate) fn leader(&self) -> &Path {
+        self.get(self.lead)
     }
 
     /// One path. There are as many as [`Paths::len`] says.
     #[inline]
-    pub(crate) fn get(&self, at: usize) -> &Path<R> {
+    pub(crate) fn get(&self, at: usize) -> &Path {
         if at == 0 { &self.first } else { &self.more[at - 1] }
     }
 
     /// The same, to use.
     #[inline]
-    pub(crate) fn get_mut(&mut self, at: usize) -> &mut Path<R> {
+    pub(crate) fn get_mut(&mut self, at: usize) -> &mut Path {
         if at == 0 { &mut self.first } else { &mut self.more[at - 1] }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Path<R>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Path> {
         std::iter::once(&self.first).chain(&self.more)
     }
 
-    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Path<R>> {
-        std::iter::once(&mut self.first).chain(&mut self.more)
+    /// The path of a link.
+    #[inline]
+    pub(crate) fn of_link(&self, rail: usize, link: LinkId) -> Option<usize> {
+        self.iter().position(|path| path.rail == rail && path.link == link)
     }
 
     /// Operations that can be posted on a path now.
     #[inline]
-    pub(crate) fn credits(&self, at: usize) -> u32 {
+    pub(crate) fn credits(&self, rails: &Rails<impl Rail>, at: usize) -> u32 {
         let path = self.get(at);
-        if path.carries() { path.rail.credits(path.link) } else { 0 }
+        if path.carries() { rails.get(path.rail).credits(path.link) } else { 0 }
     }
 
     /// Operations that can be posted on the leading path now.
     #[inline]
-    pub(crate) fn lead_credits(&self) -> u32 {
-        let (rail, link) = self.led();
-        rail.credits(link)
-    }
-
-    /// Gives what is posted to the network.
-    #[inline]
-    pub(crate) fn flush(&mut self) {
-        self.iter_mut().for_each(|path| path.rail.flush());
-    }
-
-    /// Takes what one rail has finished.
-    #[inline]
-    pub(crate) fn poll(&mut self, at: usize, batch: &mut [Completion]) -> usize {
-        self.get_mut(at).rail.poll(batch)
+    pub(crate) fn lead_credits(&self, rails: &Rails<impl Rail>) -> u32 {
+        let path = self.leader();
+        rails.get(path.rail).credits(path.link)
     }
 
     /// Which paths carry: bit 0 the first.
@@ -175,32 +160,36 @@ impl<R: Rail> Paths<R> {
     }
 
     /// Puts every link into error, for good.
-    pub(crate) fn fail(&mut self) {
-        self.iter_mut().for_each(|path| path.rail.fail(path.link));
+    pub(crate) fn fail(&self, rails: &mut Rails<impl Rail>) {
+        self.iter().for_each(|path| rails.get_mut(path.rail).fail(path.link));
     }
 
     /// Lets every link rest; whether the memory of all posted receives may be emptied.
-    pub(crate) fn rest(&mut self) -> bool {
+    pub(crate) fn rest(&self, rails: &mut Rails<impl Rail>) -> bool {
         let mut all = true;
-        for path in self.iter_mut() {
-            all &= path.rail.rest(path.link);
-        }
+        self.iter().for_each(|path| all &= rails.get_mut(path.rail).rest(path.link));
         all
     }
 
     /// Ends every link.
-    pub(crate) fn destroy(&mut self) {
-        self.iter_mut().for_each(|path| path.rail.destroy(path.link));
+    pub(crate) fn destroy(&self, rails: &mut Rails<impl Rail>) {
+        self.iter().for_each(|path| rails.get_mut(path.rail).destroy(path.link));
     }
 
     /// Begins to leave a path; false if that has begun before. `fences` is false for a planted bug.
-    pub(crate) fn leave(&mut self, at: usize, told: Option<Told>, fences: bool) -> bool {
+    pub(crate) fn leave(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        at: usize,
+        told: Option<Told>,
+        fences: bool,
+    ) -> bool {
         let path = self.get_mut(at);
         if path.leaving.is_some() {
             return false;
         }
         if fences {
-            path.rail.fail(path.link);
+            rails.get_mut(path.rail).fail(path.link);
         }
         path.leaving = Some(Leaving { flushing: false, flushed: false, told });
         self.choose_lead();

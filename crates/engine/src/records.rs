@@ -15,6 +15,7 @@ use trunkline_proto::wire::standing::Standing;
 use trunkline_proto::xfer::receiver::RecvId;
 
 use crate::path::{NO_LINK, Path};
+use crate::rails::Rails;
 use crate::recv::{FLUSH, REPEATED, RecvLane};
 use crate::request::Requests;
 use crate::{CommFault, RecvBuf};
@@ -64,14 +65,18 @@ impl Records {
     }
 }
 
-impl<R: Rail> RecvLane<R> {
+impl RecvLane {
     /// Posts the flushes of a request: one over each link that may have brought bytes. False if there is no credit.
-    pub(crate) fn post_flushes(&mut self, slot: u16) -> Result<bool, CommFault> {
+    pub(crate) fn post_flushes(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        slot: u16,
+    ) -> Result<bool, CommFault> {
         if !self.paths.are_many() {
-            if self.paths.lead_credits() == 0 {
+            if self.paths.lead_credits(rails) == 0 {
                 return Ok(false);
             }
-            self.post(0, FLUSH | u64::from(slot), Op::Flush, true)?;
+            self.post(rails, 0, FLUSH | u64::from(slot), Op::Flush, true)?;
             self.flushing += 1;
             return Ok(true);
         }
@@ -85,14 +90,14 @@ impl<R: Rail> RecvLane<R> {
             *used = path.life.is_up() || path.life.is_joining() || path.leaving.is_some();
             *used |= leads && none_left;
             let works = *used && path.leaving.is_none() && !none_left;
-            if works && path.rail.credits(path.link) == 0 {
+            if works && rails.get(path.rail).credits(path.link) == 0 {
                 return Ok(false);
             }
         }
         self.records.flushes_left[usize::from(slot)] = 0;
         for at in (0..self.paths.len()).filter(|&at| used[at]) {
-            let Path { rail, link, .. } = self.paths.get_mut(at);
-            if rail.post(*link, FLUSH | u64::from(slot), Op::Flush, true).is_ok() {
+            let &Path { rail, link, .. } = self.paths.get(at);
+            if rails.get_mut(rail).post(link, FLUSH | u64::from(slot), Op::Flush, true).is_ok() {
                 self.flushing += 1;
                 self.records.flushes_left[usize::from(slot)] += 1;
             }
@@ -119,13 +124,18 @@ impl<R: Rail> RecvLane<R> {
     }
 
     /// A path is of no more use: nothing new goes over it, and what it still has to tell is awaited.
-    pub(crate) fn lose(&mut self, path: usize) {
+    pub(crate) fn lose(&mut self, rails: &mut Rails<impl Rail>, path: usize) {
         let fences = !self.plan.mutant.is("engine-leaves-without-fence");
-        self.paths.leave(path, None, fences);
+        self.paths.leave(rails, path, None, fences);
     }
 
     /// Both ends of a path are in error: records from receive `next` on may have been lost with it, and are written again.
-    pub(crate) fn settle(&mut self, path: usize, next: u32) -> Result<(), CommFault> {
+    pub(crate) fn settle(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        path: usize,
+        next: u32,
+    ) -> Result<(), CommFault> {
         self.records.repeated[path] = 0;
         let end = self.receiver.next_number();
         // What the peer said may be old: it has read all but the latest by now, as each that it has not holds a receive
@@ -143,7 +153,7 @@ impl<R: Rail> RecvLane<R> {
             .unannounced
             .make_contiguous()
             .sort_unstable_by_key(|&(number, _)| std::cmp::Reverse(age(number)));
-        self.post_due()
+        self.post_due(rails)
     }
 
     /// A receive is to be announced, as soon as that may be.
@@ -159,12 +169,12 @@ impl<R: Rail> RecvLane<R> {
     }
 
     /// Writes records that wait, where there are several links.
-    pub(crate) fn announce_due(&mut self) -> Result<(), CommFault> {
+    pub(crate) fn announce_due(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
         while let Some(&(number, again)) = self.records.unannounced.front() {
             let (lead, slot) = (self.paths.lead(), number as usize % MAILBOX_SLOTS);
             let count = self.records.past[slot].count;
             let waits = self.is_ahead(number);
-            if !self.gone && (waits || self.paths.credits(lead) < self.writes() * u32::from(count)) {
+            if !self.gone && (waits || self.paths.credits(rails, lead) < self.writes() * u32::from(count)) {
                 return Ok(());
             }
             self.records.unannounced.pop_front();
@@ -173,7 +183,7 @@ impl<R: Rail> RecvLane<R> {
             }
             self.records.past[slot].path = lead as u8;
             for index in 0..if self.gone { 0 } else { count } {
-                self.announce_by_number(lead, number, index, again)?;
+                self.announce_by_number(rails, lead, number, index, again)?;
                 self.records.repeated[lead] += u32::from(again) * self.writes();
             }
         }
@@ -184,6 +194,7 @@ impl<R: Rail> RecvLane<R> {
     /// no buffer of a receive whose record it has not read.
     fn announce_by_number(
         &mut self,
+        rails: &mut Rails<impl Rail>,
         path: usize,
         number: u32,
         index: u8,
@@ -191,14 +202,14 @@ impl<R: Rail> RecvLane<R> {
     ) -> Result<(), CommFault> {
         let wr_id = if again { REPEATED } else { 0 };
         if let Some(id) = self.receiver.outstanding(number) {
-            return self.announce_one(path, id, usize::from(index), wr_id, again);
+            return self.announce_one(rails, path, id, usize::from(index), wr_id, again);
         }
         let Past { count, tags, .. } = self.records.past[number as usize % MAILBOX_SLOTS];
         let (tag, token) = (tags[usize::from(index)], Token::new(0, 0));
         let record = Cts { number, index, count, addr: 0, len: 0, tag, token, key: 0 };
         let nowhere = Region { key: 0, addr: 0 };
         let others = Others { number, index, places: [nowhere; LINKS_MAX - 1] };
-        self.write_record(path, &record, &others, wr_id, again)
+        self.write_record(rails, path, &record, &others, wr_id, again)
     }
 
     /// Operations of a record: its two lines go together where the NIC copies as much.
@@ -209,6 +220,7 @@ impl<R: Rail> RecvLane<R> {
     /// Writes both lines of a record into the sender's mailbox.
     pub(crate) fn write_record(
         &mut self,
+        rails: &mut Rails<impl Rail>,
         path: usize,
         record: &Cts,
         others: &Others,
@@ -222,14 +234,14 @@ impl<R: Rail> RecvLane<R> {
         if self.writes() == 2 {
             let behind = Remote { addr: to.addr.wrapping_add(cts::BYTES as u64), ..to };
             let op = Op::Write { from: Source::Inline(&second), to: behind, imm: None };
-            self.post(path, wr_id, op, signalled)?;
+            self.post(rails, path, wr_id, op, signalled)?;
             let op = Op::Write { from: Source::Inline(&first), to, imm: None };
-            return self.post(path, wr_id, op, signalled);
+            return self.post(rails, path, wr_id, op, signalled);
         }
         let mut bytes = [0; 2 * cts::BYTES];
         bytes[..cts::BYTES].copy_from_slice(&first);
         bytes[cts::BYTES..].copy_from_slice(&second);
-        self.post(path, wr_id, Op::Write { from: Source::Inline(&bytes), to, imm: None }, signalled)
+        self.post(rails, path, wr_id, Op::Write { from: Source::Inline(&bytes), to, imm: None }, signalled)
     }
 
     /// Whether the record of a receive shares its slot with one that was written again and may still be under way.
@@ -239,14 +251,20 @@ impl<R: Rail> RecvLane<R> {
     }
 
     /// Makes the link of a path anew, and connects it.
-    pub(crate) fn make_link(&mut self, path: usize, peer: LinkAddress) -> Result<(), LinkError> {
+    pub(crate) fn make_link(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        path: usize,
+        peer: LinkAddress,
+    ) -> Result<(), LinkError> {
         let Path { rail, link, .. } = self.paths.get_mut(path);
-        rail.destroy(std::mem::replace(link, NO_LINK));
-        *link = rail.create()?;
+        let rail = *rail;
+        rails.get_mut(rail).destroy(std::mem::replace(link, NO_LINK));
+        *link = rails.get_mut(rail).create()?;
         let made = *link;
         // A link that takes no receives is lost already, which it will say by itself.
-        let _ = self.post_bounces(path);
-        self.paths.get_mut(path).rail.connect(made, peer)
+        let _ = self.post_bounces(rails, path);
+        rails.get_mut(rail).connect(made, peer)
     }
 
     /// What has arrived, for the sender.

@@ -18,6 +18,7 @@ use trunkline_proto::xfer::table::{self, Table};
 
 use crate::path::{Path, Paths};
 use crate::plan::Plan;
+use crate::rails::Rails;
 use crate::records::Records;
 use crate::regions::{NO_MR, Regions};
 use crate::request::{Requests, Ticket};
@@ -32,8 +33,8 @@ pub(crate) const REPEATED: u64 = 4 << 32;
 const PATIENCE: u32 = 64;
 
 /// The lane.
-pub(crate) struct RecvLane<R: Rail> {
-    pub(crate) paths: Paths<R>,
+pub(crate) struct RecvLane {
+    pub(crate) paths: Paths,
     pub(crate) plan: Plan,
     pub(crate) regions: Regions,
     /// Apart, because it is large, and comms that send would have room for it too.
@@ -44,7 +45,7 @@ pub(crate) struct RecvLane<R: Rail> {
     bounces: Vec<Mr<Ctrl>>,
     /// See [`bounce_bytes`].
     bounce_bytes: u64,
-    /// One memory, registered on each path's rail.
+    /// One memory, registered on each rail.
     fins: Vec<Mr<Ctrl>>,
     cursor: u16,
     /// By the slot of a token.
@@ -93,9 +94,9 @@ pub(crate) fn bounce_bytes(plan: &Plan) -> usize {
 /// Bytes of the fin mailbox.
 pub(crate) const FINS_BYTES: usize = TOKENS_MAX * fin::BYTES;
 
-impl<R: Rail> RecvLane<R> {
+impl RecvLane {
     pub(crate) fn new(
-        paths: Paths<R>,
+        paths: Paths,
         plan: Plan,
         receiver: Receiver,
         mailbox: Region,
@@ -130,17 +131,21 @@ impl<R: Rail> RecvLane<R> {
 
     /// Where fin records go over a path.
     pub(crate) fn fins(&self, path: usize) -> Region {
-        let keys = self.fins[path].keys();
+        let keys = self.fins[self.paths.get(path).rail].keys();
         Region { key: keys.remote.0, addr: keys.remote_base }
     }
 
     /// Posts the bounce buffers of a path, once for each of its links.
-    pub(crate) fn post_bounces(&mut self, path: usize) -> Result<(), CommFault> {
+    pub(crate) fn post_bounces(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        path: usize,
+    ) -> Result<(), CommFault> {
         if self.plan.matched || self.plan.eager_max == 0 || self.plan.eager_credits == 0 {
             return Ok(());
         }
         for bounce in 0..self.plan.bounces {
-            self.post_bounce(path as u32 * self.plan.bounces + bounce)?;
+            self.post_bounce(rails, path as u32 * self.plan.bounces + bounce)?;
         }
         Ok(())
     }
@@ -161,20 +166,21 @@ impl<R: Rail> RecvLane<R> {
     }
 
     #[inline]
-    fn post_bounce(&mut self, bounce: u32) -> Result<(), CommFault> {
+    fn post_bounce(&mut self, rails: &mut Rails<impl Rail>, bounce: u32) -> Result<(), CommFault> {
         if self.gone {
             return Ok(());
         }
         let (path, index) = self.bounce(bounce);
         let Some(memory) = self.bounces.get(path) else { return Ok(()) };
         let into = memory.extent(index * self.bounce_bytes, self.bounce_bytes);
-        self.post(path, u64::from(bounce), Op::Recv { into }, true)
+        self.post(rails, path, u64::from(bounce), Op::Recv { into }, true)
     }
 
     /// Starts a receive; `None` means not yet.
     #[inline]
     pub(crate) fn irecv(
         &mut self,
+        rails: &mut Rails<impl Rail>,
         requests: &Requests,
         buffers: &[RecvBuf],
     ) -> Result<Option<Ticket>, CommFault> {
@@ -183,7 +189,7 @@ impl<R: Rail> RecvLane<R> {
         let blind = self.plan.mutant.is("engine-receives-without-credit");
         let many = self.paths.are_many();
         let records = self.unannounced + buffers.len() as u32;
-        if announced && !many && !blind && self.paths.lead_credits() < records {
+        if announced && !many && !blind && self.paths.lead_credits(rails) < records {
             return Ok(None);
         }
         let Some(ticket) = requests.reserve(&mut self.cursor) else { return Ok(None) };
@@ -208,11 +214,11 @@ impl<R: Rail> RecvLane<R> {
         let urgent = self.plan.matched || buffers.iter().any(|buffer| buffer.len > eager);
         let urgent = urgent && !self.plan.mutant.is("engine-keeps-announcements");
         if self.plan.matched {
-            self.post_matched(id, buffers.len())?;
+            self.post_matched(rails, id, buffers.len())?;
         } else if many {
             self.announce_later(id, buffers);
-            self.announce_due()?;
-            self.deliver(requests)?;
+            self.announce_due(rails)?;
+            self.deliver(rails, requests)?;
         } else {
             self.unannounced += 1;
             let number = self.receiver.next_number().wrapping_sub(1);
@@ -220,33 +226,38 @@ impl<R: Rail> RecvLane<R> {
             let enough = self.withholds_enough() && !self.plan.mutant.is("engine-withholds-too-many");
             if urgent || buffers.len() > 1 || self.receiver.holds_eager() || enough {
                 if !self.plan.mutant.is("engine-ends-before-announcing") {
-                    self.announce_rest()?;
+                    self.announce_rest(rails)?;
                 }
-                self.deliver(requests)?;
+                self.deliver(rails, requests)?;
             }
         }
         if urgent {
-            self.paths.flush();
+            rails.flush();
         }
         Ok(Some(ticket))
     }
 
-    fn post_matched(&mut self, id: RecvId, count: usize) -> Result<(), CommFault> {
+    fn post_matched(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        id: RecvId,
+        count: usize,
+    ) -> Result<(), CommFault> {
         for index in 0..count {
             self.matched_due.push_back(self.receiver.announcement(id, index).1);
         }
-        self.post_matched_due()
+        self.post_matched_due(rails)
     }
 
     /// Posts matched receives in order, as far as the NIC takes them.
-    fn post_matched_due(&mut self) -> Result<(), CommFault> {
+    fn post_matched_due(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
         while let Some(&token) = self.matched_due.front() {
             let Place { mr, offset } = self.places[token.slot()];
             let (tag, len) = self.receiver.tag_and_room(token.slot());
             let into = self.extent(mr, offset, len)?;
             let op = Op::MatchedRecv { into, key: Match(u64::from(tag)) };
-            let (rail, link) = self.paths.leader();
-            match rail.post(link, MATCHED | u64::from(token.to_bits()), op, true) {
+            let path = self.paths.leader();
+            match rails.get_mut(path.rail).post(path.link, MATCHED | u64::from(token.to_bits()), op, true) {
                 Ok(()) => self.matched_due.pop_front(),
                 Err(PostError::Busy) => return Ok(()),
                 Err(PostError::Refused(_)) if self.gone => return Ok(()),
@@ -264,23 +275,29 @@ impl<R: Rail> RecvLane<R> {
     #[inline(always)]
     pub(crate) fn post(
         &mut self,
+        rails: &mut Rails<impl Rail>,
         path: usize,
         wr_id: u64,
         op: Op<'_>,
         signalled: bool,
     ) -> Result<(), CommFault> {
-        let Path { rail, link, .. } = self.paths.get_mut(path);
-        match rail.post(*link, wr_id, op, signalled) {
+        let &Path { rail, link, .. } = self.paths.get(path);
+        match rails.get_mut(rail).post(link, wr_id, op, signalled) {
             Ok(()) => Ok(()),
-            Err(error) => self.not_posted(path, error),
+            Err(error) => self.not_posted(rails, path, error),
         }
     }
 
     #[cold]
-    fn not_posted(&mut self, path: usize, error: PostError) -> Result<(), CommFault> {
+    fn not_posted(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        path: usize,
+        error: PostError,
+    ) -> Result<(), CommFault> {
         match error {
             PostError::Busy | PostError::Refused(Status::Flushed) if self.paths.are_many() => {
-                self.lose(path);
+                self.lose(rails, path);
                 Ok(())
             }
             // The link has ended; what arrived before is still to be given out.
@@ -313,12 +330,12 @@ impl<R: Rail> RecvLane<R> {
 
     /// Writes the clear-to-send records that wait, as far as credit goes, where there is one link.
     #[inline]
-    pub(crate) fn announce_rest(&mut self) -> Result<(), CommFault> {
+    pub(crate) fn announce_rest(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
         while self.unannounced > 0 {
             let number = self.receiver.next_number().wrapping_sub(self.unannounced);
             let id = self.receiver.outstanding(number);
             let count = id.map_or(1, |id| self.receiver.announcement(id, 0).2);
-            if !self.gone && self.paths.lead_credits() < u32::from(count) {
+            if !self.gone && self.paths.lead_credits(rails) < u32::from(count) {
                 break;
             }
             self.unannounced -= 1;
@@ -326,10 +343,10 @@ impl<R: Rail> RecvLane<R> {
                 _ if self.gone => {}
                 Some(id) => {
                     for index in 0..usize::from(count) {
-                        self.announce_one(0, id, index, 0, false)?;
+                        self.announce_one(rails, 0, id, index, 0, false)?;
                     }
                 }
-                None => self.announce_done(number)?,
+                None => self.announce_done(rails, number)?,
             }
         }
         self.waited = if self.unannounced > 0 { PATIENCE } else { 0 };
@@ -338,18 +355,19 @@ impl<R: Rail> RecvLane<R> {
 
     /// Writes the record of a receive that an eager message has ended: its sender pairs the two by it, and has used no
     /// buffer of a receive whose record it has not read.
-    fn announce_done(&mut self, number: u32) -> Result<(), CommFault> {
+    fn announce_done(&mut self, rails: &mut Rails<impl Rail>, number: u32) -> Result<(), CommFault> {
         if self.plan.mutant.is("engine-forgets-early-ends") {
             return Ok(());
         }
         let (tag, token) = (self.waiting[number as usize % EAGER_CREDITS_MAX], Token::new(0, 0));
         let record = Cts { number, index: 0, count: 1, addr: 0, len: 0, tag, token, key: 0 };
-        self.write_first(&record, 0, false)
+        self.write_first(rails, &record, 0, false)
     }
 
     #[inline]
     pub(crate) fn announce_one(
         &mut self,
+        rails: &mut Rails<impl Rail>,
         path: usize,
         id: RecvId,
         index: usize,
@@ -367,31 +385,37 @@ impl<R: Rail> RecvLane<R> {
         if self.paths.are_many() {
             let place = |path| self.place_on(path, mr, offset).unwrap_or(Region { key: 0, addr: 0 });
             let others = Others { number, index: index as u8, places: [place(1), place(2), place(3)] };
-            return self.write_record(path, &record, &others, wr_id, signalled);
+            return self.write_record(rails, path, &record, &others, wr_id, signalled);
         }
-        self.write_first(&record, wr_id, signalled)
+        self.write_first(rails, &record, wr_id, signalled)
     }
 
     /// Writes a record into the sender's mailbox, where there is one link.
     #[inline]
-    fn write_first(&mut self, record: &Cts, wr_id: u64, signalled: bool) -> Result<(), CommFault> {
+    fn write_first(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        record: &Cts,
+        wr_id: u64,
+        signalled: bool,
+    ) -> Result<(), CommFault> {
         let at = cts::offset(record.number, usize::from(record.index), Lines::One);
         let to =
             Remote { key: RemoteKey(self.mailboxes[0].key), addr: self.mailboxes[0].addr.wrapping_add(at) };
         let op = Op::Write { from: Source::Inline(&record.to_bytes()), to, imm: None };
-        self.post(0, wr_id, op, signalled)
+        self.post(rails, 0, wr_id, op, signalled)
     }
 
     /// Where a buffer lies on the rail of a path.
     #[inline]
     pub(crate) fn place_on(&self, path: usize, mr: MrId, offset: u64) -> Option<Region> {
-        let keys = self.regions.mr(mr, path)?.keys();
+        let keys = self.regions.mr(mr, self.paths.iter().nth(path)?.rail)?.keys();
         Some(Region { key: keys.remote.0, addr: keys.remote_base.wrapping_add(offset) })
     }
 
     /// Copies eager messages whose buffers are known.
     #[inline]
-    fn deliver(&mut self, requests: &Requests) -> Result<(), CommFault> {
+    fn deliver(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests) -> Result<(), CommFault> {
         while let Some(delivery) = self.receiver.next_delivery()? {
             let Place { mr, offset } = self.places[delivery.token.slot()];
             let (path, index) = self.bounce(delivery.bounce);
@@ -405,7 +429,7 @@ impl<R: Rail> RecvLane<R> {
                 return Err(CommFault::Revoked);
             }
             if !self.plan.mutant.is("engine-keeps-bounce-buffers") {
-                self.post_bounce(delivery.bounce)?;
+                self.post_bounce(rails, delivery.bounce)?;
             }
             let arrival = self.receiver.delivered(&delivery);
             self.on_arrival(requests, arrival);
@@ -443,7 +467,11 @@ impl<R: Rail> RecvLane<R> {
     }
 
     /// Starts a flush; `None` means there is nothing to wait for.
-    pub(crate) fn iflush(&mut self, requests: &Requests) -> Result<Option<Ticket>, CommFault> {
+    pub(crate) fn iflush(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+    ) -> Result<Option<Ticket>, CommFault> {
         if !self.plan.needs_flush || self.plan.mutant.is("engine-skips-flush") {
             return Ok(None);
         }
@@ -452,7 +480,7 @@ impl<R: Rail> RecvLane<R> {
             return Err(CommFault::Link(Status::Other(0)));
         };
         self.flushes.push_back(ticket.slot());
-        self.post_due()?;
+        self.post_due(rails)?;
         Ok(Some(ticket))
     }
 
@@ -463,19 +491,19 @@ impl<R: Rail> RecvLane<R> {
 
     /// Posts what waited for credit.
     #[inline]
-    pub(crate) fn post_due(&mut self) -> Result<(), CommFault> {
+    pub(crate) fn post_due(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
         if self.flushes.is_empty() && self.matched_due.is_empty() && !self.records.wait() {
             return Ok(());
         }
-        self.post_matched_due()?;
-        self.announce_due()?;
+        self.post_matched_due(rails)?;
+        self.announce_due(rails)?;
         while let Some(&slot) = self.flushes.front() {
-            if !self.post_flushes(slot)? {
+            if !self.post_flushes(rails, slot)? {
                 break;
             }
             self.flushes.pop_front();
         }
-        self.paths.flush();
+        rails.flush();
         Ok(())
     }
 
@@ -483,6 +511,7 @@ impl<R: Rail> RecvLane<R> {
     #[inline]
     pub(crate) fn on_completion(
         &mut self,
+        rails: &mut Rails<impl Rail>,
         requests: &Requests,
         path: usize,
         completion: &Completion,
@@ -499,7 +528,7 @@ impl<R: Rail> RecvLane<R> {
                 self.on_arrival(requests, arrival);
                 Ok(())
             }
-            Done::Received => self.on_bounced(requests, completion),
+            Done::Received => self.on_bounced(rails, requests, completion),
             Done::Posted => {
                 self.on_posted(requests, path, completion.wr_id);
                 Ok(())
@@ -529,7 +558,12 @@ impl<R: Rail> RecvLane<R> {
         Ok(())
     }
 
-    fn on_bounced(&mut self, requests: &Requests, completion: &Completion) -> Result<(), CommFault> {
+    fn on_bounced(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        completion: &Completion,
+    ) -> Result<(), CommFault> {
         let (path, index) = self.bounce(completion.wr_id as u32);
         let at = index.wrapping_mul(self.bounce_bytes);
         let mut head = [0; eager::BYTES];
@@ -544,6 +578,6 @@ impl<R: Rail> RecvLane<R> {
         }
         self.receiver.on_eager(header, completion.wr_id as u32)?;
         self.arrived += 1;
-        self.deliver(requests)
+        self.deliver(rails, requests)
     }
 }

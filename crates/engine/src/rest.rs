@@ -5,7 +5,9 @@ use trunkline_fabric::{Fabric, Host, Rail};
 use trunkline_proto::time::{Duration, Instant};
 
 use crate::Engine;
-use crate::comm::{Open, Side};
+use crate::groups::Turn;
+use crate::member::Side;
+use crate::rails::Rails;
 use crate::recv::RecvLane;
 
 /// How long a comm has carried no message before it rests. What it gives back costs some page faults to have again.
@@ -44,15 +46,16 @@ impl Idle {
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// A lane that nobody waits for was polled.
     #[inline]
-    pub(crate) fn may_rest(&self, open: &mut Open<F::Rail>) {
-        if open.idle.is_multiple_of(LOOK_POLLS) && open.idle > 0 {
-            self.rest_if_idle(open);
+    pub(crate) fn may_rest(&self, turn: &mut Turn<'_, F::Rail>) {
+        if turn.open.idle.is_multiple_of(LOOK_POLLS) && turn.open.idle > 0 {
+            self.rest_if_idle(turn);
         }
     }
 
     /// Gives back what an idle comm does not need.
     #[cold]
-    pub(crate) fn rest_if_idle(&self, open: &mut Open<F::Rail>) {
+    pub(crate) fn rest_if_idle(&self, turn: &mut Turn<'_, F::Rail>) {
+        let Turn { open, rails, .. } = turn;
         let mutant = self.params.mutant;
         let messages = match &open.side {
             Side::Send(lane) => lane.sent,
@@ -64,18 +67,18 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         match &mut open.side {
             _ if mutant.is("engine-never-rests") => {}
             Side::Send(lane) => {
-                lane.paths.rest();
+                lane.paths.rest(rails);
             }
-            Side::Recv(lane) => lane.rest(),
+            Side::Recv(lane) => lane.rest(rails),
         }
     }
 }
 
-impl<R: Rail> RecvLane<R> {
+impl RecvLane {
     /// Empties the bounce buffers, unless a message is in one.
-    fn rest(&mut self) {
+    fn rest(&mut self, rails: &mut Rails<impl Rail>) {
         let holds = self.receiver.holds_eager() && !self.plan.mutant.is("engine-rests-on-messages");
-        if self.paths.rest() && !holds {
+        if self.paths.rest(rails) && !holds {
             self.empty_bounces();
         }
     }

@@ -4,20 +4,22 @@
 use std::collections::VecDeque;
 
 use trunkline_fabric::{Completion, Ctrl, Done, Match, Mr, Op, PostError, Rail, Remote, Source, Status};
-use trunkline_mem::{Kind, Memory};
+use trunkline_mem::Kind;
 use trunkline_proto::limits::{SENDS_MAX, STRIPES_MAX};
-use trunkline_proto::wire::cts::{self, Cts};
+use trunkline_proto::wire::cts::Cts;
 use trunkline_proto::wire::eager::Eager;
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::imm::Imm;
 use trunkline_proto::xfer::Fault;
-use trunkline_proto::xfer::sender::{Isend, Mailbox, Sender};
+use trunkline_proto::xfer::sender::{Isend, Sender};
 
 use crate::CommFault;
+use crate::mailbox::View;
 use crate::outgoing::{FinDue, Message, Outgoing};
 use crate::path::Paths;
 use crate::plan::{INLINE_MAX, Plan};
+use crate::rails::Rails;
 use crate::regions::{NO_MR, Regions};
 use crate::request::{Requests, Ticket};
 use crate::stripe::Many;
@@ -29,12 +31,12 @@ const UNMATCHED_DUE: usize = 8;
 const COUNTED: u64 = u64::MAX;
 
 /// The lane.
-pub(crate) struct SendLane<R: Rail> {
-    pub(crate) paths: Paths<R>,
+pub(crate) struct SendLane {
+    pub(crate) paths: Paths,
     pub(crate) plan: Plan,
     pub(crate) regions: Regions,
     pub(crate) sender: Sender,
-    /// One memory, registered on each path's rail.
+    /// One memory, registered on each rail.
     pub(crate) mailbox: Vec<Mr<Ctrl>>,
     fins: Region,
     cursor: u16,
@@ -49,10 +51,6 @@ pub(crate) struct SendLane<R: Rail> {
     posted: u32,
     /// Messages started.
     pub(crate) sent: u64,
-    /// A message was given to the network since the last poll.
-    pub(crate) burst: bool,
-    /// Operations posted so far.
-    posts: u64,
     /// Of requests that are done when they are posted or have left: how many operations had been posted then; of others 0.
     marks: Box<[u64]>,
     /// How many had been posted after the last one that is copied from the caller's memory when it leaves.
@@ -61,24 +59,9 @@ pub(crate) struct SendLane<R: Rail> {
     last_due: bool,
 }
 
-pub(crate) struct View<'a>(pub(crate) &'a Memory);
-
-impl Mailbox for View<'_> {
-    #[inline]
-    fn word(&self, offset: u64) -> u64 {
-        // The sender asks only for words of the mailbox.
-        self.0.load(offset).unwrap_or(0)
-    }
-
-    #[inline]
-    fn line(&self, offset: u64) -> [u64; cts::WORDS] {
-        self.0.load_row(offset).unwrap_or_default()
-    }
-}
-
-impl<R: Rail> SendLane<R> {
+impl SendLane {
     pub(crate) fn new(
-        paths: Paths<R>,
+        paths: Paths,
         plan: Plan,
         sender: Sender,
         mailbox: Vec<Mr<Ctrl>>,
@@ -99,8 +82,6 @@ impl<R: Rail> SendLane<R> {
             leaving: VecDeque::with_capacity(SENDS_MAX),
             posted: 0,
             sent: 0,
-            burst: false,
-            posts: 0,
             marks: vec![0; SENDS_MAX].into(),
             last_copied: 0,
             last_due: false,
@@ -118,7 +99,7 @@ impl<R: Rail> SendLane<R> {
 
     /// Where clear-to-send records go over a path.
     pub(crate) fn mailbox(&self, path: usize) -> Region {
-        let keys = self.mailbox[path].keys();
+        let keys = self.mailbox[self.paths.get(path).rail].keys();
         Region { key: keys.remote.0, addr: keys.remote_base }
     }
 
@@ -144,13 +125,14 @@ impl<R: Rail> SendLane<R> {
     #[inline]
     pub(crate) fn isend(
         &mut self,
+        rails: &mut Rails<impl Rail>,
         requests: &Requests,
         message: Message,
     ) -> Result<Option<Ticket>, CommFault> {
         // A message takes at most its stripes and a fin record; nothing overtakes what waits for credit.
         let blind = self.plan.mutant.is("engine-sends-without-credit");
         let room = match &self.many {
-            None => blind || self.paths.lead_credits() > STRIPES_MAX as u32,
+            None => blind || self.paths.lead_credits(rails) > STRIPES_MAX as u32,
             Some(many) => !many.waits(),
         };
         if !self.unposted.is_empty() || !room {
@@ -159,11 +141,11 @@ impl<R: Rail> SendLane<R> {
         let Some(ticket) = requests.reserve(&mut self.cursor) else { return Ok(None) };
         let slot = ticket.slot();
         let started = if self.plan.matched {
-            self.send_matched(slot, message).map(|()| true)
+            self.send_matched(rails, slot, message).map(|()| true)
         } else if self.many.is_some() {
-            self.start_spread(slot, message)
+            self.start_spread(rails, slot, message)
         } else {
-            self.start(requests, slot, message)
+            self.start(rails, requests, slot, message)
         };
         match started {
             Ok(true) => {
@@ -184,26 +166,32 @@ impl<R: Rail> SendLane<R> {
         }
     }
 
-    fn start(&mut self, requests: &Requests, slot: u16, message: Message) -> Result<bool, CommFault> {
+    fn start(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        slot: u16,
+        message: Message,
+    ) -> Result<bool, CommFault> {
         match self.sender.on_isend(&View(self.mailbox[0].memory()), message.tag, message.len)? {
             Isend::NotYet => return Ok(false),
-            Isend::Eager(header) => self.send_eager(requests, slot, message, header)?,
-            Isend::Direct(cts) => self.send_direct(requests, slot, message, &cts)?,
+            Isend::Eager(header) => self.send_eager(rails, requests, slot, message, header)?,
+            Isend::Direct(cts) => self.send_direct(rails, requests, slot, message, &cts)?,
         }
         // What follows a message before the next poll leaves with that poll, together.
-        if !self.burst {
-            self.paths.flush();
-            self.burst = true;
+        if !rails.burst {
+            rails.flush();
+            rails.burst = true;
         }
-        self.finish_left(requests);
+        self.finish_left(rails, requests);
         Ok(true)
     }
 
     /// Finishes requests whose operations have left.
     #[inline]
-    fn finish_left(&mut self, requests: &Requests) {
+    fn finish_left(&mut self, rails: &Rails<impl Rail>, requests: &Requests) {
         while let Some(&slot) = self.leaving.front() {
-            if !self.has_left(slot) && !self.plan.mutant.is("engine-leaves-too-soon") {
+            if !self.has_left(rails, slot) && !self.plan.mutant.is("engine-leaves-too-soon") {
                 return;
             }
             self.leaving.pop_front();
@@ -213,32 +201,32 @@ impl<R: Rail> SendLane<R> {
     }
 
     /// Whether a test of a finished request has something to do all the same.
-    #[inline]
-    pub(crate) fn is_due(&self) -> bool {
-        self.sender.unmatched() >= UNMATCHED_DUE || self.unsent() > 0
+    #[inline(always)]
+    pub(crate) fn is_due(&self, rails: &Rails<impl Rail>) -> bool {
+        self.sender.unmatched() >= UNMATCHED_DUE || self.unsent(rails) > 0
     }
 
-    #[inline]
-    fn unsent(&self) -> u32 {
+    #[inline(always)]
+    fn unsent(&self, rails: &Rails<impl Rail>) -> u32 {
         // Over several links, what is done has arrived.
         if self.many.is_some() || self.plan.mutant.is("engine-forgets-unsent") {
             return 0;
         }
-        let (rail, link) = self.paths.led();
-        rail.unsent(link)
+        let path = self.paths.leader();
+        rails.get(path.rail).unsent(path.link)
     }
 
     /// Whether a finished request has left this process.
-    pub(crate) fn has_left(&self, slot: u16) -> bool {
-        let left = self.posts - u64::from(self.unsent());
+    pub(crate) fn has_left(&self, rails: &Rails<impl Rail>, slot: u16) -> bool {
+        let left = rails.posts - u64::from(self.unsent(rails));
         self.marks.get(usize::from(slot)).is_none_or(|&mark| mark <= left)
     }
 
     /// The rail was polled, and carries.
     #[inline]
-    pub(crate) fn polled(&mut self, requests: &Requests) {
-        self.burst = self.burst && self.plan.mutant.is("engine-keeps-bursts");
-        self.finish_left(requests);
+    pub(crate) fn polled(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests) {
+        rails.burst &= self.plan.mutant.is("engine-keeps-bursts");
+        self.finish_left(rails, requests);
     }
 
     /// Copies a small message of host memory out, behind the `head` bytes that the buffer begins with; `None` if it is
@@ -264,6 +252,7 @@ impl<R: Rail> SendLane<R> {
 
     fn send_eager(
         &mut self,
+        rails: &mut Rails<impl Rail>,
         requests: &Requests,
         slot: u16,
         message: Message,
@@ -274,23 +263,24 @@ impl<R: Rail> SendLane<R> {
         buffer[..head.len()].copy_from_slice(&head);
         if let Some(bytes) = self.inline(message, head.len(), &mut buffer) {
             let op = Op::Send { head: bytes, body: Source::Inline(&[]), imm: None };
-            return self.post_inline(requests, slot, message.len, op);
+            return self.post_inline(rails, requests, slot, message.len, op);
         }
         let Some((_, extent)) = self.regions.find(message.mr, 0, message.offset, message.len) else {
             return Err(CommFault::Revoked);
         };
         let op = Op::Send { head: &head, body: Source::Region(extent), imm: None };
         if self.plan.copies(message.len) {
-            return self.post_copied(requests, slot, message, op);
+            return self.post_copied(rails, requests, slot, message, op);
         }
         self.track(slot, message);
         self.outgoing[slot as usize].left = 1;
-        self.post(u64::from(slot), op, true)
+        self.post(rails, u64::from(slot), op, true)
     }
 
     #[inline]
     fn send_direct(
         &mut self,
+        rails: &mut Rails<impl Rail>,
         requests: &Requests,
         slot: u16,
         message: Message,
@@ -309,7 +299,7 @@ impl<R: Rail> SendLane<R> {
             && let Some(bytes) = self.inline(message, 0, &mut buffer)
         {
             let op = Op::Write { from: Source::Inline(bytes), to, imm: Some(imm.to_bits()) };
-            return self.post_inline(requests, slot, message.len, op);
+            return self.post_inline(rails, requests, slot, message.len, op);
         }
         if let Some(imm) = whole
             && self.plan.copies(message.len)
@@ -318,7 +308,7 @@ impl<R: Rail> SendLane<R> {
                 return Err(CommFault::Revoked);
             };
             let op = Op::Write { from: Source::Region(extent), to, imm: Some(imm.to_bits()) };
-            return self.post_copied(requests, slot, message, op);
+            return self.post_copied(rails, requests, slot, message, op);
         }
         let pieces = message.len.div_ceil(self.plan.message_max).max(1);
         let pieces = if self.plan.mutant.is("engine-one-piece") { 1 } else { pieces };
@@ -327,7 +317,7 @@ impl<R: Rail> SendLane<R> {
         (outgoing.to, outgoing.token) = (to, cts.token);
         if let (1, Some(imm)) = (pieces, whole) {
             outgoing.given = message.len;
-            return self.post_piece(slot, 0, message.len, Some(imm));
+            return self.post_piece(rails, slot, 0, message.len, Some(imm));
         }
         if pieces > STRIPES_MAX as u64 {
             outgoing.fin = FinDue::Placed;
@@ -335,10 +325,15 @@ impl<R: Rail> SendLane<R> {
             outgoing.fin = FinDue::Now(pieces as u8);
         }
         self.unposted.push_back(slot);
-        self.post_more(requests)
+        self.post_more(rails, requests)
     }
 
-    fn send_matched(&mut self, slot: u16, message: Message) -> Result<(), CommFault> {
+    fn send_matched(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        slot: u16,
+        message: Message,
+    ) -> Result<(), CommFault> {
         if message.len > self.plan.message_max {
             return Err(Fault::TooLong { len: message.len, room: self.plan.message_max }.into());
         }
@@ -348,8 +343,8 @@ impl<R: Rail> SendLane<R> {
         self.track(slot, message);
         self.outgoing[slot as usize].left = 1;
         let op = Op::MatchedSend { from: Source::Region(extent), key: Match(u64::from(message.tag)) };
-        self.post(u64::from(slot), op, true)?;
-        self.paths.flush();
+        self.post(rails, u64::from(slot), op, true)?;
+        rails.flush();
         Ok(())
     }
 
@@ -363,9 +358,16 @@ impl<R: Rail> SendLane<R> {
 
     /// Posts an operation that needs its source no longer: the request is done at once.
     #[inline(always)]
-    fn post_inline(&mut self, requests: &Requests, slot: u16, len: u64, op: Op<'_>) -> Result<(), CommFault> {
-        self.post(COUNTED, op, self.plan.signal_all)?;
-        self.marks[slot as usize] = self.posts;
+    fn post_inline(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        slot: u16,
+        len: u64,
+        op: Op<'_>,
+    ) -> Result<(), CommFault> {
+        self.post(rails, COUNTED, op, self.plan.signal_all)?;
+        self.marks[slot as usize] = rails.posts;
         requests.complete_send(slot, len);
         Ok(())
     }
@@ -374,6 +376,7 @@ impl<R: Rail> SendLane<R> {
     /// a longer one when it has left.
     fn post_copied(
         &mut self,
+        rails: &mut Rails<impl Rail>,
         requests: &Requests,
         slot: u16,
         message: Message,
@@ -381,33 +384,46 @@ impl<R: Rail> SendLane<R> {
     ) -> Result<(), CommFault> {
         // More must not be lost unnoticed with the link.
         if message.len <= u64::from(self.plan.eager_max) {
-            self.post_inline(requests, slot, message.len, op)?;
-            self.last_copied = self.posts;
+            self.post_inline(rails, requests, slot, message.len, op)?;
+            self.last_copied = rails.posts;
             return Ok(());
         }
         self.track(slot, message);
-        self.post(COUNTED, op, self.plan.signal_all)?;
+        self.post(rails, COUNTED, op, self.plan.signal_all)?;
         self.outgoing[slot as usize].left = 1;
-        self.marks[slot as usize] = self.posts;
+        self.marks[slot as usize] = rails.posts;
         self.leaving.push_back(slot);
         Ok(())
     }
 
     /// Posts an operation. Inlined, because callers know which it is.
     #[inline(always)]
-    fn post(&mut self, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), CommFault> {
-        let (rail, link) = self.paths.leader();
-        match rail.post(link, wr_id, op, signalled) {
+    fn post(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        wr_id: u64,
+        op: Op<'_>,
+        signalled: bool,
+    ) -> Result<(), CommFault> {
+        let path = self.paths.leader();
+        match rails.get_mut(path.rail).post(path.link, wr_id, op, signalled) {
             Ok(()) => {
                 self.posted += u32::from(signalled);
-                self.posts += 1;
+                rails.posts += 1;
                 Ok(())
             }
             Err(error) => Err(not_posted(error)),
         }
     }
 
-    fn post_piece(&mut self, slot: u16, at: u64, len: u64, imm: Option<Imm>) -> Result<(), CommFault> {
+    fn post_piece(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        slot: u16,
+        at: u64,
+        len: u64,
+        imm: Option<Imm>,
+    ) -> Result<(), CommFault> {
         let Outgoing { mr, offset, to, .. } = self.outgoing[slot as usize];
         let Some((_, extent)) = self.regions.find(mr, 0, offset + at, len) else {
             return Err(CommFault::Revoked);
@@ -415,10 +431,10 @@ impl<R: Rail> SendLane<R> {
         self.outgoing[slot as usize].left += 1;
         let to = Remote { addr: to.addr.wrapping_add(at), ..to };
         let op = Op::Write { from: Source::Region(extent), to, imm: imm.map(Imm::to_bits) };
-        self.post(u64::from(slot), op, true)
+        self.post(rails, u64::from(slot), op, true)
     }
 
-    fn post_fin(&mut self, slot: u16, stripes: u8) -> Result<(), CommFault> {
+    fn post_fin(&mut self, rails: &mut Rails<impl Rail>, slot: u16, stripes: u8) -> Result<(), CommFault> {
         let outgoing = &mut self.outgoing[slot as usize];
         outgoing.fin = FinDue::No;
         outgoing.left += 1;
@@ -428,32 +444,36 @@ impl<R: Rail> SendLane<R> {
             Remote { key: trunkline_fabric::RemoteKey(self.fins.key), addr: self.fins.addr.wrapping_add(at) };
         let imm = Some(Imm::Fin(outgoing.token).to_bits());
         let op = Op::Write { from: Source::Inline(&record.to_bytes()), to, imm };
-        self.post(u64::from(slot), op, true)
+        self.post(rails, u64::from(slot), op, true)
     }
 
     /// Posts what waited for credit, which may come back without a completion.
     #[inline]
-    pub(crate) fn post_due(&mut self, requests: &Requests) -> Result<(), CommFault> {
+    pub(crate) fn post_due(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+    ) -> Result<(), CommFault> {
         if let Some(many) = &self.many {
             if self.unposted.is_empty() && !many.waits() {
                 return Ok(());
             }
-            self.post_spread()?;
-            self.paths.flush();
+            self.post_spread(rails)?;
+            rails.flush();
             return Ok(());
         }
         if self.unposted.is_empty() {
             return Ok(());
         }
-        self.post_more(requests)?;
-        self.paths.flush();
+        self.post_more(rails, requests)?;
+        rails.flush();
         Ok(())
     }
 
     /// Posts what long messages still have to post, as far as credit goes.
-    fn post_more(&mut self, requests: &Requests) -> Result<(), CommFault> {
+    fn post_more(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests) -> Result<(), CommFault> {
         while let Some(&slot) = self.unposted.front() {
-            if !self.post_rest(slot)? {
+            if !self.post_rest(rails, slot)? {
                 return Ok(());
             }
             self.unposted.pop_front();
@@ -463,30 +483,30 @@ impl<R: Rail> SendLane<R> {
     }
 
     /// Posts the rest of one message; false when credit ran out or placement must be awaited first.
-    fn post_rest(&mut self, slot: u16) -> Result<bool, CommFault> {
+    fn post_rest(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<bool, CommFault> {
         loop {
             let Outgoing { given, len, fin, token, left, .. } = self.outgoing[slot as usize];
             let striped = matches!(fin, FinDue::Now(_));
             // An empty message still has its one stripe.
             let empty = striped && left == 0 && len == 0 && !self.plan.mutant.is("engine-drops-empty");
             let more = given < len || empty;
-            if (more || fin != FinDue::No) && self.paths.lead_credits() == 0 {
+            if (more || fin != FinDue::No) && self.paths.lead_credits(rails) == 0 {
                 return Ok(false);
             }
             if more {
                 let piece = (len - given).min(self.plan.message_max);
                 let index = (given / self.plan.message_max) as u8;
                 self.outgoing[slot as usize].given += piece;
-                self.post_piece(slot, given, piece, striped.then_some(Imm::Stripe(token, index)))?;
+                self.post_piece(rails, slot, given, piece, striped.then_some(Imm::Stripe(token, index)))?;
                 continue;
             }
             match fin {
                 FinDue::No => return Ok(true),
-                FinDue::Now(stripes) => self.post_fin(slot, stripes)?,
+                FinDue::Now(stripes) => self.post_fin(rails, slot, stripes)?,
                 FinDue::Placed if left > 0 && !self.plan.mutant.is("engine-fin-too-soon") => {
                     return Ok(false);
                 }
-                FinDue::Placed => self.post_fin(slot, 0)?,
+                FinDue::Placed => self.post_fin(rails, slot, 0)?,
             }
         }
     }
@@ -519,6 +539,7 @@ impl<R: Rail> SendLane<R> {
     /// Takes one completion.
     pub(crate) fn on_completion(
         &mut self,
+        rails: &mut Rails<impl Rail>,
         requests: &Requests,
         completion: &Completion,
     ) -> Result<(), CommFault> {
@@ -529,12 +550,12 @@ impl<R: Rail> SendLane<R> {
             return Ok(());
         }
         if self.many.is_some() {
-            return self.landed(requests, completion.wr_id);
+            return self.landed(rails, requests, completion.wr_id);
         }
         self.posted = self.posted.saturating_sub(1);
         let Some(outgoing) = self.outgoing.get_mut(completion.wr_id as usize) else { return Ok(()) };
         outgoing.left = outgoing.left.saturating_sub(1);
-        self.post_due(requests)?;
+        self.post_due(rails, requests)?;
         if !self.unposted.contains(&(completion.wr_id as u16)) {
             self.finish_if_done(requests, completion.wr_id as u16);
         }
@@ -542,28 +563,28 @@ impl<R: Rail> SendLane<R> {
     }
 
     /// Whether operations under way read memory of the caller's.
-    pub(crate) fn reads_user_memory(&self) -> bool {
-        self.regions.any_in_use() || self.last_copied > self.posts - u64::from(self.unsent())
+    pub(crate) fn reads_user_memory(&self, rails: &Rails<impl Rail>) -> bool {
+        self.regions.any_in_use() || self.last_copied > rails.posts - u64::from(self.unsent(rails))
     }
 
     /// Nothing more will be sent: an operation is posted whose completion proves that all before it arrived.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn end(&mut self, rails: &mut Rails<impl Rail>) {
         // Over several links, what is done has arrived.
         self.last_due = self.many.is_none();
-        self.post_last();
+        self.post_last(rails);
     }
 
     /// Posts the last operation when there is credit for it.
-    pub(crate) fn post_last(&mut self) {
-        if !self.last_due || !self.unposted.is_empty() || self.paths.lead_credits() == 0 {
+    pub(crate) fn post_last(&mut self, rails: &mut Rails<impl Rail>) {
+        if !self.last_due || !self.unposted.is_empty() || self.paths.lead_credits(rails) == 0 {
             return;
         }
         // A link that refuses it carries nothing any more.
         self.last_due = false;
-        if self.post(COUNTED, Op::Nop, true).is_err() {
+        if self.post(rails, COUNTED, Op::Nop, true).is_err() {
             self.posted = 0;
         }
-        self.paths.flush();
+        rails.flush();
     }
 }
 

@@ -18,10 +18,13 @@ use trunkline_proto::xfer::sender::Isend;
 use trunkline_proto::xfer::spread::Spread;
 
 use crate::flight::{Cargo, Flight, Flights, Posted};
+use crate::mailbox::View;
 use crate::outgoing::{FinDue, Message};
+use crate::path::Path;
 use crate::plan::INLINE_MAX;
+use crate::rails::Rails;
 use crate::request::Requests;
-use crate::send::{SendLane, View};
+use crate::send::SendLane;
 use crate::{CommFault, Mutant};
 
 /// What a lane with several links has besides.
@@ -90,32 +93,41 @@ impl Many {
     }
 }
 
-impl<R: Rail> SendLane<R> {
+impl SendLane {
     /// Starts a message over several links; false means not yet.
-    pub(crate) fn start_spread(&mut self, slot: u16, message: Message) -> Result<bool, CommFault> {
+    pub(crate) fn start_spread(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        slot: u16,
+        message: Message,
+    ) -> Result<bool, CommFault> {
         let view = View(self.mailbox[0].memory());
         match self.sender.on_isend(&view, message.tag, message.len)? {
             Isend::NotYet => return Ok(false),
             Isend::Eager(header) => {
                 self.track(slot, message);
                 self.outgoing[slot as usize].given = message.len;
-                self.launch(Flight { slot, cargo: Cargo::Eager(header), offset: 0, len: message.len })?;
+                self.launch(
+                    rails,
+                    Flight { slot, cargo: Cargo::Eager(header), offset: 0, len: message.len },
+                )?;
             }
             Isend::Direct(cts) => {
                 let others = self.sender.others(&view, &cts).map_or([NOWHERE; 3], |others| others.places);
                 self.track(slot, message);
-                self.aim(slot, message, &cts, others)?;
+                self.aim(rails, slot, message, &cts, others)?;
             }
         }
-        if !self.burst {
-            self.paths.flush();
-            self.burst = true;
+        if !rails.burst {
+            rails.flush();
+            rails.burst = true;
         }
         Ok(true)
     }
 
     fn aim(
         &mut self,
+        rails: &mut Rails<impl Rail>,
         slot: u16,
         message: Message,
         cts: &Cts,
@@ -136,17 +148,17 @@ impl<R: Rail> SendLane<R> {
         if let (1, Some(imm)) = (count, whole) {
             outgoing.given = message.len;
             let cargo = Cargo::Bytes { imm: Some(imm.to_bits()), part: Part::Bytes };
-            return self.launch(Flight { slot, cargo, offset: 0, len: message.len });
+            return self.launch(rails, Flight { slot, cargo, offset: 0, len: message.len });
         }
         outgoing.fin = if count > STRIPES_MAX as u64 { FinDue::Placed } else { FinDue::Now(count as u8) };
         self.unposted.push_back(slot);
-        self.post_spread()
+        self.post_spread(rails)
     }
 
     /// Posts an operation, or keeps it until there is credit.
-    fn launch(&mut self, flight: Flight) -> Result<(), CommFault> {
+    fn launch(&mut self, rails: &mut Rails<impl Rail>, flight: Flight) -> Result<(), CommFault> {
         self.outgoing[flight.slot as usize].left += 1;
-        if !self.fly(flight)?
+        if !self.fly(rails, flight)?
             && let Some(many) = &mut self.many
         {
             many.again.push_back(flight);
@@ -155,15 +167,15 @@ impl<R: Rail> SendLane<R> {
     }
 
     /// Posts an operation on the path that is done with it first; false if none takes one now.
-    fn fly(&mut self, flight: Flight) -> Result<bool, CommFault> {
+    fn fly(&mut self, rails: &mut Rails<impl Rail>, flight: Flight) -> Result<bool, CommFault> {
         let alone = self.plan.mutant.is("engine-spreads-nothing");
         for _ in 0..LINKS_MAX {
             let Some(many) = &mut self.many else { return Ok(false) };
             let paths = &self.paths;
-            let may = |at| at < paths.len() && paths.credits(at) > 0 && (!alone || at == paths.lead());
+            let may = |at| at < paths.len() && paths.credits(rails, at) > 0 && (!alone || at == paths.lead());
             let Some(path) = many.spread.best(flight.len, many.now, may) else { return Ok(false) };
             let number = many.flights.insert(Posted { flight, path, at: many.now });
-            match self.post_flight(path, number, flight)? {
+            match self.post_flight(rails, path, number, flight)? {
                 Try::Posted => {
                     let Some(many) = &mut self.many else { return Ok(true) };
                     many.spread.on_posted(path, flight.len, many.now);
@@ -172,23 +184,30 @@ impl<R: Rail> SendLane<R> {
                 Try::Lost => {
                     let Some(many) = &mut self.many else { return Ok(false) };
                     many.flights.remove(number);
-                    self.lose(path);
+                    self.lose(rails, path);
                 }
             }
         }
         Ok(false)
     }
 
-    fn post_flight(&mut self, path: usize, number: u64, flight: Flight) -> Result<Try, CommFault> {
+    fn post_flight(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        path: usize,
+        number: u64,
+        flight: Flight,
+    ) -> Result<Try, CommFault> {
         let Flight { slot, cargo, offset, len } = flight;
         let outgoing = self.outgoing[slot as usize];
+        let &Path { rail, link, .. } = self.paths.get(path);
         let mut buffer = [0; INLINE_MAX];
         let (head, fin);
         let head_len = if matches!(cargo, Cargo::Eager(_)) { eager::BYTES } else { 0 };
         let message = Message { mr: outgoing.mr, offset: outgoing.offset + offset, len, tag: 0 };
         let body = match self.inline(message, head_len, &mut buffer) {
             Some(bytes) => Source::Inline(&bytes[head_len..]),
-            None => match self.regions.find(outgoing.mr, path, outgoing.offset + offset, len) {
+            None => match self.regions.find(outgoing.mr, rail, outgoing.offset + offset, len) {
                 Some((_, extent)) => Source::Region(extent),
                 None => return Err(CommFault::Revoked),
             },
@@ -213,8 +232,7 @@ impl<R: Rail> SendLane<R> {
                 Op::Write { from: Source::Inline(&fin), to, imm: Some(Imm::Fin(token).to_bits()) }
             }
         };
-        let path = self.paths.get_mut(path);
-        match path.rail.post(path.link, number, op, true) {
+        match rails.get_mut(rail).post(link, number, op, true) {
             Ok(()) => Ok(Try::Posted),
             // Credit was checked before; a link that has none all the same is broken.
             Err(PostError::Busy | PostError::Refused(Status::Flushed | Status::PeerDead)) => Ok(Try::Lost),
@@ -223,9 +241,9 @@ impl<R: Rail> SendLane<R> {
     }
 
     /// Posts what waits, as far as credit goes.
-    pub(crate) fn post_spread(&mut self) -> Result<(), CommFault> {
+    pub(crate) fn post_spread(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
         while let Some(flight) = self.many.as_mut().and_then(|many| many.again.pop_front()) {
-            if !self.fly(flight)? {
+            if !self.fly(rails, flight)? {
                 if let Some(many) = &mut self.many {
                     many.again.push_front(flight);
                 }
@@ -233,7 +251,7 @@ impl<R: Rail> SendLane<R> {
             }
         }
         while let Some(&slot) = self.unposted.front() {
-            if !self.post_pieces(slot)? {
+            if !self.post_pieces(rails, slot)? {
                 return Ok(());
             }
             self.unposted.pop_front();
@@ -242,7 +260,7 @@ impl<R: Rail> SendLane<R> {
     }
 
     /// Posts the rest of one message; false when credit ran out or placement must be awaited first.
-    fn post_pieces(&mut self, slot: u16) -> Result<bool, CommFault> {
+    fn post_pieces(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<bool, CommFault> {
         loop {
             let outgoing = self.outgoing[slot as usize];
             let (piece, pieces) = self.many.as_ref().map_or((1, 0), |many| {
@@ -270,7 +288,7 @@ impl<R: Rail> SendLane<R> {
                 };
                 Flight { slot, cargo: Cargo::Fin(stripes), offset: 0, len: 0 }
             };
-            if !self.fly(flight)? {
+            if !self.fly(rails, flight)? {
                 return Ok(false);
             }
             let outgoing = &mut self.outgoing[slot as usize];
@@ -312,13 +330,18 @@ impl<R: Rail> SendLane<R> {
     }
 
     /// An operation has completed.
-    pub(crate) fn landed(&mut self, requests: &Requests, number: u64) -> Result<(), CommFault> {
+    pub(crate) fn landed(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        number: u64,
+    ) -> Result<(), CommFault> {
         let Some(many) = &mut self.many else { return Ok(()) };
         let Some(Posted { flight, path, at }) = many.flights.remove(number) else { return Ok(()) };
         let now = many.now;
         many.spread.on_done(path, flight.len, at, now);
         self.arrived(requests, flight.slot);
-        self.post_spread()
+        self.post_spread(rails)
     }
 
     fn arrived(&mut self, requests: &Requests, slot: u16) {
@@ -330,16 +353,17 @@ impl<R: Rail> SendLane<R> {
     }
 
     /// A path is of no more use: nothing new goes over it, and what it still has to tell is awaited.
-    pub(crate) fn lose(&mut self, path: usize) {
+    pub(crate) fn lose(&mut self, rails: &mut Rails<impl Rail>, path: usize) {
         if let Some(many) = &mut self.many {
             many.spread.down(path);
         }
-        self.paths.leave(path, None, true);
+        self.paths.leave(rails, path, None, true);
     }
 
     /// Both ends of a path are in error, and this is what the receiver has: the rest goes again.
     pub(crate) fn settle(
         &mut self,
+        rails: &mut Rails<impl Rail>,
         requests: &Requests,
         path: usize,
         standing: Option<&Standing>,
@@ -360,8 +384,8 @@ impl<R: Rail> SendLane<R> {
                 many.again.push_back(flight);
             }
         }
-        self.post_spread()?;
-        self.paths.flush();
+        self.post_spread(rails)?;
+        rails.flush();
         Ok(())
     }
 }

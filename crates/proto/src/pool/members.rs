@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use crate::limits::{MEMBER_QUARANTINE, MEMBERS_OF_GROUP_MAX};
 use crate::mutant::Mutant;
-use crate::slots::{SlotId, Slots};
+use crate::slots::{Others, SlotId, Slots};
 use crate::wire::member::MemberId;
 
 /// The members of a group, with what the lane keeps for each.
@@ -93,6 +93,13 @@ impl<T> Members<T> {
     pub fn get_mut(&mut self, member: MemberId) -> Option<&mut T> {
         let id = self.find(member)?;
         self.table.get_mut(id)
+    }
+
+    /// What the lane keeps for the member of these bits, and for all others besides. Nothing is counted.
+    #[inline]
+    pub fn split(&mut self, bits: u32) -> Option<(&mut T, Others<'_, T>)> {
+        let slot = self.lookup(bits)?.slot() as u32;
+        self.table.split_at_mut(slot)
     }
 
     /// All members.

@@ -1,0 +1,432 @@
+//! An open comm as a member of its group: which side it is, and what becomes of what its rails have finished. Used only
+//! under the group's lane.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use trunkline_fabric::{Completion, Done, Rail, Status};
+use trunkline_proto::counters::Counts;
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::wire::status::{self as shown, Direction, State};
+
+use crate::comm::Peer;
+use crate::news::Word;
+use crate::path::{PROBE, Paths};
+use crate::rails::Rails;
+use crate::recv::RecvLane;
+use crate::regions::Regions;
+use crate::request::Requests;
+use crate::rest::Idle;
+use crate::send::SendLane;
+use crate::{CommFault, CommId, Mutant};
+
+/// Completions taken from a rail at once.
+pub(crate) const BATCH: usize = 16;
+
+/// Batches taken in one call, so that no call stays for long.
+const BATCHES_MAX: usize = 4;
+
+/// Batches taken when a peer is gone, to find what it sent before.
+const DRAIN_MAX: usize = 4096;
+
+/// Where rails put completions.
+pub(crate) type Batch = [Completion; BATCH];
+
+/// An open comm, as a member of its group.
+pub(crate) struct Open {
+    /// Which comm that is.
+    pub(crate) id: CommId,
+    pub(crate) side: Side,
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) ends: Ends,
+    pub(crate) fault: Option<CommFault>,
+    /// Fruitless polls since the last look at the control stream.
+    pub(crate) idle: u32,
+    /// When the control stream was last looked at, as far as the clock was asked.
+    pub(crate) looked: Option<Instant>,
+    /// The link carries nothing more; the control stream will say why.
+    pub(crate) link_down: bool,
+    /// How long that, or the peer's close, has been looked at.
+    pub(crate) down: Option<Down>,
+    /// What is to be said on the control stream, where there are several links.
+    pub(crate) words: Vec<Word>,
+    /// Whether it should give memory back.
+    pub(crate) idle_for: Idle,
+    /// When links were last looked after, where there are several.
+    pub(crate) tended: Instant,
+    /// When the network was last asked whether the links carry.
+    pub(crate) asked: Instant,
+    /// Polls, where there are several links.
+    pub(crate) turns: u32,
+    /// There are several links.
+    pub(crate) many: bool,
+    /// Its caller has closed it, and what it sent is still under way: these take what completes.
+    pub(crate) closed: Option<Box<Requests>>,
+}
+
+/// A peer that has closed or a link that has ended, which is looked at until all that can still come has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Down {
+    /// The last look.
+    looked: Instant,
+    /// How long it has been looked at.
+    waited: Duration,
+}
+
+impl Down {
+    /// Looks again; returns how long that has been going on. Between two looks at most `step` counts: who made no call
+    /// for longer was stopped, and finds what came meanwhile only now.
+    pub(crate) fn look(down: &mut Option<Self>, now: Instant, step: Duration) -> Duration {
+        let Self { looked, waited } = down.unwrap_or(Self { looked: now, waited: Duration::default() });
+        let waited = Duration(waited.0.saturating_add((now - looked).min(step).0));
+        *down = Some(Self { looked: now, waited });
+        waited
+    }
+}
+
+/// How the two ends of a comm name it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    pub(crate) stream: SlotId,
+    /// What CLOSE must name.
+    pub(crate) remote: u64,
+    /// Our attempt, if we asked for the comm.
+    pub(crate) attempt: Option<SlotId>,
+}
+
+/// Which side of the comm this process is. Large as it is, it is made once and then stays where it is.
+#[expect(clippy::large_enum_variant, reason = "one lives in each comm, and is reached on every call")]
+pub(crate) enum Side {
+    /// It sends.
+    Send(SendLane),
+    /// It receives.
+    Recv(RecvLane),
+}
+
+impl Side {
+    #[inline]
+    pub(crate) fn paths(&mut self) -> &mut Paths {
+        match self {
+            Self::Send(lane) => &mut lane.paths,
+            Self::Recv(lane) => &mut lane.paths,
+        }
+    }
+
+    /// A path is of no more use, others may be.
+    #[cold]
+    pub(crate) fn lose(&mut self, rails: &mut Rails<impl Rail>, path: usize) {
+        match self {
+            Self::Send(lane) => lane.lose(rails, path),
+            Self::Recv(lane) => lane.lose(rails, path),
+        }
+    }
+
+    pub(crate) fn mutant(&self) -> Mutant {
+        match self {
+            Self::Send(lane) => lane.plan.mutant,
+            Self::Recv(lane) => lane.plan.mutant,
+        }
+    }
+
+    pub(crate) fn regions(&mut self) -> &mut Regions {
+        match self {
+            Self::Send(lane) => &mut lane.regions,
+            Self::Recv(lane) => &mut lane.regions,
+        }
+    }
+
+    /// The link flushes what is posted: its other end is gone, in order or not.
+    #[cold]
+    pub(crate) fn gone(&mut self) {
+        if let Self::Recv(lane) = self {
+            lane.gone = true;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn on_completion(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        path: usize,
+        completion: &Completion,
+    ) -> Result<(), CommFault> {
+        match self {
+            Self::Send(lane) => lane.on_completion(rails, requests, completion),
+            Self::Recv(lane) => lane.on_completion(rails, requests, path, completion),
+        }
+    }
+}
+
+impl Open {
+    pub(crate) fn new(mut side: Side, peer: Arc<Peer>, ends: Ends) -> Self {
+        let many = side.paths().are_many();
+        Self {
+            id: CommId { index: 0, generation: 0 },
+            side,
+            peer,
+            ends,
+            fault: None,
+            idle: 0,
+            looked: None,
+            link_down: false,
+            down: None,
+            words: Vec::new(),
+            idle_for: Idle::default(),
+            tended: Instant::default(),
+            asked: Instant::default(),
+            turns: 0,
+            many,
+            closed: None,
+        }
+    }
+
+    /// Takes what the rails have finished. Returns whether they had anything.
+    #[inline]
+    pub(crate) fn progress(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        batch: &mut Batch,
+        requests: &Requests,
+    ) -> bool {
+        if self.fault.is_some() {
+            return false;
+        }
+        let some = match self.take_in(rails, batch, requests) {
+            Ok(some) => some,
+            Err(fault) => {
+                self.fail(rails, requests, fault);
+                return true;
+            }
+        };
+        self.go_on(rails, requests);
+        self.idle = if some { 0 } else { self.idle + 1 };
+        some
+    }
+
+    /// Posts what was waiting for credit, after what the rails had finished was taken.
+    #[inline]
+    fn go_on(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests) {
+        if let Side::Send(lane) = &mut self.side
+            && !self.link_down
+        {
+            lane.polled(rails, requests);
+        }
+        let posted = match &mut self.side {
+            Side::Recv(lane) => lane.post_due(rails),
+            Side::Send(lane) if lane.plan.mutant.is("engine-waits-for-completions") => Ok(()),
+            Side::Send(lane) => lane.post_due(rails, requests),
+        };
+        if let Err(fault) = posted {
+            self.fail(rails, requests, fault);
+        }
+        if self.many && !self.side.paths().any_carries() {
+            // With none left, the comm is of no more use; links that were being made may hold a flush.
+            self.link_down = true;
+            self.side.paths().fail(rails);
+            self.side.gone();
+        }
+        self.link_down |= matches!(&self.side, Side::Recv(lane) if lane.gone);
+    }
+
+    /// Takes what the rails have finished, after records that are due. Whether there was any.
+    #[inline]
+    fn take_in(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        batch: &mut Batch,
+        requests: &Requests,
+    ) -> Result<bool, CommFault> {
+        if self.many {
+            return self.take_from_all(rails, batch, requests);
+        }
+        if let Side::Recv(lane) = &mut self.side
+            && lane.announces()
+        {
+            lane.announce_rest(rails)?;
+        }
+        self.take_completions(rails, batch, requests, 0)
+    }
+
+    fn take_from_all(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        batch: &mut Batch,
+        requests: &Requests,
+    ) -> Result<bool, CommFault> {
+        let mut some = false;
+        for rail in 0..rails.len() {
+            some |= self.take_completions(rails, batch, requests, rail)?;
+        }
+        Ok(some)
+    }
+
+    /// Takes what one rail has finished, a bounded number. Whether there was any.
+    #[inline]
+    fn take_completions(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        batch: &mut Batch,
+        requests: &Requests,
+        rail: usize,
+    ) -> Result<bool, CommFault> {
+        let mut some = false;
+        for _ in 0..BATCHES_MAX {
+            let taken = rails.poll(rail, batch);
+            for completion in &batch[..taken] {
+                self.on_completion(rails, requests, rail, completion)?;
+            }
+            some |= taken > 0;
+            if taken < BATCH {
+                break;
+            }
+        }
+        Ok(some)
+    }
+
+    /// Takes one completion.
+    #[inline]
+    fn on_completion(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        rail: usize,
+        completion: &Completion,
+    ) -> Result<(), CommFault> {
+        let &Completion { status, wr_id, done, link, .. } = completion;
+        let path = match self.many {
+            false => 0,
+            // Of a link that was destroyed nothing comes any more.
+            true => match self.side.paths().of_link(rail, link) {
+                Some(path) => path,
+                None => return Ok(()),
+            },
+        };
+        if matches!(status, Status::Flushed | Status::PeerDead) {
+            self.lost(rails, path);
+            return Ok(());
+        }
+        if self.many && wr_id >= PROBE && done == Done::Posted {
+            self.on_link_sign(path, wr_id);
+            return Ok(());
+        }
+        self.side.on_completion(rails, requests, path, completion)
+    }
+
+    /// A link gives back what was posted: it carries nothing more.
+    #[cold]
+    fn lost(&mut self, rails: &mut Rails<impl Rail>, path: usize) {
+        if self.side.paths().are_many() {
+            self.side.lose(rails, path);
+        } else {
+            self.link_down = true;
+            self.side.gone();
+        }
+    }
+
+    /// How the status page shows it.
+    pub(crate) fn shown(&mut self, generation: u16, now: Instant) -> shown::Comm {
+        let nics: Vec<u16> = self.side.paths().iter().map(|path| path.nic as u16).collect();
+        shown::Comm {
+            state: State::Open,
+            direction: match self.side {
+                Side::Send(_) => Direction::Send,
+                Side::Recv(_) => Direction::Recv,
+            },
+            links: shown::Links::new(&nics, self.side.paths().carrying()),
+            generation,
+            fault: None,
+            peer: self.peer.process,
+            opened: now.0,
+            before: Counts::default(),
+        }
+    }
+
+    /// The link is of no more use: every outstanding request fails once.
+    pub(crate) fn fail(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        fault: CommFault,
+    ) -> usize {
+        let fault = match fault {
+            CommFault::Link(_) if self.peer.dead.load(Ordering::Relaxed) => {
+                CommFault::PeerDead(self.peer.process)
+            }
+            other => other,
+        };
+        if self.fault.is_none() {
+            self.fault = Some(fault);
+        }
+        self.side.paths().fail(rails);
+        requests.fail_all()
+    }
+
+    /// The peer closed its end after so many messages. Returns whether all that can still happen here has happened.
+    pub(crate) fn on_peer_closed(&mut self, requests: &Requests, messages: u64) -> bool {
+        match &mut self.side {
+            // A flush needs no peer; what it makes visible has arrived.
+            Side::Recv(lane) if lane.plan.mutant.is("engine-close-fails-early") => true,
+            Side::Recv(lane) => (lane.arrived >= messages || self.link_down) && !lane.flushing(),
+            Side::Send(lane) => {
+                if lane.sent <= messages && !lane.plan.mutant.is("engine-close-loses-last-sends") {
+                    lane.complete_all(requests);
+                }
+                true
+            }
+        }
+    }
+
+    /// The peer is gone: takes what it sent before, then fails what can never be done. Returns how many failed.
+    pub(crate) fn on_peer_gone(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        batch: &mut Batch,
+        requests: &Requests,
+        fault: CommFault,
+    ) -> usize {
+        if self.fault.is_some() {
+            return 0;
+        }
+        if matches!(fault, CommFault::PeerDead(_)) {
+            self.side.paths().fail(rails);
+        }
+        let drains = if self.side.mutant().is("engine-skips-drain") { 0 } else { DRAIN_MAX };
+        for rail in 0..rails.len() {
+            if let Err(fault) = self.drain(rails, batch, requests, rail, drains) {
+                return self.fail(rails, requests, fault);
+            }
+        }
+        match &mut self.side {
+            // What has arrived may still be asked for; only what cannot come any more fails.
+            Side::Recv(lane) if !requests.pending() => {
+                lane.gone = true;
+                0
+            }
+            _ => self.fail(rails, requests, fault),
+        }
+    }
+
+    /// Takes what a rail has finished well.
+    fn drain(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        batch: &mut Batch,
+        requests: &Requests,
+        rail: usize,
+        most: usize,
+    ) -> Result<(), CommFault> {
+        for _ in 0..most {
+            let taken = rails.poll(rail, batch);
+            let well = |completion: &&Completion| completion.status == Status::Ok && completion.wr_id < PROBE;
+            for completion in batch[..taken].iter().filter(well) {
+                self.on_completion(rails, requests, rail, completion)?;
+            }
+            if taken == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
