@@ -10,7 +10,7 @@ use serde_json::Value;
 fn trunkline(args: &str, settings: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("TRUNKLINE_") {
+        if ["TRUNKLINE_", "RCCL_"].iter().any(|ours| name.to_string_lossy().starts_with(ours)) {
             command.env_remove(name);
         }
     }
@@ -178,6 +178,28 @@ fn every_setting_has_a_value_and_an_origin() {
     for name in ["TRUNKLINE_FABRIC", "TRUNKLINE_PEER_TIME_MS", "TRUNKLINE_SOFT_MAX_MR"] {
         assert!(text.lines().any(|line| line.starts_with(name)), "{text}");
     }
+}
+
+#[test]
+fn an_alias_shows_where_a_value_comes_from() {
+    let set = [("RCCL_ANP_COMM_NGROUPS", "2"), ("TRUNKLINE_QP_DEPTH_MULTIPLIER", "3")];
+    let settings = json("info --params --json", &set);
+    let shown = |name| {
+        let row = row(&settings["params"], name);
+        [&row["value"], &row["from"], &row["aliases"][0]].map(|v| v.as_str().unwrap_or("").to_owned())
+    };
+    let anp = "RCCL_ANP_COMM_NGROUPS";
+    assert_eq!(shown("TRUNKLINE_QP_SHARING"), ["on", anp, "RCCL_IB_QP_SHARING_ENABLE"]);
+    assert_eq!(shown("TRUNKLINE_QP_GROUPS"), ["2", anp, anp]);
+    let multiplier = "RCCL_ANP_QP_DEPTH_MULTIPLIER";
+    assert_eq!(shown("TRUNKLINE_QP_DEPTH_MULTIPLIER"), ["3", "environment", multiplier]);
+    assert_eq!(shown("TRUNKLINE_QP_BUDGET"), ["0", "default", ""]);
+    let text = stdout(&trunkline("info --params", &[]));
+    let line = text.lines().find(|line| line.starts_with("TRUNKLINE_QP_GROUPS")).expect("the row");
+    assert!(line.ends_with("RCCL_ANP_COMM_NGROUPS RCCL_IB_COMM_NGROUPS"), "{line}");
+    let bad = trunkline("info", &[("RCCL_IB_COMM_NGROUPS", "9")]);
+    let wanted = "trunkline: RCCL_IB_COMM_NGROUPS=9: expected number, 0 to 8";
+    assert!(bad.status.code() == Some(2) && stderr(&bad).starts_with(wanted), "{}", stderr(&bad));
 }
 
 #[test]

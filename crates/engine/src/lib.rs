@@ -50,7 +50,10 @@ pub use error::{CommFault, Error, in_full};
 pub use helper::{Helper, Tended};
 pub use id::{CommId, ListenId, MrId, RequestId};
 pub use nics::Nics;
-pub use params::{FabricName, MatchBy, ParamInfo, Params, ParamsError, SoftCopy, SoftParams, TABLE};
+pub use params::{
+    Alias, FabricName, Found, MatchBy, ParamInfo, Params, ParamsError, SharingParams, SoftCopy, SoftParams,
+    TABLE,
+};
 pub use status::{PageError, read_head, read_status};
 pub use trunkline_proto::counters::Counters;
 pub use trunkline_proto::mutant::Mutant;

@@ -4,8 +4,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use trunkline_proto::limits::EAGER_CREDITS_MAX;
+use trunkline_proto::limits::{EAGER_CREDITS_MAX, GROUPS_ASKED_MAX};
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::pool::config::{Config, ConfigError, Sharing};
 use trunkline_proto::time::Duration;
 
 /// Who pairs sends with receives.
@@ -54,6 +55,8 @@ pub struct Params {
     pub trace: Option<PathBuf>,
     /// Events of such a file.
     pub trace_events: u32,
+    /// Whether and how comms share queue pairs.
+    pub sharing: SharingParams,
     /// The software NIC's own parameters.
     pub soft: SoftParams,
     /// A planted bug, in test builds.
@@ -71,6 +74,35 @@ pub enum FabricName {
     SoftShm,
     /// The software NIC over TCP, even inside one host.
     SoftTcp,
+}
+
+/// Parameters of the sharing of queue pairs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SharingParams {
+    /// Whether comms share.
+    pub sharing: Sharing,
+    /// Groups of queue pairs that comms of one direction towards one peer share, 1 to 8.
+    pub groups: u8,
+    /// How many times as deep as the queues of one comm those of a group are, 1 to 255.
+    pub depth_multiplier: u8,
+    /// Queue pairs of each NIC that this process may use; 0: as many as the NIC has.
+    pub budget: u32,
+}
+
+impl SharingParams {
+    /// What the pool of groups is told.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names what is out of range; nothing that [`Params::read`] made is.
+    pub const fn config(&self) -> Result<Config, ConfigError> {
+        Config::new(self.sharing, self.groups, self.depth_multiplier)
+    }
+}
+
+impl Default for SharingParams {
+    fn default() -> Self {
+        Self { sharing: Sharing::Off, groups: 4, depth_multiplier: 1, budget: 0 }
+    }
 }
 
 /// Parameters of the software NIC; zero means its own default.
@@ -124,6 +156,7 @@ impl Default for Params {
             status: true,
             trace: None,
             trace_events: 1 << 18,
+            sharing: SharingParams::default(),
             soft: SoftParams::default(),
             mutant: Mutant::NONE,
         }
@@ -135,6 +168,8 @@ impl Default for Params {
 pub struct ParamInfo {
     /// The environment variable.
     pub name: &'static str,
+    /// Other names for it. Its own counts first, then these in their order.
+    pub aliases: &'static [Alias],
     /// The type of its value.
     pub kind: &'static str,
     /// The value when it is not set.
@@ -144,6 +179,28 @@ pub struct ParamInfo {
     /// What it does.
     pub doc: &'static str,
     set: fn(&mut Params, &str) -> Result<(), ()>,
+}
+
+/// A name under which users of other libraries know a parameter.
+#[derive(Clone, Copy, Debug)]
+pub struct Alias {
+    /// The environment variable.
+    pub name: &'static str,
+    /// The type of its value, which may be another than its row's.
+    pub kind: &'static str,
+    /// Allowed values.
+    pub range: &'static str,
+    /// What the row's own variable would hold instead.
+    means: fn(&str) -> Result<&str, ()>,
+}
+
+/// What is set for a row.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Found {
+    /// The variable that was set: the row's own, or one of its aliases.
+    pub name: &'static str,
+    /// The value, as the row's own variable would hold it.
+    pub value: String,
 }
 
 /// A variable holds something its row does not allow.
@@ -160,6 +217,7 @@ pub struct ParamsError {
 pub const TABLE: &[ParamInfo] = &[
     ParamInfo {
         name: "TRUNKLINE_FABRIC",
+        aliases: &[],
         kind: "name",
         default: "auto",
         range: "auto, soft, soft:shm or soft:tcp",
@@ -177,6 +235,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_MATCH",
+        aliases: &[],
         kind: "word",
         default: "auto",
         range: "nic, mailbox or auto",
@@ -192,6 +251,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_EAGER_MAX",
+        aliases: &[],
         kind: "bytes",
         default: "4096",
         range: "0 to 65536",
@@ -200,6 +260,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_EAGER_CREDITS",
+        aliases: &[],
         kind: "number",
         default: "32",
         range: "0 to 32",
@@ -210,6 +271,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_PEER_TIME_MS",
+        aliases: &[],
         kind: "milliseconds",
         default: "10000",
         range: "10 to 3600000",
@@ -218,6 +280,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_RAIL_TIME_MS",
+        aliases: &[],
         kind: "milliseconds",
         default: "3000",
         range: "1000 to 3600000",
@@ -226,6 +289,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_CONNECT_TIME_MS",
+        aliases: &[],
         kind: "milliseconds",
         default: "300000",
         range: "1000 to 3600000",
@@ -236,6 +300,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_DEPTH",
+        aliases: &[],
         kind: "number",
         default: "512",
         range: "32 to 32768",
@@ -244,6 +309,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_LINKS_PER_RAIL",
+        aliases: &[],
         kind: "number",
         default: "1",
         range: "1 to 4",
@@ -253,6 +319,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_STRIPE_MIN",
+        aliases: &[],
         kind: "bytes",
         default: "65536",
         range: "1 to 1073741824",
@@ -261,6 +328,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_COMMS_MAX",
+        aliases: &[],
         kind: "number",
         default: "8192",
         range: "1 to 65535",
@@ -269,6 +337,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_REGIONS_MAX",
+        aliases: &[],
         kind: "number",
         default: "65536",
         range: "1 to 16777216",
@@ -277,6 +346,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_PROGRESS_THREAD",
+        aliases: &[],
         kind: "boolean",
         default: "0",
         range: "0 or 1",
@@ -285,6 +355,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_STATUS",
+        aliases: &[],
         kind: "boolean",
         default: "1",
         range: "0 or 1",
@@ -293,6 +364,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_TRACE",
+        aliases: &[],
         kind: "directory",
         default: "off",
         range: "a path, or off",
@@ -304,6 +376,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_TRACE_EVENTS",
+        aliases: &[],
         kind: "number",
         default: "262144",
         range: "1024 to 67108864",
@@ -311,7 +384,66 @@ pub const TABLE: &[ParamInfo] = &[
         set: |params, value| number(value, 1 << 10, 1 << 26).map(|n| params.trace_events = n as u32),
     },
     ParamInfo {
+        name: "TRUNKLINE_QP_SHARING",
+        aliases: &[
+            Alias {
+                name: "RCCL_IB_QP_SHARING_ENABLE",
+                kind: "boolean",
+                range: "0 or 1",
+                means: |value| number(value, 0, 1).map(|n| if n == 1 { "on" } else { "off" }),
+            },
+            groups_alias("RCCL_ANP_COMM_NGROUPS", shares),
+            groups_alias("RCCL_IB_COMM_NGROUPS", shares),
+        ],
+        kind: "word",
+        default: "off",
+        range: "off, on or auto",
+        doc: "whether connections between two processes share queue pairs; auto: where more than half of a NIC's are in use",
+        set: |params, value| {
+            params.sharing.sharing = match value {
+                "off" => Sharing::Off,
+                "on" => Sharing::On,
+                "auto" => Sharing::Auto,
+                _ => return Err(()),
+            };
+            Ok(())
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_QP_GROUPS",
+        aliases: &[
+            groups_alias("RCCL_ANP_COMM_NGROUPS", groups),
+            groups_alias("RCCL_IB_COMM_NGROUPS", groups),
+        ],
+        kind: "number",
+        default: "4",
+        range: "1 to 8",
+        doc: "groups of queue pairs that the connections of one direction towards one process share",
+        set: |params, value| {
+            number(value, 1, GROUPS_ASKED_MAX.into()).map(|n| params.sharing.groups = n as u8)
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_QP_DEPTH_MULTIPLIER",
+        aliases: &[depth_alias("RCCL_ANP_QP_DEPTH_MULTIPLIER"), depth_alias("RCCL_IB_QP_DEPTH_MULTIPLIER")],
+        kind: "number",
+        default: "1",
+        range: "1 to 255",
+        doc: "how many times as deep as the queues of one connection those of a group are, up to what the NIC has",
+        set: |params, value| number(value, 1, 255).map(|n| params.sharing.depth_multiplier = n as u8),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_QP_BUDGET",
+        aliases: &[],
+        kind: "number",
+        default: "0",
+        range: "0 to 1048576",
+        doc: "queue pairs of each NIC that this process may use; 0 is as many as the NIC has",
+        set: |params, value| number(value, 0, 1 << 20).map(|n| params.sharing.budget = n as u32),
+    },
+    ParamInfo {
         name: "TRUNKLINE_SOFT_NICS",
+        aliases: &[],
         kind: "number",
         default: "0",
         range: "0 to 16",
@@ -320,6 +452,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_SOFT_COPY",
+        aliases: &[],
         kind: "word",
         default: "auto",
         range: "auto, staging, pull or share",
@@ -337,6 +470,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_SOFT_DELAYED",
+        aliases: &[],
         kind: "boolean",
         default: "0",
         range: "0 or 1",
@@ -345,6 +479,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_SOFT_MAX_QP",
+        aliases: &[],
         kind: "number",
         default: "0",
         range: "0 to 1048576",
@@ -353,6 +488,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_SOFT_PIPELINES",
+        aliases: &[],
         kind: "number",
         default: "0",
         range: "0 to 64",
@@ -361,6 +497,7 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_SOFT_MAX_MR",
+        aliases: &[],
         kind: "number",
         default: "0",
         range: "0 to 1048576",
@@ -374,22 +511,55 @@ fn number(value: &str, min: u64, max: u64) -> Result<u64, ()> {
     if (min..=max).contains(&n) { Ok(n) } else { Err(()) }
 }
 
+/// The number of groups as RCCL's users give it, which says at once whether to share: 0 is no.
+const fn groups_alias(name: &'static str, means: fn(&str) -> Result<&str, ()>) -> Alias {
+    Alias { name, kind: "number", range: "0 to 8", means }
+}
+
+/// What such a number says of sharing.
+fn shares(value: &str) -> Result<&str, ()> {
+    number(value, 0, GROUPS_ASKED_MAX.into()).map(|n| if n > 0 { "on" } else { "off" })
+}
+
+/// What it says of groups: 0 leaves the default.
+fn groups(value: &str) -> Result<&str, ()> {
+    number(value, 0, GROUPS_ASKED_MAX.into()).map(|n| if n > 0 { value } else { "4" })
+}
+
+/// The multiplier as RCCL's users give it, which means the same there.
+const fn depth_alias(name: &'static str) -> Alias {
+    Alias { name, kind: "number", range: "1 to 255", means: |value| number(value, 1, 255).map(|_| value) }
+}
+
+impl ParamInfo {
+    /// The first of the row's names that `lookup` has a value for; `None`: the default counts. A value of the row's own
+    /// name is not checked yet.
+    ///
+    /// # Errors
+    /// [`ParamsError`] names the variable, if its value is not UTF-8 or nothing that this alias may hold.
+    pub fn find(&self, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Option<Found>, ParamsError> {
+        let own = Alias { name: self.name, kind: self.kind, range: self.range, means: |value| Ok(value) };
+        for Alias { name, kind, range, means } in std::iter::once(&own).chain(self.aliases).copied() {
+            let Some(set) = lookup(name) else { continue };
+            let meant = set.to_str().ok_or(()).and_then(means).map(str::to_owned);
+            let error = |()| ParamsError { name, value: set.to_string_lossy().into_owned(), kind, range };
+            return meant.map(|value| Some(Found { name, value })).map_err(error);
+        }
+        Ok(None)
+    }
+}
+
 impl Params {
-    /// The defaults, changed by what `lookup` finds for each name of the [`TABLE`].
+    /// The defaults, changed by what `lookup` finds for each name of the [`TABLE`] or for an alias of it.
     ///
     /// # Errors
     /// [`ParamsError`] names the first variable with a bad value; one that is not UTF-8 is as bad as any.
     pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Self, ParamsError> {
         let mut params = Self::default();
         for row in TABLE {
-            let Some(value) = lookup(row.name) else { continue };
-            let set = value.to_str().ok_or(()).and_then(|value| (row.set)(&mut params, value));
-            set.map_err(|()| ParamsError {
-                name: row.name,
-                value: value.to_string_lossy().into_owned(),
-                kind: row.kind,
-                range: row.range,
-            })?;
+            let Some(Found { name, value }) = row.find(&lookup)? else { continue };
+            let ParamInfo { kind, range, .. } = *row;
+            (row.set)(&mut params, &value).map_err(|()| ParamsError { name, value, kind, range })?;
         }
         Ok(params)
     }
@@ -408,11 +578,95 @@ mod tests {
 
     #[test]
     fn a_bad_value_names_its_variable() {
-        for (name, value) in
-            [("TRUNKLINE_MATCH", "cat"), ("TRUNKLINE_EAGER_MAX", "-1"), ("TRUNKLINE_DEPTH", "31")]
-        {
+        for (name, value) in [
+            ("TRUNKLINE_MATCH", "cat"),
+            ("TRUNKLINE_EAGER_MAX", "-1"),
+            ("TRUNKLINE_DEPTH", "31"),
+            ("TRUNKLINE_QP_SHARING", "1"),
+            ("RCCL_IB_QP_SHARING_ENABLE", "2"),
+            ("TRUNKLINE_QP_GROUPS", "0"),
+            ("TRUNKLINE_QP_GROUPS", "9"),
+            ("RCCL_ANP_COMM_NGROUPS", "9"),
+            ("RCCL_IB_COMM_NGROUPS", "-1"),
+            ("TRUNKLINE_QP_DEPTH_MULTIPLIER", "0"),
+            ("RCCL_ANP_QP_DEPTH_MULTIPLIER", "256"),
+            ("RCCL_IB_QP_DEPTH_MULTIPLIER", ""),
+            ("TRUNKLINE_QP_BUDGET", "1048577"),
+        ] {
             let error = Params::read(|n| (n == name).then(|| value.into())).unwrap_err();
             assert!(error.to_string().starts_with(&format!("{name}={value}: expected ")), "{error}");
+        }
+    }
+
+    fn sharing(set: &[(&str, &str)]) -> SharingParams {
+        let value = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
+        Params::read(value).unwrap().sharing
+    }
+
+    #[test]
+    fn each_alias_means_what_its_users_know() {
+        use Sharing::{Off, On};
+        let usual = SharingParams::default();
+        for name in ["RCCL_ANP_COMM_NGROUPS", "RCCL_IB_COMM_NGROUPS"] {
+            let groups = |n: &str| sharing(&[(name, n)]);
+            assert_eq!(groups("0"), SharingParams { sharing: Off, ..usual }, "{name}");
+            assert_eq!(groups("1"), SharingParams { sharing: On, groups: 1, ..usual }, "{name}");
+            assert_eq!(groups("8"), SharingParams { sharing: On, groups: 8, ..usual }, "{name}");
+        }
+        for (value, sharing_is) in [("0", Off), ("1", On)] {
+            let set = sharing(&[("RCCL_IB_QP_SHARING_ENABLE", value)]);
+            assert_eq!(set, SharingParams { sharing: sharing_is, ..usual });
+        }
+        for name in ["RCCL_ANP_QP_DEPTH_MULTIPLIER", "RCCL_IB_QP_DEPTH_MULTIPLIER"] {
+            assert_eq!(sharing(&[(name, "7")]), SharingParams { depth_multiplier: 7, ..usual }, "{name}");
+        }
+    }
+
+    #[test]
+    fn our_own_name_counts_before_an_alias() {
+        use Sharing::{Auto, Off, On};
+        let of = |set: &[(&str, &str)]| {
+            let SharingParams { sharing, groups, depth_multiplier, .. } = sharing(set);
+            (sharing, groups, depth_multiplier)
+        };
+        let anp = ("RCCL_ANP_COMM_NGROUPS", "2");
+        assert_eq!(of(&[("TRUNKLINE_QP_SHARING", "off"), anp]), (Off, 2, 1));
+        assert_eq!(of(&[("TRUNKLINE_QP_SHARING", "auto"), anp]), (Auto, 2, 1));
+        assert_eq!(of(&[("RCCL_IB_QP_SHARING_ENABLE", "0"), anp]), (Off, 2, 1));
+        assert_eq!(of(&[("TRUNKLINE_QP_GROUPS", "5"), anp]), (On, 5, 1), "an alias for two rows");
+        assert_eq!(of(&[("RCCL_IB_COMM_NGROUPS", "6"), anp]), (On, 2, 1), "the first alias");
+        let depth = ("RCCL_IB_QP_DEPTH_MULTIPLIER", "9");
+        assert_eq!(of(&[("RCCL_ANP_QP_DEPTH_MULTIPLIER", "3"), depth]), (Off, 4, 3));
+        assert_eq!(of(&[("TRUNKLINE_QP_DEPTH_MULTIPLIER", "2"), depth]), (Off, 4, 2));
+        // A name that does not count is not looked at either.
+        assert_eq!(
+            of(&[("TRUNKLINE_QP_DEPTH_MULTIPLIER", "2"), ("RCCL_IB_QP_DEPTH_MULTIPLIER", "x")]),
+            (Off, 4, 2)
+        );
+    }
+
+    #[test]
+    fn what_is_read_is_a_configuration() {
+        for (groups, depth) in [("1", "1"), ("8", "255")] {
+            let set = sharing(&[
+                ("TRUNKLINE_QP_SHARING", "on"),
+                ("TRUNKLINE_QP_GROUPS", groups),
+                ("TRUNKLINE_QP_DEPTH_MULTIPLIER", depth),
+                ("TRUNKLINE_QP_BUDGET", "1048576"),
+            ]);
+            assert_eq!(set.budget, 1 << 20);
+            let (groups, depth) = (groups.parse().unwrap(), depth.parse().unwrap());
+            assert_eq!(set.config(), Config::new(Sharing::On, groups, depth));
+            assert!(set.config().is_ok());
+        }
+    }
+
+    #[test]
+    fn names_are_given_once() {
+        let names: Vec<&str> = TABLE.iter().map(|row| row.name).collect();
+        for row in TABLE {
+            assert_eq!(names.iter().filter(|name| **name == row.name).count(), 1, "{}", row.name);
+            assert!(row.aliases.iter().all(|alias| !alias.name.starts_with("TRUNKLINE_")), "{}", row.name);
         }
     }
 
@@ -436,6 +690,11 @@ mod tests {
             let read = Params::read(|n| (n == row.name).then(|| OsString::from_vec(value.clone())));
             let text = read.unwrap_err().to_string();
             assert!(text.starts_with(&format!("{}={}\u{fffd}: expected ", row.name, row.default)), "{text}");
+            for alias in row.aliases {
+                let read = Params::read(|n| (n == alias.name).then(|| OsString::from_vec(b"1\xff".to_vec())));
+                let text = read.unwrap_err().to_string();
+                assert!(text.starts_with(&format!("{}=1\u{fffd}: expected ", alias.name)), "{text}");
+            }
         }
     }
 }

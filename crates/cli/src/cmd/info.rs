@@ -2,6 +2,7 @@
 //!
 //! Called by `cmd`. It opens the fabric as the plugin would and looks; it connects nothing and loads no plugin.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use thiserror::Error;
-use trunkline_engine::{FabricName, Params, ParamsError, SoftCopy, TABLE};
+use trunkline_engine::{FabricName, ParamInfo, Params, ParamsError, SoftCopy, TABLE};
 use trunkline_fabric::{Caps, Fabric, Nic, OpenError};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 use trunkline_topo::{Choice, ChoiceError, VARIABLES};
@@ -43,6 +44,9 @@ const MISSING: [(&str, &str); 2] = [
     ("verbs", "InfiniBand and RoCE: not in this version"),
     ("ofi", "EFA, Slingshot and others by libfabric: not in this version"),
 ];
+
+/// Where the value of a variable that is set under its own name comes from.
+const SET: &str = "environment";
 
 /// What is shown of a NIC.
 const NIC_COLUMNS: [&str; 12] = [
@@ -86,15 +90,15 @@ pub(crate) enum InfoError {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode, InfoError> {
-    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    let params = Params::read(|name| std::env::var_os(name))?;
+    let variable = |name: &str| std::env::var_os(name);
+    let params = Params::read(variable)?;
     let warnings = slips::unknown(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()));
     for warning in &warnings {
         eprintln!("trunkline: warning: {warning}");
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.params {
-        let report = Settings { params: settings(variable), warnings };
+        let report = Settings { params: settings(variable)?, warnings };
         if args.json { json(&mut out, &report)? } else { print_settings(&mut out, &report.params)? }
     } else {
         let report = Report::collect(&params, warnings)?;
@@ -116,9 +120,11 @@ struct Setting {
     #[serde(rename = "type")]
     kind: &'static str,
     value: String,
+    /// `environment`, `default`, or the alias that was set.
     from: &'static str,
     default: &'static str,
     range: &'static str,
+    aliases: Vec<&'static str>,
     doc: &'static str,
 }
 
@@ -129,41 +135,36 @@ struct Settings {
     warnings: Vec<String>,
 }
 
-fn settings(variable: impl Fn(&str) -> Option<String>) -> Vec<Setting> {
-    let setting = |row: &trunkline_engine::ParamInfo| {
-        let set = variable(row.name);
-        Setting {
+fn settings(variable: impl Fn(&str) -> Option<OsString>) -> Result<Vec<Setting>, ParamsError> {
+    let setting = |row: &ParamInfo| {
+        let found = row.find(&variable)?;
+        let from = found.as_ref().map_or("default", |set| if set.name == row.name { SET } else { set.name });
+        Ok(Setting {
             name: row.name,
             kind: row.kind,
-            from: if set.is_some() { "environment" } else { "default" },
-            value: set.unwrap_or_else(|| row.default.to_owned()),
+            value: found.map_or_else(|| row.default.to_owned(), |set| set.value),
+            from,
             default: row.default,
             range: row.range,
+            aliases: row.aliases.iter().map(|alias| alias.name).collect(),
             doc: row.doc,
-        }
+        })
     };
     let chosen = VARIABLES.iter().map(|row| {
-        let set = variable(row.name);
+        let set = variable(row.name).map(|value| value.to_string_lossy().into_owned());
         let (kind, default, range, doc) = ("text", "unset", row.range, row.doc);
-        let from = if set.is_some() { "environment" } else { "default" };
-        Setting {
-            name: row.name,
-            kind,
-            value: set.unwrap_or_else(|| default.to_owned()),
-            from,
-            default,
-            range,
-            doc,
-        }
+        let from = if set.is_some() { SET } else { "default" };
+        let value = set.unwrap_or_else(|| default.to_owned());
+        Ok(Setting { name: row.name, kind, value, from, default, range, aliases: Vec::new(), doc })
     });
     TABLE.iter().map(setting).chain(chosen).collect()
 }
 
 fn print_settings(out: &mut impl Write, params: &[Setting]) -> io::Result<()> {
-    let mut table = vec![["NAME", "VALUE", "FROM", "DEFAULT", "TYPE", "RANGE"].map(str::to_owned)];
-    table.extend(
-        params.iter().map(|p| [p.name, &p.value, p.from, p.default, p.kind, p.range].map(str::to_owned)),
-    );
+    let mut table = vec![["NAME", "VALUE", "FROM", "DEFAULT", "TYPE", "RANGE", "ALIASES"].map(str::to_owned)];
+    table.extend(params.iter().map(|p| {
+        [p.name, &p.value, p.from, p.default, p.kind, p.range, &p.aliases.join(" ")].map(str::to_owned)
+    }));
     let lines = aligned(&table);
     writeln!(out, "{}", lines[0])?;
     for (line, param) in lines[1..].iter().zip(params) {
