@@ -107,7 +107,8 @@ impl Pool {
             let place = self.make(key, None, comer(How::Alone)).map_err(AskError::Exhausted)?;
             return Ok(if groups == 0 { Ask::Alone(place) } else { Ask::Rather(place) });
         }
-        if existing == 0 || existing < usize::from(groups) && room.is_ok() {
+        let full = self.best(key).is_none() && existing < GROUPS_OF_KEY_MAX.into();
+        if existing == 0 || (existing < usize::from(groups) || full) && room.is_ok() {
             if let Err(limit) = room {
                 return self.exhausted(limit);
             }

@@ -1,7 +1,7 @@
 //! Groups of shared queue pairs: N comms towards one process ride on a few of them.
 //!
 //! For the engine, which does not call it yet: to ask whenever a comm connects, is accepted, fails or closes, and to do what
-//! the pool says; [`members`], [`tokens`] and [`credits`] are for the lanes of a group, for each message. Nothing here makes
+//! the pool says; [`members`], [`ranges`] and [`credits`] are for the lanes of a group, for each message. Nothing here makes
 //! or destroys a queue pair, sends a frame, or knows a clock: what is to be done comes back as a value.
 //!
 //! The sending end asks and decides ([`Pool::ask`], [`Pool::answered`]), because it alone sees all its comms towards a
@@ -21,10 +21,10 @@ mod epochs;
 pub mod group;
 pub mod key;
 pub mod members;
+pub mod ranges;
 mod seat;
 #[cfg(test)]
 mod tests;
-pub mod tokens;
 mod usage;
 
 use alloc::collections::BTreeMap;

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use crate::limits::{MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX, STRIPES_MAX};
+use crate::limits::{MAILBOX_SLOTS, RANGE_RECVS, RECV_BUFFERS_MAX, RECVS_MAX, STRIPES_MAX};
 use crate::mutant::Mutant;
 use crate::wire::eager::Eager;
 use crate::wire::fin::Fin;
@@ -15,7 +15,7 @@ use crate::xfer::table::{self, Table};
 /// Eager messages that may have arrived and wait, or be overtaken by others.
 const WINDOW: usize = MAILBOX_SLOTS;
 
-/// One outstanding receive, by its place: `number mod RECVS_MAX`.
+/// One outstanding receive, by its place: its number modulo those there may be.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RecvId(pub usize);
 
@@ -58,6 +58,10 @@ pub struct Receiver {
     waiting: u32,
     /// Buffers for which nothing has come.
     empty: u32,
+    /// Receives that may be outstanding: a power of two, at most [`RECVS_MAX`].
+    recvs: usize,
+    /// The first use of each token.
+    generation: u16,
     mutant: Mutant,
 }
 
@@ -80,8 +84,8 @@ struct Buffer {
 }
 
 impl Buffer {
-    fn idle(slot: usize) -> Self {
-        Self { token: Token::new(slot as u16, 0), tag: 0, len: 0, state: State::Idle }
+    fn idle(slot: usize, generation: u16) -> Self {
+        Self { token: Token::new(slot as u16, generation), tag: 0, len: 0, state: State::Idle }
     }
 }
 
@@ -119,27 +123,37 @@ impl Receiver {
         Self {
             next: number,
             receives: [Receive::default(); RECVS_MAX],
-            buffers: Table::new(Buffer::idle),
+            buffers: Table::new(|slot| Buffer::idle(slot, 0)),
             parked: [None; WINDOW],
             frontier: number.wrapping_sub(1),
             lowest: number.wrapping_sub(1),
             waiting: 0,
             empty: 0,
+            recvs: RECVS_MAX,
+            generation: 0,
             mutant,
         }
+    }
+
+    /// The same for a member of a group: with fewer receives, and tokens from that use on.
+    #[must_use]
+    pub fn in_range(self, generation: u16) -> Self {
+        let buffers = Table::new(|slot| Buffer::idle(slot, generation));
+        Self { recvs: RANGE_RECVS, generation, buffers, ..self }
     }
 
     /// Starts a receive of 1 to 8 buffers, given as tag and length; `None` while its place is in use or the number of
     /// buffers is out of range.
     #[inline(always)]
     pub fn on_irecv(&mut self, buffers: impl ExactSizeIterator<Item = (u32, u64)>) -> Option<RecvId> {
-        let id = RecvId(self.next as usize % RECVS_MAX);
+        let id = RecvId(self.next as usize & (self.recvs - 1));
         let count = buffers.len();
         let taken = self.receives[id.0].outstanding && !self.mutant.is("receiver-takes-too-many");
         if taken || count == 0 || count > RECV_BUFFERS_MAX {
             return None;
         }
-        self.buffers.make_room(count, Buffer::idle);
+        let generation = self.generation;
+        self.buffers.make_room(count, |slot| Buffer::idle(slot, generation));
         let count = count as u8;
         self.receives[id.0] = Receive { number: self.next, count, missing: count, outstanding: true };
         let mut slot = table::slot(id.0, 0);
@@ -188,6 +202,11 @@ impl Receiver {
             }
         }
         Ok(())
+    }
+
+    /// The bounce buffers of eager messages that have no buffer yet.
+    pub fn bounces_held(&self) -> impl Iterator<Item = u32> {
+        self.parked.iter().flatten().map(|parked| parked.bounce)
     }
 
     /// Whether eager messages are here that have no buffer yet.
@@ -240,7 +259,7 @@ impl Receiver {
     /// The buffer of an eager message: the first that has its tag, belongs to receive `base` or later and is empty.
     fn buffer_for(&self, header: &Eager) -> Option<usize> {
         let outstanding = self.next.wrapping_sub(header.base);
-        let span = if outstanding > u32::MAX / 2 { 0 } else { outstanding.min(RECVS_MAX as u32) };
+        let span = if outstanding > u32::MAX / 2 { 0 } else { outstanding.min(self.recvs as u32) };
         let first = self.next.wrapping_sub(span);
         let first = if self.mutant.is("receiver-ignores-base") {
             self.next.wrapping_sub(RECVS_MAX as u32)
@@ -249,11 +268,11 @@ impl Receiver {
         };
         for ahead in 0..self.next.wrapping_sub(first) {
             let number = first.wrapping_add(ahead);
-            let receive = &self.receives[number as usize % RECVS_MAX];
+            let place = number as usize & (self.recvs - 1);
+            let receive = &self.receives[place];
             if !receive.outstanding || receive.number != number {
                 continue;
             }
-            let place = number as usize % RECVS_MAX;
             for slot in (0..usize::from(receive.count)).map(|index| table::slot(place, index)) {
                 let buffer = &self.buffers[slot];
                 if buffer.tag == header.tag && buffer.state == State::Empty {
@@ -379,7 +398,7 @@ impl Receiver {
     #[inline]
     #[must_use]
     pub fn outstanding(&self, number: u32) -> Option<RecvId> {
-        let id = RecvId(number as usize % RECVS_MAX);
+        let id = RecvId(number as usize & (self.recvs - 1));
         let receive = &self.receives[id.0];
         (receive.outstanding && receive.number == number).then_some(id)
     }

@@ -23,6 +23,13 @@ pub const fn receive(slot: usize) -> usize {
     slot % RECVS_MAX
 }
 
+/// Which buffer of its receive a slot is for.
+#[inline]
+#[must_use]
+pub const fn index(slot: usize) -> usize {
+    slot / RECVS_MAX
+}
+
 /// The table.
 #[derive(Debug)]
 pub struct Table<T>(Vec<T>);

@@ -397,10 +397,15 @@ fn the_smaller_number_of_groups_counts_and_both_ends_must_want_to_share() {
 }
 
 #[test]
-fn members_of_a_group_have_a_limit() {
+fn members_of_a_group_have_a_limit_and_then_another_group_begins() {
     let mut ends = two(1);
     let max = crate::limits::MEMBERS_OF_GROUP_MAX;
-    (0..max as u64).for_each(|conn| _ = join(&mut ends, conn));
+    let groups = usize::from(GROUPS_OF_KEY_MAX);
+    let mut conns = 0..;
+    for group in 1..=groups {
+        conns.by_ref().take(max).for_each(|conn| _ = join(&mut ends, conn));
+        assert_eq!((sizes(&ends.0).len(), sizes(&ends.1)[group - 1]), (group, max));
+    }
     let met = connect((&mut ends.0, &mut ends.1), (&sending(2), &receiving(1)), 9999, Wish::new(1));
     assert_eq!(met, Met::Exhausted(Limit::MembersOfGroup(max)));
 }

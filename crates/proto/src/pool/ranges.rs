@@ -1,0 +1,163 @@
+//! The token slots of a group's receiving end: each member has a range of them to itself, so that an immediate tells whose
+//! it is by its upper bits, and nothing is looked up or taken for a message. Held by the group's lane.
+//!
+//! A range is given to another member only after the peer has said that nothing more comes for the one before (GONE in
+//! docs/wire.md), and after all others that were free for longer. Its tokens then count their uses from half their cycle
+//! further on; so even what should not come names nothing.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::limits::{GROUP_TOKENS_MAX, MEMBERS_OF_GROUP_MAX, RANGE_RECVS, RECV_BUFFERS_MAX};
+use crate::mutant::Mutant;
+use crate::wire::imm::Token;
+use crate::wire::member::MemberId;
+use crate::xfer::table;
+
+/// Slots of a range: a power of two, so that each range begins at a multiple of it.
+pub const SLOTS: usize = RANGE_RECVS * RECV_BUFFERS_MAX;
+
+const _: () = assert!(SLOTS.is_power_of_two());
+const _: () = assert!(SLOTS * MEMBERS_OF_GROUP_MAX <= GROUP_TOKENS_MAX);
+
+/// By how many uses the tokens of a range are ahead of those of the member before.
+const AHEAD: u16 = 1 << (Token::GENERATION_BITS - 1);
+
+/// A member's range.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Range {
+    number: u16,
+    /// The first use of each of its tokens.
+    pub generation: u16,
+}
+
+/// The ranges of a group.
+#[derive(Debug)]
+pub struct Ranges {
+    entries: Vec<Entry>,
+    /// Those of nobody, in the order in which they became so.
+    free: VecDeque<u16>,
+    dropped: u64,
+    mutant: Mutant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    member: Option<MemberId>,
+    generation: u16,
+}
+
+impl Range {
+    /// The token that the peer is told for a member's own.
+    #[inline]
+    #[must_use]
+    pub const fn to_wire(self, token: Token) -> Token {
+        let slot = self.number as usize * SLOTS + place(token);
+        Token::new(slot as u16, token.generation())
+    }
+}
+
+/// The place of a member's token in its range, and of its fin record in the member's fin mailbox.
+#[inline]
+#[must_use]
+pub const fn place(token: Token) -> usize {
+    table::index(token.slot()) * RANGE_RECVS + table::receive(token.slot()) % RANGE_RECVS
+}
+
+/// What a member calls a token that the peer was told.
+#[inline]
+#[must_use]
+pub const fn to_member(token: Token) -> Token {
+    let place = token.slot() % SLOTS;
+    let slot = table::slot(place % RANGE_RECVS, place / RANGE_RECVS);
+    Token::new(slot as u16, token.generation())
+}
+
+impl Ranges {
+    /// Nobody has any yet.
+    #[must_use]
+    pub const fn new(mutant: Mutant) -> Self {
+        Self { entries: Vec::new(), free: VecDeque::new(), dropped: 0, mutant }
+    }
+
+    /// A member comes; `None` if all ranges are in use.
+    pub fn enter(&mut self, member: MemberId) -> Option<Range> {
+        let fresh = self.entries.len() < MEMBERS_OF_GROUP_MAX && !self.mutant.is("ranges-reuse-at-once");
+        let number = if fresh {
+            self.entries.push(Entry { member: None, generation: 0 });
+            self.entries.len() as u16 - 1
+        } else {
+            self.free.pop_front()?
+        };
+        let entry = &mut self.entries[usize::from(number)];
+        entry.member = Some(member);
+        Some(Range { number, generation: entry.generation })
+    }
+
+    /// A member goes, and nothing more can come for it.
+    pub fn leave(&mut self, range: Range) {
+        let Some(entry) = self.entries.get_mut(usize::from(range.number)) else { return };
+        entry.member = None;
+        if !self.mutant.is("ranges-repeat-generations") {
+            entry.generation = entry.generation.wrapping_add(AHEAD) % (1 << Token::GENERATION_BITS);
+        }
+        self.free.push_back(range.number);
+    }
+
+    /// Whose token the peer names. Of nobody: nothing, and it is counted.
+    #[inline]
+    pub fn owner(&mut self, token: Token) -> Option<MemberId> {
+        let found = self.entries.get(token.slot() / SLOTS).and_then(|entry| entry.member);
+        self.dropped += u64::from(found.is_none());
+        found
+    }
+
+    /// Tokens that were nobody's.
+    #[must_use]
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::tests::{member, planted};
+
+    #[test]
+    fn tokens_of_all_members_differ_and_read_back() {
+        let mut ranges = Ranges::new(planted());
+        let mut seen = std::collections::BTreeSet::new();
+        for slot in 0..MEMBERS_OF_GROUP_MAX as u32 {
+            let range = ranges.enter(member(slot)).unwrap();
+            for (receive, index) in (0..RANGE_RECVS).flat_map(|r| (0..RECV_BUFFERS_MAX).map(move |i| (r, i)))
+            {
+                let own = Token::new(table::slot(receive, index) as u16, 7);
+                let wire = range.to_wire(own);
+                assert!(seen.insert(wire.to_bits()));
+                assert_eq!((ranges.owner(wire), to_member(wire)), (Some(member(slot)), own));
+                assert_eq!(wire.slot() % SLOTS, place(own));
+            }
+        }
+        assert_eq!(ranges.enter(member(900)), None);
+        assert_eq!((seen.len(), ranges.dropped()), (GROUP_TOKENS_MAX, 0));
+    }
+
+    #[test]
+    fn a_range_is_used_again_after_all_others_and_with_other_tokens() {
+        let mut ranges = Ranges::new(planted());
+        let first = ranges.enter(member(0)).unwrap();
+        let own = |range: Range| range.to_wire(Token::new(3, range.generation));
+        ranges.leave(first);
+        assert_eq!(ranges.owner(own(first)), None);
+        assert_eq!(ranges.dropped(), 1);
+        for slot in 1..MEMBERS_OF_GROUP_MAX as u32 {
+            let other = ranges.enter(member(slot)).unwrap();
+            assert_ne!(own(other).slot(), own(first).slot());
+            ranges.leave(other);
+        }
+        let again = ranges.enter(member(1)).unwrap();
+        assert_eq!(own(again).slot(), own(first).slot());
+        assert_ne!(own(again), own(first));
+    }
+}
