@@ -23,6 +23,7 @@ pub mod fuzzing;
 pub mod id;
 pub mod limits;
 pub mod mutant;
+pub mod nics;
 pub mod pool;
 pub mod slots;
 pub mod time;

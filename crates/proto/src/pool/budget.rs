@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use super::key::Nics;
+use crate::nics::Nics;
 
 /// The queue pairs of one NIC.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

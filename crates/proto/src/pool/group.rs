@@ -202,7 +202,8 @@ impl Iterator for Teardown {
 mod tests {
     use super::*;
     use crate::id::ProcessId;
-    use crate::pool::key::{End, Nics};
+    use crate::nics::Nics;
+    use crate::pool::key::End;
 
     const STATES: [State; 5] = [State::Creating, State::Up, State::Draining, State::Broken, State::Leaving];
 

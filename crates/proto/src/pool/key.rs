@@ -2,46 +2,7 @@
 //! from what a comm is to be; compared by the pool.
 
 use crate::id::ProcessId;
-use crate::limits::RAILS_MAX;
-
-/// Up to four NICs in their order, by number.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct Nics {
-    numbers: [u16; RAILS_MAX],
-    count: u8,
-}
-
-impl Nics {
-    /// None: those of the other end, where they are not known.
-    pub const NONE: Self = Self { numbers: [0; RAILS_MAX], count: 0 };
-
-    /// The NICs of that list; `None` if they are more than [`RAILS_MAX`], or one of them is there twice.
-    #[must_use]
-    pub fn new(list: &[u16]) -> Option<Self> {
-        let mut numbers = [0; RAILS_MAX];
-        numbers.get_mut(..list.len())?.copy_from_slice(list);
-        let differ = list.iter().enumerate().all(|(at, nic)| !list[..at].contains(nic));
-        differ.then_some(Self { numbers, count: list.len() as u8 })
-    }
-
-    /// Their numbers.
-    #[must_use]
-    pub fn numbers(&self) -> &[u16] {
-        &self.numbers[..usize::from(self.count)]
-    }
-
-    /// How many.
-    #[must_use]
-    pub const fn len(&self) -> u8 {
-        self.count
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-}
+use crate::nics::Nics;
 
 /// Which end of a comm this is. Queue pairs of sending and of receiving ends are never shared with each other: their
 /// depths differ.
@@ -65,20 +26,4 @@ pub struct Key {
     /// NICs of the other end, as far as they are known: a sending end must know them, for two listeners of one process
     /// may use different ones; a receiving end is told the epoch, which says as much.
     pub remote: Nics,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn up_to_four_different_ones() {
-        assert_eq!(Nics::new(&[]), Some(Nics::NONE));
-        assert_eq!(Nics::new(&[2, 0, 1, 7]).map(|nics| nics.len()), Some(4));
-        assert_eq!(Nics::new(&[3]).map(|nics| nics.is_empty()), Some(false));
-        for wrong in [&[1, 1][..], &[0, 1, 2, 3, 4]] {
-            assert_eq!(Nics::new(wrong), None);
-        }
-        assert_ne!(Nics::new(&[0, 1]), Nics::new(&[1, 0]), "the order is the order of the links");
-    }
 }

@@ -8,9 +8,9 @@ mod rules;
 use proptest::prelude::ProptestConfig;
 
 use super::config::{Sharing, Wish};
-use super::key::Nics;
 use super::*;
 use crate::limits::{GROUPS_OF_KEY_MAX, TURNS_MAX};
+use crate::nics::Nics;
 use crate::slots::SlotId;
 use crate::wire::member::MemberId;
 use crate::wire::share::{Answer, Given, Mode, Offer, Request};
