@@ -69,7 +69,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(stream) = control.stream_to(&self.host, handle.process, &handle.address)? else {
             return Ok(None);
         };
-        let rails = usize::from(handle.rails).max(nics.numbers().len());
+        let rails = usize::from(handle.nics.len()).max(nics.numbers().len());
         let links = (rails * self.params.links_per_rail as usize).min(LINKS_MAX);
         let (rails, paths) = self.open_paths(&nics, links, 0, true)?;
         let memory = Memory::heap(Lines::of(links).mailbox_bytes());

@@ -27,14 +27,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     pub fn listen(&self, nics: impl Into<Nics>) -> Result<(ListenId, [u8; handle::BYTES]), Error> {
         let nics = nics.into();
         self.check_nics(&nics)?;
+        let first = self.params.mutant.is("engine-tells-one-nic").then(|| Nics::from(nics.first()));
+        let told = first.unwrap_or(nics).told().ok_or(Error::Argument("a NIC's number is too large"))?;
         let nonce = self.host.random();
         let mut control = self.control.claim();
         let address = control.address(&self.host)?.0;
         let id = control.listen(nics, nonce)?;
-        // At most four.
-        let rails = nics.numbers().len() as u8;
-        let handle =
-            Handle { process: self.process, nonce, rails, listen: id.to_bits(), address, attempt: 0 };
+        let (process, listen) = (self.process, id.to_bits());
+        let handle = Handle { process, nonce, nics: told, listen, address, attempt: 0 };
         Ok((ListenId(id), handle.to_bytes()))
     }
 

@@ -1,6 +1,7 @@
 //! The NICs that one comm uses at this end: one, or several fused to one. Made by front ends, read at set-up.
 
 use trunkline_proto::limits::RAILS_MAX;
+use trunkline_proto::nics;
 
 /// One to four different NICs, by their numbers in the fabric's list.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -30,6 +31,15 @@ impl Nics {
     pub fn first(&self) -> usize {
         self.numbers[0]
     }
+
+    /// As another process is told of them; `None` if one has a number that cannot be told.
+    pub(crate) fn told(&self) -> Option<nics::Nics> {
+        let mut numbers = [0; RAILS_MAX];
+        for (told, &number) in numbers.iter_mut().zip(self.numbers()) {
+            *told = u16::try_from(number).ok()?;
+        }
+        nics::Nics::new(&numbers[..self.count])
+    }
 }
 
 impl From<usize> for Nics {
@@ -48,6 +58,16 @@ mod tests {
         assert_eq!(Nics::new(&[2, 0, 1, 7]).map(|nics| nics.numbers().to_vec()), Some(vec![2, 0, 1, 7]));
         for wrong in [&[][..], &[1, 1], &[0, 1, 2, 3, 4]] {
             assert_eq!(Nics::new(wrong), None);
+        }
+    }
+
+    #[test]
+    fn others_are_told_numbers_of_16_bits() {
+        let told = |list: &[usize]| Nics::new(list).and_then(|nics| nics.told());
+        assert_eq!(told(&[2, 0xfffe, 0]), nics::Nics::new(&[2, 0xfffe, 0]));
+        assert!(told(&[7]).is_some());
+        for wrong in [&[0xffff][..], &[1, 0x1_0000]] {
+            assert_eq!(told(wrong), None);
         }
     }
 }

@@ -5,6 +5,7 @@ use trunkline_engine::{CommFault, CommId, Error, ListenId, Params, RecvBuf, Requ
 use trunkline_fabric::{Frame, Oob, OobAddress, OobListener, OobStream};
 use trunkline_mem::Memory;
 use trunkline_proto::id::ProcessId;
+use trunkline_proto::nics::Nics;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::frame;
 use trunkline_proto::wire::handle::Handle;
@@ -350,7 +351,8 @@ fn a_listener_of_another_version_is_named() {
     let mut listener = SimOob::stranger(&duo.world, outside).listen().unwrap();
     let process = ProcessId([7; 16]);
     let address = listener.address().0;
-    let mut handle = Handle { process, nonce: [1; 16], rails: 1, listen: 1, address, attempt: 0 }.to_bytes();
+    let nics = Nics::new(&[0]).unwrap();
+    let mut handle = Handle { process, nonce: [1; 16], nics, listen: 1, address, attempt: 0 }.to_bytes();
     let mut streams = Vec::new();
     let error = (0..10_000).find_map(|_| {
         if let Some(mut stream) = listener.accept().unwrap() {

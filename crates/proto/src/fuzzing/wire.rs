@@ -8,6 +8,7 @@ use super::variants;
 use crate::counters::Counts;
 use crate::id::ProcessId;
 use crate::limits::STRIPES_MAX;
+use crate::nics::Nics;
 use crate::wire::cts::{self, Cts, Others};
 use crate::wire::eager::{self, Eager};
 use crate::wire::fin::Fin;
@@ -35,17 +36,19 @@ pub(super) fn handle(bytes: &[u8]) {
 }
 
 pub(super) fn handle_seeds() -> Vec<Vec<u8>> {
-    let with = |address: Vec<u8>, attempt| {
-        let (process, nonce) = (ProcessId([0x11; 16]), [0x22; 16]);
-        Handle { process, nonce, rails: 4, listen: 3 << 32 | 7, address, attempt }.to_bytes().to_vec()
+    let with = |nics: &[u16], address: Vec<u8>, attempt| {
+        let (process, nonce, nics) =
+            (ProcessId([0x11; 16]), [0x22; 16], Nics::new(nics).unwrap_or(Nics::NONE));
+        Handle { process, nonce, nics, listen: 3 << 32 | 7, address, attempt }.to_bytes().to_vec()
     };
     let address = b"trunkline-0123456789abcdef".to_vec();
     variants(&[
-        with(address, 0),
-        with(vec![0x5a; handle::ADDRESS_MAX], u64::MAX),
-        with(vec![0], 1),
-        with(vec![7; 60], 0),
-        with(vec![], 0),
+        with(&[3, 2, 1, 0], address.clone(), 0),
+        with(&[7], vec![0x5a; handle::ADDRESS_MAX], u64::MAX),
+        with(&[0, 0x1234], vec![0], 1),
+        with(&[0], vec![7; 60], 0),
+        with(&[1], vec![], 0),
+        with(&[], address, 0),
     ])
 }
 

@@ -4,6 +4,8 @@ use alloc::vec::Vec;
 
 use crate::id::ProcessId;
 use crate::limits::RAILS_MAX;
+use crate::mutant::Mutant;
+use crate::nics::Nics;
 use crate::wire::cursor::{Reader, Short, Writer};
 
 /// Bytes of a handle (`NCCL_NET_HANDLE_MAXSIZE`).
@@ -13,8 +15,9 @@ pub const BYTES: usize = 128;
 pub const ADDRESS_MAX: usize = 48;
 
 const MAGIC: [u8; 4] = *b"TRKL";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const STATE: core::ops::Range<usize> = 56..64;
+const NICS: usize = 112;
 
 /// A listener, as the connecting process needs it.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -23,8 +26,8 @@ pub struct Handle {
     pub process: ProcessId,
     /// Proves that a connecting process was given this handle.
     pub nonce: [u8; 16],
-    /// NICs the listening process takes for the comm, 1 to 4.
-    pub rails: u8,
+    /// NICs the listening process takes for the comm, at least one: a rail each.
+    pub nics: Nics,
     /// Which listener.
     pub listen: u64,
     /// Where its control streams are accepted, at most [`ADDRESS_MAX`] bytes.
@@ -54,16 +57,20 @@ impl From<Short> for HandleError {
 }
 
 impl Handle {
-    /// The handle's bytes. An address that is too long is cut, which no reader accepts.
+    /// The handle's bytes. An address that is too long is cut, which no reader accepts, nor a handle without NICs.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let mut out = Writer::default();
         out.bytes(&MAGIC).u16(VERSION).u16(u16::try_from(self.address.len()).unwrap_or(u16::MAX));
-        out.bytes(&self.process.0).bytes(&self.nonce).u32(0).u8(self.rails).bytes(&[0; 3]);
+        out.bytes(&self.process.0).bytes(&self.nonce).u32(0).u8(self.nics.len()).bytes(&[0; 3]);
         out.u64(self.listen).u64(self.attempt);
         out.bytes(&self.address[..self.address.len().min(ADDRESS_MAX)]);
         let mut bytes = [0; BYTES];
         bytes[..out.0.len()].copy_from_slice(&out.0);
+        for at in 0..RAILS_MAX {
+            let nic = self.nics.numbers().get(at).copied().unwrap_or(Nics::NOBODY);
+            bytes[NICS + 2 * at..][..2].copy_from_slice(&nic.to_le_bytes());
+        }
         bytes
     }
 
@@ -72,6 +79,10 @@ impl Handle {
     /// # Errors
     /// [`HandleError`] says what is wrong.
     pub fn from_bytes(bytes: &[u8; BYTES]) -> Result<Self, HandleError> {
+        Self::read(bytes, Mutant::NONE)
+    }
+
+    fn read(bytes: &[u8; BYTES], mutant: Mutant) -> Result<Self, HandleError> {
         let mut reader = Reader(bytes);
         if reader.array::<4>()? != MAGIC {
             return Err(HandleError::Foreign);
@@ -87,15 +98,133 @@ impl Handle {
         let (process, nonce) = (ProcessId(reader.array()?), reader.array()?);
         reader.array::<4>()?;
         let [rails, ..] = reader.array::<4>()?;
-        if rails == 0 || usize::from(rails) > RAILS_MAX {
-            return Err(HandleError::Malformed);
-        }
         let (listen, attempt) = (reader.u64()?, reader.u64()?);
-        Ok(Self { process, nonce, rails, listen, address: reader.bytes(used)?.to_vec(), attempt })
+        let address = reader.bytes(ADDRESS_MAX)?[..used].to_vec();
+        let nics = read_nics(&mut reader, rails, mutant)?;
+        Ok(Self { process, nonce, nics, listen, address, attempt })
     }
 
     /// Writes the attempt under way into a handle's bytes.
     pub fn set_attempt(bytes: &mut [u8; BYTES], attempt: u64) {
         bytes[STATE].copy_from_slice(&attempt.to_le_bytes());
+    }
+}
+
+/// As many NICs as there are rails, none of them twice, and nobody behind them.
+fn read_nics(reader: &mut Reader<'_>, rails: u8, mutant: Mutant) -> Result<Nics, HandleError> {
+    let mut numbers = [0; RAILS_MAX];
+    for number in &mut numbers {
+        *number = reader.u16()?;
+    }
+    let named = if mutant.is("handle-reads-one-nic") { 1 } else { usize::from(rails) };
+    let (named, behind) = numbers.split_at_checked(named).ok_or(HandleError::Malformed)?;
+    let ends = behind.iter().all(|&nic| nic == Nics::NOBODY) || mutant.is("handle-ignores-further-nics");
+    Nics::new(named).filter(|nics| !nics.is_empty() && ends).ok_or(HandleError::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The bug that `cargo xtask mutants` asks for, if any.
+    fn planted() -> Mutant {
+        #[cfg(feature = "mutants")]
+        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+            return Mutant::named(std::string::String::leak(name));
+        }
+        Mutant::NONE
+    }
+
+    fn handle(nics: &[u16], address: Vec<u8>) -> Handle {
+        let (process, nonce, nics) = (ProcessId([1; 16]), [2; 16], Nics::new(nics).unwrap());
+        Handle { process, nonce, nics, listen: 3, address, attempt: 4 }
+    }
+
+    #[test]
+    fn layout_is_the_documented_one() {
+        let bytes = handle(&[5, 0x0607], vec![9; ADDRESS_MAX]).to_bytes();
+        assert_eq!(bytes[..8], [b'T', b'R', b'K', b'L', 2, 0, 48, 0]);
+        assert_eq!(bytes[40..48], [0, 0, 0, 0, 2, 0, 0, 0]);
+        assert_eq!(bytes[111], 9, "the address ends where the NICs begin");
+        assert_eq!(bytes[112..120], [5, 0, 7, 6, 0xff, 0xff, 0xff, 0xff]);
+        assert_eq!(bytes[120..], [0; 8]);
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let mut bytes = handle(&[0], vec![9]).to_bytes();
+        for version in [1, 3] {
+            bytes[4] = version;
+            assert_eq!(Handle::from_bytes(&bytes), Err(HandleError::Version(version.into())));
+        }
+    }
+
+    #[test]
+    fn as_many_nics_as_rails_and_each_once() {
+        let good = handle(&[3, 1], vec![9]).to_bytes();
+        let read = |rails: u8, numbers: [u16; RAILS_MAX]| {
+            let mut bytes = good;
+            bytes[44] = rails;
+            for (at, number) in numbers.iter().enumerate() {
+                bytes[NICS + 2 * at..][..2].copy_from_slice(&number.to_le_bytes());
+            }
+            Handle::read(&bytes, planted()).map(|handle| handle.nics.numbers().to_vec())
+        };
+        let none = Nics::NOBODY;
+        for (rails, numbers) in [
+            (0, [none; 4]),
+            (0, [1, none, none, none]),
+            (5, [1, 2, 3, 4]),
+            (0xff, [1, 2, 3, 4]),
+            (1, [none; 4]),
+            (3, [3, 1, none, none]),
+            (1, [3, 1, none, none]),
+            (2, [3, none, 1, none]),
+            (2, [none, 3, 1, none]),
+            (2, [3, 1, none, 2]),
+            (2, [3, 3, none, none]),
+            (4, [3, 1, 2, 1]),
+        ] {
+            assert_eq!(read(rails, numbers), Err(HandleError::Malformed), "{rails} rails: {numbers:?}");
+        }
+        assert_eq!(read(1, [0, none, none, none]), Ok(vec![0]));
+        assert_eq!(read(2, [3, 1, none, none]), Ok(vec![3, 1]));
+        assert_eq!(read(4, [3, 1, 2, 0]), Ok(vec![3, 1, 2, 0]));
+    }
+
+    #[test]
+    fn a_handle_without_nics_or_address_is_none() {
+        assert_eq!(Handle::from_bytes(&handle(&[], vec![9]).to_bytes()), Err(HandleError::Malformed));
+        for len in [0, ADDRESS_MAX + 1] {
+            let bytes = handle(&[0], vec![9; len]).to_bytes();
+            assert_eq!(Handle::from_bytes(&bytes), Err(HandleError::Malformed), "{len}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn reads_back(
+            names: ([u8; 16], [u8; 16]),
+            numbers in prop::collection::btree_set(0..Nics::NOBODY, 1..=RAILS_MAX),
+            turned: bool,
+            address in prop::collection::vec(any::<u8>(), 1..=ADDRESS_MAX),
+            ids: (u64, u64),
+        ) {
+            let mut numbers: Vec<u16> = numbers.into_iter().collect();
+            if turned {
+                numbers.reverse();
+            }
+            let (process, nonce, nics) = (ProcessId(names.0), names.1, Nics::new(&numbers).unwrap());
+            let handle = Handle { process, nonce, nics, listen: ids.0, address, attempt: ids.1 };
+            let mut bytes = handle.to_bytes();
+            prop_assert_eq!(Handle::from_bytes(&bytes), Ok(handle.clone()));
+            Handle::set_attempt(&mut bytes, !ids.1);
+            bytes[40..44].fill(0xa5);
+            prop_assert_eq!(Handle::from_bytes(&bytes), Ok(Handle { attempt: !ids.1, ..handle }));
+        }
     }
 }
