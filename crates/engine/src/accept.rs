@@ -9,6 +9,7 @@ use trunkline_proto::conn::{AcceptStep, Accepting};
 use trunkline_proto::limits::TOKENS_MAX;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::frame::{Answer, Frame, Reply};
+use trunkline_proto::wire::share::{self, Given};
 use trunkline_proto::xfer::receiver::Receiver;
 
 use crate::control::{Asked, Control, Current, refusal};
@@ -30,7 +31,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if listen.current.is_none() {
             let nics = listen.nics;
             let Some(asked) = listen.pending.pop_front() else { return Ok(None) };
-            let (conn, stream) = (asked.open.conn, asked.stream);
+            let (refused, stream) = (refusal(&asked.open, Answer::NoResources), asked.stream);
             match self.answer(control, &nics, asked) {
                 Ok(current) => {
                     if let Some(listen) = control.listens.get_mut(id) {
@@ -40,7 +41,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 }
                 Err(error) => {
                     self.host.log(Level::Warn, &format!("connection not accepted: {}", in_full(&error)));
-                    control.send(stream, &refusal(conn, Answer::NoResources), None);
+                    control.send(stream, &refused, None);
                     return Err(error);
                 }
             }
@@ -148,12 +149,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let ends = Ends { stream, remote: open.conn, attempt: None };
         let comm = self.install(Side::Recv(lane), rails, peer.clone(), ends)?;
         let machine = Accepting::new(self.host.now());
-        Ok(Current { machine, comm, conn: open.conn, stream, peer, repeat: false })
+        let conn = open.conn;
+        let turn = if self.params.mutant.is("engine-answers-turn-0") { 0 } else { open.share.turn };
+        Ok(Current { machine, comm, conn, turn, stream, peer, repeat: false })
     }
 
     fn send_result(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<(), Error> {
         let current = control.listens.get(id).and_then(|listen| listen.current.as_ref());
-        let Some((comm, conn, stream)) = current.map(|c| (c.comm, c.conn, c.stream)) else { return Ok(()) };
+        let Some(&Current { comm, conn, turn, stream, .. }) = current else { return Ok(()) };
         let reply = self.open(comm, |Turn { open, rails, .. }| {
             let Side::Recv(lane) = &open.side else { return Ok(None) };
             let path = lane.paths.get(0);
@@ -169,6 +172,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 eager_max: if matched { 0 } else { lane.plan.eager_max },
                 eager_credits: lane.plan.eager_credits,
                 link: address.bytes,
+                share: share::Answer { given: Given::Alone, turn },
             };
             Ok::<_, Error>(Some((reply, address.fd)))
         });

@@ -10,6 +10,7 @@ use spin::mutex::SpinMutex;
 use trunkline_proto::counters::Counts;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::time::Instant;
+use trunkline_proto::wire::share::Offer;
 use trunkline_proto::wire::status::State;
 
 use crate::groups::Seat;
@@ -29,6 +30,9 @@ const QUARANTINE: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) process: ProcessId,
+    /// What it offers of sharing.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no comm shares yet"))]
+    pub(crate) offer: Offer,
     /// Its control stream is gone.
     pub(crate) dead: AtomicBool,
 }

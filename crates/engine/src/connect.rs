@@ -7,11 +7,13 @@ use trunkline_mem::Memory;
 use trunkline_proto::conn::{ConnectStep, Connecting, LinkLife};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::limits::LINKS_MAX;
+use trunkline_proto::pool::AnswerFault;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::cts::Lines;
 use trunkline_proto::wire::frame::{Answer, Frame, Open as OpenFrame, Reply};
 use trunkline_proto::wire::handle::Handle;
+use trunkline_proto::wire::share::{Given, Mode, Request};
 use trunkline_proto::xfer::sender::Sender;
 
 use crate::comm::Peer;
@@ -87,6 +89,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             links: links as u8,
             mailbox: lane.mailbox(0),
             link: Vec::new(),
+            share: Request { mode: Mode::Alone, turn: 0 },
         };
         let attempt = Attempt {
             machine: Connecting::new(self.host.now()),
@@ -141,6 +144,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let (Some((reply, fd)), Some((lane, rails))) = (&mut attempt.reply, &mut attempt.lane) else {
             return Ok(false);
         };
+        // Nothing but links of its own was asked for.
+        if reply.share.given != Given::Alone && !self.params.mutant.is("engine-takes-any-answer") {
+            return Err(AnswerFault::Nonsense.into());
+        }
         match attempt.machine.on_result(reply.answer) {
             ConnectStep::Connect => {}
             ConnectStep::Refused(Answer::NoResources) => return Err(Error::PeerExhausted),

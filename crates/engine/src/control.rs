@@ -15,7 +15,8 @@ use trunkline_proto::counters::Tally;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::slots::{SlotId, Slots};
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::frame::{Answer, Frame, Open, Reply, VERSION};
+use trunkline_proto::wire::frame::{Answer, Frame, Open, Region, Reply, VERSION};
+use trunkline_proto::wire::share::{self, Given, Mode, Offer};
 
 use crate::comm::{Comms, Peer};
 use crate::news::Word;
@@ -42,6 +43,8 @@ const AGE_STEP: Duration = Duration::secs(1);
 /// The process's control plane.
 pub(crate) struct Control<H: Host, R: Rail> {
     process: ProcessId,
+    /// What every HELLO offers of sharing.
+    offer: Offer,
     listener: Option<<H::Oob as Oob>::Listener>,
     /// What was last said about it; the same failure comes again at each call until its cause is gone.
     listener_told: Option<String>,
@@ -91,6 +94,8 @@ pub(crate) struct Current {
     pub(crate) machine: Accepting,
     pub(crate) comm: CommId,
     pub(crate) conn: u64,
+    /// Which OPEN of that connection is answered.
+    pub(crate) turn: u32,
     pub(crate) stream: SlotId,
     pub(crate) peer: Arc<Peer>,
     /// Sent again when asked again.
@@ -123,9 +128,10 @@ pub(crate) struct Around<'a, H: Host> {
 }
 
 impl<H: Host, R: Rail> Control<H, R> {
-    pub(crate) fn new(process: ProcessId) -> Self {
+    pub(crate) fn new(process: ProcessId, offer: Offer) -> Self {
         Self {
             process,
+            offer,
             listener: None,
             listener_told: None,
             streams: Slots::new(STREAMS_MAX),
@@ -176,7 +182,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         since: Instant,
         expected: Option<ProcessId>,
     ) -> Result<SlotId, Error> {
-        let hello = Frame::Hello { min: VERSION, max: VERSION, process: self.process };
+        let hello = Frame::Hello { min: VERSION, max: VERSION, offer: self.offer, process: self.process };
         io.send(fabric::Frame { bytes: hello.to_bytes(), fd: None })?;
         let proven = expected.is_some();
         let stream = Stream { io, peer: None, since, expected, versions: None, proven };
@@ -345,7 +351,9 @@ impl<H: Host, R: Rail> Control<H, R> {
         let frame = Frame::from_bytes(&bytes).map_err(|error| error.to_string())?;
         let peer = self.streams.get(id).and_then(|s| s.peer.clone());
         match (frame, peer) {
-            (Frame::Hello { min, max, process }, None) => self.on_hello(around, id, (min, max), process),
+            (Frame::Hello { min, max, offer, process }, None) => {
+                self.on_hello(around, id, (min, max), process, offer)
+            }
             (Frame::Hello { .. }, Some(_)) => Ok(()),
             (_, None) => Err("the first frame is not a hello".to_owned()),
             (Frame::Open(open), Some(peer)) => {
@@ -370,6 +378,13 @@ impl<H: Host, R: Rail> Control<H, R> {
                 self.on_close(around, id, end, messages);
                 Ok(())
             }
+            // Of comms that share queue pairs: there are none.
+            (Frame::Gone { id: end } | Frame::Stop { id: end }, Some(_)) => {
+                if around.params.mutant.is("control-takes-stop-for-close") {
+                    self.on_close(around, id, end, 0);
+                }
+                Ok(())
+            }
             (word, Some(_)) => {
                 if let Some((end, _)) = word.about_link() {
                     self.on_news(around, id, end, (word, fd));
@@ -385,6 +400,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         id: SlotId,
         (min, max): (u16, u16),
         process: ProcessId,
+        offer: Offer,
     ) -> Result<(), String> {
         let mutant = around.params.mutant;
         let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
@@ -402,7 +418,8 @@ impl<H: Host, R: Rail> Control<H, R> {
         }
         // A peer of its own, even if another stream names the same process: who only says a name must not be able to
         // die in its place.
-        stream.peer = Some(Arc::new(Peer { process, dead: AtomicBool::new(false) }));
+        let offer = if mutant.is("control-forgets-offer") { Offer::NONE } else { offer };
+        stream.peer = Some(Arc::new(Peer { process, offer, dead: AtomicBool::new(false) }));
         Ok(())
     }
 
@@ -423,11 +440,16 @@ impl<H: Host, R: Rail> Control<H, R> {
             let text =
                 format!("connection from process {} refused: stale handle or wrong nonce", peer.process);
             around.host.log(Level::Warn, &text);
-            self.send(stream, &refusal(conn, Answer::Refused), None);
+            self.send(stream, &refusal(&open, Answer::Refused), None);
             return;
         };
         if let Some(stream) = self.streams.get_mut(stream) {
             stream.proven = true;
+        }
+        if matches!(open.share.mode, Mode::Join(..)) && !mutant.is("control-keeps-joiners") {
+            // There is no group to join.
+            self.send(stream, &without_comm(&open, Answer::Accepted, Given::Retry), None);
+            return;
         }
         if listen.seen.contains(&(stream, conn)) && !mutant.is("control-opens-twice") {
             if let Some(current) = listen.current.as_mut().filter(|c| c.conn == conn) {
@@ -453,6 +475,9 @@ impl<H: Host, R: Rail> Control<H, R> {
             return self.send(stream, &Frame::Close { id: reply.comm, messages: u64::MAX }, None);
         };
         if attempt.stream != stream && !mutant.is("control-result-from-anyone") {
+            return;
+        }
+        if reply.share.turn != attempt.open.share.turn && !mutant.is("control-takes-any-turn") {
             return;
         }
         if attempt.comm.is_none() {
@@ -498,17 +523,22 @@ impl<H: Host, R: Rail> Control<H, R> {
 }
 
 /// A RESULT that says no.
-pub(crate) fn refusal(conn: u64, answer: Answer) -> Frame {
-    let nowhere = trunkline_proto::wire::frame::Region { key: 0, addr: 0 };
+pub(crate) fn refusal(open: &Open, answer: Answer) -> Frame {
+    without_comm(open, answer, Given::Alone)
+}
+
+/// A RESULT that brings no comm.
+fn without_comm(open: &Open, answer: Answer, given: Given) -> Frame {
     Frame::Result(Reply {
-        conn,
+        conn: open.conn,
         answer,
         matched: false,
         remote_len: false,
         comm: 0,
-        fins: nowhere,
+        fins: Region { key: 0, addr: 0 },
         eager_max: 0,
         eager_credits: 0,
         link: Vec::new(),
+        share: share::Answer { given, turn: open.share.turn },
     })
 }

@@ -7,6 +7,7 @@ use trunkline_mem::Memory;
 use trunkline_proto::counters::Counters;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RECV_BUFFERS_MAX;
+use trunkline_proto::wire::share::Offer;
 
 use crate::comm::{Comm, Comms};
 use crate::control::{Around, Control};
@@ -73,7 +74,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             comms: Comms::new(crate::status::rows(&params)),
             // Those whose comms are closed may linger.
             groups: Groups::new(2 * crate::status::rows(&params), params.mutant),
-            control: Lane::new(Control::new(process), params.mutant),
+            control: Lane::new(Control::new(process, Offer::NONE), params.mutant),
             lingering: Lane::new(Vec::new(), params.mutant),
             fabric,
             host,

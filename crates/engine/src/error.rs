@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 
 use trunkline_fabric::{DeregisterError, LinkError, OobError, OpenError, RegisterError, Status};
 use trunkline_proto::id::ProcessId;
+use trunkline_proto::pool::AnswerFault;
 use trunkline_proto::wire::handle::HandleError;
 use trunkline_proto::xfer::Fault;
 
@@ -65,6 +66,9 @@ pub enum Error {
     /// The listener's process has run out of something; its log says what.
     #[error("the listening process has no resources left for the connection")]
     PeerExhausted,
+    /// The listener's process answered something else than was asked.
+    #[error(transparent)]
+    Answer(#[from] AnswerFault),
     /// A comm failed.
     #[error(transparent)]
     Comm(#[from] CommFault),

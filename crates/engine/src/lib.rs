@@ -9,6 +9,8 @@ mod accept;
 mod comm;
 mod connect;
 mod control;
+#[cfg(test)]
+mod control_tests;
 mod engine;
 mod error;
 mod failover;

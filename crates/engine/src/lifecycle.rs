@@ -6,6 +6,7 @@ use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::frame::{Answer, Frame};
 use trunkline_proto::wire::handle::{self, Handle};
+use trunkline_proto::wire::share::Offer;
 
 use crate::comm::Comm;
 use crate::control::{Control, refusal};
@@ -100,7 +101,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mut control = self.control.claim();
         let Some(closed) = control.listens.remove(listen.0) else { return Err(Error::Unknown("listener")) };
         for asked in closed.pending {
-            control.send(asked.stream, &refusal(asked.open.conn, Answer::Refused), None);
+            control.send(asked.stream, &refusal(&asked.open, Answer::Refused), None);
         }
         drop(control);
         match closed.current {
@@ -189,7 +190,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         for last in self.lingering.claim().drain(..) {
             self.let_go(last.seat, self.groups.claim(last.seat));
         }
-        *self.control.claim() = Control::new(self.process);
+        *self.control.claim() = Control::new(self.process, Offer::NONE);
         self.show_usage();
     }
 

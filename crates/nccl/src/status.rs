@@ -69,7 +69,7 @@ fn engine_code(error: &Error) -> ResultCode {
         Error::Unknown(_) => ResultCode::INTERNAL_ERROR,
         Error::Argument(_) | Error::Handle(_) => ResultCode::INVALID_ARGUMENT,
         Error::Version { .. } => ResultCode::INVALID_USAGE,
-        Error::Refused | Error::PeerExhausted => ResultCode::REMOTE_ERROR,
+        Error::Refused | Error::PeerExhausted | Error::Answer(_) => ResultCode::REMOTE_ERROR,
         Error::Comm(CommFault::PeerDead(_) | CommFault::PeerClosed(_)) => ResultCode::REMOTE_ERROR,
         Error::Comm(CommFault::Protocol(_) | CommFault::Link(_)) => ResultCode::REMOTE_ERROR,
         Error::Comm(CommFault::Revoked) => ResultCode::INTERNAL_ERROR,

@@ -42,6 +42,8 @@ mod rules_tests;
 mod run;
 mod scenario;
 mod sender;
+#[cfg(test)]
+mod share_tests;
 mod side;
 mod stranger;
 mod sweep;

@@ -9,6 +9,7 @@ use trunkline_proto::nics::Nics;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::frame;
 use trunkline_proto::wire::handle::Handle;
+use trunkline_proto::wire::share::{Mode, Offer, Request};
 
 use crate::side::SimEngine;
 use crate::{Mutant, Pid, SimFabric, SimHost, SimOob, SimStream, Weather, World};
@@ -52,7 +53,7 @@ impl Duo {
     }
 
     /// A stream of a stranger to the process of that handle, and what it says first.
-    fn stranger(&self, handle: &[u8; 128], frames: &[frame::Frame]) -> SimStream {
+    pub(crate) fn stranger(&self, handle: &[u8; 128], frames: &[frame::Frame]) -> SimStream {
         let address = OobAddress(Handle::from_bytes(handle).unwrap().address);
         let outside = self.world.add_process();
         let mut stream = SimOob::stranger(&self.world, outside).connect(&address).unwrap();
@@ -116,8 +117,8 @@ pub(crate) fn end(engine: &SimEngine, request: RequestId) -> Result<u64, Error> 
     panic!("a request does not end");
 }
 
-fn hello(min: u16, max: u16, process: u8) -> frame::Frame {
-    frame::Frame::Hello { min, max, process: ProcessId([process; 16]) }
+pub(crate) fn hello(min: u16, max: u16, process: u8) -> frame::Frame {
+    frame::Frame::Hello { min, max, offer: Offer::NONE, process: ProcessId([process; 16]) }
 }
 
 /// Whether the stream was hung up on; takes what was said before.
@@ -218,7 +219,8 @@ fn what_had_arrived_when_a_death_is_noticed_is_received() {
 
 /// What a stranger says that took the name of `process`.
 fn in_the_name_of(process: ProcessId) -> frame::Frame {
-    frame::Frame::Hello { min: frame::VERSION, max: frame::VERSION, process }
+    let version = frame::VERSION;
+    frame::Frame::Hello { min: version, max: version, offer: Offer::NONE, process }
 }
 
 #[test]
@@ -290,6 +292,7 @@ fn a_stranger_without_the_nonce_is_refused() {
         links: 1,
         mailbox: nowhere,
         link: vec![7; 20],
+        share: Request { mode: Mode::Alone, turn: 0 },
     };
     let mut stream =
         duo.stranger(&handle, &[hello(frame::VERSION, frame::VERSION, 7), frame::Frame::Open(open)]);
@@ -308,7 +311,7 @@ fn a_stranger_without_the_nonce_is_refused() {
 fn a_stranger_of_another_version_is_refused() {
     let duo = Duo::calm();
     let (_, handle) = duo.b.listen(0).unwrap();
-    for versions in [(frame::VERSION + 1, 9), (0, 0)] {
+    for versions in [(frame::VERSION + 1, 9), (0, 0), (3, 3)] {
         let before = duo.b.counters().streams_refused;
         let mut stream = duo.stranger(&handle, &[hello(versions.0, versions.1, 7)]);
         duo.run(SECOND / 100);
@@ -352,16 +355,20 @@ fn a_listener_of_another_version_is_named() {
     let process = ProcessId([7; 16]);
     let address = listener.address().0;
     let nics = Nics::new(&[0]).unwrap();
-    let mut handle = Handle { process, nonce: [1; 16], nics, listen: 1, address, attempt: 0 }.to_bytes();
-    let mut streams = Vec::new();
-    let error = (0..10_000).find_map(|_| {
-        if let Some(mut stream) = listener.accept().unwrap() {
-            stream.send(Frame { bytes: hello(4, 9, 7).to_bytes(), fd: None }).unwrap();
-            streams.push(stream);
-        }
-        duo.a.connect(0, &mut handle).err()
-    });
-    assert!(matches!(error, Some(Error::Version { min: 4, max: 9, ours: frame::VERSION })), "{error:?}");
+    for (low, high) in [(frame::VERSION + 1, 9), (3, 3)] {
+        let address = address.clone();
+        let mut handle = Handle { process, nonce: [1; 16], nics, listen: 1, address, attempt: 0 }.to_bytes();
+        let mut streams = Vec::new();
+        let error = (0..10_000).find_map(|_| {
+            if let Some(mut stream) = listener.accept().unwrap() {
+                stream.send(Frame { bytes: hello(low, high, 7).to_bytes(), fd: None }).unwrap();
+                streams.push(stream);
+            }
+            duo.a.connect(0, &mut handle).err()
+        });
+        let Some(Error::Version { min, max, ours: frame::VERSION }) = error else { panic!("{error:?}") };
+        assert_eq!((min, max), (low, high));
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use trunkline_fabric::{Frame, Oob, OobAddress, OobStream};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::wire::frame::{self, Answer, Open, Region, Reply, VERSION};
+use trunkline_proto::wire::share::{self, Given, Mode, Offer, Request};
 
 use crate::{Dice, Pid, SimOob, SimStream, World};
 
@@ -32,7 +33,8 @@ fn speech(dice: &mut Dice, others: &[ProcessId]) -> Vec<Vec<u8>> {
     let mut name = [0; 16];
     name[..8].copy_from_slice(&dice.draw().to_le_bytes());
     let process = ProcessId(name);
-    let hello = |min, max| frame::Frame::Hello { min, max, process }.to_bytes();
+    let offer = Offer { groups: 4 };
+    let hello = |min, max| frame::Frame::Hello { min, max, offer, process }.to_bytes();
     // The first places of the tables of comms and attempts, in their first use.
     let (comm, conn) = (1 << 16 | dice.below(4), 1 << 32 | dice.below(4));
     let nowhere = Region { key: dice.draw(), addr: dice.draw() };
@@ -45,6 +47,7 @@ fn speech(dice: &mut Dice, others: &[ProcessId]) -> Vec<Vec<u8>> {
         links: 1,
         mailbox: nowhere,
         link: vec![7; 20],
+        share: Request { mode: Mode::Alone, turn: 0 },
     });
     match dice.below(11) {
         0 => vec![],
@@ -58,11 +61,16 @@ fn speech(dice: &mut Dice, others: &[ProcessId]) -> Vec<Vec<u8>> {
         4 => vec![hello(VERSION, VERSION), open.to_bytes()],
         5 | 6 => {
             let process = others.get(dice.below(others.len() as u64) as usize).copied().unwrap_or(process);
-            vec![frame::Frame::Hello { min: VERSION, max: VERSION, process }.to_bytes()]
+            vec![frame::Frame::Hello { min: VERSION, max: VERSION, offer, process }.to_bytes()]
         }
         7 => {
             let id = dice.pick([comm, conn]);
-            vec![hello(VERSION, VERSION), frame::Frame::Close { id, messages: 0 }.to_bytes()]
+            let word = match dice.below(4) {
+                0 => frame::Frame::Gone { id },
+                1 => frame::Frame::Stop { id },
+                _ => frame::Frame::Close { id, messages: 0 },
+            };
+            vec![hello(VERSION, VERSION), word.to_bytes()]
         }
         8 => vec![hello(VERSION, VERSION), frame::Frame::Ready { comm, conn }.to_bytes()],
         9 => vec![
@@ -75,6 +83,7 @@ fn speech(dice: &mut Dice, others: &[ProcessId]) -> Vec<Vec<u8>> {
 
 /// An answer to an attempt that somebody else made.
 fn result(conn: u64, answer: Answer) -> frame::Frame {
+    let link = if answer == Answer::Accepted { vec![7; 20] } else { vec![] };
     frame::Frame::Result(Reply {
         conn,
         answer,
@@ -84,6 +93,7 @@ fn result(conn: u64, answer: Answer) -> frame::Frame {
         fins: Region { key: 0, addr: 0 },
         eager_max: 0,
         eager_credits: 0,
-        link: vec![7; 20],
+        link,
+        share: share::Answer { given: Given::Alone, turn: 0 },
     })
 }

@@ -3,18 +3,23 @@
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::num::NonZeroU64;
 
 use super::variants;
 use crate::counters::Counts;
 use crate::id::ProcessId;
 use crate::limits::STRIPES_MAX;
 use crate::nics::Nics;
+use crate::slots::SlotId;
 use crate::wire::cts::{self, Cts, Others};
 use crate::wire::eager::{self, Eager};
 use crate::wire::fin::Fin;
 use crate::wire::frame::{Answer, Frame, LinkDown, LinkOpen, LinkResult, Open, Region, Reply};
 use crate::wire::handle::{self, Handle};
 use crate::wire::imm::{Imm, Token};
+use crate::wire::member::MemberId;
+use crate::wire::proof::{Epoch, Proof};
+use crate::wire::share::{self, Given, Mode, Offer, Request};
 use crate::wire::standing::{Standing, Waiting};
 use crate::wire::status::{Comm, Direction, Fault, Head, Links, Row, State, Status, Usage};
 use crate::wire::strand::{self, Join, Kind};
@@ -61,11 +66,12 @@ pub(super) fn frame(bytes: &[u8]) {
 
 pub(super) fn frame_seeds() -> Vec<Vec<u8>> {
     let region = Region { key: 0x0123_4567_89ab_cdef, addr: 0x7f00_0000_1000 };
-    let open = |matched, link| {
+    let open = |matched, link, mode| {
         let (conn, links) = (1 << 32 | 2, if matched { 1 } else { 4 });
-        Frame::Open(Open { conn, listen: 3, nonce: [4; 16], matched, links, mailbox: region, link })
+        let share = Request { mode, turn: 1 };
+        Frame::Open(Open { conn, listen: 3, nonce: [4; 16], matched, links, mailbox: region, link, share })
     };
-    let reply = |answer, link| {
+    let reply = |answer, link, given| {
         Frame::Result(Reply {
             conn: 5,
             answer,
@@ -76,20 +82,33 @@ pub(super) fn frame_seeds() -> Vec<Vec<u8>> {
             eager_max: 4096,
             eager_credits: 32,
             link,
+            share: share::Answer { given, turn: 1 },
         })
     };
+    let (epoch, proof, member) =
+        (Epoch(NonZeroU64::MAX), Proof(7), MemberId::of(SlotId { slot: 5, generation: 6 }));
     let waiting = vec![Waiting { token: Token::new(9, 1), stripes: 0b1010, fin: true }];
     let standing = Standing { next: 3, frontier: 4, ahead: 5, waiting };
     let made = LinkResult { id: 5, link: 1, epoch: 3, fins: region, address: vec![2; 80] };
     let frames = [
-        Frame::Hello { min: 1, max: 1, process: ProcessId([9; 16]) },
-        open(false, vec![1; 80]),
-        reply(Answer::Accepted, vec![2; 256]),
+        Frame::Hello { min: 1, max: 1, offer: Offer { groups: 2 }, process: ProcessId([9; 16]) },
+        open(false, vec![1; 80], Mode::Alone),
+        reply(Answer::Accepted, vec![2; 256], Given::Alone),
         Frame::Ready { comm: 6, conn: 5 },
         Frame::Close { id: u64::MAX, messages: 0 },
-        open(true, vec![]),
-        reply(Answer::Other(200), vec![]),
-        reply(Answer::NoResources, vec![3]),
+        open(true, vec![], Mode::Join(epoch, proof)),
+        reply(Answer::Other(200), vec![], Given::Alone),
+        reply(Answer::NoResources, vec![3], Given::Alone),
+        open(true, vec![1; 20], Mode::Create(epoch)),
+        open(true, vec![1; 20], Mode::Join(epoch, proof)),
+        open(false, vec![], Mode::Rather),
+        reply(Answer::Accepted, vec![2; 20], Given::Created { epoch, proof, member }),
+        reply(Answer::Accepted, vec![], Given::Joined { epoch, member }),
+        reply(Answer::Accepted, vec![], Given::Alone),
+        reply(Answer::Accepted, vec![], Given::Retry),
+        reply(Answer::Refused, vec![], Given::Full),
+        Frame::Gone { id: 6 },
+        Frame::Stop { id: 5 },
         Frame::LinkDown(LinkDown {
             id: 6,
             link: 1,

@@ -54,7 +54,7 @@ impl Config {
     #[must_use]
     pub const fn offer(&self) -> Offer {
         match self.sharing {
-            Sharing::Off => Offer { groups: 0 },
+            Sharing::Off => Offer::NONE,
             Sharing::On => Offer { groups: self.groups },
             Sharing::Auto => Offer { groups: GROUPS_OF_KEY_MAX },
         }

@@ -4,11 +4,13 @@ use alloc::vec::Vec;
 
 use crate::id::ProcessId;
 use crate::limits::LINKS_MAX;
+use crate::mutant::Mutant;
 use crate::wire::cursor::{Reader, Short, Writer};
+use crate::wire::share::{self, Given, Mode, Offer, Request, ShareError};
 use crate::wire::standing::{Standing, StandingError};
 
 /// The version of everything behind a HELLO that this code speaks.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 const MAGIC: u64 = 0x314b_4e55_5254_4c4b;
 const LINK_MAX: usize = 256;
@@ -16,7 +18,7 @@ const LINK_MAX: usize = 256;
 /// How an OPEN was answered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Answer {
-    /// The comm exists.
+    /// The comm exists, unless what is said of sharing is [`Given::Retry`] or [`Given::Full`].
     Accepted,
     /// There is no such listener, or the nonce is not its own.
     Refused,
@@ -50,8 +52,10 @@ pub struct Open {
     pub links: u8,
     /// Where clear-to-send records go.
     pub mailbox: Region,
-    /// The asking side's link.
+    /// The asking side's link; empty with [`Mode::Join`], and never otherwise.
     pub link: Vec<u8>,
+    /// On what links the comm is to be.
+    pub share: Request,
 }
 
 /// Answers an OPEN.
@@ -59,7 +63,7 @@ pub struct Open {
 pub struct Reply {
     /// The asking side's id of the connection.
     pub conn: u64,
-    /// How it went; all that follows is meaningful only if accepted.
+    /// How it went; all that follows, but the turn, is meaningful only if accepted.
     pub answer: Answer,
     /// Match by NIC.
     pub matched: bool,
@@ -73,8 +77,10 @@ pub struct Reply {
     pub eager_max: u32,
     /// Eager messages it takes before they are matched.
     pub eager_credits: u32,
-    /// The answering side's link.
+    /// The answering side's link; empty if nobody is accepted or the comm has no links of its own, and never otherwise.
     pub link: Vec<u8>,
+    /// On what links the comm is; [`Given::Alone`] if nobody is accepted.
+    pub share: share::Answer,
 }
 
 /// A link is of no more use: the speaker's end is in error, and nothing the peer posted lands there any more.
@@ -133,6 +139,8 @@ pub enum Frame {
         min: u16,
         /// Highest version spoken.
         max: u16,
+        /// Of sharing.
+        offer: Offer,
         /// The speaker.
         process: ProcessId,
     },
@@ -169,6 +177,18 @@ pub enum Frame {
         /// Which connection of that link.
         epoch: u32,
     },
+    /// Nothing of the speaker's end of a comm will land any more: every operation that it posted has completed or can no
+    /// more happen. Of comms that share queue pairs, whose links do not end with them.
+    Gone {
+        /// The listener's own id of its end.
+        id: u64,
+    },
+    /// The speaker ends a comm that shares queue pairs. The other end shall post nothing more, and say [`Frame::Gone`] when
+    /// all that it posted has completed.
+    Stop {
+        /// The listener's own id of its end.
+        id: u64,
+    },
 }
 
 /// A frame could not be read.
@@ -195,6 +215,15 @@ pub enum FrameError {
     /// What it says has arrived cannot be read.
     #[error(transparent)]
     Standing(#[from] StandingError),
+    /// What it says of sharing cannot be read.
+    #[error("sharing: {0}")]
+    Share(#[from] ShareError),
+    /// It brings the address of a link where none belongs, or none where one does.
+    #[error("link address of {0} bytes")]
+    Address(u16),
+    /// A RESULT that accepts nobody speaks of a group.
+    #[error("a group for nobody")]
+    Nobody,
 }
 
 impl Frame {
@@ -212,11 +241,13 @@ impl Frame {
             Self::LinkOpen(_) => 7,
             Self::LinkResult(_) => 8,
             Self::LinkReady { .. } => 9,
+            Self::Gone { .. } => 10,
+            Self::Stop { .. } => 11,
         };
         out.u8(kind).u8(1).u16(0);
         match self {
-            Self::Hello { min, max, process } => {
-                out.u64(MAGIC).u16(*min).u16(*max).u32(0).bytes(&process.0);
+            Self::Hello { min, max, offer, process } => {
+                out.u64(MAGIC).u16(*min).u16(*max).u32(offer.to_bits()).bytes(&process.0);
             }
             Self::Open(open) => write_open(&mut out, open),
             Self::Result(reply) => write_reply(&mut out, reply),
@@ -244,6 +275,9 @@ impl Frame {
                 write_link(&mut out, &result.address);
             }
             Self::LinkReady { id, link, epoch } => write_which(&mut out, *id, *link, *epoch),
+            Self::Gone { id } | Self::Stop { id } => {
+                out.u64(*id);
+            }
         }
         out.0
     }
@@ -260,7 +294,9 @@ impl Frame {
             | Self::Open(_)
             | Self::Result(_)
             | Self::Ready { .. }
-            | Self::Close { .. } => None,
+            | Self::Close { .. }
+            | Self::Gone { .. }
+            | Self::Stop { .. } => None,
         }
     }
 
@@ -269,6 +305,10 @@ impl Frame {
     /// # Errors
     /// [`FrameError`] says what is wrong; the stream it came on cannot be trusted any more.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FrameError> {
+        Self::read(bytes, Mutant::NONE)
+    }
+
+    fn read(bytes: &[u8], mutant: Mutant) -> Result<Self, FrameError> {
         let mut reader = Reader(bytes);
         let [kind, version, ..] = reader.array::<4>()?;
         if version != 1 {
@@ -276,8 +316,8 @@ impl Frame {
         }
         let frame = match kind {
             1 => read_hello(&mut reader)?,
-            2 => Self::Open(read_open(&mut reader)?),
-            3 => Self::Result(read_reply(&mut reader)?),
+            2 => Self::Open(read_open(&mut reader, mutant)?),
+            3 => Self::Result(read_reply(&mut reader, mutant)?),
             4 => Self::Ready { comm: reader.u64()?, conn: reader.u64()? },
             5 => Self::Close { id: reader.u64()?, messages: reader.u64()? },
             6 => Self::LinkDown(read_down(&mut reader)?),
@@ -295,6 +335,8 @@ impl Frame {
                 let (id, link, epoch) = read_which(&mut reader)?;
                 Self::LinkReady { id, link, epoch }
             }
+            10 => Self::Gone { id: reader.u64()? },
+            11 => Self::Stop { id: reader.u64()? },
             other => return Err(FrameError::Kind(other)),
         };
         if reader.0.is_empty() { Ok(frame) } else { Err(FrameError::Length) }
@@ -307,8 +349,8 @@ fn read_hello(reader: &mut Reader<'_>) -> Result<Frame, FrameError> {
         return Err(FrameError::Magic(magic));
     }
     let (min, max) = (reader.u16()?, reader.u16()?);
-    reader.u32()?;
-    Ok(Frame::Hello { min, max, process: ProcessId(reader.array()?) })
+    let offer = Offer::from_bits(reader.u32()?);
+    Ok(Frame::Hello { min, max, offer, process: ProcessId(reader.array()?) })
 }
 
 fn write_link(out: &mut Writer, link: &[u8]) {
@@ -322,6 +364,14 @@ fn read_link(reader: &mut Reader<'_>) -> Result<Vec<u8>, FrameError> {
         return Err(FrameError::Length);
     }
     Ok(reader.bytes(used)?.to_vec())
+}
+
+/// Refuses an address where there must be none, and none where there must be one.
+fn check_link(link: &[u8], needed: bool, mutant: Mutant) -> Result<(), FrameError> {
+    if link.is_empty() != needed || mutant.is("frame-takes-any-address") {
+        return Ok(());
+    }
+    Err(FrameError::Address(link.len() as u16))
 }
 
 fn read_region(reader: &mut Reader<'_>) -> Result<Region, FrameError> {
@@ -349,16 +399,20 @@ fn write_open(out: &mut Writer, open: &Open) {
     out.u32(u32::from(open.matched) | u32::from(open.links) << 8);
     out.u64(open.mailbox.key).u64(open.mailbox.addr);
     write_link(out, &open.link);
+    out.bytes(&open.share.to_bytes());
 }
 
-fn read_open(reader: &mut Reader<'_>) -> Result<Open, FrameError> {
+fn read_open(reader: &mut Reader<'_>, mutant: Mutant) -> Result<Open, FrameError> {
     let (conn, listen, nonce) = (reader.u64()?, reader.u64()?, reader.array()?);
     let flags = reader.u32()?;
     let (matched, links) = (flags & 1 != 0, (flags >> 8) as u8);
     if links == 0 || usize::from(links) > LINKS_MAX {
         return Err(FrameError::Link(links));
     }
-    Ok(Open { conn, listen, nonce, matched, links, mailbox: read_region(reader)?, link: read_link(reader)? })
+    let (mailbox, link) = (read_region(reader)?, read_link(reader)?);
+    let share = Request::read(reader)?;
+    check_link(&link, !matches!(share.mode, Mode::Join(..)), mutant)?;
+    Ok(Open { conn, listen, nonce, matched, links, mailbox, link, share })
 }
 
 fn write_reply(out: &mut Writer, reply: &Reply) {
@@ -372,9 +426,10 @@ fn write_reply(out: &mut Writer, reply: &Reply) {
     out.u32(u32::from(reply.matched) | u32::from(reply.remote_len) << 1).u64(reply.comm);
     out.u64(reply.fins.key).u64(reply.fins.addr).u32(reply.eager_max).u32(reply.eager_credits);
     write_link(out, &reply.link);
+    out.bytes(&reply.share.to_bytes());
 }
 
-fn read_reply(reader: &mut Reader<'_>) -> Result<Reply, FrameError> {
+fn read_reply(reader: &mut Reader<'_>, mutant: Mutant) -> Result<Reply, FrameError> {
     let conn = reader.u64()?;
     let [answer, ..] = reader.array::<4>()?;
     let answer = match answer {
@@ -384,7 +439,7 @@ fn read_reply(reader: &mut Reader<'_>) -> Result<Reply, FrameError> {
         n => Answer::Other(n),
     };
     let flags = reader.u32()?;
-    Ok(Reply {
+    let reply = Reply {
         conn,
         answer,
         matched: flags & 1 != 0,
@@ -394,43 +449,100 @@ fn read_reply(reader: &mut Reader<'_>) -> Result<Reply, FrameError> {
         eager_max: reader.u32()?,
         eager_credits: reader.u32()?,
         link: read_link(reader)?,
-    })
+        share: share::Answer::read(reader)?,
+    };
+    let accepted = answer == Answer::Accepted;
+    if !accepted && reply.share.given != Given::Alone && !mutant.is("frame-shares-with-nobody") {
+        return Err(FrameError::Nobody);
+    }
+    let own = matches!(reply.share.given, Given::Alone | Given::Created { .. });
+    check_link(&reply.link, accepted && own, mutant)?;
+    Ok(reply)
 }
 
 #[cfg(test)]
 mod tests {
     use alloc::vec;
+    use core::num::NonZeroU64;
 
     use proptest::prelude::*;
 
     use super::*;
     use crate::wire::imm::Token;
+    use crate::wire::member::MemberId;
+    use crate::wire::proof::{Epoch, Proof};
+    use crate::wire::share::{ANSWER_BYTES, REQUEST_BYTES};
     use crate::wire::standing::Waiting;
+
+    /// The bug that `cargo xtask mutants` asks for, if any.
+    fn planted() -> Mutant {
+        #[cfg(feature = "mutants")]
+        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+            return Mutant::named(std::string::String::leak(name));
+        }
+        Mutant::NONE
+    }
+
+    const EPOCH: Epoch = Epoch(NonZeroU64::MAX);
+
+    fn member() -> MemberId {
+        MemberId::from_bits(1 << 10 | 5).unwrap()
+    }
+
+    fn open(mode: Mode, turn: u32, link: Vec<u8>) -> Frame {
+        let share = Request { mode, turn };
+        let mailbox = Region { key: 1, addr: 2 };
+        Frame::Open(Open {
+            conn: 1,
+            listen: 2,
+            nonce: [3; 16],
+            matched: true,
+            links: 4,
+            mailbox,
+            link,
+            share,
+        })
+    }
+
+    fn result(answer: Answer, given: Given, turn: u32, link: Vec<u8>) -> Frame {
+        Frame::Result(Reply {
+            conn: 1,
+            answer,
+            matched: false,
+            remote_len: true,
+            comm: 2,
+            fins: Region { key: 1, addr: 2 },
+            eager_max: 3,
+            eager_credits: 4,
+            link,
+            share: share::Answer { given, turn },
+        })
+    }
+
+    /// All ways of asking, and whether links of one's own come with them.
+    fn modes() -> [(Mode, bool); 4] {
+        let join = Mode::Join(EPOCH, Proof(0));
+        [(Mode::Alone, true), (Mode::Rather, true), (Mode::Create(EPOCH), true), (join, false)]
+    }
+
+    /// All answers, and whether links of one's own come with them.
+    fn givens() -> [(Given, bool); 5] {
+        let created = Given::Created { epoch: EPOCH, proof: Proof(1), member: member() };
+        let joined = Given::Joined { epoch: EPOCH, member: member() };
+        [(Given::Alone, true), (created, true), (joined, false), (Given::Retry, false), (Given::Full, false)]
+    }
 
     fn frames() -> Vec<Frame> {
         let region = Region { key: 1, addr: 2 };
         vec![
-            Frame::Hello { min: 1, max: 3, process: ProcessId([7; 16]) },
-            Frame::Open(Open {
-                conn: 1,
-                listen: 2,
-                nonce: [3; 16],
-                matched: true,
-                links: 4,
-                mailbox: region,
-                link: vec![4; 256],
-            }),
-            Frame::Result(Reply {
-                conn: 1,
-                answer: Answer::Other(9),
-                matched: false,
-                remote_len: true,
-                comm: 2,
-                fins: region,
-                eager_max: 3,
-                eager_credits: 4,
-                link: vec![],
-            }),
+            Frame::Hello { min: 1, max: 3, offer: Offer { groups: 64 }, process: ProcessId([7; 16]) },
+            open(Mode::Alone, 0, vec![4; 256]),
+            open(Mode::Join(EPOCH, Proof(7)), u32::MAX, vec![]),
+            result(Answer::Other(9), Given::Alone, 5, vec![]),
+            result(Answer::Accepted, Given::Alone, 0, vec![6; 120]),
+            result(Answer::Accepted, Given::Retry, 1, vec![]),
+            Frame::Gone { id: 9 },
+            Frame::Stop { id: u64::MAX },
             Frame::Ready { comm: 1, conn: 2 },
             Frame::Close { id: 3, messages: 4 },
             Frame::LinkDown(LinkDown {
@@ -466,14 +578,125 @@ mod tests {
         }
     }
 
+    #[test]
+    fn layout_is_the_documented_one() {
+        let hello = Frame::Hello { min: 3, max: 4, offer: Offer { groups: 8 }, process: ProcessId([7; 16]) };
+        assert_eq!(hello.to_bytes()[12..20], [3, 0, 4, 0, 8, 0, 0, 0]);
+        let request = Request { mode: Mode::Create(EPOCH), turn: 6 };
+        let bytes = open(request.mode, 6, vec![9; 20]).to_bytes();
+        assert_eq!(bytes.len(), 4 + 52 + 2 + 20 + REQUEST_BYTES);
+        assert_eq!(bytes[bytes.len() - REQUEST_BYTES..], request.to_bytes());
+        let answer = share::Answer { given: givens()[1].0, turn: 7 };
+        let bytes = result(Answer::Accepted, answer.given, 7, vec![9; 20]).to_bytes();
+        assert_eq!(bytes.len(), 4 + 48 + 2 + 20 + ANSWER_BYTES);
+        assert_eq!(bytes[bytes.len() - ANSWER_BYTES..], answer.to_bytes());
+        assert_eq!(Frame::Gone { id: 5 }.to_bytes(), [10, 1, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(Frame::Stop { id: 6 }.to_bytes(), [11, 1, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn only_links_of_ones_own_have_an_address() {
+        let read = |frame: Frame| Frame::read(&frame.to_bytes(), planted()).err();
+        let wrong = |len: u16| Some(FrameError::Address(len));
+        for (mode, own) in modes() {
+            assert_eq!(read(open(mode, 0, vec![1])), if own { None } else { wrong(1) }, "{mode:?}");
+            assert_eq!(read(open(mode, 0, vec![])), if own { wrong(0) } else { None }, "{mode:?}");
+        }
+        for (given, own) in givens() {
+            let accepted = |link| read(result(Answer::Accepted, given, 0, link));
+            assert_eq!(accepted(vec![1; 256]), if own { None } else { wrong(256) }, "{given:?}");
+            assert_eq!(accepted(vec![]), if own { wrong(0) } else { None }, "{given:?}");
+        }
+        for answer in [Answer::Refused, Answer::NoResources, Answer::Other(3)] {
+            assert_eq!(read(result(answer, Given::Alone, 0, vec![])), None);
+            assert_eq!(read(result(answer, Given::Alone, 0, vec![1])), wrong(1), "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn who_is_not_accepted_is_in_no_group() {
+        for (given, _) in &givens()[1..] {
+            for answer in [Answer::Refused, Answer::NoResources, Answer::Other(3)] {
+                let bytes = result(answer, *given, 0, vec![]).to_bytes();
+                assert_eq!(Frame::read(&bytes, planted()), Err(FrameError::Nobody), "{answer:?} {given:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_said_of_sharing_is_refused() {
+        let refused = |mut bytes: Vec<u8>, tail: usize, at: usize, error| {
+            let at = bytes.len() - tail + at;
+            bytes[at] ^= 0x41;
+            assert_eq!(Frame::from_bytes(&bytes), Err(FrameError::Share(error)));
+        };
+        let bytes = open(Mode::Alone, 0, vec![1]).to_bytes();
+        refused(bytes.clone(), REQUEST_BYTES, 0, ShareError::Kind(0x41));
+        refused(bytes.clone(), REQUEST_BYTES, 3, ShareError::Reserved);
+        refused(bytes.clone(), REQUEST_BYTES, 8, ShareError::Reserved);
+        let bytes = result(Answer::Accepted, Given::Alone, 0, vec![1]).to_bytes();
+        refused(bytes.clone(), ANSWER_BYTES, 0, ShareError::Kind(0x41));
+        refused(bytes.clone(), ANSWER_BYTES, 12, ShareError::Reserved);
+        refused(bytes, ANSWER_BYTES, 31, ShareError::Reserved);
+    }
+
+    /// As a process of an older version, which knows no tails.
+    #[test]
+    fn without_its_tail_an_open_or_a_result_is_cut_short() {
+        let short = Err(FrameError::Share(ShareError::Short(Short)));
+        let bytes = open(Mode::Alone, 0, vec![1; 20]).to_bytes();
+        assert_eq!(Frame::from_bytes(&bytes[..bytes.len() - REQUEST_BYTES]), short);
+        let bytes = result(Answer::Accepted, Given::Alone, 0, vec![1; 20]).to_bytes();
+        assert_eq!(Frame::from_bytes(&bytes[..bytes.len() - ANSWER_BYTES]), short);
+    }
+
+    fn mode() -> impl Strategy<Value = Mode> {
+        let epoch = any::<NonZeroU64>().prop_map(Epoch);
+        prop_oneof![
+            Just(Mode::Alone),
+            Just(Mode::Rather),
+            epoch.clone().prop_map(Mode::Create),
+            (epoch, any::<u64>()).prop_map(|(epoch, proof)| Mode::Join(epoch, Proof(proof))),
+        ]
+    }
+
+    fn given() -> impl Strategy<Value = Given> {
+        let member = (0..MemberId::SLOTS_MAX as u32, 1_u32..1 << MemberId::GENERATION_BITS)
+            .prop_map(|(slot, generation)| MemberId::of(crate::slots::SlotId { slot, generation }));
+        let group = (any::<NonZeroU64>().prop_map(Epoch), member);
+        prop_oneof![
+            Just(Given::Alone),
+            Just(Given::Retry),
+            Just(Given::Full),
+            group.clone().prop_map(|(epoch, member)| Given::Joined { epoch, member }),
+            (group, any::<u64>()).prop_map(|((epoch, member), proof)| {
+                Given::Created { epoch, proof: Proof(proof), member }
+            }),
+        ]
+    }
+
     proptest! {
+        #[test]
+        fn whatever_is_asked_and_answered_reads_back(
+            (mode, given) in (mode(), given()),
+            turn: u32,
+            link in prop::collection::vec(any::<u8>(), 1..=LINK_MAX),
+        ) {
+            let own = |own: bool| if own { link.clone() } else { vec![] };
+            let asked = open(mode, turn, own(!matches!(mode, Mode::Join(..))));
+            prop_assert_eq!(Frame::from_bytes(&asked.to_bytes()), Ok(asked));
+            let links = matches!(given, Given::Alone | Given::Created { .. });
+            let answered = result(Answer::Accepted, given, turn, own(links));
+            prop_assert_eq!(Frame::from_bytes(&answered.to_bytes()), Ok(answered));
+        }
+
         #[test]
         fn any_bytes_are_a_frame_or_an_error(bytes: Vec<u8>) {
             let _ = Frame::from_bytes(&bytes);
         }
 
         #[test]
-        fn a_flipped_bit_never_panics(which in 0..10_usize, at: prop::sample::Index, bit in 0..8_u32) {
+        fn a_flipped_bit_never_panics(which in 0..frames().len(), at: prop::sample::Index, bit in 0..8_u32) {
             let mut bytes = frames()[which].to_bytes();
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;

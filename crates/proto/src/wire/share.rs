@@ -1,5 +1,6 @@
 //! What the two ends of a comm say of sharing: an offer in HELLO, a request in OPEN, an answer in RESULT, and the header of
-//! an eager message to a member of a group. For version 4 of the control frames; no frame carries them yet.
+//! an eager message to a member of a group. Carried by control frames from version 4 on; no engine asks for a group or
+//! gives one yet.
 
 use core::num::NonZeroU64;
 
@@ -18,8 +19,7 @@ pub const ANSWER_BYTES: usize = 32;
 /// Bytes of the eager header that names a member.
 pub const EAGER_BYTES: usize = 24;
 
-/// Groups that a process takes for the comms of one peer: what HELLO says, in a word that was zero before there was
-/// sharing.
+/// Groups that a process takes for the comms of one peer: what HELLO says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Offer {
     /// How many, at most [`GROUPS_OF_KEY_MAX`]; 0: it does not share.
@@ -117,6 +117,9 @@ pub enum ShareError {
 }
 
 impl Offer {
+    /// It does not share.
+    pub const NONE: Self = Self { groups: 0 };
+
     /// The word of HELLO.
     #[must_use]
     pub const fn to_bits(self) -> u32 {
