@@ -33,7 +33,7 @@ pub(crate) fn dial(handle: &Handle) -> rustix::io::Result<OwnedFd> {
 }
 
 /// The version of what follows a HELLO.
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 fn hello(versions: (u16, u16), process: u8) -> Vec<u8> {
     let mut frame = vec![1, 1, 0, 0];
@@ -55,7 +55,26 @@ fn open(listen: u64, nonce: [u8; 16]) -> Vec<u8> {
     frame.extend([0, 1, 0, 0]);
     frame.extend([0; 8 + 8]);
     frame.extend([4, 0, 1, 2, 3, 4]);
+    // It asks for links of its own.
+    frame.extend([0; 24]);
     frame
+}
+
+/// The same, as it would have to be to join a group; `address` is that of a link.
+fn join(listen: u64, nonce: [u8; 16], address: &[u8]) -> Vec<u8> {
+    let mut frame = open(listen, nonce);
+    frame.truncate(frame.len() - 24 - 6);
+    frame.extend([address.len() as u8, 0]);
+    frame.extend(address);
+    frame.extend([2, 0, 0, 0]);
+    frame.extend(6_u32.to_le_bytes());
+    frame.extend([5; 8 + 8]);
+    frame
+}
+
+/// GONE (10) or STOP (11).
+fn ends(kind: u8, id: u64) -> Vec<u8> {
+    [&[kind, 1, 0, 0], &id.to_le_bytes()[..]].concat()
 }
 
 fn descriptors() -> usize {
@@ -77,6 +96,18 @@ fn until_hung_up(net: &Net, listen: crate::net::Comm, socket: &OwnedFd) {
             Ok(_) | Err(_) => None,
         }
     });
+}
+
+/// Drives the plugin until it has said RESULT.
+fn until_answered(net: &Net, listen: crate::net::Comm, socket: &OwnedFd) -> Vec<u8> {
+    until("an answer", || {
+        assert_eq!(net.try_accept(listen), Ok(None));
+        let mut bytes = [0; 8192];
+        match recv(socket, &mut bytes, rustix::net::RecvFlags::empty()) {
+            Ok((len, _)) if bytes[0] == 3 => Some(bytes[..len].to_vec()),
+            _ => None,
+        }
+    })
 }
 
 fn strangers_are_refused_with_one_line_each(scene: Scene) {
@@ -113,11 +144,22 @@ fn strangers_are_refused_with_one_line_each(scene: Scene) {
     said(&[&version]);
     said(&[&hello((VERSION + 1, 9), 5)]);
     said(&[&hello((0, 0), 5)]);
+    said(&[&hello((3, 3), 5)]);
     said(&[&open(1, [1; 16])]);
     said(&[&good, &[77, 1, 0, 0]]);
     said(&[&good, &open(1, [1; 16])[..30]]);
+    // Without what an OPEN says of sharing, with a mode that is none, and with the address of a link that it shall not have.
+    let whole = open(1, [1; 16]);
+    said(&[&good, &whole[..whole.len() - 24]]);
+    let mut mode = whole.clone();
+    mode[whole.len() - 24] = 4;
+    said(&[&good, &mode]);
+    said(&[&good, &join(1, [1; 16], &[1])]);
+    said(&[&ends(10, 1)]);
+    said(&[&good, &ends(11, 1)[..11]]);
     passed_descriptor(&net, listen, &handle, baseline);
     wrong_nonce(&net, listen, &handle);
+    joins_nothing(&net, listen, &handle);
     // The last one hangs up itself.
     until("the descriptors of strangers", || {
         assert_eq!(net.try_accept(listen), Ok(None));
@@ -150,18 +192,31 @@ fn wrong_nonce(net: &Net, listen: crate::net::Comm, handle: &Handle) {
     let socket = dial(handle).unwrap();
     send(&socket, &hello((VERSION, VERSION), 9), SendFlags::empty()).unwrap();
     send(&socket, &open(listen_id, [0; 16]), SendFlags::empty()).unwrap();
-    let answer = until("an answer", || {
-        assert_eq!(net.try_accept(listen), Ok(None));
-        let mut bytes = [0; 8192];
-        match recv(&socket, &mut bytes, rustix::net::RecvFlags::empty()) {
-            Ok((len, _)) if bytes[0] == 3 => Some(bytes[..len].to_vec()),
-            _ => None,
-        }
-    });
+    let answer = until_answered(net, listen, &socket);
     assert_eq!(answer[4..12], 77_u64.to_le_bytes(), "whose answer");
     assert_eq!(answer[12], 1, "refused");
     assert!(answer[20..].iter().all(|byte| *byte == 0), "a refusal tells nothing");
     assert_eq!(logged("refused") - before, 1);
+}
+
+/// Who was given the handle and wants to join a group is told that there is none; words about the end of sharing before
+/// that do no harm to its stream.
+fn joins_nothing(net: &Net, listen: crate::net::Comm, handle: &Handle) {
+    let listen_id = u64::from_le_bytes(handle[48..56].try_into().unwrap());
+    let before = refusals();
+    let socket = dial(handle).unwrap();
+    let nonce = handle[24..40].try_into().unwrap();
+    let hello = hello((VERSION, VERSION), 9);
+    for frame in [hello, ends(10, 1 << 16), ends(11, u64::MAX), join(listen_id, nonce, &[])] {
+        send(&socket, &frame, SendFlags::empty()).unwrap();
+    }
+    let answer = until_answered(net, listen, &socket);
+    assert_eq!((&answer[4..12], answer[12]), (&77_u64.to_le_bytes()[..], 0));
+    let (rest, said) = answer[13..].split_at(answer.len() - 13 - 32);
+    assert!(rest.iter().all(|byte| *byte == 0), "there is no comm: {rest:?}");
+    assert_eq!((said[0], &said[4..8]), (3, &6_u32.to_le_bytes()[..]), "retry, of that turn");
+    assert!(said[8..].iter().all(|byte| *byte == 0));
+    assert_eq!(refusals(), before);
 }
 
 fn a_flood_of_silent_connections_does_no_harm(scene: Scene) {
