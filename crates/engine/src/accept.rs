@@ -1,10 +1,10 @@
 //! The answering side of a connection: makes the receiving lane, answers, and hands the comm out when the asking side
 //! is ready.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::{Access, Ctrl, Fabric, Host, Level, LinkAddress, Links, Mr, Rail};
-use trunkline_mem::Memory;
+use trunkline_fabric::{Fabric, Host, Level, LinkAddress, Links};
 use trunkline_proto::conn::{AcceptStep, Accepting};
 use trunkline_proto::limits::TOKENS_MAX;
 use trunkline_proto::slots::SlotId;
@@ -12,12 +12,13 @@ use trunkline_proto::wire::frame::{Answer, Frame, Reply};
 use trunkline_proto::wire::share::{self, Given};
 use trunkline_proto::xfer::receiver::Receiver;
 
+use crate::bounces::Bounces;
 use crate::control::{Asked, Control, Current, refusal};
 use crate::groups::Turn;
 use crate::member::{Ends, Side};
-use crate::path::Path;
 use crate::plan::Plan;
 use crate::recv::{self, RecvLane};
+use crate::slab::Piece;
 use crate::{CommFault, CommId, Engine, Error, Nics, in_full};
 
 impl<F: Fabric, H: Host> Engine<F, H> {
@@ -132,14 +133,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let recv_depth = if plan.matched { TOKENS_MAX as u32 } else { plan.bounces };
         let recv_depth = recv_depth.min(caps.depth_max);
         let (mut rails, paths) = self.open_paths(nics, links, recv_depth, false)?;
-        let bytes = recv::bounce_bytes(&plan) * plan.bounces.max(1) as usize;
-        let bounce = |path: &Path| {
-            Mr::<Ctrl>::register(&rails.get(path.rail).registrar(), Memory::heap(bytes), Access::LOCAL)
-        };
-        let bounces = paths.iter().map(bounce).collect::<Result<_, _>>()?;
-        let memory = Memory::heap(recv::FINS_BYTES);
-        let fin = |rail: &F::Rail| Mr::<Ctrl>::register(&rail.registrar(), memory.clone(), Access::WRITE);
-        let fins = rails.iter().map(fin).collect::<Result<_, _>>()?;
+        let links_of = paths.iter().map(|path| path.rail);
+        let bounces = Bounces::new(&rails, links_of, recv::bounce_bytes(&plan), plan.bounces)?;
+        let bounces = Arc::new(bounces);
+        let fins = Piece::alone(&rails, recv::FINS_BYTES)?;
         let path = paths.leader();
         rails.get_mut(path.rail).connect(path.link, LinkAddress { bytes: open.link, fd })?;
         let receiver = Receiver::new(self.params.mutant);

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use trunkline_fabric::{Access, Ctrl, Fabric, Host, LinkAddress, Links, Mr, Rail, RailConfig, RecvOrder};
-use trunkline_mem::Memory;
+use trunkline_fabric::{Fabric, Host, LinkAddress, Links, Rail, RailConfig, RecvOrder};
 use trunkline_proto::conn::{ConnectStep, Connecting, LinkLife};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::limits::LINKS_MAX;
@@ -24,6 +23,7 @@ use crate::path::{NO_LINK, Path, Paths, Proof};
 use crate::plan::Plan;
 use crate::rails::Rails;
 use crate::send::SendLane;
+use crate::slab::Piece;
 use crate::{CommId, Engine, Error, Nics, Params};
 
 impl<F: Fabric, H: Host> Engine<F, H> {
@@ -47,7 +47,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let config = RailConfig { depth, recv_depth, recv_order, links, peer_time, rail_time };
             Ok(self.fabric.open(used[at], &config)?)
         };
-        let mut rails = Rails::new(open(0)?, (1..used.len()).map(open).collect::<Result<_, Error>>()?);
+        let mut rails = Rails::new(
+            open(0)?,
+            (1..used.len()).map(open).collect::<Result<_, Error>>()?,
+            self.params.mutant,
+        );
         let (now, mutant) = (self.host.now(), self.params.mutant);
         let first = rails.get_mut(0).create()?;
         let path = |at: usize| {
@@ -74,10 +78,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let rails = usize::from(handle.nics.len()).max(nics.numbers().len());
         let links = (rails * self.params.links_per_rail as usize).min(LINKS_MAX);
         let (rails, paths) = self.open_paths(&nics, links, 0, true)?;
-        let memory = Memory::heap(Lines::of(links).mailbox_bytes());
-        let register =
-            |rail: &F::Rail| Mr::<Ctrl>::register(&rail.registrar(), memory.clone(), Access::WRITE);
-        let mailbox = rails.iter().map(register).collect::<Result<_, _>>()?;
+        let mailbox = Piece::alone(&rails, Lines::of(links).mailbox_bytes())?;
         let plan = Plan::new(rails.get(0).caps(), &self.params, links);
         let sender = Sender::new(0, 0, self.params.mutant);
         let lane = SendLane::new(paths, plan, sender, mailbox, self.params.regions_max as usize);

@@ -414,7 +414,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     fn progress_sends(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
         self.progress(slot, turn);
         if let Side::Send(side) = &mut turn.open.side {
-            side.read_records();
+            side.read_records(turn.rails);
             slot.send_due.store(side.is_due(turn.rails), Ordering::Relaxed);
         }
     }

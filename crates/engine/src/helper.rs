@@ -68,7 +68,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         let Turn { open, rails, .. } = turn;
         if let Side::Send(lane) = &mut open.side {
-            lane.read_records();
+            lane.read_records(rails);
         }
         let rail = open.side.paths().leader().rail;
         let Wake::After(soon) = rails.get_mut(rail).arm() else {
@@ -90,7 +90,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(mut turn) = turn_of(&mut lane, seat, id) else { return };
         self.drive(other, &mut turn);
         if let Side::Send(side) = &mut turn.open.side {
-            side.read_records();
+            side.read_records(turn.rails);
         }
         self.may_rest(&mut turn);
     }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod bounces;
 mod comm;
 mod connect;
 mod control;
@@ -41,6 +42,7 @@ mod request;
 mod request_tests;
 mod rest;
 mod send;
+mod slab;
 mod status;
 mod stripe;
 mod sync;

@@ -4,17 +4,20 @@ use trunkline_mem::Memory;
 use trunkline_proto::wire::cts;
 use trunkline_proto::xfer::sender::Mailbox;
 
-pub(crate) struct View<'a>(pub(crate) &'a Memory);
+/// The mailbox: the memory it lies in, and where it begins there.
+pub(crate) struct View<'a>(pub(crate) (&'a Memory, u64));
 
 impl Mailbox for View<'_> {
     #[inline]
     fn word(&self, offset: u64) -> u64 {
         // The sender asks only for words of the mailbox.
-        self.0.load(offset).unwrap_or(0)
+        let (memory, start) = self.0;
+        memory.load(start + offset).unwrap_or(0)
     }
 
     #[inline]
     fn line(&self, offset: u64) -> [u64; cts::WORDS] {
-        self.0.load_row(offset).unwrap_or_default()
+        let (memory, start) = self.0;
+        memory.load_row(start + offset).unwrap_or_default()
     }
 }

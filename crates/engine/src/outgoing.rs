@@ -29,6 +29,10 @@ pub(crate) struct Outgoing {
     pub(crate) token: Token,
     /// What follows the data.
     pub(crate) fin: FinDue,
+    /// It goes in slices.
+    pub(crate) sliced: bool,
+    /// The immediate of the last slice.
+    pub(crate) last: Option<u32>,
 }
 
 /// When a fin record is due.
@@ -54,6 +58,8 @@ impl Outgoing {
             to: Remote { key: RemoteKey(0), addr: 0 },
             token: Token::new(0, 0),
             fin: FinDue::No,
+            sliced: false,
+            last: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use trunkline_fabric::{LinkId, Rail};
 use trunkline_proto::conn::LinkLife;
+use trunkline_proto::wire::member::MemberId;
 use trunkline_proto::wire::standing::Standing;
 
 use crate::rails::Rails;
@@ -10,11 +11,14 @@ use crate::rails::Rails;
 /// No link: what a rail has until its first one is made.
 pub(crate) const NO_LINK: LinkId = LinkId(u32::MAX);
 
+/// The bits of a `wr_id` below those that name a member.
+pub(crate) const LOW_MASK: u64 = (1 << MemberId::LOW_BITS) - 1;
+
 /// `wr_id` of the flush that ends a link which is left.
-pub(crate) const LAST_FLUSH: u64 = u64::MAX - 1;
+pub(crate) const LAST_FLUSH: u64 = LOW_MASK - 1;
 
 /// `wr_id` of the operation that proves that a new link carries.
-pub(crate) const PROBE: u64 = u64::MAX - 2;
+pub(crate) const PROBE: u64 = LOW_MASK - 2;
 
 /// Whether a new link is proven to carry: that it is up tells that on some networks only.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -2,6 +2,10 @@
 //! member whose turn it is; knows nothing of messages or of members.
 
 use trunkline_fabric::{Completion, Rail};
+use trunkline_proto::limits::SLICES_MAX;
+use trunkline_proto::pool::credits::Credits;
+
+use crate::Mutant;
 
 /// One rail for each NIC that the links of a group are on. The first is here and not behind a pointer, because most
 /// groups have only that one.
@@ -12,12 +16,17 @@ pub(crate) struct Rails<R: Rail> {
     pub(crate) posts: u64,
     /// A message was given to the network since the last poll.
     pub(crate) burst: bool,
+    /// Eager messages that the other end has room for, of all members of a group that sends.
+    pub(crate) eager: Option<Credits>,
+    /// Slices of long messages that all members may have under way.
+    pub(crate) slices: Credits,
 }
 
 impl<R: Rail> Rails<R> {
     /// These, in the order of their NICs.
-    pub(crate) fn new(first: R, more: Vec<R>) -> Self {
-        Self { first, more, posts: 0, burst: false }
+    pub(crate) fn new(first: R, more: Vec<R>, mutant: Mutant) -> Self {
+        let slices = Credits::new(SLICES_MAX, mutant);
+        Self { first, more, posts: 0, burst: false, eager: None, slices }
     }
 
     /// How many.

@@ -2,26 +2,32 @@
 //! requests. Called with the lane claimed; never waits.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use trunkline_fabric::{
-    Completion, Ctrl, Done, Extent, Match, Mr, Op, PostError, Rail, Remote, RemoteKey, Source, Status,
+    Completion, Done, Extent, Match, Op, PostError, Rail, Remote, RemoteKey, Source, Status,
 };
 use trunkline_proto::limits::{EAGER_CREDITS_MAX, LINKS_MAX, RECV_BUFFERS_MAX, RECVS_MAX, TOKENS_MAX};
+use trunkline_proto::pool::ranges::{self, Range};
 use trunkline_proto::wire::cts::{self, Cts, Lines, Others};
 use trunkline_proto::wire::eager::{self, Eager};
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::imm::{Imm, Token};
+use trunkline_proto::wire::member::MemberId;
+use trunkline_proto::wire::share;
 use trunkline_proto::xfer::Fault;
 use trunkline_proto::xfer::receiver::{Arrival, Receiver, RecvId};
 use trunkline_proto::xfer::table::{self, Table};
 
+use crate::bounces::Bounces;
 use crate::path::{Path, Paths};
 use crate::plan::Plan;
 use crate::rails::Rails;
 use crate::records::Records;
 use crate::regions::{NO_MR, Regions};
 use crate::request::{Requests, Ticket};
+use crate::slab::Piece;
 use crate::{CommFault, MrId, RecvBuf};
 
 /// `wr_id`s: bounce buffers count from 0, matched receives carry their token, flushes their request.
@@ -41,12 +47,10 @@ pub(crate) struct RecvLane {
     pub(crate) receiver: Box<Receiver>,
     /// The sender's mailbox, by path.
     pub(crate) mailboxes: [Region; LINKS_MAX],
-    /// By path.
-    bounces: Vec<Mr<Ctrl>>,
-    /// See [`bounce_bytes`].
-    bounce_bytes: u64,
-    /// One memory, registered on each rail.
-    fins: Vec<Mr<Ctrl>>,
+    bounces: Arc<Bounces>,
+    fins: Piece,
+    /// How it is known in its group.
+    pub(crate) part: RecvPart,
     cursor: u16,
     /// By the slot of a token.
     places: Table<Place>,
@@ -86,13 +90,53 @@ impl Place {
     }
 }
 
-/// Bytes of a bounce buffer.
-pub(crate) fn bounce_bytes(plan: &Plan) -> usize {
-    (plan.eager_max as usize + eager::BYTES).next_multiple_of(64)
+/// What tells a receiving lane from others of its group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecvPart {
+    /// In the `wr_id` of all it posts, but for bounce buffers, which are the group's.
+    tag: u64,
+    /// What a NIC that pairs messages tells members apart by.
+    member: u32,
+    /// Its tokens; none where there are no others.
+    pub(crate) range: Option<Range>,
+    /// Bytes of the header of an eager message.
+    head: usize,
 }
 
-/// Bytes of the fin mailbox.
+impl RecvPart {
+    /// Of a comm that shares nothing.
+    const ALONE: Self = Self { tag: 0, member: 0, range: None, head: eager::BYTES };
+
+    /// Of a member with that range.
+    pub(crate) const fn of(member: MemberId, range: Range) -> Self {
+        let (tag, member) = (member.wr_id(0), member.to_bits());
+        Self { tag, member, range: Some(range), head: share::EAGER_BYTES }
+    }
+
+    /// The token that the sender is told.
+    #[inline]
+    fn told(&self, token: Token) -> Token {
+        self.range.map_or(token, |range| range.to_wire(token))
+    }
+
+    /// Where in the fin mailbox the record of a token is.
+    #[inline]
+    fn fin_at(&self, token: Token) -> u64 {
+        let place = if self.range.is_some() { ranges::place(token) } else { token.slot() };
+        (place * fin::BYTES) as u64
+    }
+}
+
+/// Bytes of a bounce buffer.
+pub(crate) fn bounce_bytes(plan: &Plan) -> usize {
+    (plan.eager_max as usize + share::EAGER_BYTES).next_multiple_of(64)
+}
+
+/// Bytes of the fin mailbox of a comm by itself.
 pub(crate) const FINS_BYTES: usize = TOKENS_MAX * fin::BYTES;
+
+/// Bytes of the fin mailbox of a member of a group.
+pub(crate) const RANGE_FINS_BYTES: usize = ranges::SLOTS * fin::BYTES;
 
 impl RecvLane {
     pub(crate) fn new(
@@ -100,7 +144,7 @@ impl RecvLane {
         plan: Plan,
         receiver: Receiver,
         mailbox: Region,
-        (bounces, fins): (Vec<Mr<Ctrl>>, Vec<Mr<Ctrl>>),
+        (bounces, fins): (Arc<Bounces>, Piece),
         regions_max: usize,
     ) -> Self {
         let records = Records::new(paths.are_many());
@@ -111,8 +155,8 @@ impl RecvLane {
             receiver: Box::new(receiver),
             mailboxes: [mailbox; LINKS_MAX],
             bounces,
-            bounce_bytes: bounce_bytes(&plan) as u64,
             fins,
+            part: RecvPart::ALONE,
             cursor: 0,
             places: Table::new(Place::none),
             requests: [0; RECVS_MAX],
@@ -131,8 +175,7 @@ impl RecvLane {
 
     /// Where fin records go over a path.
     pub(crate) fn fins(&self, path: usize) -> Region {
-        let keys = self.fins[self.paths.get(path).rail].keys();
-        Region { key: keys.remote.0, addr: keys.remote_base }
+        self.fins.region(self.paths.get(path).rail)
     }
 
     /// Posts the bounce buffers of a path, once for each of its links.
@@ -144,25 +187,15 @@ impl RecvLane {
         if self.plan.matched || self.plan.eager_max == 0 || self.plan.eager_credits == 0 {
             return Ok(());
         }
-        for bounce in 0..self.plan.bounces {
-            self.post_bounce(rails, path as u32 * self.plan.bounces + bounce)?;
+        for bounce in self.bounces.of_link(path) {
+            self.post_bounce(rails, bounce)?;
         }
         Ok(())
     }
 
     /// Forgets what is in the bounce buffers, which take memory again as they are used.
     pub(crate) fn empty_bounces(&mut self) {
-        self.bounces.iter().for_each(|bounces| bounces.memory().empty());
-    }
-
-    /// The path of a bounce buffer, and which of that path's it is.
-    #[inline]
-    fn bounce(&self, bounce: u32) -> (usize, u64) {
-        if !self.paths.are_many() {
-            return (0, u64::from(bounce));
-        }
-        let each = self.plan.bounces.max(1);
-        ((bounce / each) as usize, u64::from(bounce % each))
+        self.bounces.empty();
     }
 
     #[inline]
@@ -170,10 +203,9 @@ impl RecvLane {
         if self.gone {
             return Ok(());
         }
-        let (path, index) = self.bounce(bounce);
-        let Some(memory) = self.bounces.get(path) else { return Ok(()) };
-        let into = memory.extent(index * self.bounce_bytes, self.bounce_bytes);
-        self.post(rails, path, u64::from(bounce), Op::Recv { into }, true)
+        let Some((path, into)) = self.bounces.extent(bounce) else { return Ok(()) };
+        // It is the group's, whoever posts it.
+        self.post_as(rails, path, u64::from(bounce), Op::Recv { into }, true)
     }
 
     /// Starts a receive; `None` means not yet.
@@ -255,9 +287,14 @@ impl RecvLane {
             let Place { mr, offset } = self.places[token.slot()];
             let (tag, len) = self.receiver.tag_and_room(token.slot());
             let into = self.extent(mr, offset, len)?;
-            let op = Op::MatchedRecv { into, key: Match(u64::from(tag)) };
+            let op = Op::MatchedRecv { into, key: Match(u64::from(tag) | u64::from(self.part.member) << 32) };
             let path = self.paths.leader();
-            match rails.get_mut(path.rail).post(path.link, MATCHED | u64::from(token.to_bits()), op, true) {
+            match rails.get_mut(path.rail).post(
+                path.link,
+                self.part.tag | MATCHED | u64::from(token.to_bits()),
+                op,
+                true,
+            ) {
                 Ok(()) => self.matched_due.pop_front(),
                 Err(PostError::Busy) => return Ok(()),
                 Err(PostError::Refused(_)) if self.gone => return Ok(()),
@@ -274,6 +311,18 @@ impl RecvLane {
     /// Posts an operation. Inlined, because callers know which it is.
     #[inline(always)]
     pub(crate) fn post(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        path: usize,
+        wr_id: u64,
+        op: Op<'_>,
+        signalled: bool,
+    ) -> Result<(), CommFault> {
+        self.post_as(rails, path, self.part.tag | wr_id, op, signalled)
+    }
+
+    #[inline(always)]
+    fn post_as(
         &mut self,
         rails: &mut Rails<impl Rail>,
         path: usize,
@@ -381,6 +430,7 @@ impl RecvLane {
         let narrow = self.plan.mutant.is("engine-narrow-offsets");
         let offset = if narrow { u64::from(offset as u32) } else { offset };
         let Some(Region { key, addr }) = self.place_on(0, mr, offset) else { return Err(CommFault::Revoked) };
+        let token = self.part.told(token);
         let record = Cts { number, index: index as u8, count, addr, len, tag, token, key };
         if self.paths.are_many() {
             let place = |path| self.place_on(path, mr, offset).unwrap_or(Region { key: 0, addr: 0 });
@@ -418,13 +468,11 @@ impl RecvLane {
     fn deliver(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests) -> Result<(), CommFault> {
         while let Some(delivery) = self.receiver.next_delivery()? {
             let Place { mr, offset } = self.places[delivery.token.slot()];
-            let (path, index) = self.bounce(delivery.bounce);
-            let at = index * self.bounce_bytes + eager::BYTES as u64;
-            let bounce = self.bounces[path].memory();
-            let copied = self
-                .regions
-                .mr(mr, 0)
-                .is_some_and(|mr| mr.memory().copy_from(offset, bounce, at, u64::from(delivery.len)).is_ok());
+            let to = self.regions.mr(mr, 0);
+            let copied = self.bounces.memory(delivery.bounce).zip(to).is_some_and(|((bounce, at), mr)| {
+                let (at, len) = (at + self.part.head as u64, u64::from(delivery.len));
+                mr.memory().copy_from(offset, bounce, at, len).is_ok()
+            });
             if !copied {
                 return Err(CommFault::Revoked);
             }
@@ -542,10 +590,13 @@ impl RecvLane {
         let Some(imm) = Imm::from_bits(bits) else { return Err(Fault::Immediate(bits).into()) };
         let arrival = if let Imm::Fin(token) = imm {
             let mut record = [0; fin::BYTES];
-            let at = (token.slot() * fin::BYTES) as u64;
-            match self.fins[0].memory().read(at, &mut record) {
+            let (fins, start) = self.fins.memory();
+            match fins.read(start + self.part.fin_at(token), &mut record) {
                 Ok(()) => {
-                    let record = Fin::from_bytes(&record).map_err(Fault::Fin)?;
+                    let mut record = Fin::from_bytes(&record).map_err(Fault::Fin)?;
+                    if self.part.told(token) == record.token {
+                        record.token = token;
+                    }
                     self.receiver.on_fin(token, record)?
                 }
                 Err(_) => Arrival::Stale,
@@ -564,19 +615,29 @@ impl RecvLane {
         requests: &Requests,
         completion: &Completion,
     ) -> Result<(), CommFault> {
-        let (path, index) = self.bounce(completion.wr_id as u32);
-        let at = index.wrapping_mul(self.bounce_bytes);
+        let bounce = completion.wr_id as u32;
         let mut head = [0; eager::BYTES];
-        let read = self.bounces.get(path).map(|bounce| bounce.memory().read(at, &mut head));
+        let read = self.bounces.memory(bounce).map(|(memory, at)| memory.read(at, &mut head));
         if !matches!(read, Some(Ok(()))) {
             self.dropped += 1;
             return Ok(());
         }
         let header = Eager::from_bytes(&head).map_err(Fault::Eager)?;
+        self.on_eager(rails, requests, header, bounce)
+    }
+
+    /// Takes an eager message that lies in that bounce buffer.
+    pub(crate) fn on_eager(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        header: Eager,
+        bounce: u32,
+    ) -> Result<(), CommFault> {
         if header.len > self.plan.eager_max {
             return Err(Fault::TooLong { len: header.len.into(), room: self.plan.eager_max.into() }.into());
         }
-        self.receiver.on_eager(header, completion.wr_id as u32)?;
+        self.receiver.on_eager(header, bounce)?;
         self.arrived += 1;
         self.deliver(rails, requests)
     }

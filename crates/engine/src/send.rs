@@ -3,32 +3,70 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{Completion, Ctrl, Done, Match, Mr, Op, PostError, Rail, Remote, Source, Status};
+use trunkline_fabric::{Completion, Done, Match, Op, PostError, Rail, Remote, Source, Status};
 use trunkline_mem::Kind;
-use trunkline_proto::limits::{SENDS_MAX, STRIPES_MAX};
+use trunkline_proto::limits::{SENDS_MAX, SLICE_MAX, SMALL_MAX, STRIPES_MAX, TOKENS_MAX};
+use trunkline_proto::pool::ranges;
 use trunkline_proto::wire::cts::Cts;
-use trunkline_proto::wire::eager::Eager;
+use trunkline_proto::wire::eager::{self, Eager};
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::imm::Imm;
+use trunkline_proto::wire::member::MemberId;
+use trunkline_proto::wire::share::{self, MemberEager};
 use trunkline_proto::xfer::Fault;
 use trunkline_proto::xfer::sender::{Isend, Sender};
 
 use crate::CommFault;
 use crate::mailbox::View;
 use crate::outgoing::{FinDue, Message, Outgoing};
-use crate::path::Paths;
+use crate::path::{LOW_MASK, Paths};
 use crate::plan::{INLINE_MAX, Plan};
 use crate::rails::Rails;
 use crate::regions::{NO_MR, Regions};
 use crate::request::{Requests, Ticket};
+use crate::slab::Piece;
 use crate::stripe::Many;
 
 /// Eager messages whose records were not read yet, from which on a test reads records when it has time.
 const UNMATCHED_DUE: usize = 8;
 
 /// `wr_id` of operations whose completion only counts.
-const COUNTED: u64 = u64::MAX;
+const COUNTED: u64 = LOW_MASK;
+
+/// In the `wr_id` of a slice of a long message, besides its request.
+const SLICE: u64 = 1 << 32;
+
+/// What tells a sending lane from others of its group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendPart {
+    /// In the `wr_id` of all it posts.
+    pub(crate) tag: u64,
+    /// What the receiving end calls the member; none where there are no others.
+    pub(crate) remote: Option<MemberId>,
+    /// Eager messages that it has the group's credit for.
+    pub(crate) eager: u32,
+    /// Slices under way.
+    pub(crate) slices: u32,
+    /// Places of its fin mailbox, less one.
+    fin_mask: usize,
+}
+
+impl SendPart {
+    /// Of a comm that shares nothing.
+    const ALONE: Self = Self { tag: 0, remote: None, eager: 0, slices: 0, fin_mask: TOKENS_MAX - 1 };
+
+    /// Of a member, as the two ends call it.
+    pub(crate) const fn of(member: MemberId, remote: MemberId) -> Self {
+        let (tag, fin_mask) = (member.wr_id(0), ranges::SLOTS - 1);
+        Self { tag, remote: Some(remote), eager: 0, slices: 0, fin_mask }
+    }
+
+    /// What a NIC that pairs messages tells members apart by.
+    fn key(&self, tag: u32) -> Match {
+        Match(u64::from(tag) | self.remote.map_or(0, |remote| u64::from(remote.to_bits()) << 32))
+    }
+}
 
 /// The lane.
 pub(crate) struct SendLane {
@@ -36,9 +74,10 @@ pub(crate) struct SendLane {
     pub(crate) plan: Plan,
     pub(crate) regions: Regions,
     pub(crate) sender: Sender,
-    /// One memory, registered on each rail.
-    pub(crate) mailbox: Vec<Mr<Ctrl>>,
+    pub(crate) mailbox: Piece,
     fins: Region,
+    /// How it is known in its group.
+    pub(crate) part: SendPart,
     cursor: u16,
     pub(crate) outgoing: Box<[Outgoing]>,
     /// Requests with bytes or a fin record still to post, oldest first.
@@ -60,13 +99,7 @@ pub(crate) struct SendLane {
 }
 
 impl SendLane {
-    pub(crate) fn new(
-        paths: Paths,
-        plan: Plan,
-        sender: Sender,
-        mailbox: Vec<Mr<Ctrl>>,
-        regions_max: usize,
-    ) -> Self {
+    pub(crate) fn new(paths: Paths, plan: Plan, sender: Sender, mailbox: Piece, regions_max: usize) -> Self {
         let many = paths.are_many().then(|| Box::new(Many::new(plan.mutant)));
         Self {
             paths,
@@ -76,6 +109,7 @@ impl SendLane {
             sender,
             mailbox,
             fins: Region { key: 0, addr: 0 },
+            part: SendPart::ALONE,
             cursor: 0,
             outgoing: vec![Outgoing::idle(); SENDS_MAX].into(),
             unposted: VecDeque::with_capacity(SENDS_MAX),
@@ -99,8 +133,7 @@ impl SendLane {
 
     /// Where clear-to-send records go over a path.
     pub(crate) fn mailbox(&self, path: usize) -> Region {
-        let keys = self.mailbox[self.paths.get(path).rail].keys();
-        Region { key: keys.remote.0, addr: keys.remote_base }
+        self.mailbox.region(self.paths.get(path).rail)
     }
 
     /// Signalled operations under way, or bytes still to post.
@@ -116,9 +149,10 @@ impl SendLane {
     }
 
     /// Reads records that have come, off the path of any message.
-    pub(crate) fn read_records(&mut self) {
+    pub(crate) fn read_records(&mut self, rails: &mut Rails<impl Rail>) {
         // A fault here comes again with the next message.
-        let _ = self.sender.on_records(&View(self.mailbox[0].memory()));
+        let _ = self.sender.on_records(&View(self.mailbox.memory()));
+        self.give_eager(rails);
     }
 
     /// Starts a message; `None` means not yet.
@@ -173,7 +207,14 @@ impl SendLane {
         slot: u16,
         message: Message,
     ) -> Result<bool, CommFault> {
-        match self.sender.on_isend(&View(self.mailbox[0].memory()), message.tag, message.len)? {
+        if let Some(eager) = &mut rails.eager {
+            self.part.eager +=
+                u32::from(message.len <= u64::from(self.plan.eager_max) && eager.take(self.part.eager));
+            self.sender.set_credits(self.part.eager as usize);
+        }
+        let decided = self.sender.on_isend(&View(self.mailbox.memory()), message.tag, message.len);
+        self.give_eager(rails);
+        match decided? {
             Isend::NotYet => return Ok(false),
             Isend::Eager(header) => self.send_eager(rails, requests, slot, message, header)?,
             Isend::Direct(cts) => self.send_direct(rails, requests, slot, message, &cts)?,
@@ -185,6 +226,16 @@ impl SendLane {
         }
         self.finish_left(rails, requests);
         Ok(true)
+    }
+
+    /// Gives credit back that no eager message needs any more.
+    #[inline]
+    fn give_eager(&mut self, rails: &mut Rails<impl Rail>) {
+        if let Some(eager) = &mut rails.eager {
+            let needed = self.sender.unmatched() as u32;
+            eager.give(self.part.eager - needed);
+            self.part.eager = needed;
+        }
     }
 
     /// Finishes requests whose operations have left.
@@ -258,9 +309,19 @@ impl SendLane {
         message: Message,
         header: Eager,
     ) -> Result<(), CommFault> {
-        let head = header.to_bytes();
+        let mut head = [0; share::EAGER_BYTES];
+        let head = match self.part.remote {
+            None => {
+                head[..eager::BYTES].copy_from_slice(&header.to_bytes());
+                &head[..eager::BYTES]
+            }
+            Some(member) => {
+                head = MemberEager { member, eager: header }.to_bytes();
+                &head[..]
+            }
+        };
         let mut buffer = [0; INLINE_MAX];
-        buffer[..head.len()].copy_from_slice(&head);
+        buffer[..head.len()].copy_from_slice(head);
         if let Some(bytes) = self.inline(message, head.len(), &mut buffer) {
             let op = Op::Send { head: bytes, body: Source::Inline(&[]), imm: None };
             return self.post_inline(rails, requests, slot, message.len, op);
@@ -268,7 +329,7 @@ impl SendLane {
         let Some((_, extent)) = self.regions.find(message.mr, 0, message.offset, message.len) else {
             return Err(CommFault::Revoked);
         };
-        let op = Op::Send { head: &head, body: Source::Region(extent), imm: None };
+        let op = Op::Send { head, body: Source::Region(extent), imm: None };
         if self.plan.copies(message.len) {
             return self.post_copied(rails, requests, slot, message, op);
         }
@@ -301,6 +362,9 @@ impl SendLane {
             let op = Op::Write { from: Source::Inline(bytes), to, imm: Some(imm.to_bits()) };
             return self.post_inline(rails, requests, slot, message.len, op);
         }
+        if self.part.remote.is_some() && message.len > SMALL_MAX {
+            return self.send_sliced(rails, requests, slot, message, cts, whole);
+        }
         if let Some(imm) = whole
             && self.plan.copies(message.len)
         {
@@ -328,6 +392,30 @@ impl SendLane {
         self.post_more(rails, requests)
     }
 
+    /// Sends a long message so that other members of the group wait for a bounded time: in slices, of which a bounded number
+    /// is under way in the whole group.
+    fn send_sliced(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        slot: u16,
+        message: Message,
+        cts: &Cts,
+        whole: Option<Imm>,
+    ) -> Result<(), CommFault> {
+        self.track(slot, message);
+        let outgoing = &mut self.outgoing[slot as usize];
+        let to = Remote { key: trunkline_fabric::RemoteKey(cts.key), addr: cts.addr };
+        (outgoing.to, outgoing.token) = (to, cts.token);
+        // Only where the last slice comes after all others does it say that all are there.
+        let full = whole.filter(|imm| matches!(imm, Imm::Full(_)) && !self.plan.signal_all);
+        outgoing.last = full.map(Imm::to_bits);
+        outgoing.sliced = true;
+        outgoing.fin = if full.is_some() { FinDue::No } else { FinDue::Placed };
+        self.unposted.push_back(slot);
+        self.post_more(rails, requests)
+    }
+
     fn send_matched(
         &mut self,
         rails: &mut Rails<impl Rail>,
@@ -342,7 +430,7 @@ impl SendLane {
         };
         self.track(slot, message);
         self.outgoing[slot as usize].left = 1;
-        let op = Op::MatchedSend { from: Source::Region(extent), key: Match(u64::from(message.tag)) };
+        let op = Op::MatchedSend { from: Source::Region(extent), key: self.part.key(message.tag) };
         self.post(rails, u64::from(slot), op, true)?;
         rails.flush();
         Ok(())
@@ -354,6 +442,7 @@ impl SendLane {
         let outgoing = &mut self.outgoing[slot as usize];
         (outgoing.mr, outgoing.offset, outgoing.len) = (message.mr, message.offset, message.len);
         (outgoing.given, outgoing.left, outgoing.fin) = (0, 0, FinDue::No);
+        (outgoing.last, outgoing.sliced) = (None, false);
     }
 
     /// Posts an operation that needs its source no longer: the request is done at once.
@@ -406,7 +495,7 @@ impl SendLane {
         signalled: bool,
     ) -> Result<(), CommFault> {
         let path = self.paths.leader();
-        match rails.get_mut(path.rail).post(path.link, wr_id, op, signalled) {
+        match rails.get_mut(path.rail).post(path.link, self.part.tag | wr_id, op, signalled) {
             Ok(()) => {
                 self.posted += u32::from(signalled);
                 rails.posts += 1;
@@ -434,12 +523,26 @@ impl SendLane {
         self.post(rails, u64::from(slot), op, true)
     }
 
+    fn post_slice(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<(), CommFault> {
+        let Outgoing { mr, offset, to, given, len, last, .. } = self.outgoing[slot as usize];
+        let piece = (len - given).min(SLICE_MAX.min(self.plan.message_max));
+        let Some((_, extent)) = self.regions.find(mr, 0, offset + given, piece) else {
+            return Err(CommFault::Revoked);
+        };
+        self.outgoing[slot as usize].left += 1;
+        self.outgoing[slot as usize].given += piece;
+        let to = Remote { addr: to.addr.wrapping_add(given), ..to };
+        let imm = last.filter(|_| given + piece == len);
+        let op = Op::Write { from: Source::Region(extent), to, imm };
+        self.post(rails, SLICE | u64::from(slot), op, true)
+    }
+
     fn post_fin(&mut self, rails: &mut Rails<impl Rail>, slot: u16, stripes: u8) -> Result<(), CommFault> {
         let outgoing = &mut self.outgoing[slot as usize];
         outgoing.fin = FinDue::No;
         outgoing.left += 1;
         let record = Fin { len: outgoing.len, stripes, token: outgoing.token };
-        let at = (outgoing.token.slot() * fin::BYTES) as u64;
+        let at = ((outgoing.token.slot() & self.part.fin_mask) * fin::BYTES) as u64;
         let to =
             Remote { key: trunkline_fabric::RemoteKey(self.fins.key), addr: self.fins.addr.wrapping_add(at) };
         let imm = Some(Imm::Fin(outgoing.token).to_bits());
@@ -485,13 +588,21 @@ impl SendLane {
     /// Posts the rest of one message; false when credit ran out or placement must be awaited first.
     fn post_rest(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<bool, CommFault> {
         loop {
-            let Outgoing { given, len, fin, token, left, .. } = self.outgoing[slot as usize];
+            let Outgoing { given, len, fin, token, left, sliced, .. } = self.outgoing[slot as usize];
             let striped = matches!(fin, FinDue::Now(_));
             // An empty message still has its one stripe.
             let empty = striped && left == 0 && len == 0 && !self.plan.mutant.is("engine-drops-empty");
             let more = given < len || empty;
             if (more || fin != FinDue::No) && self.paths.lead_credits(rails) == 0 {
                 return Ok(false);
+            }
+            if more && sliced {
+                if !rails.slices.take(self.part.slices) {
+                    return Ok(false);
+                }
+                self.part.slices += 1;
+                self.post_slice(rails, slot)?;
+                continue;
             }
             if more {
                 let piece = (len - given).min(self.plan.message_max);
@@ -553,7 +664,16 @@ impl SendLane {
             return self.landed(rails, requests, completion.wr_id);
         }
         self.posted = self.posted.saturating_sub(1);
-        let Some(outgoing) = self.outgoing.get_mut(completion.wr_id as usize) else { return Ok(()) };
+        if completion.wr_id == COUNTED {
+            return Ok(());
+        }
+        if completion.wr_id & SLICE != 0 {
+            self.part.slices = self.part.slices.saturating_sub(1);
+            rails.slices.give(1);
+        }
+        let Some(outgoing) = self.outgoing.get_mut(usize::from(completion.wr_id as u16)) else {
+            return Ok(());
+        };
         outgoing.left = outgoing.left.saturating_sub(1);
         self.post_due(rails, requests)?;
         if !self.unposted.contains(&(completion.wr_id as u16)) {

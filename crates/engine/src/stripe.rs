@@ -101,7 +101,7 @@ impl SendLane {
         slot: u16,
         message: Message,
     ) -> Result<bool, CommFault> {
-        let view = View(self.mailbox[0].memory());
+        let view = View(self.mailbox.memory());
         match self.sender.on_isend(&view, message.tag, message.len)? {
             Isend::NotYet => return Ok(false),
             Isend::Eager(header) => {

@@ -47,6 +47,16 @@ pub const RANGE_RECVS: usize = 16;
 /// Members of one group, each with its range of the tokens' slots; more comms begin another group.
 pub const MEMBERS_OF_GROUP_MAX: usize = 128;
 
+/// Longest message of a member of a group that goes in one piece without counting as a slice.
+pub const SMALL_MAX: u64 = 32 << 10;
+
+/// Longest slice of a message of a member of a group.
+pub const SLICE_MAX: u64 = 256 << 10;
+
+/// Slices that all members of a group may have under way together: a small message of another member waits for at most
+/// 2 MiB of long ones.
+pub const SLICES_MAX: u32 = 8;
+
 /// Members of all groups of one process.
 pub const MEMBERS_MAX: usize = 65_535;
 

@@ -137,6 +137,12 @@ impl Sender {
         self.unmatched_len
     }
 
+    /// So many eager messages may be unmatched from now on: what this one of several members of a group has credit for.
+    #[inline]
+    pub fn set_credits(&mut self, credits: usize) {
+        self.eager_credits = credits.min(EAGER_CREDITS_MAX);
+    }
+
     fn on_isend_slow(&mut self, mailbox: &impl Mailbox, tag: u32, len: u64) -> Result<Isend, Fault> {
         self.read(mailbox)?;
         for at in 0..self.open_len {

@@ -1,0 +1,71 @@
+//! Bounce buffers: where eager messages lie until their receive is known. They belong to a group, whose members give each
+//! back when they have copied what is in it.
+
+use trunkline_fabric::{Access, Ctrl, Extent, Mr, Rail, RegisterError};
+use trunkline_mem::Memory;
+
+use crate::rails::Rails;
+
+/// The bounce buffers of a group: as many for each link, one number for all.
+#[derive(Debug)]
+pub(crate) struct Bounces {
+    /// By link.
+    mrs: Vec<Mr<Ctrl>>,
+    /// Of a buffer.
+    bytes: u64,
+    /// Of a link.
+    each: u32,
+}
+
+impl Bounces {
+    /// For links on these rails, by their number in `rails`.
+    ///
+    /// # Errors
+    /// [`RegisterError`] names the limit or the system call.
+    pub(crate) fn new(
+        rails: &Rails<impl Rail>,
+        links: impl Iterator<Item = usize>,
+        bytes: usize,
+        each: u32,
+    ) -> Result<Self, RegisterError> {
+        let register = |rail: usize| {
+            let memory = Memory::heap(bytes * each.max(1) as usize);
+            Mr::register(&rails.get(rail).registrar(), memory, Access::LOCAL)
+        };
+        Ok(Self { mrs: links.map(register).collect::<Result<_, _>>()?, bytes: bytes as u64, each })
+    }
+
+    /// The numbers of those of a link.
+    pub(crate) fn of_link(&self, link: usize) -> std::ops::Range<u32> {
+        link as u32 * self.each..(link as u32 + 1) * self.each
+    }
+
+    /// The link of a buffer, and where the buffer begins in the memory of that link's.
+    #[inline]
+    fn place(&self, bounce: u32) -> (usize, u64) {
+        if self.mrs.len() == 1 {
+            return (0, u64::from(bounce) * self.bytes);
+        }
+        let each = self.each.max(1);
+        ((bounce / each) as usize, u64::from(bounce % each) * self.bytes)
+    }
+
+    /// The memory of a buffer, and where it begins; `None` if there is no such buffer.
+    #[inline]
+    pub(crate) fn memory(&self, bounce: u32) -> Option<(&Memory, u64)> {
+        let (link, offset) = self.place(bounce);
+        Some((self.mrs.get(link)?.memory(), offset))
+    }
+
+    /// The link of a buffer, and the buffer, to be posted there.
+    #[inline]
+    pub(crate) fn extent(&self, bounce: u32) -> Option<(usize, Extent)> {
+        let (link, offset) = self.place(bounce);
+        Some((link, self.mrs.get(link)?.extent(offset, self.bytes)))
+    }
+
+    /// Forgets what is in them; they take memory again as they are used.
+    pub(crate) fn empty(&self) {
+        self.mrs.iter().for_each(|mr| mr.memory().empty());
+    }
+}

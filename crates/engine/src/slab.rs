@@ -1,0 +1,121 @@
+//! Mailboxes: memory of a comm that its peer writes to, registered on each rail. A comm by itself has one of its own;
+//! members of a group have places in a slab, so that registrations do not grow with them.
+
+use std::collections::VecDeque;
+
+use trunkline_fabric::{Access, Ctrl, Mr, Rail, RegisterError};
+use trunkline_mem::Memory;
+use trunkline_proto::limits::{MEMBERS_OF_GROUP_MAX, RAILS_MAX};
+use trunkline_proto::wire::frame::Region;
+
+use crate::rails::Rails;
+
+/// Memory of one comm, on the rails of its group.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    memory: Memory,
+    /// Where it begins.
+    offset: u64,
+    /// How the peer reaches it, by rail.
+    regions: [Region; RAILS_MAX],
+    /// Registrations of its own.
+    _own: Vec<Mr<Ctrl>>,
+}
+
+impl Piece {
+    /// Memory of `bytes` bytes, registered for it alone.
+    ///
+    /// # Errors
+    /// [`RegisterError`] names the limit or the system call.
+    pub(crate) fn alone(rails: &Rails<impl Rail>, bytes: usize) -> Result<Self, RegisterError> {
+        let chunk = Chunk::new(rails, bytes)?;
+        Ok(Self { memory: chunk.memory.clone(), offset: 0, regions: chunk.regions(0), _own: chunk.mrs })
+    }
+
+    /// The memory, and where in it the piece begins.
+    #[inline]
+    pub(crate) fn memory(&self) -> (&Memory, u64) {
+        (&self.memory, self.offset)
+    }
+
+    /// How the peer reaches it over a rail.
+    pub(crate) fn region(&self, rail: usize) -> Region {
+        self.regions[rail]
+    }
+}
+
+/// A stretch of memory, registered on each rail.
+#[derive(Debug)]
+struct Chunk {
+    memory: Memory,
+    mrs: Vec<Mr<Ctrl>>,
+}
+
+impl Chunk {
+    fn new(rails: &Rails<impl Rail>, bytes: usize) -> Result<Self, RegisterError> {
+        let memory = Memory::heap(bytes);
+        let register = |rail: &_| Mr::register(&Rail::registrar(rail), memory.clone(), Access::WRITE);
+        let mrs = rails.iter().map(register).collect::<Result<_, _>>()?;
+        Ok(Self { memory, mrs })
+    }
+
+    fn regions(&self, offset: u64) -> [Region; RAILS_MAX] {
+        let mut regions = [Region { key: 0, addr: 0 }; RAILS_MAX];
+        for (region, mr) in regions.iter_mut().zip(&self.mrs) {
+            let keys = mr.keys();
+            *region = Region { key: keys.remote.0, addr: keys.remote_base.wrapping_add(offset) };
+        }
+        regions
+    }
+}
+
+/// A place in a slab.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Lot {
+    chunk: u16,
+    index: u16,
+}
+
+/// Places of one size. It grows by as much as it has, so that there are as few registrations as can be without more
+/// memory than twice what is used; it never shrinks while its group lives.
+#[derive(Debug)]
+pub(crate) struct Slab {
+    bytes: usize,
+    chunks: Vec<Chunk>,
+    lots: usize,
+    /// In the order in which they became free.
+    free: VecDeque<Lot>,
+}
+
+impl Slab {
+    /// Of places of `bytes` bytes.
+    pub(crate) const fn new(bytes: usize) -> Self {
+        Self { bytes, chunks: Vec::new(), lots: 0, free: VecDeque::new() }
+    }
+
+    /// A place, all zeros, to be given back; the one that has been free for longest.
+    ///
+    /// # Errors
+    /// As [`Piece::alone`].
+    pub(crate) fn take(&mut self, rails: &Rails<impl Rail>) -> Result<(Lot, Piece), RegisterError> {
+        if self.free.is_empty() {
+            let count = self.lots.clamp(1, MEMBERS_OF_GROUP_MAX);
+            let chunk = self.chunks.len() as u16;
+            self.chunks.push(Chunk::new(rails, count * self.bytes)?);
+            self.lots += count;
+            self.free.extend((0..count as u16).map(|index| Lot { chunk, index }));
+        }
+        let Some(lot) = self.free.pop_front() else { return Err(RegisterError::Exhausted(0)) };
+        let chunk = &self.chunks[usize::from(lot.chunk)];
+        let offset = u64::from(lot.index) * self.bytes as u64;
+        // Of who had it before nothing must be left; it lies within its chunk.
+        let _ = chunk.memory.write(offset, &vec![0; self.bytes]);
+        let (memory, regions) = (chunk.memory.clone(), chunk.regions(offset));
+        Ok((lot, Piece { memory, offset, regions, _own: Vec::new() }))
+    }
+
+    /// A place is of no use any more, and nothing more is written to it.
+    pub(crate) fn give(&mut self, lot: Lot) {
+        self.free.push_back(lot);
+    }
+}
