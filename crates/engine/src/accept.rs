@@ -7,15 +7,18 @@ use std::sync::atomic::Ordering;
 use trunkline_fabric::{Fabric, Host, Level, LinkAddress, Links};
 use trunkline_proto::conn::{AcceptStep, Accepting};
 use trunkline_proto::limits::TOKENS_MAX;
+use trunkline_proto::pool::{AskError, Place, Verdict};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::frame::{Answer, Frame, Reply};
-use trunkline_proto::wire::share::{self, Given};
+use trunkline_proto::wire::member::MemberId;
+use trunkline_proto::wire::proof::Proof;
+use trunkline_proto::wire::share::{self, Given, Mode};
 use trunkline_proto::xfer::receiver::Receiver;
 
 use crate::bounces::Bounces;
-use crate::control::{Asked, Control, Current, refusal};
-use crate::groups::Turn;
-use crate::member::{Ends, Side};
+use crate::control::{Asked, Control, Current, refusal, without_comm};
+use crate::groups::{Group, Turn};
+use crate::member::{Ends, Open, Side};
 use crate::plan::Plan;
 use crate::recv::{self, RecvLane};
 use crate::slab::Piece;
@@ -32,13 +35,21 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if listen.current.is_none() {
             let nics = listen.nics;
             let Some(asked) = listen.pending.pop_front() else { return Ok(None) };
-            let (refused, stream) = (refusal(&asked.open, Answer::NoResources), asked.stream);
+            let (refused, stream, conn) =
+                (refusal(&asked.open, Answer::NoResources), asked.stream, asked.open.conn);
             match self.answer(control, &nics, asked) {
-                Ok(current) => {
+                Ok(Some(current)) => {
                     if let Some(listen) = control.listens.get_mut(id) {
                         listen.current = Some(current);
                     }
                     self.send_result(control, id)?;
+                }
+                Ok(None) => {
+                    // It will ask anew.
+                    if let Some(listen) = control.listens.get_mut(id) {
+                        listen.seen.retain(|known| *known != (stream, conn));
+                    }
+                    return Ok(None);
                 }
                 Err(error) => {
                     self.host.log(Level::Warn, &format!("connection not accepted: {}", in_full(&error)));
@@ -80,10 +91,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         };
         if !matches!(up, Ok(false)) {
             let (comm, stream, conn) = (current.comm, current.stream, current.conn);
+            let seat = current.place.seat;
             listen.current = None;
             listen.seen.retain(|known| *known != (stream, conn));
+            if up.is_ok() {
+                // One that has left meanwhile needs nobody's word.
+                let _ = control.pool.ready(seat);
+            }
             return up.map(|_| Some(comm)).inspect_err(|_| {
-                self.drop_comm(comm);
+                self.drop_comm(control, comm);
                 // The other end may see nothing wrong with its link.
                 if !self.params.mutant.is("engine-keeps-failed-accepts-to-itself") {
                     control.send(stream, &Frame::Close { id: conn, messages: 0 }, None);
@@ -93,7 +109,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if current.peer.dead.load(Ordering::Acquire) {
             let (comm, process) = (current.comm, current.peer.process);
             listen.current = None;
-            self.drop_comm(comm);
+            self.drop_comm(control, comm);
             return Err(CommFault::PeerDead(process).into());
         }
         if step == AcceptStep::SendResult {
@@ -119,41 +135,174 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         up.unwrap_or(Ok(true))
     }
 
-    /// Makes the receiving lane for an OPEN.
-    fn answer(&self, control: &Control<H, F::Rail>, nics: &Nics, asked: Asked) -> Result<Current, Error> {
-        let Asked { open, fd, stream, peer } = asked;
-        if let Some(error) = control.stream_fault(stream, peer.process) {
+    /// Makes this end of a connection as the pool says; `None` if it is to be asked for in another way, or again.
+    fn answer(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        nics: &Nics,
+        asked: Asked,
+    ) -> Result<Option<Current>, Error> {
+        if let Some(error) = control.stream_fault(asked.stream, asked.peer.process) {
             return Err(error);
         }
+        let key = self.receiving_key(nics, asked.peer.process)?;
+        let open = &asked.open;
+        let mut verdict = control.pool.asked(&key, open.conn, open.links, &open.share)?;
+        if let Verdict::Stale(seat) = verdict {
+            // The control stream keeps order, so that what was given up is gone by now; but for its seat.
+            let _ = control.pool.leave(seat);
+            verdict = control.pool.asked(&key, open.conn, open.links, &open.share)?;
+        }
+        let otherwise = |given| without_comm(&asked.open, Answer::Accepted, given);
+        match verdict {
+            Verdict::Created(place) => self.answer_own(control, nics, asked, place, true).map(Some),
+            Verdict::Alone(place) => self.answer_own(control, nics, asked, place, false).map(Some),
+            Verdict::Joined(place) => self.answer_rider(control, asked, place).map(Some),
+            Verdict::Retry => {
+                control.send(asked.stream, &otherwise(Given::Retry), None);
+                Ok(None)
+            }
+            Verdict::Full => {
+                control.send(asked.stream, &otherwise(Given::Full), None);
+                Ok(None)
+            }
+            Verdict::NoResources(limit) => Err(AskError::Exhausted(limit).into()),
+            Verdict::Later | Verdict::Late | Verdict::Stale(_) => Ok(None),
+        }
+    }
+
+    /// Makes links and a receiving lane for an OPEN.
+    fn answer_own(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        nics: &Nics,
+        asked: Asked,
+        place: Place,
+        begins: bool,
+    ) -> Result<Current, Error> {
+        let made = self.make_receiver(control, nics, asked, place, begins);
+        made.inspect_err(|_| self.leave_pool(control, place))
+    }
+
+    fn make_receiver(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        nics: &Nics,
+        asked: Asked,
+        place: Place,
+        begins: bool,
+    ) -> Result<Current, Error> {
+        let Asked { open, fd, stream, peer } = asked;
         let links = usize::from(open.links);
         let caps = self.fabric.nics().get(nics.first()).map(|nic| nic.caps);
         let Some(caps) = caps else { return Err(Error::Argument("no such NIC")) };
-        let mut plan = Plan::new(&caps, &self.params, links);
+        let times = if begins { control.pool.config().depth(1, u32::MAX) } else { 1 };
+        let mut plan = Plan::new(&caps, &self.params, links).times(times);
         plan.matched &= open.matched;
         let recv_depth = if plan.matched { TOKENS_MAX as u32 } else { plan.bounces };
         let recv_depth = recv_depth.min(caps.depth_max);
-        let (mut rails, paths) = self.open_paths(nics, links, recv_depth, false)?;
+        let (mut rails, paths) = self.open_paths(nics, links, recv_depth, false, times)?;
         let links_of = paths.iter().map(|path| path.rail);
         let bounces = Bounces::new(&rails, links_of, recv::bounce_bytes(&plan), plan.bounces)?;
         let bounces = Arc::new(bounces);
-        let fins = Piece::alone(&rails, recv::FINS_BYTES)?;
         let path = paths.leader();
-        rails.get_mut(path.rail).connect(path.link, LinkAddress { bytes: open.link, fd })?;
-        let receiver = Receiver::new(self.params.mutant);
-        let regions_max = self.params.regions_max as usize;
-        let mut lane = RecvLane::new(paths, plan, receiver, open.mailbox, (bounces, fins), regions_max);
-        lane.post_bounces(&mut rails, 0)?;
+        let (link, nic) = (path.link, path.nic);
+        let rail = rails.get_mut(path.rail);
+        let own = rail.address(link)?;
+        let proof = Proof::of([(open.link.as_slice(), own.bytes.as_slice())]);
+        rail.connect(link, LinkAddress { bytes: open.link, fd })?;
+        let (receiver, regions_max) = (Receiver::new(self.params.mutant), self.params.regions_max as usize);
         let ends = Ends { stream, remote: open.conn, attempt: None };
-        let comm = self.install(Side::Recv(lane), rails, peer.clone(), ends)?;
+        let (lane, fins, group) = if begins {
+            let mut group = Group::receiving(place.group, rails, (link, nic), plan, Arc::clone(&bounces));
+            let (lot, fins) = group.mailbox()?;
+            (Some(lot), fins, Err(group))
+        } else {
+            let fins = Piece::alone(&rails, recv::FINS_BYTES)?;
+            (None, fins, Ok(rails))
+        };
+        let mut receiving = RecvLane::new(paths, plan, receiver, open.mailbox, (bounces, fins), regions_max);
+        let mut group = group;
+        match &mut group {
+            Ok(rails) => receiving.post_bounces(rails, 0)?,
+            Err(group) => group.post_bounces(&mut receiving)?,
+        }
+        let mut member = Open::new(Side::Recv(receiving), peer.clone(), ends);
+        (member.place, member.lot) = (Some(place), lane);
+        let (comm, given) = match group {
+            Ok(rails) => (self.install(member, rails)?, Given::Alone),
+            Err(group) => {
+                let lane = self.groups.insert(group)?;
+                control.riding.insert(place.group, lane);
+                control.pool.wired(place.group, proof)?;
+                let comm = self.seat_receiver(control, lane, member)?;
+                (comm, self.given(comm, open.share.mode, Some(proof))?)
+            }
+        };
         let machine = Accepting::new(self.host.now());
-        let conn = open.conn;
-        let turn = if self.params.mutant.is("engine-answers-turn-0") { 0 } else { open.share.turn };
-        Ok(Current { machine, comm, conn, turn, stream, peer, repeat: false })
+        let (conn, turn) = (open.conn, open.share.turn);
+        let turn = if self.params.mutant.is("engine-answers-turn-0") { 0 } else { turn };
+        Ok(Current { machine, comm, conn, turn, given, place, stream, peer, repeat: false })
+    }
+
+    /// Makes a receiving lane on the links of a group.
+    fn answer_rider(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        asked: Asked,
+        place: Place,
+    ) -> Result<Current, Error> {
+        let made = self.make_riding_receiver(control, asked, place);
+        made.inspect_err(|_| self.leave_pool(control, place))
+    }
+
+    fn make_riding_receiver(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        asked: Asked,
+        place: Place,
+    ) -> Result<Current, Error> {
+        let Asked { open, stream, peer, .. } = asked;
+        let unknown = Error::Unknown("group of queue pairs");
+        let Some(&lane) = control.riding.get(&place.group) else { return Err(unknown) };
+        let member = {
+            let mut held = self.groups.claim_lane(lane);
+            let Some(group) = held.as_mut() else { return Err(unknown) };
+            let (lot, fins) = group.mailbox()?;
+            let Some((common, _)) = group.common() else { return Err(unknown) };
+            let Some(receiving) = &common.receiving else { return Err(unknown) };
+            let bounces = Arc::clone(&receiving.bounces);
+            let (paths, receiver) = (self.paths_of(common, false), Receiver::new(self.params.mutant));
+            let regions_max = self.params.regions_max as usize;
+            let lane =
+                RecvLane::new(paths, common.plan, receiver, open.mailbox, (bounces, fins), regions_max);
+            let ends = Ends { stream, remote: open.conn, attempt: None };
+            let mut member = Open::new(Side::Recv(lane), peer.clone(), ends);
+            (member.place, member.lot) = (Some(place), Some(lot));
+            member
+        };
+        let comm = self.seat_receiver(control, lane, member)?;
+        let given = self.given(comm, open.share.mode, None)?;
+        let machine = Accepting::new(self.host.now());
+        let (conn, turn) = (open.conn, open.share.turn);
+        Ok(Current { machine, comm, conn, turn, given, place, stream, peer, repeat: false })
+    }
+
+    /// What RESULT says of the group that a comm is in; with a proof if it is the first.
+    fn given(&self, comm: CommId, mode: Mode, proof: Option<Proof>) -> Result<Given, Error> {
+        let bits = self.open(comm, |turn| turn.open.member).unwrap_or(0);
+        let member = MemberId::from_bits(bits).ok_or(Error::Unknown("connection"))?;
+        match (mode, proof) {
+            (Mode::Create(epoch), Some(proof)) => Ok(Given::Created { epoch, proof, member }),
+            (Mode::Join(epoch, _), None) => Ok(Given::Joined { epoch, member }),
+            _ => Ok(Given::Alone),
+        }
     }
 
     fn send_result(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<(), Error> {
         let current = control.listens.get(id).and_then(|listen| listen.current.as_ref());
-        let Some(&Current { comm, conn, turn, stream, .. }) = current else { return Ok(()) };
+        let Some(&Current { comm, conn, turn, given, stream, .. }) = current else { return Ok(()) };
+        let joined = matches!(given, Given::Joined { .. });
         let reply = self.open(comm, |Turn { open, rails, .. }| {
             let Side::Recv(lane) = &open.side else { return Ok(None) };
             let path = lane.paths.get(0);
@@ -168,10 +317,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 fins: lane.fins(0),
                 eager_max: if matched { 0 } else { lane.plan.eager_max },
                 eager_credits: lane.plan.eager_credits,
-                link: address.bytes,
-                share: share::Answer { given: Given::Alone, turn },
+                link: if joined { Vec::new() } else { address.bytes },
+                share: share::Answer { given, turn },
             };
-            Ok::<_, Error>(Some((reply, address.fd)))
+            Ok::<_, Error>(Some((reply, address.fd.filter(|_| !joined))))
         });
         if let Some((reply, fd)) = reply.transpose()?.flatten() {
             control.send(stream, &Frame::Result(reply), fd);

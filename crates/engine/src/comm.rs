@@ -31,7 +31,6 @@ const QUARANTINE: usize = 64;
 pub(crate) struct Peer {
     pub(crate) process: ProcessId,
     /// What it offers of sharing.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no comm shares yet"))]
     pub(crate) offer: Offer,
     /// Its control stream is gone.
     pub(crate) dead: AtomicBool,
@@ -57,6 +56,8 @@ pub(crate) struct Comm {
     thread: AtomicUsize,
     /// What the peer said of single links.
     pub(crate) news: Newsbox,
+    /// The peer waits to hear that nothing more comes, and its owner may not call.
+    pub(crate) stopping: AtomicBool,
 }
 
 impl Comm {
@@ -72,6 +73,7 @@ impl Comm {
             polled: AtomicBool::new(false),
             thread: AtomicUsize::new(0),
             news: Newsbox::default(),
+            stopping: AtomicBool::new(false),
         }
     }
 }
@@ -91,6 +93,11 @@ impl Comm {
     #[inline]
     pub(crate) fn seat(&self) -> Seat {
         Seat::from_bits(self.seat.load(Ordering::Relaxed))
+    }
+
+    /// Whether the peer has said something that its lane should hear.
+    pub(crate) fn has_news(&self) -> bool {
+        self.news.has_some() || self.stopping.load(Ordering::Acquire)
     }
 
     /// Its caller polls it, so nobody else need.
@@ -188,6 +195,7 @@ impl Comms {
         comm.peer_closed.store(false, Ordering::Relaxed);
         comm.send_due.store(false, Ordering::Relaxed);
         comm.news.clear();
+        comm.stopping.store(false, Ordering::Relaxed);
         let (shown, id) = (open.shown(generation, now), CommId { index, generation });
         open.id = id;
         let seat = match sit(open) {

@@ -1,27 +1,26 @@
 //! The asking side of a connection: makes the sending lane, asks, and opens the comm when the answer comes.
 
-use std::sync::Arc;
-
 use trunkline_fabric::{Fabric, Host, LinkAddress, Links, Rail, RailConfig, RecvOrder};
 use trunkline_proto::conn::{ConnectStep, Connecting, LinkLife};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::limits::LINKS_MAX;
-use trunkline_proto::pool::AnswerFault;
+use trunkline_proto::pool::{AnswerFault, Ask, Next, Place};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::cts::Lines;
-use trunkline_proto::wire::frame::{Answer, Frame, Open as OpenFrame, Reply};
+use trunkline_proto::wire::frame::{Answer, Frame, Open as OpenFrame, Region, Reply};
 use trunkline_proto::wire::handle::Handle;
-use trunkline_proto::wire::share::{Given, Mode, Request};
+use trunkline_proto::wire::proof;
+use trunkline_proto::wire::share::{Mode, Request};
 use trunkline_proto::xfer::sender::Sender;
 
-use crate::comm::Peer;
 use crate::control::{ATTEMPTS_MAX, Attempt, Control};
 use crate::groups::{Group, Seat};
 use crate::member::{Ends, Open, Side};
 use crate::path::{NO_LINK, Path, Paths, Proof};
 use crate::plan::Plan;
 use crate::rails::Rails;
+use crate::ride::Made;
 use crate::send::SendLane;
 use crate::slab::Piece;
 use crate::{CommId, Engine, Error, Nics, Params};
@@ -34,6 +33,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         links: usize,
         recv_depth: u32,
         asks: bool,
+        times: u32,
     ) -> Result<(Rails<F::Rail>, Paths), Error> {
         let Params { depth, peer_time, rail_time, .. } = self.params;
         // Where there is no other link, one is given up no sooner than a peer.
@@ -44,6 +44,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let open = |at: usize| {
             // Link `k` is on NIC `k` modulo their number.
             let links = (links - at).div_ceil(used.len()) as u32;
+            let device = self.fabric.nics().get(used[at]).map_or(depth, |nic| nic.caps.depth_max);
+            let depth = depth.saturating_mul(times).min(device.max(depth));
             let config = RailConfig { depth, recv_depth, recv_order, links, peer_time, rail_time };
             Ok(self.fabric.open(used[at], &config)?)
         };
@@ -77,18 +79,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         };
         let rails = usize::from(handle.nics.len()).max(nics.numbers().len());
         let links = (rails * self.params.links_per_rail as usize).min(LINKS_MAX);
-        let (rails, paths) = self.open_paths(&nics, links, 0, true)?;
-        let mailbox = Piece::alone(&rails, Lines::of(links).mailbox_bytes())?;
-        let plan = Plan::new(rails.get(0).caps(), &self.params, links);
-        let sender = Sender::new(0, 0, self.params.mutant);
-        let lane = SendLane::new(paths, plan, sender, mailbox, self.params.regions_max as usize);
         let open = OpenFrame {
             conn: 0,
             listen: handle.listen,
             nonce: handle.nonce,
-            matched: plan.matched,
+            matched: false,
             links: links as u8,
-            mailbox: lane.mailbox(0),
+            mailbox: Region { key: 0, addr: 0 },
             link: Vec::new(),
             share: Request { mode: Mode::Alone, turn: 0 },
         };
@@ -96,8 +93,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             machine: Connecting::new(self.host.now()),
             stream,
             process: handle.process,
+            nics,
+            remote: handle.nics,
+            wish: self.wish(links),
+            place: None,
             open,
-            lane: Some((lane, rails)),
+            lane: None,
             reply: None,
             joined: false,
             comm: None,
@@ -106,14 +107,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         };
         let limit = |_| Error::Exhausted { what: "connection attempts", limit: ATTEMPTS_MAX };
         let id = control.attempts.insert(attempt).map_err(limit)?;
-        if let Err(error) = send_open(control, id) {
-            control.attempts.remove(id);
+        if let Err(error) = self.ask(control, id) {
+            self.forget_attempt(control, id);
             return Err(error);
         }
         Ok(Some(id))
     }
 
-    /// Goes on with an attempt; the comm once it is there. On an error the attempt is gone.
+    /// Goes on with an attempt; the comm once it is there. On an error the attempt is of no more use.
     pub(crate) fn advance_connect(
         &self,
         control: &mut Control<H, F::Rail>,
@@ -126,29 +127,63 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if attempt.closed {
             return Err(crate::CommFault::PeerClosed(process).into());
         }
+        let asked = attempt.place.is_some();
         let step = attempt.machine.on_time(self.host.now());
         let (answered, joined) = (attempt.reply.is_some(), attempt.joined);
         if !answered || joined {
             if let Some(error) = control.stream_fault(stream, process) {
                 return Err(error);
             }
-            if step == ConnectStep::SendOpen {
+            if !asked {
+                self.ask(control, id)?;
+            } else if step == ConnectStep::SendOpen {
                 send_open(control, id)?;
             }
         }
         if answered && (joined || self.join(control, id)?) { self.open_comm(control, id) } else { Ok(None) }
     }
 
+    /// Makes this end as the pool says, and asks for the other, unless it is to wait for something.
+    fn ask(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<(), Error> {
+        let Some((ask, wish)) = self.place(control, id)? else { return Ok(()) };
+        let Some(share) = ask.request(wish.turn) else { return Ok(()) };
+        let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
+        let (nics, links) = (attempt.nics, usize::from(wish.links));
+        let (place, made) = match ask {
+            Ask::Alone(place) | Ask::Rather(place) => (place, self.make_own(&nics, links, 1)),
+            Ask::Create(place, _) => {
+                let times = control.pool.config().depth(1, u32::MAX);
+                (place, self.make_own(&nics, links, times))
+            }
+            Ask::Join(place, ..) => (place, self.make_rider(control, place.group)),
+            Ask::Wait => return Ok(()),
+        };
+        let (lane, made) = made.inspect_err(|_| self.leave_pool(control, place))?;
+        let now = self.host.now();
+        let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
+        (attempt.place, attempt.machine) = (Some(place), Connecting::new(now));
+        (attempt.open.matched, attempt.open.mailbox) = (lane.plan.matched, lane.mailbox(0));
+        (attempt.open.conn, attempt.open.share) = (id.to_bits(), share);
+        attempt.lane = Some((lane, made));
+        send_open(control, id)
+    }
+
+    /// Rails, links and a lane for a comm that has them to itself, or is the first of a group whose queues are `times` as
+    /// deep as those of one.
+    fn make_own(&self, nics: &Nics, links: usize, times: u32) -> Result<(SendLane, Made<F::Rail>), Error> {
+        let (rails, paths) = self.open_paths(nics, links, 0, true, times)?;
+        let mailbox = Piece::alone(&rails, Lines::of(links).mailbox_bytes())?;
+        let plan = Plan::new(rails.get(0).caps(), &self.params, links).times(times);
+        let sender = Sender::new(0, 0, self.params.mutant);
+        let lane = SendLane::new(paths, plan, sender, mailbox, self.params.regions_max as usize);
+        Ok((lane, Made::Own(rails)))
+    }
+
     /// Connects the link as the reply says; false if there is nothing to connect.
     fn join(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<bool, Error> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(false) };
-        let (Some((reply, fd)), Some((lane, rails))) = (&mut attempt.reply, &mut attempt.lane) else {
-            return Ok(false);
-        };
-        // Nothing but links of its own was asked for.
-        if reply.share.given != Given::Alone && !self.params.mutant.is("engine-takes-any-answer") {
-            return Err(AnswerFault::Nonsense.into());
-        }
+        let (Some((reply, _)), Some(place)) = (&attempt.reply, attempt.place) else { return Ok(false) };
+        let (share, link) = (reply.share, reply.link.clone());
         match attempt.machine.on_result(reply.answer) {
             ConnectStep::Connect => {}
             ConnectStep::Refused(Answer::NoResources) => return Err(Error::PeerExhausted),
@@ -158,30 +193,88 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 return Ok(false);
             }
         }
-        let address = LinkAddress { bytes: reply.link.clone(), fd: fd.take() };
-        self.apply_reply(lane, rails, reply, address)?;
+        match control.pool.answered(place.seat, &share) {
+            Next::Wire => self.wire(control, id, place, &link)?,
+            Next::Go => {}
+            Next::Again(wish) => {
+                self.unask(control, id, wish);
+                return Ok(false);
+            }
+            Next::Failed(AnswerFault::NoResources) => return Err(Error::PeerExhausted),
+            Next::Failed(fault) => return Err(fault.into()),
+            Next::Known => return Ok(false),
+        }
+        let Some(attempt) = control.attempts.get_mut(id) else { return Ok(false) };
+        if let (Some((reply, _)), Some((lane, _))) = (&attempt.reply, &mut attempt.lane) {
+            self.apply_reply(lane, reply);
+        }
         attempt.joined = true;
         Ok(true)
+    }
+
+    /// Connects the link of this end to the one that the other end has made.
+    fn wire(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        id: SlotId,
+        place: Place,
+        link: &[u8],
+    ) -> Result<(), Error> {
+        let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
+        let (Some((_, fd)), Some((lane, Made::Own(rails)))) = (&mut attempt.reply, &mut attempt.lane) else {
+            return Ok(());
+        };
+        let address = LinkAddress { bytes: link.to_vec(), fd: fd.take() };
+        let links = lane.paths.len();
+        let path = lane.paths.leader();
+        let (rail, link_id, nic) = (rails.get_mut(path.rail), path.link, path.nic);
+        rail.connect(link_id, address)?;
+        if links == 1 {
+            lane.plan.copied_max = rail.copied_max(link_id).min(lane.plan.message_max);
+            if rail.poll_is_call(link_id) {
+                lane.plan.blind_max = lane.plan.blind_max.max(lane.plan.copied_max);
+            }
+        }
+        let (speed, latency) = self.nic_speed(nic);
+        lane.link_up(0, speed, latency, self.host.now());
+        let proof = proof::Proof::of([(attempt.open.link.as_slice(), link)]);
+        control.pool.wired(place.group, proof)?;
+        Ok(())
     }
 
     /// Makes the comm, once the link is up.
     fn open_comm(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<Option<CommId>, Error> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
         let (stream, process) = (attempt.stream, attempt.process);
-        let up = attempt.lane.as_mut().map(|(lane, rails)| {
-            let path = lane.paths.leader();
-            rails.get_mut(path.rail).is_up(path.link)
-        });
-        let up = up.transpose()?;
-        if up == Some(false) && !self.params.mutant.is("engine-connects-before-link-is-up") {
+        let up = match &mut attempt.lane {
+            Some((lane, Made::Own(rails))) => {
+                let path = lane.paths.leader();
+                rails.get_mut(path.rail).is_up(path.link)?
+            }
+            // Whoever came before has seen that it is.
+            _ => true,
+        };
+        if !up && !self.params.mutant.is("engine-connects-before-link-is-up") {
             return Ok(None);
         }
-        let (Some((reply, _)), Some((lane, rails))) = (attempt.reply.take(), attempt.lane.take()) else {
+        let (Some((reply, _)), Some((lane, made))) = (attempt.reply.take(), attempt.lane.take()) else {
             return Err(Error::Unknown("connection attempt"));
         };
-        let Some(peer) = control.peer(stream) else { return Err(crate::CommFault::PeerDead(process).into()) };
-        let ends = Ends { stream, remote: reply.comm, attempt: Some(id) };
-        let comm = self.install(Side::Send(lane), rails, peer, ends)?;
+        let place = attempt.place.take();
+        let seated = match control.peer(stream) {
+            Some(peer) => {
+                let mut open =
+                    Open::new(Side::Send(lane), peer, Ends { stream, remote: reply.comm, attempt: Some(id) });
+                open.place = place;
+                self.seat_sender(control, open, made, &reply)
+            }
+            None => Err(crate::CommFault::PeerDead(process).into()),
+        };
+        let comm = seated.inspect_err(|_| {
+            if let Some(place) = place {
+                self.leave_pool(control, place);
+            }
+        })?;
         control.send(stream, &Frame::Ready { comm: reply.comm, conn: id.to_bits() }, None);
         if let Some(attempt) = control.attempts.get_mut(id) {
             attempt.comm = Some(comm);
@@ -189,45 +282,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         Ok(Some(comm))
     }
 
-    fn apply_reply(
-        &self,
-        lane: &mut SendLane,
-        rails: &mut Rails<F::Rail>,
-        reply: &Reply,
-        address: LinkAddress,
-    ) -> Result<(), Error> {
-        let now = self.host.now();
+    fn apply_reply(&self, lane: &mut SendLane, reply: &Reply) {
         let links = lane.paths.len();
-        let nic = lane.paths.get(0).nic;
-        let path = lane.paths.leader();
-        let (rail, link) = (rails.get_mut(path.rail), path.link);
-        rail.connect(link, address)?;
-        if links == 1 {
-            lane.plan.copied_max = rail.copied_max(link).min(lane.plan.message_max);
-            if rail.poll_is_call(link) {
-                lane.plan.blind_max = lane.plan.blind_max.max(lane.plan.copied_max);
-            }
-        }
-        let (speed, latency) = self.nic_speed(nic);
-        lane.link_up(0, speed, latency, now);
         lane.plan.matched = reply.matched && lane.plan.matched;
         lane.plan.remote_len = reply.remote_len;
         let eager_max = reply.eager_max.min(lane.plan.eager_max);
         let credits = reply.eager_credits.min(lane.plan.eager_credits);
         let credits = if eager_max == 0 { 0 } else { credits };
+        (lane.plan.eager_max, lane.plan.eager_credits) = (eager_max, credits);
         lane.connected(Sender::new(eager_max, credits, self.params.mutant).over(links), reply.fins);
-        Ok(())
     }
 
     /// Opens a comm over rails of its own.
-    pub(crate) fn install(
-        &self,
-        side: Side,
-        rails: Rails<F::Rail>,
-        peer: Arc<Peer>,
-        ends: Ends,
-    ) -> Result<CommId, Error> {
-        let open = Open::new(side, peer, ends);
+    pub(crate) fn install(&self, open: Open, rails: Rails<F::Rail>) -> Result<CommId, Error> {
         let id = self.comms.insert(open, self.host.now(), &self.status, |open| {
             Ok(Seat::alone(self.groups.insert(Group::alone(rails, open))?))
         })?;
@@ -237,13 +304,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 }
 
+/// Sends OPEN, again if need be.
 fn send_open<H: Host, R: Rail>(control: &mut Control<H, R>, id: SlotId) -> Result<(), Error> {
     let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
-    let Some((lane, rails)) = attempt.lane.as_ref() else { return Ok(()) };
-    let path = lane.paths.leader();
-    let address = rails.get(path.rail).address(path.link)?;
-    let open = OpenFrame { conn: id.to_bits(), link: address.bytes, ..attempt.open.clone() };
-    let stream = attempt.stream;
+    let Some((lane, made)) = attempt.lane.as_ref() else { return Ok(()) };
+    let address = match made {
+        Made::Own(rails) => {
+            let path = lane.paths.leader();
+            rails.get(path.rail).address(path.link)?
+        }
+        Made::Rider { .. } => LinkAddress { bytes: Vec::new(), fd: None },
+    };
+    attempt.open.link.clone_from(&address.bytes);
+    let (open, stream) = (attempt.open.clone(), attempt.stream);
     control.send(stream, &Frame::Open(open), address.fd);
     Ok(())
 }

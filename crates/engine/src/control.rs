@@ -2,7 +2,7 @@
 //!
 //! Driven from the calls that set up and close, and now and then from lanes that wait; never from a thread of ours.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +13,18 @@ use trunkline_fabric::{
 use trunkline_proto::conn::{Accepting, ConnectStep, Connecting};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::id::ProcessId;
+use trunkline_proto::nics;
+use trunkline_proto::pool::config::Wish;
+use trunkline_proto::pool::group::GroupId;
+use trunkline_proto::pool::{Place, Pool};
 use trunkline_proto::slots::{SlotId, Slots};
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::frame::{Answer, Frame, Open, Region, Reply, VERSION};
-use trunkline_proto::wire::share::{self, Given, Mode, Offer};
+use trunkline_proto::wire::share::{self, Given, Offer};
 
 use crate::comm::{Comms, Peer};
 use crate::news::Word;
-use crate::rails::Rails;
+use crate::ride::Made;
 use crate::send::SendLane;
 use crate::status::Status;
 use crate::{CommId, Error, Nics, Params, in_full};
@@ -45,6 +49,12 @@ pub(crate) struct Control<H: Host, R: Rail> {
     process: ProcessId,
     /// What every HELLO offers of sharing.
     offer: Offer,
+    /// Who shares queue pairs with whom.
+    pub(crate) pool: Pool,
+    /// The lanes of the groups that comms share.
+    pub(crate) riding: HashMap<GroupId, u32>,
+    /// The comms that ride on them, by the names that their peers have for them.
+    riders: HashMap<u64, Rider>,
     listener: Option<<H::Oob as Oob>::Listener>,
     /// What was last said about it; the same failure comes again at each call until its cause is gone.
     listener_told: Option<String>,
@@ -55,6 +65,8 @@ pub(crate) struct Control<H: Host, R: Rail> {
     pub(crate) attempts: Slots<Attempt<R>>,
     /// When attempts last aged.
     aged: Instant,
+    /// Attempts that are given up, to be forgotten by the engine.
+    pub(crate) abandoned: Vec<SlotId>,
 }
 
 struct Stream<S> {
@@ -68,6 +80,14 @@ struct Stream<S> {
     versions: Option<(u16, u16)>,
     /// It leads to the process it names: we opened it, or it showed a nonce of ours. Anybody can say a name.
     proven: bool,
+}
+
+/// A comm that shares its queue pairs.
+struct Rider {
+    /// The control stream that may speak for the peer.
+    stream: SlotId,
+    /// Nothing of the peer's end will land any more.
+    gone: bool,
 }
 
 /// A listener.
@@ -96,6 +116,10 @@ pub(crate) struct Current {
     pub(crate) conn: u64,
     /// Which OPEN of that connection is answered.
     pub(crate) turn: u32,
+    /// On what links the comm is.
+    pub(crate) given: Given,
+    /// Its place in the pool.
+    pub(crate) place: Place,
     pub(crate) stream: SlotId,
     pub(crate) peer: Arc<Peer>,
     /// Sent again when asked again.
@@ -107,8 +131,16 @@ pub(crate) struct Attempt<R: Rail> {
     pub(crate) machine: Connecting,
     pub(crate) stream: SlotId,
     pub(crate) process: ProcessId,
+    /// NICs of this end.
+    pub(crate) nics: Nics,
+    /// NICs of the other end.
+    pub(crate) remote: nics::Nics,
+    /// What it wishes of the pool.
+    pub(crate) wish: Wish,
+    /// Where the pool has placed it; none as long as it has not asked.
+    pub(crate) place: Option<Place>,
     pub(crate) open: Open,
-    pub(crate) lane: Option<(SendLane, Rails<R>)>,
+    pub(crate) lane: Option<(SendLane, Made<R>)>,
     pub(crate) reply: Option<(Reply, Option<OwnedFd>)>,
     /// The link is connected as the reply says, and may not be up yet.
     pub(crate) joined: bool,
@@ -128,10 +160,13 @@ pub(crate) struct Around<'a, H: Host> {
 }
 
 impl<H: Host, R: Rail> Control<H, R> {
-    pub(crate) fn new(process: ProcessId, offer: Offer) -> Self {
+    pub(crate) fn new(process: ProcessId, offer: Offer, pool: Pool) -> Self {
         Self {
             process,
             offer,
+            pool,
+            riding: HashMap::new(),
+            riders: HashMap::new(),
             listener: None,
             listener_told: None,
             streams: Slots::new(STREAMS_MAX),
@@ -139,6 +174,7 @@ impl<H: Host, R: Rail> Control<H, R> {
             listens: Slots::new(LISTENS_MAX),
             attempts: Slots::new(ATTEMPTS_MAX),
             aged: Instant::default(),
+            abandoned: Vec::new(),
         }
     }
 
@@ -207,6 +243,21 @@ impl<H: Host, R: Rail> Control<H, R> {
         stream.versions.map(|(min, max)| Error::Version { min, max, ours: VERSION })
     }
 
+    /// A comm shares its queue pairs; its peer calls it by that name.
+    pub(crate) fn rides(&mut self, name: u64, stream: SlotId) {
+        self.riders.insert(name, Rider { stream, gone: false });
+    }
+
+    /// Whether nothing of its peer's will land any more for the comm of that name, as the peer says.
+    pub(crate) fn is_gone(&self, name: u64) -> bool {
+        self.riders.get(&name).is_none_or(|rider| rider.gone)
+    }
+
+    /// The comm of that name has left its group.
+    pub(crate) fn dismounts(&mut self, name: u64) {
+        self.riders.remove(&name);
+    }
+
     pub(crate) fn peer(&self, stream: SlotId) -> Option<Arc<Peer>> {
         self.streams.get(stream)?.peer.clone()
     }
@@ -258,7 +309,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     fn give_up(&mut self, around: &Around<'_, H>, id: SlotId) {
-        let Some(attempt) = self.attempts.remove(id) else { return };
+        let Some(attempt) = self.attempts.get_mut(id) else { return };
         around.status.add(Tally::AttemptsAbandoned, 1);
         let text = format!(
             "connection to process {} given up: connect was not called for it for {} s",
@@ -266,9 +317,19 @@ impl<H: Host, R: Rail> Control<H, R> {
             attempt.unasked.0 / 1_000_000_000
         );
         around.host.log(Level::Warn, &text);
+        let (stream, reply) = (attempt.stream, attempt.reply.take());
+        self.abandoned.push(id);
         // Whose answer is still under way learns it from us then.
-        if let Some((reply, _)) = attempt.reply {
-            self.send(attempt.stream, &Frame::Close { id: reply.comm, messages: 0 }, None);
+        if let Some((reply, _)) = reply {
+            self.refuse_reply(stream, &reply, 0);
+        }
+    }
+
+    /// Nothing comes of an accepted connection: its other end closes, and nothing of this one will land there.
+    pub(crate) fn refuse_reply(&mut self, stream: SlotId, reply: &Reply, messages: u64) {
+        self.send(stream, &Frame::Close { id: reply.comm, messages }, None);
+        if matches!(reply.share.given, Given::Created { .. } | Given::Joined { .. }) {
+            self.send(stream, &Frame::Gone { id: reply.comm }, None);
         }
     }
 
@@ -378,10 +439,18 @@ impl<H: Host, R: Rail> Control<H, R> {
                 self.on_close(around, id, end, messages);
                 Ok(())
             }
-            // Of comms that share queue pairs: there are none.
-            (Frame::Gone { id: end } | Frame::Stop { id: end }, Some(_)) => {
+            (Frame::Gone { id: end }, Some(_)) => {
+                if let Some(rider) = self.riders.get_mut(&end).filter(|rider| rider.stream == id) {
+                    rider.gone = true;
+                }
+                Ok(())
+            }
+            (Frame::Stop { id: end }, Some(_)) => {
                 if around.params.mutant.is("control-takes-stop-for-close") {
                     self.on_close(around, id, end, 0);
+                }
+                if self.riders.get(&end).is_some_and(|rider| rider.stream == id) {
+                    self.on_news(around, id, end, (Frame::Stop { id: end }, None));
                 }
                 Ok(())
             }
@@ -446,11 +515,6 @@ impl<H: Host, R: Rail> Control<H, R> {
         if let Some(stream) = self.streams.get_mut(stream) {
             stream.proven = true;
         }
-        if matches!(open.share.mode, Mode::Join(..)) && !mutant.is("control-keeps-joiners") {
-            // There is no group to join.
-            self.send(stream, &without_comm(&open, Answer::Accepted, Given::Retry), None);
-            return;
-        }
         if listen.seen.contains(&(stream, conn)) && !mutant.is("control-opens-twice") {
             if let Some(current) = listen.current.as_mut().filter(|c| c.conn == conn) {
                 current.repeat = true;
@@ -472,7 +536,7 @@ impl<H: Host, R: Rail> Control<H, R> {
                 return;
             }
             // The comm is closed, or was given up; how much it sent was told by a CLOSE that this answer crossed.
-            return self.send(stream, &Frame::Close { id: reply.comm, messages: u64::MAX }, None);
+            return self.refuse_reply(stream, &reply, u64::MAX);
         };
         if attempt.stream != stream && !mutant.is("control-result-from-anyone") {
             return;
@@ -528,7 +592,7 @@ pub(crate) fn refusal(open: &Open, answer: Answer) -> Frame {
 }
 
 /// A RESULT that brings no comm.
-fn without_comm(open: &Open, answer: Answer, given: Given) -> Frame {
+pub(crate) fn without_comm(open: &Open, answer: Answer, given: Given) -> Frame {
     Frame::Result(Reply {
         conn: open.conn,
         answer,

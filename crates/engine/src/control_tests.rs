@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trunkline_proto::id::ProcessId;
+use trunkline_proto::pool::Pool;
+use trunkline_proto::pool::config::Config;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::share::Offer;
 use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
@@ -40,7 +42,8 @@ impl Process {
         let (id, host, params) = (ProcessId([name; 16]), UnixHost::new(|_, _| {}), params());
         let fabric = SoftFabric::new(SoftConfig::default()).unwrap();
         let status = Status::new(&fabric, &host, &params, id);
-        let control = Control::new(id, Offer { groups });
+        let pool = Pool::new(Config::OFF, 1, params.mutant);
+        let control = Control::new(id, Offer { groups }, pool);
         Self { id, host, comms: Comms::new(1), params, status, control }
     }
 

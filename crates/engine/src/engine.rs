@@ -1,13 +1,15 @@
 //! The calls front ends make. None blocks, except that registering, closing and setting up wait for a lane in use.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use spin::mutex::SpinMutex;
 
 use trunkline_fabric::{Access, Fabric, Host, Mr, Nic, Rail};
 use trunkline_mem::Memory;
 use trunkline_proto::counters::Counters;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RECV_BUFFERS_MAX;
-use trunkline_proto::wire::share::Offer;
+use trunkline_proto::pool::group::GroupId;
 
 use crate::comm::{Comm, Comms};
 use crate::control::{Around, Control};
@@ -18,6 +20,7 @@ use crate::member::Side;
 use crate::outgoing::Message;
 use crate::regions::{NO_MR, Registered};
 use crate::request::{Outcome, Ticket};
+use crate::ride::new_control;
 use crate::status::Status as Shown;
 use crate::{CommFault, CommId, Error, MrId, Nics, Params, RequestId};
 
@@ -55,6 +58,11 @@ pub struct Engine<F: Fabric, H: Host> {
     pub(crate) groups: Groups<F::Rail>,
     pub(crate) control: Lane<Control<H, F::Rail>>,
     pub(crate) lingering: Lane<Vec<Lingering>>,
+    /// Closed comms wait for a turn of their group that nobody else has.
+    pub(crate) owes: AtomicBool,
+    /// Groups whose links have ended, for the pool to know.
+    pub(crate) broken: SpinMutex<Vec<GroupId>>,
+    pub(crate) has_broken: AtomicBool,
     pub(crate) fabric: F,
     pub(crate) host: H,
     pub(crate) params: Params,
@@ -70,12 +78,16 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     pub fn new(fabric: F, host: H, params: Params) -> Result<Self, Error> {
         let process = ProcessId(host.random());
         let status = Shown::new(&fabric, &host, &params, process);
+        let control = new_control(&fabric, &host, &params, process);
         Ok(Self {
             comms: Comms::new(crate::status::rows(&params)),
             // Those whose comms are closed may linger.
             groups: Groups::new(2 * crate::status::rows(&params), params.mutant),
-            control: Lane::new(Control::new(process, Offer::NONE), params.mutant),
+            control: Lane::new(control, params.mutant),
             lingering: Lane::new(Vec::new(), params.mutant),
+            owes: AtomicBool::new(false),
+            broken: SpinMutex::new(Vec::new()),
+            has_broken: AtomicBool::new(false),
             fabric,
             host,
             params,
@@ -147,17 +159,27 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     ///
     /// # Errors
     /// [`Error::Deregister`] if a peer is stopped inside a copy; the region takes no more messages, and the call may be
-    /// repeated.
+    /// repeated. [`Error::Draining`] where the comm shares its queue pairs with others, which go on, and operations that
+    /// use the memory are still under way: to be called again, for at most the peer time limit, after which the queue pairs
+    /// are given up.
     pub fn deregister(&self, comm: CommId, mr: MrId) -> Result<(), Error> {
         let slot = self.comm(comm)?;
         let taken = self.open(comm, |turn| {
-            if turn.open.side.regions().in_use(mr) && !self.params.mutant.is("engine-revokes-nothing") {
-                self.failed(slot, turn, CommFault::Revoked);
+            let used = turn.open.side.regions().in_use(mr);
+            if used && !self.params.mutant.is("engine-revokes-nothing") {
+                if turn.open.fault.is_none() || !turn.open.rides() {
+                    self.failed(slot, turn, CommFault::Revoked);
+                }
+                if turn.open.rides() && !self.is_revoked(slot, turn, mr) {
+                    return Err(Error::Draining);
+                }
             }
-            turn.open.side.regions().remove(mr)
+            Ok(turn.open.side.regions().remove(mr).map(|region| (region, used && turn.open.rides())))
         });
-        let Some(region) = taken.flatten() else { return Err(Error::Unknown("region")) };
-        let closed = region.close().or_else(|(region, error)| {
+        let Some(taken) = taken else { return Err(Error::Unknown("region")) };
+        let Some((region, named)) = taken? else { return Err(Error::Unknown("region")) };
+        let closed = if named { region.retire() } else { region.close() };
+        let closed = closed.or_else(|(region, error)| {
             if self.params.mutant.is("engine-hides-stuck-copies") {
                 return Ok(());
             }
@@ -383,6 +405,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 };
                 self.progress_sends(slot, &mut turn);
                 drop(lane);
+                if self.owes.load(Ordering::Relaxed) {
+                    self.progress_lingering();
+                }
                 outcome = slot.requests.take(request.ticket(), sizes);
             }
         }
@@ -433,12 +458,16 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if !self.comms.news.swap(false, Ordering::AcqRel) {
             return;
         }
-        for (id, slot) in self.comms.all().filter(|(_, slot)| slot.news.has_some()) {
+        for (id, slot) in self.comms.all().filter(|(_, slot)| slot.has_news()) {
             let seat = slot.seat();
             if let Some(mut lane) = self.groups.try_claim(seat)
                 && let Some(mut turn) = turn_of(&mut lane, seat, id)
             {
-                self.tend_links(slot, &mut turn);
+                if turn.shared.is_some() {
+                    self.drive(slot, &mut turn);
+                } else {
+                    self.tend_links(slot, &mut turn);
+                }
             }
         }
     }
@@ -473,6 +502,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Polls a lane, and names what it failed of; whether anything moved.
     #[inline]
     pub(crate) fn drive(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) -> bool {
+        let shares = turn.shared.is_some();
         let Turn { open, rails, batch, .. } = turn;
         let before = open.fault.is_some();
         if open.many
@@ -480,9 +510,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         {
             lane.set_time(self.host.now());
         }
-        let moved = open.progress(rails, batch, &slot.requests);
+        let moved = match shares {
+            false => open.progress(rails, batch, &slot.requests),
+            true => turn.progress_shared(&self.comms, &slot.requests),
+        };
+        let open = &mut *turn.open;
         let failed = open.fault.is_some() && !before;
-        if open.many {
+        if shares {
+            self.tell_neighbours(slot, turn);
+        } else if open.many {
             self.tend_links(slot, turn);
         }
         if failed {
@@ -494,6 +530,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     pub(crate) fn progress_control(&self, control: &mut Control<H, F::Rail>) {
         let Self { host, comms, params, status, .. } = self;
         control.progress(&Around { host, comms, params, status });
+        self.tell_of_broken(control);
+        while let Some(id) = control.abandoned.pop() {
+            self.forget_attempt(control, id);
+        }
     }
 
     pub(crate) fn check_nics(&self, nics: &Nics) -> Result<(), Error> {

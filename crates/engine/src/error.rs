@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 
 use trunkline_fabric::{DeregisterError, LinkError, OobError, OpenError, RegisterError, Status};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::pool::AnswerFault;
+use trunkline_proto::pool::{AnswerFault, AskError, WiredError};
 use trunkline_proto::wire::handle::HandleError;
 use trunkline_proto::xfer::Fault;
 
@@ -69,6 +69,12 @@ pub enum Error {
     /// The listener's process answered something else than was asked.
     #[error(transparent)]
     Answer(#[from] AnswerFault),
+    /// The comm has no place on any queue pairs.
+    #[error(transparent)]
+    NoPlace(#[from] AskError),
+    /// The two ends of a group of queue pairs are not wired to each other.
+    #[error(transparent)]
+    Wired(#[from] WiredError),
     /// A comm failed.
     #[error(transparent)]
     Comm(#[from] CommFault),
@@ -84,6 +90,9 @@ pub enum Error {
     /// Memory could not be deregistered.
     #[error("cannot deregister memory: {0}")]
     Deregister(#[from] DeregisterError),
+    /// Operations that use the memory are still under way on queue pairs that others share; call again.
+    #[error("operations that use the memory are still under way; call again")]
+    Draining,
     /// A control stream could not be made or used.
     #[error("control stream: {0}")]
     Oob(#[from] OobError),

@@ -1,16 +1,27 @@
 //! Groups: rails with their links, and the comms that ride on them, each a member. A group is what one thread at a time
 //! uses; its table gives each a lane. Knows who is where, and nothing of messages.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use spin::mutex::SpinMutex;
-use trunkline_fabric::{Completion, Done, LinkId, Rail, Status};
+use trunkline_fabric::{Completion, Done, LinkId, Rail, RegisterError, Status};
+use trunkline_proto::pool::credits::Credits;
+use trunkline_proto::pool::group::GroupId;
+use trunkline_proto::pool::members::Members;
+use trunkline_proto::pool::ranges::Ranges;
+use trunkline_proto::slots::Others;
+use trunkline_proto::wire::cts::Lines;
+use trunkline_proto::wire::member::MemberId;
 
+use crate::bounces::Bounces;
 use crate::lane::Lane;
-use crate::member::{BATCH, Batch, Open};
+use crate::member::{BATCH, Batch, Open, Side};
+use crate::plan::Plan;
 use crate::rails::Rails;
+use crate::recv::{self, RecvLane};
+use crate::slab::{Lot, Piece, Slab};
 use crate::sync::Guard;
-use crate::{CommId, Error, Mutant};
+use crate::{CommFault, CommId, Error, Mutant};
 
 /// Where a comm is: which lane, and which member of the group there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -24,6 +35,11 @@ impl Seat {
     /// That of a comm that shares nothing.
     pub(crate) const fn alone(lane: u32) -> Self {
         Self { lane, member: 0 }
+    }
+
+    /// That of a member.
+    pub(crate) const fn of(lane: u32, member: MemberId) -> Self {
+        Self { lane, member: member.to_bits() }
     }
 
     #[inline]
@@ -49,6 +65,48 @@ pub(crate) struct Group<R: Rail> {
 enum Seats {
     /// One comm, and never another one.
     Alone(Open),
+    /// Any number of them.
+    Shared(Box<Shared>),
+}
+
+struct Shared {
+    /// Each apart, because they are large and their places are used again late.
+    members: Members<Box<Open>>,
+    common: Common,
+}
+
+/// What the members of a group have in common besides its rails.
+pub(crate) struct Common {
+    /// What the pool calls the group.
+    pub(crate) id: GroupId,
+    /// The link that all ride on.
+    pub(crate) link: LinkId,
+    /// The number of its NIC.
+    pub(crate) nic: usize,
+    /// What both ends agreed on when the group was made.
+    pub(crate) plan: Plan,
+    /// Where the mailboxes of members lie.
+    slab: Slab,
+    /// At the receiving end.
+    pub(crate) receiving: Option<Receiving>,
+    /// The link has ended.
+    pub(crate) ended: bool,
+    /// All members know that.
+    pub(crate) told: bool,
+    /// So does the pool.
+    pub(crate) ended_told: bool,
+    /// Members have failed whose owners did not call since.
+    pub(crate) untold: bool,
+    /// Completions that were another member's than the one whose turn it was.
+    pub(crate) routed: u64,
+    /// Completions and messages that were nobody's.
+    pub(crate) dropped: u64,
+}
+
+/// What only the receiving end of a group has.
+pub(crate) struct Receiving {
+    pub(crate) ranges: Ranges,
+    pub(crate) bounces: Arc<Bounces>,
 }
 
 /// What a member works with: itself, and what it shares with the others.
@@ -56,20 +114,127 @@ pub(crate) struct Turn<'a, R: Rail> {
     pub(crate) open: &'a mut Open,
     pub(crate) rails: &'a mut Rails<R>,
     pub(crate) batch: &'a mut Batch,
+    /// None where there can be no others.
+    pub(crate) shared: Option<Neighbours<'a>>,
+}
+
+/// The others of a group, and what they have in common.
+pub(crate) struct Neighbours<'a> {
+    pub(crate) others: Others<'a, Box<Open>>,
+    pub(crate) common: &'a mut Common,
 }
 
 impl<R: Rail> Group<R> {
     /// Of one comm that shares nothing.
     pub(crate) fn alone(rails: Rails<R>, open: Open) -> Self {
-        let idle = Completion {
-            wr_id: 0,
-            link: LinkId(0),
-            done: Done::Posted,
-            status: Status::Ok,
-            imm: None,
-            len: 0,
+        Self { rails, seats: Seats::Alone(open), batch: no_batch() }
+    }
+
+    /// A group that sends, and has no members yet.
+    pub(crate) fn sending(id: GroupId, mut rails: Rails<R>, link: (LinkId, usize), plan: Plan) -> Self {
+        rails.eager = Some(Credits::new(plan.eager_credits, plan.mutant));
+        Self::shared(rails, Common::new(id, link, plan, Lines::One.mailbox_bytes(), None))
+    }
+
+    /// A group that receives, and has no members yet.
+    pub(crate) fn receiving(
+        id: GroupId,
+        rails: Rails<R>,
+        link: (LinkId, usize),
+        plan: Plan,
+        bounces: Arc<Bounces>,
+    ) -> Self {
+        let receiving = Receiving { ranges: Ranges::new(plan.mutant), bounces };
+        Self::shared(rails, Common::new(id, link, plan, recv::RANGE_FINS_BYTES, Some(receiving)))
+    }
+
+    fn shared(rails: Rails<R>, common: Common) -> Self {
+        let members = Members::new(common.plan.mutant);
+        Self { rails, seats: Seats::Shared(Box::new(Shared { members, common })), batch: no_batch() }
+    }
+
+    /// What members have in common, and the rails; `None` where there is one comm alone.
+    pub(crate) fn common(&mut self) -> Option<(&mut Common, &mut Rails<R>)> {
+        match &mut self.seats {
+            Seats::Alone(_) => None,
+            Seats::Shared(shared) => Some((&mut shared.common, &mut self.rails)),
+        }
+    }
+
+    /// A comm comes; its lane is given its part in the group by `part`.
+    pub(crate) fn enter(
+        &mut self,
+        open: Open,
+        part: impl FnOnce(&mut Open, &mut Common, MemberId) -> bool,
+    ) -> Option<MemberId> {
+        let Seats::Shared(shared) = &mut self.seats else { return None };
+        let Shared { members, common } = &mut **shared;
+        let member = members.enter(Box::new(open)).ok()?;
+        let fits = members.get_mut(member).is_some_and(|open| {
+            open.member = member.to_bits();
+            part(open, common, member)
+        });
+        if !fits {
+            members.leave(member);
+            return None;
+        }
+        self.rails.slices.enter();
+        if let Some(eager) = &mut self.rails.eager {
+            eager.enter();
+        }
+        Some(member)
+    }
+
+    /// A member goes, and nothing that it or its peer has posted for it can land any more. What it had is for others.
+    pub(crate) fn leave(&mut self, seat: Seat) {
+        let Seats::Shared(shared) = &mut self.seats else { return };
+        let Shared { members, common } = &mut **shared;
+        let Some(open) = MemberId::from_bits(seat.member).and_then(|member| members.leave(member)) else {
+            return;
         };
-        Self { rails, seats: Seats::Alone(open), batch: [idle; BATCH] }
+        self.rails.slices.leave();
+        if let Some(eager) = &mut self.rails.eager {
+            eager.leave();
+        }
+        if let Some(lot) = open.lot {
+            common.slab.give(lot);
+        }
+        match open.side {
+            Side::Send(lane) => {
+                self.rails.slices.give(lane.part.slices);
+                if let Some(eager) = &mut self.rails.eager {
+                    eager.give(lane.part.eager);
+                }
+            }
+            Side::Recv(lane) => {
+                if let (Some(receiving), Some(range)) = (&mut common.receiving, lane.part.range) {
+                    receiving.ranges.leave(range);
+                }
+            }
+        }
+    }
+
+    /// A mailbox for one more member.
+    ///
+    /// # Errors
+    /// [`RegisterError`] names the limit or the system call.
+    pub(crate) fn mailbox(&mut self) -> Result<(Lot, Piece), RegisterError> {
+        match &mut self.seats {
+            Seats::Shared(shared) => shared.common.mailbox(&self.rails),
+            Seats::Alone(_) => Err(RegisterError::Exhausted(0)),
+        }
+    }
+
+    /// Posts the bounce buffers of a group that is new, by its first member's lane.
+    pub(crate) fn post_bounces(&mut self, lane: &mut RecvLane) -> Result<(), CommFault> {
+        lane.post_bounces(&mut self.rails, 0)
+    }
+
+    /// Ends the link that members ride on.
+    pub(crate) fn destroy(&mut self) {
+        if let Seats::Shared(shared) = &self.seats {
+            self.rails.get_mut(0).destroy(shared.common.link);
+        }
     }
 
     /// The turn of the comm of that name, if it has that seat: another one may have come before the lane was claimed.
@@ -80,12 +245,58 @@ impl<R: Rail> Group<R> {
 
     /// The turn of who has that seat.
     #[inline]
-    pub(crate) fn turn(&mut self, _seat: Seat) -> Option<Turn<'_, R>> {
+    pub(crate) fn turn(&mut self, seat: Seat) -> Option<Turn<'_, R>> {
         let Self { rails, seats, batch } = self;
         match seats {
-            Seats::Alone(open) => Some(Turn { open, rails, batch }),
+            Seats::Alone(open) => Some(Turn { open, rails, batch, shared: None }),
+            Seats::Shared(shared) => {
+                let Shared { members, common } = &mut **shared;
+                let (open, others) = members.split(seat.member)?;
+                Some(Turn { open, rails, batch, shared: Some(Neighbours { others, common }) })
+            }
         }
     }
+}
+
+impl Common {
+    fn new(
+        id: GroupId,
+        (link, nic): (LinkId, usize),
+        plan: Plan,
+        bytes: usize,
+        receiving: Option<Receiving>,
+    ) -> Self {
+        Self {
+            id,
+            link,
+            nic,
+            plan,
+            slab: Slab::new(bytes),
+            receiving,
+            ended: false,
+            told: false,
+            ended_told: false,
+            untold: false,
+            routed: 0,
+            dropped: 0,
+        }
+    }
+
+    /// A mailbox for one more member.
+    pub(crate) fn mailbox(&mut self, rails: &Rails<impl Rail>) -> Result<(Lot, Piece), RegisterError> {
+        self.slab.take(rails)
+    }
+
+    /// A mailbox that was of no use.
+    pub(crate) fn give(&mut self, lot: Lot) {
+        self.slab.give(lot);
+    }
+}
+
+fn no_batch() -> Batch {
+    let idle =
+        Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
+    [idle; BATCH]
 }
 
 /// What a lane holds.
@@ -96,12 +307,16 @@ pub(crate) type Held<'a, R> = Guard<'a, Option<Group<R>>>;
 
 /// All groups of an engine.
 pub(crate) struct Groups<R: Rail> {
-    lanes: Box<[OnceLock<Box<GroupLane<R>>>]>,
+    /// Made as they are needed, some at a time: most processes have few.
+    chunks: Box<[OnceLock<Box<[GroupLane<R>; CHUNK]>>]>,
     free: SpinMutex<Free>,
     /// Of seats that nobody ever had; holds no group.
     nowhere: GroupLane<R>,
     mutant: Mutant,
 }
+
+/// Lanes that are made at a time.
+const CHUNK: usize = 8;
 
 /// Lanes without a group.
 struct Free {
@@ -111,9 +326,9 @@ struct Free {
 
 impl<R: Rail> Groups<R> {
     pub(crate) fn new(limit: usize, mutant: Mutant) -> Self {
-        let lanes = (0..limit).map(|_| OnceLock::new()).collect();
+        let chunks = (0..limit.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect();
         let free = SpinMutex::new(Free { fresh: 0, used: Vec::new() });
-        Self { lanes, free, nowhere: Lane::new(None, mutant), mutant }
+        Self { chunks, free, nowhere: Lane::new(None, mutant), mutant }
     }
 
     /// The group of a seat, unless somebody has it or waits for it.
@@ -130,7 +345,13 @@ impl<R: Rail> Groups<R> {
     /// The lane of a seat. There is one for each that a comm ever had.
     #[inline]
     fn lane(&self, seat: Seat) -> &GroupLane<R> {
-        self.lanes.get(seat.lane as usize).and_then(OnceLock::get).map_or(&self.nowhere, |lane| &**lane)
+        let (chunk, at) = (seat.lane as usize / CHUNK, seat.lane as usize % CHUNK);
+        self.chunks.get(chunk).and_then(OnceLock::get).map_or(&self.nowhere, |chunk| &chunk[at])
+    }
+
+    /// The group in that lane, when it is free.
+    pub(crate) fn claim_lane(&self, lane: u32) -> Held<'_, R> {
+        self.claim(Seat::alone(lane))
     }
 
     /// A lane for a group, not one that exists.
@@ -139,17 +360,21 @@ impl<R: Rail> Groups<R> {
             let mut free = self.free.lock();
             match free.used.pop() {
                 Some(index) => index,
-                None if (free.fresh as usize) < self.lanes.len() => {
+                None if (free.fresh as usize) < self.chunks.len() * CHUNK => {
                     free.fresh += 1;
                     free.fresh - 1
                 }
                 None => {
-                    return Err(Error::Exhausted { what: "groups of connections", limit: self.lanes.len() });
+                    return Err(Error::Exhausted {
+                        what: "groups of connections",
+                        limit: self.chunks.len() * CHUNK,
+                    });
                 }
             }
         };
-        let lane = self.lanes[index as usize].get_or_init(|| Box::new(Lane::new(None, self.mutant)));
-        *lane.claim() = Some(group);
+        let lanes = || Box::new(std::array::from_fn(|_| Lane::new(None, self.mutant)));
+        self.chunks[index as usize / CHUNK].get_or_init(lanes);
+        *self.claim_lane(index) = Some(group);
         Ok(index)
     }
 

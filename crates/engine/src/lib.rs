@@ -41,6 +41,9 @@ mod request;
 #[cfg(test)]
 mod request_tests;
 mod rest;
+mod revoke;
+mod ride;
+mod route;
 mod send;
 mod slab;
 mod status;

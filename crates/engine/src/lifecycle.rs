@@ -1,19 +1,20 @@
 //! How comms begin and end: listen, connect, accept, close, shut down. None of it is on a message's path.
 
-use trunkline_fabric::{Fabric, Host};
+use trunkline_fabric::{Fabric, Host, Links as _};
 use trunkline_proto::counters::Tally;
+use trunkline_proto::pool::Place;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::frame::{Answer, Frame};
 use trunkline_proto::wire::handle::{self, Handle};
-use trunkline_proto::wire::share::Offer;
 
 use crate::comm::Comm;
 use crate::control::{Control, refusal};
-use crate::groups::{Held, Seat, Turn};
+use crate::groups::{Neighbours, Seat, Turn};
 use crate::linger::Lingering;
 use crate::member::{Ends, Side};
 use crate::request::Requests;
+use crate::ride::new_control;
 use crate::status::Row;
 use crate::{CommId, Engine, Error, ListenId, Nics};
 
@@ -67,14 +68,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             Ok(None) => {}
             Ok(Some(_)) => Handle::set_attempt(handle, 0),
             Err(_) => {
-                let attempt = control.attempts.remove(id);
                 let mutant = self.params.mutant.is("engine-keeps-failed-attempts-to-itself");
-                if let Some((stream, (reply, _))) = attempt.and_then(|a| Some((a.stream, a.reply?)))
+                let answered = control.attempts.get_mut(id).and_then(|a| Some((a.stream, a.reply.take()?)));
+                self.forget_attempt(&mut control, id);
+                if let Some((stream, (reply, _))) = answered
                     && reply.answer == Answer::Accepted
                     && !mutant
                 {
                     // Who accepted may hear of it in no other way, if this process makes no more calls.
-                    control.send(stream, &Frame::Close { id: reply.comm, messages: 0 }, None);
+                    control.refuse_reply(stream, &reply, 0);
                 }
                 Handle::set_attempt(handle, 0);
             }
@@ -117,52 +119,90 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     pub fn close(&self, comm: CommId) -> Result<(), Error> {
         let seat = self.comms.get(comm).ok_or(Error::Unknown("connection"))?.seat();
         let mut held = self.groups.claim(seat);
-        let Some(Turn { open, rails, .. }) = held.as_mut().and_then(|group| group.turn_of(seat, comm)) else {
+        let Some(turn) = held.as_mut().and_then(|group| group.turn_of(seat, comm)) else {
             return Err(Error::Unknown("connection"));
         };
         if !self.comms.remove(comm) {
             return Err(Error::Unknown("connection"));
         }
         self.status.add(Tally::CommsClosed, 1);
-        let ends = open.ends;
-        let messages = match &mut open.side {
-            Side::Recv(lane) => {
-                lane.paths.destroy(rails);
-                self.status.add(Tally::CompletionsDropped, lane.dropped);
-                let arrived = lane.arrived;
-                drop(self.groups.remove(seat.lane, held));
-                arrived
-            }
-            Side::Send(lane) => {
-                let reads =
-                    lane.reads_user_memory(rails) && !self.params.mutant.is("engine-close-keeps-reading");
-                if open.fault.is_none() && reads {
-                    // The caller may unmap it as soon as this returns.
-                    lane.paths.fail(rails);
-                } else if open.fault.is_none() && !self.params.mutant.is("engine-forgets-last-messages") {
-                    lane.end(rails);
-                }
-                let until = self.host.now() + self.params.peer_time;
-                // What still completes was counted, or given up, with the comm.
-                open.closed = Some(Box::new(Requests::new(Row::unseen(), self.params.mutant)));
-                let sent = lane.sent;
+        let (ends, messages) = (turn.open.ends, turn.open.messages());
+        let (lingers, place) = self.end(seat, turn);
+        match lingers {
+            Some(last) => {
                 drop(held);
-                self.lingering.claim().push(Lingering { seat, until });
-                sent
+                self.farewell(ends, messages, None);
+                self.lingering.claim().push(last);
             }
-        };
-        self.farewell(ends, messages);
+            None => {
+                drop(self.groups.remove(seat.lane, held));
+                self.farewell(ends, messages, place);
+            }
+        }
         self.progress_lingering();
         self.show_usage();
         Ok(())
     }
 
+    /// Ends a comm that was taken out of the table: how it lingers, if it does, and its place in the pool.
+    fn end(&self, seat: Seat, turn: Turn<'_, F::Rail>) -> (Option<Lingering>, Option<Place>) {
+        let Turn { open, rails, shared, .. } = turn;
+        let until = self.host.now() + self.params.peer_time;
+        let (ends, name, place, rides) = (open.ends, open.name(), open.place, shared.is_some());
+        let last = Lingering { seat, until, ends, name, place, rides };
+        let mutant = self.params.mutant;
+        if let Some(Neighbours { common, .. }) = shared {
+            open.withdraw(rails);
+            if !open.gives_memory_back(rails) && !common.ended {
+                // The caller may unmap it as soon as this returns: then nothing must use the link any more.
+                rails.get_mut(0).fail(common.link);
+            }
+            if let Side::Send(lane) = &mut open.side {
+                lane.end(rails);
+            }
+            return (Some(last), place);
+        }
+        match &mut open.side {
+            Side::Recv(lane) => {
+                lane.paths.destroy(rails);
+                self.status.add(Tally::CompletionsDropped, lane.dropped);
+                return (None, place);
+            }
+            Side::Send(lane) => {
+                let reads = lane.reads_user_memory(rails) && !mutant.is("engine-close-keeps-reading");
+                if open.fault.is_none() && reads {
+                    // The caller may unmap it as soon as this returns.
+                    lane.paths.fail(rails);
+                } else if open.fault.is_none() && !mutant.is("engine-forgets-last-messages") {
+                    lane.end(rails);
+                }
+            }
+        }
+        // What still completes was counted, or given up, with the comm.
+        open.closed = Some(Box::new(Requests::new(Row::unseen(), mutant)));
+        (Some(last), place)
+    }
+
     /// Ends a comm that nobody was given, as if it had never been.
-    pub(crate) fn drop_comm(&self, comm: CommId) {
+    pub(crate) fn drop_comm(&self, control: &mut Control<H, F::Rail>, comm: CommId) {
         let Some(seat) = self.comms.get(comm).map(Comm::seat) else { return };
-        let held = self.groups.claim(seat);
-        if self.comms.remove(comm) {
-            drop(self.groups.remove(seat.lane, held));
+        let mut held = self.groups.claim(seat);
+        let Some(turn) = held.as_mut().and_then(|group| group.turn_of(seat, comm)) else { return };
+        if !self.comms.remove(comm) {
+            return;
+        }
+        let (lingers, place) = self.end(seat, turn);
+        match lingers {
+            Some(last) => {
+                drop(held);
+                self.lingering.claim().push(last);
+            }
+            None => {
+                drop(self.groups.remove(seat.lane, held));
+                if let Some(place) = place {
+                    self.leave_pool(control, place);
+                }
+            }
         }
     }
 
@@ -187,10 +227,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.progress_all();
             std::thread::yield_now();
         }
+        let mut control = self.control.claim();
         for last in self.lingering.claim().drain(..) {
-            self.let_go(last.seat, self.groups.claim(last.seat));
+            let held = self.groups.claim(last.seat);
+            self.let_go(&mut control, &last, held);
         }
-        *self.control.claim() = Control::new(self.process, Offer::NONE);
+        *control = new_control(&self.fabric, &self.host, &self.params, self.process);
+        drop(control);
         self.show_usage();
     }
 
@@ -201,43 +244,16 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.status.retire();
     }
 
-    pub(crate) fn progress_lingering(&self) {
-        let now = self.host.now();
-        let Some(mut lingering) = self.lingering.try_claim() else { return };
-        let mut at = 0;
-        while at < lingering.len() {
-            let last = lingering[at];
-            let held = self.groups.try_claim(last.seat);
-            let Some(mut held) = held else {
-                at += 1;
-                continue;
-            };
-            let turn = held.as_mut().and_then(|group| group.turn(last.seat));
-            if turn.is_none_or(|turn| last.finished(turn, now)) {
-                lingering.swap_remove(at);
-                self.let_go(last.seat, held);
-                self.show_usage();
-            } else {
-                at += 1;
-            }
-        }
-    }
-
-    /// A closed comm leaves its seat.
-    fn let_go(&self, seat: Seat, mut held: Held<'_, F::Rail>) {
-        if let Some(Turn { open, rails, .. }) = held.as_mut().and_then(|group| group.turn(seat)) {
-            open.side.paths().destroy(rails);
-        }
-        drop(self.groups.remove(seat.lane, held));
-    }
-
     /// Tells the peer that our end is closed, and after how many messages; they may still be under way.
-    fn farewell(&self, ends: Ends, messages: u64) {
+    fn farewell(&self, ends: Ends, messages: u64, place: Option<Place>) {
         let messages = if self.params.mutant.is("engine-close-counts-nothing") { 0 } else { messages };
         let mut control = self.control.claim();
         control.send(ends.stream, &Frame::Close { id: ends.remote, messages }, None);
         if let Some(attempt) = ends.attempt {
             control.attempts.remove(attempt);
+        }
+        if let Some(place) = place {
+            self.leave_pool(&mut control, place);
         }
     }
 }

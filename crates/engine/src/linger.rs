@@ -1,24 +1,34 @@
-//! Closed sending comms whose last operations are still under way. They keep their seat, and are let go when everything
-//! arrived, when the peer is gone, or when their time is up.
+//! Closed comms of which something is still under way. They keep their seat, and are let go when everything arrived, when
+//! the peer is gone, or when their time is up; those that share their link, when the peer also says that nothing more comes.
 
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::Rail;
+use trunkline_fabric::{Fabric, Host, Links as _, Rail};
+use trunkline_proto::pool::Place;
 use trunkline_proto::time::Instant;
+use trunkline_proto::wire::frame::Frame;
 
-use crate::groups::{Seat, Turn};
-use crate::member::Side;
+use crate::Engine;
+use crate::control::Control;
+use crate::groups::{Held, Neighbours, Seat, Turn};
+use crate::member::{Ends, Side};
 
 /// Where a closed comm still is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lingering {
     pub(crate) seat: Seat,
     pub(crate) until: Instant,
+    pub(crate) ends: Ends,
+    /// What the peer calls it.
+    pub(crate) name: u64,
+    pub(crate) place: Option<Place>,
+    /// Others ride on its link.
+    pub(crate) rides: bool,
 }
 
 impl Lingering {
-    /// Goes on; true when the comm may go.
-    pub(crate) fn finished<R: Rail>(&self, turn: Turn<'_, R>, now: Instant) -> bool {
+    /// Goes on with a comm that has its link to itself; true when it may go.
+    fn finished<R: Rail>(&self, turn: Turn<'_, R>, now: Instant) -> bool {
         let Turn { open, rails, batch, .. } = turn;
         let Some(requests) = open.closed.take() else { return true };
         if let Side::Send(lane) = &mut open.side {
@@ -35,5 +45,109 @@ impl Lingering {
         let late = now >= self.until && !open.side.mutant().is("engine-lingers-for-ever");
         let busy = matches!(&open.side, Side::Send(lane) if lane.busy());
         failed || !busy || late || open.peer.dead.load(Ordering::Relaxed)
+    }
+}
+
+impl<R: Rail> Turn<'_, R> {
+    /// Whether nothing that this member has posted can land any more.
+    pub(crate) fn is_drained(&mut self) -> bool {
+        let Self { open, rails, shared, .. } = self;
+        if let Some(Neighbours { common, .. }) = shared
+            && common.ended
+        {
+            return rails.get_mut(0).is_quiet(common.link);
+        }
+        match &mut open.side {
+            Side::Send(lane) => {
+                lane.post_last(rails);
+                !lane.busy()
+            }
+            Side::Recv(lane) => lane.ended(rails),
+        }
+    }
+}
+
+impl<F: Fabric, H: Host> Engine<F, H> {
+    pub(crate) fn progress_lingering(&self) {
+        let Some(mut lingering) = self.lingering.try_claim() else { return };
+        if lingering.is_empty() {
+            return;
+        }
+        let Some(mut control) = self.control.try_claim() else {
+            return self.owes.store(true, Ordering::Relaxed);
+        };
+        let now = self.host.now();
+        let (mut at, mut owes) = (0, false);
+        while at < lingering.len() {
+            let last = lingering[at];
+            let Some(mut held) = self.groups.try_claim(last.seat) else {
+                (at, owes) = (at + 1, true);
+                continue;
+            };
+            let finished = match held.as_mut().and_then(|group| group.turn(last.seat)) {
+                None => true,
+                Some(turn) if last.rides => self.drain(&mut control, &last, turn, now),
+                Some(turn) => last.finished(turn, now),
+            };
+            if finished {
+                lingering.swap_remove(at);
+                self.let_go(&mut control, &last, held);
+                self.show_usage();
+            } else {
+                at += 1;
+            }
+        }
+        self.owes.store(owes, Ordering::Relaxed);
+    }
+
+    /// Goes on with a closed comm whose link others share; true when it may go.
+    fn drain(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        last: &Lingering,
+        mut turn: Turn<'_, F::Rail>,
+        now: Instant,
+    ) -> bool {
+        let Some(requests) = turn.open.closed.take() else { return true };
+        turn.take_shared(&self.comms, &requests);
+        turn.open.closed = Some(requests);
+        let drained = turn.is_drained();
+        if drained && !turn.open.quiet {
+            turn.open.quiet = true;
+            control.send(last.ends.stream, &Frame::Gone { id: last.ends.remote }, None);
+        }
+        let late = now >= last.until;
+        let Turn { open, rails, shared, .. } = turn;
+        let Some(Neighbours { common, .. }) = shared else { return true };
+        let dead = open.peer.dead.load(Ordering::Relaxed);
+        if (late && !drained || dead) && !common.ended {
+            // What it has posted may land for ever: then better for nobody.
+            rails.get_mut(0).fail(common.link);
+        }
+        drained && (control.is_gone(last.name) || common.ended || dead)
+    }
+
+    /// A closed comm leaves its seat.
+    pub(crate) fn let_go(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        last: &Lingering,
+        mut held: Held<'_, F::Rail>,
+    ) {
+        if last.rides {
+            if let Some(group) = held.as_mut() {
+                group.leave(last.seat);
+            }
+            drop(held);
+            control.dismounts(last.name);
+        } else {
+            if let Some(Turn { open, rails, .. }) = held.as_mut().and_then(|group| group.turn(last.seat)) {
+                open.side.paths().destroy(rails);
+            }
+            drop(self.groups.remove(last.seat.lane, held));
+        }
+        if let Some(place) = last.place {
+            self.leave_pool(control, place);
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{Completion, Done, Rail, Status};
 use trunkline_proto::counters::Counts;
+use trunkline_proto::pool::Place;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::status::{self as shown, Direction, State};
@@ -19,6 +20,8 @@ use crate::regions::Regions;
 use crate::request::Requests;
 use crate::rest::Idle;
 use crate::send::SendLane;
+use crate::slab::Lot;
+use crate::status::Row;
 use crate::{CommFault, CommId, Mutant};
 
 /// Completions taken from a rail at once.
@@ -61,8 +64,24 @@ pub(crate) struct Open {
     pub(crate) turns: u32,
     /// There are several links.
     pub(crate) many: bool,
-    /// Its caller has closed it, and what it sent is still under way: these take what completes.
+    /// Its caller has closed it, or it shares its link and has failed: these take what still completes.
     pub(crate) closed: Option<Box<Requests>>,
+    /// Its place in the pool.
+    pub(crate) place: Option<Place>,
+    /// What its group calls it, as bits; 0 where there are no others.
+    pub(crate) member: u32,
+    /// Its mailbox, if that is one of its group's.
+    pub(crate) lot: Option<Lot>,
+    /// The other end was told that nothing of this one will land any more.
+    pub(crate) quiet: bool,
+    /// The peer wants to know when nothing of this end will land any more.
+    pub(crate) stopped: bool,
+    /// The peer was asked that.
+    pub(crate) stops: bool,
+    /// Since when memory that messages use is to be given back.
+    pub(crate) revoking: Option<Instant>,
+    /// It has failed in another member's turn, and its owner was not told.
+    pub(crate) untold: bool,
 }
 
 /// A peer that has closed or a link that has ended, which is looked at until all that can still come has come.
@@ -179,6 +198,14 @@ impl Open {
             turns: 0,
             many,
             closed: None,
+            place: None,
+            member: 0,
+            lot: None,
+            quiet: false,
+            stopped: false,
+            stops: false,
+            revoking: None,
+            untold: false,
         }
     }
 
@@ -207,7 +234,7 @@ impl Open {
 
     /// Posts what was waiting for credit, after what the rails had finished was taken.
     #[inline]
-    fn go_on(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests) {
+    pub(crate) fn go_on(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests) {
         if let Side::Send(lane) = &mut self.side
             && !self.link_down
         {
@@ -316,13 +343,58 @@ impl Open {
 
     /// A link gives back what was posted: it carries nothing more.
     #[cold]
-    fn lost(&mut self, rails: &mut Rails<impl Rail>, path: usize) {
+    pub(crate) fn lost(&mut self, rails: &mut Rails<impl Rail>, path: usize) {
         if self.side.paths().are_many() {
             self.side.lose(rails, path);
         } else {
             self.link_down = true;
             self.side.gone();
         }
+    }
+
+    /// Whether the peer waits to hear that nothing of this end will land any more.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped && !self.quiet
+    }
+
+    /// The name that the peer has for it.
+    pub(crate) fn name(&self) -> u64 {
+        self.ends.attempt.map_or(self.id.to_bits(), SlotId::to_bits)
+    }
+
+    /// Whether others ride on the same link.
+    #[inline]
+    pub(crate) fn rides(&self) -> bool {
+        self.member != 0
+    }
+
+    /// It is of no more use, the link of its group is: what completes for it is nobody's news, and what lies in bounce
+    /// buffers goes to nobody.
+    pub(crate) fn withdraw(&mut self, rails: &mut Rails<impl Rail>) {
+        if self.closed.is_none() {
+            self.closed = Some(Box::new(Requests::new(Row::unseen(), self.side.mutant())));
+        }
+        if let Side::Recv(lane) = &mut self.side {
+            lane.forget_eager(rails);
+        }
+    }
+
+    /// Messages that it has sent, or that have arrived.
+    pub(crate) fn messages(&self) -> u64 {
+        match &self.side {
+            Side::Send(lane) => lane.sent,
+            Side::Recv(lane) => lane.arrived,
+        }
+    }
+
+    /// Ends what its caller has registered, where others share the link: whether nothing can use that memory any more.
+    pub(crate) fn gives_memory_back(&mut self, rails: &Rails<impl Rail>) -> bool {
+        let given = match &mut self.side {
+            Side::Send(lane) => !lane.reads_user_memory(rails),
+            Side::Recv(lane) => !lane.regions.any_in_use() || rails.iter().all(|rail| rail.caps().retires),
+        };
+        self.side.regions().retire_all();
+        given
     }
 
     /// How the status page shows it.
@@ -359,7 +431,11 @@ impl Open {
         if self.fault.is_none() {
             self.fault = Some(fault);
         }
-        self.side.paths().fail(rails);
+        if self.member == 0 {
+            self.side.paths().fail(rails);
+        } else {
+            self.withdraw(rails);
+        }
         requests.fail_all()
     }
 

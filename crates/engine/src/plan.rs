@@ -39,6 +39,8 @@ pub(crate) struct Plan {
     pub(crate) eager_credits: u32,
     /// Bounce buffers of the receiver.
     pub(crate) bounces: u32,
+    /// Most receives that can be posted on a link.
+    depth_max: u32,
     /// A planted bug, in test builds.
     pub(crate) mutant: Mutant,
 }
@@ -48,6 +50,14 @@ impl Plan {
     #[inline]
     pub(crate) fn copies(&self, len: u64) -> bool {
         self.copied_max > 0 && len <= self.copied_max
+    }
+
+    /// The same for a group whose queues are so many times as deep.
+    pub(crate) fn times(self, times: u32) -> Self {
+        let spare = self.bounces - self.eager_credits;
+        let eager_credits = self.eager_credits.saturating_mul(times);
+        let bounces = eager_credits.saturating_add(spare).min(self.bounces.max(self.depth_max));
+        Self { eager_credits: bounces - spare, bounces, ..self }
     }
 
     /// The plan as far as one side alone can tell.
@@ -77,6 +87,7 @@ impl Plan {
             eager_max: if eager_credits == 0 { 0 } else { eager_max as u32 },
             eager_credits: if eager_max == 0 { 0 } else { eager_credits },
             bounces: eager_credits + spare,
+            depth_max: caps.depth_max,
             mutant: params.mutant,
         }
     }

@@ -16,7 +16,7 @@ use trunkline_proto::xfer::receiver::RecvId;
 
 use crate::path::{NO_LINK, Path};
 use crate::rails::Rails;
-use crate::recv::{FLUSH, REPEATED, RecvLane};
+use crate::recv::{End, FLUSH, LAST, REPEATED, RecvLane};
 use crate::request::Requests;
 use crate::{CommFault, RecvBuf};
 
@@ -107,7 +107,9 @@ impl RecvLane {
 
     /// An operation of ours has completed.
     pub(crate) fn on_posted(&mut self, requests: &Requests, path: usize, wr_id: u64) {
-        if wr_id == REPEATED {
+        if wr_id == LAST {
+            self.end = End::Proven;
+        } else if wr_id == REPEATED {
             self.records.repeated[path] = self.records.repeated[path].saturating_sub(1);
         } else if wr_id & FLUSH != 0 {
             self.flushing = self.flushing.saturating_sub(1);

@@ -34,6 +34,8 @@ use crate::{CommFault, MrId, RecvBuf};
 const MATCHED: u64 = 1 << 32;
 pub(crate) const FLUSH: u64 = 2 << 32;
 pub(crate) const REPEATED: u64 = 4 << 32;
+/// The operation behind all others.
+pub(crate) const LAST: u64 = 8 << 32;
 
 /// Polls after which records of small receives wait no longer.
 const PATIENCE: u32 = 64;
@@ -76,6 +78,8 @@ pub(crate) struct RecvLane {
     pub(crate) arrived: u64,
     /// The peer is gone: only what it sent before can still be received.
     pub(crate) gone: bool,
+    /// How far its end is.
+    pub(crate) end: End,
 }
 
 #[derive(Clone, Copy)]
@@ -88,6 +92,17 @@ impl Place {
     fn none(_slot: usize) -> Self {
         Self { mr: NO_MR, offset: 0 }
     }
+}
+
+/// Whether all that a lane has posted is known to have completed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum End {
+    /// Nobody has asked.
+    Not,
+    /// What proves it is under way.
+    Posted,
+    /// It has.
+    Proven,
 }
 
 /// What tells a receiving lane from others of its group.
@@ -170,6 +185,7 @@ impl RecvLane {
             dropped: 0,
             arrived: 0,
             gone: false,
+            end: End::Not,
         }
     }
 
@@ -199,7 +215,7 @@ impl RecvLane {
     }
 
     #[inline]
-    fn post_bounce(&mut self, rails: &mut Rails<impl Rail>, bounce: u32) -> Result<(), CommFault> {
+    pub(crate) fn post_bounce(&mut self, rails: &mut Rails<impl Rail>, bounce: u32) -> Result<(), CommFault> {
         if self.gone {
             return Ok(());
         }
@@ -512,6 +528,26 @@ impl RecvLane {
     #[inline]
     fn release(&mut self, slot: usize) {
         self.regions.release(std::mem::replace(&mut self.places[slot].mr, NO_MR));
+    }
+
+    /// Gives bounce buffers back whose messages nobody will ask for.
+    pub(crate) fn forget_eager(&mut self, rails: &mut Rails<impl Rail>) {
+        let held: Vec<u32> = self.receiver.bounces_held().collect();
+        self.receiver = Box::new(Receiver::new(self.plan.mutant));
+        for bounce in held {
+            // A link that takes none has ended, which it says by itself.
+            let _ = self.post_bounce(rails, bounce);
+        }
+    }
+
+    /// Nothing more will be posted: whether all that was has completed, which an operation behind it proves.
+    pub(crate) fn ended(&mut self, rails: &mut Rails<impl Rail>) -> bool {
+        if self.end == End::Not && self.paths.lead_credits(rails) > 0 {
+            let posted = self.post(rails, 0, LAST, Op::Nop, true);
+            self.end = if posted.is_ok() { End::Posted } else { End::Proven };
+            rails.flush();
+        }
+        self.end == End::Proven
     }
 
     /// Starts a flush; `None` means there is nothing to wait for.

@@ -36,9 +36,24 @@ impl Registered {
     /// # Errors
     /// Those that cannot be ended yet come back, with the first reason.
     pub(crate) fn close(self) -> Result<(), (Self, DeregisterError)> {
+        self.end(Mr::close)
+    }
+
+    /// The same, although peers may still write.
+    ///
+    /// # Errors
+    /// As [`Registered::close`].
+    pub(crate) fn retire(self) -> Result<(), (Self, DeregisterError)> {
+        self.end(Mr::retire)
+    }
+
+    fn end(
+        self,
+        how: impl Fn(Mr<Data>) -> Result<(), (Mr<Data>, DeregisterError)>,
+    ) -> Result<(), (Self, DeregisterError)> {
         let (mut left, mut why) = (Self { first: None, more: Vec::new() }, None);
         for mr in self.first.into_iter().chain(self.more) {
-            if let Err((mr, error)) = mr.close() {
+            if let Err((mr, error)) = how(mr) {
                 left.more.push(mr);
                 why.get_or_insert(error);
             }
@@ -126,6 +141,18 @@ impl Regions {
     /// Whether outstanding messages use any region.
     pub(crate) fn any_in_use(&self) -> bool {
         self.slots.iter().any(|(_, region)| region.uses > 0)
+    }
+
+    /// Ends all registrations, although peers may still write.
+    pub(crate) fn retire_all(&mut self) {
+        let names: Vec<_> = self.slots.iter().map(|(id, _)| MrId(id)).collect();
+        for id in names {
+            let uses = self.in_use(id);
+            let Some(region) = self.remove(id) else { continue };
+            // What cannot be ended now ends with the last who names it.
+            let ended = if uses { region.retire() } else { region.close() };
+            drop(ended);
+        }
     }
 
     /// Takes a region out; `None` if there is no such region.

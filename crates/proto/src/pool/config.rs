@@ -35,6 +35,9 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// Nobody shares.
+    pub const OFF: Self = Self { sharing: Sharing::Off, groups: 1, depth_multiplier: 1 };
+
     /// Comms towards one peer on `groups` groups, 1 to [`GROUPS_ASKED_MAX`], whose queues are `depth_multiplier` times as
     /// deep as those of one comm, 1 to 255.
     ///

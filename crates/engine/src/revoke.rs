@@ -1,0 +1,115 @@
+//! Memory of a comm that shares its queue pairs is given back before the caller reuses it, without harm to the others: what
+//! was posted completes, or goes nowhere, or the peer says that nothing more comes; and if none of these happens in time,
+//! the queue pairs are given up. Called when memory in use is deregistered and when a comm closes or is stopped.
+
+use trunkline_fabric::{Fabric, Host, Links as _, Rail};
+use trunkline_proto::wire::frame::Frame;
+
+use crate::comm::Comm;
+use crate::groups::{Neighbours, Turn};
+use crate::member::Side;
+use crate::{CommFault, CommId, Engine, Error, MrId};
+
+impl<F: Fabric, H: Host> Engine<F, H> {
+    /// Whether no operation can use the memory of a failed comm's region any more.
+    pub(crate) fn is_revoked(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>, mr: MrId) -> bool {
+        self.drive(slot, turn);
+        if let Side::Recv(_) = turn.open.side {
+            if turn.rails.iter().all(|rail| rail.caps().retires) {
+                return true;
+            }
+            self.stop_peer(turn);
+        }
+        let used = match &turn.open.side {
+            Side::Send(lane) => lane.regions.in_use(mr),
+            Side::Recv(_) => !self.peer_is_gone(turn),
+        };
+        !used || self.gives_up(turn)
+    }
+
+    /// Whether nothing that the peer has posted for this comm can land any more, as far as it has said so.
+    fn peer_is_gone(&self, turn: &Turn<'_, F::Rail>) -> bool {
+        // Who has the control plane tells later.
+        self.control.try_claim().is_some_and(|mut control| {
+            self.progress_control(&mut control);
+            control.is_gone(turn.open.name())
+        })
+    }
+
+    /// Asks the peer, once, to say when nothing more comes.
+    fn stop_peer(&self, turn: &mut Turn<'_, F::Rail>) {
+        if turn.open.stops {
+            return;
+        }
+        if let Some(mut control) = self.control.try_claim() {
+            turn.open.stops = true;
+            control.send(turn.open.ends.stream, &Frame::Stop { id: turn.open.ends.remote }, None);
+        }
+    }
+
+    /// After the peer time limit the link is given up, with all who ride on it. Whether it has told all.
+    fn gives_up(&self, turn: &mut Turn<'_, F::Rail>) -> bool {
+        let now = self.host.now();
+        let since = *turn.open.revoking.get_or_insert(now);
+        let Some(Neighbours { common, .. }) = &mut turn.shared else { return true };
+        let rail = turn.rails.get_mut(0);
+        if now - since > self.params.peer_time && !common.ended {
+            common.ended = true;
+            rail.fail(common.link);
+        }
+        common.ended && rail.is_quiet(common.link)
+    }
+
+    /// Whether a comm may be closed without harm to others that share its queue pairs: nothing under way reads or writes
+    /// its caller's memory. Call until true, at most for the peer time limit; a close before that gives up the queue
+    /// pairs, with all who ride on them, where it must.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`].
+    pub fn settle(&self, comm: CommId) -> Result<bool, Error> {
+        let Some(slot) = self.comms.get(comm) else { return Err(Error::Unknown("connection")) };
+        let settled = self.open(comm, |turn| {
+            if !turn.open.rides() {
+                return true;
+            }
+            self.drive(slot, turn);
+            let Turn { open, rails, .. } = &mut *turn;
+            let uses = match &mut open.side {
+                Side::Send(lane) => lane.reads_user_memory(rails),
+                Side::Recv(lane) => {
+                    lane.regions.any_in_use() && !rails.iter().all(|rail| rail.caps().retires)
+                }
+            };
+            if uses && matches!(turn.open.side, Side::Recv(_)) {
+                self.stop_peer(turn);
+                return self.peer_is_gone(turn) || self.gives_up(turn);
+            }
+            !uses || self.gives_up(turn)
+        });
+        settled.ok_or(Error::Unknown("connection"))
+    }
+
+    /// The peer waits to hear that nothing of this end will land any more.
+    pub(crate) fn end_stopped(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
+        if turn.open.fault.is_none() {
+            let process = turn.open.peer.process;
+            self.failed(slot, turn, CommFault::PeerClosed(process));
+        }
+        if let Side::Send(lane) = &mut turn.open.side
+            && !turn.open.revoking.is_some_and(|_| true)
+        {
+            turn.open.revoking = Some(self.host.now());
+            lane.end(turn.rails);
+        }
+        if turn.is_drained()
+            && let Some(mut control) = self.control.try_claim()
+        {
+            turn.open.quiet = true;
+            control.send(turn.open.ends.stream, &Frame::Gone { id: turn.open.ends.remote }, None);
+        }
+        slot.stopping.store(!turn.open.quiet, std::sync::atomic::Ordering::Release);
+        if !turn.open.quiet {
+            self.comms.news.store(true, std::sync::atomic::Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! How comms come to ride on groups of shared queue pairs, and leave them: what the pool says is done here, for the end that
+//! asks and for the end that answers. Called under the control plane's claim; not on a message's path.
+
+use std::sync::atomic::Ordering;
+
+use trunkline_fabric::{Fabric, Host, Level, Rail};
+use trunkline_proto::conn::LinkLife;
+use trunkline_proto::counters::Tally;
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::limits::MEMBERS_OF_GROUP_MAX;
+use trunkline_proto::nics;
+use trunkline_proto::pool::config::{Config, Sharing, Wish};
+use trunkline_proto::pool::group::GroupId;
+use trunkline_proto::pool::key::{End, Key};
+use trunkline_proto::pool::{Ask, Left, Place, Pool};
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::wire::frame::{Frame, Reply};
+use trunkline_proto::wire::member::MemberId;
+use trunkline_proto::wire::share::{Given, Offer};
+use trunkline_proto::xfer::receiver::Receiver;
+use trunkline_proto::xfer::sender::Sender;
+
+use crate::comm::Comm;
+use crate::control::Control;
+use crate::groups::{Common, Group, Neighbours, Seat, Turn};
+use crate::member::{Open, Side};
+use crate::path::{Path, Paths, Proof};
+use crate::rails::Rails;
+use crate::recv::RecvPart;
+use crate::send::{SendLane, SendPart};
+use crate::slab::Lot;
+use crate::{CommId, Engine, Error, Nics, Params};
+
+/// What the links of a comm that is being connected are on.
+pub(crate) enum Made<R: Rail> {
+    /// Rails of its own; it may begin a group with them.
+    Own(Rails<R>),
+    /// Those of the group in that lane, where it has a mailbox.
+    Rider {
+        /// The lane.
+        lane: u32,
+        /// The mailbox.
+        lot: Lot,
+    },
+}
+
+/// The control plane of a process that shares as its parameters say.
+pub(crate) fn new_control<F: Fabric, H: Host>(
+    fabric: &F,
+    host: &H,
+    params: &Params,
+    process: ProcessId,
+) -> Control<H, F::Rail> {
+    // What is out of range was refused when the parameters were read.
+    let config = params.sharing.config().unwrap_or(Config::OFF);
+    let random = host.random();
+    let base = u64::from_le_bytes(random[..8].try_into().unwrap_or_default());
+    let mut pool = Pool::new(config, base, params.mutant);
+    let budget = params.sharing.budget;
+    if params.sharing.sharing != Sharing::Off || budget > 0 {
+        for (nic, found) in fabric.nics().iter().enumerate() {
+            let all = found.caps.links_max;
+            // At most sixteen.
+            pool.set_budget(nic as u16, if budget == 0 { all } else { budget.min(all) });
+        }
+    }
+    Control::new(process, config.offer(), pool)
+}
+
+impl<F: Fabric, H: Host> Engine<F, H> {
+    /// What a comm of so many links wishes of the pool.
+    pub(crate) fn wish(&self, links: usize) -> Wish {
+        // At most four.
+        let wish = Wish::new(links as u8);
+        // Members of a group have one link so far.
+        if links > 1 { Wish { groups_at_most: 0, ..wish } } else { wish }
+    }
+
+    fn shares(&self) -> bool {
+        self.params.sharing.sharing != Sharing::Off
+    }
+
+    /// Asks the pool where an attempt goes; `None` as long as nobody knows what the peer offers.
+    pub(crate) fn place(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        id: SlotId,
+    ) -> Result<Option<(Ask, Wish)>, Error> {
+        let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
+        let (stream, wish) = (attempt.stream, attempt.wish);
+        let local = attempt.nics.told().ok_or(Error::Argument("a NIC's number is too large"))?;
+        let key = Key { peer: attempt.process, end: End::Sending, local, remote: attempt.remote };
+        let offer = match control.peer(stream) {
+            Some(peer) => peer.offer,
+            None if self.shares() => return Ok(None),
+            None => Offer::NONE,
+        };
+        let ask = control.pool.ask(&key, wish.agreed(offer))?;
+        Ok(Some((ask, wish)))
+    }
+
+    /// What was asked for was refused, and is of no use: the next turn asks for something else.
+    pub(crate) fn unask(&self, control: &mut Control<H, F::Rail>, id: SlotId, wish: Wish) {
+        let Some(attempt) = control.attempts.get_mut(id) else { return };
+        (attempt.wish, attempt.reply) = (wish, None);
+        let (place, made) = (attempt.place.take(), attempt.lane.take());
+        self.unmake(control, made);
+        if let Some(place) = place {
+            self.leave_pool(control, place);
+        }
+    }
+
+    /// An attempt ends without a comm.
+    pub(crate) fn forget_attempt(&self, control: &mut Control<H, F::Rail>, id: SlotId) {
+        let Some(mut attempt) = control.attempts.remove(id) else { return };
+        self.unmake(control, attempt.lane.take());
+        if let Some(place) = attempt.place {
+            self.leave_pool(control, place);
+        }
+    }
+
+    fn unmake(&self, _control: &mut Control<H, F::Rail>, made: Option<(SendLane, Made<F::Rail>)>) {
+        if let Some((_, Made::Rider { lane, lot })) = made
+            && let Some((common, _)) = self.groups.claim_lane(lane).as_mut().and_then(Group::common)
+        {
+            common.give(lot);
+        }
+    }
+
+    /// A lane on the links of a group that is up.
+    pub(crate) fn make_rider(
+        &self,
+        control: &Control<H, F::Rail>,
+        group: GroupId,
+    ) -> Result<(SendLane, Made<F::Rail>), Error> {
+        let unknown = Error::Unknown("group of queue pairs");
+        let Some(&lane) = control.riding.get(&group) else { return Err(unknown) };
+        let mut held = self.groups.claim_lane(lane);
+        let Some((common, rails)) = held.as_mut().and_then(Group::common) else { return Err(unknown) };
+        let (lot, mailbox) = common.mailbox(rails)?;
+        let paths = self.paths_of(common, true);
+        let sender = Sender::new(0, 0, self.params.mutant);
+        let sender = SendLane::new(paths, common.plan, sender, mailbox, self.params.regions_max as usize);
+        Ok((sender, Made::Rider { lane, lot }))
+    }
+
+    /// The link of a group, as a member's own.
+    pub(crate) fn paths_of(&self, common: &Common, asks: bool) -> Paths {
+        let life = LinkLife::first(asks, self.host.now(), self.params.mutant);
+        let (link, nic) = (common.link, common.nic);
+        Paths::new(Path { rail: 0, link, nic, life, leaving: None, proof: Proof::None }, Vec::new())
+    }
+
+    /// Opens a sending comm where it belongs.
+    pub(crate) fn seat_sender(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        open: Open,
+        made: Made<F::Rail>,
+        reply: &Reply,
+    ) -> Result<CommId, Error> {
+        let (place, name) = (open.place, open.ends.attempt.map_or(0, SlotId::to_bits));
+        let stream = open.ends.stream;
+        let part = |remote: MemberId| {
+            move |open: &mut Open, _: &mut Common, member: MemberId| {
+                let Side::Send(lane) = &mut open.side else { return false };
+                lane.part = SendPart::of(member, remote);
+                true
+            }
+        };
+        let comm = match (made, reply.share.given, place) {
+            (Made::Own(rails), Given::Created { member, .. }, Some(place)) => {
+                let Side::Send(lane) = &open.side else { return Err(Error::Argument("not a sending comm")) };
+                let (path, plan) = (lane.paths.get(0), lane.plan);
+                let group = Group::sending(place.group, rails, (path.link, path.nic), plan);
+                let lane = self.groups.insert(group)?;
+                control.riding.insert(place.group, lane);
+                self.install_in(lane, open, part(member))?
+            }
+            (Made::Own(rails), ..) => return self.install(open, rails),
+            (Made::Rider { lane, lot }, Given::Joined { member, .. }, _) => {
+                let mut open = open;
+                open.lot = Some(lot);
+                self.install_in(lane, open, part(member))?
+            }
+            (Made::Rider { .. }, ..) => return Err(Error::Unknown("group of queue pairs")),
+        };
+        control.rides(name, stream);
+        Ok(comm)
+    }
+
+    /// Opens a receiving comm in the group of that lane.
+    pub(crate) fn seat_receiver(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        lane: u32,
+        open: Open,
+    ) -> Result<CommId, Error> {
+        let stream = open.ends.stream;
+        let mutant = self.params.mutant;
+        let comm = self.install_in(lane, open, |open, common, member| {
+            let range = common.receiving.as_mut().and_then(|receiving| receiving.ranges.enter(member));
+            let (Side::Recv(lane), Some(range)) = (&mut open.side, range) else { return false };
+            lane.part = RecvPart::of(member, range);
+            lane.receiver = Box::new(Receiver::new(mutant).in_range(range.generation));
+            true
+        })?;
+        control.rides(comm.to_bits(), stream);
+        Ok(comm)
+    }
+
+    fn install_in(
+        &self,
+        lane: u32,
+        open: Open,
+        part: impl FnOnce(&mut Open, &mut Common, MemberId) -> bool,
+    ) -> Result<CommId, Error> {
+        let id = self.comms.insert(open, self.host.now(), &self.status, |open| {
+            let mut held = self.groups.claim_lane(lane);
+            let full = Error::Exhausted { what: "members of a group", limit: MEMBERS_OF_GROUP_MAX };
+            let member = held.as_mut().and_then(|group| group.enter(open, part)).ok_or(full)?;
+            Ok(Seat::of(lane, member))
+        })?;
+        self.status.add(Tally::CommsOpened, 1);
+        self.show_usage();
+        Ok(id)
+    }
+
+    /// A seat in the pool is of no use any more; with the last one of a group go its queue pairs.
+    pub(crate) fn leave_pool(&self, control: &mut Control<H, F::Rail>, place: Place) {
+        let Ok(Left::Last(_)) = control.pool.leave(place.seat) else { return };
+        if let Some(lane) = control.riding.remove(&place.group) {
+            let mut held = self.groups.claim_lane(lane);
+            if let Some(group) = held.as_mut() {
+                group.destroy();
+            }
+            drop(self.groups.remove(lane, held));
+            self.show_usage();
+        }
+        control.pool.destroyed(place.group);
+    }
+
+    /// Groups whose links have ended take nobody any more.
+    pub(crate) fn tell_of_broken(&self, control: &mut Control<H, F::Rail>) {
+        if !self.has_broken.swap(false, Ordering::Acquire) {
+            return;
+        }
+        for group in self.broken.lock().drain(..) {
+            let members = control.pool.on_broken(group).len();
+            let text = format!("a group of shared queue pairs has ended, with {members} connections on it");
+            self.host.log(Level::Warn, &text);
+        }
+    }
+
+    /// After a turn of a member: what others of its group have failed of is told, and that its link has ended.
+    pub(crate) fn tell_neighbours(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
+        while let Some((frame, _)) = slot.news.has_some().then(|| slot.news.take()).flatten() {
+            turn.open.stopped |= matches!(frame, Frame::Stop { .. });
+        }
+        if turn.open.is_stopped() {
+            self.end_stopped(slot, turn);
+        }
+        let Some(Neighbours { others, common }) = &mut turn.shared else { return };
+        if common.told && !common.ended_told {
+            common.ended_told = true;
+            self.broken.lock().push(common.id);
+            self.has_broken.store(true, Ordering::Release);
+        }
+        if !std::mem::take(&mut common.untold) {
+            return;
+        }
+        for other in others.iter_mut().filter(|other| other.untold) {
+            other.untold = false;
+            let (Some(fault), Some(comm)) = (other.fault, self.comms.get(other.id)) else { continue };
+            self.status.comm_fault(&comm.requests.row, true, fault, self.host.now());
+            let text = format!("connection with process {} failed: {fault}", other.peer.process);
+            self.host.log(Level::Warn, &text);
+        }
+    }
+
+    /// How comms of that end and these NICs are told apart.
+    pub(crate) fn receiving_key(&self, nics: &Nics, peer: ProcessId) -> Result<Key, Error> {
+        let local = nics.told().ok_or(Error::Argument("a NIC's number is too large"))?;
+        Ok(Key { peer, end: End::Receiving, local, remote: nics::Nics::NONE })
+    }
+}

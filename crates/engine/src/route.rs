@@ -1,0 +1,206 @@
+//! What the link of a group has finished, for whomever of its members it is. Called when any member is polled, with the
+//! group's lane: completions go straight to the member that they name, and wait for nobody. What names nobody is dropped
+//! and counted.
+
+use trunkline_fabric::{Completion, Done, Rail, Status};
+use trunkline_proto::pool::ranges;
+use trunkline_proto::wire::imm::{Imm, Token};
+use trunkline_proto::wire::member::MemberId;
+use trunkline_proto::wire::share::{self, MemberEager};
+
+use crate::comm::Comms;
+use crate::groups::{Common, Neighbours, Turn};
+use crate::member::{BATCH, Open, Side};
+use crate::rails::Rails;
+use crate::request::Requests;
+
+/// Batches taken in one call, so that no call stays for long.
+const BATCHES_MAX: usize = 4;
+
+/// Bits of an immediate that are not its token.
+const KIND: u32 = 0xff << (Token::SLOT_BITS + Token::GENERATION_BITS);
+
+/// Something that the link has finished, as a member sees it.
+enum Finished {
+    /// A completion, with its names for things.
+    Completion(Completion),
+    /// An eager message in that bounce buffer.
+    Eager(MemberEager, u32),
+}
+
+/// A completion that nobody waits for.
+enum Stray {
+    /// The link has ended.
+    Ended,
+    /// It named nobody.
+    Nobody,
+    /// Nor did the message in that bounce buffer, which is to be posted again.
+    Bounce(u32),
+}
+
+impl Common {
+    /// Whose a completion is, by the bits of the member's name.
+    #[inline]
+    fn whose(&mut self, completion: &Completion) -> Result<(u32, Finished), Stray> {
+        if matches!(completion.status, Status::Flushed | Status::PeerDead) {
+            return Err(Stray::Ended);
+        }
+        let (bits, low) = MemberId::of_wr_id(completion.wr_id);
+        match completion.done {
+            Done::Written => {
+                let Some(receiving) = &mut self.receiving else { return Err(Stray::Nobody) };
+                let imm = completion.imm.unwrap_or(0);
+                let Some(token) = Imm::from_bits(imm).map(Imm::token) else { return Err(Stray::Nobody) };
+                let Some(member) = receiving.ranges.owner(token) else { return Err(Stray::Nobody) };
+                let imm = Some(imm & KIND | ranges::to_member(token).to_bits());
+                Ok((member.to_bits(), Finished::Completion(Completion { imm, ..*completion })))
+            }
+            Done::Received if bits == 0 => {
+                let bounce = low as u32;
+                let receiving = self.receiving.as_ref().ok_or(Stray::Nobody)?;
+                let (memory, at) = receiving.bounces.memory(bounce).ok_or(Stray::Nobody)?;
+                let mut head = [0; share::EAGER_BYTES];
+                memory.read(at, &mut head).map_err(|_| Stray::Bounce(bounce))?;
+                let header = MemberEager::from_bytes(&head).map_err(|_| Stray::Bounce(bounce))?;
+                Ok((header.member.to_bits(), Finished::Eager(header, bounce)))
+            }
+            Done::Received | Done::Posted => {
+                Ok((bits, Finished::Completion(Completion { wr_id: low, ..*completion })))
+            }
+        }
+    }
+}
+
+impl<R: Rail> Turn<'_, R> {
+    /// Goes on with a member of a group: takes what the link has finished, also for the others. Returns whether there was
+    /// anything for this one.
+    pub(crate) fn progress_shared(&mut self, comms: &Comms, requests: &Requests) -> bool {
+        let before = self.open.fault.is_some();
+        if let Side::Recv(lane) = &mut self.open.side
+            && !before
+            && lane.announces()
+            && let Err(fault) = lane.announce_rest(self.rails)
+        {
+            self.open.fail(self.rails, requests, fault);
+        }
+        let some = self.take_shared(comms, requests);
+        if self.open.fault.is_none() {
+            self.open.go_on(self.rails, requests);
+        }
+        self.open.idle = if some { 0 } else { self.open.idle + 1 };
+        some
+    }
+
+    /// Takes what the link has finished. Whether there was anything for the member whose turn it is.
+    pub(crate) fn take_shared(&mut self, comms: &Comms, requests: &Requests) -> bool {
+        let Self { open, rails, batch, shared } = self;
+        let Some(Neighbours { others, common }) = shared else { return false };
+        let mut own = false;
+        for _ in 0..BATCHES_MAX {
+            let taken = rails.poll(0, &mut **batch);
+            for completion in &batch[..taken] {
+                let (bits, finished) = match common.whose(completion) {
+                    Ok(found) => found,
+                    Err(stray) => {
+                        common.stray(rails, open, stray);
+                        continue;
+                    }
+                };
+                if bits == open.member && open.closed.is_none() {
+                    own = true;
+                    open.take_finished(rails, requests, finished);
+                } else if bits == open.member {
+                    own = true;
+                    open.take_for(rails, comms, finished);
+                } else if let Some(other) = other_of(others, bits) {
+                    common.routed += 1;
+                    other.take_for(rails, comms, finished);
+                    common.untold |= other.untold;
+                } else {
+                    let stray = match finished {
+                        Finished::Eager(_, bounce) => Stray::Bounce(bounce),
+                        Finished::Completion(_) => Stray::Nobody,
+                    };
+                    common.stray(rails, open, stray);
+                }
+            }
+            if taken < BATCH {
+                break;
+            }
+        }
+        if common.ended && !common.told {
+            common.told = true;
+            open.lost(rails, 0);
+            others.iter_mut().for_each(|other| other.lost(rails, 0));
+        }
+        own
+    }
+}
+
+/// The member of these bits, if it is one of the others.
+#[inline]
+fn other_of<'a>(
+    others: &'a mut trunkline_proto::slots::Others<'_, Box<Open>>,
+    bits: u32,
+) -> Option<&'a mut Box<Open>> {
+    let slot = bits & MemberId::SLOTS_MAX as u32;
+    others.at_mut(slot).filter(|other| other.member == bits)
+}
+
+impl Common {
+    /// Takes note of what was nobody's. `any` is some member.
+    #[cold]
+    fn stray(&mut self, rails: &mut Rails<impl Rail>, any: &mut Open, stray: Stray) {
+        match stray {
+            Stray::Ended => self.ended = true,
+            Stray::Nobody => self.dropped += 1,
+            Stray::Bounce(bounce) => {
+                self.dropped += 1;
+                if let Side::Recv(lane) = &mut any.side {
+                    // A link that takes none has ended, which it says by itself.
+                    let _ = lane.post_bounce(rails, bounce);
+                }
+            }
+        }
+    }
+}
+
+impl Open {
+    /// Takes what came in another member's turn.
+    fn take_for(&mut self, rails: &mut Rails<impl Rail>, comms: &Comms, finished: Finished) {
+        match self.closed.take() {
+            Some(closed) => {
+                self.take_finished(rails, &closed, finished);
+                self.closed = Some(closed);
+            }
+            None => {
+                let Some(comm) = comms.get(self.id) else { return };
+                let before = self.fault.is_some();
+                self.take_finished(rails, &comm.requests, finished);
+                self.untold |= self.fault.is_some() && !before;
+            }
+        }
+    }
+
+    /// Takes one thing that the link has finished. Of who has failed or is closed only what it posted itself counts.
+    #[inline]
+    fn take_finished(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests, finished: Finished) {
+        let over = self.closed.is_some() || self.fault.is_some();
+        let taken = match (finished, &mut self.side) {
+            (Finished::Eager(_, bounce), Side::Recv(lane)) if over => lane.post_bounce(rails, bounce),
+            (Finished::Eager(header, bounce), Side::Recv(lane)) => {
+                lane.on_eager(rails, requests, header.eager, bounce)
+            }
+            (Finished::Completion(completion), Side::Recv(_)) if over && completion.done != Done::Posted => {
+                Ok(())
+            }
+            (Finished::Completion(completion), side) => side.on_completion(rails, requests, 0, &completion),
+            (Finished::Eager(..), Side::Send(_)) => Ok(()),
+        };
+        if let Err(fault) = taken
+            && !over
+        {
+            self.fail(rails, requests, fault);
+        }
+    }
+}
