@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::schedule::Graph;
 use crate::types::named;
 
 named! {
@@ -52,6 +53,13 @@ impl Collective {
     /// Whether one rank is special.
     pub fn has_root(self) -> bool {
         matches!(self, Self::Reduce | Self::Broadcast | Self::Gather | Self::Scatter)
+    }
+
+    /// How many other ranks `rank` has connections to, and how many from; each has as many of a direction as there are
+    /// channels in all communicators together.
+    pub fn peers(self, rank: usize, ranks: usize, root: usize) -> (usize, usize) {
+        let graph = Graph::of(self, root);
+        (graph.peers_out(rank, ranks).len(), graph.peers_in(rank, ranks).len())
     }
 
     /// Counts for a total of about `count` elements.
@@ -114,6 +122,15 @@ impl Collective {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_that_goes_out_comes_in() {
+        use Collective::{AllReduce, AllToAll, Gather, Scatter};
+        assert_eq!((AllReduce.peers(0, 2, 0), AllReduce.peers(3, 4, 1)), ((1, 1), (1, 1)));
+        assert_eq!(AllToAll.peers(1, 4, 0), (3, 3));
+        assert_eq!((Gather.peers(2, 4, 2), Gather.peers(0, 4, 2)), ((0, 3), (1, 0)));
+        assert_eq!((Scatter.peers(2, 4, 2), Scatter.peers(0, 4, 2)), ((3, 0), (0, 1)));
+    }
 
     #[test]
     fn uneven_blocks_fit_and_are_symmetric() {

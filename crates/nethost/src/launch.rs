@@ -65,6 +65,8 @@ pub struct Job {
     pub row_timeout: Duration,
     /// What files of the plugin are wanted.
     pub keep: Option<Keep>,
+    /// Environment of ranks that the parent starts, beside its own; ranks of another launcher have theirs.
+    pub environment: Vec<(String, String)>,
 }
 
 /// A run failed.
@@ -187,7 +189,7 @@ impl Cluster {
         };
         for (rank, seat) in seats.into_iter().enumerate() {
             let process = match seat {
-                Seat::Child => spawn(rank, job.keep.as_ref(), &sender),
+                Seat::Child => spawn(rank, job, &sender),
                 Seat::Far(channel) => listen(rank, channel, None, &sender),
             };
             cluster.ranks.push(process.map_err(|source| LaunchError::Start { rank, source })?);
@@ -404,11 +406,13 @@ fn setup(job: &Job, rank: usize) -> Setup {
 }
 
 /// Starts this program again as a rank, its end of the socket pair as standard input.
-fn spawn(rank: usize, keep: Option<&Keep>, news: &Sender<(usize, News)>) -> io::Result<RankProcess> {
+fn spawn(rank: usize, job: &Job, news: &Sender<(usize, News)>) -> io::Result<RankProcess> {
     let (ours, theirs) = UnixStream::pair()?;
+    let given = job.environment.iter().map(|(name, value)| (name, value));
     let child = Command::new(std::env::current_exe()?)
         .env(RANK_VARIABLE, rank.to_string())
-        .envs(keep.map(|keep| (keep.variable, keep.of(rank))))
+        .envs(given)
+        .envs(job.keep.as_ref().map(|keep| (keep.variable, keep.of(rank))))
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .spawn()?;

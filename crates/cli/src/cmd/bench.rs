@@ -293,6 +293,7 @@ fn settings(args: &BenchArgs, joined: Option<&Joined>) -> Result<Settings, Bench
         timeout: Duration::from_secs(args.timeout),
         row_timeout: Duration::from_secs(args.row_timeout),
         keep: None,
+        environment: Vec::new(),
     };
     Ok(Settings {
         job,
