@@ -9,6 +9,7 @@ mod cmd;
 mod job;
 mod locate;
 mod run;
+mod sweep;
 mod top;
 
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ Examples:
   trunkline bench alltoall -n 4 -b 1M -e 16M   four ranks, 1 MiB to 16 MiB
   trunkline bench all_reduce --plugin ./libnccl-net-other.so
   trunkline run --hosts a,b trunkline bench p2p   the same between two hosts
+  trunkline sweep --quick                      how many queue pairs? 14 configurations, one HTML report
   trunkline plot p2p.svg ours.json other.json  saved results as one picture
   trunkline info                               fabrics, NICs, how bytes are copied
   trunkline info --params                      every setting and its value

@@ -5,7 +5,7 @@
 use std::io::Write as _;
 
 use serde::Serialize;
-use trunkline_nethost::{Case, Cluster, Collective, PluginInfo, RowResult};
+use trunkline_nethost::{Case, Cluster, Collective, LaunchError, PluginInfo, RowResult};
 
 use super::plot::Pending;
 use super::{Settings, progress};
@@ -13,7 +13,7 @@ use crate::cmd::BenchError;
 
 /// One line of `--json`.
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+pub(crate) struct Line<'a> {
     collective: &'a str,
     fabric: &'a str,
     plugin: &'a str,
@@ -37,10 +37,13 @@ struct Line<'a> {
 
 /// One half of a row.
 #[derive(Clone, Copy, Debug)]
-struct Half {
-    result: RowResult,
-    algbw: f64,
-    busbw: f64,
+pub(crate) struct Half {
+    /// What was measured.
+    pub(crate) result: RowResult,
+    /// Size over time, in GB/s.
+    pub(crate) algbw: f64,
+    /// That times the factor of the collective.
+    pub(crate) busbw: f64,
 }
 
 /// Runs all rows; returns how many elements were wrong.
@@ -66,7 +69,8 @@ pub(crate) fn run(
             wrong += half.result.wrong;
             bus_sum += half.busbw;
             halves.push(half);
-            let line = json(settings, collective, &info, block, in_place, half)?;
+            let line = line(settings, collective, &info, block, in_place, half);
+            let line = serde_json::to_string(&line).map_err(std::io::Error::from)?;
             if settings.json {
                 writeln!(out, "{line}")?;
                 out.flush()?;
@@ -102,7 +106,7 @@ pub(crate) fn run(
 }
 
 /// The blocks (elements of a rank's part) of all rows, each once.
-fn rows(settings: &Settings, collective: Collective) -> Vec<usize> {
+pub(crate) fn rows(settings: &Settings, collective: Collective) -> Vec<usize> {
     let size = settings.dtype.bytes();
     let block = |bytes: &usize| collective.counts((bytes / size).max(1), settings.job.ranks).block;
     let mut blocks: Vec<usize> = settings.sizes.iter().map(block).collect();
@@ -111,17 +115,18 @@ fn rows(settings: &Settings, collective: Collective) -> Vec<usize> {
 }
 
 /// Bytes of the larger buffer.
-fn bytes(settings: &Settings, collective: Collective, block: usize) -> usize {
+pub(crate) fn bytes(settings: &Settings, collective: Collective, block: usize) -> usize {
     collective.algorithm_bytes(block, settings.job.ranks) * settings.dtype.bytes()
 }
 
-fn run_half(
+/// Runs half a row.
+pub(crate) fn run_half(
     cluster: &mut Cluster,
     settings: &Settings,
     collective: Collective,
     block: usize,
     in_place: bool,
-) -> Result<Half, BenchError> {
+) -> Result<Half, LaunchError> {
     let total = bytes(settings, collective, block);
     let case = Case {
         collective,
@@ -141,23 +146,26 @@ fn run_half(
     Ok(Half { result, algbw, busbw: algbw * collective.bus_factor(settings.job.ranks) })
 }
 
-fn operator(settings: &Settings, collective: Collective) -> &'static str {
+/// The operator, where there is one.
+pub(crate) fn operator(settings: &Settings, collective: Collective) -> &'static str {
     if collective.reduces() { settings.op.name() } else { "none" }
 }
 
-fn root(settings: &Settings, collective: Collective) -> i64 {
+/// The root; -1 without.
+pub(crate) fn root(settings: &Settings, collective: Collective) -> i64 {
     if collective.has_root() { settings.job.root as i64 } else { -1 }
 }
 
-fn json(
-    settings: &Settings,
+/// What `--json` tells of half a row.
+pub(crate) fn line<'a>(
+    settings: &'a Settings,
     collective: Collective,
-    info: &PluginInfo,
+    info: &'a PluginInfo,
     block: usize,
     in_place: bool,
     half: Half,
-) -> Result<String, BenchError> {
-    let line = Line {
+) -> Line<'a> {
+    Line {
         collective: collective.name(),
         fabric: super::fabric(info),
         plugin: &info.name,
@@ -176,8 +184,7 @@ fn json(
         algbw: half.algbw,
         busbw: half.busbw,
         wrong: half.result.wrong,
-    };
-    Ok(serde_json::to_string(&line).map_err(std::io::Error::from)?)
+    }
 }
 
 const COLUMNS: &str = "\
@@ -207,7 +214,7 @@ fn table_row(settings: &Settings, collective: Collective, block: usize, halves: 
 }
 
 /// Three or more figures in at most seven characters, as nccl-tests prints times.
-fn time(microseconds: f64) -> String {
+pub(crate) fn time(microseconds: f64) -> String {
     match microseconds {
         t if t >= 10_000.0 => format!("{t:.0}"),
         t if t >= 100.0 => format!("{t:.1}"),
@@ -215,6 +222,7 @@ fn time(microseconds: f64) -> String {
     }
 }
 
-fn bandwidth(gbs: f64) -> String {
+/// In GB/s.
+pub(crate) fn bandwidth(gbs: f64) -> String {
     format!("{gbs:.2}")
 }

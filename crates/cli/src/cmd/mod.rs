@@ -6,6 +6,7 @@ mod plot;
 mod run;
 mod sim;
 mod slips;
+mod sweep;
 mod top;
 
 pub(crate) use bench::BenchError;
@@ -25,6 +26,8 @@ pub(crate) enum Command {
     Run(run::RunArgs),
     /// Draw results of `bench --json`: bandwidth and latency over size, several runs in one picture.
     Plot(plot::PlotArgs),
+    /// Run every collective with 14 ways to share queue pairs, and write a report of what each brings and costs.
+    Sweep(Box<sweep::SweepArgs>),
     /// Run the protocols over a simulated network, from a seed.
     Sim(sim::SimArgs),
     /// Show what processes of this host are doing: messages and bytes a second, what waits, what failed.
@@ -47,6 +50,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Erro
         Command::RunChild(args) => Ok(run::child(&args)),
         Command::Plot(args) => Ok(plot::run(&args)?),
         Command::Sim(args) => Ok(sim::run(&args)?),
+        Command::Sweep(args) => Ok(sweep::run(&args)?),
         Command::Top(args) => Ok(top::run(&args)?),
     }
 }

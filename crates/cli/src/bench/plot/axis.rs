@@ -1,10 +1,10 @@
 //! Logarithmic axes: where values stand, where ticks stand, what they are called. Pure.
 //!
-//! Called by `picture`.
+//! Called by `picture`, and by the curves of `sweep`.
 
 /// A logarithmic axis.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Axis {
+pub(crate) struct Axis {
     /// Logarithms of the ends.
     low: f64,
     high: f64,
@@ -15,11 +15,11 @@ pub(super) struct Axis {
 
 /// A line of the grid.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Tick {
+pub(crate) struct Tick {
     /// Where it is.
-    pub(super) value: f64,
+    pub(crate) value: f64,
     /// What it is called; a line without is drawn lighter.
-    pub(super) label: Option<String>,
+    pub(crate) label: Option<String>,
 }
 
 /// Units: what one is worth, and its name.
@@ -43,23 +43,23 @@ const SIZE_LABELS_MAX: u32 = 8;
 
 impl Axis {
     /// An axis that shows all values between two.
-    pub(super) fn new((low, high): (f64, f64), (from, to): (f64, f64)) -> Self {
+    pub(crate) fn new((low, high): (f64, f64), (from, to): (f64, f64)) -> Self {
         Self { low: low.ln(), high: high.ln(), from, to }
     }
 
     /// Where a value stands on the paper.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    pub(crate) fn place(&self, value: f64) -> f64 {
         self.from + (value.ln() - self.low) / (self.high - self.low) * (self.to - self.from)
     }
 }
 
 /// The smallest and the largest of some values above zero.
-pub(super) fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+pub(crate) fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::MAX, f64::MIN_POSITIVE), |(low, high), value| (low.min(value), high.max(value)))
 }
 
 /// Powers of two, all within the range, evenly spaced and not too many; its ends where there is none.
-pub(super) fn size_ticks((low, high): (f64, f64)) -> Vec<Tick> {
+pub(crate) fn size_ticks((low, high): (f64, f64)) -> Vec<Tick> {
     // A size just off a power of two by rounding is that power.
     let (first, last) = ((low.log2() - 1e-9).ceil() as u32, (high.log2() + 1e-9).floor() as u32);
     let step = (1..).find(|step| (last.saturating_sub(first)) / step < SIZE_LABELS_MAX).unwrap_or(1);
@@ -77,7 +77,7 @@ pub(super) fn size_ticks((low, high): (f64, f64)) -> Vec<Tick> {
 }
 
 /// Decades, with 2 and 5 named too where there are few, and the range widened to the next 1, 2 or 5.
-pub(super) fn decimal_ticks(
+pub(crate) fn decimal_ticks(
     (low, high): (f64, f64),
     label: impl Fn(f64) -> String,
 ) -> ((f64, f64), Vec<Tick>) {
@@ -99,17 +99,17 @@ pub(super) fn decimal_ticks(
 }
 
 /// A size in bytes: `8 B`, `64 KiB`, `1 MiB`.
-pub(super) fn size(bytes: f64) -> String {
+pub(crate) fn size(bytes: f64) -> String {
     in_units(bytes, BYTES)
 }
 
 /// A time in microseconds: `500 ns`, `20 us`, `1.5 ms`.
-pub(super) fn time(microseconds: f64) -> String {
+pub(crate) fn time(microseconds: f64) -> String {
     in_units(microseconds, TIMES)
 }
 
 /// Three figures, without zeros at the end.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let decimals = (2 - value.abs().log10().floor() as i32).clamp(0, 9) as usize;
     let text = format!("{value:.decimals$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }

@@ -3,7 +3,7 @@
 //! Called by `cmd::bench` after a run and by `cmd::plot` for saved ones. The rows are the lines that `bench --json`
 //! prints; nothing else is read.
 
-mod axis;
+pub(crate) mod axis;
 mod picture;
 
 use std::cell::RefCell;

@@ -1,0 +1,229 @@
+//! `trunkline sweep`: the arguments, and what they mean.
+//!
+//! Called by `cmd`. The rows are run and the report is written by the `sweep` module.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use clap::{Args, value_parser};
+use thiserror::Error;
+use trunkline_nethost::{Collective, Device, Job, MemoryKind};
+
+use crate::bench::sizes;
+use crate::job::{self, JobError};
+use crate::locate::{self, LocateError};
+use crate::sweep::configuration::Configuration;
+use crate::sweep::page::{self, PageError};
+use crate::sweep::{self, Common, Plan, SweepError, Verdict};
+
+/// Longest time for one collective with one configuration in one round, its start included.
+const RUN_TIME: Duration = Duration::from_secs(300);
+/// Most bytes of a message.
+const CHUNK: usize = 2 << 20;
+/// No chunk is smaller.
+const CHUNK_MIN: usize = 64;
+/// Bytes of an element.
+const ELEMENT: usize = 4;
+
+const EXAMPLES: &str = "\
+Examples:
+  trunkline sweep                                      14 configurations, ten collectives, 5 rounds
+  trunkline sweep --quick                              few sizes and runs: a minute or two
+  trunkline sweep --collectives all_reduce,alltoall --configs q1,m4d1,m8d1
+  trunkline sweep --comms 16 --channels 32 -n 2        512 connections of each direction
+  trunkline sweep --quick --json > sweep.json          one JSON object a row
+
+How many queue pairs should connections have, and how many may share them? Each configuration is run
+with each collective over data that is checked, and costs so many queue pairs and completion queues:
+
+  q1, q4           nothing is shared, a connection has 1 or 4 links (TRUNKLINE_LINKS_PER_RAIL)
+  m1d1 to m8d4     connections of one direction between two processes share 1, 2, 4 or 8 groups of
+                   queue pairs (TRUNKLINE_QP_GROUPS), whose queues are 1, 2 or 4 times as deep
+                   (TRUNKLINE_QP_DEPTH_MULTIPLIER)
+
+Queues are counted by the NICs of a rank and read from its status page, as `trunkline top` does. Beside
+them stands what they should be: for each peer and direction as many groups as connections, at most m,
+each with a queue pair a link and a completion queue; unshared, a completion queue a link. What differs
+is marked by ! (red on a terminal and in the report), and of all ranks the one that differs is shown.
+
+The rounds have all configurations in turn, so a slow minute of the machine falls on all of them. Figures
+are medians over the rounds, out of place; min and max are the spread.
+
+The report is one HTML file without anything from elsewhere: bus bandwidth of each configuration relative
+to the first one, queues in use, bandwidth over size. --json prints the keys of `bench --json`, and
+configuration, groups (0: not shared), depth, qps (links of a connection), rounds, busbw_min, busbw_max,
+queue_pairs, cqs (both in use), queue_pairs_expected, cqs_expected, and formula: whether they agree.
+
+The exit status is 1 when a byte was wrong or queues are not as the formula says, 2 when a run failed.";
+
+/// Arguments of `sweep`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SweepArgs {
+    /// Collectives to run, separated by commas [default: all ten].
+    #[arg(long, value_delimiter = ',', value_parser = collective_parser())]
+    collectives: Vec<Collective>,
+    /// Configurations to run, separated by commas [default: all 14]; the others are compared with the first
+    /// of them, in the order below.
+    #[arg(long, value_delimiter = ',', value_name = "CONFIGS")]
+    configs: Vec<Configuration>,
+    /// Few sizes, rounds and runs.
+    #[arg(long)]
+    quick: bool,
+    /// Rank processes to start.
+    #[arg(short = 'n', long, default_value_t = 2, value_parser = value_parser!(u64).range(2..=16))]
+    ranks: u64,
+    /// Communicators, all at work at once on data of their own.
+    #[arg(long, default_value_t = 4, value_parser = value_parser!(u64).range(1..=16))]
+    comms: u64,
+    /// Channels (connections to each peer) of a communicator.
+    #[arg(long, default_value_t = 4, value_parser = value_parser!(u64).range(1..=64))]
+    channels: u64,
+    /// Smallest size; K, M and G are powers of 1024 [default: 1K; quick: 4K].
+    #[arg(short = 'b', long, value_parser = sizes::parse)]
+    minbytes: Option<usize>,
+    /// Largest size [default: 16M; quick: 1M].
+    #[arg(short = 'e', long, value_parser = sizes::parse)]
+    maxbytes: Option<usize>,
+    /// Each size is the one before times this [default: 4; quick: 16].
+    #[arg(short = 'f', long, value_parser = value_parser!(u64).range(2..))]
+    factor: Option<u64>,
+    /// Runs before the timed ones [default: 2; quick: 1].
+    #[arg(short = 'w', long)]
+    warmup: Option<u32>,
+    /// Timed runs of each row in a round; 0 takes 20, and more for small sizes [default: 0; quick: 8].
+    #[arg(short = 'i', long)]
+    iters: Option<u32>,
+    /// How often each collective meets each configuration [default: 5; quick: 3].
+    #[arg(long, value_parser = value_parser!(u64).range(1..=100))]
+    rounds: Option<u64>,
+    /// Where the report goes; what is there is replaced.
+    #[arg(long, value_name = "FILE.html", default_value = "trunkline-sweep.html", value_parser = report_path)]
+    out: PathBuf,
+    /// Print one JSON object a row instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Let queues be other than the formula says: shown as ever, but no failure.
+    #[arg(long)]
+    allow_mismatch: bool,
+}
+
+/// Why a sweep gave no result.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum SweepRunError {
+    /// No plugin.
+    #[error(transparent)]
+    Locate(#[from] LocateError),
+    /// The launcher's variables cannot be.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// A run failed.
+    #[error(transparent)]
+    Sweep(#[from] SweepError),
+    /// No report.
+    #[error(transparent)]
+    Page(#[from] PageError),
+    /// Nothing can be printed any more.
+    #[error("cannot write the results: {0}")]
+    Print(#[from] std::io::Error),
+    /// The arguments do not go together.
+    #[error("{0}")]
+    Usage(&'static str),
+}
+
+fn collective_parser() -> impl clap::builder::TypedValueParser<Value = Collective> {
+    PossibleValuesParser::new(Collective::NAMES).try_map(|name| name.parse::<Collective>())
+}
+
+/// The file of a report. Only `.html` is taken, so that nobody's results are overwritten by a slip.
+fn report_path(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension() {
+        Some(extension) if extension.eq_ignore_ascii_case("html") => Ok(path),
+        _ => Err("the report is an HTML file; its name ends in .html".to_owned()),
+    }
+}
+
+/// Runs the sweep; the exit status tells whether bytes and queues were right.
+pub(crate) fn run(args: &SweepArgs) -> Result<ExitCode, SweepRunError> {
+    if job::is_launched()? {
+        return Err(SweepRunError::Usage("a sweep starts its ranks itself; run it without a launcher"));
+    }
+    let plan = plan(args)?;
+    page::prepare(&args.out)?;
+    let mut out = std::io::stdout().lock();
+    let results = sweep::run(&plan, &mut out)?;
+    page::write(&args.out, &plan, &results)?;
+    let verdict = sweep::verdict(&plan, &results);
+    let words = words(&verdict, results.cells.len(), args);
+    if args.json {
+        eprint!("{words}")
+    } else {
+        write!(out, "{words}")?
+    }
+    let fits = args.allow_mismatch || verdict.misfits == 0;
+    Ok(if verdict.wrong == 0 && fits { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The last lines.
+fn words(verdict: &Verdict, cells: usize, args: &SweepArgs) -> String {
+    let Verdict { wrong, misfits } = *verdict;
+    let right = if wrong == 0 { "OK" } else { "FAILED" };
+    let fit = match misfits {
+        0 => "OK".to_owned(),
+        _ if args.allow_mismatch => format!("{misfits} of {cells} ALLOWED"),
+        _ => format!("{misfits} of {cells} FAILED"),
+    };
+    format!(
+        "#\n# Out of bounds values   : {wrong} {right}\n# Queues unlike formula  : {fit}\n# Report                 : {}\n",
+        args.out.display()
+    )
+}
+
+fn plan(args: &SweepArgs) -> Result<Plan, SweepRunError> {
+    let quick = |quick: usize, usual: usize| if args.quick { quick } else { usual };
+    let minbytes = args.minbytes.unwrap_or(quick(4 << 10, 1 << 10));
+    let maxbytes = args.maxbytes.unwrap_or(quick(1 << 20, 16 << 20).max(minbytes));
+    if maxbytes < minbytes {
+        return Err(SweepRunError::Usage("the largest size is smaller than the smallest"));
+    }
+    let factor = args.factor.map_or(quick(16, 4), |factor| factor as usize);
+    let asked = |one: &Collective| args.collectives.is_empty() || args.collectives.contains(one);
+    let wanted = |one: &Configuration| args.configs.is_empty() || args.configs.contains(one);
+    let ranks = args.ranks as usize;
+    // The smallest blocks of one element a rank may need more than was asked for.
+    let bytes_max = maxbytes.max(CHUNK_MIN).max(ranks * ELEMENT);
+    Ok(Plan {
+        collectives: Collective::ALL.iter().copied().filter(asked).collect(),
+        configurations: Configuration::all().into_iter().filter(wanted).collect(),
+        rounds: args.rounds.map_or(quick(3, 5), |rounds| rounds as usize),
+        common: Common {
+            job: Job {
+                plugin: locate::plugin(None)?,
+                abi: None,
+                device: Device::Number(0),
+                ranks,
+                comms: args.comms as usize,
+                channels: args.channels as usize,
+                collective: None,
+                root: 0,
+                bytes_max,
+                chunk: CHUNK.min(bytes_max / ELEMENT * ELEMENT),
+                memory: MemoryKind::Private,
+                flush: None,
+                timeout: RUN_TIME,
+                row_timeout: RUN_TIME,
+                keep: None,
+                environment: Vec::new(),
+            },
+            sizes: sizes::series(minbytes, maxbytes, factor),
+            warmup: args.warmup.unwrap_or(quick(1, 2) as u32),
+            iterations: args.iters.unwrap_or(quick(8, 0) as u32),
+            json: args.json,
+        },
+    })
+}

@@ -1,0 +1,112 @@
+//! The configurations that are compared: how many links, whether and how they are shared. Pure.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// One way to use queue pairs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Configuration {
+    /// Groups of queue pairs for the connections of one direction between two processes; 0: each has its own.
+    pub(crate) groups: u8,
+    /// How many times as deep as those of one connection a group's queues are; 1 where nothing is shared.
+    pub(crate) depth: u8,
+    /// Links of a connection.
+    pub(crate) links: u8,
+}
+
+/// Links of the connections that share nothing.
+const UNSHARED: [u8; 2] = [1, 4];
+const GROUPS: [u8; 4] = [1, 2, 4, 8];
+const DEPTHS: [u8; 3] = [1, 2, 4];
+
+impl Configuration {
+    /// All of them: those that share nothing come first, and are what the others are compared with.
+    pub(crate) fn all() -> Vec<Self> {
+        let unshared = UNSHARED.into_iter().map(|links| Self { groups: 0, depth: 1, links });
+        let shared = GROUPS.into_iter().flat_map(|groups| DEPTHS.map(|depth| (groups, depth)));
+        unshared.chain(shared.map(|(groups, depth)| Self { groups, depth, links: 1 })).collect()
+    }
+
+    /// Whether connections share queue pairs.
+    pub(crate) const fn shares(self) -> bool {
+        self.groups > 0
+    }
+
+    /// What tells the plugin; set by our own names, which count before all aliases.
+    pub(crate) fn environment(self) -> Vec<(String, String)> {
+        let sharing = if self.shares() { "on" } else { "off" };
+        let mut set = vec![
+            // What the NICs count is read there.
+            ("TRUNKLINE_STATUS", "1".to_owned()),
+            ("TRUNKLINE_LINKS_PER_RAIL", self.links.to_string()),
+            ("TRUNKLINE_QP_SHARING", sharing.to_owned()),
+            ("TRUNKLINE_QP_DEPTH_MULTIPLIER", self.depth.to_string()),
+        ];
+        if self.shares() {
+            set.push(("TRUNKLINE_QP_GROUPS", self.groups.to_string()));
+        }
+        set.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    /// In words.
+    pub(crate) fn words(self) -> String {
+        match self {
+            Self { groups: 0, links: 1, .. } => "not shared, 1 link".to_owned(),
+            Self { groups: 0, links, .. } => format!("not shared, {links} links"),
+            Self { groups: 1, depth, .. } => format!("1 group, depth times {depth}"),
+            Self { groups, depth, .. } => format!("{groups} groups, depth times {depth}"),
+        }
+    }
+}
+
+impl fmt::Display for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self { groups: 0, links, .. } => f.pad(&format!("q{links}")),
+            Self { groups, depth, .. } => f.pad(&format!("m{groups}d{depth}")),
+        }
+    }
+}
+
+impl FromStr for Configuration {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::all().into_iter().find(|one| one.to_string() == text);
+        found.ok_or_else(|| {
+            let names: Vec<String> = Self::all().iter().map(Self::to_string).collect();
+            format!("there are {}", names.join(", "))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_fourteen_and_each_has_a_name() {
+        let all = Configuration::all();
+        assert_eq!(all.len(), 14);
+        for one in &all {
+            assert_eq!(one.to_string().parse(), Ok(*one));
+        }
+        assert_eq!((all[0].to_string(), all[1].to_string()), ("q1".to_owned(), "q4".to_owned()));
+        assert_eq!("m8d2".parse(), Ok(Configuration { groups: 8, depth: 2, links: 1 }));
+        assert!("m3d1".parse::<Configuration>().unwrap_err().contains("m1d1, m1d2"));
+    }
+
+    #[test]
+    fn the_plugin_is_told_by_parameters_that_it_takes() {
+        for one in Configuration::all() {
+            let set = one.environment();
+            let value = |name: &str| set.iter().find(|(n, _)| n == name).map(|(_, value)| value.into());
+            let params = trunkline_engine::Params::read(value).unwrap();
+            let shares = params.sharing.sharing != trunkline_proto::pool::config::Sharing::Off;
+            assert_eq!((shares, params.links_per_rail), (one.shares(), one.links.into()));
+            let groups = if one.shares() { one.groups } else { params.sharing.groups };
+            assert_eq!((params.sharing.groups, params.sharing.depth_multiplier), (groups, one.depth));
+            assert!(set.iter().all(|(name, _)| trunkline_engine::TABLE.iter().any(|row| row.name == name)));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! How many queue pairs and completion queues a rank should have in use, and whether it has. Pure.
+
+use super::configuration::Configuration;
+
+/// Queues of one process, over all its NICs.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Queues {
+    /// Queue pairs.
+    pub(crate) pairs: u32,
+    /// Completion queues.
+    pub(crate) completion: u32,
+}
+
+/// What was seen of a rank.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Seen {
+    /// What its NICs had in use at most, as they count.
+    pub(crate) queues: Queues,
+    /// Connections that had carried no message in the end.
+    pub(crate) idle: u32,
+}
+
+impl Seen {
+    /// The most of two looks, the later one last.
+    pub(crate) fn most(self, later: Self) -> Self {
+        let (a, b) = (self.queues, later.queues);
+        let queues = Queues { pairs: a.pairs.max(b.pairs), completion: a.completion.max(b.completion) };
+        Self { queues, ..later }
+    }
+}
+
+/// What one rank has in use, beside the formula.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Counted {
+    /// As its NICs count.
+    pub(crate) used: Queues,
+    /// Queue pairs, and most completion queues, by the formula.
+    pub(crate) expected: Queues,
+    /// Queue pairs that may be missing: those of links beyond the first of a connection are made as it is used.
+    pub(crate) unmade: u32,
+}
+
+impl Counted {
+    /// Whether it is as the formula says.
+    pub(crate) const fn fits(&self) -> bool {
+        self.pairs_fit() && self.completion_fits()
+    }
+
+    /// Whether the queue pairs are.
+    pub(crate) const fn pairs_fit(&self) -> bool {
+        let (used, expected) = (self.used.pairs, self.expected.pairs);
+        used <= expected && used >= expected.saturating_sub(self.unmade)
+    }
+
+    /// Whether the completion queues are. Fewer are no fault.
+    pub(crate) const fn completion_fits(&self) -> bool {
+        self.used.completion <= self.expected.completion
+    }
+}
+
+/// A rank with that configuration, which has `connections` to each of `peers.0` ranks and as many from each of `peers.1`,
+/// beside what it should have in use.
+pub(crate) fn beside(
+    seen: Seen,
+    configuration: Configuration,
+    connections: usize,
+    peers: (usize, usize),
+) -> Counted {
+    let expected = expected(configuration, connections, peers);
+    let unmade = seen.idle * u32::from(configuration.links.saturating_sub(1));
+    Counted { used: seen.queues, expected, unmade }
+}
+
+/// Of each direction towards each peer there are as many groups as connections, and no more than the configuration allows
+/// where they share. A group has the links of one connection, each a queue pair, and one completion queue; connections that
+/// share nothing have a completion queue a link. Flushes need no queue pair of their own on NICs that need no flush.
+fn expected(configuration: Configuration, connections: usize, (out, inwards): (usize, usize)) -> Queues {
+    let Configuration { groups, links, .. } = configuration;
+    let each = if configuration.shares() { connections.min(groups.into()) } else { connections };
+    let all = (each * (out + inwards)) as u32;
+    let pairs = all * u32::from(links);
+    Queues { pairs, completion: if configuration.shares() { all } else { pairs } }
+}
+
+/// The rank to speak of: the first that does not fit, else the one with the most queue pairs.
+pub(crate) fn foremost(ranks: &[Counted]) -> Option<Counted> {
+    let misfit = ranks.iter().find(|one| !one.fits());
+    misfit.or_else(|| ranks.iter().max_by_key(|one| one.used.pairs)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &str, connections: usize, peers: (usize, usize)) -> (u32, u32) {
+        let Queues { pairs, completion } = expected(name.parse().unwrap(), connections, peers);
+        (pairs, completion)
+    }
+
+    #[test]
+    fn groups_are_as_many_as_connections_until_they_are_shared() {
+        assert_eq!(of("q1", 16, (1, 1)), (32, 32));
+        assert_eq!(of("q4", 16, (1, 1)), (128, 128));
+        assert_eq!(of("m4d1", 16, (1, 1)), (8, 8));
+        assert_eq!(of("m4d4", 3, (1, 1)), (6, 6), "fewer connections than groups");
+        assert_eq!(of("m1d2", 16, (3, 3)), (6, 6), "to each peer");
+        assert_eq!(of("m8d1", 16, (0, 1)), (8, 8), "one direction");
+    }
+
+    #[test]
+    fn one_queue_too_many_does_not_fit() {
+        let expected = Queues { pairs: 8, completion: 8 };
+        let fits =
+            |pairs, completion| Counted { used: Queues { pairs, completion }, expected, unmade: 0 }.fits();
+        assert!(fits(8, 8) && fits(8, 2));
+        assert!(!fits(9, 8) && !fits(7, 8) && !fits(8, 9) && !fits(0, 0));
+    }
+
+    #[test]
+    fn what_carried_nothing_may_lack_its_further_links() {
+        let fits = |name: &str, pairs, idle| {
+            let seen = Seen { queues: Queues { pairs, completion: pairs }, idle };
+            beside(seen, name.parse().unwrap(), 16, (1, 1)).fits()
+        };
+        assert!(fits("q4", 128, 0) && fits("q4", 128, 16) && fits("q4", 80, 16));
+        assert!(!fits("q4", 127, 0) && !fits("q4", 79, 16) && !fits("q4", 129, 16));
+        assert!(fits("q1", 32, 32) && !fits("q1", 31, 32), "it has no further links");
+        assert!(fits("m4d1", 8, 16) && !fits("m4d1", 7, 16));
+    }
+
+    #[test]
+    fn the_most_queues_of_all_looks_count_and_the_last_idle_ones() {
+        let seen = |pairs, completion, idle| Seen { queues: Queues { pairs, completion }, idle };
+        assert_eq!(seen(3, 7, 5).most(seen(2, 8, 1)), seen(3, 8, 1));
+    }
+
+    #[test]
+    fn a_misfit_comes_before_whoever_has_most() {
+        let rank = |pairs| {
+            let used = Queues { pairs, completion: 1 };
+            Counted { used, expected: Queues { pairs: pairs.max(4), completion: 4 }, unmade: 0 }
+        };
+        assert_eq!(foremost(&[rank(4), rank(8), rank(6)]), Some(rank(8)));
+        assert_eq!(foremost(&[rank(4), rank(3), rank(8)]), Some(rank(3)));
+        assert_eq!(foremost(&[]), None);
+    }
+}
