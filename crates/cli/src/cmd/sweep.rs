@@ -46,8 +46,9 @@ with each collective over data that is checked, and costs so many queue pairs an
 
 Queues are counted by the NICs of a rank and read from its status page, as `trunkline top` does. Beside
 them stands what they should be: for each peer and direction as many groups as connections, at most m,
-each with a queue pair a link and a completion queue; unshared, a completion queue a link. What differs
-is marked by ! (red on a terminal and in the report), and of all ranks the one that differs is shown.
+each with a queue pair a link and a completion queue; unshared, a completion queue a link (links
+beyond the first are made as a connection is used, so those that carry nothing may lack them). What
+differs is marked by ! (red on a terminal and in the report); of all ranks one that differs is shown.
 
 The rounds have all configurations in turn, so a slow minute of the machine falls on all of them. Figures
 are medians over the rounds, out of place; min and max are the spread.
@@ -174,7 +175,7 @@ fn words(verdict: &Verdict, cells: usize, args: &SweepArgs) -> String {
     let Verdict { wrong, misfits } = *verdict;
     let right = if wrong == 0 { "OK" } else { "FAILED" };
     let fit = match misfits {
-        0 => "OK".to_owned(),
+        0 => "0 OK".to_owned(),
         _ if args.allow_mismatch => format!("{misfits} of {cells} ALLOWED"),
         _ => format!("{misfits} of {cells} FAILED"),
     };

@@ -104,16 +104,17 @@ impl Cell {
 
     /// What the rank to speak of has in use, and should have.
     pub(crate) fn counted(&self, plan: &Plan) -> Counted {
-        let job = &plan.common.job;
-        let of = |(rank, seen): (usize, &Seen)| {
-            let peers = self.collective.peers(rank, job.ranks, job.root);
-            formula::beside(*seen, self.configuration, plan.connections(), peers)
-        };
+        let ranks: Vec<Counted> = (0..self.seen.len()).map(|rank| self.counted_of(plan, rank)).collect();
         // What was not seen used nothing, which does not fit.
-        let unseen = [Seen::default()];
-        let seen = if self.seen.is_empty() { &unseen[..] } else { &self.seen };
-        let ranks: Vec<Counted> = seen.iter().enumerate().map(of).collect();
-        formula::foremost(&ranks).unwrap_or(ranks[0])
+        formula::foremost(&ranks).unwrap_or_else(|| self.counted_of(plan, 0))
+    }
+
+    /// What one rank has in use, and should have.
+    pub(crate) fn counted_of(&self, plan: &Plan, rank: usize) -> Counted {
+        let job = &plan.common.job;
+        let peers = self.collective.peers(rank, job.ranks, job.root);
+        let seen = self.seen.get(rank).copied().unwrap_or_default();
+        formula::beside(seen, self.configuration, plan.connections(), peers)
     }
 
     /// Bus bandwidth beside another cell's: in each round the geometric mean over all sizes.
