@@ -157,7 +157,7 @@ fn unshared_connections_are_counted_as_the_formula_says() {
     assert_eq!(lines.len(), 4, "{text}");
     for line in &lines {
         let links = if line[0] == "q4" { "128" } else { "32" };
-        assert_eq!((line.len(), line[13], line[15]), (16, links, links), "{line:?}");
+        assert_eq!((line.len(), line[13], line[15]), (16, links, "32"), "{line:?}");
     }
     assert!(!report(&directory).contains("class=\"bad\""));
     // Each peer has its own, and the root of a gather has those of all.
@@ -198,9 +198,9 @@ fn a_sweep_fails_for_queues_that_the_formula_does_not_know() {
     assert_eq!(output.status.code(), Some(1), "{}{text}", stderr(&output));
     assert!(text.contains("# Queues unlike formula  : 1 of 1 FAILED"), "{text}");
     let row = text.lines().find(|line| line.contains(" q1 ")).expect("the row");
-    assert!(row.split_whitespace().skip(12).eq(["64", "32", "64", "32", "!"]), "{row}");
+    assert!(row.split_whitespace().skip(12).eq(["64", "32", "32", "32", "!"]), "{row}");
     let shown = report(&directory);
-    assert_eq!(cells(&shown, "counts")[1], ["all_reduce", "64 \u{2260} 32 64 > 32"]);
+    assert_eq!(cells(&shown, "counts")[1], ["all_reduce", "64 \u{2260} 32 32"]);
     assert!(shown.contains("Queues are not as the formula says in 1 of 1 cells"), "{shown}");
 
     let output = sweep(&directory, &format!("{args} --allow-mismatch"), &set);

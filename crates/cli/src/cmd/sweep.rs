@@ -45,10 +45,10 @@ with each collective over data that is checked, and costs so many queue pairs an
                    (TRUNKLINE_QP_DEPTH_MULTIPLIER)
 
 Queues are counted by the NICs of a rank and read from its status page, as `trunkline top` does. Beside
-them stands what they should be: for each peer and direction as many groups as connections, at most m,
-each with a queue pair a link and a completion queue; unshared, a completion queue a link (links
-beyond the first are made as a connection is used, so those that carry nothing may lack them). What
-differs is marked by ! (red on a terminal and in the report); of all ranks one that differs is shown.
+them stands what they should be: for each peer and direction as many groups as connections, at most m
+where they share, each with a queue pair a link and one completion queue. Completion queues may be fewer,
+and a connection that has carried nothing may lack links beyond its first, which are made as it is used.
+What differs is marked by ! (red on a terminal and in the report); of all ranks one that differs is shown.
 
 The rounds have all configurations in turn, so a slow minute of the machine falls on all of them. Figures
 are medians over the rounds, out of place; min and max are the spread.

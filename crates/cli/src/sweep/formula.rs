@@ -72,14 +72,13 @@ pub(crate) fn beside(
 }
 
 /// Of each direction towards each peer there are as many groups as connections, and no more than the configuration allows
-/// where they share. A group has the links of one connection, each a queue pair, and one completion queue; connections that
-/// share nothing have a completion queue a link. Flushes need no queue pair of their own on NICs that need no flush.
+/// where they share; without sharing a connection is a group of its own. A group has the links of one connection, each a queue
+/// pair, and one completion queue, as a sweep uses one NIC. NICs that need no flush have no queue pair for it.
 fn expected(configuration: Configuration, connections: usize, (out, inwards): (usize, usize)) -> Queues {
     let Configuration { groups, links, .. } = configuration;
     let each = if configuration.shares() { connections.min(groups.into()) } else { connections };
     let all = (each * (out + inwards)) as u32;
-    let pairs = all * u32::from(links);
-    Queues { pairs, completion: if configuration.shares() { all } else { pairs } }
+    Queues { pairs: all * u32::from(links), completion: all }
 }
 
 /// The rank to speak of: the first that does not fit, else the one with the most queue pairs.
@@ -100,7 +99,7 @@ mod tests {
     #[test]
     fn groups_are_as_many_as_connections_until_they_are_shared() {
         assert_eq!(of("q1", 16, (1, 1)), (32, 32));
-        assert_eq!(of("q4", 16, (1, 1)), (128, 128));
+        assert_eq!(of("q4", 16, (1, 1)), (128, 32));
         assert_eq!(of("m4d1", 16, (1, 1)), (8, 8));
         assert_eq!(of("m4d4", 3, (1, 1)), (6, 6), "fewer connections than groups");
         assert_eq!(of("m1d2", 16, (3, 3)), (6, 6), "to each peer");
@@ -119,7 +118,7 @@ mod tests {
     #[test]
     fn what_carried_nothing_may_lack_its_further_links() {
         let fits = |name: &str, pairs, idle| {
-            let seen = Seen { queues: Queues { pairs, completion: pairs }, idle };
+            let seen = Seen { queues: Queues { pairs, completion: 1 }, idle };
             beside(seen, name.parse().unwrap(), 16, (1, 1)).fits()
         };
         assert!(fits("q4", 128, 0) && fits("q4", 128, 16) && fits("q4", 80, 16));

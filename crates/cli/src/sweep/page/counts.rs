@@ -20,10 +20,10 @@ const BOTTOM: f64 = 200.0;
 /// The bars, the table, and what they mean.
 pub(super) fn section(plan: &Plan, results: &Results) -> Element {
     let told = "What one rank has in use at most, as its NICs count, and what the formula says: for each peer and direction \
-                as many groups as connections, at most m where they share; a group has a queue pair a link and one completion \
-                queue; unshared, there is a completion queue a link. Completion queues may be fewer, and a connection that has \
-                carried nothing may lack links beyond its first, which are made as it is used. The bars show the \
-                collective with the most queue pairs, the lines across them the formula; what differs is red.";
+                as many groups as connections, at most m where they share, each with a queue pair a link and one completion \
+                queue. Completion queues may be fewer, and a connection that has carried nothing may lack links beyond its \
+                first, which are made as it is used. The bars show the collective with the most queue pairs, the lines across \
+                them the formula; what differs is red.";
     let pairs = |one: Counted| Bar::new(one.used.pairs, one.expected.pairs, one.pairs_fit());
     let completion =
         |one: Counted| Bar::new(one.used.completion, one.expected.completion, one.completion_fits());
