@@ -142,7 +142,7 @@ fn a_sweep_has_a_row_for_each_size_and_a_report() {
 }
 
 #[test]
-fn unshared_connections_are_counted_as_the_formula_says() {
+fn a_sweep_of_unshared_connections_counts_what_the_formula_says() {
     let directory = here();
     let output = sweep(&directory, "--collectives all_reduce,reduce --configs q1,q4 -b 64K -e 64K", &[]);
     let text = stdout(&output);
