@@ -17,12 +17,15 @@ use crate::job::{self, JobError};
 use crate::locate::{self, LocateError};
 use crate::sweep::configuration::Configuration;
 use crate::sweep::page::{self, PageError};
-use crate::sweep::{self, Common, Plan, SweepError, Verdict};
+use crate::sweep::{self, Common, Iterations, Plan, SweepError, Verdict};
 
 /// Longest time for one collective with one configuration in one round, its start included.
 const RUN_TIME: Duration = Duration::from_secs(300);
 /// Most bytes of a message.
 const CHUNK: usize = 2 << 20;
+/// How often rows are run.
+const USUAL: Iterations = Iterations::Fitting { bytes: 32 << 20, few: 20, many: 200 };
+const QUICK: Iterations = Iterations::Fitting { bytes: 8 << 20, few: 8, many: 50 };
 /// No chunk is smaller.
 const CHUNK_MIN: usize = 64;
 /// Bytes of an element.
@@ -71,7 +74,7 @@ pub(crate) struct SweepArgs {
     /// of them, in the order below.
     #[arg(long, value_delimiter = ',', value_name = "CONFIGS")]
     configs: Vec<Configuration>,
-    /// Few sizes, rounds and runs.
+    /// Few sizes and runs.
     #[arg(long)]
     quick: bool,
     /// Rank processes to start.
@@ -95,12 +98,12 @@ pub(crate) struct SweepArgs {
     /// Runs before the timed ones [default: 2; quick: 1].
     #[arg(short = 'w', long)]
     warmup: Option<u32>,
-    /// Timed runs of each row in a round; 0 takes 20, and more for small sizes [default: 0; quick: 8].
-    #[arg(short = 'i', long)]
+    /// Timed runs of each row in a round [default: 20, more for small sizes; quick: 8, more for small sizes].
+    #[arg(short = 'i', long, value_parser = value_parser!(u32).range(1..))]
     iters: Option<u32>,
-    /// How often each collective meets each configuration [default: 5; quick: 3].
-    #[arg(long, value_parser = value_parser!(u64).range(1..=100))]
-    rounds: Option<u64>,
+    /// How often each collective meets each configuration.
+    #[arg(long, default_value_t = 5, value_parser = value_parser!(u64).range(1..=100))]
+    rounds: u64,
     /// Where the report goes; what is there is replaced.
     #[arg(long, value_name = "FILE.html", default_value = "trunkline-sweep.html", value_parser = report_path)]
     out: PathBuf,
@@ -196,12 +199,13 @@ fn plan(args: &SweepArgs) -> Result<Plan, SweepRunError> {
     let asked = |one: &Collective| args.collectives.is_empty() || args.collectives.contains(one);
     let wanted = |one: &Configuration| args.configs.is_empty() || args.configs.contains(one);
     let ranks = args.ranks as usize;
+    let fitting = if args.quick { QUICK } else { USUAL };
     // The smallest blocks of one element a rank may need more than was asked for.
     let bytes_max = maxbytes.max(CHUNK_MIN).max(ranks * ELEMENT);
     Ok(Plan {
         collectives: Collective::ALL.iter().copied().filter(asked).collect(),
         configurations: Configuration::all().into_iter().filter(wanted).collect(),
-        rounds: args.rounds.map_or(quick(3, 5), |rounds| rounds as usize),
+        rounds: args.rounds as usize,
         common: Common {
             job: Job {
                 plugin: locate::plugin(None)?,
@@ -223,7 +227,7 @@ fn plan(args: &SweepArgs) -> Result<Plan, SweepRunError> {
             },
             sizes: sizes::series(minbytes, maxbytes, factor),
             warmup: args.warmup.unwrap_or(quick(1, 2) as u32),
-            iterations: args.iters.unwrap_or(quick(8, 0) as u32),
+            iterations: args.iters.map_or(fitting, Iterations::Number),
             json: args.json,
         },
     })

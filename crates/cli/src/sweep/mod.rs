@@ -45,10 +45,38 @@ pub(crate) struct Common {
     pub(crate) sizes: Vec<usize>,
     /// Runs before the timed ones.
     pub(crate) warmup: u32,
-    /// Timed runs, 0 for a number that fits the size.
-    pub(crate) iterations: u32,
+    /// Timed runs of a row in a round.
+    pub(crate) iterations: Iterations,
     /// JSON instead of a table.
     pub(crate) json: bool,
+}
+
+/// How often a row is run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Iterations {
+    /// So often.
+    Number(u32),
+    /// Until so many bytes were worked on, but so often at least and at most.
+    Fitting {
+        /// The bytes.
+        bytes: usize,
+        /// At least.
+        few: u32,
+        /// At most.
+        many: u32,
+    },
+}
+
+impl Iterations {
+    /// For a size, at least once.
+    fn of(self, size: usize) -> u32 {
+        match self {
+            Self::Number(number) => number.max(1),
+            Self::Fitting { bytes, few, many } => {
+                u32::try_from(bytes / size.max(1)).unwrap_or(many).clamp(few, many)
+            }
+        }
+    }
 }
 
 /// What all of it came to.
@@ -90,9 +118,9 @@ pub(crate) enum SweepError {
 }
 
 impl Plan {
-    /// What `bench` would be told for one of the runs.
+    /// What `bench` would be told for one of the runs, but for the number of iterations.
     pub(crate) fn settings(&self, collective: Collective, configuration: Configuration) -> Settings {
-        let Common { job, sizes, warmup, iterations, json } = self.common.clone();
+        let Common { job, sizes, warmup, iterations: _, json } = self.common.clone();
         let environment = configuration.environment();
         Settings {
             job: Job { collective: Some(collective), environment, ..job },
@@ -101,7 +129,7 @@ impl Plan {
             op: trunkline_nethost::RedOp::Sum,
             check: 1,
             warmup,
-            iters: iterations,
+            iters: 1,
             json,
             plot: None,
             trace: None,
@@ -149,7 +177,7 @@ fn once(plan: &Plan, cell: &mut Cell) -> Result<(), SweepError> {
     let Cell { collective, configuration, .. } = *cell;
     let failed = |source| SweepError::Launch { collective, configuration, source };
     let unseen = |source| SweepError::Watch { collective, configuration, source };
-    let settings = plan.settings(collective, configuration);
+    let mut settings = plan.settings(collective, configuration);
     let mut cluster = Cluster::start(&settings.job).map_err(failed)?;
     let mut watch = Watch::new(cluster.pids());
     watch.look().map_err(unseen)?;
@@ -160,6 +188,7 @@ fn once(plan: &Plan, cell: &mut Cell) -> Result<(), SweepError> {
         bench::collective::run_half(&mut cluster, &settings, collective, *first, false).map_err(failed)?;
     }
     for (at, block) in blocks.into_iter().enumerate() {
+        settings.iters = plan.common.iterations.of(bench::collective::bytes(&settings, collective, block));
         let half = bench::collective::run_half(&mut cluster, &settings, collective, block, false);
         cell.add(at, block, half.map_err(failed)?);
         watch.look().map_err(unseen)?;
@@ -191,4 +220,19 @@ pub(crate) fn verdict(plan: &Plan, results: &Results) -> Verdict {
         _ => {}
     }
     verdict
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Iterations;
+
+    #[test]
+    fn small_sizes_are_run_more_often() {
+        let fitting = Iterations::Fitting { bytes: 8 << 20, few: 8, many: 50 };
+        assert_eq!(
+            [0, 4 << 10, 256 << 10, 1 << 20, 1 << 30].map(|size| fitting.of(size)),
+            [50, 50, 32, 8, 8]
+        );
+        assert_eq!([Iterations::Number(3), Iterations::Number(0)].map(|one| one.of(8)), [3, 1]);
+    }
 }

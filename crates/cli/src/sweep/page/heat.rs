@@ -16,7 +16,8 @@ pub(super) fn section(plan: &Plan, results: &Results) -> Element {
     let told = format!(
         "Bus bandwidth relative to {first}: the geometric mean over all sizes, the median of the rounds, and below \
          it the smallest and the largest of them. Each round is compared with the same round of {first}; the column \
-         of {first} itself shows how far its rounds are from their median, and so what the others mean."
+         of {first} itself shows how far its rounds are from their median. A cell has a colour if all its rounds are on \
+         one side of 1: blue for faster, orange for slower."
     );
     let body = results.collectives().map(|cells| {
         let name = cells.first().map_or("", |cell| cell.collective.name());
@@ -35,7 +36,9 @@ fn cell(one: &Cell, ratio: Spread) -> Element {
     let tip = format!("{}, {}", one.collective, one.configuration.words());
     let spread = with("small", format!("{:.2}\u{2013}{:.2}", ratio.low, ratio.high));
     let value = with("b", format!("{:.2}", ratio.median));
-    html("td").set("style", shade(ratio.median)).set("title", tip).add(value).add(spread)
+    let told = ratio.low > 1.0 || ratio.high < 1.0;
+    let colour = shade(if told { ratio.median } else { 1.0 });
+    html("td").set("style", colour).set("title", tip).add(value).add(spread)
 }
 
 /// The geometric mean of each column.
@@ -44,13 +47,13 @@ fn means(plan: &Plan, results: &Results) -> Element {
         let logs = results.collectives().map(|cells| cells[at].beside(&cells[0]).median.ln());
         let (sum, count) = logs.fold((0.0, 0.0), |(sum, count), log| (sum + log, count + 1.0));
         let ratio: f64 = (sum / count).exp();
-        html("td").set("style", shade(ratio)).add(with("b", format!("{ratio:.2}")))
+        html("td").add(with("b", format!("{ratio:.2}")))
     };
     let head = with("th", "all").set("scope", "row");
     row(std::iter::once(head).chain((0..plan.configurations.len()).map(mean))).set("class", "mean")
 }
 
-/// Blue for faster, orange for slower; nothing near 1. Transparent, so that it does for light and dark.
+/// Blue for faster, orange for slower; nothing at 1. Transparent, so that it does for light and dark.
 fn shade(ratio: f64) -> String {
     let strength = (ratio.log2() / FULL.log2()).clamp(-1.0, 1.0) * 0.6;
     let strength = if strength.is_finite() { strength } else { 0.0 };

@@ -6,9 +6,9 @@ use trunkline_nethost::{Collective, Device, Job, MemoryKind, PluginInfo, RowResu
 
 use super::*;
 use crate::bench::collective::Half;
-use crate::sweep::Common;
 use crate::sweep::configuration::Configuration;
 use crate::sweep::formula::{Queues, Seen};
+use crate::sweep::{Common, Iterations};
 
 fn plan() -> Plan {
     let time = Duration::from_secs(1);
@@ -35,7 +35,7 @@ fn plan() -> Plan {
         collectives: vec![Collective::AllReduce, Collective::Gather],
         configurations: Configuration::all(),
         rounds: 2,
-        common: Common { job, sizes, warmup: 0, iterations: 1, json: false },
+        common: Common { job, sizes, warmup: 0, iterations: Iterations::Number(1), json: false },
     }
 }
 
