@@ -36,32 +36,35 @@ Examples:
   trunkline sweep                                      14 configurations, ten collectives, 5 rounds
   trunkline sweep --quick                              few sizes and runs: a minute or two
   trunkline sweep --collectives all_reduce,alltoall --configs q1,m4d1,m8d1
-  trunkline sweep --comms 16 --channels 32 -n 2        512 connections of each direction
+  trunkline sweep --comms 16 --channels 32             512 connections of each direction
   trunkline sweep --quick --json > sweep.json          one JSON object a row
 
-How many queue pairs should connections have, and how many may share them? Each configuration is run
-with each collective over data that is checked, and costs so many queue pairs and completion queues:
+How many queue pairs should connections have, and how many may share them? Each configuration is
+run with each collective over data that is checked, and costs queue pairs and completion queues:
 
   q1, q4           nothing is shared, a connection has 1 or 4 links (TRUNKLINE_LINKS_PER_RAIL)
   m1d1 to m8d4     connections of one direction between two processes share 1, 2, 4 or 8 groups of
                    queue pairs (TRUNKLINE_QP_GROUPS), whose queues are 1, 2 or 4 times as deep
                    (TRUNKLINE_QP_DEPTH_MULTIPLIER)
 
-Queues are counted by the NICs of a rank and read from its status page, as `trunkline top` does. Beside
-them stands what they should be: for each peer and direction as many groups as connections, at most m
-where they share, each with a queue pair a link and one completion queue. Completion queues may be fewer,
-and a connection that has carried nothing may lack links beyond its first, which are made as it is used.
-What differs is marked by ! (red on a terminal and in the report); of all ranks one that differs is shown.
+Queues are counted by the NICs of a rank and read from its status page, as `trunkline top` does.
+Beside them stands what they should be: for each peer and direction as many groups as connections,
+at most m where they share, each with a queue pair a link and one completion queue. Completion queues
+may be fewer, and a connection that has carried nothing may lack links beyond its first, which are
+made as it is used. What differs is marked by ! (red on a terminal and in the report); of all ranks
+one that differs is shown.
 
-The rounds have all configurations in turn, so a slow minute of the machine falls on all of them. Figures
-are medians over the rounds, out of place; min and max are the spread.
+The rounds have all configurations in turn, so a slow minute of the machine falls on all of them.
+Figures are medians over the rounds, out of place; min and max are the spread.
 
-The report is one HTML file without anything from elsewhere: bus bandwidth of each configuration relative
-to the first one, queues in use, bandwidth over size. --json prints the keys of `bench --json`, and
-configuration, groups (0: not shared), depth, qps (links of a connection), rounds, busbw_min, busbw_max,
-queue_pairs, cqs (both in use), queue_pairs_expected, cqs_expected, and formula: whether they agree.
+The report is one HTML file without anything from elsewhere: bus bandwidth of each configuration
+relative to the first one, queues in use, bandwidth over size. --json prints the keys of `bench
+--json`, and configuration, groups (0: not shared), depth, qps (links of a connection), rounds,
+busbw_min, busbw_max, queue_pairs, cqs (both in use), queue_pairs_expected, cqs_expected, and
+formula: whether they agree.
 
-The exit status is 1 when a byte was wrong or queues are not as the formula says, 2 when a run failed.";
+The exit status is 1 when a byte was wrong or queues are not as the formula says (--allow-mismatch
+lets those pass), 2 when a run failed.";
 
 /// Arguments of `sweep`.
 #[derive(Args, Debug)]
