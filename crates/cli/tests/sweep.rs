@@ -4,7 +4,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 
 use roxmltree::Document;
 use serde_json::Value;
@@ -70,19 +69,15 @@ fn cells(report: &str, class: &str) -> Vec<Vec<String>> {
     lines.map(|line| line.children().filter(roxmltree::Node::is_element).map(words).collect()).collect()
 }
 
-/// Compiles a plugin in C once.
+/// Compiles a plugin in C. Another test may use the finished file, so a new one takes its place in one step.
 fn fixture(name: &str) -> PathBuf {
-    static LOCK: OnceLock<PathBuf> = OnceLock::new();
-    let directory = LOCK.get_or_init(|| here().keep());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nethost/tests/fixtures").join(name);
-    let (library, fresh) =
-        (directory.join(name).with_extension("so"), tempfile::NamedTempFile::new_in(directory));
-    let fresh = fresh.expect("a file").into_temp_path();
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let library = directory.join(format!("sweep-{name}")).with_extension("so");
+    let fresh = tempfile::NamedTempFile::new_in(directory).expect("a file").into_temp_path();
     let mut cc = Command::new("cc");
-    cc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"])
-        .arg(&fresh)
-        .arg(source)
-        .arg("-ldl");
+    cc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]);
+    cc.arg(&fresh).arg(source).arg("-ldl");
     assert!(cc.status().expect("cc runs").success(), "{name}");
     fresh.persist(&library).expect("a file can be renamed");
     library

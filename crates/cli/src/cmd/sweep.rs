@@ -49,9 +49,9 @@ run with each collective over data that is checked, and costs queue pairs and co
 
 Queues are counted by the NICs of a rank and read from its status page, as `trunkline top` does.
 Beside them stands what they should be: for each peer and direction as many groups as connections,
-at most m where they share, each with a queue pair a link and one completion queue. Completion queues
-may be fewer, and a connection that has carried nothing may lack links beyond its first, which are
-made as it is used. What differs is marked by ! (red on a terminal and in the report); of all ranks
+at most m where they share, each with a queue pair a link and one completion queue. Completion
+queues may be fewer, and a connection that has carried nothing may lack links beyond its first,
+which are made as it is used. What differs is marked by ! (red on a terminal and in the report); of all ranks
 one that differs is shown.
 
 The rounds have all configurations in turn, so a slow minute of the machine falls on all of them.
