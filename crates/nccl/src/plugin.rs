@@ -2,7 +2,7 @@
 //!
 //! Objects are named by numbers with generations that travel through NCCL as opaque pointers.
 
-use trunkline_engine::{Base, CommId, ListenId, MrId, Nics, RecvBuf, RequestId};
+use trunkline_engine::{Base, CommId, Error, ListenId, MrId, Nics, RecvBuf, RequestId};
 use trunkline_fabric::Level;
 use trunkline_mem::{Kind, Memory};
 use trunkline_proto::limits::RAILS_MAX;
@@ -96,7 +96,12 @@ fn comm(bits: u64) -> Result<CommId, CallError> {
 }
 
 pub(crate) fn close(bits: u64) -> Result<(), CallError> {
-    Ok(world()?.engine.close(comm(bits)?)?)
+    let (engine, comm) = (&world()?.engine, comm(bits)?);
+    // It is true at once unless messages are cut off, and within the peer time limit then.
+    while !engine.settle(comm)? {
+        std::thread::yield_now();
+    }
+    Ok(engine.close(comm)?)
 }
 
 pub(crate) fn check_kind(kind: i32) -> Result<Kind, CallError> {
@@ -111,7 +116,14 @@ pub(crate) fn register(bits: u64, memory: Memory) -> Result<u64, CallError> {
 }
 
 pub(crate) fn deregister(bits: u64, mr: u64) -> Result<(), CallError> {
-    Ok(world()?.engine.deregister(comm(bits)?, MrId::from_bits(mr))?)
+    let (engine, comm, mr) = (&world()?.engine, comm(bits)?, MrId::from_bits(mr));
+    loop {
+        match engine.deregister(comm, mr) {
+            // For at most the peer time limit.
+            Err(Error::Draining) => std::thread::yield_now(),
+            ended => return Ok(ended?),
+        }
+    }
 }
 
 /// A buffer as NCCL names it.

@@ -69,11 +69,15 @@ fn engine_code(error: &Error) -> ResultCode {
         Error::Unknown(_) => ResultCode::INTERNAL_ERROR,
         Error::Argument(_) | Error::Handle(_) => ResultCode::INVALID_ARGUMENT,
         Error::Version { .. } => ResultCode::INVALID_USAGE,
-        Error::Refused | Error::PeerExhausted | Error::Answer(_) => ResultCode::REMOTE_ERROR,
+        Error::Refused | Error::PeerExhausted | Error::Answer(_) | Error::Wired(_) => {
+            ResultCode::REMOTE_ERROR
+        }
         Error::Comm(CommFault::PeerDead(_) | CommFault::PeerClosed(_)) => ResultCode::REMOTE_ERROR,
         Error::Comm(CommFault::Protocol(_) | CommFault::Link(_)) => ResultCode::REMOTE_ERROR,
         Error::Comm(CommFault::Revoked) => ResultCode::INTERNAL_ERROR,
-        Error::Exhausted { .. } | Error::Open(_) | Error::Link(_) => ResultCode::SYSTEM_ERROR,
+        Error::Exhausted { .. } | Error::NoPlace(_) | Error::Open(_) | Error::Link(_) => {
+            ResultCode::SYSTEM_ERROR
+        }
         Error::Register(_) | Error::Deregister(_) | Error::Oob(_) => ResultCode::SYSTEM_ERROR,
         // Both enums are open to additions; a failure nobody classified is reported as one of the plugin.
         _ => ResultCode::INTERNAL_ERROR,
