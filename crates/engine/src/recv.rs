@@ -384,7 +384,8 @@ impl RecvLane {
             return false;
         }
         self.waited = self.waited.saturating_add(1);
-        self.withholds_enough() || self.waited >= PATIENCE
+        // Others may need the credit that comes back with them.
+        self.withholds_enough() || self.waited >= PATIENCE || self.part.range.is_some()
     }
 
     /// Whether no more records may wait, however seldom the caller polls.
