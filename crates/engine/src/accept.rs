@@ -16,11 +16,12 @@ use trunkline_proto::wire::share::{self, Given, Mode};
 use trunkline_proto::xfer::receiver::Receiver;
 
 use crate::bounces::Bounces;
-use crate::control::{Asked, Control, Current, refusal, without_comm};
+use crate::control::{Asked, Control, Current};
 use crate::groups::{Group, Turn};
 use crate::member::{Ends, Open, Side};
 use crate::plan::Plan;
 use crate::recv::{self, RecvLane};
+use crate::refusal::{refusal, without_comm};
 use crate::slab::Piece;
 use crate::{CommFault, CommId, Engine, Error, Nics, in_full};
 

@@ -19,11 +19,12 @@ use trunkline_proto::pool::group::GroupId;
 use trunkline_proto::pool::{Place, Pool};
 use trunkline_proto::slots::{SlotId, Slots};
 use trunkline_proto::time::{Duration, Instant};
-use trunkline_proto::wire::frame::{Answer, Frame, Open, Region, Reply, VERSION};
-use trunkline_proto::wire::share::{self, Given, Offer};
+use trunkline_proto::wire::frame::{Answer, Frame, Open, Reply, VERSION};
+use trunkline_proto::wire::share::{Given, Offer};
 
 use crate::comm::{Comms, Peer};
 use crate::news::Word;
+use crate::refusal::refusal;
 use crate::ride::Made;
 use crate::send::SendLane;
 use crate::status::Status;
@@ -584,25 +585,4 @@ impl<H: Host, R: Rail> Control<H, R> {
             comm.peer_closed.store(true, Ordering::Release);
         }
     }
-}
-
-/// A RESULT that says no.
-pub(crate) fn refusal(open: &Open, answer: Answer) -> Frame {
-    without_comm(open, answer, Given::Alone)
-}
-
-/// A RESULT that brings no comm.
-pub(crate) fn without_comm(open: &Open, answer: Answer, given: Given) -> Frame {
-    Frame::Result(Reply {
-        conn: open.conn,
-        answer,
-        matched: false,
-        remote_len: false,
-        comm: 0,
-        fins: Region { key: 0, addr: 0 },
-        eager_max: 0,
-        eager_credits: 0,
-        link: Vec::new(),
-        share: share::Answer { given, turn: open.share.turn },
-    })
 }

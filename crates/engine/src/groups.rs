@@ -62,6 +62,7 @@ pub(crate) struct Group<R: Rail> {
 }
 
 /// Who rides on the links of a group.
+#[expect(clippy::large_enum_variant, reason = "most groups are of one comm, which is reached on every call")]
 enum Seats {
     /// One comm, and never another one.
     Alone(Open),
@@ -308,7 +309,7 @@ pub(crate) type Held<'a, R> = Guard<'a, Option<Group<R>>>;
 /// All groups of an engine.
 pub(crate) struct Groups<R: Rail> {
     /// Made as they are needed, some at a time: most processes have few.
-    chunks: Box<[OnceLock<Box<[GroupLane<R>; CHUNK]>>]>,
+    chunks: Box<[OnceLock<Chunk<R>>]>,
     free: SpinMutex<Free>,
     /// Of seats that nobody ever had; holds no group.
     nowhere: GroupLane<R>,
@@ -317,6 +318,8 @@ pub(crate) struct Groups<R: Rail> {
 
 /// Lanes that are made at a time.
 const CHUNK: usize = 8;
+
+type Chunk<R> = Box<[GroupLane<R>; CHUNK]>;
 
 /// Lanes without a group.
 struct Free {

@@ -9,10 +9,11 @@ use trunkline_proto::wire::frame::{Answer, Frame};
 use trunkline_proto::wire::handle::{self, Handle};
 
 use crate::comm::Comm;
-use crate::control::{Control, refusal};
+use crate::control::Control;
 use crate::groups::{Neighbours, Seat, Turn};
 use crate::linger::Lingering;
 use crate::member::{Ends, Side};
+use crate::refusal::refusal;
 use crate::request::Requests;
 use crate::ride::new_control;
 use crate::status::Row;

@@ -3,15 +3,18 @@
 
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::{Fabric, Host, Links as _, Rail};
+use trunkline_fabric::{Fabric, Host, Links as _, Op, Rail};
 use trunkline_proto::pool::Place;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::frame::Frame;
+use trunkline_proto::xfer::receiver::Receiver;
 
 use crate::Engine;
 use crate::control::Control;
 use crate::groups::{Held, Neighbours, Seat, Turn};
 use crate::member::{Ends, Side};
+use crate::rails::Rails;
+use crate::recv::{End, LAST, RecvLane};
 
 /// Where a closed comm still is.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +48,28 @@ impl Lingering {
         let late = now >= self.until && !open.side.mutant().is("engine-lingers-for-ever");
         let busy = matches!(&open.side, Side::Send(lane) if lane.busy());
         failed || !busy || late || open.peer.dead.load(Ordering::Relaxed)
+    }
+}
+
+impl RecvLane {
+    /// Gives bounce buffers back whose messages nobody will ask for.
+    pub(crate) fn forget_eager(&mut self, rails: &mut Rails<impl Rail>) {
+        let held: Vec<u32> = self.receiver.bounces_held().collect();
+        *self.receiver = Receiver::new(self.plan.mutant);
+        for bounce in held {
+            // A link that takes none has ended, which it says by itself.
+            let _ = self.post_bounce(rails, bounce);
+        }
+    }
+
+    /// Nothing more will be posted: whether all that was has completed, which an operation behind it proves.
+    pub(crate) fn ended(&mut self, rails: &mut Rails<impl Rail>) -> bool {
+        if self.end == End::Not && self.paths.lead_credits(rails) > 0 {
+            let posted = self.post(rails, 0, LAST, Op::Nop, true);
+            self.end = if posted.is_ok() { End::Posted } else { End::Proven };
+            rails.flush();
+        }
+        self.end == End::Proven
     }
 }
 

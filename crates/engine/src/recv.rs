@@ -4,23 +4,21 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use trunkline_fabric::{
-    Completion, Done, Extent, Match, Op, PostError, Rail, Remote, RemoteKey, Source, Status,
-};
+use trunkline_fabric::{Completion, Done, Extent, Op, PostError, Rail, Remote, RemoteKey, Source, Status};
 use trunkline_proto::limits::{EAGER_CREDITS_MAX, LINKS_MAX, RECV_BUFFERS_MAX, RECVS_MAX, TOKENS_MAX};
-use trunkline_proto::pool::ranges::{self, Range};
+use trunkline_proto::pool::ranges;
 use trunkline_proto::wire::cts::{self, Cts, Lines, Others};
 use trunkline_proto::wire::eager::{self, Eager};
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::imm::{Imm, Token};
-use trunkline_proto::wire::member::MemberId;
 use trunkline_proto::wire::share;
 use trunkline_proto::xfer::Fault;
 use trunkline_proto::xfer::receiver::{Arrival, Receiver, RecvId};
 use trunkline_proto::xfer::table::{self, Table};
 
 use crate::bounces::Bounces;
+use crate::part::RecvPart;
 use crate::path::{Path, Paths};
 use crate::plan::Plan;
 use crate::rails::Rails;
@@ -31,7 +29,7 @@ use crate::slab::Piece;
 use crate::{CommFault, MrId, RecvBuf};
 
 /// `wr_id`s: bounce buffers count from 0, matched receives carry their token, flushes their request.
-const MATCHED: u64 = 1 << 32;
+pub(crate) const MATCHED: u64 = 1 << 32;
 pub(crate) const FLUSH: u64 = 2 << 32;
 pub(crate) const REPEATED: u64 = 4 << 32;
 /// The operation behind all others.
@@ -55,7 +53,7 @@ pub(crate) struct RecvLane {
     pub(crate) part: RecvPart,
     cursor: u16,
     /// By the slot of a token.
-    places: Table<Place>,
+    pub(crate) places: Table<Place>,
     /// Request slots by receive.
     requests: [u16; RECVS_MAX],
     /// Receives, the latest, whose records wait; of one buffer each.
@@ -71,7 +69,7 @@ pub(crate) struct RecvLane {
     /// What several paths ask for.
     pub(crate) records: Records,
     /// Buffers of matched receives to post.
-    matched_due: VecDeque<Token>,
+    pub(crate) matched_due: VecDeque<Token>,
     /// Immediates that named nothing that waits.
     pub(crate) dropped: u64,
     /// Messages that have arrived, in a buffer of a receive or not.
@@ -83,9 +81,9 @@ pub(crate) struct RecvLane {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
-    mr: MrId,
-    offset: u64,
+pub(crate) struct Place {
+    pub(crate) mr: MrId,
+    pub(crate) offset: u64,
 }
 
 impl Place {
@@ -103,43 +101,6 @@ pub(crate) enum End {
     Posted,
     /// It has.
     Proven,
-}
-
-/// What tells a receiving lane from others of its group.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RecvPart {
-    /// In the `wr_id` of all it posts, but for bounce buffers, which are the group's.
-    tag: u64,
-    /// What a NIC that pairs messages tells members apart by.
-    member: u32,
-    /// Its tokens; none where there are no others.
-    pub(crate) range: Option<Range>,
-    /// Bytes of the header of an eager message.
-    head: usize,
-}
-
-impl RecvPart {
-    /// Of a comm that shares nothing.
-    const ALONE: Self = Self { tag: 0, member: 0, range: None, head: eager::BYTES };
-
-    /// Of a member with that range.
-    pub(crate) const fn of(member: MemberId, range: Range) -> Self {
-        let (tag, member) = (member.wr_id(0), member.to_bits());
-        Self { tag, member, range: Some(range), head: share::EAGER_BYTES }
-    }
-
-    /// The token that the sender is told.
-    #[inline]
-    fn told(&self, token: Token) -> Token {
-        self.range.map_or(token, |range| range.to_wire(token))
-    }
-
-    /// Where in the fin mailbox the record of a token is.
-    #[inline]
-    fn fin_at(&self, token: Token) -> u64 {
-        let place = if self.range.is_some() { ranges::place(token) } else { token.slot() };
-        (place * fin::BYTES) as u64
-    }
 }
 
 /// Bytes of a bounce buffer.
@@ -285,42 +246,7 @@ impl RecvLane {
         Ok(Some(ticket))
     }
 
-    fn post_matched(
-        &mut self,
-        rails: &mut Rails<impl Rail>,
-        id: RecvId,
-        count: usize,
-    ) -> Result<(), CommFault> {
-        for index in 0..count {
-            self.matched_due.push_back(self.receiver.announcement(id, index).1);
-        }
-        self.post_matched_due(rails)
-    }
-
-    /// Posts matched receives in order, as far as the NIC takes them.
-    fn post_matched_due(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
-        while let Some(&token) = self.matched_due.front() {
-            let Place { mr, offset } = self.places[token.slot()];
-            let (tag, len) = self.receiver.tag_and_room(token.slot());
-            let into = self.extent(mr, offset, len)?;
-            let op = Op::MatchedRecv { into, key: Match(u64::from(tag) | u64::from(self.part.member) << 32) };
-            let path = self.paths.leader();
-            match rails.get_mut(path.rail).post(
-                path.link,
-                self.part.tag | MATCHED | u64::from(token.to_bits()),
-                op,
-                true,
-            ) {
-                Ok(()) => self.matched_due.pop_front(),
-                Err(PostError::Busy) => return Ok(()),
-                Err(PostError::Refused(_)) if self.gone => return Ok(()),
-                Err(PostError::Refused(status)) => return Err(CommFault::Link(status)),
-            };
-        }
-        Ok(())
-    }
-
-    fn extent(&self, mr: MrId, offset: u64, len: u64) -> Result<Extent, CommFault> {
+    pub(crate) fn extent(&self, mr: MrId, offset: u64, len: u64) -> Result<Extent, CommFault> {
         self.regions.find(mr, 0, offset, len).map(|(_, extent)| extent).ok_or(CommFault::Revoked)
     }
 
@@ -529,26 +455,6 @@ impl RecvLane {
     #[inline]
     fn release(&mut self, slot: usize) {
         self.regions.release(std::mem::replace(&mut self.places[slot].mr, NO_MR));
-    }
-
-    /// Gives bounce buffers back whose messages nobody will ask for.
-    pub(crate) fn forget_eager(&mut self, rails: &mut Rails<impl Rail>) {
-        let held: Vec<u32> = self.receiver.bounces_held().collect();
-        self.receiver = Box::new(Receiver::new(self.plan.mutant));
-        for bounce in held {
-            // A link that takes none has ended, which it says by itself.
-            let _ = self.post_bounce(rails, bounce);
-        }
-    }
-
-    /// Nothing more will be posted: whether all that was has completed, which an operation behind it proves.
-    pub(crate) fn ended(&mut self, rails: &mut Rails<impl Rail>) -> bool {
-        if self.end == End::Not && self.paths.lead_credits(rails) > 0 {
-            let posted = self.post(rails, 0, LAST, Op::Nop, true);
-            self.end = if posted.is_ok() { End::Posted } else { End::Proven };
-            rails.flush();
-        }
-        self.end == End::Proven
     }
 
     /// Starts a flush; `None` means there is nothing to wait for.

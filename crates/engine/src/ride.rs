@@ -24,10 +24,10 @@ use crate::comm::Comm;
 use crate::control::Control;
 use crate::groups::{Common, Group, Neighbours, Seat, Turn};
 use crate::member::{Open, Side};
+use crate::part::{RecvPart, SendPart};
 use crate::path::{Path, Paths, Proof};
 use crate::rails::Rails;
-use crate::recv::RecvPart;
-use crate::send::{SendLane, SendPart};
+use crate::send::SendLane;
 use crate::slab::Lot;
 use crate::{CommId, Engine, Error, Nics, Params};
 
@@ -202,7 +202,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let range = common.receiving.as_mut().and_then(|receiving| receiving.ranges.enter(member));
             let (Side::Recv(lane), Some(range)) = (&mut open.side, range) else { return false };
             lane.part = RecvPart::of(member, range);
-            lane.receiver = Box::new(Receiver::new(mutant).in_range(range.generation));
+            *lane.receiver = Receiver::new(mutant).in_range(range.generation);
             true
         })?;
         control.rides(comm.to_bits(), stream);

@@ -3,24 +3,22 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{Completion, Done, Match, Op, PostError, Rail, Remote, Source, Status};
+use trunkline_fabric::{Completion, Done, Op, PostError, Rail, Remote, Source, Status};
 use trunkline_mem::Kind;
-use trunkline_proto::limits::{SENDS_MAX, SLICE_MAX, SMALL_MAX, STRIPES_MAX, TOKENS_MAX};
-use trunkline_proto::pool::ranges;
+use trunkline_proto::limits::{SENDS_MAX, SMALL_MAX, STRIPES_MAX};
 use trunkline_proto::wire::cts::Cts;
 use trunkline_proto::wire::eager::{self, Eager};
-use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::imm::Imm;
-use trunkline_proto::wire::member::MemberId;
 use trunkline_proto::wire::share::{self, MemberEager};
-use trunkline_proto::xfer::Fault;
 use trunkline_proto::xfer::sender::{Isend, Sender};
 
 use crate::CommFault;
 use crate::mailbox::View;
 use crate::outgoing::{FinDue, Message, Outgoing};
+use crate::part::SendPart;
 use crate::path::{LOW_MASK, Paths};
+use crate::pieces::SLICE;
 use crate::plan::{INLINE_MAX, Plan};
 use crate::rails::Rails;
 use crate::regions::{NO_MR, Regions};
@@ -34,40 +32,6 @@ const UNMATCHED_DUE: usize = 8;
 /// `wr_id` of operations whose completion only counts.
 const COUNTED: u64 = LOW_MASK;
 
-/// In the `wr_id` of a slice of a long message, besides its request.
-const SLICE: u64 = 1 << 32;
-
-/// What tells a sending lane from others of its group.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SendPart {
-    /// In the `wr_id` of all it posts.
-    pub(crate) tag: u64,
-    /// What the receiving end calls the member; none where there are no others.
-    pub(crate) remote: Option<MemberId>,
-    /// Eager messages that it has the group's credit for.
-    pub(crate) eager: u32,
-    /// Slices under way.
-    pub(crate) slices: u32,
-    /// Places of its fin mailbox, less one.
-    fin_mask: usize,
-}
-
-impl SendPart {
-    /// Of a comm that shares nothing.
-    const ALONE: Self = Self { tag: 0, remote: None, eager: 0, slices: 0, fin_mask: TOKENS_MAX - 1 };
-
-    /// Of a member, as the two ends call it.
-    pub(crate) const fn of(member: MemberId, remote: MemberId) -> Self {
-        let (tag, fin_mask) = (member.wr_id(0), ranges::SLOTS - 1);
-        Self { tag, remote: Some(remote), eager: 0, slices: 0, fin_mask }
-    }
-
-    /// What a NIC that pairs messages tells members apart by.
-    fn key(&self, tag: u32) -> Match {
-        Match(u64::from(tag) | self.remote.map_or(0, |remote| u64::from(remote.to_bits()) << 32))
-    }
-}
-
 /// The lane.
 pub(crate) struct SendLane {
     pub(crate) paths: Paths,
@@ -75,7 +39,7 @@ pub(crate) struct SendLane {
     pub(crate) regions: Regions,
     pub(crate) sender: Sender,
     pub(crate) mailbox: Piece,
-    fins: Region,
+    pub(crate) fins: Region,
     /// How it is known in its group.
     pub(crate) part: SendPart,
     cursor: u16,
@@ -392,50 +356,6 @@ impl SendLane {
         self.post_more(rails, requests)
     }
 
-    /// Sends a long message so that other members of the group wait for a bounded time: in slices, of which a bounded number
-    /// is under way in the whole group.
-    fn send_sliced(
-        &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
-        slot: u16,
-        message: Message,
-        cts: &Cts,
-        whole: Option<Imm>,
-    ) -> Result<(), CommFault> {
-        self.track(slot, message);
-        let outgoing = &mut self.outgoing[slot as usize];
-        let to = Remote { key: trunkline_fabric::RemoteKey(cts.key), addr: cts.addr };
-        (outgoing.to, outgoing.token) = (to, cts.token);
-        // Only where the last slice comes after all others does it say that all are there.
-        let full = whole.filter(|imm| matches!(imm, Imm::Full(_)) && !self.plan.signal_all);
-        outgoing.last = full.map(Imm::to_bits);
-        outgoing.sliced = true;
-        outgoing.fin = if full.is_some() { FinDue::No } else { FinDue::Placed };
-        self.unposted.push_back(slot);
-        self.post_more(rails, requests)
-    }
-
-    fn send_matched(
-        &mut self,
-        rails: &mut Rails<impl Rail>,
-        slot: u16,
-        message: Message,
-    ) -> Result<(), CommFault> {
-        if message.len > self.plan.message_max {
-            return Err(Fault::TooLong { len: message.len, room: self.plan.message_max }.into());
-        }
-        let Some((_, extent)) = self.regions.find(message.mr, 0, message.offset, message.len) else {
-            return Err(CommFault::Revoked);
-        };
-        self.track(slot, message);
-        self.outgoing[slot as usize].left = 1;
-        let op = Op::MatchedSend { from: Source::Region(extent), key: self.part.key(message.tag) };
-        self.post(rails, u64::from(slot), op, true)?;
-        rails.flush();
-        Ok(())
-    }
-
     pub(crate) fn track(&mut self, slot: u16, message: Message) {
         self.regions.hold(message.mr);
         self.marks[slot as usize] = 0;
@@ -487,7 +407,7 @@ impl SendLane {
 
     /// Posts an operation. Inlined, because callers know which it is.
     #[inline(always)]
-    fn post(
+    pub(crate) fn post(
         &mut self,
         rails: &mut Rails<impl Rail>,
         wr_id: u64,
@@ -503,51 +423,6 @@ impl SendLane {
             }
             Err(error) => Err(not_posted(error)),
         }
-    }
-
-    fn post_piece(
-        &mut self,
-        rails: &mut Rails<impl Rail>,
-        slot: u16,
-        at: u64,
-        len: u64,
-        imm: Option<Imm>,
-    ) -> Result<(), CommFault> {
-        let Outgoing { mr, offset, to, .. } = self.outgoing[slot as usize];
-        let Some((_, extent)) = self.regions.find(mr, 0, offset + at, len) else {
-            return Err(CommFault::Revoked);
-        };
-        self.outgoing[slot as usize].left += 1;
-        let to = Remote { addr: to.addr.wrapping_add(at), ..to };
-        let op = Op::Write { from: Source::Region(extent), to, imm: imm.map(Imm::to_bits) };
-        self.post(rails, u64::from(slot), op, true)
-    }
-
-    fn post_slice(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<(), CommFault> {
-        let Outgoing { mr, offset, to, given, len, last, .. } = self.outgoing[slot as usize];
-        let piece = (len - given).min(SLICE_MAX.min(self.plan.message_max));
-        let Some((_, extent)) = self.regions.find(mr, 0, offset + given, piece) else {
-            return Err(CommFault::Revoked);
-        };
-        self.outgoing[slot as usize].left += 1;
-        self.outgoing[slot as usize].given += piece;
-        let to = Remote { addr: to.addr.wrapping_add(given), ..to };
-        let imm = last.filter(|_| given + piece == len);
-        let op = Op::Write { from: Source::Region(extent), to, imm };
-        self.post(rails, SLICE | u64::from(slot), op, true)
-    }
-
-    fn post_fin(&mut self, rails: &mut Rails<impl Rail>, slot: u16, stripes: u8) -> Result<(), CommFault> {
-        let outgoing = &mut self.outgoing[slot as usize];
-        outgoing.fin = FinDue::No;
-        outgoing.left += 1;
-        let record = Fin { len: outgoing.len, stripes, token: outgoing.token };
-        let at = ((outgoing.token.slot() & self.part.fin_mask) * fin::BYTES) as u64;
-        let to =
-            Remote { key: trunkline_fabric::RemoteKey(self.fins.key), addr: self.fins.addr.wrapping_add(at) };
-        let imm = Some(Imm::Fin(outgoing.token).to_bits());
-        let op = Op::Write { from: Source::Inline(&record.to_bytes()), to, imm };
-        self.post(rails, u64::from(slot), op, true)
     }
 
     /// Posts what waited for credit, which may come back without a completion.
@@ -571,55 +446,6 @@ impl SendLane {
         self.post_more(rails, requests)?;
         rails.flush();
         Ok(())
-    }
-
-    /// Posts what long messages still have to post, as far as credit goes.
-    fn post_more(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests) -> Result<(), CommFault> {
-        while let Some(&slot) = self.unposted.front() {
-            if !self.post_rest(rails, slot)? {
-                return Ok(());
-            }
-            self.unposted.pop_front();
-            self.finish_if_done(requests, slot);
-        }
-        Ok(())
-    }
-
-    /// Posts the rest of one message; false when credit ran out or placement must be awaited first.
-    fn post_rest(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<bool, CommFault> {
-        loop {
-            let Outgoing { given, len, fin, token, left, sliced, .. } = self.outgoing[slot as usize];
-            let striped = matches!(fin, FinDue::Now(_));
-            // An empty message still has its one stripe.
-            let empty = striped && left == 0 && len == 0 && !self.plan.mutant.is("engine-drops-empty");
-            let more = given < len || empty;
-            if (more || fin != FinDue::No) && self.paths.lead_credits(rails) == 0 {
-                return Ok(false);
-            }
-            if more && sliced {
-                if !rails.slices.take(self.part.slices) {
-                    return Ok(false);
-                }
-                self.part.slices += 1;
-                self.post_slice(rails, slot)?;
-                continue;
-            }
-            if more {
-                let piece = (len - given).min(self.plan.message_max);
-                let index = (given / self.plan.message_max) as u8;
-                self.outgoing[slot as usize].given += piece;
-                self.post_piece(rails, slot, given, piece, striped.then_some(Imm::Stripe(token, index)))?;
-                continue;
-            }
-            match fin {
-                FinDue::No => return Ok(true),
-                FinDue::Now(stripes) => self.post_fin(rails, slot, stripes)?,
-                FinDue::Placed if left > 0 && !self.plan.mutant.is("engine-fin-too-soon") => {
-                    return Ok(false);
-                }
-                FinDue::Placed => self.post_fin(rails, slot, 0)?,
-            }
-        }
     }
 
     pub(crate) fn finish_if_done(&mut self, requests: &Requests, slot: u16) {

@@ -1,0 +1,78 @@
+//! What tells a comm's lane from others of its group: names in `wr_id`s, headers and tokens. Plain values, given when a comm
+//! gets its seat; read for each message.
+
+use trunkline_fabric::Match;
+use trunkline_proto::limits::TOKENS_MAX;
+use trunkline_proto::pool::ranges::{self, Range};
+use trunkline_proto::wire::imm::Token;
+use trunkline_proto::wire::member::MemberId;
+use trunkline_proto::wire::{eager, fin, share};
+
+/// What tells a sending lane from others of its group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendPart {
+    /// In the `wr_id` of all it posts.
+    pub(crate) tag: u64,
+    /// What the receiving end calls the member; none where there are no others.
+    pub(crate) remote: Option<MemberId>,
+    /// Eager messages that it has the group's credit for.
+    pub(crate) eager: u32,
+    /// Slices under way.
+    pub(crate) slices: u32,
+    /// Places of its fin mailbox, less one.
+    pub(crate) fin_mask: usize,
+}
+
+impl SendPart {
+    /// Of a comm that shares nothing.
+    pub(crate) const ALONE: Self =
+        Self { tag: 0, remote: None, eager: 0, slices: 0, fin_mask: TOKENS_MAX - 1 };
+
+    /// Of a member, as the two ends call it.
+    pub(crate) const fn of(member: MemberId, remote: MemberId) -> Self {
+        let (tag, fin_mask) = (member.wr_id(0), ranges::SLOTS - 1);
+        Self { tag, remote: Some(remote), eager: 0, slices: 0, fin_mask }
+    }
+
+    /// What a NIC that pairs messages tells members apart by.
+    pub(crate) fn key(&self, tag: u32) -> Match {
+        Match(u64::from(tag) | self.remote.map_or(0, |remote| u64::from(remote.to_bits()) << 32))
+    }
+}
+
+/// What tells a receiving lane from others of its group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecvPart {
+    /// In the `wr_id` of all it posts, but for bounce buffers, which are the group's.
+    pub(crate) tag: u64,
+    /// What a NIC that pairs messages tells members apart by.
+    pub(crate) member: u32,
+    /// Its tokens; none where there are no others.
+    pub(crate) range: Option<Range>,
+    /// Bytes of the header of an eager message.
+    pub(crate) head: usize,
+}
+
+impl RecvPart {
+    /// Of a comm that shares nothing.
+    pub(crate) const ALONE: Self = Self { tag: 0, member: 0, range: None, head: eager::BYTES };
+
+    /// Of a member with that range.
+    pub(crate) const fn of(member: MemberId, range: Range) -> Self {
+        let (tag, member) = (member.wr_id(0), member.to_bits());
+        Self { tag, member, range: Some(range), head: share::EAGER_BYTES }
+    }
+
+    /// The token that the sender is told.
+    #[inline]
+    pub(crate) fn told(&self, token: Token) -> Token {
+        self.range.map_or(token, |range| range.to_wire(token))
+    }
+
+    /// Where in the fin mailbox the record of a token is.
+    #[inline]
+    pub(crate) fn fin_at(&self, token: Token) -> u64 {
+        let place = if self.range.is_some() { ranges::place(token) } else { token.slot() };
+        (place * fin::BYTES) as u64
+    }
+}
