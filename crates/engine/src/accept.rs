@@ -158,7 +158,18 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         match verdict {
             Verdict::Created(place) => self.answer_own(control, nics, asked, place, true).map(Some),
             Verdict::Alone(place) => self.answer_own(control, nics, asked, place, false).map(Some),
-            Verdict::Joined(place) => self.answer_rider(control, asked, place).map(Some),
+            Verdict::Joined(place) => {
+                let retry = otherwise(Given::Retry);
+                let stream = asked.stream;
+                match self.answer_rider(control, asked, place) {
+                    // Its link is in error here.
+                    Err(Error::Draining) => {
+                        control.send(stream, &retry, None);
+                        Ok(None)
+                    }
+                    made => made.map(Some),
+                }
+            }
             Verdict::Retry => {
                 control.send(asked.stream, &otherwise(Given::Retry), None);
                 Ok(None)
@@ -207,7 +218,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let bounces = Bounces::new(&rails, links_of, recv::bounce_bytes(&plan), plan.bounces)?;
         let bounces = Arc::new(bounces);
         let path = paths.leader();
-        let (link, nic) = (path.link, path.nic);
+        let link = path.link;
         let rail = rails.get_mut(path.rail);
         let own = rail.address(link)?;
         let proof = Proof::of([(open.link.as_slice(), own.bytes.as_slice())]);
@@ -215,7 +226,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let (receiver, regions_max) = (Receiver::new(self.params.mutant), self.params.regions_max as usize);
         let ends = Ends { stream, remote: open.conn, attempt: None };
         let (lane, fins, group) = if begins {
-            let mut group = Group::receiving(place.group, rails, (link, nic), plan, Arc::clone(&bounces));
+            let mut group = Group::receiving(place.group, rails, &paths, plan, Arc::clone(&bounces));
             let (lot, fins) = group.mailbox()?;
             (Some(lot), fins, Err(group))
         } else {
@@ -269,11 +280,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let member = {
             let mut held = self.groups.claim_lane(lane);
             let Some(group) = held.as_mut() else { return Err(unknown) };
-            let (lot, fins) = group.mailbox()?;
-            let Some((common, _)) = group.common() else { return Err(unknown) };
+            let Some((common, rails)) = group.common() else { return Err(unknown) };
             let Some(receiving) = &common.receiving else { return Err(unknown) };
             let bounces = Arc::clone(&receiving.bounces);
-            let (paths, receiver) = (self.paths_of(common, false), Receiver::new(self.params.mutant));
+            let Some(paths) = self.paths_of(common, rails, false) else { return Err(Error::Draining) };
+            let (lot, fins) = common.mailbox(rails).inspect_err(|_| paths.destroy(rails))?;
+            let receiver = Receiver::new(self.params.mutant);
             let regions_max = self.params.regions_max as usize;
             let lane =
                 RecvLane::new(paths, common.plan, receiver, open.mailbox, (bounces, fins), regions_max);

@@ -1,6 +1,8 @@
 //! Bounce buffers: where eager messages lie until their receive is known. They belong to a group, whose members give each
 //! back when they have copied what is in it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use trunkline_fabric::{Access, Ctrl, Extent, Mr, Rail, RegisterError};
 use trunkline_mem::Memory;
 
@@ -15,6 +17,8 @@ pub(crate) struct Bounces {
     bytes: u64,
     /// Of a link.
     each: u32,
+    /// Those with a message in them, which are not to be posted.
+    held: Box<[AtomicBool]>,
 }
 
 impl Bounces {
@@ -32,12 +36,23 @@ impl Bounces {
             let memory = Memory::heap(bytes * each.max(1) as usize);
             Mr::register(&rails.get(rail).registrar(), memory, Access::LOCAL)
         };
-        Ok(Self { mrs: links.map(register).collect::<Result<_, _>>()?, bytes: bytes as u64, each })
+        let mrs: Vec<_> = links.map(register).collect::<Result<_, _>>()?;
+        let held = (0..mrs.len() * each as usize).map(|_| AtomicBool::new(false)).collect();
+        Ok(Self { mrs, bytes: bytes as u64, each, held })
     }
 
-    /// The numbers of those of a link.
-    pub(crate) fn of_link(&self, link: usize) -> std::ops::Range<u32> {
-        link as u32 * self.each..(link as u32 + 1) * self.each
+    /// The numbers of those of a link that have no message in them.
+    pub(crate) fn free_of_link(&self, link: usize) -> impl Iterator<Item = u32> {
+        let all = link as u32 * self.each..(link as u32 + 1) * self.each;
+        all.filter(|&bounce| !self.held.get(bounce as usize).is_some_and(|held| held.load(Ordering::Relaxed)))
+    }
+
+    /// A message has come into a buffer, or the buffer is posted again. Only under the group's lane.
+    #[inline]
+    pub(crate) fn set_held(&self, bounce: u32, holds: bool) {
+        if let Some(held) = self.held.get(bounce as usize) {
+            held.store(holds, Ordering::Relaxed);
+        }
     }
 
     /// The link of a buffer, and where the buffer begins in the memory of that link's.

@@ -158,7 +158,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             Ask::Join(place, ..) => (place, self.make_rider(control, place.group)),
             Ask::Wait => return Ok(()),
         };
-        let (lane, made) = made.inspect_err(|_| self.leave_pool(control, place))?;
+        let (lane, made) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                self.leave_pool(control, place);
+                // A link of the group is being made anew.
+                return if matches!(error, Error::Draining) { Ok(()) } else { Err(error) };
+            }
+        };
         let now = self.host.now();
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
         (attempt.place, attempt.machine) = (Some(place), Connecting::new(now));

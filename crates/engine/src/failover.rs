@@ -113,13 +113,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             if !path.carries() {
                 continue;
             }
-            let (rail, link) = (turn.rails.get_mut(path.rail), path.link);
-            if let Err(error) = rail.look(link) {
+            let (number, link) = (path.rail, path.link);
+            if let Err(error) = turn.rails.get_mut(number).look(link) {
                 if turn.open.many {
                     self.told(turn, at, &error);
                 } else {
                     // What it gives back will say so.
-                    rail.fail(link);
+                    turn.rails.fail(number, link);
                 }
             }
         }
@@ -190,6 +190,7 @@ impl Open {
         (frame, fd): Word,
         now: Instant,
     ) -> Result<(), CommFault> {
+        self.stopped |= matches!(frame, Frame::Stop { .. });
         let paths = self.side.paths().len();
         let about = frame.about_link().map(|(_, link)| usize::from(link));
         let Some(at) = about.filter(|&at| at < paths) else { return Ok(()) };
@@ -370,11 +371,10 @@ impl Open {
         let Side::Send(lane) = &mut self.side else { return Ok(()) };
         let mailbox = lane.mailbox(at);
         let path = lane.paths.get_mut(at);
-        let rail = rails.get_mut(path.rail);
-        rail.destroy(std::mem::replace(&mut path.link, NO_LINK));
+        rails.quit(path.rail, std::mem::replace(&mut path.link, NO_LINK));
         path.proof = Proof::None;
-        path.link = rail.create()?;
-        let address = rail.address(path.link)?;
+        path.link = rails.make(at, path.rail)?;
+        let address = rails.get(path.rail).address(path.link)?;
         let open = LinkOpen { id, link: at as u8, epoch, mailbox, address: address.bytes };
         self.words.push((Frame::LinkOpen(open), address.fd));
         Ok(())
@@ -425,7 +425,8 @@ impl Open {
         if path.leaving.is_some() || !path.life.on_result(result.epoch) {
             return;
         }
-        if rails.get_mut(path.rail).connect(path.link, LinkAddress { bytes: result.address, fd }).is_err() {
+        let address = LinkAddress { bytes: result.address, fd };
+        if rails.connect(path.rail, path.link, address).is_err() {
             return self.side.lose(rails, at);
         }
         lane.set_fins(at, result.fins);

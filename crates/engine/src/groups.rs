@@ -15,7 +15,9 @@ use trunkline_proto::wire::member::MemberId;
 
 use crate::bounces::Bounces;
 use crate::lane::Lane;
+use crate::links::SharedLinks;
 use crate::member::{BATCH, Batch, Open, Side};
+use crate::path::Paths;
 use crate::plan::Plan;
 use crate::rails::Rails;
 use crate::recv::{self, RecvLane};
@@ -80,22 +82,16 @@ struct Shared {
 pub(crate) struct Common {
     /// What the pool calls the group.
     pub(crate) id: GroupId,
-    /// The link that all ride on.
-    pub(crate) link: LinkId,
-    /// The number of its NIC.
-    pub(crate) nic: usize,
+    /// The rail and NIC of each link of a member.
+    pub(crate) slots: Vec<(usize, usize)>,
     /// What both ends agreed on when the group was made.
     pub(crate) plan: Plan,
     /// Where the mailboxes of members lie.
     slab: Slab,
     /// At the receiving end.
     pub(crate) receiving: Option<Receiving>,
-    /// The link has ended.
-    pub(crate) ended: bool,
-    /// All members know that.
+    /// The pool knows that all links have ended.
     pub(crate) told: bool,
-    /// So does the pool.
-    pub(crate) ended_told: bool,
     /// Members have failed whose owners did not call since.
     pub(crate) untold: bool,
     /// Completions that were another member's than the one whose turn it was.
@@ -132,24 +128,30 @@ impl<R: Rail> Group<R> {
     }
 
     /// A group that sends, and has no members yet.
-    pub(crate) fn sending(id: GroupId, mut rails: Rails<R>, link: (LinkId, usize), plan: Plan) -> Self {
+    pub(crate) fn sending(id: GroupId, mut rails: Rails<R>, paths: &Paths, plan: Plan) -> Self {
         rails.eager = Some(Credits::new(plan.eager_credits, plan.mutant));
-        Self::shared(rails, Common::new(id, link, plan, Lines::One.mailbox_bytes(), None))
+        let bytes = Lines::of(paths.len()).mailbox_bytes();
+        Self::shared(rails, paths, Common::new(id, slots_of(paths), plan, bytes, None))
     }
 
     /// A group that receives, and has no members yet.
     pub(crate) fn receiving(
         id: GroupId,
         rails: Rails<R>,
-        link: (LinkId, usize),
+        paths: &Paths,
         plan: Plan,
         bounces: Arc<Bounces>,
     ) -> Self {
         let receiving = Receiving { ranges: Ranges::new(plan.mutant), bounces };
-        Self::shared(rails, Common::new(id, link, plan, recv::RANGE_FINS_BYTES, Some(receiving)))
+        let slots = slots_of(paths);
+        Self::shared(rails, paths, Common::new(id, slots, plan, recv::RANGE_FINS_BYTES, Some(receiving)))
     }
 
-    fn shared(rails: Rails<R>, common: Common) -> Self {
+    fn shared(mut rails: Rails<R>, paths: &Paths, common: Common) -> Self {
+        let mut shared = SharedLinks::default();
+        let first = paths.get(0);
+        shared.made(0, first.rail, first.link);
+        rails.shared = Some(shared);
         let members = Members::new(common.plan.mutant);
         Self { rails, seats: Seats::Shared(Box::new(Shared { members, common })), batch: no_batch() }
     }
@@ -200,6 +202,8 @@ impl<R: Rail> Group<R> {
         if let Some(lot) = open.lot {
             common.slab.give(lot);
         }
+        let mut open = open;
+        open.side.paths().destroy(&mut self.rails);
         match open.side {
             Side::Send(lane) => {
                 self.rails.slices.give(lane.part.slices);
@@ -231,11 +235,9 @@ impl<R: Rail> Group<R> {
         lane.post_bounces(&mut self.rails, 0)
     }
 
-    /// Ends the link that members ride on.
+    /// Ends the links that members ride on.
     pub(crate) fn destroy(&mut self) {
-        if let Seats::Shared(shared) = &self.seats {
-            self.rails.get_mut(0).destroy(shared.common.link);
-        }
+        self.rails.destroy_all();
     }
 
     /// The turn of the comm of that name, if it has that seat: another one may have come before the lane was claimed.
@@ -262,21 +264,18 @@ impl<R: Rail> Group<R> {
 impl Common {
     fn new(
         id: GroupId,
-        (link, nic): (LinkId, usize),
+        slots: Vec<(usize, usize)>,
         plan: Plan,
         bytes: usize,
         receiving: Option<Receiving>,
     ) -> Self {
         Self {
             id,
-            link,
-            nic,
+            slots,
             plan,
             slab: Slab::new(bytes),
             receiving,
-            ended: false,
             told: false,
-            ended_told: false,
             untold: false,
             routed: 0,
             dropped: 0,
@@ -292,6 +291,10 @@ impl Common {
     pub(crate) fn give(&mut self, lot: Lot) {
         self.slab.give(lot);
     }
+}
+
+fn slots_of(paths: &Paths) -> Vec<(usize, usize)> {
+    paths.iter().map(|path| (path.rail, path.nic)).collect()
 }
 
 fn no_batch() -> Batch {

@@ -25,6 +25,7 @@ mod lane;
 mod lane_tests;
 mod lifecycle;
 mod linger;
+mod links;
 mod mailbox;
 mod matched;
 mod member;

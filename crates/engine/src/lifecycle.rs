@@ -1,6 +1,6 @@
 //! How comms begin and end: listen, connect, accept, close, shut down. None of it is on a message's path.
 
-use trunkline_fabric::{Fabric, Host, Links as _};
+use trunkline_fabric::{Fabric, Host};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::pool::Place;
 use trunkline_proto::slots::SlotId;
@@ -10,7 +10,7 @@ use trunkline_proto::wire::handle::{self, Handle};
 
 use crate::comm::Comm;
 use crate::control::Control;
-use crate::groups::{Neighbours, Seat, Turn};
+use crate::groups::{Seat, Turn};
 use crate::linger::Lingering;
 use crate::member::{Ends, Side};
 use crate::refusal::refusal;
@@ -152,11 +152,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let (ends, name, place, rides) = (open.ends, open.name(), open.place, shared.is_some());
         let last = Lingering { seat, until, ends, name, place, rides };
         let mutant = self.params.mutant;
-        if let Some(Neighbours { common, .. }) = shared {
+        if shared.is_some() {
             open.withdraw(rails);
-            if !open.gives_memory_back(rails) && !common.ended {
-                // The caller may unmap it as soon as this returns: then nothing must use the link any more.
-                rails.get_mut(0).fail(common.link);
+            if !open.gives_memory_back(rails) {
+                // The caller may unmap it as soon as this returns: then nothing must use the links any more.
+                rails.fail_all();
             }
             if let Side::Send(lane) = &mut open.side {
                 lane.end(rails);

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::{Fabric, Host, Links as _, Op, Rail};
+use trunkline_fabric::{Fabric, Host, Op, Rail};
 use trunkline_proto::pool::Place;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::frame::Frame;
@@ -11,7 +11,8 @@ use trunkline_proto::xfer::receiver::Receiver;
 
 use crate::Engine;
 use crate::control::Control;
-use crate::groups::{Held, Neighbours, Seat, Turn};
+use crate::groups::{Held, Seat, Turn};
+use crate::links::SharedLinks;
 use crate::member::{Ends, Side};
 use crate::rails::Rails;
 use crate::recv::{End, LAST, RecvLane};
@@ -62,25 +63,55 @@ impl RecvLane {
         }
     }
 
-    /// Nothing more will be posted: whether all that was has completed, which an operation behind it proves.
+    /// Nothing more will be posted: whether all that was has completed, which an operation behind it on each link proves.
     pub(crate) fn ended(&mut self, rails: &mut Rails<impl Rail>) -> bool {
-        if self.end == End::Not && self.paths.lead_credits(rails) > 0 {
-            let posted = self.post(rails, 0, LAST, Op::Nop, true);
-            self.end = if posted.is_ok() { End::Posted } else { End::Proven };
-            rails.flush();
+        if self.end == End::Not {
+            self.post_ends(rails);
         }
         self.end == End::Proven
+    }
+
+    fn post_ends(&mut self, rails: &mut Rails<impl Rail>) {
+        let carrying =
+            |lane: &Self| (0..lane.paths.len()).filter(|&at| lane.paths.get(at).carries()).collect();
+        let paths: Vec<usize> = carrying(self);
+        if paths.iter().any(|&at| self.paths.credits(rails, at) == 0) {
+            return;
+        }
+        self.ends = self.ends.wrapping_add(1);
+        let wr_id = LAST | u64::from(self.ends);
+        let left = paths.into_iter().filter(|&at| self.post(rails, at, wr_id, Op::Nop, true).is_ok()).count();
+        // At most four.
+        self.end = if left > 0 { End::Posted(left as u8) } else { End::Proven };
+        rails.flush();
+    }
+
+    /// One of the operations behind all others has completed.
+    pub(crate) fn on_end(&mut self, wr_id: u64) {
+        if let End::Posted(left) = self.end
+            && wr_id == LAST | u64::from(self.ends)
+        {
+            self.end = if left > 1 { End::Posted(left - 1) } else { End::Proven };
+        }
+    }
+
+    /// A link has ended, and with it perhaps what was to prove the end.
+    pub(crate) fn forget_end(&mut self) {
+        self.end = End::Not;
     }
 }
 
 impl<R: Rail> Turn<'_, R> {
     /// Whether nothing that this member has posted can land any more.
     pub(crate) fn is_drained(&mut self) -> bool {
-        let Self { open, rails, shared, .. } = self;
-        if let Some(Neighbours { common, .. }) = shared
-            && common.ended
-        {
-            return rails.get_mut(0).is_quiet(common.link);
+        let Self { open, rails, .. } = self;
+        if rails.shared.as_ref().is_some_and(SharedLinks::all_ended) {
+            return rails.all_quiet();
+        }
+        for path in open.side.paths().iter().filter(|path| path.leaving.is_some()) {
+            if !rails.get_mut(path.rail).is_quiet(path.link) {
+                return false;
+            }
         }
         match &mut open.side {
             Side::Send(lane) => {
@@ -142,14 +173,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             control.send(last.ends.stream, &Frame::Gone { id: last.ends.remote }, None);
         }
         let late = now >= last.until;
-        let Turn { open, rails, shared, .. } = turn;
-        let Some(Neighbours { common, .. }) = shared else { return true };
+        let Turn { open, rails, .. } = turn;
+        let ended = rails.shared.as_ref().is_some_and(SharedLinks::all_ended);
         let dead = open.peer.dead.load(Ordering::Relaxed);
-        if (late && !drained || dead) && !common.ended {
+        if (late && !drained || dead) && !ended {
             // What it has posted may land for ever: then better for nobody.
-            rails.get_mut(0).fail(common.link);
+            rails.fail_all();
         }
-        drained && (control.is_gone(last.name) || common.ended || dead)
+        drained && (control.is_gone(last.name) || ended || dead)
     }
 
     /// A closed comm leaves its seat.

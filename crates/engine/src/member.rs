@@ -31,7 +31,7 @@ pub(crate) const BATCH: usize = 16;
 const BATCHES_MAX: usize = 4;
 
 /// Batches taken when a peer is gone, to find what it sent before.
-const DRAIN_MAX: usize = 4096;
+pub(crate) const DRAIN_MAX: usize = 4096;
 
 /// Where rails put completions.
 pub(crate) type Batch = [Completion; BATCH];
@@ -251,7 +251,9 @@ impl Open {
         if self.many && !self.side.paths().any_carries() {
             // With none left, the comm is of no more use; links that were being made may hold a flush.
             self.link_down = true;
-            self.side.paths().fail(rails);
+            if !self.rides() {
+                self.side.paths().fail(rails);
+            }
             self.side.gone();
         }
         self.link_down |= matches!(&self.side, Side::Recv(lane) if lane.gone);
@@ -314,7 +316,7 @@ impl Open {
 
     /// Takes one completion.
     #[inline]
-    fn on_completion(
+    pub(crate) fn on_completion(
         &mut self,
         rails: &mut Rails<impl Rail>,
         requests: &Requests,
@@ -344,6 +346,9 @@ impl Open {
     /// A link gives back what was posted: it carries nothing more.
     #[cold]
     pub(crate) fn lost(&mut self, rails: &mut Rails<impl Rail>, path: usize) {
+        if let Side::Recv(lane) = &mut self.side {
+            lane.forget_end();
+        }
         if self.side.paths().are_many() {
             self.side.lose(rails, path);
         } else {
@@ -465,10 +470,8 @@ impl Open {
         if self.fault.is_some() {
             return 0;
         }
-        if matches!(fault, CommFault::PeerDead(_)) {
-            self.side.paths().fail(rails);
-        }
-        let drains = if self.side.mutant().is("engine-skips-drain") { 0 } else { DRAIN_MAX };
+        let skips = self.rides() || self.side.mutant().is("engine-skips-drain");
+        let drains = if skips { 0 } else { DRAIN_MAX };
         for rail in 0..rails.len() {
             if let Err(fault) = self.drain(rails, batch, requests, rail, drains) {
                 return self.fail(rails, requests, fault);

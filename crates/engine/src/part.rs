@@ -4,9 +4,11 @@
 use trunkline_fabric::Match;
 use trunkline_proto::limits::TOKENS_MAX;
 use trunkline_proto::pool::ranges::{self, Range};
+use trunkline_proto::wire::eager::{self, Eager};
+use trunkline_proto::wire::fin;
 use trunkline_proto::wire::imm::Token;
 use trunkline_proto::wire::member::MemberId;
-use trunkline_proto::wire::{eager, fin, share};
+use trunkline_proto::wire::share::{self, MemberEager};
 
 /// What tells a sending lane from others of its group.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +34,25 @@ impl SendPart {
     pub(crate) const fn of(member: MemberId, remote: MemberId) -> Self {
         let (tag, fin_mask) = (member.wr_id(0), ranges::SLOTS - 1);
         Self { tag, remote: Some(remote), eager: 0, slices: 0, fin_mask }
+    }
+
+    /// Bytes of the header of an eager message.
+    #[inline]
+    pub(crate) fn head(&self) -> usize {
+        if self.remote.is_some() { share::EAGER_BYTES } else { eager::BYTES }
+    }
+
+    /// The header of an eager message, of which [`SendPart::head`] bytes count.
+    #[inline]
+    pub(crate) fn eager_head(&self, header: Eager) -> [u8; share::EAGER_BYTES] {
+        match self.remote {
+            Some(member) => MemberEager { member, eager: header }.to_bytes(),
+            None => {
+                let mut head = [0; share::EAGER_BYTES];
+                head[..eager::BYTES].copy_from_slice(&header.to_bytes());
+                head
+            }
+        }
     }
 
     /// What a NIC that pairs messages tells members apart by.

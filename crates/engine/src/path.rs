@@ -165,7 +165,7 @@ impl Paths {
 
     /// Puts every link into error, for good.
     pub(crate) fn fail(&self, rails: &mut Rails<impl Rail>) {
-        self.iter().for_each(|path| rails.get_mut(path.rail).fail(path.link));
+        self.iter().for_each(|path| rails.fail(path.rail, path.link));
     }
 
     /// Lets every link rest; whether the memory of all posted receives may be emptied.
@@ -177,7 +177,7 @@ impl Paths {
 
     /// Ends every link.
     pub(crate) fn destroy(&self, rails: &mut Rails<impl Rail>) {
-        self.iter().for_each(|path| rails.get_mut(path.rail).destroy(path.link));
+        self.iter().for_each(|path| rails.quit(path.rail, path.link));
     }
 
     /// Begins to leave a path; false if that has begun before. `fences` is false for a planted bug.
@@ -193,7 +193,7 @@ impl Paths {
             return false;
         }
         if fences {
-            rails.get_mut(path.rail).fail(path.link);
+            rails.fail(path.rail, path.link);
         }
         path.leaving = Some(Leaving { flushing: false, flushed: false, told });
         self.choose_lead();

@@ -1,11 +1,12 @@
 //! The NICs of a group, opened for it: completion queues, and the links on them. Held by the group's lane and lent to the
 //! member whose turn it is; knows nothing of messages or of members.
 
-use trunkline_fabric::{Completion, Rail};
+use trunkline_fabric::{Completion, LinkAddress, LinkError, LinkId, Rail};
 use trunkline_proto::limits::SLICES_MAX;
 use trunkline_proto::pool::credits::Credits;
 
 use crate::Mutant;
+use crate::links::SharedLinks;
 
 /// One rail for each NIC that the links of a group are on. The first is here and not behind a pointer, because most
 /// groups have only that one.
@@ -20,13 +21,15 @@ pub(crate) struct Rails<R: Rail> {
     pub(crate) eager: Option<Credits>,
     /// Slices of long messages that all members may have under way.
     pub(crate) slices: Credits,
+    /// Which members use which links, where several may.
+    pub(crate) shared: Option<SharedLinks>,
 }
 
 impl<R: Rail> Rails<R> {
     /// These, in the order of their NICs.
     pub(crate) fn new(first: R, more: Vec<R>, mutant: Mutant) -> Self {
         let slices = Credits::new(SLICES_MAX, mutant);
-        Self { first, more, posts: 0, burst: false, eager: None, slices }
+        Self { first, more, posts: 0, burst: false, eager: None, slices, shared: None }
     }
 
     /// How many.
@@ -50,6 +53,84 @@ impl<R: Rail> Rails<R> {
     /// All of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &R> {
         std::iter::once(&self.first).chain(&self.more)
+    }
+
+    /// A link for slot `slot` of a member: one that others have made, or a new one.
+    ///
+    /// # Errors
+    /// As [`Links::create`](trunkline_fabric::Links::create).
+    pub(crate) fn make(&mut self, slot: usize, rail: usize) -> Result<LinkId, LinkError> {
+        match self.shared.as_mut().and_then(|shared| shared.join(slot)) {
+            Some(link) => Ok(link),
+            None => self.make_new(slot, rail),
+        }
+    }
+
+    /// A new link for slot `slot` of a member.
+    ///
+    /// # Errors
+    /// As [`Links::create`](trunkline_fabric::Links::create).
+    pub(crate) fn make_new(&mut self, slot: usize, rail: usize) -> Result<LinkId, LinkError> {
+        let link = self.get_mut(rail).create()?;
+        if let Some(shared) = &mut self.shared {
+            shared.made(slot, rail, link);
+        }
+        Ok(link)
+    }
+
+    /// Connects a link, unless another member has.
+    ///
+    /// # Errors
+    /// As [`Links::connect`](trunkline_fabric::Links::connect).
+    pub(crate) fn connect(&mut self, rail: usize, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
+        let first = self.shared.as_mut().is_none_or(|shared| shared.connected(rail, link, &peer.bytes));
+        if first { self.get_mut(rail).connect(link, peer) } else { Ok(()) }
+    }
+
+    /// A member uses a link no more, which ends it with the last one.
+    pub(crate) fn quit(&mut self, rail: usize, link: LinkId) {
+        if self.shared.as_mut().is_none_or(|shared| shared.quit(rail, link)) {
+            self.get_mut(rail).destroy(link);
+        }
+    }
+
+    /// Puts a link into error, for all who use it.
+    pub(crate) fn fail(&mut self, rail: usize, link: LinkId) {
+        self.get_mut(rail).fail(link);
+        if let Some(shared) = &mut self.shared {
+            shared.ended(rail, link);
+        }
+    }
+
+    /// A link gives back what was posted: it is in error.
+    pub(crate) fn ended(&mut self, rail: usize, link: LinkId) {
+        if let Some(shared) = &mut self.shared {
+            shared.ended(rail, link);
+        }
+    }
+
+    /// Puts every link of a group into error.
+    pub(crate) fn fail_all(&mut self) {
+        for (rail, link) in self.all_shared() {
+            self.fail(rail, link);
+        }
+    }
+
+    /// Whether every link of a group is in error and has told all.
+    pub(crate) fn all_quiet(&mut self) -> bool {
+        let ended = self.shared.as_ref().is_none_or(SharedLinks::all_ended);
+        ended && self.all_shared().into_iter().all(|(rail, link)| self.get_mut(rail).is_quiet(link))
+    }
+
+    /// Ends every link of a group.
+    pub(crate) fn destroy_all(&mut self) {
+        for (rail, link) in self.all_shared() {
+            self.get_mut(rail).destroy(link);
+        }
+    }
+
+    fn all_shared(&self) -> Vec<(usize, LinkId)> {
+        self.shared.iter().flat_map(SharedLinks::iter).collect()
     }
 
     /// Gives what is posted to the network.

@@ -16,7 +16,7 @@ use trunkline_proto::xfer::receiver::RecvId;
 
 use crate::path::{NO_LINK, Path};
 use crate::rails::Rails;
-use crate::recv::{End, FLUSH, LAST, REPEATED, RecvLane};
+use crate::recv::{FLUSH, LAST, REPEATED, RecvLane};
 use crate::request::Requests;
 use crate::{CommFault, RecvBuf};
 
@@ -107,8 +107,8 @@ impl RecvLane {
 
     /// An operation of ours has completed.
     pub(crate) fn on_posted(&mut self, requests: &Requests, path: usize, wr_id: u64) {
-        if wr_id == LAST {
-            self.end = End::Proven;
+        if wr_id & LAST != 0 {
+            self.on_end(wr_id);
         } else if wr_id == REPEATED {
             self.records.repeated[path] = self.records.repeated[path].saturating_sub(1);
         } else if wr_id & FLUSH != 0 {
@@ -261,16 +261,26 @@ impl RecvLane {
     ) -> Result<(), LinkError> {
         let Path { rail, link, .. } = self.paths.get_mut(path);
         let rail = *rail;
-        rails.get_mut(rail).destroy(std::mem::replace(link, NO_LINK));
-        *link = rails.get_mut(rail).create()?;
-        let made = *link;
+        rails.quit(rail, std::mem::replace(link, NO_LINK));
+        let others = rails.shared.as_mut().and_then(|shared| shared.join_connected(path, &peer.bytes));
+        if let Some(made) = others {
+            // Another member has made it for all.
+            *link = made;
+            return Ok(());
+        }
+        let made = rails.make_new(path, rail)?;
+        *link = made;
         // A link that takes no receives is lost already, which it will say by itself.
         let _ = self.post_bounces(rails, path);
-        rails.get_mut(rail).connect(made, peer)
+        rails.connect(rail, made, peer)
     }
 
     /// What has arrived, for the sender.
     pub(crate) fn standing(&self) -> Standing {
-        self.receiver.standing()
+        let mut standing = self.receiver.standing();
+        for waiting in &mut standing.waiting {
+            waiting.token = self.part.told(waiting.token);
+        }
+        standing
     }
 }

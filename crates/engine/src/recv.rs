@@ -78,6 +78,8 @@ pub(crate) struct RecvLane {
     pub(crate) gone: bool,
     /// How far its end is.
     pub(crate) end: End,
+    /// How often that was asked.
+    pub(crate) ends: u16,
 }
 
 #[derive(Clone, Copy)]
@@ -97,8 +99,8 @@ impl Place {
 pub(crate) enum End {
     /// Nobody has asked.
     Not,
-    /// What proves it is under way.
-    Posted,
+    /// What proves it is under way, on so many links.
+    Posted(u8),
     /// It has.
     Proven,
 }
@@ -147,6 +149,7 @@ impl RecvLane {
             arrived: 0,
             gone: false,
             end: End::Not,
+            ends: 0,
         }
     }
 
@@ -164,7 +167,8 @@ impl RecvLane {
         if self.plan.matched || self.plan.eager_max == 0 || self.plan.eager_credits == 0 {
             return Ok(());
         }
-        for bounce in self.bounces.of_link(path) {
+        let bounces = Arc::clone(&self.bounces);
+        for bounce in bounces.free_of_link(path) {
             self.post_bounce(rails, bounce)?;
         }
         Ok(())
@@ -181,6 +185,7 @@ impl RecvLane {
             return Ok(());
         }
         let Some((path, into)) = self.bounces.extent(bounce) else { return Ok(()) };
+        self.bounces.set_held(bounce, false);
         // It is the group's, whoever posts it.
         self.post_as(rails, path, u64::from(bounce), Op::Recv { into }, true)
     }
@@ -580,6 +585,7 @@ impl RecvLane {
         if header.len > self.plan.eager_max {
             return Err(Fault::TooLong { len: header.len.into(), room: self.plan.eager_max.into() }.into());
         }
+        self.bounces.set_held(bounce, true);
         self.receiver.on_eager(header, bounce)?;
         self.arrived += 1;
         self.deliver(rails, requests)

@@ -2,11 +2,11 @@
 //! was posted completes, or goes nowhere, or the peer says that nothing more comes; and if none of these happens in time,
 //! the queue pairs are given up. Called when memory in use is deregistered and when a comm closes or is stopped.
 
-use trunkline_fabric::{Fabric, Host, Links as _, Rail};
+use trunkline_fabric::{Fabric, Host, Rail};
 use trunkline_proto::wire::frame::Frame;
 
 use crate::comm::Comm;
-use crate::groups::{Neighbours, Turn};
+use crate::groups::Turn;
 use crate::member::Side;
 use crate::{CommFault, CommId, Engine, Error, MrId};
 
@@ -51,13 +51,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     fn gives_up(&self, turn: &mut Turn<'_, F::Rail>) -> bool {
         let now = self.host.now();
         let since = *turn.open.revoking.get_or_insert(now);
-        let Some(Neighbours { common, .. }) = &mut turn.shared else { return true };
-        let rail = turn.rails.get_mut(0);
-        if now - since > self.params.peer_time && !common.ended {
-            common.ended = true;
-            rail.fail(common.link);
+        if now - since > self.params.peer_time {
+            turn.rails.fail_all();
         }
-        common.ended && rail.is_quiet(common.link)
+        turn.rails.all_quiet()
     }
 
     /// Whether a comm may be closed without harm to others that share its queue pairs: nothing under way reads or writes

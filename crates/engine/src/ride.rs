@@ -23,9 +23,10 @@ use trunkline_proto::xfer::sender::Sender;
 use crate::comm::Comm;
 use crate::control::Control;
 use crate::groups::{Common, Group, Neighbours, Seat, Turn};
+use crate::links::SharedLinks;
 use crate::member::{Open, Side};
 use crate::part::{RecvPart, SendPart};
-use crate::path::{Path, Paths, Proof};
+use crate::path::{NO_LINK, Path, Paths, Proof};
 use crate::rails::Rails;
 use crate::send::SendLane;
 use crate::slab::Lot;
@@ -71,9 +72,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// What a comm of so many links wishes of the pool.
     pub(crate) fn wish(&self, links: usize) -> Wish {
         // At most four.
-        let wish = Wish::new(links as u8);
-        // Members of a group have one link so far.
-        if links > 1 { Wish { groups_at_most: 0, ..wish } } else { wish }
+        Wish::new(links as u8)
     }
 
     fn shares(&self) -> bool {
@@ -120,10 +119,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     fn unmake(&self, _control: &mut Control<H, F::Rail>, made: Option<(SendLane, Made<F::Rail>)>) {
-        if let Some((_, Made::Rider { lane, lot })) = made
-            && let Some((common, _)) = self.groups.claim_lane(lane).as_mut().and_then(Group::common)
+        if let Some((sender, Made::Rider { lane, lot })) = made
+            && let Some((common, rails)) = self.groups.claim_lane(lane).as_mut().and_then(Group::common)
         {
             common.give(lot);
+            sender.paths.destroy(rails);
         }
     }
 
@@ -137,18 +137,28 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(&lane) = control.riding.get(&group) else { return Err(unknown) };
         let mut held = self.groups.claim_lane(lane);
         let Some((common, rails)) = held.as_mut().and_then(Group::common) else { return Err(unknown) };
-        let (lot, mailbox) = common.mailbox(rails)?;
-        let paths = self.paths_of(common, true);
+        let Some(paths) = self.paths_of(common, rails, true) else { return Err(Error::Draining) };
+        let (lot, mailbox) = common.mailbox(rails).inspect_err(|_| paths.destroy(rails))?;
         let sender = Sender::new(0, 0, self.params.mutant);
         let sender = SendLane::new(paths, common.plan, sender, mailbox, self.params.regions_max as usize);
         Ok((sender, Made::Rider { lane, lot }))
     }
 
-    /// The link of a group, as a member's own.
-    pub(crate) fn paths_of(&self, common: &Common, asks: bool) -> Paths {
-        let life = LinkLife::first(asks, self.host.now(), self.params.mutant);
-        let (link, nic) = (common.link, common.nic);
-        Paths::new(Path { rail: 0, link, nic, life, leaving: None, proof: Proof::None }, Vec::new())
+    /// The links of a group, as a member's own: the first carries, the others are joined as if they were made. `None` while
+    /// the first is in error.
+    pub(crate) fn paths_of(&self, common: &Common, rails: &mut Rails<F::Rail>, asks: bool) -> Option<Paths> {
+        let first = rails.shared.as_mut()?.join(0)?;
+        let (now, mutant) = (self.host.now(), self.params.mutant);
+        let path = |(at, &(rail, nic)): (usize, &(usize, usize))| {
+            let (link, life) = match at {
+                0 => (first, LinkLife::first(asks, now, mutant)),
+                _ => (NO_LINK, LinkLife::further(asks, now, mutant)),
+            };
+            Path { rail, link, nic, life, leaving: None, proof: Proof::None }
+        };
+        let mut paths = common.slots.iter().enumerate().map(path);
+        let first = paths.next()?;
+        Some(Paths::new(first, paths.collect()))
     }
 
     /// Opens a sending comm where it belongs.
@@ -171,8 +181,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let comm = match (made, reply.share.given, place) {
             (Made::Own(rails), Given::Created { member, .. }, Some(place)) => {
                 let Side::Send(lane) = &open.side else { return Err(Error::Argument("not a sending comm")) };
-                let (path, plan) = (lane.paths.get(0), lane.plan);
-                let group = Group::sending(place.group, rails, (path.link, path.nic), plan);
+                let group = Group::sending(place.group, rails, &lane.paths, lane.plan);
                 let lane = self.groups.insert(group)?;
                 control.riding.insert(place.group, lane);
                 self.install_in(lane, open, part(member))?
@@ -254,15 +263,22 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// After a turn of a member: what others of its group have failed of is told, and that its link has ended.
     pub(crate) fn tell_neighbours(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
-        while let Some((frame, _)) = slot.news.has_some().then(|| slot.news.take()).flatten() {
+        if turn.open.many {
+            self.tend_links(slot, turn);
+        }
+        while !turn.open.many
+            && slot.news.has_some()
+            && let Some((frame, _)) = slot.news.take()
+        {
             turn.open.stopped |= matches!(frame, Frame::Stop { .. });
         }
         if turn.open.is_stopped() {
             self.end_stopped(slot, turn);
         }
         let Some(Neighbours { others, common }) = &mut turn.shared else { return };
-        if common.told && !common.ended_told {
-            common.ended_told = true;
+        let ended = turn.rails.shared.as_ref().is_some_and(SharedLinks::all_ended);
+        if ended && !common.told {
+            common.told = true;
             self.broken.lock().push(common.id);
             self.has_broken.store(true, Ordering::Release);
         }

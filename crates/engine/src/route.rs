@@ -10,6 +10,7 @@ use trunkline_proto::wire::share::{self, MemberEager};
 
 use crate::comm::Comms;
 use crate::groups::{Common, Neighbours, Turn};
+use crate::links::SharedLinks;
 use crate::member::{BATCH, Open, Side};
 use crate::rails::Rails;
 use crate::request::Requests;
@@ -30,7 +31,7 @@ enum Finished {
 
 /// A completion that nobody waits for.
 enum Stray {
-    /// The link has ended.
+    /// Its link has ended.
     Ended,
     /// It named nobody.
     Nobody,
@@ -91,30 +92,45 @@ impl<R: Rail> Turn<'_, R> {
         some
     }
 
-    /// Takes what the link has finished. Whether there was anything for the member whose turn it is.
+    /// Takes what the links have finished. Whether there was anything for the member whose turn it is.
     pub(crate) fn take_shared(&mut self, comms: &Comms, requests: &Requests) -> bool {
+        let mut own = false;
+        for rail in 0..self.rails.len() {
+            own |= self.take_of(rail, comms, requests);
+        }
+        self.tell_ended();
+        own
+    }
+
+    fn take_of(&mut self, rail: usize, comms: &Comms, requests: &Requests) -> bool {
         let Self { open, rails, batch, shared } = self;
         let Some(Neighbours { others, common }) = shared else { return false };
         let mut own = false;
         for _ in 0..BATCHES_MAX {
-            let taken = rails.poll(0, &mut **batch);
+            let taken = rails.poll(rail, &mut **batch);
             for completion in &batch[..taken] {
                 let (bits, finished) = match common.whose(completion) {
                     Ok(found) => found,
+                    Err(Stray::Ended) => {
+                        rails.ended(rail, completion.link);
+                        continue;
+                    }
                     Err(stray) => {
                         common.stray(rails, open, stray);
                         continue;
                     }
                 };
-                if bits == open.member && open.closed.is_none() {
+                if bits == open.member {
                     own = true;
-                    open.take_finished(rails, requests, finished);
-                } else if bits == open.member {
-                    own = true;
-                    open.take_for(rails, comms, finished);
+                    if open.closed.is_none() {
+                        open.take_finished(rails, requests, rail, finished);
+                    } else {
+                        open.take_for(rails, comms, rail, finished);
+                    }
                 } else if let Some(other) = other_of(others, bits) {
                     common.routed += 1;
-                    other.take_for(rails, comms, finished);
+                    other.set_time_of(open);
+                    other.take_for(rails, comms, rail, finished);
                     common.untold |= other.untold;
                 } else {
                     let stray = match finished {
@@ -128,12 +144,20 @@ impl<R: Rail> Turn<'_, R> {
                 break;
             }
         }
-        if common.ended && !common.told {
-            common.told = true;
-            open.lost(rails, 0);
-            others.iter_mut().for_each(|other| other.lost(rails, 0));
-        }
         own
+    }
+
+    /// Each member that uses a link which has ended hears of it, once.
+    fn tell_ended(&mut self) {
+        let Self { open, rails, shared, .. } = self;
+        let Some(Neighbours { others, .. }) = shared else { return };
+        while let Some((rail, link)) = rails.shared.as_mut().and_then(SharedLinks::next_ended) {
+            for member in std::iter::once(&mut **open).chain(others.iter_mut().map(|other| &mut **other)) {
+                if let Some(path) = member.side.paths().of_link(rail, link) {
+                    member.lost(rails, path);
+                }
+            }
+        }
     }
 }
 
@@ -152,8 +176,7 @@ impl Common {
     #[cold]
     fn stray(&mut self, rails: &mut Rails<impl Rail>, any: &mut Open, stray: Stray) {
         match stray {
-            Stray::Ended => self.ended = true,
-            Stray::Nobody => self.dropped += 1,
+            Stray::Ended | Stray::Nobody => self.dropped += 1,
             Stray::Bounce(bounce) => {
                 self.dropped += 1;
                 if let Side::Recv(lane) = &mut any.side {
@@ -166,17 +189,27 @@ impl Common {
 }
 
 impl Open {
+    /// It is as late for this member as for the one whose turn it is.
+    #[inline]
+    fn set_time_of(&mut self, whose: &Self) {
+        if let (Side::Send(lane), Side::Send(theirs)) = (&mut self.side, &whose.side)
+            && let Some(many) = &theirs.many
+        {
+            lane.set_time(many.now);
+        }
+    }
+
     /// Takes what came in another member's turn.
-    fn take_for(&mut self, rails: &mut Rails<impl Rail>, comms: &Comms, finished: Finished) {
+    fn take_for(&mut self, rails: &mut Rails<impl Rail>, comms: &Comms, rail: usize, finished: Finished) {
         match self.closed.take() {
             Some(closed) => {
-                self.take_finished(rails, &closed, finished);
+                self.take_finished(rails, &closed, rail, finished);
                 self.closed = Some(closed);
             }
             None => {
                 let Some(comm) = comms.get(self.id) else { return };
                 let before = self.fault.is_some();
-                self.take_finished(rails, &comm.requests, finished);
+                self.take_finished(rails, &comm.requests, rail, finished);
                 self.untold |= self.fault.is_some() && !before;
             }
         }
@@ -184,7 +217,13 @@ impl Open {
 
     /// Takes one thing that the link has finished. Of who has failed or is closed only what it posted itself counts.
     #[inline]
-    fn take_finished(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests, finished: Finished) {
+    fn take_finished(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        rail: usize,
+        finished: Finished,
+    ) {
         let over = self.closed.is_some() || self.fault.is_some();
         let taken = match (finished, &mut self.side) {
             (Finished::Eager(_, bounce), Side::Recv(lane)) if over => lane.post_bounce(rails, bounce),
@@ -194,7 +233,7 @@ impl Open {
             (Finished::Completion(completion), Side::Recv(_)) if over && completion.done != Done::Posted => {
                 Ok(())
             }
-            (Finished::Completion(completion), side) => side.on_completion(rails, requests, 0, &completion),
+            (Finished::Completion(completion), _) => self.on_completion(rails, requests, rail, &completion),
             (Finished::Eager(..), Side::Send(_)) => Ok(()),
         };
         if let Err(fault) = taken

@@ -7,10 +7,9 @@ use trunkline_fabric::{Completion, Done, Op, PostError, Rail, Remote, Source, St
 use trunkline_mem::Kind;
 use trunkline_proto::limits::{SENDS_MAX, SMALL_MAX, STRIPES_MAX};
 use trunkline_proto::wire::cts::Cts;
-use trunkline_proto::wire::eager::{self, Eager};
+use trunkline_proto::wire::eager::Eager;
 use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::imm::Imm;
-use trunkline_proto::wire::share::{self, MemberEager};
 use trunkline_proto::xfer::sender::{Isend, Sender};
 
 use crate::CommFault;
@@ -171,11 +170,7 @@ impl SendLane {
         slot: u16,
         message: Message,
     ) -> Result<bool, CommFault> {
-        if let Some(eager) = &mut rails.eager {
-            self.part.eager +=
-                u32::from(message.len <= u64::from(self.plan.eager_max) && eager.take(self.part.eager));
-            self.sender.set_credits(self.part.eager as usize);
-        }
+        self.take_eager(rails, message.len);
         let decided = self.sender.on_isend(&View(self.mailbox.memory()), message.tag, message.len);
         self.give_eager(rails);
         match decided? {
@@ -192,9 +187,19 @@ impl SendLane {
         Ok(true)
     }
 
+    /// Takes the group's credit for one more eager message, if it may be one.
+    #[inline]
+    pub(crate) fn take_eager(&mut self, rails: &mut Rails<impl Rail>, len: u64) {
+        if let Some(eager) = &mut rails.eager {
+            let may = len <= u64::from(self.plan.eager_max) && eager.take(self.part.eager);
+            self.part.eager += u32::from(may);
+            self.sender.set_credits(self.part.eager as usize);
+        }
+    }
+
     /// Gives credit back that no eager message needs any more.
     #[inline]
-    fn give_eager(&mut self, rails: &mut Rails<impl Rail>) {
+    pub(crate) fn give_eager(&mut self, rails: &mut Rails<impl Rail>) {
         if let Some(eager) = &mut rails.eager {
             let needed = self.sender.unmatched() as u32;
             eager.give(self.part.eager - needed);
@@ -273,17 +278,8 @@ impl SendLane {
         message: Message,
         header: Eager,
     ) -> Result<(), CommFault> {
-        let mut head = [0; share::EAGER_BYTES];
-        let head = match self.part.remote {
-            None => {
-                head[..eager::BYTES].copy_from_slice(&header.to_bytes());
-                &head[..eager::BYTES]
-            }
-            Some(member) => {
-                head = MemberEager { member, eager: header }.to_bytes();
-                &head[..]
-            }
-        };
+        let head = self.part.eager_head(header);
+        let head = &head[..self.part.head()];
         let mut buffer = [0; INLINE_MAX];
         buffer[..head.len()].copy_from_slice(head);
         if let Some(bytes) = self.inline(message, head.len(), &mut buffer) {

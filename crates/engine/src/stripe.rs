@@ -5,10 +5,9 @@
 use std::collections::VecDeque;
 
 use trunkline_fabric::{Op, PostError, Rail, Remote, RemoteKey, Source, Status};
-use trunkline_proto::limits::{LINKS_MAX, SENDS_MAX, STRIPES_MAX};
+use trunkline_proto::limits::{LINKS_MAX, SENDS_MAX, SLICE_MAX, SMALL_MAX, STRIPES_MAX};
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::cts::Cts;
-use trunkline_proto::wire::eager;
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::imm::Imm;
@@ -101,8 +100,12 @@ impl SendLane {
         slot: u16,
         message: Message,
     ) -> Result<bool, CommFault> {
+        self.take_eager(rails, message.len);
         let view = View(self.mailbox.memory());
-        match self.sender.on_isend(&view, message.tag, message.len)? {
+        let decided = self.sender.on_isend(&view, message.tag, message.len);
+        self.give_eager(rails);
+        let view = View(self.mailbox.memory());
+        match decided? {
             Isend::NotYet => return Ok(false),
             Isend::Eager(header) => {
                 self.track(slot, message);
@@ -134,7 +137,9 @@ impl SendLane {
         [one, two, three]: [Region; LINKS_MAX - 1],
     ) -> Result<(), CommFault> {
         let Some(many) = &mut self.many else { return Ok(()) };
-        let (count, piece) = many.spread.pieces(message.len, self.plan.stripe_min, self.plan.message_max);
+        let most = if self.part.remote.is_some() { SLICE_MAX } else { u64::MAX };
+        let (count, piece) =
+            many.spread.pieces(message.len, self.plan.stripe_min, self.plan.message_max.min(most));
         let first = Region { key: cts.key, addr: cts.addr };
         many.aims[slot as usize] =
             Aim { receive: cts.number, places: [first, one, two, three], piece, pieces: count };
@@ -174,6 +179,11 @@ impl SendLane {
             let paths = &self.paths;
             let may = |at| at < paths.len() && paths.credits(rails, at) > 0 && (!alone || at == paths.lead());
             let Some(path) = many.spread.best(flight.len, many.now, may) else { return Ok(false) };
+            let long = self.part.remote.is_some() && flight.len > SMALL_MAX;
+            if long && !rails.slices.take(self.part.slices) {
+                return Ok(false);
+            }
+            self.part.slices += u32::from(long);
             let number = many.flights.insert(Posted { flight, path, at: many.now });
             match self.post_flight(rails, path, number, flight)? {
                 Try::Posted => {
@@ -184,6 +194,7 @@ impl SendLane {
                 Try::Lost => {
                     let Some(many) = &mut self.many else { return Ok(false) };
                     many.flights.remove(number);
+                    self.end_slice(rails, flight.len);
                     self.lose(rails, path);
                 }
             }
@@ -203,7 +214,7 @@ impl SendLane {
         let &Path { rail, link, .. } = self.paths.get(path);
         let mut buffer = [0; INLINE_MAX];
         let (head, fin);
-        let head_len = if matches!(cargo, Cargo::Eager(_)) { eager::BYTES } else { 0 };
+        let head_len = if matches!(cargo, Cargo::Eager(_)) { self.part.head() } else { 0 };
         let message = Message { mr: outgoing.mr, offset: outgoing.offset + offset, len, tag: 0 };
         let body = match self.inline(message, head_len, &mut buffer) {
             Some(bytes) => Source::Inline(&bytes[head_len..]),
@@ -215,8 +226,8 @@ impl SendLane {
         let Some(many) = &self.many else { return Ok(Try::Lost) };
         let op = match cargo {
             Cargo::Eager(header) => {
-                head = header.to_bytes();
-                Op::Send { head: &head, body, imm: None }
+                head = self.part.eager_head(header);
+                Op::Send { head: &head[..head_len], body, imm: None }
             }
             Cargo::Bytes { imm, .. } => {
                 let Region { key, addr } = many.aims[slot as usize].places[path];
@@ -227,12 +238,13 @@ impl SendLane {
                 let token = outgoing.token;
                 fin = Fin { len: outgoing.len, stripes, token }.to_bytes();
                 let Region { key, addr } = many.fins[path];
-                let at = addr.wrapping_add((token.slot() * fin::BYTES) as u64);
+                let place = token.slot() & self.part.fin_mask;
+                let at = addr.wrapping_add((place * fin::BYTES) as u64);
                 let to = Remote { key: RemoteKey(key), addr: at };
                 Op::Write { from: Source::Inline(&fin), to, imm: Some(Imm::Fin(token).to_bits()) }
             }
         };
-        match rails.get_mut(rail).post(link, number, op, true) {
+        match rails.get_mut(rail).post(link, self.part.tag | number, op, true) {
             Ok(()) => Ok(Try::Posted),
             // Credit was checked before; a link that has none all the same is broken.
             Err(PostError::Busy | PostError::Refused(Status::Flushed | Status::PeerDead)) => Ok(Try::Lost),
@@ -340,8 +352,17 @@ impl SendLane {
         let Some(Posted { flight, path, at }) = many.flights.remove(number) else { return Ok(()) };
         let now = many.now;
         many.spread.on_done(path, flight.len, at, now);
+        self.end_slice(rails, flight.len);
         self.arrived(requests, flight.slot);
         self.post_spread(rails)
+    }
+
+    /// A piece is under way no more.
+    fn end_slice(&mut self, rails: &mut Rails<impl Rail>, len: u64) {
+        if self.part.remote.is_some() && len > SMALL_MAX {
+            self.part.slices = self.part.slices.saturating_sub(1);
+            rails.slices.give(1);
+        }
     }
 
     fn arrived(&mut self, requests: &Requests, slot: u16) {
@@ -378,10 +399,12 @@ impl SendLane {
             let arrived = flight.has_arrived(standing, receive, outgoing.token);
             let arrived =
                 (arrived && !mutant.is("engine-replays-all")) || mutant.is("engine-replays-nothing");
+            if !arrived {
+                many.again.push_back(flight);
+            }
+            self.end_slice(rails, flight.len);
             if arrived {
                 self.arrived(requests, flight.slot);
-            } else {
-                many.again.push_back(flight);
             }
         }
         self.post_spread(rails)?;

@@ -1,0 +1,122 @@
+//! The links of a group, each used by several of its members: made by the first who needs it, ended with the last who uses
+//! it. Part of a group's rails; where a comm has its links to itself, there is none of this.
+
+use trunkline_fabric::LinkId;
+
+/// One link.
+#[derive(Debug)]
+struct Used {
+    rail: usize,
+    link: LinkId,
+    /// Which of a member's links it is, counted from 0, the same for all.
+    slot: usize,
+    /// Members that use it.
+    users: u32,
+    /// It is in error.
+    ended: bool,
+    /// What it was connected to.
+    peer: Option<Vec<u8>>,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct SharedLinks {
+    links: Vec<Used>,
+    /// Those that have ended since the members were told.
+    news: Vec<(usize, LinkId)>,
+}
+
+impl SharedLinks {
+    /// A new link, used by whoever made it.
+    pub(crate) fn made(&mut self, slot: usize, rail: usize, link: LinkId) {
+        self.links.push(Used { rail, link, slot, users: 1, ended: false, peer: None });
+    }
+
+    /// The link of that slot that carries, or is being made, for one more member.
+    pub(crate) fn join(&mut self, slot: usize) -> Option<LinkId> {
+        let used = self.links.iter_mut().find(|used| used.slot == slot && !used.ended)?;
+        used.users += 1;
+        Some(used.link)
+    }
+
+    /// The same, if it was connected to that address of the peer's.
+    pub(crate) fn join_connected(&mut self, slot: usize, peer: &[u8]) -> Option<LinkId> {
+        let to = |used: &&mut Used| used.slot == slot && !used.ended && used.peer.as_deref() == Some(peer);
+        let used = self.links.iter_mut().find(to)?;
+        used.users += 1;
+        Some(used.link)
+    }
+
+    /// Whether none carries, nor is being made.
+    pub(crate) fn all_ended(&self) -> bool {
+        self.links.iter().all(|used| used.ended)
+    }
+
+    /// A link was connected to that address; false if it had been before.
+    pub(crate) fn connected(&mut self, rail: usize, link: LinkId, peer: &[u8]) -> bool {
+        let Some(used) = self.find(rail, link) else { return false };
+        let first = used.peer.is_none();
+        used.peer.get_or_insert_with(|| peer.to_vec());
+        first
+    }
+
+    /// A link is in error.
+    pub(crate) fn ended(&mut self, rail: usize, link: LinkId) {
+        let Some(used) = self.find(rail, link).filter(|used| !used.ended) else { return };
+        used.ended = true;
+        self.news.push((rail, link));
+    }
+
+    /// A link that ended since this was asked last.
+    pub(crate) fn next_ended(&mut self) -> Option<(usize, LinkId)> {
+        self.news.pop()
+    }
+
+    /// A member uses a link no more; whether it was the last.
+    pub(crate) fn quit(&mut self, rail: usize, link: LinkId) -> bool {
+        let Some(at) = self.links.iter().position(|used| used.rail == rail && used.link == link) else {
+            return false;
+        };
+        let used = &mut self.links[at];
+        used.users = used.users.saturating_sub(1);
+        let last = used.users == 0;
+        if last {
+            self.links.swap_remove(at);
+        }
+        last
+    }
+
+    /// Each link and its rail.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, LinkId)> {
+        self.links.iter().map(|used| (used.rail, used.link))
+    }
+
+    fn find(&mut self, rail: usize, link: LinkId) -> Option<&mut Used> {
+        self.links.iter_mut().find(|used| used.rail == rail && used.link == link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_made_once_and_goes_with_its_last_user() {
+        let mut links = SharedLinks::default();
+        assert_eq!((links.join(1), links.all_ended()), (None, true));
+        links.made(1, 0, LinkId(5));
+        assert_eq!((links.join(1), links.join(0)), (Some(LinkId(5)), None));
+        assert!(links.connected(0, LinkId(5), b"there") && !links.connected(0, LinkId(5), b"elsewhere"));
+        assert_eq!(links.join_connected(1, b"there"), Some(LinkId(5)));
+        assert_eq!(links.join_connected(1, b"elsewhere"), None);
+        links.ended(0, LinkId(5));
+        links.ended(0, LinkId(5));
+        assert_eq!((links.next_ended(), links.next_ended()), (Some((0, LinkId(5))), None), "once");
+        assert_eq!((links.join(1), links.all_ended()), (None, true), "nobody joins what has ended");
+        links.made(1, 0, LinkId(6));
+        assert_eq!(links.join(1), Some(LinkId(6)));
+        let quits = [0, 1, 2].map(|_| links.quit(0, LinkId(5)));
+        assert_eq!((quits, links.quit(0, LinkId(5))), ([false, false, true], false));
+        assert_eq!(links.iter().collect::<Vec<_>>(), [(0, LinkId(6))]);
+    }
+}
