@@ -269,6 +269,7 @@ impl Open {
         at: usize,
         now: Instant,
     ) -> Result<(), CommFault> {
+        let tag = self.side.tag();
         let (mutant, flushes) = match &self.side {
             Side::Send(lane) => (lane.plan.mutant, false),
             Side::Recv(lane) => (lane.plan.mutant, lane.plan.needs_flush),
@@ -283,7 +284,7 @@ impl Open {
         if fences && flushes && path.link != NO_LINK && !leaving.flushed {
             if !leaving.flushing {
                 let rail = rails.get_mut(path.rail);
-                leaving.flushing = rail.post(path.link, LAST_FLUSH, Op::Flush, true).is_ok();
+                leaving.flushing = rail.post(path.link, tag | LAST_FLUSH, Op::Flush, true).is_ok();
             }
             return Ok(());
         }
@@ -304,6 +305,7 @@ impl Open {
 
     /// Goes on with a link that is being made; true, at the sending end, once something has arrived over it.
     fn prove(&mut self, rails: &mut Rails<impl Rail>, at: usize) -> Result<bool, LinkError> {
+        let tag = self.side.tag();
         let fins = match &self.side {
             Side::Send(lane) => lane.fins_of(at),
             Side::Recv(_) => None,
@@ -317,7 +319,7 @@ impl Open {
         if path.proof == Proof::None {
             let to = Remote { key: RemoteKey(key), addr };
             let nothing = Op::Write { from: Source::Inline(&[]), to, imm: None };
-            if rail.post(path.link, PROBE, nothing, true).is_ok() {
+            if rail.post(path.link, tag | PROBE, nothing, true).is_ok() {
                 rail.flush();
                 path.proof = Proof::Posted;
             }

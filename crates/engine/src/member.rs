@@ -141,6 +141,14 @@ impl Side {
         }
     }
 
+    /// In the `wr_id` of all it posts.
+    pub(crate) fn tag(&self) -> u64 {
+        match self {
+            Self::Send(lane) => lane.part.tag,
+            Self::Recv(lane) => lane.part.tag,
+        }
+    }
+
     pub(crate) fn mutant(&self) -> Mutant {
         match self {
             Self::Send(lane) => lane.plan.mutant,

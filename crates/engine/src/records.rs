@@ -97,7 +97,11 @@ impl RecvLane {
         self.records.flushes_left[usize::from(slot)] = 0;
         for at in (0..self.paths.len()).filter(|&at| used[at]) {
             let &Path { rail, link, .. } = self.paths.get(at);
-            if rails.get_mut(rail).post(link, FLUSH | u64::from(slot), Op::Flush, true).is_ok() {
+            if rails
+                .get_mut(rail)
+                .post(link, self.part.tag | FLUSH | u64::from(slot), Op::Flush, true)
+                .is_ok()
+            {
                 self.flushing += 1;
                 self.records.flushes_left[usize::from(slot)] += 1;
             }
