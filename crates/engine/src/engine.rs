@@ -502,7 +502,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Polls a lane, and names what it failed of; whether anything moved.
     #[inline]
     pub(crate) fn drive(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) -> bool {
-        let shares = turn.shared.is_some();
+        if turn.shared.is_some() {
+            return self.drive_shared(slot, turn);
+        }
         let Turn { open, rails, batch, .. } = turn;
         let before = open.fault.is_some();
         if open.many
@@ -510,15 +512,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         {
             lane.set_time(self.host.now());
         }
-        let moved = match shares {
-            false => open.progress(rails, batch, &slot.requests),
-            true => turn.progress_shared(&self.comms, &slot.requests),
-        };
-        let open = &mut *turn.open;
+        let moved = open.progress(rails, batch, &slot.requests);
         let failed = open.fault.is_some() && !before;
-        if shares {
-            self.tell_neighbours(slot, turn);
-        } else if open.many {
+        if open.many {
             self.tend_links(slot, turn);
         }
         if failed {

@@ -23,13 +23,15 @@ pub(crate) struct Rails<R: Rail> {
     pub(crate) slices: Credits,
     /// Which members use which links, where several may.
     pub(crate) shared: Option<SharedLinks>,
+    /// Some of those links have ended, and not all members were told.
+    pub(crate) has_ended: bool,
 }
 
 impl<R: Rail> Rails<R> {
     /// These, in the order of their NICs.
     pub(crate) fn new(first: R, more: Vec<R>, mutant: Mutant) -> Self {
         let slices = Credits::new(SLICES_MAX, mutant);
-        Self { first, more, posts: 0, burst: false, eager: None, slices, shared: None }
+        Self { first, more, posts: 0, burst: false, eager: None, slices, shared: None, has_ended: false }
     }
 
     /// How many.
@@ -97,15 +99,14 @@ impl<R: Rail> Rails<R> {
     /// Puts a link into error, for all who use it.
     pub(crate) fn fail(&mut self, rail: usize, link: LinkId) {
         self.get_mut(rail).fail(link);
-        if let Some(shared) = &mut self.shared {
-            shared.ended(rail, link);
-        }
+        self.ended(rail, link);
     }
 
     /// A link gives back what was posted: it is in error.
     pub(crate) fn ended(&mut self, rail: usize, link: LinkId) {
         if let Some(shared) = &mut self.shared {
             shared.ended(rail, link);
+            self.has_ended = true;
         }
     }
 

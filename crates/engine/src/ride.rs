@@ -261,8 +261,28 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
     }
 
-    /// After a turn of a member: what others of its group have failed of is told, and that its link has ended.
-    pub(crate) fn tell_neighbours(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
+    /// Polls the links of a group for one of its members, and names what that one failed of; whether anything moved for it.
+    #[inline(never)]
+    pub(crate) fn drive_shared(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) -> bool {
+        let before = turn.open.fault.is_some();
+        if turn.open.many
+            && let Side::Send(lane) = &mut turn.open.side
+        {
+            lane.set_time(self.host.now());
+        }
+        let moved = turn.progress_shared(&self.comms, &slot.requests);
+        let untold = turn.shared.as_ref().is_some_and(|shared| shared.common.untold);
+        if untold || turn.open.many || turn.open.stopped || slot.news.has_some() {
+            self.tell_neighbours(slot, turn);
+        }
+        if turn.open.fault.is_some() && !before {
+            self.on_fault(slot, turn);
+        }
+        moved
+    }
+
+    /// After a turn of a member: what others of its group have failed of is told, and that its links have ended.
+    fn tell_neighbours(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
         if turn.open.many {
             self.tend_links(slot, turn);
         }
@@ -276,14 +296,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.end_stopped(slot, turn);
         }
         let Some(Neighbours { others, common }) = &mut turn.shared else { return };
+        if !std::mem::take(&mut common.untold) {
+            return;
+        }
         let ended = turn.rails.shared.as_ref().is_some_and(SharedLinks::all_ended);
         if ended && !common.told {
             common.told = true;
             self.broken.lock().push(common.id);
             self.has_broken.store(true, Ordering::Release);
-        }
-        if !std::mem::take(&mut common.untold) {
-            return;
         }
         for other in others.iter_mut().filter(|other| other.untold) {
             other.untold = false;

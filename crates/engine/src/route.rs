@@ -4,7 +4,7 @@
 
 use trunkline_fabric::{Completion, Done, Rail, Status};
 use trunkline_proto::pool::ranges;
-use trunkline_proto::wire::imm::{Imm, Token};
+use trunkline_proto::wire::imm::Token;
 use trunkline_proto::wire::member::MemberId;
 use trunkline_proto::wire::share::{self, MemberEager};
 
@@ -21,12 +21,13 @@ const BATCHES_MAX: usize = 4;
 /// Bits of an immediate that are not its token.
 const KIND: u32 = 0xff << (Token::SLOT_BITS + Token::GENERATION_BITS);
 
-/// Something that the link has finished, as a member sees it.
-enum Finished {
-    /// A completion, with its names for things.
-    Completion(Completion),
-    /// An eager message in that bounce buffer.
-    Eager(MemberEager, u32),
+/// What a completion is to a member.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Its own operation, or one of its peer's: the completion has the member's names for things.
+    Own,
+    /// An eager message in a bounce buffer of the group's.
+    Eager(MemberEager),
 }
 
 /// A completion that nobody waits for.
@@ -35,51 +36,65 @@ enum Stray {
     Ended,
     /// It named nobody.
     Nobody,
-    /// Nor did the message in that bounce buffer, which is to be posted again.
-    Bounce(u32),
+    /// Nor did the message in a bounce buffer, which is to be posted again.
+    Bounce,
 }
 
 impl Common {
-    /// Whose a completion is, by the bits of the member's name.
-    #[inline]
-    fn whose(&mut self, completion: &Completion) -> Result<(u32, Finished), Stray> {
-        if matches!(completion.status, Status::Flushed | Status::PeerDead) {
-            return Err(Stray::Ended);
+    /// Whose a completion is, by the bits of the member's name; what is in it is given the member's names.
+    #[inline(always)]
+    fn whose(&mut self, completion: &mut Completion) -> Result<(u32, Kind), Stray> {
+        if completion.status != Status::Ok {
+            return Self::whose_error(completion);
         }
         let (bits, low) = MemberId::of_wr_id(completion.wr_id);
         match completion.done {
             Done::Written => {
                 let Some(receiving) = &mut self.receiving else { return Err(Stray::Nobody) };
                 let imm = completion.imm.unwrap_or(0);
-                let Some(token) = Imm::from_bits(imm).map(Imm::token) else { return Err(Stray::Nobody) };
+                let token = Token::from_bits(imm);
                 let Some(member) = receiving.ranges.owner(token) else { return Err(Stray::Nobody) };
-                let imm = Some(imm & KIND | ranges::to_member(token).to_bits());
-                Ok((member.to_bits(), Finished::Completion(Completion { imm, ..*completion })))
+                completion.imm = Some(imm & KIND | ranges::to_member(token).to_bits());
+                Ok((member.to_bits(), Kind::Own))
             }
-            Done::Received if bits == 0 => {
-                let bounce = low as u32;
-                let receiving = self.receiving.as_ref().ok_or(Stray::Nobody)?;
-                let (memory, at) = receiving.bounces.memory(bounce).ok_or(Stray::Nobody)?;
-                let mut head = [0; share::EAGER_BYTES];
-                memory.read(at, &mut head).map_err(|_| Stray::Bounce(bounce))?;
-                let header = MemberEager::from_bytes(&head).map_err(|_| Stray::Bounce(bounce))?;
-                Ok((header.member.to_bits(), Finished::Eager(header, bounce)))
-            }
+            Done::Received if bits == 0 => self.whose_eager(low as u32),
             Done::Received | Done::Posted => {
-                Ok((bits, Finished::Completion(Completion { wr_id: low, ..*completion })))
+                completion.wr_id = low;
+                Ok((bits, Kind::Own))
             }
         }
+    }
+
+    #[cold]
+    fn whose_error(completion: &mut Completion) -> Result<(u32, Kind), Stray> {
+        if matches!(completion.status, Status::Flushed | Status::PeerDead) {
+            return Err(Stray::Ended);
+        }
+        let (bits, low) = MemberId::of_wr_id(completion.wr_id);
+        completion.wr_id = low;
+        Ok((bits, Kind::Own))
+    }
+
+    /// Whose an eager message is, by its header.
+    #[inline]
+    fn whose_eager(&mut self, bounce: u32) -> Result<(u32, Kind), Stray> {
+        let receiving = self.receiving.as_ref().ok_or(Stray::Nobody)?;
+        let (memory, at) = receiving.bounces.memory(bounce).ok_or(Stray::Nobody)?;
+        let mut head = [0; share::EAGER_BYTES];
+        memory.read(at, &mut head).map_err(|_| Stray::Bounce)?;
+        let header = MemberEager::from_bytes(&head).map_err(|_| Stray::Bounce)?;
+        Ok((header.member.to_bits(), Kind::Eager(header)))
     }
 }
 
 impl<R: Rail> Turn<'_, R> {
-    /// Goes on with a member of a group: takes what the link has finished, also for the others. Returns whether there was
+    /// Goes on with a member of a group: takes what the links have finished, also for the others. Returns whether there was
     /// anything for this one.
+    #[inline(always)]
     pub(crate) fn progress_shared(&mut self, comms: &Comms, requests: &Requests) -> bool {
-        let before = self.open.fault.is_some();
         if let Side::Recv(lane) = &mut self.open.side
-            && !before
             && lane.announces()
+            && self.open.fault.is_none()
             && let Err(fault) = lane.announce_rest(self.rails)
         {
             self.open.fail(self.rails, requests, fault);
@@ -93,64 +108,67 @@ impl<R: Rail> Turn<'_, R> {
     }
 
     /// Takes what the links have finished. Whether there was anything for the member whose turn it is.
+    #[inline(always)]
     pub(crate) fn take_shared(&mut self, comms: &Comms, requests: &Requests) -> bool {
         let mut own = false;
         for rail in 0..self.rails.len() {
-            own |= self.take_of(rail, comms, requests);
+            for _ in 0..BATCHES_MAX {
+                let taken = self.rails.poll(rail, &mut *self.batch);
+                if taken > 0 {
+                    own |= self.take_batch(taken, rail, comms, requests);
+                }
+                if taken < BATCH {
+                    break;
+                }
+            }
         }
-        self.tell_ended();
+        if self.rails.has_ended {
+            self.tell_ended();
+        }
         own
     }
 
-    fn take_of(&mut self, rail: usize, comms: &Comms, requests: &Requests) -> bool {
+    /// Gives out so many completions of a rail.
+    #[inline(always)]
+    fn take_batch(&mut self, taken: usize, rail: usize, comms: &Comms, requests: &Requests) -> bool {
         let Self { open, rails, batch, shared } = self;
         let Some(Neighbours { others, common }) = shared else { return false };
         let mut own = false;
-        for _ in 0..BATCHES_MAX {
-            let taken = rails.poll(rail, &mut **batch);
-            for completion in &batch[..taken] {
-                let (bits, finished) = match common.whose(completion) {
-                    Ok(found) => found,
-                    Err(Stray::Ended) => {
-                        rails.ended(rail, completion.link);
-                        continue;
-                    }
-                    Err(stray) => {
-                        common.stray(rails, open, stray);
-                        continue;
-                    }
-                };
-                if bits == open.member {
-                    own = true;
-                    if open.closed.is_none() {
-                        open.take_finished(rails, requests, rail, finished);
-                    } else {
-                        open.take_for(rails, comms, rail, finished);
-                    }
-                } else if let Some(other) = other_of(others, bits) {
-                    common.routed += 1;
-                    other.set_time_of(open);
-                    other.take_for(rails, comms, rail, finished);
-                    common.untold |= other.untold;
-                } else {
-                    let stray = match finished {
-                        Finished::Eager(_, bounce) => Stray::Bounce(bounce),
-                        Finished::Completion(_) => Stray::Nobody,
-                    };
-                    common.stray(rails, open, stray);
+        for completion in &mut batch[..taken] {
+            let (bits, kind) = match common.whose(completion) {
+                Ok(found) => found,
+                Err(stray) => {
+                    common.stray(rails, open, rail, completion, stray);
+                    continue;
                 }
-            }
-            if taken < BATCH {
-                break;
+            };
+            if bits == open.member {
+                own = true;
+                if open.closed.is_none() {
+                    open.take_finished(rails, requests, rail, completion, kind);
+                } else {
+                    open.take_for(rails, comms, rail, completion, kind);
+                }
+            } else if let Some(other) = other_of(others, bits) {
+                common.routed += 1;
+                other.set_time_of(open);
+                other.take_for(rails, comms, rail, completion, kind);
+                common.untold |= other.untold;
+            } else {
+                let stray = if matches!(kind, Kind::Eager(_)) { Stray::Bounce } else { Stray::Nobody };
+                common.stray(rails, open, rail, completion, stray);
             }
         }
         own
     }
 
     /// Each member that uses a link which has ended hears of it, once.
+    #[cold]
     fn tell_ended(&mut self) {
         let Self { open, rails, shared, .. } = self;
-        let Some(Neighbours { others, .. }) = shared else { return };
+        rails.has_ended = false;
+        let Some(Neighbours { others, common }) = shared else { return };
+        common.untold = true;
         while let Some((rail, link)) = rails.shared.as_mut().and_then(SharedLinks::next_ended) {
             for member in std::iter::once(&mut **open).chain(others.iter_mut().map(|other| &mut **other)) {
                 if let Some(path) = member.side.paths().of_link(rail, link) {
@@ -174,14 +192,22 @@ fn other_of<'a>(
 impl Common {
     /// Takes note of what was nobody's. `any` is some member.
     #[cold]
-    fn stray(&mut self, rails: &mut Rails<impl Rail>, any: &mut Open, stray: Stray) {
+    fn stray(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        any: &mut Open,
+        rail: usize,
+        completion: &Completion,
+        stray: Stray,
+    ) {
         match stray {
-            Stray::Ended | Stray::Nobody => self.dropped += 1,
-            Stray::Bounce(bounce) => {
+            Stray::Ended => rails.ended(rail, completion.link),
+            Stray::Nobody => self.dropped += 1,
+            Stray::Bounce => {
                 self.dropped += 1;
                 if let Side::Recv(lane) = &mut any.side {
                     // A link that takes none has ended, which it says by itself.
-                    let _ = lane.post_bounce(rails, bounce);
+                    let _ = lane.post_bounce(rails, completion.wr_id as u32);
                 }
             }
         }
@@ -200,41 +226,47 @@ impl Open {
     }
 
     /// Takes what came in another member's turn.
-    fn take_for(&mut self, rails: &mut Rails<impl Rail>, comms: &Comms, rail: usize, finished: Finished) {
+    fn take_for(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        comms: &Comms,
+        rail: usize,
+        completion: &Completion,
+        kind: Kind,
+    ) {
         match self.closed.take() {
             Some(closed) => {
-                self.take_finished(rails, &closed, rail, finished);
+                self.take_finished(rails, &closed, rail, completion, kind);
                 self.closed = Some(closed);
             }
             None => {
                 let Some(comm) = comms.get(self.id) else { return };
                 let before = self.fault.is_some();
-                self.take_finished(rails, &comm.requests, rail, finished);
+                self.take_finished(rails, &comm.requests, rail, completion, kind);
                 self.untold |= self.fault.is_some() && !before;
             }
         }
     }
 
-    /// Takes one thing that the link has finished. Of who has failed or is closed only what it posted itself counts.
-    #[inline]
+    /// Takes one thing that a link has finished. Of who has failed or is closed only what it posted itself counts.
+    #[inline(always)]
     fn take_finished(
         &mut self,
         rails: &mut Rails<impl Rail>,
         requests: &Requests,
         rail: usize,
-        finished: Finished,
+        completion: &Completion,
+        kind: Kind,
     ) {
-        let over = self.closed.is_some() || self.fault.is_some();
-        let taken = match (finished, &mut self.side) {
-            (Finished::Eager(_, bounce), Side::Recv(lane)) if over => lane.post_bounce(rails, bounce),
-            (Finished::Eager(header, bounce), Side::Recv(lane)) => {
-                lane.on_eager(rails, requests, header.eager, bounce)
+        let over = self.fault.is_some() || self.closed.is_some();
+        let taken = match (kind, &mut self.side) {
+            (Kind::Own, Side::Recv(_)) if over && completion.done != Done::Posted => Ok(()),
+            (Kind::Own, _) => self.on_completion(rails, requests, rail, completion),
+            (Kind::Eager(_), Side::Recv(lane)) if over => lane.post_bounce(rails, completion.wr_id as u32),
+            (Kind::Eager(header), Side::Recv(lane)) => {
+                lane.on_eager(rails, requests, header.eager, completion.wr_id as u32)
             }
-            (Finished::Completion(completion), Side::Recv(_)) if over && completion.done != Done::Posted => {
-                Ok(())
-            }
-            (Finished::Completion(completion), _) => self.on_completion(rails, requests, rail, &completion),
-            (Finished::Eager(..), Side::Send(_)) => Ok(()),
+            (Kind::Eager(_), Side::Send(_)) => Ok(()),
         };
         if let Err(fault) = taken
             && !over
