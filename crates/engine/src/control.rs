@@ -259,6 +259,11 @@ impl<H: Host, R: Rail> Control<H, R> {
         self.riders.remove(&name);
     }
 
+    /// Comms that share their queue pairs.
+    pub(crate) fn riders(&self) -> usize {
+        self.riders.len()
+    }
+
     pub(crate) fn peer(&self, stream: SlotId) -> Option<Arc<Peer>> {
         self.streams.get(stream)?.peer.clone()
     }

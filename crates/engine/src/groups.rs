@@ -1,6 +1,8 @@
 //! Groups: rails with their links, and the comms that ride on them, each a member. A group is what one thread at a time
 //! uses; its table gives each a lane. Knows who is where, and nothing of messages.
 
+mod audit;
+
 use std::sync::{Arc, OnceLock};
 
 use spin::mutex::SpinMutex;
@@ -12,6 +14,8 @@ use trunkline_proto::pool::ranges::Ranges;
 use trunkline_proto::slots::Others;
 use trunkline_proto::wire::cts::Lines;
 use trunkline_proto::wire::member::MemberId;
+
+pub use audit::Riding;
 
 use crate::bounces::Bounces;
 use crate::lane::Lane;

@@ -59,6 +59,7 @@ mod watch;
 
 pub use engine::{Base, Engine, RecvBuf};
 pub use error::{CommFault, Error, in_full};
+pub use groups::Riding;
 pub use helper::{Helper, Tended};
 pub use id::{CommId, ListenId, MrId, RequestId};
 pub use nics::Nics;

@@ -114,6 +114,11 @@ impl Slab {
         Ok((lot, Piece { memory, offset, regions, _own: Vec::new() }))
     }
 
+    /// Places that are not free.
+    pub(crate) fn used(&self) -> usize {
+        self.lots - self.free.len()
+    }
+
     /// A place is of no use any more, and nothing more is written to it.
     pub(crate) fn give(&mut self, lot: Lot) {
         self.free.push_back(lot);

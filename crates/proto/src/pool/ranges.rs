@@ -112,6 +112,12 @@ impl Ranges {
         found
     }
 
+    /// Ranges that are somebody's.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
     /// Tokens that were nobody's.
     #[must_use]
     pub const fn dropped(&self) -> u64 {
