@@ -4,7 +4,7 @@ use trunkline_fabric::{Fabric, Host, LinkAddress, Links, Rail, RailConfig, RecvO
 use trunkline_proto::conn::{ConnectStep, Connecting, LinkLife};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::limits::LINKS_MAX;
-use trunkline_proto::pool::{AnswerFault, Ask, Next, Place};
+use trunkline_proto::pool::{AnswerFault, Ask, Next};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::cts::Lines;
@@ -201,7 +201,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
         }
         match control.pool.answered(place.seat, &share) {
-            Next::Wire => self.wire(control, id, place, &link)?,
+            Next::Wire => self.wire(control, id, &link)?,
             Next::Go => {}
             Next::Again(wish) => {
                 self.unask(control, id, wish);
@@ -220,13 +220,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// Connects the link of this end to the one that the other end has made.
-    fn wire(
-        &self,
-        control: &mut Control<H, F::Rail>,
-        id: SlotId,
-        place: Place,
-        link: &[u8],
-    ) -> Result<(), Error> {
+    fn wire(&self, control: &mut Control<H, F::Rail>, id: SlotId, link: &[u8]) -> Result<(), Error> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
         let (Some((_, fd)), Some((lane, Made::Own(rails)))) = (&mut attempt.reply, &mut attempt.lane) else {
             return Ok(());
@@ -244,8 +238,20 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         let (speed, latency) = self.nic_speed(nic);
         lane.link_up(0, speed, latency, self.host.now());
-        let proof = proof::Proof::of([(attempt.open.link.as_slice(), link)]);
-        control.pool.wired(place.group, proof)?;
+        Ok(())
+    }
+
+    /// The link of this end is up: others may join its group, if it is to have any.
+    fn wired(&self, control: &mut Control<H, F::Rail>, id: SlotId) -> Result<(), Error> {
+        let Some(Attempt { open, place: Some(place), reply: Some((reply, _)), lane, .. }) =
+            control.attempts.get_mut(id)
+        else {
+            return Ok(());
+        };
+        if matches!(lane, Some((_, Made::Own(_)))) {
+            let proof = proof::Proof::of([(open.link.as_slice(), reply.link.as_slice())]);
+            control.pool.wired(place.group, proof)?;
+        }
         Ok(())
     }
 
@@ -264,6 +270,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if !up && !self.params.mutant.is("engine-connects-before-link-is-up") {
             return Ok(None);
         }
+        self.wired(control, id)?;
+        let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
         let (Some((reply, _)), Some((lane, made))) = (attempt.reply.take(), attempt.lane.take()) else {
             return Err(Error::Unknown("connection attempt"));
         };
