@@ -68,7 +68,9 @@ impl RecvLane {
         if self.end == End::Not {
             self.post_ends(rails);
         }
-        self.end == End::Proven
+        let path = self.paths.leader();
+        // A link that takes none has ended, and may have nothing to tell of it.
+        self.end == End::Proven || self.gone && rails.get_mut(path.rail).is_quiet(path.link)
     }
 
     fn post_ends(&mut self, rails: &mut Rails<impl Rail>) {

@@ -523,7 +523,7 @@ impl SendLane {
         }
         // A link that refuses it carries nothing any more.
         self.last_due = false;
-        if self.post(rails, COUNTED, Op::Nop, true).is_err() {
+        if self.post(rails, COUNTED, Op::Nop, true).is_err() && self.part.remote.is_none() {
             self.posted = 0;
         }
         rails.flush();
