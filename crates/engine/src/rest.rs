@@ -55,7 +55,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Gives back what an idle comm does not need.
     #[cold]
     pub(crate) fn rest_if_idle(&self, turn: &mut Turn<'_, F::Rail>) {
-        let Turn { open, rails, .. } = turn;
+        let Turn { open, rails, shared, .. } = turn;
         let mutant = self.params.mutant;
         let messages = match &open.side {
             Side::Send(lane) => lane.sent,
@@ -69,15 +69,27 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             Side::Send(lane) => {
                 lane.paths.rest(rails);
             }
-            Side::Recv(lane) => lane.rest(rails),
+            Side::Recv(lane) => {
+                let others = shared.iter_mut().flat_map(|neighbours| neighbours.others.iter_mut());
+                let held =
+                    others.filter(|_| !mutant.is("engine-rests-on-others")).any(|o| o.side.holds_eager());
+                lane.rest(rails, held);
+            }
         }
     }
 }
 
+impl Side {
+    /// Whether a message lies in a bounce buffer that is this comm's.
+    fn holds_eager(&self) -> bool {
+        matches!(self, Self::Recv(lane) if lane.receiver.holds_eager())
+    }
+}
+
 impl RecvLane {
-    /// Empties the bounce buffers, unless a message is in one.
-    fn rest(&mut self, rails: &mut Rails<impl Rail>) {
-        let holds = self.receiver.holds_eager() && !self.plan.mutant.is("engine-rests-on-messages");
+    /// Empties the bounce buffers, unless a message is in one, of this comm or, as `held` says, of another one of its group.
+    fn rest(&mut self, rails: &mut Rails<impl Rail>, held: bool) {
+        let holds = held || self.receiver.holds_eager() && !self.plan.mutant.is("engine-rests-on-messages");
         if self.paths.rest(rails) && !holds {
             self.empty_bounces();
         }
