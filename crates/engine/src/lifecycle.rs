@@ -128,7 +128,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         self.status.add(Tally::CommsClosed, 1);
         let (ends, messages) = (turn.open.ends, turn.open.messages());
-        let (lingers, place) = self.end(seat, turn);
+        let gone = turn.open.rides() && self.peer_is_gone(&turn);
+        let (lingers, place) = self.end(seat, turn, gone);
         match lingers {
             Some(last) => {
                 drop(held);
@@ -145,8 +146,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         Ok(())
     }
 
-    /// Ends a comm that was taken out of the table: how it lingers, if it does, and its place in the pool.
-    fn end(&self, seat: Seat, turn: Turn<'_, F::Rail>) -> (Option<Lingering>, Option<Place>) {
+    /// Ends a comm that was taken out of the table: how it lingers, if it does, and its place in the pool. `gone`: nothing of
+    /// its peer's will land any more.
+    fn end(&self, seat: Seat, turn: Turn<'_, F::Rail>, gone: bool) -> (Option<Lingering>, Option<Place>) {
         let Turn { open, rails, shared, .. } = turn;
         let until = self.host.now() + self.params.peer_time;
         let (ends, name, place, rides) = (open.ends, open.name(), open.place, shared.is_some());
@@ -154,7 +156,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mutant = self.params.mutant;
         if shared.is_some() {
             open.withdraw(rails);
-            if !open.gives_memory_back(rails) {
+            let gone = gone && matches!(open.side, Side::Recv(_));
+            if !open.gives_memory_back(rails) && !gone {
                 // The caller may unmap it as soon as this returns: then nothing must use the links any more.
                 rails.fail_all();
             }
@@ -192,7 +195,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if !self.comms.remove(comm) {
             return;
         }
-        let (lingers, place) = self.end(seat, turn);
+        let gone = control.is_gone(turn.open.name());
+        let (lingers, place) = self.end(seat, turn, gone);
         match lingers {
             Some(last) => {
                 drop(held);

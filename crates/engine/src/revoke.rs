@@ -28,7 +28,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// Whether nothing that the peer has posted for this comm can land any more, as far as it has said so.
-    fn peer_is_gone(&self, turn: &Turn<'_, F::Rail>) -> bool {
+    pub(crate) fn peer_is_gone(&self, turn: &Turn<'_, F::Rail>) -> bool {
         // Who has the control plane tells later.
         self.control.try_claim().is_some_and(|mut control| {
             self.progress_control(&mut control);
