@@ -6,11 +6,12 @@ use trunkline_proto::time::Duration;
 
 use crate::checkers::bounded::Cause;
 use crate::checkers::bytes::Grave;
+use crate::checkers::groups::Groups;
 use crate::checkers::once::Once;
 use crate::checkers::order::Order;
-use crate::checkers::{Check, Violation, leaks};
+use crate::checkers::{Check, Violation, groups, leaks};
 use crate::receiver::Receiving;
-use crate::scenario::{Fault, Scenario, nics};
+use crate::scenario::{CommPlan, Fault, Scenario, nics};
 use crate::sender::Sending;
 use crate::side::{Around, Phase, Role, Side, SimEngine};
 use crate::stranger::Stranger;
@@ -57,6 +58,7 @@ pub(crate) struct Cluster {
     orders: Vec<Order>,
     handles: Vec<Option<[u8; 128]>>,
     graves: Vec<Grave>,
+    groups: Groups,
     strangers: Vec<Stranger>,
     /// The process that strangers live in.
     outside: Pid,
@@ -93,8 +95,8 @@ impl Cluster {
         for _ in 0..scenario.processes {
             let pid = world.add_process();
             let before = world.counts(pid);
-            let engine =
-                SimEngine::new(SimFabric::new(&world, pid), SimHost::new(&world, pid), params.clone());
+            let params = Params { sharing: scenario.sharing[pid.0], ..params.clone() };
+            let engine = SimEngine::new(SimFabric::new(&world, pid), SimHost::new(&world, pid), params);
             let engine = Some(engine.map_err(|error| setup(&error.to_string()))?);
             let once = Once::default();
             processes.push(Process { pid, engine, alive: true, silent_until: 0, once, before });
@@ -109,6 +111,7 @@ impl Cluster {
             orders: Vec::new(),
             handles: Vec::new(),
             graves: Vec::new(),
+            groups: Groups::default(),
             strangers: Vec::new(),
             outside,
             steps: 0,
@@ -143,6 +146,9 @@ impl Cluster {
         while self.sides.iter().any(|side| side.phase != Phase::Closed) {
             self.steps += 1;
             self.strike();
+            if self.scenario.shares() {
+                self.look_at_groups()?;
+            }
             let progress = self.step()?;
             self.pass_time(progress)?;
         }
@@ -189,6 +195,7 @@ impl Cluster {
             needs_flush: self.scenario.weather.caps.needs_flush,
             copied_max: self.scenario.weather.copied_max.max(self.scenario.weather.caps.inline_max.into()),
             limit: PEER_TIME.0,
+            short: [plan.from, plan.to].iter().any(|&end| self.scenario.sharing[end].budget > 0),
             lossy: self.scenario.weather.stream_lost > 0,
             peer_idle,
             peer_closed,
@@ -196,6 +203,7 @@ impl Cluster {
             mutant: self.mutant,
         };
         let progress = side.step(&mut around)?;
+        let rude = side.phase == Phase::Closed && side.closed == Some(now) && !plan.settles;
         if let Some(cause) = side.news.take() {
             // The other end of the same comm has lost its peer.
             let role = std::mem::discriminant(&side.role);
@@ -203,6 +211,9 @@ impl Cluster {
             for other in ends.filter(|end| std::mem::discriminant(&end.role) != role) {
                 other.fate.doom(now, cause);
             }
+        }
+        if rude {
+            self.doom_neighbours(comm, now);
         }
         Ok(progress)
     }
@@ -336,6 +347,58 @@ impl Cluster {
         }
     }
 
+    /// Looks at shared queue pairs: who cannot leave them in time may take them from others, and the books balance.
+    fn look_at_groups(&mut self) -> Check {
+        let now = self.world.now();
+        for at in 0..self.sides.len() {
+            let side = &self.sides[at];
+            self.groups.disturbed |= side.phase == Phase::Closed || side.fate.cause().is_some();
+            if side.drains.is_some_and(|since| now >= since + PEER_TIME.0) {
+                self.doom_neighbours(self.sides[at].comm, now);
+            }
+            self.look_at_lingering(at, now);
+        }
+        if !self.groups.is_due() {
+            return Ok(());
+        }
+        let all = self.sides.iter().all(|side| side.phase == Phase::Running);
+        let single = self.scenario.engine.links_per_rail == 1;
+        // The fewer queue pairs a NIC has, the sooner comms share.
+        let all = all && self.scenario.weather.caps.links_max >= 4096;
+        for process in self.processes.iter().filter(|process| process.alive) {
+            let Some(engine) = &process.engine else { continue };
+            self.groups.check(&engine.riding(), process.pid)?;
+            if !single {
+                continue;
+            }
+            let (links, scenario) = (self.world.counts(process.pid).links, &self.scenario);
+            self.groups.check_links(process.pid, links, all, &scenario.comms, &scenario.sharing)?;
+        }
+        Ok(())
+    }
+
+    /// A closed end of which something is under way for too long gives its queue pairs up.
+    fn look_at_lingering(&mut self, at: usize, now: u64) {
+        let Some(closed) = self.sides[at].closed else { return };
+        let engine = self.processes[self.sides[at].process].engine.as_ref();
+        if now >= closed + PEER_TIME.0 {
+            self.doom_neighbours(self.sides[at].comm, now);
+            self.sides[at].closed = None;
+        } else if now > closed && engine.is_none_or(|engine| engine.in_use().1 == 0) {
+            self.sides[at].closed = None;
+        }
+    }
+
+    /// Queue pairs may be given up that comms of the same ends share with this one.
+    fn doom_neighbours(&mut self, comm: usize, now: u64) {
+        let key = |comm: &CommPlan| (comm.from, comm.to, comm.from_nics.clone(), comm.to_nics.clone());
+        let comms = &self.scenario.comms;
+        let of = key(&comms[comm]);
+        for side in self.sides.iter_mut().filter(|side| key(&comms[side.comm]) == of) {
+            side.fate.doom(now, Cause::Neighbour);
+        }
+    }
+
     /// Everything is closed: nothing may stay behind.
     fn settle(&mut self) -> Check {
         self.strangers.clear();
@@ -349,7 +412,9 @@ impl Cluster {
             }
             let idle = self.processes.iter().filter(|process| process.alive).all(|process| {
                 let counts = self.world.counts(process.pid);
-                (counts.rails, counts.links, counts.regions) == (0, 0, 0)
+                let engine = process.engine.as_ref().filter(|_| self.scenario.shares());
+                let attempts = engine.map_or(0, |engine| engine.riding().attempts);
+                (counts.rails, counts.links, counts.regions, attempts) == (0, 0, 0, 0)
             });
             if idle || self.world.now() >= until {
                 break;
@@ -361,6 +426,9 @@ impl Cluster {
             let now = self.world.counts(process.pid);
             let before = Counts { streams: now.streams, listeners: now.listeners, ..process.before };
             leaks::check(&self.world, process.pid, before, "after closing everything")?;
+            if let Some(engine) = process.engine.as_ref().filter(|_| self.scenario.shares()) {
+                groups::check_empty(&engine.riding(), process.pid)?;
+            }
             if let Some((comms, lanes, _)) = process.engine.as_ref().map(SimEngine::in_use)
                 && (comms, lanes) != (0, 0)
             {

@@ -70,16 +70,23 @@ impl Side {
     /// Ends registrations, as often as it takes, then goes on.
     pub(crate) fn release(&mut self, around: &mut Around<'_>) -> Step {
         let Some(id) = self.id else { return self.leave(around) };
-        let mut stuck = Vec::new();
+        let (mut stuck, mut drains) = (Vec::new(), false);
         for mr in std::mem::take(&mut self.leaving_regions) {
             match around.engine.deregister(id, mr) {
                 Ok(()) => self.regions.retain(|known| *known != mr),
                 Err(Error::Deregister(DeregisterError::InUse { .. })) => stuck.push(mr),
+                Err(Error::Draining) => {
+                    drains = true;
+                    stuck.push(mr);
+                }
                 Err(error) => return Err(self.surprise(&format!("deregister: {error}"))),
             }
             self.check_revoked(around, mr)?;
         }
         self.leaving_regions = stuck;
+        if drains {
+            self.wait_to_leave(around)?;
+        }
         if !self.leaving_regions.is_empty() {
             return Ok(false);
         }
@@ -159,10 +166,22 @@ impl Side {
 
     /// Closes the comm and the listener; its memory is the application's again.
     fn leave(&mut self, around: &mut Around<'_>) -> Step {
+        if let Some(id) = self.id
+            && around.plan.settles
+        {
+            let settled = around.engine.settle(id);
+            if !settled.map_err(|error| self.surprise(&format!("settle: {error}")))? {
+                self.phase = Phase::Releasing;
+                self.wait_to_leave(around)?;
+                return Ok(false);
+            }
+        }
+        self.drains = None;
         for flight in std::mem::take(&mut self.flights) {
             around.once.dropped(flight.request.to_bits());
         }
         if let Some(id) = self.id.take() {
+            self.closed = Some(around.world.now());
             let closed = around.engine.close(id);
             closed.map_err(|error| self.surprise(&format!("close: {error}")))?;
             let past = std::mem::take(&mut self.past);
@@ -180,6 +199,13 @@ impl Side {
         around.world.note(format_args!("{} is closed", self.name()));
         self.phase = Phase::Closed;
         Ok(true)
+    }
+
+    /// Others that share its queue pairs go on; what it waits for has a limit.
+    fn wait_to_leave(&mut self, around: &Around<'_>) -> Check {
+        let (now, name) = (around.world.now(), self.name());
+        let since = *self.drains.get_or_insert(now);
+        self.fate.draining(&name, since, now, around.limit)
     }
 
     /// Names of a closed comm mean nothing.

@@ -44,6 +44,7 @@ mod scenario;
 mod sender;
 #[cfg(test)]
 mod share_tests;
+mod shares;
 mod side;
 mod stranger;
 mod sweep;

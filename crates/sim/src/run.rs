@@ -7,7 +7,7 @@ use trunkline_engine::Mutant as EngineMutant;
 
 use crate::checkers::Violation;
 use crate::cluster::Cluster;
-use crate::scenario::Scenario;
+use crate::scenario::{CommPlan, Scenario};
 use crate::{Mutant, World};
 
 /// How to run a seed.
@@ -61,6 +61,16 @@ pub fn run_seed(seed: u64, options: &Options) -> Outcome {
     let world = World::new(seed, scenario.weather.clone(), options.mutant, options.trace);
     world.note(format_args!("{:?}", scenario.weather));
     world.note(format_args!("{:?}, {} processes", scenario.engine, scenario.processes));
+    if scenario.shares() {
+        world.note(format_args!("{:?}", scenario.sharing));
+        for (at, comm) in scenario.comms.iter().enumerate() {
+            let CommPlan { from, to, from_nics, to_nics, sender, receiver, settles, .. } = comm;
+            let ends = (sender.ending, receiver.ending);
+            world.note(format_args!(
+                "comm {at}: p{from} {from_nics:?} to p{to} {to_nics:?}, {ends:?}, settles: {settles}"
+            ));
+        }
+    }
     let cluster = Cluster::new(world.clone(), scenario, seed, options.mutant, options.engine_mutant);
     let (violation, steps, requests) = match cluster {
         Ok(mut cluster) => (cluster.run().err(), cluster.steps, cluster.ended()),

@@ -1,6 +1,6 @@
 //! What the processes of a run do and what happens to them, drawn from the seed before the run starts.
 
-use trunkline_engine::Nics;
+use trunkline_engine::{Nics, SharingParams};
 
 use crate::{Dice, Weather};
 
@@ -10,6 +10,8 @@ pub(crate) struct Scenario {
     pub(crate) weather: Weather,
     pub(crate) processes: usize,
     pub(crate) engine: EngineChoice,
+    /// How each process shares queue pairs.
+    pub(crate) sharing: Vec<SharingParams>,
     pub(crate) comms: Vec<CommPlan>,
     pub(crate) faults: Vec<FaultPlan>,
     /// Most virtual time between two calls of the processes.
@@ -50,6 +52,8 @@ pub(crate) struct CommPlan {
     pub(crate) close_listen_early: bool,
     /// A receive is flushed although the NIC does not ask for it.
     pub(crate) flush_anyway: bool,
+    /// Its ends close only when others that share their queue pairs are not harmed.
+    pub(crate) settles: bool,
 }
 
 /// What one end does.
@@ -152,8 +156,11 @@ impl Scenario {
         };
         let pace = dice.pick([20, 200, 2_000, 20_000]);
         let (look_again, tend) = (dice.pick([0, 100]), dice.pick([0, 0, 300]));
-        let mut scenario = Self { weather, processes, engine, comms, faults, pace, look_again, tend };
+        let sharing = Vec::new();
+        let mut scenario =
+            Self { weather, processes, engine, sharing, comms, faults, pace, look_again, tend };
         scenario.draw_rails(&mut Dice::new(seed, 5));
+        scenario.draw_sharing(&mut Dice::new(seed, 6));
         scenario
     }
 
@@ -206,7 +213,7 @@ pub(crate) fn nics(list: &[usize]) -> Nics {
 }
 
 impl CommPlan {
-    fn draw(dice: &mut Dice, processes: usize, nics: usize) -> Self {
+    pub(crate) fn draw(dice: &mut Dice, processes: usize, nics: usize) -> Self {
         let from = dice.below(processes as u64) as usize;
         let mut to = dice.below(processes as u64) as usize;
         if to == from && dice.coin() {
@@ -239,10 +246,11 @@ impl CommPlan {
             window: dice.pick([1, 1, 3, 8]),
             close_listen_early: dice.coin(),
             flush_anyway: dice.chance(100),
+            settles: true,
         }
     }
 
-    fn draw_ending(&mut self, dice: &mut Dice) {
+    pub(crate) fn draw_ending(&mut self, dice: &mut Dice) {
         let messages: usize = self.groups.iter().map(Vec::len).sum();
         let sends = dice.below(messages as u64) as usize;
         let receives = sends.min(self.groups.len() - 1);

@@ -41,6 +41,8 @@ pub(crate) struct Around<'a> {
     pub(crate) copied_max: u64,
     /// Virtual time within which a doomed request must end.
     pub(crate) limit: u64,
+    /// Processes have few queue pairs, so that opening may fail.
+    pub(crate) short: bool,
     /// Control frames get lost, so that the end of a comm may stay unknown.
     pub(crate) lossy: bool,
     /// The process at the other end has nothing left to do, and makes no calls.
@@ -122,6 +124,10 @@ pub(crate) struct Side {
     pub(crate) leaving: Leaving,
     /// Registrations that end before it goes on.
     pub(crate) leaving_regions: Vec<MrId>,
+    /// Since when it waits to take memory back, or to close, without harm to others.
+    pub(crate) drains: Option<u64>,
+    /// When it was closed.
+    pub(crate) closed: Option<u64>,
     /// Requests whose memory was taken away.
     pub(crate) revoked: Vec<Flight>,
 }
@@ -150,6 +156,8 @@ impl Side {
             news: None,
             leaving: Leaving::default(),
             leaving_regions: Vec::new(),
+            drains: None,
+            closed: None,
             revoked: Vec::new(),
         }
     }
@@ -202,6 +210,9 @@ impl Side {
             }
             Ok(None) => self.open_later(around, now),
             Err(error) => {
+                if around.short && matches!(error, Error::NoPlace(_) | Error::PeerExhausted) {
+                    self.fate.doom(now, Cause::Abort);
+                }
                 self.fate.failed(&self.name(), &error.to_string())?;
                 around.world.note(format_args!("{} does not open: {error}", self.name()));
                 self.news = Some(Cause::Abort);
@@ -314,7 +325,8 @@ impl Side {
 
     /// A call was told to come again, which must end some day on a comm that is doomed.
     pub(crate) fn not_yet(&mut self, around: &Around<'_>, now: u64) -> Step {
-        if self.fate.cause() != Some(Cause::Flap) && !(around.lossy && self.fate.cause().is_some()) {
+        let may_go_on = matches!(self.fate.cause(), Some(Cause::Flap | Cause::Neighbour));
+        if !may_go_on && !(around.lossy && self.fate.cause().is_some()) {
             self.fate.pending(&self.name(), now, around.limit)?;
         }
         Ok(false)

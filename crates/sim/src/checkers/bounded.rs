@@ -22,6 +22,8 @@ pub(crate) enum Cause {
     TooLong,
     /// A link failed.
     Flap,
+    /// Queue pairs were given up that others shared, because one could not leave them in time.
+    Neighbour,
 }
 
 /// The fate of one end of a comm.
@@ -52,6 +54,18 @@ impl Fate {
             Some(_) => Ok(()),
             None => Err(violation(format!("{what}: failed without a cause: {error}"))),
         }
+    }
+
+    /// An end waits to take memory back, or to close, since then.
+    pub(crate) fn draining(&mut self, what: &str, since: u64, now: u64, limit: u64) -> Check {
+        if now <= since.saturating_add(limit).saturating_add(SLACK) {
+            return Ok(());
+        }
+        self.late_looks += 1;
+        if self.late_looks <= LOOKS {
+            return Ok(());
+        }
+        Err(violation(format!("{what}: cannot leave for {} s", (now - since) / 1_000_000_000)))
     }
 
     /// A request is still under way.

@@ -3,6 +3,7 @@
 
 pub(crate) mod bounded;
 pub(crate) mod bytes;
+pub(crate) mod groups;
 pub(crate) mod leaks;
 pub(crate) mod once;
 pub(crate) mod order;

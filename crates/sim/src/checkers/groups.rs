@@ -1,0 +1,111 @@
+//! Shared queue pairs: no more of them than both ends want, all books balance, and what was given comes back.
+
+use trunkline_engine::{Riding, SharingParams};
+use trunkline_proto::limits::GROUPS_OF_KEY_MAX;
+use trunkline_proto::pool::config::Sharing;
+
+use crate::Pid;
+use crate::checkers::{Check, Violation};
+use crate::scenario::CommPlan;
+
+/// Steps between two looks into an engine's books.
+const STEPS: u64 = 16;
+
+/// What was seen of groups so far.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    steps: u64,
+    /// Something has ended or failed: groups may be left and made again, and what comes late is nobody's.
+    pub(crate) disturbed: bool,
+}
+
+fn violation(text: String) -> Violation {
+    Violation { checker: "groups", text }
+}
+
+impl Groups {
+    /// Whether it is time to look.
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.steps += 1;
+        self.steps.is_multiple_of(STEPS)
+    }
+
+    /// An engine's books balance.
+    pub(crate) fn check(&self, riding: &Riding, process: Pid) -> Check {
+        if let Some(wrong) = &riding.wrong {
+            return Err(violation(format!("{process}: {wrong}")));
+        }
+        if riding.dropped > 0 && !self.disturbed {
+            return Err(violation(format!("{process}: {} completions were nobody's", riding.dropped)));
+        }
+        Ok(())
+    }
+
+    /// A process has no more links than its comms need, as long as nothing has ended; `all` of them are open.
+    pub(crate) fn check_links(
+        &self,
+        process: Pid,
+        links: usize,
+        all: bool,
+        comms: &[CommPlan],
+        sharing: &[SharingParams],
+    ) -> Check {
+        let single = |comm: &CommPlan| comm.from_nics.len() == 1 && comm.to_nics.len() == 1;
+        if self.disturbed || !comms.iter().all(single) {
+            return Ok(());
+        }
+        let (most, exact) = links_of(process, comms, sharing);
+        if links > most || (all && exact && links < most) {
+            return Err(violation(format!("{process} has {links} links, and {most} are enough")));
+        }
+        Ok(())
+    }
+}
+
+/// Links that a process needs, and whether it needs all of them.
+fn links_of(process: Pid, comms: &[CommPlan], sharing: &[SharingParams]) -> (usize, bool) {
+    let (mut most, mut exact) = (0, true);
+    let key = |comm: &CommPlan| (comm.from, comm.to, comm.from_nics.clone(), comm.to_nics.clone());
+    for (at, comm) in comms.iter().enumerate() {
+        let earlier = comms[..at].iter().filter(|other| key(other) == key(comm)).count();
+        let ends = [sharing[comm.from], sharing[comm.to]];
+        let off = ends.iter().any(|end| end.sharing == Sharing::Off);
+        let least = ends.iter().map(groups_of).min();
+        let groups = least.filter(|_| !off).unwrap_or(usize::MAX);
+        exact &= ends.iter().all(|end| end.budget == 0 && end.sharing == Sharing::On);
+        let times = usize::from(comm.from == process.0) + usize::from(comm.to == process.0);
+        most += times * usize::from(earlier < groups);
+    }
+    (most, exact)
+}
+
+/// Groups of a key that an end makes at most.
+fn groups_of(end: &SharingParams) -> usize {
+    match end.sharing {
+        Sharing::Off => 0,
+        Sharing::On => end.groups.into(),
+        Sharing::Auto => GROUPS_OF_KEY_MAX.into(),
+    }
+}
+
+/// Everything is closed: nothing of any group is left.
+pub(crate) fn check_empty(riding: &Riding, process: Pid) -> Check {
+    let pool = &riding.pool;
+    let counts = [
+        pool.groups,
+        pool.alone,
+        pool.members,
+        pool.keys,
+        pool.conns,
+        riding.lanes,
+        riding.seats,
+        riding.riders,
+        riding.attempts,
+    ];
+    let queues = [pool.queue_pairs, pool.completion_queues];
+    let budgets = pool.budgets.iter().any(|budget| budget.in_use > 0);
+    if counts.iter().all(|&count| count == 0) && queues == [0, 0] && !budgets {
+        return Ok(());
+    }
+    Err(violation(format!("{process} holds {riding:?} after closing everything")))
+}

@@ -1,0 +1,79 @@
+//! Runs in which processes share queue pairs: who shares how, and comms enough that groups have several members. Drawn
+//! from dice of their own, so that what else happens in a run does not depend on it.
+
+use trunkline_engine::SharingParams;
+use trunkline_proto::pool::config::Sharing;
+
+use crate::Dice;
+use crate::scenario::{CommPlan, Message, Scenario};
+
+/// Regions that a NIC has at least, for all those comms.
+const REGIONS_MIN: u32 = 4096;
+
+impl Scenario {
+    /// In some runs processes share, each in its own way.
+    pub(crate) fn draw_sharing(&mut self, dice: &mut Dice) {
+        self.sharing = vec![SharingParams::default(); self.processes];
+        // Words of groups are said once; streams that lose them are none.
+        if !dice.chance(450) || self.weather.stream_lost > 0 {
+            return;
+        }
+        let one_sided = dice.chance(100);
+        for at in 0..self.processes {
+            let how = draw_how(dice);
+            if !(one_sided && at == 0) {
+                self.sharing[at] = how;
+            }
+        }
+        self.weather.caps.regions_max = self.weather.caps.regions_max.max(REGIONS_MIN);
+        let endings = dice.pick([0, 0, 250, 600]);
+        for _ in 0..dice.pick([2, 3, 5, 7]) {
+            let comm = self.draw_rider(dice, endings);
+            self.comms.push(comm);
+        }
+    }
+
+    /// One more comm between the same two processes, mostly over the same NICs.
+    fn draw_rider(&self, dice: &mut Dice, endings: u32) -> CommPlan {
+        let mut comm = CommPlan::draw(dice, self.processes, self.weather.nics);
+        let model = &self.comms[dice.below(self.comms.len().min(2) as u64) as usize];
+        (comm.from, comm.to) = (model.from, model.to);
+        if dice.chance(850) {
+            comm.from_nics = model.from_nics[..1].to_vec();
+            comm.to_nics = model.to_nics[..1].to_vec();
+        }
+        if dice.chance(200) {
+            (comm.from, comm.to) = (model.to, model.from);
+            std::mem::swap(&mut comm.from_nics, &mut comm.to_nics);
+        }
+        comm.groups.truncate(dice.pick([4, 12, 40]));
+        if dice.chance(250) {
+            let size = dice.between(30_000, 300_000);
+            let tag = comm.groups[0][0].tag;
+            comm.groups.push(vec![Message { tag, size, room: size + dice.pick([0, 0, 100]) }]);
+        }
+        // Comms come and go while others stay.
+        for side in [&mut comm.sender, &mut comm.receiver] {
+            side.start = dice.pick([0, 0, 50_000, 500_000, 2_000_000, 20_000_000]);
+        }
+        if dice.chance(endings) {
+            comm.draw_ending(dice);
+        }
+        comm.settles = dice.chance(900);
+        comm
+    }
+
+    /// Whether any process shares.
+    pub(crate) fn shares(&self) -> bool {
+        self.sharing.iter().any(|sharing| sharing.sharing != Sharing::Off)
+    }
+}
+
+fn draw_how(dice: &mut Dice) -> SharingParams {
+    SharingParams {
+        sharing: dice.pick([Sharing::On, Sharing::On, Sharing::On, Sharing::Auto, Sharing::Off]),
+        groups: dice.pick([1, 1, 2, 4, 8]),
+        depth_multiplier: dice.pick([1, 1, 2, 4]),
+        budget: dice.pick([0, 0, 0, 3, 8, 20]),
+    }
+}
