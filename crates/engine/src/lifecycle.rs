@@ -82,6 +82,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 Handle::set_attempt(handle, 0);
             }
         }
+        drop(control);
+        self.progress_lingering();
         advanced
     }
 
@@ -93,7 +95,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     pub fn accept(&self, listen: ListenId) -> Result<Option<CommId>, Error> {
         let mut control = self.control.claim();
         self.progress_control(&mut control);
-        self.advance_accept(&mut control, listen.0)
+        let advanced = self.advance_accept(&mut control, listen.0);
+        drop(control);
+        self.progress_lingering();
+        advanced
     }
 
     /// Stops listening; connections under way are refused.
@@ -156,6 +161,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mutant = self.params.mutant;
         if shared.is_some() {
             open.withdraw(rails);
+            open.down = None;
             let gone = gone && matches!(open.side, Side::Recv(_));
             if !open.gives_memory_back(rails) && !gone {
                 // The caller may unmap it as soon as this returns: then nothing must use the links any more.

@@ -144,7 +144,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             };
             let finished = match held.as_mut().and_then(|group| group.turn(last.seat)) {
                 None => true,
-                Some(turn) if last.rides => self.drain(&mut control, &last, turn, now),
+                Some(turn) if last.rides => self.drain(&mut control, &last, turn),
                 Some(turn) => last.finished(turn, now),
             };
             if finished {
@@ -164,7 +164,6 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         control: &mut Control<H, F::Rail>,
         last: &Lingering,
         mut turn: Turn<'_, F::Rail>,
-        now: Instant,
     ) -> bool {
         let Some(requests) = turn.open.closed.take() else { return true };
         turn.take_shared(&self.comms, &requests);
@@ -174,7 +173,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             turn.open.quiet = true;
             control.send(last.ends.stream, &Frame::Gone { id: last.ends.remote }, None);
         }
-        let late = now >= last.until;
+        let late = self.waits(&mut turn.open.down) > self.params.peer_time;
         let Turn { open, rails, .. } = turn;
         let ended = rails.shared.as_ref().is_some_and(SharedLinks::all_ended);
         let dead = open.peer.dead.load(Ordering::Relaxed);

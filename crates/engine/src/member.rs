@@ -78,8 +78,10 @@ pub(crate) struct Open {
     pub(crate) stopped: bool,
     /// The peer was asked that.
     pub(crate) stops: bool,
-    /// Since when memory that messages use is to be given back.
-    pub(crate) revoking: Option<Instant>,
+    /// How long memory that messages use is to be given back.
+    pub(crate) revoking: Option<Down>,
+    /// What proves that all it has posted has completed is to be posted, because the peer waits for that.
+    pub(crate) ending: bool,
     /// It has failed in another member's turn, and its owner was not told.
     pub(crate) untold: bool,
 }
@@ -213,6 +215,7 @@ impl Open {
             stopped: false,
             stops: false,
             revoking: None,
+            ending: false,
             untold: false,
         }
     }

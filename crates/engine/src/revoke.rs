@@ -3,11 +3,13 @@
 //! the queue pairs are given up. Called when memory in use is deregistered and when a comm closes or is stopped.
 
 use trunkline_fabric::{Fabric, Host, Rail};
+use trunkline_proto::time::Duration;
 use trunkline_proto::wire::frame::Frame;
 
 use crate::comm::Comm;
 use crate::groups::Turn;
-use crate::member::Side;
+use crate::member::{Down, Side};
+use crate::watch::LOOKS_AT_END;
 use crate::{CommFault, CommId, Engine, Error, MrId};
 
 impl<F: Fabric, H: Host> Engine<F, H> {
@@ -47,11 +49,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
     }
 
+    /// How long something has been waited for by a process that made calls; one that was stopped finds what came
+    /// meanwhile only now.
+    pub(crate) fn waits(&self, down: &mut Option<Down>) -> Duration {
+        Down::look(down, self.host.now(), Duration(self.params.peer_time.0 / LOOKS_AT_END))
+    }
+
     /// After the peer time limit the link is given up, with all who ride on it. Whether it has told all.
     fn gives_up(&self, turn: &mut Turn<'_, F::Rail>) -> bool {
-        let now = self.host.now();
-        let since = *turn.open.revoking.get_or_insert(now);
-        if now - since > self.params.peer_time {
+        if self.waits(&mut turn.open.revoking) > self.params.peer_time {
             turn.rails.fail_all();
         }
         turn.rails.all_quiet()
@@ -93,9 +99,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.failed(slot, turn, CommFault::PeerClosed(process));
         }
         if let Side::Send(lane) = &mut turn.open.side
-            && !turn.open.revoking.is_some_and(|_| true)
+            && !std::mem::replace(&mut turn.open.ending, true)
         {
-            turn.open.revoking = Some(self.host.now());
             lane.end(turn.rails);
         }
         if turn.is_drained()

@@ -19,7 +19,7 @@ const CLOCK_POLLS: u32 = 16;
 const LOOKS_IN_PEER_TIME: u64 = 100;
 
 /// How many looks at a peer that has closed, or a link that has ended, take the peer time limit, at the least.
-const LOOKS_AT_END: u64 = 8;
+pub(crate) const LOOKS_AT_END: u64 = 8;
 
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// Whether a waiting lane should look at its peer's control stream: after many polls, or, where the caller gives
