@@ -36,22 +36,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if listen.current.is_none() {
             let nics = listen.nics;
             let Some(asked) = listen.pending.pop_front() else { return Ok(None) };
-            let (refused, stream, conn) =
-                (refusal(&asked.open, Answer::NoResources), asked.stream, asked.open.conn);
-            match self.answer(control, &nics, asked) {
+            let (refused, stream) = (refusal(&asked.open, Answer::NoResources), asked.stream);
+            match self.answer(control, id, &nics, asked) {
                 Ok(Some(current)) => {
                     if let Some(listen) = control.listens.get_mut(id) {
                         listen.current = Some(current);
                     }
                     self.send_result(control, id)?;
                 }
-                Ok(None) => {
-                    // It will ask anew.
-                    if let Some(listen) = control.listens.get_mut(id) {
-                        listen.seen.retain(|known| *known != (stream, conn));
-                    }
-                    return Ok(None);
-                }
+                Ok(None) => return Ok(None),
                 Err(error) => {
                     self.host.log(Level::Warn, &format!("connection not accepted: {}", in_full(&error)));
                     control.send(stream, &refused, None);
@@ -94,7 +87,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let (comm, stream, conn) = (current.comm, current.stream, current.conn);
             let seat = current.place.seat;
             listen.current = None;
-            listen.seen.retain(|known| *known != (stream, conn));
+            listen.seen.forget(stream, conn);
             if up.is_ok() {
                 // One that has left meanwhile needs nobody's word.
                 let _ = control.pool.ready(seat);
@@ -140,6 +133,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     fn answer(
         &self,
         control: &mut Control<H, F::Rail>,
+        listen: SlotId,
         nics: &Nics,
         asked: Asked,
     ) -> Result<Option<Current>, Error> {
@@ -154,33 +148,31 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let _ = control.pool.leave(seat);
             verdict = control.pool.asked(&key, open.conn, open.links, &open.share)?;
         }
-        let otherwise = |given| without_comm(&asked.open, Answer::Accepted, given);
-        match verdict {
-            Verdict::Created(place) => self.answer_own(control, nics, asked, place, true).map(Some),
-            Verdict::Alone(place) => self.answer_own(control, nics, asked, place, false).map(Some),
-            Verdict::Joined(place) => {
-                let retry = otherwise(Given::Retry);
-                let stream = asked.stream;
-                match self.answer_rider(control, asked, place) {
-                    // Its link is in error here.
-                    Err(Error::Draining) => {
-                        control.send(stream, &retry, None);
-                        Ok(None)
-                    }
-                    made => made.map(Some),
-                }
-            }
-            Verdict::Retry => {
-                control.send(asked.stream, &otherwise(Given::Retry), None);
-                Ok(None)
-            }
-            Verdict::Full => {
-                control.send(asked.stream, &otherwise(Given::Full), None);
-                Ok(None)
-            }
-            Verdict::NoResources(limit) => Err(AskError::Exhausted(limit).into()),
-            Verdict::Later | Verdict::Late | Verdict::Stale(_) => Ok(None),
+        let (stream, conn, open) = (asked.stream, open.conn, open.clone());
+        let given = match verdict {
+            Verdict::Created(place) => return self.answer_own(control, nics, asked, place, true).map(Some),
+            Verdict::Alone(place) => return self.answer_own(control, nics, asked, place, false).map(Some),
+            Verdict::Joined(place) => match self.answer_rider(control, asked, place) {
+                // Its link is in error here.
+                Err(Error::Draining) => Some(Given::Retry),
+                made => return made.map(Some),
+            },
+            Verdict::Retry => Some(Given::Retry),
+            Verdict::Full => Some(Given::Full),
+            Verdict::NoResources(limit) => return Err(AskError::Exhausted(limit).into()),
+            Verdict::Later | Verdict::Late | Verdict::Stale(_) => None,
+        };
+        // It will ask anew, or the same again.
+        if let Some(given) = given {
+            control.send(stream, &without_comm(&open, Answer::Accepted, given), None);
         }
+        if let Some(listen) = control.listens.get_mut(listen) {
+            match given.filter(|_| !self.params.mutant.is("engine-forgets-refusals")) {
+                Some(given) => listen.seen.refuse(stream, conn, given),
+                None => listen.seen.forget(stream, conn),
+            }
+        }
+        Ok(None)
     }
 
     /// Makes links and a receiving lane for an OPEN.

@@ -24,8 +24,9 @@ use trunkline_proto::wire::share::{Given, Offer};
 
 use crate::comm::{Comms, Peer};
 use crate::news::Word;
-use crate::refusal::refusal;
+use crate::refusal::{refusal, without_comm};
 use crate::ride::Made;
+use crate::seen::{Known, Seen};
 use crate::send::SendLane;
 use crate::status::Status;
 use crate::{CommId, Error, Nics, Params, in_full};
@@ -97,9 +98,7 @@ pub(crate) struct Listen {
     nonce: [u8; 16],
     pub(crate) pending: VecDeque<Asked>,
     pub(crate) current: Option<Current>,
-    /// Connections that were seen, by stream, so that a repeated OPEN asks for nothing new; until they are ready, as no
-    /// OPEN comes after READY, or their stream is gone.
-    pub(crate) seen: Vec<(SlotId, u64)>,
+    pub(crate) seen: Seen,
 }
 
 /// An OPEN that waits for accept.
@@ -188,7 +187,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     }
 
     pub(crate) fn listen(&mut self, nics: Nics, nonce: [u8; 16]) -> Result<SlotId, Error> {
-        let listen = Listen { nics, nonce, pending: VecDeque::new(), current: None, seen: Vec::new() };
+        let listen = Listen { nics, nonce, pending: VecDeque::new(), current: None, seen: Seen::default() };
         let exhausted = |_| Error::Exhausted { what: "listeners", limit: LISTENS_MAX };
         self.listens.insert(listen).map_err(exhausted)
     }
@@ -399,7 +398,7 @@ impl<H: Host, R: Rail> Control<H, R> {
     fn drop_stream(&mut self, around: &Around<'_, H>, id: SlotId) {
         let mutant = around.params.mutant;
         for (_, listen) in self.listens.iter_mut() {
-            listen.seen.retain(|(stream, _)| *stream != id);
+            listen.seen.lose(id);
         }
         if let Some(stream) = self.streams.remove(id)
             && let Some(peer) = stream.peer
@@ -521,17 +520,25 @@ impl<H: Host, R: Rail> Control<H, R> {
         if let Some(stream) = self.streams.get_mut(stream) {
             stream.proven = true;
         }
-        if listen.seen.contains(&(stream, conn)) && !mutant.is("control-opens-twice") {
-            if let Some(current) = listen.current.as_mut().filter(|c| c.conn == conn) {
-                current.repeat = true;
+        let turn = open.share.turn;
+        match listen.seen.look(stream, conn, turn) {
+            _ if mutant.is("control-opens-twice") => {}
+            Known::New => {}
+            Known::Again => {
+                if let Some(current) = listen.current.as_mut().filter(|c| c.conn == conn) {
+                    current.repeat = true;
+                }
+                return;
             }
-            return;
+            Known::Refused(given) => {
+                return self.send(stream, &without_comm(&open, Answer::Accepted, given), None);
+            }
         }
         if listen.pending.len() >= PENDING_MAX {
             // It asks again later.
             return;
         }
-        listen.seen.push((stream, conn));
+        listen.seen.enter(stream, conn, turn);
         listen.pending.push_back(Asked { open, fd, stream, peer });
     }
 
@@ -551,6 +558,10 @@ impl<H: Host, R: Rail> Control<H, R> {
             return;
         }
         if attempt.comm.is_none() {
+            if attempt.place.is_none() && !mutant.is("control-hears-refusals-twice") {
+                // It answers what is asked anew.
+                return;
+            }
             attempt.reply.get_or_insert((reply, fd));
         } else if attempt.machine.on_result(reply.answer) == ConnectStep::SendReady
             && !mutant.is("control-ready-once")

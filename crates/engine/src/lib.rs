@@ -49,6 +49,7 @@ mod rest;
 mod revoke;
 mod ride;
 mod route;
+mod seen;
 mod send;
 mod slab;
 mod status;

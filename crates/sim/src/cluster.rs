@@ -251,6 +251,11 @@ impl Cluster {
                 format!("{name} {phase:?}, {} done, {} in flight", side.completed, side.flights.len())
             })
             .collect();
+        for process in self.processes.iter().filter(|_| self.scenario.shares()) {
+            if let Some(engine) = &process.engine {
+                self.world.note(format_args!("{}: {:?}", process.pid, engine.riding()));
+            }
+        }
         let text =
             format!("no progress for {} s, {} steps: {}", stuck / 1_000_000_000, self.steps, open.join("; "));
         Err(Violation { checker: "bounded", text })

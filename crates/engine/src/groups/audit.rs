@@ -2,7 +2,7 @@
 //! waits for each lane, and decides nothing.
 
 use trunkline_fabric::{Fabric, Host, Rail};
-use trunkline_proto::pool::Usage;
+use trunkline_proto::pool::{GroupUsage, Usage};
 
 use super::{CHUNK, Group, Groups, Seats, Shared};
 use crate::member::Side;
@@ -24,6 +24,8 @@ pub struct Riding {
     pub attempts: usize,
     /// Completions and messages that were nobody's, in the groups there are.
     pub dropped: u64,
+    /// Each group of the pool.
+    pub groups: Vec<GroupUsage>,
     /// The first group whose books do not balance.
     pub wrong: Option<String>,
 }
@@ -34,6 +36,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let control = self.control.claim();
         let mut riding = Riding {
             pool: control.pool.usage(),
+            groups: control.pool.groups().collect(),
             riders: control.riders(),
             attempts: control.attempts.len(),
             ..Riding::default()
