@@ -481,13 +481,25 @@ impl Open {
         if self.fault.is_some() {
             return 0;
         }
-        let skips = self.rides() || self.side.mutant().is("engine-skips-drain");
-        let drains = if skips { 0 } else { DRAIN_MAX };
+        if matches!(fault, CommFault::PeerDead(_)) {
+            self.side.paths().fail(rails);
+        }
+        let drains = if self.side.mutant().is("engine-skips-drain") { 0 } else { DRAIN_MAX };
         for rail in 0..rails.len() {
             if let Err(fault) = self.drain(rails, batch, requests, rail, drains) {
                 return self.fail(rails, requests, fault);
             }
         }
+        self.fail_rest(rails, requests, fault)
+    }
+
+    /// The peer is gone and what it sent before was taken: fails what can never be done. Returns how many failed.
+    pub(crate) fn fail_rest(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        fault: CommFault,
+    ) -> usize {
         match &mut self.side {
             // What has arrived may still be asked for; only what cannot come any more fails.
             Side::Recv(lane) if !requests.pending() => {

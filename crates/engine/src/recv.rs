@@ -181,7 +181,8 @@ impl RecvLane {
 
     #[inline]
     pub(crate) fn post_bounce(&mut self, rails: &mut Rails<impl Rail>, bounce: u32) -> Result<(), CommFault> {
-        if self.gone {
+        let kept = self.part.range.is_none() || self.plan.mutant.is("engine-keeps-bounces-of-the-closed");
+        if self.gone && kept {
             return Ok(());
         }
         let Some((path, into)) = self.bounces.extent(bounce) else { return Ok(()) };

@@ -8,10 +8,11 @@ use trunkline_proto::wire::imm::Token;
 use trunkline_proto::wire::member::MemberId;
 use trunkline_proto::wire::share::{self, MemberEager};
 
+use crate::CommFault;
 use crate::comm::Comms;
 use crate::groups::{Common, Neighbours, Turn};
 use crate::links::SharedLinks;
-use crate::member::{BATCH, Open, Side};
+use crate::member::{BATCH, DRAIN_MAX, Open, Side};
 use crate::rails::Rails;
 use crate::request::Requests;
 
@@ -107,8 +108,28 @@ impl<R: Rail> Turn<'_, R> {
         some
     }
 
+    /// The peer of this member is gone: takes what was sent before, also for the others, then fails what can never be done.
+    /// Returns how many failed.
+    pub(crate) fn on_peer_gone(&mut self, comms: &Comms, requests: &Requests, fault: CommFault) -> usize {
+        if self.open.fault.is_some() {
+            return 0;
+        }
+        if matches!(fault, CommFault::PeerDead(_)) {
+            self.open.side.paths().fail(self.rails);
+        }
+        for _ in 0..DRAIN_MAX {
+            if !self.take_shared(comms, requests) || self.open.fault.is_some() {
+                break;
+            }
+        }
+        match self.open.fault {
+            Some(_) => 0,
+            None => self.open.fail_rest(self.rails, requests, fault),
+        }
+    }
+
     /// Takes what the links have finished. Whether there was anything for the member whose turn it is.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn take_shared(&mut self, comms: &Comms, requests: &Requests) -> bool {
         let mut own = false;
         for rail in 0..self.rails.len() {

@@ -9,7 +9,7 @@ use trunkline_proto::time::Duration;
 
 use crate::comm::Comm;
 use crate::groups::Turn;
-use crate::member::{DRAIN_MAX, Down, Open};
+use crate::member::{Down, Open};
 use crate::{CommFault, CommId, Engine, Error};
 
 /// Fruitless polls of a lane between two looks at the clock.
@@ -46,8 +46,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if !turn.open.many && !turn.open.link_down {
             self.look_at_links(turn);
         }
-        let shares = turn.shared.is_some();
-        let Turn { open, .. } = turn;
+        let shares = turn.shared.is_some() && !self.params.mutant.is("engine-drains-for-itself");
+        let Turn { open, rails, batch, .. } = turn;
         let process = open.peer.process;
         let closed = slot.peer_closed.load(Ordering::Acquire);
         let fault = if open.peer.dead.load(Ordering::Acquire) {
@@ -68,15 +68,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         } else {
             return;
         };
-        if matches!(fault, CommFault::PeerDead(_)) {
-            turn.open.side.paths().fail(turn.rails);
-        }
-        if shares {
-            // What the peer sent before may lie behind what is others'.
-            (0..DRAIN_MAX).take_while(|_| turn.take_shared(&self.comms, &slot.requests)).for_each(drop);
-        }
-        let Turn { open, rails, batch, .. } = turn;
-        let failed = open.on_peer_gone(rails, batch, &slot.requests, fault);
+        let failed = match shares {
+            false => open.on_peer_gone(rails, batch, &slot.requests, fault),
+            true => turn.on_peer_gone(&self.comms, &slot.requests, fault),
+        };
+        let open = &mut *turn.open;
         self.status.add(Tally::RequestsFailed, failed as u64);
         self.status.comm_fault(&slot.requests.row, open.fault.is_some(), fault, self.host.now());
         if failed > 0 {

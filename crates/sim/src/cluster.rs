@@ -251,6 +251,7 @@ impl Cluster {
                 format!("{name} {phase:?}, {} done, {} in flight", side.completed, side.flights.len())
             })
             .collect();
+        self.world.debug();
         for process in self.processes.iter().filter(|_| self.scenario.shares()) {
             if let Some(engine) = &process.engine {
                 self.world.note(format_args!("{}: {:?}", process.pid, engine.riding()));
