@@ -168,7 +168,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(requests) = turn.open.closed.take() else { return true };
         turn.take_shared(&self.comms, &requests);
         turn.open.closed = Some(requests);
-        let drained = turn.is_drained();
+        let drained = turn.open.side.regions().retire_all() && turn.is_drained();
         if drained && !turn.open.quiet {
             turn.open.quiet = true;
             control.send(last.ends.stream, &Frame::Gone { id: last.ends.remote }, None);

@@ -409,8 +409,7 @@ impl Open {
             Side::Send(lane) => !lane.reads_user_memory(rails),
             Side::Recv(lane) => !lane.regions.any_in_use() || rails.iter().all(|rail| rail.caps().retires),
         };
-        self.side.regions().retire_all();
-        given
+        self.side.regions().retire_all() && given
     }
 
     /// How the status page shows it.

@@ -12,12 +12,14 @@ pub(crate) struct Registered {
     first: Option<Mr<Data>>,
     /// On the rails after the first.
     more: Vec<Mr<Data>>,
+    /// Peers may still write to it, whoever ends it.
+    named: bool,
 }
 
 impl Registered {
     /// On its first rail, to be followed by others.
     pub(crate) fn new(first: Mr<Data>, more: Vec<Mr<Data>>) -> Self {
-        Self { first: Some(first), more }
+        Self { first: Some(first), more, named: false }
     }
 
     /// On one rail.
@@ -36,7 +38,7 @@ impl Registered {
     /// # Errors
     /// Those that cannot be ended yet come back, with the first reason.
     pub(crate) fn close(self) -> Result<(), (Self, DeregisterError)> {
-        self.end(Mr::close)
+        if self.named { self.end(Mr::retire) } else { self.end(Mr::close) }
     }
 
     /// The same, although peers may still write.
@@ -44,14 +46,14 @@ impl Registered {
     /// # Errors
     /// As [`Registered::close`].
     pub(crate) fn retire(self) -> Result<(), (Self, DeregisterError)> {
-        self.end(Mr::retire)
+        Self { named: true, ..self }.close()
     }
 
     fn end(
         self,
         how: impl Fn(Mr<Data>) -> Result<(), (Mr<Data>, DeregisterError)>,
     ) -> Result<(), (Self, DeregisterError)> {
-        let (mut left, mut why) = (Self { first: None, more: Vec::new() }, None);
+        let (mut left, mut why) = (Self { first: None, more: Vec::new(), named: self.named }, None);
         for mr in self.first.into_iter().chain(self.more) {
             if let Err((mr, error)) = how(mr) {
                 left.more.push(mr);
@@ -143,16 +145,26 @@ impl Regions {
         self.slots.iter().any(|(_, region)| region.uses > 0)
     }
 
-    /// Ends all registrations, although peers may still write.
-    pub(crate) fn retire_all(&mut self) {
-        let names: Vec<_> = self.slots.iter().map(|(id, _)| MrId(id)).collect();
-        for id in names {
-            let uses = self.in_use(id);
+    /// Ends all registrations, although peers may still write; whether all have ended. The others are to be tried again.
+    pub(crate) fn retire_all(&mut self) -> bool {
+        let names: Vec<_> = self.slots.iter().map(|(id, region)| (MrId(id), region.uses > 0)).collect();
+        for (id, used) in names {
             let Some(region) = self.remove(id) else { continue };
-            // What cannot be ended now ends with the last who names it.
-            let ended = if uses { region.retire() } else { region.close() };
-            drop(ended);
+            if let Err((region, _)) = if used { region.retire() } else { region.close() } {
+                self.keep_closing(id, region);
+            }
         }
+        self.retire_rest()
+    }
+
+    /// Tries again to end the registrations that could not be ended; whether all have ended.
+    pub(crate) fn retire_rest(&mut self) -> bool {
+        for (id, region) in std::mem::take(&mut self.closing) {
+            if let Err((region, _)) = region.close() {
+                self.keep_closing(id, region);
+            }
+        }
+        self.closing.is_empty()
     }
 
     /// Takes a region out; `None` if there is no such region.

@@ -76,14 +76,21 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 return true;
             }
             self.drive(slot, turn);
+            let retires = turn.rails.iter().all(|rail| rail.caps().retires);
+            if matches!(&turn.open.side, Side::Recv(lane) if lane.regions.any_in_use()) && retires {
+                // What else comes goes nowhere.
+                if turn.open.fault.is_none() {
+                    self.failed(slot, turn, CommFault::Revoked);
+                }
+                turn.open.side.regions().retire_all();
+            }
             let Turn { open, rails, .. } = &mut *turn;
             let uses = match &mut open.side {
                 Side::Send(lane) => lane.reads_user_memory(rails),
-                Side::Recv(lane) => {
-                    lane.regions.any_in_use() && !rails.iter().all(|rail| rail.caps().retires)
-                }
+                Side::Recv(lane) if retires => !lane.regions.retire_rest(),
+                Side::Recv(lane) => lane.regions.any_in_use(),
             };
-            if uses && matches!(turn.open.side, Side::Recv(_)) {
+            if uses && !retires && matches!(turn.open.side, Side::Recv(_)) {
                 self.stop_peer(turn);
                 return self.peer_is_gone(turn) || self.gives_up(turn);
             }

@@ -118,7 +118,7 @@ impl<R: Rail> Turn<'_, R> {
             self.open.side.paths().fail(self.rails);
         }
         for _ in 0..DRAIN_MAX {
-            if !self.take_shared(comms, requests) || self.open.fault.is_some() {
+            if !self.take_some(comms, requests).1 || self.open.fault.is_some() {
                 break;
             }
         }
@@ -131,11 +131,18 @@ impl<R: Rail> Turn<'_, R> {
     /// Takes what the links have finished. Whether there was anything for the member whose turn it is.
     #[inline]
     pub(crate) fn take_shared(&mut self, comms: &Comms, requests: &Requests) -> bool {
-        let mut own = false;
+        self.take_some(comms, requests).0
+    }
+
+    /// The same, and whether there was anything at all.
+    #[inline(always)]
+    fn take_some(&mut self, comms: &Comms, requests: &Requests) -> (bool, bool) {
+        let (mut own, mut any) = (false, false);
         for rail in 0..self.rails.len() {
             for _ in 0..BATCHES_MAX {
                 let taken = self.rails.poll(rail, &mut *self.batch);
                 if taken > 0 {
+                    any = true;
                     own |= self.take_batch(taken, rail, comms, requests);
                 }
                 if taken < BATCH {
@@ -146,7 +153,7 @@ impl<R: Rail> Turn<'_, R> {
         if self.rails.has_ended {
             self.tell_ended();
         }
-        own
+        (own, any)
     }
 
     /// Gives out so many completions of a rail.
