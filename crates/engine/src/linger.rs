@@ -53,6 +53,12 @@ impl Lingering {
 }
 
 impl RecvLane {
+    /// Whether memory may be taken away although the peer still writes to it. A receive that was posted to a NIC stays there.
+    pub(crate) fn retires(&self, rails: &Rails<impl Rail>) -> bool {
+        let posted = self.plan.matched && !self.plan.mutant.is("engine-retires-posted-receives");
+        !posted && rails.iter().all(|rail| rail.caps().retires)
+    }
+
     /// Gives bounce buffers back whose messages nobody will ask for.
     pub(crate) fn forget_eager(&mut self, rails: &mut Rails<impl Rail>) {
         let held: Vec<u32> = self.receiver.bounces_held().collect();

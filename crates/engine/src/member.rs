@@ -407,7 +407,7 @@ impl Open {
     pub(crate) fn gives_memory_back(&mut self, rails: &Rails<impl Rail>) -> bool {
         let given = match &mut self.side {
             Side::Send(lane) => !lane.reads_user_memory(rails),
-            Side::Recv(lane) => !lane.regions.any_in_use() || rails.iter().all(|rail| rail.caps().retires),
+            Side::Recv(lane) => !lane.regions.any_in_use() || lane.retires(rails),
         };
         self.side.regions().retire_all() && given
     }

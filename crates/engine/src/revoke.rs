@@ -2,7 +2,7 @@
 //! was posted completes, or goes nowhere, or the peer says that nothing more comes; and if none of these happens in time,
 //! the queue pairs are given up. Called when memory in use is deregistered and when a comm closes or is stopped.
 
-use trunkline_fabric::{Fabric, Host, Rail};
+use trunkline_fabric::{Fabric, Host};
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::frame::Frame;
 
@@ -16,8 +16,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Whether no operation can use the memory of a failed comm's region any more.
     pub(crate) fn is_revoked(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>, mr: MrId) -> bool {
         self.drive(slot, turn);
-        if let Side::Recv(_) = turn.open.side {
-            if turn.rails.iter().all(|rail| rail.caps().retires) {
+        if let Side::Recv(lane) = &turn.open.side {
+            if lane.retires(turn.rails) {
                 return true;
             }
             self.stop_peer(turn);
@@ -76,8 +76,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 return true;
             }
             self.drive(slot, turn);
-            let retires = turn.rails.iter().all(|rail| rail.caps().retires);
-            if matches!(&turn.open.side, Side::Recv(lane) if lane.regions.any_in_use()) && retires {
+            let (retires, used) = match &turn.open.side {
+                Side::Recv(lane) => (lane.retires(turn.rails), lane.regions.any_in_use()),
+                Side::Send(_) => (false, false),
+            };
+            if retires && used {
                 // What else comes goes nowhere.
                 if turn.open.fault.is_none() {
                     self.failed(slot, turn, CommFault::Revoked);

@@ -251,7 +251,6 @@ impl Cluster {
                 format!("{name} {phase:?}, {} done, {} in flight", side.completed, side.flights.len())
             })
             .collect();
-        self.world.debug();
         for process in self.processes.iter().filter(|_| self.scenario.shares()) {
             if let Some(engine) = &process.engine {
                 self.world.note(format_args!("{}: {:?}", process.pid, engine.riding()));
@@ -275,6 +274,8 @@ impl Cluster {
                 Fault::Silence(process, time) => {
                     self.world.note(format_args!("p{process} falls silent for {} us", time / 1000));
                     self.processes[process].silent_until = now + time;
+                    let own = self.sides.iter_mut().filter(|side| side.process == process);
+                    own.for_each(|side| side.slept += time);
                 }
                 Fault::Stranger(seed) => {
                     self.world.note(format_args!("a stranger calls"));

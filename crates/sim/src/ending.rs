@@ -204,8 +204,11 @@ impl Side {
     /// Others that share its queue pairs go on; what it waits for has a limit.
     fn wait_to_leave(&mut self, around: &Around<'_>) -> Check {
         let (now, name) = (around.world.now(), self.name());
+        if self.drains.is_none() {
+            self.slept = 0;
+        }
         let since = *self.drains.get_or_insert(now);
-        self.fate.draining(&name, since, now, around.limit)
+        self.fate.draining(&name, since + self.slept, now, around.limit)
     }
 
     /// Names of a closed comm mean nothing.

@@ -126,6 +126,8 @@ pub(crate) struct Side {
     pub(crate) leaving_regions: Vec<MrId>,
     /// Since when it waits to take memory back, or to close, without harm to others.
     pub(crate) drains: Option<u64>,
+    /// Time that its process slept since.
+    pub(crate) slept: u64,
     /// When it was closed.
     pub(crate) closed: Option<u64>,
     /// Requests whose memory was taken away.
@@ -157,6 +159,7 @@ impl Side {
             leaving: Leaving::default(),
             leaving_regions: Vec::new(),
             drains: None,
+            slept: 0,
             closed: None,
             revoked: Vec::new(),
         }

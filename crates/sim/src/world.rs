@@ -277,35 +277,6 @@ impl World {
         self.lock().note(text);
     }
 
-    /// DEBUG
-    pub fn debug(&self) {
-        let mut state = self.lock();
-        let mut text = String::new();
-        for (i, l) in state.links.iter().enumerate() {
-            if l.phase == LinkPhase::Gone {
-                continue;
-            }
-            let sends: Vec<_> = l
-                .sends
-                .iter()
-                .map(|w| {
-                    (w.wr_id, w.seq, w.progress == crate::link::Progress::Posted, w.executed, w.work.len())
-                })
-                .collect();
-            text += &format!(
-                "link {i}: sends {sends:x?} recvs {} parked {:?} arrived {:?} slots {}\n",
-                l.recvs.len(),
-                l.parked,
-                l.arrived,
-                l.slots
-            );
-        }
-        for (i, r) in state.rails.iter().enumerate() {
-            text += &format!("rail {i}: queue {} waiting {}\n", r.queue.len(), r.waiting.len());
-        }
-        state.note(format_args!("{text}"));
-    }
-
     /// Takes the lines of the trace.
     #[must_use]
     pub fn take_trace(&self) -> Vec<String> {
