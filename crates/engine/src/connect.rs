@@ -213,6 +213,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(false) };
         if let (Some((reply, _)), Some((lane, _))) = (&attempt.reply, &mut attempt.lane) {
+            let (speed, latency) = self.nic_speed(lane.paths.get(0).nic);
+            lane.link_up(0, speed, latency, self.host.now());
             self.apply_reply(lane, reply);
         }
         attempt.joined = true;
@@ -228,7 +230,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let address = LinkAddress { bytes: link.to_vec(), fd: fd.take() };
         let links = lane.paths.len();
         let path = lane.paths.leader();
-        let (rail, link_id, nic) = (rails.get_mut(path.rail), path.link, path.nic);
+        let (rail, link_id) = (rails.get_mut(path.rail), path.link);
         rail.connect(link_id, address)?;
         if links == 1 {
             lane.plan.copied_max = rail.copied_max(link_id).min(lane.plan.message_max);
@@ -236,8 +238,6 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 lane.plan.blind_max = lane.plan.blind_max.max(lane.plan.copied_max);
             }
         }
-        let (speed, latency) = self.nic_speed(nic);
-        lane.link_up(0, speed, latency, self.host.now());
         Ok(())
     }
 
