@@ -135,6 +135,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         match step {
             LinkStep::Wait => {}
             LinkStep::SayDown => return open.say_down(at, true),
+            // Others know that it carries; this end, or the other, has not been polled for long.
+            LinkStep::Fence if rails.carries_for_others(path.rail, path.link) => {}
             LinkStep::Fence => return open.side.lose(rails, at),
             LinkStep::Ask(epoch) => {
                 if let Err(error) = open.ask(rails, at, epoch) {
@@ -144,7 +146,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         let Turn { open, rails, .. } = turn;
         match open.prove(rails, at) {
-            Ok(true) => self.carries(open, at, now),
+            Ok(true) => {
+                rails.carried(open.side.paths().get(at));
+                self.carries(open, at, now);
+            }
             Ok(false) => {}
             Err(error) => self.told(turn, at, &error),
         }
@@ -209,6 +214,7 @@ impl Open {
                 let paths = self.side.paths();
                 let path = paths.get_mut(at);
                 if receives && path.leaving.is_none() && path.life.on_carries(epoch, now) {
+                    rails.carried(path);
                     paths.choose_lead();
                 }
                 Ok(())

@@ -16,6 +16,8 @@ struct Used {
     ended: bool,
     /// What it was connected to.
     peer: Option<Vec<u8>>,
+    /// It has carried something for one of them.
+    carries: bool,
 }
 
 /// All of them.
@@ -29,7 +31,7 @@ pub(crate) struct SharedLinks {
 impl SharedLinks {
     /// A new link, used by whoever made it.
     pub(crate) fn made(&mut self, slot: usize, rail: usize, link: LinkId) {
-        self.links.push(Used { rail, link, slot, users: 1, ended: false, peer: None });
+        self.links.push(Used { rail, link, slot, users: 1, ended: false, peer: None, carries: false });
     }
 
     /// The link of that slot that carries, or is being made, for one more member.
@@ -58,6 +60,18 @@ impl SharedLinks {
         let first = used.peer.is_none();
         used.peer.get_or_insert_with(|| peer.to_vec());
         first
+    }
+
+    /// A link has carried something.
+    pub(crate) fn carried(&mut self, rail: usize, link: LinkId) {
+        if let Some(used) = self.find(rail, link) {
+            used.carries = true;
+        }
+    }
+
+    /// Whether a link carries for others, and so will for whoever waits for that.
+    pub(crate) fn carries(&self, rail: usize, link: LinkId) -> bool {
+        self.links.iter().any(|used| used.rail == rail && used.link == link && used.carries && !used.ended)
     }
 
     /// A link is in error.

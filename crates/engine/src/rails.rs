@@ -7,6 +7,7 @@ use trunkline_proto::pool::credits::Credits;
 
 use crate::Mutant;
 use crate::links::SharedLinks;
+use crate::path::Path;
 
 /// One rail for each NIC that the links of a group are on. The first is here and not behind a pointer, because most
 /// groups have only that one.
@@ -87,6 +88,18 @@ impl<R: Rail> Rails<R> {
     pub(crate) fn connect(&mut self, rail: usize, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
         let first = self.shared.as_mut().is_none_or(|shared| shared.connected(rail, link, &peer.bytes));
         if first { self.get_mut(rail).connect(link, peer) } else { Ok(()) }
+    }
+
+    /// A path has carried something for a member.
+    pub(crate) fn carried(&mut self, path: &Path) {
+        if let Some(shared) = &mut self.shared {
+            shared.carried(path.rail, path.link);
+        }
+    }
+
+    /// Whether a link carries for other members.
+    pub(crate) fn carries_for_others(&self, rail: usize, link: LinkId) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.carries(rail, link))
     }
 
     /// A member uses a link no more, which ends it with the last one.
