@@ -35,6 +35,9 @@ const JUMP_MAX: u64 = 500_000_000;
 /// Jumps this long stop at no event any more.
 const JUMP_OVER: u64 = 1_000_000;
 
+/// Looks of an engine between two jumps of the clock when all is closed.
+const SETTLING_LOOKS: usize = 8;
+
 /// Time that passes with each look of an engine that ends.
 const ENDING: u64 = 1_000_000;
 
@@ -414,7 +417,8 @@ impl Cluster {
         loop {
             for process in self.processes.iter().filter(|process| process.alive) {
                 if let Some(engine) = &process.engine {
-                    engine.progress_all();
+                    // A completion queue of four tells of a hundred flushed receives in many looks.
+                    (0..SETTLING_LOOKS).for_each(|_| engine.progress_all());
                 }
             }
             let idle = self.processes.iter().filter(|process| process.alive).all(|process| {
