@@ -167,7 +167,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             control.send(stream, &without_comm(&open, Answer::Accepted, given), None);
         }
         if let Some(listen) = control.listens.get_mut(listen) {
-            match given.filter(|_| !self.params.mutant.is("engine-forgets-refusals")) {
+            match given.filter(|_| !self.params.mutant.is("ride-forgets-refusals")) {
                 Some(given) => listen.seen.refuse(stream, conn, given),
                 None => listen.seen.forget(stream, conn),
             }

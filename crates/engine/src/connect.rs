@@ -201,7 +201,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
         }
         match control.pool.answered(place.seat, &share) {
-            Next::Wire => self.wire(control, id, &link)?,
+            Next::Wire => {
+                self.wire(control, id, &link)?;
+                if self.params.mutant.is("ride-joins-before-link-is-up") {
+                    self.wired(control, id)?;
+                }
+            }
             Next::Go => {}
             Next::Again(wish) => {
                 self.unask(control, id, wish);
@@ -270,7 +275,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if !up && !self.params.mutant.is("engine-connects-before-link-is-up") {
             return Ok(None);
         }
-        self.wired(control, id)?;
+        if !self.params.mutant.is("ride-joins-before-link-is-up") {
+            self.wired(control, id)?;
+        }
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
         let (Some((reply, _)), Some((lane, made))) = (attempt.reply.take(), attempt.lane.take()) else {
             return Err(Error::Unknown("connection attempt"));

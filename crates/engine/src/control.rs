@@ -558,7 +558,7 @@ impl<H: Host, R: Rail> Control<H, R> {
             return;
         }
         if attempt.comm.is_none() {
-            if attempt.place.is_none() && !mutant.is("control-hears-refusals-twice") {
+            if attempt.place.is_none() && !mutant.is("ride-hears-refusals-twice") {
                 // It answers what is asked anew.
                 return;
             }

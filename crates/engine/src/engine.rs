@@ -178,6 +178,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         });
         let Some(taken) = taken else { return Err(Error::Unknown("region")) };
         let Some((region, named)) = taken? else { return Err(Error::Unknown("region")) };
+        let named = named && !self.params.mutant.is("ride-closes-named-memory");
         let closed = if named { region.retire() } else { region.close() };
         let closed = closed.or_else(|(region, error)| {
             if self.params.mutant.is("engine-hides-stuck-copies") {

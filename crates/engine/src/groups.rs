@@ -211,7 +211,9 @@ impl<R: Rail> Group<R> {
         match open.side {
             Side::Send(lane) => {
                 self.rails.slices.give(lane.part.slices);
-                if let Some(eager) = &mut self.rails.eager {
+                if let Some(eager) = &mut self.rails.eager
+                    && !self.rails.mutant.is("ride-keeps-eager-credits")
+                {
                     eager.give(lane.part.eager);
                 }
             }

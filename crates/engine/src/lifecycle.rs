@@ -83,7 +83,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
         }
         drop(control);
-        self.progress_lingering();
+        if !self.params.mutant.is("ride-forgets-closed-members") {
+            self.progress_lingering();
+        }
         advanced
     }
 
@@ -97,7 +99,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.progress_control(&mut control);
         let advanced = self.advance_accept(&mut control, listen.0);
         drop(control);
-        self.progress_lingering();
+        if !self.params.mutant.is("ride-forgets-closed-members") {
+            self.progress_lingering();
+        }
         advanced
     }
 
@@ -162,7 +166,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if shared.is_some() {
             open.withdraw(rails);
             open.down = None;
-            let gone = gone && matches!(open.side, Side::Recv(_));
+            let gone = gone && matches!(open.side, Side::Recv(_)) && !mutant.is("ride-close-forgets-gone");
             if !open.gives_memory_back(rails) && !gone {
                 // The caller may unmap it as soon as this returns: then nothing must use the links any more.
                 rails.fail_all();

@@ -55,7 +55,7 @@ impl Lingering {
 impl RecvLane {
     /// Whether memory may be taken away although the peer still writes to it. A receive that was posted to a NIC stays there.
     pub(crate) fn retires(&self, rails: &Rails<impl Rail>) -> bool {
-        let posted = self.plan.matched && !self.plan.mutant.is("engine-retires-posted-receives");
+        let posted = self.plan.matched && !self.plan.mutant.is("ride-retires-posted-receives");
         !posted && rails.iter().all(|rail| rail.caps().retires)
     }
 
@@ -76,7 +76,8 @@ impl RecvLane {
         }
         let path = self.paths.leader();
         // A link that takes none has ended, and may have nothing to tell of it.
-        self.end == End::Proven || self.gone && rails.get_mut(path.rail).is_quiet(path.link)
+        let ended = self.gone && !self.plan.mutant.is("ride-waits-for-flushed");
+        self.end == End::Proven || ended && rails.get_mut(path.rail).is_quiet(path.link)
     }
 
     fn post_ends(&mut self, rails: &mut Rails<impl Rail>) {
@@ -120,6 +121,9 @@ impl<R: Rail> Turn<'_, R> {
             if !rails.get_mut(path.rail).is_quiet(path.link) {
                 return false;
             }
+        }
+        if open.side.mutant().is("ride-says-gone-early") {
+            return true;
         }
         match &mut open.side {
             Side::Send(lane) => {
@@ -174,7 +178,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(requests) = turn.open.closed.take() else { return true };
         turn.take_shared(&self.comms, &requests);
         turn.open.closed = Some(requests);
-        let drained = turn.open.side.regions().retire_all() && turn.is_drained();
+        let ended = turn.open.side.regions().retire_all();
+        let ended = ended || self.params.mutant.is("ride-forgets-stuck-memory");
+        let drained = ended && turn.is_drained();
         if drained && !turn.open.quiet {
             turn.open.quiet = true;
             control.send(last.ends.stream, &Frame::Gone { id: last.ends.remote }, None);
@@ -187,7 +193,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             // What it has posted may land for ever: then better for nobody.
             rails.fail_all();
         }
-        drained && (control.is_gone(last.name) || ended || dead)
+        let early = self.params.mutant.is("ride-leaves-before-gone");
+        drained && (control.is_gone(last.name) || early || ended || dead)
     }
 
     /// A closed comm leaves its seat.
@@ -209,7 +216,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
             drop(self.groups.remove(last.seat.lane, held));
         }
-        if let Some(place) = last.place {
+        if let Some(place) = last.place
+            && !self.params.mutant.is("ride-never-leaves-the-pool")
+        {
             self.leave_pool(control, place);
         }
     }

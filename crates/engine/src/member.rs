@@ -446,7 +446,7 @@ impl Open {
         if self.fault.is_none() {
             self.fault = Some(fault);
         }
-        if self.member == 0 {
+        if self.member == 0 || self.side.mutant().is("ride-fails-for-all") {
             self.side.paths().fail(rails);
         } else {
             self.withdraw(rails);

@@ -2,7 +2,7 @@
 
 use trunkline_fabric::Caps;
 use trunkline_proto::limits::{EAGER_CREDITS_MAX, RECVS_MAX};
-use trunkline_proto::wire::share;
+use trunkline_proto::wire::{eager, share};
 
 use crate::{MatchBy, Mutant, Params};
 
@@ -64,8 +64,9 @@ impl Plan {
     pub(crate) fn new(caps: &Caps, params: &Params, links: usize) -> Self {
         // Messages over different links overtake each other.
         let order = caps.link_order && links == 1;
-        let eager_max =
-            u64::from(params.eager_max).min(caps.message_max.saturating_sub(share::EAGER_BYTES as u64));
+        let short = params.mutant.is("ride-forgets-longer-headers");
+        let head = if short { eager::BYTES } else { share::EAGER_BYTES } as u64;
+        let eager_max = u64::from(params.eager_max).min(caps.message_max.saturating_sub(head));
         // Where messages overtake each other, those that may wait for an earlier one need buffers too.
         let spare = if order { 8 } else { RECVS_MAX as u32 };
         let room = caps.depth_max.saturating_sub(spare);

@@ -26,13 +26,16 @@ pub(crate) struct Rails<R: Rail> {
     pub(crate) shared: Option<SharedLinks>,
     /// Some of those links have ended, and not all members were told.
     pub(crate) has_ended: bool,
+    /// A planted bug, in test builds.
+    pub(crate) mutant: Mutant,
 }
 
 impl<R: Rail> Rails<R> {
     /// These, in the order of their NICs.
     pub(crate) fn new(first: R, more: Vec<R>, mutant: Mutant) -> Self {
         let slices = Credits::new(SLICES_MAX, mutant);
-        Self { first, more, posts: 0, burst: false, eager: None, slices, shared: None, has_ended: false }
+        let (shared, has_ended) = (None, false);
+        Self { first, more, posts: 0, burst: false, eager: None, slices, shared, has_ended, mutant }
     }
 
     /// How many.

@@ -181,7 +181,7 @@ impl RecvLane {
 
     #[inline]
     pub(crate) fn post_bounce(&mut self, rails: &mut Rails<impl Rail>, bounce: u32) -> Result<(), CommFault> {
-        let kept = self.part.range.is_none() || self.plan.mutant.is("engine-keeps-bounces-of-the-closed");
+        let kept = self.part.range.is_none() || self.plan.mutant.is("ride-keeps-bounces-of-the-closed");
         if self.gone && kept {
             return Ok(());
         }

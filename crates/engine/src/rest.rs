@@ -72,7 +72,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             Side::Recv(lane) => {
                 let others = shared.iter_mut().flat_map(|neighbours| neighbours.others.iter_mut());
                 let held =
-                    others.filter(|_| !mutant.is("engine-rests-on-others")).any(|o| o.side.holds_eager());
+                    others.filter(|_| !mutant.is("ride-rests-on-others")).any(|o| o.side.holds_eager());
                 lane.rest(rails, held);
             }
         }

@@ -23,6 +23,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.stop_peer(turn);
         }
         let used = match &turn.open.side {
+            Side::Send(_) if self.params.mutant.is("ride-revokes-at-once") => false,
             Side::Send(lane) => lane.regions.in_use(mr),
             Side::Recv(_) => !self.peer_is_gone(turn),
         };
@@ -52,12 +53,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// How long something has been waited for by a process that made calls; one that was stopped finds what came
     /// meanwhile only now.
     pub(crate) fn waits(&self, down: &mut Option<Down>) -> Duration {
-        Down::look(down, self.host.now(), Duration(self.params.peer_time.0 / LOOKS_AT_END))
+        let slept = self.params.mutant.is("ride-ages-while-stopped");
+        let step = if slept { u64::MAX } else { self.params.peer_time.0 / LOOKS_AT_END };
+        Down::look(down, self.host.now(), Duration(step))
     }
 
     /// After the peer time limit the link is given up, with all who ride on it. Whether it has told all.
     fn gives_up(&self, turn: &mut Turn<'_, F::Rail>) -> bool {
-        if self.waits(&mut turn.open.revoking) > self.params.peer_time {
+        let late = self.waits(&mut turn.open.revoking) > self.params.peer_time;
+        if late && !self.params.mutant.is("ride-drains-for-ever") {
             turn.rails.fail_all();
         }
         turn.rails.all_quiet()

@@ -113,7 +113,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     pub(crate) fn forget_attempt(&self, control: &mut Control<H, F::Rail>, id: SlotId) {
         let Some(mut attempt) = control.attempts.remove(id) else { return };
         self.unmake(control, attempt.lane.take());
-        if let Some(place) = attempt.place {
+        if let Some(place) = attempt.place
+            && !self.params.mutant.is("ride-keeps-places-of-attempts")
+        {
             self.leave_pool(control, place);
         }
     }
@@ -290,7 +292,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             && slot.news.has_some()
             && let Some((frame, _)) = slot.news.take()
         {
-            turn.open.stopped |= matches!(frame, Frame::Stop { .. });
+            let stop = matches!(frame, Frame::Stop { .. });
+            turn.open.stopped |= stop && !self.params.mutant.is("ride-ignores-stop");
         }
         if turn.open.is_stopped() {
             self.end_stopped(slot, turn);
@@ -300,7 +303,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return;
         }
         let ended = turn.rails.shared.as_ref().is_some_and(SharedLinks::all_ended);
-        if ended && !common.told {
+        if ended && !common.told && !self.params.mutant.is("ride-hides-the-end-from-the-pool") {
             common.told = true;
             self.broken.lock().push(common.id);
             self.has_broken.store(true, Ordering::Release);

@@ -170,6 +170,7 @@ impl<R: Rail> Turn<'_, R> {
                     continue;
                 }
             };
+            let bits = if rails.mutant.is("ride-routes-to-whoever-polls") { open.member } else { bits };
             if bits == open.member {
                 own = true;
                 if open.closed.is_none() {
@@ -198,7 +199,9 @@ impl<R: Rail> Turn<'_, R> {
         let Some(Neighbours { others, common }) = shared else { return };
         common.untold = true;
         while let Some((rail, link)) = rails.shared.as_mut().and_then(SharedLinks::next_ended) {
-            for member in std::iter::once(&mut **open).chain(others.iter_mut().map(|other| &mut **other)) {
+            let one = rails.mutant.is("ride-tells-one-of-the-end");
+            let others = others.iter_mut().filter(|_| !one).map(|other| &mut **other);
+            for member in std::iter::once(&mut **open).chain(others) {
                 if let Some(path) = member.side.paths().of_link(rail, link) {
                     member.lost(rails, path);
                 }

@@ -46,7 +46,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if !turn.open.many && !turn.open.link_down {
             self.look_at_links(turn);
         }
-        let shares = turn.shared.is_some() && !self.params.mutant.is("engine-drains-for-itself");
+        let shares = turn.shared.is_some() && !self.params.mutant.is("ride-drains-for-itself");
         let Turn { open, rails, batch, .. } = turn;
         let process = open.peer.process;
         let closed = slot.peer_closed.load(Ordering::Acquire);
