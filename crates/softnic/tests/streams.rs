@@ -187,3 +187,30 @@ fn a_message_stays_with_the_receive_that_it_began_in() {
         }
     }
 }
+
+/// A Nop is done when what came before it is, although none of that asked to be told of.
+#[test]
+fn a_nop_waits_for_what_came_before_and_for_nothing_else() {
+    for wire in [WireMode::Shm, WireMode::Tcp] {
+        let config = SoftConfig { wire, ..SoftConfig::default() };
+        let (mut a, mut b) = (rail(config.clone()), rail(config));
+        let (at_a, at_b) = common::connect(&mut a, &mut b);
+        let up = |rail: &mut SoftRail, link| rail.is_up(link).unwrap();
+        poll_until("the link", || (up(&mut a, at_a) & up(&mut b, at_b)).then_some(()));
+        let memory = Memory::heap(64);
+        let keys = b.registrar().register(&memory, Access::WRITE, Visibility::Strict).unwrap();
+        let to = Remote { key: keys.remote, addr: keys.remote_base };
+        a.post(at_a, 1, Op::Write { from: Source::Inline(&[5; 8]), to, imm: None }, false).unwrap();
+        a.post(at_a, 2, Op::Nop, true).unwrap();
+        a.flush();
+        assert_eq!(poll(&mut a), [], "{wire:?}: nobody has taken it in");
+        let done = poll_until("the Nop", || {
+            assert_eq!(poll(&mut b), []);
+            poll(&mut a).pop()
+        });
+        assert_eq!((done.wr_id, done.status), (2, Status::Ok), "{wire:?}");
+        let mut bytes = [0; 8];
+        memory.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [5; 8], "{wire:?}");
+    }
+}

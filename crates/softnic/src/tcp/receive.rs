@@ -16,6 +16,9 @@ const FRAMES: u32 = 64;
 /// Most payload bytes moved for one link in a call, each way; the last system call may exceed it.
 const BYTES: u64 = 256 << 10;
 
+/// Polls without news after which the peer is told how far this side is, although it did not ask.
+const LOOK: u32 = 64;
+
 /// The part of a record that covers the next `len` of its bytes.
 fn part(record: &Record, len: u64, landed: bool) -> Record {
     let last = record.last && len == record.payload.len();
@@ -57,7 +60,9 @@ impl Qp {
     fn take_stream(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
         // Apart from the rest of the queue pair, which executes what is in it.
         let Some(mut stream) = self.stream.take() else { return };
+        let before = self.arrived;
         let taken = if stream.is_up() { self.take_frames(env, &mut stream, sink) } else { Ok(()) };
+        self.idle = if self.arrived == before { self.idle.saturating_add(1) } else { 0 };
         self.stream = Some(stream);
         if let Err(refusal) = taken {
             self.refuse(refusal, sink);
@@ -205,7 +210,9 @@ impl Qp {
     fn acknowledge(&mut self) {
         let taken = self.posted.wrapping_sub(self.recvs.len());
         let Some(stream) = &mut self.stream else { return };
-        if stream.out.body == 0 && stream.owes_ack(taken) && !stream.bugs.silent.is_on() {
+        // A peer's Nop waits for what came before it, although that did not ask to be acknowledged.
+        let late = self.idle >= LOOK && stream.has_news();
+        if stream.out.body == 0 && (late || stream.owes_ack(taken)) && !stream.bugs.silent.is_on() {
             stream.push(Body::Ack, 0);
         }
         stream.write();

@@ -243,6 +243,11 @@ impl Stream {
             || out.executed.wrapping_sub(out.told_executed) >= out.ack_every
     }
 
+    /// Whether this side is further than the peer has heard.
+    pub(super) fn has_news(&self) -> bool {
+        self.out.executed != self.out.told_executed
+    }
+
     /// Adds the head of a frame; false if there is no room for it and for `more` bytes behind it.
     #[inline]
     pub(super) fn push(&mut self, body: Body, more: usize) -> bool {
