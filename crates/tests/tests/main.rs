@@ -11,6 +11,7 @@ mod loading;
 mod net;
 mod raw;
 mod run;
+mod sharing;
 mod trouble;
 
 /// How the tests start processes of their own: does nothing unless such a process asks.

@@ -4,6 +4,7 @@ use crate::contract::{arguments, connections, fused, lifetimes, messages};
 use crate::hosts::{cable, look, stream};
 use crate::loading;
 use crate::run::Scene;
+use crate::sharing::neighbours;
 use crate::trouble::{limits, many, peers, silent, strangers};
 
 /// The scenario of that name.
@@ -23,6 +24,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         peers::SCENARIOS,
         silent::SCENARIOS,
         strangers::SCENARIOS,
+        neighbours::SCENARIOS,
     ];
     let mut all = modules.iter().flat_map(|scenarios| scenarios.iter());
     all.find(|(known, _)| *known == name).map(|(_, scenario)| *scenario)

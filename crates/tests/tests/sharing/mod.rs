@@ -1,0 +1,97 @@
+//! Connections that share queue pairs: what NIC and system have to give for them, what becomes of messages, and what
+//! neighbours notice of each other.
+
+pub(crate) mod flow;
+pub(crate) mod neighbours;
+
+use std::time::{Duration, Instant};
+
+use trunkline_engine::read_status;
+use trunkline_mem::PageView;
+use trunkline_proto::wire::status::{NAME, Status, Usage};
+
+use crate::net::{Comm, Net, until};
+use crate::run::{Scene, Setting, scenario};
+
+/// A scenario whose connections of one direction ride on so many groups.
+fn shared(name: &'static str, groups: u8) -> Setting {
+    scenario(name).env("TRUNKLINE_QP_SHARING", "on").env("TRUNKLINE_QP_GROUPS", groups)
+}
+
+/// The status page of the plugin in this process.
+pub(crate) fn status() -> Status {
+    let descriptors = std::fs::read_dir("/proc/self/fd").expect("descriptors").flatten();
+    let named = |path: &std::path::Path| {
+        std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with(&format!("/memfd:{NAME}")))
+    };
+    let page = descriptors.map(|entry| entry.path()).find(|path| named(path)).expect("a status page");
+    let view = PageView::open(&std::fs::File::open(page).expect("the page")).expect("a page");
+    read_status(&view).expect("a status")
+}
+
+/// What the NICs of the plugin in this process have in use, as they count themselves.
+pub(crate) fn usage() -> Usage {
+    let mut all = Usage::default();
+    for nic in status().head.usage {
+        all.queue_pairs += nic.queue_pairs;
+        all.completion_queues += nic.completion_queues;
+        all.regions += nic.regions;
+    }
+    all
+}
+
+pub(crate) fn queue_pairs() -> u32 {
+    usage().queue_pairs
+}
+
+/// What ends at once when both ends work takes no longer; the peer time limit is 10 s.
+const SOON: Duration = Duration::from_secs(5);
+
+/// Calls until so many queue pairs are left, which must not take the peer time limit.
+#[track_caller]
+pub(crate) fn wait_for_queue_pairs(net: &Net, count: u32) {
+    let (listen, _) = net.listen();
+    let began = Instant::now();
+    until("queue pairs are given back", || {
+        assert_eq!(net.try_accept(listen), Ok(None));
+        (queue_pairs() == count).then_some(())
+    });
+    let took = began.elapsed();
+    assert!(took < SOON, "it took {took:?} until {count} queue pairs were left");
+    net.close_listen(listen).expect("closeListen");
+}
+
+/// So many connections, from the second process to the first.
+pub(crate) fn connect_many(net: &Net, scene: &mut Scene, count: usize) -> Vec<Comm> {
+    let comms;
+    if scene.role == 0 {
+        let (listen, handle) = net.listen();
+        scene.say(&handle);
+        comms = (0..count).map(|_| until("accept", || net.try_accept(listen).expect("accept"))).collect();
+        net.close_listen(listen).expect("closeListen");
+    } else {
+        let handle = scene.hear_handle();
+        let connect = |_| {
+            let mut handle = handle;
+            until("connect", || net.try_connect(&mut handle).expect("connect"))
+        };
+        comms = (0..count).map(connect).collect();
+    }
+    comms
+}
+
+#[test]
+fn a_member_is_aborted_and_nobody_else_notices() {
+    for way in ["deregister", "close"] {
+        for end in ["receiving", "sending"] {
+            let of = |name| shared(name, 1).env("TEST_WAY", way).env("TEST_END", end);
+            of("a_member_is_aborted_inside_one").alone();
+            for (wire, copy) in
+                [("soft:shm", "auto"), ("soft:shm", "staging"), ("soft:shm", "pull"), ("soft:tcp", "auto")]
+            {
+                let setting = of("a_member_is_aborted_between_processes").env("TRUNKLINE_FABRIC", wire);
+                setting.env("TRUNKLINE_SOFT_COPY", copy).two();
+            }
+        }
+    }
+}

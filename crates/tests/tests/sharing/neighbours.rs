@@ -1,0 +1,145 @@
+//! A member of a group is aborted in the middle of its messages, and its memory is used for something else at once: nothing
+//! is written there any more, nothing of it is sent, and the other members see nothing of all that.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use crate::net::{Comm, Net, until};
+use crate::run::Scene;
+use crate::sharing::flow::{LEN, SLOTS, Stream};
+use crate::sharing::{SOON, connect_many, queue_pairs, wait_for_queue_pairs};
+
+scenarios! {
+    a_member_is_aborted_between_processes,
+    a_member_is_aborted_inside_one,
+}
+
+/// Members of the group.
+const MEMBERS: usize = 8;
+/// Which of them is aborted.
+const VICTIM: usize = 3;
+/// Messages of each before that.
+const BEFORE: usize = 12;
+/// And of the others in all.
+const MESSAGES: usize = 60;
+/// Of the bytes that come where the victim's memory was.
+const PATTERN: usize = 77_777_777;
+
+/// How the end that aborts does so.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Way {
+    /// Deregisters, uses the memory, closes later.
+    Deregisters,
+    /// Closes, and uses the memory.
+    Closes,
+}
+
+fn way() -> Way {
+    if std::env::var("TEST_WAY").is_ok_and(|way| way == "close") { Way::Closes } else { Way::Deregisters }
+}
+
+/// Whether the end that sends is the one that aborts.
+fn sender_aborts() -> bool {
+    std::env::var("TEST_END").is_ok_and(|end| end == "sending")
+}
+
+/// One end of all eight streams, to the end of their messages.
+fn play<'a>(net: &'a Net, comms: &[Comm], sends: bool, aborts: bool) -> Vec<Stream<'a>> {
+    let streams = comms.iter().enumerate().map(|(name, &comm)| Stream::new(net, comm, sends, name));
+    let mut streams: Vec<_> = streams.collect();
+    let mut victim = Some(streams.remove(VICTIM));
+    let (mut pattern, mut closes, mut failed) = (None, None, false);
+    until("the messages of the others", || {
+        for stream in &mut streams {
+            stream.step(MESSAGES).unwrap_or_else(|code| panic!("a neighbour sees {code:?}"));
+        }
+        if let Some(stream) = &mut victim
+            && !failed
+        {
+            // Of its peer's end it hears; before that nothing is wrong.
+            failed = stream.step(usize::MAX).is_err();
+            assert!(!failed || !aborts, "it fails before it is aborted");
+        }
+        if aborts
+            && let Some(stream) = victim.take_if(|stream| stream.done >= BEFORE && stream.is_amid_long())
+        {
+            let (memory, rest) = abort(net, stream);
+            (pattern, closes) = (Some(memory), rest);
+        }
+        if closes.is_some() && streams.iter().all(|stream| stream.done > MESSAGES / 2) {
+            let comm = closes.take().unwrap();
+            close(net, comm, sends);
+        }
+        let over = if aborts { pattern.is_some() && closes.is_none() } else { failed };
+        (over && streams.iter().all(|stream| stream.done == MESSAGES)).then_some(())
+    });
+    if let Some(memory) = &pattern {
+        memory.check(0..memory.len(), PATTERN, "memory that was the victim's");
+    }
+    if let Some(stream) = victim {
+        assert!(!aborts);
+        stream.drop_all();
+    }
+    streams
+}
+
+fn close(net: &Net, comm: Comm, sends: bool) {
+    if sends { net.close_send(comm) } else { net.close_recv(comm) }.expect("close");
+}
+
+/// Aborts a stream; its memory is another mapping afterwards, full of a pattern. The comm, if it is to be closed later.
+fn abort(net: &Net, mut stream: Stream<'_>) -> (crate::sharing::flow::Mapped, Option<Comm>) {
+    let memory = stream.memory.take().expect("memory");
+    let (comm, mr) = (stream.comm, stream.mr);
+    let began = Instant::now();
+    let later = match way() {
+        Way::Deregisters => {
+            net.dereg(comm, mr).expect("deregMr of memory in use");
+            Some(comm)
+        }
+        Way::Closes => {
+            stream.drop_all();
+            None
+        }
+    };
+    let took = began.elapsed();
+    println!("figure: {:?}, {}: {took:?}", way(), if sender_aborts() { "sending" } else { "receiving" });
+    assert!(took < SOON, "giving memory back took {took:?}");
+    let memory = memory.renewed();
+    memory.fill(0..SLOTS * LEN, PATTERN);
+    (memory, later)
+}
+
+fn a_member_is_aborted_between_processes(mut scene: Scene) {
+    let net = Net::start(scene.version);
+    let comms = connect_many(&net, &mut scene, MEMBERS);
+    assert_eq!(queue_pairs(), 1, "all ride on one");
+    scene.meet();
+    let sends = scene.role == 1;
+    let streams = play(&net, &comms, sends, sends == sender_aborts());
+    streams.into_iter().for_each(Stream::close);
+    scene.meet();
+    wait_for_queue_pairs(&net, 0);
+    scene.meet();
+}
+
+fn a_member_is_aborted_inside_one(scene: Scene) {
+    let net = Net::start(scene.version);
+    let pairs: Vec<_> = (0..MEMBERS).map(|_| net.to_self()).collect();
+    assert_eq!(queue_pairs(), 2, "all ride on one, whose ends are here");
+    let over = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for sends in [false, true] {
+            let (net, pairs, over) = (&net, &pairs, &over);
+            scope.spawn(move || {
+                let comms: Vec<_> = pairs.iter().map(|pair| if sends { pair.0 } else { pair.1 }).collect();
+                let streams = play(net, &comms, sends, sends == sender_aborts());
+                over.fetch_add(1, Ordering::AcqRel);
+                until("the other end", || (over.load(Ordering::Acquire) == 2).then_some(()));
+                streams.into_iter().for_each(Stream::close);
+            });
+        }
+    });
+    wait_for_queue_pairs(&net, 0);
+}
