@@ -115,6 +115,8 @@ pub(crate) struct Stream<'a> {
     begun: usize,
     pub(crate) done: usize,
     requests: VecDeque<Request>,
+    /// Something of it has ended in an error; nothing more is asked of it.
+    pub(crate) failed: bool,
 }
 
 impl<'a> Stream<'a> {
@@ -128,7 +130,19 @@ impl<'a> Stream<'a> {
         let memory = Mapped::new(SLOTS * longest);
         let mr = net.reg(comm, memory.addr(), memory.len()).expect("regMr");
         let memory = Some(memory);
-        Self { net, comm, sends, name, lengths, memory, mr, begun: 0, done: 0, requests: VecDeque::new() }
+        Self {
+            net,
+            comm,
+            sends,
+            name,
+            lengths,
+            memory,
+            mr,
+            begun: 0,
+            done: 0,
+            requests: VecDeque::new(),
+            failed: false,
+        }
     }
 
     /// Number, length, place and seed of a message.
@@ -144,8 +158,17 @@ impl<'a> Stream<'a> {
         (self.done..self.begun).any(|at| self.message(at).0.len() > 256 << 10)
     }
 
-    /// One step towards so many messages: begins one if it can, and ends one if it is done.
+    /// One step towards so many messages: begins one if it can, and ends one if it is done. After an error, none.
     pub(crate) fn step(&mut self, upto: usize) -> Called<()> {
+        if self.failed {
+            return Ok(());
+        }
+        let outcome = self.advance(upto);
+        self.failed = outcome.is_err();
+        outcome
+    }
+
+    fn advance(&mut self, upto: usize) -> Called<()> {
         let memory = self.memory.as_ref().expect("memory");
         if self.begun < upto && self.requests.len() < SLOTS {
             let (range, seed) = self.message(self.begun);

@@ -1,6 +1,8 @@
 //! Connections that share queue pairs: what NIC and system have to give for them, what becomes of messages, and what
 //! neighbours notice of each other.
 
+pub(crate) mod churn;
+mod counts;
 pub(crate) mod flow;
 pub(crate) mod neighbours;
 
@@ -12,6 +14,11 @@ use trunkline_proto::wire::status::{NAME, Status, Usage};
 
 use crate::net::{Comm, Net, until};
 use crate::run::{Scene, Setting, scenario};
+
+/// Whether the long tests are asked for.
+pub(crate) fn is_full() -> bool {
+    std::env::var_os("TRUNKLINE_FULL").is_some()
+}
 
 /// A scenario whose connections of one direction ride on so many groups.
 fn shared(name: &'static str, groups: u8) -> Setting {
@@ -94,4 +101,63 @@ fn a_member_is_aborted_and_nobody_else_notices() {
             }
         }
     }
+}
+
+#[test]
+fn sharing_off_changes_no_count() {
+    counts::sharing_off_changes_nothing();
+}
+
+#[test]
+fn queue_pairs_are_as_many_as_the_formula_says() {
+    counts::as_many_as_the_formula_says(1..=1);
+}
+
+#[test]
+fn queue_pairs_of_several_links_are_as_many_as_the_formula_says() {
+    counts::as_many_as_the_formula_says(1..=4);
+}
+
+#[test]
+fn sixteen_communicators_take_a_hundredth_of_the_queue_pairs() {
+    counts::a_hundredth_of_the_queue_pairs();
+}
+
+#[test]
+fn members_take_neither_registrations_nor_descriptors() {
+    counts::members_cost_little();
+}
+
+#[test]
+fn members_close_in_every_order() {
+    for wire in ["soft:shm", "soft:tcp"] {
+        shared("members_close_in_every_order", 1).env("TRUNKLINE_FABRIC", wire).two();
+    }
+}
+
+#[test]
+fn all_close_on_one_side_only() {
+    for wire in ["soft:shm", "soft:tcp"] {
+        for groups in [1, 4] {
+            shared("all_close_on_one_side_only", groups).env("TRUNKLINE_FABRIC", wire).two();
+        }
+    }
+}
+
+#[test]
+fn thousands_of_connections_come_and_go() {
+    shared("thousands_of_connections_come_and_go", 2).two();
+}
+
+#[test]
+fn eight_threads_connect_at_once() {
+    for groups in [1, 4] {
+        shared("eight_threads_connect_at_once", groups).alone();
+    }
+}
+
+#[test]
+fn eight_threads_test_on_one_group() {
+    shared("eight_threads_test_on_one_group", 1).alone();
+    shared("eight_threads_test_on_one_group", 1).env("TRUNKLINE_FABRIC", "soft:shm").alone();
 }

@@ -1,0 +1,218 @@
+//! What connections take from a NIC, as the NIC counts: queue pairs, completion queues, registrations. Two engines of one
+//! process, each with a software NIC of its own.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::{CommId, Engine, ListenId, MrId, Params, RecvBuf, SharingParams};
+use trunkline_fabric::Fabric as _;
+use trunkline_mem::Memory;
+use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::wire::status::Usage;
+use trunkline_softnic::{SoftConfig, SoftFabric};
+
+type Running = Engine<SoftFabric, UnixHost>;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn engine(sharing: Sharing, groups: u8, links: u32) -> Arc<Running> {
+    let sharing = SharingParams { sharing, groups, ..SharingParams::default() };
+    let params = Params { sharing, links_per_rail: links, status: false, ..Params::default() };
+    let fabric = SoftFabric::new(SoftConfig::default()).expect("the software NIC");
+    Arc::new(Engine::new(fabric, UnixHost::new(|_, _| {}), params).expect("an engine"))
+}
+
+/// Two processes as far as the engine can tell.
+pub(super) struct Duo {
+    pub(super) ends: [Arc<Running>; 2],
+    listens: [(ListenId, [u8; 128]); 2],
+}
+
+impl Duo {
+    pub(super) fn new(sharing: Sharing, groups: [u8; 2], links: u32) -> Self {
+        let ends = groups.map(|groups| engine(sharing, groups, links));
+        let listens = [0, 1].map(|at| ends[at].listen(0).expect("a listener"));
+        Self { ends, listens }
+    }
+
+    /// A connection from one end to the other: the sending and the receiving comm.
+    pub(super) fn connect(&self, from: usize) -> (CommId, CommId) {
+        let (asks, answers) = (&self.ends[from], &self.ends[1 - from]);
+        let (listen, mut handle) = self.listens[1 - from];
+        let (mut send, mut recv) = (None, None);
+        let began = Instant::now();
+        while send.is_none() || recv.is_none() {
+            assert!(began.elapsed() < LIMIT, "never connected");
+            send = send.or_else(|| asks.connect(0, &mut handle).expect("connect"));
+            recv = recv.or_else(|| answers.accept(listen).expect("accept"));
+        }
+        send.zip(recv).expect("both")
+    }
+
+    pub(super) fn usage(&self, at: usize) -> Usage {
+        self.ends[at].fabric().usage(0)
+    }
+
+    /// One message, which makes the links that are made as they are used.
+    pub(super) fn message(&self, from: usize, (send, recv): (CommId, CommId), seed: u8, len: usize) {
+        let (sender, receiver) = (&self.ends[from], &self.ends[1 - from]);
+        let (out, into) = (Memory::heap(len.max(1)), Memory::heap(len.max(1)));
+        out.write(0, &vec![seed; len]).expect("it fits");
+        let mrs: [MrId; 2] = [
+            sender.register(send, out).expect("a region"),
+            receiver.register(recv, into.clone()).expect("a region"),
+        ];
+        let buffer = RecvBuf { mr: mrs[1], offset: 0, len: len as u64, tag: 3 };
+        let (mut sending, mut receiving, mut sizes) = (None, None, [0; 8]);
+        let (mut sent, mut received) = (false, false);
+        let began = Instant::now();
+        while !sent || !received {
+            assert!(began.elapsed() < LIMIT, "no message");
+            receiving = receiving.or_else(|| receiver.irecv(recv, &[buffer]).expect("irecv"));
+            sending = sending.or_else(|| sender.isend(send, mrs[0], 0, len as u64, 3).expect("isend"));
+            sent = sent || sending.is_some_and(|one| sender.test(one, &mut sizes).expect("test"));
+            received = received || receiving.is_some_and(|one| receiver.test(one, &mut sizes).expect("test"));
+        }
+        let mut bytes = vec![0; len];
+        into.read(0, &mut bytes).expect("it fits");
+        assert!(bytes.iter().all(|&byte| byte == seed), "wrong bytes");
+        sender.deregister(send, mrs[0]).expect("deregister");
+        receiver.deregister(recv, mrs[1]).expect("deregister");
+    }
+
+    /// Closes comms and waits until nothing is in use.
+    pub(super) fn close(&self, from: usize, comms: &[(CommId, CommId)]) {
+        for &(send, recv) in comms {
+            self.ends[from].close(send).expect("close");
+            self.ends[1 - from].close(recv).expect("close");
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(5) {
+            self.ends.iter().for_each(|end| end.progress_all());
+            let none = |at: usize| {
+                let Usage { queue_pairs, completion_queues, regions, .. } = self.usage(at);
+                let (comms, lingering, _) = self.ends[at].in_use();
+                (queue_pairs, completion_queues, regions, comms, lingering) == (0, 0, 0, 0, 0)
+            };
+            if none(0) && none(1) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Connects so many each way; what the two ends have in use then.
+fn used(duo: &Duo, counts: [usize; 2], expected: u32) -> [Usage; 2] {
+    let mut comms: [Vec<_>; 2] = Default::default();
+    // In turn, as NCCL's channels do.
+    for at in 0..counts[0].max(counts[1]) {
+        for from in [0, 1] {
+            if at < counts[from] {
+                comms[from].push(duo.connect(from));
+            }
+        }
+    }
+    for from in [0, 1] {
+        for (seed, &pair) in comms[from].iter().enumerate().step_by(7) {
+            duo.message(from, pair, seed as u8, 5000);
+        }
+    }
+    // Links beyond the first of a connection are made as it is used.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(3)
+        && [0, 1].iter().any(|&at| duo.usage(at).queue_pairs < expected)
+    {
+        for from in [0, 1] {
+            comms[from].iter().for_each(|&pair| duo.message(from, pair, 9, 300_000));
+        }
+    }
+    let found = [duo.usage(0), duo.usage(1)];
+    [0, 1].iter().for_each(|&from| duo.close(from, &comms[from]));
+    assert!(duo.is_empty(), "{:?} {:?}", duo.usage(0), duo.usage(1));
+    found
+}
+
+/// For any number of communicators, channels and groups: `min(nS, m) q + min(nR, m) q` queue pairs at each end, and no more
+/// completion queues than one for each group and NIC.
+pub(super) fn as_many_as_the_formula_says(links: std::ops::RangeInclusive<u32>) {
+    let runner = Config { cases: 24, failure_persistence: None, ..Config::default() };
+    let towards = (1..=8_usize, 0..=6_usize);
+    let all = (towards.clone(), towards, 1..=8_u8, 1..=8_u8, links);
+    let mut runner = TestRunner::new(runner);
+    let outcome = runner.run(&all, |(there, back, m, other, links)| {
+        let counts = [there.0 * there.1, back.0 * back.1];
+        let duo = Duo::new(Sharing::On, [m, other], links);
+        let m = usize::from(m.min(other));
+        let groups = counts[0].min(m) + counts[1].min(m);
+        let found = used(&duo, counts, (groups * links as usize) as u32);
+        for usage in found {
+            prop_assert_eq!(usage.queue_pairs as usize, groups * links as usize, "{:?}", counts);
+            prop_assert!(usage.completion_queues as usize <= groups, "{:?}", usage);
+        }
+        Ok(())
+    });
+    outcome.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Without sharing, as many as ever: one for each comm and link.
+pub(super) fn sharing_off_changes_nothing() {
+    for (counts, links) in [([5, 3], 1), ([1, 0], 1), ([2, 3], 4)] {
+        let duo = Duo::new(Sharing::Off, [4, 4], links);
+        let mut comms: [Vec<_>; 2] = Default::default();
+        for from in [0, 1] {
+            comms[from].extend((0..counts[from]).map(|_| duo.connect(from)));
+            for &pair in &comms[from] {
+                (0..20).for_each(|seed| duo.message(from, pair, seed, 100_000));
+            }
+        }
+        let all = (counts[0] + counts[1]) as u32;
+        for at in [0, 1] {
+            let usage = duo.usage(at);
+            assert_eq!((usage.queue_pairs, usage.completion_queues), (all * links, all), "{counts:?}");
+        }
+        [0, 1].iter().for_each(|&from| duo.close(from, &comms[from]));
+        assert!(duo.is_empty());
+    }
+}
+
+/// 16 communicators of 32 channels, a connection each way for each: a hundredth of the queue pairs.
+pub(super) fn a_hundredth_of_the_queue_pairs() {
+    let alone = Duo::new(Sharing::Off, [4, 4], 1);
+    let shared = Duo::new(Sharing::On, [4, 4], 1);
+    let [alone, shared] = [alone, shared].map(|duo| used(&duo, [16 * 32, 16 * 32], 0)[0].queue_pairs);
+    println!("figure: {alone} queue pairs alone, {shared} shared");
+    assert_eq!((alone, shared), (1024, 8));
+    assert!(alone >= 100 * shared);
+}
+
+/// Registrations and descriptors of a group of 4, 16, 64 and 128 members: not more with more of them.
+pub(super) fn members_cost_little() {
+    let duo = Duo::new(Sharing::On, [1, 1], 1);
+    let descriptors = || std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
+    let (mut comms, mut found) = (Vec::new(), Vec::new());
+    for members in [4, 16, 64, 128] {
+        while comms.len() < members {
+            let pair = duo.connect(0);
+            duo.message(0, pair, members as u8, 5000);
+            comms.push(pair);
+        }
+        let regions = [0, 1].map(|at| duo.usage(at).regions);
+        found.push((regions, descriptors(), duo.usage(0).queue_pairs));
+    }
+    println!("figure: regions at either end, descriptors, queue pairs: {found:?}");
+    let (first, last) = (found[0], found[3]);
+    assert_eq!((first.1, first.2), (last.1, last.2), "{found:?}");
+    // What there is for all of a group is doubled each time it is full: five times from 4 members to 128.
+    for at in [0, 1] {
+        assert!(last.0[at] <= first.0[at] + 5, "{found:?}");
+    }
+    duo.close(0, &comms);
+    assert!(duo.is_empty());
+}
