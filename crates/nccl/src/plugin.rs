@@ -10,7 +10,7 @@ use trunkline_proto::limits::RAILS_MAX;
 use crate::abi::{NET_RECVS_MAX, NET_SIZE_BYTES_MAX, PTR_HOST};
 use crate::devices::{Device, Known};
 use crate::status::CallError;
-use crate::world::world;
+use crate::world::{Running, world};
 
 /// What NCCL wants to know of a device, whatever the version.
 pub(crate) struct Properties {
@@ -95,11 +95,19 @@ fn comm(bits: u64) -> Result<CommId, CallError> {
     }
 }
 
+/// Waits a moment for the peer of a comm, and goes on meanwhile with closed comms of this process and those that nobody polls:
+/// the peer may be one of them, whose thread waits here.
+fn wait_beside(engine: &Running) {
+    engine.progress_all();
+    let _ = engine.tend();
+    std::thread::yield_now();
+}
+
 pub(crate) fn close(bits: u64) -> Result<(), CallError> {
     let (engine, comm) = (&world()?.engine, comm(bits)?);
     // It is true at once unless messages are cut off, and within the peer time limit then.
     while !engine.settle(comm)? {
-        std::thread::yield_now();
+        wait_beside(engine);
     }
     Ok(engine.close(comm)?)
 }
@@ -120,7 +128,7 @@ pub(crate) fn deregister(bits: u64, mr: u64) -> Result<(), CallError> {
     loop {
         match engine.deregister(comm, mr) {
             // For at most the peer time limit.
-            Err(Error::Draining) => std::thread::yield_now(),
+            Err(Error::Draining) => wait_beside(engine),
             ended => return Ok(ended?),
         }
     }
