@@ -329,7 +329,8 @@ impl Side {
     /// A call was told to come again, which must end some day on a comm that is doomed.
     pub(crate) fn not_yet(&mut self, around: &Around<'_>, now: u64) -> Step {
         let may_go_on = matches!(self.fate.cause(), Some(Cause::Flap | Cause::Neighbour));
-        if !may_go_on && !(around.lossy && self.fate.cause().is_some()) {
+        let excused = around.lossy && self.fate.cause().is_some();
+        if !may_go_on && !excused {
             self.fate.pending(&self.name(), now, around.limit)?;
         }
         Ok(false)
