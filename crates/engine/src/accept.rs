@@ -212,9 +212,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let path = paths.leader();
         let link = path.link;
         let rail = rails.get_mut(path.rail);
-        let own = rail.address(link)?;
-        let proof = Proof::of([(open.link.as_slice(), own.bytes.as_slice())]);
+        let theirs = open.link.clone();
         rail.connect(link, LinkAddress { bytes: open.link, fd })?;
+        // As RESULT says it: where it is reached may depend on who connects.
+        let own = rail.address(link)?;
+        let proof = Proof::of([(theirs.as_slice(), own.bytes.as_slice())]);
         let (receiver, regions_max) = (Receiver::new(self.params.mutant), self.params.regions_max as usize);
         let ends = Ends { stream, remote: open.conn, attempt: None };
         let (lane, fins, group) = if begins {

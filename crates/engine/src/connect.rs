@@ -171,6 +171,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         (attempt.place, attempt.machine) = (Some(place), Connecting::new(now));
         (attempt.open.matched, attempt.open.mailbox) = (lane.plan.matched, lane.mailbox(0));
         (attempt.open.conn, attempt.open.share) = (id.to_bits(), share);
+        attempt.open.link.clear();
         attempt.lane = Some((lane, made));
         send_open(control, id)
     }
@@ -337,7 +338,10 @@ fn send_open<H: Host, R: Rail>(control: &mut Control<H, R>, id: SlotId) -> Resul
         }
         Made::Rider { .. } => LinkAddress { bytes: Vec::new(), fd: None },
     };
-    attempt.open.link.clone_from(&address.bytes);
+    if attempt.open.link.is_empty() {
+        // The first is what the other end connects to.
+        attempt.open.link.clone_from(&address.bytes);
+    }
     let (open, stream) = (attempt.open.clone(), attempt.stream);
     control.send(stream, &Frame::Open(open), address.fd);
     Ok(())

@@ -40,9 +40,8 @@ pub const GROUPS_MAX: usize = 65_535;
 /// Asks of one attempt to connect: more than there can be groups of its key that the other end has lost.
 pub const TURNS_MAX: u32 = 2 * GROUPS_OF_KEY_MAX as u32;
 
-/// Receives of one member of a group that may be outstanding at once; twice what NCCL has under way on a connection
-/// (`NCCL_STEPS`).
-pub const RANGE_RECVS: usize = 16;
+/// Receives of one member of a group that may be outstanding at once: what NCCL uses at most (`NCCL_NET_MAX_REQUESTS`).
+pub const RANGE_RECVS: usize = 32;
 
 /// Members of one group, each with its range of the tokens' slots; more comms begin another group.
 pub const MEMBERS_OF_GROUP_MAX: usize = 128;
@@ -66,8 +65,8 @@ pub const POOL_QUARANTINE: usize = 256;
 /// Ids of members of one group that stay unused before one of them is given again.
 pub const MEMBER_QUARANTINE: usize = 64;
 
-/// Slots of the tokens of one group: the immediate has 14 bits for them.
-pub const GROUP_TOKENS_MAX: usize = 1 << 14;
+/// Slots of the tokens of one group: the immediate has 15 bits for them.
+pub const GROUP_TOKENS_MAX: usize = 1 << 15;
 
 const _: () = assert!(RANGE_RECVS <= RECVS_MAX && RANGE_RECVS.is_power_of_two());
 const _: () = assert!(MEMBERS_OF_GROUP_MAX + MEMBER_QUARANTINE < 1 << 10);

@@ -224,8 +224,8 @@ mod tests {
     #[test]
     fn the_check_is_the_documented_one() {
         let words = record(7, 0x7000_0000, 4096).to_words();
-        assert_eq!(words[..4], [0x11_0000_0007, 0x7000_0000, 4096, 0xc04d_0000_0009]);
-        assert_eq!(words[7], 0xf8c8_6d13_0000_0007);
+        assert_eq!(words[..4], [0x11_0000_0007, 0x7000_0000, 4096, 0x1_804d_0000_0009]);
+        assert_eq!(words[7], 0x968f_3228_0000_0007);
     }
 
     #[test]

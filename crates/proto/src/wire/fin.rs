@@ -5,7 +5,7 @@ use crate::wire::cursor::{Reader, Short};
 use crate::wire::imm::Token;
 
 /// Bytes of a record.
-pub const BYTES: usize = 64;
+pub const BYTES: usize = 32;
 
 /// A fin record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

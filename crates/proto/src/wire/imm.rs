@@ -9,26 +9,30 @@ pub struct Token {
 
 impl Token {
     /// Bits of a slot.
-    pub const SLOT_BITS: u32 = 14;
+    pub const SLOT_BITS: u32 = 15;
     /// Bits of a generation.
-    pub const GENERATION_BITS: u32 = 10;
+    pub const GENERATION_BITS: u32 = 9;
+
+    const SLOTS: u32 = (1 << Self::SLOT_BITS) - 1;
+    const GENERATIONS: u32 = (1 << Self::GENERATION_BITS) - 1;
 
     /// The token of that slot and use; bits beyond the layout are dropped.
     #[must_use]
     pub const fn new(slot: u16, generation: u16) -> Self {
-        Self { slot: slot & ((1 << Self::SLOT_BITS) - 1), generation: generation & 0x3ff }
+        Self { slot: slot & Self::SLOTS as u16, generation: generation & Self::GENERATIONS as u16 }
     }
 
     /// The token in the low 24 bits of a word.
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
-        Self { slot: (bits & 0x3fff) as u16, generation: (bits >> 14 & 0x3ff) as u16 }
+        let generation = bits >> Self::SLOT_BITS & Self::GENERATIONS;
+        Self { slot: (bits & Self::SLOTS) as u16, generation: generation as u16 }
     }
 
     /// The token as the low 24 bits of a word.
     #[must_use]
     pub const fn to_bits(self) -> u32 {
-        (self.generation as u32) << 14 | self.slot as u32
+        (self.generation as u32) << Self::SLOT_BITS | self.slot as u32
     }
 
     /// Which buffer.
@@ -107,9 +111,9 @@ mod tests {
 
     #[test]
     fn layout_is_the_documented_one() {
-        assert_eq!(Imm::Full(Token::new(0x3fff, 0)).to_bits(), 0x1000_3fff);
-        assert_eq!(Imm::Stripe(Token::new(1, 0x3ff), 15).to_bits(), 0x3fff_c001);
-        assert_eq!(Token::new(5, 1023).next(), Token::new(5, 0));
+        assert_eq!(Imm::Full(Token::new(0x7fff, 0)).to_bits(), 0x1000_7fff);
+        assert_eq!(Imm::Stripe(Token::new(1, 0x1ff), 15).to_bits(), 0x3fff_8001);
+        assert_eq!(Token::new(5, 511).next(), Token::new(5, 0));
     }
 
     proptest! {
