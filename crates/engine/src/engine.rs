@@ -461,9 +461,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         for (id, slot) in self.comms.all().filter(|(_, slot)| slot.has_news()) {
             let seat = slot.seat();
-            if let Some(mut lane) = self.groups.try_claim(seat)
-                && let Some(mut turn) = turn_of(&mut lane, seat, id)
-            {
+            let Some(mut lane) = self.groups.try_claim(seat) else {
+                // Who has it may be past the look at what is new.
+                let kept = !self.params.mutant.is("ride-loses-news-of-lanes-in-use");
+                self.comms.news.fetch_or(kept, Ordering::Release);
+                continue;
+            };
+            if let Some(mut turn) = turn_of(&mut lane, seat, id) {
                 if turn.shared.is_some() {
                     self.drive(slot, &mut turn);
                 } else {

@@ -38,6 +38,8 @@ mod rails_tests;
 mod receiver;
 mod register;
 #[cfg(test)]
+mod ride_tests;
+#[cfg(test)]
 mod rules_tests;
 mod run;
 mod scenario;

@@ -1,0 +1,196 @@
+//! Rules of shared queue pairs that a random run meets too seldom, or cannot see so exactly: whose error is whose, and how
+//! soon a member is rid of what it had.
+
+use trunkline_engine::{CommId, Params, RecvBuf, RequestId, SharingParams};
+use trunkline_proto::pool::config::Sharing;
+
+use crate::rules_tests::{Duo, SECOND, buffer, connect, end, isend, params};
+use crate::{Pid, Weather};
+
+/// Two processes whose comms share so many groups.
+fn duo(weather: Weather, groups: u8) -> Duo {
+    let sharing = SharingParams { sharing: Sharing::On, groups, ..SharingParams::default() };
+    Duo::new(1, weather, Params { sharing, ..params() })
+}
+
+/// Sends one message over a comm and receives it.
+fn exchange(duo: &Duo, (send, recv): (CommId, CommId), len: u64) {
+    let ((_, from), (_, into)) = (buffer(&duo.a, send, len), buffer(&duo.b, recv, len));
+    let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+    let sent = isend(&duo.a, send, from);
+    both_end(duo, sent, received);
+    duo.a.deregister(send, from.mr).unwrap();
+    duo.b.deregister(recv, into.mr).unwrap();
+}
+
+fn both_end(duo: &Duo, sent: RequestId, received: RequestId) {
+    let (mut ended, mut sizes) = ([false; 2], [0; 8]);
+    for _ in 0..200_000 {
+        ended[0] = ended[0] || duo.a.test(sent, &mut sizes).unwrap();
+        ended[1] = ended[1] || duo.b.test(received, &mut sizes).unwrap();
+        if ended == [true; 2] {
+            return;
+        }
+    }
+    panic!("{ended:?}: a message of a comm that nothing was done to does not end");
+}
+
+/// Closes both ends as a front end does, `b`'s first.
+fn close(duo: &Duo, (send, recv): (CommId, CommId)) {
+    let until = duo.world.now() + SECOND;
+    while !duo.b.settle(recv).unwrap() {
+        duo.a.progress_all();
+        assert!(duo.world.now() < until, "the receiver cannot leave");
+    }
+    duo.b.close(recv).unwrap();
+    while !duo.a.settle(send).unwrap() {
+        duo.b.progress_all();
+        assert!(duo.world.now() < until, "the sender cannot leave");
+    }
+    duo.a.close(send).unwrap();
+}
+
+#[test]
+fn comms_are_on_as_many_queue_pairs_as_both_ends_want() {
+    for groups in [1, 2, 8] {
+        let duo = duo(Weather::calm(), groups);
+        let comms: Vec<_> = (0..6).map(|_| duo.connect()).collect();
+        let links = [0, 1].map(|pid| duo.world.counts(Pid(pid)).links);
+        assert_eq!(links, [usize::from(groups.min(6)); 2]);
+        comms.iter().for_each(|&comm| exchange(&duo, comm, 100));
+        let (sender, receiver) = (duo.a.riding(), duo.b.riding());
+        assert_eq!((sender.dropped, receiver.dropped, sender.wrong, receiver.wrong), (0, 0, None, None));
+        comms.iter().for_each(|&comm| close(&duo, comm));
+        duo.run(SECOND);
+        assert_eq!([0, 1].map(|pid| duo.world.counts(Pid(pid)).links), [0, 0]);
+    }
+}
+
+#[test]
+fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
+    let duo = duo(Weather::calm(), 2);
+    let comms: Vec<_> = (0..5).map(|_| duo.connect()).collect();
+    let posted: Vec<_> = comms
+        .iter()
+        .map(|&(_, recv)| duo.b.irecv(recv, &[buffer(&duo.b, recv, 64).1]).unwrap().unwrap())
+        .collect();
+    let group = |&(_, recv): &(CommId, CommId)| duo.b.group_of(recv).unwrap();
+    let groups: Vec<u32> = comms.iter().map(group).collect();
+    assert_ne!(groups[0], groups[1]);
+    duo.world.flap().unwrap();
+    let (mut failed, mut sizes) = ([0; 5], [0; 8]);
+    let until = duo.world.now() + 30 * SECOND;
+    while duo.world.now() < until {
+        for (at, &request) in posted.iter().enumerate().filter(|_| true) {
+            if failed[at] == 0 && duo.b.test(request, &mut sizes).is_err() {
+                failed[at] += 1;
+            }
+        }
+        duo.a.progress_all();
+        duo.world.advance(10_000_000);
+    }
+    let hit: Vec<u32> = groups.iter().zip(failed).filter(|(_, n)| *n > 0).map(|(g, _)| *g).collect();
+    assert!(!hit.is_empty() && hit.iter().all(|&group| group == hit[0]), "{failed:?} of {groups:?}");
+    for (at, &comm) in comms.iter().enumerate() {
+        if groups[at] == hit[0] {
+            assert_eq!(failed[at], 1, "each member");
+            assert!(duo.b.test(posted[at], &mut sizes).is_err() && duo.b.irecv(comm.1, &[NOWHERE]).is_err());
+        } else {
+            let sent = isend(&duo.a, comm.0, buffer(&duo.a, comm.0, 64).1);
+            both_end(&duo, sent, posted[at]);
+        }
+    }
+    // Whoever comes now does not ride on what has ended.
+    let (mut sender, mut receiver) = (duo.a.riding().groups, duo.b.riding().groups);
+    let late: Vec<_> = (0..2).map(|_| duo.connect()).collect();
+    late.iter().for_each(|&comm| exchange(&duo, comm, 64));
+    sender.append(&mut receiver);
+    assert!(sender.iter().any(|group| group.state == trunkline_proto::pool::group::State::Broken), "{sender:?}");
+}
+
+const NOWHERE: RecvBuf =
+    RecvBuf { mr: trunkline_engine::MrId::from_bits(1 << 32), offset: 0, len: 0, tag: 0 };
+
+#[test]
+fn memory_is_taken_from_one_receiver_and_its_neighbour_notices_nothing() {
+    for (retires, seed) in [(true, 1), (false, 1), (false, 2), (true, 2)] {
+        let mut weather = Weather::calm();
+        weather.caps.retires = retires;
+        weather.latency *= seed;
+        let duo = duo(weather, 1);
+        let (one, other) = (duo.connect(), duo.connect());
+        let ((_, from), (_, into)) = (buffer(&duo.a, one.0, 1 << 22), buffer(&duo.b, one.1, 1 << 22));
+        duo.b.irecv(one.1, &[into]).unwrap().unwrap();
+        let sent = isend(&duo.a, one.0, from);
+        let until = duo.world.now() + SECOND;
+        while let Err(error) = duo.b.deregister(one.1, into.mr) {
+            assert!(matches!(error, trunkline_engine::Error::Draining), "{error}");
+            // Its owner may be busy with something else.
+            duo.a.progress_all();
+            assert!(duo.world.now() < until, "the peer was asked to stop");
+        }
+        exchange(&duo, other, 10_000);
+        assert!(duo.b.irecv(one.1, &[NOWHERE]).is_err());
+        close(&duo, one);
+        let _ = sent;
+        exchange(&duo, other, 10_000);
+        close(&duo, other);
+        duo.run(SECOND);
+        assert_eq!([0, 1].map(|pid| duo.world.counts(Pid(pid)).links), [0, 0]);
+    }
+}
+
+#[test]
+fn messages_that_nobody_asked_for_cost_the_others_no_buffers() {
+    let duo = duo(Weather::calm(), 1);
+    let stays = duo.connect();
+    for round in 0..40 {
+        let (send, recv) = duo.connect();
+        let (_, from) = buffer(&duo.a, send, 8);
+        let sent: Vec<_> = (0..4).map(|_| isend(&duo.a, send, from)).collect();
+        sent.into_iter().for_each(|request| assert_eq!(end(&duo.a, request).unwrap(), 8));
+        duo.a.close(send).unwrap();
+        let (_, into) = buffer(&duo.b, recv, 8);
+        let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+        assert_eq!(end(&duo.b, received).unwrap(), 8);
+        // Its peer is gone, and three messages are left: some are received, of others nobody wants to know.
+        duo.run(SECOND / 10);
+        for _ in 0..round % 4 {
+            let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+            assert_eq!(end(&duo.b, received).unwrap(), 8);
+        }
+        let more = duo.b.irecv(recv, &[into]);
+        if round % 4 == 3 {
+            assert!(more.and_then(|request| end(&duo.b, request.unwrap())).is_err(), "there were four");
+        }
+        duo.b.deregister(recv, into.mr).unwrap();
+        duo.b.close(recv).unwrap();
+        duo.run(SECOND / 10);
+    }
+    (0..20).for_each(|_| exchange(&duo, stays, 8));
+    let (_, from) = buffer(&duo.a, stays.0, 8);
+    let sent: Vec<_> = (0..8).map(|_| isend(&duo.a, stays.0, from)).collect();
+    let until = duo.world.now() + SECOND;
+    while duo.world.unpolled(Pid(1)) < 8 {
+        sent.iter().for_each(|&request| drop(duo.a.test(request, &mut [0; 8])));
+        assert!(duo.world.now() < until, "there are no buffers for them");
+    }
+}
+
+#[test]
+fn a_link_that_ends_without_a_word_holds_nobody() {
+    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+    let duo = Duo::new(1, Weather::calm(), Params { sharing, eager_max: 0, ..params() });
+    let comms = [duo.connect(), duo.connect()];
+    // Nothing is posted that could be flushed.
+    duo.run(SECOND / 10);
+    duo.world.flap().unwrap();
+    duo.run(SECOND / 10);
+    for (send, recv) in comms {
+        duo.b.close(recv).unwrap();
+        duo.a.close(send).unwrap();
+    }
+    duo.run(SECOND);
+    assert_eq!([0, 1].map(|pid| duo.world.counts(Pid(pid)).links), [0, 0]);
+    let _ = connect(&duo.a, &duo.b);
+}
