@@ -142,7 +142,8 @@ fn memory_is_taken_from_one_receiver_and_its_neighbour_notices_nothing() {
 
 #[test]
 fn messages_that_nobody_asked_for_cost_the_others_no_buffers() {
-    let duo = duo(Weather::calm(), 1);
+    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+    let duo = Duo::new(1, Weather::calm(), Params { sharing, idle_polls: 4, ..params() });
     let stays = duo.connect();
     for round in 0..40 {
         let (send, recv) = duo.connect();
@@ -155,6 +156,7 @@ fn messages_that_nobody_asked_for_cost_the_others_no_buffers() {
         assert_eq!(end(&duo.b, received).unwrap(), 8);
         // Its peer is gone, and three messages are left: some are received, of others nobody wants to know.
         duo.run(SECOND / 10);
+        (0..500).for_each(|_| drop(duo.b.tend()));
         for _ in 0..round % 4 {
             let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
             assert_eq!(end(&duo.b, received).unwrap(), 8);

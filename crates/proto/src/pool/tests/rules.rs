@@ -90,6 +90,7 @@ fn a_group_is_joined_only_when_both_ends_are_wired() {
     let join = Request { mode: Mode::Join(epoch, right), turn: 0 };
     assert_eq!(b.asked(&receiving(1), 6, 1, &join), Ok(Verdict::Retry), "not wired");
     assert_eq!(a.wired(ours.group, right), Err(WiredError::Unanswered));
+    assert_eq!(b.ready(theirs.seat), Ok(State::Creating), "this end is not");
     assert_eq!(b.wired(theirs.group, right), Ok(State::Creating));
     assert_eq!(b.ready(theirs.seat), Ok(State::Up));
     assert_eq!(b.wired(theirs.group, right), Err(WiredError::NotCreating));
