@@ -4,7 +4,7 @@ use trunkline_fabric::{Fabric, Host, LinkAddress, Links, Rail, RailConfig, RecvO
 use trunkline_proto::conn::{ConnectStep, Connecting, LinkLife};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::limits::LINKS_MAX;
-use trunkline_proto::pool::{AnswerFault, Ask, Next};
+use trunkline_proto::pool::{Ask, Next};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::cts::Lines;
@@ -213,7 +213,6 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 self.unask(control, id, wish);
                 return Ok(false);
             }
-            Next::Failed(AnswerFault::NoResources) => return Err(Error::PeerExhausted),
             Next::Failed(fault) => return Err(fault.into()),
             Next::Known => return Ok(false),
         }

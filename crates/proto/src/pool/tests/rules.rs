@@ -313,11 +313,14 @@ fn the_receiving_ends_budget_makes_comms_share_too() {
 }
 
 #[test]
-fn who_is_told_to_share_and_has_nothing_to_join_fails() {
+fn who_is_told_to_share_and_has_nothing_to_join_asks_for_links_of_its_own() {
     let mut a = pool(Sharing::On, 8);
     let Ok(Ask::Create(ours, _)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
     let answer = Answer { given: Given::Full, turn: 0 };
-    assert_eq!(a.answered(ours.seat, &answer), Next::Failed(AnswerFault::NoResources));
+    let Next::Again(wish) = a.answered(ours.seat, &answer) else { unreachable!() };
+    leave(&mut a, ours.seat);
+    let Ok(Ask::Alone(ours)) = a.ask(&sending(2), wish) else { panic!("{wish:?}") };
+    assert_eq!(a.answered(ours.seat, &Answer { turn: 1, ..answer }), Next::Failed(AnswerFault::Nonsense));
 }
 
 #[test]
