@@ -201,3 +201,24 @@ fn a_link_that_ends_without_a_word_holds_nobody() {
     assert_eq!([0, 1].map(|pid| duo.world.counts(Pid(pid)).links), [0, 0]);
     let _ = connect(&duo.a, &duo.b);
 }
+
+#[test]
+fn memory_that_a_copy_is_stuck_in_is_let_go_when_that_ends() {
+    let mut weather = Weather::calm();
+    (weather.stuck, weather.kib_time) = (1000, 2_000);
+    let duo = duo(weather, 1);
+    let one = duo.connect();
+    let ((_, from), (_, into)) = (buffer(&duo.a, one.0, 1 << 20), buffer(&duo.b, one.1, 1 << 20));
+    let received = duo.b.irecv(one.1, &[into]).unwrap().unwrap();
+    isend(&duo.a, one.0, from);
+    for _ in 0..100 {
+        assert!(!duo.b.test(received, &mut [0; 8]).unwrap());
+        duo.a.progress_all();
+    }
+    // In a hurry: its group ends with it.
+    duo.b.close(one.1).unwrap();
+    duo.a.close(one.0).unwrap();
+    duo.run(15 * SECOND);
+    let left = [0, 1].map(|pid| duo.world.counts(Pid(pid)));
+    assert!(left.iter().all(|counts| (counts.links, counts.regions) == (0, 0)), "{left:?}");
+}
