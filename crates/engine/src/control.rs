@@ -56,7 +56,7 @@ pub(crate) struct Control<H: Host, R: Rail> {
     /// The lanes of the groups that comms share.
     pub(crate) riding: HashMap<GroupId, u32>,
     /// The comms that ride on them, by the names that their peers have for them.
-    riders: HashMap<u64, Rider>,
+    pub(crate) riders: HashMap<u64, Rider>,
     listener: Option<<H::Oob as Oob>::Listener>,
     /// What was last said about it; the same failure comes again at each call until its cause is gone.
     listener_told: Option<String>,
@@ -85,7 +85,7 @@ struct Stream<S> {
 }
 
 /// A comm that shares its queue pairs.
-struct Rider {
+pub(crate) struct Rider {
     /// The control stream that may speak for the peer.
     stream: SlotId,
     /// Nothing of the peer's end will land any more.
@@ -256,11 +256,6 @@ impl<H: Host, R: Rail> Control<H, R> {
     /// The comm of that name has left its group.
     pub(crate) fn dismounts(&mut self, name: u64) {
         self.riders.remove(&name);
-    }
-
-    /// Comms that share their queue pairs.
-    pub(crate) fn riders(&self) -> usize {
-        self.riders.len()
     }
 
     pub(crate) fn peer(&self, stream: SlotId) -> Option<Arc<Peer>> {
@@ -522,8 +517,8 @@ impl<H: Host, R: Rail> Control<H, R> {
         }
         let turn = open.share.turn;
         match listen.seen.look(stream, conn, turn) {
-            _ if mutant.is("control-opens-twice") => {}
             Known::New => {}
+            _ if mutant.is("control-opens-twice") => {}
             Known::Again => {
                 if let Some(current) = listen.current.as_mut().filter(|c| c.conn == conn) {
                     current.repeat = true;
@@ -558,11 +553,10 @@ impl<H: Host, R: Rail> Control<H, R> {
             return;
         }
         if attempt.comm.is_none() {
-            if attempt.place.is_none() && !mutant.is("ride-hears-refusals-twice") {
-                // It answers what is asked anew.
-                return;
+            // Without a place it has yet to ask anew.
+            if attempt.place.is_some() || mutant.is("ride-hears-refusals-twice") {
+                attempt.reply.get_or_insert((reply, fd));
             }
-            attempt.reply.get_or_insert((reply, fd));
         } else if attempt.machine.on_result(reply.answer) == ConnectStep::SendReady
             && !mutant.is("control-ready-once")
         {

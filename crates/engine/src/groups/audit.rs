@@ -37,7 +37,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mut riding = Riding {
             pool: control.pool.usage(),
             groups: control.pool.groups().collect(),
-            riders: control.riders(),
+            riders: control.riders.len(),
             attempts: control.attempts.len(),
             ..Riding::default()
         };
