@@ -321,3 +321,25 @@ fn a_killed_rank_ends_the_run_at_once() {
         assert!(!Path::new(&format!("/proc/{pid}/exe")).exists(), "rank {pid} is left over");
     }
 }
+
+#[test]
+fn sixteen_communicators_fit_into_64_queue_pairs_where_they_share() {
+    let job = |sharing: &str| {
+        let args = "bench all_reduce -n 2 --comms 16 --channels 4 -b 4K -e 64K -f 16 --iters 3 --json";
+        let mut command = trunkline(args);
+        command.env("TRUNKLINE_SOFT_MAX_QP", "64").env("TRUNKLINE_QP_SHARING", sharing);
+        command.output().expect("it runs")
+    };
+    let alone = job("off");
+    let said = String::from_utf8_lossy(&alone.stderr);
+    assert!(!alone.status.success() && rows(&alone).is_empty(), "{said}");
+    assert!(said.contains("all 64 queue pairs of the NIC are in use"), "the limit: {said}");
+    assert!(said.contains("close connections, or raise the limit"), "the remedy: {said}");
+    for sharing in ["on", "auto"] {
+        let shared = job(sharing);
+        assert!(shared.status.success(), "{sharing}: {}", String::from_utf8_lossy(&shared.stderr));
+        let rows = rows(&shared);
+        assert_eq!(rows.len(), 4, "{sharing}");
+        assert!(rows.iter().all(|row| row["wrong"] == 0), "{sharing}: {rows:?}");
+    }
+}

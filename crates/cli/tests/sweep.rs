@@ -95,7 +95,7 @@ fn corrupt(directory: &TempDir) -> [(&'static str, String); 2] {
 #[test]
 fn a_sweep_has_a_row_for_each_size_and_a_report() {
     let directory = here();
-    let args = "--collectives gather,all_reduce --configs m2d4,q1 -b 4K -e 64K --json --allow-mismatch";
+    let args = "--collectives gather,all_reduce --configs m2d4,q1 -b 4K -e 64K --json";
     let output = sweep(&directory, args, &[]);
     assert!(output.status.success(), "{}", stderr(&output));
     let rows = rows(&output);
@@ -122,7 +122,7 @@ fn a_sweep_has_a_row_for_each_size_and_a_report() {
         let directions = if row["collective"] == "gather" { 1 } else { 2 };
         let expected = directions * if shares { 2 } else { 16 };
         assert_eq!((number("queue_pairs_expected"), number("cqs_expected")), (expected, expected), "{row}");
-        assert_eq!(row["formula"], number("queue_pairs") == expected, "{row}");
+        assert_eq!((&row["formula"], number("queue_pairs")), (&true.into(), expected), "{row}");
         let figure = |key: &str| row[key].as_f64().expect(key);
         assert!(figure("busbw") > 0.0 && figure("algbw") > 0.0 && figure("time_us") > 0.0, "{row}");
         assert!(figure("busbw_min") <= figure("busbw") && figure("busbw") <= figure("busbw_max"), "{row}");
@@ -134,6 +134,25 @@ fn a_sweep_has_a_row_for_each_size_and_a_report() {
     let names: Vec<&str> = heat[1..].iter().map(|line| line[0].as_str()).collect();
     assert_eq!(names, ["all_reduce", "gather", "all"]);
     assert!(report.contains("all_reduce, bus bandwidth in GB/s") && report.contains("All data was right."));
+}
+
+#[test]
+fn a_sweep_of_shared_connections_counts_what_the_formula_says() {
+    let directory = here();
+    let args = "--collectives all_reduce,alltoall,sendrecv --configs q1,m1d1,m2d2,m4d4,m8d1 -n 3 -b 64K -e 64K --json";
+    let output = sweep(&directory, args, &[]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let rows = rows(&output);
+    assert_eq!(rows.len(), 15);
+    assert!(rows.iter().all(|row| row["formula"] == true && row["wrong"] == 0), "{rows:?}");
+    let of = |collective: &str, configuration: &str| {
+        let one =
+            rows.iter().find(|row| row["collective"] == collective && row["configuration"] == configuration);
+        one.and_then(|row| row["queue_pairs"].as_u64()).expect("a row")
+    };
+    // A rank of a ring has one peer each way, one of an exchange between all has two.
+    assert_eq!(["q1", "m1d1", "m8d1"].map(|name| of("all_reduce", name)), [32, 2, 16]);
+    assert_eq!(["q1", "m1d1", "m8d1"].map(|name| of("alltoall", name)), [64, 4, 32]);
 }
 
 #[test]

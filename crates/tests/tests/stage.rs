@@ -4,7 +4,7 @@ use crate::contract::{arguments, connections, fused, lifetimes, messages};
 use crate::hosts::{cable, look, stream};
 use crate::loading;
 use crate::run::Scene;
-use crate::sharing::{churn, neighbours};
+use crate::sharing::{churn, crowds, neighbours};
 use crate::trouble::{limits, many, peers, silent, strangers};
 
 /// The scenario of that name.
@@ -25,6 +25,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         silent::SCENARIOS,
         strangers::SCENARIOS,
         churn::SCENARIOS,
+        crowds::SCENARIOS,
         neighbours::SCENARIOS,
     ];
     let mut all = modules.iter().flat_map(|scenarios| scenarios.iter());

@@ -83,8 +83,6 @@ fn the_contract_holds_with_every_setting() {
         ("TRUNKLINE_SOFT_COPY", "staging"),
         ("TRUNKLINE_SOFT_NICS", "3"),
         ("TRUNKLINE_DEPTH", "64"),
-        ("TRUNKLINE_QP_SHARING", "on"),
-        ("TRUNKLINE_QP_SHARING", "auto"),
     ];
     let played = [
         "any_order_of_connect_and_accept",

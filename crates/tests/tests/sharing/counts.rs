@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::{CommId, Engine, ListenId, MrId, Params, RecvBuf, SharingParams};
+use trunkline_engine::{CommId, Engine, ListenId, MrId, Params, RecvBuf, RequestId, SharingParams};
 use trunkline_fabric::Fabric as _;
 use trunkline_mem::Memory;
+use trunkline_proto::limits::{SLICE_MAX, SLICES_MAX};
 use trunkline_proto::pool::config::Sharing;
 use trunkline_proto::wire::status::Usage;
 use trunkline_softnic::{SoftConfig, SoftFabric};
@@ -214,5 +215,119 @@ pub(super) fn members_cost_little() {
         assert!(last.0[at] <= first.0[at] + 5, "{found:?}");
     }
     duo.close(0, &comms);
+    assert!(duo.is_empty());
+}
+
+/// Long messages of one sending end, under way.
+struct Long<'a> {
+    duo: &'a Duo,
+    sends: Vec<RequestId>,
+    receives: Vec<RequestId>,
+    memories: Vec<Memory>,
+}
+
+impl<'a> Long<'a> {
+    const LEN: usize = 24 << 20;
+
+    fn begin(duo: &'a Duo, pairs: &[(CommId, CommId)]) -> Self {
+        let mut long = Self { duo, sends: Vec::new(), receives: Vec::new(), memories: Vec::new() };
+        let [sender, receiver] = [&duo.ends[0], &duo.ends[1]];
+        for &(send, recv) in pairs {
+            let (out, into) = (Memory::heap(Self::LEN), Memory::heap(Self::LEN));
+            out.write(0, &vec![1; Self::LEN]).expect("it fits");
+            let from = sender.register(send, out).expect("a region");
+            let mr = receiver.register(recv, into.clone()).expect("a region");
+            let buffer = RecvBuf { mr, offset: 0, len: Self::LEN as u64, tag: 0 };
+            long.receives.push(receiver.irecv(recv, &[buffer]).expect("irecv").expect("room"));
+            let began = Instant::now();
+            let sent = loop {
+                assert!(began.elapsed() < LIMIT);
+                long.step();
+                if let Some(sent) = sender.isend(send, from, 0, Self::LEN as u64, 0).expect("isend") {
+                    break sent;
+                }
+            };
+            long.sends.push(sent);
+            long.memories.push(into);
+        }
+        long
+    }
+
+    fn step(&mut self) {
+        self.step_until(|| false);
+    }
+
+    /// One poll after another, of either end, until something is so; whether it is.
+    fn step_until(&mut self, mut is_so: impl FnMut() -> bool) -> bool {
+        let [sender, receiver] = [&self.duo.ends[0], &self.duo.ends[1]];
+        let mut so = false;
+        for (end, requests) in [(sender, &mut self.sends), (receiver, &mut self.receives)] {
+            requests.retain(|&request| {
+                so = so || is_so();
+                so || !end.test(request, &mut [0; 8]).expect("test")
+            });
+        }
+        so || is_so()
+    }
+
+    /// Bytes that have arrived.
+    fn landed(&self) -> usize {
+        let mut bytes = vec![0; Self::LEN];
+        let count = |memory: &Memory| {
+            memory.read(0, &mut bytes).expect("it fits");
+            bytes.iter().filter(|&&byte| byte == 1).count()
+        };
+        self.memories.iter().map(count).sum()
+    }
+}
+
+/// Members have long messages under way, without end as far as a small one of another member is concerned. What of them arrives
+/// between its send and its arrival is what was queued before it.
+pub(super) fn a_small_message_waits_for_few_slices() {
+    let duo = Duo::new(Sharing::On, [1, 1], 1);
+    let pairs: Vec<_> = (0..4).map(|_| duo.connect(0)).collect();
+    assert_eq!(duo.usage(0).queue_pairs, 1);
+    let [sender, receiver] = [&duo.ends[0], &duo.ends[1]];
+    let (send, recv) = pairs[3];
+    let (out, place) = (Memory::heap(100), Memory::heap(100));
+    out.write(0, &[7; 100]).expect("it fits");
+    let from = sender.register(send, out).expect("a region");
+    let into = receiver.register(recv, place.clone()).expect("a region");
+    let arrived = || {
+        let mut last = [0];
+        place.read(99, &mut last).expect("it fits");
+        last == [7]
+    };
+    let mut long = Long::begin(&duo, &pairs[..3]);
+    let (mut most, mut pings) = (0, 0);
+    while long.receives.len() == 3 && pings < 8 {
+        (0..20).for_each(|_| long.step());
+        let buffer = RecvBuf { mr: into, offset: 0, len: 100, tag: 0 };
+        let received = receiver.irecv(recv, &[buffer]).expect("irecv").expect("room");
+        let sent = sender.isend(send, from, 0, 100, 0).expect("isend").expect("eager credit");
+        let before = long.landed();
+        let (began, mut is_sent) = (Instant::now(), false);
+        while !long.step_until(arrived) && !long.receives.is_empty() {
+            assert!(began.elapsed() < LIMIT, "a small message waits for ever");
+            is_sent = is_sent || sender.test(sent, &mut [0; 8]).expect("test");
+        }
+        let waited_for = long.landed() - before;
+        (most, pings) = (most.max(waited_for), pings + 1);
+        let mut is_received = false;
+        while !is_sent || !is_received {
+            is_sent = is_sent || sender.test(sent, &mut [0; 8]).expect("test");
+            is_received = is_received || receiver.test(received, &mut [0; 8]).expect("test");
+        }
+        place.write(0, &[0; 100]).expect("it fits");
+    }
+    println!("figure: {pings} small messages, each behind at most {most} bytes");
+    assert!(pings >= 4, "the long messages were over after {pings} small ones");
+    // One more slice may come in with the very poll that brings the small message.
+    let bound = (u64::from(SLICES_MAX) + 1) * SLICE_MAX;
+    assert!(most as u64 <= bound, "{most} bytes before a small message, {bound} allowed");
+    while !long.receives.is_empty() || !long.sends.is_empty() {
+        long.step();
+    }
+    duo.close(0, &pairs);
     assert!(duo.is_empty());
 }

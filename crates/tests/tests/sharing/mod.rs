@@ -3,6 +3,7 @@
 
 pub(crate) mod churn;
 mod counts;
+pub(crate) mod crowds;
 pub(crate) mod flow;
 pub(crate) mod neighbours;
 
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use trunkline_engine::read_status;
 use trunkline_mem::PageView;
+use trunkline_proto::limits::RANGE_RECVS;
 use trunkline_proto::wire::status::{NAME, Status, Usage};
 
 use crate::net::{Comm, Net, until};
@@ -160,4 +162,90 @@ fn eight_threads_connect_at_once() {
 fn eight_threads_test_on_one_group() {
     shared("eight_threads_test_on_one_group", 1).alone();
     shared("eight_threads_test_on_one_group", 1).env("TRUNKLINE_FABRIC", "soft:shm").alone();
+}
+
+/// The contract once more, where all connections of one direction share one queue pair or some.
+#[test]
+fn the_contract_holds_on_shared_queue_pairs() {
+    let played = [
+        "any_order_of_connect_and_accept",
+        "one_thread_connects_to_itself",
+        "one_listener_accepts_many",
+        "stale_requests_are_overwritten",
+        "every_message_size_between_threads",
+        "sends_end_without_their_receiver",
+        "grouped_receives_match_by_tag",
+        "requests_are_tested_in_any_order",
+        "a_flush_has_nothing_to_wait_for",
+        "a_range_registers_again_and_again",
+        "comms_close_in_any_order",
+        "comms_close_with_work_in_flight",
+        "registration_beside_traffic",
+        "communicators_come_and_go",
+    ];
+    for played in played {
+        for (wire, groups) in [("soft", 1), ("soft:shm", 1), ("soft:tcp", 1), ("soft", 4)] {
+            let setting = shared(played, groups).env("TRUNKLINE_FABRIC", wire);
+            setting.env("TEST_RECEIVES", RANGE_RECVS).alone();
+        }
+    }
+    shared("a_flush_is_a_request", 1).env("TRUNKLINE_SOFT_DELAYED", 1).alone();
+    for (name, value) in [
+        ("TRUNKLINE_FABRIC", "soft:shm"),
+        ("TRUNKLINE_FABRIC", "soft:tcp"),
+        ("TRUNKLINE_EAGER_CREDITS", "1"),
+        ("TRUNKLINE_EAGER_MAX", "0"),
+        ("TRUNKLINE_SOFT_COPY", "staging"),
+        ("TRUNKLINE_MATCH", "nic"),
+    ] {
+        for played in ["two_processes_exchange_messages", "two_processes_close_at_any_time"] {
+            shared(played, 1).env(name, value).two();
+        }
+    }
+}
+
+#[test]
+fn messages_beyond_4_gib_on_shared_queue_pairs() {
+    if is_full() {
+        shared("messages_beyond_4_gib", 1).alone();
+        shared("messages_beyond_4_gib", 1).env("TRUNKLINE_FABRIC", "soft:shm").alone();
+    }
+}
+
+#[test]
+fn processes_behind_one_nic_share_nothing() {
+    for wire in ["soft:shm", "soft:tcp"] {
+        shared("processes_behind_one_nic_share_nothing", 1).env("TRUNKLINE_FABRIC", wire).two();
+    }
+}
+
+#[test]
+fn everything_is_under_way_at_once() {
+    for wire in ["soft:shm", "soft:tcp"] {
+        for depth in [1, 4] {
+            let setting = shared("everything_is_under_way_at_once", 1).env("TRUNKLINE_FABRIC", wire);
+            setting.env("TRUNKLINE_QP_DEPTH_MULTIPLIER", depth).two();
+        }
+    }
+}
+
+#[test]
+fn a_killed_peer_is_told_to_each_member_once() {
+    for wire in ["soft:shm", "soft:tcp"] {
+        let setting = shared("a_killed_peer_is_told_to_each_member_once", 1).env("TRUNKLINE_FABRIC", wire);
+        setting.two_and_one_dies();
+    }
+}
+
+#[test]
+fn ends_that_want_different_things_agree() {
+    // Groups that the first and the second process want, and queue pairs of twelve connections.
+    for wanted in ["off,4=12", "4,off=12", "1,8=1", "8,1=1", "3,5=3", "8,8=8"] {
+        shared("ends_that_want_different_things_agree", 1).env("TEST_WANTED", wanted).two();
+    }
+}
+
+#[test]
+fn a_small_message_waits_for_few_slices_of_long_ones() {
+    counts::a_small_message_waits_for_few_slices();
 }

@@ -1,0 +1,198 @@
+//! More than two of something: processes behind one NIC, members with everything under way at once, a peer that is killed,
+//! ends that want different things.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process};
+use trunkline_sys::nccl_net::ResultCode;
+
+use crate::net::{Net, Piece, until};
+use crate::run::Scene;
+use crate::sharing::flow::{Mapped, Stream};
+use crate::sharing::{connect_many, queue_pairs, wait_for_queue_pairs};
+
+scenarios! {
+    processes_behind_one_nic_share_nothing,
+    everything_is_under_way_at_once,
+    a_killed_peer_is_told_to_each_member_once,
+    ends_that_want_different_things_agree,
+}
+
+/// The streams of these comms, to so many messages each.
+fn exchange<'a>(net: &'a Net, comms: &[crate::net::Comm], sends: bool, messages: usize) -> Vec<Stream<'a>> {
+    let streams = comms.iter().enumerate().map(|(name, &comm)| Stream::new(net, comm, sends, name));
+    let mut streams: Vec<_> = streams.collect();
+    until("messages", || {
+        streams.iter_mut().for_each(|stream| stream.step(messages).expect("no error"));
+        streams.iter().all(|stream| stream.done == messages).then_some(())
+    });
+    streams
+}
+
+/// The first process has connections to itself and to the second one, over the same NIC: two keys, so four queue pairs.
+fn processes_behind_one_nic_share_nothing(mut scene: Scene) {
+    let net = Net::start(scene.version);
+    let own: Vec<_> = (0..3).map(|_| net.to_self()).collect();
+    assert_eq!(queue_pairs(), 2);
+    let comms = connect_many(&net, &mut scene, 4);
+    assert_eq!(queue_pairs(), 3, "no group has members of two processes");
+    let streams = exchange(&net, &comms, scene.role == 1, 20);
+    own.iter().for_each(|&pair| crate::contract::messages::round(&net, pair, 300_000));
+    // Either kind goes without the other one.
+    if scene.role == 0 {
+        for &(send, recv) in &own {
+            net.close_send(send).expect("close");
+            net.close_recv(recv).expect("close");
+        }
+        wait_for_queue_pairs(&net, 1);
+    }
+    scene.meet();
+    streams.into_iter().for_each(Stream::close);
+    scene.meet();
+    if scene.role == 1 {
+        assert!(queue_pairs() >= 2);
+        own.iter().for_each(|&pair| crate::contract::messages::round(&net, pair, 300_000));
+        for (send, recv) in own {
+            net.close_send(send).expect("close");
+            net.close_recv(recv).expect("close");
+        }
+    }
+    wait_for_queue_pairs(&net, 0);
+    scene.meet();
+}
+
+/// 64 comms of 8 messages each, all begun before any is tested, in every length, some rounds.
+fn everything_is_under_way_at_once(mut scene: Scene) {
+    const COMMS: usize = 64;
+    const STEPS: usize = 8;
+    const LENGTHS: [usize; 8] = [0, 1, 4096, 4097, 32 << 10, (32 << 10) + 1, (256 << 10) + 1, 700_000];
+    let net = Net::start(scene.version);
+    let comms = connect_many(&net, &mut scene, COMMS);
+    assert_eq!(queue_pairs(), 1);
+    let sends = scene.role == 1;
+    let room = *LENGTHS.iter().max().expect("some");
+    let memory = Mapped::new(COMMS * STEPS * room);
+    let mrs: Vec<_> =
+        comms.iter().map(|&comm| net.reg(comm, memory.addr(), memory.len()).expect("regMr")).collect();
+    for round in 0..3 {
+        scene.meet();
+        let mut begun = vec![None; COMMS * STEPS];
+        let place = |at: usize| {
+            let len = LENGTHS[(at / COMMS + at % COMMS + round) % LENGTHS.len()];
+            (at * room..at * room + len, round * 1000 + at + 1)
+        };
+        if sends {
+            (0..begun.len()).for_each(|at| memory.fill(place(at).0, place(at).1));
+        }
+        // All members' first messages, then all second ones. None is tested unless there is no room for more of its comm.
+        until("all have begun", || {
+            for at in 0..begun.len() {
+                let comm = at % COMMS;
+                if begun[at].is_some() || at >= COMMS && begun[at - COMMS].is_none() {
+                    continue;
+                }
+                let range = place(at).0;
+                let piece = Piece {
+                    addr: memory.addr() + range.start,
+                    len: range.len(),
+                    tag: at as i32,
+                    mr: mrs[comm],
+                };
+                begun[at] = if sends {
+                    net.try_send(comms[comm], piece, 0).expect("isend")
+                } else {
+                    net.try_recv(comms[comm], &[piece], 0).expect("irecv")
+                };
+            }
+            begun.iter().all(Option::is_some).then_some(())
+        });
+        let requests: Vec<_> = begun.into_iter().flatten().collect();
+        let sizes = net.finish_all(&requests);
+        if !sends {
+            for (at, sizes) in sizes.iter().enumerate() {
+                let (range, seed) = place(at);
+                assert_eq!(sizes[0] as usize, range.len());
+                memory.check(range, seed, &format!("message {at}"));
+            }
+        }
+    }
+    for (&comm, mr) in comms.iter().zip(mrs) {
+        net.dereg(comm, mr).expect("deregMr");
+        if sends { net.close_send(comm) } else { net.close_recv(comm) }.expect("close");
+    }
+    scene.meet();
+    wait_for_queue_pairs(&net, 0);
+    scene.meet();
+}
+
+/// Eight members with a process that is killed amid their messages: each fails, once, and those to another go on.
+fn a_killed_peer_is_told_to_each_member_once(mut scene: Scene) {
+    const MEMBERS: usize = 8;
+    let net = Net::start(scene.version);
+    let pid = scene.swap_pids();
+    let own: Vec<_> = (0..3).map(|_| net.to_self()).collect();
+    let comms = connect_many(&net, &mut scene, MEMBERS);
+    let sends = scene.role == 1;
+    let streams = comms.iter().enumerate().map(|(name, &comm)| Stream::new(&net, comm, sends, name));
+    let mut streams: Vec<_> = streams.collect();
+    if scene.role == 1 {
+        loop {
+            streams.iter_mut().for_each(|stream| stream.step(usize::MAX).expect("no error"));
+        }
+    }
+    until("messages", || {
+        streams.iter_mut().for_each(|stream| stream.step(usize::MAX).expect("no error"));
+        streams.iter().all(|stream| stream.done >= 10).then_some(())
+    });
+    kill_process(pid, Signal::KILL).expect("kill");
+    let killed = Instant::now();
+    let mut failed = 0;
+    until("each member fails", || {
+        for stream in &mut streams {
+            match stream.step(usize::MAX) {
+                Ok(()) => {}
+                Err(code) => {
+                    assert_eq!(code, ResultCode::REMOTE_ERROR);
+                    failed += 1;
+                }
+            }
+        }
+        own.iter().for_each(|&pair| crate::contract::messages::round(&net, pair, 40_000));
+        streams.iter().all(|stream| stream.failed).then_some(())
+    });
+    let took = killed.elapsed();
+    println!("figure: all {MEMBERS} members failed {took:?} after the kill");
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert_eq!(failed, MEMBERS);
+    let lines = || crate::net::LINES.lock().expect("no panic").clone();
+    assert_eq!(crate::net::logged("requests failed: process"), MEMBERS, "{:?}", lines());
+    assert_eq!(crate::net::logged("a group of shared queue pairs has ended"), 1, "{:?}", lines());
+    streams.into_iter().for_each(Stream::close);
+    wait_for_queue_pairs(&net, 2);
+    own.iter().for_each(|&pair| crate::contract::messages::round(&net, pair, 400_000));
+}
+
+/// What each end wants is in its environment; how many queue pairs come of it, the test says.
+fn ends_that_want_different_things_agree(mut scene: Scene) {
+    let wanted = std::env::var("TEST_WANTED").expect("what each end wants");
+    let (own, count) = wanted.split_once('=').expect("wishes and a number");
+    let own = own.split(',').nth(scene.role).expect("a wish");
+    // Before the plugin reads its environment, and while there is one thread.
+    // SAFETY: nobody else reads the environment now.
+    unsafe {
+        match own {
+            "off" => std::env::set_var("TRUNKLINE_QP_SHARING", "off"),
+            groups => std::env::set_var("TRUNKLINE_QP_GROUPS", groups),
+        }
+    }
+    let net = Net::start(scene.version);
+    let comms = connect_many(&net, &mut scene, 12);
+    scene.meet();
+    assert_eq!(queue_pairs().to_string(), count, "{wanted}");
+    let streams = exchange(&net, &comms, scene.role == 1, 20);
+    scene.meet();
+    streams.into_iter().for_each(Stream::close);
+    scene.meet();
+    wait_for_queue_pairs(&net, 0);
+    scene.meet();
+}
