@@ -190,17 +190,29 @@ fn the_contract_holds_on_shared_queue_pairs() {
         }
     }
     shared("a_flush_is_a_request", 1).env("TRUNKLINE_SOFT_DELAYED", 1).alone();
-    for (name, value) in [
-        ("TRUNKLINE_FABRIC", "soft:shm"),
-        ("TRUNKLINE_FABRIC", "soft:tcp"),
-        ("TRUNKLINE_EAGER_CREDITS", "1"),
-        ("TRUNKLINE_EAGER_MAX", "0"),
-        ("TRUNKLINE_SOFT_COPY", "staging"),
-        ("TRUNKLINE_MATCH", "nic"),
-    ] {
-        for played in ["two_processes_exchange_messages", "two_processes_close_at_any_time"] {
-            shared(played, 1).env(name, value).two();
-        }
+}
+
+/// Settings of two processes that share.
+const BETWEEN: [(&str, &str); 6] = [
+    ("TRUNKLINE_FABRIC", "soft:shm"),
+    ("TRUNKLINE_FABRIC", "soft:tcp"),
+    ("TRUNKLINE_EAGER_CREDITS", "1"),
+    ("TRUNKLINE_EAGER_MAX", "0"),
+    ("TRUNKLINE_SOFT_COPY", "staging"),
+    ("TRUNKLINE_MATCH", "nic"),
+];
+
+#[test]
+fn two_processes_exchange_messages_on_shared_queue_pairs() {
+    for (name, value) in BETWEEN {
+        shared("two_processes_exchange_messages", 1).env(name, value).two();
+    }
+}
+
+#[test]
+fn two_processes_that_share_close_at_any_time() {
+    for (name, value) in BETWEEN {
+        shared("two_processes_close_at_any_time", 1).env(name, value).two();
     }
 }
 
