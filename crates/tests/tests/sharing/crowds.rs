@@ -177,14 +177,12 @@ fn ends_that_want_different_things_agree(mut scene: Scene) {
     let wanted = std::env::var("TEST_WANTED").expect("what each end wants");
     let (own, count) = wanted.split_once('=').expect("wishes and a number");
     let own = own.split(',').nth(scene.role).expect("a wish");
-    // Before the plugin reads its environment, and while there is one thread.
-    // SAFETY: nobody else reads the environment now.
-    unsafe {
-        match own {
-            "off" => std::env::set_var("TRUNKLINE_QP_SHARING", "off"),
-            groups => std::env::set_var("TRUNKLINE_QP_GROUPS", groups),
-        }
-    }
+    let (name, value) = match own {
+        "off" => ("TRUNKLINE_QP_SHARING", "off"),
+        groups => ("TRUNKLINE_QP_GROUPS", groups),
+    };
+    // SAFETY: the plugin, which reads it, is started later, and no other thread looks at the environment.
+    unsafe { std::env::set_var(name, value) };
     let net = Net::start(scene.version);
     let comms = connect_many(&net, &mut scene, 12);
     scene.meet();
