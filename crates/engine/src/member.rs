@@ -66,6 +66,8 @@ pub(crate) struct Open {
     pub(crate) many: bool,
     /// Its caller has closed it, or it shares its link and has failed: these take what still completes.
     pub(crate) closed: Option<Box<Requests>>,
+    /// It takes nothing in any more: it has failed, or is closed, and its group goes on.
+    pub(crate) withdrawn: bool,
     /// Its place in the pool.
     pub(crate) place: Option<Place>,
     /// What its group calls it, as bits; 0 where there are no others.
@@ -208,6 +210,7 @@ impl Open {
             turns: 0,
             many,
             closed: None,
+            withdrawn: false,
             place: None,
             member: 0,
             lot: None,
@@ -387,6 +390,7 @@ impl Open {
     /// It is of no more use, the link of its group is: what completes for it is nobody's news, and what lies in bounce
     /// buffers goes to nobody.
     pub(crate) fn withdraw(&mut self, rails: &mut Rails<impl Rail>) {
+        self.withdrawn = true;
         if self.closed.is_none() {
             self.closed = Some(Box::new(Requests::new(Row::unseen(), self.side.mutant())));
         }

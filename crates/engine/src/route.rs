@@ -289,7 +289,9 @@ impl Open {
         completion: &Completion,
         kind: Kind,
     ) {
-        let over = self.fault.is_some() || self.closed.is_some();
+        // Whoever drives it may have its requests in hand.
+        let kept = self.side.mutant().is("ride-closed-members-take-messages") && self.fault.is_none();
+        let over = (self.withdrawn || self.fault.is_some()) && !kept;
         let taken = match (kind, &mut self.side) {
             (Kind::Own, Side::Recv(_)) if over && completion.done != Done::Posted => Ok(()),
             (Kind::Own, _) => self.on_completion(rails, requests, rail, completion),
