@@ -6,6 +6,7 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::limits::LINKS_MAX;
 
 fn counts() -> impl Strategy<Value = Counts> {
     any::<[u64; Counts::LEN]>().prop_map(Counts::from_array)
