@@ -11,7 +11,7 @@ use trunkline_proto::counters::Counts;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::share::Offer;
-use trunkline_proto::wire::status::State;
+use trunkline_proto::wire::status::{self as shown, State};
 
 use crate::groups::Seat;
 use crate::member::Open;
@@ -205,7 +205,8 @@ impl Comms {
                 return Err(error);
             }
         };
-        comm.requests.row.open(shown);
+        let ride = status.ride(seat).filter(|_| !mutant.is("status-hides-rides"));
+        comm.requests.row.open(shown::Comm { ride, ..shown });
         comm.seat.store(seat.to_bits(), Ordering::Relaxed);
         comm.generation.store(u32::from(generation), Ordering::Release);
         Ok(id)

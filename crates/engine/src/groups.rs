@@ -26,6 +26,7 @@ use crate::plan::Plan;
 use crate::rails::Rails;
 use crate::recv::{self, RecvLane};
 use crate::slab::{Lot, Piece, Slab};
+use crate::status::groups::Shown;
 use crate::sync::Guard;
 use crate::{CommFault, CommId, Error, Mutant};
 
@@ -51,6 +52,11 @@ impl Seat {
     #[inline]
     pub(crate) const fn from_bits(bits: u64) -> Self {
         Self { lane: bits as u32, member: (bits >> 32) as u32 }
+    }
+
+    /// Which member.
+    pub(crate) const fn member(self) -> Option<MemberId> {
+        MemberId::from_bits(self.member)
     }
 
     #[inline]
@@ -102,6 +108,8 @@ pub(crate) struct Common {
     pub(crate) routed: u64,
     /// Completions and messages that were nobody's.
     pub(crate) dropped: u64,
+    /// What others see of it.
+    pub(crate) shown: Shown,
 }
 
 /// What only the receiving end of a group has.
@@ -189,6 +197,7 @@ impl<R: Rail> Group<R> {
         if let Some(eager) = &mut self.rails.eager {
             eager.enter();
         }
+        common.show_members(members.len(), &self.rails);
         Some(member)
     }
 
@@ -223,6 +232,7 @@ impl<R: Rail> Group<R> {
                 }
             }
         }
+        common.show_members(members.len(), &self.rails);
     }
 
     /// A mailbox for one more member.
@@ -285,6 +295,7 @@ impl Common {
             untold: false,
             routed: 0,
             dropped: 0,
+            shown: Shown::default(),
         }
     }
 

@@ -430,6 +430,7 @@ impl Open {
             fault: None,
             peer: self.peer.process,
             opened: now.0,
+            ride: None,
             before: Counts::default(),
         }
     }

@@ -229,7 +229,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let id = self.comms.insert(open, self.host.now(), &self.status, |open| {
             let mut held = self.groups.claim_lane(lane);
             let full = Error::Exhausted { what: "members of a group", limit: MEMBERS_OF_GROUP_MAX };
+            let peer = open.peer.process;
             let member = held.as_mut().and_then(|group| group.enter(open, part)).ok_or(full)?;
+            if let Some((common, rails)) = held.as_mut().and_then(Group::common) {
+                self.status.show_group(lane, peer, common, rails);
+            }
             Ok(Seat::of(lane, member))
         })?;
         self.status.add(Tally::CommsOpened, 1);
@@ -244,6 +248,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let mut held = self.groups.claim_lane(lane);
             if let Some(group) = held.as_mut() {
                 group.destroy();
+                if let Some((common, _)) = group.common() {
+                    self.status.hide_group(lane, common);
+                }
             }
             drop(self.groups.remove(lane, held));
             self.show_usage();
@@ -273,7 +280,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             lane.set_time(self.host.now());
         }
         let moved = turn.progress_shared(&self.comms, &slot.requests);
-        let untold = turn.shared.as_ref().is_some_and(|shared| shared.common.untold);
+        let untold = turn.shared.as_mut().is_some_and(|Neighbours { common, .. }| {
+            common.show_now_and_then(turn.rails);
+            common.untold
+        });
         if untold || turn.open.many || turn.open.stopped || slot.news.has_some() {
             self.tell_neighbours(slot, turn);
         }

@@ -1,6 +1,7 @@
 //! What the engine counts, and the page on which others can see it. Counting is a plain store into a word that one
 //! thread at a time writes; whether the words lie on a page or in memory of our own, nobody here asks afterwards.
 
+pub(crate) mod groups;
 mod read;
 
 use std::sync::Arc;
@@ -12,10 +13,11 @@ use trunkline_proto::counters::{Counters, Counts, Tally};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::status::{
-    self as wire, Comm, Fault, HEAD_BYTES, Head, NICS_MAX, ROW_BYTES, ROW_WORDS, ROWS_MAX, State, head,
-    page_bytes, row, usage,
+    self as wire, Comm, Fault, HEAD_BYTES, Head, NICS_MAX, ROW_BYTES, ROW_WORDS, ROWS_MAX, State, group,
+    head, page_bytes, row, usage,
 };
 
+use self::groups::Records;
 pub use self::read::{PageError, read_head, read_status};
 use crate::{CommFault, Mutant, Params};
 
@@ -30,6 +32,7 @@ pub(crate) struct Status {
     head: Words<{ head::WORDS }>,
     usage: Words<USAGE_WORDS>,
     page: Option<Arc<Page>>,
+    records: Records,
     mutant: Mutant,
 }
 
@@ -47,7 +50,9 @@ impl Status {
             host.log(Level::Warn, &text);
             None
         });
-        let unseen = Self { head: Words::heap(), usage: Words::heap(), page: None, mutant: params.mutant };
+        let (head, usage, records, mutant) =
+            (Words::heap(), Words::heap(), Records::default(), params.mutant);
+        let unseen = Self { head, usage, page: None, records, mutant };
         let Some(made) = made else { return unseen };
         let whole = Words::<HEAD_WORDS>::of_page(&made.page, 0);
         let own = Words::of_page(&made.page, 0).zip(Words::of_page(&made.page, usage::AT));
@@ -64,13 +69,15 @@ impl Status {
             fabric: fabric.name().to_owned(),
             nics: fabric.nics().iter().map(|nic| nic.name.clone()).collect(),
             usage: (0..fabric.nics().len()).map(|nic| fabric.usage(nic)).collect(),
+            groups: 0,
+            records: [None; group::RECORDS],
             tallies: [0; Tally::LEN],
         };
         // The first word says that the others are there.
         for (word, bytes) in whole.iter().zip(begin.to_bytes().as_chunks::<8>().0).rev() {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Release);
         }
-        Self { head: own, usage: shown, page: Some(made.page), mutant: params.mutant }
+        Self { head: own, usage: shown, page: Some(made.page), ..unseen }
     }
 
     /// The row of comms with that index.
@@ -292,6 +299,7 @@ mod tests {
             fault: None,
             peer: ProcessId([1; 16]),
             opened: 9,
+            ride: None,
             before: Counts::default(),
         }
     }

@@ -3,7 +3,7 @@
 
 use trunkline_mem::{OutOfBounds, PageView, ViewError};
 use trunkline_proto::wire::status::{
-    HEAD_BYTES, Head, ROW_BYTES, ROW_WORDS, Row, Status, StatusError, page_bytes, row,
+    HEAD_BYTES, Head, ROW_BYTES, ROW_WORDS, Row, Status, StatusError, group, page_bytes, row,
 };
 
 /// How often a row that changes is looked at again.
@@ -32,10 +32,36 @@ pub fn read_head(view: &PageView) -> Result<Head, PageError> {
     let mut words = [0; HEAD_BYTES / 8];
     let there = words.len().min(view.len() / 8);
     view.read(0, &mut words[..there])?;
+    if there == words.len() {
+        read_records(view, &mut words)?;
+    }
     let bytes: Vec<u8> = words[..there].iter().flat_map(|word| word.to_le_bytes()).collect();
     let head = Head::from_bytes(&bytes)?;
     head.check_length(view.len())?;
     Ok(head)
+}
+
+/// Copies the records of groups, each as it is of one group.
+fn read_records(view: &PageView, words: &mut [u64; HEAD_BYTES / 8]) -> Result<(), OutOfBounds> {
+    let (records, _) = words[group::AT / 8..].as_chunks_mut();
+    for (nth, record) in records.iter_mut().take(group::RECORDS).enumerate() {
+        *record = record_at(view, group::AT + nth * group::WORDS * 8)?;
+    }
+    Ok(())
+}
+
+/// A copy of one record; a free one if it changes all the time.
+fn record_at(view: &PageView, at: usize) -> Result<[u64; group::WORDS], OutOfBounds> {
+    let (mut words, mut again) = ([0; group::WORDS], [0; 1]);
+    for _ in 0..TRIES {
+        view.read(at, &mut words)?;
+        view.read(at + group::word::WHO * 8, &mut again)?;
+        if words[group::word::WHO] == again[0] && group::sequence(again[0]).is_multiple_of(2) {
+            return Ok(words);
+        }
+        std::hint::spin_loop();
+    }
+    Ok([0; group::WORDS])
 }
 
 /// A copy of the whole page. Comms that open or close meanwhile are in it or not; counts are never lost or doubled.
@@ -73,8 +99,10 @@ mod tests {
     use trunkline_mem::{Page, Words};
     use trunkline_proto::counters::Counts;
     use trunkline_proto::id::ProcessId;
-    use trunkline_proto::wire::status::{Comm, Direction, Links, State};
+    use trunkline_proto::wire::status::group::Numbers;
+    use trunkline_proto::wire::status::{Comm, Direction, Group, Links, State};
 
+    use super::super::groups::Record;
     use super::super::tests::{mutant, row_of};
     use super::*;
 
@@ -98,6 +126,7 @@ mod tests {
             fault: None,
             peer: ProcessId([generation as u8; 16]),
             opened: u64::from(generation),
+            ride: None,
             before: Counts::default(),
         }
     }
@@ -131,6 +160,42 @@ mod tests {
         });
         assert_eq!(torn, None);
         assert!(whole >= 1000, "only {whole} looks found the row at rest");
+    }
+
+    #[test]
+    fn a_record_that_changes_is_read_whole_or_not_at_all() {
+        let (page, view) = page("trunkline.groups", 1);
+        let record = Record::new(Words::of_page(&page, group::AT).unwrap(), mutant());
+        let of = |number: u16| Group {
+            direction: Direction::Send,
+            links: 1,
+            nic: number,
+            members: number % 128,
+            peer: ProcessId([number as u8; 16]),
+            numbers: Numbers { routed: u64::from(number), ..Numbers::default() },
+        };
+        let (stop, mut whole, mut torn) = (AtomicBool::new(false), 0, None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in (1..=u16::MAX).cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    record.begin(&of(number));
+                }
+            });
+            let began = std::time::Instant::now();
+            let millis = |n| std::time::Duration::from_millis(n);
+            while began.elapsed() < millis(500) || (whole < 1000 && began.elapsed() < millis(20_000)) {
+                let words = record_at(&view, group::AT).unwrap();
+                let Some(found) = Group::from_words(&words).unwrap() else { continue };
+                if found != of(found.nic) {
+                    torn = Some(found);
+                    break;
+                }
+                whole += 1;
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(torn, None);
+        assert!(whole >= 1000, "only {whole} looks found the record at rest");
     }
 
     #[test]

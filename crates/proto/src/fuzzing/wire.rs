@@ -21,7 +21,8 @@ use crate::wire::member::MemberId;
 use crate::wire::proof::{Epoch, Proof};
 use crate::wire::share::{self, Given, Mode, Offer, Request};
 use crate::wire::standing::{Standing, Waiting};
-use crate::wire::status::{Comm, Direction, Fault, Head, Links, Row, State, Status, Usage};
+use crate::wire::status::group::{self, Numbers, Taken};
+use crate::wire::status::{Comm, Direction, Fault, Group, Head, Links, Ride, Row, State, Status, Usage};
 use crate::wire::strand::{self, Join, Kind};
 
 /// The input's first bytes, zeros where it is too short.
@@ -253,10 +254,18 @@ pub(super) fn status_seeds() -> Vec<Vec<u8>> {
         let before = Counts { begun: 4, sent: 3, ..Counts::default() };
         let peer = ProcessId([0x44; 16]);
         let links = Links::new(&[0, 3, 1], 0b101);
-        let comm = Comm { state, direction, links, generation: 1, fault, peer, opened: 7, before };
+        let ride = MemberId::from_bits(0x0c05).map(|member| Ride { record: Some(31), member });
+        let ride = ride.filter(|_| direction == Direction::Send);
+        let comm = Comm { state, direction, links, generation: 1, fault, peer, opened: 7, ride, before };
         Row { comm: Some(comm), counts: Counts::from_array([u64::MAX, 5, 40, 6, 48, 7, 1]) }
     };
+    let taken = |used, total| Taken { used, total };
+    let numbers = Numbers { routed: 77, dropped: 1, eager: taken(3, 64), slices: taken(8, 8) };
+    let peer = ProcessId([0x44; 16]);
+    let group = Group { direction: Direction::Send, links: 2, nic: 1, members: 128, peer, numbers };
     let page = |rows: Vec<Row>, nics: usize| {
+        let mut records = [None; group::RECORDS];
+        (records[0], records[31]) = (Some(Group { direction: Direction::Recv, ..group }), Some(group));
         let head = Head {
             rows: rows.len() as u32 + 1,
             used: rows.len() as u32,
@@ -269,6 +278,8 @@ pub(super) fn status_seeds() -> Vec<Vec<u8>> {
             fabric: "soft".into(),
             nics: vec!["soft0".into(); nics],
             usage: vec![Usage { queue_pairs: 7, queue_pairs_max: 64, ..Usage::default() }; nics],
+            groups: 40,
+            records,
             tallies: [1, 2, 3, 4, 5, 6, 7, 8, 9],
         };
         Status { head, rows }.to_bytes()

@@ -8,16 +8,18 @@ use alloc::vec::Vec;
 use crate::counters::{Counters, Counts, Tally};
 use crate::id::ProcessId;
 
+pub mod group;
 pub mod links;
 pub mod usage;
 
+pub use group::{Group, Ride};
 pub use links::Links;
 pub use usage::Usage;
 
 /// Name of the memory file.
 pub const NAME: &str = "trunkline.status";
 /// The version of this layout.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bytes of the head.
 pub const HEAD_BYTES: usize = 4096;
 /// Bytes of a row.
@@ -44,6 +46,8 @@ pub mod head {
     pub const FAULT: usize = 9;
     /// When that was.
     pub const FAULT_AT: usize = 10;
+    /// Groups of shared queue pairs.
+    pub const GROUPS: usize = 11;
     /// The first tally.
     pub const TALLIES: usize = 16;
     /// Words up to the last tally, and some.
@@ -60,6 +64,7 @@ pub mod row {
 
 const FABRIC_AT: usize = 96;
 const NICS_AT: usize = 256;
+const RIDE: usize = 6;
 const BASES: usize = 8;
 
 /// Bytes of a page with so many rows.
@@ -104,6 +109,15 @@ pub enum StatusError {
     /// A comm has links that cannot be.
     #[error("a row in it has the links {0:#x}, which no comm has")]
     Links(u64),
+    /// A comm rides where none can.
+    #[error("a row in it has the group {0:#x} and the member {1:#x}, which no comm has")]
+    Ride(u64, u64),
+    /// A record is not one of a group.
+    #[error("a record of a group in it begins with {0:#x}, which no group has")]
+    Group(u64),
+    /// It has more groups than a process can have.
+    #[error("it has {0} groups of queue pairs")]
+    Groups(u64),
 }
 
 /// Why a comm is of no more use.
@@ -190,6 +204,10 @@ pub struct Head {
     pub nics: Vec<String>,
     /// What each of them has in use.
     pub usage: Vec<Usage>,
+    /// Groups of shared queue pairs, those without a record included.
+    pub groups: u32,
+    /// The records of groups, each in its place.
+    pub records: [Option<Group>; group::RECORDS],
     /// What is counted for the whole process.
     pub tallies: [u64; Tally::LEN],
 }
@@ -213,6 +231,7 @@ impl Head {
         put(64, &self.made.to_le_bytes());
         put(72, &u64::from(self.fault.map_or(0, Fault::code)).to_le_bytes());
         put(80, &self.fault_at.to_le_bytes());
+        put(head::GROUPS * 8, &u64::from(self.groups).to_le_bytes());
         put(FABRIC_AT, &name_bytes(&self.fabric));
         for (at, tally) in self.tallies.iter().enumerate() {
             put((head::TALLIES + at) * 8, &tally.to_le_bytes());
@@ -222,6 +241,12 @@ impl Head {
             let used = self.usage.get(at).copied().unwrap_or_default();
             for (word, value) in used.to_words().iter().enumerate() {
                 put(usage::AT + (at * usage::WORDS + word) * 8, &value.to_le_bytes());
+            }
+        }
+        for (at, group) in self.records.iter().enumerate() {
+            let words = group.map_or([0; group::WORDS], |group| group.to_words(0));
+            for (word, value) in words.iter().enumerate() {
+                put(group::AT + (at * group::WORDS + word) * 8, &value.to_le_bytes());
             }
         }
         bytes
@@ -253,6 +278,13 @@ impl Head {
         let in_use = |nic: usize| {
             Usage::from_words(core::array::from_fn(|at| word(usage::AT + (nic * usage::WORDS + at) * 8)))
         };
+        let groups = word(head::GROUPS * 8);
+        let groups = u32::try_from(groups).map_err(|_| StatusError::Groups(groups))?;
+        let mut records = [None; group::RECORDS];
+        for (nth, record) in records.iter_mut().enumerate() {
+            let of = |at| word(group::AT + (nth * group::WORDS + at) * 8);
+            *record = Group::from_words(&core::array::from_fn(of))?;
+        }
         let nic = |at: usize| name(&array(bytes, NICS_AT + at * NAME_BYTES));
         Ok(Self {
             rows,
@@ -266,6 +298,8 @@ impl Head {
             fabric: name(&array(bytes, FABRIC_AT))?,
             nics: (0..nics as usize).map(nic).collect::<Result<_, _>>()?,
             usage: (0..nics as usize).map(in_use).collect(),
+            groups,
+            records,
             tallies: core::array::from_fn(|at| word((head::TALLIES + at) * 8)),
         })
     }
@@ -342,6 +376,8 @@ pub struct Comm {
     pub peer: ProcessId,
     /// When it was opened, by the clock of the head's times.
     pub opened: u64,
+    /// Where it rides on shared queue pairs; of a closed one, where it did.
+    pub ride: Option<Ride>,
     /// What the row had counted before it.
     pub before: Counts,
 }
@@ -371,6 +407,7 @@ impl Comm {
             | fault << 48;
         let [low, high] = halves(self.peer.0);
         (words[2], words[3], words[4], words[5]) = (low, high, self.opened, self.links.to_word());
+        words[RIDE..BASES].copy_from_slice(&Ride::to_words(self.ride));
         words[BASES..BASES + Counts::LEN].copy_from_slice(&self.before.to_array());
         words
     }
@@ -404,6 +441,7 @@ impl Comm {
             fault: Fault::from_code((bits >> 48) as u8),
             peer: ProcessId(whole([words[2], words[3]])),
             opened: words[4],
+            ride: Ride::from_words([words[RIDE], words[RIDE + 1]])?,
             before: Counts::from_array(core::array::from_fn(|at| words[BASES + at])),
         }))
     }

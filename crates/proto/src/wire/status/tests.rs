@@ -5,8 +5,11 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
+use super::group::{Numbers, Taken};
 use super::*;
-use crate::limits::LINKS_MAX;
+use crate::limits::{LINKS_MAX, MEMBERS_OF_GROUP_MAX};
+use crate::slots::SlotId;
+use crate::wire::member::MemberId;
 
 fn counts() -> impl Strategy<Value = Counts> {
     any::<[u64; Counts::LEN]>().prop_map(Counts::from_array)
@@ -17,12 +20,37 @@ fn comm() -> impl Strategy<Value = Comm> {
     let direction = prop_oneof![Just(Direction::Send), Just(Direction::Recv)];
     let nics = proptest::collection::vec(any::<u16>(), 1..=LINKS_MAX);
     let links = (nics, any::<u8>()).prop_map(|(nics, carrying)| Links::new(&nics, carrying));
-    let who = (state, direction, links, any::<u16>(), any::<u8>());
+    let who = (state, direction, links, any::<u16>(), any::<u8>(), ride());
     (who, any::<[u8; 16]>(), any::<u64>(), counts()).prop_map(|(who, peer, opened, before)| {
-        let (state, direction, links, generation, code) = who;
+        let (state, direction, links, generation, code, ride) = who;
         let fault = Fault::from_code(code);
-        Comm { state, direction, links, generation, fault, peer: ProcessId(peer), opened, before }
+        Comm { state, direction, links, generation, fault, peer: ProcessId(peer), opened, ride, before }
     })
+}
+
+fn ride() -> impl Strategy<Value = Option<Ride>> {
+    let member = (0..MemberId::SLOTS_MAX as u32, 1_u32..);
+    let member = member.prop_map(|(slot, generation)| MemberId::of(SlotId { slot, generation }));
+    let record = prop::option::of(0..group::RECORDS as u8);
+    prop::option::of((record, member).prop_map(|(record, member)| Ride { record, member }))
+}
+
+fn group() -> impl Strategy<Value = Group> {
+    let direction = prop_oneof![Just(Direction::Send), Just(Direction::Recv)];
+    let who = (direction, 1..=LINKS_MAX as u8, any::<u16>(), 0..=MEMBERS_OF_GROUP_MAX as u16);
+    (who, any::<[u8; 16]>(), any::<[u64; 2]>(), any::<[u32; 4]>()).prop_map(
+        |(who, peer, [routed, dropped], of)| {
+            let (direction, links, nic, members) = who;
+            let taken = |at| Taken { used: of[at], total: of[at + 1] };
+            let numbers = Numbers { routed, dropped, eager: taken(0), slices: taken(2) };
+            Group { direction, links, nic, members, peer: ProcessId(peer), numbers }
+        },
+    )
+}
+
+fn records() -> impl Strategy<Value = [Option<Group>; group::RECORDS]> {
+    proptest::collection::vec(prop::option::of(group()), group::RECORDS)
+        .prop_map(|records| core::array::from_fn(|at| records[at]))
 }
 
 fn row() -> impl Strategy<Value = Row> {
@@ -43,8 +71,9 @@ fn status() -> impl Strategy<Value = Status> {
     let numbers =
         (any::<[u8; 16]>(), any::<u32>(), any::<[u64; 3]>(), any::<u8>(), any::<[u64; Tally::LEN]>());
     let rows = (proptest::collection::vec(row(), 0..5), 0_u32..1000);
-    let of_nics = any::<[[u32; 5]; NICS_MAX]>();
-    (names, numbers, rows, of_nics).prop_map(|((fabric, nics), numbers, (rows, more), of_nics)| {
+    let more = (any::<[[u32; 5]; NICS_MAX]>(), any::<u32>(), records());
+    (names, numbers, rows, more).prop_map(|((fabric, nics), numbers, (rows, more), of)| {
+        let (of_nics, groups, records) = of;
         let (process, pid, [made_unix, made, fault_at], code, tallies) = numbers;
         let used = rows.len() as u32;
         let head = Head {
@@ -59,6 +88,8 @@ fn status() -> impl Strategy<Value = Status> {
             fabric,
             usage: of_nics.iter().take(nics.len()).map(|&of| usage(of)).collect(),
             nics,
+            groups,
+            records,
             tallies,
         };
         Status { head, rows }
@@ -74,8 +105,19 @@ fn example() -> Status {
         fault: None,
         peer: ProcessId([7; 16]),
         opened: 5,
+        ride: MemberId::from_bits(0x0c05).map(|member| Ride { record: Some(1), member }),
         before: Counts { sent: 1, ..Counts::default() },
     };
+    let numbers = Numbers {
+        routed: 6,
+        dropped: 7,
+        eager: Taken { used: 8, total: 9 },
+        slices: Taken { used: 10, total: 11 },
+    };
+    let peer = ProcessId([7; 16]);
+    let group = Group { direction: Direction::Recv, links: 2, nic: 3, members: 4, peer, numbers };
+    let mut records = [None; group::RECORDS];
+    (records[1], records[31]) = (Some(group), Some(Group { direction: Direction::Send, ..group }));
     let head = Head {
         rows: 8192,
         used: 1,
@@ -88,6 +130,8 @@ fn example() -> Status {
         fabric: "soft".to_string(),
         nics: Vec::from(["soft0".to_string(), "soft1".to_string()]),
         usage: Vec::from([usage([1, 2, 3, 4, 5]), usage([6, 7, 8, 9, 10])]),
+        groups: 33,
+        records,
         tallies: [1, 0, 0, 0, 0, 0, 0, 2, 0],
     };
     Status {
@@ -111,6 +155,43 @@ fn links_that_cannot_be_are_refused() {
         [(&[0, 0][..], 0), (&[5, 1], 0x105), (&[2, 4], 0x402), (&[2, 1, 0, 0, 1], 0x1_0000_0102)]
     {
         assert_eq!(changed(at, wrong), Err(StatusError::Links(word)), "{wrong:?}");
+    }
+}
+
+#[test]
+fn groups_that_cannot_be_are_refused() {
+    let at = 2048 + 64;
+    let who = |changes: u64| (2 | 2 << 8 | 3 << 16 | 4 << 32) ^ changes;
+    // Another direction; no link, five; 129 members, 260; a free record that says something.
+    for changes in [3 ^ 2, 2 << 8, (5 ^ 2) << 8, (129 ^ 4) << 32, 256 << 32, 2] {
+        let word = who(changes);
+        assert_eq!(changed(at, &word.to_le_bytes()), Err(StatusError::Group(word)), "{word:#x}");
+        // A reader who meets a change takes nothing of it.
+        let read = changed(at, &(word | 1 << 48).to_le_bytes()).unwrap();
+        assert_eq!(read.head.records[1], None);
+    }
+    let most = changed(at, &who((128 ^ 4) << 32).to_le_bytes()).unwrap().head.records[1];
+    assert_eq!(most.map(|group| group.members), Some(128));
+    assert_eq!(changed(at, &(8_u64 << 48).to_le_bytes()).unwrap().head.records[1], None, "a free one");
+    assert_eq!(changed(88 + 4, &[1]), Err(StatusError::Groups(1 << 32 | 33)));
+}
+
+#[test]
+fn rides_that_cannot_be_are_refused() {
+    let at = HEAD_BYTES + 6 * 8;
+    let changed = |group: u64, member: u64| {
+        let read = changed(at, &[group.to_le_bytes(), member.to_le_bytes()].concat());
+        read.map(|status| status.rows[0].comm.unwrap().ride)
+    };
+    let ride = |record| MemberId::from_bits(0x0c05).map(|member| Ride { record, member });
+    assert_eq!(changed(0, 0), Ok(None));
+    assert_eq!(changed(32, 0x0c05), Ok(ride(Some(31))));
+    assert_eq!(changed(0xffff, 0x0c05), Ok(ride(None)), "a group without a record");
+    // No group and a member, a record that is not there; no member, the slot that stays unused, too many bits.
+    for (group, member) in
+        [(0, 0x0c05), (33, 0x0c05), (1 << 32 | 1, 0x0c05), (1, 0), (1, 0x0fff), (1, 1 << 32 | 0x0c05)]
+    {
+        assert_eq!(changed(group, member), Err(StatusError::Ride(group, member)));
     }
 }
 
@@ -141,7 +222,7 @@ fn the_layout_is_the_one_in_the_document() {
     let bytes = example().to_bytes();
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     assert_eq!(&bytes[..8], b"TRKLSTAT");
-    assert_eq!((word(8), word(16), word(24)), (4096 << 32 | 3, 8192 << 32 | 256, 1));
+    assert_eq!((word(8), word(16), word(24)), (4096 << 32 | 4, 8192 << 32 | 256, 1));
     assert_eq!((word(32), word(48)), (0x0909_0909_0909_0909, 2 << 32 | 42));
     assert_eq!(&bytes[96..101], b"soft\0");
     assert_eq!((&bytes[256..262], &bytes[288..294]), (&b"soft0\0"[..], &b"soft1\0"[..]));
@@ -149,7 +230,16 @@ fn the_layout_is_the_one_in_the_document() {
     let used = |nic: usize| [0, 1, 2, 3].map(|at| word(1024 + 32 * nic + 8 * at));
     assert_eq!(used(0), [2 << 32 | 1, 5 << 32 | 4, 3, 0]);
     assert_eq!(used(1), [7 << 32 | 6, 10 << 32 | 9, 8, 0]);
+    assert_eq!(word(88), 33, "groups");
+    let record = |nth: usize| [0, 1, 2, 3, 4, 5, 6, 7].map(|at| word(2048 + 64 * nth + 8 * at));
+    let peer = 0x0707_0707_0707_0707;
+    let numbers = [peer, peer, 6, 7, 9 << 32 | 8, 11 << 32 | 10, 0];
+    assert_eq!(record(1)[0], 2 | 2 << 8 | 3 << 16 | 4 << 32);
+    assert_eq!(record(31)[0], 1 | 2 << 8 | 3 << 16 | 4 << 32);
+    assert_eq!((&record(1)[1..], &record(31)[1..]), (&numbers[..], &numbers[..]));
+    assert_eq!((record(0), record(30)), ([0; 8], [0; 8]));
     let row = |at: usize| word(4096 + 8 * at);
+    assert_eq!((row(6), row(7)), (2, 0x0c05), "the second record, and the member");
     assert_eq!(row(1), 1 | 1 << 8 | 1 << 16 | 2 << 32);
     assert_eq!(row(5), 2 | 1 << 8, "two links, one of which carries");
     assert_eq!((row(2), row(4)), (0x0707_0707_0707_0707, 5));
@@ -160,7 +250,7 @@ fn the_layout_is_the_one_in_the_document() {
 #[test]
 fn what_is_no_page_is_refused() {
     assert_eq!(changed(0, b"X"), Err(StatusError::Magic));
-    assert_eq!(changed(8, &[2]), Err(StatusError::Version(2)));
+    assert_eq!(changed(8, &[3]), Err(StatusError::Version(3)));
     assert_eq!(changed(12, &[1]), Err(StatusError::Sizes(4097, 256, 8192, 1)));
     assert_eq!(changed(16, &[0, 2]), Err(StatusError::Sizes(4096, 512, 8192, 1)));
     assert_eq!(changed(20, &[0; 4]), Err(StatusError::Sizes(4096, 256, 0, 1)));
