@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, value_parser};
 use serde::Serialize;
 use thiserror::Error;
 use trunkline_engine::{FabricName, ParamInfo, Params, ParamsError, SoftCopy, TABLE};
@@ -17,15 +17,20 @@ use trunkline_topo::{Choice, ChoiceError, VARIABLES};
 
 use super::slips;
 use crate::locate;
+use crate::top;
+use crate::top::find::FindError;
+use crate::top::sample::Sample;
 
 const EXAMPLES: &str = "\
 Examples:
   trunkline info             fabrics, NICs, wires, copy methods, the plugin that bench would load
   trunkline info --params    every setting: its value, where that comes from, what it does
   trunkline info --json      the same as one JSON object
+  trunkline info --pid 4711  what a running process does: its connections and the queue pairs they share
 
 What is shown is what a program started in this environment would get: TRUNKLINE_FABRIC and the
-other settings count. An unknown TRUNKLINE_ variable is a warning, a bad value an error.";
+other settings count. An unknown TRUNKLINE_ variable is a warning, a bad value an error. With --pid it is
+what `trunkline top --once --comms` shows of that process, whose help explains it.";
 
 /// Arguments of `info`.
 #[derive(Args, Debug)]
@@ -37,6 +42,9 @@ pub(crate) struct InfoArgs {
     /// One JSON object instead of text.
     #[arg(long)]
     json: bool,
+    /// Show what this running process does instead.
+    #[arg(long, value_name = "PID", conflicts_with = "params", value_parser = value_parser!(u32).range(1..))]
+    pid: Option<u32>,
 }
 
 /// What the fabrics that are not there are for.
@@ -80,6 +88,9 @@ pub(crate) enum InfoError {
     /// The fabric does not open.
     #[error("fabric soft: {0}")]
     Open(#[from] OpenError),
+    /// There is no such process to look at.
+    #[error(transparent)]
+    Process(#[from] FindError),
     /// Nothing can be printed any more.
     #[error("cannot write: {0}")]
     Print(#[from] io::Error),
@@ -90,13 +101,18 @@ pub(crate) enum InfoError {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode, InfoError> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    if let Some(pid) = args.pid {
+        show_process(&mut out, pid, args.json)?;
+        out.flush()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let variable = |name: &str| std::env::var_os(name);
     let params = Params::read(variable)?;
     let warnings = slips::unknown(std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned()));
     for warning in &warnings {
         eprintln!("trunkline: warning: {warning}");
     }
-    let mut out = io::BufWriter::new(io::stdout().lock());
     if args.params {
         let report = Settings { params: settings(variable)?, warnings };
         if args.json { json(&mut out, &report)? } else { print_settings(&mut out, &report.params)? }
@@ -106,6 +122,14 @@ pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode, InfoError> {
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn show_process(out: &mut impl Write, pid: u32, as_json: bool) -> Result<(), InfoError> {
+    let sample = Sample::once(Some(pid), true)?;
+    if as_json {
+        return json(out, &top::report::Report::new(&sample, true));
+    }
+    Ok(top::table::lines(&sample, true).iter().try_for_each(|line| writeln!(out, "{line}"))?)
 }
 
 fn json(out: &mut impl Write, report: &impl Serialize) -> Result<(), InfoError> {

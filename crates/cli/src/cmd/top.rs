@@ -29,12 +29,16 @@ are seen from outside.
 OUT and IN are what the process sent and received: messages and gigabytes (1e9 bytes) a second, and bytes
 in all, connections that are closed included. COMMS are connections, each for one direction. QPS are
 the queue pairs in use of the fullest NIC, as it counts itself, of those it has; --json and --prometheus
-tell of each NIC, and of its completion queues and regions. PENDING messages have begun and not ended. AGAIN/s are calls to send or receive that were told to call again: the
-peer has not asked for the message, or there is no room; many of them with no messages mean that one side
-waits for the other. FAILED messages ended because their connection failed, or was closed too early.";
+tell of each NIC, and of its completion queues and regions. PENDING messages have begun and not ended.
+AGAIN/s are calls to send or receive that were told to call again: the peer has not asked for the message,
+or there is no room; many of them with no messages mean that one side waits for the other. FAILED messages
+ended because their connection failed, or was closed too early.
 
-/// The time over which a single look measures rates.
-const ONCE: Duration = Duration::from_millis(200);
+Where connections share queue pairs (TRUNKLINE_QP_SHARING), GROUPS follow, a line each: MEMBERS are the
+connections on it, each with so many LINKS. CREDITS are eager messages for which the peer has room, SLICES
+pieces of long messages under way, of how many; all members together have no more. ROUTED completions came
+while another member was asked, DROPPED ones were nobody's, as when a member was aborted. --comms tells
+which GROUP a connection is on. A process shows its first 32 groups.";
 
 /// Arguments of `top`.
 #[derive(Args, Debug)]
@@ -95,13 +99,8 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, TopError> {
 }
 
 fn show_once(args: &TopArgs) -> Result<(), TopError> {
-    let (mut finder, mut sampler) = (Finder::new(args.pid), Sampler::default());
-    let mut sample = sampler.take(finder.look()?);
     // Counters of a scrape are rated by whoever scrapes.
-    if !args.prometheus && !sample.processes.is_empty() {
-        std::thread::sleep(ONCE);
-        sample = sampler.take(finder.look()?);
-    }
+    let sample = Sample::once(args.pid, !args.prometheus)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json {
         serde_json::to_writer_pretty(&mut out, &Report::new(&sample, args.comms))?;

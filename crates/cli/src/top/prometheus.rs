@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use trunkline_proto::counters::{Counters, Kind};
-use trunkline_proto::wire::status::{State, Usage};
+use trunkline_proto::wire::status::{Group, State, Usage};
 
+use super::groups::{self, Seen};
 use super::report::{direction, hex, nic};
 use super::sample::{Conn, Process, Sample};
 
@@ -29,6 +30,12 @@ pub(crate) fn text(sample: &Sample, with_comms: bool) -> String {
         });
         family(&mut out, name, "gauge", help, values);
     }
+    for (name, kind, help, get) in GROUPS {
+        let seen = sample.processes.iter().flat_map(groups::of);
+        family(&mut out, name, kind, help, seen.map(|seen| (of_group(&seen), get(seen.group))));
+    }
+    let count = sample.processes.iter().map(|process| (of_process(process), process.group_count));
+    family(&mut out, "groups", "gauge", "Groups of shared queue pairs.", count);
     let help = "When the process began to use Trunkline, in seconds since 1970.";
     let since = sample.processes.iter().map(|process| (of_process(process), process.since.as_secs_f64()));
     family(&mut out, "start_time_seconds", "gauge", help, since);
@@ -51,6 +58,32 @@ const NICS: [NicColumn; 5] = [
     }),
     ("nic_regions", "Regions registered with the NIC by the process.", |usage| usage.regions),
     ("nic_regions_max", "Most regions of the NIC; 0 is not known.", |usage| usage.regions_max),
+];
+
+/// One number of a group.
+type GroupColumn = (&'static str, &'static str, &'static str, fn(&Group) -> u64);
+
+const GROUPS: [GroupColumn; 8] = [
+    ("group_members", "gauge", "Connections that share the group's queue pairs.", |group| {
+        group.members.into()
+    }),
+    ("group_links", "gauge", "Links of each of them.", |group| group.links.into()),
+    ("group_eager_used", "gauge", "Eager messages that members have on the way.", |group| {
+        group.numbers.eager.used.into()
+    }),
+    ("group_eager_max", "gauge", "Most of them; 0 at the receiving end.", |group| {
+        group.numbers.eager.total.into()
+    }),
+    ("group_slices_used", "gauge", "Slices of long messages that members have on the way.", |group| {
+        group.numbers.slices.used.into()
+    }),
+    ("group_slices_max", "gauge", "Most of them.", |group| group.numbers.slices.total.into()),
+    ("group_routed_total", "counter", "Completions of another member than the one that asked.", |group| {
+        group.numbers.routed
+    }),
+    ("group_dropped_total", "counter", "Completions and messages that were nobody's.", |group| {
+        group.numbers.dropped
+    }),
 ];
 
 /// One number of a comm.
@@ -114,6 +147,12 @@ fn process_labels(process: &Process) -> String {
 
 fn of_nic(process: &Process, nic: &str) -> String {
     format!("{{{},nic=\"{}\"}}", process_labels(process), escaped(nic))
+}
+
+fn of_group(seen: &Seen<'_>) -> String {
+    let (labels, nic) = (process_labels(seen.process), escaped(&seen.nic()));
+    let (direction, peer) = (direction(seen.group.direction), hex(seen.group.peer));
+    format!("{{{labels},group=\"{}\",direction=\"{direction}\",nic=\"{nic}\",peer=\"{peer}\"}}", seen.number)
 }
 
 fn of_comm(process: &Process, conn: &Conn) -> String {

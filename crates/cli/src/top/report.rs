@@ -4,8 +4,9 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use trunkline_proto::counters::{Counters, Counts};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::wire::status::{Direction, Fault, State, Usage};
+use trunkline_proto::wire::status::{Direction, Fault, Group, State, Usage};
 
+use super::groups::{self, Seen};
 use super::sample::{Conn, Process, Rates, Sample};
 
 /// Everything.
@@ -27,6 +28,9 @@ struct ProcessRow {
     nics: Vec<String>,
     /// What each of them has in use for this process, as it counts itself.
     nic_usage: Vec<UsageRow>,
+    /// Groups of shared queue pairs that there are; `groups` has the first 32.
+    group_count: u32,
+    groups: Vec<GroupRow>,
     started_unix_s: f64,
     uptime_s: f64,
     comms_open: u64,
@@ -48,6 +52,26 @@ struct UsageRow {
 }
 
 #[derive(Debug, Serialize)]
+struct GroupRow {
+    /// What the rows of comms call it.
+    group: usize,
+    direction: &'static str,
+    peer: String,
+    /// The peer's number, if it is among the processes.
+    peer_pid: Option<u32>,
+    /// The NIC of its first link.
+    nic: String,
+    links: u8,
+    members: u16,
+    eager_used: u32,
+    eager_total: u32,
+    slices_used: u32,
+    slices_total: u32,
+    routed: u64,
+    dropped: u64,
+}
+
+#[derive(Debug, Serialize)]
 struct LinkRow {
     nic: String,
     carries: bool,
@@ -62,6 +86,10 @@ struct CommRow {
     /// The NICs of its links, joined by `+`; one that does not carry has a `!`.
     nic: String,
     links: Vec<LinkRow>,
+    /// The group of queue pairs that it shares, if that is among `groups`.
+    group: Option<u8>,
+    /// Which member of it; none if it shares nothing.
+    member: Option<u32>,
     peer: String,
     /// The peer's number, if it is among the processes.
     peer_pid: Option<u32>,
@@ -99,6 +127,8 @@ impl Report {
             fabric: process.fabric.clone(),
             nics: process.nics.clone(),
             nic_usage: process.nics.iter().zip(&process.usage).map(usage).collect(),
+            group_count: process.group_count,
+            groups: groups::of(process).map(|seen| group(sample, seen)).collect(),
             started_unix_s: process.since.as_secs_f64(),
             uptime_s: process.up.as_secs_f64(),
             comms_open: process.open(),
@@ -122,6 +152,25 @@ fn usage((nic, usage): (&String, &Usage)) -> UsageRow {
     UsageRow { nic: nic.clone(), queue_pairs, queue_pairs_max, completion_queues, regions, regions_max }
 }
 
+fn group(sample: &Sample, seen: Seen<'_>) -> GroupRow {
+    let &Group { direction: way, links, members, peer, numbers, .. } = seen.group;
+    GroupRow {
+        group: seen.number,
+        direction: direction(way),
+        peer: hex(peer),
+        peer_pid: groups::pid_of(sample, peer),
+        nic: seen.nic(),
+        links,
+        members,
+        eager_used: numbers.eager.used,
+        eager_total: numbers.eager.total,
+        slices_used: numbers.slices.used,
+        slices_total: numbers.slices.total,
+        routed: numbers.routed,
+        dropped: numbers.dropped,
+    }
+}
+
 fn counters(counters: &Counters) -> Map<String, Value> {
     Counters::TABLE.iter().map(|row| (row.name.to_owned(), (row.get)(counters).into())).collect()
 }
@@ -135,6 +184,8 @@ fn comm(sample: &Sample, process: &Process, conn: &Conn) -> CommRow {
         direction: direction(conn.comm.direction),
         nic: nic(process, conn),
         links: links(process, conn).map(|(nic, carries)| LinkRow { nic, carries }).collect(),
+        group: groups::number_of(conn),
+        member: groups::member_of(conn),
         peer: hex(conn.comm.peer),
         peer_pid: peer_pid(sample, conn),
         messages: sent.wrapping_add(received),
@@ -167,10 +218,14 @@ pub(super) fn direction(direction: Direction) -> &'static str {
     }
 }
 
-/// The NIC of each link of a comm, or its number where the page has no room for names; and whether the link carries.
+/// The name of a NIC, or its number where the page has no room for names.
+pub(super) fn nic_name(process: &Process, at: u16) -> String {
+    process.nics.get(usize::from(at)).cloned().unwrap_or_else(|| at.to_string())
+}
+
+/// The NIC of each link of a comm, and whether the link carries.
 fn links(process: &Process, conn: &Conn) -> impl Iterator<Item = (String, bool)> {
-    let name = |at: u16| process.nics.get(usize::from(at)).cloned().unwrap_or_else(|| at.to_string());
-    conn.comm.links.iter().map(move |(nic, carries)| (name(nic), carries))
+    conn.comm.links.iter().map(move |(nic, carries)| (nic_name(process, nic), carries))
 }
 
 /// The NICs of a comm's links as one word: joined by `+`, with a `!` behind one whose link does not carry.
@@ -181,7 +236,7 @@ pub(super) fn nic(process: &Process, conn: &Conn) -> String {
 
 /// The number of the process at the other end, if it is among those seen.
 pub(super) fn peer_pid(sample: &Sample, conn: &Conn) -> Option<u32> {
-    sample.processes.iter().find(|other| other.id == conn.comm.peer).map(|other| other.pid)
+    groups::pid_of(sample, conn.comm.peer)
 }
 
 impl From<Rates> for RatesRow {

@@ -5,9 +5,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use trunkline_proto::counters::{Counters, Counts};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::wire::status::{Comm, Fault, State, Usage};
+use trunkline_proto::wire::status::group::RECORDS;
+use trunkline_proto::wire::status::{Comm, Fault, Group, State, Usage};
 
-use super::find::{Found, Refused, Shown};
+use super::find::{FindError, Finder, Found, Refused, Shown};
+
+/// The time over which a single look measures rates.
+const ONCE: Duration = Duration::from_millis(200);
 
 /// Everything at one moment.
 #[derive(Debug)]
@@ -30,6 +34,10 @@ pub(crate) struct Process {
     pub(crate) nics: Vec<String>,
     /// What each of them has in use.
     pub(crate) usage: Vec<Usage>,
+    /// Groups of shared queue pairs that it has; more than it shows if it has many.
+    pub(crate) group_count: u32,
+    /// Those that it shows, each in its place.
+    pub(crate) groups: [Option<Group>; RECORDS],
     /// When its page was made, since 1970.
     pub(crate) since: Duration,
     /// How long that is ago.
@@ -80,6 +88,22 @@ impl Process {
 impl Conn {
     pub(crate) fn is_open(&self) -> bool {
         self.comm.state != State::Closed
+    }
+}
+
+impl Sample {
+    /// A single look at all processes or at one; with rates, for which it looks twice.
+    ///
+    /// # Errors
+    /// [`FindError`], as when [looking](Finder::look).
+    pub(crate) fn once(only: Option<u32>, with_rates: bool) -> Result<Self, FindError> {
+        let (mut finder, mut sampler) = (Finder::new(only), Sampler::default());
+        let sample = sampler.take(finder.look()?);
+        if !with_rates || sample.processes.is_empty() {
+            return Ok(sample);
+        }
+        std::thread::sleep(ONCE);
+        Ok(sampler.take(finder.look()?))
     }
 }
 
@@ -156,6 +180,8 @@ impl Process {
             fabric: status.head.fabric,
             nics: status.head.nics,
             usage: status.head.usage,
+            group_count: status.head.groups,
+            groups: status.head.records,
         }
     }
 

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use trunkline_proto::wire::status::{Fault, Usage};
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::wire::status::{Fault, Usage, group};
 
-use super::report::{direction, nic, peer_pid, state};
+use super::groups;
+use super::report::{direction, nic, state};
 use super::sample::{Conn, Process, Rates, Sample};
 
 /// What has no rate yet.
@@ -29,11 +31,12 @@ const PROCESS_COLUMNS: [(&str, CellAlignment); 15] = [
     ("LAST FAULT", CellAlignment::Left),
 ];
 
-const COMM_COLUMNS: [(&str, CellAlignment); 13] = [
+const COMM_COLUMNS: [(&str, CellAlignment); 14] = [
     ("PID", CellAlignment::Right),
     ("COMM", CellAlignment::Right),
     ("DIR", CellAlignment::Left),
     ("NIC", CellAlignment::Left),
+    ("GROUP", CellAlignment::Right),
     ("PEER", CellAlignment::Right),
     ("STATE", CellAlignment::Left),
     ("msg/s", CellAlignment::Right),
@@ -45,6 +48,20 @@ const COMM_COLUMNS: [(&str, CellAlignment); 13] = [
     ("FAULT", CellAlignment::Left),
 ];
 
+const GROUP_COLUMNS: [(&str, CellAlignment); 11] = [
+    ("PID", CellAlignment::Right),
+    ("GROUP", CellAlignment::Right),
+    ("DIR", CellAlignment::Left),
+    ("NIC", CellAlignment::Left),
+    ("PEER", CellAlignment::Right),
+    ("LINKS", CellAlignment::Right),
+    ("MEMBERS", CellAlignment::Right),
+    ("CREDITS", CellAlignment::Right),
+    ("SLICES", CellAlignment::Right),
+    ("ROUTED", CellAlignment::Right),
+    ("DROPPED", CellAlignment::Right),
+];
+
 /// The lines of a sample, and one above them.
 pub(crate) fn lines(sample: &Sample, with_comms: bool) -> Vec<String> {
     let mut lines = vec![summary(sample)];
@@ -54,6 +71,7 @@ pub(crate) fn lines(sample: &Sample, with_comms: bool) -> Vec<String> {
     }
     let table = if with_comms { comms(sample) } else { processes(sample) };
     lines.extend(table.lines().map(|line| line.trim_end().to_owned()));
+    lines.extend(group_lines(sample));
     lines
 }
 
@@ -114,6 +132,36 @@ fn queue_pairs(usage: Usage) -> String {
     }
 }
 
+/// The groups of shared queue pairs of all processes, below a line that says so; nothing where there are none.
+fn group_lines(sample: &Sample) -> Vec<String> {
+    let (mut shown, mut table) = (0, table(GROUP_COLUMNS));
+    let all: u64 = sample.processes.iter().map(|process| u64::from(process.group_count)).sum();
+    for seen in sample.processes.iter().flat_map(groups::of) {
+        let group::Numbers { routed, dropped, eager, slices } = seen.group.numbers;
+        table.add_row([
+            seen.process.pid.to_string(),
+            seen.number.to_string(),
+            direction(seen.group.direction).to_owned(),
+            seen.nic(),
+            peer(sample, seen.group.peer),
+            seen.group.links.to_string(),
+            seen.group.members.to_string(),
+            groups::text(eager),
+            groups::text(slices),
+            count(routed as f64),
+            count(dropped as f64),
+        ]);
+        shown += 1;
+    }
+    if shown == 0 {
+        return Vec::new();
+    }
+    let of = if all > shown { format!(", {shown} of {all}") } else { String::new() };
+    let title = format!("GROUPS of shared queue pairs{of}");
+    let lines = table.lines().map(|line| line.trim_end().to_owned());
+    [String::new(), title].into_iter().chain(lines).collect()
+}
+
 fn comms(sample: &Sample) -> Table {
     let mut table = table(COMM_COLUMNS);
     for process in &sample.processes {
@@ -125,7 +173,8 @@ fn comms(sample: &Sample) -> Table {
                 format!("{}.{}", conn.index, conn.comm.generation),
                 direction(conn.comm.direction).to_owned(),
                 nic(process, conn),
-                peer(sample, conn),
+                ride(conn),
+                peer(sample, conn.comm.peer),
                 state(conn.comm.state).to_owned(),
                 rate(rates, |rates| count(rates.messages_sent + rates.messages_received)),
                 rate(rates, |rates| gigabytes(rates.bytes_sent + rates.bytes_received)),
@@ -141,8 +190,18 @@ fn comms(sample: &Sample) -> Table {
 }
 
 /// The peer's number where it is seen too, else the beginning of its name.
-fn peer(sample: &Sample, conn: &Conn) -> String {
-    peer_pid(sample, conn).map_or_else(|| format!("id {}", conn.comm.peer), |pid| pid.to_string())
+fn peer(sample: &Sample, peer: ProcessId) -> String {
+    groups::pid_of(sample, peer).map_or_else(|| format!("id {peer}"), |pid| pid.to_string())
+}
+
+/// The group that a comm shares.
+fn ride(conn: &Conn) -> String {
+    match (groups::number_of(conn), groups::member_of(conn)) {
+        (Some(group), _) => group.to_string(),
+        // One that is not shown.
+        (None, Some(_)) => "?".to_owned(),
+        (None, None) => NONE.to_owned(),
+    }
 }
 
 fn rate(rates: Option<&Rates>, text: impl Fn(&Rates) -> String) -> String {

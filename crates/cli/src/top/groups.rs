@@ -1,0 +1,54 @@
+//! The groups of shared queue pairs of a sample, for whatever prints them.
+
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::wire::status::group::Taken;
+use trunkline_proto::wire::status::{Group, State};
+
+use super::report::nic_name;
+use super::sample::{Conn, Process, Sample};
+
+/// One group of a process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen<'a> {
+    pub(super) process: &'a Process,
+    /// Its number among those that the process shows.
+    pub(super) number: usize,
+    pub(super) group: &'a Group,
+}
+
+/// The groups of a process that have a record.
+pub(super) fn of(process: &Process) -> impl Iterator<Item = Seen<'_>> {
+    let records = process.groups.iter().enumerate();
+    records.filter_map(move |(number, group)| Some(Seen { process, number, group: group.as_ref()? }))
+}
+
+impl Seen<'_> {
+    /// The NIC of its first link.
+    pub(super) fn nic(&self) -> String {
+        nic_name(self.process, self.group.nic)
+    }
+}
+
+/// So many of how many.
+pub(super) fn text(Taken { used, total }: Taken) -> String {
+    match total {
+        0 => "-".to_owned(),
+        _ => format!("{used}/{total}"),
+    }
+}
+
+/// The group that a comm rides on, by number, if it is open and its group is shown.
+pub(super) fn number_of(conn: &Conn) -> Option<u8> {
+    conn.comm.ride.filter(|_| conn.comm.state != State::Closed)?.record
+}
+
+/// Which member of its group a comm is.
+pub(super) fn member_of(conn: &Conn) -> Option<u32> {
+    let ride = conn.comm.ride.filter(|_| conn.comm.state != State::Closed)?;
+    Some(ride.member.to_bits())
+}
+
+/// The number of the process at the other end, if it is among those seen.
+pub(super) fn pid_of(sample: &Sample, process: ProcessId) -> Option<u32> {
+    sample.processes.iter().find(|other| other.id == process).map(|other| other.pid)
+}
