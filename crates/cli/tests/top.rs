@@ -3,6 +3,9 @@
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
 
+#[path = "top/groups.rs"]
+mod groups;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -381,11 +384,11 @@ fn garbled() -> [(OwnedFd, &'static str); 5] {
         bytes
     };
     [
-        file(&head(3, 1), 4096 + 256, SealFlags::GROW, "not a sealed memory file"),
+        file(&head(4, 1), 4096 + 256, SealFlags::GROW, "not a sealed memory file"),
         file(b"nonsense", 8192, SEALS, "does not begin as a status page does"),
         file(b"x", 1, SEALS, "cut short"),
-        file(&head(2, 1), 4096 + 256, SEALS, "version 2"),
-        file(&head(3, 65535), 4096 + 256, SEALS, "the file has 4352"),
+        file(&head(3, 1), 4096 + 256, SEALS, "version 3"),
+        file(&head(4, 65535), 4096 + 256, SEALS, "the file has 4352"),
     ]
 }
 
