@@ -3,9 +3,11 @@
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 use crate::run::wait;
 
@@ -17,7 +19,7 @@ fn trunkline() -> &'static Path {
 }
 
 /// Runs a bench to its end: whether it succeeded, its rows, and what it said.
-fn bench(program: &Path, args: &str, env: &[(&str, &str)]) -> (bool, Vec<serde_json::Value>, String) {
+fn bench(program: &Path, args: &str, env: &[(&str, &str)]) -> (bool, Vec<Value>, String) {
     let mut command = Command::new(program);
     command.arg("bench").args(args.split_whitespace()).arg("--json");
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TRUNKLINE_")) {
@@ -63,7 +65,7 @@ fn a_renamed_copy_of_the_plugin_benches() {
     let args = format!("sendrecv -b 8 -e 64K -f 16 -w 1 -i 3 --plugin {}", plugin.display());
     let (success, rows, said) = bench(&program, &args, &[]);
     assert!(success && !rows.is_empty(), "{said}");
-    let ours = |row: &serde_json::Value| row["fabric"] == "soft" && row["plugin"] == "Trunkline";
+    let ours = |row: &Value| row["fabric"] == "soft" && row["plugin"] == "Trunkline";
     assert!(rows.iter().all(|row| row["wrong"] == 0 && ours(row)), "{said}");
     std::fs::remove_file(&plugin).unwrap();
     let (success, rows, said) = bench(&program, &args, &[]);
@@ -175,5 +177,72 @@ fn what_cannot_be_merged_is_told() {
     for (args, told) in cases {
         let (code, text) = said(args);
         assert!(code == Some(2) && text.contains(told), "{args}: {code:?}\n{text}");
+    }
+}
+
+/// A bench, until it is dropped.
+struct Job(Child);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// One JSON object that `trunkline` prints.
+fn look(args: &str) -> Option<Value> {
+    let mut command = Command::new(trunkline());
+    let output = command.args(args.split_whitespace()).stdin(Stdio::null()).output().unwrap();
+    serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success())
+}
+
+/// Whether a process that shows something was started by that one.
+fn is_rank_of(job: u32, process: &Value) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process["pid"])).unwrap_or_default();
+    status.lines().any(|line| line.strip_prefix("PPid:").is_some_and(|pid| pid.trim() == job.to_string()))
+}
+
+/// A rank that shows one group for each direction, with its four members, one of which took what came for others.
+fn shares(rank: &Value) -> bool {
+    let groups = rank["groups"].as_array().unwrap();
+    let ways: Vec<_> = groups.iter().filter_map(|group| group["direction"].as_str()).collect();
+    let all = groups.iter().all(|group| group["members"] == 4 && group["routed"].as_u64() > Some(0));
+    all && (ways == ["send", "recv"] || ways == ["recv", "send"])
+}
+
+#[test]
+fn a_job_shows_the_queue_pairs_that_its_channels_share() {
+    let plugin = trunkline_tests::plugin().unwrap();
+    let mut command = Command::new(trunkline());
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TRUNKLINE_")) {
+        command.env_remove(name);
+    }
+    command.env("TRUNKLINE_QP_SHARING", "on").env("TRUNKLINE_QP_GROUPS", "1");
+    let args = "bench all_reduce -n 2 --channels 4 -b 64K -e 64K -i 100000000";
+    command.args(args.split_whitespace()).arg("--plugin").arg(plugin);
+    let job = Job(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap());
+    let end = Instant::now() + LIMIT;
+    let ranks = loop {
+        let report = look("top --once --json --comms").expect("a report");
+        let all = report["processes"].as_array().unwrap().iter();
+        let ranks: Vec<_> = all.filter(|process| is_rank_of(job.0.id(), process)).cloned().collect();
+        if ranks.len() == 2 && ranks.iter().all(shares) {
+            break ranks;
+        }
+        assert!(Instant::now() < end, "{ranks:#?}");
+    };
+    for rank in &ranks {
+        let process = look(&format!("info --json --pid {}", rank["pid"])).expect("a report");
+        let process = &process["processes"][0];
+        assert!(shares(process) && process["process"] == rank["process"], "{process:#}");
+        let peer = ranks.iter().find(|other| other["pid"] != rank["pid"]).unwrap();
+        for group in [rank, process].iter().flat_map(|shown| shown["groups"].as_array().unwrap()) {
+            assert_eq!((&group["dropped"], &group["peer"]), (&0.into(), &peer["process"]), "{rank:#}");
+            let riders = rank["comms"].as_array().unwrap().iter();
+            let riders = riders.filter(|comm| comm["group"] == group["group"]);
+            let ways: Vec<_> = riders.map(|comm| comm["direction"].as_str()).collect();
+            assert_eq!(ways, [group["direction"].as_str(); 4], "{rank:#}");
+        }
     }
 }
