@@ -248,7 +248,58 @@ fn duration(up: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use trunkline_proto::counters::Counters;
+    use trunkline_proto::wire::status::group::{Numbers, Taken};
+    use trunkline_proto::wire::status::{Direction, Group};
+
     use super::*;
+
+    fn process(groups: [Option<Group>; group::RECORDS], group_count: u32) -> Process {
+        Process {
+            pid: 7,
+            command: "train".to_owned(),
+            id: ProcessId([1; 16]),
+            fabric: "soft".to_owned(),
+            nics: vec!["soft0".to_owned()],
+            usage: Vec::new(),
+            group_count,
+            groups,
+            since: Duration::ZERO,
+            up: Duration::ZERO,
+            fault: None,
+            counters: Counters::default(),
+            rates: None,
+            comms: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn groups_are_listed_where_there_are_some() {
+        let of = |process| Sample { processes: vec![process], refused: Vec::new(), hidden: 0 };
+        let mut groups = [None; group::RECORDS];
+        assert_eq!(group_lines(&of(process(groups, 0))), [""; 0]);
+        let eager = Taken { used: 3, total: 32 };
+        let numbers = Numbers { routed: 1500, dropped: 2, eager, slices: Taken { used: 1, total: 8 } };
+        let peer = ProcessId([1; 16]);
+        let sends = Group { direction: Direction::Send, links: 2, nic: 0, members: 9, peer, numbers };
+        let numbers = Numbers { eager: Taken::default(), ..numbers };
+        let receives =
+            Group { direction: Direction::Recv, nic: 5, peer: ProcessId([2; 16]), numbers, ..sends };
+        (groups[0], groups[31]) = (Some(sends), Some(receives));
+        let texts = |count| {
+            let lines = group_lines(&of(process(groups, count)));
+            lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+        };
+        let wanted = [
+            "",
+            "GROUPS of shared queue pairs",
+            "PID GROUP DIR NIC PEER LINKS MEMBERS CREDITS SLICES ROUTED DROPPED",
+            "7 0 send soft0 7 2 9 3/32 1/8 1.50k 2",
+            "7 31 recv 5 id 02020202 2 9 - 1/8 1.50k 2",
+        ];
+        assert_eq!(texts(2), wanted);
+        assert_eq!(texts(40)[1], "GROUPS of shared queue pairs, 2 of 40");
+    }
 
     #[test]
     fn numbers_are_short() {
