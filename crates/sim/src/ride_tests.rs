@@ -174,7 +174,12 @@ fn messages_that_nobody_asked_for_cost_the_others_no_buffers() {
         duo.b.close(recv).unwrap();
         duo.run(SECOND / 10);
     }
-    (0..20).for_each(|_| exchange(&duo, stays, 8));
+    buffers_are_left(&duo, stays);
+}
+
+/// Whether messages of that comm still find buffers.
+fn buffers_are_left(duo: &Duo, stays: (CommId, CommId)) {
+    (0..20).for_each(|_| exchange(duo, stays, 8));
     let (_, from) = buffer(&duo.a, stays.0, 8);
     let sent: Vec<_> = (0..8).map(|_| isend(&duo.a, stays.0, from)).collect();
     let until = duo.world.now() + SECOND;
@@ -182,6 +187,23 @@ fn messages_that_nobody_asked_for_cost_the_others_no_buffers() {
         sent.iter().for_each(|&request| drop(duo.a.test(request, &mut [0; 8])));
         assert!(duo.world.now() < until, "there are no buffers for them");
     }
+}
+
+#[test]
+fn messages_that_come_for_a_closed_member_cost_the_others_no_buffers() {
+    let duo = duo(Weather::calm(), 1);
+    let stays = duo.connect();
+    for _ in 0..40 {
+        let (send, recv) = duo.connect();
+        let (_, from) = buffer(&duo.a, send, 8);
+        (0..4).for_each(|_| drop(isend(&duo.a, send, from)));
+        duo.b.close(recv).unwrap();
+        // They arrive while nobody is driven but the closed member.
+        duo.run(SECOND / 10);
+        duo.a.close(send).unwrap();
+        duo.run(SECOND / 10);
+    }
+    buffers_are_left(&duo, stays);
 }
 
 #[test]
