@@ -196,7 +196,8 @@ fn messages_that_come_for_a_closed_member_cost_the_others_no_buffers() {
     for _ in 0..40 {
         let (send, recv) = duo.connect();
         let (_, from) = buffer(&duo.a, send, 8);
-        (0..4).for_each(|_| drop(isend(&duo.a, send, from)));
+        let sent: Vec<_> = (0..4).map(|_| isend(&duo.a, send, from)).collect();
+        assert_eq!(sent.len(), 4);
         duo.b.close(recv).unwrap();
         // They arrive while nobody is driven but the closed member.
         duo.run(SECOND / 10);
