@@ -77,7 +77,7 @@ pub(crate) struct Lot {
 }
 
 /// Places of one size. It grows by as much as it has, so that there are as few registrations as can be without more
-/// memory than twice what is used; it never shrinks while its group lives.
+/// memory than twice what was used at once, and gives its youngest stretch back when nobody has a place in it.
 #[derive(Debug)]
 pub(crate) struct Slab {
     bytes: usize,
@@ -99,7 +99,7 @@ impl Slab {
     /// As [`Piece::alone`].
     pub(crate) fn take(&mut self, rails: &Rails<impl Rail>) -> Result<(Lot, Piece), RegisterError> {
         if self.free.is_empty() {
-            let count = self.lots.clamp(1, MEMBERS_OF_GROUP_MAX);
+            let count = Self::lots_of(self.chunks.len());
             let chunk = self.chunks.len() as u16;
             self.chunks.push(Chunk::new(rails, count * self.bytes)?);
             self.lots += count;
@@ -124,5 +124,21 @@ impl Slab {
     /// A place is of no use any more, and nothing more is written to it.
     pub(crate) fn give(&mut self, lot: Lot) {
         self.free.push_back(lot);
+        while let Some(youngest) = self.chunks.len().checked_sub(1).filter(|&at| at > 0)
+            && self.is_free(youngest)
+        {
+            self.chunks.pop();
+            self.free.retain(|lot| usize::from(lot.chunk) != youngest);
+            self.lots -= Self::lots_of(youngest);
+        }
+    }
+
+    /// Places of a stretch: as many as all before it have.
+    fn lots_of(chunk: usize) -> usize {
+        1_usize.wrapping_shl((chunk as u32).saturating_sub(1)).min(MEMBERS_OF_GROUP_MAX)
+    }
+
+    fn is_free(&self, chunk: usize) -> bool {
+        self.free.iter().filter(|lot| usize::from(lot.chunk) == chunk).count() == Self::lots_of(chunk)
     }
 }

@@ -207,7 +207,8 @@ fn beyond_the_limit(scene: &mut Scene, end: &End) {
         });
         assert_eq!(code, ResultCode::SYSTEM_ERROR);
         assert!(logged("open files") > 0, "{:?}", LINES.lock().unwrap());
-        assert!((90..=102).contains(&comms.len()), "{} connections with 100 descriptors", comms.len());
+        // Those closed last may still have had theirs when they were counted.
+        assert!((90..=106).contains(&comms.len()), "{} connections with 100 descriptors", comms.len());
         setrlimit(Resource::Nofile, usual).unwrap();
         scene.say(b"full");
     }
