@@ -200,12 +200,16 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let links = usize::from(open.links);
         let caps = self.fabric.nics().get(nics.first()).map(|nic| nic.caps);
         let Some(caps) = caps else { return Err(Error::Argument("no such NIC")) };
-        let times = if begins { control.pool.config().depth(1, u32::MAX) } else { 1 };
-        let mut plan = Plan::new(&caps, &self.params, links).times(times);
+        let times = begins.then(|| control.pool.config().depth(1, u32::MAX));
+        let mut plan = Plan::new(&caps, &self.params, links).times(times.unwrap_or(1));
         plan.matched &= open.matched;
-        let recv_depth = if plan.matched { TOKENS_MAX as u32 } else { plan.bounces };
+        let recv_depth = match plan.matched {
+            true if begins => caps.depth_max,
+            true => TOKENS_MAX as u32,
+            false => plan.bounces,
+        };
         let recv_depth = recv_depth.min(caps.depth_max);
-        let (mut rails, paths) = self.open_paths(nics, links, recv_depth, false, times)?;
+        let (mut rails, paths) = self.open_paths(nics, links, recv_depth, false, plan.deeper(times))?;
         let links_of = paths.iter().map(|path| path.rail);
         let bounces = Bounces::new(&rails, links_of, recv::bounce_bytes(&plan), plan.bounces)?;
         let bounces = Arc::new(bounces);

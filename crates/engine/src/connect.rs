@@ -95,7 +95,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             process: handle.process,
             nics,
             remote: handle.nics,
-            wish: self.wish(links),
+            wish: self.wish(&nics, links),
             place: None,
             open,
             lane: None,
@@ -150,10 +150,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
         let (nics, links) = (attempt.nics, usize::from(wish.links));
         let (place, made) = match ask {
-            Ask::Alone(place) | Ask::Rather(place) => (place, self.make_own(&nics, links, 1)),
+            Ask::Alone(place) | Ask::Rather(place) => (place, self.make_own(&nics, links, None)),
             Ask::Create(place, _) => {
                 let times = control.pool.config().depth(1, u32::MAX);
-                (place, self.make_own(&nics, links, times))
+                (place, self.make_own(&nics, links, Some(times)))
             }
             Ask::Join(place, ..) => (place, self.make_rider(control, place.group)),
             Ask::Wait => return Ok(()),
@@ -176,12 +176,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         send_open(control, id)
     }
 
-    /// Rails, links and a lane for a comm that has them to itself, or is the first of a group whose queues are `times` as
-    /// deep as those of one.
-    fn make_own(&self, nics: &Nics, links: usize, times: u32) -> Result<(SendLane, Made<F::Rail>), Error> {
-        let (rails, paths) = self.open_paths(nics, links, 0, true, times)?;
+    /// Rails, links and a lane for a comm that has them to itself, or is the first of a group whose queues are `group` times
+    /// as deep as those of one.
+    fn make_own(
+        &self,
+        nics: &Nics,
+        links: usize,
+        group: Option<u32>,
+    ) -> Result<(SendLane, Made<F::Rail>), Error> {
+        let caps = self.fabric.nics().get(nics.first()).map(|nic| nic.caps);
+        let plan = Plan::new(&caps.ok_or(Error::Argument("no such NIC"))?, &self.params, links);
+        let (rails, paths) = self.open_paths(nics, links, 0, true, plan.deeper(group))?;
         let mailbox = Piece::alone(&rails, Lines::of(links).mailbox_bytes())?;
-        let plan = Plan::new(rails.get(0).caps(), &self.params, links).times(times);
+        let plan = plan.times(group.unwrap_or(1));
         let sender = Sender::new(0, 0, self.params.mutant);
         let lane = SendLane::new(paths, plan, sender, mailbox, self.params.regions_max as usize);
         Ok((lane, Made::Own(rails)))

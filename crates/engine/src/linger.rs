@@ -53,9 +53,9 @@ impl Lingering {
 }
 
 impl RecvLane {
-    /// Whether memory may be taken away although the peer still writes to it. A receive that was posted to a NIC stays there.
+    /// Whether memory may be taken away although the peer still writes to it: not from receives that the NIC itself has.
     pub(crate) fn retires(&self, rails: &Rails<impl Rail>) -> bool {
-        let posted = self.plan.matched && !self.plan.mutant.is("ride-retires-posted-receives");
+        let posted = self.matched_posted > 0 && !self.plan.mutant.is("ride-retires-posted-receives");
         !posted && rails.iter().all(|rail| rail.caps().retires)
     }
 
@@ -71,13 +71,17 @@ impl RecvLane {
 
     /// Nothing more will be posted: whether all that was has completed, which an operation behind it on each link proves.
     pub(crate) fn ended(&mut self, rails: &mut Rails<impl Rail>) -> bool {
+        if self.matched_posted > 0 && !self.gone {
+            return false;
+        }
         if self.end == End::Not {
             self.post_ends(rails);
         }
         let path = self.paths.leader();
         // A link that takes none has ended, and may have nothing to tell of it.
         let ended = self.gone && !self.plan.mutant.is("ride-waits-for-flushed");
-        self.end == End::Proven || ended && rails.get_mut(path.rail).is_quiet(path.link)
+        self.end == End::Proven && !self.records_land()
+            || ended && rails.get_mut(path.rail).is_quiet(path.link)
     }
 
     fn post_ends(&mut self, rails: &mut Rails<impl Rail>) {

@@ -1,6 +1,7 @@
 //! Messages that the NIC pairs by itself (clear-to-send offload): no records, no tokens on the wire. Part of both lanes.
 
 use trunkline_fabric::{Match, Op, PostError, Rail, Source};
+use trunkline_proto::limits::{RECVS_MAX, SENDS_MAX};
 use trunkline_proto::xfer::Fault;
 use trunkline_proto::xfer::receiver::RecvId;
 
@@ -8,6 +9,7 @@ use crate::CommFault;
 use crate::outgoing::Message;
 use crate::rails::Rails;
 use crate::recv::{MATCHED, Place, RecvLane};
+use crate::regions::NO_MR;
 use crate::send::SendLane;
 
 impl SendLane {
@@ -30,6 +32,30 @@ impl SendLane {
         rails.flush();
         Ok(())
     }
+
+    /// Whether one more send may wait in the NIC for its receive.
+    #[inline]
+    pub(crate) fn has_matched_part(&self) -> bool {
+        let unbounded = self.part.remote.is_none() || self.plan.mutant.is("ride-matches-without-limit");
+        unbounded || self.posted < self.plan.matched_part
+    }
+
+    /// Takes back the sends that wait for their receive: their comm has failed or is closed.
+    pub(crate) fn take_matched_back(&mut self, rails: &mut Rails<impl Rail>) {
+        if !self.plan.matched || self.plan.mutant.is("ride-leaves-matched-sends") {
+            return;
+        }
+        let path = self.paths.leader();
+        let (rail, link) = (rails.get_mut(path.rail), path.link);
+        for slot in 0..SENDS_MAX as u16 {
+            let outgoing = &mut self.outgoing[usize::from(slot)];
+            if outgoing.left > 0 && rail.take_back(link, self.part.tag | u64::from(slot)) {
+                self.posted = self.posted.saturating_sub(1);
+                outgoing.left = 0;
+                self.regions.release(std::mem::replace(&mut outgoing.mr, NO_MR));
+            }
+        }
+    }
 }
 
 impl RecvLane {
@@ -48,6 +74,10 @@ impl RecvLane {
     /// Posts matched receives in order, as far as the NIC takes them.
     pub(crate) fn post_matched_due(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
         while let Some(&token) = self.matched_due.front() {
+            let unbounded = self.part.range.is_none() || self.plan.mutant.is("ride-matches-without-limit");
+            if !unbounded && self.matched_posted >= self.plan.matched_part {
+                return Ok(());
+            }
             let Place { mr, offset } = self.places[token.slot()];
             let (tag, len) = self.receiver.tag_and_room(token.slot());
             let into = self.extent(mr, offset, len)?;
@@ -59,12 +89,42 @@ impl RecvLane {
                 op,
                 true,
             ) {
-                Ok(()) => self.matched_due.pop_front(),
+                Ok(()) => self.matched_posted += 1,
                 Err(PostError::Busy) => return Ok(()),
                 Err(PostError::Refused(_)) if self.gone => return Ok(()),
                 Err(PostError::Refused(status)) => return Err(CommFault::Link(status)),
-            };
+            }
+            self.matched_due.pop_front();
         }
         Ok(())
+    }
+
+    /// A matched receive has completed.
+    #[inline]
+    pub(crate) fn matched_one(&mut self) {
+        self.matched_posted = self.matched_posted.saturating_sub(1);
+    }
+
+    /// Takes back the receives that wait for their send: their comm has failed or is closed.
+    pub(crate) fn take_matched_back(&mut self, rails: &mut Rails<impl Rail>) {
+        if !self.plan.matched || self.plan.mutant.is("ride-leaves-matched-receives") {
+            return;
+        }
+        self.matched_due.clear();
+        let path = self.paths.leader();
+        let (rail, link) = (rails.get_mut(path.rail), path.link);
+        let end = self.receiver.next_number();
+        let outstanding =
+            (1..=RECVS_MAX as u32).filter_map(|at| self.receiver.outstanding(end.wrapping_sub(at)));
+        for id in outstanding {
+            for index in 0..usize::from(self.receiver.announcement(id, 0).2) {
+                let token = self.receiver.announcement(id, index).1;
+                if rail.take_back(link, self.part.tag | MATCHED | u64::from(token.to_bits())) {
+                    self.matched_posted = self.matched_posted.saturating_sub(1);
+                    let place = &mut self.places[token.slot()];
+                    self.regions.release(std::mem::replace(&mut place.mr, NO_MR));
+                }
+            }
+        }
     }
 }

@@ -145,6 +145,14 @@ impl Side {
         }
     }
 
+    /// Whether the NIC has messages that may wait for their other half.
+    pub(crate) fn waits_in_nic(&self) -> bool {
+        match self {
+            Self::Send(lane) => lane.plan.matched && lane.posted > 0,
+            Self::Recv(lane) => lane.matched_posted > 0 || !lane.matched_due.is_empty(),
+        }
+    }
+
     /// In the `wr_id` of all it posts.
     pub(crate) fn tag(&self) -> u64 {
         match self {
@@ -394,8 +402,12 @@ impl Open {
         if self.closed.is_none() {
             self.closed = Some(Box::new(Requests::new(Row::unseen(), self.side.mutant())));
         }
-        if let Side::Recv(lane) = &mut self.side {
-            lane.forget_eager(rails);
+        match &mut self.side {
+            Side::Send(lane) => lane.take_matched_back(rails),
+            Side::Recv(lane) => {
+                lane.take_matched_back(rails);
+                lane.forget_eager(rails);
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a comm will do, decided once from both NICs' capabilities. The data path reads these fields and asks nothing.
 
 use trunkline_fabric::Caps;
-use trunkline_proto::limits::{EAGER_CREDITS_MAX, RECVS_MAX};
+use trunkline_proto::limits::{EAGER_CREDITS_MAX, MEMBERS_OF_GROUP_MAX, RECV_BUFFERS_MAX, RECVS_MAX};
 use trunkline_proto::wire::{eager, share};
 
 use crate::{MatchBy, Mutant, Params};
@@ -41,6 +41,9 @@ pub(crate) struct Plan {
     pub(crate) bounces: u32,
     /// Most receives that can be posted on a link.
     depth_max: u32,
+    /// Matched sends, and matched receives, that one member of a group may have posted: what waits for its other half
+    /// there keeps nobody else's out.
+    pub(crate) matched_part: u32,
     /// A planted bug, in test builds.
     pub(crate) mutant: Mutant,
 }
@@ -50,6 +53,21 @@ impl Plan {
     #[inline]
     pub(crate) fn copies(&self, len: u64) -> bool {
         self.copied_max > 0 && len <= self.copied_max
+    }
+
+    /// Whether a group can have members: where the NIC pairs, there must be room for a grouped receive of each.
+    pub(crate) fn shares(&self) -> bool {
+        !self.matched || self.matched_part >= RECV_BUFFERS_MAX as u32
+    }
+
+    /// How many times as deep as for one comm queues are to be, for one or for a group: where the NIC pairs, a group has all
+    /// there are, of which each member has a part.
+    pub(crate) fn deeper(&self, group: Option<u32>) -> u32 {
+        match group {
+            Some(_) if self.matched => u32::MAX,
+            Some(times) => times,
+            None => 1,
+        }
     }
 
     /// The same for a group whose queues are so many times as deep.
@@ -90,6 +108,9 @@ impl Plan {
             eager_credits: if eager_max == 0 { 0 } else { eager_credits },
             bounces: eager_credits + spare,
             depth_max: caps.depth_max,
+            // One place is for what ends a member.
+            matched_part: (caps.depth_max.min(caps.completions_max) / MEMBERS_OF_GROUP_MAX as u32)
+                .saturating_sub(1),
             mutant: params.mutant,
         }
     }

@@ -34,6 +34,8 @@ pub(crate) const FLUSH: u64 = 2 << 32;
 pub(crate) const REPEATED: u64 = 4 << 32;
 /// The operation behind all others.
 pub(crate) const LAST: u64 = 8 << 32;
+/// A record of a member, where only its own completion tells that it has landed.
+pub(crate) const RECORD: u64 = 16 << 32;
 
 /// Polls after which records of small receives wait no longer.
 const PATIENCE: u32 = 64;
@@ -70,6 +72,8 @@ pub(crate) struct RecvLane {
     pub(crate) records: Records,
     /// Buffers of matched receives to post.
     pub(crate) matched_due: VecDeque<Token>,
+    /// Matched receives that the NIC has.
+    pub(crate) matched_posted: u32,
     /// Immediates that named nothing that waits.
     pub(crate) dropped: u64,
     /// Messages that have arrived, in a buffer of a receive or not.
@@ -145,6 +149,7 @@ impl RecvLane {
             flushing: 0,
             records,
             matched_due: VecDeque::with_capacity(TOKENS_MAX),
+            matched_posted: 0,
             dropped: 0,
             arrived: 0,
             gone: false,
@@ -402,7 +407,7 @@ impl RecvLane {
         let to =
             Remote { key: RemoteKey(self.mailboxes[0].key), addr: self.mailboxes[0].addr.wrapping_add(at) };
         let op = Op::Write { from: Source::Inline(&record.to_bytes()), to, imm: None };
-        self.post(rails, 0, wr_id, op, signalled)
+        self.post_record(rails, 0, wr_id, op, signalled)
     }
 
     /// Where a buffer lies on the rail of a path.
@@ -519,6 +524,7 @@ impl RecvLane {
         match completion.done {
             Done::Written => self.on_written(requests, completion),
             Done::Received if completion.wr_id & MATCHED != 0 => {
+                self.matched_one();
                 let token = Token::from_bits(completion.wr_id as u32);
                 let arrival = self.receiver.on_imm(Imm::Whole(token), completion.len)?;
                 self.arrived += 1;

@@ -80,6 +80,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 return true;
             }
             self.drive(slot, turn);
+            if turn.open.fault.is_none() && turn.open.side.waits_in_nic() {
+                // For its other half, perhaps for ever: it is taken back.
+                self.failed(slot, turn, CommFault::Revoked);
+            }
             let (retires, used) = match &turn.open.side {
                 Side::Recv(lane) => (lane.retires(turn.rails), lane.regions.any_in_use()),
                 Side::Send(_) => (false, false),

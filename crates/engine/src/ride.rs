@@ -27,6 +27,7 @@ use crate::links::SharedLinks;
 use crate::member::{Open, Side};
 use crate::part::{RecvPart, SendPart};
 use crate::path::{NO_LINK, Path, Paths, Proof};
+use crate::plan::Plan;
 use crate::rails::Rails;
 use crate::send::SendLane;
 use crate::slab::Lot;
@@ -70,9 +71,14 @@ pub(crate) fn new_control<F: Fabric, H: Host>(
 
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// What a comm of so many links wishes of the pool.
-    pub(crate) fn wish(&self, links: usize) -> Wish {
+    pub(crate) fn wish(&self, nics: &Nics, links: usize) -> Wish {
+        let caps = self.fabric.nics().get(nics.first()).map(|nic| nic.caps);
         // At most four.
-        Wish::new(links as u8)
+        let wish = Wish::new(links as u8);
+        match caps.is_none_or(|caps| Plan::new(&caps, &self.params, links).shares()) {
+            true => wish,
+            false => Wish { groups_at_most: 0, ..wish },
+        }
     }
 
     fn shares(&self) -> bool {

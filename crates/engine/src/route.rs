@@ -293,7 +293,12 @@ impl Open {
         let kept = self.side.mutant().is("ride-closed-members-take-messages") && self.fault.is_none();
         let over = (self.withdrawn || self.fault.is_some()) && !kept;
         let taken = match (kind, &mut self.side) {
-            (Kind::Own, Side::Recv(_)) if over && completion.done != Done::Posted => Ok(()),
+            (Kind::Own, Side::Recv(lane)) if over && completion.done != Done::Posted => {
+                if completion.done == Done::Received {
+                    lane.matched_one();
+                }
+                Ok(())
+            }
             (Kind::Own, _) => self.on_completion(rails, requests, rail, completion),
             (Kind::Eager(_), Side::Recv(lane)) if over => lane.post_bounce(rails, completion.wr_id as u32),
             (Kind::Eager(header), Side::Recv(lane)) => {

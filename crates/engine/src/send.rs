@@ -50,7 +50,7 @@ pub(crate) struct SendLane {
     /// Requests that are done once their one operation has left, oldest first.
     leaving: VecDeque<u16>,
     /// Signalled operations that have not completed.
-    posted: u32,
+    pub(crate) posted: u32,
     /// Messages started.
     pub(crate) sent: u64,
     /// Of requests that are done when they are posted or have left: how many operations had been posted then; of others 0.
@@ -137,7 +137,9 @@ impl SendLane {
         }
         let Some(ticket) = requests.reserve(&mut self.cursor) else { return Ok(None) };
         let slot = ticket.slot();
-        let started = if self.plan.matched {
+        let started = if self.plan.matched && !self.has_matched_part() {
+            Ok(false)
+        } else if self.plan.matched {
             self.send_matched(rails, slot, message).map(|()| true)
         } else if self.many.is_some() {
             self.start_spread(rails, slot, message)

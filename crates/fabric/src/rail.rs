@@ -182,6 +182,15 @@ pub trait Rail: Links + Send + 'static {
     /// [`PostError::Busy`] takes nothing; [`PostError::Refused`] will never work on this link.
     fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError>;
 
+    /// Takes back the matched operation, send or receive, that was posted on a link as `wr_id`. True: it never completes,
+    /// its memory is not touched any more, and its place in the queue is free. False: there is none, or it has met its other
+    /// half and completes as if nobody had asked. A send that had met a receive which is taken back completes well, and
+    /// its bytes go nowhere; so may one of the same key that is posted before the peer's NIC has heard of it.
+    fn take_back(&mut self, link: LinkId, wr_id: u64) -> bool {
+        let _ = (link, wr_id);
+        false
+    }
+
     /// Gives what is posted to the network: one doorbell or one system call.
     fn flush(&mut self);
 

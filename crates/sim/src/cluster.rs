@@ -382,7 +382,8 @@ impl Cluster {
                 continue;
             }
             let (links, scenario) = (self.world.counts(process.pid).links, &self.scenario);
-            self.groups.check_links(process.pid, links, all, &scenario.comms, &scenario.sharing)?;
+            let sharing = scenario.sharing_that_fits();
+            self.groups.check_links(process.pid, links, all, &scenario.comms, &sharing)?;
         }
         Ok(())
     }

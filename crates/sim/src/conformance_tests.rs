@@ -70,6 +70,8 @@ cases! {
     atomics_return_the_old_value,
     matched_sends_find_their_receives,
     matched_sends_wait_for_their_receives,
+    matched_operations_can_be_taken_back,
+    matched_receives_are_taken_back_under_sends,
     flushes_complete,
     nops_complete_in_order,
     unsignalled_operations_stay_silent,

@@ -284,6 +284,28 @@ impl State {
         self.forget_incoming(link);
     }
 
+    /// Takes back a matched operation that has not met its other half.
+    pub(crate) fn take_back(&mut self, link: usize, wr_id: u64) -> bool {
+        let peer = self.links[link].remote;
+        let entry = &mut self.links[link];
+        if let Some(at) = entry.matched.iter().position(|&(_, known, _)| known == wr_id) {
+            entry.matched.remove(at);
+            return true;
+        }
+        // One that has met it is done, or about to be; one that is on its way finds nothing when it arrives.
+        let waits = |wqe: &Wqe| {
+            let open = !matches!(wqe.progress, Progress::Done(_)) && !wqe.executed;
+            open && wqe.wr_id == wr_id && matches!(wqe.work, Work::MatchedSend { .. })
+        };
+        let Some(at) = entry.sends.iter().position(waits) else { return false };
+        let Some(wqe) = entry.sends.remove(at) else { return false };
+        entry.slots -= 1;
+        if let Some(peer) = peer {
+            self.links[peer].parked.retain(|&(_, seq)| seq != wqe.seq);
+        }
+        true
+    }
+
     fn forget_incoming(&mut self, link: usize) {
         let entry = &mut self.links[link];
         entry.arrived.clear();

@@ -118,6 +118,11 @@ impl Rail for SimRail {
         state.post(index, wr_id, op, signalled)
     }
 
+    fn take_back(&mut self, link: LinkId, wr_id: u64) -> bool {
+        let mut state = self.world.lock();
+        state.find(self.rail, link).is_some_and(|index| state.take_back(index, wr_id))
+    }
+
     fn flush(&mut self) {
         let mut state = self.world.lock();
         if !state.is_alive(self.process) {

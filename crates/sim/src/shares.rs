@@ -18,6 +18,11 @@ impl Scenario {
         if !dice.chance(450) || self.weather.stream_lost > 0 {
             return;
         }
+        // Members need room for what their NIC pairs.
+        if self.engine.by_nic && dice.chance(700) {
+            let caps = &mut self.weather.caps;
+            (caps.depth_max, caps.completions_max) = (dice.pick([1152, 2048]), 4096);
+        }
         let one_sided = dice.chance(100);
         for at in 0..self.processes {
             let how = draw_how(dice);
@@ -61,6 +66,18 @@ impl Scenario {
         }
         comm.settles = dice.chance(900);
         comm
+    }
+
+    /// How processes share: not at all where the NIC pairs messages and its queues have no room for a grouped receive, and
+    /// one operation more, of each of 128 members.
+    pub(crate) fn sharing_that_fits(&self) -> Vec<SharingParams> {
+        let caps = &self.weather.caps;
+        let paired = self.engine.by_nic && caps.matched && caps.link_order && caps.message_max >= 1 << 30;
+        let room = caps.depth_max.min(caps.completions_max) / 128;
+        match paired && room < 9 {
+            true => vec![SharingParams::default(); self.processes],
+            false => self.sharing.clone(),
+        }
     }
 
     /// Whether any process shares.

@@ -381,6 +381,7 @@ impl State {
         let Some(from) = self.links[link].remote else { return };
         let Some(wqe) = self.links[from].wqe(seq) else { return };
         let Work::MatchedSend { from: source, .. } = wqe.work.clone() else { return };
+        wqe.executed = true;
         match self.source_bytes(from, &source, 0, source.len()) {
             Some(bytes) => self.receive(link, from, seq, (wr_id, into), bytes, None),
             None => {

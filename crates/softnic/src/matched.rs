@@ -45,6 +45,11 @@ pub(crate) struct Matcher {
     free: Vec<u32>,
     /// Ids of receives whose grants are still to be sent, oldest first.
     pub(crate) ungranted: VecDeque<u64>,
+    /// Keys and ids of receives that were taken back and whose grants the peer still has, oldest first. Their slots become
+    /// free when it is told.
+    revoked: VecDeque<(u64, u64)>,
+    /// Some receive was taken back.
+    takes_back: bool,
 }
 
 impl Matcher {
@@ -58,6 +63,8 @@ impl Matcher {
             receives_max: receives as usize,
             free: Vec::new(),
             ungranted: VecDeque::new(),
+            revoked: VecDeque::new(),
+            takes_back: false,
         }
     }
 
@@ -103,6 +110,65 @@ impl Matcher {
         entry.0 = entry.0.wrapping_add(1);
         self.free.push(slot);
         entry.1.take()
+    }
+
+    /// Takes back the receive with that `wr_id`; false if there is none.
+    pub(crate) fn take_receive_back(&mut self, wr_id: u64) -> bool {
+        let mut receives = self.receives.iter_mut().enumerate();
+        let found = receives.find_map(|(slot, (generation, receive))| {
+            let taken = receive.take_if(|receive| receive.wr_id == wr_id)?;
+            let id = u64::from(*generation) << 32 | slot as u64;
+            *generation = generation.wrapping_add(1);
+            Some((taken.key, id))
+        });
+        let Some((key, id)) = found else { return false };
+        self.takes_back = true;
+        match self.ungranted.iter().position(|&waiting| waiting == id) {
+            // Slots are counted in 32 bits.
+            Some(at) => {
+                self.ungranted.remove(at);
+                self.free.push(id as u32);
+            }
+            None => self.revoked.push_back((key, id)),
+        }
+        true
+    }
+
+    /// Takes back the send with that `wr_id`, if it still waits.
+    pub(crate) fn take_send_back(&mut self, wr_id: u64) -> Option<Send> {
+        let at = self.sends.iter().position(|send| send.wr_id == wr_id)?;
+        self.sends.remove(at)
+    }
+
+    /// The oldest grant that the peer is to forget: its key and id.
+    pub(crate) fn revoked(&self) -> Option<(u64, u64)> {
+        self.revoked.front().copied()
+    }
+
+    /// The peer was told so.
+    pub(crate) fn was_revoked(&mut self) {
+        if let Some((_, id)) = self.revoked.pop_front() {
+            // Slots are counted in 32 bits.
+            self.free.push(id as u32);
+        }
+    }
+
+    /// Whether there is something to tell the peer.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        !self.ungranted.is_empty() || !self.revoked.is_empty()
+    }
+
+    /// Whether this was the id of a receive that may have been taken back, so that bytes for it go nowhere.
+    pub(crate) fn was_taken_back(&self, id: u64) -> bool {
+        let slot = (id & 0xffff_ffff) as usize;
+        let earlier = |&(now, _): &(u32, _)| (now.wrapping_sub((id >> 32) as u32) as i32) > 0;
+        self.takes_back && self.receives.get(slot).is_some_and(earlier)
+    }
+
+    /// The peer takes a grant back; nothing, if a send has it.
+    pub(crate) fn revoke(&mut self, id: u64) {
+        self.grants.retain(|&(_, grant)| grant != id);
     }
 
     /// Ends any receive; for flushing.

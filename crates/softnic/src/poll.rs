@@ -58,7 +58,7 @@ impl Qp {
 
     #[inline]
     fn has_work(&self) -> bool {
-        !self.pending.is_empty() || !self.replies.is_empty() || !self.matcher.ungranted.is_empty()
+        !self.pending.is_empty() || !self.replies.is_empty() || self.matcher.has_news()
     }
 
     /// Executes what has arrived; whether anything had.

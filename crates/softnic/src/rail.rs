@@ -328,6 +328,17 @@ impl Qp {
         Ok(())
     }
 
+    /// Takes back a matched operation: how many completions less it owes now, or none if there is no such.
+    fn take_back(&mut self, wr_id: u64) -> Option<u32> {
+        let owed = match self.matcher.take_send_back(wr_id) {
+            Some(send) => u32::from(send.signalled),
+            None if self.matcher.take_receive_back(wr_id) => 1,
+            None => return None,
+        };
+        self.owed -= owed;
+        Some(owed)
+    }
+
     /// A matched send has its grant: from now on it is an operation like the others.
     pub(crate) fn release_matched(&mut self, env: &Env<'_>, send: matched::Send, grant: u64) {
         let mut job = send.job;
@@ -442,6 +453,15 @@ impl Rail for SoftRail {
         let posted = self.post_inside(link, wr_id, op, signalled);
         self.guard.leave();
         posted
+    }
+
+    fn take_back(&mut self, link: LinkId, wr_id: u64) -> bool {
+        let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return false };
+        // What has arrived may become visible now, and not later.
+        qp.held.land(&self.shared.nics[self.nic].table);
+        let owed = qp.take_back(wr_id);
+        self.owed -= owed.unwrap_or(0);
+        owed.is_some()
     }
 
     #[inline]

@@ -80,6 +80,10 @@ impl Qp {
                 self.execute_atomic(env, key, addr, id, |old| (old == expect).then_some(swap))
             }
             Verb::Grant { key, len: _, id } => self.execute_grant(env, key, id),
+            Verb::Revoke { key: _, id } => {
+                self.matcher.revoke(id);
+                Ok(())
+            }
         }?;
         Ok(Executed::Done)
     }
@@ -224,7 +228,13 @@ impl Qp {
         offset: u64,
         sink: &mut Sink<'_>,
     ) -> Result<(), Refusal> {
-        let Some(found) = self.matcher.receive(grant).copied() else { return Err(Nak::Protocol.into()) };
+        let Some(found) = self.matcher.receive(grant).copied() else {
+            if self.matcher.was_taken_back(grant) {
+                self.leave_out(&record.payload);
+                return Ok(());
+            }
+            return Err(Nak::Protocol.into());
+        };
         let receive = Receive { wr_id: found.wr_id, into: found.into };
         let taken = self.take_bytes(env, here, &record.payload, receive, found.got, offset);
         if let Err(refusal) = taken {

@@ -20,6 +20,7 @@ mod opcode {
     pub(super) const REPLY: u64 = 6;
     pub(super) const GRANT: u64 = 7;
     pub(super) const MATCHED: u64 = 8;
+    pub(super) const REVOKE: u64 = 9;
 }
 
 mod form {
@@ -54,6 +55,8 @@ pub(crate) enum Verb {
     Swap { key: u64, addr: u64, expect: u64, swap: u64, id: u64 },
     /// Offers memory of `len` bytes to the matched send with this key.
     Grant { key: u64, len: u64, id: u64 },
+    /// Takes the grant of that id back, unless a send has it.
+    Revoke { key: u64, id: u64 },
 }
 
 /// Where the bytes of a record are.
@@ -170,6 +173,7 @@ impl Record {
             opcode::ADD => Verb::Add { key, addr, add: words[4], id: words[5] },
             opcode::SWAP => Verb::Swap { key, addr, expect: words[4], id: words[5], swap: words[6] },
             opcode::GRANT => Verb::Grant { key, len: addr, id: words[4] },
+            opcode::REVOKE if addr == 0 => Verb::Revoke { key, id: words[4] },
             _ => return None,
         };
         let imm = (flags & IMM != 0).then_some((head >> 32) as u32);
@@ -236,6 +240,10 @@ impl Record {
                 a = id;
                 (opcode::GRANT, key, len)
             }
+            Verb::Revoke { key, id } => {
+                a = id;
+                (opcode::REVOKE, key, 0)
+            }
         };
         let flags = if self.last { LAST } else { 0 }
             | if self.imm.is_some() { IMM } else { 0 }
@@ -286,7 +294,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_is_written_back(mut words: [u64; WORDS], op in 0u64..10, form in 0u64..6, flags in 0u64..8) {
+        fn what_parses_is_written_back(mut words: [u64; WORDS], op in 0u64..12, form in 0u64..6, flags in 0u64..8) {
             words[1] = op | flags << 8 | form << 16 | (words[1] & 0x7f00_0000);
             let small = Record::small_write(&words);
             if let Some(record) = Record::parse(&words) {
@@ -322,6 +330,7 @@ mod tests {
                 Verb::Add { key, addr, add: x, id },
                 Verb::Swap { key, addr, expect: x, swap: y, id },
                 Verb::Grant { key, len: x, id },
+                Verb::Revoke { key, id },
             ] {
                 let record = Record { verb, payload: Payload::Inline { len: 0 }, last: true, awaited: true, imm: None };
                 prop_assert_eq!(Record::parse(&with(record.words())), Some(record));

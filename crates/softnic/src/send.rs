@@ -386,28 +386,38 @@ impl Qp {
     }
 
     fn pump_grants(&mut self) {
+        // First, so that the peer never has more grants than there are receives.
+        while let Some((key, id)) = self.matcher.revoked() {
+            if !self.push_bare(Verb::Revoke { key, id }) {
+                return;
+            }
+            self.matcher.was_revoked();
+        }
         while let Some(&id) = self.matcher.ungranted.front() {
             let Some(receive) = self.matcher.receive(id).copied() else {
                 self.matcher.ungranted.pop_front();
                 continue;
             };
             let verb = Verb::Grant { key: receive.key, len: receive.into.len, id };
-            let payload = Payload::Inline { len: 0 };
-            let grant = Record { verb, payload, last: true, awaited: false, imm: None };
-            let pushed = if let Some(tx) = &mut self.tx {
-                let room = tx.has_room();
-                if room {
-                    tx.push(&grant);
-                }
-                room
-            } else {
-                self.stream.as_mut().is_some_and(|stream| stream.push_record(&grant))
-            };
-            if !pushed {
+            if !self.push_bare(verb) {
                 return;
             }
             self.matcher.ungranted.pop_front();
         }
+    }
+
+    /// Sends a record that nobody waits for; false if there is no room.
+    fn push_bare(&mut self, verb: Verb) -> bool {
+        let payload = Payload::Inline { len: 0 };
+        let record = Record { verb, payload, last: true, awaited: false, imm: None };
+        let Some(tx) = &mut self.tx else {
+            return self.stream.as_mut().is_some_and(|stream| stream.push_record(&record));
+        };
+        let room = tx.has_room();
+        if room {
+            tx.push(&record);
+        }
+        room
     }
 
     fn receiver_not_ready(&mut self, env: &Env<'_>) {

@@ -8,6 +8,7 @@ mod pair;
 mod pipelines;
 mod queues;
 mod retired;
+mod taken_back;
 mod wait;
 
 pub use errors::*;
@@ -16,6 +17,7 @@ pub use pair::{Ends, Region, Seen, Setup, default_config, pattern};
 pub use pipelines::*;
 pub use queues::*;
 pub use retired::*;
+pub use taken_back::*;
 pub use wait::*;
 
 /// Makes one `#[test]` of every case for the [`Setup`] that `$setup` evaluates to; or only of those that are named after
@@ -32,6 +34,8 @@ macro_rules! fabric_conformance {
             atomics_return_the_old_value,
             matched_sends_find_their_receives,
             matched_sends_wait_for_their_receives,
+            matched_operations_can_be_taken_back,
+            matched_receives_are_taken_back_under_sends,
             flushes_complete,
             nops_complete_in_order,
             unsignalled_operations_stay_silent,

@@ -9,7 +9,8 @@ use trunkline_proto::time::Instant;
 use super::Recorder;
 use super::event::{Event, Kind, Sign, What};
 use crate::{
-    Caps, Completion, Cq, LinkAddress, LinkError, LinkId, Links, Op, PostError, Rail, Registrar, Wake,
+    Caps, Completion, Cq, Done, LinkAddress, LinkError, LinkId, Links, Op, PostError, Rail, Registrar,
+    Status, Wake,
 };
 
 /// Operations up to this long may stay marks; longer ones are to show how long they take.
@@ -197,6 +198,15 @@ impl<R: Rail> Rail for TracedRail<R> {
             return self.post_traced(link, wr_id, op, signalled);
         }
         self.rail.post(link, wr_id, op, signalled)
+    }
+
+    fn take_back(&mut self, link: LinkId, wr_id: u64) -> bool {
+        let taken = self.rail.take_back(link, wr_id);
+        if let Some(track) = self.track.as_ref().filter(|_| taken) {
+            let (done, status) = (Done::Posted, Status::Flushed);
+            track.ended(&[Completion { wr_id, link, done, status, imm: None, len: 0 }]);
+        }
+        taken
     }
 
     #[inline]
