@@ -304,7 +304,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let bits = self.open(comm, |turn| turn.open.member).unwrap_or(0);
         let member = MemberId::from_bits(bits).ok_or(Error::Unknown("connection"))?;
         match (mode, proof) {
-            (Mode::Create(epoch), Some(proof)) => Ok(Given::Created { epoch, proof, member }),
+            (Mode::Create(epoch) | Mode::First(epoch), Some(proof)) => {
+                Ok(Given::Created { epoch, proof, member })
+            }
             (Mode::Join(epoch, _), None) => Ok(Given::Joined { epoch, member }),
             _ => Ok(Given::Alone),
         }

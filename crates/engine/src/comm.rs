@@ -176,15 +176,15 @@ impl Comms {
         None
     }
 
-    /// Opens a comm: `sit` gives it a seat under the name that it will have.
+    /// Opens a comm in a place that was reserved: `sit` gives it a seat under the name that it will have.
     pub(crate) fn insert(
         &self,
+        index: u16,
         mut open: Open,
         now: Instant,
         status: &Page,
         sit: impl FnOnce(Open) -> Result<Seat, Error>,
     ) -> Result<CommId, Error> {
-        let index = self.take_slot(status)?;
         let mutant = open.side.mutant();
         let comm = self.slots[usize::from(index)]
             .get_or_init(|| Box::new(Comm::new(status.row(usize::from(index)), mutant)));
@@ -212,7 +212,8 @@ impl Comms {
         Ok(id)
     }
 
-    fn take_slot(&self, status: &Page) -> Result<u16, Error> {
+    /// A place for a comm, to be used at once.
+    pub(crate) fn reserve(&self, status: &Page) -> Result<u16, Error> {
         let mut free = self.free.lock();
         let fresh = free.fresh < self.slots.len();
         let index = if free.used.len() > QUARANTINE || !fresh {

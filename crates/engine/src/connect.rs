@@ -151,7 +151,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let (nics, links) = (attempt.nics, usize::from(wish.links));
         let (place, made) = match ask {
             Ask::Alone(place) | Ask::Rather(place) => (place, self.make_own(&nics, links, None)),
-            Ask::Create(place, _) => {
+            Ask::Create(place, _) | Ask::First(place, _) => {
                 let times = control.pool.config().depth(1, u32::MAX);
                 (place, self.make_own(&nics, links, Some(times)))
             }
@@ -286,21 +286,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if !self.params.mutant.is("ride-joins-before-link-is-up") {
             self.wired(control, id)?;
         }
+        // What the attempt has is cleared away with it.
+        let Some(peer) = control.peer(stream) else {
+            return Err(crate::CommFault::PeerDead(process).into());
+        };
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
         let (Some((reply, _)), Some((lane, made))) = (attempt.reply.take(), attempt.lane.take()) else {
             return Err(Error::Unknown("connection attempt"));
         };
         let place = attempt.place.take();
-        let seated = match control.peer(stream) {
-            Some(peer) => {
-                let mut open =
-                    Open::new(Side::Send(lane), peer, Ends { stream, remote: reply.comm, attempt: Some(id) });
-                open.place = place;
-                self.seat_sender(control, open, made, &reply)
-            }
-            None => Err(crate::CommFault::PeerDead(process).into()),
-        };
-        let comm = seated.inspect_err(|_| {
+        let ends = Ends { stream, remote: reply.comm, attempt: Some(id) };
+        let mut open = Open::new(Side::Send(lane), peer, ends);
+        open.place = place;
+        let comm = self.seat_sender(control, open, made, &reply).inspect_err(|_| {
             if let Some(place) = place {
                 self.leave_pool(control, place);
             }
@@ -325,7 +323,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// Opens a comm over rails of its own.
     pub(crate) fn install(&self, open: Open, rails: Rails<F::Rail>) -> Result<CommId, Error> {
-        let id = self.comms.insert(open, self.host.now(), &self.status, |open| {
+        let place = self.comms.reserve(&self.status)?;
+        let id = self.comms.insert(place, open, self.host.now(), &self.status, |open| {
             Ok(Seat::alone(self.groups.insert(Group::alone(rails, open))?))
         })?;
         self.status.add(Tally::CommsOpened, 1);

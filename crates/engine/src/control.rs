@@ -25,7 +25,7 @@ use trunkline_proto::wire::share::{Given, Offer};
 use crate::comm::{Comms, Peer};
 use crate::news::Word;
 use crate::refusal::{refusal, without_comm};
-use crate::ride::Made;
+use crate::ride::{Leftover, Made};
 use crate::seen::{Known, Seen};
 use crate::send::SendLane;
 use crate::status::Status;
@@ -69,6 +69,8 @@ pub(crate) struct Control<H: Host, R: Rail> {
     aged: Instant,
     /// Attempts that are given up, to be forgotten by the engine.
     pub(crate) abandoned: Vec<SlotId>,
+    /// What others have left, to be cleared away when its lane is free.
+    pub(crate) leftovers: VecDeque<Leftover<R>>,
 }
 
 struct Stream<S> {
@@ -175,6 +177,7 @@ impl<H: Host, R: Rail> Control<H, R> {
             attempts: Slots::new(ATTEMPTS_MAX),
             aged: Instant::default(),
             abandoned: Vec::new(),
+            leftovers: VecDeque::new(),
         }
     }
 
@@ -303,9 +306,7 @@ impl<H: Host, R: Rail> Control<H, R> {
                 forgotten.push(id);
             }
         }
-        for id in forgotten {
-            self.give_up(around, id);
-        }
+        forgotten.into_iter().for_each(|id| self.give_up(around, id));
     }
 
     fn give_up(&mut self, around: &Around<'_, H>, id: SlotId) {

@@ -173,6 +173,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 if turn.open.rides() && !self.is_revoked(slot, turn, mr) {
                     return Err(Error::Draining);
                 }
+            } else if turn.open.rides() && !self.has_copied(slot, turn, mr) {
+                return Err(Error::Draining);
             }
             Ok(turn.open.side.regions().remove(mr).map(|region| (region, used && turn.open.rides())))
         });
@@ -535,6 +537,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         while let Some(id) = control.abandoned.pop() {
             self.forget_attempt(control, id);
         }
+        self.clear_leftovers(control);
     }
 
     pub(crate) fn check_nics(&self, nics: &Nics) -> Result<(), Error> {

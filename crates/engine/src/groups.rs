@@ -184,13 +184,21 @@ impl<R: Rail> Group<R> {
     ) -> Option<MemberId> {
         let Seats::Shared(shared) = &mut self.seats else { return None };
         let Shared { members, common } = &mut **shared;
-        let member = members.enter(Box::new(open)).ok()?;
+        let member = match members.enter(Box::new(open)) {
+            Ok(member) => member,
+            Err(open) => {
+                self.turn_away(*open);
+                return None;
+            }
+        };
         let fits = members.get_mut(member).is_some_and(|open| {
             open.member = member.to_bits();
             part(open, common, member)
         });
         if !fits {
-            members.leave(member);
+            if let Some(open) = members.leave(member) {
+                self.turn_away(*open);
+            }
             return None;
         }
         self.rails.slices.enter();
@@ -199,6 +207,18 @@ impl<R: Rail> Group<R> {
         }
         common.show_members(members.len(), &self.rails);
         Some(member)
+    }
+
+    /// What was to be a member finds no seat; nothing was posted for it.
+    pub(crate) fn turn_away(&mut self, mut open: Open) {
+        let Seats::Shared(shared) = &mut self.seats else { return };
+        if self.rails.mutant.is("ride-forgets-who-is-turned-away") {
+            return;
+        }
+        if let Some(lot) = open.lot {
+            shared.common.slab.give(lot);
+        }
+        open.side.paths().destroy(&mut self.rails);
     }
 
     /// A member goes, and nothing that it or its peer has posted for it can land any more. What it had is for others.

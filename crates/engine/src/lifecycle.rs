@@ -22,6 +22,14 @@ use crate::{CommId, Engine, Error, ListenId, Nics};
 /// How long [`Engine::shutdown`] waits for what was sent to arrive.
 const SHUTDOWN_TIME: Duration = Duration::millis(200);
 
+/// What is left of a comm that was taken out of the table.
+struct Ended {
+    lingers: Option<Lingering>,
+    place: Option<Place>,
+    /// What the peer may still wait for.
+    messages: u64,
+}
+
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// Listens for connections to these NICs; the handle goes to the connecting process.
     ///
@@ -136,9 +144,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(Error::Unknown("connection"));
         }
         self.status.add(Tally::CommsClosed, 1);
-        let (ends, messages) = (turn.open.ends, turn.open.messages());
+        let ends = turn.open.ends;
         let gone = turn.open.rides() && self.peer_is_gone(&turn);
-        let (lingers, place) = self.end(seat, turn, gone);
+        let Ended { lingers, place, messages } = self.end(seat, turn, gone);
         match lingers {
             Some(last) => {
                 drop(held);
@@ -157,7 +165,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// Ends a comm that was taken out of the table: how it lingers, if it does, and its place in the pool. `gone`: nothing of
     /// its peer's will land any more.
-    fn end(&self, seat: Seat, turn: Turn<'_, F::Rail>, gone: bool) -> (Option<Lingering>, Option<Place>) {
+    fn end(&self, seat: Seat, turn: Turn<'_, F::Rail>, gone: bool) -> Ended {
         let Turn { open, rails, shared, .. } = turn;
         let until = self.host.now() + self.params.peer_time;
         let (ends, name, place, rides) = (open.ends, open.name(), open.place, shared.is_some());
@@ -174,13 +182,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             if let Side::Send(lane) = &mut open.side {
                 lane.end(rails);
             }
-            return (Some(last), place);
+            return Ended { lingers: Some(last), place, messages: open.messages() };
         }
         match &mut open.side {
             Side::Recv(lane) => {
                 lane.paths.destroy(rails);
                 self.status.add(Tally::CompletionsDropped, lane.dropped);
-                return (None, place);
+                return Ended { lingers: None, place, messages: open.messages() };
             }
             Side::Send(lane) => {
                 let reads = lane.reads_user_memory(rails) && !mutant.is("engine-close-keeps-reading");
@@ -194,7 +202,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         // What still completes was counted, or given up, with the comm.
         open.closed = Some(Box::new(Requests::new(Row::unseen(), mutant)));
-        (Some(last), place)
+        Ended { lingers: Some(last), place, messages: open.messages() }
     }
 
     /// Ends a comm that nobody was given, as if it had never been.
@@ -206,7 +214,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return;
         }
         let gone = control.is_gone(turn.open.name());
-        let (lingers, place) = self.end(seat, turn, gone);
+        let Ended { lingers, place, .. } = self.end(seat, turn, gone);
         match lingers {
             Some(last) => {
                 drop(held);

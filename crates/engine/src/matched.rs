@@ -40,7 +40,8 @@ impl SendLane {
         unbounded || self.posted < self.plan.matched_part
     }
 
-    /// Takes back the sends that wait for their receive: their comm has failed or is closed.
+    /// Takes back the sends that wait for their receive: their comm has failed or is closed. The peer shall not wait for
+    /// them.
     pub(crate) fn take_matched_back(&mut self, rails: &mut Rails<impl Rail>) {
         if !self.plan.matched || self.plan.mutant.is("ride-leaves-matched-sends") {
             return;
@@ -51,6 +52,7 @@ impl SendLane {
             let outgoing = &mut self.outgoing[usize::from(slot)];
             if outgoing.left > 0 && rail.take_back(link, self.part.tag | u64::from(slot)) {
                 self.posted = self.posted.saturating_sub(1);
+                self.sent -= u64::from(!self.plan.mutant.is("ride-counts-sends-taken-back"));
                 outgoing.left = 0;
                 self.regions.release(std::mem::replace(&mut outgoing.mr, NO_MR));
             }

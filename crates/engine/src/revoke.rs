@@ -24,10 +24,28 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         let used = match &turn.open.side {
             Side::Send(_) if self.params.mutant.is("ride-revokes-at-once") => false,
-            Side::Send(lane) => lane.regions.in_use(mr),
+            Side::Send(lane) => lane.regions.in_use(mr) || lane.copies_wait(turn.rails, mr),
             Side::Recv(_) => !self.peer_is_gone(turn),
         };
         !used || self.gives_up(turn)
+    }
+
+    /// Whether no small message is still to be copied out of a sender's region. Such a message goes on and does well, and
+    /// so does its comm: there is only something to wait for.
+    pub(crate) fn has_copied(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>, mr: MrId) -> bool {
+        let waits = |turn: &Turn<'_, F::Rail>| match &turn.open.side {
+            Side::Send(lane) => lane.copies_wait(turn.rails, mr),
+            Side::Recv(_) => false,
+        };
+        if !waits(turn) || self.params.mutant.is("ride-forgets-copies-under-way") {
+            return true;
+        }
+        self.drive(slot, turn);
+        if waits(turn) {
+            return self.gives_up(turn);
+        }
+        turn.open.revoking = None;
+        true
     }
 
     /// Whether nothing that the peer has posted for this comm can land any more, as far as it has said so.

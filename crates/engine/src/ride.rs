@@ -46,6 +46,12 @@ pub(crate) enum Made<R: Rail> {
     },
 }
 
+/// What an attempt without a comm leaves behind. Each has a seat in the pool, so there are as many at most.
+pub(crate) struct Leftover<R: Rail> {
+    pub(crate) made: Option<(SendLane, Made<R>)>,
+    place: Option<Place>,
+}
+
 /// The control plane of a process that shares as its parameters say.
 pub(crate) fn new_control<F: Fabric, H: Host>(
     fabric: &F,
@@ -108,30 +114,45 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     pub(crate) fn unask(&self, control: &mut Control<H, F::Rail>, id: SlotId, wish: Wish) {
         let Some(attempt) = control.attempts.get_mut(id) else { return };
         (attempt.wish, attempt.reply) = (wish, None);
-        let (place, made) = (attempt.place.take(), attempt.lane.take());
-        self.unmake(control, made);
-        if let Some(place) = place {
-            self.leave_pool(control, place);
-        }
+        let leftover = Leftover { made: attempt.lane.take(), place: attempt.place.take() };
+        self.clear(control, leftover);
     }
 
     /// An attempt ends without a comm.
     pub(crate) fn forget_attempt(&self, control: &mut Control<H, F::Rail>, id: SlotId) {
-        let Some(mut attempt) = control.attempts.remove(id) else { return };
-        self.unmake(control, attempt.lane.take());
-        if let Some(place) = attempt.place
-            && !self.params.mutant.is("ride-keeps-places-of-attempts")
-        {
-            self.leave_pool(control, place);
+        let Some(attempt) = control.attempts.remove(id) else { return };
+        let kept = self.params.mutant.is("ride-keeps-places-of-attempts");
+        self.clear(control, Leftover { made: attempt.lane, place: attempt.place.filter(|_| !kept) });
+    }
+
+    /// Clears away what waited for a lane that was in use.
+    pub(crate) fn clear_leftovers(&self, control: &mut Control<H, F::Rail>) {
+        for _ in 0..control.leftovers.len() {
+            if let Some(oldest) = control.leftovers.pop_front() {
+                self.clear(control, oldest);
+            }
         }
     }
 
-    fn unmake(&self, _control: &mut Control<H, F::Rail>, made: Option<(SendLane, Made<F::Rail>)>) {
-        if let Some((sender, Made::Rider { lane, lot })) = made
-            && let Some((common, rails)) = self.groups.claim_lane(lane).as_mut().and_then(Group::common)
-        {
-            common.give(lot);
-            sender.paths.destroy(rails);
+    /// Never waits for the lane: who makes this call may have it in hand.
+    fn clear(&self, control: &mut Control<H, F::Rail>, leftover: Leftover<F::Rail>) {
+        let Leftover { made, place } = leftover;
+        if let Some((sender, Made::Rider { lane, lot })) = made {
+            let held = match self.params.mutant.is("ride-waits-for-a-lane-in-hand") {
+                true => Some(self.groups.claim_lane(lane)),
+                false => self.groups.try_claim(Seat::alone(lane)),
+            };
+            let Some(mut held) = held else {
+                let made = Some((sender, Made::Rider { lane, lot }));
+                return control.leftovers.push_back(Leftover { made, place });
+            };
+            if let Some((common, rails)) = held.as_mut().and_then(Group::common) {
+                common.give(lot);
+                sender.paths.destroy(rails);
+            }
+        }
+        if let Some(place) = place {
+            self.leave_pool(control, place);
         }
     }
 
@@ -195,12 +216,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 self.install_in(lane, open, part(member))?
             }
             (Made::Own(rails), ..) => return self.install(open, rails),
-            (Made::Rider { lane, lot }, Given::Joined { member, .. }, _) => {
+            (Made::Rider { lane, lot }, given, _) => {
                 let mut open = open;
                 open.lot = Some(lot);
+                let Given::Joined { member, .. } = given else {
+                    self.turn_away(lane, open);
+                    return Err(Error::Unknown("group of queue pairs"));
+                };
                 self.install_in(lane, open, part(member))?
             }
-            (Made::Rider { .. }, ..) => return Err(Error::Unknown("group of queue pairs")),
         };
         control.rides(name, stream);
         Ok(comm)
@@ -226,13 +250,26 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         Ok(comm)
     }
 
+    fn turn_away(&self, lane: u32, open: Open) {
+        if let Some(group) = self.groups.claim_lane(lane).as_mut() {
+            group.turn_away(open);
+        }
+    }
+
     fn install_in(
         &self,
         lane: u32,
         open: Open,
         part: impl FnOnce(&mut Open, &mut Common, MemberId) -> bool,
     ) -> Result<CommId, Error> {
-        let id = self.comms.insert(open, self.host.now(), &self.status, |open| {
+        let reserved = match self.comms.reserve(&self.status) {
+            Ok(reserved) => reserved,
+            Err(error) => {
+                self.turn_away(lane, open);
+                return Err(error);
+            }
+        };
+        let id = self.comms.insert(reserved, open, self.host.now(), &self.status, |open| {
             let mut held = self.groups.claim_lane(lane);
             let full = Error::Exhausted { what: "members of a group", limit: MEMBERS_OF_GROUP_MAX };
             let peer = open.peer.process;

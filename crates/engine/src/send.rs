@@ -12,7 +12,6 @@ use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::imm::Imm;
 use trunkline_proto::xfer::sender::{Isend, Sender};
 
-use crate::CommFault;
 use crate::mailbox::View;
 use crate::outgoing::{FinDue, Message, Outgoing};
 use crate::part::SendPart;
@@ -24,6 +23,7 @@ use crate::regions::{NO_MR, Regions};
 use crate::request::{Requests, Ticket};
 use crate::slab::Piece;
 use crate::stripe::Many;
+use crate::{CommFault, MrId};
 
 /// Eager messages whose records were not read yet, from which on a test reads records when it has time.
 const UNMATCHED_DUE: usize = 8;
@@ -55,6 +55,8 @@ pub(crate) struct SendLane {
     pub(crate) sent: u64,
     /// Of requests that are done when they are posted or have left: how many operations had been posted then; of others 0.
     marks: Box<[u64]>,
+    /// Of requests: the region that their message was last copied from when it left.
+    copied: Box<[MrId]>,
     /// How many had been posted after the last one that is copied from the caller's memory when it leaves.
     last_copied: u64,
     /// The operation that ends the lane is still to be posted.
@@ -80,6 +82,7 @@ impl SendLane {
             posted: 0,
             sent: 0,
             marks: vec![0; SENDS_MAX].into(),
+            copied: vec![NO_MR; SENDS_MAX].into(),
             last_copied: 0,
             last_due: false,
         }
@@ -393,6 +396,7 @@ impl SendLane {
         if message.len <= u64::from(self.plan.eager_max) {
             self.post_inline(rails, requests, slot, message.len, op)?;
             self.last_copied = rails.posts;
+            self.copied[slot as usize] = message.mr;
             return Ok(());
         }
         self.track(slot, message);
@@ -509,6 +513,13 @@ impl SendLane {
     /// Whether operations under way read memory of the caller's.
     pub(crate) fn reads_user_memory(&self, rails: &Rails<impl Rail>) -> bool {
         self.regions.any_in_use() || self.last_copied > rails.posts - u64::from(self.unsent(rails))
+    }
+
+    /// Whether the NIC has still to copy a small message out of that region, which does not count as in use for it.
+    pub(crate) fn copies_wait(&self, rails: &Rails<impl Rail>, mr: MrId) -> bool {
+        let left = rails.posts - u64::from(self.unsent(rails));
+        self.last_copied > left
+            && self.copied.iter().zip(&self.marks).any(|(&from, &mark)| from == mr && mark > left)
     }
 
     /// Nothing more will be sent: an operation is posted whose completion proves that all before it arrived.

@@ -206,8 +206,10 @@ impl Cluster {
             mutant: self.mutant,
         };
         let progress = side.step(&mut around)?;
-        let rude = side.phase == Phase::Closed && side.closed == Some(now) && !plan.settles;
+        let mut rude = side.phase == Phase::Closed && side.closed == Some(now) && !plan.settles;
         if let Some(cause) = side.news.take() {
+            // Where the NIC pairs, a message longer than its receive ends the queue pair.
+            rude |= cause == Cause::TooLong && self.scenario.engine.by_nic;
             // The other end of the same comm has lost its peer.
             let role = std::mem::discriminant(&side.role);
             let ends = self.sides.iter_mut().filter(|end| end.comm == comm);
@@ -278,7 +280,10 @@ impl Cluster {
                     self.world.note(format_args!("p{process} falls silent for {} us", time / 1000));
                     self.processes[process].silent_until = now + time;
                     let own = self.sides.iter_mut().filter(|side| side.process == process);
-                    own.for_each(|side| side.slept += time);
+                    own.for_each(|side| {
+                        side.slept += time;
+                        side.fate.sleeps(now + time);
+                    });
                 }
                 Fault::Stranger(seed) => {
                     self.world.note(format_args!("a stranger calls"));

@@ -26,6 +26,8 @@ mod link;
 mod links_tests;
 #[cfg(test)]
 mod liveness_tests;
+#[cfg(test)]
+mod matched_ride_tests;
 mod mutant;
 mod oob;
 #[cfg(test)]

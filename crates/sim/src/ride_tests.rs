@@ -3,6 +3,7 @@
 
 use trunkline_engine::{CommId, Params, RecvBuf, RequestId, SharingParams};
 use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::time::Duration;
 
 use crate::rules_tests::{Duo, SECOND, buffer, connect, end, isend, params};
 use crate::{Pid, Weather};
@@ -14,7 +15,7 @@ fn duo(weather: Weather, groups: u8) -> Duo {
 }
 
 /// Sends one message over a comm and receives it.
-fn exchange(duo: &Duo, (send, recv): (CommId, CommId), len: u64) {
+pub(crate) fn exchange(duo: &Duo, (send, recv): (CommId, CommId), len: u64) {
     let ((_, from), (_, into)) = (buffer(&duo.a, send, len), buffer(&duo.b, recv, len));
     let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
     let sent = isend(&duo.a, send, from);
@@ -36,7 +37,7 @@ fn both_end(duo: &Duo, sent: RequestId, received: RequestId) {
 }
 
 /// Closes both ends as a front end does, `b`'s first.
-fn close(duo: &Duo, (send, recv): (CommId, CommId)) {
+pub(crate) fn close(duo: &Duo, (send, recv): (CommId, CommId)) {
     let until = duo.world.now() + SECOND;
     while !duo.b.settle(recv).unwrap() {
         duo.a.progress_all();
@@ -244,4 +245,85 @@ fn memory_that_a_copy_is_stuck_in_is_let_go_when_that_ends() {
     duo.run(15 * SECOND);
     let left = [0, 1].map(|pid| duo.world.counts(Pid(pid)));
     assert!(left.iter().all(|counts| (counts.links, counts.regions) == (0, 0)), "{left:?}");
+}
+
+#[test]
+fn an_attempt_that_nobody_asks_about_is_forgotten_while_its_group_is_in_use() {
+    let mut weather = Weather::calm();
+    weather.kib_time = 5_000_000;
+    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+    let duo = Duo::new(1, weather, Params { sharing, connect_time: Duration::secs(3), ..params() });
+    let (send, recv) = duo.connect();
+    let ((_, from), (_, into)) = (buffer(&duo.a, send, 1 << 22), buffer(&duo.b, recv, 1 << 22));
+    let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+    let sent = isend(&duo.a, send, from);
+    let (_, mut handle) = duo.b.listen(0).unwrap();
+    for _ in 0..10 {
+        assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None, "nobody accepts");
+    }
+    // Each open comm has one too.
+    assert_eq!(duo.a.riding().attempts, 2);
+    // From here on it is only tested, under the lane that the attempt has a mailbox in.
+    let until = duo.world.now() + 60 * SECOND;
+    let mut ended = [false; 2];
+    while ended != [true; 2] {
+        ended[0] = ended[0] || duo.a.test(sent, &mut [0; 8]).unwrap();
+        ended[1] = ended[1] || duo.b.test(received, &mut [0; 8]).unwrap();
+        duo.world.advance(1_000_000);
+        assert!(duo.world.now() < until, "{ended:?}");
+    }
+    duo.run(SECOND);
+    let riding = duo.a.riding();
+    assert_eq!((riding.attempts, riding.pool.members, riding.wrong), (1, 1, None));
+}
+
+#[test]
+fn memory_that_is_still_to_be_copied_out_is_kept_until_it_has_been() {
+    let mut weather = Weather::calm();
+    (weather.cramped, weather.copied_max) = (900, u64::MAX);
+    (weather.caps.retires, weather.caps.matched) = (false, false);
+    let duo = duo(weather, 1);
+    let (one, other) = (duo.connect(), duo.connect());
+    for round in 0..50 {
+        let ((memory, from), (_, into)) = (buffer(&duo.a, one.0, 500), buffer(&duo.b, one.1, 500));
+        let received = duo.b.irecv(one.1, &[into]).unwrap().unwrap();
+        let sent = isend(&duo.a, one.0, from);
+        let until = duo.world.now() + SECOND;
+        while let Err(error) = duo.a.deregister(one.0, from.mr) {
+            assert!(matches!(error, trunkline_engine::Error::Draining), "{error}");
+            assert!(duo.world.now() < until, "round {round}");
+        }
+        drop(memory);
+        both_end(&duo, sent, received);
+        duo.b.deregister(one.1, into.mr).unwrap();
+        exchange(&duo, other, 1000);
+    }
+}
+
+#[test]
+fn who_finds_no_seat_leaves_nothing_behind() {
+    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+    let params = Params { sharing, ..params() };
+    let mut duo = Duo::new(1, Weather::calm(), params.clone());
+    let few = crate::SimFabric::new(&duo.world, Pid(0));
+    duo.a = crate::side::SimEngine::new(
+        few,
+        crate::SimHost::new(&duo.world, Pid(0)),
+        Params { comms_max: 2, ..params },
+    )
+    .unwrap();
+    let comms = [duo.connect(), duo.connect()];
+    let (listen, mut handle) = duo.b.listen(0).unwrap();
+    let until = duo.world.now() + SECOND;
+    let refused = loop {
+        assert!(duo.world.now() < until);
+        let _ = duo.b.accept(listen).unwrap();
+        if let Err(error) = duo.a.connect(0, &mut handle) {
+            break error;
+        }
+    };
+    assert!(matches!(refused, trunkline_engine::Error::Exhausted { .. }), "{refused}");
+    let riding = duo.a.riding();
+    assert_eq!((riding.attempts, riding.pool.members, riding.wrong), (2, 2, None));
+    comms.iter().for_each(|&comm| exchange(&duo, comm, 100));
 }

@@ -90,7 +90,7 @@ fn answered(duo: &Duo, raw: &Raw, request: Request) -> (SimStream, Reply) {
 
 #[test]
 fn whoever_asks_for_links_gets_its_own() {
-    for mode in [Mode::Alone, Mode::Rather, Mode::Create(EPOCH)] {
+    for mode in [Mode::Alone, Mode::Rather, Mode::Create(EPOCH), Mode::First(EPOCH)] {
         for turn in [0, 7] {
             let duo = Duo::calm();
             let (_stream, reply) = answered(&duo, &Raw::new(&duo), Request { mode, turn });

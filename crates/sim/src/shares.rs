@@ -64,7 +64,8 @@ impl Scenario {
         if dice.chance(endings) {
             comm.draw_ending(dice);
         }
-        comm.settles = dice.chance(900);
+        // A close that does not wait cannot wait for a copy that is stuck.
+        comm.settles = dice.chance(900) || self.weather.stuck > 0;
         comm
     }
 

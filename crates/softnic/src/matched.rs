@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use trunkline_fabric::Extent;
 
+use crate::error::Planted;
 use crate::job::Job;
 
 /// A posted matched receive.
@@ -50,6 +51,14 @@ pub(crate) struct Matcher {
     revoked: VecDeque<(u64, u64)>,
     /// Some receive was taken back.
     takes_back: bool,
+    planted: Bugs,
+}
+
+/// Planted bugs of this module.
+#[derive(Clone, Copy)]
+struct Bugs {
+    untold: Planted,
+    stranger: Planted,
 }
 
 impl Matcher {
@@ -65,6 +74,10 @@ impl Matcher {
             ungranted: VecDeque::new(),
             revoked: VecDeque::new(),
             takes_back: false,
+            planted: Bugs {
+                untold: Planted::named("soft-takes-back-untold"),
+                stranger: Planted::named("soft-refuses-bytes-taken-back"),
+            },
         }
     }
 
@@ -124,11 +137,12 @@ impl Matcher {
         let Some((key, id)) = found else { return false };
         self.takes_back = true;
         match self.ungranted.iter().position(|&waiting| waiting == id) {
-            // Slots are counted in 32 bits.
+            // Slots are counted in 32 bits, here and below.
             Some(at) => {
                 self.ungranted.remove(at);
                 self.free.push(id as u32);
             }
+            None if self.planted.untold.is_on() => self.free.push(id as u32),
             None => self.revoked.push_back((key, id)),
         }
         true
@@ -163,7 +177,7 @@ impl Matcher {
     pub(crate) fn was_taken_back(&self, id: u64) -> bool {
         let slot = (id & 0xffff_ffff) as usize;
         let earlier = |&(now, _): &(u32, _)| (now.wrapping_sub((id >> 32) as u32) as i32) > 0;
-        self.takes_back && self.receives.get(slot).is_some_and(earlier)
+        self.takes_back && !self.planted.stranger.is_on() && self.receives.get(slot).is_some_and(earlier)
     }
 
     /// The peer takes a grant back; nothing, if a send has it.

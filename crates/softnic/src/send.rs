@@ -386,7 +386,6 @@ impl Qp {
     }
 
     fn pump_grants(&mut self) {
-        // First, so that the peer never has more grants than there are receives.
         while let Some((key, id)) = self.matcher.revoked() {
             if !self.push_bare(Verb::Revoke { key, id }) {
                 return;

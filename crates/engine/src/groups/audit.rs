@@ -43,7 +43,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         };
         self.groups.each(|lane, group| {
             let made = control.attempts.iter().filter_map(|(_, attempt)| attempt.lane.as_ref());
-            let asks = made.filter(|(_, made)| matches!(made, Made::Rider { lane: of, .. } if *of == lane));
+            let left = control.leftovers.iter().filter_map(|leftover| leftover.made.as_ref());
+            let made = made.chain(left).map(|(_, made)| made);
+            let asks = made.filter(|made| matches!(made, Made::Rider { lane: of, .. } if *of == lane));
             group.audit(lane, asks.count(), &mut riding);
         });
         riding

@@ -66,6 +66,7 @@ pub(super) fn word_seeds() -> Vec<Vec<u8>> {
         [&[2], &MemberEager { member, eager }.to_bytes()[..]].concat(),
         answer(Given::Joined { epoch, member }),
         request(Mode::Create(epoch)),
+        request(Mode::First(epoch)),
         vec![3, 4, 0, 0, 0],
         request(Mode::Alone),
         request(Mode::Rather),
@@ -150,6 +151,7 @@ fn ask(
         (0, _) => Mode::Alone,
         (_, None) => Mode::Rather,
         (1, Some(epoch)) => Mode::Create(epoch),
+        (2, Some(epoch)) => Mode::First(epoch),
         (_, Some(epoch)) => Mode::Join(epoch, Proof(two.into())),
     };
     let (conn, links, turn) = (u64::from(which & 15), what >> 5, u32::from(one >> 6));

@@ -101,6 +101,7 @@ pub(super) fn frame_seeds() -> Vec<Vec<u8>> {
         reply(Answer::Other(200), vec![], Given::Alone),
         reply(Answer::NoResources, vec![3], Given::Alone),
         open(true, vec![1; 20], Mode::Create(epoch)),
+        open(true, vec![1; 20], Mode::First(epoch)),
         open(true, vec![1; 20], Mode::Join(epoch, proof)),
         open(false, vec![], Mode::Rather),
         reply(Answer::Accepted, vec![2; 20], Given::Created { epoch, proof, member }),

@@ -52,9 +52,11 @@ impl Pool {
         let shares = self.config.offer().groups > 0;
         Ok(match request.mode {
             Mode::Join(epoch, proof) => self.join(key, conn, wish, (epoch, proof)),
-            Mode::Create(epoch) if shares => self.create(key, conn, wish, epoch),
+            Mode::Create(epoch) if shares => self.create(key, conn, wish, epoch, self.counting(key).count()),
+            // What is here is for other NICs of that process, which OPEN does not name.
+            Mode::First(epoch) if shares => self.create(key, conn, wish, epoch, 0),
             Mode::Rather if shares && self.budgets.are_short(&key.local, links) => Verdict::Full,
-            Mode::Create(_) | Mode::Rather | Mode::Alone => self.alone(key, conn, wish),
+            Mode::Create(_) | Mode::First(_) | Mode::Rather | Mode::Alone => self.alone(key, conn, wish),
         })
     }
 
@@ -90,16 +92,16 @@ impl Pool {
         }
     }
 
-    fn create(&mut self, key: &Key, conn: u64, wish: Wish, epoch: Epoch) -> Verdict {
+    /// `existing`: groups that the asking end could have this comm share.
+    fn create(&mut self, key: &Key, conn: u64, wish: Wish, epoch: Epoch, existing: usize) -> Verdict {
         if self.of_epoch(key, epoch).is_some() {
             // Two connections cannot both begin one group.
             return Verdict::Retry;
         }
-        let existing = self.counting(key).count();
         match self.fits(key, wish.links, existing) {
             Err(_) if existing > 0 => return Verdict::Full,
             Err(limit) => return self.none(limit),
-            Ok(()) if existing >= GROUPS_OF_KEY_MAX.into() => return Verdict::Full,
+            Ok(()) if self.counting(key).count() >= GROUPS_OF_KEY_MAX.into() => return Verdict::Full,
             Ok(()) => {}
         }
         match self.make(key, Some(epoch), Comer { how: How::Created, wish, conn: Some(conn) }) {

@@ -18,8 +18,10 @@ pub enum Ask {
     Alone(Place),
     /// Make links for it alone, as it wished.
     Rather(Place),
-    /// Make links for a new group, and ask the other end to.
+    /// Make links for one more group, and ask the other end to.
     Create(Place, Epoch),
+    /// The same for the first group of its key.
+    First(Place, Epoch),
     /// Ask the other end to let it into this group, which is up.
     Join(Place, Epoch, Proof),
     /// Ask again later: the group that it fits best is still being made, or the queue pairs that it needs are still being
@@ -35,6 +37,7 @@ impl Ask {
             Self::Alone(_) => Mode::Alone,
             Self::Rather(_) => Mode::Rather,
             Self::Create(_, epoch) => Mode::Create(epoch),
+            Self::First(_, epoch) => Mode::First(epoch),
             Self::Join(_, epoch, proof) => Mode::Join(epoch, proof),
             Self::Wait => return None,
         };
@@ -112,7 +115,8 @@ impl Pool {
             let next = self.epochs.next_epoch();
             let epoch = if self.mutant.is("pool-repeats-epochs") { Epoch(NonZeroU64::MIN) } else { next };
             let place = self.make(key, Some(epoch), comer(How::Created)).map_err(AskError::Exhausted)?;
-            return Ok(Ask::Create(place, epoch));
+            let first = existing == 0 && !self.mutant.is("pool-hides-first-groups");
+            return Ok(if first { Ask::First(place, epoch) } else { Ask::Create(place, epoch) });
         }
         let full = AskError::Exhausted(Limit::MembersOfGroup(MEMBERS_OF_GROUP_MAX));
         let (id, group) = self.best(key).ok_or(full)?;

@@ -520,9 +520,15 @@ mod tests {
     }
 
     /// All ways of asking, and whether links of one's own come with them.
-    fn modes() -> [(Mode, bool); 4] {
+    fn modes() -> [(Mode, bool); 5] {
         let join = Mode::Join(EPOCH, Proof(0));
-        [(Mode::Alone, true), (Mode::Rather, true), (Mode::Create(EPOCH), true), (join, false)]
+        [
+            (Mode::Alone, true),
+            (Mode::Rather, true),
+            (Mode::Create(EPOCH), true),
+            (Mode::First(EPOCH), true),
+            (join, false),
+        ]
     }
 
     /// All answers, and whether links of one's own come with them.
@@ -656,6 +662,7 @@ mod tests {
             Just(Mode::Alone),
             Just(Mode::Rather),
             epoch.clone().prop_map(Mode::Create),
+            epoch.clone().prop_map(Mode::First),
             (epoch, any::<u64>()).prop_map(|(epoch, proof)| Mode::Join(epoch, Proof(proof))),
         ]
     }

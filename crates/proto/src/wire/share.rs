@@ -33,8 +33,10 @@ pub enum Mode {
     Alone,
     /// Its own, unless queue pairs are short at the other end.
     Rather,
-    /// Those of a new group, which others may join.
+    /// Those of a new group, which others may join, besides the groups that the asking end has for comms of that kind.
     Create(Epoch),
+    /// Those of a new group, as the asking end has none: it has nothing to share.
+    First(Epoch),
     /// Those of a group that is up.
     Join(Epoch, Proof),
 }
@@ -143,6 +145,7 @@ impl Request {
             Mode::Create(epoch) => (1, epoch.0.get(), 0),
             Mode::Join(epoch, proof) => (2, epoch.0.get(), proof.0),
             Mode::Rather => (3, 0, 0),
+            Mode::First(epoch) => (4, epoch.0.get(), 0),
         };
         let mut bytes = [0; REQUEST_BYTES];
         bytes[0] = mode;
@@ -165,6 +168,7 @@ impl Request {
             1 => zero(proof).and_then(|()| Ok(Mode::Create(named(epoch)?)))?,
             2 => Mode::Join(named(epoch)?, Proof(proof)),
             3 => zero(epoch | proof).map(|()| Mode::Rather)?,
+            4 => zero(proof).and_then(|()| Ok(Mode::First(named(epoch)?)))?,
             other => return Err(ShareError::Kind(other)),
         };
         Ok(Self { mode, turn })
@@ -288,7 +292,7 @@ mod tests {
         let join = Request { mode: Mode::Join(epoch(0x0102), Proof(0x0304)), turn: 5 };
         let bytes = [2, 0, 0, 0, 5, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0];
         assert_eq!((join.to_bytes(), request(&bytes)), (bytes, Ok(join)));
-        for mode in [Mode::Alone, Mode::Rather, Mode::Create(epoch(u64::MAX))] {
+        for mode in [Mode::Alone, Mode::Rather, Mode::Create(epoch(u64::MAX)), Mode::First(epoch(1))] {
             let one = Request { mode, turn: u32::MAX };
             assert_eq!(request(&one.to_bytes()), Ok(one));
         }
@@ -305,8 +309,11 @@ mod tests {
         assert_eq!(request(&bytes), Err(ShareError::Reserved), "an epoch of nothing");
         bytes[0] = 3;
         assert_eq!(request(&bytes), Err(ShareError::Reserved), "nor here");
-        bytes[0] = 4;
-        assert_eq!(request(&bytes), Err(ShareError::Kind(4)));
+        bytes[0] = 5;
+        assert_eq!(request(&bytes), Err(ShareError::Kind(5)));
+        (bytes[0], bytes[16]) = (4, 1);
+        assert_eq!(request(&bytes), Err(ShareError::Reserved), "a proof of what is to be made");
+        bytes[16] = 0;
         (bytes[0], bytes[8]) = (2, 0);
         assert_eq!(request(&bytes), Err(ShareError::Epoch));
         (bytes[3], bytes[8]) = (1, 1);

@@ -31,6 +31,8 @@ pub(crate) enum Cause {
 pub(crate) struct Fate {
     cause: Option<(u64, Cause)>,
     late_looks: u32,
+    /// When its process wakes up, or woke up last.
+    awake: u64,
 }
 
 fn violation(text: String) -> Violation {
@@ -41,6 +43,11 @@ impl Fate {
     /// The comm is doomed from now on.
     pub(crate) fn doom(&mut self, now: u64, cause: Cause) {
         self.cause.get_or_insert((now, cause));
+    }
+
+    /// Its process makes no calls until then.
+    pub(crate) fn sleeps(&mut self, until: u64) {
+        self.awake = self.awake.max(until);
     }
 
     /// Why the comm may fail.
@@ -71,6 +78,7 @@ impl Fate {
     /// A request is still under way.
     pub(crate) fn pending(&mut self, what: &str, now: u64, limit: u64) -> Check {
         let Some((since, cause)) = self.cause else { return Ok(()) };
+        let since = since.max(self.awake);
         if now <= since.saturating_add(limit).saturating_add(SLACK) {
             return Ok(());
         }

@@ -90,7 +90,12 @@ fn connect(ends: (&mut Pool, &mut Pool), keys: (&Key, &Key), conn: u64, mut wish
             Err(AskError::Exhausted(limit)) => return Met::Exhausted(limit),
             Err(AskError::Misuse) => unreachable!("misuse"),
         };
-        let (Ask::Alone(ours) | Ask::Rather(ours) | Ask::Create(ours, _) | Ask::Join(ours, ..)) = ask else {
+        let (Ask::Alone(ours)
+        | Ask::Rather(ours)
+        | Ask::Create(ours, _)
+        | Ask::First(ours, _)
+        | Ask::Join(ours, ..)) = ask
+        else {
             unreachable!("nothing is being made")
         };
         let request = ask.request(wish.turn).unwrap();
@@ -140,7 +145,7 @@ fn answered(
         assert_eq!(pool.wired(theirs.group, proof), Ok(State::Creating));
         proof
     };
-    let (Mode::Create(epoch) | Mode::Join(epoch, _)) = request.mode else {
+    let (Mode::Create(epoch) | Mode::First(epoch) | Mode::Join(epoch, _)) = request.mode else {
         return match verdict {
             Verdict::Alone(place) => {
                 wire(pool, place);

@@ -171,6 +171,7 @@ impl Pair {
                     let (Ask::Alone(place)
                     | Ask::Rather(place)
                     | Ask::Create(place, _)
+                    | Ask::First(place, _)
                     | Ask::Join(place, ..)) = ask
                     else {
                         return;

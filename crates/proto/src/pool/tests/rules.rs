@@ -50,14 +50,14 @@ fn the_least_loaded_group_is_joined() {
 #[test]
 fn who_would_join_a_group_in_the_making_waits_and_makes_the_next_if_that_fails() {
     let mut a = pool(Sharing::On, 1);
-    let Ok(Ask::Create(first, one)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+    let Ok(Ask::First(first, one)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
     assert_eq!(a.ask(&sending(2), Wish::new(1)), Ok(Ask::Wait));
     let before = a.usage();
     assert_eq!(a.ask(&sending(2), Wish::new(1)), Ok(Ask::Wait));
     assert_eq!(a.usage(), before, "nothing is kept for who waits");
-    assert!(matches!(a.ask(&sending(3), Wish::new(1)), Ok(Ask::Create(..))), "towards another process");
+    assert!(matches!(a.ask(&sending(3), Wish::new(1)), Ok(Ask::First(..))), "towards another process");
     leave(&mut a, first.seat);
-    let Ok(Ask::Create(_, two)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+    let Ok(Ask::First(_, two)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
     assert_ne!(one, two);
 }
 
@@ -83,7 +83,7 @@ fn only_who_can_prove_the_wiring_joins() {
 #[test]
 fn a_group_is_joined_only_when_both_ends_are_wired() {
     let (mut a, mut b) = two(1);
-    let Ok(Ask::Create(ours, epoch)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+    let Ok(Ask::First(ours, epoch)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
     let request = Request { mode: Mode::Create(epoch), turn: 0 };
     let Ok(Verdict::Created(theirs)) = b.asked(&receiving(1), 5, 1, &request) else { unreachable!() };
     let right = proof(ours.group, theirs.group);
@@ -105,7 +105,7 @@ fn a_group_is_joined_only_when_both_ends_are_wired() {
 #[test]
 fn a_join_with_proof_is_as_good_as_ready() {
     let (mut a, mut b) = two(1);
-    let Ok(Ask::Create(ours, epoch)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+    let Ok(Ask::First(ours, epoch)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
     let request = Request { mode: Mode::Create(epoch), turn: 0 };
     let Ok(Verdict::Created(theirs)) = b.asked(&receiving(1), 5, 1, &request) else { unreachable!() };
     let right = proof(ours.group, theirs.group);
@@ -153,7 +153,7 @@ fn an_answer_that_fits_no_request_ends_the_attempt() {
     };
     for at in 0..3 {
         let mut a = pool(Sharing::On, 1);
-        let Ok(Ask::Create(ours, epoch)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+        let Ok(Ask::First(ours, epoch)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
         let answer = Answer { given: answers(epoch)[at], turn: 0 };
         assert_eq!(a.answered(ours.seat, &answer), Next::Failed(AnswerFault::Nonsense));
     }
@@ -188,7 +188,7 @@ fn an_attempt_asks_only_so_often() {
     let mut asks = 0;
     let last = loop {
         asks += 1;
-        let Ok(Ask::Create(ours, _)) = a.ask(&sending(2), wish) else { unreachable!() };
+        let Ok(Ask::First(ours, _)) = a.ask(&sending(2), wish) else { unreachable!() };
         let next = a.answered(ours.seat, &Answer { given: Given::Retry, turn: wish.turn });
         leave(&mut a, ours.seat);
         let Next::Again(again) = next else { break next };
@@ -315,12 +315,28 @@ fn the_receiving_ends_budget_makes_comms_share_too() {
 #[test]
 fn who_is_told_to_share_and_has_nothing_to_join_asks_for_links_of_its_own() {
     let mut a = pool(Sharing::On, 8);
-    let Ok(Ask::Create(ours, _)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
+    let Ok(Ask::First(ours, _)) = a.ask(&sending(2), Wish::new(1)) else { unreachable!() };
     let answer = Answer { given: Given::Full, turn: 0 };
     let Next::Again(wish) = a.answered(ours.seat, &answer) else { unreachable!() };
     leave(&mut a, ours.seat);
     let Ok(Ask::Alone(ours)) = a.ask(&sending(2), wish) else { panic!("{wish:?}") };
     assert_eq!(a.answered(ours.seat, &Answer { turn: 1, ..answer }), Next::Failed(AnswerFault::Nonsense));
+}
+
+#[test]
+fn a_short_end_grants_a_group_to_each_nic_of_its_peer() {
+    let mut b = pool(Sharing::On, 1);
+    b.set_budget(0, 3);
+    // The other end has a pool like any other; only that its comms leave over different NICs.
+    let mut a = pool(Sharing::On, 1);
+    for (nic, conn) in [(0, 1), (1, 2)] {
+        let from = Key { local: nics(&[nic]), ..sending(2) };
+        for more in 0..3 {
+            let met = connect((&mut a, &mut b), (&from, &receiving(1)), conn + 10 * more, Wish::new(1));
+            assert!(matches!(met, Met::Both(..)), "{met:?}");
+        }
+    }
+    assert_eq!((a.usage().groups, a.usage().alone, b.usage().queue_pairs), (2, 0, 2));
 }
 
 #[test]

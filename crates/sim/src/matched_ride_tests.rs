@@ -1,0 +1,111 @@
+//! Rules of comms that share a link whose NIC pairs sends with receives: what one member has waiting there neither keeps the
+//! others out nor outlives it.
+
+use trunkline_engine::{CommId, MatchBy, Params, SharingParams};
+use trunkline_proto::pool::config::Sharing;
+
+use crate::ride_tests::{close, exchange};
+use crate::rules_tests::{Duo, SECOND, buffer, isend, params};
+use crate::{Pid, Weather};
+
+/// Two processes whose comms share one group on a NIC that pairs, where a member may have eight receives waiting.
+fn duo() -> Duo {
+    let mut weather = Weather::calm();
+    weather.caps.matched = true;
+    weather.caps.depth_max = 9 * 128;
+    weather.caps.completions_max = weather.caps.completions_max.max(4 * weather.caps.depth_max);
+    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+    Duo::new(1, weather, Params { sharing, match_by: MatchBy::Nic, ..params() })
+}
+
+fn links(duo: &Duo) -> [usize; 2] {
+    [0, 1].map(|pid| duo.world.counts(Pid(pid)).links)
+}
+
+/// Starts so many receives that never find a send.
+fn receives_that_wait(duo: &Duo, recv: CommId, count: usize) {
+    let (_, into) = buffer(&duo.b, recv, 64);
+    for _ in 0..count {
+        duo.b.irecv(recv, &[into; 8]).unwrap();
+    }
+}
+
+#[test]
+fn receives_without_a_send_are_taken_back() {
+    let duo = duo();
+    let (stays, leaves) = (duo.connect(), duo.connect());
+    receives_that_wait(&duo, leaves.1, 3);
+    close(&duo, leaves);
+    exchange(&duo, stays, 1000);
+    assert_eq!(links(&duo), [1, 1], "the group lives on");
+    close(&duo, stays);
+    duo.run(SECOND);
+    assert_eq!(links(&duo), [0, 0]);
+}
+
+#[test]
+fn sends_without_a_receive_are_taken_back_and_not_waited_for() {
+    let duo = duo();
+    let (stays, leaves) = (duo.connect(), duo.connect());
+    let (_, from) = buffer(&duo.a, leaves.0, 64);
+    for _ in 0..3 {
+        isend(&duo.a, leaves.0, from);
+    }
+    let until = duo.world.now() + SECOND;
+    while !duo.a.settle(leaves.0).unwrap() {
+        assert!(duo.world.now() < until, "the sender cannot leave");
+    }
+    duo.a.close(leaves.0).unwrap();
+    let (_, into) = buffer(&duo.b, leaves.1, 64);
+    while duo.b.irecv(leaves.1, &[into]).is_ok() {
+        duo.a.progress_all();
+        duo.b.tend();
+        assert!(duo.world.now() < until, "the receiver waits for what was taken back");
+    }
+    duo.b.close(leaves.1).unwrap();
+    exchange(&duo, stays, 1000);
+    assert_eq!(links(&duo), [1, 1], "the group lives on");
+    close(&duo, stays);
+}
+
+#[test]
+fn what_waits_for_its_other_half_keeps_nobody_out() {
+    let duo = duo();
+    let comms: Vec<_> = (0..8).map(|_| duo.connect()).collect();
+    assert_eq!(links(&duo), [1, 1]);
+    let (stays, greedy) = comms.split_first().unwrap();
+    for &(_, recv) in greedy {
+        receives_that_wait(&duo, recv, 32);
+    }
+    exchange(&duo, *stays, 1000);
+    for &(send, _) in greedy {
+        // More than wait in the NIC find their receives all the same.
+        let (_, from) = buffer(&duo.a, send, 64);
+        for _ in 0..20 {
+            let sent = isend(&duo.a, send, from);
+            let until = duo.world.now() + SECOND;
+            while !duo.a.test(sent, &mut [0; 8]).unwrap() {
+                duo.b.tend();
+                assert!(duo.world.now() < until, "a send whose receive is there");
+            }
+        }
+    }
+    for &comm in &comms {
+        close(&duo, comm);
+    }
+    duo.run(SECOND);
+    assert_eq!(links(&duo), [0, 0]);
+}
+
+#[test]
+fn sends_that_wait_keep_nobody_out() {
+    let duo = duo();
+    let comms: Vec<_> = (0..60).map(|_| duo.connect()).collect();
+    let (stays, greedy) = comms.split_first().unwrap();
+    for &(send, _) in greedy {
+        let (_, from) = buffer(&duo.a, send, 64);
+        let sent = (0..32).map_while(|_| duo.a.isend(send, from.mr, 0, 64, 0).unwrap()).count();
+        assert!(sent >= 8, "{sent}");
+    }
+    exchange(&duo, *stays, 1000);
+}
