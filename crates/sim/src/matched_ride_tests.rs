@@ -10,7 +10,15 @@ use crate::{Pid, Weather};
 
 /// Two processes whose comms share one group on a NIC that pairs, where a member may have eight receives waiting.
 fn duo() -> Duo {
-    let mut weather = Weather::calm();
+    duo_in(Weather::calm())
+}
+
+/// The same, where a mebibyte takes a second and what was posted stays.
+fn slow_duo() -> Duo {
+    duo_in(Weather { kib_time: 1_000_000, keeps_matched: true, ..Weather::calm() })
+}
+
+fn duo_in(mut weather: Weather) -> Duo {
     weather.caps.matched = true;
     weather.caps.depth_max = 9 * 128;
     weather.caps.completions_max = weather.caps.completions_max.max(4 * weather.caps.depth_max);
@@ -108,4 +116,29 @@ fn sends_that_wait_keep_nobody_out() {
         assert!(sent >= 8, "{sent}");
     }
     exchange(&duo, *stays, 1000);
+}
+
+#[test]
+fn memory_of_a_receive_whose_message_is_on_its_way_is_kept_until_it_has_come() {
+    let duo = slow_duo();
+    let (stays, leaves) = (duo.connect(), duo.connect());
+    let ((_, from), (_, into)) = (buffer(&duo.a, leaves.0, 1 << 20), buffer(&duo.b, leaves.1, 1 << 20));
+    let received = duo.b.irecv(leaves.1, &[into]).unwrap().unwrap();
+    isend(&duo.a, leaves.0, from);
+    // It has met its send.
+    for _ in 0..100 {
+        assert!(!duo.b.test(received, &mut [0; 8]).unwrap());
+        duo.a.progress_all();
+    }
+    let until = duo.world.now() + 10 * SECOND;
+    let mut waited = 0;
+    while let Err(error) = duo.b.deregister(leaves.1, into.mr) {
+        assert!(matches!(error, trunkline_engine::Error::Draining), "{error}");
+        duo.a.progress_all();
+        assert!(duo.world.now() < until);
+        waited += 1;
+    }
+    assert!(waited > 0);
+    exchange(&duo, stays, 1000);
+    assert_eq!(links(&duo), [1, 1], "the group lives on");
 }

@@ -120,7 +120,8 @@ impl Rail for SimRail {
 
     fn take_back(&mut self, link: LinkId, wr_id: u64) -> bool {
         let mut state = self.world.lock();
-        state.find(self.rail, link).is_some_and(|index| state.take_back(index, wr_id))
+        let found = state.find(self.rail, link).filter(|_| !state.weather.keeps_matched);
+        found.is_some_and(|index| state.take_back(index, wr_id))
     }
 
     fn flush(&mut self) {

@@ -327,3 +327,69 @@ fn who_finds_no_seat_leaves_nothing_behind() {
     assert_eq!((riding.attempts, riding.pool.members, riding.wrong), (2, 2, None));
     comms.iter().for_each(|&comm| exchange(&duo, comm, 100));
 }
+
+#[test]
+fn a_receiver_whose_peer_is_gone_closes_at_once_and_its_group_lives_on() {
+    let mut weather = Weather::calm();
+    weather.caps.retires = false;
+    let duo = duo(weather, 1);
+    let (one, other) = (duo.connect(), duo.connect());
+    let (_, into) = buffer(&duo.b, one.1, 1000);
+    let received = duo.b.irecv(one.1, &[into]).unwrap().unwrap();
+    while !duo.a.settle(one.0).unwrap() {
+        duo.b.progress_all();
+    }
+    duo.a.close(one.0).unwrap();
+    let until = duo.world.now() + SECOND;
+    while duo.b.test(received, &mut [0; 8]).is_ok() {
+        duo.a.progress_all();
+        assert!(duo.world.now() < until, "the peer has closed");
+    }
+    // Its memory is named in a record that nobody reads any more.
+    duo.b.close(one.1).unwrap();
+    exchange(&duo, other, 1000);
+    assert_eq!([0, 1].map(|pid| duo.world.counts(Pid(pid)).links), [1, 1]);
+}
+
+#[test]
+fn closed_members_leave_while_their_process_only_connects_and_accepts() {
+    let duo = duo(Weather::calm(), 1);
+    let (one, other) = (duo.connect(), duo.connect());
+    duo.b.close(one.1).unwrap();
+    duo.a.close(one.0).unwrap();
+    let (listen, mut handle) = duo.b.listen(0).unwrap();
+    let (mut connected, mut accepted) = (None, None);
+    let until = duo.world.now() + SECOND;
+    while duo.a.riding().seats > 2 || duo.b.riding().seats > 2 || connected.is_none() || accepted.is_none() {
+        connected = connected.or_else(|| duo.a.connect(0, &mut handle).unwrap());
+        accepted = accepted.or_else(|| duo.b.accept(listen).unwrap());
+        if connected.is_some() {
+            // Nobody is there.
+            let (_, mut nowhere) = duo.b.listen(0).unwrap();
+            let _ = duo.a.connect(0, &mut nowhere);
+        }
+        duo.world.advance(10_000);
+        assert!(duo.world.now() < until, "{:?} {:?}", duo.a.riding(), duo.b.riding());
+    }
+    exchange(&duo, other, 1000);
+}
+
+#[test]
+fn a_process_that_slept_takes_what_came_meanwhile_before_it_gives_up() {
+    let mut weather = Weather::calm();
+    weather.caps.retires = false;
+    let duo = duo(weather, 1);
+    let (one, other) = (duo.connect(), duo.connect());
+    let (_, into) = buffer(&duo.b, one.1, 1000);
+    duo.b.irecv(one.1, &[into]).unwrap().unwrap();
+    assert!(duo.b.deregister(one.1, into.mr).is_err(), "the peer must say that it is gone first");
+    // Both sleep.
+    duo.world.advance(1000 * SECOND);
+    let until = duo.world.now() + SECOND;
+    while duo.b.deregister(one.1, into.mr).is_err() {
+        duo.a.progress_all();
+        assert!(duo.world.now() < until);
+    }
+    exchange(&duo, other, 1000);
+    assert_eq!([0, 1].map(|pid| duo.world.counts(Pid(pid)).links), [1, 1]);
+}

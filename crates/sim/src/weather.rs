@@ -42,6 +42,8 @@ pub struct Weather {
     pub copied_max: u64,
     /// A poll costs a system call, so that it is not for guesses.
     pub poll_is_call: bool,
+    /// Matched operations cannot be taken back.
+    pub keeps_matched: bool,
     /// Chance that a poll returns less than there is.
     pub short_poll: u32,
     /// Chance that the end of a registration finds a copy into it that does not end for a while.
@@ -103,6 +105,7 @@ impl Weather {
             cramped: 0,
             copied_max: 0,
             poll_is_call: false,
+            keeps_matched: false,
             short_poll: 0,
             stuck: 0,
             based: false,
@@ -139,6 +142,7 @@ impl Weather {
             cramped: dice.pick([0, 0, 100, 700]),
             copied_max: dice.pick([0, 0, 1_000, u64::MAX]),
             poll_is_call: dice.coin(),
+            keeps_matched: false,
             short_poll: dice.pick([0, 100, 500]),
             stuck: dice.pick([0, 500]),
             based: dice.coin(),
