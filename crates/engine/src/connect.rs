@@ -4,6 +4,7 @@ use trunkline_fabric::{Fabric, Host, LinkAddress, Links, Rail, RailConfig, RecvO
 use trunkline_proto::conn::{ConnectStep, Connecting, LinkLife};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::limits::LINKS_MAX;
+use trunkline_proto::pool::config::Traffic;
 use trunkline_proto::pool::{Ask, Next};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
@@ -73,10 +74,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         control: &mut Control<H, F::Rail>,
         nics: Nics,
         handle: &Handle,
+        traffic: Traffic,
     ) -> Result<Option<SlotId>, Error> {
         let Some(stream) = control.stream_to(&self.host, handle.process, &handle.address)? else {
             return Ok(None);
         };
+        let ignored = self.params.mutant.is("ride-ignores-hints");
+        let traffic = if ignored { Traffic::default() } else { traffic };
         let rails = usize::from(handle.nics.len()).max(nics.numbers().len());
         let links = (rails * self.params.links_per_rail as usize).min(LINKS_MAX);
         let open = OpenFrame {
@@ -95,7 +99,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             process: handle.process,
             nics,
             remote: handle.nics,
-            wish: self.wish(&nics, links),
+            wish: self.wish(&nics, links).hinted(traffic),
             place: None,
             open,
             lane: None,

@@ -106,6 +106,8 @@ pub(crate) struct Common {
     pub(crate) untold: bool,
     /// Completions that were another member's than the one whose turn it was.
     pub(crate) routed: u64,
+    /// Operations that had been posted when the pool last asked.
+    weighed: u64,
     /// Completions and messages that were nobody's.
     pub(crate) dropped: u64,
     /// What others see of it.
@@ -207,6 +209,13 @@ impl<R: Rail> Group<R> {
         }
         common.show_members(members.len(), &self.rails);
         Some(member)
+    }
+
+    /// Operations posted since the last call; nothing of a comm alone.
+    pub(crate) fn take_load(&mut self) -> Option<u64> {
+        let posts = self.rails.posts;
+        let (common, _) = self.common()?;
+        Some(posts - std::mem::replace(&mut common.weighed, posts))
     }
 
     /// What was to be a member finds no seat; nothing was posted for it.
@@ -314,6 +323,7 @@ impl Common {
             told: false,
             untold: false,
             routed: 0,
+            weighed: 0,
             dropped: 0,
             shown: Shown::default(),
         }

@@ -71,3 +71,4 @@ pub use params::{
 pub use status::{PageError, read_head, read_status};
 pub use trunkline_proto::counters::Counters;
 pub use trunkline_proto::mutant::Mutant;
+pub use trunkline_proto::pool::config::Traffic;

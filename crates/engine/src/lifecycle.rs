@@ -3,6 +3,7 @@
 use trunkline_fabric::{Fabric, Host};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::pool::Place;
+use trunkline_proto::pool::config::Traffic;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::frame::{Answer, Frame};
@@ -59,6 +60,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         nics: impl Into<Nics>,
         handle: &mut [u8; handle::BYTES],
     ) -> Result<Option<CommId>, Error> {
+        self.connect_in(Traffic::default(), nics, handle)
+    }
+
+    /// [`Engine::connect`], for a comm that is part of such traffic. What the first call says counts.
+    ///
+    /// # Errors
+    /// As [`Engine::connect`].
+    pub fn connect_in(
+        &self,
+        traffic: Traffic,
+        nics: impl Into<Nics>,
+        handle: &mut [u8; handle::BYTES],
+    ) -> Result<Option<CommId>, Error> {
         let nics = nics.into();
         self.check_nics(&nics)?;
         let parsed = Handle::from_bytes(handle)?;
@@ -66,7 +80,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         control.asked(SlotId::from_bits(parsed.attempt));
         self.progress_control(&mut control);
         let id = if parsed.attempt == 0 {
-            let Some(id) = self.begin_connect(&mut control, nics, &parsed)? else { return Ok(None) };
+            let Some(id) = self.begin_connect(&mut control, nics, &parsed, traffic)? else { return Ok(None) };
             Handle::set_attempt(handle, id.to_bits());
             id
         } else {

@@ -106,8 +106,26 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             None if self.shares() => return Ok(None),
             None => Offer::NONE,
         };
+        self.weigh(control, &key);
         let ask = control.pool.ask(&key, wish.agreed(offer))?;
         Ok(Some((ask, wish)))
+    }
+
+    /// Tells the pool what the groups of a key had to do since it was last asked for one, in operations.
+    fn weigh(&self, control: &mut Control<H, F::Rail>, key: &Key) {
+        if self.params.mutant.is("ride-ignores-load") {
+            return;
+        }
+        let groups: Vec<GroupId> = control.pool.of_key(key).collect();
+        for group in groups {
+            let lane = control.riding.get(&group).map(|&lane| Seat::alone(lane));
+            // One that is in use keeps what was said of it last.
+            if let Some(mut held) = lane.and_then(|lane| self.groups.try_claim(lane))
+                && let Some(load) = held.as_mut().and_then(Group::take_load)
+            {
+                control.pool.set_load(group, load);
+            }
+        }
     }
 
     /// What was asked for was refused, and is of no use: the next turn asks for something else.

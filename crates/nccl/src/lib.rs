@@ -5,6 +5,7 @@
 //! `guard` only. Nothing here is meant to be called from Rust.
 
 mod abi;
+mod contexts;
 mod devices;
 mod guard;
 mod plugin;

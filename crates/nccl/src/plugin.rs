@@ -73,8 +73,15 @@ pub(crate) fn listen(dev: i32, known: Known) -> Result<(u64, [u8; 128]), CallErr
     Ok((listen.to_bits(), handle))
 }
 
-pub(crate) fn connect(dev: i32, known: Known, handle: &mut [u8; 128]) -> Result<u64, CallError> {
-    Ok(world()?.engine.connect(nics(dev, known)?, handle)?.map_or(0, CommId::to_bits))
+pub(crate) fn connect(
+    context: u64,
+    dev: i32,
+    known: Known,
+    handle: &mut [u8; 128],
+) -> Result<u64, CallError> {
+    let (world, nics) = (world()?, nics(dev, known)?);
+    let connected = world.engine.connect_in(world.contexts.traffic(context), nics, handle)?;
+    Ok(connected.map_or(0, CommId::to_bits))
 }
 
 pub(crate) fn accept(listen: u64) -> Result<u64, CallError> {

@@ -12,6 +12,7 @@ use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 use trunkline_topo::Choice;
 
 use crate::abi::log::Log;
+use crate::contexts::Contexts;
 use crate::devices::Devices;
 use crate::status::CallError;
 use crate::trace::{Trace, Written};
@@ -25,8 +26,10 @@ pub(crate) struct World {
     pub(crate) devices: Devices,
     pub(crate) log: Arc<Log>,
     trace: Option<Trace>,
+    /// Communicators of NCCL that have told us what they are for.
+    pub(crate) contexts: Contexts,
     /// Communicators of NCCL that init was called for and finalize was not.
-    contexts: AtomicUsize,
+    entered: AtomicUsize,
     /// The process that made it. A forked child has a copy, whose connections are not its own.
     process: u32,
     /// A thread is to go on for NCCL while it makes no call.
@@ -85,8 +88,9 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
     let helped = params.progress_thread;
     let engine = Engine::new(fabric, host, params)?;
     log.line(Level::Info, &format!("trunkline: fabric soft, {} NICs", engine.nics().len()));
-    let (log, contexts, helper) = (Arc::clone(log), AtomicUsize::new(0), Mutex::new(None));
-    Ok(World { engine, devices, log, trace, contexts, process: std::process::id(), helped, helper })
+    let (log, helper) = (Arc::clone(log), Mutex::new(None));
+    let (contexts, entered) = (Contexts::new(), AtomicUsize::new(0));
+    Ok(World { engine, devices, log, trace, contexts, entered, process: std::process::id(), helped, helper })
 }
 
 fn read_params() -> Result<Params, CallError> {
@@ -141,11 +145,10 @@ fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
 }
 
 impl World {
-    pub(crate) fn enter(&'static self) -> usize {
+    pub(crate) fn enter(&'static self) {
         // Whoever enters beside the first waits until that has begun.
         let mut helper = self.helper();
-        let context = self.contexts.fetch_add(1, Ordering::AcqRel) + 1;
-        if context == 1 {
+        if self.entered.fetch_add(1, Ordering::AcqRel) == 0 {
             self.devices.begin();
         }
         if self.helped && helper.is_none() {
@@ -154,11 +157,10 @@ impl World {
                 Err(error) => self.log.line(Level::Warn, &format!("no progress thread: {error}")),
             }
         }
-        context
     }
 
     pub(crate) fn leave(&self) {
-        if self.contexts.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.entered.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end_helper();
             self.engine.shutdown();
             self.write_trace();
@@ -185,7 +187,7 @@ impl World {
     /// Waits for the thread, unless an init came meanwhile.
     fn end_helper(&self) {
         let mut helper = self.helper();
-        if self.contexts.load(Ordering::Acquire) == 0 {
+        if self.entered.load(Ordering::Acquire) == 0 {
             *helper = None;
         }
     }

@@ -1,7 +1,7 @@
 //! Rules of shared queue pairs that a random run meets too seldom, or cannot see so exactly: whose error is whose, and how
 //! soon a member is rid of what it had.
 
-use trunkline_engine::{CommId, Params, RecvBuf, RequestId, SharingParams};
+use trunkline_engine::{CommId, Params, RecvBuf, RequestId, SharingParams, Traffic};
 use trunkline_proto::pool::config::Sharing;
 use trunkline_proto::time::Duration;
 
@@ -392,4 +392,46 @@ fn a_process_that_slept_takes_what_came_meanwhile_before_it_gives_up() {
     }
     exchange(&duo, other, 1000);
     assert_eq!([0, 1].map(|pid| duo.world.counts(Pid(pid)).links), [1, 1]);
+}
+
+/// Connects `a` to `b` for such traffic.
+fn connect_in(duo: &Duo, traffic: Traffic) -> (CommId, CommId) {
+    let (listen, mut handle) = duo.b.listen(0).unwrap();
+    let (mut send, mut recv) = (None, None);
+    for _ in 0..10_000 {
+        send = send.or_else(|| duo.a.connect_in(traffic, 0, &mut handle).unwrap());
+        recv = recv.or_else(|| duo.b.accept(listen).unwrap());
+        if let (Some(send), Some(recv)) = (send, recv) {
+            duo.b.close_listen(listen).unwrap();
+            return (send, recv);
+        }
+    }
+    panic!("never connected");
+}
+
+#[test]
+fn a_comm_goes_where_there_is_less_to_do() {
+    for busy in [0, 1] {
+        let duo = duo(Weather::calm(), 2);
+        let comms = [duo.connect(), duo.connect()];
+        (0..20).for_each(|_| exchange(&duo, comms[busy], 100));
+        exchange(&duo, comms[1 - busy], 100);
+        let third = duo.connect();
+        assert_eq!(duo.a.group_of(third.0), duo.a.group_of(comms[1 - busy].0));
+        // What was done before the last look counts no more.
+        let fourth = duo.connect();
+        assert_eq!(duo.a.group_of(fourth.0), duo.a.group_of(comms[busy].0));
+    }
+}
+
+#[test]
+fn a_comm_that_carries_much_is_left_alone() {
+    let duo = duo(Weather::calm(), 2);
+    let heavy = connect_in(&duo, Traffic { peers: 1, flows: 2 });
+    let light: Vec<_> = (0..8).map(|_| connect_in(&duo, Traffic { peers: 7, flows: 2 })).collect();
+    let alone = duo.a.group_of(heavy.0);
+    assert!(light.iter().all(|comm| duo.a.group_of(comm.0) != alone));
+    // They count for as much as the heavy one now.
+    let more = [duo.connect(), duo.connect()].map(|comm| duo.a.group_of(comm.0));
+    assert!(more.contains(&alone));
 }

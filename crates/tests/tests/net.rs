@@ -473,7 +473,10 @@ impl Net {
     }
 
     pub(crate) fn set_net_attr(&self) -> Option<Called<()>> {
-        let mut attr = NetAttr::UNDEF;
+        self.hint(NetAttr::UNDEF)
+    }
+
+    pub(crate) fn hint(&self, mut attr: NetAttr) -> Option<Called<()>> {
         // SAFETY: the context that init gave, and attributes.
         unsafe { self.raw.set_net_attr(self.ctx(), &raw mut attr) }.map(ok)
     }

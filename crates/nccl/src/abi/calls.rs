@@ -72,8 +72,10 @@ pub(super) unsafe extern "C" fn init_v11(
     guard("init", || {
         // SAFETY: NCCL passes a place for the context.
         let ctx = unsafe { Out::new(ctx) }?;
-        let number = world::start(Log::new(log))?.enter();
-        ctx.set(pointer(number as u64));
+        let world = world::start(Log::new(log))?;
+        let context = world.contexts.open()?;
+        world.enter();
+        ctx.set(pointer(context));
         Ok(())
     })
 }
@@ -81,17 +83,26 @@ pub(super) unsafe extern "C" fn init_v11(
 /// `finalize`.
 pub(super) unsafe extern "C" fn finalize(ctx: *mut c_void) -> ResultCode {
     guard("finalize", || {
-        if ctx.is_null() {
-            return Err(CallError::Argument("null context"));
+        let world = world::world()?;
+        if !world.contexts.close(bits(ctx)) {
+            return Err(CallError::Argument("no such context"));
         }
-        world::world()?.leave();
+        world.leave();
         Ok(())
     })
 }
 
-/// `setNetAttr`. The hints are for sharing queue pairs, which this version does not do.
-pub(super) unsafe extern "C" fn set_net_attr(_: *mut c_void, attr: *mut NetAttr) -> ResultCode {
-    guard("setNetAttr", || if attr.is_null() { Err(CallError::Argument("null attributes")) } else { Ok(()) })
+/// `setNetAttr`. The hints say how much a connection that is made afterwards counts for where queue pairs are shared.
+pub(super) unsafe extern "C" fn set_net_attr(ctx: *mut c_void, attr: *mut NetAttr) -> ResultCode {
+    guard("setNetAttr", || {
+        if attr.is_null() {
+            return Err(CallError::Argument("null attributes"));
+        }
+        // SAFETY: not null, and NCCL passes its attributes.
+        let attr = unsafe { attr.read() };
+        world::world()?.contexts.set(bits(ctx), &attr);
+        Ok(())
+    })
 }
 
 /// `devices`, of those that a version knows.
@@ -186,7 +197,13 @@ pub(super) unsafe extern "C" fn listen_v11(
 ///
 /// # Safety
 /// If not null, `handle` points to the connection's private 128 bytes, and `comm` can be written.
-unsafe fn connect(dev: c_int, known: Known, handle: *mut c_void, comm: *mut *mut c_void) -> ResultCode {
+unsafe fn connect(
+    ctx: *mut c_void,
+    dev: c_int,
+    known: Known,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+) -> ResultCode {
     guard("connect", || {
         // SAFETY: by the contract of this function.
         let comm = unsafe { Out::new(comm) }?;
@@ -195,7 +212,7 @@ unsafe fn connect(dev: c_int, known: Known, handle: *mut c_void, comm: *mut *mut
         let mut bytes = unsafe { read_at(place, 0) }?;
         // SAFETY: the same bytes may be written.
         let back = unsafe { Out::new(place) }?;
-        let connected = plugin::connect(dev, known, &mut bytes);
+        let connected = plugin::connect(bits(ctx), dev, known, &mut bytes);
         back.set(bytes);
         comm.set(pointer(connected?));
         Ok(())
@@ -209,7 +226,7 @@ pub(super) unsafe extern "C" fn connect_v6(
     comm: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's contract.
-    unsafe { connect(dev, Known::Physical, handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, Known::Physical, handle, comm) }
 }
 
 /// `connect` of versions 7 and 8.
@@ -220,7 +237,7 @@ pub(super) unsafe extern "C" fn connect_v7(
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: NCCL's contract, but for the device handle, which stays as it was: the host drives the network.
-    unsafe { connect(dev, Known::Physical, handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, Known::Physical, handle, comm) }
 }
 
 /// `connect` of version 9.
@@ -231,7 +248,7 @@ pub(super) unsafe extern "C" fn connect_v9(
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: as `connect_v7`.
-    unsafe { connect(dev, Known::All, handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, Known::All, handle, comm) }
 }
 
 /// `connect` of version 10.
@@ -243,19 +260,19 @@ pub(super) unsafe extern "C" fn connect_v10(
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: as `connect_v7`; the software NIC has no traffic classes.
-    unsafe { connect(dev, Known::All, handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, Known::All, handle, comm) }
 }
 
 /// `connect` of versions 11 and 12.
 pub(super) unsafe extern "C" fn connect_v11(
-    _: *mut c_void,
+    ctx: *mut c_void,
     dev: c_int,
     handle: *mut c_void,
     comm: *mut *mut c_void,
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: as `connect_v7`.
-    unsafe { connect(dev, Known::All, handle, comm) }
+    unsafe { connect(ctx, dev, Known::All, handle, comm) }
 }
 
 /// `accept` of version 6.

@@ -82,6 +82,18 @@ impl Config {
     }
 }
 
+/// What a caller knows of the traffic that a comm is part of; 0 where it knows nothing.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Traffic {
+    /// Peers that its like send to at one time, at most.
+    pub peers: u32,
+    /// Comms that are at work towards one of these at one time, at most.
+    pub flows: u32,
+}
+
+/// How much a comm counts for that has all of a process's traffic to itself.
+const WEIGHT_MAX: u32 = 16;
+
 /// What one comm wishes of the pool.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Wish {
@@ -102,6 +114,18 @@ impl Wish {
     #[must_use]
     pub const fn new(links: u8) -> Self {
         Self { links, alone: false, weight: 1, groups_at_most: u8::MAX, turn: 0 }
+    }
+
+    /// The wish of a comm that is part of such traffic: it counts for as much as it will carry, so that those which carry
+    /// most do not meet. Whoever shares the traffic with fifteen others or more, or says nothing, counts for 1.
+    #[must_use]
+    pub const fn hinted(self, traffic: Traffic) -> Self {
+        if traffic.peers == 0 || traffic.flows == 0 {
+            return self;
+        }
+        let weight = WEIGHT_MAX / traffic.peers.saturating_mul(traffic.flows);
+        // At most 16.
+        Self { weight: if weight == 0 { 1 } else { weight as u8 }, ..self }
     }
 
     /// The wish, as far as the other process goes along.
@@ -146,5 +170,13 @@ mod tests {
         assert_eq!((auto.offer().groups, auto.groups(false), auto.groups(true)), (64, 64, 4));
         assert_eq!(Wish::new(1).agreed(Offer { groups: 0 }).groups_at_most, 0);
         assert_eq!(Wish { groups_at_most: 2, ..Wish::new(1) }.agreed(Offer { groups: 3 }).groups_at_most, 2);
+    }
+
+    #[test]
+    fn who_carries_more_counts_for_more() {
+        let weight = |peers, flows| Wish::new(1).hinted(Traffic { peers, flows }).weight;
+        assert_eq!([weight(1, 1), weight(1, 2), weight(2, 2), weight(1, 9)], [16, 8, 4, 1]);
+        assert_eq!([weight(15, 1), weight(1000, 1000), weight(u32::MAX, u32::MAX)], [1, 1, 1]);
+        assert_eq!([weight(0, 4), weight(4, 0), weight(0, 0)], [1, 1, 1], "nothing is known");
     }
 }

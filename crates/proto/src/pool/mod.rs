@@ -158,6 +158,11 @@ impl Pool {
         }
     }
 
+    /// The groups of a key, in whatever state.
+    pub fn of_key(&self, key: &Key) -> impl Iterator<Item = GroupId> {
+        self.keys.get(key).map_or(&[][..], Vec::as_slice).iter().copied()
+    }
+
     /// Where a group stands; `None` if it is gone.
     #[must_use]
     pub fn state(&self, group: GroupId) -> Option<State> {

@@ -4,16 +4,18 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
-use trunkline_sys::nccl_net::ResultCode;
+use trunkline_proto::wire::status::Direction;
+use trunkline_sys::nccl_net::{CommAttr, NetAttr, ResultCode};
 
 use crate::net::{Net, Piece, until};
 use crate::run::Scene;
 use crate::sharing::flow::{Mapped, Stream};
-use crate::sharing::{connect_many, queue_pairs, wait_for_queue_pairs};
+use crate::sharing::{connect_many, queue_pairs, status, wait_for_queue_pairs};
 
 scenarios! {
     processes_behind_one_nic_share_nothing,
     everything_is_under_way_at_once,
+    hints_say_what_a_connection_counts_for,
     a_killed_peer_is_told_to_each_member_once,
     ends_that_want_different_things_agree,
 }
@@ -27,6 +29,27 @@ fn exchange<'a>(net: &'a Net, comms: &[crate::net::Comm], sends: bool, messages:
         streams.iter().all(|stream| stream.done == messages).then_some(())
     });
     streams
+}
+
+/// A connection that has its communicator's traffic to itself has a group to itself, of two.
+fn hints_say_what_a_connection_counts_for(scene: Scene) {
+    let net = Net::start(scene.version);
+    let connect = |peers, flows| {
+        let sends = CommAttr { max_concurrent_peers: peers, max_flows_per_peer: flows, ..CommAttr::UNDEF };
+        net.hint(NetAttr { send_comm_attr: sends, ..NetAttr::UNDEF })
+            .expect("this version has hints")
+            .expect("hints");
+        net.to_self()
+    };
+    let comms: Vec<_> =
+        [(1, 1)].into_iter().chain([(7, 4); 8]).map(|(peers, flows)| connect(peers, flows)).collect();
+    let rides = status().rows.into_iter().filter_map(|row| row.comm);
+    let sending = rides.filter(|comm| comm.direction == Direction::Send).filter_map(|comm| comm.ride?.record);
+    let mut members = [0; 256];
+    sending.for_each(|record| members[usize::from(record)] += 1);
+    members.sort_unstable();
+    assert_eq!(members[252..], [0, 0, 1, 8]);
+    comms.iter().for_each(|&pair| crate::contract::messages::round(&net, pair, 3000));
 }
 
 /// The first process has connections to itself and to the second one, over the same NIC: two keys, so four queue pairs.

@@ -234,6 +234,13 @@ fn processes_behind_one_nic_share_nothing() {
 }
 
 #[test]
+fn hints_say_what_a_connection_counts_for() {
+    for version in [11, 12] {
+        shared("hints_say_what_a_connection_counts_for", 2).version(version).alone();
+    }
+}
+
+#[test]
 fn everything_is_under_way_at_once() {
     for wire in ["soft:shm", "soft:tcp"] {
         for depth in [1, 4] {
