@@ -5,8 +5,8 @@ use core::ptr;
 
 use trunkline_mem::Memory;
 use trunkline_sys::nccl_net::{
-    CommConfig, DEVS_PER_NIC_V12, DeviceHandle, HANDLE_BYTES, Logger, NET_RECVS_MAX, NetAttr,
-    ProfilerCallback, ResultCode,
+    CommConfig, DEVS_PER_NIC_V12, DeviceHandle, HANDLE_BYTES, Logger, NET_RECVS_MAX, ProfilerCallback,
+    ResultCode,
 };
 
 use super::log::Log;
@@ -21,12 +21,12 @@ pub(super) const NAME: &core::ffi::CStr = c"Trunkline";
 
 /// A name of ours as the pointer NCCL keeps.
 #[inline]
-fn pointer(bits: u64) -> *mut c_void {
+pub(super) fn pointer(bits: u64) -> *mut c_void {
     ptr::without_provenance_mut(bits as usize)
 }
 
 #[inline]
-fn bits(pointer: *mut c_void) -> u64 {
+pub(super) fn bits(pointer: *mut c_void) -> u64 {
     pointer.addr() as u64
 }
 
@@ -57,50 +57,6 @@ pub(super) unsafe extern "C" fn init_v6(log: Option<Logger>) -> ResultCode {
 pub(super) unsafe extern "C" fn init_v10(log: Option<Logger>, _: Option<ProfilerCallback>) -> ResultCode {
     guard("init", || {
         world::start(Log::new(log))?.enter();
-        Ok(())
-    })
-}
-
-/// `init` of versions 11 and 12.
-pub(super) unsafe extern "C" fn init_v11(
-    ctx: *mut *mut c_void,
-    _: u64,
-    _: *mut CommConfig,
-    log: Option<Logger>,
-    _: Option<ProfilerCallback>,
-) -> ResultCode {
-    guard("init", || {
-        // SAFETY: NCCL passes a place for the context.
-        let ctx = unsafe { Out::new(ctx) }?;
-        let world = world::start(Log::new(log))?;
-        let context = world.contexts.open()?;
-        world.enter();
-        ctx.set(pointer(context));
-        Ok(())
-    })
-}
-
-/// `finalize`.
-pub(super) unsafe extern "C" fn finalize(ctx: *mut c_void) -> ResultCode {
-    guard("finalize", || {
-        let world = world::world()?;
-        if !world.contexts.close(bits(ctx)) {
-            return Err(CallError::Argument("no such context"));
-        }
-        world.leave();
-        Ok(())
-    })
-}
-
-/// `setNetAttr`. The hints say how much a connection that is made afterwards counts for where queue pairs are shared.
-pub(super) unsafe extern "C" fn set_net_attr(ctx: *mut c_void, attr: *mut NetAttr) -> ResultCode {
-    guard("setNetAttr", || {
-        if attr.is_null() {
-            return Err(CallError::Argument("null attributes"));
-        }
-        // SAFETY: not null, and NCCL passes its attributes.
-        let attr = unsafe { attr.read() };
-        world::world()?.contexts.set(bits(ctx), &attr);
         Ok(())
     })
 }

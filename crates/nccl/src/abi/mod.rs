@@ -1,6 +1,7 @@
 //! The C side: one file for each ABI version, the calls all versions share, and the logger.
 
 mod calls;
+mod context;
 pub(crate) mod log;
 mod v10;
 mod v11;

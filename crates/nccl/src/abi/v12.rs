@@ -6,9 +6,10 @@ use trunkline_sys::nccl_net::v12::{NetV12, PropertiesV12};
 use trunkline_sys::nccl_net::{NET_DEVICE_HOST, NET_ID_UNDEF, ResultCode, VDeviceProps8};
 
 use super::calls::{
-    NAME, accept_v7, close, close_listen, connect_v11, dereg_mr, devices_v9, finalize, iflush, init_v11,
-    irecv_v10, isend_v10, listen_v11, reg_mr_dma_buf, reg_mr_v8, set_net_attr, test,
+    NAME, accept_v7, close, close_listen, connect_v11, dereg_mr, devices_v9, iflush, irecv_v10, isend_v10,
+    listen_v11, reg_mr_dma_buf, reg_mr_v8, test,
 };
+use super::context::{finalize, init_v11, set_net_attr};
 use crate::devices::Known;
 use crate::plugin::Properties;
 
