@@ -311,6 +311,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 group.destroy();
                 if let Some((common, _)) = group.common() {
                     self.status.hide_group(lane, common);
+                    self.status.add(Tally::CompletionsDropped, common.dropped);
                 }
             }
             drop(self.groups.remove(lane, held));

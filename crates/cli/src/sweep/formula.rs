@@ -1,5 +1,7 @@
 //! How many queue pairs and completion queues a rank should have in use, and whether it has. Pure.
 
+use trunkline_proto::limits::MEMBERS_OF_GROUP_MAX;
+
 use super::configuration::Configuration;
 
 /// Queues of one process, over all its NICs.
@@ -72,11 +74,12 @@ pub(crate) fn beside(
 }
 
 /// Of each direction towards each peer there are as many groups as connections, and no more than the configuration allows
-/// where they share; without sharing a connection is a group of its own. A group has the links of one connection, each a queue
+/// where they share, but for what one group does not hold; without sharing a connection is a group of its own. A group has the links of one connection, each a queue
 /// pair, and one completion queue, as a sweep uses one NIC. NICs that need no flush have no queue pair for it.
 fn expected(configuration: Configuration, connections: usize, (out, inwards): (usize, usize)) -> Queues {
     let Configuration { groups, links, .. } = configuration;
-    let each = if configuration.shares() { connections.min(groups.into()) } else { connections };
+    let needed = connections.div_ceil(MEMBERS_OF_GROUP_MAX);
+    let each = if configuration.shares() { connections.min(needed.max(groups.into())) } else { connections };
     let all = (each * (out + inwards)) as u32;
     Queues { pairs: all * u32::from(links), completion: all }
 }
@@ -104,6 +107,8 @@ mod tests {
         assert_eq!(of("m4d4", 3, (1, 1)), (6, 6), "fewer connections than groups");
         assert_eq!(of("m1d2", 16, (3, 3)), (6, 6), "to each peer");
         assert_eq!(of("m8d1", 16, (0, 1)), (8, 8), "one direction");
+        assert_eq!((of("m1d1", 128, (1, 0)), of("m1d1", 129, (1, 0))), ((1, 1), (2, 2)), "a full group");
+        assert_eq!(of("m4d1", 512, (1, 1)), (8, 8));
     }
 
     #[test]

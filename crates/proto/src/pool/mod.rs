@@ -1,6 +1,6 @@
 //! Groups of shared queue pairs: N comms towards one process ride on a few of them.
 //!
-//! For the engine, which does not call it yet: to ask whenever a comm connects, is accepted, fails or closes, and to do what
+//! For the engine: to ask whenever a comm connects, is accepted, fails or closes, and to do what
 //! the pool says; [`members`], [`ranges`] and [`credits`] are for the lanes of a group, for each message. Nothing here makes
 //! or destroys a queue pair, sends a frame, or knows a clock: what is to be done comes back as a value.
 //!

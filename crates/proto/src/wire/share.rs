@@ -1,6 +1,5 @@
 //! What the two ends of a comm say of sharing: an offer in HELLO, a request in OPEN, an answer in RESULT, and the header of
-//! an eager message to a member of a group. Carried by control frames from version 4 on; no engine asks for a group or
-//! gives one yet.
+//! an eager message to a member of a group. Carried by control frames from version 4 on.
 
 use core::num::NonZeroU64;
 

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::{CommId, Engine, ListenId, MrId, Params, RecvBuf, RequestId, SharingParams};
+use trunkline_engine::{
+    CommId, Engine, Error, ListenId, MrId, Nics, Params, RecvBuf, RequestId, SharingParams,
+};
 use trunkline_fabric::Fabric as _;
 use trunkline_mem::Memory;
-use trunkline_proto::limits::{SLICE_MAX, SLICES_MAX};
+use trunkline_proto::limits::{LINKS_MAX, MEMBERS_OF_GROUP_MAX, SLICE_MAX, SLICES_MAX};
 use trunkline_proto::pool::config::Sharing;
 use trunkline_proto::wire::status::Usage;
 use trunkline_softnic::{SoftConfig, SoftFabric};
@@ -19,10 +21,9 @@ type Running = Engine<SoftFabric, UnixHost>;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-fn engine(sharing: Sharing, groups: u8, links: u32) -> Arc<Running> {
-    let sharing = SharingParams { sharing, groups, ..SharingParams::default() };
+fn engine(sharing: SharingParams, links: u32, nics: usize) -> Arc<Running> {
     let params = Params { sharing, links_per_rail: links, status: false, ..Params::default() };
-    let fabric = SoftFabric::new(SoftConfig::default()).expect("the software NIC");
+    let fabric = SoftFabric::new(SoftConfig { nics, ..SoftConfig::default() }).expect("the software NIC");
     Arc::new(Engine::new(fabric, UnixHost::new(|_, _| {}), params).expect("an engine"))
 }
 
@@ -30,31 +31,59 @@ fn engine(sharing: Sharing, groups: u8, links: u32) -> Arc<Running> {
 pub(super) struct Duo {
     pub(super) ends: [Arc<Running>; 2],
     listens: [(ListenId, [u8; 128]); 2],
+    /// NICs at each end, which each connection uses together.
+    nics: [usize; 2],
+}
+
+/// All of so many NICs.
+fn all(nics: usize) -> Nics {
+    Nics::new(&(0..nics).collect::<Vec<_>>()).expect("a list of NICs")
 }
 
 impl Duo {
     pub(super) fn new(sharing: Sharing, groups: [u8; 2], links: u32) -> Self {
-        let ends = groups.map(|groups| engine(sharing, groups, links));
-        let listens = [0, 1].map(|at| ends[at].listen(0).expect("a listener"));
-        Self { ends, listens }
+        let sharing = groups.map(|groups| SharingParams { sharing, groups, ..SharingParams::default() });
+        Self::over(sharing, links, [1, 1])
     }
 
-    /// A connection from one end to the other: the sending and the receiving comm.
-    pub(super) fn connect(&self, from: usize) -> (CommId, CommId) {
+    fn over(sharing: [SharingParams; 2], links: u32, nics: [usize; 2]) -> Self {
+        let ends = [0, 1].map(|at| engine(sharing[at], links, nics[at]));
+        let listens = [0, 1].map(|at| ends[at].listen(all(nics[at])).expect("a listener"));
+        Self { ends, listens, nics }
+    }
+
+    /// Tries to connect one end to the other.
+    fn try_connect(&self, from: usize) -> Result<(CommId, CommId), Error> {
         let (asks, answers) = (&self.ends[from], &self.ends[1 - from]);
         let (listen, mut handle) = self.listens[1 - from];
         let (mut send, mut recv) = (None, None);
         let began = Instant::now();
         while send.is_none() || recv.is_none() {
             assert!(began.elapsed() < LIMIT, "never connected");
-            send = send.or_else(|| asks.connect(0, &mut handle).expect("connect"));
+            send = match send {
+                None => asks.connect(all(self.nics[from]), &mut handle)?,
+                open => open,
+            };
             recv = recv.or_else(|| answers.accept(listen).expect("accept"));
         }
-        send.zip(recv).expect("both")
+        Ok(send.zip(recv).expect("both"))
     }
 
+    /// A connection from one end to the other: the sending and the receiving comm.
+    pub(super) fn connect(&self, from: usize) -> (CommId, CommId) {
+        self.try_connect(from).expect("connect")
+    }
+
+    /// Of all NICs of an end.
     pub(super) fn usage(&self, at: usize) -> Usage {
-        self.ends[at].fabric().usage(0)
+        let mut sum = Usage::default();
+        for nic in 0..self.nics[at] {
+            let usage = self.ends[at].fabric().usage(nic);
+            sum.queue_pairs += usage.queue_pairs;
+            sum.completion_queues += usage.completion_queues;
+            sum.regions += usage.regions;
+        }
+        sum
     }
 
     /// One message, which makes the links that are made as they are used.
@@ -140,26 +169,63 @@ fn used(duo: &Duo, counts: [usize; 2], expected: u32) -> [Usage; 2] {
     found
 }
 
-/// For any number of communicators, channels and groups: `min(nS, m) q + min(nR, m) q` queue pairs at each end, and no more
-/// completion queues than one for each group and NIC.
-pub(super) fn as_many_as_the_formula_says(links: std::ops::RangeInclusive<u32>) {
+/// Groups that hold so many comms, of `m` that are wanted: a group has at most 128 members.
+fn groups_of(comms: usize, m: usize) -> usize {
+    comms.min(m.max(comms.div_ceil(MEMBERS_OF_GROUP_MAX)))
+}
+
+/// For any number of communicators, channels, groups and NICs: `min(nS, m) q + min(nR, m) q` queue pairs at each end, where
+/// `q` is the links of a connection, and no more completion queues than one for each group and NIC.
+pub(super) fn as_many_as_the_formula_says(links: std::ops::RangeInclusive<u32>, nics: &[usize]) {
     let runner = Config { cases: 24, failure_persistence: None, ..Config::default() };
     let towards = (1..=8_usize, 0..=6_usize);
-    let all = (towards.clone(), towards, 1..=8_u8, 1..=8_u8, links);
+    let nics = proptest::array::uniform2(proptest::sample::select(nics.to_vec()));
+    let all = (towards.clone(), towards, 1..=8_u8, 1..=8_u8, links, nics);
     let mut runner = TestRunner::new(runner);
-    let outcome = runner.run(&all, |(there, back, m, other, links)| {
+    let outcome = runner.run(&all, |(there, back, m, other, links, nics)| {
         let counts = [there.0 * there.1, back.0 * back.1];
-        let duo = Duo::new(Sharing::On, [m, other], links);
+        let sharing = Sharing::On;
+        let sharing = [m, other].map(|groups| SharingParams { sharing, groups, ..SharingParams::default() });
+        let duo = Duo::over(sharing, links, nics);
         let m = usize::from(m.min(other));
-        let groups = counts[0].min(m) + counts[1].min(m);
-        let found = used(&duo, counts, (groups * links as usize) as u32);
-        for usage in found {
-            prop_assert_eq!(usage.queue_pairs as usize, groups * links as usize, "{:?}", counts);
-            prop_assert!(usage.completion_queues as usize <= groups, "{:?}", usage);
+        let groups = groups_of(counts[0], m) + groups_of(counts[1], m);
+        let links = (links as usize * nics[0].max(nics[1])).min(LINKS_MAX);
+        let found = used(&duo, counts, (groups * links) as u32);
+        for (usage, nics) in found.into_iter().zip(nics) {
+            prop_assert_eq!(usage.queue_pairs as usize, groups * links, "{:?}", counts);
+            prop_assert!(usage.completion_queues as usize <= groups * nics, "{:?}", usage);
         }
         Ok(())
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// More members than a group holds begin another one.
+pub(super) fn more_than_a_group_holds() {
+    for (comms, m) in [(128, 1), (129, 1), (300, 2)] {
+        let duo = Duo::new(Sharing::On, [m, m], 1);
+        let [one, other] = used(&duo, [comms, 0], 0).map(|usage| usage.queue_pairs as usize);
+        assert_eq!([one, other], [groups_of(comms, m.into()); 2], "{comms} connections");
+    }
+}
+
+/// A NIC of few queue pairs makes comms share more than they would; where they may not, they fail.
+pub(super) fn a_budget_makes_comms_share() {
+    const BUDGET: u32 = 6;
+    let limited = |sharing| SharingParams { sharing, groups: 8, budget: BUDGET, ..SharingParams::default() };
+    for sharing in [Sharing::On, Sharing::Auto] {
+        let duo = Duo::over([limited(sharing), limited(sharing)], 1, [1, 1]);
+        let found = used(&duo, [40, 40], 0);
+        for usage in found {
+            assert!((2..=BUDGET).contains(&usage.queue_pairs), "{sharing:?}: {usage:?}");
+        }
+    }
+    let duo = Duo::over([limited(Sharing::Off), limited(Sharing::Off)], 1, [1, 1]);
+    let comms: Vec<_> = (0..BUDGET).map(|_| duo.connect(0)).collect();
+    let text = duo.try_connect(0).expect_err("there are six").to_string();
+    assert!(text.contains("no queue pairs left of 6"), "{text}");
+    duo.close(0, &comms);
+    assert!(duo.is_empty());
 }
 
 /// Without sharing, as many as ever: one for each comm and link.

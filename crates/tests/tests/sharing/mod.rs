@@ -112,12 +112,27 @@ fn sharing_off_changes_no_count() {
 
 #[test]
 fn queue_pairs_are_as_many_as_the_formula_says() {
-    counts::as_many_as_the_formula_says(1..=1);
+    counts::as_many_as_the_formula_says(1..=1, &[1]);
 }
 
 #[test]
 fn queue_pairs_of_several_links_are_as_many_as_the_formula_says() {
-    counts::as_many_as_the_formula_says(1..=4);
+    counts::as_many_as_the_formula_says(1..=4, &[1]);
+}
+
+#[test]
+fn queue_pairs_over_several_nics_are_as_many_as_the_formula_says() {
+    counts::as_many_as_the_formula_says(1..=2, &[1, 2, 4]);
+}
+
+#[test]
+fn more_members_than_a_group_holds_begin_another() {
+    counts::more_than_a_group_holds();
+}
+
+#[test]
+fn a_budget_makes_comms_share() {
+    counts::a_budget_makes_comms_share();
 }
 
 #[test]
@@ -246,6 +261,41 @@ fn everything_is_under_way_at_once() {
         for depth in [1, 4] {
             let setting = shared("everything_is_under_way_at_once", 1).env("TRUNKLINE_FABRIC", wire);
             setting.env("TRUNKLINE_QP_DEPTH_MULTIPLIER", depth).two();
+        }
+    }
+}
+
+/// Several members on a link whose NIC pairs sends with receives.
+#[test]
+fn members_have_their_part_of_a_nic_that_pairs() {
+    let of = |name| shared(name, 1).env("TRUNKLINE_MATCH", "nic");
+    for wire in ["soft:shm", "soft:tcp"] {
+        of("members_close_in_every_order").env("TRUNKLINE_FABRIC", wire).two();
+        of("everything_is_under_way_at_once").env("TRUNKLINE_FABRIC", wire).two();
+        of("all_close_on_one_side_only").env("TRUNKLINE_FABRIC", wire).two();
+        for end in ["receiving", "sending"] {
+            let setting = of("a_member_is_aborted_between_processes").env("TRUNKLINE_FABRIC", wire);
+            setting.env("TEST_WAY", "close").env("TEST_END", end).two();
+        }
+    }
+}
+
+/// Members that each use several NICs, as many at both ends or not.
+#[test]
+fn members_use_several_nics() {
+    let of = |name, shape, wire| {
+        let setting = shared(name, 1).env("TRUNKLINE_SOFT_NICS", 4).env("TEST_FUSED", shape);
+        setting.env("TRUNKLINE_FABRIC", wire)
+    };
+    for (shape, wire) in [("2", "soft:shm"), ("4", "soft:tcp"), ("4,2", "soft:shm"), ("1,2", "soft:tcp")] {
+        of("two_processes_exchange_messages", shape, wire).two();
+    }
+    for (shape, wire) in [("2", "soft:tcp"), ("4,2", "soft:shm")] {
+        of("members_close_in_every_order", shape, wire).two();
+        of("everything_is_under_way_at_once", shape, wire).two();
+        for end in ["receiving", "sending"] {
+            let setting = of("a_member_is_aborted_between_processes", shape, wire);
+            setting.env("TEST_WAY", "close").env("TEST_END", end).two();
         }
     }
 }
