@@ -209,7 +209,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             false => plan.bounces,
         };
         let recv_depth = recv_depth.min(caps.depth_max);
-        let (mut rails, paths) = self.open_paths(nics, links, recv_depth, false, plan.deeper(times))?;
+        let pipeline = self.pipeline(control, nics, place);
+        let (mut rails, paths) =
+            self.open_paths(nics, links, recv_depth, false, (plan.deeper(times), pipeline))?;
         let links_of = paths.iter().map(|path| path.rail);
         let bounces = Bounces::new(&rails, links_of, recv::bounce_bytes(&plan), plan.bounces)?;
         let bounces = Arc::new(bounces);

@@ -5,7 +5,7 @@ use trunkline_proto::conn::{ConnectStep, Connecting, LinkLife};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::limits::LINKS_MAX;
 use trunkline_proto::pool::config::Traffic;
-use trunkline_proto::pool::{Ask, Next};
+use trunkline_proto::pool::{Ask, Next, Place};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Duration;
 use trunkline_proto::wire::cts::Lines;
@@ -34,7 +34,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         links: usize,
         recv_depth: u32,
         asks: bool,
-        times: u32,
+        (times, pipeline): (u32, Option<u32>),
     ) -> Result<(Rails<F::Rail>, Paths), Error> {
         let Params { depth, peer_time, rail_time, .. } = self.params;
         // Where there is no other link, one is given up no sooner than a peer.
@@ -55,8 +55,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             (1..used.len()).map(open).collect::<Result<_, Error>>()?,
             self.params.mutant,
         );
+        rails.pipeline = pipeline;
         let (now, mutant) = (self.host.now(), self.params.mutant);
-        let first = rails.get_mut(0).create()?;
+        let first = rails.create(0, 0)?;
         let path = |at: usize| {
             let (link, life) = match at {
                 0 => (first, LinkLife::first(asks, now, mutant)),
@@ -154,10 +155,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
         let (nics, links) = (attempt.nics, usize::from(wish.links));
         let (place, made) = match ask {
-            Ask::Alone(place) | Ask::Rather(place) => (place, self.make_own(&nics, links, None)),
+            Ask::Alone(place) | Ask::Rather(place) => {
+                (place, self.make_own(&nics, links, (None, self.pipeline(control, &nics, place))))
+            }
             Ask::Create(place, _) | Ask::First(place, _) => {
                 let times = control.pool.config().depth(1, u32::MAX);
-                (place, self.make_own(&nics, links, Some(times)))
+                (place, self.make_own(&nics, links, (Some(times), self.pipeline(control, &nics, place))))
             }
             Ask::Join(place, ..) => (place, self.make_rider(control, place.group)),
             Ask::Wait => return Ok(()),
@@ -180,17 +183,28 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         send_open(control, id)
     }
 
+    /// The pipeline that the first link of a new group goes on, where its NIC has several.
+    pub(crate) fn pipeline(
+        &self,
+        control: &mut Control<H, F::Rail>,
+        nics: &Nics,
+        place: Place,
+    ) -> Option<u32> {
+        let pipelines = self.fabric.nics().get(nics.first()).map_or(1, |nic| nic.caps.pipelines);
+        control.pool.place_on_pipeline(place.group, pipelines)
+    }
+
     /// Rails, links and a lane for a comm that has them to itself, or is the first of a group whose queues are `group` times
     /// as deep as those of one.
     fn make_own(
         &self,
         nics: &Nics,
         links: usize,
-        group: Option<u32>,
+        (group, pipeline): (Option<u32>, Option<u32>),
     ) -> Result<(SendLane, Made<F::Rail>), Error> {
         let caps = self.fabric.nics().get(nics.first()).map(|nic| nic.caps);
         let plan = Plan::new(&caps.ok_or(Error::Argument("no such NIC"))?, &self.params, links);
-        let (rails, paths) = self.open_paths(nics, links, 0, true, plan.deeper(group))?;
+        let (rails, paths) = self.open_paths(nics, links, 0, true, (plan.deeper(group), pipeline))?;
         let mailbox = Piece::alone(&rails, Lines::of(links).mailbox_bytes())?;
         let plan = plan.times(group.unwrap_or(1));
         let sender = Sender::new(0, 0, self.params.mutant);

@@ -24,6 +24,8 @@ pub(crate) struct Rails<R: Rail> {
     pub(crate) slices: Credits,
     /// Which members use which links, where several may.
     pub(crate) shared: Option<SharedLinks>,
+    /// Where its NIC has several pipelines, the one that the first link is on.
+    pub(crate) pipeline: Option<u32>,
     /// Some of those links have ended, and not all members were told.
     pub(crate) has_ended: bool,
     /// A planted bug, in test builds.
@@ -34,8 +36,8 @@ impl<R: Rail> Rails<R> {
     /// These, in the order of their NICs.
     pub(crate) fn new(first: R, more: Vec<R>, mutant: Mutant) -> Self {
         let slices = Credits::new(SLICES_MAX, mutant);
-        let (shared, has_ended) = (None, false);
-        Self { first, more, posts: 0, burst: false, eager: None, slices, shared, has_ended, mutant }
+        let (shared, pipeline, has_ended) = (None, None, false);
+        Self { first, more, posts: 0, burst: false, eager: None, slices, shared, pipeline, has_ended, mutant }
     }
 
     /// How many.
@@ -72,12 +74,27 @@ impl<R: Rail> Rails<R> {
         }
     }
 
+    /// A new link for slot `slot`: on a pipeline of its own, as far as there are so many with room.
+    ///
+    /// # Errors
+    /// As [`Links::create`](trunkline_fabric::Links::create).
+    pub(crate) fn create(&mut self, slot: usize, rail: usize) -> Result<LinkId, LinkError> {
+        let first = self.pipeline;
+        let rail = self.get_mut(rail);
+        // At most four.
+        let pipeline = first.map(|first| (first + slot as u32) % rail.caps().pipelines.max(1));
+        match rail.create_on(pipeline) {
+            Err(LinkError::PipelineExhausted { .. }) => rail.create(),
+            made => made,
+        }
+    }
+
     /// A new link for slot `slot` of a member.
     ///
     /// # Errors
     /// As [`Links::create`](trunkline_fabric::Links::create).
     pub(crate) fn make_new(&mut self, slot: usize, rail: usize) -> Result<LinkId, LinkError> {
-        let link = self.get_mut(rail).create()?;
+        let link = self.create(slot, rail)?;
         if let Some(shared) = &mut self.shared {
             shared.made(slot, rail, link);
         }

@@ -26,6 +26,8 @@ pub struct Riding {
     pub dropped: u64,
     /// Each group of the pool.
     pub groups: Vec<GroupUsage>,
+    /// The pipeline of the first link of each group, or comm alone.
+    pub pipelines: Vec<u32>,
     /// The first group whose books do not balance.
     pub wrong: Option<String>,
 }
@@ -72,9 +74,22 @@ impl<R: Rail> Groups<R> {
 }
 
 impl<R: Rail> Group<R> {
+    fn first_pipeline(&self) -> Option<u32> {
+        let open = match &self.seats {
+            Seats::Alone(open) => open,
+            Seats::Shared(shared) => shared.members.iter().next()?.1,
+        };
+        let path = match &open.side {
+            Side::Send(lane) => lane.paths.leader(),
+            Side::Recv(lane) => lane.paths.leader(),
+        };
+        self.rails.get(path.rail).pipeline(path.link)
+    }
+
     /// Adds what this group has; `asks` attempts have a mailbox of it.
     fn audit(&mut self, lane: u32, asks: usize, riding: &mut Riding) {
         riding.lanes += 1;
+        riding.pipelines.extend(self.first_pipeline());
         let Seats::Shared(shared) = &self.seats else { return };
         let Shared { members, common } = &**shared;
         riding.seats += members.len();

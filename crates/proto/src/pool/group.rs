@@ -71,6 +71,8 @@ pub(super) struct Group {
     pub(super) load: u64,
     /// Sum of its members' weights.
     pub(super) weight: u32,
+    /// Which pipeline of its first NIC its first queue pair is to be on.
+    pub(super) pipeline: u32,
     pub(super) seats: Vec<SeatId>,
     queue_pair_users: [u32; LINKS_MAX],
     completion_queue_users: [u32; RAILS_MAX],
@@ -88,6 +90,7 @@ impl Group {
             told: None,
             load: 0,
             weight: 0,
+            pipeline: 0,
             seats: Vec::new(),
             queue_pair_users: [0; LINKS_MAX],
             completion_queue_users: [0; RAILS_MAX],

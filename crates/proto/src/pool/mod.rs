@@ -169,8 +169,31 @@ impl Pool {
         self.groups.get(group.0).map(|group| group.state)
     }
 
-    /// The number of a group among those of its key that can be joined, below the number of groups there may be: what it
-    /// is placed on a pipeline of its NIC by.
+    /// Which of the pipelines of its first NIC a new group goes on, by what the other groups of that NIC count for and have to
+    /// do; nothing where there is no choice. Further queue pairs go on the pipelines after it.
+    pub fn place_on_pipeline(&mut self, id: GroupId, pipelines: u32) -> Option<u32> {
+        let nic = self.groups.get(id.0)?.key.local.numbers().first().copied()?;
+        if pipelines < 2 {
+            return None;
+        }
+        let others = || self.groups.iter().filter(|&(other, _)| other != id.0).map(|(_, group)| group);
+        let on = |pipeline| {
+            let here = |group: &&Group| {
+                group.pipeline == pipeline && group.key.local.numbers().first() == Some(&nic)
+            };
+            others().filter(here).fold((0_u32, 0_u64), |(weight, load), group| {
+                (weight.saturating_add(group.weight), load.saturating_add(group.load))
+            })
+        };
+        let pipeline = match self.mutant.is("pool-first-pipeline") {
+            true => 0,
+            false => (0..pipelines).min_by_key(|&pipeline| on(pipeline))?,
+        };
+        self.groups.get_mut(id.0)?.pipeline = pipeline;
+        Some(pipeline)
+    }
+
+    /// The number of a group among those of its key that can be joined, below the number of groups there may be.
     #[must_use]
     pub fn index(&self, group: GroupId) -> Option<u8> {
         self.groups.get(group.0).map(|group| group.index)

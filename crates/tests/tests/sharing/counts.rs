@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::{
-    CommId, Engine, Error, ListenId, MrId, Nics, Params, RecvBuf, RequestId, SharingParams,
+    CommId, Engine, Error, ListenId, MrId, Nics, Params, RecvBuf, RequestId, SharingParams, Traffic,
 };
 use trunkline_fabric::Fabric as _;
 use trunkline_mem::Memory;
@@ -47,13 +47,21 @@ impl Duo {
     }
 
     fn over(sharing: [SharingParams; 2], links: u32, nics: [usize; 2]) -> Self {
-        let ends = [0, 1].map(|at| engine(sharing[at], links, nics[at]));
+        Self::between([0, 1].map(|at| engine(sharing[at], links, nics[at])), nics)
+    }
+
+    fn between(ends: [Arc<Running>; 2], nics: [usize; 2]) -> Self {
         let listens = [0, 1].map(|at| ends[at].listen(all(nics[at])).expect("a listener"));
         Self { ends, listens, nics }
     }
 
     /// Tries to connect one end to the other.
     fn try_connect(&self, from: usize) -> Result<(CommId, CommId), Error> {
+        self.connect_in(from, Traffic::default())
+    }
+
+    /// The same, for a comm that is part of such traffic.
+    fn connect_in(&self, from: usize, traffic: Traffic) -> Result<(CommId, CommId), Error> {
         let (asks, answers) = (&self.ends[from], &self.ends[1 - from]);
         let (listen, mut handle) = self.listens[1 - from];
         let (mut send, mut recv) = (None, None);
@@ -61,7 +69,7 @@ impl Duo {
         while send.is_none() || recv.is_none() {
             assert!(began.elapsed() < LIMIT, "never connected");
             send = match send {
-                None => asks.connect(all(self.nics[from]), &mut handle)?,
+                None => asks.connect_in(traffic, all(self.nics[from]), &mut handle)?,
                 open => open,
             };
             recv = recv.or_else(|| answers.accept(listen).expect("accept"));
@@ -224,6 +232,29 @@ pub(super) fn a_budget_makes_comms_share() {
     let comms: Vec<_> = (0..BUDGET).map(|_| duo.connect(0)).collect();
     let text = duo.try_connect(0).expect_err("there are six").to_string();
     assert!(text.contains("no queue pairs left of 6"), "{text}");
+    duo.close(0, &comms);
+    assert!(duo.is_empty());
+}
+
+/// Groups are spread over the pipelines of a NIC, by what their members count for.
+pub(super) fn pipelines_are_balanced() {
+    let ends = [0, 1].map(|_| {
+        let sharing = SharingParams { sharing: Sharing::On, groups: 8, ..SharingParams::default() };
+        let params = Params { sharing, status: false, ..Params::default() };
+        let fabric = SoftFabric::new(SoftConfig { pipelines: 2, ..SoftConfig::default() }).expect("a NIC");
+        Arc::new(Engine::new(fabric, UnixHost::new(|_, _| {}), params).expect("an engine"))
+    });
+    let duo = Duo::between(ends, [1, 1]);
+    let found = |at: usize| duo.ends[at].riding().pipelines;
+    let heavy = duo.connect_in(0, Traffic { peers: 1, flows: 4 }).expect("connect");
+    assert_eq!(found(0), [0]);
+    let mut comms: Vec<_> = (0..4).map(|_| duo.connect(0)).collect();
+    assert_eq!(found(0), [0, 1, 1, 1, 1], "four light ones beside a heavy one");
+    comms.extend((0..2).map(|_| duo.connect(0)));
+    assert_eq!(found(0)[5..], [0, 1], "they count for as much as it now");
+    duo.close(0, &comms.split_off(1));
+    assert!(duo.ends[1].riding().pipelines.len() <= 8);
+    comms.push(heavy);
     duo.close(0, &comms);
     assert!(duo.is_empty());
 }

@@ -131,6 +131,11 @@ fn more_members_than_a_group_holds_begin_another() {
 }
 
 #[test]
+fn groups_are_spread_over_pipelines_by_what_they_count_for() {
+    counts::pipelines_are_balanced();
+}
+
+#[test]
 fn a_budget_makes_comms_share() {
     counts::a_budget_makes_comms_share();
 }

@@ -480,3 +480,21 @@ fn misuse_is_refused() {
     assert_eq!((a.leave(gone), a.ready(gone)), (Err(NoSeat), Err(NoSeat)));
     assert_eq!(a.wired(GroupId(gone.0), Proof(0)), Err(WiredError::NotCreating));
 }
+
+#[test]
+fn groups_go_to_the_pipeline_that_has_least() {
+    let mut a = pool(Sharing::On, 8);
+    let mut placed = |a: &mut Pool, wish| match a.ask(&sending(2), wish) {
+        Ok(Ask::First(place, _) | Ask::Create(place, _)) => (place, a.place_on_pipeline(place.group, 2)),
+        other => unreachable!("{other:?}"),
+    };
+    let (heavy, first) = placed(&mut a, Wish { weight: 3, ..Wish::new(1) });
+    let light: Vec<_> = (0..3).map(|_| placed(&mut a, Wish::new(1))).collect();
+    assert_eq!((first, light.iter().map(|one| one.1).collect::<Vec<_>>()), (Some(0), [Some(1); 3].to_vec()));
+    a.set_load(heavy.group, 9);
+    assert_eq!(placed(&mut a, Wish::new(1)).1, Some(1), "equal weights, less to do");
+    assert_eq!(placed(&mut a, Wish::new(1)).1, Some(0));
+    leave(&mut a, heavy.seat);
+    assert_eq!(placed(&mut a, Wish::new(1)).1, Some(0), "it is gone");
+    assert_eq!(a.place_on_pipeline(light[0].0.group, 1), None, "there is no choice");
+}
