@@ -484,7 +484,7 @@ fn misuse_is_refused() {
 #[test]
 fn groups_go_to_the_pipeline_that_has_least() {
     let mut a = pool(Sharing::On, 8);
-    let mut placed = |a: &mut Pool, wish| match a.ask(&sending(2), wish) {
+    let placed = |a: &mut Pool, wish| match a.ask(&sending(2), wish) {
         Ok(Ask::First(place, _) | Ask::Create(place, _)) => (place, a.place_on_pipeline(place.group, 2)),
         other => unreachable!("{other:?}"),
     };
