@@ -232,6 +232,7 @@ struct NicRow {
     atomics: bool,
     wait: bool,
     retires: bool,
+    ends_are_told: bool,
 }
 
 /// NIC ports that one connection uses together.
@@ -402,6 +403,7 @@ fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>
         atomics: caps.atomics,
         wait: caps.wait,
         retires: caps.retires,
+        ends_are_told: caps.ends_are_told,
     }
 }
 
