@@ -220,7 +220,9 @@ mod tests {
     use super::*;
 
     fn read(set: &[(&str, &str)]) -> Result<VerbsConfig, ConfigError> {
-        VerbsConfig::read(|name| set.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned()))
+        VerbsConfig::read(|name| {
+            set.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned())
+        })
     }
 
     #[test]

@@ -5,9 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use trunkline_fabric::{
-    Access, LinkAddress, LinkError, LinkId, Links, Mr, OpenError, Rail, RailConfig,
-};
+use trunkline_fabric::{Access, LinkAddress, LinkError, LinkId, Links, Mr, OpenError, Rail, RailConfig};
 use trunkline_mem::Memory;
 use trunkline_sys::verbs::{LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, QpCap};
 
@@ -187,9 +185,7 @@ impl VerbsRail {
             gid_index: self.port.gid.index as u8,
             service_level: verbs.service_level.unwrap_or(0),
             traffic_class: verbs.traffic_class.unwrap_or(0),
-            timeout: verbs
-                .timeout
-                .unwrap_or_else(|| ladder::timeout(self.config.rail_time.0, verbs.retries)),
+            timeout: verbs.timeout.unwrap_or_else(|| ladder::timeout(self.config.rail_time.0, verbs.retries)),
             retries: verbs.retries,
             psn,
             reads: most(device.max_qp_init_rd_atom),
@@ -260,6 +256,7 @@ impl VerbsRail {
             spares: Spares { all: spare, posted: 0 },
             last: crate::link::Which::Data,
             life: self.lives,
+            refusal: None,
             untaken: 0,
             keeps_other_pair: Planted::named("verbs-keeps-the-other-pair"),
             heads,
@@ -275,8 +272,7 @@ impl VerbsRail {
         let mtu = peer.mtu.min(self.port.attr.active_mtu as u8);
         let theirs = Theirs { number, psn, mtu, lid: peer.lid, gid: peer.gid };
         let limits = self.limits();
-        let rungs =
-            [(Rung::Receive, ladder::receive(&ours, &theirs)), (Rung::Send, ladder::send(&ours))];
+        let rungs = [(Rung::Receive, ladder::receive(&ours, &theirs)), (Rung::Send, ladder::send(&ours))];
         for (rung, (attr, mask)) in rungs {
             side.qp.modify(&attr, mask).map_err(|error| {
                 system("connecting a queue pair")(ladder::blame(rung, &attr, &limits, &error))

@@ -141,7 +141,8 @@ impl CompletionQueue {
         while readable(self.descriptor) {
             let (mut cq, mut user) = (std::ptr::null_mut(), std::ptr::null_mut());
             // SAFETY: the channel is open, and the two places are whole. It does not wait: there is an event.
-            let taken = unsafe { (self.device.calls().get_cq_event)(self.channel, &raw mut cq, &raw mut user) };
+            let taken =
+                unsafe { (self.device.calls().get_cq_event)(self.channel, &raw mut cq, &raw mut user) };
             if taken != 0 {
                 break;
             }

@@ -181,9 +181,8 @@ impl Device {
             // SAFETY: all zeros are such an entry.
             let mut entry: GidEntry = unsafe { std::mem::zeroed() };
             // SAFETY: the context is open; the entry is as long as is said.
-            let found = unsafe {
-                query(self.context, port.into(), index, &raw mut entry, 0, size_of::<GidEntry>())
-            };
+            let found =
+                unsafe { query(self.context, port.into(), index, &raw mut entry, 0, size_of::<GidEntry>()) };
             let roce = match entry.gid_type {
                 GID_TYPE_ROCE_V1 => 1,
                 GID_TYPE_ROCE_V2 => 2,

@@ -41,9 +41,10 @@ pub(crate) enum What {
 pub(crate) fn status(code: u32, what: What) -> Status {
     match (code, what) {
         (wc_status::WR_FLUSH_ERR, _) => Status::Flushed,
-        // At a receive, soft-RoCE gives what it tells the sender.
-        (wc_status::LOC_LEN_ERR | wc_status::REM_INV_REQ_ERR, What::Receive)
-        | (wc_status::REM_INV_REQ_ERR, What::Send) => Status::TooLong,
+        // Soft-RoCE gives a receive what it tells the sender, and from the second packet on calls it an operation that
+        // the receiver cannot do.
+        (wc_status::LOC_LEN_ERR | wc_status::REM_INV_REQ_ERR | wc_status::LOC_QP_OP_ERR, What::Receive)
+        | (wc_status::REM_INV_REQ_ERR | wc_status::REM_OP_ERR, What::Send) => Status::TooLong,
         // A word that is not aligned is an invalid request to some, and an access error to others.
         (wc_status::REM_INV_REQ_ERR, What::OneSided) | (wc_status::REM_ACCESS_ERR, _) => Status::RemoteAccess,
         (wc_status::LOC_PROT_ERR | wc_status::LOC_ACCESS_ERR, _) => Status::LocalProtection,
@@ -84,6 +85,8 @@ mod tests {
         assert_eq!(status(wc_status::REM_INV_REQ_ERR, What::Send), Status::TooLong);
         assert_eq!(status(wc_status::REM_INV_REQ_ERR, What::OneSided), Status::RemoteAccess);
         assert_eq!(status(wc_status::LOC_LEN_ERR, What::Receive), Status::TooLong);
+        assert_eq!(status(wc_status::REM_OP_ERR, What::Send), Status::TooLong);
+        assert_eq!(status(wc_status::REM_OP_ERR, What::OneSided), Status::Other(wc_status::REM_OP_ERR));
         assert_eq!(status(wc_status::LOC_LEN_ERR, What::Send), Status::Other(wc_status::LOC_LEN_ERR));
         assert_eq!(status(wc_status::RETRY_EXC_ERR, What::Send), Status::PeerDead);
         assert_eq!(status(wc_status::WR_FLUSH_ERR, What::OneSided), Status::Flushed);

@@ -61,13 +61,8 @@ impl Flusher {
         let access = Access { write: false, read: true, atomic: false };
         let region = Mr::register(registrar, memory, access).map_err(io::Error::other)?;
         let to = port.device.regions.place(region.extent(BYTES, BYTES)).ok_or(io::ErrorKind::InvalidData)?;
-        let cap = QpCap {
-            max_send_wr: room,
-            max_recv_wr: 1,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
+        let cap =
+            QpCap { max_send_wr: room, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
         let qp = Qp::new(&port.device, cq, cap, port.extended)?;
         let itself = Theirs {
             number: qp.number(),

@@ -48,8 +48,7 @@ impl HcaFilter {
             return true;
         }
         let named = self.entries.iter().any(|one| {
-            let name =
-                if self.exact { device == one.name } else { device.starts_with(one.name.as_str()) };
+            let name = if self.exact { device == one.name } else { device.starts_with(one.name.as_str()) };
             name && one.port.is_none_or(|wanted| wanted == port)
         });
         named != self.excludes

@@ -4,8 +4,8 @@
 use std::io;
 
 use trunkline_sys::verbs::{
-    ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, AhAttr, Gid, GlobalRoute, PortAttr, QpAttr,
-    QpCap, qp_mask, qp_state,
+    ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, AhAttr, Gid, GlobalRoute, PortAttr,
+    QpAttr, QpCap, qp_mask, qp_state,
 };
 
 /// Wait that a peer is told when there is no receive: 0.64 ms.
@@ -70,8 +70,13 @@ pub(crate) struct Theirs {
 
 /// Attributes of zeros.
 fn nothing() -> QpAttr {
-    let route =
-        GlobalRoute { dgid: Gid { raw: [0; 16] }, flow_label: 0, sgid_index: 0, hop_limit: 0, traffic_class: 0 };
+    let route = GlobalRoute {
+        dgid: Gid { raw: [0; 16] },
+        flow_label: 0,
+        sgid_index: 0,
+        hop_limit: 0,
+        traffic_class: 0,
+    };
     let ah =
         AhAttr { grh: route, dlid: 0, sl: 0, src_path_bits: 0, static_rate: 0, is_global: 0, port_num: 0 };
     QpAttr {
@@ -173,7 +178,10 @@ pub(crate) fn error() -> (QpAttr, i32) {
 /// into `nanoseconds`, at least 14.
 pub(crate) fn timeout(nanoseconds: u64, retries: u8) -> u8 {
     let tries = u64::from(retries) + 1;
-    (TIMEOUT_LEAST..=31).rev().find(|&exponent| (4096 << exponent) * tries <= nanoseconds).unwrap_or(TIMEOUT_LEAST)
+    (TIMEOUT_LEAST..=31)
+        .rev()
+        .find(|&exponent| (4096 << exponent) * tries <= nanoseconds)
+        .unwrap_or(TIMEOUT_LEAST)
 }
 
 /// What a device and a port allow, as far as a rung depends on it.
@@ -212,10 +220,12 @@ pub(crate) fn blame(rung: Rung, attr: &QpAttr, limits: &Limits, error: &io::Erro
 
 fn wrong(rung: Rung, attr: &QpAttr, limits: &Limits, error: &io::Error) -> Option<String> {
     let ah = &attr.ah_attr;
-    let beyond = |what: &str, is: u64, most: u64| (is > most).then(|| format!("{what} is {is}, at most {most}"));
+    let beyond =
+        |what: &str, is: u64, most: u64| (is > most).then(|| format!("{what} is {is}, at most {most}"));
     match rung {
-        Rung::Init => beyond("port_num", attr.port_num.into(), limits.ports.into())
-            .or_else(|| beyond("pkey_index", attr.pkey_index.into(), u64::from(limits.pkeys).saturating_sub(1))),
+        Rung::Init => beyond("port_num", attr.port_num.into(), limits.ports.into()).or_else(|| {
+            beyond("pkey_index", attr.pkey_index.into(), u64::from(limits.pkeys).saturating_sub(1))
+        }),
         Rung::Receive => beyond("path_mtu", attr.path_mtu.into(), limits.mtu.into())
             .or_else(|| (attr.path_mtu == 0).then(|| "path_mtu is 0".to_owned()))
             .or_else(|| beyond("dest_qp_num", attr.dest_qp_num.into(), 0xff_ffff))
@@ -248,8 +258,14 @@ fn route(attr: &QpAttr, limits: &Limits, error: &io::Error) -> Option<String> {
     if dgid.is_unspecified() {
         return Some("ah_attr.grh.dgid is not set".to_owned());
     }
-    let unreachable =
-        [libc::ETIMEDOUT, libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EINVAL, libc::EADDRNOTAVAIL, libc::ENODEV];
+    let unreachable = [
+        libc::ETIMEDOUT,
+        libc::ENETUNREACH,
+        libc::EHOSTUNREACH,
+        libc::EINVAL,
+        libc::EADDRNOTAVAIL,
+        libc::ENODEV,
+    ];
     let code = error.raw_os_error().unwrap_or(0);
     unreachable.contains(&code).then(|| {
         format!(

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{Ctrl, LinkId, Mr};
+use trunkline_fabric::{Ctrl, LinkId, Mr, Status};
 use trunkline_sys::verbs::Sge;
 
 use crate::error::Planted;
@@ -137,6 +137,8 @@ pub(crate) struct Link {
     pub(crate) last: Which,
     /// Told apart from earlier links of the same place.
     pub(crate) life: u64,
+    /// Why the device was not given something or did not take it, until the first of that is given back.
+    pub(crate) refusal: Option<Status>,
     /// Receives that the device did not take; they are given back last.
     pub(crate) untaken: u32,
     pub(crate) keeps_other_pair: Planted,
@@ -195,13 +197,8 @@ mod tests {
 
     #[test]
     fn numbers_say_what_they_are_of() {
-        let kinds = [
-            Kind::Work(Which::Data),
-            Kind::Work(Which::Message),
-            Kind::Receive,
-            Kind::Spare,
-            Kind::Flush,
-        ];
+        let kinds =
+            [Kind::Work(Which::Data), Kind::Work(Which::Message), Kind::Receive, Kind::Spare, Kind::Flush];
         for kind in kinds {
             for (place, position) in [(0, 0), (LINKS_MAX - 1, u32::MAX), (5, 7)] {
                 assert_eq!(Kind::of(kind.id(place, position)), Some((kind, place, position)));

@@ -172,7 +172,8 @@ impl VerbsRail {
 fn next_refused(link: &mut Link) -> Option<Completion> {
     let entry = link.data.queue.drop_oldest().or_else(|| link.message.queue.drop_oldest());
     if let Some(entry) = entry {
-        return Some(posted(link.id, entry, Status::Flushed));
+        let status = link.refusal.take().unwrap_or(Status::Flushed);
+        return Some(posted(link.id, entry, status));
     }
     if link.untaken == 0 || link.receives.len() > link.untaken as usize {
         return None;

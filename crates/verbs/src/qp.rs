@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use trunkline_sys::verbs::{
-    DataBuf, INIT_ATTR_PD, INIT_ATTR_SEND_OPS_FLAGS, PostRecv, PostSend, QPT_RC, Qp as RawQp, QpAttr, QpCap,
-    QpEx, QpInitAttr, QpInitAttrEx, RecvWr, SendWr, Sge, VerbsContext, WrAtomicCmpSwp, WrAtomicFetchAdd,
-    WrComplete, WrRdma, WrRdmaWriteImm, WrSend, WrSendImm, WrSetInlineDataList, WrSetSgeList, send_ops,
+    INIT_ATTR_PD, INIT_ATTR_SEND_OPS_FLAGS, PostRecv, PostSend, QPT_RC, Qp as RawQp, QpAttr, QpCap, QpEx,
+    QpInitAttr, QpInitAttrEx, RecvWr, SendWr, Sge, VerbsContext, WrAtomicCmpSwp, WrAtomicFetchAdd,
+    WrComplete, WrRdma, WrRdmaWriteImm, WrSend, WrSendImm, WrSetInlineData, WrSetSgeList, send_ops,
     wr_opcode,
 };
 
@@ -44,7 +44,7 @@ pub(crate) struct Builder {
     read: WrRdma,
     swap: WrAtomicCmpSwp,
     add: WrAtomicFetchAdd,
-    copy: WrSetInlineDataList,
+    copy: WrSetInlineData,
     place: WrSetSgeList,
 }
 
@@ -215,7 +215,7 @@ impl Builder {
             read: table.wr_rdma_read?,
             swap: table.wr_atomic_cmp_swp?,
             add: table.wr_atomic_fetch_add?,
-            copy: table.wr_set_inline_data_list?,
+            copy: table.wr_set_inline_data?,
             place: table.wr_set_sge_list?,
         })
     }
@@ -246,8 +246,8 @@ impl Builder {
         let qp = self.qp;
         // SAFETY: the queue pair lives as long as this, and has one owner.
         unsafe { (*qp).wr_id = wr.wr_id };
-        // SAFETY: as above.
-        unsafe { (*qp).wr_flags = wr.send_flags & !trunkline_sys::verbs::SEND_INLINE };
+        // SAFETY: as above. Soft-RoCE wants to be told that bytes are copied; others know it by the call.
+        unsafe { (*qp).wr_flags = wr.send_flags };
         if matches!(wr.opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD) {
             // SAFETY: the opcode says which side of the union was written.
             let to = unsafe { wr.wr.atomic };
@@ -281,9 +281,10 @@ impl Builder {
 
     /// Ends a request whose bytes are copied.
     #[inline]
-    pub(crate) fn copy(&self, bytes: &DataBuf) {
+    pub(crate) fn copy(&self, bytes: &Sge) {
+        let addr = std::ptr::with_exposed_provenance_mut(bytes.addr as usize);
         // SAFETY: a request was begun; the bytes are the stage's.
-        unsafe { (self.copy)(self.qp, 1, bytes) };
+        unsafe { (self.copy)(self.qp, addr, bytes.length as usize) };
     }
 
     /// Ends a request whose bytes are registered.

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use trunkline_fabric::{
-    Caps, Completion, Extent, LinkId, Op, PostError, Rail, RailConfig, Registrar, Remote, Source, Status, Wake,
+    Caps, Completion, Extent, LinkId, Op, PostError, Rail, RailConfig, Registrar, Remote, Source, Status,
+    Wake,
 };
 use trunkline_proto::time::Duration;
 use trunkline_sys::verbs::{Atomic, Rdma, SendWr, SendWrTarget, Sge, wr_opcode};
@@ -59,6 +60,9 @@ struct Asks<'a> {
     imm: u32,
     target: SendWrTarget,
     bytes: Payload<'a>,
+    /// Whether it is for a word that is not aligned. Some devices refuse it when it is posted and some when it arrives, so
+    /// none is given it.
+    astray: bool,
 }
 
 /// Its bytes, before heads have a place.
@@ -115,7 +119,7 @@ impl VerbsRail {
     fn asks<'a>(&self, op: Op<'a>, last: Which) -> Result<Asks<'a>, PostError> {
         let unsupported = PostError::Refused(Status::Other(UNSUPPORTED));
         let with = |opcode, which, imm: Option<u32>, target, bytes| {
-            Ok(Asks { opcode, which, imm: imm.unwrap_or(0), target, bytes })
+            Ok(Asks { opcode, which, imm: imm.unwrap_or(0), target, bytes, astray: false })
         };
         match op {
             Op::Send { head, body, imm } => {
@@ -132,12 +136,10 @@ impl VerbsRail {
                 with(wr_opcode::RDMA_READ, Which::Data, None, target(from), bytes)
             }
             Op::FetchAdd { old, at, add } if self.caps.atomics => {
-                let (opcode, to) = (wr_opcode::ATOMIC_FETCH_AND_ADD, atomic(at, add, 0));
-                with(opcode, Which::Data, None, to, Payload::Placed(self.word(old)?))
+                self.atomic(wr_opcode::ATOMIC_FETCH_AND_ADD, old, at, (add, 0))
             }
             Op::CompareSwap { old, at, expect, swap } if self.caps.atomics => {
-                let (opcode, to) = (wr_opcode::ATOMIC_CMP_AND_SWP, atomic(at, expect, swap));
-                with(opcode, Which::Data, None, to, Payload::Placed(self.word(old)?))
+                self.atomic(wr_opcode::ATOMIC_CMP_AND_SWP, old, at, (expect, swap))
             }
             // A write of nothing: devices look at no key then.
             Op::Nop => with(wr_opcode::RDMA_WRITE, last, None, SendWr::ZERO.wr, Payload::Copied(&[], &[])),
@@ -145,9 +147,20 @@ impl VerbsRail {
         }
     }
 
-    /// Eight bytes for the old value of an atomic.
-    fn word(&self, old: Extent) -> Result<Sge, PostError> {
-        if old.len == 8 { self.place(old) } else { Err(PostError::Refused(Status::LocalProtection)) }
+    fn atomic<'a>(
+        &self,
+        opcode: u32,
+        old: Extent,
+        at: Remote,
+        (compare_add, swap): (u64, u64),
+    ) -> Result<Asks<'a>, PostError> {
+        if old.len != 8 {
+            return Err(PostError::Refused(Status::LocalProtection));
+        }
+        let bytes = Payload::Placed(self.place(old)?);
+        let to = Atomic { remote_addr: at.addr, compare_add, swap, rkey: rkey(at.key) };
+        let (target, astray) = (SendWrTarget { atomic: to }, !at.addr.is_multiple_of(8));
+        Ok(Asks { opcode, which: Which::Data, imm: 0, target, bytes, astray })
     }
 
     #[inline]
@@ -162,7 +175,7 @@ impl VerbsRail {
         if found.credits() == 0 {
             return Err(PostError::Busy);
         }
-        if self.stage.is_full() {
+        if self.stage.is_full() || asks.astray {
             self.ring_all();
         }
         let Some(Some(found)) = self.links.get_mut(link.0 as usize) else {
@@ -190,6 +203,12 @@ impl VerbsRail {
                 Bytes::Both(Sge { addr: heads.base.addr + at, length, lkey: heads.base.lkey }, sge)
             }
         };
+        if asks.astray {
+            side.queue.give();
+            side.queue.refused(1);
+            self.break_refused(link.0, Status::RemoteAccess);
+            return Ok(());
+        }
         if side.chain.is_empty() {
             self.dirty.push(Dirty::Work(link.0, asks.which));
         }
@@ -282,9 +301,9 @@ impl VerbsRail {
         let side = link.side(which);
         let chain = std::mem::replace(&mut side.chain, Chain::EMPTY);
         side.queue.give();
-        if let Err((_, left)) = self.stage.ring(&side.qp, chain) {
+        if let Err((code, left)) = self.stage.ring(&side.qp, chain) {
             side.queue.refused(left);
-            self.break_refused(place);
+            self.break_refused(place, Status::Other(NOT_POSTED + code.unsigned_abs()));
         }
     }
 
@@ -292,16 +311,17 @@ impl VerbsRail {
     fn ring_receives(&mut self, place: u32) {
         let Some(Some(link)) = self.links.get_mut(place as usize) else { return };
         let chain = std::mem::replace(&mut link.receive_chain, Chain::EMPTY);
-        if let Err((_, left)) = self.stage.ring_receives(&link.message.qp, chain) {
+        if let Err((code, left)) = self.stage.ring_receives(&link.message.qp, chain) {
             link.untaken += left;
-            self.break_refused(place);
+            self.break_refused(place, Status::Other(NOT_POSTED + code.unsigned_abs()));
         }
     }
 
     /// The device did not take what was given: the link is in error, and what it did not take comes back last.
     #[cold]
-    fn break_refused(&mut self, place: u32) {
+    fn break_refused(&mut self, place: u32, why: Status) {
         if let Some(Some(link)) = self.links.get_mut(place as usize) {
+            link.refusal.get_or_insert(why);
             link.break_down();
         }
         if !self.refused.contains(&place) {
@@ -317,10 +337,6 @@ impl VerbsRail {
 
 /// Most flushes of a rail at once.
 pub(crate) const FLUSHES_MAX: u32 = 256;
-
-fn atomic(at: Remote, compare_add: u64, swap: u64) -> SendWrTarget {
-    SendWrTarget { atomic: Atomic { remote_addr: at.addr, compare_add, swap, rkey: rkey(at.key) } }
-}
 
 impl Rail for VerbsRail {
     fn caps(&self) -> &Caps {

@@ -267,7 +267,7 @@ fn hint(error: io::Error) -> io::Error {
 /// fits nothing it is like.
 #[inline]
 pub(crate) fn rkey(key: RemoteKey) -> u32 {
-    (key.0 as u32) ^ ((key.0 >> 32) as u32)
+    (key.0 as u32) ^ ((key.0 >> 32) as u32).wrapping_mul(0x9e37_79b1)
 }
 
 #[cfg(test)]
@@ -312,5 +312,6 @@ mod tests {
         for bit in 0..64 {
             assert_ne!(rkey(RemoteKey(0x1234_5678 ^ 1 << bit)), 0x1234_5678, "bit {bit}");
         }
+        assert_ne!(rkey(RemoteKey(!0x1234_5678)), 0x1234_5678);
     }
 }

@@ -1,11 +1,9 @@
 //! Requests that have been posted and not yet given to the device: built in one place for all links of a rail, chained by
 //! queue, and given away with one call a queue.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
-use trunkline_sys::verbs::{
-    DataBuf, RecvWr, SEND_INLINE, SEND_SIGNALED, SendWr, SendWrTarget, Sge,
-};
+use trunkline_sys::verbs::{RecvWr, SEND_INLINE, SEND_SIGNALED, SendWr, SendWrTarget, Sge};
 
 use crate::error::Planted;
 use crate::qp::{Builder, Qp, Ring};
@@ -224,8 +222,7 @@ impl Stage {
             let list = &self.lists[usize::from(at)];
             builder.begin(wr);
             if wr.send_flags & SEND_INLINE != 0 {
-                let addr: *mut c_void = std::ptr::with_exposed_provenance_mut(list[0].addr as usize);
-                builder.copy(&DataBuf { addr, length: list[0].length as usize });
+                builder.copy(&list[0]);
             } else {
                 builder.place(&list[..wr.num_sge as usize]);
             }
@@ -296,4 +293,3 @@ fn append(next: &mut [u16], chain: &mut Chain, at: usize) {
     chain.last = place;
     chain.count += 1;
 }
-

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use syn::{ReturnType, Type};
 use trunkline_sys::verbs::{
-    self, AhAttr, AsyncEvent, CompChannel, Context, ContextOps, Cq, DataBuf, Device, DeviceAttr, GidEntry,
+    self, AhAttr, AsyncEvent, CompChannel, Context, ContextOps, Cq, Device, DeviceAttr, GidEntry,
     GlobalRoute, Mr, Pd, PortAttr, Qp, QpAttr, QpCap, QpEx, QpInitAttr, QpInitAttrEx, RecvWr, RxHashConf,
     SendWr, SendWrTarget, Sge, VerbsContext, Wc, event, qp_mask, qp_state, send_ops, wc_opcode, wc_status,
     wr_opcode,
@@ -139,7 +139,6 @@ fn requests() -> Vec<Layout> {
             rate_limit
         }
         "struct ibv_sge" = Sge { addr length lkey }
-        "struct ibv_data_buf" = DataBuf { addr length }
         "struct ibv_send_wr" = SendWr {
             wr_id next sg_list num_sge opcode send_flags imm_data wr qp_type bind_mw
         }

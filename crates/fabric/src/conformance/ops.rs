@@ -56,14 +56,15 @@ pub fn sends_fill_receives_in_order<S: Setup>(setup: &S) {
 pub fn sends_join_head_and_body<S: Setup>(setup: &S) {
     let mut ends = setup.pair(&default_config());
     let from = Region::new(&ends.a, 200_000, Access::LOCAL);
-    let into = Region::new(&ends.b, 200_100, Access::LOCAL);
-    from.fill(2);
     let most = ends.a.caps().inline_max as usize;
+    let room = 200_000 + 2 * most as u64;
+    let into = Region::new(&ends.b, room as usize, Access::LOCAL);
+    from.fill(2);
     let head: Vec<u8> = (0..most as u64).map(|at| pattern(3, at)).collect();
     for head_len in [0, 1, 16, most] {
         for body_len in [0usize, 1, 8, 100, 200_000] {
             let total = (head_len + body_len) as u64;
-            ends.on_b(1, Op::Recv { into: into.extent(0, 200_100) });
+            ends.on_b(1, Op::Recv { into: into.extent(0, room) });
             let body = Source::Region(from.extent(0, body_len as u64));
             ends.on_a(2, Op::Send { head: &head[..head_len], body, imm: Some(9) });
             let seen = ends.expect(1, 1);
@@ -71,7 +72,7 @@ pub fn sends_join_head_and_body<S: Setup>(setup: &S) {
             assert!(into.bytes(0, head_len) == head[..head_len], "the head differs");
             assert!(into.bytes(head_len as u64, body_len) == from.bytes(0, body_len), "the body differs");
         }
-        ends.on_b(1, Op::Recv { into: into.extent(0, 200_100) });
+        ends.on_b(1, Op::Recv { into: into.extent(0, room) });
         ends.on_a(2, Op::Send { head: &head[..head_len], body: Source::Inline(&head), imm: None });
         let seen = ends.expect(1, 1);
         assert_eq!((seen.b[0].status, seen.b[0].len), (Status::Ok, (head_len + most) as u64));

@@ -4,8 +4,8 @@
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use super::{
-    AsyncEvent, CompChannel, Context, Cq, DataBuf, Device, DeviceAttr, Gid, GidEntry, Mr, Pd, PortAttr, Qp,
-    QpAttr, QpEx, QpInitAttr, QpInitAttrEx, RecvWr, SendWr, Sge, Wc,
+    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Gid, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr,
+    QpEx, QpInitAttr, QpInitAttrEx, RecvWr, SendWr, Sge, Wc,
 };
 
 /// Name of the library.
@@ -108,8 +108,8 @@ pub type WrRdmaWriteImm = unsafe extern "C" fn(qp: *mut QpEx, rkey: u32, remote_
 pub type WrSend = unsafe extern "C" fn(qp: *mut QpEx);
 /// `wr_send_imm` of [`QpEx`]; the immediate in network byte order.
 pub type WrSendImm = unsafe extern "C" fn(qp: *mut QpEx, imm: u32);
-/// `wr_set_inline_data_list` of [`QpEx`].
-pub type WrSetInlineDataList = unsafe extern "C" fn(qp: *mut QpEx, count: usize, buffers: *const DataBuf);
+/// `wr_set_inline_data` of [`QpEx`].
+pub type WrSetInlineData = unsafe extern "C" fn(qp: *mut QpEx, addr: *mut c_void, len: usize);
 /// `wr_set_sge_list` of [`QpEx`].
 pub type WrSetSgeList = unsafe extern "C" fn(qp: *mut QpEx, count: usize, list: *const Sge);
 /// `wr_complete` of [`QpEx`].

@@ -5,7 +5,7 @@ use core::mem::{offset_of, size_of};
 
 use super::{
     Context, Cq, Gid, Pd, PthreadCond, PthreadMutex, WrAtomicCmpSwp, WrAtomicFetchAdd, WrComplete, WrRdma,
-    WrRdmaWriteImm, WrSend, WrSendImm, WrSetInlineDataList, WrSetSgeList,
+    WrRdmaWriteImm, WrSend, WrSendImm, WrSetInlineData, WrSetSgeList,
 };
 
 /// `IBV_QPT_RC`: reliable and connected.
@@ -332,9 +332,9 @@ pub struct QpEx {
     /// Of shared connections.
     pub wr_set_xrc_srqn: *mut c_void,
     /// Ends a request: one range to copy.
-    pub wr_set_inline_data: *mut c_void,
+    pub wr_set_inline_data: Option<WrSetInlineData>,
     /// Ends a request: ranges to copy.
-    pub wr_set_inline_data_list: Option<WrSetInlineDataList>,
+    pub wr_set_inline_data_list: *mut c_void,
     /// Ends a request: one registered range.
     pub wr_set_sge: *mut c_void,
     /// Ends a request: registered ranges.

@@ -1,6 +1,6 @@
 //! Work requests.
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_int, c_uint};
 use core::mem::{offset_of, size_of};
 
 /// `IBV_SEND_FENCE`: waits for reads and atomics before it.
@@ -43,16 +43,6 @@ pub struct Sge {
 impl Sge {
     /// No bytes.
     pub const ZERO: Self = Self { addr: 0, length: 0, lkey: 0 };
-}
-
-/// `struct ibv_data_buf`: bytes that are copied.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct DataBuf {
-    /// The first.
-    pub addr: *mut c_void,
-    /// How many.
-    pub length: usize,
 }
 
 /// `wr.rdma` of `struct ibv_send_wr`.
