@@ -202,8 +202,8 @@ impl VerbsRail {
         Limits::of(device.phys_port_cnt, reads, serves, &self.port.attr, self.infiniband())
     }
 
-    fn side(&self, cap: QpCap, psn: u32) -> Result<Side, LinkError> {
-        let qp = Qp::new(&self.port.device, &self.cq, cap, self.port.extended);
+    fn side(&self, cap: QpCap, psn: u32, extended: bool) -> Result<Side, LinkError> {
+        let qp = Qp::new(&self.port.device, &self.cq, cap, extended);
         let qp = qp.map_err(|error| match error.raw_os_error() {
             Some(libc::ENOMEM) => LinkError::System {
                 what: "making a queue pair",
@@ -238,8 +238,9 @@ impl VerbsRail {
             max_recv_sge: 1,
             max_inline_data: self.port.inline,
         };
-        let data = self.side(cap(spare), data_psn)?;
-        let message = self.side(cap(config.recv_depth), message_psn)?;
+        let data = self.side(cap(spare), data_psn, self.port.extended)?;
+        // Sends have heads and bodies, and soft-RoCE takes two ranges for two of the first where work is built in place.
+        let message = self.side(cap(config.recv_depth), message_psn, false)?;
         let heads = self.heads()?;
         let (depth, receives_max) = (config.depth, config.recv_depth as usize);
         self.lives += 1;
