@@ -177,15 +177,22 @@ impl Link {
 
     /// Puts both queue pairs into error; what the device has comes back as flushed.
     pub(crate) fn break_down(&mut self) {
+        self.break_after(None);
+    }
+
+    /// The same after a completion in error on one of them. That one goes into error by itself, and may still have to tell
+    /// its peer why: moved from here, soft-RoCE would leave that out.
+    pub(crate) fn break_after(&mut self, failed: Option<Which>) {
         if self.state == State::Error {
             return;
         }
         self.state = State::Error;
         let (attr, mask) = ladder::error();
-        let both = [&self.data.qp, &self.message.qp];
-        let which = if self.keeps_other_pair.is_on() { &both[..1] } else { &both[..] };
-        for qp in which {
-            // One that is there already may refuse it, and a device that is lost does.
+        for (which, qp) in [(Which::Data, &self.data.qp), (Which::Message, &self.message.qp)] {
+            if failed == Some(which) || (failed.is_some() && self.keeps_other_pair.is_on()) {
+                continue;
+            }
+            // A device that is lost refuses it.
             let _ = qp.modify(&attr, mask);
         }
     }

@@ -91,7 +91,7 @@ impl VerbsRail {
         let Some(Some(link)) = self.links.get_mut(place as usize) else { return Told::Nothing };
         link.spares.posted = link.spares.posted.saturating_sub(1);
         if wc.status != wc_status::SUCCESS {
-            link.break_down();
+            link.break_after(Some(Which::Data));
             return Told::Nothing;
         }
         let id = link.id;
@@ -198,7 +198,7 @@ fn tell_work(link: &mut Link, which: Which, position: u32, wc: &Wc) -> Told {
         Ended::This(entry) if well && entry.told => Told::Last(posted(id, entry, Status::Ok)),
         Ended::This(_) if well => Told::Nothing,
         Ended::This(entry) => {
-            link.break_down();
+            link.break_after(Some(which));
             let what = if entry.is_send { What::Send } else { What::OneSided };
             Told::Last(posted(id, entry, status(wc.status, what)))
         }
@@ -209,7 +209,7 @@ fn tell_work(link: &mut Link, which: Which, position: u32, wc: &Wc) -> Told {
 fn tell_receive(link: &mut Link, wc: &Wc) -> Told {
     let Some(wr_id) = link.receives.pop_front() else { return Told::Nothing };
     if wc.status != wc_status::SUCCESS {
-        link.break_down();
+        link.break_after(Some(Which::Message));
         return Told::Last(received(link.id, wr_id, status(wc.status, What::Receive)));
     }
     let imm = (wc.wc_flags & WC_WITH_IMM != 0).then(|| u32::from_be(wc.imm_data));
