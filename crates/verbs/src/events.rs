@@ -10,6 +10,8 @@ use rustix::fd::BorrowedFd;
 use rustix::fs::OFlags;
 use trunkline_sys::verbs::{AckAsyncEvent, AsyncEvent, Context, GetAsyncEvent, event};
 
+use crate::error::Planted;
+
 /// Most events taken in one look.
 const TAKEN_MAX: u32 = 64;
 /// Ports whose state is kept; the numbers of ports are bytes.
@@ -66,6 +68,8 @@ pub(crate) struct Faults {
     asks: bool,
     state: Mutex<State>,
     dead: AtomicBool,
+    keeps: Planted,
+    deaf: Planted,
 }
 
 struct State {
@@ -79,7 +83,13 @@ impl Faults {
     /// Those that come over a descriptor of the device.
     pub(crate) fn new(events: i32) -> Self {
         let state = State { objects: HashMap::new(), down: vec![None; PORTS].into() };
-        Self { asks: unblock(events), state: Mutex::new(state), dead: AtomicBool::new(false) }
+        Self {
+            asks: unblock(events),
+            state: Mutex::new(state),
+            dead: AtomicBool::new(false),
+            keeps: Planted::named("verbs-keeps-events"),
+            deaf: Planted::named("verbs-is-deaf-to-events"),
+        }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -122,12 +132,18 @@ impl Faults {
                 return;
             }
             self.note(&mut state, &event);
+            if self.keeps.is_on() {
+                continue;
+            }
             // SAFETY: the event was just taken.
             unsafe { ack(&raw mut event) };
         }
     }
 
     fn note(&self, state: &mut State, event: &AsyncEvent) {
+        if self.deaf.is_on() {
+            return;
+        }
         // The union's other side is a port's number in its low half.
         let port = usize::from(event.element.addr() as u8);
         match meaning(event.event_type) {

@@ -70,14 +70,6 @@ impl VerbsRail {
             return self.tell_flush(wc);
         }
         let Some(Some(link)) = self.links.get_mut(place as usize) else { return Told::Nothing };
-        let number = match kind {
-            Kind::Work(Which::Data) | Kind::Spare => link.data.qp.number(),
-            _ => link.message.qp.number(),
-        };
-        // What is left of a link that had this place before.
-        if number != wc.qp_num && !self.tells_strangers.is_on() {
-            return Told::Nothing;
-        }
         match kind {
             Kind::Work(which) => tell_work(link, which, position, wc),
             Kind::Receive => tell_receive(link, wc),

@@ -49,7 +49,7 @@ pub struct VerbsRail {
     pub(crate) config: RailConfig,
     pub(crate) caps: Caps,
     pub(crate) forgets_spares: Planted,
-    pub(crate) tells_strangers: Planted,
+    pub(crate) keeps_leftovers: Planted,
     pub(crate) polls_twice: Planted,
 }
 

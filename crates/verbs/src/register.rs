@@ -267,7 +267,9 @@ fn hint(error: io::Error) -> io::Error {
 /// fits nothing it is like.
 #[inline]
 pub(crate) fn rkey(key: RemoteKey) -> u32 {
-    (key.0 as u32) ^ ((key.0 >> 32) as u32).wrapping_mul(0x9e37_79b1)
+    let cut = Planted::named("verbs-cuts-keys").is_on();
+    let above = if cut { 0 } else { (key.0 >> 32) as u32 };
+    (key.0 as u32) ^ above.wrapping_mul(0x9e37_79b1)
 }
 
 #[cfg(test)]
