@@ -50,7 +50,7 @@ pub(super) fn facts(sys: &Path) -> Result<Facts> {
     for (field, offset) in targets {
         facts.insert(format!("offsetof(struct ibv_send_wr, wr.{field})"), as_fact(inside + offset));
     }
-    facts.extend(constants().into_iter().map(|(name, value)| (name.to_owned(), value)));
+    facts.extend(constants().map(|(name, value)| (name.to_owned(), value)));
     facts.extend(checks(&sys.join("src/verbs"))?.into_iter().map(|expression| (expression, 1)));
     Ok(facts)
 }
@@ -152,7 +152,12 @@ fn requests() -> Vec<Layout> {
 }
 
 /// Constants by their C names.
-fn constants() -> Vec<(&'static str, i64)> {
+fn constants() -> impl Iterator<Item = (&'static str, i64)> {
+    of_objects().into_iter().chain(of_work()).chain(of_endings())
+}
+
+/// Of devices, regions and queue pairs.
+fn of_objects() -> Vec<(&'static str, i64)> {
     vec![
         ("IBV_TRANSPORT_IB", verbs::TRANSPORT_IB.into()),
         ("IBV_PORT_ACTIVE", verbs::PORT_ACTIVE.into()),
@@ -197,6 +202,12 @@ fn constants() -> Vec<(&'static str, i64)> {
         ("IBV_QP_SQ_PSN", qp_mask::SQ_PSN.into()),
         ("IBV_QP_MAX_DEST_RD_ATOMIC", qp_mask::MAX_DEST_RD_ATOMIC.into()),
         ("IBV_QP_DEST_QPN", qp_mask::DEST_QPN.into()),
+    ]
+}
+
+/// Of requests.
+fn of_work() -> Vec<(&'static str, i64)> {
+    vec![
         ("IBV_SEND_FENCE", verbs::SEND_FENCE.into()),
         ("IBV_SEND_SIGNALED", verbs::SEND_SIGNALED.into()),
         ("IBV_SEND_INLINE", verbs::SEND_INLINE.into()),
@@ -207,6 +218,12 @@ fn constants() -> Vec<(&'static str, i64)> {
         ("IBV_WR_RDMA_READ", wr_opcode::RDMA_READ.into()),
         ("IBV_WR_ATOMIC_CMP_AND_SWP", wr_opcode::ATOMIC_CMP_AND_SWP.into()),
         ("IBV_WR_ATOMIC_FETCH_AND_ADD", wr_opcode::ATOMIC_FETCH_AND_ADD.into()),
+    ]
+}
+
+/// Of completions and events.
+fn of_endings() -> Vec<(&'static str, i64)> {
+    vec![
         ("IBV_WC_RECV", wc_opcode::RECV.into()),
         ("IBV_WC_RECV_RDMA_WITH_IMM", wc_opcode::RECV_RDMA_WITH_IMM.into()),
         ("IBV_WC_WITH_IMM", verbs::WC_WITH_IMM.into()),
