@@ -307,6 +307,7 @@ impl Report {
                 FabricName::Soft => "soft",
                 FabricName::SoftShm => "soft:shm",
                 FabricName::SoftTcp => "soft:tcp",
+                FabricName::Verbs => "verbs",
             },
             rails: nics.iter().map(rail).collect(),
             wires: wires(used),
@@ -426,7 +427,9 @@ struct Used {
 impl Used {
     fn new(fabric: FabricName, network: bool) -> Self {
         match fabric {
-            FabricName::Auto | FabricName::Soft => Self { mem: true, shm: true, tcp: network },
+            FabricName::Auto | FabricName::Soft | FabricName::Verbs => {
+                Self { mem: true, shm: true, tcp: network }
+            }
             FabricName::SoftShm => Self { mem: false, shm: true, tcp: false },
             FabricName::SoftTcp => Self { mem: false, shm: false, tcp: true },
         }
@@ -541,7 +544,7 @@ fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
             SoftCopy::Share => CopyMode::Share,
         },
         wire: match params.fabric {
-            FabricName::Auto | FabricName::Soft => WireMode::Auto,
+            FabricName::Auto | FabricName::Soft | FabricName::Verbs => WireMode::Auto,
             FabricName::SoftShm => WireMode::Shm,
             FabricName::SoftTcp => WireMode::Tcp,
         },
