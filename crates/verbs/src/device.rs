@@ -77,8 +77,10 @@ impl Device {
         let name = unsafe { (calls.get_device_name)(raw) };
         // SAFETY: the library's text ends with zero and lives as long as the device.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-        // SAFETY: the caller's promise; a text inside the device that ends with zero.
-        let folder = unsafe { CStr::from_ptr((*raw).ibdev_path.as_ptr()) };
+        // SAFETY: the caller's promise.
+        let folder = unsafe { &(*raw).ibdev_path };
+        // SAFETY: a text inside the device that ends with zero.
+        let folder = unsafe { CStr::from_ptr(folder.as_ptr()) };
         let folder = PathBuf::from(folder.to_string_lossy().into_owned());
         // SAFETY: the caller's promise.
         let context = unsafe { (calls.open_device)(raw) };

@@ -92,7 +92,9 @@ fn open_all(library: &Arc<Library>) -> Result<Vec<Result<Device, String>>, Missi
     let mut devices = Vec::new();
     for at in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the list has as many entries as were counted.
-        let raw = unsafe { *list.add(at) };
+        let entry = unsafe { list.add(at) };
+        // SAFETY: as above.
+        let raw = unsafe { *entry };
         // SAFETY: as above.
         let transport = unsafe { (*raw).transport_type };
         if transport != TRANSPORT_IB {

@@ -2,9 +2,10 @@
 //! providers may have threads and handlers in this process.
 
 use std::ffi::{CStr, c_void};
+use std::mem::transmute;
 use std::ptr::NonNull;
 
-use trunkline_sys::verbs::{Calls, LIBRARY, VERSIONS};
+use trunkline_sys::verbs::{self as calls, Calls, LIBRARY, VERSIONS};
 
 use crate::Missing;
 
@@ -15,12 +16,12 @@ pub struct Library {
 
 /// Fills [`Calls`]: each function under its name, those behind `optional` only where the library has them.
 macro_rules! load {
-    ($find:expr; required: $($field:ident)*; optional: $($may:ident)*) => { Calls {
+    ($find:expr; required: $($field:ident $kind:ident)*; optional: $($may:ident $may_kind:ident)*) => { Calls {
         // SAFETY: the symbol of this name and version is a function of the field's type, which `cargo xtask bindings`
         // compares with the library's header.
-        $($field: unsafe { std::mem::transmute::<NonNull<c_void>, _>($find(concat!("ibv_", stringify!($field)))?) },)*
+        $($field: unsafe { transmute::<NonNull<c_void>, calls::$kind>($find(concat!("ibv_", stringify!($field)))?) },)*
         // SAFETY: as above.
-        $($may: $find(may_be(stringify!($may))).ok().map(|at| unsafe { std::mem::transmute::<NonNull<c_void>, _>(at) }),)*
+        $($may: $find(may_be(stringify!($may))).ok().map(|at| unsafe { transmute::<NonNull<c_void>, calls::$may_kind>(at) }),)*
     } };
 }
 
@@ -46,11 +47,15 @@ impl Library {
         let find = |symbol: &str| find(handle, symbol);
         Ok(Self {
             calls: load!(find;
-                required: get_device_list free_device_list get_device_name open_device close_device query_device
-                    query_port query_gid alloc_pd dealloc_pd reg_mr dereg_mr create_comp_channel
-                    destroy_comp_channel create_cq destroy_cq get_cq_event ack_cq_events create_qp modify_qp
-                    destroy_qp get_async_event ack_async_event;
-                optional: query_gid_ex reg_mr_iova2 qp_to_qp_ex
+                required: get_device_list GetDeviceList free_device_list FreeDeviceList
+                    get_device_name GetDeviceName open_device OpenDevice close_device CloseDevice
+                    query_device QueryDevice query_port QueryPort query_gid QueryGid
+                    alloc_pd AllocPd dealloc_pd DeallocPd reg_mr RegMr dereg_mr DeregMr
+                    create_comp_channel CreateCompChannel destroy_comp_channel DestroyCompChannel
+                    create_cq CreateCq destroy_cq DestroyCq get_cq_event GetCqEvent ack_cq_events AckCqEvents
+                    create_qp CreateQp modify_qp ModifyQp destroy_qp DestroyQp
+                    get_async_event GetAsyncEvent ack_async_event AckAsyncEvent;
+                optional: query_gid_ex QueryGidEx reg_mr_iova2 RegMrIova2 qp_to_qp_ex QpToQpEx
             ),
         })
     }

@@ -331,7 +331,7 @@ impl VerbsRail {
 
     /// Flushes that may be outstanding.
     pub(crate) fn flushes_max(&self) -> u32 {
-        self.config.depth.min(FLUSHES_MAX).max(1)
+        self.config.depth.clamp(1, FLUSHES_MAX)
     }
 }
 

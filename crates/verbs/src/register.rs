@@ -238,8 +238,11 @@ impl Registrar for VerbsRegistrar {
             let source = hint(last_error());
             return Err(RegisterError::System { what: "registering memory with the NIC", source });
         }
-        // SAFETY: the library has just made it.
-        let (lkey, rkey) = unsafe { ((*mr).lkey, (*mr).rkey) };
+        let (lkey, rkey) = {
+            // SAFETY: the library has just made it.
+            let made = unsafe { &*mr };
+            (made.lkey, made.rkey)
+        };
         let Some(local) = table.insert(mr, lkey, base, memory) else {
             // SAFETY: as above, and nobody knows it.
             unsafe { (self.device.calls().dereg_mr)(mr) };

@@ -176,7 +176,9 @@ unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
 unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
     with(|device| device.contexts -= 1);
     // SAFETY: made above, and nobody uses it any more.
-    unsafe { libc::close((*context).async_fd) };
+    let events = unsafe { (*context).async_fd };
+    // SAFETY: it was made with the context.
+    unsafe { libc::close(events) };
     let whole = context.wrapping_byte_sub(std::mem::offset_of!(VerbsContext, context));
     // SAFETY: as above.
     drop(unsafe { Box::from_raw(whole.cast::<VerbsContext>()) });
@@ -461,7 +463,9 @@ unsafe extern "C" fn post_send(qp: *mut Qp, mut wr: *mut SendWr, bad: *mut *mut 
         let one = unsafe { &*wr };
         let entries = (0..usize::try_from(one.num_sge).unwrap()).map(|at| {
             // SAFETY: the list has so many entries.
-            unsafe { (*one.sg_list.add(at)).length }
+            let entry = unsafe { one.sg_list.add(at) };
+            // SAFETY: as above.
+            unsafe { (*entry).length }
         });
         if !execute(pair, one, entries.sum()) {
             // SAFETY: the caller's place.
@@ -492,7 +496,9 @@ unsafe extern "C" fn poll_cq(cq: *mut Cq, entries: c_int, wc: *mut Wc) -> c_int 
     while taken < entries {
         let Some(one) = waiting(cq).pop_front() else { break };
         // SAFETY: the caller has room for so many.
-        unsafe { *wc.add(taken as usize) = one };
+        let to = unsafe { wc.add(taken as usize) };
+        // SAFETY: as above.
+        unsafe { *to = one };
         taken += 1;
     }
     taken
@@ -576,9 +582,9 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut QpEx, _: *mut c_void, len: usiz
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut QpEx, count: usize, list: *const Sge) {
-    // SAFETY: the caller's list.
-    let all = (0..count).map(|at| unsafe { (*list.add(at)).length });
-    end(qp, all.sum());
+    // SAFETY: the caller's list, of which nothing is made when it is empty.
+    let list = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(list, count) } };
+    end(qp, list.iter().map(|one| one.length).sum());
 }
 
 /// The library.
