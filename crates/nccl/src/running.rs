@@ -3,7 +3,9 @@
 use std::io;
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::{Base, CommId, Engine, Error, Helper, ListenId, MrId, Nics, RecvBuf, RequestId, Traffic};
+use trunkline_engine::{
+    Base, CommId, Engine, Error, Helper, ListenId, MrId, Nics, RecvBuf, RequestId, Traffic,
+};
 use trunkline_fabric::trace::Traced;
 use trunkline_fabric::{Fabric, Nic};
 use trunkline_mem::Memory;
