@@ -20,6 +20,7 @@ const STEPS: &[Step] = &[
     ("unsafe-budget", |workspace| unsafe_budget::run(workspace, false)),
     ("clippy", clippy),
     ("bindings", bindings::run),
+    ("bindings-verbs", bindings::run_verbs),
     ("abi", abi::run),
 ];
 

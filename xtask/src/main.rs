@@ -108,7 +108,10 @@ fn dispatch(command: Command) -> Result<bool> {
         Command::Bindings { check: _, header: Some(header) } => {
             Ok(shown("bindings", &bindings::run_against(&workspace, &header)?))
         }
-        Command::Bindings { check: _, header: None } => Ok(shown("bindings", &bindings::run(&workspace)?)),
+        Command::Bindings { check: _, header: None } => {
+            let shown_nccl = shown("bindings", &bindings::run(&workspace)?);
+            Ok(shown("bindings-verbs", &bindings::run_verbs(&workspace)?) && shown_nccl)
+        }
         Command::Abi => Ok(shown("abi", &abi::run(&workspace)?)),
         Command::Dist => dist::run(&workspace).map(|()| true),
         Command::Mutants { only } => mutants::run(&workspace, only.as_deref()),

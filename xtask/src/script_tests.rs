@@ -89,3 +89,30 @@ fn an_unknown_argument_is_refused() {
     assert_eq!(out.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&out.stderr).contains("--bogus"));
 }
+
+/// Runs the script that boots a machine, with nothing fetched before and nothing to be fetched.
+fn without_a_machine(require: &str) -> (Option<i32>, String) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let cache = tempfile::tempdir().unwrap();
+    let mut command = Command::new(root.join("scripts/rxe-vm"));
+    command.args(["--no-install", "/bin/true"]).env("TRUNKLINE_VM_CACHE", cache.path());
+    let out = command.env("TRUNKLINE_REQUIRE", require).output().unwrap();
+    (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+}
+
+#[test]
+fn a_machine_that_cannot_be_had_is_a_skip_unless_it_is_required() {
+    let (code, err) = without_a_machine("soft");
+    assert!(code == Some(77) && err.starts_with("rxe-vm: not "), "{code:?}: {err}");
+    assert_eq!(without_a_machine("soft,verbs").0, Some(1));
+}
+
+#[test]
+fn the_machine_takes_no_unknown_argument() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let machine = |args: &[&str]| Command::new(root.join("scripts/rxe-vm")).args(args).output().unwrap();
+    assert_eq!(machine(&["--bogus"]).status.code(), Some(2));
+    assert_eq!(machine(&[]).status.code(), Some(2));
+    let help = machine(&["--help"]);
+    assert!(help.status.success() && String::from_utf8_lossy(&help.stdout).contains("--no-install"));
+}

@@ -47,6 +47,8 @@ pub struct Params {
     pub idle_polls: u32,
     /// Which fabric to use, by name.
     pub fabric: FabricName,
+    /// Of that, the device, where a name was given.
+    pub device: Option<String>,
     /// A thread goes on for callers who do not.
     pub progress_thread: bool,
     /// Other programs may see counters and comms on a status page.
@@ -74,6 +76,8 @@ pub enum FabricName {
     SoftShm,
     /// The software NIC over TCP, even inside one host.
     SoftTcp,
+    /// RDMA devices, through rdma-core.
+    Verbs,
 }
 
 /// Parameters of the sharing of queue pairs.
@@ -152,6 +156,7 @@ impl Default for Params {
             regions_max: 65536,
             idle_polls: 1024,
             fabric: FabricName::Auto,
+            device: None,
             progress_thread: false,
             status: true,
             trace: None,
@@ -220,14 +225,22 @@ pub const TABLE: &[ParamInfo] = &[
         aliases: &[],
         kind: "name",
         default: "auto",
-        range: "auto, soft, soft:shm or soft:tcp",
-        doc: "the network to use; auto takes the best one there is; soft:shm and soft:tcp use only that wire",
+        range: "auto, soft, soft:shm, soft:tcp, verbs or verbs:DEVICE",
+        doc: "the network to use; auto is soft; soft:shm and soft:tcp use only that wire; verbs are RDMA devices, or just \
+              the one that is named",
         set: |params, value| {
-            params.fabric = match value {
+            let (fabric, device) = match value.strip_prefix("verbs:") {
+                Some("") => return Err(()),
+                Some(device) => ("verbs", Some(device.to_owned())),
+                None => (value, None),
+            };
+            params.device = device;
+            params.fabric = match fabric {
                 "auto" => FabricName::Auto,
                 "soft" => FabricName::Soft,
                 "soft:shm" => FabricName::SoftShm,
                 "soft:tcp" => FabricName::SoftTcp,
+                "verbs" => FabricName::Verbs,
                 _ => return Err(()),
             };
             Ok(())

@@ -18,6 +18,9 @@ pub struct Caps {
     /// What peers write to a region that was retired ([`Mr::retire`](crate::Mr::retire)) is taken and goes nowhere, instead
     /// of ending their link.
     pub retires: bool,
+    /// A link that is destroyed still delivers what was posted on it, and then its peer's end is in error. Elsewhere what
+    /// had not left is lost, and the peer learns of it by what it sends itself, or not from the network.
+    pub ends_are_told: bool,
     /// Most bytes of [`Source::Inline`](crate::Source::Inline) in one operation.
     pub inline_max: u32,
     /// Most bytes one operation may move.

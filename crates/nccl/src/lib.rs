@@ -9,6 +9,7 @@ mod contexts;
 mod devices;
 mod guard;
 mod plugin;
+mod running;
 mod status;
 mod trace;
 mod world;

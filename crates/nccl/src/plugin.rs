@@ -9,8 +9,9 @@ use trunkline_proto::limits::RAILS_MAX;
 
 use crate::abi::{NET_RECVS_MAX, NET_SIZE_BYTES_MAX, PTR_HOST};
 use crate::devices::{Device, Known};
+use crate::running::Running;
 use crate::status::CallError;
-use crate::world::{Running, world};
+use crate::world::world;
 
 /// What NCCL wants to know of a device, whatever the version.
 pub(crate) struct Properties {
@@ -105,8 +106,7 @@ fn comm(bits: u64) -> Result<CommId, CallError> {
 /// Waits a moment for the peer of a comm, and goes on meanwhile with closed comms of this process and those that nobody polls:
 /// the peer may be one of them, whose thread waits here.
 fn wait_beside(engine: &Running) {
-    engine.progress_all();
-    let _ = engine.tend();
+    engine.go_on();
     std::thread::yield_now();
 }
 

@@ -46,6 +46,12 @@ pub(crate) enum CallError {
     /// A fabric could not be started.
     #[error("cannot start the fabric: {0}")]
     Fabric(#[from] trunkline_fabric::OpenError),
+    /// The choice of RDMA devices has a bad value.
+    #[error(transparent)]
+    Verbs(#[from] trunkline_verbs::ConfigError),
+    /// There are no RDMA devices to be used.
+    #[error("cannot use RDMA devices: {0}")]
+    NoDevice(#[from] trunkline_verbs::Missing),
 }
 
 impl CallError {
@@ -57,8 +63,8 @@ impl CallError {
             Self::NotStarted => ResultCode::INTERNAL_ERROR,
             Self::Told(code) => *code,
             Self::Unsupported(_) | Self::Members { .. } | Self::Virtual(_) => ResultCode::INVALID_USAGE,
-            Self::Params(_) | Self::Choice(_) => ResultCode::INVALID_USAGE,
-            Self::Fabric(_) | Self::Interfaces(_) => ResultCode::SYSTEM_ERROR,
+            Self::Params(_) | Self::Choice(_) | Self::Verbs(_) => ResultCode::INVALID_USAGE,
+            Self::Fabric(_) | Self::NoDevice(_) | Self::Interfaces(_) => ResultCode::SYSTEM_ERROR,
             Self::Engine(error) => engine_code(error),
         }
     }

@@ -6,19 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use trunkline_engine::host::{Reach, UnixHost};
 use trunkline_engine::{Engine, FabricName, Helper, Params, SoftCopy};
+use trunkline_fabric::Level;
 use trunkline_fabric::trace::Traced;
-use trunkline_fabric::{Fabric, Level};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 use trunkline_topo::Choice;
+use trunkline_verbs::{HcaFilter, VerbsConfig, VerbsFabric};
 
 use crate::abi::log::Log;
 use crate::contexts::Contexts;
 use crate::devices::Devices;
+use crate::running::Running;
 use crate::status::CallError;
 use crate::trace::{Trace, Written};
-
-/// The engine over the fabric in use; one more variant for each fabric to come.
-pub(crate) type Running = Engine<Traced<SoftFabric>, UnixHost>;
 
 /// Everything that outlives a call.
 pub(crate) struct World {
@@ -81,13 +80,21 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
         None
     });
     let recorder = trace.as_ref().map(|trace| Arc::clone(&trace.recorder));
-    let fabric = Traced::new(SoftFabric::new(soft_config(&params, addresses))?, recorder);
-    let devices = Devices::new(fabric.nics());
     let engine_log = Arc::clone(log);
     let host = UnixHost::reached(reach, move |level, text| engine_log.line(level, text));
     let helped = params.progress_thread;
-    let engine = Engine::new(fabric, host, params)?;
-    log.line(Level::Info, &format!("trunkline: fabric soft, {} NICs", engine.nics().len()));
+    let engine = match params.fabric {
+        FabricName::Verbs => {
+            let fabric = VerbsFabric::new(verbs_config(&params)?)?;
+            Running::Verbs(Engine::new(Traced::new(fabric, recorder), host, params)?)
+        }
+        _ => {
+            let fabric = SoftFabric::new(soft_config(&params, addresses))?;
+            Running::Soft(Engine::new(Traced::new(fabric, recorder), host, params)?)
+        }
+    };
+    let devices = Devices::new(engine.nics());
+    log.line(Level::Info, &format!("trunkline: fabric {}, {} NICs", engine.fabric(), engine.nics().len()));
     let (log, helper) = (Arc::clone(log), Mutex::new(None));
     let (contexts, entered) = (Contexts::new(), AtomicUsize::new(0));
     Ok(World { engine, devices, log, trace, contexts, entered, process: std::process::id(), helped, helper })
@@ -114,6 +121,15 @@ fn addresses(params: &Params) -> Result<Vec<IpAddr>, CallError> {
     Ok(chosen.into_iter().map(|(_, address)| address).collect())
 }
 
+/// The choice of RDMA devices: by the variables that users of NCCL know, or the one that is named.
+fn verbs_config(params: &Params) -> Result<VerbsConfig, CallError> {
+    let mut config = VerbsConfig::read(|name| std::env::var(name).ok())?;
+    if let Some(device) = &params.device {
+        config.hca = HcaFilter::parse(&format!("={device}"))?;
+    }
+    Ok(config)
+}
+
 /// The software NIC's configuration: a NIC for each address, unless a number was asked for.
 fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
     let mut config = SoftConfig::default();
@@ -136,7 +152,7 @@ fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
         SoftCopy::Share => CopyMode::Share,
     };
     config.wire = match params.fabric {
-        FabricName::Auto | FabricName::Soft => WireMode::Auto,
+        FabricName::Auto | FabricName::Soft | FabricName::Verbs => WireMode::Auto,
         FabricName::SoftShm => WireMode::Shm,
         FabricName::SoftTcp => WireMode::Tcp,
     };
@@ -152,7 +168,7 @@ impl World {
             self.devices.begin();
         }
         if self.helped && helper.is_none() {
-            match Helper::start(&self.engine) {
+            match self.engine.help() {
                 Ok(started) => *helper = Some(started),
                 Err(error) => self.log.line(Level::Warn, &format!("no progress thread: {error}")),
             }

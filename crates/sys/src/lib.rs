@@ -6,3 +6,4 @@
 
 pub mod nccl_net;
 pub mod pmix;
+pub mod verbs;

@@ -25,7 +25,8 @@ const OF_JOBS: &[Target] = &[Target {
 }];
 
 fn targets() -> impl Iterator<Item = &'static Target> {
-    trunkline_proto::fuzzing::TARGETS.iter().chain(trunkline_softnic::fuzzing::TARGETS).chain(OF_JOBS)
+    let of_fabrics = trunkline_softnic::fuzzing::TARGETS.iter().chain(trunkline_verbs::fuzzing::TARGETS);
+    trunkline_proto::fuzzing::TARGETS.iter().chain(of_fabrics).chain(OF_JOBS)
 }
 
 /// Names in a folder, without their last `suffix`; none if there is no such folder.

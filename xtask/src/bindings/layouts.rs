@@ -2,7 +2,7 @@
 //!
 //! Only `bindings` calls this. A field that is missing here does not compile, so the lists cannot fall behind.
 
-use std::mem::{align_of, offset_of, size_of};
+use std::mem::size_of;
 
 use trunkline_sys::nccl_net::v6::{NetV6, PropertiesV6};
 use trunkline_sys::nccl_net::v7::{NetV7, PropertiesV7};
@@ -27,7 +27,7 @@ pub(super) struct Layout {
 }
 
 /// The size of the field a projection leads to.
-fn size_behind<T, F>(_: fn(&T) -> &F) -> usize {
+pub(super) fn size_behind<T, F>(_: fn(&T) -> &F) -> usize {
     size_of::<F>()
 }
 
@@ -38,15 +38,16 @@ macro_rules! layouts {
         let _every_field = |$t { $($f: _),* }: $t| ();
         Layout {
             c: $c,
-            size: size_of::<$t>(),
-            align: align_of::<$t>(),
-            fields: vec![$((stringify!($f), offset_of!($t, $f), size_behind(|t: &$t| &t.$f))),*],
+            size: std::mem::size_of::<$t>(),
+            align: std::mem::align_of::<$t>(),
+            fields: vec![$((stringify!($f), std::mem::offset_of!($t, $f), size_behind(|t: &$t| &t.$f))),*],
         }
     }),*] };
 }
+pub(super) use layouts;
 
 /// Every struct.
-pub(super) fn layouts() -> Vec<Layout> {
+pub(super) fn all() -> Vec<Layout> {
     [shared(), properties(), tables()].into_iter().flatten().collect()
 }
 

@@ -1,10 +1,11 @@
-//! `cargo xtask bindings`: does a C compiler lay out the NCCL net structs as `trunkline-sys` does?
+//! `cargo xtask bindings`: does a C compiler lay out the NCCL net structs, and those of libibverbs, as `trunkline-sys` does?
 //!
 //! Called by people and by `ci`. A small C program, generated from the same names, prints sizes, offsets, constants
 //! and whether prototypes agree; they are compared one by one. `--header` takes NCCL's own header instead of ours.
 
 mod layouts;
 mod prototypes;
+mod verbs;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -49,6 +50,29 @@ pub(crate) fn run_against(workspace: &Workspace, header: &Path) -> Result<Findin
     Ok(findings)
 }
 
+/// Compares the types of libibverbs against its header, where that is installed.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_verbs(workspace: &Workspace) -> Result<Findings> {
+    run_verbs_against(workspace, Path::new(verbs::HEADER))
+}
+
+fn run_verbs_against(workspace: &Workspace, header: &Path) -> Result<Findings> {
+    if shell::which("cc").is_none() {
+        return Ok(Findings::skip("no C compiler (package gcc)"));
+    }
+    let system = Path::new("/usr/include").join(verbs::HEADER);
+    if !system.exists() {
+        return Ok(Findings::skip("no infiniband/verbs.h (package libibverbs-dev)"));
+    }
+    let Some(sys) = workspace.find("sys") else { anyhow::bail!("there is no crate sys") };
+    let rust = verbs::facts(&sys.dir)?;
+    let mut findings = compare(&rust, &measure(header, rust.keys())?);
+    findings.note(format!("{} sizes, offsets, constants and prototypes compared", rust.len()));
+    Ok(findings)
+}
+
 fn compare(rust: &Facts, c: &Facts) -> Findings {
     let mut findings = Findings::default();
     for (expression, ours) in rust {
@@ -64,7 +88,7 @@ fn compare(rust: &Facts, c: &Facts) -> Findings {
 /// What Rust says.
 fn facts() -> Facts {
     let mut facts = Facts::new();
-    for layout in layouts::layouts() {
+    for layout in layouts::all() {
         let c = layout.c;
         facts.insert(format!("sizeof({c})"), as_fact(layout.size));
         facts.insert(format!("_Alignof({c})"), as_fact(layout.align));
@@ -166,6 +190,46 @@ mod tests {
         assert!(findings.mentions("((ncclNet_v8_t*)0)->isend"));
         assert!(findings.mentions("((ncclNet_v8_t*)0)->irecv"));
         assert_eq!(findings.broken.len(), 2);
+    }
+
+    /// What is found against the library's header with some words replaced; `None` where there is none.
+    fn against_altered_verbs(words: &[(&str, &str)]) -> Option<Findings> {
+        shell::which("cc")?;
+        let mut text = std::fs::read_to_string(Path::new("/usr/include").join(verbs::HEADER)).ok()?;
+        for (from, to) in words {
+            assert!(text.contains(from), "{from}");
+            text = text.replace(from, to);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("verbs.h");
+        std::fs::write(&path, text).unwrap();
+        Some(run_verbs_against(&Workspace::current().unwrap(), &path).unwrap())
+    }
+
+    #[test]
+    fn the_tables_of_verbs_agree_with_c() {
+        // The check itself counts as skipped where there is no header.
+        assert_eq!(run_verbs(&Workspace::current().unwrap()).unwrap().broken, []);
+    }
+
+    #[test]
+    fn a_field_of_verbs_that_moves_is_caught() {
+        let moved = [(
+            "\tuint32_t\t\tmax_send_wr;\n\tuint32_t\t\tmax_recv_wr;",
+            "\tuint32_t max_recv_wr, max_send_wr;",
+        )];
+        let Some(findings) = against_altered_verbs(&moved) else { return };
+        assert!(findings.mentions("offsetof(struct ibv_qp_cap, max_send_wr): 4 in C, 0"));
+    }
+
+    #[test]
+    fn an_argument_of_verbs_of_another_type_is_caught() {
+        let changed = [("int (*poll_cq)(struct ibv_cq *cq, int", "int (*poll_cq)(struct ibv_cq *cq, long")];
+        let changed = changed.map(|(from, to)| (from.replace("int (*", "int\t\t\t(*"), to.to_owned()));
+        let changed: Vec<_> = changed.iter().map(|(from, to)| (from.as_str(), to.as_str())).collect();
+        let Some(findings) = against_altered_verbs(&changed) else { return };
+        assert!(findings.mentions("((struct ibv_context_ops*)0)->poll_cq"));
+        assert_eq!(findings.broken.len(), 1);
     }
 
     #[test]

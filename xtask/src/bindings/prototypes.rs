@@ -12,7 +12,7 @@ use syn::{GenericArgument, PathArguments, ReturnType, Type};
 use crate::source::Source;
 
 /// A named function type: its type parameters and its signature.
-type Aliases = BTreeMap<String, (Vec<String>, syn::TypeBareFn)>;
+pub(super) type Aliases = BTreeMap<String, (Vec<String>, syn::TypeBareFn)>;
 
 /// C expressions that are 1 when a slot has the type that Rust gives it.
 ///
@@ -39,7 +39,8 @@ pub(super) fn checks(sys: &Path) -> Result<Vec<String>> {
     Ok(checks)
 }
 
-fn aliases(source: &Source) -> Aliases {
+/// The named function types of a source.
+pub(super) fn aliases(source: &Source) -> Aliases {
     let mut aliases = Aliases::new();
     for item in &source.product.items {
         if let syn::Item::Type(alias) = item
@@ -133,7 +134,7 @@ impl Slots<'_> {
 }
 
 /// The `T` of an `Option<T>`.
-fn inside_option(ty: &Type) -> Option<&Type> {
+pub(super) fn inside_option(ty: &Type) -> Option<&Type> {
     let Type::Path(path) = ty else { return None };
     let last = path.path.segments.last().filter(|s| s.ident == "Option")?;
     let PathArguments::AngleBracketed(arguments) = &last.arguments else { return None };

@@ -11,10 +11,10 @@ use clap::{Args, value_parser};
 use serde::Serialize;
 use thiserror::Error;
 use trunkline_engine::{FabricName, ParamInfo, Params, ParamsError, SoftCopy, TABLE};
-use trunkline_fabric::{Caps, Fabric, Nic, OpenError};
-use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
+use trunkline_fabric::{Caps, Nic};
 use trunkline_topo::{Choice, ChoiceError, VARIABLES};
 
+use super::fabrics::{FabricError, FabricRow, Found};
 use super::slips;
 use crate::locate;
 use crate::top;
@@ -46,12 +46,6 @@ pub(crate) struct InfoArgs {
     #[arg(long, value_name = "PID", conflicts_with = "params", value_parser = value_parser!(u32).range(1..))]
     pid: Option<u32>,
 }
-
-/// What the fabrics that are not there are for.
-const MISSING: [(&str, &str); 2] = [
-    ("verbs", "InfiniBand and RoCE: not in this version"),
-    ("ofi", "EFA, Slingshot and others by libfabric: not in this version"),
-];
 
 /// Where the value of a variable that is set under its own name comes from.
 const SET: &str = "environment";
@@ -85,9 +79,9 @@ pub(crate) enum InfoError {
     /// They cannot be listed.
     #[error("cannot list the network interfaces: {0}")]
     Interfaces(#[source] io::Error),
-    /// The fabric does not open.
-    #[error("fabric soft: {0}")]
-    Open(#[from] OpenError),
+    /// The fabric that was asked for cannot be used.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
     /// There is no such process to look at.
     #[error(transparent)]
     Process(#[from] FindError),
@@ -197,15 +191,6 @@ fn print_settings(out: &mut impl Write, params: &[Setting]) -> io::Result<()> {
     Ok(())
 }
 
-/// A kind of network.
-#[derive(Debug, Serialize)]
-struct FabricRow {
-    name: &'static str,
-    present: bool,
-    chosen: bool,
-    note: &'static str,
-}
-
 /// A NIC port.
 #[derive(Debug, Serialize)]
 struct NicRow {
@@ -232,6 +217,7 @@ struct NicRow {
     atomics: bool,
     wait: bool,
     retires: bool,
+    ends_are_told: bool,
 }
 
 /// NIC ports that one connection uses together.
@@ -290,12 +276,14 @@ impl Report {
     fn collect(params: &Params, warnings: Vec<String>) -> Result<Self, InfoError> {
         let interfaces = interfaces(params)?;
         let addresses = interfaces.iter().map(|(_, address)| *address).collect();
-        let fabric = SoftFabric::new(soft_config(params, addresses))?;
-        let name = fabric.name();
-        let mut fabrics = vec![FabricRow { name, present: true, chosen: true, note: "the software NIC" }];
-        fabrics.extend(MISSING.map(|(name, note)| FabricRow { name, present: false, chosen: false, note }));
-        let interface = |at: usize| at.checked_rem(interfaces.len()).map(|at| &interfaces[at]);
-        let numbered = fabric.nics().iter().enumerate();
+        let found = Found::new(params, addresses)?;
+        let (name, all) = found.chosen();
+        // Only NICs in software have an address of the host's.
+        let interface = |at: usize| match params.fabric {
+            FabricName::Verbs => None,
+            _ => at.checked_rem(interfaces.len()).map(|at| &interfaces[at]),
+        };
+        let numbered = all.iter().enumerate();
         let nics: Vec<NicRow> = numbered.map(|(at, nic)| nic_row(name, nic, interface(at))).collect();
         let rail = |nic: &NicRow| RailRow { nic: nic.name.clone(), port: nic.port, per_connection: 1 };
         let used = Used::new(params.fabric, !interfaces.is_empty());
@@ -306,12 +294,13 @@ impl Report {
                 FabricName::Soft => "soft",
                 FabricName::SoftShm => "soft:shm",
                 FabricName::SoftTcp => "soft:tcp",
+                FabricName::Verbs => "verbs",
             },
             rails: nics.iter().map(rail).collect(),
             wires: wires(used),
-            copy_methods: copy_methods(params, &fabric, used),
+            copy_methods: copy_methods(params, found.soft_inline(), used),
             copy_origin: copy_origin(params),
-            fabrics,
+            fabrics: found.rows(),
             nics,
             plugin: plugin(),
             warnings,
@@ -325,10 +314,7 @@ impl Report {
         section(
             out,
             &format!("Fabrics (TRUNKLINE_FABRIC is {asked})"),
-            self.fabrics.iter().map(|f| {
-                let state = if f.chosen { "in use" } else { "missing" };
-                [f.name.to_owned(), state.to_owned(), f.note.to_owned()]
-            }),
+            self.fabrics.iter().map(|f| [f.name.to_owned(), f.state().to_owned(), f.note.clone()]),
         )?;
         let nics = self.nics.iter().map(|n| {
             [
@@ -402,6 +388,7 @@ fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>
         atomics: caps.atomics,
         wait: caps.wait,
         retires: caps.retires,
+        ends_are_told: caps.ends_are_told,
     }
 }
 
@@ -425,6 +412,7 @@ impl Used {
     fn new(fabric: FabricName, network: bool) -> Self {
         match fabric {
             FabricName::Auto | FabricName::Soft => Self { mem: true, shm: true, tcp: network },
+            FabricName::Verbs => Self { mem: false, shm: false, tcp: false },
             FabricName::SoftShm => Self { mem: false, shm: true, tcp: false },
             FabricName::SoftTcp => Self { mem: false, shm: false, tcp: true },
         }
@@ -454,8 +442,7 @@ fn copy_origin(params: &Params) -> &'static str {
 }
 
 /// How bytes may travel, by size.
-fn copy_methods(params: &Params, fabric: &SoftFabric, used: Used) -> Vec<CopyRow> {
-    let inline = fabric.nics().first().map_or(0, |nic| u64::from(nic.caps.inline_max));
+fn copy_methods(params: &Params, inline: u64, used: Used) -> Vec<CopyRow> {
     let row = |wire, from, to, method, copies, note| CopyRow {
         wire,
         from_bytes: from,
@@ -520,32 +507,6 @@ fn interfaces(params: &Params) -> Result<Vec<(String, IpAddr)>, InfoError> {
     let choice = Choice::read(|name| std::env::var_os(name))?;
     let all = trunkline_topo::interfaces().map_err(InfoError::Interfaces)?;
     Ok(choice.of(&all)?.into_iter().map(|(one, address)| (one.name.clone(), address)).collect())
-}
-
-/// The software NIC as the plugin would make it: the same settings, the same limits. A test compares the two.
-fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
-    let (soft, usual) = (&params.soft, SoftConfig::default());
-    let or = |asked: u32, usual: u32| if asked > 0 { asked } else { usual };
-    SoftConfig {
-        nics: if soft.nics > 0 { soft.nics as usize } else { addresses.len().max(1) },
-        addresses,
-        max_qp: or(soft.max_qp, usual.max_qp),
-        pipelines: or(soft.pipelines, usual.pipelines),
-        max_mr: or(soft.max_mr, usual.max_mr),
-        copy: match soft.copy {
-            SoftCopy::Auto => CopyMode::Auto,
-            SoftCopy::Staging => CopyMode::Staging,
-            SoftCopy::Pull => CopyMode::Pull,
-            SoftCopy::Share => CopyMode::Share,
-        },
-        wire: match params.fabric {
-            FabricName::Auto | FabricName::Soft => WireMode::Auto,
-            FabricName::SoftShm => WireMode::Shm,
-            FabricName::SoftTcp => WireMode::Tcp,
-        },
-        delayed_visibility: soft.delayed,
-        ..usual
-    }
 }
 
 /// A title, and lines in columns below it.

@@ -1,6 +1,7 @@
 //! The subcommands, one file each. Called by `main`.
 
 mod bench;
+mod fabrics;
 mod info;
 mod plot;
 mod run;

@@ -89,6 +89,9 @@ pub fn receives_are_bounded<S: Setup>(setup: &S) {
 /// What a peer did before it destroyed its link arrives; then the link is flushed.
 pub fn destroyed_links_flush_the_peer<S: Setup>(setup: &S) {
     let mut ends = setup.pair(&default_config());
+    if !ends.a.caps().ends_are_told {
+        return;
+    }
     let into = Region::new(&ends.b, 64, Access::WRITE);
     ends.on_b(50, Op::Recv { into: into.extent(0, 8) });
     ends.on_b(51, Op::Recv { into: into.extent(0, 8) });
@@ -134,7 +137,11 @@ pub fn failed_links_deliver_what_arrived<S: Setup>(setup: &S) {
     assert_eq!(received.iter().map(|one| one.0).collect::<Vec<_>>(), [50, 51, 52, 53]);
     let posted: Vec<(u64, Status)> =
         seen.b.iter().filter(|one| one.done == Done::Posted).map(|one| (one.wr_id, one.status)).collect();
-    assert_eq!(posted, [(40, Status::PeerDead), (41, Status::Flushed)]);
+    // What was under way may have been cut off.
+    assert!(
+        matches!(posted[..], [(40, Status::PeerDead | Status::Flushed), (41, Status::Flushed)]),
+        "{posted:?}"
+    );
     let mut seen = Seen::default();
     ends.settle(&mut seen);
     assert!(seen.b.is_empty());

@@ -23,6 +23,7 @@ const CAPS: Caps = Caps {
     atomics: false,
     wait: false,
     retires: false,
+    ends_are_told: true,
     inline_max: 64,
     message_max: 1 << 30,
     depth_max: 64,

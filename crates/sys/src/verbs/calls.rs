@@ -1,0 +1,211 @@
+//! The functions of the library: those that are exported, and those of the tables. Each stands for the version of its
+//! symbol that [`VERSIONS`] says.
+
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use super::{
+    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Gid, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr,
+    QpEx, QpInitAttr, QpInitAttrEx, RecvWr, SendWr, Sge, Wc,
+};
+
+/// Name of the library.
+pub const LIBRARY: &CStr = c"libibverbs.so.1";
+
+/// `ibv_get_device_list`.
+pub type GetDeviceList = unsafe extern "C" fn(count: *mut c_int) -> *mut *mut Device;
+/// `ibv_free_device_list`.
+pub type FreeDeviceList = unsafe extern "C" fn(list: *mut *mut Device);
+/// `ibv_get_device_name`.
+pub type GetDeviceName = unsafe extern "C" fn(device: *mut Device) -> *const c_char;
+/// `ibv_open_device`.
+pub type OpenDevice = unsafe extern "C" fn(device: *mut Device) -> *mut Context;
+/// `ibv_close_device`.
+pub type CloseDevice = unsafe extern "C" fn(context: *mut Context) -> c_int;
+/// `ibv_query_device`.
+pub type QueryDevice = unsafe extern "C" fn(context: *mut Context, attr: *mut DeviceAttr) -> c_int;
+/// `ibv_query_port`, which fills only the beginning of the attributes.
+pub type QueryPort =
+    unsafe extern "C" fn(context: *mut Context, port: u8, attr: *mut CompatPortAttr) -> c_int;
+/// `ibv_query_gid`.
+pub type QueryGid =
+    unsafe extern "C" fn(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int;
+/// `_ibv_query_gid_ex`.
+pub type QueryGidEx = unsafe extern "C" fn(
+    context: *mut Context,
+    port: u32,
+    index: u32,
+    entry: *mut GidEntry,
+    flags: u32,
+    bytes: usize,
+) -> c_int;
+/// `ibv_alloc_pd`.
+pub type AllocPd = unsafe extern "C" fn(context: *mut Context) -> *mut Pd;
+/// `ibv_dealloc_pd`.
+pub type DeallocPd = unsafe extern "C" fn(pd: *mut Pd) -> c_int;
+/// `ibv_reg_mr`.
+pub type RegMr = unsafe extern "C" fn(pd: *mut Pd, addr: *mut c_void, len: usize, access: c_int) -> *mut Mr;
+/// `ibv_reg_mr_iova2`.
+pub type RegMrIova2 =
+    unsafe extern "C" fn(pd: *mut Pd, addr: *mut c_void, len: usize, iova: u64, access: c_uint) -> *mut Mr;
+/// `ibv_dereg_mr`.
+pub type DeregMr = unsafe extern "C" fn(mr: *mut Mr) -> c_int;
+/// `ibv_create_comp_channel`.
+pub type CreateCompChannel = unsafe extern "C" fn(context: *mut Context) -> *mut CompChannel;
+/// `ibv_destroy_comp_channel`.
+pub type DestroyCompChannel = unsafe extern "C" fn(channel: *mut CompChannel) -> c_int;
+/// `ibv_create_cq`.
+pub type CreateCq = unsafe extern "C" fn(
+    context: *mut Context,
+    cqe: c_int,
+    user: *mut c_void,
+    channel: *mut CompChannel,
+    vector: c_int,
+) -> *mut Cq;
+/// `ibv_destroy_cq`.
+pub type DestroyCq = unsafe extern "C" fn(cq: *mut Cq) -> c_int;
+/// `ibv_get_cq_event`.
+pub type GetCqEvent =
+    unsafe extern "C" fn(channel: *mut CompChannel, cq: *mut *mut Cq, user: *mut *mut c_void) -> c_int;
+/// `ibv_ack_cq_events`.
+pub type AckCqEvents = unsafe extern "C" fn(cq: *mut Cq, count: c_uint);
+/// `ibv_create_qp`.
+pub type CreateQp = unsafe extern "C" fn(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp;
+/// `ibv_qp_to_qp_ex`.
+pub type QpToQpEx = unsafe extern "C" fn(qp: *mut Qp) -> *mut QpEx;
+/// `ibv_modify_qp`.
+pub type ModifyQp = unsafe extern "C" fn(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) -> c_int;
+/// `ibv_destroy_qp`.
+pub type DestroyQp = unsafe extern "C" fn(qp: *mut Qp) -> c_int;
+/// `ibv_get_async_event`.
+pub type GetAsyncEvent = unsafe extern "C" fn(context: *mut Context, event: *mut AsyncEvent) -> c_int;
+/// `ibv_ack_async_event`.
+pub type AckAsyncEvent = unsafe extern "C" fn(event: *mut AsyncEvent);
+
+/// `poll_cq` of [`ContextOps`](super::ContextOps).
+pub type PollCq = unsafe extern "C" fn(cq: *mut Cq, entries: c_int, wc: *mut Wc) -> c_int;
+/// `req_notify_cq` of [`ContextOps`](super::ContextOps).
+pub type ReqNotifyCq = unsafe extern "C" fn(cq: *mut Cq, solicited_only: c_int) -> c_int;
+/// `post_send` of [`ContextOps`](super::ContextOps).
+pub type PostSend = unsafe extern "C" fn(qp: *mut Qp, wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int;
+/// `post_recv` of [`ContextOps`](super::ContextOps).
+pub type PostRecv = unsafe extern "C" fn(qp: *mut Qp, wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int;
+/// `query_port` of [`VerbsContext`](super::VerbsContext).
+pub type QueryPortEx =
+    unsafe extern "C" fn(context: *mut Context, port: u8, attr: *mut PortAttr, bytes: usize) -> c_int;
+/// `create_qp_ex` of [`VerbsContext`](super::VerbsContext).
+pub type CreateQpEx = unsafe extern "C" fn(context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp;
+
+/// `wr_atomic_cmp_swp` of [`QpEx`].
+pub type WrAtomicCmpSwp =
+    unsafe extern "C" fn(qp: *mut QpEx, rkey: u32, remote_addr: u64, compare: u64, swap: u64);
+/// `wr_atomic_fetch_add` of [`QpEx`].
+pub type WrAtomicFetchAdd = unsafe extern "C" fn(qp: *mut QpEx, rkey: u32, remote_addr: u64, add: u64);
+/// `wr_rdma_read` and `wr_rdma_write` of [`QpEx`].
+pub type WrRdma = unsafe extern "C" fn(qp: *mut QpEx, rkey: u32, remote_addr: u64);
+/// `wr_rdma_write_imm` of [`QpEx`]; the immediate in network byte order.
+pub type WrRdmaWriteImm = unsafe extern "C" fn(qp: *mut QpEx, rkey: u32, remote_addr: u64, imm: u32);
+/// `wr_send`, `wr_start` and `wr_abort` of [`QpEx`].
+pub type WrSend = unsafe extern "C" fn(qp: *mut QpEx);
+/// `wr_send_imm` of [`QpEx`]; the immediate in network byte order.
+pub type WrSendImm = unsafe extern "C" fn(qp: *mut QpEx, imm: u32);
+/// `wr_set_inline_data` of [`QpEx`].
+pub type WrSetInlineData = unsafe extern "C" fn(qp: *mut QpEx, addr: *mut c_void, len: usize);
+/// `wr_set_sge_list` of [`QpEx`].
+pub type WrSetSgeList = unsafe extern "C" fn(qp: *mut QpEx, count: usize, list: *const Sge);
+/// `wr_complete` of [`QpEx`].
+pub type WrComplete = unsafe extern "C" fn(qp: *mut QpEx) -> c_int;
+
+/// `struct _compat_ibv_port_attr`: the beginning of [`PortAttr`], as long as an old version had it. Never made: what the
+/// call is given is a [`PortAttr`] of zeros.
+#[repr(C)]
+pub struct CompatPortAttr {
+    _private: [u8; 0],
+}
+
+/// The exported functions. A field is named as its function is without `ibv_`; those in an [`Option`] are not there in
+/// every version.
+#[derive(Clone, Copy)]
+pub struct Calls {
+    /// Finds the devices; their list ends with NULL.
+    pub get_device_list: GetDeviceList,
+    /// Gives the list back; open devices stay.
+    pub free_device_list: FreeDeviceList,
+    /// Name of a device.
+    pub get_device_name: GetDeviceName,
+    /// Opens a device.
+    pub open_device: OpenDevice,
+    /// Closes it, once all that was made of it is gone.
+    pub close_device: CloseDevice,
+    /// Asks for its limits.
+    pub query_device: QueryDevice,
+    /// Asks for a port, where the context has no newer call.
+    pub query_port: QueryPort,
+    /// Asks for one address.
+    pub query_gid: QueryGid,
+    /// The same, with its kind.
+    pub query_gid_ex: Option<QueryGidEx>,
+    /// Makes a protection domain.
+    pub alloc_pd: AllocPd,
+    /// Ends it.
+    pub dealloc_pd: DeallocPd,
+    /// Registers memory.
+    pub reg_mr: RegMr,
+    /// The same with an address of our choice for peers, and flags that may be ignored.
+    pub reg_mr_iova2: Option<RegMrIova2>,
+    /// Ends a registration.
+    pub dereg_mr: DeregMr,
+    /// Makes a channel for completion events.
+    pub create_comp_channel: CreateCompChannel,
+    /// Ends it.
+    pub destroy_comp_channel: DestroyCompChannel,
+    /// Makes a completion queue.
+    pub create_cq: CreateCq,
+    /// Ends it.
+    pub destroy_cq: DestroyCq,
+    /// Takes a completion event.
+    pub get_cq_event: GetCqEvent,
+    /// Gives events back.
+    pub ack_cq_events: AckCqEvents,
+    /// Makes a queue pair.
+    pub create_qp: CreateQp,
+    /// Its table of extended calls, or NULL.
+    pub qp_to_qp_ex: Option<QpToQpEx>,
+    /// Changes its state; an error number, or 0.
+    pub modify_qp: ModifyQp,
+    /// Ends it, once its events have been given back.
+    pub destroy_qp: DestroyQp,
+    /// Takes an asynchronous event.
+    pub get_async_event: GetAsyncEvent,
+    /// Gives it back.
+    pub ack_async_event: AckAsyncEvent,
+}
+
+/// The symbol of each function and its version.
+pub const VERSIONS: &[(&CStr, &CStr)] = &[
+    (c"ibv_get_device_list", c"IBVERBS_1.1"),
+    (c"ibv_free_device_list", c"IBVERBS_1.1"),
+    (c"ibv_get_device_name", c"IBVERBS_1.1"),
+    (c"ibv_open_device", c"IBVERBS_1.1"),
+    (c"ibv_close_device", c"IBVERBS_1.1"),
+    (c"ibv_query_device", c"IBVERBS_1.1"),
+    (c"ibv_query_port", c"IBVERBS_1.1"),
+    (c"ibv_query_gid", c"IBVERBS_1.1"),
+    (c"_ibv_query_gid_ex", c"IBVERBS_1.11"),
+    (c"ibv_alloc_pd", c"IBVERBS_1.1"),
+    (c"ibv_dealloc_pd", c"IBVERBS_1.1"),
+    (c"ibv_reg_mr", c"IBVERBS_1.1"),
+    (c"ibv_reg_mr_iova2", c"IBVERBS_1.8"),
+    (c"ibv_dereg_mr", c"IBVERBS_1.1"),
+    (c"ibv_create_comp_channel", c"IBVERBS_1.0"),
+    (c"ibv_destroy_comp_channel", c"IBVERBS_1.0"),
+    (c"ibv_create_cq", c"IBVERBS_1.1"),
+    (c"ibv_destroy_cq", c"IBVERBS_1.1"),
+    (c"ibv_get_cq_event", c"IBVERBS_1.1"),
+    (c"ibv_ack_cq_events", c"IBVERBS_1.1"),
+    (c"ibv_create_qp", c"IBVERBS_1.1"),
+    (c"ibv_qp_to_qp_ex", c"IBVERBS_1.6"),
+    (c"ibv_modify_qp", c"IBVERBS_1.1"),
+    (c"ibv_destroy_qp", c"IBVERBS_1.1"),
+    (c"ibv_get_async_event", c"IBVERBS_1.1"),
+    (c"ibv_ack_async_event", c"IBVERBS_1.1"),
+];

@@ -1,0 +1,303 @@
+//! What users choose, by variables that they know from NCCL. Pure: text in, values out; the front end reads the environment.
+
+use std::net::IpAddr;
+
+use crate::HcaFilter;
+
+/// A variable holds what it must not.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{name}{}\"{value}\" {why}", if .name.is_empty() { "" } else { " = " })]
+pub struct ConfigError {
+    /// The variable.
+    pub name: String,
+    /// What it holds, or the part of that which is wrong.
+    pub value: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl ConfigError {
+    pub(crate) fn bad(value: &str, why: impl Into<String>) -> Self {
+        Self { name: String::new(), value: value.to_owned(), why: why.into() }
+    }
+}
+
+/// A family of addresses.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// The addresses that begin with the same bits.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Range {
+    base: IpAddr,
+    bits: u8,
+}
+
+impl Range {
+    /// Parses `address/bits`.
+    ///
+    /// # Errors
+    /// [`ConfigError`], without the variable's name.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let bad = || ConfigError::bad(text, "is no address range like 10.1.0.0/16");
+        let (base, bits) = text.split_once('/').ok_or_else(bad)?;
+        let base: IpAddr = base.parse().map_err(|_| bad())?;
+        let bits: u8 = bits.parse().map_err(|_| bad())?;
+        let most = if base.is_ipv4() { 32 } else { 128 };
+        if bits > most { Err(bad()) } else { Ok(Self { base, bits }) }
+    }
+
+    /// Its family.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        if self.base.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
+    /// Whether an address is in it.
+    #[must_use]
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        let same = match (self.base, ip) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+            (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+            _ => return false,
+        };
+        same >= u32::from(self.bits)
+    }
+}
+
+/// Whether data regions are registered for relaxed ordering on the bus.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Ordering {
+    /// Never.
+    Strict,
+    /// Where the library has the call for it.
+    Relaxed,
+}
+
+/// What users choose.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct VerbsConfig {
+    /// Which ports.
+    pub hca: HcaFilter,
+    /// The address of the port by its place in the table; found out if not given.
+    pub gid_index: Option<u32>,
+    /// On InfiniBand, the address to use where routers are asked to forward by it.
+    pub routable_gid_index: u32,
+    /// The wanted family of the address.
+    pub family: Family,
+    /// Where the address should be in.
+    pub range: Option<Range>,
+    /// The wanted version of RoCE, 1 or 2.
+    pub roce_version: u8,
+    /// How long an acknowledgement may take: 4.096 us times two to this, 1 to 31. Not given: as long as the rail's time
+    /// allows with that many repetitions, at least 14.
+    pub timeout: Option<u8>,
+    /// How often what was not acknowledged is sent again, 0 to 7.
+    pub retries: u8,
+    /// Place in the table of partition keys.
+    pub pkey_index: u16,
+    /// Service level, 0 to 15; not given is 0.
+    pub service_level: Option<u8>,
+    /// Traffic class, 0 to 255; not given is 0.
+    pub traffic_class: Option<u8>,
+    /// Ordering of data on the bus.
+    pub ordering: Ordering,
+    /// Whether what a device tells by itself ends links.
+    pub async_events: bool,
+    /// Whether work is built in place where the provider can do that.
+    pub extended: bool,
+}
+
+impl Default for VerbsConfig {
+    fn default() -> Self {
+        Self {
+            hca: HcaFilter::default(),
+            gid_index: None,
+            routable_gid_index: 1,
+            family: Family::V4,
+            range: None,
+            roce_version: 2,
+            timeout: None,
+            retries: 7,
+            pkey_index: 0,
+            service_level: None,
+            traffic_class: None,
+            ordering: Ordering::Relaxed,
+            async_events: true,
+            extended: true,
+        }
+    }
+}
+
+/// Sets one value from a variable's text.
+type Set = fn(&mut VerbsConfig, &str) -> Result<(), ConfigError>;
+
+/// The variables, without `NCCL_` and `TRUNKLINE_`, and what each sets.
+const VARIABLES: &[(&str, Set)] = &[
+    ("IB_HCA", |config, text| HcaFilter::parse(text).map(|list| config.hca = list)),
+    ("IB_GID_INDEX", |config, text| optional(text, 255).map(|found| config.gid_index = found)),
+    ("IB_ROUTABLE_FLID_GID_INDEX", |config, text| {
+        number(text, 0, 255).map(|found| config.routable_gid_index = found)
+    }),
+    ("IB_ADDR_FAMILY", |config, text| family(text).map(|found| config.family = found)),
+    ("IB_ADDR_RANGE", |config, text| Range::parse(text).map(|found| config.range = Some(found))),
+    ("IB_ROCE_VERSION_NUM", |config, text| number(text, 1, 2).map(|found| config.roce_version = found as u8)),
+    ("IB_TIMEOUT", |config, text| number(text, 1, 31).map(|found| config.timeout = Some(found as u8))),
+    ("IB_RETRY_CNT", |config, text| number(text, 0, 7).map(|found| config.retries = found as u8)),
+    ("IB_PKEY", |config, text| number(text, 0, 65535).map(|found| config.pkey_index = found as u16)),
+    ("IB_SL", |config, text| optional(text, 15).map(|sl| config.service_level = sl.map(|sl| sl as u8))),
+    ("IB_TC", |config, text| optional(text, 255).map(|tc| config.traffic_class = tc.map(|tc| tc as u8))),
+    ("IB_PCI_RELAXED_ORDERING", |config, text| {
+        let relaxed = number(text, 0, 2)? > 0;
+        config.ordering = if relaxed { Ordering::Relaxed } else { Ordering::Strict };
+        Ok(())
+    }),
+    ("IB_RETURN_ASYNC_EVENTS", |config, text| number(text, 0, 1).map(|on| config.async_events = on == 1)),
+];
+
+impl VerbsConfig {
+    /// Reads the variables through `look_up`: `TRUNKLINE_IB_HCA` before `NCCL_IB_HCA`, and so on. One that is empty counts
+    /// as not set.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the variable.
+    pub fn read(look_up: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let mut config = Self::default();
+        let mut range_from = String::new();
+        for (variable, set) in VARIABLES {
+            for family in ["TRUNKLINE", "NCCL"] {
+                let name = format!("{family}_{variable}");
+                let Some(text) = look_up(&name).filter(|text| !text.trim().is_empty()) else { continue };
+                set(&mut config, text.trim()).map_err(|error| ConfigError { name: name.clone(), ..error })?;
+                if *variable == "IB_ADDR_RANGE" {
+                    range_from = name;
+                }
+                break;
+            }
+        }
+        match config.range {
+            Some(range) if range.family() != config.family => Err(ConfigError {
+                name: range_from,
+                value: format!("{}/{}", range.base, range.bits),
+                why: "is of another family than NCCL_IB_ADDR_FAMILY says".to_owned(),
+            }),
+            _ => Ok(config),
+        }
+    }
+}
+
+/// A whole number from `least` to `most`.
+fn number(text: &str, least: u32, most: u32) -> Result<u32, ConfigError> {
+    match text.parse::<u32>() {
+        Ok(found) if (least..=most).contains(&found) => Ok(found),
+        _ => Err(ConfigError::bad(text, format!("is no number from {least} to {most}"))),
+    }
+}
+
+/// The same from 0, where a negative one stands for nothing.
+fn optional(text: &str, most: u32) -> Result<Option<u32>, ConfigError> {
+    if text.parse::<i64>().is_ok_and(|found| found < 0) {
+        return Ok(None);
+    }
+    number(text, 0, most).map(Some)
+}
+
+fn family(text: &str) -> Result<Family, ConfigError> {
+    match text {
+        "AF_INET" => Ok(Family::V4),
+        "AF_INET6" => Ok(Family::V6),
+        _ => Err(ConfigError::bad(text, "is neither AF_INET nor AF_INET6")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(set: &[(&str, &str)]) -> Result<VerbsConfig, ConfigError> {
+        VerbsConfig::read(|name| {
+            set.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned())
+        })
+    }
+
+    #[test]
+    fn each_variable_sets_its_value() {
+        let usual = VerbsConfig::default();
+        assert_eq!(read(&[]), Ok(usual.clone()));
+        let cases: &[(&str, &str, VerbsConfig)] = &[
+            ("IB_HCA", "^=a:2", VerbsConfig { hca: HcaFilter::parse("^=a:2").unwrap(), ..usual.clone() }),
+            ("IB_GID_INDEX", "3", VerbsConfig { gid_index: Some(3), ..usual.clone() }),
+            ("IB_GID_INDEX", "-1", usual.clone()),
+            ("IB_ROUTABLE_FLID_GID_INDEX", "0", VerbsConfig { routable_gid_index: 0, ..usual.clone() }),
+            ("IB_ADDR_FAMILY", "AF_INET6", VerbsConfig { family: Family::V6, ..usual.clone() }),
+            ("IB_ROCE_VERSION_NUM", "1", VerbsConfig { roce_version: 1, ..usual.clone() }),
+            ("IB_TIMEOUT", "22", VerbsConfig { timeout: Some(22), ..usual.clone() }),
+            ("IB_RETRY_CNT", "0", VerbsConfig { retries: 0, ..usual.clone() }),
+            ("IB_PKEY", "65535", VerbsConfig { pkey_index: 65535, ..usual.clone() }),
+            ("IB_SL", "0", VerbsConfig { service_level: Some(0), ..usual.clone() }),
+            ("IB_SL", "-1", usual.clone()),
+            ("IB_TC", "106", VerbsConfig { traffic_class: Some(106), ..usual.clone() }),
+            ("IB_PCI_RELAXED_ORDERING", "0", VerbsConfig { ordering: Ordering::Strict, ..usual.clone() }),
+            ("IB_PCI_RELAXED_ORDERING", "2", usual.clone()),
+            ("IB_RETURN_ASYNC_EVENTS", "0", VerbsConfig { async_events: false, ..usual.clone() }),
+            ("IB_TIMEOUT", " ", usual.clone()),
+        ];
+        for (variable, text, want) in cases {
+            for family in ["NCCL", "TRUNKLINE"] {
+                let name = format!("{family}_{variable}");
+                assert_eq!(read(&[(&name, text)]).as_ref(), Ok(want), "{name}={text}");
+            }
+        }
+        let range = read(&[("NCCL_IB_ADDR_RANGE", "10.1.0.0/16")]).unwrap().range.unwrap();
+        let inside = |text: &str| range.contains(text.parse().unwrap());
+        assert!(inside("10.1.255.1") && !inside("10.2.0.1") && !inside("::ffff:10.1.0.1"));
+        assert_eq!(range.family(), Family::V4);
+    }
+
+    #[test]
+    fn our_own_names_come_first() {
+        let both = [("NCCL_IB_TIMEOUT", "18"), ("TRUNKLINE_IB_TIMEOUT", "16")];
+        assert_eq!(read(&both).unwrap().timeout, Some(16));
+    }
+
+    #[test]
+    fn bad_values_name_their_variable() {
+        let bad = [
+            ("NCCL_IB_HCA", "a:b"),
+            ("NCCL_IB_GID_INDEX", "256"),
+            ("NCCL_IB_GID_INDEX", "x"),
+            ("NCCL_IB_ADDR_FAMILY", "inet"),
+            ("NCCL_IB_ADDR_RANGE", "10.0.0.0"),
+            ("NCCL_IB_ADDR_RANGE", "10.0.0.0/33"),
+            ("NCCL_IB_ADDR_RANGE", "fd00::/8"),
+            ("NCCL_IB_ROCE_VERSION_NUM", "3"),
+            ("NCCL_IB_TIMEOUT", "0"),
+            ("NCCL_IB_TIMEOUT", "32"),
+            ("NCCL_IB_RETRY_CNT", "8"),
+            ("NCCL_IB_PKEY", "65536"),
+            ("NCCL_IB_SL", "16"),
+            ("NCCL_IB_TC", "256"),
+            ("NCCL_IB_PCI_RELAXED_ORDERING", "3"),
+            ("NCCL_IB_RETURN_ASYNC_EVENTS", "2"),
+        ];
+        for (name, text) in bad {
+            let error = read(&[(name, text)]).unwrap_err();
+            assert!(error.to_string().starts_with(&format!("{name} = \"")), "{error}");
+        }
+        let six = [("NCCL_IB_ADDR_RANGE", "fd00::/8"), ("NCCL_IB_ADDR_FAMILY", "AF_INET6")];
+        assert!(read(&six).is_ok());
+    }
+
+    #[test]
+    fn ranges_compare_just_their_bits() {
+        let contains = |range: &str, ip: &str| Range::parse(range).unwrap().contains(ip.parse().unwrap());
+        assert!(contains("0.0.0.0/0", "255.1.2.3"));
+        assert!(contains("10.77.0.1/32", "10.77.0.1") && !contains("10.77.0.1/32", "10.77.0.0"));
+        assert!(contains("fd77::/127", "fd77::1") && !contains("fd77::/127", "fd77::2"));
+    }
+}

@@ -1,0 +1,472 @@
+//! Making, connecting and ending links, and the address by which two ends find each other. A slow path; what comes from a
+//! peer is parsed into values that cannot be wrong.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use trunkline_fabric::{Access, LinkAddress, LinkError, LinkId, Links, Mr, OpenError, Rail, RailConfig};
+use trunkline_mem::Memory;
+use trunkline_sys::verbs::{LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, QpCap};
+
+use crate::caps::PAIRS;
+use crate::cq::CompletionQueue;
+use crate::device::Port;
+use crate::error::Planted;
+use crate::ladder::{self, Limits, Ours, Rung, Theirs};
+use crate::link::{Heads, LINKS_MAX, Link, Side, Spares, State};
+use crate::qp::Qp;
+use crate::queue::Queue;
+use crate::rail::FLUSHES_MAX;
+use crate::register::VerbsRegistrar;
+use crate::stage::{Chain, ROOM, Stage};
+use crate::{VerbsConfig, VerbsRail};
+
+const MAGIC: [u8; 8] = *b"TLVERBSQ";
+const VERSION: u16 = 1;
+/// Bytes of an address.
+const BYTES: usize = 48;
+/// Most reads and atomics of one queue pair at once.
+const READS_MAX: u8 = 16;
+/// Spare receives of a link, at least and at most.
+const SPARES: (u32, u32) = (16, 256);
+
+/// What a link tells its peer; the layout is in docs/wire.md.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Address {
+    /// Whether the port is on InfiniBand; else it is on Ethernet.
+    pub(crate) infiniband: bool,
+    /// Largest packet, 1 for 256 bytes to 5 for 4096.
+    pub(crate) mtu: u8,
+    /// Queue pair for all but sends, and the first packet number it sends.
+    pub(crate) data: (u32, u32),
+    /// The same for sends.
+    pub(crate) message: (u32, u32),
+    /// Local address on InfiniBand.
+    pub(crate) lid: u16,
+    /// Reads and atomics it executes at once on each.
+    pub(crate) serves: u8,
+    /// Global address.
+    pub(crate) gid: [u8; 16],
+}
+
+impl Address {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(BYTES);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&[if self.infiniband { 1 } else { 2 }, self.mtu]);
+        for word in [self.data.0, self.data.1, self.message.0, self.message.1] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        out.extend_from_slice(&self.lid.to_le_bytes());
+        out.extend_from_slice(&[self.serves, 0]);
+        out.extend_from_slice(&self.gid);
+        out
+    }
+
+    /// Parses what a peer sent.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
+        let bytes: [u8; BYTES] = bytes.try_into().map_err(|_| "it has the wrong length")?;
+        if bytes[..8] != MAGIC {
+            return Err("it is not of an RDMA device");
+        }
+        if bytes[8..10] != VERSION.to_le_bytes() && !Planted::named("verbs-takes-any-version").is_on() {
+            return Err("its version is another");
+        }
+        let infiniband = match bytes[10] {
+            1 => true,
+            2 => false,
+            _ => return Err("its network is of no known kind"),
+        };
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let (data, message) = ((word(12), word(16)), (word(20), word(24)));
+        let numbers = [data.0, message.0];
+        if numbers.iter().any(|number| !(1..1 << 24).contains(number)) || data.0 == message.0 {
+            return Err("its queue pairs have no such numbers");
+        }
+        if data.1 >= 1 << 24 || message.1 >= 1 << 24 {
+            return Err("its packets have no such numbers");
+        }
+        let (mtu, serves) = (bytes[11], bytes[30]);
+        if !(1..=5).contains(&mtu) || bytes[31] != 0 {
+            return Err("its limits are not usable");
+        }
+        let mut gid = [0; 16];
+        gid.copy_from_slice(&bytes[32..48]);
+        let lid = u16::from_le_bytes([bytes[28], bytes[29]]);
+        if gid == [0; 16] && (!infiniband || lid == 0) {
+            return Err("it names no port");
+        }
+        Ok(Self { infiniband, mtu, data, message, lid, serves, gid })
+    }
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> LinkError {
+    move |source| LinkError::System { what, source }
+}
+
+/// Numbers that nobody can guess, 24 bits each: packets of an earlier queue pair with the same number fit into nothing.
+fn packet_numbers() -> io::Result<[u32; 2]> {
+    let mut bytes = [0; 8];
+    let mut have = 0;
+    while have < bytes.len() {
+        have += rustix::rand::getrandom(&mut bytes[have..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    let [a, b, c, _, d, e, f, _] = bytes;
+    Ok([u32::from_le_bytes([a, b, c, 0]), u32::from_le_bytes([d, e, f, 0])])
+}
+
+/// Spare receives of a link with so many operations.
+fn spares(depth: u32) -> u32 {
+    depth.clamp(SPARES.0, SPARES.1)
+}
+
+/// Completions that a link can have waiting.
+fn completions(config: &RailConfig) -> u32 {
+    let spares =
+        if Planted::named("verbs-forgets-room-for-spares").is_on() { 0 } else { spares(config.depth) };
+    config.depth.saturating_add(config.recv_depth).saturating_add(spares)
+}
+
+impl VerbsRail {
+    /// Opens a port.
+    pub(crate) fn new(
+        port: &Arc<Port>,
+        verbs: &Arc<VerbsConfig>,
+        config: &RailConfig,
+        caps: trunkline_fabric::Caps,
+    ) -> Result<Self, OpenError> {
+        let flushes = config.depth.clamp(1, FLUSHES_MAX);
+        let each = completions(config);
+        let links = config.links.clamp(1, caps.links_max.clamp(1, LINKS_MAX));
+        let fits = caps.completions_max.saturating_sub(flushes) / each.max(1);
+        if fits == 0 {
+            let limit = caps.completions_max.into();
+            return Err(OpenError::Exhausted { what: "the completions of a queue", limit });
+        }
+        let links = links.min(fits);
+        let cq = CompletionQueue::new(&port.device, links * each + flushes)
+            .map_err(|source| OpenError::System { what: "making a completion queue", source })?;
+        Ok(Self {
+            links: Vec::new(),
+            flusher: None,
+            cq,
+            stage: Stage::new(),
+            dirty: Vec::with_capacity(2 * ROOM),
+            refused: Vec::new(),
+            live: 0,
+            lives: 0,
+            registrar: Arc::new(VerbsRegistrar::new(&port.device, verbs.ordering)),
+            port: Arc::clone(port),
+            verbs: Arc::clone(verbs),
+            config: RailConfig { links, ..*config },
+            caps,
+            forgets_spares: Planted::named("verbs-forgets-spare-receives"),
+            keeps_leftovers: Planted::named("verbs-keeps-leftovers"),
+            polls_twice: Planted::named("verbs-polls-twice"),
+        })
+    }
+
+    fn found(&self, link: LinkId) -> Result<&Link, LinkError> {
+        self.link(link).ok_or(LinkError::State)
+    }
+
+    fn infiniband(&self) -> bool {
+        self.port.attr.link_layer != LINK_LAYER_ETHERNET
+    }
+
+    /// What the rungs need to know of this side.
+    pub(crate) fn ours(&self, psn: u32) -> Ours {
+        let device = &self.port.device.attr;
+        let most = |limit: i32| u8::try_from(limit).unwrap_or(READS_MAX).min(READS_MAX);
+        let verbs = &self.verbs;
+        Ours {
+            port: self.port.number,
+            pkey_index: verbs.pkey_index,
+            gid_index: self.port.gid.index as u8,
+            service_level: verbs.service_level.unwrap_or(0),
+            traffic_class: verbs.traffic_class.unwrap_or(0),
+            timeout: verbs.timeout.unwrap_or_else(|| ladder::timeout(self.config.rail_time.0, verbs.retries)),
+            retries: verbs.retries,
+            psn,
+            reads: most(device.max_qp_init_rd_atom),
+            serves: most(device.max_qp_rd_atom),
+            global: !self.infiniband(),
+        }
+    }
+
+    /// What the rungs are held to.
+    pub(crate) fn limits(&self) -> Limits {
+        let device = &self.port.device.attr;
+        let byte = |limit: i32| u8::try_from(limit).unwrap_or(u8::MAX);
+        let (reads, serves) = (byte(device.max_qp_init_rd_atom), byte(device.max_qp_rd_atom));
+        Limits::of(device.phys_port_cnt, reads, serves, &self.port.attr, self.infiniband())
+    }
+
+    fn side(&self, cap: QpCap, psn: u32, extended: bool) -> Result<Side, LinkError> {
+        let qp = Qp::new(&self.port.device, &self.cq, cap, extended);
+        let qp = qp.map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOMEM) => LinkError::System {
+                what: "making a queue pair",
+                source: io::Error::other("out of queue pairs, or of memory that may be locked (ulimit -l)"),
+            },
+            _ => LinkError::System { what: "making a queue pair", source: error },
+        })?;
+        let (attr, mask) = ladder::init(&self.ours(psn));
+        qp.modify(&attr, mask).map_err(|error| {
+            system("preparing a queue pair")(ladder::blame(Rung::Init, &attr, &self.limits(), &error))
+        })?;
+        Ok(Side { qp, queue: Queue::new(self.config.depth), chain: Chain::EMPTY, psn })
+    }
+
+    /// Memory for the heads of sends.
+    fn heads(&self) -> Result<Heads, LinkError> {
+        let len = u64::from(self.config.depth.max(1)) * u64::from(self.caps.inline_max);
+        let region = Mr::register(&self.registrar(), Memory::heap(len as usize), Access::LOCAL)
+            .map_err(|error| system("registering memory for a link")(io::Error::other(error)))?;
+        let base = self.port.device.regions.place(region.extent(0, len)).ok_or(LinkError::State)?;
+        Ok(Heads { region, base })
+    }
+
+    fn make(&mut self, id: LinkId) -> Result<Link, LinkError> {
+        let config = &self.config;
+        let [data_psn, message_psn] = packet_numbers().map_err(system("getrandom"))?;
+        let spare = spares(config.depth);
+        let cap = |receives: u32| QpCap {
+            max_send_wr: config.depth.max(1),
+            max_recv_wr: receives.max(1),
+            max_send_sge: 2,
+            max_recv_sge: 1,
+            max_inline_data: self.port.inline,
+        };
+        let data = self.side(cap(spare), data_psn, self.port.extended)?;
+        // Sends have heads and bodies, and soft-RoCE takes two ranges for two of the first where work is built in place.
+        let message = self.side(cap(config.recv_depth), message_psn, false)?;
+        let heads = self.heads()?;
+        let (depth, receives_max) = (config.depth, config.recv_depth as usize);
+        self.lives += 1;
+        Ok(Link {
+            id,
+            data,
+            message,
+            state: State::New,
+            depth,
+            flushes: 0,
+            receives: VecDeque::with_capacity(receives_max),
+            receives_max,
+            receive_chain: Chain::EMPTY,
+            spares: Spares { all: spare, posted: 0 },
+            last: crate::link::Which::Data,
+            life: self.lives,
+            refusal: None,
+            untaken: 0,
+            keeps_other_pair: Planted::named("verbs-keeps-the-other-pair"),
+            heads,
+        })
+    }
+
+    /// Moves one queue pair up to full service.
+    fn climb(&self, side: &Side, peer: &Address, (number, psn): (u32, u32)) -> Result<(), LinkError> {
+        let mut ours = self.ours(side.psn);
+        // On InfiniBand the way leads through a router where the subnets are different.
+        ours.global |= peer.gid[..8] != self.port.gid.raw[..8] && peer.gid != [0; 16];
+        ours.reads = ours.reads.min(peer.serves);
+        let mtu = peer.mtu.min(self.port.attr.active_mtu as u8);
+        let theirs = Theirs { number, psn, mtu, lid: peer.lid, gid: peer.gid };
+        let limits = self.limits();
+        let rungs = [(Rung::Receive, ladder::receive(&ours, &theirs)), (Rung::Send, ladder::send(&ours))];
+        for (rung, (attr, mask)) in rungs {
+            side.qp.modify(&attr, mask).map_err(|error| {
+                system("connecting a queue pair")(ladder::blame(rung, &attr, &limits, &error))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Links for VerbsRail {
+    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
+        let pipelines = self.caps.pipelines;
+        if let Some(asked) = pipeline.filter(|asked| *asked >= pipelines) {
+            return Err(LinkError::NoSuchPipeline { asked, pipelines });
+        }
+        if self.live >= self.config.links {
+            return Err(LinkError::Exhausted(self.config.links));
+        }
+        let place = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
+        let id = LinkId(place as u32);
+        let link = Box::new(self.make(id)?);
+        if place == self.links.len() {
+            self.links.push(Some(link));
+        } else {
+            self.links[place] = Some(link);
+        }
+        self.live += 1;
+        self.post_spares(id.0);
+        Ok(id)
+    }
+
+    fn pipeline(&self, link: LinkId) -> Option<u32> {
+        self.link(link).map(|_| 0)
+    }
+
+    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
+        let found = self.found(link)?;
+        let address = Address {
+            infiniband: self.port.attr.link_layer == LINK_LAYER_INFINIBAND,
+            mtu: self.port.attr.active_mtu as u8,
+            data: (found.data.qp.number(), found.data.psn),
+            message: (found.message.qp.number(), found.message.psn),
+            lid: self.port.attr.lid,
+            serves: self.ours(0).serves,
+            gid: self.port.gid.raw,
+        };
+        Ok(LinkAddress { bytes: address.bytes(), fd: None })
+    }
+
+    fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
+        let address = Address::parse(&peer.bytes).map_err(LinkError::Address)?;
+        let found = self.found(link)?;
+        if found.state != State::New {
+            return Err(LinkError::State);
+        }
+        if address.infiniband != self.infiniband() {
+            return Err(LinkError::Unreachable("one port is on InfiniBand and the other on Ethernet"));
+        }
+        self.climb(&found.data, &address, address.data)?;
+        self.climb(&found.message, &address, address.message)?;
+        if let Some(Some(found)) = self.links.get_mut(link.0 as usize) {
+            found.state = State::Up;
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
+        let device = &self.port.device;
+        if self.verbs.async_events {
+            let calls = device.calls();
+            device.faults.take(device.context(), calls.get_async_event, calls.ack_async_event);
+        }
+        let Some(Some(found)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
+        let fault = found.data.qp.fault().or_else(|| found.message.qp.fault()).or_else(|| self.cq.fault());
+        if let Some(why) = fault {
+            found.break_down();
+            return Err(LinkError::Unreachable(why));
+        }
+        if device.faults.is_dead() {
+            found.break_down();
+            return Err(LinkError::Unreachable("the device is lost"));
+        }
+        if found.state == State::Error {
+            return Err(LinkError::State);
+        }
+        let limit = std::time::Duration::from_nanos(self.config.rail_time.0);
+        match device.faults.down_since(self.port.number) {
+            Some(since) if since.elapsed() >= limit => Err(LinkError::Unreachable("the port is down")),
+            _ => Ok(()),
+        }
+    }
+
+    fn fail(&mut self, link: LinkId) {
+        // What was posted before comes back from the device like the rest.
+        self.ring_all();
+        if let Some(Some(found)) = self.links.get_mut(link.0 as usize) {
+            found.break_down();
+        }
+    }
+
+    fn is_quiet(&mut self, link: LinkId) -> bool {
+        self.link(link).is_none_or(|link| link.state == State::Error && link.is_empty())
+    }
+
+    fn destroy(&mut self, link: LinkId) {
+        self.ring_all();
+        let place = link.0 as usize;
+        let Some(found) = self.links.get_mut(place).and_then(Option::take) else { return };
+        self.live -= 1;
+        self.refused.retain(|refused| *refused != link.0);
+        let numbers = [found.data.qp.number(), found.message.qp.number()];
+        drop(found);
+        let keeps = self.keeps_leftovers.is_on();
+        self.cq.sift(|wc| keeps || !numbers.contains(&wc.qp_num));
+    }
+}
+
+const _: () = assert!(PAIRS == 2);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address() -> Address {
+        Address {
+            infiniband: false,
+            mtu: 5,
+            data: (0x11, 0xff_ffff),
+            message: (0xff_ffff, 0),
+            lid: 0,
+            serves: 16,
+            gid: [1; 16],
+        }
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_is_refused() {
+        let good = address().bytes();
+        assert_eq!(good.len(), BYTES);
+        assert_eq!(Address::parse(&good), Ok(address()));
+        let bad: &[(usize, &[u8], &str)] = &[
+            (0, b"X", "not of an RDMA device"),
+            (8, &[2], "version"),
+            (10, &[0], "no known kind"),
+            (10, &[3], "no known kind"),
+            (11, &[0], "limits"),
+            (11, &[6], "limits"),
+            (12, &[0], "queue pairs"),
+            (15, &[1], "queue pairs"),
+            (23, &[1], "queue pairs"),
+            (12, &[0xff, 0xff, 0xff], "queue pairs"),
+            (19, &[1], "packets"),
+            (27, &[1], "packets"),
+            (31, &[1], "limits"),
+            (32, &[0; 16], "no port"),
+        ];
+        for (at, change, why) in bad {
+            let mut bytes = good.clone();
+            bytes[*at..*at + change.len()].copy_from_slice(change);
+            let error = Address::parse(&bytes).unwrap_err();
+            assert!(error.contains(why), "{error} instead of {why}");
+        }
+        assert!(Address::parse(&good[1..]).is_err());
+        assert!(Address::parse(&[&good[..], &[0]].concat()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_parses_prints_as_it_was(mut bytes in proptest::collection::vec(any::<u8>(), BYTES)) {
+            bytes[..10].copy_from_slice(&address().bytes()[..10]);
+            if let Ok(parsed) = Address::parse(&bytes) {
+                prop_assert_eq!(parsed.bytes(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_has_room_for_all_that_can_end() {
+        let config = |depth, recv_depth| RailConfig {
+            depth,
+            recv_depth,
+            recv_order: trunkline_fabric::RecvOrder::Any,
+            links: 1,
+            peer_time: trunkline_proto::time::Duration::secs(1),
+            rail_time: trunkline_proto::time::Duration::secs(1),
+        };
+        assert_eq!(completions(&config(64, 10)), 64 + 10 + 64);
+        assert_eq!(completions(&config(1, 0)), 1 + 16);
+        assert_eq!(completions(&config(4096, 0)), 4096 + 256);
+        assert_eq!(completions(&config(u32::MAX, 5)), u32::MAX);
+    }
+}

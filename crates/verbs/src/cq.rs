@@ -1,0 +1,176 @@
+//! The completion queue of a rail: polled in batches, and asked for a wake-up by whoever wants to sleep.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use trunkline_sys::verbs::{CompChannel, Cq, PollCq, ReqNotifyCq, Wc};
+
+use crate::device::{Device, last_error};
+use crate::events::Fault;
+
+/// Completions that one call takes at most.
+const BATCH: usize = 32;
+
+/// A completion queue, and what was taken out of it and not yet told.
+pub(crate) struct CompletionQueue {
+    device: Arc<Device>,
+    raw: *mut Cq,
+    channel: *mut CompChannel,
+    descriptor: i32,
+    poll: PollCq,
+    notify: ReqNotifyCq,
+    capacity: u32,
+    fault: Arc<Fault>,
+    /// The last batch, and how much of it has been told.
+    batch: Box<[Wc; BATCH]>,
+    told: usize,
+    taken: usize,
+    /// What came out when a link was destroyed, older than all else.
+    kept: VecDeque<Wc>,
+}
+
+// SAFETY: a completion queue has one owner at a time, and libibverbs does not mind which thread that is.
+unsafe impl Send for CompletionQueue {}
+
+impl CompletionQueue {
+    /// Makes one with room for so many completions.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn new(device: &Arc<Device>, capacity: u32) -> io::Result<Self> {
+        let ops = device.ops();
+        let (Some(poll), Some(notify)) = (ops.poll_cq, ops.req_notify_cq) else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let calls = device.calls();
+        // SAFETY: the device is open.
+        let channel = unsafe { (calls.create_comp_channel)(device.context()) };
+        if channel.is_null() {
+            return Err(last_error());
+        }
+        // SAFETY: it was just made.
+        let descriptor = unsafe { (*channel).fd };
+        let size = c_int::try_from(capacity).unwrap_or(c_int::MAX);
+        // SAFETY: device and channel are open.
+        let raw = unsafe { (calls.create_cq)(device.context(), size, std::ptr::null_mut(), channel, 0) };
+        if raw.is_null() {
+            let error = last_error();
+            // SAFETY: nothing uses it.
+            unsafe { (calls.destroy_comp_channel)(channel) };
+            return Err(error);
+        }
+        device.queues.fetch_add(1, Ordering::Relaxed);
+        Ok(Self {
+            device: Arc::clone(device),
+            raw,
+            channel,
+            descriptor,
+            poll,
+            notify,
+            capacity,
+            fault: device.faults.add(raw),
+            batch: Box::new([Wc::ZERO; BATCH]),
+            told: 0,
+            taken: 0,
+            kept: VecDeque::new(),
+        })
+    }
+
+    /// The library's object.
+    pub(crate) fn raw(&self) -> *mut Cq {
+        self.raw
+    }
+
+    /// Why the device gave it up, if it did.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        self.fault.why()
+    }
+
+    /// The oldest completion that has not been told.
+    #[inline]
+    pub(crate) fn oldest(&self) -> Option<Wc> {
+        match self.kept.front() {
+            Some(kept) => Some(*kept),
+            None => (self.told < self.taken).then(|| self.batch[self.told]),
+        }
+    }
+
+    /// It was told.
+    #[inline]
+    pub(crate) fn tell(&mut self) {
+        if self.kept.pop_front().is_none() {
+            self.told += 1;
+        }
+    }
+
+    /// Takes the next batch, once all was told; whether there may be more behind it.
+    #[inline]
+    pub(crate) fn refill(&mut self) -> bool {
+        let room = c_int::try_from(BATCH).unwrap_or(c_int::MAX);
+        // SAFETY: the queue lives as long as this, and the batch has room for so many.
+        let count = unsafe { (self.poll)(self.raw, room, self.batch.as_mut_ptr()) };
+        self.told = 0;
+        self.taken = usize::try_from(count).unwrap_or(0).min(BATCH);
+        self.taken == BATCH
+    }
+
+    /// Takes all there is out and keeps what `wanted` says; for links that are destroyed, which a provider may leave
+    /// completions of behind.
+    pub(crate) fn sift(&mut self, wanted: impl Fn(&Wc) -> bool) {
+        let mut kept: VecDeque<Wc> = self.kept.drain(..).collect();
+        kept.extend(&self.batch[self.told..self.taken]);
+        // More than it holds cannot come: nobody posts meanwhile.
+        for _ in 0..=self.capacity as usize / BATCH {
+            let more = self.refill();
+            kept.extend(&self.batch[..self.taken]);
+            if !more {
+                break;
+            }
+        }
+        (self.told, self.taken) = (0, 0);
+        kept.retain(|wc| wanted(wc));
+        self.kept = kept;
+    }
+
+    /// Asks for the descriptor to become readable with the next completion, and returns it. What is there already makes
+    /// it readable no more.
+    pub(crate) fn arm(&mut self) -> i32 {
+        while readable(self.descriptor) {
+            let (mut cq, mut user) = (std::ptr::null_mut(), std::ptr::null_mut());
+            // SAFETY: the channel is open, and the two places are whole. It does not wait: there is an event.
+            let taken =
+                unsafe { (self.device.calls().get_cq_event)(self.channel, &raw mut cq, &raw mut user) };
+            if taken != 0 {
+                break;
+            }
+            // SAFETY: one event of this queue was taken.
+            unsafe { (self.device.calls().ack_cq_events)(cq, 1) };
+        }
+        // SAFETY: the queue lives as long as this.
+        unsafe { (self.notify)(self.raw, 0) };
+        self.descriptor
+    }
+}
+
+/// Whether a descriptor has something to read.
+fn readable(descriptor: i32) -> bool {
+    // SAFETY: the descriptor is of a channel that is open, and is only borrowed here.
+    let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(descriptor) };
+    let mut polled = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }))
+        .is_ok_and(|ready| ready > 0)
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        self.device.faults.remove(self.raw);
+        // SAFETY: the queue pairs that used it are gone.
+        unsafe { (self.device.calls().destroy_cq)(self.raw) };
+        // SAFETY: the queue on it is gone.
+        unsafe { (self.device.calls().destroy_comp_channel)(self.channel) };
+        self.device.queues.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,267 @@
+//! An open device with its protection domain, and one of its ports. Shared by all rails of the device; closed with the last
+//! thing that was made of it.
+
+use std::ffi::{CStr, c_int};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use trunkline_sys::verbs::{
+    ABI_IS_EXTENDED, Calls, Context, ContextOps, Device as RawDevice, DeviceAttr, GID_TYPE_ROCE_V1,
+    GID_TYPE_ROCE_V2, Gid, GidEntry, Pd, PortAttr, VerbsContext,
+};
+
+use crate::events::Faults;
+use crate::register::Table;
+use crate::{Library, gid};
+
+/// Most entries that are read of a port's table of addresses.
+const GIDS_MAX: u32 = 256;
+
+/// A device that is open.
+pub(crate) struct Device {
+    library: Arc<Library>,
+    context: *mut Context,
+    pd: *mut Pd,
+    /// Its limits.
+    pub(crate) attr: DeviceAttr,
+    /// Its name.
+    pub(crate) name: String,
+    /// Its folder in sysfs.
+    pub(crate) folder: PathBuf,
+    /// What it tells by itself.
+    pub(crate) faults: Faults,
+    /// Regions that are registered on it.
+    pub(crate) regions: Table,
+    /// Queue pairs in use by this process.
+    pub(crate) queue_pairs: AtomicU32,
+    /// Completion queues in use by this process.
+    pub(crate) queues: AtomicU32,
+}
+
+// SAFETY: libibverbs may be called from any thread; the objects behind the pointers lock themselves.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// The system's error of a call that tells by a null pointer.
+pub(crate) fn last_error() -> io::Error {
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(0) => io::ErrorKind::Other.into(),
+        error => error,
+    }
+}
+
+/// The error of a call that returns its number.
+pub(crate) fn errno(code: c_int) -> io::Result<()> {
+    match code {
+        0 => Ok(()),
+        // Some tell it by -1 and the thread's error.
+        -1 => Err(last_error()),
+        code => Err(io::Error::from_raw_os_error(code.abs())),
+    }
+}
+
+impl Device {
+    /// Opens a device of the list.
+    ///
+    /// # Errors
+    /// The system's error.
+    ///
+    /// # Safety
+    /// `raw` is an entry of a list of devices of this library that has not been freed.
+    pub(crate) unsafe fn open(library: &Arc<Library>, raw: *mut RawDevice) -> io::Result<Self> {
+        let calls = library.calls();
+        // SAFETY: the caller's promise.
+        let name = unsafe { (calls.get_device_name)(raw) };
+        // SAFETY: the library's text ends with zero and lives as long as the device.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        // SAFETY: the caller's promise.
+        let folder = unsafe { &(*raw).ibdev_path };
+        // SAFETY: a text inside the device that ends with zero.
+        let folder = unsafe { CStr::from_ptr(folder.as_ptr()) };
+        let folder = PathBuf::from(folder.to_string_lossy().into_owned());
+        // SAFETY: the caller's promise.
+        let context = unsafe { (calls.open_device)(raw) };
+        if context.is_null() {
+            return Err(last_error());
+        }
+        // SAFETY: the context is open. A domain belongs to it until it is given back.
+        let pd = unsafe { (calls.alloc_pd)(context) };
+        if pd.is_null() {
+            let error = last_error();
+            // SAFETY: nothing was made of the context.
+            unsafe { (calls.close_device)(context) };
+            return Err(error);
+        }
+        // SAFETY: all zeros are such attributes.
+        let mut attr: DeviceAttr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open, and the attributes are whole.
+        let queried = errno(unsafe { (calls.query_device)(context, &raw mut attr) });
+        // SAFETY: the context is open.
+        let events = unsafe { (*context).async_fd };
+        let device = Self {
+            library: Arc::clone(library),
+            context,
+            pd,
+            attr,
+            name,
+            folder,
+            faults: Faults::new(events),
+            regions: Table::new(attr.max_mr.unsigned_abs()),
+            queue_pairs: AtomicU32::new(0),
+            queues: AtomicU32::new(0),
+        };
+        queried.map(|()| device)
+    }
+
+    #[inline]
+    pub(crate) fn calls(&self) -> &Calls {
+        self.library.calls()
+    }
+
+    /// The open device.
+    #[inline]
+    pub(crate) fn context(&self) -> *mut Context {
+        self.context
+    }
+
+    /// Its domain.
+    #[inline]
+    pub(crate) fn pd(&self) -> *mut Pd {
+        self.pd
+    }
+
+    /// What is called for each message.
+    #[inline]
+    pub(crate) fn ops(&self) -> &ContextOps {
+        // SAFETY: the context is open as long as this lives, and its table does not change.
+        unsafe { &(*self.context).ops }
+    }
+
+    /// The newer slots of the context, where `reach`, counted from its end, lies inside.
+    pub(crate) fn extended(&self, reach: usize) -> Option<*const VerbsContext> {
+        // SAFETY: the context is open.
+        let mark = unsafe { (*self.context).abi_compat };
+        if mark.addr() != ABI_IS_EXTENDED {
+            return None;
+        }
+        let whole = self.context.wrapping_byte_sub(std::mem::offset_of!(VerbsContext, context));
+        let whole = whole.cast_const().cast::<VerbsContext>();
+        // SAFETY: a context with that mark is the end of an extended one, which has at least its size.
+        let size = unsafe { (*whole).sz };
+        (size >= reach).then_some(whole)
+    }
+
+    /// The attributes of a port.
+    pub(crate) fn port(&self, port: u8) -> io::Result<PortAttr> {
+        // SAFETY: all zeros are such attributes.
+        let mut attr: PortAttr = unsafe { std::mem::zeroed() };
+        let at = std::mem::offset_of!(VerbsContext, query_port);
+        let newer = self.extended(size_of::<VerbsContext>() - at).and_then(|whole| {
+            // SAFETY: the slot lies inside what the library has.
+            unsafe { (*whole).query_port }
+        });
+        match newer {
+            // SAFETY: the context is open; the attributes are as long as is said.
+            Some(call) => errno(unsafe { call(self.context, port, &raw mut attr, size_of::<PortAttr>()) })?,
+            // SAFETY: the context is open; the call fills the beginning of the attributes.
+            None => errno(unsafe { (self.calls().query_port)(self.context, port, (&raw mut attr).cast()) })?,
+        }
+        Ok(attr)
+    }
+
+    /// The entries of a port's table of addresses that are set.
+    pub(crate) fn gids(&self, port: u8, attr: &PortAttr) -> Vec<gid::Entry> {
+        let most = attr.gid_tbl_len.unsigned_abs().min(GIDS_MAX);
+        (0..most).filter_map(|index| self.gid(port, index)).collect()
+    }
+
+    fn gid(&self, port: u8, index: u32) -> Option<gid::Entry> {
+        if let Some(query) = self.calls().query_gid_ex {
+            // SAFETY: all zeros are such an entry.
+            let mut entry: GidEntry = unsafe { std::mem::zeroed() };
+            // SAFETY: the context is open; the entry is as long as is said.
+            let found =
+                unsafe { query(self.context, port.into(), index, &raw mut entry, 0, size_of::<GidEntry>()) };
+            let roce = match entry.gid_type {
+                GID_TYPE_ROCE_V1 => 1,
+                GID_TYPE_ROCE_V2 => 2,
+                _ => 0,
+            };
+            return (found == 0).then_some(gid::Entry { index, raw: entry.gid.raw, roce });
+        }
+        let mut gid = Gid { raw: [0; 16] };
+        // SAFETY: the context is open; the address is whole.
+        let found = unsafe { (self.calls().query_gid)(self.context, port, index as c_int, &raw mut gid) };
+        let roce = match std::fs::read_to_string(self.gid_type(port, index)) {
+            Ok(text) if text.contains("v2") => 2,
+            Ok(text) if text.contains("RoCE") => 1,
+            _ => 0,
+        };
+        (found == 0 && gid.raw != [0; 16]).then_some(gid::Entry { index, raw: gid.raw, roce })
+    }
+
+    fn gid_type(&self, port: u8, index: u32) -> PathBuf {
+        self.folder.join(format!("ports/{port}/gid_attrs/types/{index}"))
+    }
+
+    /// Its place on the bus, function 0; none for a device that is no hardware.
+    pub(crate) fn pci_path(&self) -> Option<String> {
+        let path = std::fs::canonicalize(self.folder.join("device")).ok()?;
+        first_function(&path)
+    }
+}
+
+/// The path of function 0 of the card: its functions count as one device.
+fn first_function(path: &Path) -> Option<String> {
+    let path = path.to_str()?;
+    let (card, function) = path.rsplit_once('.')?;
+    (function.len() == 1).then(|| format!("{card}.0"))
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.regions.end_all(self.calls());
+        // SAFETY: all that was made of the domain held this device, and is gone.
+        unsafe { (self.calls().dealloc_pd)(self.pd) };
+        // SAFETY: as above; nobody uses the context any more.
+        unsafe { (self.calls().close_device)(self.context) };
+    }
+}
+
+/// A port that is in use.
+pub(crate) struct Port {
+    /// Its device.
+    pub(crate) device: Arc<Device>,
+    /// Its number, from 1.
+    pub(crate) number: u8,
+    /// What it was like when the fabric was made.
+    pub(crate) attr: PortAttr,
+    /// Our address on it.
+    pub(crate) gid: gid::Entry,
+    /// Most inline bytes of a queue pair.
+    pub(crate) inline: u32,
+    /// Whether work is built in place.
+    pub(crate) extended: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_of_a_card_are_one_device() {
+        let path = |text: &str| first_function(Path::new(text));
+        assert_eq!(path("/sys/devices/pci0/0000:3b:00.1").as_deref(), Some("/sys/devices/pci0/0000:3b:00.0"));
+        assert_eq!(path("/sys/devices/virtual/net"), None);
+    }
+
+    #[test]
+    fn errors_are_told_in_either_way() {
+        assert!(errno(0).is_ok());
+        assert_eq!(errno(22).unwrap_err().raw_os_error(), Some(22));
+        assert_eq!(errno(-22).unwrap_err().raw_os_error(), Some(22));
+    }
+}

@@ -1,0 +1,208 @@
+//! What a device tells by itself: asynchronous events, turned into faults of the links they are about. Asked for by
+//! [`Links::look`](trunkline_fabric::Links::look), now and then; no thread waits for them, and no message pays for them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use rustix::fd::BorrowedFd;
+use rustix::fs::OFlags;
+use trunkline_sys::verbs::{AckAsyncEvent, AsyncEvent, Context, GetAsyncEvent, event};
+
+use crate::error::Planted;
+
+/// Most events taken in one look.
+const TAKEN_MAX: u32 = 64;
+/// Ports whose state is kept; the numbers of ports are bytes.
+const PORTS: usize = 256;
+
+/// What an event says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum News {
+    /// A queue pair or a completion queue has failed.
+    Object(&'static str),
+    /// The whole device has.
+    Device,
+    /// A port went down.
+    PortDown,
+    /// It is up again.
+    PortUp,
+    /// Nothing that ends a link.
+    Other,
+}
+
+/// The meaning of an event's number.
+pub(crate) fn meaning(event_type: u32) -> News {
+    match event_type {
+        event::CQ_ERR => News::Object("its completion queue is lost"),
+        event::QP_FATAL => News::Object("the device gave its queue pair up"),
+        event::QP_REQ_ERR => News::Object("the peer asked for what makes no sense"),
+        event::QP_ACCESS_ERR => News::Object("the peer reached for memory that it may not"),
+        event::PATH_MIG_ERR => News::Object("it could not move to another path"),
+        event::DEVICE_FATAL => News::Device,
+        event::PORT_ERR => News::PortDown,
+        event::PORT_ACTIVE => News::PortUp,
+        _ => News::Other,
+    }
+}
+
+/// Whether something has failed, as its owner looks at it: 0, or 1 and the number of the event.
+#[derive(Debug, Default)]
+pub(crate) struct Fault(AtomicU32);
+
+impl Fault {
+    /// Why it has failed, if it has.
+    pub(crate) fn why(&self) -> Option<&'static str> {
+        let code = self.0.load(Ordering::Relaxed).checked_sub(1)?;
+        match meaning(code) {
+            News::Object(why) => Some(why),
+            _ => None,
+        }
+    }
+}
+
+/// The events of one device.
+pub(crate) struct Faults {
+    /// Whether the descriptor can be asked without waiting.
+    asks: bool,
+    state: Mutex<State>,
+    dead: AtomicBool,
+    keeps: Planted,
+    deaf: Planted,
+}
+
+struct State {
+    /// By the address of the object.
+    objects: HashMap<usize, Arc<Fault>>,
+    /// Since when ports are down.
+    down: Box<[Option<Instant>]>,
+}
+
+impl Faults {
+    /// Those that come over a descriptor of the device.
+    pub(crate) fn new(events: i32) -> Self {
+        let state = State { objects: HashMap::new(), down: vec![None; PORTS].into() };
+        Self {
+            asks: unblock(events),
+            state: Mutex::new(state),
+            dead: AtomicBool::new(false),
+            keeps: Planted::named("verbs-keeps-events"),
+            deaf: Planted::named("verbs-is-deaf-to-events"),
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where events about an object go from now on.
+    pub(crate) fn add<T>(&self, object: *mut T) -> Arc<Fault> {
+        let fault = Arc::new(Fault::default());
+        self.state().objects.insert(object.addr(), Arc::clone(&fault));
+        fault
+    }
+
+    /// The object is about to be destroyed.
+    pub(crate) fn remove<T>(&self, object: *mut T) {
+        self.state().objects.remove(&object.addr());
+    }
+
+    /// Whether the device is lost.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Since when a port is down, if it is.
+    pub(crate) fn down_since(&self, port: u8) -> Option<Instant> {
+        self.state().down[usize::from(port)]
+    }
+
+    /// Takes the events that are there.
+    pub(crate) fn take(&self, context: *mut Context, get: GetAsyncEvent, ack: AckAsyncEvent) {
+        if !self.asks {
+            return;
+        }
+        // Held, so that an object is not destroyed between its event and the handing back.
+        let mut state = self.state();
+        for _ in 0..TAKEN_MAX {
+            let mut event = AsyncEvent { element: std::ptr::null_mut(), event_type: 0 };
+            // SAFETY: the context is open, and the event is whole. The descriptor does not wait.
+            if unsafe { get(context, &raw mut event) } != 0 {
+                return;
+            }
+            self.note(&mut state, &event);
+            if self.keeps.is_on() {
+                continue;
+            }
+            // SAFETY: the event was just taken.
+            unsafe { ack(&raw mut event) };
+        }
+    }
+
+    fn note(&self, state: &mut State, event: &AsyncEvent) {
+        if self.deaf.is_on() {
+            return;
+        }
+        // The union's other side is a port's number in its low half.
+        let port = usize::from(event.element.addr() as u8);
+        match meaning(event.event_type) {
+            News::Object(_) => {
+                if let Some(fault) = state.objects.get(&event.element.addr()) {
+                    fault.0.store(event.event_type + 1, Ordering::Relaxed);
+                }
+            }
+            News::Device => self.dead.store(true, Ordering::Relaxed),
+            News::PortDown => state.down[port] = Some(Instant::now()),
+            News::PortUp => state.down[port] = None,
+            News::Other => {}
+        }
+    }
+}
+
+/// Makes reads of a descriptor return at once; whether it could.
+fn unblock(fd: i32) -> bool {
+    if fd < 0 {
+        return false;
+    }
+    // SAFETY: the descriptor is of a device that is open, and is only borrowed here.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let flags = rustix::fs::fcntl_getfl(fd);
+    flags.is_ok_and(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(element: usize, event_type: u32) -> AsyncEvent {
+        AsyncEvent { element: std::ptr::without_provenance_mut(element), event_type }
+    }
+
+    #[test]
+    fn events_reach_the_link_they_are_about() {
+        let faults = Faults::new(-1);
+        let (one, two) = (faults.add(0x1000 as *mut u8), faults.add(0x2000 as *mut u8));
+        let mut state = faults.state();
+        faults.note(&mut state, &event(0x2000, event::COMM_EST));
+        assert_eq!((one.why(), two.why()), (None, None));
+        faults.note(&mut state, &event(0x2000, event::QP_ACCESS_ERR));
+        assert_eq!(one.why(), None);
+        assert_eq!(two.why(), Some("the peer reached for memory that it may not"));
+        state.objects.remove(&0x1000);
+        faults.note(&mut state, &event(0x1000, event::QP_FATAL));
+        assert_eq!(one.why(), None, "it is gone");
+        assert!(!faults.is_dead());
+        faults.note(&mut state, &event(0, event::DEVICE_FATAL));
+        assert!(faults.is_dead());
+    }
+
+    #[test]
+    fn a_port_is_down_until_it_is_up() {
+        let faults = Faults::new(-1);
+        faults.note(&mut faults.state(), &event(2, event::PORT_ERR));
+        assert!(faults.down_since(1).is_none() && faults.down_since(2).is_some());
+        faults.note(&mut faults.state(), &event(2, event::PORT_ACTIVE));
+        assert!(faults.down_since(2).is_none());
+    }
+}

@@ -1,0 +1,226 @@
+//! The fabric: the ports that are usable, found once when it is made.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use trunkline_fabric::{Fabric, Nic, OpenError, RailConfig};
+use trunkline_proto::wire::status::Usage;
+use trunkline_sys::verbs::{
+    LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, PORT_ACTIVE, PortAttr, QpCap, TRANSPORT_IB,
+};
+
+use crate::cq::CompletionQueue;
+use crate::device::{Device, Port};
+use crate::qp::Qp;
+use crate::{Library, Missing, VerbsConfig, VerbsRail, caps, gid};
+
+/// Inline bytes that are asked for, most first; a head and a body of a request may take half of them each.
+const INLINE: [u32; 5] = [256, 192, 128, 64, 0];
+/// Speed of a lane in Mb/s, by the bit that stands for it.
+const SPEEDS: [u32; 9] = [2_500, 5_000, 10_000, 10_000, 14_000, 25_000, 50_000, 100_000, 200_000];
+/// Lanes, by the bit that stands for them.
+const WIDTHS: [u32; 5] = [1, 4, 8, 12, 2];
+
+/// RDMA devices of this host.
+pub struct VerbsFabric {
+    ports: Vec<Arc<Port>>,
+    nics: Vec<Nic>,
+    config: Arc<VerbsConfig>,
+}
+
+impl VerbsFabric {
+    /// Opens rdma-core and the devices that `config` takes.
+    ///
+    /// # Errors
+    /// [`Missing`] says what there is not.
+    pub fn new(config: VerbsConfig) -> Result<Self, Missing> {
+        Self::with_library(Arc::new(Library::open()?), config)
+    }
+
+    /// The same with a library that is open.
+    ///
+    /// # Errors
+    /// As [`VerbsFabric::new`].
+    pub fn with_library(library: Arc<Library>, config: VerbsConfig) -> Result<Self, Missing> {
+        let devices = open_all(&library)?;
+        let mut found = Self { ports: Vec::new(), nics: Vec::new(), config: Arc::new(config) };
+        let mut left_out = Vec::new();
+        for device in devices {
+            match device {
+                Ok(device) => found.take_device(&Arc::new(device), &mut left_out),
+                Err(why) => left_out.push(why),
+            }
+        }
+        if found.ports.is_empty() { Err(Missing::Ports(left_out.join("; "))) } else { Ok(found) }
+    }
+
+    fn take_device(&mut self, device: &Arc<Device>, left_out: &mut Vec<String>) {
+        for number in 1..=device.attr.phys_port_cnt {
+            let name = name(&device.name, number);
+            if !self.config.hca.takes(&device.name, number.into()) {
+                left_out.push(format!("{name} is not chosen"));
+                continue;
+            }
+            match usable(device, number, &self.config) {
+                Ok(port) => {
+                    let caps = caps::of(&device.attr, &port.attr, port.inline, device.regions.max());
+                    self.nics.push(Nic {
+                        name,
+                        pci_path: device.pci_path(),
+                        guid: u64::from_be(device.attr.sys_image_guid),
+                        port: number.into(),
+                        speed_mbps: speed(&port.attr),
+                        latency_us: 0.0,
+                        caps,
+                    });
+                    self.ports.push(Arc::new(port));
+                }
+                Err(why) => left_out.push(format!("{name} {why}")),
+            }
+        }
+    }
+}
+
+/// Every device that can be opened, or why one cannot.
+fn open_all(library: &Arc<Library>) -> Result<Vec<Result<Device, String>>, Missing> {
+    let mut count = 0;
+    // SAFETY: the count is a whole number.
+    let list = unsafe { (library.calls().get_device_list)(&raw mut count) };
+    if list.is_null() {
+        return Err(Missing::Devices);
+    }
+    let mut devices = Vec::new();
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the list has as many entries as were counted.
+        let entry = unsafe { list.add(at) };
+        // SAFETY: as above.
+        let raw = unsafe { *entry };
+        // SAFETY: as above.
+        let transport = unsafe { (*raw).transport_type };
+        if transport != TRANSPORT_IB {
+            continue;
+        }
+        // SAFETY: the list has not been freed.
+        let device = unsafe { Device::open(library, raw) };
+        devices.push(device.map_err(|error| format!("device {at} cannot be opened ({error})")));
+    }
+    // SAFETY: the list was made above; open devices stay.
+    unsafe { (library.calls().free_device_list)(list) };
+    if devices.is_empty() { Err(Missing::Devices) } else { Ok(devices) }
+}
+
+/// The second and further ports of a device have their number in the name.
+fn name(device: &str, port: u8) -> String {
+    if port == 1 { device.to_owned() } else { format!("{device}:{port}") }
+}
+
+/// A port, if it can be used; else why not.
+fn usable(device: &Arc<Device>, number: u8, config: &VerbsConfig) -> Result<Port, String> {
+    let attr = device.port(number).map_err(|error| format!("does not tell what it is ({error})"))?;
+    if attr.state != PORT_ACTIVE {
+        return Err("is not active".to_owned());
+    }
+    let table = || device.gids(number, &attr);
+    let gid = match attr.link_layer {
+        LINK_LAYER_INFINIBAND => gid::of_infiniband(&table(), config),
+        LINK_LAYER_ETHERNET => gid::of_roce(&table(), config),
+        _ => return Err("is neither on InfiniBand nor on Ethernet".to_owned()),
+    };
+    let gid = gid.ok_or_else(|| match config.gid_index {
+        Some(index) => format!("has no address with index {index} (NCCL_IB_GID_INDEX)"),
+        None => "has no address".to_owned(),
+    })?;
+    if config.pkey_index >= attr.pkey_tbl_len.max(1) {
+        return Err(format!("has no partition key with index {} (NCCL_IB_PKEY)", config.pkey_index));
+    }
+    let (inline, extended) = probe(device, config.extended)?;
+    Ok(Port { device: Arc::clone(device), number, attr, gid, inline, extended })
+}
+
+/// How many inline bytes queue pairs take, and whether work can be built in place: found out by making some.
+fn probe(device: &Arc<Device>, extended: bool) -> Result<(u32, bool), String> {
+    let cq = CompletionQueue::new(device, 1).map_err(|error| format!("has no completion queue ({error})"))?;
+    let mut last = String::new();
+    for extended in [true, false].into_iter().skip(usize::from(!extended)) {
+        for inline in INLINE {
+            let cap = QpCap {
+                max_send_wr: 1,
+                max_recv_wr: 1,
+                max_send_sge: 2,
+                max_recv_sge: 1,
+                max_inline_data: inline,
+            };
+            match Qp::new(device, &cq, cap, extended) {
+                Ok(_) => return Ok((inline, extended)),
+                Err(error) => last = error.to_string(),
+            }
+        }
+    }
+    Err(format!("makes no queue pair ({last})"))
+}
+
+/// Speed of a port in Mb/s.
+fn speed(attr: &PortAttr) -> u32 {
+    let first = |bits: u8, table: &[u32]| table.get(bits.trailing_zeros() as usize).copied().unwrap_or(0);
+    first(attr.active_speed, &SPEEDS) * first(attr.active_width, &WIDTHS)
+}
+
+impl Fabric for VerbsFabric {
+    type Rail = VerbsRail;
+
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn nics(&self) -> &[Nic] {
+        &self.nics
+    }
+
+    fn usage(&self, nic: usize) -> Usage {
+        let (Some(found), Some(port)) = (self.nics.get(nic), self.ports.get(nic)) else {
+            return Usage::default();
+        };
+        let device = &port.device;
+        Usage {
+            queue_pairs: device.queue_pairs.load(Ordering::Relaxed),
+            queue_pairs_max: device.attr.max_qp.unsigned_abs(),
+            completion_queues: device.queues.load(Ordering::Relaxed),
+            regions: device.regions.len(),
+            regions_max: found.caps.regions_max,
+        }
+    }
+
+    fn open(&self, nic: usize, config: &RailConfig) -> Result<VerbsRail, OpenError> {
+        let (Some(found), Some(port)) = (self.nics.get(nic), self.ports.get(nic)) else {
+            return Err(OpenError::NoSuchNic(nic));
+        };
+        let limit = found.caps.depth_max;
+        if config.depth.max(config.recv_depth) > limit {
+            return Err(OpenError::Exhausted { what: "the depth of a queue pair", limit: limit.into() });
+        }
+        VerbsRail::new(port, &self.config, config, found.caps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_are_lanes_times_their_speed() {
+        // SAFETY: all zeros are such attributes.
+        let mut attr: PortAttr = unsafe { std::mem::zeroed() };
+        assert_eq!(speed(&attr), 0);
+        for (speed_bits, width, want) in
+            [(64, 2, 200_000), (128, 2, 400_000), (32, 1, 25_000), (1, 1, 2_500), (16, 8, 168_000)]
+        {
+            (attr.active_speed, attr.active_width) = (speed_bits, width);
+            assert_eq!(speed(&attr), want);
+        }
+    }
+
+    #[test]
+    fn first_ports_have_the_name_of_their_device() {
+        assert_eq!((name("mlx5_0", 1), name("mlx5_0", 2)), ("mlx5_0".to_owned(), "mlx5_0:2".to_owned()));
+    }
+}

@@ -1,0 +1,151 @@
+//! Which address of a port is used. Pure; called once for each port. The rules for RoCE are those of NCCL's own transport,
+//! so that a job which sets its variables gets the same address here.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use crate::config::{Family, VerbsConfig};
+use crate::error::Planted;
+
+/// An entry of a port's table.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Entry {
+    /// Its place in the table.
+    pub(crate) index: u32,
+    /// The address, as it travels.
+    pub(crate) raw: [u8; 16],
+    /// 1 or 2 for RoCE; 0 on InfiniBand, or if it is not known.
+    pub(crate) roce: u8,
+}
+
+impl Entry {
+    fn ip(&self) -> IpAddr {
+        Ipv6Addr::from(self.raw).to_canonical()
+    }
+
+    fn family(&self) -> Family {
+        match self.ip() {
+            IpAddr::V4(_) => Family::V4,
+            IpAddr::V6(_) => Family::V6,
+        }
+    }
+
+    /// Whether it is set, and reaches beyond its own cable.
+    fn routable(&self) -> bool {
+        let set = self.raw[8..] != [0; 8];
+        set && !Ipv6Addr::from(self.raw).is_unicast_link_local()
+    }
+}
+
+/// The entry of a RoCE port to use, from those that are there, the one with index 0 first.
+///
+/// A forced index is taken if it is there. Else the first entry gives way to one of the wanted family in the wanted range,
+/// and that to one with the wanted version of RoCE, if it is routable.
+pub(crate) fn of_roce(table: &[Entry], config: &VerbsConfig) -> Option<Entry> {
+    if let Some(forced) = config.gid_index {
+        return table.iter().find(|one| one.index == forced).copied();
+    }
+    let mut best = *table.first()?;
+    for candidate in &table[1..] {
+        let wanted = candidate.family() == config.family
+            && config.range.is_none_or(|range| range.contains(candidate.ip()));
+        if !wanted {
+            continue;
+        }
+        let other = best.family() != config.family;
+        let newer = candidate.routable()
+            && (candidate.roce != best.roce || !best.routable())
+            && (candidate.roce == config.roce_version || Planted::named("verbs-takes-any-roce").is_on());
+        if other || newer {
+            best = *candidate;
+        }
+    }
+    Some(best)
+}
+
+/// The entry of an InfiniBand port to use: the routable one if it names a subnet to route by, else the first.
+pub(crate) fn of_infiniband(table: &[Entry], config: &VerbsConfig) -> Option<Entry> {
+    let at = |index: u32| table.iter().find(|one| one.index == index).copied();
+    if let Some(forced) = config.gid_index {
+        return at(forced);
+    }
+    // Bytes 4 and 5 hold what routers forward by.
+    at(config.routable_gid_index).filter(|one| one.raw[4..6] != [0; 2]).or_else(|| at(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Range;
+
+    fn entry(index: u32, address: &str, roce: u8) -> Entry {
+        let raw = match address.parse().unwrap() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        Entry { index, raw, roce }
+    }
+
+    fn chosen(table: &[Entry], config: &VerbsConfig) -> Option<u32> {
+        of_roce(table, config).map(|one| one.index)
+    }
+
+    fn range(text: &str) -> Option<Range> {
+        Some(Range::parse(text).unwrap())
+    }
+
+    /// As a port with two addresses has it: each of them with both versions, after the one that is always there.
+    fn table() -> Vec<Entry> {
+        vec![
+            entry(0, "fe80::5", 1),
+            entry(1, "fe80::5", 2),
+            entry(2, "10.1.0.5", 1),
+            entry(3, "10.1.0.5", 2),
+            entry(4, "10.2.0.5", 1),
+            entry(5, "10.2.0.5", 2),
+            entry(6, "fd00::5", 1),
+            entry(7, "fd00::5", 2),
+        ]
+    }
+
+    #[test]
+    fn family_range_and_version_choose() {
+        let usual = VerbsConfig::default();
+        assert_eq!(chosen(&table(), &usual), Some(3), "IPv4, version 2");
+        let old = VerbsConfig { roce_version: 1, ..usual.clone() };
+        assert_eq!(chosen(&table(), &old), Some(2));
+        let six = VerbsConfig { family: Family::V6, ..usual.clone() };
+        assert_eq!(chosen(&table(), &six), Some(7), "not the one of its own cable");
+        let other = VerbsConfig { range: range("10.2.0.0/16"), ..usual.clone() };
+        assert_eq!(chosen(&table(), &other), Some(5));
+        let none = VerbsConfig { range: range("10.3.0.0/16"), ..usual.clone() };
+        assert_eq!(chosen(&table(), &none), Some(0), "nothing is better than the first");
+        let six = VerbsConfig { family: Family::V6, range: range("fd00::/8"), ..usual };
+        assert_eq!(chosen(&table(), &six), Some(7));
+    }
+
+    #[test]
+    fn a_forced_index_is_taken_if_it_is_there() {
+        let forced = VerbsConfig { gid_index: Some(6), ..VerbsConfig::default() };
+        assert_eq!(chosen(&table(), &forced), Some(6));
+        let forced = VerbsConfig { gid_index: Some(8), ..VerbsConfig::default() };
+        assert_eq!(chosen(&table(), &forced), None);
+        assert_eq!(chosen(&[], &VerbsConfig::default()), None);
+    }
+
+    #[test]
+    fn an_address_that_is_not_set_gives_way() {
+        let six = VerbsConfig { family: Family::V6, ..VerbsConfig::default() };
+        let table = [entry(0, "fe80::", 2), entry(1, "fd00::7", 2), entry(2, "fe80::9", 2)];
+        assert_eq!(chosen(&table, &six), Some(1));
+    }
+
+    #[test]
+    fn infiniband_takes_the_routable_one_if_it_routes() {
+        let mut table = vec![entry(0, "fe80::a:b:c:d", 0), entry(1, "fe80::a:b:c:d", 0)];
+        assert_eq!(of_infiniband(&table, &VerbsConfig::default()).unwrap().index, 0);
+        table[1].raw[5] = 3;
+        assert_eq!(of_infiniband(&table, &VerbsConfig::default()).unwrap().index, 1);
+        let forced = VerbsConfig { gid_index: Some(0), ..VerbsConfig::default() };
+        assert_eq!(of_infiniband(&table, &forced).unwrap().index, 0);
+    }
+}

@@ -1,0 +1,36 @@
+//! Real RDMA devices: InfiniBand, RoCE and soft-RoCE, through rdma-core's libibverbs, which is opened at run time.
+//!
+//! A [`VerbsFabric`] lists ports that are usable; an open one is a [`VerbsRail`] with one completion queue, and each of
+//! its links is two reliable queue pairs: one for sends, whose receives are the user's, and one for all that needs no
+//! receive of the user, so that a write with immediate never takes one. The engine drives it through the contract of
+//! `trunkline-fabric` and never sees this crate. Nothing here decides who talks to whom.
+
+mod caps;
+mod config;
+mod connect;
+mod cq;
+mod device;
+mod error;
+mod events;
+mod fabric;
+mod flusher;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod gid;
+mod hca;
+mod ladder;
+mod library;
+mod link;
+mod poll;
+mod qp;
+mod queue;
+mod rail;
+mod register;
+mod stage;
+
+pub use config::{ConfigError, Family, Ordering, Range, VerbsConfig};
+pub use error::Missing;
+pub use fabric::VerbsFabric;
+pub use hca::HcaFilter;
+pub use library::Library;
+pub use rail::VerbsRail;

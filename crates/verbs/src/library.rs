@@ -1,0 +1,111 @@
+//! libibverbs, opened at run time by the versions of its symbols. Made once for a fabric; never unloaded, because its
+//! providers may have threads and handlers in this process.
+
+use std::ffi::{CStr, c_void};
+use std::mem::transmute;
+use std::ptr::NonNull;
+
+use trunkline_sys::verbs::{self as calls, Calls, LIBRARY, VERSIONS};
+
+use crate::Missing;
+
+/// The functions of libibverbs.
+pub struct Library {
+    calls: Calls,
+}
+
+/// Fills [`Calls`]: each function under its name, those behind `optional` only where the library has them.
+macro_rules! load {
+    ($find:expr; required: $($field:ident $kind:ident)*; optional: $($may:ident $may_kind:ident)*) => { Calls {
+        // SAFETY: the symbol of this name and version is a function of the field's type, which `cargo xtask bindings`
+        // compares with the library's header.
+        $($field: unsafe { transmute::<NonNull<c_void>, calls::$kind>($find(concat!("ibv_", stringify!($field)))?) },)*
+        // SAFETY: as above.
+        $($may: $find(may_be(stringify!($may))).ok().map(|at| unsafe { transmute::<NonNull<c_void>, calls::$may_kind>(at) }),)*
+    } };
+}
+
+/// The symbol of a function that need not be there.
+fn may_be(field: &str) -> &'static str {
+    match field {
+        "query_gid_ex" => "_ibv_query_gid_ex",
+        "reg_mr_iova2" => "ibv_reg_mr_iova2",
+        _ => "ibv_qp_to_qp_ex",
+    }
+}
+
+impl Library {
+    /// Opens rdma-core's library.
+    ///
+    /// # Errors
+    /// [`Missing::Library`] or [`Missing::Symbol`].
+    pub fn open() -> Result<Self, Missing> {
+        let name = LIBRARY.to_string_lossy().into_owned();
+        // SAFETY: rdma-core's own library; its constructors run here as in any program that is linked with it.
+        let library = unsafe { libloading::os::unix::Library::new(name) };
+        let handle = library.map_err(|error| Missing::Library(error.to_string()))?.into_raw();
+        let find = |symbol: &str| find(handle, symbol);
+        Ok(Self {
+            calls: load!(find;
+                required: get_device_list GetDeviceList free_device_list FreeDeviceList
+                    get_device_name GetDeviceName open_device OpenDevice close_device CloseDevice
+                    query_device QueryDevice query_port QueryPort query_gid QueryGid
+                    alloc_pd AllocPd dealloc_pd DeallocPd reg_mr RegMr dereg_mr DeregMr
+                    create_comp_channel CreateCompChannel destroy_comp_channel DestroyCompChannel
+                    create_cq CreateCq destroy_cq DestroyCq get_cq_event GetCqEvent ack_cq_events AckCqEvents
+                    create_qp CreateQp modify_qp ModifyQp destroy_qp DestroyQp
+                    get_async_event GetAsyncEvent ack_async_event AckAsyncEvent;
+                optional: query_gid_ex QueryGidEx reg_mr_iova2 RegMrIova2 qp_to_qp_ex QpToQpEx
+            ),
+        })
+    }
+
+    /// A library that is a table of functions.
+    ///
+    /// # Safety
+    /// The functions, and those in the tables of what they return, do what libibverbs says of them.
+    #[must_use]
+    pub unsafe fn of(calls: Calls) -> Self {
+        Self { calls }
+    }
+
+    #[inline]
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+}
+
+/// The symbol in the version that our types are for.
+fn find(handle: *mut c_void, symbol: &str) -> Result<NonNull<c_void>, Missing> {
+    let missing = |version: &CStr| Missing::Symbol {
+        symbol: symbol.to_owned(),
+        version: version.to_string_lossy().into_owned(),
+    };
+    let known = VERSIONS.iter().find(|(name, _)| name.to_bytes() == symbol.as_bytes());
+    let Some((name, version)) = known else { return Err(missing(c"of no known kind")) };
+    // SAFETY: the handle is of a library that is never closed, and both texts end with zero.
+    let at = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
+    NonNull::new(at).ok_or_else(|| missing(version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_function_has_a_version() {
+        for name in ["query_gid_ex", "reg_mr_iova2", "qp_to_qp_ex"] {
+            assert!(VERSIONS.iter().any(|(known, _)| known.to_str() == Ok(may_be(name))), "{name}");
+        }
+        // Every field of the table is a pointer.
+        assert_eq!(size_of::<Calls>() / size_of::<usize>(), VERSIONS.len());
+    }
+
+    #[test]
+    fn a_symbol_that_is_not_there_is_named() {
+        // SAFETY: the C library is loaded in any process.
+        let handle = unsafe { libloading::os::unix::Library::new("libc.so.6") }.unwrap().into_raw();
+        let error = find(handle, "ibv_create_qp").unwrap_err().to_string();
+        assert!(error.contains("ibv_create_qp") && error.contains("IBVERBS_1.1"), "{error}");
+    }
+}

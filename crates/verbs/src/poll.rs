@@ -1,0 +1,210 @@
+//! What the device says has finished, as the contract tells it. Called by the rail's poll; takes completions in batches, and
+//! finds the operation by the number it was posted with.
+
+use trunkline_fabric::{Completion, Done, LinkId, Status};
+use trunkline_sys::verbs::{WC_WITH_IMM, Wc, wc_opcode, wc_status};
+
+use crate::VerbsRail;
+use crate::error::{What, status};
+use crate::link::{Kind, Link, State, Which};
+use crate::queue::{Ended, Entry};
+
+/// What one look at a completion gave.
+enum Told {
+    /// Nothing that the user is told; it is over.
+    Nothing,
+    /// Something, and it is over.
+    Last(Completion),
+    /// Something, and there is more in it.
+    More(Completion),
+    /// Nothing yet, and there is more in it.
+    Again,
+}
+
+fn posted(link: LinkId, entry: Entry, status: Status) -> Completion {
+    Completion { wr_id: entry.wr_id, link, done: Done::Posted, status, imm: None, len: 0 }
+}
+
+/// Batches that one poll goes through at most.
+const BATCHES: u32 = 64;
+
+impl VerbsRail {
+    /// Fills `out` from the front with what has finished. One call of the library, unless that brings a full batch.
+    #[inline]
+    pub(crate) fn collect(&mut self, out: &mut [Completion]) -> usize {
+        let mut count = self.tell_all(out, 0);
+        for _ in 0..BATCHES {
+            if count == out.len() {
+                break;
+            }
+            let more = self.cq.refill();
+            count = self.tell_all(out, count);
+            if !more && !self.polls_twice.is_on() {
+                break;
+            }
+        }
+        if self.refused.is_empty() { count } else { self.give_back(out, count) }
+    }
+
+    /// Tells what was taken, as far as there is room.
+    #[inline]
+    fn tell_all(&mut self, out: &mut [Completion], mut count: usize) -> usize {
+        while count < out.len() {
+            let Some(wc) = self.cq.oldest() else { break };
+            let told = self.tell(&wc);
+            if !matches!(told, Told::More(_) | Told::Again) {
+                self.cq.tell();
+            }
+            if let Told::Last(one) | Told::More(one) = told {
+                out[count] = one;
+                count += 1;
+            }
+        }
+        count
+    }
+
+    #[inline]
+    fn tell(&mut self, wc: &Wc) -> Told {
+        let Some((kind, place, position)) = Kind::of(wc.wr_id) else { return Told::Nothing };
+        if kind == Kind::Flush {
+            return self.tell_flush(wc);
+        }
+        let Some(Some(link)) = self.links.get_mut(place as usize) else { return Told::Nothing };
+        match kind {
+            Kind::Work(which) => tell_work(link, which, position, wc),
+            Kind::Receive => tell_receive(link, wc),
+            _ => self.tell_spare(place, wc),
+        }
+    }
+
+    /// A spare receive was taken: by a write with immediate, if all is well.
+    #[inline]
+    fn tell_spare(&mut self, place: u32, wc: &Wc) -> Told {
+        let Some(Some(link)) = self.links.get_mut(place as usize) else { return Told::Nothing };
+        link.spares.posted = link.spares.posted.saturating_sub(1);
+        if wc.status != wc_status::SUCCESS {
+            link.break_after(Some(Which::Data));
+            return Told::Nothing;
+        }
+        let id = link.id;
+        if link.spares.are_few() && !self.forgets_spares.is_on() {
+            self.post_spares(place);
+        }
+        // Nothing else takes one, unless the peer is none of ours.
+        if wc.opcode != wc_opcode::RECV_RDMA_WITH_IMM {
+            return Told::Nothing;
+        }
+        let (imm, len) = (Some(u32::from_be(wc.imm_data)), wc.byte_len.into());
+        Told::Last(Completion { wr_id: 0, link: id, done: Done::Written, status: Status::Ok, imm, len })
+    }
+
+    /// Posts spare receives until there are as many as there are to be.
+    pub(crate) fn post_spares(&mut self, place: u32) {
+        let Some(Some(link)) = self.links.get_mut(place as usize) else { return };
+        if link.state == State::Error {
+            return;
+        }
+        let missing = link.spares.all - link.spares.posted;
+        match self.stage.post_spares(&link.data.qp, Kind::Spare.id(place, 0), missing) {
+            Ok(()) => link.spares.posted = link.spares.all,
+            Err(taken) => {
+                link.spares.posted += taken;
+                link.break_down();
+            }
+        }
+    }
+
+    fn tell_flush(&mut self, wc: &Wc) -> Told {
+        let Some(flusher) = self.flusher.as_deref_mut() else { return Told::Nothing };
+        if flusher.qp.number() != wc.qp_num {
+            return Told::Nothing;
+        }
+        let Some(asked) = flusher.asked.pop_front() else { return Told::Nothing };
+        let Some(Some(link)) = self.links.get_mut(asked.link.0 as usize) else { return Told::Nothing };
+        if link.life != asked.life {
+            return Told::Nothing;
+        }
+        link.flushes -= 1;
+        let status = match wc.status {
+            wc_status::SUCCESS if !asked.told => return Told::Nothing,
+            wc_status::SUCCESS => Status::Ok,
+            code => status(code, What::OneSided),
+        };
+        let entry = Entry { wr_id: asked.wr_id, told: asked.told, is_send: false };
+        Told::Last(posted(asked.link, entry, status))
+    }
+
+    /// Gives back what the device did not take, once all that it took has ended.
+    #[cold]
+    fn give_back(&mut self, out: &mut [Completion], mut count: usize) -> usize {
+        let mut at = 0;
+        while at < self.refused.len() {
+            let place = self.refused[at] as usize;
+            let Some(Some(link)) = self.links.get_mut(place) else {
+                self.refused.swap_remove(at);
+                continue;
+            };
+            while count < out.len() {
+                let Some(one) = next_refused(link) else { break };
+                out[count] = one;
+                count += 1;
+            }
+            let over = link.data.queue.len() + link.message.queue.len() + link.untaken == 0;
+            if over {
+                self.refused.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        count
+    }
+}
+
+/// The oldest that the device did not take, and has nothing before it.
+fn next_refused(link: &mut Link) -> Option<Completion> {
+    let entry = link.data.queue.drop_oldest().or_else(|| link.message.queue.drop_oldest());
+    if let Some(entry) = entry {
+        let status = link.refusal.take().unwrap_or(Status::Flushed);
+        return Some(posted(link.id, entry, status));
+    }
+    if link.untaken == 0 || link.receives.len() > link.untaken as usize {
+        return None;
+    }
+    link.untaken -= 1;
+    let wr_id = link.receives.pop_front()?;
+    Some(received(link.id, wr_id, Status::Flushed))
+}
+
+fn received(link: LinkId, wr_id: u64, status: Status) -> Completion {
+    Completion { wr_id, link, done: Done::Received, status, imm: None, len: 0 }
+}
+
+#[inline]
+fn tell_work(link: &mut Link, which: Which, position: u32, wc: &Wc) -> Told {
+    let well = wc.status == wc_status::SUCCESS;
+    let id = link.id;
+    match link.side(which).queue.end(position, well) {
+        Ended::Nobody => Told::Nothing,
+        Ended::Silently(_) => Told::Again,
+        Ended::Flushed(entry) => Told::More(posted(id, entry, Status::Flushed)),
+        Ended::This(entry) if well && entry.told => Told::Last(posted(id, entry, Status::Ok)),
+        Ended::This(_) if well => Told::Nothing,
+        Ended::This(entry) => {
+            link.break_after(Some(which));
+            let what = if entry.is_send { What::Send } else { What::OneSided };
+            Told::Last(posted(id, entry, status(wc.status, what)))
+        }
+    }
+}
+
+#[inline]
+fn tell_receive(link: &mut Link, wc: &Wc) -> Told {
+    let Some(wr_id) = link.receives.pop_front() else { return Told::Nothing };
+    if wc.status != wc_status::SUCCESS {
+        link.break_after(Some(Which::Message));
+        return Told::Last(received(link.id, wr_id, status(wc.status, What::Receive)));
+    }
+    let imm = (wc.wc_flags & WC_WITH_IMM != 0).then(|| u32::from_be(wc.imm_data));
+    let len = wc.byte_len.into();
+    Told::Last(Completion { wr_id, link: link.id, done: Done::Received, status: Status::Ok, imm, len })
+}

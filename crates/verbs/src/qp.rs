@@ -1,0 +1,296 @@
+//! One queue pair of the library: made, moved along its ladder, given work, and destroyed with its owner.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use trunkline_sys::verbs::{
+    INIT_ATTR_PD, INIT_ATTR_SEND_OPS_FLAGS, PostRecv, PostSend, QPT_RC, Qp as RawQp, QpAttr, QpCap, QpEx,
+    QpInitAttr, QpInitAttrEx, RecvWr, SendWr, Sge, VerbsContext, WrAtomicCmpSwp, WrAtomicFetchAdd,
+    WrComplete, WrRdma, WrRdmaWriteImm, WrSend, WrSendImm, WrSetInlineData, WrSetSgeList, send_ops,
+    wr_opcode,
+};
+
+use crate::cq::CompletionQueue;
+use crate::device::{Device, errno, last_error};
+use crate::events::Fault;
+
+/// All that is built in place.
+const OPS: u64 = send_ops::RDMA_WRITE
+    | send_ops::RDMA_WRITE_WITH_IMM
+    | send_ops::SEND
+    | send_ops::SEND_WITH_IMM
+    | send_ops::RDMA_READ
+    | send_ops::ATOMIC_CMP_AND_SWP
+    | send_ops::ATOMIC_FETCH_AND_ADD;
+
+/// How work gets to the device; found out when the queue pair is made.
+pub(crate) enum Ring {
+    /// As a list.
+    Listed,
+    /// Built in place.
+    Built(Builder),
+}
+
+/// The calls that build work in place.
+pub(crate) struct Builder {
+    qp: *mut QpEx,
+    start: WrSend,
+    complete: WrComplete,
+    write: WrRdma,
+    write_imm: WrRdmaWriteImm,
+    send: WrSend,
+    send_imm: WrSendImm,
+    read: WrRdma,
+    swap: WrAtomicCmpSwp,
+    add: WrAtomicFetchAdd,
+    copy: WrSetInlineData,
+    place: WrSetSgeList,
+}
+
+/// A queue pair.
+pub(crate) struct Qp {
+    device: Arc<Device>,
+    raw: *mut RawQp,
+    ring: Ring,
+    post_send: PostSend,
+    post_recv: PostRecv,
+    number: u32,
+    fault: Arc<Fault>,
+}
+
+// SAFETY: a queue pair has one owner at a time, and libibverbs does not mind which thread that is.
+unsafe impl Send for Qp {}
+
+impl Qp {
+    /// Makes one whose completions go to `cq`, with queues and inline bytes of at least these sizes.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        cq: &CompletionQueue,
+        cap: QpCap,
+        extended: bool,
+    ) -> io::Result<Self> {
+        let raw = match extended {
+            true => Self::extended(device, cq, cap),
+            false => Self::plain(device, cq, cap),
+        };
+        if raw.is_null() {
+            return Err(last_error());
+        }
+        let ops = device.ops();
+        let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
+            // SAFETY: it was just made.
+            unsafe { (device.calls().destroy_qp)(raw) };
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let built = if extended { Builder::of(device, raw) } else { None };
+        // SAFETY: it was just made.
+        let number = unsafe { (*raw).qp_num };
+        device.queue_pairs.fetch_add(1, Ordering::Relaxed);
+        Ok(Self {
+            device: Arc::clone(device),
+            raw,
+            ring: built.map_or(Ring::Listed, Ring::Built),
+            post_send,
+            post_recv,
+            number,
+            fault: device.faults.add(raw),
+        })
+    }
+
+    fn plain(device: &Device, cq: &CompletionQueue, cap: QpCap) -> *mut RawQp {
+        let mut attr = QpInitAttr {
+            qp_context: std::ptr::null_mut(),
+            send_cq: cq.raw(),
+            recv_cq: cq.raw(),
+            srq: std::ptr::null_mut(),
+            cap,
+            qp_type: QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: domain and queue are of this device and live; the attributes are whole.
+        unsafe { (device.calls().create_qp)(device.pd(), &raw mut attr) }
+    }
+
+    fn extended(device: &Device, cq: &CompletionQueue, cap: QpCap) -> *mut RawQp {
+        let at = std::mem::offset_of!(VerbsContext, create_qp_ex);
+        let create = device.extended(size_of::<VerbsContext>() - at).and_then(|whole| {
+            // SAFETY: the slot lies inside what the library has.
+            unsafe { (*whole).create_qp_ex }
+        });
+        let Some(create) = create else { return std::ptr::null_mut() };
+        // SAFETY: all zeros are such attributes.
+        let mut attr: QpInitAttrEx = unsafe { std::mem::zeroed() };
+        (attr.send_cq, attr.recv_cq) = (cq.raw(), cq.raw());
+        (attr.cap, attr.qp_type, attr.pd) = (cap, QPT_RC, device.pd());
+        attr.comp_mask = INIT_ATTR_PD | INIT_ATTR_SEND_OPS_FLAGS;
+        attr.send_ops_flags = OPS;
+        // SAFETY: domain and queue are of this device and live; the attributes are whole.
+        unsafe { create(device.context(), &raw mut attr) }
+    }
+
+    /// Its number on the network.
+    #[inline]
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// How work gets to it.
+    #[inline]
+    pub(crate) fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Why the device gave it up, if it did.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        self.fault.why()
+    }
+
+    /// Moves it to another state.
+    ///
+    /// # Errors
+    /// The system's error; it does not say which attribute was wrong.
+    pub(crate) fn modify(&self, attr: &QpAttr, mask: i32) -> io::Result<()> {
+        let mut attr = *attr;
+        // SAFETY: the queue pair lives as long as this; the attributes are whole.
+        errno(unsafe { (self.device.calls().modify_qp)(self.raw, &raw mut attr, mask) })
+    }
+
+    /// Gives it a list of requests.
+    ///
+    /// # Errors
+    /// The system's number, and the first that was not taken.
+    #[inline]
+    pub(crate) fn post_send(&self, list: *mut SendWr) -> Result<(), (i32, *mut SendWr)> {
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the queue pair lives as long as this; list, entries and bytes are the stage's, which lives.
+        let code = unsafe { (self.post_send)(self.raw, list, &raw mut bad) };
+        if code == 0 { Ok(()) } else { Err((code, bad)) }
+    }
+
+    /// Gives it a list of receives.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`].
+    #[inline]
+    pub(crate) fn post_recv(&self, list: *mut RecvWr) -> Result<(), (i32, *mut RecvWr)> {
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: as in `post_send`.
+        let code = unsafe { (self.post_recv)(self.raw, list, &raw mut bad) };
+        if code == 0 { Ok(()) } else { Err((code, bad)) }
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.device.faults.remove(self.raw);
+        // SAFETY: nobody uses it any more, and its events have been handed back.
+        unsafe { (self.device.calls().destroy_qp)(self.raw) };
+        self.device.queue_pairs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Builder {
+    /// Those of a queue pair that was made for them.
+    fn of(device: &Device, raw: *mut RawQp) -> Option<Self> {
+        let to_extended = device.calls().qp_to_qp_ex?;
+        // SAFETY: the queue pair was just made.
+        let qp = unsafe { to_extended(raw) };
+        if qp.is_null() {
+            return None;
+        }
+        // SAFETY: the table belongs to the queue pair and does not change.
+        let table = unsafe { &*qp };
+        Some(Self {
+            qp,
+            start: table.wr_start?,
+            complete: table.wr_complete?,
+            write: table.wr_rdma_write?,
+            write_imm: table.wr_rdma_write_imm?,
+            send: table.wr_send?,
+            send_imm: table.wr_send_imm?,
+            read: table.wr_rdma_read?,
+            swap: table.wr_atomic_cmp_swp?,
+            add: table.wr_atomic_fetch_add?,
+            copy: table.wr_set_inline_data?,
+            place: table.wr_set_sge_list?,
+        })
+    }
+
+    /// Begins a list.
+    #[inline]
+    pub(crate) fn start(&self) {
+        // SAFETY: the queue pair lives as long as this.
+        unsafe { (self.start)(self.qp) };
+    }
+
+    /// Gives the list to the device.
+    ///
+    /// # Errors
+    /// The system's number; none was taken.
+    #[inline]
+    pub(crate) fn complete(&self) -> Result<(), i32> {
+        // SAFETY: a list was begun.
+        match unsafe { (self.complete)(self.qp) } {
+            0 => Ok(()),
+            code => Err(code),
+        }
+    }
+
+    /// Begins a request.
+    #[inline]
+    pub(crate) fn begin(&self, wr: &SendWr) {
+        let qp = self.qp;
+        // SAFETY: the queue pair lives as long as this, and has one owner.
+        unsafe { (*qp).wr_id = wr.wr_id };
+        // SAFETY: as above. Soft-RoCE wants to be told that bytes are copied; others know it by the call.
+        unsafe { (*qp).wr_flags = wr.send_flags };
+        if matches!(wr.opcode, wr_opcode::ATOMIC_CMP_AND_SWP | wr_opcode::ATOMIC_FETCH_AND_ADD) {
+            // SAFETY: the opcode says which side of the union was written.
+            let to = unsafe { wr.wr.atomic };
+            match wr.opcode {
+                // SAFETY: a list was begun.
+                wr_opcode::ATOMIC_CMP_AND_SWP => unsafe {
+                    (self.swap)(qp, to.rkey, to.remote_addr, to.compare_add, to.swap);
+                },
+                // SAFETY: a list was begun.
+                _ => unsafe { (self.add)(qp, to.rkey, to.remote_addr, to.compare_add) },
+            }
+            return;
+        }
+        // SAFETY: as above; of sends, both sides are zeros.
+        let to = unsafe { wr.wr.rdma };
+        match wr.opcode {
+            // SAFETY: a list was begun.
+            wr_opcode::RDMA_WRITE => unsafe { (self.write)(qp, to.rkey, to.remote_addr) },
+            // SAFETY: a list was begun.
+            wr_opcode::RDMA_WRITE_WITH_IMM => unsafe {
+                (self.write_imm)(qp, to.rkey, to.remote_addr, wr.imm_data);
+            },
+            // SAFETY: a list was begun.
+            wr_opcode::RDMA_READ => unsafe { (self.read)(qp, to.rkey, to.remote_addr) },
+            // SAFETY: a list was begun.
+            wr_opcode::SEND_WITH_IMM => unsafe { (self.send_imm)(qp, wr.imm_data) },
+            // SAFETY: a list was begun.
+            _ => unsafe { (self.send)(qp) },
+        }
+    }
+
+    /// Ends a request whose bytes are copied.
+    #[inline]
+    pub(crate) fn copy(&self, bytes: &Sge) {
+        let addr = std::ptr::with_exposed_provenance_mut(bytes.addr as usize);
+        // SAFETY: a request was begun; the bytes are the stage's.
+        unsafe { (self.copy)(self.qp, addr, bytes.length as usize) };
+    }
+
+    /// Ends a request whose bytes are registered.
+    #[inline]
+    pub(crate) fn place(&self, list: &[Sge]) {
+        // SAFETY: a request was begun; the list is the stage's.
+        unsafe { (self.place)(self.qp, list.len(), list.as_ptr()) };
+    }
+}

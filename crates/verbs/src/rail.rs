@@ -1,0 +1,393 @@
+//! An open port: its links, what is posted and not yet given to the device, and its completion queue. Posting builds
+//! requests in place; `flush` gives them away, one call for each queue pair. Nothing here allocates or locks for a message.
+
+use std::sync::Arc;
+
+use trunkline_fabric::{
+    Caps, Completion, Extent, LinkId, Op, PostError, Rail, RailConfig, Registrar, Remote, Source, Status,
+    Wake,
+};
+use trunkline_proto::time::Duration;
+use trunkline_sys::verbs::{Atomic, Rdma, SendWr, SendWrTarget, Sge, wr_opcode};
+
+use crate::VerbsConfig;
+use crate::cq::CompletionQueue;
+use crate::device::Port;
+use crate::error::{NOT_POSTED, Planted, UNSUPPORTED};
+use crate::flusher::{Asked, Flusher};
+use crate::link::{Kind, Link, State, Which};
+use crate::queue::Entry;
+use crate::register::{VerbsRegistrar, rkey};
+use crate::stage::{Bytes, Chain, ROOM, Stage, Work};
+
+/// A queue that has something waiting.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Dirty {
+    /// Work on a link's queue pair.
+    Work(u32, Which),
+    /// Receives of a link.
+    Receives(u32),
+    /// Flushes.
+    Flushes,
+}
+
+/// An open port of a device.
+pub struct VerbsRail {
+    // In the order in which they may go.
+    pub(crate) links: Vec<Option<Box<Link>>>,
+    pub(crate) flusher: Option<Box<Flusher>>,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) stage: Stage,
+    pub(crate) dirty: Vec<Dirty>,
+    /// Links that have work which the device did not take.
+    pub(crate) refused: Vec<u32>,
+    pub(crate) live: u32,
+    pub(crate) lives: u64,
+    pub(crate) registrar: Arc<VerbsRegistrar>,
+    pub(crate) port: Arc<Port>,
+    pub(crate) verbs: Arc<VerbsConfig>,
+    pub(crate) config: RailConfig,
+    pub(crate) caps: Caps,
+    pub(crate) forgets_spares: Planted,
+    pub(crate) keeps_leftovers: Planted,
+    pub(crate) polls_twice: Planted,
+}
+
+/// A request as the operation asks for it.
+struct Asks<'a> {
+    opcode: u32,
+    which: Which,
+    imm: u32,
+    target: SendWrTarget,
+    bytes: Payload<'a>,
+    /// Whether it is for a word that is not aligned. Some devices refuse it when it is posted and some when it arrives, so
+    /// none is given it.
+    astray: bool,
+}
+
+/// Its bytes, before heads have a place.
+enum Payload<'a> {
+    Copied(&'a [u8], &'a [u8]),
+    Placed(Sge),
+    /// A head that needs a place, and what follows it.
+    Headed(&'a [u8], Sge),
+}
+
+fn target(to: Remote) -> SendWrTarget {
+    let mut target = SendWr::ZERO.wr;
+    target.rdma = Rdma { remote_addr: to.addr, rkey: rkey(to.key) };
+    target
+}
+
+impl VerbsRail {
+    #[inline]
+    pub(crate) fn link(&self, link: LinkId) -> Option<&Link> {
+        self.links.get(link.0 as usize)?.as_deref()
+    }
+
+    #[inline]
+    fn place(&self, extent: Extent) -> Result<Sge, PostError> {
+        if extent.len > self.caps.message_max {
+            return Err(PostError::Refused(Status::LocalProtection));
+        }
+        self.port.device.regions.place(extent).ok_or(PostError::Refused(Status::LocalProtection))
+    }
+
+    #[inline]
+    fn source<'a>(&self, head: &'a [u8], body: Source<'a>) -> Result<Payload<'a>, PostError> {
+        let most = self.caps.inline_max as usize;
+        let too_long = PostError::Refused(Status::TooLong);
+        if head.len() > most {
+            return Err(too_long);
+        }
+        match body {
+            Source::Inline(bytes) if bytes.len() > most => Err(too_long),
+            Source::Inline(bytes) => Ok(Payload::Copied(head, bytes)),
+            Source::Region(extent) => {
+                let sge = self.place(extent)?;
+                Ok(match (head.is_empty(), sge.length) {
+                    (true, _) => Payload::Placed(sge),
+                    (false, 0) => Payload::Copied(head, &[]),
+                    (false, _) => Payload::Headed(head, sge),
+                })
+            }
+        }
+    }
+
+    /// An operation as the device knows it.
+    #[inline]
+    fn asks<'a>(&self, op: Op<'a>, last: Which) -> Result<Asks<'a>, PostError> {
+        let unsupported = PostError::Refused(Status::Other(UNSUPPORTED));
+        let with = |opcode, which, imm: Option<u32>, target, bytes| {
+            Ok(Asks { opcode, which, imm: imm.unwrap_or(0), target, bytes, astray: false })
+        };
+        match op {
+            Op::Send { head, body, imm } => {
+                let opcode = if imm.is_some() { wr_opcode::SEND_WITH_IMM } else { wr_opcode::SEND };
+                with(opcode, Which::Message, imm, SendWr::ZERO.wr, self.source(head, body)?)
+            }
+            Op::Write { from, to, imm } => {
+                let opcode =
+                    if imm.is_some() { wr_opcode::RDMA_WRITE_WITH_IMM } else { wr_opcode::RDMA_WRITE };
+                with(opcode, Which::Data, imm, target(to), self.source(&[], from)?)
+            }
+            Op::Read { into, from } => {
+                let bytes = Payload::Placed(self.place(into)?);
+                with(wr_opcode::RDMA_READ, Which::Data, None, target(from), bytes)
+            }
+            Op::FetchAdd { old, at, add } if self.caps.atomics => {
+                self.atomic(wr_opcode::ATOMIC_FETCH_AND_ADD, old, at, (add, 0))
+            }
+            Op::CompareSwap { old, at, expect, swap } if self.caps.atomics => {
+                self.atomic(wr_opcode::ATOMIC_CMP_AND_SWP, old, at, (expect, swap))
+            }
+            // A write of nothing: devices look at no key then.
+            Op::Nop => with(wr_opcode::RDMA_WRITE, last, None, SendWr::ZERO.wr, Payload::Copied(&[], &[])),
+            _ => Err(unsupported),
+        }
+    }
+
+    fn atomic<'a>(
+        &self,
+        opcode: u32,
+        old: Extent,
+        at: Remote,
+        (compare_add, swap): (u64, u64),
+    ) -> Result<Asks<'a>, PostError> {
+        if old.len != 8 {
+            return Err(PostError::Refused(Status::LocalProtection));
+        }
+        let bytes = Payload::Placed(self.place(old)?);
+        let to = Atomic { remote_addr: at.addr, compare_add, swap, rkey: rkey(at.key) };
+        let (target, astray) = (SendWrTarget { atomic: to }, !at.addr.is_multiple_of(8));
+        Ok(Asks { opcode, which: Which::Data, imm: 0, target, bytes, astray })
+    }
+
+    #[inline]
+    fn post_work(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, told: bool) -> Result<(), PostError> {
+        let Some(Some(found)) = self.links.get(link.0 as usize) else {
+            return Err(PostError::Refused(Status::Flushed));
+        };
+        if found.state != State::Up {
+            return Err(PostError::Refused(Status::Flushed));
+        }
+        let asks = self.asks(op, found.last)?;
+        if found.credits() == 0 {
+            return Err(PostError::Busy);
+        }
+        if self.stage.is_full() || asks.astray {
+            self.ring_all();
+        }
+        let Some(Some(found)) = self.links.get_mut(link.0 as usize) else {
+            return Err(PostError::Refused(Status::Flushed));
+        };
+        let found = &mut **found;
+        let last = found.credits() == 1;
+        found.last = asks.which;
+        let (side, heads) = match asks.which {
+            Which::Data => (&mut found.data, &found.heads),
+            Which::Message => (&mut found.message, &found.heads),
+        };
+        let is_send = matches!(asks.opcode, wr_opcode::SEND | wr_opcode::SEND_WITH_IMM);
+        let (position, signalled) = side.queue.push(Entry { wr_id, told, is_send }, last);
+        let id = Kind::Work(asks.which).id(link.0, position);
+        let work = Work { id, opcode: asks.opcode, imm: asks.imm, target: asks.target, signalled };
+        let bytes = match asks.bytes {
+            Payload::Copied(one, two) => Bytes::Copied(one, two),
+            Payload::Placed(sge) => Bytes::Placed(sge),
+            Payload::Headed(head, sge) => {
+                let at = u64::from(position % found.depth) * u64::from(self.caps.inline_max);
+                // There is a place for each operation.
+                let _ = heads.region.memory().write(at, head);
+                let length = head.len() as u32;
+                Bytes::Both(Sge { addr: heads.base.addr + at, length, lkey: heads.base.lkey }, sge)
+            }
+        };
+        if asks.astray {
+            side.queue.give();
+            side.queue.refused(1);
+            self.break_refused(link.0, Status::RemoteAccess);
+            return Ok(());
+        }
+        if side.chain.is_empty() {
+            self.dirty.push(Dirty::Work(link.0, asks.which));
+        }
+        self.stage.add(&mut side.chain, &work, bytes);
+        Ok(())
+    }
+
+    #[inline]
+    fn post_receive(&mut self, link: LinkId, wr_id: u64, into: Extent) -> Result<(), PostError> {
+        let sge = self.place(into)?;
+        if self.stage.is_full() {
+            self.ring_all();
+        }
+        let Some(Some(found)) = self.links.get_mut(link.0 as usize) else {
+            return Err(PostError::Refused(Status::Flushed));
+        };
+        if found.state == State::Error {
+            return Err(PostError::Refused(Status::Flushed));
+        }
+        if found.receives.len() >= found.receives_max {
+            return Err(PostError::Busy);
+        }
+        found.receives.push_back(wr_id);
+        if found.receive_chain.is_empty() {
+            self.dirty.push(Dirty::Receives(link.0));
+        }
+        self.stage.add_receive(&mut found.receive_chain, Kind::Receive.id(link.0, 0), sge);
+        Ok(())
+    }
+
+    /// A flush works on a link in error too.
+    fn post_flush(&mut self, link: LinkId, wr_id: u64, told: bool) -> Result<(), PostError> {
+        if self.link(link).is_none() {
+            return Err(PostError::Refused(Status::Flushed));
+        }
+        if self.flusher.is_none() {
+            // Once for a rail, and only if somebody flushes.
+            let made = self.make_flusher();
+            self.flusher = Some(Box::new(made.map_err(|code| PostError::Refused(Status::Other(code)))?));
+        }
+        if self.stage.is_full() {
+            self.ring_all();
+        }
+        let (Some(flusher), Some(Some(found))) =
+            (self.flusher.as_deref_mut(), self.links.get_mut(link.0 as usize))
+        else {
+            return Err(PostError::Refused(Status::Flushed));
+        };
+        if !flusher.has_room() || found.used() >= found.depth {
+            return Err(PostError::Busy);
+        }
+        found.flushes += 1;
+        if flusher.chain.is_empty() {
+            self.dirty.push(Dirty::Flushes);
+        }
+        flusher.add(&mut self.stage, Asked { link, life: found.life, wr_id, told });
+        Ok(())
+    }
+
+    fn make_flusher(&self) -> Result<Flusher, u32> {
+        let (ours, limits) = (self.ours(0), self.limits());
+        let registrar = self.registrar();
+        let room = self.flushes_max();
+        Flusher::new(&self.port, &self.cq, &registrar, (&ours, &limits), room)
+            .map_err(|error| NOT_POSTED + error.raw_os_error().unwrap_or(0).unsigned_abs())
+    }
+
+    /// Gives everything that waits to the device, one call for each queue.
+    pub(crate) fn ring_all(&mut self) {
+        for at in 0..self.dirty.len() {
+            match self.dirty[at] {
+                Dirty::Work(place, which) => self.ring_work(place, which),
+                Dirty::Receives(place) => self.ring_receives(place),
+                Dirty::Flushes => {
+                    if let Some(flusher) = self.flusher.as_deref_mut() {
+                        let chain = std::mem::replace(&mut flusher.chain, Chain::EMPTY);
+                        // A device that refuses it is lost, which the links are told.
+                        let _ = self.stage.ring(&flusher.qp, chain);
+                    }
+                }
+            }
+        }
+        self.dirty.clear();
+        self.stage.clear();
+    }
+
+    #[inline]
+    fn ring_work(&mut self, place: u32, which: Which) {
+        let Some(Some(link)) = self.links.get_mut(place as usize) else { return };
+        let side = link.side(which);
+        let chain = std::mem::replace(&mut side.chain, Chain::EMPTY);
+        side.queue.give();
+        if let Err((code, left)) = self.stage.ring(&side.qp, chain) {
+            side.queue.refused(left);
+            self.break_refused(place, Status::Other(NOT_POSTED + code.unsigned_abs()));
+        }
+    }
+
+    #[inline]
+    fn ring_receives(&mut self, place: u32) {
+        let Some(Some(link)) = self.links.get_mut(place as usize) else { return };
+        let chain = std::mem::replace(&mut link.receive_chain, Chain::EMPTY);
+        if let Err((code, left)) = self.stage.ring_receives(&link.message.qp, chain) {
+            link.untaken += left;
+            self.break_refused(place, Status::Other(NOT_POSTED + code.unsigned_abs()));
+        }
+    }
+
+    /// The device did not take what was given: the link is in error, and what it did not take comes back last.
+    #[cold]
+    fn break_refused(&mut self, place: u32, why: Status) {
+        if let Some(Some(link)) = self.links.get_mut(place as usize) {
+            link.refusal.get_or_insert(why);
+            link.break_down();
+        }
+        if !self.refused.contains(&place) {
+            self.refused.push(place);
+        }
+    }
+
+    /// Flushes that may be outstanding.
+    pub(crate) fn flushes_max(&self) -> u32 {
+        self.config.depth.clamp(1, FLUSHES_MAX)
+    }
+}
+
+/// Most flushes of a rail at once.
+pub(crate) const FLUSHES_MAX: u32 = 256;
+
+impl Rail for VerbsRail {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn registrar(&self) -> Arc<dyn Registrar> {
+        Arc::clone(&self.registrar) as Arc<dyn Registrar>
+    }
+
+    #[inline]
+    fn credits(&self, link: LinkId) -> u32 {
+        self.link(link).map_or(0, Link::credits)
+    }
+
+    #[inline]
+    fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
+        match op {
+            Op::Recv { into } => self.post_receive(link, wr_id, into),
+            Op::Flush => self.post_flush(link, wr_id, signalled),
+            op => self.post_work(link, wr_id, op, signalled),
+        }
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        if !self.dirty.is_empty() {
+            self.ring_all();
+        }
+    }
+
+    fn unsent(&self, link: LinkId) -> u32 {
+        self.link(link).map_or(0, |link| link.data.chain.len() + link.message.chain.len())
+    }
+
+    #[inline]
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        self.flush();
+        self.collect(out)
+    }
+
+    fn arm(&mut self) -> Wake {
+        self.flush();
+        if self.cq.oldest().is_some() {
+            return Wake::After(Duration(0));
+        }
+        let descriptor = self.cq.arm();
+        // What came before it was armed makes no event.
+        self.cq.refill();
+        if self.cq.oldest().is_some() { Wake::After(Duration(0)) } else { Wake::Descriptor(descriptor) }
+    }
+}
+
+const _: () = assert!(ROOM <= u16::MAX as usize);

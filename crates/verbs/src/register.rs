@@ -1,0 +1,322 @@
+//! Registered memory: the device's table of regions, which every operation is checked against before it is posted, and the
+//! registrar of a rail. Looking up takes no lock; registering does.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use trunkline_fabric::{
+    Access, DeregisterError, Extent, Keys, LocalKey, RegisterError, Registrar, RemoteKey, Visibility,
+};
+use trunkline_mem::{Kind, Memory};
+use trunkline_sys::verbs::{
+    ACCESS_LOCAL_WRITE, ACCESS_RELAXED_ORDERING, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ,
+    ACCESS_REMOTE_WRITE, Calls, Mr, Sge,
+};
+
+use crate::config;
+use crate::device::{Device, errno, last_error};
+use crate::error::Planted;
+
+/// Slots that are made at once.
+const CHUNK: usize = 1024;
+/// Most chunks.
+const CHUNKS: usize = 1024;
+/// A page, within which the address for peers must be as the address itself.
+const PAGE: u64 = 4096;
+
+/// A region as those who post see it. `key` is stored last and withdrawn first.
+#[derive(Default)]
+struct Slot {
+    /// The local key, 0 if there is none.
+    key: AtomicU64,
+    /// First byte, as it was registered.
+    base: AtomicU64,
+    len: AtomicU64,
+}
+
+/// The regions of a device. A local key holds the device's key in its low half, and slot and life in the other.
+pub(crate) struct Table {
+    chunks: Box<[OnceLock<Box<[Slot]>>]>,
+    max: u32,
+    live: Mutex<Live>,
+    skip_bounds: Planted,
+}
+
+/// What only registering and deregistering look at.
+#[derive(Default)]
+struct Live {
+    /// By local key; the memory stays mapped as long as it is here.
+    regions: HashMap<u64, (Object, Memory)>,
+    free: Vec<u32>,
+    made: u32,
+    lives: u32,
+}
+
+/// The library's object.
+struct Object(*mut Mr);
+
+// SAFETY: libibverbs may be called from any thread; the pointer is used under a lock.
+unsafe impl Send for Object {}
+
+impl Table {
+    /// An empty one of a device that takes `max` regions.
+    pub(crate) fn new(max: u32) -> Self {
+        Self {
+            chunks: std::iter::repeat_with(OnceLock::new).take(CHUNKS).collect(),
+            max: max.min((CHUNK * CHUNKS) as u32),
+            live: Mutex::default(),
+            skip_bounds: Planted::named("verbs-skips-local-bounds"),
+        }
+    }
+
+    /// Most regions.
+    pub(crate) fn max(&self) -> u32 {
+        self.max
+    }
+
+    /// Regions in it.
+    pub(crate) fn len(&self) -> u32 {
+        // At most as many as there are slots.
+        self.live().regions.len() as u32
+    }
+
+    fn live(&self) -> std::sync::MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slot(&self, index: u32) -> Option<&Slot> {
+        let index = index as usize;
+        self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)
+    }
+
+    /// The bytes of an extent as the device names them; nothing if they are not all in a region that is registered.
+    #[inline]
+    pub(crate) fn place(&self, extent: Extent) -> Option<Sge> {
+        let key = extent.key.0;
+        let slot = self.slot((key >> 32) as u32 & SLOTS)?;
+        if key == 0 || slot.key.load(Ordering::Acquire) != key {
+            return None;
+        }
+        let end = extent.offset.checked_add(extent.len)?;
+        if end > slot.len.load(Ordering::Relaxed) && !self.skip_bounds.is_on() {
+            return None;
+        }
+        let length = u32::try_from(extent.len).ok()?;
+        let addr = slot.base.load(Ordering::Relaxed).wrapping_add(extent.offset);
+        Some(Sge { addr, length, lkey: key as u32 })
+    }
+
+    /// Takes a region in; gives it back if the table is full.
+    fn insert(&self, mr: *mut Mr, lkey: u32, base: u64, memory: &Memory) -> Option<LocalKey> {
+        let mut live = self.live();
+        let index = match live.free.pop() {
+            Some(index) => index,
+            None if live.made < self.max => {
+                live.made += 1;
+                live.made - 1
+            }
+            None => return None,
+        };
+        let chunk = &self.chunks[index as usize / CHUNK];
+        let slots = chunk.get_or_init(|| std::iter::repeat_with(Slot::default).take(CHUNK).collect());
+        let slot = &slots[index as usize % CHUNK];
+        live.lives = live.lives.wrapping_add(1) % LIVES + 1;
+        let key = u64::from(live.lives) << LIFE_AT | u64::from(index) << 32 | u64::from(lkey);
+        slot.base.store(base, Ordering::Relaxed);
+        slot.len.store(memory.len() as u64, Ordering::Relaxed);
+        slot.key.store(key, Ordering::Release);
+        live.regions.insert(key, (Object(mr), memory.clone()));
+        Some(LocalKey(key))
+    }
+
+    /// Withdraws a region and has the device forget it.
+    fn end(&self, calls: &Calls, key: LocalKey) -> Result<(), DeregisterError> {
+        let mut live = self.live();
+        let Some((object, _)) = live.regions.get(&key.0) else { return Err(DeregisterError::Unknown) };
+        let index = (key.0 >> 32) as u32 & SLOTS;
+        if let Some(slot) = self.slot(index) {
+            slot.key.store(0, Ordering::Release);
+        }
+        // SAFETY: the region is registered: it is in the table, and leaves it only here.
+        let ended = errno(unsafe { (calls.dereg_mr)(object.0) });
+        if ended.is_err() {
+            // Something is still bound to it; it may be asked again.
+            return Err(DeregisterError::InUse { peer: 0 });
+        }
+        live.regions.remove(&key.0);
+        live.free.push(index);
+        Ok(())
+    }
+
+    /// Ends what is left when the device is closed.
+    pub(crate) fn end_all(&self, calls: &Calls) {
+        let keys: Vec<u64> = self.live().regions.keys().copied().collect();
+        for key in keys {
+            let _ = self.end(calls, LocalKey(key));
+        }
+    }
+}
+
+/// Bits of a slot's number.
+const SLOTS: u32 = (CHUNK * CHUNKS - 1) as u32;
+/// Where the life of a slot begins in a key.
+const LIFE_AT: u32 = 52;
+/// Lives that are told apart, 0 never.
+const LIVES: u32 = (1 << 12) - 1;
+
+/// Registers memory for one rail.
+pub(crate) struct VerbsRegistrar {
+    device: Arc<Device>,
+    ordering: config::Ordering,
+    mailboxes_relaxed: Planted,
+    all_rights: Planted,
+}
+
+impl VerbsRegistrar {
+    /// A registrar on a device.
+    pub(crate) fn new(device: &Arc<Device>, ordering: config::Ordering) -> Self {
+        Self {
+            device: Arc::clone(device),
+            ordering,
+            mailboxes_relaxed: Planted::named("verbs-relaxes-mailboxes"),
+            all_rights: Planted::named("verbs-grants-all-rights"),
+        }
+    }
+
+    /// What peers and device may do. Mailboxes and signals are never relaxed.
+    fn rights(&self, access: Access, visibility: Visibility) -> c_int {
+        let bit = |on: bool, bit: c_int| if on { bit } else { 0 };
+        let relaxed = visibility == Visibility::Relaxed || self.mailboxes_relaxed.is_on();
+        let all = self.all_rights.is_on();
+        ACCESS_LOCAL_WRITE
+            | bit(access.write || all, ACCESS_REMOTE_WRITE)
+            | bit(access.read || all, ACCESS_REMOTE_READ)
+            | bit(access.atomic || all, ACCESS_REMOTE_ATOMIC)
+            | bit(relaxed && self.ordering == config::Ordering::Relaxed, ACCESS_RELAXED_ORDERING)
+    }
+
+    /// The library's object, and the address peers count from: the place in a page where the library can do that.
+    fn make(&self, memory: &Memory, rights: c_int) -> (*mut Mr, u64) {
+        let (calls, pd) = (self.device.calls(), self.device.pd());
+        let addr: *mut c_void = std::ptr::with_exposed_provenance_mut(memory.addr());
+        match calls.reg_mr_iova2 {
+            Some(register) => {
+                let base = memory.addr() as u64 % PAGE;
+                // SAFETY: the memory stays mapped until it is deregistered, because the table keeps it.
+                let mr = unsafe { register(pd, addr, memory.len(), base, rights as c_uint) };
+                (mr, base)
+            }
+            None => {
+                let rights = rights & !ACCESS_RELAXED_ORDERING;
+                // SAFETY: as above.
+                let mr = unsafe { (calls.reg_mr)(pd, addr, memory.len(), rights) };
+                (mr, memory.addr() as u64)
+            }
+        }
+    }
+}
+
+impl Registrar for VerbsRegistrar {
+    fn register(
+        &self,
+        memory: &Memory,
+        access: Access,
+        visibility: Visibility,
+    ) -> Result<Keys, RegisterError> {
+        if memory.kind() != Kind::Host {
+            return Err(RegisterError::Kind(memory.kind()));
+        }
+        let table = &self.device.regions;
+        if table.len() >= table.max() {
+            return Err(RegisterError::Exhausted(table.max()));
+        }
+        let (mr, base) = self.make(memory, self.rights(access, visibility));
+        if mr.is_null() {
+            let source = hint(last_error());
+            return Err(RegisterError::System { what: "registering memory with the NIC", source });
+        }
+        let (lkey, rkey) = {
+            // SAFETY: the library has just made it.
+            let made = unsafe { &*mr };
+            (made.lkey, made.rkey)
+        };
+        let Some(local) = table.insert(mr, lkey, base, memory) else {
+            // SAFETY: as above, and nobody knows it.
+            unsafe { (self.device.calls().dereg_mr)(mr) };
+            return Err(RegisterError::Exhausted(table.max()));
+        };
+        Ok(Keys { local, remote: RemoteKey(rkey.into()), remote_base: base })
+    }
+
+    fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {
+        self.device.regions.end(self.device.calls(), key)
+    }
+}
+
+/// Says what helps where the system's word does not.
+fn hint(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM) => {
+            io::Error::other("out of memory that may be locked; raise the limit (ulimit -l unlimited)")
+        }
+        _ => error,
+    }
+}
+
+/// The key that a request carries: a key that is longer than those of devices is none of theirs, and is made one that
+/// fits nothing it is like.
+#[inline]
+pub(crate) fn rkey(key: RemoteKey) -> u32 {
+    let cut = Planted::named("verbs-cuts-keys").is_on();
+    let above = if cut { 0 } else { (key.0 >> 32) as u32 };
+    (key.0 as u32) ^ above.wrapping_mul(0x9e37_79b1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table_with(memory: &Memory) -> (Table, LocalKey) {
+        let table = Table::new(2);
+        let key = table.insert(std::ptr::null_mut(), 0x77, 0x10, memory).unwrap();
+        (table, key)
+    }
+
+    #[test]
+    fn places_are_inside_their_region() {
+        let memory = Memory::heap(100);
+        let (table, key) = table_with(&memory);
+        let place = |offset, len| table.place(Extent { key, offset, len });
+        assert_eq!(place(0, 100), Some(Sge { addr: 0x10, length: 100, lkey: 0x77 }));
+        assert_eq!(place(99, 1), Some(Sge { addr: 0x10 + 99, length: 1, lkey: 0x77 }));
+        assert_eq!(place(100, 0).map(|sge| sge.length), Some(0));
+        assert_eq!(place(99, 2), None);
+        assert_eq!(place(u64::MAX, 2), None);
+        for bit in 0..64 {
+            let key = LocalKey(key.0 ^ 1 << bit);
+            assert_eq!(table.place(Extent { key, offset: 0, len: 1 }), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_table_takes_as_many_as_it_may() {
+        let memory = Memory::heap(100);
+        let (table, key) = table_with(&memory);
+        assert!(table.insert(std::ptr::null_mut(), 1, 0, &memory).is_some());
+        assert!(table.insert(std::ptr::null_mut(), 2, 0, &memory).is_none());
+        assert_eq!((table.len(), table.max()), (2, 2));
+        assert!(table.place(Extent { key, offset: 0, len: 1 }).is_some());
+    }
+
+    #[test]
+    fn long_keys_are_not_cut_off() {
+        assert_eq!(rkey(RemoteKey(0x1234_5678)), 0x1234_5678);
+        for bit in 0..64 {
+            assert_ne!(rkey(RemoteKey(0x1234_5678 ^ 1 << bit)), 0x1234_5678, "bit {bit}");
+        }
+        assert_ne!(rkey(RemoteKey(!0x1234_5678)), 0x1234_5678);
+    }
+}

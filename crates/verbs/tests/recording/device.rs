@@ -1,0 +1,622 @@
+//! A table of functions that stands in for libibverbs: one device with one port, whose queue pairs are connected to
+//! themselves. What is posted completes at once, in order; each thread has a device of its own.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ops::Sub;
+use std::ptr;
+
+use trunkline_sys::verbs::*;
+use trunkline_verbs::Library;
+
+/// Calls so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// Of `post_send`.
+    pub(crate) sends: u64,
+    /// Of `wr_complete`.
+    pub(crate) built: u64,
+    /// Of `post_recv`.
+    pub(crate) receives: u64,
+    /// Of `poll_cq`.
+    pub(crate) polls: u64,
+    /// Requests posted.
+    pub(crate) posted: u64,
+    /// Of `wr_start`, which belongs to `wr_complete`.
+    pub(crate) started: u64,
+    /// Of anything else.
+    pub(crate) rest: u64,
+}
+
+impl Counts {
+    /// Calls that are neither posts nor polls.
+    pub(crate) fn others(&self) -> u64 {
+        self.rest + self.started - self.built
+    }
+}
+
+impl Sub for Counts {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self {
+            sends: self.sends - before.sends,
+            built: self.built - before.built,
+            receives: self.receives - before.receives,
+            polls: self.polls - before.polls,
+            posted: self.posted - before.posted,
+            started: self.started - before.started,
+            rest: self.rest - before.rest,
+        }
+    }
+}
+
+/// What the device has.
+pub(crate) struct State {
+    /// Queue pairs, oldest first, by address.
+    pub(crate) pairs: Vec<usize>,
+    pub(crate) queues: u32,
+    pub(crate) regions: u32,
+    pub(crate) domains: u32,
+    pub(crate) contexts: u32,
+    /// Rights of the last registration.
+    pub(crate) last_access: c_int,
+    /// Events that wait: kind and object.
+    pub(crate) events: VecDeque<(u32, usize)>,
+    pub(crate) events_owed: u32,
+    pub(crate) refuses_rungs: bool,
+    /// Status of the next request.
+    pub(crate) next_status: u32,
+    number: u32,
+}
+
+thread_local! {
+    static COUNTS: Cell<Counts> = const { Cell::new(Counts { sends: 0, built: 0, receives: 0, polls: 0, posted: 0, started: 0, rest: 0 }) };
+    static REFUSE: Cell<u32> = const { Cell::new(u32::MAX) };
+    static STATE: RefCell<State> = const { RefCell::new(State {
+        pairs: Vec::new(), queues: 0, regions: 0, domains: 0, contexts: 0, last_access: 0, events: VecDeque::new(),
+        events_owed: 0, refuses_rungs: false, next_status: 0, number: 0x100,
+    }) };
+}
+
+pub(crate) fn counts() -> Counts {
+    COUNTS.get()
+}
+
+/// Looks at, or changes, the device of this thread.
+pub(crate) fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
+    STATE.with_borrow_mut(look)
+}
+
+/// The request after the next `count` is not taken.
+pub(crate) fn refuse_next(count: u32) {
+    REFUSE.set(count);
+}
+
+/// An event about an object, or a port.
+pub(crate) fn tell(kind: u32, object: usize) {
+    with(|device| {
+        device.events.push_back((kind, object));
+    });
+}
+
+fn count(change: impl FnOnce(&mut Counts)) {
+    let mut now = COUNTS.get();
+    change(&mut now);
+    COUNTS.set(now);
+}
+
+fn other() {
+    count(|counts| counts.rest += 1);
+}
+
+/// A completion queue with what is in it. The counting of allocations must see none, so it has room from the start.
+#[repr(C)]
+struct StubCq {
+    cq: Cq,
+    waiting: VecDeque<Wc>,
+}
+
+/// A queue pair with the receives that wait, and what is being built.
+#[repr(C)]
+struct StubQp {
+    ex: QpEx,
+    receives: VecDeque<(u64, u32)>,
+    building: Vec<SendWr>,
+    bytes: u32,
+}
+
+fn zeroed<T>() -> T {
+    // SAFETY: only called for C structs, all of whose bytes may be zero.
+    unsafe { std::mem::zeroed() }
+}
+
+unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut Device {
+    other();
+    let mut device: Box<Device> = Box::new(zeroed());
+    for (to, from) in device.name.iter_mut().zip(b"stub0\0") {
+        *to = *from as c_char;
+    }
+    let list = Box::new([Box::into_raw(device), ptr::null_mut()]);
+    // SAFETY: the caller's number.
+    unsafe { *count = 1 };
+    Box::into_raw(list).cast()
+}
+
+// The device stays, as the context names it.
+unsafe extern "C" fn free_device_list(list: *mut *mut Device) {
+    // SAFETY: made above.
+    drop(unsafe { Box::from_raw(list.cast::<[*mut Device; 2]>()) });
+}
+
+unsafe extern "C" fn get_device_name(device: *mut Device) -> *const c_char {
+    // SAFETY: made above.
+    unsafe { (&raw const (*device).name).cast() }
+}
+
+unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
+    with(|device| device.contexts += 1);
+    let mut whole: Box<VerbsContext> = Box::new(zeroed());
+    whole.sz = size_of::<VerbsContext>();
+    whole.create_qp_ex = Some(create_qp_ex);
+    whole.context.device = device;
+    whole.context.abi_compat = ptr::without_provenance_mut(ABI_IS_EXTENDED);
+    // Readable at once, and not waited for.
+    // SAFETY: a system call without pointers.
+    whole.context.async_fd = unsafe { libc::eventfd(0, 0) };
+    whole.context.ops.poll_cq = Some(poll_cq);
+    whole.context.ops.req_notify_cq = Some(req_notify_cq);
+    whole.context.ops.post_send = Some(post_send);
+    whole.context.ops.post_recv = Some(post_recv);
+    // SAFETY: a field of what was just made.
+    unsafe { &raw mut (*Box::into_raw(whole)).context }
+}
+
+unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
+    with(|device| device.contexts -= 1);
+    // SAFETY: made above, and nobody uses it any more.
+    let events = unsafe { (*context).async_fd };
+    // SAFETY: it was made with the context.
+    unsafe { libc::close(events) };
+    let whole = context.wrapping_byte_sub(std::mem::offset_of!(VerbsContext, context));
+    // SAFETY: as above.
+    drop(unsafe { Box::from_raw(whole.cast::<VerbsContext>()) });
+    0
+}
+
+unsafe extern "C" fn query_device(_: *mut Context, attr: *mut DeviceAttr) -> c_int {
+    let mut told: DeviceAttr = zeroed();
+    (told.phys_port_cnt, told.max_qp, told.max_qp_wr, told.max_cqe) = (1, 1000, 1000, 100_000);
+    (told.max_mr, told.atomic_cap, told.max_qp_rd_atom, told.max_qp_init_rd_atom) = (1000, 1, 16, 16);
+    // SAFETY: the caller's attributes.
+    unsafe { *attr = told };
+    0
+}
+
+unsafe extern "C" fn query_port(_: *mut Context, _: u8, attr: *mut CompatPortAttr) -> c_int {
+    let mut told: PortAttr = zeroed();
+    (told.state, told.active_mtu, told.gid_tbl_len, told.pkey_tbl_len) = (PORT_ACTIVE, 5, 2, 1);
+    (told.link_layer, told.max_msg_sz) = (LINK_LAYER_ETHERNET, 1 << 30);
+    // SAFETY: the caller's attributes, which are as long.
+    unsafe { *attr.cast::<PortAttr>() = told };
+    0
+}
+
+unsafe extern "C" fn query_gid(_: *mut Context, _: u8, _: c_int, _: *mut Gid) -> c_int {
+    -1
+}
+
+unsafe extern "C" fn query_gid_ex(
+    _: *mut Context,
+    port: u32,
+    index: u32,
+    entry: *mut GidEntry,
+    _: u32,
+    _: usize,
+) -> c_int {
+    let raw = std::net::Ipv4Addr::new(10, 0, 0, index as u8 + 1).to_ipv6_mapped().octets();
+    let told = GidEntry {
+        gid: Gid { raw },
+        gid_index: index,
+        port_num: port,
+        gid_type: GID_TYPE_ROCE_V2,
+        ndev_ifindex: 1,
+    };
+    // SAFETY: the caller's entry.
+    unsafe { *entry = told };
+    0
+}
+
+unsafe extern "C" fn alloc_pd(context: *mut Context) -> *mut Pd {
+    with(|device| device.domains += 1);
+    Box::into_raw(Box::new(Pd { context, handle: 0 }))
+}
+
+unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
+    with(|device| device.domains -= 1);
+    // SAFETY: made above.
+    drop(unsafe { Box::from_raw(pd) });
+    0
+}
+
+unsafe extern "C" fn reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
+    other();
+    let number = with(|device| {
+        (device.regions, device.last_access) = (device.regions + 1, access);
+        device.number += 1;
+        device.number
+    });
+    let context = ptr::null_mut();
+    Box::into_raw(Box::new(Mr { context, pd, addr, length, handle: 0, lkey: number, rkey: number }))
+}
+
+unsafe extern "C" fn reg_mr_iova2(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    len: usize,
+    _: u64,
+    access: c_uint,
+) -> *mut Mr {
+    // SAFETY: the caller's promise.
+    unsafe { reg_mr(pd, addr, len, access as c_int) }
+}
+
+unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
+    other();
+    with(|device| device.regions -= 1);
+    // SAFETY: made above.
+    drop(unsafe { Box::from_raw(mr) });
+    0
+}
+
+unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut CompChannel {
+    Box::into_raw(Box::new(CompChannel { context, fd: -1, refcnt: 0 }))
+}
+
+unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
+    // SAFETY: made above.
+    drop(unsafe { Box::from_raw(channel) });
+    0
+}
+
+unsafe extern "C" fn create_cq(
+    context: *mut Context,
+    cqe: c_int,
+    _: *mut c_void,
+    channel: *mut CompChannel,
+    _: c_int,
+) -> *mut Cq {
+    other();
+    with(|device| device.queues += 1);
+    let mut cq: Cq = zeroed();
+    (cq.context, cq.channel, cq.cqe) = (context, channel, cqe);
+    Box::into_raw(Box::new(StubCq { cq, waiting: VecDeque::with_capacity(cqe as usize) })).cast()
+}
+
+unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
+    with(|device| device.queues -= 1);
+    // SAFETY: made above.
+    drop(unsafe { Box::from_raw(cq.cast::<StubCq>()) });
+    0
+}
+
+unsafe extern "C" fn get_cq_event(_: *mut CompChannel, _: *mut *mut Cq, _: *mut *mut c_void) -> c_int {
+    -1
+}
+
+unsafe extern "C" fn ack_cq_events(_: *mut Cq, _: c_uint) {}
+
+fn make_pair(context: *mut Context, cq: *mut Cq, cap: &QpCap) -> *mut Qp {
+    other();
+    let mut ex: QpEx = zeroed();
+    (ex.qp_base.context, ex.qp_base.send_cq, ex.qp_base.recv_cq) = (context, cq, cq);
+    ex.wr_start = Some(wr_start);
+    ex.wr_complete = Some(wr_complete);
+    ex.wr_rdma_write = Some(wr_rdma_write);
+    ex.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    ex.wr_rdma_read = Some(wr_rdma_read);
+    ex.wr_send = Some(wr_send);
+    ex.wr_send_imm = Some(wr_send_imm);
+    ex.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    ex.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    ex.wr_set_inline_data = Some(wr_set_inline_data);
+    ex.wr_set_sge_list = Some(wr_set_sge_list);
+    ex.qp_base.qp_num = with(|device| {
+        device.number += 1;
+        device.number
+    });
+    let (receives, building) =
+        (VecDeque::with_capacity(cap.max_recv_wr as usize), Vec::with_capacity(cap.max_send_wr as usize));
+    let pair: *mut Qp = Box::into_raw(Box::new(StubQp { ex, receives, building, bytes: 0 })).cast();
+    with(|device| device.pairs.push(pair.addr()));
+    pair
+}
+
+unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
+    // SAFETY: the caller's attributes.
+    let attr = unsafe { &*attr };
+    // SAFETY: the caller's domain.
+    make_pair(unsafe { (*pd).context }, attr.send_cq, &attr.cap)
+}
+
+unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp {
+    // SAFETY: the caller's attributes.
+    let attr = unsafe { &*attr };
+    make_pair(context, attr.send_cq, &attr.cap)
+}
+
+unsafe extern "C" fn qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
+    qp.cast()
+}
+
+/// The whole of a queue pair.
+fn pair<'a>(qp: *mut Qp) -> &'a mut StubQp {
+    // SAFETY: made above, and used by one thread.
+    unsafe { &mut *qp.cast::<StubQp>() }
+}
+
+/// The completions of a queue.
+fn waiting<'a>(cq: *mut Cq) -> &'a mut VecDeque<Wc> {
+    // SAFETY: made above, and used by one thread.
+    unsafe { &mut (*cq.cast::<StubCq>()).waiting }
+}
+
+unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, _: c_int) -> c_int {
+    other();
+    // SAFETY: the caller's attributes.
+    let to = unsafe { (*attr).qp_state };
+    if to == qp_state::RTR && with(|device| device.refuses_rungs) {
+        return libc::EINVAL;
+    }
+    let pair = pair(qp);
+    pair.ex.qp_base.state = to;
+    if to == qp_state::ERR {
+        flush_receives(pair);
+    }
+    0
+}
+
+fn flush_receives(pair: &mut StubQp) {
+    let qp = &pair.ex.qp_base;
+    for (wr_id, _) in pair.receives.drain(..) {
+        let wc = Wc { wr_id, status: wc_status::WR_FLUSH_ERR, qp_num: qp.qp_num, ..Wc::ZERO };
+        waiting(qp.recv_cq).push_back(wc);
+    }
+}
+
+unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
+    other();
+    with(|device| device.pairs.retain(|one| *one != qp.addr()));
+    // SAFETY: made above.
+    drop(unsafe { Box::from_raw(qp.cast::<StubQp>()) });
+    0
+}
+
+unsafe extern "C" fn get_async_event(_: *mut Context, event: *mut AsyncEvent) -> c_int {
+    other();
+    let next = with(|device| {
+        let next = device.events.pop_front();
+        device.events_owed += u32::from(next.is_some());
+        next
+    });
+    let Some((event_type, object)) = next else { return -1 };
+    // SAFETY: the caller's event.
+    unsafe { *event = AsyncEvent { element: ptr::without_provenance_mut(object), event_type } };
+    0
+}
+
+unsafe extern "C" fn ack_async_event(_: *mut AsyncEvent) {
+    with(|device| device.events_owed -= 1);
+}
+
+/// Executes a request; false if it is not taken.
+fn execute(pair: &mut StubQp, wr: &SendWr, bytes: u32) -> bool {
+    match REFUSE.get() {
+        0 => {
+            REFUSE.set(u32::MAX);
+            return false;
+        }
+        u32::MAX => {}
+        left => REFUSE.set(left - 1),
+    }
+    count(|counts| counts.posted += 1);
+    let qp_num = pair.ex.qp_base.qp_num;
+    let cq = pair.ex.qp_base.send_cq;
+    let mut status = with(|device| std::mem::take(&mut device.next_status));
+    if pair.ex.qp_base.state == qp_state::ERR {
+        status = wc_status::WR_FLUSH_ERR;
+    }
+    let to_peer = matches!(wr.opcode, wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM);
+    // SAFETY: these opcodes have it.
+    if to_peer && bytes > 0 && unsafe { wr.wr.rdma.rkey } > 0x1_0000 {
+        status = wc_status::REM_ACCESS_ERR;
+    }
+    let takes =
+        matches!(wr.opcode, wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::SEND | wr_opcode::SEND_WITH_IMM);
+    if takes && status == 0 {
+        let (wr_id, _) = pair.receives.pop_front().expect("a receive");
+        let opcode = if wr.opcode == wr_opcode::RDMA_WRITE_WITH_IMM {
+            wc_opcode::RECV_RDMA_WITH_IMM
+        } else {
+            wc_opcode::RECV
+        };
+        let wc_flags = if wr.opcode == wr_opcode::SEND { 0 } else { WC_WITH_IMM };
+        let imm_data = wr.imm_data;
+        waiting(cq).push_back(Wc { wr_id, opcode, byte_len: bytes, imm_data, qp_num, wc_flags, ..Wc::ZERO });
+    }
+    if status != 0 || wr.send_flags & SEND_SIGNALED != 0 {
+        waiting(cq).push_back(Wc { wr_id: wr.wr_id, status, qp_num, ..Wc::ZERO });
+    }
+    if status != 0 {
+        pair.ex.qp_base.state = qp_state::ERR;
+        flush_receives(pair);
+    }
+    true
+}
+
+unsafe extern "C" fn post_send(qp: *mut Qp, mut wr: *mut SendWr, bad: *mut *mut SendWr) -> c_int {
+    count(|counts| counts.sends += 1);
+    let pair = pair(qp);
+    while !wr.is_null() {
+        // SAFETY: the caller's list.
+        let one = unsafe { &*wr };
+        let entries = (0..usize::try_from(one.num_sge).unwrap()).map(|at| {
+            // SAFETY: the list has so many entries.
+            let entry = unsafe { one.sg_list.add(at) };
+            // SAFETY: as above.
+            unsafe { (*entry).length }
+        });
+        if !execute(pair, one, entries.sum()) {
+            // SAFETY: the caller's place.
+            unsafe { *bad = wr };
+            return libc::ENOMEM;
+        }
+        wr = one.next;
+    }
+    0
+}
+
+unsafe extern "C" fn post_recv(qp: *mut Qp, mut wr: *mut RecvWr, _: *mut *mut RecvWr) -> c_int {
+    count(|counts| counts.receives += 1);
+    let pair = pair(qp);
+    while !wr.is_null() {
+        // SAFETY: the caller's list.
+        let one = unsafe { &*wr };
+        pair.receives.push_back((one.wr_id, 0));
+        assert!(pair.receives.len() <= pair.receives.capacity(), "more receives than were asked for");
+        wr = one.next;
+    }
+    0
+}
+
+unsafe extern "C" fn poll_cq(cq: *mut Cq, entries: c_int, wc: *mut Wc) -> c_int {
+    count(|counts| counts.polls += 1);
+    let mut taken = 0;
+    while taken < entries {
+        let Some(one) = waiting(cq).pop_front() else { break };
+        // SAFETY: the caller has room for so many.
+        let to = unsafe { wc.add(taken as usize) };
+        // SAFETY: as above.
+        unsafe { *to = one };
+        taken += 1;
+    }
+    taken
+}
+
+unsafe extern "C" fn req_notify_cq(_: *mut Cq, _: c_int) -> c_int {
+    other();
+    0
+}
+
+unsafe extern "C" fn wr_start(qp: *mut QpEx) {
+    count(|counts| counts.started += 1);
+    pair(qp.cast()).building.clear();
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
+    count(|counts| counts.built += 1);
+    let pair = pair(qp.cast());
+    let list = std::mem::take(&mut pair.building);
+    if REFUSE.get() != u32::MAX {
+        REFUSE.set(u32::MAX);
+        pair.building = list;
+        return libc::ENOMEM;
+    }
+    for wr in &list {
+        // Its bytes were noted where nothing else is.
+        assert!(execute(pair, wr, wr.qp_type), "it was taken");
+    }
+    pair.building = list;
+    0
+}
+
+fn begin(qp: *mut QpEx, opcode: u32, wr: SendWrTarget, imm_data: u32) {
+    let pair = pair(qp.cast());
+    let (wr_id, send_flags) = (pair.ex.wr_id, pair.ex.wr_flags);
+    assert!(pair.building.len() < pair.building.capacity(), "more requests than were asked for");
+    pair.building.push(SendWr { wr_id, opcode, send_flags, imm_data, wr, ..SendWr::ZERO });
+}
+
+fn rdma(rkey: u32, remote_addr: u64) -> SendWrTarget {
+    let mut target = SendWr::ZERO.wr;
+    target.rdma = Rdma { remote_addr, rkey };
+    target
+}
+
+unsafe extern "C" fn wr_rdma_write(qp: *mut QpEx, rkey: u32, remote_addr: u64) {
+    begin(qp, wr_opcode::RDMA_WRITE, rdma(rkey, remote_addr), 0);
+}
+
+unsafe extern "C" fn wr_rdma_write_imm(qp: *mut QpEx, rkey: u32, remote_addr: u64, imm: u32) {
+    begin(qp, wr_opcode::RDMA_WRITE_WITH_IMM, rdma(rkey, remote_addr), imm);
+}
+
+unsafe extern "C" fn wr_rdma_read(qp: *mut QpEx, rkey: u32, remote_addr: u64) {
+    begin(qp, wr_opcode::RDMA_READ, rdma(rkey, remote_addr), 0);
+}
+
+unsafe extern "C" fn wr_send(qp: *mut QpEx) {
+    begin(qp, wr_opcode::SEND, SendWr::ZERO.wr, 0);
+}
+
+unsafe extern "C" fn wr_send_imm(qp: *mut QpEx, imm: u32) {
+    begin(qp, wr_opcode::SEND_WITH_IMM, SendWr::ZERO.wr, imm);
+}
+
+unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut QpEx, rkey: u32, remote_addr: u64, _: u64, _: u64) {
+    begin(qp, wr_opcode::ATOMIC_CMP_AND_SWP, rdma(rkey, remote_addr), 0);
+}
+
+unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut QpEx, rkey: u32, remote_addr: u64, _: u64) {
+    begin(qp, wr_opcode::ATOMIC_FETCH_AND_ADD, rdma(rkey, remote_addr), 0);
+}
+
+fn end(qp: *mut QpEx, bytes: u32) {
+    let last = pair(qp.cast()).building.last_mut().expect("a request was begun");
+    last.qp_type = bytes;
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut QpEx, _: *mut c_void, len: usize) {
+    end(qp, len as u32);
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut QpEx, count: usize, list: *const Sge) {
+    // SAFETY: the caller's list, of which nothing is made when it is empty.
+    let list = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(list, count) } };
+    end(qp, list.iter().map(|one| one.length).sum());
+}
+
+/// The library.
+pub(crate) fn library() -> Library {
+    let calls = Calls {
+        get_device_list,
+        free_device_list,
+        get_device_name,
+        open_device,
+        close_device,
+        query_device,
+        query_port,
+        query_gid,
+        query_gid_ex: Some(query_gid_ex),
+        alloc_pd,
+        dealloc_pd,
+        reg_mr,
+        reg_mr_iova2: Some(reg_mr_iova2),
+        dereg_mr,
+        create_comp_channel,
+        destroy_comp_channel,
+        create_cq,
+        destroy_cq,
+        get_cq_event,
+        ack_cq_events,
+        create_qp,
+        qp_to_qp_ex: Some(qp_to_qp_ex),
+        modify_qp,
+        destroy_qp,
+        get_async_event,
+        ack_async_event,
+    };
+    // SAFETY: the functions above do what is said of libibverbs, as far as it is asked here.
+    unsafe { Library::of(calls) }
+}

@@ -1,0 +1,410 @@
+//! What the fabric asks of libibverbs, counted: a table of functions stands in for the library, whose queue pairs complete
+//! what is posted at once. So the cost of a message in calls and allocations is a number, and errors come when asked for.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+mod device;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use device::{Counts, counts, library, refuse_next, tell, with};
+use trunkline_fabric::{
+    Access, Completion, Done, Extent, Fabric, LinkAddress, LinkError, LinkId, Links, Op, PostError, Rail,
+    RailConfig, RecvOrder, Registrar, Remote, Source, Status, Visibility,
+};
+use trunkline_mem::Memory;
+use trunkline_proto::time::Duration;
+use trunkline_sys::verbs::{
+    ACCESS_RELAXED_ORDERING, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, event, wc_status,
+};
+use trunkline_verbs::{Missing, Ordering, VerbsConfig, VerbsFabric, VerbsRail};
+
+thread_local! {
+    static ALLOCATED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+// SAFETY: as the system's allocator, which it calls.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.set(ALLOCATED.get() + 1);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) };
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const DEPTH: u32 = 64;
+
+fn config() -> RailConfig {
+    RailConfig {
+        depth: DEPTH,
+        recv_depth: DEPTH,
+        recv_order: RecvOrder::Any,
+        links: 4,
+        peer_time: Duration::secs(1),
+        rail_time: Duration::secs(1),
+    }
+}
+
+fn fabric(config: VerbsConfig) -> VerbsFabric {
+    VerbsFabric::with_library(Arc::new(library()), config).unwrap()
+}
+
+/// A rail with a link that is connected to itself, and memory.
+struct Bench {
+    rail: VerbsRail,
+    link: LinkId,
+    registrar: Arc<dyn Registrar>,
+    memory: Memory,
+    all: Extent,
+    to: Remote,
+    // Ends last.
+    _fabric: VerbsFabric,
+}
+
+impl Bench {
+    fn new(extended: bool) -> Self {
+        let fabric = fabric(VerbsConfig { extended, ..VerbsConfig::default() });
+        let mut rail = fabric.open(0, &config()).unwrap();
+        let link = rail.create().unwrap();
+        let own = rail.address(link).unwrap();
+        rail.connect(link, own).unwrap();
+        let registrar = rail.registrar();
+        let memory = Memory::heap(1 << 16);
+        let keys = registrar.register(&memory, Access::ALL, Visibility::Relaxed).unwrap();
+        let all = Extent { key: keys.local, offset: 0, len: 1 << 16 };
+        let to = Remote { key: keys.remote, addr: keys.remote_base };
+        Self { rail, link, registrar, memory, all, to, _fabric: fabric }
+    }
+
+    fn part(&self, len: u64) -> Extent {
+        Extent { len, ..self.all }
+    }
+
+    fn post(&mut self, wr_id: u64, op: Op<'_>) {
+        self.rail.post(self.link, wr_id, op, true).unwrap();
+    }
+
+    fn poll(&mut self) -> Vec<Completion> {
+        let nothing = Completion {
+            wr_id: 0,
+            link: LinkId(0),
+            done: Done::Posted,
+            status: Status::Ok,
+            imm: None,
+            len: 0,
+        };
+        let mut out = [nothing; 64];
+        let count = self.rail.poll(&mut out);
+        out[..count].to_vec()
+    }
+
+    /// What a closure costs, in calls of the library and allocations.
+    fn cost(&mut self, run: impl FnOnce(&mut Self)) -> (Counts, u64) {
+        let (before, allocated) = (counts(), ALLOCATED.get());
+        run(self);
+        let allocated = ALLOCATED.get() - allocated;
+        (counts() - before, allocated)
+    }
+}
+
+/// Writes of all kinds, as many as there are sides of a message.
+fn post_writes(bench: &mut Bench, count: u64) {
+    for wr_id in 0..count {
+        let (from, to, imm) = match wr_id % 3 {
+            0 => (Source::Region(bench.part(4096)), bench.to, None),
+            1 => (Source::Inline(&[7; 64]), bench.to, None),
+            _ => (Source::Inline(&[1; 8]), bench.to, Some(wr_id as u32)),
+        };
+        bench.post(wr_id, Op::Write { from, to, imm });
+    }
+}
+
+#[test]
+fn what_a_flush_gives_is_one_call() {
+    for extended in [false, true] {
+        let mut bench = Bench::new(extended);
+        for _ in 0..3 {
+            let (cost, allocated) = bench.cost(|bench| {
+                let posted = counts().posted;
+                post_writes(bench, 16);
+                assert_eq!(counts().posted, posted, "nothing has left");
+                bench.rail.flush();
+                bench.rail.flush();
+            });
+            assert_eq!(
+                (cost.sends, cost.built, cost.posted),
+                (u64::from(!extended), u64::from(extended), 16)
+            );
+            assert_eq!((cost.others(), allocated), (0, 0), "{cost:?}");
+            while !bench.poll().is_empty() {}
+        }
+    }
+}
+
+#[test]
+fn sixteen_completions_are_one_poll() {
+    for extended in [false, true] {
+        let mut bench = Bench::new(extended);
+        for round in 0..20 {
+            post_writes(&mut bench, 16);
+            bench.rail.flush();
+            let nothing = Completion {
+                wr_id: 0,
+                link: LinkId(0),
+                done: Done::Posted,
+                status: Status::Ok,
+                imm: None,
+                len: 0,
+            };
+            let mut out = [nothing; 64];
+            let mut told = 0;
+            let (cost, allocated) = bench.cost(|bench| told = bench.rail.poll(&mut out));
+            // Five of them wrote with immediate, and the other end is here too.
+            assert_eq!(told, 16 + 5);
+            assert_eq!((cost.polls, cost.others(), allocated), (1, 0, 0), "round {round}: {cost:?}");
+            assert!(cost.receives <= 1, "{cost:?}");
+        }
+        // The spare receives were posted again a batch at a time.
+        assert!(counts().receives < 20, "{:?}", counts());
+    }
+}
+
+#[test]
+fn sends_and_their_receives_cost_one_call_each() {
+    let mut bench = Bench::new(true);
+    for _ in 0..10 {
+        let (cost, allocated) = bench.cost(|bench| {
+            for wr_id in 0..8 {
+                let into = bench.part(4096);
+                bench.post(100 + wr_id, Op::Recv { into });
+                let body = Source::Region(bench.part(100));
+                bench.post(wr_id, Op::Send { head: &[1; 16], body, imm: None });
+            }
+            bench.rail.flush();
+        });
+        assert_eq!((cost.sends, cost.receives, cost.others(), allocated), (1, 1, 0, 0), "{cost:?}");
+        let told = bench.poll();
+        assert_eq!(told.iter().filter(|one| one.done == Done::Received && one.len == 116).count(), 8);
+        assert_eq!(told.len(), 16);
+    }
+}
+
+#[test]
+fn all_that_waits_for_room_is_given_away_first() {
+    let mut bench = Bench::new(false);
+    let (cost, _) = bench.cost(|bench| post_writes(bench, 64));
+    assert_eq!(cost.posted, 0);
+    assert_eq!(bench.rail.credits(bench.link), 0);
+    let op = Op::Write { from: Source::Inline(&[1]), to: bench.to, imm: None };
+    assert_eq!(bench.rail.post(bench.link, 1, op, true), Err(PostError::Busy));
+    assert_eq!(bench.rail.unsent(bench.link), 64);
+    let mut told = 0;
+    while told < 64 + 21 {
+        told += bench.poll().len();
+    }
+    assert_eq!((bench.rail.credits(bench.link), bench.rail.unsent(bench.link)), (64, 0));
+}
+
+#[test]
+fn what_the_device_does_not_take_comes_back() {
+    for extended in [false, true] {
+        let mut bench = Bench::new(extended);
+        post_writes(&mut bench, 6);
+        // The fourth of them; where work is built in place it is all or nothing.
+        refuse_next(3);
+        let told = bench.poll();
+        let ended: Vec<(u64, Status)> =
+            told.iter().filter(|one| one.done == Done::Posted).map(|one| (one.wr_id, one.status)).collect();
+        let refused = Status::Other((1 << 16) + 12);
+        let first = if extended { 0 } else { 3 };
+        let want: Vec<(u64, Status)> = (0..6)
+            .map(|wr_id| match wr_id {
+                _ if wr_id < first => (wr_id, Status::Ok),
+                _ if wr_id == first => (wr_id, refused),
+                _ => (wr_id, Status::Flushed),
+            })
+            .collect();
+        assert_eq!(ended, want);
+        assert_eq!(bench.rail.post(bench.link, 9, Op::Nop, true), Err(PostError::Refused(Status::Flushed)));
+        while !bench.poll().is_empty() {}
+        assert!(bench.rail.is_quiet(bench.link));
+    }
+}
+
+#[test]
+fn an_error_of_one_pair_ends_the_other() {
+    let mut bench = Bench::new(true);
+    let into = bench.part(64);
+    bench.post(50, Op::Recv { into });
+    bench.rail.flush();
+    let failed = Remote { key: trunkline_fabric::RemoteKey(u64::MAX), ..bench.to };
+    bench.post(1, Op::Write { from: Source::Inline(&[1]), to: failed, imm: None });
+    let mut told = Vec::new();
+    while !bench.rail.is_quiet(bench.link) {
+        let more = bench.poll();
+        assert!(!more.is_empty() || bench.rail.is_quiet(bench.link), "it is never quiet: {told:?}");
+        told.extend(more);
+    }
+    let ended: Vec<_> = told.iter().map(|one| (one.wr_id, one.status)).collect();
+    assert_eq!(ended, [(1, Status::RemoteAccess), (50, Status::Flushed)]);
+}
+
+#[test]
+fn events_end_the_link_they_are_about() {
+    let mut bench = Bench::new(true);
+    let other = bench.rail.create().unwrap();
+    assert!(bench.rail.look(bench.link).is_ok());
+    tell(event::QP_ACCESS_ERR, with(|device| device.pairs[0]));
+    let error = bench.rail.look(bench.link).unwrap_err();
+    assert!(
+        matches!(error, LinkError::Unreachable(why) if why.contains("memory that it may not")),
+        "{error}"
+    );
+    assert!(bench.rail.look(other).is_ok(), "it is about the other one");
+    assert_eq!(bench.rail.post(bench.link, 9, Op::Nop, true), Err(PostError::Refused(Status::Flushed)));
+    tell(event::DEVICE_FATAL, 0);
+    let error = bench.rail.look(other).unwrap_err();
+    assert!(matches!(error, LinkError::Unreachable("the device is lost")), "{error}");
+    assert_eq!(with(|device| device.events_owed), 0, "each was handed back");
+}
+
+#[test]
+fn a_port_that_stays_down_ends_its_links() {
+    let mut bench = Bench::new(true);
+    tell(event::PORT_ERR, 1);
+    assert!(bench.rail.look(bench.link).is_ok(), "it may come back");
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert!(matches!(bench.rail.look(bench.link), Err(LinkError::Unreachable("the port is down"))));
+    tell(event::PORT_ACTIVE, 1);
+    assert!(bench.rail.look(bench.link).is_ok());
+}
+
+#[test]
+fn events_are_not_taken_where_nobody_wants_them() {
+    let fabric = fabric(VerbsConfig { async_events: false, ..VerbsConfig::default() });
+    let mut rail = fabric.open(0, &config()).unwrap();
+    let link = rail.create().unwrap();
+    tell(event::DEVICE_FATAL, 0);
+    assert!(rail.look(link).is_ok());
+    with(|device| device.events.clear());
+}
+
+#[test]
+fn only_data_is_relaxed() {
+    let bench = Bench::new(true);
+    let registered = |access, visibility| {
+        let keys = bench.registrar.register(&bench.memory, access, visibility).unwrap();
+        bench.registrar.deregister(keys.local).unwrap();
+        with(|device| device.last_access)
+    };
+    let relaxed = ACCESS_RELAXED_ORDERING;
+    assert_eq!(registered(Access::WRITE, Visibility::Strict) & relaxed, 0, "a mailbox");
+    assert_eq!(registered(Access::WRITE, Visibility::Relaxed) & relaxed, relaxed);
+    let remote = ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ | ACCESS_REMOTE_ATOMIC;
+    assert_eq!(registered(Access::LOCAL, Visibility::Strict) & remote, 0);
+    assert_eq!(registered(Access::READ_WRITE, Visibility::Strict) & remote, remote & !ACCESS_REMOTE_ATOMIC);
+    let fabric = fabric(VerbsConfig { ordering: Ordering::Strict, ..VerbsConfig::default() });
+    let registrar = fabric.open(0, &config()).unwrap().registrar();
+    registrar.register(&bench.memory, Access::WRITE, Visibility::Relaxed).unwrap();
+    assert_eq!(with(|device| device.last_access) & relaxed, 0, "not wanted");
+}
+
+#[test]
+fn a_port_that_cannot_be_used_says_why() {
+    let missing = |config: VerbsConfig| {
+        let error = VerbsFabric::with_library(Arc::new(library()), config).err().unwrap();
+        assert!(matches!(error, Missing::Ports(_)), "{error}");
+        error.to_string()
+    };
+    let usual = VerbsConfig::default();
+    let none = VerbsConfig { hca: trunkline_verbs::HcaFilter::parse("^stub").unwrap(), ..usual.clone() };
+    assert!(missing(none).contains("stub0 is not chosen"));
+    let far = VerbsConfig { gid_index: Some(77), ..usual.clone() };
+    assert!(missing(far).contains("no address with index 77"));
+    let far = VerbsConfig { pkey_index: 9, ..usual };
+    assert!(missing(far).contains("no partition key with index 9"));
+}
+
+#[test]
+fn rungs_that_are_refused_name_the_attribute() {
+    let fabric = fabric(VerbsConfig { service_level: Some(9), ..VerbsConfig::default() });
+    let mut rail = fabric.open(0, &config()).unwrap();
+    let link = rail.create().unwrap();
+    let own = rail.address(link).unwrap();
+    with(|device| device.refuses_rungs = true);
+    let error = rail.connect(link, LinkAddress { ..own }).unwrap_err();
+    with(|device| device.refuses_rungs = false);
+    let why = std::error::Error::source(&error).unwrap().to_string();
+    assert!(why.contains("INIT to RTR") && why.contains("ah_attr.sl is 9, at most 7"), "{why}");
+}
+
+#[test]
+fn a_lost_peer_is_dead() {
+    let mut bench = Bench::new(true);
+    with(|device| device.next_status = wc_status::RETRY_EXC_ERR);
+    bench.post(3, Op::Write { from: Source::Inline(&[1]), to: bench.to, imm: None });
+    let told = bench.poll();
+    assert_eq!(told.first().map(|one| (one.wr_id, one.status)), Some((3, Status::PeerDead)));
+}
+
+#[test]
+fn what_a_destroyed_link_left_is_nobodys() {
+    let mut bench = Bench::new(true);
+    post_writes(&mut bench, 6);
+    bench.rail.flush();
+    let next = {
+        bench.rail.destroy(bench.link);
+        bench.rail.create().unwrap()
+    };
+    assert_eq!(next, bench.link, "the same place");
+    let own = bench.rail.address(next).unwrap();
+    bench.rail.connect(next, own).unwrap();
+    assert_eq!(bench.poll(), []);
+    bench.post(77, Op::Nop);
+    assert_eq!(bench.poll().iter().map(|one| one.wr_id).collect::<Vec<_>>(), [77]);
+}
+
+#[test]
+fn a_flush_is_a_read_from_ourselves() {
+    let mut bench = Bench::new(true);
+    let posted = counts().posted;
+    bench.post(1, Op::Flush);
+    assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((1, Status::Ok)));
+    assert_eq!(counts().posted, posted + 1);
+    // It needs no peer.
+    bench.rail.fail(bench.link);
+    bench.post(2, Op::Flush);
+    let told: Vec<_> = bench.poll().iter().map(|one| (one.wr_id, one.status)).collect();
+    assert_eq!(told, [(2, Status::Ok)]);
+    for wr_id in 0..u64::from(DEPTH) {
+        bench.post(wr_id, Op::Flush);
+    }
+    assert_eq!(bench.rail.post(bench.link, 99, Op::Flush, true), Err(PostError::Busy));
+}
+
+#[test]
+fn everything_is_given_back() {
+    let mut bench = Bench::new(true);
+    bench.post(1, Op::Flush);
+    for _ in 0..10 {
+        let link = bench.rail.create().unwrap();
+        bench.rail.destroy(link);
+    }
+    drop(bench);
+    let left =
+        with(|device| (device.pairs.len(), device.queues, device.regions, device.domains, device.contexts));
+    assert_eq!(left, (0, 0, 0, 0, 0));
+}
