@@ -16,6 +16,11 @@ use crate::raw::{self, Group, Opaque, Props, Raw};
 
 /// Nothing here takes longer, unless it hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+/// The same; the long sizes may have gibibytes of memory to touch.
+pub(crate) fn limit() -> Duration {
+    if crate::sharing::is_full() { 10 * LIMIT } else { LIMIT }
+}
+
 /// Connect and accept never block.
 const CALL_LIMIT: Duration = Duration::from_millis(50);
 /// A pointer as an earlier request may have left it.
@@ -141,7 +146,7 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(start.elapsed() < LIMIT, "{what}: nothing within {LIMIT:?}");
+        assert!(start.elapsed() < limit(), "{what}: nothing within {:?}", limit());
         std::thread::yield_now();
     }
 }

@@ -14,8 +14,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use trunkline_tests::testbed::Host;
 
-/// Longest time for one scenario.
-const LIMIT: Duration = Duration::from_secs(120);
+/// Longest time for one scenario; the long sizes have hours.
+fn limit() -> Duration {
+    Duration::from_secs(if crate::sharing::is_full() { 7200 } else { 120 })
+}
 
 /// Longest time that the second of two may go on when the first has failed.
 const AFTERWARDS: Duration = Duration::from_secs(3);
@@ -93,7 +95,7 @@ pub(crate) fn asked() -> Option<(String, Scene)> {
     let channel = two.then(|| {
         let fd = std::io::stdin().as_fd().try_clone_to_owned().expect("a descriptor");
         let channel = UnixStream::from(fd);
-        channel.set_read_timeout(Some(crate::net::LIMIT)).expect("a time limit");
+        channel.set_read_timeout(Some(crate::net::limit())).expect("a time limit");
         channel
     });
     let scene =
@@ -190,7 +192,7 @@ impl Setting {
     #[track_caller]
     pub(crate) fn alone(&self) {
         let mut actor = self.start(0, Stdio::null(), false);
-        let status = actor.wait(Instant::now() + LIMIT);
+        let status = actor.wait(Instant::now() + limit());
         let text = actor.text();
         assert!(good(status), "{self}: {}\n{text}", describe(status));
     }
@@ -201,7 +203,7 @@ impl Setting {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
         let mut first = self.start(0, Stdio::from(OwnedFd::from(ours)), true);
         let mut second = self.start(1, Stdio::from(OwnedFd::from(theirs)), true);
-        let until = Instant::now() + LIMIT;
+        let until = Instant::now() + limit();
         let ended = first.wait(until);
         // Without the first, the second may have nothing to end for.
         let until = if good(ended) { until } else { Instant::now() + AFTERWARDS };
@@ -257,7 +259,7 @@ fn good(status: Option<ExitStatus>) -> bool {
 }
 
 fn describe(status: Option<ExitStatus>) -> String {
-    status.map_or_else(|| format!("still running after {LIMIT:?}"), |status| status.to_string())
+    status.map_or_else(|| format!("still running after {:?}", limit()), |status| status.to_string())
 }
 
 /// Waits for a child, at most until then.
