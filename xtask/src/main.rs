@@ -110,7 +110,10 @@ fn dispatch(command: Command) -> Result<bool> {
         }
         Command::Bindings { check: _, header: None } => {
             let shown_nccl = shown("bindings", &bindings::run(&workspace)?);
-            Ok(shown("bindings-verbs", &bindings::run_verbs(&workspace)?) && shown_nccl)
+            let shown_verbs = shown("bindings-verbs", &bindings::run_verbs(&workspace)?);
+            let shown_cuda = shown("bindings-cuda", &bindings::run_cuda(&workspace)?);
+            let shown_hip = shown("bindings-hip", &bindings::run_hip(&workspace)?);
+            Ok(shown_nccl && shown_verbs && shown_cuda && shown_hip)
         }
         Command::Abi => Ok(shown("abi", &abi::run(&workspace)?)),
         Command::Dist => dist::run(&workspace).map(|()| true),

@@ -1,10 +1,11 @@
 //! Memory as the rest of Trunkline sees it: a [`Memory`] is a byte range of a [`Kind`] that can be read, written and
 //! copied with bounds checks, whoever owns the bytes. A [`Page`] is memory that other processes may look at, and
-//! [`Words`] are what is counted on it, or in memory of one's own.
+//! [`Words`] are what is counted on it, or in memory of one's own. [`gpu`] tells memory of GPUs from other memory.
 //!
 //! Called by every floor above. This crate never registers memory with a NIC (that is a fabric's job) and never
 //! looks at what the bytes mean.
 
+pub mod gpu;
 mod kind;
 mod memory;
 mod page;

@@ -4,6 +4,8 @@
 //! holds no logic, opens no library and calls nothing: only `#[repr(C)]` types, constants and layout asserts.
 #![no_std]
 
+pub mod cuda;
+pub mod hip;
 pub mod nccl_net;
 pub mod pmix;
 pub mod verbs;

@@ -1,8 +1,10 @@
-//! `cargo xtask bindings`: does a C compiler lay out the NCCL net structs, and those of libibverbs, as `trunkline-sys` does?
+//! `cargo xtask bindings`: does a C compiler lay out the NCCL net structs, and those of libibverbs, CUDA and HIP, as
+//! `trunkline-sys` does?
 //!
 //! Called by people and by `ci`. A small C program, generated from the same names, prints sizes, offsets, constants
 //! and whether prototypes agree; they are compared one by one. `--header` takes NCCL's own header instead of ours.
 
+mod gpu;
 mod layouts;
 mod prototypes;
 mod verbs;
@@ -73,6 +75,48 @@ fn run_verbs_against(workspace: &Workspace, header: &Path) -> Result<Findings> {
     Ok(findings)
 }
 
+/// Compares the tables of CUDA against NVIDIA's header, where that is installed.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_cuda(workspace: &Workspace) -> Result<Findings> {
+    run_gpu(workspace, &gpu::CUDA)
+}
+
+/// Compares the tables of HIP against AMD's headers, where those are installed.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_hip(workspace: &Workspace) -> Result<Findings> {
+    run_gpu(workspace, &gpu::HIP)
+}
+
+fn run_gpu(workspace: &Workspace, interface: &gpu::Interface) -> Result<Findings> {
+    if shell::which("cc").is_none() {
+        return Ok(Findings::skip("no C compiler (package gcc)"));
+    }
+    if !is_installed(interface.known_by)? {
+        return Ok(Findings::skip(format!("no {} ({})", interface.known_by, interface.package)));
+    }
+    let Some(sys) = workspace.find("sys") else { anyhow::bail!("there is no crate sys") };
+    let rust = gpu::facts(interface, &sys.dir)?;
+    let mut findings = compare(&rust, &measure(&workspace.root.join(interface.header), rust.keys())?);
+    findings.note(format!("{} sizes, offsets, constants and prototypes compared", rust.len()));
+    Ok(findings)
+}
+
+/// Whether the C compiler finds a header.
+fn is_installed(header: &str) -> Result<bool> {
+    let dir = tempfile::tempdir().context("a temporary folder")?;
+    let source = dir.path().join("probe.c");
+    std::fs::write(&source, format!("#if __has_include(<{header}>)\nthere\n#endif\n"))?;
+    let out = shell::output(Command::new("cc").args(["-E", "-P"]).args(VENDORS).arg(&source))?;
+    Ok(out.contains("there"))
+}
+
+/// Where vendors of GPUs put their headers, behind the places that the C compiler knows.
+const VENDORS: [&str; 4] = ["-idirafter", "/usr/local/cuda/include", "-idirafter", "/opt/rocm/include"];
+
 fn compare(rust: &Facts, c: &Facts) -> Findings {
     let mut findings = Findings::default();
     for (expression, ours) in rust {
@@ -121,7 +165,7 @@ fn measure<'a>(header: &Path, expressions: impl Iterator<Item = &'a String>) -> 
     if let Some(folder) = header.parent() {
         cc.arg("-I").arg(folder);
     }
-    shell::output(cc.args(["-std=gnu11", "-Wall", "-o"]).arg(&program).arg(&source))?;
+    shell::output(cc.args(VENDORS).args(["-std=gnu11", "-Wall", "-o"]).arg(&program).arg(&source))?;
     let out = shell::output(&mut Command::new(&program))?;
     out.lines()
         .map(|line| {
@@ -237,5 +281,27 @@ mod tests {
         assert_eq!(camel_case("reg_mr_dma_buf"), "regMrDmaBuf");
         assert_eq!(camel_case("max_p2p_bytes"), "maxP2pBytes");
         assert_eq!(camel_case("make_v_device"), "makeVDevice");
+    }
+
+    #[test]
+    fn the_facts_of_gpus_are_found_without_their_headers() {
+        let workspace = Workspace::current().unwrap();
+        let sys = &workspace.find("sys").unwrap().dir;
+        let cuda = gpu::facts(&gpu::CUDA, sys).unwrap();
+        let pop = "__builtin_types_compatible_p(__typeof__(&cuCtxPopCurrent_v2), unsigned int (*)(struct CUctx_st**))";
+        assert_eq!(cuda.get(pop), Some(&1));
+        let hip = gpu::facts(&gpu::HIP, sys).unwrap();
+        assert!(hip.keys().any(|fact| fact.contains("(&hsa_amd_portable_export_dmabuf)")));
+        assert!(
+            cuda.len() > trunkline_sys::cuda::SYMBOLS.len() && hip.len() > trunkline_sys::hip::SYMBOLS.len()
+        );
+    }
+
+    #[test]
+    fn headers_are_looked_for_by_the_compiler() {
+        if shell::which("cc").is_some() {
+            assert!(is_installed("stdio.h").unwrap());
+            assert!(!is_installed("there/is/no.h").unwrap());
+        }
     }
 }

@@ -1,0 +1,338 @@
+//! NVIDIA's driver. Made and called by [`Gpu`](super::Gpu) alone. It keeps no context: where a call turns out to need one in
+//! a thread without, it borrows the device's primary context for that call (which begins with it, if the process uses
+//! the memory through another one). It never does for memory that is of no device.
+
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::mem::transmute;
+use std::ptr::{self, NonNull};
+
+use trunkline_sys::cuda::{self as calls, Calls, Status, memory_type, pointer_attribute, status};
+
+use super::dmabuf::Window;
+use super::error::planted;
+use super::library::Library;
+use super::{
+    Allocation, CallError, DmaBuf, Export, ExportError, LookError, Mapping, Missing, Pointer, PointerKind,
+    Refusal, Vendor,
+};
+
+/// The oldest driver, as it counts versions: CUDA 11.0.
+const LEAST: c_int = 11_000;
+/// What is asked about an address, in one call; the first [`PLAIN`] of it needs no context.
+const ASKED: [c_uint; 6] = [
+    pointer_attribute::MEMORY_TYPE,
+    pointer_attribute::IS_MANAGED,
+    pointer_attribute::DEVICE_ORDINAL,
+    pointer_attribute::RANGE_START_ADDR,
+    pointer_attribute::RANGE_SIZE,
+    pointer_attribute::SYNC_MEMOPS,
+];
+/// How many of [`ASKED`] the driver answers in any thread.
+const PLAIN: usize = 3;
+/// The function that exports.
+const EXPORT: &str = "cuMemGetHandleForAddressRange";
+
+/// The driver, which has begun and has devices.
+pub(super) struct Cuda {
+    calls: Calls,
+    version: c_int,
+    devices: u32,
+}
+
+/// Fills [`Calls`]: each function under its name, the last where the library has it.
+macro_rules! load {
+    ($find:expr; $($field:ident $kind:ident $symbol:literal)*; $may:ident $may_kind:ident $may_symbol:literal) => { Calls {
+        // SAFETY: the symbol of this name is a function of the field's type, which `cargo xtask bindings` compares with
+        // the driver's header.
+        $($field: unsafe { transmute::<NonNull<c_void>, calls::$kind>($find($symbol)?) },)*
+        // SAFETY: as above.
+        $may: $find($may_symbol).ok().map(|at| unsafe { transmute::<NonNull<c_void>, calls::$may_kind>(at) }),
+    } };
+}
+
+/// The functions of the library that comes with NVIDIA's kernel driver.
+pub(super) fn load() -> Result<Calls, Missing> {
+    let library = Library::open(&[calls::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
+    let find = |symbol: &CStr| library.find(symbol);
+    Ok(load!(find;
+        init Init c"cuInit"
+        driver_get_version DriverGetVersion c"cuDriverGetVersion"
+        device_get_count DeviceGetCount c"cuDeviceGetCount"
+        device_get DeviceGet c"cuDeviceGet"
+        device_get_attribute DeviceGetAttribute c"cuDeviceGetAttribute"
+        device_primary_ctx_retain DevicePrimaryCtxRetain c"cuDevicePrimaryCtxRetain"
+        device_primary_ctx_release DevicePrimaryCtxRelease c"cuDevicePrimaryCtxRelease_v2"
+        ctx_push_current CtxPushCurrent c"cuCtxPushCurrent_v2"
+        ctx_pop_current CtxPopCurrent c"cuCtxPopCurrent_v2"
+        pointer_get_attributes PointerGetAttributes c"cuPointerGetAttributes"
+        pointer_set_attribute PointerSetAttribute c"cuPointerSetAttribute"
+        get_error_name GetErrorName c"cuGetErrorName";
+        mem_get_handle_for_address_range MemGetHandleForAddressRange c"cuMemGetHandleForAddressRange"
+    ))
+}
+
+impl Cuda {
+    /// Begins.
+    pub(super) fn new(calls: Calls) -> Result<Self, Missing> {
+        let mut this = Self { calls, version: 0, devices: 0 };
+        let mut count = 0;
+        // SAFETY: writes a number to a place of ours; may be called before the driver has begun.
+        let code = unsafe { (this.calls.driver_get_version)(&raw mut this.version) };
+        this.check("cuDriverGetVersion", code)?;
+        if this.version < LEAST {
+            let [found, least] = [this.version, LEAST].map(|v| format!("CUDA {}", version(v)));
+            return Err(Missing::TooOld { vendor: Vendor::Nvidia, found, least });
+        }
+        // SAFETY: the one flag there is, none; may be called again and by others.
+        let code = unsafe { (this.calls.init)(0) };
+        if code == status::NO_DEVICE {
+            return Err(Missing::Devices { vendor: Vendor::Nvidia });
+        }
+        this.check("cuInit", code)?;
+        // SAFETY: writes a number to a place of ours.
+        let code = unsafe { (this.calls.device_get_count)(&raw mut count) };
+        this.check("cuDeviceGetCount", code)?;
+        this.devices = u32::try_from(count).unwrap_or(0);
+        if this.devices == 0 {
+            return Err(Missing::Devices { vendor: Vendor::Nvidia });
+        }
+        Ok(this)
+    }
+
+    pub(super) fn version(&self) -> String {
+        format!("CUDA {}", version(self.version))
+    }
+
+    pub(super) fn devices(&self) -> u32 {
+        self.devices
+    }
+
+    /// What an address is. An address that CUDA does not know is no error: its attributes are all zero.
+    pub(super) fn look(&self, addr: usize) -> Result<Pointer, LookError> {
+        let (mut code, mut values) = self.ask(addr, ASKED.len());
+        if code == status::INVALID_CONTEXT {
+            (code, values) = self.ask(addr, PLAIN);
+            let [kind, managed, device, ..] = values;
+            if code == status::SUCCESS && kind as u32 == memory_type::DEVICE && managed as u32 == 0 {
+                let asked = self.within(device as u32, || self.ask(addr, ASKED.len()));
+                (code, values) = asked?;
+            }
+        }
+        let failed = self.check("cuPointerGetAttributes", code);
+        if !planted("mem-takes-errors-for-host") {
+            failed?;
+        } else if failed.is_err() {
+            return Ok(Pointer::HOST);
+        }
+        let [kind, managed, device, base, len, sync] = values;
+        if managed as u32 != 0 && !planted("mem-takes-managed-for-device") {
+            let kind = PointerKind::Managed { vendor: Vendor::Nvidia };
+            return Ok(Pointer { kind, allocation: None, sync_copies: sync as u32 != 0 });
+        }
+        match kind as u32 {
+            0 | memory_type::HOST => Ok(Pointer::HOST),
+            memory_type::DEVICE => Ok(Pointer {
+                kind: PointerKind::Device { vendor: Vendor::Nvidia, device: device as u32 },
+                allocation: Some(Allocation { base: base as usize, len: len as usize }),
+                sync_copies: sync as u32 != 0,
+            }),
+            value => Err(LookError::Unfamiliar { call: "cuPointerGetAttributes", addr, value }),
+        }
+    }
+
+    /// Asks for the first `count` of [`ASKED`].
+    fn ask(&self, addr: usize, count: usize) -> (Status, [u64; ASKED.len()]) {
+        // Wide enough for each; the driver writes as many of the low bytes as the attribute has.
+        let mut values = [0_u64; ASKED.len()];
+        let mut places = values.each_mut().map(|value| ptr::from_mut(value).cast::<c_void>());
+        let mut asked = ASKED;
+        let (asked, places) = (&mut asked[..count], &mut places[..count]);
+        // SAFETY: as many attributes as places, each with room for the largest; the address is only looked up.
+        let code = unsafe {
+            (self.calls.pointer_get_attributes)(
+                count as c_uint,
+                asked.as_mut_ptr(),
+                places.as_mut_ptr(),
+                addr as u64,
+            )
+        };
+        (code, values)
+    }
+
+    /// Exports whole pages around bytes that are known to lie in one allocation of the device.
+    pub(super) fn export(
+        &self,
+        device: u32,
+        (addr, len): (usize, usize),
+        page: usize,
+        mapping: Mapping,
+    ) -> Result<Export, ExportError> {
+        let Some(export) = self.calls.mem_get_handle_for_address_range else {
+            return Ok(Export::Refused(Refusal::Function { symbol: EXPORT }));
+        };
+        if !self.can_export(device)? {
+            return Ok(Export::Refused(Refusal::Device { device }));
+        }
+        let Some(window) = Window::around(addr, len, page) else {
+            return Err(ExportError::Beyond { addr, len, base: addr, size: usize::MAX - addr });
+        };
+        let flags = match mapping {
+            Mapping::Any => 0,
+            Mapping::Pcie => calls::MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE,
+        };
+        let mut fd: c_int = -1;
+        let kind = calls::MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+        let code = self.in_context(device, || {
+            // SAFETY: whole pages of an allocation, and a place for a descriptor, which is what this type of handle is.
+            unsafe { export((&raw mut fd).cast(), window.start as u64, window.len, kind, flags) }
+        })?;
+        match self.check(EXPORT, code) {
+            // SAFETY: the driver made it for us just now.
+            Ok(()) => unsafe { DmaBuf::take(EXPORT, fd, 0, window, len) }.map(Export::Given),
+            Err(error) if matches!(code, status::NOT_SUPPORTED | status::INVALID_VALUE) => {
+                Ok(Export::Refused(Refusal::Memory(error)))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Has the driver's synchronous copies from and to an allocation end before they return, where it can.
+    pub(super) fn sync_copies(&self, device: u32, addr: usize) -> Result<bool, CallError> {
+        let on: c_uint = 1;
+        let code = self.in_context(device, || {
+            // SAFETY: this attribute's value is an unsigned int, which is read during the call.
+            unsafe {
+                (self.calls.pointer_set_attribute)(
+                    (&raw const on).cast(),
+                    pointer_attribute::SYNC_MEMOPS,
+                    addr as u64,
+                )
+            }
+        })?;
+        if code == status::NOT_SUPPORTED {
+            return Ok(false);
+        }
+        self.check("cuPointerSetAttribute", code).map(|()| true)
+    }
+
+    /// Whether a device can export memory.
+    fn can_export(&self, device: u32) -> Result<bool, CallError> {
+        let (device, mut can) = (self.device(device)?, 0);
+        let asked = calls::DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED;
+        // SAFETY: writes a number to a place of ours, of a device that the driver has named.
+        let code = unsafe { (self.calls.device_get_attribute)(&raw mut can, asked, device) };
+        // A driver that does not know the attribute does not know dma-bufs either.
+        if code == status::INVALID_VALUE {
+            return Ok(false);
+        }
+        self.check("cuDeviceGetAttribute", code)?;
+        Ok(can != 0)
+    }
+
+    /// The driver's handle of a device.
+    fn device(&self, ordinal: u32) -> Result<calls::Device, CallError> {
+        let mut device = 0;
+        // SAFETY: writes a handle to a place of ours.
+        let code =
+            unsafe { (self.calls.device_get)(&raw mut device, c_int::try_from(ordinal).unwrap_or(-1)) };
+        self.check("cuDeviceGet", code)?;
+        Ok(device)
+    }
+
+    /// Calls, and once more in the device's primary context if the thread turns out to have none that will do.
+    fn in_context(&self, device: u32, mut call: impl FnMut() -> Status) -> Result<Status, CallError> {
+        match call() {
+            status::INVALID_CONTEXT => self.within(device, call),
+            code => Ok(code),
+        }
+    }
+
+    /// Calls in the device's primary context.
+    fn within<T>(&self, device: u32, call: impl FnOnce() -> T) -> Result<T, CallError> {
+        let device = self.device(device)?;
+        let mut context = ptr::null_mut();
+        // SAFETY: writes a handle to a place of ours; given back below.
+        let code = unsafe { (self.calls.device_primary_ctx_retain)(&raw mut context, device) };
+        self.check("cuDevicePrimaryCtxRetain", code)?;
+        // SAFETY: a context that is retained until it has been taken away again.
+        let pushed = unsafe { (self.calls.ctx_push_current)(context) };
+        let result = self.check("cuCtxPushCurrent", pushed).map(|()| call());
+        if pushed == status::SUCCESS && !planted("mem-keeps-contexts") {
+            // SAFETY: what was pushed above is on top, as the call leaves the stack as it is. It cannot fail then.
+            let _ = unsafe { (self.calls.ctx_pop_current)(&raw mut context) };
+        }
+        // SAFETY: retained above. What it says changes nothing for the caller.
+        let _ = unsafe { (self.calls.device_primary_ctx_release)(device) };
+        result
+    }
+
+    fn check(&self, call: &'static str, code: Status) -> Result<(), CallError> {
+        if code == status::SUCCESS {
+            return Ok(());
+        }
+        Err(CallError { call, code, name: self.name(code), remedy: remedy(code) })
+    }
+
+    /// The driver's name of a code.
+    fn name(&self, code: Status) -> String {
+        let mut name = ptr::null();
+        // SAFETY: writes a pointer to a place of ours.
+        let known = unsafe { (self.calls.get_error_name)(code, &raw mut name) } == status::SUCCESS;
+        if !known || name.is_null() {
+            return "an error without a name".to_owned();
+        }
+        // SAFETY: a text of the driver's, which ends with zero and is never freed.
+        unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+    }
+}
+
+/// `12.4` of 12040.
+fn version(counted: c_int) -> String {
+    format!("{}.{}", counted / 1000, counted % 1000 / 10)
+}
+
+fn remedy(code: Status) -> &'static str {
+    match code {
+        status::INVALID_VALUE => {
+            "the memory may have been freed, or is of a kind that this call does not take"
+        }
+        status::OUT_OF_MEMORY => "free memory on the device, or use another one",
+        status::NOT_INITIALIZED | status::DEINITIALIZED => {
+            "the process is ending, or was forked after CUDA began; begin in the child"
+        }
+        status::STUB_LIBRARY => "a stub of libcuda.so.1 was loaded; take it from LD_LIBRARY_PATH",
+        status::INVALID_CONTEXT => "make a context of the device current in the calling thread",
+        status::NOT_SUPPORTED => "the driver or the kernel is too old for it, or the device cannot do it",
+        status::SYSTEM_NOT_READY => "start the fabric manager, or wait until the system is up (nvidia-smi)",
+        status::SYSTEM_DRIVER_MISMATCH => "library and kernel driver differ; reboot or load the right module",
+        _ => "see nvidia-smi and the kernel's log (dmesg)",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_its_symbol() {
+        // Every field of the table is a pointer.
+        assert_eq!(size_of::<Calls>() / size_of::<usize>(), calls::SYMBOLS.len());
+        let lines = include_str!("cuda.rs").lines().map(str::split_whitespace).map(Vec::from_iter);
+        let mut loaded = 0;
+        for line in lines {
+            let [field, kind, symbol] = line[..] else { continue };
+            let Some(symbol) = symbol.trim_end_matches(';').strip_prefix("c\"cu") else { continue };
+            let symbol = symbol.trim_end_matches('"');
+            assert_eq!(kind, symbol.trim_end_matches("_v2"));
+            assert_eq!(field.replace('_', ""), kind.to_lowercase());
+            assert_eq!(calls::SYMBOLS[loaded].to_str(), Ok(&*format!("cu{symbol}")));
+            loaded += 1;
+        }
+        assert_eq!(loaded, calls::SYMBOLS.len());
+    }
+
+    #[test]
+    fn versions_are_told_as_people_do() {
+        assert_eq!([version(11_070), version(12_040), version(13_000)], ["11.7", "12.4", "13.0"]);
+    }
+}

@@ -1,0 +1,246 @@
+//! AMD's runtime. Made and called by [`Gpu`](super::Gpu) alone. Memory is exported by the HSA runtime below it, which
+//! beginning HIP begins.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::transmute;
+use std::ptr::{self, NonNull};
+
+use trunkline_sys::hip::{self as calls, Calls, PointerAttributes, Status, memory_type, status};
+
+use super::dmabuf::Window;
+use super::error::planted;
+use super::library::Library;
+use super::{
+    Allocation, CallError, DmaBuf, Export, ExportError, LookError, Missing, Pointer, PointerKind, Refusal,
+    Vendor,
+};
+
+/// The oldest runtime, as it counts versions: before 6.0 the types of memory had other numbers.
+const LEAST: c_int = 60_000_000;
+/// The function that exports.
+const EXPORT: &str = "hsa_amd_portable_export_dmabuf";
+
+/// The runtime, which has begun and has devices.
+pub(super) struct Hip {
+    calls: Calls,
+    version: c_int,
+    devices: u32,
+}
+
+/// The functions of ROCm's libraries.
+pub(super) fn load() -> Result<Calls, Missing> {
+    let package = "ROCm's runtime (package hip-runtime-amd)";
+    let hip = Library::open(&calls::LIBRARIES, package)?;
+    let hsa = Library::open(&[calls::HSA_LIBRARY], package);
+    let export = hsa.and_then(|hsa| hsa.find(c"hsa_amd_portable_export_dmabuf")).ok();
+    macro_rules! load {
+        ($($field:ident $kind:ident $symbol:literal)*) => { Calls {
+            // SAFETY: the symbol of this name is a function of the field's type, which `cargo xtask bindings` compares
+            // with the runtime's header.
+            $($field: unsafe { transmute::<NonNull<c_void>, calls::$kind>(hip.find($symbol)?) },)*
+            // SAFETY: as above.
+            export_dmabuf: export.map(|at| unsafe { transmute::<NonNull<c_void>, calls::ExportDmabuf>(at) }),
+        } };
+    }
+    Ok(load!(
+        init Init c"hipInit"
+        runtime_get_version RuntimeGetVersion c"hipRuntimeGetVersion"
+        get_device_count GetDeviceCount c"hipGetDeviceCount"
+        pointer_get_attributes PointerGetAttributes c"hipPointerGetAttributes"
+        mem_get_address_range MemGetAddressRange c"hipMemGetAddressRange"
+        get_error_name GetErrorName c"hipGetErrorName"
+    ))
+}
+
+impl Hip {
+    /// Begins.
+    pub(super) fn new(calls: Calls) -> Result<Self, Missing> {
+        let mut this = Self { calls, version: 0, devices: 0 };
+        let mut count = 0;
+        // SAFETY: the one flag there is, none; may be called again and by others.
+        let code = unsafe { (this.calls.init)(0) };
+        let begun = this.check("hipInit", code);
+        if code != status::NO_DEVICE {
+            begun?;
+        }
+        // SAFETY: writes a number to a place of ours.
+        let told = unsafe { (this.calls.runtime_get_version)(&raw mut this.version) };
+        if code != status::NO_DEVICE {
+            this.check("hipRuntimeGetVersion", told)?;
+        }
+        if told == status::SUCCESS && this.version < LEAST && !planted("mem-takes-any-hip") {
+            let [found, least] = [this.version, LEAST].map(|v| format!("HIP {}", version(v)));
+            return Err(Missing::TooOld { vendor: Vendor::Amd, found, least });
+        }
+        // SAFETY: writes a number to a place of ours.
+        let code = unsafe { (this.calls.get_device_count)(&raw mut count) };
+        if code != status::NO_DEVICE {
+            this.check("hipGetDeviceCount", code)?;
+            this.devices = u32::try_from(count).unwrap_or(0);
+        }
+        if this.devices == 0 {
+            return Err(Missing::Devices { vendor: Vendor::Amd });
+        }
+        Ok(this)
+    }
+
+    pub(super) fn version(&self) -> String {
+        format!("HIP {}", version(self.version))
+    }
+
+    pub(super) fn devices(&self) -> u32 {
+        self.devices
+    }
+
+    /// What an address is, and for memory of a device the allocation around it.
+    pub(super) fn look(&self, addr: usize) -> Result<Pointer, LookError> {
+        let null = ptr::null_mut();
+        let mut found = PointerAttributes {
+            kind: 0,
+            device: 0,
+            device_pointer: null,
+            host_pointer: null,
+            is_managed: 0,
+            allocation_flags: 0,
+        };
+        let at = ptr::with_exposed_provenance_mut::<c_void>(addr);
+        // SAFETY: writes the attributes to a place of ours; the address is only looked up.
+        let code = unsafe { (self.calls.pointer_get_attributes)(&raw mut found, at) };
+        let failed = self.check("hipPointerGetAttributes", code);
+        if !planted("mem-takes-errors-for-host") {
+            failed?;
+        } else if failed.is_err() {
+            return Ok(Pointer::HOST);
+        }
+        let managed = found.is_managed != 0 || found.kind == memory_type::MANAGED;
+        if managed && !planted("mem-takes-managed-for-device") {
+            let kind = PointerKind::Managed { vendor: Vendor::Amd };
+            return Ok(Pointer { kind, allocation: None, sync_copies: true });
+        }
+        match found.kind {
+            memory_type::UNREGISTERED | memory_type::HOST => return Ok(Pointer::HOST),
+            memory_type::DEVICE | memory_type::MANAGED => {}
+            value => return Err(LookError::Unfamiliar { call: "hipPointerGetAttributes", addr, value }),
+        }
+        let (mut base, mut len) = (null, 0);
+        // SAFETY: writes address and size to places of ours.
+        let code = unsafe { (self.calls.mem_get_address_range)(&raw mut base, &raw mut len, at) };
+        self.check("hipMemGetAddressRange", code)?;
+        Ok(Pointer {
+            kind: PointerKind::Device { vendor: Vendor::Amd, device: found.device as u32 },
+            allocation: Some(Allocation { base: base.expose_provenance(), len }),
+            sync_copies: true,
+        })
+    }
+
+    /// Exports whole pages around bytes that are known to lie in an allocation, but nothing outside of that, which this
+    /// runtime refuses.
+    pub(super) fn export(
+        &self,
+        (addr, len): (usize, usize),
+        allocation: Allocation,
+        page: usize,
+    ) -> Result<Export, ExportError> {
+        let Some(export) = self.calls.export_dmabuf else {
+            return Ok(Export::Refused(Refusal::Function { symbol: EXPORT }));
+        };
+        let Allocation { base, len: size } = allocation;
+        let Some(pages) = Window::around(addr, len, page) else {
+            return Err(ExportError::Beyond { addr, len, base, size });
+        };
+        let start = pages.start.max(base);
+        let end = (pages.start + pages.len).min(base.saturating_add(size));
+        let window = Window { start, len: end - start, inset: addr - start };
+        let (mut fd, mut offset): (c_int, u64) = (-1, 0);
+        let at = ptr::with_exposed_provenance::<c_void>(window.start);
+        // SAFETY: bytes of one allocation, and places for a descriptor and an offset.
+        let code = unsafe { export(at, window.len, &raw mut fd, &raw mut offset) };
+        let refused = [status::HSA_ERROR, status::HSA_INVALID_AGENT, status::HSA_INVALID_ALLOCATION];
+        if planted("mem-forgets-where-dmabufs-begin") {
+            offset = 0;
+        }
+        match self.check(EXPORT, code) {
+            // SAFETY: the runtime made it for us just now.
+            Ok(()) => unsafe { DmaBuf::take(EXPORT, fd, offset, window, len) }.map(Export::Given),
+            Err(error) if refused.contains(&code) => Ok(Export::Refused(Refusal::Memory(error))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn check(&self, call: &'static str, code: Status) -> Result<(), CallError> {
+        if code == status::SUCCESS {
+            return Ok(());
+        }
+        Err(CallError { call, code, name: self.name(call, code), remedy: remedy(code) })
+    }
+
+    /// The name of a code.
+    fn name(&self, call: &'static str, code: Status) -> String {
+        if call == EXPORT {
+            let name = match code {
+                status::HSA_ERROR => "HSA_STATUS_ERROR",
+                status::HSA_INVALID_ALLOCATION => "HSA_STATUS_ERROR_INVALID_ALLOCATION",
+                status::HSA_INVALID_AGENT => "HSA_STATUS_ERROR_INVALID_AGENT",
+                status::HSA_OUT_OF_RESOURCES => "HSA_STATUS_ERROR_OUT_OF_RESOURCES",
+                _ => "a status of HSA",
+            };
+            return name.to_owned();
+        }
+        // SAFETY: takes any number.
+        let name = unsafe { (self.calls.get_error_name)(code) };
+        if name.is_null() {
+            return "an error without a name".to_owned();
+        }
+        // SAFETY: a text of the runtime's, which ends with zero and is never freed.
+        unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+    }
+}
+
+/// `6.2` of 60,241,133.
+fn version(counted: c_int) -> String {
+    format!("{}.{}", counted / 10_000_000, counted % 10_000_000 / 100_000)
+}
+
+fn remedy(code: Status) -> &'static str {
+    match code {
+        status::INVALID_VALUE => {
+            "the memory may have been freed, or is of a kind that this call does not take"
+        }
+        status::NOT_INITIALIZED => "the process is ending, or was forked after HIP began; begin in the child",
+        status::INSUFFICIENT_DRIVER => "load the kernel module amdgpu, or a newer one",
+        status::HSA_ERROR => "the kernel may be too old to export memory of devices; see dmesg",
+        status::HSA_OUT_OF_RESOURCES => "raise the limit of open files (ulimit -n), or see dmesg",
+        status::HSA_INVALID_ALLOCATION | status::HSA_INVALID_AGENT => {
+            "only memory that a device allocated by itself is exported"
+        }
+        _ => "see rocminfo, whether the user may open /dev/kfd, and dmesg",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_its_symbol() {
+        // Every field of the table is a pointer.
+        assert_eq!(size_of::<Calls>() / size_of::<usize>(), calls::SYMBOLS.len());
+        let lines = include_str!("hip.rs").lines().map(str::split_whitespace).map(Vec::from_iter);
+        let mut loaded = 0;
+        for line in lines {
+            let [field, kind, symbol] = line[..] else { continue };
+            let Some(symbol) = symbol.trim_end_matches(';').strip_prefix("c\"hip") else { continue };
+            let symbol = symbol.trim_end_matches('"');
+            assert_eq!(kind, symbol.trim_end_matches("_v2"));
+            assert_eq!(field.replace('_', ""), kind.to_lowercase());
+            assert_eq!(calls::SYMBOLS[loaded].to_str(), Ok(&*format!("hip{symbol}")));
+            loaded += 1;
+        }
+        assert_eq!(loaded, calls::SYMBOLS.len() - 1);
+    }
+
+    #[test]
+    fn versions_are_told_as_people_do() {
+        assert_eq!([version(60_241_133), version(70_100_000)], ["6.2", "7.1"]);
+    }
+}

@@ -1,0 +1,75 @@
+//! A driver's library, opened at run time. Used while a table of functions is filled; never unloaded, because drivers have
+//! threads and handlers in this process.
+
+use std::error::Error as _;
+use std::ffi::{CStr, c_void};
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use libloading::os::unix;
+
+use super::Missing;
+
+/// An open library.
+pub(super) struct Library {
+    name: String,
+    open: ManuallyDrop<unix::Library>,
+}
+
+impl Library {
+    /// Opens the first that opens.
+    ///
+    /// # Errors
+    /// [`Missing::Library`], with what the loader says of each.
+    pub(super) fn open(names: &[&CStr], package: &'static str) -> Result<Self, Missing> {
+        let mut reasons = Vec::new();
+        for name in names {
+            let name = name.to_string_lossy().into_owned();
+            // SAFETY: a vendor's own library; its constructors run here as in any program that is linked with it.
+            match unsafe { unix::Library::new(&name) } {
+                Ok(open) => return Ok(Self { name, open: ManuallyDrop::new(open) }),
+                // What the loader says is behind the error, not in it.
+                Err(error) => reasons.push(error.source().map_or(error.to_string(), ToString::to_string)),
+            }
+        }
+        let library = names.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        Err(Missing::Library { library, reason: reasons.join("; "), package })
+    }
+
+    /// A function of the library.
+    ///
+    /// # Errors
+    /// [`Missing::Symbol`].
+    pub(super) fn find(&self, symbol: &CStr) -> Result<NonNull<c_void>, Missing> {
+        // SAFETY: nothing is done with what is found here but to note where it is.
+        let found = unsafe { self.open.get::<*mut c_void>(symbol) };
+        found.ok().and_then(|found| NonNull::new(found.as_raw_ptr())).ok_or_else(|| Missing::Symbol {
+            library: self.name.clone(),
+            symbol: symbol.to_string_lossy().into_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_name_that_opens_is_taken() {
+        let library = Library::open(&[c"libnothing-of-the-kind.so.1", c"libc.so.6"], "a C library").unwrap();
+        assert!(library.find(c"getpid").is_ok());
+        let error = library.find(c"cuInit").unwrap_err().to_string();
+        assert!(error.contains("libc.so.6 has no cuInit"), "{error}");
+    }
+
+    #[test]
+    fn a_library_that_is_not_there_is_named_with_its_package() {
+        let names = [c"libnothing-of-the-kind.so.1", c"libnothing-else.so"];
+        let Err(error) = Library::open(&names, "a driver") else { panic!("opened nothing") };
+        let text = error.to_string();
+        assert!(matches!(error, Missing::Library { .. }), "{text}");
+        assert!(text.contains("libnothing-of-the-kind.so.1 cannot be opened (libnothing"), "{text}");
+        assert!(text.contains("No such file") && text.contains("; libnothing-else.so: "), "{text}");
+        assert!(text.contains("install a driver"), "{text}");
+    }
+}

@@ -1,0 +1,17 @@
+//! Memory of GPUs: what is asked of a driver, and what becomes of its answers; and the drivers of this machine.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+mod amd;
+mod fake;
+mod nvidia;
+mod real;
+
+/// How many open descriptors of this process are memory files of that name.
+fn open_files(name: &str) -> usize {
+    let link = format!("/memfd:{name} (deleted)");
+    let all = std::fs::read_dir("/proc/self/fd").expect("the list of descriptors");
+    all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter(|to| to.as_os_str() == &*link)
+        .count()
+}

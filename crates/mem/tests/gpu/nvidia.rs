@@ -1,0 +1,297 @@
+//! NVIDIA's driver, by a fake.
+
+use std::os::fd::AsFd as _;
+
+use trunkline_mem::gpu::{
+    Allocation, DmaBuf, Export, ExportError, Gpu, LookError, Mapping, Missing, PointerKind, Refusal, Vendor,
+};
+use trunkline_sys::cuda::Calls;
+
+use crate::fake::{self, Fake, Known, asked, with};
+use crate::open_files;
+
+/// An allocation of device 1 that begins and ends within pages of any size up to 64 KiB.
+const BASE: usize = 0x7f00_0000_0200;
+const LEN: usize = 1 << 20;
+
+fn page() -> usize {
+    rustix::param::page_size()
+}
+
+fn open_with(fake: Fake, alter: impl FnOnce(&mut Calls)) -> Result<Gpu, Missing> {
+    fake::set(fake);
+    let mut calls = fake::cuda_calls();
+    alter(&mut calls);
+    // SAFETY: the fake does what CUDA says, in this thread, and the tests stay in it.
+    unsafe { Gpu::of_cuda(calls) }
+}
+
+fn open(memory: &[Known]) -> Gpu {
+    let fake = Fake { memory: memory.to_vec(), ..Fake::new(12_040) };
+    let gpu = open_with(fake, |_| ()).expect("a driver");
+    let begin = ["cuDriverGetVersion", "cuInit(0)", "cuDeviceGetCount"];
+    assert_eq!(asked(), begin);
+    gpu
+}
+
+fn open_device() -> Gpu {
+    open(&[Known::device(1, BASE, LEN)])
+}
+
+fn given(export: Result<Export, ExportError>) -> DmaBuf {
+    match export {
+        Ok(Export::Given(dma_buf)) => dma_buf,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refused(export: Result<Export, ExportError>) -> Refusal {
+    match export {
+        Ok(Export::Refused(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_driver_says_what_it_is() {
+    let gpu = open(&[]);
+    assert_eq!((gpu.vendor(), gpu.devices(), &*gpu.version()), (Vendor::Nvidia, 2, "CUDA 12.4"));
+    assert_eq!(format!("{gpu:?}"), "Gpu(NVIDIA, CUDA 12.4, 2 devices)");
+}
+
+#[test]
+fn an_old_driver_is_refused_before_it_begins() {
+    let error = open_with(Fake::new(10_020), |_| ()).unwrap_err();
+    assert!(matches!(error, Missing::TooOld { vendor: Vendor::Nvidia, .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("CUDA 10.2") && text.contains("CUDA 11.0 is the oldest"), "{text}");
+    assert_eq!(asked(), ["cuDriverGetVersion"]);
+    assert!(open_with(Fake::new(11_000), |_| ()).is_ok());
+}
+
+#[test]
+fn without_a_device_there_is_no_gpu() {
+    let without = [Fake { init: 100, ..Fake::new(12_040) }, Fake { devices: 0, ..Fake::new(12_040) }];
+    for fake in without {
+        let error = open_with(fake, |_| ()).unwrap_err();
+        assert_eq!(error, Missing::Devices { vendor: Vendor::Nvidia });
+        assert_eq!(error.to_string(), "the driver for NVIDIA GPUs finds no device");
+    }
+}
+
+#[test]
+fn a_driver_that_does_not_begin_is_told_with_call_code_and_remedy() {
+    let error = open_with(Fake { init: 802, ..Fake::new(12_040) }, |_| ()).unwrap_err().to_string();
+    assert!(error.contains("cuInit failed with SYSTEM_NOT_READY (802)"), "{error}");
+    assert!(error.contains("start the fabric manager"), "{error}");
+    let error = open_with(Fake { init: 777, ..Fake::new(12_040) }, |_| ()).unwrap_err().to_string();
+    assert!(error.contains("cuInit failed with an error without a name (777)"), "{error}");
+}
+
+#[test]
+fn memory_that_is_of_no_device_is_of_the_host() {
+    let pinned = Known { kind: 1, ..Known::device(0, 0x5000, 0x1000) };
+    let gpu = open(&[pinned]);
+    let local = 0_u8;
+    for addr in [0, 0x5010, &raw const local as usize] {
+        let pointer = gpu.look(addr).unwrap();
+        assert_eq!((pointer.kind, pointer.allocation), (PointerKind::Host, None));
+        let error = gpu.export(addr, 1, Mapping::Any).unwrap_err();
+        assert!(matches!(error, ExportError::Kind { kind: PointerKind::Host, .. }), "{error}");
+    }
+    assert!(asked().iter().all(|call| call.starts_with("cuPointerGetAttributes")));
+}
+
+#[test]
+fn memory_of_a_device_is_told_in_one_call() {
+    let gpu = open_device();
+    let pointer = gpu.look(BASE + 77).unwrap();
+    assert_eq!(pointer.kind, PointerKind::Device { vendor: Vendor::Nvidia, device: 1 });
+    assert_eq!(pointer.allocation, Some(Allocation { base: BASE, len: LEN }));
+    assert!(!pointer.sync_copies);
+    assert_eq!(asked(), [format!("cuPointerGetAttributes(6, {:#x})", BASE + 77)]);
+    assert_eq!(gpu.look(BASE + LEN).unwrap().kind, PointerKind::Host);
+}
+
+#[test]
+fn managed_memory_is_not_memory_of_a_device() {
+    let gpu = open(&[Known { managed: true, ..Known::device(0, BASE, LEN) }]);
+    assert_eq!(gpu.look(BASE).unwrap().kind, PointerKind::Managed { vendor: Vendor::Nvidia });
+    let error = gpu.export(BASE, 64, Mapping::Any).unwrap_err();
+    assert!(error.to_string().contains("Managed"), "{error}");
+    assert_eq!(asked().len(), 2, "nothing is exported");
+}
+
+#[test]
+fn an_error_is_not_an_answer() {
+    let gpu = open_device();
+    with(|fake| fake.look = 3);
+    let error = gpu.look(BASE).unwrap_err();
+    assert!(matches!(error, LookError::Driver(_)), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("cuPointerGetAttributes failed with NOT_INITIALIZED (3)"), "{text}");
+    assert!(text.contains("begin in the child"), "{text}");
+    assert!(matches!(gpu.export(BASE, 1, Mapping::Any), Err(ExportError::Look(_))));
+    assert!(gpu.sync_copies(BASE).is_err());
+}
+
+#[test]
+fn a_type_of_memory_that_is_not_known_is_no_memory() {
+    let gpu = open(&[Known { kind: 9, ..Known::device(0, BASE, LEN) }]);
+    let error = gpu.look(BASE).unwrap_err();
+    assert!(matches!(error, LookError::Unfamiliar { value: 9, .. }), "{error}");
+}
+
+#[test]
+fn pages_are_exported_and_the_offset_is_where_the_bytes_are() {
+    let (gpu, page) = (open_device(), page());
+    // 100 bytes before a page's end to 50 bytes into the one after the next.
+    let addr = (BASE + 4 * page).next_multiple_of(page) - 100;
+    let dma_buf = given(gpu.export(addr, page + 150, Mapping::Any));
+    assert_eq!((dma_buf.offset, dma_buf.len), (page as u64 - 100, page + 150));
+    let start = addr - (page - 100);
+    let asked = asked();
+    assert_eq!(asked[1], "cuDeviceGet(1)");
+    assert_eq!(asked[2], "cuDeviceGetAttribute(124, 101)");
+    assert_eq!(asked[3], format!("cuMemGetHandleForAddressRange({start:#x}, {}, 1, 0)", 3 * page));
+    assert_eq!(asked.len(), 4);
+    let flags = rustix::io::fcntl_getfd(dma_buf.fd.as_fd()).unwrap();
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    let aligned = given(gpu.export(start, page, Mapping::Any));
+    assert_eq!((aligned.offset, aligned.len), (0, page));
+}
+
+#[test]
+fn a_whole_allocation_that_begins_within_a_page_is_exported() {
+    let (gpu, page) = (open_device(), page());
+    let dma_buf = given(gpu.export(BASE, LEN, Mapping::Any));
+    assert_eq!((dma_buf.offset, dma_buf.len), ((BASE % page) as u64, LEN));
+}
+
+#[test]
+fn pcie_is_asked_for_by_a_flag() {
+    let gpu = open_device();
+    given(gpu.export(BASE, 1, Mapping::Pcie));
+    assert!(asked().last().unwrap().ends_with(", 1, 1)"));
+}
+
+#[test]
+fn a_range_beyond_its_allocation_is_refused() {
+    let gpu = open_device();
+    for (addr, len) in [(BASE + LEN - 10, 11), (BASE, LEN + 1), (BASE + 1, usize::MAX)] {
+        let error = gpu.export(addr, len, Mapping::Any).unwrap_err();
+        assert!(matches!(error, ExportError::Beyond { base: BASE, size: LEN, .. }), "{error}");
+    }
+    assert!(matches!(gpu.export(BASE, 0, Mapping::Any), Err(ExportError::Empty { addr: BASE })));
+    assert!(!asked().iter().any(|call| call.starts_with("cuMemGetHandle")));
+    given(gpu.export(BASE + LEN - 10, 10, Mapping::Any));
+}
+
+#[test]
+fn what_is_not_exported_says_what_is_done_instead() {
+    let gpu = open_device();
+    for code in [801, 1] {
+        with(|fake| fake.export = code);
+        let refusal = refused(gpu.export(BASE, 1, Mapping::Any));
+        assert!(matches!(&refusal, Refusal::Memory(error) if error.code == code), "{refusal}");
+        assert!(refusal.to_string().contains("nvidia-peermem"), "{refusal}");
+    }
+    with(|fake| fake.exports = 0);
+    let refusal = refused(gpu.export(BASE, 1, Mapping::Any));
+    assert_eq!(refusal, Refusal::Device { device: 1 });
+    assert!(refusal.to_string().contains("by its address instead"), "{refusal}");
+    let fake = Fake { memory: vec![Known::device(0, BASE, LEN)], ..Fake::new(11_060) };
+    let gpu = open_with(fake, |calls| calls.mem_get_handle_for_address_range = None).unwrap();
+    let refusal = refused(gpu.export(BASE, 1, Mapping::Any));
+    assert!(refusal.to_string().contains("no cuMemGetHandleForAddressRange"), "{refusal}");
+}
+
+#[test]
+fn a_driver_that_fails_is_no_refusal() {
+    let gpu = open_device();
+    with(|fake| fake.export = 999);
+    let error = gpu.export(BASE, 1, Mapping::Any).unwrap_err();
+    assert!(matches!(&error, ExportError::Driver(error) if error.code == 999), "{error}");
+    with(|fake| (fake.export, fake.no_descriptor) = (0, true));
+    let error = gpu.export(BASE, 1, Mapping::Any).unwrap_err();
+    assert!(matches!(error, ExportError::Descriptor { fd: -1, .. }), "{error}");
+}
+
+#[test]
+fn a_descriptor_is_closed_when_it_is_no_good_and_when_it_is_dropped() {
+    let (gpu, name) = (open_device(), "trunkline.fake.closed");
+    with(|fake| (fake.name, fake.size) = (name.to_owned(), Some(10)));
+    let error = gpu.export(BASE, page(), Mapping::Any).unwrap_err();
+    assert_eq!(open_files(name), 0, "{error}");
+    assert!(matches!(error, ExportError::Short { size: 10, .. }), "{error}");
+    with(|fake| fake.size = None);
+    let dma_buf = given(gpu.export(BASE, page(), Mapping::Any));
+    assert_eq!(open_files(name), 1);
+    drop(dma_buf);
+    assert_eq!(open_files(name), 0);
+}
+
+#[test]
+fn a_thread_without_a_context_borrows_one_for_the_call() {
+    let gpu = open_device();
+    with(|fake| fake.needs_context = true);
+    given(gpu.export(BASE + 1, 1, Mapping::Any));
+    let export = "cuMemGetHandleForAddressRange";
+    let borrow = ["cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent"];
+    let give_back = ["cuCtxPopCurrent", "cuDevicePrimaryCtxRelease"];
+    let look = "cuPointerGetAttributes";
+    let expected = [
+        &[look, look],
+        &borrow[..],
+        &[look],
+        &give_back,
+        &["cuDeviceGet", "cuDeviceGetAttribute", export],
+        &borrow,
+        &[export],
+        &give_back,
+    ];
+    let asked = asked();
+    let names: Vec<_> = asked.iter().map(|call| call.split('(').next().unwrap()).collect();
+    assert_eq!(names, expected.concat());
+    assert!(gpu.sync_copies(BASE).unwrap());
+    assert_eq!(with(|fake| (fake.pushed, fake.retained)), (0, 0));
+}
+
+#[test]
+fn memory_of_the_host_is_told_without_a_context() {
+    let gpu = open(&[Known { managed: true, ..Known::device(0, BASE, LEN) }]);
+    with(|fake| fake.needs_context = true);
+    assert_eq!(gpu.look(0x5000).unwrap().kind, PointerKind::Host);
+    assert_eq!(gpu.look(BASE).unwrap().kind, PointerKind::Managed { vendor: Vendor::Nvidia });
+    assert!(asked().iter().all(|call| call.starts_with("cuPointerGetAttributes")), "no context is made");
+}
+
+#[test]
+fn a_context_that_does_not_help_is_given_back() {
+    let gpu = open_device();
+    with(|fake| fake.export = 201);
+    let error = gpu.export(BASE, 1, Mapping::Any).unwrap_err();
+    assert!(error.to_string().contains("INVALID_CONTEXT (201)"), "{error}");
+    assert_eq!(with(|fake| (fake.pushed, fake.retained)), (0, 0));
+}
+
+#[test]
+fn copies_are_made_to_end_once() {
+    let gpu = open(&[Known::device(1, BASE, LEN), Known { sync: true, ..Known::device(0, 0x5000, 16) }]);
+    assert!(gpu.sync_copies(BASE).unwrap());
+    assert_eq!(asked()[1..], [format!("cuPointerSetAttribute(1, 6, {BASE:#x})")]);
+    assert!(gpu.sync_copies(0x5000).unwrap());
+    assert!(gpu.sync_copies(0x9000).unwrap());
+    assert!(asked().iter().all(|call| call.starts_with("cuPointerGetAttributes")));
+    assert!(gpu.look(0x5000).unwrap().sync_copies);
+}
+
+#[test]
+fn copies_that_cannot_be_made_to_end_are_told() {
+    let gpu = open_device();
+    with(|fake| fake.set = 801);
+    assert!(!gpu.sync_copies(BASE).unwrap());
+    with(|fake| fake.set = 4);
+    let error = gpu.sync_copies(BASE).unwrap_err().to_string();
+    assert!(error.contains("cuPointerSetAttribute failed"), "{error}");
+}

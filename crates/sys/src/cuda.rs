@@ -1,0 +1,175 @@
+//! The few functions and constants of the CUDA driver API, as CUDA 11.0 and later have them, by which memory of NVIDIA
+//! devices is told from other memory and exported.
+//!
+//! Read by `crates/mem`, which opens the library at run time. `cargo xtask bindings` compares all of it with `cuda.h`
+//! where that is installed.
+
+use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+
+/// Name of the library, which comes with the kernel driver.
+pub const LIBRARY: &CStr = c"libcuda.so.1";
+
+/// `CUresult`.
+pub type Status = c_uint;
+/// `CUdevice`.
+pub type Device = c_int;
+/// `CUdeviceptr`.
+pub type DevicePtr = c_ulonglong;
+
+/// `struct CUctx_st`; never made or looked into here.
+#[repr(C)]
+pub struct Context {
+    _private: [u8; 0],
+}
+
+/// Values of [`Status`].
+pub mod status {
+    use super::Status;
+
+    /// `CUDA_SUCCESS`.
+    pub const SUCCESS: Status = 0;
+    /// `CUDA_ERROR_INVALID_VALUE`.
+    pub const INVALID_VALUE: Status = 1;
+    /// `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub const OUT_OF_MEMORY: Status = 2;
+    /// `CUDA_ERROR_NOT_INITIALIZED`.
+    pub const NOT_INITIALIZED: Status = 3;
+    /// `CUDA_ERROR_DEINITIALIZED`.
+    pub const DEINITIALIZED: Status = 4;
+    /// `CUDA_ERROR_STUB_LIBRARY`.
+    pub const STUB_LIBRARY: Status = 34;
+    /// `CUDA_ERROR_NO_DEVICE`.
+    pub const NO_DEVICE: Status = 100;
+    /// `CUDA_ERROR_INVALID_CONTEXT`.
+    pub const INVALID_CONTEXT: Status = 201;
+    /// `CUDA_ERROR_NOT_SUPPORTED`.
+    pub const NOT_SUPPORTED: Status = 801;
+    /// `CUDA_ERROR_SYSTEM_NOT_READY`.
+    pub const SYSTEM_NOT_READY: Status = 802;
+    /// `CUDA_ERROR_SYSTEM_DRIVER_MISMATCH`.
+    pub const SYSTEM_DRIVER_MISMATCH: Status = 803;
+}
+
+/// Values of `CUpointer_attribute`.
+pub mod pointer_attribute {
+    use core::ffi::c_uint;
+
+    /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`: a [`memory_type`](super::memory_type), or 0 for memory that CUDA does not know.
+    pub const MEMORY_TYPE: c_uint = 2;
+    /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`: synchronous copies wait for what they began.
+    pub const SYNC_MEMOPS: c_uint = 6;
+    /// `CU_POINTER_ATTRIBUTE_IS_MANAGED`.
+    pub const IS_MANAGED: c_uint = 8;
+    /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
+    pub const DEVICE_ORDINAL: c_uint = 9;
+    /// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`.
+    pub const RANGE_START_ADDR: c_uint = 11;
+    /// `CU_POINTER_ATTRIBUTE_RANGE_SIZE`, in bytes.
+    pub const RANGE_SIZE: c_uint = 12;
+}
+
+/// Values of `CUmemorytype`.
+pub mod memory_type {
+    use core::ffi::c_uint;
+
+    /// `CU_MEMORYTYPE_HOST`.
+    pub const HOST: c_uint = 1;
+    /// `CU_MEMORYTYPE_DEVICE`.
+    pub const DEVICE: c_uint = 2;
+}
+
+/// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`.
+pub const DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED: c_uint = 124;
+/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`: the handle is an `int`, a file descriptor.
+pub const MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD: c_uint = 1;
+/// `CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE`.
+pub const MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE: c_ulonglong = 1;
+
+/// `cuInit`.
+pub type Init = unsafe extern "C" fn(flags: c_uint) -> Status;
+/// `cuDriverGetVersion`: 1000 times the major and 10 times the minor number.
+pub type DriverGetVersion = unsafe extern "C" fn(version: *mut c_int) -> Status;
+/// `cuDeviceGetCount`.
+pub type DeviceGetCount = unsafe extern "C" fn(count: *mut c_int) -> Status;
+/// `cuDeviceGet`.
+pub type DeviceGet = unsafe extern "C" fn(device: *mut Device, ordinal: c_int) -> Status;
+/// `cuDeviceGetAttribute`.
+pub type DeviceGetAttribute =
+    unsafe extern "C" fn(value: *mut c_int, attribute: c_uint, device: Device) -> Status;
+/// `cuDevicePrimaryCtxRetain`.
+pub type DevicePrimaryCtxRetain = unsafe extern "C" fn(context: *mut *mut Context, device: Device) -> Status;
+/// `cuDevicePrimaryCtxRelease_v2`.
+pub type DevicePrimaryCtxRelease = unsafe extern "C" fn(device: Device) -> Status;
+/// `cuCtxPushCurrent_v2`.
+pub type CtxPushCurrent = unsafe extern "C" fn(context: *mut Context) -> Status;
+/// `cuCtxPopCurrent_v2`.
+pub type CtxPopCurrent = unsafe extern "C" fn(context: *mut *mut Context) -> Status;
+/// `cuPointerGetAttributes`.
+pub type PointerGetAttributes = unsafe extern "C" fn(
+    count: c_uint,
+    attributes: *mut c_uint,
+    data: *mut *mut c_void,
+    ptr: DevicePtr,
+) -> Status;
+/// `cuPointerSetAttribute`.
+pub type PointerSetAttribute =
+    unsafe extern "C" fn(value: *const c_void, attribute: c_uint, ptr: DevicePtr) -> Status;
+/// `cuGetErrorName`.
+pub type GetErrorName = unsafe extern "C" fn(error: Status, name: *mut *const c_char) -> Status;
+/// `cuMemGetHandleForAddressRange`, since CUDA 11.7; address and size are multiples of the host's page.
+pub type MemGetHandleForAddressRange = unsafe extern "C" fn(
+    handle: *mut c_void,
+    ptr: DevicePtr,
+    size: usize,
+    handle_type: c_uint,
+    flags: c_ulonglong,
+) -> Status;
+
+/// The exported functions. A field is named as its function is, without `cu` and the number of its version; those in an
+/// [`Option`] are not there in every version.
+#[derive(Clone, Copy)]
+pub struct Calls {
+    /// Begins; before all but the version.
+    pub init: Init,
+    /// The newest CUDA that the driver knows.
+    pub driver_get_version: DriverGetVersion,
+    /// How many devices there are.
+    pub device_get_count: DeviceGetCount,
+    /// A device by its number.
+    pub device_get: DeviceGet,
+    /// Asks a device what it can do.
+    pub device_get_attribute: DeviceGetAttribute,
+    /// Takes part in the context that a process has on a device.
+    pub device_primary_ctx_retain: DevicePrimaryCtxRetain,
+    /// Gives that back.
+    pub device_primary_ctx_release: DevicePrimaryCtxRelease,
+    /// Makes a context the thread's own, on top of the one before.
+    pub ctx_push_current: CtxPushCurrent,
+    /// Takes it away.
+    pub ctx_pop_current: CtxPopCurrent,
+    /// Asks about an address.
+    pub pointer_get_attributes: PointerGetAttributes,
+    /// Sets an attribute of the allocation at an address.
+    pub pointer_set_attribute: PointerSetAttribute,
+    /// The name of an error.
+    pub get_error_name: GetErrorName,
+    /// Exports a range.
+    pub mem_get_handle_for_address_range: Option<MemGetHandleForAddressRange>,
+}
+
+/// The symbol of each field of [`Calls`], in order.
+pub const SYMBOLS: [&CStr; 13] = [
+    c"cuInit",
+    c"cuDriverGetVersion",
+    c"cuDeviceGetCount",
+    c"cuDeviceGet",
+    c"cuDeviceGetAttribute",
+    c"cuDevicePrimaryCtxRetain",
+    c"cuDevicePrimaryCtxRelease_v2",
+    c"cuCtxPushCurrent_v2",
+    c"cuCtxPopCurrent_v2",
+    c"cuPointerGetAttributes",
+    c"cuPointerSetAttribute",
+    c"cuGetErrorName",
+    c"cuMemGetHandleForAddressRange",
+];

@@ -1,0 +1,126 @@
+//! The few functions and constants of the HIP runtime, as ROCm 6.0 and later have them, and the one of the HSA runtime
+//! below it, by which memory of AMD devices is told from other memory and exported. ROCm 5 has other numbers.
+//!
+//! Read by `crates/mem`, which opens the libraries at run time. `cargo xtask bindings` compares all of it with the
+//! headers where they are installed.
+
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+/// Names of the HIP library, the newest first.
+pub const LIBRARIES: [&CStr; 3] = [c"libamdhip64.so.7", c"libamdhip64.so.6", c"libamdhip64.so"];
+/// Name of the HSA library, which the HIP library uses.
+pub const HSA_LIBRARY: &CStr = c"libhsa-runtime64.so.1";
+
+/// `hipError_t`, and `hsa_status_t` where said.
+pub type Status = c_uint;
+
+/// Values of [`Status`].
+pub mod status {
+    use super::Status;
+
+    /// `hipSuccess`, `HSA_STATUS_SUCCESS`.
+    pub const SUCCESS: Status = 0;
+    /// `hipErrorInvalidValue`.
+    pub const INVALID_VALUE: Status = 1;
+    /// `hipErrorNotInitialized`.
+    pub const NOT_INITIALIZED: Status = 3;
+    /// `hipErrorInsufficientDriver`.
+    pub const INSUFFICIENT_DRIVER: Status = 35;
+    /// `hipErrorNoDevice`.
+    pub const NO_DEVICE: Status = 100;
+    /// `HSA_STATUS_ERROR`.
+    pub const HSA_ERROR: Status = 0x1000;
+    /// `HSA_STATUS_ERROR_INVALID_ALLOCATION`.
+    pub const HSA_INVALID_ALLOCATION: Status = 0x1003;
+    /// `HSA_STATUS_ERROR_INVALID_AGENT`.
+    pub const HSA_INVALID_AGENT: Status = 0x1004;
+    /// `HSA_STATUS_ERROR_OUT_OF_RESOURCES`.
+    pub const HSA_OUT_OF_RESOURCES: Status = 0x1008;
+}
+
+/// Values of `hipMemoryType`.
+pub mod memory_type {
+    use core::ffi::c_uint;
+
+    /// `hipMemoryTypeUnregistered`: HIP does not know it.
+    pub const UNREGISTERED: c_uint = 0;
+    /// `hipMemoryTypeHost`.
+    pub const HOST: c_uint = 1;
+    /// `hipMemoryTypeDevice`.
+    pub const DEVICE: c_uint = 2;
+    /// `hipMemoryTypeManaged`.
+    pub const MANAGED: c_uint = 3;
+}
+
+/// `hipPointerAttribute_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct PointerAttributes {
+    /// A [`memory_type`].
+    pub kind: c_uint,
+    /// Ordinal of the device.
+    pub device: c_int,
+    /// Where the device finds it.
+    pub device_pointer: *mut c_void,
+    /// Where the host finds it.
+    pub host_pointer: *mut c_void,
+    /// Not 0 for managed memory.
+    pub is_managed: c_int,
+    /// With which it was allocated.
+    pub allocation_flags: c_uint,
+}
+
+/// `hipInit`.
+pub type Init = unsafe extern "C" fn(flags: c_uint) -> Status;
+/// `hipRuntimeGetVersion`: 10,000,000 times the major and 100,000 times the minor number, and the patch.
+pub type RuntimeGetVersion = unsafe extern "C" fn(version: *mut c_int) -> Status;
+/// `hipGetDeviceCount`.
+pub type GetDeviceCount = unsafe extern "C" fn(count: *mut c_int) -> Status;
+/// `hipPointerGetAttributes`.
+pub type PointerGetAttributes =
+    unsafe extern "C" fn(attributes: *mut PointerAttributes, ptr: *const c_void) -> Status;
+/// `hipMemGetAddressRange`.
+pub type MemGetAddressRange =
+    unsafe extern "C" fn(base: *mut *mut c_void, size: *mut usize, ptr: *mut c_void) -> Status;
+/// `hipGetErrorName`.
+pub type GetErrorName = unsafe extern "C" fn(error: Status) -> *const c_char;
+/// `hsa_amd_portable_export_dmabuf`, which gives an `hsa_status_t`; `offset` is where `ptr` is inside the dma-buf.
+pub type ExportDmabuf =
+    unsafe extern "C" fn(ptr: *const c_void, size: usize, dmabuf: *mut c_int, offset: *mut u64) -> Status;
+
+/// The exported functions. A field is named as its function is, without `hip`; that in an [`Option`] is not there in
+/// every version, and is of the HSA runtime.
+#[derive(Clone, Copy)]
+pub struct Calls {
+    /// Begins, also the HSA runtime.
+    pub init: Init,
+    /// Version of the library.
+    pub runtime_get_version: RuntimeGetVersion,
+    /// How many devices there are.
+    pub get_device_count: GetDeviceCount,
+    /// Asks about an address.
+    pub pointer_get_attributes: PointerGetAttributes,
+    /// Asks for the allocation around an address.
+    pub mem_get_address_range: MemGetAddressRange,
+    /// The name of an error of HIP.
+    pub get_error_name: GetErrorName,
+    /// Exports a range.
+    pub export_dmabuf: Option<ExportDmabuf>,
+}
+
+/// The symbol of each field of [`Calls`], in order.
+pub const SYMBOLS: [&CStr; 7] = [
+    c"hipInit",
+    c"hipRuntimeGetVersion",
+    c"hipGetDeviceCount",
+    c"hipPointerGetAttributes",
+    c"hipMemGetAddressRange",
+    c"hipGetErrorName",
+    c"hsa_amd_portable_export_dmabuf",
+];
+
+const _: () = {
+    assert!(size_of::<PointerAttributes>() == 32);
+    assert!(core::mem::offset_of!(PointerAttributes, device_pointer) == 8);
+    assert!(core::mem::offset_of!(PointerAttributes, is_managed) == 24);
+};
