@@ -36,6 +36,8 @@ pub struct Counts {
     pub links: usize,
     /// Registered regions.
     pub regions: usize,
+    /// Their bytes, on each rail that they are registered on.
+    pub registered: usize,
     /// Ends of control streams.
     pub streams: usize,
     /// Listeners for control streams.
@@ -244,6 +246,7 @@ impl World {
     pub fn counts(&self, process: Pid) -> Counts {
         let state = self.lock();
         let rail_of = |rail: usize| state.rails.get(rail).is_some_and(|rail| rail.process == process);
+        let regions = || state.regions.values().filter(|region| rail_of(region.rail));
         Counts {
             rails: state.rails.iter().filter(|rail| rail.process == process && rail.open).count(),
             links: state
@@ -251,7 +254,8 @@ impl World {
                 .iter()
                 .filter(|link| rail_of(link.rail) && link.phase != LinkPhase::Gone)
                 .count(),
-            regions: state.regions.values().filter(|region| rail_of(region.rail)).count(),
+            regions: regions().count(),
+            registered: regions().map(|region| region.memory.len()).sum(),
             streams: state.streams.ends_of(process),
             listeners: state.streams.listeners_of(process),
         }
