@@ -7,12 +7,12 @@ use std::sync::{Arc, OnceLock};
 
 use spin::mutex::SpinMutex;
 use trunkline_fabric::{Completion, Done, LinkId, Rail, RegisterError, Status};
+use trunkline_proto::limits::MEMBER_MAILBOX_BYTES;
 use trunkline_proto::pool::credits::Credits;
 use trunkline_proto::pool::group::GroupId;
 use trunkline_proto::pool::members::Members;
 use trunkline_proto::pool::ranges::Ranges;
 use trunkline_proto::slots::Others;
-use trunkline_proto::wire::cts::Lines;
 use trunkline_proto::wire::member::MemberId;
 
 pub use audit::Riding;
@@ -144,8 +144,7 @@ impl<R: Rail> Group<R> {
     /// A group that sends, and has no members yet.
     pub(crate) fn sending(id: GroupId, mut rails: Rails<R>, paths: &Paths, plan: Plan) -> Self {
         rails.eager = Some(Credits::new(plan.eager_credits, plan.mutant));
-        let bytes = Lines::of(paths.len()).mailbox_bytes();
-        Self::shared(rails, paths, Common::new(id, slots_of(paths), plan, bytes, None))
+        Self::shared(rails, paths, Common::new(id, slots_of(paths), plan, MEMBER_MAILBOX_BYTES, None))
     }
 
     /// A group that receives, and has no members yet.

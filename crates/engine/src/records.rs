@@ -40,7 +40,7 @@ pub(crate) struct Records {
     past: Box<[Past]>,
     /// Records written again over each path that have not completed.
     repeated: [u32; LINKS_MAX],
-    /// The oldest receive of those.
+    /// Where the oldest receive of those begins, as [`RecvLane::turn_of_record`] counts.
     oldest: u32,
     /// Records over each path that have not completed, of a member whose NIC lets operations overtake each other.
     landing: [u32; LINKS_MAX],
@@ -156,7 +156,9 @@ impl RecvLane {
         for number in (1..=behind).map(|at| end.wrapping_sub(at)) {
             let lost = usize::from(self.records.past[number as usize % MAILBOX_SLOTS].path) == path;
             let waits = self.records.unannounced.iter().any(|&(known, _)| known == number);
-            if lost && !waits && !self.plan.mutant.is("engine-forgets-records") {
+            // Where another receive has its place, the peer has read it.
+            let own = self.receiver.ring().is_none_or(|ring| ring.holds(number));
+            if lost && own && !waits && !self.plan.mutant.is("engine-forgets-records") {
                 self.records.unannounced.push_front((number, true));
             }
         }
@@ -191,7 +193,7 @@ impl RecvLane {
             }
             self.records.unannounced.pop_front();
             if again && self.records.repeated == [0; LINKS_MAX] {
-                self.records.oldest = number;
+                self.records.oldest = self.turn_of_record(number);
             }
             self.records.past[slot].path = lead as u8;
             for index in 0..if self.gone { 0 } else { count } {
@@ -240,7 +242,7 @@ impl RecvLane {
         signalled: bool,
     ) -> Result<(), CommFault> {
         let Region { key, addr } = self.mailboxes[path];
-        let at = cts::offset(record.number, usize::from(record.index), Lines::Two);
+        let at = self.record_at(record.number, record.index.into(), Lines::Two);
         let to = Remote { key: RemoteKey(key), addr: addr.wrapping_add(at) };
         let (first, second) = (record.to_bytes(), others.to_bytes());
         if self.writes() == 2 {
@@ -281,10 +283,33 @@ impl RecvLane {
         (0..self.paths.len()).any(|at| self.records.landing[at] > 0 && self.paths.get(at).carries())
     }
 
-    /// Whether the record of a receive shares its slot with one that was written again and may still be under way.
+    /// Where the record of a buffer lies in the sender's mailbox, in bytes.
+    #[inline]
+    pub(crate) fn record_at(&self, number: u32, index: usize, lines: Lines) -> u64 {
+        match self.receiver.ring() {
+            None => cts::offset(number, index, lines),
+            Some(ring) => ring.offset(number, index),
+        }
+    }
+
+    /// How many places of the mailbox had been taken before a receive: in a member's one for each buffer, else for each
+    /// receive.
+    fn turn_of_record(&self, number: u32) -> u32 {
+        self.receiver.ring().map_or(number, |ring| ring.start(number))
+    }
+
+    /// Whether a record of a receive shares its place with one that was written again and may still be under way.
     fn is_ahead(&self, number: u32) -> bool {
-        self.records.repeated != [0; LINKS_MAX]
-            && number.wrapping_sub(self.records.oldest) >= MAILBOX_SLOTS as u32
+        if self.records.repeated == [0; LINKS_MAX] {
+            return false;
+        }
+        let count = self.records.past[number as usize % MAILBOX_SLOTS].count;
+        let (taken, places) = match self.receiver.ring() {
+            None => (1, MAILBOX_SLOTS as u32),
+            Some(ring) => (u32::from(count), ring.records()),
+        };
+        let end = self.turn_of_record(number).wrapping_add(taken);
+        end.wrapping_sub(self.records.oldest) > places
     }
 
     /// Makes the link of a path anew, and connects it.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use trunkline_fabric::{Completion, Done, Extent, Op, PostError, Rail, Remote, RemoteKey, Source, Status};
 use trunkline_proto::limits::{EAGER_CREDITS_MAX, LINKS_MAX, RECV_BUFFERS_MAX, RECVS_MAX, TOKENS_MAX};
 use trunkline_proto::pool::ranges;
-use trunkline_proto::wire::cts::{self, Cts, Lines, Others};
+use trunkline_proto::wire::cts::{Cts, Lines, Others};
 use trunkline_proto::wire::eager::{self, Eager};
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::frame::Region;
@@ -403,7 +403,7 @@ impl RecvLane {
         wr_id: u64,
         signalled: bool,
     ) -> Result<(), CommFault> {
-        let at = cts::offset(record.number, usize::from(record.index), Lines::One);
+        let at = self.record_at(record.number, usize::from(record.index), Lines::One);
         let to =
             Remote { key: RemoteKey(self.mailboxes[0].key), addr: self.mailboxes[0].addr.wrapping_add(at) };
         let op = Op::Write { from: Source::Inline(&record.to_bytes()), to, imm: None };

@@ -14,6 +14,7 @@ use trunkline_proto::pool::group::GroupId;
 use trunkline_proto::pool::key::{End, Key};
 use trunkline_proto::pool::{Ask, Left, Place, Pool};
 use trunkline_proto::slots::SlotId;
+use trunkline_proto::wire::cts::Lines;
 use trunkline_proto::wire::frame::{Frame, Reply};
 use trunkline_proto::wire::member::MemberId;
 use trunkline_proto::wire::share::{Given, Offer};
@@ -221,7 +222,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let part = |remote: MemberId| {
             move |open: &mut Open, _: &mut Common, member: MemberId| {
                 let Side::Send(lane) = &mut open.side else { return false };
-                lane.part = SendPart::of(member, remote);
+                lane.joins(SendPart::of(member, remote));
                 true
             }
         };
@@ -261,7 +262,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let range = common.receiving.as_mut().and_then(|receiving| receiving.ranges.enter(member));
             let (Side::Recv(lane), Some(range)) = (&mut open.side, range) else { return false };
             lane.part = RecvPart::of(member, range);
-            *lane.receiver = Receiver::new(mutant).in_range(range.generation);
+            let lines = Lines::of(lane.paths.len());
+            *lane.receiver = Receiver::new(mutant).in_range(range.generation, lines);
             true
         })?;
         control.rides(comm.to_bits(), stream);

@@ -97,6 +97,12 @@ impl SendLane {
         }
     }
 
+    /// It is a member of a group from now on; nothing has come for it yet.
+    pub(crate) fn joins(&mut self, part: SendPart) {
+        let sender = std::mem::replace(&mut self.sender, Sender::new(0, 0, self.plan.mutant));
+        (self.sender, self.part) = (sender.in_group(), part);
+    }
+
     /// Where clear-to-send records go over a path.
     pub(crate) fn mailbox(&self, path: usize) -> Region {
         self.mailbox.region(self.paths.get(path).rail)

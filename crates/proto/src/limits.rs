@@ -13,6 +13,9 @@ pub const SENDS_MAX: usize = 256;
 /// sender has not read yet, rounded up to a power of two.
 pub const MAILBOX_SLOTS: usize = 128;
 
+/// Bytes of the mailbox of a member of a group: what a further connection that shares queue pairs takes of registered memory.
+pub const MEMBER_MAILBOX_BYTES: usize = 8 << 10;
+
 /// Eager messages that may be unmatched at the sender.
 pub const EAGER_CREDITS_MAX: usize = 32;
 

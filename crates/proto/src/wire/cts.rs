@@ -36,10 +36,16 @@ impl Lines {
         }
     }
 
-    /// Bytes of a mailbox.
+    /// Bytes of a record.
+    #[must_use]
+    pub const fn record_bytes(self) -> usize {
+        BYTES << self.shift()
+    }
+
+    /// Bytes of the mailbox of a comm by itself.
     #[must_use]
     pub const fn mailbox_bytes(self) -> usize {
-        (MAILBOX_SLOTS * RECV_BUFFERS_MAX * BYTES) << self.shift()
+        MAILBOX_SLOTS * RECV_BUFFERS_MAX * self.record_bytes()
     }
 }
 
@@ -91,7 +97,7 @@ pub struct Others {
 /// Set in the first word of a second line, so that no line is taken for one of the other kind.
 const SECOND: u64 = 1 << 40;
 
-/// Byte offset in a mailbox of the record of buffer `index` of receive `number`. The records of first buffers lie together:
+/// Byte offset in the mailbox of a comm by itself of the record of buffer `index` of receive `number`. The records of first buffers lie together:
 /// most receives have no other, and a mailbox takes a few pages then.
 #[inline]
 #[must_use]

@@ -10,7 +10,7 @@ use crate::wire::share::{self, Given, Mode, Offer, Request, ShareError};
 use crate::wire::standing::{Standing, StandingError};
 
 /// The version of everything behind a HELLO that this code speaks.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 const MAGIC: u64 = 0x314b_4e55_5254_4c4b;
 const LINK_MAX: usize = 256;

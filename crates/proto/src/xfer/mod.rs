@@ -5,6 +5,7 @@
 //! and the receiver repeats the sender's reasoning (docs/wire.md, "Eager header").
 
 pub mod receiver;
+pub mod ring;
 pub mod sender;
 pub mod spread;
 pub mod table;

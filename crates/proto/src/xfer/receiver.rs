@@ -1,15 +1,18 @@
 //! The receiving side of a comm: pairs what arrives with the buffers of outstanding receives. Called by the engine
 //! in irecv and when completions arrive; never touches memory itself.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::limits::{MAILBOX_SLOTS, RANGE_RECVS, RECV_BUFFERS_MAX, RECVS_MAX, STRIPES_MAX};
 use crate::mutant::Mutant;
+use crate::wire::cts::Lines;
 use crate::wire::eager::Eager;
 use crate::wire::fin::Fin;
 use crate::wire::imm::{Imm, Token};
 use crate::wire::standing::{Standing, Waiting};
 use crate::xfer::Fault;
+use crate::xfer::ring::Ring;
 use crate::xfer::table::{self, Table};
 
 /// Eager messages that may have arrived and wait, or be overtaken by others.
@@ -62,6 +65,8 @@ pub struct Receiver {
     recvs: usize,
     /// The first use of each token.
     generation: u16,
+    /// Of a member of a group: where its records go.
+    ring: Option<Box<Ring>>,
     mutant: Mutant,
 }
 
@@ -131,25 +136,31 @@ impl Receiver {
             empty: 0,
             recvs: RECVS_MAX,
             generation: 0,
+            ring: None,
             mutant,
         }
     }
 
-    /// The same for a member of a group: with fewer receives, and tokens from that use on.
+    /// The same for a member of a group: with fewer receives, which are announced in so many lines each, and tokens from
+    /// that use on.
     #[must_use]
-    pub fn in_range(self, generation: u16) -> Self {
+    pub fn in_range(self, generation: u16, lines: Lines) -> Self {
         let buffers = Table::new(|slot| Buffer::idle(slot, generation));
-        Self { recvs: RANGE_RECVS, generation, buffers, ..self }
+        let ring = Some(Box::new(Ring::new(self.next, lines, self.mutant)));
+        Self { recvs: RANGE_RECVS, generation, buffers, ring, ..self }
     }
 
-    /// Starts a receive of 1 to 8 buffers, given as tag and length; `None` while its place is in use or the number of
-    /// buffers is out of range.
+    /// Starts a receive of 1 to 8 buffers, given as tag and length; `None` while its place is in use, a member's sender may
+    /// still read the places of its records, or the number of buffers is out of range.
     #[inline(always)]
     pub fn on_irecv(&mut self, buffers: impl ExactSizeIterator<Item = (u32, u64)>) -> Option<RecvId> {
         let id = RecvId(self.next as usize & (self.recvs - 1));
         let count = buffers.len();
         let taken = self.receives[id.0].outstanding && !self.mutant.is("receiver-takes-too-many");
         if taken || count == 0 || count > RECV_BUFFERS_MAX {
+            return None;
+        }
+        if self.ring.is_some() && !self.takes_places(count) {
             return None;
         }
         let generation = self.generation;
@@ -167,12 +178,28 @@ impl Receiver {
         Some(id)
     }
 
+    /// Whether there is room for the records of a member's next receive, which they have then. Apart from the path of comms
+    /// that share nothing.
+    #[inline(never)]
+    fn takes_places(&mut self, count: usize) -> bool {
+        let of = |number: u32| &self.receives[number as usize % RANGE_RECVS];
+        let outstanding = |number: u32| of(number).outstanding && of(number).number == number;
+        self.ring.as_mut().is_none_or(|ring| ring.take(self.next, count, outstanding))
+    }
+
     /// The number, the token of buffer `index`, and the number of buffers of a receive, for its clear-to-send record.
     #[inline]
     #[must_use]
     pub fn announcement(&self, id: RecvId, index: usize) -> (u32, Token, u8) {
         let receive = &self.receives[id.0];
         (receive.number, self.buffers[table::slot(id.0, index)].token, receive.count)
+    }
+
+    /// Of a member of a group: where its records go.
+    #[inline]
+    #[must_use]
+    pub fn ring(&self) -> Option<&Ring> {
+        self.ring.as_deref()
     }
 
     /// The tag of the buffer with a slot, and its room; once the length of its message is known, that instead.

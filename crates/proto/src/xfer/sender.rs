@@ -5,11 +5,12 @@ use crate::limits::{EAGER_CREDITS_MAX, RECV_BUFFERS_MAX, RECVS_MAX};
 use crate::mutant::Mutant;
 use crate::wire::cts::{self, Cts, Lines, Others};
 use crate::wire::eager::Eager;
+use crate::wire::layout::Layout;
 use crate::xfer::Fault;
 
 /// The sender's mailbox, where the receiver's NIC writes.
 pub trait Mailbox {
-    /// The word at a byte offset below [`Lines::mailbox_bytes`], with acquire ordering.
+    /// The word at a byte offset in it, with acquire ordering.
     fn word(&self, offset: u64) -> u64;
 
     /// The words of the line at such an offset, each with acquire ordering.
@@ -35,6 +36,8 @@ pub enum Isend {
 pub struct Sender {
     /// The first receive number that was not read yet.
     next: u32,
+    /// Where its first record is to come.
+    at: u32,
     /// Receives that were read and have buffers left, in order.
     open: [Open; RECVS_MAX],
     open_len: usize,
@@ -45,12 +48,17 @@ pub struct Sender {
     eager_credits: usize,
     eager_max: u64,
     lines: Lines,
+    layout: Layout,
+    /// Where the record that was read last is; kept where records have two lines.
+    last: u64,
     mutant: Mutant,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Open {
     number: u32,
+    /// Where its first record is.
+    at: u32,
     /// Bit i: buffer i is not taken.
     free: u8,
 }
@@ -65,8 +73,10 @@ impl Sender {
     /// Like [`Sender::new`], with counters that start near their wrap; for tests.
     #[must_use]
     pub fn starting_at(number: u32, eager_max: u32, eager_credits: u32, mutant: Mutant) -> Self {
+        let layout = Layout::alone(Lines::One);
         Self {
             next: number,
+            at: layout.begin(number),
             open: [Open::default(); RECVS_MAX],
             open_len: 0,
             unmatched: [0; EAGER_CREDITS_MAX],
@@ -75,6 +85,8 @@ impl Sender {
             eager_credits: (eager_credits as usize).min(EAGER_CREDITS_MAX),
             eager_max: u64::from(eager_max),
             lines: Lines::One,
+            layout,
+            last: 0,
             mutant,
         }
     }
@@ -82,17 +94,34 @@ impl Sender {
     /// The same for a comm with that many links.
     #[must_use]
     pub fn over(self, links: usize) -> Self {
-        Self { lines: Lines::of(links), ..self }
+        let lines = Lines::of(links);
+        Self { lines, ..self }.laid_out(Layout::alone(lines))
     }
 
-    /// Where the buffer of a record lies for the links after the first; `None` where a comm has one.
+    /// The same for a member of a group, before anything has come.
+    #[must_use]
+    pub fn in_group(self) -> Self {
+        let layout = Layout::member(self.lines);
+        self.laid_out(layout)
+    }
+
+    fn laid_out(self, layout: Layout) -> Self {
+        Self { at: layout.begin(self.next), layout, ..self }
+    }
+
+    /// Where the buffer of the record that was given out last lies for the links after the first; `None` where a comm has
+    /// one.
     #[must_use]
     pub fn others(&self, mailbox: &impl Mailbox, record: &Cts) -> Option<Others> {
-        let second = cts::offset(record.number, usize::from(record.index), self.lines) + cts::BYTES as u64;
         match self.lines {
             Lines::One => None,
-            Lines::Two => Others::from_words(&mailbox.line(second), record.number, record.index),
+            Lines::Two => Self::second_line(mailbox, self.last, record),
         }
+    }
+
+    fn second_line(mailbox: &impl Mailbox, first: u64, record: &Cts) -> Option<Others> {
+        let line = mailbox.line(first + cts::BYTES as u64);
+        Others::from_words(&line, record.number, record.index)
     }
 
     /// Decides how a message of `len` bytes with `tag` goes. Whatever but [`Isend::NotYet`] it returns must be done.
@@ -102,14 +131,14 @@ impl Sender {
     #[inline]
     pub fn on_isend(&mut self, mailbox: &impl Mailbox, tag: u32, len: u64) -> Result<Isend, Fault> {
         if self.open_len == 0 && self.unmatched_len == 0 {
-            if cts::head(mailbox.word(cts::offset(self.next, 0, self.lines))) != self.next {
+            if cts::head(mailbox.word(u64::from(self.at))) != self.next {
                 return Ok(self.eager(tag, len));
             }
-            if let Some(record) = self.record(mailbox, self.next, 0)
+            if let Some(record) = self.record(mailbox, u64::from(self.at), self.next, 0)
                 && record.count == 1
                 && record.tag == tag
             {
-                self.next = self.next.wrapping_add(1);
+                self.advance(1);
                 return self.direct(record, len);
             }
         }
@@ -146,9 +175,10 @@ impl Sender {
     fn on_isend_slow(&mut self, mailbox: &impl Mailbox, tag: u32, len: u64) -> Result<Isend, Fault> {
         self.read(mailbox)?;
         for at in 0..self.open_len {
-            let Open { number, free } = self.open[at];
+            let Open { number, at: first, free } = self.open[at];
             for index in (0..RECV_BUFFERS_MAX).filter(|i| free >> i & 1 == 1) {
-                let Some(record) = self.record(mailbox, number, index as u8) else { continue };
+                let place = self.layout.offset(first, index);
+                let Some(record) = self.record(mailbox, place, number, index as u8) else { continue };
                 if record.tag == tag || self.mutant.is("sender-ignores-tag") {
                     self.take(at, index);
                     return self.direct(record, len);
@@ -175,11 +205,13 @@ impl Sender {
     /// Reads every receive whose records are all there, and gives its buffers to eager messages first.
     fn read(&mut self, mailbox: &impl Mailbox) -> Result<(), Fault> {
         for _ in 0..crate::limits::MAILBOX_SLOTS {
-            let Some(first) = self.record(mailbox, self.next, 0) else { return Ok(()) };
+            let place = u64::from(self.at);
+            let Some(first) = self.record(mailbox, place, self.next, 0) else { return Ok(()) };
             let count = usize::from(first.count);
             let mut tags = [first.tag; RECV_BUFFERS_MAX];
             for (index, tag) in tags.iter_mut().enumerate().take(count).skip(1) {
-                match self.record(mailbox, self.next, index as u8) {
+                let place = self.layout.offset(self.at, index);
+                match self.record(mailbox, place, self.next, index as u8) {
                     Some(record) if record.count == first.count => *tag = record.tag,
                     _ if self.mutant.is("sender-takes-half-a-group") => {}
                     _ => return Ok(()),
@@ -188,12 +220,19 @@ impl Sender {
             let free = self.match_eager(&tags[..count]);
             if free != 0 {
                 let Some(open) = self.open.get_mut(self.open_len) else { return Err(Fault::TooManyReceives) };
-                *open = Open { number: self.next, free };
+                *open = Open { number: self.next, at: self.at, free };
                 self.open_len += 1;
             }
-            self.next = self.next.wrapping_add(1);
+            self.advance(count);
         }
         Ok(())
+    }
+
+    /// The next receive, which has so many buffers, has been read.
+    #[inline]
+    fn advance(&mut self, count: usize) {
+        self.next = self.next.wrapping_add(1);
+        self.at = self.layout.next(self.at, count);
     }
 
     /// Gives each buffer to the oldest unmatched eager message with its tag; returns the bits of the buffers left.
@@ -222,8 +261,7 @@ impl Sender {
     }
 
     #[inline]
-    fn record(&self, mailbox: &impl Mailbox, number: u32, index: u8) -> Option<Cts> {
-        let start = cts::offset(number, usize::from(index), self.lines);
+    fn record(&mut self, mailbox: &impl Mailbox, start: u64, number: u32, index: u8) -> Option<Cts> {
         // Most looks find nothing new.
         if cts::head(mailbox.word(start)) != number {
             return None;
@@ -233,10 +271,12 @@ impl Sender {
             return Some(Cts::unchecked(&words, number, index));
         }
         let record = Cts::from_words(&words, number, index)?;
-        let whole = self.lines == Lines::One
-            || self.others(mailbox, &record).is_some()
-            || self.mutant.is("sender-needs-one-line");
-        whole.then_some(record)
+        if self.lines == Lines::One {
+            return Some(record);
+        }
+        self.last = start;
+        let whole = Self::second_line(mailbox, start, &record).is_some();
+        (whole || self.mutant.is("sender-needs-one-line")).then_some(record)
     }
 
     #[inline]

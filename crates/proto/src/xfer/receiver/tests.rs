@@ -7,8 +7,10 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::limits::TOKENS_MAX;
-use crate::wire::cts::{self, Cts};
+use crate::limits::{EAGER_CREDITS_MAX, MEMBER_MAILBOX_BYTES, TOKENS_MAX};
+use crate::wire::cts::{self, Cts, Others};
+use crate::wire::frame::Region;
+use crate::wire::layout::Layout;
 use crate::xfer::sender::{Isend, Mailbox, Sender};
 
 struct Box64(Vec<u64>);
@@ -28,8 +30,12 @@ enum Flying {
 struct Pair {
     sender: Sender,
     receiver: Receiver,
+    lines: Lines,
     mailbox: Box64,
-    records: VecDeque<Cts>,
+    /// Records under way, and where they land.
+    records: VecDeque<(usize, Cts)>,
+    /// The receive whose record lies there, by line.
+    written: Vec<Option<u32>>,
     wire: VecDeque<Flying>,
     /// For each bounce buffer the message in it.
     bounced: Vec<usize>,
@@ -46,7 +52,9 @@ impl Pair {
         Self {
             sender: Sender::starting_at(start, 64, 8, mutant),
             receiver: Receiver::starting_at(start, mutant),
-            mailbox: Box64(vec![0; cts::Lines::One.mailbox_bytes() / 8]),
+            lines: Lines::One,
+            mailbox: Box64(vec![0; Lines::One.mailbox_bytes() / 8]),
+            written: vec![None; Lines::One.mailbox_bytes() / cts::BYTES],
             records: VecDeque::new(),
             wire: VecDeque::new(),
             bounced: Vec::new(),
@@ -57,6 +65,19 @@ impl Pair {
         }
     }
 
+    /// The two ends of a member of a group.
+    fn in_group(start: u32, lines: Lines, mutant: Mutant) -> Self {
+        let links = if lines == Lines::One { 1 } else { 2 };
+        let sender = Sender::starting_at(start, 64, EAGER_CREDITS_MAX as u32, mutant);
+        Self {
+            sender: sender.over(links).in_group(),
+            receiver: Receiver::starting_at(start, mutant).in_range(7, lines),
+            lines,
+            mailbox: Box64(vec![0; MEMBER_MAILBOX_BYTES / 8]),
+            ..Self::new(start, mutant)
+        }
+    }
+
     fn irecv(&mut self, tags: &[u32]) -> bool {
         let Some(id) = self.receiver.on_irecv(tags.iter().map(|&tag| (tag, 64))) else { return false };
         for (index, &tag) in tags.iter().enumerate() {
@@ -64,7 +85,12 @@ impl Pair {
             self.buffers[token.slot()] = self.posted;
             self.posted += 1;
             let index = index as u8;
-            self.records.push_back(Cts { number, index, count, addr: 0, len: 64, tag, token, key: 0 });
+            let at = match self.receiver.ring() {
+                None => cts::offset(number, index.into(), self.lines),
+                Some(ring) => ring.offset(number, index.into()),
+            };
+            let record = Cts { number, index, count, addr: 0, len: 64, tag, token, key: 0 };
+            self.records.push_back((at as usize, record));
         }
         self.outstanding += 1;
         self.deliver();
@@ -74,16 +100,30 @@ impl Pair {
     fn isend(&mut self, message: usize, tag: u32, len: u64) -> bool {
         match self.sender.on_isend(&self.mailbox, tag, len).unwrap() {
             Isend::NotYet => return false,
-            Isend::Direct(cts) => self.wire.push_back(Flying::Direct(cts.token, message)),
+            Isend::Direct(cts) => {
+                assert_eq!(self.sender.others(&self.mailbox, &cts).is_some(), self.lines == Lines::Two);
+                self.wire.push_back(Flying::Direct(cts.token, message));
+            }
             Isend::Eager(header) => self.wire.push_back(Flying::Eager(header, message)),
         }
         true
     }
 
     fn record_arrives(&mut self) {
-        let Some(record) = self.records.pop_front() else { return };
-        let at = cts::offset(record.number, usize::from(record.index), cts::Lines::One) as usize / 8;
-        self.mailbox.0[at..at + 8].copy_from_slice(&record.to_words());
+        let Some((at, record)) = self.records.pop_front() else { return };
+        let Cts { number, index, .. } = record;
+        if let Some(before) = self.written[at / cts::BYTES].replace(number) {
+            let read = self.sender.next_number().wrapping_sub(before).cast_signed() > 0;
+            let done = self.receiver.outstanding(before).is_none();
+            assert!(read && done, "the record of receive {before} is overwritten by that of {number}");
+        }
+        let lines = self.mailbox.0[at / 8..].chunks_exact_mut(cts::WORDS);
+        let second = Others { number, index, places: [Region { key: 0, addr: 0 }; 3] }.to_words();
+        for (line, words) in
+            lines.zip([record.to_words(), second]).take(self.lines.record_bytes() / cts::BYTES)
+        {
+            line.copy_from_slice(&words);
+        }
     }
 
     fn message_arrives(&mut self, which: usize) {
@@ -123,13 +163,7 @@ impl Pair {
 }
 
 /// A plan: groups of tags for receives; the same tags, in another order within a group, for sends.
-fn run(
-    groups: &[Vec<u32>],
-    script: &[u8],
-    start: u32,
-    ordered: bool,
-    mutant: Mutant,
-) -> Result<(), TestCaseError> {
+fn run(groups: &[Vec<u32>], script: &[u8], ordered: bool, pair: Pair) -> Result<(), TestCaseError> {
     let mut sends: Vec<(usize, u32)> = Vec::new();
     for group in groups {
         let mut tags = group.clone();
@@ -138,7 +172,7 @@ fn run(
             sends.push((sends.len(), tag));
         }
     }
-    let mut pair = Pair::new(start, mutant);
+    let mut pair = pair;
     let mut to_send: VecDeque<(usize, u32)> = sends.iter().copied().collect();
     let mut to_post = groups.iter();
     let mut next_post = to_post.next();
@@ -200,7 +234,70 @@ proptest! {
         ordered: bool,
     ) {
         let start = if wraps { u32::MAX - 20 } else { 1 };
-        run(&groups, &script, start, ordered, planted())?;
+        run(&groups, &script, ordered, Pair::new(start, planted()))?;
+    }
+
+    #[test]
+    fn a_member_pairs_alike_and_overwrites_nothing_that_may_be_read(
+        groups in groups(),
+        script: [u8; 97],
+        wraps: bool,
+        ordered: bool,
+        two: bool,
+    ) {
+        let start = if wraps { u32::MAX - 20 } else { 1 };
+        let lines = if two { Lines::Two } else { Lines::One };
+        run(&groups, &script, ordered, Pair::in_group(start, lines, planted()))?;
+    }
+}
+
+#[test]
+fn a_member_knows_which_records_have_their_places() {
+    for lines in [Lines::One, Lines::Two] {
+        let mut ring = Ring::new(1, lines, planted());
+        let records = ring.records() as usize;
+        for number in 1..=records as u32 {
+            assert!(ring.take(number, 1, |_| false) && ring.holds(1), "{number}");
+        }
+        let next = records as u32 + 1;
+        assert!(ring.take(next, 8, |_| false));
+        let held = (2..=next).map(|number| ring.holds(number)).filter(|&held| held).count();
+        assert_eq!((held, ring.holds(8), ring.holds(9)), (records - 8 + 1, false, true));
+        let first = Layout::member(lines).begin(1);
+        assert_eq!(ring.offset(next, 0), u64::from(first), "the ring has gone around");
+    }
+}
+
+/// Receives that eager messages have filled, as many as there can be without the sender's having read of one, and then as
+/// many others as may be outstanding: their records just find room.
+#[test]
+fn a_member_begins_as_many_receives_as_its_mailbox_has_room_for() {
+    for (lines, count) in
+        [(Lines::One, 1), (Lines::One, 8), (Lines::Two, 1), (Lines::Two, 3), (Lines::Two, 8)]
+    {
+        let mut pair = Pair::in_group(u32::MAX - 40, lines, planted());
+        for round in 0..5 {
+            for message in 0..EAGER_CREDITS_MAX {
+                assert!(pair.isend(message, 0, 8), "round {round}");
+                pair.message_arrives(0);
+            }
+            for _ in 0..EAGER_CREDITS_MAX {
+                assert!(pair.irecv(&[0]));
+            }
+            assert_eq!(pair.outstanding, 0, "all are done, and no record has come");
+            let tags = vec![1; count];
+            let begun = (0..).take_while(|_| pair.irecv(&tags)).count();
+            let room = Layout::member(lines).window() as usize / count;
+            assert_eq!(begun, room.min(RANGE_RECVS), "{lines:?} of {count}");
+            while !pair.records.is_empty() {
+                pair.record_arrives();
+            }
+            for message in 0..begun * count {
+                assert!(pair.isend(message, 1, 64), "{message} of {lines:?} of {count}");
+                pair.message_arrives(0);
+            }
+            assert_eq!(pair.outstanding, 0);
+        }
     }
 }
 
@@ -292,7 +389,7 @@ fn planted_bugs_are_seen() {
         for _ in 0..300 {
             use proptest::strategy::ValueTree as _;
             let tree = (groups(), any::<[u8; 97]>()).new_tree(&mut runner).unwrap().current();
-            let outcome = std::panic::catch_unwind(|| run(&tree.0, &tree.1, 1, false, mutant));
+            let outcome = std::panic::catch_unwind(|| run(&tree.0, &tree.1, false, Pair::new(1, mutant)));
             seen |= !matches!(outcome, Ok(Ok(())));
         }
         assert!(seen, "{name} was not noticed");
