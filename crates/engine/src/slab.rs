@@ -8,6 +8,7 @@ use trunkline_mem::Memory;
 use trunkline_proto::limits::{MEMBERS_OF_GROUP_MAX, RAILS_MAX};
 use trunkline_proto::wire::frame::Region;
 
+use crate::Mutant;
 use crate::rails::Rails;
 
 /// Memory of one comm, on the rails of its group.
@@ -76,8 +77,9 @@ pub(crate) struct Lot {
     index: u16,
 }
 
-/// Places of one size. It grows by as much as it has, so that there are as few registrations as can be without more
-/// memory than twice what was used at once, and gives its youngest stretch back when nobody has a place in it.
+/// Places of one size. It grows by a quarter of what it has, at least by one place: so at most a quarter more is registered
+/// than was used at once, and a group that is full has 22 stretches, each registered once on each rail. It gives its youngest
+/// stretch back when nobody has a place in it.
 #[derive(Debug)]
 pub(crate) struct Slab {
     bytes: usize,
@@ -99,7 +101,7 @@ impl Slab {
     /// As [`Piece::alone`].
     pub(crate) fn take(&mut self, rails: &Rails<impl Rail>) -> Result<(Lot, Piece), RegisterError> {
         if self.free.is_empty() {
-            let count = Self::lots_of(self.chunks.len());
+            let count = Self::step(self.lots, rails.mutant);
             let chunk = self.chunks.len() as u16;
             self.chunks.push(Chunk::new(rails, count * self.bytes)?);
             self.lots += count;
@@ -127,18 +129,28 @@ impl Slab {
         while let Some(youngest) = self.chunks.len().checked_sub(1).filter(|&at| at > 0)
             && self.is_free(youngest)
         {
-            self.chunks.pop();
             self.free.retain(|lot| usize::from(lot.chunk) != youngest);
-            self.lots -= Self::lots_of(youngest);
+            self.lots -= self.lots_of(youngest);
+            self.chunks.pop();
         }
     }
 
-    /// Places of a stretch: as many as all before it have.
-    fn lots_of(chunk: usize) -> usize {
-        1_usize.wrapping_shl((chunk as u32).saturating_sub(1)).min(MEMBERS_OF_GROUP_MAX)
+    /// By how many places it grows if it has so many.
+    fn step(lots: usize, mutant: Mutant) -> usize {
+        let room = MEMBERS_OF_GROUP_MAX.checked_sub(lots).filter(|&room| room > 0);
+        match () {
+            () if mutant.is("slab-doubles") => lots.max(1),
+            () if mutant.is("slab-registers-each-place") => 1,
+            () => (lots / 4).max(1).min(room.unwrap_or(MEMBERS_OF_GROUP_MAX)),
+        }
+    }
+
+    /// Places of a stretch.
+    fn lots_of(&self, chunk: usize) -> usize {
+        self.chunks[chunk].memory.len() / self.bytes
     }
 
     fn is_free(&self, chunk: usize) -> bool {
-        self.free.iter().filter(|lot| usize::from(lot.chunk) == chunk).count() == Self::lots_of(chunk)
+        self.free.iter().filter(|lot| usize::from(lot.chunk) == chunk).count() == self.lots_of(chunk)
     }
 }

@@ -28,6 +28,8 @@ mod links_tests;
 mod liveness_tests;
 #[cfg(test)]
 mod matched_ride_tests;
+#[cfg(test)]
+mod member_memory_tests;
 mod mutant;
 mod oob;
 #[cfg(test)]

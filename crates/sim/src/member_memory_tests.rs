@@ -1,0 +1,47 @@
+//! What a further comm that shares queue pairs takes of registered memory, as the NICs count it.
+
+use trunkline_engine::{Params, SharingParams};
+use trunkline_proto::limits::MEMBERS_OF_GROUP_MAX;
+use trunkline_proto::pool::config::Sharing;
+
+use crate::rules_tests::{Duo, params};
+use crate::{Pid, Weather};
+
+/// Bytes for each further comm, at either end.
+const BYTES: usize = 8 << 10;
+
+/// Regions of either end for all comms that there can be in one group.
+const REGIONS: usize = 22;
+
+/// Registered bytes and regions at both ends.
+fn registered(duo: &Duo) -> [(usize, usize); 2] {
+    [0, 1].map(|pid| {
+        let counts = duo.world.counts(Pid(pid));
+        (counts.registered, counts.regions)
+    })
+}
+
+#[test]
+fn a_further_member_takes_8_kib_and_at_most_a_quarter_is_registered_ahead() {
+    for links_per_rail in [1, 2] {
+        let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+        let duo = Duo::new(1, Weather::calm(), Params { sharing, links_per_rail, ..params() });
+        duo.connect();
+        let first = registered(&duo);
+        for further in 1..MEMBERS_OF_GROUP_MAX {
+            let (send, recv) = duo.connect();
+            assert!(duo.a.group_of(send).is_some() && duo.b.group_of(recv).is_some());
+            for (now, first) in registered(&duo).into_iter().zip(first) {
+                let (bytes, regions) = (now.0 - first.0, now.1 - first.1);
+                let most = (further + further / 4 + 1) * BYTES;
+                assert!(
+                    bytes <= most && regions <= REGIONS,
+                    "{further} further members, {links_per_rail} links: {bytes} bytes in {regions} regions"
+                );
+            }
+        }
+        let all = registered(&duo).into_iter().zip(first).map(|(now, first)| now.0 - first.0);
+        let ahead = (MEMBERS_OF_GROUP_MAX - 1) * BYTES;
+        assert!(all.clone().all(|bytes| bytes <= ahead + BYTES), "{:?}", all.collect::<Vec<_>>());
+    }
+}
