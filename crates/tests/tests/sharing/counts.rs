@@ -290,7 +290,7 @@ pub(super) fn a_hundredth_of_the_queue_pairs() {
     assert!(alone >= 100 * shared);
 }
 
-/// Registrations and descriptors of a group of 4, 16, 64 and 128 members: not more with more of them.
+/// Registrations and descriptors of a group of 4, 16, 64 and 128 members: hardly more with more of them.
 pub(super) fn members_cost_little() {
     let duo = Duo::new(Sharing::On, [1, 1], 1);
     let descriptors = || std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
@@ -307,9 +307,9 @@ pub(super) fn members_cost_little() {
     println!("figure: regions at either end, descriptors, queue pairs: {found:?}");
     let (first, last) = (found[0], found[3]);
     assert_eq!((first.1, first.2), (last.1, last.2), "{found:?}");
-    // What there is for all of a group is doubled each time it is full: five times from 4 members to 128.
+    // What there is for all of a group grows by at most a quarter at a time, so that little lies idle.
     for at in [0, 1] {
-        assert!(last.0[at] <= first.0[at] + 5, "{found:?}");
+        assert!(last.0[at] <= first.0[at] + 20, "{found:?}");
     }
     duo.close(0, &comms);
     assert!(duo.is_empty());
