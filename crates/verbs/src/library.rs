@@ -1,6 +1,7 @@
 //! libibverbs, opened at run time by the versions of its symbols. Made once for a fabric; never unloaded, because its
 //! providers may have threads and handlers in this process.
 
+use std::error::Error as _;
 use std::ffi::{CStr, c_void};
 use std::mem::transmute;
 use std::ptr::NonNull;
@@ -43,7 +44,9 @@ impl Library {
         let name = LIBRARY.to_string_lossy().into_owned();
         // SAFETY: rdma-core's own library; its constructors run here as in any program that is linked with it.
         let library = unsafe { libloading::os::unix::Library::new(name) };
-        let handle = library.map_err(|error| Missing::Library(error.to_string()))?.into_raw();
+        // What the linker said stands behind the error.
+        let said = |error: libloading::Error| error.source().map_or(error.to_string(), ToString::to_string);
+        let handle = library.map_err(|error| Missing::Library(said(error)))?.into_raw();
         let find = |symbol: &str| find(handle, symbol);
         Ok(Self {
             calls: load!(find;
