@@ -9,6 +9,8 @@ use rustix::net::{
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use trunkline_proto::wire::frame::VERSION;
+
 use crate::contract::messages::round;
 use crate::net::{Handle, LINES, Net, logged, until};
 use crate::run::Scene;
@@ -31,9 +33,6 @@ pub(crate) fn dial(handle: &Handle) -> rustix::io::Result<OwnedFd> {
     connect(&socket, &SocketAddrUnix::new_abstract_name(&name(handle))?)?;
     Ok(socket)
 }
-
-/// The version of what follows a HELLO.
-const VERSION: u16 = 4;
 
 fn hello(versions: (u16, u16), process: u8) -> Vec<u8> {
     let mut frame = vec![1, 1, 0, 0];
@@ -144,7 +143,7 @@ fn strangers_are_refused_with_one_line_each(scene: Scene) {
     said(&[&version]);
     said(&[&hello((VERSION + 1, 9), 5)]);
     said(&[&hello((0, 0), 5)]);
-    said(&[&hello((3, 3), 5)]);
+    said(&[&hello((VERSION - 1, VERSION - 1), 5)]);
     said(&[&open(1, [1; 16])]);
     said(&[&good, &[77, 1, 0, 0]]);
     said(&[&good, &open(1, [1; 16])[..30]]);
