@@ -1,7 +1,8 @@
 //! Messages that the NIC pairs by itself (clear-to-send offload): no records, no tokens on the wire. Part of both lanes.
 
-use trunkline_fabric::{Match, Op, PostError, Rail, Source};
+use trunkline_fabric::{Completion, Done, Match, Op, PostError, Rail, Source};
 use trunkline_proto::limits::{RECVS_MAX, SENDS_MAX};
+use trunkline_proto::wire::imm::Token;
 use trunkline_proto::xfer::Fault;
 use trunkline_proto::xfer::receiver::RecvId;
 
@@ -31,6 +32,21 @@ impl SendLane {
         self.post(rails, u64::from(slot), op, true)?;
         rails.flush();
         Ok(())
+    }
+
+    /// An operation has failed. If the NIC pairs, its link may be well: the message was longer than its receive.
+    #[cold]
+    pub(crate) fn on_failed(&mut self, completion: &Completion) -> CommFault {
+        let fault = CommFault::Link(completion.status);
+        if !self.plan.matched || self.plan.mutant.is("ride-forgets-sends-that-failed") {
+            return fault;
+        }
+        self.posted = self.posted.saturating_sub(1);
+        if let Some(outgoing) = self.outgoing.get_mut(usize::from(completion.wr_id as u16)) {
+            outgoing.left = 0;
+            self.regions.release(std::mem::replace(&mut outgoing.mr, NO_MR));
+        }
+        fault
     }
 
     /// Whether one more send may wait in the NIC for its receive.
@@ -99,6 +115,20 @@ impl RecvLane {
             self.matched_due.pop_front();
         }
         Ok(())
+    }
+
+    /// The same of a receive.
+    #[cold]
+    pub(crate) fn on_failed(&mut self, completion: &Completion) -> CommFault {
+        let fault = CommFault::Link(completion.status);
+        if completion.done != Done::Received || completion.wr_id & MATCHED == 0 {
+            return fault;
+        }
+        self.matched_one();
+        self.arrived += 1;
+        let place = &mut self.places[Token::from_bits(completion.wr_id as u32).slot()];
+        self.regions.release(std::mem::replace(&mut place.mr, NO_MR));
+        fault
     }
 
     /// A matched receive has completed.

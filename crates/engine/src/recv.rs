@@ -519,7 +519,7 @@ impl RecvLane {
         completion: &Completion,
     ) -> Result<(), CommFault> {
         if completion.status != Status::Ok {
-            return Err(CommFault::Link(completion.status));
+            return Err(self.on_failed(completion));
         }
         match completion.done {
             Done::Written => self.on_written(requests, completion),

@@ -489,7 +489,7 @@ impl SendLane {
         completion: &Completion,
     ) -> Result<(), CommFault> {
         if completion.status != Status::Ok {
-            return Err(CommFault::Link(completion.status));
+            return Err(self.on_failed(completion));
         }
         if completion.done != Done::Posted {
             return Ok(());

@@ -110,7 +110,8 @@ pub enum Op<'a> {
         swap: u64,
     },
     /// Sends to the receive with the same key on the peer's end of this link, first posted first paired; the NIC
-    /// holds it until there is one (only where `Caps::matched`).
+    /// holds it until there is one (only where `Caps::matched`). If it is longer than that, nothing is carried out, and both
+    /// complete as `Status::TooLong`; the link goes on.
     MatchedSend {
         /// The bytes.
         from: Source<'a>,

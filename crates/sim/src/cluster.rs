@@ -206,10 +206,8 @@ impl Cluster {
             mutant: self.mutant,
         };
         let progress = side.step(&mut around)?;
-        let mut rude = side.phase == Phase::Closed && side.closed == Some(now) && !plan.settles;
+        let rude = side.phase == Phase::Closed && side.closed == Some(now) && !plan.settles;
         if let Some(cause) = side.news.take() {
-            // Where the NIC pairs, a message longer than its receive ends the queue pair.
-            rude |= cause == Cause::TooLong && self.scenario.engine.by_nic;
             // The other end of the same comm has lost its peer.
             let role = std::mem::discriminant(&side.role);
             let ends = self.sides.iter_mut().filter(|end| end.comm == comm);

@@ -72,6 +72,7 @@ cases! {
     matched_sends_wait_for_their_receives,
     matched_operations_can_be_taken_back,
     matched_receives_are_taken_back_under_sends,
+    matched_sends_that_are_too_long_harm_nobody,
     flushes_complete,
     nops_complete_in_order,
     unsignalled_operations_stay_silent,

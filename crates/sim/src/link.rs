@@ -191,6 +191,11 @@ impl State {
                     let Some(wqe) = self.links[link].sends.remove(at) else { return };
                     self.finish(link, &wqe);
                 }
+                // That its receive was too short ends nothing else.
+                Progress::Done(Status::TooLong) if matches!(wqe.work, Work::MatchedSend { .. }) => {
+                    let Some(wqe) = self.links[link].sends.remove(at) else { return };
+                    self.complete(link, wqe.wr_id, Done::Posted, Status::TooLong, None, 0, true, None);
+                }
                 Progress::Done(status) => {
                     let seq = wqe.seq;
                     self.break_link(link, Some((seq, status)));

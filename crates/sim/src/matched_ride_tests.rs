@@ -1,11 +1,12 @@
 //! Rules of comms that share a link whose NIC pairs sends with receives: what one member has waiting there neither keeps the
 //! others out nor outlives it.
 
-use trunkline_engine::{CommId, MatchBy, Params, SharingParams};
+use trunkline_engine::{CommFault, CommId, Error, MatchBy, Params, SharingParams};
+use trunkline_fabric::Status;
 use trunkline_proto::pool::config::Sharing;
 
 use crate::ride_tests::{close, exchange};
-use crate::rules_tests::{Duo, SECOND, buffer, isend, params};
+use crate::rules_tests::{Duo, SECOND, buffer, end, isend, params};
 use crate::{Pid, Weather};
 
 /// Two processes whose comms share one group on a NIC that pairs, where a member may have eight receives waiting.
@@ -105,6 +106,38 @@ fn what_waits_for_its_other_half_keeps_nobody_out() {
     assert_eq!(links(&duo), [0, 0]);
 }
 
+/// Each end of its comm is told, whichever came first; a neighbour of each is in the midst of a message.
+#[test]
+fn a_message_that_is_too_long_ends_its_comm_alone() {
+    for receives_first in [true, false] {
+        let duo = slow_duo();
+        let (stays, leaves) = (duo.connect(), duo.connect());
+        let ((_, long), (_, into)) = (buffer(&duo.a, stays.0, 64 << 10), buffer(&duo.b, stays.1, 64 << 10));
+        let received = duo.b.irecv(stays.1, &[into]).unwrap().unwrap();
+        let sent = isend(&duo.a, stays.0, long);
+        let ((_, from), (_, short)) = (buffer(&duo.a, leaves.0, 101), buffer(&duo.b, leaves.1, 100));
+        let receive = || duo.b.irecv(leaves.1, &[short]).unwrap().unwrap();
+        let early = receives_first.then(receive);
+        duo.run(1_000_000);
+        let send = isend(&duo.a, leaves.0, from);
+        let receive = early.unwrap_or_else(receive);
+        let too_long = |ended: Result<u64, Error>| {
+            let told = matches!(ended, Err(Error::Comm(CommFault::Link(Status::TooLong))));
+            assert!(told, "{ended:?}");
+        };
+        too_long(end(&duo.b, receive));
+        too_long(end(&duo.a, send));
+        assert_eq!(end(&duo.b, received).unwrap(), 64 << 10);
+        end(&duo.a, sent).unwrap();
+        exchange(&duo, stays, 1000);
+        assert_eq!(links(&duo), [1, 1], "the group lives on");
+        close(&duo, leaves);
+        close(&duo, stays);
+        duo.run(SECOND);
+        assert_eq!(links(&duo), [0, 0]);
+    }
+}
+
 #[test]
 fn sends_that_wait_keep_nobody_out() {
     let duo = duo();
@@ -133,7 +166,7 @@ fn memory_of_a_receive_whose_message_is_on_its_way_is_kept_until_it_has_come() {
     let until = duo.world.now() + 10 * SECOND;
     let mut waited = 0;
     while let Err(error) = duo.b.deregister(leaves.1, into.mr) {
-        assert!(matches!(error, trunkline_engine::Error::Draining), "{error}");
+        assert!(matches!(error, Error::Draining), "{error}");
         duo.a.progress_all();
         assert!(duo.world.now() < until);
         waited += 1;

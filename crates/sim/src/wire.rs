@@ -382,6 +382,10 @@ impl State {
         let Some(wqe) = self.links[from].wqe(seq) else { return };
         let Work::MatchedSend { from: source, .. } = wqe.work.clone() else { return };
         wqe.executed = true;
+        if source.len() > into.len {
+            self.complete(link, wr_id, Done::Received, Status::TooLong, None, 0, false, None);
+            return self.answer(from, seq, Status::TooLong);
+        }
         match self.source_bytes(from, &source, 0, source.len()) {
             Some(bytes) => self.receive(link, from, seq, (wr_id, into), bytes, None),
             None => {

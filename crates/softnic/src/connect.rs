@@ -23,7 +23,7 @@ use crate::tcp::{Door, Other, Stream, Token};
 use crate::{CopyMode, SoftRail, WireMode};
 
 const MAGIC: [u8; 8] = *b"TLSOFTNC";
-const VERSION: u16 = 4;
+const VERSION: u16 = 5;
 /// Bytes of an address.
 const BYTES: usize = 120;
 /// Most receives a peer may name.

@@ -56,6 +56,7 @@ fn record_seeds() -> Vec<Vec<u8>> {
         (Verb::Swap { key, addr, expect: 1, swap: 2, id }, inline(0), None),
         (Verb::Grant { key, len: 4096, id }, inline(0), None),
         (Verb::Revoke { key, id }, inline(0), None),
+        (Verb::Decline { grant: id }, inline(0), None),
     ];
     let bytes = |(verb, payload, imm): (Verb, Payload, Option<u32>)| {
         let record = Record { verb, payload, last: imm.is_some(), awaited: false, imm };
@@ -89,6 +90,7 @@ fn frame_seeds() -> Vec<Vec<u8>> {
         record(Verb::Swap { key, addr, expect: 1, swap: 2, id }, none, None),
         record(Verb::Grant { key, len: 4096, id }, none, None),
         record(Verb::Revoke { key, id }, none, None),
+        record(Verb::Decline { grant: id }, none, None),
     ];
     variants(&all.map(|body| Frame { body, executed: 7, posted: u64::MAX }.bytes().to_vec()))
 }

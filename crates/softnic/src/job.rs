@@ -18,6 +18,8 @@ pub(crate) enum Kind {
     Send { imm: Option<u32> },
     /// A matched send that was granted.
     Matched { grant: u64 },
+    /// A matched send that is longer than what was granted.
+    Decline { grant: u64 },
     /// An answer to a request whose record had position `at`.
     Reply { id: u64, at: u64 },
     /// A read request.

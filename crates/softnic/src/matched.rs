@@ -33,12 +33,23 @@ pub(crate) struct Send {
     pub(crate) job: Job,
 }
 
+/// A receive of the peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grant {
+    /// Pairs it.
+    pub(crate) key: u64,
+    /// Bytes of room.
+    pub(crate) len: u64,
+    /// What the peer calls it.
+    pub(crate) id: u64,
+}
+
 /// Both halves of one link.
 pub(crate) struct Matcher {
     /// Sends that wait, oldest first.
     pub(crate) sends: VecDeque<Send>,
-    /// Grants that wait, oldest first: key and id.
-    grants: VecDeque<(u64, u64)>,
+    /// Grants that wait, oldest first.
+    grants: VecDeque<Grant>,
     grants_max: usize,
     /// Receives by slot; an id is the generation of the slot above its number.
     receives: Vec<(u32, Option<Receive>)>,
@@ -59,6 +70,7 @@ pub(crate) struct Matcher {
 struct Bugs {
     untold: Planted,
     stranger: Planted,
+    anyway: Planted,
 }
 
 impl Matcher {
@@ -77,6 +89,7 @@ impl Matcher {
             planted: Bugs {
                 untold: Planted::named("soft-takes-back-untold"),
                 stranger: Planted::named("soft-refuses-bytes-taken-back"),
+                anyway: Planted::named("soft-sends-what-is-too-long"),
             },
         }
     }
@@ -182,7 +195,7 @@ impl Matcher {
 
     /// The peer takes a grant back; nothing, if a send has it.
     pub(crate) fn revoke(&mut self, id: u64) {
-        self.grants.retain(|&(_, grant)| grant != id);
+        self.grants.retain(|grant| grant.id != id);
     }
 
     /// Ends any receive; for flushing.
@@ -194,20 +207,25 @@ impl Matcher {
 
     /// A grant came: the oldest send with its key, now to go out; kept if there is none. `Err` if there are more than
     /// the peer can have.
-    pub(crate) fn grant(&mut self, key: u64, id: u64) -> Result<Option<Send>, ()> {
-        if let Some(found) = self.sends.iter().position(|send| send.key == key) {
+    pub(crate) fn grant(&mut self, grant: Grant) -> Result<Option<Send>, ()> {
+        if let Some(found) = self.sends.iter().position(|send| send.key == grant.key) {
             return Ok(self.sends.remove(found));
         }
         if self.grants.len() >= self.grants_max {
             return Err(());
         }
-        self.grants.push_back((key, id));
+        self.grants.push_back(grant);
         Ok(None)
     }
 
+    /// Whether a receive has room for a send.
+    pub(crate) fn fits(&self, send: &Send, grant: Grant) -> bool {
+        send.job.total <= grant.len || self.planted.anyway.is_on()
+    }
+
     /// A send is posted: the oldest grant with its key, if one waits.
-    pub(crate) fn take_grant(&mut self, key: u64) -> Option<u64> {
-        let found = self.grants.iter().position(|grant| grant.0 == key)?;
-        self.grants.remove(found).map(|(_, id)| id)
+    pub(crate) fn take_grant(&mut self, key: u64) -> Option<Grant> {
+        let found = self.grants.iter().position(|grant| grant.key == key)?;
+        self.grants.remove(found)
     }
 }

@@ -80,6 +80,11 @@ pub(crate) enum Answer {
     Awaited,
     /// Here.
     Had,
+    /// None is needed: the receive of a matched send is too short for it.
+    TooLong {
+        /// Its completion was asked for.
+        owed: bool,
+    },
 }
 
 /// A posted operation that has not completed.
@@ -95,6 +100,14 @@ pub(crate) struct Flight {
     pub(crate) signalled: bool,
     /// See [`Answer`].
     pub(crate) answer: Answer,
+}
+
+impl Flight {
+    /// Whether its completion counts as owed.
+    #[inline]
+    fn is_owed(&self) -> bool {
+        self.signalled && self.answer != Answer::TooLong { owed: false }
+    }
 }
 
 /// A read or atomic that waits for its answer.
@@ -350,9 +363,15 @@ impl Qp {
                 if sink.is_full() {
                     return;
                 }
-                sink.push(self.completion(flight.wr_id, Done::Posted, Status::Ok, 0));
+                let ended = self.completion(flight.wr_id, Done::Posted, Status::Ok, 0);
+                match flight.answer {
+                    Answer::TooLong { .. } => {
+                        self.push_failed(sink, Completion { status: Status::TooLong, ..ended });
+                    }
+                    Answer::None | Answer::Awaited | Answer::Had => sink.push(ended),
+                }
                 self.signalled -= 1;
-                self.owed -= 1;
+                self.owed -= u32::from(flight.is_owed());
             }
             if self.chooser.awaits(self.flights.first()) {
                 self.chooser.completed(env.shared.nanos());
@@ -411,7 +430,7 @@ impl Qp {
         while !sink.is_full() {
             let (wr_id, done, owed) = if let Some(flight) = self.flights.pop() {
                 self.signalled -= u32::from(flight.signalled);
-                (flight.wr_id, Done::Posted, flight.signalled)
+                (flight.wr_id, Done::Posted, flight.is_owed())
             } else if let Some(send) = self.matcher.sends.pop_front() {
                 (send.wr_id, Done::Posted, send.signalled)
             } else if let Some((receive, _)) = self.arriving.take() {

@@ -14,7 +14,7 @@ use crate::cq::Cq;
 use crate::guard::Guard;
 use crate::job::{Body, Job, Kind};
 use crate::ladder::State;
-use crate::matched;
+use crate::matched::{self, Grant};
 use crate::nic::Shared;
 use crate::qp::{Answer, Env, Flight, Qp, Receive, Sink};
 use crate::record::{INLINE, Payload, Record, Verb};
@@ -340,12 +340,24 @@ impl Qp {
     }
 
     /// A matched send has its grant: from now on it is an operation like the others.
-    pub(crate) fn release_matched(&mut self, env: &Env<'_>, send: matched::Send, grant: u64) {
+    pub(crate) fn release_matched(&mut self, env: &Env<'_>, send: matched::Send, grant: Grant) {
+        if !self.matcher.fits(&send, grant) {
+            return self.decline(&send, grant);
+        }
         let mut job = send.job;
-        job.kind = Kind::Matched { grant };
+        job.kind = Kind::Matched { grant: grant.id };
         job.flight = self.take_off(send.wr_id, send.signalled, Answer::None);
         job.awaited = send.signalled;
         job.method = self.method(env, &job, send.signalled);
+        self.pending.push(job);
+    }
+
+    /// A matched send is longer than the receive it met: both end so, and the link goes on.
+    #[cold]
+    fn decline(&mut self, send: &matched::Send, grant: Grant) {
+        let mut job = Job::new(Kind::Decline { grant: grant.id }, 0);
+        job.flight = self.take_off(send.wr_id, true, Answer::TooLong { owed: send.signalled });
+        job.awaited = true;
         self.pending.push(job);
     }
 

@@ -9,6 +9,7 @@ use crate::copy;
 use crate::error::Nak;
 use crate::hold::Target;
 use crate::job::{Body, Job, Kind};
+use crate::matched::Grant;
 use crate::qp::{Answer, Env, Qp, Receive, Sink, Wire};
 use crate::record::{INLINE, Payload, Record, Verb, WORDS};
 use crate::register::{Place, right};
@@ -79,11 +80,12 @@ impl Qp {
             Verb::Swap { key, addr, expect, swap, id } => {
                 self.execute_atomic(env, key, addr, id, |old| (old == expect).then_some(swap))
             }
-            Verb::Grant { key, len: _, id } => self.execute_grant(env, key, id),
+            Verb::Grant { key, len, id } => self.execute_grant(env, Grant { key, len, id }),
             Verb::Revoke { key: _, id } => {
                 self.matcher.revoke(id);
                 Ok(())
             }
+            Verb::Decline { grant } => self.execute_decline(grant, sink),
         }?;
         Ok(Executed::Done)
     }
@@ -292,10 +294,27 @@ impl Qp {
         Ok(())
     }
 
-    fn execute_grant(&mut self, env: &Env<'_>, key: u64, id: u64) -> Result<(), Refusal> {
-        match self.matcher.grant(key, id) {
+    /// The send that came for a receive is longer than it.
+    #[cold]
+    fn execute_decline(&mut self, grant: u64, sink: &mut Sink<'_>) -> Result<(), Refusal> {
+        if self.matcher.receive(grant).is_some_and(|receive| receive.got > 0) {
+            return Err(Nak::Protocol.into());
+        }
+        match self.matcher.finish(grant) {
+            Some(receive) => {
+                self.owed -= 1;
+                self.push_failed(sink, self.completion(receive.wr_id, Done::Received, Status::TooLong, 0));
+                Ok(())
+            }
+            None if self.matcher.was_taken_back(grant) => Ok(()),
+            None => Err(Nak::Protocol.into()),
+        }
+    }
+
+    fn execute_grant(&mut self, env: &Env<'_>, grant: Grant) -> Result<(), Refusal> {
+        match self.matcher.grant(grant) {
             Ok(Some(send)) => {
-                self.release_matched(env, send, id);
+                self.release_matched(env, send, grant);
                 Ok(())
             }
             Ok(None) => Ok(()),

@@ -21,6 +21,7 @@ mod opcode {
     pub(super) const GRANT: u64 = 7;
     pub(super) const MATCHED: u64 = 8;
     pub(super) const REVOKE: u64 = 9;
+    pub(super) const DECLINE: u64 = 10;
 }
 
 mod form {
@@ -57,6 +58,8 @@ pub(crate) enum Verb {
     Grant { key: u64, len: u64, id: u64 },
     /// Takes the grant of that id back, unless a send has it.
     Revoke { key: u64, id: u64 },
+    /// The send that has a grant is longer than it: neither is carried out.
+    Decline { grant: u64 },
 }
 
 /// Where the bytes of a record are.
@@ -174,6 +177,7 @@ impl Record {
             opcode::SWAP => Verb::Swap { key, addr, expect: words[4], id: words[5], swap: words[6] },
             opcode::GRANT => Verb::Grant { key, len: addr, id: words[4] },
             opcode::REVOKE if addr == 0 => Verb::Revoke { key, id: words[4] },
+            opcode::DECLINE if addr == 0 => Verb::Decline { grant: key },
             _ => return None,
         };
         let imm = (flags & IMM != 0).then_some((head >> 32) as u32);
@@ -244,6 +248,7 @@ impl Record {
                 a = id;
                 (opcode::REVOKE, key, 0)
             }
+            Verb::Decline { grant } => (opcode::DECLINE, grant, 0),
         };
         let flags = if self.last { LAST } else { 0 }
             | if self.imm.is_some() { IMM } else { 0 }
@@ -331,6 +336,7 @@ mod tests {
                 Verb::Swap { key, addr, expect: x, swap: y, id },
                 Verb::Grant { key, len: x, id },
                 Verb::Revoke { key, id },
+                Verb::Decline { grant: id },
             ] {
                 let record = Record { verb, payload: Payload::Inline { len: 0 }, last: true, awaited: true, imm: None };
                 prop_assert_eq!(Record::parse(&with(record.words())), Some(record));

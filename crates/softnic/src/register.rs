@@ -30,8 +30,9 @@ pub(crate) mod right {
     pub(crate) const DIRECT: u32 = 16;
 }
 
-/// Keys of retired regions that a NIC keeps; of more, the oldest means nothing any more.
-const RETIRED_MAX: usize = 4096;
+/// Keys of retired regions that a NIC keeps; of more, the oldest means nothing any more. Twice what the receives of 128
+/// connections can name at once, 32 of 8 buffers each.
+const RETIRED_MAX: usize = 65_536;
 
 /// One region. The keys are published last and withdrawn first; the rest changes only while both are 0 and no guard
 /// that saw them is held.

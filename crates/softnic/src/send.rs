@@ -206,9 +206,12 @@ pub(crate) fn record(job: &Job, payload: Payload, last: bool) -> Record {
         Kind::Matched { grant } => (Verb::Matched { grant, offset: job.sent }, None),
         Kind::Reply { id, .. } => (Verb::Reply { id, offset: job.sent }, None),
         // Requests have no bytes, see `request`.
-        Kind::Read { .. } | Kind::Add { .. } | Kind::Swap { .. } | Kind::Nop | Kind::Wait { .. } => {
-            (Verb::Send { offset: 0 }, None)
-        }
+        Kind::Read { .. }
+        | Kind::Add { .. }
+        | Kind::Swap { .. }
+        | Kind::Decline { .. }
+        | Kind::Nop
+        | Kind::Wait { .. } => (Verb::Send { offset: 0 }, None),
     };
     Record { verb, payload, last, awaited: last && job.awaited, imm }
 }
@@ -221,6 +224,7 @@ pub(crate) fn request(job: &Job) -> Option<Record> {
         Kind::Read { from, len } => Verb::Read { key: from.key.0, addr: from.addr, len, id },
         Kind::Add { at, add } => Verb::Add { key: at.key.0, addr: at.addr, add, id },
         Kind::Swap { at, expect, swap } => Verb::Swap { key: at.key.0, addr: at.addr, expect, swap, id },
+        Kind::Decline { grant } => Verb::Decline { grant },
         Kind::Write { .. }
         | Kind::Send { .. }
         | Kind::Matched { .. }
@@ -228,7 +232,9 @@ pub(crate) fn request(job: &Job) -> Option<Record> {
         | Kind::Nop
         | Kind::Wait { .. } => return None,
     };
-    Some(Record { verb, payload: Payload::Inline { len: 0 }, last: true, awaited: false, imm: None })
+    // Requests are answered, which says enough.
+    let awaited = job.awaited && matches!(job.kind, Kind::Decline { .. });
+    Some(Record { verb, payload: Payload::Inline { len: 0 }, last: true, awaited, imm: None })
 }
 
 /// See [`Qp::parts`].

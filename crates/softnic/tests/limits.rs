@@ -197,13 +197,14 @@ fn a_missing_flush_shows() {
     assert_eq!(data.load(0), Ok(0x0909_0909_0909_0909), "with it they are the new ones");
 }
 
-/// A NIC keeps the keys of the 4096 regions that were retired last.
+/// A NIC keeps the keys of the 65,536 regions that were retired last.
 #[test]
 fn retired_keys() {
     let (mut one, mut two) = (rail(SoftConfig::default()), rail(SoftConfig::default()));
     let registrar = two.registrar();
     let memory = Memory::heap(64);
-    let keys: Vec<_> = (0..=4096)
+    let last = 65_536;
+    let keys: Vec<_> = (0..=last)
         .map(|_| {
             let keys = registrar.register(&memory, Access::WRITE, Visibility::Relaxed).unwrap();
             registrar.retire(keys.local).unwrap();
@@ -212,7 +213,7 @@ fn retired_keys() {
         })
         .collect();
     let (link, _) = connect(&mut one, &mut two);
-    for (key, status) in [(keys[4096], Status::Ok), (keys[1], Status::Ok), (keys[0], Status::RemoteAccess)] {
+    for (key, status) in [(keys[last], Status::Ok), (keys[1], Status::Ok), (keys[0], Status::RemoteAccess)] {
         let to = Remote { key, addr: 0 };
         one.post(link, 1, Op::Write { from: Source::Inline(&[7]), to, imm: None }, true).unwrap();
         let ended = poll_until("an end", || {

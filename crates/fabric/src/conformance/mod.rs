@@ -36,6 +36,7 @@ macro_rules! fabric_conformance {
             matched_sends_wait_for_their_receives,
             matched_operations_can_be_taken_back,
             matched_receives_are_taken_back_under_sends,
+            matched_sends_that_are_too_long_harm_nobody,
             flushes_complete,
             nops_complete_in_order,
             unsignalled_operations_stay_silent,

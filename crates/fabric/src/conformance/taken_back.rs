@@ -1,8 +1,8 @@
-//! Matched operations that their owner takes back before they meet their other half.
+//! Matched operations that their owner takes back before they meet their other half, and those that do not fit it.
 
 use super::ops::land;
 use super::{Ends, Region, Seen, Setup, default_config};
-use crate::{Access, Done, Match, Op, Rail, Source, Status};
+use crate::{Access, Completion, Done, Match, Op, Rail, Source, Status};
 
 /// Longer than what any fabric sends in one piece.
 const LONG: usize = 3 << 20;
@@ -79,4 +79,42 @@ pub fn matched_receives_are_taken_back_under_sends<S: Setup>(setup: &S) {
         land(&mut ends);
         assert!(into.bytes(1, LONG - 1) == before[1..], "bytes came after {polls} polls");
     }
+}
+
+/// A matched send that is longer than its receive ends so on both sides, whichever was posted first, whether it was to
+/// complete or not; no byte of it is placed, and what else is on the link goes on.
+pub fn matched_sends_that_are_too_long_harm_nobody<S: Setup>(setup: &S) {
+    let Some(mut ends) = small_ends(setup) else { return };
+    let from = Region::new(&ends.a, LONG, Access::LOCAL);
+    let into = Region::new(&ends.b, LONG + 8, Access::LOCAL);
+    from.fill(4);
+    let ends_as = |seen: &[Completion], wr_id: u64| {
+        seen.iter().filter(|one| one.wr_id == wr_id).map(|one| (one.done, one.status)).collect::<Vec<_>>()
+    };
+    // Room for the queue is given back each time.
+    for round in 0..20 {
+        let (first, len) = (round % 2 == 0, [1, 40, 4_000, LONG as u64][round % 4]);
+        let send = Op::MatchedSend { from: Source::Region(from.extent(0, len)), key: Match(1) };
+        let receive = Op::MatchedRecv { into: into.extent(8, len - 1), key: Match(1) };
+        if first {
+            ends.on_b(1, receive);
+            ends.expect(0, 0);
+        }
+        let at_a = ends.at_a;
+        ends.a.post(at_a, 2, send, round % 3 > 0).unwrap();
+        if !first {
+            ends.expect(0, 0);
+            ends.on_b(1, receive);
+        }
+        ends.on_a(3, Op::MatchedSend { from: Source::Inline(&[9]), key: Match(2) });
+        ends.on_b(4, Op::MatchedRecv { into: into.extent(0, 1), key: Match(2) });
+        let seen = ends.expect(2, 2);
+        assert_eq!(ends_as(&seen.a, 2), [(Done::Posted, Status::TooLong)], "round {round}");
+        assert_eq!(ends_as(&seen.b, 1), [(Done::Received, Status::TooLong)], "round {round}");
+        assert_eq!(ends_as(&seen.a, 3), [(Done::Posted, Status::Ok)]);
+        assert_eq!(ends_as(&seen.b, 4), [(Done::Received, Status::Ok)]);
+        assert!(!ends.a.take_back(at_a, 2) && !ends.b.take_back(ends.at_b, 1), "it has completed");
+    }
+    land(&mut ends);
+    assert!(into.bytes(8, LONG).iter().all(|byte| *byte == 0), "bytes were placed");
 }

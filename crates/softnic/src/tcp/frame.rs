@@ -114,6 +114,7 @@ mod tests {
                 record(Verb::Swap { key, addr, expect: len, swap: posted, id }, none),
                 record(Verb::Grant { key, len, id }, none),
                 record(Verb::Revoke { key, id }, none),
+                record(Verb::Decline { grant: id }, none),
             ] {
                 let frame = Frame { body, executed, posted };
                 prop_assert_eq!(Frame::parse(&frame.bytes()), Some(frame));
