@@ -101,7 +101,7 @@ pub fn matched_sends_that_are_too_long_harm_nobody<S: Setup>(setup: &S) {
             ends.expect(0, 0);
         }
         let at_a = ends.at_a;
-        ends.a.post(at_a, 2, send, round % 3 > 0).unwrap();
+        ends.a.post(at_a, 2, send, round % 3 > 0).unwrap_or_else(|error| panic!("post: {error}"));
         if !first {
             ends.expect(0, 0);
             ends.on_b(1, receive);
