@@ -22,7 +22,7 @@ pub enum CommFault {
     #[error("protocol: {0}")]
     Protocol(#[from] Fault),
     /// The link failed.
-    #[error("link: {0:?}")]
+    #[error("the link failed: {0}")]
     Link(Status),
     /// Memory was deregistered while messages used it.
     #[error("memory was deregistered while messages used it")]

@@ -1,5 +1,7 @@
 //! What a poll returns: one record for each finished signalled operation, arrived message, or failed operation.
 
+use std::fmt;
+
 use crate::LinkId;
 
 /// One finished thing on a rail.
@@ -53,4 +55,19 @@ pub enum Status {
     PeerDead,
     /// Another failure, by the fabric's own number.
     Other(u32),
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Ok => "it worked",
+            Self::Flushed => "its link had failed before",
+            Self::LocalProtection => "the local memory is not registered for it",
+            Self::RemoteAccess => "the peer's memory is not registered for it, or not any more",
+            Self::TooLong => "the message is longer than its receive",
+            Self::ReceiverNotReady => "the peer had no receive for it in time",
+            Self::PeerDead => "the peer is gone or does not answer",
+            Self::Other(number) => return write!(out, "error {number} of the network"),
+        })
+    }
 }

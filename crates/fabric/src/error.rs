@@ -67,7 +67,10 @@ pub enum DeregisterError {
 #[non_exhaustive]
 pub enum LinkError {
     /// All links of the NIC are in use.
-    #[error("all {0} queue pairs of the NIC are in use; close connections, or raise the limit")]
+    #[error(
+        "all {0} queue pairs of the NIC are in use; close connections, let them share (TRUNKLINE_QP_SHARING=on), \
+         or raise the limit"
+    )]
     Exhausted(u32),
     /// All links of the pipeline that was asked for are in use.
     #[error("all {limit} queue pairs of pipeline {pipeline} of the NIC are in use; make links on others")]
@@ -111,7 +114,7 @@ pub enum PostError {
     #[error("no room in the queue")]
     Busy,
     /// The operation can never be posted on this link.
-    #[error("the operation was refused: {0:?}")]
+    #[error("the operation was refused: {0}")]
     Refused(Status),
 }
 

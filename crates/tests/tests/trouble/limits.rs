@@ -84,6 +84,7 @@ fn a_limit_of_comms_is_named(scene: Scene) {
 
 fn a_limit_of_queue_pairs_is_named(scene: Scene) {
     limit_of_connections(&Net::start(scene.version), "4");
+    assert!(logged("TRUNKLINE_QP_SHARING=on") > 0, "no line names the remedy: {:?}", LINES.lock().unwrap());
 }
 
 fn a_limit_of_regions_is_named(scene: Scene) {
