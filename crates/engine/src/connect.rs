@@ -42,17 +42,21 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         // Bounce buffers are all alike.
         let recv_order = RecvOrder::Any;
         let used = &nics.numbers()[..nics.numbers().len().min(links)];
+        let depth_of = |at: usize| {
+            let device = self.fabric.nics().get(used[at]).map_or(depth, |nic| nic.caps.depth_max);
+            depth.saturating_mul(times).min(device.max(depth))
+        };
         let open = |at: usize| {
             // Link `k` is on NIC `k` modulo their number.
             let links = (links - at).div_ceil(used.len()) as u32;
-            let device = self.fabric.nics().get(used[at]).map_or(depth, |nic| nic.caps.depth_max);
-            let depth = depth.saturating_mul(times).min(device.max(depth));
+            let depth = depth_of(at);
             let config = RailConfig { depth, recv_depth, recv_order, links, peer_time, rail_time };
             Ok(self.fabric.open(used[at], &config)?)
         };
         let mut rails = Rails::new(
             open(0)?,
             (1..used.len()).map(open).collect::<Result<_, Error>>()?,
+            depth_of(0),
             self.params.mutant,
         );
         rails.pipeline = pipeline;

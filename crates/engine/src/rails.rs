@@ -4,6 +4,7 @@
 use trunkline_fabric::{Completion, LinkAddress, LinkError, LinkId, Rail};
 use trunkline_proto::limits::SLICES_MAX;
 use trunkline_proto::pool::credits::Credits;
+use trunkline_proto::wire::status::group::Taken;
 
 use crate::Mutant;
 use crate::links::SharedLinks;
@@ -14,6 +15,8 @@ use crate::path::Path;
 pub(crate) struct Rails<R: Rail> {
     first: R,
     more: Vec<R>,
+    /// Operations that may be under way on a link of the first.
+    depth: u32,
     /// Operations posted so far by sending ends, where there is one link.
     pub(crate) posts: u64,
     /// A message was given to the network since the last poll.
@@ -33,11 +36,23 @@ pub(crate) struct Rails<R: Rail> {
 }
 
 impl<R: Rail> Rails<R> {
-    /// These, in the order of their NICs.
-    pub(crate) fn new(first: R, more: Vec<R>, mutant: Mutant) -> Self {
+    /// These, in the order of their NICs; on the links of the first so many operations may be under way.
+    pub(crate) fn new(first: R, more: Vec<R>, depth: u32, mutant: Mutant) -> Self {
         let slices = Credits::new(SLICES_MAX, mutant);
         let (shared, pipeline, has_ended) = (None, None, false);
-        Self { first, more, posts: 0, burst: false, eager: None, slices, shared, pipeline, has_ended, mutant }
+        Self {
+            first,
+            more,
+            depth,
+            posts: 0,
+            burst: false,
+            eager: None,
+            slices,
+            shared,
+            pipeline,
+            has_ended,
+            mutant,
+        }
     }
 
     /// How many.
@@ -148,6 +163,13 @@ impl<R: Rail> Rails<R> {
         for (rail, link) in self.all_shared() {
             self.fail(rail, link);
         }
+    }
+
+    /// How much of the queue of a group's first link is in use.
+    pub(crate) fn queue(&self) -> Taken {
+        let first = self.shared.iter().flat_map(SharedLinks::iter).find(|(rail, _)| *rail == 0);
+        let used = first.map_or(0, |(_, link)| self.depth.saturating_sub(self.first.credits(link)));
+        Taken { used, total: self.depth }
     }
 
     /// Whether every link of a group is in error and has told all.

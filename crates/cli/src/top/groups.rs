@@ -29,6 +29,33 @@ impl Seen<'_> {
     }
 }
 
+/// What the open comms of a group have done, together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Members {
+    /// Bytes of their messages.
+    pub(super) bytes: u64,
+    /// The same in a second, if it was looked at twice.
+    pub(super) rate: Option<f64>,
+    /// Messages that ended otherwise than well.
+    pub(super) failed: u64,
+}
+
+impl Seen<'_> {
+    /// What its members have done.
+    pub(super) fn members(&self) -> Members {
+        let on = |conn: &&Conn| number_of(conn).is_some_and(|record| usize::from(record) == self.number);
+        let mut all = Members::default();
+        for Conn { counts, rates, .. } in self.process.comms.iter().filter(on) {
+            all.bytes = all.bytes.wrapping_add(counts.sent_bytes.wrapping_add(counts.received_bytes));
+            all.failed = all.failed.wrapping_add(counts.failed);
+            if let Some(rates) = rates {
+                *all.rate.get_or_insert(0.0) += rates.bytes_sent + rates.bytes_received;
+            }
+        }
+        all
+    }
+}
+
 /// So many of how many.
 pub(super) fn text(Taken { used, total }: Taken) -> String {
     match total {

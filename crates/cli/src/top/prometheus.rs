@@ -63,7 +63,7 @@ const NICS: [NicColumn; 5] = [
 /// One number of a group.
 type GroupColumn = (&'static str, &'static str, &'static str, fn(&Group) -> u64);
 
-const GROUPS: [GroupColumn; 8] = [
+const GROUPS: [GroupColumn; 10] = [
     ("group_members", "gauge", "Connections that share the group's queue pairs.", |group| {
         group.members.into()
     }),
@@ -78,6 +78,10 @@ const GROUPS: [GroupColumn; 8] = [
         group.numbers.slices.used.into()
     }),
     ("group_slices_max", "gauge", "Most of them.", |group| group.numbers.slices.total.into()),
+    ("group_queue_used", "gauge", "Operations under way on the first link.", |group| {
+        group.numbers.queue.used.into()
+    }),
+    ("group_queue_max", "gauge", "Most of them.", |group| group.numbers.queue.total.into()),
     ("group_routed_total", "counter", "Completions of another member than the one that asked.", |group| {
         group.numbers.routed
     }),

@@ -67,8 +67,12 @@ struct GroupRow {
     eager_total: u32,
     slices_used: u32,
     slices_total: u32,
+    queue_used: u32,
+    queue_total: u32,
+    bytes: u64,
     routed: u64,
     dropped: u64,
+    failed: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -166,8 +170,12 @@ fn group(sample: &Sample, seen: Seen<'_>) -> GroupRow {
         eager_total: numbers.eager.total,
         slices_used: numbers.slices.used,
         slices_total: numbers.slices.total,
+        queue_used: numbers.queue.used,
+        queue_total: numbers.queue.total,
+        bytes: seen.members().bytes,
         routed: numbers.routed,
         dropped: numbers.dropped,
+        failed: seen.members().failed,
     }
 }
 

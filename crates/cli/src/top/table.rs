@@ -48,7 +48,7 @@ const COMM_COLUMNS: [(&str, CellAlignment); 14] = [
     ("FAULT", CellAlignment::Left),
 ];
 
-const GROUP_COLUMNS: [(&str, CellAlignment); 11] = [
+const GROUP_COLUMNS: [(&str, CellAlignment); 15] = [
     ("PID", CellAlignment::Right),
     ("GROUP", CellAlignment::Right),
     ("DIR", CellAlignment::Left),
@@ -58,8 +58,12 @@ const GROUP_COLUMNS: [(&str, CellAlignment); 11] = [
     ("MEMBERS", CellAlignment::Right),
     ("CREDITS", CellAlignment::Right),
     ("SLICES", CellAlignment::Right),
+    ("QUEUE", CellAlignment::Right),
+    ("GB/s", CellAlignment::Right),
+    ("BYTES", CellAlignment::Right),
     ("ROUTED", CellAlignment::Right),
     ("DROPPED", CellAlignment::Right),
+    ("FAILED", CellAlignment::Right),
 ];
 
 /// The lines of a sample, and one above them.
@@ -137,7 +141,8 @@ fn group_lines(sample: &Sample) -> Vec<String> {
     let (mut shown, mut table) = (0, table(GROUP_COLUMNS));
     let all: u64 = sample.processes.iter().map(|process| u64::from(process.group_count)).sum();
     for seen in sample.processes.iter().flat_map(groups::of) {
-        let group::Numbers { routed, dropped, eager, slices } = seen.group.numbers;
+        let group::Numbers { routed, dropped, eager, slices, queue } = seen.group.numbers;
+        let members = seen.members();
         table.add_row([
             seen.process.pid.to_string(),
             seen.number.to_string(),
@@ -148,8 +153,12 @@ fn group_lines(sample: &Sample) -> Vec<String> {
             seen.group.members.to_string(),
             groups::text(eager),
             groups::text(slices),
+            groups::text(queue),
+            members.rate.map_or_else(|| NONE.to_owned(), gigabytes),
+            bytes(members.bytes),
             count(routed as f64),
             count(dropped as f64),
+            count(members.failed as f64),
         ]);
         shown += 1;
     }
@@ -248,9 +257,10 @@ fn duration(up: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use trunkline_proto::counters::Counters;
+    use trunkline_proto::counters::{Counters, Counts};
+    use trunkline_proto::wire::member::MemberId;
     use trunkline_proto::wire::status::group::{Numbers, Taken};
-    use trunkline_proto::wire::status::{Direction, Group};
+    use trunkline_proto::wire::status::{Comm, Direction, Group, Links, Ride, State};
 
     use super::*;
 
@@ -269,7 +279,39 @@ mod tests {
             fault: None,
             counters: Counters::default(),
             rates: None,
-            comms: Vec::new(),
+            comms: vec![rider(0, 1.0), rider(0, 1.5), rider(3, 9.0)],
+        }
+    }
+
+    /// A comm that rides on a group, and how many gigabytes it sends a second.
+    fn rider(group: u8, rate: f64) -> Conn {
+        let (zero, member) = (Counts::default(), MemberId::from_bits(0x0c05));
+        Conn {
+            index: 0,
+            comm: Comm {
+                state: State::Open,
+                direction: Direction::Send,
+                links: Links::new(&[0], 1),
+                generation: 1,
+                fault: None,
+                peer: ProcessId([1; 16]),
+                opened: 0,
+                ride: member.map(|member| Ride { record: Some(group), member }),
+                before: zero,
+            },
+            counts: Counts {
+                sent_bytes: 3_000,
+                received_bytes: 500,
+                failed: u64::from(group == 0) + u64::from(rate > 1.0),
+                ..zero
+            },
+            rates: Some(Rates {
+                messages_sent: 0.0,
+                bytes_sent: rate * 1e9,
+                messages_received: 0.0,
+                bytes_received: 0.0,
+                calls_again: 0.0,
+            }),
         }
     }
 
@@ -279,7 +321,8 @@ mod tests {
         let mut groups = [None; group::RECORDS];
         assert_eq!(group_lines(&of(process(groups, 0))), [""; 0]);
         let eager = Taken { used: 3, total: 32 };
-        let numbers = Numbers { routed: 1500, dropped: 2, eager, slices: Taken { used: 1, total: 8 } };
+        let (slices, queue) = (Taken { used: 1, total: 8 }, Taken { used: 5, total: 512 });
+        let numbers = Numbers { routed: 1500, dropped: 2, eager, slices, queue };
         let peer = ProcessId([1; 16]);
         let sends = Group { direction: Direction::Send, links: 2, nic: 0, members: 9, peer, numbers };
         let numbers = Numbers { eager: Taken::default(), ..numbers };
@@ -293,9 +336,9 @@ mod tests {
         let wanted = [
             "",
             "GROUPS of shared queue pairs",
-            "PID GROUP DIR NIC PEER LINKS MEMBERS CREDITS SLICES ROUTED DROPPED",
-            "7 0 send soft0 7 2 9 3/32 1/8 1.50k 2",
-            "7 31 recv 5 id 02020202 2 9 - 1/8 1.50k 2",
+            "PID GROUP DIR NIC PEER LINKS MEMBERS CREDITS SLICES QUEUE GB/s BYTES ROUTED DROPPED FAILED",
+            "7 0 send soft0 7 2 9 3/32 1/8 5/512 2.50 7.00 kB 1.50k 2 3",
+            "7 31 recv 5 id 02020202 2 9 - 1/8 5/512 - 0 B 1.50k 2 0",
         ];
         assert_eq!(texts(2), wanted);
         assert_eq!(texts(40)[1], "GROUPS of shared queue pairs, 2 of 40");

@@ -201,6 +201,7 @@ fn numbers(common: &Common, rails: &Rails<impl Rail>) -> Numbers {
         dropped: common.dropped,
         eager: rails.eager.as_ref().map_or_else(Taken::default, taken),
         slices: taken(&rails.slices),
+        queue: rails.queue(),
     }
 }
 

@@ -261,7 +261,8 @@ pub(super) fn status_seeds() -> Vec<Vec<u8>> {
         Row { comm: Some(comm), counts: Counts::from_array([u64::MAX, 5, 40, 6, 48, 7, 1]) }
     };
     let taken = |used, total| Taken { used, total };
-    let numbers = Numbers { routed: 77, dropped: 1, eager: taken(3, 64), slices: taken(8, 8) };
+    let numbers =
+        Numbers { routed: 77, dropped: 1, eager: taken(3, 64), slices: taken(8, 8), queue: taken(5, 512) };
     let peer = ProcessId([0x44; 16]);
     let group = Group { direction: Direction::Send, links: 2, nic: 1, members: 128, peer, numbers };
     let page = |rows: Vec<Row>, nics: usize| {

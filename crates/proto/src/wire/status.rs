@@ -19,7 +19,7 @@ pub use usage::Usage;
 /// Name of the memory file.
 pub const NAME: &str = "trunkline.status";
 /// The version of this layout.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Bytes of the head.
 pub const HEAD_BYTES: usize = 4096;
 /// Bytes of a row.

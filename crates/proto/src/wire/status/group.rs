@@ -55,21 +55,25 @@ pub struct Numbers {
     pub eager: Taken,
     /// Slices of long messages that may be under way.
     pub slices: Taken,
+    /// Operations that may be under way on the first link.
+    pub queue: Taken,
 }
 
 /// Words of the numbers.
-pub const NUMBERS: usize = 4;
+pub const NUMBERS: usize = 5;
 
 impl Numbers {
     /// Their words, from [`word::NUMBERS`] on.
     #[must_use]
     pub const fn to_words(&self) -> [u64; NUMBERS] {
-        [self.routed, self.dropped, self.eager.to_word(), self.slices.to_word()]
+        let Self { routed, dropped, eager, slices, queue } = *self;
+        [routed, dropped, eager.to_word(), slices.to_word(), queue.to_word()]
     }
 
-    const fn from_words([routed, dropped, eager, slices]: [u64; NUMBERS]) -> Self {
-        let (eager, slices) = (Taken::from_word(eager), Taken::from_word(slices));
-        Self { routed, dropped, eager, slices }
+    const fn from_words([routed, dropped, eager, slices, queue]: [u64; NUMBERS]) -> Self {
+        let (eager, slices, queue) =
+            (Taken::from_word(eager), Taken::from_word(slices), Taken::from_word(queue));
+        Self { routed, dropped, eager, slices, queue }
     }
 }
 
@@ -105,8 +109,8 @@ impl Group {
             | u64::from(self.members) << 32
             | u64::from(sequence) << SEQUENCE_AT;
         let [low, high] = halves(self.peer.0);
-        let [routed, dropped, eager, slices] = self.numbers.to_words();
-        [who, low, high, routed, dropped, eager, slices, 0]
+        let [routed, dropped, eager, slices, queue] = self.numbers.to_words();
+        [who, low, high, routed, dropped, eager, slices, queue]
     }
 
     /// Reads a copy of a record; `None` if no group has it, or if another one gets it right now.

@@ -38,11 +38,11 @@ fn ride() -> impl Strategy<Value = Option<Ride>> {
 fn group() -> impl Strategy<Value = Group> {
     let direction = prop_oneof![Just(Direction::Send), Just(Direction::Recv)];
     let who = (direction, 1..=LINKS_MAX as u8, any::<u16>(), 0..=MEMBERS_OF_GROUP_MAX as u16);
-    (who, any::<[u8; 16]>(), any::<[u64; 2]>(), any::<[u32; 4]>()).prop_map(
+    (who, any::<[u8; 16]>(), any::<[u64; 2]>(), any::<[u32; 6]>()).prop_map(
         |(who, peer, [routed, dropped], of)| {
             let (direction, links, nic, members) = who;
             let taken = |at| Taken { used: of[at], total: of[at + 1] };
-            let numbers = Numbers { routed, dropped, eager: taken(0), slices: taken(2) };
+            let numbers = Numbers { routed, dropped, eager: taken(0), slices: taken(2), queue: taken(4) };
             Group { direction, links, nic, members, peer: ProcessId(peer), numbers }
         },
     )
@@ -113,6 +113,7 @@ fn example() -> Status {
         dropped: 7,
         eager: Taken { used: 8, total: 9 },
         slices: Taken { used: 10, total: 11 },
+        queue: Taken { used: 12, total: 13 },
     };
     let peer = ProcessId([7; 16]);
     let group = Group { direction: Direction::Recv, links: 2, nic: 3, members: 4, peer, numbers };
@@ -222,7 +223,7 @@ fn the_layout_is_the_one_in_the_document() {
     let bytes = example().to_bytes();
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     assert_eq!(&bytes[..8], b"TRKLSTAT");
-    assert_eq!((word(8), word(16), word(24)), (4096 << 32 | 4, 8192 << 32 | 256, 1));
+    assert_eq!((word(8), word(16), word(24)), (4096 << 32 | 5, 8192 << 32 | 256, 1));
     assert_eq!((word(32), word(48)), (0x0909_0909_0909_0909, 2 << 32 | 42));
     assert_eq!(&bytes[96..101], b"soft\0");
     assert_eq!((&bytes[256..262], &bytes[288..294]), (&b"soft0\0"[..], &b"soft1\0"[..]));
@@ -233,7 +234,7 @@ fn the_layout_is_the_one_in_the_document() {
     assert_eq!(word(88), 33, "groups");
     let record = |nth: usize| [0, 1, 2, 3, 4, 5, 6, 7].map(|at| word(2048 + 64 * nth + 8 * at));
     let peer = 0x0707_0707_0707_0707;
-    let numbers = [peer, peer, 6, 7, 9 << 32 | 8, 11 << 32 | 10, 0];
+    let numbers = [peer, peer, 6, 7, 9 << 32 | 8, 11 << 32 | 10, 13 << 32 | 12];
     assert_eq!(record(1)[0], 2 | 2 << 8 | 3 << 16 | 4 << 32);
     assert_eq!(record(31)[0], 1 | 2 << 8 | 3 << 16 | 4 << 32);
     assert_eq!((&record(1)[1..], &record(31)[1..]), (&numbers[..], &numbers[..]));
