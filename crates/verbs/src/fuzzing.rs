@@ -19,8 +19,8 @@ fn address_seeds() -> Vec<Vec<u8>> {
     let roce = Address {
         infiniband: false,
         mtu: 5,
-        data: (17, 1),
-        message: (18, 0xff_ffff),
+        number: 17,
+        psn: 0xff_ffff,
         lid: 0,
         serves: 16,
         gid,
