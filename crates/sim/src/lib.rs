@@ -23,6 +23,8 @@ mod fabric_tests;
 mod host;
 mod link;
 #[cfg(test)]
+mod immediates_tests;
+#[cfg(test)]
 mod links_tests;
 #[cfg(test)]
 mod liveness_tests;

@@ -246,6 +246,7 @@ impl VerbsRail {
             receives: Receives::new(recv_depth),
             receive_chain: Chain::EMPTY,
             broken: None,
+            trusts_device: Planted::named("verbs-trusts-broken-pairs"),
             life: self.lives,
             refusal: None,
             heads,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use trunkline_fabric::{Ctrl, LinkId, Mr, Status};
 use trunkline_sys::verbs::Sge;
 
+use crate::error::Planted;
 use crate::ladder;
 use crate::qp::Qp;
 use crate::queue::Queue;
@@ -95,6 +96,7 @@ pub(crate) struct Link {
     pub(crate) receive_chain: Chain,
     /// When it broke by itself, until it is put into error from here too.
     pub(crate) broken: Option<Instant>,
+    pub(crate) trusts_device: Planted,
     /// Told apart from earlier links of the same place.
     pub(crate) life: u64,
     /// Why the device was not given something or did not take it, until the first of that is given back.
@@ -144,7 +146,8 @@ impl Link {
     /// Whether it is in error and nothing is owed any more. What was posted between the error and the word of it may not come
     /// back by itself, so after a while the queue pair is put into error from here.
     pub(crate) fn is_quiet(&mut self) -> bool {
-        if self.broken.is_some_and(|since| since.elapsed() > PEER_IS_TOLD) && !self.is_empty() {
+        let told = self.broken.is_some_and(|since| since.elapsed() > PEER_IS_TOLD);
+        if told && !self.is_empty() && !self.trusts_device.is_on() {
             self.tell_device();
         }
         self.state == State::Error && self.is_empty()

@@ -9,6 +9,9 @@ const SIZE: usize = 2 << 20;
 
 /// Posts a write that must be refused, and checks that nothing was touched and the link is dead at both ends.
 fn refused<R: Rail>(ends: &mut Ends<R>, from: &Region, into: &Region, to: Remote, len: u64) {
+    // Not every NIC looks at the key before there is a receive.
+    let lent = Region::new(&ends.b, 8, Access::LOCAL);
+    ends.lend(from, &lent);
     ends.on_a(41, Op::Write { from: Source::Region(from.extent(0, len)), to, imm: Some(1) });
     let seen = ends.expect(1, 0);
     let failed = seen.a[0];

@@ -3,6 +3,7 @@
 //! it runs on, and every wait has a limit.
 
 mod errors;
+mod immediates;
 mod ops;
 mod pair;
 mod pipelines;
@@ -12,6 +13,7 @@ mod taken_back;
 mod wait;
 
 pub use errors::*;
+pub use immediates::*;
 pub use ops::*;
 pub use pair::{Ends, Region, Seen, Setup, default_config, pattern};
 pub use pipelines::*;
@@ -30,6 +32,10 @@ macro_rules! fabric_conformance {
             sends_join_head_and_body,
             writes_land_at_every_size,
             writes_with_immediate_tell_the_target,
+            immediates_leave_the_receives_posted,
+            immediates_wait_for_receives_where_they_take_them,
+            receives_of_immediates_end_with_their_link,
+            immediates_and_sends_share_the_receives,
             reads_fetch_every_size,
             atomics_return_the_old_value,
             matched_sends_find_their_receives,
