@@ -109,9 +109,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         if let Some(fault) = open.fault {
             self.status.comm_fault(&slot.requests.row, true, fault, self.host.now());
-            let text = format!("connection with process {} failed: {fault}", open.peer.process);
+            let over = self.nic_name(open.side.paths().leader().nic);
+            let text = format!("connection with process {} over {over} failed: {fault}", open.peer.process);
             self.host.log(Level::Warn, &text);
         }
+    }
+
+    /// What users call a NIC.
+    pub(crate) fn nic_name(&self, nic: usize) -> &str {
+        self.fabric.nics().get(nic).map_or("no NIC", |nic| &nic.name)
     }
 
     pub(crate) fn fault_of(&self, id: CommId) -> Error {
