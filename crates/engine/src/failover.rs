@@ -118,8 +118,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 if turn.open.many {
                     self.told(turn, at, &error);
                 } else {
-                    let over = self.nic_name(turn.open.side.paths().get(at).nic);
-                    self.host.log(Level::Warn, &format!("the link of a connection over {over}: {error}"));
+                    if !matches!(error, LinkError::State) {
+                        let over = self.nic_name(turn.open.side.paths().get(at).nic);
+                        self.host.log(Level::Warn, &format!("the link of a connection over {over}: {error}"));
+                    }
                     // What it gives back will say so.
                     turn.rails.fail(number, link);
                 }

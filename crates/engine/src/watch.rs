@@ -76,7 +76,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.status.add(Tally::RequestsFailed, failed as u64);
         self.status.comm_fault(&slot.requests.row, open.fault.is_some(), fault, self.host.now());
         if failed > 0 {
-            self.host.log(Level::Warn, &format!("{failed} requests failed: {fault}"));
+            let over = self.nic_name(open.side.paths().leader().nic);
+            self.host.log(Level::Warn, &format!("{failed} requests over {over} failed: {fault}"));
         }
     }
 

@@ -107,6 +107,7 @@ cases! {
     sends_wait_for_receives,
     credits_are_honest,
     receives_are_bounded,
+    failed_links_are_quiet_after_untold_work,
     links_can_be_made_again,
     many_links_are_served,
     links_are_spread_over_pipelines,

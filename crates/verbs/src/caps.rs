@@ -29,7 +29,8 @@ pub(crate) fn of(device: &DeviceAttr, port: &PortAttr, inline: u32, regions: u32
         // A head and a body may both be inline.
         inline_max: (inline / 2).min(COPIED_MAX as u32 / 2),
         message_max: u64::from(port.max_msg_sz).min(MESSAGE_MAX),
-        depth_max: device.max_qp_wr.unsigned_abs().min(DEPTH_MAX),
+        // One more is for what ends a link.
+        depth_max: device.max_qp_wr.unsigned_abs().saturating_sub(1).min(DEPTH_MAX),
         links_max: device.max_qp.unsigned_abs(),
         pipelines: 1,
         completions_max: device.max_cqe.unsigned_abs(),

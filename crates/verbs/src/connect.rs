@@ -113,10 +113,10 @@ fn packet_number() -> io::Result<u32> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// Completions that a link can have waiting.
+/// Completions that a link can have waiting; one is of what ends it.
 fn completions(config: &RailConfig) -> u32 {
     let forgets = Planted::named("verbs-forgets-room-for-receives").is_on();
-    config.depth.saturating_add(if forgets { 0 } else { config.recv_depth })
+    config.depth.saturating_add(if forgets { 0 } else { config.recv_depth }).saturating_add(1)
 }
 
 impl VerbsRail {
@@ -197,7 +197,8 @@ impl VerbsRail {
     /// A queue pair that takes receives.
     fn pair(&self, psn: u32) -> Result<Qp, LinkError> {
         let cap = QpCap {
-            max_send_wr: self.config.depth.max(1),
+            // The last is for what ends it.
+            max_send_wr: self.config.depth + 1,
             max_recv_wr: self.config.recv_depth.max(1),
             // Sends have heads and bodies.
             max_send_sge: 2,
@@ -247,6 +248,7 @@ impl VerbsRail {
             receive_chain: Chain::EMPTY,
             broken: None,
             trusts_device: Planted::named("verbs-trusts-broken-pairs"),
+            forgets_mark: Planted::named("verbs-waits-for-untold-work"),
             life: self.lives,
             refusal: None,
             heads,
@@ -444,8 +446,8 @@ mod tests {
             peer_time: trunkline_proto::time::Duration::secs(1),
             rail_time: trunkline_proto::time::Duration::secs(1),
         };
-        assert_eq!(completions(&config(64, 10)), 64 + 10);
-        assert_eq!(completions(&config(1, 0)), 1);
+        assert_eq!(completions(&config(64, 10)), 64 + 10 + 1);
+        assert_eq!(completions(&config(1, 0)), 2);
         assert_eq!(completions(&config(u32::MAX, 5)), u32::MAX);
     }
 }

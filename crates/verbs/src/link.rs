@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use trunkline_fabric::{Ctrl, LinkId, Mr, Status};
-use trunkline_sys::verbs::Sge;
+use trunkline_sys::verbs::{SEND_SIGNALED, SendWr, Sge, wr_opcode};
 
 use crate::error::Planted;
 use crate::ladder;
@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     Receive,
     /// The loop-back read of a flush.
     Flush,
+    /// What is posted last on a queue pair in error.
+    Mark,
 }
 
 /// By then a queue pair that broke has told its peer why.
@@ -52,6 +54,7 @@ impl Kind {
             Self::Work => 1,
             Self::Receive => 2,
             Self::Flush => 3,
+            Self::Mark => 4,
         };
         kind << 56 | u64::from(place) << 32 | u64::from(position)
     }
@@ -63,6 +66,7 @@ impl Kind {
             1 => Self::Work,
             2 => Self::Receive,
             3 => Self::Flush,
+            4 => Self::Mark,
             _ => return None,
         };
         Some((kind, (id >> 32) as u32 & (LINKS_MAX - 1), id as u32))
@@ -97,6 +101,7 @@ pub(crate) struct Link {
     /// When it broke by itself, until it is put into error from here too.
     pub(crate) broken: Option<Instant>,
     pub(crate) trusts_device: Planted,
+    pub(crate) forgets_mark: Planted,
     /// Told apart from earlier links of the same place.
     pub(crate) life: u64,
     /// Why the device was not given something or did not take it, until the first of that is given back.
@@ -131,16 +136,31 @@ impl Link {
         if self.state == State::Error {
             return;
         }
-        self.state = State::Error;
         self.tell_device();
+        self.ends();
     }
 
     /// The same after a completion in error: the device has done it by itself, and may still have to tell the peer why. Moved
     /// from here, soft-RoCE would leave that out.
     pub(crate) fn has_broken(&mut self) {
         if self.state != State::Error {
-            (self.state, self.broken) = (State::Error, Some(Instant::now()));
+            self.broken = Some(Instant::now());
+            self.ends();
         }
+    }
+
+    /// Some of what the device has done was not to be told, and in error it tells nothing of that any more: one operation behind
+    /// all others does.
+    fn ends(&mut self) {
+        let was_up = std::mem::replace(&mut self.state, State::Error) == State::Up;
+        if !was_up || self.forgets_mark.is_on() {
+            return;
+        }
+        let mut work = SendWr::ZERO;
+        work.wr_id = Kind::Mark.id(self.id.0, self.queue.mark());
+        (work.opcode, work.send_flags) = (wr_opcode::RDMA_WRITE, SEND_SIGNALED);
+        // A device that is lost refuses it.
+        let _ = self.qp.post_send(&raw mut work);
     }
 
     /// Whether it is in error and nothing is owed any more. What was posted between the error and the word of it may not come
@@ -167,12 +187,12 @@ mod tests {
 
     #[test]
     fn numbers_say_what_they_are_of() {
-        for kind in [Kind::Work, Kind::Receive, Kind::Flush] {
+        for kind in [Kind::Work, Kind::Receive, Kind::Flush, Kind::Mark] {
             for (place, position) in [(0, 0), (LINKS_MAX - 1, u32::MAX), (5, 7)] {
                 assert_eq!(Kind::of(kind.id(place, position)), Some((kind, place, position)));
             }
         }
         assert_eq!(Kind::of(0), None);
-        assert_eq!(Kind::of(4 << 56), None);
+        assert_eq!(Kind::of(5 << 56), None);
     }
 }

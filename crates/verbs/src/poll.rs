@@ -75,7 +75,7 @@ impl VerbsRail {
             return self.tell_receive(place, position, wc);
         }
         let Some(Some(link)) = self.links.get_mut(place as usize) else { return Told::Nothing };
-        tell_work(link, position, wc)
+        if kind == Kind::Mark { tell_mark(link, position) } else { tell_work(link, position, wc) }
     }
 
     /// A receive was taken by a send or by a write with immediate, or never will be.
@@ -157,6 +157,16 @@ fn next_refused(link: &mut Link) -> Option<Completion> {
 
 fn received(link: LinkId, wr_id: u64, status: Status) -> Completion {
     Completion { wr_id, link, done: Done::Received, status, imm: None, len: 0 }
+}
+
+/// What was posted last has come back: so has all before it.
+#[cold]
+fn tell_mark(link: &mut Link, mark: u32) -> Told {
+    match link.queue.end_before(mark) {
+        Ended::Flushed(entry) => Told::More(posted(link.id, entry, Status::Flushed)),
+        Ended::Nobody => Told::Nothing,
+        Ended::Silently(_) | Ended::This(_) => Told::Again,
+    }
 }
 
 #[inline]

@@ -64,6 +64,7 @@ macro_rules! fabric_conformance {
             receives_are_bounded,
             destroyed_links_flush_the_peer,
             failed_links_deliver_what_arrived,
+            failed_links_are_quiet_after_untold_work,
             links_can_be_made_again,
             many_links_are_served,
             links_are_spread_over_pipelines,

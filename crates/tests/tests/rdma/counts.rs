@@ -30,7 +30,9 @@ fn counted(kind: &str) -> u32 {
     let output = Command::new("rdma").args(["-j", "resource", "show", kind]).output().expect("iproute2's rdma");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let all: Value = serde_json::from_slice(&output.stdout).expect("a list");
-    let own = |object: &&Value| object["pid"] == std::process::id();
+    // Named after the thread that made it.
+    let threads = std::path::Path::new("/proc/self/task");
+    let own = |object: &&Value| object["pid"].as_u64().is_some_and(|tid| threads.join(tid.to_string()).exists());
     all.as_array().map_or(0, |all| all.iter().filter(own).count() as u32)
 }
 

@@ -341,6 +341,32 @@ fn an_error_ends_the_link() {
 }
 
 #[test]
+fn work_that_nobody_was_told_of_is_over_when_its_link_is() {
+    for by_itself in [false, true] {
+        let mut bench = Bench::new(true);
+        for wr_id in 0..3 {
+            let op = Op::Write { from: Source::Inline(&[1]), to: bench.to, imm: None };
+            bench.rail.post(bench.link, wr_id, op, false).unwrap();
+        }
+        bench.rail.flush();
+        assert_eq!(bench.poll(), []);
+        if by_itself {
+            with(|device| device.next_status = wc_status::RETRY_EXC_ERR);
+            bench.post(3, Op::Nop);
+        } else {
+            bench.rail.fail(bench.link);
+        }
+        let (mut told, started) = (Vec::new(), std::time::Instant::now());
+        while !bench.rail.is_quiet(bench.link) {
+            told.extend(bench.poll());
+            assert!(started.elapsed().as_secs() < 5, "it is never quiet: {told:?}");
+        }
+        let want: &[_] = if by_itself { &[(3, Status::PeerDead)] } else { &[] };
+        assert_eq!(told.iter().map(|one| (one.wr_id, one.status)).collect::<Vec<_>>(), want);
+    }
+}
+
+#[test]
 fn events_end_the_link_they_are_about() {
     let mut bench = Bench::new(true);
     let other = bench.rail.create().unwrap();
