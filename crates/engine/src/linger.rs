@@ -169,7 +169,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 at += 1;
             }
         }
-        self.owes.store(owes, Ordering::Relaxed);
+        self.owes.fetch_or(owes, Ordering::Relaxed);
     }
 
     /// Goes on with a closed comm whose link others share; true when it may go.
