@@ -122,8 +122,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                         let over = self.nic_name(turn.open.side.paths().get(at).nic);
                         self.host.log(Level::Warn, &format!("the link of a connection over {over}: {error}"));
                     }
-                    // What it gives back will say so.
+                    // What it gives back says so too, if there is anything.
                     turn.rails.fail(number, link);
+                    if turn.shared.is_none() {
+                        turn.open.lost(turn.rails, at);
+                    }
                 }
             }
         }
