@@ -93,6 +93,7 @@ cases! {
     unsignalled_operations_stay_silent,
     both_directions_at_once,
     wrong_keys_are_refused,
+    refusals_stay_on_their_link,
     missing_rights_are_refused,
     accesses_outside_are_refused,
     deregistered_regions_are_refused,

@@ -35,6 +35,31 @@ pub fn wrong_keys_are_refused<S: Setup>(setup: &S) {
     }
 }
 
+/// A refusal ends the link that it happened on, at both ends, and no other of the same rails.
+pub fn refusals_stay_on_their_link<S: Setup>(setup: &S) {
+    for way in 0..3 {
+        let mut ends = setup.pair(&default_config());
+        let (other, _) = ends.link();
+        let into = Region::new(&ends.b, 4096, Access::ALL);
+        let mut to = into.remote(if way == 1 { 4090 } else { 64 });
+        to.key = RemoteKey(to.key.0 ^ u64::from(way == 0));
+        let here = Region::new(&ends.a, 64, Access::LOCAL);
+        let op = match way {
+            2 => Op::Read { into: here.extent(0, 8), from: into.remote(4095) },
+            _ => Op::Write { from: Source::Inline(&[1; 8]), to, imm: None },
+        };
+        ends.on_a(41, op);
+        let seen = ends.expect(1, 0);
+        assert_eq!((seen.a[0].link, seen.a[0].status), (ends.at_a, Status::RemoteAccess), "way {way}");
+        for wr_id in 0..10 {
+            let op = Op::Write { from: Source::Inline(&[2; 8]), to: into.remote(0), imm: None };
+            ends.a.post(other, wr_id, op, true).unwrap_or_else(|e| panic!("the other link: {e}"));
+        }
+        let seen = ends.expect(10, 0);
+        assert!(seen.a.iter().all(|one| (one.link, one.status) == (other, Status::Ok)), "{:?}", seen.a);
+    }
+}
+
 /// A right that was not granted is not there.
 pub fn missing_rights_are_refused<S: Setup>(setup: &S) {
     for len in LENS {

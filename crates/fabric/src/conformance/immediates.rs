@@ -95,9 +95,12 @@ pub fn receives_of_immediates_end_with_their_link<S: Setup>(setup: &S) {
             seen.b.into_iter().partition(|one| one.done == Done::Written);
         assert!(written.iter().all(|one| one.status == Status::Ok) && written.len() <= 3, "{written:?}");
         assert!(!polled || written.len() == 3, "{written:?}");
-        let mut ended: Vec<(u64, Status)> = received.iter().map(|one| (one.wr_id, one.status)).collect();
-        ended.sort_unstable_by_key(|one| one.0);
-        assert_eq!(ended, [50, 51, 52, 53].map(|wr_id| (wr_id, Status::Flushed)));
+        // What was under way may have been cut off.
+        let cut = |one: &Completion| matches!(one.status, Status::Flushed | Status::PeerDead);
+        assert!(received.iter().all(cut), "{received:?}");
+        let mut ended: Vec<u64> = received.iter().map(|one| one.wr_id).collect();
+        ended.sort_unstable();
+        assert_eq!(ended, [50, 51, 52, 53]);
     }
 }
 
