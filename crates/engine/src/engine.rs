@@ -464,23 +464,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.progress_lingering();
     }
 
-    /// Does what could not be done because the calling thread had a lane in hand; for calls that end without one.
-    #[inline]
-    fn pay(&self) {
-        if self.owes.load(Ordering::Relaxed) {
-            self.pay_owed();
-        }
-    }
-
-    #[cold]
-    fn pay_owed(&self) {
-        self.owes.store(false, Ordering::Relaxed);
-        self.deliver_news();
-        self.progress_lingering();
-    }
-
     /// Comms whose caller makes no calls for them answer their peers all the same when somebody else does.
-    fn deliver_news(&self) {
+    pub(crate) fn deliver_news(&self) {
         if !self.comms.news.swap(false, Ordering::AcqRel) {
             return;
         }

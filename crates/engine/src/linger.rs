@@ -140,6 +140,21 @@ impl<R: Rail> Turn<'_, R> {
 }
 
 impl<F: Fabric, H: Host> Engine<F, H> {
+    /// Does what could not be done because the calling thread had a lane in hand; for calls that end without one.
+    #[inline]
+    pub(crate) fn pay(&self) {
+        if self.owes.load(Ordering::Relaxed) {
+            self.pay_owed();
+        }
+    }
+
+    #[cold]
+    fn pay_owed(&self) {
+        self.owes.store(false, Ordering::Relaxed);
+        self.deliver_news();
+        self.progress_lingering();
+    }
+
     pub(crate) fn progress_lingering(&self) {
         let Some(mut lingering) = self.lingering.try_claim() else { return };
         if lingering.is_empty() {
