@@ -163,6 +163,9 @@ impl<R: Rail> Ends<R> {
                 self.on_a(wr_id, Op::Recv { into: here.extent(0, 0) });
                 self.on_b(wr_id, Op::Recv { into: there.extent(0, 0) });
             }
+            // Given to the device before anything that may end the link.
+            self.a.flush();
+            self.b.flush();
         }
     }
 
