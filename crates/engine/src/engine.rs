@@ -262,7 +262,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if let Side::Send(side) = &turn.open.side {
             slot.send_due.store(side.is_due(turn.rails), Ordering::Relaxed);
         }
-        self.started(slot, turn, started)
+        let started = self.started(slot, turn, started);
+        if let Ok(None) = started {
+            drop(lane);
+            self.pay();
+        }
+        started
     }
 
     /// Starts a receive of 1 to 8 buffers. `None` means not yet: call again with the same arguments.
@@ -317,7 +322,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         if let Ok(None) = started {
             self.progress(slot, turn);
         }
-        self.started(slot, turn, started)
+        let started = self.started(slot, turn, started);
+        if let Ok(None) = started {
+            drop(lane);
+            self.pay();
+        }
+        started
     }
 
     /// Makes received bytes visible to the accelerator. `None` means there is nothing to wait for.
@@ -408,9 +418,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 };
                 self.progress_sends(slot, &mut turn);
                 drop(lane);
-                if self.owes.load(Ordering::Relaxed) {
-                    self.progress_lingering();
-                }
+                self.pay();
                 outcome = slot.requests.take(request.ticket(), sizes);
             }
         }
@@ -457,14 +465,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// Comms whose caller makes no calls for them answer their peers all the same when somebody else does.
-    fn deliver_news(&self) {
+    pub(crate) fn deliver_news(&self) {
         if !self.comms.news.swap(false, Ordering::AcqRel) {
             return;
         }
         for (id, slot) in self.comms.all().filter(|(_, slot)| slot.has_news()) {
             let seat = slot.seat();
             let Some(mut lane) = self.groups.try_claim(seat) else {
-                // Who has it may be past the look at what is new.
+                // Who has it may be past the look at what is new, or looks for another member.
+                self.owes.fetch_or(!self.params.mutant.is("ride-owes-nobody-news"), Ordering::Relaxed);
                 let kept = !self.params.mutant.is("ride-loses-news-of-lanes-in-use");
                 self.comms.news.fetch_or(kept, Ordering::Release);
                 continue;

@@ -5,7 +5,7 @@
 use std::os::fd::OwnedFd;
 
 use trunkline_fabric::{
-    Fabric, Host, LinkAddress, LinkError, Links as _, Op, Rail, Remote, RemoteKey, Source,
+    Fabric, Host, Level, LinkAddress, LinkError, Links as _, Op, Rail, Remote, RemoteKey, Source,
 };
 use trunkline_proto::conn::{DownStep, LinkStep, OpenStep};
 use trunkline_proto::counters::Tally;
@@ -118,8 +118,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 if turn.open.many {
                     self.told(turn, at, &error);
                 } else {
-                    // What it gives back will say so.
+                    if !matches!(error, LinkError::State) {
+                        let over = self.nic_name(turn.open.side.paths().get(at).nic);
+                        self.host.log(Level::Warn, &format!("the link of a connection over {over}: {error}"));
+                    }
+                    // What it gives back says so too, if there is anything.
                     turn.rails.fail(number, link);
+                    if turn.shared.is_none() {
+                        turn.open.lost(turn.rails, at);
+                    }
                 }
             }
         }
@@ -157,7 +164,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// A link cannot be made; it is given up for now.
     fn told(&self, turn: &mut Turn<'_, F::Rail>, at: usize, error: &LinkError) {
-        self.host.log(trunkline_fabric::Level::Info, &format!("link {at} of a connection: {error}"));
+        let over = self.nic_name(turn.open.side.paths().get(at).nic);
+        self.host.log(Level::Info, &format!("link {at} of a connection over {over}: {error}"));
         turn.open.side.lose(turn.rails, at);
     }
 

@@ -140,6 +140,21 @@ impl<R: Rail> Turn<'_, R> {
 }
 
 impl<F: Fabric, H: Host> Engine<F, H> {
+    /// Does what could not be done because the calling thread had a lane in hand; for calls that end without one.
+    #[inline]
+    pub(crate) fn pay(&self) {
+        if self.owes.load(Ordering::Relaxed) {
+            self.pay_owed();
+        }
+    }
+
+    #[cold]
+    fn pay_owed(&self) {
+        self.owes.store(false, Ordering::Relaxed);
+        self.deliver_news();
+        self.progress_lingering();
+    }
+
     pub(crate) fn progress_lingering(&self) {
         let Some(mut lingering) = self.lingering.try_claim() else { return };
         if lingering.is_empty() {
@@ -169,7 +184,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 at += 1;
             }
         }
-        self.owes.store(owes, Ordering::Relaxed);
+        self.owes.fetch_or(owes, Ordering::Relaxed);
     }
 
     /// Goes on with a closed comm whose link others share; true when it may go.

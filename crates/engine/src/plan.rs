@@ -1,7 +1,9 @@
 //! What a comm will do, decided once from both NICs' capabilities. The data path reads these fields and asks nothing.
 
 use trunkline_fabric::Caps;
-use trunkline_proto::limits::{EAGER_CREDITS_MAX, MEMBERS_OF_GROUP_MAX, RECV_BUFFERS_MAX, RECVS_MAX};
+use trunkline_proto::limits::{
+    EAGER_CREDITS_MAX, MEMBERS_OF_GROUP_MAX, RECV_BUFFERS_MAX, RECVS_MAX, SLICES_MAX,
+};
 use trunkline_proto::wire::{eager, share};
 
 use crate::{MatchBy, Mutant, Params};
@@ -11,6 +13,15 @@ const MATCHED_MESSAGE_MIN: u64 = 1 << 30;
 
 /// Largest payload copied into an operation: one stack buffer.
 pub(crate) const INLINE_MAX: usize = 256;
+
+/// Bounce buffers of a link beyond the eager messages that may be unmatched, so that there are some while those that were
+/// matched are still being copied.
+const COPIED_SPARE: u32 = 8;
+
+/// Receives of a link that no eager message can hold, where immediates take receives: one lets every immediate through in the
+/// end, even if all eager messages wait for receives that the caller posts only after it. So many let the slices of long
+/// messages that a group may have under way through at once, without a repetition by the NIC.
+const IMMEDIATES_SPARE: u32 = SLICES_MAX;
 
 /// A comm's plan.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -37,7 +48,7 @@ pub(crate) struct Plan {
     pub(crate) eager_max: u32,
     /// Eager messages the sender may have unmatched.
     pub(crate) eager_credits: u32,
-    /// Bounce buffers of the receiver.
+    /// Bounce buffers of the receiver on each link; also for immediates that take receives.
     pub(crate) bounces: u32,
     /// Most receives that can be posted on a link.
     depth_max: u32,
@@ -86,7 +97,10 @@ impl Plan {
         let head = if short { eager::BYTES } else { share::EAGER_BYTES } as u64;
         let eager_max = u64::from(params.eager_max).min(caps.message_max.saturating_sub(head));
         // Where messages overtake each other, those that may wait for an earlier one need buffers too.
-        let spare = if order { 8 } else { RECVS_MAX as u32 };
+        let spare = if order { COPIED_SPARE } else { RECVS_MAX as u32 };
+        let immediates = if caps.immediate_takes_receive { IMMEDIATES_SPARE } else { 0 };
+        let none = params.mutant.is("engine-keeps-no-receive-for-immediates");
+        let spare = if none { 0 } else { spare + immediates };
         let room = caps.depth_max.saturating_sub(spare);
         let eager_credits = params.eager_credits.min(EAGER_CREDITS_MAX as u32).min(room);
         Self {
@@ -106,7 +120,7 @@ impl Plan {
             stripe_min: u64::from(params.stripe_min),
             eager_max: if eager_credits == 0 { 0 } else { eager_max as u32 },
             eager_credits: if eager_max == 0 { 0 } else { eager_credits },
-            bounces: eager_credits + spare,
+            bounces: if eager_max.min(eager_credits.into()) > 0 { eager_credits + spare } else { immediates },
             depth_max: caps.depth_max,
             // One place is for what ends a member.
             matched_part: (caps.depth_max.min(caps.completions_max) / MEMBERS_OF_GROUP_MAX as u32)

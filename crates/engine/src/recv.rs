@@ -169,7 +169,7 @@ impl RecvLane {
         rails: &mut Rails<impl Rail>,
         path: usize,
     ) -> Result<(), CommFault> {
-        if self.plan.matched || self.plan.eager_max == 0 || self.plan.eager_credits == 0 {
+        if self.plan.matched {
             return Ok(());
         }
         let bounces = Arc::clone(&self.bounces);

@@ -386,7 +386,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             other.untold = false;
             let (Some(fault), Some(comm)) = (other.fault, self.comms.get(other.id)) else { continue };
             self.status.comm_fault(&comm.requests.row, true, fault, self.host.now());
-            let text = format!("connection with process {} failed: {fault}", other.peer.process);
+            let over = self.nic_name(other.side.paths().leader().nic);
+            let text = format!("connection with process {} over {over} failed: {fault}", other.peer.process);
             self.host.log(Level::Warn, &text);
         }
     }

@@ -76,7 +76,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.status.add(Tally::RequestsFailed, failed as u64);
         self.status.comm_fault(&slot.requests.row, open.fault.is_some(), fault, self.host.now());
         if failed > 0 {
-            self.host.log(Level::Warn, &format!("{failed} requests failed: {fault}"));
+            let over = self.nic_name(open.side.paths().leader().nic);
+            self.host.log(Level::Warn, &format!("{failed} requests over {over} failed: {fault}"));
         }
     }
 
@@ -109,9 +110,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
         if let Some(fault) = open.fault {
             self.status.comm_fault(&slot.requests.row, true, fault, self.host.now());
-            let text = format!("connection with process {} failed: {fault}", open.peer.process);
+            let over = self.nic_name(open.side.paths().leader().nic);
+            let text = format!("connection with process {} over {over} failed: {fault}", open.peer.process);
             self.host.log(Level::Warn, &text);
         }
+    }
+
+    /// What users call a NIC.
+    pub(crate) fn nic_name(&self, nic: usize) -> &str {
+        self.fabric.nics().get(nic).map_or("no NIC", |nic| &nic.name)
     }
 
     pub(crate) fn fault_of(&self, id: CommId) -> Error {

@@ -59,7 +59,8 @@ pub struct CqId(pub u64);
 /// One operation. All of them are reliable; order between them is what `Caps` says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Op<'a> {
-    /// Sends `head` (inline) followed by `body` into the oldest posted receive of the peer.
+    /// Sends `head` (inline) followed by `body` into a posted receive of the peer: the oldest, unless
+    /// [`Caps::immediate_takes_receive`](crate::Caps::immediate_takes_receive) has changed their order.
     Send {
         /// First bytes, copied out before the post returns; at most `Caps::inline_max`.
         head: &'a [u8],
@@ -79,7 +80,8 @@ pub enum Op<'a> {
         from: Source<'a>,
         /// Where they go.
         to: Remote,
-        /// If given, the peer gets a `Done::Written` once all bytes are placed.
+        /// If given, the peer gets a `Done::Written` once all bytes are placed; where
+        /// [`Caps::immediate_takes_receive`](crate::Caps::immediate_takes_receive), once it also has a receive posted.
         imm: Option<u32>,
     },
     /// Reads the peer's memory.

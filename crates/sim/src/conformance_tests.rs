@@ -29,6 +29,10 @@ macro_rules! cases {
             use super::*;
             $(#[test] fn $case() { suite::$case(&Sim(rough())); })*
         }
+        mod lending {
+            use super::*;
+            $(#[test] fn $case() { suite::$case(&Sim(lending())); })*
+        }
         mod held_back {
             use super::*;
             $(#[test] fn $case() { suite::$case(&Sim(held_back())); })*
@@ -56,6 +60,13 @@ fn rough() -> Weather {
     }
 }
 
+/// Immediates take receives.
+fn lending() -> Weather {
+    let mut weather = rough();
+    weather.caps.immediate_takes_receive = true;
+    weather
+}
+
 /// Links that come up late, and a network that takes little at once.
 fn held_back() -> Weather {
     Weather { dialled: true, dial_time: 20_000, cramped: 500, ..calm() }
@@ -66,6 +77,10 @@ cases! {
     sends_join_head_and_body,
     writes_land_at_every_size,
     writes_with_immediate_tell_the_target,
+    immediates_leave_the_receives_posted,
+    immediates_wait_for_receives_where_they_take_them,
+    receives_of_immediates_end_with_their_link,
+    immediates_and_sends_share_the_receives,
     reads_fetch_every_size,
     atomics_return_the_old_value,
     matched_sends_find_their_receives,
@@ -78,6 +93,7 @@ cases! {
     unsignalled_operations_stay_silent,
     both_directions_at_once,
     wrong_keys_are_refused,
+    refusals_stay_on_their_link,
     missing_rights_are_refused,
     accesses_outside_are_refused,
     deregistered_regions_are_refused,
@@ -92,6 +108,7 @@ cases! {
     sends_wait_for_receives,
     credits_are_honest,
     receives_are_bounded,
+    failed_links_are_quiet_after_untold_work,
     links_can_be_made_again,
     many_links_are_served,
     links_are_spread_over_pipelines,

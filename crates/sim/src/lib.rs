@@ -21,6 +21,8 @@ mod fabric;
 #[cfg(test)]
 mod fabric_tests;
 mod host;
+#[cfg(test)]
+mod immediates_tests;
 mod link;
 #[cfg(test)]
 mod links_tests;

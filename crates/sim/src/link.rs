@@ -120,6 +120,8 @@ pub(crate) struct LinkState {
     /// Send slots in use: operations, and signalled completions that nobody polled yet.
     pub(crate) slots: u32,
     pub(crate) recvs: VecDeque<(u64, Extent)>,
+    /// Receives that immediates took, until those are polled; in the order of both.
+    pub(crate) lent: VecDeque<(u64, Extent)>,
     pub(crate) matched: VecDeque<(u64, u64, Extent)>,
     /// Matched sends of the peer that wait for their receive: key and operation.
     pub(crate) parked: VecDeque<(u64, u64)>,
@@ -148,6 +150,7 @@ impl LinkState {
             sends: VecDeque::new(),
             slots: 0,
             recvs: VecDeque::new(),
+            lent: VecDeque::new(),
             matched: VecDeque::new(),
             parked: VecDeque::new(),
             arrived: VecDeque::new(),
@@ -332,6 +335,7 @@ impl State {
         entry.phase = LinkPhase::Gone;
         entry.sends.clear();
         entry.recvs.clear();
+        entry.lent.clear();
         entry.matched.clear();
         self.forget_incoming(link);
         let rail = &mut self.rails[rail];

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use trunkline_fabric::{
-    Caps, Completion, LinkId, Op, PostError, Rail, RailConfig, Registrar, Source, Status, Wake,
+    Caps, Completion, Done, LinkId, Op, PostError, Rail, RailConfig, Registrar, Source, Status, Wake,
 };
 use trunkline_proto::time::Duration;
 
@@ -160,6 +160,9 @@ impl Rail for SimRail {
             }
             *place = found.completion;
             count += 1;
+            if found.completion.done == Done::Written {
+                state.give_back(found.link);
+            }
         }
         state.pump(self.rail);
         count
@@ -261,7 +264,8 @@ impl State {
         if local.is_some_and(|extent| extent.len > 0 && self.local_memory(link, extent).is_none()) {
             return Err(PostError::Refused(Status::LocalProtection));
         }
-        let held = self.links[link].recvs.len() + self.links[link].matched.len();
+        let entry = &self.links[link];
+        let held = entry.recvs.len() + entry.lent.len() + entry.matched.len();
         let receive_room = held < self.rails[rail].config.recv_depth as usize;
         match op {
             Op::Recv { .. } | Op::MatchedRecv { .. } if !receive_room => return Err(PostError::Busy),
@@ -289,6 +293,18 @@ impl State {
             Wqe { seq, wr_id, signalled, work, progress: Progress::Posted, executed: false, broken: None };
         self.links[link].sends.push_back(wqe);
         Ok(())
+    }
+
+    /// The completion of an immediate was polled: the receive that it took, if it took one, is posted again.
+    fn give_back(&mut self, link: usize) {
+        let Some((wr_id, into)) = self.links[link].lent.pop_front() else { return };
+        match self.links[link].phase {
+            LinkPhase::Made | LinkPhase::Ready => {
+                self.links[link].recvs.push_back((wr_id, into));
+                self.service(link);
+            }
+            _ => self.complete(link, wr_id, Done::Received, Status::Flushed, None, 0, false, None),
+        }
     }
 
     fn post_matched(

@@ -144,6 +144,26 @@ fn memory_is_taken_from_one_receiver_and_its_neighbour_notices_nothing() {
     }
 }
 
+/// A sender is asked to stop while its process makes calls for a neighbour alone, which has nothing under way.
+#[test]
+fn who_makes_calls_for_one_member_answers_for_the_others() {
+    let mut weather = Weather::calm();
+    weather.caps.retires = false;
+    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+    let duo = Duo::new(1, weather, Params { sharing, idle_polls: 4, ..params() });
+    let (one, other) = (duo.connect(), duo.connect());
+    let (_, into) = buffer(&duo.b, one.1, 1 << 22);
+    duo.b.irecv(one.1, &[into]).unwrap().unwrap();
+    isend(&duo.a, one.0, buffer(&duo.a, one.0, 1 << 22).1);
+    let (_, waits) = buffer(&duo.a, other.0, 100_000);
+    let until = duo.world.now() + SECOND;
+    while let Err(error) = duo.b.deregister(one.1, into.mr) {
+        assert!(matches!(error, trunkline_engine::Error::Draining), "{error}");
+        assert!(duo.a.isend(other.0, waits.mr, 0, waits.len, 0).unwrap().is_none(), "nobody receives it");
+        assert!(duo.world.now() < until, "the peer was asked to stop and does not answer");
+    }
+}
+
 #[test]
 fn messages_that_nobody_asked_for_cost_the_others_no_buffers() {
     let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };

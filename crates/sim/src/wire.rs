@@ -292,7 +292,12 @@ impl State {
             self.retire(link);
             return;
         }
-        let is_send = matches!(wqe.work, Work::Send { .. });
+        let takes = self.weather.caps.immediate_takes_receive;
+        let is_send = match wqe.work {
+            Work::Send { .. } => true,
+            Work::Write { imm, .. } => imm.is_some() && takes,
+            _ => false,
+        };
         self.links[peer].arrived.push_back(seq);
         self.service(peer);
         if let Some(limit) = self.weather.receiver_time
@@ -320,7 +325,11 @@ impl State {
 
     /// Carries out operation `seq` of `from` at `link`; false if it has to wait.
     fn execute(&mut self, link: usize, from: usize, seq: u64) -> bool {
+        let waits = self.weather.caps.immediate_takes_receive && self.links[link].recvs.is_empty();
         let Some(wqe) = self.links[from].wqe(seq) else { return true };
+        if waits && matches!(wqe.work, Work::Write { imm: Some(_), .. }) {
+            return false;
+        }
         wqe.executed |= matches!(wqe.work, Work::Write { .. });
         let broken = wqe.broken;
         match wqe.work.clone() {
@@ -369,10 +378,21 @@ impl State {
         self.complete_shadow(link, seq);
         match imm {
             Some(imm) => {
+                self.lend(link);
                 let len = if self.weather.caps.remote_len { len } else { self.dice.below(1 << 20) };
                 self.complete(link, 0, Done::Written, Status::Ok, Some(imm), len, false, Some(seq));
             }
             None => self.answer(from, seq, Status::Ok),
+        }
+    }
+
+    /// An immediate takes a receive, where it does; any of them.
+    fn lend(&mut self, link: usize) {
+        let count = self.links[link].recvs.len() as u64;
+        if self.weather.caps.immediate_takes_receive && count > 0 {
+            let taken = self.dice.below(count) as usize;
+            let entry = &mut self.links[link];
+            entry.lent.extend(entry.recvs.remove(taken));
         }
     }
 

@@ -16,6 +16,7 @@ pub(crate) fn of(config: &SoftConfig, pipeline_qps: u32) -> Caps {
         wait: true,
         retires: true,
         ends_are_told: true,
+        immediate_takes_receive: false,
         inline_max: INLINE_U32,
         message_max: 1 << 40,
         depth_max: config.max_depth,

@@ -10,6 +10,7 @@ mod hosts;
 mod loading;
 mod net;
 mod raw;
+mod rdma;
 mod run;
 mod sharing;
 mod trouble;

@@ -3,6 +3,7 @@
 use crate::contract::{arguments, connections, fused, lifetimes, messages};
 use crate::hosts::{cable, look, stream};
 use crate::loading;
+use crate::rdma::counts;
 use crate::run::Scene;
 use crate::sharing::{churn, crowds, neighbours};
 use crate::trouble::{limits, many, peers, silent, strangers};
@@ -19,6 +20,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         look::SCENARIOS,
         stream::SCENARIOS,
         loading::SCENARIOS,
+        counts::SCENARIOS,
         limits::SCENARIOS,
         many::SCENARIOS,
         peers::SCENARIOS,

@@ -7,16 +7,14 @@ use crate::stage::COPIED_MAX;
 
 /// Most operations of a link; what is kept for each takes memory.
 const DEPTH_MAX: u32 = 16_384;
-/// Queue pairs of a link.
-pub(crate) const PAIRS: u32 = 2;
 /// Largest operation, although some ports take more: its length is in 32 bits.
 const MESSAGE_MAX: u64 = 1 << 31;
 
 /// The capabilities of a port whose queue pairs take `inline` bytes, and whose device registers `regions`.
 pub(crate) fn of(device: &DeviceAttr, port: &PortAttr, inline: u32, regions: u32) -> Caps {
     Caps {
-        // Sends and writes take different queue pairs.
-        link_order: false,
+        // One reliable queue pair keeps it.
+        link_order: true,
         // Some devices tell the length of the last packet.
         remote_len: false,
         // A completion of host memory comes after its bytes, relaxed or not: it is written strictly.
@@ -27,11 +25,13 @@ pub(crate) fn of(device: &DeviceAttr, port: &PortAttr, inline: u32, regions: u32
         retires: false,
         // The peer's device says nothing when a queue pair is gone.
         ends_are_told: false,
+        immediate_takes_receive: true,
         // A head and a body may both be inline.
         inline_max: (inline / 2).min(COPIED_MAX as u32 / 2),
         message_max: u64::from(port.max_msg_sz).min(MESSAGE_MAX),
-        depth_max: device.max_qp_wr.unsigned_abs().min(DEPTH_MAX),
-        links_max: device.max_qp.unsigned_abs() / PAIRS,
+        // One more is for what ends a link.
+        depth_max: device.max_qp_wr.unsigned_abs().saturating_sub(1).min(DEPTH_MAX),
+        links_max: device.max_qp.unsigned_abs(),
         pipelines: 1,
         completions_max: device.max_cqe.unsigned_abs(),
         regions_max: regions,

@@ -1,7 +1,6 @@
 //! Making, connecting and ending links, and the address by which two ends find each other. A slow path; what comes from a
 //! peer is parsed into values that cannot be wrong.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -9,27 +8,25 @@ use trunkline_fabric::{Access, LinkAddress, LinkError, LinkId, Links, Mr, OpenEr
 use trunkline_mem::Memory;
 use trunkline_sys::verbs::{LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, QpCap};
 
-use crate::caps::PAIRS;
 use crate::cq::CompletionQueue;
 use crate::device::Port;
 use crate::error::Planted;
 use crate::ladder::{self, Limits, Ours, Rung, Theirs};
-use crate::link::{Heads, LINKS_MAX, Link, Side, Spares, State};
+use crate::link::{Heads, LINKS_MAX, Link, State};
 use crate::qp::Qp;
 use crate::queue::Queue;
 use crate::rail::FLUSHES_MAX;
+use crate::receives::Receives;
 use crate::register::VerbsRegistrar;
 use crate::stage::{Chain, ROOM, Stage};
 use crate::{VerbsConfig, VerbsRail};
 
 const MAGIC: [u8; 8] = *b"TLVERBSQ";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// Bytes of an address.
-const BYTES: usize = 48;
+const BYTES: usize = 40;
 /// Most reads and atomics of one queue pair at once.
 const READS_MAX: u8 = 16;
-/// Spare receives of a link, at least and at most.
-const SPARES: (u32, u32) = (16, 256);
 
 /// What a link tells its peer; the layout is in docs/wire.md.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -38,13 +35,13 @@ pub(crate) struct Address {
     pub(crate) infiniband: bool,
     /// Largest packet, 1 for 256 bytes to 5 for 4096.
     pub(crate) mtu: u8,
-    /// Queue pair for all but sends, and the first packet number it sends.
-    pub(crate) data: (u32, u32),
-    /// The same for sends.
-    pub(crate) message: (u32, u32),
+    /// Number of the queue pair.
+    pub(crate) number: u32,
+    /// Number of the first packet it sends.
+    pub(crate) psn: u32,
     /// Local address on InfiniBand.
     pub(crate) lid: u16,
-    /// Reads and atomics it executes at once on each.
+    /// Reads and atomics it executes at once.
     pub(crate) serves: u8,
     /// Global address.
     pub(crate) gid: [u8; 16],
@@ -56,7 +53,7 @@ impl Address {
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&[if self.infiniband { 1 } else { 2 }, self.mtu]);
-        for word in [self.data.0, self.data.1, self.message.0, self.message.1] {
+        for word in [self.number, self.psn] {
             out.extend_from_slice(&word.to_le_bytes());
         }
         out.extend_from_slice(&self.lid.to_le_bytes());
@@ -80,25 +77,24 @@ impl Address {
             _ => return Err("its network is of no known kind"),
         };
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let (data, message) = ((word(12), word(16)), (word(20), word(24)));
-        let numbers = [data.0, message.0];
-        if numbers.iter().any(|number| !(1..1 << 24).contains(number)) || data.0 == message.0 {
-            return Err("its queue pairs have no such numbers");
+        let (number, psn) = (word(12), word(16));
+        if !(1..1 << 24).contains(&number) {
+            return Err("its queue pair has no such number");
         }
-        if data.1 >= 1 << 24 || message.1 >= 1 << 24 {
+        if psn >= 1 << 24 {
             return Err("its packets have no such numbers");
         }
-        let (mtu, serves) = (bytes[11], bytes[30]);
-        if !(1..=5).contains(&mtu) || bytes[31] != 0 {
+        let (mtu, serves) = (bytes[11], bytes[22]);
+        if !(1..=5).contains(&mtu) || bytes[23] != 0 {
             return Err("its limits are not usable");
         }
         let mut gid = [0; 16];
-        gid.copy_from_slice(&bytes[32..48]);
-        let lid = u16::from_le_bytes([bytes[28], bytes[29]]);
+        gid.copy_from_slice(&bytes[24..]);
+        let lid = u16::from_le_bytes([bytes[20], bytes[21]]);
         if gid == [0; 16] && (!infiniband || lid == 0) {
             return Err("it names no port");
         }
-        Ok(Self { infiniband, mtu, data, message, lid, serves, gid })
+        Ok(Self { infiniband, mtu, number, psn, lid, serves, gid })
     }
 }
 
@@ -106,27 +102,21 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> LinkError {
     move |source| LinkError::System { what, source }
 }
 
-/// Numbers that nobody can guess, 24 bits each: packets of an earlier queue pair with the same number fit into nothing.
-fn packet_numbers() -> io::Result<[u32; 2]> {
-    let mut bytes = [0; 8];
+/// A number that nobody can guess, of 24 bits: packets of an earlier queue pair with the same number fit into nothing.
+fn packet_number() -> io::Result<u32> {
+    let mut bytes = [0; 4];
     let mut have = 0;
     while have < bytes.len() {
         have += rustix::rand::getrandom(&mut bytes[have..], rustix::rand::GetRandomFlags::empty())?;
     }
-    let [a, b, c, _, d, e, f, _] = bytes;
-    Ok([u32::from_le_bytes([a, b, c, 0]), u32::from_le_bytes([d, e, f, 0])])
+    bytes[3] = 0;
+    Ok(u32::from_le_bytes(bytes))
 }
 
-/// Spare receives of a link with so many operations.
-fn spares(depth: u32) -> u32 {
-    depth.clamp(SPARES.0, SPARES.1)
-}
-
-/// Completions that a link can have waiting.
+/// Completions that a link can have waiting; one is of what ends it.
 fn completions(config: &RailConfig) -> u32 {
-    let spares =
-        if Planted::named("verbs-forgets-room-for-spares").is_on() { 0 } else { spares(config.depth) };
-    config.depth.saturating_add(config.recv_depth).saturating_add(spares)
+    let forgets = Planted::named("verbs-forgets-room-for-receives").is_on();
+    config.depth.saturating_add(if forgets { 0 } else { config.recv_depth }).saturating_add(1)
 }
 
 impl VerbsRail {
@@ -162,7 +152,7 @@ impl VerbsRail {
             verbs: Arc::clone(verbs),
             config: RailConfig { links, ..*config },
             caps,
-            forgets_spares: Planted::named("verbs-forgets-spare-receives"),
+            keeps_lent: Planted::named("verbs-keeps-lent-receives"),
             keeps_leftovers: Planted::named("verbs-keeps-leftovers"),
             polls_twice: Planted::named("verbs-polls-twice"),
         })
@@ -204,8 +194,18 @@ impl VerbsRail {
         Limits::of(device.phys_port_cnt, reads, serves, &self.port.attr, self.infiniband())
     }
 
-    fn side(&self, cap: QpCap, psn: u32, extended: bool) -> Result<Side, LinkError> {
-        let qp = Qp::new(&self.port.device, &self.cq, cap, extended);
+    /// A queue pair that takes receives.
+    fn pair(&self, psn: u32) -> Result<Qp, LinkError> {
+        let cap = QpCap {
+            // The last is for what ends it.
+            max_send_wr: self.config.depth + 1,
+            max_recv_wr: self.config.recv_depth.max(1),
+            // Sends have heads and bodies.
+            max_send_sge: 2,
+            max_recv_sge: 1,
+            max_inline_data: self.port.inline,
+        };
+        let qp = Qp::new(&self.port.device, &self.cq, cap, self.port.extended);
         let qp = qp.map_err(|error| match error.raw_os_error() {
             Some(libc::ENOMEM) => LinkError::System {
                 what: "making a queue pair",
@@ -217,7 +217,7 @@ impl VerbsRail {
         qp.modify(&attr, mask).map_err(|error| {
             system("preparing a queue pair")(ladder::blame(Rung::Init, &attr, &self.limits(), &error))
         })?;
-        Ok(Side { qp, queue: Queue::new(self.config.depth), chain: Chain::EMPTY, psn })
+        Ok(qp)
     }
 
     /// Memory for the heads of sends.
@@ -230,54 +230,43 @@ impl VerbsRail {
     }
 
     fn make(&mut self, id: LinkId) -> Result<Link, LinkError> {
-        let config = &self.config;
-        let [data_psn, message_psn] = packet_numbers().map_err(system("getrandom"))?;
-        let spare = spares(config.depth);
-        let cap = |receives: u32| QpCap {
-            max_send_wr: config.depth.max(1),
-            max_recv_wr: receives.max(1),
-            max_send_sge: 2,
-            max_recv_sge: 1,
-            max_inline_data: self.port.inline,
-        };
-        let data = self.side(cap(spare), data_psn, self.port.extended)?;
-        // Sends have heads and bodies, and soft-RoCE takes two ranges for two of the first where work is built in place.
-        let message = self.side(cap(config.recv_depth), message_psn, false)?;
+        let psn = packet_number().map_err(system("getrandom"))?;
+        let qp = self.pair(psn)?;
         let heads = self.heads()?;
-        let (depth, receives_max) = (config.depth, config.recv_depth as usize);
+        let RailConfig { depth, recv_depth, .. } = self.config;
         self.lives += 1;
         Ok(Link {
             id,
-            data,
-            message,
+            qp,
+            queue: Queue::new(depth),
+            chain: Chain::EMPTY,
+            psn,
             state: State::New,
             depth,
             flushes: 0,
-            receives: VecDeque::with_capacity(receives_max),
-            receives_max,
+            receives: Receives::new(recv_depth),
             receive_chain: Chain::EMPTY,
-            spares: Spares { all: spare, posted: 0 },
-            last: crate::link::Which::Data,
+            broken: None,
+            trusts_device: Planted::named("verbs-trusts-broken-pairs"),
+            forgets_mark: Planted::named("verbs-waits-for-untold-work"),
             life: self.lives,
             refusal: None,
-            untaken: 0,
-            keeps_other_pair: Planted::named("verbs-keeps-the-other-pair"),
             heads,
         })
     }
 
-    /// Moves one queue pair up to full service.
-    fn climb(&self, side: &Side, peer: &Address, (number, psn): (u32, u32)) -> Result<(), LinkError> {
-        let mut ours = self.ours(side.psn);
+    /// Moves the queue pair of a link up to full service.
+    fn climb(&self, link: &Link, peer: &Address) -> Result<(), LinkError> {
+        let mut ours = self.ours(link.psn);
         // On InfiniBand the way leads through a router where the subnets are different.
         ours.global |= peer.gid[..8] != self.port.gid.raw[..8] && peer.gid != [0; 16];
         ours.reads = ours.reads.min(peer.serves);
         let mtu = peer.mtu.min(self.port.attr.active_mtu as u8);
-        let theirs = Theirs { number, psn, mtu, lid: peer.lid, gid: peer.gid };
+        let theirs = Theirs { number: peer.number, psn: peer.psn, mtu, lid: peer.lid, gid: peer.gid };
         let limits = self.limits();
         let rungs = [(Rung::Receive, ladder::receive(&ours, &theirs)), (Rung::Send, ladder::send(&ours))];
         for (rung, (attr, mask)) in rungs {
-            side.qp.modify(&attr, mask).map_err(|error| {
+            link.qp.modify(&attr, mask).map_err(|error| {
                 system("connecting a queue pair")(ladder::blame(rung, &attr, &limits, &error))
             })?;
         }
@@ -303,7 +292,6 @@ impl Links for VerbsRail {
             self.links[place] = Some(link);
         }
         self.live += 1;
-        self.post_spares(id.0);
         Ok(id)
     }
 
@@ -316,8 +304,8 @@ impl Links for VerbsRail {
         let address = Address {
             infiniband: self.port.attr.link_layer == LINK_LAYER_INFINIBAND,
             mtu: self.port.attr.active_mtu as u8,
-            data: (found.data.qp.number(), found.data.psn),
-            message: (found.message.qp.number(), found.message.psn),
+            number: found.qp.number(),
+            psn: found.psn,
             lid: self.port.attr.lid,
             serves: self.ours(0).serves,
             gid: self.port.gid.raw,
@@ -334,8 +322,7 @@ impl Links for VerbsRail {
         if address.infiniband != self.infiniband() {
             return Err(LinkError::Unreachable("one port is on InfiniBand and the other on Ethernet"));
         }
-        self.climb(&found.data, &address, address.data)?;
-        self.climb(&found.message, &address, address.message)?;
+        self.climb(found, &address)?;
         if let Some(Some(found)) = self.links.get_mut(link.0 as usize) {
             found.state = State::Up;
         }
@@ -349,8 +336,7 @@ impl Links for VerbsRail {
             device.faults.take(device.context(), calls.get_async_event, calls.ack_async_event);
         }
         let Some(Some(found)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
-        let fault = found.data.qp.fault().or_else(|| found.message.qp.fault()).or_else(|| self.cq.fault());
-        if let Some(why) = fault {
+        if let Some(why) = found.qp.fault().or_else(|| self.cq.fault()) {
             found.break_down();
             return Err(LinkError::Unreachable(why));
         }
@@ -377,7 +363,8 @@ impl Links for VerbsRail {
     }
 
     fn is_quiet(&mut self, link: LinkId) -> bool {
-        self.link(link).is_none_or(|link| link.state == State::Error && link.is_empty())
+        let found = self.links.get_mut(link.0 as usize).and_then(Option::as_deref_mut);
+        found.is_none_or(Link::is_quiet)
     }
 
     fn destroy(&mut self, link: LinkId) {
@@ -386,14 +373,12 @@ impl Links for VerbsRail {
         let Some(found) = self.links.get_mut(place).and_then(Option::take) else { return };
         self.live -= 1;
         self.refused.retain(|refused| *refused != link.0);
-        let numbers = [found.data.qp.number(), found.message.qp.number()];
+        let number = found.qp.number();
         drop(found);
         let keeps = self.keeps_leftovers.is_on();
-        self.cq.sift(|wc| keeps || !numbers.contains(&wc.qp_num));
+        self.cq.sift(|wc| keeps || wc.qp_num != number);
     }
 }
-
-const _: () = assert!(PAIRS == 2);
 
 #[cfg(test)]
 mod tests {
@@ -402,15 +387,7 @@ mod tests {
     use super::*;
 
     fn address() -> Address {
-        Address {
-            infiniband: false,
-            mtu: 5,
-            data: (0x11, 0xff_ffff),
-            message: (0xff_ffff, 0),
-            lid: 0,
-            serves: 16,
-            gid: [1; 16],
-        }
+        Address { infiniband: false, mtu: 5, number: 0xff_ffff, psn: 0, lid: 0, serves: 16, gid: [1; 16] }
     }
 
     #[test]
@@ -420,19 +397,16 @@ mod tests {
         assert_eq!(Address::parse(&good), Ok(address()));
         let bad: &[(usize, &[u8], &str)] = &[
             (0, b"X", "not of an RDMA device"),
-            (8, &[2], "version"),
+            (8, &[1], "version"),
             (10, &[0], "no known kind"),
             (10, &[3], "no known kind"),
             (11, &[0], "limits"),
             (11, &[6], "limits"),
-            (12, &[0], "queue pairs"),
-            (15, &[1], "queue pairs"),
-            (23, &[1], "queue pairs"),
-            (12, &[0xff, 0xff, 0xff], "queue pairs"),
+            (12, &[0, 0, 0], "queue pair"),
+            (15, &[1], "queue pair"),
             (19, &[1], "packets"),
-            (27, &[1], "packets"),
-            (31, &[1], "limits"),
-            (32, &[0; 16], "no port"),
+            (23, &[1], "limits"),
+            (24, &[0; 16], "no port"),
         ];
         for (at, change, why) in bad {
             let mut bytes = good.clone();
@@ -464,9 +438,8 @@ mod tests {
             peer_time: trunkline_proto::time::Duration::secs(1),
             rail_time: trunkline_proto::time::Duration::secs(1),
         };
-        assert_eq!(completions(&config(64, 10)), 64 + 10 + 64);
-        assert_eq!(completions(&config(1, 0)), 1 + 16);
-        assert_eq!(completions(&config(4096, 0)), 4096 + 256);
+        assert_eq!(completions(&config(64, 10)), 64 + 10 + 1);
+        assert_eq!(completions(&config(1, 0)), 2);
         assert_eq!(completions(&config(u32::MAX, 5)), u32::MAX);
     }
 }

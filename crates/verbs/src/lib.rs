@@ -1,9 +1,8 @@
 //! Real RDMA devices: InfiniBand, RoCE and soft-RoCE, through rdma-core's libibverbs, which is opened at run time.
 //!
 //! A [`VerbsFabric`] lists ports that are usable; an open one is a [`VerbsRail`] with one completion queue, and each of
-//! its links is two reliable queue pairs: one for sends, whose receives are the user's, and one for all that needs no
-//! receive of the user, so that a write with immediate never takes one. The engine drives it through the contract of
-//! `trunkline-fabric` and never sees this crate. Nothing here decides who talks to whom.
+//! its links is one reliable queue pair. The engine drives it through the contract of `trunkline-fabric` and never sees this
+//! crate. Nothing here decides who talks to whom.
 
 mod caps;
 mod config;
@@ -25,6 +24,7 @@ mod poll;
 mod qp;
 mod queue;
 mod rail;
+mod receives;
 mod register;
 mod stage;
 

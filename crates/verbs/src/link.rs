@@ -1,18 +1,18 @@
-//! A link: two queue pairs towards one peer, what is posted on them, and the receives that wait.
+//! A link: one queue pair towards one peer, what is posted on it, and the receives that wait.
 //!
-//! Sends go over one and meet the user's receives there; everything else goes over the other, whose receives are spare
-//! ones without memory, which writes with immediate take. So such a write never takes a receive of the user, and a send
-//! without one waits, as the contract has it.
+//! Writes with immediate take receives as sends do. One that such a write took is posted again where its completion is
+//! told, in the same poll (`poll.rs`), and the user does not hear of it.
 
-use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use trunkline_fabric::{Ctrl, LinkId, Mr, Status};
-use trunkline_sys::verbs::Sge;
+use trunkline_sys::verbs::{SEND_SIGNALED, SendWr, Sge, wr_opcode};
 
 use crate::error::Planted;
 use crate::ladder;
 use crate::qp::Qp;
 use crate::queue::Queue;
+use crate::receives::Receives;
 use crate::stage::Chain;
 
 /// Where a link is in its life.
@@ -26,28 +26,21 @@ pub(crate) enum State {
     Error,
 }
 
-/// Which of the two queue pairs.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Which {
-    /// For all that needs no receive of the user.
-    Data,
-    /// For sends.
-    Message,
-}
-
 /// What a completion is of, as its number says: the kind, the place of the link, and a position.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kind {
-    /// Work on one of the queue pairs.
-    Work(Which),
-    /// A receive of the user.
+    /// Work of the user, by its position in the queue.
+    Work,
+    /// A receive of the user, by its slot.
     Receive,
-    /// A spare receive.
-    Spare,
     /// The loop-back read of a flush.
     Flush,
+    /// What is posted last on a queue pair in error.
+    Mark,
 }
 
+/// By then a queue pair that broke has told its peer why.
+const PEER_IS_TOLD: Duration = Duration::from_millis(100);
 /// Bits of a link's place in a number.
 const PLACE_BITS: u32 = 24;
 /// Most links of a rail.
@@ -58,11 +51,10 @@ impl Kind {
     #[inline]
     pub(crate) fn id(self, place: u32, position: u32) -> u64 {
         let kind = match self {
-            Self::Work(Which::Data) => 1,
-            Self::Work(Which::Message) => 2,
-            Self::Receive => 3,
-            Self::Spare => 4,
-            Self::Flush => 5,
+            Self::Work => 1,
+            Self::Receive => 2,
+            Self::Flush => 3,
+            Self::Mark => 4,
         };
         kind << 56 | u64::from(place) << 32 | u64::from(position)
     }
@@ -71,25 +63,14 @@ impl Kind {
     #[inline]
     pub(crate) fn of(id: u64) -> Option<(Self, u32, u32)> {
         let kind = match id >> 56 {
-            1 => Self::Work(Which::Data),
-            2 => Self::Work(Which::Message),
-            3 => Self::Receive,
-            4 => Self::Spare,
-            5 => Self::Flush,
+            1 => Self::Work,
+            2 => Self::Receive,
+            3 => Self::Flush,
+            4 => Self::Mark,
             _ => return None,
         };
         Some((kind, (id >> 32) as u32 & (LINKS_MAX - 1), id as u32))
     }
-}
-
-/// One of the queue pairs, with what is posted on it.
-pub(crate) struct Side {
-    pub(crate) qp: Qp,
-    pub(crate) queue: Queue,
-    /// What waits to be given to the device.
-    pub(crate) chain: Chain,
-    /// First packet number.
-    pub(crate) psn: u32,
 }
 
 /// Memory for the first bytes of sends whose rest is registered, a place for each operation.
@@ -99,66 +80,41 @@ pub(crate) struct Heads {
     pub(crate) base: Sge,
 }
 
-/// Receives without memory, for writes with immediate.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Spares {
-    /// How many there are to be.
-    pub(crate) all: u32,
-    /// How many the device has.
-    pub(crate) posted: u32,
-}
-
-impl Spares {
-    /// Whether enough were taken to post them again.
-    #[inline]
-    pub(crate) fn are_few(&self) -> bool {
-        self.posted <= self.all / 2
-    }
-}
-
 /// A link.
 pub(crate) struct Link {
     pub(crate) id: LinkId,
-    pub(crate) data: Side,
-    pub(crate) message: Side,
+    pub(crate) qp: Qp,
+    pub(crate) queue: Queue,
+    /// What waits to be given to the device.
+    pub(crate) chain: Chain,
+    /// First packet number.
+    pub(crate) psn: u32,
     pub(crate) state: State,
-    /// Most operations at once, of both queue pairs and the flushes.
+    /// Most operations at once, the flushes included.
     pub(crate) depth: u32,
     /// Flushes that have not completed.
     pub(crate) flushes: u32,
-    /// Numbers of the receives that the device has, or is about to get, oldest first.
-    pub(crate) receives: VecDeque<u64>,
-    /// Most of them.
-    pub(crate) receives_max: usize,
+    /// Those that the device has, or is about to get, or did not take.
+    pub(crate) receives: Receives,
     /// Receives that wait to be given to the device.
     pub(crate) receive_chain: Chain,
-    pub(crate) spares: Spares,
-    /// Where the last operation went, and a no-operation goes.
-    pub(crate) last: Which,
+    /// When it broke by itself, until it is put into error from here too.
+    pub(crate) broken: Option<Instant>,
+    pub(crate) trusts_device: Planted,
+    pub(crate) forgets_mark: Planted,
     /// Told apart from earlier links of the same place.
     pub(crate) life: u64,
     /// Why the device was not given something or did not take it, until the first of that is given back.
     pub(crate) refusal: Option<Status>,
-    /// Receives that the device did not take; they are given back last.
-    pub(crate) untaken: u32,
-    pub(crate) keeps_other_pair: Planted,
-    // After the queue pairs, which may still read it.
+    // After the queue pair, which may still read it.
     pub(crate) heads: Heads,
 }
 
 impl Link {
-    #[inline]
-    pub(crate) fn side(&mut self, which: Which) -> &mut Side {
-        match which {
-            Which::Data => &mut self.data,
-            Which::Message => &mut self.message,
-        }
-    }
-
     /// Operations that have not ended.
     #[inline]
     pub(crate) fn used(&self) -> u32 {
-        self.data.queue.len() + self.message.queue.len() + self.flushes
+        self.queue.len() + self.flushes
     }
 
     /// Operations that can be posted.
@@ -172,29 +128,56 @@ impl Link {
 
     /// Whether nothing is owed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.used() == 0 && self.receives.is_empty() && self.spares.posted == 0
+        self.used() == 0 && self.receives.len() == 0
     }
 
-    /// Puts both queue pairs into error; what the device has comes back as flushed.
+    /// Puts the queue pair into error; what the device has comes back as flushed.
     pub(crate) fn break_down(&mut self) {
-        self.break_after(None);
-    }
-
-    /// The same after a completion in error on one of them. That one goes into error by itself, and may still have to tell
-    /// its peer why: moved from here, soft-RoCE would leave that out.
-    pub(crate) fn break_after(&mut self, failed: Option<Which>) {
         if self.state == State::Error {
             return;
         }
-        self.state = State::Error;
-        let (attr, mask) = ladder::error();
-        for (which, qp) in [(Which::Data, &self.data.qp), (Which::Message, &self.message.qp)] {
-            if failed == Some(which) || (failed.is_some() && self.keeps_other_pair.is_on()) {
-                continue;
-            }
-            // A device that is lost refuses it.
-            let _ = qp.modify(&attr, mask);
+        self.tell_device();
+        self.ends();
+    }
+
+    /// The same after a completion in error: the device has done it by itself, and may still have to tell the peer why. Moved
+    /// from here, soft-RoCE would leave that out.
+    pub(crate) fn has_broken(&mut self) {
+        if self.state != State::Error {
+            self.broken = Some(Instant::now());
+            self.ends();
         }
+    }
+
+    /// Some of what the device has done was not to be told, and in error it tells nothing of that any more: one operation behind
+    /// all others does.
+    fn ends(&mut self) {
+        let was_up = std::mem::replace(&mut self.state, State::Error) == State::Up;
+        if !was_up || self.forgets_mark.is_on() {
+            return;
+        }
+        let mut work = SendWr::ZERO;
+        work.wr_id = Kind::Mark.id(self.id.0, self.queue.mark());
+        (work.opcode, work.send_flags) = (wr_opcode::RDMA_WRITE, SEND_SIGNALED);
+        // A device that is lost refuses it.
+        let _ = self.qp.post_send(&raw mut work);
+    }
+
+    /// Whether it is in error and nothing is owed any more. What was posted between the error and the word of it may not come
+    /// back by itself, so after a while the queue pair is put into error from here.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        let told = self.broken.is_some_and(|since| since.elapsed() > PEER_IS_TOLD);
+        if told && !self.is_empty() && !self.trusts_device.is_on() {
+            self.tell_device();
+        }
+        self.state == State::Error && self.is_empty()
+    }
+
+    fn tell_device(&mut self) {
+        self.broken = None;
+        let (attr, mask) = ladder::error();
+        // A device that is lost refuses it.
+        let _ = self.qp.modify(&attr, mask);
     }
 }
 
@@ -204,14 +187,12 @@ mod tests {
 
     #[test]
     fn numbers_say_what_they_are_of() {
-        let kinds =
-            [Kind::Work(Which::Data), Kind::Work(Which::Message), Kind::Receive, Kind::Spare, Kind::Flush];
-        for kind in kinds {
+        for kind in [Kind::Work, Kind::Receive, Kind::Flush, Kind::Mark] {
             for (place, position) in [(0, 0), (LINKS_MAX - 1, u32::MAX), (5, 7)] {
                 assert_eq!(Kind::of(kind.id(place, position)), Some((kind, place, position)));
             }
         }
         assert_eq!(Kind::of(0), None);
-        assert_eq!(Kind::of(6 << 56), None);
+        assert_eq!(Kind::of(5 << 56), None);
     }
 }

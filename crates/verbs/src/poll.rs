@@ -1,12 +1,12 @@
 //! What the device says has finished, as the contract tells it. Called by the rail's poll; takes completions in batches, and
-//! finds the operation by the number it was posted with.
+//! finds the operation by the number it was posted with. Receives that writes with immediate took are posted again here.
 
-use trunkline_fabric::{Completion, Done, LinkId, Status};
+use trunkline_fabric::{Completion, Done, LinkId, Rail as _, Status};
 use trunkline_sys::verbs::{WC_WITH_IMM, Wc, wc_opcode, wc_status};
 
 use crate::VerbsRail;
 use crate::error::{What, status};
-use crate::link::{Kind, Link, State, Which};
+use crate::link::{Kind, Link};
 use crate::queue::{Ended, Entry};
 
 /// What one look at a completion gave.
@@ -43,6 +43,8 @@ impl VerbsRail {
                 break;
             }
         }
+        // What immediates took is posted again before anybody acts on them.
+        self.flush();
         if self.refused.is_empty() { count } else { self.give_back(out, count) }
     }
 
@@ -69,49 +71,32 @@ impl VerbsRail {
         if kind == Kind::Flush {
             return self.tell_flush(wc);
         }
-        let Some(Some(link)) = self.links.get_mut(place as usize) else { return Told::Nothing };
-        match kind {
-            Kind::Work(which) => tell_work(link, which, position, wc),
-            Kind::Receive => tell_receive(link, wc),
-            _ => self.tell_spare(place, wc),
+        if kind == Kind::Receive {
+            return self.tell_receive(place, position, wc);
         }
+        let Some(Some(link)) = self.links.get_mut(place as usize) else { return Told::Nothing };
+        if kind == Kind::Mark { tell_mark(link, position) } else { tell_work(link, position, wc) }
     }
 
-    /// A spare receive was taken: by a write with immediate, if all is well.
+    /// A receive was taken by a send or by a write with immediate, or never will be.
     #[inline]
-    fn tell_spare(&mut self, place: u32, wc: &Wc) -> Told {
+    fn tell_receive(&mut self, place: u32, slot: u32, wc: &Wc) -> Told {
         let Some(Some(link)) = self.links.get_mut(place as usize) else { return Told::Nothing };
-        link.spares.posted = link.spares.posted.saturating_sub(1);
-        if wc.status != wc_status::SUCCESS {
-            link.break_after(Some(Which::Data));
-            return Told::Nothing;
-        }
         let id = link.id;
-        if link.spares.are_few() && !self.forgets_spares.is_on() {
-            self.post_spares(place);
+        if wc.status != wc_status::SUCCESS {
+            link.has_broken();
+            let Some(wr_id) = link.receives.end(slot) else { return Told::Nothing };
+            return Told::Last(received(id, wr_id, status(wc.status, What::Receive)));
         }
-        // Nothing else takes one, unless the peer is none of ours.
-        if wc.opcode != wc_opcode::RECV_RDMA_WITH_IMM {
-            return Told::Nothing;
+        let len = wc.byte_len.into();
+        if wc.opcode == wc_opcode::RECV_RDMA_WITH_IMM {
+            self.lend_again(place, slot);
+            let (done, imm) = (Done::Written, Some(u32::from_be(wc.imm_data)));
+            return Told::Last(Completion { wr_id: 0, link: id, done, status: Status::Ok, imm, len });
         }
-        let (imm, len) = (Some(u32::from_be(wc.imm_data)), wc.byte_len.into());
-        Told::Last(Completion { wr_id: 0, link: id, done: Done::Written, status: Status::Ok, imm, len })
-    }
-
-    /// Posts spare receives until there are as many as there are to be.
-    pub(crate) fn post_spares(&mut self, place: u32) {
-        let Some(Some(link)) = self.links.get_mut(place as usize) else { return };
-        if link.state == State::Error {
-            return;
-        }
-        let missing = link.spares.all - link.spares.posted;
-        match self.stage.post_spares(&link.data.qp, Kind::Spare.id(place, 0), missing) {
-            Ok(()) => link.spares.posted = link.spares.all,
-            Err(taken) => {
-                link.spares.posted += taken;
-                link.break_down();
-            }
-        }
+        let Some(wr_id) = link.receives.end(slot) else { return Told::Nothing };
+        let imm = (wc.wc_flags & WC_WITH_IMM != 0).then(|| u32::from_be(wc.imm_data));
+        Told::Last(Completion { wr_id, link: id, done: Done::Received, status: Status::Ok, imm, len })
     }
 
     fn tell_flush(&mut self, wc: &Wc) -> Told {
@@ -149,7 +134,7 @@ impl VerbsRail {
                 out[count] = one;
                 count += 1;
             }
-            let over = link.data.queue.len() + link.message.queue.len() + link.untaken == 0;
+            let over = link.queue.len() == 0 && link.receives.are_with_device();
             if over {
                 self.refused.swap_remove(at);
             } else {
@@ -162,16 +147,11 @@ impl VerbsRail {
 
 /// The oldest that the device did not take, and has nothing before it.
 fn next_refused(link: &mut Link) -> Option<Completion> {
-    let entry = link.data.queue.drop_oldest().or_else(|| link.message.queue.drop_oldest());
-    if let Some(entry) = entry {
+    if let Some(entry) = link.queue.drop_oldest() {
         let status = link.refusal.take().unwrap_or(Status::Flushed);
         return Some(posted(link.id, entry, status));
     }
-    if link.untaken == 0 || link.receives.len() > link.untaken as usize {
-        return None;
-    }
-    link.untaken -= 1;
-    let wr_id = link.receives.pop_front()?;
+    let wr_id = link.receives.drop_oldest()?;
     Some(received(link.id, wr_id, Status::Flushed))
 }
 
@@ -179,32 +159,30 @@ fn received(link: LinkId, wr_id: u64, status: Status) -> Completion {
     Completion { wr_id, link, done: Done::Received, status, imm: None, len: 0 }
 }
 
+/// What was posted last has come back: so has all before it.
+#[cold]
+fn tell_mark(link: &mut Link, mark: u32) -> Told {
+    match link.queue.end_before(mark) {
+        Ended::Flushed(entry) => Told::More(posted(link.id, entry, Status::Flushed)),
+        Ended::Nobody => Told::Nothing,
+        Ended::Silently(_) | Ended::This(_) => Told::Again,
+    }
+}
+
 #[inline]
-fn tell_work(link: &mut Link, which: Which, position: u32, wc: &Wc) -> Told {
+fn tell_work(link: &mut Link, position: u32, wc: &Wc) -> Told {
     let well = wc.status == wc_status::SUCCESS;
     let id = link.id;
-    match link.side(which).queue.end(position, well) {
+    match link.queue.end(position, well) {
         Ended::Nobody => Told::Nothing,
         Ended::Silently(_) => Told::Again,
         Ended::Flushed(entry) => Told::More(posted(id, entry, Status::Flushed)),
         Ended::This(entry) if well && entry.told => Told::Last(posted(id, entry, Status::Ok)),
         Ended::This(_) if well => Told::Nothing,
         Ended::This(entry) => {
-            link.break_after(Some(which));
+            link.has_broken();
             let what = if entry.is_send { What::Send } else { What::OneSided };
             Told::Last(posted(id, entry, status(wc.status, what)))
         }
     }
-}
-
-#[inline]
-fn tell_receive(link: &mut Link, wc: &Wc) -> Told {
-    let Some(wr_id) = link.receives.pop_front() else { return Told::Nothing };
-    if wc.status != wc_status::SUCCESS {
-        link.break_after(Some(Which::Message));
-        return Told::Last(received(link.id, wr_id, status(wc.status, What::Receive)));
-    }
-    let imm = (wc.wc_flags & WC_WITH_IMM != 0).then(|| u32::from_be(wc.imm_data));
-    let len = wc.byte_len.into();
-    Told::Last(Completion { wr_id, link: link.id, done: Done::Received, status: Status::Ok, imm, len })
 }

@@ -166,7 +166,7 @@ impl Qp {
     #[inline]
     pub(crate) fn post_send(&self, list: *mut SendWr) -> Result<(), (i32, *mut SendWr)> {
         let mut bad = std::ptr::null_mut();
-        // SAFETY: the queue pair lives as long as this; list, entries and bytes are the stage's, which lives.
+        // SAFETY: the queue pair lives as long as this; list, entries and bytes are the caller's, and live.
         let code = unsafe { (self.post_send)(self.raw, list, &raw mut bad) };
         if code == 0 { Ok(()) } else { Err((code, bad)) }
     }

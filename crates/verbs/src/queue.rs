@@ -125,6 +125,23 @@ impl Queue {
         }
     }
 
+    /// The position behind the last operation that the device was given.
+    pub(crate) fn mark(&self) -> u32 {
+        self.given
+    }
+
+    /// What is to be said of the oldest operation before a mark once the device has come to that: it leaves the queue. To be
+    /// asked again until it is [`Ended::Nobody`].
+    pub(crate) fn end_before(&mut self, mark: u32) -> Ended {
+        let left = distance(self.head, mark, self.depth());
+        if left == 0 || left > self.given() {
+            return Ended::Nobody;
+        }
+        let entry = self.entries[self.at(self.head)];
+        self.head = next(self.head, self.depth());
+        if self.failed { Ended::Flushed(entry) } else { Ended::Silently(entry) }
+    }
+
     /// The oldest operation, taken out, if the device has none and never gets it.
     pub(crate) fn drop_oldest(&mut self) -> Option<Entry> {
         if self.given() > 0 || self.len() == 0 {
@@ -189,6 +206,25 @@ mod tests {
         assert_eq!(queue.drop_oldest(), Some(entry(2, true)));
         assert_eq!(queue.drop_oldest(), Some(entry(3, true)));
         assert_eq!(queue.drop_oldest(), None);
+    }
+
+    #[test]
+    fn what_is_before_a_mark_has_ended_when_that_has() {
+        let mut queue = Queue::new(4);
+        let positions: Vec<u32> = (0..4).map(|wr_id| queue.push(entry(wr_id, false), false).0).collect();
+        queue.give();
+        queue.refused(1);
+        let mark = queue.mark();
+        assert_eq!(
+            queue.end_before(mark),
+            Ended::Silently(entry(0, false)),
+            "it was well, and nobody was told"
+        );
+        assert_eq!(queue.end(positions[1], false), Ended::This(entry(1, false)));
+        assert_eq!(queue.end_before(mark), Ended::Flushed(entry(2, false)));
+        assert_eq!((queue.end_before(mark), queue.given(), queue.len()), (Ended::Nobody, 0, 1));
+        assert_eq!(queue.end_before(positions[0]), Ended::Nobody, "a mark that is past");
+        assert_eq!(Queue::new(3).end_before(0), Ended::Nobody);
     }
 
     proptest! {

@@ -15,7 +15,7 @@ use crate::cq::CompletionQueue;
 use crate::device::Port;
 use crate::error::{NOT_POSTED, Planted, UNSUPPORTED};
 use crate::flusher::{Asked, Flusher};
-use crate::link::{Kind, Link, State, Which};
+use crate::link::{Kind, Link, State};
 use crate::queue::Entry;
 use crate::register::{VerbsRegistrar, rkey};
 use crate::stage::{Bytes, Chain, ROOM, Stage, Work};
@@ -23,8 +23,8 @@ use crate::stage::{Bytes, Chain, ROOM, Stage, Work};
 /// A queue that has something waiting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Dirty {
-    /// Work on a link's queue pair.
-    Work(u32, Which),
+    /// Work of a link.
+    Work(u32),
     /// Receives of a link.
     Receives(u32),
     /// Flushes.
@@ -39,7 +39,7 @@ pub struct VerbsRail {
     pub(crate) cq: CompletionQueue,
     pub(crate) stage: Stage,
     pub(crate) dirty: Vec<Dirty>,
-    /// Links that have work which the device did not take.
+    /// Links that have work or receives which the device did not take.
     pub(crate) refused: Vec<u32>,
     pub(crate) live: u32,
     pub(crate) lives: u64,
@@ -48,7 +48,7 @@ pub struct VerbsRail {
     pub(crate) verbs: Arc<VerbsConfig>,
     pub(crate) config: RailConfig,
     pub(crate) caps: Caps,
-    pub(crate) forgets_spares: Planted,
+    pub(crate) keeps_lent: Planted,
     pub(crate) keeps_leftovers: Planted,
     pub(crate) polls_twice: Planted,
 }
@@ -56,7 +56,6 @@ pub struct VerbsRail {
 /// A request as the operation asks for it.
 struct Asks<'a> {
     opcode: u32,
-    which: Which,
     imm: u32,
     target: SendWrTarget,
     bytes: Payload<'a>,
@@ -116,24 +115,24 @@ impl VerbsRail {
 
     /// An operation as the device knows it.
     #[inline]
-    fn asks<'a>(&self, op: Op<'a>, last: Which) -> Result<Asks<'a>, PostError> {
+    fn asks<'a>(&self, op: Op<'a>) -> Result<Asks<'a>, PostError> {
         let unsupported = PostError::Refused(Status::Other(UNSUPPORTED));
-        let with = |opcode, which, imm: Option<u32>, target, bytes| {
-            Ok(Asks { opcode, which, imm: imm.unwrap_or(0), target, bytes, astray: false })
+        let with = |opcode, imm: Option<u32>, target, bytes| {
+            Ok(Asks { opcode, imm: imm.unwrap_or(0), target, bytes, astray: false })
         };
         match op {
             Op::Send { head, body, imm } => {
                 let opcode = if imm.is_some() { wr_opcode::SEND_WITH_IMM } else { wr_opcode::SEND };
-                with(opcode, Which::Message, imm, SendWr::ZERO.wr, self.source(head, body)?)
+                with(opcode, imm, SendWr::ZERO.wr, self.source(head, body)?)
             }
             Op::Write { from, to, imm } => {
                 let opcode =
                     if imm.is_some() { wr_opcode::RDMA_WRITE_WITH_IMM } else { wr_opcode::RDMA_WRITE };
-                with(opcode, Which::Data, imm, target(to), self.source(&[], from)?)
+                with(opcode, imm, target(to), self.source(&[], from)?)
             }
             Op::Read { into, from } => {
                 let bytes = Payload::Placed(self.place(into)?);
-                with(wr_opcode::RDMA_READ, Which::Data, None, target(from), bytes)
+                with(wr_opcode::RDMA_READ, None, target(from), bytes)
             }
             Op::FetchAdd { old, at, add } if self.caps.atomics => {
                 self.atomic(wr_opcode::ATOMIC_FETCH_AND_ADD, old, at, (add, 0))
@@ -142,7 +141,7 @@ impl VerbsRail {
                 self.atomic(wr_opcode::ATOMIC_CMP_AND_SWP, old, at, (expect, swap))
             }
             // A write of nothing: devices look at no key then.
-            Op::Nop => with(wr_opcode::RDMA_WRITE, last, None, SendWr::ZERO.wr, Payload::Copied(&[], &[])),
+            Op::Nop => with(wr_opcode::RDMA_WRITE, None, SendWr::ZERO.wr, Payload::Copied(&[], &[])),
             _ => Err(unsupported),
         }
     }
@@ -160,7 +159,7 @@ impl VerbsRail {
         let bytes = Payload::Placed(self.place(old)?);
         let to = Atomic { remote_addr: at.addr, compare_add, swap, rkey: rkey(at.key) };
         let (target, astray) = (SendWrTarget { atomic: to }, !at.addr.is_multiple_of(8));
-        Ok(Asks { opcode, which: Which::Data, imm: 0, target, bytes, astray })
+        Ok(Asks { opcode, imm: 0, target, bytes, astray })
     }
 
     #[inline]
@@ -171,7 +170,7 @@ impl VerbsRail {
         if found.state != State::Up {
             return Err(PostError::Refused(Status::Flushed));
         }
-        let asks = self.asks(op, found.last)?;
+        let asks = self.asks(op)?;
         if found.credits() == 0 {
             return Err(PostError::Busy);
         }
@@ -183,14 +182,9 @@ impl VerbsRail {
         };
         let found = &mut **found;
         let last = found.credits() == 1;
-        found.last = asks.which;
-        let (side, heads) = match asks.which {
-            Which::Data => (&mut found.data, &found.heads),
-            Which::Message => (&mut found.message, &found.heads),
-        };
         let is_send = matches!(asks.opcode, wr_opcode::SEND | wr_opcode::SEND_WITH_IMM);
-        let (position, signalled) = side.queue.push(Entry { wr_id, told, is_send }, last);
-        let id = Kind::Work(asks.which).id(link.0, position);
+        let (position, signalled) = found.queue.push(Entry { wr_id, told, is_send }, last);
+        let id = Kind::Work.id(link.0, position);
         let work = Work { id, opcode: asks.opcode, imm: asks.imm, target: asks.target, signalled };
         let bytes = match asks.bytes {
             Payload::Copied(one, two) => Bytes::Copied(one, two),
@@ -198,21 +192,24 @@ impl VerbsRail {
             Payload::Headed(head, sge) => {
                 let at = u64::from(position % found.depth) * u64::from(self.caps.inline_max);
                 // There is a place for each operation.
-                let _ = heads.region.memory().write(at, head);
+                let _ = found.heads.region.memory().write(at, head);
                 let length = head.len() as u32;
-                Bytes::Both(Sge { addr: heads.base.addr + at, length, lkey: heads.base.lkey }, sge)
+                Bytes::Both(
+                    Sge { addr: found.heads.base.addr + at, length, lkey: found.heads.base.lkey },
+                    sge,
+                )
             }
         };
         if asks.astray {
-            side.queue.give();
-            side.queue.refused(1);
+            found.queue.give();
+            found.queue.refused(1);
             self.break_refused(link.0, Status::RemoteAccess);
             return Ok(());
         }
-        if side.chain.is_empty() {
-            self.dirty.push(Dirty::Work(link.0, asks.which));
+        if found.chain.is_empty() {
+            self.dirty.push(Dirty::Work(link.0));
         }
-        self.stage.add(&mut side.chain, &work, bytes);
+        self.stage.add(&mut found.chain, &work, bytes);
         Ok(())
     }
 
@@ -228,15 +225,33 @@ impl VerbsRail {
         if found.state == State::Error {
             return Err(PostError::Refused(Status::Flushed));
         }
-        if found.receives.len() >= found.receives_max {
-            return Err(PostError::Busy);
-        }
-        found.receives.push_back(wr_id);
-        if found.receive_chain.is_empty() {
-            self.dirty.push(Dirty::Receives(link.0));
-        }
-        self.stage.add_receive(&mut found.receive_chain, Kind::Receive.id(link.0, 0), sge);
+        let Some(slot) = found.receives.take(wr_id, sge) else { return Err(PostError::Busy) };
+        self.stage_receive(link.0, slot, sge);
         Ok(())
+    }
+
+    /// Adds a receive to what waits. There must be room.
+    #[inline]
+    fn stage_receive(&mut self, place: u32, slot: u32, into: Sge) {
+        let Some(Some(found)) = self.links.get_mut(place as usize) else { return };
+        if found.receive_chain.is_empty() {
+            self.dirty.push(Dirty::Receives(place));
+        }
+        self.stage.add_receive(&mut found.receive_chain, Kind::Receive.id(place, slot), into);
+    }
+
+    /// A write with immediate took a receive: it is posted again with what this poll gives to the device.
+    #[inline]
+    pub(crate) fn lend_again(&mut self, place: u32, slot: u32) {
+        if self.stage.is_full() {
+            self.ring_all();
+        }
+        let Some(Some(found)) = self.links.get_mut(place as usize) else { return };
+        if self.keeps_lent.is_on() {
+            return;
+        }
+        let Some(into) = found.receives.lent(slot) else { return };
+        self.stage_receive(place, slot, into);
     }
 
     /// A flush works on a link in error too.
@@ -280,7 +295,7 @@ impl VerbsRail {
     pub(crate) fn ring_all(&mut self) {
         for at in 0..self.dirty.len() {
             match self.dirty[at] {
-                Dirty::Work(place, which) => self.ring_work(place, which),
+                Dirty::Work(place) => self.ring_work(place),
                 Dirty::Receives(place) => self.ring_receives(place),
                 Dirty::Flushes => {
                     if let Some(flusher) = self.flusher.as_deref_mut() {
@@ -296,13 +311,12 @@ impl VerbsRail {
     }
 
     #[inline]
-    fn ring_work(&mut self, place: u32, which: Which) {
+    fn ring_work(&mut self, place: u32) {
         let Some(Some(link)) = self.links.get_mut(place as usize) else { return };
-        let side = link.side(which);
-        let chain = std::mem::replace(&mut side.chain, Chain::EMPTY);
-        side.queue.give();
-        if let Err((code, left)) = self.stage.ring(&side.qp, chain) {
-            side.queue.refused(left);
+        let chain = std::mem::replace(&mut link.chain, Chain::EMPTY);
+        link.queue.give();
+        if let Err((code, left)) = self.stage.ring(&link.qp, chain) {
+            link.queue.refused(left);
             self.break_refused(place, Status::Other(NOT_POSTED + code.unsigned_abs()));
         }
     }
@@ -311,8 +325,17 @@ impl VerbsRail {
     fn ring_receives(&mut self, place: u32) {
         let Some(Some(link)) = self.links.get_mut(place as usize) else { return };
         let chain = std::mem::replace(&mut link.receive_chain, Chain::EMPTY);
-        if let Err((code, left)) = self.stage.ring_receives(&link.message.qp, chain) {
-            link.untaken += left;
+        if link.state == State::Error {
+            // Not every device gives back what it is given from now on.
+            for id in self.stage.receives_of(chain) {
+                link.receives.keep(id as u32);
+            }
+            return self.note_refused(place);
+        }
+        if let Err((code, left)) = self.stage.ring_receives(&link.qp, chain) {
+            for id in self.stage.receives_from(left) {
+                link.receives.keep(id as u32);
+            }
             self.break_refused(place, Status::Other(NOT_POSTED + code.unsigned_abs()));
         }
     }
@@ -324,6 +347,11 @@ impl VerbsRail {
             link.refusal.get_or_insert(why);
             link.break_down();
         }
+        self.note_refused(place);
+    }
+
+    /// Something of a link is given back although the device did not have it.
+    fn note_refused(&mut self, place: u32) {
         if !self.refused.contains(&place) {
             self.refused.push(place);
         }
@@ -369,7 +397,7 @@ impl Rail for VerbsRail {
     }
 
     fn unsent(&self, link: LinkId) -> u32 {
-        self.link(link).map_or(0, |link| link.data.chain.len() + link.message.chain.len())
+        self.link(link).map_or(0, |link| link.chain.len())
     }
 
     #[inline]

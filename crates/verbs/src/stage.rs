@@ -77,8 +77,6 @@ pub(crate) struct Stage {
     places: Box<[Sge; ROOM]>,
     next_receive: Box<[u16; ROOM]>,
     used_receives: usize,
-    /// Receives without memory.
-    spares: Box<[RecvWr; ROOM]>,
     one_by_one: Planted,
 }
 
@@ -98,7 +96,6 @@ impl Stage {
             places: Box::new([Sge::ZERO; ROOM]),
             next_receive: Box::new([NONE; ROOM]),
             used_receives: 0,
-            spares: Box::new([RecvWr::ZERO; ROOM]),
             one_by_one: Planted::named("verbs-rings-for-each"),
         }
     }
@@ -172,10 +169,34 @@ impl Stage {
     /// # Errors
     /// The system's number, and how many of the last were not taken.
     pub(crate) fn ring(&mut self, qp: &Qp, chain: Chain) -> Result<(), (i32, u32)> {
-        match qp.ring() {
-            Ring::Listed => self.list(qp, chain),
-            Ring::Built(builder) => self.build(builder, chain),
+        let Ring::Built(builder) = qp.ring() else { return self.list(qp, chain) };
+        let (mut at, mut left) = (chain.first, chain.count);
+        while left > 0 {
+            // Soft-RoCE takes two ranges for two of the first where work is built in place; the two ways go together.
+            let listed = self.has_ranges(at);
+            let (run, next) = self.run(at, left, listed);
+            left -= run.count;
+            let rung = if listed { self.list(qp, run) } else { self.build(builder, run) };
+            rung.map_err(|(error, untaken)| (error, untaken + u32::from(left)))?;
+            at = next;
         }
+        Ok(())
+    }
+
+    fn has_ranges(&self, at: u16) -> bool {
+        self.sends[usize::from(at)].num_sge > 1
+    }
+
+    /// The requests from one on, of at most so many, that are given away in the same way, and the one behind them.
+    fn run(&self, first: u16, most: u16, listed: bool) -> (Chain, u16) {
+        let mut run = Chain { first, last: first, count: 0 };
+        let mut at = first;
+        while run.count < most && self.has_ranges(at) == listed {
+            run.last = at;
+            run.count += 1;
+            at = self.next[usize::from(at)];
+        }
+        (run, at)
     }
 
     fn list(&mut self, qp: &Qp, chain: Chain) -> Result<(), (i32, u32)> {
@@ -188,7 +209,7 @@ impl Stage {
             let alone = self.one_by_one.is_on();
             self.sends[index].sg_list = self.lists[index].as_mut_ptr();
             self.sends[index].next = match next {
-                NONE => std::ptr::null_mut(),
+                _ if left == 1 => std::ptr::null_mut(),
                 _ if alone => std::ptr::null_mut(),
                 next => base.wrapping_add(usize::from(next)),
             };
@@ -207,17 +228,17 @@ impl Stage {
         qp.post_send(base.wrapping_add(usize::from(first))).map_err(|(error, bad)| {
             // From the one that is named on, none was taken.
             let (mut at, mut taken) = (chain.first, 0);
-            while at != NONE && base.wrapping_add(usize::from(at)) != bad {
+            while taken < chain.count && base.wrapping_add(usize::from(at)) != bad {
                 (at, taken) = (self.next[usize::from(at)], taken + 1);
             }
-            (error, u32::from(chain.count).saturating_sub(taken))
+            (error, u32::from(chain.count - taken))
         })
     }
 
     fn build(&mut self, builder: &Builder, chain: Chain) -> Result<(), (i32, u32)> {
         builder.start();
         let mut at = chain.first;
-        while at != NONE {
+        for _ in 0..chain.count {
             let wr = &self.sends[usize::from(at)];
             let list = &self.lists[usize::from(at)];
             builder.begin(wr);
@@ -235,8 +256,8 @@ impl Stage {
     /// Gives a chain of receives to its queue pair.
     ///
     /// # Errors
-    /// As [`Stage::ring`].
-    pub(crate) fn ring_receives(&mut self, qp: &Qp, chain: Chain) -> Result<(), (i32, u32)> {
+    /// The system's number, and the first that was not taken, for [`Stage::receives_from`].
+    pub(crate) fn ring_receives(&mut self, qp: &Qp, chain: Chain) -> Result<(), (i32, u16)> {
         let base = self.receives.as_mut_ptr();
         let mut at = chain.first;
         while at != NONE {
@@ -250,34 +271,24 @@ impl Stage {
         }
         let posted = qp.post_recv(base.wrapping_add(usize::from(chain.first)));
         posted.map_err(|(error, bad)| {
-            let (mut at, mut taken) = (chain.first, 0);
+            let mut at = chain.first;
             while at != NONE && base.wrapping_add(usize::from(at)) != bad {
-                (at, taken) = (self.next_receive[usize::from(at)], taken + 1);
+                at = self.next_receive[usize::from(at)];
             }
-            (error, u32::from(chain.count).saturating_sub(taken))
+            (error, at)
         })
     }
 
-    /// Posts receives without memory, all with one number.
-    ///
-    /// # Errors
-    /// How many were taken, if not all.
-    pub(crate) fn post_spares(&mut self, qp: &Qp, id: u64, count: u32) -> Result<(), u32> {
-        let base = self.spares.as_mut_ptr();
-        let mut done = 0;
-        while done < count {
-            let now = (count - done).min(ROOM as u32) as usize;
-            for at in 0..now {
-                self.spares[at].wr_id = id;
-                let last = at + 1 == now;
-                self.spares[at].next = if last { std::ptr::null_mut() } else { base.wrapping_add(at + 1) };
-            }
-            qp.post_recv(base).map_err(|(_, bad)| {
-                done + (0..now).take_while(|&at| base.wrapping_add(at) != bad).count() as u32
-            })?;
-            done += now as u32;
-        }
-        Ok(())
+    /// The numbers of the receives of a chain.
+    pub(crate) fn receives_of(&self, chain: Chain) -> impl Iterator<Item = u64> {
+        self.receives_from(chain.first)
+    }
+
+    /// The same from one on.
+    pub(crate) fn receives_from(&self, first: u16) -> impl Iterator<Item = u64> {
+        let place = |at: u16| (at != NONE).then_some(at);
+        let next = move |at: &u16| place(self.next_receive[usize::from(*at)]);
+        std::iter::successors(place(first), next).map(|at| self.receives[usize::from(at)].wr_id)
     }
 }
 

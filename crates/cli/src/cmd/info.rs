@@ -218,6 +218,7 @@ struct NicRow {
     wait: bool,
     retires: bool,
     ends_are_told: bool,
+    immediate_takes_receive: bool,
 }
 
 /// NIC ports that one connection uses together.
@@ -389,6 +390,7 @@ fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>
         wait: caps.wait,
         retires: caps.retires,
         ends_are_told: caps.ends_are_told,
+        immediate_takes_receive: caps.immediate_takes_receive,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Cases: what a refused or failed operation does, and that it touches nothing.
 
-use super::pair::{Ends, Region, Setup, default_config};
+use super::pair::{Ends, LIMIT, Region, Seen, Setup, default_config};
 use crate::{Access, Done, Extent, LocalKey, Op, PostError, Rail, Remote, RemoteKey, Source, Status};
 
 /// Sizes that travel inline and otherwise.
@@ -9,6 +9,9 @@ const SIZE: usize = 2 << 20;
 
 /// Posts a write that must be refused, and checks that nothing was touched and the link is dead at both ends.
 fn refused<R: Rail>(ends: &mut Ends<R>, from: &Region, into: &Region, to: Remote, len: u64) {
+    // Not every NIC looks at the key before there is a receive.
+    let lent = Region::new(&ends.b, 8, Access::LOCAL);
+    ends.lend(from, &lent);
     ends.on_a(41, Op::Write { from: Source::Region(from.extent(0, len)), to, imm: Some(1) });
     let seen = ends.expect(1, 0);
     let failed = seen.a[0];
@@ -16,7 +19,15 @@ fn refused<R: Rail>(ends: &mut Ends<R>, from: &Region, into: &Region, to: Remote
     into.assert_untouched();
     let again = Op::Write { from: Source::Inline(&[1]), to: into.remote(0), imm: None };
     assert_eq!(ends.a.post(ends.at_a, 1, again, true), Err(PostError::Refused(Status::Flushed)));
-    assert_eq!(ends.b.post(ends.at_b, 1, Op::Nop, true), Err(PostError::Refused(Status::Flushed)));
+    // The other end may hear of it later.
+    let (started, mut seen) = (std::time::Instant::now(), Seen::default());
+    loop {
+        match ends.b.post(ends.at_b, 1, Op::Nop, true) {
+            Err(PostError::Refused(status)) => return assert_eq!(status, Status::Flushed),
+            _ => ends.poll(&mut seen),
+        }
+        assert!(started.elapsed() < LIMIT, "the other end goes on: {:?}", seen.b);
+    }
 }
 
 /// A key that was never given out, or differs in one bit, opens nothing.
@@ -29,6 +40,31 @@ pub fn wrong_keys_are_refused<S: Setup>(setup: &S) {
         let mut to = into.remote(0);
         to.key = RemoteKey(to.key.0 ^ (1 << round));
         refused(&mut ends, &from, &into, to, len);
+    }
+}
+
+/// A refusal ends the link that it happened on, at both ends, and no other of the same rails.
+pub fn refusals_stay_on_their_link<S: Setup>(setup: &S) {
+    for way in 0..3 {
+        let mut ends = setup.pair(&default_config());
+        let (other, _) = ends.link();
+        let into = Region::new(&ends.b, 4096, Access::ALL);
+        let mut to = into.remote(if way == 1 { 4090 } else { 64 });
+        to.key = RemoteKey(to.key.0 ^ u64::from(way == 0));
+        let here = Region::new(&ends.a, 64, Access::LOCAL);
+        let op = match way {
+            2 => Op::Read { into: here.extent(0, 8), from: into.remote(4095) },
+            _ => Op::Write { from: Source::Inline(&[1; 8]), to, imm: None },
+        };
+        ends.on_a(41, op);
+        let seen = ends.expect(1, 0);
+        assert_eq!((seen.a[0].link, seen.a[0].status), (ends.at_a, Status::RemoteAccess), "way {way}");
+        for wr_id in 0..10 {
+            let op = Op::Write { from: Source::Inline(&[2; 8]), to: into.remote(0), imm: None };
+            ends.a.post(other, wr_id, op, true).unwrap_or_else(|e| panic!("the other link: {e}"));
+        }
+        let seen = ends.expect(10, 0);
+        assert!(seen.a.iter().all(|one| (one.link, one.status) == (other, Status::Ok)), "{:?}", seen.a);
     }
 }
 
@@ -151,6 +187,8 @@ pub fn errors_flush_what_is_posted<S: Setup>(setup: &S) {
         ends.on_b(wr_id, Op::Recv { into: there.extent(0, 8) });
     }
     let bad = Remote { key: RemoteKey(!there.keys.remote.0), addr: 0 };
+    // What is given to a device after the error is another thing.
+    ends.b.flush();
     ends.on_a(1, Op::Write { from: Source::Inline(&[1]), to: there.remote(0), imm: None });
     ends.on_a(2, Op::Write { from: Source::Inline(&[1]), to: bad, imm: None });
     ends.on_a(3, Op::Write { from: Source::Inline(&[1]), to: there.remote(0), imm: None });

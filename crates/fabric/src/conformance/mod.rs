@@ -3,6 +3,7 @@
 //! it runs on, and every wait has a limit.
 
 mod errors;
+mod immediates;
 mod ops;
 mod pair;
 mod pipelines;
@@ -12,6 +13,7 @@ mod taken_back;
 mod wait;
 
 pub use errors::*;
+pub use immediates::*;
 pub use ops::*;
 pub use pair::{Ends, Region, Seen, Setup, default_config, pattern};
 pub use pipelines::*;
@@ -30,6 +32,10 @@ macro_rules! fabric_conformance {
             sends_join_head_and_body,
             writes_land_at_every_size,
             writes_with_immediate_tell_the_target,
+            immediates_leave_the_receives_posted,
+            immediates_wait_for_receives_where_they_take_them,
+            receives_of_immediates_end_with_their_link,
+            immediates_and_sends_share_the_receives,
             reads_fetch_every_size,
             atomics_return_the_old_value,
             matched_sends_find_their_receives,
@@ -42,6 +48,7 @@ macro_rules! fabric_conformance {
             unsignalled_operations_stay_silent,
             both_directions_at_once,
             wrong_keys_are_refused,
+            refusals_stay_on_their_link,
             missing_rights_are_refused,
             accesses_outside_are_refused,
             deregistered_regions_are_refused,
@@ -58,6 +65,7 @@ macro_rules! fabric_conformance {
             receives_are_bounded,
             destroyed_links_flush_the_peer,
             failed_links_deliver_what_arrived,
+            failed_links_are_quiet_after_untold_work,
             links_can_be_made_again,
             many_links_are_served,
             links_are_spread_over_pipelines,

@@ -115,6 +115,7 @@ pub fn writes_with_immediate_tell_the_target<S: Setup>(setup: &S) {
     let from = Region::new(&ends.a, LARGEST, Access::LOCAL);
     let into = Region::new(&ends.b, LARGEST, Access::WRITE);
     let vouched = ends.b.caps().remote_len;
+    ends.lend(&from, &into);
     for (round, len) in SIZES.into_iter().enumerate() {
         from.fill(round as u64);
         let source = Source::Region(from.extent(0, len as u64));
@@ -288,6 +289,7 @@ pub fn both_directions_at_once<S: Setup>(setup: &S) {
     let size = 256 << 10;
     let sides = [(Region::new(&ends.a, size, Access::ALL)), (Region::new(&ends.b, size, Access::ALL))];
     let from = [Region::new(&ends.a, size, Access::LOCAL), Region::new(&ends.b, size, Access::LOCAL)];
+    ends.lend(&sides[0], &sides[1]);
     from[0].fill(20);
     from[1].fill(21);
     for round in 0..40u64 {

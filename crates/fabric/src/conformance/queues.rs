@@ -148,6 +148,27 @@ pub fn failed_links_deliver_what_arrived<S: Setup>(setup: &S) {
     assert_eq!(ends.b.post(ends.at_b, 1, Op::Nop, true), Err(PostError::Refused(Status::Flushed)));
 }
 
+/// A link that is failed is quiet soon, although nobody was told of what was posted last, and it was well.
+pub fn failed_links_are_quiet_after_untold_work<S: Setup>(setup: &S) {
+    for posted in [0, 1, 5] {
+        let mut ends = setup.pair(&default_config());
+        let into = Region::new(&ends.b, 64, Access::WRITE);
+        let mut seen = Seen::default();
+        for wr_id in 0..posted {
+            let op = Op::Write { from: Source::Inline(&[7]), to: into.remote(wr_id), imm: None };
+            ends.post_a(wr_id, op, false, &mut seen);
+        }
+        ends.settle(&mut seen);
+        ends.a.fail(ends.at_a);
+        let started = std::time::Instant::now();
+        while !ends.a.is_quiet(ends.at_a) {
+            ends.poll(&mut seen);
+            assert!(started.elapsed().as_secs() < 20, "{posted} posted: it is never quiet: {:?}", seen.a);
+        }
+        assert!(seen.a.iter().all(|one| one.status != Status::Ok), "{:?}", seen.a);
+    }
+}
+
 /// Links can be destroyed and made again many times, also in error, without using anything up.
 pub fn links_can_be_made_again<S: Setup>(setup: &S) {
     let mut ends = setup.pair(&default_config());

@@ -16,6 +16,7 @@ pub fn writes_to_retired_regions_go_nowhere<S: Setup>(setup: &S) {
     let from = Region::new(&ends.a, SIZE, Access::LOCAL);
     from.fill(1);
     let other = Region::new(&ends.b, SIZE, Access::ALL);
+    ends.lend(&from, &other);
     for len in LENS {
         let into = Region::new(&ends.b, SIZE, Access::ALL);
         into.retire();
@@ -50,6 +51,7 @@ pub fn regions_can_be_retired_under_writes<S: Setup>(setup: &S) {
         let from = Region::new(&ends.a, SIZE, Access::LOCAL);
         let into = Region::new(&ends.b, SIZE, Access::ALL);
         from.fill(3);
+        ends.lend(&from, &into);
         let mut seen = Seen::default();
         for round in 0..8_u32 {
             let source = Source::Region(from.extent(0, len));

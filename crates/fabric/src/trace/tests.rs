@@ -24,6 +24,7 @@ const CAPS: Caps = Caps {
     wait: false,
     retires: false,
     ends_are_told: true,
+    immediate_takes_receive: false,
     inline_max: 64,
     message_max: 1 << 30,
     depth_max: 64,

@@ -15,6 +15,7 @@ scenarios! {
     a_flush_has_nothing_to_wait_for,
     a_flush_is_a_request,
     two_processes_exchange_messages,
+    a_message_arrives_although_all_short_ones_wait,
 }
 
 /// One message of so many bytes, registered for it and checked.
@@ -336,6 +337,46 @@ pub(crate) fn between(net: &Net, scene: &mut Scene) -> (Comm, Comm) {
     });
     net.close_listen(listen).unwrap();
     pair
+}
+
+/// A long message arrives although its connection, or a neighbour, has as many short ones waiting for their receives as there
+/// may be.
+fn a_message_arrives_although_all_short_ones_wait(scene: Scene) {
+    const LONG: usize = 1 << 20;
+    let net = Net::start(scene.version);
+    let pairs: Vec<_> = (0..2).map(|_| net.to_self()).collect();
+    let (crowd, into_crowd) = pairs[1];
+    let from = Buf::filled(LONG, 7);
+    for (round, &(send, recv)) in pairs.iter().enumerate() {
+        let to = Buf::new(LONG);
+        let (mr_from, mr_to) = (net.reg_buf(send, &from), net.reg_buf(recv, &to));
+        let long = net.recv(recv, &[Piece { addr: to.addr(), len: LONG, tag: 1, mr: mr_to }]);
+        let (short, mr_short) = (Buf::filled(64, 3), net.reg_buf(crowd, &from));
+        let piece = Piece { addr: from.addr(), len: 64, tag: 2, mr: mr_short };
+        let mut crowded = Vec::new();
+        let mut refused = 0;
+        while refused < 2000 {
+            match net.try_send(crowd, piece, STALE).unwrap() {
+                Some(request) => crowded.push(request),
+                None => refused += 1,
+            }
+            assert_eq!(net.try_test(long), Ok(None), "nobody has sent it");
+        }
+        assert!(crowded.len() > 4, "round {round}: {} were sent without their receives", crowded.len());
+        let sent = net.send(send, Piece { addr: from.addr(), len: LONG, tag: 1, mr: mr_from });
+        net.finish_all(&[sent, long]);
+        to.check(0..LONG, 7);
+        let mr = net.reg_buf(into_crowd, &short);
+        for &sent in &crowded {
+            let received = net.recv(into_crowd, &[Piece { addr: short.addr(), len: 64, tag: 2, mr }]);
+            net.finish_all(&[sent, received]);
+        }
+        short.check(0..64, 7);
+    }
+    for (send, recv) in pairs {
+        net.close_send(send).unwrap();
+        net.close_recv(recv).unwrap();
+    }
 }
 
 fn two_processes_exchange_messages(mut scene: Scene) {

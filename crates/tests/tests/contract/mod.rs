@@ -30,6 +30,7 @@ in_every_version! {
     grouped_receives_match_by_tag,
     requests_are_tested_in_any_order,
     an_optional_receive_can_be_tested,
+    a_message_arrives_although_all_short_ones_wait,
     a_flush_has_nothing_to_wait_for,
     a_range_registers_again_and_again,
     comms_close_in_any_order,

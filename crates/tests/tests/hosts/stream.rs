@@ -1,4 +1,4 @@
-//! What two processes on two hosts play over several rails: a stream of messages, one way or both, until a file says
+//! What two processes play over several rails, on two hosts or one: a stream of messages, one way or both, until a file says
 //! that it is enough, or until all of it fails.
 
 use std::path::PathBuf;
@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use trunkline_sys::nccl_net::ResultCode;
 
+use crate::contract::arguments::text;
 use crate::contract::messages::between;
-use crate::net::{Buf, Called, Comm, LIMIT, Mr, Net, Piece, Request, until};
+use crate::net::{Buf, Called, Comm, LIMIT, Mr, Net, Piece, Request, logged, until};
 use crate::run::Scene;
 
 scenarios! {
@@ -33,6 +34,9 @@ fn millis(name: &str) -> Option<Duration> {
 /// The plugin, with comms on as many rails as `TEST_RAILS` says for this process, from NIC `TEST_FIRST` on.
 fn start(scene: &Scene) -> Net {
     let net = Net::start(scene.version);
+    if let Ok(names) = std::env::var("TEST_NICS") {
+        return on_named(net, names.split(',').nth(scene.role).expect("NICs for each"));
+    }
     let asked = std::env::var("TEST_RAILS").expect("a number of rails for each");
     let count: i32 = asked.split(',').nth(scene.role).expect("one for each").parse().expect("a number");
     let first = number("TEST_FIRST").unwrap_or(0) as i32;
@@ -41,6 +45,20 @@ fn start(scene: &Scene) -> Net {
         return net.on(first);
     }
     let members: Vec<i32> = (first..first + count).collect();
+    let dev = net.make_v_device(&members).expect("a version that fuses").expect("makeVDevice");
+    net.on(dev)
+}
+
+/// The plugin, with comms on the NICs of these names.
+fn on_named(net: Net, names: &str) -> Net {
+    let found = |name: &str| {
+        let named = |&dev: &i32| text(net.props(dev).expect("properties").name) == name;
+        (0..net.devices()).find(named).unwrap_or_else(|| panic!("no NIC {name}"))
+    };
+    let members: Vec<i32> = names.split('+').map(found).collect();
+    if let [only] = members[..] {
+        return net.on(only);
+    }
     let dev = net.make_v_device(&members).expect("a version that fuses").expect("makeVDevice");
     net.on(dev)
 }
@@ -314,6 +332,10 @@ fn a_stream_fails_once(mut scene: Scene) {
     println!("figure: {failed} requests failed, the first {first:?} after the cut, the last {all:?}");
     assert!(all < limit, "{all:?} after the cut");
     assert!(failed > 1, "nothing was under way");
+    if let Ok(names) = std::env::var("TEST_NICS") {
+        let name = names.split(',').nth(scene.role).expect("a NIC for each");
+        assert!(logged(&format!("over {name} failed")) > 0, "no line names {name}");
+    }
     scene.meet();
     stream.close();
     scene.meet();

@@ -74,6 +74,7 @@ pub(crate) struct State {
 thread_local! {
     static COUNTS: Cell<Counts> = const { Cell::new(Counts { sends: 0, built: 0, receives: 0, polls: 0, posted: 0, started: 0, rest: 0 }) };
     static REFUSE: Cell<u32> = const { Cell::new(u32::MAX) };
+    static REFUSE_RECEIVES: Cell<u32> = const { Cell::new(u32::MAX) };
     static STATE: RefCell<State> = const { RefCell::new(State {
         pairs: Vec::new(), queues: 0, regions: 0, domains: 0, contexts: 0, last_access: 0, events: VecDeque::new(),
         events_owed: 0, refuses_rungs: false, next_status: 0, number: 0x100,
@@ -92,6 +93,11 @@ pub(crate) fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
 /// The request after the next `count` is not taken.
 pub(crate) fn refuse_next(count: u32) {
     REFUSE.set(count);
+}
+
+/// The receive after the next `count` is not taken.
+pub(crate) fn refuse_receives(count: u32) {
+    REFUSE_RECEIVES.set(count);
 }
 
 /// An event about an object, or a port.
@@ -122,6 +128,7 @@ struct StubCq {
 #[repr(C)]
 struct StubQp {
     ex: QpEx,
+    /// Those that are posted once it is in error stay, as those of soft-RoCE do.
     receives: VecDeque<(u64, u32)>,
     building: Vec<SendWr>,
     bytes: u32,
@@ -477,12 +484,20 @@ unsafe extern "C" fn post_send(qp: *mut Qp, mut wr: *mut SendWr, bad: *mut *mut 
     0
 }
 
-unsafe extern "C" fn post_recv(qp: *mut Qp, mut wr: *mut RecvWr, _: *mut *mut RecvWr) -> c_int {
+unsafe extern "C" fn post_recv(qp: *mut Qp, mut wr: *mut RecvWr, bad: *mut *mut RecvWr) -> c_int {
     count(|counts| counts.receives += 1);
     let pair = pair(qp);
     while !wr.is_null() {
         // SAFETY: the caller's list.
         let one = unsafe { &*wr };
+        if REFUSE_RECEIVES.get() == 0 {
+            REFUSE_RECEIVES.set(u32::MAX);
+            // SAFETY: the caller's place.
+            unsafe { *bad = wr };
+            return libc::ENOMEM;
+        }
+        REFUSE_RECEIVES
+            .set(REFUSE_RECEIVES.get().saturating_sub(u32::from(REFUSE_RECEIVES.get() != u32::MAX)));
         pair.receives.push_back((one.wr_id, 0));
         assert!(pair.receives.len() <= pair.receives.capacity(), "more receives than were asked for");
         wr = one.next;

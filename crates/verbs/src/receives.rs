@@ -1,0 +1,127 @@
+//! The receives of a link, by their slots: what their owner calls each, where its memory is, and whether the device has it. A
+//! write with immediate takes whichever is next, so each completion names its slot. Pure: knows no device.
+
+use std::collections::VecDeque;
+
+use trunkline_sys::verbs::Sge;
+
+/// One receive.
+#[derive(Clone, Copy)]
+struct Slot {
+    /// The user's number.
+    wr_id: u64,
+    into: Sge,
+    used: bool,
+}
+
+/// The receives of a link.
+pub(crate) struct Receives {
+    slots: Box<[Slot]>,
+    /// Slots that are not in use, the one that was used last on top.
+    free: Vec<u32>,
+    /// Slots whose receives the device does not have and never gets, oldest first; they are given back last.
+    untaken: VecDeque<u32>,
+}
+
+impl Receives {
+    /// Room for so many.
+    pub(crate) fn new(most: u32) -> Self {
+        let none = Slot { wr_id: 0, into: Sge::ZERO, used: false };
+        Self {
+            slots: vec![none; most as usize].into(),
+            free: (0..most).rev().collect(),
+            untaken: VecDeque::with_capacity(most as usize),
+        }
+    }
+
+    /// Those that have not ended.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Takes one; its slot, if there is room.
+    #[inline]
+    pub(crate) fn take(&mut self, wr_id: u64, into: Sge) -> Option<u32> {
+        let slot = self.free.pop()?;
+        self.slots[slot as usize] = Slot { wr_id, into, used: true };
+        Some(slot)
+    }
+
+    /// One has ended: the user's number, if there is such a one.
+    #[inline]
+    pub(crate) fn end(&mut self, slot: u32) -> Option<u64> {
+        let found = self.slots.get_mut(slot as usize).filter(|found| found.used)?;
+        found.used = false;
+        self.free.push(slot);
+        Some(found.wr_id)
+    }
+
+    /// The memory of one that an immediate took.
+    #[inline]
+    pub(crate) fn lent(&self, slot: u32) -> Option<Sge> {
+        self.slots.get(slot as usize).filter(|found| found.used).map(|found| found.into)
+    }
+
+    /// The device does not have one, and never gets it.
+    pub(crate) fn keep(&mut self, slot: u32) {
+        self.untaken.push_back(slot);
+    }
+
+    /// The user's number of the oldest that the device never gets, which ends here, once the device has none left.
+    pub(crate) fn drop_oldest(&mut self) -> Option<u64> {
+        if self.len() > self.untaken.len() {
+            return None;
+        }
+        let slot = self.untaken.pop_front()?;
+        self.end(slot)
+    }
+
+    /// Whether none is left that the device never gets.
+    pub(crate) fn are_with_device(&self) -> bool {
+        self.untaken.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(addr: u64) -> Sge {
+        Sge { addr, length: 8, lkey: 1 }
+    }
+
+    #[test]
+    fn there_are_as_many_as_there_is_room_for() {
+        let mut receives = Receives::new(3);
+        let slots: Vec<u32> = (0..3).filter_map(|wr_id| receives.take(wr_id, place(wr_id))).collect();
+        assert_eq!((slots.len(), receives.len(), receives.take(9, place(9))), (3, 3, None));
+        assert_eq!(receives.end(slots[1]), Some(1));
+        assert_eq!(receives.end(slots[1]), None, "twice");
+        assert_eq!(receives.end(77), None, "there is no such slot");
+        assert_eq!(receives.take(9, place(9)), Some(slots[1]));
+        assert_eq!(Receives::new(0).take(1, place(1)), None);
+    }
+
+    #[test]
+    fn one_that_is_lent_stays_in_its_slot() {
+        let mut receives = Receives::new(2);
+        let slot = receives.take(5, place(40)).unwrap();
+        assert_eq!(receives.lent(slot).map(|sge| sge.addr), Some(40));
+        assert_eq!((receives.len(), receives.end(slot)), (1, Some(5)));
+        assert!(receives.lent(slot).is_none(), "it has ended");
+    }
+
+    #[test]
+    fn what_the_device_never_gets_ends_last_and_in_order() {
+        let mut receives = Receives::new(4);
+        let slots: Vec<u32> = (0..4).filter_map(|wr_id| receives.take(wr_id, place(wr_id))).collect();
+        receives.keep(slots[2]);
+        receives.keep(slots[1]);
+        assert_eq!(receives.drop_oldest(), None, "the device has two");
+        assert_eq!((receives.end(slots[0]), receives.end(slots[3])), (Some(0), Some(3)));
+        assert!(!receives.are_with_device());
+        assert_eq!((receives.drop_oldest(), receives.drop_oldest()), (Some(2), Some(1)));
+        assert_eq!((receives.drop_oldest(), receives.len()), (None, 0));
+        assert!(receives.are_with_device());
+    }
+}
