@@ -1,6 +1,6 @@
 //! What a port guarantees. Read once when a fabric is made.
 
-use trunkline_fabric::Caps;
+use trunkline_fabric::{Caps, DeviceReach};
 use trunkline_sys::verbs::{ATOMIC_NONE, DeviceAttr, PortAttr};
 
 use crate::stage::COPIED_MAX;
@@ -12,8 +12,14 @@ pub(crate) const PAIRS: u32 = 2;
 /// Largest operation, although some ports take more: its length is in 32 bits.
 const MESSAGE_MAX: u64 = 1 << 31;
 
-/// The capabilities of a port whose queue pairs take `inline` bytes, and whose device registers `regions`.
-pub(crate) fn of(device: &DeviceAttr, port: &PortAttr, inline: u32, regions: u32) -> Caps {
+/// The capabilities of a port whose queue pairs take `inline` bytes, and whose device registers `regions` and reaches that
+/// memory of GPUs.
+pub(crate) fn of(
+    device: &DeviceAttr,
+    port: &PortAttr,
+    inline: u32,
+    (regions, reach): (u32, DeviceReach),
+) -> Caps {
     Caps {
         // Sends and writes take different queue pairs.
         link_order: false,
@@ -21,6 +27,7 @@ pub(crate) fn of(device: &DeviceAttr, port: &PortAttr, inline: u32, regions: u32
         remote_len: false,
         // A completion of host memory comes after its bytes, relaxed or not: it is written strictly.
         needs_flush: false,
+        devices: reach,
         matched: false,
         atomics: device.atomic_cap != ATOMIC_NONE,
         wait: false,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use trunkline_fabric::DeviceReach;
 use trunkline_sys::verbs::{
     ABI_IS_EXTENDED, Calls, Context, ContextOps, Device as RawDevice, DeviceAttr, GID_TYPE_ROCE_V1,
     GID_TYPE_ROCE_V2, Gid, GidEntry, Pd, PortAttr, VerbsContext,
@@ -14,7 +15,7 @@ use trunkline_sys::verbs::{
 
 use crate::events::Faults;
 use crate::register::Table;
-use crate::{Library, gid};
+use crate::{Library, VerbsConfig, gid, reach};
 
 /// Most entries that are read of a port's table of addresses.
 const GIDS_MAX: u32 = 256;
@@ -34,6 +35,8 @@ pub(crate) struct Device {
     pub(crate) faults: Faults,
     /// Regions that are registered on it.
     pub(crate) regions: Table,
+    /// Memory of GPUs that it reaches.
+    pub(crate) reach: DeviceReach,
     /// Queue pairs in use by this process.
     pub(crate) queue_pairs: AtomicU32,
     /// Completion queues in use by this process.
@@ -71,7 +74,11 @@ impl Device {
     ///
     /// # Safety
     /// `raw` is an entry of a list of devices of this library that has not been freed.
-    pub(crate) unsafe fn open(library: &Arc<Library>, raw: *mut RawDevice) -> io::Result<Self> {
+    pub(crate) unsafe fn open(
+        library: &Arc<Library>,
+        raw: *mut RawDevice,
+        config: &VerbsConfig,
+    ) -> io::Result<Self> {
         let calls = library.calls();
         // SAFETY: the caller's promise.
         let name = unsafe { (calls.get_device_name)(raw) };
@@ -110,6 +117,8 @@ impl Device {
             folder,
             faults: Faults::new(events),
             regions: Table::new(attr.max_mr.unsigned_abs()),
+            // SAFETY: the domain was made above.
+            reach: unsafe { reach::of(calls, pd, config) },
             queue_pairs: AtomicU32::new(0),
             queues: AtomicU32::new(0),
         };

@@ -42,7 +42,7 @@ impl VerbsFabric {
     /// # Errors
     /// As [`VerbsFabric::new`].
     pub fn with_library(library: Arc<Library>, config: VerbsConfig) -> Result<Self, Missing> {
-        let devices = open_all(&library)?;
+        let devices = open_all(&library, &config)?;
         let mut found = Self { ports: Vec::new(), nics: Vec::new(), config: Arc::new(config) };
         let mut left_out = Vec::new();
         for device in devices {
@@ -63,7 +63,8 @@ impl VerbsFabric {
             }
             match usable(device, number, &self.config) {
                 Ok(port) => {
-                    let caps = caps::of(&device.attr, &port.attr, port.inline, device.regions.max());
+                    let memory = (device.regions.max(), device.reach);
+                    let caps = caps::of(&device.attr, &port.attr, port.inline, memory);
                     self.nics.push(Nic {
                         name,
                         pci_path: device.pci_path(),
@@ -82,7 +83,7 @@ impl VerbsFabric {
 }
 
 /// Every device that can be opened, or why one cannot.
-fn open_all(library: &Arc<Library>) -> Result<Vec<Result<Device, String>>, Missing> {
+fn open_all(library: &Arc<Library>, config: &VerbsConfig) -> Result<Vec<Result<Device, String>>, Missing> {
     let mut count = 0;
     // SAFETY: the count is a whole number.
     let list = unsafe { (library.calls().get_device_list)(&raw mut count) };
@@ -101,7 +102,7 @@ fn open_all(library: &Arc<Library>) -> Result<Vec<Result<Device, String>>, Missi
             continue;
         }
         // SAFETY: the list has not been freed.
-        let device = unsafe { Device::open(library, raw) };
+        let device = unsafe { Device::open(library, raw, config) };
         devices.push(device.map_err(|error| format!("device {at} cannot be opened ({error})")));
     }
     // SAFETY: the list was made above; open devices stay.

@@ -1,11 +1,12 @@
-//! Flushes: a read from ourselves. A queue pair that is connected to itself reads a word of our own memory; by the rules of
-//! the bus its answer pushes earlier writes of the device before it. Needs no peer, and works when a link is in error.
+//! Flushes: a read from ourselves. A queue pair that is connected to itself reads a word of our own memory, or a byte of a
+//! GPU's; by the rules of the bus its answer pushes earlier writes of the device to that memory before it. Needs no peer,
+//! and works when a link is in error.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use trunkline_fabric::{Access, Ctrl, LinkId, Mr, Registrar};
+use trunkline_fabric::{Access, Ctrl, LinkId, Mr, Registrar, Remote};
 use trunkline_mem::Memory;
 use trunkline_sys::verbs::{QpCap, Rdma, SendWr, SendWrTarget, Sge, wr_opcode};
 
@@ -89,15 +90,17 @@ impl Flusher {
         self.asked.len() < self.room
     }
 
-    /// Adds a flush to what waits.
-    pub(crate) fn add(&mut self, stage: &mut Stage, asked: Asked) {
+    /// Adds a flush to what waits: of memory of the host, or of that at a place.
+    pub(crate) fn add(&mut self, stage: &mut Stage, asked: Asked, at: Option<Remote>) {
         self.asked.push_back(asked);
         let keys = self.region.keys();
-        let rdma = Rdma { remote_addr: keys.remote_base, rkey: rkey(keys.remote) };
+        let of_host = Remote { key: keys.remote, addr: keys.remote_base };
+        let (at, length) = at.map_or((of_host, self.to.length), |at| (at, 1));
+        let rdma = Rdma { remote_addr: at.addr, rkey: rkey(at.key) };
         let mut target: SendWrTarget = SendWr::ZERO.wr;
         target.rdma = rdma;
         let work =
             Work { id: Kind::Flush.id(0, 0), opcode: wr_opcode::RDMA_READ, imm: 0, target, signalled: true };
-        stage.add(&mut self.chain, &work, Bytes::Placed(self.to));
+        stage.add(&mut self.chain, &work, Bytes::Placed(Sge { length, ..self.to }));
     }
 }

@@ -25,6 +25,7 @@ mod poll;
 mod qp;
 mod queue;
 mod rail;
+mod reach;
 mod register;
 mod stage;
 

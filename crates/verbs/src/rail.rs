@@ -240,7 +240,13 @@ impl VerbsRail {
     }
 
     /// A flush works on a link in error too.
-    fn post_flush(&mut self, link: LinkId, wr_id: u64, told: bool) -> Result<(), PostError> {
+    fn post_flush(
+        &mut self,
+        link: LinkId,
+        wr_id: u64,
+        at: Option<Remote>,
+        told: bool,
+    ) -> Result<(), PostError> {
         if self.link(link).is_none() {
             return Err(PostError::Refused(Status::Flushed));
         }
@@ -264,7 +270,7 @@ impl VerbsRail {
         if flusher.chain.is_empty() {
             self.dirty.push(Dirty::Flushes);
         }
-        flusher.add(&mut self.stage, Asked { link, life: found.life, wr_id, told });
+        flusher.add(&mut self.stage, Asked { link, life: found.life, wr_id, told }, at);
         Ok(())
     }
 
@@ -356,7 +362,8 @@ impl Rail for VerbsRail {
     fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
         match op {
             Op::Recv { into } => self.post_receive(link, wr_id, into),
-            Op::Flush => self.post_flush(link, wr_id, signalled),
+            Op::Flush => self.post_flush(link, wr_id, None, signalled),
+            Op::FlushAt { at } => self.post_flush(link, wr_id, Some(at), signalled),
             op => self.post_work(link, wr_id, op, signalled),
         }
     }

@@ -14,5 +14,6 @@ mod pointer;
 
 pub use dmabuf::{DmaBuf, Export, ExportError, Mapping, Refusal};
 pub use driver::{Gpu, Vendor};
+pub(crate) use error::planted;
 pub use error::{CallError, LookError, Missing};
 pub use pointer::{Allocation, Pointer, PointerKind};

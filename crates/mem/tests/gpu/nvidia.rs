@@ -53,6 +53,17 @@ fn refused(export: Result<Export, ExportError>) -> Refusal {
 }
 
 #[test]
+fn a_driver_exports_if_all_its_devices_do() {
+    let gpu = open(&[]);
+    assert_eq!(gpu.exports(), Ok(true));
+    assert_eq!(asked().iter().filter(|call| call.starts_with("cuDeviceGetAttribute")).count(), 2, "both");
+    with(|fake| fake.exports = 0);
+    assert_eq!(gpu.exports(), Ok(false));
+    let without = open_with(Fake::new(12_040), |calls| calls.mem_get_handle_for_address_range = None);
+    assert_eq!(without.expect("a driver").exports(), Ok(false));
+}
+
+#[test]
 fn a_driver_says_what_it_is() {
     let gpu = open(&[]);
     assert_eq!((gpu.vendor(), gpu.devices(), &*gpu.version()), (Vendor::Nvidia, 2, "CUDA 12.4"));
