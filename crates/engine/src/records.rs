@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{LinkAddress, LinkError, Op, Rail, Remote, RemoteKey, Source};
+use trunkline_fabric::{LinkAddress, LinkError, Op, Rail, Remote, RemoteKey, Source, Status};
 use trunkline_proto::limits::{
     EAGER_CREDITS_MAX, LINKS_MAX, MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX, SENDS_MAX,
 };
@@ -17,7 +17,7 @@ use trunkline_proto::xfer::receiver::RecvId;
 use crate::path::{NO_LINK, Path};
 use crate::rails::Rails;
 use crate::recv::{FLUSH, LAST, RECORD, REPEATED, RecvLane};
-use crate::request::Requests;
+use crate::request::{Requests, Ticket};
 use crate::{CommFault, RecvBuf};
 
 /// What the sender has to know of a receive although it may be done: its eager messages are paired by it.
@@ -69,6 +69,29 @@ impl Records {
 }
 
 impl RecvLane {
+    /// Starts a flush; `None` means there is nothing to wait for.
+    pub(crate) fn iflush(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+    ) -> Result<Option<Ticket>, CommFault> {
+        if !self.plan.needs_flush || self.plan.mutant.is("engine-skips-flush") {
+            return Ok(None);
+        }
+        // Flushes share the requests of receives, of which there are four times as many as receives.
+        let Some(ticket) = requests.reserve(&mut self.cursor) else {
+            return Err(CommFault::Link(Status::Other(0)));
+        };
+        self.flushes.push_back(ticket.slot());
+        self.post_due(rails)?;
+        Ok(Some(ticket))
+    }
+
+    /// Whether a flush has not completed.
+    pub(crate) fn flushing(&self) -> bool {
+        (self.flushing > 0 || !self.flushes.is_empty()) && !self.plan.mutant.is("engine-flush-needs-peer")
+    }
+
     /// Posts the flushes of a request: one over each link that may have brought bytes. False if there is no credit.
     pub(crate) fn post_flushes(
         &mut self,
