@@ -244,11 +244,25 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.started(slot, turn, started)
     }
 
-    /// Makes received bytes visible to the accelerator. `None` means there is nothing to wait for.
+    /// Makes received bytes visible to those who read them, a device or the CPU. `None` means there is nothing to wait for.
     ///
     /// # Errors
     /// As [`Engine::isend`].
     pub fn iflush(&self, comm: CommId, buffers: &[RecvBuf]) -> Result<Option<RequestId>, Error> {
+        self.iflush_from(comm, Base::Region, buffers)
+    }
+
+    /// [`Engine::iflush`], of buffers whose first bytes are counted from `base`. Those that no region holds count as memory of
+    /// the host.
+    ///
+    /// # Errors
+    /// As [`Engine::isend`].
+    pub fn iflush_from(
+        &self,
+        comm: CommId,
+        base: Base,
+        buffers: &[RecvBuf],
+    ) -> Result<Option<RequestId>, Error> {
         let slot = self.comm(comm)?;
         if buffers.iter().all(|buffer| buffer.len == 0) {
             return Ok(None);
@@ -262,10 +276,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(fault.into());
         }
         let Side::Recv(side) = &mut open.side else { return Err(Error::Argument("not a receiving comm")) };
-        let started = side.iflush(rails, &slot.requests);
-        if let Ok(None) = started {
-            return Ok(None);
-        }
+        let located = buffers.iter().filter_map(|&buffer| side.regions.locate(base, buffer));
+        let Some(what) = side.flushes(located) else { return Ok(None) };
+        let started = side.iflush(rails, &slot.requests, what);
         self.started(slot, turn, started)
     }
 

@@ -16,7 +16,7 @@ use trunkline_proto::xfer::receiver::RecvId;
 
 use crate::path::{NO_LINK, Path};
 use crate::rails::Rails;
-use crate::recv::{FLUSH, LAST, RECORD, REPEATED, RecvLane};
+use crate::recv::{FLUSH, LAST, Place, RECORD, REPEATED, RecvLane};
 use crate::request::{Requests, Ticket};
 use crate::{CommFault, RecvBuf};
 
@@ -27,6 +27,15 @@ struct Past {
     /// Over which its records were written last.
     path: u8,
     tags: [u32; RECV_BUFFERS_MAX],
+}
+
+/// What a flush makes visible.
+#[derive(Clone, Copy)]
+pub(crate) enum Flushed {
+    /// Memory of the host, to the CPU.
+    Host,
+    /// That of a device, to the device: a byte of it.
+    Device(Place),
 }
 
 /// What a receiving lane with several paths keeps besides.
@@ -69,22 +78,63 @@ impl Records {
 }
 
 impl RecvLane {
-    /// Starts a flush; `None` means there is nothing to wait for.
+    /// What a flush of a buffer is for, as far as there is something to wait for: the buffer, or memory of the host.
+    pub(crate) fn flushes(&self, buffers: impl Iterator<Item = RecvBuf>) -> Option<Flushed> {
+        // All buffers of a receive are of one device, and what was written to it before goes before a read of any.
+        let of_device =
+            buffers.filter(|buffer| buffer.len > 0 && self.regions.is_of_device(buffer.mr)).last();
+        match of_device {
+            Some(RecvBuf { mr, offset, .. }) if self.plan.devices.needs_flush => {
+                let skips = self.plan.mutant.is("engine-skips-flush-of-devices");
+                (!skips).then_some(Flushed::Device(Place { mr, offset }))
+            }
+            _ => {
+                (self.plan.needs_flush && !self.plan.mutant.is("engine-skips-flush")).then_some(Flushed::Host)
+            }
+        }
+    }
+
+    /// Starts a flush.
     pub(crate) fn iflush(
         &mut self,
         rails: &mut Rails<impl Rail>,
         requests: &Requests,
+        what: Flushed,
     ) -> Result<Option<Ticket>, CommFault> {
-        if !self.plan.needs_flush || self.plan.mutant.is("engine-skips-flush") {
-            return Ok(None);
-        }
         // Flushes share the requests of receives, of which there are four times as many as receives.
         let Some(ticket) = requests.reserve(&mut self.cursor) else {
             return Err(CommFault::Link(Status::Other(0)));
         };
-        self.flushes.push_back(ticket.slot());
+        self.flushes.push_back((ticket.slot(), what));
         self.post_due(rails)?;
         Ok(Some(ticket))
+    }
+
+    /// The operation that makes visible what has come over a path; `None` if its rail does not know the region.
+    fn flush_over(&self, path: usize, what: Flushed) -> Option<Op<'static>> {
+        let Flushed::Device(Place { mr, offset }) = what else { return Some(Op::Flush) };
+        let Region { key, addr } = self.place_on(path, mr, offset)?;
+        Some(Op::FlushAt { at: Remote { key: RemoteKey(key), addr } })
+    }
+
+    /// The same for what a path has brought that is being left; nothing where bytes are never hidden.
+    pub(crate) fn last_flush(&self, path: usize) -> Option<Op<'static>> {
+        let of_device = || self.plan.devices.needs_flush.then(|| self.regions.any_of_device()).flatten();
+        let what = match of_device() {
+            Some(mr) => Flushed::Device(Place { mr, offset: 0 }),
+            None if self.plan.needs_flush => Flushed::Host,
+            None => return None,
+        };
+        self.flush_over(path, what)
+    }
+
+    /// Whether a flush that may read memory of a device has not completed.
+    pub(crate) fn flushes_device(&self) -> bool {
+        let last = self
+            .paths
+            .iter()
+            .any(|path| path.leaving.as_ref().is_some_and(|leaving| leaving.flushing && !leaving.flushed));
+        self.flushing > 0 || !self.flushes.is_empty() || last
     }
 
     /// Whether a flush has not completed.
@@ -96,13 +146,14 @@ impl RecvLane {
     pub(crate) fn post_flushes(
         &mut self,
         rails: &mut Rails<impl Rail>,
-        slot: u16,
+        (slot, what): (u16, Flushed),
     ) -> Result<bool, CommFault> {
         if !self.paths.are_many() {
             if self.paths.lead_credits(rails) == 0 {
                 return Ok(false);
             }
-            self.post(rails, 0, FLUSH | u64::from(slot), Op::Flush, true)?;
+            let op = self.flush_over(0, what).ok_or(CommFault::Revoked)?;
+            self.post(rails, 0, FLUSH | u64::from(slot), op, true)?;
             self.flushing += 1;
             return Ok(true);
         }
@@ -122,12 +173,9 @@ impl RecvLane {
         }
         self.records.flushes_left[usize::from(slot)] = 0;
         for at in (0..self.paths.len()).filter(|&at| used[at]) {
+            let op = self.flush_over(at, what).ok_or(CommFault::Revoked)?;
             let &Path { rail, link, .. } = self.paths.get(at);
-            if rails
-                .get_mut(rail)
-                .post(link, self.part.tag | FLUSH | u64::from(slot), Op::Flush, true)
-                .is_ok()
-            {
+            if rails.get_mut(rail).post(link, self.part.tag | FLUSH | u64::from(slot), op, true).is_ok() {
                 self.flushing += 1;
                 self.records.flushes_left[usize::from(slot)] += 1;
             }

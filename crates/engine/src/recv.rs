@@ -22,7 +22,7 @@ use crate::part::RecvPart;
 use crate::path::{Path, Paths};
 use crate::plan::Plan;
 use crate::rails::Rails;
-use crate::records::Records;
+use crate::records::{Flushed, Records};
 use crate::regions::{NO_MR, Regions};
 use crate::request::{Requests, Ticket};
 use crate::slab::Piece;
@@ -65,7 +65,7 @@ pub(crate) struct RecvLane {
     /// Polls since the first of them began to wait; all there are once they wait for credit alone.
     waited: u32,
     /// Requests of flushes to post.
-    pub(crate) flushes: VecDeque<u16>,
+    pub(crate) flushes: VecDeque<(u16, Flushed)>,
     /// Flushes that have not completed.
     pub(crate) flushing: u32,
     /// What several paths ask for.
@@ -476,8 +476,8 @@ impl RecvLane {
         }
         self.post_matched_due(rails)?;
         self.announce_due(rails)?;
-        while let Some(&slot) = self.flushes.front() {
-            if !self.post_flushes(rails, slot)? {
+        while let Some(&flush) = self.flushes.front() {
+            if !self.post_flushes(rails, flush)? {
                 break;
             }
             self.flushes.pop_front();
