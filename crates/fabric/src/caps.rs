@@ -1,5 +1,7 @@
 //! What a NIC guarantees and how much it takes. Read once at connect time to make a plan; never on the data path.
 
+use trunkline_mem::gpu::{Gpus, Vendor};
+
 /// Memory of accelerators that a NIC reaches. Other such memory is refused when it is registered.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct DeviceReach {
@@ -19,6 +21,18 @@ impl DeviceReach {
     #[must_use]
     pub fn any(&self) -> bool {
         self.dmabuf || self.nvidia || self.amd
+    }
+
+    /// What of it is of use with these drivers of GPUs: by its address memory of those that are open, as a dma-buf if they
+    /// export it.
+    #[must_use]
+    pub fn with(self, gpus: &Gpus) -> Self {
+        Self {
+            dmabuf: self.dmabuf && gpus.exports(),
+            nvidia: self.nvidia && gpus.has(Vendor::Nvidia),
+            amd: self.amd && gpus.has(Vendor::Amd),
+            ..self
+        }
     }
 
     /// What both of two NICs reach, and whether one of them needs flushes.

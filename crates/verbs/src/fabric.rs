@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{Fabric, Nic, OpenError, RailConfig};
+use trunkline_mem::gpu::Gpus;
 use trunkline_proto::wire::status::Usage;
 use trunkline_sys::verbs::{
     LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, PORT_ACTIVE, PortAttr, QpCap, TRANSPORT_IB,
@@ -52,6 +53,22 @@ impl VerbsFabric {
             }
         }
         if found.ports.is_empty() { Err(Missing::Ports(left_out.join("; "))) } else { Ok(found) }
+    }
+
+    /// Whether a NIC reaches memory of GPUs, as far as device and kernel are concerned.
+    #[must_use]
+    pub fn reaches_devices(&self) -> bool {
+        self.nics.iter().any(|nic| nic.caps.devices.any())
+    }
+
+    /// Leaves of the memory of GPUs that NICs reach what is of use with these drivers. Not called, it is all that the
+    /// devices reach.
+    #[must_use]
+    pub fn with_gpus(mut self, gpus: &Gpus) -> Self {
+        for nic in &mut self.nics {
+            nic.caps.devices = nic.caps.devices.with(gpus);
+        }
+        self
     }
 
     fn take_device(&mut self, device: &Arc<Device>, left_out: &mut Vec<String>) {
