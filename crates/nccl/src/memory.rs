@@ -67,6 +67,12 @@ pub(crate) fn register(bits: u64, range: Range, name: impl Fn(Kind) -> Memory) -
     // Else a NIC may send what a copy of the user's has not written yet.
     gpu.sync_copies(range.addr)?;
     let memory = name(Kind::Device(device));
+    if !world.engine.nics().iter().any(|nic| nic.caps.devices.any()) {
+        return Err(CallError::Unsupported(
+            "no NIC reaches memory of GPUs here: load nvidia-peermem, or use a kernel and drivers of NIC and GPU that know \
+             dma-bufs; `trunkline info` says what is missing",
+        ));
+    }
     let refused = match as_dmabuf(world, bits, range, gpu, &memory)? {
         Ok(region) => return Ok(region),
         Err(refused) => refused,
