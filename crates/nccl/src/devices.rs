@@ -95,7 +95,7 @@ pub(crate) struct Devices {
 }
 
 /// A planted bug is in force.
-fn planted(name: &str) -> bool {
+pub(crate) fn planted(name: &str) -> bool {
     cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
 }
 
