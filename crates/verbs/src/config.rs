@@ -169,6 +169,11 @@ const VARIABLES: &[(&str, Set)] = &[
 ];
 
 impl VerbsConfig {
+    /// The variables that [`VerbsConfig::read`] asks for by our own names.
+    pub fn variables() -> impl Iterator<Item = String> {
+        VARIABLES.iter().map(|(variable, _)| format!("TRUNKLINE_{variable}"))
+    }
+
     /// Reads the variables through `look_up`: `TRUNKLINE_IB_HCA` before `NCCL_IB_HCA`, and so on. One that is empty counts
     /// as not set.
     ///
