@@ -16,6 +16,7 @@ scenarios! {
     what_is_not_flushed_is_not_there,
     a_dmabuf_of_the_callers_stays_the_callers,
     memory_of_a_gpu_is_refused,
+    nics_that_reach_no_gpu_promise_none,
     memory_that_is_not_what_it_is_called_is_refused,
     small_messages_wait_for_their_receive,
     communicators_share_over_memory_of_gpus,
@@ -55,6 +56,11 @@ fn gpus_that_are_not_reached_are_not_promised() {
     let Some(setting) = over_fakes("memory_of_a_gpu_is_refused") else { return };
     setting.clone().env("FAKE_VERBS_DMABUF", 0).alone();
     setting.env("FAKE_CUDA_EXPORTS", 0).alone();
+}
+
+#[test]
+fn nics_in_software_reach_no_gpu() {
+    crate::run::scenario("nics_that_reach_no_gpu_promise_none").alone_in_every_version();
 }
 
 #[test]
@@ -272,6 +278,24 @@ fn memory_of_a_gpu_is_refused(scene: Scene) {
     net.finish_all(&[sent, received]);
     into.check(0..64, 1);
     assert_eq!(fakes.dmabufs(), 0);
+}
+
+/// Needs no fakes: also for NICs in software, and soft-RoCE (`scripts/rxe-vm`).
+fn nics_that_reach_no_gpu_promise_none(scene: Scene) {
+    let net = Net::start(scene.version);
+    for dev in 0..net.devices() {
+        assert_eq!(net.props(dev).unwrap().ptr_support, PTR_HOST);
+    }
+    let (send, recv) = net.to_self();
+    let memory = Buf::new(PAGE);
+    refused(reg(&net, send, memory.addr(), PAGE), "memory of a GPU");
+    assert_eq!(
+        (logged("regMr: "), logged("trunkline info")),
+        (1, 1),
+        "one line, which names who can tell more"
+    );
+    refused(reg_dmabuf(&net, recv, (memory.addr(), PAGE), (0, 0)), "a dma-buf");
+    crate::contract::messages::round(&net, (send, recv), 64);
 }
 
 fn memory_that_is_not_what_it_is_called_is_refused(scene: Scene) {
