@@ -18,7 +18,7 @@ use crate::path::{NO_LINK, Path};
 use crate::rails::Rails;
 use crate::recv::{FLUSH, LAST, Place, RECORD, REPEATED, RecvLane};
 use crate::request::{Requests, Ticket};
-use crate::{CommFault, RecvBuf};
+use crate::{CommFault, MrId, RecvBuf};
 
 /// What the sender has to know of a receive although it may be done: its eager messages are paired by it.
 #[derive(Clone, Copy)]
@@ -40,6 +40,8 @@ pub(crate) enum Flushed {
 
 /// What a receiving lane with several paths keeps besides.
 pub(crate) struct Records {
+    /// Requests of flushes that read memory of a device, and the region they read.
+    reads: Vec<(u16, MrId)>,
     /// By request: flushes of it that have not completed.
     flushes_left: Box<[u8]>,
     /// Receives whose records are still to be written, oldest first; true if they were written before, over a link that
@@ -61,6 +63,7 @@ impl Records {
         let times = usize::from(many);
         let none = Past { count: 0, path: 0, tags: [0; RECV_BUFFERS_MAX] };
         Self {
+            reads: Vec::new(),
             flushes_left: vec![0; SENDS_MAX * times].into(),
             unannounced: VecDeque::new(),
             past: vec![none; MAILBOX_SLOTS * times].into(),
@@ -105,6 +108,10 @@ impl RecvLane {
         let Some(ticket) = requests.reserve(&mut self.cursor) else {
             return Err(CommFault::Link(Status::Other(0)));
         };
+        if let Flushed::Device(Place { mr, .. }) = what {
+            self.regions.hold(mr);
+            self.records.reads.push((ticket.slot(), mr));
+        }
         self.flushes.push_back((ticket.slot(), what));
         self.post_due(rails)?;
         Ok(Some(ticket))
@@ -134,7 +141,7 @@ impl RecvLane {
             .paths
             .iter()
             .any(|path| path.leaving.as_ref().is_some_and(|leaving| leaving.flushing && !leaving.flushed));
-        self.flushing > 0 || !self.flushes.is_empty() || last
+        !self.records.reads.is_empty() || last
     }
 
     /// Whether a flush has not completed.
@@ -201,8 +208,17 @@ impl RecvLane {
                 *left
             });
             if left == 0 {
+                self.has_read(slot);
                 requests.complete(slot, &[]);
             }
+        }
+    }
+
+    /// A flush needs its region no longer, if it read one.
+    fn has_read(&mut self, slot: u16) {
+        if let Some(at) = self.records.reads.iter().position(|&(flush, _)| flush == slot) {
+            let (_, mr) = self.records.reads.swap_remove(at);
+            self.regions.release(mr);
         }
     }
 

@@ -128,9 +128,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             Side::Recv(lane) => lane.regions.is_of_device(mr) && lane.flushes_device(),
             Side::Send(_) => false,
         };
-        if waits(turn) {
-            self.drive(slot, turn);
+        if !waits(turn) || self.params.mutant.is("engine-takes-memory-from-flushes-of-devices") {
+            return true;
         }
-        turn.open.fault.is_some() || !waits(turn)
+        self.drive(slot, turn);
+        if waits(turn) {
+            // Who has failed alone has nobody to spare.
+            return if turn.open.rides() { self.gives_up(turn) } else { turn.open.fault.is_some() };
+        }
+        turn.open.revoking = None;
+        true
     }
 }
