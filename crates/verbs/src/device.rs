@@ -4,8 +4,8 @@
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, Weak};
 
 use trunkline_fabric::DeviceReach;
 use trunkline_sys::verbs::{
@@ -14,6 +14,7 @@ use trunkline_sys::verbs::{
 };
 
 use crate::events::Faults;
+use crate::flusher::Flusher;
 use crate::register::Table;
 use crate::{Library, VerbsConfig, gid, reach};
 
@@ -254,6 +255,8 @@ pub(crate) struct Port {
     pub(crate) inline: u32,
     /// Whether work is built in place.
     pub(crate) extended: bool,
+    /// What flushes, while somebody does.
+    pub(crate) flusher: Mutex<Weak<Flusher>>,
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The fabric: the ports that are usable, found once when it is made.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use trunkline_fabric::{Fabric, Nic, OpenError, RailConfig};
 use trunkline_mem::gpu::Gpus;
@@ -152,7 +152,8 @@ fn usable(device: &Arc<Device>, number: u8, config: &VerbsConfig) -> Result<Port
         return Err(format!("has no partition key with index {} (NCCL_IB_PKEY)", config.pkey_index));
     }
     let (inline, extended) = probe(device, config.extended)?;
-    Ok(Port { device: Arc::clone(device), number, attr, gid, inline, extended })
+    let flusher = Mutex::default();
+    Ok(Port { device: Arc::clone(device), number, attr, gid, inline, extended, flusher })
 }
 
 /// How many inline bytes queue pairs take, and whether work can be built in place: found out by making some.

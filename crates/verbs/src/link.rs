@@ -44,8 +44,6 @@ pub(crate) enum Kind {
     Receive,
     /// A spare receive.
     Spare,
-    /// The loop-back read of a flush.
-    Flush,
 }
 
 /// Bits of a link's place in a number.
@@ -62,7 +60,6 @@ impl Kind {
             Self::Work(Which::Message) => 2,
             Self::Receive => 3,
             Self::Spare => 4,
-            Self::Flush => 5,
         };
         kind << 56 | u64::from(place) << 32 | u64::from(position)
     }
@@ -75,7 +72,6 @@ impl Kind {
             2 => Self::Work(Which::Message),
             3 => Self::Receive,
             4 => Self::Spare,
-            5 => Self::Flush,
             _ => return None,
         };
         Some((kind, (id >> 32) as u32 & (LINKS_MAX - 1), id as u32))
@@ -204,8 +200,7 @@ mod tests {
 
     #[test]
     fn numbers_say_what_they_are_of() {
-        let kinds =
-            [Kind::Work(Which::Data), Kind::Work(Which::Message), Kind::Receive, Kind::Spare, Kind::Flush];
+        let kinds = [Kind::Work(Which::Data), Kind::Work(Which::Message), Kind::Receive, Kind::Spare];
         for kind in kinds {
             for (place, position) in [(0, 0), (LINKS_MAX - 1, u32::MAX), (5, 7)] {
                 assert_eq!(Kind::of(kind.id(place, position)), Some((kind, place, position)));

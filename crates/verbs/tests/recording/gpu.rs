@@ -180,3 +180,67 @@ fn a_flush_of_a_gpu_reads_a_byte_of_it() {
     assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((3, Status::Ok)));
     assert_eq!(with(|device| device.pairs.len()), pairs);
 }
+
+/// A rail with a link to itself, of a fabric that there is.
+fn another(fabric: &VerbsFabric) -> (VerbsRail, LinkId) {
+    let mut rail = fabric.open(0, &config()).unwrap();
+    let link = rail.create().unwrap();
+    let own = rail.address(link).unwrap();
+    rail.connect(link, own).unwrap();
+    (rail, link)
+}
+
+/// What has ended on a rail, by number.
+fn ended(rail: &mut VerbsRail) -> Vec<(u64, Status)> {
+    let nothing =
+        Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
+    let mut out = [nothing; 16];
+    // What has failed is told first, and the rest goes again.
+    let count = rail.poll(&mut out);
+    let count = count + rail.poll(&mut out[count..]);
+    out[..count].iter().map(|one| (one.wr_id, one.status)).collect()
+}
+
+#[test]
+fn all_rails_of_a_port_flush_over_one_queue_pair() {
+    let fabric = over(&root(&[]));
+    let (mut one, first) = another(&fabric);
+    let (mut two, second) = another(&fabric);
+    let before = with(|device| (device.pairs.len(), device.queues));
+    one.post(first, 1, Op::Flush, true).unwrap();
+    two.post(second, 2, Op::Flush, true).unwrap();
+    one.post(first, 3, Op::Flush, false).unwrap();
+    assert_eq!(with(|device| (device.pairs.len(), device.queues)), (before.0 + 1, before.1 + 1));
+    // Whoever looks first takes the other's too, and keeps them for it.
+    assert_eq!(ended(&mut two), [(2, Status::Ok)]);
+    assert_eq!(ended(&mut one), [(1, Status::Ok)], "nobody is told of the other");
+    one.post(first, 4, Op::Flush, true).unwrap();
+    drop(one);
+    two.post(second, 5, Op::Flush, true).unwrap();
+    assert_eq!(ended(&mut two), [(5, Status::Ok)], "what a rail left that is gone is nobody's");
+    drop(two);
+    assert_eq!(with(|device| (device.pairs.len(), device.regions)), (0, 0), "it goes with the last");
+}
+
+#[test]
+fn a_flush_that_fails_harms_no_other() {
+    let fabric = over(&root(&[]));
+    let (mut one, first) = another(&fabric);
+    let (mut two, second) = another(&fabric);
+    one.post(first, 1, Op::Flush, true).unwrap();
+    assert_eq!(ended(&mut one).len(), 1);
+    let pairs = with(|device| device.pairs.len());
+    with(|device| device.next_status = wc_status::REM_ACCESS_ERR);
+    let at = Remote { key: trunkline_fabric::RemoteKey(77), addr: 77 };
+    one.post(first, 2, Op::FlushAt { at }, true).unwrap();
+    two.post(second, 3, Op::Flush, true).unwrap();
+    one.post(first, 4, Op::Flush, true).unwrap();
+    assert_eq!(ended(&mut two), [(3, Status::Ok)]);
+    assert_eq!(ended(&mut one), [(2, Status::RemoteAccess), (4, Status::Ok)]);
+    two.post(second, 5, Op::Flush, true).unwrap();
+    assert_eq!(ended(&mut two), [(5, Status::Ok)]);
+    assert_eq!(with(|device| device.pairs.len()), pairs, "in place of the one that failed");
+    // Its link knows nothing of it.
+    one.post(first, 6, Op::Nop, true).unwrap();
+    assert_eq!(ended(&mut one), [(6, Status::Ok)]);
+}
