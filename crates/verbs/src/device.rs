@@ -109,7 +109,7 @@ impl Device {
         let queried = errno(unsafe { (calls.query_device)(context, &raw mut attr) });
         // SAFETY: the context is open.
         let events = unsafe { (*context).async_fd };
-        let device = Self {
+        let mut device = Self {
             library: Arc::clone(library),
             context,
             pd,
@@ -118,11 +118,11 @@ impl Device {
             folder,
             faults: Faults::new(events),
             regions: Table::new(attr.max_mr.unsigned_abs()),
-            // SAFETY: the domain was made above.
-            reach: unsafe { reach::of(calls, pd, config) },
+            reach: DeviceReach::default(),
             queue_pairs: AtomicU32::new(0),
             queues: AtomicU32::new(0),
         };
+        device.reach = reach::of(&device, config);
         queried.map(|()| device)
     }
 

@@ -4,12 +4,10 @@
 use std::io;
 use std::path::Path;
 
-use trunkline_fabric::{DeviceReach, RegisterError};
-use trunkline_sys::verbs::{Calls, Pd};
-
 use crate::VerbsConfig;
-use crate::device::last_error;
+use crate::device::{Device, last_error};
 use crate::error::Planted;
+use trunkline_fabric::{DeviceReach, RegisterError};
 
 /// What says that NVIDIA's module for peer memory is loaded, from the root on: today's name, and two older ones.
 const NVIDIA: [&str; 3] = [
@@ -28,15 +26,11 @@ const BY_ADDRESS: &str = "by its address";
 const LOAD_PEER_MEMORY: &str = "load the module for peer memory (modprobe nvidia-peermem; AMD: amdgpu of ROCm with it), or \
      use a kernel and a driver of the NIC that register dma-bufs (Linux 5.12 or later, rdma-core 34 or later)";
 
-/// What the device of a protection domain reaches.
-///
-/// # Safety
-/// The domain is open.
-pub(crate) unsafe fn of(calls: &Calls, pd: *mut Pd, config: &VerbsConfig) -> DeviceReach {
+/// What a device reaches.
+pub(crate) fn of(device: &Device, config: &VerbsConfig) -> DeviceReach {
     let there = |names: &[&str]| names.iter().any(|name| is_there(&config.root, name));
     DeviceReach {
-        // SAFETY: the caller's promise.
-        dmabuf: unsafe { registers_dmabufs(calls, pd) },
+        dmabuf: registers_dmabufs(device),
         nvidia: there(&NVIDIA),
         amd: there(&AMD),
         needs_flush: config.device_flush,
@@ -49,13 +43,11 @@ fn is_there(root: &Path, name: &str) -> bool {
 
 /// Whether library, kernel and driver register dma-bufs: asked with a descriptor that is none. Who looks at it knows the
 /// call.
-///
-/// # Safety
-/// The domain is open.
-unsafe fn registers_dmabufs(calls: &Calls, pd: *mut Pd) -> bool {
+fn registers_dmabufs(device: &Device) -> bool {
+    let calls = device.calls();
     let Some(register) = calls.reg_dmabuf_mr else { return false };
     // SAFETY: the domain is open; no bytes of no file.
-    let mr = unsafe { register(pd, 0, 0, 0, -1, 0) };
+    let mr = unsafe { register(device.pd(), 0, 0, 0, -1, 0) };
     if !mr.is_null() {
         // SAFETY: just made. What takes anything is not to be trusted.
         unsafe { (calls.dereg_mr)(mr) };

@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr;
 use std::os::fd::BorrowedFd;
 
-use trunkline_mem::Memory;
+use trunkline_mem::{Kind, Memory};
 use trunkline_sys::nccl_net::{
     CommConfig, DEVS_PER_NIC_V12, DeviceHandle, HANDLE_BYTES, Logger, NET_RECVS_MAX, ProfilerCallback,
     ResultCode,
@@ -253,6 +253,12 @@ pub(super) unsafe extern "C" fn accept_v7(
     unsafe { accept_v6(listen, comm) }
 }
 
+/// Memory that NCCL registers, as what it turned out to be.
+fn named(range: Range, kind: Kind) -> Memory {
+    // SAFETY: NCCL keeps the memory mapped until deregMr has returned, and accesses it only as C does.
+    unsafe { Memory::from_raw(range.addr, range.len, kind) }
+}
+
 /// `regMr` of versions 6 and 7.
 pub(super) unsafe extern "C" fn reg_mr_v6(
     comm: *mut c_void,
@@ -279,9 +285,7 @@ pub(super) unsafe extern "C" fn reg_mr_v8(
         // SAFETY: NCCL passes a place for the handle.
         let mhandle = unsafe { Out::new(mhandle) }?;
         let range = Range { addr: data.expose_provenance(), len: size, kind };
-        // SAFETY: NCCL keeps the memory mapped until deregMr has returned, and accesses it only as C does.
-        let name = |kind| unsafe { Memory::from_raw(range.addr, range.len, kind) };
-        mhandle.set(pointer(memory::register(bits(comm), range, name)?));
+        mhandle.set(pointer(memory::register(bits(comm), range, |kind| named(range, kind))?));
         Ok(())
     })
 }
@@ -305,8 +309,7 @@ pub(super) unsafe extern "C" fn reg_mr_dma_buf(
         // SAFETY: not -1, and NCCL closes it only when the call has returned.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let range = Range { addr: data.expose_provenance(), len: size, kind };
-        // SAFETY: NCCL keeps the memory mapped until deregMr has returned, and accesses it only as C does.
-        let name = |kind| unsafe { Memory::from_raw(range.addr, range.len, kind) };
+        let name = |kind| named(range, kind);
         mhandle.set(pointer(memory::register_dmabuf(bits(comm), range, (fd, offset), name)?));
         Ok(())
     })
