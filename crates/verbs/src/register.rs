@@ -29,6 +29,8 @@ const CHUNK: usize = 1024;
 const CHUNKS: usize = 1024;
 /// A page, within which the address for peers must be as the address itself.
 const PAGE: u64 = 4096;
+/// The same for memory of GPUs, whose pages are large: a device maps it in the largest ones within which the two agree.
+const LARGE: u64 = 1 << 30;
 
 /// A region as those who post see it. `key` is stored last and withdrawn first.
 #[derive(Default)]
@@ -209,7 +211,8 @@ impl VerbsRegistrar {
         let addr: *mut c_void = std::ptr::with_exposed_provenance_mut(memory.addr());
         match calls.reg_mr_iova2 {
             Some(register) => {
-                let base = memory.addr() as u64 % PAGE;
+                let page = if memory.kind() == Kind::Host { PAGE } else { LARGE };
+                let base = memory.addr() as u64 % page;
                 // SAFETY: the memory stays mapped until it is deregistered, because the table keeps it.
                 let mr = unsafe { register(pd, addr, memory.len(), base, rights as c_uint) };
                 (mr, base)
@@ -223,8 +226,8 @@ impl VerbsRegistrar {
         }
     }
 
-    /// The same of memory that was exported. Its place within a page, where its bytes are in the dma-buf, is the address
-    /// peers count from.
+    /// The same of memory that was exported. The address peers count from is as far into a page as the bytes are in the
+    /// dma-buf, which the kernel insists on.
     fn make_exported(
         &self,
         memory: &Memory,
@@ -233,8 +236,12 @@ impl VerbsRegistrar {
     ) -> Option<(*mut Mr, u64)> {
         let register = self.device.calls().reg_dmabuf_mr?;
         let (fd, offset) = (exported.fd.as_raw_fd(), exported.offset);
-        let base =
-            if self.dmabufs_from_start.is_on() { 0 } else { offset % rustix::param::page_size() as u64 };
+        let (addr, page) = (memory.addr() as u64, rustix::param::page_size() as u64);
+        let base = match offset % page {
+            _ if self.dmabufs_from_start.is_on() => 0,
+            inset if addr % page == inset => addr % LARGE,
+            inset => inset,
+        };
         // SAFETY: the domain is open. The descriptor is open during the call, which keeps what it stands for by itself.
         let mr = unsafe { register(self.device.pd(), offset, memory.len(), base, fd, rights) };
         Some((mr, base))
