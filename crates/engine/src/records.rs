@@ -126,7 +126,9 @@ impl RecvLane {
 
     /// The same for what a path has brought that is being left; nothing where bytes are never hidden.
     pub(crate) fn last_flush(&self, path: usize) -> Option<Op<'static>> {
-        let of_device = || self.plan.devices.needs_flush.then(|| self.regions.any_of_device()).flatten();
+        let forgets = self.plan.mutant.is("engine-leaves-devices-unflushed");
+        let may = self.plan.devices.needs_flush && !forgets;
+        let of_device = || may.then(|| self.regions.any_of_device()).flatten();
         let what = match of_device() {
             Some(mr) => Flushed::Device(Place { mr, offset: 0 }),
             None if self.plan.needs_flush => Flushed::Host,

@@ -1,6 +1,6 @@
 /* RDMA devices that are none, in place of libibverbs.so.1: queue pairs of one process that are wired to each other. Bytes
- * are moved when somebody posts or polls. What is written into memory of a GPU is held back until a byte of such memory is
- * read, as a bus may do it.
+ * are moved when somebody posts or polls. What a device writes into memory of a GPU is held back until it reads a byte of
+ * such memory, as a bus may do it.
  * FAKE_VERBS_DEVICES: how many (1). FAKE_VERBS_DMABUF=0: they register no dma-bufs. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -63,13 +63,17 @@ struct held {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct region *regions[MOST];
 static struct pair *pairs[MOST];
-static struct held *held, **held_last = &held;
+static struct held *held[8], **held_last[8];
+static int broken = -1;
 static int device_reads, host_reads, dmabufs;
 
 /* Reads of memory of a GPU, which are flushes; reads of memory of the host; dma-bufs that are registered. */
 int fake_device_reads(void) { return device_reads; }
 int fake_host_reads(void) { return host_reads; }
 int fake_dmabufs(void) { return dmabufs; }
+
+/* Whether a device holds back bytes that it was to write into memory of a GPU. */
+int fake_holds(int device) { return held[device] != NULL; }
 
 static int number_of(const char *name, int usual) {
     const char *text = getenv(name);
@@ -234,7 +238,10 @@ static char *place(uint32_t key, uint64_t at, uint32_t len, int right, struct re
     return region->bytes + (at - region->from);
 }
 
+static int device_of(struct ibv_context *context) { return (int)(context->device - devices); }
+
 static void store(struct region *region, char *to, const char *bytes, uint32_t len) {
+    int device = device_of(region->mr.context);
     if (!region->of_device) {
         memcpy(to, bytes, len);
         return;
@@ -242,17 +249,18 @@ static void store(struct region *region, char *to, const char *bytes, uint32_t l
     struct held *one = malloc(sizeof *one + len);
     one->next = NULL, one->to = to, one->len = len;
     memcpy(one->bytes, bytes, len);
-    *held_last = one, held_last = &one->next;
+    if (!held[device])
+        held_last[device] = &held[device];
+    *held_last[device] = one, held_last[device] = &one->next;
 }
 
-static void show_all(void) {
-    while (held) {
-        struct held *one = held;
+static void show_all(int device) {
+    while (held[device]) {
+        struct held *one = held[device];
         memcpy(one->to, one->bytes, one->len);
-        held = one->next;
+        held[device] = one->next;
         free(one);
     }
-    held_last = &held;
 }
 
 /* ---------------------------------------------------------------------------------------------- queues */
@@ -330,6 +338,20 @@ static void fail(struct pair *pair) {
     }
 }
 
+static int is_cut(struct pair *pair) {
+    return pair->peer && pair->peer != pair->qp.qp_num && device_of(pair->qp.context) == broken;
+}
+
+/* Nothing leaves or reaches a device any more, but for what it sends to itself. */
+void fake_cut(int device) {
+    pthread_mutex_lock(&lock);
+    broken = device;
+    for (int i = 1; i < MOST; i++)
+        if (pairs[i] && is_cut(pairs[i]))
+            fail(pairs[i]);
+    pthread_mutex_unlock(&lock);
+}
+
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
     struct pair *made = calloc(1, sizeof *made);
     made->qp.context = pd->context, made->qp.pd = pd;
@@ -351,7 +373,7 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask) {
         pair->peer = attr->dest_qp_num;
     if (mask & IBV_QP_STATE)
         qp->state = attr->qp_state;
-    if (qp->state == IBV_QPS_ERR)
+    if (qp->state == IBV_QPS_ERR || is_cut(pair))
         fail(pair);
     pthread_mutex_unlock(&lock);
     return 0;
@@ -419,7 +441,7 @@ static enum ibv_wc_status execute(struct pair *peer, struct work *one, char *byt
         if (!from)
             return IBV_WC_REM_ACCESS_ERR;
         if (region->of_device)
-            show_all();
+            show_all(device_of(region->mr.context));
         *(region->of_device ? &device_reads : &host_reads) += 1;
         memcpy(bytes, from, one->len);
         return scatter(one, bytes, one->len) ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR;

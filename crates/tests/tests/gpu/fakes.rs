@@ -87,6 +87,23 @@ impl Fakes {
         unsafe { ask() }
     }
 
+    /// Nothing leaves or reaches a device any more, but for what it sends to itself.
+    pub(crate) fn cut(&self, device: c_int) {
+        // SAFETY: the function's type.
+        let cut = unsafe { self.verbs.get::<unsafe extern "C" fn(c_int)>(b"fake_cut") }.expect("it");
+        // SAFETY: a number of a device.
+        unsafe { cut(device) };
+    }
+
+    /// Whether a device holds back bytes that it was to write into memory of the GPU.
+    pub(crate) fn holds(&self, device: c_int) -> bool {
+        // SAFETY: the function's type.
+        let ask =
+            unsafe { self.verbs.get::<unsafe extern "C" fn(c_int) -> c_int>(b"fake_holds") }.expect("it");
+        // SAFETY: a number of a device.
+        unsafe { ask(device) != 0 }
+    }
+
     /// Reads of memory of the GPU by the NIC, which are flushes.
     pub(crate) fn reads_of_device(&self) -> i32 {
         Self::number(&self.verbs, c"fake_device_reads")

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use trunkline_sys::nccl_net::{PTR_CUDA, PTR_DMABUF, PTR_HOST};
 
-use crate::net::{Buf, Called, Comm, Mr, Net, Piece, STALE, fresh_seed, logged, opaque};
+use crate::net::{Buf, Called, Comm, Mr, Net, Piece, STALE, fresh_seed, logged, opaque, until};
 use crate::run::Scene;
 use fakes::{Device, Fakes, over_fakes};
 
@@ -20,6 +20,7 @@ scenarios! {
     memory_that_is_not_what_it_is_called_is_refused,
     small_messages_wait_for_their_receive,
     communicators_share_over_memory_of_gpus,
+    what_a_lost_nic_held_back_is_there,
 }
 
 /// All pointers that a NIC may reach.
@@ -79,6 +80,14 @@ fn nothing_is_sent_eagerly_where_gpus_are() {
 fn gpus_are_reached_over_shared_queue_pairs() {
     let Some(setting) = over_fakes("communicators_share_over_memory_of_gpus") else { return };
     setting.env("TRUNKLINE_QP_SHARING", "on").env("TRUNKLINE_QP_GROUPS", 1).alone();
+}
+
+#[test]
+fn a_nic_that_is_lost_is_flushed() {
+    let Some(setting) = over_fakes("what_a_lost_nic_held_back_is_there") else { return };
+    let setting =
+        setting.env("FAKE_VERBS_DEVICES", 2).env("TEST_FUSED", 2).env("TRUNKLINE_RAIL_TIME_MS", 1000);
+    setting.alone();
 }
 
 /// Registers memory as that of a GPU.
@@ -366,4 +375,44 @@ fn communicators_share_over_memory_of_gpus(scene: Scene) {
         net.close_send(send).expect("closeSend");
         net.close_recv(recv).expect("closeRecv");
     }
+}
+
+fn what_a_lost_nic_held_back_is_there(scene: Scene) {
+    let fakes = Fakes::open();
+    let net = Net::start(scene.version);
+    let (send, recv) = net.to_self();
+    let len = 4 << 20;
+    let (source, target) = (fakes.allocate(len, false), fakes.allocate(len, false));
+    let (from, to) = (reg(&net, send, source.addr, len), reg(&net, recv, target.addr, len));
+    let (from, to) = (from.expect("regMr"), to.expect("regMr"));
+    let piece = |len| Piece { addr: source.addr, len, tag: 0, mr: from };
+    let into = |len| Piece { addr: target.addr, len, tag: 0, mr: to };
+    // Until both links are up, and the second has brought bytes.
+    let mut bytes = Vec::new();
+    until("bytes over the second NIC", || {
+        bytes = pattern(len);
+        source.write(0, &bytes);
+        round(&net, (send, recv), piece(len), into(len));
+        let brought = fakes.holds(1);
+        if !brought {
+            flush(&net, recv, into(len));
+        }
+        brought.then_some(())
+    });
+    fakes.cut(1);
+    // Messages go on, over the other; no flush is asked for while the link is left.
+    let host = Buf::new(64);
+    let (small_from, small_to) = (net.reg_buf(send, &host), net.reg_buf(recv, &host));
+    let small = |mr| Piece { addr: host.addr(), len: 64, tag: 0, mr };
+    until("the NIC that is left to be flushed", || {
+        round(&net, (send, recv), small(small_from), small(small_to));
+        (!fakes.holds(1)).then_some(())
+    });
+    flush(&net, recv, into(len));
+    assert!(target.read(0, len) == bytes, "bytes of a NIC that was lost");
+    bytes = pattern(len);
+    source.write(0, &bytes);
+    round(&net, (send, recv), piece(len), into(len));
+    flush(&net, recv, into(len));
+    assert!(target.read(0, len) == bytes, "bytes of the other");
 }
