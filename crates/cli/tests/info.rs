@@ -245,3 +245,48 @@ fn the_text_is_short_and_aligned() {
     assert!(text.lines().count() < 40, "{text}");
     assert!(text.lines().all(|line| line == line.trim_end()), "{text:?}");
 }
+
+/// Libraries that stand for rdma-core and a driver of GPUs, compiled here; `None` where that cannot be.
+fn fakes() -> Option<tempfile::TempDir> {
+    if !std::path::Path::new("/usr/include/infiniband/verbs.h").exists() {
+        println!("SKIPPED info of GPUs: no infiniband/verbs.h (Debian: libibverbs-dev)");
+        return None;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let sources = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests/gpu");
+    for (library, source) in [("libcuda.so.1", "fake_cuda.c"), ("libibverbs.so.1", "fake_verbs.c")] {
+        let mut cc = Command::new("cc");
+        cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(folder.path().join(library)).arg(sources.join(source));
+        if source == "fake_verbs.c" {
+            cc.arg(format!("-Wl,--version-script,{}", sources.join("fake_verbs.map").display()));
+        }
+        assert!(cc.status().expect("cc runs").success());
+    }
+    Some(folder)
+}
+
+#[test]
+fn memory_of_gpus_is_reached_or_says_why_not() {
+    let soft = json("info --json", &[]);
+    assert_eq!(row(&soft["gpus"], "soft")["present"], false);
+    let Some(folder) = fakes() else { return };
+    let folder = folder.path().to_str().expect("text").to_owned();
+    let info = |more: &[(&str, &str)]| {
+        let usual = [("LD_LIBRARY_PATH", folder.as_str()), ("TRUNKLINE_FABRIC", "verbs")];
+        json("info --json", &[&usual, more].concat())
+    };
+    let told = |info: &Value| {
+        let row = row(&info["gpus"], "fake0");
+        (row["present"].as_bool().expect("a bool"), row["note"].as_str().expect("a note").to_owned())
+    };
+    let all = info(&[]);
+    assert_eq!(told(&all), (true, "as dma-bufs".to_owned()));
+    assert_eq!(row(&all["gpus"], "driver of NVIDIA")["note"], "CUDA 12.4; exports memory as dma-bufs");
+    let off = info(&[("TRUNKLINE_GDR_FLUSH_DISABLE", "1")]);
+    assert!(told(&off).1.contains("flushes are switched off"));
+    assert_eq!(off["warnings"].as_array().map(Vec::len), Some(0), "{}", off["warnings"]);
+    let (present, note) = told(&info(&[("FAKE_VERBS_DMABUF", "0")]));
+    assert!(!present && note.contains("modprobe nvidia-peermem"), "{note}");
+    let (present, note) = told(&info(&[("FAKE_CUDA_EXPORTS", "0")]));
+    assert!(!present && note.contains("the driver does not"), "{note}");
+}

@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use spin::mutex::SpinMutex;
 
-use trunkline_fabric::{Access, Fabric, Host, Mr, Nic, Rail};
-use trunkline_mem::Memory;
+use trunkline_fabric::{Fabric, Host, Nic, Rail};
 use trunkline_proto::counters::Counters;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::RECV_BUFFERS_MAX;
@@ -18,7 +17,7 @@ use crate::lane::Lane;
 use crate::linger::Lingering;
 use crate::member::Side;
 use crate::outgoing::Message;
-use crate::regions::{NO_MR, Registered};
+use crate::regions::NO_MR;
 use crate::request::{Outcome, Ticket};
 use crate::ride::new_control;
 use crate::status::Status as Shown;
@@ -124,81 +123,6 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Open comms, lanes that linger after close, and control streams: for leak checks.
     pub fn in_use(&self) -> (usize, usize, usize) {
         (self.comms.open(), self.lingering.claim().len(), self.control.claim().streams())
-    }
-
-    /// Registers memory with a comm.
-    ///
-    /// # Errors
-    /// [`Error::Register`] names the limit or the cause.
-    pub fn register(&self, comm: CommId, memory: Memory) -> Result<MrId, Error> {
-        let found = self.open(comm, |turn| {
-            let access = match &turn.open.side {
-                Side::Send(_) => Access::LOCAL,
-                Side::Recv(_) => Access::WRITE,
-            };
-            (turn.rails.iter().map(Rail::registrar).collect::<Vec<_>>(), access)
-        });
-        let Some((registrars, access)) = found else { return Err(Error::Unknown("connection")) };
-        let Some((first, others)) = registrars.split_first() else {
-            return Err(Error::Unknown("connection"));
-        };
-        let more: Result<Vec<_>, _> =
-            others.iter().map(|registrar| Mr::register(registrar, memory.clone(), access)).collect();
-        let registered = Registered::new(Mr::register(first, memory, access)?, more?);
-        let limit = self.params.regions_max as usize;
-        let named = self
-            .open(comm, |turn| turn.open.side.regions().insert(registered))
-            .ok_or(Error::Unknown("connection"))?
-            .map_err(|_| Error::Exhausted { what: "regions of the connection", limit });
-        self.show_usage();
-        named
-    }
-
-    /// Ends a registration. If outstanding messages use the memory, the comm fails first, so that nothing can touch
-    /// it afterwards.
-    ///
-    /// # Errors
-    /// [`Error::Deregister`] if a peer is stopped inside a copy; the region takes no more messages, and the call may be
-    /// repeated. [`Error::Draining`] where the comm shares its queue pairs with others, which go on, and operations that
-    /// use the memory are still under way: to be called again, for at most the peer time limit, after which the queue pairs
-    /// are given up.
-    pub fn deregister(&self, comm: CommId, mr: MrId) -> Result<(), Error> {
-        let slot = self.comm(comm)?;
-        let taken = self.open(comm, |turn| {
-            let used = turn.open.side.regions().in_use(mr);
-            if used && !self.params.mutant.is("engine-revokes-nothing") {
-                if turn.open.fault.is_none() || !turn.open.rides() {
-                    self.failed(slot, turn, CommFault::Revoked);
-                }
-                if turn.open.rides() && !self.is_revoked(slot, turn, mr) {
-                    return Err(Error::Draining);
-                }
-            } else if turn.open.rides() && !self.has_copied(slot, turn, mr) {
-                return Err(Error::Draining);
-            }
-            Ok(turn.open.side.regions().remove(mr).map(|region| (region, used && turn.open.rides())))
-        });
-        let Some(taken) = taken else { return Err(Error::Unknown("region")) };
-        let Some((region, named)) = taken? else { return Err(Error::Unknown("region")) };
-        let named = named && !self.params.mutant.is("ride-closes-named-memory");
-        let closed = if named { region.retire() } else { region.close() };
-        let closed = closed.or_else(|(region, error)| {
-            if self.params.mutant.is("engine-hides-stuck-copies") {
-                return Ok(());
-            }
-            if self.params.mutant.is("engine-forgets-stuck-regions") {
-                return Err(error.into());
-            }
-            self.open(comm, |turn| turn.open.side.regions().keep_closing(mr, region));
-            Err(error.into())
-        });
-        self.show_usage();
-        closed
-    }
-
-    /// Regions registered with a comm.
-    pub fn regions(&self, comm: CommId) -> usize {
-        self.open(comm, |turn| turn.open.side.regions().len()).unwrap_or(0)
     }
 
     /// Starts a send. `None` means not yet: call again with the same arguments.
@@ -330,11 +254,25 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         started
     }
 
-    /// Makes received bytes visible to the accelerator. `None` means there is nothing to wait for.
+    /// Makes received bytes visible to those who read them, a device or the CPU. `None` means there is nothing to wait for.
     ///
     /// # Errors
     /// As [`Engine::isend`].
     pub fn iflush(&self, comm: CommId, buffers: &[RecvBuf]) -> Result<Option<RequestId>, Error> {
+        self.iflush_from(comm, Base::Region, buffers)
+    }
+
+    /// [`Engine::iflush`], of buffers whose first bytes are counted from `base`. Those that no region holds count as memory of
+    /// the host.
+    ///
+    /// # Errors
+    /// As [`Engine::isend`].
+    pub fn iflush_from(
+        &self,
+        comm: CommId,
+        base: Base,
+        buffers: &[RecvBuf],
+    ) -> Result<Option<RequestId>, Error> {
         let slot = self.comm(comm)?;
         if buffers.iter().all(|buffer| buffer.len == 0) {
             return Ok(None);
@@ -348,10 +286,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(fault.into());
         }
         let Side::Recv(side) = &mut open.side else { return Err(Error::Argument("not a receiving comm")) };
-        let started = side.iflush(rails, &slot.requests);
-        if let Ok(None) = started {
-            return Ok(None);
-        }
+        let located = buffers.iter().filter_map(|&buffer| side.regions.locate(base, buffer));
+        let Some(what) = side.flushes(located) else { return Ok(None) };
+        let started = side.iflush(rails, &slot.requests, what);
         self.started(slot, turn, started)
     }
 
@@ -555,7 +492,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     #[inline]
-    fn comm(&self, id: CommId) -> Result<&Comm, Error> {
+    pub(crate) fn comm(&self, id: CommId) -> Result<&Comm, Error> {
         // No error is made, and dropped, where there is a comm.
         let Some(comm) = self.comms.get(id) else { return Err(Error::Unknown("connection")) };
         Ok(comm)

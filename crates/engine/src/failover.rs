@@ -284,9 +284,9 @@ impl Open {
         now: Instant,
     ) -> Result<(), CommFault> {
         let tag = self.side.tag();
-        let (mutant, flushes) = match &self.side {
-            Side::Send(lane) => (lane.plan.mutant, false),
-            Side::Recv(lane) => (lane.plan.mutant, lane.plan.needs_flush),
+        let (mutant, flush) = match &self.side {
+            Side::Send(lane) => (lane.plan.mutant, None),
+            Side::Recv(lane) => (lane.plan.mutant, lane.last_flush(at)),
         };
         let path = self.side.paths().get_mut(at);
         let Some(leaving) = &mut path.leaving else { return Ok(()) };
@@ -295,10 +295,14 @@ impl Open {
             return Ok(());
         }
         // What it brought may be hidden still.
-        if fences && flushes && path.link != NO_LINK && !leaving.flushed {
+        if fences
+            && let Some(flush) = flush
+            && path.link != NO_LINK
+            && !leaving.flushed
+        {
             if !leaving.flushing {
                 let rail = rails.get_mut(path.rail);
-                leaving.flushing = rail.post(path.link, tag | LAST_FLUSH, Op::Flush, true).is_ok();
+                leaving.flushing = rail.post(path.link, tag | LAST_FLUSH, flush, true).is_ok();
             }
             return Ok(());
         }

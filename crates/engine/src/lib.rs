@@ -42,6 +42,7 @@ mod records;
 mod recv;
 mod refusal;
 mod regions;
+mod registering;
 mod request;
 #[cfg(test)]
 mod request_tests;

@@ -1,6 +1,6 @@
 //! What a comm will do, decided once from both NICs' capabilities. The data path reads these fields and asks nothing.
 
-use trunkline_fabric::Caps;
+use trunkline_fabric::{Caps, DeviceReach};
 use trunkline_proto::limits::{
     EAGER_CREDITS_MAX, MEMBERS_OF_GROUP_MAX, RECV_BUFFERS_MAX, RECVS_MAX, SLICES_MAX,
 };
@@ -32,6 +32,8 @@ pub(crate) struct Plan {
     pub(crate) remote_len: bool,
     /// A receive is followed by a flush before its bytes may be read.
     pub(crate) needs_flush: bool,
+    /// Memory of devices that may be registered.
+    pub(crate) devices: DeviceReach,
     /// Small operations are signalled too, because order alone does not tell when they are done.
     pub(crate) signal_all: bool,
     /// Largest payload that is copied into the operation.
@@ -102,6 +104,10 @@ impl Plan {
         let none = params.mutant.is("engine-keeps-no-receive-for-immediates");
         let spare = if none { 0 } else { spare + immediates };
         let room = caps.depth_max.saturating_sub(spare);
+        // An eager message is copied by the CPU, which reaches no memory of devices; and which memory a message is for is
+        // known when it is here.
+        let copies = !caps.devices.any() || params.mutant.is("engine-sends-eagerly-to-devices");
+        let eager_max = if copies { eager_max } else { 0 };
         let eager_credits = params.eager_credits.min(EAGER_CREDITS_MAX as u32).min(room);
         Self {
             // The NIC pairs what arrives first; where messages overtake each other, or are cut to pieces, the engine
@@ -112,6 +118,7 @@ impl Plan {
                 && params.match_by == MatchBy::Nic,
             remote_len: caps.remote_len || params.mutant.is("engine-trusts-length"),
             needs_flush: caps.needs_flush,
+            devices: caps.devices,
             signal_all: !caps.link_order && !params.mutant.is("engine-signals-nothing"),
             inline_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
             copied_max: 0,

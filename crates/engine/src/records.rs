@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{LinkAddress, LinkError, Op, Rail, Remote, RemoteKey, Source};
+use trunkline_fabric::{LinkAddress, LinkError, Op, Rail, Remote, RemoteKey, Source, Status};
 use trunkline_proto::limits::{
     EAGER_CREDITS_MAX, LINKS_MAX, MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX, SENDS_MAX,
 };
@@ -16,9 +16,9 @@ use trunkline_proto::xfer::receiver::RecvId;
 
 use crate::path::{NO_LINK, Path};
 use crate::rails::Rails;
-use crate::recv::{FLUSH, LAST, RECORD, REPEATED, RecvLane};
-use crate::request::Requests;
-use crate::{CommFault, RecvBuf};
+use crate::recv::{FLUSH, LAST, Place, RECORD, REPEATED, RecvLane};
+use crate::request::{Requests, Ticket};
+use crate::{CommFault, MrId, RecvBuf};
 
 /// What the sender has to know of a receive although it may be done: its eager messages are paired by it.
 #[derive(Clone, Copy)]
@@ -29,8 +29,19 @@ struct Past {
     tags: [u32; RECV_BUFFERS_MAX],
 }
 
+/// What a flush makes visible.
+#[derive(Clone, Copy)]
+pub(crate) enum Flushed {
+    /// Memory of the host, to the CPU.
+    Host,
+    /// That of a device, to the device: a byte of it.
+    Device(Place),
+}
+
 /// What a receiving lane with several paths keeps besides.
 pub(crate) struct Records {
+    /// Requests of flushes that read memory of a device, and the region they read.
+    reads: Vec<(u16, MrId)>,
     /// By request: flushes of it that have not completed.
     flushes_left: Box<[u8]>,
     /// Receives whose records are still to be written, oldest first; true if they were written before, over a link that
@@ -52,6 +63,7 @@ impl Records {
         let times = usize::from(many);
         let none = Past { count: 0, path: 0, tags: [0; RECV_BUFFERS_MAX] };
         Self {
+            reads: Vec::new(),
             flushes_left: vec![0; SENDS_MAX * times].into(),
             unannounced: VecDeque::new(),
             past: vec![none; MAILBOX_SLOTS * times].into(),
@@ -69,17 +81,88 @@ impl Records {
 }
 
 impl RecvLane {
+    /// What a flush of a buffer is for, as far as there is something to wait for: the buffer, or memory of the host.
+    pub(crate) fn flushes(&self, buffers: impl Iterator<Item = RecvBuf>) -> Option<Flushed> {
+        // All buffers of a receive are of one device, and what was written to it before goes before a read of any.
+        let of_device =
+            buffers.filter(|buffer| buffer.len > 0 && self.regions.is_of_device(buffer.mr)).last();
+        match of_device {
+            Some(RecvBuf { mr, offset, .. }) if self.plan.devices.needs_flush => {
+                let skips = self.plan.mutant.is("engine-skips-flush-of-devices");
+                (!skips).then_some(Flushed::Device(Place { mr, offset }))
+            }
+            _ => {
+                (self.plan.needs_flush && !self.plan.mutant.is("engine-skips-flush")).then_some(Flushed::Host)
+            }
+        }
+    }
+
+    /// Starts a flush.
+    pub(crate) fn iflush(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        what: Flushed,
+    ) -> Result<Option<Ticket>, CommFault> {
+        // Flushes share the requests of receives, of which there are four times as many as receives.
+        let Some(ticket) = requests.reserve(&mut self.cursor) else {
+            return Err(CommFault::Link(Status::Other(0)));
+        };
+        if let Flushed::Device(Place { mr, .. }) = what {
+            self.regions.hold(mr);
+            self.records.reads.push((ticket.slot(), mr));
+        }
+        self.flushes.push_back((ticket.slot(), what));
+        self.post_due(rails)?;
+        Ok(Some(ticket))
+    }
+
+    /// The operation that makes visible what has come over a path; `None` if its rail does not know the region.
+    fn flush_over(&self, path: usize, what: Flushed) -> Option<Op<'static>> {
+        let Flushed::Device(Place { mr, offset }) = what else { return Some(Op::Flush) };
+        let Region { key, addr } = self.place_on(path, mr, offset)?;
+        Some(Op::FlushAt { at: Remote { key: RemoteKey(key), addr } })
+    }
+
+    /// The same for what a path has brought that is being left; nothing where bytes are never hidden.
+    pub(crate) fn last_flush(&self, path: usize) -> Option<Op<'static>> {
+        let forgets = self.plan.mutant.is("engine-leaves-devices-unflushed");
+        let may = self.plan.devices.needs_flush && !forgets;
+        let of_device = || may.then(|| self.regions.any_of_device()).flatten();
+        let what = match of_device() {
+            Some(mr) => Flushed::Device(Place { mr, offset: 0 }),
+            None if self.plan.needs_flush => Flushed::Host,
+            None => return None,
+        };
+        self.flush_over(path, what)
+    }
+
+    /// Whether a flush that may read memory of a device has not completed.
+    pub(crate) fn flushes_device(&self) -> bool {
+        let last = self
+            .paths
+            .iter()
+            .any(|path| path.leaving.as_ref().is_some_and(|leaving| leaving.flushing && !leaving.flushed));
+        !self.records.reads.is_empty() || last
+    }
+
+    /// Whether a flush has not completed.
+    pub(crate) fn flushing(&self) -> bool {
+        (self.flushing > 0 || !self.flushes.is_empty()) && !self.plan.mutant.is("engine-flush-needs-peer")
+    }
+
     /// Posts the flushes of a request: one over each link that may have brought bytes. False if there is no credit.
     pub(crate) fn post_flushes(
         &mut self,
         rails: &mut Rails<impl Rail>,
-        slot: u16,
+        (slot, what): (u16, Flushed),
     ) -> Result<bool, CommFault> {
         if !self.paths.are_many() {
             if self.paths.lead_credits(rails) == 0 {
                 return Ok(false);
             }
-            self.post(rails, 0, FLUSH | u64::from(slot), Op::Flush, true)?;
+            let op = self.flush_over(0, what).ok_or(CommFault::Revoked)?;
+            self.post(rails, 0, FLUSH | u64::from(slot), op, true)?;
             self.flushing += 1;
             return Ok(true);
         }
@@ -99,12 +182,9 @@ impl RecvLane {
         }
         self.records.flushes_left[usize::from(slot)] = 0;
         for at in (0..self.paths.len()).filter(|&at| used[at]) {
+            let op = self.flush_over(at, what).ok_or(CommFault::Revoked)?;
             let &Path { rail, link, .. } = self.paths.get(at);
-            if rails
-                .get_mut(rail)
-                .post(link, self.part.tag | FLUSH | u64::from(slot), Op::Flush, true)
-                .is_ok()
-            {
+            if rails.get_mut(rail).post(link, self.part.tag | FLUSH | u64::from(slot), op, true).is_ok() {
                 self.flushing += 1;
                 self.records.flushes_left[usize::from(slot)] += 1;
             }
@@ -130,8 +210,17 @@ impl RecvLane {
                 *left
             });
             if left == 0 {
+                self.has_read(slot);
                 requests.complete(slot, &[]);
             }
+        }
+    }
+
+    /// A flush needs its region no longer, if it read one.
+    fn has_read(&mut self, slot: u16) {
+        if let Some(at) = self.records.reads.iter().position(|&(flush, _)| flush == slot) {
+            let (_, mr) = self.records.reads.swap_remove(at);
+            self.regions.release(mr);
         }
     }
 

@@ -22,7 +22,7 @@ use crate::part::RecvPart;
 use crate::path::{Path, Paths};
 use crate::plan::Plan;
 use crate::rails::Rails;
-use crate::records::Records;
+use crate::records::{Flushed, Records};
 use crate::regions::{NO_MR, Regions};
 use crate::request::{Requests, Ticket};
 use crate::slab::Piece;
@@ -53,7 +53,7 @@ pub(crate) struct RecvLane {
     fins: Piece,
     /// How it is known in its group.
     pub(crate) part: RecvPart,
-    cursor: u16,
+    pub(crate) cursor: u16,
     /// By the slot of a token.
     pub(crate) places: Table<Place>,
     /// Request slots by receive.
@@ -65,7 +65,7 @@ pub(crate) struct RecvLane {
     /// Polls since the first of them began to wait; all there are once they wait for credit alone.
     waited: u32,
     /// Requests of flushes to post.
-    flushes: VecDeque<u16>,
+    pub(crate) flushes: VecDeque<(u16, Flushed)>,
     /// Flushes that have not completed.
     pub(crate) flushing: u32,
     /// What several paths ask for.
@@ -468,29 +468,6 @@ impl RecvLane {
         self.regions.release(std::mem::replace(&mut self.places[slot].mr, NO_MR));
     }
 
-    /// Starts a flush; `None` means there is nothing to wait for.
-    pub(crate) fn iflush(
-        &mut self,
-        rails: &mut Rails<impl Rail>,
-        requests: &Requests,
-    ) -> Result<Option<Ticket>, CommFault> {
-        if !self.plan.needs_flush || self.plan.mutant.is("engine-skips-flush") {
-            return Ok(None);
-        }
-        // Flushes share the requests of receives, of which there are four times as many as receives.
-        let Some(ticket) = requests.reserve(&mut self.cursor) else {
-            return Err(CommFault::Link(Status::Other(0)));
-        };
-        self.flushes.push_back(ticket.slot());
-        self.post_due(rails)?;
-        Ok(Some(ticket))
-    }
-
-    /// Whether a flush has not completed.
-    pub(crate) fn flushing(&self) -> bool {
-        (self.flushing > 0 || !self.flushes.is_empty()) && !self.plan.mutant.is("engine-flush-needs-peer")
-    }
-
     /// Posts what waited for credit.
     #[inline]
     pub(crate) fn post_due(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
@@ -499,8 +476,8 @@ impl RecvLane {
         }
         self.post_matched_due(rails)?;
         self.announce_due(rails)?;
-        while let Some(&slot) = self.flushes.front() {
-            if !self.post_flushes(rails, slot)? {
+        while let Some(&flush) = self.flushes.front() {
+            if !self.post_flushes(rails, flush)? {
                 break;
             }
             self.flushes.pop_front();

@@ -1,7 +1,7 @@
 //! Memory registered with one comm, and how many outstanding messages use each piece.
 
 use trunkline_fabric::{Data, DeregisterError, Extent, Mr};
-use trunkline_mem::Memory;
+use trunkline_mem::{Kind, Memory};
 use trunkline_proto::slots::{SlotId, Slots};
 
 use crate::{Base, MrId, RecvBuf};
@@ -11,7 +11,7 @@ use crate::{Base, MrId, RecvBuf};
 pub(crate) struct Registered {
     first: Option<Mr<Data>>,
     /// On the rails after the first.
-    more: Vec<Mr<Data>>,
+    more: Box<[Mr<Data>]>,
     /// Peers may still write to it, whoever ends it.
     named: bool,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Registered {
 impl Registered {
     /// On its first rail, to be followed by others.
     pub(crate) fn new(first: Mr<Data>, more: Vec<Mr<Data>>) -> Self {
-        Self { first: Some(first), more, named: false }
+        Self { first: Some(first), more: more.into(), named: false }
     }
 
     /// On one rail.
@@ -31,6 +31,10 @@ impl Registered {
     #[inline]
     fn memory(&self) -> Option<&Memory> {
         self.first.as_ref().map(Mr::memory)
+    }
+
+    fn is_of_device(&self) -> bool {
+        self.memory().is_some_and(|memory| memory.kind() != Kind::Host)
     }
 
     /// Ends the registration on every rail.
@@ -53,16 +57,16 @@ impl Registered {
         self,
         how: impl Fn(Mr<Data>) -> Result<(), (Mr<Data>, DeregisterError)>,
     ) -> Result<(), (Self, DeregisterError)> {
-        let (mut left, mut why) = (Self { first: None, more: Vec::new(), named: self.named }, None);
+        let (mut left, mut why) = (Vec::new(), None);
         for mr in self.first.into_iter().chain(self.more) {
             if let Err((mr, error)) = how(mr) {
-                left.more.push(mr);
+                left.push(mr);
                 why.get_or_insert(error);
             }
         }
         match why {
             None => Ok(()),
-            Some(error) => Err((left, error)),
+            Some(error) => Err((Self { first: None, more: left.into(), named: self.named }, error)),
         }
     }
 }
@@ -113,6 +117,16 @@ impl Regions {
         };
         memory.checked(offset, buffer.len).ok()?;
         Some(RecvBuf { offset, ..buffer })
+    }
+
+    /// Whether a region is memory of a device.
+    pub(crate) fn is_of_device(&self, id: MrId) -> bool {
+        self.slots.get(id.0).is_some_and(|region| region.memory.is_of_device())
+    }
+
+    /// A region of memory of a device, if there is one.
+    pub(crate) fn any_of_device(&self) -> Option<MrId> {
+        self.slots.iter().find(|(_, region)| region.memory.is_of_device()).map(|(id, _)| MrId(id))
     }
 
     /// The region on the rail of a path.

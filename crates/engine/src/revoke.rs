@@ -77,7 +77,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 
     /// After the peer time limit the link is given up, with all who ride on it. Whether it has told all.
-    fn gives_up(&self, turn: &mut Turn<'_, F::Rail>) -> bool {
+    pub(crate) fn gives_up(&self, turn: &mut Turn<'_, F::Rail>) -> bool {
         let late = self.waits(&mut turn.open.revoking) > self.params.peer_time;
         if late && !self.params.mutant.is("ride-drains-for-ever") {
             turn.rails.fail_all();

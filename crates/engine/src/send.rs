@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 
 use trunkline_fabric::{Completion, Done, Op, PostError, Rail, Remote, Source, Status};
-use trunkline_mem::Kind;
 use trunkline_proto::limits::{SENDS_MAX, SMALL_MAX, STRIPES_MAX};
 use trunkline_proto::wire::cts::Cts;
 use trunkline_proto::wire::eager::Eager;
@@ -273,10 +272,8 @@ impl SendLane {
         if all > self.plan.inline_max {
             return None;
         }
+        // Of memory of a device nothing is read.
         let memory = self.regions.mr(message.mr, 0)?.memory();
-        if memory.kind() != Kind::Host {
-            return None;
-        }
         memory.read(message.offset, &mut buffer[head..all as usize]).ok()?;
         Some(&buffer[..all as usize])
     }

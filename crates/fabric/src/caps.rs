@@ -1,5 +1,52 @@
 //! What a NIC guarantees and how much it takes. Read once at connect time to make a plan; never on the data path.
 
+use trunkline_mem::gpu::{Gpus, Vendor};
+
+/// Memory of accelerators that a NIC reaches. Other such memory is refused when it is registered.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct DeviceReach {
+    /// That of a dma-buf ([`Registrar::register_exported`](crate::Registrar::register_exported)).
+    pub dmabuf: bool,
+    /// That of NVIDIA's GPUs by its address ([`Registrar::register`](crate::Registrar::register)), as their kernel module for
+    /// that is loaded.
+    pub nvidia: bool,
+    /// The same of AMD's GPUs.
+    pub amd: bool,
+    /// Writes into it may stay invisible to the device until an [`Op::FlushAt`](crate::Op::FlushAt) completes.
+    pub needs_flush: bool,
+}
+
+impl DeviceReach {
+    /// Whether any is reached.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        self.dmabuf || self.nvidia || self.amd
+    }
+
+    /// What of it is of use with these drivers of GPUs: by its address memory of those that are open, as a dma-buf if they
+    /// export it.
+    #[must_use]
+    pub fn with(self, gpus: &Gpus) -> Self {
+        Self {
+            dmabuf: self.dmabuf && gpus.exports(),
+            nvidia: self.nvidia && gpus.has(Vendor::Nvidia),
+            amd: self.amd && gpus.has(Vendor::Amd),
+            ..self
+        }
+    }
+
+    /// What both of two NICs reach, and whether one of them needs flushes.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            dmabuf: self.dmabuf && other.dmabuf,
+            nvidia: self.nvidia && other.nvidia,
+            amd: self.amd && other.amd,
+            needs_flush: self.needs_flush || other.needs_flush,
+        }
+    }
+}
+
 /// Guarantees and limits of one NIC.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Caps {
@@ -9,6 +56,8 @@ pub struct Caps {
     pub remote_len: bool,
     /// Writes into data regions may stay invisible to the CPU until an [`Op::Flush`](crate::Op::Flush) completes.
     pub needs_flush: bool,
+    /// Memory that the CPU does not reach, and the NIC does.
+    pub devices: DeviceReach,
     /// The NIC pairs sends and receives of the same key by itself ([`Op::MatchedSend`](crate::Op::MatchedSend)).
     pub matched: bool,
     /// The NIC executes remote atomics.

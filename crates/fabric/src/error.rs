@@ -35,8 +35,20 @@ pub enum RegisterError {
     #[error("all {0} regions of the NIC are in use; deregister some, or raise the limit")]
     Exhausted(u32),
     /// This NIC cannot reach memory of that kind.
-    #[error("this NIC cannot register {0:?} memory")]
+    #[error(
+        "this NIC cannot register {0:?} memory; register memory of the host, or use RDMA devices (TRUNKLINE_FABRIC=verbs)"
+    )]
     Kind(trunkline_mem::Kind),
+    /// This NIC reaches memory of devices, but not in this way.
+    #[error("memory of a GPU cannot be registered {how}: {why}; {remedy}")]
+    Device {
+        /// As a dma-buf, or by its address.
+        how: &'static str,
+        /// What is missing.
+        why: String,
+        /// What helps.
+        remedy: &'static str,
+    },
     /// The operating system refused.
     #[error("{what} failed")]
     System {

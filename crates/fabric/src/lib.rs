@@ -21,11 +21,13 @@ mod rail;
 mod register;
 pub mod trace;
 
-pub use caps::Caps;
+pub use caps::{Caps, DeviceReach};
 pub use completion::{Completion, Done, Status};
 pub use error::{DeregisterError, LinkError, OobError, OpenError, PostError, RegisterError};
 pub use fabric::{Fabric, Nic};
 pub use host::{Frame, Host, HostPage, Level, Oob, OobAddress, OobListener, OobStream};
 pub use op::{CqId, Extent, Match, Op, Remote, Source};
 pub use rail::{Cq, LinkAddress, LinkId, Links, Rail, RailConfig, RecvOrder, Wake};
-pub use register::{Access, Ctrl, Data, Keys, LocalKey, Mr, Registrar, RemoteKey, Role, Visibility};
+pub use register::{
+    Access, Ctrl, Data, Exported, Keys, LocalKey, Mr, Registrar, RemoteKey, Role, Visibility,
+};

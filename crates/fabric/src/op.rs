@@ -130,6 +130,13 @@ pub enum Op<'a> {
     /// Completes once every write that this side has seen complete on this link is visible to the CPU. It needs no
     /// peer: it works on a link in error too.
     Flush,
+    /// Completes once every write of this NIC into memory of a device, which this side has seen complete, is visible to the
+    /// device: a byte of that memory is read. As [`Op::Flush`], it needs no peer (only where
+    /// [`DeviceReach`](crate::DeviceReach) says that there is such memory).
+    FlushAt {
+        /// A byte of the device's memory, in a region that was registered here for reads.
+        at: Remote,
+    },
     /// Does nothing, in order.
     Nop,
     /// Holds what is posted after it on this link until a completion queue has produced completion number `index`;

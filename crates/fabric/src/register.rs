@@ -2,6 +2,7 @@
 //! to a rail, keeps it alive, and is closed before it. What a region is for is part of its type.
 
 use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use trunkline_mem::Memory;
@@ -58,9 +59,19 @@ pub struct Keys {
     pub remote_base: u64,
 }
 
+/// Memory of a device as its driver exported it. The descriptor is lent for the call: whoever lends it closes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Exported<'a> {
+    /// A dma-buf.
+    pub fd: BorrowedFd<'a>,
+    /// Where the memory's first byte is in it, in bytes; as far into a page as its address is.
+    pub offset: u64,
+}
+
 /// Registers memory for one rail. Shared between threads.
 pub trait Registrar: Send + Sync + 'static {
-    /// Registers a range; the registrar keeps its clone of `memory` until the region is deregistered.
+    /// Registers a range; the registrar keeps its clone of `memory` until the region is deregistered. Memory of a device is
+    /// found by its address, with the help of a kernel module ([`DeviceReach`](crate::DeviceReach)).
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
@@ -70,6 +81,22 @@ pub trait Registrar: Send + Sync + 'static {
         access: Access,
         visibility: Visibility,
     ) -> Result<Keys, RegisterError>;
+
+    /// Registers memory of a device by a dma-buf ([`DeviceReach::dmabuf`](crate::DeviceReach::dmabuf)). Operations name the
+    /// bytes as they would those of [`Registrar::register`].
+    ///
+    /// # Errors
+    /// [`RegisterError`]; of a NIC that reaches no such memory [`RegisterError::Kind`].
+    fn register_exported(
+        &self,
+        memory: &Memory,
+        exported: Exported<'_>,
+        access: Access,
+        visibility: Visibility,
+    ) -> Result<Keys, RegisterError> {
+        let _ = (exported, access, visibility);
+        Err(RegisterError::Kind(memory.kind()))
+    }
 
     /// Ends a registration. After success nothing touches the memory through it any more, so it may be unmapped;
     /// waits for running copies, at most the rail's `peer_time`.
@@ -130,6 +157,20 @@ impl<R: Role> Mr<R> {
         access: Access,
     ) -> Result<Self, RegisterError> {
         let keys = registrar.register(&memory, access, R::VISIBILITY)?;
+        Ok(Self { memory, keys, registrar: Some(Arc::clone(registrar)), role: PhantomData })
+    }
+
+    /// Registers `memory`, which was exported, for the role.
+    ///
+    /// # Errors
+    /// As [`Registrar::register_exported`].
+    pub fn register_exported(
+        registrar: &Arc<dyn Registrar>,
+        memory: Memory,
+        exported: Exported<'_>,
+        access: Access,
+    ) -> Result<Self, RegisterError> {
+        let keys = registrar.register_exported(&memory, exported, access, R::VISIBILITY)?;
         Ok(Self { memory, keys, registrar: Some(Arc::clone(registrar)), role: PhantomData })
     }
 

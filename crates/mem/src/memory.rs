@@ -1,6 +1,7 @@
 //! One byte range. Made at the edge (user buffers) or by the engine (bounce buffers, mailboxes); used by fabrics.
 //! It never frees what it borrowed, and never checks what another thread does to the same bytes: like a NIC, it moves
-//! bytes, and tearing is possible above the width of one aligned word.
+//! bytes, and tearing is possible above the width of one aligned word. Memory of a device it never touches: as far as the
+//! CPU goes, such a range has no bytes.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::any::Any;
@@ -24,7 +25,7 @@ pub struct OutOfBounds {
     pub offset: u64,
     /// Bytes asked for.
     pub len: u64,
-    /// Bytes in the range.
+    /// Bytes in the range; those that the CPU may touch, if it was to: of a device's memory none.
     pub size: u64,
 }
 
@@ -33,6 +34,9 @@ pub struct OutOfBounds {
 pub struct Memory {
     addr: usize,
     len: usize,
+    /// How many of them the CPU may touch, from the first on: all or none. Every access is checked against this, so that
+    /// memory of a device costs accesses to other memory nothing.
+    touchable: usize,
     kind: Kind,
     /// Held so that the bytes stay mapped.
     keep: Option<Arc<dyn Any + Send + Sync>>,
@@ -46,7 +50,7 @@ impl Memory {
     #[must_use]
     pub fn heap(len: usize) -> Self {
         let owner = Heap::new(len);
-        Self { addr: owner.addr, len, kind: Kind::Host, keep: Some(Arc::new(owner)) }
+        Self { addr: owner.addr, len, touchable: len, kind: Kind::Host, keep: Some(Arc::new(owner)) }
     }
 
     /// Names bytes that somebody else owns: a user buffer, a mapping.
@@ -56,7 +60,7 @@ impl Memory {
     /// [`Kind::Host`]), and nobody holds a Rust reference to the bytes while this crate's methods run.
     #[must_use]
     pub unsafe fn from_raw(addr: usize, len: usize, kind: Kind) -> Self {
-        Self { addr, len, kind, keep: None }
+        Self { addr, len, touchable: touchable(len, kind), kind, keep: None }
     }
 
     /// Like [`Memory::from_raw`], with an owner that keeps the mapping alive.
@@ -70,7 +74,7 @@ impl Memory {
         kind: Kind,
         owner: Arc<T>,
     ) -> Self {
-        Self { addr, len, kind, keep: Some(owner) }
+        Self { addr, len, touchable: touchable(len, kind), kind, keep: Some(owner) }
     }
 
     /// Address of the first byte in this process.
@@ -97,13 +101,23 @@ impl Memory {
         self.kind
     }
 
-    /// Address of `len` bytes at `offset`, checked.
+    /// Address of `len` bytes at `offset`, checked. For NICs: at memory of a device the CPU finds nothing there.
     ///
     /// # Errors
     /// [`OutOfBounds`] when they are not all inside the range.
     #[inline]
     pub fn checked(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
-        let size = self.len as u64;
+        self.inside(offset, len, self.len as u64)
+    }
+
+    /// The same for what the CPU touches.
+    #[inline]
+    fn touched(&self, offset: u64, len: u64) -> Result<usize, OutOfBounds> {
+        self.inside(offset, len, self.touchable as u64)
+    }
+
+    #[inline]
+    fn inside(&self, offset: u64, len: u64, size: u64) -> Result<usize, OutOfBounds> {
         match offset.checked_add(len) {
             Some(end) if end <= size => Ok(self.addr + offset as usize),
             _ => Err(OutOfBounds { offset, len, size }),
@@ -124,10 +138,10 @@ impl Memory {
     /// Copies bytes at `offset` into `out`.
     ///
     /// # Errors
-    /// [`OutOfBounds`] when they are not all inside the range; `out` is then untouched.
+    /// [`OutOfBounds`] when they are not all inside the range, or it is a device's; `out` is then untouched.
     #[inline]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), OutOfBounds> {
-        let from = self.checked(offset, out.len() as u64)?;
+        let from = self.touched(offset, out.len() as u64)?;
         // SAFETY: `from..from + out.len()` lies inside the range, which stays mapped (constructors' contract), and
         // `out` is an exclusive borrow, so the two cannot overlap.
         unsafe { ptr::copy_nonoverlapping(pointer(from), out.as_mut_ptr(), out.len()) };
@@ -137,10 +151,10 @@ impl Memory {
     /// Copies `bytes` to `offset`.
     ///
     /// # Errors
-    /// [`OutOfBounds`] when they do not all fit; nothing is then written.
+    /// [`OutOfBounds`] when they do not all fit, or it is a device's; nothing is then written.
     #[inline]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        let to = self.checked(offset, bytes.len() as u64)?;
+        let to = self.touched(offset, bytes.len() as u64)?;
         // SAFETY: `to..to + bytes.len()` lies inside the range, which stays mapped and is not borrowed by anybody
         // (constructors' contract), so it cannot overlap `bytes`.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), pointer(to), bytes.len()) };
@@ -150,11 +164,11 @@ impl Memory {
     /// Copies `len` bytes from `source` at `from` to this range at `offset`; the two may overlap.
     ///
     /// # Errors
-    /// [`OutOfBounds`] when either side does not hold all the bytes; nothing is then written.
+    /// [`OutOfBounds`] when either side does not hold all the bytes, or is a device's; nothing is then written.
     #[inline]
     pub fn copy_from(&self, offset: u64, source: &Self, from: u64, len: u64) -> Result<(), OutOfBounds> {
-        let to = self.checked(offset, len)?;
-        let from = source.checked(from, len)?;
+        let to = self.touched(offset, len)?;
+        let from = source.touched(from, len)?;
         // SAFETY: both ranges were checked and stay mapped; `copy` allows overlap.
         unsafe { ptr::copy(pointer(from), pointer(to), len as usize) };
         Ok(())
@@ -200,9 +214,9 @@ impl Memory {
     #[inline]
     fn words<const N: usize>(&self, offset: u64) -> Result<&[AtomicU64; N], OutOfBounds> {
         let len = 8 * N as u64;
-        let at = self.checked(offset, len)?;
+        let at = self.touched(offset, len)?;
         if !at.is_multiple_of(8) {
-            return Err(OutOfBounds { offset, len, size: self.len as u64 });
+            return Err(OutOfBounds { offset, len, size: self.touchable as u64 });
         }
         // SAFETY: the words are inside the range, aligned, and stay mapped while `self` is borrowed; everybody who
         // uses this crate accesses them as atomics or through raw copies, as a NIC would.
@@ -213,6 +227,15 @@ impl Memory {
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Memory({:?} {:#x}+{})", self.kind, self.addr, self.len)
+    }
+}
+
+/// How many bytes of a range the CPU may touch.
+fn touchable(len: usize, kind: Kind) -> usize {
+    match kind {
+        Kind::Host => len,
+        Kind::Device(_) if crate::gpu::planted("mem-touches-devices") => len,
+        Kind::Device(_) => 0,
     }
 }
 
@@ -316,6 +339,22 @@ mod tests {
         assert!(memory.load(16).is_err());
         assert!(memory.load_row::<2>(8).is_err() && memory.load_row::<1>(4).is_err());
         assert!(memory.checked(16, 0).is_ok());
+    }
+
+    #[test]
+    fn memory_of_a_device_is_never_touched() {
+        let (behind, host) = (Memory::heap(64), Memory::heap(64));
+        // SAFETY: `behind` outlives it, so that a touch would be seen and hurt nobody.
+        let device = unsafe { Memory::from_raw(behind.addr(), behind.len(), Kind::Device(0)) };
+        assert!(device.write(0, &[1]).is_err() && device.store(0, 1).is_err());
+        assert!(device.read(0, &mut [0]).is_err() && device.load(0).is_err() && device.word(0).is_err());
+        assert!(device.load_row::<2>(0).is_err());
+        assert!(device.copy_from(0, &host, 0, 1).is_err() && host.copy_from(0, &device, 0, 1).is_err());
+        assert!(device.clone().write(0, &[1]).is_err());
+        assert_eq!(behind.load_row(0), Ok([0; 8]));
+        assert_eq!(device.checked(0, 64), Ok(behind.addr()), "NICs do find it");
+        assert!(device.checked(1, 64).is_err());
+        assert!(device.write(0, &[]).is_ok());
     }
 
     #[test]

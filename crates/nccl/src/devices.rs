@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use trunkline_engine::Nics;
-use trunkline_fabric::Nic;
+use trunkline_fabric::{DeviceReach, Nic};
 use trunkline_proto::limits::RAILS_MAX;
 
 use crate::status::CallError;
@@ -42,6 +42,8 @@ pub(crate) struct Device {
     pub(crate) latency_us: f32,
     /// Whether one of its NICs does.
     pub(crate) needs_flush: bool,
+    /// Memory of GPUs that all of its NICs reach.
+    pub(crate) reach: DeviceReach,
     /// A comm takes a link of each NIC.
     pub(crate) links_max: u32,
 }
@@ -61,6 +63,7 @@ impl Device {
             speed_mbps: members.iter().fold(0, |sum, nic| sum.saturating_add(nic.speed_mbps)),
             latency_us: members.iter().fold(0.0, |most, nic| nic.latency_us.max(most)),
             needs_flush: members.iter().any(|nic| nic.caps.needs_flush),
+            reach: members.iter().map(|nic| nic.caps.devices).reduce(DeviceReach::and).unwrap_or_default(),
             links_max: members.iter().map(|nic| nic.caps.links_max).min().unwrap_or(0),
         }
     }
@@ -92,7 +95,7 @@ pub(crate) struct Devices {
 }
 
 /// A planted bug is in force.
-fn planted(name: &str) -> bool {
+pub(crate) fn planted(name: &str) -> bool {
     cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
 }
 

@@ -8,6 +8,7 @@ mod abi;
 mod contexts;
 mod devices;
 mod guard;
+mod memory;
 mod plugin;
 mod running;
 mod status;

@@ -3,11 +3,10 @@
 //! Objects are named by numbers with generations that travel through NCCL as opaque pointers.
 
 use trunkline_engine::{Base, CommId, Error, ListenId, MrId, Nics, RecvBuf, RequestId};
-use trunkline_fabric::Level;
-use trunkline_mem::{Kind, Memory};
+use trunkline_fabric::{DeviceReach, Level};
 use trunkline_proto::limits::RAILS_MAX;
 
-use crate::abi::{NET_RECVS_MAX, NET_SIZE_BYTES_MAX, PTR_HOST};
+use crate::abi::{NET_RECVS_MAX, NET_SIZE_BYTES_MAX, PTR_CUDA, PTR_DMABUF, PTR_HOST};
 use crate::devices::{Device, Known};
 use crate::running::Running;
 use crate::status::CallError;
@@ -50,7 +49,7 @@ fn told(device: &Device) -> Properties {
         name: device.name().as_ptr(),
         pci_path: device.pci_path().map_or(core::ptr::null(), |path| path.as_ptr()),
         guid: device.guid,
-        ptr_support: PTR_HOST,
+        ptr_support: pointers(device.reach),
         force_flush: i32::from(device.needs_flush),
         speed: int(device.speed_mbps),
         port: int(device.port),
@@ -62,6 +61,12 @@ fn told(device: &Device) -> Properties {
         // The engine splits what is larger than one operation.
         max_bytes: NET_SIZE_BYTES_MAX,
     }
+}
+
+/// `ptrSupport`: memory of GPUs only where a NIC reaches it and there is a driver.
+fn pointers(reach: DeviceReach) -> i32 {
+    let bit = |on: bool, bit: i32| if on { bit } else { 0 };
+    PTR_HOST | bit(reach.any(), PTR_CUDA) | bit(reach.dmabuf, PTR_DMABUF)
 }
 
 /// What comms of a device use.
@@ -95,7 +100,7 @@ pub(crate) fn close_listen(listen: u64) -> Result<(), CallError> {
 
 /// A comm of NCCL's is a number whose bits beyond the comm's name are zero.
 #[inline]
-fn comm(bits: u64) -> Result<CommId, CallError> {
+pub(crate) fn comm(bits: u64) -> Result<CommId, CallError> {
     if bits == 0 || bits >> 32 != 0 {
         Err(CallError::Argument("not a comm"))
     } else {
@@ -117,17 +122,6 @@ pub(crate) fn close(bits: u64) -> Result<(), CallError> {
         wait_beside(engine);
     }
     Ok(engine.close(comm)?)
-}
-
-pub(crate) fn check_kind(kind: i32) -> Result<Kind, CallError> {
-    match kind {
-        PTR_HOST => Ok(Kind::Host),
-        _ => Err(CallError::Unsupported("only host memory can be registered; see ptrSupport of the device")),
-    }
-}
-
-pub(crate) fn register(bits: u64, memory: Memory) -> Result<u64, CallError> {
-    Ok(world()?.engine.register(comm(bits)?, memory)?.to_bits())
 }
 
 pub(crate) fn deregister(bits: u64, mr: u64) -> Result<(), CallError> {
@@ -194,7 +188,7 @@ pub(crate) fn irecv(bits: u64, buffers: &[Buffer]) -> Result<u64, CallError> {
 
 pub(crate) fn iflush(bits: u64, buffers: &[Buffer]) -> Result<u64, CallError> {
     let located = located(buffers)?;
-    let request = world()?.engine.iflush(comm(bits)?, &located[..buffers.len()])?;
+    let request = world()?.engine.iflush_from(comm(bits)?, Base::Address, &located[..buffers.len()])?;
     Ok(request.map_or(0, RequestId::to_bits))
 }
 

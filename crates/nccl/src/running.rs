@@ -7,7 +7,7 @@ use trunkline_engine::{
     Base, CommId, Engine, Error, Helper, ListenId, MrId, Nics, RecvBuf, RequestId, Traffic,
 };
 use trunkline_fabric::trace::Traced;
-use trunkline_fabric::{Fabric, Nic};
+use trunkline_fabric::{Exported, Fabric, Nic};
 use trunkline_mem::Memory;
 use trunkline_proto::wire::handle;
 use trunkline_softnic::SoftFabric;
@@ -75,6 +75,15 @@ impl Running {
         of!(self, engine => engine.register(comm, memory))
     }
 
+    pub(crate) fn register_exported(
+        &self,
+        comm: CommId,
+        memory: Memory,
+        exported: Exported<'_>,
+    ) -> Result<MrId, Error> {
+        of!(self, engine => engine.register_exported(comm, memory, exported))
+    }
+
     pub(crate) fn deregister(&self, comm: CommId, mr: MrId) -> Result<(), Error> {
         of!(self, engine => engine.deregister(comm, mr))
     }
@@ -99,8 +108,13 @@ impl Running {
         of!(self, engine => engine.irecv_into(comm, base, buffers))
     }
 
-    pub(crate) fn iflush(&self, comm: CommId, buffers: &[RecvBuf]) -> Result<Option<RequestId>, Error> {
-        of!(self, engine => engine.iflush(comm, buffers))
+    pub(crate) fn iflush_from(
+        &self,
+        comm: CommId,
+        base: Base,
+        buffers: &[RecvBuf],
+    ) -> Result<Option<RequestId>, Error> {
+        of!(self, engine => engine.iflush_from(comm, base, buffers))
     }
 
     #[inline]

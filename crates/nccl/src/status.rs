@@ -31,6 +31,20 @@ pub(crate) enum CallError {
     /// Something this plugin does not do.
     #[error("{0}")]
     Unsupported(&'static str),
+    /// A driver of a GPU cannot tell whose an address is, or fails.
+    #[error("memory of a GPU cannot be registered: {0}")]
+    Look(#[from] trunkline_mem::gpu::LookError),
+    /// Memory of a GPU should have been exported.
+    #[error("memory of a GPU cannot be registered: {0}")]
+    Export(#[from] trunkline_mem::gpu::ExportError),
+    /// Memory of a GPU can be registered in neither way.
+    #[error("{address} (it was not registered as a dma-buf: {dmabuf})")]
+    Gpu {
+        /// Why not as a dma-buf.
+        dmabuf: String,
+        /// Why not by its address.
+        address: String,
+    },
     /// A parameter has a bad value.
     #[error(transparent)]
     Params(#[from] ParamsError),
@@ -64,6 +78,7 @@ impl CallError {
             Self::Told(code) => *code,
             Self::Unsupported(_) | Self::Members { .. } | Self::Virtual(_) => ResultCode::INVALID_USAGE,
             Self::Params(_) | Self::Choice(_) | Self::Verbs(_) => ResultCode::INVALID_USAGE,
+            Self::Look(_) | Self::Export(_) | Self::Gpu { .. } => ResultCode::SYSTEM_ERROR,
             Self::Fabric(_) | Self::NoDevice(_) | Self::Interfaces(_) => ResultCode::SYSTEM_ERROR,
             Self::Engine(error) => engine_code(error),
         }

@@ -8,13 +8,14 @@ use trunkline_engine::host::{Reach, UnixHost};
 use trunkline_engine::{Engine, FabricName, Helper, Params, SoftCopy};
 use trunkline_fabric::Level;
 use trunkline_fabric::trace::Traced;
+use trunkline_mem::gpu::Gpus;
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 use trunkline_topo::Choice;
 use trunkline_verbs::{HcaFilter, VerbsConfig, VerbsFabric};
 
 use crate::abi::log::Log;
 use crate::contexts::Contexts;
-use crate::devices::Devices;
+use crate::devices::{Devices, planted};
 use crate::running::Running;
 use crate::status::CallError;
 use crate::trace::{Trace, Written};
@@ -23,6 +24,8 @@ use crate::trace::{Trace, Written};
 pub(crate) struct World {
     pub(crate) engine: Running,
     pub(crate) devices: Devices,
+    /// Drivers of GPUs, if NICs reach their memory.
+    pub(crate) gpus: Gpus,
     pub(crate) log: Arc<Log>,
     trace: Option<Trace>,
     /// Communicators of NCCL that have told us what they are for.
@@ -68,6 +71,23 @@ pub(crate) fn start(log: Log) -> Result<&'static World, CallError> {
 
 fn make(log: &Arc<Log>) -> Result<World, CallError> {
     let params = read_params()?;
+    let verbs = match params.fabric {
+        FabricName::Verbs => Some(VerbsFabric::new(verbs_config(&params)?)?),
+        _ => None,
+    };
+    // A driver begins only for NICs that reach its memory.
+    let reached = verbs.as_ref().is_some_and(VerbsFabric::reaches_devices);
+    let gpus = if reached { Gpus::open() } else { Gpus::default() };
+    make_of(log, params, verbs, gpus)
+}
+
+/// The same of what has been opened.
+fn make_of(
+    log: &Arc<Log>,
+    params: Params,
+    verbs: Option<VerbsFabric>,
+    gpus: Gpus,
+) -> Result<World, CallError> {
     let addresses = addresses(&params)?;
     let reach = Reach {
         local: params.fabric != FabricName::SoftTcp,
@@ -83,12 +103,14 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
     let engine_log = Arc::clone(log);
     let host = UnixHost::reached(reach, move |level, text| engine_log.line(level, text));
     let helped = params.progress_thread;
-    let engine = match params.fabric {
-        FabricName::Verbs => {
-            let fabric = VerbsFabric::new(verbs_config(&params)?)?;
+    let engine = match verbs {
+        Some(fabric) => {
+            tell_reach(log, &fabric, &gpus);
+            let fabric =
+                if planted("nccl-promises-gpus-without-drivers") { fabric } else { fabric.with_gpus(&gpus) };
             Running::Verbs(Engine::new(Traced::new(fabric, recorder), host, params)?)
         }
-        _ => {
+        None => {
             let fabric = SoftFabric::new(soft_config(&params, addresses))?;
             Running::Soft(Engine::new(Traced::new(fabric, recorder), host, params)?)
         }
@@ -97,7 +119,21 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
     log.line(Level::Info, &format!("trunkline: fabric {}, {} NICs", engine.fabric(), engine.nics().len()));
     let (log, helper) = (Arc::clone(log), Mutex::new(None));
     let (contexts, entered) = (Contexts::new(), AtomicUsize::new(0));
-    Ok(World { engine, devices, log, trace, contexts, entered, process: std::process::id(), helped, helper })
+    let process = std::process::id();
+    Ok(World { engine, devices, gpus, log, trace, contexts, entered, process, helped, helper })
+}
+
+/// Tells, where NICs reach memory of GPUs, which drivers there are.
+fn tell_reach(log: &Log, fabric: &VerbsFabric, gpus: &Gpus) {
+    if !fabric.reaches_devices() {
+        return;
+    }
+    for gpu in gpus.all() {
+        log.line(Level::Info, &format!("trunkline: memory of {} GPUs, {}", gpu.vendor(), gpu.version()));
+    }
+    for missing in gpus.missing() {
+        log.line(Level::Info, &format!("trunkline: {missing}"));
+    }
 }
 
 fn read_params() -> Result<Params, CallError> {

@@ -348,6 +348,8 @@ impl State {
             Op::CompareSwap { old, at, expect, swap } => Work::CompareSwap { old, at, expect, swap },
             Op::MatchedSend { from, key } => Work::MatchedSend { from: bytes(from), key: key.0 },
             Op::Flush => Work::Flush,
+            // No memory of devices is registered here.
+            Op::FlushAt { .. } => return Err(PostError::Refused(Status::Other(2))),
             Op::Nop | Op::Wait { .. } | Op::Recv { .. } | Op::MatchedRecv { .. } => Work::Nop,
         };
         let able = match op {

@@ -1,7 +1,7 @@
 //! What the simulated network is like in one run: guarantees, speeds and faults, drawn from the seed. Read by the
 //! fabric and the host; never changes during a run.
 
-use trunkline_fabric::Caps;
+use trunkline_fabric::{Caps, DeviceReach};
 
 use crate::dice::Dice;
 
@@ -77,6 +77,7 @@ impl Weather {
                 link_order: true,
                 remote_len: true,
                 needs_flush: false,
+                devices: DeviceReach::default(),
                 matched: true,
                 atomics: true,
                 wait: false,
@@ -165,6 +166,7 @@ fn draw_caps(dice: &mut Dice) -> Caps {
         link_order: dice.coin(),
         remote_len: dice.coin(),
         needs_flush: dice.coin(),
+        devices: DeviceReach::default(),
         matched: dice.coin(),
         atomics: dice.coin(),
         wait: false,

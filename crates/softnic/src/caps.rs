@@ -1,6 +1,6 @@
 //! What a software NIC guarantees. Read once when a fabric is made.
 
-use trunkline_fabric::Caps;
+use trunkline_fabric::{Caps, DeviceReach};
 
 use crate::SoftConfig;
 use crate::record::INLINE_U32;
@@ -11,6 +11,7 @@ pub(crate) fn of(config: &SoftConfig, pipeline_qps: u32) -> Caps {
         link_order: true,
         remote_len: true,
         needs_flush: config.delayed_visibility,
+        devices: DeviceReach::default(),
         matched: true,
         atomics: true,
         wait: true,

@@ -11,6 +11,7 @@ use trunkline_fabric::{
 use trunkline_proto::time::Duration;
 
 use crate::cq::Cq;
+use crate::error::PROTOCOL;
 use crate::guard::Guard;
 use crate::job::{Body, Job, Kind};
 use crate::ladder::State;
@@ -169,6 +170,8 @@ impl SoftRail {
                 qp.post_matched_receive(matched::Receive { wr_id, into, key: key.0, got: 0 })?;
             }
             Op::Flush => qp.post_flush(wr_id, signalled)?,
+            // No memory of devices is registered here.
+            Op::FlushAt { .. } => return Err(PostError::Refused(Status::Other(PROTOCOL))),
             Op::MatchedSend { from, key } => {
                 let job = carrying(table, Kind::Matched { grant: 0 }, &[], from)?;
                 qp.post_matched(&env, matched::Send { wr_id, signalled, key: key.0, job })?;

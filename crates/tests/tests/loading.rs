@@ -149,7 +149,7 @@ fn call(net: &Net, function: &str) -> Option<ResultCode> {
             "connect" => Some(raw.connect(ctx, 0, handle, &raw mut out, null_mut())),
             "accept" => Some(raw.accept(listen, &raw mut out, null_mut())),
             "regMr" => Some(raw.reg_mr(send, at, 64, PTR_HOST, &raw mut out)),
-            "regMrDmaBuf" => Some(raw.reg_dma_buf(send, at, 64, &raw mut out)),
+            "regMrDmaBuf" => Some(raw.reg_dma_buf(send, at, (64, 0), (0, -1), &raw mut out)),
             "deregMr" => Some(raw.dereg_mr(send, send_mr)),
             "isend" => Some(raw.isend(send, (at, 8), 0, send_mr, &raw mut out)),
             "irecv" => Some(raw.irecv(recv, group, &raw mut out)),

@@ -6,6 +6,7 @@
 mod stage;
 mod command;
 mod contract;
+mod gpu;
 mod hosts;
 mod loading;
 mod net;

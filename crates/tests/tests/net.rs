@@ -122,6 +122,10 @@ impl Buf {
         }
     }
 
+    pub(crate) fn bytes(&self, range: Range<usize>) -> Vec<u8> {
+        self.0[range].iter().map(|byte| byte.load(Ordering::Relaxed)).collect()
+    }
+
     #[track_caller]
     pub(crate) fn untouched(&self, range: Range<usize>) {
         let touched = self.0[range.clone()].iter().position(|byte| byte.load(Ordering::Relaxed) != 0);
@@ -351,9 +355,14 @@ impl Net {
     }
 
     pub(crate) fn reg(&self, comm: Comm, addr: usize, len: usize) -> Called<Mr> {
+        self.reg_as(comm, addr, len, PTR_HOST)
+    }
+
+    /// The same of memory of any kind.
+    pub(crate) fn reg_as(&self, comm: Comm, addr: usize, len: usize, kind: c_int) -> Called<Mr> {
         let mut mr = opaque(STALE);
         // SAFETY: live memory, kept by the caller.
-        ok(unsafe { self.raw.reg_mr(opaque(comm.0), opaque(addr), len, PTR_HOST, &raw mut mr) })?;
+        ok(unsafe { self.raw.reg_mr(opaque(comm.0), opaque(addr), len, kind, &raw mut mr) })?;
         assert!(!mr.is_null() && mr != opaque(STALE), "regMr gave {mr:?}");
         Ok(Mr(mr.expose_provenance()))
     }

@@ -1,6 +1,7 @@
 //! The scenarios by name.
 
 use crate::contract::{arguments, connections, fused, lifetimes, messages};
+use crate::gpu;
 use crate::hosts::{cable, look, stream};
 use crate::loading;
 use crate::rdma::counts;
@@ -17,6 +18,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         lifetimes::SCENARIOS,
         messages::SCENARIOS,
         cable::SCENARIOS,
+        gpu::SCENARIOS,
         look::SCENARIOS,
         stream::SCENARIOS,
         loading::SCENARIOS,

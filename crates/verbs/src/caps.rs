@@ -1,6 +1,6 @@
 //! What a port guarantees. Read once when a fabric is made.
 
-use trunkline_fabric::Caps;
+use trunkline_fabric::{Caps, DeviceReach};
 use trunkline_sys::verbs::{ATOMIC_NONE, DeviceAttr, PortAttr};
 
 use crate::stage::COPIED_MAX;
@@ -10,8 +10,14 @@ const DEPTH_MAX: u32 = 16_384;
 /// Largest operation, although some ports take more: its length is in 32 bits.
 const MESSAGE_MAX: u64 = 1 << 31;
 
-/// The capabilities of a port whose queue pairs take `inline` bytes, and whose device registers `regions`.
-pub(crate) fn of(device: &DeviceAttr, port: &PortAttr, inline: u32, regions: u32) -> Caps {
+/// The capabilities of a port whose queue pairs take `inline` bytes, and whose device registers `regions` and reaches that
+/// memory of GPUs.
+pub(crate) fn of(
+    device: &DeviceAttr,
+    port: &PortAttr,
+    inline: u32,
+    (regions, reach): (u32, DeviceReach),
+) -> Caps {
     Caps {
         // One reliable queue pair keeps it.
         link_order: true,
@@ -19,6 +25,7 @@ pub(crate) fn of(device: &DeviceAttr, port: &PortAttr, inline: u32, regions: u32
         remote_len: false,
         // A completion of host memory comes after its bytes, relaxed or not: it is written strictly.
         needs_flush: false,
+        devices: reach,
         matched: false,
         atomics: device.atomic_cap != ATOMIC_NONE,
         wait: false,

@@ -1,6 +1,7 @@
 //! What users choose, by variables that they know from NCCL. Pure: text in, values out; the front end reads the environment.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use crate::HcaFilter;
 
@@ -109,6 +110,10 @@ pub struct VerbsConfig {
     pub ordering: Ordering,
     /// Whether what a device tells by itself ends links.
     pub async_events: bool,
+    /// Whether writes into memory of a GPU are flushed when that is asked for; else asking is all it takes.
+    pub device_flush: bool,
+    /// Where `/sys` is looked for; not by a variable.
+    pub root: PathBuf,
     /// Whether work is built in place where the provider can do that.
     pub extended: bool,
 }
@@ -129,6 +134,8 @@ impl Default for VerbsConfig {
             traffic_class: None,
             ordering: Ordering::Relaxed,
             async_events: true,
+            device_flush: true,
+            root: PathBuf::from("/"),
             extended: true,
         }
     }
@@ -158,9 +165,15 @@ const VARIABLES: &[(&str, Set)] = &[
         Ok(())
     }),
     ("IB_RETURN_ASYNC_EVENTS", |config, text| number(text, 0, 1).map(|on| config.async_events = on == 1)),
+    ("GDR_FLUSH_DISABLE", |config, text| number(text, 0, 1).map(|off| config.device_flush = off == 0)),
 ];
 
 impl VerbsConfig {
+    /// The variables that [`VerbsConfig::read`] asks for by our own names.
+    pub fn variables() -> impl Iterator<Item = String> {
+        VARIABLES.iter().map(|(variable, _)| format!("TRUNKLINE_{variable}"))
+    }
+
     /// Reads the variables through `look_up`: `TRUNKLINE_IB_HCA` before `NCCL_IB_HCA`, and so on. One that is empty counts
     /// as not set.
     ///
@@ -245,6 +258,8 @@ mod tests {
             ("IB_PCI_RELAXED_ORDERING", "0", VerbsConfig { ordering: Ordering::Strict, ..usual.clone() }),
             ("IB_PCI_RELAXED_ORDERING", "2", usual.clone()),
             ("IB_RETURN_ASYNC_EVENTS", "0", VerbsConfig { async_events: false, ..usual.clone() }),
+            ("GDR_FLUSH_DISABLE", "1", VerbsConfig { device_flush: false, ..usual.clone() }),
+            ("GDR_FLUSH_DISABLE", "0", usual.clone()),
             ("IB_TIMEOUT", " ", usual.clone()),
         ];
         for (variable, text, want) in cases {
@@ -284,6 +299,7 @@ mod tests {
             ("NCCL_IB_TC", "256"),
             ("NCCL_IB_PCI_RELAXED_ORDERING", "3"),
             ("NCCL_IB_RETURN_ASYNC_EVENTS", "2"),
+            ("NCCL_GDR_FLUSH_DISABLE", "2"),
         ];
         for (name, text) in bad {
             let error = read(&[(name, text)]).unwrap_err();

@@ -15,7 +15,6 @@ use crate::ladder::{self, Limits, Ours, Rung, Theirs};
 use crate::link::{Heads, LINKS_MAX, Link, State};
 use crate::qp::Qp;
 use crate::queue::Queue;
-use crate::rail::FLUSHES_MAX;
 use crate::receives::Receives;
 use crate::register::VerbsRegistrar;
 use crate::stage::{Chain, ROOM, Stage};
@@ -127,20 +126,20 @@ impl VerbsRail {
         config: &RailConfig,
         caps: trunkline_fabric::Caps,
     ) -> Result<Self, OpenError> {
-        let flushes = config.depth.clamp(1, FLUSHES_MAX);
         let each = completions(config);
         let links = config.links.clamp(1, caps.links_max.clamp(1, LINKS_MAX));
-        let fits = caps.completions_max.saturating_sub(flushes) / each.max(1);
+        let fits = caps.completions_max / each.max(1);
         if fits == 0 {
             let limit = caps.completions_max.into();
             return Err(OpenError::Exhausted { what: "the completions of a queue", limit });
         }
         let links = links.min(fits);
-        let cq = CompletionQueue::new(&port.device, links * each + flushes)
+        let cq = CompletionQueue::new(&port.device, links * each)
             .map_err(|source| OpenError::System { what: "making a completion queue", source })?;
         Ok(Self {
             links: Vec::new(),
             flusher: None,
+            flushes: 0,
             cq,
             stage: Stage::new(),
             dirty: Vec::with_capacity(2 * ROOM),

@@ -4,17 +4,19 @@
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, Weak};
 
+use trunkline_fabric::DeviceReach;
 use trunkline_sys::verbs::{
     ABI_IS_EXTENDED, Calls, Context, ContextOps, Device as RawDevice, DeviceAttr, GID_TYPE_ROCE_V1,
     GID_TYPE_ROCE_V2, Gid, GidEntry, Pd, PortAttr, VerbsContext,
 };
 
 use crate::events::Faults;
+use crate::flusher::Flusher;
 use crate::register::Table;
-use crate::{Library, gid};
+use crate::{Library, VerbsConfig, gid, reach};
 
 /// Most entries that are read of a port's table of addresses.
 const GIDS_MAX: u32 = 256;
@@ -34,6 +36,8 @@ pub(crate) struct Device {
     pub(crate) faults: Faults,
     /// Regions that are registered on it.
     pub(crate) regions: Table,
+    /// Memory of GPUs that it reaches.
+    pub(crate) reach: DeviceReach,
     /// Queue pairs in use by this process.
     pub(crate) queue_pairs: AtomicU32,
     /// Completion queues in use by this process.
@@ -71,7 +75,11 @@ impl Device {
     ///
     /// # Safety
     /// `raw` is an entry of a list of devices of this library that has not been freed.
-    pub(crate) unsafe fn open(library: &Arc<Library>, raw: *mut RawDevice) -> io::Result<Self> {
+    pub(crate) unsafe fn open(
+        library: &Arc<Library>,
+        raw: *mut RawDevice,
+        config: &VerbsConfig,
+    ) -> io::Result<Self> {
         let calls = library.calls();
         // SAFETY: the caller's promise.
         let name = unsafe { (calls.get_device_name)(raw) };
@@ -101,7 +109,7 @@ impl Device {
         let queried = errno(unsafe { (calls.query_device)(context, &raw mut attr) });
         // SAFETY: the context is open.
         let events = unsafe { (*context).async_fd };
-        let device = Self {
+        let mut device = Self {
             library: Arc::clone(library),
             context,
             pd,
@@ -110,9 +118,11 @@ impl Device {
             folder,
             faults: Faults::new(events),
             regions: Table::new(attr.max_mr.unsigned_abs()),
+            reach: DeviceReach::default(),
             queue_pairs: AtomicU32::new(0),
             queues: AtomicU32::new(0),
         };
+        device.reach = reach::of(&device, config);
         queried.map(|()| device)
     }
 
@@ -245,6 +255,8 @@ pub(crate) struct Port {
     pub(crate) inline: u32,
     /// Whether work is built in place.
     pub(crate) extended: bool,
+    /// What flushes, while somebody does.
+    pub(crate) flusher: Mutex<Weak<Flusher>>,
 }
 
 #[cfg(test)]

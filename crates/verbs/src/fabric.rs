@@ -1,9 +1,10 @@
 //! The fabric: the ports that are usable, found once when it is made.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use trunkline_fabric::{Fabric, Nic, OpenError, RailConfig};
+use trunkline_mem::gpu::Gpus;
 use trunkline_proto::wire::status::Usage;
 use trunkline_sys::verbs::{
     LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, PORT_ACTIVE, PortAttr, QpCap, TRANSPORT_IB,
@@ -42,7 +43,7 @@ impl VerbsFabric {
     /// # Errors
     /// As [`VerbsFabric::new`].
     pub fn with_library(library: Arc<Library>, config: VerbsConfig) -> Result<Self, Missing> {
-        let devices = open_all(&library)?;
+        let devices = open_all(&library, &config)?;
         let mut found = Self { ports: Vec::new(), nics: Vec::new(), config: Arc::new(config) };
         let mut left_out = Vec::new();
         for device in devices {
@@ -54,6 +55,22 @@ impl VerbsFabric {
         if found.ports.is_empty() { Err(Missing::Ports(left_out.join("; "))) } else { Ok(found) }
     }
 
+    /// Whether a NIC reaches memory of GPUs, as far as device and kernel are concerned.
+    #[must_use]
+    pub fn reaches_devices(&self) -> bool {
+        self.nics.iter().any(|nic| nic.caps.devices.any())
+    }
+
+    /// Leaves of the memory of GPUs that NICs reach what is of use with these drivers. Not called, it is all that the
+    /// devices reach.
+    #[must_use]
+    pub fn with_gpus(mut self, gpus: &Gpus) -> Self {
+        for nic in &mut self.nics {
+            nic.caps.devices = nic.caps.devices.with(gpus);
+        }
+        self
+    }
+
     fn take_device(&mut self, device: &Arc<Device>, left_out: &mut Vec<String>) {
         for number in 1..=device.attr.phys_port_cnt {
             let name = name(&device.name, number);
@@ -63,7 +80,8 @@ impl VerbsFabric {
             }
             match usable(device, number, &self.config) {
                 Ok(port) => {
-                    let caps = caps::of(&device.attr, &port.attr, port.inline, device.regions.max());
+                    let memory = (device.regions.max(), device.reach);
+                    let caps = caps::of(&device.attr, &port.attr, port.inline, memory);
                     self.nics.push(Nic {
                         name,
                         pci_path: device.pci_path(),
@@ -82,7 +100,7 @@ impl VerbsFabric {
 }
 
 /// Every device that can be opened, or why one cannot.
-fn open_all(library: &Arc<Library>) -> Result<Vec<Result<Device, String>>, Missing> {
+fn open_all(library: &Arc<Library>, config: &VerbsConfig) -> Result<Vec<Result<Device, String>>, Missing> {
     let mut count = 0;
     // SAFETY: the count is a whole number.
     let list = unsafe { (library.calls().get_device_list)(&raw mut count) };
@@ -101,7 +119,7 @@ fn open_all(library: &Arc<Library>) -> Result<Vec<Result<Device, String>>, Missi
             continue;
         }
         // SAFETY: the list has not been freed.
-        let device = unsafe { Device::open(library, raw) };
+        let device = unsafe { Device::open(library, raw, config) };
         devices.push(device.map_err(|error| format!("device {at} cannot be opened ({error})")));
     }
     // SAFETY: the list was made above; open devices stay.
@@ -134,7 +152,8 @@ fn usable(device: &Arc<Device>, number: u8, config: &VerbsConfig) -> Result<Port
         return Err(format!("has no partition key with index {} (NCCL_IB_PKEY)", config.pkey_index));
     }
     let (inline, extended) = probe(device, config.extended)?;
-    Ok(Port { device: Arc::clone(device), number, attr, gid, inline, extended })
+    let flusher = Mutex::default();
+    Ok(Port { device: Arc::clone(device), number, attr, gid, inline, extended, flusher })
 }
 
 /// How many inline bytes queue pairs take, and whether work can be built in place: found out by making some.

@@ -24,6 +24,7 @@ mod poll;
 mod qp;
 mod queue;
 mod rail;
+mod reach;
 mod receives;
 mod register;
 mod stage;

@@ -31,6 +31,7 @@ fn may_be(field: &str) -> &'static str {
     match field {
         "query_gid_ex" => "_ibv_query_gid_ex",
         "reg_mr_iova2" => "ibv_reg_mr_iova2",
+        "reg_dmabuf_mr" => "ibv_reg_dmabuf_mr",
         _ => "ibv_qp_to_qp_ex",
     }
 }
@@ -58,7 +59,8 @@ impl Library {
                     create_cq CreateCq destroy_cq DestroyCq get_cq_event GetCqEvent ack_cq_events AckCqEvents
                     create_qp CreateQp modify_qp ModifyQp destroy_qp DestroyQp
                     get_async_event GetAsyncEvent ack_async_event AckAsyncEvent;
-                optional: query_gid_ex QueryGidEx reg_mr_iova2 RegMrIova2 qp_to_qp_ex QpToQpEx
+                optional: query_gid_ex QueryGidEx reg_mr_iova2 RegMrIova2 reg_dmabuf_mr RegDmabufMr
+                    qp_to_qp_ex QpToQpEx
             ),
         })
     }
@@ -97,7 +99,7 @@ mod tests {
 
     #[test]
     fn every_function_has_a_version() {
-        for name in ["query_gid_ex", "reg_mr_iova2", "qp_to_qp_ex"] {
+        for name in ["query_gid_ex", "reg_mr_iova2", "reg_dmabuf_mr", "qp_to_qp_ex"] {
             assert!(VERSIONS.iter().any(|(known, _)| known.to_str() == Ok(may_be(name))), "{name}");
         }
         // Every field of the table is a pointer.

@@ -33,8 +33,6 @@ pub(crate) enum Kind {
     Work,
     /// A receive of the user, by its slot.
     Receive,
-    /// The loop-back read of a flush.
-    Flush,
     /// What is posted last on a queue pair in error.
     Mark,
 }
@@ -53,8 +51,7 @@ impl Kind {
         let kind = match self {
             Self::Work => 1,
             Self::Receive => 2,
-            Self::Flush => 3,
-            Self::Mark => 4,
+            Self::Mark => 3,
         };
         kind << 56 | u64::from(place) << 32 | u64::from(position)
     }
@@ -65,8 +62,7 @@ impl Kind {
         let kind = match id >> 56 {
             1 => Self::Work,
             2 => Self::Receive,
-            3 => Self::Flush,
-            4 => Self::Mark,
+            3 => Self::Mark,
             _ => return None,
         };
         Some((kind, (id >> 32) as u32 & (LINKS_MAX - 1), id as u32))
@@ -187,12 +183,12 @@ mod tests {
 
     #[test]
     fn numbers_say_what_they_are_of() {
-        for kind in [Kind::Work, Kind::Receive, Kind::Flush, Kind::Mark] {
+        for kind in [Kind::Work, Kind::Receive, Kind::Mark] {
             for (place, position) in [(0, 0), (LINKS_MAX - 1, u32::MAX), (5, 7)] {
                 assert_eq!(Kind::of(kind.id(place, position)), Some((kind, place, position)));
             }
         }
         assert_eq!(Kind::of(0), None);
-        assert_eq!(Kind::of(5 << 56), None);
+        assert_eq!(Kind::of(4 << 56), None);
     }
 }

@@ -6,6 +6,7 @@ use trunkline_sys::verbs::{WC_WITH_IMM, Wc, wc_opcode, wc_status};
 
 use crate::VerbsRail;
 use crate::error::{What, status};
+use crate::flusher::Seat;
 use crate::link::{Kind, Link};
 use crate::queue::{Ended, Entry};
 
@@ -45,6 +46,9 @@ impl VerbsRail {
         }
         // What immediates took is posted again before anybody acts on them.
         self.flush();
+        if self.flushes > 0 {
+            count = self.tell_flushes(out, count);
+        }
         if self.refused.is_empty() { count } else { self.give_back(out, count) }
     }
 
@@ -68,9 +72,6 @@ impl VerbsRail {
     #[inline]
     fn tell(&mut self, wc: &Wc) -> Told {
         let Some((kind, place, position)) = Kind::of(wc.wr_id) else { return Told::Nothing };
-        if kind == Kind::Flush {
-            return self.tell_flush(wc);
-        }
         if kind == Kind::Receive {
             return self.tell_receive(place, position, wc);
         }
@@ -99,24 +100,26 @@ impl VerbsRail {
         Told::Last(Completion { wr_id, link: id, done: Done::Received, status: Status::Ok, imm, len })
     }
 
-    fn tell_flush(&mut self, wc: &Wc) -> Told {
-        let Some(flusher) = self.flusher.as_deref_mut() else { return Told::Nothing };
-        if flusher.qp.number() != wc.qp_num {
-            return Told::Nothing;
+    /// Tells which flushes have ended, as far as there is room.
+    fn tell_flushes(&mut self, out: &mut [Completion], mut count: usize) -> usize {
+        while count < out.len() {
+            let Some((asked, code)) = self.flusher.as_ref().and_then(Seat::next) else { break };
+            self.flushes = self.flushes.saturating_sub(1);
+            let Some(Some(link)) = self.links.get_mut(asked.link.0 as usize) else { continue };
+            if link.life != asked.life {
+                continue;
+            }
+            link.flushes -= 1;
+            let status = match code {
+                wc_status::SUCCESS if !asked.told => continue,
+                wc_status::SUCCESS => Status::Ok,
+                code => status(code, What::OneSided),
+            };
+            let entry = Entry { wr_id: asked.wr_id, told: asked.told, is_send: false };
+            out[count] = posted(asked.link, entry, status);
+            count += 1;
         }
-        let Some(asked) = flusher.asked.pop_front() else { return Told::Nothing };
-        let Some(Some(link)) = self.links.get_mut(asked.link.0 as usize) else { return Told::Nothing };
-        if link.life != asked.life {
-            return Told::Nothing;
-        }
-        link.flushes -= 1;
-        let status = match wc.status {
-            wc_status::SUCCESS if !asked.told => return Told::Nothing,
-            wc_status::SUCCESS => Status::Ok,
-            code => status(code, What::OneSided),
-        };
-        let entry = Entry { wr_id: asked.wr_id, told: asked.told, is_send: false };
-        Told::Last(posted(asked.link, entry, status))
+        count
     }
 
     /// Gives back what the device did not take, once all that it took has ended.

@@ -14,7 +14,7 @@ use crate::VerbsConfig;
 use crate::cq::CompletionQueue;
 use crate::device::Port;
 use crate::error::{NOT_POSTED, Planted, UNSUPPORTED};
-use crate::flusher::{Asked, Flusher};
+use crate::flusher::{Asked, Seat};
 use crate::link::{Kind, Link, State};
 use crate::queue::Entry;
 use crate::register::{VerbsRegistrar, rkey};
@@ -27,15 +27,15 @@ pub(crate) enum Dirty {
     Work(u32),
     /// Receives of a link.
     Receives(u32),
-    /// Flushes.
-    Flushes,
 }
 
 /// An open port of a device.
 pub struct VerbsRail {
     // In the order in which they may go.
     pub(crate) links: Vec<Option<Box<Link>>>,
-    pub(crate) flusher: Option<Box<Flusher>>,
+    pub(crate) flusher: Option<Seat>,
+    /// Flushes that have not been told of.
+    pub(crate) flushes: u32,
     pub(crate) cq: CompletionQueue,
     pub(crate) stage: Stage,
     pub(crate) dirty: Vec<Dirty>,
@@ -255,40 +255,35 @@ impl VerbsRail {
     }
 
     /// A flush works on a link in error too.
-    fn post_flush(&mut self, link: LinkId, wr_id: u64, told: bool) -> Result<(), PostError> {
+    fn post_flush(
+        &mut self,
+        link: LinkId,
+        wr_id: u64,
+        at: Option<Remote>,
+        told: bool,
+    ) -> Result<(), PostError> {
         if self.link(link).is_none() {
             return Err(PostError::Refused(Status::Flushed));
         }
         if self.flusher.is_none() {
-            // Once for a rail, and only if somebody flushes.
-            let made = self.make_flusher();
-            self.flusher = Some(Box::new(made.map_err(|code| PostError::Refused(Status::Other(code)))?));
+            // Only if somebody flushes.
+            let (ours, limits) = (self.ours(0), self.limits());
+            let seat = Seat::new(&self.port, &self.registrar(), (&ours, &limits)).map_err(|error| {
+                let code = NOT_POSTED + error.raw_os_error().unwrap_or(0).unsigned_abs();
+                PostError::Refused(Status::Other(code))
+            });
+            self.flusher = Some(seat?);
         }
-        if self.stage.is_full() {
-            self.ring_all();
-        }
-        let (Some(flusher), Some(Some(found))) =
-            (self.flusher.as_deref_mut(), self.links.get_mut(link.0 as usize))
-        else {
+        let (Some(flusher), Some(Some(found))) = (&self.flusher, self.links.get_mut(link.0 as usize)) else {
             return Err(PostError::Refused(Status::Flushed));
         };
-        if !flusher.has_room() || found.used() >= found.depth {
+        if found.used() >= found.depth {
             return Err(PostError::Busy);
         }
         found.flushes += 1;
-        if flusher.chain.is_empty() {
-            self.dirty.push(Dirty::Flushes);
-        }
-        flusher.add(&mut self.stage, Asked { link, life: found.life, wr_id, told });
+        self.flushes += 1;
+        flusher.post(Asked { link, life: found.life, wr_id, told }, at);
         Ok(())
-    }
-
-    fn make_flusher(&self) -> Result<Flusher, u32> {
-        let (ours, limits) = (self.ours(0), self.limits());
-        let registrar = self.registrar();
-        let room = self.flushes_max();
-        Flusher::new(&self.port, &self.cq, &registrar, (&ours, &limits), room)
-            .map_err(|error| NOT_POSTED + error.raw_os_error().unwrap_or(0).unsigned_abs())
     }
 
     /// Gives everything that waits to the device, one call for each queue.
@@ -297,13 +292,6 @@ impl VerbsRail {
             match self.dirty[at] {
                 Dirty::Work(place) => self.ring_work(place),
                 Dirty::Receives(place) => self.ring_receives(place),
-                Dirty::Flushes => {
-                    if let Some(flusher) = self.flusher.as_deref_mut() {
-                        let chain = std::mem::replace(&mut flusher.chain, Chain::EMPTY);
-                        // A device that refuses it is lost, which the links are told.
-                        let _ = self.stage.ring(&flusher.qp, chain);
-                    }
-                }
             }
         }
         self.dirty.clear();
@@ -356,15 +344,7 @@ impl VerbsRail {
             self.refused.push(place);
         }
     }
-
-    /// Flushes that may be outstanding.
-    pub(crate) fn flushes_max(&self) -> u32 {
-        self.config.depth.clamp(1, FLUSHES_MAX)
-    }
 }
-
-/// Most flushes of a rail at once.
-pub(crate) const FLUSHES_MAX: u32 = 256;
 
 impl Rail for VerbsRail {
     fn caps(&self) -> &Caps {
@@ -384,7 +364,8 @@ impl Rail for VerbsRail {
     fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
         match op {
             Op::Recv { into } => self.post_receive(link, wr_id, into),
-            Op::Flush => self.post_flush(link, wr_id, signalled),
+            Op::Flush => self.post_flush(link, wr_id, None, signalled),
+            Op::FlushAt { at } => self.post_flush(link, wr_id, Some(at), signalled),
             op => self.post_work(link, wr_id, op, signalled),
         }
     }
@@ -408,7 +389,8 @@ impl Rail for VerbsRail {
 
     fn arm(&mut self) -> Wake {
         self.flush();
-        if self.cq.oldest().is_some() {
+        // Flushes wake nobody.
+        if self.cq.oldest().is_some() || self.flushes > 0 {
             return Wake::After(Duration(0));
         }
         let descriptor = self.cq.arm();

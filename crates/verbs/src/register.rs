@@ -4,11 +4,13 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use trunkline_fabric::{
-    Access, DeregisterError, Extent, Keys, LocalKey, RegisterError, Registrar, RemoteKey, Visibility,
+    Access, DeregisterError, Exported, Extent, Keys, LocalKey, RegisterError, Registrar, RemoteKey,
+    Visibility,
 };
 use trunkline_mem::{Kind, Memory};
 use trunkline_sys::verbs::{
@@ -19,6 +21,7 @@ use trunkline_sys::verbs::{
 use crate::config;
 use crate::device::{Device, errno, last_error};
 use crate::error::Planted;
+use crate::reach;
 
 /// Slots that are made at once.
 const CHUNK: usize = 1024;
@@ -26,6 +29,8 @@ const CHUNK: usize = 1024;
 const CHUNKS: usize = 1024;
 /// A page, within which the address for peers must be as the address itself.
 const PAGE: u64 = 4096;
+/// The same for memory of GPUs, whose pages are large: a device maps it in the largest ones within which the two agree.
+const LARGE: u64 = 1 << 30;
 
 /// A region as those who post see it. `key` is stored last and withdrawn first.
 #[derive(Default)]
@@ -172,6 +177,7 @@ pub(crate) struct VerbsRegistrar {
     device: Arc<Device>,
     ordering: config::Ordering,
     mailboxes_relaxed: Planted,
+    dmabufs_from_start: Planted,
     all_rights: Planted,
 }
 
@@ -182,6 +188,7 @@ impl VerbsRegistrar {
             device: Arc::clone(device),
             ordering,
             mailboxes_relaxed: Planted::named("verbs-relaxes-mailboxes"),
+            dmabufs_from_start: Planted::named("verbs-forgets-where-dmabufs-begin"),
             all_rights: Planted::named("verbs-grants-all-rights"),
         }
     }
@@ -204,7 +211,8 @@ impl VerbsRegistrar {
         let addr: *mut c_void = std::ptr::with_exposed_provenance_mut(memory.addr());
         match calls.reg_mr_iova2 {
             Some(register) => {
-                let base = memory.addr() as u64 % PAGE;
+                let page = if memory.kind() == Kind::Host { PAGE } else { LARGE };
+                let base = memory.addr() as u64 % page;
                 // SAFETY: the memory stays mapped until it is deregistered, because the table keeps it.
                 let mr = unsafe { register(pd, addr, memory.len(), base, rights as c_uint) };
                 (mr, base)
@@ -217,27 +225,31 @@ impl VerbsRegistrar {
             }
         }
     }
-}
 
-impl Registrar for VerbsRegistrar {
-    fn register(
+    /// The same of memory that was exported. The address peers count from is as far into a page as the bytes are in the
+    /// dma-buf, which the kernel insists on.
+    fn make_exported(
         &self,
         memory: &Memory,
-        access: Access,
-        visibility: Visibility,
-    ) -> Result<Keys, RegisterError> {
-        if memory.kind() != Kind::Host {
-            return Err(RegisterError::Kind(memory.kind()));
-        }
+        exported: Exported<'_>,
+        rights: c_int,
+    ) -> Option<(*mut Mr, u64)> {
+        let register = self.device.calls().reg_dmabuf_mr?;
+        let (fd, offset) = (exported.fd.as_raw_fd(), exported.offset);
+        let (addr, page) = (memory.addr() as u64, rustix::param::page_size() as u64);
+        let base = match offset % page {
+            _ if self.dmabufs_from_start.is_on() => 0,
+            inset if addr % page == inset => addr % LARGE,
+            inset => inset,
+        };
+        // SAFETY: the domain is open. The descriptor is open during the call, which keeps what it stands for by itself.
+        let mr = unsafe { register(self.device.pd(), offset, memory.len(), base, fd, rights) };
+        Some((mr, base))
+    }
+
+    /// Takes a region into the table.
+    fn enter(&self, mr: *mut Mr, base: u64, memory: &Memory) -> Result<Keys, RegisterError> {
         let table = &self.device.regions;
-        if table.len() >= table.max() {
-            return Err(RegisterError::Exhausted(table.max()));
-        }
-        let (mr, base) = self.make(memory, self.rights(access, visibility));
-        if mr.is_null() {
-            let source = hint(last_error());
-            return Err(RegisterError::System { what: "registering memory with the NIC", source });
-        }
         let (lkey, rkey) = {
             // SAFETY: the library has just made it.
             let made = unsafe { &*mr };
@@ -249,6 +261,52 @@ impl Registrar for VerbsRegistrar {
             return Err(RegisterError::Exhausted(table.max()));
         };
         Ok(Keys { local, remote: RemoteKey(rkey.into()), remote_base: base })
+    }
+
+    /// Whether there is room for one more.
+    fn check_room(&self) -> Result<(), RegisterError> {
+        let table = &self.device.regions;
+        if table.len() >= table.max() { Err(RegisterError::Exhausted(table.max())) } else { Ok(()) }
+    }
+}
+
+impl Registrar for VerbsRegistrar {
+    fn register(
+        &self,
+        memory: &Memory,
+        access: Access,
+        visibility: Visibility,
+    ) -> Result<Keys, RegisterError> {
+        let (of_device, reach) = (memory.kind() != Kind::Host, self.device.reach);
+        if of_device && !reach.nvidia && !reach.amd {
+            return Err(reach::no_peer_memory());
+        }
+        self.check_room()?;
+        let (mr, base) = self.make(memory, self.rights(access, visibility));
+        if mr.is_null() && of_device {
+            return Err(reach::not_by_address(&last_error()));
+        }
+        if mr.is_null() {
+            let source = hint(last_error());
+            return Err(RegisterError::System { what: "registering memory with the NIC", source });
+        }
+        self.enter(mr, base, memory)
+    }
+
+    fn register_exported(
+        &self,
+        memory: &Memory,
+        exported: Exported<'_>,
+        access: Access,
+        visibility: Visibility,
+    ) -> Result<Keys, RegisterError> {
+        if !self.device.reach.dmabuf {
+            return Err(reach::no_dmabufs());
+        }
+        self.check_room()?;
+        let made = self.make_exported(memory, exported, self.rights(access, visibility));
+        let (mr, base) = made.ok_or_else(reach::no_dmabufs)?;
+        if mr.is_null() { Err(reach::not_as_dmabuf(&last_error())) } else { self.enter(mr, base, memory) }
     }
 
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {

@@ -9,6 +9,8 @@ use trunkline_fabric::{Fabric, Nic, OpenError};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 use trunkline_verbs::{ConfigError, HcaFilter, Missing, VerbsConfig, VerbsFabric};
 
+use super::gpus::{self, GpuRow};
+
 /// The fabric that was asked for cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum FabricError {
@@ -48,6 +50,8 @@ pub(super) struct Found {
     verbs: Result<VerbsFabric, Missing>,
     /// Whether it is asked for by name, as it must be.
     asked: bool,
+    /// Memory of GPUs.
+    gpus: Vec<GpuRow>,
 }
 
 impl Found {
@@ -60,7 +64,11 @@ impl Found {
         }
         match VerbsFabric::new(config) {
             Err(missing) if asked => Err(missing.into()),
-            verbs => Ok(Self { soft, verbs, asked }),
+            Ok(verbs) if asked => {
+                let (verbs, gpus) = gpus::meet(verbs);
+                Ok(Self { soft, verbs: Ok(verbs), asked, gpus })
+            }
+            verbs => Ok(Self { soft, verbs, asked, gpus: gpus::in_software() }),
         }
     }
 
@@ -70,6 +78,11 @@ impl Found {
             Ok(verbs) if self.asked => (verbs.name(), verbs.nics()),
             _ => (self.soft.name(), self.soft.nics()),
         }
+    }
+
+    /// Who reaches memory of GPUs, and why others do not.
+    pub(super) fn gpus(&mut self) -> Vec<GpuRow> {
+        std::mem::take(&mut self.gpus)
     }
 
     /// Most bytes that go inside a request of the software NIC.

@@ -15,6 +15,7 @@ use trunkline_fabric::{Caps, Nic};
 use trunkline_topo::{Choice, ChoiceError, VARIABLES};
 
 use super::fabrics::{FabricError, FabricRow, Found};
+use super::gpus::GpuRow;
 use super::slips;
 use crate::locate;
 use crate::top;
@@ -265,6 +266,7 @@ struct Report {
     asked: &'static str,
     fabrics: Vec<FabricRow>,
     nics: Vec<NicRow>,
+    gpus: Vec<GpuRow>,
     rails: Vec<RailRow>,
     wires: Vec<WireRow>,
     copy_methods: Vec<CopyRow>,
@@ -277,7 +279,8 @@ impl Report {
     fn collect(params: &Params, warnings: Vec<String>) -> Result<Self, InfoError> {
         let interfaces = interfaces(params)?;
         let addresses = interfaces.iter().map(|(_, address)| *address).collect();
-        let found = Found::new(params, addresses)?;
+        let mut found = Found::new(params, addresses)?;
+        let gpus = found.gpus();
         let (name, all) = found.chosen();
         // Only NICs in software have an address of the host's.
         let interface = |at: usize| match params.fabric {
@@ -303,6 +306,7 @@ impl Report {
             copy_origin: copy_origin(params),
             fabrics: found.rows(),
             nics,
+            gpus,
             plugin: plugin(),
             warnings,
         })
@@ -334,6 +338,7 @@ impl Report {
             ]
         });
         section(out, "NICs", std::iter::once(NIC_COLUMNS.map(str::to_owned)).chain(nics))?;
+        section(out, "Memory of GPUs", self.gpus.iter().map(GpuRow::columns))?;
         section(
             out,
             "Rails",

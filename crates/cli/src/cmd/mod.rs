@@ -2,6 +2,7 @@
 
 mod bench;
 mod fabrics;
+mod gpus;
 mod info;
 mod plot;
 mod run;

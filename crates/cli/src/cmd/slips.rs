@@ -1,6 +1,7 @@
 //! Variables of the environment that look like ours and are none: most are slips of the finger. Called by `info`.
 
 use trunkline_engine::TABLE;
+use trunkline_verbs::VerbsConfig;
 
 use crate::locate;
 
@@ -19,7 +20,9 @@ const OTHERS: [&str; 9] = [
 
 /// A line for each variable of ours that nobody reads.
 pub(super) fn unknown(names: impl Iterator<Item = String>) -> Vec<String> {
-    let known = || TABLE.iter().map(|row| row.name).chain(OTHERS);
+    let of_devices: Vec<String> = VerbsConfig::variables().collect();
+    let known =
+        || TABLE.iter().map(|row| row.name).chain(OTHERS).chain(of_devices.iter().map(String::as_str));
     let set_for_others = |name: &str| {
         ["TRUNKLINE_TEST_", "TRUNKLINE_NETHOST_", "TRUNKLINE_JOB_"].iter().any(|set| name.starts_with(set))
     };

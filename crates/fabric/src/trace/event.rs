@@ -55,7 +55,7 @@ impl Kind {
             Op::Read { into, .. } => (Self::Read, into.len),
             Op::FetchAdd { .. } | Op::CompareSwap { .. } => (Self::Atomic, 8),
             Op::MatchedSend { from, .. } => (Self::MatchedSend, from.len()),
-            Op::Flush => (Self::Flush, 0),
+            Op::Flush | Op::FlushAt { .. } => (Self::Flush, 0),
             Op::Nop => (Self::Nop, 0),
             Op::Wait { .. } => (Self::Wait, 0),
             Op::Recv { .. } | Op::MatchedRecv { .. } => return None,

@@ -16,6 +16,7 @@ use crate::{
 };
 
 const CAPS: Caps = Caps {
+    devices: crate::DeviceReach { dmabuf: false, nvidia: false, amd: false, needs_flush: false },
     link_order: true,
     remote_len: true,
     needs_flush: false,

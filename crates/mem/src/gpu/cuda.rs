@@ -107,6 +107,19 @@ impl Cuda {
         self.devices
     }
 
+    /// Whether every device can export memory.
+    pub(super) fn exports(&self) -> Result<bool, CallError> {
+        if self.calls.mem_get_handle_for_address_range.is_none() {
+            return Ok(false);
+        }
+        for device in 0..self.devices {
+            if !self.can_export(device)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// What an address is. An address that CUDA does not know is no error: its attributes are all zero.
     pub(super) fn look(&self, addr: usize) -> Result<Pointer, LookError> {
         let (mut code, mut values) = self.ask(addr, ASKED.len());

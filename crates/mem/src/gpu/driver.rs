@@ -7,7 +7,7 @@ use trunkline_sys::{cuda, hip};
 
 use super::cuda::Cuda;
 use super::hip::Hip;
-use super::{Export, ExportError, LookError, Mapping, Missing, Pointer, PointerKind};
+use super::{CallError, Export, ExportError, LookError, Mapping, Missing, Pointer, PointerKind};
 
 /// Whose GPUs.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -102,6 +102,17 @@ impl Gpu {
         match &self.driver {
             Driver::Cuda(cuda) => cuda.devices(),
             Driver::Hip(hip) => hip.devices(),
+        }
+    }
+
+    /// Whether every device can export memory, as far as the driver says without being given any.
+    ///
+    /// # Errors
+    /// [`CallError`]: the driver fails.
+    pub fn exports(&self) -> Result<bool, CallError> {
+        match &self.driver {
+            Driver::Cuda(cuda) => cuda.exports(),
+            Driver::Hip(hip) => Ok(hip.exports()),
         }
     }
 

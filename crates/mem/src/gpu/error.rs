@@ -81,6 +81,6 @@ pub enum LookError {
 }
 
 /// Whether the planted bug of a name is switched on. Without the feature `mutants` it never is, and costs nothing.
-pub(super) fn planted(name: &str) -> bool {
+pub(crate) fn planted(name: &str) -> bool {
     cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
 }

@@ -92,6 +92,11 @@ impl Hip {
         self.devices
     }
 
+    /// Whether the runtime has the function that exports. Whether the kernel lets it is known when memory is exported.
+    pub(super) fn exports(&self) -> bool {
+        self.calls.export_dmabuf.is_some()
+    }
+
     /// What an address is, and for memory of a device the allocation around it.
     pub(super) fn look(&self, addr: usize) -> Result<Pointer, LookError> {
         let null = ptr::null_mut();

@@ -3,7 +3,8 @@
 use std::os::fd::AsFd as _;
 
 use trunkline_mem::gpu::{
-    Allocation, DmaBuf, Export, ExportError, Gpu, LookError, Mapping, Missing, PointerKind, Refusal, Vendor,
+    Allocation, DmaBuf, Export, ExportError, Gpu, Gpus, LookError, Mapping, Missing, PointerKind, Refusal,
+    Vendor,
 };
 use trunkline_sys::cuda::Calls;
 
@@ -50,6 +51,17 @@ fn refused(export: Result<Export, ExportError>) -> Refusal {
         Ok(Export::Refused(refusal)) => refusal,
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_driver_exports_if_all_its_devices_do() {
+    let gpu = open(&[]);
+    assert_eq!(gpu.exports(), Ok(true));
+    assert_eq!(asked().iter().filter(|call| call.starts_with("cuDeviceGetAttribute")).count(), 2, "both");
+    with(|fake| fake.exports = 0);
+    assert_eq!(gpu.exports(), Ok(false));
+    let without = open_with(Fake::new(12_040), |calls| calls.mem_get_handle_for_address_range = None);
+    assert_eq!(without.expect("a driver").exports(), Ok(false));
 }
 
 #[test]
@@ -294,4 +306,22 @@ fn copies_that_cannot_be_made_to_end_are_told() {
     with(|fake| fake.set = 4);
     let error = gpu.sync_copies(BASE).unwrap_err().to_string();
     assert!(error.contains("cuPointerSetAttribute failed"), "{error}");
+}
+
+#[test]
+fn of_several_drivers_the_one_that_knows_an_address_is_asked() {
+    let gpus = Gpus::of(vec![open_device()]);
+    assert!(gpus.has(Vendor::Nvidia) && !gpus.has(Vendor::Amd) && gpus.exports());
+    let (gpu, pointer) = gpus.look(BASE + 7).unwrap();
+    assert_eq!(gpu.map(Gpu::vendor), Some(Vendor::Nvidia));
+    assert_eq!(pointer.kind, PointerKind::Device { vendor: Vendor::Nvidia, device: 1 });
+    let (gpu, pointer) = gpus.look(0x1000).unwrap();
+    assert!(gpu.is_none() && pointer.kind == PointerKind::Host);
+    with(|fake| fake.exports = 0);
+    assert!(!gpus.exports());
+    with(|fake| fake.look = 999);
+    assert!(gpus.look(BASE).is_err(), "what cannot be told is not taken for anything");
+    let none = Gpus::default();
+    assert!(!none.exports() && none.all().is_empty() && none.missing().is_empty());
+    assert_eq!(none.look(BASE).unwrap().1.kind, PointerKind::Host);
 }

@@ -2,8 +2,9 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
+use std::os::fd::BorrowedFd;
 
-use trunkline_mem::Memory;
+use trunkline_mem::{Kind, Memory};
 use trunkline_sys::nccl_net::{
     CommConfig, DEVS_PER_NIC_V12, DeviceHandle, HANDLE_BYTES, Logger, NET_RECVS_MAX, ProfilerCallback,
     ResultCode,
@@ -12,6 +13,7 @@ use trunkline_sys::nccl_net::{
 use super::log::Log;
 use crate::devices::Known;
 use crate::guard::{Out, guard, read_at};
+use crate::memory::{self, Range};
 use crate::plugin::{self, Buffer, Properties};
 use crate::status::CallError;
 use crate::world;
@@ -251,6 +253,12 @@ pub(super) unsafe extern "C" fn accept_v7(
     unsafe { accept_v6(listen, comm) }
 }
 
+/// Memory that NCCL registers, as what it turned out to be.
+fn named(range: Range, kind: Kind) -> Memory {
+    // SAFETY: NCCL keeps the memory mapped until deregMr has returned, and accesses it only as C does.
+    unsafe { Memory::from_raw(range.addr, range.len, kind) }
+}
+
 /// `regMr` of versions 6 and 7.
 pub(super) unsafe extern "C" fn reg_mr_v6(
     comm: *mut c_void,
@@ -276,30 +284,34 @@ pub(super) unsafe extern "C" fn reg_mr_v8(
     guard("regMr", || {
         // SAFETY: NCCL passes a place for the handle.
         let mhandle = unsafe { Out::new(mhandle) }?;
-        let kind = plugin::check_kind(kind)?;
-        let addr = data.expose_provenance();
-        if addr == 0 || size == 0 || addr.checked_add(size).is_none() {
-            return Err(CallError::Argument("no memory to register"));
-        }
-        // SAFETY: NCCL keeps the memory mapped until deregMr has returned, and accesses it only as C does.
-        let memory = unsafe { Memory::from_raw(addr, size, kind) };
-        mhandle.set(pointer(plugin::register(bits(comm), memory)?));
+        let range = Range { addr: data.expose_provenance(), len: size, kind };
+        mhandle.set(pointer(memory::register(bits(comm), range, |kind| named(range, kind))?));
         Ok(())
     })
 }
 
-/// `regMrDmaBuf`: no device says it can do this, so NCCL does not ask.
+/// `regMrDmaBuf`. The descriptor stays NCCL's.
 pub(super) unsafe extern "C" fn reg_mr_dma_buf(
-    _: *mut c_void,
-    _: *mut c_void,
-    _: usize,
-    _: c_int,
-    _: u64,
-    _: c_int,
-    _: *mut *mut c_void,
+    comm: *mut c_void,
+    data: *mut c_void,
+    size: usize,
+    kind: c_int,
+    offset: u64,
+    fd: c_int,
+    mhandle: *mut *mut c_void,
 ) -> ResultCode {
     guard("regMrDmaBuf", || {
-        Err(CallError::Unsupported("no dma-buf on this fabric; see ptrSupport of the device"))
+        // SAFETY: NCCL passes a place for the handle.
+        let mhandle = unsafe { Out::new(mhandle) }?;
+        if fd < 0 {
+            return Err(CallError::Argument("no dma-buf"));
+        }
+        // SAFETY: not -1, and NCCL closes it only when the call has returned.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let range = Range { addr: data.expose_provenance(), len: size, kind };
+        let name = |kind| named(range, kind);
+        mhandle.set(pointer(memory::register_dmabuf(bits(comm), range, (fd, offset), name)?));
+        Ok(())
     })
 }
 

@@ -11,7 +11,9 @@ mod v7;
 mod v8;
 mod v9;
 
-pub(crate) use trunkline_sys::nccl_net::{NET_RECVS_MAX, NET_SIZE_BYTES_MAX, NetAttr, PTR_HOST};
+pub(crate) use trunkline_sys::nccl_net::{
+    NET_RECVS_MAX, NET_SIZE_BYTES_MAX, NetAttr, PTR_CUDA, PTR_DMABUF, PTR_HOST,
+};
 
 /// Runs when the library is unloaded or the process ends.
 extern "C" fn fini() {

@@ -47,6 +47,15 @@ pub type RegMr = unsafe extern "C" fn(pd: *mut Pd, addr: *mut c_void, len: usize
 /// `ibv_reg_mr_iova2`.
 pub type RegMrIova2 =
     unsafe extern "C" fn(pd: *mut Pd, addr: *mut c_void, len: usize, iova: u64, access: c_uint) -> *mut Mr;
+/// `ibv_reg_dmabuf_mr`.
+pub type RegDmabufMr = unsafe extern "C" fn(
+    pd: *mut Pd,
+    offset: u64,
+    len: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut Mr;
 /// `ibv_dereg_mr`.
 pub type DeregMr = unsafe extern "C" fn(mr: *mut Mr) -> c_int;
 /// `ibv_create_comp_channel`.
@@ -152,6 +161,8 @@ pub struct Calls {
     pub reg_mr: RegMr,
     /// The same with an address of our choice for peers, and flags that may be ignored.
     pub reg_mr_iova2: Option<RegMrIova2>,
+    /// See [`RegDmabufMr`].
+    pub reg_dmabuf_mr: Option<RegDmabufMr>,
     /// Ends a registration.
     pub dereg_mr: DeregMr,
     /// Makes a channel for completion events.
@@ -195,6 +206,7 @@ pub const VERSIONS: &[(&CStr, &CStr)] = &[
     (c"ibv_dealloc_pd", c"IBVERBS_1.1"),
     (c"ibv_reg_mr", c"IBVERBS_1.1"),
     (c"ibv_reg_mr_iova2", c"IBVERBS_1.8"),
+    (c"ibv_reg_dmabuf_mr", c"IBVERBS_1.12"),
     (c"ibv_dereg_mr", c"IBVERBS_1.1"),
     (c"ibv_create_comp_channel", c"IBVERBS_1.0"),
     (c"ibv_destroy_comp_channel", c"IBVERBS_1.0"),

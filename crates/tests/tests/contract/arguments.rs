@@ -155,7 +155,7 @@ fn null_outputs(net: &Net, (send, recv): (Comm, Comm)) {
         refused(unsafe { net.raw.reg_mr(send, at, 64, kind, &raw mut out) });
     }
     // SAFETY: a descriptor that is none.
-    refused(unsafe { net.raw.reg_dma_buf(send, at, 64, &raw mut out) });
+    refused(unsafe { net.raw.reg_dma_buf(send, at, (64, 0), (0, -1), &raw mut out) });
     // SAFETY: null instead of a place.
     refused(unsafe { net.raw.isend(send, (at, 8), 0, null_mut(), null_mut()) });
     let nothing = Group { n: 1, data: null_mut(), sizes: null_mut(), tags: null_mut(), mhandles: null_mut() };

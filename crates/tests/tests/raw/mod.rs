@@ -76,7 +76,15 @@ pub(crate) trait Raw: Send + Sync {
         kind: c_int,
         out: *mut Opaque,
     ) -> ResultCode;
-    unsafe fn reg_dma_buf(&self, comm: Opaque, data: Opaque, size: usize, out: *mut Opaque) -> ResultCode;
+    /// `size` and kind; offset and descriptor.
+    unsafe fn reg_dma_buf(
+        &self,
+        comm: Opaque,
+        data: Opaque,
+        range: (usize, c_int),
+        dmabuf: (u64, c_int),
+        out: *mut Opaque,
+    ) -> ResultCode;
     unsafe fn dereg_mr(&self, comm: Opaque, mr: Opaque) -> ResultCode;
     unsafe fn isend(
         &self,

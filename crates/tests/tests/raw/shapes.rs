@@ -208,10 +208,11 @@ macro_rules! same_shape {
             &self,
             comm: Opaque,
             data: Opaque,
-            size: usize,
+            (size, kind): (usize, c_int),
+            (offset, fd): (u64, c_int),
             out: *mut Opaque,
         ) -> ResultCode {
-            through!(self, reg_mr_dma_buf, comm, data, size, 0, 0, -1, out)
+            through!(self, reg_mr_dma_buf, comm, data, size, kind, offset, fd, out)
         }
         unsafe fn dereg_mr(&self, comm: Opaque, mr: Opaque) -> ResultCode {
             through!(self, dereg_mr, comm, mr)

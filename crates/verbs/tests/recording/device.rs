@@ -62,6 +62,16 @@ pub(crate) struct State {
     pub(crate) contexts: u32,
     /// Rights of the last registration.
     pub(crate) last_access: c_int,
+    /// Address of the last registration, by which it was asked for.
+    pub(crate) last_addr: usize,
+    /// The last dma-buf: offset, length, address for peers, descriptor.
+    pub(crate) last_dmabuf: Option<(u64, usize, u64, c_int)>,
+    /// What registering fails with; 0: it does not.
+    pub(crate) refuses_regions: c_int,
+    /// What registering a dma-buf fails with where the descriptor is looked at, and where it is not.
+    pub(crate) refuses_dmabufs: (c_int, c_int),
+    /// Key and length of the last read.
+    pub(crate) last_read: (u32, u32),
     /// Events that wait: kind and object.
     pub(crate) events: VecDeque<(u32, usize)>,
     pub(crate) events_owed: u32,
@@ -76,7 +86,8 @@ thread_local! {
     static REFUSE: Cell<u32> = const { Cell::new(u32::MAX) };
     static REFUSE_RECEIVES: Cell<u32> = const { Cell::new(u32::MAX) };
     static STATE: RefCell<State> = const { RefCell::new(State {
-        pairs: Vec::new(), queues: 0, regions: 0, domains: 0, contexts: 0, last_access: 0, events: VecDeque::new(),
+        pairs: Vec::new(), queues: 0, regions: 0, domains: 0, contexts: 0, last_access: 0, last_addr: 0,
+        last_dmabuf: None, refuses_regions: 0, refuses_dmabufs: (0, 0), last_read: (0, 0), events: VecDeque::new(),
         events_owed: 0, refuses_rungs: false, next_status: 0, number: 0x100,
     }) };
 }
@@ -249,8 +260,13 @@ unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
 
 unsafe extern "C" fn reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
     other();
+    let refused = with(|device| device.refuses_regions);
+    if refused != 0 {
+        return fail(refused);
+    }
     let number = with(|device| {
         (device.regions, device.last_access) = (device.regions + 1, access);
+        device.last_addr = addr.addr();
         device.number += 1;
         device.number
     });
@@ -267,6 +283,33 @@ unsafe extern "C" fn reg_mr_iova2(
 ) -> *mut Mr {
     // SAFETY: the caller's promise.
     unsafe { reg_mr(pd, addr, len, access as c_int) }
+}
+
+fn fail<T>(code: c_int) -> *mut T {
+    // SAFETY: gives the place of the thread's own number.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    unsafe { *place = code };
+    ptr::null_mut()
+}
+
+unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut Pd,
+    offset: u64,
+    len: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut Mr {
+    let (refused, refused_unseen) = with(|device| device.refuses_dmabufs);
+    match (refused_unseen, refused, fd) {
+        (0, _, -1) => return fail(libc::EBADF),
+        (0, 0, _) => {}
+        (0, code, _) | (code, ..) => return fail(code),
+    }
+    with(|device| device.last_dmabuf = Some((offset, len, iova, fd)));
+    // SAFETY: the caller's promise; the address is only written down.
+    unsafe { reg_mr(pd, ptr::null_mut(), len, access) }
 }
 
 unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
@@ -439,6 +482,10 @@ fn execute(pair: &mut StubQp, wr: &SendWr, bytes: u32) -> bool {
     if to_peer && bytes > 0 && unsafe { wr.wr.rdma.rkey } > 0x1_0000 {
         status = wc_status::REM_ACCESS_ERR;
     }
+    if wr.opcode == wr_opcode::RDMA_READ {
+        // SAFETY: this opcode has it.
+        with(|device| device.last_read = (unsafe { wr.wr.rdma.rkey }, bytes));
+    }
     let takes =
         matches!(wr.opcode, wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::SEND | wr_opcode::SEND_WITH_IMM);
     if takes && status == 0 {
@@ -604,7 +651,18 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut QpEx, count: usize, list: *const S
 
 /// The library.
 pub(crate) fn library() -> Library {
-    let calls = Calls {
+    // SAFETY: the functions do what is said of libibverbs, as far as it is asked here.
+    unsafe { Library::of(calls()) }
+}
+
+/// One of rdma-core before version 34.
+pub(crate) fn library_without_dmabufs() -> Library {
+    // SAFETY: as above.
+    unsafe { Library::of(Calls { reg_dmabuf_mr: None, ..calls() }) }
+}
+
+fn calls() -> Calls {
+    Calls {
         get_device_list,
         free_device_list,
         get_device_name,
@@ -618,6 +676,7 @@ pub(crate) fn library() -> Library {
         dealloc_pd,
         reg_mr,
         reg_mr_iova2: Some(reg_mr_iova2),
+        reg_dmabuf_mr: Some(reg_dmabuf_mr),
         dereg_mr,
         create_comp_channel,
         destroy_comp_channel,
@@ -631,7 +690,5 @@ pub(crate) fn library() -> Library {
         destroy_qp,
         get_async_event,
         ack_async_event,
-    };
-    // SAFETY: the functions above do what is said of libibverbs, as far as it is asked here.
-    unsafe { Library::of(calls) }
+    }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
 mod device;
+mod gpu;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,0 +1,172 @@
+//! Memory that NCCL registers: of the host, of a GPU by its pointer, or of a GPU as a dma-buf that NCCL has made. Called by
+//! `abi`; decides how memory of a GPU is registered, and says what helps where it cannot be.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use trunkline_engine::Error;
+use trunkline_fabric::{Exported, RegisterError};
+use trunkline_mem::gpu::{Export, Gpu, Gpus, Mapping, PointerKind};
+use trunkline_mem::{Kind, Memory};
+
+use crate::abi::{PTR_CUDA, PTR_HOST};
+use crate::plugin::comm;
+use crate::status::CallError;
+use crate::world::{World, world};
+
+/// Bytes as NCCL names them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub(crate) addr: usize,
+    pub(crate) len: usize,
+    /// `NCCL_PTR_...`.
+    pub(crate) kind: i32,
+}
+
+/// Whose they turned out to be.
+#[derive(Debug)]
+enum Owner<'a> {
+    Host,
+    /// A GPU's: its number, and the driver that knows it.
+    Device(u32, &'a Gpu),
+}
+
+impl Range {
+    /// Finds out whose they are. Where there are drivers, they must agree with what NCCL says.
+    fn owner(self, gpus: &Gpus) -> Result<Owner<'_>, CallError> {
+        if self.addr == 0 || self.len == 0 || self.addr.checked_add(self.len).is_none() {
+            return Err(CallError::Argument("no memory to register"));
+        }
+        if self.kind != PTR_HOST && (self.kind != PTR_CUDA || gpus.all().is_empty()) {
+            return Err(CallError::Unsupported(
+                "only host memory can be registered; see ptrSupport of the device, and `trunkline info` for the reason",
+            ));
+        }
+        let (gpu, pointer) = gpus.look(self.addr)?;
+        match (pointer.kind, gpu) {
+            // Also what is pinned, so that the GPU reaches it too.
+            (PointerKind::Host, _) => Ok(Owner::Host),
+            (PointerKind::Device { .. }, _) if self.kind == PTR_HOST => {
+                Err(CallError::Argument("memory of a GPU was registered as memory of the host"))
+            }
+            (PointerKind::Device { device, .. }, Some(gpu)) => Ok(Owner::Device(device, gpu)),
+            _ => Err(CallError::Unsupported(
+                "managed memory moves between host and GPU, where no NIC finds it; allocate it on the GPU",
+            )),
+        }
+    }
+}
+
+/// Registers bytes, which `name` makes a range of the kind that they turn out to be.
+pub(crate) fn register(bits: u64, range: Range, name: impl Fn(Kind) -> Memory) -> Result<u64, CallError> {
+    let world = world()?;
+    let comm = comm(bits)?;
+    let (device, gpu) = match range.owner(&world.gpus)? {
+        Owner::Host => return Ok(world.engine.register(comm, name(Kind::Host))?.to_bits()),
+        Owner::Device(device, gpu) => (device, gpu),
+    };
+    // Else a NIC may send what a copy of the user's has not written yet.
+    gpu.sync_copies(range.addr)?;
+    let memory = name(Kind::Device(device));
+    if !world.engine.nics().iter().any(|nic| nic.caps.devices.any()) {
+        return Err(CallError::Unsupported(
+            "no NIC reaches memory of GPUs here: load nvidia-peermem, or use a kernel and drivers of NIC and GPU that know \
+             dma-bufs; `trunkline info` says what is missing",
+        ));
+    }
+    let refused = match as_dmabuf(world, bits, range, gpu, &memory)? {
+        Ok(region) => return Ok(region),
+        Err(refused) => refused,
+    };
+    match world.engine.register(comm, memory) {
+        Ok(region) => Ok(region.to_bits()),
+        Err(Error::Register(error @ RegisterError::Device { .. })) => {
+            Err(CallError::Gpu { dmabuf: refused, address: error.to_string() })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Has the driver export memory of a GPU and registers the dma-buf; or the reason why it has to be registered by its address.
+fn as_dmabuf(
+    world: &World,
+    bits: u64,
+    range: Range,
+    gpu: &Gpu,
+    memory: &Memory,
+) -> Result<Result<u64, String>, CallError> {
+    if !world.engine.nics().iter().any(|nic| nic.caps.devices.dmabuf) {
+        return Ok(Err("no NIC registers dma-bufs".to_owned()));
+    }
+    let given = match gpu.export(range.addr, range.len, Mapping::Any)? {
+        Export::Given(given) => given,
+        Export::Refused(why) => return Ok(Err(why.to_string())),
+    };
+    // The NIC holds the memory by itself: the descriptor is closed afterwards.
+    let exported = Exported { fd: given.fd.as_fd(), offset: given.offset };
+    match world.engine.register_exported(comm(bits)?, memory.clone(), exported) {
+        Ok(region) => Ok(Ok(region.to_bits())),
+        Err(Error::Register(error @ RegisterError::Device { .. })) => Ok(Err(error.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Registers a dma-buf of NCCL's, which stays NCCL's.
+pub(crate) fn register_dmabuf(
+    bits: u64,
+    range: Range,
+    (fd, offset): (BorrowedFd<'_>, u64),
+    name: impl Fn(Kind) -> Memory,
+) -> Result<u64, CallError> {
+    let world = world()?;
+    let kind = match range.owner(&world.gpus)? {
+        Owner::Host => Kind::Host,
+        Owner::Device(device, gpu) => {
+            gpu.sync_copies(range.addr)?;
+            Kind::Device(device)
+        }
+    };
+    let offset = offset_of_first(range.addr, offset, rustix::param::page_size())?;
+    let exported = Exported { fd, offset };
+    Ok(world.engine.register_exported(comm(bits)?, name(kind), exported)?.to_bits())
+}
+
+/// Where the first byte is in a dma-buf. NCCL exports whole pages, and says where the page of the first byte is; who says
+/// where the byte itself is, says the same if it begins its page.
+fn offset_of_first(addr: usize, offset: u64, page: usize) -> Result<u64, CallError> {
+    let (inset, of_offset) = ((addr % page) as u64, offset % page as u64);
+    match of_offset {
+        _ if of_offset == inset => Ok(offset),
+        // A page ends before the numbers do.
+        0 => Ok(offset | inset),
+        _ => Err(CallError::Argument("the offset in the dma-buf and the address do not fit the same page")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_within_a_page_are_found_in_their_dmabuf() {
+        let first = |addr, offset| offset_of_first(addr, offset, 4096).ok();
+        assert_eq!(first(0x7000_1000, 0), Some(0));
+        assert_eq!(first(0x7000_1000, 8192), Some(8192));
+        assert_eq!(first(0x7000_1200, 8192), Some(8192 + 0x200), "of the page");
+        assert_eq!(first(0x7000_1200, 8192 + 0x200), Some(8192 + 0x200), "of the byte");
+        assert_eq!(first(0x7000_1200, 8192 + 0x100), None);
+        assert_eq!(first(0x7000_1fff, u64::MAX - 4095), Some(u64::MAX));
+    }
+
+    #[test]
+    fn without_drivers_there_is_memory_of_the_host_alone() {
+        let gpus = Gpus::default();
+        let owner = |kind| Range { addr: 0x1000, len: 1, kind }.owner(&gpus);
+        assert!(matches!(owner(PTR_HOST), Ok(Owner::Host)));
+        for kind in [PTR_CUDA, 4, 0] {
+            assert!(matches!(owner(kind), Err(CallError::Unsupported(_))), "{kind}");
+        }
+        for (addr, len) in [(0, 1), (0x1000, 0), (usize::MAX, 2)] {
+            assert!(Range { addr, len, kind: PTR_HOST }.owner(&gpus).is_err());
+        }
+    }
+}

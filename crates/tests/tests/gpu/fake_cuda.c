@@ -1,0 +1,119 @@
+/* A driver of GPUs that is none, in place of libcuda.so.1. Memory of its one device has addresses that nobody can read or
+ * write; its bytes are elsewhere, known to the fake NIC and, by fake_bytes, to the test. So a touch by the CPU is a crash.
+ * FAKE_CUDA_EXPORTS=0: the device exports no memory. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PAGE 4096
+#define MOST 64
+#define MAGIC 0x7472756e6b6c6e65ull
+
+enum { OK = 0, INVALID_VALUE = 1, NOT_SUPPORTED = 801 };
+
+static struct memory {
+    unsigned long long base;
+    size_t size;
+    char *bytes;
+    int managed, synced;
+} all[MOST];
+static int count;
+static int exported;
+
+static struct memory *find(unsigned long long at) {
+    for (int i = 0; i < count; i++)
+        if (at >= all[i].base && at - all[i].base < all[i].size)
+            return &all[i];
+    return NULL;
+}
+
+/* Memory of the device, or managed memory. */
+void *fake_allocate(size_t size, int managed) {
+    struct memory *made = &all[count];
+    size_t whole = (size + PAGE - 1) / PAGE * PAGE;
+    if (count == MOST)
+        return NULL;
+    void *base = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *bytes = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED || bytes == MAP_FAILED)
+        return NULL;
+    *made = (struct memory){(unsigned long long)base, whole, bytes, managed, 0};
+    count++;
+    return base;
+}
+
+/* Where its bytes are. */
+char *fake_bytes(void *at) {
+    struct memory *found = find((unsigned long long)at);
+    return found ? found->bytes + ((unsigned long long)at - found->base) : NULL;
+}
+
+/* Whether synchronous copies are to have ended when they return. */
+int fake_is_synced(void *at) {
+    struct memory *found = find((unsigned long long)at);
+    return found && found->synced;
+}
+
+/* How many dma-bufs were made. */
+int fake_exported(void) { return exported; }
+
+int cuInit(unsigned flags) { return flags ? INVALID_VALUE : OK; }
+int cuDriverGetVersion(int *version) { return *version = 12040, OK; }
+int cuDeviceGetCount(int *devices) { return *devices = 1, OK; }
+int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, ordinal ? INVALID_VALUE : OK; }
+
+int cuDeviceGetAttribute(int *value, unsigned attribute, int device) {
+    const char *exports = getenv("FAKE_CUDA_EXPORTS");
+    (void)attribute, (void)device;
+    *value = !exports || strcmp(exports, "0");
+    return OK;
+}
+
+int cuDevicePrimaryCtxRetain(void **context, int device) { return (void)device, *context = all, OK; }
+int cuDevicePrimaryCtxRelease_v2(int device) { return (void)device, OK; }
+int cuCtxPushCurrent_v2(void *context) { return (void)context, OK; }
+int cuCtxPopCurrent_v2(void **context) { return *context = all, OK; }
+int cuGetErrorName(unsigned error, const char **name) { return (void)error, *name = "FAKE_ERROR", OK; }
+
+int cuPointerGetAttributes(unsigned asked, unsigned *attributes, void **data, unsigned long long at) {
+    struct memory *found = find(at);
+    if (!found)
+        return OK;
+    for (unsigned i = 0; i < asked; i++)
+        switch (attributes[i]) {
+        case 2: *(unsigned *)data[i] = 2; break;
+        case 6: *(unsigned *)data[i] = (unsigned)found->synced; break;
+        case 8: *(unsigned char *)data[i] = (unsigned char)found->managed; break;
+        case 9: *(int *)data[i] = 0; break;
+        case 11: *(unsigned long long *)data[i] = found->base; break;
+        case 12: *(size_t *)data[i] = found->size; break;
+        default: return INVALID_VALUE;
+        }
+    return OK;
+}
+
+int cuPointerSetAttribute(const void *value, unsigned attribute, unsigned long long at) {
+    struct memory *found = find(at);
+    if (!found || attribute != 6)
+        return INVALID_VALUE;
+    found->synced = (int)*(const unsigned *)value;
+    return OK;
+}
+
+/* A dma-buf is a file of its size that says where the bytes are. */
+int cuMemGetHandleForAddressRange(int *handle, unsigned long long at, size_t size, unsigned type, unsigned long long flags) {
+    struct memory *found = find(at);
+    (void)flags;
+    if (!found || type != 1 || at % PAGE || size % PAGE || at + size > found->base + found->size)
+        return INVALID_VALUE;
+    unsigned long long told[2] = {MAGIC, (unsigned long long)fake_bytes((void *)at)};
+    int fd = memfd_create("trunkline.fake.dmabuf", 0);
+    if (fd < 0 || ftruncate(fd, (off_t)size) || pwrite(fd, told, sizeof told, 0) != sizeof told)
+        return NOT_SUPPORTED;
+    exported++;
+    *handle = fd;
+    return OK;
+}

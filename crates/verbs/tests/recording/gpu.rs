@@ -1,0 +1,253 @@
+//! Memory of GPUs: what is asked of libibverbs, and what becomes of its answers.
+
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::path::{Path, PathBuf};
+
+use trunkline_fabric::{DeviceReach, Exported, Keys, RegisterError};
+use trunkline_mem::Kind;
+use trunkline_mem::gpu::Gpus;
+use trunkline_sys::verbs::ACCESS_LOCAL_WRITE;
+
+use super::*;
+use crate::device::library_without_dmabufs;
+
+/// Somewhere in a GPU.
+const ADDR: usize = 0x7f00_1234_5678;
+
+/// A folder in place of `/`, with these files.
+fn root(files: &[&str]) -> PathBuf {
+    let name = format!("trunkline-recording-{}-{:?}", std::process::id(), std::thread::current().id());
+    let root = std::env::temp_dir().join(name);
+    let _ = std::fs::remove_dir_all(&root);
+    for file in files {
+        let path = root.join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "550.54\n").unwrap();
+    }
+    root
+}
+
+fn over(root: &Path) -> VerbsFabric {
+    fabric(VerbsConfig { root: root.to_owned(), ..VerbsConfig::default() })
+}
+
+fn reach(fabric: &VerbsFabric) -> DeviceReach {
+    fabric.nics()[0].caps.devices
+}
+
+fn of_device(addr: usize, len: usize) -> Memory {
+    // SAFETY: memory of a device is never touched.
+    unsafe { Memory::from_raw(addr, len, Kind::Device(0)) }
+}
+
+#[test]
+fn what_is_reached_is_asked_once() {
+    let nowhere = root(&[]);
+    let found = reach(&over(&nowhere));
+    assert_eq!((found.dmabuf, found.nvidia, found.amd, found.needs_flush), (true, false, false, true));
+    assert_eq!(with(|device| device.regions), 0, "asking registers nothing");
+    for code in [libc::EOPNOTSUPP, libc::EPROTONOSUPPORT, libc::ENOSYS, libc::EINVAL] {
+        with(|device| device.refuses_dmabufs = (0, code));
+        assert!(!over(&nowhere).reaches_devices(), "{code}");
+    }
+    with(|device| device.refuses_dmabufs = (0, 0));
+    let old = VerbsFabric::with_library(
+        Arc::new(library_without_dmabufs()),
+        VerbsConfig { root: nowhere, ..VerbsConfig::default() },
+    );
+    assert!(!old.unwrap().reaches_devices());
+    let nvidia = root(&["sys/module/nvidia_peermem/version"]);
+    assert_eq!((reach(&over(&nvidia)).nvidia, reach(&over(&nvidia)).amd), (true, false));
+    let amd = root(&["sys/kernel/mm/memory_peers/amdkfd/version"]);
+    assert_eq!((reach(&over(&amd)).nvidia, reach(&over(&amd)).amd), (false, true));
+    let quiet = VerbsConfig { device_flush: false, ..VerbsConfig::default() };
+    assert!(!reach(&fabric(quiet)).needs_flush);
+    let _ = std::fs::remove_dir_all(amd);
+}
+
+#[test]
+fn without_drivers_nothing_is_reached() {
+    let both = root(&["sys/module/nvidia_peermem/version", "sys/kernel/mm/memory_peers/amdkfd/version"]);
+    let fabric = over(&both);
+    assert!(fabric.reaches_devices());
+    let fabric = fabric.with_gpus(&Gpus::default());
+    assert!(!fabric.reaches_devices() && !reach(&fabric).any());
+    let _ = std::fs::remove_dir_all(both);
+}
+
+/// The address that peers count from: as far into a page as the bytes are in their dma-buf, and into a large one as their
+/// address is, if that fits.
+fn base_of(addr: usize, offset: u64) -> u64 {
+    let page = rustix::param::page_size() as u64;
+    if addr as u64 % page == offset % page { addr as u64 % (1 << 30) } else { offset % page }
+}
+
+fn exported(registrar: &Arc<dyn Registrar>, at: (usize, usize), offset: u64) -> Result<Keys, RegisterError> {
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let exported = Exported { fd: file.as_fd(), offset };
+    let registered =
+        registrar.register_exported(&of_device(at.0, at.1), exported, Access::WRITE, Visibility::Relaxed);
+    if registered.is_ok() {
+        let told = with(|device| device.last_dmabuf).expect("a dma-buf");
+        assert_eq!(told, (offset, at.1, base_of(at.0, offset), file.as_raw_fd()));
+    }
+    assert!(rustix::io::fcntl_getfd(&file).is_ok(), "the descriptor stays whose it is");
+    registered
+}
+
+#[test]
+fn a_dmabuf_is_registered_where_its_bytes_are() {
+    let fabric = over(&root(&[]));
+    let rail = fabric.open(0, &config()).unwrap();
+    let registrar = rail.registrar();
+    for offset in [0, 0x678, 8192, 8192 + 0x678] {
+        let keys = exported(&registrar, (ADDR, 12_345), offset).unwrap();
+        assert_eq!(keys.remote_base, base_of(ADDR, offset));
+        assert_eq!(keys.remote_base > 4096, offset % 4096 == 0x678, "{offset:#x}");
+        let access = with(|device| device.last_access);
+        assert_ne!(access & ACCESS_RELAXED_ORDERING, 0, "data of GPUs is relaxed like other data");
+        assert_ne!(access & ACCESS_LOCAL_WRITE, 0);
+        assert_eq!(access & ACCESS_REMOTE_READ, 0);
+        registrar.deregister(keys.local).unwrap();
+    }
+    let strict = VerbsConfig { ordering: Ordering::Strict, ..VerbsConfig::default() };
+    let registrar = super::fabric(strict).open(0, &config()).unwrap().registrar();
+    let keys = exported(&registrar, (ADDR, 64), 0x678).unwrap();
+    assert_eq!(with(|device| device.last_access) & ACCESS_RELAXED_ORDERING, 0);
+    registrar.deregister(keys.local).unwrap();
+}
+
+#[test]
+fn what_the_kernel_says_of_a_dmabuf_comes_with_a_remedy() {
+    let fabric = over(&root(&[]));
+    let rail = fabric.open(0, &config()).unwrap();
+    let registrar = rail.registrar();
+    for (code, remedy) in [
+        (libc::EOPNOTSUPP, "modprobe nvidia-peermem"),
+        (libc::EPROTONOSUPPORT, "modprobe nvidia-peermem"),
+        (libc::EINVAL, "not all be in the dma-buf"),
+        (libc::ENOMEM, "ulimit -l"),
+        (libc::EIO, "dmesg"),
+    ] {
+        with(|device| device.refuses_dmabufs = (code, 0));
+        let error = exported(&registrar, (ADDR, 64), 0).unwrap_err();
+        assert!(matches!(error, RegisterError::Device { how: "as a dma-buf", .. }), "{error:?}");
+        assert!(error.to_string().contains(remedy), "{error}");
+    }
+    with(|device| device.refuses_dmabufs = (0, libc::EOPNOTSUPP));
+    let registrar = over(&root(&[])).open(0, &config()).unwrap().registrar();
+    let error = exported(&registrar, (ADDR, 64), 0).unwrap_err();
+    assert!(error.to_string().contains("has no call for it"), "{error}");
+    assert!(error.to_string().contains("modprobe nvidia-peermem"), "{error}");
+    with(|device| device.refuses_dmabufs = (0, 0));
+}
+
+#[test]
+fn memory_is_registered_by_its_address_where_a_module_serves_it() {
+    let plain = over(&root(&[])).open(0, &config()).unwrap().registrar();
+    let by_address = |registrar: &Arc<dyn Registrar>| {
+        registrar.register(&of_device(ADDR, 4096), Access::READ_WRITE, Visibility::Relaxed)
+    };
+    let error = by_address(&plain).unwrap_err();
+    assert!(
+        error.to_string().contains("no module") && error.to_string().contains("nvidia-peermem"),
+        "{error}"
+    );
+    let with_module = root(&["sys/module/nvidia_peermem/version"]);
+    let registrar = over(&with_module).open(0, &config()).unwrap().registrar();
+    let keys = by_address(&registrar).unwrap();
+    assert_eq!((with(|device| device.last_addr), keys.remote_base), (ADDR, ADDR as u64 % (1 << 30)));
+    let access = with(|device| device.last_access);
+    assert_ne!(access & ACCESS_REMOTE_READ, 0, "a flush reads it");
+    assert_ne!(access & ACCESS_RELAXED_ORDERING, 0);
+    registrar.deregister(keys.local).unwrap();
+    with(|device| device.refuses_regions = libc::EFAULT);
+    let error = by_address(&registrar).unwrap_err();
+    with(|device| device.refuses_regions = 0);
+    assert!(error.to_string().contains("does not know the memory"), "{error}");
+    let _ = std::fs::remove_dir_all(with_module);
+}
+
+#[test]
+fn a_flush_of_a_gpu_reads_a_byte_of_it() {
+    let mut bench = Bench::new(true);
+    bench.post(1, Op::Flush);
+    assert_eq!(bench.poll().len(), 1);
+    let (host, len) = with(|device| device.last_read);
+    assert_eq!(len, 8);
+    let at = Remote { key: trunkline_fabric::RemoteKey(0x1_0000), addr: 77 };
+    bench.post(2, Op::FlushAt { at });
+    assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((2, Status::Ok)));
+    assert_eq!(with(|device| device.last_read), (0x1_0000, 1));
+    assert_ne!(host, 0x1_0000);
+    // One queue pair does both, and needs no peer.
+    let pairs = with(|device| device.pairs.len());
+    bench.rail.fail(bench.link);
+    bench.post(3, Op::FlushAt { at });
+    assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((3, Status::Ok)));
+    assert_eq!(with(|device| device.pairs.len()), pairs);
+}
+
+/// A rail with a link to itself, of a fabric that there is.
+fn another(fabric: &VerbsFabric) -> (VerbsRail, LinkId) {
+    let mut rail = fabric.open(0, &config()).unwrap();
+    let link = rail.create().unwrap();
+    let own = rail.address(link).unwrap();
+    rail.connect(link, own).unwrap();
+    (rail, link)
+}
+
+/// What has ended on a rail, by number.
+fn ended(rail: &mut VerbsRail) -> Vec<(u64, Status)> {
+    let nothing =
+        Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
+    let mut out = [nothing; 16];
+    // What has failed is told first, and the rest goes again.
+    let count = rail.poll(&mut out);
+    let count = count + rail.poll(&mut out[count..]);
+    out[..count].iter().map(|one| (one.wr_id, one.status)).collect()
+}
+
+#[test]
+fn all_rails_of_a_port_flush_over_one_queue_pair() {
+    let fabric = over(&root(&[]));
+    let (mut one, first) = another(&fabric);
+    let (mut two, second) = another(&fabric);
+    let before = with(|device| (device.pairs.len(), device.queues));
+    one.post(first, 1, Op::Flush, true).unwrap();
+    two.post(second, 2, Op::Flush, true).unwrap();
+    one.post(first, 3, Op::Flush, false).unwrap();
+    assert_eq!(with(|device| (device.pairs.len(), device.queues)), (before.0 + 1, before.1 + 1));
+    // Whoever looks first takes the other's too, and keeps them for it.
+    assert_eq!(ended(&mut two), [(2, Status::Ok)]);
+    assert_eq!(ended(&mut one), [(1, Status::Ok)], "nobody is told of the other");
+    one.post(first, 4, Op::Flush, true).unwrap();
+    drop(one);
+    two.post(second, 5, Op::Flush, true).unwrap();
+    assert_eq!(ended(&mut two), [(5, Status::Ok)], "what a rail left that is gone is nobody's");
+    drop(two);
+    assert_eq!(with(|device| (device.pairs.len(), device.regions)), (0, 0), "it goes with the last");
+}
+
+#[test]
+fn a_flush_that_fails_harms_no_other() {
+    let fabric = over(&root(&[]));
+    let (mut one, first) = another(&fabric);
+    let (mut two, second) = another(&fabric);
+    one.post(first, 1, Op::Flush, true).unwrap();
+    assert_eq!(ended(&mut one).len(), 1);
+    let pairs = with(|device| device.pairs.len());
+    with(|device| device.next_status = wc_status::REM_ACCESS_ERR);
+    let at = Remote { key: trunkline_fabric::RemoteKey(77), addr: 77 };
+    one.post(first, 2, Op::FlushAt { at }, true).unwrap();
+    two.post(second, 3, Op::Flush, true).unwrap();
+    one.post(first, 4, Op::Flush, true).unwrap();
+    assert_eq!(ended(&mut two), [(3, Status::Ok)]);
+    assert_eq!(ended(&mut one), [(2, Status::RemoteAccess), (4, Status::Ok)]);
+    two.post(second, 5, Op::Flush, true).unwrap();
+    assert_eq!(ended(&mut two), [(5, Status::Ok)]);
+    assert_eq!(with(|device| device.pairs.len()), pairs, "in place of the one that failed");
+    // Its link knows nothing of it.
+    one.post(first, 6, Op::Nop, true).unwrap();
+    assert_eq!(ended(&mut one), [(6, Status::Ok)]);
+}

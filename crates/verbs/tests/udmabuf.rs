@@ -1,0 +1,112 @@
+//! A real dma-buf and real devices: a memory file that the kernel made a dma-buf of. Soft-RoCE registers none, which has to
+//! be found out before anybody is promised otherwise; `scripts/rxe-vm` runs it. Devices that do register them show that the
+//! bytes are the right ones.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+mod common;
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+
+use common::{found, skip};
+use trunkline_fabric::{
+    Access, Ctrl, Exported, Fabric, Mr, Rail as _, RailConfig, RecvOrder, RegisterError, Visibility,
+};
+use trunkline_mem::{Kind, Memory};
+use trunkline_proto::time::Duration;
+
+const LEN: usize = 1 << 16;
+
+/// `struct udmabuf_create` of the kernel.
+#[repr(C)]
+struct Create {
+    memfd: u32,
+    flags: u32,
+    offset: u64,
+    size: u64,
+}
+
+/// `UDMABUF_CREATE`, `_IOW('u', 0x42, struct udmabuf_create)`.
+const CREATE: u64 = 1 << 30 | (size_of::<Create>() as u64) << 16 | (b'u' as u64) << 8 | 0x42;
+
+/// A dma-buf of a memory file, and the file.
+fn udmabuf() -> io::Result<(OwnedFd, OwnedFd)> {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    let file = rustix::fs::memfd_create("trunkline.udmabuf", MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&file, LEN as u64)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)?;
+    let maker = std::fs::File::options().read(true).write(true).open("/dev/udmabuf")?;
+    let memfd = file.as_raw_fd().unsigned_abs();
+    let create = Create { memfd, flags: 1, offset: 0, size: LEN as u64 };
+    // SAFETY: the call of that device, with its structure.
+    let made: c_int = unsafe { libc::ioctl(maker.as_raw_fd(), CREATE, &raw const create) };
+    if made < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, and nobody else's.
+    Ok((unsafe { OwnedFd::from_raw_fd(made) }, file))
+}
+
+fn config() -> RailConfig {
+    RailConfig {
+        depth: 16,
+        recv_depth: 16,
+        recv_order: RecvOrder::Any,
+        links: 1,
+        peer_time: Duration::secs(1),
+        rail_time: Duration::secs(1),
+    }
+}
+
+/// A name for memory that this process does not map.
+fn of_device() -> Memory {
+    // SAFETY: of memory of a device nothing is ever touched.
+    unsafe { Memory::from_raw(1 << 40, LEN, Kind::Device(0)) }
+}
+
+#[test]
+fn what_is_promised_of_dmabufs_is_kept() {
+    let Some(fabric) = found(true) else { return };
+    let (dmabuf, _file) = match udmabuf() {
+        Ok(made) => made,
+        Err(error) => return skip("a dma-buf with real devices", &format!("/dev/udmabuf: {error}")),
+    };
+    for (at, nic) in fabric.nics().iter().enumerate() {
+        let registrar = fabric.open(at, &config()).unwrap().registrar();
+        let exported = Exported { fd: dmabuf.as_fd(), offset: 0 };
+        let registered =
+            registrar.register_exported(&of_device(), exported, Access::READ_WRITE, Visibility::Relaxed);
+        println!("{}: {:?}, {registered:?}", nic.name, nic.caps.devices);
+        match registered {
+            Ok(keys) => {
+                assert!(nic.caps.devices.dmabuf, "{} takes more than it promised", nic.name);
+                registrar.deregister(keys.local).unwrap();
+            }
+            Err(error) => {
+                assert!(!nic.caps.devices.dmabuf, "{} promised to: {error}", nic.name);
+                assert!(matches!(error, RegisterError::Device { how: "as a dma-buf", .. }), "{error:?}");
+                assert!(error.to_string().contains("modprobe nvidia-peermem"), "{error}");
+            }
+        }
+        // The descriptor is ours still.
+        assert!(rustix::io::fcntl_getfd(&dmabuf).is_ok());
+    }
+}
+
+#[test]
+fn soft_devices_reach_no_memory_of_gpus() {
+    let Some(fabric) = found(true) else { return };
+    for (at, nic) in fabric.nics().iter().enumerate().filter(|(_, nic)| nic.name.starts_with("rxe")) {
+        assert!(!nic.caps.devices.any(), "{:?}", nic.caps.devices);
+        let registrar = fabric.open(at, &config()).unwrap().registrar();
+        let by_address = registrar.register(&of_device(), Access::WRITE, Visibility::Relaxed);
+        let error = by_address.unwrap_err();
+        assert!(matches!(error, RegisterError::Device { how: "by its address", .. }), "{error:?}");
+        assert!(error.to_string().contains("modprobe nvidia-peermem"), "{error}");
+        // What is refused leaves nothing behind.
+        let host = Mr::<Ctrl>::register(&registrar, Memory::heap(64), Access::LOCAL);
+        assert!(host.is_ok(), "{host:?}");
+    }
+}
