@@ -21,9 +21,9 @@ mod fabric;
 #[cfg(test)]
 mod fabric_tests;
 mod host;
-mod link;
 #[cfg(test)]
 mod immediates_tests;
+mod link;
 #[cfg(test)]
 mod links_tests;
 #[cfg(test)]

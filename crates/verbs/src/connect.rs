@@ -387,15 +387,7 @@ mod tests {
     use super::*;
 
     fn address() -> Address {
-        Address {
-            infiniband: false,
-            mtu: 5,
-            number: 0xff_ffff,
-            psn: 0,
-            lid: 0,
-            serves: 16,
-            gid: [1; 16],
-        }
+        Address { infiniband: false, mtu: 5, number: 0xff_ffff, psn: 0, lid: 0, serves: 16, gid: [1; 16] }
     }
 
     #[test]

@@ -16,15 +16,7 @@ fn address(bytes: &[u8]) {
 
 fn address_seeds() -> Vec<Vec<u8>> {
     let gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 77, 0, 1];
-    let roce = Address {
-        infiniband: false,
-        mtu: 5,
-        number: 17,
-        psn: 0xff_ffff,
-        lid: 0,
-        serves: 16,
-        gid,
-    };
+    let roce = Address { infiniband: false, mtu: 5, number: 17, psn: 0xff_ffff, lid: 0, serves: 16, gid };
     let infiniband = Address { infiniband: true, lid: 7, gid: [0; 16], ..roce };
     variants(&[roce, infiniband].map(|one| one.bytes()))
 }

@@ -215,7 +215,11 @@ mod tests {
         queue.give();
         queue.refused(1);
         let mark = queue.mark();
-        assert_eq!(queue.end_before(mark), Ended::Silently(entry(0, false)), "it was well, and nobody was told");
+        assert_eq!(
+            queue.end_before(mark),
+            Ended::Silently(entry(0, false)),
+            "it was well, and nobody was told"
+        );
         assert_eq!(queue.end(positions[1], false), Ended::This(entry(1, false)));
         assert_eq!(queue.end_before(mark), Ended::Flushed(entry(2, false)));
         assert_eq!((queue.end_before(mark), queue.given(), queue.len()), (Ended::Nobody, 0, 1));

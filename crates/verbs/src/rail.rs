@@ -194,7 +194,10 @@ impl VerbsRail {
                 // There is a place for each operation.
                 let _ = found.heads.region.memory().write(at, head);
                 let length = head.len() as u32;
-                Bytes::Both(Sge { addr: found.heads.base.addr + at, length, lkey: found.heads.base.lkey }, sge)
+                Bytes::Both(
+                    Sge { addr: found.heads.base.addr + at, length, lkey: found.heads.base.lkey },
+                    sge,
+                )
             }
         };
         if asks.astray {

@@ -39,10 +39,13 @@ impl Cable {
         }
         let cable = Self { devices: ["rxe2", "rxe3"] };
         let [left, right] = INTERFACES;
-        run(&format!("ip link add {left} address 02:00:5e:91:00:01 mtu 5000 type veth peer name {right} address 02:00:5e:91:00:02 mtu 5000"));
+        run(&format!(
+            "ip link add {left} address 02:00:5e:91:00:01 mtu 5000 type veth peer name {right} address 02:00:5e:91:00:02 mtu 5000"
+        ));
         for interface in INTERFACES {
             for (setting, value) in [("accept_local", "1"), ("arp_ignore", "1"), ("rp_filter", "0")] {
-                std::fs::write(format!("/proc/sys/net/ipv4/conf/{interface}/{setting}"), value).expect("a setting");
+                std::fs::write(format!("/proc/sys/net/ipv4/conf/{interface}/{setting}"), value)
+                    .expect("a setting");
             }
         }
         cable.raise();
@@ -58,8 +61,12 @@ impl Cable {
             run(&format!("ip link set {interface} up"));
             let (own, other) = (at + 1, 2 - at);
             run(&format!("ip addr replace 10.91.0.{own}/24 dev {interface} noprefixroute"));
-            run(&format!("ip neigh replace 10.91.0.{other} lladdr 02:00:5e:91:00:0{other} dev {interface} nud permanent"));
-            run(&format!("ip route replace 10.91.0.{other}/32 dev {interface} src 10.91.0.{own} table {TABLE}"));
+            run(&format!(
+                "ip neigh replace 10.91.0.{other} lladdr 02:00:5e:91:00:0{other} dev {interface} nud permanent"
+            ));
+            run(&format!(
+                "ip route replace 10.91.0.{other}/32 dev {interface} src 10.91.0.{own} table {TABLE}"
+            ));
         }
     }
 

@@ -27,12 +27,14 @@ fn number(name: &str) -> u32 {
 
 /// How many objects of a kind this process has.
 fn counted(kind: &str) -> u32 {
-    let output = Command::new("rdma").args(["-j", "resource", "show", kind]).output().expect("iproute2's rdma");
+    let output =
+        Command::new("rdma").args(["-j", "resource", "show", kind]).output().expect("iproute2's rdma");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let all: Value = serde_json::from_slice(&output.stdout).expect("a list");
     // Named after the thread that made it.
     let threads = std::path::Path::new("/proc/self/task");
-    let own = |object: &&Value| object["pid"].as_u64().is_some_and(|tid| threads.join(tid.to_string()).exists());
+    let own =
+        |object: &&Value| object["pid"].as_u64().is_some_and(|tid| threads.join(tid.to_string()).exists());
     all.as_array().map_or(0, |all| all.iter().filter(own).count() as u32)
 }
 
@@ -71,7 +73,10 @@ fn the_kernel_counts_queue_pairs(mut scene: Scene) {
         streams.iter().all(|stream| stream.done == MESSAGES).then_some(())
     });
     scene.meet();
-    expect(formula(number("TEST_GROUPS"), number("TEST_LINKS"), number("TEST_RAILS")), "with all connections");
+    expect(
+        formula(number("TEST_GROUPS"), number("TEST_LINKS"), number("TEST_RAILS")),
+        "with all connections",
+    );
     scene.meet();
     streams.into_iter().for_each(Stream::close);
     scene.meet();

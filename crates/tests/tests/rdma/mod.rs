@@ -21,7 +21,11 @@ const MIB: u64 = 1 << 20;
 fn over_devices(name: &'static str) -> Option<Setting> {
     let devices = std::fs::read_dir("/sys/class/infiniband").map_or(0, Iterator::count);
     if devices == 0 {
-        trunkline_tests::skip("the engine over verbs", "verbs", "there is no RDMA device; scripts/rxe-vm has some");
+        trunkline_tests::skip(
+            "the engine over verbs",
+            "verbs",
+            "there is no RDMA device; scripts/rxe-vm has some",
+        );
         return None;
     }
     let mut setting = scenario(name);
@@ -88,7 +92,8 @@ fn a_message_arrives_although_all_short_ones_wait() {
 fn during(setting: Setting, act: impl FnOnce()) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("told");
-    let setting = setting.env("TEST_FILE", path.display()).env("TRUNKLINE_RAIL_TIME_MS", RAIL_TIME.as_millis());
+    let setting =
+        setting.env("TEST_FILE", path.display()).env("TRUNKLINE_RAIL_TIME_MS", RAIL_TIME.as_millis());
     std::thread::scope(|scope| {
         scope.spawn(|| setting.two());
         // It ends also if what is done fails.
@@ -125,7 +130,9 @@ fn a_rail_whose_port_goes_down_is_left_and_taken_back() {
             let goes_on = wait_for(first, 5000, RAIL_TIME + SLACK, "the other rail");
             cable.mend();
             let back = wait_for(other, 2000, RETAKEN, "the rail that was mended");
-            println!("figure: round {round}: goes on {goes_on:?} after the cut, back {back:?} after it was mended");
+            println!(
+                "figure: round {round}: goes on {goes_on:?} after the cut, back {back:?} after it was mended"
+            );
         }
     });
 }

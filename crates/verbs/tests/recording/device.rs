@@ -496,7 +496,8 @@ unsafe extern "C" fn post_recv(qp: *mut Qp, mut wr: *mut RecvWr, bad: *mut *mut 
             unsafe { *bad = wr };
             return libc::ENOMEM;
         }
-        REFUSE_RECEIVES.set(REFUSE_RECEIVES.get().saturating_sub(u32::from(REFUSE_RECEIVES.get() != u32::MAX)));
+        REFUSE_RECEIVES
+            .set(REFUSE_RECEIVES.get().saturating_sub(u32::from(REFUSE_RECEIVES.get() != u32::MAX)));
         pair.receives.push_back((one.wr_id, 0));
         assert!(pair.receives.len() <= pair.receives.capacity(), "more receives than were asked for");
         wr = one.next;

@@ -210,9 +210,11 @@ fn ranges_are_given_as_a_list_where_they_stand() {
         let want = if extended { (1, 2, 5) } else { (1, 0, 5) };
         assert_eq!(((cost.sends, cost.built, cost.posted), allocated), (want, 0));
         let told = bench.poll();
-        let posted: Vec<u64> = told.iter().filter(|one| one.done == Done::Posted).map(|one| one.wr_id).collect();
+        let posted: Vec<u64> =
+            told.iter().filter(|one| one.done == Done::Posted).map(|one| one.wr_id).collect();
         assert_eq!(posted, [0, 1, 2, 3, 4]);
-        let lens: Vec<u64> = told.iter().filter(|one| one.done == Done::Received).map(|one| one.len).collect();
+        let lens: Vec<u64> =
+            told.iter().filter(|one| one.done == Done::Received).map(|one| one.len).collect();
         assert_eq!(lens, [116, 116, 16]);
     }
 }
