@@ -41,6 +41,10 @@ pub struct Params {
     pub depth: u32,
     /// Links of a comm over each of its rails, as long as it has no more than four.
     pub links_per_rail: u32,
+    /// The same for connections that RCCL says are point to point; 0 is as for others.
+    pub p2p_links_per_rail: u32,
+    /// A long message is spread over the links of a rail.
+    pub split: bool,
     /// Fewest bytes of a piece of a message that is spread over several links.
     pub stripe_min: u32,
     /// Comms of this process.
@@ -155,6 +159,8 @@ impl Default for Params {
             connect_time: Duration::secs(300),
             depth: 512,
             links_per_rail: 1,
+            p2p_links_per_rail: 0,
+            split: true,
             stripe_min: 64 * 1024,
             comms_max: 8192,
             regions_max: 65536,
@@ -311,6 +317,21 @@ mod tests {
         for name in ["RCCL_ANP_QP_DEPTH_MULTIPLIER", "RCCL_IB_QP_DEPTH_MULTIPLIER"] {
             assert_eq!(sharing(&[(name, "7")]), SharingParams { depth_multiplier: 7, ..usual }, "{name}");
         }
+    }
+
+    #[test]
+    fn links_mean_what_users_of_other_transports_know() {
+        let of = |name: &str, value: &str| {
+            let params = Params::read(|asked| (asked == name).then(|| value.into())).unwrap();
+            (params.links_per_rail, params.p2p_links_per_rail, params.split)
+        };
+        assert_eq!(of("", ""), (1, 0, true));
+        for (value, links) in [("1", 1), ("4", 4), ("5", 4), ("128", 4)] {
+            assert_eq!(of("NCCL_IB_QPS_PER_CONNECTION", value), (links, 0, true));
+            assert_eq!(of("RCCL_IB_QPS_PER_P2P", value), (1, links, true));
+        }
+        assert_eq!(of("NCCL_IB_SPLIT_DATA_ON_QPS", "0"), (1, 0, false));
+        assert_eq!(of("NCCL_IB_SPLIT_DATA_ON_QPS", "1"), (1, 0, true));
     }
 
     #[test]

@@ -77,11 +77,13 @@ pub(crate) fn listen(dev: i32, known: Known) -> Result<(u64, [u8; 128]), CallErr
 pub(crate) fn connect(
     context: u64,
     dev: i32,
-    known: Known,
+    (known, class): (Known, Option<u8>),
     handle: &mut [u8; 128],
 ) -> Result<u64, CallError> {
     let (world, nics) = (world()?, nics(dev, known)?);
-    let connected = world.engine.connect_in(world.contexts.traffic(context), nics, handle)?;
+    let mut traffic = world.contexts.traffic(context);
+    traffic.class = traffic.class.or(class);
+    let connected = world.engine.connect_in(traffic, nics, handle)?;
     Ok(connected.map_or(0, CommId::to_bits))
 }
 

@@ -113,13 +113,53 @@ pub const TABLE: &[ParamInfo] = &[
     },
     ParamInfo {
         name: "TRUNKLINE_LINKS_PER_RAIL",
-        aliases: &[],
+        aliases: &[Alias {
+            name: "NCCL_IB_QPS_PER_CONNECTION",
+            kind: "number",
+            range: "1 to 128",
+            means: |value| number(value, 1, 128).map(|n| if n > 4 { "4" } else { value }),
+        }],
         kind: "number",
         default: "1",
         range: "1 to 4",
         doc: "links over each rail of a connection, four in all at most; over TCP more than one helps where the network \
               slows or loses within single streams",
         set: |params, value| number(value, 1, 4).map(|n| params.links_per_rail = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_P2P_LINKS_PER_RAIL",
+        aliases: &[Alias {
+            name: "RCCL_IB_QPS_PER_P2P",
+            kind: "number",
+            range: "0 to 128",
+            means: |value| number(value, 0, 128).map(|n| if n > 4 { "4" } else { value }),
+        }],
+        kind: "number",
+        default: "0",
+        range: "0 to 4",
+        doc: "the same for connections that RCCL says are point to point; 0: as for others",
+        set: |params, value| number(value, 0, 4).map(|n| params.p2p_links_per_rail = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SPLIT",
+        aliases: &[Alias {
+            name: "NCCL_IB_SPLIT_DATA_ON_QPS",
+            kind: "boolean",
+            range: "0 or 1",
+            means: |value| number(value, 0, 1).map(|n| if n == 1 { "on" } else { "off" }),
+        }],
+        kind: "word",
+        default: "on",
+        range: "on or off",
+        doc: "whether a long message is spread over the links of a rail; over rails it is in any case",
+        set: |params, value| {
+            params.split = match value {
+                "on" => true,
+                "off" => false,
+                _ => return Err(()),
+            };
+            Ok(())
+        },
     },
     ParamInfo {
         name: "TRUNKLINE_STRIPE_MIN",

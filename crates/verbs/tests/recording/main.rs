@@ -55,6 +55,8 @@ fn config() -> RailConfig {
         links: 4,
         peer_time: Duration::secs(1),
         rail_time: Duration::secs(1),
+        receives: false,
+        traffic_class: None,
     }
 }
 
