@@ -112,7 +112,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let rails = usize::from(handle.nics.len()).max(nics.numbers().len());
         let each = match self.params.p2p_links_per_rail {
             0 => self.params.links_per_rail,
-            p2p if handle.p2p => p2p,
+            p2p if handle.p2p && !self.params.mutant.is("engine-forgets-point-to-point") => p2p,
             _ => self.params.links_per_rail,
         };
         let links = (rails * each as usize).min(LINKS_MAX);

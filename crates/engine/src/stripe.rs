@@ -139,7 +139,9 @@ impl SendLane {
         let Some(many) = &mut self.many else { return Ok(()) };
         let most = if self.part.remote.is_some() { SLICE_MAX } else { u64::MAX };
         // Over one rail a message goes whole, if that is wanted.
-        let least = if self.plan.split || rails.len() > 1 { self.plan.stripe_min } else { u64::MAX };
+        let spreads = self.plan.mutant.is("engine-spreads-in-any-case");
+        let least =
+            if self.plan.split || spreads || rails.len() > 1 { self.plan.stripe_min } else { u64::MAX };
         let (count, piece) = many.spread.pieces(message.len, least, self.plan.message_max.min(most));
         let first = Region { key: cts.key, addr: cts.addr };
         many.aims[slot as usize] =

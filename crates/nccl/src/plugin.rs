@@ -208,6 +208,9 @@ pub(crate) fn test(request: u64, sizes: &mut [u64; NET_RECVS_MAX]) -> Result<Opt
 /// Makes a virtual device of physical ones and returns its number.
 pub(crate) fn make_virtual(members: &[i32]) -> Result<i32, CallError> {
     let world = world()?;
+    if members.len() > 1 && !world.engine.fuses() {
+        return Err(CallError::Argument("NICs are not fused: NCCL_IB_MERGE_NICS is 0"));
+    }
     let dev = world.devices.fuse(members, world.engine.nics())?;
     world.devices.at(dev, Known::All, |device| {
         let (name, speed) = (device.name().to_string_lossy(), device.speed_mbps);

@@ -86,6 +86,8 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
     let engine = match params.fabric {
         FabricName::Verbs => {
             let fabric = VerbsFabric::new(verbs_config(&params)?)?;
+            let told = trunkline_verbs::unheard(|name| std::env::var(name).ok());
+            told.iter().for_each(|line| log.line(Level::Warn, line));
             Running::Verbs(Engine::new(Traced::new(fabric, recorder), host, params)?)
         }
         _ => {

@@ -27,10 +27,12 @@ mod rail;
 mod receives;
 mod register;
 mod stage;
+mod unheard;
 
-pub use config::{ConfigError, Family, Ordering, Range, VerbsConfig};
+pub use config::{ConfigError, Family, Ordering, Range, Routing, VerbsConfig};
 pub use error::Missing;
 pub use fabric::VerbsFabric;
 pub use hca::HcaFilter;
 pub use library::Library;
 pub use rail::VerbsRail;
+pub use unheard::unheard;

@@ -31,6 +31,8 @@ fn may_be(field: &str) -> &'static str {
     match field {
         "query_gid_ex" => "_ibv_query_gid_ex",
         "reg_mr_iova2" => "ibv_reg_mr_iova2",
+        "set_ece" => "ibv_set_ece",
+        "query_ece" => "ibv_query_ece",
         _ => "ibv_qp_to_qp_ex",
     }
 }
@@ -59,6 +61,7 @@ impl Library {
                     create_qp CreateQp modify_qp ModifyQp destroy_qp DestroyQp
                     get_async_event GetAsyncEvent ack_async_event AckAsyncEvent;
                 optional: query_gid_ex QueryGidEx reg_mr_iova2 RegMrIova2 qp_to_qp_ex QpToQpEx
+                    set_ece SetEce query_ece QueryEce
             ),
         })
     }
@@ -97,7 +100,7 @@ mod tests {
 
     #[test]
     fn every_function_has_a_version() {
-        for name in ["query_gid_ex", "reg_mr_iova2", "qp_to_qp_ex"] {
+        for name in ["query_gid_ex", "reg_mr_iova2", "qp_to_qp_ex", "set_ece", "query_ece"] {
             assert!(VERSIONS.iter().any(|(known, _)| known.to_str() == Ok(may_be(name))), "{name}");
         }
         // Every field of the table is a pointer.

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use trunkline_fabric::{Ctrl, LinkId, Mr, Status};
-use trunkline_sys::verbs::{SEND_SIGNALED, SendWr, Sge, wr_opcode};
+use trunkline_sys::verbs::{Ece, SEND_SIGNALED, SendWr, Sge, wr_opcode};
 
 use crate::error::Planted;
 use crate::ladder;
@@ -89,9 +89,15 @@ pub(crate) struct Link {
     pub(crate) chain: Chain,
     /// First packet number.
     pub(crate) psn: u32,
+    /// What its device may add to the standard; once it is connected, what it has agreed to.
+    pub(crate) ece: Option<Ece>,
     pub(crate) state: State,
     /// Most operations at once, the flushes included.
     pub(crate) depth: u32,
+    /// Places in the queue that an operation may take: two where immediates may go by themselves.
+    pub(crate) each: u32,
+    /// What an immediate will end as whose bytes have failed.
+    pub(crate) half: Option<Status>,
     /// Flushes that have not completed.
     pub(crate) flushes: u32,
     /// Those that the device has, or is about to get, or did not take.
@@ -102,6 +108,8 @@ pub(crate) struct Link {
     pub(crate) broken: Option<Instant>,
     pub(crate) trusts_device: Planted,
     pub(crate) forgets_mark: Planted,
+    pub(crate) tells_halves: Planted,
+    pub(crate) loses_halves: Planted,
     /// Told apart from earlier links of the same place.
     pub(crate) life: u64,
     /// Why the device was not given something or did not take it, until the first of that is given back.
@@ -114,7 +122,7 @@ impl Link {
     /// Operations that have not ended.
     #[inline]
     pub(crate) fn used(&self) -> u32 {
-        self.queue.len() + self.flushes
+        self.queue.len().div_ceil(self.each) + self.flushes
     }
 
     /// Operations that can be posted.

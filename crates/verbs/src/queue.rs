@@ -11,6 +11,8 @@ pub(crate) struct Entry {
     pub(crate) told: bool,
     /// Whether it is a send, which can be too long.
     pub(crate) is_send: bool,
+    /// It is the bytes of a write whose immediate comes next: the user knows nothing of it.
+    pub(crate) half: bool,
 }
 
 /// A queue of a fixed number of operations, by their positions, which wrap.
@@ -57,7 +59,9 @@ impl Queue {
         }
     }
 
-    fn depth(&self) -> u32 {
+    /// Operations that it has room for.
+    #[inline]
+    pub(crate) fn depth(&self) -> u32 {
         // As many as it was made for.
         self.entries.len() as u32
     }
@@ -174,7 +178,7 @@ mod tests {
     use super::*;
 
     fn entry(wr_id: u64, told: bool) -> Entry {
-        Entry { wr_id, told, is_send: false }
+        Entry { wr_id, told, is_send: false, half: false }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
+mod choices;
 mod device;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -78,8 +79,12 @@ struct Bench {
 
 impl Bench {
     fn new(extended: bool) -> Self {
-        let fabric = fabric(VerbsConfig { extended, ..VerbsConfig::default() });
-        let mut rail = fabric.open(0, &config()).unwrap();
+        Self::with(VerbsConfig { extended, ..VerbsConfig::default() })
+    }
+
+    fn with(config: VerbsConfig) -> Self {
+        let fabric = fabric(config);
+        let mut rail = fabric.open(0, &self::config()).unwrap();
         let link = rail.create().unwrap();
         let own = rail.address(link).unwrap();
         rail.connect(link, own).unwrap();
