@@ -226,7 +226,7 @@ impl VerbsRail {
     }
 
     /// A queue pair that takes receives.
-    fn pair(&self, psn: u32) -> Result<Qp, LinkError> {
+    fn pair(&self, psn: u32, pipeline: Option<u32>) -> Result<Qp, LinkError> {
         let cap = QpCap {
             // The last is for what ends it.
             max_send_wr: self.places() * self.config.depth + 1,
@@ -236,9 +236,14 @@ impl VerbsRail {
             max_recv_sge: 1,
             max_inline_data: self.port.inline,
         };
-        let qp = Qp::new(&self.port.device, &self.cq, cap, self.port.extended);
-        let qp = qp.map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOMEM) => LinkError::System {
+        let device = &self.port.device;
+        let qp =
+            device.pipelines.on(device.pd(), pipeline, || Qp::new(device, &self.cq, cap, self.port.extended));
+        let qp = qp.map_err(|error| match (error.raw_os_error(), pipeline) {
+            (Some(libc::ENOMEM), Some(pipeline)) if self.caps.pipelines > 1 => {
+                LinkError::PipelineExhausted { pipeline, limit: self.caps.links_max / self.caps.pipelines }
+            }
+            (Some(libc::ENOMEM), _) => LinkError::System {
                 what: "making a queue pair",
                 source: io::Error::other("out of queue pairs, or of memory that may be locked (ulimit -l)"),
             },
@@ -261,15 +266,16 @@ impl VerbsRail {
         Ok(Heads { region, base })
     }
 
-    fn make(&mut self, id: LinkId) -> Result<Link, LinkError> {
+    fn make(&mut self, id: LinkId, pipeline: Option<u32>) -> Result<Link, LinkError> {
         let psn = packet_number().map_err(system("getrandom"))?;
-        let qp = self.pair(psn)?;
+        let qp = self.pair(psn, pipeline)?;
         let ece = if self.verbs.ece { qp.ece() } else { None };
         let heads = self.heads()?;
         let RailConfig { depth, recv_depth, .. } = self.config;
         self.lives += 1;
         Ok(Link {
             id,
+            pipeline: qp.pipeline(),
             qp,
             queue: Queue::new(depth * self.places()),
             each: self.places(),
@@ -333,7 +339,7 @@ impl Links for VerbsRail {
         }
         let place = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
         let id = LinkId(place as u32);
-        let link = Box::new(self.make(id)?);
+        let link = Box::new(self.make(id, pipeline)?);
         if place == self.links.len() {
             self.links.push(Some(link));
         } else {
@@ -344,7 +350,7 @@ impl Links for VerbsRail {
     }
 
     fn pipeline(&self, link: LinkId) -> Option<u32> {
-        self.link(link).map(|_| 0)
+        self.link(link).map(|link| link.pipeline)
     }
 
     fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {

@@ -13,6 +13,7 @@ use trunkline_sys::verbs::{
 };
 
 use crate::events::Faults;
+use crate::pipelines::Pipelines;
 use crate::register::Table;
 use crate::{Library, gid};
 
@@ -34,6 +35,8 @@ pub(crate) struct Device {
     pub(crate) faults: Faults,
     /// Regions that are registered on it.
     pub(crate) regions: Table,
+    /// Its pipelines.
+    pub(crate) pipelines: Pipelines,
     /// Queue pairs in use by this process.
     pub(crate) queue_pairs: AtomicU32,
     /// Completion queues in use by this process.
@@ -110,6 +113,7 @@ impl Device {
             folder,
             faults: Faults::new(events),
             regions: Table::new(attr.max_mr.unsigned_abs()),
+            pipelines: Pipelines::of(library.ionic(), context),
             queue_pairs: AtomicU32::new(0),
             queues: AtomicU32::new(0),
         };

@@ -76,6 +76,7 @@ impl VerbsFabric {
                     let mut caps = caps::of(&device.attr, &port.attr, port.inline, device.regions.max());
                     // A write whose immediate goes by itself is two.
                     caps.depth_max /= if port.adaptive { 2 } else { 1 };
+                    caps.pipelines = device.pipelines.count();
                     self.nics.push(Nic {
                         name,
                         pci_path: pci_path.clone(),

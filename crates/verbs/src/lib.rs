@@ -20,6 +20,7 @@ mod hca;
 mod ladder;
 mod library;
 mod link;
+mod pipelines;
 mod poll;
 mod qp;
 mod queue;

@@ -6,13 +6,14 @@ use std::ffi::{CStr, c_void};
 use std::mem::transmute;
 use std::ptr::NonNull;
 
-use trunkline_sys::verbs::{self as calls, Calls, LIBRARY, VERSIONS};
+use trunkline_sys::verbs::{self as calls, Calls, LIBRARY, VERSIONS, ionic};
 
-use crate::Missing;
+use crate::{Missing, pipelines};
 
-/// The functions of libibverbs.
+/// The functions of libibverbs, and of a provider that has pipelines.
 pub struct Library {
     calls: Calls,
+    ionic: Option<ionic::Calls>,
 }
 
 /// Fills [`Calls`]: each function under its name, those behind `optional` only where the library has them.
@@ -51,6 +52,7 @@ impl Library {
         let handle = library.map_err(|error| Missing::Library(said(error)))?.into_raw();
         let find = |symbol: &str| find(handle, symbol);
         Ok(Self {
+            ionic: pipelines::open(),
             calls: load!(find;
                 required: get_device_list GetDeviceList free_device_list FreeDeviceList
                     get_device_name GetDeviceName open_device OpenDevice close_device CloseDevice
@@ -72,7 +74,21 @@ impl Library {
     /// The functions, and those in the tables of what they return, do what libibverbs says of them.
     #[must_use]
     pub unsafe fn of(calls: Calls) -> Self {
-        Self { calls }
+        Self { calls, ionic: None }
+    }
+
+    /// The same with a library that stands for the provider's.
+    ///
+    /// # Safety
+    /// The functions do what libionic says of them.
+    #[must_use]
+    pub unsafe fn with_pipelines(self, ionic: ionic::Calls) -> Self {
+        Self { ionic: Some(ionic), ..self }
+    }
+
+    /// The provider's.
+    pub(crate) fn ionic(&self) -> Option<ionic::Calls> {
+        self.ionic
     }
 
     #[inline]

@@ -87,6 +87,8 @@ pub(crate) struct Link {
     pub(crate) queue: Queue,
     /// What waits to be given to the device.
     pub(crate) chain: Chain,
+    /// The pipeline that it is on.
+    pub(crate) pipeline: u32,
     /// First packet number.
     pub(crate) psn: u32,
     /// What its device may add to the standard; once it is connected, what it has agreed to.

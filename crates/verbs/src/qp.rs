@@ -144,6 +144,11 @@ impl Qp {
         &self.ring
     }
 
+    /// The pipeline that it is on.
+    pub(crate) fn pipeline(&self) -> u32 {
+        self.device.pipelines.found(self.raw)
+    }
+
     /// Why the device gave it up, if it did.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         self.fault.why()

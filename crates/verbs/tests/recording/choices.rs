@@ -1,13 +1,13 @@
 //! What users choose by NCCL's variables, as the device is told it: routing, traffic classes, what devices add to the standard.
 
 use trunkline_fabric::{
-    Completion, Done, Fabric as _, LinkAddress, Links as _, Op, PostError, Rail as _, RailConfig, Source,
-    Status,
+    Completion, Done, Fabric as _, LinkAddress, LinkError, Links as _, Op, PostError, Rail as _, RailConfig,
+    Source, Status,
 };
 use trunkline_sys::verbs::{wc_status, wr_opcode};
 use trunkline_verbs::{Missing, Routing, VerbsConfig, VerbsFabric};
 
-use crate::device::{library, refuse_next, with};
+use crate::device::{library, library_with_pipelines, refuse_next, with};
 use crate::{Bench, DEPTH, config, fabric};
 
 const ABOVE: u64 = 4096;
@@ -187,4 +187,26 @@ fn devices_can_be_switched_off() {
         "{missing}"
     );
     assert!(!fabric(VerbsConfig { merge_nics: false, ..VerbsConfig::default() }).fuses());
+}
+
+#[test]
+fn queue_pairs_go_on_the_pipeline_that_is_asked_for() {
+    let fabric =
+        VerbsFabric::with_library(std::sync::Arc::new(library_with_pipelines()), VerbsConfig::default())
+            .unwrap();
+    assert_eq!(fabric.nics()[0].caps.pipelines, 2);
+    let mut rail = fabric.open(0, &config()).unwrap();
+    let masks = || with(|device| std::mem::take(&mut device.masks));
+    masks();
+    let any = rail.create_on(None).unwrap();
+    assert_eq!((rail.pipeline(any), masks()), (Some(1), Vec::new()), "nothing is said where any will do");
+    for (asked, mask) in [(0, 0b10), (1, 0b1000), (0, 0b10)] {
+        let link = rail.create_on(Some(asked)).unwrap();
+        assert_eq!(rail.pipeline(link), Some(asked));
+        assert_eq!(masks(), [mask, 0b1010], "one, and then all again");
+    }
+    assert!(matches!(rail.create_on(Some(2)), Err(LinkError::NoSuchPipeline { asked: 2, pipelines: 2 })));
+    // A provider of another kind has none.
+    let plain = crate::fabric(VerbsConfig::default());
+    assert_eq!(plain.nics()[0].caps.pipelines, 1);
 }

@@ -72,6 +72,8 @@ pub(crate) struct State {
     pub(crate) options: u32,
     /// Options that queue pairs were told to add, oldest first.
     pub(crate) agreed: Vec<u32>,
+    /// Pipelines that the domain stands for, each time that was said.
+    pub(crate) masks: Vec<u8>,
     /// Traffic class and service level that queue pairs were connected with, oldest first.
     pub(crate) classes: Vec<(u8, u8)>,
     /// Operations and bytes of the requests that were executed, if somebody wants to know.
@@ -85,7 +87,7 @@ thread_local! {
     static REFUSE_RECEIVES: Cell<u32> = const { Cell::new(u32::MAX) };
     static STATE: RefCell<State> = const { RefCell::new(State {
         pairs: Vec::new(), queues: 0, regions: 0, domains: 0, contexts: 0, last_access: 0, events: VecDeque::new(),
-        events_owed: 0, refuses_rungs: false, next_status: 0, options: 0, agreed: Vec::new(), classes: Vec::new(),
+        events_owed: 0, refuses_rungs: false, next_status: 0, options: 0, agreed: Vec::new(), classes: Vec::new(), masks: Vec::new(),
         requests: None, number: 0x100,
     }) };
 }
@@ -636,6 +638,34 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut QpEx, count: usize, list: *const S
     // SAFETY: the caller's list, of which nothing is made when it is empty.
     let list = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(list, count) } };
     end(qp, list.iter().map(|one| one.length).sum());
+}
+
+unsafe extern "C" fn ctx_get_udma_mask(_: *mut Context) -> u8 {
+    0b1010
+}
+
+unsafe extern "C" fn pd_set_udma_mask(_: *mut Pd, mask: u8) -> c_int {
+    with(|device| device.masks.push(mask));
+    0
+}
+
+/// Those that were made without a choice are on the second of them.
+unsafe extern "C" fn qp_get_udma_idx(_: *mut Qp) -> u8 {
+    with(|device| {
+        device
+            .masks
+            .iter()
+            .rev()
+            .find(|mask| mask.count_ones() == 1)
+            .map_or(3, |mask| mask.trailing_zeros() as u8)
+    })
+}
+
+/// The library of a device with the pipelines 1 and 3.
+pub(crate) fn library_with_pipelines() -> Library {
+    let calls = ionic::Calls { ctx_get_udma_mask, pd_set_udma_mask, qp_get_udma_idx };
+    // SAFETY: the functions above do what is said of libionic, as far as it is asked here.
+    unsafe { library().with_pipelines(calls) }
 }
 
 /// The library.
