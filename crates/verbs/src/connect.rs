@@ -278,7 +278,6 @@ impl VerbsRail {
             pipeline: qp.pipeline(),
             qp,
             queue: Queue::new(depth * self.places()),
-            each: self.places(),
             half: None,
             chain: Chain::EMPTY,
             psn,

@@ -96,8 +96,6 @@ pub(crate) struct Link {
     pub(crate) state: State,
     /// Most operations at once, the flushes included.
     pub(crate) depth: u32,
-    /// Places in the queue that an operation may take: two where immediates may go by themselves.
-    pub(crate) each: u32,
     /// What an immediate will end as whose bytes have failed.
     pub(crate) half: Option<Status>,
     /// Flushes that have not completed.
@@ -124,7 +122,7 @@ impl Link {
     /// Operations that have not ended.
     #[inline]
     pub(crate) fn used(&self) -> u32 {
-        self.queue.len().div_ceil(self.each) + self.flushes
+        self.queue.operations() + self.flushes
     }
 
     /// Operations that can be posted.

@@ -25,6 +25,8 @@ pub(crate) struct Queue {
     tail: u32,
     /// Position up to which the device has been given them.
     given: u32,
+    /// Halves among those that have not ended.
+    halves: u32,
     /// How many of the last are not signalled.
     quiet: u32,
     /// Whether one has failed: those that the device leaves out from then on were flushed.
@@ -53,6 +55,7 @@ impl Queue {
             head: 0,
             tail: 0,
             given: 0,
+            halves: 0,
             quiet: 0,
             failed: false,
             never_signals: Planted::named("verbs-never-signals-by-itself"),
@@ -82,6 +85,21 @@ impl Queue {
         distance(self.head, self.given, self.depth())
     }
 
+    /// Of those, what the user posted: halves count with the others.
+    #[inline]
+    pub(crate) fn operations(&self) -> u32 {
+        self.len() - self.halves
+    }
+
+    /// The oldest leaves.
+    #[inline]
+    fn take(&mut self) -> Entry {
+        let entry = self.entries[self.at(self.head)];
+        self.head = next(self.head, self.depth());
+        self.halves -= u32::from(entry.half);
+        entry
+    }
+
     /// Adds an operation; its position, and whether it must be signalled so that places come free in time. There must be
     /// room.
     #[inline]
@@ -89,6 +107,7 @@ impl Queue {
         let position = self.tail;
         let at = self.at(position);
         self.entries[at] = entry;
+        self.halves += u32::from(entry.half);
         self.tail = next(self.tail, self.depth());
         let often = (self.depth() / 4).max(1);
         let must = (self.quiet + 1 >= often || last) && !self.never_signals.is_on();
@@ -116,9 +135,8 @@ impl Queue {
         if distance(self.head, position, self.depth()) >= self.given() {
             return Ended::Nobody;
         }
-        let entry = self.entries[self.at(self.head)];
         let this = self.head == position;
-        self.head = next(self.head, self.depth());
+        let entry = self.take();
         if this {
             self.failed |= !well;
             Ended::This(entry)
@@ -141,8 +159,7 @@ impl Queue {
         if left == 0 || left > self.given() {
             return Ended::Nobody;
         }
-        let entry = self.entries[self.at(self.head)];
-        self.head = next(self.head, self.depth());
+        let entry = self.take();
         if self.failed { Ended::Flushed(entry) } else { Ended::Silently(entry) }
     }
 
@@ -151,8 +168,7 @@ impl Queue {
         if self.given() > 0 || self.len() == 0 {
             return None;
         }
-        let entry = self.entries[self.at(self.head)];
-        self.head = next(self.head, self.depth());
+        let entry = self.take();
         self.given = self.head;
         Some(entry)
     }

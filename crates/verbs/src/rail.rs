@@ -133,7 +133,9 @@ impl VerbsRail {
                 let opcode =
                     if imm.is_some() { wr_opcode::RDMA_WRITE_WITH_IMM } else { wr_opcode::RDMA_WRITE };
                 let asks = with(opcode, imm, target(to), self.source(&[], from)?)?;
-                Ok(Asks { apart: imm.is_some() && from.len() > self.adaptive_above, ..asks })
+                // What is copied goes in one packet.
+                let long = matches!(asks.bytes, Payload::Placed(_)) && from.len() > self.adaptive_above;
+                Ok(Asks { apart: imm.is_some() && long, ..asks })
             }
             Op::Read { into, from } => {
                 let bytes = Payload::Placed(self.place(into)?);
