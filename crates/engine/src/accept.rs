@@ -16,6 +16,7 @@ use trunkline_proto::wire::share::{self, Given, Mode};
 use trunkline_proto::xfer::receiver::Receiver;
 
 use crate::bounces::Bounces;
+use crate::connect::Manner;
 use crate::control::{Asked, Control, Current};
 use crate::groups::{Group, Turn};
 use crate::member::{Ends, Open, Side};
@@ -210,8 +211,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         };
         let recv_depth = recv_depth.min(caps.depth_max);
         let pipeline = self.pipeline(control, nics, place);
-        let (mut rails, paths) =
-            self.open_paths(nics, links, recv_depth, false, (plan.deeper(times), pipeline))?;
+        let times = plan.deeper(times);
+        // The class of the traffic comes with the other end's address.
+        let manner = Manner { recv_depth, asks: false, times, pipeline, class: None };
+        let (mut rails, paths) = self.open_paths(nics, links, manner)?;
         let links_of = paths.iter().map(|path| path.rail);
         let bounces = Bounces::new(&rails, links_of, recv::bounce_bytes(&plan), plan.bounces)?;
         let bounces = Arc::new(bounces);

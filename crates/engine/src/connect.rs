@@ -26,16 +26,30 @@ use crate::send::SendLane;
 use crate::slab::Piece;
 use crate::{CommId, Engine, Error, Nics, Params};
 
+/// How rails are opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// Posted receives of a link.
+    pub(crate) recv_depth: u32,
+    /// For the end that connects, and sends.
+    pub(crate) asks: bool,
+    /// How many times as deep as usual.
+    pub(crate) times: u32,
+    /// The pipeline that the first link goes on, where its NIC has several.
+    pub(crate) pipeline: Option<u32>,
+    /// The traffic class.
+    pub(crate) class: Option<u8>,
+}
+
 impl<F: Fabric, H: Host> Engine<F, H> {
     /// Opens the rails of a comm with so many links, the first link on them.
     pub(crate) fn open_paths(
         &self,
         nics: &Nics,
         links: usize,
-        recv_depth: u32,
-        asks: bool,
-        (times, pipeline): (u32, Option<u32>),
+        manner: Manner,
     ) -> Result<(Rails<F::Rail>, Paths), Error> {
+        let Manner { recv_depth, asks, times, pipeline, class: traffic_class } = manner;
         let Params { depth, peer_time, rail_time, .. } = self.params;
         // Where there is no other link, one is given up no sooner than a peer.
         let rail_time = if links > 1 { rail_time } else { rail_time.max(peer_time) };
@@ -50,7 +64,16 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             // Link `k` is on NIC `k` modulo their number.
             let links = (links - at).div_ceil(used.len()) as u32;
             let depth = depth_of(at);
-            let config = RailConfig { depth, recv_depth, recv_order, links, peer_time, rail_time };
+            let config = RailConfig {
+                depth,
+                recv_depth,
+                recv_order,
+                links,
+                peer_time,
+                rail_time,
+                receives: !asks,
+                traffic_class,
+            };
             Ok(self.fabric.open(used[at], &config)?)
         };
         let mut rails = Rails::new(
@@ -87,7 +110,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let ignored = self.params.mutant.is("ride-ignores-hints");
         let traffic = if ignored { Traffic::default() } else { traffic };
         let rails = usize::from(handle.nics.len()).max(nics.numbers().len());
-        let links = (rails * self.params.links_per_rail as usize).min(LINKS_MAX);
+        let each = match self.params.p2p_links_per_rail {
+            0 => self.params.links_per_rail,
+            p2p if handle.p2p && !self.params.mutant.is("engine-forgets-point-to-point") => p2p,
+            _ => self.params.links_per_rail,
+        };
+        let links = (rails * each as usize).min(LINKS_MAX);
         let open = OpenFrame {
             conn: 0,
             listen: handle.listen,
@@ -105,6 +133,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             nics,
             remote: handle.nics,
             wish: self.wish(&nics, links).hinted(traffic),
+            class: traffic.class,
             place: None,
             open,
             lane: None,
@@ -157,14 +186,17 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some((ask, wish)) = self.place(control, id)? else { return Ok(()) };
         let Some(share) = ask.request(wish.turn) else { return Ok(()) };
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
-        let (nics, links) = (attempt.nics, usize::from(wish.links));
+        let (nics, links, class) = (attempt.nics, usize::from(wish.links), attempt.class);
         let (place, made) = match ask {
             Ask::Alone(place) | Ask::Rather(place) => {
-                (place, self.make_own(&nics, links, (None, self.pipeline(control, &nics, place))))
+                (place, self.make_own(&nics, links, class, (None, self.pipeline(control, &nics, place))))
             }
             Ask::Create(place, _) | Ask::First(place, _) => {
                 let times = control.pool.config().depth(1, u32::MAX);
-                (place, self.make_own(&nics, links, (Some(times), self.pipeline(control, &nics, place))))
+                (
+                    place,
+                    self.make_own(&nics, links, class, (Some(times), self.pipeline(control, &nics, place))),
+                )
             }
             Ask::Join(place, ..) => (place, self.make_rider(control, place.group)),
             Ask::Wait => return Ok(()),
@@ -204,11 +236,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         &self,
         nics: &Nics,
         links: usize,
+        class: Option<u8>,
         (group, pipeline): (Option<u32>, Option<u32>),
     ) -> Result<(SendLane, Made<F::Rail>), Error> {
         let caps = self.fabric.nics().get(nics.first()).map(|nic| nic.caps);
         let plan = Plan::new(&caps.ok_or(Error::Argument("no such NIC"))?, &self.params, links);
-        let (rails, paths) = self.open_paths(nics, links, 0, true, (plan.deeper(group), pipeline))?;
+        let manner = Manner { recv_depth: 0, asks: true, times: plan.deeper(group), pipeline, class };
+        let (rails, paths) = self.open_paths(nics, links, manner)?;
         let mailbox = Piece::alone(&rails, Lines::of(links).mailbox_bytes())?;
         let plan = plan.times(group.unwrap_or(1));
         let sender = Sender::new(0, 0, self.params.mutant);

@@ -46,7 +46,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let address = control.address(&self.host)?.0;
         let id = control.listen(nics, nonce)?;
         let (process, listen) = (self.process, id.to_bits());
-        let handle = Handle { process, nonce, nics: told, listen, address, attempt: 0 };
+        let handle = Handle { process, nonce, nics: told, listen, address, attempt: 0, p2p: false };
         Ok((ListenId(id), handle.to_bytes()))
     }
 

@@ -46,6 +46,8 @@ pub(crate) struct Plan {
     pub(crate) message_max: u64,
     /// Fewest bytes of a piece of a message that is spread over several links.
     pub(crate) stripe_min: u64,
+    /// Whether such a message is spread over several links of one rail too.
+    pub(crate) split: bool,
     /// Largest eager payload.
     pub(crate) eager_max: u32,
     /// Eager messages the sender may have unmatched.
@@ -125,6 +127,7 @@ impl Plan {
             blind_max: u64::from(caps.inline_max).min(INLINE_MAX as u64),
             message_max: caps.message_max.max(1),
             stripe_min: u64::from(params.stripe_min),
+            split: params.split,
             eager_max: if eager_credits == 0 { 0 } else { eager_max as u32 },
             eager_credits: if eager_max == 0 { 0 } else { eager_credits },
             bounces: if eager_max.min(eager_credits.into()) > 0 { eager_credits + spare } else { immediates },

@@ -138,8 +138,11 @@ impl SendLane {
     ) -> Result<(), CommFault> {
         let Some(many) = &mut self.many else { return Ok(()) };
         let most = if self.part.remote.is_some() { SLICE_MAX } else { u64::MAX };
-        let (count, piece) =
-            many.spread.pieces(message.len, self.plan.stripe_min, self.plan.message_max.min(most));
+        // Over one rail a message goes whole, if that is wanted.
+        let spreads = self.plan.mutant.is("engine-spreads-in-any-case");
+        let least =
+            if self.plan.split || spreads || rails.len() > 1 { self.plan.stripe_min } else { u64::MAX };
+        let (count, piece) = many.spread.pieces(message.len, least, self.plan.message_max.min(most));
         let first = Region { key: cts.key, addr: cts.addr };
         many.aims[slot as usize] =
             Aim { receive: cts.number, places: [first, one, two, three], piece, pieces: count };

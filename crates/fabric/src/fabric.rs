@@ -34,6 +34,11 @@ pub trait Fabric: Send + Sync + 'static {
     /// The NICs that were found; their order never changes.
     fn nics(&self) -> &[Nic];
 
+    /// Whether several NICs may be used as one: users can say no.
+    fn fuses(&self) -> bool {
+        true
+    }
+
     /// What a NIC has in use for this process, as the NIC itself counts; nothing for one that there is not. Asked when
     /// connections and regions come and go.
     fn usage(&self, nic: usize) -> Usage;

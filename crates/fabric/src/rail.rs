@@ -38,6 +38,10 @@ pub struct RailConfig {
     /// How long a link may go unanswered by the network before [`Links::look`] says so. A peer that is silent is
     /// something else: as long as the network answers for it, it is there.
     pub rail_time: Duration,
+    /// This end of its connections receives their messages; what it sends by itself are records.
+    pub receives: bool,
+    /// The traffic class that the connections' communicator asks for; what the fabric was told for all comes first.
+    pub traffic_class: Option<u8>,
 }
 
 /// Everything a peer needs to connect to a link; carried by the control stream.

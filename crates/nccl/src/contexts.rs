@@ -24,9 +24,9 @@ impl Contexts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One begins; its number is never 0, and not that of another that is there.
-    pub(crate) fn open(&self) -> Result<u64, CallError> {
-        let opened = self.all().insert(Traffic::default());
+    /// One begins, with its traffic class; its number is never 0, and not that of another that is there.
+    pub(crate) fn open(&self, class: Option<u8>) -> Result<u64, CallError> {
+        let opened = self.all().insert(Traffic { class, ..Traffic::default() });
         opened.map(SlotId::to_bits).map_err(|_| CallError::Argument("too many communicators"))
     }
 
@@ -41,8 +41,8 @@ impl Contexts {
             // Below zero nothing is known.
             let known = |number: i32| u32::try_from(number).unwrap_or(0);
             let sends = attr.send_comm_attr;
-            *traffic =
-                Traffic { peers: known(sends.max_concurrent_peers), flows: known(sends.max_flows_per_peer) };
+            (traffic.peers, traffic.flows) =
+                (known(sends.max_concurrent_peers), known(sends.max_flows_per_peer));
         }
     }
 
@@ -61,16 +61,16 @@ mod tests {
     #[test]
     fn each_communicator_has_its_own_hints_until_it_ends() {
         let contexts = Contexts::new();
-        let [one, other] = [contexts.open().unwrap(), contexts.open().unwrap()];
+        let [one, other] = [contexts.open(Some(7)).unwrap(), contexts.open(None).unwrap()];
         assert!(one != 0 && other != 0 && one != other);
         let sends = CommAttr { max_concurrent_peers: 3, max_flows_per_peer: 16, ..CommAttr::UNDEF };
         contexts.set(one, &NetAttr { send_comm_attr: sends, ..NetAttr::UNDEF });
         contexts.set(77, &NetAttr { send_comm_attr: sends, ..NetAttr::UNDEF });
-        assert_eq!(contexts.traffic(one), Traffic { peers: 3, flows: 16 });
+        assert_eq!(contexts.traffic(one), Traffic { peers: 3, flows: 16, class: Some(7) });
         assert_eq!([contexts.traffic(other), contexts.traffic(77)], [Traffic::default(); 2]);
         contexts.set(one, &NetAttr::UNDEF);
-        assert_eq!(contexts.traffic(one), Traffic::default());
+        assert_eq!(contexts.traffic(one), Traffic { class: Some(7), ..Traffic::default() });
         assert!(contexts.close(one) && !contexts.close(one));
-        assert_ne!(contexts.open().unwrap(), one, "a name that was used means nothing");
+        assert_ne!(contexts.open(None).unwrap(), one, "a name that was used means nothing");
     }
 }

@@ -82,11 +82,13 @@ pub(crate) fn listen(dev: i32, known: Known) -> Result<(u64, [u8; 128]), CallErr
 pub(crate) fn connect(
     context: u64,
     dev: i32,
-    known: Known,
+    (known, class): (Known, Option<u8>),
     handle: &mut [u8; 128],
 ) -> Result<u64, CallError> {
     let (world, nics) = (world()?, nics(dev, known)?);
-    let connected = world.engine.connect_in(world.contexts.traffic(context), nics, handle)?;
+    let mut traffic = world.contexts.traffic(context);
+    traffic.class = traffic.class.or(class);
+    let connected = world.engine.connect_in(traffic, nics, handle)?;
     Ok(connected.map_or(0, CommId::to_bits))
 }
 
@@ -200,6 +202,9 @@ pub(crate) fn test(request: u64, sizes: &mut [u64; NET_RECVS_MAX]) -> Result<Opt
 /// Makes a virtual device of physical ones and returns its number.
 pub(crate) fn make_virtual(members: &[i32]) -> Result<i32, CallError> {
     let world = world()?;
+    if members.len() > 1 && !world.engine.fuses() {
+        return Err(CallError::Argument("NICs are not fused: NCCL_IB_MERGE_NICS is 0"));
+    }
     let dev = world.devices.fuse(members, world.engine.nics())?;
     world.devices.at(dev, Known::All, |device| {
         let (name, speed) = (device.name().to_string_lossy(), device.speed_mbps);

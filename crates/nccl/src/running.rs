@@ -38,6 +38,10 @@ impl Running {
         of!(self, engine => engine.fabric().name())
     }
 
+    pub(crate) fn fuses(&self) -> bool {
+        of!(self, engine => engine.fabric().fuses())
+    }
+
     pub(crate) fn nics(&self) -> &[Nic] {
         of!(self, engine => engine.nics())
     }

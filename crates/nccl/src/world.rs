@@ -106,6 +106,8 @@ fn make_of(
     let engine = match verbs {
         Some(fabric) => {
             tell_reach(log, &fabric, &gpus);
+            let told = trunkline_verbs::unheard(|name| std::env::var(name).ok());
+            told.iter().for_each(|line| log.line(Level::Warn, line));
             let fabric =
                 if planted("nccl-promises-gpus-without-drivers") { fabric } else { fabric.with_gpus(&gpus) };
             Running::Verbs(Engine::new(Traced::new(fabric, recorder), host, params)?)

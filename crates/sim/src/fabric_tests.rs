@@ -16,6 +16,8 @@ const CONFIG: RailConfig = RailConfig {
     links: 16,
     peer_time: Duration::secs(10),
     rail_time: Duration::secs(3),
+    receives: false,
+    traffic_class: None,
 };
 const NOTHING: Completion =
     Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };

@@ -269,10 +269,11 @@ fn a_long_message_that_has_not_left_fails_with_its_link() {
 
 const LEN: u64 = 4 << 20;
 
-/// Nanoseconds that each of a few messages takes over so many links, in the mean.
-fn time_of_a_message(nics: usize) -> u64 {
+/// Nanoseconds that each of a few messages takes over so many NICs, in the mean.
+fn time_of_a_message(nics: usize, params: Params) -> u64 {
     // About 100 MB/s.
-    let duo = Duo::new(1, Weather { nics, kib_time: 10_000, ..Weather::calm() }, params());
+    let links = nics * params.links_per_rail as usize;
+    let duo = Duo::new(1, Weather { nics, kib_time: 10_000, ..Weather::calm() }, params);
     let numbers: Vec<usize> = (0..nics).collect();
     let (send, recv) = connect_over(&duo, Nics::new(&numbers).unwrap());
     let (_, from) = buffer(&duo.a, send, LEN);
@@ -291,7 +292,7 @@ fn time_of_a_message(nics: usize) -> u64 {
     };
     // Links come while messages go.
     message();
-    let all = Some(vec![true; nics]);
+    let all = Some(vec![true; links]);
     assert_eq!((duo.a.links(send), duo.b.links(recv)), (all.clone(), all));
     (0..3).map(|_| message()).sum::<u64>() / 3
 }
@@ -311,7 +312,36 @@ fn connect_over(duo: &Duo, nics: Nics) -> (CommId, CommId) {
 
 #[test]
 fn a_message_takes_as_much_less_time_as_there_are_links() {
-    let [one, two, four] = [1, 2, 4].map(time_of_a_message);
+    let [one, two, four] = [1, 2, 4].map(|nics| time_of_a_message(nics, params()));
     assert!(one > 40_000_000, "{one} ns over one link is more than it carries");
     assert!(two * 10 < one * 7 && four * 10 < one * 4, "{one}, {two}, {four} ns over 1, 2, 4 links");
+}
+
+#[test]
+fn over_the_links_of_one_rail_a_message_goes_whole_if_that_is_wanted() {
+    let [one, spread] =
+        [1, 4].map(|links_per_rail| time_of_a_message(1, Params { links_per_rail, ..params() }));
+    let whole = |nics| time_of_a_message(nics, Params { links_per_rail: 2, split: false, ..params() });
+    let (whole, over_rails) = (whole(1), whole(2));
+    assert!(spread * 10 < one * 4, "{one} ns over one link, {spread} over four");
+    assert!(
+        whole * 10 > one * 9 && over_rails * 10 < one * 7,
+        "{one}, then {whole} and {over_rails} ns whole"
+    );
+}
+
+#[test]
+fn connections_from_point_to_point_have_links_of_their_own() {
+    let params = Params { links_per_rail: 2, p2p_links_per_rail: 4, ..params() };
+    for (flag, links) in [(0, 2), (1, 4)] {
+        let duo = Duo::new(1, Weather::calm(), params.clone());
+        let (listen, mut handle) = duo.b.listen(0).unwrap();
+        handle[40] = flag;
+        let (mut send, mut recv) = (None, None);
+        while send.is_none() || recv.is_none() {
+            send = send.or_else(|| duo.a.connect(0, &mut handle).unwrap());
+            recv = recv.or_else(|| duo.b.accept(listen).unwrap());
+        }
+        assert_eq!(duo.a.links(send.unwrap()).map(|links| links.len()), Some(links));
+    }
 }

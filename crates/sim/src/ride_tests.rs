@@ -447,8 +447,9 @@ fn a_comm_goes_where_there_is_less_to_do() {
 #[test]
 fn a_comm_that_carries_much_is_left_alone() {
     let duo = duo(Weather::calm(), 2);
-    let heavy = connect_in(&duo, Traffic { peers: 1, flows: 2 });
-    let light: Vec<_> = (0..8).map(|_| connect_in(&duo, Traffic { peers: 7, flows: 2 })).collect();
+    let heavy = connect_in(&duo, Traffic { peers: 1, flows: 2, class: None });
+    let light: Vec<_> =
+        (0..8).map(|_| connect_in(&duo, Traffic { peers: 7, flows: 2, class: None })).collect();
     let alone = duo.a.group_of(heavy.0);
     assert!(light.iter().all(|comm| duo.a.group_of(comm.0) != alone));
     // They count for as much as the heavy one now.

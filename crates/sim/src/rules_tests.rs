@@ -357,7 +357,8 @@ fn a_listener_of_another_version_is_named() {
     let nics = Nics::new(&[0]).unwrap();
     for (low, high) in [(frame::VERSION + 1, 9), (3, 3)] {
         let address = address.clone();
-        let mut handle = Handle { process, nonce: [1; 16], nics, listen: 1, address, attempt: 0 }.to_bytes();
+        let mut handle =
+            Handle { process, nonce: [1; 16], nics, listen: 1, address, attempt: 0, p2p: false }.to_bytes();
         let mut streams = Vec::new();
         let error = (0..10_000).find_map(|_| {
             if let Some(mut stream) = listener.accept().unwrap() {

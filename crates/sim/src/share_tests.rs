@@ -27,6 +27,8 @@ const CONFIG: RailConfig = RailConfig {
     links: 1,
     peer_time: Duration::secs(10),
     rail_time: Duration::secs(3),
+    receives: false,
+    traffic_class: None,
 };
 
 const EPOCH: Epoch = Epoch(std::num::NonZeroU64::MIN);
@@ -177,7 +179,8 @@ impl Listening {
         let mut listener = SimOob::stranger(&duo.world, outside).listen().unwrap();
         let (process, nics) = (ProcessId([7; 16]), trunkline_proto::nics::Nics::new(&[0]).unwrap());
         let address = listener.address().0;
-        let mut handle = Handle { process, nonce: [1; 16], nics, listen: 1, address, attempt: 0 }.to_bytes();
+        let mut handle =
+            Handle { process, nonce: [1; 16], nics, listen: 1, address, attempt: 0, p2p: false }.to_bytes();
         let stream = (0..1000).find_map(|_| {
             assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None);
             listener.accept().unwrap()

@@ -50,6 +50,8 @@ fn open(
         links: 1,
         peer_time,
         rail_time,
+        receives: false,
+        traffic_class: None,
     };
     let mut rail = fabric.open(0, &rail_config).unwrap();
     let link = rail.create().unwrap();

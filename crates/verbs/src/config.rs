@@ -80,9 +80,22 @@ pub enum Ordering {
     Relaxed,
 }
 
+/// Whether a network may send the packets of one write over several ways.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Routing {
+    /// As it is usual: on InfiniBand they may, on Ethernet they may not.
+    Usual,
+    /// They may.
+    Adaptive,
+    /// They may not.
+    Fixed,
+}
+
 /// What users choose.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VerbsConfig {
+    /// No device is used.
+    pub disabled: bool,
     /// Which ports.
     pub hca: HcaFilter,
     /// The address of the port by its place in the table; found out if not given.
@@ -104,8 +117,21 @@ pub struct VerbsConfig {
     pub pkey_index: u16,
     /// Service level, 0 to 15; not given is 0.
     pub service_level: Option<u8>,
-    /// Traffic class, 0 to 255; not given is 0.
+    /// Traffic class, 0 to 255; not given is the communicator's, or 0.
     pub traffic_class: Option<u8>,
+    /// The same for what the receiving end of a connection sends; not given is the connection's.
+    pub record_class: Option<u8>,
+    /// Whether packets of one write may take several ways.
+    pub routing: Routing,
+    /// Where they may: a longer write goes without its immediate, which follows by itself, because such packets keep to one
+    /// way.
+    pub adaptive_above: u64,
+    /// Whether the devices of both ends agree on what they add to the standard (ECE).
+    pub ece: bool,
+    /// Whether virtual functions of a card count as one device.
+    pub merge_functions: bool,
+    /// Whether NICs may be fused.
+    pub merge_nics: bool,
     /// Ordering of data on the bus.
     pub ordering: Ordering,
     /// Whether what a device tells by itself ends links.
@@ -121,6 +147,7 @@ pub struct VerbsConfig {
 impl Default for VerbsConfig {
     fn default() -> Self {
         Self {
+            disabled: false,
             hca: HcaFilter::default(),
             gid_index: None,
             routable_gid_index: 1,
@@ -132,6 +159,12 @@ impl Default for VerbsConfig {
             pkey_index: 0,
             service_level: None,
             traffic_class: None,
+            record_class: None,
+            routing: Routing::Usual,
+            adaptive_above: 8192,
+            ece: true,
+            merge_functions: true,
+            merge_nics: true,
             ordering: Ordering::Relaxed,
             async_events: true,
             device_flush: true,
@@ -146,6 +179,7 @@ type Set = fn(&mut VerbsConfig, &str) -> Result<(), ConfigError>;
 
 /// The variables, without `NCCL_` and `TRUNKLINE_`, and what each sets.
 const VARIABLES: &[(&str, Set)] = &[
+    ("IB_DISABLE", |config, text| flag(text).map(|on| config.disabled = on)),
     ("IB_HCA", |config, text| HcaFilter::parse(text).map(|list| config.hca = list)),
     ("IB_GID_INDEX", |config, text| optional(text, 255).map(|found| config.gid_index = found)),
     ("IB_ROUTABLE_FLID_GID_INDEX", |config, text| {
@@ -159,13 +193,20 @@ const VARIABLES: &[(&str, Set)] = &[
     ("IB_PKEY", |config, text| number(text, 0, 65535).map(|found| config.pkey_index = found as u16)),
     ("IB_SL", |config, text| optional(text, 15).map(|sl| config.service_level = sl.map(|sl| sl as u8))),
     ("IB_TC", |config, text| optional(text, 255).map(|tc| config.traffic_class = tc.map(|tc| tc as u8))),
+    ("IB_FIFO_TC", |config, text| optional(text, 255).map(|tc| config.record_class = tc.map(|tc| tc as u8))),
+    ("IB_ADAPTIVE_ROUTING", |config, text| routing(text).map(|found| config.routing = found)),
+    ("IB_AR_THRESHOLD", |config, text| number(text, 0, u32::MAX).map(|n| config.adaptive_above = n.into())),
+    ("IB_ECE_ENABLE", |config, text| flag(text).map(|on| config.ece = on)),
+    ("IB_MERGE_VFS", |config, text| flag(text).map(|on| config.merge_functions = on)),
+    ("IB_MERGE_NICS", |config, text| flag(text).map(|on| config.merge_nics = on)),
+    ("IB_USE_INLINE", |_, text| flag(text).map(drop)),
     ("IB_PCI_RELAXED_ORDERING", |config, text| {
         let relaxed = number(text, 0, 2)? > 0;
         config.ordering = if relaxed { Ordering::Relaxed } else { Ordering::Strict };
         Ok(())
     }),
-    ("IB_RETURN_ASYNC_EVENTS", |config, text| number(text, 0, 1).map(|on| config.async_events = on == 1)),
-    ("GDR_FLUSH_DISABLE", |config, text| number(text, 0, 1).map(|off| config.device_flush = off == 0)),
+    ("IB_RETURN_ASYNC_EVENTS", |config, text| flag(text).map(|on| config.async_events = on)),
+    ("GDR_FLUSH_DISABLE", |config, text| flag(text).map(|off| config.device_flush = !off)),
 ];
 
 impl VerbsConfig {
@@ -220,6 +261,20 @@ fn optional(text: &str, most: u32) -> Result<Option<u32>, ConfigError> {
     number(text, 0, most).map(Some)
 }
 
+fn flag(text: &str) -> Result<bool, ConfigError> {
+    number(text, 0, 1).map(|on| on == 1)
+}
+
+/// Whether a network routes adaptively, where -2 stands for what is usual.
+fn routing(text: &str) -> Result<Routing, ConfigError> {
+    match text {
+        "-2" => Ok(Routing::Usual),
+        "0" => Ok(Routing::Fixed),
+        "1" => Ok(Routing::Adaptive),
+        _ => Err(ConfigError::bad(text, "is none of 0, 1 and -2")),
+    }
+}
+
 fn family(text: &str) -> Result<Family, ConfigError> {
     match text {
         "AF_INET" => Ok(Family::V4),
@@ -255,6 +310,17 @@ mod tests {
             ("IB_SL", "0", VerbsConfig { service_level: Some(0), ..usual.clone() }),
             ("IB_SL", "-1", usual.clone()),
             ("IB_TC", "106", VerbsConfig { traffic_class: Some(106), ..usual.clone() }),
+            ("IB_DISABLE", "1", VerbsConfig { disabled: true, ..usual.clone() }),
+            ("IB_FIFO_TC", "0", VerbsConfig { record_class: Some(0), ..usual.clone() }),
+            ("IB_FIFO_TC", "-1", usual.clone()),
+            ("IB_ADAPTIVE_ROUTING", "1", VerbsConfig { routing: Routing::Adaptive, ..usual.clone() }),
+            ("IB_ADAPTIVE_ROUTING", "0", VerbsConfig { routing: Routing::Fixed, ..usual.clone() }),
+            ("IB_ADAPTIVE_ROUTING", "-2", usual.clone()),
+            ("IB_AR_THRESHOLD", "0", VerbsConfig { adaptive_above: 0, ..usual.clone() }),
+            ("IB_ECE_ENABLE", "0", VerbsConfig { ece: false, ..usual.clone() }),
+            ("IB_MERGE_VFS", "0", VerbsConfig { merge_functions: false, ..usual.clone() }),
+            ("IB_MERGE_NICS", "0", VerbsConfig { merge_nics: false, ..usual.clone() }),
+            ("IB_USE_INLINE", "1", usual.clone()),
             ("IB_PCI_RELAXED_ORDERING", "0", VerbsConfig { ordering: Ordering::Strict, ..usual.clone() }),
             ("IB_PCI_RELAXED_ORDERING", "2", usual.clone()),
             ("IB_RETURN_ASYNC_EVENTS", "0", VerbsConfig { async_events: false, ..usual.clone() }),
@@ -300,6 +366,15 @@ mod tests {
             ("NCCL_IB_PCI_RELAXED_ORDERING", "3"),
             ("NCCL_IB_RETURN_ASYNC_EVENTS", "2"),
             ("NCCL_GDR_FLUSH_DISABLE", "2"),
+            ("NCCL_IB_DISABLE", "yes"),
+            ("NCCL_IB_FIFO_TC", "256"),
+            ("NCCL_IB_ADAPTIVE_ROUTING", "2"),
+            ("NCCL_IB_ADAPTIVE_ROUTING", "-1"),
+            ("NCCL_IB_AR_THRESHOLD", "-1"),
+            ("NCCL_IB_ECE_ENABLE", "2"),
+            ("NCCL_IB_MERGE_VFS", "2"),
+            ("NCCL_IB_MERGE_NICS", "2"),
+            ("NCCL_IB_USE_INLINE", "2"),
         ];
         for (name, text) in bad {
             let error = read(&[(name, text)]).unwrap_err();

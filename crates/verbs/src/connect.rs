@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use trunkline_fabric::{Access, LinkAddress, LinkError, LinkId, Links, Mr, OpenError, Rail, RailConfig};
 use trunkline_mem::Memory;
-use trunkline_sys::verbs::{LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, QpCap};
+use trunkline_sys::verbs::{Ece, LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, QpCap};
 
 use crate::cq::CompletionQueue;
 use crate::device::Port;
@@ -20,10 +20,11 @@ use crate::register::VerbsRegistrar;
 use crate::stage::{Chain, ROOM, Stage};
 use crate::{VerbsConfig, VerbsRail};
 
+const NO_ECE: Ece = Ece { vendor_id: 0, options: 0, comp_mask: 0 };
 const MAGIC: [u8; 8] = *b"TLVERBSQ";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// Bytes of an address.
-const BYTES: usize = 40;
+const BYTES: usize = 56;
 /// Most reads and atomics of one queue pair at once.
 const READS_MAX: u8 = 16;
 
@@ -44,6 +45,10 @@ pub(crate) struct Address {
     pub(crate) serves: u8,
     /// Global address.
     pub(crate) gid: [u8; 16],
+    /// Traffic class and service level of what it sends.
+    pub(crate) class: (u8, u8),
+    /// What its device may add to the standard, or has agreed to.
+    pub(crate) ece: Option<Ece>,
 }
 
 impl Address {
@@ -58,6 +63,11 @@ impl Address {
         out.extend_from_slice(&self.lid.to_le_bytes());
         out.extend_from_slice(&[self.serves, 0]);
         out.extend_from_slice(&self.gid);
+        out.extend_from_slice(&[self.class.0, self.class.1, u8::from(self.ece.is_some()), 0]);
+        let Ece { vendor_id, options, comp_mask } = self.ece.unwrap_or(NO_ECE);
+        for word in [vendor_id, options, comp_mask] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
         out
     }
 
@@ -88,12 +98,22 @@ impl Address {
             return Err("its limits are not usable");
         }
         let mut gid = [0; 16];
-        gid.copy_from_slice(&bytes[24..]);
+        gid.copy_from_slice(&bytes[24..40]);
         let lid = u16::from_le_bytes([bytes[20], bytes[21]]);
         if gid == [0; 16] && (!infiniband || lid == 0) {
             return Err("it names no port");
         }
-        Ok(Self { infiniband, mtu, number, psn, lid, serves, gid })
+        let class = (bytes[40], bytes[41]);
+        if class.1 > 15 {
+            return Err("it has no such service level");
+        }
+        let ece = Ece { vendor_id: word(44), options: word(48), comp_mask: word(52) };
+        let ece = match (bytes[42], bytes[43], ece) {
+            (0, 0, NO_ECE) => None,
+            (1, 0, ece) => Some(ece),
+            _ => return Err("what its device adds is not readable"),
+        };
+        Ok(Self { infiniband, mtu, number, psn, lid, serves, gid, class, ece })
     }
 }
 
@@ -113,9 +133,13 @@ fn packet_number() -> io::Result<u32> {
 }
 
 /// Completions that a link can have waiting; one is of what ends it.
-fn completions(config: &RailConfig) -> u32 {
+fn completions(config: &RailConfig, places: u32) -> u32 {
     let forgets = Planted::named("verbs-forgets-room-for-receives").is_on();
-    config.depth.saturating_add(if forgets { 0 } else { config.recv_depth }).saturating_add(1)
+    config
+        .depth
+        .saturating_mul(places)
+        .saturating_add(if forgets { 0 } else { config.recv_depth })
+        .saturating_add(1)
 }
 
 impl VerbsRail {
@@ -126,7 +150,8 @@ impl VerbsRail {
         config: &RailConfig,
         caps: trunkline_fabric::Caps,
     ) -> Result<Self, OpenError> {
-        let each = completions(config);
+        let places = if port.adaptive { 2 } else { 1 };
+        let each = completions(config, places);
         let links = config.links.clamp(1, caps.links_max.clamp(1, LINKS_MAX));
         let fits = caps.completions_max / each.max(1);
         if fits == 0 {
@@ -151,6 +176,7 @@ impl VerbsRail {
             verbs: Arc::clone(verbs),
             config: RailConfig { links, ..*config },
             caps,
+            adaptive_above: if port.adaptive { verbs.adaptive_above } else { u64::MAX },
             keeps_lent: Planted::named("verbs-keeps-lent-receives"),
             keeps_leftovers: Planted::named("verbs-keeps-leftovers"),
             polls_twice: Planted::named("verbs-polls-twice"),
@@ -159,6 +185,11 @@ impl VerbsRail {
 
     fn found(&self, link: LinkId) -> Result<&Link, LinkError> {
         self.link(link).ok_or(LinkError::State)
+    }
+
+    /// Places in its queue that an operation of a link may take.
+    fn places(&self) -> u32 {
+        if self.port.adaptive { 2 } else { 1 }
     }
 
     fn infiniband(&self) -> bool {
@@ -175,7 +206,7 @@ impl VerbsRail {
             pkey_index: verbs.pkey_index,
             gid_index: self.port.gid.index as u8,
             service_level: verbs.service_level.unwrap_or(0),
-            traffic_class: verbs.traffic_class.unwrap_or(0),
+            traffic_class: verbs.traffic_class.or(self.config.traffic_class).unwrap_or(0),
             timeout: verbs.timeout.unwrap_or_else(|| ladder::timeout(self.config.rail_time.0, verbs.retries)),
             retries: verbs.retries,
             psn,
@@ -194,19 +225,24 @@ impl VerbsRail {
     }
 
     /// A queue pair that takes receives.
-    fn pair(&self, psn: u32) -> Result<Qp, LinkError> {
+    fn pair(&self, psn: u32, pipeline: Option<u32>) -> Result<Qp, LinkError> {
         let cap = QpCap {
             // The last is for what ends it.
-            max_send_wr: self.config.depth + 1,
+            max_send_wr: self.places() * self.config.depth + 1,
             max_recv_wr: self.config.recv_depth.max(1),
             // Sends have heads and bodies.
             max_send_sge: 2,
             max_recv_sge: 1,
             max_inline_data: self.port.inline,
         };
-        let qp = Qp::new(&self.port.device, &self.cq, cap, self.port.extended);
-        let qp = qp.map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOMEM) => LinkError::System {
+        let device = &self.port.device;
+        let qp =
+            device.pipelines.on(device.pd(), pipeline, || Qp::new(device, &self.cq, cap, self.port.extended));
+        let qp = qp.map_err(|error| match (error.raw_os_error(), pipeline) {
+            (Some(libc::ENOMEM), Some(pipeline)) if self.caps.pipelines > 1 => {
+                LinkError::PipelineExhausted { pipeline, limit: self.caps.links_max / self.caps.pipelines }
+            }
+            (Some(libc::ENOMEM), _) => LinkError::System {
                 what: "making a queue pair",
                 source: io::Error::other("out of queue pairs, or of memory that may be locked (ulimit -l)"),
             },
@@ -221,25 +257,30 @@ impl VerbsRail {
 
     /// Memory for the heads of sends.
     fn heads(&self) -> Result<Heads, LinkError> {
-        let len = u64::from(self.config.depth.max(1)) * u64::from(self.caps.inline_max);
+        let places = self.places() * self.config.depth.max(1);
+        let len = u64::from(places) * u64::from(self.caps.inline_max);
         let region = Mr::register(&self.registrar(), Memory::heap(len as usize), Access::LOCAL)
             .map_err(|error| system("registering memory for a link")(io::Error::other(error)))?;
         let base = self.port.device.regions.place(region.extent(0, len)).ok_or(LinkError::State)?;
         Ok(Heads { region, base })
     }
 
-    fn make(&mut self, id: LinkId) -> Result<Link, LinkError> {
+    fn make(&mut self, id: LinkId, pipeline: Option<u32>) -> Result<Link, LinkError> {
         let psn = packet_number().map_err(system("getrandom"))?;
-        let qp = self.pair(psn)?;
+        let qp = self.pair(psn, pipeline)?;
+        let ece = if self.verbs.ece { qp.ece() } else { None };
         let heads = self.heads()?;
         let RailConfig { depth, recv_depth, .. } = self.config;
         self.lives += 1;
         Ok(Link {
             id,
+            pipeline: qp.pipeline(),
             qp,
-            queue: Queue::new(depth),
+            queue: Queue::new(depth * self.places()),
+            half: None,
             chain: Chain::EMPTY,
             psn,
+            ece,
             state: State::New,
             depth,
             flushes: 0,
@@ -248,20 +289,31 @@ impl VerbsRail {
             broken: None,
             trusts_device: Planted::named("verbs-trusts-broken-pairs"),
             forgets_mark: Planted::named("verbs-waits-for-untold-work"),
+            tells_halves: Planted::named("verbs-tells-halves"),
+            loses_halves: Planted::named("verbs-loses-what-failed"),
             life: self.lives,
             refusal: None,
             heads,
         })
     }
 
-    /// Moves the queue pair of a link up to full service.
-    fn climb(&self, link: &Link, peer: &Address) -> Result<(), LinkError> {
+    /// Moves the queue pair of a link up to full service; what its device then adds to the standard.
+    fn climb(&self, link: &Link, peer: &Address) -> Result<Option<Ece>, LinkError> {
         let mut ours = self.ours(link.psn);
+        if self.config.receives && !Planted::named("verbs-receivers-choose-their-class").is_on() {
+            // Who sends the messages decides for both.
+            (ours.traffic_class, ours.service_level) = peer.class;
+            ours.traffic_class = self.verbs.record_class.unwrap_or(ours.traffic_class);
+        }
         // On InfiniBand the way leads through a router where the subnets are different.
         ours.global |= peer.gid[..8] != self.port.gid.raw[..8] && peer.gid != [0; 16];
         ours.reads = ours.reads.min(peer.serves);
         let mtu = peer.mtu.min(self.port.attr.active_mtu as u8);
         let theirs = Theirs { number: peer.number, psn: peer.psn, mtu, lid: peer.lid, gid: peer.gid };
+        let agrees = link.ece.and(peer.ece).filter(|_| !Planted::named("verbs-ignores-extensions").is_on());
+        if let Some(ece) = agrees {
+            link.qp.set_ece(ece).map_err(system("setting what the devices add to the standard (ECE)"))?;
+        }
         let limits = self.limits();
         let rungs = [(Rung::Receive, ladder::receive(&ours, &theirs)), (Rung::Send, ladder::send(&ours))];
         for (rung, (attr, mask)) in rungs {
@@ -269,7 +321,8 @@ impl VerbsRail {
                 system("connecting a queue pair")(ladder::blame(rung, &attr, &limits, &error))
             })?;
         }
-        Ok(())
+        // What came of it is for the end that asked.
+        Ok(agrees.and_then(|_| link.qp.ece()))
     }
 }
 
@@ -284,7 +337,7 @@ impl Links for VerbsRail {
         }
         let place = self.links.iter().position(Option::is_none).unwrap_or(self.links.len());
         let id = LinkId(place as u32);
-        let link = Box::new(self.make(id)?);
+        let link = Box::new(self.make(id, pipeline)?);
         if place == self.links.len() {
             self.links.push(Some(link));
         } else {
@@ -295,19 +348,21 @@ impl Links for VerbsRail {
     }
 
     fn pipeline(&self, link: LinkId) -> Option<u32> {
-        self.link(link).map(|_| 0)
+        self.link(link).map(|link| link.pipeline)
     }
 
     fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
-        let found = self.found(link)?;
+        let (found, ours) = (self.found(link)?, self.ours(0));
         let address = Address {
             infiniband: self.port.attr.link_layer == LINK_LAYER_INFINIBAND,
             mtu: self.port.attr.active_mtu as u8,
             number: found.qp.number(),
             psn: found.psn,
             lid: self.port.attr.lid,
-            serves: self.ours(0).serves,
+            serves: ours.serves,
             gid: self.port.gid.raw,
+            class: (ours.traffic_class, ours.service_level),
+            ece: found.ece,
         };
         Ok(LinkAddress { bytes: address.bytes(), fd: None })
     }
@@ -321,9 +376,9 @@ impl Links for VerbsRail {
         if address.infiniband != self.infiniband() {
             return Err(LinkError::Unreachable("one port is on InfiniBand and the other on Ethernet"));
         }
-        self.climb(found, &address)?;
+        let ece = self.climb(found, &address)?;
         if let Some(Some(found)) = self.links.get_mut(link.0 as usize) {
-            found.state = State::Up;
+            (found.state, found.ece) = (State::Up, ece);
         }
         Ok(())
     }
@@ -386,7 +441,17 @@ mod tests {
     use super::*;
 
     fn address() -> Address {
-        Address { infiniband: false, mtu: 5, number: 0xff_ffff, psn: 0, lid: 0, serves: 16, gid: [1; 16] }
+        Address {
+            infiniband: false,
+            mtu: 5,
+            number: 0xff_ffff,
+            psn: 0,
+            lid: 0,
+            serves: 16,
+            gid: [1; 16],
+            class: (106, 3),
+            ece: Some(Ece { vendor_id: 7, options: 8, comp_mask: 0 }),
+        }
     }
 
     #[test]
@@ -396,7 +461,7 @@ mod tests {
         assert_eq!(Address::parse(&good), Ok(address()));
         let bad: &[(usize, &[u8], &str)] = &[
             (0, b"X", "not of an RDMA device"),
-            (8, &[1], "version"),
+            (8, &[2], "version"),
             (10, &[0], "no known kind"),
             (10, &[3], "no known kind"),
             (11, &[0], "limits"),
@@ -406,6 +471,10 @@ mod tests {
             (19, &[1], "packets"),
             (23, &[1], "limits"),
             (24, &[0; 16], "no port"),
+            (41, &[16], "service level"),
+            (42, &[0], "adds"),
+            (42, &[2], "adds"),
+            (43, &[1], "adds"),
         ];
         for (at, change, why) in bad {
             let mut bytes = good.clone();
@@ -436,9 +505,11 @@ mod tests {
             links: 1,
             peer_time: trunkline_proto::time::Duration::secs(1),
             rail_time: trunkline_proto::time::Duration::secs(1),
+            receives: false,
+            traffic_class: None,
         };
-        assert_eq!(completions(&config(64, 10)), 64 + 10 + 1);
-        assert_eq!(completions(&config(1, 0)), 2);
-        assert_eq!(completions(&config(u32::MAX, 5)), u32::MAX);
+        assert_eq!(completions(&config(64, 10), 1), 64 + 10 + 1);
+        assert_eq!(completions(&config(1, 0), 1), 2);
+        assert_eq!(completions(&config(u32::MAX, 5), 2), u32::MAX);
     }
 }

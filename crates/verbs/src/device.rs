@@ -15,6 +15,7 @@ use trunkline_sys::verbs::{
 
 use crate::events::Faults;
 use crate::flusher::Flusher;
+use crate::pipelines::Pipelines;
 use crate::register::Table;
 use crate::{Library, VerbsConfig, gid, reach};
 
@@ -38,6 +39,8 @@ pub(crate) struct Device {
     pub(crate) regions: Table,
     /// Memory of GPUs that it reaches.
     pub(crate) reach: DeviceReach,
+    /// Its pipelines.
+    pub(crate) pipelines: Pipelines,
     /// Queue pairs in use by this process.
     pub(crate) queue_pairs: AtomicU32,
     /// Completion queues in use by this process.
@@ -119,6 +122,7 @@ impl Device {
             faults: Faults::new(events),
             regions: Table::new(attr.max_mr.unsigned_abs()),
             reach: DeviceReach::default(),
+            pipelines: Pipelines::of(library.ionic(), context),
             queue_pairs: AtomicU32::new(0),
             queues: AtomicU32::new(0),
         };
@@ -217,18 +221,21 @@ impl Device {
         self.folder.join(format!("ports/{port}/gid_attrs/types/{index}"))
     }
 
-    /// Its place on the bus, function 0; none for a device that is no hardware.
-    pub(crate) fn pci_path(&self) -> Option<String> {
+    /// Its place on the bus, function 0, and of virtual functions the card's if they count as that; none for a device that is
+    /// no hardware.
+    pub(crate) fn pci_path(&self, merges: bool) -> Option<String> {
         let path = std::fs::canonicalize(self.folder.join("device")).ok()?;
-        first_function(&path)
+        first_function(&path, merges)
     }
 }
 
-/// The path of function 0 of the card: its functions count as one device.
-fn first_function(path: &Path) -> Option<String> {
+/// The path of function 0 of the card: its functions count as one device. Virtual ones have further numbers of devices on the
+/// bus, which are left out too if they are to count as it.
+fn first_function(path: &Path, merges: bool) -> Option<String> {
     let path = path.to_str()?;
     let (card, function) = path.rsplit_once('.')?;
-    (function.len() == 1).then(|| format!("{card}.0"))
+    let (bus, _) = card.rsplit_once(':').filter(|(_, device)| device.len() == 2 && function.len() == 1)?;
+    Some(if merges { format!("{bus}:00.0") } else { format!("{card}.0") })
 }
 
 impl Drop for Device {
@@ -257,6 +264,8 @@ pub(crate) struct Port {
     pub(crate) extended: bool,
     /// What flushes, while somebody does.
     pub(crate) flusher: Mutex<Weak<Flusher>>,
+    /// Whether the network may send the packets of one write over several ways.
+    pub(crate) adaptive: bool,
 }
 
 #[cfg(test)]
@@ -265,9 +274,15 @@ mod tests {
 
     #[test]
     fn functions_of_a_card_are_one_device() {
-        let path = |text: &str| first_function(Path::new(text));
-        assert_eq!(path("/sys/devices/pci0/0000:3b:00.1").as_deref(), Some("/sys/devices/pci0/0000:3b:00.0"));
-        assert_eq!(path("/sys/devices/virtual/net"), None);
+        let path = |text: &str, merges| first_function(Path::new(text), merges);
+        let of = |name: &str, merges| path(&format!("/sys/devices/pci0/{name}"), merges).unwrap();
+        for merges in [false, true] {
+            assert_eq!(of("0000:3b:00.1", merges), "/sys/devices/pci0/0000:3b:00.0");
+            assert_eq!(path("/sys/devices/virtual/net", merges), None);
+            assert_eq!(path("/sys/devices/virtual/net.1", merges), None);
+        }
+        assert_eq!(of("0000:3b:02.5", true), "/sys/devices/pci0/0000:3b:00.0");
+        assert_eq!(of("0000:3b:02.5", false), "/sys/devices/pci0/0000:3b:02.0");
     }
 
     #[test]

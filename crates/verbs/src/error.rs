@@ -18,6 +18,9 @@ pub enum Missing {
         /// The version of its symbol.
         version: String,
     },
+    /// Users do not want it.
+    #[error("RDMA devices are switched off: NCCL_IB_DISABLE is 1")]
+    Disabled,
     /// The kernel has no device.
     #[error("there is no RDMA device")]
     Devices,

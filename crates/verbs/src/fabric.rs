@@ -1,5 +1,6 @@
 //! The fabric: the ports that are usable, found once when it is made.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -10,6 +11,7 @@ use trunkline_sys::verbs::{
     LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, PORT_ACTIVE, PortAttr, QpCap, TRANSPORT_IB,
 };
 
+use crate::config::Routing;
 use crate::cq::CompletionQueue;
 use crate::device::{Device, Port};
 use crate::qp::Qp;
@@ -35,6 +37,9 @@ impl VerbsFabric {
     /// # Errors
     /// [`Missing`] says what there is not.
     pub fn new(config: VerbsConfig) -> Result<Self, Missing> {
+        if config.disabled {
+            return Err(Missing::Disabled);
+        }
         Self::with_library(Arc::new(Library::open()?), config)
     }
 
@@ -43,6 +48,9 @@ impl VerbsFabric {
     /// # Errors
     /// As [`VerbsFabric::new`].
     pub fn with_library(library: Arc<Library>, config: VerbsConfig) -> Result<Self, Missing> {
+        if config.disabled {
+            return Err(Missing::Disabled);
+        }
         let devices = open_all(&library, &config)?;
         let mut found = Self { ports: Vec::new(), nics: Vec::new(), config: Arc::new(config) };
         let mut left_out = Vec::new();
@@ -72,6 +80,8 @@ impl VerbsFabric {
     }
 
     fn take_device(&mut self, device: &Arc<Device>, left_out: &mut Vec<String>) {
+        let pci_path = device.pci_path(self.config.merge_functions);
+        let before = self.devices_at(pci_path.as_deref(), &device.name);
         for number in 1..=device.attr.phys_port_cnt {
             let name = name(&device.name, number);
             if !self.config.hca.takes(&device.name, number.into()) {
@@ -81,12 +91,15 @@ impl VerbsFabric {
             match usable(device, number, &self.config) {
                 Ok(port) => {
                     let memory = (device.regions.max(), device.reach);
-                    let caps = caps::of(&device.attr, &port.attr, port.inline, memory);
+                    let mut caps = caps::of(&device.attr, &port.attr, port.inline, memory);
+                    // A write whose immediate goes by itself is two.
+                    caps.depth_max /= if port.adaptive { 2 } else { 1 };
+                    caps.pipelines = device.pipelines.count();
                     self.nics.push(Nic {
                         name,
-                        pci_path: device.pci_path(),
+                        pci_path: pci_path.clone(),
                         guid: u64::from_be(device.attr.sys_image_guid),
-                        port: number.into(),
+                        port: u32::from(number) + before,
                         speed_mbps: speed(&port.attr),
                         latency_us: 0.0,
                         caps,
@@ -96,6 +109,23 @@ impl VerbsFabric {
                 Err(why) => left_out.push(format!("{name} {why}")),
             }
         }
+    }
+}
+
+impl VerbsFabric {
+    /// Other devices at the same place, of which there is more than one if the functions of a card count as one: their ports
+    /// come first.
+    fn devices_at(&self, place: Option<&str>, name: &str) -> u32 {
+        let there = |(nic, port): (&Nic, &Arc<Port>)| {
+            let there = nic.pci_path.as_deref() == place && port.device.name != name;
+            there.then(|| port.device.name.clone())
+        };
+        let names: BTreeSet<String> = self.nics.iter().zip(&self.ports).filter_map(there).collect();
+        if place.is_none() {
+            return 0;
+        }
+        // At most as many as there are devices.
+        names.len() as u32
     }
 }
 
@@ -153,7 +183,12 @@ fn usable(device: &Arc<Device>, number: u8, config: &VerbsConfig) -> Result<Port
     }
     let (inline, extended) = probe(device, config.extended)?;
     let flusher = Mutex::default();
-    Ok(Port { device: Arc::clone(device), number, attr, gid, inline, extended, flusher })
+    let adaptive = match config.routing {
+        Routing::Usual => attr.link_layer == LINK_LAYER_INFINIBAND,
+        Routing::Adaptive => true,
+        Routing::Fixed => false,
+    };
+    Ok(Port { device: Arc::clone(device), number, attr, gid, inline, extended, flusher, adaptive })
 }
 
 /// How many inline bytes queue pairs take, and whether work can be built in place: found out by making some.
@@ -193,6 +228,10 @@ impl Fabric for VerbsFabric {
 
     fn nics(&self) -> &[Nic] {
         &self.nics
+    }
+
+    fn fuses(&self) -> bool {
+        self.config.merge_nics
     }
 
     fn usage(&self, nic: usize) -> Usage {

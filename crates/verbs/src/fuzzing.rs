@@ -2,6 +2,7 @@
 //! same.
 
 use trunkline_proto::fuzzing::{Target, variants};
+use trunkline_sys::verbs::Ece;
 
 use crate::connect::Address;
 
@@ -16,7 +17,18 @@ fn address(bytes: &[u8]) {
 
 fn address_seeds() -> Vec<Vec<u8>> {
     let gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 77, 0, 1];
-    let roce = Address { infiniband: false, mtu: 5, number: 17, psn: 0xff_ffff, lid: 0, serves: 16, gid };
-    let infiniband = Address { infiniband: true, lid: 7, gid: [0; 16], ..roce };
+    let roce = Address {
+        infiniband: false,
+        mtu: 5,
+        number: 17,
+        psn: 0xff_ffff,
+        lid: 0,
+        serves: 16,
+        gid,
+        class: (106, 0),
+        ece: None,
+    };
+    let ece = Some(Ece { vendor_id: 0x15b3, options: 3, comp_mask: 0 });
+    let infiniband = Address { infiniband: true, lid: 7, gid: [0; 16], class: (0, 15), ece, ..roce };
     variants(&[roce, infiniband].map(|one| one.bytes()))
 }

@@ -6,13 +6,14 @@ use std::ffi::{CStr, c_void};
 use std::mem::transmute;
 use std::ptr::NonNull;
 
-use trunkline_sys::verbs::{self as calls, Calls, LIBRARY, VERSIONS};
+use trunkline_sys::verbs::{self as calls, Calls, LIBRARY, VERSIONS, ionic};
 
-use crate::Missing;
+use crate::{Missing, pipelines};
 
-/// The functions of libibverbs.
+/// The functions of libibverbs, and of a provider that has pipelines.
 pub struct Library {
     calls: Calls,
+    ionic: Option<ionic::Calls>,
 }
 
 /// Fills [`Calls`]: each function under its name, those behind `optional` only where the library has them.
@@ -32,6 +33,8 @@ fn may_be(field: &str) -> &'static str {
         "query_gid_ex" => "_ibv_query_gid_ex",
         "reg_mr_iova2" => "ibv_reg_mr_iova2",
         "reg_dmabuf_mr" => "ibv_reg_dmabuf_mr",
+        "set_ece" => "ibv_set_ece",
+        "query_ece" => "ibv_query_ece",
         _ => "ibv_qp_to_qp_ex",
     }
 }
@@ -50,6 +53,7 @@ impl Library {
         let handle = library.map_err(|error| Missing::Library(said(error)))?.into_raw();
         let find = |symbol: &str| find(handle, symbol);
         Ok(Self {
+            ionic: pipelines::open(),
             calls: load!(find;
                 required: get_device_list GetDeviceList free_device_list FreeDeviceList
                     get_device_name GetDeviceName open_device OpenDevice close_device CloseDevice
@@ -60,7 +64,7 @@ impl Library {
                     create_qp CreateQp modify_qp ModifyQp destroy_qp DestroyQp
                     get_async_event GetAsyncEvent ack_async_event AckAsyncEvent;
                 optional: query_gid_ex QueryGidEx reg_mr_iova2 RegMrIova2 reg_dmabuf_mr RegDmabufMr
-                    qp_to_qp_ex QpToQpEx
+                    qp_to_qp_ex QpToQpEx set_ece SetEce query_ece QueryEce
             ),
         })
     }
@@ -71,7 +75,21 @@ impl Library {
     /// The functions, and those in the tables of what they return, do what libibverbs says of them.
     #[must_use]
     pub unsafe fn of(calls: Calls) -> Self {
-        Self { calls }
+        Self { calls, ionic: None }
+    }
+
+    /// The same with a library that stands for the provider's.
+    ///
+    /// # Safety
+    /// The functions do what libionic says of them.
+    #[must_use]
+    pub unsafe fn with_pipelines(self, ionic: ionic::Calls) -> Self {
+        Self { ionic: Some(ionic), ..self }
+    }
+
+    /// The provider's.
+    pub(crate) fn ionic(&self) -> Option<ionic::Calls> {
+        self.ionic
     }
 
     #[inline]
@@ -99,7 +117,7 @@ mod tests {
 
     #[test]
     fn every_function_has_a_version() {
-        for name in ["query_gid_ex", "reg_mr_iova2", "reg_dmabuf_mr", "qp_to_qp_ex"] {
+        for name in ["query_gid_ex", "reg_mr_iova2", "reg_dmabuf_mr", "qp_to_qp_ex", "set_ece", "query_ece"] {
             assert!(VERSIONS.iter().any(|(known, _)| known.to_str() == Ok(may_be(name))), "{name}");
         }
         // Every field of the table is a pointer.

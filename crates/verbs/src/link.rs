@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use trunkline_fabric::{Ctrl, LinkId, Mr, Status};
-use trunkline_sys::verbs::{SEND_SIGNALED, SendWr, Sge, wr_opcode};
+use trunkline_sys::verbs::{Ece, SEND_SIGNALED, SendWr, Sge, wr_opcode};
 
 use crate::error::Planted;
 use crate::ladder;
@@ -83,11 +83,17 @@ pub(crate) struct Link {
     pub(crate) queue: Queue,
     /// What waits to be given to the device.
     pub(crate) chain: Chain,
+    /// The pipeline that it is on.
+    pub(crate) pipeline: u32,
     /// First packet number.
     pub(crate) psn: u32,
+    /// What its device may add to the standard; once it is connected, what it has agreed to.
+    pub(crate) ece: Option<Ece>,
     pub(crate) state: State,
     /// Most operations at once, the flushes included.
     pub(crate) depth: u32,
+    /// What an immediate will end as whose bytes have failed.
+    pub(crate) half: Option<Status>,
     /// Flushes that have not completed.
     pub(crate) flushes: u32,
     /// Those that the device has, or is about to get, or did not take.
@@ -98,6 +104,8 @@ pub(crate) struct Link {
     pub(crate) broken: Option<Instant>,
     pub(crate) trusts_device: Planted,
     pub(crate) forgets_mark: Planted,
+    pub(crate) tells_halves: Planted,
+    pub(crate) loses_halves: Planted,
     /// Told apart from earlier links of the same place.
     pub(crate) life: u64,
     /// Why the device was not given something or did not take it, until the first of that is given back.
@@ -110,7 +118,7 @@ impl Link {
     /// Operations that have not ended.
     #[inline]
     pub(crate) fn used(&self) -> u32 {
-        self.queue.len() + self.flushes
+        self.queue.operations() + self.flushes
     }
 
     /// Operations that can be posted.

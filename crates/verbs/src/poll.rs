@@ -115,7 +115,7 @@ impl VerbsRail {
                 wc_status::SUCCESS => Status::Ok,
                 code => status(code, What::OneSided),
             };
-            let entry = Entry { wr_id: asked.wr_id, told: asked.told, is_send: false };
+            let entry = Entry { wr_id: asked.wr_id, told: asked.told, is_send: false, half: false };
             out[count] = posted(asked.link, entry, status);
             count += 1;
         }
@@ -150,8 +150,12 @@ impl VerbsRail {
 
 /// The oldest that the device did not take, and has nothing before it.
 fn next_refused(link: &mut Link) -> Option<Completion> {
-    if let Some(entry) = link.queue.drop_oldest() {
-        let status = link.refusal.take().unwrap_or(Status::Flushed);
+    while let Some(entry) = link.queue.drop_oldest() {
+        if entry.half {
+            continue;
+        }
+        let refusal = link.half.take().or(link.refusal.take());
+        let status = refusal.unwrap_or(Status::Flushed);
         return Some(posted(link.id, entry, status));
     }
     let wr_id = link.receives.drop_oldest()?;
@@ -166,7 +170,11 @@ fn received(link: LinkId, wr_id: u64, status: Status) -> Completion {
 #[cold]
 fn tell_mark(link: &mut Link, mark: u32) -> Told {
     match link.queue.end_before(mark) {
-        Ended::Flushed(entry) => Told::More(posted(link.id, entry, Status::Flushed)),
+        Ended::Flushed(entry) if entry.half => Told::Again,
+        Ended::Flushed(entry) => {
+            let status = link.half.take().unwrap_or(Status::Flushed);
+            Told::More(posted(link.id, entry, status))
+        }
         Ended::Nobody => Told::Nothing,
         Ended::Silently(_) | Ended::This(_) => Told::Again,
     }
@@ -179,13 +187,20 @@ fn tell_work(link: &mut Link, position: u32, wc: &Wc) -> Told {
     match link.queue.end(position, well) {
         Ended::Nobody => Told::Nothing,
         Ended::Silently(_) => Told::Again,
+        // Told with its immediate.
+        Ended::Flushed(entry) if entry.half => Told::Again,
         Ended::Flushed(entry) => Told::More(posted(id, entry, Status::Flushed)),
         Ended::This(entry) if well && entry.told => Told::Last(posted(id, entry, Status::Ok)),
         Ended::This(_) if well => Told::Nothing,
         Ended::This(entry) => {
             link.has_broken();
             let what = if entry.is_send { What::Send } else { What::OneSided };
-            Told::Last(posted(id, entry, status(wc.status, what)))
+            let status = status(wc.status, what);
+            if entry.half && !link.tells_halves.is_on() {
+                link.half = Some(status).filter(|_| !link.loses_halves.is_on());
+                return Told::Nothing;
+            }
+            Told::Last(posted(id, entry, link.half.take().unwrap_or(status)))
         }
     }
 }

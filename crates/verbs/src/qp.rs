@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use trunkline_sys::verbs::{
-    INIT_ATTR_PD, INIT_ATTR_SEND_OPS_FLAGS, PostRecv, PostSend, QPT_RC, Qp as RawQp, QpAttr, QpCap, QpEx,
-    QpInitAttr, QpInitAttrEx, RecvWr, SendWr, Sge, VerbsContext, WrAtomicCmpSwp, WrAtomicFetchAdd,
+    Ece, INIT_ATTR_PD, INIT_ATTR_SEND_OPS_FLAGS, PostRecv, PostSend, QPT_RC, Qp as RawQp, QpAttr, QpCap,
+    QpEx, QpInitAttr, QpInitAttrEx, RecvWr, SendWr, Sge, VerbsContext, WrAtomicCmpSwp, WrAtomicFetchAdd,
     WrComplete, WrRdma, WrRdmaWriteImm, WrSend, WrSendImm, WrSetInlineData, WrSetSgeList, send_ops,
     wr_opcode,
 };
@@ -144,6 +144,11 @@ impl Qp {
         &self.ring
     }
 
+    /// The pipeline that it is on.
+    pub(crate) fn pipeline(&self) -> u32 {
+        self.device.pipelines.found(self.raw)
+    }
+
     /// Why the device gave it up, if it did.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         self.fault.why()
@@ -157,6 +162,24 @@ impl Qp {
         let mut attr = *attr;
         // SAFETY: the queue pair lives as long as this; the attributes are whole.
         errno(unsafe { (self.device.calls().modify_qp)(self.raw, &raw mut attr, mask) })
+    }
+
+    /// What it may add to the standard, or adds; none where library or device know nothing of that.
+    pub(crate) fn ece(&self) -> Option<Ece> {
+        let query = self.device.calls().query_ece?;
+        let mut ece = Ece { vendor_id: 0, options: 0, comp_mask: 0 };
+        // SAFETY: the queue pair lives as long as this; the place is whole.
+        (unsafe { query(self.raw, &raw mut ece) } == 0).then_some(ece)
+    }
+
+    /// Has it add what the peer's device asked for, or took.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn set_ece(&self, mut ece: Ece) -> io::Result<()> {
+        let Some(set) = self.device.calls().set_ece else { return Ok(()) };
+        // SAFETY: the queue pair lives as long as this; the value is whole.
+        errno(unsafe { set(self.raw, &raw mut ece) })
     }
 
     /// Gives it a list of requests.

@@ -11,6 +11,8 @@ pub(crate) struct Entry {
     pub(crate) told: bool,
     /// Whether it is a send, which can be too long.
     pub(crate) is_send: bool,
+    /// It is the bytes of a write whose immediate comes next: the user knows nothing of it.
+    pub(crate) half: bool,
 }
 
 /// A queue of a fixed number of operations, by their positions, which wrap.
@@ -23,6 +25,8 @@ pub(crate) struct Queue {
     tail: u32,
     /// Position up to which the device has been given them.
     given: u32,
+    /// Halves among those that have not ended.
+    halves: u32,
     /// How many of the last are not signalled.
     quiet: u32,
     /// Whether one has failed: those that the device leaves out from then on were flushed.
@@ -51,13 +55,16 @@ impl Queue {
             head: 0,
             tail: 0,
             given: 0,
+            halves: 0,
             quiet: 0,
             failed: false,
             never_signals: Planted::named("verbs-never-signals-by-itself"),
         }
     }
 
-    fn depth(&self) -> u32 {
+    /// Operations that it has room for.
+    #[inline]
+    pub(crate) fn depth(&self) -> u32 {
         // As many as it was made for.
         self.entries.len() as u32
     }
@@ -78,6 +85,21 @@ impl Queue {
         distance(self.head, self.given, self.depth())
     }
 
+    /// Of those, what the user posted: halves count with the others.
+    #[inline]
+    pub(crate) fn operations(&self) -> u32 {
+        self.len() - self.halves
+    }
+
+    /// The oldest leaves.
+    #[inline]
+    fn take(&mut self) -> Entry {
+        let entry = self.entries[self.at(self.head)];
+        self.head = next(self.head, self.depth());
+        self.halves -= u32::from(entry.half);
+        entry
+    }
+
     /// Adds an operation; its position, and whether it must be signalled so that places come free in time. There must be
     /// room.
     #[inline]
@@ -85,6 +107,7 @@ impl Queue {
         let position = self.tail;
         let at = self.at(position);
         self.entries[at] = entry;
+        self.halves += u32::from(entry.half);
         self.tail = next(self.tail, self.depth());
         let often = (self.depth() / 4).max(1);
         let must = (self.quiet + 1 >= often || last) && !self.never_signals.is_on();
@@ -112,9 +135,8 @@ impl Queue {
         if distance(self.head, position, self.depth()) >= self.given() {
             return Ended::Nobody;
         }
-        let entry = self.entries[self.at(self.head)];
         let this = self.head == position;
-        self.head = next(self.head, self.depth());
+        let entry = self.take();
         if this {
             self.failed |= !well;
             Ended::This(entry)
@@ -137,8 +159,7 @@ impl Queue {
         if left == 0 || left > self.given() {
             return Ended::Nobody;
         }
-        let entry = self.entries[self.at(self.head)];
-        self.head = next(self.head, self.depth());
+        let entry = self.take();
         if self.failed { Ended::Flushed(entry) } else { Ended::Silently(entry) }
     }
 
@@ -147,8 +168,7 @@ impl Queue {
         if self.given() > 0 || self.len() == 0 {
             return None;
         }
-        let entry = self.entries[self.at(self.head)];
-        self.head = next(self.head, self.depth());
+        let entry = self.take();
         self.given = self.head;
         Some(entry)
     }
@@ -174,7 +194,7 @@ mod tests {
     use super::*;
 
     fn entry(wr_id: u64, told: bool) -> Entry {
-        Entry { wr_id, told, is_send: false }
+        Entry { wr_id, told, is_send: false, half: false }
     }
 
     #[test]

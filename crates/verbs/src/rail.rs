@@ -48,6 +48,8 @@ pub struct VerbsRail {
     pub(crate) verbs: Arc<VerbsConfig>,
     pub(crate) config: RailConfig,
     pub(crate) caps: Caps,
+    /// The immediate of a longer write goes by itself.
+    pub(crate) adaptive_above: u64,
     pub(crate) keeps_lent: Planted,
     pub(crate) keeps_leftovers: Planted,
     pub(crate) polls_twice: Planted,
@@ -59,6 +61,8 @@ struct Asks<'a> {
     imm: u32,
     target: SendWrTarget,
     bytes: Payload<'a>,
+    /// The immediate follows by itself.
+    apart: bool,
     /// Whether it is for a word that is not aligned. Some devices refuse it when it is posted and some when it arrives, so
     /// none is given it.
     astray: bool,
@@ -118,7 +122,7 @@ impl VerbsRail {
     fn asks<'a>(&self, op: Op<'a>) -> Result<Asks<'a>, PostError> {
         let unsupported = PostError::Refused(Status::Other(UNSUPPORTED));
         let with = |opcode, imm: Option<u32>, target, bytes| {
-            Ok(Asks { opcode, imm: imm.unwrap_or(0), target, bytes, astray: false })
+            Ok(Asks { opcode, imm: imm.unwrap_or(0), target, bytes, apart: false, astray: false })
         };
         match op {
             Op::Send { head, body, imm } => {
@@ -128,7 +132,10 @@ impl VerbsRail {
             Op::Write { from, to, imm } => {
                 let opcode =
                     if imm.is_some() { wr_opcode::RDMA_WRITE_WITH_IMM } else { wr_opcode::RDMA_WRITE };
-                with(opcode, imm, target(to), self.source(&[], from)?)
+                let asks = with(opcode, imm, target(to), self.source(&[], from)?)?;
+                // What is copied goes in one packet.
+                let long = matches!(asks.bytes, Payload::Placed(_)) && from.len() > self.adaptive_above;
+                Ok(Asks { apart: imm.is_some() && long, ..asks })
             }
             Op::Read { into, from } => {
                 let bytes = Payload::Placed(self.place(into)?);
@@ -159,7 +166,7 @@ impl VerbsRail {
         let bytes = Payload::Placed(self.place(old)?);
         let to = Atomic { remote_addr: at.addr, compare_add, swap, rkey: rkey(at.key) };
         let (target, astray) = (SendWrTarget { atomic: to }, !at.addr.is_multiple_of(8));
-        Ok(Asks { opcode, imm: 0, target, bytes, astray })
+        Ok(Asks { opcode, imm: 0, target, bytes, apart: false, astray })
     }
 
     #[inline]
@@ -171,26 +178,28 @@ impl VerbsRail {
             return Err(PostError::Refused(Status::Flushed));
         }
         let asks = self.asks(op)?;
-        if found.credits() == 0 {
+        let credits = found.credits();
+        if credits == 0 {
             return Err(PostError::Busy);
         }
-        if self.stage.is_full() || asks.astray {
+        if !self.stage.has_room(1 + usize::from(asks.apart)) || asks.astray {
             self.ring_all();
         }
+        let asks = if asks.apart { self.add_bytes(link, wr_id, asks) } else { asks };
         let Some(Some(found)) = self.links.get_mut(link.0 as usize) else {
             return Err(PostError::Refused(Status::Flushed));
         };
         let found = &mut **found;
-        let last = found.credits() == 1;
         let is_send = matches!(asks.opcode, wr_opcode::SEND | wr_opcode::SEND_WITH_IMM);
-        let (position, signalled) = found.queue.push(Entry { wr_id, told, is_send }, last);
+        let (position, signalled) =
+            found.queue.push(Entry { wr_id, told, is_send, half: false }, credits == 1);
         let id = Kind::Work.id(link.0, position);
         let work = Work { id, opcode: asks.opcode, imm: asks.imm, target: asks.target, signalled };
         let bytes = match asks.bytes {
             Payload::Copied(one, two) => Bytes::Copied(one, two),
             Payload::Placed(sge) => Bytes::Placed(sge),
             Payload::Headed(head, sge) => {
-                let at = u64::from(position % found.depth) * u64::from(self.caps.inline_max);
+                let at = u64::from(position % found.queue.depth()) * u64::from(self.caps.inline_max);
                 // There is a place for each operation.
                 let _ = found.heads.region.memory().write(at, head);
                 let length = head.len() as u32;
@@ -211,6 +220,22 @@ impl VerbsRail {
         }
         self.stage.add(&mut found.chain, &work, bytes);
         Ok(())
+    }
+
+    /// Adds the bytes of a write whose immediate follows by itself; what is left of it.
+    fn add_bytes<'a>(&mut self, link: LinkId, wr_id: u64, asks: Asks<'a>) -> Asks<'a> {
+        let Some(Some(found)) = self.links.get_mut(link.0 as usize) else { return asks };
+        let entry = Entry { wr_id, told: false, is_send: false, half: true };
+        let (position, signalled) = found.queue.push(entry, false);
+        let id = Kind::Work.id(link.0, position);
+        let work = Work { id, opcode: wr_opcode::RDMA_WRITE, imm: 0, target: asks.target, signalled };
+        if found.chain.is_empty() {
+            self.dirty.push(Dirty::Work(link.0));
+        }
+        if let Payload::Placed(sge) = asks.bytes {
+            self.stage.add(&mut found.chain, &work, Bytes::Placed(sge));
+        }
+        Asks { bytes: Payload::Copied(&[], &[]), apart: false, ..asks }
     }
 
     #[inline]

@@ -106,6 +106,12 @@ impl Stage {
         self.used == ROOM || self.used_receives == ROOM
     }
 
+    /// Whether so many more sends find room.
+    #[inline]
+    pub(crate) fn has_room(&self, sends: usize) -> bool {
+        self.used + sends <= ROOM && self.used_receives < ROOM
+    }
+
     /// All chains were given away.
     #[inline]
     pub(crate) fn clear(&mut self) {

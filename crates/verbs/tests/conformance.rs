@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::found;
+use common::{Manner, found};
 use trunkline_fabric::conformance::Setup;
 use trunkline_fabric::{Fabric, RailConfig};
 use trunkline_verbs::{VerbsFabric, VerbsRail};
@@ -27,7 +27,7 @@ impl Setup for Verbs {
 /// Work built in place, where the provider can.
 mod built {
     use super::*;
-    trunkline_fabric::fabric_conformance!(match found(true) {
+    trunkline_fabric::fabric_conformance!(match found(Manner::Built) {
         Some(fabric) => Verbs { fabric },
         None => return,
     });
@@ -36,7 +36,16 @@ mod built {
 /// Work given as lists.
 mod listed {
     use super::*;
-    trunkline_fabric::fabric_conformance!(match found(false) {
+    trunkline_fabric::fabric_conformance!(match found(Manner::Listed) {
+        Some(fabric) => Verbs { fabric },
+        None => return,
+    });
+}
+
+/// Work built in place, where the immediate of a write with bytes goes by itself.
+mod apart {
+    use super::*;
+    trunkline_fabric::fabric_conformance!(match found(Manner::Apart) {
         Some(fabric) => Verbs { fabric },
         None => return,
     });

@@ -10,7 +10,7 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 
-use common::{found, skip};
+use common::{Manner, found, skip};
 use trunkline_fabric::{
     Access, Ctrl, Exported, Fabric, Mr, Rail as _, RailConfig, RecvOrder, RegisterError, Visibility,
 };
@@ -57,6 +57,8 @@ fn config() -> RailConfig {
         links: 1,
         peer_time: Duration::secs(1),
         rail_time: Duration::secs(1),
+        receives: false,
+        traffic_class: None,
     }
 }
 
@@ -68,7 +70,7 @@ fn of_device() -> Memory {
 
 #[test]
 fn what_is_promised_of_dmabufs_is_kept() {
-    let Some(fabric) = found(true) else { return };
+    let Some(fabric) = found(Manner::Built) else { return };
     let (dmabuf, _file) = match udmabuf() {
         Ok(made) => made,
         Err(error) => return skip("a dma-buf with real devices", &format!("/dev/udmabuf: {error}")),
@@ -97,7 +99,7 @@ fn what_is_promised_of_dmabufs_is_kept() {
 
 #[test]
 fn soft_devices_reach_no_memory_of_gpus() {
-    let Some(fabric) = found(true) else { return };
+    let Some(fabric) = found(Manner::Built) else { return };
     for (at, nic) in fabric.nics().iter().enumerate().filter(|(_, nic)| nic.name.starts_with("rxe")) {
         assert!(!nic.caps.devices.any(), "{:?}", nic.caps.devices);
         let registrar = fabric.open(at, &config()).unwrap().registrar();

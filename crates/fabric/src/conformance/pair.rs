@@ -50,6 +50,8 @@ pub fn default_config() -> RailConfig {
         links: 8,
         peer_time: Span::secs(2),
         rail_time: Span::secs(3),
+        receives: false,
+        traffic_class: None,
     }
 }
 

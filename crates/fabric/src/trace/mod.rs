@@ -53,6 +53,10 @@ impl<F: Fabric> Fabric for Traced<F> {
         self.fabric.nics()
     }
 
+    fn fuses(&self) -> bool {
+        self.fabric.fuses()
+    }
+
     fn usage(&self, nic: usize) -> Usage {
         self.fabric.usage(nic)
     }

@@ -42,6 +42,8 @@ const CONFIG: RailConfig = RailConfig {
     links: 1,
     peer_time: Duration::secs(1),
     rail_time: Duration::secs(1),
+    receives: false,
+    traffic_class: None,
 };
 
 struct Fake(Vec<Nic>);

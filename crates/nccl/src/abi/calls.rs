@@ -151,14 +151,14 @@ pub(super) unsafe extern "C" fn listen_v11(
     unsafe { listen(dev, Known::All, handle, comm) }
 }
 
-/// `connect` from one of the devices that a version knows.
+/// `connect` from one of the devices that a version knows, with a traffic class.
 ///
 /// # Safety
 /// If not null, `handle` points to the connection's private 128 bytes, and `comm` can be written.
 unsafe fn connect(
     ctx: *mut c_void,
     dev: c_int,
-    known: Known,
+    how: (Known, Option<u8>),
     handle: *mut c_void,
     comm: *mut *mut c_void,
 ) -> ResultCode {
@@ -170,11 +170,21 @@ unsafe fn connect(
         let mut bytes = unsafe { read_at(place, 0) }?;
         // SAFETY: the same bytes may be written.
         let back = unsafe { Out::new(place) }?;
-        let connected = plugin::connect(bits(ctx), dev, known, &mut bytes);
+        let connected = plugin::connect(bits(ctx), dev, how, &mut bytes);
         back.set(bytes);
         comm.set(pointer(connected?));
         Ok(())
     })
+}
+
+/// The traffic class of a communicator, if it asks for one that there is.
+///
+/// # Safety
+/// `config` is null or points to a configuration.
+pub(super) unsafe fn class_of(config: *mut CommConfig) -> Option<u8> {
+    // SAFETY: by the contract of this function.
+    let config = unsafe { config.as_ref() };
+    config.and_then(|config| u8::try_from(config.traffic_class).ok())
 }
 
 /// `connect` of version 6.
@@ -184,7 +194,7 @@ pub(super) unsafe extern "C" fn connect_v6(
     comm: *mut *mut c_void,
 ) -> ResultCode {
     // SAFETY: NCCL's contract.
-    unsafe { connect(ptr::null_mut(), dev, Known::Physical, handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, (Known::Physical, None), handle, comm) }
 }
 
 /// `connect` of versions 7 and 8.
@@ -195,7 +205,7 @@ pub(super) unsafe extern "C" fn connect_v7(
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: NCCL's contract, but for the device handle, which stays as it was: the host drives the network.
-    unsafe { connect(ptr::null_mut(), dev, Known::Physical, handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, (Known::Physical, None), handle, comm) }
 }
 
 /// `connect` of version 9.
@@ -206,19 +216,21 @@ pub(super) unsafe extern "C" fn connect_v9(
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: as `connect_v7`.
-    unsafe { connect(ptr::null_mut(), dev, Known::All, handle, comm) }
+    unsafe { connect(ptr::null_mut(), dev, (Known::All, None), handle, comm) }
 }
 
 /// `connect` of version 10.
 pub(super) unsafe extern "C" fn connect_v10(
     dev: c_int,
-    _: *mut CommConfig,
+    config: *mut CommConfig,
     handle: *mut c_void,
     comm: *mut *mut c_void,
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
-    // SAFETY: as `connect_v7`; the software NIC has no traffic classes.
-    unsafe { connect(ptr::null_mut(), dev, Known::All, handle, comm) }
+    // SAFETY: NCCL passes the communicator's configuration, or none.
+    let class = unsafe { class_of(config) };
+    // SAFETY: as `connect_v7`.
+    unsafe { connect(ptr::null_mut(), dev, (Known::All, class), handle, comm) }
 }
 
 /// `connect` of versions 11 and 12.
@@ -230,7 +242,7 @@ pub(super) unsafe extern "C" fn connect_v11(
     _: *mut *mut DeviceHandle,
 ) -> ResultCode {
     // SAFETY: as `connect_v7`.
-    unsafe { connect(ctx, dev, Known::All, handle, comm) }
+    unsafe { connect(ctx, dev, (Known::All, None), handle, comm) }
 }
 
 /// `accept` of version 6.

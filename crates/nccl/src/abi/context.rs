@@ -5,7 +5,7 @@ use core::ffi::c_void;
 
 use trunkline_sys::nccl_net::{CommConfig, Logger, NetAttr, ProfilerCallback, ResultCode};
 
-use super::calls::{bits, pointer};
+use super::calls::{bits, class_of, pointer};
 use super::log::Log;
 use crate::guard::{Out, guard};
 use crate::status::CallError;
@@ -15,7 +15,7 @@ use crate::world;
 pub(super) unsafe extern "C" fn init_v11(
     ctx: *mut *mut c_void,
     _: u64,
-    _: *mut CommConfig,
+    config: *mut CommConfig,
     log: Option<Logger>,
     _: Option<ProfilerCallback>,
 ) -> ResultCode {
@@ -23,7 +23,9 @@ pub(super) unsafe extern "C" fn init_v11(
         // SAFETY: NCCL passes a place for the context.
         let ctx = unsafe { Out::new(ctx) }?;
         let world = world::start(Log::new(log))?;
-        let context = world.contexts.open()?;
+        // SAFETY: NCCL passes the communicator's configuration, or none.
+        let class = unsafe { class_of(config) };
+        let context = world.contexts.open(class)?;
         world.enter();
         ctx.set(pointer(context));
         Ok(())

@@ -45,7 +45,7 @@ pub(super) fn handle_seeds() -> Vec<Vec<u8>> {
     let with = |nics: &[u16], address: Vec<u8>, attempt| {
         let (process, nonce, nics) =
             (ProcessId([0x11; 16]), [0x22; 16], Nics::new(nics).unwrap_or(Nics::NONE));
-        Handle { process, nonce, nics, listen: 3 << 32 | 7, address, attempt }.to_bytes().to_vec()
+        Handle { process, nonce, nics, listen: 3 << 32 | 7, address, attempt, p2p: false }.to_bytes().to_vec()
     };
     let address = b"trunkline-0123456789abcdef".to_vec();
     variants(&[

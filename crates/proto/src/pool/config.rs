@@ -89,6 +89,8 @@ pub struct Traffic {
     pub peers: u32,
     /// Comms that are at work towards one of these at one time, at most.
     pub flows: u32,
+    /// The class of traffic that networks are to treat it as; the first of those that share queue pairs decides.
+    pub class: Option<u8>,
 }
 
 /// How much a comm counts for that has all of a process's traffic to itself.
@@ -174,7 +176,7 @@ mod tests {
 
     #[test]
     fn who_carries_more_counts_for_more() {
-        let weight = |peers, flows| Wish::new(1).hinted(Traffic { peers, flows }).weight;
+        let weight = |peers, flows| Wish::new(1).hinted(Traffic { peers, flows, class: None }).weight;
         assert_eq!([weight(1, 1), weight(1, 2), weight(2, 2), weight(1, 9)], [16, 8, 4, 1]);
         assert_eq!([weight(15, 1), weight(1000, 1000), weight(u32::MAX, u32::MAX)], [1, 1, 1]);
         assert_eq!([weight(0, 4), weight(4, 0), weight(0, 0)], [1, 1, 1], "nothing is known");

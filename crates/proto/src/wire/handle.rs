@@ -34,6 +34,8 @@ pub struct Handle {
     pub address: Vec<u8>,
     /// The attempt under way, 0 if none.
     pub attempt: u64,
+    /// RCCL says that the connection is for messages from point to point.
+    pub p2p: bool,
 }
 
 /// A handle could not be read.
@@ -62,7 +64,7 @@ impl Handle {
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let mut out = Writer::default();
         out.bytes(&MAGIC).u16(VERSION).u16(u16::try_from(self.address.len()).unwrap_or(u16::MAX));
-        out.bytes(&self.process.0).bytes(&self.nonce).u32(0).u8(self.nics.len()).bytes(&[0; 3]);
+        out.bytes(&self.process.0).bytes(&self.nonce).u32(self.p2p.into()).u8(self.nics.len()).bytes(&[0; 3]);
         out.u64(self.listen).u64(self.attempt);
         out.bytes(&self.address[..self.address.len().min(ADDRESS_MAX)]);
         let mut bytes = [0; BYTES];
@@ -74,7 +76,7 @@ impl Handle {
         bytes
     }
 
-    /// Reads a handle. Bytes 40 to 43 are not looked at.
+    /// Reads a handle. Whatever else than 0 is in bytes 40 to 43 is RCCL's flag.
     ///
     /// # Errors
     /// [`HandleError`] says what is wrong.
@@ -96,12 +98,12 @@ impl Handle {
             return Err(HandleError::Malformed);
         }
         let (process, nonce) = (ProcessId(reader.array()?), reader.array()?);
-        reader.array::<4>()?;
+        let p2p = reader.array::<4>()? != [0; 4];
         let [rails, ..] = reader.array::<4>()?;
         let (listen, attempt) = (reader.u64()?, reader.u64()?);
         let address = reader.bytes(ADDRESS_MAX)?[..used].to_vec();
         let nics = read_nics(&mut reader, rails, mutant)?;
-        Ok(Self { process, nonce, nics, listen, address, attempt })
+        Ok(Self { process, nonce, nics, listen, address, attempt, p2p })
     }
 
     /// Writes the attempt under way into a handle's bytes.
@@ -141,7 +143,7 @@ mod tests {
 
     fn handle(nics: &[u16], address: Vec<u8>) -> Handle {
         let (process, nonce, nics) = (ProcessId([1; 16]), [2; 16], Nics::new(nics).unwrap());
-        Handle { process, nonce, nics, listen: 3, address, attempt: 4 }
+        Handle { process, nonce, nics, listen: 3, address, attempt: 4, p2p: false }
     }
 
     #[test]
@@ -219,12 +221,12 @@ mod tests {
                 numbers.reverse();
             }
             let (process, nonce, nics) = (ProcessId(names.0), names.1, Nics::new(&numbers).unwrap());
-            let handle = Handle { process, nonce, nics, listen: ids.0, address, attempt: ids.1 };
+            let handle = Handle { process, nonce, nics, listen: ids.0, address, attempt: ids.1, p2p: false };
             let mut bytes = handle.to_bytes();
             prop_assert_eq!(Handle::from_bytes(&bytes), Ok(handle.clone()));
             Handle::set_attempt(&mut bytes, !ids.1);
             bytes[40..44].fill(0xa5);
-            prop_assert_eq!(Handle::from_bytes(&bytes), Ok(Handle { attempt: !ids.1, ..handle }));
+            prop_assert_eq!(Handle::from_bytes(&bytes), Ok(Handle { attempt: !ids.1, p2p: true, ..handle }));
         }
     }
 }

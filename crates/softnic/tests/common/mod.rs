@@ -12,7 +12,16 @@ use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
 
 pub fn rail_config() -> RailConfig {
     let (peer_time, rail_time) = (Span::secs(5), Span::secs(3));
-    RailConfig { depth: 64, recv_depth: 64, recv_order: RecvOrder::Posted, links: 4096, peer_time, rail_time }
+    RailConfig {
+        depth: 64,
+        recv_depth: 64,
+        recv_order: RecvOrder::Posted,
+        links: 4096,
+        peer_time,
+        rail_time,
+        receives: false,
+        traffic_class: None,
+    }
 }
 
 pub fn rail(config: SoftConfig) -> SoftRail {

@@ -131,6 +131,23 @@ pub struct CompatPortAttr {
     _private: [u8; 0],
 }
 
+/// `struct ibv_ece`: what the devices of both ends may add to the standard.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(C)]
+pub struct Ece {
+    /// Who made the device, as the network knows them.
+    pub vendor_id: u32,
+    /// What the provider supports, or needs.
+    pub options: u32,
+    /// Which fields count beyond these.
+    pub comp_mask: u32,
+}
+
+/// `ibv_set_ece`.
+pub type SetEce = unsafe extern "C" fn(qp: *mut Qp, ece: *mut Ece) -> c_int;
+/// `ibv_query_ece`.
+pub type QueryEce = unsafe extern "C" fn(qp: *mut Qp, ece: *mut Ece) -> c_int;
+
 /// The exported functions. A field is named as its function is without `ibv_`; those in an [`Option`] are not there in
 /// every version.
 #[derive(Clone, Copy)]
@@ -185,6 +202,10 @@ pub struct Calls {
     pub modify_qp: ModifyQp,
     /// Ends it, once its events have been given back.
     pub destroy_qp: DestroyQp,
+    /// Says what a queue pair is to add to the standard; before it is ready to receive.
+    pub set_ece: Option<SetEce>,
+    /// Asks what it may add, or, once that was set and it is ready to receive, what it does.
+    pub query_ece: Option<QueryEce>,
     /// Takes an asynchronous event.
     pub get_async_event: GetAsyncEvent,
     /// Gives it back.
@@ -218,6 +239,8 @@ pub const VERSIONS: &[(&CStr, &CStr)] = &[
     (c"ibv_qp_to_qp_ex", c"IBVERBS_1.6"),
     (c"ibv_modify_qp", c"IBVERBS_1.1"),
     (c"ibv_destroy_qp", c"IBVERBS_1.1"),
+    (c"ibv_set_ece", c"IBVERBS_1.10"),
+    (c"ibv_query_ece", c"IBVERBS_1.10"),
     (c"ibv_get_async_event", c"IBVERBS_1.1"),
     (c"ibv_ack_async_event", c"IBVERBS_1.1"),
 ];

@@ -9,6 +9,7 @@ mod calls;
 mod completion;
 mod context;
 mod device;
+pub mod ionic;
 mod memory;
 mod queue_pair;
 mod work;

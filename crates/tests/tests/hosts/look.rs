@@ -53,6 +53,8 @@ impl End {
             links: 1,
             peer_time,
             rail_time,
+            receives: false,
+            traffic_class: None,
         };
         let mut rail = SoftFabric::new(config).unwrap().open(0, &rail_config).unwrap();
         let link = rail.create().unwrap();

@@ -246,7 +246,7 @@ pub(super) fn pipelines_are_balanced() {
     });
     let duo = Duo::between(ends, [1, 1]);
     let found = |at: usize| duo.ends[at].riding().pipelines;
-    let heavy = duo.connect_in(0, Traffic { peers: 1, flows: 4 }).expect("connect");
+    let heavy = duo.connect_in(0, Traffic { peers: 1, flows: 4, class: None }).expect("connect");
     assert_eq!(found(0), [0]);
     let mut comms: Vec<_> = (0..4).map(|_| duo.connect(0)).collect();
     assert_eq!(found(0), [0, 1, 1, 1, 1], "four light ones beside a heavy one");

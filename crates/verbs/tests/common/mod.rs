@@ -3,14 +3,37 @@
 
 use std::sync::OnceLock;
 
-use trunkline_verbs::{VerbsConfig, VerbsFabric};
+use trunkline_verbs::{Routing, VerbsConfig, VerbsFabric};
+
+/// How work is given to the device.
+#[derive(Clone, Copy)]
+pub enum Manner {
+    /// Built in place, where the provider can.
+    Built,
+    /// As lists.
+    Listed,
+    /// Built in place, with immediates that go by themselves.
+    Apart,
+}
+
+impl Manner {
+    fn config(self, usual: VerbsConfig) -> VerbsConfig {
+        match self {
+            Self::Built => VerbsConfig { extended: true, ..usual },
+            Self::Listed => VerbsConfig { extended: false, ..usual },
+            Self::Apart => {
+                VerbsConfig { extended: true, routing: Routing::Adaptive, adaptive_above: 0, ..usual }
+            }
+        }
+    }
+}
 
 /// The devices of this host; none is a counted skip of the test that asks.
-pub fn found(extended: bool) -> Option<&'static VerbsFabric> {
-    static FOUND: [OnceLock<Result<VerbsFabric, String>>; 2] = [OnceLock::new(), OnceLock::new()];
-    let fabric = FOUND[usize::from(extended)].get_or_init(|| {
+pub fn found(manner: Manner) -> Option<&'static VerbsFabric> {
+    static FOUND: [OnceLock<Result<VerbsFabric, String>>; 3] = [const { OnceLock::new() }; 3];
+    let fabric = FOUND[manner as usize].get_or_init(|| {
         let config = VerbsConfig::read(|name| std::env::var(name).ok()).map_err(|error| error.to_string())?;
-        VerbsFabric::new(VerbsConfig { extended, ..config }).map_err(|error| error.to_string())
+        VerbsFabric::new(manner.config(config)).map_err(|error| error.to_string())
     });
     match fabric {
         Ok(fabric) => Some(fabric),

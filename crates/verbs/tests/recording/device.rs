@@ -78,6 +78,16 @@ pub(crate) struct State {
     pub(crate) refuses_rungs: bool,
     /// Status of the next request.
     pub(crate) next_status: u32,
+    /// Options that queue pairs of the device may add to the standard; 0 where it knows of none.
+    pub(crate) options: u32,
+    /// Options that queue pairs were told to add, oldest first.
+    pub(crate) agreed: Vec<u32>,
+    /// Pipelines that the domain stands for, each time that was said.
+    pub(crate) masks: Vec<u8>,
+    /// Traffic class and service level that queue pairs were connected with, oldest first.
+    pub(crate) classes: Vec<(u8, u8)>,
+    /// Operations and bytes of the requests that were executed, if somebody wants to know.
+    pub(crate) requests: Option<Vec<(u32, u32)>>,
     number: u32,
 }
 
@@ -88,7 +98,8 @@ thread_local! {
     static STATE: RefCell<State> = const { RefCell::new(State {
         pairs: Vec::new(), queues: 0, regions: 0, domains: 0, contexts: 0, last_access: 0, last_addr: 0,
         last_dmabuf: None, refuses_regions: 0, refuses_dmabufs: (0, 0), last_read: (0, 0), events: VecDeque::new(),
-        events_owed: 0, refuses_rungs: false, next_status: 0, number: 0x100,
+        events_owed: 0, refuses_rungs: false, next_status: 0, options: 0, agreed: Vec::new(), classes: Vec::new(),
+        masks: Vec::new(), requests: None, number: 0x100,
     }) };
 }
 
@@ -419,6 +430,11 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, _: c_int) -> c_in
     if to == qp_state::RTR && with(|device| device.refuses_rungs) {
         return libc::EINVAL;
     }
+    if to == qp_state::RTR {
+        // SAFETY: as above.
+        let ah = unsafe { (*attr).ah_attr };
+        with(|device| device.classes.push((ah.grh.traffic_class, ah.sl)));
+    }
     let pair = pair(qp);
     pair.ex.qp_base.state = to;
     if to == qp_state::ERR {
@@ -440,6 +456,27 @@ unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
     with(|device| device.pairs.retain(|one| *one != qp.addr()));
     // SAFETY: made above.
     drop(unsafe { Box::from_raw(qp.cast::<StubQp>()) });
+    0
+}
+
+/// A queue pair takes of the options those that the device has, and tells them from then on.
+unsafe extern "C" fn set_ece(_: *mut Qp, ece: *mut Ece) -> c_int {
+    // SAFETY: the caller's value.
+    let asked = unsafe { *ece };
+    with(|device| {
+        device.agreed.push(asked.options);
+        device.options &= asked.options;
+    });
+    0
+}
+
+unsafe extern "C" fn query_ece(_: *mut Qp, ece: *mut Ece) -> c_int {
+    let options = with(|device| device.options);
+    if options == 0 {
+        return libc::EOPNOTSUPP;
+    }
+    // SAFETY: the caller's place.
+    unsafe { *ece = Ece { vendor_id: 0x15b3, options, comp_mask: 0 } };
     0
 }
 
@@ -471,6 +508,7 @@ fn execute(pair: &mut StubQp, wr: &SendWr, bytes: u32) -> bool {
         left => REFUSE.set(left - 1),
     }
     count(|counts| counts.posted += 1);
+    with(|device| device.requests.iter_mut().for_each(|all| all.push((wr.opcode, bytes))));
     let qp_num = pair.ex.qp_base.qp_num;
     let cq = pair.ex.qp_base.send_cq;
     let mut status = with(|device| std::mem::take(&mut device.next_status));
@@ -649,6 +687,34 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut QpEx, count: usize, list: *const S
     end(qp, list.iter().map(|one| one.length).sum());
 }
 
+unsafe extern "C" fn ctx_get_udma_mask(_: *mut Context) -> u8 {
+    0b1010
+}
+
+unsafe extern "C" fn pd_set_udma_mask(_: *mut Pd, mask: u8) -> c_int {
+    with(|device| device.masks.push(mask));
+    0
+}
+
+/// Those that were made without a choice are on the second of them.
+unsafe extern "C" fn qp_get_udma_idx(_: *mut Qp) -> u8 {
+    with(|device| {
+        device
+            .masks
+            .iter()
+            .rev()
+            .find(|mask| mask.count_ones() == 1)
+            .map_or(3, |mask| mask.trailing_zeros() as u8)
+    })
+}
+
+/// The library of a device with the pipelines 1 and 3.
+pub(crate) fn library_with_pipelines() -> Library {
+    let calls = ionic::Calls { ctx_get_udma_mask, pd_set_udma_mask, qp_get_udma_idx };
+    // SAFETY: the functions above do what is said of libionic, as far as it is asked here.
+    unsafe { library().with_pipelines(calls) }
+}
+
 /// The library.
 pub(crate) fn library() -> Library {
     // SAFETY: the functions do what is said of libibverbs, as far as it is asked here.
@@ -688,6 +754,8 @@ fn calls() -> Calls {
         qp_to_qp_ex: Some(qp_to_qp_ex),
         modify_qp,
         destroy_qp,
+        set_ece: Some(set_ece),
+        query_ece: Some(query_ece),
         get_async_event,
         ack_async_event,
     }

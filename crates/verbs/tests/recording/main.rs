@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
+mod choices;
 mod device;
 mod gpu;
 
@@ -56,6 +57,8 @@ fn config() -> RailConfig {
         links: 4,
         peer_time: Duration::secs(1),
         rail_time: Duration::secs(1),
+        receives: false,
+        traffic_class: None,
     }
 }
 
@@ -77,8 +80,12 @@ struct Bench {
 
 impl Bench {
     fn new(extended: bool) -> Self {
-        let fabric = fabric(VerbsConfig { extended, ..VerbsConfig::default() });
-        let mut rail = fabric.open(0, &config()).unwrap();
+        Self::with(VerbsConfig { extended, ..VerbsConfig::default() })
+    }
+
+    fn with(config: VerbsConfig) -> Self {
+        let fabric = fabric(config);
+        let mut rail = fabric.open(0, &self::config()).unwrap();
         let link = rail.create().unwrap();
         let own = rail.address(link).unwrap();
         rail.connect(link, own).unwrap();

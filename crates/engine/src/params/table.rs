@@ -1,0 +1,376 @@
+//! The table of parameters, a row each. Read by [`Params::read`](super::Params::read) and printed by `trunkline info --params`; holds no value
+//! that is in use.
+
+use std::path::PathBuf;
+
+use trunkline_proto::limits::{EAGER_CREDITS_MAX, GROUPS_ASKED_MAX};
+use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::time::Duration;
+
+use super::{Alias, FabricName, MatchBy, ParamInfo, SoftCopy};
+
+/// Every parameter of the engine.
+pub const TABLE: &[ParamInfo] = &[
+    ParamInfo {
+        name: "TRUNKLINE_FABRIC",
+        aliases: &[],
+        kind: "name",
+        default: "auto",
+        range: "auto, soft, soft:shm, soft:tcp, verbs or verbs:DEVICE",
+        doc: "the network to use; auto is soft; soft:shm and soft:tcp use only that wire; verbs are RDMA devices, or just \
+              the one that is named",
+        set: |params, value| {
+            let (fabric, device) = match value.strip_prefix("verbs:") {
+                Some("") => return Err(()),
+                Some(device) => ("verbs", Some(device.to_owned())),
+                None => (value, None),
+            };
+            params.device = device;
+            params.fabric = match fabric {
+                "auto" => FabricName::Auto,
+                "soft" => FabricName::Soft,
+                "soft:shm" => FabricName::SoftShm,
+                "soft:tcp" => FabricName::SoftTcp,
+                "verbs" => FabricName::Verbs,
+                _ => return Err(()),
+            };
+            Ok(())
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_MATCH",
+        aliases: &[],
+        kind: "word",
+        default: "auto",
+        range: "nic, mailbox or auto",
+        doc: "who pairs sends with receives: the NIC where it can, or the engine by a mailbox; auto is mailbox",
+        set: |params, value| {
+            params.match_by = match value {
+                "nic" => MatchBy::Nic,
+                "mailbox" | "auto" => MatchBy::Mailbox,
+                _ => return Err(()),
+            };
+            Ok(())
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_EAGER_MAX",
+        aliases: &[],
+        kind: "bytes",
+        default: "4096",
+        range: "0 to 65536",
+        doc: "largest message sent before its receive is known; 0 always waits",
+        set: |params, value| number(value, 0, 65536).map(|n| params.eager_max = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_EAGER_CREDITS",
+        aliases: &[],
+        kind: "number",
+        default: "32",
+        range: "0 to 32",
+        doc: "eager messages a connection may have under way",
+        set: |params, value| {
+            number(value, 0, EAGER_CREDITS_MAX as u64).map(|n| params.eager_credits = n as u32)
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_PEER_TIME_MS",
+        aliases: &[],
+        kind: "milliseconds",
+        default: "10000",
+        range: "10 to 3600000",
+        doc: "longest time between a peer's death and the error on its requests",
+        set: |params, value| number(value, 10, 3_600_000).map(|n| params.peer_time = Duration::millis(n)),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_RAIL_TIME_MS",
+        aliases: &[],
+        kind: "milliseconds",
+        default: "3000",
+        range: "1000 to 3600000",
+        doc: "how long the network may leave a link of data unanswered before it counts as cut",
+        set: |params, value| number(value, 1_000, 3_600_000).map(|n| params.rail_time = Duration::millis(n)),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_CONNECT_TIME_MS",
+        aliases: &[],
+        kind: "milliseconds",
+        default: "300000",
+        range: "1000 to 3600000",
+        doc: "how long a connection that is being made may be left alone before it is given up",
+        set: |params, value| {
+            number(value, 1_000, 3_600_000).map(|n| params.connect_time = Duration::millis(n))
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_DEPTH",
+        aliases: &[],
+        kind: "number",
+        default: "512",
+        range: "32 to 32768",
+        doc: "operations a link may have outstanding",
+        set: |params, value| number(value, 32, 32768).map(|n| params.depth = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_LINKS_PER_RAIL",
+        aliases: &[Alias {
+            name: "NCCL_IB_QPS_PER_CONNECTION",
+            kind: "number",
+            range: "1 to 128",
+            means: |value| number(value, 1, 128).map(|n| if n > 4 { "4" } else { value }),
+        }],
+        kind: "number",
+        default: "1",
+        range: "1 to 4",
+        doc: "links over each rail of a connection, four in all at most; over TCP more than one helps where the network \
+              slows or loses within single streams",
+        set: |params, value| number(value, 1, 4).map(|n| params.links_per_rail = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_P2P_LINKS_PER_RAIL",
+        aliases: &[Alias {
+            name: "RCCL_IB_QPS_PER_P2P",
+            kind: "number",
+            range: "0 to 128",
+            means: |value| number(value, 0, 128).map(|n| if n > 4 { "4" } else { value }),
+        }],
+        kind: "number",
+        default: "0",
+        range: "0 to 4",
+        doc: "the same for connections that RCCL says are point to point; 0: as for others",
+        set: |params, value| number(value, 0, 4).map(|n| params.p2p_links_per_rail = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SPLIT",
+        aliases: &[Alias {
+            name: "NCCL_IB_SPLIT_DATA_ON_QPS",
+            kind: "boolean",
+            range: "0 or 1",
+            means: |value| number(value, 0, 1).map(|n| if n == 1 { "on" } else { "off" }),
+        }],
+        kind: "word",
+        default: "on",
+        range: "on or off",
+        doc: "whether a long message is spread over the links of a rail; over rails it is in any case",
+        set: |params, value| {
+            params.split = match value {
+                "on" => true,
+                "off" => false,
+                _ => return Err(()),
+            };
+            Ok(())
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_STRIPE_MIN",
+        aliases: &[],
+        kind: "bytes",
+        default: "65536",
+        range: "1 to 1073741824",
+        doc: "fewest bytes of a piece of a message that is spread over several rails",
+        set: |params, value| number(value, 1, 1 << 30).map(|n| params.stripe_min = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_COMMS_MAX",
+        aliases: &[],
+        kind: "number",
+        default: "8192",
+        range: "1 to 65535",
+        doc: "connections of this process",
+        set: |params, value| number(value, 1, 65535).map(|n| params.comms_max = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_REGIONS_MAX",
+        aliases: &[],
+        kind: "number",
+        default: "65536",
+        range: "1 to 16777216",
+        doc: "regions registered with one connection",
+        set: |params, value| number(value, 1, 1 << 24).map(|n| params.regions_max = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_PROGRESS_THREAD",
+        aliases: &[],
+        kind: "boolean",
+        default: "0",
+        range: "0 or 1",
+        doc: "keep a thread that goes on with connections whose owner makes no call for a while; it sleeps in between",
+        set: |params, value| number(value, 0, 1).map(|n| params.progress_thread = n == 1),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_STATUS",
+        aliases: &[],
+        kind: "boolean",
+        default: "1",
+        range: "0 or 1",
+        doc: "keep a page of counters that other programs of this user may read, as `trunkline top` does",
+        set: |params, value| number(value, 0, 1).map(|n| params.status = n == 1),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_TRACE",
+        aliases: &[],
+        kind: "directory",
+        default: "off",
+        range: "a path, or off",
+        doc: "record what goes over each rail; each process leaves a file there that Perfetto opens, as `trunkline bench --trace` does",
+        set: |params, value| {
+            params.trace = Some(value).filter(|path| !["", "off"].contains(path)).map(PathBuf::from);
+            Ok(())
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_TRACE_EVENTS",
+        aliases: &[],
+        kind: "number",
+        default: "262144",
+        range: "1024 to 67108864",
+        doc: "events of a process that are recorded, 40 bytes each, two or three a message; later ones are counted as lost",
+        set: |params, value| number(value, 1 << 10, 1 << 26).map(|n| params.trace_events = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_QP_SHARING",
+        aliases: &[
+            Alias {
+                name: "RCCL_IB_QP_SHARING_ENABLE",
+                kind: "boolean",
+                range: "0 or 1",
+                means: |value| number(value, 0, 1).map(|n| if n == 1 { "on" } else { "off" }),
+            },
+            groups_alias("RCCL_ANP_COMM_NGROUPS", shares),
+            groups_alias("RCCL_IB_COMM_NGROUPS", shares),
+        ],
+        kind: "word",
+        default: "off",
+        range: "off, on or auto",
+        doc: "whether connections between two processes share queue pairs; auto: where more than half of a NIC's are in use",
+        set: |params, value| {
+            params.sharing.sharing = match value {
+                "off" => Sharing::Off,
+                "on" => Sharing::On,
+                "auto" => Sharing::Auto,
+                _ => return Err(()),
+            };
+            Ok(())
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_QP_GROUPS",
+        aliases: &[
+            groups_alias("RCCL_ANP_COMM_NGROUPS", groups),
+            groups_alias("RCCL_IB_COMM_NGROUPS", groups),
+        ],
+        kind: "number",
+        default: "4",
+        range: "1 to 8",
+        doc: "groups of queue pairs that the connections of one direction towards one process share",
+        set: |params, value| {
+            number(value, 1, GROUPS_ASKED_MAX.into()).map(|n| params.sharing.groups = n as u8)
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_QP_DEPTH_MULTIPLIER",
+        aliases: &[depth_alias("RCCL_ANP_QP_DEPTH_MULTIPLIER"), depth_alias("RCCL_IB_QP_DEPTH_MULTIPLIER")],
+        kind: "number",
+        default: "1",
+        range: "1 to 255",
+        doc: "how many times as deep as the queues of one connection those of a group are, up to what the NIC has",
+        set: |params, value| number(value, 1, 255).map(|n| params.sharing.depth_multiplier = n as u8),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_QP_BUDGET",
+        aliases: &[],
+        kind: "number",
+        default: "0",
+        range: "0 to 1048576",
+        doc: "queue pairs of each NIC that this process may use; 0 is as many as the NIC has",
+        set: |params, value| number(value, 0, 1 << 20).map(|n| params.sharing.budget = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SOFT_NICS",
+        aliases: &[],
+        kind: "number",
+        default: "0",
+        range: "0 to 16",
+        doc: "software NICs of this host; 0 is one",
+        set: |params, value| number(value, 0, 16).map(|n| params.soft.nics = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SOFT_COPY",
+        aliases: &[],
+        kind: "word",
+        default: "auto",
+        range: "auto, staging, pull or share",
+        doc: "how large messages reach another process: through the shared ring, read by the receiver, or copied by both; auto learns",
+        set: |params, value| {
+            params.soft.copy = match value {
+                "auto" => SoftCopy::Auto,
+                "staging" => SoftCopy::Staging,
+                "pull" => SoftCopy::Pull,
+                "share" => SoftCopy::Share,
+                _ => return Err(()),
+            };
+            Ok(())
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SOFT_DELAYED",
+        aliases: &[],
+        kind: "boolean",
+        default: "0",
+        range: "0 or 1",
+        doc: "written data can be seen only after a flush, as on some accelerators; for tests",
+        set: |params, value| number(value, 0, 1).map(|n| params.soft.delayed = n == 1),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SOFT_MAX_QP",
+        aliases: &[],
+        kind: "number",
+        default: "0",
+        range: "0 to 1048576",
+        doc: "queue pairs of a software NIC; 0 is its default",
+        set: |params, value| number(value, 0, 1 << 20).map(|n| params.soft.max_qp = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SOFT_PIPELINES",
+        aliases: &[],
+        kind: "number",
+        default: "0",
+        range: "0 to 64",
+        doc: "pipelines of a software NIC, which share its queue pairs; 0 is one",
+        set: |params, value| number(value, 0, 64).map(|n| params.soft.pipelines = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SOFT_MAX_MR",
+        aliases: &[],
+        kind: "number",
+        default: "0",
+        range: "0 to 1048576",
+        doc: "regions of a software NIC; 0 is its default",
+        set: |params, value| number(value, 0, 1 << 20).map(|n| params.soft.max_mr = n as u32),
+    },
+];
+
+fn number(value: &str, min: u64, max: u64) -> Result<u64, ()> {
+    let n: u64 = value.trim().parse().map_err(|_| ())?;
+    if (min..=max).contains(&n) { Ok(n) } else { Err(()) }
+}
+
+/// The number of groups as RCCL's users give it, which says at once whether to share: 0 is no.
+const fn groups_alias(name: &'static str, means: fn(&str) -> Result<&str, ()>) -> Alias {
+    Alias { name, kind: "number", range: "0 to 8", means }
+}
+
+/// What such a number says of sharing.
+fn shares(value: &str) -> Result<&str, ()> {
+    number(value, 0, GROUPS_ASKED_MAX.into()).map(|n| if n > 0 { "on" } else { "off" })
+}
+
+/// What it says of groups: 0 leaves the default.
+fn groups(value: &str) -> Result<&str, ()> {
+    number(value, 0, GROUPS_ASKED_MAX.into()).map(|n| if n > 0 { value } else { "4" })
+}
+
+/// The multiplier as RCCL's users give it, which means the same there.
+const fn depth_alias(name: &'static str) -> Alias {
+    Alias { name, kind: "number", range: "1 to 255", means: |value| number(value, 1, 255).map(|_| value) }
+}
