@@ -133,7 +133,6 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             nics,
             remote: handle.nics,
             wish: self.wish(&nics, links).hinted(traffic),
-            class: traffic.class,
             place: None,
             open,
             lane: None,
@@ -186,7 +185,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let Some((ask, wish)) = self.place(control, id)? else { return Ok(()) };
         let Some(share) = ask.request(wish.turn) else { return Ok(()) };
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(()) };
-        let (nics, links, class) = (attempt.nics, usize::from(wish.links), attempt.class);
+        let (nics, links, class) = (attempt.nics, usize::from(wish.links), wish.class);
         let (place, made) = match ask {
             Ask::Alone(place) | Ask::Rather(place) => {
                 (place, self.make_own(&nics, links, class, (None, self.pipeline(control, &nics, place))))

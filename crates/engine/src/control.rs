@@ -139,8 +139,6 @@ pub(crate) struct Attempt<R: Rail> {
     pub(crate) remote: nics::Nics,
     /// What it wishes of the pool.
     pub(crate) wish: Wish,
-    /// The traffic class of its links.
-    pub(crate) class: Option<u8>,
     /// Where the pool has placed it; none as long as it has not asked.
     pub(crate) place: Option<Place>,
     pub(crate) open: Open,

@@ -109,25 +109,28 @@ pub struct Wish {
     pub groups_at_most: u8,
     /// Which ask of one attempt to connect this is, from 0: answers to earlier ones are of no use.
     pub turn: u32,
+    /// The traffic class of links that are made for it.
+    pub class: Option<u8>,
 }
 
 impl Wish {
     /// The ordinary wish of a comm with that many links.
     #[must_use]
     pub const fn new(links: u8) -> Self {
-        Self { links, alone: false, weight: 1, groups_at_most: u8::MAX, turn: 0 }
+        Self { links, alone: false, weight: 1, groups_at_most: u8::MAX, turn: 0, class: None }
     }
 
     /// The wish of a comm that is part of such traffic: it counts for as much as it will carry, so that those which carry
     /// most do not meet. Whoever shares the traffic with fifteen others or more, or says nothing, counts for 1.
     #[must_use]
     pub const fn hinted(self, traffic: Traffic) -> Self {
+        let class = traffic.class;
         if traffic.peers == 0 || traffic.flows == 0 {
-            return self;
+            return Self { class, ..self };
         }
         let weight = WEIGHT_MAX / traffic.peers.saturating_mul(traffic.flows);
         // At most 16.
-        Self { weight: if weight == 0 { 1 } else { weight as u8 }, ..self }
+        Self { weight: if weight == 0 { 1 } else { weight as u8 }, class, ..self }
     }
 
     /// The wish, as far as the other process goes along.
