@@ -278,6 +278,26 @@ fn an_attempt_that_nobody_asks_about_is_forgotten_while_its_group_is_in_use() {
 }
 
 #[test]
+fn a_shutdown_ends_groups_that_only_attempts_have_seats_in() {
+    let duo = duo(Weather::calm(), 1);
+    let comm = duo.connect();
+    exchange(&duo, comm, 100);
+    let (_, mut handle) = duo.b.listen(0).unwrap();
+    for _ in 0..10 {
+        assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None, "nobody accepts");
+    }
+    assert_eq!(duo.a.riding().attempts, 2);
+    duo.a.shutdown();
+    duo.b.shutdown();
+    for (pid, engine) in [(0, &duo.a), (1, &duo.b)] {
+        let (riding, counts) = (engine.riding(), duo.world.counts(Pid(pid)));
+        assert_eq!((riding.lanes, riding.attempts, counts.links, counts.regions), (0, 0, 0, 0), "{pid}");
+    }
+    // As if new.
+    exchange(&duo, duo.connect(), 100);
+}
+
+#[test]
 fn memory_that_is_still_to_be_copied_out_is_kept_until_it_has_been() {
     let mut weather = Weather::calm();
     (weather.cramped, weather.copied_max) = (900, u64::MAX);
