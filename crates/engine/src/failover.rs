@@ -5,7 +5,7 @@
 use std::os::fd::OwnedFd;
 
 use trunkline_fabric::{
-    Fabric, Host, LinkAddress, LinkError, Links as _, Op, Rail, Remote, RemoteKey, Source,
+    Fabric, Host, LinkAddress, LinkError, LinkId, Links as _, Op, Rail, Remote, RemoteKey, Source,
 };
 use trunkline_proto::conn::{DownStep, LinkStep, OpenStep};
 use trunkline_proto::counters::Tally;
@@ -13,7 +13,8 @@ use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::frame::{Frame, LinkDown, LinkOpen, LinkResult, Region};
 
 use crate::comm::Comm;
-use crate::groups::Turn;
+use crate::groups::{Neighbours, Turn};
+use crate::links::SharedLinks;
 use crate::member::{Open, Side};
 use crate::news::Word;
 use crate::path::{LAST_FLUSH, NO_LINK, PROBE, Path, Proof, Told};
@@ -89,6 +90,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Ok(());
         }
         open.tended = now;
+        turn.let_go_of_spent_links();
+        let Turn { open, .. } = turn;
         for at in 0..open.side.paths().len() {
             self.on_time(turn, at, now);
         }
@@ -186,7 +189,45 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 }
 
+impl<R: Rail> Turn<'_, R> {
+    /// A link that has ended and told all is of no more use to anybody, and its NIC may have no room for another one in its
+    /// place. So all members let go of it at once: some may not be driven for long.
+    fn let_go_of_spent_links(&mut self) {
+        let Self { open, rails, shared, .. } = self;
+        let Some(Neighbours { others, .. }) = shared else { return };
+        if rails.mutant.is("ride-keeps-spent-links") {
+            return;
+        }
+        for (rail, link) in rails.shared.as_ref().map_or_else(Vec::new, SharedLinks::spent) {
+            // What it brought may be hidden still; one flush shows what it brought to all.
+            let shown = open.has_seen_all_of(rail, link)
+                || others.iter_mut().any(|other| other.has_seen_all_of(rail, link));
+            if shown && rails.get_mut(rail).is_quiet(link) {
+                open.let_go(rails, rail, link);
+                others.iter_mut().for_each(|other| other.let_go(rails, rail, link));
+            }
+        }
+    }
+}
+
 impl Open {
+    /// Whether this member uses a link that is quiet, and knows that nothing that came over it is hidden.
+    fn has_seen_all_of(&mut self, rail: usize, link: LinkId) -> bool {
+        let hides = matches!(&self.side, Side::Recv(lane) if lane.plan.needs_flush);
+        let paths = self.side.paths();
+        let Some(path) = paths.of_link(rail, link).map(|at| paths.get(at)) else { return false };
+        !hides || path.leaving.as_ref().is_none_or(|leaving| leaving.flushed)
+    }
+
+    /// A link of this member's is no more; how it was left is still to be said.
+    fn let_go(&mut self, rails: &mut Rails<impl Rail>, rail: usize, link: LinkId) {
+        let paths = self.side.paths();
+        if let Some(at) = paths.of_link(rail, link) {
+            paths.get_mut(at).link = NO_LINK;
+            rails.quit(rail, link);
+        }
+    }
+
     /// Takes a word of the peer's.
     fn on_word(
         &mut self,

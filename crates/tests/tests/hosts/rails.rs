@@ -233,6 +233,30 @@ fn a_cut_rail_is_left_and_taken_back() {
     });
 }
 
+/// Four connections, each way on one group: what each of them had under way on the rail goes over the other one.
+#[test]
+fn members_of_a_group_leave_a_cut_rail_and_take_it_back() {
+    testbed::run(|testbed| {
+        let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+        let pair = Pair::new(testbed, &[shape; 2]);
+        let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both").env("TEST_WINDOW", 4);
+        let setting = setting.env("TRUNKLINE_QP_SHARING", "on").env("TRUNKLINE_QP_GROUPS", 1);
+        let setting = setting.env("TEST_STREAMS", 4).env("TEST_GROUPS", 2);
+        during(setting.env("TEST_PAUSE_MS", (RAIL_TIME + SLACK).as_millis()), |_| {
+            for cut in [0, 1] {
+                pair.wait_for_all();
+                pair.rails[cut].cut();
+                let goes_on = pair.wait(&pair.left, 1 - cut, 16 * MIB, RAIL_TIME + SLACK);
+                pair.rails[cut].mend();
+                let back = pair.wait(&pair.left, cut, MIB, RETAKEN);
+                println!(
+                    "figure: rail {cut} of a group: 16 MiB over the other {goes_on:?} after the cut, back {back:?} after it was mended"
+                );
+            }
+        });
+    });
+}
+
 /// What a trace has of one rail. Times are seconds.
 #[derive(Default)]
 struct Track {

@@ -1,6 +1,7 @@
-//! What two processes on two hosts play over several rails: a stream of messages, one way or both, until a file says
-//! that it is enough, or until all of it fails.
+//! What two processes on two hosts play over several rails: streams of messages, one way or both, over a connection or
+//! several, until a file says that it is enough, or until all of it fails.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use trunkline_sys::nccl_net::ResultCode;
 use crate::contract::messages::between;
 use crate::net::{Buf, Called, Comm, LIMIT, Mr, Net, Piece, Request, until};
 use crate::run::Scene;
+use crate::sharing::status;
 
 scenarios! {
     a_stream_arrives_whole,
@@ -52,9 +54,11 @@ struct Slot {
     request: Option<Request>,
 }
 
-/// One direction of the stream at one end. Message `n` has pattern `n`; after the last one come empty ones.
+/// One direction of a stream at one end. Message `n` has pattern `n`, and that of another stream another one; after the last
+/// one come empty ones.
 struct Way {
     comm: Comm,
+    stream: usize,
     sends: bool,
     length: Option<usize>,
     slots: Vec<Slot>,
@@ -74,7 +78,7 @@ struct Way {
 }
 
 impl Way {
-    fn new(net: &Net, comm: Comm, sends: bool) -> Self {
+    fn new(net: &Net, stream: usize, comm: Comm, sends: bool) -> Self {
         let length = number("TEST_LENGTH");
         let longest = length.unwrap_or(LENGTHS[8]);
         let slot = |_| {
@@ -83,6 +87,7 @@ impl Way {
         };
         Self {
             comm,
+            stream,
             sends,
             length,
             slots: (0..number("TEST_WINDOW").unwrap_or(WINDOW)).map(slot).collect(),
@@ -102,6 +107,10 @@ impl Way {
             Some(last) if number >= last => 0,
             _ => self.length.unwrap_or(LENGTHS[number % LENGTHS.len()]),
         }
+    }
+
+    fn pattern(&self, number: usize) -> usize {
+        number + 97 * self.stream
     }
 
     /// Every message, and the empty ones, have come to their end.
@@ -142,7 +151,7 @@ impl Way {
         let piece = Piece { addr: slot.buf.addr(), len, tag: 7, mr: slot.mr };
         if self.sends {
             if !self.is_filled {
-                slot.buf.fill(0..len, number);
+                slot.buf.fill(0..len, self.pattern(number));
                 self.is_filled = true;
             }
             return net.try_send(self.comm, piece, 0);
@@ -161,7 +170,7 @@ impl Way {
             }
             let len = self.length(number);
             assert_eq!(size, len as i32, "size of message {number}");
-            self.slots[number % self.slots.len()].buf.check(0..len, number);
+            self.slots[number % self.slots.len()].buf.check(0..len, self.pattern(number));
             self.bytes += len;
         }
         if number > 0 {
@@ -191,11 +200,11 @@ impl Way {
     }
 }
 
-/// Both directions at this end, and the file that says when.
+/// All directions at this end, and the file that says when.
 struct Stream {
     net: Net,
     ways: Vec<Way>,
-    comms: (Comm, Comm),
+    comms: Vec<(Comm, Comm)>,
     file: PathBuf,
     looked: Instant,
     started: Instant,
@@ -204,15 +213,20 @@ struct Stream {
 impl Stream {
     fn new(scene: &mut Scene) -> Self {
         let net = start(scene);
-        let (send, recv) = between(&net, scene);
+        let comms: Vec<_> = (0..number("TEST_STREAMS").unwrap_or(1)).map(|_| between(&net, scene)).collect();
         let both = std::env::var("TEST_WAYS").is_ok_and(|ways| ways == "both");
         let wanted = |sends: bool| both || sends == (scene.role == 0);
-        let ways = [(send, true), (recv, false)].into_iter().filter(|&(_, sends)| wanted(sends));
-        let ways = ways.map(|(comm, sends)| Way::new(&net, comm, sends)).collect();
+        let ends = |(stream, &(send, recv))| [(stream, send, true), (stream, recv, false)];
+        let ways = comms.iter().enumerate().flat_map(ends).filter(|&(_, _, sends)| wanted(sends));
+        let ways = ways.map(|(stream, comm, sends)| Way::new(&net, stream, comm, sends)).collect();
+        if let Some(groups) = number("TEST_GROUPS") {
+            let rides = status().rows.into_iter().filter_map(|row| row.comm?.ride?.record);
+            assert_eq!(rides.collect::<BTreeSet<_>>().len(), groups, "groups of both directions");
+        }
         let file = std::env::var_os("TEST_FILE").expect("a file to look for").into();
         scene.meet();
         let now = Instant::now();
-        Self { net, ways, comms: (send, recv), file, looked: now, started: now }
+        Self { net, ways, comms, file, looked: now, started: now }
     }
 
     /// One step each way. While there is nothing to do, others have the processor.
@@ -237,8 +251,10 @@ impl Stream {
     }
 
     fn close(&self) {
-        self.net.close_send(self.comms.0).unwrap();
-        self.net.close_recv(self.comms.1).unwrap();
+        for &(send, recv) in &self.comms {
+            self.net.close_send(send).unwrap();
+            self.net.close_recv(recv).unwrap();
+        }
         if let Some(finalized) = self.net.finalize() {
             finalized.unwrap();
         }
