@@ -2,7 +2,7 @@
 //! several, until a file says that it is enough, or until all of it fails.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use trunkline_sys::nccl_net::ResultCode;
@@ -23,9 +23,16 @@ const LENGTHS: [usize; 9] = [1, 3000, 65_537, 1 << 20, 8192, 300_001, 70_000, 17
 const WINDOW: usize = 8;
 /// How often the file is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// And how often it is said which links carry.
+const SAY_EVERY: Duration = Duration::from_millis(50);
 
 fn number(name: &str) -> Option<usize> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// The file in which a process says how many links of its connections carry.
+pub(crate) fn carrying(folder: &Path, role: usize) -> PathBuf {
+    folder.join(format!("carrying{role}"))
 }
 
 fn millis(name: &str) -> Option<Duration> {
@@ -206,7 +213,10 @@ struct Stream {
     ways: Vec<Way>,
     comms: Vec<(Comm, Comm)>,
     file: PathBuf,
+    /// Where it is said how many links carry, if anybody wants to know.
+    links: Option<PathBuf>,
     looked: Instant,
+    said: Instant,
     started: Instant,
 }
 
@@ -223,10 +233,11 @@ impl Stream {
             let rides = status().rows.into_iter().filter_map(|row| row.comm?.ride?.record);
             assert_eq!(rides.collect::<BTreeSet<_>>().len(), groups, "groups of both directions");
         }
-        let file = std::env::var_os("TEST_FILE").expect("a file to look for").into();
+        let file = PathBuf::from(std::env::var_os("TEST_FILE").expect("a file to look for"));
+        let links = number("TEST_STREAMS").map(|_| carrying(file.parent().expect("its folder"), scene.role));
         scene.meet();
         let now = Instant::now();
-        Self { net, ways, comms, file, looked: now, started: now }
+        Self { net, ways, comms, file, links, looked: now, said: now, started: now }
     }
 
     /// One step each way. While there is nothing to do, others have the processor.
@@ -247,6 +258,12 @@ impl Stream {
             return false;
         }
         self.looked = Instant::now();
+        if let Some(path) = self.links.as_ref().filter(|_| self.said.elapsed() >= SAY_EVERY) {
+            self.said = Instant::now();
+            let comms = status().rows.into_iter().filter_map(|row| row.comm);
+            let links: u32 = comms.map(|comm| comm.links.carrying().count_ones()).sum();
+            std::fs::write(path, links.to_string()).expect("a file");
+        }
         self.file.exists()
     }
 
