@@ -115,6 +115,9 @@ impl Rail for SimRail {
             }
             _ => return Err(PostError::Refused(Status::Flushed)),
         }
+        if state.refusing == Some(index) {
+            return Err(PostError::Refused(Status::Other(12)));
+        }
         state.post(index, wr_id, op, signalled)
     }
 

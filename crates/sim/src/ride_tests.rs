@@ -1,7 +1,8 @@
 //! Rules of shared queue pairs that a random run meets too seldom, or cannot see so exactly: whose error is whose, and how
 //! soon a member is rid of what it had.
 
-use trunkline_engine::{CommId, Params, RecvBuf, RequestId, SharingParams, Traffic};
+use trunkline_engine::{CommFault, CommId, Error, Params, RecvBuf, RequestId, SharingParams, Traffic};
+use trunkline_fabric::Status;
 use trunkline_proto::pool::config::Sharing;
 use trunkline_proto::time::Duration;
 
@@ -82,9 +83,14 @@ fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
     let (mut failed, mut sizes) = ([0; 5], [0; 8]);
     let until = duo.world.now() + 30 * SECOND;
     while duo.world.now() < until {
-        for (at, &request) in posted.iter().enumerate().filter(|_| true) {
-            if failed[at] == 0 && duo.b.test(request, &mut sizes).is_err() {
-                failed[at] += 1;
+        for (at, &request) in posted.iter().enumerate() {
+            match duo.b.test(request, &mut sizes) {
+                Ok(done) => assert!(!done && failed[at] == 0, "nothing was sent"),
+                Err(Error::Comm(fault)) => {
+                    assert!(matches!(fault, CommFault::Link(_)), "{fault}");
+                    failed[at] += 1;
+                }
+                Err(error) => assert!(failed[at] == 1 && matches!(error, Error::Unknown(_)), "{error}"),
             }
         }
         duo.a.progress_all();
@@ -92,6 +98,9 @@ fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
     }
     let hit: Vec<u32> = groups.iter().zip(failed).filter(|(_, n)| *n > 0).map(|(g, _)| *g).collect();
     assert!(!hit.is_empty() && hit.iter().all(|&group| group == hit[0]), "{failed:?} of {groups:?}");
+    // A line for each, and one for the group.
+    assert_eq!(duo.world.warnings(Pid(1)), hit.len() + 1);
+    assert_eq!(duo.b.counters().requests_failed, hit.len() as u64);
     for (at, &comm) in comms.iter().enumerate() {
         if groups[at] == hit[0] {
             assert_eq!(failed[at], 1, "each member");
@@ -112,6 +121,55 @@ fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
     );
 }
 
+/// The link of a group works, and takes nothing that is posted for a while.
+#[test]
+fn what_a_link_refuses_is_told_to_each_who_posted_once_and_to_nobody_else() {
+    let duo = duo(Weather::calm(), 2);
+    let comms: Vec<_> = (0..8).map(|_| duo.connect()).collect();
+    let post = |&(_, recv): &(CommId, CommId)| duo.b.irecv(recv, &[buffer(&duo.b, recv, 64).1]).unwrap();
+    let posted: Vec<_> = comms.iter().map(|comm| post(comm).unwrap()).collect();
+    duo.run(SECOND / 100);
+    duo.world.refuse(Some(Pid(0)));
+    // One member of each group sends nothing.
+    let sends: Vec<Vec<Result<RequestId, Error>>> = comms[2..]
+        .iter()
+        .map(|&(send, _)| {
+            let (_, from) = buffer(&duo.a, send, 64);
+            let one = || (0..10_000).find_map(|_| duo.a.isend(send, from.mr, 0, 64, 0).transpose()).unwrap();
+            (0..2).map(|_| one()).collect()
+        })
+        .collect();
+    duo.run(SECOND / 100);
+    duo.world.refuse(None);
+    let refused = |error: &Error| matches!(error, Error::Comm(CommFault::Link(Status::Other(12))));
+    let mut hit = Vec::new();
+    for (&comm, sends) in comms[2..].iter().zip(sends) {
+        let ended = sends.into_iter().map(|sent| sent.and_then(|request| end(&duo.a, request)));
+        let failed =
+            ended.filter_map(Result::err).inspect(|error| assert!(refused(error), "{error}")).count();
+        assert!([0, 2].contains(&failed), "{failed} of two");
+        hit.extend((failed > 0).then_some(comm));
+    }
+    let group = |comm: &(CommId, CommId)| duo.a.group_of(comm.0);
+    let all: Vec<_> = comms[2..].iter().filter(|comm| group(comm) == group(&hit[0])).copied().collect();
+    assert_eq!((hit.len(), &hit), (3, &all), "all of one group that sent");
+    assert_eq!([0, 1].map(|pid| duo.world.warnings(Pid(pid))), [hit.len(), 0], "each is spoken of once");
+    // The link is as good as before for the others of the group.
+    for (&comm, &received) in comms.iter().zip(&posted).filter(|(comm, _)| !hit.contains(comm)) {
+        if comms[..2].contains(&comm) {
+            let sent = isend(&duo.a, comm.0, buffer(&duo.a, comm.0, 64).1);
+            assert_eq!(end(&duo.a, sent).unwrap(), 64);
+        }
+        assert_eq!(end(&duo.b, received).unwrap(), 64);
+        exchange(&duo, comm, 1000);
+    }
+    hit.iter().for_each(|comm| duo.a.close(comm.0).unwrap());
+    for (_, &received) in comms.iter().zip(&posted).filter(|(comm, _)| hit.contains(comm)) {
+        let told = end(&duo.b, received);
+        assert!(matches!(told, Err(Error::Comm(CommFault::PeerClosed(_)))), "{told:?}");
+    }
+}
+
 const NOWHERE: RecvBuf =
     RecvBuf { mr: trunkline_engine::MrId::from_bits(1 << 32), offset: 0, len: 0, tag: 0 };
 
@@ -128,7 +186,7 @@ fn memory_is_taken_from_one_receiver_and_its_neighbour_notices_nothing() {
         let sent = isend(&duo.a, one.0, from);
         let until = duo.world.now() + SECOND;
         while let Err(error) = duo.b.deregister(one.1, into.mr) {
-            assert!(matches!(error, trunkline_engine::Error::Draining), "{error}");
+            assert!(matches!(error, Error::Draining), "{error}");
             // Its owner may be busy with something else.
             duo.a.progress_all();
             assert!(duo.world.now() < until, "the peer was asked to stop");
@@ -310,7 +368,7 @@ fn memory_that_is_still_to_be_copied_out_is_kept_until_it_has_been() {
         let sent = isend(&duo.a, one.0, from);
         let until = duo.world.now() + SECOND;
         while let Err(error) = duo.a.deregister(one.0, from.mr) {
-            assert!(matches!(error, trunkline_engine::Error::Draining), "{error}");
+            assert!(matches!(error, Error::Draining), "{error}");
             assert!(duo.world.now() < until, "round {round}");
         }
         drop(memory);
@@ -342,7 +400,7 @@ fn who_finds_no_seat_leaves_nothing_behind() {
             break error;
         }
     };
-    assert!(matches!(refused, trunkline_engine::Error::Exhausted { .. }), "{refused}");
+    assert!(matches!(refused, Error::Exhausted { .. }), "{refused}");
     let riding = duo.a.riding();
     assert_eq!((riding.attempts, riding.pool.members, riding.wrong), (2, 2, None));
     comms.iter().for_each(|&comm| exchange(&duo, comm, 100));

@@ -72,6 +72,8 @@ pub(crate) struct State {
     /// Writes that left on rails that died, and how many there were so far.
     pub(crate) ghosts: BTreeMap<u64, Ghost>,
     pub(crate) haunted: u64,
+    /// A link that works and takes nothing that is posted.
+    pub(crate) refusing: Option<usize>,
 }
 
 pub(crate) struct ProcessState {
@@ -129,6 +131,7 @@ impl World {
             cuts: Vec::new(),
             ghosts: BTreeMap::new(),
             haunted: 0,
+            refusing: None,
         })))
     }
 
@@ -190,6 +193,16 @@ impl World {
     #[must_use]
     pub fn is_alive(&self, process: Pid) -> bool {
         self.lock().is_alive(process)
+    }
+
+    /// From now on the first working link of a process refuses all that is posted, as a provider does that is out of memory;
+    /// with `None` nothing does.
+    pub fn refuse(&self, process: Option<Pid>) {
+        let mut state = self.lock();
+        let of = |link: &LinkState| {
+            link.phase == LinkPhase::Ready && Some(state.rails[link.rail].process) == process
+        };
+        state.refusing = state.links.iter().position(of);
     }
 
     /// Puts one working link between two processes into error, as a flapping port does; returns the two.
