@@ -163,6 +163,10 @@ impl Rail for SimRail {
             }
             *place = found.completion;
             count += 1;
+            if state.kept.1 {
+                let rail = self.rail;
+                state.kept.0.push((rail, found.link, found.completion));
+            }
         }
         state.pump(self.rail);
         count

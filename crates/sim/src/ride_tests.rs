@@ -3,6 +3,7 @@
 
 use trunkline_engine::{CommFault, CommId, Error, Params, RecvBuf, RequestId, SharingParams, Traffic};
 use trunkline_fabric::Status;
+use trunkline_proto::limits::MEMBER_QUARANTINE;
 use trunkline_proto::pool::config::Sharing;
 use trunkline_proto::time::Duration;
 
@@ -168,6 +169,44 @@ fn what_a_link_refuses_is_told_to_each_who_posted_once_and_to_nobody_else() {
         let told = end(&duo.b, received);
         assert!(matches!(told, Err(Error::Comm(CommFault::PeerClosed(_)))), "{told:?}");
     }
+}
+
+/// What completes for a member that has left names those that come after it in its place, but for the generation.
+#[test]
+fn what_comes_late_for_an_earlier_member_is_nobodys_and_is_counted() {
+    const TURNS: usize = 3 * (MEMBER_QUARANTINE + 2);
+    let duo = duo(Weather::calm(), 1);
+    let (stays, one) = (duo.connect(), duo.connect());
+    duo.world.keep(true);
+    [100_000, 64, 200_000, 70_000].into_iter().for_each(|len| exchange(&duo, one, len));
+    duo.world.keep(false);
+    close(&duo, one);
+    let mut late = [0; 2];
+    for turn in 0..TURNS {
+        let later = duo.connect();
+        let ((from_memory, from), (into_memory, into)) =
+            (buffer(&duo.a, later.0, 100_000), buffer(&duo.b, later.1, 100_000));
+        from_memory.write(0, &[turn as u8; 100_000]).unwrap();
+        let received = duo.b.irecv(later.1, &[into]).unwrap().unwrap();
+        let sent = isend(&duo.a, later.0, from);
+        for (pid, late) in late.iter_mut().enumerate() {
+            *late += duo.world.come_late(Pid(pid)) as u64;
+        }
+        // Polled by another one, and by itself.
+        if turn % 2 == 0 {
+            exchange(&duo, stays, 8);
+        }
+        both_end(&duo, sent, received);
+        let mut bytes = vec![0; 100_000];
+        into_memory.read(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|&byte| byte == turn as u8), "turn {turn}");
+        close(&duo, later);
+        duo.run(SECOND / 1000);
+    }
+    close(&duo, stays);
+    duo.run(SECOND / 10);
+    assert!(late.iter().all(|&late| late >= 3 * TURNS as u64), "{late:?}");
+    assert_eq!([&duo.a, &duo.b].map(|engine| engine.counters().completions_dropped), late);
 }
 
 const NOWHERE: RecvBuf =
