@@ -270,6 +270,16 @@ fn everything_is_under_way_at_once() {
     }
 }
 
+#[test]
+fn queues_are_as_deep_as_asked() {
+    for wire in ["soft:shm", "soft:tcp"] {
+        for times in [1, 2, 4] {
+            let setting = shared("queues_are_as_deep_as_asked", 1).env("TRUNKLINE_FABRIC", wire);
+            setting.env("TRUNKLINE_QP_DEPTH_MULTIPLIER", times).alone();
+        }
+    }
+}
+
 /// Several members on a link whose NIC pairs sends with receives.
 #[test]
 fn members_have_their_part_of_a_nic_that_pairs() {
