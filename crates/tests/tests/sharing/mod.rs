@@ -168,7 +168,8 @@ fn all_close_on_one_side_only() {
 
 #[test]
 fn thousands_of_connections_come_and_go() {
-    shared("thousands_of_connections_come_and_go", 2).two();
+    let setting = shared("thousands_of_connections_come_and_go", 2);
+    setting.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0").two();
 }
 
 #[test]
