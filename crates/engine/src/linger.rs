@@ -210,7 +210,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     ) {
         if last.rides {
             if self.params.mutant.is("ride-leaks-a-little") {
-                Box::leak(Box::new([0_u8; 100]));
+                std::hint::black_box(Box::leak(Box::new([0_u8; 100])));
             }
             if let Some(group) = held.as_mut() {
                 group.leave(last.seat);

@@ -180,6 +180,9 @@ impl<R: Rail> Turn<'_, R> {
                 }
             } else if let Some(other) = other_of(others, bits, rails.mutant) {
                 common.routed += 1;
+                if rails.mutant.is("ride-allocates-to-route") {
+                    drop(std::hint::black_box(Box::new(bits)));
+                }
                 other.set_time_of(open);
                 other.take_for(rails, comms, rail, completion, kind);
                 common.untold |= other.untold;
