@@ -3,6 +3,7 @@
 //! polled; what it says goes out on the control stream.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{
     Fabric, Host, LinkAddress, LinkError, LinkId, Links as _, Op, Rail, Remote, RemoteKey, Source,
@@ -13,6 +14,7 @@ use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::frame::{Frame, LinkDown, LinkOpen, LinkResult, Region};
 
 use crate::comm::Comm;
+use crate::engine::turn_of;
 use crate::groups::{Neighbours, Turn};
 use crate::links::SharedLinks;
 use crate::member::{Open, Side};
@@ -59,6 +61,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.fail(slot, turn, fault);
         }
         let open = &mut *turn.open;
+        slot.joining.store(open.rides() && !open.side.paths().all_carry(), Ordering::Relaxed);
         if let Some((left, taken)) = slot.requests.row.carries(open.side.paths().carrying()) {
             self.status.add(Tally::LinksLeft, left.into());
             self.status.add(Tally::LinksTaken, taken.into());
@@ -69,6 +72,18 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         {
             let stream = open.ends.stream;
             open.words.drain(..).for_each(|(frame, fd)| control.send(stream, &frame, fd));
+        }
+    }
+
+    /// Looks after the links of a comm whose requests end in turns of others.
+    #[cold]
+    pub(crate) fn tend_unpolled(&self, slot: &Comm, comm: CommId) {
+        let seat = slot.seat();
+        if let Some(mut lane) = self.groups.try_claim(seat)
+            && let Some(mut turn) = turn_of(&mut lane, seat, comm)
+            && !self.params.mutant.is("ride-tends-only-who-is-polled")
+        {
+            self.drive(slot, &mut turn);
         }
     }
 

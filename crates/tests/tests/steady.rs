@@ -217,6 +217,15 @@ fn shared_messages_allocate_nothing() {
     }
 }
 
+/// The first connection ends the requests of all others, which see to their links all the same.
+fn shared_messages_over_two_rails_allocate_nothing() {
+    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+    let params =
+        Params { eager_max: 0, sharing, idle_polls: u32::MAX, mutant: planted(), ..Params::default() };
+    let spread = Ends::over(&[0, 1], WireMode::Shm, 8, CopyMode::Auto, params);
+    assert!(settles(&spread, false), "on shared queue pairs over two rails");
+}
+
 /// The bug that `cargo xtask mutants` asks for, if any.
 fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
@@ -248,6 +257,7 @@ fn messages_allocate_nothing_after_warm_up() {
         }
     }
     shared_messages_allocate_nothing();
+    shared_messages_over_two_rails_allocate_nothing();
     // Recorded for a trace: with room for every event, and with a buffer that is full after some.
     for trace_events in [1 << 20, 1000] {
         let (trace, idle_polls) = (Some(PathBuf::from("unused")), u32::MAX);
