@@ -23,6 +23,8 @@ const LIMITS: &str = "xtask/budget.toml";
 const HEADROOM: u64 = 5;
 /// Percent below a limit from which on keeping it would be a waste.
 const SLACK: u64 = 15;
+/// Percent that what is to cost the same may differ by.
+const ALIKE: u64 = 1;
 /// Calls for each message that count as none: what a longer run does besides, by the clock.
 const NO_CALLS: f64 = 0.05;
 /// Runs whose system calls are counted for one figure.
@@ -48,6 +50,7 @@ struct Cycle {
     messages: u64,
     #[serde(default)]
     settings: BTreeMap<String, String>,
+    same_as: Option<String>,
     instructions: u64,
     system_calls: Option<u64>,
 }
@@ -94,6 +97,7 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
         std::fs::write(&path, updated(&text, &costs)?).with_context(|| format!("writing {LIMITS}"))?;
     } else {
         limits.cycle.iter().zip(&costs).for_each(|(cycle, cost)| compare(cycle, *cost, &mut findings));
+        compare_alike(&limits, &costs, &mut findings)?;
     }
     println!("{}", table(&limits, &costs));
     findings.print("budget");
@@ -246,6 +250,23 @@ fn compare(cycle: &Cycle, cost: Cost, findings: &mut Findings) {
     }
 }
 
+/// Compares those that are to cost as much as another one with that.
+fn compare_alike(limits: &Limits, costs: &[Cost], findings: &mut Findings) -> Result<()> {
+    for (cycle, cost) in limits.cycle.iter().zip(costs) {
+        let Some(name) = &cycle.same_as else { continue };
+        let other = limits.cycle.iter().zip(costs).find(|(other, _)| other.name == *name);
+        let other = other.with_context(|| format!("{LIMITS}: {} is the same as no row", cycle.name))?.1;
+        if let (Some(one), Some(other)) = (cost.instructions, other.instructions) {
+            let alike = one.abs_diff(other) * 100 <= other * ALIKE;
+            println!("check budget {} as {name} ... {}", cycle.name, if alike { "ok" } else { "FAILED" });
+            if !alike {
+                findings.add(&cycle.name, format!("{one} instructions a message, {name} takes {other}"));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The file with new limits, everything else as it was.
 fn updated(text: &str, costs: &[Cost]) -> Result<String> {
     let mut out = String::new();
@@ -321,6 +342,20 @@ mod tests {
         assert_eq!(found(Some(1001), Some(1.0)), (2, 0));
         assert_eq!(found(Some(500), None), (0, 1));
         assert_eq!(found(None, None), (0, 0));
+    }
+
+    #[test]
+    fn what_does_not_cost_the_same_is_found() {
+        let like = |name: &str| Cycle { name: "b".into(), same_as: Some(name.into()), ..cycle() };
+        let found = |name, two| {
+            let mut findings = Findings::default();
+            let cost = |instructions| Cost { instructions: Some(instructions), system_calls: None };
+            let limits = Limits { cycle: vec![cycle(), like(name)] };
+            compare_alike(&limits, &[cost(1000), cost(two)], &mut findings).map(|()| findings.broken.len())
+        };
+        let counts = [990, 1010, 989, 1011].map(|two| found("a", two).unwrap());
+        assert_eq!(counts, [0, 0, 1, 1]);
+        assert!(found("c", 1000).is_err());
     }
 
     #[test]

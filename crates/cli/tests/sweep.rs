@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use roxmltree::Document;
 use serde_json::Value;
@@ -180,6 +181,24 @@ fn a_sweep_of_unshared_connections_counts_what_the_formula_says() {
     assert!(output.status.success(), "{}", stderr(&output));
     let used: Vec<u64> = rows(&output).iter().filter_map(|row| row["queue_pairs"].as_u64()).collect();
     assert_eq!(used, [16, 8]);
+}
+
+/// As users type it.
+#[test]
+fn all_configurations_of_all_collectives_pass_a_quick_one() {
+    let directory = here();
+    let began = Instant::now();
+    let output = trunkline(&directory, "sweep --quick", &[]);
+    let (took, text) = (began.elapsed(), stdout(&output));
+    println!("figure: a quick sweep in {took:?}");
+    assert!(output.status.success(), "{}{text}", stderr(&output));
+    assert!(took < Duration::from_secs(120), "{took:?}");
+    let is_row = |line: &&str| !line.starts_with('#');
+    assert_eq!(text.lines().filter(is_row).count(), 10 * 14 * 3, "sizes of each: {text}");
+    assert!(!text.contains(" !") && text.contains("# Out of bounds values   : 0 OK"), "{text}");
+    assert!(text.contains("# Queues unlike formula  : 0 OK"), "{text}");
+    let heat = cells(&report(&directory), "heat");
+    assert_eq!((heat.len(), heat[0].len()), (1 + 10 + 1, 1 + 14), "{heat:?}");
 }
 
 #[test]

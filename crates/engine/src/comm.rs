@@ -50,6 +50,8 @@ pub(crate) struct Comm {
     pub(crate) peer_messages: AtomicU64,
     /// Eager messages went out whose records were not read yet, or some have not left.
     pub(crate) send_due: AtomicBool,
+    /// It shares links some of which do not carry: it is polled even where others of its group have ended its requests.
+    pub(crate) joining: AtomicBool,
     /// Somebody polled it since the helper thread last came by.
     pub(crate) polled: AtomicBool,
     /// The thread that last sent, received or tested here.
@@ -70,6 +72,7 @@ impl Comm {
             peer_closed: AtomicBool::new(false),
             peer_messages: AtomicU64::new(0),
             send_due: AtomicBool::new(false),
+            joining: AtomicBool::new(false),
             polled: AtomicBool::new(false),
             thread: AtomicUsize::new(0),
             news: Newsbox::default(),
@@ -194,6 +197,7 @@ impl Comms {
         comm.stream.store(open.ends.stream.to_bits(), Ordering::Relaxed);
         comm.peer_closed.store(false, Ordering::Relaxed);
         comm.send_due.store(false, Ordering::Relaxed);
+        comm.joining.store(open.many && open.place.is_some(), Ordering::Relaxed);
         comm.news.clear();
         comm.stopping.store(false, Ordering::Relaxed);
         let (shown, id) = (open.shown(generation, now), CommId { index, generation });

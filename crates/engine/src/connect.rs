@@ -63,7 +63,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let open = |at: usize| {
             // Link `k` is on NIC `k` modulo their number.
             let links = (links - at).div_ceil(used.len()) as u32;
-            let depth = depth_of(at);
+            let plain = self.params.mutant.is("ride-keeps-plain-depth");
+            let depth = if plain { depth } else { depth_of(at) };
             let config = RailConfig {
                 depth,
                 recv_depth,

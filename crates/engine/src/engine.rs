@@ -347,6 +347,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Ok(None);
         }
         let mut outcome = slot.requests.take(request.ticket(), sizes);
+        if slot.joining.load(Ordering::Relaxed) && outcome != Outcome::Pending {
+            self.tend_unpolled(slot, request.comm());
+        }
         if outcome == Outcome::Pending && !due {
             let seat = slot.seat();
             if let Some(mut lane) = self.groups.try_claim(seat) {

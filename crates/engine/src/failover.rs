@@ -3,9 +3,10 @@
 //! polled; what it says goes out on the control stream.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{
-    Fabric, Host, Level, LinkAddress, LinkError, Links as _, Op, Rail, Remote, RemoteKey, Source,
+    Fabric, Host, Level, LinkAddress, LinkError, LinkId, Links as _, Op, Rail, Remote, RemoteKey, Source,
 };
 use trunkline_proto::conn::{DownStep, LinkStep, OpenStep};
 use trunkline_proto::counters::Tally;
@@ -13,7 +14,9 @@ use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::frame::{Frame, LinkDown, LinkOpen, LinkResult, Region};
 
 use crate::comm::Comm;
-use crate::groups::Turn;
+use crate::engine::turn_of;
+use crate::groups::{Neighbours, Turn};
+use crate::links::SharedLinks;
 use crate::member::{Open, Side};
 use crate::news::Word;
 use crate::path::{LAST_FLUSH, NO_LINK, PROBE, Path, Proof, Told};
@@ -58,6 +61,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             self.fail(slot, turn, fault);
         }
         let open = &mut *turn.open;
+        slot.joining.store(open.rides() && !open.side.paths().all_carry(), Ordering::Relaxed);
         if let Some((left, taken)) = slot.requests.row.carries(open.side.paths().carrying()) {
             self.status.add(Tally::LinksLeft, left.into());
             self.status.add(Tally::LinksTaken, taken.into());
@@ -68,6 +72,18 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         {
             let stream = open.ends.stream;
             open.words.drain(..).for_each(|(frame, fd)| control.send(stream, &frame, fd));
+        }
+    }
+
+    /// Looks after the links of a comm whose requests end in turns of others.
+    #[cold]
+    pub(crate) fn tend_unpolled(&self, slot: &Comm, comm: CommId) {
+        let seat = slot.seat();
+        if let Some(mut lane) = self.groups.try_claim(seat)
+            && let Some(mut turn) = turn_of(&mut lane, seat, comm)
+            && !self.params.mutant.is("ride-tends-only-who-is-polled")
+        {
+            self.drive(slot, &mut turn);
         }
     }
 
@@ -89,6 +105,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Ok(());
         }
         open.tended = now;
+        turn.let_go_of_spent_links();
+        let Turn { open, .. } = turn;
         for at in 0..open.side.paths().len() {
             self.on_time(turn, at, now);
         }
@@ -194,7 +212,45 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     }
 }
 
+impl<R: Rail> Turn<'_, R> {
+    /// A link that has ended and told all is of no more use to anybody, and its NIC may have no room for another one in its
+    /// place. So all members let go of it at once: some may not be driven for long.
+    fn let_go_of_spent_links(&mut self) {
+        let Self { open, rails, shared, .. } = self;
+        let Some(Neighbours { others, .. }) = shared else { return };
+        if rails.mutant.is("ride-keeps-spent-links") {
+            return;
+        }
+        for (rail, link) in rails.shared.as_ref().map_or_else(Vec::new, SharedLinks::spent) {
+            // What it brought may be hidden still; one flush shows what it brought to all.
+            let shown = open.has_seen_all_of(rail, link)
+                || others.iter_mut().any(|other| other.has_seen_all_of(rail, link));
+            if shown && rails.get_mut(rail).is_quiet(link) {
+                open.let_go(rails, rail, link);
+                others.iter_mut().for_each(|other| other.let_go(rails, rail, link));
+            }
+        }
+    }
+}
+
 impl Open {
+    /// Whether this member uses a link that is quiet, and knows that nothing that came over it is hidden.
+    fn has_seen_all_of(&mut self, rail: usize, link: LinkId) -> bool {
+        let hides = matches!(&self.side, Side::Recv(lane) if lane.plan.needs_flush);
+        let paths = self.side.paths();
+        let Some(path) = paths.of_link(rail, link).map(|at| paths.get(at)) else { return false };
+        !hides || path.leaving.as_ref().is_none_or(|leaving| leaving.flushed)
+    }
+
+    /// A link of this member's is no more; how it was left is still to be said.
+    fn let_go(&mut self, rails: &mut Rails<impl Rail>, rail: usize, link: LinkId) {
+        let paths = self.side.paths();
+        if let Some(at) = paths.of_link(rail, link) {
+            paths.get_mut(at).link = NO_LINK;
+            rails.quit(rail, link);
+        }
+    }
+
     /// Takes a word of the peer's.
     fn on_word(
         &mut self,

@@ -255,6 +255,9 @@ impl<R: Rail> Group<R> {
                 }
             }
             Side::Recv(lane) => {
+                if !self.rails.mutant.is("ride-forgets-what-members-dropped") {
+                    common.dropped += lane.dropped;
+                }
                 if let (Some(receiving), Some(range)) = (&mut common.receiving, lane.part.range) {
                     receiving.ranges.leave(range);
                 }

@@ -269,8 +269,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let held = self.groups.claim(last.seat);
             self.let_go(&mut control, &last, held);
         }
-        *control = new_control(&self.fabric, &self.host, &self.params, self.process);
-        drop(control);
+        let fresh = new_control(&self.fabric, &self.host, &self.params, self.process);
+        let old = std::mem::replace(&mut *control, fresh);
+        // Those that are left had seats of attempts, which have gone with it.
+        if !self.params.mutant.is("ride-keeps-groups-of-attempts") {
+            old.riding.values().for_each(|&lane| self.end_group(lane));
+        }
+        drop((old, control));
         self.show_usage();
     }
 

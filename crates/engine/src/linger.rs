@@ -224,6 +224,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         mut held: Held<'_, F::Rail>,
     ) {
         if last.rides {
+            if self.params.mutant.is("ride-leaks-a-little") {
+                std::hint::black_box(Box::leak(Box::new([0_u8; 100])));
+            }
             if let Some(group) = held.as_mut() {
                 group.leave(last.seat);
             }

@@ -86,6 +86,14 @@ impl SharedLinks {
         self.news.pop()
     }
 
+    /// Those that have ended and are still in use by somebody, where all have heard of it.
+    pub(crate) fn spent(&self) -> Vec<(usize, LinkId)> {
+        if !self.news.is_empty() {
+            return Vec::new();
+        }
+        self.links.iter().filter(|used| used.ended).map(|used| (used.rail, used.link)).collect()
+    }
+
     /// A member uses a link no more; whether it was the last.
     pub(crate) fn quit(&mut self, rail: usize, link: LinkId) -> bool {
         let Some(at) = self.links.iter().position(|used| used.rail == rail && used.link == link) else {

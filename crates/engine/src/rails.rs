@@ -83,7 +83,8 @@ impl<R: Rail> Rails<R> {
     /// # Errors
     /// As [`Links::create`](trunkline_fabric::Links::create).
     pub(crate) fn make(&mut self, slot: usize, rail: usize) -> Result<LinkId, LinkError> {
-        match self.shared.as_mut().and_then(|shared| shared.join(slot)) {
+        let place = if self.mutant.is("ride-forgets-slots") { 0 } else { slot };
+        match self.shared.as_mut().and_then(|shared| shared.join(place)) {
             Some(link) => Ok(link),
             None => self.make_new(slot, rail),
         }

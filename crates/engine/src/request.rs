@@ -219,6 +219,7 @@ impl Requests {
                 }
                 Outcome::Done(count)
             }
+            FAILED if self.mutant.is("request-fails-again") => return Outcome::Failed,
             FAILED => Outcome::Failed,
             _ => return Outcome::Unknown,
         };

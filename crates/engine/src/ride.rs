@@ -308,18 +308,23 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     pub(crate) fn leave_pool(&self, control: &mut Control<H, F::Rail>, place: Place) {
         let Ok(Left::Last(_)) = control.pool.leave(place.seat) else { return };
         if let Some(lane) = control.riding.remove(&place.group) {
-            let mut held = self.groups.claim_lane(lane);
-            if let Some(group) = held.as_mut() {
-                group.destroy();
-                if let Some((common, _)) = group.common() {
-                    self.status.hide_group(lane, common);
-                    self.status.add(Tally::CompletionsDropped, common.dropped);
-                }
-            }
-            drop(self.groups.remove(lane, held));
+            self.end_group(lane);
             self.show_usage();
         }
         control.pool.destroyed(place.group);
+    }
+
+    /// The queue pairs of a group go.
+    pub(crate) fn end_group(&self, lane: u32) {
+        let mut held = self.groups.claim_lane(lane);
+        if let Some(group) = held.as_mut() {
+            group.destroy();
+            if let Some((common, _)) = group.common() {
+                self.status.hide_group(lane, common);
+                self.status.add(Tally::CompletionsDropped, common.dropped);
+            }
+        }
+        drop(self.groups.remove(lane, held));
     }
 
     /// Groups whose links have ended take nobody any more.

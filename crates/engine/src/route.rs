@@ -8,13 +8,13 @@ use trunkline_proto::wire::imm::Token;
 use trunkline_proto::wire::member::MemberId;
 use trunkline_proto::wire::share::{self, MemberEager};
 
-use crate::CommFault;
 use crate::comm::Comms;
 use crate::groups::{Common, Neighbours, Turn};
 use crate::links::SharedLinks;
 use crate::member::{BATCH, DRAIN_MAX, Open, Side};
 use crate::rails::Rails;
 use crate::request::Requests;
+use crate::{CommFault, Mutant};
 
 /// Batches taken in one call, so that no call stays for long.
 const BATCHES_MAX: usize = 4;
@@ -178,8 +178,11 @@ impl<R: Rail> Turn<'_, R> {
                 } else {
                     open.take_for(rails, comms, rail, completion, kind);
                 }
-            } else if let Some(other) = other_of(others, bits) {
+            } else if let Some(other) = other_of(others, bits, rails.mutant) {
                 common.routed += 1;
+                if rails.mutant.is("ride-allocates-to-route") {
+                    drop(std::hint::black_box(Box::new(bits)));
+                }
                 other.set_time_of(open);
                 other.take_for(rails, comms, rail, completion, kind);
                 common.untold |= other.untold;
@@ -215,9 +218,10 @@ impl<R: Rail> Turn<'_, R> {
 fn other_of<'a>(
     others: &'a mut trunkline_proto::slots::Others<'_, Box<Open>>,
     bits: u32,
+    mutant: Mutant,
 ) -> Option<&'a mut Box<Open>> {
     let slot = bits & MemberId::SLOTS_MAX as u32;
-    others.at_mut(slot).filter(|other| other.member == bits)
+    others.at_mut(slot).filter(|other| other.member == bits || mutant.is("ride-ignores-generations"))
 }
 
 impl Common {

@@ -11,6 +11,7 @@ use trunkline_engine::Nics;
 use trunkline_fabric::{DeviceReach, Nic};
 use trunkline_proto::limits::RAILS_MAX;
 
+use crate::planted;
 use crate::status::CallError;
 
 /// Most virtual devices of a process.
@@ -92,11 +93,6 @@ struct Fused {
 pub(crate) struct Devices {
     physical: Vec<Device>,
     fused: Mutex<Fused>,
-}
-
-/// A planted bug is in force.
-pub(crate) fn planted(name: &str) -> bool {
-    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
 }
 
 /// As NCCL numbers.

@@ -14,3 +14,8 @@ mod running;
 mod status;
 mod trace;
 mod world;
+
+/// A planted bug is in force.
+fn planted(name: &str) -> bool {
+    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
+}

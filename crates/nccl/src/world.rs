@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use trunkline_engine::host::{Reach, UnixHost};
 use trunkline_engine::{Engine, FabricName, Helper, Params, SoftCopy};
@@ -14,8 +14,10 @@ use trunkline_topo::Choice;
 use trunkline_verbs::{HcaFilter, VerbsConfig, VerbsFabric};
 
 use crate::abi::log::Log;
+use crate::abi::unload::{Kept, watch_for_the_end};
 use crate::contexts::Contexts;
-use crate::devices::{Devices, planted};
+use crate::devices::Devices;
+use crate::planted;
 use crate::running::Running;
 use crate::status::CallError;
 use crate::trace::{Trace, Written};
@@ -41,11 +43,11 @@ pub(crate) struct World {
 
 /// The place of the world; one init at a time may try to make it.
 struct Cell {
-    world: OnceLock<World>,
+    world: Kept<World>,
     starting: Mutex<()>,
 }
 
-static WORLD: Cell = Cell { world: OnceLock::new(), starting: Mutex::new(()) };
+static WORLD: Cell = Cell { world: Kept::new(), starting: Mutex::new(()) };
 
 /// The world, if init was called.
 #[inline]
@@ -66,7 +68,13 @@ pub(crate) fn start(log: Log) -> Result<&'static World, CallError> {
         log.line(Level::Warn, &format!("init: {}", trunkline_engine::in_full(&error)));
         CallError::Told(error.code())
     })?;
-    Ok(WORLD.world.get_or_init(|| made))
+    watch_for_the_end(&WORLD.world);
+    Ok(WORLD.world.put(made))
+}
+
+/// Where the world is kept, for whoever ends it.
+pub(crate) fn kept() -> &'static Kept<World> {
+    &WORLD.world
 }
 
 fn make(log: &Arc<Log>) -> Result<World, CallError> {
@@ -248,12 +256,14 @@ impl World {
 }
 
 /// Called when the library is unloaded or the process ends: closes what is still open. A forked child leaves alone what
-/// is its parent's.
-pub(crate) fn end() {
-    if let Some(world) = WORLD.world.get().filter(|world| world.process == std::process::id()) {
-        world.log.silence();
-        *world.helper() = None;
-        world.engine.unload();
-        world.write_trace();
-    }
+/// is its parent's. Whether there is a world of this process.
+pub(crate) fn end() -> bool {
+    let Some(world) = WORLD.world.get().filter(|world| world.process == std::process::id()) else {
+        return false;
+    };
+    world.log.silence();
+    *world.helper() = None;
+    world.engine.unload();
+    world.write_trace();
+    true
 }

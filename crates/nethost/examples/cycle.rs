@@ -3,10 +3,14 @@
 //!
 //! `cycle PLUGIN eager|direct|grouped BYTES MESSAGES`: the send comes first, or the receive, or the receive of eight
 //! buffers, with a send for each, which then count as one message; `TRUNKLINE_PLANT=work|syscall` adds, to each message, what the budgets
-//! must notice.
+//! must notice, and `TRUNKLINE_PLANT=reader` a process that reads this one's status page all the while: `cycle read PID`.
 
 use std::error::Error;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use trunkline_nethost::{Buffer, MemoryKind, Mr, Net, Plugin, RecvComm, RecvPart, SendComm};
 
@@ -163,8 +167,53 @@ impl Ends {
     }
 }
 
+/// A process that reads our status page as long as this lives.
+struct Reader(Child);
+
+impl Reader {
+    fn start() -> Result<Self, Box<dyn Error>> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["read", &std::process::id().to_string()]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut reader = Self(command.spawn()?);
+        // It says so when it has read the page once.
+        let told = reader.0.stdout.take().ok_or("no output")?.read(&mut [0])?;
+        if told == 1 { Ok(reader) } else { Err("there is no status page to read".into()) }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Reads the status page of a process, over and over, until that ends.
+fn read(pid: &str) -> Result<(), Box<dyn Error>> {
+    let mut descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten().map(|entry| entry.path());
+    let is_page = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:trunkline.status"))
+    };
+    let page = File::open(descriptors.find(is_page).ok_or("no status page")?)?;
+    let mut bytes = vec![0; usize::try_from(page.metadata()?.len())?];
+    page.read_exact_at(&mut bytes, 0)?;
+    println!("1");
+    while std::fs::exists(format!("/proc/{pid}"))? {
+        for _ in 0..1000 {
+            page.read_exact_at(&mut bytes, 0)?;
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [verb, pid] = args.as_slice()
+        && verb == "read"
+    {
+        return read(pid);
+    }
     let [plugin, order, bytes, messages] = args.as_slice() else {
         return Err("usage: cycle PLUGIN eager|direct|grouped BYTES MESSAGES".into());
     };
@@ -178,9 +227,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let net = Net::init(&plugin, 1)?;
     let grouped = order == "grouped";
     let ends = Ends::connect(&net, bytes, if grouped { GROUP } else { 1 }, plant)?;
+    let reader = if std::env::var("TRUNKLINE_PLANT").is_ok_and(|plant| plant == "reader") {
+        Some(Reader::start()?)
+    } else {
+        None
+    };
     for _ in 0..WARMUP + messages {
         if grouped { ends.grouped() } else { ends.cycle(order == "eager") }?;
     }
+    drop(reader);
     // SAFETY: no message is in flight.
     let arrived = unsafe { ends.into.slice(0, bytes * ends.parts) };
     if arrived.iter().any(|&byte| byte != 0x5a) {

@@ -115,6 +115,9 @@ impl Rail for SimRail {
             }
             _ => return Err(PostError::Refused(Status::Flushed)),
         }
+        if state.refusing == Some(index) {
+            return Err(PostError::Refused(Status::Other(12)));
+        }
         state.post(index, wr_id, op, signalled)
     }
 
@@ -162,6 +165,10 @@ impl Rail for SimRail {
             count += 1;
             if found.completion.done == Done::Written {
                 state.give_back(found.link);
+            }
+            if state.kept.1 {
+                let rail = self.rail;
+                state.kept.0.push((rail, found.link, found.completion));
             }
         }
         state.pump(self.rail);

@@ -1,8 +1,11 @@
 //! A comm over several rails: its links join by themselves, a rail that dies is left and what it had not carried goes
 //! again, nothing lands after that, and the rail is taken back.
 
-use trunkline_engine::{CommFault, CommId, Error, Nics, Params, RecvBuf, RequestId};
+use std::rc::Rc;
+
+use trunkline_engine::{CommFault, CommId, Error, Nics, Params, RecvBuf, RequestId, SharingParams};
 use trunkline_mem::Memory;
+use trunkline_proto::pool::config::Sharing;
 use trunkline_proto::time::Duration;
 
 use crate::rules_tests::{Duo, SECOND, buffer, params};
@@ -21,7 +24,7 @@ fn rails() -> Params {
 
 /// Two processes and a comm over both NICs of each.
 struct Pair {
-    duo: Duo,
+    duo: Rc<Duo>,
     send: CommId,
     recv: CommId,
     from: (Memory, RecvBuf),
@@ -30,7 +33,11 @@ struct Pair {
 
 impl Pair {
     fn new(seed: u64) -> Self {
-        let duo = Duo::new(seed, weather(), rails());
+        Self::of(&Rc::new(Duo::new(seed, weather(), rails())))
+    }
+
+    fn of(duo: &Rc<Duo>) -> Self {
+        let duo = Rc::clone(duo);
         let both = Nics::new(&[0, 1]).unwrap();
         let (listen, mut handle) = duo.b.listen(both).unwrap();
         let (mut send, mut recv) = (None, None);
@@ -94,10 +101,17 @@ impl Pair {
 
     /// Sends messages until both ends have so many links that carry; false if that takes too long.
     fn until(&self, links: usize, time: u64) -> bool {
-        let until = self.duo.world.now() + time;
-        while self.duo.world.now() < until {
-            self.message(1);
-            if self.links().iter().all(|end| end.iter().filter(|carries| **carries).count() == links) {
+        Self::all_until(&[self], links, time)
+    }
+
+    /// The same for some of them, in turn.
+    fn all_until(pairs: &[&Self], links: usize, time: u64) -> bool {
+        let Some(first) = pairs.first() else { return true };
+        let until = first.duo.world.now() + time;
+        while first.duo.world.now() < until {
+            pairs.iter().for_each(|pair| pair.message(1));
+            let has = |end: &Vec<bool>| end.iter().filter(|carries| **carries).count() == links;
+            if pairs.iter().all(|pair| pair.links().iter().all(has)) {
                 return true;
             }
         }
@@ -120,6 +134,30 @@ fn a_rail_that_recovers_is_taken_back() {
         pair.duo.world.cut(Pid(0), 1, SECOND);
         assert!(pair.until(1, 2 * SECOND), "seed {seed}: {:?}", pair.links());
         assert!(pair.until(2, 10 * SECOND), "seed {seed}: {:?}", pair.links());
+    }
+}
+
+/// Four comms on one group, one of which nobody drives after the cut.
+#[test]
+fn a_rail_of_a_group_is_taken_back_by_each_of_its_members() {
+    for (seed, sleeps) in (0..4).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+        let duo = Rc::new(Duo::new(seed, weather(), Params { sharing, ..rails() }));
+        let pairs: Vec<_> = (0..4).map(|_| Pair::of(&duo)).collect();
+        let mut pairs: Vec<_> = pairs.iter().collect();
+        assert!(Pair::all_until(&pairs, 2, SECOND));
+        assert_eq!([0, 1].map(|pid| duo.world.counts(Pid(pid)).links), [2, 2], "they share");
+        let asleep = if sleeps { pairs.pop() } else { None };
+        for _ in 0..3 {
+            duo.world.cut(Pid(0), 1, SECOND);
+            assert!(Pair::all_until(&pairs, 1, SECOND), "seed {seed}");
+            while duo.world.is_cut(Pid(0), 1) {
+                pairs.iter().for_each(|pair| pair.message(2));
+            }
+            let links = || pairs.iter().map(|pair| pair.links()).collect::<Vec<_>>();
+            assert!(Pair::all_until(&pairs, 2, 3 * SECOND), "seed {seed}, sleeps {sleeps}: {:?}", links());
+        }
+        assert!(asleep.is_none_or(|pair| pair.until(2, 3 * SECOND)), "seed {seed}: it has woken up");
     }
 }
 

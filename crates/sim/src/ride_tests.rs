@@ -1,7 +1,9 @@
 //! Rules of shared queue pairs that a random run meets too seldom, or cannot see so exactly: whose error is whose, and how
 //! soon a member is rid of what it had.
 
-use trunkline_engine::{CommId, Params, RecvBuf, RequestId, SharingParams, Traffic};
+use trunkline_engine::{CommFault, CommId, Error, Params, RecvBuf, RequestId, SharingParams, Traffic};
+use trunkline_fabric::Status;
+use trunkline_proto::limits::MEMBER_QUARANTINE;
 use trunkline_proto::pool::config::Sharing;
 use trunkline_proto::time::Duration;
 
@@ -82,9 +84,14 @@ fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
     let (mut failed, mut sizes) = ([0; 5], [0; 8]);
     let until = duo.world.now() + 30 * SECOND;
     while duo.world.now() < until {
-        for (at, &request) in posted.iter().enumerate().filter(|_| true) {
-            if failed[at] == 0 && duo.b.test(request, &mut sizes).is_err() {
-                failed[at] += 1;
+        for (at, &request) in posted.iter().enumerate() {
+            match duo.b.test(request, &mut sizes) {
+                Ok(done) => assert!(!done && failed[at] == 0, "nothing was sent"),
+                Err(Error::Comm(fault)) => {
+                    assert!(matches!(fault, CommFault::Link(_)), "{fault}");
+                    failed[at] += 1;
+                }
+                Err(error) => assert!(failed[at] == 1 && matches!(error, Error::Unknown(_)), "{error}"),
             }
         }
         duo.a.progress_all();
@@ -92,6 +99,9 @@ fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
     }
     let hit: Vec<u32> = groups.iter().zip(failed).filter(|(_, n)| *n > 0).map(|(g, _)| *g).collect();
     assert!(!hit.is_empty() && hit.iter().all(|&group| group == hit[0]), "{failed:?} of {groups:?}");
+    // A line for each, and one for the group.
+    assert_eq!(duo.world.warnings(Pid(1)), hit.len() + 1);
+    assert_eq!(duo.b.counters().requests_failed, hit.len() as u64);
     for (at, &comm) in comms.iter().enumerate() {
         if groups[at] == hit[0] {
             assert_eq!(failed[at], 1, "each member");
@@ -112,6 +122,93 @@ fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
     );
 }
 
+/// The link of a group works, and takes nothing that is posted for a while.
+#[test]
+fn what_a_link_refuses_is_told_to_each_who_posted_once_and_to_nobody_else() {
+    let duo = duo(Weather::calm(), 2);
+    let comms: Vec<_> = (0..8).map(|_| duo.connect()).collect();
+    let post = |&(_, recv): &(CommId, CommId)| duo.b.irecv(recv, &[buffer(&duo.b, recv, 64).1]).unwrap();
+    let posted: Vec<_> = comms.iter().map(|comm| post(comm).unwrap()).collect();
+    duo.run(SECOND / 100);
+    duo.world.refuse(Some(Pid(0)));
+    // One member of each group sends nothing.
+    let sends: Vec<Vec<Result<RequestId, Error>>> = comms[2..]
+        .iter()
+        .map(|&(send, _)| {
+            let (_, from) = buffer(&duo.a, send, 64);
+            let one = || (0..10_000).find_map(|_| duo.a.isend(send, from.mr, 0, 64, 0).transpose()).unwrap();
+            (0..2).map(|_| one()).collect()
+        })
+        .collect();
+    duo.run(SECOND / 100);
+    duo.world.refuse(None);
+    let refused = |error: &Error| matches!(error, Error::Comm(CommFault::Link(Status::Other(12))));
+    let mut hit = Vec::new();
+    for (&comm, sends) in comms[2..].iter().zip(sends) {
+        let ended = sends.into_iter().map(|sent| sent.and_then(|request| end(&duo.a, request)));
+        let failed =
+            ended.filter_map(Result::err).inspect(|error| assert!(refused(error), "{error}")).count();
+        assert!([0, 2].contains(&failed), "{failed} of two");
+        hit.extend((failed > 0).then_some(comm));
+    }
+    let group = |comm: &(CommId, CommId)| duo.a.group_of(comm.0);
+    let all: Vec<_> = comms[2..].iter().filter(|comm| group(comm) == group(&hit[0])).copied().collect();
+    assert_eq!((hit.len(), &hit), (3, &all), "all of one group that sent");
+    assert_eq!([0, 1].map(|pid| duo.world.warnings(Pid(pid))), [hit.len(), 0], "each is spoken of once");
+    // The link is as good as before for the others of the group.
+    for (&comm, &received) in comms.iter().zip(&posted).filter(|(comm, _)| !hit.contains(comm)) {
+        if comms[..2].contains(&comm) {
+            let sent = isend(&duo.a, comm.0, buffer(&duo.a, comm.0, 64).1);
+            assert_eq!(end(&duo.a, sent).unwrap(), 64);
+        }
+        assert_eq!(end(&duo.b, received).unwrap(), 64);
+        exchange(&duo, comm, 1000);
+    }
+    hit.iter().for_each(|comm| duo.a.close(comm.0).unwrap());
+    for (_, &received) in comms.iter().zip(&posted).filter(|(comm, _)| hit.contains(comm)) {
+        let told = end(&duo.b, received);
+        assert!(matches!(told, Err(Error::Comm(CommFault::PeerClosed(_)))), "{told:?}");
+    }
+}
+
+/// What completes for a member that has left names those that come after it in its place, but for the generation.
+#[test]
+fn what_comes_late_for_an_earlier_member_is_nobodys_and_is_counted() {
+    const TURNS: usize = 3 * (MEMBER_QUARANTINE + 2);
+    let duo = duo(Weather::calm(), 1);
+    let (stays, one) = (duo.connect(), duo.connect());
+    duo.world.keep(true);
+    [100_000, 64, 200_000, 70_000].into_iter().for_each(|len| exchange(&duo, one, len));
+    duo.world.keep(false);
+    close(&duo, one);
+    let mut late = [0; 2];
+    for turn in 0..TURNS {
+        let later = duo.connect();
+        let ((from_memory, from), (into_memory, into)) =
+            (buffer(&duo.a, later.0, 100_000), buffer(&duo.b, later.1, 100_000));
+        from_memory.write(0, &[turn as u8; 100_000]).unwrap();
+        let received = duo.b.irecv(later.1, &[into]).unwrap().unwrap();
+        let sent = isend(&duo.a, later.0, from);
+        for (pid, late) in late.iter_mut().enumerate() {
+            *late += duo.world.come_late(Pid(pid)) as u64;
+        }
+        // Polled by another one, and by itself.
+        if turn % 2 == 0 {
+            exchange(&duo, stays, 8);
+        }
+        both_end(&duo, sent, received);
+        let mut bytes = vec![0; 100_000];
+        into_memory.read(0, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|&byte| byte == turn as u8), "turn {turn}");
+        close(&duo, later);
+        duo.run(SECOND / 1000);
+    }
+    close(&duo, stays);
+    duo.run(SECOND / 10);
+    assert!(late.iter().all(|&late| late >= 3 * TURNS as u64), "{late:?}");
+    assert_eq!([&duo.a, &duo.b].map(|engine| engine.counters().completions_dropped), late);
+}
+
 const NOWHERE: RecvBuf =
     RecvBuf { mr: trunkline_engine::MrId::from_bits(1 << 32), offset: 0, len: 0, tag: 0 };
 
@@ -128,7 +225,7 @@ fn memory_is_taken_from_one_receiver_and_its_neighbour_notices_nothing() {
         let sent = isend(&duo.a, one.0, from);
         let until = duo.world.now() + SECOND;
         while let Err(error) = duo.b.deregister(one.1, into.mr) {
-            assert!(matches!(error, trunkline_engine::Error::Draining), "{error}");
+            assert!(matches!(error, Error::Draining), "{error}");
             // Its owner may be busy with something else.
             duo.a.progress_all();
             assert!(duo.world.now() < until, "the peer was asked to stop");
@@ -158,7 +255,7 @@ fn who_makes_calls_for_one_member_answers_for_the_others() {
     let (_, waits) = buffer(&duo.a, other.0, 100_000);
     let until = duo.world.now() + SECOND;
     while let Err(error) = duo.b.deregister(one.1, into.mr) {
-        assert!(matches!(error, trunkline_engine::Error::Draining), "{error}");
+        assert!(matches!(error, Error::Draining), "{error}");
         assert!(duo.a.isend(other.0, waits.mr, 0, waits.len, 0).unwrap().is_none(), "nobody receives it");
         assert!(duo.world.now() < until, "the peer was asked to stop and does not answer");
     }
@@ -298,6 +395,26 @@ fn an_attempt_that_nobody_asks_about_is_forgotten_while_its_group_is_in_use() {
 }
 
 #[test]
+fn a_shutdown_ends_groups_that_only_attempts_have_seats_in() {
+    let duo = duo(Weather::calm(), 1);
+    let comm = duo.connect();
+    exchange(&duo, comm, 100);
+    let (_, mut handle) = duo.b.listen(0).unwrap();
+    for _ in 0..10 {
+        assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None, "nobody accepts");
+    }
+    assert_eq!(duo.a.riding().attempts, 2);
+    duo.a.shutdown();
+    duo.b.shutdown();
+    for (pid, engine) in [(0, &duo.a), (1, &duo.b)] {
+        let (riding, counts) = (engine.riding(), duo.world.counts(Pid(pid)));
+        assert_eq!((riding.lanes, riding.attempts, counts.links, counts.regions), (0, 0, 0, 0), "{pid}");
+    }
+    // As if new.
+    exchange(&duo, duo.connect(), 100);
+}
+
+#[test]
 fn memory_that_is_still_to_be_copied_out_is_kept_until_it_has_been() {
     let mut weather = Weather::calm();
     (weather.cramped, weather.copied_max) = (900, u64::MAX);
@@ -310,7 +427,7 @@ fn memory_that_is_still_to_be_copied_out_is_kept_until_it_has_been() {
         let sent = isend(&duo.a, one.0, from);
         let until = duo.world.now() + SECOND;
         while let Err(error) = duo.a.deregister(one.0, from.mr) {
-            assert!(matches!(error, trunkline_engine::Error::Draining), "{error}");
+            assert!(matches!(error, Error::Draining), "{error}");
             assert!(duo.world.now() < until, "round {round}");
         }
         drop(memory);
@@ -342,7 +459,7 @@ fn who_finds_no_seat_leaves_nothing_behind() {
             break error;
         }
     };
-    assert!(matches!(refused, trunkline_engine::Error::Exhausted { .. }), "{refused}");
+    assert!(matches!(refused, Error::Exhausted { .. }), "{refused}");
     let riding = duo.a.riding();
     assert_eq!((riding.attempts, riding.pool.members, riding.wrong), (2, 2, None));
     comms.iter().for_each(|&comm| exchange(&duo, comm, 100));

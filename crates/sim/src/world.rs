@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use trunkline_fabric::{Done, OobAddress, Status};
+use trunkline_fabric::{Completion, Done, OobAddress, Status};
 use trunkline_mem::Memory;
 
 use crate::cut::{Cut, Ghost};
 use crate::link::{Dial, LinkPhase, LinkState};
 use crate::oob::Streams;
 use crate::place::Region;
-use crate::rail::RailState;
+use crate::rail::{RailState, Waiting};
 use crate::wire::Event;
 use crate::{Dice, Mutant, Trace, Weather};
 
@@ -72,6 +72,10 @@ pub(crate) struct State {
     /// Writes that left on rails that died, and how many there were so far.
     pub(crate) ghosts: BTreeMap<u64, Ghost>,
     pub(crate) haunted: u64,
+    /// A link that works and takes nothing that is posted.
+    pub(crate) refusing: Option<usize>,
+    /// Completions that were polled while they were kept, with their rails and links, and whether they are kept now.
+    pub(crate) kept: (Vec<(usize, usize, Completion)>, bool),
 }
 
 pub(crate) struct ProcessState {
@@ -129,6 +133,8 @@ impl World {
             cuts: Vec::new(),
             ghosts: BTreeMap::new(),
             haunted: 0,
+            refusing: None,
+            kept: (Vec::new(), false),
         })))
     }
 
@@ -190,6 +196,35 @@ impl World {
     #[must_use]
     pub fn is_alive(&self, process: Pid) -> bool {
         self.lock().is_alive(process)
+    }
+
+    /// From now on the first working link of a process refuses all that is posted, as a provider does that is out of memory;
+    /// with `None` nothing does.
+    pub fn refuse(&self, process: Option<Pid>) {
+        let mut state = self.lock();
+        let of = |link: &LinkState| {
+            link.phase == LinkPhase::Ready && Some(state.rails[link.rail].process) == process
+        };
+        state.refusing = state.links.iter().position(of);
+    }
+
+    /// Keeps every completion that is polled from now on, or no more of them.
+    pub fn keep(&self, keeps: bool) {
+        self.lock().kept.1 = keeps;
+    }
+
+    /// What was kept of a process, but for receives, is polled once more: as what comes very late.
+    pub fn come_late(&self, process: Pid) -> usize {
+        let mut state = self.lock();
+        let kept = state.kept.0.clone();
+        let late = kept.into_iter().filter(|(rail, _, completion)| {
+            state.rails[*rail].process == process && completion.done != Done::Received
+        });
+        let late: Vec<_> = late.collect();
+        for &(rail, link, completion) in &late {
+            state.rails[rail].queue.push_back(Waiting { completion, link, frees_slot: false, ack: None });
+        }
+        late.len()
     }
 
     /// Puts one working link between two processes into error, as a flapping port does; returns the two.

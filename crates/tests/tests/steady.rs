@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::{CommId, Engine, MrId, Nics, Params, RecvBuf};
-use trunkline_fabric::Host as _;
+use trunkline_engine::{CommId, Engine, MrId, Mutant, Nics, Params, RecvBuf, RequestId, SharingParams};
 use trunkline_fabric::trace::{Recorder, Traced};
+use trunkline_fabric::{Fabric as _, Host as _};
 use trunkline_mem::Memory;
+use trunkline_proto::pool::config::Sharing;
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 
 /// The system's allocator, counted.
@@ -55,16 +56,44 @@ unsafe impl GlobalAlloc for Counting {
 
 type Running = Engine<Traced<SoftFabric>, UnixHost>;
 
-/// Two comms of one engine, and memory of either.
-struct Ends {
-    engine: Running,
-    recorder: Option<Arc<Recorder>>,
+/// A connection, and memory of either end.
+struct Pair {
     send: CommId,
     recv: CommId,
     from: MrId,
     into: MrId,
     into_memory: Memory,
+}
+
+/// Most connections of an engine here.
+const PAIRS: usize = 4;
+
+/// The connections of one engine to itself.
+struct Ends {
+    engine: Running,
+    recorder: Option<Arc<Recorder>>,
+    pairs: Vec<Pair>,
     bytes: u64,
+}
+
+impl Pair {
+    fn connect(engine: &Running, nics: Nics, bytes: u64) -> Self {
+        let (listen, mut handle) = engine.listen(nics).unwrap();
+        let (mut send, mut recv) = (None, None);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while send.is_none() || recv.is_none() {
+            assert!(Instant::now() < deadline, "never connected");
+            send = send.or_else(|| engine.connect(nics, &mut handle).unwrap());
+            recv = recv.or_else(|| engine.accept(listen).unwrap());
+        }
+        engine.close_listen(listen).unwrap();
+        let (send, recv) = (send.unwrap(), recv.unwrap());
+        let (out, into_memory) = (Memory::heap(bytes as usize), Memory::heap(bytes as usize));
+        out.write(0, &vec![0x5a; bytes as usize]).unwrap();
+        let from = engine.register(send, out).unwrap();
+        let into = engine.register(recv, into_memory.clone()).unwrap();
+        Self { send, recv, from, into, into_memory }
+    }
 }
 
 impl Ends {
@@ -85,52 +114,55 @@ impl Ends {
             let clock = UnixHost::new(|_, _| {});
             Arc::new(Recorder::new(params.trace_events as usize, params.mutant, move || clock.now()))
         });
+        let shares = params.sharing.sharing == Sharing::On;
         let fabric = Traced::new(SoftFabric::new(config).unwrap(), recorder.clone());
         let engine = Engine::new(fabric, UnixHost::new(|_, _| {}), params).unwrap();
-        let (listen, mut handle) = engine.listen(nics).unwrap();
-        let (mut send, mut recv) = (None, None);
+        let count = if shares { PAIRS } else { 1 };
+        let pairs = (0..count).map(|_| Pair::connect(&engine, nics, bytes)).collect();
+        let ends = Self { engine, recorder, pairs, bytes };
         let deadline = Instant::now() + Duration::from_secs(20);
-        while send.is_none() || recv.is_none() {
-            assert!(Instant::now() < deadline, "never connected");
-            send = send.or_else(|| engine.connect(nics, &mut handle).unwrap());
-            recv = recv.or_else(|| engine.accept(listen).unwrap());
-        }
-        let (send, recv) = (send.unwrap(), recv.unwrap());
-        let (out, into_memory) = (Memory::heap(bytes as usize), Memory::heap(bytes as usize));
-        out.write(0, &vec![0x5a; bytes as usize]).unwrap();
-        let from = engine.register(send, out).unwrap();
-        let into = engine.register(recv, into_memory.clone()).unwrap();
-        let ends = Self { engine, recorder, send, recv, from, into, into_memory, bytes };
-        assert_eq!(ends.engine.links(send).unwrap().len(), rails.len());
-        while [send, recv].iter().any(|&comm| ends.engine.links(comm).unwrap().contains(&false)) {
+        let comms = || ends.pairs.iter().flat_map(|pair| [pair.send, pair.recv]);
+        assert!(comms().all(|comm| ends.engine.links(comm).unwrap().len() == rails.len()));
+        while comms().any(|comm| ends.engine.links(comm).unwrap().contains(&false)) {
             assert!(Instant::now() < deadline, "not all links carry");
             ends.message(false);
         }
         ends
     }
 
-    /// One message; the first call is the send or the receive.
+    /// One message over each connection, all at once; the first calls are the sends or the receives.
     fn message(&self, send_first: bool) {
-        let (mut sending, mut receiving) = (None, None);
-        let isend = || self.engine.isend(self.send, self.from, 0, self.bytes, 7).unwrap();
-        while send_first && sending.is_none() {
-            sending = isend();
+        let (mut sending, mut receiving) = ([None; PAIRS], [None; PAIRS]);
+        let isend = |pair: &Pair| self.engine.isend(pair.send, pair.from, 0, self.bytes, 7).unwrap();
+        let send_all = |sending: &mut [Option<RequestId>; PAIRS]| {
+            for (sending, pair) in sending.iter_mut().zip(&self.pairs) {
+                while sending.is_none() {
+                    *sending = isend(pair);
+                }
+            }
+        };
+        if send_first {
+            send_all(&mut sending);
         }
-        while receiving.is_none() {
-            let buffer = RecvBuf { mr: self.into, offset: 0, len: self.bytes, tag: 7 };
-            receiving = self.engine.irecv(self.recv, &[buffer]).unwrap();
+        for (receiving, pair) in receiving.iter_mut().zip(&self.pairs) {
+            while receiving.is_none() {
+                let buffer = RecvBuf { mr: pair.into, offset: 0, len: self.bytes, tag: 7 };
+                *receiving = self.engine.irecv(pair.recv, &[buffer]).unwrap();
+            }
         }
-        while sending.is_none() {
-            sending = isend();
-        }
+        send_all(&mut sending);
         let mut sizes = [0; 8];
-        while sending.is_some() || receiving.is_some() {
-            sending = sending.filter(|&request| !self.engine.test(request, &mut sizes).unwrap());
-            if let Some(request) = receiving
-                && self.engine.test(request, &mut sizes).unwrap()
-            {
-                assert_eq!(sizes[0], self.bytes);
-                receiving = None;
+        while sending.iter().chain(&receiving).any(Option::is_some) {
+            for sending in &mut sending {
+                *sending = sending.filter(|&request| !self.engine.test(request, &mut sizes).unwrap());
+            }
+            for receiving in &mut receiving {
+                if let Some(request) = *receiving
+                    && self.engine.test(request, &mut sizes).unwrap()
+                {
+                    assert_eq!(sizes[0], self.bytes);
+                    *receiving = None;
+                }
             }
         }
     }
@@ -144,9 +176,11 @@ impl Ends {
             besides();
         }
         let found = ALLOCATIONS.load(Ordering::Relaxed) - before;
-        let mut last = [0];
-        self.into_memory.read(self.bytes - 1, &mut last).unwrap();
-        assert_eq!(last, [0x5a]);
+        for pair in &self.pairs {
+            let mut last = [0];
+            pair.into_memory.read(self.bytes - 1, &mut last).unwrap();
+            assert_eq!(last, [0x5a]);
+        }
         found
     }
 }
@@ -161,6 +195,44 @@ fn settles(ends: &Ends, send_first: bool) -> bool {
         quiet = if found == 0 { quiet + 1 } else { 0 };
         quiet == 3
     })
+}
+
+/// Four connections on one group each way, all with a message under way at once.
+fn shared_messages_allocate_nothing() {
+    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+    let params = |eager_max| Params {
+        eager_max,
+        sharing,
+        idle_polls: u32::MAX,
+        mutant: planted(),
+        ..Params::default()
+    };
+    for wire in [WireMode::Shm, WireMode::Tcp] {
+        for (bytes, eager_max) in [(8, 4096), (8, 0), (65_536, 4096)] {
+            let ends = Ends::over(&[0], wire, bytes, CopyMode::Auto, params(eager_max));
+            assert_eq!(ends.engine.fabric().usage(0).queue_pairs, 2, "all ride on one, whose ends are here");
+            let found = ends.allocations(2000, bytes < u64::from(eager_max), || {});
+            assert_eq!(found, 0, "{bytes} B on shared queue pairs, {wire:?}");
+        }
+    }
+}
+
+/// The first connection ends the requests of all others, which see to their links all the same.
+fn shared_messages_over_two_rails_allocate_nothing() {
+    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+    let params =
+        Params { eager_max: 0, sharing, idle_polls: u32::MAX, mutant: planted(), ..Params::default() };
+    let spread = Ends::over(&[0, 1], WireMode::Shm, 8, CopyMode::Auto, params);
+    assert!(settles(&spread, false), "on shared queue pairs over two rails");
+}
+
+/// The bug that `cargo xtask mutants` asks for, if any.
+fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(name.leak());
+    }
+    Mutant::NONE
 }
 
 #[test]
@@ -184,6 +256,8 @@ fn messages_allocate_nothing_after_warm_up() {
             assert!(settles(&spread, eager_max > 0), "{bytes} B over {} rails, {wire:?}", rails.len());
         }
     }
+    shared_messages_allocate_nothing();
+    shared_messages_over_two_rails_allocate_nothing();
     // Recorded for a trace: with room for every event, and with a buffer that is full after some.
     for trace_events in [1 << 20, 1000] {
         let (trace, idle_polls) = (Some(PathBuf::from("unused")), u32::MAX);

@@ -104,9 +104,9 @@ pub(crate) struct SweepArgs {
     /// Timed runs of each row in a round [default: 20, more for small sizes; quick: 8, more for small sizes].
     #[arg(short = 'i', long, value_parser = value_parser!(u32).range(1..))]
     iters: Option<u32>,
-    /// How often each collective meets each configuration.
-    #[arg(long, default_value_t = 5, value_parser = value_parser!(u64).range(1..=100))]
-    rounds: u64,
+    /// How often each collective meets each configuration [default: 5; quick: 3].
+    #[arg(long, value_parser = value_parser!(u64).range(1..=100))]
+    rounds: Option<u64>,
     /// Where the report goes; what is there is replaced.
     #[arg(long, value_name = "FILE.html", default_value = "trunkline-sweep.html", value_parser = report_path)]
     out: PathBuf,
@@ -208,7 +208,7 @@ fn plan(args: &SweepArgs) -> Result<Plan, SweepRunError> {
     Ok(Plan {
         collectives: Collective::ALL.iter().copied().filter(asked).collect(),
         configurations: Configuration::all().into_iter().filter(wanted).collect(),
-        rounds: args.rounds as usize,
+        rounds: args.rounds.map_or(quick(3, 5), |rounds| rounds as usize),
         common: Common {
             job: Job {
                 plugin: locate::plugin(None)?,

@@ -160,7 +160,7 @@ impl Pool {
 
     /// The groups of a key, in whatever state.
     pub fn of_key(&self, key: &Key) -> impl Iterator<Item = GroupId> {
-        self.keys.get(key).map_or(&[][..], Vec::as_slice).iter().copied()
+        self.keys.get(&key.listed(self.mutant)).map_or(&[][..], Vec::as_slice).iter().copied()
     }
 
     /// Where a group stands; `None` if it is gone.
@@ -285,18 +285,20 @@ impl Pool {
 
     /// A group is none of its key any more.
     fn unlist(&mut self, key: &Key, id: GroupId) {
-        if let Some(of_key) = self.keys.get_mut(key) {
+        let key = key.listed(self.mutant);
+        if let Some(of_key) = self.keys.get_mut(&key) {
             of_key.retain(|&other| other != id);
             if of_key.is_empty() {
-                self.keys.remove(key);
+                self.keys.remove(&key);
             }
         }
     }
 
     /// The groups of a key that are joined, or will be.
     fn counting(&self, key: &Key) -> impl Iterator<Item = (GroupId, &Group)> {
-        let ids = self.keys.get(key).map_or(&[][..], Vec::as_slice);
-        ids.iter().filter_map(|&id| Some((id, self.groups.get(id.0)?))).filter(|(_, group)| group.counts())
+        self.of_key(key)
+            .filter_map(|id| Some((id, self.groups.get(id.0)?)))
+            .filter(|(_, group)| group.counts())
     }
 
     /// Whether a group of a key may be made besides so many others.
@@ -320,7 +322,7 @@ impl Pool {
         };
         self.budgets.take(&key.local, comer.wish.links);
         if epoch.is_some() {
-            self.keys.entry(*key).or_default().push(id);
+            self.keys.entry(key.listed(self.mutant)).or_default().push(id);
         }
         Ok(place)
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use trunkline_tests::testbed::{self, Host, Relay, Shape, Testbed};
 
+use crate::hosts::stream::carrying;
 use crate::run::{Setting, scenario};
 
 /// Bytes a second of a megabit.
@@ -91,6 +92,19 @@ struct File<'a>(&'a Path);
 impl File<'_> {
     fn make(&self) {
         std::fs::write(self.0, b"").unwrap();
+    }
+
+    /// Waits until so many links of all connections carry at either end; how long that took.
+    #[track_caller]
+    fn wait_for_links(&self, links: u32, limit: Duration) -> Duration {
+        let since = Instant::now();
+        let folder = self.0.parent().unwrap();
+        let said = || [0, 1].map(|role| std::fs::read_to_string(carrying(folder, role)).unwrap_or_default());
+        while said().iter().any(|said| said.parse() != Ok(links)) {
+            assert!(since.elapsed() < limit, "links that carry after {limit:?}: {:?}, not {links}", said());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        since.elapsed()
     }
 }
 
@@ -227,6 +241,33 @@ fn a_cut_rail_is_left_and_taken_back() {
                 let back = pair.wait(&pair.left, cut, MIB, RETAKEN);
                 println!(
                     "figure: rail {cut}: 16 MiB over the other {goes_on:?} after the cut, back {back:?} after it was mended"
+                );
+            }
+        });
+    });
+}
+
+/// Four connections, each way on one group: what each of them had under way on the rail goes over the other one.
+#[test]
+fn members_of_a_group_leave_a_cut_rail_and_take_it_back() {
+    testbed::run(|testbed| {
+        let shape = Shape { rate: Some(200 * MEGABIT), ..Shape::PLAIN };
+        let pair = Pair::new(testbed, &[shape; 2]);
+        let setting = pair.setting("a_stream_arrives_whole").env("TEST_WAYS", "both").env("TEST_WINDOW", 4);
+        let setting = setting.env("TRUNKLINE_QP_SHARING", "on").env("TRUNKLINE_QP_GROUPS", 1);
+        let setting = setting.env("TEST_STREAMS", 4).env("TEST_GROUPS", 2);
+        during(setting.env("TEST_PAUSE_MS", (RAIL_TIME + SLACK).as_millis()), |file| {
+            // Each of four connections has two links each way, at both ends.
+            let wait = |links: u32| file.wait_for_links(links, RETAKEN);
+            wait(16);
+            for cut in [0, 1] {
+                pair.rails[cut].cut();
+                wait(8);
+                let goes_on = pair.wait(&pair.left, 1 - cut, 16 * MIB, RAIL_TIME + SLACK);
+                pair.rails[cut].mend();
+                let back = wait(16);
+                println!(
+                    "figure: rail {cut} of a group: 16 MiB over the other {goes_on:?} after the members left it, all back {back:?} after it was mended"
                 );
             }
         });

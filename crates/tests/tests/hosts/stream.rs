@@ -1,7 +1,8 @@
-//! What two processes play over several rails, on two hosts or one: a stream of messages, one way or both, until a file says
-//! that it is enough, or until all of it fails.
+//! What two processes play over several rails, on two hosts or one: streams of messages, one way or both, over a connection or
+//! several, until a file says that it is enough, or until all of it fails.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use trunkline_sys::nccl_net::ResultCode;
@@ -10,6 +11,7 @@ use crate::contract::arguments::text;
 use crate::contract::messages::between;
 use crate::net::{Buf, Called, Comm, LIMIT, Mr, Net, Piece, Request, logged, until};
 use crate::run::Scene;
+use crate::sharing::status;
 
 scenarios! {
     a_stream_arrives_whole,
@@ -22,9 +24,16 @@ const LENGTHS: [usize; 9] = [1, 3000, 65_537, 1 << 20, 8192, 300_001, 70_000, 17
 const WINDOW: usize = 8;
 /// How often the file is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// And how often it is said which links carry.
+const SAY_EVERY: Duration = Duration::from_millis(50);
 
 fn number(name: &str) -> Option<usize> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// The file in which a process says how many links of its connections carry.
+pub(crate) fn carrying(folder: &Path, role: usize) -> PathBuf {
+    folder.join(format!("carrying{role}"))
 }
 
 fn millis(name: &str) -> Option<Duration> {
@@ -70,9 +79,11 @@ struct Slot {
     request: Option<Request>,
 }
 
-/// One direction of the stream at one end. Message `n` has pattern `n`; after the last one come empty ones.
+/// One direction of a stream at one end. Message `n` has pattern `n`, and that of another stream another one; after the last
+/// one come empty ones.
 struct Way {
     comm: Comm,
+    stream: usize,
     sends: bool,
     length: Option<usize>,
     slots: Vec<Slot>,
@@ -92,7 +103,7 @@ struct Way {
 }
 
 impl Way {
-    fn new(net: &Net, comm: Comm, sends: bool) -> Self {
+    fn new(net: &Net, stream: usize, comm: Comm, sends: bool) -> Self {
         let length = number("TEST_LENGTH");
         let longest = length.unwrap_or(LENGTHS[8]);
         let slot = |_| {
@@ -101,6 +112,7 @@ impl Way {
         };
         Self {
             comm,
+            stream,
             sends,
             length,
             slots: (0..number("TEST_WINDOW").unwrap_or(WINDOW)).map(slot).collect(),
@@ -120,6 +132,10 @@ impl Way {
             Some(last) if number >= last => 0,
             _ => self.length.unwrap_or(LENGTHS[number % LENGTHS.len()]),
         }
+    }
+
+    fn pattern(&self, number: usize) -> usize {
+        number + 97 * self.stream
     }
 
     /// Every message, and the empty ones, have come to their end.
@@ -160,7 +176,7 @@ impl Way {
         let piece = Piece { addr: slot.buf.addr(), len, tag: 7, mr: slot.mr };
         if self.sends {
             if !self.is_filled {
-                slot.buf.fill(0..len, number);
+                slot.buf.fill(0..len, self.pattern(number));
                 self.is_filled = true;
             }
             return net.try_send(self.comm, piece, 0);
@@ -179,7 +195,7 @@ impl Way {
             }
             let len = self.length(number);
             assert_eq!(size, len as i32, "size of message {number}");
-            self.slots[number % self.slots.len()].buf.check(0..len, number);
+            self.slots[number % self.slots.len()].buf.check(0..len, self.pattern(number));
             self.bytes += len;
         }
         if number > 0 {
@@ -209,28 +225,37 @@ impl Way {
     }
 }
 
-/// Both directions at this end, and the file that says when.
+/// All directions at this end, and the file that says when.
 struct Stream {
     net: Net,
     ways: Vec<Way>,
-    comms: (Comm, Comm),
+    comms: Vec<(Comm, Comm)>,
     file: PathBuf,
+    /// Where it is said how many links carry, if anybody wants to know.
+    links: Option<PathBuf>,
     looked: Instant,
+    said: Instant,
     started: Instant,
 }
 
 impl Stream {
     fn new(scene: &mut Scene) -> Self {
         let net = start(scene);
-        let (send, recv) = between(&net, scene);
+        let comms: Vec<_> = (0..number("TEST_STREAMS").unwrap_or(1)).map(|_| between(&net, scene)).collect();
         let both = std::env::var("TEST_WAYS").is_ok_and(|ways| ways == "both");
         let wanted = |sends: bool| both || sends == (scene.role == 0);
-        let ways = [(send, true), (recv, false)].into_iter().filter(|&(_, sends)| wanted(sends));
-        let ways = ways.map(|(comm, sends)| Way::new(&net, comm, sends)).collect();
-        let file = std::env::var_os("TEST_FILE").expect("a file to look for").into();
+        let ends = |(stream, &(send, recv))| [(stream, send, true), (stream, recv, false)];
+        let ways = comms.iter().enumerate().flat_map(ends).filter(|&(_, _, sends)| wanted(sends));
+        let ways = ways.map(|(stream, comm, sends)| Way::new(&net, stream, comm, sends)).collect();
+        if let Some(groups) = number("TEST_GROUPS") {
+            let rides = status().rows.into_iter().filter_map(|row| row.comm?.ride?.record);
+            assert_eq!(rides.collect::<BTreeSet<_>>().len(), groups, "groups of both directions");
+        }
+        let file = PathBuf::from(std::env::var_os("TEST_FILE").expect("a file to look for"));
+        let links = number("TEST_STREAMS").map(|_| carrying(file.parent().expect("its folder"), scene.role));
         scene.meet();
         let now = Instant::now();
-        Self { net, ways, comms: (send, recv), file, looked: now, started: now }
+        Self { net, ways, comms, file, links, looked: now, said: now, started: now }
     }
 
     /// One step each way. While there is nothing to do, others have the processor.
@@ -251,12 +276,20 @@ impl Stream {
             return false;
         }
         self.looked = Instant::now();
+        if let Some(path) = self.links.as_ref().filter(|_| self.said.elapsed() >= SAY_EVERY) {
+            self.said = Instant::now();
+            let comms = status().rows.into_iter().filter_map(|row| row.comm);
+            let links: u32 = comms.map(|comm| comm.links.carrying().count_ones()).sum();
+            std::fs::write(path, links.to_string()).expect("a file");
+        }
         self.file.exists()
     }
 
     fn close(&self) {
-        self.net.close_send(self.comms.0).unwrap();
-        self.net.close_recv(self.comms.1).unwrap();
+        for &(send, recv) in &self.comms {
+            self.net.close_send(send).unwrap();
+            self.net.close_recv(recv).unwrap();
+        }
         if let Some(finalized) = self.net.finalize() {
             finalized.unwrap();
         }

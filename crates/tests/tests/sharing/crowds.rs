@@ -4,7 +4,9 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
+use trunkline_engine::Params;
 use trunkline_proto::wire::status::Direction;
+use trunkline_proto::wire::status::group::Numbers;
 use trunkline_sys::nccl_net::{CommAttr, NetAttr, ResultCode};
 
 use crate::net::{Net, Piece, until};
@@ -18,6 +20,7 @@ scenarios! {
     hints_say_what_a_connection_counts_for,
     a_killed_peer_is_told_to_each_member_once,
     ends_that_want_different_things_agree,
+    queues_are_as_deep_as_asked,
 }
 
 /// The streams of these comms, to so many messages each.
@@ -216,4 +219,35 @@ fn ends_that_want_different_things_agree(mut scene: Scene) {
     scene.meet();
     wait_for_queue_pairs(&net, 0);
     scene.meet();
+}
+
+/// What the NIC has to give on a link with next to nothing under way is what the group counts with: as often the usual as was
+/// asked for.
+fn queues_are_as_deep_as_asked(scene: Scene) {
+    let times = std::env::var("TRUNKLINE_QP_DEPTH_MULTIPLIER").expect("a number");
+    let times: u32 = times.parse().expect("1 to 255");
+    let net = Net::start(scene.version);
+    let pairs: Vec<_> = (0..3).map(|_| net.to_self()).collect();
+    pairs.iter().for_each(|&pair| crate::contract::messages::round(&net, pair, 100_000));
+    let usual = Params::default();
+    let close = |(send, recv)| {
+        net.close_send(send).expect("close");
+        net.close_recv(recv).expect("close");
+    };
+    for (way, eager) in [(Direction::Send, usual.eager_credits), (Direction::Recv, 0)] {
+        // Comers write the numbers.
+        let comer = net.to_self();
+        let records = status().head.records.into_iter().flatten();
+        let group = records.into_iter().find(|record| record.direction == way).expect("a record");
+        close(comer);
+        let Numbers { queue, eager: credits, .. } = group.numbers;
+        println!("figure: depth times {times}, {way:?}: {queue:?}, eager {credits:?}");
+        assert_eq!((queue.total, credits.total), (usual.depth * times, eager * times), "{way:?}");
+        assert!(
+            queue.used < 16,
+            "{way:?}: the NIC has room for {} operations only",
+            queue.total - queue.used
+        );
+    }
+    pairs.into_iter().for_each(close);
 }

@@ -168,7 +168,8 @@ fn all_close_on_one_side_only() {
 
 #[test]
 fn thousands_of_connections_come_and_go() {
-    shared("thousands_of_connections_come_and_go", 2).two();
+    let setting = shared("thousands_of_connections_come_and_go", 2);
+    setting.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0").two();
 }
 
 #[test]
@@ -266,6 +267,16 @@ fn everything_is_under_way_at_once() {
         for depth in [1, 4] {
             let setting = shared("everything_is_under_way_at_once", 1).env("TRUNKLINE_FABRIC", wire);
             setting.env("TRUNKLINE_QP_DEPTH_MULTIPLIER", depth).two();
+        }
+    }
+}
+
+#[test]
+fn queues_are_as_deep_as_asked() {
+    for wire in ["soft:shm", "soft:tcp"] {
+        for times in [1, 2, 4] {
+            let setting = shared("queues_are_as_deep_as_asked", 1).env("TRUNKLINE_FABRIC", wire);
+            setting.env("TRUNKLINE_QP_DEPTH_MULTIPLIER", times).alone();
         }
     }
 }

@@ -80,6 +80,44 @@ fn only_who_can_prove_the_wiring_joins() {
     assert_eq!(right, proof(ours.group, theirs.group));
 }
 
+/// Comms that differ in anything that a key has share nothing, and each key has its own number of groups.
+#[test]
+fn each_part_of_a_key_tells_comms_apart() {
+    let base = sending(2);
+    let others = [
+        Key { peer: process(3), ..base },
+        Key { local: nics(&[1]), ..base },
+        Key { local: nics(&[0, 1]), ..base },
+        Key { remote: nics(&[1]), ..base },
+        Key { remote: nics(&[0, 1]), ..base },
+    ];
+    for other in others {
+        let mut ends = two(1);
+        join(&mut ends, 0);
+        let asked = ends.0.ask(&other, Wish::new(1));
+        assert!(matches!(asked, Ok(Ask::First(..))), "{other:?}: {asked:?}");
+        assert!(matches!(ends.0.ask(&base, Wish::new(1)), Ok(Ask::Join(..))), "it still is");
+    }
+    // At the receiving end the epoch stands for the group, and the rest of the key must be the same.
+    let mut ends = two(2);
+    let groups = [0, 1].map(|conn| join(&mut ends, conn));
+    let Ok(Ask::Join(place, epoch, right)) = ends.0.ask(&base, Wish::new(1)) else { unreachable!() };
+    assert_eq!(place.group, groups[0].0.group);
+    let request = |epoch, proof| Request { mode: Mode::Join(epoch, proof), turn: 0 };
+    let mut told = |key: &Key, proof| ends.1.asked(key, 77, 1, &request(epoch, proof)).unwrap();
+    let other = proof(groups[1].0.group, groups[1].1.group);
+    assert_eq!(told(&receiving(1), other), Verdict::Retry, "the proof of another group");
+    for key in
+        [receiving(3), Key { local: nics(&[1]), ..receiving(1) }, Key { remote: nics(&[1]), ..receiving(1) }]
+    {
+        assert_eq!(told(&key, right), Verdict::Retry, "{key:?}");
+    }
+    assert!(matches!(told(&receiving(1), right), Verdict::Joined(at) if at.group == groups[0].1.group));
+    // A process that sends to its peer, and receives from it, over the same NICs.
+    let back = Key { end: End::Receiving, ..base };
+    assert_eq!(ends.0.asked(&back, 78, 1, &request(epoch, right)), Ok(Verdict::Retry), "the other direction");
+}
+
 #[test]
 fn a_group_is_joined_only_when_both_ends_are_wired() {
     let (mut a, mut b) = two(1);

@@ -1,0 +1,92 @@
+//! The end of the library: what the process keeps for it is closed, and given back unless a call may still come. Called by
+//! the dynamic linker and the C library; decides nothing of what is closed.
+//!
+//! The dynamic linker runs `.fini_array` both when the library is unloaded and when the process ends, and the two are not
+//! alike. Nobody calls a library that is being unloaded: its code goes next. While a process ends, its other threads go on
+//! until the very last, and may be inside a call. What tells the two apart is `atexit`: the C library runs its functions
+//! before `.fini_array` when the process ends, and after ours when the library is unloaded.
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use crate::planted;
+use crate::world::{self, World};
+
+/// A value that is made once, lent to every call, and given back when the library is unloaded.
+pub(crate) struct Kept<T: 'static> {
+    /// Null before it is made, and after it was given back; else from a `Box`.
+    at: AtomicPtr<T>,
+    /// The process ends, so it is never given back.
+    ending: AtomicBool,
+}
+
+impl<T: Send + Sync> Kept<T> {
+    /// Nothing yet.
+    pub(crate) const fn new() -> Self {
+        Self { at: AtomicPtr::new(std::ptr::null_mut()), ending: AtomicBool::new(false) }
+    }
+
+    /// The value, if it was made.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&'static T> {
+        // SAFETY: null, or a value from a `Box` that is given back only once nobody calls any more.
+        unsafe { self.at.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Keeps a value, in an empty place. Of two at a time one is lost: the caller lets in one.
+    pub(crate) fn put(&self, value: T) -> &'static T {
+        let value = Box::leak(Box::new(value));
+        self.at.store(value, Ordering::Release);
+        value
+    }
+
+    /// It is kept for ever.
+    fn keep(&self) {
+        self.ending.store(true, Ordering::Release);
+    }
+
+    /// Gives the value back, unless the process ends.
+    ///
+    /// # Safety
+    /// Nobody uses what `get` and `put` returned, or calls them, any more, if the process does not end.
+    unsafe fn give_back(&self) {
+        let kept = self.ending.load(Ordering::Acquire) && !planted("nccl-gives-back-under-calls");
+        if kept || planted("nccl-keeps-what-is-unloaded") {
+            return;
+        }
+        let at = self.at.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        if !at.is_null() {
+            // SAFETY: from a `Box`, and nobody's any more, as the caller vouches.
+            drop(unsafe { Box::from_raw(at) });
+        }
+    }
+}
+
+/// Has the C library say when the process ends. If it cannot, that is taken for said.
+pub(crate) fn watch_for_the_end(kept: &Kept<World>) {
+    // SAFETY: the function is there as long as the library is, after which the C library does not call it.
+    if unsafe { libc::atexit(process_ends) } != 0 {
+        kept.keep();
+    }
+}
+
+/// Runs when the process ends, and, after [`fini`], when the library is unloaded.
+extern "C" fn process_ends() {
+    world::kept().keep();
+}
+
+/// Runs when the library is unloaded or the process ends.
+extern "C" fn fini() {
+    // A panic here would abort the process that unloads us.
+    let _ = std::panic::catch_unwind(|| {
+        if world::end() {
+            // SAFETY: this is the process that made it; if it does not end, the library is unloaded, and whoever was inside
+            // it would come back to code that is not there any more.
+            unsafe { world::kept().give_back() };
+        }
+    });
+}
+
+#[used]
+// SAFETY: the section holds pointers to functions without arguments, which the dynamic linker calls once at unload.
+#[unsafe(link_section = ".fini_array")]
+static FINI: extern "C" fn() = fini;
