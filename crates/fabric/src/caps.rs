@@ -70,10 +70,11 @@ pub struct Caps {
     /// A link that is destroyed still delivers what was posted on it, and then its peer's end is in error. Elsewhere what
     /// had not left is lost, and the peer learns of it by what it sends itself, or not from the network.
     pub ends_are_told: bool,
-    /// A write with immediate takes one of the target's posted receives, as a send does, and waits where there is none. The
-    /// NIC posts that receive again in the poll that returns the [`Done::Written`](crate::Done::Written), and its owner does
-    /// not hear of it: it stays posted until a send fills it or the link ends, and which of several a send fills is not
-    /// promised. Who has to be reachable by immediates keeps one receive more posted than sends can fill.
+    /// A write with immediate takes one of the target's posted receives, as a send does, and waits where there is none, for
+    /// as long as the target lives. The NIC posts that receive again in the poll that returns the
+    /// [`Done::Written`](crate::Done::Written), and its owner does not hear of it: it stays posted until a send fills it or
+    /// the link ends, and which of several a send fills is not promised. Who has to be reachable by immediates keeps one
+    /// receive more posted than sends can fill.
     pub immediate_takes_receive: bool,
     /// Most bytes of [`Source::Inline`](crate::Source::Inline) in one operation.
     pub inline_max: u32,

@@ -127,8 +127,9 @@ impl Weather {
     #[must_use]
     pub fn draw(dice: &mut Dice) -> Self {
         let latency = dice.pick([100, 500, 1_000, 5_000, 20_000]);
+        let caps = draw_caps(dice);
         Self {
-            caps: draw_caps(dice),
+            caps,
             nics: dice.pick([1, 1, 2]),
             latency,
             jitter: dice.pick([0, latency / 4, latency, latency * 4]),
@@ -136,7 +137,10 @@ impl Weather {
             kib_time: dice.pick([0, 20, 80, 400, 2_000]),
             pieces: dice.pick([1, 2, 3, 8]),
             retry_time: dice.pick([1_000_000, 50_000_000, 1_000_000_000, 4_000_000_000]),
-            receiver_time: dice.pick([None, None, Some(1_000_000_000)]),
+            // Where immediates wait for receives, NICs are told to try for ever.
+            receiver_time: dice
+                .pick([None, None, Some(1_000_000_000)])
+                .filter(|_| !caps.immediate_takes_receive),
             busy: dice.pick([0, 0, 20, 200]),
             dialled: dice.coin(),
             dial_time: dice.pick([0, 0, 100_000, 20_000_000, 3_000_000_000]),

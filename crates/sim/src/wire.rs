@@ -327,10 +327,11 @@ impl State {
     fn execute(&mut self, link: usize, from: usize, seq: u64) -> bool {
         let waits = self.weather.caps.immediate_takes_receive && self.links[link].recvs.is_empty();
         let Some(wqe) = self.links[from].wqe(seq) else { return true };
+        // Its bytes are here all the same.
+        wqe.executed |= matches!(wqe.work, Work::Write { .. });
         if waits && matches!(wqe.work, Work::Write { imm: Some(_), .. }) {
             return false;
         }
-        wqe.executed |= matches!(wqe.work, Work::Write { .. });
         let broken = wqe.broken;
         match wqe.work.clone() {
             Work::Write { from: source, to, imm } => {
