@@ -191,7 +191,7 @@ fn a_killed_peer_is_told_to_each_member_once(mut scene: Scene) {
     assert!(took < Duration::from_secs(8), "{took:?}");
     assert_eq!(failed, MEMBERS);
     let lines = || crate::net::LINES.lock().expect("no panic").clone();
-    assert_eq!(crate::net::logged("requests failed: process"), MEMBERS, "{:?}", lines());
+    assert_eq!(crate::net::logged("requests over soft0 failed: process"), MEMBERS, "{:?}", lines());
     assert_eq!(crate::net::logged("a group of shared queue pairs has ended"), 1, "{:?}", lines());
     streams.into_iter().for_each(Stream::close);
     wait_for_queue_pairs(&net, 2);
