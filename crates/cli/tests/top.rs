@@ -19,7 +19,7 @@ use trunkline_engine::{CommId, Engine, MrId, Nics, Params, RecvBuf};
 use trunkline_fabric::{Host, HostPage, Level};
 use trunkline_mem::Memory;
 use trunkline_proto::time;
-use trunkline_proto::wire::status::NAME;
+use trunkline_proto::wire::status::{NAME, VERSION};
 use trunkline_softnic::{SoftConfig, SoftFabric};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -384,11 +384,11 @@ fn garbled() -> [(OwnedFd, &'static str); 5] {
         bytes
     };
     [
-        file(&head(4, 1), 4096 + 256, SealFlags::GROW, "not a sealed memory file"),
+        file(&head(VERSION, 1), 4096 + 256, SealFlags::GROW, "not a sealed memory file"),
         file(b"nonsense", 8192, SEALS, "does not begin as a status page does"),
         file(b"x", 1, SEALS, "cut short"),
-        file(&head(3, 1), 4096 + 256, SEALS, "version 3"),
-        file(&head(4, 65535), 4096 + 256, SEALS, "the file has 4352"),
+        file(&head(VERSION - 1, 1), 4096 + 256, SEALS, "use the program of the same build"),
+        file(&head(VERSION, 65535), 4096 + 256, SEALS, "the file has 4352"),
     ]
 }
 
