@@ -306,7 +306,9 @@ pub(super) fn members_cost_little() {
     }
     println!("figure: regions at either end, descriptors, queue pairs: {found:?}");
     let (first, last) = (found[0], found[3]);
-    assert_eq!((first.1, first.2), (last.1, last.2), "{found:?}");
+    assert_eq!(first.2, last.2, "{found:?}");
+    // Other tests of this process open and close some meanwhile.
+    assert!(last.1 <= first.1 + 20, "{found:?}");
     // What there is for all of a group grows by at most a quarter at a time, so that little lies idle.
     for at in [0, 1] {
         assert!(last.0[at] <= first.0[at] + 20, "{found:?}");
