@@ -62,11 +62,17 @@ struct Cost {
     system_calls: Option<f64>,
 }
 
-/// The two things that were built.
+/// What was built.
 struct Built {
     program: PathBuf,
     plugin: PathBuf,
+    /// A folder with a library that stands for libibverbs, whose devices are wired to each other inside a process; none
+    /// without a C compiler and its header.
+    devices: Option<PathBuf>,
 }
+
+/// The source of that library, and the versions of its symbols.
+const DEVICES: [&str; 2] = ["crates/tests/tests/gpu/fake_verbs.c", "crates/tests/tests/gpu/fake_verbs.map"];
 
 type Counter = fn(&mut Command, &[String]) -> Result<u64>;
 
@@ -85,6 +91,11 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
     let mut costs = Vec::new();
     for cycle in &limits.cycle {
         let mut cost = Cost::default();
+        if wants_devices(cycle) && built.devices.is_none() {
+            skipped(&cycle.name, "no C compiler, or no header of libibverbs");
+            costs.push(cost);
+            continue;
+        }
         if valgrind {
             cost.instructions = Some(per_message(&built, cycle, "", instructions)?.round() as u64);
         }
@@ -114,7 +125,24 @@ fn build(workspace: &Workspace) -> Result<Built> {
     let args: Vec<&str> = ["build", "--quiet", "--profile", "budget"].into_iter().chain(packages).collect();
     shell::cargo(&workspace.root, &args)?;
     let dir = workspace.target.join("budget");
-    Ok(Built { program: dir.join("examples/cycle"), plugin: dir.join("libtrunkline_nccl.so") })
+    let (program, plugin) = (dir.join("examples/cycle"), dir.join("libtrunkline_nccl.so"));
+    Ok(Built { program, plugin, devices: build_devices(&workspace.root, &dir.join("devices")) })
+}
+
+/// The library that stands for libibverbs, in a folder of its own.
+fn build_devices(root: &Path, folder: &Path) -> Option<PathBuf> {
+    let library = "libibverbs.so.1";
+    std::fs::create_dir_all(folder).ok()?;
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-shared", "-fPIC", "-o"]).arg(folder.join(library));
+    cc.arg(root.join(DEVICES[0])).arg(format!("-Wl,-soname,{library}"));
+    cc.arg(format!("-Wl,--version-script,{}", root.join(DEVICES[1]).display()));
+    shell::output(&mut cc).ok().map(|_| folder.to_owned())
+}
+
+/// Whether it goes over RDMA devices.
+fn wants_devices(cycle: &Cycle) -> bool {
+    cycle.settings.get("TRUNKLINE_FABRIC").is_some_and(|fabric| fabric == "verbs")
 }
 
 /// Whether a counter is there and notices what is planted in the first cycle.
@@ -162,6 +190,10 @@ fn per_message(built: &Built, cycle: &Cycle, plant: &str, counter: Counter) -> R
         let mut command = Command::new("env");
         for (name, value) in environment(cycle, plant) {
             command.arg(format!("{name}={value}"));
+        }
+        if let Some(devices) = built.devices.as_ref().filter(|_| wants_devices(cycle)) {
+            // Their host has no GPU.
+            command.arg(format!("LD_LIBRARY_PATH={}", devices.display())).arg("FAKE_VERBS_DMABUF=0");
         }
         command.args(["timeout", RUN_SECONDS]);
         counter(&mut command, &words)

@@ -63,6 +63,8 @@ struct held {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct region *regions[MOST];
 static struct pair *pairs[MOST];
+/* Behind the last of them that was ever there. */
+static uint32_t pairs_end = 1;
 static struct held *held[8], **held_last[8];
 static int broken = -1;
 static int device_reads, host_reads, dmabufs;
@@ -346,7 +348,7 @@ static int is_cut(struct pair *pair) {
 void fake_cut(int device) {
     pthread_mutex_lock(&lock);
     broken = device;
-    for (int i = 1; i < MOST; i++)
+    for (uint32_t i = 1; i < pairs_end; i++)
         if (pairs[i] && is_cut(pairs[i]))
             fail(pairs[i]);
     pthread_mutex_unlock(&lock);
@@ -359,7 +361,7 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr) {
     pthread_mutex_lock(&lock);
     for (uint32_t i = 1; i < MOST && !made->qp.qp_num; i++)
         if (!pairs[i])
-            pairs[i] = made, made->qp.qp_num = i;
+            pairs[i] = made, made->qp.qp_num = i, pairs_end = i < pairs_end ? pairs_end : i + 1;
     pthread_mutex_unlock(&lock);
     return &made->qp;
 }
@@ -479,7 +481,7 @@ static int advance(struct pair *pair) {
 static void advance_all(void) {
     for (int moved = 1; moved;) {
         moved = 0;
-        for (int i = 1; i < MOST; i++)
+        for (uint32_t i = 1; i < pairs_end; i++)
             moved |= pairs[i] && advance(pairs[i]);
     }
 }
