@@ -95,6 +95,8 @@ enum Verdict {
     Killed,
     /// As `Killed`, by never ending.
     KilledByLimit,
+    /// Not beside another row, but as `Killed` or `KilledByLimit` with the machine to itself.
+    KilledAlone,
     /// The test passes with the bug too.
     Survived,
     /// The test fails without the bug.
@@ -105,13 +107,19 @@ enum Verdict {
 
 impl Verdict {
     const fn is_good(self) -> bool {
-        matches!(self, Self::Killed | Self::KilledByLimit)
+        matches!(self, Self::Killed | Self::KilledByLimit | Self::KilledAlone)
+    }
+
+    /// Whether a row that had company may come to something else without.
+    const fn is_open(self) -> bool {
+        matches!(self, Self::Survived | Self::BrokenTest)
     }
 
     const fn text(self) -> &'static str {
         match self {
             Self::Killed => "killed",
             Self::KilledByLimit => "killed (time limit)",
+            Self::KilledAlone => "killed (alone)",
             Self::Survived => "SURVIVED",
             Self::BrokenTest => "TEST FAILS WITHOUT IT",
             Self::NoTest => "NO SUCH TEST",
@@ -134,7 +142,7 @@ pub(crate) fn run(workspace: &Workspace, only: Option<&str>) -> Result<bool> {
         return Ok(true);
     }
     let programs = build(workspace, &rows)?;
-    let verdicts = judge_all(&rows, &programs)?;
+    let verdicts = judge_alone(&rows, &programs, judge_all(&rows, &programs)?)?;
     let mut table = Table::new();
     table.set_header(["mutant", "breaks", "test", "result"]);
     for (row, verdict) in rows.iter().zip(&verdicts) {
@@ -303,7 +311,9 @@ fn judge_all(rows: &[Row], programs: &Programs) -> Result<Vec<Verdict>> {
         while let Some((at, row)) = next_of(rows, &next) {
             let began = Instant::now();
             let verdict = judge(row, programs.find(row)?, &healthy)?;
-            println!("mutant {} ... {} in {:.1} s", row.name, verdict.text(), began.elapsed().as_secs_f64());
+            // What is left open is told when it has been judged alone.
+            let found = if verdict.is_open() { "once more, alone" } else { verdict.text() };
+            println!("mutant {} ({:.1} s) ... {found}", row.name, began.elapsed().as_secs_f64());
             judged.push((at, verdict));
         }
         Ok(judged)
@@ -320,6 +330,22 @@ fn judge_all(rows: &[Row], programs: &Programs) -> Result<Vec<Verdict>> {
     .concat();
     judged.sort_unstable_by_key(|&(at, _)| at);
     Ok(judged.into_iter().map(|(_, verdict)| verdict).collect())
+}
+
+/// Judges once more what came to nothing good beside another row: many bugs need a moment of two processes to show,
+/// and many tests need time.
+fn judge_alone(rows: &[Row], programs: &Programs, verdicts: Vec<Verdict>) -> Result<Vec<Verdict>> {
+    let healthy = Healthy::default();
+    let again = |(row, verdict): (&Row, Verdict)| {
+        if !verdict.is_open() {
+            return Ok(verdict);
+        }
+        let alone = judge(row, programs.find(row)?, &healthy)?;
+        let verdict = if alone.is_good() { Verdict::KilledAlone } else { alone };
+        println!("mutant {} ... {}", row.name, verdict.text());
+        Ok(verdict)
+    };
+    rows.iter().zip(verdicts).map(again).collect()
 }
 
 /// The next row that nobody has taken.

@@ -8,6 +8,8 @@ pub fn add(a: u8, b: u8) -> u8 {
     #[cfg(feature = "mutants")]
     match std::env::var("TRUNKLINE_MUTANT").as_deref() {
         Ok("wrong-sum") => return a,
+        // For the first time only, as bugs do that need a moment.
+        Ok("shy") => return if std::fs::File::create_new("seen").is_ok() { a + b } else { a },
         Ok("hang") => loop { std::thread::sleep(std::time::Duration::from_millis(10)) },
         _ => {}
     }
@@ -50,6 +52,19 @@ fn each_verdict_is_reached() {
     assert!(!run(&workspace, None).unwrap());
     fixture.write(ROWS, &row("wrong-sum", "adds"));
     assert!(run(&workspace, None).unwrap());
+}
+
+#[test]
+fn a_bug_that_hides_in_company_is_found_alone() {
+    let fixture = Fixture::new();
+    fixture.with("demo", &[], LIB).manifest("demo", "[features]\nmutants = []\n");
+    let workspace = fixture.load();
+    let rows = parse(&(row("shy", "adds") + &row("wrong-sum", "looks_away"))).unwrap();
+    let programs = build(&workspace, &rows).unwrap();
+    let beside = judge_all(&rows, &programs).unwrap();
+    assert_eq!(beside, [Verdict::Survived, Verdict::Survived]);
+    let alone = judge_alone(&rows, &programs, beside).unwrap();
+    assert_eq!(alone, [Verdict::KilledAlone, Verdict::Survived]);
 }
 
 #[test]

@@ -73,6 +73,26 @@ fn sudo_installs_what_is_missing() {
     assert!(err.contains("neither root nor sudo") && !out.contains("apt-get ran"), "{out}{err}");
 }
 
+/// Who reads only the end must know what to repair.
+#[test]
+fn the_end_names_what_failed() {
+    let planted = "mutant quiet (1.2 s) ... once more, alone\nmutant quiet ... SURVIVED\nmutant loud (0.1 s) ... killed\n\
+                   test a::b ... FAILED\ntest result: FAILED. 1 passed; 2 failed; 0 ignored";
+    let mut programs =
+        vec![("cargo", format!("[ \"$2\" != mutants ] || {{ printf '{planted}\\n'; exit 1; }}"))];
+    let real = ["awk", "cc", "env", "grep", "sed", "tee", "timeout"];
+    programs
+        .extend(real.map(|tool| (tool, format!("exec {} \"$@\"", shell::which(tool).unwrap().display()))));
+    let programs: Vec<_> = programs.iter().map(|(name, line)| (*name, line.as_str())).collect();
+    let (code, out, err) = on_a_bare_system(&["--no-install"], &programs);
+    let end = out.split("\nfailed:\n").nth(1).unwrap_or_else(|| panic!("{out}{err}"));
+    let named: Vec<_> = end.lines().take_while(|line| line.starts_with("  ")).collect();
+    assert!(named.contains(&"  mutants: mutant quiet ... SURVIVED"), "{named:?}");
+    assert!(named.contains(&"  mutants: test a::b ... FAILED"), "{named:?}");
+    assert!(!named.iter().any(|line| line.contains("loud") || line.contains("alone")), "{named:?}");
+    assert_eq!(code, Some(1));
+}
+
 #[test]
 fn help_tells_the_options() {
     let out = script(&["--help"]);

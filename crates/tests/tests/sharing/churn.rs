@@ -204,10 +204,11 @@ fn thousands_of_connections_come_and_go(mut scene: Scene) {
         assert_eq!(net.try_accept(listen), Ok(None));
         (usage().regions <= before.0.regions).then_some(())
     });
-    // However many there were: what each leaves would add up. The rings of the groups' links come to be used to their ends.
+    // However many there were: what each leaves would add up. Tables of what closes and of what is retired double now and
+    // then, and the rings of the groups' links come to be used to their ends.
     let grown = (least[1] as i64 - least[0] as i64, resident() - settled);
     println!("figure: {cycles} cycles in {took:?}, {grown:?} bytes allocated and KiB resident more");
-    assert!(grown.0 < 8 << 10 && grown.1 < 2048, "{grown:?} bytes and KiB more after {cycles} cycles");
+    assert!(grown.0 < 64 << 10 && grown.1 < 2048, "{grown:?} bytes and KiB more after {cycles} cycles");
     let after = usage();
     assert_eq!(
         (after.queue_pairs, after.completion_queues),
