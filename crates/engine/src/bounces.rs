@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use trunkline_fabric::{Access, Ctrl, Extent, Mr, Rail, RegisterError};
+use trunkline_fabric::{Access, Bounce, Extent, Mr, Rail, RegisterError};
 use trunkline_mem::Memory;
 
 use crate::rails::Rails;
@@ -12,7 +12,7 @@ use crate::rails::Rails;
 #[derive(Debug)]
 pub(crate) struct Bounces {
     /// By link.
-    mrs: Vec<Mr<Ctrl>>,
+    mrs: Vec<Mr<Bounce>>,
     /// Of a buffer.
     bytes: u64,
     /// Of a link.

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{
-    Fabric, Host, Level, LinkAddress, LinkError, LinkId, Links as _, Op, Rail, Remote, RemoteKey, Source,
+    Fabric, Host, Level, LinkAddress, LinkError, LinkId, Links as _, Op, Rail, Remote, Source,
 };
 use trunkline_proto::conn::{DownStep, LinkStep, OpenStep};
 use trunkline_proto::counters::Tally;
@@ -391,7 +391,7 @@ impl Open {
         }
         let Some(Region { key, addr }) = fins else { return Ok(false) };
         if path.proof == Proof::None {
-            let to = Remote { key: RemoteKey(key), addr };
+            let to = Remote::record(key, addr);
             let nothing = Op::Write { from: Source::Inline(&[]), to, imm: None };
             if rail.post(path.link, tag | PROBE, nothing, true).is_ok() {
                 rail.flush();

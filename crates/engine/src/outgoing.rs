@@ -1,6 +1,6 @@
 //! What a sending lane still has to do for each request. Held by the lane; decides nothing.
 
-use trunkline_fabric::{Remote, RemoteKey};
+use trunkline_fabric::Remote;
 use trunkline_proto::wire::imm::Token;
 
 use crate::MrId;
@@ -55,7 +55,7 @@ impl Outgoing {
             len: 0,
             given: 0,
             left: 0,
-            to: Remote { key: RemoteKey(0), addr: 0 },
+            to: Remote::data(0, 0),
             token: Token::new(0, 0),
             fin: FinDue::No,
             sliced: false,

@@ -31,7 +31,7 @@ impl SendLane {
     ) -> Result<(), CommFault> {
         self.track(slot, message);
         let outgoing = &mut self.outgoing[slot as usize];
-        let to = Remote { key: trunkline_fabric::RemoteKey(cts.key), addr: cts.addr };
+        let to = Remote::data(cts.key, cts.addr);
         (outgoing.to, outgoing.token) = (to, cts.token);
         // Only where the last slice comes after all others does it say that all are there.
         let full = whole.filter(|imm| matches!(imm, Imm::Full(_)) && !self.plan.signal_all);
@@ -81,8 +81,7 @@ impl SendLane {
         outgoing.left += 1;
         let record = Fin { len: outgoing.len, stripes, token: outgoing.token };
         let at = ((outgoing.token.slot() & self.part.fin_mask) * fin::BYTES) as u64;
-        let to =
-            Remote { key: trunkline_fabric::RemoteKey(self.fins.key), addr: self.fins.addr.wrapping_add(at) };
+        let to = Remote::record(self.fins.key, self.fins.addr.wrapping_add(at));
         let imm = Some(Imm::Fin(outgoing.token).to_bits());
         let op = Op::Write { from: Source::Inline(&record.to_bytes()), to, imm };
         self.post(rails, u64::from(slot), op, true)

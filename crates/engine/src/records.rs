@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{LinkAddress, LinkError, Op, Rail, Remote, RemoteKey, Source, Status};
+use trunkline_fabric::{LinkAddress, LinkError, Op, Rail, Remote, Source, Status};
 use trunkline_proto::limits::{
     EAGER_CREDITS_MAX, LINKS_MAX, MAILBOX_SLOTS, RECV_BUFFERS_MAX, RECVS_MAX, SENDS_MAX,
 };
@@ -121,7 +121,7 @@ impl RecvLane {
     fn flush_over(&self, path: usize, what: Flushed) -> Option<Op<'static>> {
         let Flushed::Device(Place { mr, offset }) = what else { return Some(Op::Flush) };
         let Region { key, addr } = self.place_on(path, mr, offset)?;
-        Some(Op::FlushAt { at: Remote { key: RemoteKey(key), addr } })
+        Some(Op::FlushAt { at: Remote::data(key, addr) })
     }
 
     /// The same for what a path has brought that is being left; nothing where bytes are never hidden.
@@ -330,9 +330,8 @@ impl RecvLane {
         wr_id: u64,
         signalled: bool,
     ) -> Result<(), CommFault> {
-        let Region { key, addr } = self.mailboxes[path];
         let at = self.record_at(record.number, record.index.into(), Lines::Two);
-        let to = Remote { key: RemoteKey(key), addr: addr.wrapping_add(at) };
+        let to = self.record_to(self.mailboxes[path], at);
         let (first, second) = (record.to_bytes(), others.to_bytes());
         if self.writes() == 2 {
             let behind = Remote { addr: to.addr.wrapping_add(cts::BYTES as u64), ..to };
@@ -379,6 +378,14 @@ impl RecvLane {
             None => cts::offset(number, index, lines),
             Some(ring) => ring.offset(number, index),
         }
+    }
+
+    /// The same as the sender's NIC knows it.
+    #[inline]
+    pub(crate) fn record_to(&self, mailbox: Region, at: u64) -> Remote {
+        let (key, addr) = (mailbox.key, mailbox.addr.wrapping_add(at));
+        let astray = self.plan.mutant.is("engine-writes-records-as-data");
+        if astray { Remote::data(key, addr) } else { Remote::record(key, addr) }
     }
 
     /// How many places of the mailbox had been taken before a receive: in a member's one for each buffer, else for each

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use trunkline_fabric::{Completion, Done, Extent, Op, PostError, Rail, Remote, RemoteKey, Source, Status};
+use trunkline_fabric::{Completion, Done, Extent, Op, PostError, Rail, Source, Status};
 use trunkline_proto::limits::{EAGER_CREDITS_MAX, LINKS_MAX, RECV_BUFFERS_MAX, RECVS_MAX, TOKENS_MAX};
 use trunkline_proto::pool::ranges;
 use trunkline_proto::wire::cts::{Cts, Lines, Others};
@@ -404,8 +404,7 @@ impl RecvLane {
         signalled: bool,
     ) -> Result<(), CommFault> {
         let at = self.record_at(record.number, usize::from(record.index), Lines::One);
-        let to =
-            Remote { key: RemoteKey(self.mailboxes[0].key), addr: self.mailboxes[0].addr.wrapping_add(at) };
+        let to = self.record_to(self.mailboxes[0], at);
         let op = Op::Write { from: Source::Inline(&record.to_bytes()), to, imm: None };
         self.post_record(rails, 0, wr_id, op, signalled)
     }

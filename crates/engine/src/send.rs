@@ -315,7 +315,7 @@ impl SendLane {
         message: Message,
         cts: &Cts,
     ) -> Result<(), CommFault> {
-        let to = Remote { key: trunkline_fabric::RemoteKey(cts.key), addr: cts.addr };
+        let to = Remote::data(cts.key, cts.addr);
         let whole = if message.len == cts.len {
             Some(Imm::Full(cts.token))
         } else if self.plan.remote_len {

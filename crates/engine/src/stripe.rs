@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{Op, PostError, Rail, Remote, RemoteKey, Source, Status};
+use trunkline_fabric::{Op, PostError, Rail, Remote, Source, Status};
 use trunkline_proto::limits::{LINKS_MAX, SENDS_MAX, SLICE_MAX, SMALL_MAX, STRIPES_MAX};
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::cts::Cts;
@@ -234,7 +234,7 @@ impl SendLane {
             }
             Cargo::Bytes { imm, .. } => {
                 let Region { key, addr } = many.aims[slot as usize].places[path];
-                let to = Remote { key: RemoteKey(key), addr: addr.wrapping_add(offset) };
+                let to = Remote::data(key, addr.wrapping_add(offset));
                 Op::Write { from: body, to, imm }
             }
             Cargo::Fin(stripes) => {
@@ -243,7 +243,7 @@ impl SendLane {
                 let Region { key, addr } = many.fins[path];
                 let place = token.slot() & self.part.fin_mask;
                 let at = addr.wrapping_add((place * fin::BYTES) as u64);
-                let to = Remote { key: RemoteKey(key), addr: at };
+                let to = Remote::record(key, at);
                 Op::Write { from: Source::Inline(&fin), to, imm: Some(Imm::Fin(token).to_bits()) }
             }
         };

@@ -29,5 +29,5 @@ pub use host::{Frame, Host, HostPage, Level, Oob, OobAddress, OobListener, OobSt
 pub use op::{CqId, Extent, Match, Op, Remote, Source};
 pub use rail::{Cq, LinkAddress, LinkId, Links, Rail, RailConfig, RecvOrder, Wake};
 pub use register::{
-    Access, Ctrl, Data, Exported, Keys, LocalKey, Mr, Registrar, RemoteKey, Role, Visibility,
+    Access, Bounce, Ctrl, Data, Exported, Keys, LocalKey, Mr, Purpose, Registrar, RemoteKey, Role, Visibility,
 };

@@ -1,6 +1,6 @@
 //! Work that can be posted on a link. Small, `Copy`, and free of pointers to user memory.
 
-use crate::{LocalKey, RemoteKey};
+use crate::{LocalKey, Purpose, RemoteKey};
 
 /// Bytes of a region that was registered here.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -20,6 +20,22 @@ pub struct Remote {
     pub key: RemoteKey,
     /// The peer's `Keys::remote_base` plus the offset in its region.
     pub addr: u64,
+    /// What the peer registered it for.
+    pub purpose: Purpose,
+}
+
+impl Remote {
+    /// A place for payload.
+    #[must_use]
+    pub const fn data(key: u64, addr: u64) -> Self {
+        Self { key: RemoteKey(key), addr, purpose: Purpose::Data }
+    }
+
+    /// A place in a mailbox.
+    #[must_use]
+    pub const fn record(key: u64, addr: u64) -> Self {
+        Self { key: RemoteKey(key), addr, purpose: Purpose::Records }
+    }
 }
 
 /// Where the bytes of an operation come from.

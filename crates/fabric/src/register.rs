@@ -48,6 +48,34 @@ pub enum Visibility {
     Relaxed,
 }
 
+/// What a region is for. Networks that bind registrations to endpoints have one endpoint for data and one for records.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Purpose {
+    /// Payload of users.
+    Data,
+    /// Our own buffers that operations with payload use: messages that come eagerly.
+    Bounce,
+    /// Mailboxes and signals: peers write records there.
+    Records,
+}
+
+impl Purpose {
+    /// When remote writes into such a region can be seen.
+    #[must_use]
+    pub const fn visibility(self) -> Visibility {
+        match self {
+            Self::Data => Visibility::Relaxed,
+            Self::Bounce | Self::Records => Visibility::Strict,
+        }
+    }
+
+    /// Whether a region for one may be used by operations for the other.
+    #[must_use]
+    pub const fn fits(self, other: Self) -> bool {
+        matches!(self, Self::Records) == matches!(other, Self::Records)
+    }
+}
+
 /// How a region is reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Keys {
@@ -75,12 +103,7 @@ pub trait Registrar: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
-    fn register(
-        &self,
-        memory: &Memory,
-        access: Access,
-        visibility: Visibility,
-    ) -> Result<Keys, RegisterError>;
+    fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError>;
 
     /// Registers memory of a device by a dma-buf ([`DeviceReach::dmabuf`](crate::DeviceReach::dmabuf)). Operations name the
     /// bytes as they would those of [`Registrar::register`].
@@ -92,9 +115,9 @@ pub trait Registrar: Send + Sync + 'static {
         memory: &Memory,
         exported: Exported<'_>,
         access: Access,
-        visibility: Visibility,
+        purpose: Purpose,
     ) -> Result<Keys, RegisterError> {
-        let _ = (exported, access, visibility);
+        let _ = (exported, access, purpose);
         Err(RegisterError::Kind(memory.kind()))
     }
 
@@ -118,24 +141,32 @@ pub trait Registrar: Send + Sync + 'static {
 
 /// What a region is for.
 pub trait Role: Send + Sync + 'static {
-    /// When remote writes into it can be seen.
-    const VISIBILITY: Visibility;
+    /// Which that is.
+    const PURPOSE: Purpose;
 }
 
 /// User data, read or written by operations that carry payload.
 #[derive(Debug)]
 pub struct Data;
 
-/// Mailboxes, bounce buffers and signals.
+/// Buffers for messages that come eagerly.
+#[derive(Debug)]
+pub struct Bounce;
+
+/// Mailboxes and signals.
 #[derive(Debug)]
 pub struct Ctrl;
 
 impl Role for Data {
-    const VISIBILITY: Visibility = Visibility::Relaxed;
+    const PURPOSE: Purpose = Purpose::Data;
+}
+
+impl Role for Bounce {
+    const PURPOSE: Purpose = Purpose::Bounce;
 }
 
 impl Role for Ctrl {
-    const VISIBILITY: Visibility = Visibility::Strict;
+    const PURPOSE: Purpose = Purpose::Records;
 }
 
 /// A registered region of one role. Keeps its rail's registration domain alive; dropping it deregisters.
@@ -156,7 +187,7 @@ impl<R: Role> Mr<R> {
         memory: Memory,
         access: Access,
     ) -> Result<Self, RegisterError> {
-        let keys = registrar.register(&memory, access, R::VISIBILITY)?;
+        let keys = registrar.register(&memory, access, R::PURPOSE)?;
         Ok(Self { memory, keys, registrar: Some(Arc::clone(registrar)), role: PhantomData })
     }
 
@@ -170,7 +201,7 @@ impl<R: Role> Mr<R> {
         exported: Exported<'_>,
         access: Access,
     ) -> Result<Self, RegisterError> {
-        let keys = registrar.register_exported(&memory, exported, access, R::VISIBILITY)?;
+        let keys = registrar.register_exported(&memory, exported, access, R::PURPOSE)?;
         Ok(Self { memory, keys, registrar: Some(Arc::clone(registrar)), role: PhantomData })
     }
 

@@ -167,8 +167,10 @@ impl State {
         let Some((region, offset)) = self.remote_range(target, ghost.to, len, Right::Write) else { return };
         self.note(format_args!("a write of {len} bytes lands late"));
         let words = len.is_multiple_of(8) && ghost.to.addr.is_multiple_of(8) && len <= 512;
-        let strict =
-            self.regions.get(&region).is_some_and(|r| r.visibility == trunkline_fabric::Visibility::Strict);
+        let strict = self
+            .regions
+            .get(&region)
+            .is_some_and(|r| r.purpose.visibility() == trunkline_fabric::Visibility::Strict);
         if !(strict && words && self.place_words(region, offset, &ghost.bytes, u64::MAX)) {
             let seq = u64::MAX - 1;
             self.place(target, region, offset, ghost.bytes.clone(), seq);

@@ -1,8 +1,8 @@
 //! The simulated network keeps its promises, and breaks what it does not promise.
 
 use trunkline_fabric::{
-    Access, Completion, Done, Extent, Fabric, Keys, LinkId, Links, Match, Op, PostError, Rail, RailConfig,
-    RecvOrder, Remote, Source, Status, Visibility,
+    Access, Completion, Done, Extent, Fabric, Keys, LinkId, Links, Match, Op, PostError, Purpose, Rail,
+    RailConfig, RecvOrder, Remote, Source, Status,
 };
 use trunkline_mem::Memory;
 use trunkline_proto::time::Duration;
@@ -45,7 +45,7 @@ impl End {
     }
 
     fn remote(&self, offset: u64) -> Remote {
-        Remote { key: self.keys.remote, addr: self.keys.remote_base + offset }
+        Remote { key: self.keys.remote, addr: self.keys.remote_base + offset, purpose: Purpose::Data }
     }
 
     fn post(&mut self, wr_id: u64, op: Op<'_>) {
@@ -54,14 +54,14 @@ impl End {
     }
 }
 
-fn pair(weather: Weather, visibility: Visibility) -> (World, End, End) {
+fn pair(weather: Weather, purpose: Purpose) -> (World, End, End) {
     let world = World::new(1, weather, Mutant::None, true);
     let ends: Vec<End> = (0..2)
         .map(|_| {
             let process = world.add_process();
             let mut rail = SimFabric::new(&world, process).open(0, &CONFIG).unwrap();
             let memory = Memory::heap(8192);
-            let keys = rail.registrar().register(&memory, Access::ALL, visibility).unwrap();
+            let keys = rail.registrar().register(&memory, Access::ALL, purpose).unwrap();
             let link = rail.create().unwrap();
             End { rail, link, memory, keys }
         })
@@ -81,7 +81,7 @@ fn bytes_at(memory: &Memory, offset: u64, len: usize) -> Vec<u8> {
 
 #[test]
 fn a_write_lands_before_its_completions() {
-    let (_, mut a, mut b) = pair(Weather::calm(), Visibility::Relaxed);
+    let (_, mut a, mut b) = pair(Weather::calm(), Purpose::Data);
     a.memory.write(0, &[7; 100]).unwrap();
     let op = Op::Write { from: Source::Region(a.extent(0, 100)), to: b.remote(50), imm: Some(9) };
     a.post(1, op);
@@ -94,7 +94,7 @@ fn a_write_lands_before_its_completions() {
 
 #[test]
 fn nothing_leaves_without_a_flush_call() {
-    let (_, mut a, mut b) = pair(Weather::calm(), Visibility::Strict);
+    let (_, mut a, mut b) = pair(Weather::calm(), Purpose::Bounce);
     let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(1) };
     a.rail.post(a.link, 1, op, true).unwrap();
     assert!(b.drain(50).is_empty());
@@ -104,7 +104,7 @@ fn nothing_leaves_without_a_flush_call() {
 
 #[test]
 fn what_is_posted_leaves_with_a_flush_or_a_poll_and_unsent_tells() {
-    let (_, mut a, mut b) = pair(Weather::calm(), Visibility::Strict);
+    let (_, mut a, mut b) = pair(Weather::calm(), Purpose::Bounce);
     let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(1) };
     for polls in [false, true] {
         a.rail.post(a.link, 1, op, false).unwrap();
@@ -122,7 +122,7 @@ fn what_is_posted_leaves_with_a_flush_or_a_poll_and_unsent_tells() {
 
 #[test]
 fn a_cramped_network_takes_a_part_at_a_time() {
-    let (_, mut a, mut b) = pair(Weather { cramped: 900, ..Weather::calm() }, Visibility::Strict);
+    let (_, mut a, mut b) = pair(Weather { cramped: 900, ..Weather::calm() }, Purpose::Bounce);
     for imm in 0..20 {
         let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(imm) };
         a.rail.post(a.link, 1, op, false).unwrap();
@@ -143,7 +143,7 @@ fn a_cramped_network_takes_a_part_at_a_time() {
 #[test]
 fn a_dialled_link_is_up_once_both_ends_went_on_with_it() {
     let weather = Weather { dialled: true, dial_time: 1_000_000, poll_time: 0, ..Weather::calm() };
-    let (world, mut a, mut b) = pair(weather, Visibility::Strict);
+    let (world, mut a, mut b) = pair(weather, Purpose::Bounce);
     let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(1) };
     a.rail.post(a.link, 1, op, false).unwrap();
     a.rail.flush();
@@ -163,7 +163,7 @@ fn a_dialled_link_is_up_once_both_ends_went_on_with_it() {
 #[test]
 fn a_link_that_nobody_answers_says_so_after_a_while() {
     let weather = Weather { dialled: true, no_route: 1000, poll_time: 0, ..Weather::calm() };
-    let (world, mut a, mut b) = pair(weather, Visibility::Strict);
+    let (world, mut a, mut b) = pair(weather, Purpose::Bounce);
     let up = |end: &mut End| end.rail.is_up(end.link).ok();
     assert_eq!((up(&mut a), up(&mut b)), (Some(false), Some(false)));
     world.advance(100_000_000);
@@ -173,7 +173,7 @@ fn a_link_that_nobody_answers_says_so_after_a_while() {
 
 #[test]
 fn a_send_waits_for_a_receive() {
-    let (_, mut a, mut b) = pair(Weather::calm(), Visibility::Strict);
+    let (_, mut a, mut b) = pair(Weather::calm(), Purpose::Bounce);
     a.post(1, Op::Send { head: b"ab", body: Source::Inline(b"cd"), imm: Some(3) });
     assert!(b.drain(20).is_empty() && a.drain(20).is_empty());
     let into = b.extent(0, 64);
@@ -187,7 +187,7 @@ fn a_send_waits_for_a_receive() {
 #[test]
 fn a_receiver_that_never_comes_is_an_error_where_there_is_a_limit() {
     let weather = Weather { receiver_time: Some(1_000_000), ..Weather::calm() };
-    let (world, mut a, _b) = pair(weather, Visibility::Strict);
+    let (world, mut a, _b) = pair(weather, Purpose::Bounce);
     a.post(1, Op::Send { head: b"x", body: Source::Inline(b""), imm: None });
     world.advance(3_000_000);
     assert_eq!(a.poll()[0].status, Status::ReceiverNotReady);
@@ -197,7 +197,7 @@ fn a_receiver_that_never_comes_is_an_error_where_there_is_a_limit() {
 fn a_full_completion_queue_holds_the_sender_back() {
     let mut weather = Weather::calm();
     weather.caps.completions_max = 4;
-    let (world, mut a, mut b) = pair(weather, Visibility::Strict);
+    let (world, mut a, mut b) = pair(weather, Purpose::Bounce);
     for i in 0..10 {
         let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(i) };
         a.rail.post(a.link, 7, op, false).unwrap();
@@ -215,7 +215,7 @@ fn a_full_completion_queue_holds_the_sender_back() {
 fn depth_is_credit() {
     let mut weather = Weather::calm();
     weather.caps.depth_max = 2;
-    let (_, mut a, _b) = pair(weather, Visibility::Strict);
+    let (_, mut a, _b) = pair(weather, Purpose::Bounce);
     assert_eq!(a.rail.credits(a.link), 2);
     a.post(1, Op::Nop);
     a.post(2, Op::Nop);
@@ -226,7 +226,7 @@ fn depth_is_credit() {
 
 #[test]
 fn a_wrong_key_breaks_both_ends_and_touches_nothing() {
-    let (_, mut a, mut b) = pair(Weather::calm(), Visibility::Strict);
+    let (_, mut a, mut b) = pair(Weather::calm(), Purpose::Bounce);
     let into = b.extent(0, 64);
     b.post(2, Op::Recv { into });
     let to = Remote { addr: b.keys.remote_base + 8190, ..b.remote(0) };
@@ -241,7 +241,7 @@ fn a_wrong_key_breaks_both_ends_and_touches_nothing() {
 
 #[test]
 fn a_dead_peer_ends_operations_after_the_retry_time() {
-    let (world, mut a, b) = pair(Weather::calm(), Visibility::Strict);
+    let (world, mut a, b) = pair(Weather::calm(), Purpose::Bounce);
     world.kill(crate::Pid(1));
     let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: None };
     a.post(1, op);
@@ -255,7 +255,7 @@ fn a_dead_peer_ends_operations_after_the_retry_time() {
 fn relaxed_bytes_wait_for_the_flush() {
     let mut weather = Weather::calm();
     weather.caps.needs_flush = true;
-    let (_, mut a, mut b) = pair(weather, Visibility::Relaxed);
+    let (_, mut a, mut b) = pair(weather, Purpose::Data);
     a.post(1, Op::Write { from: Source::Inline(&[5; 16]), to: b.remote(0), imm: Some(1) });
     assert_eq!(b.drain(50).len(), 1);
     assert_eq!(bytes_at(&b.memory, 0, 16), [0; 16]);
@@ -269,7 +269,7 @@ fn records_are_torn_between_words() {
     let mut torn = false;
     for seed in 0..20 {
         let weather = Weather { pieces: 8, poll_time: 0, jitter: 5_000, ..Weather::calm() };
-        let (world, mut a, b) = pair(weather, Visibility::Strict);
+        let (world, mut a, b) = pair(weather, Purpose::Bounce);
         world.lock().dice = Dice::new(seed, 9);
         a.post(1, Op::Write { from: Source::Inline(&[0xff; 64]), to: b.remote(0), imm: None });
         while b.memory.load(0) == Ok(0) && b.memory.load(56) == Ok(0) {
@@ -286,7 +286,7 @@ fn order_is_kept_only_where_promised() {
     for ordered in [true, false] {
         let mut weather = Weather { jitter: 50_000, ..Weather::calm() };
         weather.caps.link_order = ordered;
-        let (world, mut a, mut b) = pair(weather, Visibility::Strict);
+        let (world, mut a, mut b) = pair(weather, Purpose::Bounce);
         for i in 0..32 {
             let op = Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: Some(i) };
             a.post(u64::from(i), op);
@@ -301,7 +301,7 @@ fn order_is_kept_only_where_promised() {
 
 #[test]
 fn reads_and_atomics() {
-    let (_, mut a, mut b) = pair(Weather { based: true, ..Weather::calm() }, Visibility::Strict);
+    let (_, mut a, mut b) = pair(Weather { based: true, ..Weather::calm() }, Purpose::Bounce);
     b.memory.store(8, 40).unwrap();
     let (old, at) = (a.extent(0, 8), b.remote(8));
     a.post(1, Op::FetchAdd { old, at, add: 2 });
@@ -318,7 +318,7 @@ fn reads_and_atomics() {
 
 #[test]
 fn matched_sends_find_their_receive() {
-    let (_, mut a, mut b) = pair(Weather::calm(), Visibility::Strict);
+    let (_, mut a, mut b) = pair(Weather::calm(), Purpose::Bounce);
     a.post(1, Op::MatchedSend { from: Source::Inline(b"one"), key: Match(1) });
     a.post(2, Op::MatchedSend { from: Source::Inline(b"two"), key: Match(2) });
     assert!(b.drain(20).is_empty());
@@ -336,10 +336,10 @@ fn limits_are_errors_that_name_them() {
     let mut weather = Weather::calm();
     weather.caps.links_max = 1;
     weather.caps.regions_max = 1;
-    let (_, mut a, _b) = pair(weather, Visibility::Strict);
+    let (_, mut a, _b) = pair(weather, Purpose::Bounce);
     assert!(a.rail.create().unwrap_err().to_string().contains("all 1 queue pairs"));
-    let again = a.rail.registrar().register(&a.memory, Access::LOCAL, Visibility::Strict);
+    let again = a.rail.registrar().register(&a.memory, Access::LOCAL, Purpose::Bounce);
     assert!(again.unwrap_err().to_string().contains("all 1 regions"));
     a.rail.registrar().deregister(a.keys.local).unwrap();
-    a.rail.registrar().register(&a.memory, Access::LOCAL, Visibility::Strict).unwrap();
+    a.rail.registrar().register(&a.memory, Access::LOCAL, Purpose::Bounce).unwrap();
 }

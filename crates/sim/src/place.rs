@@ -1,7 +1,7 @@
 //! Bytes in registered memory: rights, words that arrive one by one, and writes that stay invisible until a flush.
 //! Called by the wire when something arrives; never decides when that is.
 
-use trunkline_fabric::{Access, Extent, Remote, Visibility};
+use trunkline_fabric::{Access, Extent, Op, Purpose, Remote, Visibility};
 use trunkline_mem::Memory;
 
 use crate::world::State;
@@ -11,7 +11,7 @@ pub(crate) struct Region {
     pub(crate) rail: usize,
     pub(crate) memory: Memory,
     pub(crate) access: Access,
-    pub(crate) visibility: Visibility,
+    pub(crate) purpose: Purpose,
     pub(crate) remote: u64,
     pub(crate) base: u64,
     /// Deregistered, but a copy is under way, or a planted bug keeps it.
@@ -58,7 +58,8 @@ impl State {
     pub(crate) fn remote_range(&self, link: usize, at: Remote, len: u64, right: Right) -> Option<(u64, u64)> {
         let rail = self.links.get(link)?.rail;
         let local = *self.remote_keys.get(&at.key.0)?;
-        let region = self.regions.get(&local).filter(|region| region.rail == rail)?;
+        let fits = |region: &&Region| region.rail == rail && region.purpose.fits(at.purpose);
+        let region = self.regions.get(&local).filter(fits)?;
         let granted = match right {
             Right::Write => region.access.write,
             Right::Read => region.access.read,
@@ -82,10 +83,21 @@ impl State {
         (region.rail == rail && !region.closed && fits).then(|| region.memory.clone())
     }
 
+    /// Whether an operation may use its memory here. Registrations are bound to the endpoint of their purpose, as on the
+    /// strictest networks.
+    pub(crate) fn is_usable(&self, link: usize, extent: Extent, op: &Op<'_>) -> bool {
+        let purpose = if let Op::Write { to, .. } = op { to.purpose } else { Purpose::Data };
+        let bound = self.regions.get(&extent.key.0).is_some_and(|region| region.purpose.fits(purpose));
+        bound && self.local_memory(link, extent).is_some()
+    }
+
     /// Whether writes into the region on that link stay invisible until a flush.
     pub(crate) fn is_delayed(&self, region: u64) -> bool {
         self.weather.caps.needs_flush
-            && self.regions.get(&region).is_some_and(|region| region.visibility == Visibility::Relaxed)
+            && self
+                .regions
+                .get(&region)
+                .is_some_and(|region| region.purpose.visibility() == Visibility::Relaxed)
     }
 
     /// Writes bytes that came over `link` as part of the peer's operation `seq`.

@@ -268,7 +268,7 @@ impl State {
             | Op::MatchedSend { from: Source::Region(from), .. } => Some(from),
             _ => None,
         };
-        if local.is_some_and(|extent| extent.len > 0 && self.local_memory(link, extent).is_none()) {
+        if local.is_some_and(|extent| extent.len > 0 && !self.is_usable(link, extent, &op)) {
             return Err(PostError::Refused(Status::LocalProtection));
         }
         let entry = &self.links[link];

@@ -1,7 +1,7 @@
 //! Registered memory of a simulated NIC: limits, keys that nobody can guess, addresses based or from zero.
 
 use trunkline_fabric::{
-    Access, DeregisterError, Keys, LocalKey, RegisterError, Registrar, RemoteKey, Visibility,
+    Access, DeregisterError, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
 };
 use trunkline_mem::{Kind, Memory};
 
@@ -23,12 +23,7 @@ impl SimRegistrar {
 }
 
 impl Registrar for SimRegistrar {
-    fn register(
-        &self,
-        memory: &Memory,
-        access: Access,
-        visibility: Visibility,
-    ) -> Result<Keys, RegisterError> {
+    fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
         let mut state = self.world.lock();
         if memory.kind() != Kind::Host {
             return Err(RegisterError::Kind(memory.kind()));
@@ -47,7 +42,7 @@ impl Registrar for SimRegistrar {
         let base = if state.weather.based { state.dice.draw() >> 17 << 12 } else { 0 };
         let (rail, memory) = (self.rail, memory.clone());
         state.note(format_args!("{} registers {local:#x}, {} bytes", self.process, memory.len()));
-        let region = Region { rail, memory, access, visibility, remote, base, closed: false, copying: None };
+        let region = Region { rail, memory, access, purpose, remote, base, closed: false, copying: None };
         state.remote_keys.insert(remote, local);
         state.regions.insert(local, region);
         Ok(Keys { local: LocalKey(local), remote: RemoteKey(remote), remote_base: base })

@@ -3,8 +3,8 @@
 
 use trunkline_engine::{CommFault, Error, Nics};
 use trunkline_fabric::{
-    Access, Fabric, Frame, LinkAddress, LinkId, Links, Oob, OobListener, OobStream, Rail, RailConfig,
-    RecvOrder, Visibility,
+    Access, Fabric, Frame, LinkAddress, LinkId, Links, Oob, OobListener, OobStream, Purpose, Rail,
+    RailConfig, RecvOrder,
 };
 use trunkline_mem::Memory;
 use trunkline_proto::id::ProcessId;
@@ -59,7 +59,7 @@ impl Raw {
         let process = duo.world.add_process();
         let mut rail = SimFabric::new(&duo.world, process).open(0, &CONFIG).unwrap();
         let memory = Memory::heap(1 << 17);
-        let keys = rail.registrar().register(&memory, Access::ALL, Visibility::Strict).unwrap();
+        let keys = rail.registrar().register(&memory, Access::ALL, Purpose::Records).unwrap();
         let link = rail.create().unwrap();
         Self { rail, link, mailbox: Region { key: keys.remote.0, addr: keys.remote_base } }
     }

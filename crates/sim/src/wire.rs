@@ -120,7 +120,7 @@ impl State {
         let strict = self
             .remote_range(peer, to, len, Right::Write)
             .and_then(|(region, _)| self.regions.get(&region))
-            .is_some_and(|region| region.visibility == Visibility::Strict);
+            .is_some_and(|region| region.purpose.visibility() == Visibility::Strict);
         let count = self.dice.between(1, self.weather.pieces);
         if strict && len <= RECORD_MAX && len.is_multiple_of(8) && to.addr.is_multiple_of(8) {
             return self.torn_words(len / 8, count);

@@ -8,8 +8,8 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use trunkline_fabric::{
-    Access, Completion, Done, Fabric, Keys, LinkAddress, LinkId, Links, Op, Rail, RailConfig, RecvOrder,
-    Remote, Source, Status, Visibility,
+    Access, Completion, Done, Fabric, Keys, LinkAddress, LinkId, Links, Op, Purpose, Rail, RailConfig,
+    RecvOrder, Remote, Source, Status,
 };
 use trunkline_mem::Memory;
 use trunkline_proto::time::Duration;
@@ -61,12 +61,12 @@ fn open(
         source.write(at, &at.to_le_bytes()).unwrap();
         into.write(at, &[1]).unwrap();
     }
-    let from_keys = registrar.register(&source, Access::LOCAL, Visibility::Relaxed).unwrap();
-    let keys = registrar.register(&into, Access::WRITE, Visibility::Relaxed).unwrap();
+    let from_keys = registrar.register(&source, Access::LOCAL, Purpose::Data).unwrap();
+    let keys = registrar.register(&into, Access::WRITE, Purpose::Data).unwrap();
     to.send((rail.address(link).unwrap(), keys)).unwrap();
     let (address, peer) = from.recv().unwrap();
     rail.connect(link, address).unwrap();
-    let peer = Remote { key: peer.remote, addr: peer.remote_base };
+    let peer = Remote { key: peer.remote, addr: peer.remote_base, purpose: Purpose::Data };
     Side { rail, link, from: source, from_keys, into, peer, written: 0, flying: 0 }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use trunkline_fabric::{
-    Access, DeregisterError, Keys, LocalKey, RegisterError, Registrar, RemoteKey, Visibility,
+    Access, DeregisterError, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
 };
 use trunkline_mem::{Kind, Memory};
 
@@ -270,12 +270,7 @@ impl SoftRegistrar {
 }
 
 impl Registrar for SoftRegistrar {
-    fn register(
-        &self,
-        memory: &Memory,
-        access: Access,
-        visibility: Visibility,
-    ) -> Result<Keys, RegisterError> {
+    fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
         if memory.kind() != Kind::Host {
             return Err(RegisterError::Kind(memory.kind()));
         }
@@ -283,7 +278,7 @@ impl Registrar for SoftRegistrar {
         let rights = bit(access.write, right::WRITE)
             | bit(access.read, right::READ)
             | bit(access.atomic, right::ATOMIC)
-            | bit(visibility == Visibility::Relaxed, right::RELAXED)
+            | bit(purpose == Purpose::Data, right::RELAXED)
             | bit(self.reachable(memory), right::DIRECT);
         self.shared.nics[self.nic].table.insert(memory, rights)
     }

@@ -9,9 +9,7 @@ use std::os::unix::fs::FileExt;
 
 use common::{Random, connect, poll, rail};
 use proptest::prelude::*;
-use trunkline_fabric::{
-    Access, LinkAddress, LinkError, Links, Op, PostError, Rail, Source, Status, Visibility,
-};
+use trunkline_fabric::{Access, LinkAddress, LinkError, Links, Op, PostError, Purpose, Rail, Source, Status};
 use trunkline_mem::Memory;
 use trunkline_softnic::SoftConfig;
 
@@ -27,12 +25,12 @@ fn attack(scribble: impl Fn(&std::fs::File, &mut Random), seed: u64) -> Vec<Stat
     let (at_a, at_b) = connect(&mut a, &mut b);
     let secret = Memory::heap(4096);
     let registrar = a.registrar();
-    let keys = registrar.register(&secret, Access::ALL, Visibility::Strict).unwrap();
+    let keys = registrar.register(&secret, Access::ALL, Purpose::Bounce).unwrap();
     let into = Memory::heap(4096);
-    let into_keys = registrar.register(&into, Access::LOCAL, Visibility::Strict).unwrap();
+    let into_keys = registrar.register(&into, Access::LOCAL, Purpose::Bounce).unwrap();
     let extent = |len| trunkline_fabric::Extent { key: into_keys.local, offset: 0, len };
-    let far = b.registrar().register(&Memory::heap(4096), Access::ALL, Visibility::Strict).unwrap();
-    let from = trunkline_fabric::Remote { key: far.remote, addr: far.remote_base };
+    let far = b.registrar().register(&Memory::heap(4096), Access::ALL, Purpose::Bounce).unwrap();
+    let from = trunkline_fabric::Remote { key: far.remote, addr: far.remote_base, purpose: Purpose::Data };
     a.post(at_a, 1, Op::Recv { into: extent(64) }, true).unwrap();
     a.post(at_a, 2, Op::Read { into: extent(64), from }, true).unwrap();
     a.post(at_a, 3, Op::MatchedRecv { into: extent(64), key: trunkline_fabric::Match(4) }, true).unwrap();

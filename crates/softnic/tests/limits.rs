@@ -6,8 +6,8 @@ mod common;
 
 use common::{connect, poll, poll_until, rail, rail_config};
 use trunkline_fabric::{
-    Access, Fabric, LinkError, Links, Op, OpenError, PostError, Rail, RailConfig, RegisterError, Remote,
-    Source, Status, Visibility,
+    Access, Fabric, LinkError, Links, Op, OpenError, PostError, Purpose, Rail, RailConfig, RegisterError,
+    Remote, Source, Status,
 };
 use trunkline_mem::Memory;
 use trunkline_proto::time::Duration;
@@ -79,7 +79,7 @@ fn regions() {
     let two = fabric.open(0, &rail_config()).unwrap().registrar();
     let memory = Memory::heap(64);
     let register = |registrar: &dyn trunkline_fabric::Registrar| {
-        registrar.register(&memory, Access::ALL, Visibility::Strict)
+        registrar.register(&memory, Access::ALL, Purpose::Bounce)
     };
     for _ in 0..50 {
         let keys: Vec<_> = (0..10).map(|_| register(&*one).unwrap()).collect();
@@ -92,7 +92,7 @@ fn regions() {
     // SAFETY: device memory is never touched.
     let device = unsafe { Memory::from_raw(0, 64, trunkline_mem::Kind::Device(1)) };
     assert!(matches!(
-        one.register(&device, Access::ALL, Visibility::Strict),
+        one.register(&device, Access::ALL, Purpose::Bounce),
         Err(RegisterError::Kind(trunkline_mem::Kind::Device(1)))
     ));
 }
@@ -111,8 +111,8 @@ fn completions() {
     let (mut a, mut b) = (rail(config.clone()), rail(config));
     let (at_a, at_b) = connect(&mut a, &mut b);
     let memory = Memory::heap(64);
-    let keys = b.registrar().register(&memory, Access::ALL, Visibility::Strict).unwrap();
-    let to = Remote { key: keys.remote, addr: keys.remote_base };
+    let keys = b.registrar().register(&memory, Access::ALL, Purpose::Bounce).unwrap();
+    let to = Remote { key: keys.remote, addr: keys.remote_base, purpose: Purpose::Data };
     let op = Op::Write { from: Source::Inline(&[1]), to, imm: None };
     for _ in 0..20 {
         for wr_id in 0..4 {
@@ -156,9 +156,9 @@ fn the_links_own_end_can_be_its_peer() {
     a.connect(link, address).unwrap();
     let memory = Memory::heap(1 << 20);
     memory.write(0, &[7; 4096]).unwrap();
-    let keys = a.registrar().register(&memory, Access::ALL, Visibility::Strict).unwrap();
+    let keys = a.registrar().register(&memory, Access::ALL, Purpose::Bounce).unwrap();
     let from = Source::Region(trunkline_fabric::Extent { key: keys.local, offset: 0, len: 1 << 19 });
-    let to = Remote { key: keys.remote, addr: keys.remote_base + (1 << 19) };
+    let to = Remote { key: keys.remote, addr: keys.remote_base + (1 << 19), purpose: Purpose::Data };
     a.post(link, 1, Op::Write { from, to, imm: Some(5) }, true).unwrap();
     let mut seen = Vec::new();
     poll_until("both", || {
@@ -178,10 +178,10 @@ fn a_missing_flush_shows() {
     let (at_a, at_b) = connect(&mut a, &mut b);
     let (data, mail) = (Memory::heap(4096), Memory::heap(4096));
     let registrar = b.registrar();
-    let data_keys = registrar.register(&data, Access::WRITE, Visibility::Relaxed).unwrap();
-    let mail_keys = registrar.register(&mail, Access::WRITE, Visibility::Strict).unwrap();
+    let data_keys = registrar.register(&data, Access::WRITE, Purpose::Data).unwrap();
+    let mail_keys = registrar.register(&mail, Access::WRITE, Purpose::Bounce).unwrap();
     for (keys, imm) in [(data_keys, 1), (mail_keys, 2)] {
-        let to = Remote { key: keys.remote, addr: keys.remote_base };
+        let to = Remote { key: keys.remote, addr: keys.remote_base, purpose: Purpose::Data };
         a.post(at_a, 1, Op::Write { from: Source::Inline(&[9; 8]), to, imm: Some(imm) }, false).unwrap();
     }
     let mut seen = Vec::new();
@@ -206,7 +206,7 @@ fn retired_keys() {
     let last = 65_536;
     let keys: Vec<_> = (0..=last)
         .map(|_| {
-            let keys = registrar.register(&memory, Access::WRITE, Visibility::Relaxed).unwrap();
+            let keys = registrar.register(&memory, Access::WRITE, Purpose::Data).unwrap();
             registrar.retire(keys.local).unwrap();
             assert!(registrar.retire(keys.local).is_err(), "a region ends once");
             keys.remote
@@ -214,7 +214,7 @@ fn retired_keys() {
         .collect();
     let (link, _) = connect(&mut one, &mut two);
     for (key, status) in [(keys[last], Status::Ok), (keys[1], Status::Ok), (keys[0], Status::RemoteAccess)] {
-        let to = Remote { key, addr: 0 };
+        let to = Remote { key, addr: 0, purpose: Purpose::Data };
         one.post(link, 1, Op::Write { from: Source::Inline(&[7]), to, imm: None }, true).unwrap();
         let ended = poll_until("an end", || {
             poll(&mut two);

@@ -18,8 +18,8 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal};
 use trunkline_fabric::{
-    Access, DeregisterError, Done, Extent, Fabric, Keys, LinkAddress, LinkId, Links, LocalKey, Op, Rail,
-    RailConfig, Registrar, Remote, RemoteKey, Source, Status, Visibility,
+    Access, DeregisterError, Done, Extent, Fabric, Keys, LinkAddress, LinkId, Links, LocalKey, Op, Purpose,
+    Rail, RailConfig, Registrar, Remote, RemoteKey, Source, Status,
 };
 use trunkline_mem::Memory;
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail};
@@ -82,7 +82,7 @@ impl End {
         let link = rail.create().unwrap();
         let memory = Memory::heap(SIZE);
         let registrar = rail.registrar();
-        let keys = registrar.register(&memory, access, Visibility::Strict).unwrap();
+        let keys = registrar.register(&memory, access, Purpose::Bounce).unwrap();
         let address = rail.address(link).unwrap();
         let mut hello = keys.remote.0.to_le_bytes().to_vec();
         hello.extend_from_slice(&keys.remote_base.to_le_bytes());
@@ -90,14 +90,14 @@ impl End {
         send(&socket, &hello, address.fd);
         let (hello, fd) = receive(&socket);
         let word = |at: usize| u64::from_le_bytes(hello[at..at + 8].try_into().unwrap());
-        let peer = Remote { key: RemoteKey(word(0)), addr: word(8) };
+        let peer = Remote { key: RemoteKey(word(0)), addr: word(8), purpose: Purpose::Data };
         rail.connect(link, LinkAddress { bytes: hello[16..].to_vec(), fd }).unwrap();
         Self { rail, link, memory, keys, registrar, peer }
     }
 
     fn write(&mut self, offset: u64, len: u64, imm: Option<u32>) {
         let from = Source::Region(Extent { key: self.keys.local, offset, len });
-        let to = Remote { key: self.peer.key, addr: self.peer.addr + offset };
+        let to = Remote { key: self.peer.key, addr: self.peer.addr + offset, purpose: Purpose::Data };
         self.rail.post(self.link, 1, Op::Write { from, to, imm }, true).unwrap();
     }
 }
@@ -269,7 +269,7 @@ fn stop_inside(mode: CopyMode, kill: bool, wait: Duration) -> bool {
     let mut end = End::new(&socket, mode, Access::ALL);
     exchange(&mut end);
     let source = Memory::heap(SIZE);
-    let key = end.registrar.register(&source, Access::LOCAL, Visibility::Strict).unwrap().local;
+    let key = end.registrar.register(&source, Access::LOCAL, Purpose::Bounce).unwrap().local;
     let from = Source::Region(Extent { key, offset: 0, len: SIZE as u64 });
     end.rail.post(end.link, 7, Op::Write { from, to: end.peer, imm: None }, true).unwrap();
     let until = Instant::now() + wait;

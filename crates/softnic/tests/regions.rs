@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{Random, connect, poll, rail};
 use trunkline_fabric::{
-    Access, Extent, Fabric, Links, LocalKey, Op, Rail, Registrar, Remote, RemoteKey, Source, Status,
-    Visibility,
+    Access, Extent, Fabric, Links, LocalKey, Op, Purpose, Rail, Registrar, Remote, RemoteKey, Source, Status,
 };
 use trunkline_mem::{Kind, Memory};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail};
@@ -61,7 +60,7 @@ fn user(mut a: SoftRail, mut b: SoftRail, now: &Now, as_source: bool, other: Ext
                 let from = Source::Region(Extent { key: LocalKey(key), offset: 0, len: SIZE as u64 });
                 Op::Write { from, to, imm: None }
             } else {
-                let to = Remote { key: RemoteKey(key), addr: 0 };
+                let to = Remote { key: RemoteKey(key), addr: 0, purpose: Purpose::Data };
                 Op::Write { from: Source::Region(other), to, imm: None }
             };
             flying += u32::from(a.post(at_a, 1, op, true).is_ok());
@@ -91,11 +90,11 @@ fn race(config: SoftConfig, fabrics: usize, as_source: bool, count: u64) {
     let b = if fabrics == 1 { &first } else { &second }.open(0, &common::rail_config()).unwrap();
     let (near, far) = (a.registrar(), b.registrar());
     let here = Memory::heap(SIZE);
-    let keys = near.register(&here, Access::ALL, Visibility::Strict).unwrap();
+    let keys = near.register(&here, Access::ALL, Purpose::Bounce).unwrap();
     let there = Memory::heap(SIZE);
-    let there_keys = far.register(&there, Access::ALL, Visibility::Strict).unwrap();
+    let there_keys = far.register(&there, Access::ALL, Purpose::Bounce).unwrap();
     let other = Extent { key: keys.local, offset: 0, len: SIZE as u64 };
-    let to = Remote { key: there_keys.remote, addr: 0 };
+    let to = Remote { key: there_keys.remote, addr: 0, purpose: Purpose::Data };
     let registrar: Arc<dyn Registrar> = if as_source { near } else { far };
     let now = Arc::new(Now::default());
     let seen = Arc::clone(&now);
@@ -106,7 +105,7 @@ fn race(config: SoftConfig, fabrics: usize, as_source: bool, count: u64) {
         let at = map();
         // SAFETY: mapped until it is deregistered.
         let memory = unsafe { Memory::from_raw(at, SIZE, Kind::Host) };
-        let keys = registrar.register(&memory, Access::WRITE, Visibility::Strict).unwrap();
+        let keys = registrar.register(&memory, Access::WRITE, Purpose::Bounce).unwrap();
         now.key.store(if as_source { keys.local.0 } else { keys.remote.0 }, Ordering::Release);
         if round % 64 == 0 {
             // On a busy machine the other thread gets its turn.
@@ -168,13 +167,13 @@ fn a_key_is_not_found_by_its_neighbours() {
     let memory = Memory::heap(64);
     let registrar = b.registrar();
     let keys: Vec<u64> = (0..100)
-        .map(|_| registrar.register(&memory, Access::ALL, Visibility::Strict).unwrap().remote.0)
+        .map(|_| registrar.register(&memory, Access::ALL, Purpose::Bounce).unwrap().remote.0)
         .collect();
     let bits: u32 = keys.iter().zip(&keys[1..]).map(|(one, next)| (one ^ next).count_ones()).sum();
     assert!((99 * 24..99 * 40).contains(&bits), "keys that follow each other differ in half their bits");
     for bit in 0..64 {
         let (at_a, at_b) = connect(&mut a, &mut b);
-        let to = Remote { key: RemoteKey(keys[0] ^ (1 << bit)), addr: 0 };
+        let to = Remote { key: RemoteKey(keys[0] ^ (1 << bit)), addr: 0, purpose: Purpose::Data };
         a.post(at_a, 1, Op::Write { from: Source::Inline(&[1]), to, imm: None }, false).unwrap();
         let status = common::poll_until("the refusal", || {
             poll(&mut b);

@@ -7,7 +7,7 @@ mod common;
 
 use common::{connect, poll, poll_until, rail};
 use rustix::mm::{MapFlags, ProtFlags};
-use trunkline_fabric::{Access, Done, Extent, Op, Rail, Remote, Source, Status, Visibility};
+use trunkline_fabric::{Access, Done, Extent, Op, Purpose, Rail, Remote, Source, Status};
 use trunkline_mem::{Kind, Memory};
 use trunkline_softnic::{CopyMode, SoftConfig};
 
@@ -46,9 +46,9 @@ fn copy(mode: CopyMode, from: &Memory, into: &Memory) -> Vec<u8> {
     let (mut a, mut b) = (rail(config.clone()), rail(config));
     let (at_a, at_b) = connect(&mut a, &mut b);
     let _ = at_b;
-    let key = a.registrar().register(from, Access::LOCAL, Visibility::Strict).unwrap().local;
-    let target = b.registrar().register(into, Access::WRITE, Visibility::Strict).unwrap();
-    let to = Remote { key: target.remote, addr: target.remote_base };
+    let key = a.registrar().register(from, Access::LOCAL, Purpose::Bounce).unwrap().local;
+    let target = b.registrar().register(into, Access::WRITE, Purpose::Bounce).unwrap();
+    let to = Remote { key: target.remote, addr: target.remote_base, purpose: Purpose::Data };
     for _ in 0..3 {
         let from = Source::Region(Extent { key, offset: 0, len: SIZE as u64 });
         a.post(at_a, 1, Op::Write { from, to, imm: Some(7) }, true).unwrap();

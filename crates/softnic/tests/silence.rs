@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use common::{connect, hello, poll, poll_until, rail, rail_config, waiting};
 use trunkline_fabric::{
-    Access, Extent, Fabric, LinkError, LinkId, Links, Op, Rail, RailConfig, Remote, RemoteKey, Source,
-    Status, Visibility,
+    Access, Extent, Fabric, LinkError, LinkId, Links, Op, Purpose, Rail, RailConfig, Remote, RemoteKey,
+    Source, Status,
 };
 use trunkline_mem::Memory;
 use trunkline_proto::time::Duration as Span;
@@ -22,7 +22,7 @@ use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail, WireMode};
 
 /// More than the buffers of both sockets take.
 const LARGE: usize = 16 << 20;
-const TO: Remote = Remote { key: RemoteKey(7), addr: 0 };
+const TO: Remote = Remote { key: RemoteKey(7), addr: 0, purpose: Purpose::Data };
 
 /// A link whose other end is ours.
 struct Victim {
@@ -55,7 +55,7 @@ impl Victim {
     /// More than anybody takes who does not read.
     fn write_much(&mut self) {
         let memory = Memory::heap(LARGE);
-        let keys = self.rail.registrar().register(&memory, Access::LOCAL, Visibility::Strict).unwrap();
+        let keys = self.rail.registrar().register(&memory, Access::LOCAL, Purpose::Bounce).unwrap();
         let from = Source::Region(Extent { key: keys.local, offset: 0, len: LARGE as u64 });
         self.rail.post(self.link, 1, Op::Write { from, to: TO, imm: None }, true).unwrap();
         self.rail.flush();

@@ -6,8 +6,8 @@ mod common;
 
 use common::{poll, poll_until, rail};
 use trunkline_fabric::{
-    Access, Done, Extent, Fabric, LinkId, Links, Op, Rail, RailConfig, RecvOrder, Remote, Source, Status,
-    Visibility,
+    Access, Done, Extent, Fabric, LinkId, Links, Op, Purpose, Rail, RailConfig, RecvOrder, Remote, Source,
+    Status,
 };
 use trunkline_mem::Memory;
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
@@ -26,8 +26,8 @@ fn stream(mode: CopyMode, count: u64) {
     let lens: Vec<u64> =
         (0..count).map(|n| [8, 24, 64, 96, 300, 5000, 70_000, SLOT][(n % 8) as usize]).collect();
     let memory = Memory::heap((SLOTS * SLOT) as usize);
-    let keys = b.registrar().register(&memory, Access::WRITE, Visibility::Strict).unwrap();
-    let to = Remote { key: keys.remote, addr: keys.remote_base };
+    let keys = b.registrar().register(&memory, Access::WRITE, Purpose::Bounce).unwrap();
+    let to = Remote { key: keys.remote, addr: keys.remote_base, purpose: Purpose::Data };
     let sizes = lens.clone();
     let reader = std::thread::spawn(move || {
         let mut next = 0;
@@ -59,9 +59,9 @@ fn stream(mode: CopyMode, count: u64) {
 
 fn write(a: &mut SoftRail, link: LinkId, lens: &[u64], to: Remote) {
     let source = Memory::heap((SLOTS * SLOT) as usize);
-    let keys = a.registrar().register(&source, Access::ALL, Visibility::Strict).unwrap();
+    let keys = a.registrar().register(&source, Access::ALL, Purpose::Bounce).unwrap();
     let note = Memory::heap(4096);
-    let note_keys = a.registrar().register(&note, Access::LOCAL, Visibility::Strict).unwrap();
+    let note_keys = a.registrar().register(&note, Access::LOCAL, Purpose::Bounce).unwrap();
     let into = Extent { key: note_keys.local, offset: 0, len: 8 };
     for _ in 0..32 {
         a.post(link, 0, Op::Recv { into }, true).unwrap();
@@ -73,7 +73,7 @@ fn write(a: &mut SoftRail, link: LinkId, lens: &[u64], to: Remote) {
             let bytes: Vec<u8> = (0..len).map(|at| byte(sent, at)).collect();
             source.write(offset, &bytes).unwrap();
             let extent = Extent { key: keys.local, offset, len };
-            let to = Remote { key: to.key, addr: to.addr + offset };
+            let to = Remote { key: to.key, addr: to.addr + offset, purpose: Purpose::Data };
             let from = if len <= 96 { Source::Inline(&bytes) } else { Source::Region(extent) };
             if a.post(link, 1, Op::Write { from, to, imm: Some(sent as u32) }, false).is_ok() {
                 sent += 1;
@@ -131,7 +131,7 @@ fn receives_take_sends_in_the_order_that_was_asked_for() {
         for (order, expected) in [(RecvOrder::Posted, [1, 2, 3]), (RecvOrder::Any, [3, 4, 2])] {
             let [(mut a, at_a), (mut b, at_b)] = ordered(wire, order);
             let memory = Memory::heap(64);
-            let keys = b.registrar().register(&memory, Access::LOCAL, Visibility::Strict).unwrap();
+            let keys = b.registrar().register(&memory, Access::LOCAL, Purpose::Bounce).unwrap();
             let into = Extent { key: keys.local, offset: 0, len: 64 };
             (1..4).for_each(|wr_id| b.post(at_b, wr_id, Op::Recv { into }, true).unwrap());
             let mut taken = Vec::new();
@@ -162,7 +162,7 @@ fn a_message_stays_with_the_receive_that_it_began_in() {
         let sent: Vec<u8> = (0..LEN).map(|at| byte(1, at) | 1).collect();
         from.write(0, &sent).unwrap();
         let key = |rail: &SoftRail, memory: &Memory| {
-            rail.registrar().register(memory, Access::LOCAL, Visibility::Strict).unwrap().local
+            rail.registrar().register(memory, Access::LOCAL, Purpose::Bounce).unwrap().local
         };
         let (body, key) = (Extent { key: key(&a, &from), offset: 0, len: LEN }, key(&b, &to));
         let op = |at: u64| Op::Recv { into: Extent { key, offset: at * LEN, len: LEN } };
@@ -198,8 +198,8 @@ fn a_nop_waits_for_what_came_before_and_for_nothing_else() {
         let up = |rail: &mut SoftRail, link| rail.is_up(link).unwrap();
         poll_until("the link", || (up(&mut a, at_a) & up(&mut b, at_b)).then_some(()));
         let memory = Memory::heap(64);
-        let keys = b.registrar().register(&memory, Access::WRITE, Visibility::Strict).unwrap();
-        let to = Remote { key: keys.remote, addr: keys.remote_base };
+        let keys = b.registrar().register(&memory, Access::WRITE, Purpose::Bounce).unwrap();
+        let to = Remote { key: keys.remote, addr: keys.remote_base, purpose: Purpose::Data };
         a.post(at_a, 1, Op::Write { from: Source::Inline(&[5; 8]), to, imm: None }, false).unwrap();
         a.post(at_a, 2, Op::Nop, true).unwrap();
         a.flush();

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use common::{Random, hello, place, poll, poll_until, rail, waiting};
 use trunkline_fabric::{
-    Access, Completion, Done, Extent, Keys, LinkId, Links, Op, PostError, Rail, Remote, Source, Status,
-    Visibility,
+    Access, Completion, Done, Extent, Keys, LinkId, Links, Op, PostError, Purpose, Rail, Remote, Source,
+    Status,
 };
 use trunkline_mem::Memory;
 use trunkline_softnic::{SoftConfig, SoftRail, WireMode};
@@ -74,7 +74,7 @@ impl Victim {
 
     fn memory(&self, len: usize, access: Access) -> (Memory, Keys) {
         let memory = Memory::heap(len);
-        let keys = self.rail.registrar().register(&memory, access, Visibility::Strict).unwrap();
+        let keys = self.rail.registrar().register(&memory, access, Purpose::Bounce).unwrap();
         (memory, keys)
     }
 
@@ -168,7 +168,7 @@ fn who_says_another_token_is_not_the_peer() {
     let (mut rail, link, door, token) = Victim::waiting();
     let (memory, keys) = {
         let memory = Memory::heap(64);
-        let keys = rail.registrar().register(&memory, Access::ALL, Visibility::Strict).unwrap();
+        let keys = rail.registrar().register(&memory, Access::ALL, Purpose::Bounce).unwrap();
         (memory, keys)
     };
     let mut wrong = token.clone();
@@ -282,7 +282,7 @@ fn memory_that_is_deregistered_meanwhile_is_not_sent() {
     let (memory, keys) = victim.memory(LARGE, Access::LOCAL);
     memory.write(0, &vec![0x11; LARGE]).unwrap();
     let from = Source::Region(Extent { key: keys.local, offset: 0, len: LARGE as u64 });
-    let to = Remote { key: trunkline_fabric::RemoteKey(7), addr: 0 };
+    let to = Remote { key: trunkline_fabric::RemoteKey(7), addr: 0, purpose: Purpose::Data };
     victim.rail.post(victim.link, 1, Op::Write { from, to, imm: None }, true).unwrap();
     // As much as the sockets take.
     assert_eq!(victim.linger(), []);
@@ -405,7 +405,7 @@ fn random_heads_are_an_error_at_most() {
         for wr_id in 0..4 {
             victim.rail.post(victim.link, wr_id, Op::Recv { into: extent }, true).unwrap();
         }
-        let from = Remote { key: trunkline_fabric::RemoteKey(5), addr: 0 };
+        let from = Remote { key: trunkline_fabric::RemoteKey(5), addr: 0, purpose: Purpose::Data };
         victim.rail.post(victim.link, 9, Op::Read { into: extent, from }, true).unwrap();
         for _ in 0..20 {
             let mut words: [u64; 8] = std::array::from_fn(|_| {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{connect, poll, poll_until, rail_config};
 use trunkline_fabric::{
-    Access, Cq, Extent, Fabric, LinkId, Links, Op, PostError, Rail, Remote, Source, Status, Visibility,
+    Access, Cq, Extent, Fabric, LinkId, Links, Op, PostError, Purpose, Rail, Remote, Source, Status,
 };
 use trunkline_mem::Memory;
 use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail};
@@ -30,8 +30,8 @@ fn wait(cq: Cq, ahead: u64) -> Op<'static> {
 /// A word that is counted in, and the operation that counts.
 fn counter(rail: &SoftRail) -> (Memory, Op<'static>) {
     let memory = Memory::heap(64);
-    let keys = rail.registrar().register(&memory, Access::ALL, Visibility::Strict).unwrap();
-    let at = Remote { key: keys.remote, addr: keys.remote_base };
+    let keys = rail.registrar().register(&memory, Access::ALL, Purpose::Bounce).unwrap();
+    let at = Remote { key: keys.remote, addr: keys.remote_base, purpose: Purpose::Data };
     (memory, Op::FetchAdd { old: Extent { key: keys.local, offset: 8, len: 8 }, at, add: 1 })
 }
 
@@ -94,7 +94,7 @@ fn destroyed_work_fails_its_waits() {
         }
         // A posted receive is no promise of a completion.
         let memory = Memory::heap(64);
-        let keys = main.registrar().register(&memory, Access::LOCAL, Visibility::Strict).unwrap();
+        let keys = main.registrar().register(&memory, Access::LOCAL, Purpose::Bounce).unwrap();
         main.post(doomed, 2, Op::Recv { into: Extent { key: keys.local, offset: 0, len: 8 } }, true).unwrap();
         side.post(companion, 1, wait(main.cq().unwrap(), 0), true).unwrap();
         side.post(companion, 2, add, true).unwrap();
@@ -125,7 +125,7 @@ fn a_companion_on_another_thread_never_counts_too_early() {
     let companion = alone(&mut side);
     let (word, add) = counter(&side);
     let target = Memory::heap(8 * PUTS as usize);
-    let keys = peer.registrar().register(&target, Access::WRITE, Visibility::Strict).unwrap();
+    let keys = peer.registrar().register(&target, Access::WRITE, Purpose::Bounce).unwrap();
     let cq = main.cq().unwrap();
     let done = Arc::new(AtomicBool::new(false));
     let until = Arc::clone(&done);
@@ -133,7 +133,7 @@ fn a_companion_on_another_thread_never_counts_too_early() {
         let mut put = 0;
         while !until.load(Ordering::Acquire) {
             let bytes = (put + 1_u64).to_le_bytes();
-            let to = Remote { key: keys.remote, addr: keys.remote_base + 8 * put };
+            let to = Remote { key: keys.remote, addr: keys.remote_base + 8 * put, purpose: Purpose::Data };
             let op = Op::Write { from: Source::Inline(&bytes), to, imm: None };
             if put < PUTS && main.post(at_main, put, op, true).is_ok() {
                 put += 1;

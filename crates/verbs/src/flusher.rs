@@ -237,7 +237,8 @@ impl State {
             && let Some(flush) = self.waiting.pop_front()
         {
             let keys = self.region.keys();
-            let of_host = Remote { key: keys.remote, addr: keys.remote_base };
+            let of_host =
+                Remote { key: keys.remote, addr: keys.remote_base, purpose: trunkline_fabric::Purpose::Data };
             let (at, length) = flush.at.map_or((of_host, self.to.length), |at| (at, 1));
             let mut into = Sge { length, ..self.to };
             let mut wr = SendWr::ZERO;

@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use trunkline_fabric::{
-    Access, DeregisterError, Exported, Extent, Keys, LocalKey, RegisterError, Registrar, RemoteKey,
-    Visibility,
+    Access, DeregisterError, Exported, Extent, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
 };
 use trunkline_mem::{Kind, Memory};
 use trunkline_sys::verbs::{
@@ -194,9 +193,9 @@ impl VerbsRegistrar {
     }
 
     /// What peers and device may do. Mailboxes and signals are never relaxed.
-    fn rights(&self, access: Access, visibility: Visibility) -> c_int {
+    fn rights(&self, access: Access, purpose: Purpose) -> c_int {
         let bit = |on: bool, bit: c_int| if on { bit } else { 0 };
-        let relaxed = visibility == Visibility::Relaxed || self.mailboxes_relaxed.is_on();
+        let relaxed = purpose == Purpose::Data || self.mailboxes_relaxed.is_on();
         let all = self.all_rights.is_on();
         ACCESS_LOCAL_WRITE
             | bit(access.write || all, ACCESS_REMOTE_WRITE)
@@ -271,18 +270,13 @@ impl VerbsRegistrar {
 }
 
 impl Registrar for VerbsRegistrar {
-    fn register(
-        &self,
-        memory: &Memory,
-        access: Access,
-        visibility: Visibility,
-    ) -> Result<Keys, RegisterError> {
+    fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
         let (of_device, reach) = (memory.kind() != Kind::Host, self.device.reach);
         if of_device && !reach.nvidia && !reach.amd {
             return Err(reach::no_peer_memory());
         }
         self.check_room()?;
-        let (mr, base) = self.make(memory, self.rights(access, visibility));
+        let (mr, base) = self.make(memory, self.rights(access, purpose));
         if mr.is_null() && of_device {
             return Err(reach::not_by_address(&last_error()));
         }
@@ -298,13 +292,13 @@ impl Registrar for VerbsRegistrar {
         memory: &Memory,
         exported: Exported<'_>,
         access: Access,
-        visibility: Visibility,
+        purpose: Purpose,
     ) -> Result<Keys, RegisterError> {
         if !self.device.reach.dmabuf {
             return Err(reach::no_dmabufs());
         }
         self.check_room()?;
-        let made = self.make_exported(memory, exported, self.rights(access, visibility));
+        let made = self.make_exported(memory, exported, self.rights(access, purpose));
         let (mr, base) = made.ok_or_else(reach::no_dmabufs)?;
         if mr.is_null() { Err(reach::not_as_dmabuf(&last_error())) } else { self.enter(mr, base, memory) }
     }

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 
 use common::{Manner, found, skip};
 use trunkline_fabric::{
-    Access, Ctrl, Exported, Fabric, Mr, Rail as _, RailConfig, RecvOrder, RegisterError, Visibility,
+    Access, Ctrl, Exported, Fabric, Mr, Purpose, Rail as _, RailConfig, RecvOrder, RegisterError,
 };
 use trunkline_mem::{Kind, Memory};
 use trunkline_proto::time::Duration;
@@ -79,7 +79,7 @@ fn what_is_promised_of_dmabufs_is_kept() {
         let registrar = fabric.open(at, &config()).unwrap().registrar();
         let exported = Exported { fd: dmabuf.as_fd(), offset: 0 };
         let registered =
-            registrar.register_exported(&of_device(), exported, Access::READ_WRITE, Visibility::Relaxed);
+            registrar.register_exported(&of_device(), exported, Access::READ_WRITE, Purpose::Data);
         println!("{}: {:?}, {registered:?}", nic.name, nic.caps.devices);
         match registered {
             Ok(keys) => {
@@ -103,7 +103,7 @@ fn soft_devices_reach_no_memory_of_gpus() {
     for (at, nic) in fabric.nics().iter().enumerate().filter(|(_, nic)| nic.name.starts_with("rxe")) {
         assert!(!nic.caps.devices.any(), "{:?}", nic.caps.devices);
         let registrar = fabric.open(at, &config()).unwrap().registrar();
-        let by_address = registrar.register(&of_device(), Access::WRITE, Visibility::Relaxed);
+        let by_address = registrar.register(&of_device(), Access::WRITE, Purpose::Data);
         let error = by_address.unwrap_err();
         assert!(matches!(error, RegisterError::Device { how: "by its address", .. }), "{error:?}");
         assert!(error.to_string().contains("modprobe nvidia-peermem"), "{error}");

@@ -186,7 +186,7 @@ pub fn errors_flush_what_is_posted<S: Setup>(setup: &S) {
         ends.on_a(wr_id, Op::Recv { into: here.extent(0, 8) });
         ends.on_b(wr_id, Op::Recv { into: there.extent(0, 8) });
     }
-    let bad = Remote { key: RemoteKey(!there.keys.remote.0), addr: 0 };
+    let bad = Remote { key: RemoteKey(!there.keys.remote.0), addr: 0, purpose: crate::Purpose::Data };
     // What is given to a device after the error is another thing.
     ends.b.flush();
     ends.on_a(1, Op::Write { from: Source::Inline(&[1]), to: there.remote(0), imm: None });

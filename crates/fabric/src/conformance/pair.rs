@@ -7,8 +7,8 @@ use trunkline_mem::Memory;
 use trunkline_proto::time::Duration as Span;
 
 use crate::{
-    Access, Completion, Done, Extent, Keys, LinkAddress, LinkId, Op, PostError, Rail, RailConfig, RecvOrder,
-    Registrar, Remote, Status, Visibility,
+    Access, Completion, Done, Extent, Keys, LinkAddress, LinkId, Op, PostError, Purpose, Rail, RailConfig,
+    RecvOrder, Registrar, Remote, Status,
 };
 
 /// Longest a case waits for anything.
@@ -73,22 +73,22 @@ pub struct Region {
     pub memory: Memory,
     /// How it is reached.
     pub keys: Keys,
+    purpose: Purpose,
     registrar: Arc<dyn Registrar>,
 }
 
 impl Region {
     /// Registers `len` zeroed bytes on a rail.
     pub fn new<R: Rail>(rail: &R, len: usize, access: Access) -> Self {
-        Self::with(rail, len, access, Visibility::Strict)
+        Self::with(rail, len, access, Purpose::Bounce)
     }
 
-    /// The same, with a visibility.
-    pub fn with<R: Rail>(rail: &R, len: usize, access: Access, visibility: Visibility) -> Self {
+    /// The same, for a purpose.
+    pub fn with<R: Rail>(rail: &R, len: usize, access: Access, purpose: Purpose) -> Self {
         let memory = Memory::heap(len);
         let registrar = rail.registrar();
-        let keys =
-            registrar.register(&memory, access, visibility).unwrap_or_else(|e| panic!("register: {e}"));
-        Self { memory, keys, registrar }
+        let keys = registrar.register(&memory, access, purpose).unwrap_or_else(|e| panic!("register: {e}"));
+        Self { memory, keys, purpose, registrar }
     }
 
     /// Ends the registration.
@@ -110,7 +110,11 @@ impl Region {
     /// A place in it, for an operation of the other side.
     #[must_use]
     pub fn remote(&self, offset: u64) -> Remote {
-        Remote { key: self.keys.remote, addr: self.keys.remote_base.wrapping_add(offset) }
+        Remote {
+            key: self.keys.remote,
+            addr: self.keys.remote_base.wrapping_add(offset),
+            purpose: self.purpose,
+        }
     }
 
     /// Fills it with bytes that depend on `seed` and the place.

@@ -127,7 +127,8 @@ impl<R: Rail> Company<R> {
 
     /// A write of the main link that the target refuses.
     fn break_main(&mut self) {
-        let to = crate::Remote { key: RemoteKey(0x5555_0000_aaaa_ffff), addr: 0 };
+        let to =
+            crate::Remote { key: RemoteKey(0x5555_0000_aaaa_ffff), addr: 0, purpose: crate::Purpose::Data };
         self.main.on_a(77, Op::Write { from: Source::Inline(&[1]), to, imm: None });
     }
 }

@@ -11,8 +11,8 @@ use trunkline_proto::wire::status::Usage;
 use super::{Origin, Recorder, TraceFile, Traced, TracedRail};
 use crate::{
     Access, Caps, Completion, DeregisterError, Done, Fabric, Keys, LinkAddress, LinkError, LinkId, Links,
-    LocalKey, Nic, Op, OpenError, PostError, Rail, RailConfig, RecvOrder, RegisterError, Registrar, Remote,
-    RemoteKey, Source, Status, Visibility, Wake,
+    LocalKey, Nic, Op, OpenError, PostError, Purpose, Rail, RailConfig, RecvOrder, RegisterError, Registrar,
+    Remote, RemoteKey, Source, Status, Wake,
 };
 
 const CAPS: Caps = Caps {
@@ -58,7 +58,7 @@ struct FakeRail {
 struct NoMemory;
 
 impl Registrar for NoMemory {
-    fn register(&self, _: &trunkline_mem::Memory, _: Access, _: Visibility) -> Result<Keys, RegisterError> {
+    fn register(&self, _: &trunkline_mem::Memory, _: Access, _: Purpose) -> Result<Keys, RegisterError> {
         Err(RegisterError::Exhausted(0))
     }
 
@@ -186,7 +186,7 @@ fn recorder(limit: usize) -> Arc<Recorder> {
     Arc::new(Recorder::new(limit, mutant(), move || Instant(time.fetch_add(1000, Ordering::Relaxed))))
 }
 
-const TO: Remote = Remote { key: RemoteKey(1), addr: 0 };
+const TO: Remote = Remote { key: RemoteKey(1), addr: 0, purpose: Purpose::Data };
 
 fn write(bytes: &[u8]) -> Op<'_> {
     Op::Write { from: Source::Inline(bytes), to: TO, imm: None }

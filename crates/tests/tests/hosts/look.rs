@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
 use trunkline_fabric::{
-    Access, Completion, Done, Extent, Fabric as _, LinkAddress, LinkError, LinkId, Links as _, Op, Rail as _,
-    RailConfig, RecvOrder, Remote, RemoteKey, Source, Status, Visibility,
+    Access, Completion, Done, Extent, Fabric as _, LinkAddress, LinkError, LinkId, Links as _, Op, Purpose,
+    Rail as _, RailConfig, RecvOrder, Remote, RemoteKey, Source, Status,
 };
 use trunkline_mem::Memory;
 use trunkline_proto::time::Duration as Span;
@@ -59,7 +59,7 @@ impl End {
         let mut rail = SoftFabric::new(config).unwrap().open(0, &rail_config).unwrap();
         let link = rail.create().unwrap();
         let memory = Memory::heap(LARGE);
-        let keys = rail.registrar().register(&memory, Access::ALL, Visibility::Strict).unwrap();
+        let keys = rail.registrar().register(&memory, Access::ALL, Purpose::Bounce).unwrap();
         scene.say(&rail.address(link).unwrap().bytes);
         let bytes = scene.hear();
         rail.connect(link, LinkAddress { bytes, fd: None }).unwrap();
@@ -67,7 +67,8 @@ impl End {
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
         scene.say(&[keys.remote.0.to_le_bytes(), keys.remote_base.to_le_bytes()].concat());
         let heard = scene.hear();
-        let to = Remote { key: RemoteKey(number(&heard[..8])), addr: number(&heard[8..]) };
+        let to =
+            Remote { key: RemoteKey(number(&heard[..8])), addr: number(&heard[8..]), purpose: Purpose::Data };
         scene.meet();
         Self { rail, link, to, posted: 0, done: 0 }
     }
@@ -132,7 +133,7 @@ fn a_look_tells_nothing_of_a_stopped_peer(mut scene: Scene) {
     if scene.role == 0 {
         kill_process(peer, Signal::STOP).unwrap();
         let memory = Memory::heap(LARGE);
-        let keys = end.rail.registrar().register(&memory, Access::LOCAL, Visibility::Strict).unwrap();
+        let keys = end.rail.registrar().register(&memory, Access::LOCAL, Purpose::Bounce).unwrap();
         let from = Source::Region(Extent { key: keys.local, offset: 0, len: LARGE as u64 });
         end.rail.post(end.link, 2, Op::Write { from, to: end.to, imm: None }, true).unwrap();
         end.posted = 1;

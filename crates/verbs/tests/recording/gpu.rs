@@ -86,7 +86,7 @@ fn exported(registrar: &Arc<dyn Registrar>, at: (usize, usize), offset: u64) -> 
     let file = std::fs::File::open("/dev/null").unwrap();
     let exported = Exported { fd: file.as_fd(), offset };
     let registered =
-        registrar.register_exported(&of_device(at.0, at.1), exported, Access::WRITE, Visibility::Relaxed);
+        registrar.register_exported(&of_device(at.0, at.1), exported, Access::WRITE, Purpose::Data);
     if registered.is_ok() {
         let told = with(|device| device.last_dmabuf).expect("a dma-buf");
         assert_eq!(told, (offset, at.1, base_of(at.0, offset), file.as_raw_fd()));
@@ -146,7 +146,7 @@ fn what_the_kernel_says_of_a_dmabuf_comes_with_a_remedy() {
 fn memory_is_registered_by_its_address_where_a_module_serves_it() {
     let plain = over(&root(&[])).open(0, &config()).unwrap().registrar();
     let by_address = |registrar: &Arc<dyn Registrar>| {
-        registrar.register(&of_device(ADDR, 4096), Access::READ_WRITE, Visibility::Relaxed)
+        registrar.register(&of_device(ADDR, 4096), Access::READ_WRITE, Purpose::Data)
     };
     let error = by_address(&plain).unwrap_err();
     assert!(
@@ -175,7 +175,7 @@ fn a_flush_of_a_gpu_reads_a_byte_of_it() {
     assert_eq!(bench.poll().len(), 1);
     let (host, len) = with(|device| device.last_read);
     assert_eq!(len, 8);
-    let at = Remote { key: trunkline_fabric::RemoteKey(0x1_0000), addr: 77 };
+    let at = Remote { key: trunkline_fabric::RemoteKey(0x1_0000), addr: 77, purpose: Purpose::Data };
     bench.post(2, Op::FlushAt { at });
     assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((2, Status::Ok)));
     assert_eq!(with(|device| device.last_read), (0x1_0000, 1));
@@ -238,7 +238,7 @@ fn a_flush_that_fails_harms_no_other() {
     assert_eq!(ended(&mut one).len(), 1);
     let pairs = with(|device| device.pairs.len());
     with(|device| device.next_status = wc_status::REM_ACCESS_ERR);
-    let at = Remote { key: trunkline_fabric::RemoteKey(77), addr: 77 };
+    let at = Remote { key: trunkline_fabric::RemoteKey(77), addr: 77, purpose: Purpose::Data };
     one.post(first, 2, Op::FlushAt { at }, true).unwrap();
     two.post(second, 3, Op::Flush, true).unwrap();
     one.post(first, 4, Op::Flush, true).unwrap();

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use device::{Counts, counts, library, refuse_next, refuse_receives, tell, with};
 use trunkline_fabric::{
-    Access, Completion, Done, Extent, Fabric, LinkAddress, LinkError, LinkId, Links, Op, PostError, Rail,
-    RailConfig, RecvOrder, Registrar, Remote, Source, Status, Visibility,
+    Access, Completion, Done, Extent, Fabric, LinkAddress, LinkError, LinkId, Links, Op, PostError, Purpose,
+    Rail, RailConfig, RecvOrder, Registrar, Remote, Source, Status,
 };
 use trunkline_mem::Memory;
 use trunkline_proto::time::Duration;
@@ -91,9 +91,9 @@ impl Bench {
         rail.connect(link, own).unwrap();
         let registrar = rail.registrar();
         let memory = Memory::heap(1 << 16);
-        let keys = registrar.register(&memory, Access::ALL, Visibility::Relaxed).unwrap();
+        let keys = registrar.register(&memory, Access::ALL, Purpose::Data).unwrap();
         let all = Extent { key: keys.local, offset: 0, len: 1 << 16 };
-        let to = Remote { key: keys.remote, addr: keys.remote_base };
+        let to = Remote { key: keys.remote, addr: keys.remote_base, purpose: Purpose::Data };
         Self { rail, link, registrar, memory, all, to, _fabric: fabric }
     }
 
@@ -419,20 +419,20 @@ fn events_are_not_taken_where_nobody_wants_them() {
 #[test]
 fn only_data_is_relaxed() {
     let bench = Bench::new(true);
-    let registered = |access, visibility| {
-        let keys = bench.registrar.register(&bench.memory, access, visibility).unwrap();
+    let registered = |access, purpose| {
+        let keys = bench.registrar.register(&bench.memory, access, purpose).unwrap();
         bench.registrar.deregister(keys.local).unwrap();
         with(|device| device.last_access)
     };
     let relaxed = ACCESS_RELAXED_ORDERING;
-    assert_eq!(registered(Access::WRITE, Visibility::Strict) & relaxed, 0, "a mailbox");
-    assert_eq!(registered(Access::WRITE, Visibility::Relaxed) & relaxed, relaxed);
+    assert_eq!(registered(Access::WRITE, Purpose::Bounce) & relaxed, 0, "a mailbox");
+    assert_eq!(registered(Access::WRITE, Purpose::Data) & relaxed, relaxed);
     let remote = ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ | ACCESS_REMOTE_ATOMIC;
-    assert_eq!(registered(Access::LOCAL, Visibility::Strict) & remote, 0);
-    assert_eq!(registered(Access::READ_WRITE, Visibility::Strict) & remote, remote & !ACCESS_REMOTE_ATOMIC);
+    assert_eq!(registered(Access::LOCAL, Purpose::Bounce) & remote, 0);
+    assert_eq!(registered(Access::READ_WRITE, Purpose::Bounce) & remote, remote & !ACCESS_REMOTE_ATOMIC);
     let fabric = fabric(VerbsConfig { ordering: Ordering::Strict, ..VerbsConfig::default() });
     let registrar = fabric.open(0, &config()).unwrap().registrar();
-    registrar.register(&bench.memory, Access::WRITE, Visibility::Relaxed).unwrap();
+    registrar.register(&bench.memory, Access::WRITE, Purpose::Data).unwrap();
     assert_eq!(with(|device| device.last_access) & relaxed, 0, "not wanted");
 }
 
