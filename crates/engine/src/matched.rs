@@ -28,7 +28,10 @@ impl SendLane {
         };
         self.track(slot, message);
         self.outgoing[slot as usize].left = 1;
-        let op = Op::MatchedSend { from: Source::Region(extent), key: self.part.key(message.tag) };
+        let op = Op::MatchedSend {
+            from: Source::Region(extent),
+            key: self.part.key(message.tag, self.plan.match_mask),
+        };
         self.post(rails, u64::from(slot), op, true)?;
         rails.flush();
         Ok(())
@@ -99,7 +102,8 @@ impl RecvLane {
             let Place { mr, offset } = self.places[token.slot()];
             let (tag, len) = self.receiver.tag_and_room(token.slot());
             let into = self.extent(mr, offset, len)?;
-            let op = Op::MatchedRecv { into, key: Match(u64::from(tag) | u64::from(self.part.member) << 32) };
+            let member = self.part.member & self.plan.match_mask;
+            let op = Op::MatchedRecv { into, key: Match(u64::from(tag) | u64::from(member) << 32) };
             let path = self.paths.leader();
             match rails.get_mut(path.rail).post(
                 path.link,

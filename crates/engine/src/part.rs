@@ -55,9 +55,10 @@ impl SendPart {
         }
     }
 
-    /// What a NIC that pairs messages tells members apart by.
-    pub(crate) fn key(&self, tag: u32) -> Match {
-        Match(u64::from(tag) | self.remote.map_or(0, |remote| u64::from(remote.to_bits()) << 32))
+    /// What a NIC that pairs messages tells members apart by, of whose name it compares these bits.
+    pub(crate) fn key(&self, tag: u32, mask: u32) -> Match {
+        let member = self.remote.map_or(0, MemberId::to_bits) & mask;
+        Match(u64::from(tag) | u64::from(member) << 32)
     }
 }
 

@@ -11,6 +11,19 @@ use crate::{MatchBy, Mutant, Params};
 /// A NIC that pairs messages must take them whole, at least up to this size: what NCCL may ask of version 8.
 const MATCHED_MESSAGE_MIN: u64 = 1 << 30;
 
+/// A key holds the 32 bits of a message's tag, and enough of a member's name to tell it from all others and from who was in
+/// its place before.
+const MATCH_BITS_MIN: u32 = 32 + 8;
+
+/// What remains for a member's name.
+const fn match_mask(bits: u32) -> u32 {
+    match bits {
+        0..=32 => 0,
+        33..64 => (1 << (bits - 32)) - 1,
+        _ => u32::MAX,
+    }
+}
+
 /// Largest payload copied into an operation: one stack buffer.
 pub(crate) const INLINE_MAX: usize = 256;
 
@@ -28,6 +41,8 @@ const IMMEDIATES_SPARE: u32 = SLICES_MAX;
 pub(crate) struct Plan {
     /// The NIC pairs sends and receives.
     pub(crate) matched: bool,
+    /// Of a member's name, what the NIC compares besides the message's tag.
+    pub(crate) match_mask: u32,
     /// The receiver's NIC tells the length of a write.
     pub(crate) remote_len: bool,
     /// A receive is followed by a flush before its bytes may be read.
@@ -97,6 +112,7 @@ impl Plan {
     pub(crate) fn new(caps: &Caps, params: &Params, links: usize) -> Self {
         // Messages over different links overtake each other.
         let order = caps.link_order && links == 1;
+        let paired = caps.matched && caps.match_order && links == 1 && caps.match_bits >= MATCH_BITS_MIN;
         let short = params.mutant.is("ride-forgets-longer-headers");
         let head = if short { eager::BYTES } else { share::EAGER_BYTES } as u64;
         let eager_max = u64::from(params.eager_max).min(caps.message_max.saturating_sub(head));
@@ -114,10 +130,8 @@ impl Plan {
         Self {
             // The NIC pairs what arrives first; where messages overtake each other, or are cut to pieces, the engine
             // must do it.
-            matched: caps.matched
-                && order
-                && caps.message_max >= MATCHED_MESSAGE_MIN
-                && params.match_by == MatchBy::Nic,
+            matched: paired && caps.message_max >= MATCHED_MESSAGE_MIN && params.match_by == MatchBy::Nic,
+            match_mask: match_mask(caps.match_bits),
             remote_len: caps.remote_len || params.mutant.is("engine-trusts-length"),
             needs_flush: caps.needs_flush,
             devices: caps.devices,

@@ -60,6 +60,10 @@ pub struct Caps {
     pub devices: DeviceReach,
     /// The NIC pairs sends and receives of the same key by itself ([`Op::MatchedSend`](crate::Op::MatchedSend)).
     pub matched: bool,
+    /// Matched operations of one link and key are paired in the order in which they were posted at each end.
+    pub match_order: bool,
+    /// Lowest bits of a [`Match`](crate::Match) that are compared, at most 64.
+    pub match_bits: u32,
     /// The NIC executes remote atomics.
     pub atomics: bool,
     /// A link can wait for a completion queue ([`Op::Wait`](crate::Op::Wait)).
@@ -70,6 +74,9 @@ pub struct Caps {
     /// A link that is destroyed still delivers what was posted on it, and then its peer's end is in error. Elsewhere what
     /// had not left is lost, and the peer learns of it by what it sends itself, or not from the network.
     pub ends_are_told: bool,
+    /// What has completed as [`Done::Posted`](crate::Done::Posted) is at the target. Elsewhere only its source may be reused,
+    /// and an [`Op::Nop`](crate::Op::Nop) that completes proves that all posted before it on its link is there.
+    pub arrives: bool,
     /// A write with immediate takes one of the target's posted receives, as a send does, and waits where there is none, for
     /// as long as the target lives. The NIC posts that receive again in the poll that returns the
     /// [`Done::Written`](crate::Done::Written), and its owner does not hear of it: it stays posted until a send fills it or

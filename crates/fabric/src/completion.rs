@@ -26,7 +26,8 @@ pub struct Completion {
 /// What kind of thing finished.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Done {
-    /// A signalled operation that this side posted; its source may be reused, its effect is at the target.
+    /// A signalled operation that this side posted; its source may be reused, its effect is at the target, where
+    /// [`Caps::arrives`](crate::Caps::arrives).
     Posted,
     /// A peer's send filled a posted receive.
     Received,

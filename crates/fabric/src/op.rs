@@ -153,7 +153,7 @@ pub enum Op<'a> {
         /// A byte of the device's memory, in a region that was registered here for reads.
         at: Remote,
     },
-    /// Does nothing, in order.
+    /// Does nothing, in order: when it completes, what was posted before it on its link has arrived.
     Nop,
     /// Holds what is posted after it on this link until a completion queue has produced completion number `index`;
     /// then it completes, after what was posted before it (only where `Caps::wait`). So the end of work on one link

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use trunkline_fabric::{
-    Caps, Completion, Done, LinkId, Op, PostError, Rail, RailConfig, Registrar, Source, Status, Wake,
+    Caps, Completion, Done, LinkId, Match, Op, PostError, Rail, RailConfig, Registrar, Source, Status, Wake,
 };
 use trunkline_proto::time::Duration;
 
@@ -281,7 +281,9 @@ impl State {
                 self.service(link);
                 return Ok(());
             }
-            Op::MatchedRecv { into, key } => return self.post_matched(link, wr_id, key.0, into),
+            Op::MatchedRecv { into, key } => {
+                return self.post_matched(link, wr_id, self.compared(key), into);
+            }
             _ => {}
         }
         let work = self.work(op)?;
@@ -333,6 +335,12 @@ impl State {
         Ok(())
     }
 
+    /// What of a key this NIC looks at.
+    fn compared(&self, key: Match) -> u64 {
+        let above = 64 - self.weather.caps.match_bits.min(64);
+        key.0.checked_shl(above).map_or(0, |low| low >> above)
+    }
+
     /// Copies an operation, or refuses what this network can never do.
     fn work(&self, op: Op<'_>) -> Result<Work, PostError> {
         let caps = self.weather.caps;
@@ -353,7 +361,7 @@ impl State {
             Op::Read { into, from } => Work::Read { into, from },
             Op::FetchAdd { old, at, add } => Work::FetchAdd { old, at, add },
             Op::CompareSwap { old, at, expect, swap } => Work::CompareSwap { old, at, expect, swap },
-            Op::MatchedSend { from, key } => Work::MatchedSend { from: bytes(from), key: key.0 },
+            Op::MatchedSend { from, key } => Work::MatchedSend { from: bytes(from), key: self.compared(key) },
             Op::Flush => Work::Flush,
             // No memory of devices is registered here.
             Op::FlushAt { .. } => return Err(PostError::Refused(Status::Other(2))),

@@ -79,10 +79,13 @@ impl Weather {
                 needs_flush: false,
                 devices: DeviceReach::default(),
                 matched: true,
+                match_order: true,
+                match_bits: 64,
                 atomics: true,
                 wait: false,
                 retires: true,
                 ends_are_told: true,
+                arrives: true,
                 immediate_takes_receive: false,
                 inline_max: 256,
                 message_max: 1 << 40,
@@ -166,16 +169,19 @@ impl Weather {
 }
 
 fn draw_caps(dice: &mut Dice) -> Caps {
-    Caps {
+    let caps = Caps {
         link_order: dice.coin(),
         remote_len: dice.coin(),
         needs_flush: dice.coin(),
         devices: DeviceReach::default(),
         matched: dice.coin(),
+        match_order: true,
+        match_bits: 64,
         atomics: dice.coin(),
         wait: false,
         retires: dice.coin(),
         ends_are_told: true,
+        arrives: true,
         immediate_takes_receive: dice.coin(),
         inline_max: dice.pick([64, 128, 192, 256, 1024]),
         message_max: dice.pick([512, 1_000, 4096, 65_536, 1 << 30, 1 << 40]),
@@ -184,5 +190,8 @@ fn draw_caps(dice: &mut Dice) -> Caps {
         pipelines: 1,
         completions_max: dice.pick([4, 16, 64, 256, 4096]),
         regions_max: dice.pick([256, 1024, 65_536]),
-    }
+    };
+    // Not drawn, so that seeds keep their meaning.
+    let match_bits = if caps.inline_max < 192 { 40 } else { 64 };
+    Caps { match_order: caps.link_order, match_bits, ..caps }
 }

@@ -27,11 +27,14 @@ pub(crate) fn of(
         needs_flush: false,
         devices: reach,
         matched: false,
+        match_order: false,
+        match_bits: 64,
         atomics: device.atomic_cap != ATOMIC_NONE,
         wait: false,
         retires: false,
         // The peer's device says nothing when a queue pair is gone.
         ends_are_told: false,
+        arrives: true,
         immediate_takes_receive: true,
         // A head and a body may both be inline.
         inline_max: (inline / 2).min(COPIED_MAX as u32 / 2),

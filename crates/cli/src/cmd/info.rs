@@ -215,10 +215,13 @@ struct NicRow {
     remote_len: bool,
     needs_flush: bool,
     matched: bool,
+    match_order: bool,
+    match_bits: u32,
     atomics: bool,
     wait: bool,
     retires: bool,
     ends_are_told: bool,
+    arrives: bool,
     immediate_takes_receive: bool,
 }
 
@@ -391,10 +394,13 @@ fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>
         remote_len: caps.remote_len,
         needs_flush: caps.needs_flush,
         matched: caps.matched,
+        match_order: caps.match_order,
+        match_bits: caps.match_bits,
         atomics: caps.atomics,
         wait: caps.wait,
         retires: caps.retires,
         ends_are_told: caps.ends_are_told,
+        arrives: caps.arrives,
         immediate_takes_receive: caps.immediate_takes_receive,
     }
 }
