@@ -437,6 +437,33 @@ fn memory_that_is_still_to_be_copied_out_is_kept_until_it_has_been() {
     }
 }
 
+/// A message is done when it has left; its comm may have failed by then.
+#[test]
+fn what_leaves_after_its_comm_has_failed_keeps_no_memory() {
+    let mut weather = Weather::calm();
+    (weather.cramped, weather.copied_max) = (950, u64::MAX);
+    (weather.caps.retires, weather.caps.matched) = (false, false);
+    let duo = duo(weather, 1);
+    let _other = duo.connect();
+    for round in 0..30 {
+        let one = duo.connect();
+        let ((_, from), (_, into)) = (buffer(&duo.a, one.0, 5000), buffer(&duo.b, one.1, 5000));
+        let received = duo.b.irecv(one.1, &[into]).unwrap().unwrap();
+        let started = || {
+            assert!(!duo.b.test(received, &mut [0; 8]).unwrap());
+            duo.a.isend(one.0, from.mr, 0, 5000, 0).unwrap()
+        };
+        std::iter::repeat_with(started).take(100_000).flatten().next().unwrap();
+        duo.b.close(one.1).unwrap();
+        let until = duo.world.now() + SECOND / 100;
+        while let Err(error) = duo.a.deregister(one.0, from.mr) {
+            assert!(matches!(error, Error::Draining), "{error}");
+            assert!(duo.world.now() < until, "round {round}");
+        }
+        duo.a.close(one.0).unwrap();
+    }
+}
+
 #[test]
 fn who_finds_no_seat_leaves_nothing_behind() {
     let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
