@@ -7,6 +7,7 @@
 //! - [`conn`]: the slow machines of connect and accept.
 //! - [`pool`]: which comms share queue pairs, and what they share of them.
 //! - [`xfer`]: what happens for each message, as plain functions.
+//! - [`registrations`]: which registration of memory serves a request, and when it is closed.
 //! - [`counters`]: what is counted.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -21,10 +22,12 @@ pub mod counters;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod id;
+pub mod intervals;
 pub mod limits;
 pub mod mutant;
 pub mod nics;
 pub mod pool;
+pub mod registrations;
 pub mod slots;
 pub mod time;
 pub mod wire;

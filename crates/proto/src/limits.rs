@@ -1,4 +1,4 @@
-//! Every bound of the two-sided protocol, in one place. Changing one that docs/wire.md mentions changes the wire.
+//! Every bound of the machines in this crate, in one place. Changing one that docs/wire.md mentions changes the wire.
 
 /// Buffers of one grouped receive (`maxRecvs` of NCCL's net interface).
 pub const RECV_BUFFERS_MAX: usize = 8;
@@ -70,6 +70,18 @@ pub const MEMBER_QUARANTINE: usize = 64;
 
 /// Slots of the tokens of one group: the immediate has 15 bits for them.
 pub const GROUP_TOKENS_MAX: usize = 1 << 15;
+
+/// Registrations that a cache knows at once, those that are being made or closed included.
+pub const REGISTRATIONS_MAX: usize = 1 << 16;
+
+/// Scopes of a cache of registrations, open or with something left: an endpoint of each comm.
+pub const REGISTRATION_SCOPES_MAX: usize = 1 << 16;
+
+/// Users of one registration at once.
+pub const REGISTRATION_PINS_MAX: u32 = 1 << 24;
+
+/// Bytes of the largest page that kernels widen a registration to.
+pub const WIDEN_PAGE_MAX: u64 = 64 << 10;
 
 const _: () = assert!(RANGE_RECVS <= RECVS_MAX && RANGE_RECVS.is_power_of_two());
 const _: () = assert!(MEMBERS_OF_GROUP_MAX + MEMBER_QUARANTINE < 1 << 10);

@@ -33,3 +33,13 @@ impl Mutant {
         }
     }
 }
+
+/// The bug that `cargo xtask mutants` asks for, if any.
+#[cfg(test)]
+pub(crate) fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(std::string::String::leak(name));
+    }
+    Mutant::NONE
+}

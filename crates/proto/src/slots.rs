@@ -29,7 +29,7 @@ impl SlotId {
 }
 
 /// A table with room for a fixed number of entries.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Slots<T> {
     entries: Vec<Entry<T>>,
     free: VecDeque<u32>,
@@ -38,7 +38,7 @@ pub struct Slots<T> {
     quarantine: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry<T> {
     generation: u32,
     value: Option<T>,

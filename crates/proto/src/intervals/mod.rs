@@ -1,0 +1,338 @@
+//! An index of spans, in groups: which of them contains a span, or overlaps it. Spans of one group may nest and overlap as
+//! they like. For caches of registrations and of mappings; it knows neither, counts nothing and evicts nothing.
+//!
+//! One balanced tree (AVL), ordered by group, then by where spans begin, then by where they end, the farthest first. Each
+//! node knows how far any span below it reaches. So the last of a group that begins early enough and reaches far enough is
+//! found by going down once, at most twice more where the group begins. No look-up allocates; nodes that were removed are
+//! used again.
+
+mod span;
+#[cfg(test)]
+mod tests;
+
+use alloc::vec::Vec;
+use core::cmp::{Ordering, Reverse};
+
+pub use span::{END_MAX, Page, Span};
+
+use crate::mutant::Mutant;
+
+/// No node.
+const NONE: u32 = u32::MAX;
+
+/// Spans in groups `G`, each with a value.
+#[derive(Clone, Debug)]
+pub struct Intervals<G, V> {
+    nodes: Vec<Node<G, V>>,
+    root: u32,
+    /// The first of the nodes that are not in the tree; the next is to the left of each.
+    free: u32,
+    len: usize,
+    mutant: Mutant,
+}
+
+#[derive(Clone, Debug)]
+struct Node<G, V> {
+    group: G,
+    span: Span,
+    value: V,
+    left: u32,
+    right: u32,
+    /// Nodes on the longest way down from here, this one included: at most 1.44 times the logarithm of all.
+    height: u8,
+    /// The greatest end of any span from here down, of whichever group.
+    reach: u64,
+}
+
+/// What is looked for: the last span of a group that begins at `start` or before and ends at `end` or behind.
+struct Wanted<'a, G> {
+    group: &'a G,
+    start: u64,
+    end: u64,
+}
+
+impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
+    /// None.
+    #[must_use]
+    pub const fn new(mutant: Mutant) -> Self {
+        Self { nodes: Vec::new(), root: NONE, free: NONE, len: 0, mutant }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Of the spans of a group that contain all of `span`, the one that begins last, and of several that begin there the
+    /// shortest. Where spans nest, that is the smallest of all.
+    #[must_use]
+    pub fn containing(&self, group: &G, span: Span) -> Option<(Span, V)> {
+        self.find(&Wanted { group, start: span.start(), end: span.end() }, &mut 0)
+    }
+
+    /// Of the spans of a group that have a byte of `span`, the one that begins last, and of several that begin there the
+    /// shortest.
+    #[must_use]
+    pub fn overlapping(&self, group: &G, span: Span) -> Option<(Span, V)> {
+        self.find(&Wanted { group, start: span.end() - 1, end: span.start() + 1 }, &mut 0)
+    }
+
+    /// The first span of that group, or of the first group behind it that has any.
+    #[must_use]
+    pub fn first_from(&self, group: &G) -> Option<(G, Span, V)> {
+        let (mut at, mut first) = (self.root, None);
+        while let Some(node) = self.nodes.get(at as usize) {
+            if node.group < *group {
+                at = node.right;
+            } else {
+                first = Some((node.group, node.span, node.value));
+                at = node.left;
+            }
+        }
+        first
+    }
+
+    /// Puts a span in; `false`, and nothing is changed, if the group has just that one.
+    #[must_use]
+    pub fn insert(&mut self, group: G, span: Span, value: V) -> bool {
+        if self.holds(&group, span) {
+            return false;
+        }
+        let node = Node { group, span, value, left: NONE, right: NONE, height: 1, reach: span.end() };
+        let new = self.place(node);
+        self.root = self.insert_below(self.root, new);
+        self.len += 1;
+        true
+    }
+
+    /// Takes a span out; `false` if it was not there.
+    pub fn remove(&mut self, group: &G, span: Span) -> bool {
+        if !self.holds(group, span) {
+            return false;
+        }
+        self.root = self.remove_below(self.root, group, span);
+        self.len -= 1;
+        true
+    }
+
+    /// Goes down to the last span that begins early enough, and remembers the last place on the way that reaches far
+    /// enough. `steps` counts the nodes looked at.
+    fn find(&self, wanted: &Wanted<'_, G>, steps: &mut u32) -> Option<(Span, V)> {
+        let (mut at, mut best) = (self.root, NONE);
+        // The first node of the group on the way: whatever is behind it on the way is of the group, too.
+        let mut top = NONE;
+        while let Some(node) = self.nodes.get(at as usize) {
+            *steps += 1;
+            if node.reach < wanted.end {
+                break;
+            }
+            if (node.group, node.span.start()) > (*wanted.group, wanted.start) {
+                at = node.left;
+                continue;
+            }
+            if node.group == *wanted.group {
+                let below = top != NONE && self.reach(node.left) >= wanted.end;
+                if below || node.span.end() >= wanted.end {
+                    best = at;
+                }
+                top = if top == NONE { at } else { top };
+            }
+            at = node.right;
+        }
+        match (best, top) {
+            (NONE, NONE) => None,
+            (NONE, top) => self.last_before(self.nodes[top as usize].left, wanted, steps),
+            (best, _) => self.last_at(best, wanted, steps),
+        }
+    }
+
+    /// The last of this node and those to its left, all of the group and one of them long enough.
+    fn last_at(&self, at: u32, wanted: &Wanted<'_, G>, steps: &mut u32) -> Option<(Span, V)> {
+        let node = self.nodes.get(at as usize)?;
+        if node.span.end() >= wanted.end {
+            return Some((node.span, node.value));
+        }
+        self.last_below(node.left, wanted, steps)
+    }
+
+    /// The last below here, where all are of the group and one is long enough.
+    fn last_below(&self, mut at: u32, wanted: &Wanted<'_, G>, steps: &mut u32) -> Option<(Span, V)> {
+        loop {
+            *steps += 1;
+            let node = self.nodes.get(at as usize)?;
+            if self.reach(node.right) >= wanted.end {
+                at = node.right;
+            } else if node.span.end() >= wanted.end {
+                return Some((node.span, node.value));
+            } else {
+                at = node.left;
+            }
+        }
+    }
+
+    /// The last below here, where all begin early enough and the first are of other groups.
+    fn last_before(&self, mut at: u32, wanted: &Wanted<'_, G>, steps: &mut u32) -> Option<(Span, V)> {
+        loop {
+            *steps += 1;
+            let node = self.nodes.get(at as usize)?;
+            if node.reach < wanted.end {
+                return None;
+            }
+            if node.group < *wanted.group {
+                at = node.right;
+            } else if self.reach(node.right) >= wanted.end {
+                return self.last_below(node.right, wanted, steps);
+            } else if node.span.end() >= wanted.end {
+                return Some((node.span, node.value));
+            } else {
+                at = node.left;
+            }
+        }
+    }
+
+    fn holds(&self, group: &G, span: Span) -> bool {
+        let mut at = self.root;
+        while let Some(node) = self.nodes.get(at as usize) {
+            at = match order(group, span, node) {
+                Ordering::Less => node.left,
+                Ordering::Equal => return true,
+                Ordering::Greater => node.right,
+            };
+        }
+        false
+    }
+
+    fn place(&mut self, node: Node<G, V>) -> u32 {
+        let at = self.free;
+        if let Some(place) = self.nodes.get_mut(at as usize) {
+            self.free = place.left;
+            *place = node;
+            return at;
+        }
+        self.nodes.push(node);
+        self.nodes.len() as u32 - 1
+    }
+
+    fn insert_below(&mut self, at: u32, new: u32) -> u32 {
+        if at == NONE {
+            return new;
+        }
+        let (group, span) = (self.nodes[new as usize].group, self.nodes[new as usize].span);
+        let Node { left, right, .. } = self.nodes[at as usize];
+        if order(&group, span, &self.nodes[at as usize]) == Ordering::Less {
+            self.nodes[at as usize].left = self.insert_below(left, new);
+        } else {
+            self.nodes[at as usize].right = self.insert_below(right, new);
+        }
+        self.balance(at)
+    }
+
+    fn remove_below(&mut self, at: u32, group: &G, span: Span) -> u32 {
+        if at == NONE {
+            return NONE;
+        }
+        let Node { left, right, .. } = self.nodes[at as usize];
+        match order(group, span, &self.nodes[at as usize]) {
+            Ordering::Less => self.nodes[at as usize].left = self.remove_below(left, group, span),
+            Ordering::Greater => self.nodes[at as usize].right = self.remove_below(right, group, span),
+            Ordering::Equal => {
+                self.nodes[at as usize].left = self.free;
+                self.free = at;
+                return self.join(left, right);
+            }
+        }
+        self.balance(at)
+    }
+
+    /// One tree of two that were the sides of a node.
+    fn join(&mut self, left: u32, right: u32) -> u32 {
+        if right == NONE {
+            return left;
+        }
+        let (first, rest) = self.take_first(right);
+        let node = &mut self.nodes[first as usize];
+        (node.left, node.right) = (left, rest);
+        self.balance(first)
+    }
+
+    /// The first node below here, which is at least one, and what is left without it.
+    fn take_first(&mut self, at: u32) -> (u32, u32) {
+        let Node { left, right, .. } = self.nodes[at as usize];
+        if left == NONE {
+            return (at, right);
+        }
+        let (first, rest) = self.take_first(left);
+        self.nodes[at as usize].left = rest;
+        (first, self.balance(at))
+    }
+
+    /// What stands here once the two sides, whose heights differ by two at most, differ by one at most.
+    fn balance(&mut self, at: u32) -> u32 {
+        let Node { left, right, .. } = self.nodes[at as usize];
+        let (to_left, to_right) = (self.height(left), self.height(right));
+        let stays = self.mutant.is("intervals-stay-unbalanced");
+        if to_left > to_right + 1 && !stays {
+            if self.height(self.nodes[left as usize].left) < self.height(self.nodes[left as usize].right) {
+                self.nodes[at as usize].left = self.rotate_left(left);
+            }
+            return self.rotate_right(at);
+        }
+        if to_right > to_left + 1 && !stays {
+            if self.height(self.nodes[right as usize].right) < self.height(self.nodes[right as usize].left) {
+                self.nodes[at as usize].right = self.rotate_right(right);
+            }
+            return self.rotate_left(at);
+        }
+        self.sum_up(at);
+        at
+    }
+
+    fn rotate_left(&mut self, at: u32) -> u32 {
+        let up = self.nodes[at as usize].right;
+        self.nodes[at as usize].right = self.nodes[up as usize].left;
+        self.nodes[up as usize].left = at;
+        self.sum_up(at);
+        self.sum_up(up);
+        up
+    }
+
+    fn rotate_right(&mut self, at: u32) -> u32 {
+        let up = self.nodes[at as usize].left;
+        self.nodes[at as usize].left = self.nodes[up as usize].right;
+        self.nodes[up as usize].right = at;
+        self.sum_up(at);
+        self.sum_up(up);
+        up
+    }
+
+    /// Writes down height and reach, from those of the two sides.
+    fn sum_up(&mut self, at: u32) {
+        let Node { left, right, span, .. } = self.nodes[at as usize];
+        let height = self.height(left).max(self.height(right)) + 1;
+        let left = if self.mutant.is("intervals-forget-a-side") { 0 } else { self.reach(left) };
+        let reach = left.max(self.reach(right)).max(span.end());
+        let node = &mut self.nodes[at as usize];
+        (node.height, node.reach) = (height, reach);
+    }
+
+    fn height(&self, at: u32) -> u8 {
+        self.nodes.get(at as usize).map_or(0, |node| node.height)
+    }
+
+    fn reach(&self, at: u32) -> u64 {
+        self.nodes.get(at as usize).map_or(0, |node| node.reach)
+    }
+}
+
+/// Where a span of a group belongs, as seen from a node.
+fn order<G: Ord, V>(group: &G, span: Span, node: &Node<G, V>) -> Ordering {
+    let places = (span.start(), Reverse(span.end())).cmp(&(node.span.start(), Reverse(node.span.end())));
+    group.cmp(&node.group).then(places)
+}

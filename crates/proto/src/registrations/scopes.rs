@@ -1,0 +1,91 @@
+//! The scopes of a cache: which are open, and what is left of those that have ended. Never gives a number twice.
+
+use alloc::collections::BTreeMap;
+use core::num::NonZeroU64;
+use core::ops::Bound;
+
+use super::key::Scope;
+use crate::limits::REGISTRATION_SCOPES_MAX;
+use crate::mutant::Mutant;
+
+/// All scopes that are open or have registrations left.
+#[derive(Clone, Debug)]
+pub(super) struct Scopes {
+    last: u64,
+    held: BTreeMap<Scope, Held>,
+    mutant: Mutant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    open: bool,
+    entries: u32,
+}
+
+impl Scopes {
+    pub(super) const fn new(mutant: Mutant) -> Self {
+        Self { last: 0, held: BTreeMap::new(), mutant }
+    }
+
+    /// The next one; `None` if there are as many as there may be.
+    pub(super) fn open(&mut self) -> Option<Scope> {
+        if self.held.len() >= REGISTRATION_SCOPES_MAX {
+            return None;
+        }
+        self.last += 1;
+        if self.mutant.is("registrations-reuse-scopes") {
+            self.last = self.held.len() as u64 + 1;
+        }
+        let scope = Scope(NonZeroU64::new(self.last)?);
+        self.held.insert(scope, Held { open: true, entries: 0 });
+        Some(scope)
+    }
+
+    pub(super) fn is_open(&self, scope: Scope) -> bool {
+        self.held.get(&scope).is_some_and(|held| held.open) || self.mutant.is("registrations-find-the-ended")
+    }
+
+    /// Whether nothing is left of it.
+    pub(super) fn is_gone(&self, scope: Scope) -> bool {
+        !self.held.contains_key(&scope)
+    }
+
+    /// Ends one; `false` if it is not open.
+    pub(super) fn end(&mut self, scope: Scope) -> bool {
+        let Some(held) = self.held.get_mut(&scope).filter(|held| held.open) else { return false };
+        held.open = false;
+        self.tidy(scope);
+        true
+    }
+
+    /// A registration comes.
+    pub(super) fn enter(&mut self, scope: Scope) {
+        if let Some(held) = self.held.get_mut(&scope) {
+            held.entries += 1;
+        }
+    }
+
+    /// A registration is gone.
+    pub(super) fn leave(&mut self, scope: Scope) {
+        if let Some(held) = self.held.get_mut(&scope) {
+            held.entries = held.entries.saturating_sub(1);
+        }
+        self.tidy(scope);
+    }
+
+    fn tidy(&mut self, scope: Scope) {
+        if self.held.get(&scope).is_some_and(|held| !held.open && held.entries == 0) {
+            self.held.remove(&scope);
+        }
+    }
+
+    /// The first one, or the one behind that one.
+    pub(super) fn next(&self, behind: Option<Scope>) -> Option<Scope> {
+        let from = behind.map_or(Bound::Unbounded, Bound::Excluded);
+        self.held.range((from, Bound::Unbounded)).next().map(|(&scope, _)| scope)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+}

@@ -1,0 +1,442 @@
+//! The cache against a list that says what must be: whatever is done in whatever order, and everything that can be done in
+//! a few steps.
+
+use std::vec;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What is done. Numbers choose among what there is, by turns.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Open,
+    End(usize),
+    Ask {
+        scope: usize,
+        memory: usize,
+        rights: usize,
+        start: u64,
+        len: u64,
+    },
+    Registered(usize),
+    Failed(usize),
+    Unpin(usize),
+    Settle(usize),
+    GiveUp(usize),
+    Poll,
+    Closed(usize),
+    Forget {
+        memory: usize,
+        start: u64,
+        len: u64,
+    },
+    Idle {
+        bytes: u64,
+        entries: usize,
+    },
+    Entries(usize),
+    /// Says again what was said of a registration that is gone.
+    Late(usize),
+}
+
+const RIGHTS: [Rights; 3] = [Rights::LOCAL, Rights::WRITE, Rights::ALL];
+const MEMORIES: [Memory; 3] =
+    [Memory::Host, Memory::Device { device: 0, allocation: Some(3) }, Memory::DmaBuf { dev: 1, inode: 2 }];
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let at = 0..64_usize;
+    let place = (0..3_usize, 0..12_u64, 1..12_u64);
+    let ask = (0..3_usize, 0..3_usize, place.clone()).prop_map(|(scope, rights, (memory, start, len))| {
+        Step::Ask { scope, memory: memory % 2 * memory, rights, start, len }
+    });
+    prop::collection::vec(
+        prop_oneof![
+            1 => Just(Step::Open),
+            1 => at.clone().prop_map(Step::End),
+            16 => ask,
+            8 => at.clone().prop_map(Step::Registered),
+            2 => at.clone().prop_map(Step::Failed),
+            10 => at.clone().prop_map(Step::Unpin),
+            6 => at.clone().prop_map(Step::Settle),
+            1 => at.clone().prop_map(Step::GiveUp),
+            6 => Just(Step::Poll),
+            6 => at.clone().prop_map(Step::Closed),
+            1 => place.prop_map(|(memory, start, len)| Step::Forget { memory, start, len }),
+            1 => (0..40_u64, 0..5_usize).prop_map(|(bytes, entries)| Step::Idle { bytes, entries }),
+            1 => (0..8_usize).prop_map(Step::Entries),
+            1 => at.prop_map(Step::Late),
+        ],
+        1..300,
+    )
+}
+
+/// What the list knows of a registration.
+#[derive(Clone, Debug)]
+struct Known {
+    id: EntryId,
+    key: Key,
+    span: Span,
+    state: State,
+    listed: bool,
+    pins: u32,
+    /// When it was last used, for those that are idle.
+    used: u64,
+}
+
+/// The cache, the list, and what those who use it have in hand.
+#[derive(Clone)]
+struct World {
+    cache: Registrations,
+    scopes: Vec<Scope>,
+    ended: Vec<Scope>,
+    known: Vec<Known>,
+    gone: Vec<EntryId>,
+    pins: Vec<EntryId>,
+    waits: Vec<EntryId>,
+    idle: Idle,
+    entries: usize,
+    clock: u64,
+}
+
+impl World {
+    fn new(entries: usize, idle: Idle) -> Self {
+        Self {
+            cache: cache_of(entries, idle),
+            scopes: Vec::new(),
+            ended: Vec::new(),
+            known: Vec::new(),
+            gone: Vec::new(),
+            pins: Vec::new(),
+            waits: Vec::new(),
+            idle,
+            entries,
+            clock: 0,
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        self.clock += 1;
+        match step {
+            Step::Open => self.scopes.push(self.cache.open().unwrap()),
+            Step::End(at) => self.end(at),
+            Step::Ask { scope, memory, rights, start, len } => {
+                let (memory, rights) = (MEMORIES[memory % 3], RIGHTS[rights % 3]);
+                let all: Vec<_> = self.scopes.iter().chain(&self.ended).copied().collect();
+                if let Some(scope) = pick(&all, scope) {
+                    self.ask(&Key { scope, memory, purpose: purpose(start), rights }, span(start, len));
+                }
+            }
+            Step::Registered(at) => self.registered(at),
+            Step::Failed(at) => self.failed(at),
+            Step::Unpin(at) => {
+                if let Some(id) = take(&mut self.pins, at) {
+                    self.cache.unpin(Pin(id)).unwrap();
+                    self.let_go(id);
+                }
+            }
+            Step::Settle(at) => self.settle(at),
+            Step::GiveUp(at) => {
+                if let Some(id) = take(&mut self.waits, at) {
+                    self.cache.give_up(Wait(id)).unwrap();
+                    self.let_go(id);
+                }
+            }
+            Step::Poll => self.poll(),
+            Step::Closed(at) => {
+                if let Some(id) = pick(&self.in_state(State::Closing), at) {
+                    self.cache.closed(id).unwrap();
+                    self.remove(id);
+                }
+            }
+            Step::Forget { memory, start, len } => self.forget(MEMORIES[memory % 3], span(start, len)),
+            Step::Idle { bytes, entries } => {
+                self.idle = Idle { bytes, entries };
+                self.cache.set_idle(self.idle);
+                self.trim();
+            }
+            Step::Entries(entries) => {
+                self.entries = entries;
+                self.cache.set_entries(entries);
+                self.trim();
+            }
+            Step::Late(at) => self.late(at),
+        }
+        self.check();
+    }
+
+    fn ask(&mut self, key: &Key, part: Span) {
+        let serves = |known: &&Known| {
+            let same = Key { rights: key.rights, ..known.key } == *key;
+            same && known.listed && known.key.rights.cover(key.rights) && known.span.contains(part)
+        };
+        let of = |state| self.known.iter().filter(serves).any(|known| known.state == state);
+        let (ready, coming) = (of(State::Ready), of(State::Registering));
+        let full = self.known.len() >= self.entries;
+        let closing = self.known.iter().any(|known| matches!(known.state, State::Leaving | State::Closing));
+        let idle = self.idle().next().map(|known| known.id);
+        match self.cache.ask(key, part) {
+            Err(AskError::Ended(scope)) => assert!(scope == key.scope && self.ended.contains(&scope)),
+            _ if self.ended.contains(&key.scope) => panic!("{key:?} is of a scope that has ended"),
+            Ok(Asked::Hit(pin)) => {
+                assert!(ready && self.known(pin.0).state == State::Ready && serves(&&*self.known(pin.0)));
+                self.known(pin.0).pins += 1;
+                self.pins.push(pin.0);
+            }
+            Ok(Asked::Pending(wait)) => {
+                assert!(
+                    !ready && self.known(wait.0).state == State::Registering && serves(&&*self.known(wait.0))
+                );
+                self.known(wait.0).pins += 1;
+                self.waits.push(wait.0);
+            }
+            _ if ready || coming => panic!("{key:?} {part:?} is not found"),
+            Ok(Asked::Register(register)) => {
+                assert!(!full && register.span == part && register.key == *key);
+                assert!(!self.gone.contains(&register.id), "a name is used again");
+                let (id, state) = (register.id, State::Registering);
+                self.known.push(Known { id, key: *key, span: part, state, listed: true, pins: 1, used: 0 });
+            }
+            Ok(Asked::Later) => {
+                assert!(full && (closing || idle.is_some()));
+                if let (false, Some(id)) = (closing, idle) {
+                    self.leave(id);
+                }
+            }
+            Err(AskError::Full(limit)) => {
+                assert!(full && !closing && idle.is_none() && limit == self.entries)
+            }
+            Err(AskError::Pins(_)) => unreachable!(),
+        }
+    }
+
+    fn registered(&mut self, at: usize) {
+        let Some(id) = pick(&self.in_state(State::Registering), at) else { return };
+        let waiting = self.waits.iter().filter(|wait| **wait == id).count() as u32;
+        assert_eq!(self.cache.registered(id), Ok(Registered { pin: Pin(id), waiting }));
+        self.known(id).state = State::Ready;
+        self.pins.push(id);
+    }
+
+    fn failed(&mut self, at: usize) {
+        let Some(id) = pick(&self.in_state(State::Registering), at) else { return };
+        let waiting = self.waits.iter().filter(|wait| **wait == id).count() as u32;
+        assert_eq!(self.cache.failed(id), Ok(waiting));
+        let known = self.known(id);
+        (known.state, known.listed) = (State::Failed, false);
+        self.let_go(id);
+    }
+
+    fn settle(&mut self, at: usize) {
+        let Some(id) = take(&mut self.waits, at) else { return };
+        match (self.cache.settle(Wait(id)).unwrap(), self.known(id).state) {
+            (Settled::NotYet(wait), State::Registering) => self.waits.push(wait.0),
+            (Settled::Ready(pin), State::Ready) => self.pins.push(pin.0),
+            (Settled::Failed, State::Failed) => self.let_go(id),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn poll(&mut self) {
+        let leaving = self.in_state(State::Leaving);
+        match self.cache.poll() {
+            None => assert_eq!(leaving, []),
+            Some(close) => {
+                assert!(leaving.contains(&close.id) && !self.pins.contains(&close.id));
+                let known = self.known(close.id);
+                assert_eq!((close.key, close.span), (known.key, known.span));
+                known.state = State::Closing;
+            }
+        }
+    }
+
+    fn end(&mut self, at: usize) {
+        let Some(scope) = take(&mut self.scopes, at) else { return };
+        self.cache.end(scope).unwrap();
+        self.ended.push(scope);
+        self.disown(|known| known.key.scope == scope);
+    }
+
+    fn forget(&mut self, memory: Memory, part: Span) {
+        self.cache.forget(memory, part);
+        self.disown(|known| known.key.memory == memory && known.span.overlaps(part));
+    }
+
+    fn disown(&mut self, whom: impl Fn(&Known) -> bool) {
+        for at in 0..self.known.len() {
+            if whom(&self.known[at]) {
+                self.known[at].listed = false;
+                if self.known[at].state == State::Ready && self.known[at].pins == 0 {
+                    self.leave(self.known[at].id);
+                }
+            }
+        }
+    }
+
+    fn late(&mut self, at: usize) {
+        let Some(id) = pick(&self.gone, at) else { return };
+        let gone = NewsError::NoEntry;
+        assert_eq!((self.cache.registered(id), self.cache.failed(id)), (Err(gone), Err(gone)));
+        assert_eq!((self.cache.closed(id), self.cache.unpin(Pin(id))), (Err(gone), Err(gone)));
+        assert_eq!((self.cache.settle(Wait(id)), self.cache.give_up(Wait(id))), (Err(gone), Err(gone)));
+    }
+
+    fn let_go(&mut self, id: EntryId) {
+        let clock = self.clock;
+        let known = self.known(id);
+        known.pins -= 1;
+        known.used = clock;
+        match (known.pins, known.state, known.listed) {
+            (0, State::Failed, _) => self.remove(id),
+            (0, State::Ready, true) if known.span.len() <= self.idle.bytes => self.trim(),
+            (0, State::Ready, _) => self.leave(id),
+            _ => {}
+        }
+    }
+
+    /// Those nobody uses, the least recently used first.
+    fn idle(&self) -> impl Iterator<Item = &Known> {
+        let mut idle: Vec<_> =
+            self.known.iter().filter(|known| known.state == State::Ready && known.pins == 0).collect();
+        idle.sort_by_key(|known| known.used);
+        idle.into_iter()
+    }
+
+    fn trim(&mut self) {
+        loop {
+            let (count, bytes) =
+                (self.idle().count(), self.idle().map(|known| known.span.len()).sum::<u64>());
+            let closing = |known: &&Known| !matches!(known.state, State::Leaving | State::Closing);
+            let live = self.known.iter().filter(closing).count();
+            if count <= self.idle.entries && bytes <= self.idle.bytes && (live <= self.entries || count == 0)
+            {
+                return;
+            }
+            let first = self.idle().next().unwrap().id;
+            self.leave(first);
+        }
+    }
+
+    fn leave(&mut self, id: EntryId) {
+        let known = self.known(id);
+        (known.state, known.listed) = (State::Leaving, false);
+    }
+
+    fn remove(&mut self, id: EntryId) {
+        self.known.retain(|known| known.id != id);
+        self.gone.push(id);
+    }
+
+    fn known(&mut self, id: EntryId) -> &mut Known {
+        self.known.iter_mut().find(|known| known.id == id).unwrap()
+    }
+
+    fn in_state(&self, state: State) -> Vec<EntryId> {
+        self.known.iter().filter(|known| known.state == state).map(|known| known.id).collect()
+    }
+
+    fn check(&self) {
+        for known in &self.known {
+            assert_eq!(self.cache.get(known.id), Some((known.span, known.state)));
+            assert_eq!(self.cache.pins(known.id), Some(known.pins));
+        }
+        let held = |scope: &&Scope| self.known.iter().any(|known| known.key.scope == **scope);
+        let closing =
+            self.known.iter().filter(|known| matches!(known.state, State::Leaving | State::Closing));
+        let usage = Usage {
+            entries: self.known.len(),
+            listed: self.known.iter().filter(|known| known.listed).count(),
+            idle: self.idle().count(),
+            idle_bytes: self.idle().map(|known| known.span.len()).sum(),
+            closing: closing.count(),
+            scopes: self.scopes.len() + self.ended.iter().filter(held).count(),
+        };
+        assert_eq!(self.cache.usage(), usage);
+        assert!(usage.idle <= self.idle.entries && usage.idle_bytes <= self.idle.bytes);
+        assert!(self.ended.iter().all(|scope| self.cache.is_gone(*scope) != held(&scope)));
+    }
+
+    /// Everybody lets go; then nothing is left.
+    fn finish(mut self) {
+        while !self.scopes.is_empty() {
+            self.step(Step::End(0));
+        }
+        while !self.in_state(State::Registering).is_empty() {
+            self.step(if self.clock.is_multiple_of(2) { Step::Registered(0) } else { Step::Failed(0) });
+        }
+        while !self.waits.is_empty() {
+            self.step(Step::Settle(0));
+        }
+        while !self.pins.is_empty() {
+            self.step(Step::Unpin(0));
+        }
+        while self.cache.usage().closing > 0 {
+            self.step(Step::Poll);
+            self.step(Step::Closed(0));
+        }
+        assert_eq!(self.cache.usage(), Usage::default());
+    }
+}
+
+/// A few requests are for records: those from one place on.
+fn purpose(start: u64) -> Purpose {
+    if start == 3 { Purpose::Records } else { Purpose::Payload }
+}
+
+fn pick<T: Copy>(all: &[T], at: usize) -> Option<T> {
+    all.get(at % all.len().max(1)).copied()
+}
+
+fn take<T>(all: &mut Vec<T>, at: usize) -> Option<T> {
+    if all.is_empty() { None } else { Some(all.swap_remove(at % all.len())) }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1024) })]
+
+    #[test]
+    fn does_what_a_list_would(steps in steps(), entries in 1..8_usize, bytes in 0..40_u64, kept in 0..5_usize) {
+        let mut world = World::new(entries, Idle { bytes, entries: kept });
+        world.step(Step::Open);
+        world.step(Step::Open);
+        steps.into_iter().for_each(|step| world.step(step));
+        world.finish();
+    }
+}
+
+/// All that can be done in some steps, with two places, two spans that nest and one that lies across.
+#[test]
+fn everything_in_a_few_steps() {
+    const DEPTH: u32 = 6;
+    let ask = |scope, start, len| Step::Ask { scope, memory: 0, rights: 1, start, len };
+    let choices = [
+        ask(0, 0, 8),
+        ask(0, 2, 2),
+        ask(1, 2, 8),
+        Step::Registered(0),
+        Step::Failed(0),
+        Step::Settle(0),
+        Step::Unpin(0),
+        Step::Poll,
+        Step::Closed(0),
+        Step::End(0),
+    ];
+    let mut worlds = 0_u32;
+    let mut begun = World::new(2, Idle { bytes: 8, entries: 1 });
+    begun.step(Step::Open);
+    begun.step(Step::Open);
+    let mut open = vec![(begun, 0)];
+    while let Some((world, depth)) = open.pop() {
+        if depth == DEPTH {
+            worlds += 1;
+            world.finish();
+            continue;
+        }
+        for step in choices {
+            let mut next = world.clone();
+            next.step(step);
+            open.push((next, depth + 1));
+        }
+    }
+    assert_eq!(worlds, 10_u32.pow(DEPTH));
+}
