@@ -21,6 +21,7 @@ const STEPS: &[Step] = &[
     ("clippy", clippy),
     ("bindings", bindings::run),
     ("bindings-verbs", bindings::run_verbs),
+    ("bindings-ofi", bindings::run_ofi),
     ("bindings-cuda", bindings::run_cuda),
     ("bindings-hip", bindings::run_hip),
     ("abi", abi::run),

@@ -111,9 +111,10 @@ fn dispatch(command: Command) -> Result<bool> {
         Command::Bindings { check: _, header: None } => {
             let shown_nccl = shown("bindings", &bindings::run(&workspace)?);
             let shown_verbs = shown("bindings-verbs", &bindings::run_verbs(&workspace)?);
+            let shown_ofi = shown("bindings-ofi", &bindings::run_ofi(&workspace)?);
             let shown_cuda = shown("bindings-cuda", &bindings::run_cuda(&workspace)?);
             let shown_hip = shown("bindings-hip", &bindings::run_hip(&workspace)?);
-            Ok(shown_nccl && shown_verbs && shown_cuda && shown_hip)
+            Ok(shown_nccl && shown_verbs && shown_ofi && shown_cuda && shown_hip)
         }
         Command::Abi => Ok(shown("abi", &abi::run(&workspace)?)),
         Command::Dist => dist::run(&workspace).map(|()| true),

@@ -7,5 +7,6 @@
 pub mod cuda;
 pub mod hip;
 pub mod nccl_net;
+pub mod ofi;
 pub mod pmix;
 pub mod verbs;

@@ -1,4 +1,4 @@
-//! `cargo xtask bindings`: does a C compiler lay out the NCCL net structs, and those of libibverbs, CUDA and HIP, as
+//! `cargo xtask bindings`: does a C compiler lay out the NCCL net structs, and those of libibverbs, libfabric, CUDA and HIP, as
 //! `trunkline-sys` does?
 //!
 //! Called by people and by `ci`. A small C program, generated from the same names, prints sizes, offsets, constants
@@ -6,6 +6,7 @@
 
 mod gpu;
 mod layouts;
+mod ofi;
 mod prototypes;
 mod verbs;
 
@@ -70,6 +71,28 @@ fn run_verbs_against(workspace: &Workspace, header: &Path) -> Result<Findings> {
     }
     let Some(sys) = workspace.find("sys") else { anyhow::bail!("there is no crate sys") };
     let rust = verbs::facts(&sys.dir)?;
+    let mut findings = compare(&rust, &measure(header, rust.keys())?);
+    findings.note(format!("{} sizes, offsets, constants and prototypes compared", rust.len()));
+    Ok(findings)
+}
+
+/// Compares the types of libfabric against its headers, where those are installed.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_ofi(workspace: &Workspace) -> Result<Findings> {
+    run_ofi_against(workspace, &workspace.root.join(ofi::HEADER))
+}
+
+fn run_ofi_against(workspace: &Workspace, header: &Path) -> Result<Findings> {
+    if shell::which("cc").is_none() {
+        return Ok(Findings::skip("no C compiler (package gcc)"));
+    }
+    if !is_installed(ofi::KNOWN_BY)? {
+        return Ok(Findings::skip(format!("no {} (package libfabric-dev)", ofi::KNOWN_BY)));
+    }
+    let Some(sys) = workspace.find("sys") else { anyhow::bail!("there is no crate sys") };
+    let rust = ofi::facts(&sys.dir)?;
     let mut findings = compare(&rust, &measure(header, rust.keys())?);
     findings.note(format!("{} sizes, offsets, constants and prototypes compared", rust.len()));
     Ok(findings)
@@ -273,6 +296,50 @@ mod tests {
         let changed: Vec<_> = changed.iter().map(|(from, to)| (from.as_str(), to.as_str())).collect();
         let Some(findings) = against_altered_verbs(&changed) else { return };
         assert!(findings.mentions("((struct ibv_context_ops*)0)->poll_cq"));
+        assert_eq!(findings.broken.len(), 1);
+    }
+
+    /// What is found against libfabric's headers with some words of one replaced; `None` where there are none.
+    fn against_altered_ofi(header: &str, words: (&str, &str)) -> Option<Findings> {
+        shell::which("cc")?;
+        let text = std::fs::read_to_string(Path::new("/usr/include/rdma").join(header)).ok()?;
+        assert!(text.contains(words.0), "{}", words.0);
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("rdma")).unwrap();
+        std::fs::write(dir.path().join("rdma").join(header), text.replace(words.0, words.1)).unwrap();
+        let workspace = Workspace::current().unwrap();
+        let probe = dir.path().join("probe_ofi.h");
+        std::fs::copy(workspace.root.join(ofi::HEADER), &probe).unwrap();
+        Some(run_ofi_against(&workspace, &probe).unwrap())
+    }
+
+    #[test]
+    fn the_tables_of_libfabric_agree_with_c() {
+        // The check itself counts as skipped where there is no header.
+        assert_eq!(run_ofi(&Workspace::current().unwrap()).unwrap().broken, []);
+    }
+
+    #[test]
+    fn a_field_of_libfabric_that_moves_is_caught() {
+        let moved = ("void\t\t\t*mem_desc;\n\tuint64_t\t\tkey;", "uint64_t key; void *mem_desc;");
+        let Some(findings) = against_altered_ofi("fi_domain.h", moved) else { return };
+        assert!(findings.mentions("offsetof(struct fid_mr, key): 24 in C, 32"));
+    }
+
+    #[test]
+    fn an_argument_of_libfabric_of_another_type_is_caught() {
+        let changed =
+            ("(*read)(struct fid_cq *cq, void *buf, size_t", "(*read)(struct fid_cq *cq, void *buf, int");
+        let Some(findings) = against_altered_ofi("fi_eq.h", changed) else { return };
+        assert!(findings.mentions("((struct fi_ops_cq*)0)->read"));
+        assert_eq!(findings.broken.len(), 1);
+    }
+
+    #[test]
+    fn a_constant_of_libfabric_that_changes_is_caught() {
+        let changed = ("#define FI_MR_ENDPOINT\t\t(1 << 9)", "#define FI_MR_ENDPOINT (1 << 12)");
+        let Some(findings) = against_altered_ofi("fabric.h", changed) else { return };
+        assert!(findings.mentions("FI_MR_ENDPOINT == (1ULL << 9): 0 in C, 1"));
         assert_eq!(findings.broken.len(), 1);
     }
 
