@@ -1,0 +1,335 @@
+//! Endpoints of a role: opened on a queue, with peers of their own. What is posted on them is in [`crate::post`].
+
+use std::ffi::c_int;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use trunkline_sys::ofi::{ADDR_NOTAVAIL, Addr, AvAttr, FidAv, FidEp, OPT_ENDPOINT, av_type, caps, control};
+
+use crate::contexts::Slot;
+use crate::domain::Domain;
+use crate::errno::Errno;
+use crate::fid::Owned;
+use crate::info::Info;
+use crate::mutant::Planted;
+use crate::queue::{HeldQueue, Queue};
+use crate::region::Model;
+use crate::role::Role;
+
+/// Most bytes of an address.
+const NAME_MAX: usize = 512;
+
+/// A step of opening a NIC, a queue or an endpoint.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum OpenStep {
+    /// Copying the info.
+    Info,
+    /// `fi_fabric`.
+    Fabric,
+    /// `fi_domain`.
+    Domain,
+    /// `fi_cq_open`.
+    Queue,
+    /// `fi_av_open`.
+    Vector,
+    /// `fi_endpoint`.
+    Endpoint,
+    /// `fi_ep_bind` to the queue.
+    BindQueue,
+    /// `fi_ep_bind` to the vector.
+    BindVector,
+    /// `fi_setopt`, with the number of the option.
+    Option(i32),
+    /// `fi_enable`.
+    Enable,
+}
+
+impl OpenStep {
+    /// The error of this step.
+    pub(crate) fn failed(self) -> impl FnOnce(Errno) -> OpenError {
+        move |errno| OpenError { step: self, errno, role: None }
+    }
+}
+
+/// Something could not be opened. What was open before is closed again.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{}{step:?}: {errno}", .role.map_or_else(|| "opening: ".to_owned(), |role| format!("opening the {role} endpoint: ")))]
+pub struct OpenError {
+    /// What failed.
+    pub step: OpenStep,
+    /// Why.
+    pub errno: Errno,
+    /// The endpoint's role, if one was being opened.
+    pub role: Option<&'static str>,
+}
+
+/// A peer of an endpoint, as long as it is not removed.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Peer<R: Role> {
+    addr: Addr,
+    role: PhantomData<fn() -> R>,
+}
+
+impl<R: Role> Peer<R> {
+    /// Its number, as [`Entry::source`](crate::typed::Entry::source) tells it of what came in on this endpoint.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.addr
+    }
+
+    #[inline]
+    pub(crate) fn addr(self) -> Addr {
+        self.addr
+    }
+}
+
+/// An option of endpoints, set before they are enabled.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Opt {
+    name: c_int,
+    value: [u8; 8],
+    len: usize,
+}
+
+impl Opt {
+    /// One that takes an `int`.
+    #[must_use]
+    pub fn int(name: i32, value: i32) -> Self {
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&value.to_ne_bytes());
+        Self { name, value: bytes, len: 4 }
+    }
+
+    /// One that takes a `size_t`.
+    #[must_use]
+    pub fn size(name: i32, value: usize) -> Self {
+        Self { name, value: (value as u64).to_ne_bytes(), len: 8 }
+    }
+
+    /// One that takes a `bool`.
+    #[must_use]
+    pub fn flag(name: i32, value: bool) -> Self {
+        Self { name, value: [value.into(), 0, 0, 0, 0, 0, 0, 0], len: 1 }
+    }
+}
+
+/// An open endpoint, as what uses it holds it.
+pub(crate) struct Held<R: Role> {
+    // The order of fields is the order in which they are closed.
+    pub(crate) fid: Owned<FidEp>,
+    vector: Owned<FidAv>,
+    pub(crate) queue: Arc<HeldQueue>,
+    role: PhantomData<R>,
+}
+
+/// Keeps an endpoint open. Registrations of an endpoint hold it, so that it ends after them.
+pub struct Anchor<R: Role>(pub(crate) Arc<Held<R>>);
+
+impl<R: Role> Clone for Anchor<R> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// An endpoint for one purpose. Whoever has it posts; it is not `Send`, as [`Queue`] is not. It is closed when it is gone, and
+/// all registrations of it.
+pub struct Endpoint<R: Role> {
+    held: Arc<Held<R>>,
+    /// Bytes that it injects.
+    pub(crate) inject: usize,
+    /// The best that completions tell.
+    pub(crate) reach: u64,
+    pub(crate) sends_long: Planted,
+    pub(crate) forgets_to_tell: Planted,
+    one_thread: PhantomData<*mut ()>,
+}
+
+impl<R: Role> Endpoint<R> {
+    /// Opens one: makes it, binds it to the queue for both directions and to peers of its own, sets the options, and enables it.
+    /// `info` is of the queue's domain, and may ask for more than that was opened with, as a traffic class.
+    ///
+    /// # Errors
+    /// [`OpenError`], which names the step; nothing is left open.
+    pub fn open(info: &Info, queue: &Queue, options: &[Opt]) -> Result<Self, OpenError> {
+        let named = |error: OpenError| OpenError { role: Some(R::NAME), ..error };
+        Self::make(info, queue, options).map_err(named)
+    }
+
+    fn make(info: &Info, queue: &Queue, options: &[Opt]) -> Result<Self, OpenError> {
+        let domain = queue.domain();
+        let vector = open_vector(domain, info).map_err(OpenStep::Vector.failed())?;
+        let raw = domain.fid().raw();
+        // SAFETY: the domain is open.
+        let ops = unsafe { (*raw).ops };
+        // SAFETY: the table of an open domain.
+        let open = unsafe { (*ops).endpoint }.ok_or(Errno::NO_SYS).map_err(OpenStep::Endpoint.failed())?;
+        let fid: Result<Owned<FidEp>, Errno> = Owned::open(domain.fid().shared(), |to| {
+            // SAFETY: the domain is open, and the info is of its provider.
+            unsafe { open(raw, info.raw(), to, std::ptr::null_mut()) }
+        });
+        let fid = fid.map_err(OpenStep::Endpoint.failed())?;
+        let directions = caps::TRANSMIT | caps::RECV | caps::SELECTIVE_COMPLETION;
+        fid.bind(&queue.held().fid, directions).map_err(OpenStep::BindQueue.failed())?;
+        fid.bind(&vector, 0).map_err(OpenStep::BindVector.failed())?;
+        for option in options {
+            set(&fid, option).map_err(OpenStep::Option(option.name).failed())?;
+        }
+        // SAFETY: the command takes nothing.
+        let enabled = unsafe { fid.control(control::ENABLE, std::ptr::null_mut()) };
+        enabled.map_err(OpenStep::Enable.failed())?;
+        let granted = crate::granted::Granted::of(info);
+        Ok(Self {
+            held: Arc::new(Held { fid, vector, queue: Arc::clone(queue.held()), role: PhantomData }),
+            inject: granted.sizes.inject,
+            reach: granted.reach,
+            sends_long: Planted::named("ofi-injects-any-length"),
+            forgets_to_tell: Planted::named("ofi-forgets-to-tell"),
+            one_thread: PhantomData,
+        })
+    }
+
+    /// What keeps it open.
+    #[must_use]
+    pub fn anchor(&self) -> Anchor<R> {
+        Anchor(Arc::clone(&self.held))
+    }
+
+    /// How memory is registered for it: with the domain, or where the provider demands it with this endpoint.
+    #[must_use]
+    pub fn model(&self) -> Model<R> {
+        if self.domain().granted().endpoint_scoped { Model::Endpoint(self.anchor()) } else { Model::Domain }
+    }
+
+    /// The domain it is on.
+    #[must_use]
+    pub fn domain(&self) -> &Arc<Domain> {
+        &self.held.queue.domain
+    }
+
+    #[inline]
+    pub(crate) fn held(&self) -> &Held<R> {
+        &self.held
+    }
+
+    /// Its own address, as peers take it.
+    ///
+    /// # Errors
+    /// What the provider said.
+    pub fn name(&self) -> Result<Vec<u8>, Errno> {
+        let fid = &self.held.fid;
+        // SAFETY: the endpoint is open.
+        let ops = unsafe { (*fid.raw()).cm };
+        // SAFETY: null, or the table of an open endpoint.
+        let getname = unsafe { ops.as_ref() }.and_then(|ops| ops.getname).ok_or(Errno::NO_SYS)?;
+        let mut name = vec![0_u8; NAME_MAX];
+        let mut len = name.len();
+        {
+            let _inside = fid.shared().guard.set_up();
+            // SAFETY: the endpoint is open, and the name has as many bytes as is said.
+            Errno::check(unsafe { getname(fid.fid(), name.as_mut_ptr().cast(), &raw mut len) })?;
+        }
+        name.truncate(len);
+        Ok(name)
+    }
+
+    /// Takes a peer by its address.
+    ///
+    /// # Errors
+    /// What the provider said, or [`Errno::INVALID`] if it took none.
+    pub fn insert(&mut self, name: &[u8]) -> Result<Peer<R>, Errno> {
+        let insert = self.vector_ops().and_then(|ops| ops.insert).ok_or(Errno::NO_SYS)?;
+        let vector = &self.held.vector;
+        // It is copied, as providers may look at more than there is.
+        let mut room = [0_u8; NAME_MAX];
+        room.get_mut(..name.len()).ok_or(Errno::INVALID)?.copy_from_slice(name);
+        let mut addr = ADDR_NOTAVAIL;
+        let _inside = vector.shared().guard.set_up();
+        let from = room.as_ptr().cast();
+        // SAFETY: the vector is open; there is one address, and a place for one peer.
+        let count = unsafe { insert(vector.raw(), from, 1, &raw mut addr, 0, std::ptr::null_mut()) };
+        match count {
+            1 if addr != ADDR_NOTAVAIL => Ok(Peer { addr, role: PhantomData }),
+            0 | 1 => Err(Errno::INVALID),
+            error => Err(Errno::new(error)),
+        }
+    }
+
+    /// Forgets a peer. What is out towards it is to have completed.
+    ///
+    /// # Errors
+    /// What the provider said.
+    pub fn remove(&mut self, peer: Peer<R>) -> Result<(), Errno> {
+        let remove = self.vector_ops().and_then(|ops| ops.remove).ok_or(Errno::NO_SYS)?;
+        let vector = &self.held.vector;
+        let mut addr = peer.addr;
+        let _inside = vector.shared().guard.set_up();
+        // SAFETY: the vector is open, and there is one peer.
+        Errno::check(unsafe { remove(vector.raw(), &raw mut addr, 1, 0) })
+    }
+
+    fn vector_ops(&self) -> Option<&trunkline_sys::ofi::OpsAv> {
+        // SAFETY: the vector is open.
+        let ops = unsafe { (*self.held.vector.raw()).ops };
+        // SAFETY: null, or the table of an open vector.
+        unsafe { ops.as_ref() }
+    }
+
+    /// Gives up an operation that is out: it then fails as [`Errno::CANCELED`], unless it has ended already.
+    ///
+    /// # Errors
+    /// What the provider said; [`Errno::INVALID`] if there is no such place.
+    pub fn cancel(&mut self, slot: Slot) -> Result<(), Errno> {
+        let at = self.held.queue.contexts.at(slot).ok_or(Errno::INVALID)?;
+        let fid = &self.held.fid;
+        // SAFETY: the endpoint is open.
+        let ops = unsafe { (*fid.raw()).ops };
+        // SAFETY: null, or the table of an open endpoint.
+        let cancel = unsafe { ops.as_ref() }.and_then(|ops| ops.cancel).ok_or(Errno::NO_SYS)?;
+        let _inside = fid.shared().guard.post();
+        // SAFETY: the endpoint is open. The address is only compared.
+        Errno::count(unsafe { cancel(fid.fid(), at) }).map(drop)
+    }
+}
+
+/// Peers of an endpoint.
+fn open_vector(domain: &Arc<Domain>, info: &Info) -> Result<Owned<FidAv>, Errno> {
+    let r#type = match info.domain_attr().av_type {
+        av_type::UNSPEC => av_type::TABLE,
+        named => named,
+    };
+    let mut attr = AvAttr { r#type, ..AvAttr::ZERO };
+    let raw = domain.fid().raw();
+    // SAFETY: the domain is open.
+    let ops = unsafe { (*raw).ops };
+    // SAFETY: the table of an open domain.
+    let open = unsafe { (*ops).av_open }.ok_or(Errno::NO_SYS)?;
+    Owned::open(domain.fid().shared(), |to| {
+        // SAFETY: the domain is open, and the attributes are whole.
+        unsafe { open(raw, &raw mut attr, to, std::ptr::null_mut()) }
+    })
+}
+
+/// Sets an option.
+fn set(fid: &Owned<FidEp>, option: &Opt) -> Result<(), Errno> {
+    // SAFETY: the endpoint is open.
+    let ops = unsafe { (*fid.raw()).ops };
+    // SAFETY: null, or the table of an open endpoint.
+    let setopt = unsafe { ops.as_ref() }.and_then(|ops| ops.setopt).ok_or(Errno::NO_SYS)?;
+    let value = option.value.as_ptr().cast();
+    let _inside = fid.shared().guard.set_up();
+    // SAFETY: the endpoint is open, and the value has as many bytes as is said.
+    Errno::check(unsafe { setopt(fid.fid(), OPT_ENDPOINT, option.name, value, option.len) })
+}
+
+/// Neither queue nor endpoint goes to another thread by itself: with `Send`, `of` would be of two traits, and no choice.
+const _: fn() = || {
+    trait NotSend<T> {
+        fn of() {}
+    }
+    struct Sends;
+    impl<T> NotSend<()> for T {}
+    impl<T: Send> NotSend<Sends> for T {}
+    let _ = <Queue as NotSend<_>>::of;
+    let _ = <Endpoint<crate::role::Data> as NotSend<_>>::of;
+};

@@ -1,0 +1,174 @@
+//! What a provider grants, read once from the `fi_info` that was selected: plain values that decide everything after set-up.
+
+use trunkline_sys::ofi::{caps, mode, mr_mode, order, progress, threading};
+
+use crate::info::Info;
+use crate::library;
+use crate::mutant::Planted;
+
+/// Which calls must not happen at the same time, on one domain and by several threads. What one thread at a time owns anyhow,
+/// as a queue and the endpoints on it, is not counted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Exclusion {
+    /// None.
+    Nothing,
+    /// Those that make, change and end something.
+    SetUp,
+    /// All.
+    All,
+}
+
+/// What comes in order in one direction: bits of libfabric's `FI_ORDER_*`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Orders {
+    /// What arrives as it was posted.
+    pub messages: u64,
+    /// What completes as it was posted.
+    pub completions: u64,
+}
+
+/// How much of what there may be.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Sizes {
+    /// Bytes that an injected operation may have.
+    pub inject: usize,
+    /// Bytes that an operation may have.
+    pub message: usize,
+    /// Bytes up to which the order of writes after writes holds.
+    pub ordered_writes: usize,
+    /// Operations that an endpoint takes at once.
+    pub transmits: usize,
+    /// Receives that it takes at once.
+    pub receives: usize,
+    /// Local ranges of an operation.
+    pub transmit_ranges: usize,
+    /// Ranges of a receive.
+    pub receive_ranges: usize,
+    /// Remote ranges of an operation.
+    pub remote_ranges: usize,
+}
+
+/// What a provider grants.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Granted {
+    /// A registration belongs to an endpoint, is bound to it and enabled.
+    pub endpoint_scoped: bool,
+    /// The provider chooses keys.
+    pub prov_key: bool,
+    /// Remote addresses are the owner's virtual ones; else they count from the start of a registration.
+    pub virt_addr: bool,
+    /// Local buffers of the host are registered, too.
+    pub local: bool,
+    /// Memory has its pages before it is registered.
+    pub allocated: bool,
+    /// Memory of devices is registered, and may be named: both the mode and the capability.
+    pub hmem: bool,
+    /// Keys are longer than 64 bits, which this crate cannot do.
+    pub raw_keys: bool,
+    /// dma-bufs can be registered.
+    pub dmabuf: bool,
+    /// Bits of a key that the application chooses, at most 64.
+    pub key_bits: u32,
+    /// Bytes of remote CQ data, 0 if there is none.
+    pub cq_data_bytes: usize,
+    /// Remote CQ data of a write takes a receive.
+    pub data_takes_receive: bool,
+    /// How much of what there may be.
+    pub sizes: Sizes,
+    /// Operations go on without calls of ours.
+    pub data_auto: bool,
+    /// So does set-up.
+    pub control_auto: bool,
+    /// libfabric's threading model, a number of `FI_THREAD_*`.
+    pub threading: u32,
+    /// Order of what goes out.
+    pub sends: Orders,
+    /// Order of what comes in.
+    pub receives: Orders,
+    /// Bits of a tag that can be used, from the lowest on.
+    pub tag_bits: u32,
+    /// A completion tells who sent.
+    pub source: bool,
+    /// A receive may name its peer.
+    pub directed: bool,
+    /// The best that a completion can tell: `FI_DELIVERY_COMPLETE`, `FI_TRANSMIT_COMPLETE`, or 0 for what the provider does
+    /// by itself.
+    pub reach: u64,
+    /// Capabilities that were granted, all of them.
+    pub caps: u64,
+}
+
+impl Granted {
+    /// Reads it.
+    #[must_use]
+    pub fn of(info: &Info) -> Self {
+        let (domain, ep, tx, rx) = (info.domain_attr(), info.ep_attr(), info.tx_attr(), info.rx_attr());
+        let (all_modes, granted) = (info.mode() | domain.mode, info.caps());
+        // What was called so before there were bits.
+        let basic = mr_mode::VIRT_ADDR | mr_mode::ALLOCATED | mr_mode::PROV_KEY;
+        let asked = domain.mr_mode | if domain.mr_mode & mr_mode::BASIC == 0 { 0 } else { basic };
+        let mr = |bit: i32| asked & bit != 0;
+        let reaches = [caps::DELIVERY_COMPLETE, caps::TRANSMIT_COMPLETE];
+        Self {
+            endpoint_scoped: mr(mr_mode::ENDPOINT),
+            prov_key: mr(mr_mode::PROV_KEY),
+            virt_addr: mr(mr_mode::VIRT_ADDR),
+            local: mr(mr_mode::LOCAL) || all_modes & mode::LOCAL_MR != 0,
+            allocated: mr(mr_mode::ALLOCATED),
+            hmem: mr(mr_mode::HMEM) && granted & caps::HMEM != 0,
+            raw_keys: mr(mr_mode::RAW),
+            dmabuf: library::has_dmabuf(info.fabric_attr().api_version),
+            key_bits: u32::try_from(domain.mr_key_size.saturating_mul(8))
+                .map_or(u64::BITS, |bits| bits.min(64)),
+            cq_data_bytes: domain.cq_data_size,
+            data_takes_receive: (all_modes | rx.mode) & mode::RX_CQ_DATA != 0,
+            sizes: Sizes {
+                inject: tx.inject_size,
+                message: ep.max_msg_size,
+                ordered_writes: ep.max_order_waw_size,
+                transmits: tx.size,
+                receives: rx.size,
+                transmit_ranges: tx.iov_limit,
+                receive_ranges: rx.iov_limit,
+                remote_ranges: tx.rma_iov_limit,
+            },
+            data_auto: domain.data_progress == progress::AUTO,
+            control_auto: domain.control_progress == progress::AUTO,
+            threading: domain.threading,
+            sends: Orders { messages: tx.msg_order, completions: tx.comp_order },
+            receives: Orders { messages: rx.msg_order, completions: rx.comp_order },
+            tag_bits: u64::BITS - ep.mem_tag_format.leading_zeros(),
+            source: granted & caps::SOURCE != 0,
+            directed: granted & caps::DIRECTED_RECV != 0,
+            reach: reaches.into_iter().find(|bit| tx.op_flags & bit != 0).unwrap_or(0),
+            caps: granted,
+        }
+    }
+
+    /// Which calls must not happen at the same time. A registration of an endpoint is bound to it by whoever registers, while
+    /// the endpoint's owner posts, so that only a provider that locks for itself is left alone there.
+    #[must_use]
+    pub fn exclusion(&self) -> Exclusion {
+        match self.threading {
+            threading::SAFE => Exclusion::Nothing,
+            threading::FID | threading::ENDPOINT | threading::COMPLETION if !self.endpoint_scoped => {
+                Exclusion::SetUp
+            }
+            _ => Exclusion::All,
+        }
+    }
+
+    /// What peers add an offset to, for memory that begins at an address: the one place that knows.
+    #[must_use]
+    pub fn remote_base(&self, addr: usize) -> u64 {
+        let always_virtual = Planted::named("ofi-forgets-offsets").is_on();
+        if self.virt_addr || always_virtual { addr as u64 } else { 0 }
+    }
+
+    /// Whether a write is seen by the peer before a later one to the same place, of up to so many bytes.
+    #[must_use]
+    pub fn writes_in_order(&self, bytes: usize) -> bool {
+        let both = self.sends.messages & self.receives.messages;
+        both & (order::WAW | order::RMA_WAW) != 0 && bytes <= self.sizes.ordered_writes
+    }
+}

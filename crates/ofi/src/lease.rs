@@ -1,0 +1,181 @@
+//! Keys of registrations where the application chooses them: random, as long as the provider takes them, and distinct in a
+//! domain. One belongs to one registration, and is free again only once that is closed.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use trunkline_sys::ofi::KEY_NOTAVAIL;
+
+use crate::mutant::Planted;
+
+/// Most keys at once in a domain.
+const MOST: usize = 1 << 20;
+/// Keys of so few bits are tried one after another, longer ones by chance.
+const FEW_BITS: u32 = 16;
+/// How often a random key may be taken: with at most [`MOST`] keys of more than [`FEW_BITS`] bits, one of them is free in all
+/// but the shortest.
+const TRIES: u32 = 256;
+
+/// There is no key.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeaseError {
+    /// All are in use.
+    #[error("all keys are in use: {live} of keys with {bits} bits")]
+    Exhausted {
+        /// In use.
+        live: usize,
+        /// Bits of a key.
+        bits: u32,
+    },
+    /// The system has no randomness.
+    #[error("getrandom failed: {0}")]
+    Random(String),
+}
+
+/// The keys of a domain.
+#[derive(Debug)]
+pub struct Leases {
+    bits: u32,
+    most: usize,
+    live: Mutex<HashSet<u64>>,
+    gives_twice: Planted,
+}
+
+impl Leases {
+    /// Of keys that have so many bits, at most 64.
+    #[must_use]
+    pub fn new(bits: u32) -> Arc<Self> {
+        Self::with(bits, MOST)
+    }
+
+    fn with(bits: u32, most: usize) -> Arc<Self> {
+        let gives_twice = Planted::named("ofi-gives-a-key-twice");
+        Arc::new(Self { bits: bits.min(u64::BITS), most, live: Mutex::default(), gives_twice })
+    }
+
+    /// Keys in use.
+    #[must_use]
+    pub fn live(&self) -> usize {
+        self.set().len()
+    }
+
+    /// Whether a key is in use.
+    #[must_use]
+    pub fn holds(&self, key: u64) -> bool {
+        self.set().contains(&key)
+    }
+
+    fn set(&self) -> std::sync::MutexGuard<'_, HashSet<u64>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn mask(&self) -> u64 {
+        u64::MAX.checked_shr(u64::BITS - self.bits).unwrap_or(0)
+    }
+
+    /// A key that nobody has: never 0, which is easily meant by nothing, and never the one that stands for none.
+    pub(crate) fn take(self: &Arc<Self>) -> Result<Lease, LeaseError> {
+        let mut live = self.set();
+        let exhausted = LeaseError::Exhausted { live: live.len(), bits: self.bits };
+        if live.len() >= self.most {
+            return Err(exhausted);
+        }
+        let first = random()?;
+        let tries = if self.bits <= FEW_BITS { 1 << self.bits } else { TRIES };
+        for at in 0..tries {
+            let one = if self.bits <= FEW_BITS { first.wrapping_add(at.into()) } else { random()? };
+            let key = one & self.mask();
+            let usable = key != 0 && key != KEY_NOTAVAIL;
+            if usable && (live.insert(key) || self.gives_twice.is_on()) {
+                return Ok(Lease { key, leases: Arc::clone(self) });
+            }
+        }
+        Err(exhausted)
+    }
+}
+
+fn random() -> Result<u64, LeaseError> {
+    let mut bytes = [0; 8];
+    let mut have = 0;
+    while have < bytes.len() {
+        let more = getrandom(&mut bytes[have..], GetRandomFlags::empty());
+        have += more.map_err(|errno| LeaseError::Random(errno.to_string()))?;
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// A key that belongs to one registration, given back when this goes.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    key: u64,
+    leases: Arc<Leases>,
+}
+
+impl Lease {
+    /// The key.
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.leases.set().remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_distinct_and_come_back() {
+        for bits in [3, 8, 16, 24, 32, 64] {
+            let leases = Leases::new(bits);
+            let mut random = fastrand::Rng::with_seed(u64::from(bits));
+            let mut held: Vec<Lease> = Vec::new();
+            let mut model: HashSet<u64> = HashSet::new();
+            for _ in 0..100_000 {
+                if held.is_empty() || random.u32(..8) < 4 && held.len() < 1000 {
+                    match leases.take() {
+                        Ok(lease) => {
+                            assert!(lease.key() != 0 && lease.key() & !leases.mask() == 0);
+                            assert!(model.insert(lease.key()), "{bits} bits: {} twice", lease.key());
+                            held.push(lease);
+                        }
+                        Err(error) => {
+                            let most = (1 << bits.min(20)) - 1;
+                            assert_eq!(error, LeaseError::Exhausted { live: held.len(), bits });
+                            assert_eq!(held.len(), most, "{error}");
+                        }
+                    }
+                } else {
+                    let lease = held.swap_remove(random.usize(..held.len()));
+                    assert!(model.remove(&lease.key()));
+                }
+                assert_eq!(leases.live(), model.len());
+            }
+            assert!(model.iter().all(|key| leases.holds(*key)));
+        }
+    }
+
+    #[test]
+    fn what_is_exhausted_says_so_and_keeps_what_it_gave() {
+        let leases = Leases::new(2);
+        let held: Vec<Lease> = std::iter::from_fn(|| leases.take().ok()).collect();
+        let mut keys: Vec<u64> = held.iter().map(Lease::key).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, [1, 2, 3]);
+        assert_eq!(leases.take().unwrap_err().to_string(), "all keys are in use: 3 of keys with 2 bits");
+        drop(held);
+        assert_eq!(leases.live(), 0);
+        assert!(Leases::new(0).take().is_err());
+        let few = Leases::with(64, 2);
+        let (first, _second) = (few.take().unwrap(), few.take().unwrap());
+        assert_eq!(few.take().unwrap_err(), LeaseError::Exhausted { live: 2, bits: 64 });
+        drop(first);
+        assert!(few.take().is_ok());
+    }
+}

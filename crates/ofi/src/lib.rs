@@ -1,0 +1,44 @@
+//! NICs through libfabric, which is opened at run time: EFA, Slingshot, and what else it has a provider for.
+//!
+//! This is the typed layer: what belongs to payload and what belongs to the control path are different types ([`role`]), so
+//! that a descriptor or key of one cannot be given to an endpoint of the other. [`typed`] is what its tests and the fabric on
+//! top of it use; nothing here knows of the contract's rails and links, or decides who talks to whom.
+
+mod contexts;
+mod domain;
+mod endpoint;
+mod errno;
+mod fid;
+mod granted;
+mod guard;
+mod info;
+mod lease;
+mod library;
+mod mutant;
+mod post;
+mod queue;
+mod region;
+mod rights;
+mod role;
+
+pub use library::{Library, Missing};
+
+/// The typed layer over libfabric. A domain is opened once a NIC ([`typed::Domain`]); a queue on it, endpoints of a role on
+/// that ([`typed::Endpoint`]), and registrations through [`typed::register`].
+pub mod typed {
+    pub use crate::contexts::Slot;
+    pub use crate::domain::{Domain, Refused};
+    pub use crate::endpoint::{Anchor, Endpoint, OpenError, OpenStep, Opt, Peer};
+    pub use crate::errno::Errno;
+    pub use crate::granted::{Exclusion, Granted, Orders, Sizes};
+    pub use crate::info::{Hints, Info, Nic, query};
+    pub use crate::lease::{LeaseError, Leases};
+    pub use crate::post::{How, Posted, Source};
+    pub use crate::queue::{Entry, Failure, Format, Queue, QueueWants, Read};
+    pub use crate::region::{
+        Iface, Local, Model, Mr, MrBound, MrDisabled, RKey, RegisterError, RegisterStep, Remote, Wanted,
+        register,
+    };
+    pub use crate::rights::{Duty, LocalUse, Rights};
+    pub use crate::role::{Ctrl, Data, Role};
+}

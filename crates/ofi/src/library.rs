@@ -1,0 +1,149 @@
+//! libfabric, opened at run time by the versions of its symbols. Made once for a fabric; never unloaded, because its
+//! providers may have threads and handlers in this process.
+
+use std::error::Error as _;
+use std::ffi::{CStr, OsStr, c_void};
+use std::mem::transmute;
+use std::ptr::NonNull;
+
+use trunkline_sys::ofi::{self, API, Calls, LIBRARY, VERSIONS};
+
+/// The version of the interface in which dma-bufs are registered.
+const WITH_DMABUF: u32 = ofi::version(1, 20);
+
+/// There is no libfabric that could be used, and why.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Missing {
+    /// It is not installed.
+    #[error("{name} cannot be opened ({why}); Debian: package libfabric1")]
+    Library {
+        /// What was to be opened.
+        name: String,
+        /// What the linker said.
+        why: String,
+    },
+    /// It is too old.
+    #[error(
+        "libfabric has no {symbol} of version {version}; it is older than what is supported, which is 1.17"
+    )]
+    Symbol {
+        /// The function.
+        symbol: String,
+        /// The version of its symbol.
+        version: String,
+    },
+}
+
+/// The functions of libfabric.
+pub struct Library {
+    calls: Calls,
+}
+
+/// Fills [`Calls`]: each function under its name.
+macro_rules! load {
+    ($find:expr; $($field:ident $symbol:literal $kind:ident)*) => { Calls {
+        // SAFETY: the symbol of this name and version is a function of the field's type, which `cargo xtask bindings`
+        // compares with the library's header.
+        $($field: unsafe { transmute::<NonNull<c_void>, ofi::$kind>($find($symbol)?) },)*
+    } };
+}
+
+impl Library {
+    /// Opens the system's libfabric, or the file at `instead`. Users name that by the environment variable
+    /// `TRUNKLINE_OFI_LIBRARY`, which this function does not read.
+    ///
+    /// # Errors
+    /// [`Missing`].
+    pub fn open(instead: Option<&OsStr>) -> Result<Self, Missing> {
+        let name = instead.map_or_else(|| LIBRARY.to_string_lossy().into_owned().into(), OsStr::to_owned);
+        // SAFETY: the library's constructors run here as in any program that is linked with it. Its symbols are seen by
+        // nobody else.
+        let library = unsafe { libloading::os::unix::Library::new(&name) };
+        let handle = library
+            .map_err(|error| Missing::Library {
+                name: name.to_string_lossy().into_owned(),
+                // What the linker said stands behind the error.
+                why: error.source().map_or(error.to_string(), ToString::to_string),
+            })?
+            .into_raw();
+        let find = |symbol: &str| find(handle, symbol);
+        let calls = load!(find;
+            getinfo "fi_getinfo" Getinfo freeinfo "fi_freeinfo" Freeinfo dupinfo "fi_dupinfo" Dupinfo
+            fabric "fi_fabric" OpenFabric open "fi_open" Open version "fi_version" Version
+            strerror "fi_strerror" Strerror tostr "fi_tostr" ToStr tostr_r "fi_tostr_r" ToStrR
+        );
+        Ok(Self { calls })
+    }
+
+    /// A library that is a table of functions.
+    ///
+    /// # Safety
+    /// The functions, and those in the tables of what they return, do what libfabric says of them.
+    #[must_use]
+    pub unsafe fn of(calls: Calls) -> Self {
+        Self { calls }
+    }
+
+    /// The version of the interface that the library has: `major << 16 | minor`.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        // SAFETY: it takes nothing and may be called at any time.
+        unsafe { (self.calls.version)() }
+    }
+
+    /// The version to ask for: the one that our structures are for, or, where the library has it, the one in which dma-bufs
+    /// are registered; what that has behind our structures is zeros wherever we hand one over.
+    #[must_use]
+    pub fn api(&self) -> u32 {
+        if self.version() >= WITH_DMABUF { WITH_DMABUF } else { API }
+    }
+
+    #[inline]
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+}
+
+/// Whether dma-bufs can be registered through what was opened with this version of the interface.
+pub(crate) fn has_dmabuf(api: u32) -> bool {
+    api >= WITH_DMABUF
+}
+
+/// The symbol in the version that our types are for.
+fn find(handle: *mut c_void, symbol: &str) -> Result<NonNull<c_void>, Missing> {
+    let missing = |version: &CStr| Missing::Symbol {
+        symbol: symbol.to_owned(),
+        version: version.to_string_lossy().into_owned(),
+    };
+    let known = VERSIONS.iter().find(|(name, _)| name.to_bytes() == symbol.as_bytes());
+    let Some((name, version)) = known else { return Err(missing(c"of no known kind")) };
+    // SAFETY: the handle is of a library that is never closed, and both texts end with zero.
+    let at = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
+    NonNull::new(at).ok_or_else(|| missing(version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_function_has_a_version() {
+        // Every field of the table is a pointer.
+        assert_eq!(size_of::<Calls>() / size_of::<usize>(), VERSIONS.len());
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let error = Library::open(Some(OsStr::new("/no/such/library.so"))).err().unwrap().to_string();
+        assert!(error.contains("/no/such/library.so") && error.contains("package libfabric1"), "{error}");
+        // The C library is no libfabric.
+        let error = Library::open(Some(OsStr::new("libc.so.6"))).err().unwrap().to_string();
+        assert!(error.contains("fi_getinfo") && error.contains("FABRIC_1.3"), "{error}");
+    }
+
+    #[test]
+    fn dmabufs_came_with_a_version() {
+        assert!(!has_dmabuf(API) && has_dmabuf(ofi::version(1, 20)) && has_dmabuf(ofi::version(2, 0)));
+    }
+}

@@ -1,0 +1,340 @@
+//! What is posted on an endpoint. Nothing here allocates or waits, and locks are taken only where the provider's threading
+//! model demands it.
+//!
+//! An operation uses its memory and its [`Slot`] until it has completed: whoever posts keeps the registration till then.
+
+use std::ffi::c_void;
+
+use trunkline_sys::ofi::{ADDR_UNSPEC, Iovec, Msg, MsgRma, MsgTagged, RmaIov, caps};
+
+use crate::contexts::Slot;
+use crate::endpoint::{Endpoint, Peer};
+use crate::errno::Errno;
+use crate::region::{Local, Remote};
+use crate::role::Role;
+
+/// What became of an operation.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub enum Posted {
+    /// It is on its way.
+    Taken,
+    /// There is no room now, and nothing happened.
+    Again,
+    /// It cannot be, and nothing happened.
+    Refused(Errno),
+}
+
+impl Posted {
+    #[inline]
+    fn of(code: isize) -> Self {
+        match Errno::count(code) {
+            Ok(_) => Self::Taken,
+            Err(Errno::AGAIN) => Self::Again,
+            Err(errno) => Self::Refused(errno),
+        }
+    }
+}
+
+/// How an operation is done.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct How {
+    /// Its completion is told. A failure always is.
+    pub tell: bool,
+    /// More follows at once, so that the provider may wait with this one.
+    pub more: bool,
+    /// It is complete only when the bytes are where they belong, or as near to that as the provider grants
+    /// ([`Granted::reach`](crate::typed::Granted::reach)).
+    pub placed: bool,
+}
+
+impl How {
+    /// Told, and by itself.
+    pub const TOLD: Self = Self { tell: true, more: false, placed: false };
+    /// Not told.
+    pub const QUIET: Self = Self { tell: false, more: false, placed: false };
+}
+
+/// Where the bytes of an operation come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a, R: Role> {
+    /// Copied before the call returns; at most [`Sizes::inject`](crate::typed::Sizes::inject) bytes.
+    Inline(&'a [u8]),
+    /// Registered memory.
+    One(Local<'a, R>),
+    /// The bytes of both, one behind the other; for providers whose
+    /// [`Sizes::transmit_ranges`](crate::typed::Sizes::transmit_ranges) are at least two.
+    Two(Local<'a, R>, Local<'a, R>),
+}
+
+/// Ranges as libfabric takes them.
+struct Ranges {
+    iov: [Iovec; 2],
+    desc: [*mut c_void; 2],
+    count: usize,
+    len: usize,
+    flags: u64,
+}
+
+impl Ranges {
+    #[inline]
+    fn of<R: Role>(locals: [Option<Local<'_, R>>; 2]) -> Self {
+        let [first, second] = locals;
+        let none = (Iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }, std::ptr::null_mut());
+        let parts = |local: Option<Local<'_, R>>| local.map_or(none, |local| local.parts());
+        let ((one, one_desc), (two, two_desc)) = (parts(first), parts(second));
+        Self {
+            iov: [one, two],
+            desc: [one_desc, two_desc],
+            count: 1 + usize::from(second.is_some()),
+            len: one.iov_len + two.iov_len,
+            flags: 0,
+        }
+    }
+}
+
+/// Calls a slot of one of an endpoint's tables.
+macro_rules! post {
+    ($endpoint:expr, $table:ident.$slot:ident($($arg:expr),*)) => {{
+        let fid = &$endpoint.held().fid;
+        // SAFETY: the endpoint is open.
+        let ops = unsafe { (*fid.raw()).$table };
+        // SAFETY: null, or the table of an open endpoint.
+        match unsafe { ops.as_ref() }.and_then(|ops| ops.$slot) {
+            None => Posted::Refused(Errno::NO_SYS),
+            Some(call) => {
+                let _inside = fid.shared().guard.post();
+                // SAFETY: the endpoint is open. What the call reads is whole while it lasts; memory and place of the
+                // operation stay until it has completed, which is what this module asks of its callers.
+                Posted::of(unsafe { call(fid.raw(), $($arg),*) })
+            }
+        }
+    }};
+}
+
+impl<R: Role> Endpoint<R> {
+    /// Writes into the peer's memory. `data` comes up in the peer's queue once all bytes are there.
+    #[inline]
+    pub fn write(
+        &mut self,
+        peer: Peer<R>,
+        from: Source<'_, R>,
+        to: Remote<R>,
+        data: Option<u64>,
+        slot: Slot,
+        how: How,
+    ) -> Posted {
+        let mut ranges = match self.ranges(from) {
+            Ok(ranges) => ranges,
+            Err(errno) => return Posted::Refused(errno),
+        };
+        let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
+        let remote = RmaIov { addr: to.addr(), len: ranges.len, key: to.key().number() };
+        let message = MsgRma {
+            msg_iov: ranges.iov.as_ptr(),
+            desc: ranges.desc.as_mut_ptr(),
+            iov_count: ranges.count,
+            addr: peer.addr(),
+            rma_iov: &raw const remote,
+            rma_iov_count: 1,
+            context,
+            data: data.unwrap_or(0),
+        };
+        let flags = ranges.flags | self.flags(how) | with_data(data);
+        post!(self, rma.writemsg(&raw const message, flags))
+    }
+
+    /// Writes a copy of a few bytes, of which nothing is told unless it fails.
+    #[inline]
+    pub fn inject_write(&mut self, peer: Peer<R>, bytes: &[u8], to: Remote<R>, data: Option<u64>) -> Posted {
+        if self.too_long(bytes) {
+            return Posted::Refused(Errno::TOO_LONG);
+        }
+        let (at, len, dest) = (bytes.as_ptr().cast(), bytes.len(), peer.addr());
+        let (addr, key) = (to.addr(), to.key().number());
+        match data {
+            Some(data) => post!(self, rma.injectdata(at, len, data, dest, addr, key)),
+            None => post!(self, rma.inject(at, len, dest, addr, key)),
+        }
+    }
+
+    /// Reads the peer's memory.
+    #[inline]
+    pub fn read(
+        &mut self,
+        peer: Peer<R>,
+        into: Local<'_, R>,
+        from: Remote<R>,
+        slot: Slot,
+        how: How,
+    ) -> Posted {
+        let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
+        let mut ranges = Ranges::of([Some(into), None]);
+        let remote = RmaIov { addr: from.addr(), len: ranges.len, key: from.key().number() };
+        let message = MsgRma {
+            msg_iov: ranges.iov.as_ptr(),
+            desc: ranges.desc.as_mut_ptr(),
+            iov_count: ranges.count,
+            addr: peer.addr(),
+            rma_iov: &raw const remote,
+            rma_iov_count: 1,
+            context,
+            data: 0,
+        };
+        // What a read brought is there when it is complete: nothing more can be asked for.
+        let flags = self.flags(How { placed: false, ..how });
+        post!(self, rma.readmsg(&raw const message, flags))
+    }
+
+    /// Sends to a receive of the peer whose tag fits.
+    #[inline]
+    pub fn send_tagged(
+        &mut self,
+        peer: Peer<R>,
+        from: Source<'_, R>,
+        tag: u64,
+        data: Option<u64>,
+        slot: Slot,
+        how: How,
+    ) -> Posted {
+        let mut ranges = match self.ranges(from) {
+            Ok(ranges) => ranges,
+            Err(errno) => return Posted::Refused(errno),
+        };
+        let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
+        let message = MsgTagged {
+            msg_iov: ranges.iov.as_ptr(),
+            desc: ranges.desc.as_mut_ptr(),
+            iov_count: ranges.count,
+            addr: peer.addr(),
+            tag,
+            ignore: 0,
+            context,
+            data: data.unwrap_or(0),
+        };
+        let flags = ranges.flags | self.flags(how) | with_data(data);
+        post!(self, tagged.sendmsg(&raw const message, flags))
+    }
+
+    /// Sends a copy of a few bytes to a receive whose tag fits; nothing is told unless it fails.
+    #[inline]
+    pub fn inject_tagged(&mut self, peer: Peer<R>, bytes: &[u8], tag: u64, data: Option<u64>) -> Posted {
+        if self.too_long(bytes) {
+            return Posted::Refused(Errno::TOO_LONG);
+        }
+        let (at, len, dest) = (bytes.as_ptr().cast(), bytes.len(), peer.addr());
+        match data {
+            Some(data) => post!(self, tagged.injectdata(at, len, data, dest, tag)),
+            None => post!(self, tagged.inject(at, len, dest, tag)),
+        }
+    }
+
+    /// Receives what is sent with a tag: of one peer, where the provider grants
+    /// [`Granted::directed`](crate::typed::Granted::directed), or of any. Bits of `ignore` do not count. Always told.
+    #[inline]
+    pub fn receive_tagged(
+        &mut self,
+        from: Option<Peer<R>>,
+        into: Local<'_, R>,
+        tag: u64,
+        ignore: u64,
+        slot: Slot,
+        more: bool,
+    ) -> Posted {
+        let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
+        let mut ranges = Ranges::of([Some(into), None]);
+        let message = MsgTagged {
+            msg_iov: ranges.iov.as_ptr(),
+            desc: ranges.desc.as_mut_ptr(),
+            iov_count: ranges.count,
+            addr: from.map_or(ADDR_UNSPEC, Peer::addr),
+            tag,
+            ignore,
+            context,
+            data: 0,
+        };
+        let flags = self.flags(How { tell: true, more, placed: false });
+        post!(self, tagged.recvmsg(&raw const message, flags))
+    }
+
+    /// Sends to the peer's next receive.
+    #[inline]
+    pub fn send(
+        &mut self,
+        peer: Peer<R>,
+        from: Source<'_, R>,
+        data: Option<u64>,
+        slot: Slot,
+        how: How,
+    ) -> Posted {
+        let mut ranges = match self.ranges(from) {
+            Ok(ranges) => ranges,
+            Err(errno) => return Posted::Refused(errno),
+        };
+        let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
+        let message = Msg {
+            msg_iov: ranges.iov.as_ptr(),
+            desc: ranges.desc.as_mut_ptr(),
+            iov_count: ranges.count,
+            addr: peer.addr(),
+            context,
+            data: data.unwrap_or(0),
+        };
+        let flags = ranges.flags | self.flags(how) | with_data(data);
+        post!(self, msg.sendmsg(&raw const message, flags))
+    }
+
+    /// Receives what is sent without a tag, as [`Endpoint::receive_tagged`] does.
+    #[inline]
+    pub fn receive(&mut self, from: Option<Peer<R>>, into: Local<'_, R>, slot: Slot, more: bool) -> Posted {
+        let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
+        let mut ranges = Ranges::of([Some(into), None]);
+        let message = Msg {
+            msg_iov: ranges.iov.as_ptr(),
+            desc: ranges.desc.as_mut_ptr(),
+            iov_count: ranges.count,
+            addr: from.map_or(ADDR_UNSPEC, Peer::addr),
+            context,
+            data: 0,
+        };
+        let flags = self.flags(How { tell: true, more, placed: false });
+        post!(self, msg.recvmsg(&raw const message, flags))
+    }
+
+    #[inline]
+    fn context(&self, slot: Slot) -> Option<*mut c_void> {
+        self.held().queue.contexts.at(slot)
+    }
+
+    #[inline]
+    fn too_long(&self, bytes: &[u8]) -> bool {
+        bytes.len() > self.inject && !self.sends_long.is_on()
+    }
+
+    #[inline]
+    fn ranges(&self, from: Source<'_, R>) -> Result<Ranges, Errno> {
+        match from {
+            Source::Inline(bytes) if self.too_long(bytes) => Err(Errno::TOO_LONG),
+            Source::Inline(bytes) => {
+                let mut ranges = Ranges::of::<R>([None, None]);
+                ranges.iov[0] = Iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+                (ranges.len, ranges.flags) = (bytes.len(), caps::INJECT);
+                Ok(ranges)
+            }
+            Source::One(local) => Ok(Ranges::of([Some(local), None])),
+            Source::Two(first, second) => Ok(Ranges::of([Some(first), Some(second)])),
+        }
+    }
+
+    #[inline]
+    fn flags(&self, how: How) -> u64 {
+        let bit = |on: bool, bit: u64| if on { bit } else { 0 };
+        let tell = how.tell && !self.forgets_to_tell.is_on();
+        bit(tell, caps::COMPLETION) | bit(how.more, caps::MORE) | bit(how.placed, self.reach)
+    }
+}
+
+#[inline]
+fn with_data(data: Option<u64>) -> u64 {
+    if data.is_some() { caps::REMOTE_CQ_DATA } else { 0 }
+}

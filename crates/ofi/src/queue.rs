@@ -1,0 +1,296 @@
+//! The completion queue of a rail: read in batches, with what failed apart from what went well. One thread at a time reads it.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use trunkline_sys::ofi::{
+    ADDR_NOTAVAIL, Addr, CqAttr, CqDataEntry, CqErrEntry, CqTaggedEntry, FidCq, OpsCq, caps, control,
+    cq_format, wait,
+};
+
+use crate::contexts::{Contexts, Slot};
+use crate::domain::Domain;
+use crate::endpoint::{OpenError, OpenStep};
+use crate::errno::Errno;
+use crate::fid::Owned;
+use crate::mutant::Planted;
+
+/// Completions that one read takes at most.
+const BATCH: usize = 32;
+/// Words of the longest entry.
+const WORDS: usize = size_of::<CqTaggedEntry>() / size_of::<u64>();
+/// Words that later versions may write behind an error entry.
+const BEHIND: usize = 8;
+
+/// What a completion tells beside its place, flags and bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Format {
+    /// Remote CQ data.
+    Data,
+    /// Remote CQ data, and the tag of a tagged receive.
+    Tagged,
+}
+
+/// What kind of queue is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueWants {
+    /// Room for so many completions.
+    pub entries: usize,
+    /// What they tell.
+    pub format: Format,
+    /// Whether they tell who sent; for providers that grant [`Granted::source`](crate::typed::Granted::source).
+    pub sources: bool,
+    /// Whether there is to be a descriptor to wait on.
+    pub wait: bool,
+    /// Operations that are out at once on all endpoints of the queue, each with a [`Slot`].
+    pub slots: u32,
+}
+
+/// What a read brought.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Read {
+    /// So many completions, to be had from [`Queue::entry`] until the next read.
+    Entries(usize),
+    /// None.
+    Nothing,
+    /// An operation failed: nothing else comes before [`Queue::error`] has told which.
+    ErrorWaits,
+    /// The queue itself is of no use any more.
+    Broken(Errno),
+}
+
+/// An operation that went well, or what a peer did.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Entry {
+    /// The operation's; none of what a peer did.
+    pub slot: Option<Slot>,
+    /// What completed: bits of libfabric's `FI_SEND`, `FI_RECV`, `FI_REMOTE_WRITE` and their like.
+    pub flags: u64,
+    /// Bytes, of what came in.
+    pub len: usize,
+    /// Remote CQ data, if the peer gave any.
+    pub data: Option<u64>,
+    /// Of a tagged receive.
+    pub tag: u64,
+    /// Who sent, as the endpoint's [`Peer`](crate::typed::Peer) is numbered, where that is told and the sender is known.
+    pub source: Option<u64>,
+}
+
+/// An operation that failed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Failure {
+    /// The operation's; none of what a peer did, or of what was injected.
+    pub slot: Option<Slot>,
+    /// What failed, as in [`Entry`].
+    pub flags: u64,
+    /// Why.
+    pub errno: Errno,
+    /// The same in the provider's own numbers.
+    pub provider: i32,
+    /// Bytes that came in.
+    pub len: usize,
+    /// Bytes that found no room.
+    pub beyond: usize,
+    /// Of a tagged receive.
+    pub tag: u64,
+}
+
+/// An open queue, as what uses it holds it.
+pub(crate) struct HeldQueue {
+    // The order of fields is the order in which they end.
+    pub(crate) fid: Owned<FidCq>,
+    pub(crate) contexts: Contexts,
+    pub(crate) domain: Arc<Domain>,
+}
+
+/// A completion queue. It is not `Send`: whoever owns it with its endpoints, and lets one thread at a time use them all, may
+/// say that the whole is.
+pub struct Queue {
+    held: Arc<HeldQueue>,
+    batch: Box<[u64; WORDS * BATCH]>,
+    froms: Box<[Addr; BATCH]>,
+    taken: usize,
+    format: Format,
+    sources: bool,
+    forgets_errors: Planted,
+    one_thread: PhantomData<*mut ()>,
+}
+
+/// An error entry with room for what later versions put behind it.
+#[repr(C)]
+struct Place {
+    entry: CqErrEntry,
+    behind: [u64; BEHIND],
+}
+
+impl Queue {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// [`OpenStep::Queue`], with what the provider said.
+    pub fn open(domain: &Arc<Domain>, wants: &QueueWants) -> Result<Self, OpenError> {
+        let mut attr = CqAttr {
+            size: wants.entries,
+            format: if wants.format == Format::Tagged { cq_format::TAGGED } else { cq_format::DATA },
+            wait_obj: if wants.wait { wait::FD } else { wait::NONE },
+            ..CqAttr::ZERO
+        };
+        let raw = domain.fid().raw();
+        // SAFETY: the domain is open.
+        let ops = unsafe { (*raw).ops };
+        // SAFETY: the table of an open domain.
+        let open = unsafe { (*ops).cq_open }.ok_or(Errno::NO_SYS).map_err(OpenStep::Queue.failed())?;
+        let fid = Owned::open(domain.fid().shared(), |to| {
+            // SAFETY: the domain is open, and the attributes are whole.
+            unsafe { open(raw, &raw mut attr, to, std::ptr::null_mut()) }
+        });
+        let fid = fid.map_err(OpenStep::Queue.failed())?;
+        let contexts = Contexts::new(wants.slots);
+        Ok(Self {
+            held: Arc::new(HeldQueue { fid, contexts, domain: Arc::clone(domain) }),
+            batch: Box::new([0; WORDS * BATCH]),
+            froms: Box::new([ADDR_NOTAVAIL; BATCH]),
+            taken: 0,
+            format: wants.format,
+            sources: wants.sources,
+            forgets_errors: Planted::named("ofi-forgets-errors"),
+            one_thread: PhantomData,
+        })
+    }
+
+    pub(crate) fn held(&self) -> &Arc<HeldQueue> {
+        &self.held
+    }
+
+    /// The domain it is on.
+    #[must_use]
+    pub fn domain(&self) -> &Arc<Domain> {
+        &self.held.domain
+    }
+
+    #[inline]
+    fn ops(&self) -> &OpsCq {
+        // SAFETY: the queue is open.
+        let ops = unsafe { (*self.held.fid.raw()).ops };
+        // SAFETY: the table of an open queue, which stays as long as it does.
+        unsafe { &*ops }
+    }
+
+    /// Takes the next batch. What the one before brought is forgotten.
+    #[inline]
+    pub fn read(&mut self) -> Read {
+        let (raw, batch) = (self.held.fid.raw(), self.batch.as_mut_ptr().cast::<c_void>());
+        let froms = self.froms.as_mut_ptr();
+        let ops = self.ops();
+        let count = {
+            let _inside = self.held.fid.shared().guard.post();
+            match (self.sources, ops.read, ops.readfrom) {
+                // SAFETY: the queue is open; the batch and the sources have room for so many.
+                (true, _, Some(read)) => unsafe { read(raw, batch, BATCH, froms) },
+                // SAFETY: as above.
+                (false, Some(read), _) => unsafe { read(raw, batch, BATCH) },
+                _ => return Read::Broken(Errno::NO_SYS),
+            }
+        };
+        self.taken = 0;
+        match Errno::count(count) {
+            Ok(0) | Err(Errno::AGAIN) => Read::Nothing,
+            Ok(count) => {
+                self.taken = count.min(BATCH);
+                Read::Entries(self.taken)
+            }
+            Err(Errno::AVAILABLE) if self.forgets_errors.is_on() => Read::Nothing,
+            Err(Errno::AVAILABLE) => Read::ErrorWaits,
+            Err(errno) => Read::Broken(errno),
+        }
+    }
+
+    /// A completion of the last batch.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self, index: usize) -> Option<Entry> {
+        if index >= self.taken {
+            return None;
+        }
+        let words = match self.format {
+            Format::Data => size_of::<CqDataEntry>() / size_of::<u64>(),
+            Format::Tagged => WORDS,
+        };
+        let start = self.batch.as_ptr().wrapping_add(index * words);
+        // SAFETY: so many entries of this size were written into the batch; the shorter one is the longer one's beginning.
+        let it = unsafe { &*start.cast::<CqDataEntry>() };
+        let tag = if self.format == Format::Tagged { self.batch[index * words + WORDS - 1] } else { 0 };
+        let from = if self.sources { self.froms[index] } else { ADDR_NOTAVAIL };
+        Some(Entry {
+            slot: self.held.contexts.slot(it.op_context),
+            flags: it.flags,
+            len: it.len,
+            data: (it.flags & caps::REMOTE_CQ_DATA != 0).then_some(it.data),
+            tag,
+            source: (from != ADDR_NOTAVAIL).then_some(from),
+        })
+    }
+
+    /// The failure that [`Read::ErrorWaits`] is about; none if there is none after all.
+    pub fn error(&mut self) -> Option<Failure> {
+        let read = self.ops().readerr?;
+        let mut place = Place { entry: CqErrEntry::ZERO, behind: [0; BEHIND] };
+        let count = {
+            let _inside = self.held.fid.shared().guard.post();
+            // SAFETY: the queue is open; the entry has room for what this and later versions write.
+            unsafe { read(self.held.fid.raw(), (&raw mut place).cast(), 0) }
+        };
+        let it = place.entry;
+        (count == 1).then(|| Failure {
+            slot: self.held.contexts.slot(it.op_context),
+            flags: it.flags,
+            errno: Errno::new(it.err),
+            provider: it.prov_errno,
+            len: it.len,
+            beyond: it.olen,
+            tag: it.tag,
+        })
+    }
+
+    /// What the provider says of its own number of an error.
+    #[must_use]
+    pub fn explain(&self, failure: &Failure) -> String {
+        let Some(explain) = self.ops().strerror else { return failure.errno.to_string() };
+        let mut room = [0; 256];
+        let (raw, none) = (self.held.fid.raw(), std::ptr::null());
+        // SAFETY: the queue is open, and the room has as many bytes as is said.
+        let text = unsafe { explain(raw, failure.provider, none, room.as_mut_ptr(), room.len()) };
+        if text.is_null() {
+            return failure.errno.to_string();
+        }
+        // SAFETY: a text that ends with zero, in the room or of the provider's.
+        unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    /// The descriptor to wait on, of a queue that was opened with one.
+    ///
+    /// # Errors
+    /// What the provider said.
+    pub fn descriptor(&self) -> Result<RawFd, Errno> {
+        let mut descriptor: RawFd = -1;
+        // SAFETY: the command stores a descriptor.
+        unsafe { self.held.fid.control(control::GETWAIT, (&raw mut descriptor).cast()) }?;
+        Ok(descriptor)
+    }
+
+    /// Whether who waits for the descriptor now is woken by what comes; otherwise the queue is to be read first.
+    #[must_use]
+    pub fn may_sleep(&self) -> bool {
+        let fabric = self.held.domain.fabric().raw();
+        // SAFETY: the fabric is open.
+        let ops = unsafe { (*fabric).ops };
+        // SAFETY: the table of an open fabric.
+        let Some(trywait) = (unsafe { (*ops).trywait }) else { return false };
+        let mut fid = self.held.fid.fid();
+        let _inside = self.held.fid.shared().guard.post();
+        // SAFETY: fabric and queue are open, and there is one of them.
+        unsafe { trywait(fabric, &raw mut fid, 1) == 0 }
+    }
+}

@@ -1,0 +1,361 @@
+//! What is opened is closed, in order, whatever fails and whoever goes first; keys; rights; who may call at once.
+
+use std::collections::HashSet;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use trunkline_fabric::{Access, Exported};
+use trunkline_mem::{Kind as Where, Memory};
+use trunkline_ofi::typed::{
+    Data, Domain, Duty, Endpoint, Errno, Exclusion, Hints, Iface, Model, Mr, MrDisabled, OpenStep, Opt,
+    Queue, RegisterError, RegisterStep, Role, Wanted, query, register,
+};
+use trunkline_sys::ofi::{self, caps, class, errno, mr_mode, threading};
+
+use crate::world::{ALL, Kind, Point, World};
+use crate::{Nic, WANTS};
+
+/// Modes of registrations that providers have, with and without keys of their own.
+const MODES: [i32; 4] = [
+    0,
+    mr_mode::PROV_KEY | mr_mode::VIRT_ADDR | mr_mode::ALLOCATED | mr_mode::LOCAL,
+    mr_mode::ENDPOINT,
+    mr_mode::ENDPOINT | mr_mode::PROV_KEY | mr_mode::ALLOCATED,
+];
+
+fn number<R: Role>(mr: &Mr<R>) -> u64 {
+    mr.key().unwrap().number()
+}
+
+fn kind(mr_mode: i32) -> Kind {
+    Kind { mr_mode, ..Kind::default() }
+}
+
+#[test]
+fn every_step_of_opening_may_fail_and_leaves_nothing() {
+    let cases = [
+        (Point::Fabric, OpenStep::Fabric),
+        (Point::Domain, OpenStep::Domain),
+        (Point::Queue, OpenStep::Queue),
+        (Point::Vector, OpenStep::Vector),
+        (Point::Endpoint, OpenStep::Endpoint),
+        (Point::BindQueue, OpenStep::BindQueue),
+        (Point::BindVector, OpenStep::BindVector),
+        (Point::Option, OpenStep::Option(ofi::opt::FI_HMEM_P2P)),
+        (Point::EnableEndpoint, OpenStep::Enable),
+    ];
+    let (world, library) = World::begin(Kind::default());
+    let option = Opt::int(ofi::opt::FI_HMEM_P2P, ofi::hmem_p2p::DISABLED);
+    let attempt = || {
+        let info = query(&Hints::new(&library, ALL).unwrap(), None).unwrap().remove(0);
+        let domain = Domain::open(&info)?;
+        let watch = domain.watch();
+        let queue = Queue::open(&domain, &WANTS)?;
+        let endpoint = Endpoint::<Data>::open(&info, &queue, &[option]);
+        drop((queue, domain));
+        let named = endpoint.as_ref().err().map(ToString::to_string);
+        drop(endpoint?);
+        assert_eq!((watch().count, named), (0, None));
+        Ok(())
+    };
+    for (point, step) in cases {
+        world.refuse(point, errno::ENOSPC);
+        let error: trunkline_ofi::typed::OpenError = attempt().unwrap_err();
+        assert_eq!((error.step, error.errno), (step, Errno::new(errno::ENOSPC)), "{point:?}");
+        let of_endpoint = ![OpenStep::Fabric, OpenStep::Domain, OpenStep::Queue].contains(&step);
+        assert_eq!(error.role, of_endpoint.then_some("data"), "{error}");
+        assert_eq!((world.open(), world.infos.load(SeqCst)), (0, 0), "{point:?}");
+        world.relent();
+        attempt().unwrap();
+        assert_eq!((world.open(), world.infos.load(SeqCst)), (0, 0));
+    }
+}
+
+#[test]
+fn every_step_of_registering_may_fail_and_leaves_nothing() {
+    for mode in MODES {
+        let nic = Nic::new(kind(mode));
+        let endpoint = mode & mr_mode::ENDPOINT != 0;
+        let steps = [
+            (Point::Regattr, RegisterStep::Regattr, true),
+            (Point::BindMr, RegisterStep::Bind, endpoint),
+            (Point::EnableMr, RegisterStep::Enable, endpoint),
+            (Point::Key, RegisterStep::Key, endpoint),
+        ];
+        for (point, step, here) in steps {
+            nic.world.refuse(point, errno::EINVAL);
+            let before = nic.world.open();
+            let made = nic.register(&nic.ctrl, Duty::Mailbox);
+            assert_eq!(made.is_err(), here, "{point:?} with {mode:#x}");
+            if let Some(error) = made.err() {
+                let cause = if step == RegisterStep::Key { Errno::NO_KEY } else { Errno::INVALID };
+                let (role, duty) = ("control", Duty::Mailbox);
+                assert_eq!(error, RegisterError::Provider { step, role, duty, errno: cause });
+                let text = error.to_string();
+                assert!(
+                    text.contains("a mailbox for control") && text.contains(&format!("{step:?}")),
+                    "{text}"
+                );
+            }
+            assert_eq!((nic.world.open(), nic.domain.leases().live()), (before, 0), "{point:?}");
+            nic.world.relent();
+            drop(nic.ctrl(Duty::Mailbox));
+            assert_eq!((nic.world.open(), nic.domain.leases().live()), (before, 0), "{point:?}");
+            assert_eq!(nic.domain.refused().count, 0);
+        }
+    }
+}
+
+#[test]
+fn a_registration_outlives_its_endpoint_only_by_keeping_it() {
+    for mode in MODES {
+        let nic = Nic::new(kind(mode));
+        let (user, mailbox) = (nic.data(Duty::User(Access::WRITE)), nic.ctrl(Duty::Mailbox));
+        let Nic { world, info, domain, queue, data, ctrl, .. } = nic;
+        let watch = domain.watch();
+        world.take_log();
+        // The abort of all: endpoints, queue and domain go before what was registered.
+        drop((data, ctrl, queue, domain, info));
+        drop(user);
+        drop(mailbox);
+        let order = world.take_log();
+        let expected: &[&str] = if mode & mr_mode::ENDPOINT != 0 {
+            &["mr", "endpoint", "vector", "mr", "endpoint", "vector", "queue", "domain", "fabric"]
+        } else {
+            &["endpoint", "vector", "endpoint", "vector", "queue", "mr", "mr", "domain", "fabric"]
+        };
+        assert_eq!(order, expected, "with {mode:#x}");
+        assert_eq!((world.open(), watch().count, world.infos.load(SeqCst)), (0, 0, 0));
+    }
+}
+
+#[test]
+fn what_is_not_closed_is_counted() {
+    let nic = Nic::new(Kind::default());
+    let mr = nic.data(Duty::Landing);
+    assert_eq!(nic.domain.refused().count, 0);
+    nic.world.refuse(Point::CloseMr, errno::EBUSY);
+    drop(mr);
+    let refused = nic.domain.refused();
+    assert_eq!((refused.count, refused.last), (1, Some(Errno::BUSY)));
+}
+
+#[test]
+fn a_key_is_free_only_when_its_registration_is_closed() {
+    for mode in [0, mr_mode::ENDPOINT] {
+        let nic = Nic::new(kind(mode));
+        let leases = Arc::clone(nic.domain.leases());
+        let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let note = Arc::clone(&seen);
+        let held = move |key| note.lock().unwrap().push(leases.holds(key));
+        *nic.world.closing.lock().unwrap() = Some(Box::new(held));
+        let mr = nic.data(Duty::User(Access::WRITE));
+        assert!(nic.domain.leases().holds(number(&mr)));
+        drop(mr);
+        assert_eq!((&seen.lock().unwrap()[..], nic.domain.leases().live()), (&[true][..], 0));
+    }
+}
+
+#[test]
+fn keys_of_data_and_control_are_distinct_in_a_domain() {
+    for mode in [0, mr_mode::ENDPOINT] {
+        let nic = Nic::new(Kind { key_bytes: 1, ..kind(mode) });
+        let mut random = fastrand::Rng::with_seed(7);
+        let (mut data, mut ctrl) = (Vec::new(), Vec::new());
+        let mut model = HashSet::new();
+        let mut exhausted = 0;
+        for _ in 0..100_000 {
+            let live = data.len() + ctrl.len();
+            let made = match random.u32(..5) {
+                0 | 1 => nic.register(&nic.data, Duty::Bounce).map(|mr| (number(&mr), data.push(mr))),
+                2 => nic.register(&nic.ctrl, Duty::Mailbox).map(|mr| (number(&mr), ctrl.push(mr))),
+                _ => {
+                    let gone = if random.bool() || ctrl.is_empty() {
+                        let mr = (!data.is_empty()).then(|| data.swap_remove(random.usize(..data.len())));
+                        mr.map(|mr: Mr<Data>| number(&mr))
+                    } else {
+                        Some(number(&ctrl.swap_remove(random.usize(..ctrl.len()))))
+                    };
+                    assert!(gone.is_none_or(|key| model.remove(&key)));
+                    continue;
+                }
+            };
+            match made {
+                Ok((key, ())) => assert!(model.insert(key), "{key} is given twice"),
+                Err(RegisterError::Keys { .. }) => {
+                    assert_eq!(live, 255);
+                    exhausted += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+            assert_eq!(nic.domain.leases().live(), model.len());
+        }
+        assert_eq!(*nic.world.keys.lock().unwrap(), model);
+        assert!(exhausted > 0, "never were all keys in use");
+        drop((data, ctrl));
+        assert_eq!((nic.domain.leases().live(), nic.domain.refused().count), (0, 0));
+    }
+}
+
+#[test]
+fn two_threads_never_get_one_key() {
+    let nic = Nic::new(Kind { key_bytes: 1, threading: threading::SAFE, ..kind(0) });
+    let (domain, memory) = (&nic.domain, &nic.memory);
+    // Here a call of the provider that finds a key taken is an error.
+    let turn = || {
+        for _ in 0..20_000 {
+            let wanted = Wanted::host(memory, Duty::Landing);
+            register::<Data>(domain, &Model::Domain, &wanted).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(turn);
+        turn();
+    });
+    assert_eq!(nic.domain.leases().live(), 0);
+}
+
+#[test]
+fn memory_gets_the_rights_of_its_duty_and_no_more() {
+    let nic = Nic::new(Kind::default());
+    let local = caps::SEND | caps::RECV | caps::READ | caps::WRITE;
+    let cases = [
+        (Duty::User(Access::LOCAL), local),
+        (Duty::User(Access::WRITE), local | caps::REMOTE_WRITE),
+        (Duty::User(Access::ALL), local | caps::REMOTE_WRITE | caps::REMOTE_READ),
+        (Duty::Mailbox, caps::REMOTE_WRITE),
+        (Duty::Records, caps::WRITE),
+        (Duty::Messages, caps::SEND | caps::RECV),
+        (Duty::Bounce, caps::RECV | caps::REMOTE_READ),
+        (Duty::Heads, caps::SEND),
+        (Duty::Landing, caps::READ),
+        (Duty::Flushed, caps::REMOTE_READ),
+    ];
+    for (duty, bits) in cases {
+        let count = nic.world.asked.lock().unwrap().len();
+        drop(nic.data(duty));
+        let asked = nic.world.asked.lock().unwrap();
+        assert_eq!(asked.len(), count + 1, "{duty} is registered once");
+        let last = asked[count];
+        assert_eq!(last.access, bits, "{duty}");
+        assert_eq!((last.addr, last.len), (nic.memory.addr(), nic.memory.len()));
+        assert_eq!((last.iface, last.device, last.flags), (ofi::hmem::SYSTEM, 0, 0));
+        assert!(duty == Duty::Mailbox || duty == Duty::Flushed || bits & local != 0);
+    }
+}
+
+#[test]
+fn memory_of_devices_names_its_device() {
+    let mode = mr_mode::HMEM | mr_mode::ENDPOINT | mr_mode::PROV_KEY;
+    let old = Nic::new(kind(mode));
+    // SAFETY: nobody looks at the bytes.
+    let memory = unsafe { Memory::from_raw(0x7000_0000, 8192, Where::Device(3)) };
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let exported = Exported { fd: file.as_fd(), offset: 4096 };
+    let duty = Duty::User(Access::WRITE);
+    let cuda = Wanted { memory: &memory, iface: Iface::Cuda(3), dmabuf: None, duty };
+    let make = |nic: &Nic, wanted: &Wanted<'_>| {
+        let made = register(&nic.domain, &nic.data.model(), wanted);
+        made.map(|_| *nic.world.asked.lock().unwrap().last().unwrap())
+    };
+    let asked = make(&old, &cuda).unwrap();
+    assert_eq!((asked.iface, asked.device, asked.dmabuf), (ofi::hmem::CUDA, 3, None));
+    let asked = make(&old, &Wanted { iface: Iface::Rocr(3), ..cuda }).unwrap();
+    assert_eq!((asked.iface, asked.device), (ofi::hmem::ROCR, 3));
+    // A dma-buf is for an interface that has them, and is never given to another.
+    let refused = make(&old, &Wanted { dmabuf: Some(exported), ..cuda }).unwrap_err();
+    assert!(refused.to_string().contains("1.20"), "{refused}");
+    assert!(make(&old, &Wanted { iface: Iface::Host, ..cuda }).is_err());
+    let host = Wanted { memory: &old.memory, ..cuda };
+    assert!(make(&old, &host).is_err());
+    let new = Nic::new(Kind { version: ofi::version(2, 1), ..kind(mode) });
+    let asked = make(&new, &Wanted { dmabuf: Some(exported), ..cuda }).unwrap();
+    assert_eq!((asked.flags, asked.addr, asked.len), (ofi::MR_DMABUF, 0x7000_0000, 8192));
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+    assert_eq!(asked.dmabuf, Some((fd, 4096, 8192, 0x7000_0000 - 4096)));
+    let none = Nic::new(kind(mr_mode::ENDPOINT | mr_mode::PROV_KEY));
+    assert!(make(&none, &cuda).unwrap_err().to_string().contains("not granted"));
+}
+
+#[test]
+fn peers_count_from_where_the_provider_says() {
+    let offsets = Nic::new(kind(mr_mode::ENDPOINT));
+    assert_eq!(offsets.data(Duty::Bounce).remote_base(), 0);
+    let addresses = Nic::new(kind(mr_mode::VIRT_ADDR | mr_mode::PROV_KEY));
+    assert_eq!(addresses.data(Duty::Bounce).remote_base(), addresses.memory.addr() as u64);
+}
+
+#[test]
+fn a_registration_is_of_the_kind_that_the_domain_demands() {
+    let nic = Nic::new(Kind::default());
+    let wanted = Wanted::host(&nic.memory, Duty::Landing);
+    let error = register::<Data>(&nic.domain, &Model::Domain, &wanted).err().unwrap();
+    let (step, role, duty) = (RegisterStep::Bind, "data", Duty::Landing);
+    assert_eq!(error, RegisterError::Provider { step, role, duty, errno: Errno::INVALID });
+    // Step by step it is the same.
+    let disabled = MrDisabled::make(&nic.domain, "data", &wanted).unwrap();
+    let mr = disabled.bind(&nic.data.anchor()).unwrap().enable().unwrap();
+    // What no peer may reach has no key, whatever the provider says.
+    assert_eq!(mr.key(), None);
+    assert!(number(&nic.data(Duty::Bounce)) >= 0x1000);
+    assert_eq!(nic.world.open_of(class::MR), 1);
+}
+
+#[test]
+fn long_keys_are_refused() {
+    let nic = Nic::new(kind(mr_mode::RAW));
+    assert_eq!(nic.register(&nic.data, Duty::Bounce).err(), Some(RegisterError::RawKeys));
+}
+
+#[test]
+fn calls_meet_only_where_the_threading_model_lets_them() {
+    let cases = [
+        (threading::SAFE, mr_mode::ENDPOINT, Exclusion::Nothing),
+        (threading::COMPLETION, mr_mode::ENDPOINT, Exclusion::All),
+        (threading::ENDPOINT, 0, Exclusion::SetUp),
+        (threading::FID, 0, Exclusion::SetUp),
+        (threading::DOMAIN, 0, Exclusion::All),
+        (threading::UNSPEC, 0, Exclusion::All),
+    ];
+    for (model, mode, exclusion) in cases {
+        let mut nic = Nic::new(Kind { threading: model, ..kind(mode) });
+        assert_eq!(nic.domain.exclusion(), exclusion);
+        if exclusion != Exclusion::All {
+            continue;
+        }
+        nic.world.slow.store(true, SeqCst);
+        let (domain, model, memory) = (Arc::clone(&nic.domain), nic.data.model(), nic.memory.clone());
+        let other = std::thread::spawn(move || {
+            for _ in 0..200 {
+                register(&domain, &model, &Wanted::host(&memory, Duty::Bounce)).unwrap();
+            }
+        });
+        while !other.is_finished() {
+            let _ = nic.queue.read();
+        }
+        other.join().unwrap();
+        assert!(!nic.world.overlapped.load(SeqCst), "two calls at once");
+    }
+}
+
+#[test]
+fn hints_and_offers_are_freed() {
+    let (world, library) = World::begin(Kind::default());
+    let hints = Hints::new(&library, ALL)
+        .unwrap()
+        .provider(c"first")
+        .provider(c"second")
+        .fabric(c"somewhere")
+        .domain(c"nic0");
+    let offers = query(&hints, Some(c"127.0.0.1")).unwrap();
+    assert_eq!(offers.len(), 2);
+    assert_eq!(offers[1].names(), ["second", "somewhere", "nic0"]);
+    assert_eq!(offers[0].again().unwrap().names(), offers[0].names());
+    assert!(query(&Hints::new(&library, caps::MULTICAST).unwrap(), None).unwrap().is_empty());
+    // A list that does not end is not followed for ever.
+    world.offers.store(1100, SeqCst);
+    assert_eq!(query(&hints, None).unwrap().len(), 1024);
+    drop((offers, hints));
+    assert_eq!(world.infos.load(SeqCst), 0);
+}

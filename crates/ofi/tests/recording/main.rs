@@ -1,0 +1,93 @@
+//! The typed layer over a library that is a table of functions: what it asks for, and that nothing is left of what fails.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(unreachable_pub, missing_docs, reason = "a test is no library")]
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    clippy::missing_safety_doc,
+    reason = "what stands for a C library has the caller's promises and no others"
+)]
+
+mod life;
+mod objects;
+mod posting;
+mod posts;
+mod world;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use trunkline_mem::Memory;
+use trunkline_ofi::typed::{
+    Ctrl, Data, Domain, Duty, Endpoint, Format, Hints, Info, Mr, Queue, QueueWants, RegisterError, Role,
+    Wanted, query, register,
+};
+
+use crate::world::{ALL, Kind, World};
+
+thread_local! {
+    static ALLOCATED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+// SAFETY: the system's allocator does all of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATED.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A NIC with what a rail has.
+struct Nic {
+    world: Arc<World>,
+    info: Info,
+    domain: Arc<Domain>,
+    queue: Queue,
+    data: Endpoint<Data>,
+    ctrl: Endpoint<Ctrl>,
+    memory: Memory,
+}
+
+const WANTS: QueueWants =
+    QueueWants { entries: 64, format: Format::Tagged, sources: false, wait: false, slots: 8 };
+
+impl Nic {
+    fn new(kind: Kind) -> Self {
+        Self::with(kind, &WANTS)
+    }
+
+    fn with(kind: Kind, wants: &QueueWants) -> Self {
+        let (world, library) = World::begin(kind);
+        let info = query(&Hints::new(&library, ALL).unwrap(), None).unwrap().remove(0);
+        let domain = Domain::open(&info).unwrap();
+        let queue = Queue::open(&domain, wants).unwrap();
+        let data = Endpoint::open(&info, &queue, &[]).unwrap();
+        let ctrl = Endpoint::open(&info, &queue, &[]).unwrap();
+        Self { world, info, domain, queue, data, ctrl, memory: Memory::heap(4096) }
+    }
+
+    fn register<R: Role>(&self, endpoint: &Endpoint<R>, duty: Duty) -> Result<Mr<R>, RegisterError> {
+        register(&self.domain, &endpoint.model(), &Wanted::host(&self.memory, duty))
+    }
+
+    fn data(&self, duty: Duty) -> Mr<Data> {
+        self.register(&self.data, duty).unwrap()
+    }
+
+    fn ctrl(&self, duty: Duty) -> Mr<Ctrl> {
+        self.register(&self.ctrl, duty).unwrap()
+    }
+}

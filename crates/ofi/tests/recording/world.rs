@@ -1,0 +1,341 @@
+//! A libfabric that is a table of functions, with one provider that demands what it is told to, notes what it is asked, and
+//! can refuse any step.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use trunkline_ofi::Library;
+use trunkline_sys::ofi::{self, class, errno, mr_mode};
+
+use crate::objects;
+
+/// A step that can be refused.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Point {
+    Fabric,
+    Domain,
+    Queue,
+    Vector,
+    Endpoint,
+    BindQueue,
+    BindVector,
+    Option,
+    EnableEndpoint,
+    Regattr,
+    BindMr,
+    EnableMr,
+    /// Enabling goes well, and there is no key even then.
+    Key,
+    CloseMr,
+}
+
+/// What the provider is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    pub mr_mode: i32,
+    pub threading: u32,
+    pub key_bytes: usize,
+    pub caps: u64,
+    pub version: u32,
+    pub op_flags: u64,
+}
+
+pub const ALL: u64 = ofi::caps::MSG | ofi::caps::RMA | ofi::caps::TAGGED;
+
+impl Default for Kind {
+    fn default() -> Self {
+        Self {
+            mr_mode: mr_mode::ENDPOINT | mr_mode::PROV_KEY | mr_mode::ALLOCATED,
+            threading: ofi::threading::COMPLETION,
+            key_bytes: 8,
+            caps: ALL | ofi::caps::HMEM,
+            version: ofi::version(1, 17),
+            op_flags: ofi::caps::DELIVERY_COMPLETE,
+        }
+    }
+}
+
+/// A registration as it was asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Asked {
+    pub access: u64,
+    pub key: u64,
+    pub iface: u32,
+    pub device: u64,
+    pub flags: u64,
+    pub addr: usize,
+    pub len: usize,
+    pub dmabuf: Option<(i32, u64, usize, usize)>,
+}
+
+/// An operation as it was posted.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Post {
+    pub call: &'static str,
+    pub ranges: Vec<(usize, usize, usize)>,
+    pub peer: u64,
+    pub remote: Option<(u64, usize, u64)>,
+    pub context: usize,
+    pub data: u64,
+    pub tag: u64,
+    pub ignore: u64,
+    pub flags: u64,
+}
+
+/// What a queue holds.
+#[derive(Clone, Copy)]
+pub enum Ended {
+    Well(ofi::CqTaggedEntry, u64),
+    Badly(ofi::CqErrEntry),
+}
+
+// SAFETY: its pointers are numbers to whoever tells them.
+unsafe impl Send for Ended {}
+
+type Hook = Box<dyn Fn(u64) + Send>;
+
+/// The provider.
+#[derive(Default)]
+pub struct World {
+    pub kind: Kind,
+    pub fail: Mutex<HashMap<Point, c_int>>,
+    /// Open objects of each class.
+    pub open: Mutex<HashMap<usize, usize>>,
+    /// What was done, in order.
+    pub log: Mutex<Vec<&'static str>>,
+    pub asked: Mutex<Vec<Asked>>,
+    pub keys: Mutex<HashSet<u64>>,
+    pub next_key: AtomicUsize,
+    pub closing: Mutex<Option<Hook>>,
+    pub posts: Mutex<Vec<Post>>,
+    pub answer: Mutex<isize>,
+    pub ended: Mutex<VecDeque<Ended>>,
+    pub inside: AtomicUsize,
+    pub overlapped: AtomicBool,
+    /// Whether calls take long, so that they meet.
+    pub slow: AtomicBool,
+    /// Infos that were made and not freed.
+    pub infos: AtomicUsize,
+    /// Whether posts are not noted.
+    pub quiet: AtomicBool,
+    /// How many offers there are beside the first.
+    pub offers: AtomicUsize,
+}
+
+thread_local! {
+    static HERE: RefCell<Option<Arc<World>>> = const { RefCell::new(None) };
+}
+
+/// The world of this thread.
+pub fn here() -> Arc<World> {
+    HERE.with_borrow(|here| here.clone().unwrap())
+}
+
+impl World {
+    /// A world, which is this thread's from now on, and a library in it.
+    pub fn begin(kind: Kind) -> (Arc<Self>, Arc<Library>) {
+        let world = Arc::new(Self { kind, offers: 1.into(), ..Self::default() });
+        HERE.set(Some(Arc::clone(&world)));
+        // SAFETY: the functions below do what is said of them.
+        let library = unsafe { Library::of(calls()) };
+        (world, Arc::new(library))
+    }
+
+    /// Refuses a step from now on.
+    pub fn refuse(&self, point: Point, errno: c_int) {
+        self.fail.lock().unwrap().insert(point, errno);
+    }
+
+    /// Refuses nothing any more.
+    pub fn relent(&self) {
+        self.fail.lock().unwrap().clear();
+    }
+
+    /// What a step says.
+    pub fn step(&self, point: Point) -> Result<(), c_int> {
+        match self.fail.lock().unwrap().get(&point) {
+            Some(errno) => Err(-errno),
+            None => Ok(()),
+        }
+    }
+
+    /// Open objects of a class.
+    pub fn open_of(&self, class: usize) -> usize {
+        self.open.lock().unwrap().get(&class).copied().unwrap_or(0)
+    }
+
+    /// Open objects.
+    pub fn open(&self) -> usize {
+        self.open.lock().unwrap().values().sum()
+    }
+
+    pub fn note(&self, what: &'static str) {
+        self.log.lock().unwrap().push(what);
+    }
+
+    pub fn take_log(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.log.lock().unwrap())
+    }
+
+    /// One call of the provider: whether another one is going on is noticed.
+    pub fn call<T>(&self, what: impl FnOnce() -> T) -> T {
+        if self.inside.fetch_add(1, SeqCst) != 0 {
+            self.overlapped.store(true, SeqCst);
+        }
+        if self.slow.load(SeqCst) {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        let done = what();
+        self.inside.fetch_sub(1, SeqCst);
+        done
+    }
+}
+
+fn calls() -> ofi::Calls {
+    ofi::Calls {
+        getinfo,
+        freeinfo,
+        dupinfo,
+        fabric: objects::open_fabric,
+        open: no_open,
+        version,
+        strerror: no_text,
+        tostr: no_tostr,
+        tostr_r: no_tostr_r,
+    }
+}
+
+unsafe extern "C" fn version() -> u32 {
+    here().kind.version
+}
+
+unsafe extern "C" fn no_open(
+    _: u32,
+    _: *const c_char,
+    _: *mut c_void,
+    _: usize,
+    _: u64,
+    _: *mut *mut ofi::Fid,
+    _: *mut c_void,
+) -> c_int {
+    -errno::ENOSYS
+}
+
+unsafe extern "C" fn no_text(_: c_int) -> *const c_char {
+    c"an error".as_ptr()
+}
+
+unsafe extern "C" fn no_tostr(_: *const c_void, _: c_uint) -> *mut c_char {
+    std::ptr::null_mut()
+}
+
+unsafe extern "C" fn no_tostr_r(buf: *mut c_char, _: usize, _: *const c_void, _: c_uint) -> *mut c_char {
+    buf
+}
+
+fn boxed<T>() -> *mut T {
+    // SAFETY: all zeros are such a structure: numbers and null pointers.
+    Box::into_raw(Box::new(unsafe { std::mem::zeroed::<T>() }))
+}
+
+unsafe extern "C" fn dupinfo(from: *const ofi::Info) -> *mut ofi::Info {
+    let info: *mut ofi::Info = boxed();
+    // SAFETY: the caller's info is whole or null, and ours was just made.
+    unsafe {
+        (*info).tx_attr = boxed();
+        (*info).rx_attr = boxed();
+        (*info).ep_attr = boxed();
+        (*info).domain_attr = boxed();
+        (*info).fabric_attr = boxed();
+        if let Some(from) = from.as_ref() {
+            ((*info).caps, (*info).mode) = (from.caps, from.mode);
+            *(*info).tx_attr = *from.tx_attr;
+            *(*info).rx_attr = *from.rx_attr;
+            *(*info).ep_attr = *from.ep_attr;
+            *(*info).domain_attr = *from.domain_attr;
+            *(*info).fabric_attr = *from.fabric_attr;
+            for text in [
+                &mut (*(*info).fabric_attr).prov_name,
+                &mut (*(*info).fabric_attr).name,
+                &mut (*(*info).domain_attr).name,
+            ] {
+                if !text.is_null() {
+                    *text = libc::strdup(*text);
+                }
+            }
+        }
+    }
+    here().infos.fetch_add(1, SeqCst);
+    info
+}
+
+unsafe extern "C" fn freeinfo(info: *mut ofi::Info) {
+    let mut next = info;
+    while !next.is_null() {
+        // SAFETY: made by `dupinfo`, with all its attributes.
+        unsafe {
+            let info = Box::from_raw(next);
+            next = info.next;
+            libc::free((*info.fabric_attr).prov_name.cast());
+            libc::free((*info.fabric_attr).name.cast());
+            libc::free((*info.domain_attr).name.cast());
+            drop(Box::from_raw(info.tx_attr));
+            drop(Box::from_raw(info.rx_attr));
+            drop(Box::from_raw(info.ep_attr));
+            drop(Box::from_raw(info.domain_attr));
+            drop(Box::from_raw(info.fabric_attr));
+        }
+        here().infos.fetch_sub(1, SeqCst);
+    }
+}
+
+unsafe extern "C" fn getinfo(
+    api: u32,
+    _: *const c_char,
+    _: *const c_char,
+    _: u64,
+    hints: *const ofi::Info,
+    list: *mut *mut ofi::Info,
+) -> c_int {
+    let kind = here().kind;
+    // SAFETY: the hints are whole, and so is what `dupinfo` makes.
+    unsafe {
+        if (*hints).caps & !kind.caps != 0 {
+            return -errno::ENODATA;
+        }
+        let info = dupinfo(hints);
+        (*info).caps = kind.caps;
+        (*(*info).domain_attr).mr_mode = kind.mr_mode;
+        (*(*info).domain_attr).threading = kind.threading;
+        (*(*info).domain_attr).mr_key_size = kind.key_bytes;
+        (*(*info).domain_attr).cq_data_size = 8;
+        (*(*info).tx_attr).inject_size = 64;
+        (*(*info).tx_attr).op_flags = kind.op_flags;
+        (*(*info).tx_attr).iov_limit = 2;
+        (*(*info).ep_attr).mem_tag_format = 0x00aa_aaaa_aaaa_aaaa;
+        (*(*info).fabric_attr).api_version = api;
+        for _ in 0..here().offers.load(SeqCst) {
+            let another = dupinfo(info);
+            (*another).next = (*info).next;
+            (*info).next = another;
+        }
+        *list = info;
+    }
+    0
+}
+
+/// Names of classes, for messages.
+pub fn name(of: usize) -> &'static str {
+    match of {
+        class::FABRIC => "fabric",
+        class::DOMAIN => "domain",
+        class::EP => "endpoint",
+        class::AV => "vector",
+        class::CQ => "queue",
+        _ => "mr",
+    }
+}

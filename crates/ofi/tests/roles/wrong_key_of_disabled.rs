@@ -1,0 +1,11 @@
+//! The key of a registration that is not enabled.
+
+use trunkline_ofi::typed::{Ctrl, MrBound, MrDisabled};
+
+fn key(disabled: &MrDisabled, bound: &MrBound<Ctrl>) -> u64 {
+    disabled.key().number() + bound.key().number()
+}
+
+fn main() {
+    let _ = key;
+}

@@ -1,0 +1,553 @@
+//! The typed layer over libfabric's providers for TCP, on loop-back: what they offer for reliable endpoints without connections,
+//! each of them, in one process and between two.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+use std::collections::HashSet;
+use std::ffi::CString;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trunkline_fabric::Access;
+use trunkline_mem::Memory;
+use trunkline_ofi::Library;
+use trunkline_ofi::typed::{
+    Ctrl, Data, Domain, Duty, Endpoint, Entry, Errno, Failure, Format, Hints, How, Info, Local, Mr, Peer,
+    Posted, Queue, QueueWants, RKey, Read, Refused, Remote, Role, Slot, Source, Wanted, query, register,
+};
+use trunkline_sys::ofi::{caps, threading};
+
+/// Bytes of a region.
+const SIZE: usize = 1 << 20;
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Says that a test could not run and why, where `./test` counts it. Where libfabric must be there it fails instead.
+fn skip(name: &str, reason: &str) {
+    let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|word| word.trim() == "ofi"), "{name} must run: {reason}");
+    println!("SKIPPED {name}: {reason}");
+    if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        // In one piece: others write beside us.
+        let noted = file.and_then(|mut file| file.write_all(format!("{name}: {reason}\n").as_bytes()));
+        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+    }
+}
+
+/// What providers for TCP offer on loop-back, one of each: in 1.17 the native one is called `net`, later `tcp`.
+fn offers(name: &str) -> Vec<Info> {
+    let instead = std::env::var_os("TRUNKLINE_OFI_LIBRARY");
+    let library = match Library::open(instead.as_deref()) {
+        Ok(library) => Arc::new(library),
+        Err(missing) => {
+            skip(name, &missing.to_string());
+            return Vec::new();
+        }
+    };
+    let mut found: Vec<Info> = Vec::new();
+    for provider in ["net", "tcp", "tcp;ofi_rxm"] {
+        let provider = CString::new(provider).unwrap();
+        let hints = Hints::new(&library, caps::MSG | caps::RMA | caps::TAGGED).unwrap();
+        let hints = hints.provider(&provider).threading(threading::COMPLETION).cq_data(8);
+        for offer in query(&hints.completions(caps::DELIVERY_COMPLETE), Some(c"127.0.0.1")).unwrap() {
+            if found.iter().all(|other| other.names()[0] != offer.names()[0]) {
+                found.push(offer);
+            }
+        }
+    }
+    if found.is_empty() {
+        skip(name, "libfabric has no provider for TCP with reliable endpoints without connections");
+    }
+    found
+}
+
+/// One end: a queue with an endpoint of each role.
+struct End {
+    // The order of fields is of no matter: whatever uses something holds it.
+    domain: Arc<Domain>,
+    queue: Queue,
+    data: Endpoint<Data>,
+    ctrl: Endpoint<Ctrl>,
+}
+
+impl End {
+    fn new(info: &Info) -> Self {
+        let domain = Domain::open(info).unwrap();
+        let wants =
+            QueueWants { entries: 1024, format: Format::Tagged, sources: false, wait: false, slots: 256 };
+        let queue = Queue::open(&domain, &wants).unwrap();
+        let data = Endpoint::open(info, &queue, &[]).unwrap();
+        let ctrl = Endpoint::open(info, &queue, &[]).unwrap();
+        Self { domain, queue, data, ctrl }
+    }
+
+    fn of_data(&self, memory: &Memory, duty: Duty) -> Mr<Data> {
+        register(&self.domain, &self.data.model(), &Wanted::host(memory, duty)).unwrap()
+    }
+
+    fn of_ctrl(&self, memory: &Memory, duty: Duty) -> Mr<Ctrl> {
+        register(&self.domain, &self.ctrl.model(), &Wanted::host(memory, duty)).unwrap()
+    }
+
+    /// What the queue has, at once.
+    fn look(&mut self) -> Option<Result<Vec<Entry>, Failure>> {
+        match self.queue.read() {
+            Read::Entries(count) => Some(Ok((0..count).map(|at| self.queue.entry(at).unwrap()).collect())),
+            Read::Nothing => None,
+            Read::ErrorWaits => self.queue.error().map(Err),
+            Read::Broken(errno) => panic!("the queue: {errno}"),
+        }
+    }
+
+    /// Closes all of it; what could not be closed.
+    fn end(self) -> Refused {
+        let watch = self.domain.watch();
+        drop(self);
+        watch()
+    }
+}
+
+/// Posts until there is room, and keeps both ends going meanwhile.
+fn post(ends: &mut [&mut End; 2], seen: &mut Seen, mut attempt: impl FnMut(&mut [&mut End; 2]) -> Posted) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match attempt(ends) {
+            Posted::Taken => return,
+            Posted::Again => seen.turn(ends),
+            Posted::Refused(errno) => panic!("refused: {errno}"),
+        }
+        assert!(Instant::now() < until, "never is there room");
+    }
+}
+
+/// What came so far, at either end.
+#[derive(Default)]
+struct Seen {
+    entries: [Vec<Entry>; 2],
+    failures: [Vec<Failure>; 2],
+}
+
+impl Seen {
+    fn turn(&mut self, ends: &mut [&mut End; 2]) {
+        for (at, end) in ends.iter_mut().enumerate() {
+            match end.look() {
+                Some(Ok(entries)) => self.entries[at].extend(entries),
+                Some(Err(failure)) => self.failures[at].push(failure),
+                None => {}
+            }
+        }
+    }
+
+    /// Until something is there; it is taken out.
+    fn until<T>(
+        &mut self,
+        ends: &mut [&mut End; 2],
+        what: &str,
+        mut found: impl FnMut(&mut Self) -> Option<T>,
+    ) -> T {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(found) = found(self) {
+                return found;
+            }
+            let (entries, failures) = (&self.entries, &self.failures);
+            assert!(Instant::now() < until, "{what} does not come: {entries:?} {failures:?}");
+            self.turn(ends);
+        }
+    }
+
+    /// The completion of an operation at one end.
+    fn done(&mut self, ends: &mut [&mut End; 2], at: usize, slot: Slot) -> Entry {
+        self.until(ends, &format!("the completion of {slot:?} at {at}"), |seen| {
+            assert!(
+                seen.failures[at].iter().all(|failure| failure.slot != Some(slot)),
+                "{:?}",
+                seen.failures
+            );
+            let index = seen.entries[at].iter().position(|entry| entry.slot == Some(slot))?;
+            Some(seen.entries[at].swap_remove(index))
+        })
+    }
+
+    /// The failure of an operation at one end.
+    fn failed(&mut self, ends: &mut [&mut End; 2], at: usize, slot: Slot) -> Failure {
+        self.until(ends, &format!("the failure of {slot:?} at {at}"), |seen| {
+            assert!(seen.entries[at].iter().all(|entry| entry.slot != Some(slot)), "{:?}", seen.entries);
+            let index = seen.failures[at].iter().position(|failure| failure.slot == Some(slot))?;
+            Some(seen.failures[at].swap_remove(index))
+        })
+    }
+
+    /// A write of the peer's that brought data.
+    fn told(&mut self, ends: &mut [&mut End; 2], at: usize) -> Entry {
+        self.until(ends, &format!("data of a write at {at}"), |seen| {
+            let written = |entry: &Entry| entry.flags & caps::REMOTE_WRITE != 0 && entry.data.is_some();
+            let index = seen.entries[at].iter().position(written)?;
+            Some(seen.entries[at].swap_remove(index))
+        })
+    }
+}
+
+fn number<R: Role>(mr: &Mr<R>) -> u64 {
+    mr.key().unwrap().number()
+}
+
+fn filled(seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; SIZE];
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
+    bytes
+}
+
+fn bytes_of(memory: &Memory, offset: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    memory.read(offset, &mut bytes).unwrap();
+    bytes
+}
+
+/// Two ends in this process that know each other: `(ends, peers of the first)`.
+fn pair(info: &Info) -> (End, End, Peer<Data>, Peer<Ctrl>) {
+    let (mut here, there) = (End::new(info), End::new(info));
+    let data = here.data.insert(&there.data.name().unwrap()).unwrap();
+    let ctrl = here.ctrl.insert(&there.ctrl.name().unwrap()).unwrap();
+    (here, there, data, ctrl)
+}
+
+#[test]
+fn bytes_are_written_and_read() {
+    for info in offers("bytes_are_written_and_read") {
+        let (mut here, mut there, peer, ctrl_peer) = pair(&info);
+        let (source, target, box_) = (Memory::heap(SIZE), Memory::heap(SIZE), Memory::heap(4096));
+        let bytes = filled(1);
+        source.write(0, &bytes).unwrap();
+        let from = here.of_data(&source, Duty::User(Access::LOCAL));
+        let to = there.of_data(&target, Duty::User(Access::READ_WRITE));
+        let mailbox = there.of_ctrl(&box_, Duty::Mailbox);
+        let at = |offset: u64| Remote::new(RKey::new(number(&to)), to.remote_base() + offset);
+        let mut seen = Seen::default();
+        let ends = &mut [&mut here, &mut there];
+
+        // A long write, whose data comes with it.
+        let local = from.local(100, 600_000).unwrap();
+        let told = How { placed: true, ..How::TOLD };
+        let data = 0x1234_5678_9abc_def0;
+        post(ends, &mut seen, |ends| {
+            ends[0].data.write(peer, Source::One(local), at(4096), Some(data), Slot(200), told)
+        });
+        let entry = seen.done(ends, 0, Slot(200));
+        assert!(entry.flags & caps::WRITE != 0, "{entry:?}");
+        assert_eq!(seen.told(ends, 1).data, Some(data));
+        assert_eq!(bytes_of(&target, 4096, 600_000), bytes[100..600_100]);
+        assert_eq!(bytes_of(&target, 0, 4096), [0; 4096]);
+
+        // Read back, to another place.
+        let back = from.local(700_000, 200_000).unwrap();
+        post(ends, &mut seen, |ends| ends[0].data.read(peer, back, at(4096), Slot(0), How::TOLD));
+        let _ = seen.done(ends, 0, Slot(0));
+        assert_eq!(bytes_of(&source, 700_000, 200_000), bytes[100..200_100]);
+
+        // Few bytes, without a registration, on the endpoint for control.
+        let record = Remote::new(RKey::new(number(&mailbox)), mailbox.remote_base() + 64);
+        post(ends, &mut seen, |ends| ends[0].ctrl.inject_write(ctrl_peer, b"a record", record, Some(7)));
+        assert_eq!(seen.told(ends, 1).data, Some(7));
+        assert_eq!(bytes_of(&box_, 64, 8), b"a record");
+        post(ends, &mut seen, |ends| {
+            let told = How { placed: true, ..How::TOLD };
+            ends[0].ctrl.write(ctrl_peer, Source::Inline(b"another"), record, None, Slot(9), told)
+        });
+        let _ = seen.done(ends, 0, Slot(9));
+        assert_eq!(bytes_of(&box_, 64, 8), b"anotherd");
+
+        // A write that nobody is told of is there when a later read of the same place is done.
+        post(ends, &mut seen, |ends| {
+            let quiet = How { placed: true, ..How::QUIET };
+            let local = from.local(0, 64).unwrap();
+            ends[0].data.write(peer, Source::One(local), at(0), None, Slot(1), quiet)
+        });
+        seen.until(ends, "a write that is not told", |_| {
+            (bytes_of(&target, 0, 64) == bytes[..64]).then_some(())
+        });
+        assert!(seen.failures.iter().all(Vec::is_empty) && seen.entries.iter().all(Vec::is_empty));
+        drop((from, to, mailbox));
+        assert_eq!((here.end(), there.end()), (Refused::default(), Refused::default()), "{info:?}");
+    }
+}
+
+#[test]
+fn messages_find_their_receives() {
+    for info in offers("messages_find_their_receives") {
+        let (mut here, mut there, peer, _) = pair(&info);
+        let (source, target) = (Memory::heap(SIZE), Memory::heap(SIZE));
+        let bytes = filled(2);
+        source.write(0, &bytes).unwrap();
+        let from = here.of_data(&source, Duty::Messages);
+        let to = there.of_data(&target, Duty::Messages);
+        let mut seen = Seen::default();
+        let ends = &mut [&mut here, &mut there];
+        let into = |offset, len| to.local(offset, len).unwrap();
+        // The second tag first, and bits of the third that do not count.
+        for (slot, tag, ignore, offset, len) in [
+            (1, 11, 0, 0, 1000),
+            (2, 22, 0, 1000, 500_000),
+            (3, 0x30, 0xf, 501_000, 64),
+            (4, 44, 0, 502_000, 10),
+        ] {
+            let local = into(offset, len);
+            post(ends, &mut seen, |ends| {
+                ends[1].data.receive_tagged(None, local, tag, ignore, Slot(slot), false)
+            });
+        }
+        let (head, body) = (from.local(0, 16).unwrap(), from.local(5000, 499_984).unwrap());
+        post(ends, &mut seen, |ends| {
+            ends[0].data.send_tagged(peer, Source::Two(head, body), 22, Some(5), Slot(1), How::TOLD)
+        });
+        post(ends, &mut seen, |ends| {
+            let local = from.local(1, 1000).unwrap();
+            ends[0].data.send_tagged(peer, Source::One(local), 11, None, Slot(2), How::QUIET)
+        });
+        post(ends, &mut seen, |ends| ends[0].data.inject_tagged(peer, b"a few bytes", 0x3a, Some(9)));
+        let _ = seen.done(ends, 0, Slot(1));
+        let first = seen.done(ends, 1, Slot(1));
+        assert_eq!((first.tag, first.len, first.data), (11, 1000, None));
+        let second = seen.done(ends, 1, Slot(2));
+        assert_eq!((second.tag, second.len, second.data), (22, 500_000, Some(5)));
+        let third = seen.done(ends, 1, Slot(3));
+        assert_eq!((third.tag, third.len, third.data), (0x3a, 11, Some(9)));
+        assert_eq!(bytes_of(&target, 0, 1000), bytes[1..1001]);
+        assert_eq!(bytes_of(&target, 1000, 16), bytes[..16]);
+        assert_eq!(bytes_of(&target, 1016, 499_984), bytes[5000..504_984]);
+        assert_eq!(bytes_of(&target, 501_000, 11), b"a few bytes");
+
+        // Without a tag.
+        let local = into(0, 1000);
+        post(ends, &mut seen, |ends| ends[1].data.receive(None, local, Slot(6), false));
+        post(ends, &mut seen, |ends| {
+            let local = from.local(2000, 300).unwrap();
+            ends[0].data.send(peer, Source::One(local), None, Slot(6), How::TOLD)
+        });
+        let _ = seen.done(ends, 0, Slot(6));
+        assert_eq!(seen.done(ends, 1, Slot(6)).len, 300);
+        assert_eq!(bytes_of(&target, 0, 300), bytes[2000..2300]);
+
+        // One that is taken back fails as that, and takes nothing.
+        post(ends, &mut seen, |ends| ends[1].data.receive_tagged(None, local, 55, 0, Slot(5), false));
+        ends[1].data.cancel(Slot(5)).unwrap();
+        let failure = seen.failed(ends, 1, Slot(5));
+        assert_eq!((failure.errno, failure.slot), (Errno::CANCELED, Some(Slot(5))));
+
+        // One that is longer than its receive fails there. It comes last: `net` ends the connection with it.
+        post(ends, &mut seen, |ends| ends[0].data.inject_tagged(peer, b"eleven byte", 44, None));
+        let failure = seen.failed(ends, 1, Slot(4));
+        assert_eq!(failure.errno, Errno::TRUNCATED, "{failure:?}");
+        assert!(!ends[1].queue.explain(&failure).is_empty());
+        drop((from, to));
+        assert_eq!((here.end(), there.end()), (Refused::default(), Refused::default()), "{info:?}");
+    }
+}
+
+#[test]
+fn a_key_that_is_none_fails_and_nothing_hangs() {
+    for info in offers("a_key_that_is_none_fails_and_nothing_hangs") {
+        let (mut here, mut there, peer, _) = pair(&info);
+        let memory = Memory::heap(SIZE);
+        let mine = here.of_data(&memory, Duty::Landing);
+        let shut = there.of_data(&memory, Duty::User(Access::WRITE));
+        let mut seen = Seen::default();
+        let ends = &mut [&mut here, &mut there];
+        let wrong = RKey::new(number(&shut) ^ 1);
+        for (slot, key) in [(1, wrong), (2, shut.key().unwrap())] {
+            let local = mine.local(0, 4096).unwrap();
+            let from = Remote::new(key, shut.remote_base());
+            post(ends, &mut seen, |ends| ends[0].data.read(peer, local, from, Slot(slot), How::TOLD));
+            let failure = seen.failed(ends, 0, Slot(slot));
+            assert_ne!(failure.errno, Errno::AGAIN, "{failure:?}");
+        }
+        drop((mine, shut));
+        assert_eq!((here.end(), there.end()), (Refused::default(), Refused::default()), "{info:?}");
+    }
+}
+
+#[test]
+fn a_hundred_thousand_registrations_have_distinct_keys() {
+    for info in offers("a_hundred_thousand_registrations_have_distinct_keys") {
+        let end = End::new(&info);
+        let mut random = fastrand::Rng::with_seed(5);
+        let memory = Memory::heap(SIZE);
+        let (mut held, mut model) = (Vec::<(u64, Held)>::new(), HashSet::new());
+        for _ in 0..100_000 {
+            if held.is_empty() || random.u32(..8) < 4 && held.len() < 500 {
+                let (key, made) = if random.bool() {
+                    let mr = end.of_data(&memory, Duty::Bounce);
+                    (number(&mr), Held::Data { _mr: mr })
+                } else {
+                    let mr = end.of_ctrl(&memory, Duty::Mailbox);
+                    (number(&mr), Held::Ctrl { _mr: mr })
+                };
+                assert!(model.insert(key), "{key:#x} is given twice");
+                held.push((key, made));
+            } else {
+                let (key, _) = held.swap_remove(random.usize(..held.len()));
+                assert!(model.remove(&key));
+            }
+            if !end.domain.granted().prov_key {
+                assert_eq!(end.domain.leases().live(), model.len());
+            }
+        }
+        drop(held);
+        assert_eq!((end.domain.leases().live(), end.end()), (0, Refused::default()), "{info:?}");
+    }
+}
+
+enum Held {
+    Data { _mr: Mr<Data> },
+    Ctrl { _mr: Mr<Ctrl> },
+}
+
+/// Set in the process that is the peer: the provider's name.
+const PEER_OF: &str = "TRUNKLINE_TEST_OFI_PEER";
+
+/// The peer of the next test, which runs nothing by itself.
+#[test]
+fn peer_process() {
+    let Ok(provider) = std::env::var(PEER_OF) else { return };
+    let info = offers("peer_process").into_iter().find(|info| info.names()[0] == provider).unwrap();
+    let mut end = End::new(&info);
+    let memory = Memory::heap(SIZE);
+    let mr = end.of_data(&memory, Duty::User(Access::READ_WRITE));
+    let hex: String = end.data.name().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+    println!("\nPEER {hex} {} {}", number(&mr), mr.remote_base());
+    std::io::stdout().flush().unwrap();
+    let until = Instant::now() + PATIENCE;
+    let mut told = 0;
+    while Instant::now() < until {
+        match end.look() {
+            Some(Ok(entries)) => told += entries.len(),
+            Some(Err(failure)) => panic!("{failure:?}"),
+            None => {}
+        }
+        if told == 1 {
+            // It has what it was to have, and looks no more: what comes now stays under way.
+            println!("TOLD {}", bytes_of(&memory, 0, SIZE) == filled(3));
+            std::io::stdout().flush().unwrap();
+            std::thread::sleep(PATIENCE);
+        }
+    }
+}
+
+struct Peers {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Peers {
+    fn start(provider: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "peer_process", "--nocapture", "--test-threads=1"]);
+        let mut child = command.env(PEER_OF, provider).stdout(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
+    /// The words of the next line that begins with one.
+    fn line(&mut self, first: &str) -> Vec<String> {
+        let mut line = String::new();
+        while self.out.read_line(&mut line).unwrap() > 0 {
+            if line.starts_with(first) {
+                return line.split_whitespace().skip(1).map(ToOwned::to_owned).collect();
+            }
+            line.clear();
+        }
+        panic!("the peer never said {first}");
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn what_is_under_way_to_a_process_that_dies_fails() {
+    for info in offers("what_is_under_way_to_a_process_that_dies_fails") {
+        let mut process = Peers::start(&info.names()[0]);
+        let words = process.line("PEER");
+        let byte = |at: usize| u8::from_str_radix(&words[0][at..at + 2], 16).unwrap();
+        let name: Vec<u8> = (0..words[0].len()).step_by(2).map(byte).collect();
+        let key: RKey<Data> = RKey::new(words[1].parse().unwrap());
+        let to = Remote::new(key, words[2].parse().unwrap());
+        let mut end = End::new(&info);
+        let peer = end.data.insert(&name).unwrap();
+        let memory = Memory::heap(SIZE);
+        memory.write(0, &filled(3)).unwrap();
+        let mr = end.of_data(&memory, Duty::User(Access::LOCAL));
+        let whole = mr.local(0, SIZE as u64).unwrap();
+        let mut seen = Vec::new();
+        let told = How { placed: true, ..How::TOLD };
+        write(&mut end, &mut seen, peer, whole, to, Some(1), Slot(255), told);
+        wait(&mut end, &mut seen, 1);
+        assert_eq!(seen, [(255, true)], "{info:?}");
+        assert_eq!(process.line("TOLD"), ["true"], "{info:?}");
+
+        // More than sockets hold, to a process that does not look; then it dies.
+        seen.clear();
+        for slot in 0..64 {
+            write(&mut end, &mut seen, peer, whole, to, None, Slot(slot), told);
+        }
+        process.kill();
+        wait(&mut end, &mut seen, 64);
+        let slots: HashSet<u32> = seen.iter().map(|(slot, _)| *slot).collect();
+        assert_eq!(slots, (0..64).collect(), "{info:?}: each ends once");
+        assert!(seen.iter().any(|(_, well)| !well), "{info:?}: {seen:?}");
+        end.data.remove(peer).unwrap();
+        drop(mr);
+        assert_eq!(end.end(), Refused::default(), "{info:?}");
+    }
+}
+
+/// Posts a write; what ends meanwhile is noted as `(place, whether well)`.
+#[allow(clippy::too_many_arguments, reason = "what a write has, and who waits")]
+fn write(
+    end: &mut End,
+    seen: &mut Vec<(u32, bool)>,
+    peer: Peer<Data>,
+    local: Local<'_, Data>,
+    to: Remote<Data>,
+    data: Option<u64>,
+    slot: Slot,
+    how: How,
+) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match end.data.write(peer, Source::One(local), to, data, slot, how) {
+            Posted::Taken => return,
+            Posted::Again => note(end, seen),
+            Posted::Refused(errno) => panic!("refused: {errno}"),
+        }
+        assert!(Instant::now() < until, "never is there room");
+    }
+}
+
+fn note(end: &mut End, seen: &mut Vec<(u32, bool)>) {
+    match end.look() {
+        Some(Ok(entries)) => seen.extend(entries.iter().map(|entry| (entry.slot.unwrap().0, true))),
+        Some(Err(failure)) => seen.push((failure.slot.unwrap().0, false)),
+        None => {}
+    }
+}
+
+fn wait(end: &mut End, seen: &mut Vec<(u32, bool)>, count: usize) {
+    let until = Instant::now() + PATIENCE;
+    while seen.len() < count {
+        note(end, seen);
+        assert!(Instant::now() < until, "only {} of {count} end: {seen:?}", seen.len());
+    }
+}
