@@ -10,6 +10,7 @@ use trunkline_sys::ofi::{
 
 use crate::Library;
 use crate::errno::Errno;
+use crate::mutant::Planted;
 
 /// Most offers that are taken of one question.
 const OFFERS: usize = 1024;
@@ -274,10 +275,10 @@ impl Hints {
         self
     }
 
-    /// Modes that this crate would go along with, too (`FI_RX_CQ_DATA` and its like).
+    /// Providers may take a receive for remote CQ data that comes with a write, too.
     #[must_use]
-    pub fn modes(mut self, more: u64) -> Self {
-        self.it().mode |= more;
+    pub fn data_may_take_receives(mut self) -> Self {
+        self.it().mode |= mode::RX_CQ_DATA;
         self
     }
 
@@ -288,7 +289,8 @@ impl Hints {
         self
     }
 
-    /// The threading model (`FI_THREAD_*`).
+    /// The threading model (`FI_THREAD_*`). Of those that ask more of a caller than `FI_THREAD_SAFE`, `FI_THREAD_COMPLETION` and
+    /// `FI_THREAD_DOMAIN` are what every version takes: 2.x offers nothing for `FI_THREAD_FID` and `FI_THREAD_ENDPOINT`.
     #[must_use]
     pub fn threading(mut self, model: u32) -> Self {
         self.domain_attr().threading = model;
@@ -365,13 +367,16 @@ pub fn query(hints: &Hints, node: Option<&CStr>) -> Result<Vec<Info>, Errno> {
         Err(Errno::NO_DATA) => return Ok(Vec::new()),
         other => other?,
     }
-    let mut offers = Vec::new();
+    // Version 1.17 gives all domains whatever name is asked for.
+    let domain = text(hints.0.domain_attr().name).filter(|_| !Planted::named("ofi-takes-any-domain").is_on());
+    let mut offers: Vec<Info> = Vec::new();
     let mut next = list;
     while !next.is_null() && offers.len() < OFFERS {
         // SAFETY: an entry of the list. What is made is the first of what it begins, alone.
         let raw = unsafe { (library.calls().dupinfo)(next) };
         // SAFETY: it was just made.
-        offers.extend(unsafe { Info::adopt(library, raw) });
+        let offer = unsafe { Info::adopt(library, raw) }.ok();
+        offers.extend(offer.filter(|offer| domain.as_ref().is_none_or(|name| offer.names()[2] == *name)));
         // SAFETY: an entry of the list.
         next = unsafe { (*next).next };
     }

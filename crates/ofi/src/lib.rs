@@ -11,6 +11,7 @@ mod errno;
 mod fid;
 mod granted;
 mod guard;
+mod handlers;
 mod info;
 mod lease;
 mod library;

@@ -8,6 +8,8 @@ use std::ptr::NonNull;
 
 use trunkline_sys::ofi::{self, API, Calls, LIBRARY, VERSIONS};
 
+use crate::handlers;
+
 /// The version of the interface in which dma-bufs are registered.
 const WITH_DMABUF: u32 = ofi::version(1, 20);
 
@@ -51,15 +53,18 @@ macro_rules! load {
 
 impl Library {
     /// Opens the system's libfabric, or the file at `instead`. Users name that by the environment variable
-    /// `TRUNKLINE_OFI_LIBRARY`, which this function does not read.
+    /// `TRUNKLINE_OFI_LIBRARY`, which this function does not read. The process's handlers of signals stay as they are.
     ///
     /// # Errors
     /// [`Missing`].
     pub fn open(instead: Option<&OsStr>) -> Result<Self, Missing> {
         let name = instead.map_or_else(|| LIBRARY.to_string_lossy().into_owned().into(), OsStr::to_owned);
-        // SAFETY: the library's constructors run here as in any program that is linked with it. Its symbols are seen by
-        // nobody else.
-        let library = unsafe { libloading::os::unix::Library::new(&name) };
+        let open = || {
+            // SAFETY: the library's constructors run here as in any program that is linked with it. Its symbols are seen by
+            // nobody else.
+            unsafe { libloading::os::unix::Library::new(&name) }
+        };
+        let library = handlers::kept(open);
         let handle = library
             .map_err(|error| Missing::Library {
                 name: name.to_string_lossy().into_owned(),

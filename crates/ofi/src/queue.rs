@@ -21,6 +21,8 @@ use crate::mutant::Planted;
 const BATCH: usize = 32;
 /// Words of the longest entry.
 const WORDS: usize = size_of::<CqTaggedEntry>() / size_of::<u64>();
+/// Flags of what a peer did, whose data is the peer's.
+const INBOUND: u64 = caps::REMOTE_WRITE | caps::RECV;
 /// Words that later versions may write behind an error entry.
 const BEHIND: usize = 8;
 
@@ -70,7 +72,7 @@ pub struct Entry {
     pub flags: u64,
     /// Bytes, of what came in.
     pub len: usize,
-    /// Remote CQ data, if the peer gave any.
+    /// Remote CQ data, if it is a peer's that gave any. Some providers say that there was some of an operation of our own.
     pub data: Option<u64>,
     /// Of a tagged receive.
     pub tag: u64,
@@ -227,7 +229,7 @@ impl Queue {
             slot: self.held.contexts.slot(it.op_context),
             flags: it.flags,
             len: it.len,
-            data: (it.flags & caps::REMOTE_CQ_DATA != 0).then_some(it.data),
+            data: (it.flags & INBOUND != 0 && it.flags & caps::REMOTE_CQ_DATA != 0).then_some(it.data),
             tag,
             source: (from != ADDR_NOTAVAIL).then_some(from),
         })

@@ -20,7 +20,7 @@ use crate::fid::Owned;
 use crate::lease::{Lease, LeaseError};
 use crate::mutant::Planted;
 use crate::rights::Duty;
-use crate::role::Role;
+use crate::role::{Ctrl, Data, Role};
 
 /// Words that later versions read behind the attributes of a registration; all zeros.
 const BEHIND: usize = 8;
@@ -397,6 +397,13 @@ impl<R: Role> Remote<R> {
         self.addr
     }
 }
+
+/// What registers may be of any thread, and shared.
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<Mr<Data>>();
+    shared::<Model<Ctrl>>();
+};
 
 /// Whether the provider takes such memory.
 fn check(domain: &Domain, wanted: &Wanted<'_>) -> Result<(), RegisterError> {

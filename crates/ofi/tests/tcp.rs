@@ -215,6 +215,25 @@ fn pair(info: &Info) -> (End, End, Peer<Data>, Peer<Ctrl>) {
     (here, there, data, ctrl)
 }
 
+/// Addresses of the process's handlers of signals.
+fn handlers() -> Vec<usize> {
+    let of = |signal| {
+        // SAFETY: all zeros are such a handler.
+        let mut handler: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: nothing is changed, and there is a place for the answer.
+        assert_eq!(unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut handler) }, 0);
+        handler.sa_sigaction
+    };
+    (1..32).map(of).collect()
+}
+
+#[test]
+fn opening_leaves_the_handlers_of_signals() {
+    let before = handlers();
+    let _ = offers("opening_leaves_the_handlers_of_signals");
+    assert_eq!(handlers(), before);
+}
+
 #[test]
 fn bytes_are_written_and_read() {
     for info in offers("bytes_are_written_and_read") {

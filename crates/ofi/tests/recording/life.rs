@@ -353,6 +353,9 @@ fn hints_and_offers_are_freed() {
     assert_eq!(offers[1].names(), ["second", "somewhere", "nic0"]);
     assert_eq!(offers[0].again().unwrap().names(), offers[0].names());
     assert!(query(&Hints::new(&library, caps::MULTICAST).unwrap(), None).unwrap().is_empty());
+    world.strangers.store(true, SeqCst);
+    assert_eq!(query(&hints, None).unwrap().len(), 1);
+    world.strangers.store(false, SeqCst);
     // A list that does not end is not followed for ever.
     world.offers.store(1100, SeqCst);
     assert_eq!(query(&hints, None).unwrap().len(), 1024);

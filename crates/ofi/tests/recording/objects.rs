@@ -3,8 +3,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
 use trunkline_sys::ofi::{self, class, control, errno, mr_mode};
 
@@ -17,30 +17,30 @@ pub struct Fake<T> {
     pub raw: T,
     pub world: Arc<World>,
     /// What uses it: it cannot be closed before.
-    pub users: usize,
+    pub users: AtomicUsize,
     /// What it uses.
-    pub uses: Vec<*mut ofi::Fid>,
-    pub enabled: bool,
-    pub bound: bool,
+    pub uses: Mutex<Vec<*mut ofi::Fid>>,
+    pub enabled: AtomicBool,
+    pub bound: AtomicBool,
 }
 
 /// The object of a pointer, whatever its class.
-unsafe fn fake<'a, T>(fid: *mut T) -> &'a mut Fake<T> {
+unsafe fn fake<'a, T>(fid: *mut T) -> &'a Fake<T> {
     // SAFETY: the caller's: every object here is one.
-    unsafe { &mut *fid.cast::<Fake<T>>() }
+    unsafe { &*fid.cast::<Fake<T>>() }
 }
 
 /// `users` of an object of any class.
-unsafe fn users<'a>(fid: *mut ofi::Fid) -> &'a mut usize {
+unsafe fn users<'a>(fid: *mut ofi::Fid) -> &'a AtomicUsize {
     // SAFETY: the caller's.
     unsafe {
         match (*fid).fclass {
-            class::FABRIC => &mut fake::<ofi::FidFabric>(fid.cast()).users,
-            class::DOMAIN => &mut fake::<ofi::FidDomain>(fid.cast()).users,
-            class::EP => &mut fake::<ofi::FidEp>(fid.cast()).users,
-            class::AV => &mut fake::<ofi::FidAv>(fid.cast()).users,
-            class::CQ => &mut fake::<ofi::FidCq>(fid.cast()).users,
-            _ => &mut fake::<ofi::FidMr>(fid.cast()).users,
+            class::FABRIC => &fake::<ofi::FidFabric>(fid.cast()).users,
+            class::DOMAIN => &fake::<ofi::FidDomain>(fid.cast()).users,
+            class::EP => &fake::<ofi::FidEp>(fid.cast()).users,
+            class::AV => &fake::<ofi::FidAv>(fid.cast()).users,
+            class::CQ => &fake::<ofi::FidCq>(fid.cast()).users,
+            _ => &fake::<ofi::FidMr>(fid.cast()).users,
         }
     }
 }
@@ -53,9 +53,16 @@ fn made<T>(world: Arc<World>, raw: T, of: usize, uses: Vec<*mut ofi::Fid>, to: *
     *world.open.lock().unwrap().entry(of).or_default() += 1;
     for one in &uses {
         // SAFETY: they are open.
-        unsafe { *users(*one) += 1 };
+        unsafe { users(*one).fetch_add(1, SeqCst) };
     }
-    let it = Box::new(Fake { raw, world, users: 0, uses, enabled: false, bound: false });
+    let it = Box::new(Fake {
+        raw,
+        world,
+        users: AtomicUsize::new(0),
+        uses: Mutex::new(uses),
+        enabled: AtomicBool::new(false),
+        bound: AtomicBool::new(false),
+    });
     // SAFETY: the caller's place.
     unsafe { *to = Box::into_raw(it).cast() };
     0
@@ -68,7 +75,7 @@ unsafe fn end<T>(fid: *mut ofi::Fid) -> c_int {
         let it = fake::<T>(fid.cast());
         let world = Arc::clone(&it.world);
         world.call(|| {
-            if it.users > 0 {
+            if it.users.load(SeqCst) > 0 {
                 return -errno::EBUSY;
             }
             if of == class::MR {
@@ -81,8 +88,8 @@ unsafe fn end<T>(fid: *mut ofi::Fid) -> c_int {
                 }
                 world.keys.lock().unwrap().remove(&key);
             }
-            for one in &it.uses {
-                *users(*one) -= 1;
+            for one in it.uses.lock().unwrap().iter() {
+                users(*one).fetch_sub(1, SeqCst);
             }
             *world.open.lock().unwrap().get_mut(&of).unwrap() -= 1;
             world.note(name(of));
@@ -118,8 +125,8 @@ unsafe extern "C" fn bind(fid: *mut ofi::Fid, to: *mut ofi::Fid, flags: u64) -> 
                 if let Err(code) = it.world.step(point) {
                     return code;
                 }
-                it.uses.push(to);
-                *users(to) += 1;
+                it.uses.lock().unwrap().push(to);
+                users(to).fetch_add(1, SeqCst);
                 0
             }
             (class::MR, class::EP) => {
@@ -129,12 +136,13 @@ unsafe extern "C" fn bind(fid: *mut ofi::Fid, to: *mut ofi::Fid, flags: u64) -> 
                     if let Err(code) = world.step(Point::BindMr) {
                         return code;
                     }
-                    if it.bound || it.enabled || !fake::<ofi::FidEp>(to.cast()).enabled {
+                    let ready = fake::<ofi::FidEp>(to.cast()).enabled.load(SeqCst);
+                    if it.bound.load(SeqCst) || it.enabled.load(SeqCst) || !ready {
                         return -errno::EINVAL;
                     }
-                    it.bound = true;
-                    it.uses.push(to);
-                    *users(to) += 1;
+                    it.bound.store(true, SeqCst);
+                    it.uses.lock().unwrap().push(to);
+                    users(to).fetch_add(1, SeqCst);
                     0
                 })
             }
@@ -149,7 +157,7 @@ unsafe extern "C" fn command(fid: *mut ofi::Fid, command: c_int, arg: *mut c_voi
         match ((*fid).fclass, command) {
             (class::EP, control::ENABLE) => {
                 let it = fake::<ofi::FidEp>(fid.cast());
-                it.enabled = true;
+                it.enabled.store(true, SeqCst);
                 it.world.step(Point::EnableEndpoint).err().unwrap_or(0)
             }
             (class::MR, control::ENABLE) => enable_mr(fid),
@@ -169,15 +177,19 @@ unsafe fn enable_mr(fid: *mut ofi::Fid) -> c_int {
     if let Err(code) = world.step(Point::EnableMr) {
         return code;
     }
-    if !it.bound || it.enabled {
+    if !it.bound.load(SeqCst) || it.enabled.swap(true, SeqCst) {
         return -errno::EINVAL;
     }
-    it.enabled = true;
+    let mut key = None;
     if world.kind.mr_mode & mr_mode::PROV_KEY != 0 && world.step(Point::Key).is_ok() {
-        it.raw.key = own_key(&world);
+        key = Some(own_key(&world));
     }
     if world.step(Point::Key).is_err() {
-        it.raw.key = ofi::KEY_NOTAVAIL;
+        key = Some(ofi::KEY_NOTAVAIL);
+    }
+    if let Some(key) = key {
+        // SAFETY: the caller's: a registration, and nobody reads its key before it is enabled.
+        unsafe { (*fid.cast::<ofi::FidMr>()).key = key };
     }
     0
 }
@@ -456,7 +468,7 @@ unsafe extern "C" fn setopt(
     unsafe {
         assert_eq!(*value.cast::<c_int>(), ofi::hmem_p2p::DISABLED);
         let it = fake::<ofi::FidEp>(fid.cast());
-        assert!(!it.enabled, "options come before an endpoint is enabled");
+        assert!(!it.enabled.load(SeqCst), "options come before an endpoint is enabled");
         it.world.step(Point::Option).err().unwrap_or(0)
     }
 }

@@ -190,8 +190,8 @@ fn completions_are_told_as_they_come() {
     for (format, sources) in [(Format::Tagged, false), (Format::Data, true), (Format::Tagged, true)] {
         let mut nic = Nic::with(Kind::default(), &QueueWants { format, sources, ..WANTS });
         let [first, last] = contexts(&mut nic);
-        let well =
-            CqTaggedEntry { op_context: last, flags: caps::WRITE, data: 5, tag: 6, ..CqTaggedEntry::ZERO };
+        let own = caps::WRITE | caps::REMOTE_CQ_DATA;
+        let well = CqTaggedEntry { op_context: last, flags: own, data: 5, tag: 6, ..CqTaggedEntry::ZERO };
         let flags = caps::REMOTE_WRITE | caps::REMOTE_CQ_DATA;
         let told = CqTaggedEntry { op_context: std::ptr::null_mut(), flags, len: 3, ..well };
         let failed = CqErrEntry {
@@ -210,7 +210,7 @@ fn completions_are_told_as_they_come() {
         assert_eq!(nic.queue.read(), Read::Entries(2));
         let tag = if format == Format::Tagged { 6 } else { 0 };
         let source = sources.then_some(4);
-        let entry = Entry { slot: Some(Slot(7)), flags: caps::WRITE, len: 0, data: None, tag, source };
+        let entry = Entry { slot: Some(Slot(7)), flags: own, len: 0, data: None, tag, source };
         assert_eq!(nic.queue.entry(0), Some(entry));
         let told = Entry { slot: None, flags, len: 3, data: Some(5), tag, source: None };
         assert_eq!(nic.queue.entry(1), Some(told));

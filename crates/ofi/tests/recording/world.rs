@@ -122,6 +122,8 @@ pub struct World {
     pub infos: AtomicUsize,
     /// Whether posts are not noted.
     pub quiet: AtomicBool,
+    /// Whether offers beside the first are of another domain.
+    pub strangers: AtomicBool,
     /// How many offers there are beside the first.
     pub offers: AtomicUsize,
 }
@@ -320,6 +322,10 @@ unsafe extern "C" fn getinfo(
         (*(*info).fabric_attr).api_version = api;
         for _ in 0..here().offers.load(SeqCst) {
             let another = dupinfo(info);
+            if here().strangers.load(SeqCst) {
+                libc::free((*(*another).domain_attr).name.cast());
+                (*(*another).domain_attr).name = libc::strdup(c"elsewhere".as_ptr());
+            }
             (*another).next = (*info).next;
             (*info).next = another;
         }
