@@ -16,6 +16,7 @@ mod info;
 mod lease;
 mod library;
 mod mutant;
+mod pages;
 mod post;
 mod queue;
 mod region;

@@ -39,7 +39,8 @@ impl Posted {
 /// How an operation is done.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct How {
-    /// Its completion is told. A failure always is.
+    /// Its completion is told. A failure always is, and some providers tell everything (`net` of 1.17). When an operation that
+    /// is not told has let go of its memory is known by the order of completions alone, where the provider grants one.
     pub tell: bool,
     /// More follows at once, so that the provider may wait with this one.
     pub more: bool,

@@ -19,9 +19,12 @@ use crate::errno::Errno;
 use crate::fid::Owned;
 use crate::lease::{Lease, LeaseError};
 use crate::mutant::Planted;
+use crate::pages;
 use crate::rights::Duty;
 use crate::role::{Ctrl, Data, Role};
 
+/// How often a registration is to be enabled before its NIC is taken for full.
+const ENABLE_TRIES: u32 = 4096;
 /// Words that later versions read behind the attributes of a registration; all zeros.
 const BEHIND: usize = 8;
 
@@ -198,6 +201,9 @@ impl MrDisabled {
         let granted = domain.granted();
         let lease = if granted.prov_key { Ok(None) } else { domain.leases().take().map(Some) };
         let lease = lease.map_err(|source| RegisterError::Keys { duty, source })?;
+        if granted.allocated {
+            pages::populate(wanted.memory);
+        }
         let fid = regattr(domain, wanted, lease.as_ref().map_or(0, Lease::key));
         let failed = |errno| RegisterError::Provider { step: RegisterStep::Regattr, role, duty, errno };
         let mut registered = Registered {
@@ -250,12 +256,25 @@ impl<R: Role> MrBound<R> {
     /// [`RegisterStep::Enable`], or [`RegisterStep::Key`] if it has no key even now; the registration is gone.
     pub fn enable(self) -> Result<Mr<R>, RegisterError> {
         if !Planted::named("ofi-forgets-to-enable").is_on() {
-            // SAFETY: the command takes nothing.
-            let enabled = unsafe { self.registered.fid.control(control::ENABLE, std::ptr::null_mut()) };
+            let enabled = self.enable_in_time();
             enabled.map_err(|errno| self.registered.error(RegisterStep::Enable, R::NAME, errno))?;
         }
         let forgets = Planted::named("ofi-forgets-endpoints").is_on();
         Mr::of(self.registered, (!forgets).then_some(self.anchor))
+    }
+
+    /// Enabling takes a place on the NIC, which may have none for a moment: it is asked for again, not for ever.
+    fn enable_in_time(&self) -> Result<(), Errno> {
+        let tries = if Planted::named("ofi-enables-once").is_on() { 1 } else { ENABLE_TRIES };
+        for _ in 1..tries {
+            // SAFETY: the command takes nothing.
+            match unsafe { self.registered.fid.control(control::ENABLE, std::ptr::null_mut()) } {
+                Err(Errno::AGAIN) => std::thread::yield_now(),
+                done => return done,
+            }
+        }
+        // SAFETY: as above.
+        unsafe { self.registered.fid.control(control::ENABLE, std::ptr::null_mut()) }
     }
 }
 

@@ -108,6 +108,19 @@ fn every_step_of_registering_may_fail_and_leaves_nothing() {
 }
 
 #[test]
+fn a_nic_may_be_full_for_a_moment_and_not_for_ever() {
+    let nic = Nic::new(Kind::default());
+    nic.world.again.store(4095, SeqCst);
+    drop(nic.ctrl(Duty::Mailbox));
+    assert_eq!(nic.world.again.load(SeqCst), 0);
+    nic.world.again.store(5000, SeqCst);
+    let (step, role, duty) = (RegisterStep::Enable, "control", Duty::Mailbox);
+    let full = RegisterError::Provider { step, role, duty, errno: Errno::AGAIN };
+    assert_eq!(nic.register(&nic.ctrl, duty).err(), Some(full));
+    assert_eq!((nic.world.again.load(SeqCst), nic.world.open_of(class::MR)), (5000 - 4096, 0));
+}
+
+#[test]
 fn a_registration_outlives_its_endpoint_only_by_keeping_it() {
     for mode in MODES {
         let nic = Nic::new(kind(mode));
@@ -243,6 +256,20 @@ fn memory_gets_the_rights_of_its_duty_and_no_more() {
         assert_eq!((last.iface, last.device, last.flags), (ofi::hmem::SYSTEM, 0, 0));
         assert!(duty == Duty::Mailbox || duty == Duty::Flushed || bits & local != 0);
     }
+}
+
+#[test]
+fn pages_are_there_where_they_must_be() {
+    let nic = Nic::new(Kind::default());
+    assert!(nic.domain.granted().allocated);
+    // More than an allocator would have at hand, and not from the start of a page.
+    let memory = Memory::heap(8 << 20);
+    memory.store(5 << 20, 7).unwrap();
+    // SAFETY: `memory` is there until the end.
+    let part = unsafe { Memory::from_raw(memory.addr() + 100, (8 << 20) - 200, Where::Host) };
+    let mr = register(&nic.domain, &nic.data.model(), &Wanted::host(&part, Duty::Bounce));
+    assert!(mr.is_ok());
+    assert_eq!((memory.load(5 << 20), memory.load(0)), (Ok(7), Ok(0)));
 }
 
 #[test]

@@ -174,6 +174,10 @@ unsafe fn enable_mr(fid: *mut ofi::Fid) -> c_int {
     // SAFETY: the caller's.
     let it = unsafe { fake::<ofi::FidMr>(fid.cast()) };
     let world = Arc::clone(&it.world);
+    let again = |left: usize| left.checked_sub(1);
+    if world.again.fetch_update(SeqCst, SeqCst, again).is_ok() {
+        return -errno::EAGAIN;
+    }
     if let Err(code) = world.step(Point::EnableMr) {
         return code;
     }
@@ -515,6 +519,10 @@ unsafe extern "C" fn regattr(
         if let Err(code) = world.step(Point::Regattr) {
             return code;
         }
+        let host = attr.iface == ofi::hmem::SYSTEM;
+        if host && world.kind.mr_mode & mr_mode::ALLOCATED != 0 && !are_pages_there(&asked(&attr, flags)) {
+            return -errno::EFAULT;
+        }
         world.asked.lock().unwrap().push(asked(&attr, flags));
         let (prov, endpoint) = (mr_mode::PROV_KEY, mr_mode::ENDPOINT);
         let key = match world.kind.mr_mode {
@@ -529,6 +537,16 @@ unsafe extern "C" fn regattr(
         let raw = ofi::FidMr { fid: fid(class::MR), mem_desc, key };
         made(Arc::clone(&world), raw, class::MR, vec![domain], to)
     })
+}
+
+fn are_pages_there(asked: &Asked) -> bool {
+    let start = asked.addr / 4096 * 4096;
+    let len = asked.addr + asked.len - start;
+    let mut there = vec![0_u8; len.div_ceil(4096)];
+    // SAFETY: the memory is mapped, and there is a byte for each page.
+    let code =
+        unsafe { libc::mincore(std::ptr::with_exposed_provenance_mut(start), len, there.as_mut_ptr()) };
+    code == 0 && there.iter().all(|page| page & 1 == 1)
 }
 
 fn asked(attr: &ofi::MrAttr, flags: u64) -> Asked {

@@ -118,6 +118,8 @@ pub struct World {
     pub overlapped: AtomicBool,
     /// Whether calls take long, so that they meet.
     pub slow: AtomicBool,
+    /// How often enabling a registration says "again".
+    pub again: AtomicUsize,
     /// Infos that were made and not freed.
     pub infos: AtomicUsize,
     /// Whether posts are not noted.
