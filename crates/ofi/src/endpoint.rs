@@ -140,7 +140,11 @@ pub struct Endpoint<R: Role> {
     pub(crate) inject: usize,
     /// The best that completions tell.
     pub(crate) reach: u64,
+    /// Bits of remote CQ data and of tags that there are.
+    pub(crate) data_bits: u64,
+    pub(crate) tag_bits: u64,
     pub(crate) sends_long: Planted,
+    pub(crate) cuts: Planted,
     pub(crate) forgets_to_tell: Planted,
     one_thread: PhantomData<*mut ()>,
 }
@@ -183,7 +187,10 @@ impl<R: Role> Endpoint<R> {
             held: Arc::new(Held { fid, vector, queue: Arc::clone(queue.held()), role: PhantomData }),
             inject: granted.sizes.inject,
             reach: granted.reach,
+            data_bits: low_bits(u32::try_from(granted.cq_data_bytes.saturating_mul(8)).unwrap_or(u64::BITS)),
+            tag_bits: low_bits(granted.tag_bits),
             sends_long: Planted::named("ofi-injects-any-length"),
+            cuts: Planted::named("ofi-cuts-data-and-tags"),
             forgets_to_tell: Planted::named("ofi-forgets-to-tell"),
             one_thread: PhantomData,
         })
@@ -290,6 +297,11 @@ impl<R: Role> Endpoint<R> {
         // SAFETY: the endpoint is open. The address is only compared.
         Errno::count(unsafe { cancel(fid.fid(), at) }).map(drop)
     }
+}
+
+/// So many bits, from the lowest on.
+fn low_bits(count: u32) -> u64 {
+    u64::MAX.checked_shr(u64::BITS.saturating_sub(count)).unwrap_or(0)
 }
 
 /// Peers of an endpoint.

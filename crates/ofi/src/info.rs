@@ -289,6 +289,21 @@ impl Hints {
         self
     }
 
+    /// How addresses look (`FI_SOCKADDR_IN` and its like).
+    #[must_use]
+    pub fn addr_format(mut self, format: u32) -> Self {
+        self.it().addr_format = format;
+        self
+    }
+
+    /// Operations, and receives, that an endpoint is to take at once.
+    #[must_use]
+    pub fn depth(mut self, transmits: usize, receives: usize) -> Self {
+        self.tx_attr().size = transmits;
+        self.rx_attr().size = receives;
+        self
+    }
+
     /// The threading model (`FI_THREAD_*`). Of those that ask more of a caller than `FI_THREAD_SAFE`, `FI_THREAD_COMPLETION` and
     /// `FI_THREAD_DOMAIN` are what every version takes: 2.x offers nothing for `FI_THREAD_FID` and `FI_THREAD_ENDPOINT`.
     #[must_use]

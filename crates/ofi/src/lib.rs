@@ -1,6 +1,6 @@
 //! NICs through libfabric, which is opened at run time: EFA, Slingshot, and what else it has a provider for.
 //!
-//! This is the typed layer: what belongs to payload and what belongs to the control path are different types ([`role`]), so
+//! This is the typed layer: what belongs to payload and what belongs to the control path are different types ([`typed::Role`]), so
 //! that a descriptor or key of one cannot be given to an endpoint of the other. [`typed`] is what its tests and the fabric on
 //! top of it use; nothing here knows of the contract's rails and links, or decides who talks to whom.
 

@@ -126,7 +126,8 @@ impl<R: Role> Endpoint<R> {
         how: How,
     ) -> Posted {
         let mut ranges = match self.ranges(from) {
-            Ok(ranges) => ranges,
+            Ok(ranges) if self.fits(data, 0) => ranges,
+            Ok(_) => return Posted::Refused(Errno::INVALID),
             Err(errno) => return Posted::Refused(errno),
         };
         let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
@@ -150,6 +151,9 @@ impl<R: Role> Endpoint<R> {
     pub fn inject_write(&mut self, peer: Peer<R>, bytes: &[u8], to: Remote<R>, data: Option<u64>) -> Posted {
         if self.too_long(bytes) {
             return Posted::Refused(Errno::TOO_LONG);
+        }
+        if !self.fits(data, 0) {
+            return Posted::Refused(Errno::INVALID);
         }
         let (at, len, dest) = (bytes.as_ptr().cast(), bytes.len(), peer.addr());
         let (addr, key) = (to.addr(), to.key().number());
@@ -199,7 +203,8 @@ impl<R: Role> Endpoint<R> {
         how: How,
     ) -> Posted {
         let mut ranges = match self.ranges(from) {
-            Ok(ranges) => ranges,
+            Ok(ranges) if self.fits(data, tag) => ranges,
+            Ok(_) => return Posted::Refused(Errno::INVALID),
             Err(errno) => return Posted::Refused(errno),
         };
         let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
@@ -223,6 +228,9 @@ impl<R: Role> Endpoint<R> {
         if self.too_long(bytes) {
             return Posted::Refused(Errno::TOO_LONG);
         }
+        if !self.fits(data, tag) {
+            return Posted::Refused(Errno::INVALID);
+        }
         let (at, len, dest) = (bytes.as_ptr().cast(), bytes.len(), peer.addr());
         match data {
             Some(data) => post!(self, tagged.injectdata(at, len, data, dest, tag)),
@@ -242,7 +250,8 @@ impl<R: Role> Endpoint<R> {
         slot: Slot,
         more: bool,
     ) -> Posted {
-        let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
+        let context = self.context(slot).filter(|_| self.fits(None, tag));
+        let Some(context) = context else { return Posted::Refused(Errno::INVALID) };
         let mut ranges = Ranges::of([Some(into), None]);
         let message = MsgTagged {
             msg_iov: ranges.iov.as_ptr(),
@@ -269,7 +278,8 @@ impl<R: Role> Endpoint<R> {
         how: How,
     ) -> Posted {
         let mut ranges = match self.ranges(from) {
-            Ok(ranges) => ranges,
+            Ok(ranges) if self.fits(data, 0) => ranges,
+            Ok(_) => return Posted::Refused(Errno::INVALID),
             Err(errno) => return Posted::Refused(errno),
         };
         let Some(context) = self.context(slot) else { return Posted::Refused(Errno::INVALID) };
@@ -305,6 +315,13 @@ impl<R: Role> Endpoint<R> {
     #[inline]
     fn context(&self, slot: Slot) -> Option<*mut c_void> {
         self.held().queue.contexts.at(slot)
+    }
+
+    /// Whether data and tag have no more bits than the provider takes: it would leave the others out.
+    #[inline]
+    fn fits(&self, data: Option<u64>, tag: u64) -> bool {
+        let data_fits = data.is_none_or(|data| self.data_bits != 0 && data & !self.data_bits == 0);
+        data_fits && tag & !self.tag_bits == 0 || self.cuts.is_on()
     }
 
     #[inline]

@@ -147,8 +147,6 @@ struct Registered {
     memory: Memory,
     domain: Arc<Domain>,
     duty: Duty,
-    /// The key where that was read too early, as a planted bug.
-    early: Option<u64>,
     frees_key_first: Planted,
 }
 
@@ -164,7 +162,7 @@ impl Registered {
             return Ok(None);
         }
         // SAFETY: the registration is open.
-        let key = self.early.unwrap_or(unsafe { (*self.fid.raw()).key });
+        let key = unsafe { (*self.fid.raw()).key };
         let takes_none = Planted::named("ofi-takes-no-key-for-one").is_on();
         if key == KEY_NOTAVAIL && !takes_none { Err(Errno::NO_KEY) } else { Ok(Some(key)) }
     }
@@ -206,20 +204,14 @@ impl MrDisabled {
         }
         let fid = regattr(domain, wanted, lease.as_ref().map_or(0, Lease::key));
         let failed = |errno| RegisterError::Provider { step: RegisterStep::Regattr, role, duty, errno };
-        let mut registered = Registered {
+        Ok(Self(Registered {
             fid: fid.map_err(failed)?,
             lease,
             memory: wanted.memory.clone(),
             domain: Arc::clone(domain),
             duty,
-            early: None,
             frees_key_first: Planted::named("ofi-frees-keys-first"),
-        };
-        if Planted::named("ofi-reads-keys-early").is_on() {
-            // SAFETY: the registration is open.
-            registered.early = Some(unsafe { (*registered.fid.raw()).key });
-        }
-        Ok(Self(registered))
+        }))
     }
 
     /// Binds it to an endpoint, for good.
@@ -255,6 +247,10 @@ impl<R: Role> MrBound<R> {
     /// # Errors
     /// [`RegisterStep::Enable`], or [`RegisterStep::Key`] if it has no key even now; the registration is gone.
     pub fn enable(self) -> Result<Mr<R>, RegisterError> {
+        if Planted::named("ofi-reads-keys-early").is_on() {
+            let early = self.registered.key();
+            early.map_err(|errno| self.registered.error(RegisterStep::Key, R::NAME, errno))?;
+        }
         if !Planted::named("ofi-forgets-to-enable").is_on() {
             let enabled = self.enable_in_time();
             enabled.map_err(|errno| self.registered.error(RegisterStep::Enable, R::NAME, errno))?;

@@ -126,6 +126,35 @@ fn few_bytes_go_without_a_registration() {
 }
 
 #[test]
+fn data_and_tags_that_do_not_fit_are_refused() {
+    let to = Remote::new(RKey::new(77), 4096);
+    let none = Posted::Refused(Errno::INVALID);
+    for (data_bytes, fits, too_much) in
+        [(8, Some(u64::MAX), None), (4, Some(u64::MAX >> 32), Some(1 << 32)), (0, None, Some(0))]
+    {
+        let mut nic = Nic::new(Kind { data_bytes, ..Kind::default() });
+        let peer = nic.data.insert(b"\x05").unwrap();
+        let mr = nic.data(Duty::User(Access::ALL));
+        let local = || Source::One(mr.local(0, 8).unwrap());
+        for (data, posted) in [(fits, Posted::Taken), (None, Posted::Taken), (too_much, none)] {
+            let posted = if data.is_none() { Posted::Taken } else { posted };
+            assert_eq!(nic.data.write(peer, local(), to, data, Slot(0), How::TOLD), posted, "{data:?}");
+            assert_eq!(nic.data.inject_write(peer, b"x", to, data), posted);
+            assert_eq!(nic.data.send_tagged(peer, local(), 1, data, Slot(0), How::TOLD), posted);
+            assert_eq!(nic.data.inject_tagged(peer, b"x", 1, data), posted);
+            assert_eq!(nic.data.send(peer, local(), data, Slot(0), How::TOLD), posted);
+        }
+        // Tags have 56 bits here.
+        for (tag, posted) in [((1 << 56) - 1, Posted::Taken), (1 << 56, none)] {
+            let into = mr.local(0, 8).unwrap();
+            assert_eq!(nic.data.send_tagged(peer, local(), tag, None, Slot(0), How::TOLD), posted);
+            assert_eq!(nic.data.inject_tagged(peer, b"x", tag, None), posted);
+            assert_eq!(nic.data.receive_tagged(None, into, tag, 0, Slot(0), false), posted);
+        }
+    }
+}
+
+#[test]
 fn busy_and_refused_are_not_the_same() {
     let mut nic = Nic::new(Kind { op_flags: 0, ..Kind::default() });
     let peer = nic.data.insert(b"\x05").unwrap();

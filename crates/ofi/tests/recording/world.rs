@@ -39,6 +39,7 @@ pub struct Kind {
     pub mr_mode: i32,
     pub threading: u32,
     pub key_bytes: usize,
+    pub data_bytes: usize,
     pub caps: u64,
     pub version: u32,
     pub op_flags: u64,
@@ -52,6 +53,7 @@ impl Default for Kind {
             mr_mode: mr_mode::ENDPOINT | mr_mode::PROV_KEY | mr_mode::ALLOCATED,
             threading: ofi::threading::COMPLETION,
             key_bytes: 8,
+            data_bytes: 8,
             caps: ALL | ofi::caps::HMEM,
             version: ofi::version(1, 17),
             op_flags: ofi::caps::DELIVERY_COMPLETE,
@@ -316,7 +318,7 @@ unsafe extern "C" fn getinfo(
         (*(*info).domain_attr).mr_mode = kind.mr_mode;
         (*(*info).domain_attr).threading = kind.threading;
         (*(*info).domain_attr).mr_key_size = kind.key_bytes;
-        (*(*info).domain_attr).cq_data_size = 8;
+        (*(*info).domain_attr).cq_data_size = kind.data_bytes;
         (*(*info).tx_attr).inject_size = 64;
         (*(*info).tx_attr).op_flags = kind.op_flags;
         (*(*info).tx_attr).iov_limit = 2;
