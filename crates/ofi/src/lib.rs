@@ -4,10 +4,14 @@
 //! that a descriptor or key of one cannot be given to an endpoint of the other. [`typed`] is what its tests and the fabric on
 //! top of it use; nothing here knows of the contract's rails and links, or decides who talks to whom.
 
+mod address;
+mod caps;
+mod connect;
 mod contexts;
 mod domain;
 mod endpoint;
 mod errno;
+mod fabric;
 mod fid;
 mod granted;
 mod guard;
@@ -15,15 +19,26 @@ mod handlers;
 mod info;
 mod lease;
 mod library;
+mod link;
 mod mutant;
+mod nic;
+mod ops;
 mod pages;
+mod poll;
 mod post;
+mod profile;
 mod queue;
+mod rail;
 mod region;
+mod register;
 mod rights;
 mod role;
+mod table;
 
+pub use fabric::{COPIES_MAX, NoNic, OfiConfig, OfiFabric};
 pub use library::{Library, Missing};
+pub use profile::Profile;
+pub use rail::OfiRail;
 
 /// The typed layer over libfabric. A domain is opened once a NIC ([`typed::Domain`]); a queue on it, endpoints of a role on
 /// that ([`typed::Endpoint`]), and registrations through [`typed::register`].

@@ -322,6 +322,12 @@ impl<R: Role> Mr<R> {
         &self.registered.memory
     }
 
+    /// Where it is.
+    pub(crate) fn place(&self) -> Place<R> {
+        let memory = &self.registered.memory;
+        Place { addr: memory.addr(), len: memory.len() as u64, desc: self.desc.0, of: PhantomData }
+    }
+
     /// Some of its bytes, for operations of this end.
     ///
     /// # Errors
@@ -334,6 +340,30 @@ impl<R: Role> Mr<R> {
             checked => checked?,
         };
         Ok(Local { addr, len: len as usize, desc: self.desc, of: PhantomData })
+    }
+}
+
+/// Where a registration is, for who keeps it himself while operations use it: a value that can stand in a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<R: Role> {
+    pub(crate) addr: usize,
+    pub(crate) len: u64,
+    pub(crate) desc: *mut c_void,
+    of: PhantomData<fn() -> R>,
+}
+
+impl<R: Role> Place<R> {
+    /// One of these parts, which came from [`Mr::place`].
+    pub(crate) fn from_parts(addr: usize, len: u64, desc: *mut c_void) -> Self {
+        Self { addr, len, desc, of: PhantomData }
+    }
+
+    /// Some of its bytes; nothing if they are not all inside.
+    #[inline]
+    pub(crate) fn local(self, offset: u64, len: u64) -> Option<Local<'static, R>> {
+        let addr = self.addr.wrapping_add(offset as usize);
+        let inside = offset.checked_add(len)? <= self.len;
+        inside.then_some(Local { addr, len: len as usize, desc: Desc(self.desc), of: PhantomData })
     }
 }
 

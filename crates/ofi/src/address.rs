@@ -1,0 +1,122 @@
+//! What a link tells its peer. The layout is in docs/wire.md; what comes from a peer is parsed into values that cannot be
+//! wrong.
+
+const MAGIC: [u8; 8] = *b"TLOFIRDM";
+const VERSION: u16 = 1;
+/// Bytes before the names.
+const HEAD: usize = 58;
+/// Most bytes of the name of an endpoint.
+pub(crate) const NAME_MAX: usize = 96;
+
+/// Where a peer proves that what it sent has arrived: a place to write to.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Landing {
+    pub(crate) key: u64,
+    pub(crate) addr: u64,
+}
+
+/// What a link tells its peer.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Address {
+    /// What comes with a write for this link has this in the upper half of its CQ data.
+    pub(crate) mark: u32,
+    /// The tag of messages for this link.
+    pub(crate) cookie: u64,
+    /// For payload, and for records.
+    pub(crate) landings: [Landing; 2],
+    /// The same of the endpoints.
+    pub(crate) names: [Vec<u8>; 2],
+}
+
+impl Address {
+    /// As it goes to the peer.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let [data, records] = &self.names;
+        let mut out = Vec::with_capacity(HEAD + data.len() + records.len());
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&[0, 0]);
+        out.extend_from_slice(&self.mark.to_le_bytes());
+        out.extend_from_slice(&self.cookie.to_le_bytes());
+        for Landing { key, addr } in self.landings {
+            out.extend_from_slice(&key.to_le_bytes());
+            out.extend_from_slice(&addr.to_le_bytes());
+        }
+        // Names are as long as an endpoint may have them at most.
+        out.extend_from_slice(&[data.len() as u8, records.len() as u8]);
+        out.extend_from_slice(data);
+        out.extend_from_slice(records);
+        out
+    }
+
+    /// Parses what a peer sent.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
+        let (head, names) = bytes.split_at_checked(HEAD).ok_or("it is too short")?;
+        if head[..8] != MAGIC {
+            return Err("it is not of libfabric");
+        }
+        if head[8..10] != VERSION.to_le_bytes() {
+            return Err("its version is another");
+        }
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&head[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let (mark, cookie) = (word(8) >> 32, word(16));
+        let landing = |at: usize| Landing { key: word(at), addr: word(at + 8) };
+        let [data, records] = [head[56], head[57]].map(usize::from);
+        if data == 0 || records == 0 || data > NAME_MAX || records > NAME_MAX {
+            return Err("an endpoint has no name, or too long a one");
+        }
+        if names.len() != data + records {
+            return Err("it has the wrong length");
+        }
+        let (data, records) = names.split_at(data);
+        Ok(Self {
+            mark: mark as u32,
+            cookie,
+            landings: [landing(24), landing(40)],
+            names: [data.to_vec(), records.to_vec()],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address() -> Address {
+        Address {
+            mark: 0x8123_4567,
+            cookie: 0x0123_4567_89ab_cdef,
+            landings: [Landing { key: 1, addr: 2 }, Landing { key: u64::MAX, addr: 1 << 63 }],
+            names: [vec![1, 2, 3], vec![4; NAME_MAX]],
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_heard() {
+        let bytes = address().bytes();
+        assert_eq!(bytes.len(), HEAD + 3 + NAME_MAX);
+        assert_eq!(Address::parse(&bytes), Ok(address()));
+        let most = Address { names: [vec![1; NAME_MAX], vec![2; NAME_MAX]], ..address() };
+        assert!(most.bytes().len() <= trunkline_fabric::LinkAddress::BYTES_MAX);
+    }
+
+    #[test]
+    fn nothing_else_is_understood() {
+        let good = address().bytes();
+        for len in 0..good.len() {
+            assert!(Address::parse(&good[..len]).is_err(), "{len} bytes");
+        }
+        let changed = |at: usize, to: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = to;
+            Address::parse(&bytes)
+        };
+        assert_eq!(changed(0, 0), Err("it is not of libfabric"));
+        assert_eq!(changed(8, 2), Err("its version is another"));
+        assert!(changed(56, 0).is_err() && changed(57, 255).is_err() && changed(56, 4).is_err());
+    }
+}

@@ -1,0 +1,44 @@
+//! What a NIC guarantees, from what its provider granted and what is known of it. Read once when a fabric is made.
+
+use trunkline_fabric::{Caps, DeviceReach};
+
+use crate::connect::LINKS_MAX;
+use crate::granted::Granted;
+use crate::profile::Profile;
+use crate::rail::{INLINE_MAX, PAIRED};
+use crate::table::REGIONS_MAX;
+
+/// Most operations of a link.
+const DEPTH_MAX: usize = 1024;
+/// Most bytes of one operation: what does not fit is cut by whoever posts.
+const MESSAGE_MAX: usize = 1 << 40;
+
+/// The capabilities of a NIC.
+pub(crate) fn of(granted: &Granted, profile: &Profile) -> Caps {
+    let sizes = &granted.sizes;
+    Caps {
+        // Payload and records go over two endpoints.
+        link_order: false,
+        // Some providers say 0.
+        remote_len: false,
+        needs_flush: false,
+        devices: DeviceReach::default(),
+        matched: profile.matches,
+        match_order: profile.matches,
+        match_bits: granted.tag_bits - PAIRED,
+        atomics: false,
+        wait: false,
+        retires: false,
+        ends_are_told: false,
+        arrives: profile.arrives,
+        immediate_takes_receive: granted.data_takes_receive,
+        // A head and a body are copied together.
+        inline_max: (sizes.inject / 2).min(INLINE_MAX) as u32,
+        message_max: sizes.message.min(MESSAGE_MAX) as u64,
+        depth_max: sizes.transmits.min(sizes.receives).min(DEPTH_MAX) as u32,
+        links_max: LINKS_MAX,
+        pipelines: 1,
+        completions_max: u32::MAX,
+        regions_max: REGIONS_MAX as u32,
+    }
+}

@@ -1,0 +1,277 @@
+//! Making, connecting and ending links, and the address by which two ends find each other. A slow path.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use trunkline_fabric::{Access, LinkAddress, LinkError, LinkId, Links, OpenError, RailConfig};
+use trunkline_mem::Memory;
+
+use crate::address::{Address, Landing};
+use crate::endpoint::Endpoint;
+use crate::link::{Hello, Link, Pair, State};
+use crate::nic::Port;
+use crate::ops::{Kind, Ops};
+use crate::poll::PLACE_BITS;
+use crate::queue::{Format, Queue, QueueWants};
+use crate::rail::{self, OfiRail};
+use crate::region::{Model, Mr, Wanted, register};
+use crate::register::OfiRegistrar;
+use crate::rights::Duty;
+use crate::role::{Ctrl, Data, Role};
+
+/// Most links of a rail.
+pub(crate) const LINKS_MAX: u32 = 1 << PLACE_BITS;
+/// Bytes of a landing.
+const LANDING: usize = 8;
+
+/// Where peers write to prove that what they sent before has arrived.
+pub(crate) struct Landings {
+    data: Mr<Data>,
+    records: Mr<Ctrl>,
+}
+
+fn system(what: &'static str) -> impl Fn(Box<dyn std::error::Error + Send + Sync>) -> LinkError {
+    move |error| LinkError::System { what, source: io::Error::other(error) }
+}
+
+fn open_failed(what: &'static str) -> impl Fn(crate::endpoint::OpenError) -> OpenError {
+    move |error| OpenError::System { what, source: io::Error::other(error) }
+}
+
+/// A number that nobody can guess.
+fn random() -> Result<u64, LinkError> {
+    let (mut bytes, mut have) = ([0; 8], 0);
+    while have < bytes.len() {
+        let more = getrandom(&mut bytes[have..], GetRandomFlags::empty());
+        have += more.map_err(|errno| LinkError::System { what: "getrandom", source: errno.into() })?;
+    }
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+fn landing<R: Role>(mr: &Mr<R>) -> Landing {
+    Landing { key: mr.key().map_or(0, |key| key.number()), addr: mr.remote_base() }
+}
+
+impl OfiRail {
+    /// Opens a NIC.
+    pub(crate) fn new(
+        port: &Port,
+        config: &RailConfig,
+        caps: trunkline_fabric::Caps,
+    ) -> Result<Self, OpenError> {
+        let nic = port.open().map_err(open_failed("opening a NIC of libfabric"))?;
+        let profile = port.profile.with(nic.domain.granted());
+        let depth = config.depth.clamp(1, caps.depth_max);
+        let config = RailConfig { depth, links: config.links.clamp(1, LINKS_MAX), ..*config };
+        let span = Ops::span(config.depth, config.recv_depth);
+        let wants = QueueWants {
+            // Writes that peers tell of take room too.
+            entries: (4 * span * config.links) as usize,
+            format: Format::Data,
+            sources: false,
+            wait: false,
+            slots: span * config.links,
+        };
+        let queue = Queue::open(&nic.domain, &wants).map_err(open_failed("making a completion queue"))?;
+        let shared = if profile.endpoint_each { None } else { Some(make_pair(port, &queue)?) };
+        let (data, records) = shared
+            .as_ref()
+            .map_or((Model::Domain, Model::Domain), |pair| (pair.data.model(), pair.records.model()));
+        let landing = (!profile.arrives).then(|| {
+            let memory = || Memory::heap(LANDING);
+            let data_mr = register(&nic.domain, &data, &Wanted::host(&memory(), Duty::User(Access::WRITE)));
+            let records_mr = register(&nic.domain, &records, &Wanted::host(&memory(), Duty::Mailbox));
+            Ok::<_, crate::region::RegisterError>(Landings { data: data_mr?, records: records_mr? })
+        });
+        let landing = landing.transpose().map_err(|error| OpenError::System {
+            what: "registering memory with libfabric",
+            source: io::Error::other(error),
+        })?;
+        let registrar = Arc::new(OfiRegistrar::new(&nic, data, records));
+        nic.endpoints.fetch_add(2 * u32::from(shared.is_some()), Ordering::Relaxed);
+        nic.queues.fetch_add(1, Ordering::Relaxed);
+        let tag_bits = nic.domain.granted().tag_bits;
+        Ok(Self {
+            links: Vec::new(),
+            gone: Vec::new(),
+            has_gone: false,
+            shared,
+            landing,
+            registrar,
+            queue,
+            stash: VecDeque::with_capacity(wants.entries),
+            waits: 0,
+            strays: 0,
+            nic,
+            info: port.info.again().map_err(|errno| OpenError::System {
+                what: "copying an fi_info",
+                source: io::Error::other(errno),
+            })?,
+            profile,
+            config,
+            caps,
+            span,
+            tag_bits,
+        })
+    }
+
+    /// A place for a link that nothing is told of any more.
+    fn place(&mut self) -> Result<usize, LinkError> {
+        if self.gone.iter().any(|gone| *gone) {
+            self.take_all();
+        }
+        let free = (0..self.links.len()).find(|&at| self.links[at].is_none() && !self.gone[at]);
+        match free {
+            Some(at) => Ok(at),
+            None if self.links.len() < self.config.links as usize => {
+                self.links.push(None);
+                self.gone.push(false);
+                Ok(self.links.len() - 1)
+            }
+            None => Err(LinkError::Exhausted(self.config.links)),
+        }
+    }
+
+    fn make(&mut self, at: usize) -> Result<Link, LinkError> {
+        let own = if self.shared.is_some() {
+            None
+        } else {
+            let open = |error| system("opening an endpoint")(Box::new(error));
+            let data = Endpoint::open(&self.info, &self.queue, &[]).map_err(open)?;
+            let records = Endpoint::open(&self.info, &self.queue, &[]).map_err(open)?;
+            Some(Box::new(Pair { data, records }))
+        };
+        let model = own.as_ref().or(self.shared.as_ref()).map_or(Model::Domain, |pair| pair.data.model());
+        let heads = rail::heads(self.span);
+        let heads = register(&self.nic.domain, &model, &Wanted::host(&heads, Duty::Heads))
+            .map_err(|error| system("registering memory for a link")(Box::new(error)))?;
+        let (mark, cookie) = (random()?, random()?);
+        let mark = (mark as u32) << PLACE_BITS | at as u32;
+        // Without the bit of what is paired.
+        let cookie = cookie & ((1 << (self.tag_bits - rail::PAIRED)) - 1);
+        Ok(Link {
+            id: LinkId(at as u32),
+            state: State::New,
+            hello: if self.profile.arrives { Hello::Heard } else { Hello::Unsaid },
+            pair: own,
+            peers: None,
+            theirs: None,
+            mark,
+            cookie,
+            ops: Ops::new(self.config.depth, self.config.recv_depth),
+            waiting: VecDeque::with_capacity(self.span as usize),
+            nops: VecDeque::with_capacity(self.config.depth as usize),
+            heads,
+        })
+    }
+
+    fn found(&mut self, id: LinkId) -> Result<&mut Link, LinkError> {
+        self.links.get_mut(id.0 as usize).and_then(Option::as_deref_mut).ok_or(LinkError::State)
+    }
+}
+
+fn make_pair(port: &Port, queue: &Queue) -> Result<Box<Pair>, OpenError> {
+    let failed = open_failed("opening an endpoint");
+    let data = Endpoint::open(&port.info, queue, &[]).map_err(&failed)?;
+    let records = Endpoint::open(&port.info, queue, &[]).map_err(&failed)?;
+    Ok(Box::new(Pair { data, records }))
+}
+
+impl Links for OfiRail {
+    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
+        if let Some(asked) = pipeline.filter(|&asked| asked > 0) {
+            return Err(LinkError::NoSuchPipeline { asked, pipelines: 1 });
+        }
+        let at = self.place()?;
+        let link = self.make(at)?;
+        self.nic.endpoints.fetch_add(2 * u32::from(link.pair.is_some()), Ordering::Relaxed);
+        let id = link.id;
+        self.links[at] = Some(Box::new(link));
+        Ok(id)
+    }
+
+    fn pipeline(&self, link: LinkId) -> Option<u32> {
+        self.link(link).map(|_| 0)
+    }
+
+    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
+        let link = self.link(link).ok_or(LinkError::State)?;
+        let pair = link.pair.as_ref().or(self.shared.as_ref()).ok_or(LinkError::State)?;
+        let failed = |errno| system("asking an endpoint for its name")(Box::new(errno));
+        let names = [pair.data.name().map_err(failed)?, pair.records.name().map_err(failed)?];
+        let landings = self.landing.as_ref();
+        let landings = landings.map(|at| [landing(&at.data), landing(&at.records)]).unwrap_or_default();
+        let address = Address { mark: link.mark, cookie: link.cookie, landings, names };
+        Ok(LinkAddress { bytes: address.bytes(), fd: None })
+    }
+
+    fn connect(&mut self, id: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
+        let theirs = Address::parse(&peer.bytes).map_err(LinkError::Address)?;
+        let arrives = self.profile.arrives;
+        let at = id.0 as usize;
+        let Some(Some(link)) = self.links.get_mut(at) else { return Err(LinkError::State) };
+        if link.state != State::New {
+            return Err(LinkError::State);
+        }
+        let pair = link.pair.as_mut().or(self.shared.as_mut()).ok_or(LinkError::State)?;
+        let failed = |_| LinkError::Unreachable("the provider takes no such address");
+        let data = pair.data.insert(&theirs.names[0]).map_err(failed)?;
+        let records = pair.records.insert(&theirs.names[1]).map_err(failed)?;
+        (link.peers, link.theirs, link.state) = (Some((data, records)), Some(theirs), State::Up);
+        if !arrives {
+            link.hello = Hello::Said;
+            self.begin_own(at, Kind::Hello, false).map_err(|_| LinkError::State)?;
+        }
+        Ok(())
+    }
+
+    fn is_up(&mut self, id: LinkId) -> Result<bool, LinkError> {
+        self.take_all();
+        self.give_waiting();
+        let link = self.found(id)?;
+        match (link.state, link.hello) {
+            (State::Error, _) => Err(LinkError::Unreachable("the provider does not reach it")),
+            (State::New, _) => Ok(false),
+            (State::Up, hello) => Ok(hello == Hello::Heard),
+        }
+    }
+
+    fn poll_is_call(&self, _: LinkId) -> bool {
+        !self.profile.arrives
+    }
+
+    fn fail(&mut self, id: LinkId) {
+        // What had arrived is told.
+        self.take_all();
+        self.break_link(id.0 as usize, None);
+    }
+
+    fn is_quiet(&mut self, _: LinkId) -> bool {
+        true
+    }
+
+    fn destroy(&mut self, id: LinkId) {
+        let at = id.0 as usize;
+        self.take_all();
+        self.break_link(at, None);
+        if let Some(place) = self.links.get_mut(at)
+            && place.take().is_some()
+        {
+            (self.gone[at], self.has_gone) = (true, true);
+        }
+        self.stash.retain(|one| one.link != id);
+    }
+}
+
+impl Drop for OfiRail {
+    fn drop(&mut self) {
+        for at in 0..self.links.len() {
+            self.break_link(at, None);
+        }
+        self.nic.endpoints.fetch_sub(2 * u32::from(self.shared.is_some()), Ordering::Relaxed);
+        self.nic.queues.fetch_sub(1, Ordering::Relaxed);
+    }
+}

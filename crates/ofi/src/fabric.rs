@@ -1,0 +1,204 @@
+//! The fabric: the NICs of one provider, found once when it is made.
+
+use std::ffi::CString;
+use std::sync::Arc;
+
+use trunkline_fabric::{Fabric, Nic, OpenError, RailConfig};
+use trunkline_proto::wire::status::Usage;
+use trunkline_sys::ofi::{caps as bits, threading};
+
+use crate::errno::Errno;
+use crate::granted::Granted;
+use crate::info::{Hints, Info, query};
+use crate::nic::Port;
+use crate::profile::Profile;
+use crate::rail::COPIED_MAX;
+use crate::{Library, Missing, OfiRail, caps};
+
+/// Speed of a NIC that does not tell, in Mb/s.
+const SPEED_UNKNOWN: u32 = 10_000;
+/// Most NICs that one stands for.
+pub const COPIES_MAX: u32 = 8;
+
+/// What users ask for.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct OfiConfig {
+    /// The provider; none: one of hardware.
+    pub provider: Option<String>,
+    /// A library in the place of `libfabric.so.1`.
+    pub library: Option<std::ffi::OsString>,
+    /// How often each NIC is there: for tests of several on a host with one. 0 counts as 1.
+    pub copies: u32,
+    /// The only domain that counts: `eth0`, `lo`, `mlx5_0`.
+    pub domain: Option<String>,
+}
+
+/// There is nothing to work with.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoNic {
+    /// No library.
+    #[error(transparent)]
+    Library(#[from] Missing),
+    /// The library did not answer.
+    #[error("libfabric finds nothing: {0}")]
+    Query(Errno),
+    /// None of the providers has a NIC that can be used.
+    #[error(
+        "libfabric has no provider {wanted} here that does what is needed (messages with tags, remote writes with data); \
+         `fi_info` shows what there is"
+    )]
+    Nothing {
+        /// What was asked for.
+        wanted: String,
+    },
+}
+
+/// NICs through libfabric.
+pub struct OfiFabric {
+    ports: Vec<Arc<Port>>,
+    nics: Vec<Nic>,
+}
+
+/// Providers to ask for a name that users give, best first. Which of those that work over TCP is there depends on the
+/// version: `tcp` has reliable endpoints without connections from 2.0 on, before that they were called `net`.
+fn candidates(wanted: Option<&str>) -> Vec<String> {
+    let all: &[&str] = match wanted {
+        None => &["efa", "cxi"],
+        Some("tcp") => &["tcp", "net", "tcp;ofi_rxm"],
+        Some(one) => return vec![one.to_owned()],
+    };
+    all.iter().map(|&name| name.to_owned()).collect()
+}
+
+/// What a provider offers, with as much as it can.
+fn offers(library: &Arc<Library>, provider: &str) -> Result<Vec<Info>, Errno> {
+    let name = CString::new(provider).map_err(|_| Errno::INVALID)?;
+    let wanted = bits::MSG | bits::TAGGED | bits::RMA;
+    let hints = |model, inject: usize, data| -> Result<Hints, Errno> {
+        Ok(Hints::new(library, wanted)?.provider(&name).threading(model).inject(inject).cq_data(data))
+    };
+    for (model, inject, data) in [
+        (threading::COMPLETION, COPIED_MAX, 8),
+        (threading::COMPLETION, 0, 8),
+        (threading::SAFE, 0, 8),
+        (threading::SAFE, 0, 4),
+    ] {
+        let found = query(&hints(model, inject, data)?, None)?;
+        let mut found: Vec<Info> = found.into_iter().filter(|info| info.names()[0] == provider).collect();
+        if found.is_empty() {
+            continue;
+        }
+        if found.iter().any(|info| Granted::of(info).endpoint_scoped) && model != threading::SAFE {
+            // Who registers binds to an endpoint that its owner posts on: only a provider that locks for itself can do both.
+            let safe = query(&hints(threading::SAFE, inject, data)?, None)?;
+            let safe: Vec<Info> = safe.into_iter().filter(|info| info.names()[0] == provider).collect();
+            found = if safe.is_empty() { found } else { safe };
+        }
+        return Ok(found);
+    }
+    Ok(Vec::new())
+}
+
+impl OfiFabric {
+    /// Opens libfabric and finds the NICs that `config` takes.
+    ///
+    /// # Errors
+    /// [`NoNic`] says what there is not.
+    pub fn new(config: &OfiConfig) -> Result<Self, NoNic> {
+        let library = Arc::new(Library::open(config.library.as_deref())?);
+        Self::with_library(&library, config)
+    }
+
+    /// The same with a library that is open.
+    ///
+    /// # Errors
+    /// As [`OfiFabric::new`].
+    pub fn with_library(library: &Arc<Library>, config: &OfiConfig) -> Result<Self, NoNic> {
+        for provider in candidates(config.provider.as_deref()) {
+            let mut found = Self { ports: Vec::new(), nics: Vec::new() };
+            let offers = offers(library, &provider).map_err(NoNic::Query)?;
+            for info in usable(offers, config.domain.as_deref()) {
+                found.take(&info, config.copies.clamp(1, COPIES_MAX)).map_err(NoNic::Query)?;
+            }
+            if !found.ports.is_empty() {
+                return Ok(found);
+            }
+        }
+        Err(NoNic::Nothing {
+            wanted: config.provider.clone().unwrap_or_else(|| "of hardware (efa, cxi)".to_owned()),
+        })
+    }
+
+    fn take(&mut self, info: &Info, copies: u32) -> Result<(), Errno> {
+        let [provider, _, domain] = info.names();
+        let granted = Granted::of(info);
+        let profile = Profile::of(&provider).with(&granted);
+        let nic = info.nic();
+        let pci = nic.as_ref().and_then(|nic| nic.pci);
+        let speed = nic.as_ref().map_or(0, |nic| u32::try_from(nic.speed / 1_000_000).unwrap_or(u32::MAX));
+        for copy in 0..copies {
+            self.nics.push(Nic {
+                name: if copy == 0 { domain.clone() } else { format!("{domain}.{copy}") },
+                pci_path: pci.map(|(domain, bus, device, function)| {
+                    format!("/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.{function}")
+                }),
+                guid: self.nics.len() as u64 + 1,
+                port: 1,
+                speed_mbps: if speed == 0 { SPEED_UNKNOWN } else { speed },
+                latency_us: 0.0,
+                caps: caps::of(&granted, &profile),
+            });
+            self.ports.push(Arc::new(Port::new(info.again()?, profile)));
+        }
+        Ok(())
+    }
+
+    /// The provider whose NICs these are, as libfabric calls it.
+    #[must_use]
+    pub fn provider(&self) -> String {
+        let [provider, ..] = self.ports.first().map(|port| port.info.names()).unwrap_or_default();
+        provider
+    }
+}
+
+/// One offer for each domain; the one that leads only to this host counts if there is no other.
+fn usable(offers: Vec<Info>, domain: Option<&str>) -> Vec<Info> {
+    let mut taken: Vec<Info> = Vec::new();
+    for info in offers {
+        let [_, _, name] = info.names();
+        let fits = domain.is_none_or(|wanted| wanted == name);
+        if fits
+            && Granted::of(&info).cq_data_bytes >= 4
+            && !taken.iter().any(|other| other.names()[2] == name)
+        {
+            taken.push(info);
+        }
+    }
+    let is_local = |info: &Info| info.names()[2] == "lo";
+    if taken.iter().any(|info| !is_local(info)) {
+        taken.retain(|info| !is_local(info));
+    }
+    taken
+}
+
+impl Fabric for OfiFabric {
+    type Rail = OfiRail;
+
+    fn name(&self) -> &'static str {
+        "ofi"
+    }
+
+    fn nics(&self) -> &[Nic] {
+        &self.nics
+    }
+
+    fn usage(&self, nic: usize) -> Usage {
+        self.ports.get(nic).map_or(Usage::default(), |port| port.usage())
+    }
+
+    fn open(&self, nic: usize, config: &RailConfig) -> Result<OfiRail, OpenError> {
+        let (port, found) = self.ports.get(nic).zip(self.nics.get(nic)).ok_or(OpenError::NoSuchNic(nic))?;
+        OfiRail::new(port, config, found.caps)
+    }
+}

@@ -1,0 +1,107 @@
+//! A link: endpoints of its own or those of its rail, the peer's, and what waits because the provider had no room.
+
+use std::collections::VecDeque;
+
+use trunkline_fabric::{Extent, LinkId, Remote};
+
+use crate::address::Address;
+use crate::contexts::Slot;
+use crate::endpoint::{Endpoint, Peer};
+use crate::ops::{Op, Ops};
+use crate::region::Mr;
+use crate::role::{Ctrl, Data};
+
+/// One endpoint for payload and one for records.
+pub(crate) struct Pair {
+    pub(crate) data: Endpoint<Data>,
+    pub(crate) records: Endpoint<Ctrl>,
+}
+
+/// How far a link is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum State {
+    /// Made.
+    New,
+    /// Connected.
+    Up,
+    /// Of no more use.
+    Error,
+}
+
+/// Whether the peer has been heard of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Hello {
+    /// It was not asked.
+    Unsaid,
+    /// It was.
+    Said,
+    /// It has answered, or need not.
+    Heard,
+}
+
+/// Where bytes come from, once the caller's own are copied.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum From {
+    /// So many bytes of the operation's place in the link's own memory.
+    Copied(usize),
+    /// Registered memory.
+    Region(Extent),
+    /// Both, one behind the other.
+    Both(usize, Extent),
+}
+
+/// An operation as it is given to the provider.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Work {
+    /// A message for the peer's receives, or for the one of that tag.
+    Send { from: From, tag: u64, imm: Option<u32> },
+    /// A write.
+    Write { from: From, to: Remote, imm: Option<u32> },
+    /// A read.
+    Read { into: Extent, from: Remote },
+    /// A receive.
+    Receive { into: Extent, tag: u64 },
+    /// A part of a proof, over the endpoint for payload or the other.
+    Proof { records: bool },
+}
+
+/// A link.
+pub(crate) struct Link {
+    pub(crate) id: LinkId,
+    pub(crate) state: State,
+    pub(crate) hello: Hello,
+    /// Its own endpoints, where each has some.
+    pub(crate) pair: Option<Box<Pair>>,
+    pub(crate) peers: Option<(Peer<Data>, Peer<Ctrl>)>,
+    pub(crate) theirs: Option<Address>,
+    pub(crate) mark: u32,
+    pub(crate) cookie: u64,
+    pub(crate) ops: Ops,
+    /// What the provider had no room for, oldest first, by place.
+    pub(crate) waiting: VecDeque<(u32, Work)>,
+    /// Proofs that need nothing but the end of all that was posted before, oldest first.
+    pub(crate) nops: VecDeque<u32>,
+    /// A place for the bytes of each operation.
+    pub(crate) heads: Mr<Data>,
+}
+
+impl Link {
+    /// Ends all that is out, in the order in which it was posted. Where the endpoints are not the link's own, receives are
+    /// taken from them; `base` is the first slot of the link.
+    pub(crate) fn end_all(&mut self, shared: Option<&mut Pair>, base: u32) -> Vec<Op> {
+        self.state = State::Error;
+        self.nops.clear();
+        if let Some(pair) = shared {
+            for place in self.ops.receives() {
+                // One that has met its message completes all the same, and is not known any more.
+                let _ = pair.data.cancel(Slot(base + place));
+            }
+        }
+        self.ops.end_all()
+    }
+
+    /// Operations that have not left, receives apart.
+    pub(crate) fn unsent(&self) -> u32 {
+        self.waiting.iter().filter(|(_, work)| !matches!(work, Work::Receive { .. })).count() as u32
+    }
+}

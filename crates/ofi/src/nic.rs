@@ -1,0 +1,67 @@
+//! A NIC of the fabric: its domain, opened with the first rail, the regions registered there, and what is in use of it.
+//! Shared by the rails on it and by whoever registers.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use trunkline_proto::wire::status::Usage;
+
+use crate::domain::Domain;
+use crate::endpoint::OpenError;
+use crate::info::Info;
+use crate::profile::Profile;
+use crate::table::Table;
+
+/// A NIC that was found.
+pub(crate) struct Port {
+    pub(crate) info: Info,
+    pub(crate) profile: Profile,
+    open: Mutex<Weak<Opened>>,
+}
+
+/// A NIC that is open.
+pub(crate) struct Opened {
+    // Registrations end before their domain.
+    pub(crate) table: Table,
+    pub(crate) domain: Arc<Domain>,
+    pub(crate) endpoints: AtomicU32,
+    pub(crate) queues: AtomicU32,
+}
+
+impl Port {
+    /// One that an offer of the library stands for.
+    pub(crate) fn new(info: Info, profile: Profile) -> Self {
+        Self { info, profile, open: Mutex::new(Weak::new()) }
+    }
+
+    /// Opens it, unless it is open.
+    ///
+    /// # Errors
+    /// As [`Domain::open`].
+    pub(crate) fn open(&self) -> Result<Arc<Opened>, OpenError> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(opened) = open.upgrade() {
+            return Ok(opened);
+        }
+        let opened = Arc::new(Opened {
+            table: Table::new(),
+            domain: Domain::open(&self.info)?,
+            endpoints: AtomicU32::new(0),
+            queues: AtomicU32::new(0),
+        });
+        *open = Arc::downgrade(&opened);
+        Ok(opened)
+    }
+
+    /// What is in use of it. An endpoint counts as a queue pair.
+    pub(crate) fn usage(&self) -> Usage {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        open.map_or(Usage::default(), |open| Usage {
+            queue_pairs: open.endpoints.load(Ordering::Relaxed),
+            completion_queues: open.queues.load(Ordering::Relaxed),
+            queue_pairs_max: 2 * crate::connect::LINKS_MAX,
+            regions: open.table.len() as u32,
+            regions_max: crate::table::REGIONS_MAX as u32,
+        })
+    }
+}

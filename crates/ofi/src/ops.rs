@@ -1,0 +1,183 @@
+//! The operations of a link that are out, each in a slot of the rail's queue; how many it may have, and in which order they
+//! come back when the link fails. Nothing here talks to libfabric.
+
+use trunkline_fabric::Done;
+
+/// What an operation is to its link.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    /// Sends, writes and reads.
+    Work,
+    /// A proof that what was before it has arrived, of which so many parts are still out.
+    Proof(u8),
+    /// The first word to the peer, by which the link is known to be up.
+    Hello,
+    /// A receive.
+    Receive,
+    /// A receive that is paired by its tag.
+    Paired,
+}
+
+impl Kind {
+    /// Whether it is among the receives.
+    pub(crate) fn receives(self) -> bool {
+        matches!(self, Self::Receive | Self::Paired)
+    }
+}
+
+/// An operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Op {
+    pub(crate) wr_id: u64,
+    pub(crate) kind: Kind,
+    /// Its owner wants to hear of it although it went well.
+    pub(crate) told: bool,
+    /// Its place among all of its link.
+    seq: u64,
+    live: bool,
+}
+
+const FREE: Op = Op { wr_id: 0, kind: Kind::Work, told: false, seq: 0, live: false };
+
+/// Places of a link beside those of its owner: for the first word, and the second part of a proof.
+const OWN: u32 = 1;
+
+/// The operations of one link.
+pub(crate) struct Ops {
+    all: Box<[Op]>,
+    /// Places for work, then for receives.
+    free: [Vec<u32>; 2],
+    depth: u32,
+    seq: u64,
+}
+
+impl Ops {
+    /// Slots that a link takes.
+    pub(crate) const fn span(depth: u32, receives: u32) -> u32 {
+        depth + OWN + receives
+    }
+
+    /// For so much work and so many receives at once.
+    pub(crate) fn new(depth: u32, receives: u32) -> Self {
+        let works = depth + OWN;
+        let free = [(0..works).rev().collect(), (works..works + receives).rev().collect()];
+        let all = vec![FREE; Self::span(depth, receives) as usize].into();
+        Self { all, free, depth, seq: 0 }
+    }
+
+    /// Work that can be begun.
+    #[inline]
+    pub(crate) fn credits(&self) -> u32 {
+        (self.free[0].len() as u32).saturating_sub(OWN)
+    }
+
+    /// Receives that can be begun.
+    pub(crate) fn receive_credits(&self) -> u32 {
+        self.free[1].len() as u32
+    }
+
+    /// Work that is out.
+    pub(crate) fn works(&self) -> u32 {
+        self.depth + OWN - self.free[0].len() as u32
+    }
+
+    /// Begins an operation.
+    #[inline]
+    pub(crate) fn begin(&mut self, wr_id: u64, kind: Kind, told: bool) -> Option<u32> {
+        let place = self.free[usize::from(kind.receives())].pop()?;
+        self.seq += 1;
+        self.all[place as usize] = Op { wr_id, kind, told, seq: self.seq, live: true };
+        Some(place)
+    }
+
+    /// An operation that is out.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut Op> {
+        self.all.get_mut(place as usize).filter(|op| op.live)
+    }
+
+    /// Ends one.
+    #[inline]
+    pub(crate) fn end(&mut self, place: u32) -> Option<Op> {
+        let op = self.all.get_mut(place as usize).filter(|op| op.live)?;
+        op.live = false;
+        let ended = *op;
+        self.free[usize::from(ended.kind.receives())].push(place);
+        Some(ended)
+    }
+
+    /// The place of a paired receive with that name.
+    pub(crate) fn paired(&self, wr_id: u64) -> Option<u32> {
+        let fits = |op: &Op| op.live && op.kind == Kind::Paired && op.wr_id == wr_id;
+        self.all.iter().position(fits).map(|place| place as u32)
+    }
+
+    /// Whether nothing is out that was begun before that place.
+    pub(crate) fn is_oldest_work(&self, place: u32) -> bool {
+        let Some(op) = self.all.get(place as usize).filter(|op| op.live) else { return false };
+        !self.all.iter().any(|other| other.live && !other.kind.receives() && other.seq < op.seq)
+    }
+
+    /// Places of the receives that are out.
+    pub(crate) fn receives(&self) -> impl Iterator<Item = u32> + use<> {
+        let out = |(place, op): (usize, &Op)| (op.live && op.kind.receives()).then_some(place as u32);
+        let places: Vec<u32> = self.all.iter().enumerate().filter_map(out).collect();
+        places.into_iter()
+    }
+
+    /// Ends all, as they were begun.
+    pub(crate) fn end_all(&mut self) -> Vec<Op> {
+        let mut live: Vec<u32> =
+            (0..self.all.len() as u32).filter(|&at| self.all[at as usize].live).collect();
+        live.sort_by_key(|&at| self.all[at as usize].seq);
+        live.into_iter().filter_map(|at| self.end(at)).collect()
+    }
+}
+
+impl Op {
+    /// What its end is called, if its owner is to hear of it.
+    pub(crate) fn done(&self) -> Option<Done> {
+        match self.kind {
+            Kind::Work | Kind::Proof(_) => Some(Done::Posted),
+            Kind::Receive | Kind::Paired => Some(Done::Received),
+            Kind::Hello => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_given_and_come_back() {
+        let mut ops = Ops::new(2, 1);
+        assert_eq!((ops.credits(), ops.receive_credits(), Ops::span(2, 1)), (2, 1, 4));
+        let one = ops.begin(1, Kind::Work, true).unwrap();
+        let two = ops.begin(2, Kind::Work, true).unwrap();
+        let receive = ops.begin(3, Kind::Receive, true).unwrap();
+        assert_eq!((ops.credits(), ops.receive_credits(), ops.works()), (0, 0, 2));
+        assert_eq!(ops.begin(4, Kind::Receive, true), None);
+        assert!(one != two && receive == 3);
+        assert_eq!(ops.end(one).unwrap().wr_id, 1);
+        assert!(ops.end(one).is_none() && ops.get_mut(one).is_none());
+        assert_eq!(ops.credits(), 1);
+    }
+
+    #[test]
+    fn all_come_back_as_they_were_begun() {
+        let mut ops = Ops::new(4, 4);
+        let begun: Vec<_> =
+            (0..8).map(|at| (at, if at % 2 == 0 { Kind::Work } else { Kind::Paired })).collect();
+        for &(wr_id, kind) in &begun {
+            ops.begin(wr_id, kind, true).unwrap();
+        }
+        let place = ops.paired(3).unwrap();
+        assert!(ops.paired(2).is_none());
+        ops.end(place).unwrap();
+        ops.begin(9, Kind::Receive, true).unwrap();
+        let back: Vec<_> = ops.end_all().iter().map(|op| op.wr_id).collect();
+        assert_eq!(back, [0, 1, 2, 4, 5, 6, 7, 9]);
+        assert_eq!((ops.credits(), ops.receive_credits()), (4, 4));
+    }
+}

@@ -1,0 +1,89 @@
+//! What is known of a provider beyond what it grants: where it differs from what libfabric's documents promise. One value for
+//! each, decided when NICs are looked for; after that nobody asks which provider it is.
+
+use trunkline_sys::ofi::caps;
+
+use crate::granted::Granted;
+
+/// How a provider is used.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Profile {
+    /// The provider, as people name it: `net`, `tcp;ofi_rxm`.
+    pub name: &'static str,
+    /// What has completed is at the target. Providers over sockets complete what the kernel has taken.
+    pub arrives: bool,
+    /// It pairs tagged messages, whichever comes first, without holding others up that come behind.
+    pub matches: bool,
+    /// A write that the target refused fails. Elsewhere it seems to work.
+    pub tells_refusals: bool,
+    /// Links have an endpoint each, which ends with them: then nothing of the peer lands any more. Elsewhere endpoints are
+    /// too dear, or registrations are bound to them.
+    pub endpoint_each: bool,
+    /// The queue's descriptor tells when there is something.
+    pub wakes: bool,
+}
+
+/// Providers, by how their names begin; the first that fits counts.
+const KNOWN: [(&str, Profile); 9] = [
+    ("tcp;ofi_rxm", over_sockets("tcp;ofi_rxm", true)),
+    ("net;ofi_rxm", over_sockets("net;ofi_rxm", true)),
+    // One message that nobody waits for stops all that comes behind it on the connection.
+    ("net", over_sockets("net", false)),
+    ("tcp", over_sockets("tcp", false)),
+    ("sockets", Profile { tells_refusals: true, ..over_sockets("sockets", true) }),
+    ("efa", over_a_nic("efa")),
+    ("cxi", over_a_nic("cxi")),
+    ("verbs;ofi_rxm", over_a_nic("verbs;ofi_rxm")),
+    ("shm", Profile { tells_refusals: false, ..over_a_nic("shm") }),
+];
+
+const fn over_sockets(name: &'static str, matches: bool) -> Profile {
+    Profile { name, arrives: false, matches, tells_refusals: false, endpoint_each: true, wakes: false }
+}
+
+const fn over_a_nic(name: &'static str) -> Profile {
+    Profile { name, arrives: true, matches: true, tells_refusals: true, endpoint_each: false, wakes: false }
+}
+
+/// One that nothing is known of: as documented.
+const OTHER: Profile = over_a_nic("other");
+
+impl Profile {
+    /// That of a provider of this name.
+    #[must_use]
+    pub fn of(provider: &str) -> Self {
+        KNOWN.iter().find(|(name, _)| provider.starts_with(name)).map_or(OTHER, |(_, profile)| *profile)
+    }
+
+    /// The same with what was granted.
+    #[must_use]
+    pub fn with(self, granted: &Granted) -> Self {
+        let apart = !granted.endpoint_scoped && granted.cq_data_bytes >= 8;
+        let tagged = granted.caps & caps::TAGGED != 0;
+        Self {
+            endpoint_each: self.endpoint_each && apart,
+            // With one endpoint for all links, a tag does not tell whose it is.
+            matches: self.matches && tagged && self.endpoint_each && apart,
+            ..self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_name_that_fits_counts() {
+        for (provider, name) in [
+            ("net", "net"),
+            ("tcp", "tcp"),
+            ("tcp;ofi_rxm", "tcp;ofi_rxm"),
+            ("efa-direct", "efa"),
+            ("new", "other"),
+        ] {
+            assert_eq!(Profile::of(provider).name, name);
+        }
+        assert!(Profile::of("tcp;ofi_rxm").matches && !Profile::of("net").matches);
+    }
+}
