@@ -74,6 +74,9 @@ pub struct Caps {
     /// A link that is destroyed still delivers what was posted on it, and then its peer's end is in error. Elsewhere what
     /// had not left is lost, and the peer learns of it by what it sends itself, or not from the network.
     pub ends_are_told: bool,
+    /// An operation that the target refuses fails: for a wrong key, a right that was not granted, bytes outside of a region,
+    /// or a receive that is too short. Elsewhere it may seem to work, and what was posted after it may be lost.
+    pub refusals_are_told: bool,
     /// What has completed as [`Done::Posted`](crate::Done::Posted) is at the target. Elsewhere only its source may be reused,
     /// and an [`Op::Nop`](crate::Op::Nop) that completes proves that all posted before it on its link is there.
     pub arrives: bool,

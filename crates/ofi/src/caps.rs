@@ -30,6 +30,7 @@ pub(crate) fn of(granted: &Granted, profile: &Profile) -> Caps {
         wait: false,
         retires: false,
         ends_are_told: false,
+        refusals_are_told: profile.tells_refusals,
         arrives: profile.arrives,
         immediate_takes_receive: granted.data_takes_receive,
         // A head and a body are copied together.

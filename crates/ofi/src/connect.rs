@@ -249,8 +249,9 @@ impl Links for OfiRail {
         self.break_link(id.0 as usize, None);
     }
 
-    fn is_quiet(&mut self, _: LinkId) -> bool {
-        true
+    fn is_quiet(&mut self, id: LinkId) -> bool {
+        let fails = self.link(id).is_none_or(|link| link.state == State::Error);
+        fails && self.stash.iter().all(|one| one.link != id)
     }
 
     fn destroy(&mut self, id: LinkId) {

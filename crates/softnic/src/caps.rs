@@ -19,6 +19,7 @@ pub(crate) fn of(config: &SoftConfig, pipeline_qps: u32) -> Caps {
         wait: true,
         retires: true,
         ends_are_told: true,
+        refusals_are_told: true,
         arrives: true,
         immediate_takes_receive: false,
         inline_max: INLINE_U32,

@@ -34,6 +34,7 @@ pub(crate) fn of(
         retires: false,
         // The peer's device says nothing when a queue pair is gone.
         ends_are_told: false,
+        refusals_are_told: true,
         arrives: true,
         immediate_takes_receive: true,
         // A head and a body may both be inline.

@@ -221,6 +221,7 @@ struct NicRow {
     wait: bool,
     retires: bool,
     ends_are_told: bool,
+    refusals_are_told: bool,
     arrives: bool,
     immediate_takes_receive: bool,
 }
@@ -400,6 +401,7 @@ fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>
         wait: caps.wait,
         retires: caps.retires,
         ends_are_told: caps.ends_are_told,
+        refusals_are_told: caps.refusals_are_told,
         arrives: caps.arrives,
         immediate_takes_receive: caps.immediate_takes_receive,
     }

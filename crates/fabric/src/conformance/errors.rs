@@ -34,6 +34,9 @@ fn refused<R: Rail>(ends: &mut Ends<R>, from: &Region, into: &Region, to: Remote
 pub fn wrong_keys_are_refused<S: Setup>(setup: &S) {
     for (round, len) in [0, 1, 17, 40, 63].into_iter().zip(LENS.into_iter().cycle()) {
         let mut ends = setup.pair(&default_config());
+        if !ends.a.caps().refusals_are_told {
+            return;
+        }
         let from = Region::new(&ends.a, SIZE, Access::LOCAL);
         let into = Region::new(&ends.b, SIZE, Access::ALL);
         from.fill(1);
@@ -47,6 +50,9 @@ pub fn wrong_keys_are_refused<S: Setup>(setup: &S) {
 pub fn refusals_stay_on_their_link<S: Setup>(setup: &S) {
     for way in 0..3 {
         let mut ends = setup.pair(&default_config());
+        if !ends.a.caps().refusals_are_told {
+            return;
+        }
         let (other, _) = ends.link();
         let into = Region::new(&ends.b, 4096, Access::ALL);
         let mut to = into.remote(if way == 1 { 4090 } else { 64 });
@@ -72,6 +78,9 @@ pub fn refusals_stay_on_their_link<S: Setup>(setup: &S) {
 pub fn missing_rights_are_refused<S: Setup>(setup: &S) {
     for len in LENS {
         let mut ends = setup.pair(&default_config());
+        if !ends.a.caps().refusals_are_told {
+            return;
+        }
         let from = Region::new(&ends.a, SIZE, Access::LOCAL);
         let into = Region::new(&ends.b, SIZE, Access { write: false, read: true, atomic: true });
         from.fill(1);
@@ -86,6 +95,9 @@ pub fn accesses_outside_are_refused<S: Setup>(setup: &S) {
         let size = SIZE as u64;
         for offset in [size - len + 1, size, u64::MAX - len / 2, u64::MAX] {
             let mut ends = setup.pair(&default_config());
+            if !ends.a.caps().refusals_are_told {
+                return;
+            }
             let from = Region::new(&ends.a, SIZE, Access::LOCAL);
             let into = Region::new(&ends.b, SIZE, Access::ALL);
             from.fill(1);
@@ -104,6 +116,9 @@ pub fn accesses_outside_are_refused<S: Setup>(setup: &S) {
 pub fn deregistered_regions_are_refused<S: Setup>(setup: &S) {
     for len in LENS {
         let mut ends = setup.pair(&default_config());
+        if !ends.a.caps().refusals_are_told {
+            return;
+        }
         let from = Region::new(&ends.a, SIZE, Access::LOCAL);
         let into = Region::new(&ends.b, SIZE, Access::ALL);
         from.fill(1);
@@ -116,6 +131,9 @@ pub fn deregistered_regions_are_refused<S: Setup>(setup: &S) {
 /// A refusal is a completion even for an operation that was not signalled.
 pub fn refusals_reach_unsignalled_operations<S: Setup>(setup: &S) {
     let mut ends = setup.pair(&default_config());
+    if !ends.a.caps().refusals_are_told {
+        return;
+    }
     let into = Region::new(&ends.b, 64, Access::WRITE);
     let good = Op::Write { from: Source::Inline(&[0]), to: into.remote(0), imm: None };
     let mut to = into.remote(0);
@@ -136,6 +154,9 @@ pub fn refusals_reach_unsignalled_operations<S: Setup>(setup: &S) {
 pub fn refused_reads_and_atomics_place_nothing<S: Setup>(setup: &S) {
     for case in 0..4 {
         let mut ends = setup.pair(&default_config());
+        if !ends.a.caps().refusals_are_told {
+            return;
+        }
         if case > 0 && !ends.a.caps().atomics {
             return;
         }
@@ -162,6 +183,9 @@ pub fn refused_reads_and_atomics_place_nothing<S: Setup>(setup: &S) {
 pub fn sends_that_are_too_long_fail_on_both_sides<S: Setup>(setup: &S) {
     for len in LENS {
         let mut ends = setup.pair(&default_config());
+        if !ends.a.caps().refusals_are_told {
+            return;
+        }
         let from = Region::new(&ends.a, SIZE, Access::LOCAL);
         let into = Region::new(&ends.b, SIZE, Access::LOCAL);
         from.fill(1);
@@ -180,6 +204,9 @@ pub fn sends_that_are_too_long_fail_on_both_sides<S: Setup>(setup: &S) {
 /// After an error everything posted on either end comes back flushed, in order, once.
 pub fn errors_flush_what_is_posted<S: Setup>(setup: &S) {
     let mut ends = setup.pair(&default_config());
+    if !ends.a.caps().refusals_are_told {
+        return;
+    }
     let here = Region::new(&ends.a, 4096, Access::ALL);
     let there = Region::new(&ends.b, 4096, Access::ALL);
     for wr_id in 100..110 {

@@ -45,6 +45,7 @@ macro_rules! fabric_conformance {
             matched_sends_that_are_too_long_harm_nobody,
             flushes_complete,
             nops_complete_in_order,
+            nops_prove_that_all_before_arrived,
             unsignalled_operations_stay_silent,
             both_directions_at_once,
             wrong_keys_are_refused,

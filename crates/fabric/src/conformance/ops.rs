@@ -1,7 +1,7 @@
 //! Cases: what each operation does when all is well.
 
 use super::pair::{Region, Seen, Setup, default_config, pattern};
-use crate::{Access, Done, Match, Op, Rail, Source, Status};
+use crate::{Access, Done, Match, Op, Purpose, Rail, Source, Status};
 
 /// Sizes around every boundary that a fabric may have.
 pub(super) const SIZES: [usize; 22] = [
@@ -306,5 +306,27 @@ pub fn both_directions_at_once<S: Setup>(setup: &S) {
         }
         assert!(sides[1].bytes(0, len as usize) == from[0].bytes(0, len as usize));
         assert!(sides[0].bytes(0, len as usize) == from[1].bytes(0, len as usize));
+    }
+}
+
+/// When an operation that does nothing completes, what was posted before it is there: payload and records, told or not.
+pub fn nops_prove_that_all_before_arrived<S: Setup>(setup: &S) {
+    let mut ends = setup.pair(&default_config());
+    let from = Region::new(&ends.a, 1 << 20, Access::LOCAL);
+    let into = Region::new(&ends.b, 1 << 20, Access::WRITE);
+    let records = Region::with(&ends.b, 4096, Access::WRITE, Purpose::Records);
+    for round in 1..=20u64 {
+        from.fill(round);
+        let source = Source::Region(from.extent(0, 1 << 20));
+        let op = Op::Write { from: source, to: into.remote(0), imm: None };
+        ends.a.post(ends.at_a, 1, op, false).unwrap_or_else(|e| panic!("post: {e}"));
+        let bytes = round.to_le_bytes();
+        let op = Op::Write { from: Source::Inline(&bytes), to: records.remote(8 * round), imm: None };
+        ends.a.post(ends.at_a, 2, op, false).unwrap_or_else(|e| panic!("post: {e}"));
+        ends.on_a(3, Op::Nop);
+        let seen = ends.until(|seen| !seen.a.is_empty());
+        assert_eq!((seen.a[0].wr_id, seen.a[0].status), (3, Status::Ok));
+        assert_eq!(records.bytes(8 * round, 8), bytes, "round {round}");
+        assert!(into.bytes(0, 1 << 20) == from.bytes(0, 1 << 20), "round {round}");
     }
 }

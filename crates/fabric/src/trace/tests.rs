@@ -27,6 +27,7 @@ const CAPS: Caps = Caps {
     wait: false,
     retires: false,
     ends_are_told: true,
+    refusals_are_told: true,
     arrives: true,
     immediate_takes_receive: false,
     inline_max: 64,
