@@ -77,6 +77,12 @@ pub struct Caps {
     /// An operation that the target refuses fails: for a wrong key, a right that was not granted, bytes outside of a region,
     /// or a receive that is too short. Elsewhere it may seem to work, and what was posted after it may be lost.
     pub refusals_are_told: bool,
+    /// An error that ends a link ends it at the peer, too. Elsewhere the peer learns of it by what it posts itself, or not
+    /// from the network.
+    pub errors_reach_peers: bool,
+    /// A send that finds no receive waits where it was posted, and has not completed. Elsewhere the target keeps it, or a
+    /// connection stops there.
+    pub sends_wait: bool,
     /// What has completed as [`Done::Posted`](crate::Done::Posted) is at the target. Elsewhere only its source may be reused,
     /// and an [`Op::Nop`](crate::Op::Nop) that completes proves that all posted before it on its link is there.
     pub arrives: bool,

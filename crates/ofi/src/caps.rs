@@ -31,6 +31,8 @@ pub(crate) fn of(granted: &Granted, profile: &Profile) -> Caps {
         retires: false,
         ends_are_told: false,
         refusals_are_told: profile.tells_refusals,
+        errors_reach_peers: false,
+        sends_wait: false,
         arrives: profile.arrives,
         immediate_takes_receive: granted.data_takes_receive,
         // A head and a body are copied together.

@@ -78,24 +78,19 @@ fn offers(library: &Arc<Library>, provider: &str) -> Result<Vec<Info>, Errno> {
     let hints = |model, inject: usize, data| -> Result<Hints, Errno> {
         Ok(Hints::new(library, wanted)?.provider(&name).threading(model).inject(inject).cq_data(data))
     };
+    // A domain is shared by rails of several threads, and by who registers, while others post on it. Where a provider does not
+    // lock for itself, the domain's guard does.
     for (model, inject, data) in [
-        (threading::COMPLETION, COPIED_MAX, 8),
-        (threading::COMPLETION, 0, 8),
+        (threading::SAFE, COPIED_MAX, 8),
         (threading::SAFE, 0, 8),
+        (threading::DOMAIN, 0, 8),
         (threading::SAFE, 0, 4),
     ] {
         let found = query(&hints(model, inject, data)?, None)?;
-        let mut found: Vec<Info> = found.into_iter().filter(|info| info.names()[0] == provider).collect();
-        if found.is_empty() {
-            continue;
+        let found: Vec<Info> = found.into_iter().filter(|info| info.names()[0] == provider).collect();
+        if !found.is_empty() {
+            return Ok(found);
         }
-        if found.iter().any(|info| Granted::of(info).endpoint_scoped) && model != threading::SAFE {
-            // Who registers binds to an endpoint that its owner posts on: only a provider that locks for itself can do both.
-            let safe = query(&hints(threading::SAFE, inject, data)?, None)?;
-            let safe: Vec<Info> = safe.into_iter().filter(|info| info.names()[0] == provider).collect();
-            found = if safe.is_empty() { found } else { safe };
-        }
-        return Ok(found);
     }
     Ok(Vec::new())
 }

@@ -16,7 +16,7 @@ use crate::table::Table;
 pub(crate) struct Port {
     pub(crate) info: Info,
     pub(crate) profile: Profile,
-    open: Mutex<Weak<Opened>>,
+    open: Mutex<Vec<Weak<Opened>>>,
 }
 
 /// A NIC that is open.
@@ -31,16 +31,17 @@ pub(crate) struct Opened {
 impl Port {
     /// One that an offer of the library stands for.
     pub(crate) fn new(info: Info, profile: Profile) -> Self {
-        Self { info, profile, open: Mutex::new(Weak::new()) }
+        Self { info, profile, open: Mutex::new(Vec::new()) }
     }
 
-    /// Opens it, unless it is open.
+    /// Opens it; where rails share a domain, only unless it is open.
     ///
     /// # Errors
     /// As [`Domain::open`].
     pub(crate) fn open(&self) -> Result<Arc<Opened>, OpenError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(opened) = open.upgrade() {
+        open.retain(|opened| opened.strong_count() > 0);
+        if let Some(opened) = open.first().and_then(Weak::upgrade).filter(|_| !self.profile.domain_each) {
             return Ok(opened);
         }
         let opened = Arc::new(Opened {
@@ -49,19 +50,23 @@ impl Port {
             endpoints: AtomicU32::new(0),
             queues: AtomicU32::new(0),
         });
-        *open = Arc::downgrade(&opened);
+        open.push(Arc::downgrade(&opened));
         Ok(opened)
     }
 
     /// What is in use of it. An endpoint counts as a queue pair.
     pub(crate) fn usage(&self) -> Usage {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-        open.map_or(Usage::default(), |open| Usage {
-            queue_pairs: open.endpoints.load(Ordering::Relaxed),
-            completion_queues: open.queues.load(Ordering::Relaxed),
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let none = Usage {
             queue_pairs_max: 2 * crate::connect::LINKS_MAX,
-            regions: open.table.len() as u32,
             regions_max: crate::table::REGIONS_MAX as u32,
+            ..Usage::default()
+        };
+        open.iter().filter_map(Weak::upgrade).fold(none, |all, open| Usage {
+            queue_pairs: all.queue_pairs + open.endpoints.load(Ordering::Relaxed),
+            completion_queues: all.completion_queues + open.queues.load(Ordering::Relaxed),
+            regions: all.regions + open.table.len() as u32,
+            ..all
         })
     }
 }

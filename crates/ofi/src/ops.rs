@@ -47,7 +47,6 @@ pub(crate) struct Ops {
     all: Box<[Op]>,
     /// Places for work, then for receives.
     free: [Vec<u32>; 2],
-    depth: u32,
     seq: u64,
 }
 
@@ -62,7 +61,7 @@ impl Ops {
         let works = depth + OWN;
         let free = [(0..works).rev().collect(), (works..works + receives).rev().collect()];
         let all = vec![FREE; Self::span(depth, receives) as usize].into();
-        Self { all, free, depth, seq: 0 }
+        Self { all, free, seq: 0 }
     }
 
     /// Work that can be begun.
@@ -74,11 +73,6 @@ impl Ops {
     /// Receives that can be begun.
     pub(crate) fn receive_credits(&self) -> u32 {
         self.free[1].len() as u32
-    }
-
-    /// Work that is out.
-    pub(crate) fn works(&self) -> u32 {
-        self.depth + OWN - self.free[0].len() as u32
     }
 
     /// Begins an operation.
@@ -156,7 +150,7 @@ mod tests {
         let one = ops.begin(1, Kind::Work, true).unwrap();
         let two = ops.begin(2, Kind::Work, true).unwrap();
         let receive = ops.begin(3, Kind::Receive, true).unwrap();
-        assert_eq!((ops.credits(), ops.receive_credits(), ops.works()), (0, 0, 2));
+        assert_eq!((ops.credits(), ops.receive_credits()), (0, 0));
         assert_eq!(ops.begin(4, Kind::Receive, true), None);
         assert!(one != two && receive == 3);
         assert_eq!(ops.end(one).unwrap().wr_id, 1);

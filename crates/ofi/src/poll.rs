@@ -17,6 +17,9 @@ const TAKE_BACK_READS: u32 = 10_000;
 /// Bits of a mark that are the link's place.
 pub(crate) const PLACE_BITS: u32 = 12;
 
+/// Errors by which providers say that the target has refused.
+const REFUSALS: [i32; 5] = [libc::EACCES, libc::EPERM, libc::EKEYREJECTED, libc::EREMOTEIO, 266];
+
 /// What one read gave.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Took {
@@ -31,7 +34,7 @@ fn status_of(failure: &Failure, kind: Kind) -> Status {
         Errno::CANCELED if kind.receives() => Status::Flushed,
         // What a connection took along that was lost.
         Errno::CANCELED => Status::PeerDead,
-        errno if errno == Errno::new(libc::EACCES) || errno == Errno::NO_KEY => Status::RemoteAccess,
+        errno if REFUSALS.contains(&errno.number().abs()) => Status::RemoteAccess,
         errno => Status::Other(errno.number().unsigned_abs()),
     }
 }
@@ -193,7 +196,7 @@ impl OfiRail {
     }
 
     /// Tells of what waits only for all before it.
-    fn end_nops(&mut self, at: usize) {
+    pub(crate) fn end_nops(&mut self, at: usize) {
         while let Some(Some(link)) = self.links.get_mut(at)
             && let Some(&place) = link.nops.front()
             && link.ops.is_oldest_work(place)

@@ -19,6 +19,9 @@ pub struct Profile {
     /// Links have an endpoint each, which ends with them: then nothing of the peer lands any more. Elsewhere endpoints are
     /// too dear, or registrations are bound to them.
     pub endpoint_each: bool,
+    /// Rails have a domain each. Providers over sockets make progress for a whole domain at once, and not all of it is for
+    /// several threads, whatever they grant.
+    pub domain_each: bool,
     /// The queue's descriptor tells when there is something.
     pub wakes: bool,
 }
@@ -38,11 +41,27 @@ const KNOWN: [(&str, Profile); 9] = [
 ];
 
 const fn over_sockets(name: &'static str, matches: bool) -> Profile {
-    Profile { name, arrives: false, matches, tells_refusals: false, endpoint_each: true, wakes: false }
+    Profile {
+        name,
+        arrives: false,
+        matches,
+        tells_refusals: false,
+        endpoint_each: true,
+        domain_each: true,
+        wakes: false,
+    }
 }
 
 const fn over_a_nic(name: &'static str) -> Profile {
-    Profile { name, arrives: true, matches: true, tells_refusals: true, endpoint_each: false, wakes: false }
+    Profile {
+        name,
+        arrives: true,
+        matches: true,
+        tells_refusals: true,
+        endpoint_each: false,
+        domain_each: false,
+        wakes: false,
+    }
 }
 
 /// One that nothing is known of: as documented.

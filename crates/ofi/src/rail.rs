@@ -278,7 +278,10 @@ impl OfiRail {
             work,
             Work::Send { from: From::Copied(_), .. } | Work::Write { from: From::Copied(_), .. }
         );
-        if copied && idle && !(told && self.profile.arrives) && self.inject(at, work, bytes)? {
+        // Who is told of refusals has to know of what, and who is told of arrival waits for it.
+        let known =
+            told && self.profile.arrives || self.profile.tells_refusals && matches!(work, Work::Write { .. });
+        if copied && idle && !known && self.inject(at, work, bytes)? {
             if told {
                 self.tell(id, wr_id, Done::Posted, Status::Ok);
             }
@@ -307,6 +310,7 @@ impl OfiRail {
         }
         if kind == Kind::Proof(0) {
             link.nops.push_back(place);
+            self.end_nops(at);
             return Ok(());
         }
         if link.waiting.is_empty() {

@@ -29,6 +29,8 @@ impl OfiRegistrar {
 
     fn make(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Region, RegisterError> {
         let domain = &self.nic.domain;
+        // There are none, and a right to them would be one to write.
+        let access = Access { atomic: false, ..access };
         let wanted = |duty| Wanted::host(memory, duty);
         let made = match purpose {
             Purpose::Data => register(domain, &self.data, &wanted(Duty::User(access))).map(Region::Data),

@@ -20,6 +20,8 @@ pub(crate) fn of(config: &SoftConfig, pipeline_qps: u32) -> Caps {
         retires: true,
         ends_are_told: true,
         refusals_are_told: true,
+        errors_reach_peers: true,
+        sends_wait: true,
         arrives: true,
         immediate_takes_receive: false,
         inline_max: INLINE_U32,

@@ -35,6 +35,8 @@ pub(crate) fn of(
         // The peer's device says nothing when a queue pair is gone.
         ends_are_told: false,
         refusals_are_told: true,
+        errors_reach_peers: true,
+        sends_wait: true,
         arrives: true,
         immediate_takes_receive: true,
         // A head and a body may both be inline.

@@ -222,6 +222,8 @@ struct NicRow {
     retires: bool,
     ends_are_told: bool,
     refusals_are_told: bool,
+    errors_reach_peers: bool,
+    sends_wait: bool,
     arrives: bool,
     immediate_takes_receive: bool,
 }
@@ -402,6 +404,8 @@ fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>
         retires: caps.retires,
         ends_are_told: caps.ends_are_told,
         refusals_are_told: caps.refusals_are_told,
+        errors_reach_peers: caps.errors_reach_peers,
+        sends_wait: caps.sends_wait,
         arrives: caps.arrives,
         immediate_takes_receive: caps.immediate_takes_receive,
     }

@@ -28,6 +28,8 @@ const CAPS: Caps = Caps {
     retires: false,
     ends_are_told: true,
     refusals_are_told: true,
+    errors_reach_peers: true,
+    sends_wait: true,
     arrives: true,
     immediate_takes_receive: false,
     inline_max: 64,
