@@ -26,7 +26,10 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ("FI_STRICT_EAGAIN", "probability that a call which may says -FI_EAGAIN without effect, 0 to 0.99; 0"),
     ("FI_STRICT_REORDER", "probability that an operation, and a completion, overtakes others, 0 to 1; 0"),
     ("FI_STRICT_DELAY", "microseconds that an operation waits before it goes out; 0"),
-    ("FI_STRICT_FAIL", "op:n, with commas: the n-th call of an operation, from 1, fails with -FI_EIO; none"),
+    (
+        "FI_STRICT_FAIL",
+        "op:n, with commas: the n-th call of an operation, from 1, on a fabric fails with -FI_EIO; none",
+    ),
     ("FI_STRICT_INJECT", "bytes of an injected operation; 192"),
     ("FI_STRICT_DEPTH", "operations and receives that an endpoint takes at once; 1024"),
     ("FI_STRICT_SEED", "of all that is left to chance; 1"),

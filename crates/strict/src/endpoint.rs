@@ -143,7 +143,8 @@ impl Endpoint {
         }
     }
 
-    /// Gives up what has this context and has not begun; `false` if there is no such thing.
+    /// Gives up the receive that has this context and no message yet; `false` if there is none. What has been sent goes its
+    /// way, as with most providers.
     pub(crate) fn cancel(&mut self, context: usize, world: &mut World<'_>) -> bool {
         for (matching, is_tagged) in [(&mut self.plain, false), (&mut self.tagged, true)] {
             if let Some(receive) = matching.cancel(context) {
@@ -151,12 +152,7 @@ impl Endpoint {
                 return true;
             }
         }
-        let operation = self.outgoing.values_mut().find_map(|connection| connection.cancel(context));
-        if let Some(operation) = &operation {
-            self.outstanding -= 1;
-            world.ended(operation, errno::ECANCELED);
-        }
-        operation.is_some()
+        false
     }
 
     /// Does what there is to do, as far as that goes without waiting.

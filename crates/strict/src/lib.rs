@@ -36,5 +36,23 @@ mod socket;
 mod state;
 mod wire;
 
+use std::io;
+use std::path::Path;
+
 pub use config::VARIABLES;
 pub use edge::fi_prov_ini;
+
+/// Puts the provider that was built with the running test into a folder, for `FI_PROVIDER_PATH`. A crate whose tests depend
+/// on this one has it there.
+///
+/// # Errors
+/// When there is none, or the folder cannot be written.
+pub fn place_in(folder: &Path) -> io::Result<()> {
+    let program = std::env::current_exe()?;
+    let built = program.with_file_name("libstrict_fi.so");
+    if !built.exists() {
+        let what = format!("no provider at {}", built.display());
+        return Err(io::Error::new(io::ErrorKind::NotFound, what));
+    }
+    std::os::unix::fs::symlink(built, folder.join("libstrict-fi.so"))
+}

@@ -323,17 +323,6 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Gives up an operation that has not begun to go out.
-    pub(crate) fn cancel(&mut self, context: usize) -> Option<Operation> {
-        let is_it = |out: &Out| {
-            let operation = out.op.and_then(|op| self.operations.get(&op));
-            out.sent == 0 && operation.is_some_and(|operation| operation.context == context)
-        };
-        let at = self.queue.iter().position(is_it)?;
-        let op = self.queue.remove(at)?.op?;
-        self.operations.remove(&op)
-    }
-
     /// All operations, when the connection goes.
     pub(crate) fn drain(&mut self) -> Vec<Operation> {
         self.queue.clear();

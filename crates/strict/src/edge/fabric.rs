@@ -13,7 +13,7 @@ use trunkline_sys::ofi::{
 use super::{PANICKED, domain, give, guarded, info, missing, object, take};
 use crate::config::{Config, Step};
 use crate::domain::Shared;
-use crate::offer;
+use crate::offer::{self, Refusal};
 use crate::report::Report;
 
 /// The provider's own version.
@@ -113,8 +113,10 @@ unsafe extern "C" fn getinfo(
         let wishes = unsafe { info::wishes(hints) };
         let list = match offer::offers(&wishes, &config) {
             Ok(offers) => info::list(&offers, &config),
-            Err(line) => {
-                Report::new(&config).say(&format!("strict: fi_getinfo: {line}"));
+            Err(refusal) => {
+                if let Refusal::Because(line) = refusal {
+                    Report::new(&config).say(&format!("strict: fi_getinfo: {line}"));
+                }
                 return -errno::ENODATA;
             }
         };

@@ -62,6 +62,9 @@ pub(crate) const CASES: &[Case] = &[
     case("no tagged messages", &[("FI_STRICT_TAGGED", "0")], refused),
     case("a peer that is not there", &[], nobody),
     case("address vectors", &[], vectors),
+    case("memory of devices", &[], devices),
+    case("what has been sent goes its way", &[("FI_STRICT_DELAY", "100000")], sent),
+    case("a message that breaks off", &[], broken_off),
     case("a full queue holds peers back", &[], full),
     case("many messages", &[], soak),
 ];
@@ -659,6 +662,83 @@ fn soak() {
     assert_eq!((&into[..], &place[..]), (&bytes[..], &bytes[..64]));
     into.clear();
     assert_eq!(close(target), 0);
+    a.close();
+    b.close();
+    net.close();
+}
+
+fn devices() {
+    let net = Fi::open().net(|hints| hints.info.caps |= caps::HMEM);
+    let buf = [1_u8; 8];
+    let iov = Iovec { iov_base: buf.as_ptr().cast_mut().cast(), iov_len: 8 };
+    for (iface, flags, rc) in [
+        (hmem::CUDA, 0, -errno::EOPNOTSUPP),
+        (hmem::SYSTEM, MR_DMABUF, -errno::EOPNOTSUPP),
+        (hmem::SYSTEM, 0, 0),
+    ] {
+        let attr = MrAttr { mr_iov: &raw const iov, iov_count: 1, access: caps::READ, iface, ..MrAttr::ZERO };
+        let mut mr = ptr::null_mut();
+        // SAFETY: an open domain.
+        let said =
+            unsafe { op!((*net.domain).mr, regattr)(net.domain.cast(), &raw const attr, flags, &raw mut mr) };
+        assert_eq!(said, rc);
+        if rc == 0 {
+            assert_eq!(close(mr), 0);
+        }
+    }
+    net.close();
+}
+
+fn sent() {
+    let net = Fi::open().net(|_| ());
+    let (a, b, to_b, _) = two(&net);
+    let mut into = [0_u8; 1];
+    assert_eq!(b.recv(&mut into, ptr::null_mut(), ADDR_UNSPEC, 1), 0);
+    assert_eq!(a.send(&[4], ptr::null_mut(), to_b, 2), 0);
+    assert_eq!(a.cancel(2), -(errno::ENOENT as isize));
+    b.ok(&[&a]);
+    assert_eq!((a.ok(&[&b]).op_context as usize, into), (2, [4]));
+    a.close();
+    b.close();
+    net.close();
+}
+
+/// A frame as `wire.rs` has it: kind, operation, and the five words.
+fn frame(kind: u8, op: u32, words: [u64; 5]) -> Vec<u8> {
+    let words = words.iter().flat_map(|word| word.to_le_bytes());
+    [b"STR1".as_slice(), &[kind, 0, 0, 0], &op.to_le_bytes(), &[0; 4]]
+        .concat()
+        .into_iter()
+        .chain(words)
+        .collect()
+}
+
+/// A peer that dies within a message: its receive, and a message without one, are as before.
+fn broken_off() {
+    use std::io::Write as _;
+    let net = Fi::open().net(|_| ());
+    let (a, b, to_b, _) = two(&net);
+    let mut into = [0_u8; 100];
+    for posted in [true, false] {
+        if posted {
+            assert_eq!(b.recv(&mut into, ptr::null_mut(), ADDR_UNSPEC, 1), 0);
+        }
+        let mut stranger = super::pairs::stranger(&b.name);
+        stranger.write_all(&frame(1, 0, [1, 2, 0, 0, 0])).unwrap();
+        stranger.write_all(&frame(2, 1, [0, 0, 0, 0, 100])).unwrap();
+        stranger.write_all(&[9; 50]).unwrap();
+        assert!(b.is_quiet(&[]));
+        if !posted {
+            // It waits for the rest of the message, and then for another one.
+            assert_eq!(b.recv(&mut into, ptr::null_mut(), ADDR_UNSPEC, 1), 0);
+        }
+        assert!(b.is_quiet(&[]));
+        drop(stranger);
+        assert!(b.is_quiet(&[]));
+        assert_eq!(a.send(&[5; 3], ptr::null_mut(), to_b, 2), 0);
+        assert_eq!((b.ok(&[&a]).len, &into[..3]), (3, &[5; 3][..]));
+        a.ok(&[&b]);
+    }
     a.close();
     b.close();
     net.close();

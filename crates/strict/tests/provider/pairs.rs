@@ -1,5 +1,7 @@
 //! Two processes that find each other by files in a folder.
 
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -30,6 +32,12 @@ pub(crate) const CASES: &[Case] = &[
         run: die,
     },
     Case { name: "one who talks nonsense", env: &[], violations: &["no request"], run: nonsense },
+    Case {
+        name: "one who hears nonsense",
+        env: &[],
+        violations: &["no answer", "no answer", "no answer"],
+        run: answers,
+    },
 ];
 
 /// Runs all pairs, in calm and in rough weather.
@@ -51,6 +59,7 @@ pub(crate) fn run() {
         }
     }
     super::check(&CASES[4]);
+    super::check(&CASES[5]);
 }
 
 /// What the account of a process says.
@@ -175,15 +184,48 @@ fn die() {
     std::process::abort();
 }
 
+/// A connection that no endpoint makes.
+pub(crate) fn stranger(name: &[u8; 16]) -> UnixStream {
+    UnixStream::connect_addr(&place(name)).unwrap()
+}
+
+fn place(name: &[u8; 16]) -> SocketAddr {
+    let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+    SocketAddr::from_abstract_name(format!("strict-fi/{name}")).unwrap()
+}
+
+/// Peers that answer nonsense: the operation ends with an error, and it is said.
+fn answers() {
+    use std::io::{Read as _, Write as _};
+    let net = Fi::open().net(|_| ());
+    let side = net.side();
+    // No frame; an end of what never was; bytes of what was no read.
+    let nonsense = [
+        [b'x'; 56].to_vec(),
+        [b"STR1".as_slice(), &[5, 0, 0, 0], &[99, 0, 0, 0], &[0; 44]].concat(),
+        [b"STR1".as_slice(), &[6, 0, 0, 0], &[1, 0, 0, 0], &[0; 36], &[1, 0, 0, 0, 0, 0, 0, 0]].concat(),
+    ];
+    for (at, bytes) in nonsense.into_iter().enumerate() {
+        let name = [at as u8 + 1; 16];
+        let listener = UnixListener::bind_addr(&place(&name)).unwrap();
+        let peer = side.knows(&name);
+        assert_eq!(side.send(&[1; 8], ptr::null_mut(), peer, at + 1), 0);
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 56 + 56 + 8]).unwrap();
+        stream.write_all(&bytes).unwrap();
+        let error = side.error(&[]);
+        assert_eq!((error.op_context as usize, error.err), (at + 1, errno::ECONNRESET));
+    }
+    side.close();
+    net.close();
+}
+
 /// What comes from a stranger and is no request is said, and harms nobody.
 fn nonsense() {
     use std::io::Write as _;
-    use std::os::linux::net::SocketAddrExt as _;
     let net = Fi::open().net(|_| ());
     let side = net.side();
-    let name: String = side.name.iter().map(|byte| format!("{byte:02x}")).collect();
-    let address = std::os::unix::net::SocketAddr::from_abstract_name(format!("strict-fi/{name}")).unwrap();
-    let mut stranger = std::os::unix::net::UnixStream::connect_addr(&address).unwrap();
+    let mut stranger = stranger(&side.name);
     stranger.write_all(&[b'x'; 100]).unwrap();
     assert!(side.is_quiet(&[]));
     let myself = side.knows(&side.name);
