@@ -14,7 +14,7 @@
 //! (objects and their order). `endpoint.rs`, `outgoing.rs` and `incoming.rs` do the work; `wire.rs` has the words.
 //!
 //! *What it never does.* It starts no thread: with `FI_STRICT_PROGRESS=auto`, too, progress is made inside of calls, then in
-//! each of the domain. It crosses no host. It knows no atomics, counters, event queues or memory of devices: `FI_HMEM` is
+//! each of the domain. It crosses no host. It knows no atomics, counters, events or memory of devices: `FI_HMEM` is
 //! offered, and answered for memory of the host only.
 
 mod config;

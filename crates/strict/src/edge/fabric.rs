@@ -6,11 +6,11 @@ use std::ptr;
 use std::sync::Arc;
 
 use trunkline_sys::ofi::{
-    API, Context, EqAttr, FabricAttr, Fid, FidDomain, FidEq, FidFabric, FidPep, FidWait, Info, LIBRARY, Ops,
-    OpsFabric, Provider, Version, WaitAttr, class, errno, version,
+    API, Context, FabricAttr, Fid, FidDomain, FidFabric, FidPep, FidWait, Info, LIBRARY, Ops, OpsFabric,
+    Provider, Version, WaitAttr, class, errno, version,
 };
 
-use super::{PANICKED, domain, give, guarded, info, missing, object, take};
+use super::{PANICKED, domain, eq, give, guarded, info, missing, object, take};
 use crate::config::{Config, Step};
 use crate::domain::Shared;
 use crate::offer::{self, Refusal};
@@ -39,7 +39,7 @@ static FABRIC_OPS: OpsFabric = OpsFabric {
     size: size_of::<OpsFabric>(),
     domain: Some(open_domain),
     passive_ep: Some(passive_ep),
-    eq_open: Some(eq_open),
+    eq_open: Some(eq::open),
     wait_open: Some(wait_open),
     trywait: Some(trywait),
     domain2: None,
@@ -50,7 +50,6 @@ missing! {
     control(*mut Fid, c_int, *mut c_void) -> c_int;
     ops_open(*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int;
     passive_ep(*mut FidFabric, *mut Info, *mut *mut FidPep, *mut c_void) -> c_int;
-    eq_open(*mut FidFabric, *mut EqAttr, *mut *mut FidEq, *mut c_void) -> c_int;
     wait_open(*mut FidFabric, *mut WaitAttr, *mut *mut FidWait) -> c_int;
 }
 

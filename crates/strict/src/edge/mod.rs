@@ -8,6 +8,7 @@ mod av;
 mod cq;
 mod domain;
 mod endpoint;
+mod eq;
 mod fabric;
 mod info;
 mod message;

@@ -65,6 +65,10 @@ pub(crate) const CASES: &[Case] = &[
     case("memory of devices", &[], devices),
     case("what has been sent goes its way", &[("FI_STRICT_DELAY", "100000")], sent),
     case("a message that breaks off", &[], broken_off),
+    case("memory that is withdrawn", &[], withdrawn),
+    case("an endpoint closed at work", &[("FI_STRICT_MR", "none")], closed_at_work),
+    case("no sources where none are wanted", &[], anonymous),
+    case("an event queue", &[], events),
     case("a full queue holds peers back", &[], full),
     case("many messages", &[], soak),
 ];
@@ -630,8 +634,17 @@ fn full() {
     for at in 0..100 {
         assert_eq!(a.writedata(&bytes, ptr::null_mut(), at, to_b, (0, of(target).1), 1), 0);
     }
-    for at in 0..100 {
-        assert_eq!(b.ok(&[&a]).data, at);
+    // However much is on its way, the queue takes what it has room for.
+    let (mut entries, mut count) = ([CqTaggedEntry::ZERO; 64], 0);
+    while count < 100 {
+        a.poll();
+        // SAFETY: an open queue of this format, and room.
+        let rc = unsafe { op!((*b.cq).ops, read)(b.cq, (&raw mut entries).cast(), 64) };
+        if rc != -(errno::EAGAIN as isize) {
+            assert!((1..=4).contains(&rc), "{rc}");
+            assert!(entries[..rc as usize].iter().zip(count..).all(|(entry, at)| entry.data == at));
+            count += rc as u64;
+        }
     }
     for _ in 0..100 {
         a.ok(&[&b]);
@@ -741,5 +754,73 @@ fn broken_off() {
     }
     a.close();
     b.close();
+    net.close();
+}
+
+/// A registration may be closed while a peer is at it: the peer's operation fails.
+fn withdrawn() {
+    let net = Fi::open().net(|_| ());
+    let (a, b, to_b, _) = two(&net);
+    let (mut mine, theirs) = (vec![1_u8; 16 << 20], vec![2_u8; 16 << 20]);
+    for reads in [true, false] {
+        let mr = net.ready(&b, &theirs, caps::REMOTE_READ | caps::REMOTE_WRITE, 0);
+        let place = (0, of(mr).1);
+        let rc = if reads {
+            a.read(&mut mine, ptr::null_mut(), to_b, place, 1)
+        } else {
+            a.write(&mine, ptr::null_mut(), to_b, place, 1)
+        };
+        assert_eq!(rc, 0);
+        // It begins, and a socket does not take it all at once.
+        b.poll();
+        assert_eq!(close(mr), 0);
+        assert_eq!(a.error(&[&b]).err, errno::EKEYREJECTED);
+    }
+    assert_eq!(theirs.last(), Some(&2));
+    a.close();
+    b.close();
+    net.close();
+}
+
+fn closed_at_work() {
+    let net = Fi::open().net(|_| ());
+    let (a, b, to_b, _) = two(&net);
+    let mut buf = vec![1_u8; 16];
+    let mr = net.register(&buf, ALL, 1).unwrap();
+    let desc = of(mr).0;
+    assert_eq!(a.send(&buf, desc, to_b, 1), 0);
+    assert_eq!(a.recv(&mut buf, desc, ADDR_UNSPEC, 2), 0);
+    assert_eq!(a.trecv(&mut buf, desc, (1, 0), 3), 0);
+    a.close();
+    assert_eq!(close(mr), 0);
+    b.close();
+    net.close();
+}
+
+fn anonymous() {
+    let net = Fi::open().net(|hints| hints.info.caps = caps::MSG);
+    let (a, b, to_b, _) = two(&net);
+    let mut into = [0_u8; 1];
+    // A source that is named is no condition here, either.
+    assert_eq!(b.recv(&mut into, ptr::null_mut(), 0x1234, 1), 0);
+    assert_eq!(a.inject(&[1], to_b), 0);
+    assert_eq!(b.next(&[&a]).unwrap().1, ADDR_NOTAVAIL);
+    a.close();
+    b.close();
+    net.close();
+}
+
+fn events() {
+    let net = Fi::open().net(|_| ());
+    let (mut eq, mut attr) = (ptr::null_mut(), EqAttr::ZERO);
+    let (mut event, mut entry) = (0, 0_u64);
+    // SAFETY: an open fabric, and room.
+    unsafe {
+        let rc = op!((*net.fabric).ops, eq_open)(net.fabric, &raw mut attr, &raw mut eq, ptr::null_mut());
+        assert_eq!(rc, 0);
+        let rc = op!((*eq).ops, read)(eq, &raw mut event, (&raw mut entry).cast(), 8, 0);
+        assert_eq!(rc, -(errno::EAGAIN as isize));
+    }
+    assert_eq!(close(eq), 0);
     net.close();
 }
