@@ -69,6 +69,7 @@ pub(crate) const CASES: &[Case] = &[
     case("an endpoint closed at work", &[("FI_STRICT_MR", "none")], closed_at_work),
     case("no sources where none are wanted", &[], anonymous),
     case("an event queue", &[], events),
+    case("room for two", &[("FI_STRICT_DEPTH", "2")], depth),
     case("a full queue holds peers back", &[], full),
     case("many messages", &[], soak),
 ];
@@ -822,5 +823,25 @@ fn events() {
         assert_eq!(rc, -(errno::EAGAIN as isize));
     }
     assert_eq!(close(eq), 0);
+    net.close();
+}
+
+fn depth() {
+    let net = Fi::open().net(|_| ());
+    let (a, b, to_b, _) = two(&net);
+    let mut into = [0_u8; 4];
+    let again = -(errno::EAGAIN as isize);
+    for expected in [0, 0, again] {
+        assert_eq!(b.recv(&mut into, ptr::null_mut(), ADDR_UNSPEC, 1), expected);
+        assert_eq!(b.trecv(&mut into, ptr::null_mut(), (1, 0), 2), expected);
+        assert_eq!(a.send(&[1], ptr::null_mut(), to_b, 3), expected);
+    }
+    // What has ended makes room.
+    a.ok(&[&b]);
+    b.ok(&[&a]);
+    assert_eq!(a.send(&[1], ptr::null_mut(), to_b, 3), 0);
+    assert_eq!(b.recv(&mut into, ptr::null_mut(), ADDR_UNSPEC, 1), 0);
+    a.close();
+    b.close();
     net.close();
 }
