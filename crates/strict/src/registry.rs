@@ -90,6 +90,8 @@ pub(crate) struct Wanted {
 pub(crate) struct Registry {
     mode: i32,
     budget: u64,
+    /// Makes keys that nobody takes for small numbers, or for those of another domain.
+    noise: u64,
     entries: u64,
     most_entries: u64,
     next: u64,
@@ -101,10 +103,12 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) fn new(mode: i32, budget: u64) -> Self {
+    /// `noise` makes its keys differ from those of others; the upper half counts.
+    pub(crate) fn new(mode: i32, budget: u64, noise: u64) -> Self {
         Self {
             mode,
             budget,
+            noise: noise & !0xFFFF_FFFF,
             entries: 0,
             most_entries: 0,
             next: 1,
@@ -138,7 +142,7 @@ impl Registry {
             return Err(Broken::rule(errno::EFAULT, line));
         }
         let id = MrId(self.next);
-        let key = if self.demands(mr_mode::PROV_KEY) { provider_key(id) } else { requested_key };
+        let key = if self.demands(mr_mode::PROV_KEY) { id.0 ^ self.noise } else { requested_key };
         if !self.demands(mr_mode::PROV_KEY) {
             if key >> (8 * CLIENT_KEY_BYTES) != 0 {
                 let line = format!("requested key {key:#x} of more than {CLIENT_KEY_BYTES} bytes");
@@ -351,7 +355,7 @@ impl Registry {
 
     fn no_such_key(&self, key: u64) -> Broken {
         let was_good = if self.demands(mr_mode::PROV_KEY) {
-            (1..self.next).contains(&(key ^ KEY_NOISE)) && key != KEY_NOISE
+            (1..self.next).contains(&(key ^ self.noise))
         } else {
             self.retired.contains(&key)
         };
@@ -365,13 +369,6 @@ impl Registry {
     pub(crate) fn is_live(&self, id: MrId) -> bool {
         self.all.contains_key(&id)
     }
-}
-
-/// Makes keys that nobody takes for small numbers.
-const KEY_NOISE: u64 = 0x5A5A_0000_0000_0000;
-
-fn provider_key(id: MrId) -> u64 {
-    id.0 ^ KEY_NOISE
 }
 
 /// List entries of an enabled registration.

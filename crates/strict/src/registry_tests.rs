@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+const NOISE: u64 = 0x1234_0000_0000;
 const ENDPOINT: i32 = mr_mode::ENDPOINT | mr_mode::PROV_KEY;
 
 fn wanted(rights: u64, requested_key: u64) -> Wanted {
@@ -16,7 +17,7 @@ fn error<T>(result: Result<T, Broken>) -> i32 {
 
 #[test]
 fn a_registration_is_bound_and_enabled_once_each() {
-    let mut all = Registry::new(ENDPOINT, 10);
+    let mut all = Registry::new(ENDPOINT, 10, NOISE);
     let (id, key) = all.register(wanted(caps::REMOTE_WRITE, 0)).unwrap();
     assert_eq!(key, None);
     assert_eq!((error(all.enable(id)), error(all.bind(id, 3, false))), (errno::EINVAL, errno::EINVAL));
@@ -34,9 +35,21 @@ fn a_registration_is_bound_and_enabled_once_each() {
 }
 
 #[test]
+fn a_key_of_another_domain_is_none_here() {
+    let key = |noise| {
+        let mut all = Registry::new(mr_mode::PROV_KEY, 10, noise);
+        let made = all.register(wanted(caps::REMOTE_WRITE, 0)).unwrap();
+        (all, made.1.unwrap())
+    };
+    let ((all, own), (_, others)) = (key(1 << 40), key(2 << 40));
+    assert!(all.remote(0, own, 0, 1, true).is_ok());
+    assert!(all.remote(0, others, 0, 1, true).unwrap_err().line.is_some());
+}
+
+#[test]
 fn addresses_are_offsets_or_virtual() {
     for (mode, base) in [(0, 0), (mr_mode::VIRT_ADDR, 4096)] {
-        let mut all = Registry::new(mode | mr_mode::PROV_KEY, 10);
+        let mut all = Registry::new(mode | mr_mode::PROV_KEY, 10, NOISE);
         let (_, key) = all.register(wanted(caps::REMOTE_WRITE, 0)).unwrap();
         let key = key.unwrap();
         assert_eq!(all.remote(0, key, base + 60, 40, true).unwrap().1, Range { base: 4156, len: 40 });
@@ -50,7 +63,7 @@ fn addresses_are_offsets_or_virtual() {
 
 #[test]
 fn what_is_used_is_not_closed() {
-    let mut all = Registry::new(0, 10);
+    let mut all = Registry::new(0, 10, NOISE);
     let (id, _) = all.register(wanted(caps::SEND, 7)).unwrap();
     all.hold(&[id, id], true);
     all.hold(&[id], false);
@@ -61,7 +74,7 @@ fn what_is_used_is_not_closed() {
 
 #[test]
 fn a_failed_registration_leaves_its_key() {
-    let mut all = Registry::new(0, 1);
+    let mut all = Registry::new(0, 1, NOISE);
     assert_eq!(error(all.register(wanted(caps::REMOTE_READ, 7))), errno::ENOSPC);
     assert_eq!((all.live(), error(all.register(wanted(caps::READ, 7)))), (0, 0));
     assert_eq!(error(all.register(wanted(caps::READ, 7))), errno::ENOKEY);
@@ -70,7 +83,7 @@ fn a_failed_registration_leaves_its_key() {
 proptest! {
     #[test]
     fn keys_and_entries_follow_a_model(steps in proptest::collection::vec((0..8_u64, any::<bool>(), any::<bool>()), 1..200)) {
-        let mut all = Registry::new(0, 8);
+        let mut all = Registry::new(0, 8, NOISE);
         let mut model = BTreeMap::new();
         for (key, remote, closes) in steps {
             let rights = if remote { caps::REMOTE_READ } else { caps::READ };

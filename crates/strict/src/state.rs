@@ -79,13 +79,19 @@ pub(crate) struct World<'a> {
     counts: &'a mut Counts,
 }
 
+/// Something that no other domain has: not chance that a seed repeats, as two processes may have the same.
+fn noise() -> u64 {
+    let address = crate::socket::random_address().unwrap_or_default();
+    u64::from_le_bytes(std::array::from_fn(|at| address[at]))
+}
+
 impl State {
     pub(crate) fn new(config: Config, nic: u32) -> Self {
         Self {
             report: Report::new(&config),
             rng: fastrand::Rng::with_seed(config.seed.wrapping_add(u64::from(nic) << 32)),
             counts: Counts::default(),
-            memory: Registry::new(config.mr_mode, config.entries),
+            memory: Registry::new(config.mr_mode, config.entries, noise()),
             endpoints: BTreeMap::new(),
             queues: BTreeMap::new(),
             vectors: BTreeMap::new(),

@@ -37,6 +37,7 @@ pub(crate) const CASES: &[Case] = &[
     case("a descriptor of another endpoint", &["endpoint 0 is used on endpoint 1"], foreign_desc),
     case("a descriptor that is closed", &["is of no registration"], closed_desc),
     case("a key of another endpoint", &["of endpoint 0 at endpoint 1"], foreign_key),
+    case("a key of another domain", &["never was one"], key_of_another_domain),
     case("a key that never was", &["never was one", "never was one"], wrong_key),
     case("access outside", &["leaves the registration", "leaves the registration"], outside),
     case("access without the right", &["a peer writes", "a peer reads"], rights),
@@ -249,6 +250,22 @@ fn foreign_key() {
     a.close();
     b.close();
     net.close();
+}
+
+fn key_of_another_domain() {
+    let (net, other) = (net(), net());
+    let (a, b, to_b) = two(&net);
+    let (c, buf) = (other.side(), vec![1_u8; 8]);
+    let here = net.ready(&b, &buf, caps::REMOTE_WRITE, 0);
+    let there = other.ready(&c, &buf, caps::REMOTE_WRITE, 0);
+    assert_eq!(a.write(&[1; 8], NO_DESC, to_b, (0, of(there).1), 1), 0);
+    assert_eq!(a.error(&[&b]).err, errno::EKEYREJECTED);
+    assert_eq!((close(here), close(there)), (0, 0));
+    a.close();
+    b.close();
+    c.close();
+    net.close();
+    other.close();
 }
 
 fn wrong_key() {
