@@ -82,7 +82,9 @@ fn a_failed_registration_leaves_its_key() {
 
 proptest! {
     #[test]
-    fn keys_and_entries_follow_a_model(steps in proptest::collection::vec((0..8_u64, any::<bool>(), any::<bool>()), 1..200)) {
+    fn keys_and_entries_follow_a_model(
+        steps in proptest::collection::vec((0..8_u64, any::<bool>(), any::<bool>()), 1..200),
+    ) {
         let mut all = Registry::new(0, 8, NOISE);
         let mut model = BTreeMap::new();
         for (key, remote, closes) in steps {

@@ -171,8 +171,11 @@ impl State {
 
     /// The account of the domain, one line of JSON.
     pub(crate) fn account(&self, domain: &str, at: &str) -> String {
-        let registration = |(endpoint, rights, count): (Option<u32>, u64, u64)| serde_json::json!({ "endpoint": endpoint, "rights": rights_text(rights), "count": count });
-        let made: Vec<_> = self.memory.made().map(registration).collect();
+        let mut made = Vec::new();
+        for (endpoint, rights, count) in self.memory.made() {
+            let rights = rights_text(rights);
+            made.push(serde_json::json!({ "endpoint": endpoint, "rights": rights, "count": count }));
+        }
         serde_json::json!({
             "strict": at,
             "domain": domain,
