@@ -14,6 +14,13 @@
 
 #define PROBE_VERSION FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION)
 
+/* What 2.x has, where the headers are of 2.x. */
+#if FI_MAJOR_VERSION >= 2
+#define PROBE_LATER(there, missing) (there)
+#else
+#define PROBE_LATER(there, missing) (missing)
+#endif
+
 /* What came with 1.20. */
 #if FI_MAJOR_VERSION == 1 && FI_MINOR_VERSION < 20
 #define FI_MR_DMABUF (1ULL << 40)

@@ -23,6 +23,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("softnic", 2),
     ("verbs", 2),
     ("ofi", 2),
+    ("strict", 1),
     ("engine", 3),
     ("sim", 3),
     ("trunkline", 4),
@@ -40,7 +41,7 @@ const SAME_FLOOR: &[(&str, &str)] = &[("bootstrap", "topo"), ("fabric", "mem"), 
 
 /// Who may use the foreign function tables. `xtask` compares their layouts with a C compiler's.
 const SYS_USERS: &[&str] =
-    &["bootstrap", "mem", "verbs", "ofi", "nethost", "nccl", "nvshmem", "xtask", "tests"];
+    &["bootstrap", "mem", "verbs", "ofi", "strict", "nethost", "nccl", "nvshmem", "xtask", "tests"];
 
 /// In these, only files of the C edge may name `trunkline_sys`.
 const SYS_ONLY_AT_THE_EDGE: &[&str] = &["nccl", "nvshmem"];

@@ -9,12 +9,12 @@ use anyhow::{Context as _, Result, bail};
 use quote::ToTokens as _;
 use syn::{Expr, Item, ReturnType, Type};
 use trunkline_sys::ofi::{
-    AvAttr, BusAttr, CntrAttr, Context, Context2, CqAttr, CqDataEntry, CqEntry, CqErrEntry, CqMsgEntry,
-    CqTaggedEntry, DeviceAttr, DomainAttr, EpAttr, EqAttr, EqErrEntry, FabricAttr, Fid, FidAv, FidCntr,
-    FidCq, FidDomain, FidEp, FidEq, FidFabric, FidMr, FidNic, FidPep, FidVar, Info, Ioc, Iovec, LinkAttr,
-    MrAttr, MrDmabuf, MrModify, Msg, MsgAtomic, MsgRma, MsgTagged, Ops, OpsAtomic, OpsAv, OpsCm, OpsCntr,
-    OpsCq, OpsDomain, OpsEp, OpsEq, OpsFabric, OpsMr, OpsMsg, OpsRma, OpsTagged, PciAttr, Provider, RmaIoc,
-    RmaIov, RxAttr, TxAttr,
+    AvAttr, BusAttr, CntrAttr, Context, Context2, CqAttr, CqDataEntry, CqEntry, CqErrEntry, CqErrEntryLater,
+    CqMsgEntry, CqTaggedEntry, DeviceAttr, DomainAttr, EpAttr, EqAttr, EqErrEntry, FabricAttr, Fid, FidAv,
+    FidCntr, FidCq, FidDomain, FidEp, FidEq, FidFabric, FidMr, FidNic, FidPep, FidVar, Info, Ioc, Iovec,
+    LinkAttr, MrAttr, MrAttrLater, MrDmabuf, MrModify, Msg, MsgAtomic, MsgRma, MsgTagged, Ops, OpsAtomic,
+    OpsAv, OpsCm, OpsCntr, OpsCq, OpsDomain, OpsEp, OpsEq, OpsFabric, OpsMr, OpsMsg, OpsRma, OpsTagged,
+    PciAttr, Provider, RmaIoc, RmaIov, RxAttr, TxAttr,
 };
 
 use super::layouts::{Layout, layouts, size_behind};
@@ -60,6 +60,7 @@ pub(super) fn facts(sys: &Path) -> Result<Facts> {
             size_of(&mut facts, c == "struct fi_mr_modify", &format!("((({c}*)0)->{field})"), size);
         }
     }
+    facts.extend(later());
     let sources = sources(&sys.join("src/ofi"))?;
     let mut aliases = Aliases::new();
     for source in &sources {
@@ -89,6 +90,27 @@ fn size_of(facts: &mut Facts, longer: bool, of: &str, size: usize) {
     } else {
         facts.insert(format!("sizeof({of})"), as_fact(size));
     }
+}
+
+/// What only later headers have.
+fn later() -> impl Iterator<Item = (String, i64)> {
+    use std::mem::offset_of;
+    let attr = "struct fi_mr_attr";
+    let places = [
+        (attr, "hmem_data", offset_of!(MrAttrLater, hmem_data)),
+        (attr, "page_size", offset_of!(MrAttrLater, page_size)),
+        (attr, "base_mr", offset_of!(MrAttrLater, base_mr)),
+        (attr, "sub_mr_cnt", offset_of!(MrAttrLater, sub_mr_cnt)),
+        ("struct fi_cq_err_entry", "src_addr", offset_of!(CqErrEntryLater, src_addr)),
+    ];
+    let sizes = [
+        (attr, std::mem::size_of::<MrAttrLater>()),
+        ("struct fi_cq_err_entry", std::mem::size_of::<CqErrEntryLater>()),
+    ];
+    let places = places.map(|(c, field, at)| (format!("offsetof({c}, {field})"), at));
+    let sizes = sizes.map(|(c, size)| (format!("sizeof({c})"), size));
+    let all = places.into_iter().chain(sizes);
+    all.map(|(c, number)| (format!("PROBE_LATER({c}, {number})"), as_fact(number)))
 }
 
 fn sources(folder: &Path) -> Result<Vec<Source>> {

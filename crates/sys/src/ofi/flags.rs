@@ -80,7 +80,7 @@ pub mod caps {
     pub const NUMERICHOST: u64 = 1 << 55;
     /// `FI_RMA_EVENT`: peers' accesses are counted.
     pub const RMA_EVENT: u64 = 1 << 56;
-    /// `FI_SOURCE`: who sent a message is told; of [`getinfo`](super::Calls::getinfo) that names are our own.
+    /// `FI_SOURCE`: who sent a message is told; of [`getinfo`](crate::ofi::Calls::getinfo) that names are our own.
     pub const SOURCE: u64 = 1 << 57;
     /// `FI_NAMED_RX_CTX`.
     pub const NAMED_RX_CTX: u64 = 1 << 58;
@@ -96,7 +96,7 @@ pub mod caps {
 
 /// What a provider asks of its caller.
 pub mod mode {
-    /// `FI_CONTEXT`: a context is a [`Context`](super::Context) that the provider may write while the operation lasts.
+    /// `FI_CONTEXT`: a context is a [`Context`](crate::ofi::Context) that the provider may write while the operation lasts.
     pub const CONTEXT: u64 = 1 << 59;
     /// `FI_MSG_PREFIX`: room is left before messages.
     pub const MSG_PREFIX: u64 = 1 << 58;
@@ -104,8 +104,8 @@ pub mod mode {
     pub const ASYNC_IOV: u64 = 1 << 57;
     /// `FI_RX_CQ_DATA`: remote CQ data takes a receive.
     pub const RX_CQ_DATA: u64 = 1 << 56;
-    /// `FI_LOCAL_MR`: as [`mr_mode::LOCAL`](super::mr_mode::LOCAL); deprecated.
+    /// `FI_LOCAL_MR`: as [`mr_mode::LOCAL`](crate::ofi::mr_mode::LOCAL); deprecated.
     pub const LOCAL_MR: u64 = 1 << 55;
-    /// `FI_CONTEXT2`: a context is a [`Context2`](super::Context2) that the provider may write while the operation lasts.
+    /// `FI_CONTEXT2`: a context is a [`Context2`](crate::ofi::Context2) that the provider may write while the operation lasts.
     pub const CONTEXT2: u64 = 1 << 52;
 }

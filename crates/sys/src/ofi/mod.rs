@@ -12,10 +12,9 @@
 //! [`EpAttr`] `xpu_ctx`; [`DomainAttr`] `max_ep_auth_key`, `max_group_id`, `max_cntr_value`, `max_err_cntr_value`,
 //! `max_xpu_ctx_cnt`; [`MrAttr`] `hmem_data`, `page_size`, `base_mr`, `sub_mr_cnt`; [`CqErrEntry`] `src_addr`; [`CqAttr`] and
 //! [`CntrAttr`] `xpu_ctx`; the tables [`OpsAv`], [`OpsDomain`], [`OpsEp`], [`OpsCq`], [`OpsCntr`] have further slots, which
-//! their `size` tells. Nothing moved. Providers read what is behind only if the application asked for a later version, so
-//! that [`API`] is what goes with these structures. Of 1.20 and later only what registers a dma-buf is here: [`MR_DMABUF`],
-//! [`MrDmabuf`]. Bits that 2.x dropped or gave another
-//! meaning are left out.
+//! their `size` tells. Nothing moved. Providers read and write what is behind only if the application asked for a version that
+//! has it, so that [`API`] is what goes with these structures. Who wants to register dma-bufs asks for 1.20 or later, and then
+//! passes the longer [`MrAttrLater`] and [`CqErrEntryLater`]. Bits that 2.x dropped or gave another meaning are left out.
 
 mod av;
 mod calls;
@@ -25,6 +24,7 @@ pub mod errno;
 mod fid;
 mod flags;
 mod info;
+mod later;
 mod message;
 mod mr;
 mod nic;
@@ -42,6 +42,7 @@ pub use endpoint::*;
 pub use fid::*;
 pub use flags::*;
 pub use info::*;
+pub use later::*;
 pub use message::*;
 pub use mr::*;
 pub use nic::*;

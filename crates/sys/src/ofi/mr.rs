@@ -67,7 +67,7 @@ pub type Regattr =
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct MrAttr {
-    /// The ranges; with [`MR_DMABUF`] a [`MrDmabuf`].
+    /// The ranges; with [`MR_DMABUF`](super::MR_DMABUF) a [`MrDmabuf`](super::MrDmabuf).
     pub mr_iov: *const Iovec,
     /// How many.
     pub iov_count: usize,
@@ -162,23 +162,6 @@ pub mod hmem {
     pub const NEURON: u32 = 4;
     /// `FI_HMEM_SYNAPSEAI`.
     pub const SYNAPSEAI: u32 = 5;
-}
-
-/// `FI_MR_DMABUF`, a flag of registration since 1.20.
-pub const MR_DMABUF: u64 = 1 << 40;
-
-/// `struct fi_mr_dmabuf`: part of a dma-buf, since 1.20.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct MrDmabuf {
-    /// The descriptor.
-    pub fd: c_int,
-    /// Where the part begins.
-    pub offset: u64,
-    /// Its bytes.
-    pub len: usize,
-    /// Address of the whole.
-    pub base_addr: *mut c_void,
 }
 
 const _: () = {

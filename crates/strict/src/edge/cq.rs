@@ -1,0 +1,352 @@
+//! Completion queues in C.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::AsRawFd as _;
+use std::ptr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trunkline_sys::ofi::{
+    Addr, CqAttr, CqDataEntry, CqEntry, CqErrEntry, CqMsgEntry, CqTaggedEntry, Fid, FidCq, FidDomain, Ops,
+    OpsCq, class, control, cq_format, errno, wait,
+};
+
+use super::domain::DomainObject;
+use super::info::QUEUE;
+use super::{PANICKED, give, guarded, missing, object, take};
+use crate::config::Step;
+use crate::domain::Domain;
+use crate::gate::Whose;
+use crate::queue::{Completion, Queue, Wait};
+
+/// Entries that one call takes at most.
+const READ_MAX: usize = 4096;
+/// How long a waiting call sleeps before it looks again.
+const NAP: Duration = Duration::from_millis(1);
+
+#[repr(C)]
+pub(super) struct CqObject {
+    fid: FidCq,
+    pub(super) domain: Arc<Domain>,
+    pub(super) number: u32,
+    format: u32,
+    /// What a waiter polls, or -1. The queue owns it.
+    descriptor: c_int,
+}
+
+static OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(command),
+    ops_open: Some(ops_open),
+    tostr: None,
+    ops_set: None,
+};
+
+static CQ_OPS: OpsCq = OpsCq {
+    size: size_of::<OpsCq>(),
+    read: Some(read),
+    readfrom: Some(readfrom),
+    readerr: Some(readerr),
+    sread: Some(sread),
+    sreadfrom: Some(sreadfrom),
+    signal: Some(signal),
+    strerror: Some(strerror),
+};
+
+missing! {
+    bind(*mut Fid, *mut Fid, u64) -> c_int;
+    ops_open(*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int;
+    signal(*mut FidCq) -> c_int;
+}
+
+pub(super) unsafe extern "C" fn open(
+    domain: *mut FidDomain,
+    attr: *mut CqAttr,
+    out: *mut *mut FidCq,
+    context: *mut c_void,
+) -> c_int {
+    guarded(PANICKED, || {
+        // SAFETY: see `edge`.
+        let parent: &DomainObject = unsafe { object(domain) };
+        if parent.domain.shared.fails(Step::CqOpen) {
+            return -errno::EIO;
+        }
+        // SAFETY: NULL, or attributes.
+        let attr = unsafe { attr.as_ref() }.copied().unwrap_or(CqAttr::ZERO);
+        let format = if attr.format == cq_format::UNSPEC { cq_format::CONTEXT } else { attr.format };
+        if format > cq_format::TAGGED {
+            return -errno::EINVAL;
+        }
+        let waits = match attr.wait_obj {
+            wait::NONE => None,
+            wait::UNSPEC | wait::FD => match Wait::new() {
+                Ok(waits) => Some(waits),
+                Err(_) => return -errno::EMFILE,
+            },
+            _ => return -errno::ENOSYS,
+        };
+        let descriptor = waits.as_ref().map_or(-1, |waits| waits.all.as_raw_fd());
+        let size = if attr.size == 0 { QUEUE } else { attr.size };
+        let number = parent.domain.call(Whose::Domain, |state| {
+            let number = state.number();
+            state.queues.insert(number, Queue::new(size, waits));
+            number
+        });
+        let fid = Fid { fclass: class::CQ, context, ops: (&raw const OPS).cast_mut() };
+        let fid = FidCq { fid, ops: (&raw const CQ_OPS).cast_mut() };
+        let made = CqObject { fid, domain: Arc::clone(&parent.domain), number, format, descriptor };
+        // SAFETY: the caller's place for an object.
+        unsafe { give(made, out) };
+        0
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    guarded(PANICKED, || {
+        // SAFETY: see `edge`.
+        let this: &CqObject = unsafe { object(fid) };
+        let is_used = this.domain.call(Whose::Queue(this.number), |state| {
+            let is_used = state.queues.get(&this.number).is_some_and(|queue| !queue.endpoints.is_empty());
+            if is_used {
+                state.violation("close of a completion queue that an endpoint uses");
+            } else {
+                state.queues.remove(&this.number);
+            }
+            is_used
+        });
+        if is_used {
+            return -errno::EBUSY;
+        }
+        // SAFETY: see `edge`; what uses it is gone.
+        unsafe { take::<CqObject>(fid) };
+        0
+    })
+}
+
+unsafe extern "C" fn command(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
+    guarded(PANICKED, || {
+        // SAFETY: see `edge`.
+        let this: &CqObject = unsafe { object(fid) };
+        match command {
+            control::GETWAIT if this.descriptor >= 0 => {
+                // SAFETY: as the interface says of this command and `FI_WAIT_FD`.
+                unsafe { arg.cast::<c_int>().write(this.descriptor) };
+                0
+            }
+            control::GETWAITOBJ => {
+                let kind = if this.descriptor >= 0 { wait::FD } else { wait::NONE };
+                // SAFETY: as the interface says of this command.
+                unsafe { arg.cast::<u32>().write(kind) };
+                0
+            }
+            _ => -errno::ENOSYS,
+        }
+    })
+}
+
+/// Whether waiting for its descriptor would miss something.
+///
+/// # Safety
+/// An object of ours.
+pub(super) unsafe fn is_busy(fid: *const Fid) -> bool {
+    // SAFETY: as this function's caller promises.
+    let head = unsafe { &*fid };
+    if head.fclass != class::CQ {
+        return false;
+    }
+    // SAFETY: as above; its class says what it is.
+    let this: &CqObject = unsafe { object(fid) };
+    this.domain.call(Whose::Queue(this.number), |state| {
+        let Some(queue) = state.queues.get(&this.number) else { return false };
+        let restless = |endpoint: &u32| state.endpoints.get(endpoint).is_some_and(|one| one.is_restless());
+        !queue.is_empty() || queue.endpoints.iter().any(restless)
+    })
+}
+
+impl CqObject {
+    /// Lets the endpoints go on, and takes what has completed; an error number if there is nothing.
+    fn take(&self, count: usize) -> Result<Vec<Completion>, i32> {
+        self.domain.call(Whose::Queue(self.number), |state| {
+            if state.says_again() {
+                return Err(errno::EAGAIN);
+            }
+            let endpoints =
+                state.queues.get(&self.number).map_or(Vec::new(), |queue| queue.endpoints.clone());
+            state.progress(&endpoints);
+            let Some(queue) = state.queues.get_mut(&self.number) else { return Err(errno::EINVAL) };
+            let taken: Vec<_> = std::iter::from_fn(|| queue.pop()).take(count.min(READ_MAX)).collect();
+            match () {
+                () if !taken.is_empty() => Ok(taken),
+                () if queue.has_error_next() => Err(errno::EAVAIL),
+                () if count == 0 && !queue.is_empty() => Ok(taken),
+                () => Err(errno::EAGAIN),
+            }
+        })
+    }
+
+    /// Reads into the places of a caller.
+    ///
+    /// # Safety
+    /// `buf` has room for so many entries of the queue's format, and `src`, unless it is NULL, for their sources.
+    unsafe fn read_into(&self, buf: *mut c_void, count: usize, src: *mut Addr) -> isize {
+        let taken = match self.take(count) {
+            Ok(taken) => taken,
+            Err(error) => return -(error as isize),
+        };
+        for (at, completion) in taken.iter().enumerate() {
+            // SAFETY: as this function's caller promises.
+            unsafe { write_entry(buf, at, self.format, completion) };
+            if !src.is_null() {
+                // SAFETY: as above.
+                let place = unsafe { src.add(at) };
+                // SAFETY: as above.
+                unsafe { place.write(completion.src) };
+            }
+        }
+        taken.len().cast_signed()
+    }
+
+    /// The same, again and again for some milliseconds, or for ever if there are less than none.
+    ///
+    /// # Safety
+    /// As [`Self::read_into`].
+    unsafe fn wait_into(&self, buf: *mut c_void, count: usize, src: *mut Addr, timeout: c_int) -> isize {
+        if self.descriptor < 0 {
+            return -(errno::ENOSYS as isize);
+        }
+        let end = u64::try_from(timeout).ok().map(|ms| Instant::now() + Duration::from_millis(ms));
+        loop {
+            // SAFETY: as this function's caller promises.
+            let result = unsafe { self.read_into(buf, count, src) };
+            if result != -(errno::EAGAIN as isize) || end.is_some_and(|end| Instant::now() >= end) {
+                return result;
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+}
+
+/// # Safety
+/// `buf` has room for an entry of the format at this place.
+unsafe fn write_entry(buf: *mut c_void, at: usize, format: u32, completion: &Completion) {
+    let op_context = completion.context as *mut c_void;
+    let Completion { flags, len, data, tag, .. } = *completion;
+    match format {
+        cq_format::CONTEXT => {
+            // SAFETY: as this function's caller promises; so below.
+            let place = unsafe { buf.cast::<CqEntry>().add(at) };
+            // SAFETY: as above.
+            unsafe { place.write_unaligned(CqEntry { op_context }) };
+        }
+        cq_format::MSG => {
+            // SAFETY: as above.
+            let place = unsafe { buf.cast::<CqMsgEntry>().add(at) };
+            // SAFETY: as above.
+            unsafe { place.write_unaligned(CqMsgEntry { op_context, flags, len }) };
+        }
+        cq_format::DATA => {
+            // SAFETY: as above.
+            let place = unsafe { buf.cast::<CqDataEntry>().add(at) };
+            let entry = CqDataEntry { op_context, flags, len, buf: ptr::null_mut(), data };
+            // SAFETY: as above.
+            unsafe { place.write_unaligned(entry) };
+        }
+        _ => {
+            // SAFETY: as above.
+            let place = unsafe { buf.cast::<CqTaggedEntry>().add(at) };
+            let entry = CqTaggedEntry { op_context, flags, len, buf: ptr::null_mut(), data, tag };
+            // SAFETY: as above.
+            unsafe { place.write_unaligned(entry) };
+        }
+    }
+}
+
+unsafe extern "C" fn read(cq: *mut FidCq, buf: *mut c_void, count: usize) -> isize {
+    // SAFETY: as `readfrom`, without sources.
+    unsafe { readfrom(cq, buf, count, ptr::null_mut()) }
+}
+
+unsafe extern "C" fn readfrom(cq: *mut FidCq, buf: *mut c_void, count: usize, src: *mut Addr) -> isize {
+    guarded(PANICKED as isize, || {
+        // SAFETY: see `edge`.
+        let this: &CqObject = unsafe { object(cq) };
+        // SAFETY: as the interface says of these places.
+        unsafe { this.read_into(buf, count, src) }
+    })
+}
+
+unsafe extern "C" fn sread(
+    cq: *mut FidCq,
+    buf: *mut c_void,
+    count: usize,
+    cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    // SAFETY: as `sreadfrom`, without sources.
+    unsafe { sreadfrom(cq, buf, count, ptr::null_mut(), cond, timeout) }
+}
+
+unsafe extern "C" fn sreadfrom(
+    cq: *mut FidCq,
+    buf: *mut c_void,
+    count: usize,
+    src: *mut Addr,
+    _cond: *const c_void,
+    timeout: c_int,
+) -> isize {
+    guarded(PANICKED as isize, || {
+        // SAFETY: see `edge`.
+        let this: &CqObject = unsafe { object(cq) };
+        // SAFETY: as the interface says of these places.
+        unsafe { this.wait_into(buf, count, src, timeout) }
+    })
+}
+
+unsafe extern "C" fn readerr(cq: *mut FidCq, buf: *mut CqErrEntry, _flags: u64) -> isize {
+    guarded(PANICKED as isize, || {
+        // SAFETY: see `edge`.
+        let this: &CqObject = unsafe { object(cq) };
+        let taken = this.domain.call(Whose::Queue(this.number), |state| {
+            state.queues.get_mut(&this.number).and_then(Queue::pop_error)
+        });
+        let Some(completion) = taken else { return -(errno::EAGAIN as isize) };
+        // SAFETY: the caller's entry.
+        let entry = unsafe { &mut *buf };
+        *entry = CqErrEntry {
+            op_context: completion.context as *mut c_void,
+            flags: completion.flags,
+            len: completion.len,
+            data: completion.data,
+            tag: completion.tag,
+            olen: completion.excess,
+            err: completion.error,
+            prov_errno: completion.error,
+            // There is nothing more to say; a place of the caller's stays as it is.
+            err_data: entry.err_data,
+            ..CqErrEntry::ZERO
+        };
+        1
+    })
+}
+
+unsafe extern "C" fn strerror(
+    _cq: *mut FidCq,
+    prov_errno: c_int,
+    _err_data: *const c_void,
+    _buf: *mut c_char,
+    _len: usize,
+) -> *const c_char {
+    let text = match prov_errno {
+        errno::EKEYREJECTED => c"the peer knows no such key",
+        errno::EACCES => c"the peer's registration does not allow it",
+        errno::ETRUNC => c"the message is longer than its receive",
+        errno::ECANCELED => c"cancelled",
+        errno::ECONNREFUSED => c"there is no such peer",
+        errno::ECONNRESET => c"the peer has gone",
+        errno::EFAULT => c"the memory is no longer mapped",
+        _ => c"see fi_strerror",
+    };
+    text.as_ptr()
+}

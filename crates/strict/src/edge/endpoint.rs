@@ -1,0 +1,348 @@
+//! Endpoints in C: their life, addresses and options. What is posted on them is in `message.rs` and `rma.rs`.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use rustix::event::epoll;
+use trunkline_sys::ofi::{
+    Fid, FidDomain, FidEp, FidMc, FidPep, Info, OPT_ENDPOINT, Ops, OpsCm, OpsEp, RxAttr, TxAttr, caps, class,
+    control, errno, opt,
+};
+
+use super::av::{self, AvObject};
+use super::cq::CqObject;
+use super::domain::DomainObject;
+use super::{PANICKED, give, guarded, info, message, missing, object, rma, take};
+use crate::config::Step;
+use crate::domain::Domain;
+use crate::endpoint::Endpoint;
+use crate::gate::Whose;
+use crate::registry::Broken;
+use crate::state::{Binding, State, Terms};
+
+#[repr(C)]
+pub(super) struct EpObject {
+    fid: FidEp,
+    pub(super) domain: Arc<Domain>,
+    pub(super) number: u32,
+}
+
+static OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(command),
+    ops_open: Some(ops_open),
+    tostr: None,
+    ops_set: None,
+};
+
+static EP_OPS: OpsEp = OpsEp {
+    size: size_of::<OpsEp>(),
+    cancel: Some(cancel),
+    getopt: Some(getopt),
+    setopt: Some(setopt),
+    tx_ctx: Some(tx_ctx),
+    rx_ctx: Some(rx_ctx),
+    rx_size_left: Some(size_left),
+    tx_size_left: Some(size_left),
+};
+
+static CM_OPS: OpsCm = OpsCm {
+    size: size_of::<OpsCm>(),
+    setname: Some(setname),
+    getname: Some(getname),
+    getpeer: Some(getpeer),
+    connect: Some(connect),
+    listen: Some(listen),
+    accept: Some(accept),
+    reject: Some(reject),
+    shutdown: Some(shutdown),
+    join: Some(join),
+};
+
+missing! {
+    ops_open(*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int;
+    tx_ctx(*mut FidEp, c_int, *mut TxAttr, *mut *mut FidEp, *mut c_void) -> c_int;
+    rx_ctx(*mut FidEp, c_int, *mut RxAttr, *mut *mut FidEp, *mut c_void) -> c_int;
+    size_left(*mut FidEp) -> isize;
+    setname(*mut Fid, *mut c_void, usize) -> c_int;
+    getpeer(*mut FidEp, *mut c_void, *mut usize) -> c_int;
+    connect(*mut FidEp, *const c_void, *const c_void, usize) -> c_int;
+    listen(*mut FidPep) -> c_int;
+    accept(*mut FidEp, *const c_void, usize) -> c_int;
+    reject(*mut FidPep, *mut Fid, *const c_void, usize) -> c_int;
+    shutdown(*mut FidEp, u64) -> c_int;
+    join(*mut FidEp, *const c_void, u64, *mut *mut FidMc, *mut c_void) -> c_int;
+}
+
+pub(super) unsafe extern "C" fn open(
+    domain: *mut FidDomain,
+    info: *mut Info,
+    out: *mut *mut FidEp,
+    context: *mut c_void,
+) -> c_int {
+    guarded(PANICKED, || {
+        // SAFETY: see `edge`.
+        let parent: &DomainObject = unsafe { object(domain) };
+        if parent.domain.shared.fails(Step::Endpoint) {
+            return -errno::EIO;
+        }
+        // SAFETY: as `fi_getinfo` made it.
+        let wishes = unsafe { info::wishes(info) };
+        let depth = parent.domain.shared.config.depth;
+        let size = |wish: usize| if wish == 0 { depth } else { wish.min(depth) };
+        let terms = Terms {
+            caps: wishes.caps,
+            order: wishes.msg_order,
+            tx_flags: wishes.tx_flags,
+            rx_flags: wishes.rx_flags,
+            tx_depth: size(wishes.tx_size),
+            rx_depth: size(wishes.rx_size),
+            ..Terms::default()
+        };
+        let number = parent.domain.call(Whose::Domain, |state| state.add_endpoint(terms));
+        let fid = Fid { fclass: class::EP, context, ops: (&raw const OPS).cast_mut() };
+        let fid = FidEp {
+            fid,
+            ops: (&raw const EP_OPS).cast_mut(),
+            cm: (&raw const CM_OPS).cast_mut(),
+            msg: message::plain(),
+            rma: rma::table(),
+            tagged: message::tagged(),
+            atomic: ptr::null_mut(),
+            collective: ptr::null_mut(),
+        };
+        // SAFETY: the caller's place for an object.
+        unsafe { give(EpObject { fid, domain: Arc::clone(&parent.domain), number }, out) };
+        0
+    })
+}
+
+impl State {
+    fn add_endpoint(&mut self, terms: Terms) -> u32 {
+        let number = self.next_endpoint();
+        self.endpoints.insert(number, Endpoint::new(Terms { number, ..terms }));
+        number
+    }
+
+    fn close_endpoint(&mut self, number: u32) -> Result<(), Broken> {
+        let bound = self.memory.bound_to(number);
+        if bound > 0 {
+            let line = format!("close of an endpoint with {bound} live registrations");
+            return Err(Broken::rule(errno::EBUSY, line));
+        }
+        if let Some((endpoint, mut world)) = self.parts(number) {
+            endpoint.close(&mut world);
+        }
+        self.endpoints.remove(&number);
+        self.queues.values_mut().for_each(|queue| queue.endpoints.retain(|one| *one != number));
+        self.vectors.values_mut().for_each(|vector| vector.endpoints.retain(|one| *one != number));
+        Ok(())
+    }
+
+    fn bind_queue(&mut self, number: u32, queue: u32, flags: u64) -> Result<(), Broken> {
+        let wrong = |error, line: &str| Err(Broken::rule(error, line));
+        let Some(endpoint) = self.endpoints.get_mut(&number) else {
+            return Err(Broken::plain(errno::EINVAL));
+        };
+        if endpoint.is_enabled() {
+            return wrong(errno::EOPBADSTATE, "bind of a queue to an endpoint that is enabled");
+        }
+        let known = caps::TRANSMIT | caps::RECV | caps::SELECTIVE_COMPLETION;
+        if flags & !known != 0 || flags & (caps::TRANSMIT | caps::RECV) == 0 {
+            return wrong(errno::EBADFLAGS, "bind of a queue with other flags than FI_TRANSMIT, FI_RECV");
+        }
+        let binding = Binding { queue, is_selective: flags & caps::SELECTIVE_COMPLETION != 0 };
+        let terms = &mut endpoint.terms;
+        for (bit, slot) in [(caps::TRANSMIT, &mut terms.tx), (caps::RECV, &mut terms.rx)] {
+            if flags & bit != 0 && slot.replace(binding).is_some() {
+                return wrong(errno::EINVAL, "bind of a second queue for the same direction");
+            }
+        }
+        if let Some(queue) = self.queues.get_mut(&queue)
+            && !queue.endpoints.contains(&number)
+        {
+            queue.endpoints.push(number);
+        }
+        Ok(())
+    }
+
+    fn bind_vector(&mut self, number: u32, vector: u32) -> Result<(), Broken> {
+        let Some(endpoint) = self.endpoints.get_mut(&number) else {
+            return Err(Broken::plain(errno::EINVAL));
+        };
+        if endpoint.is_enabled() || endpoint.terms.vector.is_some() {
+            let line = "bind of an address vector to an endpoint that is enabled or has one";
+            return Err(Broken::rule(errno::EOPBADSTATE, line));
+        }
+        endpoint.terms.vector = Some(vector);
+        if let Some(vector) = self.vectors.get_mut(&vector) {
+            vector.endpoints.push(number);
+        }
+        Ok(())
+    }
+
+    fn enable_endpoint(&mut self, number: u32) -> Result<(), Broken> {
+        if self.says_again() {
+            return Err(Broken::plain(errno::EAGAIN));
+        }
+        let Some(endpoint) = self.endpoints.get_mut(&number) else {
+            return Err(Broken::plain(errno::EINVAL));
+        };
+        endpoint.enable()?;
+        let Some(watcher) = endpoint.watcher() else { return Ok(()) };
+        for queue in self.queues.values().filter(|queue| queue.endpoints.contains(&number)) {
+            if let Some(wait) = &queue.wait {
+                let token = epoll::EventData::new_u64(u64::from(number) + 1);
+                let added = epoll::add(&wait.all, watcher, token, epoll::EventFlags::IN);
+                added.map_err(|error| Broken::plain(error.raw_os_error()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl EpObject {
+    /// A call that may break a rule; what it returns.
+    pub(super) fn ruled(&self, act: impl FnOnce(&mut State) -> Result<(), Broken>) -> c_int {
+        self.domain.call(Whose::Endpoint(self.number), |state| match act(state) {
+            Ok(()) => 0,
+            Err(broken) => -state.broken(&broken),
+        })
+    }
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    guarded(PANICKED, || {
+        // SAFETY: see `edge`.
+        let this: &EpObject = unsafe { object(fid) };
+        let result = this.ruled(|state| state.close_endpoint(this.number));
+        if result == 0 {
+            // SAFETY: see `edge`; what uses it is gone.
+            unsafe { take::<EpObject>(fid) };
+        }
+        result
+    })
+}
+
+unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
+    guarded(PANICKED, || {
+        // SAFETY: see `edge`.
+        let this: &EpObject = unsafe { object(fid) };
+        // SAFETY: an object, which begins so.
+        let kind = unsafe { &*other }.fclass;
+        let (domain, number) = match kind {
+            class::CQ => {
+                // SAFETY: see `edge`; its class says what it is.
+                let queue: &CqObject = unsafe { object(other) };
+                (&queue.domain, queue.number)
+            }
+            class::AV => {
+                // SAFETY: as above.
+                let vector: &AvObject = unsafe { object(other) };
+                (&vector.domain, vector.number)
+            }
+            // Always empty, so that there is nothing to put in.
+            class::EQ => return 0,
+            _ => return -errno::ENOSYS,
+        };
+        if !Arc::ptr_eq(domain, &this.domain) {
+            let line = "bind of an endpoint to an object of another domain";
+            return this.ruled(|_| Err(Broken::rule(errno::EINVAL, line)));
+        }
+        if kind == class::AV {
+            return this.ruled(|state| state.bind_vector(this.number, number));
+        }
+        let result = this.ruled(|state| state.bind_queue(this.number, number, flags));
+        if result == 0 {
+            this.domain.join(this.number, number);
+        }
+        result
+    })
+}
+
+unsafe extern "C" fn command(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
+    guarded(PANICKED, || {
+        // SAFETY: see `edge`.
+        let this: &EpObject = unsafe { object(fid) };
+        match command {
+            control::ENABLE if this.domain.shared.fails(Step::Enable) => -errno::EIO,
+            control::ENABLE => this.ruled(|state| state.enable_endpoint(this.number)),
+            control::GETOPSFLAG => {
+                // SAFETY: as the interface says of this command.
+                let asked = unsafe { arg.cast::<u64>().read() };
+                let flags = this.domain.call(Whose::Endpoint(this.number), |state| {
+                    let terms = state.endpoints.get(&this.number).map(|endpoint| endpoint.terms);
+                    let terms = terms.unwrap_or_default();
+                    if asked & caps::TRANSMIT != 0 { terms.tx_flags } else { terms.rx_flags }
+                });
+                // SAFETY: as above.
+                unsafe { arg.cast::<u64>().write(flags) };
+                0
+            }
+            _ => -errno::ENOSYS,
+        }
+    })
+}
+
+unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
+    guarded(PANICKED as isize, || {
+        // SAFETY: see `edge`.
+        let this: &EpObject = unsafe { object(fid) };
+        let is_found = this.domain.call(Whose::Endpoint(this.number), |state| {
+            let parts = state.parts(this.number);
+            parts.is_some_and(|(endpoint, mut world)| endpoint.cancel(context as usize, &mut world))
+        });
+        if is_found { 0 } else { -(errno::ENOENT as isize) }
+    })
+}
+
+unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) -> c_int {
+    guarded(PANICKED, || {
+        // SAFETY: see `edge`.
+        let this: &EpObject = unsafe { object(fid) };
+        if this.domain.shared.fails(Step::Getname) {
+            return -errno::EIO;
+        }
+        let address = this.domain.call(Whose::Endpoint(this.number), |state| {
+            let address = state.endpoints.get(&this.number).and_then(Endpoint::address);
+            if address.is_none() {
+                state.violation("the address of an endpoint that is not enabled");
+            }
+            address
+        });
+        let Some(address) = address else { return -errno::EOPBADSTATE };
+        // SAFETY: as the interface says.
+        if unsafe { av::write_address(&address, addr, len) } { 0 } else { -errno::ETOOSMALL }
+    })
+}
+
+unsafe extern "C" fn getopt(
+    _fid: *mut Fid,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    if (level, name) != (OPT_ENDPOINT, opt::CM_DATA_SIZE) || value.is_null() {
+        return -errno::ENOPROTOOPT;
+    }
+    // SAFETY: as the interface says.
+    unsafe { len.write(size_of::<usize>()) };
+    // SAFETY: this option is a `size_t`.
+    unsafe { value.cast::<usize>().write(0) };
+    0
+}
+
+unsafe extern "C" fn setopt(
+    _fid: *mut Fid,
+    level: c_int,
+    name: c_int,
+    _value: *const c_void,
+    _len: usize,
+) -> c_int {
+    // Memory of devices never comes here, so that any way to move it is as good.
+    if (level, name) == (OPT_ENDPOINT, opt::FI_HMEM_P2P) { 0 } else { -errno::ENOPROTOOPT }
+}

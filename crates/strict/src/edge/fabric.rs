@@ -1,0 +1,213 @@
+//! The provider and its fabric.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::transmute;
+use std::ptr;
+use std::sync::Arc;
+
+use trunkline_sys::ofi::{
+    API, Context, FabricAttr, Fid, FidDomain, FidFabric, FidPep, FidWait, Info, LIBRARY, Ops, OpsFabric,
+    Provider, Version, WaitAttr, class, errno, version,
+};
+
+use super::{PANICKED, domain, eq, give, guarded, info, missing, object, take};
+use crate::config::{Config, Step};
+use crate::domain::Shared;
+use crate::offer::{self, Refusal};
+use crate::report::Report;
+
+/// The provider's own version.
+pub(super) const VERSION: u32 = version(1, 0);
+
+#[repr(C)]
+struct Fabric {
+    fid: FidFabric,
+    shared: Arc<Shared>,
+}
+
+static OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(control),
+    ops_open: Some(ops_open),
+    tostr: None,
+    ops_set: None,
+};
+
+static FABRIC_OPS: OpsFabric = OpsFabric {
+    size: size_of::<OpsFabric>(),
+    domain: Some(open_domain),
+    passive_ep: Some(passive_ep),
+    eq_open: Some(eq::open),
+    wait_open: Some(wait_open),
+    trywait: Some(trywait),
+    domain2: None,
+};
+
+missing! {
+    bind(*mut Fid, *mut Fid, u64) -> c_int;
+    control(*mut Fid, c_int, *mut c_void) -> c_int;
+    ops_open(*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int;
+    passive_ep(*mut FidFabric, *mut Info, *mut *mut FidPep, *mut c_void) -> c_int;
+    wait_open(*mut FidFabric, *mut WaitAttr, *mut *mut FidWait) -> c_int;
+}
+
+/// The provider, as libfabric asks for it when it has opened this file.
+#[unsafe(no_mangle)]
+pub extern "C" fn fi_prov_ini() -> *mut Provider {
+    let provider = || {
+        Box::into_raw(Box::new(Provider {
+            version: VERSION,
+            fi_version: library_version().unwrap_or(API),
+            context: Context { internal: [ptr::null_mut(); 4] },
+            name: c"strict".as_ptr(),
+            getinfo: Some(getinfo),
+            fabric: Some(open_fabric),
+            cleanup: Some(cleanup),
+        }))
+    };
+    guarded(ptr::null_mut(), provider)
+}
+
+/// What the library that loads us is: one of another major version takes no provider of this one. Its structures are longer
+/// at their ends only, see `info.rs`.
+fn library_version() -> Option<u32> {
+    let name: &CStr = LIBRARY;
+    // SAFETY: a text; what is not loaded is not loaded now.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: an open library, and a text.
+    let symbol = unsafe { libc::dlsym(handle, c"fi_version".as_ptr()) };
+    // SAFETY: the symbol is a function of this type, as `Calls` has it.
+    let asks = ptr::NonNull::new(symbol).map(|at| unsafe { transmute::<ptr::NonNull<c_void>, Version>(at) });
+    // SAFETY: the library is initialized enough to load us.
+    let said = asks.map(|asks| unsafe { asks() });
+    // SAFETY: opened above; whoever loaded us keeps it.
+    unsafe { libc::dlclose(handle) };
+    said
+}
+
+unsafe extern "C" fn cleanup() {}
+
+unsafe extern "C" fn getinfo(
+    _version: u32,
+    _node: *const c_char,
+    _service: *const c_char,
+    _flags: u64,
+    hints: *const Info,
+    out: *mut *mut Info,
+) -> c_int {
+    guarded(PANICKED, || {
+        let config = match Config::from_env() {
+            Ok(config) => config,
+            Err(wrong) => {
+                Report::new(&Config::default()).say(&format!("strict: {wrong}"));
+                return -errno::EINVAL;
+            }
+        };
+        // SAFETY: as the interface says of hints.
+        let wishes = unsafe { info::wishes(hints) };
+        let list = match offer::offers(&wishes, &config) {
+            Ok(offers) => info::list(&offers, &config),
+            Err(refusal) => {
+                if let Refusal::Because(line) = refusal {
+                    Report::new(&config).say(&format!("strict: fi_getinfo: {line}"));
+                }
+                return -errno::ENODATA;
+            }
+        };
+        if list.is_null() {
+            return -errno::ENOMEM;
+        }
+        // SAFETY: the caller's place for a list.
+        unsafe { out.write(list) };
+        0
+    })
+}
+
+unsafe extern "C" fn open_fabric(
+    attr: *mut FabricAttr,
+    out: *mut *mut FidFabric,
+    context: *mut c_void,
+) -> c_int {
+    guarded(PANICKED, || {
+        let Ok(config) = Config::from_env() else { return -errno::EINVAL };
+        // SAFETY: as the interface says.
+        let name = unsafe { attr.as_ref() }.map_or(ptr::null_mut(), |attr| attr.name);
+        // SAFETY: NULL, or a text.
+        if unsafe { info::text(name) }.is_some_and(|name| name != offer::NAME) {
+            return -errno::EINVAL;
+        }
+        let shared = Arc::new(Shared::new(config));
+        if shared.fails(Step::Fabric) {
+            return -errno::EIO;
+        }
+        // SAFETY: the function takes what it is given here, once, when the process ends; the file stays loaded until then.
+        unsafe { on_exit(at_exit, Arc::into_raw(Arc::clone(&shared)).cast_mut().cast()) };
+        let fid = Fid { fclass: class::FABRIC, context, ops: (&raw const OPS).cast_mut() };
+        let fid = FidFabric { fid, ops: (&raw const FABRIC_OPS).cast_mut(), api_version: API };
+        // SAFETY: the caller's place for an object.
+        unsafe { give(Fabric { fid, shared }, out) };
+        0
+    })
+}
+
+unsafe extern "C" {
+    /// The C library's: calls a function with a pointer when the process ends.
+    fn on_exit(function: unsafe extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+}
+
+unsafe extern "C" fn at_exit(_status: c_int, shared: *mut c_void) {
+    guarded((), || {
+        // SAFETY: given to `on_exit` for this.
+        let shared = unsafe { Arc::from_raw(shared.cast::<Shared>().cast_const()) };
+        shared.account_at_exit();
+    });
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    guarded(PANICKED, || {
+        // SAFETY: see `edge`.
+        let this: &Fabric = unsafe { object(fid) };
+        if this.shared.open_domains() > 0 {
+            this.shared.report.violation("close of a fabric that has domains");
+            return -errno::EBUSY;
+        }
+        // SAFETY: see `edge`; what uses it is gone.
+        unsafe { take::<Fabric>(fid) };
+        0
+    })
+}
+
+unsafe extern "C" fn open_domain(
+    fabric: *mut FidFabric,
+    info: *mut Info,
+    out: *mut *mut FidDomain,
+    context: *mut c_void,
+) -> c_int {
+    guarded(PANICKED, || {
+        // SAFETY: see `edge`.
+        let this: &Fabric = unsafe { object(fabric) };
+        // SAFETY: as the interface says of what `fi_getinfo` made.
+        unsafe { domain::open(&this.shared, info, out, context) }
+    })
+}
+
+unsafe extern "C" fn trywait(_fabric: *mut FidFabric, fids: *mut *mut Fid, count: c_int) -> c_int {
+    guarded(PANICKED, || {
+        for at in 0..usize::try_from(count).unwrap_or(0) {
+            // SAFETY: the list has so many.
+            let place = unsafe { fids.add(at) };
+            // SAFETY: as above.
+            let fid = unsafe { place.read() };
+            // SAFETY: an object of ours, which trywait takes only.
+            if unsafe { super::cq::is_busy(fid) } {
+                return -errno::EAGAIN;
+            }
+        }
+        0
+    })
+}

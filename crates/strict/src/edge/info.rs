@@ -1,0 +1,198 @@
+//! `fi_info` in C: hints are read, and offers are written. libfabric frees what is made here with the C library's `free`.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::ptr;
+
+use trunkline_sys::ofi::{
+    DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr, ep_type, order, resource_mgmt,
+};
+
+use crate::config::Config;
+use crate::offer::{ADDR_FORMAT, NAME, Offer, Wishes};
+use crate::post::RANGES_MAX;
+use crate::registry::CLIENT_KEY_BYTES;
+use crate::wire::MESSAGE_MAX;
+
+/// Room behind each structure for what later versions have there, as zeros.
+const ROOM: usize = 256;
+/// The protocol; no other provider has it.
+const PROTOCOL: u32 = 0x8000_0001;
+/// Entries of a completion queue, unless asked for otherwise.
+pub(super) const QUEUE: usize = 4096;
+
+/// What hints ask for.
+///
+/// # Safety
+/// `hints` is NULL or as `fi_getinfo` takes it.
+pub(super) unsafe fn wishes(hints: *const Info) -> Wishes {
+    let mut wishes = Wishes::default();
+    // SAFETY: as this function's caller promises.
+    let Some(hints) = (unsafe { hints.as_ref() }) else { return wishes };
+    (wishes.caps, wishes.addr_format) = (hints.caps, hints.addr_format);
+    // SAFETY: NULL, or attributes.
+    if let Some(tx) = unsafe { hints.tx_attr.as_ref() } {
+        (wishes.inject_size, wishes.tx_size) = (tx.inject_size, tx.size);
+        (wishes.msg_order, wishes.comp_order, wishes.tx_flags) = (tx.msg_order, tx.comp_order, tx.op_flags);
+    }
+    // SAFETY: as above.
+    if let Some(rx) = unsafe { hints.rx_attr.as_ref() } {
+        (wishes.rx_size, wishes.rx_flags) = (rx.size, rx.op_flags);
+        wishes.msg_order |= rx.msg_order;
+        wishes.comp_order |= rx.comp_order;
+    }
+    // SAFETY: as above.
+    if let Some(ep) = unsafe { hints.ep_attr.as_ref() } {
+        wishes.ep_type = ep.r#type;
+    }
+    // SAFETY: as above.
+    if let Some(domain) = unsafe { hints.domain_attr.as_ref() } {
+        (wishes.threading, wishes.av_type) = (domain.threading, domain.av_type);
+        (wishes.control_progress, wishes.data_progress) = (domain.control_progress, domain.data_progress);
+        (wishes.mr_mode, wishes.cq_data_size) = (Some(domain.mr_mode), domain.cq_data_size);
+        // SAFETY: NULL, or a text.
+        wishes.domain = unsafe { text(domain.name) };
+    }
+    // SAFETY: NULL, or attributes.
+    if let Some(fabric) = unsafe { hints.fabric_attr.as_ref() } {
+        // SAFETY: NULL, or a text.
+        wishes.fabric = unsafe { text(fabric.name) };
+    }
+    wishes
+}
+
+/// # Safety
+/// NULL, or a text that ends with zero.
+pub(super) unsafe fn text(at: *const c_char) -> Option<String> {
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: as this function's caller promises.
+    Some(unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned())
+}
+
+/// Zeros of the C library's, or NULL.
+fn zeros<T>() -> *mut T {
+    // SAFETY: no memory is passed.
+    unsafe { libc::calloc(1, size_of::<T>() + ROOM) }.cast()
+}
+
+/// A text of the C library's, or NULL.
+fn copied(text: &str) -> *mut c_char {
+    let text = CString::new(text).unwrap_or_default();
+    // SAFETY: a text that ends with zero.
+    unsafe { libc::strdup(text.as_ptr()) }
+}
+
+/// Writes a list of offers; NULL if there is no memory.
+pub(super) fn list(offers: &[Offer], config: &Config) -> *mut Info {
+    let mut first = ptr::null_mut();
+    for offer in offers.iter().rev() {
+        let made = one(offer, config, first);
+        if made.is_null() {
+            free_list(first);
+            return ptr::null_mut();
+        }
+        first = made;
+    }
+    first
+}
+
+fn one(offer: &Offer, config: &Config, next: *mut Info) -> *mut Info {
+    let made = zeros::<Info>();
+    // SAFETY: NULL, or zeros, which are an `Info`.
+    let Some(info) = (unsafe { made.as_mut() }) else { return made };
+    (info.caps, info.addr_format) = (offer.caps, ADDR_FORMAT);
+    (info.tx_attr, info.rx_attr, info.ep_attr) = (zeros(), zeros(), zeros());
+    (info.domain_attr, info.fabric_attr) = (zeros(), zeros());
+    // SAFETY: NULL, or zeros, which are attributes; so are those below.
+    let tx = unsafe { info.tx_attr.as_mut() };
+    // SAFETY: as above.
+    let rx = unsafe { info.rx_attr.as_mut() };
+    // SAFETY: as above.
+    let ep = unsafe { info.ep_attr.as_mut() };
+    // SAFETY: as above.
+    let domain = unsafe { info.domain_attr.as_mut() };
+    // SAFETY: as above.
+    let fabric = unsafe { info.fabric_attr.as_mut() };
+    let (Some(tx), Some(rx), Some(ep), Some(domain), Some(fabric)) = (tx, rx, ep, domain, fabric) else {
+        free_list(made);
+        return ptr::null_mut();
+    };
+    fill_sides(tx, rx, offer, config);
+    fill_endpoint(ep, offer);
+    fill_domain(domain, offer, config);
+    fill_fabric(fabric);
+    info.next = next;
+    made
+}
+
+fn fill_sides(tx: &mut TxAttr, rx: &mut RxAttr, offer: &Offer, config: &Config) {
+    use trunkline_sys::ofi::caps::{READ, RECV, REMOTE_READ, REMOTE_WRITE, SEND, WRITE};
+    tx.caps = offer.caps & !(RECV | REMOTE_READ | REMOTE_WRITE);
+    (tx.op_flags, tx.msg_order) = (offer.tx_flags, offer.msg_order);
+    (tx.inject_size, tx.size) = (config.inject, config.depth);
+    (tx.iov_limit, tx.rma_iov_limit) = (RANGES_MAX, 1);
+    rx.caps = offer.caps & !(SEND | READ | WRITE);
+    (rx.op_flags, rx.msg_order) = (offer.rx_flags, offer.msg_order);
+    (rx.size, rx.iov_limit) = (config.depth, RANGES_MAX);
+}
+
+fn fill_endpoint(ep: &mut EpAttr, offer: &Offer) {
+    (ep.r#type, ep.protocol, ep.protocol_version) = (ep_type::RDM, PROTOCOL, 1);
+    ep.max_msg_size = usize::try_from(MESSAGE_MAX).unwrap_or(usize::MAX);
+    let ordered = |bit: u64| if offer.msg_order & bit != 0 { ep.max_msg_size } else { 0 };
+    let (raw, war, waw) = (ordered(order::RAW), ordered(order::WAR), ordered(order::WAW));
+    (ep.max_order_raw_size, ep.max_order_war_size, ep.max_order_waw_size) = (raw, war, waw);
+    ep.mem_tag_format = u64::MAX;
+    (ep.tx_ctx_cnt, ep.rx_ctx_cnt) = (1, 1);
+}
+
+fn fill_domain(domain: &mut DomainAttr, offer: &Offer, config: &Config) {
+    domain.name = copied(&format!("{NAME}{}", offer.nic));
+    (domain.threading, domain.av_type) = (offer.threading, offer.av_type);
+    (domain.control_progress, domain.data_progress) = (offer.progress, offer.progress);
+    domain.resource_mgmt = resource_mgmt::ENABLED;
+    domain.mr_mode = offer.mr_mode;
+    let provider_keys = offer.mr_mode & trunkline_sys::ofi::mr_mode::PROV_KEY != 0;
+    domain.mr_key_size = if provider_keys { 8 } else { CLIENT_KEY_BYTES };
+    domain.cq_data_size = config.cq_data;
+    (domain.cq_cnt, domain.ep_cnt) = (1024, 1024);
+    (domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (1024, 1024);
+    (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
+    domain.mr_iov_limit = 1;
+    domain.caps = trunkline_sys::ofi::caps::LOCAL_COMM | trunkline_sys::ofi::caps::REMOTE_COMM;
+    domain.mr_cnt = usize::try_from(config.entries / 2).unwrap_or(usize::MAX);
+}
+
+fn fill_fabric(fabric: &mut FabricAttr) {
+    // libfabric itself writes who the provider is.
+    fabric.name = copied(NAME);
+    fabric.prov_version = super::fabric::VERSION;
+}
+
+/// Frees a list that nobody else has seen.
+fn free_list(mut info: *mut Info) {
+    // SAFETY: made by `one`, complete or in part.
+    while let Some(this) = unsafe { info.as_ref() } {
+        let next = this.next;
+        // SAFETY: NULL, or made by `one`.
+        let domain = unsafe { this.domain_attr.as_ref() }.map_or(ptr::null_mut(), |attr| attr.name);
+        // SAFETY: as above.
+        let fabric = unsafe { this.fabric_attr.as_ref() }.map_or(ptr::null_mut(), |attr| attr.name);
+        let parts: [*mut c_void; 8] = [
+            domain.cast(),
+            fabric.cast(),
+            this.tx_attr.cast(),
+            this.rx_attr.cast(),
+            this.ep_attr.cast(),
+            this.domain_attr.cast(),
+            this.fabric_attr.cast(),
+            info.cast(),
+        ];
+        for part in parts {
+            // SAFETY: NULL, or of the C library, and nobody has it.
+            unsafe { libc::free(part) };
+        }
+        info = next;
+    }
+}

@@ -1,0 +1,266 @@
+//! Two-sided messages in C, plain and tagged.
+
+use std::ffi::c_void;
+
+use trunkline_sys::ofi::{Addr, FidEp, Iovec, Msg, MsgTagged, OpsMsg, OpsTagged};
+
+use super::submit::{Buffers, Label, post, receive};
+use crate::outgoing::What;
+
+static PLAIN: OpsMsg = OpsMsg {
+    size: size_of::<OpsMsg>(),
+    recv: Some(recv),
+    recvv: Some(recvv),
+    recvmsg: Some(recvmsg),
+    send: Some(send),
+    sendv: Some(sendv),
+    sendmsg: Some(sendmsg),
+    inject: Some(inject),
+    senddata: Some(senddata),
+    injectdata: Some(injectdata),
+};
+
+static TAGGED: OpsTagged = OpsTagged {
+    size: size_of::<OpsTagged>(),
+    recv: Some(trecv),
+    recvv: Some(trecvv),
+    recvmsg: Some(trecvmsg),
+    send: Some(tsend),
+    sendv: Some(tsendv),
+    sendmsg: Some(tsendmsg),
+    inject: Some(tinject),
+    senddata: Some(tsenddata),
+    injectdata: Some(tinjectdata),
+};
+
+/// The table of plain messages.
+pub(super) fn plain() -> *mut OpsMsg {
+    (&raw const PLAIN).cast_mut()
+}
+
+/// The table of tagged ones.
+pub(super) fn tagged() -> *mut OpsTagged {
+    (&raw const TAGGED).cast_mut()
+}
+
+const SEND: What = What::Send { tag: None };
+
+fn tagged_send(tag: u64) -> What {
+    What::Send { tag: Some(tag) }
+}
+
+unsafe extern "C" fn recv(
+    ep: *mut FidEp,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    src: Addr,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: see `edge`.
+    unsafe { receive(ep, Buffers::one(buf, len, desc), None, Label::plain(src, context)) }
+}
+
+unsafe extern "C" fn recvv(
+    ep: *mut FidEp,
+    iov: *const Iovec,
+    desc: *mut *mut c_void,
+    count: usize,
+    src: Addr,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: as the interface says of the lists.
+    let buffers = unsafe { Buffers::list(iov, desc, count) };
+    // SAFETY: see `edge`.
+    unsafe { receive(ep, buffers, None, Label::plain(src, context)) }
+}
+
+unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
+    // SAFETY: the caller's message.
+    let msg = unsafe { &*msg };
+    // SAFETY: as the interface says of the lists.
+    let buffers = unsafe { Buffers::list(msg.msg_iov, msg.desc, msg.iov_count) };
+    let label = Label::flagged(msg.addr, msg.context, msg.data, flags);
+    // SAFETY: see `edge`.
+    unsafe { receive(ep, buffers, None, label) }
+}
+
+unsafe extern "C" fn send(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest: Addr,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: see `edge`.
+    unsafe { post(ep, SEND, Buffers::one(buf, len, desc), Label::plain(dest, context)) }
+}
+
+unsafe extern "C" fn sendv(
+    ep: *mut FidEp,
+    iov: *const Iovec,
+    desc: *mut *mut c_void,
+    count: usize,
+    dest: Addr,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: as the interface says of the lists.
+    let buffers = unsafe { Buffers::list(iov, desc, count) };
+    // SAFETY: see `edge`.
+    unsafe { post(ep, SEND, buffers, Label::plain(dest, context)) }
+}
+
+unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
+    // SAFETY: the caller's message.
+    let msg = unsafe { &*msg };
+    // SAFETY: as the interface says of the lists.
+    let buffers = unsafe { Buffers::list(msg.msg_iov, msg.desc, msg.iov_count) };
+    let label = Label::flagged(msg.addr, msg.context, msg.data, flags);
+    // SAFETY: see `edge`.
+    unsafe { post(ep, SEND, buffers, label) }
+}
+
+unsafe extern "C" fn inject(ep: *mut FidEp, buf: *const c_void, len: usize, dest: Addr) -> isize {
+    let buffers = Buffers::one(buf, len, std::ptr::null_mut());
+    // SAFETY: see `edge`.
+    unsafe { post(ep, SEND, buffers, Label::inject(dest)) }
+}
+
+unsafe extern "C" fn senddata(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    data: u64,
+    dest: Addr,
+    context: *mut c_void,
+) -> isize {
+    let label = Label::plain(dest, context).with(data);
+    // SAFETY: see `edge`.
+    unsafe { post(ep, SEND, Buffers::one(buf, len, desc), label) }
+}
+
+unsafe extern "C" fn injectdata(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    len: usize,
+    data: u64,
+    dest: Addr,
+) -> isize {
+    let buffers = Buffers::one(buf, len, std::ptr::null_mut());
+    // SAFETY: see `edge`.
+    unsafe { post(ep, SEND, buffers, Label::inject(dest).with(data)) }
+}
+
+unsafe extern "C" fn trecv(
+    ep: *mut FidEp,
+    buf: *mut c_void,
+    len: usize,
+    desc: *mut c_void,
+    src: Addr,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: see `edge`.
+    unsafe { receive(ep, Buffers::one(buf, len, desc), Some((tag, ignore)), Label::plain(src, context)) }
+}
+
+unsafe extern "C" fn trecvv(
+    ep: *mut FidEp,
+    iov: *const Iovec,
+    desc: *mut *mut c_void,
+    count: usize,
+    src: Addr,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: as the interface says of the lists.
+    let buffers = unsafe { Buffers::list(iov, desc, count) };
+    // SAFETY: see `edge`.
+    unsafe { receive(ep, buffers, Some((tag, ignore)), Label::plain(src, context)) }
+}
+
+unsafe extern "C" fn trecvmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
+    // SAFETY: the caller's message.
+    let msg = unsafe { &*msg };
+    // SAFETY: as the interface says of the lists.
+    let buffers = unsafe { Buffers::list(msg.msg_iov, msg.desc, msg.iov_count) };
+    let label = Label::flagged(msg.addr, msg.context, msg.data, flags);
+    // SAFETY: see `edge`.
+    unsafe { receive(ep, buffers, Some((msg.tag, msg.ignore)), label) }
+}
+
+unsafe extern "C" fn tsend(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    dest: Addr,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: see `edge`.
+    unsafe { post(ep, tagged_send(tag), Buffers::one(buf, len, desc), Label::plain(dest, context)) }
+}
+
+unsafe extern "C" fn tsendv(
+    ep: *mut FidEp,
+    iov: *const Iovec,
+    desc: *mut *mut c_void,
+    count: usize,
+    dest: Addr,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    // SAFETY: as the interface says of the lists.
+    let buffers = unsafe { Buffers::list(iov, desc, count) };
+    // SAFETY: see `edge`.
+    unsafe { post(ep, tagged_send(tag), buffers, Label::plain(dest, context)) }
+}
+
+unsafe extern "C" fn tsendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
+    // SAFETY: the caller's message.
+    let msg = unsafe { &*msg };
+    // SAFETY: as the interface says of the lists.
+    let buffers = unsafe { Buffers::list(msg.msg_iov, msg.desc, msg.iov_count) };
+    let label = Label::flagged(msg.addr, msg.context, msg.data, flags);
+    // SAFETY: see `edge`.
+    unsafe { post(ep, tagged_send(msg.tag), buffers, label) }
+}
+
+unsafe extern "C" fn tinject(ep: *mut FidEp, buf: *const c_void, len: usize, dest: Addr, tag: u64) -> isize {
+    let buffers = Buffers::one(buf, len, std::ptr::null_mut());
+    // SAFETY: see `edge`.
+    unsafe { post(ep, tagged_send(tag), buffers, Label::inject(dest)) }
+}
+
+unsafe extern "C" fn tsenddata(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    len: usize,
+    desc: *mut c_void,
+    data: u64,
+    dest: Addr,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    let label = Label::plain(dest, context).with(data);
+    // SAFETY: see `edge`.
+    unsafe { post(ep, tagged_send(tag), Buffers::one(buf, len, desc), label) }
+}
+
+unsafe extern "C" fn tinjectdata(
+    ep: *mut FidEp,
+    buf: *const c_void,
+    len: usize,
+    data: u64,
+    dest: Addr,
+    tag: u64,
+) -> isize {
+    let buffers = Buffers::one(buf, len, std::ptr::null_mut());
+    // SAFETY: see `edge`.
+    unsafe { post(ep, tagged_send(tag), buffers, Label::inject(dest).with(data)) }
+}

@@ -1,0 +1,191 @@
+//! Registrations in C.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
+
+use trunkline_sys::ofi::{
+    Fid, FidMr, Iovec, KEY_NOTAVAIL, MR_DMABUF, MrAttr, Ops, OpsMr, class, control, errno, hmem,
+};
+
+use super::domain::DomainObject;
+use super::endpoint::EpObject;
+use super::{PANICKED, give, guarded, missing, object, take};
+use crate::config::Step;
+use crate::domain::Domain;
+use crate::gate::Whose;
+use crate::memory::Range;
+use crate::registry::{Broken, MrId, Wanted};
+use crate::state::State;
+
+#[repr(C)]
+struct MrObject {
+    fid: FidMr,
+    domain: Arc<Domain>,
+    id: MrId,
+}
+
+static OPS: Ops = Ops {
+    size: size_of::<Ops>(),
+    close: Some(close),
+    bind: Some(bind),
+    control: Some(command),
+    ops_open: Some(ops_open),
+    tostr: None,
+    ops_set: None,
+};
+
+static MR_OPS: OpsMr =
+    OpsMr { size: size_of::<OpsMr>(), reg: Some(reg), regv: Some(regv), regattr: Some(regattr) };
+
+missing! {
+    ops_open(*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int;
+}
+
+/// The table of a domain.
+pub(super) fn table() -> *mut OpsMr {
+    (&raw const MR_OPS).cast_mut()
+}
+
+unsafe extern "C" fn reg(
+    fid: *mut Fid,
+    buf: *const c_void,
+    len: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    out: *mut *mut FidMr,
+    context: *mut c_void,
+) -> c_int {
+    let iov = Iovec { iov_base: buf.cast_mut(), iov_len: len };
+    // SAFETY: as `regv`, with one range.
+    unsafe { regv(fid, &raw const iov, 1, access, offset, requested_key, flags, out, context) }
+}
+
+unsafe extern "C" fn regv(
+    fid: *mut Fid,
+    iov: *const Iovec,
+    count: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    out: *mut *mut FidMr,
+    context: *mut c_void,
+) -> c_int {
+    let attr =
+        MrAttr { mr_iov: iov, iov_count: count, access, offset, requested_key, context, ..MrAttr::ZERO };
+    // SAFETY: as the interface says of either.
+    unsafe { regattr(fid, &raw const attr, flags, out) }
+}
+
+unsafe extern "C" fn regattr(fid: *mut Fid, attr: *const MrAttr, flags: u64, out: *mut *mut FidMr) -> c_int {
+    guarded(PANICKED, || {
+        // SAFETY: see `edge`.
+        let parent: &DomainObject = unsafe { object(fid) };
+        if parent.domain.shared.fails(Step::MrRegattr) {
+            return -errno::EIO;
+        }
+        // SAFETY: the caller's attributes.
+        let attr = unsafe { &*attr };
+        if flags & MR_DMABUF != 0 || attr.iface != hmem::SYSTEM {
+            return -errno::EOPNOTSUPP;
+        }
+        if attr.iov_count != 1 || attr.offset != 0 || flags != 0 {
+            return -errno::EINVAL;
+        }
+        // SAFETY: the list has one range.
+        let iov = unsafe { attr.mr_iov.read() };
+        let range = Range { base: iov.iov_base as usize, len: iov.iov_len };
+        let wanted = Wanted { range, rights: attr.access, requested_key: attr.requested_key };
+        let made = parent.domain.call(Whose::Domain, |state| {
+            state.memory.register(wanted).map_err(|broken| state.broken(&broken))
+        });
+        let (id, key) = match made {
+            Ok(made) => made,
+            Err(error) => return -error,
+        };
+        let fid = Fid { fclass: class::MR, context: attr.context, ops: (&raw const OPS).cast_mut() };
+        // A descriptor is a number, so that one of no registration is noticed.
+        let fid = FidMr { fid, mem_desc: id.0 as *mut c_void, key: key.unwrap_or(KEY_NOTAVAIL) };
+        // SAFETY: the caller's place for an object.
+        unsafe { give(MrObject { fid, domain: Arc::clone(&parent.domain), id }, out) };
+        0
+    })
+}
+
+impl MrObject {
+    /// A call that may break a rule; its error number, if it fails.
+    fn ruled<R>(&self, act: impl FnOnce(&mut State) -> Result<R, Broken>) -> Result<R, c_int> {
+        self.domain.call(Whose::Domain, |state| act(state).map_err(|broken| state.broken(&broken)))
+    }
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    guarded(PANICKED, || {
+        // SAFETY: see `edge`.
+        let this: &MrObject = unsafe { object(fid) };
+        if let Err(error) = this.ruled(|state| state.memory.close(this.id)) {
+            return -error;
+        }
+        // SAFETY: see `edge`; what uses it is gone.
+        unsafe { take::<MrObject>(fid) };
+        0
+    })
+}
+
+unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
+    guarded(PANICKED, || {
+        // SAFETY: see `edge`.
+        let this: &MrObject = unsafe { object(fid) };
+        if this.domain.shared.fails(Step::MrBind) {
+            return -errno::EIO;
+        }
+        // SAFETY: an object, which begins so.
+        if unsafe { &*other }.fclass != class::EP || flags != 0 {
+            return -errno::EINVAL;
+        }
+        // SAFETY: see `edge`; its class says what it is.
+        let endpoint: &EpObject = unsafe { object(other) };
+        let is_ours = Arc::ptr_eq(&endpoint.domain, &this.domain);
+        let result = this.ruled(|state| {
+            if !is_ours {
+                let line = "bind of a registration to an endpoint of another domain";
+                return Err(Broken::rule(errno::EINVAL, line));
+            }
+            let is_enabled = state.endpoints.get(&endpoint.number).is_some_and(|one| one.is_enabled());
+            state.memory.bind(this.id, endpoint.number, is_enabled)
+        });
+        result.map_or_else(|error| -error, |()| 0)
+    })
+}
+
+unsafe extern "C" fn command(fid: *mut Fid, command: c_int, _arg: *mut c_void) -> c_int {
+    guarded(PANICKED, || {
+        if command != control::ENABLE {
+            return -errno::ENOSYS;
+        }
+        let result = {
+            // SAFETY: see `edge`.
+            let this: &MrObject = unsafe { object(fid) };
+            if this.domain.shared.fails(Step::MrEnable) {
+                return -errno::EIO;
+            }
+            this.ruled(|state| {
+                if state.says_again() {
+                    return Err(Broken::plain(errno::EAGAIN));
+                }
+                state.memory.enable(this.id)
+            })
+        };
+        let key = match result {
+            Ok(key) => key,
+            Err(error) => return -error,
+        };
+        // SAFETY: the object, to which no reference is left here.
+        let place = unsafe { &raw mut (*fid.cast::<FidMr>()).key };
+        // SAFETY: as above; callers read it through the object, one thread at a time.
+        unsafe { place.write(key) };
+        0
+    })
+}

@@ -1,0 +1,395 @@
+//! The registrations of a domain: their life (made, bound, enabled, closed) and what may be done with them when. All rules of
+//! memory are here; who calls reports what is returned as [`Broken`].
+
+use std::collections::{BTreeMap, VecDeque};
+
+use trunkline_sys::ofi::{caps, errno, mr_mode};
+
+use crate::memory::{Range, is_there};
+
+/// Most keys of the caller's choice that are remembered after their registrations.
+const RETIRED_MAX: usize = 65536;
+/// Bytes of a key that the caller chooses.
+pub(crate) const CLIENT_KEY_BYTES: usize = 4;
+const RIGHTS: u64 =
+    caps::SEND | caps::RECV | caps::READ | caps::WRITE | caps::REMOTE_READ | caps::REMOTE_WRITE;
+const REMOTE: u64 = caps::REMOTE_READ | caps::REMOTE_WRITE;
+
+/// A rule that was broken: what the call returns, as a positive number, and the line.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Broken {
+    pub(crate) error: i32,
+    /// `None` where the error is no fault of the program.
+    pub(crate) line: Option<String>,
+}
+
+impl Broken {
+    /// A violation.
+    pub(crate) fn rule(error: i32, line: impl Into<String>) -> Self {
+        Self { error, line: Some(line.into()) }
+    }
+
+    /// An error that any program may meet.
+    pub(crate) fn plain(error: i32) -> Self {
+        Self { error, line: None }
+    }
+}
+
+/// Names a registration; never used again.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct MrId(pub(crate) u64);
+
+/// How far a registration has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Stage {
+    Made,
+    Bound,
+    Enabled,
+}
+
+struct Registration {
+    range: Range,
+    rights: u64,
+    key: u64,
+    stage: Stage,
+    /// The endpoint it is bound to.
+    endpoint: Option<u32>,
+    /// Operations posted here that name it.
+    uses: u32,
+}
+
+/// What a local operation does with its buffer, or a peer with ours.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Use {
+    Send,
+    Recv,
+    ReadInto,
+    WriteFrom,
+}
+
+impl Use {
+    fn right(self) -> (u64, &'static str) {
+        match self {
+            Self::Send => (caps::SEND, "FI_SEND"),
+            Self::Recv => (caps::RECV, "FI_RECV"),
+            Self::ReadInto => (caps::READ, "FI_READ"),
+            Self::WriteFrom => (caps::WRITE, "FI_WRITE"),
+        }
+    }
+}
+
+/// A request to register.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) range: Range,
+    pub(crate) rights: u64,
+    pub(crate) requested_key: u64,
+}
+
+/// All registrations of a domain.
+pub(crate) struct Registry {
+    mode: i32,
+    budget: u64,
+    /// Makes keys that nobody takes for small numbers, or for those of another domain.
+    noise: u64,
+    entries: u64,
+    most_entries: u64,
+    next: u64,
+    all: BTreeMap<MrId, Registration>,
+    keys: BTreeMap<u64, MrId>,
+    retired: VecDeque<u64>,
+    /// Those made, by the endpoint's number and rights.
+    made: BTreeMap<(Option<u32>, u64), u64>,
+}
+
+impl Registry {
+    /// `noise` makes its keys differ from those of others; the upper half counts.
+    pub(crate) fn new(mode: i32, budget: u64, noise: u64) -> Self {
+        Self {
+            mode,
+            budget,
+            noise: noise & !0xFFFF_FFFF,
+            entries: 0,
+            most_entries: 0,
+            next: 1,
+            all: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            retired: VecDeque::new(),
+            made: BTreeMap::new(),
+        }
+    }
+
+    fn demands(&self, bit: i32) -> bool {
+        self.mode & bit != 0
+    }
+
+    /// Makes one, which is enabled at once unless it is to be bound first; with its key then.
+    ///
+    /// # Errors
+    /// What is wrong with the request.
+    pub(crate) fn register(&mut self, wanted: Wanted) -> Result<(MrId, Option<u64>), Broken> {
+        let Wanted { range, rights, requested_key } = wanted;
+        if range.len == 0
+            || range.base.checked_add(range.len).is_none()
+            || rights & !RIGHTS != 0
+            || rights == 0
+        {
+            let line = format!("registration of {} bytes with rights {rights:#x}", range.len);
+            return Err(Broken::rule(errno::EINVAL, line));
+        }
+        if self.demands(mr_mode::ALLOCATED) && !is_there(range) {
+            let line = format!("registration of {} bytes, of which pages are missing", range.len);
+            return Err(Broken::rule(errno::EFAULT, line));
+        }
+        let id = MrId(self.next);
+        let key = if self.demands(mr_mode::PROV_KEY) { id.0 ^ self.noise } else { requested_key };
+        if !self.demands(mr_mode::PROV_KEY) {
+            if key >> (8 * CLIENT_KEY_BYTES) != 0 {
+                let line = format!("requested key {key:#x} of more than {CLIENT_KEY_BYTES} bytes");
+                return Err(Broken::rule(errno::EKEYREJECTED, line));
+            }
+            if self.keys.contains_key(&key) {
+                return Err(Broken::rule(errno::ENOKEY, format!("requested key {key:#x} is in use")));
+            }
+        }
+        self.next += 1;
+        self.keys.insert(key, id);
+        self.retired.retain(|retired| *retired != key);
+        let made = Registration { range, rights, key, stage: Stage::Made, endpoint: None, uses: 0 };
+        self.all.insert(id, made);
+        if self.demands(mr_mode::ENDPOINT) {
+            return Ok((id, None));
+        }
+        match self.enable_now(id) {
+            Ok(key) => Ok((id, Some(key))),
+            Err(broken) => {
+                self.forget(id);
+                Err(broken)
+            }
+        }
+    }
+
+    /// Binds one to an endpoint of the domain.
+    ///
+    /// # Errors
+    /// If it is not as [`mr_mode::ENDPOINT`] asks.
+    pub(crate) fn bind(&mut self, id: MrId, endpoint: u32, is_enabled: bool) -> Result<(), Broken> {
+        let wrong = |line: &str| Err(Broken::rule(errno::EINVAL, line));
+        if !self.demands(mr_mode::ENDPOINT) {
+            return wrong("bind of a registration where none is bound to endpoints");
+        }
+        let Some(registration) = self.all.get_mut(&id) else { return wrong("bind of no registration") };
+        match registration.stage {
+            Stage::Made if is_enabled => {
+                (registration.stage, registration.endpoint) = (Stage::Bound, Some(endpoint));
+                Ok(())
+            }
+            Stage::Made => wrong("bind of a registration before the endpoint is enabled"),
+            Stage::Bound => wrong("bind of a registration to a second endpoint"),
+            Stage::Enabled => wrong("bind of a registration that is enabled"),
+        }
+    }
+
+    /// Enables one; its key.
+    ///
+    /// # Errors
+    /// If it is not bound, or there are no list entries left.
+    pub(crate) fn enable(&mut self, id: MrId) -> Result<u64, Broken> {
+        match self.all.get(&id).map(|registration| registration.stage) {
+            Some(Stage::Bound) => self.enable_now(id),
+            Some(Stage::Made) => {
+                Err(Broken::rule(errno::EINVAL, "enable of a registration that is not bound"))
+            }
+            _ => Err(Broken::rule(errno::EINVAL, "enable of a registration that is enabled")),
+        }
+    }
+
+    fn enable_now(&mut self, id: MrId) -> Result<u64, Broken> {
+        let Some(registration) = self.all.get_mut(&id) else { return Err(Broken::plain(errno::EINVAL)) };
+        let entries = self.entries + cost(registration.rights);
+        if entries > self.budget {
+            return Err(Broken::plain(errno::ENOSPC));
+        }
+        registration.stage = Stage::Enabled;
+        self.entries = entries;
+        self.most_entries = self.most_entries.max(entries);
+        *self.made.entry((registration.endpoint, registration.rights)).or_default() += 1;
+        Ok(registration.key)
+    }
+
+    /// Ends one.
+    ///
+    /// # Errors
+    /// If an operation posted here uses it.
+    pub(crate) fn close(&mut self, id: MrId) -> Result<(), Broken> {
+        let uses = self.all.get(&id).map_or(0, |registration| registration.uses);
+        if uses > 0 {
+            let line = format!("close of a registration that {uses} operations use");
+            return Err(Broken::rule(errno::EBUSY, line));
+        }
+        self.forget(id);
+        Ok(())
+    }
+
+    fn forget(&mut self, id: MrId) {
+        let Some(gone) = self.all.remove(&id) else { return };
+        if gone.stage == Stage::Enabled {
+            self.entries -= cost(gone.rights);
+        }
+        self.keys.remove(&gone.key);
+        if !self.demands(mr_mode::PROV_KEY) {
+            self.retired.push_back(gone.key);
+            if self.retired.len() > RETIRED_MAX {
+                self.retired.pop_front();
+            }
+        }
+    }
+
+    /// How many are bound to an endpoint.
+    pub(crate) fn bound_to(&self, endpoint: u32) -> usize {
+        self.all.values().filter(|registration| registration.endpoint == Some(endpoint)).count()
+    }
+
+    pub(crate) fn live(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(crate) fn most_entries(&self) -> u64 {
+        self.most_entries
+    }
+
+    /// How many were enabled, by the endpoint's number and rights.
+    pub(crate) fn made(&self) -> impl Iterator<Item = (Option<u32>, u64, u64)> {
+        self.made.iter().map(|((endpoint, rights), count)| (*endpoint, *rights, *count))
+    }
+
+    /// Whether an operation of an endpoint may use a buffer with this descriptor, 0 for none; what it then uses.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub(crate) fn local(
+        &self,
+        endpoint: u32,
+        range: Range,
+        desc: usize,
+        purpose: Use,
+    ) -> Result<Option<MrId>, Broken> {
+        let wrong = |line: String| Err(Broken::rule(errno::EINVAL, line));
+        if desc == 0 {
+            if range.len > 0 && self.demands(mr_mode::LOCAL) {
+                return wrong("an operation's buffer has no descriptor".to_owned());
+            }
+            return Ok(None);
+        }
+        let id = MrId(desc as u64);
+        let Some(registration) = self.all.get(&id) else {
+            return wrong(format!("descriptor {desc:#x} is of no registration"));
+        };
+        if registration.stage != Stage::Enabled {
+            return wrong("a descriptor is used before its registration is enabled".to_owned());
+        }
+        if let Some(bound) = registration.endpoint.filter(|bound| *bound != endpoint) {
+            return wrong(format!(
+                "a descriptor of a registration of endpoint {bound} is used on endpoint {endpoint}"
+            ));
+        }
+        let (right, name) = purpose.right();
+        if registration.rights & right == 0 {
+            return wrong(format!("a registration without {name} is used for it"));
+        }
+        if range.len > 0 && !registration.range.holds(range) {
+            return wrong(format!("a buffer of {} bytes leaves its registration", range.len));
+        }
+        Ok(Some(id))
+    }
+
+    /// An operation begins to use registrations, or has ended.
+    pub(crate) fn hold(&mut self, ids: &[MrId], begins: bool) {
+        for id in ids {
+            if let Some(registration) = self.all.get_mut(id) {
+                registration.uses =
+                    if begins { registration.uses + 1 } else { registration.uses.saturating_sub(1) };
+            }
+        }
+    }
+
+    /// What a peer may read or write: the registration, and the range in memory.
+    ///
+    /// # Errors
+    /// The rule that the peer breaks. A key that was good once breaks none.
+    pub(crate) fn remote(
+        &self,
+        endpoint: u32,
+        key: u64,
+        addr: u64,
+        len: u64,
+        is_write: bool,
+    ) -> Result<(MrId, Range), Broken> {
+        let Some(id) = self.keys.get(&key) else { return Err(self.no_such_key(key)) };
+        let Some(registration) = self.all.get(id) else { return Err(Broken::plain(errno::EKEYREJECTED)) };
+        if registration.stage != Stage::Enabled {
+            let line = format!("a peer uses key {key:#x} before its registration is enabled");
+            return Err(Broken::rule(errno::EKEYREJECTED, line));
+        }
+        if let Some(bound) = registration.endpoint.filter(|bound| *bound != endpoint) {
+            let line = format!("a peer uses key {key:#x} of endpoint {bound} at endpoint {endpoint}");
+            return Err(Broken::rule(errno::EKEYREJECTED, line));
+        }
+        let right = if is_write { caps::REMOTE_WRITE } else { caps::REMOTE_READ };
+        if registration.rights & right == 0 {
+            let verb = if is_write { "writes" } else { "reads" };
+            let line = format!("a peer {verb} with key {key:#x}, whose registration does not allow it");
+            return Err(Broken::rule(errno::EACCES, line));
+        }
+        let outside = || {
+            let line = format!(
+                "a peer's access at {addr:#x} of {len} bytes leaves the registration of key {key:#x}"
+            );
+            Broken::rule(errno::EACCES, line)
+        };
+        let zero = if self.demands(mr_mode::VIRT_ADDR) { 0 } else { registration.range.base };
+        let base = usize::try_from(addr).ok().and_then(|addr| zero.checked_add(addr)).ok_or_else(outside)?;
+        let range = Range { base, len: usize::try_from(len).map_err(|_| outside())? };
+        if registration.range.holds(range) { Ok((*id, range)) } else { Err(outside()) }
+    }
+
+    fn no_such_key(&self, key: u64) -> Broken {
+        let was_good = if self.demands(mr_mode::PROV_KEY) {
+            (1..self.next).contains(&(key ^ self.noise))
+        } else {
+            self.retired.contains(&key)
+        };
+        if was_good {
+            return Broken::plain(errno::EKEYREJECTED);
+        }
+        Broken::rule(errno::EKEYREJECTED, format!("a peer uses key {key:#x}, which never was one"))
+    }
+
+    /// Whether one is still there.
+    pub(crate) fn is_live(&self, id: MrId) -> bool {
+        self.all.contains_key(&id)
+    }
+}
+
+/// List entries of an enabled registration.
+fn cost(rights: u64) -> u64 {
+    if rights & REMOTE != 0 { 2 } else { 0 }
+}
+
+/// Rights as they are called.
+pub(crate) fn rights_text(rights: u64) -> String {
+    let names = [
+        (caps::SEND, "SEND"),
+        (caps::RECV, "RECV"),
+        (caps::READ, "READ"),
+        (caps::WRITE, "WRITE"),
+        (caps::REMOTE_READ, "REMOTE_READ"),
+        (caps::REMOTE_WRITE, "REMOTE_WRITE"),
+    ];
+    let there = names.iter().filter(|(bit, _)| rights & bit != 0).map(|(_, name)| *name);
+    there.collect::<Vec<_>>().join("|")
+}
+
+#[cfg(test)]
+#[path = "registry_tests.rs"]
+mod tests;
