@@ -69,6 +69,8 @@ pub struct Params {
     pub sharing: SharingParams,
     /// The software NIC's own parameters.
     pub soft: SoftParams,
+    /// Those of NICs through libfabric.
+    pub ofi: OfiParams,
     /// A planted bug, in test builds.
     pub mutant: Mutant,
 }
@@ -86,6 +88,8 @@ pub enum FabricName {
     SoftTcp,
     /// RDMA devices, through rdma-core.
     Verbs,
+    /// What libfabric has a provider for.
+    Ofi,
 }
 
 /// Parameters of the sharing of queue pairs.
@@ -134,6 +138,25 @@ pub struct SoftParams {
     pub max_mr: u32,
 }
 
+/// Parameters of NICs through libfabric.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct OfiParams {
+    /// The provider, as libfabric names it; `None`: one of hardware.
+    pub provider: Option<String>,
+    /// A library in the place of the system's.
+    pub library: Option<PathBuf>,
+    /// The only domain that counts.
+    pub domain: Option<String>,
+    /// How many NICs each that is there stands for, 1 to 8.
+    pub nics: u32,
+}
+
+impl Default for OfiParams {
+    fn default() -> Self {
+        Self { provider: None, library: None, domain: None, nics: 1 }
+    }
+}
+
 /// How the software NIC gets large messages to another process.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum SoftCopy {
@@ -173,6 +196,7 @@ impl Default for Params {
             trace_events: 1 << 18,
             sharing: SharingParams::default(),
             soft: SoftParams::default(),
+            ofi: OfiParams::default(),
             mutant: Mutant::NONE,
         }
     }
@@ -289,6 +313,11 @@ mod tests {
             ("RCCL_ANP_QP_DEPTH_MULTIPLIER", "256"),
             ("RCCL_IB_QP_DEPTH_MULTIPLIER", ""),
             ("TRUNKLINE_QP_BUDGET", "1048577"),
+            ("TRUNKLINE_FABRIC", "ofi:"),
+            ("TRUNKLINE_FABRIC", "verbs:"),
+            ("TRUNKLINE_FABRIC", "ofi,tcp"),
+            ("TRUNKLINE_OFI_NICS", "0"),
+            ("TRUNKLINE_OFI_NICS", "9"),
         ] {
             let error = Params::read(|n| (n == name).then(|| value.into())).unwrap_err();
             assert!(error.to_string().starts_with(&format!("{name}={value}: expected ")), "{error}");
@@ -332,6 +361,39 @@ mod tests {
         }
         assert_eq!(of("NCCL_IB_SPLIT_DATA_ON_QPS", "0"), (1, 0, false));
         assert_eq!(of("NCCL_IB_SPLIT_DATA_ON_QPS", "1"), (1, 0, true));
+    }
+
+    #[test]
+    fn a_fabric_may_be_named_with_what_is_used_of_it() {
+        let of = |value: &str| {
+            let params = Params::read(|asked| (asked == "TRUNKLINE_FABRIC").then(|| value.into())).unwrap();
+            (params.fabric, params.device, params.ofi.provider)
+        };
+        assert_eq!(of("verbs:mlx5_0"), (FabricName::Verbs, Some("mlx5_0".to_owned()), None));
+        assert_eq!(of("ofi"), (FabricName::Ofi, None, None));
+        for provider in ["tcp", "strict", "tcp;ofi_rxm"] {
+            assert_eq!(of(&format!("ofi:{provider}")), (FabricName::Ofi, None, Some(provider.to_owned())));
+        }
+    }
+
+    #[test]
+    fn what_libfabric_is_told_is_read() {
+        let of = |set: &[(&str, &str)]| {
+            let value = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into());
+            Params::read(value).unwrap().ofi
+        };
+        let set = [
+            ("TRUNKLINE_OFI_LIBRARY", "/opt/lib/libfabric.so.1"),
+            ("TRUNKLINE_OFI_DOMAIN", "eth0"),
+            ("TRUNKLINE_OFI_NICS", "8"),
+        ];
+        let (library, domain) = (Some("/opt/lib/libfabric.so.1".into()), Some("eth0".to_owned()));
+        assert_eq!(of(&set), OfiParams { provider: None, library, domain, nics: 8 });
+        let usual =
+            [("TRUNKLINE_OFI_LIBRARY", "libfabric.so.1"), ("TRUNKLINE_OFI_DOMAIN", "any"), ("TRUNKLINE_OFI_NICS", "1")];
+        assert_eq!(of(&usual), OfiParams::default());
+        let empty = [("TRUNKLINE_OFI_LIBRARY", ""), ("TRUNKLINE_OFI_DOMAIN", "")];
+        assert_eq!(of(&empty), OfiParams::default());
     }
 
     #[test]

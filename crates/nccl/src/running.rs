@@ -9,6 +9,7 @@ use trunkline_engine::{
 use trunkline_fabric::trace::Traced;
 use trunkline_fabric::{Exported, Fabric, Nic};
 use trunkline_mem::Memory;
+use trunkline_ofi::OfiFabric;
 use trunkline_proto::wire::handle;
 use trunkline_softnic::SoftFabric;
 use trunkline_verbs::VerbsFabric;
@@ -20,6 +21,8 @@ pub(crate) enum Running {
     Soft(Engine<Traced<SoftFabric>, UnixHost>),
     /// Over RDMA devices.
     Verbs(Engine<Traced<VerbsFabric>, UnixHost>),
+    /// Over what libfabric has a provider for.
+    Ofi(Engine<Traced<OfiFabric>, UnixHost>),
 }
 
 /// The same of whichever engine it is.
@@ -28,6 +31,7 @@ macro_rules! of {
         match $running {
             Self::Soft($engine) => $what,
             Self::Verbs($engine) => $what,
+            Self::Ofi($engine) => $what,
         }
     };
 }

@@ -66,6 +66,9 @@ pub(crate) enum CallError {
     /// There are no RDMA devices to be used.
     #[error("cannot use RDMA devices: {0}")]
     NoDevice(#[from] trunkline_verbs::Missing),
+    /// There is nothing to be used through libfabric.
+    #[error("cannot use libfabric (TRUNKLINE_FABRIC=ofi): {0}")]
+    NoOfi(#[from] trunkline_ofi::NoNic),
 }
 
 impl CallError {
@@ -79,7 +82,8 @@ impl CallError {
             Self::Unsupported(_) | Self::Members { .. } | Self::Virtual(_) => ResultCode::INVALID_USAGE,
             Self::Params(_) | Self::Choice(_) | Self::Verbs(_) => ResultCode::INVALID_USAGE,
             Self::Look(_) | Self::Export(_) | Self::Gpu { .. } => ResultCode::SYSTEM_ERROR,
-            Self::Fabric(_) | Self::NoDevice(_) | Self::Interfaces(_) => ResultCode::SYSTEM_ERROR,
+            Self::Fabric(_) | Self::NoDevice(_) | Self::NoOfi(_) => ResultCode::SYSTEM_ERROR,
+            Self::Interfaces(_) => ResultCode::SYSTEM_ERROR,
             Self::Engine(error) => engine_code(error),
         }
     }

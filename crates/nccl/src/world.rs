@@ -9,6 +9,7 @@ use trunkline_engine::{Engine, FabricName, Helper, Params, SoftCopy};
 use trunkline_fabric::Level;
 use trunkline_fabric::trace::Traced;
 use trunkline_mem::gpu::Gpus;
+use trunkline_ofi::{OfiConfig, OfiFabric};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 use trunkline_topo::Choice;
 use trunkline_verbs::{HcaFilter, VerbsConfig, VerbsFabric};
@@ -79,23 +80,26 @@ pub(crate) fn kept() -> &'static Kept<World> {
 
 fn make(log: &Arc<Log>) -> Result<World, CallError> {
     let params = read_params()?;
-    let verbs = match params.fabric {
-        FabricName::Verbs => Some(VerbsFabric::new(verbs_config(&params)?)?),
-        _ => None,
+    let hardware = match params.fabric {
+        FabricName::Verbs => Hardware::Verbs(VerbsFabric::new(verbs_config(&params)?)?),
+        FabricName::Ofi => Hardware::Ofi(OfiFabric::new(&ofi_config(&params))?),
+        FabricName::Auto | FabricName::Soft | FabricName::SoftShm | FabricName::SoftTcp => Hardware::None,
     };
     // A driver begins only for NICs that reach its memory.
-    let reached = verbs.as_ref().is_some_and(VerbsFabric::reaches_devices);
+    let reached = matches!(&hardware, Hardware::Verbs(verbs) if verbs.reaches_devices());
     let gpus = if reached { Gpus::open() } else { Gpus::default() };
-    make_of(log, params, verbs, gpus)
+    make_of(log, params, hardware, gpus)
+}
+
+/// A fabric that somebody else's library drives, where one was asked for.
+enum Hardware {
+    None,
+    Verbs(VerbsFabric),
+    Ofi(OfiFabric),
 }
 
 /// The same of what has been opened.
-fn make_of(
-    log: &Arc<Log>,
-    params: Params,
-    verbs: Option<VerbsFabric>,
-    gpus: Gpus,
-) -> Result<World, CallError> {
+fn make_of(log: &Arc<Log>, params: Params, hardware: Hardware, gpus: Gpus) -> Result<World, CallError> {
     let addresses = addresses(&params)?;
     let reach = Reach {
         local: params.fabric != FabricName::SoftTcp,
@@ -111,8 +115,8 @@ fn make_of(
     let engine_log = Arc::clone(log);
     let host = UnixHost::reached(reach, move |level, text| engine_log.line(level, text));
     let helped = params.progress_thread;
-    let engine = match verbs {
-        Some(fabric) => {
+    let engine = match hardware {
+        Hardware::Verbs(fabric) => {
             tell_reach(log, &fabric, &gpus);
             let told = trunkline_verbs::unheard(|name| std::env::var(name).ok());
             told.iter().for_each(|line| log.line(Level::Warn, line));
@@ -120,7 +124,11 @@ fn make_of(
                 if planted("nccl-promises-gpus-without-drivers") { fabric } else { fabric.with_gpus(&gpus) };
             Running::Verbs(Engine::new(Traced::new(fabric, recorder), host, params)?)
         }
-        None => {
+        Hardware::Ofi(fabric) => {
+            log.line(Level::Info, &format!("trunkline: libfabric, provider {}", fabric.provider()));
+            Running::Ofi(Engine::new(Traced::new(fabric, recorder), host, params)?)
+        }
+        Hardware::None => {
             let fabric = SoftFabric::new(soft_config(&params, addresses))?;
             Running::Soft(Engine::new(Traced::new(fabric, recorder), host, params)?)
         }
@@ -176,6 +184,17 @@ fn verbs_config(params: &Params) -> Result<VerbsConfig, CallError> {
     Ok(config)
 }
 
+/// What is asked of libfabric.
+fn ofi_config(params: &Params) -> OfiConfig {
+    let ofi = &params.ofi;
+    OfiConfig {
+        provider: ofi.provider.clone(),
+        library: ofi.library.clone().map(Into::into),
+        copies: ofi.nics,
+        domain: ofi.domain.clone(),
+    }
+}
+
 /// The software NIC's configuration: a NIC for each address, unless a number was asked for.
 fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
     let mut config = SoftConfig::default();
@@ -198,7 +217,7 @@ fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
         SoftCopy::Share => CopyMode::Share,
     };
     config.wire = match params.fabric {
-        FabricName::Auto | FabricName::Soft | FabricName::Verbs => WireMode::Auto,
+        FabricName::Auto | FabricName::Soft | FabricName::Verbs | FabricName::Ofi => WireMode::Auto,
         FabricName::SoftShm => WireMode::Shm,
         FabricName::SoftTcp => WireMode::Tcp,
     };

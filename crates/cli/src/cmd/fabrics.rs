@@ -6,6 +6,7 @@ use serde::Serialize;
 use thiserror::Error;
 use trunkline_engine::{FabricName, Params, SoftCopy};
 use trunkline_fabric::{Fabric, Nic, OpenError};
+use trunkline_ofi::{NoNic, OfiConfig, OfiFabric};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 use trunkline_verbs::{ConfigError, HcaFilter, Missing, VerbsConfig, VerbsFabric};
 
@@ -23,13 +24,17 @@ pub(crate) enum FabricError {
     /// There is no RDMA device.
     #[error("fabric verbs: {0}")]
     Verbs(#[from] Missing),
+    /// There is nothing to be used through libfabric.
+    #[error("fabric ofi: {0}")]
+    Ofi(#[from] NoNic),
 }
 
 /// A fabric, present or not.
 #[derive(Debug, Serialize)]
 pub(super) struct FabricRow {
     pub(super) name: &'static str,
-    present: bool,
+    /// `None`: nobody looked.
+    present: Option<bool>,
     chosen: bool,
     pub(super) note: String,
 }
@@ -37,9 +42,10 @@ pub(super) struct FabricRow {
 impl FabricRow {
     pub(super) fn state(&self) -> &'static str {
         match (self.present, self.chosen) {
-            (false, _) => "missing",
-            (true, false) => "present",
-            (true, true) => "in use",
+            (None, _) => "unknown",
+            (Some(false), _) => "missing",
+            (Some(true), false) => "present",
+            (Some(true), true) => "in use",
         }
     }
 }
@@ -48,8 +54,10 @@ impl FabricRow {
 pub(super) struct Found {
     soft: SoftFabric,
     verbs: Result<VerbsFabric, Missing>,
-    /// Whether it is asked for by name, as it must be.
-    asked: bool,
+    /// Looked for only where it is asked for: to open the library takes longer than all the rest.
+    ofi: Option<OfiFabric>,
+    /// Which one is asked for by name, as all but the software NIC must be.
+    asked: FabricName,
     /// Memory of GPUs.
     gpus: Vec<GpuRow>,
 }
@@ -57,25 +65,30 @@ pub(super) struct Found {
 impl Found {
     pub(super) fn new(params: &Params, addresses: Vec<IpAddr>) -> Result<Self, FabricError> {
         let soft = SoftFabric::new(soft_config(params, addresses))?;
-        let asked = params.fabric == FabricName::Verbs;
+        let asked = params.fabric;
+        let ofi = if asked == FabricName::Ofi { Some(OfiFabric::new(&ofi_config(params))?) } else { None };
         let mut config = VerbsConfig::read(|name| std::env::var(name).ok())?;
         if let Some(device) = &params.device {
             config.hca = HcaFilter::parse(&format!("={device}"))?;
         }
         match VerbsFabric::new(config) {
-            Err(missing) if asked => Err(missing.into()),
-            Ok(verbs) if asked => {
+            Err(missing) if asked == FabricName::Verbs => Err(missing.into()),
+            Ok(verbs) if asked == FabricName::Verbs => {
                 let (verbs, gpus) = gpus::meet(verbs);
-                Ok(Self { soft, verbs: Ok(verbs), asked, gpus })
+                Ok(Self { soft, verbs: Ok(verbs), ofi, asked, gpus })
             }
-            verbs => Ok(Self { soft, verbs, asked, gpus: gpus::in_software() }),
+            verbs => {
+                let name = ofi.as_ref().map_or(soft.name(), OfiFabric::name);
+                Ok(Self { soft, verbs, ofi, asked, gpus: gpus::of_none(name) })
+            }
         }
     }
 
     /// The one in use, and its NICs.
     pub(super) fn chosen(&self) -> (&'static str, &[Nic]) {
-        match &self.verbs {
-            Ok(verbs) if self.asked => (verbs.name(), verbs.nics()),
+        match (&self.verbs, &self.ofi) {
+            (_, Some(ofi)) => (ofi.name(), ofi.nics()),
+            (Ok(verbs), _) if self.asked == FabricName::Verbs => (verbs.name(), verbs.nics()),
             _ => (self.soft.name(), self.soft.nics()),
         }
     }
@@ -92,23 +105,34 @@ impl Found {
 
     /// All of them, and what is known of them.
     pub(super) fn rows(&self) -> Vec<FabricRow> {
-        let row = |name, present, chosen, note| FabricRow { name, present, chosen, note };
+        let asked = self.chosen().0;
+        let row = |name, present, note| FabricRow { name, present, chosen: name == asked, note };
         let names = |nics: &[Nic]| nics.iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>().join(", ");
         let verbs = match &self.verbs {
-            Ok(_) if self.asked => "InfiniBand and RoCE".to_owned(),
+            Ok(_) if self.asked == FabricName::Verbs => "InfiniBand and RoCE".to_owned(),
             Ok(found) => format!("{}; taken by name: TRUNKLINE_FABRIC=verbs", names(found.nics())),
             Err(missing) => format!("InfiniBand and RoCE: {missing}"),
         };
+        let ofi = match &self.ofi {
+            Some(found) => format!("provider {} of libfabric", found.provider()),
+            None => "EFA, Slingshot and others by libfabric: looked for where TRUNKLINE_FABRIC=ofi".to_owned(),
+        };
         vec![
-            row("soft", true, !self.asked, "the software NIC".to_owned()),
-            row("verbs", self.verbs.is_ok(), self.asked, verbs),
-            row(
-                "ofi",
-                false,
-                false,
-                "EFA, Slingshot and others by libfabric: not in this version".to_owned(),
-            ),
+            row("soft", Some(true), "the software NIC".to_owned()),
+            row("verbs", Some(self.verbs.is_ok()), verbs),
+            row("ofi", self.ofi.as_ref().map(|_| true), ofi),
         ]
+    }
+}
+
+/// What is asked of libfabric, as the plugin asks.
+fn ofi_config(params: &Params) -> OfiConfig {
+    let ofi = &params.ofi;
+    OfiConfig {
+        provider: ofi.provider.clone(),
+        library: ofi.library.clone().map(Into::into),
+        copies: ofi.nics,
+        domain: ofi.domain.clone(),
     }
 }
 
@@ -129,7 +153,7 @@ fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
             SoftCopy::Share => CopyMode::Share,
         },
         wire: match params.fabric {
-            FabricName::Auto | FabricName::Soft | FabricName::Verbs => WireMode::Auto,
+            FabricName::Auto | FabricName::Soft | FabricName::Verbs | FabricName::Ofi => WireMode::Auto,
             FabricName::SoftShm => WireMode::Shm,
             FabricName::SoftTcp => WireMode::Tcp,
         },

@@ -50,10 +50,10 @@ pub(super) fn meet(fabric: VerbsFabric) -> (VerbsFabric, Vec<GpuRow>) {
     (fabric, rows)
 }
 
-/// The one row of NICs in software.
-pub(super) fn in_software() -> Vec<GpuRow> {
+/// The one row of a fabric that reaches the host's memory alone.
+pub(super) fn of_none(fabric: &str) -> Vec<GpuRow> {
     let note = "memory of the host alone; RDMA devices may reach GPUs: TRUNKLINE_FABRIC=verbs".to_owned();
-    vec![GpuRow { name: "soft".to_owned(), present: false, note }]
+    vec![GpuRow { name: fabric.to_owned(), present: false, note }]
 }
 
 fn nics_of(fabric: &VerbsFabric) -> impl Iterator<Item = &Nic> {

@@ -269,7 +269,7 @@ struct PluginRow {
 #[derive(Debug, Serialize)]
 struct Report {
     version: &'static str,
-    asked: &'static str,
+    asked: String,
     fabrics: Vec<FabricRow>,
     nics: Vec<NicRow>,
     gpus: Vec<GpuRow>,
@@ -290,7 +290,7 @@ impl Report {
         let (name, all) = found.chosen();
         // Only NICs in software have an address of the host's.
         let interface = |at: usize| match params.fabric {
-            FabricName::Verbs => None,
+            FabricName::Verbs | FabricName::Ofi => None,
             _ => at.checked_rem(interfaces.len()).map(|at| &interfaces[at]),
         };
         let numbered = all.iter().enumerate();
@@ -299,13 +299,7 @@ impl Report {
         let used = Used::new(params.fabric, !interfaces.is_empty());
         Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
-            asked: match params.fabric {
-                FabricName::Auto => "auto",
-                FabricName::Soft => "soft",
-                FabricName::SoftShm => "soft:shm",
-                FabricName::SoftTcp => "soft:tcp",
-                FabricName::Verbs => "verbs",
-            },
+            asked: asked(params),
             rails: nics.iter().map(rail).collect(),
             wires: wires(used),
             copy_methods: copy_methods(params, found.soft_inline(), used),
@@ -411,6 +405,22 @@ fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>
     }
 }
 
+/// The fabric that is asked for, as users name it.
+fn asked(params: &Params) -> String {
+    let of = |name: &str, part: &Option<String>| match part {
+        Some(part) => format!("{name}:{part}"),
+        None => name.to_owned(),
+    };
+    match params.fabric {
+        FabricName::Auto => "auto".to_owned(),
+        FabricName::Soft => "soft".to_owned(),
+        FabricName::SoftShm => "soft:shm".to_owned(),
+        FabricName::SoftTcp => "soft:tcp".to_owned(),
+        FabricName::Verbs => of("verbs", &params.device),
+        FabricName::Ofi => of("ofi", &params.ofi.provider),
+    }
+}
+
 /// What is said of a rail that is one of so many.
 fn together(rails: usize) -> String {
     match rails {
@@ -431,7 +441,7 @@ impl Used {
     fn new(fabric: FabricName, network: bool) -> Self {
         match fabric {
             FabricName::Auto | FabricName::Soft => Self { mem: true, shm: true, tcp: network },
-            FabricName::Verbs => Self { mem: false, shm: false, tcp: false },
+            FabricName::Verbs | FabricName::Ofi => Self { mem: false, shm: false, tcp: false },
             FabricName::SoftShm => Self { mem: false, shm: true, tcp: false },
             FabricName::SoftTcp => Self { mem: false, shm: false, tcp: true },
         }

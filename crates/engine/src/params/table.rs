@@ -9,6 +9,9 @@ use trunkline_proto::time::Duration;
 
 use super::{Alias, FabricName, MatchBy, ParamInfo, SoftCopy};
 
+/// The libfabric of the system.
+const LIBRARY: &str = "libfabric.so.1";
+
 /// Every parameter of the engine.
 pub const TABLE: &[ParamInfo] = &[
     ParamInfo {
@@ -16,22 +19,25 @@ pub const TABLE: &[ParamInfo] = &[
         aliases: &[],
         kind: "name",
         default: "auto",
-        range: "auto, soft, soft:shm, soft:tcp, verbs or verbs:DEVICE",
+        range: "auto, soft, soft:shm, soft:tcp, verbs, verbs:DEVICE, ofi or ofi:PROVIDER",
         doc: "the network to use; auto is soft; soft:shm and soft:tcp use only that wire; verbs are RDMA devices, or just \
-              the one that is named",
+              the one that is named; ofi are NICs through libfabric, by a provider of hardware or the one that is named",
         set: |params, value| {
-            let (fabric, device) = match value.strip_prefix("verbs:") {
-                Some("") => return Err(()),
-                Some(device) => ("verbs", Some(device.to_owned())),
-                None => (value, None),
+            let named = |prefix| value.strip_prefix(prefix);
+            let (fabric, device, provider) = match (named("verbs:"), named("ofi:")) {
+                (Some(""), _) | (_, Some("")) => return Err(()),
+                (Some(device), _) => ("verbs", Some(device.to_owned()), None),
+                (None, Some(provider)) => ("ofi", None, Some(provider.to_owned())),
+                (None, None) => (value, None, None),
             };
-            params.device = device;
+            (params.device, params.ofi.provider) = (device, provider);
             params.fabric = match fabric {
                 "auto" => FabricName::Auto,
                 "soft" => FabricName::Soft,
                 "soft:shm" => FabricName::SoftShm,
                 "soft:tcp" => FabricName::SoftTcp,
                 "verbs" => FabricName::Verbs,
+                "ofi" => FabricName::Ofi,
                 _ => return Err(()),
             };
             Ok(())
@@ -347,6 +353,39 @@ pub const TABLE: &[ParamInfo] = &[
         range: "0 to 1048576",
         doc: "regions of a software NIC; 0 is its default",
         set: |params, value| number(value, 0, 1 << 20).map(|n| params.soft.max_mr = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_OFI_LIBRARY",
+        aliases: &[],
+        kind: "file",
+        default: "libfabric.so.1",
+        range: "a path, or a name that the dynamic linker finds",
+        doc: "the libfabric that is opened for ofi",
+        set: |params, value| {
+            params.ofi.library = Some(value).filter(|name| !["", LIBRARY].contains(name)).map(PathBuf::from);
+            Ok(())
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_OFI_DOMAIN",
+        aliases: &[],
+        kind: "name",
+        default: "any",
+        range: "a domain of libfabric, or any",
+        doc: "the only NIC that ofi uses, as libfabric names its domain: eth0 over TCP; any: all but the loopback",
+        set: |params, value| {
+            params.ofi.domain = Some(value).filter(|name| !["", "any"].contains(name)).map(str::to_owned);
+            Ok(())
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_OFI_NICS",
+        aliases: &[],
+        kind: "number",
+        default: "1",
+        range: "1 to 8",
+        doc: "how many NICs ofi makes of each that is there; for tests of several on a host with one",
+        set: |params, value| number(value, 1, 8).map(|n| params.ofi.nics = n as u32),
     },
 ];
 
