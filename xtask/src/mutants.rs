@@ -302,7 +302,7 @@ type Run = (PathBuf, String, bool, BTreeMap<String, String>);
 #[derive(Debug, Default)]
 struct Healthy(Mutex<BTreeMap<Run, Arc<OnceLock<Option<Verdict>>>>>);
 
-/// Judges the rows, as many at a time as there are cores: most of them wait for something.
+/// Judges the rows, several at a time: most of them wait for something.
 fn judge_all(rows: &[Row], programs: &Programs) -> Result<Vec<Verdict>> {
     let healthy = Healthy::default();
     let next = AtomicUsize::new(0);
@@ -318,7 +318,8 @@ fn judge_all(rows: &[Row], programs: &Programs) -> Result<Vec<Verdict>> {
         }
         Ok(judged)
     };
-    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    // One more than there are cores, for many wait; what suffers from the company is judged again alone.
+    let workers = std::thread::available_parallelism().map_or(1, usize::from) + 1;
     let mut judged = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         let ended = threads.into_iter().map(|thread| match thread.join() {

@@ -389,8 +389,11 @@ mod tests {
         ];
         let (library, domain) = (Some("/opt/lib/libfabric.so.1".into()), Some("eth0".to_owned()));
         assert_eq!(of(&set), OfiParams { provider: None, library, domain, nics: 8 });
-        let usual =
-            [("TRUNKLINE_OFI_LIBRARY", "libfabric.so.1"), ("TRUNKLINE_OFI_DOMAIN", "any"), ("TRUNKLINE_OFI_NICS", "1")];
+        let usual = [
+            ("TRUNKLINE_OFI_LIBRARY", "libfabric.so.1"),
+            ("TRUNKLINE_OFI_DOMAIN", "any"),
+            ("TRUNKLINE_OFI_NICS", "1"),
+        ];
         assert_eq!(of(&usual), OfiParams::default());
         let empty = [("TRUNKLINE_OFI_LIBRARY", ""), ("TRUNKLINE_OFI_DOMAIN", "")];
         assert_eq!(of(&empty), OfiParams::default());

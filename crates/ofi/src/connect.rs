@@ -24,6 +24,8 @@ use crate::role::{Ctrl, Data, Role};
 
 /// Most links of a rail.
 pub(crate) const LINKS_MAX: u32 = 1 << PLACE_BITS;
+/// Looks at the queue of a rail that goes, until all that was given back has ended.
+const LAST_READS: u32 = 10_000;
 /// Bytes of a landing.
 const LANDING: usize = 8;
 
@@ -120,15 +122,15 @@ impl OfiRail {
 
     /// A place for a link that nothing is told of any more.
     fn place(&mut self) -> Result<usize, LinkError> {
-        if self.gone.iter().any(|gone| *gone) {
+        if self.has_gone {
             self.take_all();
         }
-        let free = (0..self.links.len()).find(|&at| self.links[at].is_none() && !self.gone[at]);
+        let free = (0..self.links.len()).find(|&at| self.links[at].is_none() && self.gone[at].is_none());
         match free {
             Some(at) => Ok(at),
             None if self.links.len() < self.config.links as usize => {
                 self.links.push(None);
-                self.gone.push(false);
+                self.gone.push(None);
                 Ok(self.links.len() - 1)
             }
             None => Err(LinkError::Exhausted(self.config.links)),
@@ -159,6 +161,7 @@ impl OfiRail {
             pair: own,
             peers: None,
             theirs: None,
+            out: 0,
             mark,
             cookie,
             ops: Ops::new(self.config.depth, self.config.recv_depth),
@@ -166,6 +169,12 @@ impl OfiRail {
             nops: VecDeque::with_capacity(self.config.depth as usize),
             heads,
         })
+    }
+
+    /// Whether something that was given back has not ended.
+    fn is_out(&self) -> bool {
+        self.links.iter().flatten().any(|link| link.out > 0)
+            || self.gone.iter().flatten().any(|left| left.out > 0)
     }
 
     fn found(&mut self, id: LinkId) -> Result<&mut Link, LinkError> {
@@ -258,10 +267,9 @@ impl Links for OfiRail {
         let at = id.0 as usize;
         self.take_all();
         self.break_link(at, None);
-        if let Some(place) = self.links.get_mut(at)
-            && place.take().is_some()
-        {
-            (self.gone[at], self.has_gone) = (true, true);
+        if let Some(link) = self.links.get_mut(at).and_then(Option::take) {
+            let Link { out, heads, .. } = *link;
+            (self.gone[at], self.has_gone) = (Some(rail::Left { out, _heads: heads }), true);
         }
         self.stash.retain(|one| one.link != id);
     }
@@ -271,6 +279,14 @@ impl Drop for OfiRail {
     fn drop(&mut self) {
         for at in 0..self.links.len() {
             self.break_link(at, None);
+        }
+        // What endpoints of several links still do uses memory that goes now.
+        for _ in 0..if self.shared.is_some() { LAST_READS } else { 0 } {
+            if !self.is_out() {
+                break;
+            }
+            self.take_all();
+            std::thread::yield_now();
         }
         self.nic.endpoints.fetch_sub(2 * u32::from(self.shared.is_some()), Ordering::Relaxed);
         self.nic.queues.fetch_sub(1, Ordering::Relaxed);

@@ -81,6 +81,9 @@ pub(crate) struct Link {
     pub(crate) waiting: VecDeque<(u32, Work)>,
     /// Proofs that need nothing but the end of all that was posted before, oldest first.
     pub(crate) nops: VecDeque<u32>,
+    /// Operations that were given back when the link failed, and of which its endpoints, which others use too, have not told
+    /// the end.
+    pub(crate) out: u32,
     /// A place for the bytes of each operation.
     pub(crate) heads: Mr<Data>,
 }
@@ -91,7 +94,9 @@ impl Link {
     pub(crate) fn end_all(&mut self, shared: Option<&mut Pair>, base: u32) -> Vec<Op> {
         self.state = State::Error;
         self.nops.clear();
+        let waits = |place: u32| self.waiting.iter().any(|&(waiting, _)| waiting == place);
         if let Some(pair) = shared {
+            self.out = self.ops.places().filter(|&place| !waits(place)).count() as u32;
             for place in self.ops.receives() {
                 // One that has met its message completes all the same, and is not known any more.
                 let _ = pair.data.cancel(Slot(base + place));

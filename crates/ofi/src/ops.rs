@@ -112,6 +112,11 @@ impl Ops {
         !self.all.iter().any(|other| other.live && !other.kind.receives() && other.seq < op.seq)
     }
 
+    /// Places of all that is out.
+    pub(crate) fn places(&self) -> impl Iterator<Item = u32> + '_ {
+        self.all.iter().enumerate().filter(|(_, op)| op.live).map(|(place, _)| place as u32)
+    }
+
     /// Places of the receives that are out.
     pub(crate) fn receives(&self) -> impl Iterator<Item = u32> + use<> {
         let out = |(place, op): (usize, &Op)| (op.live && op.kind.receives()).then_some(place as u32);

@@ -118,8 +118,20 @@ impl OfiRail {
     #[cold]
     fn forget_gone(&mut self) {
         self.has_gone = false;
-        for (at, gone) in self.gone.iter_mut().enumerate() {
-            *gone &= self.shared.is_some() && self.links[at].is_some();
+        for left in &mut self.gone {
+            // On endpoints that are closed nothing is out.
+            if self.shared.is_none() || left.as_ref().is_some_and(|left| left.out == 0) {
+                *left = None;
+            }
+            self.has_gone |= left.is_some();
+        }
+    }
+
+    /// Something of a link that is gone has ended.
+    #[cold]
+    fn on_left(&mut self, at: usize) {
+        if let Some(Some(left)) = self.gone.get_mut(at) {
+            left.out = left.out.saturating_sub(1);
         }
     }
 
@@ -127,8 +139,11 @@ impl OfiRail {
     fn on_entry(&mut self, entry: &Entry) {
         let Some(slot) = entry.slot else { return self.on_written(entry) };
         let (at, place) = self.split(slot);
-        let Some(Some(link)) = self.links.get_mut(at) else { return };
-        let Some(op) = link.ops.get_mut(place) else { return };
+        let Some(Some(link)) = self.links.get_mut(at) else { return self.on_left(at) };
+        let Some(op) = link.ops.get_mut(place) else {
+            link.out = link.out.saturating_sub(1);
+            return;
+        };
         if let Kind::Proof(2) = op.kind {
             // Records have arrived; now payload.
             op.kind = Kind::Proof(1);
@@ -180,8 +195,11 @@ impl OfiRail {
         // What was injected, or what a peer did: nothing here is told of it.
         let Some(slot) = failure.slot else { return };
         let (at, place) = self.split(slot);
-        let Some(Some(link)) = self.links.get_mut(at) else { return };
-        let Some(op) = link.ops.get_mut(place) else { return };
+        let Some(Some(link)) = self.links.get_mut(at) else { return self.on_left(at) };
+        let Some(op) = link.ops.get_mut(place) else {
+            link.out = link.out.saturating_sub(1);
+            return;
+        };
         let status = status_of(failure, op.kind);
         self.break_link(at, Some((place, status)));
     }

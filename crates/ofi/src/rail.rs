@@ -18,7 +18,7 @@ use crate::ops::Kind;
 use crate::post::{How, Posted, Source as Given};
 use crate::profile::Profile;
 use crate::queue::Queue;
-use crate::region::{RKey, Remote as Place};
+use crate::region::{Mr, RKey, Remote as Place};
 use crate::register::OfiRegistrar;
 use crate::role::{Ctrl, Data};
 
@@ -37,8 +37,8 @@ pub(crate) const UNSUPPORTED: u32 = 2;
 pub struct OfiRail {
     // In the order in which they may go.
     pub(crate) links: Vec<Option<Box<Link>>>,
-    /// Places whose link is gone, and of which the queue may still tell something.
-    pub(crate) gone: Vec<bool>,
+    /// By place: what is left of a link that is gone, as long as the queue may still tell of its operations.
+    pub(crate) gone: Vec<Option<Left>>,
     pub(crate) has_gone: bool,
     /// The endpoints of all links, where they do not have their own.
     pub(crate) shared: Option<Box<Pair>>,
@@ -63,6 +63,14 @@ pub struct OfiRail {
 // SAFETY: queue and endpoints are used by one thread at a time, and so they are: all of them are in here, and every use of
 // them takes the rail mutably.
 unsafe impl Send for OfiRail {}
+
+/// What is left of a link.
+pub(crate) struct Left {
+    /// Operations on endpoints that others use, too, which are still to end.
+    pub(crate) out: u32,
+    /// Their bytes.
+    pub(crate) _heads: Mr<Data>,
+}
 
 /// What a link's operations are given with.
 struct Giving<'a> {

@@ -93,7 +93,7 @@ impl Table {
     }
 
     /// Takes a region in; gives it back if the table is full.
-    pub(crate) fn insert(&self, region: Region) -> Result<LocalKey, Region> {
+    pub(crate) fn insert(&self, region: Region) -> Result<LocalKey, Box<Region>> {
         let mut live = self.live();
         let index = match live.free.pop() {
             Some(index) => index,
@@ -101,7 +101,7 @@ impl Table {
                 live.made += 1;
                 live.made - 1
             }
-            None => return Err(region),
+            None => return Err(Box::new(region)),
         };
         let chunk = &self.chunks[index as usize / CHUNK];
         let slots = chunk.get_or_init(|| std::iter::repeat_with(Slot::default).take(CHUNK).collect());

@@ -115,7 +115,9 @@ impl Found {
         };
         let ofi = match &self.ofi {
             Some(found) => format!("provider {} of libfabric", found.provider()),
-            None => "EFA, Slingshot and others by libfabric: looked for where TRUNKLINE_FABRIC=ofi".to_owned(),
+            None => {
+                "EFA, Slingshot and others by libfabric: looked for where TRUNKLINE_FABRIC=ofi".to_owned()
+            }
         };
         vec![
             row("soft", Some(true), "the software NIC".to_owned()),
