@@ -45,6 +45,8 @@ pub(crate) struct Plan {
     pub(crate) match_mask: u32,
     /// The receiver's NIC tells the length of a write.
     pub(crate) remote_len: bool,
+    /// What has completed is at the target.
+    pub(crate) arrives: bool,
     /// A receive is followed by a flush before its bytes may be read.
     pub(crate) needs_flush: bool,
     /// Memory of devices that may be registered.
@@ -133,6 +135,7 @@ impl Plan {
             matched: paired && caps.message_max >= MATCHED_MESSAGE_MIN && params.match_by == MatchBy::Nic,
             match_mask: match_mask(caps.match_bits),
             remote_len: caps.remote_len || params.mutant.is("engine-trusts-length"),
+            arrives: caps.arrives,
             needs_flush: caps.needs_flush,
             devices: caps.devices,
             signal_all: !caps.link_order && !params.mutant.is("engine-signals-nothing"),

@@ -28,7 +28,7 @@ use crate::{CommFault, MrId};
 const UNMATCHED_DUE: usize = 8;
 
 /// `wr_id` of operations whose completion only counts.
-const COUNTED: u64 = LOW_MASK;
+pub(crate) const COUNTED: u64 = LOW_MASK;
 
 /// The lane.
 pub(crate) struct SendLane {
@@ -59,7 +59,7 @@ pub(crate) struct SendLane {
     /// How many had been posted after the last one that is copied from the caller's memory when it leaves.
     last_copied: u64,
     /// The operation that ends the lane is still to be posted.
-    last_due: bool,
+    pub(crate) last_due: bool,
 }
 
 impl SendLane {
@@ -528,13 +528,16 @@ impl SendLane {
 
     /// Nothing more will be sent: an operation is posted whose completion proves that all before it arrived.
     pub(crate) fn end(&mut self, rails: &mut Rails<impl Rail>) {
-        // Over several links, what is done has arrived.
-        self.last_due = self.many.is_none();
+        // Over several links all is told; where that says that it has arrived, nothing is left to prove.
+        self.last_due = self.many.is_none() || !self.plan.arrives;
         self.post_last(rails);
     }
 
     /// Posts the last operation when there is credit for it.
     pub(crate) fn post_last(&mut self, rails: &mut Rails<impl Rail>) {
+        if self.many.is_some() {
+            return self.post_last_over_all(rails);
+        }
         if !self.last_due || !self.unposted.is_empty() || self.paths.lead_credits(rails) == 0 {
             return;
         }

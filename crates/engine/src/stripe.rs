@@ -23,7 +23,7 @@ use crate::path::Path;
 use crate::plan::INLINE_MAX;
 use crate::rails::Rails;
 use crate::request::Requests;
-use crate::send::SendLane;
+use crate::send::{COUNTED, SendLane};
 use crate::{CommFault, Mutant};
 
 /// What a lane with several links has besides.
@@ -36,6 +36,8 @@ pub(crate) struct Many {
     aims: Box<[Aim]>,
     /// Where fin records go, by path.
     pub(crate) fins: [Region; LINKS_MAX],
+    /// Operations that prove the end, one for each link, which have not completed.
+    ends: u8,
     /// What time it is, as far as the current call asked.
     pub(crate) now: Instant,
 }
@@ -68,6 +70,7 @@ impl Many {
             spread: Spread::new(mutant),
             flights: Flights::default(),
             again: VecDeque::new(),
+            ends: 0,
             aims: vec![Aim { receive: 0, places: [NOWHERE; LINKS_MAX], piece: 0, pieces: 0 }; SENDS_MAX]
                 .into(),
             fins: [NOWHERE; LINKS_MAX],
@@ -77,7 +80,7 @@ impl Many {
 
     /// Whether operations are under way or wait.
     pub(crate) fn busy(&self) -> bool {
-        self.flights.len() > 0 || !self.again.is_empty()
+        self.flights.len() > 0 || !self.again.is_empty() || self.ends > 0
     }
 
     /// Whether operations wait for a link.
@@ -89,6 +92,7 @@ impl Many {
     pub(crate) fn forget(&mut self) {
         self.flights.clear();
         self.again.clear();
+        self.ends = 0;
     }
 }
 
@@ -352,12 +356,37 @@ impl SendLane {
         number: u64,
     ) -> Result<(), CommFault> {
         let Some(many) = &mut self.many else { return Ok(()) };
+        if number == COUNTED {
+            many.ends = many.ends.saturating_sub(1);
+            return Ok(());
+        }
         let Some(Posted { flight, path, at }) = many.flights.remove(number) else { return Ok(()) };
         let now = many.now;
         many.spread.on_done(path, flight.len, at, now);
         self.end_slice(rails, flight.len);
         self.arrived(requests, flight.slot);
         self.post_spread(rails)
+    }
+
+    /// Posts the operations that end the lane, once all others are done, as soon as every link has credit for its own.
+    pub(crate) fn post_last_over_all(&mut self, rails: &mut Rails<impl Rail>) {
+        let Some(many) = &mut self.many else { return };
+        let waits = many.busy() || !self.unposted.is_empty();
+        let carrying: Vec<usize> =
+            (0..self.paths.len()).filter(|&at| self.paths.get(at).carries()).collect();
+        if !self.last_due || waits || carrying.iter().any(|&at| self.paths.credits(rails, at) == 0) {
+            return;
+        }
+        self.last_due = false;
+        let wr_id = self.part.tag | COUNTED;
+        for at in carrying {
+            let path = self.paths.get(at);
+            // A link that refuses it carries nothing any more.
+            let posted = rails.get_mut(path.rail).post(path.link, wr_id, Op::Nop, true).is_ok();
+            // At most four.
+            many.ends += u8::from(posted);
+        }
+        rails.flush();
     }
 
     /// A piece is under way no more.
@@ -380,6 +409,8 @@ impl SendLane {
     pub(crate) fn lose(&mut self, rails: &mut Rails<impl Rail>, path: usize) {
         if let Some(many) = &mut self.many {
             many.spread.down(path);
+            // What was to prove the end may be lost with it.
+            self.last_due |= std::mem::take(&mut many.ends) > 0;
         }
         self.paths.leave(rails, path, None, true);
     }
