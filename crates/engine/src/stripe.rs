@@ -372,8 +372,7 @@ impl SendLane {
     pub(crate) fn post_last_over_all(&mut self, rails: &mut Rails<impl Rail>) {
         let Some(many) = &mut self.many else { return };
         let waits = many.busy() || !self.unposted.is_empty();
-        let carrying: Vec<usize> =
-            (0..self.paths.len()).filter(|&at| self.paths.get(at).carries()).collect();
+        let carrying: Vec<usize> = (0..self.paths.len()).filter(|&at| self.paths.get(at).carries()).collect();
         if !self.last_due || waits || carrying.iter().any(|&at| self.paths.credits(rails, at) == 0) {
             return;
         }

@@ -101,6 +101,7 @@ impl OfiRail {
             gone: Vec::new(),
             has_gone: false,
             shared,
+            half_made: Vec::new(),
             landing,
             registrar,
             queue,
@@ -288,7 +289,8 @@ impl Drop for OfiRail {
             self.take_all();
             std::thread::yield_now();
         }
-        self.nic.endpoints.fetch_sub(2 * u32::from(self.shared.is_some()), Ordering::Relaxed);
+        let pairs = self.half_made.len() as u32 + u32::from(self.shared.is_some());
+        self.nic.endpoints.fetch_sub(2 * pairs, Ordering::Relaxed);
         self.nic.queues.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -35,6 +35,8 @@ pub(crate) enum Hello {
     Unsaid,
     /// It was.
     Said,
+    /// It has answered over the endpoints for payload, and was asked over those for records.
+    Half,
     /// It has answered, or need not.
     Heard,
 }
@@ -89,13 +91,13 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Ends all that is out, in the order in which it was posted. Where the endpoints are not the link's own, receives are
-    /// taken from them; `base` is the first slot of the link.
-    pub(crate) fn end_all(&mut self, shared: Option<&mut Pair>, base: u32) -> Vec<Op> {
+    /// Ends all that is out, in the order in which it was posted. Where the endpoints stay open, receives are taken from
+    /// them; `base` is the first slot of the link.
+    pub(crate) fn end_all(&mut self, open: Option<&mut Pair>, base: u32) -> Vec<Op> {
         self.state = State::Error;
         self.nops.clear();
         let waits = |place: u32| self.waiting.iter().any(|&(waiting, _)| waiting == place);
-        if let Some(pair) = shared {
+        if let Some(pair) = open {
             self.out = self.ops.places().filter(|&place| !waits(place)).count() as u32;
             for place in self.ops.receives() {
                 // One that has met its message completes all the same, and is not known any more.

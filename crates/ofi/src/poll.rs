@@ -119,8 +119,8 @@ impl OfiRail {
     fn forget_gone(&mut self) {
         self.has_gone = false;
         for left in &mut self.gone {
-            // On endpoints that are closed nothing is out.
-            if self.shared.is_none() || left.as_ref().is_some_and(|left| left.out == 0) {
+            // Of endpoints that are closed nothing is out.
+            if left.as_ref().is_some_and(|left| left.out == 0) {
                 *left = None;
             }
             self.has_gone |= left.is_some();
@@ -152,6 +152,11 @@ impl OfiRail {
         let Some(op) = link.ops.end(place) else { return };
         let id = link.id;
         match op.kind {
+            Kind::Hello if link.hello == Hello::Said => {
+                link.hello = Hello::Half;
+                // There is a place, which the first has left. If not, the link is not up, and ends.
+                let _ = self.begin_own(at, Kind::Hello, true);
+            }
             Kind::Hello => link.hello = Hello::Heard,
             Kind::Receive | Kind::Paired => {
                 let imm = entry.data.map(|data| data as u32);

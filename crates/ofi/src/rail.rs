@@ -12,7 +12,7 @@ use trunkline_mem::Memory;
 use trunkline_proto::time::Duration;
 
 use crate::contexts::Slot;
-use crate::link::{From, Link, Pair, State, Work};
+use crate::link::{From, Hello, Link, Pair, State, Work};
 use crate::nic::Opened;
 use crate::ops::Kind;
 use crate::post::{How, Posted, Source as Given};
@@ -42,6 +42,9 @@ pub struct OfiRail {
     pub(crate) has_gone: bool,
     /// The endpoints of all links, where they do not have their own.
     pub(crate) shared: Option<Box<Pair>>,
+    /// Endpoints of links that were never up.
+    #[expect(clippy::vec_box, reason = "they are boxed where they come from")]
+    pub(crate) half_made: Vec<Box<Pair>>,
     pub(crate) landing: Option<crate::connect::Landings>,
     pub(crate) registrar: Arc<OfiRegistrar>,
     pub(crate) queue: Queue,
@@ -424,10 +427,19 @@ impl OfiRail {
             return;
         }
         let (id, first) = (link.id, why.and_then(|(place, status)| link.ops.end(place).zip(Some(status))));
-        let after = link.end_all(self.shared.as_deref_mut(), at as u32 * self.span);
+        let mut own = link.pair.take();
+        // Connections of which the peer has not heard yet may be half made: an endpoint that is closed then is used by providers
+        // over sockets when they go on with it. It is closed with its domain.
+        let stays = own.is_some() && link.hello != Hello::Heard;
+        let open = if stays { own.as_deref_mut() } else { self.shared.as_deref_mut() };
+        let after = link.end_all(open, at as u32 * self.span);
         self.waits -= u32::from(!std::mem::take(&mut link.waiting).is_empty());
-        if link.pair.take().is_some() {
-            self.nic.endpoints.fetch_sub(2, Ordering::Relaxed);
+        match own {
+            Some(pair) if stays => self.half_made.push(pair),
+            Some(_) => {
+                self.nic.endpoints.fetch_sub(2, Ordering::Relaxed);
+            }
+            None => {}
         }
         for (op, status) in first.into_iter().chain(after.into_iter().map(|op| (op, Status::Flushed))) {
             if let Some(done) = op.done() {
