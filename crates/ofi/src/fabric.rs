@@ -52,6 +52,19 @@ pub enum NoNic {
         /// What was asked for.
         wanted: String,
     },
+    /// None of its NICs is the one that was asked for.
+    #[error(
+        "libfabric's provider {provider} has no domain {wanted} here, but {there}; TRUNKLINE_OFI_DOMAIN names one of them, or \
+         any"
+    )]
+    Domain {
+        /// The provider.
+        provider: String,
+        /// The domain that was asked for.
+        wanted: String,
+        /// Those that there are.
+        there: String,
+    },
 }
 
 /// NICs through libfabric.
@@ -113,15 +126,20 @@ impl OfiFabric {
         for provider in candidates(config.provider.as_deref()) {
             let mut found = Self { ports: Vec::new(), nics: Vec::new() };
             let offers = offers(library, &provider).map_err(NoNic::Query)?;
+            let there: Vec<String> = offers.iter().map(|info| info.names()[2].clone()).collect();
             for info in usable(offers, config.domain.as_deref()) {
                 found.take(&info, config.copies.clamp(1, COPIES_MAX)).map_err(NoNic::Query)?;
             }
             if !found.ports.is_empty() {
                 return Ok(found);
             }
+            if let (Some(wanted), false) = (&config.domain, there.is_empty()) {
+                let (wanted, there) = (wanted.clone(), listed(there));
+                return Err(NoNic::Domain { provider, wanted, there });
+            }
         }
         Err(NoNic::Nothing {
-            wanted: config.provider.clone().unwrap_or_else(|| "of hardware (efa, cxi)".to_owned()),
+            wanted: config.provider.clone().unwrap_or_else(|| "of hardware (efa, cxi; others are taken by name, as ofi:tcp)".to_owned()),
         })
     }
 
@@ -155,6 +173,19 @@ impl OfiFabric {
         let [provider, ..] = self.ports.first().map(|port| port.info.names()).unwrap_or_default();
         provider
     }
+
+    /// What it grants on a NIC; `None`: there is no such NIC.
+    #[must_use]
+    pub fn granted(&self, nic: usize) -> Option<Granted> {
+        self.ports.get(nic).map(|port| Granted::of(&port.info))
+    }
+}
+
+/// Names, each once.
+fn listed(mut names: Vec<String>) -> String {
+    names.sort();
+    names.dedup();
+    names.join(", ")
 }
 
 /// One offer for each domain; the one that leads only to this host counts if there is no other.

@@ -145,6 +145,20 @@ impl Granted {
         }
     }
 
+    /// The threading model, as people name it.
+    #[must_use]
+    pub const fn threading_name(&self) -> &'static str {
+        match self.threading {
+            threading::UNSPEC => "unspecified",
+            threading::SAFE => "safe",
+            threading::FID => "object",
+            threading::DOMAIN => "domain",
+            threading::COMPLETION => "completion",
+            threading::ENDPOINT => "endpoint",
+            _ => "unknown",
+        }
+    }
+
     /// Which calls must not happen at the same time. A registration of an endpoint is bound to it by whoever registers, while
     /// the endpoint's owner posts, so that only a provider that locks for itself is left alone there.
     #[must_use]

@@ -3,7 +3,9 @@
 
 use std::error::Error as _;
 use std::ffi::{CStr, OsStr, c_void};
-use std::mem::transmute;
+use std::mem::{MaybeUninit, transmute};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 
 use trunkline_sys::ofi::{self, API, Calls, LIBRARY, VERSIONS};
@@ -88,6 +90,22 @@ impl Library {
     #[must_use]
     pub unsafe fn of(calls: Calls) -> Self {
         Self { calls }
+    }
+
+    /// The file that was opened, if the linker knows.
+    #[must_use]
+    pub fn file(&self) -> Option<PathBuf> {
+        let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: it takes any address, and writes to the place that it is given.
+        let known = unsafe { libc::dladdr(self.calls.version as *const c_void, found.as_mut_ptr()) };
+        // SAFETY: zeros are a value of it, a null and numbers.
+        let name = unsafe { found.assume_init() }.dli_fname;
+        if known == 0 || name.is_null() {
+            return None;
+        }
+        // SAFETY: what the linker names ends with zero, and stays as long as the library, which is never closed.
+        let name = unsafe { CStr::from_ptr(name) };
+        Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
     }
 
     /// The version of the interface that the library has: `major << 16 | minor`.

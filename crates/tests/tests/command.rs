@@ -13,13 +13,13 @@ use crate::run::wait;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-fn trunkline() -> &'static Path {
+pub(crate) fn trunkline() -> &'static Path {
     static CELL: OnceLock<PathBuf> = OnceLock::new();
     CELL.get_or_init(|| trunkline_tests::command().unwrap())
 }
 
 /// Runs a bench to its end: whether it succeeded, its rows, and what it said.
-fn bench(program: &Path, args: &str, env: &[(&str, &str)]) -> (bool, Vec<Value>, String) {
+pub(crate) fn bench(program: &Path, args: &str, env: &[(&str, &str)]) -> (bool, Vec<Value>, String) {
     let mut command = Command::new(program);
     command.arg("bench").args(args.split_whitespace()).arg("--json");
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TRUNKLINE_")) {

@@ -10,6 +10,7 @@ mod gpu;
 mod hosts;
 mod loading;
 mod net;
+mod ofi;
 mod raw;
 mod rdma;
 mod run;

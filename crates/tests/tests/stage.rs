@@ -4,6 +4,7 @@ use crate::contract::{arguments, connections, fused, lifetimes, messages};
 use crate::gpu;
 use crate::hosts::{cable, look, stream};
 use crate::loading;
+use crate::ofi;
 use crate::rdma::counts;
 use crate::run::Scene;
 use crate::sharing::{churn, crowds, neighbours};
@@ -22,6 +23,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         look::SCENARIOS,
         stream::SCENARIOS,
         loading::SCENARIOS,
+        ofi::SCENARIOS,
         counts::SCENARIOS,
         limits::SCENARIOS,
         many::SCENARIOS,

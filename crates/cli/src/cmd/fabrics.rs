@@ -1,16 +1,18 @@
 //! Which fabrics there are on this host, and which one the plugin would take. Asked by `info`; opens devices, connects nothing.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::Serialize;
 use thiserror::Error;
 use trunkline_engine::{FabricName, Params, SoftCopy};
 use trunkline_fabric::{Fabric, Nic, OpenError};
-use trunkline_ofi::{NoNic, OfiConfig, OfiFabric};
+use trunkline_ofi::{Library, NoNic, OfiConfig, OfiFabric};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 use trunkline_verbs::{ConfigError, HcaFilter, Missing, VerbsConfig, VerbsFabric};
 
 use super::gpus::{self, GpuRow};
+use super::grants::{self, GrantRow};
 
 /// The fabric that was asked for cannot be used.
 #[derive(Debug, Error)]
@@ -50,14 +52,42 @@ impl FabricRow {
     }
 }
 
+/// libfabric, and the NICs of the provider that is asked for.
+struct Ofi {
+    library: Arc<Library>,
+    fabric: OfiFabric,
+}
+
+impl Ofi {
+    fn open(params: &Params) -> Result<Self, NoNic> {
+        let config = ofi_config(params);
+        let library = Arc::new(Library::open(config.library.as_deref())?);
+        let fabric = OfiFabric::with_library(&library, &config)?;
+        Ok(Self { library, fabric })
+    }
+
+    fn note(&self, asked: Option<&str>) -> String {
+        let (major, minor) = (self.library.version() >> 16, self.library.version() & 0xffff);
+        let file = self.library.file().map_or_else(String::new, |file| format!(", {}", file.display()));
+        let provider = self.fabric.provider();
+        let means = match asked {
+            Some(asked) if asked != provider => format!("; {asked} means {provider} here"),
+            _ => String::new(),
+        };
+        format!("provider {provider} of libfabric {major}.{minor}{file}{means}")
+    }
+}
+
 /// The fabrics of this host.
 pub(super) struct Found {
     soft: SoftFabric,
     verbs: Result<VerbsFabric, Missing>,
     /// Looked for only where it is asked for: to open the library takes longer than all the rest.
-    ofi: Option<OfiFabric>,
+    ofi: Option<Ofi>,
     /// Which one is asked for by name, as all but the software NIC must be.
     asked: FabricName,
+    /// libfabric's provider that is.
+    provider: Option<String>,
     /// Memory of GPUs.
     gpus: Vec<GpuRow>,
 }
@@ -66,7 +96,8 @@ impl Found {
     pub(super) fn new(params: &Params, addresses: Vec<IpAddr>) -> Result<Self, FabricError> {
         let soft = SoftFabric::new(soft_config(params, addresses))?;
         let asked = params.fabric;
-        let ofi = if asked == FabricName::Ofi { Some(OfiFabric::new(&ofi_config(params))?) } else { None };
+        let ofi = if asked == FabricName::Ofi { Some(Ofi::open(params)?) } else { None };
+        let provider = params.ofi.provider.clone();
         let mut config = VerbsConfig::read(|name| std::env::var(name).ok())?;
         if let Some(device) = &params.device {
             config.hca = HcaFilter::parse(&format!("={device}"))?;
@@ -75,11 +106,11 @@ impl Found {
             Err(missing) if asked == FabricName::Verbs => Err(missing.into()),
             Ok(verbs) if asked == FabricName::Verbs => {
                 let (verbs, gpus) = gpus::meet(verbs);
-                Ok(Self { soft, verbs: Ok(verbs), ofi, asked, gpus })
+                Ok(Self { soft, verbs: Ok(verbs), ofi, asked, provider, gpus })
             }
             verbs => {
-                let name = ofi.as_ref().map_or(soft.name(), OfiFabric::name);
-                Ok(Self { soft, verbs, ofi, asked, gpus: gpus::of_none(name) })
+                let name = ofi.as_ref().map_or(soft.name(), |ofi| ofi.fabric.name());
+                Ok(Self { soft, verbs, ofi, asked, provider, gpus: gpus::of_none(name) })
             }
         }
     }
@@ -87,7 +118,7 @@ impl Found {
     /// The one in use, and its NICs.
     pub(super) fn chosen(&self) -> (&'static str, &[Nic]) {
         match (&self.verbs, &self.ofi) {
-            (_, Some(ofi)) => (ofi.name(), ofi.nics()),
+            (_, Some(ofi)) => (ofi.fabric.name(), ofi.fabric.nics()),
             (Ok(verbs), _) if self.asked == FabricName::Verbs => (verbs.name(), verbs.nics()),
             _ => (self.soft.name(), self.soft.nics()),
         }
@@ -96,6 +127,11 @@ impl Found {
     /// Who reaches memory of GPUs, and why others do not.
     pub(super) fn gpus(&mut self) -> Vec<GpuRow> {
         std::mem::take(&mut self.gpus)
+    }
+
+    /// What libfabric grants on each of its NICs, if they are asked for.
+    pub(super) fn grants(&self) -> Vec<GrantRow> {
+        self.ofi.as_ref().map_or_else(Vec::new, |ofi| grants::rows(&ofi.fabric))
     }
 
     /// Most bytes that go inside a request of the software NIC.
@@ -114,7 +150,7 @@ impl Found {
             Err(missing) => format!("InfiniBand and RoCE: {missing}"),
         };
         let ofi = match &self.ofi {
-            Some(found) => format!("provider {} of libfabric", found.provider()),
+            Some(found) => found.note(self.provider.as_deref()),
             None => {
                 "EFA, Slingshot and others by libfabric: looked for where TRUNKLINE_FABRIC=ofi".to_owned()
             }
@@ -124,6 +160,22 @@ impl Found {
             row("verbs", Some(self.verbs.is_ok()), verbs),
             row("ofi", self.ofi.as_ref().map(|_| true), ofi),
         ]
+    }
+}
+
+/// The fabric that is asked for, as users name it.
+pub(super) fn asked(params: &Params) -> String {
+    let of = |name: &str, part: &Option<String>| match part {
+        Some(part) => format!("{name}:{part}"),
+        None => name.to_owned(),
+    };
+    match params.fabric {
+        FabricName::Auto => "auto".to_owned(),
+        FabricName::Soft => "soft".to_owned(),
+        FabricName::SoftShm => "soft:shm".to_owned(),
+        FabricName::SoftTcp => "soft:tcp".to_owned(),
+        FabricName::Verbs => of("verbs", &params.device),
+        FabricName::Ofi => of("ofi", &params.ofi.provider),
     }
 }
 

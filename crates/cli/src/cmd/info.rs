@@ -14,8 +14,9 @@ use trunkline_engine::{FabricName, ParamInfo, Params, ParamsError, SoftCopy, TAB
 use trunkline_fabric::{Caps, Nic};
 use trunkline_topo::{Choice, ChoiceError, VARIABLES};
 
-use super::fabrics::{FabricError, FabricRow, Found};
+use super::fabrics::{FabricError, FabricRow, Found, asked};
 use super::gpus::GpuRow;
+use super::grants::{self, GrantRow};
 use super::slips;
 use crate::locate;
 use crate::top;
@@ -272,6 +273,8 @@ struct Report {
     asked: String,
     fabrics: Vec<FabricRow>,
     nics: Vec<NicRow>,
+    /// Only of libfabric's NICs.
+    grants: Vec<GrantRow>,
     gpus: Vec<GpuRow>,
     rails: Vec<RailRow>,
     wires: Vec<WireRow>,
@@ -305,6 +308,7 @@ impl Report {
             copy_methods: copy_methods(params, found.soft_inline(), used),
             copy_origin: copy_origin(params),
             fabrics: found.rows(),
+            grants: found.grants(),
             nics,
             gpus,
             plugin: plugin(),
@@ -338,6 +342,10 @@ impl Report {
             ]
         });
         section(out, "NICs", std::iter::once(NIC_COLUMNS.map(str::to_owned)).chain(nics))?;
+        if !self.grants.is_empty() {
+            let grants = self.grants.iter().map(GrantRow::columns);
+            section(out, "What libfabric grants", std::iter::once(grants::columns()).chain(grants))?;
+        }
         section(out, "Memory of GPUs", self.gpus.iter().map(GpuRow::columns))?;
         section(
             out,
@@ -402,22 +410,6 @@ fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>
         sends_wait: caps.sends_wait,
         arrives: caps.arrives,
         immediate_takes_receive: caps.immediate_takes_receive,
-    }
-}
-
-/// The fabric that is asked for, as users name it.
-fn asked(params: &Params) -> String {
-    let of = |name: &str, part: &Option<String>| match part {
-        Some(part) => format!("{name}:{part}"),
-        None => name.to_owned(),
-    };
-    match params.fabric {
-        FabricName::Auto => "auto".to_owned(),
-        FabricName::Soft => "soft".to_owned(),
-        FabricName::SoftShm => "soft:shm".to_owned(),
-        FabricName::SoftTcp => "soft:tcp".to_owned(),
-        FabricName::Verbs => of("verbs", &params.device),
-        FabricName::Ofi => of("ofi", &params.ofi.provider),
     }
 }
 

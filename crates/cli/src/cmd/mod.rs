@@ -3,6 +3,7 @@
 mod bench;
 mod fabrics;
 mod gpus;
+mod grants;
 mod info;
 mod plot;
 mod run;

@@ -1,0 +1,90 @@
+//! What a provider of libfabric grants on each NIC, beyond what every fabric says of its own. Asked by `info`; opens nothing.
+
+use serde::Serialize;
+use trunkline_fabric::Fabric as _;
+use trunkline_ofi::OfiFabric;
+use trunkline_ofi::typed::Granted;
+
+/// A NIC.
+#[derive(Debug, Serialize)]
+pub(super) struct GrantRow {
+    nic: String,
+    /// A registration belongs to one endpoint; else to the NIC's domain.
+    endpoint_scoped: bool,
+    /// The provider chooses keys; else we do, with so many bits.
+    provider_keys: bool,
+    key_bits: u32,
+    /// Peers name the owner's addresses; else offsets.
+    virtual_addresses: bool,
+    /// What is sent from must be registered too.
+    local_registration: bool,
+    /// Operations go on without calls.
+    data_progress_auto: bool,
+    /// So does set-up.
+    control_progress_auto: bool,
+    /// libfabric's threading model.
+    threading: &'static str,
+    cq_data_bytes: usize,
+    /// A write that tells of itself takes a receive.
+    data_takes_receive: bool,
+    inject_max: usize,
+    tag_bits: u32,
+}
+
+/// One for each NIC.
+pub(super) fn rows(fabric: &OfiFabric) -> Vec<GrantRow> {
+    let nics = fabric.nics().iter().enumerate();
+    nics.filter_map(|(at, nic)| Some(row(nic.name.clone(), &fabric.granted(at)?))).collect()
+}
+
+fn row(nic: String, granted: &Granted) -> GrantRow {
+    GrantRow {
+        nic,
+        endpoint_scoped: granted.endpoint_scoped,
+        provider_keys: granted.prov_key,
+        key_bits: granted.key_bits,
+        virtual_addresses: granted.virt_addr,
+        local_registration: granted.local,
+        data_progress_auto: granted.data_auto,
+        control_progress_auto: granted.control_auto,
+        threading: granted.threading_name(),
+        cq_data_bytes: granted.cq_data_bytes,
+        data_takes_receive: granted.data_takes_receive,
+        inject_max: granted.sizes.inject,
+        tag_bits: granted.tag_bits,
+    }
+}
+
+/// The names of [`GrantRow::columns`].
+pub(super) fn columns() -> [String; 9] {
+    ["nic", "regions of", "keys", "addresses", "local", "progress", "threads", "cq data", "inject"]
+        .map(str::to_owned)
+}
+
+impl GrantRow {
+    pub(super) fn columns(&self) -> [String; 9] {
+        let or = |is: bool, yes: &str, no: &str| if is { yes } else { no }.to_owned();
+        let progress = match (self.data_progress_auto, self.control_progress_auto) {
+            (true, true) => "auto",
+            (true, false) => "auto, set-up manual",
+            (false, true) => "manual, set-up auto",
+            (false, false) => "manual",
+        };
+        let taken = if self.data_takes_receive { ", takes a receive" } else { "" };
+        [
+            self.nic.clone(),
+            or(self.endpoint_scoped, "endpoint", "domain"),
+            if self.provider_keys {
+                "provider's".to_owned()
+            } else {
+                format!("ours, {} bits", self.key_bits)
+            },
+            or(self.virtual_addresses, "virtual", "offsets"),
+            or(self.local_registration, "registered", "any"),
+            progress.to_owned(),
+            self.threading.to_owned(),
+            format!("{} B{taken}", self.cq_data_bytes),
+            format!("{} B", self.inject_max),
+        ]
+    }
+}

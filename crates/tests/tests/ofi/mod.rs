@@ -1,0 +1,170 @@
+//! The plugin and `trunkline bench` over libfabric's providers for TCP, on this host. Without libfabric, or without such a provider,
+//! each test is a counted skip.
+
+use std::ffi::OsString;
+
+use trunkline_fabric::Fabric as _;
+use trunkline_ofi::{OfiConfig, OfiFabric};
+use trunkline_sys::nccl_net::ResultCode;
+
+use crate::net::{LINES, Net, load, logged};
+use crate::run::{Scene, Setting, scenario};
+use crate::{command, raw};
+
+/// Native reliable endpoints over TCP: `net` in libfabric 1.17, later `tcp`.
+const NATIVE: &str = "tcp";
+/// Messages over connections, which every version has.
+const LAYERED: &str = "tcp;ofi_rxm";
+/// The library in the place of the system's.
+const LIBRARY: &str = "TRUNKLINE_OFI_LIBRARY";
+
+scenarios! {
+    what_libfabric_lacks_fails_init_and_is_named,
+}
+
+/// Whether there is such a provider; if not, that is a counted skip.
+fn has(provider: &str) -> bool {
+    let (provider, library) = (Some(provider.to_owned()), std::env::var_os(LIBRARY));
+    let config = OfiConfig { provider, library, ..OfiConfig::default() };
+    let found = OfiFabric::new(&config);
+    if let Err(missing) = &found {
+        let name = format!("the plugin over ofi:{}", config.provider.unwrap_or_default());
+        trunkline_tests::skip(&name, "ofi", &missing.to_string());
+    }
+    found.is_ok_and(|fabric| !fabric.nics().is_empty())
+}
+
+/// What processes are started with.
+fn environment(provider: &str) -> Vec<(&'static str, OsString)> {
+    let library = std::env::var_os(LIBRARY).map(|library| (LIBRARY, library));
+    [("TRUNKLINE_FABRIC", format!("ofi:{provider}").into())].into_iter().chain(library).collect()
+}
+
+fn over(provider: &str, name: &'static str) -> Setting {
+    let environment = environment(provider).into_iter();
+    let setting = environment.fold(scenario(name), |setting, (name, value)| setting.env_os(name, value));
+    // There `connect` makes a whole endpoint with its memory, which takes 50 ms.
+    if provider == LAYERED { setting.env("TRUNKLINE_TEST_EMULATED", 1) } else { setting }
+}
+
+/// Scenarios in one process.
+const ALONE: [&str; 12] = [
+    "any_order_of_connect_and_accept",
+    "one_thread_connects_to_itself",
+    "one_listener_accepts_many",
+    "stale_requests_are_overwritten",
+    "every_message_size_between_threads",
+    "sends_end_without_their_receiver",
+    "grouped_receives_match_by_tag",
+    "requests_are_tested_in_any_order",
+    "a_flush_has_nothing_to_wait_for",
+    "a_range_registers_again_and_again",
+    "comms_close_in_any_order",
+    "registration_beside_traffic",
+];
+
+#[test]
+fn the_contract_holds() {
+    for provider in [NATIVE, LAYERED] {
+        if !has(provider) {
+            continue;
+        }
+        for name in ALONE {
+            over(provider, name).alone();
+        }
+        over(provider, "two_processes_exchange_messages").two();
+        over(provider, "a_forked_child_ends").two();
+    }
+}
+
+#[test]
+fn the_contract_holds_where_nothing_waits_for_a_receive_or_everything_does() {
+    if !has(NATIVE) {
+        return;
+    }
+    for (setting, value) in
+        [("TRUNKLINE_EAGER_MAX", "0"), ("TRUNKLINE_EAGER_CREDITS", "1"), ("TRUNKLINE_DEPTH", "64")]
+    {
+        for name in ["every_message_size_between_threads", "grouped_receives_match_by_tag"] {
+            over(NATIVE, name).env(setting, value).alone();
+        }
+        over(NATIVE, "two_processes_exchange_messages").env(setting, value).two();
+    }
+}
+
+#[test]
+fn the_contract_holds_over_several_links_and_nics() {
+    for provider in [NATIVE, LAYERED] {
+        if !has(provider) {
+            continue;
+        }
+        for name in ["every_message_size_between_threads", "grouped_receives_match_by_tag"] {
+            over(provider, name).env("TRUNKLINE_LINKS_PER_RAIL", 4).alone();
+            over(provider, name).env("TRUNKLINE_OFI_NICS", 2).env("TEST_FUSED", 2).alone();
+        }
+        let fused = over(provider, "two_processes_exchange_messages").env("TRUNKLINE_OFI_NICS", 4);
+        fused.clone().env("TEST_FUSED", "4,4").two();
+        fused.env("TEST_FUSED", "1,2").two();
+    }
+}
+
+/// A bench over a provider: every byte is right.
+#[track_caller]
+fn right(provider: &str, args: &str, more: &[(&str, &str)]) {
+    let plugin = trunkline_tests::plugin().unwrap();
+    let args = format!("{args} --plugin {}", plugin.display());
+    let own = environment(provider);
+    let own = own.iter().map(|(name, value)| (*name, value.to_str().expect("text")));
+    let env: Vec<(&str, &str)> = own.chain(more.iter().copied()).collect();
+    let (success, rows, said) = command::bench(command::trunkline(), &args, &env);
+    assert!(success && !rows.is_empty(), "{said}");
+    assert!(rows.iter().all(|row| row["wrong"] == 0 && row["fabric"] == "ofi"), "{said}");
+}
+
+#[test]
+fn a_bench_has_no_wrong_byte() {
+    for provider in [NATIVE, LAYERED] {
+        if !has(provider) {
+            continue;
+        }
+        for collective in ["all_reduce", "alltoallv", "reduce_scatter"] {
+            right(provider, &format!("{collective} -b 8 -e 1M -f 32 -w 1 -i 2"), &[]);
+        }
+        right(provider, "sendrecv -b 8 -e 16M -f 128 -w 1 -i 2", &[]);
+        right(provider, "p2p -b 8 -e 16M -f 128 -w 1 -i 2", &[]);
+        right(provider, "all_gather -n 3 -b 8 -e 64K -f 32 -w 1 -i 2", &[]);
+        right(provider, "p2p -b 8 -e 2M -f 64 -w 1 -i 2 --merge", &[("TRUNKLINE_OFI_NICS", "2")]);
+    }
+}
+
+fn what_libfabric_lacks_fails_init_and_is_named(scene: Scene) {
+    let path = std::env::var_os("TRUNKLINE_TEST_PLUGIN").unwrap();
+    let library = load(path.as_ref());
+    let named = std::env::var("TEST_NAME").unwrap();
+    for _ in 0..2 {
+        let started = Net::init(raw::find(&library, scene.version).unwrap());
+        assert_eq!(started.err(), Some(ResultCode::SYSTEM_ERROR));
+    }
+    assert!(logged(&named) >= 1, "no line of the log names {named}: {:?}", LINES.lock().unwrap());
+}
+
+#[test]
+fn what_is_missing_fails_init_and_is_named() {
+    let of = |named: &str| {
+        scenario("what_libfabric_lacks_fails_init_and_is_named")
+            .env("TEST_NAME", named)
+            .env("TRUNKLINE_FABRIC", "ofi:tcp")
+    };
+    let nowhere = of("/no/such/libfabric.so.1 cannot be opened").env(LIBRARY, "/no/such/libfabric.so.1");
+    nowhere.alone();
+    if !has(NATIVE) {
+        return;
+    }
+    let with_library = |setting: Setting| match std::env::var_os(LIBRARY) {
+        Some(library) => setting.env_os(LIBRARY, library),
+        None => setting,
+    };
+    with_library(of("has no domain eth99 here, but ")).env("TRUNKLINE_OFI_DOMAIN", "eth99").alone();
+    let pigeon = with_library(of("libfabric has no provider carrier-pigeon here"));
+    pigeon.env("TRUNKLINE_FABRIC", "ofi:carrier-pigeon").alone();
+}
