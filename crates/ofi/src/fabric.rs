@@ -139,7 +139,10 @@ impl OfiFabric {
             }
         }
         Err(NoNic::Nothing {
-            wanted: config.provider.clone().unwrap_or_else(|| "of hardware (efa, cxi; others are taken by name, as ofi:tcp)".to_owned()),
+            wanted: config
+                .provider
+                .clone()
+                .unwrap_or_else(|| "of hardware (efa, cxi; others are taken by name, as ofi:tcp)".to_owned()),
         })
     }
 

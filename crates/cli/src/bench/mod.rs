@@ -36,9 +36,19 @@ pub(crate) struct Settings {
     pub(crate) trace: Option<trace::Pending>,
 }
 
-/// The fabric that carries the data. Trunkline's devices are called after theirs and numbered, fused ones by all their names; what is below another
-/// plugin cannot be told, and its name stands for it.
+/// The fabric that carries the data. NICs in software are called after theirs and numbered, fused ones by all their names; others
+/// are taken only if they are asked for. What is below another plugin cannot be told, and its name stands for it.
 pub(crate) fn fabric(info: &PluginInfo) -> &str {
+    fabric_of(info, std::env::var("TRUNKLINE_FABRIC").ok().as_deref())
+}
+
+fn fabric_of<'a>(info: &'a PluginInfo, asked: Option<&str>) -> &'a str {
+    let asked = asked.and_then(|asked| asked.split(':').next());
+    if let Some(taken) =
+        ["verbs", "ofi"].into_iter().find(|&name| asked == Some(name) && info.name == "Trunkline")
+    {
+        return taken;
+    }
     let first = info.device.split('+').next().unwrap_or_default();
     let fabric = first.trim_end_matches(|letter: char| letter.is_ascii_digit());
     let named = !fabric.is_empty() && fabric.bytes().all(|letter| letter.is_ascii_lowercase());
@@ -115,7 +125,7 @@ mod tests {
         let found = |name: &str, device: &str| {
             let (name, device) = (name.to_owned(), device.to_owned());
             let info = PluginInfo { name, device, abi: 12, ..PluginInfo::default() };
-            fabric(&info).to_owned()
+            fabric_of(&info, None).to_owned()
         };
         assert_eq!(found("Trunkline", "soft0"), "soft");
         assert_eq!(found("Trunkline", "verbs12"), "verbs");
@@ -124,5 +134,16 @@ mod tests {
             assert_eq!(found("Trunkline", strange), "Trunkline", "{strange}");
         }
         assert_eq!(found("Socket", "eth0"), "Socket");
+        let asked = |name: &str, asked: &str| {
+            let info = PluginInfo {
+                name: name.to_owned(),
+                device: "eth0+eth0.1".to_owned(),
+                ..PluginInfo::default()
+            };
+            fabric_of(&info, Some(asked)).to_owned()
+        };
+        assert_eq!(asked("Trunkline", "ofi:tcp"), "ofi");
+        assert_eq!(asked("Trunkline", "verbs:mlx5_0"), "verbs");
+        assert_eq!(asked("Socket", "ofi"), "Socket");
     }
 }
