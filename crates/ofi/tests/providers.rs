@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
+mod common;
+
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::skip;
 use trunkline_fabric::Access;
 use trunkline_mem::Memory;
 use trunkline_ofi::Library;
@@ -24,19 +27,6 @@ use trunkline_sys::ofi::{caps, threading};
 const SIZE: usize = 1 << 20;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Says that a test could not run and why, where `./test` counts it. Where libfabric must be there it fails instead.
-fn skip(name: &str, reason: &str) {
-    let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
-    assert!(!required.split(',').any(|word| word.trim() == "ofi"), "{name} must run: {reason}");
-    println!("SKIPPED {name}: {reason}");
-    if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
-        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        // In one piece: others write beside us.
-        let noted = file.and_then(|mut file| file.write_all(format!("{name}: {reason}\n").as_bytes()));
-        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
-    }
-}
 
 /// What providers for TCP offer on loop-back, one of each, and `strict` if it is there: in 1.17 the native one is called `net`,
 /// later `tcp`.

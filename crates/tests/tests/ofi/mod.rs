@@ -168,3 +168,14 @@ fn what_is_missing_fails_init_and_is_named() {
     let pigeon = with_library(of("libfabric has no provider carrier-pigeon here"));
     pigeon.env("TRUNKLINE_FABRIC", "ofi:carrier-pigeon").alone();
 }
+
+#[test]
+fn connections_close_at_any_time() {
+    // The layered one does not outlive that: `rxm` reads through a null when a connection is lost under traffic.
+    if !has(NATIVE) {
+        return;
+    }
+    over(NATIVE, "comms_close_with_work_in_flight").alone();
+    over(NATIVE, "comms_close_with_work_in_flight").env("TRUNKLINE_OFI_NICS", 2).env("TEST_FUSED", 2).alone();
+    over(NATIVE, "two_processes_close_at_any_time").two();
+}

@@ -1,0 +1,15 @@
+//! What the tests over libfabric share.
+
+/// Says that a test could not run and why, where `./test` counts it. Where libfabric must be there it fails instead.
+pub(crate) fn skip(name: &str, reason: &str) {
+    use std::io::Write as _;
+    let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|word| word.trim() == "ofi"), "{name} must run: {reason}");
+    println!("SKIPPED {name}: {reason}");
+    if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        // In one piece: others write beside us.
+        let noted = file.and_then(|mut file| file.write_all(format!("{name}: {reason}\n").as_bytes()));
+        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+    }
+}
