@@ -87,9 +87,10 @@ impl Plan {
         self.copied_max > 0 && len <= self.copied_max
     }
 
-    /// Whether a group can have members: where the NIC pairs, there must be room for a grouped receive of each.
+    /// Whether a group can have members: where the NIC pairs, there must be room for a grouped receive of each. And the slices
+    /// of long messages are followed by a record, which may overtake them where completions do not tell of arrival.
     pub(crate) fn shares(&self) -> bool {
-        !self.matched || self.matched_part >= RECV_BUFFERS_MAX as u32
+        self.arrives && (!self.matched || self.matched_part >= RECV_BUFFERS_MAX as u32)
     }
 
     /// How many times as deep as for one comm queues are to be, for one or for a group: where the NIC pairs, a group has all

@@ -33,11 +33,9 @@ impl OfiRegistrar {
         let access = Access { atomic: false, ..access };
         let wanted = |duty| Wanted::host(memory, duty);
         let made = match purpose {
-            Purpose::Data => register(domain, &self.data, &wanted(Duty::User(access))).map(Region::Data),
-            Purpose::Bounce if access == Access::LOCAL => {
-                register(domain, &self.data, &wanted(Duty::Messages)).map(Region::Data)
+            Purpose::Data | Purpose::Bounce => {
+                register(domain, &self.data, &wanted(Duty::User(access))).map(Region::Data)
             }
-            Purpose::Bounce => register(domain, &self.data, &wanted(Duty::User(access))).map(Region::Data),
             Purpose::Records if access == Access::LOCAL => {
                 register(domain, &self.records, &wanted(Duty::Records)).map(Region::Ctrl)
             }

@@ -80,9 +80,7 @@ pub struct Region {
 impl Region {
     /// Registers `len` zeroed bytes on a rail.
     pub fn new<R: Rail>(rail: &R, len: usize, access: Access) -> Self {
-        // Nothing is written there by a peer that might stay hidden.
-        let purpose = if access == Access::LOCAL { Purpose::Data } else { Purpose::Bounce };
-        Self::with(rail, len, access, purpose)
+        Self::with(rail, len, access, Purpose::Bounce)
     }
 
     /// The same, for a purpose.
