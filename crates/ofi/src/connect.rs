@@ -126,6 +126,10 @@ impl OfiRail {
         if self.has_gone {
             self.take_all();
         }
+        // Links that were never up leave endpoints, which only the end of the rail closes.
+        if self.half_made.len() >= LINKS_MAX as usize {
+            return Err(LinkError::Exhausted(LINKS_MAX));
+        }
         let free = (0..self.links.len()).find(|&at| self.links[at].is_none() && self.gone[at].is_none());
         match free {
             Some(at) => Ok(at),

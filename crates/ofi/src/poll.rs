@@ -18,7 +18,7 @@ const TAKE_BACK_READS: u32 = 10_000;
 pub(crate) const PLACE_BITS: u32 = 12;
 
 /// Errors by which providers say that the target has refused.
-const REFUSALS: [i32; 5] = [libc::EACCES, libc::EPERM, libc::EKEYREJECTED, libc::EREMOTEIO, 266];
+const REFUSALS: [i32; 4] = [libc::EACCES, libc::EPERM, libc::EKEYREJECTED, libc::EREMOTEIO];
 
 /// What one read gave.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -34,7 +34,8 @@ fn status_of(failure: &Failure, kind: Kind) -> Status {
         Errno::CANCELED if kind.receives() => Status::Flushed,
         // What a connection took along that was lost.
         Errno::CANCELED => Status::PeerDead,
-        errno if REFUSALS.contains(&errno.number().abs()) => Status::RemoteAccess,
+        Errno::NO_KEY => Status::RemoteAccess,
+        errno if REFUSALS.contains(&errno.number()) => Status::RemoteAccess,
         errno => Status::Other(errno.number().unsigned_abs()),
     }
 }
