@@ -53,7 +53,8 @@ pub enum Visibility {
 pub enum Purpose {
     /// Payload of users.
     Data,
-    /// Our own buffers that operations with payload use: messages that come eagerly.
+    /// Our own buffers that operations with payload use: messages that come eagerly. Those that peers have no right to take
+    /// part in receives alone.
     Bounce,
     /// Mailboxes and signals: peers write records there.
     Records,

@@ -17,8 +17,8 @@ const MESSAGE_MAX: usize = 1 << 40;
 pub(crate) fn of(granted: &Granted, profile: &Profile) -> Caps {
     let sizes = &granted.sizes;
     Caps {
-        // Payload and records go over two endpoints.
-        link_order: false,
+        // Elsewhere payload and records go over two endpoints.
+        link_order: profile.one_stream,
         // Some providers say 0.
         remote_len: false,
         needs_flush: false,

@@ -10,7 +10,7 @@ use trunkline_fabric::{Access, LinkAddress, LinkError, LinkId, Links, OpenError,
 use trunkline_mem::Memory;
 
 use crate::address::{Address, Landing};
-use crate::endpoint::Endpoint;
+use crate::heads::Heads;
 use crate::link::{Hello, Link, Pair, State};
 use crate::nic::Port;
 use crate::ops::{Kind, Ops};
@@ -78,7 +78,9 @@ impl OfiRail {
             slots: span * config.links,
         };
         let queue = Queue::open(&nic.domain, &wants).map_err(open_failed("making a completion queue"))?;
-        let shared = if profile.endpoint_each { None } else { Some(make_pair(port, &queue)?) };
+        let failed = open_failed("opening an endpoint");
+        let pair = || Pair::open(&port.info, &queue, profile.one_stream).map(Box::new).map_err(failed);
+        let shared = if profile.endpoint_each { None } else { Some(pair()?) };
         let (data, records) = shared
             .as_ref()
             .map_or((Model::Domain, Model::Domain), |pair| (pair.data.model(), pair.records.model()));
@@ -88,12 +90,14 @@ impl OfiRail {
             let records_mr = register(&nic.domain, &records, &Wanted::host(&memory(), Duty::Mailbox));
             Ok::<_, crate::region::RegisterError>(Landings { data: data_mr?, records: records_mr? })
         });
-        let landing = landing.transpose().map_err(|error| OpenError::System {
+        let unregistered = |error| OpenError::System {
             what: "registering memory with libfabric",
             source: io::Error::other(error),
-        })?;
+        };
+        let landing = landing.transpose().map_err(unregistered)?;
+        let heads = Heads::new(&nic.domain, &data, wants.slots).map_err(unregistered)?;
         let registrar = Arc::new(OfiRegistrar::new(&nic, data, records));
-        nic.endpoints.fetch_add(2 * u32::from(shared.is_some()), Ordering::Relaxed);
+        nic.endpoints.fetch_add(shared.as_ref().map_or(0, |pair| pair.count()), Ordering::Relaxed);
         nic.queues.fetch_add(1, Ordering::Relaxed);
         let tag_bits = nic.domain.granted().tag_bits;
         Ok(Self {
@@ -103,6 +107,7 @@ impl OfiRail {
             shared,
             half_made: Vec::new(),
             landing,
+            heads,
             registrar,
             queue,
             stash: VecDeque::with_capacity(wants.entries),
@@ -147,14 +152,9 @@ impl OfiRail {
             None
         } else {
             let open = |error| system("opening an endpoint")(Box::new(error));
-            let data = Endpoint::open(&self.info, &self.queue, &[]).map_err(open)?;
-            let records = Endpoint::open(&self.info, &self.queue, &[]).map_err(open)?;
-            Some(Box::new(Pair { data, records }))
+            let pair = Pair::open(&self.info, &self.queue, self.profile.one_stream);
+            Some(Box::new(pair.map_err(open)?))
         };
-        let model = own.as_ref().or(self.shared.as_ref()).map_or(Model::Domain, |pair| pair.data.model());
-        let heads = rail::heads(self.span);
-        let heads = register(&self.nic.domain, &model, &Wanted::host(&heads, Duty::Heads))
-            .map_err(|error| system("registering memory for a link")(Box::new(error)))?;
         let (mark, cookie) = (random()?, random()?);
         let mark = (mark as u32) << PLACE_BITS | at as u32;
         // Without the bit of what is paired.
@@ -172,7 +172,6 @@ impl OfiRail {
             ops: Ops::new(self.config.depth, self.config.recv_depth),
             waiting: VecDeque::with_capacity(self.span as usize),
             nops: VecDeque::with_capacity(self.config.depth as usize),
-            heads,
         })
     }
 
@@ -187,13 +186,6 @@ impl OfiRail {
     }
 }
 
-fn make_pair(port: &Port, queue: &Queue) -> Result<Box<Pair>, OpenError> {
-    let failed = open_failed("opening an endpoint");
-    let data = Endpoint::open(&port.info, queue, &[]).map_err(&failed)?;
-    let records = Endpoint::open(&port.info, queue, &[]).map_err(&failed)?;
-    Ok(Box::new(Pair { data, records }))
-}
-
 impl Links for OfiRail {
     fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
         if let Some(asked) = pipeline.filter(|&asked| asked > 0) {
@@ -201,7 +193,8 @@ impl Links for OfiRail {
         }
         let at = self.place()?;
         let link = self.make(at)?;
-        self.nic.endpoints.fetch_add(2 * u32::from(link.pair.is_some()), Ordering::Relaxed);
+        let endpoints = link.pair.as_ref().map_or(0, |pair| pair.count());
+        self.nic.endpoints.fetch_add(endpoints, Ordering::Relaxed);
         let id = link.id;
         self.links[at] = Some(Box::new(link));
         Ok(id)
@@ -273,8 +266,7 @@ impl Links for OfiRail {
         self.take_all();
         self.break_link(at, None);
         if let Some(link) = self.links.get_mut(at).and_then(Option::take) {
-            let Link { out, heads, .. } = *link;
-            (self.gone[at], self.has_gone) = (Some(rail::Left { out, _heads: heads }), true);
+            (self.gone[at], self.has_gone) = (Some(rail::Left { out: link.out }), true);
         }
         self.stash.retain(|one| one.link != id);
     }
@@ -293,8 +285,9 @@ impl Drop for OfiRail {
             self.take_all();
             std::thread::yield_now();
         }
-        let pairs = self.half_made.len() as u32 + u32::from(self.shared.is_some());
-        self.nic.endpoints.fetch_sub(2 * pairs, Ordering::Relaxed);
+        let pairs = self.half_made.iter().chain(&self.shared);
+        let endpoints: u32 = pairs.map(|pair| pair.count()).sum();
+        self.nic.endpoints.fetch_sub(endpoints, Ordering::Relaxed);
         self.nic.queues.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -14,7 +14,7 @@ use crate::info::Info;
 use crate::mutant::Planted;
 use crate::queue::{HeldQueue, Queue};
 use crate::region::Model;
-use crate::role::Role;
+use crate::role::{Ctrl, Data, Role};
 
 /// Most bytes of an address.
 const NAME_MAX: usize = 512;
@@ -115,27 +115,26 @@ impl Opt {
 }
 
 /// An open endpoint, as what uses it holds it.
-pub(crate) struct Held<R: Role> {
+pub(crate) struct Held {
     // The order of fields is the order in which they are closed.
     pub(crate) fid: Owned<FidEp>,
     vector: Owned<FidAv>,
     pub(crate) queue: Arc<HeldQueue>,
-    role: PhantomData<R>,
 }
 
 /// Keeps an endpoint open. Registrations of an endpoint hold it, so that it ends after them.
-pub struct Anchor<R: Role>(pub(crate) Arc<Held<R>>);
+pub struct Anchor<R: Role>(pub(crate) Arc<Held>, PhantomData<R>);
 
 impl<R: Role> Clone for Anchor<R> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self(Arc::clone(&self.0), PhantomData)
     }
 }
 
 /// An endpoint for one purpose. Whoever has it posts; it is not `Send`, as [`Queue`] is not. It is closed when it is gone, and
 /// all registrations of it.
 pub struct Endpoint<R: Role> {
-    held: Arc<Held<R>>,
+    held: Arc<Held>,
     /// Bytes that it injects.
     pub(crate) inject: usize,
     /// The best that completions tell.
@@ -146,7 +145,31 @@ pub struct Endpoint<R: Role> {
     pub(crate) sends_long: Planted,
     pub(crate) cuts: Planted,
     pub(crate) forgets_to_tell: Planted,
+    role: PhantomData<R>,
     one_thread: PhantomData<*mut ()>,
+}
+
+impl Endpoint<Data> {
+    /// The same endpoint for records too, so that payload and records keep their order; `None` where a registration belongs to
+    /// one endpoint, and with it to one role.
+    #[must_use]
+    pub fn also_records(&self) -> Option<Endpoint<Ctrl>> {
+        if self.domain().granted().endpoint_scoped {
+            return None;
+        }
+        Some(Endpoint {
+            held: Arc::clone(&self.held),
+            inject: self.inject,
+            reach: self.reach,
+            data_bits: self.data_bits,
+            tag_bits: self.tag_bits,
+            sends_long: self.sends_long,
+            cuts: self.cuts,
+            forgets_to_tell: self.forgets_to_tell,
+            role: PhantomData,
+            one_thread: PhantomData,
+        })
+    }
 }
 
 impl<R: Role> Endpoint<R> {
@@ -184,22 +207,28 @@ impl<R: Role> Endpoint<R> {
         enabled.map_err(OpenStep::Enable.failed())?;
         let granted = crate::granted::Granted::of(info);
         Ok(Self {
-            held: Arc::new(Held { fid, vector, queue: Arc::clone(queue.held()), role: PhantomData }),
+            held: Arc::new(Held { fid, vector, queue: Arc::clone(queue.held()) }),
             inject: granted.sizes.inject,
-            reach: granted.reach,
+            reach: if Planted::named("ofi-proves-nothing").is_on() { 0 } else { granted.reach },
             data_bits: low_bits(u32::try_from(granted.cq_data_bytes.saturating_mul(8)).unwrap_or(u64::BITS)),
             tag_bits: low_bits(granted.tag_bits),
             sends_long: Planted::named("ofi-injects-any-length"),
             cuts: Planted::named("ofi-cuts-data-and-tags"),
             forgets_to_tell: Planted::named("ofi-forgets-to-tell"),
+            role: PhantomData,
             one_thread: PhantomData,
         })
+    }
+
+    /// Whether it is the same endpoint, for another role.
+    pub(crate) fn is_also<S: Role>(&self, other: &Endpoint<S>) -> bool {
+        Arc::ptr_eq(&self.held, &other.held)
     }
 
     /// What keeps it open.
     #[must_use]
     pub fn anchor(&self) -> Anchor<R> {
-        Anchor(Arc::clone(&self.held))
+        Anchor(Arc::clone(&self.held), PhantomData)
     }
 
     /// How memory is registered for it: with the domain, or where the provider demands it with this endpoint.
@@ -215,7 +244,7 @@ impl<R: Role> Endpoint<R> {
     }
 
     #[inline]
-    pub(crate) fn held(&self) -> &Held<R> {
+    pub(crate) fn held(&self) -> &Held {
         &self.held
     }
 
@@ -343,5 +372,5 @@ const _: fn() = || {
     impl<T> NotSend<()> for T {}
     impl<T: Send> NotSend<Sends> for T {}
     let _ = <Queue as NotSend<_>>::of;
-    let _ = <Endpoint<crate::role::Data> as NotSend<_>>::of;
+    let _ = <Endpoint<Data> as NotSend<_>>::of;
 };

@@ -88,8 +88,11 @@ fn candidates(wanted: Option<&str>) -> Vec<String> {
 fn offers(library: &Arc<Library>, provider: &str) -> Result<Vec<Info>, Errno> {
     let name = CString::new(provider).map_err(|_| Errno::INVALID)?;
     let wanted = bits::MSG | bits::TAGGED | bits::RMA;
+    // Only who is asked for it says that it can tell of arrival.
+    let reach = if Profile::of(provider).arrives { 0 } else { bits::DELIVERY_COMPLETE };
     let hints = |model, inject: usize, data| -> Result<Hints, Errno> {
-        Ok(Hints::new(library, wanted)?.provider(&name).threading(model).inject(inject).cq_data(data))
+        let hints = Hints::new(library, wanted)?.provider(&name).threading(model);
+        Ok(hints.inject(inject).cq_data(data).completions(reach))
     };
     // A domain is shared by rails of several threads, and by who registers, while others post on it. Where a provider does not
     // lock for itself, the domain's guard does.
@@ -197,9 +200,9 @@ fn usable(offers: Vec<Info>, domain: Option<&str>) -> Vec<Info> {
     for info in offers {
         let [_, _, name] = info.names();
         let fits = domain.is_none_or(|wanted| wanted == name);
-        if fits
-            && Granted::of(&info).cq_data_bytes >= 4
-            && !taken.iter().any(|other| other.names()[2] == name)
+        let granted = Granted::of(&info);
+        let proves = Profile::of(&info.names()[0]).arrives || granted.reach == bits::DELIVERY_COMPLETE;
+        if fits && proves && granted.cq_data_bytes >= 4 && !taken.iter().any(|other| other.names()[2] == name)
         {
             taken.push(info);
         }

@@ -179,6 +179,14 @@ impl Granted {
         if self.virt_addr || always_virtual { addr as u64 } else { 0 }
     }
 
+    /// Whether sends and writes of any length arrive as they were posted, whichever they are.
+    #[must_use]
+    pub fn keeps_order(&self) -> bool {
+        let wanted = order::SAS | order::SAW | order::WAS | order::WAW;
+        let both = self.sends.messages & self.receives.messages;
+        both & wanted == wanted && self.sizes.ordered_writes == usize::MAX
+    }
+
     /// Whether a write is seen by the peer before a later one to the same place, of up to so many bytes.
     #[must_use]
     pub fn writes_in_order(&self, bytes: usize) -> bool {

@@ -16,6 +16,7 @@ mod fid;
 mod granted;
 mod guard;
 mod handlers;
+mod heads;
 mod info;
 mod lease;
 mod library;

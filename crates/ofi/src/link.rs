@@ -6,15 +6,31 @@ use trunkline_fabric::{Extent, LinkId, Remote};
 
 use crate::address::Address;
 use crate::contexts::Slot;
-use crate::endpoint::{Endpoint, Peer};
+use crate::endpoint::{Endpoint, OpenError, Peer};
+use crate::info::Info;
 use crate::ops::{Op, Ops};
-use crate::region::Mr;
+use crate::queue::Queue;
 use crate::role::{Ctrl, Data};
 
 /// One endpoint for payload and one for records.
 pub(crate) struct Pair {
     pub(crate) data: Endpoint<Data>,
     pub(crate) records: Endpoint<Ctrl>,
+}
+
+impl Pair {
+    /// Opens both, or one that is both.
+    pub(crate) fn open(info: &Info, queue: &Queue, one: bool) -> Result<Self, OpenError> {
+        let data = Endpoint::open(info, queue, &[])?;
+        let records = if one { data.also_records() } else { None };
+        let records = records.map_or_else(|| Endpoint::open(info, queue, &[]), Ok)?;
+        Ok(Self { data, records })
+    }
+
+    /// Endpoints that it is.
+    pub(crate) fn count(&self) -> u32 {
+        if self.records.is_also(&self.data) { 1 } else { 2 }
+    }
 }
 
 /// How far a link is.
@@ -67,6 +83,17 @@ pub(crate) enum Work {
     Proof { records: bool },
 }
 
+impl Work {
+    /// Bytes that the provider copies out of the caller's hands.
+    #[inline]
+    pub(crate) fn copied(self) -> usize {
+        match self {
+            Self::Send { from: From::Copied(len), .. } | Self::Write { from: From::Copied(len), .. } => len,
+            _ => 0,
+        }
+    }
+}
+
 /// A link.
 pub(crate) struct Link {
     pub(crate) id: LinkId,
@@ -86,8 +113,6 @@ pub(crate) struct Link {
     /// Operations that were given back when the link failed, and of which its endpoints, which others use too, have not told
     /// the end.
     pub(crate) out: u32,
-    /// A place for the bytes of each operation.
-    pub(crate) heads: Mr<Data>,
 }
 
 impl Link {

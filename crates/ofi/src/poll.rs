@@ -139,6 +139,7 @@ impl OfiRail {
     #[inline]
     fn on_entry(&mut self, entry: &Entry) {
         let Some(slot) = entry.slot else { return self.on_written(entry) };
+        self.heads.release(slot.0);
         let (at, place) = self.split(slot);
         let Some(Some(link)) = self.links.get_mut(at) else { return self.on_left(at) };
         let Some(op) = link.ops.get_mut(place) else {
@@ -153,7 +154,7 @@ impl OfiRail {
         let Some(op) = link.ops.end(place) else { return };
         let id = link.id;
         match op.kind {
-            Kind::Hello if link.hello == Hello::Said => {
+            Kind::Hello if link.hello == Hello::Said && !self.profile.one_stream => {
                 link.hello = Hello::Half;
                 // There is a place, which the first has left. If not, the link is not up, and ends.
                 let _ = self.begin_own(at, Kind::Hello, true);
@@ -200,6 +201,7 @@ impl OfiRail {
     fn on_failure(&mut self, failure: &Failure) {
         // What was injected, or what a peer did: nothing here is told of it.
         let Some(slot) = failure.slot else { return };
+        self.heads.release(slot.0);
         let (at, place) = self.split(slot);
         let Some(Some(link)) = self.links.get_mut(at) else { return self.on_left(at) };
         let Some(op) = link.ops.get_mut(place) else {

@@ -19,6 +19,9 @@ pub struct Profile {
     /// Links have an endpoint each, which ends with them: then nothing of the peer lands any more. Elsewhere endpoints are
     /// too dear, or registrations are bound to them.
     pub endpoint_each: bool,
+    /// One endpoint is for payload and records, over one connection: both arrive in the order in which they were posted, and
+    /// complete so.
+    pub one_stream: bool,
     /// Rails have a domain each. Providers over sockets make progress for a whole domain at once, and not all of it is for
     /// several threads, whatever they grant.
     pub domain_each: bool,
@@ -28,28 +31,34 @@ pub struct Profile {
 
 /// Providers, by how their names begin; the first that fits counts.
 const KNOWN: [(&str, Profile); 9] = [
-    ("tcp;ofi_rxm", over_sockets("tcp;ofi_rxm", true)),
-    ("net;ofi_rxm", over_sockets("net;ofi_rxm", true)),
-    // One message that nobody waits for stops all that comes behind it on the connection.
-    ("net", over_sockets("net", false)),
-    ("tcp", over_sockets("tcp", false)),
-    ("sockets", Profile { tells_refusals: true, ..over_sockets("sockets", true) }),
+    ("tcp;ofi_rxm", over_sockets("tcp;ofi_rxm")),
+    ("net;ofi_rxm", over_sockets("net;ofi_rxm")),
+    ("net", native("net")),
+    ("tcp", native("tcp")),
+    ("sockets", Profile { tells_refusals: true, ..over_sockets("sockets") }),
     ("efa", over_a_nic("efa")),
     ("cxi", over_a_nic("cxi")),
     ("verbs;ofi_rxm", over_a_nic("verbs;ofi_rxm")),
     ("shm", Profile { tells_refusals: false, ..over_a_nic("shm") }),
 ];
 
-const fn over_sockets(name: &'static str, matches: bool) -> Profile {
+const fn over_sockets(name: &'static str) -> Profile {
     Profile {
         name,
         arrives: false,
-        matches,
+        matches: true,
         tells_refusals: false,
         endpoint_each: true,
+        one_stream: false,
         domain_each: true,
         wakes: false,
     }
+}
+
+/// What goes out is one stream of bytes. One message that nobody waits for stops all that comes behind it, so that messages
+/// are not left to the provider to pair.
+const fn native(name: &'static str) -> Profile {
+    Profile { matches: false, one_stream: true, ..over_sockets(name) }
 }
 
 const fn over_a_nic(name: &'static str) -> Profile {
@@ -59,6 +68,7 @@ const fn over_a_nic(name: &'static str) -> Profile {
         matches: true,
         tells_refusals: true,
         endpoint_each: false,
+        one_stream: false,
         domain_each: false,
         wakes: false,
     }
@@ -81,6 +91,7 @@ impl Profile {
         let tagged = granted.caps & caps::TAGGED != 0;
         Self {
             endpoint_each: self.endpoint_each && apart,
+            one_stream: self.one_stream && apart && granted.keeps_order(),
             // With one endpoint for all links, a tag does not tell whose it is.
             matches: self.matches && tagged && self.endpoint_each && apart,
             ..self
@@ -104,5 +115,6 @@ mod tests {
             assert_eq!(Profile::of(provider).name, name);
         }
         assert!(Profile::of("tcp;ofi_rxm").matches && !Profile::of("net").matches);
+        assert!(Profile::of("net").one_stream && !Profile::of("net;ofi_rxm").one_stream);
     }
 }

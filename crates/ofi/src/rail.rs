@@ -8,17 +8,17 @@ use std::sync::atomic::Ordering;
 use trunkline_fabric::{
     Caps, Completion, Done, LinkId, Op, PostError, Purpose, Rail, RailConfig, Registrar, Source, Status, Wake,
 };
-use trunkline_mem::Memory;
 use trunkline_proto::time::Duration;
 
 use crate::contexts::Slot;
+use crate::heads::Heads;
 use crate::link::{From, Hello, Link, Pair, State, Work};
 use crate::nic::Opened;
 use crate::ops::Kind;
 use crate::post::{How, Posted, Source as Given};
 use crate::profile::Profile;
 use crate::queue::Queue;
-use crate::region::{Mr, RKey, Remote as Place};
+use crate::region::{RKey, Remote as Place};
 use crate::register::OfiRegistrar;
 use crate::role::{Ctrl, Data};
 
@@ -46,6 +46,7 @@ pub struct OfiRail {
     #[expect(clippy::vec_box, reason = "they are boxed where they come from")]
     pub(crate) half_made: Vec<Box<Pair>>,
     pub(crate) landing: Option<crate::connect::Landings>,
+    pub(crate) heads: Heads,
     pub(crate) registrar: Arc<OfiRegistrar>,
     pub(crate) queue: Queue,
     pub(crate) stash: VecDeque<Completion>,
@@ -71,21 +72,14 @@ unsafe impl Send for OfiRail {}
 pub(crate) struct Left {
     /// Operations on endpoints that others use, too, which are still to end.
     pub(crate) out: u32,
-    /// Their bytes.
-    pub(crate) _heads: Mr<Data>,
 }
 
 /// What a link's operations are given with.
 struct Giving<'a> {
     link: &'a Link,
     nic: &'a Opened,
-    place: u32,
+    heads: &'a Heads,
     slot: Slot,
-}
-
-/// Where the copied bytes of an operation are.
-fn head_at(place: u32) -> u64 {
-    u64::from(place) * COPIED_MAX as u64
 }
 
 fn refused(errno: crate::errno::Errno) -> PostError {
@@ -168,13 +162,12 @@ impl Giving<'_> {
     }
 
     #[inline]
-    fn source<'b>(&self, from: From, bytes: &'b [u8]) -> Option<Given<'b, Data>> {
+    fn source<'b>(&'b self, from: From, bytes: &'b [u8]) -> Option<Given<'b, Data>> {
         match from {
             From::Copied(_) => Some(Given::Inline(bytes)),
             From::Region(extent) => self.nic.table.data(extent).map(Given::One),
             From::Both(len, extent) => {
-                let head = self.link.heads.place().local(head_at(self.place), len as u64)?;
-                Some(Given::Two(head, self.nic.table.data(extent)?))
+                Some(Given::Two(self.heads.local(self.slot.0, len)?, self.nic.table.data(extent)?))
             }
         }
     }
@@ -236,6 +229,9 @@ impl OfiRail {
                 (Work::Read { into, from }, [&[], &[]], Kind::Work)
             }
             Op::Nop if self.profile.arrives => (Work::Proof { records: false }, [&[], &[]], Kind::Proof(0)),
+            Op::Nop if self.profile.one_stream => {
+                (Work::Proof { records: false }, [&[], &[]], Kind::Proof(1))
+            }
             Op::Nop => (Work::Proof { records: true }, [&[], &[]], Kind::Proof(2)),
             _ => return Err(unsupported),
         })
@@ -279,7 +275,7 @@ impl OfiRail {
         }
         let cookie = link.theirs.as_ref().map_or(0, |theirs| theirs.cookie);
         let (work, parts, kind) = self.work(op, cookie)?;
-        if link.ops.credits() == 0 {
+        if link.ops.credits().min(self.heads.left()) == 0 {
             return Err(PostError::Busy);
         }
         let idle = link.waiting.is_empty();
@@ -315,9 +311,14 @@ impl OfiRail {
             return Err(PostError::Refused(Status::Flushed));
         };
         let Some(place) = link.ops.begin(wr_id, kind, told) else { return Err(PostError::Busy) };
-        if !bytes.is_empty() {
-            // There is a place for each operation.
-            let _ = link.heads.memory().write(head_at(place), bytes);
+        let slot = at as u32 * self.span + place;
+        // What the provider copies at once is kept only if it does not.
+        let registered = matches!(
+            work,
+            Work::Send { from: From::Both(..), .. } | Work::Write { from: From::Both(..), .. }
+        );
+        if registered {
+            self.heads.keep(slot, bytes);
         }
         if kind == Kind::Proof(0) {
             link.nops.push_back(place);
@@ -325,14 +326,18 @@ impl OfiRail {
             return Ok(());
         }
         if link.waiting.is_empty() {
-            match give(link, &mut self.shared, &self.nic, self.span, place, work, bytes) {
+            match give(link, &mut self.shared, &self.nic, &self.heads, slot, work, bytes) {
                 Posted::Taken => return Ok(()),
                 Posted::Again => {}
                 Posted::Refused(errno) => {
                     link.ops.end(place);
+                    self.heads.release(slot);
                     return Err(refused(errno));
                 }
             }
+        }
+        if !registered && !bytes.is_empty() {
+            self.heads.keep(slot, bytes);
         }
         self.waits += u32::from(link.waiting.is_empty());
         link.waiting.push_back((place, work));
@@ -395,16 +400,11 @@ impl OfiRail {
         }
         let mut broken = None;
         while let Some(&(place, work)) = link.waiting.front() {
-            let mut buffer = [0; COPIED_MAX];
-            let bytes = match work {
-                Work::Send { from: From::Copied(len), .. } | Work::Write { from: From::Copied(len), .. } => {
-                    let bytes = &mut buffer[..len.min(COPIED_MAX)];
-                    let _ = link.heads.memory().read(head_at(place), bytes);
-                    &*bytes
-                }
-                _ => &[],
-            };
-            match give(link, &mut self.shared, &self.nic, self.span, place, work, bytes) {
+            let (slot, mut buffer) = (at as u32 * self.span + place, [0; COPIED_MAX]);
+            let copied = work.copied().min(COPIED_MAX);
+            let bytes = self.heads.bytes(slot, &mut buffer[..copied]);
+            match give(link, &mut self.shared, &self.nic, &self.heads, slot, work, bytes) {
+                Posted::Taken if copied > 0 => self.heads.release(slot),
                 Posted::Taken => {}
                 Posted::Again => break,
                 Posted::Refused(errno) => {
@@ -432,12 +432,20 @@ impl OfiRail {
         // over sockets when they go on with it. It is closed with its domain.
         let stays = own.is_some() && link.hello != Hello::Heard;
         let open = if stays { own.as_deref_mut() } else { self.shared.as_deref_mut() };
-        let after = link.end_all(open, at as u32 * self.span);
-        self.waits -= u32::from(!std::mem::take(&mut link.waiting).is_empty());
+        let base = at as u32 * self.span;
+        let after = link.end_all(open, base);
+        let waiting = std::mem::take(&mut link.waiting);
+        self.waits -= u32::from(!waiting.is_empty());
+        waiting.iter().for_each(|(place, _)| self.heads.release(base + place));
         match own {
-            Some(pair) if stays => self.half_made.push(pair),
-            Some(_) => {
-                self.nic.endpoints.fetch_sub(2, Ordering::Relaxed);
+            Some(pair) if stays => {
+                self.half_made.push(pair);
+                self.heads.lose(base..base + self.span);
+            }
+            Some(pair) => {
+                self.nic.endpoints.fetch_sub(pair.count(), Ordering::Relaxed);
+                drop(pair);
+                (base..base + self.span).for_each(|slot| self.heads.release(slot));
             }
             None => {}
         }
@@ -455,15 +463,14 @@ fn give(
     link: &mut Link,
     shared: &mut Option<Box<Pair>>,
     nic: &Opened,
-    span: u32,
-    place: u32,
+    heads: &Heads,
+    slot: u32,
     work: Work,
     bytes: &[u8],
 ) -> Posted {
-    let slot = Slot(link.id.0 * span + place);
     let mut own = link.pair.take();
     let posted = match own.as_mut().or(shared.as_mut()) {
-        Some(pair) => Giving { link, nic, place, slot }.give(pair, work, bytes),
+        Some(pair) => Giving { link, nic, heads, slot: Slot(slot) }.give(pair, work, bytes),
         None => Posted::Again,
     };
     link.pair = own;
@@ -490,7 +497,7 @@ impl Rail for OfiRail {
 
     #[inline]
     fn credits(&self, link: LinkId) -> u32 {
-        self.link(link).map_or(0, |link| link.ops.credits())
+        self.link(link).map_or(0, |link| link.ops.credits().min(self.heads.left()))
     }
 
     #[inline]
@@ -532,9 +539,4 @@ impl Rail for OfiRail {
         self.flush();
         Wake::After(if self.stash.is_empty() && self.waits == 0 { NAP } else { Duration(0) })
     }
-}
-
-/// Memory for what is copied out of the callers' hands.
-pub(crate) fn heads(span: u32) -> Memory {
-    Memory::heap(span as usize * COPIED_MAX)
 }

@@ -33,6 +33,9 @@ impl OfiRegistrar {
         let access = Access { atomic: false, ..access };
         let wanted = |duty| Wanted::host(memory, duty);
         let made = match purpose {
+            Purpose::Bounce if access == Access::LOCAL => {
+                register(domain, &self.data, &wanted(Duty::Bounce)).map(Region::Data)
+            }
             Purpose::Data | Purpose::Bounce => {
                 register(domain, &self.data, &wanted(Duty::User(access))).map(Region::Data)
             }

@@ -63,7 +63,7 @@ pub enum Duty {
     Records,
     /// Messages are sent from it and received into it.
     Messages,
-    /// Messages are received into it, and this end reads them out as if it were a peer.
+    /// Messages are received into it, and the processor reads them.
     Bounce,
     /// The first bytes of messages are sent from it.
     Heads,
@@ -85,7 +85,7 @@ impl Duty {
             Self::Mailbox => Rights { local: none, remote: Access::WRITE },
             Self::Records => only(LocalUse { write: true, ..none }),
             Self::Messages => only(LocalUse { send: true, recv: true, ..none }),
-            Self::Bounce => Rights { local: LocalUse { recv: true, ..none }, remote: read },
+            Self::Bounce => only(LocalUse { recv: true, ..none }),
             Self::Heads => only(LocalUse { send: true, ..none }),
             Self::Landing => only(LocalUse { read: true, ..none }),
             Self::Flushed => Rights { local: none, remote: read },
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(bits(Duty::Mailbox), caps::REMOTE_WRITE);
         assert_eq!(bits(Duty::Records), caps::WRITE);
         assert_eq!(bits(Duty::Messages), caps::SEND | caps::RECV);
-        assert_eq!(bits(Duty::Bounce), caps::RECV | caps::REMOTE_READ);
+        assert_eq!(bits(Duty::Bounce), caps::RECV);
         assert_eq!(bits(Duty::Heads), caps::SEND);
         assert_eq!(bits(Duty::Landing), caps::READ);
         assert_eq!(bits(Duty::Flushed), caps::REMOTE_READ);

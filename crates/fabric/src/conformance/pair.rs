@@ -80,7 +80,9 @@ pub struct Region {
 impl Region {
     /// Registers `len` zeroed bytes on a rail.
     pub fn new<R: Rail>(rail: &R, len: usize, access: Access) -> Self {
-        Self::with(rail, len, access, Purpose::Bounce)
+        // What is written by peers is looked at before its completion, too.
+        let purpose = if access == Access::LOCAL { Purpose::Data } else { Purpose::Bounce };
+        Self::with(rail, len, access, purpose)
     }
 
     /// The same, for a purpose.
