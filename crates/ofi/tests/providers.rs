@@ -407,7 +407,7 @@ fn a_hundred_thousand_registrations_have_distinct_keys() {
         for _ in 0..100_000 {
             if held.is_empty() || random.u32(..8) < 4 && held.len() < 500 {
                 let (key, made) = if random.bool() {
-                    let mr = end.of_data(&memory, Duty::Bounce);
+                    let mr = end.of_data(&memory, Duty::User(Access::WRITE));
                     (number(&mr), Held::Data { _mr: mr })
                 } else {
                     let mr = end.of_ctrl(&memory, Duty::Mailbox);
@@ -440,7 +440,7 @@ fn another_thread_registers_while_this_one_writes() {
         let other = std::thread::spawn(move || {
             let memory = Memory::heap(4096);
             for _ in 0..2000 {
-                register(&domain, &model, &Wanted::host(&memory, Duty::Bounce)).unwrap();
+                register(&domain, &model, &Wanted::host(&memory, Duty::User(Access::WRITE))).unwrap();
             }
         });
         let mut seen = Seen::default();

@@ -181,7 +181,9 @@ fn keys_of_data_and_control_are_distinct_in_a_domain() {
         for _ in 0..100_000 {
             let live = data.len() + ctrl.len();
             let made = match random.u32(..5) {
-                0 | 1 => nic.register(&nic.data, Duty::Bounce).map(|mr| (number(&mr), data.push(mr))),
+                0 | 1 => {
+                    nic.register(&nic.data, Duty::User(Access::WRITE)).map(|mr| (number(&mr), data.push(mr)))
+                }
                 2 => nic.register(&nic.ctrl, Duty::Mailbox).map(|mr| (number(&mr), ctrl.push(mr))),
                 _ => {
                     let gone = if random.bool() || ctrl.is_empty() {
@@ -240,7 +242,7 @@ fn memory_gets_the_rights_of_its_duty_and_no_more() {
         (Duty::Mailbox, caps::REMOTE_WRITE),
         (Duty::Records, caps::WRITE),
         (Duty::Messages, caps::SEND | caps::RECV),
-        (Duty::Bounce, caps::RECV | caps::REMOTE_READ),
+        (Duty::Bounce, caps::RECV),
         (Duty::Heads, caps::SEND),
         (Duty::Landing, caps::READ),
         (Duty::Flushed, caps::REMOTE_READ),
@@ -267,7 +269,7 @@ fn pages_are_there_where_they_must_be() {
     memory.store(5 << 20, 7).unwrap();
     // SAFETY: `memory` is there until the end.
     let part = unsafe { Memory::from_raw(memory.addr() + 100, (8 << 20) - 200, Where::Host) };
-    let mr = register(&nic.domain, &nic.data.model(), &Wanted::host(&part, Duty::Bounce));
+    let mr = register(&nic.domain, &nic.data.model(), &Wanted::host(&part, Duty::User(Access::WRITE)));
     assert!(mr.is_ok());
     assert_eq!((memory.load(5 << 20), memory.load(0)), (Ok(7), Ok(0)));
 }
@@ -308,9 +310,9 @@ fn memory_of_devices_names_its_device() {
 #[test]
 fn peers_count_from_where_the_provider_says() {
     let offsets = Nic::new(kind(mr_mode::ENDPOINT));
-    assert_eq!(offsets.data(Duty::Bounce).remote_base(), 0);
+    assert_eq!(offsets.data(Duty::User(Access::WRITE)).remote_base(), 0);
     let addresses = Nic::new(kind(mr_mode::VIRT_ADDR | mr_mode::PROV_KEY));
-    assert_eq!(addresses.data(Duty::Bounce).remote_base(), addresses.memory.addr() as u64);
+    assert_eq!(addresses.data(Duty::User(Access::WRITE)).remote_base(), addresses.memory.addr() as u64);
 }
 
 #[test]
@@ -325,14 +327,14 @@ fn a_registration_is_of_the_kind_that_the_domain_demands() {
     let mr = disabled.bind(&nic.data.anchor()).unwrap().enable().unwrap();
     // What no peer may reach has no key, whatever the provider says.
     assert_eq!(mr.key(), None);
-    assert!(number(&nic.data(Duty::Bounce)) >= 0x1000);
+    assert!(number(&nic.data(Duty::User(Access::WRITE))) >= 0x1000);
     assert_eq!(nic.world.open_of(class::MR), 1);
 }
 
 #[test]
 fn long_keys_are_refused() {
     let nic = Nic::new(kind(mr_mode::RAW));
-    assert_eq!(nic.register(&nic.data, Duty::Bounce).err(), Some(RegisterError::RawKeys));
+    assert_eq!(nic.register(&nic.data, Duty::User(Access::WRITE)).err(), Some(RegisterError::RawKeys));
 }
 
 #[test]
@@ -355,7 +357,7 @@ fn calls_meet_only_where_the_threading_model_lets_them() {
         let (domain, model, memory) = (Arc::clone(&nic.domain), nic.data.model(), nic.memory.clone());
         let other = std::thread::spawn(move || {
             for _ in 0..200 {
-                register(&domain, &model, &Wanted::host(&memory, Duty::Bounce)).unwrap();
+                register(&domain, &model, &Wanted::host(&memory, Duty::User(Access::WRITE))).unwrap();
             }
         });
         while !other.is_finished() {
