@@ -1,0 +1,247 @@
+//! What a provider gives to who asks for nothing else: tagged messages between two processes of this host, over one reliable
+//! endpoint each. The yardstick of `cargo xtask compare` for what the rail costs over libfabric; it posts, waits and counts as
+//! `trunkline bench p2p` does.
+//!
+//! ```text
+//! cargo run --release -p trunkline-ofi --example raw -- PROVIDER DOMAIN BYTES MESSAGES
+//! {"bytes":8,"half_us":4.10,"rate_mps":0.61}
+//! ```
+//!
+//! `half_us` is the median of half round trips; `rate_mps` are millions of messages a second one way, 8 in flight.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that cannot go on stops")]
+
+use std::ffi::CString;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Instant;
+
+use trunkline_mem::Memory;
+use trunkline_ofi::Library;
+use trunkline_ofi::typed::{
+    Data, Domain, Duty, Endpoint, Format, Hints, How, Info, Mr, Peer, Posted, Queue, QueueWants, Read, Slot,
+    Source, Wanted, query, register,
+};
+use trunkline_sys::ofi::{caps, threading};
+
+/// Messages in flight.
+const WINDOW: usize = 8;
+/// Receives that are posted.
+const RECEIVES: u32 = 2 * WINDOW as u32;
+/// The tag of all messages.
+const TAG: u64 = 0x7a67;
+
+struct End {
+    endpoint: Endpoint<Data>,
+    queue: Queue,
+    mr: Mr<Data>,
+    peer: Option<Peer<Data>>,
+    bytes: usize,
+    inject: usize,
+    /// Receives that have completed since they were asked for.
+    came: usize,
+    /// Sends that the provider still has.
+    out: usize,
+}
+
+/// The offer of a domain; a name stands for all versions' names of it, as `ofi:tcp` does.
+fn offer(provider: &str, domain: &str) -> Info {
+    let instead = std::env::var_os("TRUNKLINE_OFI_LIBRARY");
+    let library = Arc::new(Library::open(instead.as_deref()).unwrap());
+    let names: &[&str] = if provider == "tcp" { &["tcp", "net"] } else { &[provider] };
+    let wanted = caps::MSG | caps::TAGGED | caps::RMA;
+    for name in names {
+        let name = CString::new(*name).unwrap();
+        let hints = Hints::new(&library, wanted).unwrap().provider(&name).threading(threading::SAFE);
+        let found = query(&hints, None).unwrap();
+        let fits = |info: &Info| info.names()[0].as_bytes() == name.as_bytes() && info.names()[2] == domain;
+        if let Some(info) = found.into_iter().find(fits) {
+            return info;
+        }
+    }
+    panic!("no domain {domain} of provider {provider}");
+}
+
+impl End {
+    fn open(info: &Info, bytes: usize) -> Self {
+        let domain = Domain::open(info).unwrap();
+        let slots = RECEIVES + 2 * WINDOW as u32;
+        let wants = QueueWants { entries: 1024, format: Format::Data, sources: false, wait: false, slots };
+        let queue = Queue::open(&domain, &wants).unwrap();
+        let endpoint = Endpoint::open(info, &queue, &[]).unwrap();
+        let memory = Memory::heap(bytes.max(128) * (RECEIVES as usize + WINDOW));
+        memory.empty();
+        let mr = register(&domain, &endpoint.model(), &Wanted::host(&memory, Duty::Messages)).unwrap();
+        let inject = domain.granted().sizes.inject;
+        Self { endpoint, queue, mr, peer: None, bytes, inject, came: 0, out: 0 }
+    }
+
+    fn at(&self, index: u32) -> u64 {
+        u64::from(index) * self.bytes.max(128) as u64
+    }
+
+    /// Posts until the provider takes it.
+    fn post(&mut self, mut what: impl FnMut(&mut Self) -> Posted) {
+        loop {
+            match what(self) {
+                Posted::Taken => return,
+                Posted::Again => self.look(),
+                Posted::Refused(errno) => panic!("refused: {errno}"),
+            }
+        }
+    }
+
+    fn receive(&mut self, index: u32) {
+        let (at, bytes) = (self.at(index), self.bytes as u64);
+        self.post(|end| {
+            let into = end.mr.local(at, bytes).unwrap();
+            end.endpoint.receive_tagged(None, into, TAG, 0, Slot(index), false)
+        });
+    }
+
+    fn send(&mut self, index: u32) {
+        let (at, bytes) = (self.at(RECEIVES + index), self.bytes);
+        if bytes <= self.inject {
+            let mut copy = [0; 4096];
+            self.mr.memory().read(at, &mut copy[..bytes]).unwrap();
+            return self.post(|end| {
+                end.endpoint.inject_tagged(end.peer.unwrap(), &copy[..bytes], TAG, None)
+            });
+        }
+        self.post(|end| {
+            let from = Source::One(end.mr.local(at, bytes as u64).unwrap());
+            let slot = Slot(RECEIVES + index);
+            end.endpoint.send_tagged(end.peer.unwrap(), from, TAG, None, slot, How::TOLD)
+        });
+        self.out += 1;
+    }
+
+    fn look(&mut self) {
+        match self.queue.read() {
+            Read::Entries(count) => {
+                for index in 0..count {
+                    let Some(Slot(slot)) = self.queue.entry(index).and_then(|entry| entry.slot) else { continue };
+                    if slot < RECEIVES {
+                        self.came += 1;
+                    } else {
+                        self.out -= 1;
+                    }
+                }
+            }
+            Read::Nothing => std::hint::spin_loop(),
+            Read::ErrorWaits => panic!("{:?}", self.queue.error()),
+            Read::Broken(errno) => panic!("{errno}"),
+        }
+    }
+
+    fn until(&mut self, done: impl Fn(&Self) -> bool) {
+        while !done(self) {
+            self.look();
+        }
+    }
+
+    /// Half round trips in nanoseconds, the next receive always posted before the message that it answers.
+    fn latency(&mut self, first: bool, messages: usize) -> Vec<u64> {
+        let mut times = Vec::with_capacity(messages);
+        self.receive(0);
+        for round in 0..messages {
+            let start = Instant::now();
+            if first {
+                self.send(0);
+            }
+            self.until(|end| end.came > 0 && end.out == 0);
+            self.came = 0;
+            times.push(start.elapsed().as_nanos() as u64 / 2);
+            if round + 1 < messages {
+                self.receive(0);
+            }
+            if !first {
+                self.send(0);
+                self.until(|end| end.out == 0);
+            }
+        }
+        times
+    }
+
+    /// Messages one way, with an answer at the end.
+    fn stream(&mut self, first: bool, messages: usize) {
+        if first {
+            self.receive(0);
+            for index in 0..messages {
+                self.send((index % WINDOW) as u32);
+                self.until(|end| end.out < WINDOW);
+            }
+            self.until(|end| end.came == 1 && end.out == 0);
+        } else {
+            let posted = RECEIVES.min(messages as u32);
+            (0..posted).for_each(|index| self.receive(index));
+            let (mut again, mut done) = (messages - posted as usize, 0);
+            while done < messages {
+                self.look();
+                while self.came > 0 {
+                    self.came -= 1;
+                    if again > 0 {
+                        self.receive(done as u32 % RECEIVES);
+                        again -= 1;
+                    }
+                    done += 1;
+                }
+            }
+            self.send(0);
+            self.until(|end| end.out == 0);
+        }
+        self.came = 0;
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.trim().len() / 2).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap()).collect()
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let [_, provider, domain, bytes, messages, rest @ ..] = args.as_slice() else {
+        eprintln!("usage: raw PROVIDER DOMAIN BYTES MESSAGES");
+        std::process::exit(2);
+    };
+    let (bytes, messages): (usize, usize) = (bytes.parse().unwrap(), messages.parse().unwrap());
+    let first = rest.is_empty();
+    let mut end = End::open(&offer(provider, domain), bytes);
+    let name = hex(&end.endpoint.name().unwrap());
+    let mut line = String::new();
+    let mut child = None;
+    if first {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(&args[1..]).arg("second").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut peer = command.spawn().unwrap();
+        writeln!(peer.stdin.as_mut().unwrap(), "{name}").unwrap();
+        BufReader::new(peer.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        child = Some(peer);
+    } else {
+        println!("{name}");
+        std::io::stdin().read_line(&mut line).unwrap();
+    }
+    end.peer = Some(end.endpoint.insert(&unhex(&line)).unwrap());
+    let warm_up = (messages / 10).max(16);
+    end.latency(first, warm_up);
+    let mut times = end.latency(first, messages);
+    end.stream(first, warm_up);
+    // Both begin together.
+    end.latency(first, 1);
+    let start = Instant::now();
+    end.stream(first, messages);
+    let rate = messages as f64 / start.elapsed().as_secs_f64() / 1e6;
+    // Nobody closes what the other still reads.
+    end.latency(first, 1);
+    if let Some(mut peer) = child {
+        times.sort_unstable();
+        let half = times[times.len() / 2] as f64 / 1e3;
+        println!("{{\"bytes\":{bytes},\"half_us\":{half:.3},\"rate_mps\":{rate:.4}}}");
+        peer.wait().unwrap();
+    }
+}
