@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod announce;
 mod bounces;
 mod comm;
 mod connect;
@@ -50,6 +51,7 @@ mod rest;
 mod revoke;
 mod ride;
 mod route;
+mod run;
 mod seen;
 mod send;
 mod slab;

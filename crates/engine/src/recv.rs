@@ -4,17 +4,16 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use trunkline_fabric::{Completion, Done, Extent, Op, PostError, Rail, Source, Status};
+use trunkline_fabric::{Completion, Done, Extent, Op, PostError, Rail, Status};
 use trunkline_proto::limits::{EAGER_CREDITS_MAX, LINKS_MAX, RECV_BUFFERS_MAX, RECVS_MAX, TOKENS_MAX};
 use trunkline_proto::pool::ranges;
-use trunkline_proto::wire::cts::{Cts, Lines, Others};
 use trunkline_proto::wire::eager::{self, Eager};
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::imm::{Imm, Token};
 use trunkline_proto::wire::share;
 use trunkline_proto::xfer::Fault;
-use trunkline_proto::xfer::receiver::{Arrival, Receiver, RecvId};
+use trunkline_proto::xfer::receiver::{Arrival, Receiver};
 use trunkline_proto::xfer::table::{self, Table};
 
 use crate::bounces::Bounces;
@@ -37,9 +36,6 @@ pub(crate) const LAST: u64 = 8 << 32;
 /// A record of a member, where only its own completion tells that it has landed.
 pub(crate) const RECORD: u64 = 16 << 32;
 
-/// Polls after which records of small receives wait no longer.
-const PATIENCE: u32 = 64;
-
 /// The lane.
 pub(crate) struct RecvLane {
     pub(crate) paths: Paths,
@@ -59,11 +55,11 @@ pub(crate) struct RecvLane {
     /// Request slots by receive.
     requests: [u16; RECVS_MAX],
     /// Receives, the latest, whose records wait; of one buffer each.
-    unannounced: u32,
+    pub(crate) unannounced: u32,
     /// Their tags, by number.
-    waiting: [u32; EAGER_CREDITS_MAX],
+    pub(crate) waiting: [u32; EAGER_CREDITS_MAX],
     /// Polls since the first of them began to wait; all there are once they wait for credit alone.
-    waited: u32,
+    pub(crate) waited: u32,
     /// Requests of flushes to post.
     pub(crate) flushes: VecDeque<(u16, Flushed)>,
     /// Flushes that have not completed.
@@ -311,102 +307,6 @@ impl RecvLane {
             PostError::Busy => Err(CommFault::Link(Status::Flushed)),
             PostError::Refused(status) => Err(CommFault::Link(status)),
         }
-    }
-
-    /// Whether records that wait are due with this poll: long before the sender is out of eager credits, which come back
-    /// with them.
-    #[inline]
-    pub(crate) fn announces(&mut self) -> bool {
-        if self.unannounced == 0 {
-            return false;
-        }
-        self.waited = self.waited.saturating_add(1);
-        // Others may need the credit that comes back with them.
-        self.withholds_enough() || self.waited >= PATIENCE || self.part.range.is_some()
-    }
-
-    /// Whether no more records may wait, however seldom the caller polls.
-    #[inline]
-    fn withholds_enough(&self) -> bool {
-        self.unannounced * 4 >= self.plan.eager_credits
-    }
-
-    /// Writes the clear-to-send records that wait, as far as credit goes, where there is one link.
-    #[inline]
-    pub(crate) fn announce_rest(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
-        while self.unannounced > 0 {
-            let number = self.receiver.next_number().wrapping_sub(self.unannounced);
-            let id = self.receiver.outstanding(number);
-            let count = id.map_or(1, |id| self.receiver.announcement(id, 0).2);
-            if !self.gone && self.paths.lead_credits(rails) < u32::from(count) {
-                break;
-            }
-            self.unannounced -= 1;
-            match id {
-                _ if self.gone => {}
-                Some(id) => {
-                    for index in 0..usize::from(count) {
-                        self.announce_one(rails, 0, id, index, 0, false)?;
-                    }
-                }
-                None => self.announce_done(rails, number)?,
-            }
-        }
-        self.waited = if self.unannounced > 0 { PATIENCE } else { 0 };
-        Ok(())
-    }
-
-    /// Writes the record of a receive that an eager message has ended: its sender pairs the two by it, and has used no
-    /// buffer of a receive whose record it has not read.
-    fn announce_done(&mut self, rails: &mut Rails<impl Rail>, number: u32) -> Result<(), CommFault> {
-        if self.plan.mutant.is("engine-forgets-early-ends") {
-            return Ok(());
-        }
-        let (tag, token) = (self.waiting[number as usize % EAGER_CREDITS_MAX], Token::new(0, 0));
-        let record = Cts { number, index: 0, count: 1, addr: 0, len: 0, tag, token, key: 0 };
-        self.write_first(rails, &record, 0, false)
-    }
-
-    #[inline]
-    pub(crate) fn announce_one(
-        &mut self,
-        rails: &mut Rails<impl Rail>,
-        path: usize,
-        id: RecvId,
-        index: usize,
-        wr_id: u64,
-        signalled: bool,
-    ) -> Result<(), CommFault> {
-        let (number, token, count) = self.receiver.announcement(id, index);
-        let slot = table::slot(id.0, index);
-        let Place { mr, offset } = self.places[slot];
-        let (tag, len) = self.receiver.tag_and_room(slot);
-        let narrow = self.plan.mutant.is("engine-narrow-offsets");
-        let offset = if narrow { u64::from(offset as u32) } else { offset };
-        let Some(Region { key, addr }) = self.place_on(0, mr, offset) else { return Err(CommFault::Revoked) };
-        let token = self.part.told(token);
-        let record = Cts { number, index: index as u8, count, addr, len, tag, token, key };
-        if self.paths.are_many() {
-            let place = |path| self.place_on(path, mr, offset).unwrap_or(Region { key: 0, addr: 0 });
-            let others = Others { number, index: index as u8, places: [place(1), place(2), place(3)] };
-            return self.write_record(rails, path, &record, &others, wr_id, signalled);
-        }
-        self.write_first(rails, &record, wr_id, signalled)
-    }
-
-    /// Writes a record into the sender's mailbox, where there is one link.
-    #[inline]
-    fn write_first(
-        &mut self,
-        rails: &mut Rails<impl Rail>,
-        record: &Cts,
-        wr_id: u64,
-        signalled: bool,
-    ) -> Result<(), CommFault> {
-        let at = self.record_at(record.number, usize::from(record.index), Lines::One);
-        let to = self.record_to(self.mailboxes[0], at);
-        let op = Op::Write { from: Source::Inline(&record.to_bytes()), to, imm: None };
-        self.post_record(rails, 0, wr_id, op, signalled)
     }
 
     /// Where a buffer lies on the rail of a path.

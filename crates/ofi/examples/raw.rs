@@ -105,9 +105,7 @@ impl End {
         if bytes <= self.inject {
             let mut copy = [0; 4096];
             self.mr.memory().read(at, &mut copy[..bytes]).unwrap();
-            return self.post(|end| {
-                end.endpoint.inject_tagged(end.peer.unwrap(), &copy[..bytes], TAG, None)
-            });
+            return self.post(|end| end.endpoint.inject_tagged(end.peer.unwrap(), &copy[..bytes], TAG, None));
         }
         self.post(|end| {
             let from = Source::One(end.mr.local(at, bytes as u64).unwrap());
@@ -121,7 +119,9 @@ impl End {
         match self.queue.read() {
             Read::Entries(count) => {
                 for index in 0..count {
-                    let Some(Slot(slot)) = self.queue.entry(index).and_then(|entry| entry.slot) else { continue };
+                    let Some(Slot(slot)) = self.queue.entry(index).and_then(|entry| entry.slot) else {
+                        continue;
+                    };
                     if slot < RECEIVES {
                         self.came += 1;
                     } else {

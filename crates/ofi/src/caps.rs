@@ -35,8 +35,8 @@ pub(crate) fn of(granted: &Granted, profile: &Profile) -> Caps {
         sends_wait: false,
         arrives: profile.arrives,
         immediate_takes_receive: granted.data_takes_receive,
-        // A head and a body are copied together.
-        inline_max: (sizes.inject / 2).min(INLINE_MAX) as u32,
+        // What the provider does not copy goes from a place of the rail's.
+        inline_max: INLINE_MAX as u32,
         message_max: sizes.message.min(MESSAGE_MAX) as u64,
         depth_max: sizes.transmits.min(sizes.receives).min(DEPTH_MAX) as u32,
         links_max: LINKS_MAX,

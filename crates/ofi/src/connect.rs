@@ -95,7 +95,7 @@ impl OfiRail {
             source: io::Error::other(error),
         };
         let landing = landing.transpose().map_err(unregistered)?;
-        let heads = Heads::new(&nic.domain, &data, wants.slots).map_err(unregistered)?;
+        let heads = Heads::new(&nic.domain, (&data, &records), wants.slots).map_err(unregistered)?;
         let registrar = Arc::new(OfiRegistrar::new(&nic, data, records));
         nic.endpoints.fetch_add(shared.as_ref().map_or(0, |pair| pair.count()), Ordering::Relaxed);
         nic.queues.fetch_add(1, Ordering::Relaxed);
@@ -108,6 +108,7 @@ impl OfiRail {
             half_made: Vec::new(),
             landing,
             heads,
+            inject: nic.domain.granted().sizes.inject,
             registrar,
             queue,
             stash: VecDeque::with_capacity(wants.entries),

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{Extent, LinkId, Remote};
+use trunkline_fabric::{Extent, LinkId, Purpose, Remote};
 
 use crate::address::Address;
 use crate::contexts::Slot;
@@ -60,11 +60,13 @@ pub(crate) enum Hello {
 /// Where bytes come from, once the caller's own are copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum From {
-    /// So many bytes of the operation's place in the link's own memory.
+    /// So many bytes that the provider copies when it takes the operation.
     Copied(usize),
+    /// So many that are in the operation's place, from where it is sent.
+    Kept(usize),
     /// Registered memory.
     Region(Extent),
-    /// Both, one behind the other.
+    /// Both, one behind the other, the first in the operation's place.
     Both(usize, Extent),
 }
 
@@ -91,6 +93,22 @@ impl Work {
             Self::Send { from: From::Copied(len), .. } | Self::Write { from: From::Copied(len), .. } => len,
             _ => 0,
         }
+    }
+
+    /// Whether its bytes, or the first of them, are in its place as long as it lasts.
+    #[inline]
+    pub(crate) fn is_kept(self) -> bool {
+        matches!(
+            self,
+            Self::Send { from: From::Kept(_) | From::Both(..), .. }
+                | Self::Write { from: From::Kept(_) | From::Both(..), .. }
+        )
+    }
+
+    /// Whether it is a record that is written.
+    #[inline]
+    pub(crate) fn is_record(self) -> bool {
+        matches!(self, Self::Write { to, .. } if to.purpose == Purpose::Records)
     }
 }
 

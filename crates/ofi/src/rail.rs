@@ -47,6 +47,8 @@ pub struct OfiRail {
     pub(crate) half_made: Vec<Box<Pair>>,
     pub(crate) landing: Option<crate::connect::Landings>,
     pub(crate) heads: Heads,
+    /// Bytes that the provider copies at most.
+    pub(crate) inject: usize,
     pub(crate) registrar: Arc<OfiRegistrar>,
     pub(crate) queue: Queue,
     pub(crate) stash: VecDeque<Completion>,
@@ -118,6 +120,7 @@ impl Giving<'_> {
             Work::Write { from, to, imm } if to.purpose == Purpose::Records => {
                 let from = match from {
                     From::Copied(_) => Some(Given::Inline(bytes)),
+                    From::Kept(len) => self.heads.record(self.slot.0, len).map(Given::One),
                     From::Region(extent) => self.nic.table.records(extent).map(Given::One),
                     From::Both(..) => None,
                 };
@@ -165,9 +168,10 @@ impl Giving<'_> {
     fn source<'b>(&'b self, from: From, bytes: &'b [u8]) -> Option<Given<'b, Data>> {
         match from {
             From::Copied(_) => Some(Given::Inline(bytes)),
+            From::Kept(len) => self.heads.payload(self.slot.0, len).map(Given::One),
             From::Region(extent) => self.nic.table.data(extent).map(Given::One),
             From::Both(len, extent) => {
-                Some(Given::Two(self.heads.local(self.slot.0, len)?, self.nic.table.data(extent)?))
+                Some(Given::Two(self.heads.payload(self.slot.0, len)?, self.nic.table.data(extent)?))
             }
         }
     }
@@ -189,17 +193,19 @@ impl OfiRail {
     #[inline]
     fn work<'a>(&self, op: Op<'a>, cookie: u64) -> Result<(Work, [&'a [u8]; 2], Kind), PostError> {
         let unsupported = PostError::Refused(Status::Other(UNSUPPORTED));
+        // The provider copies no more than it said.
+        let copied = |len| if len <= self.inject { From::Copied(len) } else { From::Kept(len) };
         let source = |head: &'a [u8], body: Source<'a>| {
             let most = self.caps.inline_max as usize;
             let too_long = PostError::Refused(Status::TooLong);
             match body {
                 Source::Inline(bytes) if head.len() + bytes.len() > 2 * most => Err(too_long),
                 Source::Inline(bytes) if bytes.len() > most || head.len() > most => Err(too_long),
-                Source::Inline(bytes) => Ok((From::Copied(head.len() + bytes.len()), [head, bytes])),
+                Source::Inline(bytes) => Ok((copied(head.len() + bytes.len()), [head, bytes])),
                 Source::Region(_) if head.len() > most => Err(too_long),
                 Source::Region(extent) if self.nic.table.data(extent).is_none() => Err(PROTECTION),
                 Source::Region(extent) if head.is_empty() => Ok((From::Region(extent), [head, &[]])),
-                Source::Region(extent) if extent.len == 0 => Ok((From::Copied(head.len()), [head, &[]])),
+                Source::Region(extent) if extent.len == 0 => Ok((copied(head.len()), [head, &[]])),
                 Source::Region(extent) => Ok((From::Both(head.len(), extent), [head, &[]])),
             }
         };
@@ -313,12 +319,8 @@ impl OfiRail {
         let Some(place) = link.ops.begin(wr_id, kind, told) else { return Err(PostError::Busy) };
         let slot = at as u32 * self.span + place;
         // What the provider copies at once is kept only if it does not.
-        let registered = matches!(
-            work,
-            Work::Send { from: From::Both(..), .. } | Work::Write { from: From::Both(..), .. }
-        );
-        if registered {
-            self.heads.keep(slot, bytes);
+        if work.is_kept() {
+            self.heads.keep(slot, work.is_record(), bytes);
         }
         if kind == Kind::Proof(0) {
             link.nops.push_back(place);
@@ -336,8 +338,8 @@ impl OfiRail {
                 }
             }
         }
-        if !registered && !bytes.is_empty() {
-            self.heads.keep(slot, bytes);
+        if work.copied() > 0 {
+            self.heads.keep(slot, work.is_record(), bytes);
         }
         self.waits += u32::from(link.waiting.is_empty());
         link.waiting.push_back((place, work));
