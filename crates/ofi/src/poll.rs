@@ -7,7 +7,7 @@ use crate::contexts::Slot;
 use crate::errno::Errno;
 use crate::link::{Hello, State};
 use crate::ops::Kind;
-use crate::queue::{Entry, Failure, Read};
+use crate::queue::{BATCH, Entry, Failure, Read};
 use crate::rail::OfiRail;
 
 /// Batches that one poll goes through at most.
@@ -23,7 +23,10 @@ const REFUSALS: [i32; 4] = [libc::EACCES, libc::EPERM, libc::EKEYREJECTED, libc:
 /// What one read gave.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Took {
+    /// Something, and there may be more.
     Some,
+    /// What there was.
+    All,
     Nothing,
     Broken,
 }
@@ -46,10 +49,14 @@ impl OfiRail {
     pub(crate) fn collect(&mut self, out: &mut [Completion]) -> usize {
         let mut count = self.tell_stashed(out, 0);
         for _ in 0..BATCHES {
-            if count == out.len() || self.take() != Took::Some {
+            if count == out.len() {
                 break;
             }
+            let took = self.take();
             count = self.tell_stashed(out, count);
+            if took != Took::Some {
+                break;
+            }
         }
         self.give_waiting();
         self.tell_stashed(out, count)
@@ -81,7 +88,8 @@ impl OfiRail {
                         self.on_entry(&entry);
                     }
                 }
-                Took::Some
+                // To look again costs a system call with some providers.
+                if count < BATCH { Took::All } else { Took::Some }
             }
             Read::ErrorWaits => match self.queue.error() {
                 Some(failure) => {
@@ -100,7 +108,7 @@ impl OfiRail {
     /// Reads the queue until it is empty, or as often as may be.
     pub(crate) fn take_all(&mut self) {
         for _ in 0..BATCHES * 16 {
-            if self.take() != Took::Some {
+            if !matches!(self.take(), Took::Some | Took::All) {
                 return;
             }
         }

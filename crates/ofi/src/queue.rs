@@ -18,7 +18,7 @@ use crate::fid::Owned;
 use crate::mutant::Planted;
 
 /// Completions that one read takes at most.
-const BATCH: usize = 32;
+pub(crate) const BATCH: usize = 32;
 /// Words of the longest entry.
 const WORDS: usize = size_of::<CqTaggedEntry>() / size_of::<u64>();
 /// Flags of what a peer did, whose data is the peer's.
