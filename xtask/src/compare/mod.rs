@@ -1,4 +1,5 @@
-//! `cargo xtask compare`: ours against libfabric and UCX over shared memory and TCP loopback, in turns, as ratios.
+//! `cargo xtask compare`: ours against libfabric and UCX over shared memory and TCP loopback, and over libfabric against a
+//! program that asks it for nothing but messages; in turns, as ratios.
 //!
 //! Called by people who changed something that should be faster. It gates nothing; `--write` puts the figures
 //! into docs/performance.md.
@@ -46,6 +47,8 @@ enum Wire {
     Shm,
     /// TCP through the loopback interface.
     Tcp,
+    /// The same by libfabric.
+    Ofi,
 }
 
 /// One row: what is measured, and the bar it is held against.
@@ -78,6 +81,8 @@ enum Ours {
 enum Peer {
     /// Debian's `fi_pingpong` over the shm or the net provider.
     Pingpong,
+    /// The example `raw` of `crates/ofi`: libfabric's tagged messages and nothing else.
+    Raw,
     /// Debian's `ucx_perftest -t tag_bw` over posix and cma, or tcp.
     TagBandwidth,
     /// Our own point-to-point bandwidth, both ways at once: what a collective could reach.
@@ -88,9 +93,10 @@ impl Peer {
     const fn name(self, wire: Wire) -> &'static str {
         match (self, wire) {
             (Self::Pingpong, Wire::Shm) => "fi_pingpong -p shm",
-            (Self::Pingpong, Wire::Tcp) => "fi_pingpong -p net",
+            (Self::Pingpong, _) => "fi_pingpong -p net",
+            (Self::Raw, _) => "raw libfabric",
             (Self::TagBandwidth, Wire::Shm) => "UCX tag_bw, posix,cma",
-            (Self::TagBandwidth, Wire::Tcp) => "UCX tag_bw, tcp",
+            (Self::TagBandwidth, _) => "UCX tag_bw, tcp",
             (Self::OwnBothWay, _) => "own p2p, both ways",
         }
     }
@@ -100,7 +106,7 @@ impl Peer {
         match self {
             Self::Pingpong => Some(("fi_pingpong", "libfabric-bin")),
             Self::TagBandwidth => Some(("ucx_perftest", "ucx-utils")),
-            Self::OwnBothWay => None,
+            Self::Raw | Self::OwnBothWay => None,
         }
     }
 }
@@ -115,6 +121,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     }
     let packages = ["build", "--release", "--package", "trunkline-nccl", "--package", "trunkline-cli"];
     shell::cargo(&workspace.root, &packages)?;
+    shell::cargo(&workspace.root, &["build", "--release", "--package", "trunkline-ofi", "--example", "raw"])?;
     let tool = workspace.target.join("release/trunkline");
     let mut summaries = Vec::new();
     for row in rows().into_iter().filter(|r| options.only.as_ref().is_none_or(|part| r.name.contains(part))) {
@@ -150,13 +157,18 @@ fn said(bytes: usize) -> String {
 
 fn rows() -> Vec<Row> {
     let row = |wire, bytes, what: &str, ours| {
-        let over = if wire == Wire::Tcp { "tcp: " } else { "" };
+        let over = match wire {
+            Wire::Shm => "",
+            Wire::Tcp => "tcp: ",
+            Wire::Ofi => "ofi:tcp: ",
+        };
         let (unit, better) = match ours {
             Ours::Latency => ("us", Better::Lower),
             Ours::MessageRate => ("million/s", Better::Higher),
             Ours::OneWay | Ours::Collective(..) => ("GB/s", Better::Higher),
         };
         let peer = match ours {
+            _ if wire == Wire::Ofi => Some(Peer::Raw),
             Ours::Latency => Some(Peer::Pingpong),
             Ours::OneWay => Some(Peer::TagBandwidth),
             Ours::MessageRate => None,
@@ -191,6 +203,10 @@ fn rows() -> Vec<Row> {
     rows.push(rate(Wire::Tcp, 0.51));
     let streams = [(64 * KIB, 5.22), (256 * KIB, 8.91), (MIB, 9.39), (16 * MIB, 6.8), (64 * MIB, 5.81)];
     rows.extend(streams.map(|(bytes, goal)| tcp(bytes, goal)));
+    rows.extend(
+        [(8, 1.08), (64 * KIB, 1.05)].map(|(bytes, goal)| latency(Wire::Ofi, bytes, Some(goal), None)),
+    );
+    rows.push(Row { goal: Some(0.95), ..row(Wire::Ofi, 8, "messages", Ours::MessageRate) });
     rows
 }
 
@@ -221,8 +237,11 @@ fn measure_ours(tool: &Path, row: &Row) -> Result<f64> {
 }
 
 fn measure_peer(tool: &Path, peer: Peer, row: &Row) -> Result<f64> {
+    let of_raw = || peers::raw(&tool.with_file_name("examples").join("raw"), row.bytes);
     match peer {
         Peer::Pingpong => peers::pingpong_us(row.wire, row.bytes),
+        Peer::Raw if row.ours == Ours::MessageRate => Ok(of_raw()?.messages_million),
+        Peer::Raw => Ok(of_raw()?.latency_us),
         Peer::TagBandwidth => peers::tag_bandwidth_gbps(row.wire, row.bytes),
         Peer::OwnBothWay => Ok(ours::point_to_point(tool, row.wire, row.bytes)?.both_way_gbps),
     }

@@ -31,7 +31,7 @@ pub(super) struct PointToPoint {
 pub(super) fn point_to_point(tool: &Path, wire: Wire, bytes: usize) -> Result<PointToPoint> {
     let (whole, most) = match wire {
         Wire::Shm => (4 << 30, 100_000),
-        Wire::Tcp => (2 << 30, 20_000),
+        Wire::Tcp | Wire::Ofi => (2 << 30, 20_000),
     };
     let iterations = (whole / bytes.max(1)).clamp(30, most);
     let out = bench(tool, "p2p", bytes, Some(iterations), wire)?;
@@ -56,8 +56,14 @@ fn bench(tool: &Path, what: &str, bytes: usize, iterations: Option<usize>, wire:
     if let Some(iterations) = iterations {
         command.args(["--iters", &iterations.to_string()]);
     }
-    if wire == Wire::Tcp {
-        command.env("TRUNKLINE_FABRIC", "soft:tcp").env("NCCL_SOCKET_IFNAME", "=lo");
+    match wire {
+        Wire::Shm => {}
+        Wire::Tcp => {
+            command.env("TRUNKLINE_FABRIC", "soft:tcp").env("NCCL_SOCKET_IFNAME", "=lo");
+        }
+        Wire::Ofi => {
+            command.env("TRUNKLINE_FABRIC", "ofi:tcp").env("TRUNKLINE_OFI_DOMAIN", "lo");
+        }
     }
     shell::output(&mut command)
 }

@@ -3,6 +3,7 @@
 //! Only `compare` calls this. A server that is left over is killed when its guard goes.
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ pub(super) fn pingpong_us(wire: Wire, bytes: usize) -> Result<f64> {
     let (provider, iterations) = match wire {
         Wire::Shm if bytes <= 4096 => ("shm", "100000"),
         Wire::Shm => ("shm", "20000"),
-        Wire::Tcp => ("net", "20000"),
+        Wire::Tcp | Wire::Ofi => ("net", "20000"),
     };
     let size = bytes.to_string();
     let port = free_port()?.to_string();
@@ -37,11 +38,37 @@ pub(super) fn pingpong_us(wire: Wire, bytes: usize) -> Result<f64> {
     read_pingpong(&out).with_context(|| format!("fi_pingpong said: {out}"))
 }
 
+/// What a program says that asks libfabric for nothing but messages.
+pub(super) struct Raw {
+    /// Median half round trip.
+    pub(super) latency_us: f64,
+    /// One-way messages, in millions a second, 8 in flight.
+    pub(super) messages_million: f64,
+}
+
+/// Runs that program for one size over the provider for TCP, through the loopback interface.
+pub(super) fn raw(program: &Path, bytes: usize) -> Result<Raw> {
+    let messages = ((2 << 30) / bytes.max(1)).clamp(30, 20_000).to_string();
+    let mut command = Command::new(program);
+    command.args(["tcp", "lo", &bytes.to_string(), &messages]);
+    let (ended, out) = shell::run_limited(&mut command, LIMIT)?;
+    if ended != Ended::Passed {
+        bail!("{} did not get through: {out}", program.display());
+    }
+    read_raw(&out).with_context(|| format!("{} said: {out}", program.display()))
+}
+
+fn read_raw(out: &str) -> Option<Raw> {
+    let row: serde_json::Value = out.lines().find_map(|line| serde_json::from_str(line).ok())?;
+    let number = |key: &str| row.get(key).and_then(serde_json::Value::as_f64);
+    Some(Raw { latency_us: number("half_us")?, messages_million: number("rate_mps")? })
+}
+
 /// The rate of UCX's tagged stream over posix and cma, or over tcp, GB/s (1e9 bytes).
 pub(super) fn tag_bandwidth_gbps(wire: Wire, bytes: usize) -> Result<f64> {
     let (transports, whole) = match wire {
         Wire::Shm => ("posix,cma,self", 8 << 30),
-        Wire::Tcp => ("tcp,self", 2 << 30),
+        Wire::Tcp | Wire::Ofi => ("tcp,self", 2 << 30),
     };
     let iterations = (whole / bytes.max(1)).clamp(30, 100_000).to_string();
     let warm_up = (whole / 16 / bytes.max(1)).clamp(5, 10_000).to_string();
@@ -132,6 +159,13 @@ mod tests {
                    8       20k     =20k     312k        0.03s     12.19       0.66       1.52\n";
         assert_eq!(read_pingpong(out), Some(0.66));
         assert_eq!(read_pingpong("cannot connect\n"), None);
+    }
+
+    #[test]
+    fn reads_the_raw_program() {
+        let raw = read_raw("noise\n{\"bytes\":8,\"half_us\":4.1,\"rate_mps\":0.61}\n").unwrap();
+        assert_eq!((raw.latency_us, raw.messages_million), (4.1, 0.61));
+        assert!(read_raw("refused").is_none());
     }
 
     #[test]
