@@ -114,6 +114,10 @@ pub type PointerGetAttributes = unsafe extern "C" fn(
 /// `cuPointerSetAttribute`.
 pub type PointerSetAttribute =
     unsafe extern "C" fn(value: *const c_void, attribute: c_uint, ptr: DevicePtr) -> Status;
+/// `cuMemAlloc_v2`.
+pub type MemAlloc = unsafe extern "C" fn(ptr: *mut DevicePtr, size: usize) -> Status;
+/// `cuMemFree_v2`.
+pub type MemFree = unsafe extern "C" fn(ptr: DevicePtr) -> Status;
 /// `cuGetErrorName`.
 pub type GetErrorName = unsafe extern "C" fn(error: Status, name: *mut *const c_char) -> Status;
 /// `cuMemGetHandleForAddressRange`, since CUDA 11.7; address and size are multiples of the host's page.
@@ -151,6 +155,10 @@ pub struct Calls {
     pub pointer_get_attributes: PointerGetAttributes,
     /// Sets an attribute of the allocation at an address.
     pub pointer_set_attribute: PointerSetAttribute,
+    /// Allocates memory on the device of the thread's context.
+    pub mem_alloc: MemAlloc,
+    /// Frees it.
+    pub mem_free: MemFree,
     /// The name of an error.
     pub get_error_name: GetErrorName,
     /// Exports a range.
@@ -158,7 +166,7 @@ pub struct Calls {
 }
 
 /// The symbol of each field of [`Calls`], in order.
-pub const SYMBOLS: [&CStr; 13] = [
+pub const SYMBOLS: [&CStr; 15] = [
     c"cuInit",
     c"cuDriverGetVersion",
     c"cuDeviceGetCount",
@@ -170,6 +178,8 @@ pub const SYMBOLS: [&CStr; 13] = [
     c"cuCtxPopCurrent_v2",
     c"cuPointerGetAttributes",
     c"cuPointerSetAttribute",
+    c"cuMemAlloc_v2",
+    c"cuMemFree_v2",
     c"cuGetErrorName",
     c"cuMemGetHandleForAddressRange",
 ];

@@ -82,6 +82,10 @@ pub type PointerGetAttributes =
 /// `hipMemGetAddressRange`.
 pub type MemGetAddressRange =
     unsafe extern "C" fn(base: *mut *mut c_void, size: *mut usize, ptr: *mut c_void) -> Status;
+/// `hipMalloc`.
+pub type Malloc = unsafe extern "C" fn(ptr: *mut *mut c_void, size: usize) -> Status;
+/// `hipFree`.
+pub type Free = unsafe extern "C" fn(ptr: *mut c_void) -> Status;
 /// `hipGetErrorName`.
 pub type GetErrorName = unsafe extern "C" fn(error: Status) -> *const c_char;
 /// `hsa_amd_portable_export_dmabuf`, which gives an `hsa_status_t`; `offset` is where `ptr` is inside the dma-buf.
@@ -102,6 +106,10 @@ pub struct Calls {
     pub pointer_get_attributes: PointerGetAttributes,
     /// Asks for the allocation around an address.
     pub mem_get_address_range: MemGetAddressRange,
+    /// Allocates memory on the thread's device.
+    pub malloc: Malloc,
+    /// Frees it.
+    pub free: Free,
     /// The name of an error of HIP.
     pub get_error_name: GetErrorName,
     /// Exports a range.
@@ -109,12 +117,14 @@ pub struct Calls {
 }
 
 /// The symbol of each field of [`Calls`], in order.
-pub const SYMBOLS: [&CStr; 7] = [
+pub const SYMBOLS: [&CStr; 9] = [
     c"hipInit",
     c"hipRuntimeGetVersion",
     c"hipGetDeviceCount",
     c"hipPointerGetAttributes",
     c"hipMemGetAddressRange",
+    c"hipMalloc",
+    c"hipFree",
     c"hipGetErrorName",
     c"hsa_amd_portable_export_dmabuf",
 ];

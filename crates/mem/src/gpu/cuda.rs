@@ -33,6 +33,7 @@ const PLAIN: usize = 3;
 const EXPORT: &str = "cuMemGetHandleForAddressRange";
 
 /// The driver, which has begun and has devices.
+#[derive(Clone)]
 pub(super) struct Cuda {
     calls: Calls,
     version: c_int,
@@ -66,6 +67,8 @@ pub(super) fn load() -> Result<Calls, Missing> {
         ctx_pop_current CtxPopCurrent c"cuCtxPopCurrent_v2"
         pointer_get_attributes PointerGetAttributes c"cuPointerGetAttributes"
         pointer_set_attribute PointerSetAttribute c"cuPointerSetAttribute"
+        mem_alloc MemAlloc c"cuMemAlloc_v2"
+        mem_free MemFree c"cuMemFree_v2"
         get_error_name GetErrorName c"cuGetErrorName";
         mem_get_handle_for_address_range MemGetHandleForAddressRange c"cuMemGetHandleForAddressRange"
     ))
@@ -226,6 +229,26 @@ impl Cuda {
             return Ok(false);
         }
         self.check("cuPointerSetAttribute", code).map(|()| true)
+    }
+
+    /// Allocates memory on the device of the thread's context; without one on the first.
+    pub(super) fn allocate(&self, len: usize) -> Result<usize, CallError> {
+        let mut at = 0;
+        let code = self.in_context(0, || {
+            // SAFETY: writes an address to a place of ours.
+            unsafe { (self.calls.mem_alloc)(&raw mut at, len) }
+        })?;
+        self.check("cuMemAlloc", code)?;
+        Ok(at as usize)
+    }
+
+    /// Frees what was allocated on a device.
+    pub(super) fn free(&self, device: u32, addr: usize) -> Result<(), CallError> {
+        let code = self.in_context(device, || {
+            // SAFETY: it was allocated here, and nobody names it any more.
+            unsafe { (self.calls.mem_free)(addr as u64) }
+        })?;
+        self.check("cuMemFree", code)
     }
 
     /// Whether a device can export memory.

@@ -5,8 +5,11 @@ use std::fmt;
 
 use trunkline_sys::{cuda, hip};
 
+use crate::Memory;
+
 use super::cuda::Cuda;
 use super::hip::Hip;
+use super::lent;
 use super::{CallError, Export, ExportError, LookError, Mapping, Missing, Pointer, PointerKind};
 
 /// Whose GPUs.
@@ -35,7 +38,8 @@ pub struct Gpu {
     page: usize,
 }
 
-enum Driver {
+#[derive(Clone)]
+pub(super) enum Driver {
     Cuda(Cuda),
     Hip(Hip),
 }
@@ -164,6 +168,19 @@ impl Gpu {
             return Ok(true);
         };
         Ok(pointer.sync_copies || cuda.sync_copies(device, addr)?)
+    }
+
+    /// `len` bytes of a device, for whoever tries out what reaches them: of the device that the calling thread uses, or
+    /// else the first. They are freed with the last clone.
+    ///
+    /// # Errors
+    /// [`LookError`]: the driver does not give any, or does not know afterwards what it gave.
+    pub fn lend(&self, len: usize) -> Result<Memory, LookError> {
+        let addr = match &self.driver {
+            Driver::Cuda(cuda) => cuda.allocate(len),
+            Driver::Hip(hip) => hip.allocate(len),
+        }?;
+        lent::own(&self.driver, (addr, len), self.look(addr))
     }
 }
 

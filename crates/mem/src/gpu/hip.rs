@@ -21,6 +21,7 @@ const LEAST: c_int = 60_000_000;
 const EXPORT: &str = "hsa_amd_portable_export_dmabuf";
 
 /// The runtime, which has begun and has devices.
+#[derive(Clone)]
 pub(super) struct Hip {
     calls: Calls,
     version: c_int,
@@ -48,6 +49,8 @@ pub(super) fn load() -> Result<Calls, Missing> {
         get_device_count GetDeviceCount c"hipGetDeviceCount"
         pointer_get_attributes PointerGetAttributes c"hipPointerGetAttributes"
         mem_get_address_range MemGetAddressRange c"hipMemGetAddressRange"
+        malloc Malloc c"hipMalloc"
+        free Free c"hipFree"
         get_error_name GetErrorName c"hipGetErrorName"
     ))
 }
@@ -170,6 +173,22 @@ impl Hip {
             Err(error) if refused.contains(&code) => Ok(Export::Refused(Refusal::Memory(error))),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Allocates memory on the thread's device.
+    pub(super) fn allocate(&self, len: usize) -> Result<usize, CallError> {
+        let mut at = ptr::null_mut();
+        // SAFETY: writes an address to a place of ours.
+        let code = unsafe { (self.calls.malloc)(&raw mut at, len) };
+        self.check("hipMalloc", code)?;
+        Ok(at.expose_provenance())
+    }
+
+    /// Frees it.
+    pub(super) fn free(&self, addr: usize) -> Result<(), CallError> {
+        // SAFETY: it was allocated here, and nobody names it any more.
+        let code = unsafe { (self.calls.free)(ptr::with_exposed_provenance_mut(addr)) };
+        self.check("hipFree", code)
     }
 
     fn check(&self, call: &'static str, code: Status) -> Result<(), CallError> {

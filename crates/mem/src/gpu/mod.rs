@@ -1,8 +1,8 @@
 //! Memory of GPUs: which device's memory an address names, and its export as a dma-buf, for a NIC to reach it.
 //!
 //! Used by whoever registers buffers with a NIC. A [`Gpu`] is a vendor's driver, opened at run time and held by its owner,
-//! [`Gpus`] are those of all vendors; where there is none, [`Missing`] says why. Nothing here allocates, copies or maps memory of a device, waits for one, or
-//! keeps what it learned: an answer is true until the memory is freed.
+//! [`Gpus`] are those of all vendors; where there is none, [`Missing`] says why. Nothing here copies or maps memory of a device, waits for one, or keeps
+//! what it learned: an answer is true until the memory is freed. It allocates only what [`Gpu::lend`] is asked for.
 
 mod cuda;
 mod dmabuf;
@@ -10,6 +10,7 @@ mod driver;
 mod error;
 mod gpus;
 mod hip;
+mod lent;
 mod library;
 mod pointer;
 

@@ -143,3 +143,15 @@ fn copies_need_nothing() {
     assert!(gpu.look(BASE).unwrap().sync_copies);
     assert!(gpu.sync_copies(BASE).unwrap());
 }
+
+#[test]
+fn lent_memory_is_freed_with_its_last_clone() {
+    let gpu = open_device();
+    let memory = gpu.lend(4096).unwrap();
+    assert_eq!((memory.addr(), memory.kind()), (BASE, trunkline_mem::Kind::Device(1)));
+    asked();
+    drop(memory);
+    assert_eq!(asked(), [format!("hipFree({BASE:#x})")]);
+    with(|fake| fake.alloc = 2);
+    assert!(gpu.lend(4096).unwrap_err().to_string().contains("hipMalloc failed"));
+}

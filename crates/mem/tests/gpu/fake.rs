@@ -43,6 +43,8 @@ pub(crate) struct Fake {
     /// What asking for the range of an allocation returns (HIP).
     pub(crate) range: u32,
     pub(crate) memory: Vec<Known>,
+    /// What allocating returns. It gives the first of `memory`.
+    pub(crate) alloc: u32,
     /// Whether devices export.
     pub(crate) exports: c_int,
     /// What exporting returns.
@@ -74,6 +76,7 @@ impl Fake {
             set: 0,
             range: 0,
             memory: Vec::new(),
+            alloc: 0,
             exports: 1,
             export: 0,
             size: None,
@@ -146,6 +149,8 @@ pub(crate) fn cuda_calls() -> cuda::Calls {
         ctx_pop_current: cu_ctx_pop_current,
         pointer_get_attributes: cu_pointer_get_attributes,
         pointer_set_attribute: cu_pointer_set_attribute,
+        mem_alloc: cu_mem_alloc,
+        mem_free: cu_mem_free,
         get_error_name: cu_get_error_name,
         mem_get_handle_for_address_range: Some(cu_mem_get_handle_for_address_range),
     }
@@ -301,6 +306,36 @@ extern "C" fn cu_mem_get_handle_for_address_range(
     answer
 }
 
+/// What allocating gives.
+fn first() -> usize {
+    with(|fake| fake.memory.first().map_or(0, |known| known.base))
+}
+
+extern "C" fn cu_mem_alloc(ptr: *mut cuda::DevicePtr, size: usize) -> cuda::Status {
+    note(format!("cuMemAlloc({size})"));
+    if no_context() {
+        return 201;
+    }
+    write(ptr, first() as u64);
+    with(|fake| fake.alloc)
+}
+
+extern "C" fn cu_mem_free(ptr: cuda::DevicePtr) -> cuda::Status {
+    note(format!("cuMemFree({ptr:#x})"));
+    if no_context() { 201 } else { 0 }
+}
+
+extern "C" fn hip_malloc(ptr: *mut *mut c_void, size: usize) -> hip::Status {
+    note(format!("hipMalloc({size})"));
+    write(ptr, std::ptr::with_exposed_provenance_mut(first()));
+    with(|fake| fake.alloc)
+}
+
+extern "C" fn hip_free(ptr: *mut c_void) -> hip::Status {
+    note(format!("hipFree({:#x})", ptr.addr()));
+    0
+}
+
 /// AMD's runtime.
 pub(crate) fn hip_calls() -> hip::Calls {
     hip::Calls {
@@ -309,6 +344,8 @@ pub(crate) fn hip_calls() -> hip::Calls {
         get_device_count: hip_get_device_count,
         pointer_get_attributes: hip_pointer_get_attributes,
         mem_get_address_range: hip_mem_get_address_range,
+        malloc: hip_malloc,
+        free: hip_free,
         get_error_name: hip_get_error_name,
         export_dmabuf: Some(hsa_export_dmabuf),
     }

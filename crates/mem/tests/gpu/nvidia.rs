@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd as _;
 
+use trunkline_mem::Kind;
 use trunkline_mem::gpu::{
     Allocation, DmaBuf, Export, ExportError, Gpu, Gpus, LookError, Mapping, Missing, PointerKind, Refusal,
     Vendor,
@@ -324,4 +325,35 @@ fn of_several_drivers_the_one_that_knows_an_address_is_asked() {
     let none = Gpus::default();
     assert!(!none.exports() && none.all().is_empty() && none.missing().is_empty());
     assert_eq!(none.look(BASE).unwrap().1.kind, PointerKind::Host);
+}
+
+#[test]
+fn lent_memory_is_freed_with_its_last_clone() {
+    let gpu = open_device();
+    let memory = gpu.lend(4096).unwrap();
+    assert_eq!((memory.addr(), memory.len(), memory.kind()), (BASE, 4096, Kind::Device(1)));
+    assert!(memory.read(0, &mut [0]).is_err(), "the CPU touches nothing of it");
+    let other = memory.clone();
+    drop(memory);
+    assert_eq!(asked(), ["cuMemAlloc(4096)".to_owned(), format!("cuPointerGetAttributes(6, {BASE:#x})")]);
+    drop(other);
+    assert_eq!(asked(), [format!("cuMemFree({BASE:#x})")]);
+    // In a thread without a context both borrow one.
+    with(|fake| fake.needs_context = true);
+    drop(gpu.lend(4096).unwrap());
+    assert_eq!(with(|fake| (fake.pushed, fake.retained)), (0, 0));
+    let freed = asked().iter().filter(|call| call.starts_with("cuMemFree")).count();
+    assert_eq!(freed, 2, "again in the context of device 1");
+}
+
+#[test]
+fn a_driver_that_lends_nothing_says_why() {
+    let gpu = open_device();
+    with(|fake| fake.alloc = 2);
+    let error = gpu.lend(4096).unwrap_err().to_string();
+    assert!(error.contains("cuMemAlloc failed") && error.contains("free memory on the device"), "{error}");
+    with(|fake| (fake.alloc, fake.memory) = (0, vec![Known { kind: 1, ..Known::device(0, BASE, LEN) }]));
+    asked();
+    assert!(gpu.lend(4096).is_err(), "memory of the host");
+    assert!(asked().contains(&format!("cuMemFree({BASE:#x})")), "is given back");
 }

@@ -12,7 +12,7 @@
 #define MOST 64
 #define MAGIC 0x7472756e6b6c6e65ull
 
-enum { OK = 0, INVALID_VALUE = 1, NOT_SUPPORTED = 801 };
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_SUPPORTED = 801 };
 
 static struct memory {
     unsigned long long base;
@@ -77,6 +77,22 @@ int cuDevicePrimaryCtxRelease_v2(int device) { return (void)device, OK; }
 int cuCtxPushCurrent_v2(void *context) { return (void)context, OK; }
 int cuCtxPopCurrent_v2(void **context) { return *context = all, OK; }
 int cuGetErrorName(unsigned error, const char **name) { return (void)error, *name = "FAKE_ERROR", OK; }
+
+int cuMemAlloc_v2(unsigned long long *at, size_t size) {
+    *at = (unsigned long long)fake_allocate(size, 0);
+    return *at ? OK : OUT_OF_MEMORY;
+}
+
+/* Its place stays taken. */
+int cuMemFree_v2(unsigned long long at) {
+    struct memory *found = find(at);
+    if (!found || at != found->base)
+        return INVALID_VALUE;
+    munmap((void *)found->base, found->size);
+    munmap(found->bytes, found->size);
+    found->size = 0;
+    return OK;
+}
 
 int cuPointerGetAttributes(unsigned asked, unsigned *attributes, void **data, unsigned long long at) {
     struct memory *found = find(at);
