@@ -54,6 +54,8 @@ pub enum Status {
     ReceiverNotReady,
     /// The peer is gone or does not answer.
     PeerDead,
+    /// Memory of a device could not be flushed, so that nobody knows which bytes the device sees; by the fabric's own number.
+    Unflushed(u32),
     /// Another failure, by the fabric's own number.
     Other(u32),
 }
@@ -68,6 +70,9 @@ impl fmt::Display for Status {
             Self::TooLong => "the message is longer than its receive",
             Self::ReceiverNotReady => "the peer had no receive for it in time",
             Self::PeerDead => "the peer is gone or does not answer",
+            Self::Unflushed(number) => {
+                return write!(out, "flushing memory of a GPU failed (error {number} of the network)");
+            }
             Self::Other(number) => return write!(out, "error {number} of the network"),
         })
     }

@@ -25,7 +25,7 @@ use crate::role::{Ctrl, Data, Role};
 /// Most links of a rail.
 pub(crate) const LINKS_MAX: u32 = 1 << PLACE_BITS;
 /// Looks at the queue of a rail that goes, until all that was given back has ended.
-const LAST_READS: u32 = 10_000;
+pub(crate) const LAST_READS: u32 = 10_000;
 /// Bytes of a landing.
 const LANDING: usize = 8;
 
@@ -79,7 +79,10 @@ impl OfiRail {
         };
         let queue = Queue::open(&nic.domain, &wants).map_err(open_failed("making a completion queue"))?;
         let failed = open_failed("opening an endpoint");
-        let pair = || Pair::open(&port.info, &queue, profile.one_stream).map(Box::new).map_err(failed);
+        let pair = || {
+            let pair = Pair::open(&port.info, &queue, profile.one_stream, &nic.devices.options);
+            pair.map(Box::new).map_err(failed)
+        };
         let shared = if profile.endpoint_each { None } else { Some(pair()?) };
         let (data, records) = shared
             .as_ref()
@@ -106,6 +109,7 @@ impl OfiRail {
             has_gone: false,
             shared,
             half_made: Vec::new(),
+            flusher: None,
             landing,
             heads,
             inject: nic.domain.granted().sizes.inject,
@@ -153,7 +157,8 @@ impl OfiRail {
             None
         } else {
             let open = |error| system("opening an endpoint")(Box::new(error));
-            let pair = Pair::open(&self.info, &self.queue, self.profile.one_stream);
+            let options = &self.nic.devices.options;
+            let pair = Pair::open(&self.info, &self.queue, self.profile.one_stream, options);
             Some(Box::new(pair.map_err(open)?))
         };
         let (mark, cookie) = (random()?, random()?);
@@ -168,6 +173,7 @@ impl OfiRail {
             peers: None,
             theirs: None,
             out: 0,
+            flushes: 0,
             mark,
             cookie,
             ops: Ops::new(self.config.depth, self.config.recv_depth),
@@ -278,6 +284,7 @@ impl Drop for OfiRail {
         for at in 0..self.links.len() {
             self.break_link(at, None);
         }
+        self.end_flushes();
         // What endpoints of several links still do uses memory that goes now.
         for _ in 0..if self.shared.is_some() { LAST_READS } else { 0 } {
             if !self.is_out() {

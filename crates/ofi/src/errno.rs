@@ -85,6 +85,10 @@ impl Errno {
     pub const NO_SYS: Self = Self(errno::ENOSYS);
     /// An error waits in a queue.
     pub const AVAILABLE: Self = Self(errno::EAVAIL);
+    /// Not for this endpoint.
+    pub const NOT_SUPPORTED: Self = Self(errno::EOPNOTSUPP);
+    /// Nobody said anything.
+    pub const TIMED_OUT: Self = Self(errno::ETIMEDOUT);
     /// Longer than what takes it.
     pub const TRUNCATED: Self = Self(errno::ETRUNC);
     /// More bytes than an operation may have.

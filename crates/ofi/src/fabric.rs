@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 use trunkline_fabric::{Fabric, Nic, OpenError, RailConfig};
+use trunkline_mem::gpu::Gpus;
 use trunkline_proto::wire::status::Usage;
 use trunkline_sys::ofi::{caps as bits, threading};
 
@@ -13,6 +14,8 @@ use crate::info::{Hints, Info, query};
 use crate::nic::Port;
 use crate::profile::Profile;
 use crate::rail::COPIED_MAX;
+use crate::reach::Devices;
+use crate::trial::Writes;
 use crate::{Library, Missing, OfiRail, caps};
 
 /// Speed of a NIC that does not tell, in Mb/s.
@@ -31,6 +34,8 @@ pub struct OfiConfig {
     pub copies: u32,
     /// The only domain that counts: `eth0`, `lo`, `mlx5_0`.
     pub domain: Option<String>,
+    /// What is received into memory of GPUs is not flushed.
+    pub skips_flushes: bool,
 }
 
 /// There is nothing to work with.
@@ -71,6 +76,9 @@ pub enum NoNic {
 pub struct OfiFabric {
     ports: Vec<Arc<Port>>,
     nics: Vec<Nic>,
+    /// What was noticed about NICs, a line each.
+    notes: Vec<String>,
+    skips_flushes: bool,
 }
 
 /// Providers to ask for a name that users give, best first. Which of those that work over TCP is there depends on the
@@ -87,25 +95,29 @@ fn candidates(wanted: Option<&str>) -> Vec<String> {
 /// What a provider offers, with as much as it can.
 fn offers(library: &Arc<Library>, provider: &str) -> Result<Vec<Info>, Errno> {
     let name = CString::new(provider).map_err(|_| Errno::INVALID)?;
-    let wanted = bits::MSG | bits::TAGGED | bits::RMA;
+    let usual = bits::MSG | bits::TAGGED | bits::RMA;
     // Only who is asked for it says that it can tell of arrival.
     let reach = if Profile::of(provider).arrives { 0 } else { bits::DELIVERY_COMPLETE };
-    let hints = |model, inject: usize, data| -> Result<Hints, Errno> {
+    let hints = |wanted, model, inject: usize, data| -> Result<Hints, Errno> {
         let hints = Hints::new(library, wanted)?.provider(&name).threading(model);
         Ok(hints.inject(inject).cq_data(data).completions(reach))
     };
     // A domain is shared by rails of several threads, and by who registers, while others post on it. Where a provider does not
     // lock for itself, the domain's guard does.
-    for (model, inject, data) in [
+    let terms = [
         (threading::SAFE, COPIED_MAX, 8),
         (threading::SAFE, 0, 8),
         (threading::DOMAIN, 0, 8),
         (threading::SAFE, 0, 4),
-    ] {
-        let found = query(&hints(model, inject, data)?, None)?;
-        let found: Vec<Info> = found.into_iter().filter(|info| info.names()[0] == provider).collect();
-        if !found.is_empty() {
-            return Ok(found);
+    ];
+    // Memory of devices comes before all that.
+    for wanted in [usual | bits::HMEM, usual] {
+        for (model, inject, data) in terms {
+            let found = query(&hints(wanted, model, inject, data)?, None)?;
+            let found: Vec<Info> = found.into_iter().filter(|info| info.names()[0] == provider).collect();
+            if !found.is_empty() {
+                return Ok(found);
+            }
         }
     }
     Ok(Vec::new())
@@ -127,7 +139,12 @@ impl OfiFabric {
     /// As [`OfiFabric::new`].
     pub fn with_library(library: &Arc<Library>, config: &OfiConfig) -> Result<Self, NoNic> {
         for provider in candidates(config.provider.as_deref()) {
-            let mut found = Self { ports: Vec::new(), nics: Vec::new() };
+            let mut found = Self {
+                ports: Vec::new(),
+                nics: Vec::new(),
+                notes: Vec::new(),
+                skips_flushes: config.skips_flushes,
+            };
             let offers = offers(library, &provider).map_err(NoNic::Query)?;
             let there: Vec<String> = offers.iter().map(|info| info.names()[2].clone()).collect();
             for info in usable(offers, config.domain.as_deref()) {
@@ -152,7 +169,7 @@ impl OfiFabric {
     fn take(&mut self, info: &Info, copies: u32) -> Result<(), Errno> {
         let [provider, _, domain] = info.names();
         let granted = Granted::of(info);
-        let profile = Profile::of(&provider).with(&granted);
+        let profile = self.tried(info, &domain, Profile::of(&provider).with(&granted));
         let nic = info.nic();
         let pci = nic.as_ref().and_then(|nic| nic.pci);
         let speed = nic.as_ref().map_or(0, |nic| u32::try_from(nic.speed / 1_000_000).unwrap_or(u32::MAX));
@@ -171,6 +188,54 @@ impl OfiFabric {
             self.ports.push(Arc::new(Port::new(info.again()?, profile)));
         }
         Ok(())
+    }
+
+    /// What is known of a NIC, with what can only be found out by trying.
+    fn tried(&mut self, info: &Info, domain: &str, profile: Profile) -> Profile {
+        let writes = if profile.known { Writes::PROMISED } else { Writes::tried(info) };
+        if let Some(why) = writes.why {
+            let by = profile.write_data_by.map_or_else(String::new, |by| format!("; {by} changes that"));
+            self.notes.push(format!(
+                "NIC {domain} cannot write with data ({why}): long messages end with a record{by}"
+            ));
+        }
+        Profile { write_data: writes.data, ..profile }
+    }
+
+    /// What was noticed about NICs that their users should know, a line each.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Whether a NIC may reach memory of GPUs: the provider grants it, and whether it is so [`OfiFabric::with_gpus`] finds out.
+    #[must_use]
+    pub fn reaches_devices(&self) -> bool {
+        self.ports.iter().any(|port| Granted::of(&port.info).hmem)
+    }
+
+    /// Finds out what NICs do with memory of these drivers: some of it is registered and read back. Not called, none is reached.
+    #[must_use]
+    pub fn with_gpus(mut self, gpus: &Gpus) -> Self {
+        if gpus.all().is_empty() {
+            return self;
+        }
+        for (nic, port) in self.nics.iter_mut().zip(&self.ports) {
+            if !Granted::of(&port.info).hmem {
+                continue;
+            }
+            let found = Devices::tried(&port.info, gpus, !self.skips_flushes);
+            nic.caps.devices = found.reach;
+            self.notes.extend(found.refused.iter().map(|why| format!("NIC {}: {why}", nic.name)));
+            port.reaches(found);
+        }
+        self
+    }
+
+    /// What a NIC's provider does, as far as it is known or was tried; `None`: there is no such NIC.
+    #[must_use]
+    pub fn profile(&self, nic: usize) -> Option<Profile> {
+        self.ports.get(nic).map(|port| port.profile)
     }
 
     /// The provider whose NICs these are, as libfabric calls it.

@@ -61,7 +61,8 @@ pub struct Granted {
     pub local: bool,
     /// Memory has its pages before it is registered.
     pub allocated: bool,
-    /// Memory of devices is registered, and may be named: both the mode and the capability.
+    /// Memory of devices is registered and used. Some providers ask for its registration by a mode besides (`FI_MR_HMEM`), and
+    /// others (`cxi`) do not; it always is.
     pub hmem: bool,
     /// Keys are longer than 64 bits, which this crate cannot do.
     pub raw_keys: bool,
@@ -115,7 +116,7 @@ impl Granted {
             virt_addr: mr(mr_mode::VIRT_ADDR),
             local: mr(mr_mode::LOCAL) || all_modes & mode::LOCAL_MR != 0,
             allocated: mr(mr_mode::ALLOCATED),
-            hmem: mr(mr_mode::HMEM) && granted & caps::HMEM != 0,
+            hmem: granted & caps::HMEM != 0,
             raw_keys: mr(mr_mode::RAW),
             dmabuf: library::has_dmabuf(info.fabric_attr().api_version),
             key_bits: u32::try_from(domain.mr_key_size.saturating_mul(8))

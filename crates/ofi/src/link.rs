@@ -6,7 +6,7 @@ use trunkline_fabric::{Extent, LinkId, Purpose, Remote};
 
 use crate::address::Address;
 use crate::contexts::Slot;
-use crate::endpoint::{Endpoint, OpenError, Peer};
+use crate::endpoint::{Endpoint, OpenError, Opt, Peer};
 use crate::info::Info;
 use crate::ops::{Op, Ops};
 use crate::queue::Queue;
@@ -20,10 +20,10 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// Opens both, or one that is both.
-    pub(crate) fn open(info: &Info, queue: &Queue, one: bool) -> Result<Self, OpenError> {
-        let data = Endpoint::open(info, queue, &[])?;
+    pub(crate) fn open(info: &Info, queue: &Queue, one: bool, options: &[Opt]) -> Result<Self, OpenError> {
+        let data = Endpoint::open(info, queue, options)?;
         let records = if one { data.also_records() } else { None };
-        let records = records.map_or_else(|| Endpoint::open(info, queue, &[]), Ok)?;
+        let records = records.map_or_else(|| Endpoint::open(info, queue, options), Ok)?;
         Ok(Self { data, records })
     }
 
@@ -131,6 +131,8 @@ pub(crate) struct Link {
     /// Operations that were given back when the link failed, and of which its endpoints, which others use too, have not told
     /// the end.
     pub(crate) out: u32,
+    /// Flushes that have not been told of.
+    pub(crate) flushes: u32,
 }
 
 impl Link {

@@ -2,7 +2,7 @@
 //! Shared by the rails on it and by whoever registers.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use trunkline_proto::wire::status::Usage;
 
@@ -10,12 +10,15 @@ use crate::domain::Domain;
 use crate::endpoint::OpenError;
 use crate::info::Info;
 use crate::profile::Profile;
+use crate::reach::Devices;
 use crate::table::Table;
 
 /// A NIC that was found.
 pub(crate) struct Port {
     pub(crate) info: Info,
     pub(crate) profile: Profile,
+    /// What it does with memory of devices, once that was tried.
+    devices: OnceLock<Devices>,
     open: Mutex<Vec<Weak<Opened>>>,
 }
 
@@ -24,6 +27,7 @@ pub(crate) struct Opened {
     // Registrations end before their domain.
     pub(crate) table: Table,
     pub(crate) domain: Arc<Domain>,
+    pub(crate) devices: Devices,
     pub(crate) endpoints: AtomicU32,
     pub(crate) queues: AtomicU32,
 }
@@ -31,7 +35,12 @@ pub(crate) struct Opened {
 impl Port {
     /// One that an offer of the library stands for.
     pub(crate) fn new(info: Info, profile: Profile) -> Self {
-        Self { info, profile, open: Mutex::new(Vec::new()) }
+        Self { info, profile, devices: OnceLock::new(), open: Mutex::new(Vec::new()) }
+    }
+
+    /// What was found out about memory of devices, before the first rail; it is not found out twice.
+    pub(crate) fn reaches(&self, devices: Devices) {
+        let _ = self.devices.set(devices);
     }
 
     /// Opens it; where rails share a domain, only unless it is open.
@@ -47,6 +56,7 @@ impl Port {
         let opened = Arc::new(Opened {
             table: Table::new(),
             domain: Domain::open(&self.info)?,
+            devices: self.devices.get().cloned().unwrap_or_default(),
             endpoints: AtomicU32::new(0),
             queues: AtomicU32::new(0),
         });

@@ -59,6 +59,9 @@ impl OfiRail {
             }
         }
         self.give_waiting();
+        if self.flusher.is_some() {
+            self.take_flushes();
+        }
         self.tell_stashed(out, count)
     }
 

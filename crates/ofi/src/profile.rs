@@ -27,6 +27,12 @@ pub struct Profile {
     pub domain_each: bool,
     /// The queue's descriptor tells when there is something.
     pub wakes: bool,
+    /// Its software is known to do what it says. Elsewhere a NIC is tried out when it is found.
+    pub known: bool,
+    /// Writes tell their target by their own data. Promised where it is known; elsewhere it has been tried.
+    pub write_data: bool,
+    /// What makes them, where they may not by default.
+    pub write_data_by: Option<&'static str>,
 }
 
 /// Providers, by how their names begin; the first that fits counts.
@@ -37,7 +43,7 @@ const KNOWN: [(&str, Profile); 9] = [
     ("tcp", native("tcp")),
     ("sockets", Profile { tells_refusals: true, ..over_sockets("sockets") }),
     ("efa", over_a_nic("efa")),
-    ("cxi", over_a_nic("cxi")),
+    ("cxi", Profile { write_data_by: Some("FI_CXI_ENABLE_WRITEDATA=1"), ..over_a_nic("cxi") }),
     ("verbs;ofi_rxm", over_a_nic("verbs;ofi_rxm")),
     ("shm", Profile { tells_refusals: false, ..over_a_nic("shm") }),
 ];
@@ -52,6 +58,9 @@ const fn over_sockets(name: &'static str) -> Profile {
         one_stream: false,
         domain_each: true,
         wakes: false,
+        known: true,
+        write_data: true,
+        write_data_by: None,
     }
 }
 
@@ -71,6 +80,9 @@ const fn over_a_nic(name: &'static str) -> Profile {
         one_stream: false,
         domain_each: false,
         wakes: false,
+        known: false,
+        write_data: true,
+        write_data_by: None,
     }
 }
 

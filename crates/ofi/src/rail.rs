@@ -45,6 +45,7 @@ pub struct OfiRail {
     /// Endpoints of links that were never up.
     #[expect(clippy::vec_box, reason = "they are boxed where they come from")]
     pub(crate) half_made: Vec<Box<Pair>>,
+    pub(crate) flusher: Option<Box<crate::flusher::Flusher>>,
     pub(crate) landing: Option<crate::connect::Landings>,
     pub(crate) heads: Heads,
     /// Bytes that the provider copies at most.
@@ -499,7 +500,8 @@ impl Rail for OfiRail {
 
     #[inline]
     fn credits(&self, link: LinkId) -> u32 {
-        self.link(link).map_or(0, |link| link.ops.credits().min(self.heads.left()))
+        let credits = |link: &Link| link.ops.credits().saturating_sub(link.flushes);
+        self.link(link).map_or(0, |link| credits(link).min(self.heads.left()))
     }
 
     #[inline]
@@ -516,6 +518,7 @@ impl Rail for OfiRail {
                 }
                 Ok(())
             }
+            Op::FlushAt { at } => self.post_flush(link, wr_id, at, signalled),
             _ => self.post_work(link, wr_id, op, signalled),
         }
     }
@@ -539,6 +542,8 @@ impl Rail for OfiRail {
 
     fn arm(&mut self) -> Wake {
         self.flush();
-        Wake::After(if self.stash.is_empty() && self.waits == 0 { NAP } else { Duration(0) })
+        let flushes = self.flusher.as_ref().is_some_and(|flusher| flusher.is_busy());
+        let idle = self.stash.is_empty() && self.waits == 0 && !flushes;
+        Wake::After(if idle { NAP } else { Duration(0) })
     }
 }

@@ -4,11 +4,12 @@ use std::io;
 use std::sync::Arc;
 
 use trunkline_fabric::{
-    Access, DeregisterError, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
+    Access, DeregisterError, Exported, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
 };
 use trunkline_mem::{Kind, Memory};
 
 use crate::nic::Opened;
+use crate::reach;
 use crate::region::{Model, Wanted, register};
 use crate::rights::Duty;
 use crate::role::{Ctrl, Data};
@@ -49,14 +50,22 @@ impl OfiRegistrar {
             source: io::Error::other(error),
         })
     }
-}
 
-impl Registrar for OfiRegistrar {
-    fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
-        if memory.kind() != Kind::Host {
+    /// Memory of a device, where the NIC reaches any.
+    fn make_of_device(
+        &self,
+        memory: &Memory,
+        exported: Option<Exported<'_>>,
+        access: Access,
+    ) -> Result<Region, RegisterError> {
+        if !self.nic.devices.reach.any() {
             return Err(RegisterError::Kind(memory.kind()));
         }
-        let region = self.make(memory, access, purpose)?;
+        reach::make(&self.nic, &self.data, memory, exported, access).map(Region::Data)
+    }
+
+    /// Takes a region in.
+    fn enter(&self, region: Region) -> Result<Keys, RegisterError> {
         let (key, remote_base) = match &region {
             Region::Data(mr) => (mr.key().map(|key| key.number()), mr.remote_base()),
             Region::Ctrl(mr) => (mr.key().map(|key| key.number()), mr.remote_base()),
@@ -64,6 +73,27 @@ impl Registrar for OfiRegistrar {
         let local =
             self.nic.table.insert(region).map_err(|_| RegisterError::Exhausted(REGIONS_MAX as u32))?;
         Ok(Keys { local, remote: RemoteKey(key.unwrap_or(0)), remote_base })
+    }
+}
+
+impl Registrar for OfiRegistrar {
+    fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
+        let region = match memory.kind() {
+            Kind::Host => self.make(memory, access, purpose)?,
+            _ => self.make_of_device(memory, None, access)?,
+        };
+        self.enter(region)
+    }
+
+    fn register_exported(
+        &self,
+        memory: &Memory,
+        exported: Exported<'_>,
+        access: Access,
+        _: Purpose,
+    ) -> Result<Keys, RegisterError> {
+        let region = self.make_of_device(memory, Some(exported), access)?;
+        self.enter(region)
     }
 
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {

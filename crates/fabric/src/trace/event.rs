@@ -116,7 +116,7 @@ impl Fate {
             Status::TooLong => Self::TooLong,
             Status::ReceiverNotReady => Self::ReceiverNotReady,
             Status::PeerDead => Self::PeerDead,
-            Status::Other(_) => Self::Other,
+            Status::Unflushed(_) | Status::Other(_) => Self::Other,
         }
     }
 

@@ -165,6 +165,8 @@ pub mod opt {
     pub const RX_SIZE: i32 = 7;
     /// `FI_OPT_FI_HMEM_P2P`: one of [`hmem_p2p`](super::hmem_p2p), an `int`.
     pub const FI_HMEM_P2P: i32 = 8;
+    /// Since 1.18, `FI_OPT_CUDA_API_PERMITTED`: whether the provider may call CUDA; a `bool`.
+    pub const CUDA_API_PERMITTED: i32 = 10;
 }
 
 /// Values of [`opt::FI_HMEM_P2P`].

@@ -1,0 +1,245 @@
+//! Flushes of memory of devices: a byte of it is read by the NIC, which pushes what the NIC wrote there before. Reads go out from
+//! an endpoint that is there for nothing else, with a queue of its own: so they need no peer, work when a link is in error,
+//! and meet none of its operations. Made with a rail's first flush.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use trunkline_fabric::{Done, LinkId, PostError, Remote, Status};
+use trunkline_mem::Memory;
+
+use crate::connect::LAST_READS;
+use crate::contexts::Slot;
+use crate::domain::Domain;
+use crate::endpoint::{Endpoint, Opt, Peer};
+use crate::errno::Errno;
+use crate::info::Info;
+use crate::mutant::Planted;
+use crate::post::{How, Posted};
+use crate::queue::{Format, Queue, QueueWants, Read};
+use crate::rail::OfiRail;
+use crate::region::{Mr, RKey, Remote as Place, Wanted, register};
+use crate::rights::Duty;
+use crate::role::Data;
+
+/// Flushes that the provider has at once; others wait here.
+const ROOM: u32 = 64;
+/// Batches that one look takes at most.
+const BATCHES: u32 = 4;
+
+/// One flush that was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Flush {
+    link: LinkId,
+    /// In which of its lives the link was.
+    life: u64,
+    wr_id: u64,
+    told: bool,
+    at: Remote,
+}
+
+/// The endpoint that reads.
+pub(crate) struct Flusher {
+    // In the order in which they may go: who posts, what it reads into, and where it hears of it.
+    endpoint: Endpoint<Data>,
+    landing: Mr<Data>,
+    queue: Queue,
+    /// The endpoint that memory is registered for.
+    target: Peer<Data>,
+    /// What the provider has, by slot.
+    out: [Option<Flush>; ROOM as usize],
+    /// Slots that are free.
+    free: Vec<u32>,
+    waiting: VecDeque<Flush>,
+    /// What has ended, and how.
+    ended: VecDeque<(Flush, Option<Errno>)>,
+    skips: Planted,
+}
+
+impl Flusher {
+    /// One on a domain. `of`: the name of the endpoint that memory is registered for, where it is registered for one.
+    ///
+    /// # Errors
+    /// The step that failed.
+    fn new(domain: &Arc<Domain>, info: &Info, options: &[Opt], of: Option<&[u8]>) -> io::Result<Self> {
+        let wants = QueueWants {
+            entries: 2 * ROOM as usize,
+            format: Format::Data,
+            sources: false,
+            wait: false,
+            slots: ROOM,
+        };
+        let queue = Queue::open(domain, &wants).map_err(io::Error::other)?;
+        let mut endpoint = Endpoint::open(info, &queue, options).map_err(io::Error::other)?;
+        let own = endpoint.name().map_err(io::Error::other)?;
+        let target = endpoint.insert(of.unwrap_or(&own)).map_err(io::Error::other)?;
+        // A byte for each, as answers may come at once.
+        let memory = Memory::heap(ROOM as usize);
+        let landing = register(domain, &endpoint.model(), &Wanted::host(&memory, Duty::Landing));
+        Ok(Self {
+            endpoint,
+            landing: landing.map_err(io::Error::other)?,
+            queue,
+            target,
+            out: [None; ROOM as usize],
+            free: (0..ROOM).rev().collect(),
+            waiting: VecDeque::new(),
+            ended: VecDeque::new(),
+            skips: Planted::named("ofi-skips-flushes"),
+        })
+    }
+
+    /// Whether something that was asked for has not been told.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_out() || !self.waiting.is_empty() || !self.ended.is_empty()
+    }
+
+    /// Whether the provider has something.
+    pub(crate) fn is_out(&self) -> bool {
+        self.free.len() < ROOM as usize
+    }
+
+    /// Gives the provider what waits, as far as it has room.
+    fn give(&mut self) {
+        while let (Some(&flush), Some(&slot)) = (self.waiting.front(), self.free.last()) {
+            let posted = match self.landing.local(slot.into(), 1) {
+                Ok(_) if self.skips.is_on() => Posted::Refused(Errno::new(0)),
+                Ok(into) => {
+                    let from = Place::new(RKey::new(flush.at.key.0), flush.at.addr);
+                    self.endpoint.read(self.target, into, from, Slot(slot), How::TOLD)
+                }
+                Err(_) => Posted::Refused(Errno::INVALID),
+            };
+            match posted {
+                Posted::Again => return,
+                Posted::Taken => {
+                    self.free.pop();
+                    self.out[slot as usize] = Some(flush);
+                }
+                Posted::Refused(errno) => {
+                    self.ended.push_back((flush, Some(errno).filter(|errno| errno.number() != 0)));
+                }
+            }
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Takes what has ended.
+    fn collect(&mut self) {
+        for _ in 0..BATCHES {
+            match self.queue.read() {
+                Read::Entries(count) => {
+                    for at in 0..count {
+                        let slot = self.queue.entry(at).and_then(|entry| entry.slot);
+                        self.end(slot, None);
+                    }
+                }
+                Read::ErrorWaits => match self.queue.error() {
+                    Some(failure) => self.end(failure.slot, Some(failure.errno)),
+                    None => break,
+                },
+                Read::Nothing => break,
+                Read::Broken(errno) => {
+                    for slot in 0..ROOM {
+                        self.end(Some(Slot(slot)), Some(errno));
+                    }
+                    break;
+                }
+            }
+        }
+        self.give();
+    }
+
+    fn end(&mut self, slot: Option<Slot>, errno: Option<Errno>) {
+        let Some(Slot(slot)) = slot else { return };
+        let Some(flush) = self.out.get_mut(slot as usize).and_then(Option::take) else { return };
+        self.free.push(slot);
+        let hides = Planted::named("ofi-hides-failed-flushes").is_on();
+        self.ended.push_back((flush, errno.filter(|_| !hides)));
+    }
+}
+
+impl OfiRail {
+    /// Has a byte of a device's memory read.
+    pub(crate) fn post_flush(
+        &mut self,
+        id: LinkId,
+        wr_id: u64,
+        at: Remote,
+        told: bool,
+    ) -> Result<(), PostError> {
+        let Some(link) = self.link(id) else { return Err(PostError::Refused(Status::Flushed)) };
+        let life = link.cookie;
+        if link.ops.credits() <= link.flushes {
+            return Err(PostError::Busy);
+        }
+        if self.flusher.is_none() {
+            // Only if somebody flushes.
+            let made = self.make_flusher().map_err(|error| {
+                PostError::Refused(Status::Unflushed(
+                    error.raw_os_error().unwrap_or(libc::EIO).unsigned_abs(),
+                ))
+            });
+            self.flusher = Some(Box::new(made?));
+        }
+        let (Some(flusher), Some(Some(link))) = (&mut self.flusher, self.links.get_mut(id.0 as usize)) else {
+            return Err(PostError::Refused(Status::Flushed));
+        };
+        link.flushes += 1;
+        flusher.waiting.push_back(Flush { link: id, life, wr_id, told, at });
+        flusher.give();
+        Ok(())
+    }
+
+    /// Waits, a bounded time, until no read uses memory that goes now.
+    pub(crate) fn end_flushes(&mut self) {
+        for _ in 0..LAST_READS {
+            if !self.flusher.as_ref().is_some_and(|flusher| flusher.is_out()) {
+                return;
+            }
+            // The endpoint that is read from may make progress with the rail's own queue.
+            self.take_all();
+            if let Some(flusher) = &mut self.flusher {
+                flusher.waiting.clear();
+                flusher.collect();
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn make_flusher(&self) -> io::Result<Flusher> {
+        // Where registrations are the domain's, any endpoint reaches them.
+        let shared = self.shared.as_ref().filter(|_| self.nic.domain.granted().endpoint_scoped);
+        let of = shared.map(|pair| pair.data.name()).transpose().map_err(io::Error::other)?;
+        Flusher::new(&self.nic.domain, &self.info, &self.nic.devices.options, of.as_deref())
+    }
+
+    /// Keeps for the next poll which flushes have ended. One that failed ends its link: nobody knows what its GPU sees.
+    #[cold]
+    pub(crate) fn take_flushes(&mut self) {
+        let Some(flusher) = &mut self.flusher else { return };
+        flusher.collect();
+        while let Some((flush, errno)) = self.flusher.as_mut().and_then(|flusher| flusher.ended.pop_front()) {
+            let at = flush.link.0 as usize;
+            let Some(Some(link)) = self.links.get_mut(at).filter(|link| is_life(link.as_deref(), flush.life))
+            else {
+                continue;
+            };
+            link.flushes = link.flushes.saturating_sub(1);
+            match errno {
+                None if flush.told => self.tell(flush.link, flush.wr_id, Done::Posted, Status::Ok),
+                None => {}
+                Some(errno) => {
+                    let status = Status::Unflushed(errno.number().unsigned_abs());
+                    self.tell(flush.link, flush.wr_id, Done::Posted, status);
+                    self.break_link(at, None);
+                }
+            }
+        }
+    }
+}
+
+fn is_life(link: Option<&crate::link::Link>, life: u64) -> bool {
+    link.is_some_and(|link| link.cookie == life)
+}

@@ -1,0 +1,167 @@
+//! A NIC tried out: an endpoint of its own that talks to itself, and what came of it. Opened by whoever wants to know what a
+//! provider does and not only what it says, when NICs are looked for; gone before the first rail is opened.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trunkline_fabric::{Access, Exported};
+use trunkline_mem::Memory;
+
+use crate::contexts::Slot;
+use crate::domain::Domain;
+use crate::endpoint::{Endpoint, OpenError, OpenStep, Opt, Peer};
+use crate::errno::Errno;
+use crate::info::Info;
+use crate::post::{How, Posted, Source};
+use crate::queue::{Entry, Format, Queue, QueueWants, Read};
+use crate::region::{Iface, Local, Mr, RegisterError, Remote, Wanted, register};
+use crate::rights::Duty;
+use crate::role::Data;
+
+/// How long one attempt may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Operations at once.
+const SLOTS: u32 = 4;
+
+/// The NIC, open.
+pub(crate) struct Trial {
+    // In the order in which they may go.
+    endpoint: Endpoint<Data>,
+    queue: Queue,
+    itself: Peer<Data>,
+    domain: Arc<Domain>,
+}
+
+impl Trial {
+    /// Opens it, with these options of the endpoint.
+    ///
+    /// # Errors
+    /// As of a rail: [`OpenError`] names the step.
+    pub(crate) fn open(info: &Info, options: &[Opt]) -> Result<Self, OpenError> {
+        let domain = Domain::open(info)?;
+        let wants = QueueWants {
+            // Writes that tell of themselves take two.
+            entries: 4 * SLOTS as usize,
+            format: Format::Data,
+            sources: false,
+            wait: false,
+            slots: SLOTS,
+        };
+        let queue = Queue::open(&domain, &wants)?;
+        let mut endpoint = Endpoint::open(info, &queue, options)?;
+        let name = endpoint.name().map_err(OpenStep::Vector.failed())?;
+        let itself = endpoint.insert(&name).map_err(OpenStep::Vector.failed())?;
+        Ok(Self { endpoint, queue, itself, domain })
+    }
+
+    /// Registers memory as a rail would.
+    ///
+    /// # Errors
+    /// As [`register`].
+    pub(crate) fn register(
+        &self,
+        memory: &Memory,
+        iface: Iface,
+        dmabuf: Option<Exported<'_>>,
+        duty: Duty,
+    ) -> Result<Mr<Data>, RegisterError> {
+        register(&self.domain, &self.endpoint.model(), &Wanted { memory, iface, dmabuf, duty })
+    }
+
+    /// Writes a few bytes into `into` which say so by `data`, and waits until both ends have been told.
+    ///
+    /// # Errors
+    /// Why that does not work; [`Errno::TIMED_OUT`] if nobody says.
+    pub(crate) fn write(&mut self, bytes: &[u8], into: &Mr<Data>, data: u64) -> Result<(), Errno> {
+        let to = Remote::new(into.key().ok_or(Errno::NO_KEY)?, into.remote_base());
+        let (mut sent, mut told) = (false, false);
+        self.attempt(
+            |this, slot| {
+                this.endpoint.write(this.itself, Source::Inline(bytes), to, Some(data), slot, How::TOLD)
+            },
+            |entry| {
+                sent |= entry.slot.is_some();
+                told |= entry.slot.is_none() && entry.data == Some(data);
+                sent && told
+            },
+        )
+    }
+
+    /// Reads from a region of this NIC, as a flush does.
+    ///
+    /// # Errors
+    /// As [`Trial::write`].
+    pub(crate) fn read(&mut self, from: &Mr<Data>, into: Local<'_, Data>) -> Result<(), Errno> {
+        let from = Remote::new(from.key().ok_or(Errno::NO_KEY)?, from.remote_base());
+        self.attempt(
+            |this, slot| this.endpoint.read(this.itself, into, from, slot, How::TOLD),
+            |entry| entry.slot.is_some(),
+        )
+    }
+
+    /// Posts until there is room, and looks until what came is enough.
+    fn attempt(
+        &mut self,
+        mut post: impl FnMut(&mut Self, Slot) -> Posted,
+        mut is_enough: impl FnMut(&Entry) -> bool,
+    ) -> Result<(), Errno> {
+        let until = Instant::now() + PATIENCE;
+        let mut is_posted = false;
+        loop {
+            if !is_posted {
+                match post(self, Slot(0)) {
+                    Posted::Taken => is_posted = true,
+                    Posted::Again => {}
+                    Posted::Refused(errno) => return Err(errno),
+                }
+            }
+            // What makes progress, too.
+            match self.queue.read() {
+                Read::Entries(count) => {
+                    let mut entries = (0..count).filter_map(|at| self.queue.entry(at));
+                    if entries.any(|entry| is_enough(&entry)) {
+                        return Ok(());
+                    }
+                }
+                Read::Nothing => std::thread::yield_now(),
+                Read::ErrorWaits => match self.queue.error() {
+                    Some(failure) => return Err(failure.errno),
+                    None => std::thread::yield_now(),
+                },
+                Read::Broken(errno) => return Err(errno),
+            }
+            if Instant::now() > until {
+                return Err(Errno::TIMED_OUT);
+            }
+        }
+    }
+}
+
+/// Whether a NIC writes and tells its target by the write's own data, and if not why.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Writes {
+    /// It does, as far as is known.
+    pub(crate) data: bool,
+    /// Why it does not.
+    pub(crate) why: Option<Errno>,
+}
+
+impl Writes {
+    /// What the provider's name promises, which nobody has tried.
+    pub(crate) const PROMISED: Self = Self { data: true, why: None };
+
+    /// Tries it. A NIC that cannot be opened, or registers nothing, is left to its first rail, which says more.
+    pub(crate) fn tried(info: &Info) -> Self {
+        let Ok(trial) = Trial::open(info, &[]) else { return Self::PROMISED };
+        Self::of(trial)
+    }
+
+    fn of(mut trial: Trial) -> Self {
+        let memory = Memory::heap(8);
+        let duty = Duty::User(Access::WRITE);
+        let Ok(into) = trial.register(&memory, Iface::Host, None, duty) else { return Self::PROMISED };
+        // As many bits as there are at least.
+        let written = trial.write(&[0x5a; 8], &into, 0x5a5a_1234);
+        Self { data: written.is_ok(), why: written.err() }
+    }
+}
