@@ -38,7 +38,7 @@ pub(crate) fn of(granted: &Granted, profile: &Profile) -> Caps {
         // What the provider does not copy goes from a place of the rail's.
         inline_max: INLINE_MAX as u32,
         message_max: sizes.message.min(MESSAGE_MAX) as u64,
-        depth_max: sizes.transmits.min(sizes.receives).min(DEPTH_MAX) as u32,
+        depth_max: sizes.transmits.min(sizes.receives).clamp(1, DEPTH_MAX) as u32,
         links_max: LINKS_MAX,
         pipelines: 1,
         completions_max: u32::MAX,

@@ -8,6 +8,10 @@
     reason = "what stands for a C library has the caller's promises and no others"
 )]
 
+#[path = "../../../mem/tests/gpu/fake.rs"]
+#[allow(dead_code, reason = "not all of it is for these tests")]
+mod drivers;
+mod gpu;
 mod life;
 mod objects;
 mod posting;
@@ -49,6 +53,15 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
+
+/// How many open descriptors of this process are memory files of that name.
+fn open_files(name: &str) -> usize {
+    let link = format!("/memfd:{name} (deleted)");
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter(|to| to.as_os_str() == &*link)
+        .count()
+}
 
 /// A NIC with what a rail has.
 struct Nic {

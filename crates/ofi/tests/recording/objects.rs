@@ -381,7 +381,8 @@ unsafe extern "C" fn readfrom<const SIZE: usize>(
         let mut ended = world.ended.lock().unwrap();
         let mut told = 0;
         while told < count {
-            let Some(Ended::Well(entry, source)) = ended.front() else { break };
+            let next = world.next(cq.addr(), &ended);
+            let Some(Ended::Well(entry, source)) = next.and_then(|at| ended.get(at)) else { break };
             // SAFETY: there is room for so many, and an entry is the beginning of a longer one.
             unsafe {
                 let place = to.cast::<u8>().add(told * SIZE);
@@ -390,10 +391,10 @@ unsafe extern "C" fn readfrom<const SIZE: usize>(
                     *from.add(told) = *source;
                 }
             }
-            ended.pop_front();
+            ended.remove(next.unwrap());
             told += 1;
         }
-        match (told, ended.front()) {
+        match (told, world.next(cq.addr(), &ended)) {
             (0, None) => -(errno::EAGAIN as isize),
             (0, Some(_)) => -(errno::EAVAIL as isize),
             (told, _) => told as isize,
@@ -405,13 +406,16 @@ unsafe extern "C" fn readerr(cq: *mut ofi::FidCq, to: *mut ofi::CqErrEntry, _: u
     // SAFETY: the caller's.
     let world = Arc::clone(unsafe { &fake(cq).world });
     let mut ended = world.ended.lock().unwrap();
-    let Some(Ended::Badly(entry)) = ended.front() else { return -(errno::EAGAIN as isize) };
+    let next = world.next(cq.addr(), &ended);
+    let Some(Ended::Badly(entry)) = next.and_then(|at| ended.get(at)) else {
+        return -(errno::EAGAIN as isize);
+    };
     // SAFETY: the caller's. A later version writes more behind it.
     unsafe {
         *to = *entry;
         *to.add(1).cast::<u64>() = 0x5eed;
     }
-    ended.pop_front();
+    ended.remove(next.unwrap());
     1
 }
 
@@ -467,6 +471,14 @@ unsafe extern "C" fn setopt(
     value: *const c_void,
     len: usize,
 ) -> c_int {
+    if (level, option, len) == (ofi::OPT_ENDPOINT, ofi::opt::CUDA_API_PERMITTED, 1) {
+        // SAFETY: the caller's.
+        let (world, permitted) = unsafe { (&fake::<ofi::FidEp>(fid.cast()).world, *value.cast::<u8>()) };
+        assert_eq!(permitted, 0);
+        let said = *world.cuda_option.lock().unwrap();
+        world.quiet_endpoints.fetch_add(usize::from(said == 0), SeqCst);
+        return said;
+    }
     assert_eq!((level, option, len), (ofi::OPT_ENDPOINT, ofi::opt::FI_HMEM_P2P, 4));
     // SAFETY: the caller's.
     unsafe {
@@ -520,6 +532,9 @@ unsafe extern "C" fn regattr(
             return code;
         }
         let host = attr.iface == ofi::hmem::SYSTEM;
+        if let (false, Err(code)) = (host, world.step(Point::Device)) {
+            return code;
+        }
         if host && world.kind.mr_mode & mr_mode::ALLOCATED != 0 && !are_pages_there(&asked(&attr, flags)) {
             return -errno::EFAULT;
         }
@@ -570,6 +585,14 @@ fn asked(attr: &ofi::MrAttr, flags: u64) -> Asked {
             dmabuf: part.map(|part| (part.fd, part.offset, part.len, part.base_addr.addr())),
         }
     }
+}
+
+/// The queue of an endpoint.
+pub unsafe fn queue_of(ep: *mut ofi::FidEp) -> usize {
+    // SAFETY: the caller's, and what it uses is open.
+    let uses = unsafe { fake(ep) }.uses.lock().unwrap();
+    // SAFETY: as above.
+    uses.iter().find(|fid| unsafe { (***fid).fclass } == class::CQ).unwrap().addr()
 }
 
 /// The world of an endpoint.

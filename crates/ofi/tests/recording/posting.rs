@@ -326,7 +326,7 @@ fn what_is_granted_is_read_once() {
     let old = Nic::new(Kind { mr_mode: mr_mode::BASIC, caps: ALL, ..Kind::default() });
     let granted = old.domain.granted();
     assert!(granted.prov_key && granted.virt_addr && granted.allocated && !granted.hmem);
-    // The mode alone, or the capability alone, is not enough.
+    // The mode alone is not enough.
     let half = Nic::new(Kind { mr_mode: mr_mode::HMEM, caps: ALL, ..Kind::default() });
     assert!(!half.domain.granted().hmem);
 }

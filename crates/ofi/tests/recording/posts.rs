@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use trunkline_sys::ofi::{self, Addr, FidEp, Iovec};
 
-use crate::objects::world_of;
-use crate::world::Post;
+use crate::objects::{queue_of, world_of};
+use crate::world::{Echo, Ended, Post, World};
 
 unsafe fn ranges(iov: *const Iovec, desc: *mut *mut c_void, count: usize) -> Vec<(usize, usize, usize)> {
     // SAFETY: the caller's.
@@ -45,7 +45,39 @@ unsafe fn rma(ep: *mut FidEp, call: &'static str, message: *const ofi::MsgRma, f
             flags,
             ..Post::default()
         };
-        note(ep, post)
+        let world = world_of(ep);
+        if flags & ofi::caps::REMOTE_CQ_DATA != 0 && *world.writes_data.lock().unwrap() != 0 {
+            return *world.writes_data.lock().unwrap();
+        }
+        let answer = note(ep, post);
+        if answer == 0 && !world.quiet.load(SeqCst) {
+            world.queues.lock().unwrap().insert(it.context.addr(), queue_of(ep));
+            echo(&world, call, &it, flags);
+        }
+        answer
+    }
+}
+
+/// The end of an operation that ends by itself.
+fn echo(world: &World, call: &str, it: &ofi::MsgRma, flags: u64) {
+    let reads = world.echo_reads.lock().unwrap().filter(|_| call == "read");
+    let echo = reads.unwrap_or(*world.echo.lock().unwrap());
+    let op_context = it.context;
+    let mut ended = world.ended.lock().unwrap();
+    match echo {
+        Echo::Silent => {}
+        Echo::Badly(err) => {
+            ended.push_back(Ended::Badly(ofi::CqErrEntry { op_context, err, ..ofi::CqErrEntry::ZERO }));
+        }
+        Echo::Whole | Echo::Untold => {
+            let own = ofi::CqTaggedEntry { op_context, ..ofi::CqTaggedEntry::ZERO };
+            ended.push_back(Ended::Well(own, 0));
+            if echo == Echo::Whole && flags & ofi::caps::REMOTE_CQ_DATA != 0 {
+                let flags = ofi::caps::REMOTE_WRITE | ofi::caps::REMOTE_CQ_DATA;
+                let told = ofi::CqTaggedEntry { flags, data: it.data, ..ofi::CqTaggedEntry::ZERO };
+                ended.push_back(Ended::Well(told, 0));
+            }
+        }
     }
 }
 

@@ -26,6 +26,8 @@ pub enum Point {
     Option,
     EnableEndpoint,
     Regattr,
+    /// The same, of memory of a device.
+    Device,
     BindMr,
     EnableMr,
     /// Enabling goes well, and there is no key even then.
@@ -98,6 +100,20 @@ pub enum Ended {
 // SAFETY: its pointers are numbers to whoever tells them.
 unsafe impl Send for Ended {}
 
+/// What becomes of one-sided operations by themselves.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Echo {
+    /// Nothing is told of them.
+    #[default]
+    Silent,
+    /// They end well, and a write's target is told.
+    Whole,
+    /// The same, but targets are told nothing.
+    Untold,
+    /// They end with this error.
+    Badly(c_int),
+}
+
 type Hook = Box<dyn Fn(u64) + Send>;
 
 /// The provider.
@@ -124,6 +140,18 @@ pub struct World {
     pub again: AtomicUsize,
     /// Infos that were made and not freed.
     pub infos: AtomicUsize,
+    /// The queue that is told of a one-sided operation, by its context.
+    pub queues: Mutex<HashMap<usize, usize>>,
+    /// What becomes of one-sided operations, and of reads alone if that is another.
+    pub echo: Mutex<Echo>,
+    pub echo_reads: Mutex<Option<Echo>>,
+    /// Posts of writes with data answer this.
+    pub writes_data: Mutex<isize>,
+    /// Capabilities that offers were asked for, in order.
+    pub wishes: Mutex<Vec<u64>>,
+    /// What setting the option about CUDA says, and how often it was taken.
+    pub cuda_option: Mutex<c_int>,
+    pub quiet_endpoints: AtomicUsize,
     /// Whether posts are not noted.
     pub quiet: AtomicBool,
     /// Whether offers beside the first are of another domain.
@@ -177,6 +205,18 @@ impl World {
     /// Open objects.
     pub fn open(&self) -> usize {
         self.open.lock().unwrap().values().sum()
+    }
+
+    /// Where the next thing is that a queue is to be told: of its own operations, and of what is nobody's.
+    pub fn next(&self, queue: usize, ended: &VecDeque<Ended>) -> Option<usize> {
+        let queues = self.queues.lock().unwrap();
+        ended.iter().position(|ended| {
+            let context = match ended {
+                Ended::Well(entry, _) => entry.op_context.addr(),
+                Ended::Badly(entry) => entry.op_context.addr(),
+            };
+            queues.get(&context).is_none_or(|&of| of == queue)
+        })
     }
 
     pub fn note(&self, what: &'static str) {
@@ -308,6 +348,8 @@ unsafe extern "C" fn getinfo(
     list: *mut *mut ofi::Info,
 ) -> c_int {
     let kind = here().kind;
+    // SAFETY: the hints are whole.
+    here().wishes.lock().unwrap().push(unsafe { (*hints).caps });
     // SAFETY: the hints are whole, and so is what `dupinfo` makes.
     unsafe {
         if (*hints).caps & !kind.caps != 0 {
@@ -320,6 +362,7 @@ unsafe extern "C" fn getinfo(
         (*(*info).domain_attr).mr_key_size = kind.key_bytes;
         (*(*info).domain_attr).cq_data_size = kind.data_bytes;
         (*(*info).tx_attr).inject_size = 64;
+        ((*(*info).tx_attr).size, (*(*info).rx_attr).size) = (256, 256);
         (*(*info).tx_attr).op_flags = kind.op_flags;
         (*(*info).tx_attr).iov_limit = 2;
         (*(*info).ep_attr).mem_tag_format = 0x00aa_aaaa_aaaa_aaaa;

@@ -1,0 +1,417 @@
+//! Memory of GPUs, and what is tried when a NIC is found: what a provider is asked, and what becomes of its answers.
+
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use trunkline_fabric::{
+    Access, Completion, DeviceReach, Done, Exported, Fabric as _, Keys, LinkId, Links as _, Op, PostError,
+    Purpose, Rail as _, RailConfig, RecvOrder, RegisterError, Remote, RemoteKey, Status,
+};
+use trunkline_mem::gpu::{Gpu, Gpus};
+use trunkline_mem::{Kind as Where, Memory};
+use trunkline_ofi::{OfiConfig, OfiFabric, OfiRail};
+use trunkline_proto::time::Duration;
+use trunkline_sys::ofi::{self, caps, errno, mr_mode};
+
+use crate::drivers::{self, Fake, Known};
+use crate::world::{ALL, Asked, Echo, Kind, Point, World};
+
+/// An allocation of device 1 that begins within a page.
+const BASE: usize = 0x7f00_0000_0200;
+const LEN: usize = 8 << 20;
+
+/// A provider of the newest kind that reads and writes to itself.
+fn world(kind: Kind) -> (Arc<World>, OfiConfig, Arc<trunkline_ofi::Library>) {
+    let (world, library) = World::begin(kind);
+    *world.echo.lock().unwrap() = Echo::Whole;
+    (world, OfiConfig { provider: Some("cxi".to_owned()), ..OfiConfig::default() }, library)
+}
+
+fn new() -> Kind {
+    Kind { version: ofi::version(2, 1), ..Kind::default() }
+}
+
+/// Of this thread's memory files.
+fn name() -> String {
+    format!("trunkline.fake.{:?}", std::thread::current().id())
+}
+
+fn nvidia() -> Gpus {
+    drivers::set(Fake { memory: vec![Known::device(1, BASE, LEN)], name: name(), ..Fake::new(12_040) });
+    // SAFETY: the fake does what CUDA says, in this thread, and the tests stay in it.
+    Gpus::of(vec![unsafe { Gpu::of_cuda(drivers::cuda_calls()) }.unwrap()])
+}
+
+fn amd() -> Gpus {
+    drivers::set(Fake { memory: vec![Known::device(1, BASE, LEN)], ..Fake::new(60_241_133) });
+    // SAFETY: the fake does what HIP says, in this thread, and the tests stay in it.
+    Gpus::of(vec![unsafe { Gpu::of_hip(drivers::hip_calls()) }.unwrap()])
+}
+
+fn reach(fabric: &OfiFabric) -> DeviceReach {
+    fabric.nics()[0].caps.devices
+}
+
+/// What is asked of the provider for memory of devices.
+fn asked_of_devices(world: &World) -> Vec<Asked> {
+    world.asked.lock().unwrap().iter().copied().filter(|asked| asked.iface != ofi::hmem::SYSTEM).collect()
+}
+
+/// A fabric that has tried this memory.
+fn tried(kind: Kind, gpus: &Gpus) -> (Arc<World>, OfiFabric) {
+    let (world, config, library) = world(kind);
+    let fabric = OfiFabric::with_library(&library, &config).unwrap();
+    assert!(!reach(&fabric).any(), "nobody has tried");
+    (world, fabric.with_gpus(gpus))
+}
+
+#[test]
+fn memory_of_devices_is_asked_for_first() {
+    let (world, config, library) = world(new());
+    assert!(OfiFabric::with_library(&library, &config).unwrap().reaches_devices());
+    assert_eq!(*world.wishes.lock().unwrap(), [ALL | caps::HMEM]);
+    let (world, config, library) = self::world(Kind { caps: ALL, ..new() });
+    let fabric = OfiFabric::with_library(&library, &config).unwrap();
+    assert!(!fabric.reaches_devices());
+    assert_eq!(world.wishes.lock().unwrap().last(), Some(&ALL), "and not insisted on");
+    let gpus = nvidia();
+    drivers::asked();
+    assert!(!reach(&fabric.with_gpus(&gpus)).any());
+    assert_eq!(drivers::asked(), [""; 0], "nothing is tried where nothing is granted");
+}
+
+#[test]
+fn what_is_reached_is_tried_and_nothing_is_left() {
+    for mode in [0, mr_mode::VIRT_ADDR | mr_mode::HMEM, mr_mode::ENDPOINT | mr_mode::PROV_KEY] {
+        let gpus = nvidia();
+        let (world, fabric) = tried(Kind { mr_mode: mode, ..new() }, &gpus);
+        let all = DeviceReach { dmabuf: true, nvidia: true, amd: false, needs_flush: true };
+        assert_eq!((reach(&fabric), fabric.notes()), (all, &[][..]), "{mode:#x}");
+        let [address, dmabuf] = asked_of_devices(&world)[..] else { panic!("two tries") };
+        for asked in [address, dmabuf] {
+            assert_eq!(
+                (asked.iface, asked.device, asked.addr, asked.len),
+                (ofi::hmem::CUDA, 1, BASE, 2 << 20)
+            );
+            let rights = caps::SEND | caps::RECV | caps::READ | caps::WRITE;
+            assert_eq!(asked.access, rights | caps::REMOTE_READ | caps::REMOTE_WRITE);
+        }
+        assert_eq!((address.flags, dmabuf.flags), (0, ofi::MR_DMABUF));
+        // As far into a page as the address is.
+        assert_eq!(dmabuf.dmabuf.unwrap().1, 0x200);
+        let reads = world.posts.lock().unwrap().iter().filter(|post| post.call == "read").count();
+        assert_eq!(reads, 2, "each is read back");
+        assert_eq!(world.quiet_endpoints.load(SeqCst), 1, "without calls of CUDA");
+        assert_eq!(world.open(), 0);
+        let freed = drivers::asked().iter().filter(|call| call.starts_with("cuMemFree")).count();
+        assert_eq!((freed, crate::open_files(&name())), (1, 0));
+    }
+    let gpus = amd();
+    let (world, fabric) = tried(new(), &gpus);
+    let all = DeviceReach { dmabuf: true, nvidia: false, amd: true, needs_flush: true };
+    assert_eq!(reach(&fabric), all);
+    assert!(asked_of_devices(&world).iter().all(|asked| (asked.iface, asked.device) == (ofi::hmem::ROCR, 1)));
+    assert_eq!(world.quiet_endpoints.load(SeqCst), 0, "CUDA's option is for CUDA's memory");
+}
+
+#[test]
+fn what_fails_when_it_is_tried_is_not_promised() {
+    let by_address = |fabric: &OfiFabric| (reach(fabric).nvidia, reach(fabric).dmabuf);
+    // An interface of 1.17 has no dma-bufs.
+    let (_, fabric) = tried(Kind::default(), &nvidia());
+    assert_eq!(by_address(&fabric), (true, false));
+    assert!(
+        fabric.notes()[0].contains("as a dma-buf") && fabric.notes()[0].contains("1.20"),
+        "{:?}",
+        fabric.notes()
+    );
+    // A driver that does not export.
+    let gpus = nvidia();
+    drivers::with(|fake| fake.exports = 0);
+    assert_eq!(by_address(&tried(new(), &gpus).1), (true, false));
+    // A provider that registers none, or reads none back.
+    type Breaks = fn(&World);
+    let cases: [(&str, Breaks); 4] = [
+        ("function not implemented", |world| world.refuse(Point::Device, errno::ENOSYS)),
+        ("reading it back: I/O error", |world| {
+            *world.echo_reads.lock().unwrap() = Some(Echo::Badly(errno::EIO))
+        }),
+        ("reading it back: connection timed out", |world| {
+            *world.echo_reads.lock().unwrap() = Some(Echo::Silent)
+        }),
+        ("opening the data endpoint: Enable", |world| world.refuse(Point::EnableEndpoint, errno::ENOSPC)),
+    ];
+    for (words, breaks) in cases {
+        let gpus = nvidia();
+        let (world, config, library) = world(new());
+        let fabric = OfiFabric::with_library(&library, &config).unwrap();
+        breaks(&world);
+        let fabric = fabric.with_gpus(&gpus);
+        assert!(!reach(&fabric).any() && !reach(&fabric).needs_flush, "{words}");
+        assert!(fabric.notes().iter().any(|note| note.contains(words)), "{words}: {:?}", fabric.notes());
+        assert_eq!(world.open(), 0);
+    }
+    // A driver without memory.
+    let gpus = nvidia();
+    drivers::with(|fake| fake.alloc = 2);
+    let (_, fabric) = tried(new(), &gpus);
+    assert!(!reach(&fabric).any() && fabric.notes()[0].contains("cuMemAlloc"), "{:?}", fabric.notes());
+}
+
+#[test]
+fn a_provider_that_needs_cuda_to_move_bytes_reaches_none_of_its_memory() {
+    for (said, reached) in [(errno::EOPNOTSUPP, false), (errno::ENOPROTOOPT, true), (errno::EINVAL, true)] {
+        let gpus = nvidia();
+        let (world, config, library) = world(new());
+        *world.cuda_option.lock().unwrap() = -said;
+        let fabric = OfiFabric::with_library(&library, &config).unwrap().with_gpus(&gpus);
+        assert_eq!(reach(&fabric).any(), reached, "{said}");
+        assert_eq!(fabric.notes().iter().any(|note| note.contains("calls of CUDA")), !reached);
+    }
+}
+
+#[test]
+fn flushes_can_be_switched_off() {
+    let gpus = nvidia();
+    let (_, config, library) = world(new());
+    let config = OfiConfig { skips_flushes: true, ..config };
+    let fabric = OfiFabric::with_library(&library, &config).unwrap().with_gpus(&gpus);
+    assert!(reach(&fabric).nvidia && !reach(&fabric).needs_flush);
+}
+
+fn of_device(addr: usize, len: usize) -> Memory {
+    // SAFETY: memory of a device is never touched.
+    unsafe { Memory::from_raw(addr, len, Where::Device(1)) }
+}
+
+fn open(fabric: &OfiFabric) -> OfiRail {
+    let config = RailConfig {
+        depth: 8,
+        recv_depth: 8,
+        recv_order: RecvOrder::Any,
+        links: 4,
+        peer_time: Duration(1_000_000_000),
+        rail_time: Duration(1_000_000_000),
+        receives: true,
+        traffic_class: None,
+    };
+    fabric.open(0, &config).unwrap()
+}
+
+#[test]
+fn memory_of_devices_is_registered_as_it_is_given() {
+    let gpus = nvidia();
+    let (world, fabric) = tried(new(), &gpus);
+    let rail = open(&fabric);
+    assert_eq!(world.quiet_endpoints.load(SeqCst), 1 + 2, "rails leave CUDA alone, too");
+    let registrar = rail.registrar();
+    let memory = of_device(BASE + 0x1000, 5000);
+    let last = || *asked_of_devices(&world).last().unwrap();
+    registrar.register(&memory, Access::READ_WRITE, Purpose::Data).unwrap();
+    assert_eq!(
+        (last().iface, last().device, last().addr, last().len),
+        (ofi::hmem::CUDA, 1, BASE + 0x1000, 5000)
+    );
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let exported = Exported { fd: file.as_fd(), offset: 0x1200 };
+    registrar.register_exported(&memory, exported, Access::WRITE, Purpose::Data).unwrap();
+    // Never more than the bytes, and never from the start of their page.
+    assert_eq!(last().dmabuf, Some((file.as_raw_fd(), 0x1200, 5000, BASE + 0x1000 - 0x1200)));
+    assert_eq!((last().addr, last().access & caps::REMOTE_READ), (BASE + 0x1000, 0));
+    world.refuse(Point::Device, errno::ENOSPC);
+    let error = registrar.register(&memory, Access::WRITE, Purpose::Data).unwrap_err();
+    assert!(matches!(error, RegisterError::Device { .. }), "{error}");
+    assert!(
+        error.to_string().contains("by its address: ") && error.to_string().contains("nvidia-peermem"),
+        "{error}"
+    );
+}
+
+#[test]
+fn memory_that_was_not_tried_is_refused() {
+    // Of a provider that grants it, by drivers that nobody has.
+    let (_world, config, library) = world(new());
+    let rail = open(&OfiFabric::with_library(&library, &config).unwrap().with_gpus(&Gpus::default()));
+    let memory = of_device(BASE, 64);
+    let refused = rail.registrar().register(&memory, Access::WRITE, Purpose::Data);
+    assert!(matches!(refused, Err(RegisterError::Kind(Where::Device(1)))));
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let exported = Exported { fd: file.as_fd(), offset: 0 };
+    let refused = rail.registrar().register_exported(&memory, exported, Access::WRITE, Purpose::Data);
+    assert!(matches!(refused, Err(RegisterError::Kind(_))));
+    // By the way that did not work.
+    let gpus = nvidia();
+    let (_world, fabric) = tried(Kind::default(), &gpus);
+    let refused =
+        open(&fabric).registrar().register_exported(&memory, exported, Access::WRITE, Purpose::Data);
+    assert!(refused.unwrap_err().to_string().contains("as a dma-buf: the provider took none"));
+}
+
+/// A rail with a link, and a region of a device there.
+fn flushing(kind: Kind) -> (Arc<World>, OfiRail, LinkId, Remote) {
+    let gpus = nvidia();
+    let (world, fabric) = tried(kind, &gpus);
+    *world.echo.lock().unwrap() = Echo::Silent;
+    let mut rail = open(&fabric);
+    let link = rail.create_on(None).unwrap();
+    let memory = of_device(BASE, 4096);
+    let Keys { remote, remote_base, .. } =
+        rail.registrar().register(&memory, Access::READ_WRITE, Purpose::Data).unwrap();
+    world.posts.lock().unwrap().clear();
+    (world, rail, link, Remote { key: remote, addr: remote_base + 100, purpose: Purpose::Data })
+}
+
+fn polled(rail: &mut OfiRail) -> Vec<Completion> {
+    let none =
+        Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
+    let mut out = [none; 16];
+    let count = rail.poll(&mut out);
+    out[..count].to_vec()
+}
+
+#[test]
+fn a_flush_reads_a_byte_of_the_device() {
+    for mode in [0, mr_mode::VIRT_ADDR, mr_mode::ENDPOINT | mr_mode::PROV_KEY] {
+        let (world, mut rail, link, at) = flushing(Kind { mr_mode: mode, ..new() });
+        rail.post(link, 7, Op::FlushAt { at }, true).unwrap();
+        assert_eq!(rail.credits(link), 7, "it counts");
+        let posts = world.posts.lock().unwrap().clone();
+        let [read] = &posts[..] else { panic!("{posts:?}") };
+        assert_eq!((read.call, read.remote), ("read", Some((at.addr, 1, at.key.0))));
+        let (_, len, desc) = read.ranges[0];
+        assert_eq!((len, desc), (1, 0xd00d), "into registered memory of ours");
+        assert_eq!(polled(&mut rail), [], "it has not ended");
+        let entry = ofi::CqTaggedEntry { op_context: read.context as *mut _, ..ofi::CqTaggedEntry::ZERO };
+        world.ended.lock().unwrap().push_back(crate::world::Ended::Well(entry, 0));
+        let told = polled(&mut rail);
+        assert_eq!(told.len(), 1);
+        assert_eq!(
+            (told[0].wr_id, told[0].link, told[0].done, told[0].status),
+            (7, link, Done::Posted, Status::Ok)
+        );
+        assert_eq!(rail.credits(link), 8);
+        // One that nobody wants to hear of, and one of a link that goes.
+        *world.echo.lock().unwrap() = Echo::Whole;
+        rail.post(link, 8, Op::FlushAt { at }, false).unwrap();
+        assert_eq!((polled(&mut rail), rail.credits(link)), (vec![], 8));
+        rail.post(link, 9, Op::FlushAt { at }, true).unwrap();
+        rail.destroy(link);
+        let another = rail.create_on(None).unwrap();
+        assert_eq!((another, polled(&mut rail), rail.credits(another)), (link, vec![], 8));
+        drop(rail);
+        assert_eq!(world.open(), 0);
+    }
+}
+
+#[test]
+fn there_is_an_end_of_flushes_and_they_wait_for_room() {
+    let (world, mut rail, link, at) = flushing(new());
+    *world.answer.lock().unwrap() = -(errno::EAGAIN as isize);
+    for wr_id in 0..8 {
+        rail.post(link, wr_id, Op::FlushAt { at }, true).unwrap();
+    }
+    assert_eq!(rail.credits(link), 0);
+    assert_eq!(rail.post(link, 8, Op::FlushAt { at }, true), Err(PostError::Busy));
+    assert_eq!(polled(&mut rail), []);
+    *world.answer.lock().unwrap() = 0;
+    *world.echo.lock().unwrap() = Echo::Whole;
+    let mut told = polled(&mut rail);
+    told.extend(polled(&mut rail));
+    assert_eq!(told.iter().map(|one| one.wr_id).collect::<Vec<_>>(), (0..8).collect::<Vec<u64>>());
+    assert_eq!(rail.credits(link), 8);
+}
+
+#[test]
+fn a_flush_that_fails_ends_its_link() {
+    for refused in [false, true] {
+        let (world, mut rail, link, at) = flushing(new());
+        *world.echo.lock().unwrap() = Echo::Badly(errno::EIO);
+        if refused {
+            *world.answer.lock().unwrap() = -(errno::EIO as isize);
+        }
+        rail.post(link, 7, Op::FlushAt { at }, true).unwrap();
+        let told = polled(&mut rail);
+        let status = told.first().map(|one| one.status);
+        assert_eq!(status, Some(Status::Unflushed(errno::EIO.unsigned_abs())));
+        assert!(status.unwrap().to_string().contains("flushing memory of a GPU failed"));
+        assert!(rail.is_up(link).is_err(), "the link is in error");
+    }
+    // And the first one cannot be made.
+    let (world, mut rail, link, at) = flushing(new());
+    world.refuse(Point::Endpoint, errno::ENOSPC);
+    let refused = rail.post(link, 7, Op::FlushAt { at }, true).unwrap_err();
+    assert!(matches!(refused, PostError::Refused(Status::Unflushed(_))), "{refused}");
+    assert_eq!(rail.credits(link), 8);
+}
+
+#[test]
+fn a_flush_works_on_a_link_in_error() {
+    let (world, mut rail, link, at) = flushing(new());
+    rail.fail(link);
+    *world.echo.lock().unwrap() = Echo::Whole;
+    rail.post(link, 7, Op::FlushAt { at }, true).unwrap();
+    let told = polled(&mut rail);
+    assert_eq!((told.len(), told[0].wr_id, told[0].status), (1, 7, Status::Ok));
+}
+
+#[test]
+fn a_nic_that_cannot_write_with_data_is_told_with_what_helps() {
+    type Breaks = fn(&World);
+    let cases: [(&str, &str, Breaks); 4] = [
+        (
+            "cxi",
+            "(function not implemented (FI_ENOSYS)): long messages end with a record; FI_CXI_ENABLE_WRITEDATA=1 changes",
+            |world| {
+                *world.writes_data.lock().unwrap() = -(errno::ENOSYS as isize);
+            },
+        ),
+        ("efa", "(I/O error (FI_EIO)): long messages end with a record", |world| {
+            *world.echo.lock().unwrap() = Echo::Badly(errno::EIO);
+        }),
+        // What the target is not told of.
+        ("efa", "connection timed out", |world| *world.echo.lock().unwrap() = Echo::Untold),
+        ("efa", "connection timed out", |world| {
+            *world.writes_data.lock().unwrap() = -(errno::EAGAIN as isize);
+        }),
+    ];
+    for (provider, words, breaks) in cases {
+        let (world, config, library) = world(new());
+        breaks(&world);
+        let config = OfiConfig { provider: Some(provider.to_owned()), ..config };
+        let fabric = OfiFabric::with_library(&library, &config).unwrap();
+        assert!(!fabric.profile(0).unwrap().write_data, "{words}");
+        let [note] = fabric.notes() else { panic!("{:?}", fabric.notes()) };
+        assert!(note.contains("cannot write with data") && note.contains(words), "{note}");
+        assert_eq!(world.open(), 0, "what was tried is closed");
+    }
+}
+
+#[test]
+fn a_nic_is_tried_once_and_only_where_it_is_not_known() {
+    let posts = |provider: &str, copies| {
+        let (world, config, library) = world(new());
+        let config = OfiConfig { provider: Some(provider.to_owned()), copies, ..config };
+        let fabric = OfiFabric::with_library(&library, &config).unwrap();
+        assert!(fabric.profile(0).unwrap().write_data && fabric.notes().is_empty());
+        let posts = world.posts.lock().unwrap().clone();
+        (posts.len(), fabric.nics().len())
+    };
+    assert_eq!([posts("cxi", 1), posts("efa", 4), posts("net", 1)], [(1, 1), (1, 4), (0, 1)]);
+    // One that cannot be opened is left to its first rail, which says why.
+    let (world, config, library) = world(new());
+    world.refuse(Point::Domain, errno::ENODEV);
+    let fabric = OfiFabric::with_library(&library, &config).unwrap();
+    assert!(fabric.profile(0).unwrap().write_data && fabric.notes().is_empty());
+}
+
+/// What is registered for this host stays as it was.
+#[test]
+fn the_keys_of_the_host_are_no_others() {
+    let gpus = nvidia();
+    let (world, fabric) = tried(new(), &gpus);
+    let rail = open(&fabric);
+    let keys = rail.registrar().register(&Memory::heap(64), Access::WRITE, Purpose::Data).unwrap();
+    assert_ne!(keys.remote, RemoteKey(0));
+    assert_eq!(world.asked.lock().unwrap().last().unwrap().iface, ofi::hmem::SYSTEM);
+}
