@@ -1,6 +1,7 @@
 //! The plugin's one process-wide cell: the engine, made by the first init and there until the library is unloaded.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +10,7 @@ use trunkline_engine::{Engine, FabricName, Helper, Params, SoftCopy};
 use trunkline_fabric::Level;
 use trunkline_fabric::trace::Traced;
 use trunkline_mem::gpu::Gpus;
-use trunkline_ofi::{OfiConfig, OfiFabric};
+use trunkline_ofi::{Auto, OfiConfig, OfiFabric};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 use trunkline_topo::Choice;
 use trunkline_verbs::{HcaFilter, VerbsConfig, VerbsFabric};
@@ -82,13 +83,22 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
     let params = read_params()?;
     let hardware = match params.fabric {
         FabricName::Verbs => Hardware::Verbs(VerbsFabric::new(verbs_config(&params)?)?),
-        FabricName::Ofi => Hardware::Ofi(OfiFabric::new(&ofi_config(&params))?),
-        FabricName::Auto | FabricName::Soft | FabricName::SoftShm | FabricName::SoftTcp => Hardware::None,
+        FabricName::Ofi => Hardware::Ofi(OfiFabric::new(&ofi_config(&params)?)?),
+        FabricName::Auto => found(log, &params)?,
+        FabricName::Soft | FabricName::SoftShm | FabricName::SoftTcp => Hardware::None,
     };
     // A driver begins only for NICs that reach its memory.
-    let reached = matches!(&hardware, Hardware::Verbs(verbs) if verbs.reaches_devices());
-    let gpus = if reached { Gpus::open() } else { Gpus::default() };
+    let gpus = if hardware.reaches_devices() { Gpus::open() } else { Gpus::default() };
     make_of(log, params, hardware, gpus)
+}
+
+/// Hardware that this host has, where nobody names any.
+fn found(log: &Log, params: &Params) -> Result<Hardware, CallError> {
+    let Auto { fabric, line } = Auto::look(Path::new("/"), &ofi_config(params)?, OfiFabric::new);
+    if let Some(line) = line {
+        log.line(Level::Info, &format!("trunkline: {line}"));
+    }
+    Ok(fabric.map_or(Hardware::None, Hardware::Ofi))
 }
 
 /// A fabric that somebody else's library drives, where one was asked for.
@@ -96,6 +106,17 @@ enum Hardware {
     None,
     Verbs(VerbsFabric),
     Ofi(OfiFabric),
+}
+
+impl Hardware {
+    /// Whether a NIC may reach memory of GPUs.
+    fn reaches_devices(&self) -> bool {
+        match self {
+            Self::None => false,
+            Self::Verbs(fabric) => fabric.reaches_devices(),
+            Self::Ofi(fabric) => fabric.reaches_devices(),
+        }
+    }
 }
 
 /// The same of what has been opened.
@@ -115,9 +136,11 @@ fn make_of(log: &Arc<Log>, params: Params, hardware: Hardware, gpus: Gpus) -> Re
     let engine_log = Arc::clone(log);
     let host = UnixHost::reached(reach, move |level, text| engine_log.line(level, text));
     let helped = params.progress_thread;
+    if hardware.reaches_devices() {
+        tell_drivers(log, &gpus);
+    }
     let engine = match hardware {
         Hardware::Verbs(fabric) => {
-            tell_reach(log, &fabric, &gpus);
             let told = trunkline_verbs::unheard(|name| std::env::var(name).ok());
             told.iter().for_each(|line| log.line(Level::Warn, line));
             let fabric =
@@ -126,6 +149,8 @@ fn make_of(log: &Arc<Log>, params: Params, hardware: Hardware, gpus: Gpus) -> Re
         }
         Hardware::Ofi(fabric) => {
             log.line(Level::Info, &format!("trunkline: libfabric, provider {}", fabric.provider()));
+            let fabric = fabric.with_gpus(&gpus);
+            fabric.notes().iter().for_each(|note| log.line(Level::Info, &format!("trunkline: {note}")));
             Running::Ofi(Engine::new(Traced::new(fabric, recorder), host, params)?)
         }
         Hardware::None => {
@@ -141,11 +166,8 @@ fn make_of(log: &Arc<Log>, params: Params, hardware: Hardware, gpus: Gpus) -> Re
     Ok(World { engine, devices, gpus, log, trace, contexts, entered, process, helped, helper })
 }
 
-/// Tells, where NICs reach memory of GPUs, which drivers there are.
-fn tell_reach(log: &Log, fabric: &VerbsFabric, gpus: &Gpus) {
-    if !fabric.reaches_devices() {
-        return;
-    }
+/// Tells which drivers of GPUs there are.
+fn tell_drivers(log: &Log, gpus: &Gpus) {
     for gpu in gpus.all() {
         log.line(Level::Info, &format!("trunkline: memory of {} GPUs, {}", gpu.vendor(), gpu.version()));
     }
@@ -185,14 +207,17 @@ fn verbs_config(params: &Params) -> Result<VerbsConfig, CallError> {
 }
 
 /// What is asked of libfabric.
-fn ofi_config(params: &Params) -> OfiConfig {
+fn ofi_config(params: &Params) -> Result<OfiConfig, CallError> {
     let ofi = &params.ofi;
-    OfiConfig {
+    // The one of those variables that is for every fabric.
+    let flush = |name: &str| std::env::var(name).ok().filter(|_| name.ends_with("_GDR_FLUSH_DISABLE"));
+    Ok(OfiConfig {
+        skips_flushes: !VerbsConfig::read(flush)?.device_flush,
         provider: ofi.provider.clone(),
         library: ofi.library.clone().map(Into::into),
         copies: ofi.nics,
         domain: ofi.domain.clone(),
-    }
+    })
 }
 
 /// The software NIC's configuration: a NIC for each address, unless a number was asked for.

@@ -110,7 +110,7 @@ impl OfiRail {
             shared,
             half_made: Vec::new(),
             flusher: None,
-            landing,
+            landing: landing.map(Box::new),
             heads,
             inject: nic.domain.granted().sizes.inject,
             registrar,

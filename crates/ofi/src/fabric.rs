@@ -76,7 +76,13 @@ pub enum NoNic {
 pub struct OfiFabric {
     ports: Vec<Arc<Port>>,
     nics: Vec<Nic>,
-    /// What was noticed about NICs, a line each.
+    about: Box<About>,
+}
+
+/// What is said of NICs, and asked of them.
+#[derive(Default)]
+struct About {
+    /// What was noticed, a line each.
     notes: Vec<String>,
     skips_flushes: bool,
 }
@@ -139,12 +145,8 @@ impl OfiFabric {
     /// As [`OfiFabric::new`].
     pub fn with_library(library: &Arc<Library>, config: &OfiConfig) -> Result<Self, NoNic> {
         for provider in candidates(config.provider.as_deref()) {
-            let mut found = Self {
-                ports: Vec::new(),
-                nics: Vec::new(),
-                notes: Vec::new(),
-                skips_flushes: config.skips_flushes,
-            };
+            let about = About { skips_flushes: config.skips_flushes, ..About::default() };
+            let mut found = Self { ports: Vec::new(), nics: Vec::new(), about: Box::new(about) };
             let offers = offers(library, &provider).map_err(NoNic::Query)?;
             let there: Vec<String> = offers.iter().map(|info| info.names()[2].clone()).collect();
             for info in usable(offers, config.domain.as_deref()) {
@@ -195,7 +197,7 @@ impl OfiFabric {
         let writes = if profile.known { Writes::PROMISED } else { Writes::tried(info) };
         if let Some(why) = writes.why {
             let by = profile.write_data_by.map_or_else(String::new, |by| format!("; {by} changes that"));
-            self.notes.push(format!(
+            self.about.notes.push(format!(
                 "NIC {domain} cannot write with data ({why}): long messages end with a record{by}"
             ));
         }
@@ -205,7 +207,7 @@ impl OfiFabric {
     /// What was noticed about NICs that their users should know, a line each.
     #[must_use]
     pub fn notes(&self) -> &[String] {
-        &self.notes
+        &self.about.notes
     }
 
     /// Whether a NIC may reach memory of GPUs: the provider grants it, and whether it is so [`OfiFabric::with_gpus`] finds out.
@@ -224,9 +226,9 @@ impl OfiFabric {
             if !Granted::of(&port.info).hmem {
                 continue;
             }
-            let found = Devices::tried(&port.info, gpus, !self.skips_flushes);
+            let found = Devices::tried(&port.info, gpus, !self.about.skips_flushes);
             nic.caps.devices = found.reach;
-            self.notes.extend(found.refused.iter().map(|why| format!("NIC {}: {why}", nic.name)));
+            self.about.notes.extend(found.refused.iter().map(|why| format!("NIC {}: {why}", nic.name)));
             port.reaches(found);
         }
         self

@@ -5,6 +5,7 @@
 //! top of it use; nothing here knows of the contract's rails and links, or decides who talks to whom.
 
 mod address;
+mod auto;
 mod caps;
 mod connect;
 mod contexts;
@@ -39,6 +40,7 @@ mod role;
 mod table;
 mod trial;
 
+pub use auto::Auto;
 pub use fabric::{COPIES_MAX, NoNic, OfiConfig, OfiFabric};
 pub use library::{Library, Missing};
 pub use profile::Profile;

@@ -46,7 +46,7 @@ pub struct OfiRail {
     #[expect(clippy::vec_box, reason = "they are boxed where they come from")]
     pub(crate) half_made: Vec<Box<Pair>>,
     pub(crate) flusher: Option<Box<crate::flusher::Flusher>>,
-    pub(crate) landing: Option<crate::connect::Landings>,
+    pub(crate) landing: Option<Box<crate::connect::Landings>>,
     pub(crate) heads: Heads,
     /// Bytes that the provider copies at most.
     pub(crate) inject: usize,

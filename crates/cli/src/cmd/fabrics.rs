@@ -1,13 +1,14 @@
 //! Which fabrics there are on this host, and which one the plugin would take. Asked by `info`; opens devices, connects nothing.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
 use thiserror::Error;
 use trunkline_engine::{FabricName, Params, SoftCopy};
 use trunkline_fabric::{Fabric, Nic, OpenError};
-use trunkline_ofi::{Library, NoNic, OfiConfig, OfiFabric};
+use trunkline_ofi::{Auto, Library, NoNic, OfiConfig, OfiFabric};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 use trunkline_verbs::{ConfigError, HcaFilter, Missing, VerbsConfig, VerbsFabric};
 
@@ -59,11 +60,24 @@ struct Ofi {
 }
 
 impl Ofi {
-    fn open(params: &Params) -> Result<Self, NoNic> {
-        let config = ofi_config(params);
-        let library = Arc::new(Library::open(config.library.as_deref())?);
+    fn open(params: &Params) -> Result<Self, FabricError> {
+        let config = ofi_config(params)?;
+        let library = Arc::new(Library::open(config.library.as_deref()).map_err(NoNic::from)?);
         let fabric = OfiFabric::with_library(&library, &config)?;
         Ok(Self { library, fabric })
+    }
+
+    /// What the plugin takes where nobody names a fabric, and why.
+    fn auto(params: &Params) -> Result<(Option<Self>, Option<String>), FabricError> {
+        let mut opened = None;
+        let auto = Auto::look(Path::new("/"), &ofi_config(params)?, |config| {
+            let library = Arc::new(Library::open(config.library.as_deref())?);
+            let fabric = OfiFabric::with_library(&library, config);
+            opened = Some(library);
+            fabric
+        });
+        let ofi = auto.fabric.zip(opened).map(|(fabric, library)| Self { library, fabric });
+        Ok((ofi, auto.line))
     }
 
     fn note(&self, asked: Option<&str>) -> String {
@@ -88,6 +102,8 @@ pub(super) struct Found {
     asked: FabricName,
     /// libfabric's provider that is.
     provider: Option<String>,
+    /// Why it was taken, or not, where nobody asked.
+    auto: Option<String>,
     /// Memory of GPUs.
     gpus: Vec<GpuRow>,
 }
@@ -96,7 +112,11 @@ impl Found {
     pub(super) fn new(params: &Params, addresses: Vec<IpAddr>) -> Result<Self, FabricError> {
         let soft = SoftFabric::new(soft_config(params, addresses))?;
         let asked = params.fabric;
-        let ofi = if asked == FabricName::Ofi { Some(Ofi::open(params)?) } else { None };
+        let (ofi, auto) = match asked {
+            FabricName::Ofi => (Some(Ofi::open(params)?), None),
+            FabricName::Auto => Ofi::auto(params)?,
+            _ => (None, None),
+        };
         let provider = params.ofi.provider.clone();
         let mut config = VerbsConfig::read(|name| std::env::var(name).ok())?;
         if let Some(device) = &params.device {
@@ -106,11 +126,17 @@ impl Found {
             Err(missing) if asked == FabricName::Verbs => Err(missing.into()),
             Ok(verbs) if asked == FabricName::Verbs => {
                 let (verbs, gpus) = gpus::meet(verbs);
-                Ok(Self { soft, verbs: Ok(verbs), ofi, asked, provider, gpus })
+                Ok(Self { soft, verbs: Ok(verbs), ofi, asked, provider, auto, gpus })
             }
             verbs => {
-                let name = ofi.as_ref().map_or(soft.name(), |ofi| ofi.fabric.name());
-                Ok(Self { soft, verbs, ofi, asked, provider, gpus: gpus::of_none(name) })
+                let (ofi, gpus) = match ofi {
+                    Some(Ofi { library, fabric }) => {
+                        let (fabric, gpus) = gpus::meet_ofi(fabric);
+                        (Some(Ofi { library, fabric }), gpus)
+                    }
+                    None => (None, gpus::of_none(soft.name())),
+                };
+                Ok(Self { soft, verbs, ofi, asked, provider, auto, gpus })
             }
         }
     }
@@ -122,6 +148,11 @@ impl Found {
             (Ok(verbs), _) if self.asked == FabricName::Verbs => (verbs.name(), verbs.nics()),
             _ => (self.soft.name(), self.soft.nics()),
         }
+    }
+
+    /// Whether the software NIC is in use.
+    pub(super) fn is_soft(&self) -> bool {
+        self.ofi.is_none() && self.asked != FabricName::Verbs
     }
 
     /// Who reaches memory of GPUs, and why others do not.
@@ -150,7 +181,11 @@ impl Found {
             Err(missing) => format!("InfiniBand and RoCE: {missing}"),
         };
         let ofi = match &self.ofi {
-            Some(found) => found.note(self.provider.as_deref()),
+            Some(found) => match &self.auto {
+                Some(why) => format!("{}; {why}", found.note(None)),
+                None => found.note(self.provider.as_deref()),
+            },
+            None if self.auto.is_some() => self.auto.clone().unwrap_or_default(),
             None => {
                 "EFA, Slingshot and others by libfabric: looked for where TRUNKLINE_FABRIC=ofi".to_owned()
             }
@@ -180,14 +215,16 @@ pub(super) fn asked(params: &Params) -> String {
 }
 
 /// What is asked of libfabric, as the plugin asks.
-fn ofi_config(params: &Params) -> OfiConfig {
+fn ofi_config(params: &Params) -> Result<OfiConfig, FabricError> {
     let ofi = &params.ofi;
-    OfiConfig {
+    let flush = |name: &str| std::env::var(name).ok().filter(|_| name.ends_with("_GDR_FLUSH_DISABLE"));
+    Ok(OfiConfig {
+        skips_flushes: !VerbsConfig::read(flush)?.device_flush,
         provider: ofi.provider.clone(),
         library: ofi.library.clone().map(Into::into),
         copies: ofi.nics,
         domain: ofi.domain.clone(),
-    }
+    })
 }
 
 /// The software NIC as the plugin would make it: the same settings, the same limits. A test compares the two.

@@ -292,14 +292,13 @@ impl Report {
         let gpus = found.gpus();
         let (name, all) = found.chosen();
         // Only NICs in software have an address of the host's.
-        let interface = |at: usize| match params.fabric {
-            FabricName::Verbs | FabricName::Ofi => None,
-            _ => at.checked_rem(interfaces.len()).map(|at| &interfaces[at]),
-        };
+        let is_soft = found.is_soft();
+        let interface =
+            |at: usize| at.checked_rem(interfaces.len()).filter(|_| is_soft).map(|at| &interfaces[at]);
         let numbered = all.iter().enumerate();
         let nics: Vec<NicRow> = numbered.map(|(at, nic)| nic_row(name, nic, interface(at))).collect();
         let rail = |nic: &NicRow| RailRow { nic: nic.name.clone(), port: nic.port, per_connection: 1 };
-        let used = Used::new(params.fabric, !interfaces.is_empty());
+        let used = Used::new(params.fabric, is_soft, !interfaces.is_empty());
         Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
             asked: asked(params),
@@ -430,8 +429,9 @@ struct Used {
 }
 
 impl Used {
-    fn new(fabric: FabricName, network: bool) -> Self {
+    fn new(fabric: FabricName, is_soft: bool, network: bool) -> Self {
         match fabric {
+            _ if !is_soft => Self { mem: false, shm: false, tcp: false },
             FabricName::Auto | FabricName::Soft => Self { mem: true, shm: true, tcp: network },
             FabricName::Verbs | FabricName::Ofi => Self { mem: false, shm: false, tcp: false },
             FabricName::SoftShm => Self { mem: false, shm: true, tcp: false },

@@ -8,6 +8,7 @@
     reason = "what stands for a C library has the caller's promises and no others"
 )]
 
+mod auto;
 #[path = "../../../mem/tests/gpu/fake.rs"]
 #[allow(dead_code, reason = "not all of it is for these tests")]
 mod drivers;

@@ -1,0 +1,157 @@
+//! What is taken where nobody names a fabric: EFA or Slingshot, if this host has such a device. Looked for in `/sys`, which
+//! costs nothing; libfabric, which takes a while to open, is opened only where there is one.
+
+use std::path::Path;
+
+use crate::{NoNic, OfiConfig, OfiFabric};
+
+/// A device that libfabric has a provider for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Found {
+    provider: &'static str,
+    /// Why it is thought to be there.
+    sign: String,
+}
+
+/// What was taken, and why.
+pub struct Auto {
+    /// libfabric's NICs, if they are taken.
+    pub fabric: Option<OfiFabric>,
+    /// One line for people, where there was a choice.
+    pub line: Option<String>,
+}
+
+impl Auto {
+    /// Looks for devices below `root`, which is `/`, and has `open` open them. `config` says the rest.
+    #[must_use]
+    pub fn look(
+        root: &Path,
+        config: &OfiConfig,
+        open: impl FnOnce(&OfiConfig) -> Result<OfiFabric, NoNic>,
+    ) -> Self {
+        let Some(Found { provider, sign }) = find(root) else { return Self { fabric: None, line: None } };
+        let config = OfiConfig { provider: Some(provider.to_owned()), ..config.clone() };
+        match open(&config) {
+            Ok(fabric) => {
+                let line = format!("TRUNKLINE_FABRIC=auto takes ofi:{provider}, as {sign}");
+                Self { fabric: Some(fabric), line: Some(line) }
+            }
+            Err(why) => {
+                let line = format!("TRUNKLINE_FABRIC=auto takes soft although {sign}: {why}");
+                Self { fabric: None, line: Some(line) }
+            }
+        }
+    }
+}
+
+/// The names in a folder, in order; none where there is no such folder.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn find(root: &Path) -> Option<Found> {
+    let devices = root.join("sys/class/infiniband");
+    let is_efa = |name: &String| {
+        let driver = std::fs::read_link(devices.join(name).join("device/driver"));
+        driver.is_ok_and(|driver| driver.file_name().is_some_and(|driver| driver == "efa"))
+    };
+    if let Some(name) = names(&devices).into_iter().find(is_efa) {
+        return Some(Found { provider: "efa", sign: format!("the driver of {name} is efa") });
+    }
+    let of_class = names(&root.join("sys/class/cxi")).into_iter().next();
+    let of_dev = || names(&root.join("dev")).into_iter().find(|name| name.starts_with("cxi"));
+    let name = of_class.or_else(of_dev)?;
+    Some(Found { provider: "cxi", sign: format!("there is {name}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// A folder in the place of `/`, which goes with the test.
+    struct Root(PathBuf);
+
+    impl Root {
+        fn new() -> Self {
+            let name = format!("trunkline-auto-{}-{:?}", std::process::id(), std::thread::current().id());
+            let root = std::env::temp_dir().join(name);
+            let _ = std::fs::remove_dir_all(&root);
+            std::fs::create_dir_all(&root).unwrap();
+            Self(root)
+        }
+
+        /// With a device whose driver is that.
+        fn device(&self, name: &str, driver: &str) -> &Self {
+            let device = self.0.join("sys/class/infiniband").join(name).join("device");
+            std::fs::create_dir_all(&device).unwrap();
+            symlink(format!("../../../bus/pci/drivers/{driver}"), device.join("driver")).unwrap();
+            self
+        }
+
+        fn folder(&self, path: &str) -> &Self {
+            std::fs::create_dir_all(self.0.join(path)).unwrap();
+            self
+        }
+
+        fn found(&self) -> Option<(&'static str, String)> {
+            find(&self.0).map(|Found { provider, sign }| (provider, sign))
+        }
+    }
+
+    impl Drop for Root {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn devices_are_known_by_their_driver() {
+        assert_eq!(Root::new().found(), None);
+        assert_eq!(
+            Root::new().device("mlx5_0", "mlx5_core").folder("sys/class/cxi").folder("dev").found(),
+            None
+        );
+        let efa = Root::new();
+        efa.device("mlx5_0", "mlx5_core").device("rdmap1s0", "efa").device("rdmap0s6", "efa");
+        assert_eq!(efa.found(), Some(("efa", "the driver of rdmap0s6 is efa".to_owned())));
+        // What is only called so is not.
+        assert_eq!(Root::new().device("efa_0", "bnxt_re").folder("sys/class/infiniband/efa_1").found(), None);
+        let cxi = Some(("cxi", "there is cxi0".to_owned()));
+        assert_eq!(Root::new().folder("sys/class/cxi/cxi0").found(), cxi);
+        assert_eq!(Root::new().folder("dev/cxi0").folder("dev/null").found(), cxi);
+        assert_eq!(efa.folder("dev/cxi0").found().unwrap().0, "efa", "as ofi alone takes it");
+    }
+
+    #[test]
+    fn libfabric_is_opened_only_where_there_is_a_device() {
+        let root = Root::new();
+        root.device("mlx5_0", "mlx5_core");
+        let auto = Auto::look(&root.0, &OfiConfig::default(), |_| panic!("opened"));
+        assert!(auto.fabric.is_none() && auto.line.is_none());
+    }
+
+    #[test]
+    fn who_falls_back_says_why() {
+        let root = Root::new();
+        root.device("rdmap0s6", "efa");
+        let library = Some("/no/such/libfabric.so.1".into());
+        let config = OfiConfig { library, domain: Some("one".to_owned()), ..OfiConfig::default() };
+        let auto = Auto::look(&root.0, &config, |asked| {
+            assert_eq!(*asked, OfiConfig { provider: Some("efa".to_owned()), ..config.clone() });
+            OfiFabric::new(asked)
+        });
+        let line = auto.line.unwrap();
+        assert!(
+            auto.fabric.is_none() && line.contains("auto takes soft although the driver of rdmap0s6 is efa"),
+            "{line}"
+        );
+        assert!(line.contains("/no/such/libfabric.so.1 cannot be opened") && !line.contains('\n'), "{line}");
+    }
+}
