@@ -72,6 +72,7 @@ fn find(root: &Path) -> Option<Found> {
 mod tests {
     use std::os::unix::fs::symlink;
     use std::path::PathBuf;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     use super::*;
 
@@ -80,7 +81,8 @@ mod tests {
 
     impl Root {
         fn new() -> Self {
-            let name = format!("trunkline-auto-{}-{:?}", std::process::id(), std::thread::current().id());
+            static MADE: AtomicUsize = AtomicUsize::new(0);
+            let name = format!("trunkline-auto-{}-{}", std::process::id(), MADE.fetch_add(1, Relaxed));
             let root = std::env::temp_dir().join(name);
             let _ = std::fs::remove_dir_all(&root);
             std::fs::create_dir_all(&root).unwrap();

@@ -26,6 +26,8 @@ enum Sink {
     Posted(Receive),
     Kept(u64),
     Memory(MrId, Range),
+    /// Memory of a device, which sees it later.
+    Device(MrId, Range, Vec<u8>),
     Refused(u16),
 }
 
@@ -263,6 +265,9 @@ impl Incoming {
                 }
             }
             (Request::Write { key, addr, len, .. }, Some(_)) => match world.remote(key, addr, len, true) {
+                Ok((id, range)) if world.memory.is_of_device(id) => {
+                    (Sink::Device(id, range, vec![0; range.len]), range.len)
+                }
                 Ok((id, range)) => (Sink::Memory(id, range), range.len),
                 Err(error) => {
                     let len = usize::try_from(len).map_err(|_| Ended::Malformed)?;
@@ -272,6 +277,9 @@ impl Incoming {
             (Request::Read { op, key, addr, len }, Some(_)) => {
                 let error = match world.remote(key, addr, len, false) {
                     Ok(body) => {
+                        if world.memory.is_of_device(body.0) {
+                            world.memory.held.show(None);
+                        }
                         let head = Answer::Data { op, len }.to_bytes();
                         self.out.push_back(Out { head, sent: 0, body: Some(body) });
                         0
@@ -293,7 +301,15 @@ impl Incoming {
     /// A request's payload is all here.
     fn finish(&mut self, world: &mut World<'_>) {
         let reading = std::mem::replace(&mut self.reading, HEAD);
-        let (Reading::Body { request, sink, len, .. }, Some(src)) = (reading, self.peer) else { return };
+        let (Reading::Body { request, mut sink, len, .. }, Some(src)) = (reading, self.peer) else { return };
+        if let Sink::Device(id, range, bytes) = sink {
+            if world.memory.is_live(id) {
+                world.memory.held.push(id, bytes, range);
+                sink = Sink::Memory(id, range);
+            } else {
+                sink = Sink::Refused(refusal(errno::EKEYREJECTED));
+            }
+        }
         match (request, sink) {
             (Request::Send { op, tag, data, .. }, Sink::Posted(receive)) => {
                 world.received(receive, (src, tag, data, len));
@@ -330,11 +346,15 @@ impl Incoming {
 }
 
 /// Where the next payload goes. What finds no room in a receive goes nowhere.
-fn payload_place(sink: &Sink, got: usize, left: usize, scratch: &mut [u8]) -> Vec<Range> {
+fn payload_place(sink: &mut Sink, got: usize, left: usize, scratch: &mut [u8]) -> Vec<Range> {
     let nowhere = Range { base: scratch.as_mut_ptr() as usize, len: left.min(scratch.len()) };
     let ranges = match sink {
         Sink::Posted(receive) => memory::part(&receive.ranges, got, left.min(CHUNK)),
         Sink::Memory(_, range) => memory::part(&[*range], got, left.min(CHUNK)),
+        Sink::Device(_, _, bytes) => {
+            let all = Range { base: bytes.as_mut_ptr() as usize, len: bytes.len() };
+            memory::part(&[all], got, left.min(CHUNK))
+        }
         Sink::Kept(_) | Sink::Refused(_) => Vec::new(),
     };
     if ranges.is_empty() { vec![nowhere] } else { ranges }

@@ -14,10 +14,11 @@
 //! (objects and their order). `endpoint.rs`, `outgoing.rs` and `incoming.rs` do the work; `wire.rs` has the words.
 //!
 //! *What it never does.* It starts no thread: with `FI_STRICT_PROGRESS=auto`, too, progress is made inside of calls, then in
-//! each of the domain. It crosses no host. It knows no atomics, counters, events or memory of devices: `FI_HMEM` is
-//! offered, and answered for memory of the host only.
+//! each of the domain. It crosses no host. It knows no atomics, counters or events. `FI_HMEM` is offered, and
+//! answered for memory of the host only; with `FI_STRICT_HMEM=1` also for that of a device that tests make up (`device.rs`).
 
 mod config;
+mod device;
 mod domain;
 mod edge;
 mod endpoint;

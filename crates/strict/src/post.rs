@@ -105,9 +105,11 @@ impl State {
         }
         let terms = self.enabled(number)?;
         let flags = draft.flags.unwrap_or(terms.tx_flags);
-        let (len, kind) = (self.shape(&terms, &draft, flags)?, draft.kind());
-        let uses = match &draft.body {
-            Body::Lent(ranges) => self.buffers(&terms, ranges, &draft.descs, draft.purpose())?,
+        let (len, kind, needs) = (self.shape(&terms, &draft, flags)?, draft.kind(), draft.needs());
+        let purpose = draft.purpose();
+        let mut body = draft.body;
+        let uses = match &mut body {
+            Body::Lent(ranges) => self.buffers(&terms, ranges, &draft.descs, purpose)?,
             Body::Copied(_) => Vec::new(),
         };
         let Some((endpoint, mut world)) = self.parts(number) else {
@@ -118,10 +120,10 @@ impl State {
             return Err(Broken::plain(errno::EAGAIN));
         }
         let operation = Operation {
-            flags: draft.needs(),
+            flags: needs,
             what: draft.what,
             data: draft.data,
-            body: draft.body,
+            body,
             len,
             uses,
             context: draft.context,
@@ -166,11 +168,11 @@ impl State {
         }
     }
 
-    /// Whether buffers may be used so; the registrations that are.
+    /// Whether buffers may be used so; the registrations that are. Ranges are then where the bytes are.
     fn buffers(
         &self,
         terms: &Terms,
-        ranges: &[Range],
+        ranges: &mut [Range],
         descs: &[usize],
         purpose: Use,
     ) -> Result<Vec<MrId>, Broken> {
@@ -178,9 +180,11 @@ impl State {
             return wrong(errno::EINVAL, format!("an operation of {} ranges", ranges.len()));
         }
         let mut uses = Vec::with_capacity(ranges.len());
-        for (at, range) in ranges.iter().enumerate() {
+        for (at, range) in ranges.iter_mut().enumerate() {
             let desc = descs.get(at).copied().unwrap_or(0);
-            uses.extend(self.memory.local(terms.number, *range, desc, purpose)?);
+            let used = self.memory.local(terms.number, *range, desc, purpose)?;
+            *range = used.map_or(*range, |id| self.memory.place(id, *range));
+            uses.extend(used);
         }
         Ok(uses)
     }
@@ -189,7 +193,7 @@ impl State {
     ///
     /// # Errors
     /// The rule that it breaks, or [`errno::EAGAIN`].
-    pub(crate) fn receive(&mut self, number: u32, draft: RecvDraft) -> Result<(), Broken> {
+    pub(crate) fn receive(&mut self, number: u32, mut draft: RecvDraft) -> Result<(), Broken> {
         if self.says_again() {
             return Err(Broken::plain(errno::EAGAIN));
         }
@@ -206,7 +210,7 @@ impl State {
         if memory::total(&draft.ranges).is_none() {
             return wrong(errno::EINVAL, "a receive of too many bytes");
         }
-        let uses = self.buffers(&terms, &draft.ranges, &draft.descs, Use::Recv)?;
+        let uses = self.buffers(&terms, &mut draft.ranges, &draft.descs, Use::Recv)?;
         let Some((endpoint, mut world)) = self.parts(number) else {
             return Err(Broken::plain(errno::EINVAL));
         };

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use trunkline_sys::ofi::{caps, errno, mr_mode};
 
+use crate::device::Held;
 use crate::memory::{Range, is_there};
 
 /// Most keys of the caller's choice that are remembered after their registrations.
@@ -49,6 +50,8 @@ enum Stage {
 
 struct Registration {
     range: Range,
+    /// Where the bytes are, of memory of a device.
+    bytes: Option<usize>,
     rights: u64,
     key: u64,
     stage: Stage,
@@ -84,6 +87,8 @@ pub(crate) struct Wanted {
     pub(crate) range: Range,
     pub(crate) rights: u64,
     pub(crate) requested_key: u64,
+    /// Where the bytes are, of memory of a device.
+    pub(crate) bytes: Option<usize>,
 }
 
 /// All registrations of a domain.
@@ -94,6 +99,8 @@ pub(crate) struct Registry {
     noise: u64,
     entries: u64,
     most_entries: u64,
+    /// What devices do not see yet.
+    pub(crate) held: Held,
     next: u64,
     all: BTreeMap<MrId, Registration>,
     keys: BTreeMap<u64, MrId>,
@@ -111,6 +118,7 @@ impl Registry {
             noise: noise & !0xFFFF_FFFF,
             entries: 0,
             most_entries: 0,
+            held: Held::default(),
             next: 1,
             all: BTreeMap::new(),
             keys: BTreeMap::new(),
@@ -128,7 +136,7 @@ impl Registry {
     /// # Errors
     /// What is wrong with the request.
     pub(crate) fn register(&mut self, wanted: Wanted) -> Result<(MrId, Option<u64>), Broken> {
-        let Wanted { range, rights, requested_key } = wanted;
+        let Wanted { range, rights, requested_key, bytes } = wanted;
         if range.len == 0
             || range.base.checked_add(range.len).is_none()
             || rights & !RIGHTS != 0
@@ -137,7 +145,7 @@ impl Registry {
             let line = format!("registration of {} bytes with rights {rights:#x}", range.len);
             return Err(Broken::rule(errno::EINVAL, line));
         }
-        if self.demands(mr_mode::ALLOCATED) && !is_there(range) {
+        if bytes.is_none() && self.demands(mr_mode::ALLOCATED) && !is_there(range) {
             let line = format!("registration of {} bytes, of which pages are missing", range.len);
             return Err(Broken::rule(errno::EFAULT, line));
         }
@@ -155,7 +163,7 @@ impl Registry {
         self.next += 1;
         self.keys.insert(key, id);
         self.retired.retain(|retired| *retired != key);
-        let made = Registration { range, rights, key, stage: Stage::Made, endpoint: None, uses: 0 };
+        let made = Registration { range, bytes, rights, key, stage: Stage::Made, endpoint: None, uses: 0 };
         self.all.insert(id, made);
         if self.demands(mr_mode::ENDPOINT) {
             return Ok((id, None));
@@ -227,6 +235,7 @@ impl Registry {
             let line = format!("close of a registration that {uses} operations use");
             return Err(Broken::rule(errno::EBUSY, line));
         }
+        self.held.show(Some(id));
         self.forget(id);
         Ok(())
     }
@@ -350,7 +359,22 @@ impl Registry {
         let zero = if self.demands(mr_mode::VIRT_ADDR) { 0 } else { registration.range.base };
         let base = usize::try_from(addr).ok().and_then(|addr| zero.checked_add(addr)).ok_or_else(outside)?;
         let range = Range { base, len: usize::try_from(len).map_err(|_| outside())? };
-        if registration.range.holds(range) { Ok((*id, range)) } else { Err(outside()) }
+        if registration.range.holds(range) { Ok((*id, self.place(*id, range))) } else { Err(outside()) }
+    }
+
+    /// Where bytes of a registration are.
+    pub(crate) fn place(&self, id: MrId, range: Range) -> Range {
+        match self.all.get(&id) {
+            Some(Registration { range: whole, bytes: Some(bytes), .. }) if range.len > 0 => {
+                Range { base: bytes + (range.base - whole.base), ..range }
+            }
+            _ => range,
+        }
+    }
+
+    /// Whether it is memory of a device.
+    pub(crate) fn is_of_device(&self, id: MrId) -> bool {
+        self.all.get(&id).is_some_and(|registration| registration.bytes.is_some())
     }
 
     fn no_such_key(&self, key: u64) -> Broken {

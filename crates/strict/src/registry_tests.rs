@@ -8,7 +8,7 @@ const NOISE: u64 = 0x1234_0000_0000;
 const ENDPOINT: i32 = mr_mode::ENDPOINT | mr_mode::PROV_KEY;
 
 fn wanted(rights: u64, requested_key: u64) -> Wanted {
-    Wanted { range: Range { base: 4096, len: 100 }, rights, requested_key }
+    Wanted { range: Range { base: 4096, len: 100 }, rights, requested_key, bytes: None }
 }
 
 fn error<T>(result: Result<T, Broken>) -> i32 {

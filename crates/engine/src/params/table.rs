@@ -20,7 +20,7 @@ pub const TABLE: &[ParamInfo] = &[
         kind: "name",
         default: "auto",
         range: "auto, soft, soft:shm, soft:tcp, verbs, verbs:DEVICE, ofi or ofi:PROVIDER",
-        doc: "the network to use; auto is soft; soft:shm and soft:tcp use only that wire; verbs are RDMA devices, or just \
+        doc: "the network to use; auto is ofi where there is EFA or Slingshot, else soft; soft:shm and soft:tcp use only that wire; verbs are RDMA devices, or just \
               the one that is named; ofi are NICs through libfabric, by a provider of hardware or the one that is named",
         set: |params, value| {
             let named = |prefix| value.strip_prefix(prefix);

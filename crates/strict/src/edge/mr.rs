@@ -4,13 +4,14 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 use trunkline_sys::ofi::{
-    Fid, FidMr, Iovec, KEY_NOTAVAIL, MR_DMABUF, MrAttr, Ops, OpsMr, class, control, errno, hmem,
+    Fid, FidMr, Iovec, KEY_NOTAVAIL, MR_DMABUF, MrAttr, MrDmabuf, Ops, OpsMr, class, control, errno, hmem,
 };
 
 use super::domain::DomainObject;
 use super::endpoint::EpObject;
 use super::{PANICKED, give, guarded, missing, object, take};
 use crate::config::Step;
+use crate::device;
 use crate::domain::Domain;
 use crate::gate::Whose;
 use crate::memory::Range;
@@ -88,16 +89,20 @@ unsafe extern "C" fn regattr(fid: *mut Fid, attr: *const MrAttr, flags: u64, out
         }
         // SAFETY: the caller's attributes.
         let attr = unsafe { &*attr };
-        if flags & MR_DMABUF != 0 || attr.iface != hmem::SYSTEM {
+        let is_taken = if parent.domain.shared.config.hmem { hmem::CUDA } else { hmem::SYSTEM };
+        let is_device = attr.iface != hmem::SYSTEM;
+        if is_device && attr.iface != is_taken || flags & MR_DMABUF != 0 && !is_device {
             return -errno::EOPNOTSUPP;
         }
-        if attr.iov_count != 1 || attr.offset != 0 || flags != 0 {
+        if attr.iov_count != 1 || attr.offset != 0 || flags & !MR_DMABUF != 0 {
             return -errno::EINVAL;
         }
-        // SAFETY: the list has one range.
-        let iov = unsafe { attr.mr_iov.read() };
-        let range = Range { base: iov.iov_base as usize, len: iov.iov_len };
-        let wanted = Wanted { range, rights: attr.access, requested_key: attr.requested_key };
+        // SAFETY: the caller's attributes, with one range.
+        let (range, bytes) = match unsafe { named(attr, flags, is_device) } {
+            Ok(named) => named,
+            Err(error) => return -error,
+        };
+        let wanted = Wanted { range, rights: attr.access, requested_key: attr.requested_key, bytes };
         let made = parent.domain.call(Whose::Domain, |state| {
             state.memory.register(wanted).map_err(|broken| state.broken(&broken))
         });
@@ -112,6 +117,25 @@ unsafe extern "C" fn regattr(fid: *mut Fid, attr: *const MrAttr, flags: u64, out
         unsafe { give(MrObject { fid, domain: Arc::clone(&parent.domain), id }, out) };
         0
     })
+}
+
+/// What is registered, and for memory of a device where its bytes are.
+///
+/// # Safety
+/// The attributes name one range, or with [`MR_DMABUF`] a part of a dma-buf.
+unsafe fn named(attr: &MrAttr, flags: u64, is_device: bool) -> Result<(Range, Option<usize>), c_int> {
+    if flags & MR_DMABUF != 0 {
+        // SAFETY: as this function's caller promises.
+        let part = unsafe { attr.mr_iov.cast::<MrDmabuf>().read() };
+        let base = (part.base_addr as usize).wrapping_add(part.offset as usize);
+        let bytes = device::bytes_of_dmabuf(part.fd, part.offset, part.len)?;
+        return Ok((Range { base, len: part.len }, Some(bytes)));
+    }
+    // SAFETY: as above.
+    let iov = unsafe { attr.mr_iov.read() };
+    let range = Range { base: iov.iov_base as usize, len: iov.iov_len };
+    let bytes = if is_device { Some(device::bytes_of(range)?) } else { None };
+    Ok((range, bytes))
 }
 
 impl MrObject {

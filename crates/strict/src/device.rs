@@ -1,0 +1,86 @@
+//! Memory of a device that is none: its addresses can be neither read nor written, its bytes are elsewhere. The driver of the
+//! tests, which stands in the place of `libcuda.so.1`, knows where. What peers write there is held back until somebody reads
+//! such memory, as a bus may do it.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use trunkline_sys::ofi::errno;
+
+use crate::memory::{Range, copy_out};
+use crate::registry::MrId;
+
+/// What a descriptor of the driver's says before the address of its bytes.
+const MAGIC: u64 = 0x7472_756e_6b6c_6e65;
+
+/// Where the bytes of an address are, if it is the device's.
+fn find(addr: usize) -> Option<usize> {
+    // SAFETY: a library is only looked for among those that are open.
+    let driver = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    if driver.is_null() {
+        return None;
+    }
+    // SAFETY: an open library and a name.
+    let found = unsafe { libc::dlsym(driver, c"fake_bytes".as_ptr()) };
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: the function of the tests' driver.
+    let find = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(usize) -> *mut c_char>(found) };
+    Some(find(addr) as usize).filter(|at| *at != 0)
+}
+
+/// The same of a range, all of which is to be there.
+///
+/// # Errors
+/// An error number.
+pub(crate) fn bytes_of(range: Range) -> Result<usize, c_int> {
+    let last = range.base.checked_add(range.len.max(1) - 1).ok_or(errno::EINVAL)?;
+    let (first, last) = (find(range.base), find(last));
+    match (first, last) {
+        (Some(first), Some(_)) => Ok(first),
+        _ => Err(errno::EFAULT),
+    }
+}
+
+/// The same of a part of a dma-buf, which is a file of its size that begins with where its bytes are.
+///
+/// # Errors
+/// An error number.
+pub(crate) fn bytes_of_dmabuf(fd: c_int, offset: u64, len: usize) -> Result<usize, c_int> {
+    let mut told = [0_u64; 2];
+    // SAFETY: room for as many bytes as is said.
+    let count = unsafe { libc::pread(fd, told.as_mut_ptr().cast(), size_of_val(&told), 0) };
+    if count < 0 {
+        return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(errno::EBADF));
+    }
+    // SAFETY: it only asks how long the file is.
+    let size = u64::try_from(unsafe { libc::lseek(fd, 0, libc::SEEK_END) }).unwrap_or(0);
+    let is_inside = offset.checked_add(len as u64).is_some_and(|end| end <= size);
+    if count as usize != size_of_val(&told) || told[0] != MAGIC || !is_inside || len == 0 {
+        return Err(errno::EINVAL);
+    }
+    Ok(told[1] as usize + offset as usize)
+}
+
+/// Writes that the device does not see yet.
+#[derive(Default)]
+pub(crate) struct Held(Vec<(MrId, Vec<u8>, Range)>);
+
+impl Held {
+    /// Holds one back.
+    pub(crate) fn push(&mut self, id: MrId, bytes: Vec<u8>, range: Range) {
+        self.0.push((id, bytes, range));
+    }
+
+    /// Lets the device see all, or those of one registration, which goes.
+    pub(crate) fn show(&mut self, only: Option<MrId>) {
+        let (shown, kept) =
+            std::mem::take(&mut self.0).into_iter().partition(|(id, ..)| only.is_none_or(|only| only == *id));
+        self.0 = kept;
+        let shown: Vec<(MrId, Vec<u8>, Range)> = shown;
+        for (_, bytes, range) in shown {
+            // SAFETY: its registration is open, so that the program keeps the memory.
+            unsafe { copy_out(&bytes, &[range]) };
+        }
+    }
+}
