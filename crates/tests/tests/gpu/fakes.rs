@@ -11,7 +11,21 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use crate::net::opaque;
 use crate::run::{Setting, scenario};
 
-/// Where they lie, with their folder; or why there are none.
+/// A library made of a source of ours.
+fn compile(folder: &Path, library: &str, source: &str, map: Option<&str>) -> Result<(), String> {
+    let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/gpu");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(folder.join(library));
+    cc.arg(sources.join(source)).arg(format!("-Wl,-soname,{library}"));
+    if let Some(map) = map {
+        cc.arg(format!("-Wl,--version-script,{}", sources.join(map).display()));
+    }
+    let status = cc.status().map_err(|error| format!("no cc: {error}"))?;
+    assert!(status.success(), "{source} is compiled");
+    Ok(())
+}
+
+/// Where both lie, with their folder; or why there are none.
 fn built() -> &'static Result<tempfile::TempDir, String> {
     static BUILT: OnceLock<Result<tempfile::TempDir, String>> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -19,22 +33,52 @@ fn built() -> &'static Result<tempfile::TempDir, String> {
             return Err("no infiniband/verbs.h (Debian: libibverbs-dev)".to_owned());
         }
         let folder = tempfile::tempdir().expect("a folder");
-        let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/gpu");
-        for (library, source, more) in [
-            ("libcuda.so.1", "fake_cuda.c", None),
-            ("libibverbs.so.1", "fake_verbs.c", Some("fake_verbs.map")),
-        ] {
-            let mut cc = Command::new("cc");
-            cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(folder.path().join(library));
-            cc.arg(sources.join(source)).arg(format!("-Wl,-soname,{library}"));
-            if let Some(map) = more {
-                cc.arg(format!("-Wl,--version-script,{}", sources.join(map).display()));
-            }
-            let status = cc.status().map_err(|error| format!("no cc: {error}"))?;
-            assert!(status.success(), "{source} is compiled");
-        }
+        compile(folder.path(), "libcuda.so.1", "fake_cuda.c", None)?;
+        compile(folder.path(), "libibverbs.so.1", "fake_verbs.c", Some("fake_verbs.map"))?;
         Ok(folder)
     })
+}
+
+/// The version of libfabric in which dma-bufs came.
+const WITH_DMABUFS: u32 = 1 << 16 | 20;
+
+/// The driver alone, beside the provider of libfabric that knows it; and libfabric's version.
+fn provided() -> &'static Result<(tempfile::TempDir, u32), String> {
+    static PROVIDED: OnceLock<Result<(tempfile::TempDir, u32), String>> = OnceLock::new();
+    PROVIDED.get_or_init(|| {
+        let library = std::env::var_os("TRUNKLINE_OFI_LIBRARY");
+        let library = trunkline_ofi::Library::open(library.as_deref());
+        let version = library.map_err(|missing| missing.to_string())?.version();
+        let folder = tempfile::tempdir().expect("a folder");
+        compile(folder.path(), "libcuda.so.1", "fake_cuda.c", None)?;
+        strict_fi::place_in(folder.path()).expect("the provider that was built");
+        Ok((folder, version))
+    })
+}
+
+/// A scenario over the provider `strict`, which reaches the driver's memory and ends the process that breaks a rule; `None`, a
+/// counted skip, where there is no libfabric.
+pub(crate) fn over_strict(name: &'static str) -> Option<Setting> {
+    match provided() {
+        Ok((folder, version)) => {
+            let folder: OsString = folder.path().into();
+            let setting = scenario(name).env_os("LD_LIBRARY_PATH", folder.clone());
+            let setting = setting.env("TEST_DMABUFS", u32::from(*version >= WITH_DMABUFS));
+            let setting = setting.env_os("FI_PROVIDER_PATH", folder).env("FI_PROVIDER", "strict");
+            let library = std::env::var_os("TRUNKLINE_OFI_LIBRARY").into_iter();
+            let setting = library.fold(setting, |setting, at| setting.env_os("TRUNKLINE_OFI_LIBRARY", at));
+            Some(
+                setting
+                    .env("TRUNKLINE_FABRIC", "ofi:strict")
+                    .env("FI_STRICT_HMEM", 1)
+                    .env("FI_STRICT_ABORT", 1),
+            )
+        }
+        Err(reason) => {
+            trunkline_tests::skip("memory of GPUs through the plugin over libfabric", "ofi", reason);
+            None
+        }
+    }
 }
 
 /// A scenario over them; `None` where they cannot be made, which is a counted skip.
@@ -60,12 +104,33 @@ fn open(name: &str) -> Library {
 /// The fakes as a scenario sees them.
 pub(crate) struct Fakes {
     cuda: Library,
-    verbs: Library,
+    /// There is none over libfabric.
+    verbs: Option<Library>,
 }
 
 impl Fakes {
     pub(crate) fn open() -> Self {
-        Self { cuda: open("libcuda.so.1"), verbs: open("libibverbs.so.1") }
+        let is_verbs = std::env::var("TRUNKLINE_FABRIC").as_deref() == Ok("verbs");
+        Self { cuda: open("libcuda.so.1"), verbs: is_verbs.then(|| open("libibverbs.so.1")) }
+    }
+
+    /// Whether dma-bufs are registered, as far as the versions of libraries go.
+    pub(crate) fn has_dmabufs() -> bool {
+        std::env::var("TEST_DMABUFS").as_deref() != Ok("0")
+    }
+
+    /// Whether the NIC is a fake that counts.
+    pub(crate) fn counts(&self) -> bool {
+        self.verbs.is_some()
+    }
+
+    fn verbs(&self) -> &Library {
+        self.verbs.as_ref().expect("a NIC that counts")
+    }
+
+    /// A number of the NIC's, 0 if it does not count.
+    fn of_nic(&self, name: &CStr) -> i32 {
+        self.verbs.as_ref().map_or(0, |verbs| Self::number(verbs, name))
     }
 
     /// Memory of the GPU, or managed memory.
@@ -90,7 +155,7 @@ impl Fakes {
     /// Nothing leaves or reaches a device any more, but for what it sends to itself.
     pub(crate) fn cut(&self, device: c_int) {
         // SAFETY: the function's type.
-        let cut = unsafe { self.verbs.get::<unsafe extern "C" fn(c_int)>(b"fake_cut") }.expect("it");
+        let cut = unsafe { self.verbs().get::<unsafe extern "C" fn(c_int)>(b"fake_cut") }.expect("it");
         // SAFETY: a number of a device.
         unsafe { cut(device) };
     }
@@ -99,24 +164,24 @@ impl Fakes {
     pub(crate) fn holds(&self, device: c_int) -> bool {
         // SAFETY: the function's type.
         let ask =
-            unsafe { self.verbs.get::<unsafe extern "C" fn(c_int) -> c_int>(b"fake_holds") }.expect("it");
+            unsafe { self.verbs().get::<unsafe extern "C" fn(c_int) -> c_int>(b"fake_holds") }.expect("it");
         // SAFETY: a number of a device.
         unsafe { ask(device) != 0 }
     }
 
     /// Reads of memory of the GPU by the NIC, which are flushes.
     pub(crate) fn reads_of_device(&self) -> i32 {
-        Self::number(&self.verbs, c"fake_device_reads")
+        self.of_nic(c"fake_device_reads")
     }
 
     /// Reads of memory of the host.
     pub(crate) fn reads_of_host(&self) -> i32 {
-        Self::number(&self.verbs, c"fake_host_reads")
+        self.of_nic(c"fake_host_reads")
     }
 
     /// Dma-bufs that are registered.
     pub(crate) fn dmabufs(&self) -> i32 {
-        Self::number(&self.verbs, c"fake_dmabufs")
+        self.of_nic(c"fake_dmabufs")
     }
 
     /// Dma-bufs that the driver has made.

@@ -1,6 +1,8 @@
 //! The plugin and `trunkline bench` over libfabric's providers for TCP, on this host. Without libfabric, or without such a provider,
 //! each test is a counted skip.
 
+pub(crate) mod tried;
+
 use std::ffi::OsString;
 
 use trunkline_fabric::Fabric as _;
