@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use crate::mutant::Planted;
 use crate::{NoNic, OfiConfig, OfiFabric};
 
 /// A device that libfabric has a provider for.
@@ -55,9 +56,10 @@ fn names(folder: &Path) -> Vec<String> {
 
 fn find(root: &Path) -> Option<Found> {
     let devices = root.join("sys/class/infiniband");
+    let any = Planted::named("ofi-opens-for-any-device").is_on();
     let is_efa = |name: &String| {
         let driver = std::fs::read_link(devices.join(name).join("device/driver"));
-        driver.is_ok_and(|driver| driver.file_name().is_some_and(|driver| driver == "efa"))
+        driver.is_ok_and(|driver| driver.file_name().is_some_and(|driver| driver == "efa" || any))
     };
     if let Some(name) = names(&devices).into_iter().find(is_efa) {
         return Some(Found { provider: "efa", sign: format!("the driver of {name} is efa") });

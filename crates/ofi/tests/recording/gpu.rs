@@ -67,14 +67,19 @@ fn tried(kind: Kind, gpus: &Gpus) -> (Arc<World>, OfiFabric) {
 }
 
 #[test]
-fn memory_of_devices_is_asked_for_first() {
+fn memory_of_devices_is_asked_for_and_not_insisted_on() {
     let (world, config, library) = world(new());
-    assert!(OfiFabric::with_library(&library, &config).unwrap().reaches_devices());
-    assert_eq!(*world.wishes.lock().unwrap(), [ALL | caps::HMEM]);
-    let (world, config, library) = self::world(Kind { caps: ALL, ..new() });
     let fabric = OfiFabric::with_library(&library, &config).unwrap();
-    assert!(!fabric.reaches_devices());
-    assert_eq!(world.wishes.lock().unwrap().last(), Some(&ALL), "and not insisted on");
+    assert!(fabric.reaches_devices());
+    assert_eq!(*world.wishes.lock().unwrap(), [ALL, ALL | caps::HMEM]);
+    assert!(!fabric.granted(0).unwrap().hmem, "it is taken where it is of use");
+    assert!(fabric.with_gpus(&nvidia()).granted(0).unwrap().hmem);
+    let (_world, config, library) = self::world(Kind { caps: ALL, ..new() });
+    let fabric = OfiFabric::with_library(&library, &config).unwrap();
+    assert!(!fabric.reaches_devices() && fabric.nics().len() == 1);
+    // Records could not be injected any more.
+    let (_world, config, library) = self::world(Kind { device_inject: 63, ..new() });
+    assert!(!OfiFabric::with_library(&library, &config).unwrap().reaches_devices());
     let gpus = nvidia();
     drivers::asked();
     assert!(!reach(&fabric.with_gpus(&gpus)).any());

@@ -30,6 +30,7 @@ use trunkline_ofi::typed::{
 };
 
 use crate::world::{ALL, Kind, World};
+use trunkline_sys::ofi::caps;
 
 thread_local! {
     static ALLOCATED: Cell<u64> = const { Cell::new(0) };
@@ -85,7 +86,8 @@ impl Nic {
 
     fn with(kind: Kind, wants: &QueueWants) -> Self {
         let (world, library) = World::begin(kind);
-        let info = query(&Hints::new(&library, ALL).unwrap(), None).unwrap().remove(0);
+        let info =
+            query(&Hints::new(&library, ALL | kind.caps & caps::HMEM).unwrap(), None).unwrap().remove(0);
         let domain = Domain::open(&info).unwrap();
         let queue = Queue::open(&domain, wants).unwrap();
         let data = Endpoint::open(&info, &queue, &[]).unwrap();

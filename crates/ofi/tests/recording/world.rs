@@ -45,6 +45,8 @@ pub struct Kind {
     pub caps: u64,
     pub version: u32,
     pub op_flags: u64,
+    /// Bytes that are injected where memory of devices was asked for.
+    pub device_inject: usize,
 }
 
 pub const ALL: u64 = ofi::caps::MSG | ofi::caps::RMA | ofi::caps::TAGGED;
@@ -59,6 +61,7 @@ impl Default for Kind {
             caps: ALL | ofi::caps::HMEM,
             version: ofi::version(1, 17),
             op_flags: ofi::caps::DELIVERY_COMPLETE,
+            device_inject: 64,
         }
     }
 }
@@ -356,12 +359,14 @@ unsafe extern "C" fn getinfo(
             return -errno::ENODATA;
         }
         let info = dupinfo(hints);
-        (*info).caps = kind.caps;
+        // Of those that must be asked for.
+        (*info).caps = kind.caps & !(ofi::caps::HMEM & !(*hints).caps);
         (*(*info).domain_attr).mr_mode = kind.mr_mode;
         (*(*info).domain_attr).threading = kind.threading;
         (*(*info).domain_attr).mr_key_size = kind.key_bytes;
         (*(*info).domain_attr).cq_data_size = kind.data_bytes;
-        (*(*info).tx_attr).inject_size = 64;
+        let for_devices = (*hints).caps & ofi::caps::HMEM != 0;
+        (*(*info).tx_attr).inject_size = if for_devices { kind.device_inject } else { 64 };
         ((*(*info).tx_attr).size, (*(*info).rx_attr).size) = (256, 256);
         (*(*info).tx_attr).op_flags = kind.op_flags;
         (*(*info).tx_attr).iov_limit = 2;
