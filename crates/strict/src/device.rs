@@ -84,3 +84,44 @@ impl Held {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+
+    use super::*;
+
+    #[test]
+    fn only_dmabufs_of_the_driver_are_taken() {
+        let mut file = tempfile::tempfile().unwrap();
+        let of = |fd, offset, len| bytes_of_dmabuf(fd, offset, len);
+        assert_eq!(of(-1, 0, 1), Err(errno::EBADF));
+        assert_eq!(of(file.as_raw_fd(), 0, 1), Err(errno::EINVAL), "an empty file");
+        file.write_all(&MAGIC.to_ne_bytes()).unwrap();
+        file.write_all(&0x7000_u64.to_ne_bytes()).unwrap();
+        file.set_len(4096).unwrap();
+        let fd = file.as_raw_fd();
+        assert_eq!((of(fd, 0, 4096), of(fd, 100, 8)), (Ok(0x7000), Ok(0x7000 + 100)));
+        for (offset, len) in [(0, 0), (1, 4096), (4096, 1), (u64::MAX, 2)] {
+            assert_eq!(of(fd, offset, len), Err(errno::EINVAL), "{offset} and {len}");
+        }
+        // Without the driver nothing is the device's.
+        assert_eq!(bytes_of(Range { base: fd as usize, len: 8 }), Err(errno::EFAULT));
+    }
+
+    #[test]
+    fn what_is_held_back_is_shown_once() {
+        let (mut first, mut second) = ([0_u8; 4], [0_u8; 4]);
+        let range = |bytes: &mut [u8; 4]| Range { base: bytes.as_mut_ptr() as usize, len: 4 };
+        let (to_first, to_second) = (range(&mut first), range(&mut second));
+        let mut held = Held::default();
+        held.push(MrId(1), vec![1; 4], to_first);
+        held.push(MrId(2), vec![2; 4], to_second);
+        held.push(MrId(1), vec![3; 2], to_first);
+        held.show(Some(MrId(1)));
+        assert_eq!((first, second, held.0.len()), ([3, 3, 1, 1], [0; 4], 1));
+        held.show(None);
+        assert_eq!((second, held.0.len()), ([2; 4], 0));
+    }
+}
