@@ -52,9 +52,8 @@ impl Devices {
     /// Tries memory of each of these drivers on a NIC. `flushes`: whether what is written there is flushed.
     pub(crate) fn tried(info: &Info, gpus: &Gpus, flushes: bool) -> Self {
         let mut found = Self::default();
-        let is_there = gpus.has(Vendor::Nvidia);
-        let mut trial = match found.open(info, is_there) {
-            Ok(trial) => trial,
+        let (mut trial, blocked) = match found.open(info, gpus.has(Vendor::Nvidia)) {
+            Ok(opened) => opened,
             Err(error) => {
                 found.refused.push(error.to_string());
                 return found;
@@ -62,7 +61,7 @@ impl Devices {
         };
         let mut all_dmabufs = true;
         for gpu in gpus.all() {
-            let blocked = gpu.vendor() == Vendor::Nvidia && found.calls_cuda(is_there);
+            let blocked = blocked && gpu.vendor() == Vendor::Nvidia;
             let ways = if blocked { Ways::default() } else { found.attempt(&mut trial, gpu) };
             all_dmabufs &= ways.dmabuf;
             match gpu.vendor() {
@@ -78,31 +77,30 @@ impl Devices {
         found
     }
 
-    /// Opens the NIC so that the provider leaves CUDA alone, where it knows how to: CUDA's calls may wait for kernels of the
-    /// user's, which wait for us.
-    fn open(&mut self, info: &Info, cuda: bool) -> Result<Trial, OpenError> {
+    /// Opens the NIC with endpoints that read from themselves through it, and not through memory of the host, which would
+    /// flush nothing; and so that the provider leaves CUDA alone, whose calls may wait for kernels of the user's, which wait for
+    /// us. Not all know what to do about either. Whether the provider says that it cannot leave CUDA alone.
+    fn open(&mut self, info: &Info, cuda: bool) -> Result<(Trial, bool), OpenError> {
+        let apart = Opt::flag(opt::SHARED_MEMORY_PERMITTED, false);
         let quiet = Opt::flag(opt::CUDA_API_PERMITTED, false);
-        let wanted = if cuda { vec![quiet] } else { Vec::new() };
-        match Trial::open(info, &wanted) {
-            Ok(trial) => {
-                self.options = wanted;
-                Ok(trial)
-            }
-            Err(OpenError { step: OpenStep::Option(_), errno, .. }) => {
-                if errno == Errno::NOT_SUPPORTED {
-                    self.refused
-                        .push("the provider moves memory of NVIDIA's GPUs by calls of CUDA".to_owned());
+        let (mut opened, mut blocked) = (None, false);
+        let through = Planted::named("ofi-flushes-through-the-host").is_on();
+        for option in [(!through).then_some(apart), cuda.then_some(quiet)].into_iter().flatten() {
+            let with = [&self.options[..], &[option]].concat();
+            match Trial::open(info, &with) {
+                Ok(trial) => (self.options, opened) = (with, Some(trial)),
+                Err(OpenError { step: OpenStep::Option(_), errno, .. }) => {
+                    blocked |= option == quiet && errno == Errno::NOT_SUPPORTED;
                 }
-                Trial::open(info, &[])
+                Err(error) => return Err(error),
             }
-            Err(error) => Err(error),
         }
-    }
-
-    /// Whether the provider would call CUDA while it moves bytes.
-    fn calls_cuda(&self, cuda: bool) -> bool {
-        let ignored = Planted::named("ofi-lets-providers-call-cuda").is_on();
-        cuda && self.options.is_empty() && !self.refused.is_empty() && !ignored
+        if blocked {
+            self.refused.push("the provider moves memory of NVIDIA's GPUs by calls of CUDA".to_owned());
+        }
+        let ignores = Planted::named("ofi-lets-providers-call-cuda").is_on();
+        let trial = opened.map_or_else(|| Trial::open(info, &[]), Ok)?;
+        Ok((trial, blocked && !ignores))
     }
 
     /// Tries one driver's memory in both ways.

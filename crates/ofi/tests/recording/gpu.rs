@@ -107,7 +107,8 @@ fn what_is_reached_is_tried_and_nothing_is_left() {
         assert_eq!(dmabuf.dmabuf.unwrap().1, 0x200);
         let reads = world.posts.lock().unwrap().iter().filter(|post| post.call == "read").count();
         assert_eq!(reads, 2, "each is read back");
-        assert_eq!(world.quiet_endpoints.load(SeqCst), 1, "without calls of CUDA");
+        let options = (world.apart_endpoints.load(SeqCst), world.quiet_endpoints.load(SeqCst));
+        assert_eq!(options, (2, 1), "through the NIC, and without calls of CUDA");
         assert_eq!(world.open(), 0);
         let freed = drivers::asked().iter().filter(|call| call.starts_with("cuMemFree")).count();
         assert_eq!((freed, crate::open_files(&name())), (1, 0));
@@ -174,6 +175,12 @@ fn a_provider_that_needs_cuda_to_move_bytes_reaches_none_of_its_memory() {
         assert_eq!(reach(&fabric).any(), reached, "{said}");
         assert_eq!(fabric.notes().iter().any(|note| note.contains("calls of CUDA")), !reached);
     }
+    // One that has no memory of the host to go through.
+    let gpus = nvidia();
+    let (world, config, library) = world(new());
+    *world.shared_option.lock().unwrap() = -errno::ENOPROTOOPT;
+    let fabric = OfiFabric::with_library(&library, &config).unwrap().with_gpus(&gpus);
+    assert!(reach(&fabric).nvidia && world.quiet_endpoints.load(SeqCst) == 1);
 }
 
 #[test]
@@ -209,7 +216,8 @@ fn memory_of_devices_is_registered_as_it_is_given() {
     let gpus = nvidia();
     let (world, fabric) = tried(new(), &gpus);
     let rail = open(&fabric);
-    assert_eq!(world.quiet_endpoints.load(SeqCst), 1 + 2, "rails leave CUDA alone, too");
+    let options = (world.apart_endpoints.load(SeqCst), world.quiet_endpoints.load(SeqCst));
+    assert_eq!(options, (2 + 2, 1 + 2), "rails do as was tried");
     let registrar = rail.registrar();
     let memory = of_device(BASE + 0x1000, 5000);
     let last = || *asked_of_devices(&world).last().unwrap();

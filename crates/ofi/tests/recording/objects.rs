@@ -471,12 +471,17 @@ unsafe extern "C" fn setopt(
     value: *const c_void,
     len: usize,
 ) -> c_int {
-    if (level, option, len) == (ofi::OPT_ENDPOINT, ofi::opt::CUDA_API_PERMITTED, 1) {
+    let flags = [ofi::opt::CUDA_API_PERMITTED, ofi::opt::SHARED_MEMORY_PERMITTED];
+    if level == ofi::OPT_ENDPOINT && flags.contains(&option) && len == 1 {
         // SAFETY: the caller's.
         let (world, permitted) = unsafe { (&fake::<ofi::FidEp>(fid.cast()).world, *value.cast::<u8>()) };
         assert_eq!(permitted, 0);
-        let said = *world.cuda_option.lock().unwrap();
-        world.quiet_endpoints.fetch_add(usize::from(said == 0), SeqCst);
+        let (place, count) = match option {
+            ofi::opt::CUDA_API_PERMITTED => (&world.cuda_option, &world.quiet_endpoints),
+            _ => (&world.shared_option, &world.apart_endpoints),
+        };
+        let said = *place.lock().unwrap();
+        count.fetch_add(usize::from(said == 0), SeqCst);
         return said;
     }
     assert_eq!((level, option, len), (ofi::OPT_ENDPOINT, ofi::opt::FI_HMEM_P2P, 4));

@@ -155,6 +155,9 @@ pub struct World {
     /// What setting the option about CUDA says, and how often it was taken.
     pub cuda_option: Mutex<c_int>,
     pub quiet_endpoints: AtomicUsize,
+    /// The same of the option about memory of the host.
+    pub shared_option: Mutex<c_int>,
+    pub apart_endpoints: AtomicUsize,
     /// Whether posts are not noted.
     pub quiet: AtomicBool,
     /// Whether offers beside the first are of another domain.

@@ -167,6 +167,8 @@ pub mod opt {
     pub const FI_HMEM_P2P: i32 = 8;
     /// Since 1.18, `FI_OPT_CUDA_API_PERMITTED`: whether the provider may call CUDA; a `bool`.
     pub const CUDA_API_PERMITTED: i32 = 10;
+    /// Since 1.18, `FI_OPT_SHARED_MEMORY_PERMITTED`: whether the provider may go through memory of the host to peers there; a `bool`.
+    pub const SHARED_MEMORY_PERMITTED: i32 = 11;
 }
 
 /// Values of [`opt::FI_HMEM_P2P`].
