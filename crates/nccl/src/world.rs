@@ -150,7 +150,7 @@ fn make_of(log: &Arc<Log>, params: Params, hardware: Hardware, gpus: Gpus) -> Re
         Hardware::Ofi(fabric) => {
             log.line(Level::Info, &format!("trunkline: libfabric, provider {}", fabric.provider()));
             let fabric = fabric.with_gpus(&gpus);
-            fabric.notes().iter().for_each(|note| log.line(Level::Info, &format!("trunkline: {note}")));
+            fabric.notes().iter().for_each(|(level, note)| log.line(*level, &format!("trunkline: {note}")));
             Running::Ofi(Engine::new(Traced::new(fabric, recorder), host, params)?)
         }
         Hardware::None => {

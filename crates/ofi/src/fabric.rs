@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use trunkline_fabric::{Caps, Fabric, Nic, OpenError, RailConfig};
+use trunkline_fabric::{Caps, Fabric, Level, Nic, OpenError, RailConfig};
 use trunkline_mem::gpu::Gpus;
 use trunkline_proto::wire::status::Usage;
 use trunkline_sys::ofi::{caps as bits, threading};
@@ -85,7 +85,7 @@ pub struct OfiFabric {
 #[derive(Default)]
 struct About {
     /// What was noticed, a line each.
-    notes: Vec<String>,
+    notes: Vec<(Level, String)>,
     skips_flushes: bool,
 }
 
@@ -206,16 +206,16 @@ impl OfiFabric {
         let writes = if profile.known { Writes::PROMISED } else { Writes::tried(info) };
         if let Some(why) = writes.why {
             let by = profile.write_data_by.map_or_else(String::new, |by| format!("; {by} changes that"));
-            self.about.notes.push(format!(
-                "NIC {domain} cannot write with data ({why}): long messages end with a record{by}"
-            ));
+            let note =
+                format!("NIC {domain} cannot write with data ({why}): long messages end with a record{by}");
+            self.about.notes.push((Level::Warn, note));
         }
         Profile { write_data: writes.data, ..profile }
     }
 
-    /// What was noticed about NICs that their users should know, a line each.
+    /// What was noticed about NICs that their users should know, a line each, and how urgently.
     #[must_use]
-    pub fn notes(&self) -> &[String] {
+    pub fn notes(&self) -> &[(Level, String)] {
         &self.about.notes
     }
 
@@ -234,7 +234,8 @@ impl OfiFabric {
         for (nic, port) in self.nics.iter_mut().zip(&mut self.ports) {
             let Some(wider) = port.wider.take() else { continue };
             let found = Devices::tried(&wider, gpus, !self.about.skips_flushes);
-            self.about.notes.extend(found.refused.iter().map(|why| format!("NIC {}: {why}", nic.name)));
+            let lines = found.refused.iter().map(|why| (Level::Info, format!("NIC {}: {why}", nic.name)));
+            self.about.notes.extend(lines);
             // Who reaches none is better off without: some providers give something up for it.
             if found.reach.any() {
                 let granted = Granted::of(&wider);

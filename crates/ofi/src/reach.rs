@@ -164,8 +164,7 @@ fn proves(
     }
     let place = Memory::heap(1);
     let into = trial.register(&place, Iface::Host, None, Duty::Landing).map_err(|error| error.to_string())?;
-    let bytes = into.local(0, 1).map_err(|error| error.to_string())?;
-    trial.read(&of_device, bytes).map_err(|errno| format!("reading it back: {errno}"))
+    trial.read(&of_device, &into).map_err(|errno| format!("reading it back: {errno}"))
 }
 
 /// Registers memory of a device, which a probe has shown to work.

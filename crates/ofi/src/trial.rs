@@ -71,34 +71,40 @@ impl Trial {
         register(&self.domain, &self.endpoint.model(), &Wanted { memory, iface, dmabuf, duty })
     }
 
-    /// Writes bytes from one region of this NIC into another, which say so by `data`, and waits until both ends have been told.
+    /// Writes one region of this NIC into another, which says so by `data`, and waits until both ends have been told.
     ///
     /// # Errors
     /// Why that does not work; [`Errno::TIMED_OUT`] if nobody says.
-    pub(crate) fn write(&mut self, from: Local<'_, Data>, into: &Mr<Data>, data: u64) -> Result<(), Errno> {
+    pub(crate) fn write(&mut self, from: &Mr<Data>, into: &Mr<Data>, data: u64) -> Result<(), Errno> {
         let to = Remote::new(into.key().ok_or(Errno::NO_KEY)?, into.remote_base());
+        let bytes = whole(from)?;
         let (mut sent, mut told) = (false, false);
         let one_end = Planted::named("ofi-asks-one-end-of-a-write").is_on();
-        self.attempt(
-            |this, slot| this.endpoint.write(this.itself, Source::One(from), to, Some(data), slot, How::TOLD),
+        let done = self.attempt(
+            |this, slot| {
+                this.endpoint.write(this.itself, Source::One(bytes), to, Some(data), slot, How::TOLD)
+            },
             |entry| {
                 sent |= entry.slot.is_some();
                 told |= entry.slot.is_none() && entry.data == Some(data);
                 sent && (told || one_end)
             },
-        )
+        );
+        done.map_err(|errno| given_up(errno, [from, into]))
     }
 
-    /// Reads from a region of this NIC, as a flush does.
+    /// Reads so many bytes of one region of this NIC as another has, as a flush does.
     ///
     /// # Errors
     /// As [`Trial::write`].
-    pub(crate) fn read(&mut self, from: &Mr<Data>, into: Local<'_, Data>) -> Result<(), Errno> {
-        let from = Remote::new(from.key().ok_or(Errno::NO_KEY)?, from.remote_base());
-        self.attempt(
-            |this, slot| this.endpoint.read(this.itself, into, from, slot, How::TOLD),
+    pub(crate) fn read(&mut self, from: &Mr<Data>, into: &Mr<Data>) -> Result<(), Errno> {
+        let place = Remote::new(from.key().ok_or(Errno::NO_KEY)?, from.remote_base());
+        let bytes = whole(into)?;
+        let done = self.attempt(
+            |this, slot| this.endpoint.read(this.itself, bytes, place, slot, How::TOLD),
             |entry| entry.slot.is_some(),
-        )
+        );
+        done.map_err(|errno| given_up(errno, [from, into]))
     }
 
     /// Posts until there is room, and looks until what came is enough.
@@ -139,6 +145,19 @@ impl Trial {
     }
 }
 
+/// All bytes of a region.
+fn whole(mr: &Mr<Data>) -> Result<Local<'_, Data>, Errno> {
+    mr.local(0, mr.memory().len() as u64).map_err(|_| Errno::INVALID)
+}
+
+/// What nobody says the end of may go on: its memory stays for good.
+fn given_up(errno: Errno, used: [&Mr<Data>; 2]) -> Errno {
+    if errno == Errno::TIMED_OUT {
+        used.into_iter().for_each(|mr| std::mem::forget(mr.memory().clone()));
+    }
+    errno
+}
+
 /// Whether a NIC writes and tells its target by the write's own data, and if not why.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Writes {
@@ -168,9 +187,8 @@ impl Writes {
         let Some((from, into)) = source.zip(made(&target, Duty::User(Access::WRITE))) else {
             return Self::PROMISED;
         };
-        let Ok(bytes) = from.local(0, BYTES as u64) else { return Self::PROMISED };
         // As many bits as there are at least.
-        let written = trial.write(bytes, &into, 0x5a5a_1234);
+        let written = trial.write(&from, &into, 0x5a5a_1234);
         Self { data: written.is_ok(), why: written.err() }
     }
 }

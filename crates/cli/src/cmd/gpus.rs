@@ -46,7 +46,7 @@ pub(super) fn meet_ofi(fabric: OfiFabric) -> (OfiFabric, Vec<GpuRow>) {
     let gpus = Gpus::open();
     let fabric = fabric.with_gpus(&gpus);
     let notes = |name: &str| {
-        let notes = fabric.notes().iter().filter_map(|note| note.strip_prefix(&format!("NIC {name}: ")));
+        let notes = fabric.notes().iter().filter_map(|(_, note)| note.strip_prefix(&format!("NIC {name}: ")));
         notes.collect::<Vec<_>>().join("; ")
     };
     let nics = trunkline_fabric::Fabric::nics(&fabric).iter().map(|nic| GpuRow {

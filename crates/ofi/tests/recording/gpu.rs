@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use trunkline_fabric::{
-    Access, Completion, DeviceReach, Done, Exported, Fabric as _, Keys, LinkId, Links as _, Op, PostError,
-    Purpose, Rail as _, RailConfig, RecvOrder, RegisterError, Remote, RemoteKey, Status,
+    Access, Completion, DeviceReach, Done, Exported, Fabric as _, Keys, Level, LinkId, Links as _, Op,
+    PostError, Purpose, Rail as _, RailConfig, RecvOrder, RegisterError, Remote, RemoteKey, Status,
 };
 use trunkline_mem::gpu::{Gpu, Gpus};
 use trunkline_mem::{Kind as Where, Memory};
@@ -47,6 +47,10 @@ fn amd() -> Gpus {
     drivers::set(Fake { memory: vec![Known::device(1, BASE, LEN)], ..Fake::new(60_241_133) });
     // SAFETY: the fake does what HIP says, in this thread, and the tests stay in it.
     Gpus::of(vec![unsafe { Gpu::of_hip(drivers::hip_calls()) }.unwrap()])
+}
+
+fn lines(fabric: &OfiFabric) -> Vec<&str> {
+    fabric.notes().iter().map(|(_, line)| line.as_str()).collect()
 }
 
 fn reach(fabric: &OfiFabric) -> DeviceReach {
@@ -92,7 +96,7 @@ fn what_is_reached_is_tried_and_nothing_is_left() {
         let gpus = nvidia();
         let (world, fabric) = tried(Kind { mr_mode: mode, ..new() }, &gpus);
         let all = DeviceReach { dmabuf: true, nvidia: true, amd: false, needs_flush: true };
-        assert_eq!((reach(&fabric), fabric.notes()), (all, &[][..]), "{mode:#x}");
+        assert_eq!((reach(&fabric), lines(&fabric)), (all, vec![]), "{mode:#x}");
         let [address, dmabuf] = asked_of_devices(&world)[..] else { panic!("two tries") };
         for asked in [address, dmabuf] {
             assert_eq!(
@@ -128,7 +132,7 @@ fn what_fails_when_it_is_tried_is_not_promised() {
     let (_, fabric) = tried(Kind::default(), &nvidia());
     assert_eq!(by_address(&fabric), (true, false));
     assert!(
-        fabric.notes()[0].contains("as a dma-buf") && fabric.notes()[0].contains("1.20"),
+        lines(&fabric)[0].contains("as a dma-buf") && lines(&fabric)[0].contains("1.20"),
         "{:?}",
         fabric.notes()
     );
@@ -155,14 +159,14 @@ fn what_fails_when_it_is_tried_is_not_promised() {
         breaks(&world);
         let fabric = fabric.with_gpus(&gpus);
         assert!(!reach(&fabric).any() && !reach(&fabric).needs_flush, "{words}");
-        assert!(fabric.notes().iter().any(|note| note.contains(words)), "{words}: {:?}", fabric.notes());
+        assert!(lines(&fabric).iter().any(|note| note.contains(words)), "{words}: {:?}", fabric.notes());
         assert_eq!(world.open(), 0);
     }
     // A driver without memory.
     let gpus = nvidia();
     drivers::with(|fake| fake.alloc = 2);
     let (_, fabric) = tried(new(), &gpus);
-    assert!(!reach(&fabric).any() && fabric.notes()[0].contains("cuMemAlloc"), "{:?}", fabric.notes());
+    assert!(!reach(&fabric).any() && lines(&fabric)[0].contains("cuMemAlloc"), "{:?}", fabric.notes());
 }
 
 #[test]
@@ -173,7 +177,7 @@ fn a_provider_that_needs_cuda_to_move_bytes_reaches_none_of_its_memory() {
         *world.cuda_option.lock().unwrap() = -said;
         let fabric = OfiFabric::with_library(&library, &config).unwrap().with_gpus(&gpus);
         assert_eq!(reach(&fabric).any(), reached, "{said}");
-        assert_eq!(fabric.notes().iter().any(|note| note.contains("calls of CUDA")), !reached);
+        assert_eq!(lines(&fabric).iter().any(|note| note.contains("calls of CUDA")), !reached);
     }
     // One that has no memory of the host to go through.
     let gpus = nvidia();
@@ -394,7 +398,7 @@ fn a_nic_that_cannot_write_with_data_is_told_with_what_helps() {
         let config = OfiConfig { provider: Some(provider.to_owned()), ..config };
         let fabric = OfiFabric::with_library(&library, &config).unwrap();
         assert!(!fabric.profile(0).unwrap().write_data, "{words}");
-        let [note] = fabric.notes() else { panic!("{:?}", fabric.notes()) };
+        let [(Level::Warn, note)] = fabric.notes() else { panic!("{:?}", fabric.notes()) };
         assert!(note.contains("cannot write with data") && note.contains(words), "{note}");
         assert_eq!(world.open(), 0, "what was tried is closed");
     }
