@@ -59,7 +59,7 @@ impl OfiRail {
             }
         }
         self.give_waiting();
-        if self.flusher.is_some() {
+        if self.flusher.as_ref().is_some_and(|flusher| flusher.is_busy()) {
             self.take_flushes();
         }
         self.tell_stashed(out, count)

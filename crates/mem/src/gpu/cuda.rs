@@ -231,24 +231,56 @@ impl Cuda {
         self.check("cuPointerSetAttribute", code).map(|()| true)
     }
 
-    /// Allocates memory on the device of the thread's context; without one on the first.
-    pub(super) fn allocate(&self, len: usize) -> Result<usize, CallError> {
+    /// Allocates memory on the device of the thread's context; without one on the first, whose primary context is then kept,
+    /// as the memory would go with it. Where, and whether that is so.
+    pub(super) fn allocate(&self, len: usize) -> Result<(usize, bool), CallError> {
         let mut at = 0;
-        let code = self.in_context(0, || {
+        let mut call = || {
             // SAFETY: writes an address to a place of ours.
             unsafe { (self.calls.mem_alloc)(&raw mut at, len) }
-        })?;
-        self.check("cuMemAlloc", code)?;
-        Ok(at as usize)
+        };
+        let code = call();
+        if code != status::INVALID_CONTEXT {
+            self.check("cuMemAlloc", code)?;
+            return Ok((at as usize, false));
+        }
+        let keeps = !planted("mem-lets-contexts-of-memory-go");
+        if keeps {
+            self.retain(self.device(0)?)?;
+        }
+        let code = self.within(0, call).and_then(|code| self.check("cuMemAlloc", code));
+        if code.is_err() && keeps {
+            self.release(0);
+        }
+        code.map(|()| (at as usize, keeps))
     }
 
-    /// Frees what was allocated on a device.
-    pub(super) fn free(&self, device: u32, addr: usize) -> Result<(), CallError> {
+    /// Frees what was allocated on a device, and lets its context go if that was kept.
+    pub(super) fn free(&self, device: u32, addr: usize, keeps: bool) -> Result<(), CallError> {
         let code = self.in_context(device, || {
             // SAFETY: it was allocated here, and nobody names it any more.
             unsafe { (self.calls.mem_free)(addr as u64) }
-        })?;
-        self.check("cuMemFree", code)
+        });
+        if keeps {
+            self.release(0);
+        }
+        self.check("cuMemFree", code?)
+    }
+
+    /// Takes part in a device's primary context.
+    fn retain(&self, device: calls::Device) -> Result<*mut calls::Context, CallError> {
+        let mut context = ptr::null_mut();
+        // SAFETY: writes a handle to a place of ours; whoever calls gives it back.
+        let code = unsafe { (self.calls.device_primary_ctx_retain)(&raw mut context, device) };
+        self.check("cuDevicePrimaryCtxRetain", code).map(|()| context)
+    }
+
+    /// Gives that back.
+    fn release(&self, ordinal: u32) {
+        if let Ok(device) = self.device(ordinal) {
+            // SAFETY: retained before. What it says changes nothing for the caller.
+            let _ = unsafe { (self.calls.device_primary_ctx_release)(device) };
+        }
     }
 
     /// Whether a device can export memory.
@@ -286,10 +318,7 @@ impl Cuda {
     /// Calls in the device's primary context.
     fn within<T>(&self, device: u32, call: impl FnOnce() -> T) -> Result<T, CallError> {
         let device = self.device(device)?;
-        let mut context = ptr::null_mut();
-        // SAFETY: writes a handle to a place of ours; given back below.
-        let code = unsafe { (self.calls.device_primary_ctx_retain)(&raw mut context, device) };
-        self.check("cuDevicePrimaryCtxRetain", code)?;
+        let mut context = self.retain(device)?;
         // SAFETY: a context that is retained until it has been taken away again.
         let pushed = unsafe { (self.calls.ctx_push_current)(context) };
         let result = self.check("cuCtxPushCurrent", pushed).map(|()| call());

@@ -176,11 +176,11 @@ impl Gpu {
     /// # Errors
     /// [`LookError`]: the driver does not give any, or does not know afterwards what it gave.
     pub fn lend(&self, len: usize) -> Result<Memory, LookError> {
-        let addr = match &self.driver {
-            Driver::Cuda(cuda) => cuda.allocate(len),
-            Driver::Hip(hip) => hip.allocate(len),
-        }?;
-        lent::own(&self.driver, (addr, len), self.look(addr))
+        let (addr, keeps) = match &self.driver {
+            Driver::Cuda(cuda) => cuda.allocate(len)?,
+            Driver::Hip(hip) => (hip.allocate(len)?, false),
+        };
+        lent::own(&self.driver, (addr, len, keeps), self.look(addr))
     }
 }
 

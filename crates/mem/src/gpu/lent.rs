@@ -11,6 +11,8 @@ struct Lent {
     driver: Driver,
     device: u32,
     addr: usize,
+    /// Its device's context is kept for it.
+    keeps: bool,
 }
 
 impl Drop for Lent {
@@ -20,7 +22,7 @@ impl Drop for Lent {
         }
         // What cannot be freed is the driver's until the process ends.
         let _ = match &self.driver {
-            Driver::Cuda(cuda) => cuda.free(self.device, self.addr),
+            Driver::Cuda(cuda) => cuda.free(self.device, self.addr, self.keeps),
             Driver::Hip(hip) => hip.free(self.addr),
         };
     }
@@ -29,10 +31,10 @@ impl Drop for Lent {
 /// Bytes that a driver has just allocated, of which it then said that.
 pub(super) fn own(
     driver: &Driver,
-    (addr, len): (usize, usize),
+    (addr, len, keeps): (usize, usize, bool),
     said: Result<Pointer, LookError>,
 ) -> Result<Memory, LookError> {
-    let mut owner = Lent { driver: driver.clone(), device: 0, addr };
+    let mut owner = Lent { driver: driver.clone(), device: 0, addr, keeps };
     let PointerKind::Device { device, .. } = said?.kind else {
         return Err(LookError::Unfamiliar { call: "allocating", addr, value: 0 });
     };

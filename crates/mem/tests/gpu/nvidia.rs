@@ -340,7 +340,12 @@ fn lent_memory_is_freed_with_its_last_clone() {
     assert_eq!(asked(), [format!("cuMemFree({BASE:#x})")]);
     // In a thread without a context both borrow one.
     with(|fake| fake.needs_context = true);
-    drop(gpu.lend(4096).unwrap());
+    let memory = gpu.lend(4096).unwrap();
+    assert_eq!(with(|fake| (fake.pushed, fake.retained)), (0, 1), "memory goes with its context");
+    drop(memory);
+    assert_eq!(with(|fake| (fake.pushed, fake.retained)), (0, 0));
+    with(|fake| fake.alloc = 2);
+    assert!(gpu.lend(4096).is_err());
     assert_eq!(with(|fake| (fake.pushed, fake.retained)), (0, 0));
     let freed = asked().iter().filter(|call| call.starts_with("cuMemFree")).count();
     assert_eq!(freed, 2, "again in the context of device 1");
