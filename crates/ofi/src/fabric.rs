@@ -20,8 +20,6 @@ use crate::{Library, Missing, OfiRail, caps};
 
 /// Speed of a NIC that does not tell, in Mb/s.
 const SPEED_UNKNOWN: u32 = 10_000;
-/// Bytes that have to be injected, so that a record can be.
-const INJECT_MIN: usize = 128;
 /// Most NICs that one stands for.
 pub const COPIES_MAX: u32 = 8;
 
@@ -275,14 +273,10 @@ fn listed(mut names: Vec<String>) -> String {
     names.join(", ")
 }
 
-/// Whether one offer is another with memory of devices, and does as well otherwise: `shm` injects nothing then, and records are
-/// injected.
+/// Whether one offer is another with memory of devices.
 fn widens(wider: &Info, usual: &Info) -> bool {
-    let (with, without) = (Granted::of(wider), Granted::of(usual));
-    wider.names()[2] == usual.names()[2]
-        && with.hmem
-        && with.cq_data_bytes >= 4
-        && with.sizes.inject >= without.sizes.inject.min(INJECT_MIN)
+    let granted = Granted::of(wider);
+    wider.names()[2] == usual.names()[2] && granted.hmem && granted.cq_data_bytes >= 4
 }
 
 /// One offer for each domain; the one that leads only to this host counts if there is no other.

@@ -81,9 +81,11 @@ fn memory_of_devices_is_asked_for_and_not_insisted_on() {
     let (_world, config, library) = self::world(Kind { caps: ALL, ..new() });
     let fabric = OfiFabric::with_library(&library, &config).unwrap();
     assert!(!fabric.reaches_devices() && fabric.nics().len() == 1);
-    // Records could not be injected any more.
-    let (_world, config, library) = self::world(Kind { device_inject: 63, ..new() });
-    assert!(!OfiFabric::with_library(&library, &config).unwrap().reaches_devices());
+    // It may cost something, which is paid only then.
+    let (_world, config, library) = self::world(Kind { device_inject: 0, ..new() });
+    let narrower = OfiFabric::with_library(&library, &config).unwrap();
+    assert_eq!(narrower.granted(0).unwrap().sizes.inject, 64);
+    assert_eq!(narrower.with_gpus(&nvidia()).granted(0).unwrap().sizes.inject, 0);
     let gpus = nvidia();
     drivers::asked();
     assert!(!reach(&fabric.with_gpus(&gpus)).any());
