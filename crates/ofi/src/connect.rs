@@ -79,11 +79,8 @@ impl OfiRail {
         };
         let queue = Queue::open(&nic.domain, &wants).map_err(open_failed("making a completion queue"))?;
         let failed = open_failed("opening an endpoint");
-        let pair = || {
-            let pair = Pair::open(&port.info, &queue, profile.one_stream, &nic.devices.options);
-            pair.map(Box::new).map_err(failed)
-        };
-        let shared = if profile.endpoint_each { None } else { Some(pair()?) };
+        let pair = || Pair::open(&port.info, &queue, profile.one_stream, &nic.devices.options);
+        let shared = if profile.endpoint_each { None } else { Some(Box::new(pair().map_err(failed)?)) };
         let (data, records) = shared
             .as_ref()
             .map_or((Model::Domain, Model::Domain), |pair| (pair.data.model(), pair.records.model()));

@@ -65,7 +65,7 @@ pub enum Duty {
     Messages,
     /// Messages are received into it, and the processor reads them.
     Bounce,
-    /// The first bytes of messages are sent from it.
+    /// Bytes that the provider does not copy are sent and written from it, among them the first of messages.
     Heads,
     /// What is read of a peer, or of this end to push writes out, goes into it.
     Landing,
@@ -86,7 +86,7 @@ impl Duty {
             Self::Records => only(LocalUse { write: true, ..none }),
             Self::Messages => only(LocalUse { send: true, recv: true, ..none }),
             Self::Bounce => only(LocalUse { recv: true, ..none }),
-            Self::Heads => only(LocalUse { send: true, ..none }),
+            Self::Heads => only(LocalUse { send: true, write: true, ..none }),
             Self::Landing => only(LocalUse { read: true, ..none }),
             Self::Flushed => Rights { local: none, remote: read },
         }
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(bits(Duty::Records), caps::WRITE);
         assert_eq!(bits(Duty::Messages), caps::SEND | caps::RECV);
         assert_eq!(bits(Duty::Bounce), caps::RECV);
-        assert_eq!(bits(Duty::Heads), caps::SEND);
+        assert_eq!(bits(Duty::Heads), caps::SEND | caps::WRITE);
         assert_eq!(bits(Duty::Landing), caps::READ);
         assert_eq!(bits(Duty::Flushed), caps::REMOTE_READ);
     }

@@ -243,7 +243,7 @@ fn memory_gets_the_rights_of_its_duty_and_no_more() {
         (Duty::Records, caps::WRITE),
         (Duty::Messages, caps::SEND | caps::RECV),
         (Duty::Bounce, caps::RECV),
-        (Duty::Heads, caps::SEND),
+        (Duty::Heads, caps::SEND | caps::WRITE),
         (Duty::Landing, caps::READ),
         (Duty::Flushed, caps::REMOTE_READ),
     ];

@@ -97,8 +97,6 @@ fn memory_of_gpus_goes_over_libfabric() {
         setting.clone().env("FI_STRICT_MR", demands).alone();
     }
     setting.clone().env("FI_STRICT_NICS", 2).env("TEST_FUSED", 2).alone();
-    // Some inject nothing where they reach memory of devices.
-    setting.clone().env("FI_STRICT_INJECT", 0).alone();
     setting.env("TRUNKLINE_LINKS_PER_RAIL", 2).alone();
 }
 
@@ -109,7 +107,7 @@ fn flushes_over_libfabric_are_real() {
         setting.clone().env("FI_STRICT_MR", demands).alone();
     }
     setting.clone().env("FI_STRICT_NICS", 2).env("TEST_FUSED", 2).alone();
-    setting.clone().env("FI_STRICT_EAGAIN", "0.5").env("FI_STRICT_REORDER", 1).alone();
+    setting.clone().env("FI_STRICT_REORDER", 1).alone();
     setting.env("NCCL_GDR_FLUSH_DISABLE", 1).alone();
 }
 
