@@ -15,6 +15,9 @@ mod errno;
 mod fabric;
 mod fid;
 mod flusher;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod granted;
 mod guard;
 mod handlers;

@@ -1,0 +1,33 @@
+//! What the fuzz target of this crate does with its input: link addresses. Whatever parses must print to what parses to the
+//! same.
+
+use trunkline_fabric::LinkAddress;
+use trunkline_proto::fuzzing::{Target, variants};
+
+use crate::address::{Address, Landing, NAME_MAX};
+
+/// The targets of this crate.
+pub const TARGETS: &[Target] = &[Target { name: "ofi_address", check: address, seeds: address_seeds }];
+
+fn address(bytes: &[u8]) {
+    let Ok(parsed) = Address::parse(bytes) else { return };
+    assert!(parsed.names.iter().all(|name| (1..=NAME_MAX).contains(&name.len())));
+    let printed = parsed.bytes();
+    assert!(printed.len() == bytes.len() && printed.len() <= LinkAddress::BYTES_MAX);
+    assert_eq!(Address::parse(&printed), Ok(parsed));
+}
+
+fn address_seeds() -> Vec<Vec<u8>> {
+    let over_tcp = Address {
+        mark: 0x8123_4567,
+        cookie: 0x0123_4567_89ab_cdef,
+        landings: [Landing { key: 1, addr: 2 }, Landing { key: u64::MAX, addr: 1 << 63 }],
+        names: [vec![2, 0, 0x1f, 0x90, 10, 77, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], vec![2; 16]],
+    };
+    let of_hardware = Address {
+        landings: <[Landing; 2]>::default(),
+        names: [vec![0xfe; 32], vec![0x80; NAME_MAX]],
+        ..over_tcp.clone()
+    };
+    variants(&[over_tcp, of_hardware].map(|one| one.bytes()))
+}
