@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use trunkline_sys::ofi::{ADDR_NOTAVAIL, Addr, AvAttr, FidAv, FidEp, OPT_ENDPOINT, av_type, caps, control};
+use trunkline_sys::ofi::{ADDR_NOTAVAIL, Addr, AvAttr, FidAv, FidEp, OPT_ENDPOINT, av_type, caps};
 
 use crate::contexts::Slot;
 use crate::domain::Domain;
@@ -202,9 +202,7 @@ impl<R: Role> Endpoint<R> {
         for option in options {
             set(&fid, option).map_err(OpenStep::Option(option.name).failed())?;
         }
-        // SAFETY: the command takes nothing.
-        let enabled = unsafe { fid.control(control::ENABLE, std::ptr::null_mut()) };
-        enabled.map_err(OpenStep::Enable.failed())?;
+        fid.enable().map_err(OpenStep::Enable.failed())?;
         let granted = crate::granted::Granted::of(info);
         Ok(Self {
             held: Arc::new(Held { fid, vector, queue: Arc::clone(queue.held()) }),

@@ -5,12 +5,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use trunkline_sys::ofi::{Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr};
+use trunkline_sys::ofi::{Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr, control};
 
 use crate::domain::Refused;
 use crate::errno::Errno;
 use crate::guard::Guard;
 use crate::mutant::Planted;
+
+/// How often an object is to be enabled before its NIC is taken for full.
+const ENABLE_TRIES: u32 = 4096;
 
 /// What all objects of a domain share.
 pub(crate) struct Shared {
@@ -131,6 +134,20 @@ impl<T: Object> Owned<T> {
         let _inside = self.shared.guard.set_up();
         // SAFETY: the object is open; the rest is the caller's promise.
         Errno::check(unsafe { control(self.fid(), command, arg) })
+    }
+
+    /// Enables it. That takes a place on the NIC, which may have none for a moment: it is asked for again, not for ever.
+    pub(crate) fn enable(&self) -> Result<(), Errno> {
+        let tries = if Planted::named("ofi-enables-once").is_on() { 1 } else { ENABLE_TRIES };
+        for _ in 1..tries {
+            // SAFETY: the command takes nothing.
+            match unsafe { self.control(control::ENABLE, std::ptr::null_mut()) } {
+                Err(Errno::AGAIN) => std::thread::yield_now(),
+                done => return done,
+            }
+        }
+        // SAFETY: as above.
+        unsafe { self.control(control::ENABLE, std::ptr::null_mut()) }
     }
 
     fn ops(&self) -> Option<NonNull<trunkline_sys::ofi::Ops>> {

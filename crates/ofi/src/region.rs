@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use trunkline_fabric::{Access, Exported};
 use trunkline_mem::{Kind, Memory, OutOfBounds};
-use trunkline_sys::ofi::{FidMr, Iovec, KEY_NOTAVAIL, MR_DMABUF, MrAttr, MrDmabuf, control, hmem};
+use trunkline_sys::ofi::{FidMr, Iovec, KEY_NOTAVAIL, MR_DMABUF, MrAttr, MrDmabuf, hmem};
 
 use crate::domain::Domain;
 use crate::endpoint::Anchor;
@@ -23,8 +23,6 @@ use crate::pages;
 use crate::rights::Duty;
 use crate::role::{Ctrl, Data, Role};
 
-/// How often a registration is to be enabled before its NIC is taken for full.
-const ENABLE_TRIES: u32 = 4096;
 /// Words that later versions read behind the attributes of a registration; all zeros.
 const BEHIND: usize = 8;
 
@@ -252,25 +250,11 @@ impl<R: Role> MrBound<R> {
             early.map_err(|errno| self.registered.error(RegisterStep::Key, R::NAME, errno))?;
         }
         if !Planted::named("ofi-forgets-to-enable").is_on() {
-            let enabled = self.enable_in_time();
+            let enabled = self.registered.fid.enable();
             enabled.map_err(|errno| self.registered.error(RegisterStep::Enable, R::NAME, errno))?;
         }
         let forgets = Planted::named("ofi-forgets-endpoints").is_on();
         Mr::of(self.registered, (!forgets).then_some(self.anchor))
-    }
-
-    /// Enabling takes a place on the NIC, which may have none for a moment: it is asked for again, not for ever.
-    fn enable_in_time(&self) -> Result<(), Errno> {
-        let tries = if Planted::named("ofi-enables-once").is_on() { 1 } else { ENABLE_TRIES };
-        for _ in 1..tries {
-            // SAFETY: the command takes nothing.
-            match unsafe { self.registered.fid.control(control::ENABLE, std::ptr::null_mut()) } {
-                Err(Errno::AGAIN) => std::thread::yield_now(),
-                done => return done,
-            }
-        }
-        // SAFETY: as above.
-        unsafe { self.registered.fid.control(control::ENABLE, std::ptr::null_mut()) }
     }
 }
 

@@ -118,6 +118,14 @@ fn a_nic_may_be_full_for_a_moment_and_not_for_ever() {
     let full = RegisterError::Provider { step, role, duty, errno: Errno::AGAIN };
     assert_eq!(nic.register(&nic.ctrl, duty).err(), Some(full));
     assert_eq!((nic.world.again.load(SeqCst), nic.world.open_of(class::MR)), (5000 - 4096, 0));
+    // So is the place of an endpoint.
+    let open = || Endpoint::<Data>::open(&nic.info, &nic.queue, &[]);
+    nic.world.again.store(4095, SeqCst);
+    drop(open().unwrap());
+    nic.world.again.store(5000, SeqCst);
+    let error = open().err().unwrap();
+    assert_eq!((error.step, error.role, error.errno), (OpenStep::Enable, Some("data"), Errno::AGAIN));
+    assert_eq!((nic.world.again.load(SeqCst), nic.world.open_of(class::EP)), (5000 - 4096, 2));
 }
 
 #[test]

@@ -157,6 +157,9 @@ unsafe extern "C" fn command(fid: *mut ofi::Fid, command: c_int, arg: *mut c_voi
         match ((*fid).fclass, command) {
             (class::EP, control::ENABLE) => {
                 let it = fake::<ofi::FidEp>(fid.cast());
+                if it.world.is_full() {
+                    return -errno::EAGAIN;
+                }
                 it.enabled.store(true, SeqCst);
                 it.world.step(Point::EnableEndpoint).err().unwrap_or(0)
             }
@@ -174,8 +177,7 @@ unsafe fn enable_mr(fid: *mut ofi::Fid) -> c_int {
     // SAFETY: the caller's.
     let it = unsafe { fake::<ofi::FidMr>(fid.cast()) };
     let world = Arc::clone(&it.world);
-    let again = |left: usize| left.checked_sub(1);
-    if world.again.fetch_update(SeqCst, SeqCst, again).is_ok() {
+    if world.is_full() {
         return -errno::EAGAIN;
     }
     if let Err(code) = world.step(Point::EnableMr) {

@@ -139,7 +139,7 @@ pub struct World {
     pub overlapped: AtomicBool,
     /// Whether calls take long, so that they meet.
     pub slow: AtomicBool,
-    /// How often enabling a registration says "again".
+    /// How often enabling says "again".
     pub again: AtomicUsize,
     /// Infos that were made and not freed.
     pub infos: AtomicUsize,
@@ -201,6 +201,11 @@ impl World {
             Some(errno) => Err(-errno),
             None => Ok(()),
         }
+    }
+
+    /// Whether there is no place on the NIC this time.
+    pub fn is_full(&self) -> bool {
+        self.again.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
     }
 
     /// Open objects of a class.
