@@ -23,6 +23,12 @@ const SPEED_UNKNOWN: u32 = 10_000;
 /// Most NICs that one stands for.
 pub const COPIES_MAX: u32 = 8;
 
+/// Bytes that come with a write: the immediate, and the mark that tells whose it is where links share a queue.
+const DATA_BYTES: usize = 8;
+
+/// Bytes that are copied into an operation: a record, and as many in front of it.
+const INJECT_MIN: usize = 2 * 64;
+
 /// What users ask for.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct OfiConfig {
@@ -50,8 +56,8 @@ pub enum NoNic {
     Query(Errno),
     /// None of the providers has a NIC that can be used.
     #[error(
-        "libfabric has no provider {wanted} here that does what is needed (messages with tags, remote writes with data); \
-         `fi_info` shows what there is"
+        "libfabric has no provider {wanted} here that does what is needed (messages with tags, remote writes with 8 bytes of \
+         data, {INJECT_MIN} bytes copied into an operation); `fi_info` shows what there is"
     )]
     Nothing {
         /// What was asked for.
@@ -106,20 +112,14 @@ fn offers(library: &Arc<Library>, provider: &str, wanted: u64) -> Result<Vec<Inf
     let name = CString::new(provider).map_err(|_| Errno::INVALID)?;
     // Only who is asked for it says that it can tell of arrival.
     let reach = if Profile::of(provider).arrives { 0 } else { bits::DELIVERY_COMPLETE };
-    let hints = |model, inject: usize, data| -> Result<Hints, Errno> {
+    let hints = |model, inject: usize| -> Result<Hints, Errno> {
         let hints = Hints::new(library, wanted)?.provider(&name).threading(model);
-        Ok(hints.inject(inject).cq_data(data).completions(reach))
+        Ok(hints.inject(inject).cq_data(DATA_BYTES).completions(reach))
     };
     // A domain is shared by rails of several threads, and by who registers, while others post on it. Where a provider does not
     // lock for itself, the domain's guard does.
-    let terms = [
-        (threading::SAFE, COPIED_MAX, 8),
-        (threading::SAFE, 0, 8),
-        (threading::DOMAIN, 0, 8),
-        (threading::SAFE, 0, 4),
-    ];
-    for (model, inject, data) in terms {
-        let found = query(&hints(model, inject, data)?, None)?;
+    for (model, inject) in [(threading::SAFE, COPIED_MAX), (threading::SAFE, 0), (threading::DOMAIN, 0)] {
+        let found = query(&hints(model, inject)?, None)?;
         let found: Vec<Info> = found.into_iter().filter(|info| info.names()[0] == provider).collect();
         if !found.is_empty() {
             return Ok(found);
@@ -287,7 +287,11 @@ fn usable(offers: Vec<Info>, domain: Option<&str>) -> Vec<Info> {
         let fits = domain.is_none_or(|wanted| wanted == name);
         let granted = Granted::of(&info);
         let proves = Profile::of(&info.names()[0]).arrives || granted.reach == bits::DELIVERY_COMPLETE;
-        if fits && proves && granted.cq_data_bytes >= 4 && !taken.iter().any(|other| other.names()[2] == name)
+        if fits
+            && proves
+            && granted.cq_data_bytes >= DATA_BYTES
+            && granted.sizes.inject >= INJECT_MIN
+            && !taken.iter().any(|other| other.names()[2] == name)
         {
             taken.push(info);
         }

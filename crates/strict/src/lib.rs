@@ -22,6 +22,7 @@ mod device;
 mod domain;
 mod edge;
 mod endpoint;
+mod found;
 mod gate;
 mod incoming;
 mod matching;
@@ -42,6 +43,7 @@ use std::path::Path;
 
 pub use config::VARIABLES;
 pub use edge::fi_prov_ini;
+pub use found::Found;
 
 /// Puts the provider that was built with the running test into a folder, for `FI_PROVIDER_PATH`. A crate whose tests depend
 /// on this one has it there.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use libloading::os::unix::Library;
@@ -215,6 +215,17 @@ pub(crate) struct Net {
     dev: i32,
     /// Whether connect and accept get a place for a device handle; NCCL's probe gives none.
     devices: bool,
+    /// It has been finalized.
+    ended: AtomicBool,
+}
+
+impl Drop for Net {
+    /// Where a test asks what is left of it, by `TEST_FINALIZE`, a communicator is finalized when its scenario is through.
+    fn drop(&mut self) {
+        if std::env::var_os("TEST_FINALIZE").is_some() && !self.ended.load(Ordering::Relaxed) {
+            let _ = self.finalize();
+        }
+    }
 }
 
 /// Loads the plugin; whoever drops the library unloads it.
@@ -253,7 +264,7 @@ impl Net {
         if raw.version() >= 11 {
             assert!(!ctx.is_null(), "init gave a null context");
         }
-        Ok(Self { raw, ctx: ctx.expose_provenance(), dev: 0, devices: false })
+        Ok(Self { raw, ctx: ctx.expose_provenance(), dev: 0, devices: false, ended: AtomicBool::new(false) })
     }
 
     /// The same, as the proxy calls it: with places for device handles.
@@ -490,6 +501,7 @@ impl Net {
 
     /// Of a version that has it.
     pub(crate) fn finalize(&self) -> Option<Called<()>> {
+        self.ended.store(true, Ordering::Relaxed);
         // SAFETY: the context that init gave.
         unsafe { self.raw.finalize(self.ctx()) }.map(ok)
     }

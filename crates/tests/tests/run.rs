@@ -32,6 +32,11 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
+    /// One for another scenario of the same process, which needs no other.
+    pub(crate) fn another(&self) -> Self {
+        Self { version: self.version, role: self.role, channel: None }
+    }
+
     /// Tells the other process.
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         let channel = self.channel.as_mut().expect("a scene of two");

@@ -1,6 +1,7 @@
 //! The plugin and `trunkline bench` over libfabric's providers for TCP, on this host. Without libfabric, or without such a provider,
 //! each test is a counted skip.
 
+pub(crate) mod strict;
 pub(crate) mod tried;
 
 use std::ffi::OsString;
@@ -123,11 +124,19 @@ fn the_contract_holds_over_several_links_and_nics() {
 /// A bench over a provider: every byte is right.
 #[track_caller]
 fn right(provider: &str, args: &str, more: &[(&str, &str)]) {
+    let own = environment(provider).into_iter().map(|(name, value)| (name.to_owned(), value));
+    let more = more.iter().map(|&(name, value)| (name.to_owned(), value.into()));
+    rights(args, &own.chain(more).collect::<Vec<_>>());
+}
+
+/// The same in an environment.
+#[track_caller]
+fn rights(args: &str, env: &[(String, OsString)]) {
     let plugin = trunkline_tests::plugin().unwrap();
     let args = format!("{args} --plugin {}", plugin.display());
-    let own = environment(provider);
-    let own = own.iter().map(|(name, value)| (*name, value.to_str().expect("text")));
-    let env: Vec<(&str, &str)> = own.chain(more.iter().copied()).collect();
+    let text = |value: &'_ OsString| value.to_str().expect("text").to_owned();
+    let env: Vec<(&str, String)> = env.iter().map(|(name, value)| (name.as_str(), text(value))).collect();
+    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let (success, rows, said) = command::bench(command::trunkline(), &args, &env);
     assert!(success && !rows.is_empty(), "{said}");
     assert!(rows.iter().all(|row| row["wrong"] == 0 && row["fabric"] == "ofi"), "{said}");

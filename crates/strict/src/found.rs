@@ -1,0 +1,87 @@
+//! What a report says, for tests that run programs over this provider. Called by them alone, when their programs have ended.
+
+use std::io;
+use std::path::Path;
+
+use serde_json::Value;
+
+/// A report, read.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// What each violation was, in order.
+    pub violations: Vec<String>,
+    /// The account of each domain, as `state.rs` writes it.
+    pub accounts: Vec<Value>,
+}
+
+impl Found {
+    /// Reads a report; one that nobody wrote is empty.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or an account is no JSON.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let text = match std::fs::read_to_string(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            read => read?,
+        };
+        let mut found = Self::default();
+        for line in text.lines() {
+            if let Some(what) = line.strip_prefix("strict: violation: ") {
+                found.violations.push(what.to_owned());
+            } else if line.starts_with('{') {
+                found.accounts.push(serde_json::from_str(line)?);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Accounts of domains that were open when their process ended, with whatever was left in them.
+    #[must_use]
+    pub fn left(&self) -> Vec<&Value> {
+        self.accounts.iter().filter(|account| account["strict"] != "domain").collect()
+    }
+
+    /// A number of all accounts, added up: `eagain`, `errors`, `most_entries`.
+    #[must_use]
+    pub fn sum(&self, name: &str) -> u64 {
+        self.accounts.iter().filter_map(|account| account[name].as_u64()).sum()
+    }
+
+    /// Registrations with these rights that were ever enabled, as `REMOTE_WRITE` or `SEND|WRITE`: how many on each endpoint of
+    /// each domain, `None` for those of a whole domain.
+    #[must_use]
+    pub fn made(&self, rights: &str) -> Vec<(Option<u64>, u64)> {
+        let all = self.accounts.iter().filter_map(|account| account["registrations"].as_array()).flatten();
+        let those = all.filter(|made| made["rights"] == rights);
+        those.map(|made| (made["endpoint"].as_u64(), made["count"].as_u64().unwrap_or(0))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report");
+        let nothing = Found::read(&path).unwrap();
+        assert!(nothing.violations.is_empty() && nothing.accounts.is_empty());
+        let made = r#"[{"endpoint":1,"rights":"REMOTE_WRITE","count":3},{"endpoint":null,"rights":"SEND","count":2}]"#;
+        let lines = [
+            format!(r#"{{"strict":"domain","eagain":4,"registrations":{made}}}"#),
+            "strict: violation: one".to_owned(),
+            "something else".to_owned(),
+            r#"{"strict":"exit","eagain":5,"registrations":[]}"#.to_owned(),
+        ];
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        let found = Found::read(&path).unwrap();
+        assert_eq!(found.violations, ["one"]);
+        assert_eq!((found.accounts.len(), found.left().len(), found.sum("eagain")), (2, 1, 9));
+        assert_eq!(found.left()[0]["strict"], "exit");
+        assert_eq!(found.made("REMOTE_WRITE"), [(Some(1), 3)]);
+        assert_eq!(found.made("SEND"), [(None, 2)]);
+        std::fs::write(&path, "{").unwrap();
+        assert!(Found::read(&path).is_err());
+    }
+}
