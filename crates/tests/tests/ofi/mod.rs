@@ -1,6 +1,8 @@
 //! The plugin and `trunkline bench` over libfabric's providers for TCP, on this host. Without libfabric, or without such a provider,
 //! each test is a counted skip.
 
+mod endings;
+pub(crate) mod soak;
 pub(crate) mod strict;
 pub(crate) mod tried;
 
