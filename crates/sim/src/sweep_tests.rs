@@ -1,5 +1,6 @@
 //! The sweep: many seeds, and planted bugs that each checker sees. `TRUNKLINE_SEEDS` sets how many,
-//! `TRUNKLINE_MUTANT` plants a bug, `TRUNKLINE_SEED` is the first one; a single seed prints its trace.
+//! `TRUNKLINE_MUTANT` plants a bug, `TRUNKLINE_SEED` is the first one; a single seed prints its trace. With `TRUNKLINE_FULL` ten
+//! million messages begin and end in them.
 
 use std::env;
 
@@ -28,7 +29,8 @@ fn options() -> Options {
 
 #[test]
 fn every_seed_holds() {
-    let seeds = number("TRUNKLINE_SEEDS").unwrap_or(10_000);
+    let full = env::var_os("TRUNKLINE_FULL").is_some();
+    let seeds = number("TRUNKLINE_SEEDS").unwrap_or(if full { 150_000 } else { 10_000 });
     let first = number("TRUNKLINE_SEED").unwrap_or(0);
     if seeds == 1 {
         run_seed(first, &Options { trace: true, ..options() })
@@ -44,6 +46,7 @@ fn every_seed_holds() {
     }
     assert_eq!(result.failed, 0, "of {} seeds", result.runs);
     assert!(result.requests > 5 * result.runs, "the seeds do something");
+    assert!(!full || seeds < 150_000 || result.requests > 20_000_000, "a message is two requests");
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         stream::SCENARIOS,
         loading::SCENARIOS,
         ofi::SCENARIOS,
+        ofi::acceptance::SCENARIOS,
         ofi::soak::SCENARIOS,
         ofi::strict::SCENARIOS,
         ofi::tried::SCENARIOS,

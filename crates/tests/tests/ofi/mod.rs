@@ -1,6 +1,7 @@
 //! The plugin and `trunkline bench` over libfabric's providers for TCP, on this host. Without libfabric, or without such a provider,
 //! each test is a counted skip.
 
+pub(crate) mod acceptance;
 mod endings;
 pub(crate) mod soak;
 pub(crate) mod strict;

@@ -12,6 +12,7 @@ use crate::trouble::strangers::dial;
 scenarios! {
     a_limit_of_comms_is_named,
     a_limit_of_queue_pairs_is_named,
+    a_limit_of_list_entries_is_named,
     a_limit_of_regions_is_named,
     a_limit_of_descriptors_is_named,
     a_failing_listener_is_told_once,
@@ -85,6 +86,29 @@ fn a_limit_of_comms_is_named(scene: Scene) {
 fn a_limit_of_queue_pairs_is_named(scene: Scene) {
     limit_of_connections(&Net::start(scene.version), "4");
     assert!(logged("TRUNKLINE_QP_SHARING=on") > 0, "no line names the remedy: {:?}", LINES.lock().unwrap());
+}
+
+/// Registrations that peers may use take list entries of the NIC: as many connections as there are entries for, each time.
+fn a_limit_of_list_entries_is_named(scene: Scene) {
+    let net = Net::start(scene.version);
+    let mut before = None;
+    for turn in 1..=3 {
+        let (mut pairs, code) = connect_until_error(&net);
+        assert_eq!(code, ResultCode::SYSTEM_ERROR);
+        let named = logged("mailbox for control: Enable: no space left on device (FI_ENOSPC)");
+        assert!(named >= turn, "{:?}", LINES.lock().unwrap());
+        assert_eq!(*before.get_or_insert(pairs.len()), pairs.len(), "something leaked");
+        // Messages need some, too.
+        let last = pairs.pop().expect("not one connection");
+        let close = |(send, recv)| {
+            net.close_send(send).unwrap();
+            net.close_recv(recv).unwrap();
+        };
+        close(last);
+        pairs.iter().for_each(|&pair| round(&net, pair, 50_000));
+        pairs.into_iter().for_each(close);
+    }
+    println!("figure: {} connections", before.unwrap_or(0));
 }
 
 fn a_limit_of_regions_is_named(scene: Scene) {
