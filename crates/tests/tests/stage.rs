@@ -25,6 +25,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         loading::SCENARIOS,
         ofi::SCENARIOS,
         ofi::acceptance::SCENARIOS,
+        ofi::crowd::SCENARIOS,
         ofi::soak::SCENARIOS,
         ofi::strict::SCENARIOS,
         ofi::tried::SCENARIOS,

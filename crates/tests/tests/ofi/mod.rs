@@ -2,6 +2,7 @@
 //! each test is a counted skip.
 
 pub(crate) mod acceptance;
+pub(crate) mod crowd;
 mod endings;
 pub(crate) mod soak;
 pub(crate) mod strict;
