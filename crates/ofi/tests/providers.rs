@@ -404,7 +404,8 @@ fn a_hundred_thousand_registrations_have_distinct_keys() {
         let mut random = fastrand::Rng::with_seed(5);
         let memory = Memory::heap(SIZE);
         let (mut held, mut model) = (Vec::<(u64, Held)>::new(), HashSet::new());
-        for _ in 0..100_000 {
+        let turns = if std::env::var_os("TRUNKLINE_FULL").is_some() { 1_000_000 } else { 100_000 };
+        for _ in 0..turns {
             if held.is_empty() || random.u32(..8) < 4 && held.len() < 500 {
                 let (key, made) = if random.bool() {
                     let mr = end.of_data(&memory, Duty::User(Access::WRITE));

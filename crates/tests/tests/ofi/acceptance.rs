@@ -2,6 +2,7 @@
 //! begins with its line.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use strict_fi::Found;
 use trunkline_sys::nccl_net::ResultCode;
@@ -22,6 +23,8 @@ scenarios! {
     a_receiver_ends_with_64_writes_under_way,
     messages_lie_anywhere_in_their_registrations,
     eager_and_direct_messages_alternate,
+    nothing_is_sent_from_nowhere,
+    comms_come_and_go_on_two_threads,
 }
 
 /// What was ever registered, by domain, endpoint and rights.
@@ -425,4 +428,91 @@ fn p4_more_than_a_thousand_direct_messages_lie_between_eager_ones() {
         &[("FI_STRICT_EAGAIN", "0.3"), ("FI_STRICT_REORDER", "0.5"), ("TRUNKLINE_PROGRESS_THREAD", "1")];
     strict.over("eager_and_direct_messages_alternate", storm).alone();
     strict.clean(1);
+}
+
+/// Messages without a byte: from and to no address at all, and with the registration of something else.
+fn nothing_is_sent_from_nowhere(scene: Scene) {
+    let net = Net::start(scene.version);
+    let pair = net.to_self();
+    let memory = Buf::filled(64, 1);
+    let (from, to) = (net.reg_buf(pair.0, &memory), net.reg_buf(pair.1, &memory));
+    for addr in [0, memory.addr(), 4096] {
+        let nothing = |mr| Piece { addr, len: 0, tag: 3, mr };
+        let received = net.recv(pair.1, &[nothing(to), nothing(to)]);
+        let sent = [net.send(pair.0, nothing(from)), net.send(pair.0, nothing(from))];
+        assert_eq!(net.finish(received)[..2], [0, 0]);
+        net.finish_all(&sent);
+    }
+    memory.check(0..64, 1);
+    round(&net, pair, 5000);
+    close(&net, pair);
+}
+
+#[test]
+fn p7_messages_without_a_byte_need_no_memory() {
+    let Some(strict) = Strict::here("empty messages over ofi:strict") else { return };
+    for mode in ["endpoint,prov_key,allocated,local", "none"] {
+        strict.over("nothing_is_sent_from_nowhere", &[("FI_STRICT_MR", mode)]).alone();
+        strict.clean(1);
+    }
+}
+
+/// Two threads make, use and end connections on the same NIC, each its own.
+fn comms_come_and_go_on_two_threads(scene: Scene) {
+    let net = Net::start(scene.version);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for turn in 0..count() {
+                    let (send, recv) = net.to_self();
+                    if turn % 4 == 0 {
+                        round(&net, (send, recv), 9000);
+                    }
+                    net.close_recv(recv).expect("closeRecv");
+                    net.close_send(send).expect("closeSend");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn p12_one_thread_accepts_while_another_closes() {
+    let Some(strict) = Strict::here("threads over ofi:strict") else { return };
+    let turns = if is_full() { 1000 } else { 100 };
+    strict.over("comms_come_and_go_on_two_threads", &[]).env("TEST_COUNT", turns).alone();
+    strict.clean(1);
+}
+
+/// All sources of a folder, one behind the other.
+fn sources(folder: &Path, text: &mut String) {
+    for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        if entry.is_dir() {
+            sources(&entry, text);
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            text.push_str(&std::fs::read_to_string(&entry).expect("a source"));
+        }
+    }
+}
+
+#[test]
+fn every_line_of_the_checklist_names_tests_that_there_are() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let table = std::fs::read_to_string(root.join("docs/acceptance-libfabric.md")).expect("the table");
+    let mut all = String::new();
+    sources(&root.join("crates"), &mut all);
+    let lines = (1..=12).flat_map(|n| [format!("A{n}"), format!("P{n}")]).chain(["Differential".to_owned()]);
+    for line in lines {
+        let row = table.lines().find(|row| row.starts_with(&format!("| {line} |")));
+        let tests = row.unwrap_or_else(|| panic!("no row of {line}")).rsplit('|').nth(1).expect("tests");
+        let words: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!words.is_empty(), "{line} has no test");
+        let names = words.iter().filter(|word| {
+            word.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase() || byte.is_ascii_digit())
+        });
+        for name in names.filter(|name| name.contains('_')) {
+            let there = all.contains(&format!("fn {name}(")) || all.contains(&format!("fn {name}<"));
+            assert!(there, "{line}: there is no {name}");
+        }
+    }
 }
