@@ -1,5 +1,5 @@
-//! What every fabric must do, over a provider of libfabric: for TCP, or the one that `TRUNKLINE_OFI_PROVIDER` names. Without it
-//! each case is a counted skip.
+//! What every fabric must do, over a provider of libfabric: for TCP, or the one that `TRUNKLINE_OFI_PROVIDER` names; and again over
+//! the enforcing one, in a process of its own. Without libfabric each case is a counted skip.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -41,3 +41,43 @@ fabric_conformance!(match found() {
     Some(fabric) => Pair { fabric },
     None => return,
 });
+
+/// What the enforcing provider demands, and its weather.
+const DEMANDS: [&[(&str, &str)]; 4] = [
+    &[],
+    &[("FI_STRICT_MR", "none"), ("FI_STRICT_EAGAIN", "0.5")],
+    &[("FI_STRICT_MR", "endpoint,allocated,local,virt_addr"), ("FI_STRICT_EAGAIN", "0.2")],
+    &[("FI_STRICT_MR", "prov_key,local,virt_addr"), ("FI_STRICT_PROGRESS", "auto")],
+];
+
+#[test]
+fn the_suite_holds_over_a_provider_that_enforces_its_rules() {
+    let name = "the_suite_holds_over_a_provider_that_enforces_its_rules";
+    let library = std::env::var_os("TRUNKLINE_OFI_LIBRARY");
+    if let Err(missing) = trunkline_ofi::Library::open(library.as_deref()) {
+        return common::skip(name, &missing.to_string());
+    }
+    let full = std::env::var_os("TRUNKLINE_FULL").is_some();
+    for demands in &DEMANDS[..if full { 4 } else { 2 }] {
+        let folder = tempfile::tempdir().unwrap();
+        strict_fi::place_in(folder.path()).unwrap();
+        let report = folder.path().join("report");
+        let mut suite = std::process::Command::new(std::env::current_exe().unwrap());
+        // It ends with writes under way, whose registration is in use: docs/acceptance-libfabric.md, A8.
+        suite
+            .args(["--skip", name, "--skip", "credits_are_honest"])
+            .env("TRUNKLINE_OFI_PROVIDER", "strict")
+            .envs(demands.iter().copied());
+        suite
+            .env("FI_PROVIDER_PATH", folder.path())
+            .env("FI_PROVIDER", "strict")
+            .env("FI_STRICT_REPORT", &report);
+        let output = suite.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{demands:?}: {said}");
+        // It breaks rules to see that it is refused; what it leaves is another matter.
+        let found = strict_fi::Found::read(&report).unwrap();
+        assert!(!found.accounts.is_empty(), "{demands:?}: no account of a domain");
+        assert!(found.left().is_empty(), "{demands:?}: {:#?}", found.left());
+    }
+}
