@@ -11,6 +11,7 @@ use trunkline_sys::ofi::{caps as bits, threading};
 use crate::errno::Errno;
 use crate::granted::Granted;
 use crate::info::{Hints, Info, query};
+use crate::mutant::Planted;
 use crate::nic::Port;
 use crate::profile::Profile;
 use crate::rail::COPIED_MAX;
@@ -286,11 +287,12 @@ fn usable(offers: Vec<Info>, domain: Option<&str>) -> Vec<Info> {
         let [_, _, name] = info.names();
         let fits = domain.is_none_or(|wanted| wanted == name);
         let granted = Granted::of(&info);
+        let takes_any = Planted::named("ofi-takes-any-offer").is_on();
         let proves = Profile::of(&info.names()[0]).arrives || granted.reach == bits::DELIVERY_COMPLETE;
         if fits
             && proves
-            && granted.cq_data_bytes >= DATA_BYTES
-            && granted.sizes.inject >= INJECT_MIN
+            && (granted.cq_data_bytes >= DATA_BYTES || takes_any)
+            && (granted.sizes.inject >= INJECT_MIN || takes_any)
             && !taken.iter().any(|other| other.names()[2] == name)
         {
             taken.push(info);

@@ -5,12 +5,13 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use trunkline_fabric::{Access, Exported};
+use trunkline_fabric::{Access, Exported, Fabric as _};
 use trunkline_mem::{Kind as Where, Memory};
 use trunkline_ofi::typed::{
     Data, Domain, Duty, Endpoint, Errno, Exclusion, Hints, Iface, Model, Mr, MrDisabled, OpenStep, Opt,
     Queue, RegisterError, RegisterStep, Role, Wanted, query, register,
 };
+use trunkline_ofi::{OfiConfig, OfiFabric};
 use trunkline_sys::ofi::{self, caps, class, errno, mr_mode, threading};
 
 use crate::world::{ALL, Kind, Point, World};
@@ -401,4 +402,20 @@ fn hints_and_offers_are_freed() {
     assert_eq!(query(&hints, None).unwrap().len(), 1024);
     drop((offers, hints));
     assert_eq!(world.infos.load(SeqCst), 0);
+}
+
+#[test]
+fn a_provider_that_carries_too_little_is_refused_by_name() {
+    let config = OfiConfig { provider: Some("recorded".to_owned()), ..OfiConfig::default() };
+    for (data_bytes, inject, is_taken) in [(8, 128, true), (4, 128, false), (8, 127, false)] {
+        let (_world, library) = World::begin(Kind { data_bytes, inject, ..Kind::default() });
+        match OfiFabric::with_library(&library, &config) {
+            Ok(fabric) => assert!(is_taken && fabric.nics().len() == 1, "{data_bytes} and {inject} bytes"),
+            Err(error) => {
+                let said = error.to_string();
+                assert!(!is_taken && said.contains("provider recorded"), "{said}");
+                assert!(said.contains("8 bytes of data, 128 bytes copied"), "{said}");
+            }
+        }
+    }
 }
