@@ -27,9 +27,6 @@ pub const COPIES_MAX: u32 = 8;
 /// Bytes that come with a write: the immediate, and the mark that tells whose it is where links share a queue.
 const DATA_BYTES: usize = 8;
 
-/// Bytes that are copied into an operation: a record, and as many in front of it.
-const INJECT_MIN: usize = 2 * 64;
-
 /// What users ask for.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct OfiConfig {
@@ -57,8 +54,8 @@ pub enum NoNic {
     Query(Errno),
     /// None of the providers has a NIC that can be used.
     #[error(
-        "libfabric has no provider {wanted} here that does what is needed (messages with tags, remote writes with 8 bytes of \
-         data, {INJECT_MIN} bytes copied into an operation); `fi_info` shows what there is"
+        "libfabric has no provider {wanted} here that does what is needed (messages with tags, remote writes with \
+         {DATA_BYTES} bytes of data); `fi_info` shows what there is"
     )]
     Nothing {
         /// What was asked for.
@@ -292,7 +289,6 @@ fn usable(offers: Vec<Info>, domain: Option<&str>) -> Vec<Info> {
         if fits
             && proves
             && (granted.cq_data_bytes >= DATA_BYTES || takes_any)
-            && (granted.sizes.inject >= INJECT_MIN || takes_any)
             && !taken.iter().any(|other| other.names()[2] == name)
         {
             taken.push(info);

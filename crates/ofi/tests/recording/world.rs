@@ -42,7 +42,6 @@ pub struct Kind {
     pub threading: u32,
     pub key_bytes: usize,
     pub data_bytes: usize,
-    pub inject: usize,
     pub caps: u64,
     pub version: u32,
     pub op_flags: u64,
@@ -59,7 +58,6 @@ impl Default for Kind {
             threading: ofi::threading::COMPLETION,
             key_bytes: 8,
             data_bytes: 8,
-            inject: 64,
             caps: ALL | ofi::caps::HMEM,
             version: ofi::version(1, 17),
             op_flags: ofi::caps::DELIVERY_COMPLETE,
@@ -376,7 +374,7 @@ unsafe extern "C" fn getinfo(
         (*(*info).domain_attr).mr_key_size = kind.key_bytes;
         (*(*info).domain_attr).cq_data_size = kind.data_bytes;
         let for_devices = (*hints).caps & ofi::caps::HMEM != 0;
-        (*(*info).tx_attr).inject_size = if for_devices { kind.device_inject } else { kind.inject };
+        (*(*info).tx_attr).inject_size = if for_devices { kind.device_inject } else { 64 };
         ((*(*info).tx_attr).size, (*(*info).rx_attr).size) = (256, 256);
         (*(*info).tx_attr).op_flags = kind.op_flags;
         (*(*info).tx_attr).iov_limit = 2;

@@ -95,7 +95,7 @@ pub(super) const DEMANDS: [Env<'static>; 8] = [
     &[],
     &[("FI_STRICT_MR", "endpoint,allocated,local,virt_addr"), ("FI_STRICT_EAGAIN", "0.5")],
     &[("FI_STRICT_MR", "endpoint,prov_key,local"), ("FI_STRICT_DEPTH", "64")],
-    &[("FI_STRICT_MR", "none"), ("FI_STRICT_EAGAIN", "0.9"), ("FI_STRICT_INJECT", "128")],
+    &[("FI_STRICT_MR", "none"), ("FI_STRICT_EAGAIN", "0.9"), ("FI_STRICT_INJECT", "0")],
     // As EFA's, with progress made by any call.
     &[
         ("FI_STRICT_MR", "prov_key,allocated,local,virt_addr"),
@@ -193,7 +193,7 @@ fn the_contract_holds_over_several_links_and_nics_of_a_strict_provider() {
 #[test]
 fn a_provider_that_lacks_something_is_named() {
     let Some(strict) = Strict::here("what ofi:strict lacks") else { return };
-    for lacks in [("FI_STRICT_CQ_DATA", "4"), ("FI_STRICT_TAGGED", "0"), ("FI_STRICT_INJECT", "127")] {
+    for lacks in [("FI_STRICT_CQ_DATA", "4"), ("FI_STRICT_TAGGED", "0")] {
         let setting = strict.over("what_libfabric_lacks_fails_init_and_is_named", &[lacks]);
         setting.env("TEST_NAME", "libfabric has no provider strict here that does what is needed").alone();
         strict.clean(0);
