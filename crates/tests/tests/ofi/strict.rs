@@ -203,7 +203,8 @@ fn a_provider_that_lacks_something_is_named() {
 #[test]
 fn a_bench_over_a_strict_provider_has_no_wrong_byte() {
     let Some(strict) = Strict::here("trunkline bench over ofi:strict") else { return };
-    let mut runs: Vec<(&str, Vec<(&str, &str)>, usize)> = vec![
+    type Run = (&'static str, Vec<(&'static str, &'static str)>, usize);
+    let mut runs: Vec<Run> = vec![
         ("all_reduce -b 8 -e 1M -f 32 -w 1 -i 2", vec![("FI_STRICT_EAGAIN", "0.5")], 2),
         ("p2p -b 8 -e 2M -f 64 -w 1 -i 2 --merge", vec![("FI_STRICT_NICS", "2")], 2),
     ];
