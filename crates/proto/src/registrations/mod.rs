@@ -14,6 +14,7 @@
 //! - [`Registrations::end`]: an endpoint or domain goes. Nothing of it is found again, and [`Registrations::is_gone`] says when
 //!   all its registrations are closed, before which it must not be.
 //! - [`Registrations::forget`]: memory is freed or mapped anew. Who keeps idle registrations must say so.
+//! - [`Registrations::hide`]: one registration is found no more. For who knows that only parts of its memory are still held.
 //!
 //! A hit changes the number of pins and whether an entry counts as idle, and nothing else: nothing is closed by it, and it
 //! allocates nothing. It takes as many steps as the logarithm of the number of registrations, for each set of rights that
@@ -185,6 +186,14 @@ impl Registrations {
 
     fn touching(&self, scope: Scope, memory: Memory, span: Span) -> Option<EntryId> {
         self.ready.touching(scope, memory, span).or_else(|| self.coming.touching(scope, memory, span))
+    }
+
+    /// One registration is of no more use to who comes now: part of its memory may be gone, or its NIC closes it under those who
+    /// use it. Nobody finds it any more; it is closed as soon as nobody uses it. Nothing, where there is none of that name.
+    pub fn hide(&mut self, id: EntryId) {
+        if !self.mutant.is("registrations-show-the-hidden") {
+            self.disown(id);
+        }
     }
 
     /// Nobody finds it any more; it is closed as soon as nobody uses it.

@@ -31,6 +31,7 @@ enum Step {
         start: u64,
         len: u64,
     },
+    Hide(usize),
     Idle {
         bytes: u64,
         entries: usize,
@@ -63,6 +64,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             6 => Just(Step::Poll),
             6 => at.clone().prop_map(Step::Closed),
             1 => place.prop_map(|(memory, start, len)| Step::Forget { memory, start, len }),
+            1 => at.clone().prop_map(Step::Hide),
             1 => (0..40_u64, 0..5_usize).prop_map(|(bytes, entries)| Step::Idle { bytes, entries }),
             1 => (0..8_usize).prop_map(Step::Entries),
             1 => at.prop_map(Step::Late),
@@ -150,6 +152,14 @@ impl World {
                 }
             }
             Step::Forget { memory, start, len } => self.forget(MEMORIES[memory % 3], span(start, len)),
+            Step::Hide(at) => {
+                let all: Vec<_> =
+                    self.known.iter().map(|known| known.id).chain(self.gone.iter().copied()).collect();
+                if let Some(id) = pick(&all, at) {
+                    self.cache.hide(id);
+                    self.disown(|known| known.id == id);
+                }
+            }
             Step::Idle { bytes, entries } => {
                 self.idle = Idle { bytes, entries };
                 self.cache.set_idle(self.idle);

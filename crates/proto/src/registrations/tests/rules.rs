@@ -199,3 +199,32 @@ fn memory_that_is_gone_is_found_in_no_scope() {
     assert_eq!(close_all(&mut cache), [id, coming.id]);
     assert_eq!(cache.usage().entries, all - gone.len() - 2);
 }
+
+#[test]
+fn what_is_hidden_is_not_found_and_stays_with_those_who_use_it() {
+    for idle in [Idle::NONE, KEEP] {
+        let mut cache = cache_of(10, idle);
+        let key = host(cache.open().unwrap());
+        let (pin, other) = (get(&mut cache, &key, span(0, 100)), hit(&mut cache, &key, span(10, 10)));
+        let old = pin.entry();
+        cache.hide(old);
+        assert_eq!(cache.poll(), None);
+        let new = get(&mut cache, &key, span(0, 100));
+        assert_ne!(new.entry(), old);
+        cache.hide(old);
+        cache.unpin(pin).unwrap();
+        assert_eq!(cache.poll(), None, "somebody uses it");
+        cache.unpin(other).unwrap();
+        assert_eq!(close_all(&mut cache), [old], "not kept, whatever the budget");
+        cache.hide(old);
+        assert_eq!(cache.get(new.entry()), Some((span(0, 100), State::Ready)));
+        // One that is being made.
+        let register = miss(&mut cache, &key, span(200, 100));
+        cache.hide(register.id);
+        let done = cache.registered(register.id).unwrap();
+        let again = miss(&mut cache, &key, span(200, 100));
+        cache.unpin(done.pin).unwrap();
+        assert_eq!(close_all(&mut cache), [register.id]);
+        assert_eq!(cache.failed(again.id), Ok(0));
+    }
+}
