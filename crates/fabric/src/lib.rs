@@ -9,6 +9,7 @@
 //! [`Caps`].
 #![forbid(unsafe_code)]
 
+pub mod cache;
 mod caps;
 mod completion;
 #[cfg(feature = "test-utils")]

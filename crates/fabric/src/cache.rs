@@ -1,0 +1,378 @@
+//! Registrations that several requests share. For registrars of fabrics where the end of a link, and not of a registration, is
+//! what keeps a peer's late writes out: the key of a shared registration stays good for its other users.
+//!
+//! A lock around the machine of [`trunkline_proto::registrations`], held for a call of that and never while a NIC registers or
+//! closes. Who asks for what another thread is registering waits for that thread, for a bounded time. Nothing is kept that nobody
+//! uses, as nobody tells when memory is freed; and a registration serves new requests only as long as one of its users holds all
+//! of its memory: of the rest some may have been freed and mapped anew.
+
+use std::collections::HashMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use trunkline_proto::intervals::Span;
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::registrations::key::{Key, Scope};
+use trunkline_proto::registrations::{
+    AskError, Asked, Config, Counts, EntryId, Idle, NewsError, Pin, Registered, Registrations, Settled,
+    TooManyScopes, Wait,
+};
+
+/// Registrations `M`, each open as long as somebody uses it; to drop one is to close it.
+pub struct Cache<M> {
+    held: Mutex<Held<M>>,
+    /// Something was registered or closed, or could not be.
+    news: Condvar,
+    /// Who closes a registration under others has this, so that the next one finds it closed.
+    revoking: Mutex<()>,
+    mutant: Mutant,
+}
+
+struct Held<M> {
+    machine: Registrations,
+    open: HashMap<EntryId, Open<M>>,
+    mutant: Mutant,
+}
+
+struct Open<M> {
+    /// Nothing, once it was closed under its users.
+    registration: Option<M>,
+    span: Span,
+    /// Users that asked for all of it.
+    whole: u32,
+}
+
+/// The right to use a registration, to be given back to its cache.
+#[derive(Debug)]
+#[must_use = "a grant that is not given back keeps its registration for ever"]
+pub struct Grant {
+    pin: Pin,
+    span: Span,
+    inset: u64,
+    whole: bool,
+}
+
+impl Grant {
+    /// Which registration it is.
+    #[must_use]
+    pub fn entry(&self) -> EntryId {
+        self.pin.entry()
+    }
+
+    /// How far into the registration the bytes begin that were asked for.
+    #[must_use]
+    pub fn inset(&self) -> u64 {
+        self.inset
+    }
+
+    /// The bytes that were asked for.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        self.span
+    }
+}
+
+/// There is no registration for a request. Nothing is left of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError<E> {
+    /// It could not be made.
+    #[error("{0}")]
+    Make(E),
+    /// Another thread did not finish in time to register or close what this one needs.
+    #[error(
+        "another thread is registering the same memory, or closing what there is to be room for it, and takes too long"
+    )]
+    Late,
+    /// The cache does not take it; it may be registered without.
+    #[error(transparent)]
+    Refused(#[from] AskError),
+    /// The cache is not in the state that it must be in.
+    #[error(transparent)]
+    Lost(#[from] NewsError),
+}
+
+/// What is to be closed, and then said to be.
+type Closes<M> = Vec<(EntryId, Option<M>)>;
+
+/// Says that nothing was registered, should whoever was to do it not come back.
+struct Making<'a, M> {
+    cache: &'a Cache<M>,
+    id: EntryId,
+    done: bool,
+}
+
+impl<M> Drop for Making<'_, M> {
+    fn drop(&mut self) {
+        if !self.done {
+            let _ = self.cache.lock().machine.failed(self.id);
+            self.cache.news.notify_all();
+        }
+    }
+}
+
+/// The bug that is planted in this process, if any.
+fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(String::leak(name));
+    }
+    Mutant::NONE
+}
+
+impl<M> Cache<M> {
+    /// An empty one of at most `entries` registrations, those being made and closed included.
+    #[must_use]
+    pub fn new(entries: usize) -> Self {
+        let mutant = planted();
+        let config = Config { entries, idle: Idle::NONE, widen: None };
+        let machine = Registrations::new(config, mutant);
+        Self {
+            held: Mutex::new(Held { machine, open: HashMap::new(), mutant }),
+            news: Condvar::new(),
+            revoking: Mutex::default(),
+            mutant,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held<M>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A domain or an endpoint begins; no other has had its scope.
+    ///
+    /// # Errors
+    /// [`TooManyScopes`].
+    pub fn open(&self) -> Result<Scope, TooManyScopes> {
+        self.lock().machine.open()
+    }
+
+    /// A domain or an endpoint ends: nothing of it is found any more. What is in use is closed as soon as it is not.
+    pub fn end(&self, scope: Scope) {
+        let mut held = self.lock();
+        let _ = held.machine.end(scope);
+        let closes = held.closes();
+        drop(held);
+        self.close(closes);
+    }
+
+    /// Whether nothing is left of a scope that was ended.
+    #[must_use]
+    pub fn is_gone(&self, scope: Scope) -> bool {
+        self.lock().machine.is_gone(scope)
+    }
+
+    /// Registrations that the NIC has, or is making or closing.
+    #[must_use]
+    pub fn registrations(&self) -> usize {
+        self.lock().machine.usage().entries
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.lock().machine.counts()
+    }
+
+    /// A registration that contains `span` and allows as much as `key` says, and what `look` sees of it: one that stands, or one
+    /// that another thread is making, for which this one waits at most `bound`, or else the one that `make` makes, of just these
+    /// bytes. `look` is called with the lock.
+    ///
+    /// # Errors
+    /// [`AcquireError`]; the next one that asks begins anew.
+    pub fn acquire<T, E>(
+        &self,
+        key: &Key,
+        span: Span,
+        bound: Duration,
+        make: impl FnOnce() -> Result<M, E>,
+        look: impl Fn(&M) -> T,
+    ) -> Result<(Grant, T), AcquireError<E>> {
+        let end = Instant::now() + bound;
+        let mut held = self.lock();
+        loop {
+            let pin = match held.machine.ask(key, span)? {
+                Asked::Register(register) => {
+                    drop(held);
+                    return self.carry_out(register.id, span, make, &look);
+                }
+                Asked::Hit(pin) => Some(pin),
+                Asked::Pending(wait) => {
+                    let waited = self.wait(held, wait, end);
+                    held = waited.0;
+                    waited.1?
+                }
+                Asked::Later => {
+                    held = self.wait_for_news(held, end).ok_or(AcquireError::Late)?;
+                    None
+                }
+            };
+            let Some(pin) = pin else { continue };
+            match held.grant(pin, span, &look) {
+                Ok(granted) => return Ok(granted),
+                Err(grant) => {
+                    // It was closed under those who used it before this one did.
+                    let closes = held.let_go(grant);
+                    drop(held);
+                    self.close(closes);
+                    held = self.lock();
+                }
+            }
+        }
+    }
+
+    /// Until there is news; nothing if there is none in time.
+    fn wait_for_news<'a>(
+        &'a self,
+        held: MutexGuard<'a, Held<M>>,
+        end: Instant,
+    ) -> Option<MutexGuard<'a, Held<M>>> {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        let (held, _) = self.news.wait_timeout(held, left).unwrap_or_else(PoisonError::into_inner);
+        Some(held)
+    }
+
+    /// Until another thread has registered; no pin if that could not.
+    #[expect(clippy::type_complexity, reason = "the lock comes back whatever happens")]
+    fn wait<'a, E>(
+        &'a self,
+        mut held: MutexGuard<'a, Held<M>>,
+        mut wait: Wait,
+        end: Instant,
+    ) -> (MutexGuard<'a, Held<M>>, Result<Option<Pin>, AcquireError<E>>) {
+        loop {
+            match held.machine.settle(wait) {
+                Err(error) => return (held, Err(error.into())),
+                Ok(Settled::Ready(pin)) => return (held, Ok(Some(pin))),
+                Ok(Settled::Failed) => return (held, Ok(None)),
+                Ok(Settled::NotYet(again)) => wait = again,
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() && !self.mutant.is("cache-waits-for-ever") {
+                let given_up = held.machine.give_up(wait);
+                return (held, given_up.map_err(AcquireError::from).and(Err(AcquireError::Late)));
+            }
+            let left = if left.is_zero() { Duration::from_millis(10) } else { left };
+            held = self.news.wait_timeout(held, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Registers, without the lock.
+    fn carry_out<T, E>(
+        &self,
+        id: EntryId,
+        span: Span,
+        make: impl FnOnce() -> Result<M, E>,
+        look: &impl Fn(&M) -> T,
+    ) -> Result<(Grant, T), AcquireError<E>> {
+        let mut making = Making { cache: self, id, done: false };
+        let registration = {
+            let one_by_one = self.mutant.is("cache-makes-one-by-one").then(|| self.revoking.lock());
+            let made = make();
+            drop(one_by_one);
+            made.map_err(AcquireError::Make)?
+        };
+        let mut held = self.lock();
+        let Registered { pin, .. } = held.machine.registered(id)?;
+        making.done = true;
+        held.open.insert(id, Open { registration: Some(registration), span, whole: 0 });
+        let granted = held.grant(pin, span, look);
+        drop(held);
+        self.news.notify_all();
+        // It has just been put there.
+        granted.map_err(|_| AcquireError::Lost(NewsError::NoEntry))
+    }
+
+    /// One uses its registration no more; with the last one it is closed before this returns.
+    pub fn release(&self, grant: Grant) {
+        let closes = self.lock().let_go(grant);
+        self.close(closes);
+    }
+
+    /// The same, and the registration is closed before this returns, whoever uses it. `before` is told which, when it does not
+    /// [stand](Cache::stands) any more and is not closed yet, so that nobody names it.
+    pub fn revoke(&self, grant: Grant, before: impl FnOnce(EntryId)) {
+        let _one = self.revoking.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = grant.entry();
+        let registration = {
+            let mut held = self.lock();
+            held.machine.hide(id);
+            held.open.get_mut(&id).and_then(|open| open.registration.take())
+        };
+        before(id);
+        drop(registration);
+        self.release(grant);
+    }
+
+    /// Whether a registration has not been closed under its users.
+    #[must_use]
+    pub fn stands(&self, grant: &Grant) -> bool {
+        self.lock().open.get(&grant.entry()).is_some_and(|open| open.registration.is_some())
+    }
+
+    /// Closes, without the lock.
+    fn close(&self, closes: Closes<M>) {
+        for (id, registration) in closes {
+            drop(registration);
+            let _ = self.lock().machine.closed(id);
+            self.news.notify_all();
+        }
+    }
+}
+
+impl<M> Held<M> {
+    /// What a pin is good for; the grant alone, if its registration was closed.
+    fn grant<T>(&mut self, pin: Pin, span: Span, look: impl Fn(&M) -> T) -> Result<(Grant, T), Grant> {
+        let open = self.open.get_mut(&pin.entry());
+        let whole = open.as_ref().is_some_and(|open| open.span == span);
+        let inset = open.as_ref().map_or(0, |open| span.start() - open.span.start());
+        let grant = Grant { pin, span, inset, whole };
+        let Some(open) = open else { return Err(grant) };
+        open.whole += u32::from(whole);
+        match &open.registration {
+            Some(registration) => Ok((grant, look(registration))),
+            None => Err(grant),
+        }
+    }
+
+    /// One uses it no more; what is to be closed for that.
+    fn let_go(&mut self, grant: Grant) -> Closes<M> {
+        let id = grant.entry();
+        let mut closes = Closes::new();
+        if let Some(open) = self.open.get_mut(&id) {
+            open.whole -= u32::from(grant.whole);
+            if open.whole == 0 && !self.mutant.is("cache-serves-what-may-be-gone") {
+                self.machine.hide(id);
+            }
+            if self.mutant.is("cache-closes-for-all") {
+                closes.push((id, open.registration.take()));
+            }
+        }
+        // It is of this cache, as its grant is.
+        let _ = self.machine.unpin(grant.pin);
+        closes.extend(self.closes());
+        closes
+    }
+
+    /// All that is to be closed now: whoever brought that about does it, and knows then that it is done.
+    fn closes(&mut self) -> Closes<M> {
+        let mut closes = Closes::new();
+        while let Some(close) = self.machine.poll() {
+            closes.push((close.id, self.open.remove(&close.id).and_then(|open| open.registration)));
+        }
+        closes
+    }
+}
+
+impl<M> std::fmt::Debug for Cache<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cache({} registrations)", self.registrations())
+    }
+}
+
+#[cfg(test)]
+#[path = "cache_tests.rs"]
+mod tests;

@@ -1,0 +1,330 @@
+//! The cache: who makes, who waits, who closes; and threads at random against memory that is freed and mapped anew.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier, mpsc};
+
+use trunkline_proto::registrations::key::{Memory, Purpose, Rights};
+
+use super::*;
+
+const BOUND: Duration = Duration::from_secs(20);
+/// Bytes of the memory that threads free and map.
+const BYTES: usize = 64;
+
+/// What a NIC has open.
+#[derive(Default)]
+struct Nic {
+    open: AtomicUsize,
+    made: AtomicUsize,
+}
+
+/// A registration: what the bytes were that it is of.
+struct Mr {
+    nic: Arc<Nic>,
+    span: Span,
+    scope: Scope,
+    pages: Vec<u64>,
+    is_open: Arc<AtomicBool>,
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        std::thread::yield_now();
+        self.is_open.store(false, SeqCst);
+        self.nic.open.fetch_sub(1, SeqCst);
+    }
+}
+
+fn span(start: u64, len: u64) -> Span {
+    Span::new(start, len).unwrap()
+}
+
+fn key(scope: Scope, rights: Rights) -> Key {
+    Key { scope, memory: Memory::Host, purpose: Purpose::Payload, rights }
+}
+
+impl Nic {
+    fn make(self: &Arc<Self>, scope: Scope, span: Span, pages: Vec<u64>) -> Mr {
+        self.open.fetch_add(1, SeqCst);
+        self.made.fetch_add(1, SeqCst);
+        Mr { nic: Arc::clone(self), span, scope, pages, is_open: Arc::new(AtomicBool::new(true)) }
+    }
+}
+
+/// A cache, a scope of it, and a NIC.
+fn world() -> (Arc<Cache<Mr>>, Scope, Arc<Nic>) {
+    let cache = Arc::new(Cache::new(1000));
+    let scope = cache.open().unwrap();
+    (cache, scope, Arc::default())
+}
+
+/// Asks for bytes to be written by peers; the flag that says whether the registration is open comes along.
+fn ask(cache: &Cache<Mr>, nic: &Arc<Nic>, scope: Scope, part: Span) -> (Grant, Arc<AtomicBool>) {
+    let make = || Ok::<_, ()>(nic.make(scope, part, Vec::new()));
+    cache.acquire(&key(scope, Rights::WRITE), part, BOUND, make, |mr| Arc::clone(&mr.is_open)).unwrap()
+}
+
+#[test]
+fn what_is_asked_for_twice_is_registered_once_and_closed_with_the_last() {
+    let (cache, scope, nic) = world();
+    let (first, open) = ask(&cache, &nic, scope, span(0, 100));
+    let (same, _) = ask(&cache, &nic, scope, span(0, 100));
+    let (part, _) = ask(&cache, &nic, scope, span(10, 20));
+    assert_eq!((part.inset(), part.span(), same.inset()), (10, span(10, 20), 0));
+    assert_eq!((first.entry(), part.entry()), (same.entry(), same.entry()));
+    assert_eq!((nic.open.load(SeqCst), cache.registrations()), (1, 1));
+    for grant in [first, part, same] {
+        assert!(open.load(SeqCst), "in use");
+        cache.release(grant);
+    }
+    assert!(!open.load(SeqCst), "closed when the last call returns");
+    assert_eq!((nic.made.load(SeqCst), cache.registrations()), (1, 0));
+    assert_eq!((cache.counts().hits, cache.counts().misses), (2, 1));
+}
+
+#[test]
+fn what_nobody_holds_as_a_whole_serves_no_more() {
+    let (cache, scope, nic) = world();
+    let (whole, open) = ask(&cache, &nic, scope, span(0, 100));
+    let (part, _) = ask(&cache, &nic, scope, span(0, 10));
+    cache.release(whole);
+    // Who held the rest may have freed it, and it is other memory now.
+    let (other, _) = ask(&cache, &nic, scope, span(50, 10));
+    assert_ne!(other.entry(), part.entry());
+    let (again, _) = ask(&cache, &nic, scope, span(0, 10));
+    assert_ne!(again.entry(), part.entry());
+    assert!(open.load(SeqCst), "in use");
+    for grant in [part, other, again] {
+        cache.release(grant);
+    }
+    assert_eq!((nic.open.load(SeqCst), cache.registrations()), (0, 0));
+}
+
+#[test]
+fn one_that_is_closed_under_its_users_is_closed_at_once() {
+    let (cache, scope, nic) = world();
+    let (first, open) = ask(&cache, &nic, scope, span(0, 100));
+    let (second, _) = ask(&cache, &nic, scope, span(0, 100));
+    let mut told = None;
+    cache.revoke(first, |id| {
+        assert!(open.load(SeqCst) && !cache.stands(&second));
+        told = Some(id);
+    });
+    assert_eq!((told, open.load(SeqCst)), (Some(second.entry()), false));
+    let (third, _) = ask(&cache, &nic, scope, span(0, 100));
+    assert!(cache.stands(&third) && third.entry() != second.entry());
+    // Once more, which finds nothing to close.
+    cache.revoke(second, |_| {});
+    cache.release(third);
+    assert_eq!((nic.open.load(SeqCst), cache.registrations()), (0, 0));
+}
+
+#[test]
+fn nothing_of_a_scope_that_has_ended_is_found() {
+    let (cache, scope, nic) = world();
+    let (old, _) = ask(&cache, &nic, scope, span(0, 100));
+    cache.end(scope);
+    assert!(!cache.is_gone(scope));
+    let next = cache.open().unwrap();
+    let (new, _) = ask(&cache, &nic, next, span(0, 100));
+    assert_ne!(old.entry(), new.entry());
+    let refused = cache.acquire(
+        &key(scope, Rights::WRITE),
+        span(0, 100),
+        BOUND,
+        || Ok::<_, ()>(nic.make(scope, span(0, 100), Vec::new())),
+        |_| (),
+    );
+    assert!(matches!(refused, Err(AcquireError::Refused(AskError::Ended(_)))), "{refused:?}");
+    cache.release(old);
+    assert!(cache.is_gone(scope));
+    cache.release(new);
+}
+
+#[test]
+fn who_cannot_register_leaves_nothing_and_who_waited_tries_himself() {
+    let (cache, scope, nic) = world();
+    let (inside, is_inside) = mpsc::channel();
+    std::thread::scope(|threads| {
+        let failing = threads.spawn(|| {
+            let make = || {
+                inside.send(()).unwrap();
+                while cache.counts().joined == 0 {
+                    std::thread::yield_now();
+                }
+                Err::<Mr, _>("no")
+            };
+            cache.acquire(&key(scope, Rights::WRITE), span(0, 100), BOUND, make, |_| ()).map(|_| ())
+        });
+        is_inside.recv().unwrap();
+        let (grant, _) = ask(&cache, &nic, scope, span(0, 100));
+        assert!(matches!(failing.join().unwrap(), Err(AcquireError::Make("no"))));
+        cache.release(grant);
+    });
+    assert_eq!((nic.made.load(SeqCst), nic.open.load(SeqCst), cache.registrations()), (1, 0, 0));
+    // Nor does one that panics keep others waiting.
+    let panics = || -> Result<Mr, ()> { panic!("while it registers") };
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        cache.acquire(&key(scope, Rights::WRITE), span(0, 100), BOUND, panics, |_| ()).map(|_| ())
+    }));
+    assert!(caught.is_err());
+    assert_eq!(cache.registrations(), 0);
+    cache.release(ask(&cache, &nic, scope, span(0, 100)).0);
+}
+
+#[test]
+fn nobody_waits_for_other_memory_and_for_the_same_not_for_ever() {
+    let (cache, scope, nic) = world();
+    let (inside, is_inside) = mpsc::channel();
+    let (go, may_go) = mpsc::channel();
+    std::thread::scope(|threads| {
+        let (cache, nic, may_go) = (&cache, &nic, may_go);
+        let slow = threads.spawn(move || {
+            let make = || {
+                inside.send(()).unwrap();
+                may_go.recv_timeout(BOUND).map(|()| nic.make(scope, span(0, 100), Vec::new()))
+            };
+            cache.acquire(&key(scope, Rights::WRITE), span(0, 100), BOUND, make, |_| ()).map(|one| one.0)
+        });
+        is_inside.recv().unwrap();
+        // Other memory meanwhile, and what it takes to close it.
+        cache.release(ask(cache, nic, scope, span(200, 100)).0);
+        let make = || Ok::<_, ()>(nic.make(scope, span(0, 10), Vec::new()));
+        let soon = Duration::from_millis(20);
+        let late = cache.acquire(&key(scope, Rights::WRITE), span(0, 10), soon, make, |_| ());
+        assert!(matches!(late, Err(AcquireError::Late)), "{late:?}");
+        go.send(()).unwrap();
+        cache.release(slow.join().unwrap().unwrap());
+    });
+    assert_eq!((nic.open.load(SeqCst), cache.registrations()), (0, 0));
+}
+
+#[test]
+fn there_are_no_more_than_may_be() {
+    let cache = Cache::new(2);
+    let (scope, nic) = (cache.open().unwrap(), Arc::default());
+    let held = [0, 100].map(|start| ask(&cache, &nic, scope, span(start, 100)).0);
+    let make = || Ok::<_, ()>(nic.make(scope, span(200, 1), Vec::new()));
+    let full = cache.acquire(&key(scope, Rights::WRITE), span(200, 1), BOUND, make, |_| ());
+    assert!(matches!(full, Err(AcquireError::Refused(AskError::Full(2)))), "{full:?}");
+    // What there is serves all the same.
+    cache.release(ask(&cache, &nic, scope, span(0, 100)).0);
+    held.into_iter().for_each(|grant| cache.release(grant));
+    cache.release(ask(&cache, &nic, scope, span(200, 1)).0);
+    assert_eq!(nic.open.load(SeqCst), 0);
+}
+
+/// Memory that threads hold parts of. A part that nobody holds is freed, and is other memory when it is held again.
+struct Host {
+    holders: Mutex<[u32; BYTES]>,
+    pages: Vec<AtomicU64>,
+}
+
+impl Host {
+    fn hold(&self, part: Span) {
+        let mut holders = self.holders.lock().unwrap();
+        (part.start()..part.end()).for_each(|at| holders[at as usize] += 1);
+    }
+
+    fn let_go(&self, part: Span) {
+        let mut holders = self.holders.lock().unwrap();
+        for at in part.start()..part.end() {
+            holders[at as usize] -= 1;
+            if holders[at as usize] == 0 {
+                self.pages[at as usize].fetch_add(1, SeqCst);
+            }
+        }
+    }
+
+    fn pages(&self, part: Span) -> Vec<u64> {
+        (part.start()..part.end()).map(|at| self.pages[at as usize].load(SeqCst)).collect()
+    }
+}
+
+/// One thread: what it is given must be open, of the scope, hold the bytes, be of the memory that is there now, and stay open.
+fn at_random(seed: u64, cache: &Cache<Mr>, scopes: &[Scope], nic: &Arc<Nic>, host: &Host) -> [u64; 2] {
+    let mut state = seed;
+    let mut random = |most: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % most
+    };
+    let (mut held, mut counts): (Vec<(Grant, Span, Arc<AtomicBool>)>, _) = (Vec::new(), [0, 0]);
+    for _ in 0..3000 {
+        if held.len() > 3 || !held.is_empty() && random(2) == 0 {
+            let (grant, part, is_open) = held.swap_remove(random(held.len() as u64) as usize);
+            assert!(is_open.load(SeqCst), "closed while it is used");
+            if random(20) == 0 && seed == 0 {
+                // Of a scope that only this thread uses.
+                cache.revoke(grant, |_| {});
+                assert!(!is_open.load(SeqCst));
+                // Whoever shares it is on the same endpoint, which is of no more use.
+                let others = held.extract_if(.., |(_, _, is_open)| !is_open.load(SeqCst));
+                for (grant, part, _) in others.collect::<Vec<_>>() {
+                    assert!(!cache.stands(&grant));
+                    cache.release(grant);
+                    host.let_go(part);
+                }
+            } else {
+                cache.release(grant);
+            }
+            host.let_go(part);
+            continue;
+        }
+        // Few places, so that threads meet.
+        let start = random(4) * 16 + random(2) * 4;
+        let part = span(start, (random(3) * 8 + 4).min(BYTES as u64 - start));
+        let scope = if seed == 0 { scopes[0] } else { scopes[1 + random(2) as usize] };
+        let rights = if random(3) == 0 { Rights::LOCAL } else { Rights::WRITE };
+        let fails = random(8) == 0;
+        host.hold(part);
+        let make = || if fails { Err(()) } else { Ok(nic.make(scope, part, host.pages(part))) };
+        let look = |mr: &Mr| (mr.span, mr.scope, mr.pages.clone(), Arc::clone(&mr.is_open));
+        match cache.acquire(&key(scope, rights), part, BOUND, make, look) {
+            Ok((grant, (whole, of, pages, is_open))) => {
+                assert!(whole.contains(part) && of == scope && grant.span() == part);
+                assert_eq!(grant.inset(), part.start() - whole.start());
+                let from = grant.inset() as usize;
+                assert_eq!(pages[from..from + part.len() as usize], host.pages(part), "memory that is gone");
+                assert!(is_open.load(SeqCst));
+                held.push((grant, part, is_open));
+                counts[0] += 1;
+            }
+            Err(AcquireError::Make(())) => {
+                host.let_go(part);
+                counts[1] += 1;
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    for (grant, part, is_open) in held {
+        assert!(is_open.load(SeqCst));
+        cache.release(grant);
+        host.let_go(part);
+    }
+    counts
+}
+
+#[test]
+fn threads_at_random_are_given_what_is_open_and_theirs() {
+    let (cache, first, nic) = world();
+    let scopes = [first, cache.open().unwrap(), cache.open().unwrap()];
+    let host =
+        Host { holders: Mutex::new([0; BYTES]), pages: (0..BYTES).map(|_| AtomicU64::new(0)).collect() };
+    let barrier = Barrier::new(4);
+    let one = |seed| {
+        barrier.wait();
+        at_random(seed, &cache, &scopes, &nic, &host)
+    };
+    let counts: Vec<[u64; 2]> = std::thread::scope(|threads| {
+        let one = &one;
+        let all: Vec<_> = (0..4).map(|seed| threads.spawn(move || one(seed))).collect();
+        all.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let [given, failed] = counts.iter().fold([0, 0], |all, one| [all[0] + one[0], all[1] + one[1]]);
+    let told = cache.counts();
+    assert_eq!(told.misses, nic.made.load(SeqCst) as u64 + failed, "{told:?}");
+    assert!(told.hits + told.misses <= given + failed + told.joined && told.hits > 100, "{told:?} {given}");
+    assert_eq!((nic.open.load(SeqCst), cache.registrations()), (0, 0));
+    scopes.into_iter().for_each(|scope| cache.end(scope));
+    assert!(scopes.iter().all(|&scope| cache.is_gone(scope)));
+}
