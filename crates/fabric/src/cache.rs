@@ -307,10 +307,10 @@ impl<M> Cache<M> {
         self.release(grant);
     }
 
-    /// Whether a registration has not been closed under its users.
+    /// Whether a registration that somebody uses has not been closed under its users.
     #[must_use]
-    pub fn stands(&self, grant: &Grant) -> bool {
-        self.lock().open.get(&grant.entry()).is_some_and(|open| open.registration.is_some())
+    pub fn stands(&self, id: EntryId) -> bool {
+        self.lock().open.get(&id).is_some_and(|open| open.registration.is_some())
     }
 
     /// Closes, without the lock.

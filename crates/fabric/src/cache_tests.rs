@@ -107,12 +107,12 @@ fn one_that_is_closed_under_its_users_is_closed_at_once() {
     let (second, _) = ask(&cache, &nic, scope, span(0, 100));
     let mut told = None;
     cache.revoke(first, |id| {
-        assert!(open.load(SeqCst) && !cache.stands(&second));
+        assert!(open.load(SeqCst) && !cache.stands(second.entry()));
         told = Some(id);
     });
     assert_eq!((told, open.load(SeqCst)), (Some(second.entry()), false));
     let (third, _) = ask(&cache, &nic, scope, span(0, 100));
-    assert!(cache.stands(&third) && third.entry() != second.entry());
+    assert!(cache.stands(third.entry()) && third.entry() != second.entry());
     // Once more, which finds nothing to close.
     cache.revoke(second, |_| {});
     cache.release(third);
@@ -260,7 +260,7 @@ fn at_random(seed: u64, cache: &Cache<Mr>, scopes: &[Scope], nic: &Arc<Nic>, hos
                 // Whoever shares it is on the same endpoint, which is of no more use.
                 let others = held.extract_if(.., |(_, _, is_open)| !is_open.load(SeqCst));
                 for (grant, part, _) in others.collect::<Vec<_>>() {
-                    assert!(!cache.stands(&grant));
+                    assert!(!cache.stands(grant.entry()));
                     cache.release(grant);
                     host.let_go(part);
                 }

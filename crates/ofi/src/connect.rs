@@ -78,9 +78,9 @@ impl OfiRail {
             slots: span * config.links,
         };
         let queue = Queue::open(&nic.domain, &wants).map_err(open_failed("making a completion queue"))?;
-        let failed = open_failed("opening an endpoint");
-        let pair = || Pair::open(&port.info, &queue, profile.one_stream, &nic.devices.options);
-        let shared = if profile.endpoint_each { None } else { Some(Box::new(pair().map_err(failed)?)) };
+        let open = || Pair::open(&port.info, &queue, profile.one_stream, &nic.devices.options);
+        let pair = (!profile.endpoint_each).then(open);
+        let shared = pair.transpose().map_err(open_failed("opening an endpoint"))?.map(Box::new);
         let (data, records) = shared
             .as_ref()
             .map_or((Model::Domain, Model::Domain), |pair| (pair.data.model(), pair.records.model()));
@@ -150,14 +150,12 @@ impl OfiRail {
     }
 
     fn make(&mut self, at: usize) -> Result<Link, LinkError> {
-        let own = if self.shared.is_some() {
-            None
-        } else {
-            let open = |error| system("opening an endpoint")(Box::new(error));
-            let options = &self.nic.devices.options;
-            let pair = Pair::open(&self.info, &self.queue, self.profile.one_stream, options);
-            Some(Box::new(pair.map_err(open)?))
-        };
+        let own = self.profile.endpoint_each.then(|| self.pair()).transpose()?;
+        if own.is_none() && self.shared.is_none() {
+            let pair = self.pair()?;
+            self.nic.endpoints.fetch_add(pair.count(), Ordering::Relaxed);
+            self.shared = Some(pair);
+        }
         let (mark, cookie) = (random()?, random()?);
         let mark = (mark as u32) << PLACE_BITS | at as u32;
         // Without the bit of what is paired.
@@ -177,6 +175,23 @@ impl OfiRail {
             waiting: VecDeque::with_capacity(self.span as usize),
             nops: VecDeque::with_capacity(self.config.depth as usize),
         })
+    }
+
+    fn pair(&self) -> Result<Box<Pair>, LinkError> {
+        let open = |error| system("opening an endpoint")(Box::new(error));
+        let options = &self.nic.devices.options;
+        Pair::open(&self.info, &self.queue, self.profile.one_stream, options).map(Box::new).map_err(open)
+    }
+
+    /// The endpoints of all links go when none of these is of use, unless registrations are bound to them: then nothing of any
+    /// peer lands any more, whoever has keys. The next link makes new ones.
+    pub(crate) fn close_shared(&mut self) {
+        let Some(pair) = self.shared.take() else { return };
+        self.nic.endpoints.fetch_sub(pair.count(), Ordering::Relaxed);
+        drop(pair);
+        (0..self.span * self.config.links).for_each(|slot| self.heads.release(slot));
+        self.links.iter_mut().flatten().for_each(|link| link.out = 0);
+        self.gone.iter_mut().flatten().for_each(|left| left.out = 0);
     }
 
     /// Whether something that was given back has not ended.
@@ -200,6 +215,7 @@ impl Links for OfiRail {
         let endpoints = link.pair.as_ref().map_or(0, |pair| pair.count());
         self.nic.endpoints.fetch_add(endpoints, Ordering::Relaxed);
         let id = link.id;
+        self.registrar.sharing.link_begins();
         self.links[at] = Some(Box::new(link));
         Ok(id)
     }
@@ -290,6 +306,7 @@ impl Drop for OfiRail {
             self.take_all();
             std::thread::yield_now();
         }
+        self.registrar.sharing.end();
         let pairs = self.half_made.iter().chain(&self.shared);
         let endpoints: u32 = pairs.map(|pair| pair.count()).sum();
         self.nic.endpoints.fetch_sub(endpoints, Ordering::Relaxed);

@@ -6,6 +6,7 @@
 
 mod address;
 mod auto;
+mod cache;
 mod caps;
 mod connect;
 mod contexts;

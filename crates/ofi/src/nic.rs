@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use trunkline_proto::wire::status::Usage;
 
+use crate::cache::Registrations;
 use crate::domain::Domain;
 use crate::endpoint::OpenError;
 use crate::info::Info;
@@ -28,6 +29,7 @@ pub(crate) struct Port {
 pub(crate) struct Opened {
     // Registrations end before their domain.
     pub(crate) table: Table,
+    pub(crate) registrations: Registrations,
     pub(crate) domain: Arc<Domain>,
     pub(crate) devices: Devices,
     pub(crate) endpoints: AtomicU32,
@@ -52,6 +54,7 @@ impl Port {
         }
         let opened = Arc::new(Opened {
             table: Table::new(),
+            registrations: Registrations::new(),
             domain: Domain::open(&self.info)?,
             devices: self.devices.clone(),
             endpoints: AtomicU32::new(0),
@@ -72,7 +75,7 @@ impl Port {
         open.iter().filter_map(Weak::upgrade).fold(none, |all, open| Usage {
             queue_pairs: all.queue_pairs + open.endpoints.load(Ordering::Relaxed),
             completion_queues: all.completion_queues + open.queues.load(Ordering::Relaxed),
-            regions: all.regions + open.table.len() as u32,
+            regions: all.regions + (open.table.len() + open.registrations.len()) as u32,
             ..all
         })
     }

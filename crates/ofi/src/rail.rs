@@ -457,6 +457,9 @@ impl OfiRail {
                 self.tell(id, op.wr_id, done, status);
             }
         }
+        if self.registrar.sharing.link_ends() {
+            self.close_shared();
+        }
     }
 }
 

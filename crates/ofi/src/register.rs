@@ -1,4 +1,5 @@
 //! The registrar of a rail: memory is registered for the endpoint of its purpose, or with the domain where that is enough.
+//! Payload of users is registered once for all who ask for the same ([`crate::cache`]).
 
 use std::io;
 use std::sync::Arc;
@@ -8,9 +9,10 @@ use trunkline_fabric::{
 };
 use trunkline_mem::{Kind, Memory};
 
+use crate::cache::{ForPeers, Sharing};
 use crate::nic::Opened;
 use crate::reach;
-use crate::region::{Model, Wanted, register};
+use crate::region::{self, Model, Wanted, register};
 use crate::rights::Duty;
 use crate::role::{Ctrl, Data};
 use crate::table::{REGIONS_MAX, Region};
@@ -20,69 +22,114 @@ pub(crate) struct OfiRegistrar {
     nic: Arc<Opened>,
     data: Model<Data>,
     records: Model<Ctrl>,
+    pub(crate) sharing: Sharing,
+}
+
+fn failed(error: region::RegisterError) -> RegisterError {
+    RegisterError::System { what: "registering memory with libfabric", source: io::Error::other(error) }
 }
 
 impl OfiRegistrar {
     /// One that registers so.
     pub(crate) fn new(nic: &Arc<Opened>, data: Model<Data>, records: Model<Ctrl>) -> Self {
-        Self { nic: Arc::clone(nic), data, records }
+        let sharing = Sharing::new(nic, matches!(data, Model::Endpoint(_)));
+        Self { nic: Arc::clone(nic), data, records, sharing }
     }
 
-    fn make(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Region, RegisterError> {
+    /// Payload of users, by a registration that there is already or a new one.
+    fn share(&self, memory: &Memory, access: Access) -> Result<Option<(Region, ForPeers)>, RegisterError> {
+        let wanted = Wanted::host(memory, Duty::User(access));
+        let make = || register(&self.nic.domain, &self.data, &wanted);
+        let shared = self.sharing.acquire(memory, None, access, make)?;
+        Ok(shared.map(|(shared, peers)| (Region::Shared(shared), peers)))
+    }
+
+    /// A registration of its own.
+    fn make(
+        &self,
+        memory: &Memory,
+        access: Access,
+        purpose: Purpose,
+    ) -> Result<(Region, ForPeers), RegisterError> {
         let domain = &self.nic.domain;
-        // There are none, and a right to them would be one to write.
-        let access = Access { atomic: false, ..access };
         let wanted = |duty| Wanted::host(memory, duty);
         let made = match purpose {
-            Purpose::Bounce if access == Access::LOCAL => {
-                register(domain, &self.data, &wanted(Duty::Bounce)).map(Region::Data)
-            }
             Purpose::Data | Purpose::Bounce => {
-                register(domain, &self.data, &wanted(Duty::User(access))).map(Region::Data)
+                let receives = purpose == Purpose::Bounce && access == Access::LOCAL;
+                let duty = if receives { Duty::Bounce } else { Duty::User(access) };
+                let mr = register(domain, &self.data, &wanted(duty));
+                mr.map(|mr| (ForPeers::of(&mr), Region::Data(mr)))
             }
-            Purpose::Records if access == Access::LOCAL => {
-                register(domain, &self.records, &wanted(Duty::Records)).map(Region::Ctrl)
+            Purpose::Records => {
+                let duty = if access == Access::LOCAL { Duty::Records } else { Duty::Mailbox };
+                let mr = register(domain, &self.records, &wanted(duty));
+                mr.map(|mr| (ForPeers::of(&mr), Region::Ctrl(mr)))
             }
-            Purpose::Records => register(domain, &self.records, &wanted(Duty::Mailbox)).map(Region::Ctrl),
         };
-        made.map_err(|error| RegisterError::System {
-            what: "registering memory with libfabric",
-            source: io::Error::other(error),
-        })
+        made.map(|(peers, region)| (region, peers)).map_err(failed)
     }
 
-    /// Memory of a device, where the NIC reaches any.
-    fn make_of_device(
+    /// Takes a region in.
+    fn enter(&self, region: Region, peers: ForPeers) -> Result<Keys, RegisterError> {
+        let entry = if let Region::Shared(shared) = &region { Some(shared.entry()) } else { None };
+        let local = match self.nic.table.insert(region) {
+            Ok(local) => local,
+            Err(region) => {
+                self.close(*region, false);
+                return Err(RegisterError::Exhausted(REGIONS_MAX as u32));
+            }
+        };
+        // It may have been closed under its users before this one was known as one.
+        if entry.is_some_and(|entry| !self.sharing.stands(entry)) {
+            let _ = self.end(local, false);
+            let ended = io::Error::other("the rail's links have ended");
+            return Err(RegisterError::System { what: "registering memory with libfabric", source: ended });
+        }
+        Ok(Keys { local, remote: RemoteKey(peers.key.unwrap_or(0)), remote_base: peers.base })
+    }
+
+    fn close(&self, region: Region, retired: bool) {
+        match region {
+            Region::Shared(shared) => self.sharing.release(shared, retired, &self.nic.table),
+            own => drop(own),
+        }
+    }
+
+    fn end(&self, key: LocalKey, retired: bool) -> Result<(), DeregisterError> {
+        let region = self.nic.table.remove(key).ok_or(DeregisterError::Unknown)?;
+        self.close(region, retired);
+        Ok(())
+    }
+
+    /// Memory of a device, where the NIC reaches any: each time by a registration of its own.
+    fn register_device(
         &self,
         memory: &Memory,
         exported: Option<Exported<'_>>,
         access: Access,
-    ) -> Result<Region, RegisterError> {
+    ) -> Result<Keys, RegisterError> {
         if !self.nic.devices.reach.any() {
             return Err(RegisterError::Kind(memory.kind()));
         }
-        reach::make(&self.nic, &self.data, memory, exported, access).map(Region::Data)
-    }
-
-    /// Takes a region in.
-    fn enter(&self, region: Region) -> Result<Keys, RegisterError> {
-        let (key, remote_base) = match &region {
-            Region::Data(mr) => (mr.key().map(|key| key.number()), mr.remote_base()),
-            Region::Ctrl(mr) => (mr.key().map(|key| key.number()), mr.remote_base()),
-        };
-        let local =
-            self.nic.table.insert(region).map_err(|_| RegisterError::Exhausted(REGIONS_MAX as u32))?;
-        Ok(Keys { local, remote: RemoteKey(key.unwrap_or(0)), remote_base })
+        let mr = reach::make(&self.nic, &self.data, memory, exported, access)?;
+        let peers = ForPeers::of(&mr);
+        self.enter(Region::Data(mr), peers)
     }
 }
 
 impl Registrar for OfiRegistrar {
     fn register(&self, memory: &Memory, access: Access, purpose: Purpose) -> Result<Keys, RegisterError> {
-        let region = match memory.kind() {
-            Kind::Host => self.make(memory, access, purpose)?,
-            _ => self.make_of_device(memory, None, access)?,
+        // There are no atomics, and a right to them would be one to write.
+        let access = Access { atomic: false, ..access };
+        if memory.kind() != Kind::Host {
+            return self.register_device(memory, None, access);
+        }
+        let shared = if purpose == Purpose::Data { self.share(memory, access)? } else { None };
+        let (region, peers) = match shared {
+            Some(shared) => shared,
+            None => self.make(memory, access, purpose)?,
         };
-        self.enter(region)
+        self.enter(region, peers)
     }
 
     fn register_exported(
@@ -92,13 +139,14 @@ impl Registrar for OfiRegistrar {
         access: Access,
         _: Purpose,
     ) -> Result<Keys, RegisterError> {
-        let region = self.make_of_device(memory, Some(exported), access)?;
-        self.enter(region)
+        self.register_device(memory, Some(exported), Access { atomic: false, ..access })
     }
 
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {
-        let region = self.nic.table.remove(key).ok_or(DeregisterError::Unknown)?;
-        drop(region);
-        Ok(())
+        self.end(key, false)
+    }
+
+    fn retire(&self, key: LocalKey) -> Result<(), DeregisterError> {
+        self.end(key, true)
     }
 }

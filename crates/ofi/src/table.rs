@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use trunkline_fabric::{Extent, LocalKey};
+use trunkline_proto::registrations::EntryId;
 
+use crate::cache::Shared;
+use crate::mutant::Planted;
 use crate::region::{Local, Mr, Place};
 use crate::role::{Ctrl, Data};
 
@@ -15,10 +18,12 @@ const CHUNK: usize = 1024;
 /// Most regions of a NIC.
 pub(crate) const REGIONS_MAX: usize = 64 * CHUNK;
 
-/// A registration of either role.
+/// A registration of either role, or a part in one.
 pub(crate) enum Region {
     /// For payload.
     Data(Mr<Data>),
+    /// For payload, by a registration that others may use, too.
+    Shared(Shared),
     /// For records.
     Ctrl(Mr<Ctrl>),
 }
@@ -47,22 +52,25 @@ struct Live {
 pub(crate) struct Table {
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
     live: Mutex<Live>,
+    names_the_closed: Planted,
 }
 
 impl Table {
     /// An empty one.
     pub(crate) fn new() -> Self {
         let chunks = std::iter::repeat_with(OnceLock::new).take(REGIONS_MAX / CHUNK).collect();
-        Self { chunks, live: Mutex::default() }
+        let names_the_closed = Planted::named("ofi-names-what-was-closed");
+        Self { chunks, live: Mutex::default(), names_the_closed }
     }
 
     fn live(&self) -> MutexGuard<'_, Live> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Regions in it.
+    /// Regions in it that have registrations of their own.
     pub(crate) fn len(&self) -> usize {
-        self.live().regions.len()
+        let is_own = |region: &&Region| !matches!(region, Region::Shared(_));
+        self.live().regions.values().filter(is_own).count()
     }
 
     #[inline]
@@ -115,6 +123,20 @@ impl Table {
         Ok(LocalKey(key))
     }
 
+    /// Nobody names a registration any more that is closed under its users, who still give it back. Looks at all regions.
+    pub(crate) fn withdraw(&self, entry: EntryId) {
+        if self.names_the_closed.is_on() {
+            return;
+        }
+        for (&key, region) in &self.live().regions {
+            if let (Region::Shared(shared), Some(slot)) = (region, self.find(LocalKey(key)))
+                && shared.entry() == entry
+            {
+                slot.key.store(0, Ordering::Release);
+            }
+        }
+    }
+
     /// Withdraws a region, which the caller then closes.
     pub(crate) fn remove(&self, key: LocalKey) -> Option<Region> {
         let mut live = self.live();
@@ -133,6 +155,10 @@ impl Slot {
             Region::Data(mr) => {
                 let Place { addr, len, desc, .. } = mr.place();
                 (addr, len, desc, false)
+            }
+            Region::Shared(shared) => {
+                let (bytes, desc) = shared.local.parts();
+                (bytes.iov_base.addr(), bytes.iov_len as u64, desc, false)
             }
             Region::Ctrl(mr) => {
                 let Place { addr, len, desc, .. } = mr.place();

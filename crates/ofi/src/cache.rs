@@ -1,0 +1,207 @@
+//! Memory of users that is asked for again: one registration for all who ask for the same bytes, at an endpoint or, where
+//! registrations are the domain's, on the NIC. Used by the registrars of rails, for payload of users and nothing else.
+//!
+//! A registration that others use stays open when one of them gives it back. So what keeps a peer's late writes out is not its
+//! end but that of the rail's endpoints, which go with its last link (`OfiRail::close_shared`). Endpoints to which registrations
+//! are bound cannot: there a registration is closed at once that is [retired](trunkline_fabric::Registrar::retire) when its
+//! rail has no link left, whoever uses it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use trunkline_fabric::cache::{AcquireError, Cache, Grant};
+use trunkline_fabric::{Access, Exported, RegisterError};
+use trunkline_mem::{Kind, Memory};
+use trunkline_proto::intervals::Span;
+use trunkline_proto::registrations::EntryId;
+use trunkline_proto::registrations::key::{self, Key, Purpose, Rights, Scope};
+
+use crate::mutant::Planted;
+use crate::nic::Opened;
+use crate::region::{self, Local, Mr, RKey};
+use crate::role::{Data, Role};
+use crate::table::{REGIONS_MAX, Table};
+
+/// How long who asks waits for a thread that registers the same memory.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The registrations of a NIC that can be shared.
+pub(crate) struct Registrations {
+    cache: Cache<Mr<Data>>,
+    /// Of the domain, for registrations that are bound to no endpoint.
+    domain: Option<Scope>,
+}
+
+impl Registrations {
+    /// None, of a domain that has just been opened.
+    pub(crate) fn new() -> Self {
+        let cache = Cache::new(REGIONS_MAX);
+        let domain = cache.open().ok();
+        Self { cache, domain }
+    }
+
+    /// How many the NIC has, whoever and however many use each.
+    pub(crate) fn len(&self) -> usize {
+        self.cache.registrations()
+    }
+}
+
+/// The right to use a registration, for the bytes that were asked for.
+pub(crate) struct Shared {
+    grant: Grant,
+    /// These bytes.
+    pub(crate) local: Local<'static, Data>,
+    /// Whoever asked keeps them mapped by this.
+    _memory: Memory,
+}
+
+impl Shared {
+    /// Which registration it is.
+    pub(crate) fn entry(&self) -> EntryId {
+        self.grant.entry()
+    }
+}
+
+/// What a registration is for peers, from the bytes that were asked for on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct ForPeers {
+    pub(crate) key: Option<u64>,
+    pub(crate) base: u64,
+}
+
+impl ForPeers {
+    /// All of a registration.
+    pub(crate) fn of<R: Role>(mr: &Mr<R>) -> Self {
+        Self { key: mr.key().map(RKey::number), base: mr.remote_base() }
+    }
+}
+
+/// A rail's part of its NIC's registrations.
+pub(crate) struct Sharing {
+    nic: Arc<Opened>,
+    /// None if there are too many; then nothing is shared.
+    scope: Option<Scope>,
+    /// Registrations are bound to the rail's endpoint: the scope is the rail's alone.
+    bound: bool,
+    /// Links that are not in error.
+    live: AtomicU32,
+    revokes_nothing: Planted,
+}
+
+impl Sharing {
+    /// That of a rail whose registrations are `bound` to an endpoint of its own, or are the domain's.
+    pub(crate) fn new(nic: &Arc<Opened>, bound: bool) -> Self {
+        let own = bound && !Planted::named("ofi-shares-between-endpoints").is_on();
+        let scope = if own { nic.registrations.cache.open().ok() } else { nic.registrations.domain };
+        Self {
+            nic: Arc::clone(nic),
+            scope,
+            bound,
+            live: AtomicU32::new(0),
+            revokes_nothing: Planted::named("ofi-leaves-shared-memory-open"),
+        }
+    }
+
+    fn cache(&self) -> &Cache<Mr<Data>> {
+        &self.nic.registrations.cache
+    }
+
+    /// The rail has one more link.
+    pub(crate) fn link_begins(&self) {
+        self.live.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One of its links has ended. Whether that was the last, and the endpoints of all are to go with it.
+    pub(crate) fn link_ends(&self) -> bool {
+        let last = self.live.fetch_sub(1, Ordering::AcqRel) == 1;
+        last && !self.bound && !Planted::named("ofi-keeps-endpoints-of-nobody").is_on()
+    }
+
+    /// The rail ends: nothing of its endpoint is found any more.
+    pub(crate) fn end(&self) {
+        if let Some(scope) = self.scope.filter(|_| self.bound && !keeps_scopes()) {
+            self.cache().end(scope);
+        }
+    }
+
+    /// Memory by a registration that there is, or by the one that `make` makes; nothing if it is none that can be shared, and is
+    /// to be registered by itself.
+    ///
+    /// # Errors
+    /// What `make` said, or that another thread takes too long.
+    pub(crate) fn acquire(
+        &self,
+        memory: &Memory,
+        exported: Option<&Exported<'_>>,
+        access: Access,
+        make: impl FnOnce() -> Result<Mr<Data>, region::RegisterError>,
+    ) -> Result<Option<(Shared, ForPeers)>, RegisterError> {
+        let Some((scope, (of, span))) = self.scope.zip(bytes_of(memory, exported)) else { return Ok(None) };
+        let key = Key { scope, memory: of, purpose: Purpose::Payload, rights: rights(access) };
+        let look = |mr: &Mr<Data>| (mr.place(), mr.memory().addr(), ForPeers::of(mr));
+        let (grant, (place, addr, whole)) = match self.cache().acquire(&key, span, PATIENCE, make, look) {
+            Ok(got) => got,
+            Err(AcquireError::Refused(_)) => return Ok(None),
+            Err(AcquireError::Make(error)) => return Err(failed(io::Error::other(error))),
+            Err(error) => return Err(failed(io::Error::other(error.to_string()))),
+        };
+        let inset = grant.inset();
+        // A dma-buf may be mapped at several addresses, and operations name the one that was registered.
+        let same = addr.wrapping_add(inset as usize) == memory.addr();
+        let Some(local) = place.local(inset, span.len()).filter(|_| same) else {
+            self.cache().release(grant);
+            return Ok(None);
+        };
+        // Who asked for itself alone is told no key that peers could use.
+        let key = whole.key.filter(|_| access != Access::LOCAL);
+        let peers = ForPeers { key, base: whole.base.wrapping_add(inset) };
+        Ok(Some((Shared { grant, local, _memory: memory.clone() }, peers)))
+    }
+
+    /// Whether nobody has closed a registration under its users.
+    pub(crate) fn stands(&self, entry: EntryId) -> bool {
+        self.cache().stands(entry)
+    }
+
+    /// One user gives its registration back. Peers may still write to `retired` memory, as far as there are links and endpoints.
+    pub(crate) fn release(&self, shared: Shared, retired: bool, table: &Table) {
+        let over = self.bound && self.live.load(Ordering::Acquire) == 0;
+        if retired && over && !self.revokes_nothing.is_on() {
+            self.cache().revoke(shared.grant, |entry| table.withdraw(entry));
+        } else {
+            self.cache().release(shared.grant);
+        }
+    }
+}
+
+fn keeps_scopes() -> bool {
+    Planted::named("ofi-keeps-scopes").is_on()
+}
+
+fn failed(source: io::Error) -> RegisterError {
+    RegisterError::System { what: "registering memory with libfabric", source }
+}
+
+fn rights(access: Access) -> Rights {
+    let right = |on: bool, right| if on { right } else { Rights::LOCAL };
+    right(access.write, Rights::WRITE).and(right(access.read, Rights::READ))
+}
+
+/// Whose bytes memory is, and which of them: to the byte, whatever pages they are on. Nothing if it is none that has a name.
+fn bytes_of(memory: &Memory, exported: Option<&Exported<'_>>) -> Option<(key::Memory, Span)> {
+    let (of, start) = match (exported, memory.kind()) {
+        (Some(exported), _) => {
+            let file = rustix::fs::fstat(exported.fd).ok()?;
+            (key::Memory::DmaBuf { dev: file.st_dev, inode: file.st_ino }, exported.offset)
+        }
+        (None, Kind::Host) => (key::Memory::Host, memory.addr() as u64),
+        // Nobody says when it is freed, and nothing is kept that nobody uses.
+        (None, Kind::Device(device)) => {
+            (key::Memory::Device { device, allocation: None }, memory.addr() as u64)
+        }
+        (None, _) => return None,
+    };
+    Some((of, Span::new(start, memory.len() as u64)?))
+}
