@@ -1,0 +1,106 @@
+//! Threads that register and give back at random, against a model of what is held.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use trunkline_fabric::{Access, LocalKey, Rail as _, Registrar};
+use trunkline_mem::Memory;
+
+use crate::Case;
+use crate::kit::{Held, Over, Setup, part};
+
+pub(crate) const CASES: &[Case] = &[
+    Case::new("threads at random", &Over::ALL, threads),
+    Case::new("threads at random, where some fail", &Over::BOUND, threads_that_fail).env(&[(
+        "FI_STRICT_FAIL",
+        "mr_regattr:5,mr_regattr:17,mr_regattr:40,mr_bind:9,mr_bind:30,mr_enable:12,mr_enable:50,mr_enable:51",
+    )]),
+];
+
+const THREADS: u64 = 4;
+const ROUNDS: u32 = 1500;
+const PLACE: usize = 4096;
+const PLACES: usize = 16;
+
+/// Who holds what: by rail and local key the remote one.
+type Known = HashMap<(usize, LocalKey), u64>;
+type Model = Mutex<Known>;
+
+/// Whether two holders have one registration, they are of one scope; and whether a key stands for one registration.
+fn agree(known: &Known, between_rails: bool) {
+    let mut rails: HashMap<u64, usize> = HashMap::new();
+    for (&(rail, _), &key) in known.iter().filter(|(_, key)| **key != 0) {
+        let first = *rails.entry(key).or_insert(rail);
+        assert!(first == rail || between_rails, "two endpoints have one registration");
+    }
+}
+
+fn one(seed: u64, rails: &[Arc<dyn Registrar>], memory: &Memory, model: &Model, setup: &Setup, fails: bool) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut held: Vec<(usize, Held)> = Vec::new();
+    for _ in 0..ROUNDS {
+        if held.len() > 5 || !held.is_empty() && random.bool() {
+            let (rail, one) = held.swap_remove(random.usize(..held.len()));
+            // Nobody has that key any more when it is given back.
+            model.lock().unwrap().remove(&(rail, one.keys.local)).unwrap();
+            if random.u8(..4) == 0 {
+                one.retire()
+            } else {
+                one.end()
+            }
+            continue;
+        }
+        let rail = random.usize(..rails.len());
+        let (start, len) = (random.usize(..PLACES), random.usize(1..4));
+        let len = len.min(PLACES - start);
+        let access = [Access::LOCAL, Access::WRITE, Access::READ_WRITE][random.usize(..3)];
+        let wanted = part(memory, start * PLACE, len * PLACE);
+        let made = Held::try_by(&rails[rail], &wanted, access);
+        let one = match made {
+            Ok(one) => one,
+            Err(error) if fails => {
+                assert!(error.contains("registering"), "{error}");
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let mut model = model.lock().unwrap();
+        let known = model.insert((rail, one.keys.local), one.keys.remote.0);
+        assert_eq!(known, None, "two have one local key");
+        agree(&model, setup.over.shares_between_rails());
+        drop(model);
+        assert!(setup.registrations() >= 1);
+        held.push((rail, one));
+    }
+    for (rail, one) in held {
+        model.lock().unwrap().remove(&(rail, one.keys.local)).unwrap();
+        one.end();
+    }
+}
+
+fn all(setup: &Setup, fails: bool) {
+    // They have links, so that nothing is closed under its users that one of them retires.
+    let (mut ends, others) = (setup.pair(), setup.pair());
+    let rails = [ends.a.registrar(), others.a.registrar(), others.b.registrar()];
+    let (memory, model) = (Memory::heap(PLACES * PLACE), Model::default());
+    std::thread::scope(|threads| {
+        for seed in 0..THREADS {
+            let (rails, memory, model) = (&rails, &memory, &model);
+            threads.spawn(move || one(seed, rails, memory, model, setup, fails));
+        }
+    });
+    assert!(model.lock().unwrap().is_empty());
+    assert_eq!(setup.registrations(), 0, "nobody holds anything");
+    let held = Held::new(&ends.b, &memory, Access::WRITE);
+    let bytes = crate::kit::write(&mut ends, b"and it works", held.remote(0));
+    assert_eq!(bytes, trunkline_fabric::Status::Ok);
+    held.end();
+}
+
+fn threads(setup: &Setup) {
+    all(setup, false);
+}
+
+fn threads_that_fail(setup: &Setup) {
+    all(setup, true);
+}

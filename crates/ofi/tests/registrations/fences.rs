@@ -1,0 +1,127 @@
+//! Memory that was given back: what a peer still sends goes nowhere, although others hold the same registration.
+
+use trunkline_fabric::conformance::{Ends, Seen};
+use trunkline_fabric::{Access, Links as _, Op, PostError, Rail as _, Source, Status};
+use trunkline_mem::Memory;
+use trunkline_ofi::OfiRail;
+
+use crate::Case;
+use crate::kit::{Held, Over, Setup, shoot, up, write};
+
+pub(crate) const CASES: &[Case] = &[
+    Case::new(
+        "the end of a rail's links keeps its peer out of what another rail holds",
+        &Over::DOMAIN,
+        domain,
+    ),
+    Case::new("what is retired without links is closed at once", &Over::BOUND, bound).wrong(&[
+        "never was one",
+        "is not registered",
+        "of a registration that",
+        "use",
+    ]),
+    Case::new("what is retired while links live stays for its other users", &Over::ALL, live),
+    Case::new("a rail makes endpoints again", &Over::ALL, again),
+];
+
+fn domain(setup: &Setup) {
+    let memory = Memory::heap(4096);
+    let (mut first, mut second) = (setup.pair(), setup.pair());
+    let (one, other) =
+        (Held::new(&first.b, &memory, Access::WRITE), Held::new(&second.b, &memory, Access::WRITE));
+    assert_eq!((setup.registrations(), one.keys.remote), (1, other.keys.remote));
+    assert_eq!(write(&mut first, b"in time", one.remote(0)), Status::Ok);
+    // The peer does not know, and goes on.
+    let to = one.remote(100);
+    first.b.fail(first.at_b);
+    assert!(first.b.is_quiet(first.at_b));
+    one.retire();
+    shoot(&mut first, to, b"late");
+    assert_eq!(other.bytes(100, 4), [0; 4], "it landed");
+    // The registration is as good as before.
+    assert_eq!(write(&mut second, b"another", other.remote(200)), Status::Ok);
+    assert_eq!(other.bytes(200, 7), b"another");
+    other.end();
+    assert_eq!(setup.registrations(), 0);
+}
+
+fn bound(setup: &Setup) {
+    let memory = Memory::heap(4096);
+    let mut ends = setup.pair();
+    let [one, other, third] = [(); 3].map(|()| Held::new(&ends.b, &memory, Access::WRITE));
+    assert_eq!(setup.registrations(), 1);
+    let to = one.remote(100);
+    ends.b.fail(ends.at_b);
+    one.retire();
+    shoot(&mut ends, to, b"late");
+    assert_eq!(other.bytes(100, 4), [0; 4], "it landed");
+    // On a new link nobody names what was closed, and it is found no more.
+    ends.b.destroy(ends.at_b);
+    (ends.at_a, ends.at_b) = ends.link();
+    up(&mut ends);
+    let op = Op::Send { head: &[], body: Source::Region(other.extent(0, 100)), imm: None };
+    let refused = ends.b.post(ends.at_b, 3, op, true);
+    assert!(matches!(refused, Err(PostError::Refused(Status::LocalProtection))), "{refused:?}");
+    let new = Held::new(&ends.b, &memory, Access::WRITE);
+    assert_ne!(new.keys.remote, other.keys.remote);
+    other.end();
+    third.retire();
+    assert_eq!(write(&mut ends, b"anew", new.remote(0)), Status::Ok);
+    new.end();
+    assert_eq!(setup.registrations(), 0);
+}
+
+fn live(setup: &Setup) {
+    let memory = Memory::heap(4096);
+    let mut ends = setup.pair();
+    let [one, other] = [(); 2].map(|()| Held::new(&ends.b, &memory, Access::WRITE));
+    one.retire();
+    assert_eq!(setup.registrations(), 1);
+    assert_eq!(write(&mut ends, b"still", other.remote(0)), Status::Ok);
+    assert_eq!(other.bytes(0, 5), b"still");
+    other.end();
+    assert_eq!(setup.registrations(), 0);
+}
+
+fn again(setup: &Setup) {
+    let memory = Memory::heap(4096);
+    let mut ends = setup.pair();
+    let held = Held::new(&ends.b, &memory, Access::WRITE);
+    let endpoints = setup.fabric_endpoints();
+    for round in 0..20_u8 {
+        assert_eq!(write(&mut ends, &[round; 16], held.remote(16)), Status::Ok);
+        assert_eq!(held.bytes(16, 16), [round; 16]);
+        // The peer first, then this end, or one after the other.
+        ends.a.fail(ends.at_a);
+        ends.b.fail(ends.at_b);
+        if round % 2 == 0 {
+            (ends.at_a, ends.at_b) = relink(&mut ends);
+        } else {
+            ends.a.destroy(ends.at_a);
+            ends.b.destroy(ends.at_b);
+            (ends.at_a, ends.at_b) = relink(&mut ends);
+        }
+        up(&mut ends);
+        if round % 2 == 1 {
+            assert!(setup.fabric_endpoints() <= endpoints + 4, "{}", setup.fabric_endpoints());
+        }
+    }
+    held.end();
+    drop(ends);
+    assert_eq!((setup.registrations(), setup.fabric_endpoints()), (0, 0));
+}
+
+/// A new link, as soon as there is a place.
+fn relink(ends: &mut Ends<OfiRail>) -> (trunkline_fabric::LinkId, trunkline_fabric::LinkId) {
+    for link in 0..8 {
+        let link = trunkline_fabric::LinkId(link);
+        if ends.a.is_quiet(link) && link != ends.at_a {
+            ends.a.destroy(link);
+        }
+        if ends.b.is_quiet(link) && link != ends.at_b {
+            ends.b.destroy(link);
+        }
+    }
+    ends.settle(&mut Seen::default());
+    ends.link()
+}

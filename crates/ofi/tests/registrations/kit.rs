@@ -1,0 +1,189 @@
+//! Providers, rails and registrations of the cases.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trunkline_fabric::conformance::{Ends, Seen, default_config};
+use trunkline_fabric::{
+    Access, DeregisterError, Extent, Fabric as _, Keys, LinkId, Links as _, Op, Purpose, Rail as _,
+    Registrar, Remote, Source, Status,
+};
+use trunkline_mem::Memory;
+use trunkline_ofi::{OfiConfig, OfiFabric, OfiRail};
+
+/// A provider and what it demands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Over {
+    /// A domain a rail, and its registrations.
+    Tcp,
+    /// Registrations are bound to the endpoint of a rail, with keys of the provider's.
+    Bound,
+    /// The same with keys that are chosen here.
+    BoundKeys,
+    /// Registrations are those of a domain that rails share; peers count from where they begin.
+    Domain,
+    /// The same; peers name virtual addresses.
+    DomainAddresses,
+}
+
+impl Over {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Tcp, Self::Bound, Self::BoundKeys, Self::Domain, Self::DomainAddresses];
+    pub(crate) const BOUND: [Self; 2] = [Self::Bound, Self::BoundKeys];
+    pub(crate) const DOMAIN: [Self; 2] = [Self::Domain, Self::DomainAddresses];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Bound => "endpoints",
+            Self::BoundKeys => "endpoints with keys",
+            Self::Domain => "domain",
+            Self::DomainAddresses => "domain with addresses",
+        }
+    }
+
+    /// `FI_STRICT_MR`.
+    pub(crate) fn demands(self) -> Option<&'static str> {
+        match self {
+            Self::Tcp => None,
+            Self::Bound => Some("endpoint,prov_key,allocated"),
+            Self::BoundKeys => Some("endpoint"),
+            Self::Domain => Some("none"),
+            Self::DomainAddresses => Some("prov_key,virt_addr,local"),
+        }
+    }
+
+    /// Whether two rails of a NIC share registrations.
+    pub(crate) fn shares_between_rails(self) -> bool {
+        Self::DOMAIN.contains(&self)
+    }
+}
+
+/// What a case runs on.
+pub(crate) struct Setup {
+    pub(crate) over: Over,
+    pub(crate) fabric: OfiFabric,
+}
+
+/// The fabric of a provider, or why there is none.
+pub(crate) fn fabric(over: Over) -> Result<OfiFabric, String> {
+    let provider = if over == Over::Tcp { "tcp" } else { "strict" }.to_owned();
+    let library = std::env::var_os("TRUNKLINE_OFI_LIBRARY");
+    let config = OfiConfig { provider: Some(provider), library, ..OfiConfig::default() };
+    OfiFabric::new(&config).map_err(|missing| missing.to_string())
+}
+
+impl Setup {
+    pub(crate) fn rail(&self) -> OfiRail {
+        self.fabric.open(0, &default_config()).unwrap()
+    }
+
+    /// Registrations that the NIC has for users.
+    pub(crate) fn registrations(&self) -> u32 {
+        self.fabric.usage(0).regions
+    }
+
+    /// Endpoints that are open.
+    pub(crate) fn fabric_endpoints(&self) -> u32 {
+        self.fabric.usage(0).queue_pairs
+    }
+
+    /// Two rails and a link between them that is up.
+    pub(crate) fn pair(&self) -> Ends<OfiRail> {
+        let mut ends = Ends { a: self.rail(), b: self.rail(), at_a: LinkId(0), at_b: LinkId(0) };
+        (ends.at_a, ends.at_b) = ends.link();
+        up(&mut ends);
+        ends
+    }
+}
+
+/// Until both ends of the newest link are up.
+pub(crate) fn up(ends: &mut Ends<OfiRail>) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !(ends.a.is_up(ends.at_a).unwrap() & ends.b.is_up(ends.at_b).unwrap()) {
+        assert!(Instant::now() < end, "never up");
+    }
+}
+
+/// Memory registered with a rail, as a user does.
+pub(crate) struct Held {
+    pub(crate) memory: Memory,
+    pub(crate) keys: Keys,
+    registrar: Arc<dyn Registrar>,
+}
+
+impl Held {
+    pub(crate) fn new(rail: &OfiRail, memory: &Memory, access: Access) -> Self {
+        Self::by(&rail.registrar(), memory, access)
+    }
+
+    pub(crate) fn by(registrar: &Arc<dyn Registrar>, memory: &Memory, access: Access) -> Self {
+        Self::try_by(registrar, memory, access).unwrap()
+    }
+
+    /// What it said, where it may fail.
+    pub(crate) fn try_by(
+        registrar: &Arc<dyn Registrar>,
+        memory: &Memory,
+        access: Access,
+    ) -> Result<Self, String> {
+        let keys = registrar.register(memory, access, Purpose::Data).map_err(|error| error.to_string())?;
+        Ok(Self { memory: memory.clone(), keys, registrar: Arc::clone(registrar) })
+    }
+
+    pub(crate) fn end(self) {
+        self.registrar.deregister(self.keys.local).unwrap();
+        assert_eq!(self.registrar.deregister(self.keys.local), Err(DeregisterError::Unknown), "once");
+    }
+
+    pub(crate) fn retire(self) {
+        self.registrar.retire(self.keys.local).unwrap();
+    }
+
+    pub(crate) fn extent(&self, offset: u64, len: u64) -> Extent {
+        Extent { key: self.keys.local, offset, len }
+    }
+
+    pub(crate) fn remote(&self, offset: u64) -> Remote {
+        let (key, addr) = (self.keys.remote, self.keys.remote_base.wrapping_add(offset));
+        Remote { key, addr, purpose: Purpose::Data }
+    }
+
+    pub(crate) fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut out = vec![0; len];
+        self.memory.read(offset, &mut out).unwrap();
+        out
+    }
+}
+
+/// Part of memory; it stays mapped as long as the part is there.
+pub(crate) fn part(memory: &Memory, offset: usize, len: usize) -> Memory {
+    assert!(offset + len <= memory.len());
+    // SAFETY: the bytes are those of memory that its owner keeps.
+    unsafe { Memory::with_owner(memory.addr() + offset, len, memory.kind(), Arc::new(memory.clone())) }
+}
+
+/// Writes from `a` into memory at `b`; how it ended.
+pub(crate) fn write(ends: &mut Ends<OfiRail>, bytes: &[u8], to: Remote) -> Status {
+    let op = Op::Write { from: Source::Inline(bytes), to, imm: Some(7) };
+    if ends.a.post(ends.at_a, 1, op, true).is_err() {
+        return Status::Flushed;
+    }
+    let seen = ends.until(|seen| seen.a.iter().any(|one| one.wr_id == 1));
+    let status = seen.a.iter().find(|one| one.wr_id == 1).unwrap().status;
+    if status == Status::Ok && !seen.b.iter().any(|one| one.imm == Some(7)) {
+        // It is there when the peer is told.
+        ends.until(|seen| seen.b.iter().any(|one| one.imm == Some(7)));
+    }
+    status
+}
+
+/// Has `a` write for a while, to whoever may be there; some of it may be refused.
+pub(crate) fn shoot(ends: &mut Ends<OfiRail>, to: Remote, bytes: &[u8]) {
+    let mut seen = Seen::default();
+    let end = Instant::now() + Duration::from_millis(100);
+    while Instant::now() < end {
+        let _ = ends.a.post(ends.at_a, 9, Op::Write { from: Source::Inline(bytes), to, imm: None }, true);
+        ends.settle(&mut seen);
+    }
+}
