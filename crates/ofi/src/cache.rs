@@ -205,3 +205,59 @@ fn bytes_of(memory: &Memory, exported: Option<&Exported<'_>>) -> Option<(key::Me
     };
     Some((of, Span::new(start, memory.len() as u64)?))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd as _;
+
+    use super::*;
+
+    fn dmabuf() -> File {
+        rustix::fs::memfd_create("stands for a dma-buf", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
+    }
+
+    fn of(memory: &Memory, file: &File, offset: u64) -> (key::Memory, Span) {
+        bytes_of(memory, Some(&Exported { fd: file.as_fd(), offset })).unwrap()
+    }
+
+    #[test]
+    fn a10_ranges_of_dma_bufs_that_begin_within_pages_are_distinct() {
+        let (one, other, memory) = (dmabuf(), dmabuf(), Memory::heap(100));
+        let cache = Cache::<u32>::new(100);
+        let scope = cache.open().unwrap();
+        let mut held = Vec::new();
+        let mut registrations = |file: &File, offset: u64| {
+            let (memory, span) = of(&memory, file, offset);
+            let key = Key { scope, memory, purpose: Purpose::Payload, rights: Rights::WRITE };
+            held.push(cache.acquire(&key, span, PATIENCE, || Ok::<_, ()>(0), |_| ()).unwrap().0);
+            cache.registrations()
+        };
+        // Within one page, and not in one another.
+        assert_eq!([0, 1, 77, 4095, 4096].map(|offset| registrations(&one, offset)), [1, 2, 3, 4, 5]);
+        // Those of another file are other bytes, and by another descriptor they are the same.
+        assert_eq!([registrations(&other, 77), registrations(&one.try_clone().unwrap(), 77)], [6, 6]);
+        held.into_iter().for_each(|grant| cache.release(grant));
+    }
+
+    #[test]
+    fn memory_has_a_name_to_the_byte() {
+        let memory = Memory::heap(100);
+        let addr = memory.addr() as u64;
+        assert_eq!(bytes_of(&memory, None), Some((key::Memory::Host, Span::new(addr, 100).unwrap())));
+        assert_eq!(bytes_of(&Memory::heap(0), None), None);
+        let (_, span) = of(&memory, &dmabuf(), 4097);
+        assert_eq!((span.start(), span.len()), (4097, 100));
+        // SAFETY: nobody touches it.
+        let device = unsafe { Memory::from_raw(0x7000_0001, 5, Kind::Device(3)) };
+        let named = key::Memory::Device { device: 3, allocation: None };
+        assert_eq!(bytes_of(&device, None), Some((named, Span::new(0x7000_0001, 5).unwrap())));
+    }
+
+    #[test]
+    fn rights_are_kept_apart() {
+        assert_eq!(rights(Access::LOCAL), Rights::LOCAL);
+        assert_eq!(rights(Access::WRITE), Rights::WRITE);
+        assert_eq!(rights(Access::READ_WRITE), Rights::WRITE.and(Rights::READ));
+    }
+}

@@ -18,7 +18,7 @@ use crate::world::{ALL, Kind, Point, World};
 use crate::{Nic, WANTS};
 
 /// Modes of registrations that providers have, with and without keys of their own.
-const MODES: [i32; 4] = [
+pub(crate) const MODES: [i32; 4] = [
     0,
     mr_mode::PROV_KEY | mr_mode::VIRT_ADDR | mr_mode::ALLOCATED | mr_mode::LOCAL,
     mr_mode::ENDPOINT,
@@ -29,7 +29,7 @@ fn number<R: Role>(mr: &Mr<R>) -> u64 {
     mr.key().unwrap().number()
 }
 
-fn kind(mr_mode: i32) -> Kind {
+pub(crate) fn kind(mr_mode: i32) -> Kind {
     Kind { mr_mode, ..Kind::default() }
 }
 

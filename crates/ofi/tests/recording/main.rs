@@ -17,6 +17,7 @@ mod life;
 mod objects;
 mod posting;
 mod posts;
+mod shared;
 mod world;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,0 +1,135 @@
+//! Registrations that several requests share, over the library that is a table of functions: A5, whatever fails on whichever
+//! rail leaves nothing and can be asked for again; and what the provider is asked for, call by call.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use trunkline_fabric::conformance::default_config;
+use trunkline_fabric::{Access, Fabric as _, Keys, LocalKey, Purpose, Rail as _, RegisterError, Registrar};
+use trunkline_mem::Memory;
+use trunkline_ofi::{OfiConfig, OfiFabric, OfiRail};
+use trunkline_sys::ofi::{class, errno, mr_mode};
+
+use crate::life::{MODES, kind};
+use crate::world::{Point, World};
+
+/// Rails of a connection, each on a NIC of its own.
+const RAILS: usize = 3;
+
+struct Rails {
+    world: Arc<World>,
+    fabric: OfiFabric,
+    rails: Vec<OfiRail>,
+    memory: Memory,
+}
+
+impl Rails {
+    fn new(mode: i32) -> Self {
+        let (world, library) = World::begin(kind(mode));
+        let config =
+            OfiConfig { provider: Some("first".to_owned()), copies: RAILS as u32, ..OfiConfig::default() };
+        let fabric = OfiFabric::with_library(&library, &config).unwrap();
+        let rails = (0..RAILS).map(|nic| fabric.open(nic, &default_config()).unwrap()).collect();
+        Self { world, fabric, rails, memory: Memory::heap(4096) }
+    }
+
+    fn register(&self, rail: usize) -> Result<Keys, RegisterError> {
+        self.rails[rail].registrar().register(&self.memory, Access::WRITE, Purpose::Data)
+    }
+
+    fn end(&self, rail: usize, key: LocalKey) {
+        self.rails[rail].registrar().deregister(key).unwrap();
+    }
+
+    /// Registrations as the provider has them, as the NICs count them, and keys that were given to the provider.
+    fn open(&self) -> (usize, u32, usize) {
+        let counted = (0..RAILS).map(|nic| self.fabric.usage(nic).regions).sum();
+        (self.world.open_of(class::MR), counted, self.world.keys.lock().unwrap().len())
+    }
+}
+
+#[test]
+fn a5_every_step_may_fail_on_each_rail_and_leaves_nothing() {
+    for mode in MODES {
+        let all = Rails::new(mode);
+        let keys = |registrations: usize| {
+            let own = mode & mr_mode::PROV_KEY == 0;
+            (registrations, registrations as u32, if own { registrations } else { 0 })
+        };
+        for point in [Point::Regattr, Point::BindMr, Point::EnableMr, Point::Key] {
+            let bound = mode & mr_mode::ENDPOINT != 0;
+            // Only keys of the provider's can be missing.
+            let there = match point {
+                Point::Regattr => true,
+                Point::Key => bound && mode & mr_mode::PROV_KEY != 0,
+                _ => bound,
+            };
+            if !there {
+                continue;
+            }
+            for failing in 0..RAILS {
+                let before: Vec<_> = (0..failing).map(|rail| all.register(rail).unwrap()).collect();
+                assert_eq!(all.open(), keys(failing));
+                all.world.refuse(point, errno::EINVAL);
+                let error = all.register(failing).unwrap_err().to_string();
+                assert_eq!(error, "registering memory with libfabric failed", "{point:?}");
+                // What has succeeded is served although nothing can be registered now.
+                for (rail, first) in before.iter().enumerate() {
+                    let again = all.register(rail).unwrap();
+                    assert_eq!(again.remote, first.remote);
+                    all.end(rail, again.local);
+                }
+                assert_eq!(all.open(), keys(failing), "{point:?} on {failing} with {mode:#x}");
+                all.world.relent();
+                let again = all.register(failing).unwrap();
+                assert_eq!(all.open(), keys(failing + 1));
+                all.end(failing, again.local);
+                before.iter().enumerate().for_each(|(rail, one)| all.end(rail, one.local));
+                assert_eq!(all.open(), keys(0));
+            }
+        }
+        let world = Arc::clone(&all.world);
+        drop(all);
+        assert_eq!((world.open(), world.infos.load(SeqCst)), (0, 0));
+    }
+}
+
+#[test]
+fn a_registration_is_asked_for_once_and_closed_once() {
+    for mode in MODES {
+        let all = Rails::new(mode);
+        all.world.take_log();
+        all.world.asked.lock().unwrap().clear();
+        let held: Vec<_> = (0..5).map(|_| all.register(0).unwrap()).collect();
+        assert_eq!(all.world.asked.lock().unwrap().len(), 1, "{mode:#x}");
+        for one in &held {
+            assert_eq!(all.world.open_of(class::MR), 1);
+            all.end(0, one.local);
+        }
+        assert_eq!(all.open(), (0, 0, 0));
+        let closed = all.world.take_log().iter().filter(|what| **what == "mr").count();
+        assert_eq!(closed, 1, "{mode:#x}");
+    }
+}
+
+#[test]
+fn rails_end_before_what_is_registered_with_them() {
+    for mode in MODES {
+        let mut all = Rails::new(mode);
+        let registrar: Arc<dyn Registrar> = all.rails[0].registrar();
+        let held = all.register(0).unwrap();
+        let rail = all.rails.remove(0);
+        drop(rail);
+        // Nothing of the rail is found, and it can still be given back.
+        let more = registrar.register(&all.memory, Access::WRITE, Purpose::Data).unwrap();
+        let bound = mode & mr_mode::ENDPOINT != 0;
+        assert_eq!(more.remote == held.remote, !bound, "{mode:#x}");
+        for one in [held, more] {
+            registrar.deregister(one.local).unwrap();
+        }
+        assert_eq!(all.open(), (0, 0, 0));
+        let world = Arc::clone(&all.world);
+        drop((registrar, all));
+        assert_eq!(world.open(), 0);
+    }
+}
