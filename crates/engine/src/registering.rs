@@ -97,7 +97,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             } else if turn.open.rides() && !self.has_copied(slot, turn, mr) {
                 return Err(Error::Draining);
             }
-            Ok(turn.open.side.regions().remove(mr).map(|region| (region, used && turn.open.rides())))
+            let named = self.is_named(turn, used);
+            Ok(turn.open.side.regions().remove(mr).map(|region| (region, named)))
         });
         let Some(taken) = taken else { return Err(Error::Unknown("region")) };
         let Some((region, named)) = taken? else { return Err(Error::Unknown("region")) };

@@ -30,6 +30,19 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         !used || self.gives_up(turn)
     }
 
+    /// Whether what was posted may still come to memory that is given back now: its keys are named on links that were given up.
+    /// What was in use and is in use no more, or whose peer has said GONE, is named by nobody.
+    pub(crate) fn is_named(&self, turn: &mut Turn<'_, F::Rail>, used: bool) -> bool {
+        if !turn.open.rides() {
+            return turn.open.fault.is_some() && !self.params.mutant.is("engine-closes-named-memory");
+        }
+        let retires = match &turn.open.side {
+            Side::Recv(lane) => lane.retires(turn.rails),
+            Side::Send(_) => false,
+        };
+        used && (retires || turn.rails.all_quiet())
+    }
+
     /// Whether no small message is still to be copied out of a sender's region. Such a message goes on and does well, and
     /// so does its comm: there is only something to wait for.
     pub(crate) fn has_copied(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>, mr: MrId) -> bool {

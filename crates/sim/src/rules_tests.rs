@@ -163,6 +163,20 @@ fn names_of_a_closed_comm_mean_nothing_when_its_place_is_used_again() {
     assert_eq!(end(&duo.b, requests.0).unwrap(), 8);
 }
 
+/// A NIC may have one registration for several who ask for the same memory: it must hear that peers still name it.
+#[test]
+fn memory_that_a_failed_comm_still_names_is_retired() {
+    let duo = Duo::new(1, Weather { stuck: 0, ..Weather::calm() }, params());
+    let (_, recv) = duo.connect();
+    let (_, into) = buffer(&duo.b, recv, 8);
+    let (_, idle) = buffer(&duo.b, recv, 8);
+    duo.b.deregister(recv, idle.mr).unwrap();
+    assert_eq!(duo.world.retired(Pid(1)), 0, "nobody named it");
+    duo.b.irecv(recv, &[into]).unwrap().unwrap();
+    duo.b.deregister(recv, into.mr).unwrap();
+    assert_eq!(duo.world.retired(Pid(1)), 1);
+}
+
 #[test]
 fn a_lane_that_waits_drives_the_others_of_its_thread() {
     // A long message goes out in more pieces than the link holds at once, so that somebody must go on posting.

@@ -296,6 +296,14 @@ impl World {
         }
     }
 
+    /// Regions of a process that were retired, on NICs that do.
+    #[must_use]
+    pub fn retired(&self, process: Pid) -> usize {
+        let state = self.lock();
+        let of = |rail: usize| state.rails.get(rail).is_some_and(|rail| rail.process == process);
+        state.retired.values().filter(|rail| of(**rail)).count()
+    }
+
     /// Messages that have arrived at the NICs of a process, as far as they have told, and that nobody has polled.
     #[must_use]
     pub fn unpolled(&self, process: Pid) -> usize {
