@@ -88,6 +88,8 @@ pub(crate) struct Sharing {
     /// Links that are not in error.
     live: AtomicU32,
     revokes_nothing: Planted,
+    tells_any_key: Planted,
+    forgets_insets: Planted,
 }
 
 impl Sharing {
@@ -101,6 +103,8 @@ impl Sharing {
             bound,
             live: AtomicU32::new(0),
             revokes_nothing: Planted::named("ofi-leaves-shared-memory-open"),
+            tells_any_key: Planted::named("ofi-tells-keys-of-others"),
+            forgets_insets: Planted::named("ofi-forgets-insets"),
         }
     }
 
@@ -155,7 +159,8 @@ impl Sharing {
             return Ok(None);
         };
         // Who asked for itself alone is told no key that peers could use.
-        let key = whole.key.filter(|_| access != Access::LOCAL);
+        let key = whole.key.filter(|_| access != Access::LOCAL || self.tells_any_key.is_on());
+        let inset = if self.forgets_insets.is_on() { 0 } else { inset };
         let peers = ForPeers { key, base: whole.base.wrapping_add(inset) };
         Ok(Some((Shared { grant, local, _memory: memory.clone() }, peers)))
     }

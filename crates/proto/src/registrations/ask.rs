@@ -69,7 +69,9 @@ impl Registrations {
             return Err(AskError::Ended(key.scope));
         }
         if let Some(id) = self.ready.find(key, span) {
-            self.pin(id)?;
+            if !self.mutant.is("registrations-forget-hits") {
+                self.pin(id)?;
+            }
             self.counts.hits += 1;
             return Ok(Asked::Hit(Pin(id)));
         }
