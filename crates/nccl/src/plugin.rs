@@ -8,6 +8,7 @@ use trunkline_proto::limits::RAILS_MAX;
 
 use crate::abi::{NET_RECVS_MAX, NET_SIZE_BYTES_MAX, PTR_CUDA, PTR_DMABUF, PTR_HOST};
 use crate::devices::{Device, Known};
+use crate::planted;
 use crate::running::Running;
 use crate::status::CallError;
 use crate::world::world;
@@ -18,6 +19,10 @@ pub(crate) struct Properties {
     pub(crate) pci_path: *const core::ffi::c_char,
     pub(crate) guid: u64,
     pub(crate) ptr_support: i32,
+    /// Whether a region that is registered with one comm serves the others of its device. It names none of theirs: what they
+    /// share is a registration below, on NICs that can, and each has its own name for it. Where registrations are bound to an
+    /// endpoint of the comm there is nothing to share, either.
+    pub(crate) reg_is_global: i32,
     pub(crate) force_flush: i32,
     pub(crate) speed: i32,
     pub(crate) port: i32,
@@ -50,6 +55,7 @@ fn told(device: &Device) -> Properties {
         pci_path: device.pci_path().map_or(core::ptr::null(), |path| path.as_ptr()),
         guid: device.guid,
         ptr_support: pointers(device.reach),
+        reg_is_global: i32::from(planted("nccl-says-regions-are-global")),
         force_flush: i32::from(device.needs_flush),
         speed: int(device.speed_mbps),
         port: int(device.port),

@@ -18,7 +18,7 @@ fn layout(p: Properties) -> PropertiesV9 {
         pci_path: p.pci_path.cast_mut(),
         guid: p.guid,
         ptr_support: p.ptr_support,
-        reg_is_global: 0,
+        reg_is_global: p.reg_is_global,
         force_flush: p.force_flush,
         speed: p.speed,
         port: p.port,

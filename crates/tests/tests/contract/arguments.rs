@@ -36,6 +36,9 @@ fn properties_stay(scene: Scene) {
         assert!(props.speed > 0 && props.max_comms > 0 && props.max_recvs == 8, "{props:?}");
         assert!(props.latency >= 0.0);
         assert_eq!(props.device_type.unwrap_or(0), 0);
+        // A region belongs to its comm.
+        assert_eq!(props.reg_is_global.unwrap_or(0), 0);
+        assert_eq!(props.reg_is_global.is_some(), scene.version >= 8);
         assert!(props.members.is_none_or(|(count, devs)| count == 1 && devs[0] == dev as i32));
         if let Some((p2p, collective)) = props.max_bytes {
             assert!(

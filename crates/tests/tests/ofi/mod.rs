@@ -69,7 +69,8 @@ const ALONE: [&str; 5] = [
 ];
 
 /// More of them, for the provider that makes endpoints quickly.
-const MORE: [&str; 7] = [
+const MORE: [&str; 8] = [
+    "properties_stay",
     "one_thread_connects_to_itself",
     "one_listener_accepts_many",
     "stale_requests_are_overwritten",
