@@ -123,7 +123,9 @@ pub trait Registrar: Send + Sync + 'static {
     }
 
     /// Ends a registration. After success nothing touches the memory through it any more, so it may be unmapped;
-    /// waits for running copies, at most the rail's `peer_time`.
+    /// waits for running copies, at most the rail's `peer_time`. Where others have registered the same bytes, the NIC may have one
+    /// registration for all of them ([`cache`](crate::cache)): it is there, and its key is good, until the last one has gone. What
+    /// was posted under this one must have ended by then, or its links must have.
     ///
     /// # Errors
     /// [`DeregisterError`]; the region is closed to new operations all the same, and the call may be repeated.
@@ -131,7 +133,8 @@ pub trait Registrar: Send + Sync + 'static {
 
     /// Ends a registration whose remote key peers may still use. Where [`Caps::retires`](crate::Caps::retires), what they
     /// write through it from then on completes at both ends as if it had been placed, but its bytes go nowhere; elsewhere
-    /// it is refused as after [`Registrar::deregister`]. A NIC keeps a bounded number of such keys and forgets the oldest.
+    /// it is refused as after [`Registrar::deregister`]. A NIC keeps a bounded number of such keys and forgets the oldest. A
+    /// rail without a link that is of use shares such a registration with nobody any more.
     ///
     /// # Errors
     /// As [`Registrar::deregister`].
