@@ -12,6 +12,7 @@ use crate::granted::{Exclusion, Granted};
 use crate::guard::Guard;
 use crate::info::Info;
 use crate::lease::Leases;
+use crate::profile::Profile;
 
 /// Objects that the provider would not close. There are none unless something is wrong in this crate or in the provider:
 /// whatever uses an object holds it. They stay open until the process ends.
@@ -31,6 +32,7 @@ pub struct Domain {
     leases: Arc<Leases>,
     shared: Arc<Shared>,
     granted: Granted,
+    exclusion: Exclusion,
     info: Info,
 }
 
@@ -42,7 +44,8 @@ impl Domain {
     pub fn open(info: &Info) -> Result<Arc<Self>, OpenError> {
         let info = info.again().map_err(OpenStep::Info.failed())?;
         let granted = Granted::of(&info);
-        let shared = Shared::new(Guard::new(granted.exclusion()));
+        let exclusion = Profile::of(&info.names()[0]).exclusion(&granted);
+        let shared = Shared::new(Guard::new(exclusion));
         let (open, attr) = (info.library().calls().fabric, info.raw_fabric_attr());
         let fabric = Owned::open(&shared, |to| {
             // SAFETY: the attributes are whole.
@@ -59,7 +62,7 @@ impl Domain {
         });
         let fid = fid.map_err(OpenStep::Domain.failed())?;
         let leases = Leases::new(granted.key_bits);
-        Ok(Arc::new(Self { fid, fabric, leases, shared, granted, info }))
+        Ok(Arc::new(Self { fid, fabric, leases, shared, granted, exclusion, info }))
     }
 
     /// What the provider granted.
@@ -95,7 +98,7 @@ impl Domain {
     /// Which calls are kept apart on it.
     #[must_use]
     pub fn exclusion(&self) -> Exclusion {
-        self.granted.exclusion()
+        self.exclusion
     }
 
     pub(crate) fn fid(&self) -> &Owned<FidDomain> {

@@ -3,7 +3,8 @@
 
 use trunkline_sys::ofi::caps;
 
-use crate::granted::Granted;
+use crate::granted::{Exclusion, Granted};
+use crate::mutant::Planted;
 
 /// How a provider is used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -94,6 +95,14 @@ impl Profile {
     #[must_use]
     pub fn of(provider: &str) -> Self {
         KNOWN.iter().find(|(name, _)| provider.starts_with(name)).map_or(OTHER, |(_, profile)| *profile)
+    }
+
+    /// Which calls must not happen at the same time. `net` of 1.17 grants that all may, and loses registrations that several
+    /// threads make and close at once, or crashes; what comes in looks at the same tree.
+    #[must_use]
+    pub fn exclusion(&self, granted: &Granted) -> Exclusion {
+        let believes = Planted::named("ofi-believes-in-threads").is_on();
+        if self.domain_each && !believes { Exclusion::All } else { granted.exclusion() }
     }
 
     /// The same with what was granted.

@@ -419,3 +419,16 @@ fn a_provider_that_carries_too_little_is_refused_by_name() {
         }
     }
 }
+
+#[test]
+fn providers_over_sockets_are_not_believed_that_all_may_call_at_once() {
+    for (provider, exclusion) in
+        [(c"net", Exclusion::All), (c"tcp;ofi_rxm", Exclusion::All), (c"efa", Exclusion::Nothing)]
+    {
+        let (_world, library) =
+            World::begin(Kind { threading: threading::SAFE, mr_mode: 0, ..Kind::default() });
+        let hints = Hints::new(&library, ALL).unwrap().provider(provider);
+        let info = query(&hints, None).unwrap().remove(0);
+        assert_eq!(Domain::open(&info).unwrap().exclusion(), exclusion, "{provider:?}");
+    }
+}
