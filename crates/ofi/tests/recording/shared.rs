@@ -20,6 +20,8 @@ struct Rails {
     world: Arc<World>,
     fabric: OfiFabric,
     rails: Vec<OfiRail>,
+    /// Registrations that a rail has for itself.
+    own: usize,
     memory: Memory,
 }
 
@@ -30,7 +32,8 @@ impl Rails {
             OfiConfig { provider: Some("first".to_owned()), copies: RAILS as u32, ..OfiConfig::default() };
         let fabric = OfiFabric::with_library(&library, &config).unwrap();
         let rails = (0..RAILS).map(|nic| fabric.open(nic, &default_config()).unwrap()).collect();
-        Self { world, fabric, rails, memory: Memory::heap(4096) }
+        let own = world.open_of(class::MR) / RAILS;
+        Self { world, fabric, rails, own, memory: Memory::heap(4096) }
     }
 
     fn register(&self, rail: usize) -> Result<Keys, RegisterError> {
@@ -41,11 +44,11 @@ impl Rails {
         self.rails[rail].registrar().deregister(key).unwrap();
     }
 
-    /// Registrations as the provider has them, as the NICs count them, and keys that were given to the provider: without the one
+    /// Registrations as the provider has them, as the NICs count them, and keys that were given to the provider: without those
     /// that each rail has for itself.
     fn open(&self) -> (usize, u32, usize) {
         let counted = (0..RAILS).map(|nic| self.fabric.usage(nic).regions).sum();
-        let (open, own) = (self.world.open_of(class::MR), self.rails.len());
+        let (open, own) = (self.world.open_of(class::MR), self.own * self.rails.len());
         (open - own, counted, self.world.keys.lock().unwrap().len().saturating_sub(own))
     }
 }

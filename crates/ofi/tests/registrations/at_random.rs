@@ -13,7 +13,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("threads at random", &Over::ALL, threads),
     Case::new("threads at random, where some fail", &Over::BOUND, threads_that_fail).env(&[(
         "FI_STRICT_FAIL",
-        "mr_regattr:5,mr_regattr:17,mr_regattr:40,mr_bind:9,mr_bind:30,mr_enable:12,mr_enable:50,mr_enable:51",
+        "mr_regattr:25,mr_regattr:37,mr_regattr:60,mr_bind:29,mr_bind:50,mr_enable:32,mr_enable:70,mr_enable:71",
     )]),
 ];
 
