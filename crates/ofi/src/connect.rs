@@ -14,7 +14,7 @@ use crate::heads::Heads;
 use crate::link::{Hello, Link, Pair, State};
 use crate::nic::Port;
 use crate::ops::{Kind, Ops};
-use crate::poll::PLACE_BITS;
+use crate::poll::{LIVES, PLACE_BITS};
 use crate::queue::{Format, Queue, QueueWants};
 use crate::rail::{self, OfiRail};
 use crate::region::{Model, Mr, Wanted, register};
@@ -75,7 +75,7 @@ impl OfiRail {
             format: Format::Data,
             sources: false,
             wait: false,
-            slots: span * config.links,
+            slots: LIVES * span * config.links,
         };
         let queue = Queue::open(&nic.domain, &wants).map_err(open_failed("making a completion queue"))?;
         let open = || Pair::open(&port.info, &queue, profile.one_stream, &nic.devices.options);
@@ -124,6 +124,7 @@ impl OfiRail {
             config,
             caps,
             span,
+            lives: 0,
             tag_bits,
         })
     }
@@ -156,6 +157,8 @@ impl OfiRail {
             self.nic.endpoints.fetch_add(pair.count(), Ordering::Relaxed);
             self.shared = Some(pair);
         }
+        self.lives = self.lives.wrapping_add(1);
+        let life = self.lives % LIVES;
         let (mark, cookie) = (random()?, random()?);
         let mark = (mark as u32) << PLACE_BITS | at as u32;
         // Without the bit of what is paired.
@@ -172,6 +175,7 @@ impl OfiRail {
             mark,
             cookie,
             ops: Ops::new(self.config.depth, self.config.recv_depth),
+            base: (at as u32 * LIVES + life) * self.span,
             waiting: VecDeque::with_capacity(self.span as usize),
             nops: VecDeque::with_capacity(self.config.depth as usize),
         })
@@ -189,7 +193,7 @@ impl OfiRail {
         let Some(pair) = self.shared.take() else { return };
         self.nic.endpoints.fetch_sub(pair.count(), Ordering::Relaxed);
         drop(pair);
-        (0..self.span * self.config.links).for_each(|slot| self.heads.release(slot));
+        (0..LIVES * self.span * self.config.links).for_each(|slot| self.heads.release(slot));
         self.links.iter_mut().flatten().for_each(|link| link.out = 0);
         self.gone.iter_mut().flatten().for_each(|left| left.out = 0);
     }

@@ -121,6 +121,8 @@ pub(crate) struct Link {
     pub(crate) pair: Option<Box<Pair>>,
     pub(crate) peers: Option<(Peer<Data>, Peer<Ctrl>)>,
     pub(crate) theirs: Option<Address>,
+    /// The first of its slots.
+    pub(crate) base: u32,
     pub(crate) mark: u32,
     pub(crate) cookie: u64,
     pub(crate) ops: Ops,

@@ -5,7 +5,7 @@ use trunkline_sys::ofi::caps;
 
 use crate::contexts::Slot;
 use crate::errno::Errno;
-use crate::link::{Hello, State};
+use crate::link::{Hello, Link, State};
 use crate::ops::Kind;
 use crate::queue::{BATCH, Entry, Failure, Read};
 use crate::rail::OfiRail;
@@ -16,6 +16,10 @@ const BATCHES: u32 = 16;
 const TAKE_BACK_READS: u32 = 10_000;
 /// Bits of a mark that are the link's place.
 pub(crate) const PLACE_BITS: u32 = 12;
+
+/// Links that have each place one after another until its slots are used again: what is told late of an operation is not taken
+/// for one of the next link's.
+pub(crate) const LIVES: u32 = 4;
 
 /// Errors by which providers say that the target has refused.
 const REFUSALS: [i32; 4] = [libc::EACCES, libc::EPERM, libc::EKEYREJECTED, libc::EREMOTEIO];
@@ -152,7 +156,8 @@ impl OfiRail {
         let Some(slot) = entry.slot else { return self.on_written(entry) };
         self.heads.release(slot.0);
         let (at, place) = self.split(slot);
-        let Some(Some(link)) = self.links.get_mut(at) else { return self.on_left(at) };
+        let one_stream = self.profile.one_stream;
+        let Some(link) = self.link_of(slot) else { return self.on_left(at) };
         let Some(op) = link.ops.get_mut(place) else {
             link.out = link.out.saturating_sub(1);
             return;
@@ -165,7 +170,7 @@ impl OfiRail {
         let Some(op) = link.ops.end(place) else { return };
         let id = link.id;
         match op.kind {
-            Kind::Hello if link.hello == Hello::Said && !self.profile.one_stream => {
+            Kind::Hello if link.hello == Hello::Said && !one_stream => {
                 link.hello = Hello::Half;
                 // There is a place, which the first has left. If not, the link is not up, and ends.
                 let _ = self.begin_own(at, Kind::Hello, true);
@@ -214,7 +219,7 @@ impl OfiRail {
         let Some(slot) = failure.slot else { return };
         self.heads.release(slot.0);
         let (at, place) = self.split(slot);
-        let Some(Some(link)) = self.links.get_mut(at) else { return self.on_left(at) };
+        let Some(link) = self.link_of(slot) else { return self.on_left(at) };
         let Some(op) = link.ops.get_mut(place) else {
             link.out = link.out.saturating_sub(1);
             return;
@@ -223,8 +228,16 @@ impl OfiRail {
         self.break_link(at, Some((place, status)));
     }
 
+    /// The link that an operation is of, if it is still there.
+    #[inline]
+    fn link_of(&mut self, Slot(slot): Slot) -> Option<&mut Link> {
+        let span = self.span;
+        let link = self.links.get_mut((slot / (LIVES * span)) as usize)?.as_deref_mut()?;
+        (slot >= link.base && slot < link.base + span).then_some(link)
+    }
+
     fn split(&self, Slot(slot): Slot) -> (usize, u32) {
-        ((slot / self.span) as usize, slot % self.span)
+        ((slot / (LIVES * self.span)) as usize, slot % self.span)
     }
 
     /// The second part of a proof goes out, behind what waits.
@@ -256,7 +269,7 @@ impl OfiRail {
             self.waits -= u32::from(link.waiting.is_empty());
             return link.ops.end(place).is_some();
         }
-        let slot = Slot(at as u32 * self.span + place);
+        let slot = Slot(link.base + place);
         let Some(pair) = link.pair.as_mut().or(self.shared.as_mut()) else { return false };
         if pair.data.cancel(slot).is_err() {
             return false;
@@ -266,7 +279,8 @@ impl OfiRail {
 
     /// Whether a receive that was given up comes back as such: the queue tells.
     fn await_cancelled(&mut self, at: usize, place: u32) -> bool {
-        let wanted = Slot(at as u32 * self.span + place);
+        let Some(Some(link)) = self.links.get(at) else { return false };
+        let wanted = Slot(link.base + place);
         for _ in 0..TAKE_BACK_READS {
             match self.queue.read() {
                 Read::ErrorWaits => {

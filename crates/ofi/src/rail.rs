@@ -64,6 +64,8 @@ pub struct OfiRail {
     pub(crate) caps: Caps,
     /// Slots of a link.
     pub(crate) span: u32,
+    /// Links made so far.
+    pub(crate) lives: u32,
     pub(crate) tag_bits: u32,
 }
 
@@ -318,7 +320,7 @@ impl OfiRail {
             return Err(PostError::Refused(Status::Flushed));
         };
         let Some(place) = link.ops.begin(wr_id, kind, told) else { return Err(PostError::Busy) };
-        let slot = at as u32 * self.span + place;
+        let slot = link.base + place;
         // What the provider copies at once is kept only if it does not.
         if work.is_kept() {
             self.heads.keep(slot, work.is_record(), bytes);
@@ -403,7 +405,7 @@ impl OfiRail {
         }
         let mut broken = None;
         while let Some(&(place, work)) = link.waiting.front() {
-            let (slot, mut buffer) = (at as u32 * self.span + place, [0; COPIED_MAX]);
+            let (slot, mut buffer) = (link.base + place, [0; COPIED_MAX]);
             let copied = work.copied().min(COPIED_MAX);
             let bytes = self.heads.bytes(slot, &mut buffer[..copied]);
             match give(link, &mut self.shared, &self.nic, &self.heads, slot, work, bytes) {
@@ -435,7 +437,7 @@ impl OfiRail {
         // over sockets when they go on with it. It is closed with its domain.
         let stays = own.is_some() && link.hello != Hello::Heard;
         let open = if stays { own.as_deref_mut() } else { self.shared.as_deref_mut() };
-        let base = at as u32 * self.span;
+        let base = link.base;
         let after = link.end_all(open, base);
         let waiting = std::mem::take(&mut link.waiting);
         self.waits -= u32::from(!waiting.is_empty());
