@@ -37,6 +37,10 @@ macro_rules! cases {
             use super::*;
             $(#[test] fn $case() { suite::$case(&Sim(held_back())); })*
         }
+        mod untold {
+            use super::*;
+            $(#[test] fn $case() { suite::$case(&Sim(rough().untold())); })*
+        }
     };
 }
 
@@ -90,6 +94,7 @@ cases! {
     matched_sends_that_are_too_long_harm_nobody,
     flushes_complete,
     nops_complete_in_order,
+    nops_prove_that_all_before_arrived,
     unsignalled_operations_stay_silent,
     both_directions_at_once,
     wrong_keys_are_refused,

@@ -299,6 +299,66 @@ fn order_is_kept_only_where_promised() {
     }
 }
 
+/// What has completed need not be there; what an operation behind it proves is, payload, records and sends alike.
+#[test]
+fn completions_come_before_arrival_only_where_they_may() {
+    for (arrives, ordered) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut early = 0;
+        for seed in 0..40 {
+            let mut weather = Weather { jitter: 50_000, poll_time: 0, ..Weather::calm() };
+            weather.caps.link_order = ordered;
+            let weather = if arrives { weather } else { weather.untold() };
+            let (world, mut a, mut b) = pair(weather, Purpose::Bounce);
+            world.lock().dice = Dice::new(seed, 9);
+            a.memory.write(0, &[7; 4096]).unwrap();
+            let (into, from) = (b.extent(8000, 8), Source::Region(a.extent(0, 4096)));
+            b.post(5, Op::Recv { into });
+            a.post(1, Op::Write { from, to: b.remote(0), imm: Some(1) });
+            a.post(2, Op::Send { head: &[7], body: Source::Inline(&[]), imm: None });
+            let proves = !arrives || ordered;
+            if proves {
+                a.post(3, Op::Nop);
+            }
+            let (mut seen, mut freed) = (Vec::new(), false);
+            while seen.len() < 2 + usize::from(proves) {
+                assert!(world.advance_to_event(1_000_000), "seed {seed}: {seen:?}");
+                seen.extend(a.poll().iter().map(|one| (one.wr_id, one.status)));
+                let there = [bytes_at(&b.memory, 0, 4096) == [7; 4096], bytes_at(&b.memory, 8000, 1) == [7]];
+                if seen.contains(&(1, Status::Ok)) && !std::mem::replace(&mut freed, true) {
+                    early += usize::from(!there[0]);
+                    a.memory.write(0, &[8; 4096]).unwrap();
+                }
+                if seen.contains(&(3, Status::Ok)) {
+                    assert_eq!((there, b.poll().len()), ([true; 2], 2), "seed {seed}: it proves nothing");
+                }
+            }
+            world.advance(10_000_000);
+            assert_eq!(bytes_at(&b.memory, 0, 4096), [7; 4096], "seed {seed}: its bytes were not its own");
+            assert_eq!(a.poll().len(), 0, "each completes once");
+        }
+        assert_eq!(early > 0, !arrives, "{early} of 40 were early");
+    }
+}
+
+#[test]
+fn what_has_completed_is_lost_with_its_link_where_it_may_be() {
+    let mut lost = 0;
+    for seed in 0..40 {
+        let weather = Weather { jitter: 50_000, poll_time: 0, ..Weather::calm() }.untold();
+        let (world, mut a, b) = pair(weather, Purpose::Bounce);
+        world.lock().dice = Dice::new(seed, 9);
+        a.post(1, Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm: None });
+        while a.poll().is_empty() {
+            assert!(world.advance_to_event(1_000_000));
+        }
+        a.rail.fail(a.link);
+        world.advance(10_000_000);
+        assert_eq!(a.poll().len(), 0, "it has completed before");
+        lost += usize::from(bytes_at(&b.memory, 0, 8) == [0; 8]);
+    }
+    assert!((1..40).contains(&lost), "{lost} of 40");
+}
+
 #[test]
 fn reads_and_atomics() {
     let (_, mut a, mut b) = pair(Weather { based: true, ..Weather::calm() }, Purpose::Bounce);

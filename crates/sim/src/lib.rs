@@ -16,6 +16,7 @@ mod conformance_tests;
 mod connect;
 mod cut;
 mod dice;
+mod early;
 mod ending;
 mod fabric;
 #[cfg(test)]

@@ -99,8 +99,14 @@ pub(crate) struct Wqe {
     pub(crate) signalled: bool,
     pub(crate) work: Work,
     pub(crate) progress: Progress,
-    /// The target has carried it out.
+    /// The target has its bytes.
     pub(crate) executed: bool,
+    /// Nothing of it is left to do at the target.
+    pub(crate) carried_out: bool,
+    /// The network has its bytes, and completes it before they arrive.
+    pub(crate) taken: bool,
+    /// It has completed, and is still under way.
+    pub(crate) told: bool,
     /// Bytes of it could not be read or placed.
     pub(crate) broken: Option<Status>,
 }
@@ -204,6 +210,10 @@ impl State {
                     self.break_link(link, Some((seq, status)));
                     return;
                 }
+                _ if wqe.taken => {
+                    self.tell_taken(link, at);
+                    at += 1;
+                }
                 // A matched send that waits for its receive holds up nothing else.
                 _ if self.weather.caps.link_order && !matches!(wqe.work, Work::MatchedSend { .. }) => return,
                 _ => at += 1,
@@ -233,6 +243,9 @@ impl State {
             && self.mutant != Mutant::EmptyFlush
         {
             self.reveal_shadow(link, wqe.seq);
+        }
+        if wqe.told {
+            return;
         }
         if wqe.signalled {
             self.complete(link, wqe.wr_id, Done::Posted, Status::Ok, None, 0, true, None);
@@ -273,10 +286,11 @@ impl State {
             && let Some(at) = sends.iter().position(|wqe| wqe.seq == seq)
             && !matches!(sends[at].work, Work::Flush)
             && let Some(wqe) = sends.remove(at)
+            && !wqe.told
         {
             self.complete(link, wqe.wr_id, Done::Posted, status, None, 0, true, None);
         }
-        for wqe in sends {
+        for wqe in sends.into_iter().filter(|wqe| !wqe.told) {
             if let Work::Flush = wqe.work {
                 self.finish(link, &wqe);
             } else {

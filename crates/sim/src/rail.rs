@@ -227,20 +227,13 @@ impl State {
         for seq in to - leaving..to {
             let Some(wqe) = self.links[link].wqe(seq) else { continue };
             let source = match &wqe.work {
-                Work::Send { body: from, .. } | Work::Write { from, .. } => from.clone(),
+                Work::Send { body: from, .. } | Work::Write { from, .. } => from,
                 _ => continue,
             };
             if source.len() > max || matches!(source, Bytes::Inline(_)) {
                 continue;
             }
-            let bytes = self.source_bytes(link, &source, 0, source.len());
-            let Some(wqe) = self.links[link].wqe(seq) else { continue };
-            match (&mut wqe.work, bytes) {
-                (Work::Send { body: from, .. } | Work::Write { from, .. }, Some(bytes)) => {
-                    *from = Bytes::Inline(bytes);
-                }
-                _ => wqe.broken = Some(Status::LocalProtection),
-            }
+            self.copy_bytes(link, seq);
         }
     }
 
@@ -298,8 +291,10 @@ impl State {
         if let Work::Flush = work {
             self.mark_shadow(link, seq);
         }
+        let progress = Progress::Posted;
+        let (executed, carried_out, taken, told) = (false, false, false, false);
         let wqe =
-            Wqe { seq, wr_id, signalled, work, progress: Progress::Posted, executed: false, broken: None };
+            Wqe { seq, wr_id, signalled, work, progress, executed, carried_out, taken, told, broken: None };
         self.links[link].sends.push_back(wqe);
         Ok(())
     }

@@ -161,6 +161,7 @@ impl Scenario {
             Self { weather, processes, engine, sharing, comms, faults, pace, look_again, tend };
         scenario.draw_rails(&mut Dice::new(seed, 5));
         scenario.draw_sharing(&mut Dice::new(seed, 6));
+        scenario.weather.draw_arrival(&mut Dice::new(seed, 8));
         scenario
     }
 

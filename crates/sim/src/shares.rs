@@ -70,12 +70,12 @@ impl Scenario {
     }
 
     /// How processes share: not at all where the NIC pairs messages and its queues have no room for a grouped receive, and
-    /// one operation more, of each of 128 members.
+    /// one operation more, of each of 128 members, or where it completes what has met no receive.
     pub(crate) fn sharing_that_fits(&self) -> Vec<SharingParams> {
         let caps = &self.weather.caps;
         let paired = self.engine.by_nic && caps.matched && caps.link_order && caps.message_max >= 1 << 30;
         let room = caps.depth_max.min(caps.completions_max) / 128;
-        match paired && room < 9 {
+        match paired && (room < 9 || !caps.arrives) {
             true => vec![SharingParams::default(); self.processes],
             false => self.sharing.clone(),
         }

@@ -171,6 +171,22 @@ impl Weather {
     }
 }
 
+impl Weather {
+    /// The same network, where completions do not tell of arrival: nor of refusals, nor of receives that are missing.
+    #[must_use]
+    pub fn untold(self) -> Self {
+        let caps = Caps { arrives: false, refusals_are_told: false, sends_wait: false, ..self.caps };
+        Self { caps, ..self }
+    }
+
+    /// Some networks complete what they have taken. Drawn apart, so that seeds keep their meaning.
+    pub(crate) fn draw_arrival(&mut self, dice: &mut Dice) {
+        if dice.chance(250) {
+            *self = self.clone().untold();
+        }
+    }
+}
+
 fn draw_caps(dice: &mut Dice) -> Caps {
     let caps = Caps {
         link_order: dice.coin(),

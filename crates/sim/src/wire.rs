@@ -21,6 +21,8 @@ pub(crate) enum Event {
     Reply { link: usize, seq: u64, bytes: Vec<u8> },
     /// The target's answer is back.
     Ack { link: usize, seq: u64, status: Status },
+    /// The network has the bytes of an operation.
+    Taken { link: usize, seq: u64 },
     /// The time to reach the peer is over.
     Check { link: usize },
     /// The time to find a receive is over.
@@ -44,6 +46,7 @@ impl State {
             Event::Arrive { link, seq } => self.arrive(link, seq),
             Event::Reply { link, seq, bytes } => self.reply(link, seq, &bytes),
             Event::Ack { link, seq, status } => self.acknowledged(link, seq, status),
+            Event::Taken { link, seq } => self.taken(link, seq),
             Event::Check { link } => self.check(link),
             Event::Starved { link, seq } => self.starved(link, seq),
             Event::Late { memory, offset, bytes } => {
@@ -64,6 +67,7 @@ impl State {
         let Some(peer) = self.reachable(link) else {
             if self.links[link].sends.iter().any(leaves) {
                 self.schedule(self.weather.retry_time, Event::Check { link });
+                self.takes_stuck(link);
             }
             return;
         };
@@ -112,6 +116,7 @@ impl State {
                 self.schedule_at(at, Event::Land { link, seq, piece });
             }
         }
+        self.takes(link, seq, arrival);
         self.schedule_at(arrival, Event::Arrive { link, seq });
     }
 
@@ -315,6 +320,9 @@ impl State {
         while let Some(&seq) = self.links[link].arrived.get(at) {
             if self.execute(link, from, seq) {
                 self.links[link].arrived.remove(at);
+                self.carried_out(from, seq);
+                // One before it may have waited for it.
+                at = 0;
             } else if self.weather.caps.link_order {
                 return;
             } else {
@@ -370,6 +378,7 @@ impl State {
             Work::CompareSwap { at, expect, swap, .. } => {
                 self.atomic(link, from, seq, at, |word| if word == expect { swap } else { word });
             }
+            Work::Nop if self.has_to_wait(from, seq) => return false,
             Work::Flush | Work::Nop => self.answer(from, seq, Status::Ok),
         }
         true

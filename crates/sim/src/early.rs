@@ -1,0 +1,102 @@
+//! Networks that complete what they have taken, and not what has arrived ([`Caps::arrives`](trunkline_fabric::Caps::arrives)
+//! is false), as those over sockets do. Called by the wire when operations leave and when they are carried out; only an
+//! operation that does nothing tells there what has arrived.
+
+use trunkline_fabric::{Done, Status};
+
+use crate::link::{Bytes, LinkPhase, Progress, Work, Wqe};
+use crate::wire::Event;
+use crate::world::State;
+
+/// Longest time that the network takes for bytes that cannot leave.
+const STUCK_TIME: u64 = 1_000_000;
+
+/// Whether an operation brings bytes of its owner to the peer, unpaired.
+const fn brings(work: &Work) -> bool {
+    matches!(work, Work::Send { .. } | Work::Write { .. })
+}
+
+impl State {
+    /// An operation leaves, and will be there then: its owner may be told before.
+    pub(crate) fn takes(&mut self, link: usize, seq: u64, arrival: u64) {
+        if !self.weather.caps.arrives && self.links[link].wqe(seq).is_some_and(|wqe| brings(&wqe.work)) {
+            let at = self.dice.between(self.now + 1, arrival.max(self.now + 1));
+            self.schedule_at(at, Event::Taken { link, seq });
+        }
+    }
+
+    /// What was given to the network cannot leave; its owner may be told all the same that it was taken.
+    pub(crate) fn takes_stuck(&mut self, link: usize) {
+        if self.weather.caps.arrives {
+            return;
+        }
+        let flushed = self.links[link].flushed;
+        let stuck = |wqe: &&Wqe| wqe.progress == Progress::Posted && wqe.seq < flushed && brings(&wqe.work);
+        let stuck: Vec<u64> = self.links[link].sends.iter().filter(stuck).map(|wqe| wqe.seq).collect();
+        for seq in stuck {
+            if self.dice.coin() {
+                let after = self.dice.below(STUCK_TIME);
+                self.schedule(after, Event::Taken { link, seq });
+            }
+        }
+    }
+
+    /// The network has the bytes of an operation: their memory is free, and its owner is told.
+    pub(crate) fn taken(&mut self, link: usize, seq: u64) {
+        if self.links[link].phase == LinkPhase::Ready && self.copy_bytes(link, seq) {
+            if let Some(wqe) = self.links[link].wqe(seq) {
+                wqe.taken = true;
+            }
+            self.retire(link);
+        }
+    }
+
+    /// Copies what an operation reads of registered memory; false if it is not there any more.
+    pub(crate) fn copy_bytes(&mut self, link: usize, seq: u64) -> bool {
+        let Some(wqe) = self.links[link].wqe(seq) else { return false };
+        let (Work::Send { body: from, .. } | Work::Write { from, .. }) = wqe.work.clone() else {
+            return false;
+        };
+        let bytes = match from {
+            Bytes::Inline(_) => return wqe.broken.is_none(),
+            Bytes::Region(_) => self.source_bytes(link, &from, 0, from.len()),
+        };
+        let Some(wqe) = self.links[link].wqe(seq) else { return false };
+        match (&mut wqe.work, bytes) {
+            (Work::Send { body: from, .. } | Work::Write { from, .. }, Some(bytes)) => {
+                *from = Bytes::Inline(bytes);
+            }
+            _ => wqe.broken = Some(Status::LocalProtection),
+        }
+        wqe.broken.is_none()
+    }
+
+    /// Tells the owner of an operation that the network has it.
+    pub(crate) fn tell_taken(&mut self, link: usize, at: usize) {
+        let Some(wqe) = self.links[link].sends.get_mut(at) else { return };
+        if std::mem::replace(&mut wqe.told, true) {
+            return;
+        }
+        let (wr_id, signalled) = (wqe.wr_id, wqe.signalled);
+        if signalled {
+            self.complete(link, wr_id, Done::Posted, Status::Ok, None, 0, true, None);
+        } else {
+            self.links[link].slots -= 1;
+        }
+    }
+
+    /// Operation `seq` of a link has been carried out at its target.
+    pub(crate) fn carried_out(&mut self, link: usize, seq: u64) {
+        if let Some(wqe) = self.links[link].wqe(seq) {
+            wqe.carried_out = true;
+        }
+    }
+
+    /// Whether operation `seq` of a link proves that all before it has arrived, and that has not yet.
+    pub(crate) fn has_to_wait(&self, link: usize, seq: u64) -> bool {
+        let before = |wqe: &&Wqe| wqe.seq < seq;
+        let open =
+            |wqe: &Wqe| brings(&wqe.work) && !wqe.carried_out && !matches!(wqe.progress, Progress::Done(_));
+        !self.weather.caps.arrives && self.links[link].sends.iter().take_while(before).any(open)
+    }
+}
