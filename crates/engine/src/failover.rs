@@ -380,10 +380,11 @@ impl Open {
     /// Goes on with a link that is being made; true, at the sending end, once something has arrived over it.
     fn prove(&mut self, rails: &mut Rails<impl Rail>, at: usize) -> Result<bool, LinkError> {
         let tag = self.side.tag();
-        let fins = match &self.side {
-            Side::Send(lane) => lane.fins_of(at),
-            Side::Recv(_) => None,
+        let (fins, arrives) = match &self.side {
+            Side::Send(lane) => (lane.fins_of(at), lane.plan.arrives),
+            Side::Recv(_) => (None, true),
         };
+        let tells = arrives || self.side.mutant().is("engine-takes-links-that-are-up");
         let path = self.side.paths().get_mut(at);
         let rail = rails.get_mut(path.rail);
         if !path.life.is_joining() || !rail.is_up(path.link)? {
@@ -393,7 +394,10 @@ impl Open {
         if path.proof == Proof::None {
             let to = Remote::record(key, addr);
             let nothing = Op::Write { from: Source::Inline(&[]), to, imm: None };
-            if rail.post(path.link, tag | PROBE, nothing, true).is_ok() {
+            // Where that completes before it has arrived, what comes behind it does not.
+            let posted = rail.post(path.link, tag | PROBE, nothing, tells).is_ok()
+                && (tells || rail.post(path.link, tag | PROBE, Op::Nop, true).is_ok());
+            if posted {
                 rail.flush();
                 path.proof = Proof::Posted;
             }

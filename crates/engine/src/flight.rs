@@ -39,6 +39,8 @@ pub(crate) struct Posted {
     /// Which path.
     pub(crate) path: usize,
     pub(crate) at: Instant,
+    /// It has completed, and has yet to be proven to have arrived.
+    pub(crate) told: bool,
 }
 
 impl Flight {
@@ -86,6 +88,12 @@ impl Flights {
         Some(posted)
     }
 
+    /// One has completed, and stays; `None` if it had before.
+    pub(crate) fn tell(&mut self, number: u64) -> Option<Posted> {
+        let posted = self.places.get_mut(usize::try_from(number).ok()?)?.as_mut()?;
+        if std::mem::replace(&mut posted.told, true) { None } else { Some(*posted) }
+    }
+
     /// Takes out one that was posted on that path, if there is any.
     pub(crate) fn remove_of(&mut self, path: usize) -> Option<Posted> {
         let on_it = |place: &Option<Posted>| place.is_some_and(|posted| posted.path == path);
@@ -111,7 +119,7 @@ mod tests {
 
     fn posted(path: usize) -> Posted {
         let cargo = Cargo::Bytes { imm: None, part: Part::Bytes };
-        Posted { flight: Flight { slot: 1, cargo, offset: 0, len: 8 }, path, at: Instant(0) }
+        Posted { flight: Flight { slot: 1, cargo, offset: 0, len: 8 }, path, at: Instant(0), told: false }
     }
 
     #[test]
@@ -123,6 +131,8 @@ mod tests {
         assert_eq!(flights.insert(posted(1)), 1);
         while flights.remove_of(0).is_some() {}
         assert_eq!(flights.len(), 1);
-        assert!(flights.remove(u64::MAX).is_none());
+        assert!(flights.remove(u64::MAX).is_none() && flights.tell(u64::MAX).is_none());
+        assert!(flights.tell(1).is_some() && flights.tell(1).is_none(), "it has completed once");
+        assert!(flights.remove(1).is_some_and(|posted| posted.told) && flights.tell(1).is_none());
     }
 }

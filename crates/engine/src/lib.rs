@@ -38,6 +38,7 @@ mod part;
 mod path;
 mod pieces;
 mod plan;
+mod proofs;
 mod rails;
 mod records;
 mod recv;

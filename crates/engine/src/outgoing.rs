@@ -42,8 +42,10 @@ pub(crate) enum FinDue {
     No,
     /// At once; it announces so many stripes.
     Now(u8),
-    /// When everything is placed.
+    /// When everything is placed: all has completed.
     Placed,
+    /// The same, where that takes an operation behind all, which is not posted yet.
+    Proven,
 }
 
 impl Outgoing {

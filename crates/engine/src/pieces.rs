@@ -3,7 +3,7 @@
 //! Part of the sending lane.
 
 use trunkline_fabric::{Op, Rail, Remote, Source};
-use trunkline_proto::limits::SLICE_MAX;
+use trunkline_proto::limits::STRIPES_MAX;
 use trunkline_proto::wire::cts::Cts;
 use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::imm::Imm;
@@ -37,22 +37,33 @@ impl SendLane {
         let full = whole.filter(|imm| matches!(imm, Imm::Full(_)) && !self.plan.signal_all);
         outgoing.last = full.map(Imm::to_bits);
         outgoing.sliced = true;
-        outgoing.fin = if full.is_some() { FinDue::No } else { FinDue::Placed };
+        let slices = message.len.div_ceil(self.plan.slice_max());
+        outgoing.fin = match full {
+            Some(_) => FinDue::No,
+            // Each is told by itself: nobody waits for a proof.
+            None if !self.plan.arrives && slices <= STRIPES_MAX as u64 => FinDue::Now(slices as u8),
+            None => self.plan.placed(),
+        };
         self.unposted.push_back(slot);
         self.post_more(rails, requests)
     }
 
     /// Posts the next slice of a message, for which there is credit.
     pub(crate) fn post_slice(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<(), CommFault> {
-        let Outgoing { mr, offset, to, given, len, last, .. } = self.outgoing[slot as usize];
-        let piece = (len - given).min(SLICE_MAX.min(self.plan.message_max));
+        let Outgoing { mr, offset, to, given, len, last, fin, token, .. } = self.outgoing[slot as usize];
+        let slice = self.plan.slice_max();
+        let piece = (len - given).min(slice);
         let Some((_, extent)) = self.regions.find(mr, 0, offset + given, piece) else {
             return Err(CommFault::Revoked);
         };
         self.outgoing[slot as usize].left += 1;
         self.outgoing[slot as usize].given += piece;
         let to = Remote { addr: to.addr.wrapping_add(given), ..to };
-        let imm = last.filter(|_| given + piece == len);
+        let imm = match fin {
+            // At most sixteen.
+            FinDue::Now(_) => Some(Imm::Stripe(token, (given / slice) as u8).to_bits()),
+            _ => last.filter(|_| given + piece == len),
+        };
         let op = Op::Write { from: Source::Region(extent), to, imm };
         self.post(rails, SLICE | u64::from(slot), op, true)
     }
@@ -73,6 +84,14 @@ impl SendLane {
         let to = Remote { addr: to.addr.wrapping_add(at), ..to };
         let op = Op::Write { from: Source::Region(extent), to, imm: imm.map(Imm::to_bits) };
         self.post(rails, u64::from(slot), op, true)
+    }
+
+    /// Posts what proves that all pieces of a message have arrived.
+    fn post_proof(&mut self, rails: &mut Rails<impl Rail>, slot: u16) -> Result<(), CommFault> {
+        let outgoing = &mut self.outgoing[slot as usize];
+        outgoing.fin = FinDue::Placed;
+        outgoing.left += 1;
+        self.post(rails, u64::from(slot), Op::Nop, true)
     }
 
     fn post_fin(&mut self, rails: &mut Rails<impl Rail>, slot: u16, stripes: u8) -> Result<(), CommFault> {
@@ -137,6 +156,7 @@ impl SendLane {
                     return Ok(false);
                 }
                 FinDue::Placed => self.post_fin(rails, slot, 0)?,
+                FinDue::Proven => self.post_proof(rails, slot)?,
             }
         }
     }

@@ -2,10 +2,11 @@
 
 use trunkline_fabric::{Caps, DeviceReach};
 use trunkline_proto::limits::{
-    EAGER_CREDITS_MAX, MEMBERS_OF_GROUP_MAX, RECV_BUFFERS_MAX, RECVS_MAX, SLICES_MAX,
+    EAGER_CREDITS_MAX, MEMBERS_OF_GROUP_MAX, RECV_BUFFERS_MAX, RECVS_MAX, SLICE_MAX, SLICES_MAX,
 };
 use trunkline_proto::wire::{eager, share};
 
+use crate::outgoing::FinDue;
 use crate::{MatchBy, Mutant, Params};
 
 /// A NIC that pairs messages must take them whole, at least up to this size: what NCCL may ask of version 8.
@@ -87,10 +88,21 @@ impl Plan {
         self.copied_max > 0 && len <= self.copied_max
     }
 
-    /// Whether a group can have members: where the NIC pairs, there must be room for a grouped receive of each. And the slices
-    /// of long messages are followed by a record, which may overtake them where completions do not tell of arrival.
+    /// When the record is due that says all pieces of a message are placed, where there is one link.
+    pub(crate) fn placed(&self) -> FinDue {
+        let trusts = self.mutant.is("engine-takes-posted-for-placed");
+        if self.arrives || trusts { FinDue::Placed } else { FinDue::Proven }
+    }
+
+    /// Most bytes of a slice.
+    pub(crate) fn slice_max(&self) -> u64 {
+        SLICE_MAX.min(self.message_max)
+    }
+
+    /// Whether a group can have members: where the NIC pairs, there must be room for a grouped receive of each, and what has
+    /// not met its receive must not have completed, as it could not be taken back.
     pub(crate) fn shares(&self) -> bool {
-        self.arrives && (!self.matched || self.matched_part >= RECV_BUFFERS_MAX as u32)
+        !self.matched || self.arrives && self.matched_part >= RECV_BUFFERS_MAX as u32
     }
 
     /// How many times as deep as for one comm queues are to be, for one or for a group: where the NIC pairs, a group has all

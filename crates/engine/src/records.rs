@@ -277,7 +277,11 @@ impl RecvLane {
             let (lead, slot) = (self.paths.lead(), number as usize % MAILBOX_SLOTS);
             let count = self.records.past[slot].count;
             let waits = self.is_ahead(number);
-            if !self.gone && (waits || self.paths.credits(rails, lead) < self.writes() * u32::from(count)) {
+            // That it has completed does not tell everywhere that it cannot land on a newer one any more.
+            let unproven = self.plan.mutant.is("engine-repeats-unproven");
+            let proves = again && !self.gone && !self.plan.arrives && !unproven;
+            let needed = self.writes() * u32::from(count) + u32::from(proves);
+            if !self.gone && (waits || self.paths.credits(rails, lead) < needed) {
                 return Ok(());
             }
             self.records.unannounced.pop_front();
@@ -288,6 +292,10 @@ impl RecvLane {
             for index in 0..if self.gone { 0 } else { count } {
                 self.announce_by_number(rails, lead, number, index, again)?;
                 self.records.repeated[lead] += u32::from(again) * self.writes();
+            }
+            if proves {
+                self.post(rails, lead, REPEATED, Op::Nop, true)?;
+                self.records.repeated[lead] += 1;
             }
         }
         Ok(())

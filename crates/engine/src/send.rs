@@ -352,7 +352,7 @@ impl SendLane {
             return self.post_piece(rails, slot, 0, message.len, Some(imm));
         }
         if pieces > STRIPES_MAX as u64 {
-            outgoing.fin = FinDue::Placed;
+            outgoing.fin = self.plan.placed();
         } else {
             outgoing.fin = FinDue::Now(pieces as u8);
         }
@@ -439,7 +439,7 @@ impl SendLane {
         requests: &Requests,
     ) -> Result<(), CommFault> {
         if let Some(many) = &self.many {
-            if self.unposted.is_empty() && !many.waits() {
+            if self.unposted.is_empty() && !many.waits() && !many.proofs.any_due() {
                 return Ok(());
             }
             self.post_spread(rails)?;
@@ -528,15 +528,16 @@ impl SendLane {
 
     /// Nothing more will be sent: an operation is posted whose completion proves that all before it arrived.
     pub(crate) fn end(&mut self, rails: &mut Rails<impl Rail>) {
-        // Over several links all is told; where that says that it has arrived, nothing is left to prove.
-        self.last_due = self.many.is_none() || !self.plan.arrives;
+        // Over several links each operation is under way until it has arrived, so nothing is left to prove.
+        self.last_due = self.many.is_none();
         self.post_last(rails);
     }
 
     /// Posts the last operation when there is credit for it.
     pub(crate) fn post_last(&mut self, rails: &mut Rails<impl Rail>) {
-        if self.many.is_some() {
-            return self.post_last_over_all(rails);
+        if self.many.is_some() && !self.plan.arrives {
+            self.post_proofs(rails);
+            return rails.flush();
         }
         if !self.last_due || !self.unposted.is_empty() || self.paths.lead_credits(rails) == 0 {
             return;

@@ -21,23 +21,24 @@ use crate::mailbox::View;
 use crate::outgoing::{FinDue, Message};
 use crate::path::Path;
 use crate::plan::INLINE_MAX;
+use crate::proofs::{PROOF, Proofs};
 use crate::rails::Rails;
 use crate::request::Requests;
-use crate::send::{COUNTED, SendLane};
+use crate::send::SendLane;
 use crate::{CommFault, Mutant};
 
 /// What a lane with several links has besides.
 pub(crate) struct Many {
     pub(crate) spread: Spread,
-    flights: Flights,
+    pub(crate) flights: Flights,
     /// Operations without a link: there was no credit, or their link was lost. Posted before anything else.
     again: VecDeque<Flight>,
     /// By request.
     aims: Box<[Aim]>,
     /// Where fin records go, by path.
     pub(crate) fins: [Region; LINKS_MAX],
-    /// Operations that prove the end, one for each link, which have not completed.
-    ends: u8,
+    /// Where completions do not tell of arrival.
+    pub(crate) proofs: Proofs,
     /// What time it is, as far as the current call asked.
     pub(crate) now: Instant,
 }
@@ -70,7 +71,7 @@ impl Many {
             spread: Spread::new(mutant),
             flights: Flights::default(),
             again: VecDeque::new(),
-            ends: 0,
+            proofs: Proofs::default(),
             aims: vec![Aim { receive: 0, places: [NOWHERE; LINKS_MAX], piece: 0, pieces: 0 }; SENDS_MAX]
                 .into(),
             fins: [NOWHERE; LINKS_MAX],
@@ -80,7 +81,7 @@ impl Many {
 
     /// Whether operations are under way or wait.
     pub(crate) fn busy(&self) -> bool {
-        self.flights.len() > 0 || !self.again.is_empty() || self.ends > 0
+        self.flights.len() > 0 || !self.again.is_empty()
     }
 
     /// Whether operations wait for a link.
@@ -92,7 +93,7 @@ impl Many {
     pub(crate) fn forget(&mut self) {
         self.flights.clear();
         self.again.clear();
-        self.ends = 0;
+        self.proofs = Proofs::default();
     }
 }
 
@@ -184,14 +185,16 @@ impl SendLane {
         for _ in 0..LINKS_MAX {
             let Some(many) = &mut self.many else { return Ok(false) };
             let paths = &self.paths;
-            let may = |at| at < paths.len() && paths.credits(rails, at) > 0 && (!alone || at == paths.lead());
+            let proofs = &many.proofs;
+            let takes = |at| paths.credits(rails, at) > 0 && proofs.takes(at);
+            let may = |at| at < paths.len() && takes(at) && (!alone || at == paths.lead());
             let Some(path) = many.spread.best(flight.len, many.now, may) else { return Ok(false) };
             let long = self.part.remote.is_some() && flight.len > SMALL_MAX;
             if long && !rails.slices.take(self.part.slices) {
                 return Ok(false);
             }
             self.part.slices += u32::from(long);
-            let number = many.flights.insert(Posted { flight, path, at: many.now });
+            let number = many.flights.insert(Posted { flight, path, at: many.now, told: false });
             match self.post_flight(rails, path, number, flight)? {
                 Try::Posted => {
                     let Some(many) = &mut self.many else { return Ok(true) };
@@ -261,6 +264,9 @@ impl SendLane {
 
     /// Posts what waits, as far as credit goes.
     pub(crate) fn post_spread(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
+        if !self.plan.arrives {
+            self.post_proofs(rails);
+        }
         while let Some(flight) = self.many.as_mut().and_then(|many| many.again.pop_front()) {
             if !self.fly(rails, flight)? {
                 if let Some(many) = &mut self.many {
@@ -302,8 +308,9 @@ impl SendLane {
                 let stripes = match outgoing.fin {
                     FinDue::No => return Ok(true),
                     FinDue::Now(stripes) => stripes,
-                    FinDue::Placed if outgoing.left > 0 => return Ok(false),
-                    FinDue::Placed => 0,
+                    // What has not been proven to have arrived is left, too.
+                    FinDue::Placed | FinDue::Proven if outgoing.left > 0 => return Ok(false),
+                    FinDue::Placed | FinDue::Proven => 0,
                 };
                 Flight { slot, cargo: Cargo::Fin(stripes), offset: 0, len: 0 }
             };
@@ -355,12 +362,12 @@ impl SendLane {
         requests: &Requests,
         number: u64,
     ) -> Result<(), CommFault> {
-        let Some(many) = &mut self.many else { return Ok(()) };
-        if number == COUNTED {
-            many.ends = many.ends.saturating_sub(1);
-            return Ok(());
+        let unproven = self.plan.mutant.is("engine-takes-completed-for-arrived");
+        if !self.plan.arrives && !unproven {
+            return self.told(rails, requests, number);
         }
-        let Some(Posted { flight, path, at }) = many.flights.remove(number) else { return Ok(()) };
+        let Some(many) = &mut self.many else { return Ok(()) };
+        let Some(Posted { flight, path, at, .. }) = many.flights.remove(number) else { return Ok(()) };
         let now = many.now;
         many.spread.on_done(path, flight.len, at, now);
         self.end_slice(rails, flight.len);
@@ -368,24 +375,24 @@ impl SendLane {
         self.post_spread(rails)
     }
 
-    /// Posts the operations that end the lane, once all others are done, as soon as every link has credit for its own.
-    pub(crate) fn post_last_over_all(&mut self, rails: &mut Rails<impl Rail>) {
-        let Some(many) = &mut self.many else { return };
-        let waits = many.busy() || !self.unposted.is_empty();
-        let carrying: Vec<usize> = (0..self.paths.len()).filter(|&at| self.paths.get(at).carries()).collect();
-        if !self.last_due || waits || carrying.iter().any(|&at| self.paths.credits(rails, at) == 0) {
-            return;
+    /// An operation has completed, which does not tell that it has arrived; or one that proves it of others.
+    fn told(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        requests: &Requests,
+        number: u64,
+    ) -> Result<(), CommFault> {
+        let path = number.wrapping_sub(PROOF) as usize;
+        if path < self.paths.len() {
+            return self.proven(rails, requests, path);
         }
-        self.last_due = false;
-        let wr_id = self.part.tag | COUNTED;
-        for at in carrying {
-            let path = self.paths.get(at);
-            // A link that refuses it carries nothing any more.
-            let posted = rails.get_mut(path.rail).post(path.link, wr_id, Op::Nop, true).is_ok();
-            // At most four.
-            many.ends += u8::from(posted);
-        }
-        rails.flush();
+        let Some(many) = &mut self.many else { return Ok(()) };
+        let Some(Posted { flight, path, at, .. }) = many.flights.tell(number) else { return Ok(()) };
+        let now = many.now;
+        many.spread.on_done(path, flight.len, at, now);
+        many.proofs.enter(path, number);
+        self.end_slice(rails, flight.len);
+        self.post_spread(rails)
     }
 
     /// A piece is under way no more.
@@ -396,7 +403,7 @@ impl SendLane {
         }
     }
 
-    fn arrived(&mut self, requests: &Requests, slot: u16) {
+    pub(crate) fn arrived(&mut self, requests: &Requests, slot: u16) {
         let outgoing = &mut self.outgoing[slot as usize];
         outgoing.left = outgoing.left.saturating_sub(1);
         if !self.unposted.contains(&slot) {
@@ -408,8 +415,6 @@ impl SendLane {
     pub(crate) fn lose(&mut self, rails: &mut Rails<impl Rail>, path: usize) {
         if let Some(many) = &mut self.many {
             many.spread.down(path);
-            // What was to prove the end may be lost with it.
-            self.last_due |= std::mem::take(&mut many.ends) > 0;
         }
         self.paths.leave(rails, path, None, true);
     }
@@ -424,8 +429,11 @@ impl SendLane {
     ) -> Result<(), CommFault> {
         let Some(standing) = standing else { return Err(Fault::Standing.into()) };
         let mutant = self.plan.mutant;
+        if let Some(many) = &mut self.many {
+            many.proofs.forget(path);
+        }
         while let Some(many) = &mut self.many
-            && let Some(Posted { flight, .. }) = many.flights.remove_of(path)
+            && let Some(Posted { flight, told, .. }) = many.flights.remove_of(path)
         {
             let outgoing = self.outgoing[flight.slot as usize];
             let receive = many.aims[flight.slot as usize].receive;
@@ -435,7 +443,9 @@ impl SendLane {
             if !arrived {
                 many.again.push_back(flight);
             }
-            self.end_slice(rails, flight.len);
+            if !told {
+                self.end_slice(rails, flight.len);
+            }
             if arrived {
                 self.arrived(requests, flight.slot);
             }
