@@ -179,9 +179,10 @@ impl Weather {
         Self { caps, ..self }
     }
 
-    /// Some networks complete what they have taken. Drawn apart, so that seeds keep their meaning.
+    /// Some networks complete what they have taken. Drawn apart, so that seeds keep their meaning. Who waits to hear that the
+    /// last of it has arrived hears it from a CLOSE, which is said once; streams that lose it are none.
     pub(crate) fn draw_arrival(&mut self, dice: &mut Dice) {
-        if dice.chance(250) {
+        if dice.chance(250) && self.stream_lost == 0 {
             *self = self.clone().untold();
         }
     }
