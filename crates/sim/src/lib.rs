@@ -17,6 +17,8 @@ mod connect;
 mod cut;
 mod dice;
 mod early;
+#[cfg(test)]
+mod early_tests;
 mod ending;
 mod fabric;
 #[cfg(test)]

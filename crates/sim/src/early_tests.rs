@@ -1,0 +1,201 @@
+//! Where what has completed need not have arrived: nobody is told of a message before its bytes are there, what a link takes
+//! with it goes again although it had completed, and no late record lies over a newer one.
+
+use trunkline_engine::{CommId, MatchBy, Nics, Params, RecvBuf, RequestId, SharingParams};
+use trunkline_proto::limits::RECVS_MAX;
+use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::time::Duration;
+
+use crate::rules_tests::{Duo, SECOND, buffer, isend, params};
+use crate::{Pid, Weather};
+
+/// How operations overtake each other, and their completions them.
+fn weather(nics: usize, link_order: bool) -> Weather {
+    let (latency, jitter, slow, retry_time, poll_time) = (20_000, 50_000, 30, 20_000_000, 2_000);
+    let mut weather = Weather { nics, latency, jitter, slow, retry_time, poll_time, ..Weather::calm() };
+    weather.caps.link_order = link_order;
+    weather.untold()
+}
+
+fn by_mailbox() -> Params {
+    Params { match_by: MatchBy::Mailbox, stripe_min: 256, rail_time: Duration::millis(50), ..params() }
+}
+
+fn shared() -> Params {
+    Params {
+        sharing: SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() },
+        ..by_mailbox()
+    }
+}
+
+/// Connects `a` to `b` over all these NICs, and waits until every link carries.
+fn connect(duo: &Duo, nics: &[usize]) -> (CommId, CommId) {
+    let nics = Nics::new(nics).unwrap();
+    let (listen, mut handle) = duo.b.listen(nics).unwrap();
+    let (mut send, mut recv) = (None, None);
+    while send.is_none() || recv.is_none() {
+        send = send.or_else(|| duo.a.connect(nics, &mut handle).unwrap());
+        recv = recv.or_else(|| duo.b.accept(listen).unwrap());
+    }
+    duo.b.close_listen(listen).unwrap();
+    let comm = (send.unwrap(), recv.unwrap());
+    until(duo, "links", || {
+        let ends = [duo.a.links(comm.0), duo.b.links(comm.1)];
+        ends.iter().flatten().flatten().all(|carries| *carries)
+    });
+    comm
+}
+
+fn until(duo: &Duo, what: &str, mut done: impl FnMut() -> bool) {
+    let limit = duo.world.now() + 60 * SECOND;
+    while !done() {
+        for engine in [&duo.a, &duo.b] {
+            engine.progress_all();
+            engine.tend();
+        }
+        assert!(duo.world.now() < limit, "waits for {what}");
+    }
+}
+
+/// A message of `len` bytes, and whether it is whole when its receive is done.
+fn goes_whole(duo: &Duo, (send, recv): (CommId, CommId), len: u64, fill: u8, what: &str) {
+    let room = len + u64::from(fill % 2) * 8;
+    let ((source, from), (target, into)) = (buffer(&duo.a, send, len), buffer(&duo.b, recv, room));
+    source.write(0, &vec![fill; len as usize]).unwrap();
+    let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+    let sent = isend(&duo.a, send, from);
+    let (mut ended, mut sizes) = ([false; 2], [0; 8]);
+    until(duo, what, || {
+        ended[0] = ended[0] || duo.a.test(sent, &mut sizes).unwrap();
+        if !ended[1] && duo.b.test(received, &mut sizes).unwrap() {
+            ended[1] = true;
+            let mut bytes = vec![0; len as usize];
+            target.read(0, &mut bytes).unwrap();
+            let wrong = bytes.iter().position(|&byte| byte != fill);
+            assert_eq!((wrong, sizes[0]), (None, len), "{what}: it was done before its bytes were there");
+        }
+        ended == [true; 2]
+    });
+}
+
+#[test]
+fn a_long_message_is_done_when_all_of_it_is_there() {
+    for (params, nics) in [(by_mailbox(), 1), (shared(), 1), (by_mailbox(), 2), (shared(), 2)] {
+        for (order, message_max, len) in
+            [(false, 512, 20_000), (true, 512, 20_000), (false, 1 << 30, 700_000), (true, 1 << 30, 700_000)]
+        {
+            for seed in 0..6 {
+                let mut weather = weather(nics, order);
+                weather.caps.message_max = message_max;
+                let duo = Duo::new(seed, weather, params.clone());
+                let comms = [(); 2].map(|()| connect(&duo, &[0, 1][..nics]));
+                for fill in 1..4 {
+                    let what = format!("{len} bytes, {nics} links, order {order}, seed {seed}");
+                    comms.iter().for_each(|&comm| goes_whole(&duo, comm, len, fill, &what));
+                }
+            }
+        }
+    }
+}
+
+/// More pieces than a path keeps unproven.
+#[test]
+fn a_message_of_many_pieces_waits_for_what_proves_them() {
+    let mut weather = weather(2, false);
+    weather.caps.message_max = 512;
+    let duo = Duo::new(1, weather, by_mailbox());
+    let comm = connect(&duo, &[0, 1]);
+    goes_whole(&duo, comm, 1 << 20, 7, "many pieces");
+}
+
+/// A send is done, and its rail dies.
+fn survives(duo: &Duo, (send, recv): (CommId, CommId), len: u64, nic: usize, seed: u64) {
+    let ((source, from), (target, into)) = (buffer(&duo.a, send, len), buffer(&duo.b, recv, len));
+    source.write(0, &vec![7; len as usize]).unwrap();
+    let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+    let sent = isend(&duo.a, send, from);
+    until(duo, "the send", || duo.a.test(sent, &mut [0; 8]).unwrap());
+    // It is the caller's again.
+    source.write(0, &vec![9; len as usize]).unwrap();
+    duo.world.cut(Pid((seed % 2) as usize), nic, 1 << 60);
+    until(duo, &format!("{len} bytes, seed {seed}, NIC {nic}"), || {
+        duo.b.test(received, &mut [0; 8]).unwrap()
+    });
+    let mut bytes = vec![0; len as usize];
+    target.read(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|&byte| byte == 7), "seed {seed}: not what was sent");
+}
+
+#[test]
+fn what_was_sent_arrives_although_its_link_is_lost() {
+    for params in [by_mailbox(), shared()] {
+        for len in [64, 4096, 20_000] {
+            for seed in 0..8 {
+                for nic in 0..2 {
+                    let duo = Duo::new(seed, weather(2, false), params.clone());
+                    let comms = [(); 2].map(|()| connect(&duo, &[0, 1]));
+                    survives(&duo, comms[seed as usize % 2], len, nic, seed);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_link_carries_once_something_has_come_over_it() {
+    for seed in 0..10 {
+        let slow = Weather { jitter: 0, slow: 0, latency: SECOND / 10, ..weather(2, false) };
+        let duo = Duo::new(seed, slow, Params { rail_time: Duration::secs(3), ..by_mailbox() });
+        let before = duo.world.now();
+        connect(&duo, &[0, 1]);
+        let took = duo.world.now() - before;
+        assert!(took > SECOND / 10, "seed {seed}: nothing comes within {took} ns");
+    }
+}
+
+/// A message for each of these receives, all at once.
+fn messages(duo: &Duo, send: CommId, receives: Vec<RequestId>, from: RecvBuf) {
+    let mut open: Vec<(bool, RequestId)> = receives.into_iter().map(|received| (false, received)).collect();
+    open.extend((0..open.len()).map(|_| (true, isend(&duo.a, send, from))));
+    until(duo, "messages", || {
+        open.retain(|&(sends, request)| {
+            let engine = if sends { &duo.a } else { &duo.b };
+            !engine.test(request, &mut [0; 8]).unwrap()
+        });
+        open.is_empty()
+    });
+}
+
+/// Records that were there are written again when their link is lost, and travel for long, while receives go on until others
+/// have their places.
+#[test]
+fn a_record_that_was_written_again_lies_over_no_newer_one() {
+    for (arrives, seed) in (0..20).map(|seed| (seed % 2 == 0, seed)) {
+        let mut quick = Weather { jitter: 0, slow: 0, poll_time: 100, ..weather(2, false) };
+        quick.caps.arrives = arrives;
+        let duo = Duo::new(seed, quick, Params { eager_max: 0, ..by_mailbox() });
+        let (send, recv) = connect(&duo, &[0, 1]);
+        let (from, into) = (buffer(&duo.a, send, 8).1, buffer(&duo.b, recv, 8).1);
+        let receives = || -> Vec<RequestId> {
+            let all = (0..RECVS_MAX).map(|_| duo.b.irecv(recv, &[into]).unwrap().unwrap());
+            all.collect()
+        };
+        let wait = |nanos: u64| {
+            let late = duo.world.now() + nanos;
+            until(&duo, "what is late", || duo.world.now() > late);
+        };
+        let first = receives();
+        wait(100_000);
+        duo.world.lock().weather.slow = 500;
+        duo.world.cut(Pid(0), 0, 1 << 60);
+        let lost = |links: Option<Vec<bool>>| links.unwrap() == [false, true];
+        until(&duo, "the end of a link", || lost(duo.a.links(send)) && lost(duo.b.links(recv)));
+        wait(50_000);
+        duo.world.lock().weather.slow = 0;
+        messages(&duo, send, first, from);
+        messages(&duo, send, receives(), from);
+        let others = receives();
+        wait(2_000_000);
+        messages(&duo, send, others, from);
+    }
+}
