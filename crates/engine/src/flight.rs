@@ -3,6 +3,7 @@
 
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::eager::Eager;
+use trunkline_proto::wire::imm::Token;
 use trunkline_proto::wire::standing::{Part, Standing};
 
 /// One operation of one message.
@@ -39,18 +40,18 @@ pub(crate) struct Posted {
     /// Which path.
     pub(crate) path: usize,
     pub(crate) at: Instant,
-    /// It has completed, and has yet to be proven to have arrived.
-    pub(crate) told: bool,
+    /// It has completed, and has yet to be proven to have arrived: the receive that it was for, and its buffer.
+    pub(crate) told: Option<(u32, Token)>,
 }
 
 impl Flight {
+    /// Whether only a record that is sent when it has arrived tells of it.
+    pub(crate) fn is_announced_later(&self) -> bool {
+        matches!(self.cargo, Cargo::Bytes { imm: None, .. })
+    }
+
     /// Whether it has arrived, by what the receiver says it has.
-    pub(crate) fn has_arrived(
-        &self,
-        standing: &Standing,
-        receive: u32,
-        token: trunkline_proto::wire::imm::Token,
-    ) -> bool {
+    pub(crate) fn has_arrived(&self, standing: &Standing, receive: u32, token: Token) -> bool {
         match self.cargo {
             Cargo::Bytes { part, .. } => standing.has(receive, token, part),
             Cargo::Fin(_) => standing.has(receive, token, Part::Fin),
@@ -88,10 +89,10 @@ impl Flights {
         Some(posted)
     }
 
-    /// One has completed, and stays; `None` if it had before.
-    pub(crate) fn tell(&mut self, number: u64) -> Option<Posted> {
+    /// One that has not completed before.
+    pub(crate) fn untold(&mut self, number: u64) -> Option<&mut Posted> {
         let posted = self.places.get_mut(usize::try_from(number).ok()?)?.as_mut()?;
-        if std::mem::replace(&mut posted.told, true) { None } else { Some(*posted) }
+        if posted.told.is_some() { None } else { Some(posted) }
     }
 
     /// Takes out one that was posted on that path, if there is any.
@@ -119,7 +120,7 @@ mod tests {
 
     fn posted(path: usize) -> Posted {
         let cargo = Cargo::Bytes { imm: None, part: Part::Bytes };
-        Posted { flight: Flight { slot: 1, cargo, offset: 0, len: 8 }, path, at: Instant(0), told: false }
+        Posted { flight: Flight { slot: 1, cargo, offset: 0, len: 8 }, path, at: Instant(0), told: None }
     }
 
     #[test]
@@ -131,8 +132,10 @@ mod tests {
         assert_eq!(flights.insert(posted(1)), 1);
         while flights.remove_of(0).is_some() {}
         assert_eq!(flights.len(), 1);
-        assert!(flights.remove(u64::MAX).is_none() && flights.tell(u64::MAX).is_none());
-        assert!(flights.tell(1).is_some() && flights.tell(1).is_none(), "it has completed once");
-        assert!(flights.remove(1).is_some_and(|posted| posted.told) && flights.tell(1).is_none());
+        assert!(flights.remove(u64::MAX).is_none() && flights.untold(u64::MAX).is_none());
+        let told = Some((7, Token::new(1, 2)));
+        flights.untold(1).unwrap().told = told;
+        assert!(flights.untold(1).is_none(), "it has completed once");
+        assert!(flights.remove(1).is_some_and(|posted| posted.told == told));
     }
 }

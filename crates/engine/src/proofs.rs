@@ -1,6 +1,7 @@
-//! Operations of a sending lane with several links that have completed, where that does not tell that they have arrived: each
-//! path keeps them until an operation behind them has proven it, as they are needed again if its link is lost. Part of the
-//! sending lane; never used where completed means arrived.
+//! Operations of a sending lane with several links that have completed, where that does not tell that they have arrived. Their
+//! requests are done, as the peer may make no call for long; but each path remembers them until an operation behind them has
+//! proven that they are there, so that one that is lost with its link is noticed. Part of the sending lane; never used where
+//! completed means arrived.
 
 use std::collections::VecDeque;
 
@@ -18,34 +19,46 @@ pub(crate) const PROOF: u64 = 1 << 32;
 /// Operations of a path that have completed and may be unproven. It takes no more until some are proven.
 const UNPROVEN_MAX: usize = 256;
 
+/// How many there are before something proves them, if nobody waits for it.
+const PROVEN_FROM: usize = 64;
+
 /// Those of one path.
 #[derive(Debug, Default)]
 struct OfPath {
-    /// Their numbers, in the order in which they completed.
-    told: VecDeque<u64>,
+    /// Their numbers, in the order in which they completed, and whether their message waits for the proof.
+    told: VecDeque<(u64, bool)>,
+    /// For how many of them a message waits.
+    waits: usize,
     /// How many of them, the first, are proven by what is under way; 0 if nothing is.
     covered: usize,
 }
 
 /// Those of all paths.
 #[derive(Debug, Default)]
-pub(crate) struct Proofs([OfPath; LINKS_MAX]);
+pub(crate) struct Proofs {
+    paths: [OfPath; LINKS_MAX],
+    /// The lane waits for all of them.
+    pub(crate) ends: bool,
+}
 
 impl Proofs {
     /// An operation has completed on a path.
-    pub(crate) fn enter(&mut self, path: usize, number: u64) {
-        self.0[path].told.push_back(number);
+    pub(crate) fn enter(&mut self, path: usize, number: u64, waits: bool) {
+        let path = &mut self.paths[path];
+        path.told.push_back((number, waits));
+        path.waits += usize::from(waits);
     }
 
     /// Whether a path takes one more operation.
     pub(crate) fn takes(&self, path: usize) -> bool {
-        self.0[path].told.len() < UNPROVEN_MAX
+        self.paths[path].told.len() < UNPROVEN_MAX
     }
 
     /// Whether a path has something to prove, and nothing under way that does.
     fn is_due(&self, path: usize) -> bool {
-        let OfPath { told, covered } = &self.0[path];
-        *covered == 0 && !told.is_empty()
+        let OfPath { told, waits, covered } = &self.paths[path];
+        let enough = *waits > 0 || told.len() >= PROVEN_FROM || self.ends && !told.is_empty();
+        *covered == 0 && enough
     }
 
     /// Whether any has.
@@ -55,19 +68,21 @@ impl Proofs {
 
     /// What was posted behind all of a path proves them.
     fn posted(&mut self, path: usize) {
-        self.0[path].covered = self.0[path].told.len();
+        self.paths[path].covered = self.paths[path].told.len();
     }
 
-    /// That has completed: the next of those that it proves.
-    fn next_proven(&mut self, path: usize) -> Option<u64> {
-        let OfPath { told, covered } = &mut self.0[path];
+    /// That has completed: the next of those that it proves, and whether its message waits.
+    fn next_proven(&mut self, path: usize) -> Option<(u64, bool)> {
+        let OfPath { told, waits, covered } = &mut self.paths[path];
         *covered = covered.checked_sub(1)?;
-        told.pop_front()
+        let proven = told.pop_front()?;
+        *waits -= usize::from(proven.1);
+        Some(proven)
     }
 
-    /// What a path has not proven goes again, or is known to have arrived in another way.
+    /// A path is left: what becomes of its operations is known in another way.
     pub(crate) fn forget(&mut self, path: usize) {
-        self.0[path] = OfPath::default();
+        self.paths[path] = OfPath::default();
     }
 }
 
@@ -103,9 +118,9 @@ impl SendLane {
         let all = self.plan.mutant.is("engine-proves-one-link");
         for path in if all { 0..LINKS_MAX } else { path..path + 1 } {
             while let Some(many) = &mut self.many
-                && let Some(number) = many.proofs.next_proven(path)
+                && let Some((number, waits)) = many.proofs.next_proven(path)
             {
-                if let Some(posted) = many.flights.remove(number) {
+                if let Some(posted) = many.flights.remove(number).filter(|_| waits) {
                     self.arrived(requests, posted.flight.slot);
                 }
             }
@@ -122,26 +137,30 @@ mod tests {
     fn what_completes_after_a_proof_was_posted_waits_for_the_next() {
         let mut proofs = Proofs::default();
         assert!(!proofs.any_due() && proofs.next_proven(1).is_none());
-        proofs.enter(1, 7);
-        proofs.enter(1, 3);
+        proofs.enter(1, 7, false);
+        assert!(!proofs.any_due(), "nobody waits for it");
+        proofs.enter(1, 3, true);
         assert!(proofs.is_due(1) && !proofs.is_due(0) && proofs.any_due());
         proofs.posted(1);
-        proofs.enter(1, 5);
+        proofs.enter(1, 5, true);
         assert!(!proofs.any_due(), "one is under way");
-        let proven: Vec<u64> = std::iter::from_fn(|| proofs.next_proven(1)).collect();
-        assert_eq!((proven, proofs.any_due()), (vec![7, 3], true));
+        let proven: Vec<_> = std::iter::from_fn(|| proofs.next_proven(1)).collect();
+        assert_eq!((proven, proofs.any_due()), (vec![(7, false), (3, true)], true));
         proofs.posted(1);
         proofs.forget(1);
         assert!(proofs.next_proven(1).is_none() && !proofs.any_due());
+        proofs.enter(1, 8, false);
+        proofs.ends = true;
+        assert!(proofs.any_due(), "nothing comes after it");
     }
 
     #[test]
     fn a_path_takes_no_more_than_it_can_prove() {
         let mut proofs = Proofs::default();
-        (0..UNPROVEN_MAX as u64).for_each(|number| proofs.enter(2, number));
-        assert!(!proofs.takes(2) && proofs.takes(1));
+        (0..UNPROVEN_MAX as u64).for_each(|number| proofs.enter(2, number, false));
+        assert!(!proofs.takes(2) && proofs.takes(1) && proofs.is_due(2));
         proofs.posted(2);
-        assert_eq!(proofs.next_proven(2), Some(0));
+        assert_eq!(proofs.next_proven(2), Some((0, false)));
         assert!(proofs.takes(2));
     }
 }

@@ -528,8 +528,11 @@ impl SendLane {
 
     /// Nothing more will be sent: an operation is posted whose completion proves that all before it arrived.
     pub(crate) fn end(&mut self, rails: &mut Rails<impl Rail>) {
-        // Over several links each operation is under way until it has arrived, so nothing is left to prove.
+        // Over several links each operation is under way until it has arrived, so nothing is left to prove; or is proven.
         self.last_due = self.many.is_none();
+        if let Some(many) = &mut self.many {
+            many.proofs.ends = true;
+        }
         self.post_last(rails);
     }
 

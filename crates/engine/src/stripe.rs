@@ -194,7 +194,7 @@ impl SendLane {
                 return Ok(false);
             }
             self.part.slices += u32::from(long);
-            let number = many.flights.insert(Posted { flight, path, at: many.now, told: false });
+            let number = many.flights.insert(Posted { flight, path, at: many.now, told: None });
             match self.post_flight(rails, path, number, flight)? {
                 Try::Posted => {
                     let Some(many) = &mut self.many else { return Ok(true) };
@@ -387,11 +387,18 @@ impl SendLane {
             return self.proven(rails, requests, path);
         }
         let Some(many) = &mut self.many else { return Ok(()) };
-        let Some(Posted { flight, path, at, .. }) = many.flights.tell(number) else { return Ok(()) };
+        let Some(posted) = many.flights.untold(number) else { return Ok(()) };
+        let Posted { flight, path, at, .. } = *posted;
+        let slot = usize::from(flight.slot);
+        posted.told = Some((many.aims[slot].receive, self.outgoing[slot].token));
         let now = many.now;
         many.spread.on_done(path, flight.len, at, now);
-        many.proofs.enter(path, number);
+        let waits = flight.is_announced_later();
+        many.proofs.enter(path, number, waits);
         self.end_slice(rails, flight.len);
+        if !waits {
+            self.arrived(requests, flight.slot);
+        }
         self.post_spread(rails)
     }
 
@@ -432,23 +439,30 @@ impl SendLane {
         if let Some(many) = &mut self.many {
             many.proofs.forget(path);
         }
+        let mut lost = false;
         while let Some(many) = &mut self.many
             && let Some(Posted { flight, told, .. }) = many.flights.remove_of(path)
         {
-            let outgoing = self.outgoing[flight.slot as usize];
-            let receive = many.aims[flight.slot as usize].receive;
-            let arrived = flight.has_arrived(standing, receive, outgoing.token);
+            let own = (many.aims[flight.slot as usize].receive, self.outgoing[flight.slot as usize].token);
+            let (receive, token) = told.unwrap_or(own);
+            let arrived = flight.has_arrived(standing, receive, token);
             let arrived =
                 (arrived && !mutant.is("engine-replays-all")) || mutant.is("engine-replays-nothing");
-            if !arrived {
+            // Its request is done, and its memory the caller's.
+            let ended = told.is_some() && !flight.is_announced_later();
+            lost |= ended && !arrived;
+            if !arrived && !ended {
                 many.again.push_back(flight);
             }
-            if !told {
+            if told.is_none() {
                 self.end_slice(rails, flight.len);
             }
-            if arrived {
+            if arrived && !ended {
                 self.arrived(requests, flight.slot);
             }
+        }
+        if lost && !mutant.is("engine-forgets-what-was-lost") {
+            return Err(CommFault::Link(Status::Flushed));
         }
         self.post_spread(rails)?;
         rails.flush();

@@ -320,7 +320,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a comm uses a NIC that was just cut off, and has no other link that surely carries.
+    /// Whether a comm uses a NIC that was just cut off, and has no other link that surely carries; or what it had completed may
+    /// be lost with the NIC.
     fn is_hit(&self, comm: usize, process: usize, nic: usize) -> bool {
         let plan = &self.scenario.comms[comm];
         let uses = (plan.from == process && plan.from_nics.contains(&nic))
@@ -341,7 +342,8 @@ impl Cluster {
             !cut && !self.world.is_stranded(from, to)
         };
         let links = plan.from_nics.len().max(plan.to_nics.len());
-        uses && !(0..links).any(|at| carry(at) && uncut(at))
+        let loses = !self.scenario.weather.caps.arrives;
+        uses && (loses || !(0..links).any(|at| carry(at) && uncut(at)))
     }
 
     fn flap(&mut self, now: u64) {

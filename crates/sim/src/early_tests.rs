@@ -1,7 +1,7 @@
 //! Where what has completed need not have arrived: nobody is told of a message before its bytes are there, what a link takes
 //! with it goes again although it had completed, and no late record lies over a newer one.
 
-use trunkline_engine::{CommId, MatchBy, Nics, Params, RecvBuf, RequestId, SharingParams};
+use trunkline_engine::{CommFault, CommId, Error, MatchBy, Nics, Params, RecvBuf, RequestId, SharingParams};
 use trunkline_proto::limits::RECVS_MAX;
 use trunkline_proto::pool::config::Sharing;
 use trunkline_proto::time::Duration;
@@ -108,8 +108,8 @@ fn a_message_of_many_pieces_waits_for_what_proves_them() {
     goes_whole(&duo, comm, 1 << 20, 7, "many pieces");
 }
 
-/// A send is done, and its rail dies.
-fn survives(duo: &Duo, (send, recv): (CommId, CommId), len: u64, nic: usize, seed: u64) {
+/// A send is done, and its rail dies: whether the message arrives. If not, both ends fail.
+fn survives(duo: &Duo, (send, recv): (CommId, CommId), len: u64, nic: usize, seed: u64) -> bool {
     let ((source, from), (target, into)) = (buffer(&duo.a, send, len), buffer(&duo.b, recv, len));
     source.write(0, &vec![7; len as usize]).unwrap();
     let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
@@ -118,26 +118,42 @@ fn survives(duo: &Duo, (send, recv): (CommId, CommId), len: u64, nic: usize, see
     // It is the caller's again.
     source.write(0, &vec![9; len as usize]).unwrap();
     duo.world.cut(Pid((seed % 2) as usize), nic, 1 << 60);
+    let (mut ended, mut fails) = (None, false);
     until(duo, &format!("{len} bytes, seed {seed}, NIC {nic}"), || {
-        duo.b.test(received, &mut [0; 8]).unwrap()
+        fails = fails || duo.a.isend(send, from.mr, 0, 8, 1 << 20).is_err();
+        ended = match duo.b.test(received, &mut [0; 8]) {
+            Ok(false) => None,
+            Ok(true) => Some(true),
+            Err(Error::Comm(CommFault::Link(_) | CommFault::PeerClosed(_))) => Some(false),
+            Err(error) => panic!("{error}"),
+        };
+        if fails && duo.a.close(send).is_ok() {
+            duo.world.note(format_args!("it has heard of the loss"));
+        }
+        ended.is_some()
     });
     let mut bytes = vec![0; len as usize];
     target.read(0, &mut bytes).unwrap();
-    assert!(bytes.iter().all(|&byte| byte == 7), "seed {seed}: not what was sent");
+    let well = ended == Some(true);
+    assert!(!well || bytes.iter().all(|&byte| byte == 7), "seed {seed}: not what was sent");
+    well
 }
 
 #[test]
-fn what_was_sent_arrives_although_its_link_is_lost() {
+fn what_was_sent_arrives_or_its_loss_with_a_link_is_told() {
     for params in [by_mailbox(), shared()] {
+        let mut well = [0; 2];
         for len in [64, 4096, 20_000] {
             for seed in 0..8 {
                 for nic in 0..2 {
                     let duo = Duo::new(seed, weather(2, false), params.clone());
                     let comms = [(); 2].map(|()| connect(&duo, &[0, 1]));
-                    survives(&duo, comms[seed as usize % 2], len, nic, seed);
+                    let well_now = survives(&duo, comms[seed as usize % 2], len, nic, seed);
+                    well[usize::from(well_now)] += 1;
                 }
             }
         }
+        assert!(well.iter().all(|&count| count > 4), "lost and not: {well:?}");
     }
 }
 
