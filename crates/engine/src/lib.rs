@@ -16,6 +16,7 @@ mod control_tests;
 mod engine;
 mod error;
 mod failover;
+mod fins;
 mod flight;
 mod groups;
 mod helper;

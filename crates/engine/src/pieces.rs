@@ -41,7 +41,9 @@ impl SendLane {
         outgoing.fin = match full {
             Some(_) => FinDue::No,
             // Each is told by itself: nobody waits for a proof.
-            None if !self.plan.arrives && slices <= STRIPES_MAX as u64 => FinDue::Now(slices as u8),
+            None if !self.plan.arrives && self.plan.write_data && slices <= STRIPES_MAX as u64 => {
+                FinDue::Now(slices as u8)
+            }
             None => self.plan.placed(),
         };
         self.unposted.push_back(slot);
@@ -99,6 +101,10 @@ impl SendLane {
         outgoing.fin = FinDue::No;
         outgoing.left += 1;
         let record = Fin { len: outgoing.len, stripes, token: outgoing.token };
+        if !self.plan.write_data {
+            let op = Op::Send { head: &record.to_message(), body: Source::Inline(&[]), imm: None };
+            return self.post(rails, u64::from(slot), op, true);
+        }
         let at = ((outgoing.token.slot() & self.part.fin_mask) * fin::BYTES) as u64;
         let to = Remote::record(self.fins.key, self.fins.addr.wrapping_add(at));
         let imm = Some(Imm::Fin(outgoing.token).to_bits());

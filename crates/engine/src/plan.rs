@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) remote_len: bool,
     /// What has completed is at the target.
     pub(crate) arrives: bool,
+    /// A write may bring an immediate. Elsewhere only messages tell of anything.
+    pub(crate) write_data: bool,
     /// A receive is followed by a flush before its bytes may be read.
     pub(crate) needs_flush: bool,
     /// Memory of devices that may be registered.
@@ -133,7 +135,9 @@ impl Plan {
         let eager_max = u64::from(params.eager_max).min(caps.message_max.saturating_sub(head));
         // Where messages overtake each other, those that may wait for an earlier one need buffers too.
         let spare = if order { COPIED_SPARE } else { RECVS_MAX as u32 };
-        let immediates = if caps.immediate_takes_receive { IMMEDIATES_SPARE } else { 0 };
+        // So does a record that is a message.
+        let takes = caps.immediate_takes_receive || !caps.write_data;
+        let immediates = if takes { IMMEDIATES_SPARE } else { 0 };
         let none = params.mutant.is("engine-keeps-no-receive-for-immediates");
         let spare = if none { 0 } else { spare + immediates };
         let room = caps.depth_max.saturating_sub(spare);
@@ -149,6 +153,7 @@ impl Plan {
             match_mask: match_mask(caps.match_bits),
             remote_len: caps.remote_len || params.mutant.is("engine-trusts-length"),
             arrives: caps.arrives,
+            write_data: caps.write_data || params.mutant.is("engine-writes-with-data"),
             needs_flush: caps.needs_flush,
             devices: caps.devices,
             signal_all: !caps.link_order && !params.mutant.is("engine-signals-nothing"),

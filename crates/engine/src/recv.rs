@@ -45,7 +45,7 @@ pub(crate) struct RecvLane {
     pub(crate) receiver: Box<Receiver>,
     /// The sender's mailbox, by path.
     pub(crate) mailboxes: [Region; LINKS_MAX],
-    bounces: Arc<Bounces>,
+    pub(crate) bounces: Arc<Bounces>,
     fins: Piece,
     /// How it is known in its group.
     pub(crate) part: RecvPart,
@@ -339,7 +339,7 @@ impl RecvLane {
     }
 
     #[inline]
-    fn on_arrival(&mut self, requests: &Requests, arrival: Arrival) {
+    pub(crate) fn on_arrival(&mut self, requests: &Requests, arrival: Arrival) {
         match arrival {
             Arrival::Partial | Arrival::Filled => {}
             Arrival::Stale => self.dropped += 1,
@@ -453,8 +453,11 @@ impl RecvLane {
             self.dropped += 1;
             return Ok(());
         }
-        let header = Eager::from_bytes(&head).map_err(Fault::Eager)?;
-        self.on_eager(rails, requests, header, bounce)
+        match Eager::from_bytes(&head) {
+            Ok(header) => self.on_eager(rails, requests, header, bounce),
+            Err(_) if !self.plan.write_data => self.on_fin_message(rails, requests, bounce),
+            Err(error) => Err(Fault::Eager(error).into()),
+        }
     }
 
     /// Takes an eager message that lies in that bounce buffer.

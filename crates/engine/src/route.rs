@@ -4,6 +4,7 @@
 
 use trunkline_fabric::{Completion, Done, Rail, Status};
 use trunkline_proto::pool::ranges;
+use trunkline_proto::wire::fin::{self, Fin};
 use trunkline_proto::wire::imm::Token;
 use trunkline_proto::wire::member::MemberId;
 use trunkline_proto::wire::share::{self, MemberEager};
@@ -29,6 +30,8 @@ enum Kind {
     Own,
     /// An eager message in a bounce buffer of the group's.
     Eager(MemberEager),
+    /// A fin record in one.
+    Fin,
 }
 
 /// A completion that nobody waits for.
@@ -83,8 +86,22 @@ impl Common {
         let (memory, at) = receiving.bounces.memory(bounce).ok_or(Stray::Nobody)?;
         let mut head = [0; share::EAGER_BYTES];
         memory.read(at, &mut head).map_err(|_| Stray::Bounce)?;
-        let header = MemberEager::from_bytes(&head).map_err(|_| Stray::Bounce)?;
-        Ok((header.member.to_bits(), Kind::Eager(header)))
+        match MemberEager::from_bytes(&head) {
+            Ok(header) => Ok((header.member.to_bits(), Kind::Eager(header))),
+            Err(_) => self.whose_fin(bounce),
+        }
+    }
+
+    /// Whose a fin record is that came as a message by itself, by its token.
+    #[cold]
+    fn whose_fin(&mut self, bounce: u32) -> Result<(u32, Kind), Stray> {
+        let receiving = self.receiving.as_mut().filter(|_| !self.plan.write_data).ok_or(Stray::Bounce)?;
+        let (memory, at) = receiving.bounces.memory(bounce).ok_or(Stray::Nobody)?;
+        let mut bytes = [0; fin::MESSAGE_BYTES];
+        memory.read(at, &mut bytes).map_err(|_| Stray::Bounce)?;
+        let record = Fin::from_message(&bytes).map_err(|_| Stray::Bounce)?;
+        let member = receiving.ranges.owner(record.token).ok_or(Stray::Bounce)?;
+        Ok((member.to_bits(), Kind::Fin))
     }
 }
 
@@ -192,7 +209,8 @@ impl<R: Rail> Turn<'_, R> {
                 other.take_for(rails, comms, rail, completion, kind);
                 common.untold |= other.untold;
             } else {
-                let stray = if matches!(kind, Kind::Eager(_)) { Stray::Bounce } else { Stray::Nobody };
+                let stray =
+                    if matches!(kind, Kind::Eager(_) | Kind::Fin) { Stray::Bounce } else { Stray::Nobody };
                 common.stray(rails, open, rail, completion, stray);
             }
         }
@@ -309,11 +327,14 @@ impl Open {
                 Ok(())
             }
             (Kind::Own, _) => self.on_completion(rails, requests, rail, completion),
-            (Kind::Eager(_), Side::Recv(lane)) if over => lane.post_bounce(rails, completion.wr_id as u32),
+            (Kind::Eager(_) | Kind::Fin, Side::Recv(lane)) if over => {
+                lane.post_bounce(rails, completion.wr_id as u32)
+            }
             (Kind::Eager(header), Side::Recv(lane)) => {
                 lane.on_eager(rails, requests, header.eager, completion.wr_id as u32)
             }
-            (Kind::Eager(_), Side::Send(_)) => Ok(()),
+            (Kind::Fin, Side::Recv(lane)) => lane.on_fin_message(rails, requests, completion.wr_id as u32),
+            (Kind::Eager(_) | Kind::Fin, Side::Send(_)) => Ok(()),
         };
         if let Err(fault) = taken
             && !over

@@ -316,7 +316,9 @@ impl SendLane {
         cts: &Cts,
     ) -> Result<(), CommFault> {
         let to = Remote::data(cts.key, cts.addr);
-        let whole = if message.len == cts.len {
+        let whole = if !self.plan.write_data {
+            None
+        } else if message.len == cts.len {
             Some(Imm::Full(cts.token))
         } else if self.plan.remote_len {
             Some(Imm::Whole(cts.token))
@@ -351,7 +353,7 @@ impl SendLane {
             outgoing.given = message.len;
             return self.post_piece(rails, slot, 0, message.len, Some(imm));
         }
-        if pieces > STRIPES_MAX as u64 {
+        if pieces > STRIPES_MAX as u64 || !self.plan.write_data {
             outgoing.fin = self.plan.placed();
         } else {
             outgoing.fin = FinDue::Now(pieces as u8);

@@ -153,7 +153,9 @@ impl SendLane {
             Aim { receive: cts.number, places: [first, one, two, three], piece, pieces: count };
         let outgoing = &mut self.outgoing[slot as usize];
         outgoing.token = cts.token;
-        let whole = if message.len == cts.len {
+        let whole = if !self.plan.write_data {
+            None
+        } else if message.len == cts.len {
             Some(Imm::Full(cts.token))
         } else {
             self.plan.remote_len.then_some(Imm::Whole(cts.token))
@@ -163,7 +165,8 @@ impl SendLane {
             let cargo = Cargo::Bytes { imm: Some(imm.to_bits()), part: Part::Bytes };
             return self.launch(rails, Flight { slot, cargo, offset: 0, len: message.len });
         }
-        outgoing.fin = if count > STRIPES_MAX as u64 { FinDue::Placed } else { FinDue::Now(count as u8) };
+        let later = count > STRIPES_MAX as u64 || !self.plan.write_data;
+        outgoing.fin = if later { FinDue::Placed } else { FinDue::Now(count as u8) };
         self.unposted.push_back(slot);
         self.post_spread(rails)
     }
@@ -223,7 +226,7 @@ impl SendLane {
         let outgoing = self.outgoing[slot as usize];
         let &Path { rail, link, .. } = self.paths.get(path);
         let mut buffer = [0; INLINE_MAX];
-        let (head, fin);
+        let (head, fin, message_of);
         let head_len = if matches!(cargo, Cargo::Eager(_)) { self.part.head() } else { 0 };
         let message = Message { mr: outgoing.mr, offset: outgoing.offset + offset, len, tag: 0 };
         let body = match self.inline(message, head_len, &mut buffer) {
@@ -243,6 +246,10 @@ impl SendLane {
                 let Region { key, addr } = many.aims[slot as usize].places[path];
                 let to = Remote::data(key, addr.wrapping_add(offset));
                 Op::Write { from: body, to, imm }
+            }
+            Cargo::Fin(stripes) if !self.plan.write_data => {
+                message_of = Fin { len: outgoing.len, stripes, token: outgoing.token }.to_message();
+                Op::Send { head: &message_of, body: Source::Inline(&[]), imm: None }
             }
             Cargo::Fin(stripes) => {
                 let token = outgoing.token;

@@ -96,7 +96,7 @@ pub enum Op<'a> {
         from: Source<'a>,
         /// Where they go.
         to: Remote,
-        /// If given, the peer gets a `Done::Written` once all bytes are placed; where
+        /// Only where [`Caps::write_data`](crate::Caps::write_data). If given, the peer gets a `Done::Written` once all bytes are placed; where
         /// [`Caps::immediate_takes_receive`](crate::Caps::immediate_takes_receive), once it also has a receive posted.
         imm: Option<u32>,
     },

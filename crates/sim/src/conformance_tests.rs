@@ -37,6 +37,10 @@ macro_rules! cases {
             use super::*;
             $(#[test] fn $case() { suite::$case(&Sim(held_back())); })*
         }
+        mod without_immediates {
+            use super::*;
+            $(#[test] fn $case() { suite::$case(&Sim(calm().without_immediates())); })*
+        }
         mod untold {
             use super::*;
             $(#[test] fn $case() { suite::$case(&Sim(rough().untold())); })*

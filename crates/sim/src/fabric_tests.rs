@@ -299,6 +299,18 @@ fn order_is_kept_only_where_promised() {
     }
 }
 
+#[test]
+fn a_write_brings_an_immediate_only_where_it_may() {
+    let (_, mut a, mut b) = pair(Weather::calm().without_immediates(), Purpose::Bounce);
+    let write = |imm| Op::Write { from: Source::Inline(&[1; 8]), to: b.remote(0), imm };
+    let refused = a.rail.post(a.link, 1, write(Some(0)), true);
+    assert_eq!(refused, Err(PostError::Refused(Status::Other(2))));
+    let plain = write(None);
+    a.post(2, plain);
+    assert!(b.drain(20).is_empty());
+    assert_eq!(a.drain(20).iter().map(|one| one.wr_id).collect::<Vec<_>>(), [2], "the link goes on");
+}
+
 /// What has completed need not be there; what an operation behind it proves is, payload, records and sends alike.
 #[test]
 fn completions_come_before_arrival_only_where_they_may() {

@@ -1,4 +1,5 @@
-//! Where a write with immediate takes a receive: it finds one in the end, whatever the others hold.
+//! Where a write with immediate takes a receive: it finds one in the end, whatever the others hold. Where writes bring none,
+//! messages tell.
 
 use trunkline_engine::{CommId, MatchBy, Nics, Params, RecvBuf, RequestId, SharingParams};
 use trunkline_proto::limits::EAGER_CREDITS_MAX;
@@ -102,6 +103,74 @@ fn pieces_arrive_over_every_link() {
     }
     duo.run(SECOND);
     goes_through(&duo, &[(send.unwrap(), recv.unwrap())], EAGER_CREDITS_MAX);
+}
+
+/// Connects `a` to `b` over the first so many NICs.
+fn over(duo: &Duo, nics: usize) -> (CommId, CommId) {
+    let nics = Nics::new(&[0, 1][..nics]).unwrap();
+    let (listen, mut handle) = duo.b.listen(nics).unwrap();
+    let (mut send, mut recv) = (None, None);
+    while send.is_none() || recv.is_none() {
+        send = send.or_else(|| duo.a.connect(nics, &mut handle).unwrap());
+        recv = recv.or_else(|| duo.b.accept(listen).unwrap());
+    }
+    duo.b.close_listen(listen).unwrap();
+    (send.unwrap(), recv.unwrap())
+}
+
+/// Messages of each of these lengths for one receive of as many buffers, and then one alone of each.
+fn all_come(duo: &Duo, (send, recv): (CommId, CommId), lens: &[u64], what: &str) {
+    let group: Vec<(u64, u32)> = lens.iter().zip(0..).map(|(&len, tag)| (len, tag)).collect();
+    for receives in std::iter::once(&group[..]).chain(group.chunks(1)) {
+        let buffers: Vec<_> = receives.iter().map(|&(len, _)| buffer(&duo.b, recv, len + 3)).collect();
+        let into: Vec<RecvBuf> =
+            buffers.iter().zip(receives).map(|((_, buffer), &(_, tag))| RecvBuf { tag, ..*buffer }).collect();
+        let received = duo.b.irecv(recv, &into).unwrap().unwrap();
+        duo.run(SECOND / 1000);
+        let (mut sent, mut ended, mut sizes) = (Vec::new(), false, [0; 8]);
+        for &(len, tag) in receives {
+            let (source, from) = buffer(&duo.a, send, len);
+            source.write(0, &vec![tag as u8 + 1; len as usize]).unwrap();
+            sent.push(isend(&duo.a, send, RecvBuf { tag, ..from }));
+        }
+        let until = duo.world.now() + 20 * SECOND;
+        while !(ended && sent.is_empty()) {
+            sent.retain(|&request| !duo.a.test(request, &mut [0; 8]).unwrap());
+            ended = ended || duo.b.test(received, &mut sizes).unwrap();
+            assert!(duo.world.now() < until, "{what}: {receives:?} do not end");
+            duo.world.advance(10_000);
+        }
+        for (((memory, _), &(len, tag)), size) in buffers.iter().zip(receives).zip(sizes) {
+            let mut bytes = vec![0; len as usize];
+            memory.read(0, &mut bytes).unwrap();
+            let right = bytes.iter().all(|&byte| byte == tag as u8 + 1);
+            assert!(right && size == len, "{what}: {size} bytes for {len}, right: {right}");
+        }
+    }
+}
+
+#[test]
+fn nothing_needs_immediates_where_writes_bring_none() {
+    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+    for (sharing, nics) in [(None, 1), (Some(sharing), 1), (None, 2), (Some(sharing), 2)] {
+        for (order, arrives) in [(true, true), (true, false), (false, true), (false, false)] {
+            let mut weather = Weather { nics, jitter: 5_000, ..Weather::calm() }.without_immediates();
+            weather.caps.link_order = order;
+            let weather = if arrives { weather } else { weather.untold() };
+            for eager_max in [0, 4096] {
+                let params = Params { eager_max, stripe_min: 1000, ..by_mailbox() };
+                let duo =
+                    Duo::new(1, weather.clone(), Params { sharing: sharing.unwrap_or_default(), ..params });
+                let comms = [(); 2].map(|()| over(&duo, nics));
+                // More of them than there are buffers for what is not written.
+                for round in 0..40 {
+                    let lens: &[u64] = if round == 0 { &[0, 1, 64, 5_000, 300_000] } else { &[0, 8, 0] };
+                    let what = format!("{nics} links, order {order}, arrives {arrives}, eager {eager_max}");
+                    comms.iter().for_each(|&comm| all_come(&duo, comm, lens, &what));
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -366,6 +366,7 @@ impl State {
             Op::FetchAdd { .. } | Op::CompareSwap { .. } => caps.atomics,
             Op::MatchedSend { .. } => caps.matched,
             Op::Wait { .. } => caps.wait,
+            Op::Write { imm: Some(_), .. } => caps.write_data,
             _ => true,
         };
         if !able || inline > u64::from(caps.inline_max) || work.len() > caps.message_max {

@@ -90,6 +90,7 @@ impl Weather {
                 sends_wait: true,
                 arrives: true,
                 immediate_takes_receive: false,
+                write_data: true,
                 inline_max: 256,
                 message_max: 1 << 40,
                 depth_max: 1024,
@@ -185,6 +186,16 @@ impl Weather {
         if dice.chance(250) && self.stream_lost == 0 {
             *self = self.clone().untold();
         }
+        if dice.chance(150) {
+            *self = self.clone().without_immediates();
+        }
+    }
+
+    /// The same network, whose writes bring no immediates.
+    #[must_use]
+    pub fn without_immediates(self) -> Self {
+        let caps = Caps { write_data: false, immediate_takes_receive: false, ..self.caps };
+        Self { caps, ..self }
     }
 }
 
@@ -206,6 +217,7 @@ fn draw_caps(dice: &mut Dice) -> Caps {
         sends_wait: true,
         arrives: true,
         immediate_takes_receive: dice.coin(),
+        write_data: true,
         inline_max: dice.pick([64, 128, 192, 256, 1024]),
         message_max: dice.pick([512, 1_000, 4096, 65_536, 1 << 30, 1 << 40]),
         depth_max: dice.pick([32, 32, 64, 256, 1024]),

@@ -24,6 +24,7 @@ pub(crate) fn of(config: &SoftConfig, pipeline_qps: u32) -> Caps {
         sends_wait: true,
         arrives: true,
         immediate_takes_receive: false,
+        write_data: true,
         inline_max: INLINE_U32,
         message_max: 1 << 40,
         depth_max: config.max_depth,

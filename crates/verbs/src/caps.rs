@@ -39,6 +39,7 @@ pub(crate) fn of(
         sends_wait: true,
         arrives: true,
         immediate_takes_receive: true,
+        write_data: true,
         // A head and a body may both be inline.
         inline_max: (inline / 2).min(COPIED_MAX as u32 / 2),
         message_max: u64::from(port.max_msg_sz).min(MESSAGE_MAX),

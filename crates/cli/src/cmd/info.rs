@@ -227,6 +227,7 @@ struct NicRow {
     sends_wait: bool,
     arrives: bool,
     immediate_takes_receive: bool,
+    write_data: bool,
 }
 
 /// NIC ports that one connection uses together.
@@ -409,6 +410,7 @@ fn nic_row(fabric: &'static str, nic: &Nic, interface: Option<&(String, IpAddr)>
         sends_wait: caps.sends_wait,
         arrives: caps.arrives,
         immediate_takes_receive: caps.immediate_takes_receive,
+        write_data: caps.write_data,
     }
 }
 

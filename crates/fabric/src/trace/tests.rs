@@ -32,6 +32,7 @@ const CAPS: Caps = Caps {
     sends_wait: true,
     arrives: true,
     immediate_takes_receive: false,
+    write_data: true,
     inline_max: 64,
     message_max: 1 << 30,
     depth_max: 64,

@@ -203,6 +203,9 @@ pub(super) fn eager_seeds() -> Vec<Vec<u8>> {
 }
 
 pub(super) fn fin(bytes: &[u8]) {
+    if let Ok(parsed) = Fin::from_message(bytes) {
+        assert_eq!(Fin::from_message(&parsed.to_message()), Ok(parsed));
+    }
     let Ok(parsed) = Fin::from_bytes(bytes) else { return };
     assert!(usize::from(parsed.stripes) <= STRIPES_MAX);
     assert_eq!(Fin::from_bytes(&parsed.to_bytes()), Ok(parsed));

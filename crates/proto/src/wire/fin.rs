@@ -1,4 +1,5 @@
-//! The fin record: how long a message was, and in how many announced writes it came.
+//! The fin record: how long a message was, and in how many announced writes it came. It lies in a mailbox, or is a message by
+//! itself.
 
 use crate::limits::STRIPES_MAX;
 use crate::wire::cursor::{Reader, Short};
@@ -6,6 +7,12 @@ use crate::wire::imm::Token;
 
 /// Bytes of a record.
 pub const BYTES: usize = 32;
+
+/// Bytes of a record that is a message by itself.
+pub const MESSAGE_BYTES: usize = 16 + BYTES;
+
+/// The first word of such a message: its kind, where an eager message has another one.
+const KIND: u32 = 3 << 28;
 
 /// A fin record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -27,6 +34,12 @@ pub enum FinError {
     /// It announces more stripes than there can be.
     #[error("{0} stripes in one message")]
     Stripes(u32),
+    /// It is no message of this kind.
+    #[error("no fin record, but {0:#x}")]
+    Kind(u32),
+    /// What is reserved in it is not zero.
+    #[error("a reserved word of a fin record is {0:#x}")]
+    Reserved(u64),
 }
 
 impl Fin {
@@ -38,6 +51,34 @@ impl Fin {
         bytes[8..12].copy_from_slice(&u32::from(self.stripes).to_le_bytes());
         bytes[12..16].copy_from_slice(&self.token.to_bits().to_le_bytes());
         bytes
+    }
+
+    /// The record as a message by itself.
+    #[must_use]
+    pub fn to_message(&self) -> [u8; MESSAGE_BYTES] {
+        let mut bytes = [0; MESSAGE_BYTES];
+        bytes[0..4].copy_from_slice(&KIND.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.token.to_bits().to_le_bytes());
+        bytes[16..].copy_from_slice(&self.to_bytes());
+        bytes
+    }
+
+    /// Reads a record that is a message by itself.
+    ///
+    /// # Errors
+    /// [`FinError`] says what is wrong.
+    pub fn from_message(bytes: &[u8]) -> Result<Self, FinError> {
+        let mut reader = Reader(bytes);
+        let (kind, token, reserved) = (reader.u32()?, reader.u32()?, reader.u64()?);
+        if kind != KIND {
+            return Err(FinError::Kind(kind));
+        }
+        let record = Self::from_bytes(reader.0)?;
+        match reserved {
+            0 if token == record.token.to_bits() => Ok(record),
+            0 => Err(FinError::Kind(token)),
+            _ => Err(FinError::Reserved(reserved)),
+        }
     }
 
     /// Reads a record.
