@@ -12,7 +12,8 @@ fn refused<R: Rail>(ends: &mut Ends<R>, from: &Region, into: &Region, to: Remote
     // Not every NIC looks at the key before there is a receive.
     let lent = Region::new(&ends.b, 8, Access::LOCAL);
     ends.lend(from, &lent);
-    ends.on_a(41, Op::Write { from: Source::Region(from.extent(0, len)), to, imm: Some(1) });
+    let imm = ends.a.caps().write_data.then_some(1);
+    ends.on_a(41, Op::Write { from: Source::Region(from.extent(0, len)), to, imm });
     let seen = ends.expect(1, 0);
     let failed = seen.a[0];
     assert_eq!((failed.wr_id, failed.done, failed.status), (41, Done::Posted, Status::RemoteAccess));

@@ -10,7 +10,7 @@ const LENS: [u64; 6] = [1, 8, 4096, 20_000, 256 << 10, 1 << 20];
 /// Writes to a retired region complete at both ends and touch nothing; the link carries on.
 pub fn writes_to_retired_regions_go_nowhere<S: Setup>(setup: &S) {
     let mut ends = setup.pair(&default_config());
-    if !ends.b.caps().retires {
+    if !ends.b.caps().retires || !ends.a.caps().write_data {
         return;
     }
     let from = Region::new(&ends.a, SIZE, Access::LOCAL);
@@ -45,7 +45,7 @@ pub fn writes_to_retired_regions_go_nowhere<S: Setup>(setup: &S) {
 pub fn regions_can_be_retired_under_writes<S: Setup>(setup: &S) {
     for (len, polls) in LENS.into_iter().flat_map(|len| [0, 1, 3, 10].map(|polls| (len, polls))) {
         let mut ends = setup.pair(&default_config());
-        if !ends.b.caps().retires {
+        if !ends.b.caps().retires || !ends.a.caps().write_data {
             return;
         }
         let from = Region::new(&ends.a, SIZE, Access::LOCAL);
