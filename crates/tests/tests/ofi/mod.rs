@@ -160,9 +160,10 @@ fn a_bench_has_no_wrong_byte() {
         right(provider, "p2p -b 8 -e 16M -f 128 -w 1 -i 2", &[]);
         right(provider, "all_gather -n 3 -b 8 -e 64K -f 32 -w 1 -i 2", &[]);
         right(provider, "p2p -b 8 -e 2M -f 64 -w 1 -i 2 --merge", &[("TRUNKLINE_OFI_NICS", "2")]);
-        // Nothing is shared where slices may be overtaken by the record that follows them.
         let shared = [("TRUNKLINE_QP_SHARING", "on"), ("TRUNKLINE_QP_GROUPS", "1")];
-        right(provider, "all_reduce -b 8 -e 1M -f 32 -w 1 -i 2 --channels 2", &shared);
+        right(provider, "all_reduce -b 8 -e 1M -f 32 -w 1 -i 2 --comms 2 --channels 2", &shared);
+        // More slices than have an immediate each: the record behind them waits for what proves that they are there.
+        right(provider, "p2p -b 1M -e 16M -f 16 -w 1 -i 2 --channels 2", &shared);
     }
 }
 
