@@ -226,9 +226,8 @@ impl State {
         let (to, max) = (self.links[link].flushed, self.weather.copied_max);
         for seq in to - leaving..to {
             let Some(wqe) = self.links[link].wqe(seq) else { continue };
-            let source = match &wqe.work {
-                Work::Send { body: from, .. } | Work::Write { from, .. } => from,
-                _ => continue,
+            let (Work::Send { body: source, .. } | Work::Write { from: source, .. }) = &wqe.work else {
+                continue;
             };
             if source.len() > max || matches!(source, Bytes::Inline(_)) {
                 continue;
