@@ -179,6 +179,28 @@ fn nothing_lands_late_in_a_buffer_that_was_handed_back() {
     }
 }
 
+/// The rail dies when pieces of a message have arrived over it, which nobody will ever confirm, and others are still to come.
+#[test]
+fn what_has_arrived_over_a_lost_link_is_not_sent_again() {
+    for seed in 0..60 {
+        let duo = Rc::new(Duo::new(seed, Weather { jitter: 200_000, ..weather() }, rails()));
+        let pair = Pair::of(&duo);
+        assert!(pair.until(2, SECOND));
+        let message = pair.begin(7);
+        duo.world.advance(50_000 + seed * 5_000);
+        duo.world.cut(Pid((seed % 2) as usize), (seed / 2 % 2) as usize, 1 << 60);
+        let (mut open, until) = ([Some(message.0), Some(message.1)], duo.world.now() + 10 * SECOND);
+        while open != [None; 2] {
+            for (engine, request) in [&duo.a, &duo.b].into_iter().zip(&mut open) {
+                // Who has all still has to say so.
+                engine.tend();
+                *request = request.filter(|&request| !engine.test(request, &mut [0; 8]).unwrap());
+            }
+            assert!(duo.world.now() < until, "seed {seed}: {open:?}");
+        }
+    }
+}
+
 #[test]
 fn with_no_rail_left_every_request_fails_once() {
     for seed in 0..4 {

@@ -96,3 +96,26 @@ impl Fin {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_a_message_only_as_it_was_made() {
+        let record = Fin { len: 1 << 40, stripes: 0, token: Token::new(5, 7) };
+        let message = record.to_message();
+        assert_eq!(Fin::from_message(&message), Ok(record));
+        assert!(matches!(Fin::from_message(&message[..MESSAGE_BYTES - 20]), Err(FinError::Short(_))));
+        let with = |at: usize, byte: u8| {
+            let mut bytes = message;
+            bytes[at] = byte;
+            Fin::from_message(&bytes)
+        };
+        assert_eq!(with(3, 0x10), Err(FinError::Kind(0x1000_0000)), "that is an eager message");
+        assert_eq!(with(0, 1), Err(FinError::Kind(0x3000_0001)));
+        assert!(matches!(with(4, 6), Err(FinError::Kind(_))), "it is for another buffer");
+        assert_eq!(with(8, 9), Err(FinError::Reserved(9)));
+        assert_eq!(with(24, 17), Err(FinError::Stripes(17)));
+    }
+}
