@@ -14,6 +14,7 @@ use crate::groups::{Common, Neighbours, Turn};
 use crate::links::SharedLinks;
 use crate::member::{BATCH, DRAIN_MAX, Open, Side};
 use crate::rails::Rails;
+use crate::recv::MATCHED;
 use crate::request::Requests;
 use crate::{CommFault, Mutant};
 
@@ -30,8 +31,6 @@ enum Kind {
     Own,
     /// An eager message in a bounce buffer of the group's.
     Eager(MemberEager),
-    /// A fin record in one.
-    Fin,
 }
 
 /// A completion that nobody waits for.
@@ -101,7 +100,7 @@ impl Common {
         memory.read(at, &mut bytes).map_err(|_| Stray::Bounce)?;
         let record = Fin::from_message(&bytes).map_err(|_| Stray::Bounce)?;
         let member = receiving.ranges.owner(record.token).ok_or(Stray::Bounce)?;
-        Ok((member.to_bits(), Kind::Fin))
+        Ok((member.to_bits(), Kind::Own))
     }
 }
 
@@ -209,8 +208,8 @@ impl<R: Rail> Turn<'_, R> {
                 other.take_for(rails, comms, rail, completion, kind);
                 common.untold |= other.untold;
             } else {
-                let stray =
-                    if matches!(kind, Kind::Eager(_) | Kind::Fin) { Stray::Bounce } else { Stray::Nobody };
+                let bounced = completion.done == Done::Received && completion.wr_id < MATCHED;
+                let stray = if bounced { Stray::Bounce } else { Stray::Nobody };
                 common.stray(rails, open, rail, completion, stray);
             }
         }
@@ -321,20 +320,24 @@ impl Open {
         let over = (self.withdrawn || self.fault.is_some()) && !kept;
         let taken = match (kind, &mut self.side) {
             (Kind::Own, Side::Recv(lane)) if over && completion.done != Done::Posted => {
-                if completion.done == Done::Received {
-                    lane.matched_one();
+                match completion.done {
+                    // A fin record in a bounce buffer.
+                    Done::Received if completion.wr_id < MATCHED => {
+                        lane.post_bounce(rails, completion.wr_id as u32)
+                    }
+                    Done::Received => {
+                        lane.matched_one();
+                        Ok(())
+                    }
+                    Done::Written | Done::Posted => Ok(()),
                 }
-                Ok(())
             }
             (Kind::Own, _) => self.on_completion(rails, requests, rail, completion),
-            (Kind::Eager(_) | Kind::Fin, Side::Recv(lane)) if over => {
-                lane.post_bounce(rails, completion.wr_id as u32)
-            }
+            (Kind::Eager(_), Side::Recv(lane)) if over => lane.post_bounce(rails, completion.wr_id as u32),
             (Kind::Eager(header), Side::Recv(lane)) => {
                 lane.on_eager(rails, requests, header.eager, completion.wr_id as u32)
             }
-            (Kind::Fin, Side::Recv(lane)) => lane.on_fin_message(rails, requests, completion.wr_id as u32),
-            (Kind::Eager(_) | Kind::Fin, Side::Send(_)) => Ok(()),
+            (Kind::Eager(_), Side::Send(_)) => Ok(()),
         };
         if let Err(fault) = taken
             && !over
