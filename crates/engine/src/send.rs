@@ -441,7 +441,8 @@ impl SendLane {
         requests: &Requests,
     ) -> Result<(), CommFault> {
         if let Some(many) = &self.many {
-            if self.unposted.is_empty() && !many.waits() && !many.proofs.any_due() {
+            let proves = !self.plan.arrives && many.proofs.any_due();
+            if self.unposted.is_empty() && !many.waits() && !proves {
                 return Ok(());
             }
             self.post_spread(rails)?;

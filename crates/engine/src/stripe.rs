@@ -189,7 +189,8 @@ impl SendLane {
             let Some(many) = &mut self.many else { return Ok(false) };
             let paths = &self.paths;
             let proofs = &many.proofs;
-            let takes = |at| paths.credits(rails, at) > 0 && proofs.takes(at);
+            let arrives = self.plan.arrives;
+            let takes = |at| paths.credits(rails, at) > 0 && (arrives || proofs.takes(at));
             let may = |at| at < paths.len() && takes(at) && (!alone || at == paths.lead());
             let Some(path) = many.spread.best(flight.len, many.now, may) else { return Ok(false) };
             let long = self.part.remote.is_some() && flight.len > SMALL_MAX;
