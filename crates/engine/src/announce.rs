@@ -39,6 +39,9 @@ impl RecvLane {
     /// Writes the clear-to-send records that wait, as far as credit goes, where there is one link.
     #[inline]
     pub(crate) fn announce_rest(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
+        if self.unannounced == 1 {
+            return self.announce_only(rails);
+        }
         let mut run = Run::new();
         while self.unannounced > 0 {
             let number = self.receiver.next_number().wrapping_sub(self.unannounced);
@@ -67,6 +70,46 @@ impl RecvLane {
         self.write_run(rails, &run)?;
         self.waited = if self.unannounced > 0 { PATIENCE } else { 0 };
         Ok(())
+    }
+
+    /// The same of one receive, which is what there is as a rule.
+    #[inline]
+    fn announce_only(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
+        let number = self.receiver.next_number().wrapping_sub(1);
+        let id = self.receiver.outstanding(number);
+        let count = id.map_or(1, |id| self.receiver.announcement(id, 0).2);
+        if !self.gone && self.paths.lead_credits(rails) < u32::from(count) {
+            self.waited = PATIENCE;
+            return Ok(());
+        }
+        (self.unannounced, self.waited) = (0, 0);
+        match id {
+            _ if self.gone => Ok(()),
+            Some(id) => (0..usize::from(count)).try_for_each(|index| {
+                let record = self.record_of(id, index)?;
+                self.write_first(rails, &record)
+            }),
+            None => self.record_of_done(number).map_or(Ok(()), |record| self.write_first(rails, &record)),
+        }
+    }
+
+    /// Writes a record into the sender's mailbox, where there is one link.
+    #[inline]
+    fn write_first(&mut self, rails: &mut Rails<impl Rail>, record: &Cts) -> Result<(), CommFault> {
+        let at = self.record_at(record.number, usize::from(record.index), Lines::One);
+        self.write_records(rails, at, &record.to_bytes())
+    }
+
+    #[inline]
+    fn write_records(
+        &mut self,
+        rails: &mut Rails<impl Rail>,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<(), CommFault> {
+        let to = self.record_to(self.mailboxes[0], at);
+        let op = Op::Write { from: Source::Inline(bytes), to, imm: None };
+        self.post_record(rails, 0, 0, op, false)
     }
 
     /// The record of a receive that an eager message has ended: its sender pairs the two by it, and has used no buffer of a
@@ -137,8 +180,6 @@ impl RecvLane {
             return Ok(());
         }
         let (at, bytes) = run.whole();
-        let to = self.record_to(self.mailboxes[0], at);
-        let op = Op::Write { from: Source::Inline(bytes), to, imm: None };
-        self.post_record(rails, 0, 0, op, false)
+        self.write_records(rails, at, bytes)
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn of(granted: &Granted, profile: &Profile) -> Caps {
         sends_wait: false,
         arrives: profile.arrives,
         immediate_takes_receive: granted.data_takes_receive,
-        write_data: true,
+        write_data: profile.write_data,
         // What the provider does not copy goes from a place of the rail's.
         inline_max: INLINE_MAX as u32,
         message_max: sizes.message.min(MESSAGE_MAX) as u64,
