@@ -67,7 +67,11 @@ impl OfiRail {
         let nic = port.open().map_err(open_failed("opening a NIC of libfabric"))?;
         let profile = port.profile.with(nic.domain.granted());
         let depth = config.depth.clamp(1, caps.depth_max);
-        let config = RailConfig { depth, links: config.links.clamp(1, LINKS_MAX), ..*config };
+        let config = RailConfig {
+            depth,
+            links: config.links.clamp(1, if profile.marks { LINKS_MAX } else { 1 }),
+            ..*config
+        };
         let span = Ops::span(config.depth, config.recv_depth);
         let wants = QueueWants {
             // Writes that peers tell of take room too.
@@ -160,7 +164,7 @@ impl OfiRail {
         self.lives = self.lives.wrapping_add(1);
         let life = self.lives % LIVES;
         let (mark, cookie) = (random()?, random()?);
-        let mark = (mark as u32) << PLACE_BITS | at as u32;
+        let mark = if self.profile.marks { (mark as u32) << PLACE_BITS | at as u32 } else { 0 };
         // Without the bit of what is paired.
         let cookie = cookie & ((1 << (self.tag_bits - rail::PAIRED)) - 1);
         Ok(Link {

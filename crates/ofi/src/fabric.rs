@@ -24,8 +24,11 @@ const SPEED_UNKNOWN: u32 = 10_000;
 /// Most NICs that one stands for.
 pub const COPIES_MAX: u32 = 8;
 
-/// Bytes that come with a write: the immediate, and the mark that tells whose it is where links share a queue.
+/// Bytes that come with a write, if a provider has them: the immediate, and the mark that tells whose it is where links share a
+/// queue.
 const DATA_BYTES: usize = 8;
+/// The immediate alone, for rails of one link.
+const DATA_BYTES_MIN: usize = 4;
 
 /// What users ask for.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -55,7 +58,7 @@ pub enum NoNic {
     /// None of the providers has a NIC that can be used.
     #[error(
         "libfabric has no provider {wanted} here that does what is needed (messages with tags, remote writes with \
-         {DATA_BYTES} bytes of data); `fi_info` shows what there is"
+         {DATA_BYTES_MIN} bytes of data); `fi_info` shows what there is"
     )]
     Nothing {
         /// What was asked for.
@@ -110,14 +113,21 @@ fn offers(library: &Arc<Library>, provider: &str, wanted: u64) -> Result<Vec<Inf
     let name = CString::new(provider).map_err(|_| Errno::INVALID)?;
     // Only who is asked for it says that it can tell of arrival.
     let reach = if Profile::of(provider).arrives { 0 } else { bits::DELIVERY_COMPLETE };
-    let hints = |model, inject: usize| -> Result<Hints, Errno> {
+    let hints = |model, inject: usize, data| -> Result<Hints, Errno> {
         let hints = Hints::new(library, wanted)?.provider(&name).threading(model);
-        Ok(hints.inject(inject).cq_data(DATA_BYTES).completions(reach))
+        Ok(hints.inject(inject).cq_data(data).completions(reach))
     };
     // A domain is shared by rails of several threads, and by who registers, while others post on it. Where a provider does not
     // lock for itself, the domain's guard does.
-    for (model, inject) in [(threading::SAFE, COPIED_MAX), (threading::SAFE, 0), (threading::DOMAIN, 0)] {
-        let found = query(&hints(model, inject)?, None)?;
+    let terms = [
+        (threading::SAFE, COPIED_MAX, DATA_BYTES),
+        (threading::SAFE, 0, DATA_BYTES),
+        (threading::DOMAIN, 0, DATA_BYTES),
+        (threading::SAFE, 0, DATA_BYTES_MIN),
+        (threading::DOMAIN, 0, DATA_BYTES_MIN),
+    ];
+    for (model, inject, data) in terms {
+        let found = query(&hints(model, inject, data)?, None)?;
         let found: Vec<Info> = found.into_iter().filter(|info| info.names()[0] == provider).collect();
         if !found.is_empty() {
             return Ok(found);
@@ -274,7 +284,7 @@ fn listed(mut names: Vec<String>) -> String {
 /// Whether one offer is another with memory of devices.
 fn widens(wider: &Info, usual: &Info) -> bool {
     let granted = Granted::of(wider);
-    wider.names()[2] == usual.names()[2] && granted.hmem && granted.cq_data_bytes >= 4
+    wider.names()[2] == usual.names()[2] && granted.hmem && granted.cq_data_bytes >= DATA_BYTES_MIN
 }
 
 /// One offer for each domain; the one that leads only to this host counts if there is no other.
@@ -288,7 +298,7 @@ fn usable(offers: Vec<Info>, domain: Option<&str>) -> Vec<Info> {
         let proves = Profile::of(&info.names()[0]).arrives || granted.reach == bits::DELIVERY_COMPLETE;
         if fits
             && proves
-            && (granted.cq_data_bytes >= DATA_BYTES || takes_any)
+            && (granted.cq_data_bytes >= DATA_BYTES_MIN || takes_any)
             && !taken.iter().any(|other| other.names()[2] == name)
         {
             taken.push(info);

@@ -47,6 +47,8 @@ pub(crate) struct Ops {
     all: Box<[Op]>,
     /// Places for work, then for receives.
     free: [Vec<u32>; 2],
+    /// Places for work.
+    works: u32,
     seq: u64,
 }
 
@@ -61,13 +63,19 @@ impl Ops {
         let works = depth + OWN;
         let free = [(0..works).rev().collect(), (works..works + receives).rev().collect()];
         let all = vec![FREE; Self::span(depth, receives) as usize].into();
-        Self { all, free, seq: 0 }
+        Self { all, free, works, seq: 0 }
     }
 
     /// Work that can be begun.
     #[inline]
     pub(crate) fn credits(&self) -> u32 {
         (self.free[0].len() as u32).saturating_sub(OWN)
+    }
+
+    /// Work that is out.
+    #[inline]
+    pub(crate) fn works(&self) -> u32 {
+        self.works - self.free[0].len() as u32
     }
 
     /// Receives that can be begun.

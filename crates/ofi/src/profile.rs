@@ -26,6 +26,10 @@ pub struct Profile {
     /// Rails have a domain each. Providers over sockets make progress for a whole domain at once, and not all of it is for
     /// several threads, whatever they grant.
     pub domain_each: bool,
+    /// What was injected may still be here, and leaves with a later call; what has completed has left.
+    pub lingers: bool,
+    /// Remote CQ data has room to name the link besides the immediate. Elsewhere a rail has one link.
+    pub marks: bool,
     /// The queue's descriptor tells when there is something.
     pub wakes: bool,
     /// Its software is known to do what it says. Elsewhere a NIC is tried out when it is found.
@@ -58,6 +62,8 @@ const fn over_sockets(name: &'static str) -> Profile {
         endpoint_each: true,
         one_stream: false,
         domain_each: true,
+        lingers: true,
+        marks: true,
         wakes: false,
         known: true,
         write_data: true,
@@ -80,6 +86,8 @@ const fn over_a_nic(name: &'static str) -> Profile {
         endpoint_each: false,
         one_stream: false,
         domain_each: false,
+        lingers: false,
+        marks: true,
         wakes: false,
         known: false,
         write_data: true,
@@ -113,6 +121,7 @@ impl Profile {
         Self {
             endpoint_each: self.endpoint_each && apart,
             one_stream: self.one_stream && apart && granted.keeps_order(),
+            marks: granted.cq_data_bytes >= 8,
             // With one endpoint for all links, a tag does not tell whose it is.
             matches: self.matches && tagged && self.endpoint_each && apart,
             ..self

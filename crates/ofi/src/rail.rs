@@ -295,8 +295,9 @@ impl OfiRail {
             Work::Send { from: From::Copied(_), .. } | Work::Write { from: From::Copied(_), .. }
         );
         // Who is told of refusals has to know of what, and who is told of arrival waits for it.
-        let known =
-            told && self.profile.arrives || self.profile.tells_refusals && matches!(work, Work::Write { .. });
+        let known = told && self.profile.arrives
+            || self.profile.tells_refusals && matches!(work, Work::Write { .. })
+            || self.profile.lingers;
         if copied && idle && !known && self.inject(at, work, bytes)? {
             if told {
                 self.tell(id, wr_id, Done::Posted, Status::Ok);
@@ -537,7 +538,7 @@ impl Rail for OfiRail {
     }
 
     fn unsent(&self, link: LinkId) -> u32 {
-        self.link(link).map_or(0, Link::unsent)
+        self.link(link).map_or(0, |link| if self.profile.lingers { link.ops.works() } else { link.unsent() })
     }
 
     #[inline]

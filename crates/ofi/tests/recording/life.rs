@@ -407,14 +407,14 @@ fn hints_and_offers_are_freed() {
 #[test]
 fn a_provider_that_carries_too_little_is_refused_by_name() {
     let config = OfiConfig { provider: Some("recorded".to_owned()), ..OfiConfig::default() };
-    for (data_bytes, is_taken) in [(8, true), (4, false)] {
+    for (data_bytes, is_taken) in [(8, true), (4, true), (2, false)] {
         let (_world, library) = World::begin(Kind { data_bytes, ..Kind::default() });
         match OfiFabric::with_library(&library, &config) {
             Ok(fabric) => assert!(is_taken && fabric.nics().len() == 1, "{data_bytes} bytes"),
             Err(error) => {
                 let said = error.to_string();
                 assert!(!is_taken && said.contains("provider recorded"), "{said}");
-                assert!(said.contains("8 bytes of data"), "{said}");
+                assert!(said.contains("4 bytes of data"), "{said}");
             }
         }
     }
