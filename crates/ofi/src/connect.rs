@@ -10,6 +10,7 @@ use trunkline_fabric::{Access, LinkAddress, LinkError, LinkId, Links, OpenError,
 use trunkline_mem::Memory;
 
 use crate::address::{Address, Landing};
+use crate::domain::Domain;
 use crate::heads::Heads;
 use crate::link::{Hello, Link, Pair, State};
 use crate::nic::Port;
@@ -17,7 +18,7 @@ use crate::ops::{Kind, Ops};
 use crate::poll::{LIVES, PLACE_BITS};
 use crate::queue::{Format, Queue, QueueWants};
 use crate::rail::{self, OfiRail};
-use crate::region::{Model, Mr, Wanted, register};
+use crate::region::{Model, Mr, RegisterError, Wanted, register};
 use crate::register::OfiRegistrar;
 use crate::rights::Duty;
 use crate::role::{Ctrl, Data, Role};
@@ -33,6 +34,15 @@ const LANDING: usize = 8;
 pub(crate) struct Landings {
     data: Mr<Data>,
     records: Mr<Ctrl>,
+}
+
+impl Landings {
+    fn new(domain: &Arc<Domain>, data: &Model<Data>, records: &Model<Ctrl>) -> Result<Self, RegisterError> {
+        let memory = || Memory::heap(LANDING);
+        let data = register(domain, data, &Wanted::host(&memory(), Duty::User(Access::WRITE)))?;
+        let records = register(domain, records, &Wanted::host(&memory(), Duty::Mailbox))?;
+        Ok(Self { data, records })
+    }
 }
 
 fn system(what: &'static str) -> impl Fn(Box<dyn std::error::Error + Send + Sync>) -> LinkError {
@@ -88,12 +98,7 @@ impl OfiRail {
         let (data, records) = shared
             .as_ref()
             .map_or((Model::Domain, Model::Domain), |pair| (pair.data.model(), pair.records.model()));
-        let landing = (!profile.arrives).then(|| {
-            let memory = || Memory::heap(LANDING);
-            let data_mr = register(&nic.domain, &data, &Wanted::host(&memory(), Duty::User(Access::WRITE)));
-            let records_mr = register(&nic.domain, &records, &Wanted::host(&memory(), Duty::Mailbox));
-            Ok::<_, crate::region::RegisterError>(Landings { data: data_mr?, records: records_mr? })
-        });
+        let landing = (!profile.arrives).then(|| Landings::new(&nic.domain, &data, &records));
         let unregistered = |error| OpenError::System {
             what: "registering memory with libfabric",
             source: io::Error::other(error),

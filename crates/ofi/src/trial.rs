@@ -20,7 +20,7 @@ use crate::rights::Duty;
 use crate::role::Data;
 
 /// How long one attempt may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes that are written.
 const BYTES: usize = 8;
 /// Operations at once.
