@@ -80,8 +80,9 @@ pub struct Region {
 impl Region {
     /// Registers `len` zeroed bytes on a rail.
     pub fn new<R: Rail>(rail: &R, len: usize, access: Access) -> Self {
-        // What is written by peers is looked at before its completion, too.
-        let purpose = if access == Access::LOCAL { Purpose::Data } else { Purpose::Bounce };
+        // What is written by peers is looked at before its completion, too, and what is received without a flush.
+        let plain = access == Access::LOCAL && !rail.caps().needs_flush;
+        let purpose = if plain { Purpose::Data } else { Purpose::Bounce };
         Self::with(rail, len, access, purpose)
     }
 
