@@ -14,7 +14,7 @@ use trunkline_ofi::typed::{
 use trunkline_ofi::{OfiConfig, OfiFabric};
 use trunkline_sys::ofi::{self, caps, class, errno, mr_mode, threading};
 
-use crate::world::{ALL, Kind, Point, World};
+use crate::world::{ALL, Echo, Kind, Point, World};
 use crate::{Nic, WANTS};
 
 /// Modes of registrations that providers have, with and without keys of their own.
@@ -408,7 +408,8 @@ fn hints_and_offers_are_freed() {
 fn a_provider_that_carries_too_little_is_refused_by_name() {
     let config = OfiConfig { provider: Some("recorded".to_owned()), ..OfiConfig::default() };
     for (data_bytes, is_taken) in [(8, true), (4, true), (2, false)] {
-        let (_world, library) = World::begin(Kind { data_bytes, ..Kind::default() });
+        let (world, library) = World::begin(Kind { data_bytes, ..Kind::default() });
+        *world.echo.lock().unwrap() = Echo::Whole;
         match OfiFabric::with_library(&library, &config) {
             Ok(fabric) => assert!(is_taken && fabric.nics().len() == 1, "{data_bytes} bytes"),
             Err(error) => {

@@ -11,7 +11,7 @@ use trunkline_ofi::{OfiConfig, OfiFabric, OfiRail};
 use trunkline_sys::ofi::{class, errno, mr_mode};
 
 use crate::life::{MODES, kind};
-use crate::world::{Point, World};
+use crate::world::{Echo, Point, World};
 
 /// Rails of a connection, each on a NIC of its own.
 const RAILS: usize = 3;
@@ -28,9 +28,12 @@ struct Rails {
 impl Rails {
     fn new(mode: i32) -> Self {
         let (world, library) = World::begin(kind(mode));
+        // Until the NIC has been tried.
+        *world.echo.lock().unwrap() = Echo::Whole;
         let config =
             OfiConfig { provider: Some("first".to_owned()), copies: RAILS as u32, ..OfiConfig::default() };
         let fabric = OfiFabric::with_library(&library, &config).unwrap();
+        *world.echo.lock().unwrap() = Echo::Silent;
         let rails = (0..RAILS).map(|nic| fabric.open(nic, &default_config()).unwrap()).collect();
         let own = world.open_of(class::MR) / RAILS;
         Self { world, fabric, rails, own, memory: Memory::heap(4096) }

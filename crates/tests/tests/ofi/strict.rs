@@ -141,6 +141,9 @@ const FEW: [&str; 3] = [
 fn the_contract_holds_whatever_is_demanded() {
     let Some(strict) = Strict::here("the plugin over ofi:strict") else { return };
     for (at, demands) in DEMANDS.into_iter().enumerate() {
+        if at > 1 && at % 2 == 0 && !is_full() {
+            continue;
+        }
         let played: &[&str] = if at == 0 || is_full() { &PLAYED } else { &FEW };
         strict.row(played, demands).alone();
         let found = strict.clean(1);
