@@ -72,6 +72,10 @@ pub enum DeregisterError {
         /// The peer's operating-system process number as seen here, 0 if it is not visible.
         peer: u32,
     },
+    /// Operations of links that have ended are still with the network, and use the region: its rail is to be polled, if it is
+    /// still there.
+    #[error("the network has not ended operations that use the region")]
+    Draining,
 }
 
 /// A link could not be made, connected or used.

@@ -141,6 +141,11 @@ pub trait Registrar: Send + Sync + 'static {
     fn retire(&self, key: LocalKey) -> Result<(), DeregisterError> {
         self.deregister(key)
     }
+
+    /// Ends a registration of which nobody asks any more how that goes: at once, or as soon as may be.
+    fn abandon(&self, key: LocalKey) {
+        let _ = self.deregister(key);
+    }
 }
 
 /// What a region is for.
@@ -261,8 +266,7 @@ impl<R: Role> Mr<R> {
 impl<R: Role> Drop for Mr<R> {
     fn drop(&mut self) {
         if let Some(registrar) = self.registrar.take() {
-            // A peer stopped in a copy keeps the region in the registrar's table; nothing else can be done here.
-            let _ = registrar.deregister(self.keys.local);
+            registrar.abandon(self.keys.local);
         }
     }
 }

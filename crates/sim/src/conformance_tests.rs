@@ -116,6 +116,7 @@ cases! {
     foreign_local_keys_are_refused,
     sends_wait_for_receives,
     credits_are_honest,
+    memory_that_is_given_back_is_free,
     receives_are_bounded,
     failed_links_are_quiet_after_untold_work,
     links_can_be_made_again,

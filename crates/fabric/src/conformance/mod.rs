@@ -63,6 +63,7 @@ macro_rules! fabric_conformance {
             foreign_local_keys_are_refused,
             sends_wait_for_receives,
             credits_are_honest,
+            memory_that_is_given_back_is_free,
             receives_are_bounded,
             destroyed_links_flush_the_peer,
             failed_links_deliver_what_arrived,

@@ -7,8 +7,8 @@ use trunkline_mem::Memory;
 use trunkline_proto::time::Duration as Span;
 
 use crate::{
-    Access, Completion, Done, Extent, Keys, LinkAddress, LinkId, Op, PostError, Purpose, Rail, RailConfig,
-    RecvOrder, Registrar, Remote, Status,
+    Access, Completion, DeregisterError, Done, Extent, Keys, LinkAddress, LinkId, Op, PostError, Purpose,
+    Rail, RailConfig, RecvOrder, Registrar, Remote, Status,
 };
 
 /// Longest a case waits for anything.
@@ -97,6 +97,14 @@ impl Region {
     /// Ends the registration.
     pub fn deregister(&self) {
         self.registrar.deregister(self.keys.local).unwrap_or_else(|e| panic!("deregister: {e}"));
+    }
+
+    /// Ends the registration, unless something still uses it.
+    ///
+    /// # Errors
+    /// As [`Registrar::deregister`].
+    pub fn try_deregister(&self) -> Result<(), DeregisterError> {
+        self.registrar.deregister(self.keys.local)
     }
 
     /// Ends it although peers may still write.
@@ -229,6 +237,17 @@ impl<R: Rail> Ends<R> {
         self.settle(&mut seen);
         assert_eq!((seen.a.len(), seen.b.len()), (on_a, on_b), "a: {:?}, b: {:?}", seen.a, seen.b);
         seen
+    }
+
+    /// Fails both ends of the link, and polls until nothing of it is under way.
+    pub fn end(&mut self) {
+        self.a.fail(self.at_a);
+        self.b.fail(self.at_b);
+        let (started, mut seen) = (Instant::now(), Seen::default());
+        while !(self.a.is_quiet(self.at_a) && self.b.is_quiet(self.at_b)) {
+            self.poll(&mut seen);
+            assert!(started.elapsed() < LIMIT, "it is never quiet");
+        }
     }
 
     /// Polls both sides for a while.

@@ -1,7 +1,7 @@
 //! Cases: queues, their limits, and the life of links.
 
-use super::pair::{Region, Seen, Setup, default_config};
-use crate::{Access, Done, Links, Op, PostError, Rail, RailConfig, Source, Status};
+use super::pair::{LIMIT, Region, Seen, Setup, default_config};
+use crate::{Access, DeregisterError, Done, Links, Op, PostError, Purpose, Rail, RailConfig, Source, Status};
 
 /// How long what was flushed may take to a peer on the same host.
 const ARRIVAL: std::time::Duration = std::time::Duration::from_millis(20);
@@ -69,6 +69,62 @@ pub fn credits_are_honest<S: Setup>(setup: &S) {
             }
             assert_eq!((seen.a.len(), seen.b.len()), (on_a, 0));
         }
+    }
+    // What was not told of is still under way, and uses memory that goes with this case.
+    ends.end();
+}
+
+/// How memory is given back that a link uses.
+#[derive(Clone, Copy, Debug)]
+enum Back {
+    /// The link fails, and the region is deregistered.
+    FailsAndDeregisters,
+    /// It fails and is quiet; the region stays.
+    FailsAndIsQuiet,
+    /// It is destroyed, and the region is deregistered.
+    IsDestroyed,
+}
+
+/// Memory of a failed or destroyed link that was given back is used by nobody, and the bytes that are put there stay here.
+pub fn memory_that_is_given_back_is_free<S: Setup>(setup: &S) {
+    const LEN: usize = 1 << 20;
+    let ways = [Back::FailsAndDeregisters, Back::FailsAndIsQuiet, Back::IsDestroyed];
+    for (back, polls) in ways.into_iter().flat_map(|back| [(back, 0), (back, 3)]) {
+        let mut ends = setup.pair(&default_config());
+        let from = Region::with(&ends.a, LEN, Access::LOCAL, Purpose::Data);
+        let into = Region::new(&ends.b, LEN, Access::WRITE);
+        for wr_id in 0..4 {
+            let source = Source::Region(from.extent(0, LEN as u64));
+            ends.on_a(wr_id, Op::Write { from: source, to: into.remote(0), imm: None });
+        }
+        let mut seen = Seen::default();
+        ends.a.flush();
+        (0..polls).for_each(|_| ends.poll(&mut seen));
+        match back {
+            Back::IsDestroyed => ends.a.destroy(ends.at_a),
+            Back::FailsAndDeregisters | Back::FailsAndIsQuiet => ends.a.fail(ends.at_a),
+        }
+        let started = std::time::Instant::now();
+        loop {
+            let given = match back {
+                Back::FailsAndIsQuiet => ends.a.is_quiet(ends.at_a),
+                Back::FailsAndDeregisters | Back::IsDestroyed => match from.try_deregister() {
+                    Ok(()) => true,
+                    Err(error) => {
+                        assert_eq!(error, DeregisterError::Draining);
+                        false
+                    }
+                },
+            };
+            if given {
+                break;
+            }
+            assert!(started.elapsed() < LIMIT, "{back:?}: it is never given back");
+            ends.poll(&mut seen);
+        }
+        from.memory.write(0, &vec![0xdd; LEN]).unwrap_or_else(|e| panic!("write: {e}"));
+        ends.settle(&mut seen);
+        assert!(!into.bytes(0, LEN).contains(&0xdd), "{back:?}, {polls} polls");
     }
 }
 
