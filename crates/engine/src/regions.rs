@@ -189,6 +189,11 @@ impl Regions {
         self.slots.remove(id.0).map(|region| region.memory)
     }
 
+    /// Whether a region could not be deregistered when that was asked for.
+    pub(crate) fn is_closing(&self, id: MrId) -> bool {
+        self.closing.iter().any(|(known, _)| *known == id)
+    }
+
     /// A region that was taken out could not be deregistered: its name stays, for another try.
     pub(crate) fn keep_closing(&mut self, id: MrId, memory: Registered) {
         self.closing.push((id, memory));

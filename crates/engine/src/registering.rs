@@ -1,6 +1,6 @@
 //! The calls by which front ends register memory with a comm, and take it back. They wait for a lane in use.
 
-use trunkline_fabric::{Access, Exported, Fabric, Host, Mr, Rail, RegisterError};
+use trunkline_fabric::{Access, DeregisterError, Exported, Fabric, Host, Mr, Rail, RegisterError};
 use trunkline_mem::{Kind, Memory};
 
 use crate::comm::Comm;
@@ -79,10 +79,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// [`Error::Deregister`] if a peer is stopped inside a copy; the region takes no more messages, and the call may be
     /// repeated. [`Error::Draining`] where the comm shares its queue pairs with others, which go on, and operations that
     /// use the memory are still under way: to be called again, for at most the peer time limit, after which the queue pairs
-    /// are given up. Also while a flush may read memory of a device.
+    /// are given up. Also while a flush may read memory of a device, or the network has not ended what a failed comm had posted.
     pub fn deregister(&self, comm: CommId, mr: MrId) -> Result<(), Error> {
         let slot = self.comm(comm)?;
         let taken = self.open(comm, |turn| {
+            let closing = turn.open.side.regions().is_closing(mr);
+            if closing {
+                // Whatever keeps it ends by being polled.
+                self.drive(slot, turn);
+            }
             if !self.has_flushed(slot, turn, mr) {
                 return Err(Error::Draining);
             }
@@ -98,6 +103,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 return Err(Error::Draining);
             }
             let named = self.is_named(turn, used);
+            if !closing {
+                turn.open.revoking = None;
+            }
             Ok(turn.open.side.regions().remove(mr).map(|region| (region, named)))
         });
         let Some(taken) = taken else { return Err(Error::Unknown("region")) };
@@ -111,8 +119,12 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             if self.params.mutant.is("engine-forgets-stuck-regions") {
                 return Err(error.into());
             }
-            self.open(comm, |turn| turn.open.side.regions().keep_closing(mr, region));
-            Err(error.into())
+            let late = self.open(comm, |turn| {
+                turn.open.side.regions().keep_closing(mr, region);
+                self.waits(&mut turn.open.revoking) > self.params.peer_time
+            });
+            let drains = error == DeregisterError::Draining && late == Some(false);
+            Err(if drains { Error::Draining } else { error.into() })
         });
         self.show_usage();
         closed

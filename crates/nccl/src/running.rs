@@ -15,7 +15,6 @@ use trunkline_softnic::SoftFabric;
 use trunkline_verbs::VerbsFabric;
 
 /// An engine; one variant for each fabric.
-#[expect(clippy::large_enum_variant, reason = "a process has one, for good")]
 pub(crate) enum Running {
     /// Over software NICs.
     Soft(Engine<Traced<SoftFabric>, UnixHost>),
