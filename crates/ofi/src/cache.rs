@@ -2,7 +2,7 @@
 //! registrations are the domain's, on the NIC. Used by the registrars of rails, for payload of users and nothing else.
 //!
 //! A registration that others use stays open when one of them gives it back. So what keeps a peer's late writes out is not its
-//! end but that of the rail's endpoints, which go with its last link (`OfiRail::close_shared`). Endpoints to which registrations
+//! end but that of the rail's endpoints, which go with its last link (`OfiRail::close_if_idle`). Endpoints to which registrations
 //! are bound cannot: there a registration is closed at once that is [retired](trunkline_fabric::Registrar::retire) when its
 //! rail has no link left, whoever uses it.
 
@@ -40,6 +40,16 @@ impl Registrations {
         let cache = Cache::new(REGIONS_MAX);
         let domain = cache.open().ok();
         Self { cache, domain }
+    }
+
+    /// None of them is ever closed.
+    pub(crate) fn forget(&mut self) {
+        std::mem::forget(std::mem::replace(self, Self::new()));
+    }
+
+    /// One user gives its registration back.
+    pub(crate) fn release(&self, shared: Shared) {
+        self.cache.release(shared.grant);
     }
 
     /// How many the NIC has, whoever and however many use each.
@@ -85,6 +95,8 @@ pub(crate) struct Sharing {
     scope: Option<Scope>,
     /// Registrations are bound to the rail's endpoint: the scope is the rail's alone.
     bound: bool,
+    /// The rail's endpoints go with its last link.
+    closes: bool,
     /// Links that are not in error.
     live: AtomicU32,
     revokes_nothing: Planted,
@@ -93,14 +105,17 @@ pub(crate) struct Sharing {
 }
 
 impl Sharing {
-    /// That of a rail whose registrations are `bound` to an endpoint of its own, or are the domain's.
-    pub(crate) fn new(nic: &Arc<Opened>, bound: bool) -> Self {
+    /// That of a rail whose registrations are `bound` to an endpoint of its own, or are the domain's. Whether endpoints are
+    /// closed with their last link is `closes`; without, nothing of the domain's is shared.
+    pub(crate) fn new(nic: &Arc<Opened>, bound: bool, closes: bool) -> Self {
         let own = bound && !Planted::named("ofi-shares-between-endpoints").is_on();
-        let scope = if own { nic.registrations.cache.open().ok() } else { nic.registrations.domain };
+        let of_domain = nic.registrations.domain.filter(|_| closes);
+        let scope = if own { nic.registrations.cache.open().ok() } else { of_domain };
         Self {
             nic: Arc::clone(nic),
             scope,
             bound,
+            closes: closes && !bound,
             live: AtomicU32::new(0),
             revokes_nothing: Planted::named("ofi-leaves-shared-memory-open"),
             tells_any_key: Planted::named("ofi-tells-keys-of-others"),
@@ -117,10 +132,15 @@ impl Sharing {
         self.live.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One of its links has ended. Whether that was the last, and the endpoints of all are to go with it.
-    pub(crate) fn link_ends(&self) -> bool {
-        let last = self.live.fetch_sub(1, Ordering::AcqRel) == 1;
-        last && !self.bound && !Planted::named("ofi-keeps-endpoints-of-nobody").is_on()
+    /// One of its links has ended.
+    pub(crate) fn link_ends(&self) {
+        self.live.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether that was the last, and the endpoints of all are to go with it.
+    pub(crate) fn is_idle(&self) -> bool {
+        let last = self.live.load(Ordering::Acquire) == 0;
+        last && self.closes && !Planted::named("ofi-keeps-endpoints-of-nobody").is_on()
     }
 
     /// The rail ends: nothing of its endpoint is found any more.
@@ -170,14 +190,14 @@ impl Sharing {
         self.cache().stands(entry)
     }
 
-    /// One user gives its registration back. Peers may still write to `retired` memory, as far as there are links and endpoints.
-    pub(crate) fn release(&self, shared: Shared, retired: bool, table: &Table) {
-        let over = self.bound && self.live.load(Ordering::Acquire) == 0;
-        if retired && over && !self.revokes_nothing.is_on() {
-            self.cache().revoke(shared.grant, |entry| table.withdraw(entry));
-        } else {
-            self.cache().release(shared.grant);
-        }
+    /// Whether memory whose keys peers have is closed at once, under all who use the same registration.
+    pub(crate) fn revokes(&self) -> bool {
+        self.bound && self.live.load(Ordering::Acquire) == 0 && !self.revokes_nothing.is_on()
+    }
+
+    /// Closes a registration under its users, who all name it no more.
+    pub(crate) fn revoke(&self, shared: Shared, table: &Table) {
+        self.cache().revoke(shared.grant, |entry| table.withdraw(entry));
     }
 }
 

@@ -20,6 +20,7 @@ use crate::queue::{Format, Queue, QueueWants};
 use crate::rail::{self, OfiRail};
 use crate::region::{Model, Mr, RegisterError, Wanted, register};
 use crate::register::OfiRegistrar;
+use crate::remains::{self, Dying};
 use crate::rights::Duty;
 use crate::role::{Ctrl, Data, Role};
 
@@ -27,6 +28,8 @@ use crate::role::{Ctrl, Data, Role};
 pub(crate) const LINKS_MAX: u32 = 1 << PLACE_BITS;
 /// Looks at the queue of a rail that goes, until all that was given back has ended.
 pub(crate) const LAST_READS: u32 = 10_000;
+/// Looks at the queue when a link ends that shares its endpoints.
+const END_READS: u32 = 64;
 /// Bytes of a landing.
 const LANDING: usize = 8;
 
@@ -105,7 +108,7 @@ impl OfiRail {
         };
         let landing = landing.transpose().map_err(unregistered)?;
         let heads = Heads::new(&nic.domain, (&data, &records), wants.slots).map_err(unregistered)?;
-        let registrar = Arc::new(OfiRegistrar::new(&nic, data, records));
+        let registrar = Arc::new(OfiRegistrar::new(&nic, data, records, profile.closes_early));
         nic.endpoints.fetch_add(shared.as_ref().map_or(0, |pair| pair.count()), Ordering::Relaxed);
         nic.queues.fetch_add(1, Ordering::Relaxed);
         let tag_bits = nic.domain.granted().tag_bits;
@@ -118,6 +121,7 @@ impl OfiRail {
             flusher: None,
             landing: landing.map(Box::new),
             heads,
+            dying: Dying::default(),
             inject: nic.domain.granted().sizes.inject,
             registrar,
             queue,
@@ -198,19 +202,31 @@ impl OfiRail {
 
     /// The endpoints of all links go when none of these is of use, unless registrations are bound to them: then nothing of any
     /// peer lands any more, whoever has keys. The next link makes new ones.
-    pub(crate) fn close_shared(&mut self) {
+    pub(crate) fn close_if_idle(&mut self) {
+        if !self.registrar.sharing.is_idle() {
+            return;
+        }
         let Some(pair) = self.shared.take() else { return };
-        self.nic.endpoints.fetch_sub(pair.count(), Ordering::Relaxed);
+        self.nic.closed_endpoints(pair.count());
         drop(pair);
         (0..LIVES * self.span * self.config.links).for_each(|slot| self.heads.release(slot));
-        self.links.iter_mut().flatten().for_each(|link| link.out = 0);
+        self.dying.end_all(&self.nic);
+        for at in 0..self.links.len() {
+            if self.links[at].as_ref().is_some_and(|link| link.out > 0) {
+                self.end_rest(at);
+            }
+        }
         self.gone.iter_mut().flatten().for_each(|left| left.out = 0);
     }
 
-    /// Whether something that was given back has not ended.
-    fn is_out(&self) -> bool {
-        self.links.iter().flatten().any(|link| link.out > 0)
-            || self.gone.iter().flatten().any(|left| left.out > 0)
+    /// Gives what was taken back a moment to end.
+    fn await_end(&mut self, at: usize) {
+        for _ in 0..END_READS {
+            if self.links[at].as_ref().is_none_or(|link| link.out == 0) {
+                return;
+            }
+            self.take_all();
+        }
     }
 
     fn found(&mut self, id: LinkId) -> Result<&mut Link, LinkError> {
@@ -290,7 +306,8 @@ impl Links for OfiRail {
     }
 
     fn is_quiet(&mut self, id: LinkId) -> bool {
-        let fails = self.link(id).is_none_or(|link| link.state == State::Error);
+        self.take_all();
+        let fails = self.link(id).is_none_or(|link| link.state == State::Error && link.out == 0);
         fails && self.stash.iter().all(|one| one.link != id)
     }
 
@@ -298,6 +315,9 @@ impl Links for OfiRail {
         let at = id.0 as usize;
         self.take_all();
         self.break_link(at, None);
+        if at < self.links.len() {
+            self.await_end(at);
+        }
         if let Some(link) = self.links.get_mut(at).and_then(Option::take) {
             (self.gone[at], self.has_gone) = (Some(rail::Left { out: link.out }), true);
         }
@@ -312,17 +332,21 @@ impl Drop for OfiRail {
         }
         self.end_flushes();
         // What endpoints of several links still do uses memory that goes now.
-        for _ in 0..if self.shared.is_some() { LAST_READS } else { 0 } {
-            if !self.is_out() {
+        for _ in 0..LAST_READS {
+            if self.dying.is_empty() {
                 break;
             }
             self.take_all();
             std::thread::yield_now();
         }
         self.registrar.sharing.end();
+        if let (false, Some(pair)) = (self.dying.is_empty(), self.shared.take()) {
+            let (_heads, queue) = (self.heads.registrations(), self.queue.handed_on());
+            let dying = std::mem::take(&mut self.dying);
+            self.nic.keep(remains::Rail { _heads, pair, queue, dying });
+        }
         let pairs = self.half_made.iter().chain(&self.shared);
-        let endpoints: u32 = pairs.map(|pair| pair.count()).sum();
-        self.nic.endpoints.fetch_sub(endpoints, Ordering::Relaxed);
+        self.nic.closed_endpoints(pairs.map(|pair| pair.count()).sum());
         self.nic.queues.fetch_sub(1, Ordering::Relaxed);
     }
 }

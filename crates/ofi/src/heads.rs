@@ -22,7 +22,7 @@ const RECORD: u32 = 1 << 31;
 
 /// The places of a role.
 struct Slab<R: Role> {
-    mr: Mr<R>,
+    mr: Arc<Mr<R>>,
     free: Vec<u32>,
 }
 
@@ -38,7 +38,7 @@ impl<R: Role> Slab<R> {
     fn new(domain: &Arc<Domain>, model: &Model<R>, duty: Duty, places: u32) -> Result<Self, RegisterError> {
         let memory = Memory::heap(places as usize * COPIED_MAX);
         let mr = register(domain, model, &Wanted::host(&memory, duty))?;
-        Ok(Self { mr, free: (0..places).rev().collect() })
+        Ok(Self { mr: Arc::new(mr), free: (0..places).rev().collect() })
     }
 
     #[inline]
@@ -115,6 +115,11 @@ impl Heads {
             place if place & RECORD == 0 => self.data.free.push(place),
             place => self.records.free.push(place & !RECORD),
         }
+    }
+
+    /// The registrations, for operations that last longer than the rail.
+    pub(crate) fn registrations(&self) -> (Arc<Mr<Data>>, Arc<Mr<Ctrl>>) {
+        (Arc::clone(&self.data.mr), Arc::clone(&self.records.mr))
     }
 
     /// Endpoints that stay open may still use the places of these slots, of which nobody will hear: they are not given again.

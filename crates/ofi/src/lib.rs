@@ -39,6 +39,7 @@ mod rail;
 mod reach;
 mod region;
 mod register;
+mod remains;
 mod rights;
 mod role;
 mod table;

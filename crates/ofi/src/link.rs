@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 
-use trunkline_fabric::{Extent, LinkId, Purpose, Remote};
+use trunkline_fabric::{Extent, LinkId, LocalKey, Purpose, Remote};
 
 use crate::address::Address;
 use crate::contexts::Slot;
 use crate::endpoint::{Endpoint, OpenError, Opt, Peer};
 use crate::info::Info;
-use crate::ops::{Op, Ops};
+use crate::ops::{NO_REGION, Op, Ops};
 use crate::queue::Queue;
 use crate::role::{Ctrl, Data};
 
@@ -105,6 +105,18 @@ impl Work {
         )
     }
 
+    /// The region that it uses, if it is not its own place.
+    #[inline]
+    pub(crate) fn region(self) -> LocalKey {
+        match self {
+            Self::Send { from: From::Region(extent) | From::Both(_, extent), .. }
+            | Self::Write { from: From::Region(extent) | From::Both(_, extent), .. }
+            | Self::Read { into: extent, .. }
+            | Self::Receive { into: extent, .. } => extent.key,
+            Self::Send { .. } | Self::Write { .. } | Self::Proof { .. } => NO_REGION,
+        }
+    }
+
     /// Whether it is a record that is written.
     #[inline]
     pub(crate) fn is_record(self) -> bool {
@@ -130,27 +142,36 @@ pub(crate) struct Link {
     pub(crate) waiting: VecDeque<(u32, Work)>,
     /// Proofs that need nothing but the end of all that was posted before, oldest first.
     pub(crate) nops: VecDeque<u32>,
-    /// Operations that were given back when the link failed, and of which its endpoints, which others use too, have not told
-    /// the end.
+    /// Of a link in error, operations of which its endpoints, which others use too, have not told the end.
     pub(crate) out: u32,
     /// Flushes that have not been told of.
     pub(crate) flushes: u32,
 }
 
 impl Link {
-    /// Ends all that is out, in the order in which it was posted. Where the endpoints stay open, receives are taken from
-    /// them; `base` is the first slot of the link.
-    pub(crate) fn end_all(&mut self, open: Option<&mut Pair>, base: u32) -> Vec<Op> {
+    /// Puts it into error. Its endpoints go on: what the provider has ends when that says so, receives as soon as they are taken
+    /// back, and comes back in the place of a new one each; the rest waits for them.
+    pub(crate) fn end_after_all(&mut self, open: &mut Pair) -> Vec<(u32, LocalKey)> {
         self.state = State::Error;
-        self.nops.clear();
-        let waits = |place: u32| self.waiting.iter().any(|&(waiting, _)| waiting == place);
-        if let Some(pair) = open {
-            self.out = self.ops.places().filter(|&place| !waits(place)).count() as u32;
-            for place in self.ops.receives() {
-                // One that has met its message completes all the same, and is not known any more.
-                let _ = pair.data.cancel(Slot(base + place));
+        let given = |place: u32| {
+            !self.nops.contains(&place) && !self.waiting.iter().any(|&(waiting, _)| waiting == place)
+        };
+        let out: Vec<_> = self.ops.all().filter(|&(place, _)| given(place)).collect();
+        self.out = out.len() as u32;
+        for &(place, op) in &out {
+            if op.kind.receives() {
+                // One that has met its message completes all the same.
+                let _ = open.data.cancel(Slot(self.base + place));
             }
         }
+        out.into_iter().map(|(place, op)| (self.base + place, op.region)).collect()
+    }
+
+    /// Puts it into error and ends all that is out, in the order in which it was posted.
+    pub(crate) fn end_all(&mut self) -> Vec<Op> {
+        self.state = State::Error;
+        self.nops.clear();
+        self.out = 0;
         self.ops.end_all()
     }
 

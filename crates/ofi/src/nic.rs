@@ -12,7 +12,8 @@ use crate::endpoint::OpenError;
 use crate::info::Info;
 use crate::profile::Profile;
 use crate::reach::Devices;
-use crate::table::Table;
+use crate::remains::Remains;
+use crate::table::{Region, Table};
 
 /// A NIC that was found.
 pub(crate) struct Port {
@@ -27,13 +28,29 @@ pub(crate) struct Port {
 
 /// A NIC that is open.
 pub(crate) struct Opened {
-    // Registrations end before their domain.
+    // What still uses registrations ends before them, and they before their domain.
+    pub(crate) remains: Remains,
     pub(crate) table: Table,
     pub(crate) registrations: Registrations,
     pub(crate) domain: Arc<Domain>,
     pub(crate) devices: Devices,
     pub(crate) endpoints: AtomicU32,
     pub(crate) queues: AtomicU32,
+}
+
+impl Opened {
+    /// Closes a region, or leaves it to those who use the same registration.
+    pub(crate) fn close(&self, region: Region) {
+        match region {
+            Region::Shared(shared) => self.registrations.release(shared),
+            own => drop(own),
+        }
+    }
+
+    /// So many endpoints were closed.
+    pub(crate) fn closed_endpoints(&self, count: u32) {
+        self.endpoints.fetch_sub(count, Ordering::Relaxed);
+    }
 }
 
 impl Port {
@@ -50,9 +67,11 @@ impl Port {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|opened| opened.strong_count() > 0);
         if let Some(opened) = open.first().and_then(Weak::upgrade).filter(|_| !self.profile.domain_each) {
+            opened.look_at_remains();
             return Ok(opened);
         }
         let opened = Arc::new(Opened {
+            remains: Remains::default(),
             table: Table::new(),
             registrations: Registrations::new(),
             domain: Domain::open(&self.info)?,

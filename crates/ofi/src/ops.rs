@@ -1,7 +1,7 @@
 //! The operations of a link that are out, each in a slot of the rail's queue; how many it may have, and in which order they
 //! come back when the link fails. Nothing here talks to libfabric.
 
-use trunkline_fabric::Done;
+use trunkline_fabric::{Done, LocalKey};
 
 /// What an operation is to its link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -32,12 +32,17 @@ pub(crate) struct Op {
     pub(crate) kind: Kind,
     /// Its owner wants to hear of it although it went well.
     pub(crate) told: bool,
+    /// The region that it uses, or [`NO_REGION`].
+    pub(crate) region: LocalKey,
     /// Its place among all of its link.
     seq: u64,
     live: bool,
 }
 
-const FREE: Op = Op { wr_id: 0, kind: Kind::Work, told: false, seq: 0, live: false };
+/// What uses no region.
+pub(crate) const NO_REGION: LocalKey = LocalKey(0);
+
+const FREE: Op = Op { wr_id: 0, kind: Kind::Work, told: false, region: NO_REGION, seq: 0, live: false };
 
 /// Places of a link beside those of its owner: for the first word, and the second part of a proof.
 const OWN: u32 = 1;
@@ -85,10 +90,10 @@ impl Ops {
 
     /// Begins an operation.
     #[inline]
-    pub(crate) fn begin(&mut self, wr_id: u64, kind: Kind, told: bool) -> Option<u32> {
+    pub(crate) fn begin(&mut self, wr_id: u64, kind: Kind, told: bool, region: LocalKey) -> Option<u32> {
         let place = self.free[usize::from(kind.receives())].pop()?;
         self.seq += 1;
-        self.all[place as usize] = Op { wr_id, kind, told, seq: self.seq, live: true };
+        self.all[place as usize] = Op { wr_id, kind, told, region, seq: self.seq, live: true };
         Some(place)
     }
 
@@ -120,16 +125,9 @@ impl Ops {
         !self.all.iter().any(|other| other.live && !other.kind.receives() && other.seq < op.seq)
     }
 
-    /// Places of all that is out.
-    pub(crate) fn places(&self) -> impl Iterator<Item = u32> + '_ {
-        self.all.iter().enumerate().filter(|(_, op)| op.live).map(|(place, _)| place as u32)
-    }
-
-    /// Places of the receives that are out.
-    pub(crate) fn receives(&self) -> impl Iterator<Item = u32> + use<> {
-        let out = |(place, op): (usize, &Op)| (op.live && op.kind.receives()).then_some(place as u32);
-        let places: Vec<u32> = self.all.iter().enumerate().filter_map(out).collect();
-        places.into_iter()
+    /// All that is out, by place.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u32, &Op)> {
+        self.all.iter().enumerate().filter(|(_, op)| op.live).map(|(place, op)| (place as u32, op))
     }
 
     /// Ends all, as they were begun.
@@ -160,11 +158,11 @@ mod tests {
     fn places_are_given_and_come_back() {
         let mut ops = Ops::new(2, 1);
         assert_eq!((ops.credits(), ops.receive_credits(), Ops::span(2, 1)), (2, 1, 4));
-        let one = ops.begin(1, Kind::Work, true).unwrap();
-        let two = ops.begin(2, Kind::Work, true).unwrap();
-        let receive = ops.begin(3, Kind::Receive, true).unwrap();
+        let one = ops.begin(1, Kind::Work, true, NO_REGION).unwrap();
+        let two = ops.begin(2, Kind::Work, true, NO_REGION).unwrap();
+        let receive = ops.begin(3, Kind::Receive, true, NO_REGION).unwrap();
         assert_eq!((ops.credits(), ops.receive_credits()), (0, 0));
-        assert_eq!(ops.begin(4, Kind::Receive, true), None);
+        assert_eq!(ops.begin(4, Kind::Receive, true, NO_REGION), None);
         assert!(one != two && receive == 3);
         assert_eq!(ops.end(one).unwrap().wr_id, 1);
         assert!(ops.end(one).is_none() && ops.get_mut(one).is_none());
@@ -177,12 +175,12 @@ mod tests {
         let begun: Vec<_> =
             (0..8).map(|at| (at, if at % 2 == 0 { Kind::Work } else { Kind::Paired })).collect();
         for &(wr_id, kind) in &begun {
-            ops.begin(wr_id, kind, true).unwrap();
+            ops.begin(wr_id, kind, true, NO_REGION).unwrap();
         }
         let place = ops.paired(3).unwrap();
         assert!(ops.paired(2).is_none());
         ops.end(place).unwrap();
-        ops.begin(9, Kind::Receive, true).unwrap();
+        ops.begin(9, Kind::Receive, true, NO_REGION).unwrap();
         let back: Vec<_> = ops.end_all().iter().map(|op| op.wr_id).collect();
         assert_eq!(back, [0, 1, 2, 4, 5, 6, 7, 9]);
         assert_eq!((ops.credits(), ops.receive_credits()), (4, 4));

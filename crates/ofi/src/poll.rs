@@ -145,10 +145,41 @@ impl OfiRail {
 
     /// Something of a link that is gone has ended.
     #[cold]
-    fn on_left(&mut self, at: usize) {
+    fn on_left(&mut self, at: usize, slot: Slot) {
+        self.dying.end(&self.nic, slot.0);
         if let Some(Some(left)) = self.gone.get_mut(at) {
             left.out = left.out.saturating_sub(1);
         }
+        self.close_if_idle();
+    }
+
+    /// Something of a link in error has ended, well if there is an entry: only what was received counts. With the last of it the link has told all.
+    #[cold]
+    fn on_ended(&mut self, at: usize, slot: Slot, entry: Option<&Entry>) {
+        self.dying.end(&self.nic, slot.0);
+        let (_, place) = self.split(slot);
+        let Some(Some(link)) = self.links.get_mut(at) else { return };
+        let Some(op) = link.ops.end(place) else { return };
+        let id = link.id;
+        link.out = link.out.saturating_sub(1);
+        let last = link.out == 0;
+        match entry.filter(|_| op.kind.receives()) {
+            Some(entry) => self.received(id, op.wr_id, entry),
+            // It may have been executed, as what is flushed may.
+            None => self.give_back(id, op, Status::Flushed),
+        }
+        if last {
+            self.end_rest(at);
+            self.close_if_idle();
+        }
+    }
+
+    /// Keeps for the next poll that a message has come.
+    #[inline]
+    fn received(&mut self, link: LinkId, wr_id: u64, entry: &Entry) {
+        let (imm, len) = (entry.data.map(|data| data as u32), entry.len as u64);
+        let (done, status) = (Done::Received, Status::Ok);
+        self.stash.push_back(Completion { wr_id, link, done, status, imm, len });
     }
 
     #[inline]
@@ -157,11 +188,11 @@ impl OfiRail {
         self.heads.release(slot.0);
         let (at, place) = self.split(slot);
         let one_stream = self.profile.one_stream;
-        let Some(link) = self.link_of(slot) else { return self.on_left(at) };
-        let Some(op) = link.ops.get_mut(place) else {
-            link.out = link.out.saturating_sub(1);
-            return;
-        };
+        let Some(link) = self.link_of(slot) else { return self.on_left(at, slot) };
+        if link.state == State::Error {
+            return self.on_ended(at, slot, Some(entry));
+        }
+        let Some(op) = link.ops.get_mut(place) else { return };
         if let Kind::Proof(2) = op.kind {
             // Records have arrived; now payload.
             op.kind = Kind::Proof(1);
@@ -176,18 +207,7 @@ impl OfiRail {
                 let _ = self.begin_own(at, Kind::Hello, true);
             }
             Kind::Hello => link.hello = Hello::Heard,
-            Kind::Receive | Kind::Paired => {
-                let imm = entry.data.map(|data| data as u32);
-                let (done, len) = (Done::Received, entry.len as u64);
-                self.stash.push_back(Completion {
-                    wr_id: op.wr_id,
-                    link: id,
-                    done,
-                    status: Status::Ok,
-                    imm,
-                    len,
-                });
-            }
+            Kind::Receive | Kind::Paired => self.received(id, op.wr_id, entry),
             Kind::Work | Kind::Proof(_) => {
                 if op.told {
                     self.tell(id, op.wr_id, Done::Posted, Status::Ok);
@@ -219,11 +239,11 @@ impl OfiRail {
         let Some(slot) = failure.slot else { return };
         self.heads.release(slot.0);
         let (at, place) = self.split(slot);
-        let Some(link) = self.link_of(slot) else { return self.on_left(at) };
-        let Some(op) = link.ops.get_mut(place) else {
-            link.out = link.out.saturating_sub(1);
-            return;
-        };
+        let Some(link) = self.link_of(slot) else { return self.on_left(at, slot) };
+        if link.state == State::Error {
+            return self.on_ended(at, slot, None);
+        }
+        let Some(op) = link.ops.get_mut(place) else { return };
         let status = status_of(failure, op.kind);
         self.break_link(at, Some((place, status)));
     }

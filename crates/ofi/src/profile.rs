@@ -20,6 +20,9 @@ pub struct Profile {
     /// Links have an endpoint each, which ends with them: then nothing of the peer lands any more. Elsewhere endpoints are
     /// too dear, or registrations are bound to them.
     pub endpoint_each: bool,
+    /// Endpoints may be closed before peers have taken what was sent from them. Elsewhere those of several links are closed with
+    /// their rail: peers of the same process look at memory that goes with them, and crash.
+    pub closes_early: bool,
     /// One endpoint is for payload and records, over one connection: both arrive in the order in which they were posted, and
     /// complete so.
     pub one_stream: bool,
@@ -50,7 +53,7 @@ const KNOWN: [(&str, Profile); 9] = [
     ("efa", over_a_nic("efa")),
     ("cxi", Profile { write_data_by: Some("FI_CXI_ENABLE_WRITEDATA=1"), ..over_a_nic("cxi") }),
     ("verbs;ofi_rxm", over_a_nic("verbs;ofi_rxm")),
-    ("shm", Profile { tells_refusals: false, ..over_a_nic("shm") }),
+    ("shm", Profile { tells_refusals: false, closes_early: false, ..over_a_nic("shm") }),
 ];
 
 const fn over_sockets(name: &'static str) -> Profile {
@@ -60,6 +63,7 @@ const fn over_sockets(name: &'static str) -> Profile {
         matches: true,
         tells_refusals: false,
         endpoint_each: true,
+        closes_early: true,
         one_stream: false,
         domain_each: true,
         lingers: true,
@@ -84,6 +88,7 @@ const fn over_a_nic(name: &'static str) -> Profile {
         matches: true,
         tells_refusals: true,
         endpoint_each: false,
+        closes_early: true,
         one_stream: false,
         domain_each: false,
         lingers: false,

@@ -150,16 +150,26 @@ impl Queue {
         });
         let fid = fid.map_err(OpenStep::Queue.failed())?;
         let contexts = Contexts::new(wants.slots);
-        Ok(Self {
-            held: Arc::new(HeldQueue { fid, contexts, domain: Arc::clone(domain) }),
+        let held = Arc::new(HeldQueue { fid, contexts, domain: Arc::clone(domain) });
+        Ok(Self::of(held, wants.format, wants.sources))
+    }
+
+    fn of(held: Arc<HeldQueue>, format: Format, sources: bool) -> Self {
+        Self {
+            held,
             batch: Box::new([0; WORDS * BATCH]),
             froms: Box::new([ADDR_NOTAVAIL; BATCH]),
             taken: 0,
-            format: wants.format,
-            sources: wants.sources,
+            format,
+            sources,
             forgets_errors: Planted::named("ofi-forgets-errors"),
             one_thread: PhantomData,
-        })
+        }
+    }
+
+    /// The same queue for another reader, which goes on when this one ends.
+    pub(crate) fn handed_on(&self) -> Self {
+        Self::of(Arc::clone(&self.held), self.format, self.sources)
     }
 
     pub(crate) fn held(&self) -> &Arc<HeldQueue> {

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{
     Caps, Completion, Done, LinkId, Op, PostError, Purpose, Rail, RailConfig, Registrar, Source, Status, Wake,
@@ -13,6 +12,7 @@ use trunkline_proto::time::Duration;
 use crate::contexts::Slot;
 use crate::heads::Heads;
 use crate::link::{From, Hello, Link, Pair, State, Work};
+use crate::mutant::Planted;
 use crate::nic::Opened;
 use crate::ops::Kind;
 use crate::post::{How, Posted, Source as Given};
@@ -20,6 +20,7 @@ use crate::profile::Profile;
 use crate::queue::Queue;
 use crate::region::{RKey, Remote as Place};
 use crate::register::OfiRegistrar;
+use crate::remains::Dying;
 use crate::role::{Ctrl, Data};
 
 /// Most bytes of a head, or of a body, that are copied into an operation.
@@ -48,6 +49,8 @@ pub struct OfiRail {
     pub(crate) flusher: Option<Box<crate::flusher::Flusher>>,
     pub(crate) landing: Option<Box<crate::connect::Landings>>,
     pub(crate) heads: Heads,
+    /// What goes on after its link.
+    pub(crate) dying: Dying,
     /// Bytes that the provider copies at most.
     pub(crate) inject: usize,
     pub(crate) registrar: Arc<OfiRegistrar>,
@@ -320,7 +323,9 @@ impl OfiRail {
         let Some(Some(link)) = self.links.get_mut(at) else {
             return Err(PostError::Refused(Status::Flushed));
         };
-        let Some(place) = link.ops.begin(wr_id, kind, told) else { return Err(PostError::Busy) };
+        let Some(place) = link.ops.begin(wr_id, kind, told, work.region()) else {
+            return Err(PostError::Busy);
+        };
         let slot = link.base + place;
         // What the provider copies at once is kept only if it does not.
         if work.is_kept() {
@@ -426,42 +431,72 @@ impl OfiRail {
         }
     }
 
-    /// A link is in error: what it had comes back, and its endpoints are closed, so that nothing more lands.
+    /// A link is in error: what it had comes back, as soon as the provider has done with it. Endpoints of its own are closed, so
+    /// that nothing more lands.
     pub(crate) fn break_link(&mut self, at: usize, why: Option<(u32, Status)>) {
         let Some(Some(link)) = self.links.get_mut(at) else { return };
         if link.state == State::Error {
             return;
         }
         let (id, first) = (link.id, why.and_then(|(place, status)| link.ops.end(place).zip(Some(status))));
-        let mut own = link.pair.take();
+        if let Some((op, status)) = first {
+            self.give_back(id, op, status);
+        }
+        match self.links.get_mut(at).and_then(Option::as_mut).and_then(|link| link.pair.take()) {
+            Some(own) => self.end_with(at, own),
+            None => self.end_after_all(at),
+        }
+        self.registrar.sharing.link_ends();
+        self.close_if_idle();
+    }
+
+    /// Ends what is out on a link with its endpoints.
+    fn end_with(&mut self, at: usize, own: Box<Pair>) {
+        let Some(Some(link)) = self.links.get_mut(at) else { return };
         // Connections of which the peer has not heard yet may be half made: an endpoint that is closed then is used by providers
         // over sockets when they go on with it. It is closed with its domain.
-        let stays = own.is_some() && link.hello != Hello::Heard;
-        let open = if stays { own.as_deref_mut() } else { self.shared.as_deref_mut() };
-        let base = link.base;
-        let after = link.end_all(open, base);
+        let (base, stays) = (link.base, link.hello != Hello::Heard);
         let waiting = std::mem::take(&mut link.waiting);
         self.waits -= u32::from(!waiting.is_empty());
         waiting.iter().for_each(|(place, _)| self.heads.release(base + place));
-        match own {
-            Some(pair) if stays => {
-                self.half_made.push(pair);
-                self.heads.lose(base..base + self.span);
-            }
-            Some(pair) => {
-                self.nic.endpoints.fetch_sub(pair.count(), Ordering::Relaxed);
-                drop(pair);
-                (base..base + self.span).for_each(|slot| self.heads.release(slot));
-            }
-            None => {}
+        if stays {
+            self.half_made.push(own);
+            self.heads.lose(base..base + self.span);
+        } else {
+            self.nic.closed_endpoints(own.count());
+            drop(own);
+            (base..base + self.span).for_each(|slot| self.heads.release(slot));
         }
-        for (op, status) in first.into_iter().chain(after.into_iter().map(|op| (op, Status::Flushed))) {
-            if let Some(done) = op.done() {
-                self.tell(id, op.wr_id, done, status);
-            }
+        self.end_rest(at);
+    }
+
+    /// Ends what is out on a link whose endpoints go on: each when the provider says so, and what it never had behind them.
+    fn end_after_all(&mut self, at: usize) {
+        let (Some(Some(link)), Some(pair)) = (self.links.get_mut(at), &mut self.shared) else {
+            return self.end_rest(at);
+        };
+        for (slot, region) in link.end_after_all(pair) {
+            self.dying.insert(&self.nic, slot, region);
         }
-        if self.registrar.sharing.link_ends() {
-            self.close_shared();
+        let (base, waiting) = (link.base, std::mem::take(&mut link.waiting));
+        self.waits -= u32::from(!waiting.is_empty());
+        waiting.iter().for_each(|(place, _)| self.heads.release(base + place));
+        if link.out == 0 || Planted::named("ofi-gives-back-early").is_on() {
+            self.end_rest(at);
+        }
+    }
+
+    /// Gives back all that is left of a link in error.
+    pub(crate) fn end_rest(&mut self, at: usize) {
+        let Some(Some(link)) = self.links.get_mut(at) else { return };
+        let (id, ops) = (link.id, link.end_all());
+        ops.into_iter().for_each(|op| self.give_back(id, op, Status::Flushed));
+    }
+
+    /// Gives one operation back that did not go well.
+    pub(crate) fn give_back(&mut self, id: LinkId, op: crate::ops::Op, status: Status) {
+        if let Some(done) = op.done() {
+            self.tell(id, op.wr_id, done, status);
         }
     }
 }

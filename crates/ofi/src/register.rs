@@ -31,8 +31,8 @@ fn failed(error: region::RegisterError) -> RegisterError {
 
 impl OfiRegistrar {
     /// One that registers so.
-    pub(crate) fn new(nic: &Arc<Opened>, data: Model<Data>, records: Model<Ctrl>) -> Self {
-        let sharing = Sharing::new(nic, matches!(data, Model::Endpoint(_)));
+    pub(crate) fn new(nic: &Arc<Opened>, data: Model<Data>, records: Model<Ctrl>, closes: bool) -> Self {
+        let sharing = Sharing::new(nic, matches!(data, Model::Endpoint(_)), closes);
         Self { nic: Arc::clone(nic), data, records, sharing }
     }
 
@@ -75,7 +75,7 @@ impl OfiRegistrar {
         let local = match self.nic.table.insert(region) {
             Ok(local) => local,
             Err(region) => {
-                self.close(*region, false);
+                self.nic.close(*region);
                 return Err(RegisterError::Exhausted(REGIONS_MAX as u32));
             }
         };
@@ -88,16 +88,18 @@ impl OfiRegistrar {
         Ok(Keys { local, remote: RemoteKey(peers.key.unwrap_or(0)), remote_base: peers.base })
     }
 
-    fn close(&self, region: Region, retired: bool) {
-        match region {
-            Region::Shared(shared) => self.sharing.release(shared, retired, &self.nic.table),
-            own => drop(own),
-        }
-    }
-
     fn end(&self, key: LocalKey, retired: bool) -> Result<(), DeregisterError> {
-        let region = self.nic.table.remove(key).ok_or(DeregisterError::Unknown)?;
-        self.close(region, retired);
+        let revokes = retired && self.sharing.revokes();
+        let mut removed = self.nic.table.remove(key, revokes);
+        if matches!(removed, Err(DeregisterError::Draining)) {
+            // Of a rail that is there its owner hears.
+            self.nic.look_at_remains();
+            removed = self.nic.table.remove(key, revokes);
+        }
+        match removed? {
+            Region::Shared(shared) if revokes => self.sharing.revoke(shared, &self.nic.table),
+            region => self.nic.close(region),
+        }
         Ok(())
     }
 
@@ -148,5 +150,11 @@ impl Registrar for OfiRegistrar {
 
     fn retire(&self, key: LocalKey) -> Result<(), DeregisterError> {
         self.end(key, true)
+    }
+
+    fn abandon(&self, key: LocalKey) {
+        if let Some(region) = self.nic.table.abandon(key) {
+            self.nic.close(region);
+        }
     }
 }

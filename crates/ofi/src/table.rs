@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use trunkline_fabric::{Extent, LocalKey};
+use trunkline_fabric::{DeregisterError, Extent, LocalKey};
 use trunkline_proto::registrations::EntryId;
 
 use crate::cache::Shared;
@@ -43,9 +43,20 @@ struct Slot {
 #[derive(Default)]
 struct Live {
     regions: HashMap<u64, Region>,
+    /// Of those, what operations of links that have ended still use.
+    held: HashMap<u64, Held>,
     free: Vec<u32>,
     made: u32,
     lives: u32,
+}
+
+/// How a region is held.
+#[derive(Default)]
+struct Held {
+    /// Operations that use it.
+    uses: u32,
+    /// Nobody else asks for it any more: it is closed after them.
+    abandoned: bool,
 }
 
 /// The table. A local key holds the slot's number in its low half and the slot's life in the other.
@@ -53,6 +64,7 @@ pub(crate) struct Table {
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
     live: Mutex<Live>,
     names_the_closed: Planted,
+    holds_nothing: Planted,
 }
 
 impl Table {
@@ -60,7 +72,8 @@ impl Table {
     pub(crate) fn new() -> Self {
         let chunks = std::iter::repeat_with(OnceLock::new).take(REGIONS_MAX / CHUNK).collect();
         let names_the_closed = Planted::named("ofi-names-what-was-closed");
-        Self { chunks, live: Mutex::default(), names_the_closed }
+        let holds_nothing = Planted::named("ofi-holds-nothing");
+        Self { chunks, live: Mutex::default(), names_the_closed, holds_nothing }
     }
 
     fn live(&self) -> MutexGuard<'_, Live> {
@@ -137,15 +150,95 @@ impl Table {
         }
     }
 
-    /// Withdraws a region, which the caller then closes.
-    pub(crate) fn remove(&self, key: LocalKey) -> Option<Region> {
+    /// Withdraws a region, which the caller then closes. With `others`, those who use the same registration count, too.
+    ///
+    /// # Errors
+    /// [`DeregisterError::Draining`] while operations use it; then nobody can name it any more, and the call may be repeated.
+    pub(crate) fn remove(&self, key: LocalKey, others: bool) -> Result<Region, DeregisterError> {
         let mut live = self.live();
-        let region = live.regions.remove(&key.0)?;
+        if !live.regions.contains_key(&key.0) {
+            return Err(DeregisterError::Unknown);
+        }
+        self.hide(key);
+        if live.is_held(key.0) || others && live.is_entry_held(key.0) {
+            return Err(DeregisterError::Draining);
+        }
+        self.take(&mut live, key).ok_or(DeregisterError::Unknown)
+    }
+
+    /// The same for a region whose owner does not ask again: nothing comes back while operations use it, but with the last of
+    /// them ([`Table::let_go`]).
+    pub(crate) fn abandon(&self, key: LocalKey) -> Option<Region> {
+        let mut live = self.live();
+        self.hide(key);
+        if let Some(held) = live.held.get_mut(&key.0) {
+            held.abandoned = true;
+            return None;
+        }
+        self.take(&mut live, key)
+    }
+
+    /// An operation goes on with a region although its link has ended.
+    pub(crate) fn hold(&self, key: LocalKey) {
+        let mut live = self.live();
+        if live.regions.contains_key(&key.0) && !self.holds_nothing.is_on() {
+            live.held.entry(key.0).or_default().uses += 1;
+        }
+    }
+
+    /// It has ended: gives back what is to be closed with it.
+    pub(crate) fn let_go(&self, key: LocalKey) -> Option<Region> {
+        let mut live = self.live();
+        let held = live.held.get_mut(&key.0)?;
+        held.uses -= 1;
+        if held.uses > 0 {
+            return None;
+        }
+        let abandoned = held.abandoned;
+        live.held.remove(&key.0);
+        if abandoned { self.take(&mut live, key) } else { None }
+    }
+
+    /// What is still held is never closed. Whether there is any.
+    pub(crate) fn forget_held(&self) -> bool {
+        let mut live = self.live();
+        let held: Vec<u64> = live.held.drain().map(|(key, _)| key).collect();
+        let any = !held.is_empty();
+        held.into_iter().filter_map(|key| live.regions.remove(&key)).for_each(std::mem::forget);
+        any
+    }
+
+    /// Nobody can name it any more.
+    fn hide(&self, key: LocalKey) {
         if let Some(slot) = self.find(key) {
             slot.key.store(0, Ordering::Release);
         }
+    }
+
+    fn take(&self, live: &mut Live, key: LocalKey) -> Option<Region> {
+        let region = live.regions.remove(&key.0)?;
+        self.hide(key);
         live.free.push(key.0 as u32);
         Some(region)
+    }
+}
+
+impl Live {
+    fn is_held(&self, key: u64) -> bool {
+        self.held.contains_key(&key)
+    }
+
+    fn entry(&self, key: u64) -> Option<EntryId> {
+        match self.regions.get(&key)? {
+            Region::Shared(shared) => Some(shared.entry()),
+            Region::Data(_) | Region::Ctrl(_) => None,
+        }
+    }
+
+    /// Whether anybody's operations use the registration of a region.
+    fn is_entry_held(&self, key: u64) -> bool {
+        let entry = self.entry(key);
+        entry.is_some() && self.held.keys().any(|&other| self.entry(other) == entry)
     }
 }
 

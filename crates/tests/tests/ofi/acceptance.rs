@@ -272,6 +272,23 @@ fn a8_nothing_is_busy_when_communicators_end_with_live_registrations() {
     }
 }
 
+#[test]
+fn a8_nothing_is_busy_when_connections_end_with_operations_under_way() {
+    let Some(strict) = Strict::here("operations under way over ofi:strict") else { return };
+    let modes: [Env<'_>; 4] = [
+        &[("FI_STRICT_MR", "endpoint,prov_key,allocated")],
+        &[("FI_STRICT_MR", "endpoint,local,virt_addr"), ("FI_STRICT_EAGAIN", "0.5")],
+        &[("FI_STRICT_MR", "none"), ("FI_STRICT_REORDER", "0.5"), ("TRUNKLINE_PROGRESS_THREAD", "1")],
+        &[("FI_STRICT_MR", "prov_key,local"), ("FI_STRICT_PROGRESS", "auto"), ("FI_STRICT_DELAY", "50")],
+    ];
+    for mode in &modes[..if is_full() { 4 } else { 2 }] {
+        strict.over("comms_close_with_work_in_flight", mode).alone();
+        strict.clean(1);
+        strict.over("two_processes_close_at_any_time", mode).two();
+        strict.clean(2);
+    }
+}
+
 /// 64 buffers of eight receives are being written when their end closes: the writer is told, and both go on.
 fn a_receiver_ends_with_64_writes_under_way(mut scene: Scene) {
     const LEN: usize = 1 << 20;
