@@ -3,9 +3,13 @@
 //! `trunkline bench p2p` does.
 //!
 //! ```text
-//! cargo run --release -p trunkline-ofi --example raw -- PROVIDER DOMAIN BYTES MESSAGES
+//! cargo run --release -p trunkline-ofi --example raw -- PROVIDER DOMAIN BYTES MESSAGES [each]
 //! {"bytes":8,"half_us":4.10,"rate_mps":0.61}
 //! ```
+//!
+//! With `each` as the last word, each direction has endpoints of its own, as transports of one-way connections have: over TCP
+//! every second small message then costs its receiver an acknowledgement inside `recv`, which a reply over the same connection
+//! would have carried.
 //!
 //! `half_us` is the median of half round trips; `rate_mps` are millions of messages a second one way, 8 in flight.
 
@@ -34,6 +38,8 @@ const TAG: u64 = 0x7a67;
 
 struct End {
     endpoint: Endpoint<Data>,
+    /// What receives, if that is another.
+    receiver: Option<Endpoint<Data>>,
     queue: Queue,
     mr: Mr<Data>,
     peer: Option<Peer<Data>>,
@@ -64,17 +70,18 @@ fn offer(provider: &str, domain: &str) -> Info {
 }
 
 impl End {
-    fn open(info: &Info, bytes: usize) -> Self {
+    fn open(info: &Info, bytes: usize, each: bool) -> Self {
         let domain = Domain::open(info).unwrap();
         let slots = RECEIVES + 2 * WINDOW as u32;
         let wants = QueueWants { entries: 1024, format: Format::Data, sources: false, wait: false, slots };
         let queue = Queue::open(&domain, &wants).unwrap();
         let endpoint = Endpoint::open(info, &queue, &[]).unwrap();
+        let receiver = each.then(|| Endpoint::open(info, &queue, &[]).unwrap());
         let memory = Memory::heap(bytes.max(128) * (RECEIVES as usize + WINDOW));
         memory.empty();
         let mr = register(&domain, &endpoint.model(), &Wanted::host(&memory, Duty::Messages)).unwrap();
         let inject = domain.granted().sizes.inject;
-        Self { endpoint, queue, mr, peer: None, bytes, inject, came: 0, out: 0 }
+        Self { endpoint, receiver, queue, mr, peer: None, bytes, inject, came: 0, out: 0 }
     }
 
     fn at(&self, index: u32) -> u64 {
@@ -96,7 +103,8 @@ impl End {
         let (at, bytes) = (self.at(index), self.bytes as u64);
         self.post(|end| {
             let into = end.mr.local(at, bytes).unwrap();
-            end.endpoint.receive_tagged(None, into, TAG, 0, Slot(index), false)
+            let endpoint = end.receiver.as_mut().unwrap_or(&mut end.endpoint);
+            endpoint.receive_tagged(None, into, TAG, 0, Slot(index), false)
         });
     }
 
@@ -206,13 +214,14 @@ fn unhex(text: &str) -> Vec<u8> {
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     let [_, provider, domain, bytes, messages, rest @ ..] = args.as_slice() else {
-        eprintln!("usage: raw PROVIDER DOMAIN BYTES MESSAGES");
+        eprintln!("usage: raw PROVIDER DOMAIN BYTES MESSAGES [each]");
         std::process::exit(2);
     };
     let (bytes, messages): (usize, usize) = (bytes.parse().unwrap(), messages.parse().unwrap());
-    let first = rest.is_empty();
-    let mut end = End::open(&offer(provider, domain), bytes);
-    let name = hex(&end.endpoint.name().unwrap());
+    let first = rest.last().is_none_or(|word| word != "second");
+    let each = rest.first().is_some_and(|word| word == "each");
+    let mut end = End::open(&offer(provider, domain), bytes, each);
+    let name = hex(&end.receiver.as_ref().unwrap_or(&end.endpoint).name().unwrap());
     let mut line = String::new();
     let mut child = None;
     if first {

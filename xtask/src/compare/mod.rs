@@ -83,6 +83,8 @@ enum Peer {
     Pingpong,
     /// The example `raw` of `crates/ofi`: libfabric's tagged messages and nothing else.
     Raw,
+    /// The same with a connection for each direction, as connections of NCCL's are.
+    RawEach,
     /// Debian's `ucx_perftest -t tag_bw` over posix and cma, or tcp.
     TagBandwidth,
     /// Our own point-to-point bandwidth, both ways at once: what a collective could reach.
@@ -95,6 +97,7 @@ impl Peer {
             (Self::Pingpong, Wire::Shm) => "fi_pingpong -p shm",
             (Self::Pingpong, _) => "fi_pingpong -p net",
             (Self::Raw, _) => "raw libfabric",
+            (Self::RawEach, _) => "raw libfabric, a connection each way",
             (Self::TagBandwidth, Wire::Shm) => "UCX tag_bw, posix,cma",
             (Self::TagBandwidth, _) => "UCX tag_bw, tcp",
             (Self::OwnBothWay, _) => "own p2p, both ways",
@@ -106,7 +109,7 @@ impl Peer {
         match self {
             Self::Pingpong => Some(("fi_pingpong", "libfabric-bin")),
             Self::TagBandwidth => Some(("ucx_perftest", "ucx-utils")),
-            Self::Raw | Self::OwnBothWay => None,
+            Self::Raw | Self::RawEach | Self::OwnBothWay => None,
         }
     }
 }
@@ -206,6 +209,8 @@ fn rows() -> Vec<Row> {
     rows.extend(
         [(8, 1.08), (64 * KIB, 1.05)].map(|(bytes, goal)| latency(Wire::Ofi, bytes, Some(goal), None)),
     );
+    let each = row(Wire::Ofi, 8, "half round trip, a connection each way", Ours::Latency);
+    rows.push(Row { peer: Some(Peer::RawEach), ..each });
     rows.push(Row { goal: Some(0.95), ..row(Wire::Ofi, 8, "messages", Ours::MessageRate) });
     rows
 }
@@ -237,11 +242,12 @@ fn measure_ours(tool: &Path, row: &Row) -> Result<f64> {
 }
 
 fn measure_peer(tool: &Path, peer: Peer, row: &Row) -> Result<f64> {
-    let of_raw = || peers::raw(&tool.with_file_name("examples").join("raw"), row.bytes);
+    let each = peer == Peer::RawEach;
+    let of_raw = || peers::raw(&tool.with_file_name("examples").join("raw"), row.bytes, each);
     match peer {
         Peer::Pingpong => peers::pingpong_us(row.wire, row.bytes),
         Peer::Raw if row.ours == Ours::MessageRate => Ok(of_raw()?.messages_million),
-        Peer::Raw => Ok(of_raw()?.latency_us),
+        Peer::Raw | Peer::RawEach => Ok(of_raw()?.latency_us),
         Peer::TagBandwidth => peers::tag_bandwidth_gbps(row.wire, row.bytes),
         Peer::OwnBothWay => Ok(ours::point_to_point(tool, row.wire, row.bytes)?.both_way_gbps),
     }

@@ -46,11 +46,12 @@ pub(super) struct Raw {
     pub(super) messages_million: f64,
 }
 
-/// Runs that program for one size over the provider for TCP, through the loopback interface.
-pub(super) fn raw(program: &Path, bytes: usize) -> Result<Raw> {
+/// Runs that program for one size over the provider for TCP, through the loopback interface; with a connection for each direction
+/// or one for both.
+pub(super) fn raw(program: &Path, bytes: usize, each: bool) -> Result<Raw> {
     let messages = ((2 << 30) / bytes.max(1)).clamp(30, 20_000).to_string();
     let mut command = Command::new(program);
-    command.args(["tcp", "lo", &bytes.to_string(), &messages]);
+    command.args(["tcp", "lo", &bytes.to_string(), &messages]).args(each.then_some("each"));
     let (ended, out) = shell::run_limited(&mut command, LIMIT)?;
     if ended != Ended::Passed {
         bail!("{} did not get through: {out}", program.display());
