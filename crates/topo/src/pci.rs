@@ -1,0 +1,237 @@
+//! Places in a PCI tree, as sysfs names them. Pure: text in, values out, and what is no place becomes none. Used by
+//! everything here that speaks of GPUs and NICs; it reads nothing.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Most bridges and devices between a host bridge and a device, itself included. Real trees have about eight.
+const HOPS_MAX: usize = 32;
+
+/// A function on a PCI bus: `domain:bus:device.function`, ordered by these numbers.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct PciAddress {
+    domain: u32,
+    bus: u8,
+    device: u8,
+    function: u8,
+}
+
+/// What was to be a place on a PCI bus is none.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("a PCI address looks like 0000:17:00.0")]
+pub struct AddressError;
+
+impl FromStr for PciAddress {
+    type Err = AddressError;
+
+    /// Takes what the kernel writes, and what drivers of GPUs write: a domain of 4 to 8 hexadecimal digits, capital or not.
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let (bus, function) = text.rsplit_once('.').ok_or(AddressError)?;
+        let (bus, device) = bus.rsplit_once(':').ok_or(AddressError)?;
+        let (domain, bus) = bus_of(bus)?;
+        let device = hex(device, 2..=2)?;
+        let function = hex(function, 1..=1)?;
+        match (u8::try_from(device), u8::try_from(function)) {
+            (Ok(device @ 0..=31), Ok(function @ 0..=7)) => Ok(Self { domain, bus, device, function }),
+            _ => Err(AddressError),
+        }
+    }
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { domain, bus, device, function } = self;
+        f.pad(&format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
+    }
+}
+
+impl PciAddress {
+    /// Its domain and bus, as `/sys/class/pci_bus` names them.
+    #[must_use]
+    pub fn bus(&self) -> String {
+        format!("{:04x}:{:02x}", self.domain, self.bus)
+    }
+}
+
+/// `domain:bus`.
+fn bus_of(text: &str) -> Result<(u32, u8), AddressError> {
+    let (domain, bus) = text.split_once(':').ok_or(AddressError)?;
+    let bus = u8::try_from(hex(bus, 2..=2)?).map_err(|_| AddressError)?;
+    Ok((hex(domain, 4..=8)?, bus))
+}
+
+/// A number of so many hexadecimal digits and nothing else: no sign, no space.
+fn hex(text: &str, digits: std::ops::RangeInclusive<usize>) -> Result<u32, AddressError> {
+    if !digits.contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(AddressError);
+    }
+    u32::from_str_radix(text, 16).map_err(|_| AddressError)
+}
+
+/// Where a device sits below its host bridge: the bridges of the way down, then the device. Never empty, never more than 32.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct PciPath {
+    /// What stands before the host bridge and with it, as one word. Two devices share a host bridge where these are equal.
+    root: String,
+    /// The host bridge alone, for people: `0000:16`.
+    bridge: String,
+    hops: Vec<PciAddress>,
+}
+
+impl PciPath {
+    /// Takes the path of a device's folder, relative to sysfs: `devices/pci0000:16/0000:16:01.0/0000:17:00.0`. What stands
+    /// below the last place on a bus (`virtio2`) is not of interest. Where a bus hangs on a device of another (Intel's VMD),
+    /// the lower host bridge counts.
+    ///
+    /// `None` if there is no host bridge in it, or nothing below, or more than 32 places.
+    #[must_use]
+    pub fn parse(path: &str) -> Option<Self> {
+        let words: Vec<&str> = path.split('/').filter(|word| !word.is_empty()).collect();
+        let at = words.iter().rposition(|word| host_bridge(word).is_some())?;
+        let hops: Vec<PciAddress> = words[at + 1..].iter().map_while(|word| word.parse().ok()).collect();
+        if hops.is_empty() || hops.len() > HOPS_MAX {
+            return None;
+        }
+        let bridge = host_bridge(words[at])?.to_owned();
+        Some(Self { root: words[..=at].join("/"), bridge, hops })
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn address(&self) -> PciAddress {
+        // Never empty: `parse` sees to it.
+        self.hops[self.hops.len() - 1]
+    }
+
+    /// The host bridge, as people say it: `0000:16`.
+    #[must_use]
+    pub fn bridge(&self) -> &str {
+        &self.bridge
+    }
+
+    /// What tells host bridges apart.
+    #[must_use]
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// The bridges below the host bridge, then the device.
+    #[must_use]
+    pub fn hops(&self) -> &[PciAddress] {
+        &self.hops
+    }
+
+    /// The device's folder, relative to sysfs.
+    #[must_use]
+    pub fn folder(&self) -> String {
+        self.hops.iter().fold(self.root.clone(), |path, hop| format!("{path}/{hop}"))
+    }
+}
+
+/// `pci0000:16` without its first letters.
+fn host_bridge(word: &str) -> Option<&str> {
+    word.strip_prefix("pci").filter(|bus| bus_of(bus).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn addresses_are_those_of_the_kernel_and_of_drivers() {
+        for (text, shown) in [
+            ("0000:17:00.0", "0000:17:00.0"),
+            ("ffff:FF:1F.7", "ffff:ff:1f.7"),
+            ("10000:e1:00.0", "10000:e1:00.0"),
+            ("00000000:3B:00.0", "0000:3b:00.0"),
+        ] {
+            assert_eq!(text.parse::<PciAddress>().unwrap().to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in [
+            "",
+            ".",
+            ":",
+            "0000:17:00",
+            "17:00.0",
+            "000:17:00.0",
+            "0000:17:20.0",
+            "0000:17:00.8",
+            "0000:17:00.a",
+            "0000:17:0.0",
+            "0000:117:00.0",
+            "+000:17:00.0",
+            "0000:17:00.0 ",
+            "123456789:17:00.0",
+            "new_id",
+            "0000:17:00.0/x",
+            "0000:17:00.00",
+            "0000:1\u{664}:00.0",
+        ] {
+            assert_eq!(text.parse::<PciAddress>(), Err(AddressError), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_wide_domain_comes_after_a_narrow_one() {
+        let sorted = |a: &str, b: &str| a.parse::<PciAddress>().unwrap() < b.parse().unwrap();
+        // As text it is the other way round.
+        assert!(sorted("ffff:00:00.0", "10000:00:00.0"));
+        assert!(sorted("0000:09:00.0", "0000:10:00.0"));
+    }
+
+    #[test]
+    fn paths_end_at_the_last_place_on_a_bus() {
+        let path = PciPath::parse("devices/pci0000:00/0000:00:03.0/virtio2").unwrap();
+        assert_eq!(
+            (path.bridge(), path.hops().len(), path.address().bus().as_str()),
+            ("0000:00", 1, "0000:00")
+        );
+        assert_eq!(path.folder(), "devices/pci0000:00/0000:00:03.0");
+        let vmd = PciPath::parse("/devices/pci0000:ae/0000:ae:05.5/pci10000:00/10000:00:02.0/10000:01:00.0")
+            .unwrap();
+        assert_eq!((vmd.bridge(), vmd.root()), ("10000:00", "devices/pci0000:ae/0000:ae:05.5/pci10000:00"));
+        assert_eq!(vmd.address().to_string(), "10000:01:00.0");
+    }
+
+    #[test]
+    fn what_is_no_path_is_none() {
+        for text in [
+            "",
+            "devices",
+            "devices/pci0000:00",
+            "devices/pci0/0000:00:03.0",
+            "devices/virtual/net/lo",
+            "0000:00:03.0",
+        ] {
+            assert_eq!(PciPath::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_path_of_more_than_thirty_two_places_is_none() {
+        let path = |hops: usize| {
+            let hops: String = (0..hops).map(|at| format!("/0000:{at:02x}:00.0")).collect();
+            PciPath::parse(&format!("devices/pci0000:00{hops}"))
+        };
+        assert_eq!(path(HOPS_MAX).unwrap().hops().len(), HOPS_MAX);
+        assert_eq!(path(HOPS_MAX + 1), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_strange(text in ".{0,60}", path in "[/a-z0-9:.]{0,60}") {
+            if let Ok(address) = text.parse::<PciAddress>() {
+                prop_assert_eq!(address.to_string().parse(), Ok(address));
+            }
+            if let Some(path) = PciPath::parse(&path) {
+                prop_assert_eq!(PciPath::parse(&path.folder()).map(|again| again.hops), Some(path.hops));
+            }
+        }
+    }
+}

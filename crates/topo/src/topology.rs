@@ -1,0 +1,300 @@
+//! A node as far as topology goes: its GPUs and NICs, and where each is. A value without a way back to the files it was read
+//! from; `sysfs` makes it, tests write it down. Front ends and `trunkline topo` ask it who uses what.
+
+use std::fmt;
+
+use crate::assign::{Assignment, assign};
+use crate::distance::Place;
+use crate::pci::PciAddress;
+
+/// Longest name of a device.
+const NAME_MAX: usize = 64;
+
+/// A name of a device: 1 to 64 letters that can be seen, of ASCII and without slashes.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Name(String);
+
+impl Name {
+    /// `None` for what is no such name.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let seen = |byte: u8| byte.is_ascii_graphic() && byte != b'/';
+        let fits =
+            (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(seen) && text != "." && text != "..";
+        fits.then(|| Self(text.to_owned()))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// A GPU.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Gpu {
+    /// Its place on the bus, by which everybody knows it.
+    pub address: PciAddress,
+    /// Where it is.
+    pub place: Place,
+    /// Vendor and device as PCI numbers them, if they can be read.
+    pub id: Option<(u16, u16)>,
+}
+
+/// By what a NIC is reached.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum NicKind {
+    /// InfiniBand, RoCE or EFA: a device of `/sys/class/infiniband`.
+    Rdma,
+    /// Slingshot: a device of `/sys/class/cxi`.
+    Cxi,
+    /// A network interface and no more.
+    Interface,
+}
+
+/// A NIC.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Nic {
+    /// The kernel's name of it.
+    pub name: Name,
+    /// By what it is reached.
+    pub kind: NicKind,
+    /// Where it is. On no bus if it is none of hardware, or the tree is hidden.
+    pub place: Place,
+    /// Network interfaces of the same PCI function.
+    pub interfaces: Vec<Name>,
+    /// Speed of its first port in Mb/s, where the kernel tells it.
+    pub speed_mbps: Option<u32>,
+}
+
+impl Nic {
+    /// Its place on the bus.
+    #[must_use]
+    pub fn address(&self) -> Option<PciAddress> {
+        self.place.path.as_ref().map(crate::pci::PciPath::address)
+    }
+
+    /// NICs of which only the best are assigned: those for RDMA before others, and hardware before software.
+    fn tier(&self) -> u8 {
+        match (self.kind, self.address().is_some()) {
+            (NicKind::Rdma | NicKind::Cxi, true) => 0,
+            (NicKind::Rdma | NicKind::Cxi, false) => 1,
+            (NicKind::Interface, _) => 2,
+        }
+    }
+}
+
+/// By what the GPUs were found.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum GpusBy {
+    /// What the drivers of GPUs are bound to.
+    Driver,
+    /// Vendor and class of all PCI devices, as no driver shows any: some containers hide them.
+    Class,
+    /// The caller, as the node shows none.
+    Caller,
+    /// There is none.
+    #[default]
+    Nobody,
+}
+
+/// The GPUs and NICs of a node, each in the order that breaks ties: GPUs by address; NICs by address and name, those without
+/// an address last. Whoever reads the same node has the same value.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Topology {
+    gpus: Vec<Gpu>,
+    gpus_by: GpusBy,
+    nics: Vec<Nic>,
+    unusable: usize,
+}
+
+impl Topology {
+    /// Takes what was found in any order. GPUs of one address and NICs of one kind and name count once.
+    #[must_use]
+    pub fn new(mut gpus: Vec<Gpu>, gpus_by: GpusBy, mut nics: Vec<Nic>) -> Self {
+        gpus.sort_by_key(|gpu| gpu.address);
+        gpus.dedup_by_key(|gpu| gpu.address);
+        nics.sort_by(|a, b| {
+            let key = |nic: &Nic| (nic.address().is_none(), nic.address());
+            (key(a), &a.name, a.kind).cmp(&(key(b), &b.name, b.kind))
+        });
+        nics.dedup_by(|a, b| (a.kind, &a.name) == (b.kind, &b.name));
+        Self { gpus, gpus_by, nics, unusable: 0 }
+    }
+
+    pub(crate) fn with_unusable(self, unusable: usize) -> Self {
+        Self { unusable, ..self }
+    }
+
+    /// Its GPUs, by address.
+    #[must_use]
+    pub fn gpus(&self) -> &[Gpu] {
+        &self.gpus
+    }
+
+    /// By what they were found.
+    #[must_use]
+    pub fn gpus_by(&self) -> GpusBy {
+        self.gpus_by
+    }
+
+    /// Its NICs, by address and name.
+    #[must_use]
+    pub fn nics(&self) -> &[Nic] {
+        &self.nics
+    }
+
+    /// Devices that were left out because their names are none that a kernel gives.
+    #[must_use]
+    pub const fn unusable(&self) -> usize {
+        self.unusable
+    }
+
+    /// The row of a GPU.
+    #[must_use]
+    pub fn find_gpu(&self, address: PciAddress) -> Option<usize> {
+        self.gpus.binary_search_by_key(&address, |gpu| gpu.address).ok()
+    }
+
+    /// Which NICs are shared out over the GPUs: of those that `takes` says yes to the best there are. RDMA devices on a bus come
+    /// first, then RDMA devices in software, then network interfaces.
+    #[must_use]
+    pub fn candidates(&self, takes: impl Fn(&Nic) -> bool) -> Vec<usize> {
+        let taken = || self.nics.iter().enumerate().filter(|(_, nic)| takes(nic));
+        let best = taken().map(|(_, nic)| nic.tier()).min();
+        taken().filter(|(_, nic)| Some(nic.tier()) == best).map(|(at, _)| at).collect()
+    }
+
+    /// The NICs of each GPU out of `candidates`, at most `most` for one. Picks name NICs by their places in [`Self::nics`].
+    ///
+    /// All processes of a node get the same answer if they say yes to the same NICs: who asks is no argument.
+    #[must_use]
+    pub fn assign(&self, candidates: &[usize], most: usize) -> Assignment {
+        let gpus: Vec<Place> = self.gpus.iter().map(|gpu| gpu.place.clone()).collect();
+        let known: Vec<usize> = candidates.iter().copied().filter(|&at| at < self.nics.len()).collect();
+        let nics: Vec<Place> = known.iter().map(|&at| self.nics[at].place.clone()).collect();
+        assign(&gpus, &nics, most).renumbered(&known, self.nics.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::pci::PciPath;
+
+    fn place(path: &str) -> Place {
+        Place { path: PciPath::parse(&format!("devices/{path}")), numa: None }
+    }
+
+    fn gpu(bus: u8) -> Gpu {
+        let address = format!("0000:{bus:02x}:00.0");
+        Gpu {
+            place: place(&format!("pci0000:00/0000:00:01.0/{address}")),
+            address: address.parse().unwrap(),
+            id: None,
+        }
+    }
+
+    fn nic(kind: NicKind, name: &str, path: &str) -> Nic {
+        Nic {
+            name: Name::new(name).unwrap(),
+            kind,
+            place: place(path),
+            interfaces: Vec::new(),
+            speed_mbps: None,
+        }
+    }
+
+    fn names(topology: &Topology, of: &[usize]) -> Vec<String> {
+        of.iter().map(|&at| topology.nics()[at].name.to_string()).collect()
+    }
+
+    #[test]
+    fn names_are_those_a_kernel_gives() {
+        for text in ["mlx5_0", "a", "ib0.8001", &"n".repeat(NAME_MAX)] {
+            assert_eq!(Name::new(text).unwrap().as_str(), text);
+        }
+        for text in ["", ".", "..", "a/b", "a b", "a\n", "\u{1b}[31m", "caf\u{e9}", &"n".repeat(NAME_MAX + 1)]
+        {
+            assert_eq!(Name::new(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn rows_and_columns_go_by_address_then_name() {
+        let nics = vec![
+            nic(NicKind::Rdma, "nowhere", "virtual"),
+            nic(NicKind::Rdma, "mlx5_9", "pci0000:00/0000:00:09.0"),
+            nic(NicKind::Rdma, "mlx5_10", "pci0000:00/0000:00:02.0"),
+            nic(NicKind::Rdma, "mlx5_1", "pci0000:00/0000:00:02.0"),
+        ];
+        let topology = Topology::new(vec![gpu(9), gpu(0x10), gpu(9), gpu(3)], GpusBy::Driver, nics);
+        let gpus: Vec<_> = topology.gpus().iter().map(|gpu| gpu.address.to_string()).collect();
+        assert_eq!(gpus, ["0000:03:00.0", "0000:09:00.0", "0000:10:00.0"]);
+        assert_eq!(names(&topology, &[0, 1, 2, 3]), ["mlx5_1", "mlx5_10", "mlx5_9", "nowhere"]);
+        assert_eq!(topology.find_gpu("0000:09:00.0".parse().unwrap()), Some(1));
+        assert_eq!(topology.find_gpu("0000:0a:00.0".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn only_the_best_nics_are_shared_out() {
+        let bus = |device: u8| format!("pci0000:00/0000:00:{device:02x}.0");
+        let nics = vec![
+            nic(NicKind::Interface, "eth0", &bus(1)),
+            nic(NicKind::Rdma, "rxe0", "virtual"),
+            nic(NicKind::Cxi, "cxi0", &bus(3)),
+            nic(NicKind::Rdma, "mlx5_0", &bus(2)),
+            nic(NicKind::Interface, "hv0", "vmbus"),
+        ];
+        let topology = Topology::new(vec![gpu(9)], GpusBy::Driver, nics);
+        let best = |takes: fn(&Nic) -> bool| names(&topology, &topology.candidates(takes));
+        assert_eq!(best(|_| true), ["mlx5_0", "cxi0"]);
+        assert_eq!(best(|nic| nic.name.as_str() != "mlx5_0"), ["cxi0"]);
+        assert_eq!(best(|nic| nic.kind != NicKind::Cxi && nic.name.as_str() != "mlx5_0"), ["rxe0"]);
+        assert_eq!(best(|nic| nic.kind == NicKind::Interface), ["eth0", "hv0"]);
+        assert!(best(|_| false).is_empty());
+    }
+
+    #[test]
+    fn picks_name_nics_by_their_places_among_all() {
+        let nics = vec![
+            nic(NicKind::Interface, "eth0", "pci0000:00/0000:00:01.0"),
+            nic(NicKind::Rdma, "mlx5_0", "pci0000:00/0000:00:02.0"),
+        ];
+        let topology = Topology::new(vec![gpu(9)], GpusBy::Driver, nics);
+        let result = topology.assign(&topology.candidates(|_| true), 16);
+        assert_eq!((result.of(0)[0].nic, result.users(0), result.users(1)), (1, 0, 1));
+        // A number that is none is no NIC.
+        assert!(topology.assign(&[7], 16).of(0).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_finding_changes_nothing(
+            gpus in Just((0..12_u8).collect::<Vec<_>>()).prop_shuffle(),
+            nics in Just((0..12_u8).collect::<Vec<_>>()).prop_shuffle(),
+            counts in (1_usize..12, 1_usize..12),
+        ) {
+            let of = |gpus: &[u8], nics: &[u8]| {
+                let nics = nics.iter().map(|&at| nic(NicKind::Rdma, &format!("mlx5_{at}"), &format!("pci0000:00/0000:00:0{}.0/0000:{:02x}:00.0", at % 3, 0x40 + at / 2)));
+                let topology = Topology::new(gpus.iter().map(|&bus| gpu(bus)).collect(), GpusBy::Driver, nics.collect());
+                let result = topology.assign(&topology.candidates(|_| true), PER_GPU);
+                (topology, result)
+            };
+            let (gpus, nics) = (&gpus[..counts.0], &nics[..counts.1]);
+            let sorted = |of: &[u8]| { let mut of = of.to_vec(); of.sort_unstable(); of };
+            prop_assert_eq!(of(gpus, nics), of(&sorted(gpus), &sorted(nics)));
+        }
+    }
+
+    const PER_GPU: usize = 16;
+}

@@ -1,0 +1,376 @@
+//! Topologies out of trees: machines of many shapes, and trees that no kernel makes.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+#[path = "common/machine.rs"]
+mod machine;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use tempfile::TempDir;
+use trunkline_topo::{
+    Distance, GPUS_MAX, GpusBy, NICS_MAX, NicKind, PER_GPU_MAX, PciAddress, Topology, read,
+};
+
+fn address(text: &str) -> PciAddress {
+    text.parse().unwrap()
+}
+
+fn topology(root: &TempDir) -> Topology {
+    read(root.path(), &[]).unwrap()
+}
+
+/// The names of each GPU's NICs, and how far the first is.
+fn uses(topology: &Topology) -> Vec<(Vec<&str>, Option<Distance>)> {
+    let result = topology.assign(&topology.candidates(|_| true), PER_GPU_MAX);
+    let name = |at: usize| topology.nics()[at].name.as_str();
+    (0..topology.gpus().len())
+        .map(|gpu| {
+            let picks = result.of(gpu);
+            (picks.iter().map(|pick| name(pick.nic)).collect(), picks.first().map(|pick| pick.distance))
+        })
+        .collect()
+}
+
+/// The first NIC of each GPU.
+fn firsts(name: &str, distance: Distance) -> Vec<String> {
+    let topology = topology(&machine::tree(name));
+    let all = uses(&topology);
+    assert!(all.iter().all(|(nics, far)| nics.len() == 1 && *far == Some(distance)), "{name}: {all:?}");
+    all.iter().map(|(nics, _)| nics[0].to_owned()).collect()
+}
+
+#[test]
+fn each_gpu_takes_the_nic_behind_its_switch() {
+    assert_eq!(
+        firsts("hgx-8-gpus-8-nics", Distance::Pix),
+        ["mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11"]
+    );
+}
+
+#[test]
+fn two_gpus_behind_a_switch_share_its_two_nics_out() {
+    assert_eq!(
+        firsts("dgx-pairs", Distance::Pix),
+        ["mlx5_1", "mlx5_0", "mlx5_3", "mlx5_2", "mlx5_5", "mlx5_4", "mlx5_7", "mlx5_6"]
+    );
+}
+
+#[test]
+fn two_gpus_behind_a_switch_share_its_one_nic() {
+    assert_eq!(
+        firsts("switches-4-nics", Distance::Pix),
+        ["mlx5_0", "mlx5_0", "mlx5_1", "mlx5_1", "mlx5_2", "mlx5_2", "mlx5_3", "mlx5_3"]
+    );
+}
+
+/// Of eight ports those for storage count too, as the rule does not know them; with `NCCL_IB_HCA` they do not.
+#[test]
+fn processors_with_a_host_bridge_for_each_device_go_by_node() {
+    let found = topology(&machine::tree("grace-blackwell"));
+    let near = Some(Distance::Node);
+    assert_eq!(
+        uses(&found),
+        [
+            (vec!["mlx5_2", "mlx5_3"], near),
+            (vec!["mlx5_0", "mlx5_1"], near),
+            (vec!["mlx5_6", "mlx5_7"], near),
+            (vec!["mlx5_4", "mlx5_5"], near)
+        ]
+    );
+    let compute = ["mlx5_0", "mlx5_1", "mlx5_4", "mlx5_5"];
+    let candidates = found.candidates(|nic| compute.contains(&nic.name.as_str()));
+    let result = found.assign(&candidates, PER_GPU_MAX);
+    let nics: Vec<_> = (0..4).map(|gpu| found.nics()[result.of(gpu)[0].nic].name.as_str()).collect();
+    assert_eq!((result.per_gpu(), nics), (1, vec!["mlx5_1", "mlx5_0", "mlx5_5", "mlx5_4"]));
+}
+
+#[test]
+fn slingshot_goes_by_host_bridge() {
+    assert_eq!(firsts("slingshot-4-gpus", Distance::Phb), ["cxi0", "cxi1", "cxi2", "cxi3"]);
+    let found = topology(&machine::tree("slingshot-4-gpus"));
+    let nic = &found.nics()[0];
+    assert_eq!((nic.kind, nic.interfaces[0].as_str(), nic.speed_mbps), (NicKind::Cxi, "hsn0", Some(200_000)));
+}
+
+#[test]
+fn gpus_of_amd_count() {
+    assert_eq!(
+        firsts("slingshot-8-gpus", Distance::Pix),
+        ["cxi0", "cxi0", "cxi1", "cxi1", "cxi2", "cxi2", "cxi3", "cxi3"]
+    );
+}
+
+#[test]
+fn machines_that_hide_the_tree_are_balanced_by_node() {
+    assert_eq!(
+        firsts("cloud-domains", Distance::Node),
+        ["mlx5_ib1", "mlx5_ib0", "mlx5_ib3", "mlx5_ib2", "mlx5_ib5", "mlx5_ib4", "mlx5_ib7", "mlx5_ib6"]
+    );
+}
+
+#[test]
+fn machines_that_show_one_bus_are_balanced() {
+    let mut nics = firsts("cloud-flat", Distance::Phb);
+    nics.sort();
+    assert_eq!(nics, (0..8).map(|at| format!("mlx5_{at}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn four_nics_behind_each_switch_are_all_used() {
+    let found = topology(&machine::tree("cloud-efa-32-nics"));
+    let all = uses(&found);
+    assert_eq!(all[0], (vec!["rdmap79s0", "rdmap80s0", "rdmap81s0", "rdmap82s0"], Some(Distance::Pix)));
+    assert_eq!(all[7].0, ["rdmap198s0", "rdmap199s0", "rdmap200s0", "rdmap201s0"]);
+    let mut nics: Vec<&str> = all.iter().flat_map(|(nics, _)| nics.clone()).collect();
+    nics.sort_unstable();
+    nics.dedup();
+    assert_eq!(nics.len(), 32);
+}
+
+#[test]
+fn hidden_drivers_leave_vendor_and_class() {
+    let found = topology(&machine::tree("cloud-interfaces"));
+    assert_eq!(found.gpus_by(), GpusBy::Class);
+    let gpus: Vec<_> = found.gpus().iter().map(|gpu| gpu.address.to_string()).collect();
+    // Not the one that a virtual machine has.
+    assert_eq!(gpus, ["0000:00:04.0", "0000:00:05.0", "0000:80:04.0", "0000:80:05.0"]);
+    assert_eq!(firsts("cloud-interfaces", Distance::Phb), ["eth1", "eth0", "eth3", "eth2"]);
+}
+
+#[test]
+fn a_gpu_with_a_sound_card_is_one_gpu() {
+    let found = topology(&machine::tree("one-nic"));
+    assert_eq!(
+        (found.gpus().len(), found.gpus_by(), found.gpus()[0].id),
+        (2, GpusBy::Driver, Some((0x10de, 0x2684)))
+    );
+    assert_eq!(firsts("one-nic", Distance::Phb), ["mlx5_0", "mlx5_0"]);
+}
+
+#[test]
+fn functions_that_are_no_display_are_no_gpus() {
+    let root = machine::room();
+    let lines = "pci0000:00\n  0000:00:01.0 gpu=nvidia class=040300\n  0000:00:02.0 gpu=nvidia class=120000\n  0000:00:03.0 gpu=nvidia class=068000\n  0000:00:04.0 gpu=nvidia class=0302";
+    machine::write(lines, root.path());
+    // The last class is garbage: what the driver of GPUs has and does not say otherwise is one.
+    fs::write(root.path().join("devices/pci0000:00/0000:00:04.0/class"), "0x3020000000\n").unwrap();
+    let gpus: Vec<_> = topology(&root).gpus().iter().map(|gpu| gpu.address).collect();
+    assert_eq!(gpus, [address("0000:00:02.0"), address("0000:00:04.0")]);
+}
+
+#[test]
+fn without_a_gpu_there_are_nics() {
+    let found = topology(&machine::tree("laptop"));
+    assert_eq!((found.gpus().len(), found.gpus_by()), (0, GpusBy::Nobody));
+    let nics: Vec<_> = found.nics().iter().map(|nic| (nic.name.as_str(), nic.kind, nic.address())).collect();
+    assert_eq!(
+        nics,
+        [("wlan0", NicKind::Interface, Some(address("0000:00:14.3"))), ("rxe0", NicKind::Rdma, None)]
+    );
+}
+
+#[test]
+fn the_callers_gpus_count_where_the_tree_shows_none() {
+    let root = machine::room();
+    machine::write(
+        "pci0000:00 numa=1\n  0000:00:0d.0 rdma=mlx5_0\n  0000:00:0e.0 rdma=mlx5_1\n",
+        root.path(),
+    );
+    let known = [address("0000:00:06.0"), address("0000:00:05.0")];
+    let found = read(root.path(), &known).unwrap();
+    assert_eq!((found.gpus_by(), found.gpus()[0].address), (GpusBy::Caller, known[1]));
+    // Nothing is known of where they are, and yet they do not take the same.
+    assert_eq!(uses(&found), [(vec!["mlx5_1"], Some(Distance::Sys)), (vec!["mlx5_0"], Some(Distance::Sys))]);
+    // On a node that shows its GPUs they do not count.
+    let shown = machine::tree("one-nic");
+    assert_eq!(read(shown.path(), &known).unwrap(), topology(&shown));
+}
+
+/// Each process knows another GPU as its own, and reads the tree by itself.
+#[test]
+fn all_processes_get_the_same_answer() {
+    for name in machine::names() {
+        let root = machine::tree(&name);
+        let all = topology(&root);
+        let table = uses(&all);
+        for gpu in all.gpus() {
+            let own = read(root.path(), &[gpu.address]).unwrap();
+            assert_eq!(uses(&own), table, "{name}");
+            assert_eq!(own.find_gpu(gpu.address), all.find_gpu(gpu.address));
+        }
+    }
+}
+
+/// The same machine with its lines in another order, so that files are made, and listed, in another order.
+#[test]
+fn the_order_of_folders_changes_nothing() {
+    for name in machine::names() {
+        let lines = machine::lines(&name);
+        let mut parts: Vec<Vec<&str>> = Vec::new();
+        for line in lines.lines().filter(|line| !line.starts_with('#')) {
+            match parts.last_mut() {
+                Some(part) if line.starts_with(' ') => part.push(line),
+                _ => parts.push(vec![line]),
+            }
+        }
+        parts.reverse();
+        let root = machine::room();
+        machine::write(&parts.concat().join("\n"), root.path());
+        assert_eq!(topology(&root), topology(&machine::tree(&name)), "{name}");
+    }
+}
+
+#[test]
+fn a_tree_that_is_none_is_refused() {
+    let root = machine::room();
+    let error = read(&root.path().join("gone"), &[]).unwrap_err().to_string();
+    assert!(error.contains("gone: No such file"), "{error}");
+    fs::write(root.path().join("file"), "").unwrap();
+    let error = read(&root.path().join("file"), &[]).unwrap_err().to_string();
+    assert!(error.contains("file: Not a directory"), "{error}");
+    assert_eq!(topology(&root), Topology::default());
+}
+
+/// Writes a machine of one GPU and one NIC, and what else a test wants.
+fn spoiled(spoil: impl Fn(&Path)) -> Topology {
+    let root = machine::room();
+    machine::write(
+        "pci0000:00 numa=1\n  0000:00:05.0 gpu=nvidia id=10de:2330\n  0000:00:0d.0 rdma=mlx5_0 rate=400\n",
+        root.path(),
+    );
+    spoil(root.path());
+    topology(&root)
+}
+
+#[test]
+fn loops_of_links_lead_nowhere() {
+    let found = spoiled(|root| {
+        let (nic, gpu) = (root.join("class/infiniband/mlx5_0"), root.join("bus/pci/devices/0000:00:05.0"));
+        fs::remove_file(&nic).unwrap();
+        symlink("mlx5_0", nic).unwrap();
+        fs::remove_file(&gpu).unwrap();
+        symlink("../devices/0000:00:05.0", gpu).unwrap();
+        fs::remove_dir_all(root.join("class/pci_bus")).unwrap();
+    });
+    assert_eq!((found.nics().len(), found.gpus()[0].place.path.clone()), (0, None));
+}
+
+#[test]
+fn nothing_outside_the_tree_is_read() {
+    let outside = machine::room();
+    machine::write("pci0000:00 numa=7\n  0000:00:05.0 gpu=nvidia id=10de:2330\n", outside.path());
+    let there = outside.path().join("devices/pci0000:00/0000:00:05.0");
+    let found = spoiled(|root| {
+        let gpu = root.join("devices/pci0000:00/0000:00:05.0");
+        fs::remove_file(gpu.join("numa_node")).unwrap();
+        symlink(there.join("numa_node"), gpu.join("numa_node")).unwrap();
+    });
+    assert_eq!((found.gpus()[0].place.numa, found.gpus()[0].place.path.is_some()), (None, true));
+}
+
+#[test]
+fn garbage_in_files_is_nothing_known() {
+    let found = spoiled(|root| {
+        for device in ["0000:00:05.0", "0000:00:0d.0"] {
+            let folder = root.join("devices/pci0000:00").join(device);
+            fs::write(folder.join("numa_node"), [0xff, 0xfe, 0]).unwrap();
+            fs::write(folder.join("vendor"), "0x10de0000").unwrap();
+            fs::write(folder.join("class"), "display").unwrap();
+        }
+        let rate = root.join("class/infiniband/mlx5_0/ports/1/rate");
+        fs::write(rate, "9".repeat(1 << 20)).unwrap();
+    });
+    let gpu = &found.gpus()[0];
+    assert_eq!((gpu.place.numa, gpu.id, found.nics()[0].speed_mbps), (None, None, None));
+    assert_eq!(uses(&found), [(vec!["mlx5_0"], Some(Distance::Phb))]);
+}
+
+#[test]
+fn missing_files_are_nothing_known() {
+    let found = spoiled(|root| {
+        for device in ["0000:00:05.0", "0000:00:0d.0"] {
+            for file in ["numa_node", "vendor", "class", "device"] {
+                fs::remove_file(root.join("devices/pci0000:00").join(device).join(file)).unwrap();
+            }
+        }
+        fs::remove_dir_all(root.join("class/infiniband/mlx5_0/ports")).unwrap();
+    });
+    assert_eq!((found.gpus().len(), found.gpus()[0].id, found.nics()[0].place.numa), (1, None, None));
+}
+
+#[test]
+fn a_pipe_is_not_waited_for() {
+    let found = spoiled(|root| {
+        let node = root.join("devices/pci0000:00/0000:00:05.0/numa_node");
+        fs::remove_file(&node).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&node).status().unwrap();
+        assert!(made.success());
+    });
+    assert_eq!(found.gpus()[0].place.numa, None);
+}
+
+#[test]
+fn names_that_are_none_are_left_out_and_counted() {
+    let found = spoiled(|root| {
+        for name in ["mlx5 1", "\u{1b}[31m", &"n".repeat(65)] {
+            symlink("mlx5_0", root.join("class/infiniband").join(name)).unwrap();
+        }
+        fs::write(root.join("class/infiniband/abi_version"), "1").unwrap();
+    });
+    let names: Vec<_> = found.nics().iter().map(|nic| nic.name.as_str()).collect();
+    assert_eq!((names, found.unusable()), (vec!["mlx5_0"], 3));
+}
+
+#[test]
+fn the_bus_leads_to_a_gpu_that_is_not_listed() {
+    let found = spoiled(|root| {
+        fs::remove_dir_all(root.join("bus/pci/devices")).unwrap();
+    });
+    let gpu = &found.gpus()[0];
+    assert_eq!(gpu.place.path.as_ref().unwrap().folder(), "devices/pci0000:00/0000:00:05.0");
+    assert_eq!(gpu.place.numa.unwrap().number(), 1);
+}
+
+#[test]
+fn a_link_to_another_device_is_no_place_of_this_one() {
+    let found = spoiled(|root| {
+        let link = root.join("bus/pci/devices/0000:00:05.0");
+        fs::remove_file(&link).unwrap();
+        fs::write(root.join("devices/pci0000:00/0000:00:0d.0/class"), "0x030200").unwrap();
+        symlink("../../../devices/pci0000:00/0000:00:0d.0", link).unwrap();
+        fs::remove_dir_all(root.join("class/pci_bus")).unwrap();
+    });
+    assert_eq!(found.gpus()[0].place.path, None);
+}
+
+/// A tree with so many GPUs and NICs, or the refusal.
+fn many(gpus: usize, nics: usize) -> Result<Topology, String> {
+    let root = machine::room();
+    let drivers = root.path().join("bus/pci/drivers/nvidia");
+    fs::create_dir_all(&drivers).unwrap();
+    for at in 0..gpus {
+        fs::write(drivers.join(format!("0000:{:02x}:{:02x}.0", at / 32, at % 32)), "").unwrap();
+    }
+    for at in 0..nics {
+        fs::create_dir_all(root.path().join(format!("class/infiniband/rxe{at}"))).unwrap();
+    }
+    read(root.path(), &[]).map_err(|error| error.to_string())
+}
+
+#[test]
+fn more_than_a_node_has_is_refused() {
+    let most = many(GPUS_MAX, NICS_MAX).unwrap();
+    assert_eq!((most.gpus().len(), most.nics().len()), (GPUS_MAX, NICS_MAX));
+    let result = most.assign(&most.candidates(|_| true), PER_GPU_MAX);
+    assert!((0..GPUS_MAX).all(|gpu| result.of(gpu).len() == 2));
+    assert_eq!(many(GPUS_MAX + 1, 0).unwrap_err(), "more than 256 GPUs");
+    assert_eq!(many(0, NICS_MAX + 1).unwrap_err(), "more than 512 NICs and network interfaces");
+    assert_eq!(many(4097, 0).unwrap_err(), "more than 4096 entries in a folder of sysfs");
+    let known: Vec<_> =
+        (0..=GPUS_MAX).map(|at| address(&format!("0000:{:02x}:{:02x}.0", at / 32, at % 32))).collect();
+    let root = machine::room();
+    assert_eq!(read(root.path(), &known).unwrap_err().to_string(), "more than 256 GPUs");
+}
