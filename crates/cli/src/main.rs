@@ -11,6 +11,7 @@ mod locate;
 mod run;
 mod sweep;
 mod top;
+mod topo;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,7 @@ Examples:
   trunkline plot p2p.svg ours.json other.json  saved results as one picture
   trunkline info                               fabrics, NICs, how bytes are copied
   trunkline info --params                      every setting and its value
+  trunkline topo                               GPUs and NICs, and which NICs a GPU uses
   trunkline top                                what is going on in the processes of this host";
 
 fn main() -> ExitCode {

@@ -125,6 +125,12 @@ impl Choice {
         Ok(found.into_iter().take(INTERFACES_MAX).collect())
     }
 
+    /// Whether the wish for names leaves an interface in; without one, every interface is.
+    #[must_use]
+    pub fn takes(&self, name: &str) -> bool {
+        self.names.as_ref().is_none_or(|names| names.fit(name))
+    }
+
     fn address(&self, one: &Interface) -> Option<IpAddr> {
         let fits = |address: &&IpAddr| match self.family {
             None => true,
@@ -220,6 +226,9 @@ mod tests {
         assert_eq!(chosen("=eth1,lo"), "lo 127.0.0.1, eth1 2001:db8:1::1");
         assert_eq!(chosen("^eth,docker"), "lo 127.0.0.1");
         assert_eq!(chosen("^=eth1,lo"), "docker0 172.17.0.1, eth0 192.0.2.1, eth10 192.0.2.10");
+        let takes = |names: &str, name| Choice { names: Some(Names::parse(names)), family: None }.takes(name);
+        assert!(takes("eth", "eth1") && !takes("^eth", "eth1") && !takes("=eth", "eth1"));
+        assert!(Choice::default().takes("docker0"));
     }
 
     #[test]

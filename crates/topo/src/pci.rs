@@ -51,6 +51,12 @@ impl PciAddress {
     pub fn bus(&self) -> String {
         format!("{:04x}:{:02x}", self.domain, self.bus)
     }
+
+    /// Its card: the place without the function.
+    #[must_use]
+    pub fn card(&self) -> String {
+        format!("{:04x}:{:02x}:{:02x}", self.domain, self.bus, self.device)
+    }
 }
 
 /// `domain:bus`.

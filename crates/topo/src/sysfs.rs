@@ -85,7 +85,7 @@ impl Tree {
             found.retain(|&gpu| self.looks_like_gpu(gpu));
             by = GpusBy::Class;
         }
-        if found.is_empty() {
+        if found.is_empty() || (planted("topo-own-gpus-only") && !known.is_empty()) {
             found = known.to_vec();
             by = if known.is_empty() { GpusBy::Nobody } else { GpusBy::Caller };
         }

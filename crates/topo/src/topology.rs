@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::assign::{Assignment, assign};
 use crate::distance::Place;
+use crate::mutant::planted;
 use crate::pci::PciAddress;
 
 /// Longest name of a device.
@@ -119,7 +120,9 @@ impl Topology {
     /// Takes what was found in any order. GPUs of one address and NICs of one kind and name count once.
     #[must_use]
     pub fn new(mut gpus: Vec<Gpu>, gpus_by: GpusBy, mut nics: Vec<Nic>) -> Self {
-        gpus.sort_by_key(|gpu| gpu.address);
+        if !planted("topo-gpus-as-found") {
+            gpus.sort_by_key(|gpu| gpu.address);
+        }
         gpus.dedup_by_key(|gpu| gpu.address);
         nics.sort_by(|a, b| {
             let key = |nic: &Nic| (nic.address().is_none(), nic.address());

@@ -130,6 +130,16 @@ fn four_nics_behind_each_switch_are_all_used() {
     assert_eq!(nics.len(), 32);
 }
 
+/// The GPUs of the far socket spread over both NICs; those of the near one keep to the one that is nearer.
+#[test]
+fn far_gpus_spread_over_what_is_equally_far() {
+    let found = topology(&machine::tree("one-socket-has-the-nics"));
+    let (near, far) = (Some(Distance::Phb), Some(Distance::Sys));
+    let expected =
+        [(vec!["mlx5_0"], near), (vec!["mlx5_0"], near), (vec!["mlx5_1"], far), (vec!["mlx5_1"], far)];
+    assert_eq!(uses(&found), expected);
+}
+
 #[test]
 fn hidden_drivers_leave_vendor_and_class() {
     let found = topology(&machine::tree("cloud-interfaces"));

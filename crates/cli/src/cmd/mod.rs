@@ -11,6 +11,7 @@ mod sim;
 mod slips;
 mod sweep;
 mod top;
+mod topo;
 
 pub(crate) use bench::BenchError;
 
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     Sim(sim::SimArgs),
     /// Show what processes of this host are doing: messages and bytes a second, what waits, what failed.
     Top(top::TopArgs),
+    /// Show the GPUs and NICs of this machine, how near they are, and which NICs a GPU uses.
+    Topo(topo::TopoArgs),
     /// The launcher's hand on a host.
     #[command(hide = true)]
     RunAgent,
@@ -55,5 +58,6 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn std::error::Erro
         Command::Sim(args) => Ok(sim::run(&args)?),
         Command::Sweep(args) => Ok(sweep::run(&args)?),
         Command::Top(args) => Ok(top::run(&args)?),
+        Command::Topo(args) => Ok(topo::run(&args)?),
     }
 }

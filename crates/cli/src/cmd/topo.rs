@@ -1,0 +1,123 @@
+//! `trunkline topo`: the GPUs and NICs of a node, and which NICs a GPU uses, as text, JSON or a picture.
+//!
+//! Called by `cmd`. It reads sysfs and nothing else; no device is opened.
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, value_parser};
+use thiserror::Error;
+use trunkline_topo::{Choice, ChoiceError, Nic, NicKind, PER_GPU_MAX, ReadError};
+use trunkline_verbs::{ConfigError, VerbsConfig};
+
+use super::plot::picture_path;
+use crate::topo::{self, Report, View};
+
+/// Most ports of a device that a choice may name.
+const PORTS_MAX: u32 = 16;
+
+const EXAMPLES: &str = "\
+Examples:
+  trunkline topo                        the tree of this machine, and which NICs each GPU uses
+  trunkline topo --svg node.svg         the same as a picture
+  trunkline topo --json | jq '.gpus[] | {address, nics}'
+  NCCL_IB_HCA=^mlx5_7,mlx5_8 trunkline topo   without the two NICs for storage
+  trunkline topo --sysfs ./node7-sys    another machine, from a copy of its /sys
+
+Every GPU of the node counts, whether this process or this job uses it or not. So each process that
+asks gets the same table, and jobs that share a node do not all take the same NICs.
+
+How it is decided: a GPU may use as many NICs as there are for each, at least one. It first takes
+the nearest, by what is between the two:
+  PIX   one PCIe switch
+  PXB   several PCIe bridges, which is as good
+  PHB   the processor's host bridge
+  NODE  host bridges of one NUMA node
+  SYS   the link between NUMA nodes
+and rather has fewer than farther ones. Then, GPU by GPU, a NIC that several GPUs use is given up for
+one that is as good and that at least two fewer use. Ties go by PCI address. GPUs have the numbers of
+nvidia-smi, which are those of CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+
+NICs are the devices for RDMA (InfiniBand, RoCE, EFA, Slingshot); network interfaces only where there
+are none. NCCL_IB_HCA (TRUNKLINE_IB_HCA) and NCCL_SOCKET_IFNAME choose among them and must be the same
+in all processes. docs/topology.md has it in full.
+
+A copy of /sys needs bus/pci, class/infiniband, class/cxi, class/net, class/pci_bus and devices, with
+links as they are:
+  tar -C /sys -cf node7.tar --ignore-failed-read bus/pci class/{infiniband,cxi,net,pci_bus} devices";
+
+/// Arguments of `topo`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TopoArgs {
+    /// Where sysfs is.
+    #[arg(long, value_name = "ROOT", default_value = "/sys")]
+    sysfs: PathBuf,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+    /// Draw it, too; what is there is replaced.
+    #[arg(long, value_name = "FILE.svg", value_parser = picture_path)]
+    svg: Option<PathBuf>,
+    /// Most NICs of one GPU.
+    #[arg(long, value_name = "N", default_value_t = PER_GPU_MAX as u64, value_parser = value_parser!(u64).range(1..=PER_GPU_MAX as u64))]
+    nics_per_gpu: u64,
+}
+
+/// There is nothing to show.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum TopoError {
+    /// Sysfs cannot be read.
+    #[error("cannot read the topology: {0}")]
+    Read(#[from] ReadError),
+    /// The choice of RDMA devices has a bad value.
+    #[error(transparent)]
+    Devices(#[from] ConfigError),
+    /// The choice of network interfaces has a bad value.
+    #[error(transparent)]
+    Interfaces(#[from] ChoiceError),
+    /// The picture cannot be written.
+    #[error("{path}: {1}", path = .0.display())]
+    Picture(PathBuf, #[source] io::Error),
+    /// Nothing can be printed any more.
+    #[error("cannot write: {0}")]
+    Print(#[from] io::Error),
+    /// The JSON cannot be made.
+    #[error("cannot write JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &TopoArgs) -> Result<ExitCode, TopoError> {
+    let topology = trunkline_topo::read(&args.sysfs, &[])?;
+    let takes = chosen()?;
+    let view = View::new(topology, takes, args.nics_per_gpu as usize);
+    if let Some(path) = &args.svg {
+        std::fs::write(path, topo::picture(&view))
+            .map_err(|error| TopoError::Picture(path.clone(), error))?;
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &Report::new(&view, args.sysfs.display().to_string()))?;
+        writeln!(out)?;
+    } else {
+        topo::lines(&view).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Which NICs the environment takes.
+fn chosen() -> Result<impl Fn(&Nic) -> bool, TopoError> {
+    // Of the other variables for RDMA none is of interest here, not even whether it makes sense.
+    let devices =
+        VerbsConfig::read(|name| std::env::var(name).ok().filter(|_| name.ends_with("_IB_HCA")))?.hca;
+    let interfaces = Choice::read(|name| std::env::var_os(name).filter(|_| name.ends_with("_IFNAME")))?;
+    Ok(move |nic: &Nic| match nic.kind {
+        NicKind::Rdma => (1..=PORTS_MAX).any(|port| devices.takes(nic.name.as_str(), port)),
+        NicKind::Cxi => true,
+        NicKind::Interface => interfaces.takes(nic.name.as_str()),
+    })
+}

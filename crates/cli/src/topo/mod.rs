@@ -1,0 +1,146 @@
+//! A node's GPUs and NICs for people and programs: as text, as a picture, as JSON.
+//!
+//! Called by `cmd::topo`. What is where, and who uses what, is the `topo` crate's; this only shows it.
+
+mod picture;
+mod report;
+mod text;
+mod tree;
+
+pub(crate) use picture::picture;
+pub(crate) use report::Report;
+pub(crate) use text::lines;
+
+use trunkline_topo::{Assignment, Gpu, GpusBy, Nic, PciAddress, Topology};
+
+/// A node, and which NICs its GPUs use.
+#[derive(Debug)]
+pub(crate) struct View {
+    topology: Topology,
+    /// By places of the topology.
+    assignment: Assignment,
+    /// Whether a NIC is one of those that are shared out.
+    candidates: Vec<bool>,
+}
+
+impl View {
+    /// Shares the NICs that `takes` says yes to out over the GPUs, at most `most` for one.
+    pub(crate) fn new(topology: Topology, takes: impl Fn(&Nic) -> bool, most: usize) -> Self {
+        let chosen = topology.candidates(takes);
+        let assignment = topology.assign(&chosen, most);
+        let candidates = (0..topology.nics().len()).map(|at| chosen.contains(&at)).collect();
+        Self { topology, assignment, candidates }
+    }
+
+    fn gpus(&self) -> &[Gpu] {
+        self.topology.gpus()
+    }
+
+    fn nics(&self) -> &[Nic] {
+        self.topology.nics()
+    }
+
+    /// The GPUs that use a NIC.
+    fn users(&self, nic: usize) -> Vec<usize> {
+        let uses = |gpu: &usize| self.assignment.of(*gpu).iter().any(|pick| pick.nic == nic);
+        (0..self.gpus().len()).filter(uses).collect()
+    }
+
+    /// How many NUMA nodes have devices.
+    fn numa_nodes(&self) -> usize {
+        let gpus = self.gpus().iter().filter_map(|gpu| gpu.place.numa);
+        let mut nodes: Vec<_> = gpus.chain(self.nics().iter().filter_map(|nic| nic.place.numa)).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes.len()
+    }
+
+    /// What there is, in one line.
+    fn title(&self) -> String {
+        let count = |count: usize, what: &str| match count {
+            0 => format!("no {what}"),
+            1 => format!("1 {what}"),
+            _ => format!("{count} {what}s"),
+        };
+        let (gpus, nics) = (self.gpus().len(), self.nics().len());
+        let both = format!("{} and {}", count(gpus, "GPU"), count(nics, "NIC"));
+        match self.numa_nodes() {
+            0 => both,
+            nodes => format!("{both} at {}", count(nodes, "NUMA node")),
+        }
+    }
+
+    /// How many NICs a GPU uses, and why, in one line.
+    fn subtitle(&self) -> String {
+        let candidates = self.candidates.iter().filter(|taken| **taken).count();
+        let gpus = self.gpus().len();
+        match (gpus, candidates) {
+            (0, _) => "without GPUs there is nobody to share NICs out to".to_owned(),
+            (_, 0) => "there is no NIC to share out".to_owned(),
+            _ => {
+                let which = if candidates == self.nics().len() { "all" } else { &candidates.to_string() };
+                let of = if which == "all" { "" } else { " of the" };
+                let each = self.assignment.per_gpu();
+                format!("{which}{of} NICs are shared out over {gpus} GPUs, at most {each} each")
+            }
+        }
+    }
+
+    /// What is worth a line of its own.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        match self.topology.gpus_by() {
+            GpusBy::Class => notes.push(
+                "no driver of GPUs shows devices here; GPUs are those of NVIDIA and AMD by PCI class"
+                    .to_owned(),
+            ),
+            GpusBy::Caller => notes.push("the node shows no GPUs; these are the caller's".to_owned()),
+            GpusBy::Driver | GpusBy::Nobody => {}
+        }
+        if self.topology.unusable() > 0 {
+            notes.push(format!(
+                "{} devices have names that are none and were left out",
+                self.topology.unusable()
+            ));
+        }
+        let hidden = self.gpus().iter().filter(|gpu| gpu.place.path.is_none()).count();
+        if hidden > 0 {
+            notes.push(format!("{hidden} GPUs have no place in the PCI tree; NUMA nodes decide for them"));
+        }
+        notes
+    }
+}
+
+/// A vendor and a device as people say them.
+fn model(id: Option<(u16, u16)>) -> String {
+    match id {
+        Some((0x10de, device)) => format!("NVIDIA {device:04x}"),
+        Some((0x1002, device)) => format!("AMD {device:04x}"),
+        Some((vendor, device)) => format!("{vendor:04x}:{device:04x}"),
+        None => String::new(),
+    }
+}
+
+/// A speed as people say it.
+fn speed(mbps: Option<u32>) -> String {
+    match mbps {
+        Some(mbps) if mbps % 1000 == 0 => format!("{} Gb/s", mbps / 1000),
+        Some(mbps) => format!("{mbps} Mb/s"),
+        None => String::new(),
+    }
+}
+
+fn address(address: Option<PciAddress>) -> String {
+    address.map_or_else(String::new, |address| address.to_string())
+}
+
+/// `GPU 3`, `GPUs 2 and 3`, `GPUs 0 1 2 3`.
+fn gpus(numbers: &[usize]) -> String {
+    let all: Vec<String> = numbers.iter().map(usize::to_string).collect();
+    match numbers {
+        [] => String::new(),
+        [_] => format!("GPU {}", all[0]),
+        [_, _] => format!("GPUs {} and {}", all[0], all[1]),
+        _ => format!("GPUs {}", all.join(" ")),
+    }
+}
