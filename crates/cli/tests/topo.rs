@@ -97,6 +97,29 @@ fn text_is_for_eighty_columns_and_names_every_device() {
     }
 }
 
+#[test]
+fn the_page_shows_what_is_drawn() {
+    let page = include_str!("../../../docs/topology.md");
+    let text = right(machine::tree("switches-4-nics").path(), &[], &[]);
+    let shown = page.split("```").nth(1).expect("a drawing").trim();
+    let mut drawn = text.lines();
+    for line in shown.lines().filter(|line| *line != "...") {
+        assert!(drawn.any(|other| other == line), "{line}\n{text}");
+    }
+}
+
+#[test]
+fn help_explains_each_distance_and_the_page_too() {
+    let help = right(Path::new("/sys"), &["--help"], &[]);
+    for distance in ["PIX", "PXB", "PHB", "NODE", "SYS"] {
+        assert!(help.lines().any(|line| line.trim_start().starts_with(distance)), "{distance}: {help}");
+        assert!(include_str!("../../../docs/topology.md").contains(&format!("| `{distance}` |")));
+    }
+    for word in ["NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "--nics-per-gpu", "--svg", "--json", "--sysfs"] {
+        assert!(help.contains(word), "{word}");
+    }
+}
+
 fn attribute(node: &Node<'_, '_>, name: &str) -> f64 {
     node.attribute(name).expect(name).parse().expect("a number")
 }

@@ -222,7 +222,7 @@ impl Tree {
     fn real(&self, path: &str) -> Option<String> {
         let real = self.root.join(path).canonicalize().ok()?;
         if planted("topo-leaves-the-tree") {
-            return real.to_str().map(str::to_owned);
+            return real.strip_prefix(&self.root).unwrap_or(&real).to_str().map(str::to_owned);
         }
         real.strip_prefix(&self.root).ok()?.to_str().map(str::to_owned)
     }
