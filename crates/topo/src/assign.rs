@@ -387,17 +387,17 @@ mod tests {
                 used[nic] += 1;
             }
         }
-        for row in 0..gpus.len() {
-            for slot in 0..slots[row].len() {
+        for (row, slots) in slots.iter_mut().enumerate() {
+            for slot in slots {
                 for &(distance, _, nic) in list.iter().filter(|pair| pair.1 == row) {
-                    let (now, at) = slots[row][slot];
+                    let (now, at) = *slot;
                     if used[now] < 2 || distance.class() < at.class() {
                         break;
                     }
                     if used[now] >= used[nic] + 2 {
                         used[now] -= 1;
                         used[nic] += 1;
-                        slots[row][slot] = (nic, distance);
+                        *slot = (nic, distance);
                     }
                 }
             }

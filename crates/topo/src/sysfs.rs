@@ -77,7 +77,10 @@ impl Tree {
             let entries = self.entries(&format!("bus/pci/drivers/{driver}"))?;
             found.extend(entries.iter().filter_map(|name| name.parse::<PciAddress>().ok()));
         }
-        found.retain(|&gpu| self.class(gpu).is_none_or(|class| GPU_CLASSES.contains(&(class >> 16))));
+        found.retain(|&gpu| {
+            self.class(gpu).is_none_or(|class| GPU_CLASSES.contains(&(class >> 16)))
+                || planted("topo-counts-sound-cards")
+        });
         let mut by = GpusBy::Driver;
         if found.is_empty() {
             let all = self.entries("bus/pci/devices")?;
@@ -91,7 +94,7 @@ impl Tree {
         }
         found.sort_unstable();
         found.dedup();
-        if found.len() > GPUS_MAX {
+        if found.len() > GPUS_MAX && !planted("topo-takes-any-number") {
             return Err(ReadError::TooMany { what: "GPUs", limit: GPUS_MAX });
         }
         Ok((found.into_iter().map(|address| self.gpu(address)).collect(), by))
@@ -215,6 +218,11 @@ impl Tree {
         }
         let mut bytes = Vec::new();
         std::fs::File::open(path).ok()?.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        // The kernel calls each file a page long, so copies end with zeros.
+        if let Some(end) = bytes.iter().position(|byte| *byte == 0).filter(|_| !planted("topo-reads-padding"))
+        {
+            bytes.truncate(end);
+        }
         String::from_utf8(bytes).ok()
     }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use trunkline_topo::{
-    Distance, GPUS_MAX, GpusBy, NICS_MAX, NicKind, PER_GPU_MAX, PciAddress, Topology, read,
+    Distance, GPUS_MAX, GpusBy, NICS_MAX, NicKind, NumaNode, PER_GPU_MAX, PciAddress, Topology, read,
 };
 
 fn address(text: &str) -> PciAddress {
@@ -296,6 +296,32 @@ fn garbage_in_files_is_nothing_known() {
     let gpu = &found.gpus()[0];
     assert_eq!((gpu.place.numa, gpu.id, found.nics()[0].speed_mbps), (None, None, None));
     assert_eq!(uses(&found), [(vec!["mlx5_0"], Some(Distance::Phb))]);
+}
+
+#[test]
+fn of_a_file_only_the_beginning_is_read() {
+    let padded = |spaces: usize| {
+        let found = spoiled(|root| {
+            let node = root.join("devices/pci0000:00/0000:00:05.0/numa_node");
+            fs::write(node, format!("2{}x", " ".repeat(spaces))).unwrap();
+        });
+        found.gpus()[0].place.numa.map(NumaNode::number)
+    };
+    assert_eq!((padded(254), padded(255)), (None, Some(2)));
+}
+
+#[test]
+fn copies_that_end_with_zeros_are_read() {
+    let found = spoiled(|root| {
+        for file in ["numa_node", "vendor", "device", "class"] {
+            let path = root.join("devices/pci0000:00/0000:00:05.0").join(file);
+            let mut bytes = fs::read(&path).unwrap();
+            bytes.resize(4096, 0);
+            fs::write(path, bytes).unwrap();
+        }
+    });
+    let gpu = &found.gpus()[0];
+    assert_eq!((gpu.place.numa.unwrap().number(), gpu.id), (1, Some((0x10de, 0x2330))));
 }
 
 #[test]

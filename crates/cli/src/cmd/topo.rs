@@ -25,8 +25,8 @@ Examples:
   NCCL_IB_HCA=^mlx5_7,mlx5_8 trunkline topo   without the two NICs for storage
   trunkline topo --sysfs ./node7-sys    another machine, from a copy of its /sys
 
-Every GPU of the node counts, whether this process or this job uses it or not. So each process that
-asks gets the same table, and jobs that share a node do not all take the same NICs.
+Every GPU of the node counts, whether this process or this job uses it or not. So each process
+that asks gets the same table, and jobs that share a node do not all take the same NICs.
 
 How it is decided: a GPU may use as many NICs as there are for each, at least one. It first takes
 the nearest, by what is between the two:
@@ -35,17 +35,19 @@ the nearest, by what is between the two:
   PHB   the processor's host bridge
   NODE  host bridges of one NUMA node
   SYS   the link between NUMA nodes
-and rather has fewer than farther ones. Then, GPU by GPU, a NIC that several GPUs use is given up for
-one that is as good and that at least two fewer use. Ties go by PCI address. GPUs have the numbers of
-nvidia-smi, which are those of CUDA with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+and rather has fewer than farther ones. Then, GPU by GPU, a NIC that several GPUs use is given up
+for one that is as good and that at least two fewer use. Ties go by PCI address. GPUs have the
+numbers of nvidia-smi, which are CUDA's where CUDA_DEVICE_ORDER=PCI_BUS_ID.
 
-NICs are the devices for RDMA (InfiniBand, RoCE, EFA, Slingshot); network interfaces only where there
-are none. NCCL_IB_HCA (TRUNKLINE_IB_HCA) and NCCL_SOCKET_IFNAME choose among them and must be the same
-in all processes. docs/topology.md has it in full.
+NICs are the devices for RDMA (InfiniBand, RoCE, EFA, Slingshot); network interfaces only where
+there are none. NCCL_IB_HCA (TRUNKLINE_IB_HCA) and NCCL_SOCKET_IFNAME choose among them, and must
+be the same in all processes. docs/topology.md has it in full.
 
-A copy of /sys needs bus/pci, class/infiniband, class/cxi, class/net, class/pci_bus and devices, with
-links as they are:
-  tar -C /sys -cf node7.tar --ignore-failed-read bus/pci class/{infiniband,cxi,net,pci_bus} devices";
+To take a copy of what is read of a machine's /sys, for --sysfs (tar says that some files cannot
+be read; that is in order):
+  cd /sys && find bus/pci class devices \\( -type d -o -type l -o -name numa_node -o -name class \\
+    -o -name vendor -o -name device -o -name rate -o -name speed \\) \\
+    | tar --no-recursion -cf ~/node7.tar -T -";
 
 /// Arguments of `topo`.
 #[derive(Args, Debug)]

@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn words_that_do_not_fit_go_to_the_next_line() {
-        let words = vec!["abcdefghi"; 9];
+        let words = ["abcdefghi"; 9];
         let lines = wrapped("12345678: ", words.iter().copied());
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[0], format!("12345678: {}", ["abcdefghi"; 7].join(" ")));
