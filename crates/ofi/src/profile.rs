@@ -49,7 +49,7 @@ const KNOWN: [(&str, Profile); 9] = [
     ("net;ofi_rxm", over_sockets("net;ofi_rxm")),
     ("net", native("net")),
     ("tcp", native("tcp")),
-    ("sockets", Profile { tells_refusals: true, ..over_sockets("sockets") }),
+    ("sockets", Profile { tells_refusals: true, matches: false, ..over_sockets("sockets") }),
     ("efa", over_a_nic("efa")),
     ("cxi", Profile { write_data_by: Some("FI_CXI_ENABLE_WRITEDATA=1"), ..over_a_nic("cxi") }),
     ("verbs;ofi_rxm", over_a_nic("verbs;ofi_rxm")),
