@@ -83,6 +83,9 @@ pub const REGISTRATION_PINS_MAX: u32 = 1 << 24;
 /// Bytes of the largest page that kernels widen a registration to.
 pub const WIDEN_PAGE_MAX: u64 = 64 << 10;
 
+/// Exports of memory that a process may have at once, those that are being ended included: slots of names.
+pub const EXPORTS_MAX: usize = 1 << 16;
+
 const _: () = assert!(RANGE_RECVS <= RECVS_MAX && RANGE_RECVS.is_power_of_two());
 const _: () = assert!(MEMBERS_OF_GROUP_MAX + MEMBER_QUARANTINE < 1 << 10);
 const _: () = assert!(RECVS_MAX + EAGER_CREDITS_MAX <= MAILBOX_SLOTS);

@@ -1,6 +1,7 @@
 //! What each fuzz target does with its input, and the inputs it begins with. The targets in `fuzz/` and the ordinary
 //! test that replays `fuzz/corpus/` call the same functions; nothing of this is in the product.
 
+mod ipc;
 mod pair;
 mod share;
 mod wire;
@@ -27,6 +28,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "eager", check: wire::eager, seeds: wire::eager_seeds },
     Target { name: "fin", check: wire::fin, seeds: wire::fin_seeds },
     Target { name: "strand", check: wire::strand, seeds: wire::strand_seeds },
+    Target { name: "ipc", check: ipc::messages, seeds: ipc::message_seeds },
     Target { name: "share", check: share::words, seeds: share::word_seeds },
     Target { name: "pool", check: share::pool, seeds: share::pool_seeds },
     Target { name: "status", check: wire::status, seeds: wire::status_seeds },

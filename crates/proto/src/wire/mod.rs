@@ -8,6 +8,7 @@ pub mod fin;
 pub mod frame;
 pub mod handle;
 pub mod imm;
+pub mod ipc;
 pub mod layout;
 pub mod member;
 pub mod place;
