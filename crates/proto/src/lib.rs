@@ -27,6 +27,7 @@ pub mod limits;
 pub mod mutant;
 pub mod nics;
 pub mod pool;
+mod queue;
 pub mod registrations;
 pub mod slots;
 pub mod time;

@@ -8,6 +8,7 @@
 
 use super::key::Key;
 use crate::intervals::Span;
+use crate::queue::{Linked, Links};
 use crate::slots::SlotId;
 
 /// The name of a registration in a cache. One that is gone has a name that names nothing.
@@ -69,9 +70,7 @@ pub(super) struct Entry {
     pub(super) pins: u32,
     /// Those of them who wait, or have not asked since.
     pub(super) waiting: u32,
-    /// Its neighbours in the one queue that it is in.
-    pub(super) before: Option<EntryId>,
-    pub(super) behind: Option<EntryId>,
+    pub(super) links: Links,
 }
 
 impl Entry {
@@ -84,8 +83,13 @@ impl Entry {
             listed: true,
             pins: 1,
             waiting: 0,
-            before: None,
-            behind: None,
+            links: Links::NONE,
         }
+    }
+}
+
+impl Linked for Entry {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
     }
 }

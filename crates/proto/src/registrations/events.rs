@@ -92,8 +92,8 @@ impl Registrations {
 
     /// What is to be closed next. To be asked after any other call, until there is nothing.
     pub fn poll(&mut self) -> Option<Close> {
-        let id = self.leaving.front()?;
-        self.leaving.take(&mut self.entries, id);
+        let id = EntryId(self.leaving.front()?);
+        self.leaving.take(&mut self.entries, id.0);
         let entry = self.entries.get_mut(id.0)?;
         entry.state = State::Closing;
         Some(Close { id, key: entry.key, span: entry.span })

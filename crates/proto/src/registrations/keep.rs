@@ -48,7 +48,7 @@ impl Registrations {
             return self.leave(id);
         }
         self.idle_bytes += entry.span.len();
-        self.idle.push(&mut self.entries, id);
+        self.idle.push(&mut self.entries, id.0);
         self.trim();
     }
 
@@ -56,7 +56,7 @@ impl Registrations {
     pub(super) fn unrest(&mut self, id: EntryId) {
         let Some(entry) = self.entries.get(id.0) else { return };
         self.idle_bytes -= entry.span.len();
-        self.idle.take(&mut self.entries, id);
+        self.idle.take(&mut self.entries, id.0);
     }
 
     /// It is to be closed: nobody uses it, and it is in no queue.
@@ -66,7 +66,7 @@ impl Registrations {
         }
         let Some(entry) = self.entries.get_mut(id.0) else { return };
         entry.state = State::Leaving;
-        self.leaving.push(&mut self.entries, id);
+        self.leaving.push(&mut self.entries, id.0);
         self.closing += 1;
     }
 
@@ -85,7 +85,7 @@ impl Registrations {
     fn evict(&mut self) -> bool {
         let recent = self.mutant.is("registrations-push-out-the-recent");
         let id = if recent { self.idle.back() } else { self.idle.front() };
-        let Some(id) = id else { return false };
+        let Some(id) = id.map(EntryId) else { return false };
         self.unrest(id);
         self.leave(id);
         self.counts.evicted += 1;

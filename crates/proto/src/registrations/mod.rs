@@ -28,7 +28,6 @@ mod events;
 mod index;
 mod keep;
 pub mod key;
-mod queue;
 mod scopes;
 #[cfg(test)]
 mod tests;
@@ -41,11 +40,11 @@ pub use keep::Idle;
 use self::entry::Entry;
 use self::index::Index;
 use self::key::{Memory, Scope};
-use self::queue::Queue;
 use self::scopes::Scopes;
 use crate::intervals::{Page, Span};
 use crate::limits::{REGISTRATION_SCOPES_MAX, REGISTRATIONS_MAX};
 use crate::mutant::Mutant;
+use crate::queue::Queue;
 use crate::slots::Slots;
 
 /// What a cache may hold.

@@ -1,0 +1,76 @@
+//! Entries of a table one behind another, linked through themselves: to put one in or take one out of the middle allocates
+//! nothing. The caches have several, of what is idle and of what is to be closed; an entry is in one of them at most.
+
+use crate::slots::{SlotId, Slots};
+
+/// An entry that can be in a queue.
+pub(crate) trait Linked {
+    /// Its neighbours.
+    fn links(&mut self) -> &mut Links;
+}
+
+/// The neighbours of an entry in the one queue that it is in.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Links {
+    before: Option<SlotId>,
+    behind: Option<SlotId>,
+}
+
+/// The ends of a queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue {
+    front: Option<SlotId>,
+    back: Option<SlotId>,
+    len: usize,
+}
+
+impl Links {
+    /// Of one that is in no queue.
+    pub(crate) const NONE: Self = Self { before: None, behind: None };
+}
+
+impl Queue {
+    pub(crate) const fn new() -> Self {
+        Self { front: None, back: None, len: 0 }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) const fn front(&self) -> Option<SlotId> {
+        self.front
+    }
+
+    pub(crate) const fn back(&self) -> Option<SlotId> {
+        self.back
+    }
+
+    /// Puts an entry, which is in no queue, at the end.
+    pub(crate) fn push<T: Linked>(&mut self, entries: &mut Slots<T>, id: SlotId) {
+        if let Some(entry) = entries.get_mut(id) {
+            *entry.links() = Links { before: self.back, behind: None };
+        }
+        match self.back.and_then(|last| entries.get_mut(last)) {
+            Some(last) => last.links().behind = Some(id),
+            None => self.front = Some(id),
+        }
+        self.back = Some(id);
+        self.len += 1;
+    }
+
+    /// Takes out an entry, which is in this queue.
+    pub(crate) fn take<T: Linked>(&mut self, entries: &mut Slots<T>, id: SlotId) {
+        let Some(entry) = entries.get_mut(id) else { return };
+        let Links { before, behind } = core::mem::take(entry.links());
+        match before.and_then(|id| entries.get_mut(id)) {
+            Some(entry) => entry.links().behind = behind,
+            None => self.front = behind,
+        }
+        match behind.and_then(|id| entries.get_mut(id)) {
+            Some(entry) => entry.links().before = before,
+            None => self.back = before,
+        }
+        self.len -= 1;
+    }
+}
