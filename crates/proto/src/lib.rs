@@ -8,6 +8,7 @@
 //! - [`pool`]: which comms share queue pairs, and what they share of them.
 //! - [`xfer`]: what happens for each message, as plain functions.
 //! - [`registrations`]: which registration of memory serves a request, and when it is closed.
+//! - [`ipc`]: which memory of devices other processes of the node have mapped, and until when.
 //! - [`counters`]: what is counted.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ pub mod counters;
 pub mod fuzzing;
 pub mod id;
 pub mod intervals;
+pub mod ipc;
 pub mod limits;
 pub mod mutant;
 pub mod nics;

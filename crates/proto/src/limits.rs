@@ -86,6 +86,21 @@ pub const WIDEN_PAGE_MAX: u64 = 64 << 10;
 /// Exports of memory that a process may have at once, those that are being ended included: slots of names.
 pub const EXPORTS_MAX: usize = 1 << 16;
 
+/// Processes that one shares memory with at once, in either direction.
+pub const IPC_PEERS_MAX: usize = 1 << 10;
+
+/// Operations that use one export, or one import, at once.
+pub const IPC_PINS_MAX: u32 = 1 << 24;
+
+/// Mappings of one export at one importer: devices, and ways to map.
+pub const MAPPINGS_OF_IMPORT_MAX: usize = 32;
+
+/// Names of one exporter that references are there for and no announcement yet.
+pub const NAMES_AWAITED_MAX: usize = 64;
+
+/// The longest run of sends that go another way after an importer could not map an export: doubled with each failure.
+pub const IPC_PASSED_OVER_MAX: u16 = 1 << 10;
+
 const _: () = assert!(RANGE_RECVS <= RECVS_MAX && RANGE_RECVS.is_power_of_two());
 const _: () = assert!(MEMBERS_OF_GROUP_MAX + MEMBER_QUARANTINE < 1 << 10);
 const _: () = assert!(RECVS_MAX + EAGER_CREDITS_MAX <= MAILBOX_SLOTS);

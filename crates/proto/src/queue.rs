@@ -10,14 +10,14 @@ pub(crate) trait Linked {
 }
 
 /// The neighbours of an entry in the one queue that it is in.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 pub(crate) struct Links {
     before: Option<SlotId>,
     behind: Option<SlotId>,
 }
 
 /// The ends of a queue.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Queue {
     front: Option<SlotId>,
     back: Option<SlotId>,

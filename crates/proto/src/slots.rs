@@ -29,7 +29,7 @@ impl SlotId {
 }
 
 /// A table with room for a fixed number of entries.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Slots<T> {
     entries: Vec<Entry<T>>,
     free: VecDeque<u32>,
@@ -38,7 +38,7 @@ pub struct Slots<T> {
     quarantine: usize,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Entry<T> {
     generation: u32,
     value: Option<T>,
@@ -82,6 +82,19 @@ impl<T> Slots<T> {
     #[must_use]
     pub const fn with_quarantine(capacity: usize, quarantine: usize) -> Self {
         Self { entries: Vec::new(), free: VecDeque::new(), capacity, quarantine }
+    }
+
+    /// From now on there is room for that many entries; those that are there stay. Allocates what is to come.
+    pub fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity;
+        self.entries.reserve(capacity.saturating_sub(self.entries.len()));
+        self.free.reserve(capacity.saturating_sub(self.free.len()));
+    }
+
+    /// For how many entries there is room, those that are there included.
+    #[must_use]
+    pub const fn capacity(&self) -> usize {
+        self.capacity
     }
 
     /// Puts `value` in, or gives it back when the table is full.
@@ -175,6 +188,18 @@ impl<T> Slots<T> {
         })
     }
 
+    /// Entries that nothing has to be allocated for.
+    #[cfg(test)]
+    pub(crate) const fn room(&self) -> usize {
+        self.entries.capacity()
+    }
+
+    /// The next use of that place is its last.
+    #[cfg(test)]
+    pub(crate) fn wear_out(&mut self, slot: u32) {
+        self.entries[slot as usize].generation = u32::MAX;
+    }
+
     /// Entries in the table.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -204,6 +229,19 @@ mod tests {
         assert_eq!(slots.remove(first), None);
         assert_eq!(slots.get(second), Some(&'c'));
         assert_eq!(SlotId::from_bits(second.to_bits()), second);
+    }
+
+    #[test]
+    fn a_table_grows_and_shrinks_when_told() {
+        let mut slots = Slots::new(1);
+        let first = slots.insert('a').unwrap();
+        slots.set_capacity(2);
+        let room = slots.entries.capacity();
+        let second = slots.insert('b').unwrap();
+        assert_eq!((slots.insert('c'), slots.entries.capacity()), (Err('c'), room));
+        slots.set_capacity(0);
+        assert_eq!((slots.get(first), slots.get(second)), (Some(&'a'), Some(&'b')));
+        assert_eq!(slots.insert('c'), Err('c'));
     }
 
     #[test]

@@ -58,6 +58,17 @@ impl<G: Copy + Ord, V: Copy> Intervals<G, V> {
         Self { nodes: Vec::new(), root: NONE, free: NONE, len: 0, mutant }
     }
 
+    /// Allocates what so many spans take, so that until there are more nothing is allocated.
+    pub fn reserve(&mut self, spans: usize) {
+        self.nodes.reserve(spans.saturating_sub(self.nodes.len()));
+    }
+
+    /// Spans that nothing has to be allocated for.
+    #[cfg(test)]
+    pub(crate) const fn room(&self) -> usize {
+        self.nodes.capacity()
+    }
+
     /// How many there are.
     #[must_use]
     pub const fn len(&self) -> usize {

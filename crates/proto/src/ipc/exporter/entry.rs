@@ -1,0 +1,126 @@
+//! One export that a process knows, and the tokens of those who hold it. Owned by the exporter, which alone changes it.
+//!
+//! ```text
+//! Exporting --exported--> Live --retired--> Retiring --nobody uses or maps it--> Leaving --told--> Ending --unexported--> gone
+//!      |
+//!      +--failed--> gone
+//! ```
+
+use super::memory::Allocation;
+use super::peer::PeerId;
+use crate::intervals::Span;
+use crate::queue::{Linked, Links};
+use crate::time::Instant;
+use crate::wire::ipc::{Name, Reference};
+
+/// Where an export stands.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum State {
+    /// Somebody is exporting it.
+    Exporting,
+    /// It can be shared.
+    Live,
+    /// Nobody finds it any more; a message uses it, or a peer has it.
+    Retiring,
+    /// It is to be unexported; nobody has been told to yet.
+    Leaving,
+    /// Somebody is unexporting it.
+    Ending,
+    /// Its place has had all generations, and is never used again.
+    Spent,
+}
+
+/// The right of one message to a peer to use an export: nobody unmaps it there before this is given back. There is one for each
+/// that was given; one that is dropped keeps its export for ever.
+#[cfg_attr(test, derive(Clone))]
+#[derive(Debug, Eq, Hash, PartialEq)]
+#[must_use = "a pin that is not given back keeps its export for ever"]
+pub struct Pin {
+    pub(super) name: Name,
+    pub(super) peer: PeerId,
+}
+
+impl Pin {
+    /// Which export; the place of its name is where the caller may keep what belongs to it.
+    #[must_use]
+    pub const fn name(&self) -> Name {
+        self.name
+    }
+}
+
+/// Export this, without the lock; then say [`Exporter::exported`](super::Exporter::exported) or
+/// [`Exporter::export_failed`](super::Exporter::export_failed), one of the two for certain. It counts as a pin.
+#[cfg_attr(test, derive(Clone))]
+#[derive(Debug, Eq, Hash, PartialEq)]
+#[must_use = "others wait for this export"]
+pub struct Export {
+    pub(super) pin: Pin,
+    pub(super) allocation: Allocation,
+    pub(super) part: Span,
+}
+
+impl Export {
+    /// What it will be called.
+    #[must_use]
+    pub const fn name(&self) -> Name {
+        self.pin.name
+    }
+
+    /// What to export.
+    #[must_use]
+    pub const fn allocation(&self) -> Allocation {
+        self.allocation
+    }
+}
+
+/// A message may go, and name the memory.
+#[derive(Debug, Eq, Hash, PartialEq)]
+#[must_use]
+pub struct Sent {
+    /// To be given back when the message is done, or its peer dead: [`Exporter::finish`](super::Exporter::finish).
+    pub pin: Pin,
+    /// What the message says.
+    pub reference: Reference,
+    /// Whether the export is to be announced to the peer first.
+    pub announce: bool,
+}
+
+/// An export.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Entry {
+    pub(super) memory: Allocation,
+    pub(super) state: State,
+    /// Whether who asks finds it; once not, never again.
+    pub(super) listed: bool,
+    /// Whether it goes as soon as no message uses it.
+    pub(super) passing: bool,
+    /// Messages that use it, and who exports it.
+    pub(super) pins: u32,
+    /// Peers that were told of it and have not let it go.
+    pub(super) held: u32,
+    /// When the last message was done.
+    pub(super) used: Instant,
+    /// Up to which epoch of frees it is known to be there.
+    pub(super) checked: u32,
+    /// Its neighbours in the one queue that it is in.
+    pub(super) links: Links,
+}
+
+impl Entry {
+    /// One that its first pin exports.
+    pub(super) const fn new(memory: Allocation, passing: bool, now: Instant, checked: u32) -> Self {
+        let (state, links) = (State::Exporting, Links::NONE);
+        Self { memory, state, listed: true, passing, pins: 1, held: 0, used: now, checked, links }
+    }
+
+    /// Whether it waits among those that may be evicted.
+    pub(super) fn is_idle(&self) -> bool {
+        self.state == State::Live && self.pins == 0 && !self.passing
+    }
+}
+
+impl Linked for Entry {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}

@@ -1,0 +1,146 @@
+//! What is kept though no message uses it, and what goes when that is too much or too old. Whatever the budget is changed to, what
+//! is kept comes down to it as messages are done.
+
+use super::Exporter;
+use super::counts::{Amount, Why};
+use super::entry::State;
+use crate::limits::EXPORTS_MAX;
+use crate::slots::SlotId;
+use crate::time::Instant;
+
+impl Exporter {
+    /// From now on at least so much may be kept, by either measure. Allocates what that takes; nothing else does.
+    pub fn grow(&mut self, budget: Amount) {
+        let most = EXPORTS_MAX - self.config.passing;
+        let kept = &mut self.config.budget;
+        kept.entries = kept.entries.max(budget.entries.min(most));
+        kept.bytes = kept.bytes.max(budget.bytes);
+        let places = self.entries.capacity().max(kept.entries + self.config.passing);
+        self.entries.set_capacity(places);
+        self.index.reserve(places);
+        self.peers.iter_mut().for_each(|(_, peer)| peer.grow(places));
+    }
+
+    /// From now on at most so much may be kept, by either measure; 0 of one: nothing, and messages go another way. What is beyond
+    /// is retired, the least recently used first; what messages use, as soon as they are done. Tables keep their size, as the
+    /// generations of names live in them.
+    pub fn shrink(&mut self, budget: Amount) {
+        let kept = &mut self.config.budget;
+        kept.entries = kept.entries.min(budget.entries);
+        kept.bytes = kept.bytes.min(budget.bytes);
+        if !self.mutant.is("ipc-stays-over-budget") {
+            self.converge();
+        }
+    }
+
+    /// Asks memory back: of what is kept, at most so many bytes stay. The least recently used goes first; then what messages use,
+    /// as soon as they are done. The budget stays as it is.
+    pub fn trim(&mut self, bytes: u64) {
+        while self.live.bytes > bytes && self.evict() {}
+        for slot in 0..self.entries.places() as u32 {
+            if self.live.bytes <= bytes {
+                return;
+            }
+            if let Some((id, entry)) = self.entries.at(slot)
+                && !entry.passing
+                && entry.listed
+            {
+                self.let_pass(id);
+            }
+        }
+    }
+
+    /// When [`Exporter::poll`] next has something to do by time alone.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let first = self.entries.get(self.idle.front()?)?;
+        Some(first.used + self.config.idle?)
+    }
+
+    /// What no message has used for long goes.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while self.deadline().is_some_and(|deadline| deadline <= now) && !self.mutant.is("ipc-never-expires") {
+            let Some(id) = self.idle.front() else { return };
+            self.counts.expired += 1;
+            self.retire_at(id.slot);
+        }
+    }
+
+    /// Whether there is room for one more.
+    pub(super) fn make_room(&mut self, one: Amount, passing: bool) -> Result<(), Why> {
+        let budget = self.config.budget;
+        let room = |there: Amount| if there.fits(budget) { Ok(()) } else { Err(Why::NoRoom) };
+        match passing {
+            _ if self.closing => Err(Why::Closing),
+            true if self.passing.entries >= self.config.passing => Err(Why::NoRoom),
+            true => Ok(()),
+            false if budget.is_none() => Err(Why::Off),
+            false if !one.fits(budget) => Err(Why::TooLong),
+            false => {
+                while !self.live.and(one).fits(budget) && self.evict() {}
+                let zombies =
+                    if self.mutant.is("ipc-forgets-zombies") { Amount::NONE } else { self.zombies };
+                room(self.live.and(zombies).and(one))
+            }
+        }
+    }
+
+    /// One that goes with its last message is kept from now on, if there is room.
+    pub(super) fn adopt(&mut self, id: SlotId) {
+        let Some(entry) = self.entries.get(id).filter(|entry| entry.passing) else { return };
+        let one = Amount::one(entry.memory.span.len());
+        if self.closing || !self.live.and(self.zombies).and(one).fits(self.config.budget) {
+            return;
+        }
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.passing = false;
+            self.passing -= one;
+            self.live += one;
+        }
+    }
+
+    /// One that is in use goes with its last message from now on.
+    fn let_pass(&mut self, id: SlotId) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let one = Amount::one(entry.memory.span.len());
+        entry.passing = true;
+        self.live -= one;
+        self.passing += one;
+    }
+
+    /// The last message that used it is done.
+    pub(super) fn rest(&mut self, id: SlotId, now: Instant) {
+        let Some(entry) = self.entries.get_mut(id).filter(|entry| entry.state == State::Live) else { return };
+        entry.used = now;
+        if entry.passing {
+            return self.retire_at(id.slot);
+        }
+        self.idle.push(&mut self.entries, id);
+        self.converge();
+    }
+
+    fn converge(&mut self) {
+        while !self.live.fits(self.config.budget) && self.evict() {}
+    }
+
+    /// The least recently used one that no message uses goes, if there is any.
+    fn evict(&mut self) -> bool {
+        let recent = self.mutant.is("ipc-evicts-the-recent");
+        let id = if recent { self.idle.back() } else { self.idle.front() };
+        let Some(id) = id else { return self.mutant.is("ipc-evicts-pinned") && self.evict_pinned() };
+        self.counts.evicted += 1;
+        self.retire_at(id.slot);
+        true
+    }
+
+    /// A planted bug: one that messages use goes.
+    fn evict_pinned(&mut self) -> bool {
+        let used = self.entries.iter().find(|(_, entry)| entry.listed && entry.state == State::Live);
+        let Some((id, _)) = used else { return false };
+        if let Some(entry) = self.entries.get_mut(id) {
+            (entry.pins, entry.held) = (0, 0);
+        }
+        self.condemn_used(id);
+        true
+    }
+}

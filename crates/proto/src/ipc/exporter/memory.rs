@@ -1,0 +1,29 @@
+//! What an exporter knows memory by. Made by the caller from what its driver says.
+
+use crate::intervals::Span;
+
+/// What a driver calls an allocation: a number that no other allocation of the process has had or will have. Of a driver whose
+/// numbers are shorter and come again the caller makes longer ones.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct AllocationId(pub u64);
+
+/// An allocation, as the driver tells it of a pointer into it.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Allocation {
+    /// Its addresses in this process, all of them.
+    pub span: Span,
+    /// Its name.
+    pub id: AllocationId,
+    /// The number of its device.
+    pub device: u32,
+}
+
+/// What is known of the memory that is to be shared.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Known {
+    /// The driver was asked just now, after [`Exporter::freed`](super::Exporter::freed) was told of all that the hook had said.
+    Allocation(Allocation),
+    /// The driver was not asked. Enough where a hook tells of all memory that is freed, and was looked at just now; otherwise the
+    /// answer will be to ask.
+    Address,
+}

@@ -1,0 +1,215 @@
+//! The end that has the memory: it alone decides what is exported, who is told, and when that is over.
+//!
+//! - [`Exporter::lookup`] finds an export and changes nothing. [`Exporter::share`] pins one for a message ([`Shared::Sent`]), or says
+//!   what is missing: an export that the caller is to make ([`Shared::Export`]), the driver's word on the address
+//!   ([`Shared::Query`]), another caller's export ([`Shared::Coming`]); or that this message goes another way
+//!   ([`Shared::Fallback`]).
+//! - [`Exporter::finish`]: the message is done. [`Exporter::poll`], after any call and at [`Exporter::deadline`]: what is to be
+//!   unexported or asked of the driver. [`Exporter::retire`], for each peer whose stream has room: what it is to let go.
+//!   [`Exporter::retired`]: it has.
+//! - [`Exporter::grow`] and [`Exporter::shrink`], and nothing else, change what may be kept. [`Exporter::trim`],
+//!   [`Exporter::drain`], [`Exporter::release`], [`Exporter::freed`] and [`Exporter::close`] ask something back.
+//!
+//! Live exports have no byte in common. What overlaps a new allocation, or has its address and another id, is retired when the new
+//! one is seen. What is retired is found no more, and is over once no message uses it and every peer has let it go or is dead;
+//! until then its bytes count, as the driver has them. An export that a message uses is never retired at the peer of that message.
+//!
+//! A look-up takes as many steps as the logarithm of the number of exports, or a few if it is the one found last. A hit allocates
+//! nothing. News that do not fit are refused and change nothing.
+
+mod counts;
+mod entry;
+mod keep;
+mod leave;
+mod memory;
+mod news;
+mod peer;
+mod retire;
+mod share;
+
+pub use counts::{Amount, Counts, Usage, Why};
+pub use entry::{Export, Pin, Sent, State};
+pub use memory::{Allocation, AllocationId, Known};
+pub use news::{Command, NewsError, Query};
+pub use peer::PeerId;
+pub use share::{Ask, Found, ShareError, Shared};
+
+use self::entry::Entry;
+use self::peer::{Held, Peer};
+use crate::intervals::Intervals;
+use crate::limits::{EXPORTS_MAX, IPC_PEERS_MAX};
+use crate::mutant::Mutant;
+use crate::queue::Queue;
+use crate::slots::{SlotId, Slots};
+use crate::time::Duration;
+use crate::wire::ipc::Name;
+
+/// No export.
+const NONE: u32 = u32::MAX;
+
+/// What an exporter may do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Config {
+    /// What may be kept, what is not let go yet included; more than [`EXPORTS_MAX`] entries are as many as that, less `passing`.
+    pub budget: Amount,
+    /// Exports besides that go with the last message that uses them; at most half of [`EXPORTS_MAX`].
+    pub passing: usize,
+    /// For how long an export is kept that no message uses; `None`: for ever.
+    pub idle: Option<Duration>,
+    /// Whether a hook tells of all memory that is freed.
+    pub hooked: bool,
+}
+
+impl Config {
+    /// For how long an export is kept by default that no message uses.
+    pub const IDLE: Duration = Duration::secs(30);
+}
+
+/// What a process has exported.
+#[derive(Clone, Debug)]
+pub struct Exporter {
+    config: Config,
+    entries: Slots<Entry>,
+    /// Those that are found, by their addresses: the places of their names.
+    index: Intervals<(), u32>,
+    /// The place of the one that was shared last.
+    recent: u32,
+    peers: Slots<Peer>,
+    /// Those that may be evicted, the least recently used in front.
+    idle: Queue,
+    /// Those to be unexported that nobody has been told of.
+    leaving: Queue,
+    live: Amount,
+    passing: Amount,
+    zombies: Amount,
+    /// Goes up whenever memory was freed.
+    epoch: u32,
+    /// The next place to look at whether its memory is still there.
+    sweep: u32,
+    closing: bool,
+    counts: Counts,
+    mutant: Mutant,
+}
+
+/// There are as many peers as there may be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("memory is shared with {IPC_PEERS_MAX} processes already")]
+pub struct TooManyPeers;
+
+/// An export, as it stands: for those who show it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Listing {
+    /// Its name.
+    pub name: Name,
+    /// Its memory.
+    pub memory: Allocation,
+    /// Where it stands.
+    pub state: State,
+    /// Messages that use it.
+    pub pins: u32,
+    /// Peers that were told of it and have not let it go.
+    pub holders: u32,
+}
+
+impl Exporter {
+    /// One that has exported nothing.
+    #[must_use]
+    pub fn new(config: Config, mutant: Mutant) -> Self {
+        let passing = config.passing.min(EXPORTS_MAX / 2);
+        let mut new = Self {
+            config: Config { budget: Amount::NONE, passing, ..config },
+            entries: Slots::new(0),
+            index: Intervals::new(mutant),
+            recent: NONE,
+            peers: Slots::new(IPC_PEERS_MAX),
+            idle: Queue::new(),
+            leaving: Queue::new(),
+            live: Amount::NONE,
+            passing: Amount::NONE,
+            zombies: Amount::NONE,
+            epoch: 0,
+            sweep: NONE,
+            closing: false,
+            counts: Counts::default(),
+            mutant,
+        };
+        new.grow(config.budget);
+        new
+    }
+
+    /// A process comes that may be told of exports.
+    ///
+    /// # Errors
+    /// [`TooManyPeers`].
+    pub fn join(&mut self) -> Result<PeerId, TooManyPeers> {
+        let peer = Peer::new(self.places());
+        self.peers.insert(peer).map(PeerId).map_err(|_| TooManyPeers)
+    }
+
+    /// Exports that there can be at once, by the largest budget so far.
+    const fn places(&self) -> usize {
+        self.entries.capacity()
+    }
+
+    /// What may be kept, and the rest.
+    #[must_use]
+    pub const fn config(&self) -> Config {
+        self.config
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What there is.
+    #[must_use]
+    pub const fn usage(&self) -> Usage {
+        Usage { live: self.live, passing: self.passing, zombies: self.zombies, idle: self.idle.len() }
+    }
+
+    /// Every export, as it stands.
+    pub fn list(&self) -> impl Iterator<Item = Listing> {
+        let used = self.entries.iter().filter(|(_, entry)| entry.state != State::Spent);
+        used.filter_map(|(id, entry)| {
+            let Entry { memory, state, pins, held: holders, .. } = *entry;
+            Some(Listing { name: Name::new(id)?, memory, state, pins, holders })
+        })
+    }
+
+    /// The peers that were told of an export and have not let it go, each with the number of messages to it that use it.
+    pub fn holders(&self, name: Name) -> impl Iterator<Item = (PeerId, u32)> {
+        let known = self.entries.get(name.id()).is_some();
+        let toward = move |peer: &Peer| peer.toward.get(name.id().slot as usize).copied().filter(|_| known);
+        let holds = move |(id, peer): (SlotId, &Peer)| Some((PeerId(id), toward(peer)?));
+        let all = self.peers.iter().filter_map(holds);
+        all.filter(|(_, toward)| toward.held != Held::No).map(|(peer, toward)| (peer, toward.pins))
+    }
+}
+
+#[cfg(test)]
+impl Exporter {
+    /// All that decides what can happen from now on.
+    pub(in crate::ipc) fn print(&self, hasher: &mut impl core::hash::Hasher) {
+        use core::hash::Hash;
+        (&self.entries, &self.peers, &self.idle, &self.leaving).hash(hasher);
+        (self.live, self.passing, self.zombies, self.epoch, self.closing).hash(hasher);
+        (self.config.budget, self.sweep).hash(hasher);
+    }
+
+    /// The place's next use is its last.
+    pub(in crate::ipc) fn wear_out(&mut self, slot: u32) {
+        self.entries.wear_out(slot);
+    }
+
+    pub(in crate::ipc) fn overuse(&mut self, name: Name, pins: u32) {
+        self.entries.get_mut(name.id()).into_iter().for_each(|entry| entry.pins = pins);
+    }
+
+    /// For how many exports tables have room.
+    pub(in crate::ipc) fn room(&self) -> [usize; 4] {
+        let of_peers = self.peers.iter().map(|(_, peer)| peer.toward.capacity() + peer.due.capacity());
+        [self.entries.room(), self.index.room(), self.entries.capacity(), of_peers.sum()]
+    }
+}

@@ -1,0 +1,86 @@
+//! The end of an export: it is found no more, its peers let it go, and then the driver has it back.
+
+use super::counts::Amount;
+use super::entry::{Entry, State};
+use super::peer::Held;
+use super::{Exporter, NONE};
+use crate::slots::SlotId;
+
+impl Exporter {
+    /// Nobody finds that export any more; it is over once no message uses it and no peer has it.
+    pub(super) fn retire_at(&mut self, slot: u32) {
+        let Some((id, entry)) = self.entries.at(slot).filter(|(_, entry)| entry.listed) else { return };
+        let (idle, live) = (entry.is_idle(), entry.state == State::Live);
+        self.unlist(id);
+        if idle {
+            self.idle.take(&mut self.entries, id);
+        }
+        // Who is exporting it is told when it is.
+        if live {
+            self.condemn(id);
+        }
+    }
+
+    /// A planted bug: as if no message used it.
+    pub(super) fn condemn_used(&mut self, id: SlotId) {
+        self.unlist(id);
+        self.condemn(id);
+    }
+
+    pub(super) fn unlist(&mut self, id: SlotId) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        if !core::mem::take(&mut entry.listed) {
+            return;
+        }
+        let span = entry.memory.span;
+        self.index.remove(&(), span);
+        if self.recent == id.slot {
+            self.recent = NONE;
+        }
+    }
+
+    /// One that is live and in no queue is over: whoever was told of it is to let it go, once no message uses it there.
+    pub(super) fn condemn(&mut self, id: SlotId) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let one = Amount::one(entry.memory.span.len());
+        entry.state = State::Retiring;
+        if entry.passing { self.passing -= one } else { self.live -= one }
+        self.zombies += one;
+        if entry.held > 0 {
+            let under_use = self.mutant.is("ipc-retires-under-use");
+            for (_, peer) in self.peers.iter_mut() {
+                let toward = peer.toward.get(id.slot as usize).copied().unwrap_or_default();
+                let told = matches!(toward.held, Held::Announced | Held::Draining);
+                if told && (toward.pins == 0 || under_use) {
+                    peer.dismiss(id.slot);
+                }
+            }
+        }
+        self.settle(id);
+    }
+
+    /// One that is over goes back to the driver if nobody uses it and nobody has it.
+    pub(super) fn settle(&mut self, id: SlotId) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let held = entry.held > 0 && !self.mutant.is("ipc-unexports-before-the-last-word");
+        if entry.state == State::Retiring && entry.pins == 0 && !held {
+            entry.state = State::Leaving;
+            self.leaving.push(&mut self.entries, id);
+        }
+    }
+
+    /// Its name is over. A place that has had all its generations stays taken, so that no name comes twice.
+    pub(super) fn remove(&mut self, id: SlotId) {
+        if id.generation != u32::MAX {
+            self.entries.remove(id);
+        } else if let Some(entry) = self.entries.get_mut(id) {
+            entry.state = State::Spent;
+        }
+    }
+
+    /// Looks at every export that can be found.
+    pub(super) fn find_listed(&self, from: u32, is: impl Fn(&Entry) -> bool) -> Option<SlotId> {
+        let mut places = (from..self.entries.places() as u32).filter_map(|slot| self.entries.at(slot));
+        places.find(|(_, entry)| entry.listed && is(entry)).map(|(id, _)| id)
+    }
+}

@@ -1,0 +1,271 @@
+//! A message asks for its memory: what is found, what is missing, and what is exported for it.
+
+use super::counts::{Amount, Why};
+use super::entry::{Entry, Export, Pin, Sent, State};
+use super::memory::{Allocation, Known};
+use super::peer::{Held, PeerId};
+use super::{Exporter, NewsError};
+use crate::intervals::Span;
+use crate::limits::IPC_PINS_MAX;
+use crate::slots::SlotId;
+use crate::time::Instant;
+use crate::wire::ipc::{Name, Reference};
+
+/// What a message asks for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Ask {
+    /// To whom it goes.
+    pub peer: PeerId,
+    /// Its bytes, by their addresses.
+    pub part: Span,
+    /// What is known of their memory.
+    pub known: Known,
+    /// Whether an export that is made for it goes with it, whatever the budget; otherwise it is kept as far as that allows.
+    pub passing: bool,
+}
+
+/// What a look-up finds.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Found {
+    /// It is exported.
+    Hit(Name),
+    /// It is being exported.
+    Coming,
+    /// Something is exported at that address, or was; the driver knows whether it is still the same.
+    Unchecked,
+    /// Nothing is exported there.
+    Absent,
+    /// Another allocation was exported there.
+    Stale,
+}
+
+/// What becomes of a message.
+#[derive(Debug, Eq, PartialEq)]
+#[must_use]
+pub enum Shared {
+    /// It may go.
+    Sent(Sent),
+    /// Carry this out first.
+    Export(Export),
+    /// Another caller carries it out: ask again.
+    Coming,
+    /// Ask the driver what is at that address, and ask again.
+    Query,
+    /// It goes another way; this is counted.
+    Fallback(Why),
+}
+
+/// A message asks for what cannot be; nothing was changed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ShareError {
+    /// That peer is dead, or has left.
+    #[error("the peer is gone")]
+    Gone,
+    /// Its bytes are not all of that allocation.
+    #[error("bytes outside of their allocation")]
+    Outside,
+}
+
+impl Exporter {
+    /// The export of those bytes, if there is one. Changes nothing.
+    #[inline]
+    #[must_use]
+    pub fn lookup(&self, part: Span, known: Known) -> Found {
+        if let Some((id, entry)) = self.entries.at(self.recent)
+            && entry.memory.span.contains(part)
+        {
+            return self.judge(id, entry, known);
+        }
+        let Some((_, slot)) = self.index.containing(&(), part) else { return Found::Absent };
+        let Some((id, entry)) = self.entries.at(slot) else { return Found::Absent };
+        self.judge(id, entry, known)
+    }
+
+    /// Whether what is exported is what is asked for.
+    #[inline]
+    fn judge(&self, id: SlotId, entry: &Entry, known: Known) -> Found {
+        match known {
+            Known::Allocation(now) if now != entry.memory && !self.believes(now, entry.memory) => {
+                return Found::Stale;
+            }
+            Known::Address if !self.config.hooked || entry.checked != self.epoch => return Found::Unchecked,
+            _ => {}
+        }
+        match Name::new(id) {
+            Some(name) if entry.state == State::Live => Found::Hit(name),
+            _ => Found::Coming,
+        }
+    }
+
+    /// Planted bugs: an address is enough.
+    #[inline]
+    fn believes(&self, now: Allocation, then: Allocation) -> bool {
+        self.mutant.is("ipc-trusts-addresses") && now.span == then.span
+    }
+
+    /// A message asks for its memory. What is found is pinned; what is not is begun, if there is room.
+    ///
+    /// # Errors
+    /// [`ShareError`].
+    pub fn share(&mut self, ask: &Ask, now: Instant) -> Result<Shared, ShareError> {
+        if self.peers.get(ask.peer.0).is_none() {
+            return Err(ShareError::Gone);
+        }
+        if let Known::Allocation(memory) = ask.known
+            && !memory.span.contains(ask.part)
+        {
+            return Err(ShareError::Outside);
+        }
+        match (self.lookup(ask.part, ask.known), ask.known) {
+            (Found::Hit(name), _) => Ok(self.hit(name, ask)),
+            (Found::Coming, _) => Ok(Shared::Coming),
+            (Found::Unchecked, _) | (_, Known::Address) => Ok(Shared::Query),
+            (Found::Absent | Found::Stale, Known::Allocation(memory)) => Ok(self.begin(memory, ask, now)),
+        }
+    }
+
+    fn hit(&mut self, name: Name, ask: &Ask) -> Shared {
+        let id = name.id();
+        self.recent = id.slot;
+        if let Known::Allocation(_) = ask.known
+            && let Some(entry) = self.entries.get_mut(id)
+        {
+            entry.checked = self.epoch;
+        }
+        if !ask.passing {
+            self.adopt(id);
+        }
+        match self.pin(name, ask) {
+            Ok(sent) => {
+                self.counts.hits += 1;
+                self.counts.announced += u64::from(sent.announce);
+                Shared::Sent(sent)
+            }
+            Err(why) => self.fall_back(why),
+        }
+    }
+
+    /// One message more uses a live export.
+    fn pin(&mut self, name: Name, ask: &Ask) -> Result<Sent, Why> {
+        let id = name.id();
+        let (Some(entry), Some(peer)) = (self.entries.get_mut(id), self.peers.get_mut(ask.peer.0)) else {
+            return Err(Why::Gone);
+        };
+        let Some(toward) = peer.toward.get_mut(id.slot as usize) else { return Err(Why::NoRoom) };
+        if toward.is_passed_over() {
+            return Err(Why::PassedOver);
+        }
+        let announce = match toward.held {
+            Held::No => true,
+            Held::Announced => self.mutant.is("ipc-announces-each-time"),
+            Held::Draining | Held::Due | Held::Told => return Err(Why::Draining),
+        };
+        if entry.pins >= IPC_PINS_MAX {
+            return Err(Why::Pins);
+        }
+        let Some(part) = offset(ask.part, entry.memory.span) else { return Err(Why::Gone) };
+        if toward.held == Held::No {
+            toward.held = Held::Announced;
+            entry.held += 1;
+        }
+        let was_idle = entry.is_idle();
+        if !self.mutant.is("ipc-sends-unpinned") {
+            toward.pins += 1;
+            entry.pins += 1;
+            if was_idle {
+                self.idle.take(&mut self.entries, id);
+            }
+        }
+        let pin = Pin { name, peer: ask.peer };
+        Ok(Sent { pin, reference: Reference { name, part }, announce })
+    }
+
+    fn fall_back(&mut self, why: Why) -> Shared {
+        self.counts.fall_back(why);
+        Shared::Fallback(why)
+    }
+
+    /// An allocation that is not exported: what was at its addresses is over, and it is exported if there is room.
+    fn begin(&mut self, memory: Allocation, ask: &Ask, now: Instant) -> Shared {
+        self.displace(memory);
+        let one = Amount::one(memory.span.len());
+        if let Err(why) = self.make_room(one, ask.passing) {
+            return self.fall_back(why);
+        }
+        let entry = Entry::new(memory, ask.passing, now, self.epoch);
+        let name = self.entries.insert(entry).ok().and_then(Name::new);
+        let Some(name) = name else { return self.fall_back(Why::NoRoom) };
+        let listed = self.index.insert((), memory.span, name.id().slot);
+        debug_assert!(listed, "two live exports of {memory:?}");
+        if ask.passing { self.passing += one } else { self.live += one }
+        self.counts.misses += 1;
+        let pin = Pin { name, peer: ask.peer };
+        Shared::Export(Export { pin, allocation: memory, part: ask.part })
+    }
+
+    /// Whatever has a byte of that allocation is another one that is gone.
+    fn displace(&mut self, memory: Allocation) {
+        if self.mutant.is("ipc-keeps-stale-neighbours") {
+            let same = self.index.containing(&(), memory.span).filter(|(span, _)| *span == memory.span);
+            if let Some((_, slot)) = same {
+                self.retire_at(slot);
+            }
+            return;
+        }
+        while let Some((_, slot)) = self.index.overlapping(&(), memory.span) {
+            self.counts.stale += 1;
+            self.retire_at(slot);
+        }
+    }
+
+    /// It was exported. What becomes of the message that it was made for.
+    ///
+    /// # Errors
+    /// [`NewsError`] if the token is of another exporter.
+    pub fn exported(&mut self, export: Export, now: Instant) -> Result<Shared, NewsError> {
+        let Export { pin, allocation, part } = export;
+        let id = pin.name.id();
+        let entry = self.entries.get_mut(id).filter(|entry| entry.state == State::Exporting);
+        let Some(entry) = entry else { return Err(NewsError::NoExport) };
+        entry.state = State::Live;
+        let listed = entry.listed;
+        if !listed {
+            self.condemn(id);
+        }
+        let (known, passing) = (Known::Allocation(allocation), true);
+        let ask = Ask { peer: pin.peer, part, known, passing };
+        let pinned = if listed { self.pin(pin.name, &ask) } else { Err(Why::Gone) };
+        let shared = match pinned {
+            Ok(sent) => {
+                self.counts.announced += u64::from(sent.announce);
+                self.recent = id.slot;
+                Shared::Sent(sent)
+            }
+            Err(why) => self.fall_back(why),
+        };
+        self.unpin(id, now);
+        Ok(shared)
+    }
+
+    /// It could not be exported; nothing of it is left at the driver. Its message goes another way.
+    ///
+    /// # Errors
+    /// [`NewsError`] if the token is of another exporter.
+    pub fn export_failed(&mut self, export: Export) -> Result<Why, NewsError> {
+        let id = export.pin.name.id();
+        let entry = self.entries.get(id).filter(|entry| entry.state == State::Exporting);
+        let Some(entry) = entry else { return Err(NewsError::NoExport) };
+        let (one, passing) = (Amount::one(entry.memory.span.len()), entry.passing);
+        self.unlist(id);
+        if passing { self.passing -= one } else { self.live -= one }
+        self.remove(id);
+        self.counts.fall_back(Why::NotExported);
+        Ok(Why::NotExported)
+    }
+}
+
+/// Those bytes, counted from the first of the whole.
+#[inline]
+fn offset(part: Span, whole: Span) -> Option<Span> {
+    Span::new(part.start().checked_sub(whole.start())?, part.len())
+}

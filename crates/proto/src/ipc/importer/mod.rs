@@ -1,0 +1,196 @@
+//! The end that maps: it obeys, pins what it uses, and says that something is unmapped only when it is.
+//!
+//! - [`Importer::announce`]: an exporter says what may be mapped; nothing is mapped for that. [`Importer::arrive`]: a message names
+//!   bytes; they are pinned, even if the announcement is still on its way.
+//! - [`Importer::resolve`]: where those bytes are, in a certain place ([`Resolved::At`]); or the caller is to map them first
+//!   ([`Resolved::Map`], then [`Importer::mapped`] or [`Importer::map_failed`]), or to ask again ([`Resolved::Wait`]), or they cannot be
+//!   mapped ([`Resolved::Failed`]). [`Importer::finish`]: they are used no more.
+//! - [`Importer::retire`]: the exporter wants something back. [`Importer::poll`], after any call: what is to be unmapped; then
+//!   [`Importer::unmapped`]. [`Importer::retired`], when the stream to the exporter has room: what it can be told.
+//! - [`Importer::end`]: an exporter is dead, or this process shares no more with it.
+//!
+//! An import is mapped once in each place, by whoever comes first, and unmapped when its exporter says so and nobody uses it. What a
+//! new one overlaps is stale, as live allocations of one exporter do not: it is unmapped first, and the new one not mapped if that
+//! is in use. A name that is mapped takes a few steps to resolve, however many there are, and allocates nothing.
+//!
+//! What the other process says is not believed: names of other generations, repetitions and bytes outside of an allocation are
+//! refused and change nothing.
+
+mod entry;
+mod map;
+mod news;
+mod retire;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+pub use entry::{MappingId, Place, SourceId, State, Use, Way};
+pub use map::{Refusal, ResolveError, Resolved};
+pub use news::{AnnounceError, ArriveError, NoMapping, RetireError};
+pub use retire::Unmap;
+
+use self::entry::Entry;
+use crate::intervals::Intervals;
+use crate::limits::IPC_PEERS_MAX;
+use crate::mutant::Mutant;
+use crate::slots::{SlotId, Slots};
+use crate::wire::ipc::Name;
+
+/// What a process has mapped of others.
+#[derive(Clone, Debug)]
+pub struct Importer {
+    sources: Slots<Source>,
+    /// What is to be unmapped and nobody was told to.
+    unmapping: VecDeque<MappingId>,
+    counts: Counts,
+    mutant: Mutant,
+}
+
+/// One exporter, as seen from here.
+#[derive(Clone, Debug)]
+struct Source {
+    /// By the slots of names.
+    entries: Vec<Entry>,
+    /// Where those lie at the exporter that are mapped, or are being: their slots.
+    spans: Intervals<(), u32>,
+    /// Names that are waited for.
+    awaited: usize,
+    /// What the exporter can be told to be unmapped.
+    retired: VecDeque<Name>,
+    /// Mappings to be unmapped, or being.
+    closing: usize,
+    /// Uses that have not ended.
+    pins: u64,
+    /// Whether nothing more comes of it.
+    ended: bool,
+}
+
+/// What has happened so far.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counts {
+    /// Names that were mapped when they were resolved.
+    pub hits: u64,
+    /// Mappings begun.
+    pub opens: u64,
+    /// Mappings that could not be made.
+    pub failures: u64,
+    /// Mappings ended.
+    pub closes: u64,
+    /// Mappings ended, or not begun, because a stale one lay in the way.
+    pub stale: u64,
+    /// References that came before their announcement.
+    pub ahead: u64,
+    /// References that were refused.
+    pub refused: u64,
+}
+
+/// What there is.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct Usage {
+    /// Names that may be mapped, or are to be forgotten.
+    pub imports: usize,
+    /// Names that are waited for.
+    pub awaited: usize,
+    /// Mappings in any state.
+    pub mappings: usize,
+    /// Their bytes, each mapping's by itself.
+    pub bytes: u64,
+    /// Of them, those to be unmapped, or being.
+    pub closing: usize,
+    /// Uses that have not ended.
+    pub pins: u64,
+}
+
+/// There are as many exporters as there may be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("memory of {IPC_PEERS_MAX} processes is known already")]
+pub struct TooManySources;
+
+impl Importer {
+    /// One that knows nobody.
+    #[must_use]
+    pub fn new(mutant: Mutant) -> Self {
+        let (sources, unmapping) = (Slots::new(IPC_PEERS_MAX), VecDeque::new());
+        Self { sources, unmapping, counts: Counts::default(), mutant }
+    }
+
+    /// An exporter comes.
+    ///
+    /// # Errors
+    /// [`TooManySources`].
+    pub fn join(&mut self) -> Result<SourceId, TooManySources> {
+        let source = Source {
+            entries: Vec::new(),
+            spans: Intervals::new(self.mutant),
+            awaited: 0,
+            retired: VecDeque::new(),
+            closing: 0,
+            pins: 0,
+            ended: false,
+        };
+        self.sources.insert(source).map(SourceId).map_err(|_| TooManySources)
+    }
+
+    /// Whether nothing is left of an exporter that has ended: nothing mapped, nobody who uses it. Only then may a BYE be said to it.
+    #[must_use]
+    pub fn is_gone(&self, source: SourceId) -> bool {
+        self.sources.get(source.0).is_none()
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What there is of one exporter.
+    #[must_use]
+    pub fn usage(&self, source: SourceId) -> Usage {
+        let Some(source) = self.sources.get(source.0) else { return Usage::default() };
+        let mut usage =
+            Usage { awaited: source.awaited, closing: source.closing, pins: source.pins, ..Usage::default() };
+        for entry in &source.entries {
+            usage.imports += usize::from(matches!(entry.state, State::Known | State::Retiring));
+            usage.mappings += entry.mappings.len();
+            let len = entry.span.map_or(0, |span| span.len());
+            usage.bytes = usage.bytes.saturating_add(len.saturating_mul(entry.mappings.len() as u64));
+        }
+        usage
+    }
+}
+
+impl Source {
+    /// The import of that name.
+    #[inline]
+    fn entry(&self, name: Name) -> Option<&Entry> {
+        let SlotId { slot, generation } = name.id();
+        self.entries.get(slot as usize).filter(|entry| entry.generation == generation)
+    }
+
+    fn entry_mut(&mut self, name: Name) -> Option<&mut Entry> {
+        let SlotId { slot, generation } = name.id();
+        self.entries.get_mut(slot as usize).filter(|entry| entry.generation == generation)
+    }
+
+    /// The place of that name, made if there is none.
+    fn place(&mut self, name: Name) -> &mut Entry {
+        let slot = name.id().slot as usize;
+        if slot >= self.entries.len() {
+            self.entries.resize(slot + 1, Entry::NONE);
+        }
+        &mut self.entries[slot]
+    }
+}
+
+#[cfg(test)]
+impl Importer {
+    /// All that decides what can happen from now on.
+    pub(in crate::ipc) fn print(&self, hasher: &mut impl core::hash::Hasher) {
+        use core::hash::Hash;
+        for (id, source) in self.sources.iter() {
+            (id, &source.entries, source.awaited, &source.retired).hash(hasher);
+            (source.closing, source.pins, source.ended).hash(hasher);
+        }
+        self.unmapping.hash(hasher);
+    }
+}

@@ -1,0 +1,148 @@
+//! Whatever happens in whatever order, in larger worlds than those of which everything is seen.
+
+use proptest::prelude::*;
+
+use super::config;
+use super::world::{PLACE, Setup, Step, World};
+use crate::ipc::exporter::{Amount, Config};
+use crate::ipc::importer::{Place, Way};
+use std::vec::Vec;
+
+const BUFFERS: &[(u64, u64)] =
+    &[(0x1000, 0x100), (0x1080, 0x100), (0x1100, 0x80), (0x2000, 0x800), (0x3000, 8), (0x4000, 0x100), (0x4010, 8)];
+const PEERS: usize = 3;
+const PLACES: &[Place] =
+    &[PLACE, Place { device: 1, way: Way::Device }, Place { device: 0, way: Way::Host }];
+
+/// A step that somebody decides, or the number of one that goes on by itself.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Chosen(Step),
+    ByItself(usize),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let buffer = || 0..BUFFERS.len();
+    let send = (buffer(), 0..PEERS, 0..PLACES.len() * 2, 0..8_u8).prop_map(|(buffer, peer, place, passing)| {
+        let place = if place < PLACES.len() { place } else { 0 };
+        Step::Send { buffer, peer, place, passing: passing == 0 }
+    });
+    let amount = (0..6_usize, 0..0x1000_u64).prop_map(|(entries, bytes)| Amount { entries, bytes });
+    let rare = prop_oneof![
+        4 => Just(Step::Wait),
+        4 => (0..0x1000_u64).prop_map(Step::Trim),
+        4 => amount.clone().prop_map(Step::Shrink),
+        8 => amount.prop_map(Step::Grow),
+        4 => (0..PEERS).prop_map(Step::Drain),
+        4 => buffer().prop_map(Step::Release),
+        1 => (0..PEERS).prop_map(Step::Leave),
+        1 => (0..PEERS).prop_map(Step::Die),
+    ];
+    let fails = prop_oneof![
+        Just(Step::Exported(0, false)),
+        (0..PEERS).prop_map(|peer| Step::Mapped(peer, 0, false)),
+    ];
+    let chosen = prop_oneof![
+        10 => buffer().prop_map(Step::Allocate),
+        5 => buffer().prop_map(Step::Free),
+        24 => send,
+        2 => Just(Step::Look),
+        3 => rare,
+        1 => fails,
+    ];
+    prop::collection::vec(
+        prop_oneof![2 => chosen.prop_map(Event::Chosen), 5 => (0..1000_usize).prop_map(Event::ByItself)],
+        1..400,
+    )
+}
+
+fn take(world: &mut World, event: Event) {
+    let step = match event {
+        Event::Chosen(step) => {
+            if !world.is_possible(step) {
+                return;
+            }
+            step
+        }
+        Event::ByItself(number) => {
+            let steps = world.pending();
+            let Some(&step) = steps.get(number % steps.len().max(1)) else { return };
+            step
+        }
+    };
+    world.step(step);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+    #[test]
+    fn nothing_is_used_after_its_end_and_everything_ends(
+        events in events(),
+        entries in 0..6_usize,
+        bytes in 0..0x1000_u64,
+        hooked: bool,
+        end in prop::option::weighted(0.3, prop_oneof![Just(Step::DieAll), Just(Step::Close)]),
+    ) {
+        let config = Config { hooked, ..config(entries, bytes) };
+        let mut world = World::new(Setup { config, buffers: BUFFERS, peers: PEERS, places: PLACES });
+        events.into_iter().for_each(|event| take(&mut world, event));
+        end.into_iter().for_each(|step| world.step(step));
+        world.finish();
+    }
+}
+
+/// As long as nobody fails, a burst costs one export, and one mapping at each peer and in each place.
+#[test]
+fn a_burst_costs_one_export_and_one_mapping() {
+    let config = config(4, 1 << 20);
+    let mut world = World::new(Setup { config, buffers: BUFFERS, peers: 1, places: PLACES });
+    world.step(Step::Allocate(3));
+    for _ in 0..65 {
+        world.step(Step::Send { buffer: 3, peer: 0, place: 0, passing: false });
+        if world.sent == 0 {
+            world.step(Step::Exported(0, true));
+        }
+    }
+    while let Some(&step) = world.pending().last() {
+        world.step(step);
+    }
+    let steps = world.steps;
+    assert_eq!((steps.exports, steps.opens, steps.copied, steps.fallbacks), (1, 1, 65, 0));
+    assert_eq!(world.exporter.counts().hits, 64);
+    world.finish();
+}
+
+/// Allocate, send, free, and never send again: for so long that a leak would show.
+#[test]
+fn ten_thousand_rounds_of_allocate_send_and_free_leave_nothing() {
+    for hooked in [false, true] {
+        let config = Config { hooked, ..config(4, 0x1000) };
+        let mut world = World::new(Setup { config, buffers: BUFFERS, peers: 2, places: PLACES });
+        for round in 0..10_000 {
+            // By turns at the same place, across it, and elsewhere.
+            let buffer = [0, 1, 3, 0, 4][round % 5];
+            world.step(Step::Allocate(buffer));
+            for peer in 0..2 {
+                world.step(Step::Send { buffer, peer, place: 0, passing: false });
+                while let Some(&step) = world.pending().first() {
+                    world.step(step);
+                }
+            }
+            world.step(Step::Free(buffer));
+            if hooked {
+                world.step(Step::Look);
+            }
+            let usage = world.exporter.usage();
+            assert!(usage.live.bytes + usage.zombies.bytes <= 0x1000, "{usage:?}");
+        }
+        assert!(world.steps.copied > 15_000, "{:?}", world.steps);
+        if hooked {
+            while let Some(&step) = world.pending().first() {
+                world.step(step);
+            }
+            assert_eq!(world.exporter.usage(), Default::default(), "nobody waited for time to go by");
+        }
+        world.finish();
+    }
+}

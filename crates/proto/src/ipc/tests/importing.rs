@@ -1,0 +1,357 @@
+//! What is announced, pinned, mapped, unmapped and told, and who says what cannot be.
+
+use super::*;
+use crate::ipc::importer::{
+    AnnounceError, ArriveError, Importer, MappingId, NoMapping, Place, Refusal, ResolveError, Resolved, RetireError,
+    SourceId, Usage, Use, Way,
+};
+use crate::limits::{IPC_PEERS_MAX, MAPPINGS_OF_IMPORT_MAX, NAMES_AWAITED_MAX};
+use crate::wire::ipc::{Announce, Handle, Names, Reference};
+
+const GPU: Place = Place { device: 0, way: Way::Device };
+
+struct Importing {
+    importer: Importer,
+    source: SourceId,
+    opens: usize,
+}
+
+impl Importing {
+    fn new() -> Self {
+        let mut importer = Importer::new(planted());
+        let source = importer.join().unwrap();
+        Self { importer, source, opens: 0 }
+    }
+
+    fn announce(&mut self, name: Name, start: u64, len: u64) -> Result<(), AnnounceError> {
+        let handle = Handle::new(0, &[]).unwrap();
+        let announce = Announce { name, span: span(start, len), device: 0, descriptor: false, handle };
+        self.importer.announce(self.source, &announce)
+    }
+
+    fn arrive(&mut self, name: Name, start: u64, len: u64) -> Result<Use, ArriveError> {
+        self.importer.arrive(self.source, &Reference { name, part: span(start, len) })
+    }
+
+    fn id(&self, name: Name, place: Place) -> MappingId {
+        MappingId { source: self.source, name, place }
+    }
+
+    /// Where it is; what is not mapped is, at an address that is its slot's.
+    fn resolve(&mut self, used: &Use, place: Place) -> Resolved {
+        match self.importer.resolve(used, place).unwrap() {
+            Resolved::Map(mapping) => {
+                self.opens += 1;
+                self.importer.mapped(mapping, address(mapping)).unwrap();
+                self.importer.resolve(used, place).unwrap()
+            }
+            other => other,
+        }
+    }
+
+    /// A message that is done at once.
+    fn touch(&mut self, name: Name) {
+        let used = self.arrive(name, 0, 1).unwrap();
+        assert!(matches!(self.resolve(&used, GPU), Resolved::At(_)));
+        self.importer.finish(used);
+    }
+
+    fn retire(&mut self, of: &[Name]) -> Result<(), RetireError> {
+        self.importer.retire(self.source, &Names::new(of).unwrap())
+    }
+
+    fn unmap(&mut self) -> Vec<MappingId> {
+        core::iter::from_fn(|| {
+            let unmap = self.importer.poll()?;
+            assert_eq!(unmap.address, address(unmap.mapping));
+            self.importer.unmapped(unmap.mapping).unwrap();
+            Some(unmap.mapping)
+        })
+        .collect()
+    }
+
+    fn told(&mut self) -> Vec<Name> {
+        core::iter::from_fn(|| self.importer.retired(self.source)).flat_map(|names| names.get().to_vec()).collect()
+    }
+}
+
+fn address(mapping: MappingId) -> u64 {
+    let Place { device, way } = mapping.place;
+    (u64::from(mapping.name.id().slot) + 1) << 32 | u64::from(device) << 24 | u64::from(way == Way::Host) << 23
+}
+
+#[test]
+fn a_name_is_mapped_once_and_found_from_then_on() {
+    let mut one = Importing::new();
+    let a = name(3, 1);
+    one.announce(a, 0x1000, 0x100).unwrap();
+    assert_eq!(one.importer.usage(one.source).mappings, 0, "an announcement maps nothing");
+    let all: Vec<_> = (0..64).map(|n| one.arrive(a, n, 1).unwrap()).collect();
+    assert_eq!(one.importer.resolve(&all[0], GPU), Ok(Resolved::Map(one.id(a, GPU))));
+    assert_eq!(one.importer.resolve(&all[1], GPU), Ok(Resolved::Wait), "one maps it, the others wait");
+    one.importer.mapped(one.id(a, GPU), 4 << 32).unwrap();
+    for (n, used) in all.into_iter().enumerate() {
+        assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::At((4 << 32) + n as u64)));
+        one.importer.finish(used);
+    }
+    assert_eq!((one.importer.counts().opens, one.importer.counts().hits), (1, 64));
+    one.touch(a);
+    assert_eq!((one.opens, one.importer.counts().hits), (0, 65));
+}
+
+#[test]
+fn each_device_and_each_way_has_its_own_mapping() {
+    let mut one = Importing::new();
+    let a = name(0, 1);
+    one.announce(a, 0x1000, 0x100).unwrap();
+    let used = one.arrive(a, 0, 0x100).unwrap();
+    let places = [GPU, Place { device: 1, ..GPU }, Place { way: Way::Host, ..GPU }];
+    for _ in 0..2 {
+        for place in places {
+            assert_eq!(one.resolve(&used, place), Resolved::At(address(one.id(a, place))));
+        }
+    }
+    assert_eq!((one.opens, one.importer.usage(one.source).bytes), (3, 0x300));
+    for device in 2..MAPPINGS_OF_IMPORT_MAX as u32 - 1 {
+        assert!(matches!(one.resolve(&used, Place { device, ..GPU }), Resolved::At(_)));
+    }
+    assert_eq!(one.resolve(&used, Place { device: 999, ..GPU }), Resolved::Failed, "there are enough");
+    one.importer.finish(used);
+    one.retire(&[a]).unwrap();
+    assert_eq!((one.told(), one.unmap().len()), (Vec::new(), MAPPINGS_OF_IMPORT_MAX));
+    assert_eq!(one.told(), [a]);
+}
+
+#[test]
+fn nothing_is_unmapped_under_use_and_nothing_told_before_it_is() {
+    let mut one = Importing::new();
+    let (a, b) = (name(0, 1), name(1, 1));
+    one.announce(a, 0x1000, 0x100).unwrap();
+    one.announce(b, 0x2000, 0x100).unwrap();
+    one.touch(a);
+    let used = one.arrive(a, 0, 1).unwrap();
+    one.retire(&[a, b]).unwrap();
+    assert_eq!((one.importer.poll(), one.told()), (None, Vec::from([b])), "it was never mapped");
+    assert!(matches!(one.importer.resolve(&used, GPU), Ok(Resolved::At(_))));
+    one.importer.finish(used);
+    let unmap = one.importer.poll().unwrap();
+    assert_eq!((unmap.mapping, one.importer.poll(), one.told()), (one.id(a, GPU), None, Vec::new()));
+    one.importer.unmapped(unmap.mapping).unwrap();
+    assert_eq!((one.told(), one.importer.usage(one.source)), (Vec::from([a]), Usage::default()));
+}
+
+#[test]
+fn what_is_unmapped_is_told_in_messages_of_thirty_two() {
+    let mut one = Importing::new();
+    let all: Vec<_> = (0..40).map(|n| name(n, 1)).collect();
+    for name in &all {
+        one.announce(*name, 0x1000 * (u64::from(name.id().slot) + 1), 8).unwrap();
+        one.touch(*name);
+    }
+    one.retire(&all[..32]).unwrap();
+    one.retire(&all[32..]).unwrap();
+    assert_eq!(one.unmap().len(), 40);
+    let [first, second] = [one.importer.retired(one.source).unwrap(), one.importer.retired(one.source).unwrap()];
+    assert_eq!([first.get(), second.get()], [&all[..32], &all[32..]]);
+}
+
+#[test]
+fn references_wait_for_their_announcement() {
+    let mut one = Importing::new();
+    let a = name(0, 5);
+    let (near, far) = (one.arrive(a, 0, 1).unwrap(), one.arrive(a, 0xff, 2).unwrap());
+    assert_eq!(one.importer.resolve(&near, GPU), Ok(Resolved::Wait));
+    assert_eq!(one.announce(name(0, 4), 0x1000, 0x100), Err(AnnounceError::Name(name(0, 4))));
+    one.announce(a, 0x1000, 0x100).unwrap();
+    assert_eq!(one.importer.resolve(&far, GPU), Err(ResolveError::Outside));
+    assert_eq!(one.resolve(&near, GPU), Resolved::At(1 << 32));
+    assert_eq!(one.importer.resolve(&far, GPU), Err(ResolveError::Outside), "mapped or not");
+    assert_eq!(one.importer.counts().ahead, 1);
+    let limit: Vec<_> = (1..=NAMES_AWAITED_MAX as u32).map(|n| one.arrive(name(n, 1), 0, 1).unwrap()).collect();
+    assert_eq!(one.arrive(name(999, 1), 0, 1), Err(ArriveError::TooMany));
+    one.announce(name(1, 1), 0x5000, 1).unwrap();
+    assert!(one.arrive(name(999, 1), 0, 1).is_ok());
+    assert_eq!(one.importer.usage(one.source).awaited, limit.len());
+}
+
+#[test]
+fn names_of_other_times_are_refused() {
+    let mut one = Importing::new();
+    let a = name(0, 2);
+    one.announce(a, 0x1000, 0x100).unwrap();
+    for wrong in [name(0, 1), name(0, 3)] {
+        assert_eq!(one.arrive(wrong, 0, 1), Err(ArriveError::Stale(wrong)));
+        assert_eq!(one.announce(wrong, 0x9000, 1), Err(AnnounceError::Name(wrong)));
+        assert_eq!(one.retire(&[wrong]), Err(RetireError(wrong)));
+    }
+    assert_eq!(one.announce(a, 0x1000, 0x100), Err(AnnounceError::Name(a)), "once is enough");
+    assert_eq!(one.arrive(a, 0x100, 1), Err(ArriveError::Outside));
+    assert_eq!(one.retire(&[a, a]), Err(RetireError(a)), "nor is it retired twice");
+    assert_eq!(one.retire(&[a, name(7, 1)]), Err(RetireError(name(7, 1))), "and then none of them");
+    one.touch(a);
+    one.retire(&[a]).unwrap();
+    assert_eq!(one.arrive(a, 0, 1), Err(ArriveError::Stale(a)), "it is being ended");
+    assert_eq!(one.retire(&[a]), Err(RetireError(a)));
+    assert_eq!((one.unmap().len(), one.told()), (1, Vec::from([a])));
+    assert_eq!(one.arrive(name(0, 1), 0, 1), Err(ArriveError::Stale(name(0, 1))), "it is over for good");
+    assert_eq!(one.announce(name(0, 1), 0x1000, 1), Err(AnnounceError::Name(name(0, 1))));
+    one.announce(a, 0x1000, 0x100).unwrap();
+    one.touch(a);
+    assert_eq!(one.importer.counts().refused, 5);
+}
+
+#[test]
+fn what_is_stale_is_unmapped_before_what_overlaps_it_is_mapped() {
+    let mut one = Importing::new();
+    let (old, older, new) = (name(0, 1), name(1, 1), name(2, 1));
+    for (name, start) in [(old, 0x1000), (older, 0x1100), (new, 0x10ff)] {
+        one.announce(name, start, if name == new { 2 } else { 0x100 }).unwrap();
+        if name != new {
+            one.touch(name);
+        }
+    }
+    let used = one.arrive(new, 0, 1).unwrap();
+    for _ in 0..2 {
+        assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Wait));
+        assert_eq!(one.unmap().len(), 1);
+    }
+    assert_eq!(one.resolve(&used, GPU), Resolved::At(3 << 32));
+    assert_eq!((one.told(), one.importer.counts().stale), (Vec::new(), 2), "its exporter did not ask");
+    one.retire(&[old, older]).unwrap();
+    assert_eq!(one.told(), [old, older]);
+}
+
+#[test]
+fn what_is_stale_and_in_use_stays_and_the_new_one_goes_another_way() {
+    let mut one = Importing::new();
+    let (old, new) = (name(0, 1), name(1, 1));
+    one.announce(old, 0x1000, 0x100).unwrap();
+    let used = one.arrive(old, 0, 1).unwrap();
+    assert_eq!(one.resolve(&used, GPU), Resolved::At(1 << 32));
+    one.announce(new, 0x1080, 0x100).unwrap();
+    let wants = one.arrive(new, 0, 1).unwrap();
+    assert_eq!(one.importer.resolve(&wants, GPU), Ok(Resolved::Failed));
+    assert_eq!((one.importer.poll(), one.resolve(&used, GPU)), (None, Resolved::At(1 << 32)));
+    one.importer.finish(used);
+    assert_eq!(one.importer.resolve(&wants, GPU), Ok(Resolved::Wait));
+    assert_eq!(one.unmap().len(), 1);
+    assert_eq!(one.resolve(&wants, GPU), Resolved::At(2 << 32));
+}
+
+#[test]
+fn a_driver_that_has_it_mapped_already_is_asked_again_once_others_are_unmapped() {
+    let mut one = Importing::new();
+    let (old, new) = (name(0, 1), name(1, 1));
+    one.announce(old, 0x1000, 0x100).unwrap();
+    one.touch(old);
+    one.retire(&[old]).unwrap();
+    one.announce(new, 0x5000, 0x100).unwrap();
+    let used = one.arrive(new, 0, 1).unwrap();
+    let id = one.id(new, GPU);
+    for again in [false, true] {
+        assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Map(id)), "{again}");
+        one.importer.map_failed(id, Refusal::AlreadyMapped).unwrap();
+        if !again {
+            assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Wait));
+            assert_eq!(one.unmap().len(), 1);
+        }
+    }
+    assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Failed));
+    one.importer.finish(used);
+    // Another one tries anew; nothing is being unmapped that it could wait for.
+    let used = one.arrive(new, 0, 1).unwrap();
+    assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Map(id)));
+    one.importer.map_failed(id, Refusal::AlreadyMapped).unwrap();
+    assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Failed));
+    assert_eq!(one.importer.counts().failures, 3);
+}
+
+#[test]
+fn who_waited_for_a_mapping_that_failed_is_told() {
+    let mut one = Importing::new();
+    let a = name(0, 1);
+    one.announce(a, 0x1000, 0x100).unwrap();
+    let (first, second) = (one.arrive(a, 0, 1).unwrap(), one.arrive(a, 1, 1).unwrap());
+    assert!(matches!(one.importer.resolve(&first, GPU), Ok(Resolved::Map(_))));
+    assert_eq!(one.importer.resolve(&second, GPU), Ok(Resolved::Wait));
+    one.importer.map_failed(one.id(a, GPU), Refusal::Other).unwrap();
+    for used in [first, second] {
+        assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Failed));
+        one.importer.finish(used);
+    }
+    one.retire(&[a]).unwrap();
+    assert_eq!((one.importer.poll(), one.told()), (None, Vec::from([a])));
+}
+
+#[test]
+fn an_operation_that_ends_while_its_memory_is_mapped_leaves_nothing() {
+    let mut one = Importing::new();
+    let a = name(0, 1);
+    one.announce(a, 0x1000, 0x100).unwrap();
+    let used = one.arrive(a, 0, 1).unwrap();
+    assert!(matches!(one.importer.resolve(&used, GPU), Ok(Resolved::Map(_))));
+    one.importer.finish(used);
+    one.retire(&[a]).unwrap();
+    assert_eq!((one.importer.poll(), one.told()), (None, Vec::new()), "somebody is mapping it");
+    one.importer.mapped(one.id(a, GPU), 1 << 32).unwrap();
+    assert_eq!((one.unmap().len(), one.told()), (1, Vec::from([a])));
+}
+
+#[test]
+fn news_of_no_mapping_are_refused() {
+    let mut one = Importing::new();
+    let a = name(0, 1);
+    one.announce(a, 0x1000, 0x100).unwrap();
+    let id = one.id(a, GPU);
+    let other = one.id(a, Place { device: 1, ..GPU });
+    assert_eq!((one.importer.mapped(id, 1), one.importer.unmapped(id)), (Err(NoMapping), Err(NoMapping)));
+    one.touch(a);
+    assert_eq!((one.importer.mapped(id, 1), one.importer.unmapped(id)), (Err(NoMapping), Err(NoMapping)));
+    assert_eq!(one.importer.map_failed(id, Refusal::Other), Err(NoMapping));
+    assert_eq!(one.importer.unmapped(other), Err(NoMapping));
+    one.retire(&[a]).unwrap();
+    assert_eq!(one.importer.unmapped(id), Err(NoMapping), "nobody was told to");
+    assert_eq!((one.unmap(), one.importer.unmapped(id)), (Vec::from([id]), Err(NoMapping)));
+}
+
+#[test]
+fn of_an_exporter_that_ends_everything_is_unmapped_once_it_is_not_in_use() {
+    let mut one = Importing::new();
+    let (a, b, c) = (name(0, 1), name(1, 1), name(2, 1));
+    for (name, start) in [(a, 0x1000), (b, 0x2000), (c, 0x3000)] {
+        one.announce(name, start, 0x100).unwrap();
+        one.touch(name);
+    }
+    let other = one.importer.join().unwrap();
+    let (used, awaited) = (one.arrive(a, 0, 1).unwrap(), one.arrive(name(9, 1), 0, 1).unwrap());
+    let idle = one.arrive(c, 0, 1).unwrap();
+    one.retire(&[b]).unwrap();
+    one.importer.end(one.source);
+    assert_eq!(one.arrive(a, 0, 1), Err(ArriveError::Gone));
+    assert_eq!(one.announce(name(5, 1), 0x5000, 1), Err(AnnounceError::Gone));
+    assert_eq!((one.retire(&[a]), one.unmap()), (Ok(()), Vec::from([one.id(b, GPU)])));
+    assert_eq!(one.importer.resolve(&awaited, GPU), Err(ResolveError::Gone));
+    assert_eq!(one.importer.resolve(&idle, Place { device: 1, ..GPU }), Err(ResolveError::Gone));
+    assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::At(1 << 32)), "it is mapped still");
+    for used in [used, idle] {
+        one.importer.finish(used);
+        assert_eq!(one.unmap().len(), 1);
+        assert!(!one.importer.is_gone(one.source));
+    }
+    one.importer.finish(awaited);
+    assert!(one.importer.is_gone(one.source) && !one.importer.is_gone(other));
+    assert_eq!((one.told(), one.importer.usage(one.source)), (Vec::new(), Usage::default()));
+    let again = one.importer.join().unwrap();
+    assert!(again.slot() == one.source.slot() && again != one.source);
+}
+
+#[test]
+fn exporters_have_a_limit() {
+    let mut one = Importing::new();
+    for _ in 1..IPC_PEERS_MAX {
+        one.importer.join().unwrap();
+    }
+    assert!(one.importer.join().is_err());
+    one.importer.end(one.source);
+    assert!(one.importer.join().is_ok());
+}

@@ -1,0 +1,244 @@
+//! Budgets, idle time, and what is asked back.
+
+use super::*;
+use crate::ipc::exporter::Query;
+use crate::ipc::exporter::Usage;
+use crate::limits::EXPORTS_MAX;
+
+/// One of so many bytes, elsewhere for each number.
+fn numbered(number: u64, len: u64) -> Allocation {
+    allocation(number, 0x10_0000 * (number + 1), len)
+}
+
+const fn amount(entries: usize, bytes: u64) -> Amount {
+    Amount { entries, bytes }
+}
+
+#[test]
+fn the_least_recently_used_goes_and_counts_until_it_is_let_go() {
+    let mut one = Exporting::new(config(3, 300));
+    let all: Vec<_> = (0..3).map(|n| one.touch(numbered(n, 100), at(n))).collect();
+    assert_eq!(one.touch(numbered(0, 100), at(3)), all[0]);
+    let fourth = numbered(3, 100);
+    assert_eq!(one.send(&one.ask(fourth), at(4)), Err(Why::NoRoom), "the driver still has it");
+    assert_eq!(one.exporter.usage(), Usage { live: amount(2, 200), zombies: amount(1, 100), idle: 2, ..Usage::default() });
+    assert_eq!(one.settle(at(4)), [all[1]]);
+    let new = one.touch(fourth, at(4));
+    assert_eq!(one.exporter.usage(), Usage { live: amount(3, 300), idle: 3, ..Usage::default() });
+    // By bytes: two go for one that is as long as both.
+    assert_eq!(one.send(&one.ask(numbered(5, 200)), at(5)), Err(Why::NoRoom));
+    assert_eq!(one.settle(at(5)), [all[2], all[0]]);
+    let _long = one.touch(numbered(5, 200), at(5));
+    assert_eq!(one.touch(fourth, at(6)), new);
+    assert_eq!(one.exporter.counts().evicted, 3);
+}
+
+#[test]
+fn what_is_in_use_makes_no_room() {
+    let mut one = Exporting::new(config(2, 1000));
+    let used = [numbered(0, 10), numbered(1, 10)].map(|memory| one.send(&one.ask(memory), at(1)).unwrap());
+    let third = one.ask(numbered(2, 10));
+    assert_eq!(one.send(&third, at(1)), Err(Why::NoRoom));
+    assert_eq!((one.exporter.retire(one.peer), one.exporter.poll(at(1))), (None, None));
+    let counts = one.exporter.counts();
+    assert_eq!((counts.evicted, counts.fallbacks(Why::NoRoom)), (0, 1));
+    // One that goes with its message needs none, up to a limit of its own.
+    let config = one.exporter.config();
+    let passing: Vec<_> = (2..2 + config.passing as u64)
+        .map(|n| one.send(&Ask { passing: true, ..one.ask(numbered(n, 1 << 30)) }, at(1)).unwrap())
+        .collect();
+    let more = Ask { passing: true, ..one.ask(numbered(9, 1)) };
+    assert_eq!(one.send(&more, at(1)), Err(Why::NoRoom));
+    let names: Vec<_> = passing.iter().map(|sent| sent.pin.name()).collect();
+    passing.into_iter().for_each(|sent| one.exporter.finish(sent.pin, Outcome::Copied, at(1)));
+    assert_eq!(one.settle(at(1)), names);
+    assert_eq!(one.exporter.usage().live, amount(2, 20));
+    drop(used);
+}
+
+#[test]
+fn one_that_passes_stays_if_somebody_wants_it_kept() {
+    let mut one = Exporting::new(config(2, 1000));
+    let passing = Ask { passing: true, ..one.ask(numbered(0, 10)) };
+    let first = one.send(&passing, at(1)).unwrap();
+    assert_eq!(one.exporter.usage().passing, amount(1, 10));
+    let name = one.touch(numbered(0, 10), at(1));
+    assert_eq!((one.exporter.usage().passing, one.exporter.usage().live), (Amount::NONE, amount(1, 10)));
+    one.exporter.finish(first.pin, Outcome::Copied, at(1));
+    assert_eq!((one.settle(at(1)), one.touch(numbered(0, 10), at(2))), (Vec::new(), name));
+}
+
+#[test]
+fn a_budget_that_shrinks_is_kept_to_as_messages_end() {
+    let mut one = Exporting::new(config(10, 1000));
+    let idle: Vec<_> = (0..5).map(|n| one.touch(numbered(n, 100), at(n))).collect();
+    let used: Vec<_> = (5..10).map(|n| one.send(&one.ask(numbered(n, 100)), at(n)).unwrap()).collect();
+    one.exporter.shrink(amount(8, 1000));
+    assert_eq!(one.settle(at(10)), idle[..2]);
+    one.exporter.shrink(amount(8, 400));
+    assert_eq!(one.settle(at(10)), idle[2..]);
+    assert_eq!(one.exporter.usage().live, amount(5, 500), "in use");
+    for (at_most, sent) in (0..5).rev().zip(used) {
+        one.exporter.shrink(amount(at_most, 1000));
+        one.exporter.finish(sent.pin, Outcome::Copied, at(11));
+        let _over = one.settle(at(11));
+        assert!(one.exporter.usage().live.entries <= at_most);
+    }
+    // Nothing may be kept, and nothing is shared.
+    assert_eq!(one.exporter.usage(), Usage::default());
+    assert_eq!(one.send(&one.ask(numbered(0, 1)), at(12)), Err(Why::Off));
+    one.exporter.grow(amount(0, 1000));
+    assert_eq!(one.send(&one.ask(numbered(0, 1)), at(12)), Err(Why::Off));
+    one.exporter.grow(amount(1, 0));
+    one.touch(numbered(0, 1), at(12));
+    assert_eq!(one.send(&one.ask(numbered(1, 1001)), at(12)), Err(Why::TooLong));
+    assert_eq!(one.exporter.config().budget, amount(1, 1000));
+}
+
+#[test]
+fn what_is_in_use_when_the_budget_becomes_nothing_goes_with_its_message() {
+    let mut one = Exporting::new(config(4, 1000));
+    let sent = one.send(&one.ask(numbered(0, 100)), at(1)).unwrap();
+    let name = sent.pin.name();
+    one.exporter.shrink(Amount::NONE);
+    assert_eq!(one.settle(at(1)), []);
+    one.exporter.finish(sent.pin, Outcome::Copied, at(1));
+    assert_eq!(one.settle(at(1)), [name]);
+    assert_eq!(one.exporter.usage(), Usage::default());
+}
+
+#[test]
+fn tables_grow_when_told_and_not_otherwise() {
+    let mut one = Exporting::new(config(4, 1 << 40));
+    let room = one.exporter.room();
+    for n in 0..200 {
+        let _any = one.send(&one.ask(numbered(n, 1)), at(1)).map(|sent| {
+            one.exporter.finish(sent.pin, Outcome::Copied, at(1));
+        });
+        let _over = one.settle(at(1));
+    }
+    one.exporter.shrink(amount(2, 1));
+    assert_eq!(one.exporter.room(), room);
+    one.exporter.grow(amount(64, 1));
+    assert!(one.exporter.room() > room);
+    one.exporter.grow(amount(usize::MAX, u64::MAX));
+    assert_eq!(one.exporter.config().budget.entries, EXPORTS_MAX - one.exporter.config().passing);
+}
+
+#[test]
+fn what_nobody_uses_goes_after_thirty_seconds() {
+    assert_eq!(Config::IDLE, IDLE);
+    let mut one = Exporting::new(config(4, 1000));
+    let first = one.touch(numbered(0, 100), at(1));
+    let second = one.touch(numbered(1, 100), at(11));
+    let sent = one.send(&one.ask(numbered(2, 100)), at(1)).unwrap();
+    assert_eq!(one.exporter.deadline(), Some(at(31)));
+    assert_eq!(one.settle(Instant(at(31).0 - 1)), []);
+    assert_eq!(one.settle(at(31)), [first]);
+    assert_eq!(one.touch(numbered(1, 100), at(40)), second);
+    assert_eq!((one.settle(at(69)), one.exporter.deadline()), (Vec::new(), Some(at(70))));
+    assert_eq!(one.settle(at(70)), [second]);
+    assert_eq!(one.exporter.deadline(), None, "one is in use");
+    let last = sent.pin.name();
+    one.exporter.finish(sent.pin, Outcome::Copied, at(100));
+    assert_eq!((one.settle(at(129)), one.settle(at(130))), (Vec::new(), Vec::from([last])));
+    assert_eq!((one.exporter.usage(), one.exporter.counts().expired), (Usage::default(), 3));
+}
+
+#[test]
+fn without_a_time_nothing_goes_by_itself() {
+    let mut one = Exporting::new(Config { idle: None, ..config(4, 1000) });
+    one.touch(numbered(0, 100), at(1));
+    assert_eq!((one.exporter.deadline(), one.settle(Instant(u64::MAX))), (None, Vec::new()));
+}
+
+#[test]
+fn trimming_asks_back_what_is_idle_first_and_what_is_in_use_as_it_ends() {
+    let mut one = Exporting::new(config(10, 1000));
+    let idle: Vec<_> = (0..3).map(|n| one.touch(numbered(n, 100), at(n))).collect();
+    let used: Vec<_> = (3..6).map(|n| one.send(&one.ask(numbered(n, 100)), at(n)).unwrap()).collect();
+    one.exporter.trim(400);
+    assert_eq!(one.settle(at(6)), idle[..2]);
+    one.exporter.trim(100);
+    assert_eq!(one.settle(at(6)), idle[2..]);
+    assert_eq!((one.exporter.usage().live, one.exporter.usage().passing), (amount(1, 100), amount(2, 200)));
+    used.into_iter().for_each(|sent| one.exporter.finish(sent.pin, Outcome::Copied, at(7)));
+    assert_eq!(one.settle(at(7)).len(), 2);
+    assert_eq!(one.exporter.usage(), Usage { live: amount(1, 100), idle: 1, ..Usage::default() });
+    assert_eq!(one.exporter.config().budget, amount(10, 1000));
+}
+
+#[test]
+fn a_peer_is_drained_alone_and_may_be_told_again() {
+    let mut one = Exporting::new(config(10, 1000));
+    let other = one.exporter.join().unwrap();
+    let names: Vec<_> = (0..2).map(|n| one.touch(numbered(n, 100), at(1))).collect();
+    let kept = one.send(&Ask { peer: other, ..one.ask(numbered(0, 100)) }, at(1)).unwrap();
+    let sent = one.send(&one.ask(numbered(1, 100)), at(1)).unwrap();
+    one.exporter.drain(one.peer);
+    assert_eq!(one.exporter.retire(one.peer).unwrap().get(), &names[..1], "a message uses the other");
+    assert_eq!(one.exporter.retire(other), None);
+    for memory in [numbered(0, 100), numbered(1, 100)] {
+        assert_eq!(one.send(&one.ask(memory), at(1)), Err(Why::Draining));
+    }
+    one.exporter.finish(sent.pin, Outcome::Copied, at(1));
+    let first = crate::wire::ipc::Names::new(&names[..1]).unwrap();
+    one.exporter.retired(one.peer, &first).unwrap();
+    assert_eq!(one.exporter.holders(names[0]).collect::<Vec<_>>(), [(other, 1)]);
+    assert_eq!(one.settle(at(1)), [], "the exports stay");
+    let again = one.send(&one.ask(numbered(0, 100)), at(1)).unwrap();
+    assert!(again.announce && again.pin.name() == names[0]);
+    one.exporter.finish(kept.pin, Outcome::Copied, at(1));
+}
+
+#[test]
+fn a_flag_that_something_was_freed_has_every_export_asked_about() {
+    let mut one = Exporting::new(Config { hooked: true, ..config(10, 1000) });
+    let all: Vec<_> = (0..3).map(|n| numbered(n, 100)).collect();
+    let names: Vec<_> = all.iter().map(|memory| one.touch(*memory, at(1))).collect();
+    let known = Ask { known: Known::Address, ..one.ask(all[0]) };
+    assert!(one.send(&known, at(1)).is_ok(), "nothing was freed: the driver need not be asked");
+    one.exporter.freed();
+    assert_eq!(one.exporter.share(&known, at(1)), Ok(Shared::Query));
+    let queries: Vec<Query> = core::iter::from_fn(|| match one.exporter.poll(at(1)) {
+        Some(Command::Query(query)) => Some(query),
+        other => {
+            assert_eq!(other, None);
+            None
+        }
+    })
+    .collect();
+    let asked: Vec<_> = queries.iter().map(Query::address).collect();
+    assert_eq!(asked, all.iter().map(|memory| memory.span.start()).collect::<Vec<_>>());
+    // The second is gone, at the place of the third is another one.
+    one.exporter.queried(queries[0], Some(all[0]));
+    one.exporter.queried(queries[1], None);
+    one.exporter.queried(queries[2], Some(Allocation { id: AllocationId(7), ..all[2] }));
+    assert_eq!(one.settle(at(1)), names[1..]);
+    assert!(one.send(&known, at(1)).is_ok());
+    assert_eq!(one.exporter.counts().stale, 2);
+    // An answer to an older question says nothing of what was freed since.
+    one.exporter.freed();
+    let Some(Command::Query(query)) = one.exporter.poll(at(1)) else { unreachable!() };
+    one.exporter.freed();
+    one.exporter.queried(query, Some(all[0]));
+    assert_eq!(one.exporter.share(&known, at(1)), Ok(Shared::Query));
+    assert!(matches!(one.exporter.poll(at(1)), Some(Command::Query(again)) if again != query));
+}
+
+#[test]
+fn a_closed_exporter_shares_nothing_and_is_gone_when_all_is_let_go() {
+    let mut one = Exporting::new(config(10, 1000));
+    let idle = one.touch(numbered(0, 100), at(1));
+    let sent = one.send(&one.ask(numbered(1, 100)), at(1)).unwrap();
+    let used = sent.pin.name();
+    assert!(!one.exporter.is_gone());
+    one.exporter.close();
+    for passing in [true, false] {
+        let ask = Ask { passing, ..one.ask(numbered(0, 100)) };
+        assert_eq!(one.send(&ask, at(1)), Err(Why::Closing));
+    }
+    assert_eq!((one.settle(at(1)), one.exporter.is_gone()), (Vec::from([idle]), false));
+    one.exporter.finish(sent.pin, Outcome::Copied, at(1));
+    assert_eq!((one.settle(at(1)), one.exporter.is_gone()), (Vec::from([used]), true));
+}

@@ -1,0 +1,154 @@
+//! Everything that can happen in small worlds, breadth first. Each state is seen once; where nothing goes on by itself, nothing is
+//! left that should have, and all can be given back.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::vec::Vec;
+
+use super::config;
+use super::world::{PLACE, Setup, Step, World};
+use crate::ipc::exporter::{Amount, Config};
+use crate::ipc::importer::{Place, Way};
+
+/// A world, and how often each step may still be taken.
+#[derive(Clone)]
+struct State {
+    world: World,
+    left: Vec<u8>,
+}
+
+impl State {
+    fn print(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.world.print(), &self.left).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+const fn send(buffer: usize, peer: usize) -> Step {
+    Step::Send { buffer, peer, place: 0, passing: false }
+}
+
+/// All that can happen if these steps are taken, each as often as it says and whenever it can be, and all else goes on by itself
+/// in any order. `begun` is done first. Returns the number of states.
+fn everything(setup: Setup, begun: &[Step], steps: &[(Step, u8)]) -> usize {
+    let mut world = World::new(setup);
+    begun.iter().for_each(|&step| world.step(step));
+    let first = State { world, left: steps.iter().map(|(_, times)| *times).collect() };
+    let mut seen = HashSet::from([first.print()]);
+    let mut open = VecDeque::from([first]);
+    while let Some(state) = open.pop_front() {
+        let chosen = steps.iter().enumerate().filter(|(at, _)| state.left[*at] > 0);
+        let chosen = chosen.filter(|(_, (step, _))| state.world.is_possible(*step)).map(|(at, (step, _))| (Some(at), *step));
+        let pending = state.world.pending();
+        let over = pending.is_empty();
+        for (at, step) in chosen.chain(pending.into_iter().map(|step| (None, step))) {
+            let mut next = state.clone();
+            if let Some(at) = at {
+                next.left[at] -= 1;
+            }
+            next.world.step(step);
+            if seen.insert(next.print()) {
+                open.push_back(next);
+            }
+        }
+        // Whatever goes on by itself comes here.
+        if over {
+            state.world.finish();
+        }
+    }
+    seen.len()
+}
+
+/// One buffer, one across its end, and one elsewhere; they are as long as two, and as one.
+const BUFFERS: &[(u64, u64)] = &[(0x1000, 8), (0x1004, 8), (0x2000, 8)];
+
+const PLACES: &[Place] = &[PLACE, Place { device: 1, way: Way::Device }, Place { device: 0, way: Way::Host }];
+
+fn setup(entries: usize, peers: usize) -> Setup {
+    let config = Config { passing: 2, ..config(entries, 8 * entries as u64) };
+    Setup { config, buffers: BUFFERS, peers, places: PLACES }
+}
+
+fn amount(entries: usize) -> Amount {
+    Amount { entries, bytes: 8 * entries as u64 }
+}
+
+/// The least that a search must see, so that it is one.
+fn seen(states: usize, least: usize) {
+    std::println!("{states} states");
+    assert!(states >= least, "{states} states, {least} expected");
+}
+
+const A: Step = Step::Allocate(0);
+const B: Step = Step::Allocate(1);
+const C: Step = Step::Allocate(2);
+
+#[test]
+fn memory_that_is_freed_and_allocated_again() {
+    let steps = [(send(0, 0), 3), (send(1, 0), 2), (Step::Free(0), 2), (A, 1), (B, 1), (Step::Free(1), 1)];
+    seen(everything(setup(2, 1), &[A], &steps), 1000);
+    let steps = [(send(0, 0), 2), (send(0, 1), 2), (Step::Free(0), 1), (A, 1)];
+    seen(everything(setup(2, 2), &[A], &steps), 1000);
+}
+
+#[test]
+fn less_room_than_buffers() {
+    let steps = [(send(0, 0), 2), (send(2, 0), 1), (send(2, 1), 1)];
+    seen(everything(setup(1, 2), &[A, C], &steps), 1000);
+    let passing = Step::Send { buffer: 2, peer: 1, place: 0, passing: true };
+    let steps = [(send(0, 0), 1), (send(2, 0), 1), (passing, 1)];
+    seen(everything(setup(1, 2), &[A, C], &steps), 1000);
+}
+
+#[test]
+fn peers_that_die_or_leave_at_any_point() {
+    for ends in [Step::Die(0), Step::Leave(0)] {
+        let steps = [(send(0, 0), 2), (send(0, 1), 1), (send(2, 0), 1), (ends, 1)];
+        seen(everything(setup(1, 2), &[A, C], &steps), 1000);
+    }
+}
+
+#[test]
+fn an_exporter_that_dies_or_closes_at_any_point() {
+    for ends in [Step::DieAll, Step::Close] {
+        let steps = [(send(0, 0), 2), (send(0, 1), 1), (ends, 1)];
+        seen(everything(setup(2, 2), &[A, C], &steps), 1000);
+        let steps = [(send(0, 0), 2), (send(2, 0), 1), (ends, 1), (Step::Leave(0), 1), (Step::Die(0), 1)];
+        seen(everything(setup(1, 1), &[A, C], &steps), 1000);
+    }
+}
+
+#[test]
+fn what_is_asked_back_at_any_point() {
+    for back in [Step::Trim(0), Step::Shrink(amount(0)), Step::Drain(0), Step::Release(0), Step::Wait] {
+        let steps = [(send(0, 0), 3), (send(0, 1), 1), (back, 1)];
+        seen(everything(setup(2, 2), &[A], &steps), 1000);
+        let steps = [(send(0, 0), 2), (send(2, 0), 1), (back, 1), (Step::Grow(amount(2)), 1)];
+        seen(everything(setup(2, 1), &[A, C], &steps), 1000);
+    }
+}
+
+#[test]
+fn drivers_that_fail_at_any_point() {
+    let fails = [(Step::Exported(0, false), 1), (Step::Mapped(0, 0, false), 2)];
+    let steps = [&[(send(0, 0), 2), (send(2, 0), 1), (Step::Drain(0), 1)][..], &fails].concat();
+    seen(everything(setup(2, 1), &[A, C], &steps), 1000);
+    let steps = [&[(send(0, 0), 2), (send(0, 1), 1), (Step::Die(0), 1)][..], &fails].concat();
+    seen(everything(setup(2, 2), &[A], &steps), 1000);
+}
+
+#[test]
+fn one_buffer_in_several_places() {
+    let to = |place| Step::Send { buffer: 0, peer: 0, place, passing: false };
+    let steps = [(to(0), 1), (to(1), 1), (to(2), 1), (Step::Drain(0), 1)];
+    seen(everything(setup(2, 1), &[A], &steps), 1000);
+}
+
+#[test]
+fn a_hook_that_only_sets_a_flag() {
+    let config = Config { hooked: true, ..config(2, 16) };
+    let setup = Setup { config, buffers: BUFFERS, peers: 1, places: PLACES };
+    let steps = [(send(0, 0), 2), (send(2, 0), 1), (Step::Free(0), 1), (A, 1), (Step::Free(2), 1), (Step::Look, 2)];
+    seen(everything(setup, &[A, C], &steps), 1000);
+}

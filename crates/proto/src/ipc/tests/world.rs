@@ -1,0 +1,650 @@
+//! An exporting process, importing ones, what is on its way between them, and drivers that say no to what a driver would suffer
+//! from. Every step checks what must hold of the two machines together.
+//!
+//! What the exporter says travels on two streams, so that references overtake announcements and the other way round; within a stream
+//! nothing overtakes. A copy looks at whose bytes it finds.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::vec;
+use std::vec::Vec;
+
+use super::{IDLE, at};
+use crate::intervals::Span;
+use crate::ipc::exporter::{
+    Allocation, AllocationId, Amount, Ask, Command, Config, Export, Exporter, Known, PeerId, Pin, Sent, Shared,
+    Why,
+};
+use crate::ipc::importer::{Importer, MappingId, Place, Refusal, Resolved, SourceId, Use, Way};
+use crate::mutant::planted;
+use crate::time::Instant;
+use crate::wire::ipc::{Announce, Handle, Message, Name, Outcome, Reference};
+
+/// What the user and the machine do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Step {
+    /// The user allocates a buffer, at its place.
+    Allocate(usize),
+    /// The user frees it, as no message uses it.
+    Free(usize),
+    /// A message about a buffer to a peer begins, to be copied in a place.
+    Send {
+        buffer: usize,
+        peer: usize,
+        place: usize,
+        passing: bool,
+    },
+    /// An export is made, or is not.
+    Exported(usize, bool),
+    /// What is first on the stream of announcements arrives; on that of references; on the way back.
+    Announcements(usize),
+    References(usize),
+    Answers(usize),
+    /// A message at a peer looks for its bytes, or copies them.
+    Turn(usize, usize),
+    /// A mapping is made, or is not.
+    Mapped(usize, usize, bool),
+    /// A peer unmaps what is to be unmapped next.
+    Unmap(usize),
+    /// The hook's flag is looked at.
+    Look,
+    /// What is idle has been so for long.
+    Wait,
+    Trim(u64),
+    Shrink(Amount),
+    Grow(Amount),
+    Drain(usize),
+    Release(usize),
+    /// The exporter is closed.
+    Close,
+    /// A peer ends its imports, and says BYE when it has.
+    Leave(usize),
+    /// A peer dies.
+    Die(usize),
+    /// The exporting process dies.
+    DieAll,
+}
+
+/// What there is in a world.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setup {
+    pub(super) config: Config,
+    /// Where the buffers are; those that overlap are not allocated together.
+    pub(super) buffers: &'static [(u64, u64)],
+    pub(super) peers: usize,
+    pub(super) places: &'static [Place],
+}
+
+pub(super) const PLACE: Place = Place { device: 0, way: Way::Device };
+
+/// A message that is not done, at the exporter.
+#[derive(Clone, Debug, Hash)]
+struct Sending {
+    operation: u64,
+    peer: usize,
+    id: AllocationId,
+    pin: Pin,
+}
+
+/// A message that was begun and waits for its export.
+#[derive(Clone, Debug, Hash)]
+struct Exporting {
+    export: Export,
+    peer: usize,
+    place: usize,
+}
+
+/// A message at a peer.
+#[derive(Clone, Debug, Hash)]
+struct Operation {
+    operation: u64,
+    used: Use,
+    id: AllocationId,
+    place: usize,
+    /// Where it is copying from.
+    from: Option<u64>,
+}
+
+/// A mapping, as the driver knows it.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Held {
+    mapping: MappingId,
+    id: AllocationId,
+    span: Span,
+    address: u64,
+}
+
+#[derive(Clone)]
+struct Peer {
+    alive: bool,
+    leaving: bool,
+    /// It has said BYE; the exporter has heard it.
+    said: bool,
+    gone: bool,
+    id: PeerId,
+    importer: Importer,
+    source: SourceId,
+    announcements: VecDeque<Message>,
+    references: VecDeque<(u64, Reference, AllocationId, usize)>,
+    answers: VecDeque<Message>,
+    /// What was announced, and under which name.
+    handles: Vec<(Name, AllocationId, Span)>,
+    operations: Vec<Operation>,
+    opening: Vec<MappingId>,
+    held: Vec<Held>,
+}
+
+#[derive(Clone)]
+pub(super) struct World {
+    setup: Setup,
+    pub(super) exporter: Exporter,
+    alive: bool,
+    now: Instant,
+    /// Numbers of allocations and of messages that were given.
+    allocations: u64,
+    pub(super) sent: u64,
+    buffers: Vec<Option<Allocation>>,
+    freed: bool,
+    exporting: Vec<Exporting>,
+    exports: Vec<(Name, Allocation)>,
+    sending: Vec<Sending>,
+    peers: Vec<Peer>,
+    pub(super) steps: Steps,
+}
+
+/// How often what has happened that the machines count, too.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Steps {
+    pub(super) copied: u64,
+    pub(super) fallbacks: u64,
+    pub(super) opens: u64,
+    pub(super) exports: u64,
+}
+
+impl World {
+    pub(super) fn new(setup: Setup) -> Self {
+        let mut exporter = Exporter::new(setup.config, planted());
+        let peers = (0..setup.peers).map(|_| {
+            let (id, mut importer) = (exporter.join().unwrap(), Importer::new(planted()));
+            let source = importer.join().unwrap();
+            Peer::new(id, importer, source)
+        });
+        let peers = peers.collect();
+        Self {
+            setup,
+            exporter,
+            alive: true,
+            now: at(1),
+            allocations: 0,
+            sent: 0,
+            buffers: vec![None; setup.buffers.len()],
+            freed: false,
+            exporting: Vec::new(),
+            exports: Vec::new(),
+            sending: Vec::new(),
+            peers,
+            steps: Steps::default(),
+        }
+    }
+
+    /// What can happen by itself: what is on its way or under way goes on.
+    pub(super) fn pending(&self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        steps.extend((0..self.exporting.len()).map(|at| Step::Exported(at, true)));
+        for (at, peer) in self.peers.iter().enumerate() {
+            let mut add = |is: bool, step| if is { steps.push(step) };
+            add(peer.alive && !peer.announcements.is_empty(), Step::Announcements(at));
+            add(peer.alive && !peer.references.is_empty(), Step::References(at));
+            add(self.alive && !peer.answers.is_empty(), Step::Answers(at));
+            add(peer.alive && peer.importer.clone().poll().is_some(), Step::Unmap(at));
+            for opening in 0..peer.opening.len() {
+                add(peer.alive, Step::Mapped(at, opening, true));
+            }
+            for (turn, operation) in peer.operations.iter().enumerate() {
+                let waits = operation.from.is_none() && peer.is_waiting(operation, &self.setup);
+                add(peer.alive && !waits, Step::Turn(at, turn));
+            }
+        }
+        steps
+    }
+
+    /// Whether somebody may decide that now. What fails must be under way.
+    pub(super) fn is_possible(&self, step: Step) -> bool {
+        match step {
+            Step::Exported(at, _) => self.pending().contains(&Step::Exported(at, true)),
+            Step::Mapped(at, opening, _) => self.pending().contains(&Step::Mapped(at, opening, true)),
+            step => self.can(step),
+        }
+    }
+
+    fn can(&self, step: Step) -> bool {
+        let open = |buffer: usize| self.buffers[buffer].is_some();
+        let peer = |at: usize| self.alive && self.peers[at].alive && !self.peers[at].leaving;
+        match step {
+            Step::Allocate(buffer) => {
+                let (start, len) = self.setup.buffers[buffer];
+                let span = super::span(start, len);
+                self.alive && !self.buffers.iter().flatten().any(|other| other.span.overlaps(span))
+            }
+            Step::Free(buffer) => {
+                let id = self.buffers[buffer].map(|memory| memory.id);
+                let exporting = |one: &Exporting| Some(one.export.allocation().id) == id;
+                self.alive
+                    && id.is_some()
+                    && !self.exporting.iter().any(exporting)
+                    && !self.sending.iter().any(|one| Some(one.id) == id && self.peers[one.peer].alive)
+            }
+            Step::Send { buffer, peer: to, .. } => open(buffer) && peer(to),
+            Step::Drain(at) | Step::Leave(at) => peer(at),
+            Step::Die(at) => self.peers[at].alive,
+            Step::Release(buffer) => self.alive && open(buffer),
+            Step::Look => self.alive && self.freed,
+            _ => self.alive,
+        }
+    }
+
+    pub(super) fn step(&mut self, step: Step) {
+        match step {
+            Step::Allocate(buffer) => self.allocate(buffer),
+            Step::Free(buffer) => {
+                self.buffers[buffer] = None;
+                self.freed = self.setup.config.hooked;
+            }
+            Step::Send { buffer, peer, place, passing } => self.send(buffer, peer, place, passing),
+            Step::Exported(at, well) => self.exported(at, well),
+            Step::Announcements(at) => self.on_announcements(at),
+            Step::References(at) => self.on_references(at),
+            Step::Answers(at) => self.on_answers(at),
+            Step::Turn(at, turn) => self.turn(at, turn),
+            Step::Mapped(at, opening, well) => self.mapped(at, opening, well),
+            Step::Unmap(at) => self.unmap(at),
+            Step::Look => self.look(),
+            Step::Wait => self.now = self.now + IDLE,
+            Step::Trim(bytes) => self.exporter.trim(bytes),
+            Step::Shrink(budget) => self.exporter.shrink(budget),
+            Step::Grow(budget) => self.exporter.grow(budget),
+            Step::Drain(at) => self.exporter.drain(self.peers[at].id),
+            Step::Release(buffer) => {
+                let memory = self.buffers[buffer].unwrap();
+                let _any = self.exporter.release(memory.span.start());
+            }
+            Step::Close => self.exporter.close(),
+            Step::Leave(at) => {
+                let peer = &mut self.peers[at];
+                peer.leaving = true;
+                peer.importer.end(peer.source);
+            }
+            Step::Die(at) => {
+                self.peers[at].die();
+                self.exporter.gone(self.peers[at].id, self.now);
+            }
+            Step::DieAll => {
+                self.alive = false;
+                self.peers.iter_mut().for_each(|peer| peer.importer.end(peer.source));
+            }
+        }
+        self.go_on();
+        self.check();
+    }
+
+    fn allocate(&mut self, buffer: usize) {
+        self.allocations += 1;
+        let (start, len) = self.setup.buffers[buffer];
+        self.buffers[buffer] = Some(super::allocation(self.allocations, start, len));
+    }
+
+    fn look(&mut self) {
+        self.freed = false;
+        self.exporter.freed();
+    }
+
+    fn send(&mut self, buffer: usize, peer: usize, place: usize, passing: bool) {
+        let memory = self.buffers[buffer].unwrap();
+        if self.freed {
+            self.look();
+        }
+        let mut ask =
+            Ask { peer: self.peers[peer].id, part: inside(memory.span), known: Known::Address, passing };
+        let mut shared = self.exporter.share(&ask, self.now).unwrap();
+        if shared == Shared::Query {
+            ask.known = Known::Allocation(memory);
+            shared = self.exporter.share(&ask, self.now).unwrap();
+        }
+        match shared {
+            Shared::Sent(sent) => self.put(sent, peer, place, memory),
+            Shared::Export(export) => self.exporting.push(Exporting { export, peer, place }),
+            Shared::Fallback(_) => self.steps.fallbacks += 1,
+            // It would ask again.
+            Shared::Coming => {}
+            Shared::Query => unreachable!("the driver was asked"),
+        }
+    }
+
+    /// A message goes, behind the announcement if there is one, on another stream.
+    fn put(&mut self, sent: Sent, peer: usize, place: usize, memory: Allocation) {
+        let name = sent.reference.name;
+        assert!(self.exports.contains(&(name, memory)), "a message names what is not exported");
+        let to = &mut self.peers[peer];
+        if sent.announce {
+            let (span, handle) = (memory.span, Handle::new(0, &memory.id.0.to_le_bytes()).unwrap());
+            let announce = Announce { name, span, device: 0, descriptor: false, handle };
+            to.announcements.push_back(Message::Announce(announce));
+        }
+        to.references.push_back((self.sent, sent.reference, memory.id, place));
+        self.sending.push(Sending { operation: self.sent, peer, id: memory.id, pin: sent.pin });
+        self.sent += 1;
+    }
+
+    fn exported(&mut self, at: usize, well: bool) {
+        let Exporting { export, peer, place } = self.exporting.remove(at);
+        let (name, memory) = (export.name(), export.allocation());
+        if !well {
+            assert_eq!(self.exporter.export_failed(export), Ok(Why::NotExported));
+            self.steps.fallbacks += 1;
+            return;
+        }
+        assert!(!self.exports.iter().any(|(other, _)| *other == name), "a name is given twice");
+        self.steps.exports += 1;
+        self.exports.push((name, memory));
+        match self.exporter.exported(export, self.now).unwrap() {
+            Shared::Sent(sent) => self.put(sent, peer, place, memory),
+            Shared::Fallback(_) => self.steps.fallbacks += 1,
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    fn on_announcements(&mut self, at: usize) {
+        let peer = &mut self.peers[at];
+        match peer.announcements.pop_front().unwrap() {
+            Message::Announce(announce) => {
+                let id = AllocationId(u64::from_le_bytes(announce.handle.bytes().try_into().unwrap()));
+                if !peer.leaving && self.alive {
+                    peer.importer.announce(peer.source, &announce).unwrap();
+                }
+                peer.handles.retain(|(name, _, _)| name.id().slot != announce.name.id().slot);
+                peer.handles.push((announce.name, id, announce.span));
+            }
+            Message::Retire(names) => peer.importer.retire(peer.source, &names).unwrap(),
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    fn on_references(&mut self, at: usize) {
+        let (alive, peer) = (self.alive, &mut self.peers[at]);
+        let (operation, reference, id, place) = peer.references.pop_front().unwrap();
+        match peer.importer.arrive(peer.source, &reference) {
+            Ok(used) => peer.operations.push(Operation { operation, used, id, place, from: None }),
+            Err(error) => {
+                assert!(peer.leaving || !alive, "{error}");
+                peer.answers.push_back(Message::Done { operation, outcome: Outcome::Ended });
+            }
+        }
+    }
+
+    fn on_answers(&mut self, at: usize) {
+        let peer = self.peers[at].id;
+        match self.peers[at].answers.pop_front().unwrap() {
+            Message::Done { operation, outcome } => {
+                let at = self.sending.iter().position(|one| one.operation == operation).unwrap();
+                let Sending { pin, .. } = self.sending.remove(at);
+                self.exporter.finish(pin, outcome, self.now);
+            }
+            Message::Retired(names) => self.exporter.retired(peer, &names).unwrap(),
+            Message::Bye => {
+                self.peers[at].gone = true;
+                self.exporter.gone(peer, self.now);
+            }
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    /// A message looks for its bytes, or has copied them.
+    fn turn(&mut self, at: usize, turn: usize) {
+        let (places, peer) = (self.setup.places, &mut self.peers[at]);
+        let operation = &mut peer.operations[turn];
+        let place = places[operation.place];
+        if let Some(from) = operation.from {
+            let found = peer.held.iter().find(|held| held.address == from);
+            let found = found.unwrap_or_else(|| panic!("{operation:?} copies what is not mapped"));
+            assert_eq!(found.id, operation.id, "{operation:?} copies other memory");
+            assert_eq!(found.mapping.place, place, "{operation:?} copies what is mapped elsewhere");
+            self.steps.copied += 1;
+            return peer.done(turn, Outcome::Copied);
+        }
+        match peer.importer.resolve(&operation.used, place) {
+            Ok(Resolved::At(address)) => operation.from = Some(address - operation.used.part().start()),
+            Ok(Resolved::Map(mapping)) => {
+                let twice = peer.opening.contains(&mapping) || peer.held.iter().any(|held| held.mapping == mapping);
+                assert!(!twice, "{mapping:?} is mapped twice");
+                self.steps.opens += 1;
+                peer.opening.push(mapping);
+            }
+            Ok(Resolved::Wait) => {}
+            Ok(Resolved::Failed) => {
+                self.steps.fallbacks += 1;
+                peer.done(turn, Outcome::NotMapped);
+            }
+            Err(error) => {
+                assert!(!self.alive || peer.leaving, "{error}");
+                peer.done(turn, Outcome::Ended);
+            }
+        }
+    }
+
+    fn mapped(&mut self, at: usize, opening: usize, well: bool) {
+        let peer = &mut self.peers[at];
+        let mapping = peer.opening.remove(opening);
+        let &(_, id, span) = peer.handles.iter().find(|(name, _, _)| *name == mapping.name).unwrap();
+        let exported = self.exports.iter().any(|(name, _)| *name == mapping.name);
+        if !well || !self.alive {
+            return peer.importer.map_failed(mapping, Refusal::Other).unwrap();
+        }
+        assert!(exported, "{mapping:?} is mapped and not exported");
+        let in_the_way =
+            peer.held.iter().find(|held| held.mapping.place == mapping.place && held.span.overlaps(span));
+        assert!(in_the_way.is_none(), "{mapping:?} is mapped over {in_the_way:?}");
+        let place = self.setup.places.iter().position(|place| *place == mapping.place).unwrap() as u64;
+        let address = id.0 << 32 | place << 16;
+        peer.held.push(Held { mapping, id, span, address });
+        peer.importer.mapped(mapping, address).unwrap();
+    }
+
+    fn unmap(&mut self, at: usize) {
+        let peer = &mut self.peers[at];
+        let unmap = peer.importer.poll().unwrap();
+        let used = peer.operations.iter().find(|operation| operation.from == Some(unmap.address));
+        assert!(used.is_none(), "{unmap:?} under {used:?}");
+        let before = peer.held.len();
+        peer.held.retain(|held| held.mapping != unmap.mapping || held.address != unmap.address);
+        assert_eq!(peer.held.len() + 1, before, "{unmap:?} is not mapped");
+        peer.importer.unmapped(unmap.mapping).unwrap();
+    }
+
+    /// What the machines want done at once: unexports, questions, and messages.
+    fn go_on(&mut self) {
+        while self.alive
+            && let Some(command) = self.exporter.poll(self.now)
+        {
+            match command {
+                Command::Unexport(name) => self.unexport(name),
+                Command::Query(query) => {
+                    let there = self.buffers.iter().flatten();
+                    let there = there.copied().find(|memory| memory.span.start() == query.address());
+                    self.exporter.queried(query, there);
+                }
+            }
+        }
+        for peer in &mut self.peers {
+            while self.alive
+                && let Some(names) = self.exporter.retire(peer.id)
+            {
+                let uses = |one: &&Sending| names.get().contains(&one.pin.name()) && peer.has(one.operation);
+                let used = self.sending.iter().find(uses);
+                assert!(used.is_none(), "{names:?} are asked back under {used:?}");
+                peer.announcements.push_back(Message::Retire(names));
+            }
+            peer.answer();
+        }
+    }
+
+    fn unexport(&mut self, name: Name) {
+        for peer in self.peers.iter().filter(|peer| peer.alive) {
+            let held = peer.held.iter().find(|held| held.mapping.name == name);
+            assert!(held.is_none(), "{name:?} is unexported and mapped: {held:?}");
+            assert!(!peer.opening.iter().any(|mapping| mapping.name == name), "{name:?} is being mapped");
+        }
+        let there = |one: &&Sending| self.peers[one.peer].alive && !self.peers[one.peer].gone;
+        let used = self.sending.iter().filter(there).find(|one| one.pin.name() == name);
+        assert!(used.is_none(), "{name:?} is unexported under {used:?}");
+        let before = self.exports.len();
+        self.exports.retain(|(other, _)| *other != name);
+        assert_eq!(self.exports.len() + 1, before, "{name:?} is unexported twice");
+        self.exporter.unexported(name).unwrap();
+    }
+
+    /// What must hold at any time.
+    fn check(&self) {
+        if !self.alive {
+            return;
+        }
+        let usage = self.exporter.usage();
+        let exported = self.exports.iter().map(|(_, memory)| memory.span.len());
+        let coming = self.exporting.iter().map(|one| one.export.allocation().span.len());
+        let there = usage.live.and(usage.passing).and(usage.zombies);
+        let expected = Amount { entries: self.exports.len() + self.exporting.len(), bytes: exported.chain(coming).sum() };
+        assert_eq!(there, expected, "{usage:?}");
+        for (name, _) in &self.exports {
+            let holders: Vec<_> = self.exporter.holders(*name).collect();
+            for peer in self.peers.iter().filter(|peer| peer.alive && !peer.gone) {
+                let uses = self.sending.iter().filter(|one| one.pin.name() == *name);
+                let uses = uses.filter(|one| self.peers[one.peer].id == peer.id).count() as u32;
+                let known = holders.iter().find(|(holder, _)| *holder == peer.id);
+                let is_mapped = peer.held.iter().any(|held| held.mapping.name == *name);
+                assert!(known.is_some() || !is_mapped, "nobody knows of {name:?}");
+                assert_eq!(known.map_or(0, |(_, pins)| *pins), uses, "messages that use {name:?}");
+            }
+        }
+    }
+
+    /// All goes on until nothing does. Then whatever was allocated is freed, time goes by, and nothing is left.
+    pub(super) fn finish(mut self) {
+        let mut steps = 0;
+        let mut last = false;
+        loop {
+            while let Some(&step) = self.pending().first() {
+                self.step(step);
+                steps += 1;
+                assert!(steps < 100_000, "it goes on for ever: {step:?}");
+            }
+            if last {
+                break;
+            }
+            assert!(self.exporting.is_empty());
+            for (at, peer) in self.peers.iter().enumerate() {
+                assert!(!peer.alive || peer.operations.is_empty(), "{:?} wait at {at}", peer.operations);
+                let sends = self.sending.iter().any(|one| one.peer == at && self.alive && peer.alive);
+                assert!(!sends, "{:?} are not done", self.sending);
+            }
+            self.buffers.fill(None);
+            self.now = self.now + IDLE;
+            self.go_on();
+            last = true;
+        }
+        for peer in self.peers.iter().filter(|peer| peer.alive) {
+            assert_eq!(peer.held.len(), 0, "{:?}", peer.held);
+            assert!(peer.importer.usage(peer.source).mappings == 0);
+            assert!(self.alive && !peer.leaving || peer.importer.is_gone(peer.source));
+        }
+        if self.alive {
+            assert_eq!(self.exports, []);
+            self.exporter.close();
+            assert!(self.exporter.is_gone());
+        }
+    }
+
+    /// Equal for worlds in which the same can happen from now on.
+    pub(super) fn print(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.exporter.print(&mut hasher);
+        (self.alive, self.now, self.allocations, self.freed, &self.buffers).hash(&mut hasher);
+        (&self.exporting, &self.exports, &self.sending).hash(&mut hasher);
+        for peer in &self.peers {
+            (peer.alive, peer.leaving, peer.said, peer.gone, &peer.operations, &peer.opening, &peer.held).hash(&mut hasher);
+            (&peer.references, &peer.handles).hash(&mut hasher);
+            for message in peer.announcements.iter().chain(&peer.answers) {
+                message.to_bytes().hash(&mut hasher);
+            }
+            peer.importer.print(&mut hasher);
+        }
+        hasher.finish()
+    }
+}
+
+impl Peer {
+    fn new(id: PeerId, importer: Importer, source: SourceId) -> Self {
+        Self {
+            alive: true,
+            leaving: false,
+            said: false,
+            gone: false,
+            id,
+            importer,
+            source,
+            announcements: VecDeque::new(),
+            references: VecDeque::new(),
+            answers: VecDeque::new(),
+            handles: Vec::new(),
+            operations: Vec::new(),
+            opening: Vec::new(),
+            held: Vec::new(),
+        }
+    }
+
+    fn die(&mut self) {
+        self.alive = false;
+        self.announcements.clear();
+        self.references.clear();
+        self.answers.clear();
+        self.operations.clear();
+        self.opening.clear();
+        self.held.clear();
+    }
+
+    /// Whether a message would be told to wait, and nothing else would happen.
+    fn is_waiting(&self, operation: &Operation, setup: &Setup) -> bool {
+        let mut importer = self.importer.clone();
+        let before = importer.counts();
+        let waits = importer.resolve(&operation.used, setup.places[operation.place]) == Ok(Resolved::Wait);
+        waits && importer.counts() == before
+    }
+
+    /// Whether a message has not been answered here.
+    fn has(&self, operation: u64) -> bool {
+        self.references.iter().any(|one| one.0 == operation)
+            || self.operations.iter().any(|one| one.operation == operation)
+    }
+
+    fn done(&mut self, turn: usize, outcome: Outcome) {
+        let Operation { operation, used, .. } = self.operations.remove(turn);
+        self.importer.finish(used);
+        self.answers.push_back(Message::Done { operation, outcome });
+    }
+
+    /// What can be told is told.
+    fn answer(&mut self) {
+        while self.alive
+            && let Some(names) = self.importer.retired(self.source)
+        {
+            self.answers.push_back(Message::Retired(names));
+        }
+        if self.alive && self.leaving && !self.said && self.importer.is_gone(self.source) {
+            self.said = true;
+            self.answers.push_back(Message::Bye);
+        }
+    }
+}
+
+/// Some bytes of it.
+fn inside(span: Span) -> Span {
+    super::span(span.start() + 1, span.len() - 1)
+}
