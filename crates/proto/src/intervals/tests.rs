@@ -56,6 +56,8 @@ proptest! {
                     let asked = span(start, len);
                     let around = last(of().filter(|(_, start, end)| *start <= asked.start() && asked.end() <= *end));
                     prop_assert_eq!(all.containing(&group, asked).map(|found| found.1), around.copied());
+                    let before = last(of().filter(|(_, start, _)| *start <= asked.start()));
+                    prop_assert_eq!(all.last_from(&group, asked.start()).map(|found| found.1), before.copied());
                     let touching = last(of().filter(|(_, start, end)| *start < asked.end() && asked.start() < *end));
                     prop_assert_eq!(all.overlapping(&group, asked).map(|found| found.1), touching.copied());
                 }

@@ -72,8 +72,8 @@ pub struct Exporter {
     entries: Slots<Entry>,
     /// Those that are found, by their addresses: the places of their names.
     index: Intervals<(), u32>,
-    /// The place of the one that was shared last.
-    recent: u32,
+    /// The one that was shared last.
+    recent: Option<Recent>,
     peers: Slots<Peer>,
     /// Those that may be evicted, the least recently used in front.
     idle: Queue,
@@ -89,6 +89,14 @@ pub struct Exporter {
     closing: bool,
     counts: Counts,
     mutant: Mutant,
+}
+
+/// A live export that can be found, with all that a hit looks at.
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    name: Name,
+    memory: Allocation,
+    checked: u32,
 }
 
 /// There are as many peers as there may be.
@@ -120,7 +128,7 @@ impl Exporter {
             config: Config { budget: Amount::NONE, passing, ..config },
             entries: Slots::new(0),
             index: Intervals::new(mutant),
-            recent: NONE,
+            recent: None,
             peers: Slots::new(IPC_PEERS_MAX),
             idle: Queue::new(),
             leaving: Queue::new(),

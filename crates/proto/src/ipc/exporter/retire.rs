@@ -3,7 +3,7 @@
 use super::counts::Amount;
 use super::entry::{Entry, State};
 use super::peer::Held;
-use super::{Exporter, NONE};
+use super::Exporter;
 use crate::slots::SlotId;
 
 impl Exporter {
@@ -34,8 +34,8 @@ impl Exporter {
         }
         let span = entry.memory.span;
         self.index.remove(&(), span);
-        if self.recent == id.slot {
-            self.recent = NONE;
+        if self.recent.is_some_and(|recent| recent.name.id() == id) {
+            self.recent = None;
         }
     }
 

@@ -4,7 +4,7 @@ use super::counts::{Amount, Why};
 use super::entry::{Entry, Export, Pin, Sent, State};
 use super::memory::{Allocation, Known};
 use super::peer::{Held, PeerId};
-use super::{Exporter, NewsError};
+use super::{Exporter, NewsError, Recent};
 use crate::intervals::Span;
 use crate::limits::IPC_PINS_MAX;
 use crate::slots::SlotId;
@@ -71,13 +71,24 @@ impl Exporter {
     #[inline]
     #[must_use]
     pub fn lookup(&self, part: Span, known: Known) -> Found {
-        if let Some((id, entry)) = self.entries.at(self.recent)
-            && entry.memory.span.contains(part)
+        if let Some(recent) = &self.recent
+            && recent.memory.span.contains(part)
+            && match known {
+                Known::Allocation(now) => now == recent.memory,
+                Known::Address => self.config.hooked && recent.checked == self.epoch,
+            }
         {
-            return self.judge(id, entry, known);
+            return Found::Hit(recent.name);
         }
-        let Some((_, slot)) = self.index.containing(&(), part) else { return Found::Absent };
-        let Some((id, entry)) = self.entries.at(slot) else { return Found::Absent };
+        self.lookup_indexed(part, known)
+    }
+
+    /// Not inlined, so that the one that was found last costs less.
+    #[inline(never)]
+    fn lookup_indexed(&self, part: Span, known: Known) -> Found {
+        // No two overlap: none but this can have its first byte.
+        let Some((span, slot)) = self.index.last_from(&(), part.start()) else { return Found::Absent };
+        let Some((id, entry)) = self.entries.at(slot).filter(|_| span.contains(part)) else { return Found::Absent };
         self.judge(id, entry, known)
     }
 
@@ -126,12 +137,7 @@ impl Exporter {
 
     fn hit(&mut self, name: Name, ask: &Ask) -> Shared {
         let id = name.id();
-        self.recent = id.slot;
-        if let Known::Allocation(_) = ask.known
-            && let Some(entry) = self.entries.get_mut(id)
-        {
-            entry.checked = self.epoch;
-        }
+        self.remember(name, matches!(ask.known, Known::Allocation(_)));
         if !ask.passing {
             self.adopt(id);
         }
@@ -143,6 +149,15 @@ impl Exporter {
             }
             Err(why) => self.fall_back(why),
         }
+    }
+
+    /// It is the one that was shared last. If the driver was asked, its memory is there.
+    fn remember(&mut self, name: Name, checked: bool) {
+        let Some(entry) = self.entries.get_mut(name.id()) else { return };
+        if checked {
+            entry.checked = self.epoch;
+        }
+        self.recent = Some(Recent { name, memory: entry.memory, checked: entry.checked });
     }
 
     /// One message more uses a live export.
@@ -238,7 +253,7 @@ impl Exporter {
         let shared = match pinned {
             Ok(sent) => {
                 self.counts.announced += u64::from(sent.announce);
-                self.recent = id.slot;
+                self.remember(pin.name, false);
                 Shared::Sent(sent)
             }
             Err(why) => self.fall_back(why),

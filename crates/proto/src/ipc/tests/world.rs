@@ -13,7 +13,7 @@ use super::{IDLE, at};
 use crate::intervals::Span;
 use crate::ipc::exporter::{
     Allocation, AllocationId, Amount, Ask, Command, Config, Export, Exporter, Known, PeerId, Pin, Sent, Shared,
-    Why,
+    State, Why,
 };
 use crate::ipc::importer::{Importer, MappingId, Place, Refusal, Resolved, SourceId, Use, Way};
 use crate::mutant::planted;
@@ -312,7 +312,12 @@ impl World {
         }
         match shared {
             Shared::Sent(sent) => self.put(sent, peer, place, memory),
-            Shared::Export(export) => self.exporting.push(Exporting { export, peer, place }),
+            Shared::Export(export) => {
+                let (usage, budget) = (self.exporter.usage(), self.exporter.config().budget);
+                let kept = usage.live.and(usage.zombies);
+                assert!(passing || kept.fits(budget), "{usage:?} is begun with a budget of {budget:?}");
+                self.exporting.push(Exporting { export, peer, place });
+            }
             Shared::Fallback(_) => self.steps.fallbacks += 1,
             // It would ask again.
             Shared::Coming => {}
@@ -513,6 +518,13 @@ impl World {
         let there = usage.live.and(usage.passing).and(usage.zombies);
         let expected = Amount { entries: self.exports.len() + self.exporting.len(), bytes: exported.chain(coming).sum() };
         assert_eq!(there, expected, "{usage:?}");
+        let budget = self.exporter.config().budget;
+        assert!(usage.live.fits(budget) || usage.idle == 0, "{usage:?} with a budget of {budget:?}");
+        let live: Vec<_> = self.exporter.list().filter(|export| export.state == State::Live).collect();
+        for (at, export) in live.iter().enumerate() {
+            let other = live[..at].iter().find(|other| other.memory.span.overlaps(export.memory.span));
+            assert!(other.is_none(), "{export:?} and {other:?} are both live");
+        }
         for (name, _) in &self.exports {
             let holders: Vec<_> = self.exporter.holders(*name).collect();
             for peer in self.peers.iter().filter(|peer| peer.alive && !peer.gone) {
