@@ -25,6 +25,8 @@ const HEADROOM: u64 = 5;
 const SLACK: u64 = 15;
 /// Percent that what is to cost the same may differ by.
 const ALIKE: u64 = 1;
+/// Orders of what is only looked up.
+const LOOKUPS: [&str; 4] = ["recent", "indexed", "share", "resolve"];
 /// Calls for each message that count as none: what a longer run does besides, by the clock.
 const NO_CALLS: f64 = 0.05;
 /// Runs whose system calls are counted for one figure.
@@ -65,6 +67,8 @@ struct Cost {
 /// What was built.
 struct Built {
     program: PathBuf,
+    /// What moves no messages and only looks exports up.
+    lookups: PathBuf,
     plugin: PathBuf,
     /// A folder with a library that stands for libibverbs, whose devices are wired to each other inside a process; none
     /// without a C compiler and its header.
@@ -121,12 +125,15 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
 
 /// The program and the plugin, optimized, for any processor.
 fn build(workspace: &Workspace) -> Result<Built> {
-    let packages = ["-p", "trunkline-nccl", "-p", "trunkline-nethost", "--lib", "--example", "cycle"];
-    let args: Vec<&str> = ["build", "--quiet", "--profile", "budget"].into_iter().chain(packages).collect();
+    let packages = ["-p", "trunkline-nccl", "-p", "trunkline-nethost", "-p", "trunkline-proto"];
+    let wanted = ["--lib", "--example", "cycle", "--example", "lookup"];
+    let begin = ["build", "--quiet", "--profile", "budget"].into_iter();
+    let args: Vec<&str> = begin.chain(packages).chain(wanted).collect();
     shell::cargo(&workspace.root, &args)?;
     let dir = workspace.target.join("budget");
     let (program, plugin) = (dir.join("examples/cycle"), dir.join("libtrunkline_nccl.so"));
-    Ok(Built { program, plugin, devices: build_devices(&workspace.root, &dir.join("devices")) })
+    let lookups = dir.join("examples/lookup");
+    Ok(Built { program, lookups, plugin, devices: build_devices(&workspace.root, &dir.join("devices")) })
 }
 
 /// The library that stands for libibverbs, in a folder of its own.
@@ -185,7 +192,8 @@ fn skipped(tool: &str, reason: &str) -> bool {
 /// What one message adds to a counter.
 fn per_message(built: &Built, cycle: &Cycle, plant: &str, counter: Counter) -> Result<f64> {
     let count = |messages: u64| {
-        let mut words = vec![built.program.display().to_string(), built.plugin.display().to_string()];
+        let program = if LOOKUPS.contains(&cycle.order.as_str()) { &built.lookups } else { &built.program };
+        let mut words = vec![program.display().to_string(), built.plugin.display().to_string()];
         words.extend([cycle.order.clone(), cycle.bytes.to_string(), messages.to_string()]);
         let mut command = Command::new("env");
         for (name, value) in environment(cycle, plant) {

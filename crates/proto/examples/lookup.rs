@@ -1,0 +1,119 @@
+//! Looks exports up, over and over, for `cargo xtask budget` to count the instructions. Words: a file (not used), what is looked
+//! up, how many exports there are, and how often.
+//!
+//! - `recent`: the export that was shared last, by address alone, as a hook says that nothing was freed.
+//! - `indexed`: any of them but that, and the driver was asked.
+//! - `resolve`: what a reference names, at the importer, where it is mapped.
+//! - `share`: a message finds its export, pins it, and is done.
+
+use std::hint::black_box;
+use std::process::ExitCode;
+
+use trunkline_proto::intervals::Span;
+use trunkline_proto::ipc::exporter::{
+    Allocation, AllocationId, Amount, Ask, Config, Exporter, Found, Known, PeerId, Shared,
+};
+use trunkline_proto::ipc::importer::{Importer, Place, Resolved, Way};
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::time::Instant;
+use trunkline_proto::wire::ipc::{Announce, Handle, Outcome, Reference};
+
+/// An exporter, its one peer, and what it has exported.
+struct Exported {
+    exporter: Exporter,
+    peer: PeerId,
+    memory: Vec<Allocation>,
+}
+
+const NOW: Instant = Instant(1);
+
+/// As many exports as that, each of 2 MiB.
+fn exported(count: usize) -> Option<Exported> {
+    let budget = Amount { entries: count, bytes: u64::MAX };
+    let config = Config { budget, passing: 0, idle: Some(Config::IDLE), hooked: true };
+    let mut exporter = Exporter::new(config, Mutant::NONE);
+    let peer = exporter.join().ok()?;
+    let mut memory = Vec::new();
+    for number in 0..count as u64 {
+        // Not in the order of addresses.
+        let place = number.wrapping_mul(0x9e37) % (1 << 16);
+        let span = Span::new(0x7f00_0000_0000 + (place << 22), 2 << 20)?;
+        let one = Allocation { span, id: AllocationId(number), device: 0 };
+        let ask = Ask { peer, part: span, known: Known::Allocation(one), passing: false };
+        let Ok(Shared::Export(export)) = exporter.share(&ask, NOW) else { return None };
+        let Ok(Shared::Sent(sent)) = exporter.exported(export, NOW) else { return None };
+        exporter.finish(sent.pin, Outcome::Copied, NOW);
+        memory.push(one);
+    }
+    Some(Exported { exporter, peer, memory })
+}
+
+fn recent(count: usize, times: usize) -> Option<()> {
+    let Exported { exporter, memory, .. } = exported(count)?;
+    let part = Span::new(memory.last()?.span.start() + 4096, 65536)?;
+    for _ in 0..times {
+        black_box(black_box(&exporter).lookup(part, Known::Address));
+    }
+    matches!(exporter.lookup(part, Known::Address), Found::Hit(_)).then_some(())
+}
+
+fn indexed(count: usize, times: usize) -> Option<()> {
+    let Exported { exporter, memory, .. } = exported(count)?;
+    let others = memory.split_last()?.1;
+    let known: Vec<_> = others.iter().map(|one| (one.span, Known::Allocation(*one))).collect();
+    for _ in 0..times.div_ceil(known.len()) {
+        for (part, known) in &known {
+            black_box(black_box(&exporter).lookup(*part, *known));
+        }
+    }
+    let hit = |(part, known): &(Span, Known)| matches!(exporter.lookup(*part, *known), Found::Hit(_));
+    known.iter().all(hit).then_some(())
+}
+
+fn share(count: usize, times: usize) -> Option<()> {
+    let Exported { mut exporter, peer, memory } = exported(count)?;
+    let part = memory.last()?.span;
+    let ask = Ask { peer, part, known: Known::Address, passing: false };
+    for _ in 0..times {
+        let Ok(Shared::Sent(sent)) = black_box(&mut exporter).share(black_box(&ask), NOW) else { return None };
+        exporter.finish(sent.pin, Outcome::Copied, NOW);
+    }
+    Some(())
+}
+
+fn resolve(count: usize, times: usize) -> Option<()> {
+    let Exported { exporter, .. } = exported(count)?;
+    let mut importer = Importer::new(Mutant::NONE);
+    let source = importer.join().ok()?;
+    let place = Place { device: 0, way: Way::Device };
+    let mut uses = Vec::new();
+    for export in exporter.list() {
+        let (name, span, handle) = (export.name, export.memory.span, Handle::new(0, &[])?);
+        importer.announce(source, &Announce { name, span, device: 0, descriptor: false, handle }).ok()?;
+        let one = importer.arrive(source, &Reference { name, part: Span::new(4096, 65536)? }).ok()?;
+        let Ok(Resolved::Map(mapping)) = importer.resolve(&one, place) else { return None };
+        importer.mapped(mapping, span.start()).ok()?;
+        uses.push(one);
+    }
+    for one in uses.iter().cycle().take(times) {
+        let Ok(Resolved::At(address)) = black_box(&mut importer).resolve(black_box(one), place) else {
+            return None;
+        };
+        black_box(address);
+    }
+    Some(())
+}
+
+fn main() -> ExitCode {
+    let words: Vec<_> = std::env::args().skip(2).collect();
+    let [what, count, times] = words.as_slice() else { return ExitCode::FAILURE };
+    let (Ok(count), Ok(times)) = (count.parse(), times.parse()) else { return ExitCode::FAILURE };
+    let done = match what.as_str() {
+        "recent" => recent(count, times),
+        "indexed" => indexed(count, times),
+        "share" => share(count, times),
+        "resolve" => resolve(count, times),
+        _ => None,
+    };
+    if done.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
