@@ -75,7 +75,9 @@ fn share(count: usize, times: usize) -> Option<()> {
     let part = memory.last()?.span;
     let ask = Ask { peer, part, known: Known::Address, passing: false };
     for _ in 0..times {
-        let Ok(Shared::Sent(sent)) = black_box(&mut exporter).share(black_box(&ask), NOW) else { return None };
+        let Ok(Shared::Sent(sent)) = black_box(&mut exporter).share(black_box(&ask), NOW) else {
+            return None;
+        };
         exporter.finish(sent.pin, Outcome::Copied, NOW);
     }
     Some(())

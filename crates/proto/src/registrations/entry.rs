@@ -76,15 +76,7 @@ pub(super) struct Entry {
 impl Entry {
     /// One that its first pin is carrying out.
     pub(super) const fn new(key: Key, span: Span) -> Self {
-        Self {
-            key,
-            span,
-            state: State::Registering,
-            listed: true,
-            pins: 1,
-            waiting: 0,
-            links: Links::NONE,
-        }
+        Self { key, span, state: State::Registering, listed: true, pins: 1, waiting: 0, links: Links::NONE }
     }
 }
 

@@ -59,7 +59,8 @@ impl Exporter {
 
     /// What no message has used for long goes.
     pub(super) fn expire(&mut self, now: Instant) {
-        while self.deadline().is_some_and(|deadline| deadline <= now) && !self.mutant.is("ipc-never-expires") {
+        while self.deadline().is_some_and(|deadline| deadline <= now) && !self.mutant.is("ipc-never-expires")
+        {
             let Some(id) = self.idle.front() else { return };
             self.counts.expired += 1;
             self.retire_at(id.slot);
@@ -71,15 +72,14 @@ impl Exporter {
         let budget = self.config.budget;
         let room = |there: Amount| if there.fits(budget) { Ok(()) } else { Err(Why::NoRoom) };
         match passing {
-            _ if self.closing => Err(Why::Closing),
+            _ if self.closing && !self.mutant.is("ipc-shares-when-closed") => Err(Why::Closing),
             true if self.passing.entries >= self.config.passing => Err(Why::NoRoom),
             true => Ok(()),
             false if budget.is_none() => Err(Why::Off),
             false if !one.fits(budget) => Err(Why::TooLong),
             false => {
                 while !self.live.and(one).fits(budget) && self.evict() {}
-                let zombies =
-                    if self.mutant.is("ipc-forgets-zombies") { Amount::NONE } else { self.zombies };
+                let zombies = if self.mutant.is("ipc-forgets-zombies") { Amount::NONE } else { self.zombies };
                 room(self.live.and(zombies).and(one))
             }
         }

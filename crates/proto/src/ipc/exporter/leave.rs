@@ -1,7 +1,7 @@
 //! What is asked back, and who goes: memory that is freed, peers that are drained or dead, the exporter itself.
 
-use super::peer::{Held, PeerId};
 use super::Exporter;
+use super::peer::{Held, PeerId};
 use crate::intervals::Span;
 use crate::slots::SlotId;
 use crate::time::Instant;

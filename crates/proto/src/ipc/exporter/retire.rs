@@ -1,9 +1,9 @@
 //! The end of an export: it is found no more, its peers let it go, and then the driver has it back.
 
+use super::Exporter;
 use super::counts::Amount;
 use super::entry::{Entry, State};
 use super::peer::Held;
-use super::Exporter;
 use crate::slots::SlotId;
 
 impl Exporter {
@@ -34,7 +34,8 @@ impl Exporter {
         }
         let span = entry.memory.span;
         self.index.remove(&(), span);
-        if self.recent.is_some_and(|recent| recent.name.id() == id) {
+        let remembers = self.mutant.is("ipc-remembers-the-retired");
+        if self.recent.is_some_and(|recent| recent.name.id() == id) && !remembers {
             self.recent = None;
         }
     }
@@ -44,7 +45,11 @@ impl Exporter {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let one = Amount::one(entry.memory.span.len());
         entry.state = State::Retiring;
-        if entry.passing { self.passing -= one } else { self.live -= one }
+        if entry.passing {
+            self.passing -= one
+        } else {
+            self.live -= one
+        }
         self.zombies += one;
         if entry.held > 0 {
             let under_use = self.mutant.is("ipc-retires-under-use");
@@ -71,7 +76,7 @@ impl Exporter {
 
     /// Its name is over. A place that has had all its generations stays taken, so that no name comes twice.
     pub(super) fn remove(&mut self, id: SlotId) {
-        if id.generation != u32::MAX {
+        if id.generation != u32::MAX || self.mutant.is("ipc-gives-names-again") {
             self.entries.remove(id);
         } else if let Some(entry) = self.entries.get_mut(id) {
             entry.state = State::Spent;

@@ -88,7 +88,9 @@ impl Exporter {
     fn lookup_indexed(&self, part: Span, known: Known) -> Found {
         // No two overlap: none but this can have its first byte.
         let Some((span, slot)) = self.index.last_from(&(), part.start()) else { return Found::Absent };
-        let Some((id, entry)) = self.entries.at(slot).filter(|_| span.contains(part)) else { return Found::Absent };
+        let Some((id, entry)) = self.entries.at(slot).filter(|_| span.contains(part)) else {
+            return Found::Absent;
+        };
         self.judge(id, entry, known)
     }
 
@@ -212,7 +214,11 @@ impl Exporter {
         let Some(name) = name else { return self.fall_back(Why::NoRoom) };
         let listed = self.index.insert((), memory.span, name.id().slot);
         debug_assert!(listed, "two live exports of {memory:?}");
-        if ask.passing { self.passing += one } else { self.live += one }
+        if ask.passing {
+            self.passing += one
+        } else {
+            self.live += one
+        }
         self.counts.misses += 1;
         let pin = Pin { name, peer: ask.peer };
         Shared::Export(Export { pin, allocation: memory, part: ask.part })
@@ -272,7 +278,11 @@ impl Exporter {
         let Some(entry) = entry else { return Err(NewsError::NoExport) };
         let (one, passing) = (Amount::one(entry.memory.span.len()), entry.passing);
         self.unlist(id);
-        if passing { self.passing -= one } else { self.live -= one }
+        if passing {
+            self.passing -= one
+        } else {
+            self.live -= one
+        }
         self.remove(id);
         self.counts.fall_back(Why::NotExported);
         Ok(Why::NotExported)

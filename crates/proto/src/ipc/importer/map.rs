@@ -84,7 +84,9 @@ impl Importer {
             _ if ended => return Err(ResolveError::Gone),
             State::Vacant => return Err(ResolveError::Gone),
             State::Awaited => return Ok(Resolved::Wait),
-            State::Known | State::Retiring if !is_within(entry, &reference) => return Err(ResolveError::Outside),
+            State::Known | State::Retiring if !is_within(entry, &reference) => {
+                return Err(ResolveError::Outside);
+            }
             State::Known | State::Retiring => {}
         }
         let mapping = MappingId { source: of.source, name: of.name, place };

@@ -87,7 +87,7 @@ impl Importer {
             State::Known if same && !is_within(entry, reference) => Err(ArriveError::Outside),
             State::Known | State::Awaited if same => Ok(()),
             State::Vacant if name.id().generation >= entry.generation => match awaited {
-                NAMES_AWAITED_MAX.. => Err(ArriveError::TooMany),
+                NAMES_AWAITED_MAX.. if !mutant.is("ipc-awaits-any-number") => Err(ArriveError::TooMany),
                 _ => Ok(()),
             },
             _ => Err(ArriveError::Stale(name)),
@@ -132,7 +132,9 @@ impl Importer {
             return Err(RetireError(name));
         }
         for &name in names.get() {
-            let Some(entry) = self.sources.get_mut(source.0).and_then(|of| of.entry_mut(name)) else { continue };
+            let Some(entry) = self.sources.get_mut(source.0).and_then(|of| of.entry_mut(name)) else {
+                continue;
+            };
             entry.state = State::Retiring;
             let unused = entry.pins == 0;
             if self.mutant.is("ipc-acks-before-closing")

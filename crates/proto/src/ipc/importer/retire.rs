@@ -106,7 +106,9 @@ impl Importer {
         let Some(of) = self.sources.get_mut(source.0) else { return 0 };
         let before = of.closing;
         let Some(entry) = of.entries.get_mut(slot) else { return 0 };
-        let Some(name) = Name::new(SlotId { slot: slot as u32, generation: entry.generation }) else { return 0 };
+        let Some(name) = Name::new(SlotId { slot: slot as u32, generation: entry.generation }) else {
+            return 0;
+        };
         for mapping in &mut entry.mappings {
             if let Mapped::Open { address } = mapping.state {
                 mapping.state = Mapped::Closing { address, told: false };

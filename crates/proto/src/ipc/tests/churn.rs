@@ -8,11 +8,17 @@ use crate::ipc::exporter::{Amount, Config};
 use crate::ipc::importer::{Place, Way};
 use std::vec::Vec;
 
-const BUFFERS: &[(u64, u64)] =
-    &[(0x1000, 0x100), (0x1080, 0x100), (0x1100, 0x80), (0x2000, 0x800), (0x3000, 8), (0x4000, 0x100), (0x4010, 8)];
+const BUFFERS: &[(u64, u64)] = &[
+    (0x1000, 0x100),
+    (0x1080, 0x100),
+    (0x1100, 0x80),
+    (0x2000, 0x800),
+    (0x3000, 8),
+    (0x4000, 0x100),
+    (0x4010, 8),
+];
 const PEERS: usize = 3;
-const PLACES: &[Place] =
-    &[PLACE, Place { device: 1, way: Way::Device }, Place { device: 0, way: Way::Host }];
+const PLACES: &[Place] = &[PLACE, Place { device: 1, way: Way::Device }, Place { device: 0, way: Way::Host }];
 
 /// A step that somebody decides, or the number of one that goes on by itself.
 #[derive(Clone, Copy, Debug)]
@@ -23,10 +29,11 @@ enum Event {
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let buffer = || 0..BUFFERS.len();
-    let send = (buffer(), 0..PEERS, 0..PLACES.len() * 2, 0..8_u8).prop_map(|(buffer, peer, place, passing)| {
-        let place = if place < PLACES.len() { place } else { 0 };
-        Step::Send { buffer, peer, place, passing: passing == 0 }
-    });
+    let send =
+        (buffer(), 0..PEERS, 0..PLACES.len() * 2, 0..8_u8).prop_map(|(buffer, peer, place, passing)| {
+            let place = if place < PLACES.len() { place } else { 0 };
+            Step::Send { buffer, peer, place, passing: passing == 0 }
+        });
     let amount = (0..6_usize, 0..0x1000_u64).prop_map(|(entries, bytes)| Amount { entries, bytes });
     let rare = prop_oneof![
         4 => Just(Step::Wait),

@@ -25,7 +25,9 @@ fn a_look_up_finds_what_is_the_same_allocation_and_changes_nothing() {
         for (start, len) in [(0xfff, 2), (0x10ff, 2), (0xfff, 0x102)] {
             assert_eq!(look(start, len, queried(allocation(3, start, len))), Found::Absent, "across an end");
         }
-        for other in [allocation(3, 0x1000, 0x100), allocation(1, 0x1000, 0x101), Allocation { device: 1, ..a }] {
+        for other in
+            [allocation(3, 0x1000, 0x100), allocation(1, 0x1000, 0x101), Allocation { device: 1, ..a }]
+        {
             assert_eq!(look(0x1000, 0x100, queried(other)), Found::Stale, "{other:?}");
         }
         assert_eq!(look(0x1000, 1, Known::Address), Found::Unchecked, "no hook tells that it is still there");
@@ -253,5 +255,8 @@ fn peers_and_users_have_limits() {
     one.exporter.overuse(name, IPC_PINS_MAX);
     assert_eq!(one.send(&one.ask(A()), at(1)), Err(Why::Pins));
     let listed = one.exporter.list().next().unwrap();
-    assert_eq!((listed.name, listed.state, listed.pins, listed.holders), (name, State::Live, IPC_PINS_MAX, 1));
+    assert_eq!(
+        (listed.name, listed.state, listed.pins, listed.holders),
+        (name, State::Live, IPC_PINS_MAX, 1)
+    );
 }

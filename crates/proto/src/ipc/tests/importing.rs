@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::ipc::importer::{
-    AnnounceError, ArriveError, Importer, MappingId, NoMapping, Place, Refusal, ResolveError, Resolved, RetireError,
-    SourceId, Usage, Use, Way,
+    AnnounceError, ArriveError, Importer, MappingId, NoMapping, Place, Refusal, ResolveError, Resolved,
+    RetireError, SourceId, Usage, Use, Way,
 };
 use crate::limits::{IPC_PEERS_MAX, MAPPINGS_OF_IMPORT_MAX, NAMES_AWAITED_MAX};
 use crate::wire::ipc::{Announce, Handle, Names, Reference};
@@ -71,13 +71,17 @@ impl Importing {
     }
 
     fn told(&mut self) -> Vec<Name> {
-        core::iter::from_fn(|| self.importer.retired(self.source)).flat_map(|names| names.get().to_vec()).collect()
+        core::iter::from_fn(|| self.importer.retired(self.source))
+            .flat_map(|names| names.get().to_vec())
+            .collect()
     }
 }
 
 fn address(mapping: MappingId) -> u64 {
     let Place { device, way } = mapping.place;
-    (u64::from(mapping.name.id().slot) + 1) << 32 | u64::from(device) << 24 | u64::from(way == Way::Host) << 23
+    (u64::from(mapping.name.id().slot) + 1) << 32
+        | u64::from(device) << 24
+        | u64::from(way == Way::Host) << 23
 }
 
 #[test]
@@ -151,7 +155,8 @@ fn what_is_unmapped_is_told_in_messages_of_thirty_two() {
     one.retire(&all[..32]).unwrap();
     one.retire(&all[32..]).unwrap();
     assert_eq!(one.unmap().len(), 40);
-    let [first, second] = [one.importer.retired(one.source).unwrap(), one.importer.retired(one.source).unwrap()];
+    let [first, second] =
+        [one.importer.retired(one.source).unwrap(), one.importer.retired(one.source).unwrap()];
     assert_eq!([first.get(), second.get()], [&all[..32], &all[32..]]);
 }
 
@@ -167,7 +172,8 @@ fn references_wait_for_their_announcement() {
     assert_eq!(one.resolve(&near, GPU), Resolved::At(1 << 32));
     assert_eq!(one.importer.resolve(&far, GPU), Err(ResolveError::Outside), "mapped or not");
     assert_eq!(one.importer.counts().ahead, 1);
-    let limit: Vec<_> = (1..=NAMES_AWAITED_MAX as u32).map(|n| one.arrive(name(n, 1), 0, 1).unwrap()).collect();
+    let limit: Vec<_> =
+        (1..=NAMES_AWAITED_MAX as u32).map(|n| one.arrive(name(n, 1), 0, 1).unwrap()).collect();
     assert_eq!(one.arrive(name(999, 1), 0, 1), Err(ArriveError::TooMany));
     one.announce(name(1, 1), 0x5000, 1).unwrap();
     assert!(one.arrive(name(999, 1), 0, 1).is_ok());

@@ -21,7 +21,10 @@ fn the_least_recently_used_goes_and_counts_until_it_is_let_go() {
     assert_eq!(one.touch(numbered(0, 100), at(3)), all[0]);
     let fourth = numbered(3, 100);
     assert_eq!(one.send(&one.ask(fourth), at(4)), Err(Why::NoRoom), "the driver still has it");
-    assert_eq!(one.exporter.usage(), Usage { live: amount(2, 200), zombies: amount(1, 100), idle: 2, ..Usage::default() });
+    assert_eq!(
+        one.exporter.usage(),
+        Usage { live: amount(2, 200), zombies: amount(1, 100), idle: 2, ..Usage::default() }
+    );
     assert_eq!(one.settle(at(4)), [all[1]]);
     let new = one.touch(fourth, at(4));
     assert_eq!(one.exporter.usage(), Usage { live: amount(3, 300), idle: 3, ..Usage::default() });

@@ -39,7 +39,9 @@ fn everything(setup: Setup, begun: &[Step], steps: &[(Step, u8)]) -> usize {
     let mut open = VecDeque::from([first]);
     while let Some(state) = open.pop_front() {
         let chosen = steps.iter().enumerate().filter(|(at, _)| state.left[*at] > 0);
-        let chosen = chosen.filter(|(_, (step, _))| state.world.is_possible(*step)).map(|(at, (step, _))| (Some(at), *step));
+        let chosen = chosen
+            .filter(|(_, (step, _))| state.world.is_possible(*step))
+            .map(|(at, (step, _))| (Some(at), *step));
         let pending = state.world.pending();
         let over = pending.is_empty();
         for (at, step) in chosen.chain(pending.into_iter().map(|step| (None, step))) {
@@ -149,6 +151,7 @@ fn one_buffer_in_several_places() {
 fn a_hook_that_only_sets_a_flag() {
     let config = Config { hooked: true, ..config(2, 16) };
     let setup = Setup { config, buffers: BUFFERS, peers: 1, places: PLACES };
-    let steps = [(send(0, 0), 2), (send(2, 0), 1), (Step::Free(0), 1), (A, 1), (Step::Free(2), 1), (Step::Look, 2)];
+    let steps =
+        [(send(0, 0), 2), (send(2, 0), 1), (Step::Free(0), 1), (A, 1), (Step::Free(2), 1), (Step::Look, 2)];
     seen(everything(setup, &[A, C], &steps), 1000);
 }

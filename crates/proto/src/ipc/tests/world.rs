@@ -12,8 +12,8 @@ use std::vec::Vec;
 use super::{IDLE, at};
 use crate::intervals::Span;
 use crate::ipc::exporter::{
-    Allocation, AllocationId, Amount, Ask, Command, Config, Export, Exporter, Known, PeerId, Pin, Sent, Shared,
-    State, Why,
+    Allocation, AllocationId, Amount, Ask, Command, Config, Export, Exporter, Known, PeerId, Pin, Sent,
+    Shared, State, Why,
 };
 use crate::ipc::importer::{Importer, MappingId, Place, Refusal, Resolved, SourceId, Use, Way};
 use crate::mutant::planted;
@@ -192,7 +192,11 @@ impl World {
         let mut steps = Vec::new();
         steps.extend((0..self.exporting.len()).map(|at| Step::Exported(at, true)));
         for (at, peer) in self.peers.iter().enumerate() {
-            let mut add = |is: bool, step| if is { steps.push(step) };
+            let mut add = |is: bool, step| {
+                if is {
+                    steps.push(step)
+                }
+            };
             add(peer.alive && !peer.announcements.is_empty(), Step::Announcements(at));
             add(peer.alive && !peer.references.is_empty(), Step::References(at));
             add(self.alive && !peer.answers.is_empty(), Step::Answers(at));
@@ -419,7 +423,8 @@ impl World {
         match peer.importer.resolve(&operation.used, place) {
             Ok(Resolved::At(address)) => operation.from = Some(address - operation.used.part().start()),
             Ok(Resolved::Map(mapping)) => {
-                let twice = peer.opening.contains(&mapping) || peer.held.iter().any(|held| held.mapping == mapping);
+                let twice =
+                    peer.opening.contains(&mapping) || peer.held.iter().any(|held| held.mapping == mapping);
                 assert!(!twice, "{mapping:?} is mapped twice");
                 self.steps.opens += 1;
                 peer.opening.push(mapping);
@@ -516,7 +521,10 @@ impl World {
         let exported = self.exports.iter().map(|(_, memory)| memory.span.len());
         let coming = self.exporting.iter().map(|one| one.export.allocation().span.len());
         let there = usage.live.and(usage.passing).and(usage.zombies);
-        let expected = Amount { entries: self.exports.len() + self.exporting.len(), bytes: exported.chain(coming).sum() };
+        let expected = Amount {
+            entries: self.exports.len() + self.exporting.len(),
+            bytes: exported.chain(coming).sum(),
+        };
         assert_eq!(there, expected, "{usage:?}");
         let budget = self.exporter.config().budget;
         assert!(usage.live.fits(budget) || usage.idle == 0, "{usage:?} with a budget of {budget:?}");
@@ -581,7 +589,8 @@ impl World {
         (self.alive, self.now, self.allocations, self.freed, &self.buffers).hash(&mut hasher);
         (&self.exporting, &self.exports, &self.sending).hash(&mut hasher);
         for peer in &self.peers {
-            (peer.alive, peer.leaving, peer.said, peer.gone, &peer.operations, &peer.opening, &peer.held).hash(&mut hasher);
+            (peer.alive, peer.leaving, peer.said, peer.gone, &peer.operations, &peer.opening, &peer.held)
+                .hash(&mut hasher);
             (&peer.references, &peer.handles).hash(&mut hasher);
             for message in peer.announcements.iter().chain(&peer.answers) {
                 message.to_bytes().hash(&mut hasher);

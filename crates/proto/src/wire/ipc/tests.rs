@@ -78,7 +78,11 @@ fn what_is_too_short_or_too_long_is_refused() {
     for message in every_kind() {
         let mut bytes = message.to_bytes();
         for len in 0..bytes.len() {
-            assert_eq!(Message::from_bytes(&bytes[..len]), Err(IpcError::Short(Short)), "{len} of {message:?}");
+            assert_eq!(
+                Message::from_bytes(&bytes[..len]),
+                Err(IpcError::Short(Short)),
+                "{len} of {message:?}"
+            );
         }
         assert_eq!(Message::from_bytes(&bytes), Ok(message));
         bytes.push(0);
@@ -147,8 +151,7 @@ fn names() -> impl Strategy<Value = Name> {
 }
 
 fn parts() -> impl Strategy<Value = Span> {
-    (0..u64::MAX >> 1, 1..u64::MAX >> 1)
-        .prop_filter_map("an address", |(start, len)| Span::new(start, len))
+    (0..u64::MAX >> 1, 1..u64::MAX >> 1).prop_filter_map("an address", |(start, len)| Span::new(start, len))
 }
 
 fn messages() -> impl Strategy<Value = Message> {
@@ -156,10 +159,12 @@ fn messages() -> impl Strategy<Value = Message> {
     let lists = || prop::collection::vec(names(), 1..=NAMES_MAX).prop_map(|list| Names::new(&list).unwrap());
     let outcome = prop_oneof![Just(Outcome::Copied), Just(Outcome::NotMapped), Just(Outcome::Ended)];
     prop_oneof![
-        (names(), parts(), any::<(u32, bool)>(), handles).prop_map(|(name, span, (device, descriptor), of)| {
-            let handle = Handle::new(of.0, &of.1).unwrap();
-            Message::Announce(Announce { name, span, device, descriptor, handle })
-        }),
+        (names(), parts(), any::<(u32, bool)>(), handles).prop_map(
+            |(name, span, (device, descriptor), of)| {
+                let handle = Handle::new(of.0, &of.1).unwrap();
+                Message::Announce(Announce { name, span, device, descriptor, handle })
+            }
+        ),
         (any::<u64>(), names(), parts()).prop_map(|(operation, name, part)| {
             Message::Refer { operation, reference: Reference { name, part } }
         }),
