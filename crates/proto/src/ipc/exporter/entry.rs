@@ -81,7 +81,7 @@ pub struct Sent {
     pub pin: Pin,
     /// What the message says.
     pub reference: Reference,
-    /// Whether the export is to be announced to the peer first.
+    /// Whether the export is to be announced to the peer first; then it must be, even if the message is given up.
     pub announce: bool,
 }
 

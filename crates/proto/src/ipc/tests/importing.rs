@@ -352,6 +352,29 @@ fn of_an_exporter_that_ends_everything_is_unmapped_once_it_is_not_in_use() {
 }
 
 #[test]
+fn exporters_with_the_same_addresses_and_names_do_not_meet() {
+    let mut one = Importing::new();
+    let (first, second) = (one.source, one.importer.join().unwrap());
+    let a = name(0, 1);
+    let mut uses = Vec::new();
+    for source in [first, second] {
+        one.source = source;
+        one.announce(a, 0x1000, 0x100).unwrap();
+        let used = one.arrive(a, 0, 1).unwrap();
+        assert_eq!(one.importer.resolve(&used, GPU), Ok(Resolved::Map(one.id(a, GPU))));
+        one.importer.mapped(one.id(a, GPU), (u64::from(source.slot()) + 1) << 40).unwrap();
+        uses.push(used);
+    }
+    one.importer.end(first);
+    assert_eq!(one.importer.resolve(&uses[1], GPU), Ok(Resolved::At(2 << 40)));
+    one.importer.finish(uses.remove(0));
+    let unmap = one.importer.poll().unwrap();
+    assert_eq!((unmap.mapping.source, unmap.address, one.importer.poll()), (first, 1 << 40, None));
+    one.importer.unmapped(unmap.mapping).unwrap();
+    assert_eq!(one.importer.resolve(&uses[0], GPU), Ok(Resolved::At(2 << 40)));
+}
+
+#[test]
 fn exporters_have_a_limit() {
     let mut one = Importing::new();
     for _ in 1..IPC_PEERS_MAX {
