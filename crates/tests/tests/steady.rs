@@ -17,7 +17,14 @@ use trunkline_engine::{CommId, Engine, MrId, Mutant, Nics, Params, RecvBuf, Requ
 use trunkline_fabric::trace::{Recorder, Traced};
 use trunkline_fabric::{Fabric as _, Host as _};
 use trunkline_mem::Memory;
+use trunkline_proto::intervals::Span;
+use trunkline_proto::ipc::exporter::{
+    Allocation, AllocationId, Amount, Ask, Config, Exporter, Known, Shared,
+};
+use trunkline_proto::ipc::importer::{Importer, Place, Resolved, Way};
+use trunkline_proto::mutant::Mutant as Bug;
 use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::wire::ipc::{Announce, Handle, Outcome, Reference};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 
 /// The system's allocator, counted.
@@ -226,6 +233,45 @@ fn shared_messages_over_two_rails_allocate_nothing() {
     assert!(settles(&spread, false), "on shared queue pairs over two rails");
 }
 
+/// Messages about buffers that are exported and mapped: at both ends, from the question to the end.
+fn hits_on_shared_memory_allocate_nothing() {
+    let now = trunkline_proto::time::Instant(1);
+    let budget = Amount { entries: 64, bytes: 64 << 20 };
+    let mut exporter =
+        Exporter::new(Config { budget, passing: 4, idle: Some(Config::IDLE), hooked: false }, Bug::NONE);
+    let mut importer = Importer::new(Bug::NONE);
+    let (peer, source) = (exporter.join().unwrap(), importer.join().unwrap());
+    let place = Place { device: 0, way: Way::Device };
+    let mut message = |number: u64| {
+        let span = Span::new(0x10_0000 * (number % 64 + 1), 0x10_0000).unwrap();
+        let memory = Allocation { span, id: AllocationId(number % 64), device: 0 };
+        let ask = Ask { peer, part: span, known: Known::Allocation(memory), passing: false };
+        let shared = match exporter.share(&ask, now).unwrap() {
+            Shared::Export(export) => exporter.exported(export, now).unwrap(),
+            shared => shared,
+        };
+        let Shared::Sent(sent) = shared else { unreachable!("{shared:?}") };
+        if sent.announce {
+            let (name, handle) = (sent.reference.name, Handle::new(0, &[]).unwrap());
+            let announce = Announce { name, span, device: 0, descriptor: false, handle };
+            importer.announce(source, &announce).unwrap();
+        }
+        let reference = Reference::from_bytes(&sent.reference.to_bytes()).unwrap();
+        let used = importer.arrive(source, &reference).unwrap();
+        if let Resolved::Map(mapping) = importer.resolve(&used, place).unwrap() {
+            importer.mapped(mapping, span.start()).unwrap();
+        }
+        assert_eq!(importer.resolve(&used, place), Ok(Resolved::At(span.start())));
+        importer.finish(used);
+        exporter.finish(sent.pin, Outcome::Copied, now);
+        assert!(exporter.poll(now).is_none() && importer.poll().is_none());
+    };
+    (0..128).for_each(&mut message);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    (0..10_000).for_each(&mut message);
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "hits on shared memory");
+}
+
 /// The bug that `cargo xtask mutants` asks for, if any.
 fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
@@ -256,6 +302,7 @@ fn messages_allocate_nothing_after_warm_up() {
             assert!(settles(&spread, eager_max > 0), "{bytes} B over {} rails, {wire:?}", rails.len());
         }
     }
+    hits_on_shared_memory_allocate_nothing();
     shared_messages_allocate_nothing();
     shared_messages_over_two_rails_allocate_nothing();
     // Recorded for a trace: with room for every event, and with a buffer that is full after some.
