@@ -193,4 +193,9 @@ impl Importer {
         }
         self.unmapping.hash(hasher);
     }
+
+    pub(in crate::ipc) fn overuse(&mut self, source: SourceId, name: Name, pins: u32) {
+        let entry = self.sources.get_mut(source.0).and_then(|of| of.entry_mut(name));
+        entry.into_iter().for_each(|entry| entry.pins = pins);
+    }
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::config;
 use super::world::{PLACE, Setup, Step, World};
 use crate::ipc::exporter::{Amount, Config};
-use crate::ipc::importer::{Place, Way};
+use crate::ipc::importer::{Place, Refusal, Way};
 use std::vec::Vec;
 
 const BUFFERS: &[(u64, u64)] = &[
@@ -47,7 +47,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     ];
     let fails = prop_oneof![
         Just(Step::Exported(0, false)),
-        (0..PEERS).prop_map(|peer| Step::Mapped(peer, 0, false)),
+        (0..PEERS).prop_map(|peer| Step::Mapped(peer, 0, Err(Refusal::Other))),
+        (0..PEERS).prop_map(|peer| Step::Mapped(peer, 0, Err(Refusal::AlreadyMapped))),
     ];
     let chosen = prop_oneof![
         10 => buffer().prop_map(Step::Allocate),

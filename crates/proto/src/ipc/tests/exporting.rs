@@ -217,6 +217,20 @@ fn news_that_do_not_fit_are_refused() {
 }
 
 #[test]
+fn tokens_of_another_exporter_are_refused() {
+    let (mut one, mut other) = (Exporting::new(config(8, 1 << 20)), Exporting::new(config(8, 1 << 20)));
+    let foreign = |other: &mut Exporting, id| {
+        let ask = other.ask(allocation(id, 0x1000 * id, 8));
+        let Shared::Export(export) = other.exporter.share(&ask, at(1)).unwrap() else { unreachable!() };
+        export
+    };
+    let (first, second) = (foreign(&mut other, 1), foreign(&mut other, 2));
+    assert_eq!(one.exporter.export_failed(first), Err(NewsError::NoExport));
+    assert_eq!(one.exporter.exported(second, at(1)), Err(NewsError::NoExport));
+    assert_eq!((one.exporter.usage(), one.exporter.counts().all_fallbacks()), (Default::default(), 0));
+}
+
+#[test]
 fn what_is_to_be_let_go_comes_in_messages_of_thirty_two() {
     let mut one = Exporting::new(config(100, 1 << 20));
     let all: Vec<_> = (0..70).map(|n| one.touch(allocation(n, 0x1000 * (n + 1), 8), at(1))).collect();

@@ -5,7 +5,7 @@ use crate::ipc::importer::{
     AnnounceError, ArriveError, Importer, MappingId, NoMapping, Place, Refusal, ResolveError, Resolved,
     RetireError, SourceId, Usage, Use, Way,
 };
-use crate::limits::{IPC_PEERS_MAX, MAPPINGS_OF_IMPORT_MAX, NAMES_AWAITED_MAX};
+use crate::limits::{IPC_PEERS_MAX, IPC_PINS_MAX, MAPPINGS_OF_IMPORT_MAX, NAMES_AWAITED_MAX};
 use crate::wire::ipc::{Announce, Handle, Names, Reference};
 
 const GPU: Place = Place { device: 0, way: Way::Device };
@@ -372,6 +372,16 @@ fn exporters_with_the_same_addresses_and_names_do_not_meet() {
     assert_eq!((unmap.mapping.source, unmap.address, one.importer.poll()), (first, 1 << 40, None));
     one.importer.unmapped(unmap.mapping).unwrap();
     assert_eq!(one.importer.resolve(&uses[0], GPU), Ok(Resolved::At(2 << 40)));
+}
+
+#[test]
+fn users_of_an_import_have_a_limit() {
+    let mut one = Importing::new();
+    let a = name(0, 1);
+    one.announce(a, 0x1000, 0x100).unwrap();
+    one.importer.overuse(one.source, a, IPC_PINS_MAX - 1);
+    assert!(one.arrive(a, 0, 1).is_ok());
+    assert_eq!(one.arrive(a, 0, 1), Err(ArriveError::TooMany));
 }
 
 #[test]

@@ -126,6 +126,8 @@ fn tables_grow_when_told_and_not_otherwise() {
     assert!(one.exporter.room() > room);
     one.exporter.grow(amount(usize::MAX, u64::MAX));
     assert_eq!(one.exporter.config().budget.entries, EXPORTS_MAX - one.exporter.config().passing);
+    let most = Exporting::new(Config { passing: usize::MAX, ..config(usize::MAX, 1) }).exporter.config();
+    assert_eq!((most.passing, most.budget.entries), (EXPORTS_MAX / 2, EXPORTS_MAX / 2));
 }
 
 #[test]

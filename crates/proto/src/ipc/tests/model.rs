@@ -8,7 +8,7 @@ use std::vec::Vec;
 use super::config;
 use super::world::{PLACE, Setup, Step, World};
 use crate::ipc::exporter::{Amount, Config};
-use crate::ipc::importer::{Place, Way};
+use crate::ipc::importer::{Place, Refusal, Way};
 
 /// A world, and how often each step may still be taken.
 #[derive(Clone)]
@@ -132,10 +132,12 @@ fn what_is_asked_back_at_any_point() {
 
 #[test]
 fn drivers_that_fail_at_any_point() {
-    let fails = [(Step::Exported(0, false), 1), (Step::Mapped(0, 0, false), 2)];
-    let steps = [&[(send(0, 0), 2), (send(2, 0), 1), (Step::Drain(0), 1)][..], &fails].concat();
+    let fails = |why| [(Step::Exported(0, false), 1), (Step::Mapped(0, 0, Err(why)), 2)];
+    let steps =
+        [&[(send(0, 0), 2), (send(2, 0), 1), (Step::Drain(0), 1)][..], &fails(Refusal::AlreadyMapped)]
+            .concat();
     seen(everything(setup(2, 1), &[A, C], &steps), 30_000);
-    let steps = [&[(send(0, 0), 2), (send(0, 1), 1), (Step::Die(0), 1)][..], &fails].concat();
+    let steps = [&[(send(0, 0), 2), (send(0, 1), 1), (Step::Die(0), 1)][..], &fails(Refusal::Other)].concat();
     seen(everything(setup(2, 2), &[A], &steps), 4_000);
 }
 

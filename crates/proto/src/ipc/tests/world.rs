@@ -43,7 +43,7 @@ pub(super) enum Step {
     /// A message at a peer looks for its bytes, or copies them.
     Turn(usize, usize),
     /// A mapping is made, or is not.
-    Mapped(usize, usize, bool),
+    Mapped(usize, usize, Result<(), Refusal>),
     /// A peer unmaps what is to be unmapped next.
     Unmap(usize),
     /// The hook's flag is looked at.
@@ -202,7 +202,7 @@ impl World {
             add(self.alive && !peer.answers.is_empty(), Step::Answers(at));
             add(peer.alive && peer.importer.clone().poll().is_some(), Step::Unmap(at));
             for opening in 0..peer.opening.len() {
-                add(peer.alive, Step::Mapped(at, opening, true));
+                add(peer.alive, Step::Mapped(at, opening, Ok(())));
             }
             for (turn, operation) in peer.operations.iter().enumerate() {
                 let waits = operation.from.is_none() && peer.is_waiting(operation, &self.setup);
@@ -216,7 +216,7 @@ impl World {
     pub(super) fn is_possible(&self, step: Step) -> bool {
         match step {
             Step::Exported(at, _) => self.pending().contains(&Step::Exported(at, true)),
-            Step::Mapped(at, opening, _) => self.pending().contains(&Step::Mapped(at, opening, true)),
+            Step::Mapped(at, opening, _) => self.pending().contains(&Step::Mapped(at, opening, Ok(()))),
             step => self.can(step),
         }
     }
@@ -260,7 +260,7 @@ impl World {
             Step::References(at) => self.on_references(at),
             Step::Answers(at) => self.on_answers(at),
             Step::Turn(at, turn) => self.turn(at, turn),
-            Step::Mapped(at, opening, well) => self.mapped(at, opening, well),
+            Step::Mapped(at, opening, result) => self.mapped(at, opening, result),
             Step::Unmap(at) => self.unmap(at),
             Step::Look => self.look(),
             Step::Wait => self.now = self.now + IDLE,
@@ -441,13 +441,14 @@ impl World {
         }
     }
 
-    fn mapped(&mut self, at: usize, opening: usize, well: bool) {
+    fn mapped(&mut self, at: usize, opening: usize, result: Result<(), Refusal>) {
         let peer = &mut self.peers[at];
         let mapping = peer.opening.remove(opening);
         let &(_, id, span) = peer.handles.iter().find(|(name, _, _)| *name == mapping.name).unwrap();
         let exported = self.exports.iter().any(|(name, _)| *name == mapping.name);
-        if !well || !self.alive {
-            return peer.importer.map_failed(mapping, Refusal::Other).unwrap();
+        let died = if self.alive { Ok(()) } else { Err(Refusal::Other) };
+        if let Err(why) = result.and(died) {
+            return peer.importer.map_failed(mapping, why).unwrap();
         }
         assert!(exported, "{mapping:?} is mapped and not exported");
         let in_the_way =
