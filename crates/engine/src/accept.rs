@@ -287,7 +287,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let Some(receiving) = &common.receiving else { return Err(unknown) };
             let bounces = Arc::clone(&receiving.bounces);
             let Some(paths) = self.paths_of(common, rails, false) else { return Err(Error::Draining) };
-            let (lot, fins) = common.mailbox(rails).inspect_err(|_| paths.destroy(rails))?;
+            let (lot, fins) = common.mailbox(rails).inspect_err(|_| self.quit_unseated(&paths, rails))?;
             let receiver = Receiver::new(self.params.mutant);
             let regions_max = self.params.regions_max as usize;
             let lane =
@@ -324,7 +324,11 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let reply = self.open(comm, |Turn { open, rails, .. }| {
             let Side::Recv(lane) = &open.side else { return Ok(None) };
             let path = lane.paths.get(0);
-            let address = rails.get(path.rail).address(path.link)?;
+            let address = match joined {
+                // The other end knows it.
+                true => LinkAddress { bytes: Vec::new(), fd: None },
+                false => rails.get(path.rail).address(path.link)?,
+            };
             let matched = lane.plan.matched;
             let reply = Reply {
                 conn,
@@ -335,10 +339,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 fins: lane.fins(0),
                 eager_max: if matched { 0 } else { lane.plan.eager_max },
                 eager_credits: lane.plan.eager_credits,
-                link: if joined { Vec::new() } else { address.bytes },
+                link: address.bytes,
                 share: share::Answer { given, turn },
             };
-            Ok::<_, Error>(Some((reply, address.fd.filter(|_| !joined))))
+            Ok::<_, Error>(Some((reply, address.fd)))
         });
         if let Some((reply, fd)) = reply.transpose()?.flatten() {
             control.send(stream, &Frame::Result(reply), fd);

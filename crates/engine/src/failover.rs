@@ -165,7 +165,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             LinkStep::Fence => return open.side.lose(rails, at),
             LinkStep::Ask(epoch) => {
                 if let Err(error) = open.ask(rails, at, epoch) {
-                    self.told(turn, at, &error);
+                    self.log_of_link(open, at, &error);
+                    open.step_back(rails, at, now);
                 }
             }
         }
@@ -180,11 +181,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
     }
 
-    /// A link cannot be made; it is given up for now.
+    /// A link carries nothing; it is given up for now.
     fn told(&self, turn: &mut Turn<'_, F::Rail>, at: usize, error: &LinkError) {
-        let over = self.nic_name(turn.open.side.paths().get(at).nic);
-        self.host.log(Level::Info, &format!("link {at} of a connection over {over}: {error}"));
+        self.log_of_link(turn.open, at, error);
         turn.open.side.lose(turn.rails, at);
+    }
+
+    fn log_of_link(&self, open: &mut Open, at: usize, error: &LinkError) {
+        let over = self.nic_name(open.side.paths().get(at).nic);
+        self.host.log(Level::Info, &format!("link {at} of a connection over {over}: {error}"));
     }
 
     /// The sending end may use a link.
@@ -303,6 +308,7 @@ impl Open {
             }
             return Ok(());
         }
+        let unanswered = path.life.is_asking();
         match path.life.on_down(told.epoch, now) {
             DownStep::Stale => Ok(()),
             DownStep::Known | DownStep::Past => {
@@ -312,6 +318,11 @@ impl Open {
                 Ok(())
             }
             DownStep::Down => self.settle(rails, requests, at, &told),
+            // It was this member's other end that could not take part.
+            DownStep::Fence if unanswered && self.quits_unused(rails, at) => {
+                self.say_down(at, false);
+                self.settle(rails, requests, at, &told)
+            }
             DownStep::Fence => {
                 self.side.lose(rails, at);
                 if let Some(leaving) = &mut self.side.paths().get_mut(at).leaving {
@@ -473,7 +484,8 @@ impl Open {
         if path.leaving.is_some() {
             return;
         }
-        let made = match path.life.on_open(asked.epoch, now) {
+        let step = path.life.on_open(asked.epoch, now);
+        let made = match step {
             OpenStep::Ignore => return,
             OpenStep::Repeat => Ok(()),
             OpenStep::Make => {
@@ -489,8 +501,31 @@ impl Open {
                 let result = LinkResult { id, link, epoch, fins, address: address.bytes };
                 self.words.push((Frame::LinkResult(result), address.fd));
             }
-            Err(_) => self.side.lose(rails, at),
+            // It was answered before.
+            Err(_) if step == OpenStep::Repeat => {}
+            Err(_) => self.step_back(rails, at, now),
         }
+    }
+
+    /// A link that this member was about to use cannot be had at this end.
+    fn step_back(&mut self, rails: &mut Rails<impl Rail>, at: usize, now: Instant) {
+        if !self.quits_unused(rails, at) {
+            return self.side.lose(rails, at);
+        }
+        self.side.paths().get_mut(at).life.on_fault(now);
+        self.say_down(at, true);
+    }
+
+    /// Lets others have a link that nothing was posted on for this member, so that there is nothing to fence off; false if
+    /// nobody else uses it.
+    fn quits_unused(&mut self, rails: &mut Rails<impl Rail>, at: usize) -> bool {
+        let mutant = self.side.mutant();
+        let path = self.side.paths().get_mut(at);
+        if !rails.serves_others(path.rail, path.link) || mutant.is("ride-ends-links-it-cannot-join") {
+            return false;
+        }
+        rails.quit(path.rail, std::mem::replace(&mut path.link, NO_LINK));
+        true
     }
 
     fn on_result(

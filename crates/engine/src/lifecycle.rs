@@ -193,6 +193,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 // The caller may unmap it as soon as this returns: then nothing must use the links any more.
                 rails.fail_all();
             }
+            if mutant.is("ride-ends-links-it-had-not-joined") && !open.side.paths().all_carry() {
+                rails.fail_all();
+            }
             if let Side::Send(lane) = &mut open.side {
                 lane.end(rails);
             }

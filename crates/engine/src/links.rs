@@ -74,6 +74,11 @@ impl SharedLinks {
         self.links.iter().any(|used| used.rail == rail && used.link == link && used.carries && !used.ended)
     }
 
+    /// Whether a link that has not ended is used by more than one.
+    pub(crate) fn serves_several(&self, rail: usize, link: LinkId) -> bool {
+        self.links.iter().any(|used| used.rail == rail && used.link == link && used.users > 1 && !used.ended)
+    }
+
     /// A link is in error.
     pub(crate) fn ended(&mut self, rail: usize, link: LinkId) {
         let Some(used) = self.find(rail, link).filter(|used| !used.ended) else { return };
@@ -131,7 +136,9 @@ mod tests {
         assert!(links.connected(0, LinkId(5), b"there") && !links.connected(0, LinkId(5), b"elsewhere"));
         assert_eq!(links.join_connected(1, b"there"), Some(LinkId(5)));
         assert_eq!(links.join_connected(1, b"elsewhere"), None);
+        assert!(links.serves_several(0, LinkId(5)) && !links.serves_several(0, LinkId(6)));
         links.ended(0, LinkId(5));
+        assert!(!links.serves_several(0, LinkId(5)), "what has ended serves nobody");
         links.ended(0, LinkId(5));
         assert_eq!((links.next_ended(), links.next_ended()), (Some((0, LinkId(5))), None), "once");
         assert_eq!((links.join(1), links.all_ended()), (None, true), "nobody joins what has ended");

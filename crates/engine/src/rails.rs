@@ -138,6 +138,11 @@ impl<R: Rail> Rails<R> {
         self.shared.as_ref().is_some_and(|shared| shared.carries(rail, link))
     }
 
+    /// Whether other members use a link besides one.
+    pub(crate) fn serves_others(&self, rail: usize, link: LinkId) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.serves_several(rail, link))
+    }
+
     /// A member uses a link no more, which ends it with the last one.
     pub(crate) fn quit(&mut self, rail: usize, link: LinkId) {
         if self.shared.as_mut().is_none_or(|shared| shared.quit(rail, link)) {

@@ -186,7 +186,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mut held = self.groups.claim_lane(lane);
         let Some((common, rails)) = held.as_mut().and_then(Group::common) else { return Err(unknown) };
         let Some(paths) = self.paths_of(common, rails, true) else { return Err(Error::Draining) };
-        let (lot, mailbox) = common.mailbox(rails).inspect_err(|_| paths.destroy(rails))?;
+        let (lot, mailbox) = common.mailbox(rails).inspect_err(|_| self.quit_unseated(&paths, rails))?;
         let sender = Sender::new(0, 0, self.params.mutant);
         let sender = SendLane::new(paths, common.plan, sender, mailbox, self.params.regions_max as usize);
         Ok((sender, Made::Rider { lane, lot }))
@@ -207,6 +207,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mut paths = common.slots.iter().enumerate().map(path);
         let first = paths.next()?;
         Some(Paths::new(first, paths.collect()))
+    }
+
+    /// Who was to ride on the links of a group finds no mailbox.
+    pub(crate) fn quit_unseated(&self, paths: &Paths, rails: &mut Rails<F::Rail>) {
+        if self.params.mutant.is("ride-ends-links-for-want-of-a-mailbox") {
+            paths.fail(rails);
+        }
+        paths.destroy(rails);
     }
 
     /// Opens a sending comm where it belongs.

@@ -2,6 +2,7 @@
 
 use trunkline_fabric::{LinkAddress, LinkError, LinkId, Links};
 
+use crate::denied::Denied;
 use crate::link::{Dial, LinkPhase, LinkState};
 use crate::rail::SimRail;
 use crate::wire::Event;
@@ -27,7 +28,7 @@ impl Links for SimRail {
             .map(|rail| rail.links.iter().flatten().count())
             .sum();
         let asked = state.rails[self.rail].config.links;
-        if of_nic >= limit as usize {
+        if of_nic >= limit as usize || state.denies(self.process, Denied::Links) {
             return Err(LinkError::Exhausted(limit));
         }
         if mine >= asked as usize {
@@ -54,6 +55,9 @@ impl Links for SimRail {
     fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
         let state = self.world.lock();
         let index = state.find(self.rail, link).ok_or(LinkError::State)?;
+        if state.denies(self.process, Denied::Addresses) {
+            return Err(LinkError::Exhausted(0));
+        }
         let mut bytes = MAGIC.to_vec();
         bytes.extend((index as u64).to_le_bytes());
         bytes.extend(state.links[index].secret.to_le_bytes());
@@ -65,6 +69,9 @@ impl Links for SimRail {
         let index = state.find(self.rail, link).ok_or(LinkError::State)?;
         if state.links[index].phase != LinkPhase::Made {
             return Err(LinkError::State);
+        }
+        if state.denies(self.process, Denied::Connections) {
+            return Err(LinkError::Exhausted(0));
         }
         let (remote, secret) = parse(&peer.bytes).ok_or(LinkError::Address("not a simulated link"))?;
         let other = state.links.get(remote).ok_or(LinkError::Address("no such link"))?;

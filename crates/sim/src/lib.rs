@@ -15,6 +15,7 @@ mod cluster;
 mod conformance_tests;
 mod connect;
 mod cut;
+mod denied;
 mod dice;
 mod early;
 #[cfg(test)]
@@ -26,6 +27,8 @@ mod fabric_tests;
 mod host;
 #[cfg(test)]
 mod immediates_tests;
+#[cfg(test)]
+mod joiner_tests;
 mod link;
 #[cfg(test)]
 mod links_tests;
@@ -67,6 +70,7 @@ mod wire;
 mod world;
 
 pub use checkers::Violation;
+pub use denied::Denied;
 pub use dice::Dice;
 pub use fabric::SimFabric;
 pub use host::SimHost;

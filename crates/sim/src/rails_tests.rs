@@ -13,20 +13,20 @@ use crate::{Pid, Weather};
 
 const LEN: u64 = 4096;
 
-fn weather() -> Weather {
+pub(crate) fn weather() -> Weather {
     // Slow enough that a cut finds something under way.
     Weather { nics: 2, latency: 50_000, retry_time: 20_000_000, poll_time: 20_000, ..Weather::calm() }
 }
 
-fn rails() -> Params {
+pub(crate) fn rails() -> Params {
     Params { stripe_min: 256, eager_max: 0, rail_time: Duration::millis(50), ..params() }
 }
 
 /// Two processes and a comm over both NICs of each.
-struct Pair {
+pub(crate) struct Pair {
     duo: Rc<Duo>,
-    send: CommId,
-    recv: CommId,
+    pub(crate) send: CommId,
+    pub(crate) recv: CommId,
     from: (Memory, RecvBuf),
     into: (Memory, RecvBuf),
 }
@@ -36,8 +36,7 @@ impl Pair {
         Self::of(&Rc::new(Duo::new(seed, weather(), rails())))
     }
 
-    fn of(duo: &Rc<Duo>) -> Self {
-        let duo = Rc::clone(duo);
+    pub(crate) fn of(duo: &Rc<Duo>) -> Self {
         let both = Nics::new(&[0, 1]).unwrap();
         let (listen, mut handle) = duo.b.listen(both).unwrap();
         let (mut send, mut recv) = (None, None);
@@ -46,9 +45,13 @@ impl Pair {
             recv = recv.or_else(|| duo.b.accept(listen).unwrap());
         }
         duo.b.close_listen(listen).unwrap();
-        let (send, recv) = (send.unwrap(), recv.unwrap());
+        Self::open(duo, send.unwrap(), recv.unwrap())
+    }
+
+    /// With both ends of that comm.
+    pub(crate) fn open(duo: &Rc<Duo>, send: CommId, recv: CommId) -> Self {
         let (from, into) = (buffer(&duo.a, send, LEN), buffer(&duo.b, recv, LEN));
-        Self { duo, send, recv, from, into }
+        Self { duo: Rc::clone(duo), send, recv, from, into }
     }
 
     /// Begins a message; its sending and its receiving end.
@@ -87,7 +90,7 @@ impl Pair {
         panic!("a request does not end: {ended:?} at {now}, links {:?}", self.links());
     }
 
-    fn message(&self, fill: u8) {
+    pub(crate) fn message(&self, fill: u8) {
         let both = self.begin(fill);
         let _ended: [(); 2] = self.end(both).map(Result::unwrap);
         let mut bytes = [0; LEN as usize];
@@ -95,7 +98,7 @@ impl Pair {
         assert!(bytes.iter().all(|&byte| byte == fill), "{bytes:?}");
     }
 
-    fn links(&self) -> [Vec<bool>; 2] {
+    pub(crate) fn links(&self) -> [Vec<bool>; 2] {
         [self.duo.a.links(self.send).unwrap(), self.duo.b.links(self.recv).unwrap()]
     }
 
@@ -105,7 +108,7 @@ impl Pair {
     }
 
     /// The same for some of them, in turn.
-    fn all_until(pairs: &[&Self], links: usize, time: u64) -> bool {
+    pub(crate) fn all_until(pairs: &[&Self], links: usize, time: u64) -> bool {
         let Some(first) = pairs.first() else { return true };
         let until = first.duo.world.now() + time;
         while first.duo.world.now() < until {

@@ -5,6 +5,7 @@ use trunkline_fabric::{
 };
 use trunkline_mem::{Kind, Memory};
 
+use crate::denied::Denied;
 use crate::place::Region;
 use crate::{Mutant, Pid, World};
 
@@ -30,6 +31,9 @@ impl Registrar for SimRegistrar {
         }
         let limit = state.weather.caps.regions_max;
         let nic = state.rails[self.rail].nic;
+        if state.denies(self.process, Denied::Regions) {
+            return Err(RegisterError::Exhausted(limit));
+        }
         let same_nic = |rail: usize| {
             let rail = &state.rails[rail];
             rail.process == self.process && rail.nic == nic

@@ -10,6 +10,7 @@ use trunkline_fabric::{Completion, Done, OobAddress, Status};
 use trunkline_mem::Memory;
 
 use crate::cut::{Cut, Ghost};
+use crate::denied::Denied;
 use crate::link::{Dial, LinkPhase, LinkState};
 use crate::oob::Streams;
 use crate::place::Region;
@@ -74,6 +75,8 @@ pub(crate) struct State {
     pub(crate) haunted: u64,
     /// A link that works and takes nothing that is posted.
     pub(crate) refusing: Option<usize>,
+    /// What a process is refused.
+    pub(crate) denied: Option<(Pid, Denied)>,
     /// Completions that were polled while they were kept, with their rails and links, and whether they are kept now.
     pub(crate) kept: (Vec<(usize, usize, Completion)>, bool),
 }
@@ -134,6 +137,7 @@ impl World {
             ghosts: BTreeMap::new(),
             haunted: 0,
             refusing: None,
+            denied: None,
             kept: (Vec::new(), false),
         })))
     }
@@ -206,6 +210,11 @@ impl World {
             link.phase == LinkPhase::Ready && Some(state.rails[link.rail].process) == process
         };
         state.refusing = state.links.iter().position(of);
+    }
+
+    /// From now on a process is refused that by its NICs; with `None` nobody is refused anything.
+    pub fn deny(&self, denied: Option<(Pid, Denied)>) {
+        self.lock().denied = denied;
     }
 
     /// Keeps every completion that is polled from now on, or no more of them.

@@ -110,6 +110,12 @@ impl LinkLife {
         self.state == State::Down
     }
 
+    /// Whether it was asked for and the peer has not answered.
+    #[must_use]
+    pub fn is_asking(&self) -> bool {
+        self.state == State::Asking
+    }
+
     /// Whether its connection waits to carry.
     #[must_use]
     pub fn is_joining(&self) -> bool {
@@ -319,6 +325,7 @@ mod tests {
         let mut one = LinkLife::further(true, at(5), Mutant::NONE);
         assert!(one.is_down());
         assert_eq!(one.on_time(at(5), LIMIT), LinkStep::Ask(1));
+        assert!(one.is_asking() && one.on_result(1) && !one.is_asking());
     }
 
     #[test]

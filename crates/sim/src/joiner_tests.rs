@@ -1,0 +1,245 @@
+//! Who joins a group and fails, at either end and at any step, fails alone: those that are in it lose no link and no byte, and
+//! hear of nothing.
+
+use std::rc::Rc;
+
+use trunkline_engine::{CommId, ListenId, Nics, Params, SharingParams};
+use trunkline_proto::pool::config::Sharing;
+use trunkline_proto::time::Duration;
+
+use crate::rails_tests::{Pair, rails, weather};
+use crate::rules_tests::{Duo, SECOND};
+use crate::{Denied, Pid, Weather};
+
+/// One group for all comms over both NICs.
+fn sharing() -> Params {
+    let sharing = SharingParams { sharing: Sharing::On, groups: 1, ..SharingParams::default() };
+    Params { sharing, ..rails() }
+}
+
+/// Two comms of one group, over both NICs of each process.
+struct Neighbours {
+    duo: Rc<Duo>,
+    pairs: [Pair; 2],
+}
+
+impl Neighbours {
+    fn new(seed: u64, weather: Weather) -> Self {
+        let duo = Rc::new(Duo::new(seed, weather, sharing()));
+        let pairs = [Pair::of(&duo), Pair::of(&duo)];
+        let here = Self { duo, pairs };
+        assert!(Pair::all_until(&here.pairs.iter().collect::<Vec<_>>(), 2, SECOND));
+        here.are_unharmed("at first");
+        here
+    }
+
+    /// Each sends a message, and has all its links before and after.
+    fn are_unharmed(&self, when: &str) {
+        self.duo.a.progress_all();
+        self.duo.b.progress_all();
+        for pair in &self.pairs {
+            assert_eq!(pair.links(), [[true; 2]; 2], "{when}");
+            pair.message(7);
+            assert_eq!(pair.links(), [[true; 2]; 2], "{when}");
+        }
+        let failed = [&self.duo.a, &self.duo.b].map(|engine| engine.counters().requests_failed);
+        let links = [0, 1].map(|pid| self.duo.world.counts(Pid(pid)).links);
+        assert_eq!((links, failed), ([2; 2], [0; 2]), "{when}");
+    }
+
+    /// So for a while.
+    fn stay_unharmed(&self, nanos: u64, when: &str) {
+        let until = self.duo.world.now() + nanos;
+        while self.duo.world.now() < until {
+            self.are_unharmed(when);
+        }
+    }
+}
+
+/// One that joins: what it has so far.
+struct Joiner {
+    listen: Option<ListenId>,
+    handle: [u8; 128],
+    send: Option<CommId>,
+    recv: Option<CommId>,
+    /// The sending end was told that it cannot be.
+    failed: bool,
+}
+
+impl Joiner {
+    fn new(duo: &Duo) -> Self {
+        let (listen, handle) = duo.b.listen(both()).unwrap();
+        Self { listen: Some(listen), handle, send: None, recv: None, failed: false }
+    }
+
+    /// One call at each end; whether neither has failed.
+    fn step(&mut self, duo: &Duo) -> bool {
+        let mut well = true;
+        if self.send.is_none() && !self.failed {
+            let got = duo.a.connect(both(), &mut self.handle);
+            self.failed = got.is_err();
+            self.send = got.ok().flatten();
+        }
+        if let Some(listen) = self.listen
+            && self.recv.is_none()
+        {
+            let got = duo.b.accept(listen);
+            well &= got.is_ok();
+            self.recv = got.ok().flatten();
+        }
+        well && !self.failed
+    }
+
+    fn close_listen(&mut self, duo: &Duo) {
+        if let Some(listen) = self.listen.take() {
+            duo.b.close_listen(listen).unwrap();
+        }
+    }
+
+    fn close(&mut self, duo: &Duo) {
+        self.close_listen(duo);
+        self.send.take().into_iter().for_each(|comm| duo.a.close(comm).unwrap());
+        self.recv.take().into_iter().for_each(|comm| duo.b.close(comm).unwrap());
+    }
+}
+
+fn both() -> Nics {
+    Nics::new(&[0, 1]).unwrap()
+}
+
+#[test]
+fn a_member_whose_link_fails_at_one_end_fails_alone() {
+    for (pid, denied) in [Denied::Links, Denied::Addresses, Denied::Connections]
+        .into_iter()
+        .flat_map(|denied| [(Pid(0), denied), (Pid(1), denied)])
+    {
+        let here = Neighbours::new(1, weather());
+        let when = format!("{pid} is denied {denied:?}");
+        let mut joiner = Joiner::new(&here.duo);
+        here.duo.world.deny(Some((pid, denied)));
+        while joiner.send.is_none() || joiner.recv.is_none() {
+            assert!(joiner.step(&here.duo), "{when}: its first link is the group's");
+            here.are_unharmed(&when);
+        }
+        let joined = Pair::open(&here.duo, joiner.send.take().unwrap(), joiner.recv.take().unwrap());
+        joiner.close(&here.duo);
+        let until = here.duo.world.now() + 3 * SECOND;
+        while here.duo.world.now() < until {
+            here.are_unharmed(&when);
+            joined.message(3);
+        }
+        here.duo.world.deny(None);
+        let all = [&here.pairs[0], &joined, &here.pairs[1]];
+        assert!(Pair::all_until(&all, 2, 10 * SECOND), "{when}: {:?}", joined.links());
+        here.are_unharmed(&when);
+    }
+}
+
+#[test]
+fn a_member_that_finds_no_mailbox_fails_alone() {
+    for pid in [Pid(0), Pid(1)] {
+        let here = Neighbours::new(1, weather());
+        let when = format!("{pid} is denied regions");
+        // As the message of a neighbour needs a region too, these go on with what they have.
+        here.duo.world.deny(Some((pid, Denied::Regions)));
+        let mut joiners: Vec<_> = (0..4).map(|_| Joiner::new(&here.duo)).collect();
+        for joiner in &mut joiners {
+            while !joiner.failed && (joiner.send.is_none() || joiner.recv.is_none()) {
+                joiner.step(&here.duo);
+                here.are_unharmed(&when);
+            }
+        }
+        assert!(joiners.iter().any(|joiner| joiner.failed), "{when}");
+        here.duo.world.deny(None);
+        joiners.iter_mut().for_each(|joiner| joiner.close(&here.duo));
+        here.stay_unharmed(SECOND, &when);
+        let seats =
+            [here.duo.a.riding(), here.duo.b.riding()].map(|riding| (riding.pool.members, riding.wrong));
+        assert_eq!(seats, [(2, None), (2, None)], "{when}");
+    }
+}
+
+/// Which end gives a connection up in the midst of its making: its caller does not come again, or closes what it has got.
+#[derive(Clone, Copy, Debug)]
+enum Ends {
+    Sender,
+    Receiver,
+    Both,
+}
+
+impl Ends {
+    /// Each of them, after each number of steps.
+    fn all(steps: u64) -> impl Iterator<Item = (u64, Self)> {
+        (0..steps).flat_map(|steps| [Self::Sender, Self::Receiver, Self::Both].map(|ends| (steps, ends)))
+    }
+
+    fn give_up(self, duo: &Duo, joiner: &mut Joiner) {
+        if matches!(self, Self::Sender | Self::Both) {
+            joiner.failed = true;
+            joiner.send.take().into_iter().for_each(|comm| duo.a.close(comm).unwrap());
+        }
+        if matches!(self, Self::Receiver | Self::Both) {
+            joiner.close_listen(duo);
+            joiner.recv.take().into_iter().for_each(|comm| duo.b.close(comm).unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_member_that_is_given_up_at_any_step_is_given_up_alone() {
+    // What has left comes late, long after what is said of it.
+    let late = Weather { latency: 400_000, ..weather() };
+    for (steps, ends) in Ends::all(30) {
+        let here = Neighbours::new(steps, late.clone());
+        let when = format!("after {steps} steps, {ends:?}");
+        let mut joiner = Joiner::new(&here.duo);
+        for _ in 0..steps {
+            assert!(joiner.step(&here.duo), "{when}");
+            here.duo.a.tend();
+            here.duo.b.tend();
+            here.duo.world.advance(20_000);
+        }
+        ends.give_up(&here.duo, &mut joiner);
+        here.stay_unharmed(SECOND / 2, &when);
+        joiner.close(&here.duo);
+        here.stay_unharmed(SECOND / 2, &when);
+    }
+}
+
+#[test]
+fn who_joins_is_not_harmed_by_the_one_that_made_the_group() {
+    for (steps, ends) in Ends::all(40) {
+        let params = Params { connect_time: Duration::secs(3), ..sharing() };
+        let duo = Rc::new(Duo::new(steps, Weather { latency: 100_000, ..weather() }, params));
+        let when = format!("after {steps} steps, {ends:?}");
+        let mut maker = Joiner::new(&duo);
+        while duo.a.riding().pool.groups == 0 {
+            maker.step(&duo);
+        }
+        let mut joiner = Joiner::new(&duo);
+        let until = duo.world.now() + 20 * SECOND;
+        for step in 0.. {
+            if step == steps {
+                ends.give_up(&duo, &mut maker);
+            }
+            maker.step(&duo);
+            assert!(joiner.step(&duo), "{when}: it fails with another");
+            if step >= steps && joiner.send.is_some() && joiner.recv.is_some() {
+                break;
+            }
+            assert!(duo.world.now() < until, "{when}: it waits for ever");
+            duo.world.advance(10_000);
+        }
+        let pair = Pair::open(&duo, joiner.send.take().unwrap(), joiner.recv.take().unwrap());
+        maker.close(&duo);
+        joiner.close(&duo);
+        assert!(Pair::all_until(&[&pair], 2, 10 * SECOND), "{when}: {:?}", pair.links());
+        for _ in 0..100 {
+            pair.message(5);
+            duo.a.progress_all();
+            duo.b.progress_all();
+        }
+        assert_eq!(pair.links(), [[true; 2]; 2], "{when}");
+        assert_eq!([&duo.a, &duo.b].map(|engine| engine.counters().requests_failed), [0; 2], "{when}");
+    }
+}
