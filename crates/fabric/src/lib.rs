@@ -9,6 +9,7 @@
 //! [`Caps`].
 #![forbid(unsafe_code)]
 
+mod abandoned;
 pub mod cache;
 mod caps;
 mod completion;
@@ -22,6 +23,7 @@ mod rail;
 mod register;
 pub mod trace;
 
+pub use abandoned::{ABANDONED_MAX, Abandoned};
 pub use caps::{Caps, DeviceReach};
 pub use completion::{Completion, Done, Status};
 pub use error::{DeregisterError, LinkError, OobError, OpenError, PostError, RegisterError};

@@ -142,8 +142,11 @@ pub trait Registrar: Send + Sync + 'static {
         self.deregister(key)
     }
 
-    /// Ends a registration of which nobody asks any more how that goes: at once, or as soon as may be.
+    /// Ends a registration of which nobody asks any more how that goes: at once, or as soon as may be. A NIC keeps up to
+    /// [`ABANDONED_MAX`](crate::ABANDONED_MAX) that it cannot end yet, and tries again with later calls and when a rail of its
+    /// goes.
     fn abandon(&self, key: LocalKey) {
+        // Of a registrar without such a case nothing is left.
         let _ = self.deregister(key);
     }
 }

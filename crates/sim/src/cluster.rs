@@ -427,6 +427,7 @@ impl Cluster {
                     (0..SETTLING_LOOKS).for_each(|_| engine.progress_all());
                 }
             }
+            self.call_registrars();
             let idle = self.processes.iter().filter(|process| process.alive).all(|process| {
                 let counts = self.world.counts(process.pid);
                 let engine = process.engine.as_ref().filter(|_| self.scenario.shares());
@@ -461,6 +462,21 @@ impl Cluster {
             }
         }
         Ok(())
+    }
+}
+
+impl Cluster {
+    /// Registrars are called for something else: what they could not end when its owner dropped it they end then.
+    fn call_registrars(&self) {
+        for process in self.processes.iter().filter(|process| process.alive) {
+            let (comms, lanes) = process.engine.as_ref().map_or((0, 0), |engine| {
+                let (comms, lanes, _) = engine.in_use();
+                (comms, lanes)
+            });
+            if (comms, lanes) == (0, 0) && self.world.counts(process.pid).regions > 0 {
+                self.world.call_registrars(process.pid);
+            }
+        }
     }
 }
 

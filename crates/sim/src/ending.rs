@@ -70,11 +70,14 @@ impl Side {
     /// Ends registrations, as often as it takes, then goes on.
     pub(crate) fn release(&mut self, around: &mut Around<'_>) -> Step {
         let Some(id) = self.id else { return self.leave(around) };
-        let (mut stuck, mut drains) = (Vec::new(), false);
+        let (mut stuck, mut drains, mut copies) = (Vec::new(), false, false);
         for mr in std::mem::take(&mut self.leaving_regions) {
             match around.engine.deregister(id, mr) {
                 Ok(()) => self.regions.retain(|known| *known != mr),
-                Err(Error::Deregister(DeregisterError::InUse { .. })) => stuck.push(mr),
+                Err(Error::Deregister(DeregisterError::InUse { .. })) => {
+                    copies = true;
+                    stuck.push(mr);
+                }
                 Err(Error::Draining) => {
                     drains = true;
                     stuck.push(mr);
@@ -86,6 +89,11 @@ impl Side {
         self.leaving_regions = stuck;
         if drains {
             self.wait_to_leave(around)?;
+        }
+        if copies && !drains && around.plan.gives_up {
+            around.world.note(format_args!("{} gives up memory that a copy is stuck in", self.name()));
+            self.bury_revoked(around);
+            return self.leave(around);
         }
         if !self.leaving_regions.is_empty() {
             return Ok(false);
@@ -187,13 +195,15 @@ impl Side {
             let past = std::mem::take(&mut self.past);
             self.check_names(around, &past)?;
         }
-        let places = match &self.role {
+        let mut places = match &self.role {
             Role::Send(sending) => sending.places(),
             Role::Recv(receiving) => {
                 receiving.check_guards(&self.name())?;
                 receiving.places()
             }
         };
+        // What a copy is stuck in is nobody's for now.
+        places.retain(|(place, _)| !self.leaving_regions.contains(&place.mr));
         bury(around, places, &format!("{} after its end", self.name()));
         self.close_listen(around)?;
         around.world.note(format_args!("{} is closed", self.name()));

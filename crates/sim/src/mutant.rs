@@ -21,11 +21,13 @@ pub enum Mutant {
     LateWrite,
     /// A flush makes nothing visible.
     EmptyFlush,
+    /// A registration that cannot be ended when its owner drops it is never tried again.
+    ForgetAbandoned,
 }
 
 impl Mutant {
     /// Every planted bug and the name it is chosen by.
-    pub const ALL: [(&'static str, Self); 7] = [
+    pub const ALL: [(&'static str, Self); 8] = [
         ("sim-lose-byte", Self::LoseByte),
         ("sim-swap-messages", Self::SwapMessages),
         ("sim-duplicate-completion", Self::DuplicateCompletion),
@@ -33,6 +35,7 @@ impl Mutant {
         ("sim-hide-peer-death", Self::HidePeerDeath),
         ("sim-late-write", Self::LateWrite),
         ("sim-empty-flush", Self::EmptyFlush),
+        ("sim-forgets-abandoned-regions", Self::ForgetAbandoned),
     ];
 
     /// The bug of that name, where planted bugs are compiled in.

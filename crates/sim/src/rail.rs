@@ -68,6 +68,7 @@ impl Drop for SimRail {
         for link in links.into_iter().flatten() {
             state.destroy_link(link);
         }
+        state.end_abandoned(self.rail);
         state.rails[self.rail].open = false;
     }
 }

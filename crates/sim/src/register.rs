@@ -1,5 +1,7 @@
 //! Registered memory of a simulated NIC: limits, keys that nobody can guess, addresses based or from zero.
 
+use std::cell::RefCell;
+
 use trunkline_fabric::{
     Access, DeregisterError, Keys, LocalKey, Purpose, RegisterError, Registrar, RemoteKey,
 };
@@ -7,6 +9,7 @@ use trunkline_mem::{Kind, Memory};
 
 use crate::denied::Denied;
 use crate::place::Region;
+use crate::world::State;
 use crate::{Mutant, Pid, World};
 
 /// The regions of one rail.
@@ -29,6 +32,7 @@ impl Registrar for SimRegistrar {
         if memory.kind() != Kind::Host {
             return Err(RegisterError::Kind(memory.kind()));
         }
+        state.end_abandoned(self.rail);
         let limit = state.weather.caps.regions_max;
         let nic = state.rails[self.rail].nic;
         if state.denies(self.process, Denied::Regions) {
@@ -59,11 +63,53 @@ impl Registrar for SimRegistrar {
     fn retire(&self, key: LocalKey) -> Result<(), DeregisterError> {
         self.end(key, true)
     }
+
+    fn abandon(&self, key: LocalKey) {
+        let ended = self.end(key, false);
+        let mut state = self.world.lock();
+        if let Err(DeregisterError::InUse { .. }) = ended
+            && state.mutant != Mutant::ForgetAbandoned
+        {
+            let of = state.nic_of(self.rail);
+            state.abandoned.entry(of).or_default().keep(key);
+        }
+    }
+}
+
+impl State {
+    /// The process and number of the NIC that a rail is of.
+    fn nic_of(&self, rail: usize) -> (Pid, usize) {
+        (self.rails[rail].process, self.rails[rail].nic)
+    }
+
+    /// Ends regions of a rail's NIC whose owners are gone, where the copies that were stuck in them have ended.
+    pub(crate) fn end_abandoned(&mut self, rail: usize) {
+        let of = self.nic_of(rail);
+        let Some(abandoned) = self.abandoned.remove(&of) else { return };
+        let state = RefCell::new(self);
+        abandoned.try_some(|LocalKey(key)| {
+            let mut state = state.borrow_mut();
+            let now = state.now;
+            match state.regions.get(&key).map(|region| region.copying.is_some_and(|until| now < until)) {
+                Some(true) => Err(DeregisterError::InUse { peer: 0 }),
+                Some(false) => {
+                    state.note(format_args!("{} deregisters {key:#x} at last", of.0));
+                    state.regions.remove(&key);
+                    Ok(())
+                }
+                None => Err(DeregisterError::Unknown),
+            }
+        });
+        if !abandoned.is_empty() {
+            state.into_inner().abandoned.insert(of, abandoned);
+        }
+    }
 }
 
 impl SimRegistrar {
     fn end(&self, key: LocalKey, retire: bool) -> Result<(), DeregisterError> {
         let mut state = self.world.lock();
+        state.end_abandoned(self.rail);
         if let Some(region) = state.regions.get(&key.0)
             && retire
             && state.weather.caps.retires

@@ -54,6 +54,8 @@ pub(crate) struct CommPlan {
     pub(crate) flush_anyway: bool,
     /// Its ends close only when others that share their queue pairs are not harmed.
     pub(crate) settles: bool,
+    /// An end that cannot take memory away, as a copy is stuck in it, closes all the same, and leaves that memory alone.
+    pub(crate) gives_up: bool,
 }
 
 /// What one end does.
@@ -162,6 +164,8 @@ impl Scenario {
         scenario.draw_rails(&mut Dice::new(seed, 5));
         scenario.draw_sharing(&mut Dice::new(seed, 6));
         scenario.weather.draw_arrival(&mut Dice::new(seed, 8));
+        let dice = &mut Dice::new(seed, 10);
+        scenario.comms.iter_mut().for_each(|comm| comm.gives_up = dice.chance(300));
         scenario
     }
 
@@ -248,6 +252,7 @@ impl CommPlan {
             close_listen_early: dice.coin(),
             flush_anyway: dice.chance(100),
             settles: true,
+            gives_up: false,
         }
     }
 

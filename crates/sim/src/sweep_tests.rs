@@ -71,6 +71,7 @@ fn each_planted_bug_is_seen_by_its_checker() {
         (Mutant::HidePeerDeath, "bounded"),
         (Mutant::LateWrite, "bytes"),
         (Mutant::EmptyFlush, "bytes"),
+        (Mutant::ForgetAbandoned, "leaks"),
     ];
     for (mutant, checker) in pairs {
         let options = Options { mutant, ..Options::default() };

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use trunkline_fabric::{Completion, Done, OobAddress, Status};
+use trunkline_fabric::{Abandoned, Completion, Done, OobAddress, Status};
 use trunkline_mem::Memory;
 
 use crate::cut::{Cut, Ghost};
@@ -75,6 +75,8 @@ pub(crate) struct State {
     pub(crate) haunted: u64,
     /// A link that works and takes nothing that is posted.
     pub(crate) refusing: Option<usize>,
+    /// Regions whose owners are gone, and that a copy is stuck in.
+    pub(crate) abandoned: BTreeMap<(Pid, usize), Abandoned>,
     /// What a process is refused.
     pub(crate) denied: Option<(Pid, Denied)>,
     /// Completions that were polled while they were kept, with their rails and links, and whether they are kept now.
@@ -137,6 +139,7 @@ impl World {
             ghosts: BTreeMap::new(),
             haunted: 0,
             refusing: None,
+            abandoned: BTreeMap::new(),
             denied: None,
             kept: (Vec::new(), false),
         })))
@@ -215,6 +218,16 @@ impl World {
     /// From now on a process is refused that by its NICs; with `None` nobody is refused anything.
     pub fn deny(&self, denied: Option<(Pid, Denied)>) {
         self.lock().denied = denied;
+    }
+
+    /// Each NIC of a process registers something and ends that.
+    pub fn call_registrars(&self, process: Pid) {
+        let mut state = self.lock();
+        for rail in 0..state.rails.len() {
+            if state.rails[rail].process == process {
+                state.end_abandoned(rail);
+            }
+        }
     }
 
     /// Keeps every completion that is polled from now on, or no more of them.

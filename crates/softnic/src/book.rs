@@ -3,6 +3,7 @@
 //! two sides of a direct copy and by the registrar; copies nothing itself.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -81,12 +82,15 @@ pub(crate) struct Pins {
     peer: Arc<Process>,
     offers: Side,
     grants: Side,
+    /// The link is gone.
+    ended: AtomicBool,
 }
 
 impl Pins {
     /// None yet. `out` is the segment this side writes records to, `own` the one it reads them from.
     pub(crate) fn new(peer: Arc<Process>, out: Arc<Segment>, own: Arc<Segment>) -> Self {
-        Self { peer, offers: Side::new(Copier::Target, out), grants: Side::new(Copier::Initiator, own) }
+        let (offers, grants) = (Side::new(Copier::Target, out), Side::new(Copier::Initiator, own));
+        Self { peer, offers, grants, ended: AtomicBool::new(false) }
     }
 
     /// The process at the other end.
@@ -156,16 +160,14 @@ impl Book {
     }
 
     /// A link ends: nobody begins a copy any more. Waits for a peer that is writing, because this side's owner may use
-    /// the memory for something else next; at most `limit`. What is still being copied then stays in the book.
+    /// the memory for something else next; at most `limit`. What is still being copied then stays in the book, until another
+    /// link ends after it has been.
     pub(crate) fn end_link(&self, ended: &Arc<Pins>, limit: Duration) {
-        let mut busy = ended.busy();
-        if ended.still_written() {
+        if ended.busy() && ended.still_written() {
             let _ = wait(limit, || ended.still_written().then(|| ended.peer.pid()));
-            busy = ended.busy();
         }
-        if !busy {
-            self.lock().retain(|pins| !Arc::ptr_eq(pins, ended));
-        }
+        ended.ended.store(true, Ordering::Relaxed);
+        self.lock().retain(|pins| !pins.ended.load(Ordering::Relaxed) || pins.busy());
     }
 
     /// Closes the pins of a region and waits for the copies under way; the process that is still inside one when the

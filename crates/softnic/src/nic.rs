@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
-use trunkline_fabric::LinkError;
+use trunkline_fabric::{Abandoned, LinkError};
 
 use crate::SoftConfig;
 use crate::book::Book;
@@ -25,6 +25,8 @@ pub(crate) struct NicState {
     pub(crate) table: Table,
     /// Memory that peers may be copying from or to.
     pub(crate) book: Book,
+    /// Regions whose owners are gone, and that a peer is inside a copy of.
+    pub(crate) abandoned: Abandoned,
     /// Queue pairs of each pipeline.
     placed: Mutex<Box<[u32]>>,
     /// A planted bug: the first pipeline with room is taken.
@@ -142,6 +144,7 @@ impl Shared {
         let nic = || NicState {
             table: Table::new(config.max_mr, config.virtual_addresses),
             book: Book::new(),
+            abandoned: Abandoned::default(),
             placed: Mutex::new(vec![0; config.pipelines as usize].into()),
             first_fit: Planted::named("soft-pipelines-first-fit"),
             keeps: Planted::named("soft-pipelines-keep-places"),

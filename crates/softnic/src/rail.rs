@@ -538,6 +538,7 @@ impl Drop for SoftRail {
             // Link numbers came from `create`, which counts in 32 bits.
             self.destroy(LinkId(link as u32));
         }
+        self.shared.end_all_abandoned(self.nic);
         self.shared.cqs.close(&self.cq);
         self.shared.nics[self.nic].queues.fetch_sub(1, Ordering::Relaxed);
         self.shared.guards.remove(&self.guard);

@@ -14,7 +14,7 @@ use trunkline_fabric::{
 use trunkline_mem::{Kind, Memory};
 
 use crate::error::Planted;
-use crate::nic::Shared;
+use crate::nic::{NicState, Shared};
 
 /// Rights of a region, as bits.
 pub(crate) mod right {
@@ -253,12 +253,13 @@ pub(crate) struct SoftRegistrar {
     shared: Arc<Shared>,
     nic: usize,
     peer_time: Duration,
+    forgets_abandoned: Planted,
 }
 
 impl SoftRegistrar {
     /// A registrar for NIC number `nic`.
     pub(crate) fn new(shared: Arc<Shared>, nic: usize, peer_time: Duration) -> Self {
-        Self { shared, nic, peer_time }
+        Self { shared, nic, peer_time, forgets_abandoned: Planted::named("soft-forgets-abandoned-regions") }
     }
 }
 
@@ -274,6 +275,7 @@ impl Registrar for SoftRegistrar {
         if memory.kind() != Kind::Host {
             return Err(RegisterError::Kind(memory.kind()));
         }
+        self.shared.end_abandoned(self.nic);
         let bit = |on: bool, bit: u32| if on { bit } else { 0 };
         let rights = bit(access.write, right::WRITE)
             | bit(access.read, right::READ)
@@ -284,26 +286,53 @@ impl Registrar for SoftRegistrar {
     }
 
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {
-        self.end(key, false)
+        self.shared.end_abandoned(self.nic);
+        self.shared.end_region(self.nic, key, false, self.peer_time)
     }
 
     fn retire(&self, key: LocalKey) -> Result<(), DeregisterError> {
-        self.end(key, !self.shared.no_retired.is_on())
+        self.shared.end_abandoned(self.nic);
+        self.shared.end_region(self.nic, key, !self.shared.no_retired.is_on(), self.peer_time)
+    }
+
+    fn abandon(&self, key: LocalKey) {
+        if let Err(DeregisterError::InUse { .. }) = self.deregister(key)
+            && !self.forgets_abandoned.is_on()
+        {
+            // Of too many, those that find no place stay in the table.
+            self.shared.nics[self.nic].abandoned.keep(key);
+        }
     }
 }
 
-impl SoftRegistrar {
-    fn end(&self, key: LocalKey, retire: bool) -> Result<(), DeregisterError> {
-        let table = &self.shared.nics[self.nic].table;
+impl Shared {
+    /// Withdraws the keys of a region, and forgets it when nobody is inside a copy of it any more.
+    fn end_region(
+        &self,
+        nic: usize,
+        key: LocalKey,
+        retire: bool,
+        limit: Duration,
+    ) -> Result<(), DeregisterError> {
+        let NicState { table, book, .. } = &self.nics[nic];
         if !table.close(key.0, retire) {
             return Err(DeregisterError::Unknown);
         }
-        if !self.shared.no_wait.is_on() && !self.shared.guards.wait(self.peer_time) {
+        if !self.no_wait.is_on() && !self.guards.wait(limit) {
             return Err(DeregisterError::InUse { peer: std::process::id() });
         }
-        let nic = &self.shared.nics[self.nic];
-        nic.book.end_region(key.0, self.peer_time).map_err(|peer| DeregisterError::InUse { peer })?;
+        book.end_region(key.0, limit).map_err(|peer| DeregisterError::InUse { peer })?;
         table.forget(key.0);
         Ok(())
+    }
+
+    /// Tries again to end regions whose owners are gone, without waiting.
+    fn end_abandoned(&self, nic: usize) {
+        self.nics[nic].abandoned.try_some(|key| self.end_region(nic, key, false, Duration::ZERO));
+    }
+
+    /// The same with all of them, as a rail goes.
+    pub(crate) fn end_all_abandoned(&self, nic: usize) {
+        self.nics[nic].abandoned.try_all(|key| self.end_region(nic, key, false, Duration::ZERO));
     }
 }

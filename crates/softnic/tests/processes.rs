@@ -66,6 +66,7 @@ fn receive(socket: impl AsFd) -> (Vec<u8>, Option<OwnedFd>) {
 
 /// One connected end with one region.
 struct End {
+    fabric: SoftFabric,
     rail: SoftRail,
     link: LinkId,
     memory: Memory,
@@ -92,7 +93,7 @@ impl End {
         let word = |at: usize| u64::from_le_bytes(hello[at..at + 8].try_into().unwrap());
         let peer = Remote { key: RemoteKey(word(0)), addr: word(8), purpose: Purpose::Data };
         rail.connect(link, LinkAddress { bytes: hello[16..].to_vec(), fd }).unwrap();
-        Self { rail, link, memory, keys, registrar, peer }
+        Self { fabric, rail, link, memory, keys, registrar, peer }
     }
 
     fn write(&mut self, offset: u64, len: u64, imm: Option<u32>) {
@@ -367,6 +368,35 @@ fn stop_inside_a_push(kill: bool, wait: Duration) -> Push {
     push
 }
 
+/// Stops a peer that writes, and drops the region: it is ended once the peer has gone on, by a call for something else.
+fn drop_inside_a_push(wait: Duration) -> Push {
+    const LEN: u64 = 40 << 20;
+    pin(0);
+    let (mut child, socket) = start(CopyMode::Share, &[]);
+    let mut end = End::new(&socket, CopyMode::Share, Access::ALL);
+    end.await_answer(LEN, wait);
+    signal(&child, Signal::STOP);
+    let regions = |end: &End| end.fabric.usage(0).regions;
+    let before = regions(&end);
+    end.registrar.abandon(end.keys.local);
+    let push = if regions(&end) == before { Push::Inside } else { Push::Outside };
+    let calls = |end: &End| {
+        let other = end.registrar.register(&Memory::heap(8), Access::LOCAL, Purpose::Bounce).unwrap();
+        end.registrar.deregister(other.local).unwrap();
+        regions(end)
+    };
+    let still = calls(&end);
+    signal(&child, Signal::CONT);
+    if push == Push::Inside {
+        assert_eq!(still, before, "as long as the peer is stopped");
+        poll_until("the end of the region", || (calls(&end) == before - 1).then_some(()));
+    }
+    assert_eq!(regions(&end), before - 1);
+    let _ = child.kill();
+    child.wait().unwrap();
+    push
+}
+
 /// Stops a peer that writes, fails the link, and looks when the owner of the memory hears of that.
 fn fail_inside_a_push(wait: Duration) -> Push {
     const LEN: u64 = 40 << 20;
@@ -410,6 +440,11 @@ fn until_inside(attempt: impl Fn(Duration) -> Push) {
 #[test]
 fn a_peer_stopped_inside_a_push_keeps_the_target() {
     until_inside(|wait| stop_inside_a_push(false, wait));
+}
+
+#[test]
+fn a_region_dropped_while_a_peer_is_stopped_inside_a_push_ends_later() {
+    until_inside(drop_inside_a_push);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, Weak};
 
-use trunkline_fabric::DeviceReach;
+use trunkline_fabric::{Abandoned, DeviceReach};
 use trunkline_sys::verbs::{
     ABI_IS_EXTENDED, Calls, Context, ContextOps, Device as RawDevice, DeviceAttr, GID_TYPE_ROCE_V1,
     GID_TYPE_ROCE_V2, Gid, GidEntry, Pd, PortAttr, VerbsContext,
@@ -37,6 +37,8 @@ pub(crate) struct Device {
     pub(crate) faults: Faults,
     /// Regions that are registered on it.
     pub(crate) regions: Table,
+    /// Those whose owners are gone, and that the device would not end.
+    pub(crate) abandoned: Abandoned,
     /// Memory of GPUs that it reaches.
     pub(crate) reach: DeviceReach,
     /// Its pipelines.
@@ -121,6 +123,7 @@ impl Device {
             folder,
             faults: Faults::new(events),
             regions: Table::new(attr.max_mr.unsigned_abs()),
+            abandoned: Abandoned::default(),
             reach: DeviceReach::default(),
             pipelines: Pipelines::of(library.ionic(), context),
             queue_pairs: AtomicU32::new(0),

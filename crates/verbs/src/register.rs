@@ -262,8 +262,13 @@ impl VerbsRegistrar {
         Ok(Keys { local, remote: RemoteKey(rkey.into()), remote_base: base })
     }
 
-    /// Whether there is room for one more.
+    fn end(&self, key: LocalKey) -> Result<(), DeregisterError> {
+        self.device.regions.end(self.device.calls(), key)
+    }
+
+    /// Whether there is room for one more, once what was abandoned has ended as far as it can.
     fn check_room(&self) -> Result<(), RegisterError> {
+        self.device.abandoned.try_some(|key| self.end(key));
         let table = &self.device.regions;
         if table.len() >= table.max() { Err(RegisterError::Exhausted(table.max())) } else { Ok(()) }
     }
@@ -304,7 +309,15 @@ impl Registrar for VerbsRegistrar {
     }
 
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {
-        self.device.regions.end(self.device.calls(), key)
+        self.device.abandoned.try_some(|key| self.end(key));
+        self.end(key)
+    }
+
+    fn abandon(&self, key: LocalKey) {
+        if let Err(DeregisterError::InUse { .. }) = self.end(key) {
+            // Of too many, those that find no place stay until the device is closed.
+            self.device.abandoned.keep(key);
+        }
     }
 }
 

@@ -1,0 +1,110 @@
+//! Registrations that could not be ended when their owners dropped them, as a peer was stopped inside a copy: nobody has their
+//! names any more, so the registrar of the NIC keeps these and tries again. For registrars; knows nothing of regions but keys.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::{DeregisterError, LocalKey};
+
+/// Registrations that are kept. Of more, the latest stays registered until its NIC is closed.
+pub const ABANDONED_MAX: usize = 4096;
+
+/// Registrations that one call tries again to end, so that none takes long.
+const TRIES: usize = 4;
+
+/// Those of one NIC, oldest first.
+#[derive(Debug, Default)]
+pub struct Abandoned {
+    some: AtomicBool,
+    keys: Mutex<VecDeque<LocalKey>>,
+}
+
+impl Abandoned {
+    /// Keeps what cannot be ended now; false if there are [`ABANDONED_MAX`] already.
+    pub fn keep(&self, key: LocalKey) -> bool {
+        let mut keys = self.lock();
+        let room = keys.len() < ABANDONED_MAX;
+        if room {
+            keys.push_back(key);
+            self.some.store(true, Ordering::Release);
+        }
+        room
+    }
+
+    /// Tries a few again by `end`, which must not wait. Costs one load where there are none.
+    pub fn try_some(&self, end: impl Fn(LocalKey) -> Result<(), DeregisterError>) {
+        self.try_again(TRIES, end);
+    }
+
+    /// Tries all of them again by `end`.
+    pub fn try_all(&self, end: impl Fn(LocalKey) -> Result<(), DeregisterError>) {
+        self.try_again(ABANDONED_MAX, end);
+    }
+
+    fn try_again(&self, most: usize, end: impl Fn(LocalKey) -> Result<(), DeregisterError>) {
+        if !self.some.load(Ordering::Acquire) {
+            return;
+        }
+        let mut keys = self.lock();
+        for _ in 0..most.min(keys.len()) {
+            let Some(key) = keys.pop_front() else { break };
+            if let Err(DeregisterError::InUse { .. }) = end(key) {
+                keys.push_back(key);
+            }
+        }
+        self.some.store(!keys.is_empty(), Ordering::Release);
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<LocalKey>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn each_is_tried_in_its_turn_until_it_has_ended() {
+        let abandoned = Abandoned::default();
+        assert!((1..=6).all(|key| abandoned.keep(LocalKey(key))));
+        let tried = RefCell::new(Vec::new());
+        let busy = |key: LocalKey| {
+            tried.borrow_mut().push(key.0);
+            Err(DeregisterError::InUse { peer: 7 })
+        };
+        abandoned.try_some(busy);
+        abandoned.try_some(busy);
+        assert_eq!(*tried.borrow(), [1, 2, 3, 4, 5, 6, 1, 2]);
+        // One that is known no more needs nothing.
+        abandoned.try_some(|key| if key.0 == 4 { Err(DeregisterError::Unknown) } else { Ok(()) });
+        assert_eq!(abandoned.len(), 2);
+        abandoned.try_all(|_| Ok(()));
+        assert!(abandoned.is_empty());
+        abandoned.try_some(|_| unreachable!());
+    }
+
+    #[test]
+    fn there_is_a_limit() {
+        let abandoned = Abandoned::default();
+        let kept = (0..ABANDONED_MAX as u64 + 1).filter(|&key| abandoned.keep(LocalKey(key))).count();
+        assert_eq!((kept, abandoned.len()), (ABANDONED_MAX, ABANDONED_MAX));
+        abandoned.try_all(|key| if key.0 == 0 { Ok(()) } else { Err(DeregisterError::InUse { peer: 0 }) });
+        assert!(abandoned.keep(LocalKey(9)));
+    }
+}
