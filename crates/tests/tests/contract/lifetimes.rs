@@ -19,6 +19,8 @@ scenarios! {
     two_processes_close_at_any_time,
     a_forked_child_ends,
     a_registration_may_be_larger_than_4_gib,
+    messages_at_the_borders_of_31_bits,
+    messages_at_the_borders_of_32_bits,
     messages_beyond_4_gib,
 }
 
@@ -371,31 +373,74 @@ fn a_registration_may_be_larger_than_4_gib(scene: Scene) {
     net.dereg(recv, to_mr).unwrap();
 }
 
-fn messages_beyond_4_gib(scene: Scene) {
+/// Whether there is memory for messages of so many GiB.
+fn has_room(name: &str, gib: usize) -> bool {
     let available = std::fs::read_to_string("/proc/meminfo").unwrap();
     let available = available.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
     let available: usize = available.trim().trim_end_matches(" kB").parse().unwrap();
-    if available < 7 << 20 {
-        return trunkline_tests::skip("messages_beyond_4_gib", "", "less than 7 GiB of memory are free");
+    let room = available >= gib << 20;
+    if !room {
+        trunkline_tests::skip(name, "", &format!("less than {gib} GiB of memory are free"));
+    }
+    room
+}
+
+/// Behind a message, where nothing is written.
+const GUARD: usize = 64;
+
+/// One message of so many bytes, marked at a thousand places and around the borders of 31 and 32 bits.
+fn send_marked(net: &Net, (send, recv): (Comm, Comm), len: usize) {
+    let (from, to) = (Reserved::new(len + GUARD), Reserved::new(len + GUARD));
+    let from_mr = net.reg(send, from.0, len).unwrap();
+    let to_mr = net.reg(recv, to.0, len + GUARD).unwrap();
+    let borders = [1 << 31, 1 << 32].into_iter().flat_map(|border: usize| border - 2..border + 2);
+    let marks: Vec<usize> =
+        (0..1000).map(|at| at * (len / 1000) + at % 3).chain(borders).chain([len - 1]).collect();
+    let marks: Vec<usize> = marks.into_iter().filter(|&mark| mark < len).collect();
+    marks.iter().for_each(|&mark| from.set(mark, mark as u8 | 1));
+    let request = net.recv(recv, &[Piece { addr: to.0, len: len + GUARD, tag: 0, mr: to_mr }]);
+    let sent = net.send(send, Piece { addr: from.0, len, tag: 0, mr: from_mr });
+    let sizes = net.finish_all(&[request, sent]);
+    // Some versions tell sizes in 31 bits.
+    assert_eq!(sizes[0][0], i32::try_from(len).unwrap_or(i32::MAX), "the size of {len}");
+    for &mark in &marks {
+        assert_eq!(to.get(mark), mark as u8 | 1, "byte {mark} of {len}");
+    }
+    assert!((len..len + GUARD).all(|at| to.get(at) == 0), "bytes behind {len}");
+    net.dereg(send, from_mr).unwrap();
+    net.dereg(recv, to_mr).unwrap();
+}
+
+fn messages_at_the_borders_of_31_bits(scene: Scene) {
+    if !has_room("messages_at_the_borders_of_31_bits", 4) {
+        return;
     }
     let net = Net::start(scene.version);
-    let (send, recv) = net.to_self();
+    let comms = net.to_self();
+    // Before version 9 lengths are signed and have 32 bits.
+    let lengths = [(1 << 31) - 1, 1 << 31, (1 << 31) + 1];
+    let lengths = if scene.version < 9 { &[(1 << 31) - 1 - GUARD][..] } else { &lengths };
+    lengths.iter().for_each(|&len| send_marked(&net, comms, len));
+}
+
+fn messages_at_the_borders_of_32_bits(scene: Scene) {
+    if !has_room("messages_at_the_borders_of_32_bits", 7) {
+        return;
+    }
+    let net = Net::start(scene.version);
+    let comms = net.to_self();
+    for len in [(1 << 31) - 1, 1 << 31, (1 << 31) + 1, (1 << 32) - 1, 1 << 32, (1 << 32) + 1] {
+        send_marked(&net, comms, len);
+    }
+}
+
+fn messages_beyond_4_gib(scene: Scene) {
+    if !has_room("messages_beyond_4_gib", 7) {
+        return;
+    }
+    let net = Net::start(scene.version);
+    let comms = net.to_self();
     for len in [(2 << 30) + 77, (4 << 30) + 99] {
-        let (from, to) = (Reserved::new(len), Reserved::new(len));
-        let (from_mr, to_mr) = (net.reg(send, from.0, len).unwrap(), net.reg(recv, to.0, len).unwrap());
-        let marks: Vec<usize> = (0..1000).map(|at| at * (len / 1000) + at % 3).chain([len - 1]).collect();
-        for (value, &mark) in marks.iter().enumerate() {
-            from.set(mark, value as u8 | 1);
-        }
-        let piece = Piece { addr: to.0, len, tag: 0, mr: to_mr };
-        let request = net.recv(recv, &[piece]);
-        let sent = net.send(send, Piece { addr: from.0, len, tag: 0, mr: from_mr });
-        let sizes = net.finish_all(&[request, sent]);
-        assert_eq!(sizes[0][0], i32::MAX, "a size beyond the type's range");
-        for (value, &mark) in marks.iter().enumerate() {
-            assert_eq!(to.get(mark), value as u8 | 1, "byte {mark} of {len}");
-        }
-        net.dereg(send, from_mr).unwrap();
-        net.dereg(recv, to_mr).unwrap();
+        send_marked(&net, comms, len);
     }
 }

@@ -176,6 +176,16 @@ fn the_contract_holds_on_fused_devices() {
 }
 
 #[test]
+fn messages_at_the_borders_of_31_and_32_bits() {
+    scenario("messages_at_the_borders_of_31_bits").version(9).alone();
+    scenario("messages_at_the_borders_of_31_bits").version(8).alone();
+    if std::env::var_os("TRUNKLINE_FULL").is_some() {
+        scenario("messages_at_the_borders_of_32_bits").alone();
+        scenario("messages_at_the_borders_of_32_bits").env("TRUNKLINE_FABRIC", "soft:tcp").alone();
+    }
+}
+
+#[test]
 fn messages_beyond_4_gib() {
     if std::env::var_os("TRUNKLINE_FULL").is_none() {
         return;

@@ -6,6 +6,7 @@ mod counts;
 pub(crate) mod crowds;
 pub(crate) mod flow;
 pub(crate) mod neighbours;
+mod same;
 
 use std::time::{Duration, Instant};
 
@@ -103,6 +104,11 @@ fn a_member_is_aborted_and_nobody_else_notices() {
             }
         }
     }
+}
+
+#[test]
+fn one_connection_carries_the_same_shared_and_alone() {
+    same::the_same_digest();
 }
 
 #[test]
@@ -244,6 +250,16 @@ fn messages_beyond_4_gib_on_shared_queue_pairs() {
     if is_full() {
         shared("messages_beyond_4_gib", 1).alone();
         shared("messages_beyond_4_gib", 1).env("TRUNKLINE_FABRIC", "soft:shm").alone();
+    }
+}
+
+#[test]
+fn messages_at_the_borders_of_31_and_32_bits_on_shared_queue_pairs() {
+    if is_full() {
+        shared("messages_at_the_borders_of_31_bits", 1).alone();
+        shared("messages_at_the_borders_of_32_bits", 1).env("TRUNKLINE_FABRIC", "soft:shm").alone();
+        let spread = shared("messages_at_the_borders_of_32_bits", 1).env("TRUNKLINE_LINKS_PER_RAIL", 2);
+        spread.alone();
     }
 }
 
