@@ -11,7 +11,7 @@ use trunkline_fabric::{
 use trunkline_proto::time::Duration;
 
 use crate::cq::Cq;
-use crate::error::PROTOCOL;
+use crate::error::{PROTOCOL, Planted};
 use crate::guard::Guard;
 use crate::job::{Body, Job, Kind};
 use crate::ladder::State;
@@ -169,7 +169,12 @@ impl SoftRail {
                 check(table, into)?;
                 qp.post_matched_receive(matched::Receive { wr_id, into, key: key.0, got: 0 })?;
             }
-            Op::Flush => qp.post_flush(wr_id, signalled)?,
+            Op::Flush => {
+                if Planted::named("soft-takes-a-queue-pair-to-flush").is_on() {
+                    let _ = self.shared.nics[self.nic].take_queue_pair(None, u32::MAX);
+                }
+                qp.post_flush(wr_id, signalled)?;
+            }
             // No memory of devices is registered here.
             Op::FlushAt { .. } => return Err(PostError::Refused(Status::Other(PROTOCOL))),
             Op::MatchedSend { from, key } => {

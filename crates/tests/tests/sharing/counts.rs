@@ -21,9 +21,10 @@ type Running = Engine<SoftFabric, UnixHost>;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-fn engine(sharing: SharingParams, links: u32, nics: usize) -> Arc<Running> {
+fn engine(sharing: SharingParams, links: u32, nics: usize, flushes: bool) -> Arc<Running> {
     let params = Params { sharing, links_per_rail: links, status: false, ..Params::default() };
-    let fabric = SoftFabric::new(SoftConfig { nics, ..SoftConfig::default() }).expect("the software NIC");
+    let config = SoftConfig { nics, delayed_visibility: flushes, ..SoftConfig::default() };
+    let fabric = SoftFabric::new(config).expect("the software NIC");
     Arc::new(Engine::new(fabric, UnixHost::new(|_, _| {}), params).expect("an engine"))
 }
 
@@ -43,11 +44,11 @@ fn all(nics: usize) -> Nics {
 impl Duo {
     pub(super) fn new(sharing: Sharing, groups: [u8; 2], links: u32) -> Self {
         let sharing = groups.map(|groups| SharingParams { sharing, groups, ..SharingParams::default() });
-        Self::over(sharing, links, [1, 1])
+        Self::over(sharing, links, [1, 1], false)
     }
 
-    fn over(sharing: [SharingParams; 2], links: u32, nics: [usize; 2]) -> Self {
-        Self::between([0, 1].map(|at| engine(sharing[at], links, nics[at])), nics)
+    fn over(sharing: [SharingParams; 2], links: u32, nics: [usize; 2], flushes: bool) -> Self {
+        Self::between([0, 1].map(|at| engine(sharing[at], links, nics[at], flushes)), nics)
     }
 
     fn between(ends: [Arc<Running>; 2], nics: [usize; 2]) -> Self {
@@ -113,6 +114,11 @@ impl Duo {
             sending = sending.or_else(|| sender.isend(send, mrs[0], 0, len as u64, 3).expect("isend"));
             sent = sent || sending.is_some_and(|one| sender.test(one, &mut sizes).expect("test"));
             received = received || receiving.is_some_and(|one| receiver.test(one, &mut sizes).expect("test"));
+        }
+        if let Some(flush) = receiver.iflush(recv, &[buffer]).expect("iflush") {
+            while !receiver.test(flush, &mut sizes).expect("test") {
+                assert!(began.elapsed() < LIMIT, "no flush");
+            }
         }
         let mut bytes = vec![0; len];
         into.read(0, &mut bytes).expect("it fits");
@@ -183,18 +189,20 @@ fn groups_of(comms: usize, m: usize) -> usize {
 }
 
 /// For any number of communicators, channels, groups and NICs: `min(nS, m) q + min(nR, m) q` queue pairs at each end, where
-/// `q` is the links of a connection, and no more completion queues than one for each group and NIC.
+/// `q` is the links of a connection, and no more completion queues than one for each group and NIC. There is nothing for
+/// flushes, whether what arrives needs them or not: this NIC flushes on the link that the bytes came over. One with a queue
+/// pair for flushes is counted by itself, in the tests of `verbs`.
 pub(super) fn as_many_as_the_formula_says(links: std::ops::RangeInclusive<u32>, nics: &[usize]) {
     let runner = Config { cases: 24, failure_persistence: None, ..Config::default() };
     let towards = (1..=8_usize, 0..=6_usize);
     let nics = proptest::array::uniform2(proptest::sample::select(nics.to_vec()));
-    let all = (towards.clone(), towards, 1..=8_u8, 1..=8_u8, links, nics);
+    let all = (towards.clone(), towards, 1..=8_u8, 1..=8_u8, links, nics, proptest::bool::ANY);
     let mut runner = TestRunner::new(runner);
-    let outcome = runner.run(&all, |(there, back, m, other, links, nics)| {
+    let outcome = runner.run(&all, |(there, back, m, other, links, nics, flushes)| {
         let counts = [there.0 * there.1, back.0 * back.1];
         let sharing = Sharing::On;
         let sharing = [m, other].map(|groups| SharingParams { sharing, groups, ..SharingParams::default() });
-        let duo = Duo::over(sharing, links, nics);
+        let duo = Duo::over(sharing, links, nics, flushes);
         let m = usize::from(m.min(other));
         let groups = groups_of(counts[0], m) + groups_of(counts[1], m);
         let links = (links as usize * nics[0].max(nics[1])).min(LINKS_MAX);
@@ -222,13 +230,13 @@ pub(super) fn a_budget_makes_comms_share() {
     const BUDGET: u32 = 6;
     let limited = |sharing| SharingParams { sharing, groups: 8, budget: BUDGET, ..SharingParams::default() };
     for sharing in [Sharing::On, Sharing::Auto] {
-        let duo = Duo::over([limited(sharing), limited(sharing)], 1, [1, 1]);
+        let duo = Duo::over([limited(sharing), limited(sharing)], 1, [1, 1], false);
         let found = used(&duo, [40, 40], 0);
         for usage in found {
             assert!((2..=BUDGET).contains(&usage.queue_pairs), "{sharing:?}: {usage:?}");
         }
     }
-    let duo = Duo::over([limited(Sharing::Off), limited(Sharing::Off)], 1, [1, 1]);
+    let duo = Duo::over([limited(Sharing::Off), limited(Sharing::Off)], 1, [1, 1], false);
     let comms: Vec<_> = (0..BUDGET).map(|_| duo.connect(0)).collect();
     let text = duo.try_connect(0).expect_err("there are six").to_string();
     assert!(text.contains("no queue pairs left of 6"), "{text}");

@@ -229,6 +229,26 @@ fn all_rails_of_a_port_flush_over_one_queue_pair() {
     assert_eq!(with(|device| (device.pairs.len(), device.regions)), (0, 0), "it goes with the last");
 }
 
+/// However many rails a port has, and however many of them flush: one queue pair more, with a completion queue of its own, as
+/// soon as one of them does.
+#[test]
+fn a_port_that_flushes_takes_one_queue_pair_more() {
+    for (rails, flush) in (1..=4).flat_map(|rails| (0..=rails).map(move |flush| (rails, flush))) {
+        let fabric = over(&root(&[]));
+        let mut open: Vec<_> = (0..rails).map(|_| another(&fabric)).collect();
+        let used = || (fabric.usage(0).queue_pairs, fabric.usage(0).completion_queues);
+        assert_eq!(used(), (rails, rails), "before");
+        for (rail, link) in open.iter_mut().take(flush as usize) {
+            rail.post(*link, 7, Op::Flush, true).unwrap();
+            assert_eq!(ended(rail), [(7, Status::Ok)]);
+        }
+        let more = u32::from(flush > 0);
+        assert_eq!(used(), (rails + more, rails + more), "{flush} of {rails} rails flush");
+        open.clear();
+        assert_eq!(used(), (0, 0));
+    }
+}
+
 #[test]
 fn a_flush_that_fails_harms_no_other() {
     let fabric = over(&root(&[]));
