@@ -107,6 +107,14 @@ fn a_member_is_aborted_and_nobody_else_notices() {
 }
 
 #[test]
+fn a_member_joins_without_descriptors_and_nobody_else_notices() {
+    for end in ["receiving", "sending"] {
+        let two = shared("a_member_joins_where_no_descriptors_are_left", 1).env("TEST_END", end);
+        two.env("TRUNKLINE_FABRIC", "soft:shm").env("TRUNKLINE_LINKS_PER_RAIL", 2).two();
+    }
+}
+
+#[test]
 fn one_connection_carries_the_same_shared_and_alone() {
     same::the_same_digest();
 }

@@ -5,14 +5,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use trunkline_proto::counters::Tally;
+use trunkline_proto::wire::status::State;
+
 use crate::net::{Comm, Net, until};
 use crate::run::Scene;
 use crate::sharing::flow::{LEN, SLOTS, Stream};
-use crate::sharing::{SOON, connect_many, queue_pairs, wait_for_queue_pairs};
+use crate::sharing::{SOON, connect_many, queue_pairs, status, wait_for_queue_pairs};
 
 scenarios! {
     a_member_is_aborted_between_processes,
     a_member_is_aborted_inside_one,
+    a_member_joins_where_no_descriptors_are_left,
 }
 
 /// Members of the group.
@@ -142,4 +147,44 @@ fn a_member_is_aborted_inside_one(scene: Scene) {
         }
     });
     wait_for_queue_pairs(&net, 0);
+}
+
+/// Links that members have left since the process began, and for each row in use whether all its links carry.
+fn links() -> (u64, Vec<bool>) {
+    let status = status();
+    let open = status.rows.iter().filter_map(|row| row.comm).filter(|comm| comm.state == State::Open);
+    let all = open.map(|comm| comm.links.iter().all(|(_, carries)| carries)).collect();
+    (status.head.tallies[Tally::LinksLeft as usize], all)
+}
+
+/// Sends or receives until each stream has had so many messages.
+fn run_to(streams: &mut [Stream<'_>], messages: usize) {
+    until("messages", || {
+        streams.iter_mut().for_each(|stream| stream.step(messages).expect("a message"));
+        streams.iter().all(|stream| stream.done >= messages).then_some(())
+    });
+}
+
+/// Who joins links that are there takes no descriptor at either end, and where there are none the others notice nothing of it.
+fn a_member_joins_where_no_descriptors_are_left(mut scene: Scene) {
+    let net = Net::start(scene.version);
+    let (sends, short) = (scene.role == 1, (scene.role == 1) == sender_aborts());
+    let comms = connect_many(&net, &mut scene, 2);
+    let mut streams: Vec<_> =
+        comms.iter().enumerate().map(|(name, &comm)| Stream::new(&net, comm, sends, name)).collect();
+    run_to(&mut streams, MESSAGES);
+    assert_eq!(links(), (0, vec![true; 2]), "they have both links");
+    scene.meet();
+    let usual = getrlimit(Resource::Nofile);
+    if short {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..usual }).expect("setrlimit");
+    }
+    let joined = connect_many(&net, &mut scene, 1);
+    streams.push(Stream::new(&net, joined[0], sends, 2));
+    run_to(&mut streams, 10 * MESSAGES);
+    setrlimit(Resource::Nofile, usual).expect("setrlimit");
+    assert_eq!(links(), (0, vec![true; 3]), "nobody has lost one, and who joins has both");
+    scene.meet();
+    streams.into_iter().for_each(Stream::close);
+    scene.meet();
 }
