@@ -290,7 +290,18 @@ impl<R: Rail> Group<R> {
     /// The turn of the comm of that name, if it has that seat: another one may have come before the lane was claimed.
     #[inline]
     pub(crate) fn turn_of(&mut self, seat: Seat, id: CommId) -> Option<Turn<'_, R>> {
-        self.turn(seat).filter(|turn| turn.open.id == id)
+        let Self { rails, seats, batch } = self;
+        match seats {
+            Seats::Alone(open) if open.id == id => Some(Turn { open, rails, batch, shared: None }),
+            Seats::Alone(_) => None,
+            Seats::Shared(shared) => {
+                let Shared { members, common } = &mut **shared;
+                // The comm's own name tells it from who was in its place before.
+                let (open, others) = members.split_place(seat.member & MemberId::SLOTS_MAX as u32)?;
+                let shared = Some(Neighbours { others, common });
+                if open.id == id { Some(Turn { open, rails, batch, shared }) } else { None }
+            }
+        }
     }
 
     /// The turn of who has that seat.

@@ -102,6 +102,12 @@ impl<T> Members<T> {
         self.table.split_at_mut(slot)
     }
 
+    /// What the lane keeps for whoever is in that place, which tells by itself who that is, and for all others besides.
+    #[inline]
+    pub fn split_place(&mut self, slot: u32) -> Option<(&mut T, Others<'_, T>)> {
+        self.table.split_at_mut(slot)
+    }
+
     /// All members.
     pub fn iter(&self) -> impl Iterator<Item = (MemberId, &T)> {
         self.table.iter().map(|(id, value)| (MemberId::of(id), value))

@@ -5,7 +5,7 @@
 //! than all that are not, only those that eager messages filled can be unread, and there are credits for so many. So it is
 //! enough to look at what lies between the oldest receive that is outstanding and the end.
 
-use crate::limits::MAILBOX_SLOTS;
+use crate::limits::{MAILBOX_SLOTS, RANGE_RECVS};
 use crate::mutant::Mutant;
 use crate::wire::cts::Lines;
 use crate::wire::layout::Layout;
@@ -17,12 +17,14 @@ const KNOWN: usize = MAILBOX_SLOTS;
 #[derive(Debug)]
 pub struct Ring {
     layout: Layout,
-    /// The oldest receive that may be outstanding.
+    /// The oldest receive that may be outstanding, as far as that was asked.
     oldest: u32,
     /// Buffers before each receive, by its number; wrapping.
     before: [u32; KNOWN],
     /// Buffers so far.
     end: u32,
+    /// As the layout says.
+    window: u32,
     mutant: Mutant,
 }
 
@@ -30,27 +32,46 @@ impl Ring {
     /// For receives from that number on, announced in so many lines.
     #[must_use]
     pub const fn new(number: u32, lines: Lines, mutant: Mutant) -> Self {
-        Self { layout: Layout::member(lines), oldest: number, before: [0; KNOWN], end: number, mutant }
+        let layout = Layout::member(lines);
+        Self { layout, oldest: number, before: [0; KNOWN], end: number, window: layout.window(), mutant }
     }
 
     /// Takes places for receive `number`, the next, of `count` buffers; false while one of them may still be read.
-    /// `outstanding` tells of a number whether its receive is not done.
+    /// `outstanding` tells of a number whether its receive is not done; none is that is [`RANGE_RECVS`] older or more.
+    #[inline]
     pub fn take(&mut self, number: u32, count: usize, outstanding: impl Fn(u32) -> bool) -> bool {
-        while self.oldest != number && !outstanding(self.oldest) {
-            self.oldest = self.oldest.wrapping_add(1);
-        }
         self.before[number as usize % KNOWN] = self.end;
         let end = self.end.wrapping_add(count as u32);
-        let window = match () {
-            () if self.mutant.is("ring-forgets-the-unread") => self.layout.records(),
-            () if self.mutant.is("ring-has-no-end") => u32::MAX,
-            () => self.layout.window(),
-        };
-        if end.wrapping_sub(self.start(self.oldest)) > window {
-            return false;
+        // Whose place is free beyond doubt need not be asked about.
+        if !self.fits(end) {
+            self.forget_done(number, outstanding);
+            if !self.fits(end) {
+                return false;
+            }
         }
         self.end = end;
         true
+    }
+
+    /// Whether there is room for all from the oldest that may be outstanding up to that end.
+    #[inline]
+    fn fits(&self, end: u32) -> bool {
+        let window = match () {
+            () if self.mutant.is("ring-forgets-the-unread") => self.layout.records(),
+            () if self.mutant.is("ring-has-no-end") => u32::MAX,
+            () => self.window,
+        };
+        end.wrapping_sub(self.start(self.oldest)) <= window
+    }
+
+    #[cold]
+    fn forget_done(&mut self, number: u32, outstanding: impl Fn(u32) -> bool) {
+        let most = if self.mutant.is("ring-forgets-who-is-outstanding") { 1 } else { RANGE_RECVS as u32 - 1 };
+        let behind = number.wrapping_sub(self.oldest).min(most);
+        self.oldest = number.wrapping_sub(behind);
+        while self.oldest != number && !outstanding(self.oldest) {
+            self.oldest = self.oldest.wrapping_add(1);
+        }
     }
 
     /// Where the record of a buffer is, in bytes.
