@@ -127,7 +127,7 @@ impl Pins {
     }
 
     /// Closes everything; whether the peer is still inside a copy.
-    fn busy(&self) -> bool {
+    pub(crate) fn busy(&self) -> bool {
         let read = self.offers.close(|_| true, &self.peer);
         self.still_written() || read
     }

@@ -342,11 +342,11 @@ impl Qp {
         self.direct.as_ref().is_some_and(|direct| !direct.pushes.is_empty())
     }
 
-    /// In error: whether the peer is still writing to memory of this side. Its owner hears of the error only after
-    /// that, as with a NIC, so that it can use the memory for something else.
-    pub(crate) fn still_written(&mut self) -> bool {
+    /// In error: whether the peer is still inside a copy from or to memory of this side. Its owner hears of the error only
+    /// after that, as with a NIC, so that it can use the memory for something else.
+    pub(crate) fn still_used(&mut self) -> bool {
         let Some(direct) = &mut self.direct else { return false };
-        if direct.tells_early.is_on() || !direct.pins.still_written() {
+        if direct.tells_early.is_on() || !direct.pins.busy() {
             return false;
         }
         let since = *direct.ending.get_or_insert_with(std::time::Instant::now);

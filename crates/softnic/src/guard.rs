@@ -63,36 +63,69 @@ impl Guards {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).retain(|one| !Arc::ptr_eq(one, guard));
     }
 
-    /// Waits until every rail that could have seen what the caller just took out of a table has left its guard.
-    /// Returns whether that came true in time.
-    pub(crate) fn wait(&self, limit: Duration) -> bool {
+    /// The rails but `own` that may have seen what the caller just changed, and have not left their guards since.
+    pub(crate) fn inside(&self, own: &Guard) -> Inside {
         if self.cheap {
             // Registered in `new`; cannot fail afterwards.
             let _ = membarrier(MembarrierCommand::PrivateExpedited);
         }
         fence(Ordering::SeqCst);
-        let inside: Vec<(Arc<Guard>, u64)> = self
-            .all
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .map(|guard| (Arc::clone(guard), guard.turn.load(Ordering::Acquire)))
-            .filter(|(_, turn)| turn % 2 == 1)
-            .collect();
-        let mut started = None;
-        for (guard, turn) in inside {
-            let mut spins = 0u32;
-            while guard.turn.load(Ordering::Acquire) == turn {
-                spins = spins.wrapping_add(1);
-                if spins.is_multiple_of(64) {
-                    if started.get_or_insert_with(Instant::now).elapsed() > limit {
-                        return false;
-                    }
-                    std::thread::yield_now();
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let turns = all.iter().map(|guard| (Arc::clone(guard), guard.turn.load(Ordering::Acquire)));
+        Inside(
+            turns.filter(|(guard, turn)| turn % 2 == 1 && !std::ptr::eq(&raw const **guard, own)).collect(),
+        )
+    }
+
+    /// Waits until every rail that could have seen what the caller just took out of a table has left its guard.
+    /// Returns whether that came true in time.
+    pub(crate) fn wait(&self, limit: Duration) -> bool {
+        // Whoever calls is a rail's owner, and not inside.
+        let nobody = Guard { turn: AtomicU64::new(0), cheap: self.cheap };
+        let inside = self.inside(&nobody);
+        let (mut started, mut spins) = (None, 0_u32);
+        while !inside.all_left() {
+            spins = spins.wrapping_add(1);
+            if spins.is_multiple_of(64) {
+                if started.get_or_insert_with(Instant::now).elapsed() > limit {
+                    return false;
                 }
-                std::hint::spin_loop();
+                std::thread::yield_now();
             }
+            std::hint::spin_loop();
         }
         true
+    }
+}
+
+/// Rails that were inside their guards, and in which turn.
+pub(crate) struct Inside(Vec<(Arc<Guard>, u64)>);
+
+impl Inside {
+    /// Whether none of them is inside any more.
+    pub(crate) fn all_left(&self) -> bool {
+        self.0.iter().all(|(guard, turn)| guard.turn.load(Ordering::Acquire) != *turn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_inside_has_left_once_its_turn_is_over() {
+        let guards = Guards::new();
+        let (own, other) = (guards.add(), guards.add());
+        own.enter();
+        assert!(guards.inside(&own).all_left(), "nobody waits for himself");
+        other.enter();
+        let inside = guards.inside(&own);
+        assert!(!inside.all_left() && !guards.wait(Duration::ZERO));
+        other.leave();
+        // It sees what was changed before.
+        other.enter();
+        assert!(inside.all_left());
+        (own.leave(), other.leave());
+        assert!(guards.wait(Duration::ZERO));
     }
 }

@@ -134,6 +134,7 @@ pub(crate) struct Shared {
     pub(crate) no_wait: Planted,
     /// A planted bug: retired keys are forgotten at once.
     pub(crate) no_retired: Planted,
+    pub(crate) reads_after_errors: Planted,
     /// A planted bug: all memory is taken for reachable by others.
     pub(crate) any_reachable: Planted,
 }
@@ -163,6 +164,7 @@ impl Shared {
             peers: Mutex::default(),
             no_wait: Planted::named("soft-dereg-no-wait"),
             no_retired: Planted::named("soft-forgets-retired-keys"),
+            reads_after_errors: Planted::named("soft-reads-after-errors"),
             any_reachable: Planted::named("soft-any-memory-reachable"),
             config,
             pipeline_qps,

@@ -9,6 +9,7 @@ use crate::chooser::Chooser;
 use crate::cq::Cq;
 use crate::direct::Direct;
 use crate::error::{Nak, Planted};
+use crate::guard::{Guard, Inside};
 use crate::hold::Held;
 use crate::job::Job;
 use crate::ladder::State;
@@ -36,6 +37,8 @@ pub(crate) struct Env<'a> {
     pub(crate) shared: &'a Shared,
     /// Number of the NIC the rail is on.
     pub(crate) nic: usize,
+    /// The rail's own guard, in which it is.
+    pub(crate) guard: &'a Guard,
 }
 
 impl Env<'_> {
@@ -204,6 +207,8 @@ pub(crate) struct Qp {
     /// Records still taken from a link that is to fail.
     pub(crate) draining: u64,
     pub(crate) failure: Option<Failure>,
+    /// In error: who may still be copying.
+    readers: Option<Inside>,
     /// Why and where this side refused a record of the peer.
     pub(crate) refused: Option<(u64, u64)>,
     /// The completion queue of its rail.
@@ -260,6 +265,7 @@ impl Qp {
             waiting: None,
             draining: 0,
             failure: None,
+            readers: None,
             refused: None,
             cq,
             awaited: None,
@@ -420,10 +426,19 @@ impl Qp {
         self.failure.is_some_and(|failure| failure.done) && self.flushes.is_empty()
     }
 
+    /// In error: whether another rail of this fabric may be copying what this side has sent. It sees the error before it begins.
+    fn still_read(&mut self, env: &Env<'_>) -> bool {
+        if self.wire != Wire::Mem {
+            return false;
+        }
+        let readers = self.readers.get_or_insert_with(|| env.shared.guards.inside(env.guard));
+        !readers.all_left()
+    }
+
     /// In error: gives back everything posted, as far as the sink takes it.
     pub(crate) fn flush_out(&mut self, env: &Env<'_>, sink: &mut Sink<'_>) {
         let Some(mut failure) = self.failure else { return };
-        if failure.done || self.still_written() {
+        if failure.done || self.still_used() || self.still_read(env) {
             return;
         }
         self.retire(env, failure.good, sink);

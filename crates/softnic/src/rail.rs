@@ -154,7 +154,7 @@ impl SoftRail {
     /// The long way, of everything else; not inlined, so that it costs the short ones nothing.
     #[inline(never)]
     fn post_large(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
-        let env = Env { shared: &self.shared, nic: self.nic };
+        let env = Env { shared: &self.shared, nic: self.nic, guard: &self.guard };
         let table = env.table();
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else {
             return Err(PostError::Refused(Status::Flushed));
@@ -503,7 +503,7 @@ impl Rail for SoftRail {
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         self.guard.enter();
         let mut sink = Sink { out, count: 0 };
-        let env = Env { shared: &self.shared, nic: self.nic };
+        let env = Env { shared: &self.shared, nic: self.nic, guard: &self.guard };
         let links = self.links.len();
         for _ in 0..links {
             if sink.is_full() {

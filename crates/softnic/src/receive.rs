@@ -13,6 +13,7 @@ use crate::matched::Grant;
 use crate::qp::{Answer, Env, Qp, Receive, Sink, Wire};
 use crate::record::{INLINE, Payload, Record, Verb, WORDS};
 use crate::register::{Place, right};
+use crate::ring::side;
 
 /// How far a record came.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -381,6 +382,10 @@ impl Qp {
                 Ok(at.as_ptr().cast_const())
             }
             Payload::Placed { nic, key, offset, len } if self.wire == Wire::Mem => {
+                // Its owner has it back, or will have it once this rail has left its guard.
+                if self.rx.peer_state() == side::ERROR && !env.shared.reads_after_errors.is_on() {
+                    return Err(Nak::Source.into());
+                }
                 let nic = env.shared.nics.get(nic as usize).ok_or(Nak::Garbled)?;
                 let place = nic.table.local(key, offset, len).ok_or(Nak::Source)?;
                 Ok(place.at.cast_const())
