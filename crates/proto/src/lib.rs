@@ -7,6 +7,7 @@
 //! - [`conn`]: the slow machines of connect and accept.
 //! - [`pool`]: which comms share queue pairs, and what they share of them.
 //! - [`xfer`]: what happens for each message, as plain functions.
+//! - [`rma`]: one-sided communication: order, acknowledgements, completion, atomics.
 //! - [`registrations`]: which registration of memory serves a request, and when it is closed.
 //! - [`ipc`]: which memory of devices other processes of the node have mapped, and until when.
 //! - [`counters`]: what is counted.
@@ -31,6 +32,7 @@ pub mod nics;
 pub mod pool;
 mod queue;
 pub mod registrations;
+pub mod rma;
 pub mod slots;
 pub mod time;
 pub mod wire;

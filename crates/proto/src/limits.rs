@@ -101,6 +101,15 @@ pub const NAMES_AWAITED_MAX: usize = 64;
 /// The longest run of sends that go another way after an importer could not map an export: doubled with each failure.
 pub const IPC_PASSED_OVER_MAX: u16 = 1 << 10;
 
+/// Streams of one process towards another: contexts whose signals are ordered by themselves. Further contexts share them.
+pub const RMA_STREAMS_MAX: usize = 64;
+
+/// Writes of one epoch of a stream.
+pub const RMA_EPOCH_WRITES_MAX: u32 = 1 << 31;
+
+/// Atomics of one stream that were asked of a peer and not answered.
+pub const RMA_CALLS_MAX: usize = 64;
+
 const _: () = assert!(RANGE_RECVS <= RECVS_MAX && RANGE_RECVS.is_power_of_two());
 const _: () = assert!(MEMBERS_OF_GROUP_MAX + MEMBER_QUARANTINE < 1 << 10);
 const _: () = assert!(RECVS_MAX + EAGER_CREDITS_MAX <= MAILBOX_SLOTS);

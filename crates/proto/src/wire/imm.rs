@@ -1,5 +1,8 @@
 //! The 32-bit immediate that tells a receiver what a write was. One layout for the whole project.
 
+use crate::limits::RMA_STREAMS_MAX;
+use crate::wire::rma::Stream;
+
 /// Names one buffer of one outstanding receive at the receiver.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Token {
@@ -103,6 +106,60 @@ impl Imm {
     }
 }
 
+/// That a write is one of those that a stream's signals count (kind 5). Parses from no bits that an [`Imm`] parses from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Counted {
+    stream: Stream,
+    epoch: u16,
+}
+
+impl Counted {
+    /// Bits of an epoch.
+    pub const EPOCH_BITS: u32 = 16;
+
+    const KIND: u32 = 5;
+
+    /// A write of that epoch of that stream.
+    #[must_use]
+    pub const fn new(stream: Stream, epoch: u16) -> Self {
+        Self { stream, epoch }
+    }
+
+    /// The immediate's bits.
+    #[must_use]
+    pub const fn to_bits(self) -> u32 {
+        Self::KIND << 28 | (self.stream.number() as u32) << Self::EPOCH_BITS | self.epoch as u32
+    }
+
+    /// What the bits mean; `None` for any that are not of this kind.
+    #[inline]
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Option<Self> {
+        let rest = bits.wrapping_sub(Self::KIND << 28);
+        if rest >= (RMA_STREAMS_MAX as u32) << Self::EPOCH_BITS {
+            return None;
+        }
+        match Stream::new((rest >> Self::EPOCH_BITS) as u8) {
+            Some(stream) => Some(Self { stream, epoch: rest as u16 }),
+            None => None,
+        }
+    }
+
+    /// Of which stream.
+    #[inline]
+    #[must_use]
+    pub const fn stream(self) -> Stream {
+        self.stream
+    }
+
+    /// Of which epoch.
+    #[inline]
+    #[must_use]
+    pub const fn epoch(self) -> u16 {
+        self.epoch
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -114,6 +171,7 @@ mod tests {
         assert_eq!(Imm::Full(Token::new(0x7fff, 0)).to_bits(), 0x1000_7fff);
         assert_eq!(Imm::Stripe(Token::new(1, 0x1ff), 15).to_bits(), 0x3fff_8001);
         assert_eq!(Token::new(5, 511).next(), Token::new(5, 0));
+        assert_eq!(Counted::new(Stream::new(63).unwrap(), 0x1234).to_bits(), 0x503f_1234);
     }
 
     proptest! {
@@ -122,6 +180,17 @@ mod tests {
             if let Some(imm) = Imm::from_bits(bits) {
                 prop_assert_eq!(imm.to_bits(), bits);
             }
+        }
+
+        #[test]
+        fn counted_writes_parse_to_what_prints_them(bits: u32, low: u32) {
+            for bits in [bits, 5 << 28 | low & 0xff_ffff] {
+                if let Some(counted) = Counted::from_bits(bits) {
+                    prop_assert_eq!((counted.to_bits(), Imm::from_bits(bits)), (bits, None));
+                }
+            }
+            let last = 5 << 28 | 63 << 16 | low & 0xffff;
+            prop_assert!(Counted::from_bits(last).is_some() && Counted::from_bits(last + (1 << 16)).is_none());
         }
     }
 }

@@ -13,6 +13,7 @@ pub mod layout;
 pub mod member;
 pub mod place;
 pub mod proof;
+pub mod rma;
 pub mod share;
 pub mod standing;
 pub mod status;

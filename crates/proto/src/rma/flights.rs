@@ -1,0 +1,150 @@
+//! Operations under way, named by slot and generation: the name goes with the operation to the NIC and comes back with its
+//! completion. One that comes back twice names nothing the second time. Called for each operation; has room for what it was
+//! grown to and takes no memory by itself.
+
+use alloc::vec::Vec;
+
+use crate::slots::SlotId;
+
+/// The end of the list of free places.
+const NONE: u32 = u32::MAX;
+
+/// Operations, each with what is known of it.
+#[derive(Debug)]
+pub struct Flights<T> {
+    entries: Vec<Entry<T>>,
+    free: u32,
+    flying: u32,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    generation: u32,
+    /// The free place after this one, while it is free.
+    next: u32,
+    note: Option<T>,
+}
+
+impl<T> Flights<T> {
+    /// No room yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { entries: Vec::new(), free: NONE, flying: 0 }
+    }
+
+    /// Makes room for `more` operations. Allocates.
+    pub fn grow(&mut self, more: u32) {
+        let from = self.entries.len() as u32;
+        let until = from.saturating_add(more);
+        self.entries.reserve_exact((until - from) as usize);
+        for at in from..until {
+            self.entries.push(Entry { generation: 1, next: self.free, note: None });
+            self.free = at;
+        }
+    }
+
+    /// Whether there is room for one more.
+    #[must_use]
+    pub const fn has_room(&self) -> bool {
+        self.free != NONE
+    }
+
+    /// An operation begins. Its note comes back if there is no room.
+    ///
+    /// # Errors
+    /// The note, where there is no room.
+    #[inline]
+    pub fn begin(&mut self, note: T) -> Result<SlotId, T> {
+        let slot = self.free;
+        let Some(entry) = self.entries.get_mut(slot as usize) else { return Err(note) };
+        self.free = entry.next;
+        entry.note = Some(note);
+        self.flying += 1;
+        Ok(SlotId { slot, generation: entry.generation })
+    }
+
+    /// What is known of an operation under way.
+    #[must_use]
+    pub fn get_mut(&mut self, id: SlotId) -> Option<&mut T> {
+        let entry = self.entries.get_mut(id.slot as usize)?;
+        if entry.generation == id.generation { entry.note.as_mut() } else { None }
+    }
+
+    /// An operation has ended. `None` if none of that name is under way.
+    #[inline]
+    pub fn end(&mut self, id: SlotId) -> Option<T> {
+        let entry = self.entries.get_mut(id.slot as usize)?;
+        if entry.generation != id.generation {
+            return None;
+        }
+        let note = entry.note.take()?;
+        entry.generation = entry.generation.checked_add(1).unwrap_or(1);
+        entry.next = self.free;
+        self.free = id.slot;
+        self.flying -= 1;
+        Some(note)
+    }
+
+    /// Places there are.
+    #[must_use]
+    pub fn places(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// The name of the operation in that place, if there is one that `is` so.
+    #[must_use]
+    pub fn at(&self, slot: u32, is: impl Fn(&T) -> bool) -> Option<SlotId> {
+        let entry = self.entries.get(slot as usize)?;
+        let generation = entry.generation;
+        entry.note.as_ref().filter(|note| is(note)).map(|_| SlotId { slot, generation })
+    }
+
+    /// The operations under way.
+    pub fn iter(&self) -> impl Iterator<Item = (SlotId, &T)> {
+        self.entries.iter().enumerate().filter_map(|(slot, entry)| {
+            let note = entry.note.as_ref()?;
+            Some((SlotId { slot: slot as u32, generation: entry.generation }, note))
+        })
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        self.flying
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.flying == 0
+    }
+}
+
+impl<T> Default for Flights<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_ends_once() {
+        let mut flights = Flights::new();
+        assert_eq!(flights.begin('x'), Err('x'), "no room before it was grown");
+        flights.grow(2);
+        let [one, two] = ['a', 'b'].map(|note| flights.begin(note).unwrap());
+        assert!(!flights.has_room());
+        assert_eq!(flights.begin('c'), Err('c'));
+        assert_eq!(flights.end(one), Some('a'));
+        assert_eq!((flights.end(one), flights.get_mut(one)), (None, None));
+        let three = flights.begin('d').unwrap();
+        assert_eq!((three.slot, flights.end(one)), (one.slot, None), "the place has another name");
+        assert_eq!(flights.iter().count(), 2);
+        flights.grow(1);
+        assert!(flights.has_room());
+        assert_eq!((flights.end(two), flights.end(three), flights.len()), (Some('b'), Some('d'), 0));
+    }
+}

@@ -1,0 +1,294 @@
+//! A stream at its target: counts what arrives, gives signals out in order, and knows what is to be acknowledged. Called for
+//! each arrival. Its memory is that of as many epochs as may be live, whatever arrives.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::limits::LINKS_MAX;
+use crate::mutant::Mutant;
+use crate::rma::shape::Shape;
+use crate::rma::{Fault, Path, low, whole};
+use crate::wire::rma::Stream;
+use crate::wire::rma::signal::{Ask, Signal, Update};
+
+/// What a target has counted on a path that was lost. Of a stream that it does not know, nothing: the default.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Standing {
+    /// Epochs that were applied; the lowest 48 bits.
+    pub applied: u64,
+    /// Of each live epoch that had some: its number on the wire and how many; oldest first.
+    pub seen: Vec<(u16, u32)>,
+    /// Live epochs whose signal has come, over whatever path.
+    pub signals: Vec<u16>,
+}
+
+/// Writes of a live epoch that came without being counted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct MakeUp {
+    /// Of which stream of the sender.
+    pub stream: Stream,
+    /// Of which epoch: its number on the wire.
+    pub epoch: u16,
+    /// How many.
+    pub count: u32,
+}
+
+/// Whether a signal that came was one before.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Arrival {
+    /// It is new.
+    New,
+    /// It came before.
+    Repeated,
+}
+
+/// A live epoch: a line of the cache.
+#[derive(Clone, Copy, Debug, Default)]
+struct Epoch {
+    arrived: u32,
+    /// How many there are, once its signal has come.
+    count: u32,
+    /// What its signal does, once it has come.
+    update: Option<Update>,
+    at_once: bool,
+    /// Of those that arrived, by path.
+    seen: [u32; LINKS_MAX],
+}
+
+const _: () = assert!(size_of::<Epoch>() == 64);
+
+impl Epoch {
+    #[inline]
+    fn is_complete(&self, mutant: Mutant) -> bool {
+        self.update.is_some() && (self.count == self.arrived || mutant.is("rma-signals-wait-for-nothing"))
+    }
+
+    fn check(&self) -> Result<(), Fault> {
+        let (arrived, count) = (self.arrived, self.count);
+        let fits = self.update.is_none() || arrived <= count;
+        if fits { Ok(()) } else { Err(Fault::Count { arrived, count }) }
+    }
+
+    fn is_of(&self, signal: &Signal) -> bool {
+        (self.update, self.count, self.at_once) == (Some(signal.update), signal.count, signal.at_once)
+    }
+}
+
+/// The stream.
+#[derive(Debug)]
+pub struct Incoming {
+    /// The oldest live epoch: so many were applied.
+    applied: u64,
+    epochs: Box<[Epoch]>,
+    shape: Shape,
+    /// The initiator was told that so many were applied.
+    told: u64,
+    /// It was told anything.
+    has_told: bool,
+    /// It wants to know as soon as so many were.
+    wanted: u64,
+    mutant: Mutant,
+}
+
+impl Incoming {
+    /// A stream that has carried nothing. Allocates for as many epochs as may be live.
+    #[must_use]
+    pub fn new(shape: Shape, mutant: Mutant) -> Self {
+        Self::from_number(0, shape, mutant)
+    }
+
+    /// The same, with the number of its first epoch.
+    pub(super) fn from_number(from: u64, shape: Shape, mutant: Mutant) -> Self {
+        let epochs = vec![Epoch::default(); shape.window() as usize].into_boxed_slice();
+        Self { applied: from, epochs, shape, told: from, has_told: false, wanted: from, mutant }
+    }
+
+    /// The number of a live epoch.
+    #[inline]
+    fn live(&self, epoch: u16) -> Result<u64, Fault> {
+        let ahead = self.shape.ahead(epoch, self.applied);
+        if ahead >= self.shape.window() || !self.shape.holds(epoch) {
+            return Err(Fault::Epoch(epoch.into()));
+        }
+        Ok(self.applied.wrapping_add(ahead))
+    }
+
+    /// Counts a write of that epoch that came over `path`. True if there may be a signal to apply.
+    ///
+    /// # Errors
+    /// [`Fault`] if it cannot be.
+    #[inline]
+    pub fn count(&mut self, epoch: u16, path: Path) -> Result<bool, Fault> {
+        let number = self.live(epoch)?;
+        let slot = &mut self.epochs[self.shape.place(number)];
+        slot.arrived = slot.arrived.wrapping_add(1);
+        slot.seen[path.index()] = slot.seen[path.index()].wrapping_add(1);
+        if slot.update.is_none() {
+            return Ok(false);
+        }
+        slot.check()?;
+        Ok(self.is_ready())
+    }
+
+    /// A signal has come.
+    ///
+    /// # Errors
+    /// [`Fault`] if it cannot be.
+    pub fn on_signal(&mut self, signal: &Signal) -> Result<Arrival, Fault> {
+        let Ok(number) = self.live(signal.epoch) else {
+            return self.on_repeated(signal);
+        };
+        let slot = &mut self.epochs[self.shape.place(number)];
+        if slot.update.is_some() {
+            let contradicts = Fault::Contradiction(signal.epoch);
+            return if slot.is_of(signal) { Ok(Arrival::Repeated) } else { Err(contradicts) };
+        }
+        (slot.update, slot.count, slot.at_once) = (Some(signal.update), signal.count, signal.at_once);
+        slot.check()?;
+        if signal.at_once {
+            self.want(number.wrapping_add(1));
+        }
+        Ok(Arrival::New)
+    }
+
+    /// One that was applied: its initiator does not know, or its path was lost too early to tell.
+    fn on_repeated(&mut self, signal: &Signal) -> Result<Arrival, Fault> {
+        let behind = self.shape.ahead(self.shape.wire(self.applied), signal.epoch.into());
+        if behind > self.shape.window() || !self.shape.holds(signal.epoch) {
+            return Err(Fault::Epoch(signal.epoch.into()));
+        }
+        self.tell_again();
+        Ok(Arrival::Repeated)
+    }
+
+    /// Whether a signal is to be applied.
+    #[inline]
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.epochs[self.shape.place(self.applied)].is_complete(self.mutant)
+    }
+
+    /// What the next signal does, if it is its turn: everything before it in its stream is there. To be applied before anything
+    /// else of this stream is asked for.
+    pub fn take(&mut self) -> Option<Update> {
+        let mut at = self.applied;
+        if self.mutant.is("rma-signals-overtake") {
+            let later = |&ahead: &u64| self.complete_at(self.applied.wrapping_add(ahead));
+            at = self.applied.wrapping_add((0..self.shape.window()).rev().find(later)?);
+        }
+        let slot = &mut self.epochs[self.shape.place(at)];
+        if !slot.is_complete(self.mutant) {
+            return None;
+        }
+        let update = slot.update.take();
+        if !self.mutant.is("rma-arrivals-stay") {
+            slot.arrived = 0;
+        }
+        slot.seen = [0; LINKS_MAX];
+        self.applied = self.applied.wrapping_add(1);
+        update
+    }
+
+    /// Whether a signal waits for its writes or its turn.
+    pub(super) fn has_signal(&self) -> bool {
+        self.epochs.iter().any(|epoch| epoch.update.is_some())
+    }
+
+    fn complete_at(&self, number: u64) -> bool {
+        self.epochs[self.shape.place(number)].is_complete(self.mutant)
+    }
+
+    /// The initiator wants to know when epochs before that were applied.
+    ///
+    /// # Errors
+    /// [`Fault::Epoch`] if there can be none such.
+    pub fn on_ask(&mut self, ask: &Ask) -> Result<(), Fault> {
+        let number = whole(ask.number, self.applied);
+        let ahead = number.wrapping_sub(self.applied) as i64;
+        if ahead > self.shape.window() as i64 {
+            return Err(Fault::Epoch(ask.number));
+        }
+        if ahead <= 0 {
+            self.tell_again();
+        }
+        self.want(number);
+        Ok(())
+    }
+
+    fn want(&mut self, number: u64) {
+        if number.wrapping_sub(self.wanted) as i64 > 0 {
+            self.wanted = number;
+        }
+    }
+
+    /// Makes the last acknowledgement due again: what carried it may be lost.
+    pub fn tell_again(&mut self) {
+        if !self.has_told {
+            return;
+        }
+        self.told = self.applied.wrapping_sub(1);
+        if self.mutant.is("rma-late-asks-win") {
+            self.wanted = self.applied;
+        }
+        self.want(self.applied);
+    }
+
+    /// Whether anything was applied that the initiator was not told of.
+    #[inline]
+    #[must_use]
+    pub fn is_owed(&self) -> bool {
+        self.applied != self.told
+    }
+
+    /// Whether it is time for a message of its own.
+    #[inline]
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        if self.mutant.is("rma-acks-only-ride") {
+            return false;
+        }
+        let owed = self.applied.wrapping_sub(self.told);
+        let wanted = self.wanted.wrapping_sub(self.told) as i64;
+        let is_wanted = wanted > 0 && wanted as u64 <= owed;
+        let each = self.mutant.is("rma-each-signal-is-acknowledged");
+        owed >= self.shape.acknowledge_after() || is_wanted || each && owed > 0
+    }
+
+    /// The lowest 48 bits of how many were applied; the initiator is being told, so that nothing is owed any more. Only when
+    /// the message that carries it is certain to be taken.
+    #[inline]
+    pub fn tell(&mut self) -> u64 {
+        (self.told, self.has_told) = (self.applied, true);
+        low(self.applied)
+    }
+
+    /// What was counted on a path that was lost, after the last of it has come. Counts on it begin anew.
+    pub fn leave(&mut self, path: Path) -> Standing {
+        let (mut seen, mut signals) = (Vec::new(), Vec::new());
+        for ahead in 0..self.shape.window() {
+            let number = self.applied.wrapping_add(ahead);
+            let slot = &mut self.epochs[self.shape.place(number)];
+            let count = core::mem::take(&mut slot.seen[path.index()]);
+            if count > 0 {
+                seen.push((self.shape.wire(number), count));
+            }
+            if slot.update.is_some() {
+                signals.push(self.shape.wire(number));
+            }
+        }
+        Standing { applied: low(self.applied), seen, signals }
+    }
+
+    /// Writes of a lost path were written again. True if there may be a signal to apply.
+    ///
+    /// # Errors
+    /// [`Fault`] if that cannot be.
+    pub fn make_up(&mut self, lost: &MakeUp) -> Result<bool, Fault> {
+        let number = self.live(lost.epoch)?;
+        let slot = &mut self.epochs[self.shape.place(number)];
+        slot.arrived = slot.arrived.wrapping_add(lost.count);
+        slot.check()?;
+        Ok(self.is_ready())
+    }
+}

@@ -1,0 +1,283 @@
+//! What a context has under way, towards each peer and in all. An operation counts from its post to its completion, a signal
+//! from its post to its acknowledgement; nothing else ends a quiet, and an idle one is one load whatever the number of peers.
+//! Called for each operation and completion, and by a quiet before it looks at anything else: only while something is under way
+//! does it ask the streams what is to be sent ([`Outgoing::quiet`](crate::rma::outgoing::Outgoing::quiet)). A quiet waits for what
+//! other threads of its context begin meanwhile, too.
+
+use alloc::vec::Vec;
+
+use crate::mutant::Mutant;
+use crate::rma::Path;
+use crate::rma::flights::Flights;
+use crate::slots::SlotId;
+
+/// The window of a peer: the low half counts what is under way, the high half is 1 more than the path of an operation that
+/// failed, or 0.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window(u64);
+
+const PATH: u32 = 32;
+
+impl Window {
+    const fn pending(self) -> u32 {
+        self.0 as u32
+    }
+
+    const fn failed(self) -> Option<Path> {
+        match (self.0 >> PATH) as u8 {
+            0 => None,
+            path => Path::new(path - 1),
+        }
+    }
+}
+
+/// An operation under way.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Op<T> {
+    /// Towards which peer, by its place.
+    pub peer: u32,
+    /// Over which path it was posted last.
+    pub path: Path,
+    /// What its owner wants to know when it ends.
+    pub note: T,
+}
+
+/// No operation can begin: so many are under way as there is room for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Full;
+
+/// How a quiet stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Quiet {
+    /// All is complete.
+    Done,
+    /// Something is under way.
+    Pending,
+}
+
+/// What a quiet waited for has ended, and not all of it well. Told once.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("an operation towards peer {peer} failed on rail {}", path.index())]
+pub struct Failed {
+    /// Towards which peer.
+    pub peer: u32,
+    /// Over which path the first operation went that failed.
+    pub path: Path,
+}
+
+/// A completion, or an acknowledgement, of what is not under way.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Unknown;
+
+/// The windows of a context.
+#[derive(Debug)]
+pub struct Ledger<T> {
+    /// What is under way in all, and in the high half how many windows have a failure.
+    total: u64,
+    windows: Vec<Window>,
+    flights: Flights<Op<T>>,
+    /// Operations and signals so far.
+    issued: u64,
+    /// Completions of what was not under way.
+    unknown: u64,
+    mutant: Mutant,
+}
+
+impl<T: Copy> Ledger<T> {
+    /// Of a context with no peers and no room.
+    #[must_use]
+    pub const fn new(mutant: Mutant) -> Self {
+        Self { total: 0, windows: Vec::new(), flights: Flights::new(), issued: 0, unknown: 0, mutant }
+    }
+
+    /// Makes room for peers below `peers` and for `more` operations. Allocates.
+    pub fn grow(&mut self, peers: u32, more: u32) {
+        if peers as usize > self.windows.len() {
+            self.windows.resize(peers as usize, Window(0));
+        }
+        self.flights.grow(more);
+    }
+
+    /// An operation is about to be posted. Its name is to come back with its completion.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no room, or none for such a peer.
+    #[inline]
+    pub fn begin(&mut self, peer: u32, path: Path, note: T) -> Result<SlotId, Full> {
+        let window = self.windows.get_mut(peer as usize).ok_or(Full)?;
+        let id = self.flights.begin(Op { peer, path, note }).map_err(|_| Full)?;
+        window.0 += 1;
+        self.total += 1;
+        self.issued += 1;
+        Ok(id)
+    }
+
+    /// An operation is complete at its target. Gives what was known of it.
+    ///
+    /// # Errors
+    /// [`Unknown`] if it is not under way: it was told twice, which is counted, and ends no quiet.
+    #[inline]
+    pub fn done(&mut self, id: SlotId) -> Result<Op<T>, Unknown> {
+        let Some(op) = self.flights.end(id) else {
+            self.unknown += 1;
+            if self.mutant.is("rma-completions-count-twice") {
+                self.total = self.total.saturating_sub(1);
+                let pending = self.windows.iter_mut().find(|window| window.pending() > 0);
+                pending.into_iter().for_each(|window| window.0 -= 1);
+            }
+            return Err(Unknown);
+        };
+        self.less(op.peer, 1);
+        Ok(op)
+    }
+
+    /// An operation has failed, and will not be posted again. Gives what was known of it.
+    ///
+    /// # Errors
+    /// [`Unknown`] if it is not under way, which is counted.
+    pub fn failed(&mut self, id: SlotId) -> Result<Op<T>, Unknown> {
+        let op = self.done(id)?;
+        self.blame(op.peer, op.path);
+        Ok(op)
+    }
+
+    fn blame(&mut self, peer: u32, path: Path) {
+        let peer = if self.mutant.is("rma-failures-spread") { 0 } else { peer };
+        let Some(window) = self.windows.get_mut(peer as usize) else { return };
+        if window.failed().is_none() {
+            window.0 |= (path.index() as u64 + 1) << PATH;
+            self.total += 1 << PATH;
+        }
+    }
+
+    /// An operation is posted again, over another path.
+    ///
+    /// # Errors
+    /// [`Unknown`] if it is not under way.
+    pub fn moved(&mut self, id: SlotId, path: Path) -> Result<(), Unknown> {
+        self.flights.get_mut(id).map(|op| op.path = path).ok_or(Unknown)
+    }
+
+    /// What is under way, in no order.
+    pub fn ops(&self) -> impl Iterator<Item = (SlotId, &Op<T>)> {
+        self.flights.iter()
+    }
+
+    /// A signal was sent that is to be acknowledged.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no such peer.
+    #[inline]
+    pub fn signalled(&mut self, peer: u32) -> Result<(), Full> {
+        self.windows.get_mut(peer as usize).ok_or(Full)?.0 += 1;
+        self.total += 1;
+        self.issued += 1;
+        Ok(())
+    }
+
+    /// So many signals were acknowledged.
+    ///
+    /// # Errors
+    /// [`Unknown`] if fewer are under way, which is counted and changes nothing else.
+    #[inline]
+    pub fn acknowledged(&mut self, peer: u32, signals: u32) -> Result<(), Unknown> {
+        let pending = self.windows.get(peer as usize).map_or(0, |window| window.pending());
+        if signals > pending {
+            self.unknown += 1;
+            return Err(Unknown);
+        }
+        self.less(peer, signals);
+        Ok(())
+    }
+
+    /// `count` of what is under way towards a peer is not any more.
+    #[inline]
+    fn less(&mut self, peer: u32, count: u32) {
+        if let Some(window) = self.windows.get_mut(peer as usize) {
+            window.0 -= u64::from(count);
+            self.total -= u64::from(count);
+        }
+    }
+
+    /// A peer is lost: nothing towards it is under way any more, and one failure is told. Its links have ended before, so that
+    /// nothing reads or writes memory for it.
+    pub fn lose(&mut self, peer: u32, path: Path, mut each: impl FnMut(&Op<T>)) {
+        for slot in 0..self.flights.places() {
+            let id = self.flights.at(slot, |op| op.peer == peer);
+            if let Some(op) = id.and_then(|id| self.flights.end(id)) {
+                each(&op);
+            }
+        }
+        let pending = self.windows.get(peer as usize).map_or(0, |window| window.pending());
+        if !self.mutant.is("rma-lost-peers-are-waited-for") {
+            self.less(peer, pending);
+        }
+        if pending > 0 {
+            self.blame(peer, path);
+        }
+    }
+
+    /// How a quiet of one peer stands. One load while nothing is under way and nothing has failed.
+    ///
+    /// # Errors
+    /// [`Failed`] once all has ended, if some of it has failed since the last such error.
+    #[inline]
+    pub fn quiet_peer(&mut self, peer: u32) -> Result<Quiet, Failed> {
+        match self.windows.get(peer as usize) {
+            Some(window) if window.0 != 0 => self.ended(peer),
+            _ => Ok(Quiet::Done),
+        }
+    }
+
+    #[cold]
+    fn ended(&mut self, peer: u32) -> Result<Quiet, Failed> {
+        let Some(window) = self.windows.get_mut(peer as usize) else { return Ok(Quiet::Done) };
+        if window.pending() > 0 {
+            return Ok(Quiet::Pending);
+        }
+        let Some(path) = window.failed() else { return Ok(Quiet::Done) };
+        if !self.mutant.is("rma-failures-stay") {
+            *window = Window(0);
+            self.total -= 1 << PATH;
+        }
+        Err(Failed { peer, path })
+    }
+
+    /// How a quiet of the context stands. One load while nothing is under way and nothing has failed.
+    ///
+    /// # Errors
+    /// [`Failed`] once all has ended, for one of the peers towards which some of it has failed; the next call tells another.
+    #[inline]
+    pub fn quiet(&mut self) -> Result<Quiet, Failed> {
+        if self.total == 0 { Ok(Quiet::Done) } else { self.all_ended() }
+    }
+
+    #[cold]
+    fn all_ended(&mut self) -> Result<Quiet, Failed> {
+        if self.total as u32 > 0 {
+            return Ok(Quiet::Pending);
+        }
+        match self.windows.iter().position(|window| window.failed().is_some()) {
+            Some(peer) => self.ended(peer as u32),
+            None => Ok(Quiet::Done),
+        }
+    }
+
+    /// What is under way towards a peer.
+    #[must_use]
+    pub fn pending(&self, peer: u32) -> u32 {
+        self.windows.get(peer as usize).map_or(0, |window| window.pending())
+    }
+
+    /// Operations and signals that began so far, and of these how many have ended.
+    #[must_use]
+    pub const fn counts(&self) -> (u64, u64) {
+        (self.issued, self.issued - self.total as u32 as u64)
+    }
+
+    /// Completions and acknowledgements of what was not under way, so far: anything but 0 is an error of a NIC or of ours.
+    #[must_use]
+    pub const fn unknown(&self) -> u64 {
+        self.unknown
+    }
+}

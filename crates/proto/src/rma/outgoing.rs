@@ -1,0 +1,412 @@
+//! A stream at its initiator, towards one target: whether a put is counted, and with which immediate; when a signal may go;
+//! what a quiet has to wait for. Called for each put and signal.
+//!
+//! Puts cost the target nothing until the stream first signals it. The signal then waits until what was not counted is
+//! complete at the target, which its completions tell; puts from then on are counted. After so many counted puts without a
+//! signal they are not counted any more. Nothing needs to be waited for then: the epoch stays open and keeps its count, and the
+//! signal that ends it, whenever that is, tells of the counted ones by number and waits itself for the others. What may not happen
+//! is that an epoch with counted writes is forgotten: a stream lives as long as its context does.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::limits::{LINKS_MAX, RMA_EPOCH_WRITES_MAX};
+use crate::mutant::Mutant;
+use crate::rma::incoming::{MakeUp, Standing};
+use crate::rma::shape::Shape;
+use crate::rma::{Fault, Path, low, whole};
+use crate::wire::imm::Counted;
+use crate::wire::rma::Stream;
+use crate::wire::rma::signal::{Ack, Ask, Signal, Update};
+
+/// How signals come after the puts before them. Chosen from what the NICs of both ends can do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Order {
+    /// Writes bring immediates, and the target counts them.
+    Counted {
+        /// Counted writes without a signal after which writes are not counted any more; at least 1.
+        revert_after: u32,
+    },
+    /// Writes bring none: a signal waits until all puts before it are complete at the target.
+    Completed,
+    /// There is one path, and its NIC executes the signal, fenced. Nothing is counted and nothing acknowledged.
+    Fenced,
+}
+
+/// What a put carries.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Tag {
+    /// No immediate. [`Outgoing::on_plain_done`] is to be told when it is complete at the target.
+    Plain,
+    /// This immediate.
+    Counted(u32),
+}
+
+/// Not now; nothing was taken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Busy {
+    /// As many epochs as may be live wait for their acknowledgement, which comes without being asked for.
+    Acknowledgement,
+    /// Puts that were not counted are not yet complete at the target: quiet this peer, so far as they go.
+    Plain,
+    /// A put with signal has begun and not ended.
+    Held,
+}
+
+/// A signal, or a put with signal, that has begun: no other signal ends its epoch.
+#[derive(Debug)]
+#[must_use = "no signal of the stream goes until it has ended"]
+pub struct Batch(());
+
+/// What ends a batch.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Sealed {
+    /// This message is to be sent, over any path.
+    Message(Signal),
+    /// The NIC is to execute it, fenced.
+    Fenced(Update),
+}
+
+/// What a quiet of this stream waits for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Quiet {
+    /// All signals were applied.
+    Applied,
+    /// This message is to be sent, over any path, and then the answer awaited.
+    Ask(Ask),
+    /// The answer will come.
+    Wait,
+}
+
+/// A signal that was sent and is not acknowledged: a line of the cache.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    update: Option<Update>,
+    count: u32,
+    at_once: bool,
+    posted: [u32; LINKS_MAX],
+}
+
+const _: () = assert!(size_of::<Sent>() <= 64);
+
+/// The stream.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// Writes of the open epoch.
+    count: u32,
+    /// Counted puts end when there are so many; 0 while none is counted.
+    limit: u32,
+    /// The immediate of the open epoch.
+    imm: u32,
+    counting: bool,
+    held: bool,
+    /// Puts that were not counted and are not complete.
+    plain: u32,
+    /// Writes of the open epoch by path.
+    posted: [u32; LINKS_MAX],
+    /// Signals so far: the number of the open epoch.
+    sealed: u64,
+    /// Epochs that the target has applied, as far as it is known.
+    acked: u64,
+    /// An acknowledgement of all epochs before this was asked for.
+    asked: u64,
+    sent: Box<[Sent]>,
+    order: Order,
+    shape: Shape,
+    stream: Stream,
+    mutant: Mutant,
+}
+
+impl Outgoing {
+    /// A stream that has carried nothing. Allocates for as many signals as may be live.
+    #[must_use]
+    pub fn new(stream: Stream, order: Order, shape: Shape, mutant: Mutant) -> Self {
+        Self::from_number(0, stream, order, shape, mutant)
+    }
+
+    /// The same, with the number of its first epoch.
+    pub(super) fn from_number(from: u64, stream: Stream, order: Order, shape: Shape, mutant: Mutant) -> Self {
+        let sent = vec![Sent::default(); shape.window() as usize];
+        Self {
+            count: 0,
+            limit: 0,
+            imm: Counted::new(stream, shape.wire(from)).to_bits(),
+            counting: false,
+            held: false,
+            plain: 0,
+            posted: [0; LINKS_MAX],
+            sealed: from,
+            acked: from,
+            asked: from,
+            sent: sent.into_boxed_slice(),
+            order,
+            shape,
+            stream,
+            mutant,
+        }
+    }
+
+    /// Takes one write of a put that is about to be posted on `path`: only when it is certain to be taken there. A put in
+    /// several pieces takes each of them.
+    ///
+    /// # Errors
+    /// [`Busy`] says what is waited for.
+    #[inline]
+    pub fn put(&mut self, path: Path) -> Result<Tag, Busy> {
+        if self.count < self.limit {
+            return Ok(Tag::Counted(self.counted(path)));
+        }
+        if self.counting || self.mutant.is("rma-counts-from-the-start") {
+            return self.at_limit();
+        }
+        self.plain += 1;
+        Ok(Tag::Plain)
+    }
+
+    #[inline]
+    fn counted(&mut self, path: Path) -> u32 {
+        self.count += 1;
+        self.posted[path.index()] += 1;
+        self.imm
+    }
+
+    #[cold]
+    fn at_limit(&mut self) -> Result<Tag, Busy> {
+        if self.is_full() {
+            return Err(Busy::Acknowledgement);
+        }
+        if self.held {
+            return Err(Busy::Held);
+        }
+        if self.mutant.is("rma-counts-from-the-start") {
+            self.counting = true;
+            self.limit = RMA_EPOCH_WRITES_MAX;
+            return self.put(Path(0));
+        }
+        self.counting = false;
+        self.limit = 0;
+        if self.mutant.is("rma-reverting-forgets") {
+            self.count = 0;
+        }
+        self.plain += 1;
+        Ok(Tag::Plain)
+    }
+
+    fn is_full(&self) -> bool {
+        self.unacknowledged() >= self.shape.window() && !self.mutant.is("rma-window-has-no-end")
+    }
+
+    /// A write that was not counted is complete at the target. False if there was none: it was told twice.
+    #[inline]
+    #[must_use]
+    pub fn on_plain_done(&mut self) -> bool {
+        let left = self.plain.checked_sub(1);
+        self.plain = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    /// Begins a signal, with or without writes of its own.
+    ///
+    /// # Errors
+    /// [`Busy`] says what is waited for.
+    pub fn begin(&mut self) -> Result<Batch, Busy> {
+        if self.held && !self.mutant.is("rma-batches-mix") {
+            return Err(Busy::Held);
+        }
+        if self.is_full() {
+            return Err(Busy::Acknowledgement);
+        }
+        self.held = true;
+        self.counting = matches!(self.order, Order::Counted { .. });
+        self.renew();
+        Ok(Batch(()))
+    }
+
+    /// Takes one write of a put with signal, as [`Outgoing::put`] does.
+    ///
+    /// # Errors
+    /// [`Busy::Held`] if the epoch has as many writes as a signal can tell; the batch can only end.
+    #[inline]
+    pub fn piece(&mut self, _batch: &Batch, path: Path) -> Result<Tag, Busy> {
+        self.put(path)
+    }
+
+    /// Ends a batch. `at_once` asks for an acknowledgement as soon as the signal was applied: for a signal that is waited for.
+    ///
+    /// # Errors
+    /// The batch and [`Busy::Plain`]: puts before the signal that are not counted have not completed.
+    pub fn end(&mut self, batch: Batch, update: Update, at_once: bool) -> Result<Sealed, (Batch, Busy)> {
+        if self.order == Order::Fenced {
+            self.abandon(batch);
+            return Ok(Sealed::Fenced(update));
+        }
+        if self.plain > 0 && !self.mutant.is("rma-turns-without-quiet") {
+            return Err((batch, Busy::Plain));
+        }
+        let (number, count, posted) = (self.sealed, self.count, self.posted);
+        let sent = Sent { update: Some(update), count, at_once, posted };
+        self.sent[self.shape.place(number)] = sent;
+        self.sealed = self.sealed.wrapping_add(1);
+        if at_once {
+            self.asked = self.sealed;
+        }
+        (self.count, self.posted) = (0, [0; LINKS_MAX]);
+        if !self.mutant.is("rma-epoch-stands-still") {
+            self.imm = Counted::new(self.stream, self.shape.wire(self.sealed)).to_bits();
+        }
+        self.abandon(batch);
+        let (stream, epoch) = (self.stream, self.shape.wire(number));
+        Ok(Sealed::Message(Signal { stream, epoch, count, update, at_once, ack: None }))
+    }
+
+    /// Gives a batch up. The writes it took belong to the epoch that the next signal ends.
+    pub fn abandon(&mut self, _batch: Batch) {
+        self.held = false;
+        self.renew();
+    }
+
+    /// How many writes the open epoch may have now.
+    fn renew(&mut self) {
+        self.limit = match self.order {
+            Order::Counted { .. } if !self.counting || self.is_full() => 0,
+            Order::Counted { .. } if self.held => RMA_EPOCH_WRITES_MAX,
+            Order::Counted { revert_after } => revert_after.min(RMA_EPOCH_WRITES_MAX),
+            Order::Completed | Order::Fenced => 0,
+        };
+    }
+
+    /// An acknowledgement has come: how many signals it tells of that none told of before.
+    ///
+    /// # Errors
+    /// [`Fault::Acknowledged`] if it tells of some that were not sent.
+    pub fn on_ack(&mut self, ack: Ack) -> Result<u64, Fault> {
+        let number = self.told(ack.number);
+        let news = number.wrapping_sub(self.acked) as i64;
+        if news <= 0 {
+            return Ok(0);
+        }
+        if news as u64 > self.unacknowledged() {
+            return Err(Fault::Acknowledged(ack.number));
+        }
+        self.acked = number;
+        self.renew();
+        Ok(news as u64)
+    }
+
+    fn told(&self, number: u64) -> u64 {
+        if self.mutant.is("rma-acks-are-narrow") {
+            let ahead = self.shape.ahead(self.shape.wire(number), self.acked);
+            return if ahead > self.unacknowledged() { self.acked } else { self.acked.wrapping_add(ahead) };
+        }
+        whole(number, self.acked)
+    }
+
+    /// Signals that were sent and are not acknowledged.
+    #[inline]
+    #[must_use]
+    pub fn unacknowledged(&self) -> u64 {
+        self.sealed.wrapping_sub(self.acked)
+    }
+
+    /// What a quiet of this stream has to do for its signals. Of two that come after the same signal the second asks nothing.
+    pub fn quiet(&mut self) -> Quiet {
+        if self.unacknowledged() == 0 {
+            return Quiet::Applied;
+        }
+        let has_asked = self.asked == self.sealed && !self.mutant.is("rma-quiet-asks-each-time");
+        if has_asked || self.mutant.is("rma-quiet-asks-nobody") {
+            return Quiet::Wait;
+        }
+        self.asked = self.sealed;
+        Quiet::Ask(Ask { stream: self.stream, number: low(self.sealed) })
+    }
+
+    /// The signal of that number, to be sent again as its message went over a path that was lost and had not completed; `None`
+    /// if it has come all the same, as the target says. So no message is sent again while one like it may still come, and none
+    /// that comes late meets a later epoch of its number.
+    #[must_use]
+    pub fn again(&self, number: u64, standing: &Standing) -> Option<Signal> {
+        let back = self.sealed.wrapping_sub(number);
+        if back == 0 || back > self.unacknowledged() {
+            return None;
+        }
+        let epoch = self.shape.wire(number);
+        let applied = whole(standing.applied, self.acked);
+        let has_come = (number.wrapping_sub(applied) as i64) < 0 || standing.signals.contains(&epoch);
+        if has_come && !self.mutant.is("rma-signals-come-twice") {
+            return None;
+        }
+        let Sent { update, count, at_once, .. } = self.sent[self.shape.place(number)];
+        Some(Signal { stream: self.stream, epoch, count, update: update?, at_once, ack: None })
+    }
+
+    /// The number of the next signal.
+    #[must_use]
+    pub const fn next_number(&self) -> u64 {
+        self.sealed
+    }
+
+    /// A path is lost, and the target says what it has counted there, after the last of it has come. Gives what the target is to
+    /// take for counted once all writes that had not completed there were written again, without immediates, and are complete, or
+    /// have failed for good, which a quiet tells. A later quiet asks again.
+    ///
+    /// # Errors
+    /// [`Fault`] if what it says cannot be.
+    pub fn lose(&mut self, path: Path, standing: &Standing) -> Result<Vec<MakeUp>, Fault> {
+        let applied = whole(standing.applied, self.acked);
+        // What it tells of may have been acknowledged since: no epoch that was lacks a write.
+        let known = (self.acked.wrapping_sub(applied) as i64).max(0) as u64;
+        let start = applied.wrapping_add(known);
+        if self.sealed.wrapping_sub(start) > self.unacknowledged() {
+            return Err(Fault::Acknowledged(standing.applied));
+        }
+        self.asked = self.acked;
+        let seen = standing.seen.iter().map(|&(epoch, seen)| (self.shape.ahead(epoch, applied), seen));
+        let mut seen = seen.skip_while(|&(ahead, _)| ahead < known).peekable();
+        let mut lost = Vec::new();
+        for back in (0..=self.sealed.wrapping_sub(start)).rev() {
+            let number = self.sealed.wrapping_sub(back);
+            let epoch = self.shape.wire(number);
+            let ahead = number.wrapping_sub(applied);
+            let seen = seen.next_if(|&(of, _)| of == ahead).map_or(0, |(_, seen)| seen);
+            let posted = match back {
+                0 => &mut self.posted,
+                _ => &mut self.sent[self.shape.place(number)].posted,
+            };
+            let posted = core::mem::take(&mut posted[path.index()]);
+            let missing = posted.checked_sub(seen).ok_or(Fault::Standing { seen, posted })?;
+            let count = if self.mutant.is("rma-standings-are-not-read") { posted } else { missing };
+            if count > 0 {
+                lost.push(MakeUp { stream: self.stream, epoch, count });
+            }
+        }
+        seen.next().map_or(Ok(lost), |(ahead, _)| Err(Fault::Epoch(applied.wrapping_add(ahead))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutant::planted;
+    use crate::wire::rma::signal::SignalOp;
+    use crate::wire::rma::word::{Width, Word};
+
+    #[test]
+    fn an_epoch_has_as_many_writes_as_a_signal_can_tell() {
+        let (stream, order) = (Stream::new(0).unwrap(), Order::Counted { revert_after: u32::MAX });
+        let mut out = Outgoing::new(stream, order, Shape::WIRE, planted());
+        let (path, word) = (Path::new(0).unwrap(), Word::new(0, 0, Width::Eight).unwrap());
+        let batch = out.begin().unwrap();
+        out.count = RMA_EPOCH_WRITES_MAX - 1;
+        assert!(matches!(out.piece(&batch, path), Ok(Tag::Counted(_))));
+        assert_eq!(out.piece(&batch, path), Err(Busy::Held));
+        let update = Update::new(SignalOp::Set, word, 0).unwrap();
+        let Ok(Sealed::Message(signal)) = out.end(batch, update, false) else {
+            panic!("nothing is in its way")
+        };
+        assert_eq!(signal.count, RMA_EPOCH_WRITES_MAX);
+        out.count = RMA_EPOCH_WRITES_MAX;
+        assert_eq!(out.put(path), Ok(Tag::Plain), "and goes on without being counted");
+    }
+}

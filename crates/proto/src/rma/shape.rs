@@ -1,0 +1,100 @@
+//! How wide the numbers of epochs are on the wire, and how many epochs may be live. Both ends of a stream have the same.
+
+use crate::wire::imm::Counted;
+
+/// Checked numbers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Shape {
+    mask: u64,
+    window: u64,
+    acknowledge_after: u64,
+}
+
+impl Shape {
+    /// What docs/wire.md says: epochs of 16 bits, of which 128 may be live, and an acknowledgement after 32.
+    pub const WIRE: Self = Self { mask: 0xffff, window: 128, acknowledge_after: 32 };
+
+    /// Epochs of so many bits, of which `window` may be live: a power of two, at most half of all, so that what has come
+    /// before is told from what is to come. A target that applied `acknowledge_after` of them says so unasked; at most `window`, or
+    /// both ends would wait for each other. `None` if one of that is not so.
+    #[must_use]
+    pub const fn new(bits: u32, window: u32, acknowledge_after: u32) -> Option<Self> {
+        let fits = bits <= Counted::EPOCH_BITS && window.is_power_of_two() && window as u64 * 2 <= 1 << bits;
+        if !fits || acknowledge_after == 0 || acknowledge_after > window {
+            return None;
+        }
+        let (window, acknowledge_after) = (window as u64, acknowledge_after as u64);
+        Some(Self { mask: (1 << bits) - 1, window, acknowledge_after })
+    }
+
+    /// Epochs that may be live at once.
+    #[must_use]
+    pub const fn window(self) -> u64 {
+        self.window
+    }
+
+    /// Applied signals after which an acknowledgement is due.
+    #[must_use]
+    pub const fn acknowledge_after(self) -> u64 {
+        self.acknowledge_after
+    }
+
+    /// What the wire carries of an epoch's number. No value is reserved.
+    #[inline]
+    #[must_use]
+    pub const fn wire(self, number: u64) -> u16 {
+        (number & self.mask) as u16
+    }
+
+    /// How far the epoch with that number on the wire is ahead of `number`.
+    #[inline]
+    #[must_use]
+    pub const fn ahead(self, wire: u16, number: u64) -> u64 {
+        (wire as u64).wrapping_sub(number) & self.mask
+    }
+
+    /// Whether a number on the wire can be.
+    #[must_use]
+    pub const fn holds(self, wire: u16) -> bool {
+        wire as u64 & !self.mask == 0
+    }
+
+    /// An epoch's place in a ring of [`Shape::window`].
+    #[inline]
+    #[must_use]
+    pub const fn place(self, number: u64) -> usize {
+        (number & (self.window - 1)) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_alias_or_stop_is_refused() {
+        for (bits, window, after) in
+            [(17, 8, 1), (4, 16, 1), (4, 6, 1), (4, 0, 1), (4, 8, 0), (4, 8, 9), (0, 1, 1)]
+        {
+            assert_eq!(Shape::new(bits, window, after), None, "{bits} {window} {after}");
+        }
+        assert_eq!(Shape::new(16, 128, 32), Some(Shape::WIRE));
+        assert!(Shape::new(4, 8, 8).is_some() && Shape::new(1, 1, 1).is_some());
+    }
+
+    #[test]
+    fn both_ends_go_through_all_values_alike() {
+        let shape = Shape::new(4, 8, 2).unwrap();
+        let mut seen = [0; 16];
+        for number in 1000_u64..1032 {
+            let wire = shape.wire(number);
+            seen[usize::from(wire)] += 1;
+            for behind in 0..8 {
+                assert_eq!(shape.ahead(wire, number - behind), behind);
+                assert_eq!(shape.ahead(shape.wire(number - behind), number), (16 - behind) % 16);
+            }
+        }
+        assert_eq!(seen, [2; 16], "none is reserved");
+        assert!(shape.holds(15) && !shape.holds(16));
+    }
+}

@@ -1,0 +1,139 @@
+//! A word of a symmetric heap that a signal or an atomic changes. It names a heap and an offset, never an address: whoever
+//! owns the heap knows where it is and how long.
+
+use crate::wire::cursor::{Reader, Short};
+
+/// Bits of an offset in a heap.
+pub const OFFSET_BITS: u32 = 48;
+
+/// How wide a word is.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Width {
+    /// 4 bytes.
+    Four,
+    /// 8 bytes.
+    Eight,
+}
+
+impl Width {
+    /// In bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Four => 4,
+            Self::Eight => 8,
+        }
+    }
+
+    /// All its bits.
+    #[must_use]
+    pub const fn mask(self) -> u64 {
+        match self {
+            Self::Four => u32::MAX as u64,
+            Self::Eight => u64::MAX,
+        }
+    }
+
+    /// Whether a value has no bits beyond.
+    #[must_use]
+    pub const fn holds(self, value: u64) -> bool {
+        value & !self.mask() == 0
+    }
+}
+
+/// A word at its natural alignment.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Word {
+    heap: u8,
+    width: Width,
+    offset: u64,
+}
+
+/// Such a word cannot be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum WordError {
+    /// It is not at its natural alignment.
+    #[error("a word of {width} bytes at offset {offset:#x}")]
+    Alignment {
+        /// From the start of the heap, in bytes.
+        offset: u64,
+        /// Bytes of the word.
+        width: u64,
+    },
+    /// No heap is that long.
+    #[error("offset {0:#x} has more than 48 bits")]
+    Offset(u64),
+}
+
+impl Word {
+    /// The word at `offset` bytes of the heap of that number.
+    ///
+    /// # Errors
+    /// [`WordError`] if it cannot be.
+    pub const fn new(heap: u8, offset: u64, width: Width) -> Result<Self, WordError> {
+        if offset >> OFFSET_BITS != 0 {
+            return Err(WordError::Offset(offset));
+        }
+        if offset & (width.bytes() - 1) != 0 {
+            return Err(WordError::Alignment { offset, width: width.bytes() });
+        }
+        Ok(Self { heap, width, offset })
+    }
+
+    /// In which heap.
+    #[must_use]
+    pub const fn heap(self) -> u8 {
+        self.heap
+    }
+
+    /// How wide.
+    #[must_use]
+    pub const fn width(self) -> Width {
+        self.width
+    }
+
+    /// Where, in bytes from the start of the heap.
+    #[must_use]
+    pub const fn offset(self) -> u64 {
+        self.offset
+    }
+}
+
+/// The low 48 bits as six bytes.
+pub(super) fn six_bytes(value: u64) -> [u8; 6] {
+    let [a, b, c, d, e, f, ..] = value.to_le_bytes();
+    [a, b, c, d, e, f]
+}
+
+/// Six bytes as a number.
+pub(super) fn six(reader: &mut Reader<'_>) -> Result<u64, Short> {
+    let [a, b, c, d, e, f] = reader.array()?;
+    Ok(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_aligned_and_in_reach() {
+        for (offset, width) in
+            [(2, Width::Four), (7, Width::Four), (4, Width::Eight), (1 << 47 | 1, Width::Eight)]
+        {
+            let wrong = WordError::Alignment { offset, width: width.bytes() };
+            assert_eq!(Word::new(0, offset, width), Err(wrong));
+        }
+        assert_eq!(Word::new(0, 1 << 48, Width::Four), Err(WordError::Offset(1 << 48)));
+        let last = (1 << 48) - 8;
+        let word = Word::new(255, last, Width::Eight).unwrap();
+        assert_eq!((word.heap(), word.offset(), word.width()), (255, last, Width::Eight));
+        assert!(Word::new(0, 4, Width::Four).is_ok());
+    }
+
+    #[test]
+    fn a_width_holds_what_fits() {
+        assert!(
+            Width::Four.holds(0xffff_ffff) && !Width::Four.holds(1 << 32) && Width::Eight.holds(u64::MAX)
+        );
+    }
+}
