@@ -24,6 +24,9 @@ pub mod outgoing;
 pub mod served;
 pub mod shape;
 
+#[cfg(test)]
+mod tests;
+
 use crate::limits::LINKS_MAX;
 
 /// A link to a peer, by its place among those in use, at each end by its own count: below [`LINKS_MAX`].

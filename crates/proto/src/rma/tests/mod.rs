@@ -1,0 +1,156 @@
+//! The invariants, over a small network of the model in `net.rs`, judged by `oracle.rs`.
+
+mod atomics;
+mod ledger;
+mod net;
+mod oracle;
+mod order;
+
+use std::vec::Vec;
+
+use net::{Config, Step, World};
+use proptest::prelude::*;
+
+use crate::limits::LINKS_MAX;
+use crate::mutant::planted;
+use crate::rma::outgoing::Order;
+use crate::rma::shape::Shape;
+
+const COUNTED: Order = Order::Counted { revert_after: 5 };
+
+/// 4 bits, so that epochs wrap all the time.
+fn narrow() -> Config {
+    Config {
+        bits: 4,
+        shape: Shape::new(4, 8, 2).unwrap(),
+        order: COUNTED,
+        delays: [1, 10, 30, 100],
+        rails: LINKS_MAX as u8,
+        processes: 2,
+        streams: 1,
+        two_threads: false,
+    }
+}
+
+fn wide() -> Config {
+    Config { bits: 16, shape: Shape::WIRE, ..narrow() }
+}
+
+/// Steps of all kinds, signals the most.
+fn mixed(world: &mut World, steps: u64) -> Vec<Step> {
+    let mut all = Vec::new();
+    for _ in 0..steps {
+        all.push(match world.below(12) {
+            0..4 => Step::Put(1 + world.below(4) as u32),
+            4..7 => Step::Signal(0),
+            7..11 => Step::Signal(1 + world.below(5) as u32),
+            _ => Step::Quiet,
+        });
+    }
+    all
+}
+
+/// Every stream between any two does something else.
+fn everybody(config: Config, seed: u64, steps: u64) -> World {
+    let mut world = World::new(config, seed, planted());
+    for from in 0..config.processes {
+        for to in (0..config.processes).filter(|&to| to != from) {
+            for stream in 0..config.streams {
+                let program = mixed(&mut world, steps);
+                world.program(from, to, stream, &program);
+            }
+        }
+    }
+    world
+}
+
+fn config() -> impl Strategy<Value = Config> {
+    let order = prop_oneof![4 => Just(COUNTED), 1 => Just(Order::Completed)];
+    (order, 1..=LINKS_MAX as u8, 2..=3_usize, 1..=3_u8, any::<bool>(), any::<bool>()).prop_map(
+        |(order, rails, processes, streams, two_threads, is_wide)| {
+            let base = if is_wide { wide() } else { narrow() };
+            Config { order, rails, processes, streams, two_threads, ..base }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn invariants_hold(config in config(), seed: u64, steps in 1..120_u64) {
+        let mut world = everybody(config, seed, steps);
+        world.run();
+        world.check_end();
+    }
+
+    #[test]
+    fn invariants_hold_when_paths_are_lost(config in config(), seed: u64, steps in 20..120_u64) {
+        let config = Config { rails: LINKS_MAX as u8, ..config };
+        let mut world = everybody(config, seed, steps);
+        let spared = world.below(LINKS_MAX as u64) as u8;
+        for path in (0..LINKS_MAX as u8).filter(|&path| path != spared) {
+            let time = world.below(2000);
+            world.lose_at(time, 0, 1, path);
+        }
+        world.run();
+        world.check_end();
+    }
+}
+
+#[test]
+fn two_that_storm_each_other_with_signals_go_on() {
+    for seed in 1..40 {
+        for (config, rails) in [(narrow(), 1), (narrow(), LINKS_MAX as u8), (wide(), LINKS_MAX as u8)] {
+            let mut world = World::new(Config { rails, ..config }, seed, planted());
+            for (from, to) in [(0, 1), (1, 0)] {
+                let mut steps = [Step::Signal(0); 300];
+                steps.iter_mut().step_by(3).for_each(|step| *step = Step::Signal(2));
+                world.program(from, to, 0, &steps);
+            }
+            world.run();
+            world.check_end();
+        }
+    }
+}
+
+#[test]
+fn one_way_signals_cost_an_acknowledgement_in_32() {
+    let mut world = World::new(wide(), 7, planted());
+    world.program(0, 1, 0, &[Step::Signal(1); 3200]);
+    world.run();
+    world.check_end();
+    assert_eq!(world.oracle[&(0, 1, 0)].applied(), 3200);
+    assert!(world.sent.acks <= 3200 / 32 + 1, "{} acknowledgements", world.sent.acks);
+    assert!(world.sent.asks <= 1);
+}
+
+#[test]
+fn acknowledgements_ride_where_signals_go_both_ways() {
+    let mut world = World::new(wide(), 7, planted());
+    world.program(0, 1, 0, &[Step::Signal(0); 2000]);
+    world.program(1, 0, 0, &[Step::Signal(0); 2000]);
+    world.run();
+    let rode = world.seen(0, 1).rode + world.seen(1, 0).rode;
+    assert!(world.sent.acks < 32 && rode > 64, "{} by themselves, {rode} rode", world.sent.acks);
+}
+
+#[test]
+fn plain_puts_cost_the_target_nothing() {
+    let mut world = World::new(wide(), 3, planted());
+    world.program(0, 1, 0, &[Step::Put(3); 500]);
+    world.run();
+    world.check_end();
+    assert_eq!((world.sent.acks, world.sent.asks, world.sent.counted), (0, 0, 0));
+    assert_eq!(world.seen(1, 0), Default::default());
+}
+
+#[test]
+fn puts_are_counted_from_the_first_signal_until_there_are_none() {
+    let config = Config { order: Order::Counted { revert_after: 5 }, ..wide() };
+    let mut world = World::new(config, 3, planted());
+    world.program(0, 1, 0, &[Step::Put(4), Step::Signal(2), Step::Put(20), Step::Signal(0), Step::Put(3)]);
+    world.run();
+    world.check_end();
+    assert_eq!(world.sent.counted, 2 + 5 + 3);
+}

@@ -1,0 +1,690 @@
+//! A few processes over a few rails that keep no order, each with two sends under way at most on a path. Signals and
+//! acknowledgements go as bytes. One clock, one seed.
+
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::vec::Vec;
+
+use super::oracle;
+use crate::limits::LINKS_MAX;
+use crate::mutant::Mutant;
+use crate::rma::Path;
+use crate::rma::inbox::{Inbox, Took};
+use crate::rma::incoming::{MakeUp, Standing};
+use crate::rma::ledger::{self, Ledger};
+use crate::rma::outgoing::{self, Batch, Busy, Order, Outgoing, Sealed, Tag};
+use crate::rma::shape::Shape;
+use crate::slots::SlotId;
+use crate::wire::rma::signal::{Signal, SignalOp, Update};
+use crate::wire::rma::word::{Width, Word};
+use crate::wire::rma::{Message, Stream};
+
+/// Sends under way on one path.
+const DEPTH: u32 = 2;
+
+/// What a program does on a stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    /// A put in so many pieces.
+    Put(u32),
+    /// A put with signal in so many pieces; 0: a signal.
+    Signal(u32),
+    /// Waits for all before.
+    Quiet,
+}
+
+/// How a world is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Config {
+    pub(super) bits: u32,
+    pub(super) shape: Shape,
+    pub(super) order: Order,
+    /// Delay of each path; each message takes up to four times as long, and so none keeps its place.
+    pub(super) delays: [u64; LINKS_MAX],
+    pub(super) rails: u8,
+    pub(super) processes: usize,
+    pub(super) streams: u8,
+    /// Two threads use each stream, each with every other step.
+    pub(super) two_threads: bool,
+}
+
+/// What the owner of an operation wants to know when it ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Note {
+    Plain(usize),
+    Counted(usize),
+    /// The signal of that number.
+    Signal(u64),
+}
+
+#[derive(Clone, Debug)]
+enum Load {
+    Write { imm: Option<u32>, piece: usize, stream: u8 },
+    Message(Vec<u8>),
+}
+
+#[derive(Clone, Debug)]
+struct Packet {
+    from: usize,
+    to: usize,
+    path: u8,
+    load: Load,
+    op: Option<(u8, SlotId, Note)>,
+    arrived: bool,
+    noticed: bool,
+    completed: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Event {
+    Arrive(usize),
+    Notice(usize),
+    Complete(usize),
+    /// The path between two processes is lost.
+    Lose(usize, usize, u8),
+    /// Over a control stream: what `from` says to `to`.
+    Standing(usize, usize, u8, Vec<(Stream, Standing)>),
+    MakeUp(usize, usize, MakeUp),
+}
+
+/// A thread that uses a stream.
+#[derive(Debug, Default)]
+struct Thread {
+    steps: VecDeque<Step>,
+    batch: Option<Batch>,
+    left: Option<u32>,
+    own: Option<usize>,
+}
+
+/// A stream of one process towards another.
+#[derive(Debug)]
+struct Out {
+    machine: Outgoing,
+    ledger: Ledger<Note>,
+    threads: Vec<Thread>,
+    sealed: u64,
+    /// Writes to be written again, without an immediate, and signals to be sent again.
+    again: VecDeque<(SlotId, Note, Option<Signal>)>,
+    /// Signals whose path is lost, and nobody has said whether they have come.
+    unsure: Vec<(usize, SlotId, u64)>,
+    redoing: u32,
+    make_up: Vec<MakeUp>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    inbox: Inbox,
+    outs: Vec<Out>,
+    ready: VecDeque<Stream>,
+    under_way: [u32; LINKS_MAX],
+    up: [bool; LINKS_MAX],
+}
+
+/// What was sent besides writes and signals.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sent {
+    pub(super) acks: u64,
+    pub(super) asks: u64,
+    pub(super) counted: u64,
+}
+
+pub(super) struct World {
+    config: Config,
+    now: u64,
+    random: u64,
+    queue: BinaryHeap<core::cmp::Reverse<(u64, usize)>>,
+    events: Vec<Event>,
+    packets: Vec<Packet>,
+    peers: BTreeMap<(usize, usize), Peer>,
+    pub(super) oracle: BTreeMap<(usize, usize, u8), oracle::Stream>,
+    pub(super) sent: Sent,
+}
+
+impl World {
+    pub(super) fn new(config: Config, seed: u64, mutant: Mutant) -> Self {
+        let mut peers = BTreeMap::new();
+        let mut oracle = BTreeMap::new();
+        for from in 0..config.processes {
+            for to in (0..config.processes).filter(|&to| to != from) {
+                let out = |number| {
+                    let stream = Stream::new(number).unwrap();
+                    let mut ledger = Ledger::new(mutant);
+                    ledger.grow(1, 64);
+                    let threads = (0..1 + usize::from(config.two_threads)).map(|_| Thread::default());
+                    Out {
+                        machine: Outgoing::new(stream, config.order, config.shape, mutant),
+                        ledger,
+                        threads: threads.collect(),
+                        sealed: 0,
+                        again: VecDeque::new(),
+                        unsure: Vec::new(),
+                        redoing: 0,
+                        make_up: Vec::new(),
+                    }
+                };
+                let peer = Peer {
+                    inbox: Inbox::new(config.shape, mutant),
+                    outs: (0..config.streams).map(out).collect(),
+                    ready: VecDeque::new(),
+                    under_way: [0; LINKS_MAX],
+                    up: core::array::from_fn(|at| at < usize::from(config.rails)),
+                };
+                peers.insert((from, to), peer);
+                (0..config.streams)
+                    .for_each(|stream| drop(oracle.insert((from, to, stream), Default::default())));
+            }
+        }
+        Self {
+            config,
+            now: 0,
+            random: seed | 1,
+            queue: BinaryHeap::new(),
+            events: Vec::new(),
+            packets: Vec::new(),
+            peers,
+            oracle,
+            sent: Sent::default(),
+        }
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 8) % end
+    }
+
+    /// What is done on a stream, with a quiet at the end.
+    pub(super) fn program(&mut self, from: usize, to: usize, stream: u8, steps: &[Step]) {
+        let threads = &mut self.peers.get_mut(&(from, to)).unwrap().outs[usize::from(stream)].threads;
+        let many = threads.len();
+        for (at, &step) in steps.iter().enumerate() {
+            threads[at % many].steps.push_back(step);
+        }
+        threads.iter_mut().for_each(|thread| thread.steps.push_back(Step::Quiet));
+    }
+
+    pub(super) fn lose_at(&mut self, time: u64, one: usize, two: usize, path: u8) {
+        self.at(time, Event::Lose(one, two, path));
+    }
+
+    fn at(&mut self, time: u64, event: Event) {
+        self.events.push(event);
+        self.queue.push(core::cmp::Reverse((time, self.events.len() - 1)));
+    }
+
+    /// Goes on until nothing happens any more; then all programs are at their ends, or nobody would ever go on.
+    pub(super) fn run(&mut self) {
+        let pairs: Vec<_> = self.peers.keys().copied().collect();
+        pairs.iter().for_each(|&pair| self.turn(pair));
+        let mut steps = 0_u64;
+        while let Some(core::cmp::Reverse((time, at))) = self.queue.pop() {
+            self.now = time;
+            let event = self.events[at].clone();
+            let (one, two) = self.happen(event);
+            self.turn((one, two));
+            self.turn((two, one));
+            steps += 1;
+            assert!(steps < 4_000_000, "it never ends");
+        }
+        for ((from, to), peer) in &mut self.peers {
+            for out in &mut peer.outs {
+                let left: usize = out.threads.iter().map(|thread| thread.steps.len()).sum();
+                assert_eq!(left, 0, "process {from} waits for {to} for ever");
+                assert_eq!(out.ledger.quiet(), Ok(ledger::Quiet::Done));
+                assert_eq!(out.ledger.unknown(), 0);
+            }
+        }
+    }
+
+    /// At the end: what the target counted and applied is what there was, once each.
+    pub(super) fn check_end(&self) {
+        for (&(from, to), peer) in &self.peers {
+            let of_peer =
+                self.oracle.range((to, from, 0)..(to, from, u8::MAX)).map(|(_, stream)| stream.end());
+            let (writes, signals) = of_peer.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+            let seen = peer.inbox.seen();
+            assert_eq!((seen.writes, seen.signals), (writes, signals), "of {to} at {from}");
+            assert_eq!(seen.repeated, 0, "no signal comes twice");
+            assert!(peer.inbox.rooms().0 <= usize::from(self.config.streams), "I8");
+            assert_eq!(peer.inbox.rooms().1, self.config.shape.window(), "I8");
+        }
+    }
+
+    fn happen(&mut self, event: Event) -> (usize, usize) {
+        match event {
+            Event::Arrive(at) => {
+                let delay = self.delay(self.packets[at].path);
+                let poll = self.below(8);
+                let packet = &mut self.packets[at];
+                let pair = (packet.from, packet.to);
+                if !self.peers[&pair].up[usize::from(packet.path)] {
+                    return pair;
+                }
+                packet.arrived = true;
+                if let Load::Write { piece, stream, .. } = packet.load {
+                    let now = self.now;
+                    self.stream(pair, stream).placed(piece, now);
+                }
+                self.at(self.now + poll, Event::Notice(at));
+                self.at(self.now + delay, Event::Complete(at));
+                pair
+            }
+            Event::Notice(at) => {
+                self.notice(at);
+                (self.packets[at].from, self.packets[at].to)
+            }
+            Event::Complete(at) => {
+                let pair = (self.packets[at].from, self.packets[at].to);
+                if self.peers[&pair].up[usize::from(self.packets[at].path)] {
+                    self.complete(at);
+                }
+                pair
+            }
+            Event::Lose(one, two, path) => {
+                self.lose(one, two, path);
+                (one, two)
+            }
+            Event::Standing(from, to, path, standings) => {
+                let path = Path::new(path).unwrap();
+                for number in 0..self.config.streams {
+                    let of = standings.iter().find(|(stream, _)| stream.number() == number);
+                    let standing = of.map_or_else(Standing::default, |(_, standing)| standing.clone());
+                    let out = self.out((to, from), number);
+                    let lost = out.machine.lose(path, &standing).unwrap();
+                    out.make_up.extend(lost);
+                    let (here, others) = out.unsure.drain(..).partition(|unsure| unsure.0 == path.index());
+                    out.unsure = others;
+                    let here: Vec<_> = here;
+                    for (_, id, number) in here {
+                        match out.machine.again(number, &standing) {
+                            Some(signal) => out.again.push_back((id, Note::Signal(number), Some(signal))),
+                            None => drop(out.ledger.done(id).unwrap()),
+                        }
+                    }
+                }
+                (from, to)
+            }
+            Event::MakeUp(from, to, lost) => {
+                let peer = self.peers.get_mut(&(to, from)).unwrap();
+                // All that ever came of the stream may have been lost.
+                peer.inbox.grow(lost.stream);
+                if peer.inbox.make_up(&lost).unwrap() == Took::Ready(lost.stream) {
+                    peer.ready.push_back(lost.stream);
+                }
+                (from, to)
+            }
+        }
+    }
+
+    fn stream(&mut self, (from, to): (usize, usize), stream: u8) -> &mut oracle::Stream {
+        self.oracle.get_mut(&(from, to, stream)).unwrap()
+    }
+
+    fn out(&mut self, pair: (usize, usize), stream: u8) -> &mut Out {
+        &mut self.peers.get_mut(&pair).unwrap().outs[usize::from(stream)]
+    }
+
+    fn delay(&mut self, path: u8) -> u64 {
+        let delay = self.config.delays[usize::from(path)];
+        delay + self.below(3 * delay)
+    }
+
+    /// The target takes in what has come.
+    fn notice(&mut self, at: usize) {
+        let packet = &mut self.packets[at];
+        if core::mem::replace(&mut packet.noticed, true) {
+            return;
+        }
+        let (pair, path) = ((packet.from, packet.to), Path::new(packet.path).unwrap());
+        match packet.load.clone() {
+            Load::Write { imm: None, .. } => {}
+            Load::Write { imm: Some(imm), piece, stream } => {
+                let now = self.now;
+                self.stream(pair, stream).noticed(piece, now);
+                let peer = self.peers.get_mut(&(pair.1, pair.0)).unwrap();
+                let mut took = peer.inbox.on_write(imm, path).unwrap();
+                if let Took::Unknown(stream) = took {
+                    peer.inbox.grow(stream);
+                    took = peer.inbox.on_write(imm, path).unwrap();
+                }
+                if let Took::Ready(stream) = took {
+                    peer.ready.push_back(stream);
+                }
+            }
+            Load::Message(bytes) => self.on_message(at, pair, &bytes),
+        }
+    }
+
+    fn on_message(&mut self, at: usize, (from, to): (usize, usize), bytes: &[u8]) {
+        let number = match self.packets[at].op {
+            Some((stream, _, Note::Signal(number))) => Some((stream, number)),
+            _ => None,
+        };
+        if let Some((stream, number)) = number {
+            self.stream((from, to), stream).message_gone(number);
+        }
+        let mut message = Message::from_bytes(bytes).unwrap();
+        let peer = self.peers.get_mut(&(to, from)).unwrap();
+        let took = loop {
+            let took = match &message {
+                Message::Signal(signal) => peer.inbox.on_signal(signal),
+                Message::Ask(ask) => peer.inbox.on_ask(ask),
+                Message::Ack(_) => break Took::Counted,
+                Message::Request(_) | Message::Reply(_) => unreachable!(),
+            };
+            match took.unwrap() {
+                Took::Unknown(stream) => peer.inbox.grow(stream),
+                took => break took,
+            }
+        };
+        if let Took::Ready(stream) = took {
+            peer.ready.push_back(stream);
+        }
+        let ack = match &mut message {
+            Message::Signal(signal) => signal.ack,
+            Message::Ack(ack) => Some(*ack),
+            _ => None,
+        };
+        if let Some(ack) = ack {
+            let out = &mut peer.outs[ack.stream.index()];
+            let news = out.machine.on_ack(ack).unwrap();
+            out.ledger.acknowledged(0, news as u32).unwrap();
+            self.stream((to, from), ack.stream.number()).acknowledge(news);
+        }
+    }
+
+    /// The initiator learns that something is complete at its target.
+    fn complete(&mut self, at: usize) {
+        let packet = &mut self.packets[at];
+        if core::mem::replace(&mut packet.completed, true) {
+            return;
+        }
+        let (pair, path, op) = ((packet.from, packet.to), usize::from(packet.path), packet.op);
+        self.peers.get_mut(&pair).unwrap().under_way[path] -= 1;
+        let Some((stream, id, note)) = op else { return };
+        let is_redone = matches!(self.packets[at].load, Load::Write { imm: None, .. })
+            && matches!(note, Note::Counted(_));
+        let out = self.out(pair, stream);
+        assert_eq!(out.ledger.done(id).unwrap().note, note);
+        match note {
+            Note::Plain(_) => assert!(out.machine.on_plain_done()),
+            Note::Signal(_) | Note::Counted(_) => {}
+        }
+        if is_redone {
+            out.redoing -= 1;
+        }
+    }
+
+    /// Both ends of a path give it up: what has come is taken in, what has not is gone, and its sender does not know which.
+    fn lose(&mut self, one: usize, two: usize, path: u8) {
+        for pair in [(one, two), (two, one)] {
+            self.peers.get_mut(&pair).unwrap().up[usize::from(path)] = false;
+        }
+        for at in 0..self.packets.len() {
+            let packet = &self.packets[at];
+            let pair = (packet.from, packet.to);
+            if packet.path != path || pair != (one, two) && pair != (two, one) {
+                continue;
+            }
+            match (packet.arrived, packet.noticed) {
+                (true, false) => self.notice(at),
+                (false, false) => self.vanish(at),
+                _ => {}
+            }
+            if !self.packets[at].completed {
+                self.fail(at);
+            }
+        }
+        let place = Path::new(path).unwrap();
+        for (from, to) in [(one, two), (two, one)] {
+            let standings = self.peers.get_mut(&(from, to)).unwrap().inbox.leave(place);
+            let later = self.now + 1 + self.below(200);
+            self.at(later, Event::Standing(from, to, path, standings));
+        }
+    }
+
+    /// A packet never arrives as a whole; its bytes may.
+    fn vanish(&mut self, at: usize) {
+        self.packets[at].noticed = true;
+        let (placed, now) = (self.below(2) == 0, self.now);
+        let packet = &self.packets[at];
+        let (pair, op) = ((packet.from, packet.to), packet.op);
+        match packet.load {
+            Load::Write { imm, piece, stream } => {
+                let stream = self.stream(pair, stream);
+                if placed {
+                    stream.placed(piece, now);
+                }
+                if imm.is_some() {
+                    stream.lost(piece);
+                }
+            }
+            Load::Message(_) => {
+                if let Some((stream, _, Note::Signal(number))) = op {
+                    self.stream(pair, stream).message_gone(number);
+                }
+            }
+        }
+    }
+
+    /// An operation on a lost path is to be done again.
+    fn fail(&mut self, at: usize) {
+        let packet = &mut self.packets[at];
+        packet.completed = true;
+        let (pair, path, op) = ((packet.from, packet.to), usize::from(packet.path), packet.op);
+        let was_redone = matches!(packet.load, Load::Write { imm: None, .. });
+        self.peers.get_mut(&pair).unwrap().under_way[path] -= 1;
+        let Some((stream, id, note)) = op else { return };
+        let out = self.out(pair, stream);
+        match note {
+            Note::Signal(number) => return out.unsure.push((path, id, number)),
+            Note::Counted(_) if !was_redone => out.redoing += 1,
+            _ => {}
+        }
+        out.again.push_back((id, note, None));
+    }
+
+    /// A path with room, any of them.
+    fn path(&mut self, pair: (usize, usize)) -> Option<u8> {
+        let peer = &self.peers[&pair];
+        let free: Vec<u8> = (0..self.config.rails)
+            .filter(|&path| peer.up[usize::from(path)] && peer.under_way[usize::from(path)] < DEPTH)
+            .collect();
+        if free.is_empty() { None } else { Some(free[self.below(free.len() as u64) as usize]) }
+    }
+
+    fn post(&mut self, (from, to): (usize, usize), path: u8, load: Load, op: Option<(u8, SlotId, Note)>) {
+        self.peers.get_mut(&(from, to)).unwrap().under_way[usize::from(path)] += 1;
+        let later = self.now + self.delay(path);
+        let (arrived, noticed, completed) = (false, false, false);
+        self.packets.push(Packet { from, to, path, load, op, arrived, noticed, completed });
+        self.at(later, Event::Arrive(self.packets.len() - 1));
+    }
+
+    /// A process does what it can for one peer.
+    fn turn(&mut self, pair: (usize, usize)) {
+        loop {
+            let mut went_on = self.apply(pair);
+            for stream in 0..self.config.streams {
+                went_on |= self.redo(pair, stream);
+                for thread in 0..self.out(pair, stream).threads.len() {
+                    went_on |= self.advance(pair, stream, thread);
+                }
+            }
+            // Last, so that what can ride does.
+            if !went_on && !self.acknowledge(pair) {
+                break;
+            }
+        }
+    }
+
+    fn apply(&mut self, (me, peer): (usize, usize)) -> bool {
+        let this = self.peers.get_mut(&(me, peer)).unwrap();
+        let Some(&stream) = this.ready.front() else { return false };
+        let Some(update) = this.inbox.take(stream) else {
+            this.ready.pop_front();
+            return true;
+        };
+        let now = self.now;
+        self.stream((peer, me), stream.number()).apply(update.value(), now);
+        true
+    }
+
+    fn acknowledge(&mut self, pair: (usize, usize)) -> bool {
+        if !self.peers[&pair].inbox.has_ack() {
+            return false;
+        }
+        let Some(path) = self.path(pair) else { return false };
+        let Some(ack) = self.peers.get_mut(&pair).unwrap().inbox.next_ack() else { return false };
+        self.sent.acks += 1;
+        self.post(pair, path, Load::Message(ack.to_bytes().to_vec()), None);
+        true
+    }
+
+    fn redo(&mut self, pair: (usize, usize), stream: u8) -> bool {
+        let now = self.now;
+        let bits = self.config.bits;
+        let out = self.out(pair, stream);
+        if out.redoing == 0 && !out.make_up.is_empty() {
+            let lost = core::mem::take(&mut out.make_up);
+            lost.into_iter().for_each(|lost| self.at(now + 50, Event::MakeUp(pair.0, pair.1, lost)));
+            return true;
+        }
+        if out.again.is_empty() {
+            return false;
+        }
+        let Some(path) = self.path(pair) else { return false };
+        let out = self.out(pair, stream);
+        let Some((id, note, signal)) = out.again.pop_front() else { return false };
+        out.ledger.moved(id, Path::new(path).unwrap()).unwrap();
+        match (note, signal) {
+            (Note::Plain(piece) | Note::Counted(piece), _) => {
+                self.post(pair, path, Load::Write { imm: None, piece, stream }, Some((stream, id, note)));
+            }
+            (Note::Signal(number), signal) => {
+                let signal = signal.expect("it is with its note");
+                self.stream(pair, stream).send_again(number, signal.epoch, bits);
+                self.post(pair, path, Load::Message(signal.to_bytes().to_vec()), Some((stream, id, note)));
+            }
+        }
+        true
+    }
+
+    /// One thing of a thread's program; false if it has to wait.
+    fn advance(&mut self, pair: (usize, usize), stream: u8, thread: usize) -> bool {
+        let this = &mut self.out(pair, stream).threads[thread];
+        match this.steps.front().copied() {
+            None => false,
+            Some(Step::Put(pieces)) => {
+                let left = *this.left.get_or_insert(pieces);
+                if left > 0 {
+                    return self.write(pair, stream, thread);
+                }
+                self.finish(pair, stream, thread)
+            }
+            Some(Step::Signal(pieces)) => {
+                if this.batch.is_none() {
+                    let out = self.out(pair, stream);
+                    let Ok(batch) = out.machine.begin() else { return false };
+                    out.threads[thread].batch = Some(batch);
+                    out.threads[thread].own = None;
+                }
+                let left = *self.out(pair, stream).threads[thread].left.get_or_insert(pieces);
+                if left > 0 {
+                    return self.write(pair, stream, thread);
+                }
+                self.seal(pair, stream, thread)
+            }
+            Some(Step::Quiet) => self.quiet(pair, stream, thread),
+        }
+    }
+
+    fn finish(&mut self, pair: (usize, usize), stream: u8, thread: usize) -> bool {
+        let this = &mut self.out(pair, stream).threads[thread];
+        this.steps.pop_front();
+        this.left = None;
+        true
+    }
+
+    fn write(&mut self, pair: (usize, usize), stream: u8, thread: usize) -> bool {
+        let (Some(path), bits) = (self.path(pair), self.config.bits) else { return false };
+        let out = self.out(pair, stream);
+        let place = Path::new(path).unwrap();
+        let this = &mut out.threads[thread];
+        let tag = match &this.batch {
+            Some(batch) => out.machine.piece(batch, place),
+            None => out.machine.put(place),
+        };
+        let Ok(tag) = tag else { return false };
+        *this.left.as_mut().unwrap() -= 1;
+        let imm = match tag {
+            Tag::Plain => None,
+            Tag::Counted(imm) => Some(imm),
+        };
+        self.sent.counted += u64::from(imm.is_some());
+        let piece = self.stream(pair, stream).write(imm, bits);
+        let note = if imm.is_some() { Note::Counted(piece) } else { Note::Plain(piece) };
+        let out = self.out(pair, stream);
+        out.threads[thread].own.get_or_insert(piece);
+        let id = out.ledger.begin(0, place, note).unwrap();
+        self.post(pair, path, Load::Write { imm, piece, stream }, Some((stream, id, note)));
+        true
+    }
+
+    fn seal(&mut self, pair: (usize, usize), stream: u8, thread: usize) -> bool {
+        let (Some(path), bits) = (self.path(pair), self.config.bits) else { return false };
+        let out = self.out(pair, stream);
+        let word = Word::new(0, 8, Width::Eight).unwrap();
+        let update = Update::new(SignalOp::Set, word, out.sealed).unwrap();
+        let this = &mut out.threads[thread];
+        let Some(batch) = this.batch.take() else { return false };
+        let signal = match out.machine.end(batch, update, false) {
+            Ok(Sealed::Message(signal)) => signal,
+            Ok(Sealed::Fenced(_)) => unreachable!("nothing fences here"),
+            Err((batch, busy)) => {
+                assert_eq!(busy, Busy::Plain);
+                this.batch = Some(batch);
+                return false;
+            }
+        };
+        let number = out.sealed;
+        out.sealed += 1;
+        out.ledger.signalled(0).unwrap();
+        let note = Note::Signal(number);
+        let id = out.ledger.begin(0, Path::new(path).unwrap(), note).unwrap();
+        let (own, alone) = (out.threads[thread].own.take(), !self.config.two_threads);
+        let oracle = self.stream(pair, stream);
+        let end = oracle.writes();
+        // Of two threads' writes only the first is known to be its own.
+        let own = own.map_or(end..end, |first| first..if alone { end } else { first + 1 });
+        oracle.seal(&signal, own, bits);
+        let ack = self.peers.get_mut(&pair).unwrap().inbox.ride();
+        let bytes = Signal { ack, ..signal }.to_bytes().to_vec();
+        self.post(pair, path, Load::Message(bytes), Some((stream, id, note)));
+        self.finish(pair, stream, thread)
+    }
+
+    fn quiet(&mut self, pair: (usize, usize), stream: u8, thread: usize) -> bool {
+        let Some(path) = self.path(pair) else { return false };
+        let out = self.out(pair, stream);
+        let mut went_on = false;
+        if let outgoing::Quiet::Ask(ask) = out.machine.quiet() {
+            self.sent.asks += 1;
+            self.post(pair, path, Load::Message(ask.to_bytes().to_vec()), None);
+            went_on = true;
+        }
+        let out = self.out(pair, stream);
+        match out.ledger.quiet_peer(0) {
+            Ok(ledger::Quiet::Done) => {
+                self.stream(pair, stream).quiet();
+                self.finish(pair, stream, thread)
+            }
+            Ok(ledger::Quiet::Pending) => went_on,
+            Err(failed) => panic!("{failed}"),
+        }
+    }
+
+    pub(super) fn seen(&self, me: usize, peer: usize) -> crate::rma::inbox::Seen {
+        self.peers[&(me, peer)].inbox.seen()
+    }
+}

@@ -1,0 +1,143 @@
+//! What must be so, kept apart from the machines: every write and signal in the order of its program, and one clock for all
+//! processes.
+
+use std::collections::BTreeMap;
+use std::vec::Vec;
+
+use crate::wire::rma::signal::Signal;
+
+/// A write of a put, or of a put with signal.
+#[derive(Debug, Default)]
+struct Piece {
+    /// When its bytes were there.
+    placed: Option<u64>,
+    /// When the target had noticed, if it is to.
+    noticed: Option<u64>,
+    /// The immediate it carried.
+    imm: Option<u32>,
+    /// The signal that is the first after it.
+    signal: usize,
+    /// It was lost with its path, and written again.
+    again: bool,
+}
+
+/// One stream towards one target.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    pieces: Vec<Piece>,
+    /// Which pieces come before each signal, and which of them are its own.
+    signals: Vec<(usize, core::ops::Range<usize>)>,
+    applied: usize,
+    acknowledged: u64,
+    /// Of each epoch, by its whole number: writes and messages that are under way.
+    flying: BTreeMap<u64, u32>,
+}
+
+impl Stream {
+    /// A write begins. `bits` of an epoch's number are on the wire.
+    pub(super) fn write(&mut self, imm: Option<u32>, bits: u32) -> usize {
+        let signal = self.signals.len();
+        self.pieces.push(Piece { imm, signal, ..Piece::default() });
+        if let Some(imm) = imm {
+            self.fly(signal as u64, imm as u16, bits);
+        }
+        self.pieces.len() - 1
+    }
+
+    /// Something with that epoch begins to be under way: nothing else that is may look the same (I4).
+    fn fly(&mut self, number: u64, wire: u16, bits: u32) {
+        let mask = (1 << bits) - 1;
+        assert_eq!(u64::from(wire), number & mask, "I9: both ends count alike");
+        for (&other, &flying) in &self.flying {
+            let alias = other != number && other & mask == number & mask && flying > 0;
+            assert!(!alias, "I4: epochs {other} and {number} are under way at once");
+        }
+        *self.flying.entry(number).or_default() += 1;
+    }
+
+    fn land(&mut self, number: u64) {
+        *self.flying.get_mut(&number).expect("it flies") -= 1;
+        self.flying.retain(|_, flying| *flying > 0);
+    }
+
+    /// A signal is sealed, with these writes of its own.
+    pub(super) fn seal(&mut self, signal: &Signal, own: core::ops::Range<usize>, bits: u32) {
+        let number = self.signals.len() as u64;
+        for piece in &self.pieces[own.clone()] {
+            let epoch = piece.imm.map(|imm| imm as u16);
+            assert!(epoch.is_none_or(|epoch| epoch == signal.epoch), "I3: its writes carry its epoch");
+            assert_eq!(piece.signal as u64, number, "I3: and no signal comes between");
+        }
+        self.signals.push((self.pieces.len(), own));
+        self.fly(number, signal.epoch, bits);
+    }
+
+    pub(super) fn send_again(&mut self, number: u64, wire: u16, bits: u32) {
+        self.fly(number, wire, bits);
+    }
+
+    pub(super) fn placed(&mut self, piece: usize, now: u64) {
+        self.pieces[piece].placed.get_or_insert(now);
+    }
+
+    pub(super) fn noticed(&mut self, piece: usize, now: u64) {
+        let one = &mut self.pieces[piece];
+        assert_eq!(one.noticed.replace(now), None, "I5: each write is counted once");
+        let number = one.signal as u64;
+        self.land(number);
+    }
+
+    /// A counted write that nobody will notice.
+    pub(super) fn lost(&mut self, piece: usize) {
+        self.pieces[piece].again = true;
+        let number = self.pieces[piece].signal as u64;
+        self.land(number);
+    }
+
+    pub(super) fn message_gone(&mut self, number: u64) {
+        self.land(number);
+    }
+
+    /// The target applies the signal that says it is number `said` of its stream.
+    pub(super) fn apply(&mut self, said: u64, now: u64) {
+        assert_eq!(said, self.applied as u64, "I2: in the order of the program");
+        let (before, _) = self.signals[self.applied];
+        for (at, piece) in self.pieces[..before].iter().enumerate() {
+            assert!(
+                piece.placed.is_some_and(|then| then <= now),
+                "I1: write {at} is there before signal {said}"
+            );
+            let known = piece.imm.is_none() || piece.again || piece.noticed.is_some();
+            assert!(known, "I1: write {at} was noticed before signal {said}");
+        }
+        self.applied += 1;
+    }
+
+    pub(super) fn acknowledge(&mut self, news: u64) {
+        self.acknowledged += news;
+        assert!(self.acknowledged <= self.applied as u64, "I5: nothing is acknowledged before it is applied");
+    }
+
+    /// A quiet of the stream returns.
+    pub(super) fn quiet(&self) {
+        assert_eq!(self.applied, self.signals.len(), "a quiet returns when its signals are applied");
+        assert!(self.pieces.iter().all(|piece| piece.placed.is_some()), "and its writes are there");
+    }
+
+    /// All is over. Writes that were counted by the target, and signals it applied.
+    pub(super) fn end(&self) -> (u64, u64) {
+        self.quiet();
+        assert_eq!(self.acknowledged, self.applied as u64, "I5: each epoch is acknowledged once");
+        assert!(self.flying.is_empty());
+        let counted = self.pieces.iter().filter(|piece| piece.noticed.is_some()).count();
+        (counted as u64, self.applied as u64)
+    }
+
+    pub(super) fn writes(&self) -> usize {
+        self.pieces.len()
+    }
+
+    pub(super) fn applied(&self) -> u64 {
+        self.applied as u64
+    }
+}

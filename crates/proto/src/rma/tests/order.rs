@@ -1,0 +1,407 @@
+//! Single rules of a stream's two ends.
+
+use std::vec;
+use std::vec::Vec;
+
+use crate::limits::{LINKS_MAX, RMA_STREAMS_MAX};
+use crate::mutant::planted;
+use crate::rma::inbox::{Inbox, Seen, Took};
+use crate::rma::incoming::{Incoming, MakeUp, Standing};
+use crate::rma::outgoing::{Busy, Order, Outgoing, Quiet, Sealed, Tag};
+use crate::rma::shape::Shape;
+use crate::rma::{Fault, Path};
+use crate::wire::imm::Counted;
+use crate::wire::rma::Stream;
+use crate::wire::rma::signal::{Ack, Ask, Signal, SignalOp, Update};
+use crate::wire::rma::word::{Width, Word};
+
+const COUNTED: Order = Order::Counted { revert_after: 3 };
+
+fn stream(number: u8) -> Stream {
+    Stream::new(number).unwrap()
+}
+
+fn path(place: u8) -> Path {
+    Path::new(place).unwrap()
+}
+
+fn narrow() -> Shape {
+    Shape::new(4, 8, 2).unwrap()
+}
+
+fn update(value: u64) -> Update {
+    Update::new(SignalOp::Set, Word::new(0, 0, Width::Eight).unwrap(), value).unwrap()
+}
+
+fn outgoing(order: Order) -> Outgoing {
+    Outgoing::new(stream(1), order, narrow(), planted())
+}
+
+fn inbox() -> Inbox {
+    let mut inbox = Inbox::new(narrow(), planted());
+    inbox.grow(stream(1));
+    inbox
+}
+
+/// A signal with so many writes of its own, over path 0.
+fn send(out: &mut Outgoing, value: u64, writes: u32) -> Result<(Signal, Vec<Tag>), Busy> {
+    let batch = out.begin()?;
+    let tags = (0..writes).map(|_| out.piece(&batch, path(0)).unwrap()).collect();
+    match out.end(batch, update(value), false) {
+        Ok(Sealed::Message(signal)) => Ok((signal, tags)),
+        Ok(Sealed::Fenced(_)) => panic!("not here"),
+        Err((batch, busy)) => {
+            out.abandon(batch);
+            Err(busy)
+        }
+    }
+}
+
+fn imm(epoch: u16) -> u32 {
+    Counted::new(stream(1), epoch).to_bits()
+}
+
+#[test]
+fn a_first_signal_waits_for_puts_that_were_not_counted() {
+    let mut out = outgoing(COUNTED);
+    assert_eq!([out.put(path(0)), out.put(path(3))], [Ok(Tag::Plain); 2]);
+    let batch = out.begin().unwrap();
+    assert_eq!(out.put(path(1)), Ok(Tag::Counted(imm(0))), "from now on");
+    let (batch, busy) = out.end(batch, update(0), false).unwrap_err();
+    assert_eq!(busy, Busy::Plain);
+    assert!(out.on_plain_done());
+    let (batch, _) = out.end(batch, update(0), false).unwrap_err();
+    assert!(out.on_plain_done());
+    let Ok(Sealed::Message(signal)) = out.end(batch, update(0), false) else { panic!("it may go") };
+    assert_eq!((signal.epoch, signal.count), (0, 1));
+    assert_eq!(out.put(path(1)), Ok(Tag::Counted(imm(1))));
+    assert!(!out.on_plain_done(), "told once too often, which is said and changes nothing");
+    assert_eq!(send(&mut out, 1, 0).unwrap().0.count, 1);
+}
+
+#[test]
+fn puts_without_signals_stop_being_counted_and_nothing_is_forgotten() {
+    let mut out = outgoing(COUNTED);
+    send(&mut out, 0, 0).unwrap();
+    let tags: Vec<_> = (0..5).map(|_| out.put(path(0)).unwrap()).collect();
+    let counted = Tag::Counted(imm(1));
+    assert_eq!(tags, [counted, counted, counted, Tag::Plain, Tag::Plain]);
+    assert_eq!(send(&mut out, 1, 0), Err(Busy::Plain));
+    assert!(out.on_plain_done() && out.on_plain_done());
+    let (signal, _) = send(&mut out, 1, 2).unwrap();
+    assert_eq!((signal.epoch, signal.count), (1, 5), "those from before, and its own");
+}
+
+#[test]
+fn a_put_with_signal_is_one_whole() {
+    let mut out = outgoing(COUNTED);
+    let batch = out.begin().unwrap();
+    assert_eq!(out.piece(&batch, path(0)), Ok(Tag::Counted(imm(0))));
+    assert_eq!(out.begin().unwrap_err(), Busy::Held);
+    for place in 0..LINKS_MAX as u8 {
+        assert_eq!(
+            out.piece(&batch, path(place)),
+            Ok(Tag::Counted(imm(0))),
+            "whatever the path, however many"
+        );
+    }
+    out.abandon(batch);
+    assert_eq!(send(&mut out, 0, 0).unwrap().0.count, 1 + LINKS_MAX as u32, "what was taken is told");
+}
+
+#[test]
+fn as_many_epochs_are_live_as_may_be() {
+    let mut out = outgoing(COUNTED);
+    for value in 0..8 {
+        send(&mut out, value, 1).unwrap();
+    }
+    assert_eq!(
+        (out.put(path(0)), out.begin().unwrap_err()),
+        (Err(Busy::Acknowledgement), Busy::Acknowledgement)
+    );
+    assert_eq!(out.on_ack(Ack { stream: stream(1), number: 3 }), Ok(3));
+    assert_eq!(out.put(path(0)), Ok(Tag::Counted(imm(8))));
+    assert_eq!(out.on_ack(Ack { stream: stream(1), number: 2 }), Ok(0), "it is late");
+    assert_eq!(out.on_ack(Ack { stream: stream(1), number: 9 }), Err(Fault::Acknowledged(9)));
+    assert_eq!((out.on_ack(Ack { stream: stream(1), number: 8 }), out.unacknowledged()), (Ok(5), 0));
+}
+
+#[test]
+fn a_late_acknowledgement_is_taken_for_no_later_one() {
+    let mut out = outgoing(COUNTED);
+    for round in 0..6 {
+        for value in 0..4 {
+            send(&mut out, round * 4 + value, 0).unwrap();
+        }
+        let told = out.on_ack(Ack { stream: stream(1), number: round * 4 + 3 });
+        assert_eq!(told, Ok(if round == 0 { 3 } else { 4 }));
+    }
+    assert_eq!(out.unacknowledged(), 1);
+    assert_eq!(out.on_ack(Ack { stream: stream(1), number: 24 - 16 }), Ok(0), "looks the same in 4 bits");
+    assert_eq!(out.unacknowledged(), 1);
+}
+
+#[test]
+fn where_writes_bring_no_immediates_a_signal_waits_for_them() {
+    let mut out = outgoing(Order::Completed);
+    for value in 0..8 {
+        assert_eq!(out.put(path(0)), Ok(Tag::Plain));
+        assert_eq!(send(&mut out, value, 1), Err(Busy::Plain));
+        assert!(out.on_plain_done() && out.on_plain_done());
+        assert_eq!(send(&mut out, value, 0).unwrap().0.count, 0);
+    }
+    assert_eq!((out.begin().unwrap_err(), out.put(path(0))), (Busy::Acknowledgement, Ok(Tag::Plain)));
+}
+
+#[test]
+fn a_nic_that_fences_needs_nothing() {
+    let mut out = outgoing(Order::Fenced);
+    for value in 0..100 {
+        assert_eq!(out.put(path(0)), Ok(Tag::Plain));
+        let batch = out.begin().unwrap();
+        assert!(matches!(out.end(batch, update(value), true), Ok(Sealed::Fenced(_))));
+    }
+    assert_eq!((out.quiet(), out.unacknowledged()), (Quiet::Applied, 0));
+}
+
+#[test]
+fn a_quiet_asks_once_and_is_told() {
+    let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
+    assert_eq!(out.quiet(), Quiet::Applied);
+    let (signal, tags) = send(&mut out, 0, 1).unwrap();
+    let Quiet::Ask(ask) = out.quiet() else { panic!("nobody else asks") };
+    assert_eq!(out.quiet(), Quiet::Wait);
+    inbox.on_ask(&ask).unwrap();
+    inbox.on_signal(&signal).unwrap();
+    assert_eq!((inbox.next_ack(), inbox.has_ack()), (None, false), "it is not applied");
+    let [Tag::Counted(imm)] = tags[..] else { panic!() };
+    assert_eq!(inbox.on_write(imm, path(0)), Ok(Took::Ready(stream(1))));
+    assert_eq!((inbox.take(stream(1)), inbox.take(stream(1))), (Some(signal.update), None));
+    let ack = inbox.next_ack().unwrap();
+    assert_eq!((ack.number, inbox.next_ack()), (1, None));
+    assert_eq!((out.on_ack(ack), out.quiet()), (Ok(1), Quiet::Applied));
+}
+
+#[test]
+fn a_signal_may_ask_itself() {
+    let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
+    let batch = out.begin().unwrap();
+    let Ok(Sealed::Message(signal)) = out.end(batch, update(7), true) else { panic!() };
+    assert_eq!(out.quiet(), Quiet::Wait, "nothing more to send");
+    inbox.on_signal(&signal).unwrap();
+    assert!(inbox.take(stream(1)).is_some());
+    assert_eq!(inbox.next_ack(), Some(Ack { stream: stream(1), number: 1 }));
+}
+
+#[test]
+fn an_ask_that_is_late_takes_nothing_back() {
+    let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
+    let (first, _) = send(&mut out, 0, 0).unwrap();
+    let Quiet::Ask(old) = out.quiet() else { panic!() };
+    inbox.on_signal(&first).unwrap();
+    assert!(inbox.take(stream(1)).is_some() && inbox.ride().is_some());
+    let (second, _) = send(&mut out, 1, 0).unwrap();
+    let Quiet::Ask(new) = out.quiet() else { panic!() };
+    inbox.on_ask(&new).unwrap();
+    inbox.on_ask(&old).unwrap();
+    inbox.ride().unwrap();
+    inbox.on_signal(&second).unwrap();
+    assert!(inbox.take(stream(1)).is_some());
+    assert_eq!(inbox.next_ack(), Some(Ack { stream: stream(1), number: 2 }));
+}
+
+#[test]
+fn signals_are_acknowledged_after_so_many_and_ride_before() {
+    let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
+    inbox.grow(stream(0));
+    for value in 0..4 {
+        let (signal, _) = send(&mut out, value, 0).unwrap();
+        inbox.on_signal(&signal).unwrap();
+        assert!(inbox.take(stream(1)).is_some());
+        assert_eq!(inbox.has_ack(), value % 2 == 1, "of two");
+        if value == 2 {
+            assert_eq!(inbox.ride(), Some(Ack { stream: stream(1), number: 3 }));
+            assert_eq!(inbox.ride(), None, "all is told");
+            break;
+        }
+        if value == 1 {
+            assert_eq!(inbox.next_ack(), Some(Ack { stream: stream(1), number: 2 }));
+        }
+    }
+    let seen = Seen { signals: 3, rode: 1, acks: 1, ..Seen::default() };
+    assert_eq!(inbox.seen(), seen);
+    let mut others = [0, 1].map(|number| Outgoing::new(stream(number), COUNTED, narrow(), planted()));
+    let mut inbox = Inbox::new(narrow(), planted());
+    for (value, at) in [(0, 0), (0, 1), (1, 1)] {
+        let (signal, _) = send(&mut others[at], value, 0).unwrap();
+        inbox.grow(signal.stream);
+        inbox.on_signal(&signal).unwrap();
+        assert!(inbox.take(signal.stream).is_some());
+    }
+    assert_eq!(
+        inbox.next_ack(),
+        Some(Ack { stream: stream(1), number: 2 }),
+        "whatever the first stream is owed"
+    );
+    assert_eq!((inbox.next_ack(), inbox.ride()), (None, Some(Ack { stream: stream(0), number: 1 })));
+}
+
+#[test]
+fn streams_do_not_wait_for_each_other() {
+    let mut inbox = inbox();
+    inbox.grow(stream(2));
+    let mut outs = [1, 2].map(|number| Outgoing::new(stream(number), COUNTED, narrow(), planted()));
+    let (stuck, _) = send(&mut outs[0], 0, 1).unwrap();
+    assert_eq!(inbox.on_signal(&stuck), Ok(Took::Counted), "its write is missing");
+    for value in 0..100 {
+        let (signal, tags) = send(&mut outs[1], value, 1).unwrap();
+        let [Tag::Counted(imm)] = tags[..] else { panic!() };
+        assert_eq!(inbox.on_signal(&signal), Ok(Took::Counted));
+        assert_eq!(inbox.on_write(imm, path(0)), Ok(Took::Ready(stream(2))));
+        assert_eq!((inbox.take(stream(2)), inbox.take(stream(1))), (Some(signal.update), None));
+        inbox.next_ack().map_or(Ok(0), |ack| outs[1].on_ack(ack)).unwrap();
+    }
+}
+
+#[test]
+fn what_is_not_live_is_refused_and_takes_no_memory() {
+    let mut inbox = Inbox::new(narrow(), planted());
+    assert_eq!(inbox.on_write(imm(0), path(0)), Ok(Took::Unknown(stream(1))), "nothing is made by itself");
+    assert_eq!(inbox.rooms().0, 0);
+    inbox.grow(stream(1));
+    inbox.grow(stream(1));
+    assert_eq!(inbox.rooms(), (1, 8));
+    for epoch in [8, 15, 16, 0xffff] {
+        assert_eq!(inbox.on_write(imm(epoch), path(0)), Err(Fault::Epoch(epoch.into())));
+    }
+    assert_eq!(inbox.on_write(0x4000_0000, path(0)), Err(Fault::Immediate(0x4000_0000)));
+    let signal = |epoch, count| Signal {
+        stream: stream(1),
+        epoch,
+        count,
+        update: update(0),
+        at_once: false,
+        ack: None,
+    };
+    assert_eq!(inbox.on_signal(&signal(16, 0)), Err(Fault::Epoch(16)));
+    for _ in 0..3 {
+        inbox.on_write(imm(1), path(0)).unwrap();
+    }
+    assert_eq!(inbox.on_signal(&signal(1, 2)), Err(Fault::Count { arrived: 3, count: 2 }));
+    inbox.on_signal(&signal(0, 1)).unwrap();
+    assert_eq!(inbox.on_signal(&signal(0, 2)), Err(Fault::Contradiction(0)));
+    inbox.on_write(imm(0), path(0)).unwrap();
+    assert_eq!(inbox.on_write(imm(0), path(0)), Err(Fault::Count { arrived: 2, count: 1 }));
+    let ask = |number| Ask { stream: stream(1), number };
+    assert_eq!(inbox.on_ask(&ask(9)), Err(Fault::Epoch(9)));
+    assert_eq!(inbox.on_ask(&ask(8)), Ok(Took::Counted));
+    let wide = Shape::new(4, 4, 2).unwrap();
+    let mut incoming = Incoming::new(wide, planted());
+    assert_eq!(incoming.on_signal(&signal(6, 0)), Err(Fault::Epoch(6)), "neither to come nor sent again");
+    let all = (0..RMA_STREAMS_MAX as u8).map(stream);
+    all.for_each(|stream| inbox.grow(stream));
+    assert_eq!((inbox.rooms().0, Stream::new(RMA_STREAMS_MAX as u8)), (RMA_STREAMS_MAX, None));
+}
+
+#[test]
+fn a_signal_that_was_sent_again_is_applied_once() {
+    let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
+    let (first, _) = send(&mut out, 0, 0).unwrap();
+    let (second, _) = send(&mut out, 1, 0).unwrap();
+    inbox.on_signal(&second).unwrap();
+    assert_eq!(inbox.on_signal(&second), Ok(Took::Counted), "it waits for the first");
+    inbox.on_signal(&first).unwrap();
+    assert_eq!([inbox.take(stream(1)), inbox.take(stream(1))], [Some(first.update), Some(second.update)]);
+    inbox.next_ack().unwrap();
+    assert_eq!(inbox.on_signal(&first), Ok(Took::Counted));
+    assert_eq!((inbox.take(stream(1)), inbox.seen().repeated), (None, 2));
+    assert_eq!(inbox.next_ack(), Some(Ack { stream: stream(1), number: 2 }), "who repeats has not heard");
+}
+
+#[test]
+fn a_signal_goes_again_only_if_it_has_not_come() {
+    let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
+    let sent: Vec<_> = (0..4).map(|value| send(&mut out, value, 0).unwrap().0).collect();
+    for at in [0, 2] {
+        inbox.on_signal(&sent[at]).unwrap();
+    }
+    assert!(inbox.take(stream(1)).is_some());
+    let (_, standing) = inbox.leave(path(0)).remove(0);
+    assert_eq!(standing, Standing { applied: 1, seen: vec![], signals: vec![2] });
+    let again = [0, 1, 2, 3, 4].map(|number| out.again(number, &standing));
+    assert_eq!(again, [None, Some(sent[1]), None, Some(sent[3]), None]);
+    assert_eq!(out.next_number(), 4);
+    out.on_ack(Ack { stream: stream(1), number: 2 }).unwrap();
+    assert_eq!(out.again(1, &standing), None, "it is acknowledged by now");
+}
+
+#[test]
+fn writes_lost_with_a_path_are_made_up_for() {
+    let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
+    let batch = out.begin().unwrap();
+    let tags = [0, 0, 1, 0].map(|place| (out.piece(&batch, path(place)).unwrap(), path(place)));
+    let Ok(Sealed::Message(signal)) = out.end(batch, update(0), false) else { panic!() };
+    assert!(matches!(out.put(path(0)), Ok(Tag::Counted(_))));
+    inbox.on_signal(&signal).unwrap();
+    for (tag, path) in &tags[..3] {
+        let Tag::Counted(imm) = *tag else { panic!() };
+        assert_eq!(inbox.on_write(imm, *path), Ok(Took::Counted));
+    }
+    let standings = inbox.leave(path(0));
+    let standing = Standing { applied: 0, seen: vec![(0, 2)], signals: vec![0] };
+    assert_eq!(standings, [(stream(1), standing.clone())]);
+    let wrong = Standing { applied: 0, seen: vec![(0, 4)], signals: vec![] };
+    assert_eq!(outgoing(COUNTED).lose(path(0), &wrong), Err(Fault::Standing { seen: 4, posted: 0 }));
+    let wrong = Standing { applied: 1, seen: vec![], signals: vec![] };
+    assert_eq!(outgoing(COUNTED).lose(path(0), &wrong), Err(Fault::Acknowledged(1)));
+    let lost = out.lose(path(0), &standing).unwrap();
+    let make_up = |epoch, count| MakeUp { stream: stream(1), epoch, count };
+    assert_eq!(lost, [make_up(0, 1), make_up(1, 1)]);
+    assert_eq!(inbox.make_up(&lost[1]), Ok(Took::Counted));
+    assert_eq!(inbox.make_up(&lost[0]), Ok(Took::Ready(stream(1))));
+    assert_eq!(inbox.make_up(&lost[0]), Err(Fault::Count { arrived: 5, count: 4 }));
+    assert_eq!(inbox.make_up(&make_up(9, 1)), Err(Fault::Epoch(9)));
+    assert_eq!(
+        out.lose(path(0), &standing),
+        Err(Fault::Standing { seen: 2, posted: 0 }),
+        "it was told before"
+    );
+    let wrong = Standing { applied: 0, seen: vec![(5, 1)], signals: vec![] };
+    assert_eq!(out.lose(path(1), &wrong), Err(Fault::Epoch(5)));
+}
+
+#[test]
+fn what_was_acknowledged_over_a_lost_path_is_told_again() {
+    let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
+    let (signal, _) = send(&mut out, 0, 0).unwrap();
+    inbox.on_signal(&signal).unwrap();
+    assert!(inbox.take(stream(1)).is_some() && inbox.ride().is_some());
+    assert!(!inbox.has_ack());
+    inbox.grow(stream(0));
+    inbox.leave(path(2));
+    assert_eq!(inbox.next_ack(), Some(Ack { stream: stream(1), number: 1 }));
+    assert_eq!(inbox.next_ack(), None, "of a stream of which nothing was told nothing can be lost");
+    let Quiet::Ask(_) = out.quiet() else { panic!() };
+    out.lose(path(2), &Standing { applied: 1, seen: vec![], signals: vec![] }).unwrap();
+    assert!(matches!(out.quiet(), Quiet::Ask(_)), "the first may be lost too");
+}
+
+#[test]
+fn numbers_go_on_past_their_48_bits() {
+    let from = (1 << 48) - 20;
+    let mut out = Outgoing::from_number(from, stream(1), COUNTED, narrow(), planted());
+    let mut incoming = Incoming::from_number(from, narrow(), planted());
+    for value in 0..40 {
+        let (signal, _) = send(&mut out, value, 0).unwrap();
+        incoming.on_signal(&signal).unwrap();
+        assert_eq!(incoming.take(), Some(signal.update));
+        if value % 3 == 0 {
+            let Quiet::Ask(ask) = out.quiet() else { panic!() };
+            assert!(incoming.on_ask(&ask).is_ok() && incoming.is_due() && incoming.is_owed());
+            let number = incoming.tell();
+            assert!(number < 1 << 48);
+            out.on_ack(Ack { stream: stream(1), number }).unwrap();
+            assert_eq!(out.unacknowledged(), 0);
+        }
+    }
+}
