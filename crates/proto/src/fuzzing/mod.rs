@@ -3,6 +3,7 @@
 
 mod ipc;
 mod pair;
+mod rma;
 mod share;
 mod wire;
 
@@ -32,6 +33,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ipc_hostile", check: ipc::hostile, seeds: ipc::hostile_seeds },
     Target { name: "share", check: share::words, seeds: share::word_seeds },
     Target { name: "pool", check: share::pool, seeds: share::pool_seeds },
+    Target { name: "rma", check: rma::words, seeds: rma::word_seeds },
+    Target { name: "rma_hostile", check: rma::hostile, seeds: rma::hostile_seeds },
     Target { name: "status", check: wire::status, seeds: wire::status_seeds },
     Target { name: "pair", check: pair::friends, seeds: pair::seeds },
     Target { name: "hostile", check: pair::hostile, seeds: pair::seeds },
