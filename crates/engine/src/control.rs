@@ -23,6 +23,7 @@ use trunkline_proto::wire::frame::{Answer, Frame, Open, Reply, VERSION};
 use trunkline_proto::wire::share::{Given, Offer};
 
 use crate::comm::{Comms, Peer};
+use crate::left::{Left, Rider};
 use crate::news::Word;
 use crate::refusal::{refusal, without_comm};
 use crate::ride::{Leftover, Made};
@@ -57,6 +58,8 @@ pub(crate) struct Control<H: Host, R: Rail> {
     pub(crate) riding: HashMap<GroupId, u32>,
     /// The comms that ride on them, by the names that their peers have for them.
     pub(crate) riders: HashMap<u64, Rider>,
+    /// Closed comms that linger.
+    pub(crate) left: Left,
     listener: Option<<H::Oob as Oob>::Listener>,
     /// What was last said about it; the same failure comes again at each call until its cause is gone.
     listener_told: Option<String>,
@@ -84,14 +87,6 @@ struct Stream<S> {
     versions: Option<(u16, u16)>,
     /// It leads to the process it names: we opened it, or it showed a nonce of ours. Anybody can say a name.
     proven: bool,
-}
-
-/// A comm that shares its queue pairs.
-pub(crate) struct Rider {
-    /// The control stream that may speak for the peer.
-    stream: SlotId,
-    /// Nothing of the peer's end will land any more.
-    gone: bool,
 }
 
 /// A listener.
@@ -169,6 +164,7 @@ impl<H: Host, R: Rail> Control<H, R> {
             pool,
             riding: HashMap::new(),
             riders: HashMap::new(),
+            left: Left::default(),
             listener: None,
             listener_told: None,
             streams: Slots::new(STREAMS_MAX),
@@ -579,6 +575,7 @@ impl<H: Host, R: Rail> Control<H, R> {
 
     /// Ids of attempts have a generation above bit 31, ids of comms are below it: the two never meet.
     fn on_close(&mut self, around: &Around<'_, H>, stream: SlotId, end: u64, messages: u64) {
+        self.left.on_close(end, stream);
         let mutant = around.params.mutant;
         let anyone = mutant.is("control-close-from-anyone");
         let attempt = self.attempts.get_mut(SlotId::from_bits(end)).filter(|a| a.stream == stream || anyone);

@@ -25,6 +25,7 @@ mod id;
 mod lane;
 #[cfg(test)]
 mod lane_tests;
+mod left;
 mod lifecycle;
 mod linger;
 mod links;

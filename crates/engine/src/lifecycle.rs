@@ -1,6 +1,8 @@
 //! How comms begin and end: listen, connect, accept, close, shut down. None of it is on a message's path.
 
-use trunkline_fabric::{Fabric, Host};
+use std::sync::atomic::Ordering;
+
+use trunkline_fabric::{Fabric, Host, Rail};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::pool::Place;
 use trunkline_proto::pool::config::Traffic;
@@ -20,6 +22,9 @@ use crate::ride::new_control;
 use crate::status::Row;
 use crate::{CommId, Engine, Error, ListenId, Nics};
 
+/// Peer times that a closed comm stays for what its peer has yet to take, where completions do not tell of arrival: a peer that lives
+/// and makes no call for minutes finds it, one that never does is not waited for without end.
+const LINGER_TIMES: u64 = 60;
 /// How long [`Engine::shutdown`] waits for what was sent to arrive.
 const SHUTDOWN_TIME: Duration = Duration::millis(200);
 
@@ -149,7 +154,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// # Errors
     /// [`Error::Unknown`].
     pub fn close(&self, comm: CommId) -> Result<(), Error> {
-        let seat = self.comms.get(comm).ok_or(Error::Unknown("connection"))?.seat();
+        let slot = self.comms.get(comm).ok_or(Error::Unknown("connection"))?;
+        let (seat, closed) = (slot.seat(), slot.peer_closed.load(Ordering::Acquire));
         let mut held = self.groups.claim(seat);
         let Some(turn) = held.as_mut().and_then(|group| group.turn_of(seat, comm)) else {
             return Err(Error::Unknown("connection"));
@@ -164,6 +170,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         match lingers {
             Some(last) => {
                 drop(held);
+                self.control.claim().left.enter(last.name, ends.stream, closed);
                 self.farewell(ends, messages, None);
                 self.lingering.claim().push(last);
             }
@@ -181,9 +188,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// its peer's will land any more.
     fn end(&self, seat: Seat, turn: Turn<'_, F::Rail>, gone: bool) -> Ended {
         let Turn { open, rails, shared, .. } = turn;
-        let until = self.host.now() + self.params.peer_time;
+        // What has completed without having arrived is lost with the link, so it stays as long as a slow peer may take.
+        let arrives =
+            rails.iter().all(|rail| rail.caps().arrives) || self.params.mutant.is("engine-lingers-briefly");
+        let peer_time = self.params.peer_time;
+        let slow = if arrives { peer_time } else { Duration(peer_time.0.saturating_mul(LINGER_TIMES)) };
+        let (until, until_closed) = (self.host.now() + peer_time, self.host.now() + slow);
         let (ends, name, place, rides) = (open.ends, open.name(), open.place, shared.is_some());
-        let last = Lingering { seat, until, ends, name, place, rides };
+        let last = Lingering { seat, until, until_closed, ends, name, place, rides };
         let mutant = self.params.mutant;
         if shared.is_some() {
             open.withdraw(rails);

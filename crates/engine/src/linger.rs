@@ -22,6 +22,8 @@ use crate::recv::{End, LAST, RecvLane};
 pub(crate) struct Lingering {
     pub(crate) seat: Seat,
     pub(crate) until: Instant,
+    /// The same while its peer has not closed its end.
+    pub(crate) until_closed: Instant,
     pub(crate) ends: Ends,
     /// What the peer calls it.
     pub(crate) name: u64,
@@ -31,8 +33,8 @@ pub(crate) struct Lingering {
 }
 
 impl Lingering {
-    /// Goes on with a comm that has its link to itself; true when it may go.
-    fn finished<R: Rail>(&self, turn: Turn<'_, R>, now: Instant) -> bool {
+    /// Goes on with a comm that has its link to itself; true when it may go. `closed`: its peer takes nothing more.
+    fn finished<R: Rail>(&self, turn: Turn<'_, R>, now: Instant, closed: bool) -> bool {
         let Turn { open, rails, batch, .. } = turn;
         let Some(requests) = open.closed.take() else { return true };
         if let Side::Send(lane) = &mut open.side {
@@ -46,7 +48,8 @@ impl Lingering {
             }
         }
         open.closed = Some(requests);
-        let late = now >= self.until && !open.side.mutant().is("engine-lingers-for-ever");
+        let until = if closed { self.until } else { self.until_closed };
+        let late = now >= until && !open.side.mutant().is("engine-lingers-for-ever");
         let busy = matches!(&open.side, Side::Send(lane) if lane.busy());
         failed || !busy || late || open.peer.dead.load(Ordering::Relaxed)
     }
@@ -174,7 +177,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let finished = match held.as_mut().and_then(|group| group.turn(last.seat)) {
                 None => true,
                 Some(turn) if last.rides => self.drain(&mut control, &last, turn),
-                Some(turn) => last.finished(turn, now),
+                Some(turn) => last.finished(turn, now, control.left.is_closed(last.name)),
             };
             if finished {
                 lingering.swap_remove(at);
@@ -237,6 +240,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 open.side.paths().destroy(rails);
             }
             drop(self.groups.remove(last.seat.lane, held));
+            control.left.forget(last.name);
         }
         if let Some(place) = last.place
             && !self.params.mutant.is("ride-never-leaves-the-pool")

@@ -92,7 +92,8 @@ pub struct Caps {
     /// the link ends, and which of several a send fills is not promised. Who has to be reachable by immediates keeps one
     /// receive more posted than sends can fill.
     pub immediate_takes_receive: bool,
-    /// A write may bring an immediate. Elsewhere one that has one is refused when it is posted.
+    /// A write may bring an immediate. Elsewhere one that has one is refused when it is posted, and a send that finds no receive
+    /// is tried for as long as the target lives: a record may be one.
     pub write_data: bool,
     /// Most bytes of [`Source::Inline`](crate::Source::Inline) in one operation.
     pub inline_max: u32,

@@ -215,6 +215,14 @@ impl Cluster {
                 other.fate.doom(now, cause);
             }
         }
+        // What it had sent and a link has lost, which says so later, is sent by nobody again.
+        let plan = &self.scenario.comms[comm];
+        let nics = plan.from_nics.len().max(plan.to_nics.len()) as u32;
+        let loses = !self.scenario.weather.caps.arrives && nics * self.scenario.engine.links_per_rail > 1;
+        if loses && self.sides[at].phase == Phase::Closed {
+            let ends = self.sides.iter_mut().filter(|end| end.comm == comm);
+            ends.for_each(|end| end.fate.doom(now, Cause::Flap));
+        }
         if rude {
             self.doom_neighbours(comm, now);
         }
@@ -282,6 +290,14 @@ impl Cluster {
                         side.slept += time;
                         side.fate.sleeps(now + time);
                     });
+                    if self.scenario.shares() {
+                        let comms = &self.scenario.comms;
+                        let of = |side: &&mut Side| {
+                            let plan = &comms[side.comm];
+                            side.process != process && (plan.from == process || plan.to == process)
+                        };
+                        self.sides.iter_mut().filter(of).for_each(|side| side.fate.peer_sleeps(now + time));
+                    }
                 }
                 Fault::Stranger(seed) => {
                     self.world.note(format_args!("a stranger calls"));

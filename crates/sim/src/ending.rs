@@ -253,6 +253,8 @@ impl Side {
                 Ok(()) => self.regions.retain(|mr| *mr != place.mr),
                 // It has failed with small messages that are still to be copied: they go with the others, when it leaves.
                 Err(Error::Draining) if self.phase == Phase::Failing => return Ok(true),
+                // A copy is stuck in it: as above.
+                Err(Error::Deregister(DeregisterError::InUse { .. })) => return Ok(true),
                 Err(error) => return Err(self.surprise(&format!("deregister: {error}"))),
             }
         }

@@ -1,7 +1,7 @@
 //! Rules of the engine that a random run meets too seldom, one by one: what a name means after its comm is closed, who
 //! may speak on a control stream, and who is given up when.
 
-use trunkline_engine::{CommFault, CommId, Error, ListenId, Params, RecvBuf, RequestId};
+use trunkline_engine::{CommFault, CommId, Error, ListenId, MatchBy, Params, RecvBuf, RequestId};
 use trunkline_fabric::{Frame, Oob, OobAddress, OobListener, OobStream};
 use trunkline_mem::Memory;
 use trunkline_proto::id::ProcessId;
@@ -505,4 +505,44 @@ fn a_receiver_that_slept_through_the_end_of_its_peer_gets_what_was_sent() {
         let ended = end(&duo.b, request);
         assert!(matches!(ended, Ok(8)), "seed {seed}: {ended:?}");
     }
+}
+
+#[test]
+fn what_completed_without_having_arrived_waits_for_a_receiver_that_sleeps() {
+    // Immediates wait for receives, which a process that makes no call does not post again.
+    let mut weather = Weather::calm().untold();
+    (weather.caps.immediate_takes_receive, weather.caps.message_max) = (true, 512);
+    let duo = Duo::new(1, weather, Params { eager_max: 0, match_by: MatchBy::Mailbox, ..params() });
+    let (send, recv) = duo.connect();
+    let received: Vec<_> = (0..24)
+        .map(|_| duo.b.irecv(recv, &[buffer(&duo.b, recv, 2048).1]).unwrap().expect("room for 24 receives"))
+        .collect();
+    duo.b.progress_all();
+    duo.world.advance(1_000_000);
+    for _ in &received {
+        let (_, from) = buffer(&duo.a, send, 2048);
+        let sent = isend(&duo.a, send, from);
+        while !duo.a.test(sent, &mut [0; 8]).unwrap() {
+            duo.world.advance(10_000);
+        }
+    }
+    duo.a.close(send).unwrap();
+    for _ in 0..60 {
+        duo.a.progress_all();
+        duo.world.advance(SECOND);
+    }
+    for (at, request) in received.into_iter().enumerate() {
+        let ended = end_beside(&duo, request);
+        assert!(matches!(ended, Ok(2048)), "{at}: {ended:?}");
+    }
+}
+
+/// The end of a receive of `b`, while `a` goes on with what it has closed.
+fn end_beside(duo: &Duo, request: RequestId) -> Result<u64, Error> {
+    let mut sizes = [0; 8];
+    while !duo.b.test(request, &mut sizes)? {
+        duo.a.progress_all();
+        duo.world.advance(100_000);
+    }
+    Ok(sizes[0])
 }

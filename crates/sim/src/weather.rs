@@ -191,11 +191,12 @@ impl Weather {
         }
     }
 
-    /// The same network, whose writes bring no immediates.
+    /// The same network, whose writes bring no immediates. Records are messages there, which wait for receives as long as those
+    /// of other networks that wait for any.
     #[must_use]
     pub fn without_immediates(self) -> Self {
         let caps = Caps { write_data: false, immediate_takes_receive: false, ..self.caps };
-        Self { caps, ..self }
+        Self { caps, receiver_time: None, ..self }
     }
 }
 

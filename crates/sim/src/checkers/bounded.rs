@@ -33,6 +33,8 @@ pub(crate) struct Fate {
     late_looks: u32,
     /// When its process wakes up, or woke up last.
     awake: u64,
+    /// The same of the other end's, where that ends in words alone.
+    peer_awake: u64,
 }
 
 fn violation(text: String) -> Violation {
@@ -48,6 +50,11 @@ impl Fate {
     /// Its process makes no calls until then.
     pub(crate) fn sleeps(&mut self, until: u64) {
         self.awake = self.awake.max(until);
+    }
+
+    /// The process of its other end makes no calls until then, and says nothing: links that others share do not end with a comm.
+    pub(crate) fn peer_sleeps(&mut self, until: u64) {
+        self.peer_awake = self.peer_awake.max(until);
     }
 
     /// Why the comm may fail.
@@ -78,7 +85,8 @@ impl Fate {
     /// A request is still under way.
     pub(crate) fn pending(&mut self, what: &str, now: u64, limit: u64) -> Check {
         let Some((since, cause)) = self.cause else { return Ok(()) };
-        let since = since.max(self.awake);
+        let told = if cause == Cause::Abort { self.peer_awake } else { 0 };
+        let since = since.max(self.awake).max(told);
         if now <= since.saturating_add(limit).saturating_add(SLACK) {
             return Ok(());
         }
