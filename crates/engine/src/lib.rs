@@ -53,6 +53,7 @@ mod request_tests;
 mod rest;
 mod revoke;
 mod ride;
+pub mod rma;
 mod route;
 mod run;
 mod seen;

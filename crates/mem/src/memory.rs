@@ -8,7 +8,7 @@ use std::any::Any;
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -209,6 +209,35 @@ impl Memory {
     #[inline]
     pub fn word(&self, offset: u64) -> Result<&AtomicU64, OutOfBounds> {
         self.words::<1>(offset).map(|[word]| word)
+    }
+
+    /// Changes the aligned 8-byte word at `offset` as `f` says, if it says anything, with nobody in between; gives what it was.
+    /// `f` may be asked several times.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`] when the word is not inside the range or not aligned.
+    #[inline]
+    pub fn update(&self, offset: u64, f: impl Fn(u64) -> Option<u64>) -> Result<u64, OutOfBounds> {
+        let change = |old: u64| f(u64::from_le(old)).map(u64::to_le);
+        let old = self.word(offset)?.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+        Ok(u64::from_le(old.unwrap_or_else(|old| old)))
+    }
+
+    /// The same of an aligned 4-byte word.
+    ///
+    /// # Errors
+    /// As [`Memory::update`].
+    #[inline]
+    pub fn update_half(&self, offset: u64, f: impl Fn(u32) -> Option<u32>) -> Result<u32, OutOfBounds> {
+        let at = self.touched(offset, 4)?;
+        if !at.is_multiple_of(4) {
+            return Err(OutOfBounds { offset, len: 4, size: self.touchable as u64 });
+        }
+        // SAFETY: as for whole words.
+        let word: &AtomicU32 = unsafe { &*pointer(at).cast() };
+        let change = |old: u32| f(u32::from_le(old)).map(u32::to_le);
+        let old = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+        Ok(u32::from_le(old.unwrap_or_else(|old| old)))
     }
 
     #[inline]

@@ -1,0 +1,81 @@
+//! What can go wrong with one-sided work.
+
+use trunkline_fabric::{OobError, OpenError, RegisterError, Status};
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::wire::dial::{DialError, Refusal};
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RmaError {
+    /// An argument that cannot be right; says which.
+    #[error("{0}")]
+    Argument(&'static str),
+    /// There are as many of them as may be.
+    #[error("all {limit} {what} are in use")]
+    Exhausted {
+        /// What.
+        what: &'static str,
+        /// How many.
+        limit: usize,
+    },
+    /// A NIC could not be opened.
+    #[error("cannot open the NIC: {0}")]
+    Open(#[from] OpenError),
+    /// Memory could not be registered.
+    #[error("cannot register memory: {0}")]
+    Register(#[from] RegisterError),
+    /// A control stream could not be made.
+    #[error("control stream: {0}")]
+    Oob(#[from] OobError),
+    /// A member's card cannot be read.
+    #[error("the card of member {member}: {source}")]
+    Card {
+        /// Which member.
+        member: u32,
+        /// Why.
+        source: DialError,
+    },
+    /// A member cannot be reached, or not any more. Told by every call that concerns it.
+    #[error("member {member}: {lost}")]
+    Lost {
+        /// Which.
+        member: u32,
+        /// Why.
+        lost: Lost,
+    },
+    /// An operation failed, which is told once, by a quiet.
+    #[error("an operation towards member {member} failed on rail {rail}: {status}")]
+    Failed {
+        /// Towards whom.
+        member: u32,
+        /// Over which of the context's paths.
+        rail: usize,
+        /// How the network calls it.
+        status: Status,
+    },
+    /// The member has no such word.
+    #[error("member {0} has no such word")]
+    NoWord(u32),
+    /// What was asked for has been collected before, or its place has been taken by another.
+    #[error("no such request")]
+    Unknown,
+}
+
+/// Why a member cannot be reached.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Lost {
+    /// Its control stream has ended: the process has, too.
+    #[error("process {0} is gone")]
+    Dead(ProcessId),
+    /// It takes no link.
+    #[error("refused: {0:?}")]
+    Refused(Refusal),
+    /// No rail leads to it any more.
+    #[error("the last rail to it failed: {0}")]
+    Rails(Status),
+    /// What it says breaks the protocol.
+    #[error("it breaks the protocol")]
+    Protocol,
+}

@@ -1,0 +1,482 @@
+//! A process's part in a one-sided job: what it serves, what it has begun, and the control streams for both. Front ends call it;
+//! no call waits but for a lane that another thread has.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use trunkline_fabric::{Access, Fabric, Host, Level, Rail, RailConfig, RecvOrder};
+use trunkline_mem::Memory;
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::limits::{RMA_HEAPS_MAX, RMA_STREAMS_MAX};
+use trunkline_proto::rma::Path;
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::rma::atomic::Atomic;
+use trunkline_proto::wire::dial::{CARD_BYTES, Card, Heap as Told, Refusal, Word};
+use trunkline_proto::wire::rma::signal::Update;
+use trunkline_proto::wire::rma::word::Word as Word8;
+use trunkline_proto::wire::rma::Stream;
+
+use crate::lane::Lane;
+use crate::rma::context::{Context, ContextId, Fetch, Local, Source, dialled};
+use crate::rma::error::{Lost, RmaError};
+use crate::rma::heap::Heap;
+use crate::rma::service::{Caller, RECEIVES, Service};
+use crate::rma::streams::{Event, Streams};
+use crate::{Nics, Params, in_full};
+
+/// A member of the job, by its number.
+pub type Member = u32;
+
+/// Links that a rail may have: to contexts of all members.
+const LINKS: u32 = 4096;
+
+/// What handshakes need: one lane, taken only by calls that found something missing, and now and then.
+pub(super) struct Desk<H: Host> {
+    pub(super) streams: Streams<H>,
+    events: Vec<Event>,
+}
+
+/// What a context has yet to hear from control streams. Who reads those does not own its lane.
+enum Heard {
+    Taken { control: SlotId, id: u64, served: u64, heaps: Vec<Told>, link: Vec<u8>, fd: Option<OwnedFd> },
+    Refused { id: u64, why: Refusal },
+    Lost { control: SlotId },
+}
+
+/// A context, and its news.
+struct Place<R: Rail> {
+    lane: Lane<Context<R>>,
+    has_news: AtomicBool,
+    news: Mutex<VecDeque<Heard>>,
+}
+
+impl<R: Rail> Place<R> {
+    fn tell(&self, heard: Heard) {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).push_back(heard);
+        self.has_news.store(true, Ordering::Release);
+    }
+
+    /// Lets the context hear what came.
+    fn hear(&self, context: &mut Context<R>, processes: impl Fn() -> Vec<ProcessId>) {
+        if !self.has_news.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let news = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
+        for heard in news {
+            match heard {
+                Heard::Taken { control, id, served, heaps, link, fd } => {
+                    context.on_taken(control, id, (served, heaps), link, fd);
+                }
+                Heard::Refused { id, why } => context.on_refused(id, why),
+                Heard::Lost { control } => context.on_lost(control, &processes()),
+            }
+        }
+    }
+}
+
+/// A process in a job.
+pub struct Job<F: Fabric, H: Host> {
+    fabric: F,
+    host: H,
+    params: Params,
+    nics: Nics,
+    process: ProcessId,
+    nonce: [u8; 16],
+    me: OnceLock<(Member, Vec<Card>)>,
+    heaps: Mutex<Vec<Memory>>,
+    desk: Lane<Desk<H>>,
+    service: Lane<Service<F::Rail>>,
+    contexts: Box<[OnceLock<Place<F::Rail>>]>,
+    made: Mutex<usize>,
+}
+
+impl<F: Fabric, H: Host> Job<F, H> {
+    /// A process that serves others by these NICs. Nobody knows of it yet.
+    ///
+    /// # Errors
+    /// A NIC cannot be opened, or the system refuses to listen.
+    pub fn new(fabric: F, host: H, params: Params, nics: Nics) -> Result<Self, RmaError> {
+        let (process, nonce) = (ProcessId(host.random()), host.random());
+        let streams = Streams::new(process, &host)?;
+        let rails = Self::open(&fabric, &params, &nics, true)?;
+        let mutant = params.mutant;
+        Ok(Self {
+            fabric,
+            host,
+            nics,
+            process,
+            nonce,
+            me: OnceLock::new(),
+            heaps: Mutex::new(Vec::new()),
+            desk: Lane::new(Desk { streams, events: Vec::new() }, mutant),
+            service: Lane::new(Service::new(rails, mutant), mutant),
+            contexts: std::iter::repeat_with(OnceLock::new).take(RMA_STREAMS_MAX).collect(),
+            made: Mutex::new(0),
+            params,
+        })
+    }
+
+    fn open(fabric: &F, params: &Params, nics: &Nics, serves: bool) -> Result<Vec<F::Rail>, RmaError> {
+        let open = |&nic: &usize| {
+            let config = RailConfig {
+                depth: params.depth,
+                recv_depth: RECEIVES,
+                recv_order: RecvOrder::Any,
+                links: LINKS,
+                peer_time: params.peer_time,
+                rail_time: params.rail_time,
+                receives: serves,
+                traffic_class: None,
+            };
+            Ok(fabric.open(nic, &config)?)
+        };
+        nics.numbers().iter().map(open).collect()
+    }
+
+    /// What the other members need to reach this process; their launcher carries it to them.
+    pub fn card(&self) -> [u8; CARD_BYTES] {
+        let address = self.desk.claim().streams.address().0;
+        let rails = self.nics.numbers().len() as u8;
+        Card { process: self.process, nonce: self.nonce, rails, address }.to_bytes()
+    }
+
+    /// Who is in the job: the cards of all, in the order of their numbers, and which of them this process is.
+    ///
+    /// # Errors
+    /// [`RmaError::Card`] names one that cannot be read; [`RmaError::Argument`] if this is not the first call, or this process is
+    /// not where it is said to be.
+    pub fn meet(&self, me: Member, cards: &[[u8; CARD_BYTES]]) -> Result<(), RmaError> {
+        let read = |(member, card)| {
+            Card::from_bytes(card).map_err(|source| RmaError::Card { member: member as Member, source })
+        };
+        let cards = cards.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
+        if cards.get(me as usize).is_none_or(|card| card.process != self.process) {
+            return Err(RmaError::Argument("the card of this process is not where its number says"));
+        }
+        self.me.set((me, cards)).map_err(|_| RmaError::Argument("the members are known already"))
+    }
+
+    /// The number of this process, and of how many; nothing before [`Job::meet`].
+    pub fn me(&self) -> Option<(Member, Member)> {
+        self.me.get().map(|(me, cards)| (*me, cards.len() as Member))
+    }
+
+    /// Adds a heap: memory that others reach, by its number. Each member adds the same ones in the same order, before it makes
+    /// a context or is known to others.
+    ///
+    /// # Errors
+    /// [`RmaError::Register`], [`RmaError::Exhausted`].
+    pub fn add_heap(&self, memory: Memory) -> Result<u8, RmaError> {
+        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        let exhausted = RmaError::Exhausted { what: "heaps", limit: RMA_HEAPS_MAX };
+        let number = u8::try_from(heaps.len()).ok().filter(|&n| usize::from(n) < RMA_HEAPS_MAX).ok_or(exhausted)?;
+        let mut service = self.service.claim();
+        let heap = Heap::new(service.rails(), &memory, Access::ALL)?;
+        service.add_heap(heap);
+        heaps.push(memory);
+        Ok(number)
+    }
+
+    /// A new context, with rails of its own.
+    ///
+    /// # Errors
+    /// [`RmaError::Open`], [`RmaError::Register`], [`RmaError::Exhausted`].
+    pub fn context(&self) -> Result<ContextId, RmaError> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let exhausted = RmaError::Exhausted { what: "contexts", limit: RMA_STREAMS_MAX };
+        let stream = Stream::new(*made as u8).filter(|_| *made < RMA_STREAMS_MAX).ok_or(exhausted)?;
+        let rails = Self::open(&self.fabric, &self.params, &self.nics, false)?;
+        let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let context = Context::new(stream, rails, &heaps, self.params.mutant)?;
+        let place = &self.contexts[*made];
+        // Nobody else makes this one: the count is held.
+        let lane = Lane::new(context, self.params.mutant);
+        let _ = place.set(Place { lane, has_news: AtomicBool::new(false), news: Mutex::default() });
+        *made += 1;
+        Ok(ContextId(stream))
+    }
+
+    fn place(&self, id: ContextId) -> Result<&Place<F::Rail>, RmaError> {
+        self.contexts.get(id.0.index()).and_then(OnceLock::get).ok_or(RmaError::Unknown)
+    }
+
+    /// Calls a context that nobody else has, once it reaches the member. `None`: not now.
+    fn with<T>(
+        &self,
+        id: ContextId,
+        member: Member,
+        f: impl FnOnce(&mut Context<F::Rail>) -> Result<Option<T>, RmaError>,
+    ) -> Result<Option<T>, RmaError> {
+        let place = self.place(id)?;
+        let Some(mut context) = place.lane.try_claim() else { return Ok(None) };
+        if !self.reach(&mut context, member)? {
+            place.hear(&mut context, || self.processes());
+            context.progress();
+            drop(context);
+            self.serve();
+            return Ok(None);
+        }
+        let done = f(&mut context)?;
+        if done.is_none() {
+            context.progress();
+            drop(context);
+            self.serve();
+        }
+        Ok(done)
+    }
+
+    /// Most bytes that a context copies at once.
+    ///
+    /// # Errors
+    /// [`RmaError::Unknown`].
+    pub fn inline_max(&self, id: ContextId) -> Result<u64, RmaError> {
+        Ok(self.place(id)?.lane.claim().inline_max)
+    }
+
+    /// Puts bytes into a heap of a member. False means not yet: call again with the same arguments.
+    ///
+    /// # Errors
+    /// [`RmaError::Lost`], [`RmaError::Argument`].
+    pub fn put(
+        &self,
+        id: ContextId,
+        member: Member,
+        heap: u8,
+        offset: u64,
+        from: Source<'_>,
+    ) -> Result<bool, RmaError> {
+        let put = |context: &mut Context<_>| Ok(context.put(member, heap, offset, from)?.then_some(()));
+        Ok(self.with(id, member, put)?.is_some())
+    }
+
+    /// Gets bytes of a heap of a member, into one of this process. False means not yet.
+    ///
+    /// # Errors
+    /// As [`Job::put`].
+    pub fn get(
+        &self,
+        id: ContextId,
+        member: Member,
+        heap: u8,
+        offset: u64,
+        into: Local,
+    ) -> Result<bool, RmaError> {
+        let get = |context: &mut Context<_>| Ok(context.get(member, heap, offset, into)?.then_some(()));
+        Ok(self.with(id, member, get)?.is_some())
+    }
+
+    /// Asks for an atomic on a word of a member, which that executes. `None` means not yet. One that does not fetch is complete
+    /// with a quiet.
+    ///
+    /// # Errors
+    /// As [`Job::put`].
+    pub fn atomic(
+        &self,
+        id: ContextId,
+        member: Member,
+        word: Word8,
+        atomic: Atomic,
+    ) -> Result<Option<Fetch>, RmaError> {
+        self.with(id, member, |context| context.atomic(member, word, atomic))
+    }
+
+    /// The value that an atomic has found; `None` means not yet.
+    ///
+    /// # Errors
+    /// [`RmaError::NoWord`], [`RmaError::Lost`], [`RmaError::Unknown`].
+    pub fn fetched(&self, id: ContextId, fetch: Fetch) -> Result<Option<u64>, RmaError> {
+        self.look(id, |context| context.fetched(fetch))
+    }
+
+    /// Signals a member: a word of it changes after all that this context has put there before, and after `put`, if there is one.
+    /// False means not yet.
+    ///
+    /// # Errors
+    /// As [`Job::put`].
+    pub fn signal(
+        &self,
+        id: ContextId,
+        member: Member,
+        update: Update,
+        put: Option<(u8, u64, Source<'_>)>,
+    ) -> Result<bool, RmaError> {
+        let signal = |context: &mut Context<_>| Ok(context.signal(member, update, put)?.then_some(()));
+        Ok(self.with(id, member, signal)?.is_some())
+    }
+
+    /// Whether all that a context has begun is complete where it was to go. False means not yet.
+    ///
+    /// # Errors
+    /// [`RmaError::Failed`] for what failed since the last such error.
+    pub fn quiet(&self, id: ContextId) -> Result<bool, RmaError> {
+        Ok(self.look(id, |context| Ok(context.quiet()?.then_some(())))?.is_some())
+    }
+
+    /// The same of what it has begun towards one member.
+    ///
+    /// # Errors
+    /// As [`Job::quiet`].
+    pub fn quiet_member(&self, id: ContextId, member: Member) -> Result<bool, RmaError> {
+        Ok(self.look(id, |context| Ok(context.quiet_member(member)?.then_some(())))?.is_some())
+    }
+
+    /// What a context begins from now on towards a member comes there after all that it has begun before.
+    ///
+    /// # Errors
+    /// [`RmaError::Unknown`].
+    pub fn fence(&self, id: ContextId) -> Result<(), RmaError> {
+        self.place(id)?.lane.claim().fence();
+        Ok(())
+    }
+
+    /// Asks a context; goes on with everything if there is nothing yet.
+    fn look<T>(
+        &self,
+        id: ContextId,
+        mut f: impl FnMut(&mut Context<F::Rail>) -> Result<Option<T>, RmaError>,
+    ) -> Result<Option<T>, RmaError> {
+        let place = self.place(id)?;
+        let Some(mut context) = place.lane.try_claim() else { return Ok(None) };
+        let found = f(&mut context)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        place.hear(&mut context, || self.processes());
+        context.progress();
+        let found = f(&mut context)?;
+        drop(context);
+        self.serve();
+        Ok(found)
+    }
+
+    /// Goes on with everything of which another thread has not the lane: control streams, what is served, and the context.
+    /// Whether anything moved.
+    ///
+    /// # Errors
+    /// [`RmaError::Unknown`].
+    pub fn progress(&self, id: ContextId) -> Result<bool, RmaError> {
+        let mut moved = self.serve();
+        let place = self.place(id)?;
+        if let Some(mut context) = place.lane.try_claim() {
+            place.hear(&mut context, || self.processes());
+            moved |= context.progress();
+        }
+        Ok(moved)
+    }
+
+    /// Goes on with what this process does for others, and with control streams. Whether anything moved.
+    pub fn serve(&self) -> bool {
+        let mut moved = false;
+        if let Some(mut service) = self.service.try_claim() {
+            moved |= service.progress();
+            service.answer_all();
+        }
+        if let Some(mut desk) = self.desk.try_claim() {
+            moved |= self.hear(&mut desk);
+        }
+        moved
+    }
+
+    fn hear(&self, desk: &mut Desk<H>) -> bool {
+        let mut events = std::mem::take(&mut desk.events);
+        desk.streams.progress(&self.host, &mut events);
+        let moved = !events.is_empty();
+        for event in events.drain(..) {
+            match event {
+                Event::Word(stream, Word::Dial { id, nonce, member, stream: of, path, link }, fd) => {
+                    let word = self.on_dial(stream, (id, nonce, member), (of, path), link, fd);
+                    let (word, fd) = word;
+                    desk.streams.say(stream, &word, fd);
+                }
+                Event::Word(control, Word::Taken { id, served, heaps, link }, fd) => {
+                    self.tell(id, Heard::Taken { control, id, served, heaps, link, fd });
+                }
+                Event::Word(_, Word::Refused { id, why }, _) => self.tell(id, Heard::Refused { id, why }),
+                Event::Word(stream, Word::Leave { served }, _) => {
+                    self.service.claim().leave_as(SlotId::from_bits(served), stream);
+                }
+                Event::Lost(stream) => {
+                    self.service.claim().lose(stream);
+                    let places = self.contexts.iter().filter_map(OnceLock::get);
+                    places.for_each(|place| place.tell(Heard::Lost { control: stream }));
+                }
+            }
+        }
+        desk.events = events;
+        moved
+    }
+
+    fn processes(&self) -> Vec<ProcessId> {
+        self.me.get().map(|(_, cards)| cards.iter().map(|card| card.process).collect()).unwrap_or_default()
+    }
+
+    /// The context that a dialled link is of is in the top of its id.
+    fn tell(&self, id: u64, heard: Heard) {
+        if let Some(place) = self.contexts.get(dialled(id).0).and_then(OnceLock::get) {
+            place.tell(heard);
+        }
+    }
+
+    fn on_dial(
+        &self,
+        control: SlotId,
+        (id, nonce, member): (u64, [u8; 16], Member),
+        (stream, path): (Stream, u8),
+        link: Vec<u8>,
+        fd: Option<OwnedFd>,
+    ) -> (Word, Option<OwnedFd>) {
+        let is_member = self.me.get().is_some_and(|(_, cards)| (member as usize) < cards.len());
+        let Some(path) = Path::new(path).filter(|_| is_member && nonce == self.nonce) else {
+            return (Word::Refused { id, why: Refusal::Stranger }, None);
+        };
+        let caller = Caller { member, stream, path, control };
+        match self.service.claim().take(caller, link, fd) {
+            Ok((served, address, heaps)) => {
+                let served = served.to_bits();
+                (Word::Taken { id, served, heaps, link: address.bytes }, address.fd)
+            }
+            Err(error) => {
+                let text = format!("no link for member {member}: {}", in_full(&error));
+                self.host.log(Level::Warn, &text);
+                (Word::Refused { id, why: Refusal::NoResources }, None)
+            }
+        }
+    }
+
+    /// Begins the links from a context to a member, unless they are begun. Whether any carries.
+    fn reach(&self, context: &mut Context<F::Rail>, member: Member) -> Result<bool, RmaError> {
+        if let Some(up) = context.reaches(member)? {
+            return Ok(up);
+        }
+        let Some((me, cards)) = self.me.get() else { return Err(RmaError::Argument("the members are not known")) };
+        let card = cards.get(member as usize).ok_or(RmaError::Argument("there is no such member"))?;
+        let mut desk = self.desk.claim();
+        let control = match desk.streams.to(&self.host, card.process, &card.address) {
+            Ok(Some(control)) => control,
+            Ok(None) => return Ok(false),
+            Err(_) => return Err(RmaError::Lost { member, lost: Lost::Dead(card.process) }),
+        };
+        let paths = self.nics.numbers().len().max(usize::from(card.rails));
+        let words = context.dial(member, control, paths, card.nonce, *me)?;
+        for (word, fd) in words {
+            desk.streams.say(control, &word, fd);
+        }
+        Ok(false)
+    }
+
+    /// Links that are served, and control streams: for leak checks.
+    pub fn in_use(&self) -> (usize, usize) {
+        (self.service.claim().len(), self.desk.claim().streams.len())
+    }
+}
+
+/// What a job's rails can do, as its contexts need to know.
+pub(super) fn caps_of<R: Rail>(rails: &[R]) -> (bool, bool, u64, u64) {
+    let all = |f: fn(&trunkline_fabric::Caps) -> bool| rails.iter().all(|rail| f(rail.caps()));
+    let least = |f: fn(&trunkline_fabric::Caps) -> u64| rails.iter().map(|rail| f(rail.caps())).min();
+    let inline = least(|caps| caps.inline_max.into()).unwrap_or(0);
+    let message = least(|caps| caps.message_max).unwrap_or(0);
+    (all(|caps| caps.arrives), all(|caps| caps.write_data), inline, message)
+}

@@ -1,0 +1,23 @@
+//! One-sided communication: puts, gets, atomics and signals between the members of a job, over the same fabrics and hosts as
+//! connections. Front ends call [`Job`]; nothing in here waits.
+//!
+//! Each process serves the others by one lane (`service`), which owns the far ends of all links to it, applies signals and executes
+//! atomics. What a process begins itself goes by *contexts*: a lane each (`context`), with rails of its own and a link to each member
+//! that it has been asked for, over each path. So contexts of different threads share nothing, and a process that serves need
+//! know nothing of what it begins.
+//!
+//! The rules are `trunkline_proto::rma`'s: what a quiet waits for, in which order signals are applied, and that each atomic is
+//! executed once. What is said before a link carries is in docs/wire.md, "Cards and dialling".
+
+mod context;
+mod error;
+mod heap;
+mod job;
+mod peer;
+mod receives;
+mod service;
+mod streams;
+
+pub use context::{ContextId, Fetch, Local, Source};
+pub use error::RmaError;
+pub use job::{Job, Member};

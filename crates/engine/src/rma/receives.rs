@@ -1,0 +1,51 @@
+//! The receives of one end of a link: short messages come into them. Made with the link, posted again as they are read.
+
+use trunkline_fabric::{Access, Bounce, LinkId, Mr, Op, PostError, Rail, RegisterError};
+use trunkline_mem::Memory;
+use trunkline_proto::wire::rma::{BYTES_MAX, Message, MessageError};
+
+/// As many as the other end may have messages under way.
+#[derive(Debug)]
+pub(super) struct Receives {
+    mr: Mr<Bounce>,
+    count: u32,
+    /// Those that found no room when they were to be posted again.
+    due: Vec<u32>,
+}
+
+impl Receives {
+    /// So many, for a link of this rail.
+    ///
+    /// # Errors
+    /// [`RegisterError`] names the limit or the system call.
+    pub(super) fn new(rail: &impl Rail, count: u32) -> Result<Self, RegisterError> {
+        let memory = Memory::heap(BYTES_MAX * count as usize);
+        let mr = Mr::register(&rail.registrar(), memory, Access::LOCAL)?;
+        Ok(Self { mr, count, due: (0..count).rev().collect() })
+    }
+
+    /// Posts all that are not posted. What the link has no room for is posted later; one that is in error takes none.
+    pub(super) fn post(&mut self, rail: &mut impl Rail, link: LinkId) {
+        while let Some(&at) = self.due.last() {
+            let into = self.mr.extent(u64::from(at) * BYTES_MAX as u64, BYTES_MAX as u64);
+            match rail.post(link, at.into(), Op::Recv { into }, true) {
+                Ok(()) => drop(self.due.pop()),
+                Err(PostError::Busy | PostError::Refused(_)) => return,
+            }
+        }
+    }
+
+    /// The message that came into one of them, which is then to be posted again.
+    ///
+    /// # Errors
+    /// [`MessageError`]: the peer breaks the protocol.
+    pub(super) fn take(&mut self, wr_id: u64, len: u64) -> Result<Message, MessageError> {
+        let at = wr_id.min(u64::from(self.count)) as u32;
+        let len = (len as usize).min(BYTES_MAX);
+        let mut bytes = [0; BYTES_MAX];
+        // It lies inside: so many were registered.
+        let _ = self.mr.memory().read(u64::from(at) * BYTES_MAX as u64, &mut bytes[..len]);
+        self.due.push(at);
+        Message::from_bytes(&bytes[..len])
+    }
+}

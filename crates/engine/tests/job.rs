@@ -1,0 +1,213 @@
+//! One-sided work between members of a job, each with an engine of its own, over the wires of the software NIC.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::rma::{ContextId, Job, Local, RmaError, Source};
+use trunkline_engine::{Nics, Params};
+use trunkline_mem::Memory;
+use trunkline_proto::rma::atomic::{Action, Atomic, Type};
+use trunkline_proto::wire::rma::signal::{SignalOp, Update};
+use trunkline_proto::wire::rma::word::{Width, Word};
+use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
+
+const HEAP: usize = 1 << 20;
+
+/// One member, with one heap.
+struct Member {
+    job: Job<SoftFabric, UnixHost>,
+    heap: Memory,
+    context: ContextId,
+}
+
+/// Members of one job, in one thread: every call goes on with all of them.
+struct Members(Vec<Member>);
+
+impl Members {
+    fn new(count: usize, wire: WireMode, nics: &[usize]) -> Self {
+        let params = Params::read(|_| None).unwrap();
+        let member = |_| {
+            let config = SoftConfig { wire, nics: 4, ..SoftConfig::default() };
+            let fabric = SoftFabric::new(config).unwrap();
+            let host = UnixHost::new(|_, _| {});
+            let job = Job::new(fabric, host, params.clone(), Nics::new(nics).unwrap()).unwrap();
+            let heap = Memory::heap(HEAP);
+            assert_eq!(job.add_heap(heap.clone()).unwrap(), 0);
+            let context = job.context().unwrap();
+            Member { job, heap, context }
+        };
+        let members: Vec<Member> = (0..count).map(member).collect();
+        let cards: Vec<_> = members.iter().map(|member| member.job.card()).collect();
+        for (me, member) in members.iter().enumerate() {
+            member.job.meet(me as u32, &cards).unwrap();
+        }
+        Self(members)
+    }
+
+    /// Tries until it works, while all go on.
+    fn until<T>(&self, mut f: impl FnMut(&Self) -> Result<Option<T>, RmaError>) -> Result<T, RmaError> {
+        let started = std::time::Instant::now();
+        loop {
+            if let Some(done) = f(self)? {
+                return Ok(done);
+            }
+            for member in &self.0 {
+                member.job.progress(member.context).unwrap();
+            }
+            assert!(started.elapsed().as_secs() < 20, "it takes for ever");
+        }
+    }
+
+    fn put(&self, from: usize, to: u32, offset: u64, source: Source<'_>) {
+        let member = &self.0[from];
+        let put = |_: &Self| Ok(member.job.put(member.context, to, 0, offset, source)?.then_some(()));
+        self.until(put).unwrap();
+    }
+
+    fn quiet(&self, of: usize) {
+        let member = &self.0[of];
+        self.until(|_| Ok(member.job.quiet(member.context)?.then_some(()))).unwrap();
+    }
+
+    fn atomic(&self, from: usize, to: u32, word: Word, atomic: Atomic) -> Result<u64, RmaError> {
+        let member = &self.0[from];
+        let fetch = self.until(|_| member.job.atomic(member.context, to, word, atomic))?;
+        self.until(|_| member.job.fetched(member.context, fetch))
+    }
+}
+
+fn bytes(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+}
+
+const WIRES: [WireMode; 3] = [WireMode::Auto, WireMode::Shm, WireMode::Tcp];
+
+#[test]
+fn what_is_put_is_there_after_a_quiet_and_can_be_got() {
+    for wire in WIRES {
+        let members = Members::new(3, wire, &[0]);
+        for (len, seed) in [(1, 1), (8, 2), (64, 3)] {
+            members.put(0, 1, 1000, Source::Bytes(&bytes(len, seed)));
+            members.quiet(0);
+            let mut there = vec![0; len];
+            members.0[1].heap.read(1000, &mut there).unwrap();
+            assert_eq!(there, bytes(len, seed), "{wire:?}");
+        }
+        let long = bytes(300_000, 9);
+        members.0[0].heap.write(5, &long).unwrap();
+        members.put(0, 2, 77, Source::Heap(Local { heap: 0, offset: 5, len: 300_000 }));
+        members.quiet(0);
+        let mut there = vec![0; 300_000];
+        members.0[2].heap.read(77, &mut there).unwrap();
+        assert!(there == long, "{wire:?}");
+        // And back, by another.
+        let reader = &members.0[1];
+        let into = Local { heap: 0, offset: 4096, len: 300_000 };
+        members.until(|_| Ok(reader.job.get(reader.context, 2, 0, 77, into)?.then_some(()))).unwrap();
+        members.quiet(1);
+        reader.heap.read(4096, &mut there).unwrap();
+        assert!(there == long, "{wire:?}");
+    }
+}
+
+#[test]
+fn a_word_that_all_add_to_has_the_exact_sum() {
+    for wire in WIRES {
+        let members = Members::new(3, wire, &[0]);
+        let word = Word::new(0, 64, Width::Eight).unwrap();
+        let add = |n| Atomic::new(Type::U64, Action::Add(n), true).unwrap();
+        let mut sum = 0;
+        for round in 0..100_u64 {
+            for from in 0..3 {
+                let old = members.atomic(from, 1, word, add(round + from as u64)).unwrap();
+                assert_eq!(old, sum);
+                sum += round + from as u64;
+            }
+        }
+        assert_eq!(members.0[1].heap.load(64).unwrap(), sum);
+        // Those that nobody waits for are there after a quiet.
+        let counter = Word::new(0, 72, Width::Four).unwrap();
+        let increment = Atomic::new(Type::U32, Action::Add(1), false).unwrap();
+        for _ in 0..500 {
+            let member = &members.0[2];
+            let begun = members.until(|_| member.job.atomic(member.context, 0, counter, increment)).unwrap();
+            let _ = begun;
+        }
+        members.quiet(2);
+        assert_eq!(members.0[0].heap.load(72).unwrap(), 500, "{wire:?}");
+    }
+}
+
+#[test]
+fn a_signal_comes_after_the_puts_before_it() {
+    for (wire, nics) in WIRES.into_iter().flat_map(|wire| [(wire, &[0][..]), (wire, &[0, 1, 2][..])]) {
+        let members = Members::new(2, wire, nics);
+        let (from, to) = (&members.0[0], &members.0[1]);
+        let word = Word::new(0, 8, Width::Eight).unwrap();
+        let mut before = 0;
+        for round in 1..=300_u64 {
+            let value = round.to_le_bytes();
+            for at in 0..5 {
+                members.put(0, 1, 4096 + 8 * at, Source::Bytes(&value));
+            }
+            let update = Update::new(SignalOp::Add, word, 1).unwrap();
+            let put = Some((0, 4096 + 40, Source::Bytes(&value)));
+            let signal = |_: &Members| {
+                let done = from.job.signal(from.context, 1, update, put)?;
+                // Whoever looks sees signals in order, and what was put before each.
+                let now = to.heap.load(8).unwrap();
+                assert!(now == before || now == before + 1, "{wire:?}");
+                Ok(done.then_some(()))
+            };
+            members.until(signal).unwrap();
+            members.until(|_| Ok((to.heap.load(8).unwrap() == round).then_some(()))).unwrap();
+            for at in 0..6 {
+                assert_eq!(to.heap.load(4096 + 8 * at).unwrap(), round, "{wire:?}");
+            }
+            before = round;
+        }
+        members.quiet(0);
+    }
+}
+
+#[test]
+fn mistakes_are_named() {
+    let members = Members::new(2, WireMode::Auto, &[0]);
+    let (job, context) = (&members.0[0].job, members.0[0].context);
+    members.put(0, 1, 0, Source::Bytes(&[1]));
+    let end = HEAP as u64;
+    let error = job.put(context, 1, 0, end, Source::Bytes(&[1])).unwrap_err();
+    assert_eq!(error.to_string(), "outside of the member's heap");
+    let error = job.put(context, 1, 3, 0, Source::Bytes(&[1])).unwrap_err();
+    assert_eq!(error.to_string(), "the member has no such heap");
+    let error = job.put(context, 2, 0, 0, Source::Bytes(&[1])).unwrap_err();
+    assert_eq!(error.to_string(), "there is no such member");
+    let outside = Local { heap: 0, offset: end - 1, len: 2 };
+    let error = job.put(context, 1, 0, 0, Source::Heap(outside)).unwrap_err();
+    assert_eq!(error.to_string(), "outside of the heap");
+    let word = Word::new(0, end, Width::Eight).unwrap();
+    let fetch = Atomic::new(Type::U64, Action::Fetch, true).unwrap();
+    let error = members.atomic(0, 1, word, fetch).unwrap_err();
+    assert_eq!(error.to_string(), "member 1 has no such word");
+}
+
+#[test]
+fn a_member_that_goes_is_named_and_others_go_on() {
+    for wire in WIRES {
+        let mut members = Members::new(3, wire, &[0]);
+        members.put(0, 1, 0, Source::Bytes(&[1]));
+        members.put(0, 2, 0, Source::Bytes(&[1]));
+        members.quiet(0);
+        drop(members.0.pop());
+        let (job, context) = (&members.0[0].job, members.0[0].context);
+        let lost = members.until(|_| {
+            job.put(context, 2, 0, 0, Source::Bytes(&[2]))?;
+            Ok(None::<()>)
+        });
+        assert!(lost.unwrap_err().to_string().starts_with("member 2: "), "{wire:?}");
+        members.put(0, 1, 0, Source::Bytes(&[3]));
+        // What was under way towards it is told of once, and not again.
+        let _ = members.until(|_| Ok(job.quiet(context)?.then_some(())));
+        members.quiet(0);
+    }
+}
