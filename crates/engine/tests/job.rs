@@ -26,22 +26,23 @@ struct Members(Vec<Member>);
 impl Members {
     fn new(count: usize, wire: WireMode, nics: &[usize]) -> Self {
         let params = Params::read(|_| None).unwrap();
-        let member = |_| {
+        let job = |_| {
             let config = SoftConfig { wire, nics: 4, ..SoftConfig::default() };
             let fabric = SoftFabric::new(config).unwrap();
             let host = UnixHost::new(|_, _| {});
             let job = Job::new(fabric, host, params.clone(), Nics::new(nics).unwrap()).unwrap();
+            job
+        };
+        let jobs: Vec<_> = (0..count).map(job).collect();
+        let cards: Vec<_> = jobs.iter().map(Job::card).collect();
+        let member = |(me, job): (usize, Job<_, _>)| {
+            job.meet(me as u32, &cards).unwrap();
             let heap = Memory::heap(HEAP);
             assert_eq!(job.add_heap(heap.clone()).unwrap(), 0);
             let context = job.context().unwrap();
             Member { job, heap, context }
         };
-        let members: Vec<Member> = (0..count).map(member).collect();
-        let cards: Vec<_> = members.iter().map(|member| member.job.card()).collect();
-        for (me, member) in members.iter().enumerate() {
-            member.job.meet(me as u32, &cards).unwrap();
-        }
-        Self(members)
+        Self(jobs.into_iter().enumerate().map(member).collect())
     }
 
     /// Tries until it works, while all go on.

@@ -52,6 +52,8 @@ mod register;
 #[cfg(test)]
 mod ride_tests;
 #[cfg(test)]
+mod rma_tests;
+#[cfg(test)]
 mod rules_tests;
 mod run;
 mod scenario;

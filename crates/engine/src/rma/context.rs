@@ -33,7 +33,7 @@ const OPS: u32 = 4096;
 /// Completions that one look at a rail takes.
 const BATCH: usize = 32;
 /// Answers that may be under way to one link of a context: replies and acknowledgements.
-const ANSWERS: u32 = 64 + 8;
+pub(super) const ANSWERS: u32 = 64 + 8;
 /// Puts without a signal after which they are not counted any more.
 const REVERT_AFTER: u32 = 256;
 /// `wr_id` of messages, of which only failures are told.
@@ -172,25 +172,41 @@ impl<R: Rail> Context<R> {
         let mut peer = Peer::new(member, control, self.stream, self.order, self.mutant);
         let mut words = Vec::new();
         for path in 0..paths as u8 {
-            let rail_at = usize::from(path) % self.rails.len();
-            let rail = &mut self.rails[rail_at];
-            let link = rail.create().map_err(|_| RmaError::Exhausted { what: "links of the NIC", limit: 0 })?;
-            let mut receives = Receives::new(rail, ANSWERS)?;
-            receives.post(rail, link);
-            let made = rail.address(link).map_err(|_| RmaError::Argument("the NIC tells no address"))?;
             let id = u64::from(self.stream.number()) << 40 | u64::from(at) << 8 | u64::from(path);
-            let (stream, bytes) = (self.stream, made.bytes);
-            words.push((Word::Dial { id, nonce, member: me, stream, path, link: bytes }, made.fd));
-            let names = &mut self.names[rail_at];
-            names.resize(names.len().max(link.0 as usize + 1), None);
-            names[link.0 as usize] = Some((at, path));
-            let (stage, heaps) = (Stage::Asked, Vec::new());
-            peer.links.push(Link { rail: rail_at, link, stage, served: 0, receives, heaps, unproven: false, uncounted: 0 });
+            let made = self.make(usize::from(path) % self.rails.len());
+            let (link, address) = match made {
+                Ok(made) => made,
+                Err(error) => {
+                    peer.links.iter().for_each(|link| self.rails[link.rail].destroy(link.link));
+                    return Err(error);
+                }
+            };
+            let (stream, bytes) = (self.stream, address.bytes);
+            words.push((Word::Dial { id, nonce, member: me, stream, path, link: bytes }, address.fd));
+            peer.links.push(link);
+        }
+        for (path, link) in peer.links.iter().enumerate() {
+            let names = &mut self.names[link.rail];
+            names.resize(names.len().max(link.link.0 as usize + 1), None);
+            names[link.link.0 as usize] = Some((at, path as u8));
         }
         self.peers.push(peer);
         self.known.insert(member, at);
         self.ledger.grow(at + 1, 0);
         Ok(words)
+    }
+
+    /// One end of a link, and its address.
+    fn make(&mut self, rail: usize) -> Result<(Link, LinkAddress), RmaError> {
+        let on = &mut self.rails[rail];
+        let link = on.create()?;
+        let made = Receives::new(on, ANSWERS).map_err(RmaError::from);
+        let made = made.and_then(|receives| Ok((receives, on.address(link)?)));
+        let (mut receives, address) = made.inspect_err(|_| on.destroy(link))?;
+        receives.post(on, link);
+        let (stage, heaps) = (Stage::Asked, Vec::new());
+        let link = Link { rail, link, stage, served: 0, receives, heaps, unproven: false, uncounted: 0 };
+        Ok((link, address))
     }
 
     /// The other end of a link is made.
@@ -211,54 +227,39 @@ impl<R: Rail> Context<R> {
         (link.served, link.heaps) = (served, heaps);
         link.stage = if made.is_ok() { Stage::Made } else { Stage::Gone };
         if made.is_err() {
-            self.lose_path(at, path, Status::PeerDead);
+            self.lose(at, path, Lost::Rails(Status::PeerDead));
         }
     }
 
     /// There is no other end.
     pub(super) fn on_refused(&mut self, id: u64, why: Refusal) {
         let (_, at, path) = dialled(id);
-        self.lose_path(at, path, Status::PeerDead);
-        if let Some(peer) = self.peers.get_mut(at as usize)
-            && peer.lost.is_some()
-        {
-            peer.lost = Some(Lost::Refused(why));
-        }
+        self.lose(at, path, Lost::Refused(why));
     }
 
     /// A control stream has ended, and with it the process that it led to.
     pub(super) fn on_lost(&mut self, control: SlotId, processes: &[ProcessId]) {
         for at in 0..self.peers.len() {
             let peer = &self.peers[at];
-            if peer.control == control && peer.lost.is_none() {
-                let process = processes.get(peer.member as usize).copied();
-                for path in 0..peer.links.len() as u8 {
-                    self.lose_path(at as u32, path, Status::PeerDead);
-                }
-                if let Some(process) = process {
-                    self.peers[at].lost = Some(Lost::Dead(process));
-                }
+            if peer.control == control
+                && let Some(&process) = processes.get(peer.member as usize)
+            {
+                self.lose(at as u32, 0, Lost::Dead(process));
             }
         }
     }
 
-    /// A path is of no more use. With the last one the member is lost.
-    fn lose_path(&mut self, at: u32, path: u8, why: Status) {
-        let Some(peer) = self.peers.get_mut(at as usize) else { return };
-        let Some(link) = peer.links.get_mut(usize::from(path)) else { return };
-        if link.stage != Stage::Gone {
+    /// A member cannot be reached any more: nothing is under way towards it, and what was has failed.
+    fn lose(&mut self, at: u32, path: u8, lost: Lost) {
+        let Some(peer) = self.peers.get_mut(at as usize).filter(|peer| peer.lost.is_none()) else { return };
+        for link in &mut peer.links {
             (link.stage, link.unproven) = (Stage::Gone, false);
             self.rails[link.rail].fail(link.link);
         }
-        if peer.links.iter().any(|link| link.stage != Stage::Gone) {
-            return;
-        }
-        if peer.lost.is_none() {
-            peer.lost = Some(Lost::Rails(why));
-            self.why = why;
-        }
-        for found in peer.found.iter_mut() {
-            found.1 = None;
+        peer.lost = Some(lost);
+        peer.found.iter_mut().for_each(|found| found.1 = None);
+        if let Lost::Rails(status) = lost {
+            self.why = status;
         }
         if let Some(path) = Path::new(path) {
             self.ledger.lose(at, path, |_| ());
@@ -297,7 +298,10 @@ impl<R: Rail> Context<R> {
                 match self.rails[link.rail].is_up(link.link) {
                     Ok(false) => {}
                     Ok(true) => (link.stage, raised) = (Stage::Up, true),
-                    Err(_) => self.lose_path(at as u32, path as u8, Status::PeerDead),
+                    Err(_) => {
+                        self.lose(at as u32, path as u8, Lost::Rails(Status::PeerDead));
+                        break;
+                    }
                 }
             }
         }
@@ -306,9 +310,11 @@ impl<R: Rail> Context<R> {
 
     fn on_completion(&mut self, at: u32, path: u8, completion: &Completion) {
         if completion.status != Status::Ok {
-            return self.lose_path(at, path, completion.status);
+            return self.lose(at, path, Lost::Rails(completion.status));
         }
         match completion.done {
+            // What is told of a link that was given up was counted as failed.
+            _ if self.peers.get(at as usize).is_none_or(|peer| peer.lost.is_some()) => {}
             Done::Posted if completion.wr_id == MESSAGE => {}
             Done::Posted => self.on_done(SlotId::from_bits(completion.wr_id)),
             // Nobody writes here but with records, of which there are none.
@@ -348,10 +354,7 @@ impl<R: Rail> Context<R> {
             _ => false,
         };
         if !kept {
-            for path in 0..self.peers[at as usize].links.len() as u8 {
-                self.lose_path(at, path, Status::PeerDead);
-            }
-            self.peers[at as usize].lost = Some(Lost::Protocol);
+            self.lose(at, path, Lost::Protocol);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What can go wrong with one-sided work.
 
-use trunkline_fabric::{OobError, OpenError, RegisterError, Status};
+use trunkline_fabric::{LinkError, OobError, OpenError, RegisterError, Status};
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::wire::dial::{DialError, Refusal};
 
@@ -25,6 +25,9 @@ pub enum RmaError {
     /// Memory could not be registered.
     #[error("cannot register memory: {0}")]
     Register(#[from] RegisterError),
+    /// A link could not be made.
+    #[error("cannot make a link: {0}")]
+    Link(#[from] LinkError),
     /// A control stream could not be made.
     #[error("control stream: {0}")]
     Oob(#[from] OobError),

@@ -19,7 +19,7 @@ use trunkline_proto::wire::rma::word::Word as Word8;
 use trunkline_proto::wire::rma::Stream;
 
 use crate::lane::Lane;
-use crate::rma::context::{Context, ContextId, Fetch, Local, Source, dialled};
+use crate::rma::context::{ANSWERS, Context, ContextId, Fetch, Local, Source, dialled};
 use crate::rma::error::{Lost, RmaError};
 use crate::rma::heap::Heap;
 use crate::rma::service::{Caller, RECEIVES, Service};
@@ -29,8 +29,14 @@ use crate::{Nics, Params, in_full};
 /// A member of the job, by its number.
 pub type Member = u32;
 
-/// Links that a rail may have: to contexts of all members.
-const LINKS: u32 = 4096;
+/// Links that a rail has at most.
+const LINKS_MAX: u32 = 4096;
+/// Contexts of a member that a rail has room for; those that come beyond are refused.
+const CONTEXTS: u32 = 4;
+/// Operations that may be under way on a link.
+const DEPTH_MAX: u32 = 128;
+
+const UNMET: RmaError = RmaError::Argument("the members are not known");
 
 /// What handshakes need: one lane, taken only by calls that found something missing, and now and then.
 pub(super) struct Desk<H: Host> {
@@ -87,7 +93,8 @@ pub struct Job<F: Fabric, H: Host> {
     me: OnceLock<(Member, Vec<Card>)>,
     heaps: Mutex<Vec<Memory>>,
     desk: Lane<Desk<H>>,
-    service: Lane<Service<F::Rail>>,
+    /// Nothing before the members are known.
+    service: Lane<Option<Service<F::Rail>>>,
     contexts: Box<[OnceLock<Place<F::Rail>>]>,
     made: Mutex<usize>,
 }
@@ -100,7 +107,6 @@ impl<F: Fabric, H: Host> Job<F, H> {
     pub fn new(fabric: F, host: H, params: Params, nics: Nics) -> Result<Self, RmaError> {
         let (process, nonce) = (ProcessId(host.random()), host.random());
         let streams = Streams::new(process, &host)?;
-        let rails = Self::open(&fabric, &params, &nics, true)?;
         let mutant = params.mutant;
         Ok(Self {
             fabric,
@@ -111,28 +117,32 @@ impl<F: Fabric, H: Host> Job<F, H> {
             me: OnceLock::new(),
             heaps: Mutex::new(Vec::new()),
             desk: Lane::new(Desk { streams, events: Vec::new() }, mutant),
-            service: Lane::new(Service::new(rails, mutant), mutant),
+            service: Lane::new(None, mutant),
             contexts: std::iter::repeat_with(OnceLock::new).take(RMA_STREAMS_MAX).collect(),
             made: Mutex::new(0),
             params,
         })
     }
 
-    fn open(fabric: &F, params: &Params, nics: &Nics, serves: bool) -> Result<Vec<F::Rail>, RmaError> {
+    /// Rails for so many links each, at the end that serves or the one that begins.
+    fn open(&self, serves: bool) -> Result<Vec<F::Rail>, RmaError> {
+        let Some((_, cards)) = self.me.get() else { return Err(UNMET) };
+        let paths = cards.iter().map(|card| u32::from(card.rails)).max().unwrap_or(1);
+        let links = (cards.len() as u32).saturating_mul(paths);
         let open = |&nic: &usize| {
             let config = RailConfig {
-                depth: params.depth,
-                recv_depth: RECEIVES,
+                depth: self.params.depth.min(DEPTH_MAX),
+                recv_depth: if serves { RECEIVES } else { ANSWERS },
                 recv_order: RecvOrder::Any,
-                links: LINKS,
-                peer_time: params.peer_time,
-                rail_time: params.rail_time,
+                links: links.saturating_mul(if serves { CONTEXTS } else { 1 }).min(LINKS_MAX),
+                peer_time: self.params.peer_time,
+                rail_time: self.params.rail_time,
                 receives: serves,
                 traffic_class: None,
             };
-            Ok(fabric.open(nic, &config)?)
+            Ok(self.fabric.open(nic, &config)?)
         };
-        nics.numbers().iter().map(open).collect()
+        self.nics.numbers().iter().map(open).collect()
     }
 
     /// What the other members need to reach this process; their launcher carries it to them.
@@ -155,7 +165,9 @@ impl<F: Fabric, H: Host> Job<F, H> {
         if cards.get(me as usize).is_none_or(|card| card.process != self.process) {
             return Err(RmaError::Argument("the card of this process is not where its number says"));
         }
-        self.me.set((me, cards)).map_err(|_| RmaError::Argument("the members are known already"))
+        self.me.set((me, cards)).map_err(|_| RmaError::Argument("the members are known already"))?;
+        *self.service.claim() = Some(Service::new(self.open(true)?, self.params.mutant));
+        Ok(())
     }
 
     /// The number of this process, and of how many; nothing before [`Job::meet`].
@@ -163,8 +175,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
         self.me.get().map(|(me, cards)| (*me, cards.len() as Member))
     }
 
-    /// Adds a heap: memory that others reach, by its number. Each member adds the same ones in the same order, before it makes
-    /// a context or is known to others.
+    /// Adds a heap: memory that others reach, by its number. Each member adds the same ones in the same order, after
+    /// [`Job::meet`] and before it makes a context; and all have before any of them begins something.
     ///
     /// # Errors
     /// [`RmaError::Register`], [`RmaError::Exhausted`].
@@ -173,6 +185,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let exhausted = RmaError::Exhausted { what: "heaps", limit: RMA_HEAPS_MAX };
         let number = u8::try_from(heaps.len()).ok().filter(|&n| usize::from(n) < RMA_HEAPS_MAX).ok_or(exhausted)?;
         let mut service = self.service.claim();
+        let service = service.as_mut().ok_or(UNMET)?;
         let heap = Heap::new(service.rails(), &memory, Access::ALL)?;
         service.add_heap(heap);
         heaps.push(memory);
@@ -187,7 +200,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let exhausted = RmaError::Exhausted { what: "contexts", limit: RMA_STREAMS_MAX };
         let stream = Stream::new(*made as u8).filter(|_| *made < RMA_STREAMS_MAX).ok_or(exhausted)?;
-        let rails = Self::open(&self.fabric, &self.params, &self.nics, false)?;
+        let rails = self.open(false)?;
         let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let context = Context::new(stream, rails, &heaps, self.params.mutant)?;
         let place = &self.contexts[*made];
@@ -369,7 +382,9 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// Goes on with what this process does for others, and with control streams. Whether anything moved.
     pub fn serve(&self) -> bool {
         let mut moved = false;
-        if let Some(mut service) = self.service.try_claim() {
+        if let Some(mut service) = self.service.try_claim()
+            && let Some(service) = service.as_mut()
+        {
             moved |= service.progress();
             service.answer_all();
         }
@@ -380,6 +395,10 @@ impl<F: Fabric, H: Host> Job<F, H> {
     }
 
     fn hear(&self, desk: &mut Desk<H>) -> bool {
+        // Who calls early waits.
+        if self.me.get().is_none() {
+            return false;
+        }
         let mut events = std::mem::take(&mut desk.events);
         desk.streams.progress(&self.host, &mut events);
         let moved = !events.is_empty();
@@ -395,10 +414,14 @@ impl<F: Fabric, H: Host> Job<F, H> {
                 }
                 Event::Word(_, Word::Refused { id, why }, _) => self.tell(id, Heard::Refused { id, why }),
                 Event::Word(stream, Word::Leave { served }, _) => {
-                    self.service.claim().leave_as(SlotId::from_bits(served), stream);
+                    if let Some(service) = self.service.claim().as_mut() {
+                        service.leave_as(SlotId::from_bits(served), stream);
+                    }
                 }
                 Event::Lost(stream) => {
-                    self.service.claim().lose(stream);
+                    if let Some(service) = self.service.claim().as_mut() {
+                        service.lose(stream);
+                    }
                     let places = self.contexts.iter().filter_map(OnceLock::get);
                     places.for_each(|place| place.tell(Heard::Lost { control: stream }));
                 }
@@ -432,7 +455,11 @@ impl<F: Fabric, H: Host> Job<F, H> {
             return (Word::Refused { id, why: Refusal::Stranger }, None);
         };
         let caller = Caller { member, stream, path, control };
-        match self.service.claim().take(caller, link, fd) {
+        let mut service = self.service.claim();
+        let Some(service) = service.as_mut() else {
+            return (Word::Refused { id, why: Refusal::NoResources }, None);
+        };
+        match service.take(caller, link, fd) {
             Ok((served, address, heaps)) => {
                 let served = served.to_bits();
                 (Word::Taken { id, served, heaps, link: address.bytes }, address.fd)
@@ -450,7 +477,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         if let Some(up) = context.reaches(member)? {
             return Ok(up);
         }
-        let Some((me, cards)) = self.me.get() else { return Err(RmaError::Argument("the members are not known")) };
+        let (me, cards) = self.me.get().ok_or(UNMET)?;
         let card = cards.get(member as usize).ok_or(RmaError::Argument("there is no such member"))?;
         let mut desk = self.desk.claim();
         let control = match desk.streams.to(&self.host, card.process, &card.address) {
@@ -468,7 +495,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
 
     /// Links that are served, and control streams: for leak checks.
     pub fn in_use(&self) -> (usize, usize) {
-        (self.service.claim().len(), self.desk.claim().streams.len())
+        let served = self.service.claim().as_ref().map_or(0, Service::len);
+        (served, self.desk.claim().streams.len())
     }
 }
 

@@ -1,0 +1,244 @@
+//! Jobs of three members in any weather: what is put is there after a quiet, sums are exact, and signals are seen in order and
+//! after what was put before them.
+
+use trunkline_engine::rma::{ContextId, Fetch, Job, Local, RmaError, Source};
+use trunkline_engine::{Nics, Params};
+use trunkline_mem::Memory;
+use trunkline_proto::rma::atomic::{Action, Atomic, Type};
+use trunkline_proto::wire::rma::signal::{SignalOp, Update};
+use trunkline_proto::wire::rma::word::{Width, Word};
+
+use crate::rules_tests::params;
+use crate::{Dice, Mutant, SimFabric, SimHost, Weather, World};
+
+const MEMBERS: u64 = 3;
+/// Bytes of a heap: an area of [`AREA`] for each initiator, then [`STAGE`] and words.
+const HEAP: usize = 1 << 17;
+const AREA: u64 = 16 << 10;
+/// Where what is put comes from, and what is got goes.
+const STAGE: u64 = AREA * MEMBERS;
+/// The word that all add to.
+const SUM: u64 = STAGE + 2 * AREA;
+/// The words that signals add to, by initiator.
+const SIGNALS: u64 = SUM + 8;
+/// The words that are put before each signal, by initiator.
+const BEFORE: u64 = SIGNALS + 8 * MEMBERS;
+
+struct Member {
+    job: Job<SimFabric, SimHost>,
+    heap: Memory,
+    context: ContextId,
+    /// What it has put into each other's heap, as its own area there is after a quiet.
+    areas: Vec<Vec<u8>>,
+    /// Signals that it has sent to each.
+    signals: Vec<u64>,
+    /// What it has added to each one's sum.
+    added: Vec<u64>,
+}
+
+struct Trial {
+    world: World,
+    dice: Dice,
+    members: Vec<Member>,
+    /// Signals seen so far, by target and initiator.
+    seen: Vec<Vec<u64>>,
+}
+
+impl Trial {
+    fn new(seed: u64, weather: Weather, nics: &[usize]) -> Self {
+        let world = World::new(seed, weather, Mutant::None, false);
+        let params = Params { ..params() };
+        let job = |_| {
+            let process = world.add_process();
+            let (fabric, host) = (SimFabric::new(&world, process), SimHost::new(&world, process));
+            Job::new(fabric, host, params.clone(), Nics::new(nics).unwrap()).unwrap()
+        };
+        let jobs: Vec<_> = (0..MEMBERS).map(job).collect();
+        let cards: Vec<_> = jobs.iter().map(Job::card).collect();
+        let member = |(me, job): (usize, Job<_, _>)| {
+            job.meet(me as u32, &cards).unwrap();
+            let heap = Memory::heap(HEAP);
+            job.add_heap(heap.clone()).unwrap();
+            let context = job.context().unwrap();
+            let areas = vec![vec![0; AREA as usize]; MEMBERS as usize];
+            let (signals, added) = (vec![0; MEMBERS as usize], vec![0; MEMBERS as usize]);
+            Member { job, heap, context, areas, signals, added }
+        };
+        let members = jobs.into_iter().enumerate().map(member).collect();
+        let seen = vec![vec![0; MEMBERS as usize]; MEMBERS as usize];
+        Self { world, dice: Dice::new(seed, 77), members, seen }
+    }
+
+    /// All go on, and everybody looks.
+    fn step(&mut self) {
+        for member in &self.members {
+            member.job.progress(member.context).unwrap();
+        }
+        self.world.advance(200_000);
+        for (target, seen) in self.seen.iter_mut().enumerate() {
+            for (from, seen) in seen.iter_mut().enumerate() {
+                let heap = &self.members[target].heap;
+                let now = heap.load(SIGNALS + 8 * from as u64).unwrap();
+                assert!(now >= *seen, "signals are taken back");
+                let before = heap.load(BEFORE + 8 * from as u64).unwrap();
+                assert!(before >= now, "signal {now} came before what was put before it ({before})");
+                *seen = now;
+            }
+        }
+    }
+
+    fn until<T>(&mut self, mut f: impl FnMut(&Self) -> Result<Option<T>, RmaError>) -> T {
+        for _ in 0..200_000 {
+            if let Some(done) = f(self).unwrap() {
+                return done;
+            }
+            self.step();
+        }
+        panic!("it takes for ever");
+    }
+
+    fn quiet(&mut self, of: usize) {
+        self.until(|trial| {
+            let member = &trial.members[of];
+            Ok(member.job.quiet(member.context)?.then_some(()))
+        });
+    }
+
+    fn put(&mut self, of: usize, to: usize) {
+        let offset = self.dice.below(AREA);
+        let len = self.dice.between(1, (AREA - offset).min(8192) + 1).min(AREA - offset);
+        let inline = self.members[of].job.inline_max(self.members[of].context).unwrap();
+        let bytes: Vec<u8> = (0..len).map(|_| self.dice.draw() as u8).collect();
+        let area = of as u64 * AREA + offset;
+        if len <= inline && self.dice.coin() {
+            self.until(|trial| {
+                let member = &trial.members[of];
+                let from = Source::Bytes(&bytes);
+                Ok(member.job.put(member.context, to as u32, 0, area, from)?.then_some(()))
+            });
+        } else {
+            // What was put from there before is there no more.
+            self.quiet(of);
+            self.members[of].heap.write(STAGE, &bytes).unwrap();
+            let from = Source::Heap(Local { heap: 0, offset: STAGE, len });
+            self.until(|trial| {
+                let member = &trial.members[of];
+                Ok(member.job.put(member.context, to as u32, 0, area, from)?.then_some(()))
+            });
+        }
+        // Puts of one area that overlap are ordered by nobody.
+        self.quiet(of);
+        let at = offset as usize;
+        self.members[of].areas[to][at..at + len as usize].copy_from_slice(&bytes);
+    }
+
+    fn get(&mut self, of: usize, to: usize) {
+        self.quiet(of);
+        let into = Local { heap: 0, offset: STAGE + AREA, len: AREA };
+        self.until(|trial| {
+            let member = &trial.members[of];
+            Ok(member.job.get(member.context, to as u32, 0, of as u64 * AREA, into)?.then_some(()))
+        });
+        self.quiet(of);
+        let mut there = vec![0; AREA as usize];
+        let member = &self.members[of];
+        member.heap.read(STAGE + AREA, &mut there).unwrap();
+        assert!(there == member.areas[to], "{of} reads something else from {to}");
+    }
+
+    fn add(&mut self, of: usize, to: usize) {
+        let (n, fetches) = (self.dice.below(1 << 20), self.dice.coin());
+        let word = Word::new(0, SUM, Width::Eight).unwrap();
+        let atomic = Atomic::new(Type::U64, Action::Add(n), fetches).unwrap();
+        let fetch: Fetch = self.until(|trial| {
+            let member = &trial.members[of];
+            member.job.atomic(member.context, to as u32, word, atomic)
+        });
+        self.members[of].added[to] += n;
+        if fetches {
+            let old = self.until(|trial| trial.members[of].job.fetched(trial.members[of].context, fetch));
+            let sum: u64 = self.members.iter().map(|member| member.added[to]).sum();
+            assert!(old + n <= sum && old + n >= self.members[of].added[to]);
+        }
+    }
+
+    fn signal(&mut self, of: usize, to: usize) {
+        let next = self.members[of].signals[to] + 1;
+        let word = Word::new(0, SIGNALS + 8 * of as u64, Width::Eight).unwrap();
+        let update = Update::new(SignalOp::Add, word, 1).unwrap();
+        let (value, at) = (next.to_le_bytes(), BEFORE + 8 * of as u64);
+        if self.dice.coin() {
+            self.until(|trial| {
+                let member = &trial.members[of];
+                let put = Some((0, at, Source::Bytes(&value)));
+                Ok(member.job.signal(member.context, to as u32, update, put)?.then_some(()))
+            });
+        } else {
+            self.until(|trial| {
+                let member = &trial.members[of];
+                let from = Source::Bytes(&value);
+                Ok(member.job.put(member.context, to as u32, 0, at, from)?.then_some(()))
+            });
+            self.until(|trial| {
+                let member = &trial.members[of];
+                Ok(member.job.signal(member.context, to as u32, update, None)?.then_some(()))
+            });
+        }
+        self.members[of].signals[to] = next;
+    }
+
+    fn run(&mut self, steps: u64) {
+        for _ in 0..steps {
+            let (of, to) = (self.dice.below(MEMBERS) as usize, self.dice.below(MEMBERS) as usize);
+            match self.dice.below(10) {
+                0..=2 => self.put(of, to),
+                3 => self.get(of, to),
+                4..=6 => self.add(of, to),
+                _ => self.signal(of, to),
+            }
+        }
+        for of in 0..MEMBERS as usize {
+            self.quiet(of);
+        }
+        for to in 0..MEMBERS as usize {
+            let sum: u64 = self.members.iter().map(|member| member.added[to]).sum();
+            assert_eq!(self.members[to].heap.load(SUM).unwrap(), sum);
+            for of in 0..MEMBERS as usize {
+                let signals = self.members[to].heap.load(SIGNALS + 8 * of as u64).unwrap();
+                assert_eq!(signals, self.members[of].signals[to], "a quiet is over, and not all signals");
+            }
+        }
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        self.world.free_run(1_000_000);
+    }
+}
+
+/// Weather of that seed in which nothing breaks.
+fn fair(seed: u64) -> Weather {
+    let mut weather = Weather::draw(&mut Dice::new(seed, 78));
+    (weather.stuck, weather.no_route, weather.receiver_time, weather.nics) = (0, 0, None, 2);
+    weather
+}
+
+#[test]
+fn a_job_holds_on_a_calm_network() {
+    for nics in [&[0][..], &[0, 1][..]] {
+        let calm = || Weather { nics: 2, ..Weather::calm() };
+        Trial::new(1, calm(), nics).run(400);
+        Trial::new(2, calm().untold(), nics).run(400);
+        Trial::new(3, calm().without_immediates(), nics).run(400);
+    }
+}
+
+#[test]
+fn a_job_holds_in_any_weather() {
+    for seed in 0..40 {
+        let nics = if seed % 2 == 0 { &[0][..] } else { &[0, 1][..] };
+        println!("seed {seed}: {:?}", fair(seed));
+        Trial::new(seed, fair(seed), nics).run(60);
+    }
+}
