@@ -21,8 +21,14 @@ const STAGE: u64 = AREA * MEMBERS;
 const SUM: u64 = STAGE + 2 * AREA;
 /// The words that signals add to, by initiator.
 const SIGNALS: u64 = SUM + 8;
-/// The words that are put before each signal, by initiator.
+/// The words that are put before each signal, one for each, by initiator: puts of one word would be ordered by nobody.
 const BEFORE: u64 = SIGNALS + 8 * MEMBERS;
+const BEFORE_EACH: u64 = 1000;
+
+/// Where the word of a signal is.
+fn before(from: usize, signal: u64) -> u64 {
+    BEFORE + 8 * (from as u64 * BEFORE_EACH + signal % BEFORE_EACH)
+}
 
 struct Member {
     job: Job<SimFabric, SimHost>,
@@ -80,8 +86,10 @@ impl Trial {
                 let heap = &self.members[target].heap;
                 let now = heap.load(SIGNALS + 8 * from as u64).unwrap();
                 assert!(now >= *seen, "signals are taken back");
-                let before = heap.load(BEFORE + 8 * from as u64).unwrap();
-                assert!(before >= now, "signal {now} came before what was put before it ({before})");
+                for signal in *seen + 1..=now {
+                    let put = heap.load(before(from, signal)).unwrap();
+                    assert_eq!(put, signal, "signal {signal} came before what was put before it");
+                }
                 *seen = now;
             }
         }
@@ -111,20 +119,12 @@ impl Trial {
         let bytes: Vec<u8> = (0..len).map(|_| self.dice.draw() as u8).collect();
         let area = of as u64 * AREA + offset;
         if len <= inline && self.dice.coin() {
-            self.until(|trial| {
-                let member = &trial.members[of];
-                let from = Source::Bytes(&bytes);
-                Ok(member.job.put(member.context, to as u32, 0, area, from)?.then_some(()))
-            });
+            self.put_all(of, to, area, Source::Bytes(&bytes));
         } else {
             // What was put from there before is there no more.
             self.quiet(of);
             self.members[of].heap.write(STAGE, &bytes).unwrap();
-            let from = Source::Heap(Local { heap: 0, offset: STAGE, len });
-            self.until(|trial| {
-                let member = &trial.members[of];
-                Ok(member.job.put(member.context, to as u32, 0, area, from)?.then_some(()))
-            });
+            self.put_all(of, to, area, Source::Heap(Local { heap: 0, offset: STAGE, len }));
         }
         // Puts of one area that overlap are ordered by nobody.
         self.quiet(of);
@@ -132,13 +132,32 @@ impl Trial {
         self.members[of].areas[to][at..at + len as usize].copy_from_slice(&bytes);
     }
 
+    fn put_all(&mut self, of: usize, to: usize, mut offset: u64, mut from: Source<'_>) {
+        loop {
+            let taken = self.until(|trial| {
+                let member = &trial.members[of];
+                member.job.put(member.context, to as u32, 0, offset, from)
+            });
+            match &mut from {
+                Source::Heap(local) if taken < local.len => {
+                    (local.offset, local.len) = (local.offset + taken, local.len - taken);
+                }
+                _ => return,
+            }
+            offset += taken;
+        }
+    }
+
     fn get(&mut self, of: usize, to: usize) {
         self.quiet(of);
-        let into = Local { heap: 0, offset: STAGE + AREA, len: AREA };
-        self.until(|trial| {
-            let member = &trial.members[of];
-            Ok(member.job.get(member.context, to as u32, 0, of as u64 * AREA, into)?.then_some(()))
-        });
+        let mut done = 0;
+        while done < AREA {
+            let into = Local { heap: 0, offset: STAGE + AREA + done, len: AREA - done };
+            done += self.until(|trial| {
+                let member = &trial.members[of];
+                member.job.get(member.context, to as u32, 0, of as u64 * AREA + done, into)
+            });
+        }
         self.quiet(of);
         let mut there = vec![0; AREA as usize];
         let member = &self.members[of];
@@ -158,7 +177,8 @@ impl Trial {
         if fetches {
             let old = self.until(|trial| trial.members[of].job.fetched(trial.members[of].context, fetch));
             let sum: u64 = self.members.iter().map(|member| member.added[to]).sum();
-            assert!(old + n <= sum && old + n >= self.members[of].added[to]);
+            // Those that nobody waited for may come later.
+            assert!(old + n <= sum);
         }
     }
 
@@ -166,24 +186,12 @@ impl Trial {
         let next = self.members[of].signals[to] + 1;
         let word = Word::new(0, SIGNALS + 8 * of as u64, Width::Eight).unwrap();
         let update = Update::new(SignalOp::Add, word, 1).unwrap();
-        let (value, at) = (next.to_le_bytes(), BEFORE + 8 * of as u64);
-        if self.dice.coin() {
-            self.until(|trial| {
-                let member = &trial.members[of];
-                let put = Some((0, at, Source::Bytes(&value)));
-                Ok(member.job.signal(member.context, to as u32, update, put)?.then_some(()))
-            });
-        } else {
-            self.until(|trial| {
-                let member = &trial.members[of];
-                let from = Source::Bytes(&value);
-                Ok(member.job.put(member.context, to as u32, 0, at, from)?.then_some(()))
-            });
-            self.until(|trial| {
-                let member = &trial.members[of];
-                Ok(member.job.signal(member.context, to as u32, update, None)?.then_some(()))
-            });
-        }
+        let (value, at) = (next.to_le_bytes(), before(of, next));
+        self.put_all(of, to, at, Source::Bytes(&value));
+        self.until(|trial| {
+            let member = &trial.members[of];
+            Ok(member.job.signal(member.context, to as u32, update)?.then_some(()))
+        });
         self.members[of].signals[to] = next;
     }
 
@@ -220,6 +228,8 @@ impl Drop for Trial {
 /// Weather of that seed in which nothing breaks.
 fn fair(seed: u64) -> Weather {
     let mut weather = Weather::draw(&mut Dice::new(seed, 78));
+    // Who serves has receives posted for all members at once.
+    weather.caps.completions_max = weather.caps.completions_max.max(256);
     (weather.stuck, weather.no_route, weather.receiver_time, weather.nics) = (0, 0, None, 2);
     weather
 }
@@ -236,7 +246,7 @@ fn a_job_holds_on_a_calm_network() {
 
 #[test]
 fn a_job_holds_in_any_weather() {
-    for seed in 0..40 {
+    for seed in 0..400 {
         let nics = if seed % 2 == 0 { &[0][..] } else { &[0, 1][..] };
         println!("seed {seed}: {:?}", fair(seed));
         Trial::new(seed, fair(seed), nics).run(60);

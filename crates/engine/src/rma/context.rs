@@ -33,7 +33,11 @@ const OPS: u32 = 4096;
 /// Completions that one look at a rail takes.
 const BATCH: usize = 32;
 /// Answers that may be under way to one link of a context: replies and acknowledgements.
-pub(super) const ANSWERS: u32 = 64 + 8;
+pub(super) const ANSWERS_MAX: u32 = 64 + 8;
+/// Bytes of a piece, where a long transfer is spread over several paths.
+const STRIPE: u64 = 512 << 10;
+/// Bytes of a piece at most.
+const PIECE_MAX: u64 = 1 << 30;
 /// Puts without a signal after which they are not counted any more.
 const REVERT_AFTER: u32 = 256;
 /// `wr_id` of messages, of which only failures are told.
@@ -74,14 +78,23 @@ pub struct Fetch {
 /// What an operation in the ledger is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Note {
-    /// A write that was counted, or a read.
-    Plain,
-    /// A write that was not counted, of which the stream is to know.
-    Uncounted,
+    /// A write that was counted, or a read; its bytes.
+    Plain(u32),
+    /// A write that was not counted, of which the stream is to know; its bytes.
+    Uncounted(u32),
     /// A proof that all before it on its path is there, and how many uncounted writes that are.
     Proof(u32),
     /// An atomic, until its reply.
     Call,
+}
+
+impl Note {
+    const fn bytes(self) -> u64 {
+        match self {
+            Self::Plain(bytes) | Self::Uncounted(bytes) => bytes as u64,
+            Self::Proof(_) | Self::Call => 0,
+        }
+    }
 }
 
 /// The lane.
@@ -101,6 +114,10 @@ pub(super) struct Context<R: Rail> {
     pub(super) inline_max: u64,
     message_max: u64,
     batch: [Completion; BATCH],
+    /// Receives of each link, for answers.
+    answers: u32,
+    /// Some link has receives that found no room.
+    starves: bool,
     /// How the last failure was called.
     why: Status,
     mutant: Mutant,
@@ -118,7 +135,7 @@ impl<R: Rail> Context<R> {
     /// One on these rails, for these heaps.
     pub(super) fn new(
         stream: Stream,
-        rails: Vec<R>,
+        (rails, answers): (Vec<R>, u32),
         heaps: &[Memory],
         mutant: Mutant,
     ) -> Result<Self, RmaError> {
@@ -144,6 +161,8 @@ impl<R: Rail> Context<R> {
             inline_max,
             message_max,
             batch,
+            answers,
+            starves: false,
             why,
             mutant,
         })
@@ -200,12 +219,23 @@ impl<R: Rail> Context<R> {
     fn make(&mut self, rail: usize) -> Result<(Link, LinkAddress), RmaError> {
         let on = &mut self.rails[rail];
         let link = on.create()?;
-        let made = Receives::new(on, ANSWERS).map_err(RmaError::from);
+        let made = Receives::new(on, self.answers).map_err(RmaError::from);
         let made = made.and_then(|receives| Ok((receives, on.address(link)?)));
-        let (mut receives, address) = made.inspect_err(|_| on.destroy(link))?;
-        receives.post(on, link);
+        let (receives, address) = made.inspect_err(|_| on.destroy(link))?;
+        self.starves = true;
         let (stage, heaps) = (Stage::Asked, Vec::new());
-        let link = Link { rail, link, stage, served: 0, receives, heaps, unproven: false, uncounted: 0 };
+        let link = Link {
+            rail,
+            link,
+            stage,
+            served: 0,
+            receives,
+            heaps,
+            unproven: false,
+            uncounted: 0,
+            bytes: 0,
+            credit: 0,
+        };
         Ok((link, address))
     }
 
@@ -214,17 +244,20 @@ impl<R: Rail> Context<R> {
         &mut self,
         control: SlotId,
         id: u64,
-        (served, heaps): (u64, Vec<Told>),
+        (served, receives, heaps): (u64, u32, Vec<Told>),
         address: Vec<u8>,
         fd: Option<OwnedFd>,
     ) {
         let (_, at, path) = dialled(id);
-        let Some(peer) = self.peers.get_mut(at as usize).filter(|peer| peer.control == control) else { return };
-        let Some(link) = peer.links.get_mut(usize::from(path)).filter(|link| link.stage == Stage::Asked) else {
+        let Some(peer) = self.peers.get_mut(at as usize).filter(|peer| peer.control == control) else {
+            return;
+        };
+        let Some(link) = peer.links.get_mut(usize::from(path)).filter(|link| link.stage == Stage::Asked)
+        else {
             return;
         };
         let made = self.rails[link.rail].connect(link.link, LinkAddress { bytes: address, fd });
-        (link.served, link.heaps) = (served, heaps);
+        (link.served, link.credit, link.heaps) = (served, receives, heaps);
         link.stage = if made.is_ok() { Stage::Made } else { Stage::Gone };
         if made.is_err() {
             self.lose(at, path, Lost::Rails(Status::PeerDead));
@@ -269,6 +302,9 @@ impl<R: Rail> Context<R> {
     /// Takes what has finished. Whether there was anything.
     pub(super) fn progress(&mut self) -> bool {
         let mut moved = self.raise();
+        if self.starves {
+            self.feed();
+        }
         for rail in 0..self.rails.len() {
             let count = self.rails[rail].poll(&mut self.batch);
             moved |= count > 0;
@@ -281,6 +317,15 @@ impl<R: Rail> Context<R> {
             }
         }
         moved
+    }
+
+    /// Posts receives that found no room before.
+    #[cold]
+    fn feed(&mut self) {
+        self.starves = false;
+        for link in self.peers.iter_mut().flat_map(|peer| &mut peer.links) {
+            self.starves |= !link.receives.post(&mut self.rails[link.rail], link.link);
+        }
     }
 
     /// Looks whether links that are made are up.
@@ -326,9 +371,12 @@ impl<R: Rail> Context<R> {
     fn on_done(&mut self, id: SlotId) {
         let Ok(op) = self.ledger.done(id) else { return };
         let Some(peer) = self.peers.get_mut(op.peer as usize) else { return };
+        if let Some(link) = peer.links.get_mut(op.path.index()) {
+            link.bytes -= op.note.bytes();
+        }
         match op.note {
             // Told twice it is told to the ledger twice, which counts that.
-            Note::Uncounted if self.arrives => {
+            Note::Uncounted(_) if self.arrives => {
                 let _ = peer.outgoing.on_plain_done();
             }
             Note::Proof(writes) => {
@@ -336,7 +384,7 @@ impl<R: Rail> Context<R> {
                     let _ = peer.outgoing.on_plain_done();
                 }
             }
-            Note::Uncounted | Note::Plain | Note::Call => {}
+            Note::Uncounted(_) | Note::Plain(_) | Note::Call => {}
         }
     }
 
@@ -344,7 +392,7 @@ impl<R: Rail> Context<R> {
         let Some(peer) = self.peers.get_mut(at as usize) else { return };
         let Some(link) = peer.links.get_mut(usize::from(path)) else { return };
         let message = link.receives.take(completion.wr_id, completion.len);
-        link.receives.post(&mut self.rails[link.rail], link.link);
+        self.starves |= !link.receives.post(&mut self.rails[link.rail], link.link);
         let kept = match message {
             Ok(Message::Reply(reply)) if reply.stream == self.stream => self.on_reply(at, &reply),
             Ok(Message::Ack(ack)) if ack.stream == self.stream => match peer.outgoing.on_ack(ack) {
@@ -387,29 +435,39 @@ impl<R: Rail> Context<R> {
         Some(at)
     }
 
-    /// Puts bytes. False if there is no room now.
+    /// Puts the first bytes of these: how many. `None` if there is no room now.
     pub(super) fn put(
         &mut self,
         member: Member,
         heap: u8,
         offset: u64,
         from: Source<'_>,
-    ) -> Result<bool, RmaError> {
+    ) -> Result<Option<u64>, RmaError> {
         let (source, len) = self.source(from)?;
-        if len > self.message_max {
-            return Err(RmaError::Argument("a put that is longer than the NIC takes in one piece"));
-        }
-        let Some(at) = self.ready(member) else { return Ok(false) };
+        let Some((at, path, len)) = self.route(member, len) else { return Ok(None) };
         let peer = &mut self.peers[at as usize];
-        let rails = &self.rails;
-        let Some(path) = peer.path(|link| rails[link.rail].credits(link.link) > 0) else { return Ok(false) };
         let to = remote(&peer.links[path], heap, offset, len)?;
-        let Some(on) = Path::new(path as u8) else { return Ok(false) };
+        let Some(on) = Path::new(path as u8) else { return Ok(None) };
         let tag = match peer.outgoing.put(on) {
             Ok(tag) => tag,
-            Err(busy) => return self.wait_for(at, busy),
+            Err(busy) => {
+                if busy == Busy::Plain {
+                    self.prove(at);
+                }
+                return Ok(None);
+            }
         };
-        self.write(at, path, to, source, tag)
+        self.write(at, path, to, source.first(len), tag)?;
+        Ok(Some(len))
+    }
+
+    /// The peer, the path, and how many of so many bytes go over it at once.
+    fn route(&mut self, member: Member, len: u64) -> Option<(u32, usize, u64)> {
+        let at = self.ready(member)?;
+        let (peer, rails) = (&self.peers[at as usize], &self.rails);
+        let path = peer.path(|link| rails[link.rail].credits(link.link) > 0)?;
+        let most = if peer.has_several() && len > 2 * STRIPE { STRIPE } else { PIECE_MAX };
+        Some((at, path, len.min(most).min(self.message_max)))
     }
 
     /// Posts a write that the stream has taken. There is room for it.
@@ -420,10 +478,11 @@ impl<R: Rail> Context<R> {
         to: Remote,
         source: Sourced<'_>,
         tag: Tag,
-    ) -> Result<bool, RmaError> {
+    ) -> Result<(), RmaError> {
+        let bytes = source.len() as u32;
         let (imm, note) = match tag {
-            Tag::Plain => (None, Note::Uncounted),
-            Tag::Counted(imm) => (Some(imm), Note::Plain),
+            Tag::Plain => (None, Note::Uncounted(bytes)),
+            Tag::Counted(imm) => (Some(imm), Note::Plain(bytes)),
         };
         let on = Path::new(path as u8).ok_or(RmaError::Unknown)?;
         let link = &mut self.peers[at as usize].links[path];
@@ -432,46 +491,44 @@ impl<R: Rail> Context<R> {
         let id = self.ledger.begin(at, on, note).map_err(|_| RmaError::Unknown)?;
         link.unproven |= !self.arrives;
         link.uncounted += u32::from(!self.arrives && tag == Tag::Plain);
+        link.bytes += u64::from(bytes);
         match rail.post(link.link, id.to_bits(), Op::Write { from, to, imm }, true) {
-            Ok(()) => {
-                rail.flush();
-                Ok(true)
-            }
-            Err(PostError::Busy) => {
-                // There was a credit: the link has ended, which its completions tell.
-                let _ = self.ledger.failed(id);
-                Ok(true)
-            }
-            Err(PostError::Refused(status)) => {
-                let _ = self.ledger.failed(id);
-                self.why = status;
-                Ok(true)
-            }
+            Ok(()) => rail.flush(),
+            // There was a credit: the link has ended, which its completions tell, too.
+            Err(PostError::Busy) => self.lose(at, path as u8, Lost::Rails(Status::Flushed)),
+            Err(PostError::Refused(status)) => self.lose(at, path as u8, Lost::Rails(status)),
         }
+        Ok(())
     }
 
-    /// Gets bytes. False if there is no room now.
-    pub(super) fn get(&mut self, member: Member, heap: u8, offset: u64, into: Local) -> Result<bool, RmaError> {
+    /// Gets the first bytes of these: how many. `None` if there is no room now.
+    pub(super) fn get(
+        &mut self,
+        member: Member,
+        heap: u8,
+        offset: u64,
+        into: Local,
+    ) -> Result<Option<u64>, RmaError> {
         let (_, len) = self.source(Source::Heap(into))?;
-        let Some(at) = self.ready(member) else { return Ok(false) };
-        let peer = &mut self.peers[at as usize];
-        let rails = &self.rails;
-        let Some(path) = peer.path(|link| rails[link.rail].credits(link.link) > 0) else { return Ok(false) };
-        let link = &peer.links[path];
+        let Some((at, path, len)) = self.route(member, len) else { return Ok(None) };
+        let link = &mut self.peers[at as usize].links[path];
         let from = remote(link, heap, offset, len)?;
-        let (Some(on), Some(mr)) =
-            (Path::new(path as u8), self.heaps.get(usize::from(into.heap)).and_then(|heap| heap.on(link.rail)))
-        else {
+        let (Some(on), Some(mr)) = (
+            Path::new(path as u8),
+            self.heaps.get(usize::from(into.heap)).and_then(|heap| heap.on(link.rail)),
+        ) else {
             return Err(RmaError::Unknown);
         };
-        let into: Extent = mr.extent(into.offset, into.len);
-        let Ok(id) = self.ledger.begin(at, on, Note::Plain) else { return Ok(false) };
+        let into: Extent = mr.extent(into.offset, len);
+        let Ok(id) = self.ledger.begin(at, on, Note::Plain(len as u32)) else { return Ok(None) };
+        link.bytes += len;
         let rail = &mut self.rails[link.rail];
         match rail.post(link.link, id.to_bits(), Op::Read { into, from }, true) {
             Ok(()) => rail.flush(),
-            Err(_) => drop(self.ledger.failed(id)),
+            Err(PostError::Busy) => self.lose(at, path as u8, Lost::Rails(Status::Flushed)),
+            Err(PostError::Refused(status)) => self.lose(at, path as u8, Lost::Rails(status)),
         }
-        Ok(true)
+        Ok(Some(len))
     }
 
     /// Asks for an atomic. `None` if there is no room now.
@@ -484,7 +541,16 @@ impl<R: Rail> Context<R> {
         let Some(at) = self.ready(member) else { return Ok(None) };
         let peer = &mut self.peers[at as usize];
         let rails = &self.rails;
-        let Some(path) = peer.path(|link| rails[link.rail].credits(link.link) > 0) else { return Ok(None) };
+        // One of the receives is for what asks, and of those for answers one in four for acknowledgements.
+        let out = u64::from(peer.calls.len()) + peer.outgoing.unacknowledged();
+        let most = u64::from(self.answers - self.answers / 4);
+        let takes = |link: &Link| out + 1 < u64::from(link.credit) && u64::from(peer.calls.len()) < most;
+        let has_room = |link: &Link| takes(link) && rails[link.rail].credits(link.link) > 0;
+        let Some(path) = peer.path(has_room) else {
+            // What is not acknowledged takes the receives: its target is asked.
+            self.ask(at);
+            return Ok(None);
+        };
         let Some(on) = Path::new(path as u8) else { return Ok(None) };
         let request = match peer.calls.begin(word, atomic) {
             Ok(request) => request,
@@ -513,65 +579,41 @@ impl<R: Rail> Context<R> {
         }
     }
 
-    /// Signals, after a put if there is one. False if there is no room now.
-    pub(super) fn signal(
-        &mut self,
-        member: Member,
-        update: Update,
-        put: Option<(u8, u64, Source<'_>)>,
-    ) -> Result<bool, RmaError> {
-        let put = match put {
-            Some((heap, offset, from)) => {
-                let (source, len) = self.source(from)?;
-                Some((heap, offset, source, len))
-            }
-            None => None,
-        };
+    /// Signals. False if there is no room now.
+    pub(super) fn signal(&mut self, member: Member, update: Update) -> Result<bool, RmaError> {
         let Some(at) = self.ready(member) else { return Ok(false) };
         let peer = &mut self.peers[at as usize];
         let rails = &self.rails;
-        let Some(path) = peer.path(|link| rails[link.rail].credits(link.link) > 1) else { return Ok(false) };
-        let Some(on) = Path::new(path as u8) else { return Ok(false) };
-        let to = match put {
-            Some((heap, offset, _, len)) => Some(remote(&peer.links[path], heap, offset, len)?),
-            None => None,
+        let out = u64::from(peer.calls.len()) + peer.outgoing.unacknowledged();
+        let has_room =
+            |link: &Link| out + 1 < u64::from(link.credit) && rails[link.rail].credits(link.link) > 0;
+        let Some(path) = peer.path(has_room) else {
+            // What is not acknowledged takes the receives: its target is asked.
+            self.ask(at);
+            return Ok(false);
         };
-        let batch = match peer.outgoing.begin() {
-            Ok(batch) => batch,
-            Err(busy) => return self.wait_for(at, busy),
+        let sealed = match peer.outgoing.begin() {
+            Ok(batch) => peer.outgoing.end(batch, update, false).map_err(|(batch, busy)| {
+                peer.outgoing.abandon(batch);
+                busy
+            }),
+            Err(busy) => Err(busy),
         };
-        if let (Some((_, _, source, _)), Some(to)) = (put, to) {
-            let tag = match peer.outgoing.piece(&batch, on) {
-                Ok(tag) => tag,
-                Err(busy) => {
-                    peer.outgoing.abandon(batch);
-                    return self.wait_for(at, busy);
-                }
-            };
-            self.write(at, path, to, source, tag)?;
-        }
-        let peer = &mut self.peers[at as usize];
-        match peer.outgoing.end(batch, update, false) {
+        match sealed {
             Ok(Sealed::Message(signal)) => {
+                // There is such a peer.
                 let _ = self.ledger.signalled(at);
                 self.send(at, path, &Message::Signal(signal));
                 Ok(true)
             }
             Ok(Sealed::Fenced(_)) => Err(RmaError::Argument("no NIC of this context executes signals")),
-            Err((batch, busy)) => {
-                peer.outgoing.abandon(batch);
-                // The put is made; the signal alone comes again.
-                self.wait_for(at, busy)
+            Err(busy) => {
+                if busy == Busy::Plain {
+                    self.prove(at);
+                }
+                Ok(false)
             }
         }
-    }
-
-    /// Something has to end first: proofs are posted that tell.
-    fn wait_for(&mut self, at: u32, busy: Busy) -> Result<bool, RmaError> {
-        if busy == Busy::Plain {
-            self.prove(at);
-        }
-        Ok(false)
     }
 
     /// Sends a message over a path that has room.
@@ -607,15 +649,20 @@ impl<R: Rail> Context<R> {
         }
     }
 
-    /// How a quiet towards one peer stands; asks for what has to be asked for.
-    fn quiet_of(&mut self, at: u32) -> Result<Quiet, trunkline_proto::rma::ledger::Failed> {
-        self.prove(at);
-        let peer = &mut self.peers[at as usize];
-        if let outgoing::Quiet::Ask(ask) = peer.outgoing.quiet()
-            && let Some(path) = peer.path(|_| true)
+    /// Asks for the acknowledgement of all signals, unless that is asked for, or there is no room now.
+    fn ask(&mut self, at: u32) {
+        let (peer, rails) = (&mut self.peers[at as usize], &self.rails);
+        if let Some(path) = peer.path(|link| rails[link.rail].credits(link.link) > 0)
+            && let outgoing::Quiet::Ask(ask) = peer.outgoing.quiet()
         {
             self.send(at, path, &Message::Ask(ask));
         }
+    }
+
+    /// How a quiet towards one peer stands; asks for what has to be asked for.
+    fn quiet_of(&mut self, at: u32) -> Result<Quiet, trunkline_proto::rma::ledger::Failed> {
+        self.prove(at);
+        self.ask(at);
         match self.ledger.quiet_peer(at) {
             // What completed has yet to be proven to be there.
             Ok(Quiet::Done) if self.peers[at as usize].links.iter().any(|link| link.unproven) => {
@@ -628,7 +675,9 @@ impl<R: Rail> Context<R> {
     /// Whether everything towards a member is complete there.
     pub(super) fn quiet_member(&mut self, member: Member) -> Result<bool, RmaError> {
         let Some(&at) = self.known.get(&member) else { return Ok(true) };
-        self.quiet_of(at).map(|quiet| quiet == Quiet::Done).map_err(|failed| self.failed(failed.peer, failed.path))
+        self.quiet_of(at)
+            .map(|quiet| quiet == Quiet::Done)
+            .map_err(|failed| self.failed(failed.peer, failed.path))
     }
 
     /// Whether everything is complete where it was to go.
@@ -639,12 +688,7 @@ impl<R: Rail> Context<R> {
         for at in 0..self.peers.len() as u32 {
             if self.peers[at as usize].lost.is_none() {
                 self.prove(at);
-                let peer = &mut self.peers[at as usize];
-                if let outgoing::Quiet::Ask(ask) = peer.outgoing.quiet()
-                    && let Some(path) = peer.path(|_| true)
-                {
-                    self.send(at, path, &Message::Ask(ask));
-                }
+                self.ask(at);
             }
         }
         let proven = |peer: &Peer| peer.lost.is_some() || !peer.links.iter().any(|link| link.unproven);
@@ -678,7 +722,9 @@ impl<R: Rail> Context<R> {
             Source::Heap(local) => {
                 let memory = self.heaps.get(usize::from(local.heap)).and_then(Heap::memory);
                 let memory = memory.ok_or(RmaError::Argument("there is no such heap"))?;
-                memory.checked(local.offset, local.len).map_err(|_| RmaError::Argument("outside of the heap"))?;
+                memory
+                    .checked(local.offset, local.len)
+                    .map_err(|_| RmaError::Argument("outside of the heap"))?;
                 Ok((Sourced::Heap(local), local.len))
             }
         }
@@ -693,6 +739,21 @@ enum Sourced<'a> {
 }
 
 impl<'a> Sourced<'a> {
+    fn len(self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Heap(local) => local.len,
+        }
+    }
+
+    /// The first of them; bytes go whole.
+    fn first(self, len: u64) -> Self {
+        match self {
+            Self::Bytes(bytes) => Self::Bytes(bytes),
+            Self::Heap(local) => Self::Heap(Local { len, ..local }),
+        }
+    }
+
     fn on(self, heaps: &[Heap], rail: usize) -> Result<From<'a>, RmaError> {
         match self {
             Self::Bytes(bytes) => Ok(From::Inline(bytes)),

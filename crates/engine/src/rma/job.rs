@@ -6,23 +6,23 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use trunkline_fabric::{Access, Fabric, Host, Level, Rail, RailConfig, RecvOrder};
+use trunkline_fabric::{Access, Caps, Fabric, Host, Level, Rail, RailConfig, RecvOrder};
 use trunkline_mem::Memory;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::{RMA_HEAPS_MAX, RMA_STREAMS_MAX};
 use trunkline_proto::rma::Path;
-use trunkline_proto::slots::SlotId;
 use trunkline_proto::rma::atomic::Atomic;
+use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::dial::{CARD_BYTES, Card, Heap as Told, Refusal, Word};
+use trunkline_proto::wire::rma::Stream;
 use trunkline_proto::wire::rma::signal::Update;
 use trunkline_proto::wire::rma::word::Word as Word8;
-use trunkline_proto::wire::rma::Stream;
 
 use crate::lane::Lane;
-use crate::rma::context::{ANSWERS, Context, ContextId, Fetch, Local, Source, dialled};
+use crate::rma::context::{ANSWERS_MAX, Context, ContextId, Fetch, Local, Source, dialled};
 use crate::rma::error::{Lost, RmaError};
 use crate::rma::heap::Heap;
-use crate::rma::service::{Caller, RECEIVES, Service};
+use crate::rma::service::{Caller, RECEIVES_MAX, Service};
 use crate::rma::streams::{Event, Streams};
 use crate::{Nics, Params, in_full};
 
@@ -33,6 +33,8 @@ pub type Member = u32;
 const LINKS_MAX: u32 = 4096;
 /// Contexts of a member that a rail has room for; those that come beyond are refused.
 const CONTEXTS: u32 = 4;
+/// Receives of a link at least.
+const RECEIVES_MIN: u32 = 4;
 /// Operations that may be under way on a link.
 const DEPTH_MAX: u32 = 128;
 
@@ -46,9 +48,22 @@ pub(super) struct Desk<H: Host> {
 
 /// What a context has yet to hear from control streams. Who reads those does not own its lane.
 enum Heard {
-    Taken { control: SlotId, id: u64, served: u64, heaps: Vec<Told>, link: Vec<u8>, fd: Option<OwnedFd> },
-    Refused { id: u64, why: Refusal },
-    Lost { control: SlotId },
+    Taken {
+        control: SlotId,
+        id: u64,
+        served: u64,
+        receives: u32,
+        heaps: Vec<Told>,
+        link: Vec<u8>,
+        fd: Option<OwnedFd>,
+    },
+    Refused {
+        id: u64,
+        why: Refusal,
+    },
+    Lost {
+        control: SlotId,
+    },
 }
 
 /// A context, and its news.
@@ -72,8 +87,8 @@ impl<R: Rail> Place<R> {
         let news = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
         for heard in news {
             match heard {
-                Heard::Taken { control, id, served, heaps, link, fd } => {
-                    context.on_taken(control, id, (served, heaps), link, fd);
+                Heard::Taken { control, id, served, receives, heaps, link, fd } => {
+                    context.on_taken(control, id, (served, receives, heaps), link, fd);
                 }
                 Heard::Refused { id, why } => context.on_refused(id, why),
                 Heard::Lost { control } => context.on_lost(control, &processes()),
@@ -124,17 +139,28 @@ impl<F: Fabric, H: Host> Job<F, H> {
         })
     }
 
-    /// Rails for so many links each, at the end that serves or the one that begins.
-    fn open(&self, serves: bool) -> Result<Vec<F::Rail>, RmaError> {
+    /// Rails for the end that serves or the one that begins, and how many receives each of their links has.
+    fn open(&self, serves: bool) -> Result<(Vec<F::Rail>, u32), RmaError> {
         let Some((_, cards)) = self.me.get() else { return Err(UNMET) };
         let paths = cards.iter().map(|card| u32::from(card.rails)).max().unwrap_or(1);
         let links = (cards.len() as u32).saturating_mul(paths);
+        let links = links.saturating_mul(if serves { CONTEXTS } else { 1 }).min(LINKS_MAX);
+        let depth = self.params.depth.min(DEPTH_MAX);
+        let caps =
+            self.nics.numbers().iter().filter_map(|&nic| self.fabric.nics().get(nic)).map(|nic| nic.caps);
+        // Each receive may complete, and each operation; a link has at least one of either.
+        let room = |caps: Caps| {
+            let each = caps.completions_max / links.max(1);
+            caps.depth_max.min(each.saturating_sub(depth.min(each / 2)))
+        };
+        let most = if serves { RECEIVES_MAX } else { ANSWERS_MAX };
+        let receives = caps.map(room).min().unwrap_or(0).clamp(RECEIVES_MIN, most);
         let open = |&nic: &usize| {
             let config = RailConfig {
-                depth: self.params.depth.min(DEPTH_MAX),
-                recv_depth: if serves { RECEIVES } else { ANSWERS },
+                depth,
+                recv_depth: receives,
                 recv_order: RecvOrder::Any,
-                links: links.saturating_mul(if serves { CONTEXTS } else { 1 }).min(LINKS_MAX),
+                links,
                 peer_time: self.params.peer_time,
                 rail_time: self.params.rail_time,
                 receives: serves,
@@ -142,7 +168,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
             };
             Ok(self.fabric.open(nic, &config)?)
         };
-        self.nics.numbers().iter().map(open).collect()
+        let rails = self.nics.numbers().iter().map(open).collect::<Result<_, RmaError>>()?;
+        Ok((rails, receives))
     }
 
     /// What the other members need to reach this process; their launcher carries it to them.
@@ -166,7 +193,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
             return Err(RmaError::Argument("the card of this process is not where its number says"));
         }
         self.me.set((me, cards)).map_err(|_| RmaError::Argument("the members are known already"))?;
-        *self.service.claim() = Some(Service::new(self.open(true)?, self.params.mutant));
+        let (rails, receives) = self.open(true)?;
+        *self.service.claim() = Some(Service::new(rails, receives, self.params.mutant));
         Ok(())
     }
 
@@ -183,7 +211,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
     pub fn add_heap(&self, memory: Memory) -> Result<u8, RmaError> {
         let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
         let exhausted = RmaError::Exhausted { what: "heaps", limit: RMA_HEAPS_MAX };
-        let number = u8::try_from(heaps.len()).ok().filter(|&n| usize::from(n) < RMA_HEAPS_MAX).ok_or(exhausted)?;
+        let number =
+            u8::try_from(heaps.len()).ok().filter(|&n| usize::from(n) < RMA_HEAPS_MAX).ok_or(exhausted)?;
         let mut service = self.service.claim();
         let service = service.as_mut().ok_or(UNMET)?;
         let heap = Heap::new(service.rails(), &memory, Access::ALL)?;
@@ -200,9 +229,9 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let exhausted = RmaError::Exhausted { what: "contexts", limit: RMA_STREAMS_MAX };
         let stream = Stream::new(*made as u8).filter(|_| *made < RMA_STREAMS_MAX).ok_or(exhausted)?;
-        let rails = self.open(false)?;
+        let (rails, answers) = self.open(false)?;
         let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let context = Context::new(stream, rails, &heaps, self.params.mutant)?;
+        let context = Context::new(stream, (rails, answers), &heaps, self.params.mutant)?;
         let place = &self.contexts[*made];
         // Nobody else makes this one: the count is held.
         let lane = Lane::new(context, self.params.mutant);
@@ -248,7 +277,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
         Ok(self.place(id)?.lane.claim().inline_max)
     }
 
-    /// Puts bytes into a heap of a member. False means not yet: call again with the same arguments.
+    /// Puts bytes into a heap of a member, or as many of the first of them as go at once: how many, which are under way then; the
+    /// rest is to be put by another call. `None` means not yet: call again with the same arguments.
     ///
     /// # Errors
     /// [`RmaError::Lost`], [`RmaError::Argument`].
@@ -259,12 +289,12 @@ impl<F: Fabric, H: Host> Job<F, H> {
         heap: u8,
         offset: u64,
         from: Source<'_>,
-    ) -> Result<bool, RmaError> {
-        let put = |context: &mut Context<_>| Ok(context.put(member, heap, offset, from)?.then_some(()));
-        Ok(self.with(id, member, put)?.is_some())
+    ) -> Result<Option<u64>, RmaError> {
+        self.with(id, member, |context| context.put(member, heap, offset, from))
     }
 
-    /// Gets bytes of a heap of a member, into one of this process. False means not yet.
+    /// Gets bytes of a heap of a member, into one of this process, or as many of the first of them as come at once. They are there
+    /// after a quiet. `None` means not yet.
     ///
     /// # Errors
     /// As [`Job::put`].
@@ -275,9 +305,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
         heap: u8,
         offset: u64,
         into: Local,
-    ) -> Result<bool, RmaError> {
-        let get = |context: &mut Context<_>| Ok(context.get(member, heap, offset, into)?.then_some(()));
-        Ok(self.with(id, member, get)?.is_some())
+    ) -> Result<Option<u64>, RmaError> {
+        self.with(id, member, |context| context.get(member, heap, offset, into))
     }
 
     /// Asks for an atomic on a word of a member, which that executes. `None` means not yet. One that does not fetch is complete
@@ -303,19 +332,12 @@ impl<F: Fabric, H: Host> Job<F, H> {
         self.look(id, |context| context.fetched(fetch))
     }
 
-    /// Signals a member: a word of it changes after all that this context has put there before, and after `put`, if there is one.
-    /// False means not yet.
+    /// Signals a member: a word of it changes, after all that this context has put there before. False means not yet.
     ///
     /// # Errors
     /// As [`Job::put`].
-    pub fn signal(
-        &self,
-        id: ContextId,
-        member: Member,
-        update: Update,
-        put: Option<(u8, u64, Source<'_>)>,
-    ) -> Result<bool, RmaError> {
-        let signal = |context: &mut Context<_>| Ok(context.signal(member, update, put)?.then_some(()));
+    pub fn signal(&self, id: ContextId, member: Member, update: Update) -> Result<bool, RmaError> {
+        let signal = |context: &mut Context<_>| Ok(context.signal(member, update)?.then_some(()));
         Ok(self.with(id, member, signal)?.is_some())
     }
 
@@ -409,8 +431,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
                     let (word, fd) = word;
                     desk.streams.say(stream, &word, fd);
                 }
-                Event::Word(control, Word::Taken { id, served, heaps, link }, fd) => {
-                    self.tell(id, Heard::Taken { control, id, served, heaps, link, fd });
+                Event::Word(control, Word::Taken { id, served, receives, heaps, link }, fd) => {
+                    self.tell(id, Heard::Taken { control, id, served, receives, heaps, link, fd });
                 }
                 Event::Word(_, Word::Refused { id, why }, _) => self.tell(id, Heard::Refused { id, why }),
                 Event::Word(stream, Word::Leave { served }, _) => {
@@ -462,7 +484,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
         match service.take(caller, link, fd) {
             Ok((served, address, heaps)) => {
                 let served = served.to_bits();
-                (Word::Taken { id, served, heaps, link: address.bytes }, address.fd)
+                let receives = service.receives();
+                (Word::Taken { id, served, receives, heaps, link: address.bytes }, address.fd)
             }
             Err(error) => {
                 let text = format!("no link for member {member}: {}", in_full(&error));
@@ -502,9 +525,9 @@ impl<F: Fabric, H: Host> Job<F, H> {
 
 /// What a job's rails can do, as its contexts need to know.
 pub(super) fn caps_of<R: Rail>(rails: &[R]) -> (bool, bool, u64, u64) {
-    let all = |f: fn(&trunkline_fabric::Caps) -> bool| rails.iter().all(|rail| f(rail.caps()));
-    let least = |f: fn(&trunkline_fabric::Caps) -> u64| rails.iter().map(|rail| f(rail.caps())).min();
+    let all = |f: fn(&Caps) -> bool| rails.iter().all(|rail| f(rail.caps()));
+    let least = |f: fn(&Caps) -> u64| rails.iter().map(|rail| f(rail.caps())).min();
     let inline = least(|caps| caps.inline_max.into()).unwrap_or(0);
     let message = least(|caps| caps.message_max).unwrap_or(0);
-    (all(|caps| caps.arrives), all(|caps| caps.write_data), inline, message)
+    (all(|caps| caps.arrives), all(|caps| caps.write_data), inline.min(message), message)
 }

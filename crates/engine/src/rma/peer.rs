@@ -41,6 +41,10 @@ pub(super) struct Link {
     pub(super) unproven: bool,
     /// Of that, writes that were not counted.
     pub(super) uncounted: u32,
+    /// Messages that the member takes over it before it answers.
+    pub(super) credit: u32,
+    /// Bytes under way.
+    pub(super) bytes: u64,
 }
 
 /// The value that an atomic has found.
@@ -83,9 +87,16 @@ impl Peer {
         }
     }
 
-    /// The path that is to carry `bytes`: one that carries and has room; where nothing is known that tells them apart, the first.
+    /// Of the paths that carry and have room, the one with the fewest bytes under way.
     pub(super) fn path(&self, has_room: impl Fn(&Link) -> bool) -> Option<usize> {
-        self.links.iter().position(|link| link.stage == Stage::Up && has_room(link))
+        let fits = |(_, link): &(usize, &Link)| link.stage == Stage::Up && has_room(link);
+        let all = self.links.iter().enumerate().filter(fits);
+        all.min_by_key(|(_, link)| link.bytes).map(|(at, _)| at)
+    }
+
+    /// Whether several paths carry.
+    pub(super) fn has_several(&self) -> bool {
+        self.links.iter().filter(|link| link.stage == Stage::Up).count() > 1
     }
 
     /// Whether it is to be waited for: some link is being made, and none carries.

@@ -24,15 +24,18 @@ impl Receives {
         Ok(Self { mr, count, due: (0..count).rev().collect() })
     }
 
-    /// Posts all that are not posted. What the link has no room for is posted later; one that is in error takes none.
-    pub(super) fn post(&mut self, rail: &mut impl Rail, link: LinkId) {
+    /// Posts all that are not posted. False if the NIC has no room now: then it is to be called again. A link that is in error
+    /// takes none any more.
+    pub(super) fn post(&mut self, rail: &mut impl Rail, link: LinkId) -> bool {
         while let Some(&at) = self.due.last() {
             let into = self.mr.extent(u64::from(at) * BYTES_MAX as u64, BYTES_MAX as u64);
             match rail.post(link, at.into(), Op::Recv { into }, true) {
                 Ok(()) => drop(self.due.pop()),
-                Err(PostError::Busy | PostError::Refused(_)) => return,
+                Err(PostError::Busy) => return false,
+                Err(PostError::Refused(_)) => return true,
             }
         }
+        true
     }
 
     /// The message that came into one of them, which is then to be posted again.

@@ -26,7 +26,7 @@ const LINKS_MAX: usize = 65_536;
 /// Completions that one look at a rail takes.
 const BATCH: usize = 32;
 /// Messages that a context may have under way to a process over one link: requests, signals and an ask.
-pub(super) const RECEIVES: u32 = 64 + 128 + 8;
+pub(super) const RECEIVES_MAX: u32 = 64 + 128 + 8;
 /// `wr_id` of answers, of which only failures are told.
 const ANSWER: u64 = u64::MAX;
 
@@ -60,6 +60,10 @@ pub(super) struct Service<R: Rail> {
     /// By rail, then by the link's number.
     names: Vec<Vec<Option<SlotId>>>,
     members: HashMap<u32, Member>,
+    /// Of each link.
+    receives: u32,
+    /// Some link has receives that found no room.
+    starves: bool,
     batch: [Completion; BATCH],
     mutant: Mutant,
 }
@@ -88,11 +92,13 @@ const NOTHING: Completion =
     Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
 
 impl<R: Rail> Service<R> {
-    /// One on these rails, with these heaps.
-    pub(super) fn new(rails: Vec<R>, mutant: Mutant) -> Self {
+    /// One on these rails, with so many receives for each link.
+    pub(super) fn new(rails: Vec<R>, receives: u32, mutant: Mutant) -> Self {
         let names = rails.iter().map(|_| Vec::new()).collect();
         let (links, members) = (Slots::new(LINKS_MAX), HashMap::new());
-        Self { rails, heaps: Vec::new(), links, names, members, batch: [NOTHING; BATCH], mutant }
+        let starves = false;
+        let (heaps, batch) = (Vec::new(), [NOTHING; BATCH]);
+        Self { rails, heaps, links, names, members, receives, starves, batch, mutant }
     }
 
     /// Its rails.
@@ -103,6 +109,11 @@ impl<R: Rail> Service<R> {
     /// One heap more.
     pub(super) fn add_heap(&mut self, heap: Heap) {
         self.heaps.push(heap);
+    }
+
+    /// Messages that may be under way to it over a link.
+    pub(super) fn receives(&self) -> u32 {
+        self.receives
     }
 
     /// Links that there are.
@@ -124,8 +135,7 @@ impl<R: Rail> Service<R> {
         let rail = &mut self.rails[at];
         let link = rail.create()?;
         let make = || -> Result<(Receives, LinkAddress), Refused> {
-            let mut receives = Receives::new(rail, RECEIVES)?;
-            receives.post(rail, link);
+            let receives = Receives::new(rail, self.receives)?;
             let ours = rail.address(link)?;
             rail.connect(link, LinkAddress { bytes: address, fd })?;
             Ok((receives, ours))
@@ -139,6 +149,7 @@ impl<R: Rail> Service<R> {
         };
         let Caller { member, stream, path, control } = caller;
         let owed = VecDeque::new();
+        self.starves = true;
         let entry = Link { member, stream, path, rail: at, link, control, receives, owed };
         let Ok(id) = self.links.insert(entry) else {
             self.rails[at].destroy(link);
@@ -189,6 +200,9 @@ impl<R: Rail> Service<R> {
     /// Takes what has come and answers. Whether there was anything.
     pub(super) fn progress(&mut self) -> bool {
         let mut moved = false;
+        if self.starves {
+            self.feed();
+        }
         for at in 0..self.rails.len() {
             let count = self.rails[at].poll(&mut self.batch);
             moved |= count > 0;
@@ -208,6 +222,15 @@ impl<R: Rail> Service<R> {
         moved
     }
 
+    /// Posts receives that found no room before.
+    #[cold]
+    fn feed(&mut self) {
+        self.starves = false;
+        for (_, link) in self.links.iter_mut() {
+            self.starves |= !link.receives.post(&mut self.rails[link.rail], link.link);
+        }
+    }
+
     fn on_completion(&mut self, id: SlotId, completion: &Completion) -> Result<(), Fault> {
         let Some(link) = self.links.get_mut(id) else { return Ok(()) };
         let lost = Fault::Epoch(u64::MAX);
@@ -222,7 +245,7 @@ impl<R: Rail> Service<R> {
             }
             Done::Received => {
                 let message = link.receives.take(completion.wr_id, completion.len).map_err(|_| lost)?;
-                link.receives.post(&mut self.rails[link.rail], link.link);
+                self.starves |= !link.receives.post(&mut self.rails[link.rail], link.link);
                 self.on_message(id, &message)
             }
         }
@@ -251,10 +274,10 @@ impl<R: Rail> Service<R> {
         let Some(link) = self.links.get_mut(id) else { return Ok(()) };
         let Some(member) = self.members.get_mut(&link.member) else { return Ok(()) };
         if let Took::Ready(stream) = took {
-            while let Some(signal) = member.inbox.take(stream) {
-                let word = signal.update.word();
+            while let Some(update) = member.inbox.take(stream) {
+                let word = update.word();
                 // A word that is not there is applied by nobody; the initiator had no right to name it.
-                heap::update(&self.heaps, word, |old| signal.update.apply(old));
+                heap::update(&self.heaps, word, |old| update.apply(old));
             }
         }
         while let Some(ack) = member.inbox.next_ack() {

@@ -75,6 +75,8 @@ pub enum Word {
         id: u64,
         /// What the serving side calls it.
         served: u64,
+        /// Messages that may be under way to it over this link, at least 2.
+        receives: u32,
         /// Its heaps, by number.
         heaps: Vec<Heap>,
         /// That end of the link.
@@ -183,9 +185,9 @@ impl Word {
                 out.u8(1).u8(VERSION as u8).u8(stream.number()).u8(*path).u32(*member).u64(*id).bytes(nonce);
                 write_link(&mut out, link);
             }
-            Self::Taken { id, served, heaps, link } => {
+            Self::Taken { id, served, receives, heaps, link } => {
                 let heaps = &heaps[..heaps.len().min(RMA_HEAPS_MAX)];
-                out.u8(2).u8(VERSION as u8).u8(heaps.len() as u8).bytes(&[0; 5]).u64(*id).u64(*served);
+                out.u8(2).u8(VERSION as u8).u8(heaps.len() as u8).u8(0).u32(*receives).u64(*id).u64(*served);
                 for heap in heaps {
                     out.u64(heap.len).u64(heap.region.key).u64(heap.region.addr);
                 }
@@ -216,23 +218,25 @@ impl Word {
         if u16::from(version) != VERSION {
             return Err(DialError::Version(version.into()));
         }
-        let (member, id) = (reader.u32()?, reader.u64()?);
+        let (number, id) = (reader.u32()?, reader.u64()?);
         let word = match kind {
             1 => {
-                let stream = Stream::new(first).ok_or(DialError::Value { what: "stream", value: first.into() })?;
+                let stream =
+                    Stream::new(first).ok_or(DialError::Value { what: "stream", value: first.into() })?;
                 within("path", second.into(), 0, LINKS_MAX - 1)?;
                 let nonce = reader.array()?;
-                Self::Dial { id, nonce, member, stream, path: second, link: read_link(&mut reader)? }
+                Self::Dial { id, nonce, member: number, stream, path: second, link: read_link(&mut reader)? }
             }
             2 => {
                 within("heaps", first.into(), 0, RMA_HEAPS_MAX)?;
+                within("receives", number, 2, u32::MAX as usize)?;
                 let served = reader.u64()?;
                 let mut heap = || -> Result<Heap, DialError> {
                     let (len, key, addr) = (reader.u64()?, reader.u64()?, reader.u64()?);
                     Ok(Heap { len, region: Region { key, addr } })
                 };
                 let heaps = (0..first).map(|_| heap()).collect::<Result<_, _>>()?;
-                Self::Taken { id, served, heaps, link: read_link(&mut reader)? }
+                Self::Taken { id, served, receives: number, heaps, link: read_link(&mut reader)? }
             }
             3 => {
                 let why = match first {
@@ -292,7 +296,7 @@ mod tests {
     fn words() -> Vec<Word> {
         let stream = Stream::new(63).unwrap();
         let dial = |link| Word::Dial { id: u64::MAX, nonce: [9; 16], member: 7, stream, path: 3, link };
-        let taken = |count, link| Word::Taken { id: 1, served: 2, heaps: heaps(count), link };
+        let taken = |count, link| Word::Taken { id: 1, served: 2, receives: 3, heaps: heaps(count), link };
         vec![
             dial(vec![5]),
             dial(vec![6; LINK_MAX]),
@@ -329,6 +333,7 @@ mod tests {
         assert_eq!(refused(0, 1, 2), DialError::Version(2));
         assert_eq!(refused(0, 2, 64), DialError::Value { what: "stream", value: 64 });
         assert_eq!(refused(0, 3, 4), DialError::Value { what: "path", value: 4 });
+        assert_eq!(refused(2, 4, 1), DialError::Value { what: "receives", value: 1 });
         let heaps = RMA_HEAPS_MAX as u8 + 1;
         assert_eq!(refused(2, 2, heaps), DialError::Value { what: "heaps", value: heaps.into() });
         let mut bytes = words()[2].to_bytes();
