@@ -30,8 +30,7 @@ impl Members {
             let config = SoftConfig { wire, nics: 4, ..SoftConfig::default() };
             let fabric = SoftFabric::new(config).unwrap();
             let host = UnixHost::new(|_, _| {});
-            let job = Job::new(fabric, host, params.clone(), Nics::new(nics).unwrap()).unwrap();
-            job
+            Job::new(fabric, host, params.clone(), Nics::new(nics).unwrap()).unwrap()
         };
         let jobs: Vec<_> = (0..count).map(job).collect();
         let cards: Vec<_> = jobs.iter().map(Job::card).collect();

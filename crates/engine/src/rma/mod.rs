@@ -10,10 +10,13 @@
 //! executed once. What is said before a link carries is in docs/wire.md, "Cards and dialling".
 
 mod context;
+mod dial;
 mod error;
 mod heap;
 mod job;
 mod peer;
+mod post;
+mod quiet;
 mod receives;
 mod service;
 mod streams;
