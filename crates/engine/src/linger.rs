@@ -240,8 +240,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 open.side.paths().destroy(rails);
             }
             drop(self.groups.remove(last.seat.lane, held));
-            control.left.forget(last.name);
         }
+        control.left.forget(last.name);
         if let Some(place) = last.place
             && !self.params.mutant.is("ride-never-leaves-the-pool")
         {
