@@ -126,10 +126,18 @@ impl Helper {
         H: Host,
         E: Deref<Target = Engine<F, H>> + Send + 'static,
     {
+        Self::beside(move |stop| run(&engine, stop))
+    }
+
+    /// Starts a thread that runs until it is asked to stop, and sleeps by [`Pause`](crate::wait::Pause) only.
+    ///
+    /// # Errors
+    /// When the system has no thread left.
+    pub(crate) fn beside(run: impl FnOnce(&AtomicBool) + Send + 'static) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let asked = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("trunkline".to_owned());
-        let thread = thread.spawn(move || run(&engine, &asked))?;
+        let thread = thread.spawn(move || run(&asked))?;
         Ok(Self { stop, thread: Some(thread), process: std::process::id() })
     }
 }

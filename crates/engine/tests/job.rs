@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{ContextId, Job, Local, RmaError, Source};
 use trunkline_engine::{Nics, Params};
@@ -15,9 +18,19 @@ const HEAP: usize = 1 << 20;
 
 /// One member, with one heap.
 struct Member {
-    job: Job<SoftFabric, UnixHost>,
+    job: Arc<Job<SoftFabric, UnixHost>>,
     heap: Memory,
     context: ContextId,
+}
+
+fn params() -> Params {
+    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
+    let mut params = Params::default();
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        params.mutant = trunkline_engine::Mutant::named(name.leak());
+    }
+    params
 }
 
 /// Members of one job, in one thread: every call goes on with all of them.
@@ -25,7 +38,7 @@ struct Members(Vec<Member>);
 
 impl Members {
     fn new(count: usize, wire: WireMode, nics: &[usize]) -> Self {
-        let params = Params::read(|_| None).unwrap();
+        let params = params();
         let job = |_| {
             let config = SoftConfig { wire, nics: 4, ..SoftConfig::default() };
             let fabric = SoftFabric::new(config).unwrap();
@@ -39,14 +52,14 @@ impl Members {
             let heap = Memory::heap(HEAP);
             assert_eq!(job.add_heap(heap.clone()).unwrap(), 0);
             let context = job.context().unwrap();
-            Member { job, heap, context }
+            Member { job: Arc::new(job), heap, context }
         };
         Self(jobs.into_iter().enumerate().map(member).collect())
     }
 
     /// Tries until it works, while all go on.
     fn until<T>(&self, mut f: impl FnMut(&Self) -> Result<Option<T>, RmaError>) -> Result<T, RmaError> {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         loop {
             if let Some(done) = f(self)? {
                 return Ok(done);
@@ -222,9 +235,76 @@ fn a_member_that_goes_is_named_and_others_go_on() {
             Ok(None::<()>)
         });
         assert!(lost.unwrap_err().to_string().starts_with("member 2: "), "{wire:?}");
+        // What was under way towards it is told of once at most; the others' is complete.
         members.put(0, 1, 0, Source::Bytes(&[3]));
-        // What was under way towards it is told of once, and not again.
-        let _ = members.until(|_| Ok(job.quiet(context)?.then_some(())));
+        if let Err(error) = members.until(|_| Ok(job.quiet(context)?.then_some(()))) {
+            assert!(matches!(error, RmaError::Failed { member: 2, .. }), "{wire:?}: {error}");
+        }
         members.quiet(0);
+    }
+}
+
+#[test]
+fn what_fails_is_told_by_a_quiet_once() {
+    let members = Members::new(2, WireMode::Auto, &[0]);
+    let (job, context) = (&members.0[0].job, members.0[0].context);
+    let nowhere = Word::new(0, HEAP as u64, Width::Eight).unwrap();
+    let add = Atomic::new(Type::U64, Action::Add(1), false).unwrap();
+    for _ in 0..2 {
+        let fetch = members.until(|_| job.atomic(context, 1, nowhere, add)).unwrap();
+        assert!(members.until(|_| job.fetched(context, fetch)).is_err());
+        // Nothing of it is lost on the way: neither by a fence nor by who puts after it.
+        job.fence(context).unwrap();
+        members.put(0, 1, 0, Source::Bytes(&[1]));
+        let error = members.until(|_| Ok(job.quiet(context)?.then_some(()))).unwrap_err();
+        assert!(matches!(error, RmaError::Failed { member: 1, rail: 0, .. }), "{error}");
+        members.quiet(0);
+    }
+}
+
+#[test]
+fn a_member_that_computes_is_served_in_time() {
+    for wire in [WireMode::Shm, WireMode::Tcp] {
+        let members = Members::new(2, wire, &[0]);
+        members.put(0, 1, 0, Source::Bytes(&[1]));
+        members.quiet(0);
+        let (from, to) = (&members.0[0], &members.0[1]);
+        let helper = Job::serve_beside(Arc::clone(&to.job)).unwrap();
+        let word = Word::new(0, 8, Width::Eight).unwrap();
+        let add = Atomic::new(Type::U64, Action::Add(1), true).unwrap();
+        let update = Update::new(SignalOp::Add, word, 1).unwrap();
+        // Nobody calls for the other member from here on.
+        let alone = |mut f: Box<dyn FnMut() -> Result<Option<()>, RmaError> + '_>| {
+            let started = Instant::now();
+            while f().unwrap().is_none() {
+                assert!(started.elapsed().as_secs() < 20, "{wire:?}: nobody serves");
+            }
+            started.elapsed()
+        };
+        let quiet = || from.job.quiet(from.context).map(|done| done.then_some(()));
+        let mut times: [Vec<Duration>; 4] = Default::default();
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(10));
+            alone(Box::new(|| Ok(from.job.put(from.context, 1, 0, 64, Source::Bytes(&[7; 64]))?.map(drop))));
+            times[0].push(alone(Box::new(quiet)));
+            let into = Local { heap: 0, offset: 0, len: 64 };
+            alone(Box::new(|| Ok(from.job.get(from.context, 1, 0, 64, into)?.map(drop))));
+            times[1].push(alone(Box::new(quiet)));
+            let mut fetch = None;
+            alone(Box::new(|| {
+                fetch = from.job.atomic(from.context, 1, word, add)?;
+                Ok(fetch.map(drop))
+            }));
+            let fetch = fetch.unwrap();
+            times[2].push(alone(Box::new(|| Ok(from.job.fetched(from.context, fetch)?.map(drop)))));
+            alone(Box::new(|| Ok(from.job.signal(from.context, 1, update)?.then_some(()))));
+            times[3].push(alone(Box::new(quiet)));
+        }
+        for (at, mut times) in times.into_iter().enumerate() {
+            times.sort();
+            assert!(times[10] < Duration::from_millis(5), "{wire:?}, {at}: {times:?}");
+        }
+        assert_eq!(to.heap.load(8).unwrap(), 40, "{wire:?}");
+        drop(helper);
     }
 }

@@ -252,3 +252,20 @@ fn a_job_holds_in_any_weather() {
         Trial::new(seed, fair(seed), nics).run(60);
     }
 }
+
+#[test]
+fn puts_of_one_word_come_in_order_where_a_fence_is_between_them() {
+    for (seed, nics) in (0..40).flat_map(|seed| [(seed, &[0][..]), (seed, &[0, 1][..])]) {
+        let calm = Weather { nics: 2, jitter: 400_000, ..Weather::calm() };
+        let caps = trunkline_fabric::Caps { link_order: false, ..calm.caps };
+        let weather = Weather { caps, ..calm };
+        let weather = if seed % 2 == 0 { weather } else { weather.untold() };
+        let mut trial = Trial::new(seed, weather, nics);
+        for value in 1..=20_u64 {
+            trial.put_all(0, 1, SUM, Source::Bytes(&value.to_le_bytes()));
+            trial.members[0].job.fence(trial.members[0].context).unwrap();
+        }
+        trial.quiet(0);
+        assert_eq!(trial.members[1].heap.load(SUM).unwrap(), 20, "seed {seed}");
+    }
+}

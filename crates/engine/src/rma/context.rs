@@ -274,7 +274,10 @@ impl<R: Rail> Context<R> {
         let Some(id) = found.1.take() else { return true };
         match outcome {
             Outcome::Done(_) => self.ledger.done(id).is_ok(),
-            Outcome::Refused => self.ledger.failed(id).is_ok(),
+            Outcome::Refused => {
+                self.why = Status::RemoteAccess;
+                self.ledger.failed(id).is_ok()
+            }
         }
     }
 }

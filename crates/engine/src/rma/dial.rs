@@ -139,9 +139,10 @@ impl<R: Rail> Context<R> {
         }
         peer.lost = Some(lost);
         peer.found.iter_mut().for_each(|found| found.1 = None);
-        if let Lost::Rails(status) = lost {
-            self.why = status;
-        }
+        self.why = match lost {
+            Lost::Rails(status) => status,
+            Lost::Dead(_) | Lost::Refused(_) | Lost::Protocol => Status::PeerDead,
+        };
         if let Some(path) = Path::new(path) {
             self.ledger.lose(at, path, |_| ());
         }

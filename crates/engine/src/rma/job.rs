@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use trunkline_fabric::{Access, Caps, Fabric, Host, Level, Rail, RailConfig, RecvOrder};
@@ -112,6 +112,8 @@ pub struct Job<F: Fabric, H: Host> {
     service: Lane<Option<Service<F::Rail>>>,
     contexts: Box<[OnceLock<Place<F::Rail>>]>,
     made: Mutex<usize>,
+    /// Calls that went on with everything.
+    polls: AtomicU64,
 }
 
 impl<F: Fabric, H: Host> Job<F, H> {
@@ -135,6 +137,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
             service: Lane::new(None, mutant),
             contexts: std::iter::repeat_with(OnceLock::new).take(RMA_STREAMS_MAX).collect(),
             made: Mutex::new(0),
+            polls: AtomicU64::new(0),
             params,
         })
     }
@@ -257,14 +260,14 @@ impl<F: Fabric, H: Host> Job<F, H> {
             place.hear(&mut context, || self.processes());
             context.progress();
             drop(context);
-            self.serve();
+            self.go_on();
             return Ok(None);
         }
         let done = f(&mut context)?;
         if done.is_none() {
             context.progress();
             drop(context);
-            self.serve();
+            self.go_on();
         }
         Ok(done)
     }
@@ -382,7 +385,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         context.progress();
         let found = f(&mut context)?;
         drop(context);
-        self.serve();
+        self.go_on();
         Ok(found)
     }
 
@@ -392,13 +395,25 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// # Errors
     /// [`RmaError::Unknown`].
     pub fn progress(&self, id: ContextId) -> Result<bool, RmaError> {
-        let mut moved = self.serve();
+        let mut moved = self.go_on();
         let place = self.place(id)?;
         if let Some(mut context) = place.lane.try_claim() {
             place.hear(&mut context, || self.processes());
             moved |= context.progress();
         }
         Ok(moved)
+    }
+
+    /// Calls so far by which threads of this process have served.
+    pub(super) fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// Serves, as a thread of this process.
+    fn go_on(&self) -> bool {
+        // Two at once may count as one.
+        self.polls.store(self.polls().wrapping_add(1), Ordering::Relaxed);
+        self.serve()
     }
 
     /// Goes on with what this process does for others, and with control streams. Whether anything moved.

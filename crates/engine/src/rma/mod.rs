@@ -18,6 +18,7 @@ mod peer;
 mod post;
 mod quiet;
 mod receives;
+mod server;
 mod service;
 mod streams;
 

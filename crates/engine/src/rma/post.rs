@@ -26,7 +26,11 @@ impl<R: Rail> Context<R> {
     fn ready(&mut self, member: Member) -> Option<u32> {
         let at = *self.known.get(&member)?;
         if self.peers[at as usize].fenced {
-            if self.quiet_of(at) != Ok(Quiet::Done) {
+            let still = match self.mutant.is("job-fences-swallow-failures") {
+                true => self.quiet_of(at) == Ok(Quiet::Done),
+                false => self.is_still(at),
+            };
+            if !still {
                 return None;
             }
             self.peers[at as usize].fenced = false;
@@ -140,7 +144,7 @@ impl<R: Rail> Context<R> {
         let Some(at) = self.ready(member) else { return Ok(None) };
         let peer = &mut self.peers[at as usize];
         let rails = &self.rails;
-        // One of the receives is for what asks, and of those for answers one in four for acknowledgements.
+        // One of the receives is for what asks, and of those for answers one in four is for acknowledgements.
         let out = u64::from(peer.calls.len()) + peer.outgoing.unacknowledged();
         let most = u64::from(self.answers - self.answers / 4);
         let takes = |link: &Link| out + 1 < u64::from(link.credit) && u64::from(peer.calls.len()) < most;

@@ -9,12 +9,12 @@ use trunkline_proto::wire::rma::Message;
 use crate::rma::context::{Context, Note};
 use crate::rma::error::RmaError;
 use crate::rma::job::Member;
-use crate::rma::peer::{Peer, Stage};
+use crate::rma::peer::Stage;
 
 impl<R: Rail> Context<R> {
     /// Posts proofs on the paths on which something has completed that need not have arrived.
     pub(super) fn prove(&mut self, at: u32) {
-        if self.arrives {
+        if self.arrives || self.mutant.is("job-proves-nothing") {
             return;
         }
         for path in 0..self.peers[at as usize].links.len() {
@@ -49,12 +49,24 @@ impl<R: Rail> Context<R> {
         self.prove(at);
         self.ask(at);
         match self.ledger.quiet_peer(at) {
-            // What completed has yet to be proven to be there.
-            Ok(Quiet::Done) if self.peers[at as usize].links.iter().any(|link| link.unproven) => {
-                Ok(Quiet::Pending)
-            }
+            Ok(Quiet::Done) if !self.is_proven(at) => Ok(Quiet::Pending),
             told => told,
         }
+    }
+
+    /// Whether nothing towards a peer has completed that need not have arrived.
+    fn is_proven(&self, at: u32) -> bool {
+        let peer = &self.peers[at as usize];
+        peer.lost.is_some()
+            || !peer.links.iter().any(|link| link.unproven)
+            || self.mutant.is("job-proves-nothing")
+    }
+
+    /// Whether nothing is under way towards a peer; asks for what has to be asked for, and takes no failure's news.
+    pub(super) fn is_still(&mut self, at: u32) -> bool {
+        self.prove(at);
+        self.ask(at);
+        self.ledger.pending(at) == 0 && self.is_proven(at)
     }
 
     /// Whether everything towards a member is complete there.
@@ -67,20 +79,16 @@ impl<R: Rail> Context<R> {
 
     /// Whether everything is complete where it was to go.
     pub(super) fn quiet(&mut self) -> Result<bool, RmaError> {
-        if self.ledger.quiet() == Ok(Quiet::Done) && self.arrives {
-            return Ok(true);
-        }
-        for at in 0..self.peers.len() as u32 {
-            if self.peers[at as usize].lost.is_none() {
-                self.prove(at);
-                self.ask(at);
-            }
-        }
-        let proven = |peer: &Peer| peer.lost.is_some() || !peer.links.iter().any(|link| link.unproven);
         match self.ledger.quiet() {
-            Ok(quiet) => Ok(quiet == Quiet::Done && self.peers.iter().all(proven)),
-            Err(failed) => Err(self.failed(failed.peer, failed.path)),
+            Err(failed) => return Err(self.failed(failed.peer, failed.path)),
+            Ok(Quiet::Done) if self.arrives => return Ok(true),
+            Ok(Quiet::Done | Quiet::Pending) => {}
         }
+        let mut still = true;
+        for at in 0..self.peers.len() as u32 {
+            still &= self.peers[at as usize].lost.is_some() || self.is_still(at);
+        }
+        Ok(still)
     }
 
     pub(super) fn failed(&self, peer: u32, path: Path) -> RmaError {
@@ -91,7 +99,7 @@ impl<R: Rail> Context<R> {
     /// What is posted from now on towards a member comes after all that was.
     pub(super) fn fence(&mut self) {
         let free = self.arrives && self.rails.len() == 1 && self.rails[0].caps().link_order;
-        if !free {
+        if !free && !self.mutant.is("job-fences-nothing") {
             for at in 0..self.peers.len() as u32 {
                 self.peers[at as usize].fenced |= self.ledger.pending(at) > 0 || !self.arrives;
             }

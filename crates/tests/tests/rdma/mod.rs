@@ -88,6 +88,18 @@ fn a_message_arrives_although_all_short_ones_wait() {
     shared(over_devices(name).expect("they were there"), 1).alone();
 }
 
+#[test]
+fn sizes_are_exact_with_and_without_adaptive_routing() {
+    // With it the bytes of a message and what tells of them are two operations, which may overtake others.
+    for routing in [0, 1] {
+        for name in ["every_message_size_between_threads", "grouped_receives_match_by_tag"] {
+            let Some(setting) = over_devices(name) else { return };
+            let setting = setting.env("NCCL_IB_ADAPTIVE_ROUTING", routing).env("NCCL_IB_AR_THRESHOLD", 0);
+            shared(setting, 2).alone();
+        }
+    }
+}
+
 /// Plays a stream over the first rail of the machine and one of its own, and does something meanwhile.
 fn during(setting: Setting, act: impl FnOnce()) {
     let folder = tempfile::tempdir().unwrap();

@@ -1,0 +1,45 @@
+//! A thread that serves for a process that computes: what others put, get, ask and signal there is complete in time although its
+//! own threads make no call. Started by front ends for whoever wants it; leaves the process alone while that polls by itself.
+
+use std::io;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use trunkline_fabric::{Fabric, Host};
+
+use crate::Helper;
+use crate::rma::Job;
+use crate::wait::Waiting;
+
+/// The first sleep when nothing comes.
+const SLEEP_FIRST: Duration = Duration::from_micros(20);
+/// The longest: who asks for something waits so long for each step of it.
+const SLEEP_MAX: Duration = Duration::from_millis(1);
+
+impl<F: Fabric, H: Host> Job<F, H> {
+    /// Starts a thread that serves for a job, until the value that comes back is dropped.
+    ///
+    /// # Errors
+    /// When the system has no thread left.
+    pub fn serve_beside<J>(job: J) -> io::Result<Helper>
+    where
+        J: Deref<Target = Self> + Send + 'static,
+    {
+        Helper::beside(move |stop| run(&job, stop))
+    }
+}
+
+fn run<F: Fabric, H: Host>(job: &Job<F, H>, stop: &AtomicBool) {
+    let (mut waiting, mut polls) = (Waiting::default(), job.polls());
+    while !stop.load(Ordering::Relaxed) {
+        let now = job.polls();
+        let polled = std::mem::replace(&mut polls, now) != now;
+        // Its own threads serve.
+        if !polled && job.serve() {
+            waiting.moved();
+        } else {
+            waiting.pause(SLEEP_FIRST, SLEEP_MAX).take();
+        }
+    }
+}
