@@ -70,6 +70,9 @@ enum Command {
     Mutants {
         /// Only the mutants whose name contains this.
         only: Option<String>,
+        /// Only a share of them, as 0/3: the first of three, which together are all.
+        #[arg(long, value_name = "N/OF")]
+        share: Option<mutants::Share>,
     },
     /// Measures ours against libfabric and UCX over shared memory, in turns.
     Compare(compare::Options),
@@ -118,7 +121,7 @@ fn dispatch(command: Command) -> Result<bool> {
         }
         Command::Abi => Ok(shown("abi", &abi::run(&workspace)?)),
         Command::Dist => dist::run(&workspace).map(|()| true),
-        Command::Mutants { only } => mutants::run(&workspace, only.as_deref()),
+        Command::Mutants { only, share } => mutants::run(&workspace, only.as_deref(), share),
         Command::Compare(options) => compare::run(&workspace, &options).map(|()| true),
         Command::Budget { update } => budget::run(&workspace, update),
         Command::Corpus => corpus::run(&workspace).map(|()| true),

@@ -127,15 +127,43 @@ impl Verdict {
     }
 }
 
-/// Runs all rows, or those whose name contains `only`; `false` when one is not noticed.
+/// A share of the rows: that of this number, from 0, of so many. The same rows whatever others there are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Share {
+    number: u32,
+    of: u32,
+}
+
+impl Share {
+    fn has(self, name: &str) -> bool {
+        // The numbers of FNV, so that names that are alike are spread.
+        let mix = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        name.bytes().fold(0x811c_9dc5, mix) % self.of == self.number
+    }
+}
+
+impl std::str::FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('/').and_then(|(n, of)| Some((n.parse().ok()?, of.parse().ok()?)));
+        let share = parts.map(|(number, of)| Self { number, of }).filter(|share| share.number < share.of);
+        share.ok_or_else(|| format!("{text} is no share; 0/3, 1/3 and 2/3 are the three thirds"))
+    }
+}
+
+/// Runs all rows, or those whose name contains `only` and that are in the share; `false` when one is not noticed.
 ///
 /// # Errors
 /// When the table is wrong, the build fails or a test cannot be started.
-pub(crate) fn run(workspace: &Workspace, only: Option<&str>) -> Result<bool> {
+pub(crate) fn run(workspace: &Workspace, only: Option<&str>, share: Option<Share>) -> Result<bool> {
     let text =
         std::fs::read_to_string(workspace.root.join(ROWS)).with_context(|| format!("reading {ROWS}"))?;
     let mut rows = parse(&text)?;
+    let all = rows.len();
     rows.retain(|row| only.is_none_or(|part| row.name.contains(part)));
+    rows.retain(|row| share.is_none_or(|share| share.has(&row.name)));
+    println!("mutants: {} of {all} rows", rows.len());
     if rows.is_empty() {
         println!("mutants: no rows");
         report::print_result_line(0, 0);

@@ -49,9 +49,9 @@ fn each_verdict_is_reached() {
         assert_eq!(judge(row, programs.find(row).unwrap(), &healthy).unwrap(), *wanted, "{}", row.name);
     }
     fixture.write(ROWS, &row("wrong-sum", "looks_away"));
-    assert!(!run(&workspace, None).unwrap());
+    assert!(!run(&workspace, None, None).unwrap());
     fixture.write(ROWS, &row("wrong-sum", "adds"));
-    assert!(run(&workspace, None).unwrap());
+    assert!(run(&workspace, None, None).unwrap());
 }
 
 #[test]
@@ -122,4 +122,20 @@ fn what_is_taken_from_plain_builds_stays_as_it_was() {
     std::fs::write(from.join(made), "crate two").unwrap();
     let read = |path: &Path| std::fs::read_to_string(to.join(path)).unwrap();
     assert_eq!((read(note).as_str(), read(made).as_str()), ("one", "crate one"));
+}
+
+#[test]
+fn each_row_is_in_one_share() {
+    let shares = ["0/3", "1/3", "2/3"].map(|text| text.parse::<Share>().unwrap());
+    let names: Vec<String> = (0..300).map(|at| format!("engine-forgets-{at}")).collect();
+    for name in &names {
+        assert_eq!(shares.iter().filter(|share| share.has(name)).count(), 1, "{name}");
+    }
+    for share in shares {
+        let count = names.iter().filter(|name| share.has(name)).count();
+        assert!((60..140).contains(&count), "{share:?} has {count}");
+    }
+    for wrong in ["", "1", "3/3", "0/0", "-1/3", "a/b"] {
+        assert!(wrong.parse::<Share>().is_err(), "{wrong}");
+    }
 }

@@ -246,7 +246,8 @@ fn a_job_holds_on_a_calm_network() {
 
 #[test]
 fn a_job_holds_in_any_weather() {
-    for seed in 0..400 {
+    let seeds = if std::env::var_os("TRUNKLINE_FULL").is_some() { 4000 } else { 100 };
+    for seed in 0..seeds {
         let nics = if seed % 2 == 0 { &[0][..] } else { &[0, 1][..] };
         println!("seed {seed}: {:?}", fair(seed));
         Trial::new(seed, fair(seed), nics).run(60);
