@@ -20,7 +20,7 @@ use trunkline_proto::registrations::key::{self, Key, Purpose, Rights, Scope};
 
 use crate::mutant::Planted;
 use crate::nic::Opened;
-use crate::region::{self, Local, Mr, RKey};
+use crate::region::{Local, Mr, RKey};
 use crate::role::{Data, Role};
 use crate::table::{REGIONS_MAX, Table};
 
@@ -160,7 +160,7 @@ impl Sharing {
         memory: &Memory,
         exported: Option<&Exported<'_>>,
         access: Access,
-        make: impl FnOnce() -> Result<Mr<Data>, region::RegisterError>,
+        make: impl FnOnce() -> Result<Mr<Data>, RegisterError>,
     ) -> Result<Option<(Shared, ForPeers)>, RegisterError> {
         let Some((scope, (of, span))) = self.scope.zip(bytes_of(memory, exported)) else { return Ok(None) };
         let key = Key { scope, memory: of, purpose: Purpose::Payload, rights: rights(access) };
@@ -168,7 +168,7 @@ impl Sharing {
         let (grant, (place, addr, whole)) = match self.cache().acquire(&key, span, PATIENCE, make, look) {
             Ok(got) => got,
             Err(AcquireError::Refused(_)) => return Ok(None),
-            Err(AcquireError::Make(error)) => return Err(failed(io::Error::other(error))),
+            Err(AcquireError::Make(error)) => return Err(error),
             Err(error) => return Err(failed(io::Error::other(error.to_string()))),
         };
         let inset = grant.inset();
@@ -215,18 +215,19 @@ fn rights(access: Access) -> Rights {
 }
 
 /// Whose bytes memory is, and which of them: to the byte, whatever pages they are on. Nothing if it is none that has a name.
+///
+/// Memory of a device goes by its address, also where it is given as a dma-buf: callers make a new one each time, and while
+/// somebody holds a registration there is no other memory at its addresses.
 fn bytes_of(memory: &Memory, exported: Option<&Exported<'_>>) -> Option<(key::Memory, Span)> {
-    let (of, start) = match (exported, memory.kind()) {
-        (Some(exported), _) => {
+    let (of, start) = match (memory.kind(), exported) {
+        // Nobody says when it is freed, and nothing is kept that nobody uses.
+        (Kind::Device(device), _) => (key::Memory::Device { device, allocation: None }, memory.addr() as u64),
+        (_, Some(exported)) => {
             let file = rustix::fs::fstat(exported.fd).ok()?;
             (key::Memory::DmaBuf { dev: file.st_dev, inode: file.st_ino }, exported.offset)
         }
-        (None, Kind::Host) => (key::Memory::Host, memory.addr() as u64),
-        // Nobody says when it is freed, and nothing is kept that nobody uses.
-        (None, Kind::Device(device)) => {
-            (key::Memory::Device { device, allocation: None }, memory.addr() as u64)
-        }
-        (None, _) => return None,
+        (Kind::Host, None) => (key::Memory::Host, memory.addr() as u64),
+        (_, None) => return None,
     };
     Some((of, Span::new(start, memory.len() as u64)?))
 }
@@ -276,7 +277,10 @@ mod tests {
         // SAFETY: nobody touches it.
         let device = unsafe { Memory::from_raw(0x7000_0001, 5, Kind::Device(3)) };
         let named = key::Memory::Device { device: 3, allocation: None };
-        assert_eq!(bytes_of(&device, None), Some((named, Span::new(0x7000_0001, 5).unwrap())));
+        let named = Some((named, Span::new(0x7000_0001, 5).unwrap()));
+        assert_eq!(bytes_of(&device, None), named);
+        let file = dmabuf();
+        assert_eq!(bytes_of(&device, Some(&Exported { fd: file.as_fd(), offset: 77 })), named);
     }
 
     #[test]

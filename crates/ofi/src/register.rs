@@ -12,7 +12,7 @@ use trunkline_mem::{Kind, Memory};
 use crate::cache::{ForPeers, Sharing};
 use crate::nic::Opened;
 use crate::reach;
-use crate::region::{self, Model, Wanted, register};
+use crate::region::{self, Model, Mr, Wanted, register};
 use crate::rights::Duty;
 use crate::role::{Ctrl, Data};
 use crate::table::{REGIONS_MAX, Region};
@@ -36,12 +36,26 @@ impl OfiRegistrar {
         Self { nic: Arc::clone(nic), data, records, sharing }
     }
 
-    /// Payload of users, by a registration that there is already or a new one.
-    fn share(&self, memory: &Memory, access: Access) -> Result<Option<(Region, ForPeers)>, RegisterError> {
-        let wanted = Wanted::host(memory, Duty::User(access));
-        let make = || register(&self.nic.domain, &self.data, &wanted);
-        let shared = self.sharing.acquire(memory, None, access, make)?;
+    /// Payload of users, by a registration that there is already or by the one that `make` makes.
+    fn share(
+        &self,
+        memory: &Memory,
+        exported: Option<&Exported<'_>>,
+        access: Access,
+        make: impl FnOnce() -> Result<Mr<Data>, RegisterError>,
+    ) -> Result<Option<(Region, ForPeers)>, RegisterError> {
+        let shared = self.sharing.acquire(memory, exported, access, make)?;
         Ok(shared.map(|(shared, peers)| (Region::Shared(shared), peers)))
+    }
+
+    /// Memory of the host that users send from and receive into.
+    fn register_payload(
+        &self,
+        memory: &Memory,
+        access: Access,
+    ) -> Result<Option<(Region, ForPeers)>, RegisterError> {
+        let wanted = Wanted::host(memory, Duty::User(access));
+        self.share(memory, None, access, || register(&self.nic.domain, &self.data, &wanted).map_err(failed))
     }
 
     /// A registration of its own.
@@ -103,19 +117,31 @@ impl OfiRegistrar {
         Ok(())
     }
 
-    /// Memory of a device, where the NIC reaches any: each time by a registration of its own.
+    /// Memory of a device, where the NIC reaches any.
     fn register_device(
         &self,
         memory: &Memory,
         exported: Option<Exported<'_>>,
         access: Access,
+        purpose: Purpose,
     ) -> Result<Keys, RegisterError> {
         if !self.nic.devices.reach.any() {
             return Err(RegisterError::Kind(memory.kind()));
         }
-        let mr = reach::make(&self.nic, &self.data, memory, exported, access)?;
-        let peers = ForPeers::of(&mr);
-        self.enter(Region::Data(mr), peers)
+        let make = || reach::make(&self.nic, &self.data, memory, exported, access);
+        let shared = match purpose {
+            Purpose::Data => self.share(memory, exported.as_ref(), access, make)?,
+            _ => None,
+        };
+        let (region, peers) = match shared {
+            Some(shared) => shared,
+            None => {
+                let mr = make()?;
+                let peers = ForPeers::of(&mr);
+                (Region::Data(mr), peers)
+            }
+        };
+        self.enter(region, peers)
     }
 }
 
@@ -124,9 +150,12 @@ impl Registrar for OfiRegistrar {
         // There are no atomics, and a right to them would be one to write.
         let access = Access { atomic: false, ..access };
         if memory.kind() != Kind::Host {
-            return self.register_device(memory, None, access);
+            return self.register_device(memory, None, access, purpose);
         }
-        let shared = if purpose == Purpose::Data { self.share(memory, access)? } else { None };
+        let shared = match purpose {
+            Purpose::Data => self.register_payload(memory, access)?,
+            _ => None,
+        };
         let (region, peers) = match shared {
             Some(shared) => shared,
             None => self.make(memory, access, purpose)?,
@@ -139,9 +168,9 @@ impl Registrar for OfiRegistrar {
         memory: &Memory,
         exported: Exported<'_>,
         access: Access,
-        _: Purpose,
+        purpose: Purpose,
     ) -> Result<Keys, RegisterError> {
-        self.register_device(memory, Some(exported), Access { atomic: false, ..access })
+        self.register_device(memory, Some(exported), Access { atomic: false, ..access }, purpose)
     }
 
     fn deregister(&self, key: LocalKey) -> Result<(), DeregisterError> {

@@ -233,18 +233,57 @@ fn memory_of_devices_is_registered_as_it_is_given() {
         (ofi::hmem::CUDA, 1, BASE + 0x1000, 5000)
     );
     let file = std::fs::File::open("/dev/null").unwrap();
-    let exported = Exported { fd: file.as_fd(), offset: 0x1200 };
+    let exported = Exported { fd: file.as_fd(), offset: 0x4200 };
+    let memory = of_device(BASE + 0x4000, 5000);
     registrar.register_exported(&memory, exported, Access::WRITE, Purpose::Data).unwrap();
     // Never more than the bytes, and never from the start of their page.
-    assert_eq!(last().dmabuf, Some((file.as_raw_fd(), 0x1200, 5000, BASE + 0x1000 - 0x1200)));
-    assert_eq!((last().addr, last().access & caps::REMOTE_READ), (BASE + 0x1000, 0));
+    assert_eq!(last().dmabuf, Some((file.as_raw_fd(), 0x4200, 5000, BASE + 0x4000 - 0x4200)));
+    assert_eq!((last().addr, last().access & caps::REMOTE_READ), (BASE + 0x4000, 0));
     world.refuse(Point::Device, errno::ENOSPC);
-    let error = registrar.register(&memory, Access::WRITE, Purpose::Data).unwrap_err();
+    let other = of_device(BASE + 0x8000, 5000);
+    let error = registrar.register(&other, Access::WRITE, Purpose::Data).unwrap_err();
     assert!(matches!(error, RegisterError::Device { .. }), "{error}");
     assert!(
         error.to_string().contains("by its address: ") && error.to_string().contains("nvidia-peermem"),
         "{error}"
     );
+}
+
+#[test]
+fn memory_of_devices_that_is_asked_for_again_is_registered_once() {
+    let gpus = nvidia();
+    let (world, fabric) = tried(new(), &gpus);
+    let tries = asked_of_devices(&world).len();
+    let rail = open(&fabric);
+    let registrar = rail.registrar();
+    let (whole, part) = (of_device(BASE, 8192), of_device(BASE + 4096, 100));
+    // A dma-buf of the same memory, as callers make one for each connection.
+    let files = [(); 2].map(|()| std::fs::File::open("/dev/null").unwrap());
+    let as_dmabuf = |of: usize, memory: &Memory, offset: u64| {
+        let exported = Exported { fd: files[of].as_fd(), offset };
+        registrar.register_exported(memory, exported, Access::WRITE, Purpose::Data).unwrap()
+    };
+    let first = as_dmabuf(0, &whole, 0x200);
+    let again = as_dmabuf(1, &whole, 0x200);
+    let inside = as_dmabuf(1, &part, 0x1200);
+    assert_eq!(asked_of_devices(&world).len() - tries, 1);
+    assert_eq!((again.remote, again.remote_base), (first.remote, first.remote_base));
+    assert_eq!((inside.remote, inside.remote_base), (first.remote, first.remote_base + 4096));
+    // More than there is, other rights, and what is not a user's payload, have their own.
+    let more = registrar.register(&of_device(BASE, 8193), Access::WRITE, Purpose::Data).unwrap();
+    let read =
+        registrar.register(&part, Access { write: false, ..Access::READ_WRITE }, Purpose::Data).unwrap();
+    let bounce = registrar.register(&part, Access::WRITE, Purpose::Bounce).unwrap();
+    assert_eq!(asked_of_devices(&world).len() - tries, 4);
+    assert_eq!(fabric.usage(0).regions, 4);
+    for keys in [first, again, inside, more, read, bounce] {
+        registrar.deregister(keys.local).unwrap();
+    }
+    // Nothing is kept for later: what is at the address then may be something else.
+    assert_eq!(fabric.usage(0).regions, 0);
+    let anew = as_dmabuf(0, &part, 0x1200);
+    assert_eq!(asked_of_devices(&world).len() - tries, 5);
+    registrar.deregister(anew.local).unwrap();
 }
 
 #[test]
