@@ -7,7 +7,7 @@ use crate::loading;
 use crate::ofi;
 use crate::rdma::counts;
 use crate::run::Scene;
-use crate::sharing::{churn, crowds, neighbours};
+use crate::sharing::{churn, crowds, flushes, neighbours};
 use crate::trouble::{limits, many, peers, silent, strangers};
 
 /// The scenario of that name.
@@ -37,6 +37,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         strangers::SCENARIOS,
         churn::SCENARIOS,
         crowds::SCENARIOS,
+        flushes::SCENARIOS,
         neighbours::SCENARIOS,
     ];
     let mut all = modules.iter().flat_map(|scenarios| scenarios.iter());

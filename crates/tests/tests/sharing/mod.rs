@@ -5,6 +5,7 @@ pub(crate) mod churn;
 mod counts;
 pub(crate) mod crowds;
 pub(crate) mod flow;
+pub(crate) mod flushes;
 pub(crate) mod neighbours;
 mod same;
 
@@ -225,6 +226,14 @@ fn the_contract_holds_on_shared_queue_pairs() {
         }
     }
     shared("a_flush_is_a_request", 1).env("TRUNKLINE_SOFT_DELAYED", 1).alone();
+}
+
+#[test]
+fn flushes_are_among_receives_on_shared_queue_pairs() {
+    for (wire, links) in [("soft", 1), ("soft:shm", 1), ("soft:tcp", 1), ("soft", 2)] {
+        let setting = shared("flushes_are_among_receives", 1).env("TRUNKLINE_FABRIC", wire);
+        setting.env("TRUNKLINE_LINKS_PER_RAIL", links).env("TRUNKLINE_SOFT_DELAYED", 1).alone();
+    }
 }
 
 /// Settings of two processes that share.
