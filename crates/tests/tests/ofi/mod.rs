@@ -1,5 +1,5 @@
-//! The plugin and `trunkline bench` over libfabric's providers for TCP, on this host. Without libfabric, or without such a provider,
-//! each test is a counted skip.
+//! The plugin and `trunkline bench` over libfabric's providers for TCP and for shared memory, on this host. Without libfabric, or
+//! without such a provider, each test is a counted skip.
 
 pub(crate) mod acceptance;
 pub(crate) mod crowd;
@@ -22,6 +22,10 @@ use crate::{command, raw};
 const NATIVE: &str = "tcp";
 /// Messages over connections, which every version has.
 const LAYERED: &str = "tcp;ofi_rxm";
+/// Between processes of one host.
+const SHM: &str = "shm";
+/// An old one over TCP, slow here, as its completions wait for threads of its own.
+const SOCKETS: &str = "sockets";
 /// The library in the place of the system's.
 const LIBRARY: &str = "TRUNKLINE_OFI_LIBRARY";
 
@@ -43,7 +47,8 @@ fn has(provider: &str) -> bool {
 
 /// Those that are tested; an endpoint of the layered one takes 70 MB and much time.
 fn providers() -> Vec<&'static str> {
-    if std::env::var_os("TRUNKLINE_FULL").is_some() { vec![NATIVE, LAYERED] } else { vec![NATIVE] }
+    let full = std::env::var_os("TRUNKLINE_FULL").is_some();
+    if full { vec![NATIVE, SHM, SOCKETS, LAYERED] } else { vec![NATIVE, SHM] }
 }
 
 /// What processes are started with.
@@ -55,8 +60,8 @@ fn environment(provider: &str) -> Vec<(&'static str, OsString)> {
 fn over(provider: &str, name: &'static str) -> Setting {
     let environment = environment(provider).into_iter();
     let setting = environment.fold(scenario(name), |setting, (name, value)| setting.env_os(name, value));
-    // There `connect` makes a whole endpoint with its memory, which takes 50 ms.
-    if provider == LAYERED { setting.env("TRUNKLINE_TEST_EMULATED", 1) } else { setting }
+    // There `connect` makes a whole endpoint with its memory, which takes up to 50 ms (`shm`: 10).
+    if provider == NATIVE { setting } else { setting.env("TRUNKLINE_TEST_EMULATED", 1) }
 }
 
 /// Scenarios in one process.
