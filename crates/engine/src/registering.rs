@@ -123,7 +123,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 turn.open.side.regions().keep_closing(mr, region);
                 self.waits(&mut turn.open.revoking) > self.params.peer_time
             });
-            let drains = error == DeregisterError::Draining && late == Some(false);
+            let waits = late == Some(false) || self.params.mutant.is("engine-waits-for-what-never-drains");
+            let drains = error == DeregisterError::Draining && waits;
             Err(if drains { Error::Draining } else { error.into() })
         });
         self.show_usage();

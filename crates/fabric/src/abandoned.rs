@@ -49,7 +49,7 @@ impl Abandoned {
         let mut keys = self.lock();
         for _ in 0..most.min(keys.len()) {
             let Some(key) = keys.pop_front() else { break };
-            if let Err(DeregisterError::InUse { .. }) = end(key) {
+            if let Err(DeregisterError::InUse { .. } | DeregisterError::Draining) = end(key) {
                 keys.push_back(key);
             }
         }
@@ -104,7 +104,12 @@ mod tests {
         let abandoned = Abandoned::default();
         let kept = (0..ABANDONED_MAX as u64 + 1).filter(|&key| abandoned.keep(LocalKey(key))).count();
         assert_eq!((kept, abandoned.len()), (ABANDONED_MAX, ABANDONED_MAX));
-        abandoned.try_all(|key| if key.0 == 0 { Ok(()) } else { Err(DeregisterError::InUse { peer: 0 }) });
+        let late = |key: LocalKey| match key.0 % 2 {
+            0 => Err(DeregisterError::InUse { peer: 0 }),
+            _ => Err(DeregisterError::Draining),
+        };
+        abandoned.try_all(|key| if key.0 == 0 { Ok(()) } else { late(key) });
+        assert_eq!(abandoned.len(), ABANDONED_MAX - 1);
         assert!(abandoned.keep(LocalKey(9)));
     }
 }

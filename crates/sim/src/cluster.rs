@@ -199,6 +199,7 @@ impl Cluster {
             copied_max: self.scenario.weather.copied_max.max(self.scenario.weather.caps.inline_max.into()),
             limit: PEER_TIME.0,
             short: [plan.from, plan.to].iter().any(|&end| self.scenario.sharing[end].budget > 0),
+            drains: self.scenario.weather.drains,
             lossy: self.scenario.weather.stream_lost > 0,
             peer_idle,
             peer_closed,

@@ -74,7 +74,7 @@ impl Side {
         for mr in std::mem::take(&mut self.leaving_regions) {
             match around.engine.deregister(id, mr) {
                 Ok(()) => self.regions.retain(|known| *known != mr),
-                Err(Error::Deregister(DeregisterError::InUse { .. })) => {
+                Err(Error::Deregister(DeregisterError::InUse { .. } | DeregisterError::Draining)) => {
                     copies = true;
                     stuck.push(mr);
                 }
@@ -252,9 +252,11 @@ impl Side {
             match around.engine.deregister(id, place.mr) {
                 Ok(()) => self.regions.retain(|mr| *mr != place.mr),
                 // It has failed with small messages that are still to be copied: they go with the others, when it leaves.
-                Err(Error::Draining) if self.phase == Phase::Failing => return Ok(true),
+                Err(Error::Draining) if self.phase == Phase::Failing || around.drains => return Ok(true),
                 // A copy is stuck in it: as above.
-                Err(Error::Deregister(DeregisterError::InUse { .. })) => return Ok(true),
+                Err(Error::Deregister(DeregisterError::InUse { .. } | DeregisterError::Draining)) => {
+                    return Ok(true);
+                }
                 Err(error) => return Err(self.surprise(&format!("deregister: {error}"))),
             }
         }

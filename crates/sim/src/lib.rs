@@ -50,6 +50,8 @@ mod rails_tests;
 mod receiver;
 mod register;
 #[cfg(test)]
+mod remains_tests;
+#[cfg(test)]
 mod ride_tests;
 #[cfg(test)]
 mod rma_tests;

@@ -67,7 +67,7 @@ impl Registrar for SimRegistrar {
     fn abandon(&self, key: LocalKey) {
         let ended = self.end(key, false);
         let mut state = self.world.lock();
-        if let Err(DeregisterError::InUse { .. }) = ended
+        if let Err(DeregisterError::InUse { .. } | DeregisterError::Draining) = ended
             && state.mutant != Mutant::ForgetAbandoned
         {
             let of = state.nic_of(self.rail);
@@ -77,6 +77,11 @@ impl Registrar for SimRegistrar {
 }
 
 impl State {
+    /// Why a region is still in use.
+    fn stuck(&self) -> DeregisterError {
+        if self.weather.drains { DeregisterError::Draining } else { DeregisterError::InUse { peer: 0 } }
+    }
+
     /// The process and number of the NIC that a rail is of.
     fn nic_of(&self, rail: usize) -> (Pid, usize) {
         (self.rails[rail].process, self.rails[rail].nic)
@@ -91,7 +96,7 @@ impl State {
             let mut state = state.borrow_mut();
             let now = state.now;
             match state.regions.get(&key).map(|region| region.copying.is_some_and(|until| now < until)) {
-                Some(true) => Err(DeregisterError::InUse { peer: 0 }),
+                Some(true) => Err(state.stuck()),
                 Some(false) => {
                     state.note(format_args!("{} deregisters {key:#x} at last", of.0));
                     state.regions.remove(&key);
@@ -123,9 +128,9 @@ impl SimRegistrar {
         let (copying, closed) =
             known.map(|region| (region.copying, region.closed)).ok_or(DeregisterError::Unknown)?;
         match copying {
-            Some(until) if now < until => return Err(DeregisterError::InUse { peer: 0 }),
+            Some(until) if now < until => return Err(state.stuck()),
             None if closed => return Err(DeregisterError::Unknown),
-            None if state.begin_stuck_copy(key.0) => return Err(DeregisterError::InUse { peer: 0 }),
+            None if state.begin_stuck_copy(key.0) => return Err(state.stuck()),
             _ => {}
         }
         state.close_region(key.0);

@@ -43,6 +43,8 @@ pub(crate) struct Around<'a> {
     pub(crate) limit: u64,
     /// Processes have few queue pairs, so that opening may fail.
     pub(crate) short: bool,
+    /// What is stuck in memory is with the network, which ends it in its time.
+    pub(crate) drains: bool,
     /// Control frames get lost, so that the end of a comm may stay unknown.
     pub(crate) lossy: bool,
     /// The process at the other end has nothing left to do, and makes no calls.

@@ -48,6 +48,10 @@ pub struct Weather {
     pub short_poll: u32,
     /// Chance that the end of a registration finds a copy into it that does not end for a while.
     pub stuck: u32,
+    /// How long it does not end, at most.
+    pub stuck_time: u64,
+    /// What is stuck is with the network, and not a copy of a peer's.
+    pub drains: bool,
     /// Region addresses are virtual addresses instead of starting at 0.
     pub based: bool,
     /// Time of a frame on a control stream.
@@ -118,6 +122,8 @@ impl Weather {
             keeps_matched: false,
             short_poll: 0,
             stuck: 0,
+            stuck_time: 3_000_000_000,
+            drains: false,
             based: false,
             stream_time: 10_000,
             stream_jitter: 0,
@@ -159,6 +165,8 @@ impl Weather {
             keeps_matched: false,
             short_poll: dice.pick([0, 100, 500]),
             stuck: dice.pick([0, 500]),
+            stuck_time: 3_000_000_000,
+            drains: false,
             based: dice.coin(),
             stream_time: dice.pick([1_000, 20_000, 200_000]),
             stream_jitter: dice.pick([0, 10_000, 1_000_000]),
@@ -189,6 +197,7 @@ impl Weather {
         if dice.chance(150) {
             *self = self.clone().without_immediates();
         }
+        self.drains = dice.chance(300);
     }
 
     /// The same network, whose writes bring no immediates. Records are messages there, which wait for receives as long as those

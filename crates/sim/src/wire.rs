@@ -238,7 +238,7 @@ impl State {
             return false;
         }
         let bytes = self.source_bytes(link, &from, 0, from.len()).unwrap_or_default();
-        let after = self.dice.between(1_000, 3_000_000_000);
+        let after = self.dice.between(1_000, self.weather.stuck_time);
         let until = self.now + after;
         let Some(region) = self.regions.get_mut(&key) else { return false };
         region.copying = Some(until);

@@ -1,0 +1,72 @@
+//! Memory that the network still has when its owner takes it away: waited for, and for how long.
+
+use trunkline_engine::{CommId, Error, MrId};
+use trunkline_fabric::DeregisterError;
+use trunkline_mem::Memory;
+
+use crate::Weather;
+use crate::rules_tests::{Duo, SECOND, buffer, isend, params};
+
+const LEN: usize = 1 << 20;
+
+/// The limit that engines have in these tests.
+fn peer_time() -> u64 {
+    params().peer_time.0
+}
+
+/// A receiver whose buffer a write is on its way to, which takes up to so long to end when the memory is taken away.
+fn receiver(stuck_time: u64) -> (Duo, CommId, MrId, Memory) {
+    let weather = Weather { stuck: 1000, stuck_time, drains: true, kib_time: 2_000, ..Weather::calm() };
+    let duo = Duo::new(1, weather, params());
+    let (send, recv) = duo.connect();
+    let ((from_memory, from), (memory, into)) =
+        (buffer(&duo.a, send, LEN as u64), buffer(&duo.b, recv, LEN as u64));
+    from_memory.write(0, &[7; LEN]).unwrap();
+    let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
+    isend(&duo.a, send, from);
+    for _ in 0..100 {
+        assert!(!duo.b.test(received, &mut [0; 8]).unwrap());
+        duo.a.progress_all();
+    }
+    (duo, recv, into.mr, memory)
+}
+
+#[test]
+fn memory_is_waited_for_that_the_network_has() {
+    let (duo, recv, mr, memory) = receiver(2 * SECOND);
+    let began = duo.world.now();
+    let mut waits = 0;
+    while let Err(error) = duo.b.deregister(recv, mr) {
+        assert!(matches!(error, Error::Draining), "{error}");
+        waits += 1;
+        duo.world.advance(1_000_000);
+        assert!(duo.world.now() < began + 3 * SECOND);
+    }
+    assert!(waits > 0, "something was under way");
+    // Nothing comes any more.
+    memory.write(0, &[9; LEN]).unwrap();
+    duo.run(5 * SECOND);
+    let mut found = vec![0; LEN];
+    memory.read(0, &mut found).unwrap();
+    assert!(found.iter().all(|&byte| byte == 9));
+}
+
+#[test]
+fn memory_that_never_comes_back_is_an_error_after_the_peer_time_limit() {
+    let (duo, recv, mr, _memory) = receiver(100_000 * SECOND);
+    let began = duo.world.now();
+    let error = loop {
+        match duo.b.deregister(recv, mr) {
+            Err(Error::Draining) => duo.world.advance(10_000_000),
+            other => break other.unwrap_err(),
+        }
+        assert!(duo.world.now() < began + 3 * peer_time(), "it is waited for without end");
+    };
+    assert!(matches!(error, Error::Deregister(DeregisterError::Draining)), "{error}");
+    assert!(duo.world.now() >= began + peer_time());
+    // The call may be repeated, and says so at once.
+    let again = duo.b.deregister(recv, mr).unwrap_err();
+    assert!(matches!(again, Error::Deregister(DeregisterError::Draining)), "{again}");
+    duo.world.advance(100_000 * SECOND);
+    duo.b.deregister(recv, mr).unwrap();
+}
