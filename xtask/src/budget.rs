@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use comfy_table::Table;
 use serde::Deserialize;
 
+use crate::profile::Profile;
 use crate::report::{self, Findings};
 use crate::shell;
 use crate::workspace::Workspace;
@@ -29,6 +30,8 @@ const ALIKE: u64 = 1;
 const LOOKUPS: [&str; 4] = ["recent", "indexed", "share", "resolve"];
 /// Calls for each message that count as none: what a longer run does besides, by the clock.
 const NO_CALLS: f64 = 0.05;
+/// The plugin's file, whose instructions alone are counted where a library of others does the rest.
+const PLUGIN: &str = "libtrunkline_nccl.so";
 /// Runs whose system calls are counted for one figure.
 const CALL_RUNS: u32 = 3;
 /// A run that takes longer hangs.
@@ -100,8 +103,16 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
             costs.push(cost);
             continue;
         }
+        if over_libfabric(cycle)
+            && let Err(error) = plain(&built, cycle)
+        {
+            skipped(&cycle.name, &format!("{error:#}"));
+            costs.push(cost);
+            continue;
+        }
         if valgrind {
-            cost.instructions = Some(per_message(&built, cycle, "", instructions)?.round() as u64);
+            let counter = if over_libfabric(cycle) { instructions_of_plugin } else { instructions };
+            cost.instructions = Some(per_message(&built, cycle, "", counter)?.round() as u64);
         }
         if strace && cycle.system_calls.is_some() {
             cost.system_calls = Some(per_message(&built, cycle, "", system_calls)?);
@@ -131,7 +142,7 @@ fn build(workspace: &Workspace) -> Result<Built> {
     let args: Vec<&str> = begin.chain(packages).chain(wanted).collect();
     shell::cargo(&workspace.root, &args)?;
     let dir = workspace.target.join("budget");
-    let (program, plugin) = (dir.join("examples/cycle"), dir.join("libtrunkline_nccl.so"));
+    let (program, plugin) = (dir.join("examples/cycle"), dir.join(PLUGIN));
     let lookups = dir.join("examples/lookup");
     Ok(Built { program, lookups, plugin, devices: build_devices(&workspace.root, &dir.join("devices")) })
 }
@@ -150,6 +161,11 @@ fn build_devices(root: &Path, folder: &Path) -> Option<PathBuf> {
 /// Whether it goes over RDMA devices.
 fn wants_devices(cycle: &Cycle) -> bool {
     cycle.settings.get("TRUNKLINE_FABRIC").is_some_and(|fabric| fabric == "verbs")
+}
+
+/// Whether it goes through libfabric.
+fn over_libfabric(cycle: &Cycle) -> bool {
+    cycle.settings.get("TRUNKLINE_FABRIC").is_some_and(|fabric| fabric.starts_with("ofi"))
 }
 
 /// Whether a counter is there and notices what is planted in the first cycle.
@@ -237,6 +253,15 @@ fn instructions(command: &mut Command, words: &[String]) -> Result<u64> {
     shell::output(command.args(words))?;
     let text = read(log.path())?;
     collected(&text).with_context(|| format!("callgrind said no count: {text}"))
+}
+
+/// Those of the plugin itself, without the library below it.
+fn instructions_of_plugin(command: &mut Command, words: &[String]) -> Result<u64> {
+    let out = tempfile::NamedTempFile::new().context("a temporary file")?;
+    let option = format!("--callgrind-out-file={}", out.path().display());
+    command.args(["valgrind", "--tool=callgrind", "--log-file=/dev/null", &option]);
+    shell::output(command.args(words))?;
+    Ok(Profile::parse(&read(out.path())?)?.of(PLUGIN))
 }
 
 /// The count in a line like `==17== Collected : 4711`.

@@ -16,6 +16,7 @@ mod fixture;
 mod floors;
 mod limits;
 mod mutants;
+mod profile;
 mod report;
 #[cfg(test)]
 mod script_tests;
