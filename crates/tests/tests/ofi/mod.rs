@@ -131,6 +131,30 @@ fn the_contract_holds_over_several_links_and_nics() {
     }
 }
 
+/// Messages that the provider pairs with their receives, by tag.
+#[test]
+fn the_contract_holds_where_the_provider_pairs_messages() {
+    if !has(LAYERED) {
+        return;
+    }
+    let pairs = |name| over(LAYERED, name).env("TRUNKLINE_MATCH", "nic");
+    let full = std::env::var_os("TRUNKLINE_FULL").is_some();
+    let names = ["grouped_receives_match_by_tag", "every_message_size_between_threads"];
+    for &name in if full { &ALONE[..] } else { &names[..] } {
+        pairs(name).alone();
+    }
+    pairs("two_processes_exchange_messages").two();
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.json");
+    let p2p = format!("p2p -b 8 -e 2M -f 64 -w 1 -i 2 --trace {}", trace.display());
+    right(LAYERED, &p2p, &[("TRUNKLINE_MATCH", "nic")]);
+    assert!(
+        std::fs::read_to_string(trace).unwrap().contains("matched send"),
+        "none was left to the provider"
+    );
+    right(LAYERED, "all_reduce -b 8 -e 256K -f 32 -w 1 -i 2", &[("TRUNKLINE_MATCH", "nic")]);
+}
+
 /// A bench over a provider: every byte is right.
 #[track_caller]
 fn right(provider: &str, args: &str, more: &[(&str, &str)]) {
