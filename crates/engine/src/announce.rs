@@ -18,10 +18,20 @@ use crate::run::Run;
 const PATIENCE: u32 = 64;
 
 impl RecvLane {
+    /// Writes records that are due with this poll, and posts what waited for credit.
+    #[inline]
+    pub(crate) fn go_on(&mut self, rails: &mut Rails<impl Rail>) -> Result<(), CommFault> {
+        if self.announces() {
+            self.announce_rest(rails)?;
+            rails.flush();
+        }
+        self.post_due(rails)
+    }
+
     /// Whether records that wait are due with this poll: long before the sender is out of eager credits, which come back
     /// with them.
     #[inline]
-    pub(crate) fn announces(&mut self) -> bool {
+    fn announces(&mut self) -> bool {
         if self.unannounced == 0 {
             return false;
         }

@@ -458,25 +458,31 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Polls a lane, and names what it failed of; whether anything moved.
     #[inline]
     pub(crate) fn drive(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) -> bool {
-        if turn.shared.is_some() {
-            return self.drive_shared(slot, turn);
-        }
-        let Turn { open, rails, batch, .. } = turn;
-        let before = open.fault.is_some();
-        if open.many
-            && let Side::Send(lane) = &mut open.side
+        let before = turn.open.fault.is_some();
+        if turn.open.many
+            && let Side::Send(lane) = &mut turn.open.side
         {
             lane.set_time(self.host.now());
         }
-        let moved = open.progress(rails, batch, &slot.requests);
-        let failed = open.fault.is_some() && !before;
-        if open.many {
-            self.tend_links(slot, turn);
+        let moved = turn.progress(&self.comms, &slot.requests);
+        let failed = turn.open.fault.is_some() && !before;
+        if turn.is_tended(slot) {
+            self.after_turn(slot, turn);
         }
         if failed {
             self.on_fault(slot, turn);
         }
         moved
+    }
+
+    /// After a turn: links are looked after, and neighbours.
+    fn after_turn(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
+        if turn.open.many {
+            self.tend_links(slot, turn);
+        }
+        if turn.shared.is_some() {
+            self.tell_neighbours(slot, turn);
+        }
     }
 
     pub(crate) fn progress_control(&self, control: &mut Control<H, F::Rail>) {

@@ -27,9 +27,6 @@ use crate::{CommFault, CommId, Mutant};
 /// Completions taken from a rail at once.
 pub(crate) const BATCH: usize = 16;
 
-/// Batches taken in one call, so that no call stays for long.
-const BATCHES_MAX: usize = 4;
-
 /// Batches taken when a peer is gone, to find what it sent before.
 pub(crate) const DRAIN_MAX: usize = 4096;
 
@@ -231,41 +228,18 @@ impl Open {
         }
     }
 
-    /// Takes what the rails have finished. Returns whether they had anything.
-    #[inline]
-    pub(crate) fn progress(
-        &mut self,
-        rails: &mut Rails<impl Rail>,
-        batch: &mut Batch,
-        requests: &Requests,
-    ) -> bool {
-        if self.fault.is_some() {
-            return false;
-        }
-        let some = match self.take_in(rails, batch, requests) {
-            Ok(some) => some,
-            Err(fault) => {
-                self.fail(rails, requests, fault);
-                return true;
-            }
-        };
-        self.go_on(rails, requests);
-        self.idle = if some { 0 } else { self.idle + 1 };
-        some
-    }
-
     /// Posts what was waiting for credit, after what the rails had finished was taken.
     #[inline]
     pub(crate) fn go_on(&mut self, rails: &mut Rails<impl Rail>, requests: &Requests) {
-        if let Side::Send(lane) = &mut self.side
-            && !self.link_down
-        {
-            lane.polled(rails, requests);
-        }
         let posted = match &mut self.side {
-            Side::Recv(lane) => lane.post_due(rails),
-            Side::Send(lane) if lane.plan.mutant.is("engine-waits-for-completions") => Ok(()),
-            Side::Send(lane) => lane.post_due(rails, requests),
+            Side::Recv(lane) => lane.go_on(rails),
+            Side::Send(lane) => {
+                if !self.link_down {
+                    lane.polled(rails, requests);
+                }
+                let waits = lane.plan.mutant.is("engine-waits-for-completions");
+                if waits { Ok(()) } else { lane.post_due(rails, requests) }
+            }
         };
         if let Err(fault) = posted {
             self.fail(rails, requests, fault);
@@ -279,61 +253,6 @@ impl Open {
             self.side.gone();
         }
         self.link_down |= matches!(&self.side, Side::Recv(lane) if lane.gone);
-    }
-
-    /// Takes what the rails have finished, after records that are due. Whether there was any.
-    #[inline]
-    fn take_in(
-        &mut self,
-        rails: &mut Rails<impl Rail>,
-        batch: &mut Batch,
-        requests: &Requests,
-    ) -> Result<bool, CommFault> {
-        if self.many {
-            return self.take_from_all(rails, batch, requests);
-        }
-        if let Side::Recv(lane) = &mut self.side
-            && lane.announces()
-        {
-            lane.announce_rest(rails)?;
-        }
-        self.take_completions(rails, batch, requests, 0)
-    }
-
-    fn take_from_all(
-        &mut self,
-        rails: &mut Rails<impl Rail>,
-        batch: &mut Batch,
-        requests: &Requests,
-    ) -> Result<bool, CommFault> {
-        let mut some = false;
-        for rail in 0..rails.len() {
-            some |= self.take_completions(rails, batch, requests, rail)?;
-        }
-        Ok(some)
-    }
-
-    /// Takes what one rail has finished, a bounded number. Whether there was any.
-    #[inline]
-    fn take_completions(
-        &mut self,
-        rails: &mut Rails<impl Rail>,
-        batch: &mut Batch,
-        requests: &Requests,
-        rail: usize,
-    ) -> Result<bool, CommFault> {
-        let mut some = false;
-        for _ in 0..BATCHES_MAX {
-            let taken = rails.poll(rail, batch);
-            for completion in &batch[..taken] {
-                self.on_completion(rails, requests, rail, completion)?;
-            }
-            some |= taken > 0;
-            if taken < BATCH {
-                break;
-            }
-        }
-        Ok(some)
     }
 
     /// Takes one completion.

@@ -4,7 +4,7 @@
 use trunkline_fabric::Match;
 use trunkline_proto::limits::TOKENS_MAX;
 use trunkline_proto::pool::ranges::{self, Range};
-use trunkline_proto::wire::eager::{self, Eager};
+use trunkline_proto::wire::eager::{self, Eager, EagerError};
 use trunkline_proto::wire::fin;
 use trunkline_proto::wire::imm::Token;
 use trunkline_proto::wire::member::MemberId;
@@ -83,6 +83,15 @@ impl RecvPart {
     pub(crate) const fn of(member: MemberId, range: Range) -> Self {
         let (tag, member) = (member.wr_id(0), member.to_bits());
         Self { tag, member, range: Some(range), head: share::EAGER_BYTES }
+    }
+
+    /// The header of an eager message. Whose it is was looked at before, where there are others.
+    ///
+    /// # Errors
+    /// As [`Eager::from_bytes`].
+    #[inline]
+    pub(crate) fn eager(&self, head: &[u8; eager::BYTES]) -> Result<Eager, EagerError> {
+        if self.range.is_some() { MemberEager::eager(head) } else { Eager::from_bytes(head) }
     }
 
     /// The token that the sender is told.

@@ -61,6 +61,12 @@ impl<R: Rail> Rails<R> {
         1 + self.more.len()
     }
 
+    /// Whether there are others than the first.
+    #[inline]
+    pub(crate) fn are_many(&self) -> bool {
+        !self.more.is_empty()
+    }
+
     /// One rail. There are as many as [`Rails::len`] says.
     #[inline]
     pub(crate) fn get(&self, at: usize) -> &R {

@@ -453,7 +453,7 @@ impl RecvLane {
             self.dropped += 1;
             return Ok(());
         }
-        match Eager::from_bytes(&head) {
+        match self.part.eager(&head) {
             Ok(header) => self.on_eager(rails, requests, header, bounce),
             Err(_) if !self.plan.write_data => self.on_fin_message(rails, requests, bounce),
             Err(error) => Err(Fault::Eager(error).into()),
@@ -461,7 +461,7 @@ impl RecvLane {
     }
 
     /// Takes an eager message that lies in that bounce buffer.
-    pub(crate) fn on_eager(
+    fn on_eager(
         &mut self,
         rails: &mut Rails<impl Rail>,
         requests: &Requests,

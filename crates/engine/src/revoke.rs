@@ -145,7 +145,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     pub(crate) fn end_stopped(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
         if turn.open.fault.is_none() {
             let process = turn.open.peer.process;
-            self.failed(slot, turn, CommFault::PeerClosed(process));
+            self.fail(slot, turn, CommFault::PeerClosed(process));
         }
         if let Side::Send(lane) = &mut turn.open.side
             && !std::mem::replace(&mut turn.open.ending, true)

@@ -347,34 +347,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         }
     }
 
-    /// Polls the links of a group for one of its members, and names what that one failed of; whether anything moved for it.
-    #[inline(never)]
-    pub(crate) fn drive_shared(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) -> bool {
-        let before = turn.open.fault.is_some();
-        if turn.open.many
-            && let Side::Send(lane) = &mut turn.open.side
-        {
-            lane.set_time(self.host.now());
-        }
-        let moved = turn.progress_shared(&self.comms, &slot.requests);
-        let untold = turn.shared.as_mut().is_some_and(|Neighbours { common, .. }| {
-            common.show_now_and_then(turn.rails);
-            common.untold
-        });
-        if untold || turn.open.many || turn.open.stopped || slot.news.has_some() {
-            self.tell_neighbours(slot, turn);
-        }
-        if turn.open.fault.is_some() && !before {
-            self.on_fault(slot, turn);
-        }
-        moved
-    }
-
     /// After a turn of a member: what others of its group have failed of is told, and that its links have ended.
-    fn tell_neighbours(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
-        if turn.open.many {
-            self.tend_links(slot, turn);
-        }
+    pub(crate) fn tell_neighbours(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) {
         while !turn.open.many
             && slot.news.has_some()
             && let Some((frame, _)) = slot.news.take()

@@ -123,7 +123,7 @@ impl SendLane {
     pub(crate) fn read_records(&mut self, rails: &mut Rails<impl Rail>) {
         // A fault here comes again with the next message.
         let _ = self.sender.on_records(&View(self.mailbox.memory()));
-        self.give_eager(rails);
+        self.settle_eager(rails);
     }
 
     /// Starts a message; `None` means not yet.
@@ -180,9 +180,9 @@ impl SendLane {
         slot: u16,
         message: Message,
     ) -> Result<bool, CommFault> {
-        self.take_eager(rails, message.len);
+        self.count_eager(rails, message.len);
         let decided = self.sender.on_isend(&View(self.mailbox.memory()), message.tag, message.len);
-        self.give_eager(rails);
+        self.settle_eager(rails);
         match decided? {
             Isend::NotYet => return Ok(false),
             Isend::Eager(header) => self.send_eager(rails, requests, slot, message, header)?,
@@ -197,22 +197,25 @@ impl SendLane {
         Ok(true)
     }
 
-    /// Takes the group's credit for one more eager message, if it may be one.
+    /// Tells how many eager messages the group has credit for: one more, if a message of `len` bytes may be one.
     #[inline]
-    pub(crate) fn take_eager(&mut self, rails: &mut Rails<impl Rail>, len: u64) {
-        if let Some(eager) = &mut rails.eager {
-            let may = len <= u64::from(self.plan.eager_max) && eager.take(self.part.eager);
-            self.part.eager += u32::from(may);
-            self.sender.set_credits(self.part.eager as usize);
+    pub(crate) fn count_eager(&mut self, rails: &Rails<impl Rail>, len: u64) {
+        if let Some(eager) = &rails.eager
+            && len <= u64::from(self.plan.eager_max)
+        {
+            let held = self.part.eager;
+            self.sender.set_credits((held + u32::from(eager.may_take(held))) as usize);
         }
     }
 
-    /// Gives credit back that no eager message needs any more.
+    /// Takes the group's credit for the eager message that was begun, and gives back what none needs any more.
     #[inline]
-    pub(crate) fn give_eager(&mut self, rails: &mut Rails<impl Rail>) {
-        if let Some(eager) = &mut rails.eager {
-            let needed = self.sender.unmatched() as u32;
-            eager.give(self.part.eager - needed);
+    pub(crate) fn settle_eager(&mut self, rails: &mut Rails<impl Rail>) {
+        let needed = self.sender.unmatched() as u32;
+        if let Some(eager) = &mut rails.eager
+            && self.part.eager != needed
+        {
+            eager.settle(self.part.eager, needed);
             self.part.eager = needed;
         }
     }

@@ -105,10 +105,10 @@ impl SendLane {
         slot: u16,
         message: Message,
     ) -> Result<bool, CommFault> {
-        self.take_eager(rails, message.len);
+        self.count_eager(rails, message.len);
         let view = View(self.mailbox.memory());
         let decided = self.sender.on_isend(&view, message.tag, message.len);
-        self.give_eager(rails);
+        self.settle_eager(rails);
         let view = View(self.mailbox.memory());
         match decided? {
             Isend::NotYet => return Ok(false),

@@ -44,11 +44,25 @@ impl Credits {
     /// Takes one for a member that holds `held`, which it counts up then; or none: it is to try again later.
     #[inline]
     pub fn take(&mut self, held: u32) -> bool {
-        let free = self.used < self.total || self.mutant.is("credits-overrun");
-        let fair = held < self.part || self.used < self.total / 2 || self.mutant.is("credits-ignore-parts");
-        let may = free && fair;
+        let may = self.may_take(held);
         self.used += u32::from(may);
         may
+    }
+
+    /// Whether a member that holds `held` may have one more.
+    #[inline]
+    #[must_use]
+    pub fn may_take(&self, held: u32) -> bool {
+        let free = self.used < self.total || self.mutant.is("credits-overrun");
+        let fair = held < self.part || self.used < self.total / 2 || self.mutant.is("credits-ignore-parts");
+        free && fair
+    }
+
+    /// A member that held `held` holds `now`: at most one more, which it might take.
+    #[inline]
+    pub fn settle(&mut self, held: u32, now: u32) {
+        debug_assert!(held <= self.used && now <= held + 1, "{held}, then {now}, of {}", self.used);
+        self.used = self.used.wrapping_add(now).wrapping_sub(held);
     }
 
     /// So many come back.

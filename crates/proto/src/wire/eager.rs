@@ -51,11 +51,17 @@ impl Eager {
     /// [`EagerError`] says what is wrong.
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, EagerError> {
+        Self::of_kind(1, bytes)
+    }
+
+    /// Reads a header of that kind.
+    #[inline]
+    pub(crate) fn of_kind(wanted: u32, bytes: &[u8]) -> Result<Self, EagerError> {
         let mut reader = Reader(bytes);
         let first = reader.u32()?;
         let (number, base, tag) = (reader.u32()?, reader.u32()?, reader.u32()?);
         match first >> 28 {
-            1 => Ok(Self { number, base, tag, len: first & LEN_MAX }),
+            kind if kind == wanted => Ok(Self { number, base, tag, len: first & LEN_MAX }),
             kind => Err(EagerError::Kind(kind as u8)),
         }
     }

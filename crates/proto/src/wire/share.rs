@@ -18,6 +18,9 @@ pub const ANSWER_BYTES: usize = 32;
 /// Bytes of the eager header that names a member.
 pub const EAGER_BYTES: usize = 24;
 
+/// Of the kinds of eager headers, that of a member's.
+const KIND: u8 = 2;
+
 /// Groups that a process takes for the comms of one peer: what HELLO says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Offer {
@@ -224,7 +227,7 @@ impl MemberEager {
     pub fn to_bytes(&self) -> [u8; EAGER_BYTES] {
         let mut bytes = [0; EAGER_BYTES];
         bytes[..eager::BYTES].copy_from_slice(&self.eager.to_bytes());
-        bytes[3] = bytes[3] & 0xf | 2 << 4;
+        bytes[3] = bytes[3] & 0xf | KIND << 4;
         bytes[16..20].copy_from_slice(&self.member.to_bits().to_le_bytes());
         bytes
     }
@@ -235,16 +238,32 @@ impl MemberEager {
     /// [`ShareError`] says what is wrong.
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ShareError> {
-        let mut reader = Reader(bytes);
-        let mut plain = reader.array::<{ eager::BYTES }>()?;
-        let (member, reserved) = (reader.u32()?, reader.u32()?);
-        let kind = plain[3] >> 4;
-        if kind != 2 {
+        let bytes = Reader(bytes).array::<EAGER_BYTES>()?;
+        Ok(Self { member: Self::member(&bytes)?, eager: Self::eager(&bytes)? })
+    }
+
+    /// Whose message it is: all that routing looks at.
+    ///
+    /// # Errors
+    /// [`ShareError`] says what is wrong.
+    #[inline]
+    pub fn member(bytes: &[u8; EAGER_BYTES]) -> Result<MemberId, ShareError> {
+        let kind = bytes[3] >> 4;
+        if kind != KIND {
             return Err(EagerError::Kind(kind).into());
         }
-        zero(reserved.into())?;
-        plain[3] = plain[3] & 0xf | 1 << 4;
-        Ok(Self { member: known(member)?, eager: Eager::from_bytes(&plain)? })
+        let [.., a, b, c, d, e, f, g, h] = *bytes;
+        zero(u32::from_le_bytes([e, f, g, h]).into())?;
+        known(u32::from_le_bytes([a, b, c, d]))
+    }
+
+    /// What its first [`eager::BYTES`] bytes say to that member.
+    ///
+    /// # Errors
+    /// As [`Eager::from_bytes`].
+    #[inline]
+    pub fn eager(head: &[u8]) -> Result<Eager, EagerError> {
+        Eager::of_kind(KIND.into(), head)
     }
 }
 

@@ -178,9 +178,8 @@ impl Receiver {
         Some(id)
     }
 
-    /// Whether there is room for the records of a member's next receive, which they have then. Apart from the path of comms
-    /// that share nothing.
-    #[inline(never)]
+    /// Whether there is room for the records of a member's next receive, which they have then.
+    #[inline]
     fn takes_places(&mut self, count: usize) -> bool {
         let of = |number: u32| &self.receives[number as usize % RANGE_RECVS];
         let outstanding = |number: u32| of(number).outstanding && of(number).number == number;

@@ -19,12 +19,12 @@ pub struct Ring {
     layout: Layout,
     /// The oldest receive that may be outstanding, as far as that was asked.
     oldest: u32,
+    /// The end up to which places are free for as long as nobody asks again.
+    free: u32,
     /// Buffers before each receive, by its number; wrapping.
     before: [u32; KNOWN],
     /// Buffers so far.
     end: u32,
-    /// As the layout says.
-    window: u32,
     mutant: Mutant,
 }
 
@@ -33,7 +33,8 @@ impl Ring {
     #[must_use]
     pub const fn new(number: u32, lines: Lines, mutant: Mutant) -> Self {
         let layout = Layout::member(lines);
-        Self { layout, oldest: number, before: [0; KNOWN], end: number, window: layout.window(), mutant }
+        // Asked with the first receive.
+        Self { layout, oldest: number, free: number, before: [0; KNOWN], end: number, mutant }
     }
 
     /// Takes places for receive `number`, the next, of `count` buffers; false while one of them may still be read.
@@ -43,9 +44,9 @@ impl Ring {
         self.before[number as usize % KNOWN] = self.end;
         let end = self.end.wrapping_add(count as u32);
         // Whose place is free beyond doubt need not be asked about.
-        if !self.fits(end) {
+        if self.is_beyond(end) {
             self.forget_done(number, outstanding);
-            if !self.fits(end) {
+            if self.is_beyond(end) {
                 return false;
             }
         }
@@ -53,18 +54,14 @@ impl Ring {
         true
     }
 
-    /// Whether there is room for all from the oldest that may be outstanding up to that end.
+    /// Whether there is no room, as far as is known, up to that end.
     #[inline]
-    fn fits(&self, end: u32) -> bool {
-        let window = match () {
-            () if self.mutant.is("ring-forgets-the-unread") => self.layout.records(),
-            () if self.mutant.is("ring-has-no-end") => u32::MAX,
-            () => self.window,
-        };
-        end.wrapping_sub(self.start(self.oldest)) <= window
+    fn is_beyond(&self, end: u32) -> bool {
+        self.free.wrapping_sub(end).cast_signed() < 0 && !self.mutant.is("ring-has-no-end")
     }
 
     #[cold]
+    #[inline(never)]
     fn forget_done(&mut self, number: u32, outstanding: impl Fn(u32) -> bool) {
         let most = if self.mutant.is("ring-forgets-who-is-outstanding") { 1 } else { RANGE_RECVS as u32 - 1 };
         let behind = number.wrapping_sub(self.oldest).min(most);
@@ -72,6 +69,9 @@ impl Ring {
         while self.oldest != number && !outstanding(self.oldest) {
             self.oldest = self.oldest.wrapping_add(1);
         }
+        let careless = self.mutant.is("ring-forgets-the-unread");
+        let window = if careless { self.layout.records() } else { self.layout.window() };
+        self.free = self.start(self.oldest).wrapping_add(window);
     }
 
     /// Where the record of a buffer is, in bytes.
