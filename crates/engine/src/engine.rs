@@ -458,19 +458,33 @@ impl<F: Fabric, H: Host> Engine<F, H> {
     /// Polls a lane, and names what it failed of; whether anything moved.
     #[inline]
     pub(crate) fn drive(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) -> bool {
-        let before = turn.open.fault.is_some();
+        if turn.open.fault.is_some() {
+            return self.drive_failed(slot, turn);
+        }
         if turn.open.many
             && let Side::Send(lane) = &mut turn.open.side
         {
             lane.set_time(self.host.now());
         }
         let moved = turn.progress(&self.comms, &slot.requests);
-        let failed = turn.open.fault.is_some() && !before;
-        if turn.is_tended(slot) {
+        if turn.open.fault.is_some() {
+            self.after_turn(slot, turn);
+            self.on_fault(slot, turn);
+        } else if turn.is_tended(slot) {
             self.after_turn(slot, turn);
         }
-        if failed {
-            self.on_fault(slot, turn);
+        moved
+    }
+
+    /// The same for a comm that has failed, and has something to do only where others share its links.
+    #[cold]
+    fn drive_failed(&self, slot: &Comm, turn: &mut Turn<'_, F::Rail>) -> bool {
+        if turn.shared.is_none() {
+            return false;
+        }
+        let moved = turn.progress_failed(&self.comms, &slot.requests);
+        if turn.is_tended(slot) {
+            self.after_turn(slot, turn);
         }
         moved
     }

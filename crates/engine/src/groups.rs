@@ -10,9 +10,8 @@ use trunkline_fabric::{Completion, Done, LinkId, Rail, RegisterError, Status};
 use trunkline_proto::limits::MEMBER_MAILBOX_BYTES;
 use trunkline_proto::pool::credits::Credits;
 use trunkline_proto::pool::group::GroupId;
-use trunkline_proto::pool::members::Members;
+use trunkline_proto::pool::members::{Members, Others};
 use trunkline_proto::pool::ranges::Ranges;
-use trunkline_proto::slots::Others;
 use trunkline_proto::wire::member::MemberId;
 
 pub use audit::Riding;
@@ -131,7 +130,7 @@ pub(crate) struct Turn<'a, R: Rail> {
 
 /// The others of a group, and what they have in common.
 pub(crate) struct Neighbours<'a> {
-    pub(crate) others: Others<'a, Box<Open>>,
+    pub(crate) others: &'a mut Others<Box<Open>>,
     pub(crate) common: &'a mut Common,
 }
 
@@ -192,7 +191,7 @@ impl<R: Rail> Group<R> {
                 return None;
             }
         };
-        let fits = members.get_mut(member).is_some_and(|open| {
+        let fits = members.split(member.to_bits()).is_some_and(|(open, _)| {
             open.member = member.to_bits();
             part(open, common, member)
         });
@@ -296,8 +295,7 @@ impl<R: Rail> Group<R> {
             Seats::Alone(_) => None,
             Seats::Shared(shared) => {
                 let Shared { members, common } = &mut **shared;
-                // The comm's own name tells it from who was in its place before.
-                let (open, others) = members.split_place(seat.member & MemberId::SLOTS_MAX as u32)?;
+                let (open, others) = members.split(seat.member)?;
                 let shared = Some(Neighbours { others, common });
                 if open.id == id { Some(Turn { open, rails, batch, shared }) } else { None }
             }

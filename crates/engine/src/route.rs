@@ -98,12 +98,10 @@ impl Common {
 }
 
 impl<R: Rail> Turn<'_, R> {
-    /// Takes what the links have finished, also for others, and posts what waited. Whether there was anything for this one.
+    /// Takes what the links have finished, also for others, and posts what waited. Whether there was anything for this one,
+    /// which had not failed.
     #[inline]
     pub(crate) fn progress(&mut self, comms: &Comms, requests: &Requests) -> bool {
-        if self.is_over() {
-            return false;
-        }
         let mut taken = self.take_from(0, comms, requests);
         if self.rails.are_many() {
             taken = self.take_from_rest(1, taken, comms, requests);
@@ -118,6 +116,14 @@ impl<R: Rail> Turn<'_, R> {
         }
         self.open.idle = if taken.own { 0 } else { self.open.idle + 1 };
         taken.own
+    }
+
+    /// The same for a member that has failed.
+    pub(crate) fn progress_failed(&mut self, comms: &Comms, requests: &Requests) -> bool {
+        let own = self.take_some(comms, requests).own;
+        self.go_on_failed(requests);
+        self.open.idle = if own { 0 } else { self.open.idle + 1 };
+        own
     }
 
     /// What has left reads its caller's memory no more, although its comm has failed.

@@ -44,32 +44,6 @@ struct Entry<T> {
     value: Option<T>,
 }
 
-/// All entries but one.
-#[derive(Debug)]
-pub struct Others<'a, T> {
-    before: &'a mut [Entry<T>],
-    after: &'a mut [Entry<T>],
-}
-
-impl<T> Others<'_, T> {
-    /// The entry in that place, if it is not the one left out.
-    #[inline]
-    pub fn at_mut(&mut self, slot: u32) -> Option<&mut T> {
-        let (slot, before) = (slot as usize, self.before.len());
-        let entry = match slot.checked_sub(before) {
-            None => self.before.get_mut(slot),
-            Some(behind) => self.after.get_mut(behind.checked_sub(1)?),
-        };
-        entry?.value.as_mut()
-    }
-
-    /// All of them.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        let entries = self.before.iter_mut().chain(self.after.iter_mut());
-        entries.filter_map(|entry| entry.value.as_mut())
-    }
-}
-
 impl<T> Slots<T> {
     /// An empty table for at most `capacity` entries. Allocates as it fills.
     #[must_use]
@@ -137,12 +111,10 @@ impl<T> Slots<T> {
         Some((SlotId { slot, generation: entry.generation }, entry.value.as_ref()?))
     }
 
-    /// The entry in that place, and all others besides, to be changed.
+    /// The entry in that place, to be changed.
     #[inline]
-    pub fn split_at_mut(&mut self, slot: u32) -> Option<(&mut T, Others<'_, T>)> {
-        let (before, from) = self.entries.split_at_mut_checked(slot as usize)?;
-        let (entry, after) = from.split_first_mut()?;
-        Some((entry.value.as_mut()?, Others { before, after }))
+    pub fn at_mut(&mut self, slot: u32) -> Option<&mut T> {
+        self.entries.get_mut(slot as usize)?.value.as_mut()
     }
 
     /// The entry of that name.

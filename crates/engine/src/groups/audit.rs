@@ -77,7 +77,7 @@ impl<R: Rail> Group<R> {
     fn first_pipeline(&self) -> Option<u32> {
         let open = match &self.seats {
             Seats::Alone(open) => open,
-            Seats::Shared(shared) => shared.members.iter().next()?.1,
+            Seats::Shared(shared) => shared.members.iter().next()?,
         };
         let path = match &open.side {
             Side::Send(lane) => lane.paths.leader(),
@@ -95,7 +95,7 @@ impl<R: Rail> Group<R> {
         riding.seats += members.len();
         riding.dropped += common.dropped;
         let (mut lots, mut ranges, mut eager, mut slices) = (asks, 0, 0, 0);
-        for (_, open) in members.iter() {
+        for open in members.iter() {
             lots += usize::from(open.lot.is_some());
             match &open.side {
                 Side::Send(lane) => (eager, slices) = (eager + lane.part.eager, slices + lane.part.slices),

@@ -5,17 +5,47 @@ use alloc::vec::Vec;
 
 use crate::limits::{MEMBER_QUARANTINE, MEMBERS_OF_GROUP_MAX};
 use crate::mutant::Mutant;
-use crate::slots::{Others, SlotId, Slots};
+use crate::slots::Slots;
 use crate::wire::member::MemberId;
 
 /// The members of a group, with what the lane keeps for each.
 #[derive(Debug)]
 pub struct Members<T> {
-    table: Slots<T>,
+    /// What the lane keeps for the member that it had to do with last: as a rule it is the next one, too.
+    hand: Option<T>,
+    /// The bits of that one's name; 0 with nothing in hand.
+    in_hand: u32,
+    others: Others<T>,
+    dropped: u64,
+}
+
+/// All members of a group but the one in hand.
+#[derive(Debug)]
+pub struct Others<T> {
+    /// Nothing where the member is in hand.
+    table: Slots<Option<T>>,
     /// The member in each slot: all that routing looks at.
     names: Vec<Option<MemberId>>,
-    dropped: u64,
     mutant: Mutant,
+}
+
+impl<T> Others<T> {
+    /// What is kept for the member in that slot, if it is one of the others.
+    #[inline]
+    pub fn at_mut(&mut self, slot: u32) -> Option<&mut T> {
+        self.table.at_mut(slot)?.as_mut()
+    }
+
+    /// What is kept for each of them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.table.iter_mut().filter_map(|(_, value)| value.as_mut())
+    }
+
+    #[inline]
+    fn lookup(&self, bits: u32) -> Option<MemberId> {
+        let name = self.names.get(bits as usize & MemberId::SLOTS_MAX).copied().flatten()?;
+        (name.to_bits() == bits || self.mutant.is("members-ignore-generations")).then_some(name)
+    }
 }
 
 impl<T> Members<T> {
@@ -24,7 +54,8 @@ impl<T> Members<T> {
     pub fn new(mutant: Mutant) -> Self {
         let quarantine = if mutant.is("members-reuse-ids") { 0 } else { MEMBER_QUARANTINE };
         let table = Slots::with_quarantine(MEMBERS_OF_GROUP_MAX + quarantine, quarantine);
-        Self { table, names: Vec::new(), dropped: 0, mutant }
+        let others = Others { table, names: Vec::new(), mutant };
+        Self { hand: None, in_hand: 0, others, dropped: 0 }
     }
 
     /// A member comes. Its slot was used by nobody before, or at least [`MEMBER_QUARANTINE`] others have come to be free
@@ -33,23 +64,29 @@ impl<T> Members<T> {
     /// # Errors
     /// The value, when there are [`MEMBERS_OF_GROUP_MAX`] members.
     pub fn enter(&mut self, value: T) -> Result<MemberId, T> {
-        if self.table.len() >= MEMBERS_OF_GROUP_MAX {
+        let Others { table, names, .. } = &mut self.others;
+        if table.len() >= MEMBERS_OF_GROUP_MAX {
             return Err(value);
         }
-        let id = self.table.insert(value)?;
-        let member = MemberId::of(id);
-        if self.names.len() < self.table.places() {
-            self.names.resize(self.table.places(), None);
+        let Ok(id) = table.insert(None) else { return Err(value) };
+        if let Some(place) = table.get_mut(id) {
+            *place = Some(value);
         }
-        self.names[member.slot()] = Some(member);
+        let member = MemberId::of(id);
+        if names.len() < table.places() {
+            names.resize(table.places(), None);
+        }
+        names[member.slot()] = Some(member);
         Ok(member)
     }
 
     /// A member goes; what comes for it afterwards is dropped.
     pub fn leave(&mut self, member: MemberId) -> Option<T> {
-        let id = self.find(member)?;
-        self.names[member.slot()] = None;
-        self.table.remove(id)
+        let name = self.others.lookup(member.to_bits())?;
+        self.put_back();
+        self.others.names[name.slot()] = None;
+        let (id, _) = self.others.table.at(name.slot() as u32)?;
+        self.others.table.remove(id)?
     }
 
     /// Whose operation it was that completed with this `wr_id`, and what the member calls it. Of a member that has left, of
@@ -64,65 +101,65 @@ impl<T> Members<T> {
     /// none.
     #[inline]
     pub fn named(&mut self, bits: u32) -> Option<MemberId> {
-        let found = self.lookup(bits);
+        let found = self.others.lookup(bits);
         self.dropped += u64::from(found.is_none());
         found
     }
 
-    #[inline]
-    fn lookup(&self, bits: u32) -> Option<MemberId> {
-        let name = self.names.get(bits as usize & MemberId::SLOTS_MAX).copied().flatten()?;
-        (name.to_bits() == bits || self.mutant.is("members-ignore-generations")).then_some(name)
-    }
-
-    #[inline]
-    fn find(&self, member: MemberId) -> Option<SlotId> {
-        self.lookup(member.to_bits())?;
-        self.table.at(member.slot() as u32).map(|(id, _)| id)
-    }
-
     /// What the lane keeps for a member.
-    #[inline]
     #[must_use]
     pub fn get(&self, member: MemberId) -> Option<&T> {
-        self.table.get(self.find(member)?)
+        let name = self.others.lookup(member.to_bits())?;
+        if self.in_hand == name.to_bits() {
+            return self.hand.as_ref();
+        }
+        self.others.table.at(name.slot() as u32)?.1.as_ref()
     }
 
-    /// What the lane keeps for a member.
+    /// What the lane keeps for the member of these bits, which it then has in hand, and all others. Nothing is counted.
     #[inline]
-    pub fn get_mut(&mut self, member: MemberId) -> Option<&mut T> {
-        let id = self.find(member)?;
-        self.table.get_mut(id)
+    pub fn split(&mut self, bits: u32) -> Option<(&mut T, &mut Others<T>)> {
+        let mistaken = self.hand.is_some() && self.others.mutant.is("members-mistake-who-is-in-hand");
+        if self.in_hand != bits && !mistaken {
+            self.take_in_hand(bits)?;
+        }
+        Some((self.hand.as_mut()?, &mut self.others))
     }
 
-    /// What the lane keeps for the member of these bits, and for all others besides. Nothing is counted.
-    #[inline]
-    pub fn split(&mut self, bits: u32) -> Option<(&mut T, Others<'_, T>)> {
-        let slot = self.lookup(bits)?.slot() as u32;
-        self.table.split_at_mut(slot)
+    #[inline(never)]
+    fn take_in_hand(&mut self, bits: u32) -> Option<()> {
+        let name = self.others.lookup(bits)?;
+        self.put_back();
+        self.hand = self.others.table.at_mut(name.slot() as u32)?.take();
+        self.in_hand = name.to_bits();
+        Some(())
     }
 
-    /// What the lane keeps for whoever is in that place, which tells by itself who that is, and for all others besides.
-    #[inline]
-    pub fn split_place(&mut self, slot: u32) -> Option<(&mut T, Others<'_, T>)> {
-        self.table.split_at_mut(slot)
+    fn put_back(&mut self) {
+        let slot = self.in_hand & MemberId::SLOTS_MAX as u32;
+        if let Some(value) = self.hand.take()
+            && let Some(place) = self.others.table.at_mut(slot)
+        {
+            *place = Some(value);
+        }
+        self.in_hand = 0;
     }
 
     /// All members.
-    pub fn iter(&self) -> impl Iterator<Item = (MemberId, &T)> {
-        self.table.iter().map(|(id, value)| (MemberId::of(id), value))
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.others.table.iter().filter_map(|(_, value)| value.as_ref()).chain(&self.hand)
     }
 
     /// How many.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.table.len()
+        self.others.table.len()
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.table.is_empty()
+        self.others.table.is_empty()
     }
 
     /// Completions and messages that were nobody's.
@@ -134,6 +171,8 @@ impl<T> Members<T> {
 
 #[cfg(test)]
 mod tests {
+    use alloc::collections::VecDeque;
+
     use super::*;
     use crate::pool::tests::planted;
 
@@ -144,7 +183,7 @@ mod tests {
         assert_eq!((members.route(a.wr_id(9)), members.route(b.wr_id(8))), (Some((a, 9)), Some((b, 8))));
         assert_eq!(members.leave(a), Some('a'));
         assert_eq!((members.leave(a), members.get(a)), (None, None));
-        assert_eq!(members.get_mut(a), None);
+        assert_eq!(members.split(a.to_bits()).map(|(a, _)| *a), None);
         let mut later = Vec::new();
         // As many come and go as it takes to use the same place again.
         while later.last().is_none_or(|last: &MemberId| last.slot() != a.slot()) {
@@ -173,7 +212,7 @@ mod tests {
             left.push(member);
         }
         assert_eq!(
-            members.table.places(),
+            members.others.table.places(),
             MEMBER_QUARANTINE + 1,
             "and no more places are used than that takes"
         );
@@ -182,15 +221,39 @@ mod tests {
     #[test]
     fn there_is_a_limit_that_leaving_lifts() {
         let mut members = Members::new(planted());
-        let all: Vec<_> = (0..MEMBERS_OF_GROUP_MAX).map(|n| members.enter(n).unwrap()).collect();
+        let mut all: VecDeque<_> = (0..MEMBERS_OF_GROUP_MAX).map(|n| members.enter(n).unwrap()).collect();
         assert_eq!((members.enter(0), members.len()), (Err(0), MEMBERS_OF_GROUP_MAX));
         for round in 0..3 {
-            all.iter().for_each(|_| {
-                let (oldest, _) = members.iter().min_by_key(|(_, value)| **value).unwrap();
-                members.leave(oldest).unwrap();
-                members.enter(usize::MAX - round).unwrap();
+            (0..MEMBERS_OF_GROUP_MAX).for_each(|_| {
+                members.leave(all.pop_front().unwrap()).unwrap();
+                all.push_back(members.enter(usize::MAX - round).unwrap());
                 assert_eq!(members.enter(0), Err(0));
             });
         }
+    }
+
+    #[test]
+    fn one_is_in_hand_and_the_others_are_where_they_were() {
+        let mut members = Members::new(planted());
+        let all = ['a', 'b', 'c'].map(|value| (members.enter(value).unwrap(), value));
+        let slot = |member: MemberId| member.slot() as u32;
+        for (member, value) in all.iter().chain(&all).chain(all.iter().rev()).copied() {
+            for _ in 0..2 {
+                let (own, others) = members.split(member.to_bits()).unwrap();
+                assert_eq!(*own, value);
+                for (other, value) in all {
+                    let there = others.at_mut(slot(other)).copied();
+                    assert_eq!(there, (other != member).then_some(value));
+                }
+                assert_eq!(others.iter_mut().count(), 2);
+            }
+            assert!(all.iter().all(|&(member, value)| members.get(member) == Some(&value)));
+            assert_eq!((members.iter().count(), members.len()), (3, 3));
+        }
+        let [(a, _), (b, _), (c, _)] = all;
+        assert_eq!((members.leave(a), members.split(a.to_bits()).is_none()), (Some('a'), true), "in hand");
+        assert_eq!((members.leave(b), members.leave(b), members.len()), (Some('b'), None, 1));
+        let (own, others) = members.split(c.to_bits()).unwrap();
+        assert_eq!((*own, others.iter_mut().count(), others.at_mut(slot(a))), ('c', 0, None));
     }
 }
