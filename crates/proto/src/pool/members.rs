@@ -2,6 +2,7 @@
 //! path of each message.
 
 use alloc::vec::Vec;
+use core::mem;
 
 use crate::limits::{MEMBER_QUARANTINE, MEMBERS_OF_GROUP_MAX};
 use crate::mutant::Mutant;
@@ -130,17 +131,19 @@ impl<T> Members<T> {
     fn take_in_hand(&mut self, bits: u32) -> Option<()> {
         let name = self.others.lookup(bits)?;
         self.put_back();
-        self.hand = self.others.table.at_mut(name.slot() as u32)?.take();
+        // What changes places is not dropped, so nothing looks whether it is to be.
+        mem::swap(&mut self.hand, self.others.table.at_mut(name.slot() as u32)?);
         self.in_hand = name.to_bits();
         Some(())
     }
 
+    #[inline]
     fn put_back(&mut self) {
         let slot = self.in_hand & MemberId::SLOTS_MAX as u32;
-        if let Some(value) = self.hand.take()
+        if self.hand.is_some()
             && let Some(place) = self.others.table.at_mut(slot)
         {
-            *place = Some(value);
+            mem::swap(&mut self.hand, place);
         }
         self.in_hand = 0;
     }
