@@ -98,7 +98,7 @@ impl Ends {
             }
             4 => {
                 let seen = rest.chunks_exact(2).map(|pair| ((pair[0] % 16).into(), pair[1].into())).collect();
-                self.inbox.leave(path);
+                self.inbox.leave(self.stream, path);
                 self.out.lose(path, &Standing { applied: two.into(), seen, signals: Vec::new() }).map(drop)
             }
             _ => {

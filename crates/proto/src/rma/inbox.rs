@@ -203,22 +203,26 @@ impl Inbox {
         Some(Ack { stream, number })
     }
 
-    /// A path from the peer is lost, and the last of it has come: for each stream that is known here what was counted there, for
-    /// the peer. What was acknowledged may be lost with it, so all of it becomes due again.
-    pub fn leave(&mut self, path: Path) -> Vec<(Stream, Standing)> {
-        let mut standings = Vec::new();
-        for at in 0..self.streams.len() {
-            let (Some(stream), Some(Some(incoming))) = (Stream::new(at as u8), self.streams.get_mut(at))
-            else {
-                continue;
-            };
-            standings.push((stream, incoming.leave(path)));
-            if !self.mutant.is("rma-lost-acks-stay-lost") {
-                incoming.tell_again();
-                self.owed |= u64::from(incoming.is_owed()) << at;
-            }
+    /// A path of a stream is lost, and the last of it has come: what was counted there, for the peer. What was acknowledged may be
+    /// lost with it, so all of it becomes due again.
+    pub fn leave(&mut self, stream: Stream, path: Path) -> Standing {
+        let resends = !self.mutant.is("rma-lost-acks-stay-lost");
+        let Some(incoming) = self.stream(stream) else { return Standing::default() };
+        let standing = incoming.leave(path);
+        if resends {
+            incoming.tell_again();
+            let owed = incoming.is_owed();
+            self.owe(stream, owed);
         }
-        standings
+        standing
+    }
+
+    /// The peer is done with a stream: nothing is known of it any more, and its memory is given back.
+    pub fn forget(&mut self, stream: Stream) {
+        if let Some(known) = self.streams.get_mut(stream.index()) {
+            *known = None;
+        }
+        self.owed &= !(1 << stream.index());
     }
 
     /// What has happened so far.

@@ -158,6 +158,19 @@ impl<T: Copy> Ledger<T> {
         self.flights.get_mut(id).map(|op| op.path = path).ok_or(Unknown)
     }
 
+    /// What is known of an operation under way, to be changed as it is posted again.
+    #[inline]
+    pub fn note_mut(&mut self, id: SlotId) -> Option<&mut T> {
+        self.flights.get_mut(id).map(|op| &mut op.note)
+    }
+
+    /// Whether an operation can begin.
+    #[inline]
+    #[must_use]
+    pub const fn has_room(&self) -> bool {
+        self.flights.has_room()
+    }
+
     /// What is under way, in no order.
     pub fn ops(&self) -> impl Iterator<Item = (SlotId, &Op<T>)> {
         self.flights.iter()

@@ -9,6 +9,7 @@
 //! - [`outgoing`]: a stream at its initiator: what a put carries, when a signal may go, what a quiet has to ask.
 //! - [`incoming`], [`inbox`]: the streams of one peer at their target: arrivals, order, acknowledgements.
 //! - [`ledger`], [`flights`]: operations under way, by context and peer; a quiet is one load when there are none.
+//! - [`paths`], [`redo`]: a path that is lost, and what is done again.
 //! - [`atomic`], [`calls`], [`served`]: atomics that the owner of a word executes, each once however often it is asked.
 //!
 //! None of it knows addresses, rights or memory: whoever calls checks the words that a peer names, and applies what it is
@@ -21,6 +22,8 @@ pub mod inbox;
 pub mod incoming;
 pub mod ledger;
 pub mod outgoing;
+pub mod paths;
+pub mod redo;
 pub mod served;
 pub mod shape;
 

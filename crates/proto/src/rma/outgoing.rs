@@ -86,6 +86,8 @@ struct Sent {
     count: u32,
     at_once: bool,
     posted: [u32; LINKS_MAX],
+    /// The path that its message went over last, while that is not lost.
+    over: Option<Path>,
 }
 
 const _: () = assert!(size_of::<Sent>() <= 64);
@@ -245,7 +247,7 @@ impl Outgoing {
             return Err((batch, Busy::Plain));
         }
         let (number, count, posted) = (self.sealed, self.count, self.posted);
-        let sent = Sent { update: Some(update), count, at_once, posted };
+        let sent = Sent { update: Some(update), count, at_once, posted, over: None };
         self.sent[self.shape.place(number)] = sent;
         self.sealed = self.sealed.wrapping_add(1);
         if at_once {
@@ -322,9 +324,37 @@ impl Outgoing {
         Quiet::Ask(Ask { stream: self.stream, number: low(self.sealed) })
     }
 
-    /// The signal of that number, to be sent again as its message went over a path that was lost and had not completed; `None`
-    /// if it has come all the same, as the target says. So no message is sent again while one like it may still come, and none
-    /// that comes late meets a later epoch of its number.
+    /// The message of the signal of that number is sent, for the first time or again, over that path.
+    #[inline]
+    pub fn sent_over(&mut self, number: u64, path: Path) {
+        self.sent[self.shape.place(number)].over = Some(path);
+    }
+
+    /// The signals whose messages went over a path that is lost, and have not come, as the target says: they are to be sent again.
+    pub fn lost_signals(&mut self, path: Path, standing: &Standing) -> Vec<(u64, Signal)> {
+        let mut lost = Vec::new();
+        for back in (1..=self.unacknowledged()).rev() {
+            let number = self.sealed.wrapping_sub(back);
+            let sent = &mut self.sent[self.shape.place(number)];
+            if sent.over == Some(path) {
+                sent.over = None;
+                lost.extend(self.again(number, standing).map(|signal| (number, signal)));
+            }
+        }
+        lost
+    }
+
+    /// Whether a write that was counted in the epoch of that number, and whose path is lost, may be one of those that are made up
+    /// for. All others have come.
+    #[must_use]
+    pub fn is_missing(&self, number: u64, lost: &[MakeUp]) -> bool {
+        let is_live = number.wrapping_sub(self.acked) as i64 >= 0;
+        is_live && lost.iter().any(|one| one.epoch == self.shape.wire(number))
+    }
+
+    /// The signal of that number, to be sent again as its message went over a path that was lost; `None` if it has come all the
+    /// same, as the target says. So no message is sent again while one like it may still come, and none that comes late meets a
+    /// later epoch of its number.
     #[must_use]
     pub fn again(&self, number: u64, standing: &Standing) -> Option<Signal> {
         let back = self.sealed.wrapping_sub(number);
@@ -341,10 +371,17 @@ impl Outgoing {
         Some(Signal { stream: self.stream, epoch, count, update: update?, at_once, ack: None })
     }
 
-    /// The number of the next signal.
+    /// The number of the open epoch, and of the next signal.
+    #[inline]
     #[must_use]
     pub const fn next_number(&self) -> u64 {
         self.sealed
+    }
+
+    /// Which stream it is.
+    #[must_use]
+    pub const fn stream(&self) -> Stream {
+        self.stream
     }
 
     /// A path is lost, and the target says what it has counted there, after the last of it has come. Gives what the target is to

@@ -1,10 +1,13 @@
 //! What processes of a one-sided job tell each other before anything is written: the card of each, which the job's launcher
-//! hands to all, and the words by which a context's links are made. Words travel on a control stream, behind its HELLO.
+//! hands to all, and the words by which a context's links are made, lost and given back. Words travel on a control stream, behind
+//! its HELLO.
 
 use alloc::vec::Vec;
 
 use crate::id::ProcessId;
 use crate::limits::{LINKS_MAX, RAILS_MAX, RMA_HEAPS_MAX};
+use crate::rma::incoming::{MakeUp, Standing};
+use crate::rma::shape::Shape;
 use crate::wire::cursor::{Reader, Short, Writer};
 use crate::wire::frame::Region;
 use crate::wire::handle::ADDRESS_MAX;
@@ -17,6 +20,8 @@ const MAGIC: [u8; 4] = *b"TRKR";
 const VERSION: u16 = 1;
 /// Most bytes of the address of a link.
 const LINK_MAX: usize = 256;
+/// Most epochs that a standing tells of, and that a [`Word::MakeUp`] does.
+pub const EPOCHS_MAX: usize = Shape::WIRE.window() as usize;
 
 /// How a process is reached.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -47,6 +52,8 @@ pub enum Refusal {
     Stranger,
     /// The process has run out of something.
     NoResources,
+    /// Who asked broke the protocol, and is not served any more on this stream.
+    Protocol,
     /// A number this version does not know.
     Other(u8),
 }
@@ -89,10 +96,29 @@ pub enum Word {
         /// Why.
         why: Refusal,
     },
-    /// The asking side is done with a link; nothing of it is under way.
+    /// The asking side is done with a stream, and all links of it.
     Leave {
+        /// Which.
+        stream: Stream,
+    },
+    /// A link is lost at the asking side.
+    Down {
         /// What the serving side calls it.
         served: u64,
+    },
+    /// A link is lost at the serving side, and the last of it was taken in.
+    Standing {
+        /// What the asking side calls it.
+        id: u64,
+        /// What was counted on it.
+        standing: Standing,
+    },
+    /// Counted writes that were lost with a link were written again.
+    MakeUp {
+        /// Of which stream.
+        stream: Stream,
+        /// Which of them, 1 to [`EPOCHS_MAX`] epochs of that stream.
+        lost: Vec<MakeUp>,
     },
 }
 
@@ -169,6 +195,46 @@ fn write_link(out: &mut Writer, link: &[u8]) {
     out.u16(used as u16).bytes(&link[..used]);
 }
 
+fn write_standing(out: &mut Writer, id: u64, standing: &Standing) {
+    let Standing { applied, seen, signals } = standing;
+    let (seen, signals) = (&seen[..seen.len().min(EPOCHS_MAX)], &signals[..signals.len().min(EPOCHS_MAX)]);
+    out.u8(6).u8(VERSION as u8).u8(seen.len() as u8).u8(signals.len() as u8).u32(*applied as u32);
+    out.u64(id).u16((*applied >> 32) as u16);
+    for &(epoch, count) in seen {
+        out.u16(epoch).u32(count);
+    }
+    for &epoch in signals {
+        out.u16(epoch);
+    }
+}
+
+fn read_standing(
+    reader: &mut Reader<'_>,
+    (seen, signals): (u8, u8),
+    applied: u32,
+) -> Result<Standing, DialError> {
+    within("epochs with writes", seen.into(), 0, EPOCHS_MAX)?;
+    within("epochs with signals", signals.into(), 0, EPOCHS_MAX)?;
+    let applied = u64::from(applied) | u64::from(reader.u16()?) << 32;
+    let seen = (0..seen).map(|_| Ok((reader.u16()?, reader.u32()?))).collect::<Result<_, DialError>>()?;
+    let signals = (0..signals).map(|_| Ok(reader.u16()?)).collect::<Result<_, DialError>>()?;
+    Ok(Standing { applied, seen, signals })
+}
+
+fn read_lost(reader: &mut Reader<'_>, stream: Stream, count: u8) -> Result<Vec<MakeUp>, DialError> {
+    within("epochs to make up for", count.into(), 1, EPOCHS_MAX)?;
+    let mut one = || -> Result<MakeUp, DialError> {
+        let (epoch, count) = (reader.u16()?, reader.u32()?);
+        within("writes to make up for", count, 1, u32::MAX as usize)?;
+        Ok(MakeUp { stream, epoch, count })
+    };
+    (0..count).map(|_| one()).collect()
+}
+
+fn stream(number: u8) -> Result<Stream, DialError> {
+    Stream::new(number).ok_or(DialError::Value { what: "stream", value: number.into() })
+}
+
 fn read_link(reader: &mut Reader<'_>) -> Result<Vec<u8>, DialError> {
     let used = reader.u16()?;
     within("bytes of a link", used.into(), 1, LINK_MAX)?;
@@ -176,7 +242,7 @@ fn read_link(reader: &mut Reader<'_>) -> Result<Vec<u8>, DialError> {
 }
 
 impl Word {
-    /// The word's bytes. Heaps beyond [`RMA_HEAPS_MAX`] are left out.
+    /// The word's bytes. Heaps beyond [`RMA_HEAPS_MAX`] and epochs beyond [`EPOCHS_MAX`] are left out.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::default();
@@ -197,12 +263,24 @@ impl Word {
                 let why = match why {
                     Refusal::Stranger => 1,
                     Refusal::NoResources => 2,
+                    Refusal::Protocol => 3,
                     Refusal::Other(number) => *number,
                 };
                 out.u8(3).u8(VERSION as u8).u8(why).bytes(&[0; 5]).u64(*id);
             }
-            Self::Leave { served } => {
-                out.u8(4).u8(VERSION as u8).bytes(&[0; 6]).u64(*served);
+            Self::Leave { stream } => {
+                out.u8(4).u8(VERSION as u8).u8(stream.number()).bytes(&[0; 13]);
+            }
+            Self::Down { served } => {
+                out.u8(5).u8(VERSION as u8).bytes(&[0; 6]).u64(*served);
+            }
+            Self::Standing { id, standing } => write_standing(&mut out, *id, standing),
+            Self::MakeUp { stream, lost } => {
+                let lost = &lost[..lost.len().min(EPOCHS_MAX)];
+                out.u8(7).u8(VERSION as u8).u8(stream.number()).u8(lost.len() as u8).bytes(&[0; 12]);
+                for one in lost {
+                    out.u16(one.epoch).u32(one.count);
+                }
             }
         }
         out.0
@@ -221,8 +299,7 @@ impl Word {
         let (number, id) = (reader.u32()?, reader.u64()?);
         let word = match kind {
             1 => {
-                let stream =
-                    Stream::new(first).ok_or(DialError::Value { what: "stream", value: first.into() })?;
+                let stream = stream(first)?;
                 within("path", second.into(), 0, LINKS_MAX - 1)?;
                 let nonce = reader.array()?;
                 Self::Dial { id, nonce, member: number, stream, path: second, link: read_link(&mut reader)? }
@@ -242,11 +319,20 @@ impl Word {
                 let why = match first {
                     1 => Refusal::Stranger,
                     2 => Refusal::NoResources,
+                    3 => Refusal::Protocol,
                     number => Refusal::Other(number),
                 };
                 Self::Refused { id, why }
             }
-            4 => Self::Leave { served: id },
+            4 => Self::Leave { stream: stream(first)? },
+            5 => Self::Down { served: id },
+            6 => {
+                Self::Standing { id, standing: read_standing(&mut reader, (first, second), number)? }
+            }
+            7 => {
+                let stream = stream(first)?;
+                Self::MakeUp { stream, lost: read_lost(&mut reader, stream, second)? }
+            }
             kind => return Err(DialError::Kind(kind)),
         };
         if reader.0.is_empty() { Ok(word) } else { Err(DialError::Length) }
@@ -305,8 +391,38 @@ mod tests {
             Word::Refused { id: 3, why: Refusal::Stranger },
             Word::Refused { id: 3, why: Refusal::NoResources },
             Word::Refused { id: 3, why: Refusal::Other(200) },
-            Word::Leave { served: 4 },
+            Word::Leave { stream },
+            Word::Refused { id: 3, why: Refusal::Protocol },
+            Word::Down { served: 5 },
+            Word::Standing { id: 6, standing: Standing::default() },
+            Word::Standing { id: u64::MAX, standing: standing(EPOCHS_MAX as u16) },
+            Word::MakeUp { stream, lost: made_up(stream, 1) },
+            Word::MakeUp { stream, lost: made_up(stream, EPOCHS_MAX as u16) },
         ]
+    }
+
+    fn standing(epochs: u16) -> Standing {
+        let seen = (0..epochs).map(|epoch| (epoch, u32::from(epoch) << 20)).collect();
+        Standing { applied: 0xaabb_0102_0304, seen, signals: (0..epochs).map(|epoch| !epoch).collect() }
+    }
+
+    fn made_up(stream: Stream, epochs: u16) -> Vec<MakeUp> {
+        (0..epochs).map(|epoch| MakeUp { stream, epoch, count: u32::from(epoch) + 1 }).collect()
+    }
+
+    #[test]
+    fn standings_are_laid_out_as_documented() {
+        let bytes = Word::Standing { id: 0x0807_0605_0403_0201, standing: standing(1) }.to_bytes();
+        assert_eq!(bytes[..8], [6, 1, 1, 1, 4, 3, 2, 1]);
+        assert_eq!(bytes[8..18], [1, 2, 3, 4, 5, 6, 7, 8, 0xbb, 0xaa]);
+        assert_eq!(bytes[18..], [0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+        let stream = Stream::new(9).unwrap();
+        let bytes = Word::MakeUp { stream, lost: made_up(stream, 1) }.to_bytes();
+        assert_eq!(bytes[..4], [7, 1, 9, 1]);
+        assert_eq!(bytes[16..], [0, 0, 1, 0, 0, 0]);
+        assert_eq!(Word::Leave { stream }.to_bytes(), [4, 1, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let longest = Word::Standing { id: 0, standing: standing(EPOCHS_MAX as u16) }.to_bytes();
+        assert!(longest.len() <= 4096, "a frame of a control stream");
     }
 
     #[test]
@@ -336,6 +452,12 @@ mod tests {
         assert_eq!(refused(2, 4, 1), DialError::Value { what: "receives", value: 1 });
         let heaps = RMA_HEAPS_MAX as u8 + 1;
         assert_eq!(refused(2, 2, heaps), DialError::Value { what: "heaps", value: heaps.into() });
+        assert_eq!(refused(7, 2, 64), DialError::Value { what: "stream", value: 64 });
+        assert_eq!(refused(11, 2, 129), DialError::Value { what: "epochs with writes", value: 129 });
+        assert_eq!(refused(11, 3, 255), DialError::Value { what: "epochs with signals", value: 255 });
+        assert_eq!(refused(12, 2, 64), DialError::Value { what: "stream", value: 64 });
+        assert_eq!(refused(12, 3, 0), DialError::Value { what: "epochs to make up for", value: 0 });
+        assert_eq!(refused(12, 18, 0), DialError::Value { what: "writes to make up for", value: 0 });
         let mut bytes = words()[2].to_bytes();
         let at = bytes.len() - 3;
         bytes[at..at + 2].copy_from_slice(&0_u16.to_le_bytes());

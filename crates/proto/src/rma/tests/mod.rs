@@ -90,12 +90,31 @@ proptest! {
         let mut world = everybody(config, seed, steps);
         let spared = world.below(LINKS_MAX as u64) as u8;
         for path in (0..LINKS_MAX as u8).filter(|&path| path != spared) {
+            let (time, process) = (world.below(2000), world.below(2) as usize);
+            match world.below(3) {
+                0 => world.fail_at(time, process, 1 - process, path),
+                _ => world.lose_at(time, 0, 1, path),
+            }
+        }
+        world.run();
+        world.check_end();
+    }
+}
+
+#[test]
+fn lost_paths_give_work_to_do_again() {
+    let (mut again, mut made_up) = (0, 0);
+    for seed in 1..200 {
+        let mut world = everybody(narrow(), seed, 100);
+        for path in 0..3 {
             let time = world.below(2000);
             world.lose_at(time, 0, 1, path);
         }
         world.run();
         world.check_end();
+        (again, made_up) = (again + world.sent.again, made_up + world.sent.made_up);
     }
+    assert!(again > 500 && made_up > 100, "{again} again, {made_up} made up for");
 }
 
 #[test]

@@ -12,6 +12,8 @@ use crate::rma::inbox::{Inbox, Took};
 use crate::rma::incoming::{MakeUp, Standing};
 use crate::rma::ledger::{self, Ledger};
 use crate::rma::outgoing::{self, Batch, Busy, Order, Outgoing, Sealed, Tag};
+use crate::rma::paths::{Paths, Step as PathStep};
+use crate::rma::redo::{Again, Kind, Redo};
 use crate::rma::shape::Shape;
 use crate::slots::SlotId;
 use crate::wire::rma::signal::{Signal, SignalOp, Update};
@@ -51,9 +53,25 @@ pub(super) struct Config {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Note {
     Plain(usize),
-    Counted(usize),
-    /// The signal of that number.
-    Signal(u64),
+    /// In the epoch of that number.
+    Counted(usize, u64),
+    Rewritten(usize),
+}
+
+impl Note {
+    const fn kind(self) -> Kind {
+        match self {
+            Self::Plain(_) => Kind::Other,
+            Self::Counted(_, epoch) => Kind::Counted(epoch),
+            Self::Rewritten(_) => Kind::Rewritten,
+        }
+    }
+
+    const fn piece(self) -> usize {
+        match self {
+            Self::Plain(piece) | Self::Counted(piece, _) | Self::Rewritten(piece) => piece,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -69,9 +87,24 @@ struct Packet {
     path: u8,
     load: Load,
     op: Option<(u8, SlotId, Note)>,
+    /// Stream and number of the signal it is.
+    signal: Option<(u8, u64)>,
     arrived: bool,
     noticed: bool,
     completed: bool,
+    /// The network has lost it, or keeps it for some time, or its completion.
+    held: bool,
+    mute: bool,
+}
+
+/// One end of a path.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum End {
+    Up,
+    /// In error; completions may still come.
+    Failed,
+    /// It has told all.
+    Quiet,
 }
 
 #[derive(Clone, Debug)]
@@ -79,10 +112,16 @@ enum Event {
     Arrive(usize),
     Notice(usize),
     Complete(usize),
-    /// The path between two processes is lost.
+    /// What the network kept comes after all.
+    Late(usize),
+    /// The path between two processes carries nothing more, and nobody knows yet.
     Lose(usize, usize, u8),
-    /// Over a control stream: what `from` says to `to`.
-    Standing(usize, usize, u8, Vec<(Stream, Standing)>),
+    /// One end of a path fails, and then has told all.
+    Fail(usize, usize, u8),
+    Quiet(usize, usize, u8),
+    /// Over a control stream: what `from` says to `to`, in order.
+    Down(usize, usize, u8),
+    Standing(usize, usize, u8, Vec<Standing>),
     MakeUp(usize, usize, MakeUp),
 }
 
@@ -102,12 +141,8 @@ struct Out {
     ledger: Ledger<Note>,
     threads: Vec<Thread>,
     sealed: u64,
-    /// Writes to be written again, without an immediate, and signals to be sent again.
-    again: VecDeque<(SlotId, Note, Option<Signal>)>,
-    /// Signals whose path is lost, and nobody has said whether they have come.
-    unsure: Vec<(usize, SlotId, u64)>,
-    redoing: u32,
-    make_up: Vec<MakeUp>,
+    paths: Paths,
+    redo: Redo,
 }
 
 #[derive(Debug)]
@@ -116,7 +151,11 @@ struct Peer {
     outs: Vec<Out>,
     ready: VecDeque<Stream>,
     under_way: [u32; LINKS_MAX],
-    up: [bool; LINKS_MAX],
+    ends: [End; LINKS_MAX],
+    /// The network carries nothing there.
+    dead: [bool; LINKS_MAX],
+    /// When the last word to the peer comes.
+    control: u64,
 }
 
 /// What was sent besides writes and signals.
@@ -125,6 +164,10 @@ pub(super) struct Sent {
     pub(super) acks: u64,
     pub(super) asks: u64,
     pub(super) counted: u64,
+    /// Writes and signals that were sent again.
+    pub(super) again: u64,
+    /// Words that made up for writes.
+    pub(super) made_up: u64,
 }
 
 pub(super) struct World {
@@ -155,10 +198,8 @@ impl World {
                         ledger,
                         threads: threads.collect(),
                         sealed: 0,
-                        again: VecDeque::new(),
-                        unsure: Vec::new(),
-                        redoing: 0,
-                        make_up: Vec::new(),
+                        paths: all_up(config.rails, mutant),
+                        redo: Redo::new(mutant),
                     }
                 };
                 let peer = Peer {
@@ -166,7 +207,9 @@ impl World {
                     outs: (0..config.streams).map(out).collect(),
                     ready: VecDeque::new(),
                     under_way: [0; LINKS_MAX],
-                    up: core::array::from_fn(|at| at < usize::from(config.rails)),
+                    ends: [End::Up; LINKS_MAX],
+                    dead: [false; LINKS_MAX],
+                    control: 0,
                 };
                 peers.insert((from, to), peer);
                 (0..config.streams)
@@ -207,6 +250,11 @@ impl World {
         self.at(time, Event::Lose(one, two, path));
     }
 
+    /// One end of a path fails by itself.
+    pub(super) fn fail_at(&mut self, time: u64, me: usize, peer: usize, path: u8) {
+        self.at(time, Event::Fail(me, peer, path));
+    }
+
     fn at(&mut self, time: u64, event: Event) {
         self.events.push(event);
         self.queue.push(core::cmp::Reverse((time, self.events.len() - 1)));
@@ -232,6 +280,7 @@ impl World {
                 assert_eq!(left, 0, "process {from} waits for {to} for ever");
                 assert_eq!(out.ledger.quiet(), Ok(ledger::Quiet::Done));
                 assert_eq!(out.ledger.unknown(), 0);
+                assert!(out.redo.is_empty());
             }
         }
     }
@@ -252,22 +301,10 @@ impl World {
 
     fn happen(&mut self, event: Event) -> (usize, usize) {
         match event {
-            Event::Arrive(at) => {
-                let delay = self.delay(self.packets[at].path);
-                let poll = self.below(8);
-                let packet = &mut self.packets[at];
-                let pair = (packet.from, packet.to);
-                if !self.peers[&pair].up[usize::from(packet.path)] {
-                    return pair;
-                }
-                packet.arrived = true;
-                if let Load::Write { piece, stream, .. } = packet.load {
-                    let now = self.now;
-                    self.stream(pair, stream).placed(piece, now);
-                }
-                self.at(self.now + poll, Event::Notice(at));
-                self.at(self.now + delay, Event::Complete(at));
-                pair
+            Event::Arrive(at) => self.arrive(at),
+            Event::Late(at) => {
+                self.packets[at].held = false;
+                self.arrive(at)
             }
             Event::Notice(at) => {
                 self.notice(at);
@@ -275,7 +312,8 @@ impl World {
             }
             Event::Complete(at) => {
                 let pair = (self.packets[at].from, self.packets[at].to);
-                if self.peers[&pair].up[usize::from(self.packets[at].path)] {
+                let is_told = self.peers[&pair].ends[usize::from(self.packets[at].path)] == End::Quiet;
+                if !is_told && !self.packets[at].mute {
                     self.complete(at);
                 }
                 pair
@@ -284,25 +322,24 @@ impl World {
                 self.lose(one, two, path);
                 (one, two)
             }
+            Event::Fail(me, peer, path) | Event::Down(peer, me, path) => {
+                self.fail((me, peer), path);
+                (me, peer)
+            }
+            Event::Quiet(me, peer, path) => {
+                self.peers.get_mut(&(me, peer)).unwrap().ends[usize::from(path)] = End::Quiet;
+                self.settle((me, peer), path);
+                (me, peer)
+            }
             Event::Standing(from, to, path, standings) => {
-                let path = Path::new(path).unwrap();
-                for number in 0..self.config.streams {
-                    let of = standings.iter().find(|(stream, _)| stream.number() == number);
-                    let standing = of.map_or_else(Standing::default, |(_, standing)| standing.clone());
-                    let out = self.out((to, from), number);
-                    let lost = out.machine.lose(path, &standing).unwrap();
-                    out.make_up.extend(lost);
-                    let (here, others) = out.unsure.drain(..).partition(|unsure| unsure.0 == path.index());
-                    out.unsure = others;
-                    let here: Vec<_> = here;
-                    for (_, id, number) in here {
-                        match out.machine.again(number, &standing) {
-                            Some(signal) => out.again.push_back((id, Note::Signal(number), Some(signal))),
-                            None => drop(out.ledger.done(id).unwrap()),
-                        }
+                for (number, standing) in standings.into_iter().enumerate() {
+                    let out = self.out((to, from), number as u8);
+                    if out.paths.on_standing(place(path), standing) != PathStep::Nothing {
+                        self.fail((to, from), path);
                     }
                 }
-                (from, to)
+                self.settle((to, from), path);
+                (to, from)
             }
             Event::MakeUp(from, to, lost) => {
                 let peer = self.peers.get_mut(&(to, from)).unwrap();
@@ -314,6 +351,40 @@ impl World {
                 (from, to)
             }
         }
+    }
+
+    /// Something reaches the NIC of its target.
+    fn arrive(&mut self, at: usize) -> (usize, usize) {
+        let packet = &self.packets[at];
+        let (pair, path) = ((packet.from, packet.to), packet.path);
+        if packet.held || packet.noticed {
+            return pair;
+        }
+        let (delay, poll) = (self.delay(path), self.below(8));
+        if self.peers[&(pair.1, pair.0)].ends[usize::from(path)] != End::Up {
+            self.vanish(at, false);
+            return pair;
+        }
+        let packet = &mut self.packets[at];
+        packet.arrived = true;
+        if let Load::Write { piece, stream, .. } = packet.load {
+            let now = self.now;
+            self.stream(pair, stream).placed(piece, now);
+        }
+        self.at(self.now + poll, Event::Notice(at));
+        if !self.peers[&pair].dead[usize::from(path)] {
+            self.at(self.now + delay, Event::Complete(at));
+        }
+        pair
+    }
+
+    /// A word on the control stream, which keeps its order.
+    fn say(&mut self, (from, to): (usize, usize), event: Event) {
+        let later = self.now + 1 + self.below(200);
+        let last = &mut self.peers.get_mut(&(from, to)).unwrap().control;
+        *last = later.max(*last);
+        let at = *last;
+        self.at(at, event);
     }
 
     fn stream(&mut self, (from, to): (usize, usize), stream: u8) -> &mut oracle::Stream {
@@ -335,7 +406,7 @@ impl World {
         if core::mem::replace(&mut packet.noticed, true) {
             return;
         }
-        let (pair, path) = ((packet.from, packet.to), Path::new(packet.path).unwrap());
+        let (pair, path) = ((packet.from, packet.to), place(packet.path));
         match packet.load.clone() {
             Load::Write { imm: None, .. } => {}
             Load::Write { imm: Some(imm), piece, stream } => {
@@ -356,11 +427,7 @@ impl World {
     }
 
     fn on_message(&mut self, at: usize, (from, to): (usize, usize), bytes: &[u8]) {
-        let number = match self.packets[at].op {
-            Some((stream, _, Note::Signal(number))) => Some((stream, number)),
-            _ => None,
-        };
-        if let Some((stream, number)) = number {
+        if let Some((stream, number)) = self.packets[at].signal {
             self.stream((from, to), stream).message_gone(number);
         }
         let mut message = Message::from_bytes(bytes).unwrap();
@@ -402,23 +469,22 @@ impl World {
         let (pair, path, op) = ((packet.from, packet.to), usize::from(packet.path), packet.op);
         self.peers.get_mut(&pair).unwrap().under_way[path] -= 1;
         let Some((stream, id, note)) = op else { return };
-        let is_redone = matches!(self.packets[at].load, Load::Write { imm: None, .. })
-            && matches!(note, Note::Counted(_));
         let out = self.out(pair, stream);
         assert_eq!(out.ledger.done(id).unwrap().note, note);
         match note {
             Note::Plain(_) => assert!(out.machine.on_plain_done()),
-            Note::Signal(_) | Note::Counted(_) => {}
+            Note::Counted(..) => {}
+            Note::Rewritten(_) => out.redo.on_rewritten(),
         }
-        if is_redone {
-            out.redoing -= 1;
-        }
+        self.stream(pair, stream).done(note.piece());
     }
 
-    /// Both ends of a path give it up: what has come is taken in, what has not is gone, and its sender does not know which.
+    /// Nothing gets through any more: what is under way is lost, but for some of it that comes late. Either end notices in its time.
     fn lose(&mut self, one: usize, two: usize, path: u8) {
-        for pair in [(one, two), (two, one)] {
-            self.peers.get_mut(&pair).unwrap().up[usize::from(path)] = false;
+        for (me, peer) in [(one, two), (two, one)] {
+            self.peers.get_mut(&(me, peer)).unwrap().dead[usize::from(path)] = true;
+            let notices = self.now + self.below(600);
+            self.at(notices, Event::Fail(me, peer, path));
         }
         for at in 0..self.packets.len() {
             let packet = &self.packets[at];
@@ -426,79 +492,137 @@ impl World {
             if packet.path != path || pair != (one, two) && pair != (two, one) {
                 continue;
             }
-            match (packet.arrived, packet.noticed) {
-                (true, false) => self.notice(at),
-                (false, false) => self.vanish(at),
-                _ => {}
-            }
-            if !self.packets[at].completed {
-                self.fail(at);
+            match packet.arrived {
+                true => self.packets[at].mute = self.below(2) == 0,
+                false => self.keep(at),
             }
         }
-        let place = Path::new(path).unwrap();
-        for (from, to) in [(one, two), (two, one)] {
-            let standings = self.peers.get_mut(&(from, to)).unwrap().inbox.leave(place);
-            let later = self.now + 1 + self.below(200);
-            self.at(later, Event::Standing(from, to, path, standings));
+    }
+
+    /// The network keeps something, perhaps for ever.
+    fn keep(&mut self, at: usize) {
+        self.packets[at].held = true;
+        if self.below(2) == 0 {
+            let later = self.now + 1 + self.below(3000);
+            self.at(later, Event::Late(at));
+        }
+    }
+
+    /// One end of a path fails. As a target it takes in what has come, and says what that was; nothing lands there any more. As an
+    /// initiator it tells its target.
+    fn fail(&mut self, (me, peer): (usize, usize), path: u8) {
+        let end = &mut self.peers.get_mut(&(me, peer)).unwrap().ends[usize::from(path)];
+        if *end != End::Up {
+            return;
+        }
+        *end = End::Failed;
+        let quiet = self.now + 1 + self.below(100);
+        self.at(quiet, Event::Quiet(me, peer, path));
+        for at in 0..self.packets.len() {
+            let packet = &self.packets[at];
+            if packet.path != path || (packet.from, packet.to) != (peer, me) {
+                continue;
+            }
+            match (packet.arrived, packet.noticed) {
+                (true, false) => self.notice(at),
+                (false, false) => self.vanish(at, true),
+                _ => {}
+            }
+        }
+        let of = self.peers.get_mut(&(me, peer)).unwrap();
+        let streams = (0..self.config.streams).map(|number| Stream::new(number).unwrap());
+        let standings = streams.map(|stream| of.inbox.leave(stream, place(path))).collect();
+        let steps = of.outs.iter_mut().map(|out| out.paths.on_failed(place(path)));
+        let says = steps.fold(false, |says, step| says | (step == PathStep::Leave { say: true }));
+        self.say((me, peer), Event::Standing(me, peer, path, standings));
+        if says {
+            self.say((me, peer), Event::Down(me, peer, path));
         }
     }
 
     /// A packet never arrives as a whole; its bytes may.
-    fn vanish(&mut self, at: usize) {
-        self.packets[at].noticed = true;
-        let (placed, now) = (self.below(2) == 0, self.now);
-        let packet = &self.packets[at];
-        let (pair, op) = ((packet.from, packet.to), packet.op);
-        match packet.load {
-            Load::Write { imm, piece, stream } => {
-                let stream = self.stream(pair, stream);
-                if placed {
-                    stream.placed(piece, now);
-                }
-                if imm.is_some() {
-                    stream.lost(piece);
-                }
+    fn vanish(&mut self, at: usize, may_be_there: bool) {
+        let placed = may_be_there && self.below(2) == 0;
+        let (now, packet) = (self.now, &mut self.packets[at]);
+        packet.noticed = true;
+        let (pair, signal) = ((packet.from, packet.to), packet.signal);
+        if let Load::Write { imm, piece, stream } = packet.load {
+            let stream = self.stream(pair, stream);
+            if placed {
+                stream.placed(piece, now);
             }
-            Load::Message(_) => {
-                if let Some((stream, _, Note::Signal(number))) = op {
-                    self.stream(pair, stream).message_gone(number);
-                }
+            if imm.is_some() {
+                stream.lost(piece);
             }
+        }
+        if let Some((stream, number)) = signal {
+            self.stream(pair, stream).message_gone(number);
         }
     }
 
-    /// An operation on a lost path is to be done again.
-    fn fail(&mut self, at: usize) {
-        let packet = &mut self.packets[at];
-        packet.completed = true;
-        let (pair, path, op) = ((packet.from, packet.to), usize::from(packet.path), packet.op);
-        let was_redone = matches!(packet.load, Load::Write { imm: None, .. });
-        self.peers.get_mut(&pair).unwrap().under_way[path] -= 1;
-        let Some((stream, id, note)) = op else { return };
-        let out = self.out(pair, stream);
-        match note {
-            Note::Signal(number) => return out.unsure.push((path, id, number)),
-            Note::Counted(_) if !was_redone => out.redoing += 1,
-            _ => {}
+    /// Goes on with what went over a path that both ends have left.
+    fn settle(&mut self, pair: (usize, usize), path: u8) {
+        let is_quiet = self.peers[&pair].ends[usize::from(path)] == End::Quiet;
+        for number in 0..self.config.streams {
+            let out = self.out(pair, number);
+            let Some(standing) = out.paths.settle(place(path), is_quiet) else { continue };
+            let (before, at) = (out.machine.unacknowledged(), (0, place(path)));
+            let (machine, ledger) = (&mut out.machine, &mut out.ledger);
+            out.redo.settle(at, &standing, machine, ledger, |note| note.kind()).unwrap();
+            let news = before - out.machine.unacknowledged();
+            self.stream(pair, number).acknowledge(news);
         }
-        out.again.push_back((id, note, None));
     }
 
     /// A path with room, any of them.
     fn path(&mut self, pair: (usize, usize)) -> Option<u8> {
         let peer = &self.peers[&pair];
         let free: Vec<u8> = (0..self.config.rails)
-            .filter(|&path| peer.up[usize::from(path)] && peer.under_way[usize::from(path)] < DEPTH)
+            .filter(|&path| {
+                let at = usize::from(path);
+                peer.ends[at] == End::Up && peer.under_way[at] < DEPTH
+            })
             .collect();
         if free.is_empty() { None } else { Some(free[self.below(free.len() as u64) as usize]) }
     }
 
-    fn post(&mut self, (from, to): (usize, usize), path: u8, load: Load, op: Option<(u8, SlotId, Note)>) {
-        self.peers.get_mut(&(from, to)).unwrap().under_way[usize::from(path)] += 1;
+    fn post(&mut self, pair: (usize, usize), path: u8, load: Load, op: Option<(u8, SlotId, Note)>) {
+        self.send(pair, path, load, (op, None));
+    }
+
+    fn send(
+        &mut self,
+        (from, to): (usize, usize),
+        path: u8,
+        load: Load,
+        (op, signal): (Option<(u8, SlotId, Note)>, Option<(u8, u64)>),
+    ) {
+        let peer = self.peers.get_mut(&(from, to)).unwrap();
+        peer.under_way[usize::from(path)] += 1;
+        let is_dead = peer.dead[usize::from(path)];
         let later = self.now + self.delay(path);
-        let (arrived, noticed, completed) = (false, false, false);
-        self.packets.push(Packet { from, to, path, load, op, arrived, noticed, completed });
-        self.at(later, Event::Arrive(self.packets.len() - 1));
+        let packet = Packet {
+            from,
+            to,
+            path,
+            load,
+            op,
+            signal,
+            arrived: false,
+            noticed: false,
+            completed: false,
+            held: false,
+            mute: false,
+        };
+        self.packets.push(packet);
+        let at = self.packets.len() - 1;
+        if self.peers[&(to, from)].ends[usize::from(path)] != End::Up {
+            self.vanish(at, false);
+        } else if is_dead {
+            self.keep(at);
+        } else {
+            self.at(later, Event::Arrive(at));
+        }
     }
 
     /// A process does what it can for one peer.
@@ -542,29 +666,33 @@ impl World {
     }
 
     fn redo(&mut self, pair: (usize, usize), stream: u8) -> bool {
-        let now = self.now;
         let bits = self.config.bits;
-        let out = self.out(pair, stream);
-        if out.redoing == 0 && !out.make_up.is_empty() {
-            let lost = core::mem::take(&mut out.make_up);
-            lost.into_iter().for_each(|lost| self.at(now + 50, Event::MakeUp(pair.0, pair.1, lost)));
+        if let Some(lost) = self.out(pair, stream).redo.make_up(3) {
+            self.sent.made_up += 1;
+            lost.into_iter().for_each(|lost| self.say(pair, Event::MakeUp(pair.0, pair.1, lost)));
             return true;
         }
-        if out.again.is_empty() {
-            return false;
-        }
+        let Some(again) = self.out(pair, stream).redo.next() else { return false };
         let Some(path) = self.path(pair) else { return false };
+        self.sent.again += 1;
         let out = self.out(pair, stream);
-        let Some((id, note, signal)) = out.again.pop_front() else { return false };
-        out.ledger.moved(id, Path::new(path).unwrap()).unwrap();
-        match (note, signal) {
-            (Note::Plain(piece) | Note::Counted(piece), _) => {
+        out.redo.took();
+        match again {
+            Again::Op(id) => {
+                let note = out.ledger.note_mut(id).unwrap();
+                let piece = note.piece();
+                if let Note::Counted(..) = *note {
+                    *note = Note::Rewritten(piece);
+                }
+                let note = *note;
+                out.ledger.moved(id, place(path)).unwrap();
                 self.post(pair, path, Load::Write { imm: None, piece, stream }, Some((stream, id, note)));
             }
-            (Note::Signal(number), signal) => {
-                let signal = signal.expect("it is with its note");
+            Again::Signal(number, signal) => {
+                out.machine.sent_over(number, place(path));
                 self.stream(pair, stream).send_again(number, signal.epoch, bits);
-                self.post(pair, path, Load::Message(signal.to_bytes().to_vec()), Some((stream, id, note)));
+                let load = Load::Message(signal.to_bytes().to_vec());
+                self.send(pair, path, load, (None, Some((stream, number))));
             }
         }
         true
@@ -609,7 +737,7 @@ impl World {
     fn write(&mut self, pair: (usize, usize), stream: u8, thread: usize) -> bool {
         let (Some(path), bits) = (self.path(pair), self.config.bits) else { return false };
         let out = self.out(pair, stream);
-        let place = Path::new(path).unwrap();
+        let (place, epoch) = (place(path), out.machine.next_number());
         let this = &mut out.threads[thread];
         let tag = match &this.batch {
             Some(batch) => out.machine.piece(batch, place),
@@ -623,7 +751,7 @@ impl World {
         };
         self.sent.counted += u64::from(imm.is_some());
         let piece = self.stream(pair, stream).write(imm, bits);
-        let note = if imm.is_some() { Note::Counted(piece) } else { Note::Plain(piece) };
+        let note = if imm.is_some() { Note::Counted(piece, epoch) } else { Note::Plain(piece) };
         let out = self.out(pair, stream);
         out.threads[thread].own.get_or_insert(piece);
         let id = out.ledger.begin(0, place, note).unwrap();
@@ -650,8 +778,7 @@ impl World {
         let number = out.sealed;
         out.sealed += 1;
         out.ledger.signalled(0).unwrap();
-        let note = Note::Signal(number);
-        let id = out.ledger.begin(0, Path::new(path).unwrap(), note).unwrap();
+        out.machine.sent_over(number, place(path));
         let (own, alone) = (out.threads[thread].own.take(), !self.config.two_threads);
         let oracle = self.stream(pair, stream);
         let end = oracle.writes();
@@ -660,7 +787,7 @@ impl World {
         oracle.seal(&signal, own, bits);
         let ack = self.peers.get_mut(&pair).unwrap().inbox.ride();
         let bytes = Signal { ack, ..signal }.to_bytes().to_vec();
-        self.post(pair, path, Load::Message(bytes), Some((stream, id, note)));
+        self.send(pair, path, Load::Message(bytes), (None, Some((stream, number))));
         self.finish(pair, stream, thread)
     }
 
@@ -687,4 +814,17 @@ impl World {
     pub(super) fn seen(&self, me: usize, peer: usize) -> crate::rma::inbox::Seen {
         self.peers[&(me, peer)].inbox.seen()
     }
+}
+
+fn place(path: u8) -> Path {
+    Path::new(path).unwrap()
+}
+
+fn all_up(rails: u8, mutant: Mutant) -> Paths {
+    let mut paths = Paths::new(rails.into(), mutant);
+    for path in (0..rails).map(place) {
+        assert!(paths.on_taken(path));
+        paths.on_up(path);
+    }
+    paths
 }

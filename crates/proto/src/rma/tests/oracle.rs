@@ -19,6 +19,8 @@ struct Piece {
     signal: usize,
     /// It was lost with its path, and written again.
     again: bool,
+    /// Its initiator knows that it is complete.
+    done: bool,
 }
 
 /// One stream towards one target.
@@ -77,7 +79,14 @@ impl Stream {
     }
 
     pub(super) fn placed(&mut self, piece: usize, now: u64) {
-        self.pieces[piece].placed.get_or_insert(now);
+        let (applied, one) = (self.applied, &mut self.pieces[piece]);
+        assert!(!one.done, "I10: nothing of a write lands once it is complete");
+        assert!(one.signal >= applied, "I10: nor once a signal behind it was applied");
+        one.placed.get_or_insert(now);
+    }
+
+    pub(super) fn done(&mut self, piece: usize) {
+        self.pieces[piece].done = true;
     }
 
     pub(super) fn noticed(&mut self, piece: usize, now: u64) {

@@ -326,7 +326,7 @@ fn a_signal_goes_again_only_if_it_has_not_come() {
         inbox.on_signal(&sent[at]).unwrap();
     }
     assert!(inbox.take(stream(1)).is_some());
-    let (_, standing) = inbox.leave(path(0)).remove(0);
+    let standing = inbox.leave(stream(1), path(0));
     assert_eq!(standing, Standing { applied: 1, seen: vec![], signals: vec![2] });
     let again = [0, 1, 2, 3, 4].map(|number| out.again(number, &standing));
     assert_eq!(again, [None, Some(sent[1]), None, Some(sent[3]), None]);
@@ -347,9 +347,9 @@ fn writes_lost_with_a_path_are_made_up_for() {
         let Tag::Counted(imm) = *tag else { panic!() };
         assert_eq!(inbox.on_write(imm, *path), Ok(Took::Counted));
     }
-    let standings = inbox.leave(path(0));
-    let standing = Standing { applied: 0, seen: vec![(0, 2)], signals: vec![0] };
-    assert_eq!(standings, [(stream(1), standing.clone())]);
+    assert_eq!(inbox.leave(stream(2), path(0)), Standing::default(), "nobody knows it");
+    let standing = inbox.leave(stream(1), path(0));
+    assert_eq!(standing, Standing { applied: 0, seen: vec![(0, 2)], signals: vec![0] });
     let wrong = Standing { applied: 0, seen: vec![(0, 4)], signals: vec![] };
     assert_eq!(outgoing(COUNTED).lose(path(0), &wrong), Err(Fault::Standing { seen: 4, posted: 0 }));
     let wrong = Standing { applied: 1, seen: vec![], signals: vec![] };
@@ -378,7 +378,7 @@ fn what_was_acknowledged_over_a_lost_path_is_told_again() {
     assert!(inbox.take(stream(1)).is_some() && inbox.ride().is_some());
     assert!(!inbox.has_ack());
     inbox.grow(stream(0));
-    inbox.leave(path(2));
+    [0, 1].map(|number| inbox.leave(stream(number), path(2)));
     assert_eq!(inbox.next_ack(), Some(Ack { stream: stream(1), number: 1 }));
     assert_eq!(inbox.next_ack(), None, "of a stream of which nothing was told nothing can be lost");
     let Quiet::Ask(_) = out.quiet() else { panic!() };
@@ -404,4 +404,38 @@ fn numbers_go_on_past_their_48_bits() {
             assert_eq!(out.unacknowledged(), 0);
         }
     }
+}
+
+#[test]
+fn a_stream_that_was_left_begins_anew() {
+    let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
+    for value in 0..3 {
+        let (signal, _) = send(&mut out, value, 0).unwrap();
+        inbox.on_signal(&signal).unwrap();
+        assert!(inbox.take(stream(1)).is_some());
+    }
+    assert!(inbox.has_ack());
+    inbox.forget(stream(1));
+    inbox.forget(stream(63));
+    assert_eq!((inbox.has_ack(), inbox.ride(), inbox.rooms().0), (false, None, 0));
+    assert_eq!(inbox.on_write(imm(0), path(0)), Ok(Took::Unknown(stream(1))));
+    inbox.grow(stream(1));
+    let (first, _) = send(&mut outgoing(COUNTED), 9, 0).unwrap();
+    assert_eq!(inbox.on_signal(&first), Ok(Took::Ready(stream(1))), "from epoch 0");
+}
+
+#[test]
+fn only_signals_of_the_lost_path_go_again() {
+    let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
+    let sent: Vec<_> = (0..4).map(|value| send(&mut out, value, 0).unwrap().0).collect();
+    for (number, place) in [(0, 0), (1, 1), (2, 0), (3, 0)] {
+        out.sent_over(number, path(place));
+    }
+    inbox.on_signal(&sent[2]).unwrap();
+    let standing = inbox.leave(stream(1), path(0));
+    assert_eq!(out.lost_signals(path(0), &standing), [(0, sent[0]), (3, sent[3])]);
+    assert_eq!(out.lost_signals(path(0), &standing), [], "they go over another one now");
+    out.sent_over(0, path(1));
+    let standing = inbox.leave(stream(1), path(1));
+    assert_eq!(out.lost_signals(path(1), &standing), [(0, sent[0]), (1, sent[1])]);
 }

@@ -1,0 +1,225 @@
+//! The paths from a context to one peer, at the initiator: how far each is, and when a lost one is done with. A path is lost when
+//! either end of its link fails. It is left at both ends before anything that went over it is done again: here by putting the link
+//! into error until it has told all, at the target by its standing, which it says when nothing of that link lands there any more.
+//! Called for each event of a link and each word about one; says what to do, and does nothing itself.
+
+use crate::limits::LINKS_MAX;
+use crate::mutant::Mutant;
+use crate::rma::Path;
+use crate::rma::incoming::Standing;
+
+/// How far a path is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Stage {
+    /// The other end is asked for.
+    Asked,
+    /// Both ends are made; what is posted waits until they are up.
+    Made,
+    /// It carries.
+    Up,
+    /// It is lost: this end, or the target, has more to tell.
+    Leaving,
+    /// It is no more.
+    Gone,
+}
+
+/// What to do about a path.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// Nothing.
+    Nothing,
+    /// Put the link into error, and tell the target if `say`. Work waits for [`Paths::settle`].
+    Leave {
+        /// The target does not know.
+        say: bool,
+    },
+    /// It was the last one: nothing leads to the peer any more.
+    Last,
+}
+
+#[derive(Clone, Debug)]
+struct Way {
+    stage: Stage,
+    standing: Option<Standing>,
+}
+
+/// All paths to a peer.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    ways: [Way; LINKS_MAX],
+    mutant: Mutant,
+}
+
+impl Paths {
+    /// So many, asked for; at most [`LINKS_MAX`].
+    #[must_use]
+    pub fn new(count: usize, mutant: Mutant) -> Self {
+        let stage = |at| if at < count { Stage::Asked } else { Stage::Gone };
+        let ways = core::array::from_fn(|at| Way { stage: stage(at), standing: None });
+        Self { ways, mutant }
+    }
+
+    /// How far a path is.
+    #[inline]
+    #[must_use]
+    pub const fn stage(&self, path: Path) -> Stage {
+        self.ways[path.index()].stage
+    }
+
+    /// Whether a path carries.
+    #[inline]
+    #[must_use]
+    pub fn carries(&self, path: Path) -> bool {
+        self.stage(path) == Stage::Up
+    }
+
+    /// How many paths are so far.
+    #[must_use]
+    pub fn count(&self, stage: Stage) -> usize {
+        self.ways.iter().filter(|way| way.stage == stage).count()
+    }
+
+    /// Whether there is nothing to be posted on and may be soon: some path is being made, and none carries.
+    #[must_use]
+    pub fn are_coming(&self) -> bool {
+        self.count(Stage::Up) == 0 && !self.are_gone()
+    }
+
+    /// Whether no path carries or is being made.
+    #[must_use]
+    pub fn are_gone(&self) -> bool {
+        self.ways.iter().all(|way| matches!(way.stage, Stage::Leaving | Stage::Gone))
+    }
+
+    /// The other end is there. False if nobody waited for it.
+    #[must_use]
+    pub fn on_taken(&mut self, path: Path) -> bool {
+        let way = &mut self.ways[path.index()];
+        let waits = way.stage == Stage::Asked;
+        if waits {
+            way.stage = Stage::Made;
+        }
+        waits
+    }
+
+    /// Both ends are up.
+    pub fn on_up(&mut self, path: Path) {
+        let way = &mut self.ways[path.index()];
+        if way.stage == Stage::Made {
+            way.stage = Stage::Up;
+        }
+    }
+
+    /// There is no other end: [`Step::Leave`] means that nothing was posted and nobody is to be waited for.
+    pub fn on_refused(&mut self, path: Path) -> Step {
+        if self.stage(path) != Stage::Asked {
+            return Step::Nothing;
+        }
+        self.ways[path.index()].stage = Stage::Gone;
+        if self.are_gone() { Step::Last } else { Step::Leave { say: false } }
+    }
+
+    /// The link has failed at this end, or is of no use. Only a path whose other end was taken.
+    pub fn on_failed(&mut self, path: Path) -> Step {
+        self.leave(path, true)
+    }
+
+    fn leave(&mut self, path: Path, say: bool) -> Step {
+        let way = &mut self.ways[path.index()];
+        if matches!(way.stage, Stage::Leaving | Stage::Gone) {
+            return Step::Nothing;
+        }
+        way.stage = Stage::Leaving;
+        match self.are_gone() && !self.mutant.is("rma-waits-without-a-path") {
+            true => Step::Last,
+            false => Step::Leave { say },
+        }
+    }
+
+    /// The target has left the path, and says what it has counted there.
+    pub fn on_standing(&mut self, path: Path, standing: Standing) -> Step {
+        let way = &mut self.ways[path.index()];
+        if way.stage == Stage::Gone || way.standing.is_some() {
+            return Step::Nothing;
+        }
+        way.standing = Some(standing);
+        self.leave(path, false)
+    }
+
+    /// What the target has counted on a path that both ends have left: once, as soon as `is_quiet`: the link here is in error and
+    /// has told all.
+    pub fn settle(&mut self, path: Path, is_quiet: bool) -> Option<Standing> {
+        let is_quiet = is_quiet || self.mutant.is("rma-redoes-before-its-end-has-told-all");
+        let hears = !self.mutant.is("rma-redoes-before-the-target-has-left");
+        let way = &mut self.ways[path.index()];
+        if way.stage != Stage::Leaving || !is_quiet {
+            return None;
+        }
+        let standing = way.standing.take();
+        let standing = if hears { standing } else { Some(standing.unwrap_or_default()) }?;
+        way.stage = Stage::Gone;
+        Some(standing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutant::planted;
+
+    fn path(place: u8) -> Path {
+        Path::new(place).unwrap()
+    }
+
+    fn up(count: u8) -> Paths {
+        let mut paths = Paths::new(count.into(), planted());
+        for at in (0..count).map(path) {
+            assert!(paths.on_taken(at) && !paths.on_taken(at));
+            paths.on_up(at);
+            assert!(paths.carries(at));
+        }
+        paths
+    }
+
+    fn standing(applied: u64) -> Standing {
+        Standing { applied, ..Standing::default() }
+    }
+
+    #[test]
+    fn a_path_that_fails_waits_for_both_ends() {
+        let mut paths = up(2);
+        assert_eq!(paths.on_failed(path(0)), Step::Leave { say: true });
+        assert_eq!(paths.on_failed(path(0)), Step::Nothing, "one word is enough");
+        assert_eq!(paths.settle(path(0), true), None, "the target may still take what comes late");
+        assert_eq!(paths.on_standing(path(0), standing(1)), Step::Nothing);
+        assert_eq!(paths.settle(path(0), false), None, "completions may still come");
+        assert_eq!(paths.settle(path(0), true), Some(standing(1)));
+        assert_eq!((paths.settle(path(0), true), paths.stage(path(0))), (None, Stage::Gone));
+        assert_eq!(paths.on_standing(path(0), standing(2)), Step::Nothing, "it is over");
+        assert!(paths.carries(path(1)) && !paths.are_coming());
+    }
+
+    #[test]
+    fn a_target_may_be_the_first_to_know() {
+        let mut paths = up(3);
+        assert_eq!(paths.on_standing(path(2), standing(4)), Step::Leave { say: false });
+        assert_eq!(paths.on_standing(path(2), standing(5)), Step::Nothing, "it is said once");
+        assert_eq!(paths.on_failed(path(2)), Step::Nothing);
+        assert_eq!(paths.settle(path(2), true), Some(standing(4)));
+    }
+
+    #[test]
+    fn the_last_path_is_the_last() {
+        let mut paths = up(2);
+        assert_eq!(paths.on_failed(path(1)), Step::Leave { say: true });
+        assert_eq!(paths.on_failed(path(0)), Step::Last, "one that is left carries nothing more");
+        let mut paths = Paths::new(3, planted());
+        assert!(paths.are_coming() && paths.on_taken(path(0)) && paths.are_coming());
+        assert_eq!(paths.on_refused(path(1)), Step::Leave { say: false });
+        assert_eq!(paths.on_refused(path(0)), Step::Nothing, "it was taken");
+        assert_eq!(paths.on_failed(path(0)), Step::Leave { say: true }, "another is being made");
+        assert!(paths.are_coming() && !paths.are_gone());
+        assert_eq!(paths.on_refused(path(2)), Step::Last);
+        assert!(!paths.are_coming() && paths.are_gone());
+    }
+}
