@@ -1,22 +1,28 @@
 //! What a process begins itself: puts, gets, atomics and signals of one context, towards any member. A lane with rails of its
-//! own, used by one thread at a time; the rules are in `trunkline_proto::rma`.
+//! own, used by one thread at a time; the rules are in `trunkline_proto::rma`. This file has what a context is, and how it takes what
+//! has finished.
 
 use std::collections::HashMap;
 
 use trunkline_fabric::{Access, Completion, Done, LinkId, Rail, Status};
 use trunkline_mem::Memory;
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::rma::Path;
 use trunkline_proto::rma::calls::Answer;
 use trunkline_proto::rma::ledger::Ledger;
 use trunkline_proto::rma::outgoing::Order;
+use trunkline_proto::rma::paths::Stage;
+use trunkline_proto::rma::redo::Kind;
 use trunkline_proto::slots::SlotId;
+use trunkline_proto::time::Instant;
+use trunkline_proto::wire::dial::Word;
 use trunkline_proto::wire::rma::atomic::{Outcome, Reply, Slot};
 use trunkline_proto::wire::rma::{Message, Stream};
 
 use crate::rma::error::{Lost, RmaError};
 use crate::rma::heap::Heap;
 use crate::rma::job::{Member, caps_of};
-use crate::rma::peer::{Found, Peer, Stage};
+use crate::rma::peer::{Found, Peer};
 
 /// Operations of a context that may be under way.
 const OPS: u32 = 4096;
@@ -28,10 +34,18 @@ pub(super) const ANSWERS_MAX: u32 = 64 + 8;
 const REVERT_AFTER: u32 = 256;
 /// `wr_id` of messages, of which only failures are told.
 pub(super) const MESSAGE: u64 = u64::MAX;
+/// `wr_id` of proofs.
+pub(super) const PROOF: u64 = u64::MAX - 1;
+/// Most bytes that are copied at once: a copy is kept until they are there, as they may have to be written again.
+const COPIED_MAX: u64 = 1024;
 
 /// Names a context of a job.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct ContextId(pub(super) Stream);
+pub struct ContextId {
+    pub(super) stream: Stream,
+    /// Which use of its place.
+    pub(super) generation: u16,
+}
 
 /// Bytes of a heap of this process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -53,6 +67,15 @@ pub enum Source<'a> {
     Heap(Local),
 }
 
+impl Source<'_> {
+    pub(super) const fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Heap(local) => local.len,
+        }
+    }
+}
+
 /// Names an atomic whose value was asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use = "the value is lost"]
@@ -61,24 +84,62 @@ pub struct Fetch {
     pub(super) slot: Slot,
 }
 
+/// Where the bytes of an operation are on this side.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Near {
+    /// In a heap, from there on.
+    Heap(u8, u64),
+    /// They were copied: into the place of the operation among [`Context::copies`], if they may have to be written again.
+    Copied,
+}
+
+/// Bytes that move, so that they can be moved again.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Transfer {
+    pub(super) near: Near,
+    /// The member's heap.
+    pub(super) heap: u8,
+    /// And where in it.
+    pub(super) offset: u64,
+    pub(super) len: u32,
+}
+
+/// How a write is told to its target.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Told {
+    /// Not at all; the stream is to know when it is complete.
+    Plain,
+    /// By the immediate of the epoch of that number.
+    Counted(u64),
+    /// By a word, as it was counted on a path that is lost.
+    Rewritten,
+}
+
 /// What an operation in the ledger is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Note {
-    /// A write that was counted, or a read; its bytes.
-    Plain(u32),
-    /// A write that was not counted, of which the stream is to know; its bytes.
-    Uncounted(u32),
-    /// A proof that all before it on its path is there, and how many uncounted writes that are.
-    Proof(u32),
+    /// A write.
+    Put(Transfer, Told),
+    /// A read.
+    Get(Transfer),
     /// An atomic, until its reply.
-    Call,
+    Call(Slot),
 }
 
 impl Note {
     const fn bytes(self) -> u64 {
         match self {
-            Self::Plain(bytes) | Self::Uncounted(bytes) => bytes as u64,
-            Self::Proof(_) | Self::Call => 0,
+            Self::Put(transfer, _) | Self::Get(transfer) => transfer.len as u64,
+            Self::Call(_) => 0,
+        }
+    }
+
+    /// What it is when its path is lost.
+    pub(super) const fn kind(&self) -> Kind {
+        match self {
+            Self::Put(_, Told::Counted(number)) => Kind::Counted(*number),
+            Self::Put(_, Told::Rewritten) => Kind::Rewritten,
+            Self::Put(_, Told::Plain) | Self::Get(_) | Self::Call(_) => Kind::Other,
         }
     }
 }
@@ -86,6 +147,8 @@ impl Note {
 /// The lane.
 pub(super) struct Context<R: Rail> {
     pub(super) stream: Stream,
+    /// Which use of its place it is.
+    pub(super) generation: u16,
     pub(super) rails: Vec<R>,
     pub(super) heaps: Vec<Heap>,
     pub(super) ledger: Ledger<Note>,
@@ -93,7 +156,13 @@ pub(super) struct Context<R: Rail> {
     /// By member.
     pub(super) known: HashMap<Member, u32>,
     /// By rail, then by the link's number: peer and path.
-    pub(super) names: Vec<Vec<Option<(u32, u8)>>>,
+    pub(super) names: Vec<Vec<Option<(u32, Path)>>>,
+    /// Peers for which there is something to do by and by: a path is lost, or a put with signal has begun.
+    pub(super) busy: Vec<u32>,
+    /// Words for control streams, which others have right now.
+    pub(super) words: Vec<(SlotId, Word)>,
+    /// A copy of each operation's bytes that were given by value, by its slot; nothing before some peer has several paths.
+    pub(super) copies: Vec<u8>,
     /// Completed means arrived.
     pub(super) arrives: bool,
     pub(super) order: Order,
@@ -104,6 +173,9 @@ pub(super) struct Context<R: Rail> {
     pub(super) answers: u32,
     /// Some link has receives that found no room.
     pub(super) starves: bool,
+    /// Looks at the rails so far, and when it was last asked whether links carry.
+    pub(super) turns: u32,
+    pub(super) looked: Instant,
     /// How the last failure was called.
     pub(super) why: Status,
     pub(super) mutant: Mutant,
@@ -112,17 +184,34 @@ pub(super) struct Context<R: Rail> {
 const NOTHING: Completion =
     Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };
 
-/// Context, peer and path in the id of a link that is dialled.
-pub(super) fn dialled(id: u64) -> (usize, u32, u8) {
-    ((id >> 40) as usize & 63, (id >> 8) as u32, id as u8)
+/// What the id of a link that is dialled says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Dialled {
+    pub(super) stream: Stream,
+    pub(super) generation: u16,
+    pub(super) peer: u32,
+    pub(super) path: Path,
+}
+
+impl Dialled {
+    pub(super) fn to_bits(self) -> u64 {
+        let context = u64::from(self.generation) << 48 | u64::from(self.stream.number()) << 40;
+        context | u64::from(self.peer) << 8 | self.path.index() as u64
+    }
+
+    pub(super) fn from_bits(bits: u64) -> Option<Self> {
+        let (stream, path) = (Stream::new((bits >> 40) as u8)?, Path::new(bits as u8)?);
+        Some(Self { stream, generation: (bits >> 48) as u16, peer: (bits >> 8) as u32, path })
+    }
 }
 
 impl<R: Rail> Context<R> {
     /// One on these rails, for these heaps.
     pub(super) fn new(
-        stream: Stream,
+        ContextId { stream, generation }: ContextId,
         (rails, answers): (Vec<R>, u32),
         heaps: &[Memory],
+        now: Instant,
         mutant: Mutant,
     ) -> Result<Self, RmaError> {
         let register = |memory| Heap::new(&rails, memory, Access::LOCAL);
@@ -132,26 +221,43 @@ impl<R: Rail> Context<R> {
         let mut ledger = Ledger::new(mutant);
         ledger.grow(0, OPS);
         let names = rails.iter().map(|_| Vec::new()).collect();
-        let (peers, known) = (Vec::new(), HashMap::new());
-        let (batch, why) = ([NOTHING; BATCH], Status::Ok);
         Ok(Self {
             stream,
+            generation,
             rails,
             heaps,
             ledger,
-            peers,
-            known,
+            peers: Vec::new(),
+            known: HashMap::new(),
             names,
-            arrives,
+            busy: Vec::new(),
+            words: Vec::new(),
+            copies: Vec::new(),
+            arrives: arrives || mutant.is("job-proves-nothing"),
             order,
-            inline_max,
+            inline_max: inline_max.min(COPIED_MAX),
             message_max,
-            batch,
+            batch: [NOTHING; BATCH],
             answers,
             starves: false,
-            why,
+            turns: 0,
+            looked: now,
+            why: Status::Ok,
             mutant,
         })
+    }
+
+    /// Bytes of the copy of an operation's bytes; none if no copies are kept.
+    pub(super) fn copy_of(&mut self, id: SlotId, len: usize) -> Option<&mut [u8]> {
+        let from = id.slot as usize * self.inline_max as usize;
+        self.copies.get_mut(from..from + len)
+    }
+
+    /// Copies are kept from now on.
+    pub(super) fn keep_copies(&mut self) {
+        if self.copies.is_empty() {
+            self.copies = vec![0; OPS as usize * self.inline_max as usize];
+        }
     }
 
     /// Takes what has finished. Whether there was anything.
@@ -171,14 +277,15 @@ impl<R: Rail> Context<R> {
                 }
             }
         }
-        moved
+        moved | self.go_on()
     }
 
     /// Posts receives that found no room before.
     #[cold]
     pub(super) fn feed(&mut self) {
         self.starves = false;
-        for link in self.peers.iter_mut().flat_map(|peer| &mut peer.links) {
+        let links = self.peers.iter_mut().flat_map(|peer| &mut peer.links);
+        for link in links.filter(|link| link.exists) {
             self.starves |= !link.receives.post(&mut self.rails[link.rail], link.link);
         }
     }
@@ -187,35 +294,38 @@ impl<R: Rail> Context<R> {
     pub(super) fn raise(&mut self) -> bool {
         let mut raised = false;
         for at in 0..self.peers.len() {
-            if !self.peers[at].links.iter().any(|link| link.stage == Stage::Made) {
+            if self.peers[at].paths.count(Stage::Made) == 0 {
                 continue;
             }
-            for path in 0..self.peers[at].links.len() {
-                let link = &mut self.peers[at].links[path];
-                if link.stage != Stage::Made {
+            for place in 0..self.peers[at].links.len() {
+                let peer = &mut self.peers[at];
+                let Some(path) = Path::new(place as u8) else { continue };
+                let link = &peer.links[place];
+                if peer.paths.stage(path) != Stage::Made {
                     continue;
                 }
                 match self.rails[link.rail].is_up(link.link) {
                     Ok(false) => {}
-                    Ok(true) => (link.stage, raised) = (Stage::Up, true),
-                    Err(_) => {
-                        self.lose(at as u32, path as u8, Lost::Rails(Status::PeerDead));
-                        break;
+                    Ok(true) => {
+                        peer.paths.on_up(path);
+                        raised = true;
                     }
+                    Err(_) => self.fail(at as u32, path, Status::PeerDead),
                 }
             }
         }
         raised
     }
 
-    pub(super) fn on_completion(&mut self, at: u32, path: u8, completion: &Completion) {
-        if completion.status != Status::Ok {
-            return self.lose(at, path, Lost::Rails(completion.status));
+    fn on_completion(&mut self, at: u32, path: Path, completion: &Completion) {
+        // What is told of a peer that was given up was counted as failed.
+        if self.peers.get(at as usize).is_none_or(|peer| peer.lost.is_some()) {
+            return;
         }
         match completion.done {
-            // What is told of a link that was given up was counted as failed.
-            _ if self.peers.get(at as usize).is_none_or(|peer| peer.lost.is_some()) => {}
+            _ if completion.status != Status::Ok => self.fail(at, path, completion.status),
             Done::Posted if completion.wr_id == MESSAGE => {}
+            Done::Posted if completion.wr_id == PROOF => self.on_proof(at, path),
             Done::Posted => self.on_done(SlotId::from_bits(completion.wr_id)),
             // Nobody writes here but with records, of which there are none.
             Done::Written => {}
@@ -223,7 +333,30 @@ impl<R: Rail> Context<R> {
         }
     }
 
-    pub(super) fn on_done(&mut self, id: SlotId) {
+    fn on_done(&mut self, id: SlotId) {
+        let is_put = |note: &mut Note| matches!(note, Note::Put(..));
+        // A proof tells of it, and may have.
+        if !self.arrives && self.ledger.note_mut(id).is_none_or(is_put) {
+            return;
+        }
+        self.end(id);
+    }
+
+    /// All that was posted on a path before the proof has arrived.
+    fn on_proof(&mut self, at: u32, path: Path) {
+        let link = &mut self.peers[at as usize].links[path.index()];
+        let Some(covers) = link.proofs.pop_front() else { return };
+        link.proving -= covers;
+        for _ in 0..covers {
+            let link = &mut self.peers[at as usize].links[path.index()];
+            if let Some(id) = link.unproven.pop_front() {
+                self.end(id);
+            }
+        }
+    }
+
+    /// An operation is complete.
+    fn end(&mut self, id: SlotId) {
         let Ok(op) = self.ledger.done(id) else { return };
         let Some(peer) = self.peers.get_mut(op.peer as usize) else { return };
         if let Some(link) = peer.links.get_mut(op.path.index()) {
@@ -231,21 +364,17 @@ impl<R: Rail> Context<R> {
         }
         match op.note {
             // Told twice it is told to the ledger twice, which counts that.
-            Note::Uncounted(_) if self.arrives => {
+            Note::Put(_, Told::Plain) => {
                 let _ = peer.outgoing.on_plain_done();
             }
-            Note::Proof(writes) => {
-                for _ in 0..writes {
-                    let _ = peer.outgoing.on_plain_done();
-                }
-            }
-            Note::Uncounted(_) | Note::Plain(_) | Note::Call => {}
+            Note::Put(_, Told::Rewritten) => peer.redo.on_rewritten(),
+            Note::Put(_, Told::Counted(_)) | Note::Get(_) | Note::Call(_) => {}
         }
     }
 
-    pub(super) fn on_message(&mut self, at: u32, path: u8, completion: &Completion) {
+    fn on_message(&mut self, at: u32, path: Path, completion: &Completion) {
         let Some(peer) = self.peers.get_mut(at as usize) else { return };
-        let Some(link) = peer.links.get_mut(usize::from(path)) else { return };
+        let Some(link) = peer.links.get_mut(path.index()) else { return };
         let message = link.receives.take(completion.wr_id, completion.len);
         self.starves |= !link.receives.post(&mut self.rails[link.rail], link.link);
         let kept = match message {
@@ -262,7 +391,7 @@ impl<R: Rail> Context<R> {
     }
 
     /// Whether somebody asked for it.
-    pub(super) fn on_reply(&mut self, at: u32, reply: &Reply) -> bool {
+    fn on_reply(&mut self, at: u32, reply: &Reply) -> bool {
         let peer = &mut self.peers[at as usize];
         let Ok(answer) = peer.calls.on_reply(reply) else { return false };
         let Answer::First(_, outcome) = answer else { return true };

@@ -1,18 +1,19 @@
-//! How a context comes by links to a member, and how it loses them. Called when something is first wanted of a member, as its
-//! process answers, and when a link or a process ends.
+//! How a context comes by links to a member. Called when something is first wanted of a member, and as its process answers.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use trunkline_fabric::{LinkAddress, Rail, Status};
-use trunkline_proto::id::ProcessId;
 use trunkline_proto::rma::Path;
+use trunkline_proto::rma::incoming::Standing;
+use trunkline_proto::rma::paths::{Stage, Step};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::dial::{Heap as Told, Refusal, Word};
 
-use crate::rma::context::{Context, dialled};
+use crate::rma::context::{Context, Dialled};
 use crate::rma::error::{Lost, RmaError};
 use crate::rma::job::Member;
-use crate::rma::peer::{Link, Peer, Stage};
+use crate::rma::peer::{Link, Peer};
 use crate::rma::receives::Receives;
 
 impl<R: Rail> Context<R> {
@@ -22,7 +23,7 @@ impl<R: Rail> Context<R> {
         let peer = &self.peers[at as usize];
         match peer.lost {
             Some(lost) => Err(RmaError::Lost { member, lost }),
-            None => Ok(Some(!peer.is_coming())),
+            None => Ok(Some(!peer.paths.are_coming())),
         }
     }
 
@@ -36,11 +37,12 @@ impl<R: Rail> Context<R> {
         me: Member,
     ) -> Result<Vec<(Word, Option<OwnedFd>)>, RmaError> {
         let at = self.peers.len() as u32;
-        let mut peer = Peer::new(member, control, self.stream, self.order, self.mutant);
+        let mut peer = Peer::new((member, control), paths, self.stream, self.order, self.mutant);
         let mut words = Vec::new();
-        for path in 0..paths as u8 {
-            let id = u64::from(self.stream.number()) << 40 | u64::from(at) << 8 | u64::from(path);
-            let made = self.make(usize::from(path) % self.rails.len());
+        for path in (0..paths as u8).filter_map(Path::new) {
+            let (stream, generation) = (self.stream, self.generation);
+            let id = Dialled { stream, generation, peer: at, path }.to_bits();
+            let made = self.make(path.index() % self.rails.len());
             let (link, address) = match made {
                 Ok(made) => made,
                 Err(error) => {
@@ -48,14 +50,17 @@ impl<R: Rail> Context<R> {
                     return Err(error);
                 }
             };
-            let (stream, bytes) = (self.stream, address.bytes);
+            let (path, bytes) = (path.index() as u8, address.bytes);
             words.push((Word::Dial { id, nonce, member: me, stream, path, link: bytes }, address.fd));
             peer.links.push(link);
         }
         for (path, link) in peer.links.iter().enumerate() {
             let names = &mut self.names[link.rail];
             names.resize(names.len().max(link.link.0 as usize + 1), None);
-            names[link.link.0 as usize] = Some((at, path as u8));
+            names[link.link.0 as usize] = Path::new(path as u8).map(|path| (at, path));
+        }
+        if paths > 1 {
+            self.keep_copies();
         }
         self.peers.push(peer);
         self.known.insert(member, at);
@@ -71,20 +76,29 @@ impl<R: Rail> Context<R> {
         let made = made.and_then(|receives| Ok((receives, on.address(link)?)));
         let (receives, address) = made.inspect_err(|_| on.destroy(link))?;
         self.starves = true;
-        let (stage, heaps) = (Stage::Asked, Vec::new());
         let link = Link {
             rail,
             link,
-            stage,
+            exists: true,
             served: 0,
             receives,
-            heaps,
-            unproven: false,
-            uncounted: 0,
+            heaps: Vec::new(),
+            unproven: VecDeque::new(),
+            proofs: VecDeque::new(),
+            proving: 0,
             bytes: 0,
             credit: 0,
         };
         Ok((link, address))
+    }
+
+    /// The peer that a word is about, if it is of this context and came from there.
+    fn about(&mut self, control: SlotId, id: u64) -> Option<(Dialled, &mut Peer)> {
+        let dialled = Dialled::from_bits(id).filter(|dialled| dialled.generation == self.generation)?;
+        let peer = self.peers.get_mut(dialled.peer as usize)?;
+        let is_its =
+            peer.control == control && peer.lost.is_none() && dialled.path.index() < peer.links.len();
+        is_its.then_some((dialled, peer))
     }
 
     /// The other end of a link is made.
@@ -96,55 +110,40 @@ impl<R: Rail> Context<R> {
         address: Vec<u8>,
         fd: Option<OwnedFd>,
     ) {
-        let (_, at, path) = dialled(id);
-        let Some(peer) = self.peers.get_mut(at as usize).filter(|peer| peer.control == control) else {
+        let Some((Dialled { peer: at, path, .. }, peer)) = self.about(control, id) else { return };
+        if !peer.paths.on_taken(path) {
             return;
-        };
-        let Some(link) = peer.links.get_mut(usize::from(path)).filter(|link| link.stage == Stage::Asked)
-        else {
-            return;
-        };
-        let made = self.rails[link.rail].connect(link.link, LinkAddress { bytes: address, fd });
+        }
+        let link = &mut peer.links[path.index()];
         (link.served, link.credit, link.heaps) = (served, receives, heaps);
-        link.stage = if made.is_ok() { Stage::Made } else { Stage::Gone };
-        if made.is_err() {
-            self.lose(at, path, Lost::Rails(Status::PeerDead));
+        let (rail, link) = (link.rail, link.link);
+        if self.rails[rail].connect(link, LinkAddress { bytes: address, fd }).is_err() {
+            self.fail(at, path, Status::PeerDead);
+            // It is good for nothing else.
+            self.destroy(at, path);
         }
     }
 
-    /// There is no other end.
-    pub(super) fn on_refused(&mut self, id: u64, why: Refusal) {
-        let (_, at, path) = dialled(id);
-        self.lose(at, path, Lost::Refused(why));
-    }
-
-    /// A control stream has ended, and with it the process that it led to.
-    pub(super) fn on_lost(&mut self, control: SlotId, processes: &[ProcessId]) {
-        for at in 0..self.peers.len() {
-            let peer = &self.peers[at];
-            if peer.control == control
-                && let Some(&process) = processes.get(peer.member as usize)
-            {
-                self.lose(at as u32, 0, Lost::Dead(process));
-            }
+    /// There is no other end, or it is not served any more.
+    pub(super) fn on_refused(&mut self, control: SlotId, id: u64, why: Refusal) {
+        let Some((Dialled { peer: at, path, .. }, peer)) = self.about(control, id) else { return };
+        match why {
+            Refusal::Protocol => self.lose(at, path, Lost::Refused(why)),
+            _ => match peer.paths.on_refused(path) {
+                Step::Nothing => {}
+                Step::Leave { .. } => self.destroy(at, path),
+                Step::Last => self.lose(at, path, Lost::Refused(why)),
+            },
         }
     }
 
-    /// A member cannot be reached any more: nothing is under way towards it, and what was has failed.
-    pub(super) fn lose(&mut self, at: u32, path: u8, lost: Lost) {
-        let Some(peer) = self.peers.get_mut(at as usize).filter(|peer| peer.lost.is_none()) else { return };
-        for link in &mut peer.links {
-            (link.stage, link.unproven) = (Stage::Gone, false);
-            self.rails[link.rail].fail(link.link);
+    /// The other end of a link was left.
+    pub(super) fn on_standing(&mut self, control: SlotId, id: u64, standing: Standing) {
+        let Some((Dialled { peer: at, path, .. }, peer)) = self.about(control, id) else { return };
+        if peer.paths.stage(path) == Stage::Asked {
+            return self.lose(at, path, Lost::Protocol);
         }
-        peer.lost = Some(lost);
-        peer.found.iter_mut().for_each(|found| found.1 = None);
-        self.why = match lost {
-            Lost::Rails(status) => status,
-            Lost::Dead(_) | Lost::Refused(_) | Lost::Protocol => Status::PeerDead,
-        };
-        if let Some(path) = Path::new(path) {
-            self.ledger.lose(at, path, |_| ());
-        }
+        let step = peer.paths.on_standing(path, standing);
+        self.do_step(at, path, step, Status::PeerDead);
     }
 }

@@ -76,8 +76,13 @@ pub enum Lost {
     #[error("refused: {0:?}")]
     Refused(Refusal),
     /// No rail leads to it any more.
-    #[error("the last rail to it failed: {0}")]
-    Rails(Status),
+    #[error("the last rail to it, {rail}, failed: {status}")]
+    Rails {
+        /// Over which of the context's paths.
+        rail: usize,
+        /// How the network calls it.
+        status: Status,
+    },
     /// What it says breaks the protocol.
     #[error("it breaks the protocol")]
     Protocol,

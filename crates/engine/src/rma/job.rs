@@ -1,30 +1,28 @@
 //! A process's part in a one-sided job: what it serves, what it has begun, and the control streams for both. Front ends call it;
 //! no call waits but for a lane that another thread has.
 
-use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use trunkline_fabric::{Access, Caps, Fabric, Host, Level, Rail, RailConfig, RecvOrder};
+use trunkline_fabric::{Access, Caps, Fabric, Host, Rail, RailConfig, RecvOrder};
 use trunkline_mem::Memory;
 use trunkline_proto::id::ProcessId;
 use trunkline_proto::limits::{RMA_HEAPS_MAX, RMA_STREAMS_MAX};
-use trunkline_proto::rma::Path;
 use trunkline_proto::rma::atomic::Atomic;
-use trunkline_proto::slots::SlotId;
-use trunkline_proto::wire::dial::{CARD_BYTES, Card, Heap as Told, Refusal, Word};
+use trunkline_proto::wire::dial::{CARD_BYTES, Card};
 use trunkline_proto::wire::rma::Stream;
 use trunkline_proto::wire::rma::signal::Update;
 use trunkline_proto::wire::rma::word::Word as Word8;
 
 use crate::lane::Lane;
-use crate::rma::context::{ANSWERS_MAX, Context, ContextId, Fetch, Local, Source, dialled};
-use crate::rma::error::{Lost, RmaError};
+use crate::rma::context::{ANSWERS_MAX, Context, ContextId, Fetch, Local, Source};
+use crate::rma::desk::Desk;
+use crate::rma::error::RmaError;
 use crate::rma::heap::Heap;
-use crate::rma::service::{Caller, RECEIVES_MAX, Service};
-use crate::rma::streams::{Event, Streams};
-use crate::{Nics, Params, in_full};
+use crate::rma::place::{Place, named};
+use crate::rma::service::{RECEIVES_MAX, Service};
+use crate::rma::streams::Streams;
+use crate::{Nics, Params};
 
 /// A member of the job, by its number.
 pub type Member = u32;
@@ -38,80 +36,33 @@ const RECEIVES_MIN: u32 = 4;
 /// Operations that may be under way on a link.
 const DEPTH_MAX: u32 = 128;
 
-const UNMET: RmaError = RmaError::Argument("the members are not known");
+pub(super) const UNMET: RmaError = RmaError::Argument("the members are not known");
 
-/// What handshakes need: one lane, taken only by calls that found something missing, and now and then.
-pub(super) struct Desk<H: Host> {
-    pub(super) streams: Streams<H>,
-    events: Vec<Event>,
-}
-
-/// What a context has yet to hear from control streams. Who reads those does not own its lane.
-enum Heard {
-    Taken {
-        control: SlotId,
-        id: u64,
-        served: u64,
-        receives: u32,
-        heaps: Vec<Told>,
-        link: Vec<u8>,
-        fd: Option<OwnedFd>,
-    },
-    Refused {
-        id: u64,
-        why: Refusal,
-    },
-    Lost {
-        control: SlotId,
-    },
-}
-
-/// A context, and its news.
-struct Place<R: Rail> {
-    lane: Lane<Context<R>>,
-    has_news: AtomicBool,
-    news: Mutex<VecDeque<Heard>>,
-}
-
-impl<R: Rail> Place<R> {
-    fn tell(&self, heard: Heard) {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner).push_back(heard);
-        self.has_news.store(true, Ordering::Release);
-    }
-
-    /// Lets the context hear what came.
-    fn hear(&self, context: &mut Context<R>, processes: impl Fn() -> Vec<ProcessId>) {
-        if !self.has_news.swap(false, Ordering::Acquire) {
-            return;
-        }
-        let news = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
-        for heard in news {
-            match heard {
-                Heard::Taken { control, id, served, receives, heaps, link, fd } => {
-                    context.on_taken(control, id, (served, receives, heaps), link, fd);
-                }
-                Heard::Refused { id, why } => context.on_refused(id, why),
-                Heard::Lost { control } => context.on_lost(control, &processes()),
-            }
-        }
-    }
+/// Which places have a context.
+#[derive(Debug, Default)]
+struct Made {
+    /// Places that had one so far, and those of them that have none now.
+    places: usize,
+    free: Vec<usize>,
+    /// Contexts so far, by which those of one place are told apart.
+    uses: u16,
 }
 
 /// A process in a job.
 pub struct Job<F: Fabric, H: Host> {
     fabric: F,
-    host: H,
+    pub(super) host: H,
     params: Params,
-    nics: Nics,
+    pub(super) nics: Nics,
     process: ProcessId,
-    nonce: [u8; 16],
-    me: OnceLock<(Member, Vec<Card>)>,
+    pub(super) nonce: [u8; 16],
+    pub(super) me: OnceLock<(Member, Vec<Card>)>,
     heaps: Mutex<Vec<Memory>>,
-    desk: Lane<Desk<H>>,
+    pub(super) desk: Lane<Desk<H>>,
     /// Nothing before the members are known.
-    service: Lane<Option<Service<F::Rail>>>,
-    contexts: Box<[OnceLock<Place<F::Rail>>]>,
-    made: Mutex<usize>,
+    pub(super) service: Lane<Option<Service<F::Rail>>>,
+    pub(super) contexts: Box<[OnceLock<Place<F::Rail>>]>,
+    made: Mutex<Made>,
     /// Calls that went on with everything.
     polls: AtomicU64,
 }
@@ -136,7 +87,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
             desk: Lane::new(Desk { streams, events: Vec::new() }, mutant),
             service: Lane::new(None, mutant),
             contexts: std::iter::repeat_with(OnceLock::new).take(RMA_STREAMS_MAX).collect(),
-            made: Mutex::new(0),
+            made: Mutex::default(),
             polls: AtomicU64::new(0),
             params,
         })
@@ -231,20 +182,63 @@ impl<F: Fabric, H: Host> Job<F, H> {
     pub fn context(&self) -> Result<ContextId, RmaError> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let exhausted = RmaError::Exhausted { what: "contexts", limit: RMA_STREAMS_MAX };
-        let stream = Stream::new(*made as u8).filter(|_| *made < RMA_STREAMS_MAX).ok_or(exhausted)?;
+        let at = made.free.last().copied().unwrap_or(made.places);
+        let stream = Stream::new(at as u8).filter(|_| at < RMA_STREAMS_MAX).ok_or(exhausted)?;
         let (rails, answers) = self.open(false)?;
         let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let context = Context::new(stream, (rails, answers), &heaps, self.params.mutant)?;
-        let place = &self.contexts[*made];
-        // Nobody else makes this one: the count is held.
-        let lane = Lane::new(context, self.params.mutant);
-        let _ = place.set(Place { lane, has_news: AtomicBool::new(false), news: Mutex::default() });
-        *made += 1;
-        Ok(ContextId(stream))
+        let (mutant, now) = (self.params.mutant, self.host.now());
+        let id = ContextId { stream, generation: made.uses };
+        let context = Context::new(id, (rails, answers), &heaps, now, mutant)?;
+        // Nobody else takes this place: it is held.
+        *self.contexts[at].get_or_init(|| Place::new(mutant)).claim() = Some(context);
+        made.uses = made.uses.wrapping_add(1);
+        if made.free.pop().is_none() {
+            made.places += 1;
+        }
+        Ok(id)
+    }
+
+    /// Closes a context under which nothing is under way any more: what members served for it is theirs again, and its place is for
+    /// another. False means not yet: something is under way, or another thread uses it. What has failed and was told by no quiet is
+    /// not told any more.
+    ///
+    /// # Errors
+    /// [`RmaError::Unknown`] if it was closed before.
+    pub fn close_context(&self, id: ContextId) -> Result<bool, RmaError> {
+        let closed = self.look(id, |context| Ok(context.is_idle().then_some(())))?;
+        if closed.is_none() {
+            return Ok(false);
+        }
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut slot) = self.place(id)?.try_claim() else { return Ok(false) };
+        if !named(&mut slot, id)?.is_idle() {
+            return Ok(false);
+        }
+        self.end(&mut slot);
+        made.free.push(id.stream.index());
+        Ok(true)
+    }
+
+    /// Says farewell for a context, and ends it.
+    fn end(&self, slot: &mut Option<Context<F::Rail>>) {
+        let Some(context) = slot.take() else { return };
+        let mut desk = self.desk.claim();
+        for (control, word) in context.farewell() {
+            desk.streams.say(control, &word, None);
+        }
     }
 
     fn place(&self, id: ContextId) -> Result<&Place<F::Rail>, RmaError> {
-        self.contexts.get(id.0.index()).and_then(OnceLock::get).ok_or(RmaError::Unknown)
+        self.contexts.get(id.stream.index()).and_then(OnceLock::get).ok_or(RmaError::Unknown)
+    }
+
+    /// Goes on with a context.
+    fn go_on_with(&self, place: &Place<F::Rail>, context: &mut Context<F::Rail>) -> bool {
+        place.hear(context, || self.processes());
+        context.tend(|| self.host.now(), self.params.rail_time);
+        let moved = context.progress();
+        self.say(&mut context.words);
+        moved
     }
 
     /// Calls a context that nobody else has, once it reaches the member. `None`: not now.
@@ -255,18 +249,12 @@ impl<F: Fabric, H: Host> Job<F, H> {
         f: impl FnOnce(&mut Context<F::Rail>) -> Result<Option<T>, RmaError>,
     ) -> Result<Option<T>, RmaError> {
         let place = self.place(id)?;
-        let Some(mut context) = place.lane.try_claim() else { return Ok(None) };
-        if !self.reach(&mut context, member)? {
-            place.hear(&mut context, || self.processes());
-            context.progress();
-            drop(context);
-            self.go_on();
-            return Ok(None);
-        }
-        let done = f(&mut context)?;
+        let Some(mut slot) = place.try_claim() else { return Ok(None) };
+        let context = named(&mut slot, id)?;
+        let done = if self.reach(context, member)? { f(context)? } else { None };
         if done.is_none() {
-            context.progress();
-            drop(context);
+            self.go_on_with(place, context);
+            drop(slot);
             self.go_on();
         }
         Ok(done)
@@ -277,7 +265,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// # Errors
     /// [`RmaError::Unknown`].
     pub fn inline_max(&self, id: ContextId) -> Result<u64, RmaError> {
-        Ok(self.place(id)?.lane.claim().inline_max)
+        Ok(named(&mut self.place(id)?.claim(), id)?.inline_max)
     }
 
     /// Puts bytes into a heap of a member, or as many of the first of them as go at once: how many, which are under way then; the
@@ -344,6 +332,26 @@ impl<F: Fabric, H: Host> Job<F, H> {
         Ok(self.with(id, member, signal)?.is_some())
     }
 
+    /// Puts bytes into a heap of a member, of any number, and signals it behind them. It is taken as a whole, and goes on by itself as
+    /// the job does: bytes of a heap of this process are not to be changed before a quiet. One is under way towards a member at a
+    /// time. False means not yet: call again with the same arguments.
+    ///
+    /// # Errors
+    /// As [`Job::put`].
+    pub fn put_signal(
+        &self,
+        id: ContextId,
+        member: Member,
+        (heap, offset): (u8, u64),
+        from: Source<'_>,
+        update: Update,
+    ) -> Result<bool, RmaError> {
+        let put = |context: &mut Context<_>| {
+            Ok(context.put_signal(member, heap, offset, from, update)?.then_some(()))
+        };
+        Ok(self.with(id, member, put)?.is_some())
+    }
+
     /// Whether all that a context has begun is complete where it was to go. False means not yet.
     ///
     /// # Errors
@@ -365,7 +373,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// # Errors
     /// [`RmaError::Unknown`].
     pub fn fence(&self, id: ContextId) -> Result<(), RmaError> {
-        self.place(id)?.lane.claim().fence();
+        named(&mut self.place(id)?.claim(), id)?.fence();
         Ok(())
     }
 
@@ -376,15 +384,15 @@ impl<F: Fabric, H: Host> Job<F, H> {
         mut f: impl FnMut(&mut Context<F::Rail>) -> Result<Option<T>, RmaError>,
     ) -> Result<Option<T>, RmaError> {
         let place = self.place(id)?;
-        let Some(mut context) = place.lane.try_claim() else { return Ok(None) };
-        let found = f(&mut context)?;
+        let Some(mut slot) = place.try_claim() else { return Ok(None) };
+        let context = named(&mut slot, id)?;
+        let found = f(context)?;
         if found.is_some() {
             return Ok(found);
         }
-        place.hear(&mut context, || self.processes());
-        context.progress();
-        let found = f(&mut context)?;
-        drop(context);
+        self.go_on_with(place, context);
+        let found = f(context)?;
+        drop(slot);
         self.go_on();
         Ok(found)
     }
@@ -397,9 +405,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
     pub fn progress(&self, id: ContextId) -> Result<bool, RmaError> {
         let mut moved = self.go_on();
         let place = self.place(id)?;
-        if let Some(mut context) = place.lane.try_claim() {
-            place.hear(&mut context, || self.processes());
-            moved |= context.progress();
+        if let Some(mut slot) = place.try_claim() {
+            moved |= self.go_on_with(place, named(&mut slot, id)?);
         }
         Ok(moved)
     }
@@ -424,6 +431,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         {
             moved |= service.progress();
             service.answer_all();
+            self.say(&mut service.words);
         }
         if let Some(mut desk) = self.desk.try_claim() {
             moved |= self.hear(&mut desk);
@@ -431,110 +439,18 @@ impl<F: Fabric, H: Host> Job<F, H> {
         moved
     }
 
-    fn hear(&self, desk: &mut Desk<H>) -> bool {
-        // Who calls early waits.
-        if self.me.get().is_none() {
-            return false;
-        }
-        let mut events = std::mem::take(&mut desk.events);
-        desk.streams.progress(&self.host, &mut events);
-        let moved = !events.is_empty();
-        for event in events.drain(..) {
-            match event {
-                Event::Word(stream, Word::Dial { id, nonce, member, stream: of, path, link }, fd) => {
-                    let word = self.on_dial(stream, (id, nonce, member), (of, path), link, fd);
-                    let (word, fd) = word;
-                    desk.streams.say(stream, &word, fd);
-                }
-                Event::Word(control, Word::Taken { id, served, receives, heaps, link }, fd) => {
-                    self.tell(id, Heard::Taken { control, id, served, receives, heaps, link, fd });
-                }
-                Event::Word(_, Word::Refused { id, why }, _) => self.tell(id, Heard::Refused { id, why }),
-                Event::Word(stream, Word::Leave { served }, _) => {
-                    if let Some(service) = self.service.claim().as_mut() {
-                        service.leave_as(SlotId::from_bits(served), stream);
-                    }
-                }
-                Event::Lost(stream) => {
-                    if let Some(service) = self.service.claim().as_mut() {
-                        service.lose(stream);
-                    }
-                    let places = self.contexts.iter().filter_map(OnceLock::get);
-                    places.for_each(|place| place.tell(Heard::Lost { control: stream }));
-                }
-            }
-        }
-        desk.events = events;
-        moved
-    }
-
-    fn processes(&self) -> Vec<ProcessId> {
-        self.me.get().map(|(_, cards)| cards.iter().map(|card| card.process).collect()).unwrap_or_default()
-    }
-
-    /// The context that a dialled link is of is in the top of its id.
-    fn tell(&self, id: u64, heard: Heard) {
-        if let Some(place) = self.contexts.get(dialled(id).0).and_then(OnceLock::get) {
-            place.tell(heard);
-        }
-    }
-
-    fn on_dial(
-        &self,
-        control: SlotId,
-        (id, nonce, member): (u64, [u8; 16], Member),
-        (stream, path): (Stream, u8),
-        link: Vec<u8>,
-        fd: Option<OwnedFd>,
-    ) -> (Word, Option<OwnedFd>) {
-        let is_member = self.me.get().is_some_and(|(_, cards)| (member as usize) < cards.len());
-        let Some(path) = Path::new(path).filter(|_| is_member && nonce == self.nonce) else {
-            return (Word::Refused { id, why: Refusal::Stranger }, None);
-        };
-        let caller = Caller { member, stream, path, control };
-        let mut service = self.service.claim();
-        let Some(service) = service.as_mut() else {
-            return (Word::Refused { id, why: Refusal::NoResources }, None);
-        };
-        match service.take(caller, link, fd) {
-            Ok((served, address, heaps)) => {
-                let served = served.to_bits();
-                let receives = service.receives();
-                (Word::Taken { id, served, receives, heaps, link: address.bytes }, address.fd)
-            }
-            Err(error) => {
-                let text = format!("no link for member {member}: {}", in_full(&error));
-                self.host.log(Level::Warn, &text);
-                (Word::Refused { id, why: Refusal::NoResources }, None)
-            }
-        }
-    }
-
-    /// Begins the links from a context to a member, unless they are begun. Whether any carries.
-    fn reach(&self, context: &mut Context<F::Rail>, member: Member) -> Result<bool, RmaError> {
-        if let Some(up) = context.reaches(member)? {
-            return Ok(up);
-        }
-        let (me, cards) = self.me.get().ok_or(UNMET)?;
-        let card = cards.get(member as usize).ok_or(RmaError::Argument("there is no such member"))?;
-        let mut desk = self.desk.claim();
-        let control = match desk.streams.to(&self.host, card.process, &card.address) {
-            Ok(Some(control)) => control,
-            Ok(None) => return Ok(false),
-            Err(_) => return Err(RmaError::Lost { member, lost: Lost::Dead(card.process) }),
-        };
-        let paths = self.nics.numbers().len().max(usize::from(card.rails));
-        let words = context.dial(member, control, paths, card.nonce, *me)?;
-        for (word, fd) in words {
-            desk.streams.say(control, &word, fd);
-        }
-        Ok(false)
-    }
-
     /// Links that are served, and control streams: for leak checks.
     pub fn in_use(&self) -> (usize, usize) {
         let served = self.service.claim().as_ref().map_or(0, Service::len);
         (served, self.desk.claim().streams.len())
+    }
+}
+
+impl<F: Fabric, H: Host> Drop for Job<F, H> {
+    fn drop(&mut self) {
+        for place in self.contexts.iter().filter_map(OnceLock::get) {
+            self.end(&mut place.claim());
+        }
     }
 }
 

@@ -10,18 +10,22 @@
 //! executed once. What is said before a link carries is in docs/wire.md, "Cards and dialling".
 
 mod context;
+mod desk;
 mod dial;
 mod error;
 mod heap;
 mod job;
+mod leave;
 mod peer;
+mod place;
 mod post;
 mod quiet;
 mod receives;
+mod sending;
 mod server;
 mod service;
 mod streams;
 
 pub use context::{ContextId, Fetch, Local, Source};
-pub use error::RmaError;
+pub use error::{Lost, RmaError};
 pub use job::{Job, Member};

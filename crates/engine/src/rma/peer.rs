@@ -1,50 +1,58 @@
 //! A member as one context sees it: the links to it, and what the stream to it has carried. Made when the context first wants
 //! something of that member.
 
+use std::collections::VecDeque;
+
 use trunkline_fabric::LinkId;
 use trunkline_proto::limits::RMA_CALLS_MAX;
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::rma::Path;
 use trunkline_proto::rma::calls::Calls;
-use trunkline_proto::rma::outgoing::{Order, Outgoing};
+use trunkline_proto::rma::outgoing::{Batch, Order, Outgoing};
+use trunkline_proto::rma::paths::{Paths, Stage};
+use trunkline_proto::rma::redo::Redo;
 use trunkline_proto::rma::shape::Shape;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::dial::Heap;
 use trunkline_proto::wire::rma::Stream;
+use trunkline_proto::wire::rma::signal::Update;
 
+use crate::rma::context::Local;
 use crate::rma::error::Lost;
 use crate::rma::receives::Receives;
-
-/// How far a path is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Stage {
-    /// The other end is asked for.
-    Asked,
-    /// Both ends are made; what is posted waits until they are up.
-    Made,
-    /// It carries.
-    Up,
-    /// It has failed.
-    Gone,
-}
 
 /// A link to a member.
 pub(super) struct Link {
     pub(super) rail: usize,
     pub(super) link: LinkId,
-    pub(super) stage: Stage,
+    /// It was not destroyed.
+    pub(super) exists: bool,
     /// What the member calls it.
     pub(super) served: u64,
     pub(super) receives: Receives,
     /// The member's heaps, as they are reached over it.
     pub(super) heaps: Vec<Heap>,
-    /// Something was posted whose arrival only a proof tells.
-    pub(super) unproven: bool,
-    /// Of that, writes that were not counted.
-    pub(super) uncounted: u32,
+    /// Writes whose arrival only a proof tells, the first one first.
+    pub(super) unproven: VecDeque<SlotId>,
+    /// How many of those each proof covers that is under way.
+    pub(super) proofs: VecDeque<u32>,
+    /// And all of them together.
+    pub(super) proving: u32,
     /// Messages that the member takes over it before it answers.
     pub(super) credit: u32,
     /// Bytes under way.
     pub(super) bytes: u64,
+}
+
+/// A put with signal that has begun: what is left of it.
+#[derive(Debug)]
+pub(super) struct Sending {
+    pub(super) batch: Batch,
+    /// Where its next byte goes.
+    pub(super) heap: u8,
+    pub(super) offset: u64,
+    pub(super) rest: Local,
+    pub(super) update: Update,
 }
 
 /// The value that an atomic has found.
@@ -62,7 +70,11 @@ pub(super) enum Found {
 pub(super) struct Peer {
     pub(super) member: u32,
     pub(super) control: SlotId,
+    /// By path.
     pub(super) links: Vec<Link>,
+    pub(super) paths: Paths,
+    pub(super) redo: Redo,
+    pub(super) sending: Option<Sending>,
     pub(super) outgoing: Outgoing,
     pub(super) calls: Calls,
     /// By slot of a call: which use of it, how it stands in the ledger, and what it found.
@@ -73,12 +85,21 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// A member that nothing was sent to.
-    pub(super) fn new(member: u32, control: SlotId, stream: Stream, order: Order, mutant: Mutant) -> Self {
+    /// A member that nothing was sent to, and to which so many paths are asked for.
+    pub(super) fn new(
+        (member, control): (u32, SlotId),
+        paths: usize,
+        stream: Stream,
+        order: Order,
+        mutant: Mutant,
+    ) -> Self {
         Self {
             member,
             control,
-            links: Vec::new(),
+            links: Vec::with_capacity(paths),
+            paths: Paths::new(paths, mutant),
+            redo: Redo::new(mutant),
+            sending: None,
             outgoing: Outgoing::new(stream, order, Shape::WIRE, mutant),
             calls: Calls::new(stream, mutant),
             found: Box::new([(0, None, Found::Pending); RMA_CALLS_MAX]),
@@ -88,20 +109,20 @@ impl Peer {
     }
 
     /// Of the paths that carry and have room, the one with the fewest bytes under way.
-    pub(super) fn path(&self, has_room: impl Fn(&Link) -> bool) -> Option<usize> {
-        let fits = |(_, link): &(usize, &Link)| link.stage == Stage::Up && has_room(link);
-        let all = self.links.iter().enumerate().filter(fits);
-        all.min_by_key(|(_, link)| link.bytes).map(|(at, _)| at)
+    pub(super) fn path(&self, has_room: impl Fn(&Link) -> bool) -> Option<(Path, &Link)> {
+        let named = self.links.iter().enumerate().filter_map(|(at, link)| Some((Path::new(at as u8)?, link)));
+        let fits = named.filter(|(path, link)| self.paths.carries(*path) && has_room(link));
+        fits.min_by_key(|(_, link)| link.bytes)
     }
 
     /// Whether several paths carry.
     pub(super) fn has_several(&self) -> bool {
-        self.links.iter().filter(|link| link.stage == Stage::Up).count() > 1
+        self.links.len() > 1 && self.paths.count(Stage::Up) > 1
     }
 
-    /// Whether it is to be waited for: some link is being made, and none carries.
-    pub(super) fn is_coming(&self) -> bool {
-        let has = |wanted| self.links.iter().any(|link| link.stage == wanted);
-        !has(Stage::Up) && (has(Stage::Asked) || has(Stage::Made))
+    /// Whether a lost path leaves something to be done, or a put with signal does.
+    pub(super) fn has_work(&self) -> bool {
+        let lives = self.lost.is_none();
+        lives && (self.sending.is_some() || !self.redo.is_empty() || self.paths.count(Stage::Leaving) > 0)
     }
 }

@@ -1,20 +1,22 @@
 //! What a context begins: puts, gets, atomics and signals, each as one operation or message on one path. Nothing here waits; what
 //! finds no room is not begun.
 
-use trunkline_fabric::{Extent, Op, PostError, Purpose, Rail, Remote, RemoteKey, Source as From, Status};
+use trunkline_fabric::{Op, PostError, Purpose, Rail, Remote, RemoteKey, Source as From, Status};
 use trunkline_proto::rma::Path;
 use trunkline_proto::rma::atomic::Atomic;
 use trunkline_proto::rma::calls::Refused;
 use trunkline_proto::rma::ledger::Quiet;
-use trunkline_proto::rma::outgoing::{Busy, Sealed, Tag};
+use trunkline_proto::rma::outgoing::{Batch, Busy, Sealed, Tag};
+use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::rma::signal::Update;
 use trunkline_proto::wire::rma::{Message, word};
 
-use crate::rma::context::{Context, Fetch, Local, MESSAGE, Note, Source};
+use crate::rma::context::{Context, Fetch, Local, MESSAGE, Near, Note, Source, Told, Transfer};
 use crate::rma::error::{Lost, RmaError};
 use crate::rma::heap::Heap;
 use crate::rma::job::Member;
 use crate::rma::peer::{Found, Link};
+use crate::rma::sending::signal_path;
 
 /// Bytes of a piece, where a long transfer is spread over several paths.
 const STRIPE: u64 = 512 << 10;
@@ -23,7 +25,7 @@ const PIECE_MAX: u64 = 1 << 30;
 
 impl<R: Rail> Context<R> {
     /// Takes the place of a peer that carries, unless its fence waits.
-    fn ready(&mut self, member: Member) -> Option<u32> {
+    pub(super) fn ready(&mut self, member: Member) -> Option<u32> {
         let at = *self.known.get(&member)?;
         if self.peers[at as usize].fenced {
             let still = match self.mutant.is("job-fences-swallow-failures") {
@@ -46,13 +48,31 @@ impl<R: Rail> Context<R> {
         offset: u64,
         from: Source<'_>,
     ) -> Result<Option<u64>, RmaError> {
-        let (source, len) = self.source(from)?;
-        let Some((at, path, len)) = self.route(member, len) else { return Ok(None) };
+        self.source(from)?;
+        let Some(at) = self.ready(member) else { return Ok(None) };
+        self.put_piece(at, None, heap, offset, from)
+    }
+
+    /// The same, of a put with signal if there is a batch; what is put comes from where it was checked to.
+    pub(super) fn put_piece(
+        &mut self,
+        at: u32,
+        batch: Option<&Batch>,
+        heap: u8,
+        offset: u64,
+        from: Source<'_>,
+    ) -> Result<Option<u64>, RmaError> {
+        let Some((path, len)) = self.route(at, from.len()) else { return Ok(None) };
         let peer = &mut self.peers[at as usize];
-        let to = remote(&peer.links[path], heap, offset, len)?;
-        let Some(on) = Path::new(path as u8) else { return Ok(None) };
-        let tag = match peer.outgoing.put(on) {
-            Ok(tag) => tag,
+        remote(&peer.links[path.index()], heap, offset, len)?;
+        let epoch = peer.outgoing.next_number();
+        let tag = match batch {
+            Some(batch) => peer.outgoing.piece(batch, path),
+            None => peer.outgoing.put(path),
+        };
+        let (told, imm) = match tag {
+            Ok(Tag::Plain) => (Told::Plain, None),
+            Ok(Tag::Counted(imm)) => (Told::Counted(epoch), Some(imm)),
             Err(busy) => {
                 if busy == Busy::Plain {
                     self.prove(at);
@@ -60,48 +80,89 @@ impl<R: Rail> Context<R> {
                 return Ok(None);
             }
         };
-        self.write(at, path, to, source.first(len), tag)?;
+        let (near, bytes) = match from {
+            Source::Heap(local) => (Near::Heap(local.heap, local.offset), None),
+            Source::Bytes(bytes) => (Near::Copied, Some(bytes)),
+        };
+        let note = Note::Put(Transfer { near, heap, offset, len: len as u32 }, told);
+        // There is room.
+        let id = self.ledger.begin(at, path, note).map_err(|_| RmaError::Unknown)?;
+        if let Some(bytes) = bytes
+            && let Some(copy) = self.copy_of(id, bytes.len())
+        {
+            copy.copy_from_slice(bytes);
+        }
+        self.post(at, path, id, note, (imm, bytes));
         Ok(Some(len))
     }
 
-    /// The peer, the path, and how many of so many bytes go over it at once.
-    fn route(&mut self, member: Member, len: u64) -> Option<(u32, usize, u64)> {
-        let at = self.ready(member)?;
+    /// The path, and how many of so many bytes go over it at once.
+    pub(super) fn route(&mut self, at: u32, len: u64) -> Option<(Path, u64)> {
+        if !self.ledger.has_room() {
+            // What completed and is not known to have arrived takes the room.
+            (0..self.peers.len() as u32).for_each(|at| self.prove(at));
+            return None;
+        }
         let (peer, rails) = (&self.peers[at as usize], &self.rails);
-        let path = peer.path(|link| rails[link.rail].credits(link.link) > 0)?;
+        let (path, _) = peer.path(|link| rails[link.rail].credits(link.link) > 0)?;
         let most = if peer.has_several() && len > 2 * STRIPE { STRIPE } else { PIECE_MAX };
-        Some((at, path, len.min(most).min(self.message_max)))
+        Some((path, len.min(most).min(self.message_max)))
     }
 
-    /// Posts a write that the stream has taken. There is room for it.
-    fn write(
+    /// Whether a member has these bytes.
+    pub(super) fn check(&self, at: u32, heap: u8, offset: u64, len: u64) -> Result<(), RmaError> {
+        let link = self.peers[at as usize].path(|_| true);
+        link.map_or(Ok(()), |(_, link)| remote(link, heap, offset, len).map(drop))
+    }
+
+    /// Posts an operation that is in the ledger on a path that has room: bytes that were given by value are those, or their copy.
+    pub(super) fn post(
         &mut self,
         at: u32,
-        path: usize,
-        to: Remote,
-        source: Sourced<'_>,
-        tag: Tag,
-    ) -> Result<(), RmaError> {
-        let bytes = source.len() as u32;
-        let (imm, note) = match tag {
-            Tag::Plain => (None, Note::Uncounted(bytes)),
-            Tag::Counted(imm) => (Some(imm), Note::Plain(bytes)),
+        path: Path,
+        id: SlotId,
+        note: Note,
+        (imm, bytes): (Option<u32>, Option<&[u8]>),
+    ) {
+        let (Note::Put(transfer, _) | Note::Get(transfer)) = note else { return };
+        let link = &mut self.peers[at as usize].links[path.index()];
+        let len = u64::from(transfer.len);
+        let region = |heaps: &[Heap], heap: u8, offset| {
+            let mr = heaps.get(usize::from(heap))?.on(link.rail)?;
+            Some(mr.extent(offset, len))
         };
-        let on = Path::new(path as u8).ok_or(RmaError::Unknown)?;
-        let link = &mut self.peers[at as usize].links[path];
+        // Heaps are the same on every path: it was checked when it was put or got.
+        let far = remote(link, transfer.heap, transfer.offset, len).ok();
+        let op = match (note, transfer.near) {
+            (Note::Put(..), Near::Copied) => {
+                let from = id.slot as usize * self.inline_max as usize;
+                let copy = || self.copies.get(from..from + len as usize);
+                bytes.or_else(copy).zip(far).map(|(bytes, to)| Op::Write {
+                    from: From::Inline(bytes),
+                    to,
+                    imm,
+                })
+            }
+            (Note::Put(..), Near::Heap(heap, offset)) => region(&self.heaps, heap, offset)
+                .zip(far)
+                .map(|(extent, to)| Op::Write { from: From::Region(extent), to, imm }),
+            (_, Near::Heap(heap, offset)) => {
+                region(&self.heaps, heap, offset).zip(far).map(|(into, from)| Op::Read { into, from })
+            }
+            (_, Near::Copied) => None,
+        };
+        let Some(op) = op else { return self.lose(at, path, Lost::Protocol) };
+        link.bytes += len;
+        if !self.arrives && matches!(note, Note::Put(..)) {
+            link.unproven.push_back(id);
+        }
         let rail = &mut self.rails[link.rail];
-        let from = source.on(&self.heaps, link.rail)?;
-        let id = self.ledger.begin(at, on, note).map_err(|_| RmaError::Unknown)?;
-        link.unproven |= !self.arrives;
-        link.uncounted += u32::from(!self.arrives && tag == Tag::Plain);
-        link.bytes += u64::from(bytes);
-        match rail.post(link.link, id.to_bits(), Op::Write { from, to, imm }, true) {
+        match rail.post(link.link, id.to_bits(), op, true) {
             Ok(()) => rail.flush(),
             // There was a credit: the link has ended, which its completions tell, too.
-            Err(PostError::Busy) => self.lose(at, path as u8, Lost::Rails(Status::Flushed)),
-            Err(PostError::Refused(status)) => self.lose(at, path as u8, Lost::Rails(status)),
+            Err(PostError::Busy) => self.fail(at, path, Status::Flushed),
+            Err(PostError::Refused(status)) => self.fail(at, path, status),
         }
-        Ok(())
     }
 
     /// Gets the first bytes of these: how many. `None` if there is no room now.
@@ -112,25 +173,14 @@ impl<R: Rail> Context<R> {
         offset: u64,
         into: Local,
     ) -> Result<Option<u64>, RmaError> {
-        let (_, len) = self.source(Source::Heap(into))?;
-        let Some((at, path, len)) = self.route(member, len) else { return Ok(None) };
-        let link = &mut self.peers[at as usize].links[path];
-        let from = remote(link, heap, offset, len)?;
-        let (Some(on), Some(mr)) = (
-            Path::new(path as u8),
-            self.heaps.get(usize::from(into.heap)).and_then(|heap| heap.on(link.rail)),
-        ) else {
-            return Err(RmaError::Unknown);
-        };
-        let into: Extent = mr.extent(into.offset, len);
-        let Ok(id) = self.ledger.begin(at, on, Note::Plain(len as u32)) else { return Ok(None) };
-        link.bytes += len;
-        let rail = &mut self.rails[link.rail];
-        match rail.post(link.link, id.to_bits(), Op::Read { into, from }, true) {
-            Ok(()) => rail.flush(),
-            Err(PostError::Busy) => self.lose(at, path as u8, Lost::Rails(Status::Flushed)),
-            Err(PostError::Refused(status)) => self.lose(at, path as u8, Lost::Rails(status)),
-        }
+        self.source(Source::Heap(into))?;
+        let Some(at) = self.ready(member) else { return Ok(None) };
+        let Some((path, len)) = self.route(at, into.len) else { return Ok(None) };
+        remote(&self.peers[at as usize].links[path.index()], heap, offset, len)?;
+        let near = Near::Heap(into.heap, into.offset);
+        let note = Note::Get(Transfer { near, heap, offset, len: len as u32 });
+        let Ok(id) = self.ledger.begin(at, path, note) else { return Ok(None) };
+        self.post(at, path, id, note, (None, None));
         Ok(Some(len))
     }
 
@@ -142,26 +192,25 @@ impl<R: Rail> Context<R> {
         atomic: Atomic,
     ) -> Result<Option<Fetch>, RmaError> {
         let Some(at) = self.ready(member) else { return Ok(None) };
-        let peer = &mut self.peers[at as usize];
-        let rails = &self.rails;
+        let (peer, rails) = (&self.peers[at as usize], &self.rails);
         // One of the receives is for what asks, and of those for answers one in four is for acknowledgements.
         let out = u64::from(peer.calls.len()) + peer.outgoing.unacknowledged();
         let most = u64::from(self.answers - self.answers / 4);
         let takes = |link: &Link| out + 1 < u64::from(link.credit) && u64::from(peer.calls.len()) < most;
         let has_room = |link: &Link| takes(link) && rails[link.rail].credits(link.link) > 0;
-        let Some(path) = peer.path(has_room) else {
+        let Some((path, _)) = peer.path(has_room).filter(|_| self.ledger.has_room()) else {
             // What is not acknowledged takes the receives: its target is asked.
             self.ask(at);
             return Ok(None);
         };
-        let Some(on) = Path::new(path as u8) else { return Ok(None) };
+        let peer = &mut self.peers[at as usize];
         let request = match peer.calls.begin(word, atomic) {
             Ok(request) => request,
             Err(Refused::Busy) => return Ok(None),
             Err(Refused::Width) => return Err(RmaError::Argument("the word is not as wide as the type")),
         };
         let slot = request.slot;
-        let id = self.ledger.begin(at, on, Note::Call).ok();
+        let id = self.ledger.begin(at, path, Note::Call(slot)).ok();
         peer.found[slot.index()] = (slot.generation(), id, Found::Pending);
         self.send(at, path, &Message::Request(request));
         Ok(Some(Fetch { peer: at, slot }))
@@ -185,16 +234,13 @@ impl<R: Rail> Context<R> {
     /// Signals. False if there is no room now.
     pub(super) fn signal(&mut self, member: Member, update: Update) -> Result<bool, RmaError> {
         let Some(at) = self.ready(member) else { return Ok(false) };
-        let peer = &mut self.peers[at as usize];
-        let rails = &self.rails;
-        let out = u64::from(peer.calls.len()) + peer.outgoing.unacknowledged();
-        let has_room =
-            |link: &Link| out + 1 < u64::from(link.credit) && rails[link.rail].credits(link.link) > 0;
-        let Some(path) = peer.path(has_room) else {
+        let (peer, rails) = (&mut self.peers[at as usize], &self.rails);
+        let Some(path) = signal_path(peer, |link| rails[link.rail].credits(link.link)) else {
             // What is not acknowledged takes the receives: its target is asked.
             self.ask(at);
             return Ok(false);
         };
+        let number = peer.outgoing.next_number();
         let sealed = match peer.outgoing.begin() {
             Ok(batch) => peer.outgoing.end(batch, update, false).map_err(|(batch, busy)| {
                 peer.outgoing.abandon(batch);
@@ -204,6 +250,7 @@ impl<R: Rail> Context<R> {
         };
         match sealed {
             Ok(Sealed::Message(signal)) => {
+                peer.outgoing.sent_over(number, path);
                 // There is such a peer.
                 let _ = self.ledger.signalled(at);
                 self.send(at, path, &Message::Signal(signal));
@@ -220,8 +267,8 @@ impl<R: Rail> Context<R> {
     }
 
     /// Sends a message over a path that has room.
-    pub(super) fn send(&mut self, at: u32, path: usize, message: &Message) {
-        let link = &self.peers[at as usize].links[path];
+    pub(super) fn send(&mut self, at: u32, path: Path, message: &Message) {
+        let link = &self.peers[at as usize].links[path.index()];
         let rail = &mut self.rails[link.rail];
         let (bytes, len) = message.to_bytes();
         let op = Op::Send { head: &bytes[..len], body: From::Inline(&[]), imm: None };
@@ -230,53 +277,18 @@ impl<R: Rail> Context<R> {
         rail.flush();
     }
 
-    fn source<'a>(&self, from: Source<'a>) -> Result<(Sourced<'a>, u64), RmaError> {
+    /// Checks what bytes are given.
+    pub(super) fn source(&self, from: Source<'_>) -> Result<(), RmaError> {
         match from {
             Source::Bytes(bytes) if bytes.len() as u64 > self.inline_max => {
                 Err(RmaError::Argument("more bytes than are copied at once"))
             }
-            Source::Bytes(bytes) => Ok((Sourced::Bytes(bytes), bytes.len() as u64)),
+            Source::Bytes(_) => Ok(()),
             Source::Heap(local) => {
                 let memory = self.heaps.get(usize::from(local.heap)).and_then(Heap::memory);
                 let memory = memory.ok_or(RmaError::Argument("there is no such heap"))?;
-                memory
-                    .checked(local.offset, local.len)
-                    .map_err(|_| RmaError::Argument("outside of the heap"))?;
-                Ok((Sourced::Heap(local), local.len))
-            }
-        }
-    }
-}
-
-/// Where bytes come from, once that was checked.
-#[derive(Clone, Copy)]
-enum Sourced<'a> {
-    Bytes(&'a [u8]),
-    Heap(Local),
-}
-
-impl<'a> Sourced<'a> {
-    fn len(self) -> u64 {
-        match self {
-            Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Heap(local) => local.len,
-        }
-    }
-
-    /// The first of them; bytes go whole.
-    fn first(self, len: u64) -> Self {
-        match self {
-            Self::Bytes(bytes) => Self::Bytes(bytes),
-            Self::Heap(local) => Self::Heap(Local { len, ..local }),
-        }
-    }
-
-    fn on(self, heaps: &[Heap], rail: usize) -> Result<From<'a>, RmaError> {
-        match self {
-            Self::Bytes(bytes) => Ok(From::Inline(bytes)),
-            Self::Heap(local) => {
-                let mr = heaps.get(usize::from(local.heap)).and_then(|heap| heap.on(rail));
-                Ok(From::Region(mr.ok_or(RmaError::Unknown)?.extent(local.offset, local.len)))
+                let inside = memory.checked(local.offset, local.len);
+                inside.map(drop).map_err(|_| RmaError::Argument("outside of the heap"))
             }
         }
     }

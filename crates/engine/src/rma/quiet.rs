@@ -1,35 +1,33 @@
 //! When what a context has begun is complete: quiets and fences, and what they have to ask of the network and of members.
 
-use trunkline_fabric::{Op, Rail};
+use trunkline_fabric::{Op, Rail, Status};
 use trunkline_proto::rma::Path;
 use trunkline_proto::rma::ledger::{Failed, Quiet};
 use trunkline_proto::rma::outgoing;
 use trunkline_proto::wire::rma::Message;
 
-use crate::rma::context::{Context, Note};
-use crate::rma::error::RmaError;
+use crate::rma::context::{Context, PROOF};
+use crate::rma::error::{Lost, RmaError};
 use crate::rma::job::Member;
-use crate::rma::peer::Stage;
 
 impl<R: Rail> Context<R> {
-    /// Posts proofs on the paths on which something has completed that need not have arrived.
+    /// Posts proofs on the paths on which something was written that need not have arrived when it completes.
     pub(super) fn prove(&mut self, at: u32) {
-        if self.arrives || self.mutant.is("job-proves-nothing") {
+        if self.arrives {
             return;
         }
-        for path in 0..self.peers[at as usize].links.len() {
-            let link = &mut self.peers[at as usize].links[path];
+        let peer = &mut self.peers[at as usize];
+        for (path, link) in peer.links.iter_mut().enumerate() {
             let rail = &mut self.rails[link.rail];
-            if !link.unproven || link.stage != Stage::Up || rail.credits(link.link) == 0 {
+            let more = link.unproven.len() as u32 - link.proving;
+            let carries = Path::new(path as u8).is_some_and(|path| peer.paths.carries(path));
+            if more == 0 || !carries || rail.credits(link.link) == 0 {
                 continue;
             }
-            let Some(on) = Path::new(path as u8) else { continue };
-            let Ok(id) = self.ledger.begin(at, on, Note::Proof(link.uncounted)) else { continue };
-            if rail.post(link.link, id.to_bits(), Op::Nop, true).is_ok() {
-                (link.unproven, link.uncounted) = (false, 0);
+            if rail.post(link.link, PROOF, Op::Nop, true).is_ok() {
+                link.proofs.push_back(more);
+                link.proving += more;
                 rail.flush();
-            } else {
-                let _ = self.ledger.failed(id);
             }
         }
     }
@@ -37,7 +35,7 @@ impl<R: Rail> Context<R> {
     /// Asks for the acknowledgement of all signals, unless that is asked for, or there is no room now.
     pub(super) fn ask(&mut self, at: u32) {
         let (peer, rails) = (&mut self.peers[at as usize], &self.rails);
-        if let Some(path) = peer.path(|link| rails[link.rail].credits(link.link) > 0)
+        if let Some((path, _)) = peer.path(|link| rails[link.rail].credits(link.link) > 0)
             && let outgoing::Quiet::Ask(ask) = peer.outgoing.quiet()
         {
             self.send(at, path, &Message::Ask(ask));
@@ -48,25 +46,14 @@ impl<R: Rail> Context<R> {
     pub(super) fn quiet_of(&mut self, at: u32) -> Result<Quiet, Failed> {
         self.prove(at);
         self.ask(at);
-        match self.ledger.quiet_peer(at) {
-            Ok(Quiet::Done) if !self.is_proven(at) => Ok(Quiet::Pending),
-            told => told,
-        }
-    }
-
-    /// Whether nothing towards a peer has completed that need not have arrived.
-    fn is_proven(&self, at: u32) -> bool {
-        let peer = &self.peers[at as usize];
-        peer.lost.is_some()
-            || !peer.links.iter().any(|link| link.unproven)
-            || self.mutant.is("job-proves-nothing")
+        self.ledger.quiet_peer(at)
     }
 
     /// Whether nothing is under way towards a peer; asks for what has to be asked for, and takes no failure's news.
     pub(super) fn is_still(&mut self, at: u32) -> bool {
         self.prove(at);
         self.ask(at);
-        self.ledger.pending(at) == 0 && self.is_proven(at)
+        self.ledger.pending(at) == 0
     }
 
     /// Whether everything towards a member is complete there.
@@ -81,19 +68,27 @@ impl<R: Rail> Context<R> {
     pub(super) fn quiet(&mut self) -> Result<bool, RmaError> {
         match self.ledger.quiet() {
             Err(failed) => return Err(self.failed(failed.peer, failed.path)),
-            Ok(Quiet::Done) if self.arrives => return Ok(true),
-            Ok(Quiet::Done | Quiet::Pending) => {}
+            Ok(Quiet::Done) => return Ok(true),
+            Ok(Quiet::Pending) => {}
         }
-        let mut still = true;
         for at in 0..self.peers.len() as u32 {
-            still &= self.peers[at as usize].lost.is_some() || self.is_still(at);
+            if self.peers[at as usize].lost.is_none() {
+                self.prove(at);
+                self.ask(at);
+            }
         }
-        Ok(still)
+        Ok(false)
     }
 
     pub(super) fn failed(&self, peer: u32, path: Path) -> RmaError {
-        let member = self.peers.get(peer as usize).map_or(Member::MAX, |peer| peer.member);
-        RmaError::Failed { member, rail: path.index(), status: self.why }
+        let peer = self.peers.get(peer as usize);
+        let status = match peer.and_then(|peer| peer.lost) {
+            Some(Lost::Rails { status, .. }) => status,
+            Some(_) => Status::PeerDead,
+            None => self.why,
+        };
+        let member = peer.map_or(Member::MAX, |peer| peer.member);
+        RmaError::Failed { member, rail: path.index(), status }
     }
 
     /// What is posted from now on towards a member comes after all that was.
@@ -101,7 +96,7 @@ impl<R: Rail> Context<R> {
         let free = self.arrives && self.rails.len() == 1 && self.rails[0].caps().link_order;
         if !free && !self.mutant.is("job-fences-nothing") {
             for at in 0..self.peers.len() as u32 {
-                self.peers[at as usize].fenced |= self.ledger.pending(at) > 0 || !self.arrives;
+                self.peers[at as usize].fenced |= self.ledger.pending(at) > 0;
             }
         }
     }

@@ -7,15 +7,16 @@ use std::os::fd::OwnedFd;
 use trunkline_fabric::{
     Completion, Done, LinkAddress, LinkError, LinkId, Op, PostError, Rail, RegisterError, Source, Status,
 };
+use trunkline_proto::limits::LINKS_MAX as PATHS_MAX;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::inbox::{Inbox, Took};
-use trunkline_proto::rma::served::{Served, Service as Serving};
+use trunkline_proto::rma::incoming::MakeUp;
+use trunkline_proto::rma::served::{Served, Service as Answer};
 use trunkline_proto::rma::shape::Shape;
 use trunkline_proto::rma::{Fault, Path};
 use trunkline_proto::slots::{SlotId, Slots};
-use trunkline_proto::wire::dial::Heap as Told;
+use trunkline_proto::wire::dial::{Heap as Told, Refusal, Word};
 use trunkline_proto::wire::rma::atomic::{Outcome, Request};
-use trunkline_proto::wire::rma::word::Word;
 use trunkline_proto::wire::rma::{Message, Stream};
 
 use crate::rma::heap::{self, Heap};
@@ -37,19 +38,28 @@ struct Link {
     path: Path,
     rail: usize,
     link: LinkId,
-    /// The control stream that it was asked for on.
+    /// The control stream that it was asked for on, and what it is called there.
     control: SlotId,
+    id: u64,
     receives: Receives,
     /// Answers that the link had no room for.
     owed: VecDeque<Message>,
+    /// It is in error, and may have more to tell.
+    leaving: bool,
 }
 
-/// What is known of a member that has links here.
+/// What is served of a stream, until its context leaves or its process ends: longer than any link of it.
+struct Serving {
+    control: SlotId,
+    /// What its requests have led to.
+    served: Served,
+    links: [Option<SlotId>; PATHS_MAX],
+}
+
+/// What is known of a member that has streams here.
 struct Member {
     inbox: Inbox,
-    /// What its requests have led to, by stream.
-    served: HashMap<Stream, Served>,
-    links: u32,
+    streams: HashMap<Stream, Serving>,
 }
 
 /// The lane.
@@ -64,6 +74,10 @@ pub(super) struct Service<R: Rail> {
     receives: u32,
     /// Some link has receives that found no room.
     starves: bool,
+    /// Links that are being left.
+    leaving: Vec<SlotId>,
+    /// Words for control streams, which others have right now.
+    pub(super) words: Vec<(SlotId, Word)>,
     batch: [Completion; BATCH],
     mutant: Mutant,
 }
@@ -77,6 +91,8 @@ pub(super) enum Refused {
     Register(#[from] RegisterError),
     #[error("too many links")]
     Full,
+    #[error("it has that link")]
+    Twice,
 }
 
 /// Whose link it is to be.
@@ -86,6 +102,8 @@ pub(super) struct Caller {
     pub(super) stream: Stream,
     pub(super) path: Path,
     pub(super) control: SlotId,
+    /// What it calls the link.
+    pub(super) id: u64,
 }
 
 const NOTHING: Completion =
@@ -97,8 +115,9 @@ impl<R: Rail> Service<R> {
         let names = rails.iter().map(|_| Vec::new()).collect();
         let (links, members) = (Slots::new(LINKS_MAX), HashMap::new());
         let starves = false;
-        let (heaps, batch) = (Vec::new(), [NOTHING; BATCH]);
-        Self { rails, heaps, links, names, members, receives, starves, batch, mutant }
+        let (heaps, leaving, words) = (Vec::new(), Vec::new(), Vec::new());
+        let batch = [NOTHING; BATCH];
+        Self { rails, heaps, links, names, members, receives, starves, leaving, words, batch, mutant }
     }
 
     /// Its rails.
@@ -131,7 +150,18 @@ impl<R: Rail> Service<R> {
         address: Vec<u8>,
         fd: Option<OwnedFd>,
     ) -> Result<(SlotId, LinkAddress, Vec<Told>), Refused> {
-        let at = caller.path.index() % self.rails.len();
+        let Caller { member, stream, path, control, id } = caller;
+        let known = |serving: &&Serving| serving.control == control;
+        match self.members.get(&member).and_then(|member| member.streams.get(&stream)) {
+            Some(serving) if known(&serving) && serving.links[path.index()].is_some() => {
+                self.forget(member, stream);
+                return Err(Refused::Twice);
+            }
+            // Its process has lost the control stream that it had, and begins anew.
+            Some(serving) if !known(&serving) => self.forget(member, stream),
+            Some(_) | None => {}
+        }
+        let at = path.index() % self.rails.len();
         let rail = &mut self.rails[at];
         let link = rail.create()?;
         let make = || -> Result<(Receives, LinkAddress), Refused> {
@@ -147,54 +177,133 @@ impl<R: Rail> Service<R> {
                 return Err(error);
             }
         };
-        let Caller { member, stream, path, control } = caller;
         let owed = VecDeque::new();
         self.starves = true;
-        let entry = Link { member, stream, path, rail: at, link, control, receives, owed };
-        let Ok(id) = self.links.insert(entry) else {
+        let entry =
+            Link { member, stream, path, rail: at, link, control, id, receives, owed, leaving: false };
+        let Ok(served) = self.links.insert(entry) else {
             self.rails[at].destroy(link);
             return Err(Refused::Full);
         };
         let names = &mut self.names[at];
         names.resize(names.len().max(link.0 as usize + 1), None);
-        names[link.0 as usize] = Some(id);
+        names[link.0 as usize] = Some(served);
         let inbox = || Inbox::new(Shape::WIRE, self.mutant);
-        let known = || Member { inbox: inbox(), served: HashMap::new(), links: 0 };
-        let known = self.members.entry(member).or_insert_with(known);
-        known.links += 1;
+        let known =
+            self.members.entry(member).or_insert_with(|| Member { inbox: inbox(), streams: HashMap::new() });
         known.inbox.grow(stream);
-        known.served.entry(stream).or_insert_with(|| Served::new(self.mutant));
+        let new = || Serving { control, served: Served::new(self.mutant), links: [None; PATHS_MAX] };
+        known.streams.entry(stream).or_insert_with(new).links[path.index()] = Some(served);
         let told = self.heaps.iter().filter_map(|heap| heap.told(at)).collect();
-        Ok((id, ours, told))
+        Ok((served, ours, told))
     }
 
-    /// A link is of no more use.
-    pub(super) fn leave(&mut self, id: SlotId) {
-        let Some(link) = self.links.remove(id) else { return };
-        self.rails[link.rail].destroy(link.link);
-        if let Some(name) = self.names[link.rail].get_mut(link.link.0 as usize) {
-            *name = None;
-        }
-        if let Some(member) = self.members.get_mut(&link.member) {
-            member.links -= 1;
-            if member.links == 0 {
-                self.members.remove(&link.member);
-            }
+    /// A link is in error, or its other end is: nothing lands there any more, and what has come is still taken in.
+    fn fail(&mut self, id: SlotId) {
+        let Some(link) = self.links.get_mut(id) else { return };
+        if !std::mem::replace(&mut link.leaving, true) {
+            self.rails[link.rail].fail(link.link);
+            self.leaving.push(id);
         }
     }
 
     /// The same, if its peer says so on the stream on which it was asked for.
-    pub(super) fn leave_as(&mut self, id: SlotId, control: SlotId) {
+    pub(super) fn on_down(&mut self, id: SlotId, control: SlotId) {
         if self.links.get(id).is_some_and(|link| link.control == control) {
-            self.leave(id);
+            self.fail(id);
         }
     }
 
-    /// A control stream has ended, and with it the process that asked for these links.
+    /// Says of links that have told all what came over them. Whether there was any.
+    fn settle(&mut self) -> bool {
+        let before = self.leaving.len();
+        let mut left = std::mem::take(&mut self.leaving);
+        left.retain(|&id| {
+            let Some(link) = self.links.get(id) else { return false };
+            let waits = !self.rails[link.rail].is_quiet(link.link);
+            if !waits {
+                self.stand(id);
+            }
+            waits
+        });
+        self.leaving = left;
+        self.leaving.len() < before
+    }
+
+    fn stand(&mut self, id: SlotId) {
+        let Some(link) = self.destroy(id) else { return };
+        let Some(member) = self.members.get_mut(&link.member) else { return };
+        if let Some(serving) = member.streams.get_mut(&link.stream) {
+            serving.links[link.path.index()] = None;
+        }
+        let standing = member.inbox.leave(link.stream, link.path);
+        self.words.push((link.control, Word::Standing { id: link.id, standing }));
+        self.acknowledge(link.member, None);
+    }
+
+    fn destroy(&mut self, id: SlotId) -> Option<Link> {
+        let link = self.links.remove(id)?;
+        self.rails[link.rail].destroy(link.link);
+        if let Some(name) = self.names[link.rail].get_mut(link.link.0 as usize) {
+            *name = None;
+        }
+        Some(link)
+    }
+
+    /// A stream is not served any more.
+    fn forget(&mut self, member: u32, stream: Stream) {
+        let Some(known) = self.members.get_mut(&member) else { return };
+        known.inbox.forget(stream);
+        let gone = known.streams.remove(&stream);
+        if known.streams.is_empty() {
+            self.members.remove(&member);
+        }
+        gone.into_iter().flat_map(|serving| serving.links).flatten().for_each(|id| drop(self.destroy(id)));
+    }
+
+    /// The member that was asked for on a control stream to be served on that stream.
+    fn member_of(&self, control: SlotId, stream: Stream) -> Option<u32> {
+        let its = |member: &Member| member.streams.get(&stream).is_some_and(|its| its.control == control);
+        self.members.iter().find(|(_, member)| its(member)).map(|(&number, _)| number)
+    }
+
+    /// The initiator is done with a stream.
+    pub(super) fn leave(&mut self, control: SlotId, stream: Stream) {
+        if let Some(member) = self.member_of(control, stream) {
+            self.forget(member, stream);
+        }
+    }
+
+    /// Writes that were lost with a link were written again.
+    pub(super) fn make_up(&mut self, control: SlotId, stream: Stream, lost: &[MakeUp]) {
+        let Some(number) = self.member_of(control, stream) else { return };
+        let Some(member) = self.members.get_mut(&number) else { return };
+        let made_up = lost.iter().try_for_each(|lost| member.inbox.make_up(lost).map(drop));
+        match made_up {
+            Ok(()) => self.apply(number, Took::Ready(stream), None),
+            Err(_) => self.banish(number, stream),
+        }
+        self.rails.iter_mut().for_each(Rail::flush);
+    }
+
+    /// What a member says on a stream breaks the protocol.
+    fn banish(&mut self, member: u32, stream: Stream) {
+        let serving = self.members.get(&member).and_then(|member| member.streams.get(&stream));
+        let link = serving.and_then(|serving| serving.links.iter().flatten().next());
+        if let Some(link) = link.and_then(|&id| self.links.get(id)) {
+            self.words.push((link.control, Word::Refused { id: link.id, why: Refusal::Protocol }));
+        }
+        self.forget(member, stream);
+    }
+
+    /// A control stream has ended, and with it the process that asked on it.
     pub(super) fn lose(&mut self, control: SlotId) {
-        let its = |(id, link): (SlotId, &Link)| (link.control == control).then_some(id);
-        let lost: Vec<SlotId> = self.links.iter().filter_map(its).collect();
-        lost.into_iter().for_each(|id| self.leave(id));
+        let its = |(&number, member): (&u32, &Member)| {
+            let streams = member.streams.iter().filter(|(_, serving)| serving.control == control);
+            streams.map(|(&stream, _)| (number, stream)).collect::<Vec<_>>()
+        };
+        let lost: Vec<_> = self.members.iter().flat_map(its).collect();
+        lost.into_iter().for_each(|(member, stream)| self.forget(member, stream));
     }
 
     /// Takes what has come and answers. Whether there was anything.
@@ -210,14 +319,20 @@ impl<R: Rail> Service<R> {
                 let completion = self.batch[index];
                 let name = self.names[at].get(completion.link.0 as usize).copied().flatten();
                 let Some(id) = name else { continue };
-                if self.on_completion(id, &completion).is_err() {
-                    // It breaks the protocol, or its link is lost: its control stream tells which, in its time.
-                    self.leave(id);
+                if completion.status != Status::Ok {
+                    self.fail(id);
+                } else if self.on_completion(id, &completion).is_err()
+                    && let Some(&Link { member, stream, .. }) = self.links.get(id)
+                {
+                    self.banish(member, stream);
                 }
             }
             if count > 0 {
                 self.rails[at].flush();
             }
+        }
+        if !self.leaving.is_empty() {
+            moved |= self.settle();
         }
         moved
     }
@@ -233,18 +348,18 @@ impl<R: Rail> Service<R> {
 
     fn on_completion(&mut self, id: SlotId, completion: &Completion) -> Result<(), Fault> {
         let Some(link) = self.links.get_mut(id) else { return Ok(()) };
-        let lost = Fault::Epoch(u64::MAX);
+        let foreign = Fault::Epoch(u64::MAX);
         match completion.done {
-            _ if completion.status != Status::Ok => Err(lost),
             Done::Posted => Ok(()),
             Done::Written => {
-                let Some(member) = self.members.get_mut(&link.member) else { return Ok(()) };
-                let imm = completion.imm.ok_or(lost)?;
-                let took = member.inbox.on_write(imm, link.path)?;
-                self.apply(id, took)
+                let number = link.member;
+                let Some(member) = self.members.get_mut(&number) else { return Ok(()) };
+                let took = member.inbox.on_write(completion.imm.ok_or(foreign)?, link.path)?;
+                self.apply(number, took, Some(id));
+                Ok(())
             }
             Done::Received => {
-                let message = link.receives.take(completion.wr_id, completion.len).map_err(|_| lost)?;
+                let message = link.receives.take(completion.wr_id, completion.len).map_err(|_| foreign)?;
                 self.starves |= !link.receives.post(&mut self.rails[link.rail], link.link);
                 self.on_message(id, &message)
             }
@@ -253,26 +368,21 @@ impl<R: Rail> Service<R> {
 
     fn on_message(&mut self, id: SlotId, message: &Message) -> Result<(), Fault> {
         let Some(link) = self.links.get_mut(id) else { return Ok(()) };
-        let Some(member) = self.members.get_mut(&link.member) else { return Ok(()) };
-        let foreign = Fault::Epoch(u64::MAX);
-        match message {
-            Message::Request(request) if request.stream == link.stream => self.serve(id, request),
-            Message::Signal(signal) if signal.stream == link.stream => {
-                let took = member.inbox.on_signal(signal)?;
-                self.apply(id, took)
-            }
-            Message::Ask(ask) if ask.stream == link.stream => {
-                let took = member.inbox.on_ask(ask)?;
-                self.apply(id, took)
-            }
-            _ => Err(foreign),
-        }
+        let number = link.member;
+        let Some(member) = self.members.get_mut(&number) else { return Ok(()) };
+        let took = match message {
+            Message::Request(request) if request.stream == link.stream => return self.serve(id, request),
+            Message::Signal(signal) if signal.stream == link.stream => member.inbox.on_signal(signal)?,
+            Message::Ask(ask) if ask.stream == link.stream => member.inbox.on_ask(ask)?,
+            _ => return Err(Fault::Epoch(u64::MAX)),
+        };
+        self.apply(number, took, Some(id));
+        Ok(())
     }
 
     /// Applies the signals whose turn it is, and acknowledges.
-    fn apply(&mut self, id: SlotId, took: Took) -> Result<(), Fault> {
-        let Some(link) = self.links.get_mut(id) else { return Ok(()) };
-        let Some(member) = self.members.get_mut(&link.member) else { return Ok(()) };
+    fn apply(&mut self, number: u32, took: Took, over: Option<SlotId>) {
+        let Some(member) = self.members.get_mut(&number) else { return };
         if let Took::Ready(stream) = took {
             while let Some(update) = member.inbox.take(stream) {
                 let word = update.word();
@@ -280,49 +390,61 @@ impl<R: Rail> Service<R> {
                 heap::update(&self.heaps, word, |old| update.apply(old));
             }
         }
+        self.acknowledge(number, over);
+    }
+
+    /// Sends the acknowledgements that are due to a member, each over a link of its stream: that one, if it is and can.
+    fn acknowledge(&mut self, number: u32, over: Option<SlotId>) {
+        let Some(member) = self.members.get_mut(&number) else { return };
         while let Some(ack) = member.inbox.next_ack() {
-            link.owed.push_back(Message::Ack(ack));
+            let serving = member.streams.get(&ack.stream);
+            let links = serving.map_or(&[][..], |serving| &serving.links);
+            let carries = |id: &SlotId| self.links.get(*id).is_some_and(|link| !link.leaving);
+            let over = over.filter(|id| links.contains(&Some(*id)) && carries(id));
+            // If there is none, one is being left, whose standing tells the same.
+            let Some(id) = over.or_else(|| links.iter().flatten().copied().find(carries)) else { continue };
+            if let Some(link) = self.links.get_mut(id) {
+                link.owed.push_back(Message::Ack(ack));
+                answer(&mut self.rails[link.rail], link);
+            }
         }
-        self.answer(id);
-        Ok(())
     }
 
     fn serve(&mut self, id: SlotId, request: &Request) -> Result<(), Fault> {
         let Some(link) = self.links.get_mut(id) else { return Ok(()) };
         let Some(member) = self.members.get_mut(&link.member) else { return Ok(()) };
-        let Some(served) = member.served.get_mut(&link.stream) else { return Ok(()) };
+        let Some(serving) = member.streams.get_mut(&link.stream) else { return Ok(()) };
         let (heaps, mutant) = (&self.heaps, self.mutant);
         let execute = |request: &Request| {
-            let (word, atomic): (Word, _) = (request.word(), request.atomic());
+            let (word, atomic) = (request.word(), request.atomic());
             heap::update(heaps, word, |old| atomic.apply(old, mutant)).map_or(Outcome::Refused, Outcome::Done)
         };
-        match served.serve(request, execute)? {
-            Serving::Now(reply) | Serving::Again(reply) => link.owed.push_back(Message::Reply(reply)),
-            Serving::Past => {}
+        match serving.served.serve(request, execute)? {
+            Answer::Now(reply) | Answer::Again(reply) => link.owed.push_back(Message::Reply(reply)),
+            Answer::Past => {}
         }
-        self.answer(id);
+        answer(&mut self.rails[link.rail], link);
         Ok(())
-    }
-
-    /// Sends what is owed, as far as there is room. A link that takes none has failed, which its own completion tells.
-    fn answer(&mut self, id: SlotId) {
-        let Some(link) = self.links.get_mut(id) else { return };
-        let rail = &mut self.rails[link.rail];
-        while let Some(message) = link.owed.front() {
-            let (bytes, len) = message.to_bytes();
-            let op = Op::Send { head: &bytes[..len], body: Source::Inline(&[]), imm: None };
-            match rail.post(link.link, ANSWER, op, false) {
-                Ok(()) => drop(link.owed.pop_front()),
-                Err(PostError::Busy) => return,
-                Err(PostError::Refused(_)) => return link.owed.clear(),
-            }
-        }
     }
 
     /// Goes on with answers that found no room.
     pub(super) fn answer_all(&mut self) {
-        let owing: Vec<SlotId> =
-            self.links.iter().filter(|(_, link)| !link.owed.is_empty()).map(|(id, _)| id).collect();
-        owing.into_iter().for_each(|id| self.answer(id));
+        for (_, link) in self.links.iter_mut().filter(|(_, link)| !link.owed.is_empty()) {
+            answer(&mut self.rails[link.rail], link);
+        }
+    }
+}
+
+/// Sends what is owed, as far as there is room. A link that takes none has failed, which its own completion tells; what is owed is
+/// asked for again over another.
+fn answer(rail: &mut impl Rail, link: &mut Link) {
+    while let Some(message) = link.owed.front() {
+        let (bytes, len) = message.to_bytes();
+        let op = Op::Send { head: &bytes[..len], body: Source::Inline(&[]), imm: None };
+        match rail.post(link.link, ANSWER, op, false) {
+            Ok(()) => drop(link.owed.pop_front()),
+            Err(PostError::Busy) => return,
+            Err(PostError::Refused(_)) => return link.owed.clear(),
+        }
     }
 }

@@ -36,6 +36,8 @@ struct Stream<S> {
     /// Whom we dialled.
     expected: Option<ProcessId>,
     since: Instant,
+    /// It could not take a word: what comes next on it would be misunderstood.
+    broken: bool,
 }
 
 /// All of them.
@@ -98,14 +100,14 @@ impl<H: Host> Streams<H> {
     ) -> Result<SlotId, OobError> {
         let hello = Frame::Hello { min: VERSION, max: VERSION, offer: Offer::NONE, process: self.process };
         io.send(fabric::Frame { bytes: hello.to_bytes(), fd: None })?;
-        let stream = Stream { io, process: None, expected, since };
+        let stream = Stream { io, process: None, expected, since, broken: false };
         self.streams.insert(stream).map_err(|_| OobError::Overflow)
     }
 
-    /// Says a word. A stream that cannot take it is gone, which is noticed when it is read.
+    /// Says a word. A stream that cannot take it ends, which is told when it is read next.
     pub(super) fn say(&mut self, stream: SlotId, word: &Word, fd: Option<OwnedFd>) {
         if let Some(stream) = self.streams.get_mut(stream) {
-            let _ = stream.io.send(fabric::Frame { bytes: word.to_bytes(), fd });
+            stream.broken |= stream.io.send(fabric::Frame { bytes: word.to_bytes(), fd }).is_err();
         }
     }
 
@@ -150,6 +152,7 @@ impl<H: Host> Streams<H> {
         for _ in 0..BURST {
             let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
             let frame = match stream.io.recv() {
+                _ if stream.broken => return Err(String::new()),
                 Ok(Some(frame)) => frame,
                 Ok(None) if stream.process.is_none() && now - stream.since > HELLO_TIME => {
                     return Err("no hello".to_owned());

@@ -326,9 +326,7 @@ impl Word {
             }
             4 => Self::Leave { stream: stream(first)? },
             5 => Self::Down { served: id },
-            6 => {
-                Self::Standing { id, standing: read_standing(&mut reader, (first, second), number)? }
-            }
+            6 => Self::Standing { id, standing: read_standing(&mut reader, (first, second), number)? },
             7 => {
                 let stream = stream(first)?;
                 Self::MakeUp { stream, lost: read_lost(&mut reader, stream, second)? }

@@ -1,0 +1,106 @@
+//! The place of a context in its job: the context itself, while there is one, and what control streams have said for it. Who reads
+//! those does not own its lane.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use trunkline_fabric::Rail;
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::rma::incoming::Standing;
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::wire::dial::{Heap as Told, Refusal};
+
+use crate::lane::Lane;
+use crate::rma::context::{Context, ContextId};
+use crate::rma::error::RmaError;
+use crate::sync::Guard;
+
+/// What a context has yet to hear from control streams.
+pub(super) enum Heard {
+    Taken {
+        control: SlotId,
+        id: u64,
+        served: u64,
+        receives: u32,
+        heaps: Vec<Told>,
+        link: Vec<u8>,
+        fd: Option<OwnedFd>,
+    },
+    Refused {
+        control: SlotId,
+        id: u64,
+        why: Refusal,
+    },
+    Standing {
+        control: SlotId,
+        id: u64,
+        standing: Standing,
+    },
+    Lost {
+        control: SlotId,
+    },
+}
+
+/// The place.
+pub(super) struct Place<R: Rail> {
+    lane: Lane<Option<Context<R>>>,
+    has_news: AtomicBool,
+    news: Mutex<VecDeque<Heard>>,
+}
+
+impl<R: Rail> Place<R> {
+    /// One with nothing in it.
+    pub(super) fn new(mutant: Mutant) -> Self {
+        Self { lane: Lane::new(None, mutant), has_news: AtomicBool::new(false), news: Mutex::default() }
+    }
+
+    /// What is in it, unless somebody has it.
+    #[inline]
+    pub(super) fn try_claim(&self) -> Option<Guard<'_, Option<Context<R>>>> {
+        self.lane.try_claim()
+    }
+
+    /// What is in it, when nobody has it any more.
+    pub(super) fn claim(&self) -> Guard<'_, Option<Context<R>>> {
+        self.lane.claim()
+    }
+
+    /// Leaves word.
+    pub(super) fn tell(&self, heard: Heard) {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).push_back(heard);
+        self.has_news.store(true, Ordering::Release);
+    }
+
+    /// Lets the context hear what came. What is about another that had the place before it does not concern it.
+    pub(super) fn hear(&self, context: &mut Context<R>, processes: impl Fn() -> Vec<ProcessId>) {
+        if !self.has_news.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let news = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
+        for heard in news {
+            match heard {
+                Heard::Taken { control, id, served, receives, heaps, link, fd } => {
+                    context.on_taken(control, id, (served, receives, heaps), link, fd);
+                }
+                Heard::Refused { control, id, why } => context.on_refused(control, id, why),
+                Heard::Standing { control, id, standing } => context.on_standing(control, id, standing),
+                Heard::Lost { control } => context.on_lost(control, &processes()),
+            }
+        }
+    }
+}
+
+/// The context of that name.
+///
+/// # Errors
+/// [`RmaError::Unknown`] if it was closed.
+#[inline]
+pub(super) fn named<R: Rail>(
+    context: &mut Option<Context<R>>,
+    id: ContextId,
+) -> Result<&mut Context<R>, RmaError> {
+    context.as_mut().filter(|context| context.generation == id.generation).ok_or(RmaError::Unknown)
+}
