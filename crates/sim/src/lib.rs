@@ -54,6 +54,10 @@ mod remains_tests;
 #[cfg(test)]
 mod ride_tests;
 #[cfg(test)]
+mod rma_order_tests;
+#[cfg(test)]
+mod rma_rails_tests;
+#[cfg(test)]
 mod rma_tests;
 #[cfg(test)]
 mod rules_tests;

@@ -9,7 +9,7 @@ use trunkline_proto::wire::rma::signal::{SignalOp, Update};
 use trunkline_proto::wire::rma::word::{Width, Word};
 
 use crate::rules_tests::params;
-use crate::{Dice, Mutant, SimFabric, SimHost, Weather, World};
+use crate::{Dice, Mutant, Pid, SimFabric, SimHost, Weather, World};
 
 const MEMBERS: u64 = 3;
 /// Bytes of a heap: an area of [`AREA`] for each initiator, then [`STAGE`] and words.
@@ -30,10 +30,10 @@ fn before(from: usize, signal: u64) -> u64 {
     BEFORE + 8 * (from as u64 * BEFORE_EACH + signal % BEFORE_EACH)
 }
 
-struct Member {
-    job: Job<SimFabric, SimHost>,
-    heap: Memory,
-    context: ContextId,
+pub(crate) struct Member {
+    pub(crate) job: Job<SimFabric, SimHost>,
+    pub(crate) heap: Memory,
+    pub(crate) context: ContextId,
     /// What it has put into each other's heap, as its own area there is after a quiet.
     areas: Vec<Vec<u8>>,
     /// Signals that it has sent to each.
@@ -42,24 +42,45 @@ struct Member {
     added: Vec<u64>,
 }
 
-struct Trial {
-    world: World,
-    dice: Dice,
-    members: Vec<Member>,
+/// A NIC that is cut off, when so many steps are done, for so long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loss {
+    pub(crate) step: u64,
+    pub(crate) of: usize,
+    pub(crate) nic: usize,
+    pub(crate) nanos: u64,
+}
+
+pub(crate) struct Trial {
+    pub(crate) world: World,
+    pub(crate) dice: Dice,
+    pub(crate) members: Vec<Member>,
+    /// What is still to be lost, the first one last.
+    pub(crate) losses: Vec<Loss>,
+    pub(crate) steps: u64,
     /// Signals seen so far, by target and initiator.
     seen: Vec<Vec<u64>>,
 }
 
 impl Trial {
     fn new(seed: u64, weather: Weather, nics: &[usize]) -> Self {
+        Self::with(seed, weather, [nics; MEMBERS as usize], &params())
+    }
+
+    /// Each member has NICs of its own.
+    pub(crate) fn with(
+        seed: u64,
+        weather: Weather,
+        nics: [&[usize]; MEMBERS as usize],
+        params: &Params,
+    ) -> Self {
         let world = World::new(seed, weather, Mutant::None, false);
-        let params = Params { ..params() };
-        let job = |_| {
+        let job = |nics| {
             let process = world.add_process();
             let (fabric, host) = (SimFabric::new(&world, process), SimHost::new(&world, process));
             Job::new(fabric, host, params.clone(), Nics::new(nics).unwrap()).unwrap()
         };
-        let jobs: Vec<_> = (0..MEMBERS).map(job).collect();
+        let jobs: Vec<_> = nics.into_iter().map(job).collect();
         let cards: Vec<_> = jobs.iter().map(Job::card).collect();
         let member = |(me, job): (usize, Job<_, _>)| {
             job.meet(me as u32, &cards).unwrap();
@@ -72,11 +93,16 @@ impl Trial {
         };
         let members = jobs.into_iter().enumerate().map(member).collect();
         let seen = vec![vec![0; MEMBERS as usize]; MEMBERS as usize];
-        Self { world, dice: Dice::new(seed, 77), members, seen }
+        Self { world, dice: Dice::new(seed, 77), members, losses: Vec::new(), steps: 0, seen }
     }
 
     /// All go on, and everybody looks.
-    fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
+        self.steps += 1;
+        while let Some(loss) = self.losses.last().copied().filter(|loss| loss.step <= self.steps) {
+            self.losses.pop();
+            self.world.cut(Pid(loss.of), loss.nic, loss.nanos);
+        }
         for member in &self.members {
             member.job.progress(member.context).unwrap();
         }
@@ -95,7 +121,7 @@ impl Trial {
         }
     }
 
-    fn until<T>(&mut self, mut f: impl FnMut(&Self) -> Result<Option<T>, RmaError>) -> T {
+    pub(crate) fn until<T>(&mut self, mut f: impl FnMut(&Self) -> Result<Option<T>, RmaError>) -> T {
         for _ in 0..200_000 {
             if let Some(done) = f(self).unwrap() {
                 return done;
@@ -105,7 +131,7 @@ impl Trial {
         panic!("it takes for ever");
     }
 
-    fn quiet(&mut self, of: usize) {
+    pub(crate) fn quiet(&mut self, of: usize) {
         self.until(|trial| {
             let member = &trial.members[of];
             Ok(member.job.quiet(member.context)?.then_some(()))
@@ -130,9 +156,46 @@ impl Trial {
         self.quiet(of);
         let at = offset as usize;
         self.members[of].areas[to][at..at + len as usize].copy_from_slice(&bytes);
+        // Nobody writes there any more: what might still land there does so now.
+        self.world.tempt(&self.members[to].heap, of as u64 * AREA, AREA);
+        self.check_area(of, to);
     }
 
-    fn put_all(&mut self, of: usize, to: usize, mut offset: u64, mut from: Source<'_>) {
+    /// What one has put into another's heap is there.
+    fn check_area(&self, of: usize, to: usize) {
+        let mut there = vec![0; AREA as usize];
+        self.members[to].heap.read(of as u64 * AREA, &mut there).unwrap();
+        assert!(there == self.members[of].areas[to], "{to} has something else from {of}");
+    }
+
+    /// One put with signal of some length, of which the last word tells which one it is.
+    fn put_signal(&mut self, of: usize, to: usize) {
+        self.quiet(of);
+        let next = self.members[of].signals[to] + 1;
+        let len = 8 * self.dice.below(AREA / 8);
+        let bytes: Vec<u8> = (0..len).map(|_| self.dice.draw() as u8).collect();
+        self.members[of].heap.write(STAGE, &bytes).unwrap();
+        let (value, at) = (next.to_le_bytes(), before(of, next));
+        let word = Word::new(0, SIGNALS + 8 * of as u64, Width::Eight).unwrap();
+        let update = Update::new(SignalOp::Add, word, 1).unwrap();
+        let from = Source::Heap(Local { heap: 0, offset: STAGE, len });
+        self.put_all(of, to, at, Source::Bytes(&value));
+        self.until(|trial| {
+            let Member { job, context, .. } = &trial.members[of];
+            let place = (0, of as u64 * AREA);
+            Ok(job.put_signal(*context, to as u32, place, from, update)?.then_some(()))
+        });
+        self.members[of].signals[to] = next;
+        self.members[of].areas[to][..len as usize].copy_from_slice(&bytes);
+        // Whoever sees the signal sees all of it.
+        self.until(|trial| {
+            let now = trial.members[to].heap.load(SIGNALS + 8 * of as u64).unwrap();
+            Ok((now == next).then_some(()))
+        });
+        self.check_area(of, to);
+    }
+
+    pub(crate) fn put_all(&mut self, of: usize, to: usize, mut offset: u64, mut from: Source<'_>) {
         loop {
             let taken = self.until(|trial| {
                 let member = &trial.members[of];
@@ -195,13 +258,14 @@ impl Trial {
         self.members[of].signals[to] = next;
     }
 
-    fn run(&mut self, steps: u64) {
+    pub(crate) fn run(&mut self, steps: u64) {
         for _ in 0..steps {
             let (of, to) = (self.dice.below(MEMBERS) as usize, self.dice.below(MEMBERS) as usize);
-            match self.dice.below(10) {
+            match self.dice.below(12) {
                 0..=2 => self.put(of, to),
                 3 => self.get(of, to),
                 4..=6 => self.add(of, to),
+                7..=8 => self.put_signal(of, to),
                 _ => self.signal(of, to),
             }
         }
@@ -212,6 +276,8 @@ impl Trial {
             let sum: u64 = self.members.iter().map(|member| member.added[to]).sum();
             assert_eq!(self.members[to].heap.load(SUM).unwrap(), sum);
             for of in 0..MEMBERS as usize {
+                self.world.tempt(&self.members[to].heap, 0, HEAP as u64);
+                self.check_area(of, to);
                 let signals = self.members[to].heap.load(SIGNALS + 8 * of as u64).unwrap();
                 assert_eq!(signals, self.members[of].signals[to], "a quiet is over, and not all signals");
             }
@@ -226,7 +292,7 @@ impl Drop for Trial {
 }
 
 /// Weather of that seed in which nothing breaks.
-fn fair(seed: u64) -> Weather {
+pub(crate) fn fair(seed: u64) -> Weather {
     let mut weather = Weather::draw(&mut Dice::new(seed, 78));
     // Who serves has receives posted for all members at once.
     weather.caps.completions_max = weather.caps.completions_max.max(256);

@@ -14,6 +14,8 @@ pub struct Weather {
     pub nics: usize,
     /// Time from one NIC to another.
     pub latency: u64,
+    /// How many times as long it takes from the NICs of each number; the last one stands for all that follow.
+    pub slower: [u64; 4],
     /// Added to the latency at random, up to this.
     pub jitter: u64,
     /// Chance that an operation takes much longer.
@@ -105,6 +107,7 @@ impl Weather {
             },
             nics: 1,
             latency: 1_000,
+            slower: [1; 4],
             jitter: 0,
             slow: 0,
             kib_time: 20,
@@ -145,6 +148,7 @@ impl Weather {
             caps,
             nics: dice.pick([1, 1, 2]),
             latency,
+            slower: [1; 4],
             jitter: dice.pick([0, latency / 4, latency, latency * 4]),
             slow: dice.pick([0, 0, 10, 50, 200]),
             kib_time: dice.pick([0, 20, 80, 400, 2_000]),

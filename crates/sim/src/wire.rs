@@ -89,7 +89,7 @@ impl State {
             _ => None,
         };
         let now = self.now;
-        let mut travel = self.weather.latency + self.dice.below(self.weather.jitter + 1);
+        let mut travel = self.latency_of(link) + self.dice.below(self.weather.jitter + 1);
         if self.dice.chance(self.weather.slow) {
             travel += self.dice.below(50 * self.weather.latency);
         }
@@ -496,8 +496,15 @@ impl State {
         self.break_link(link, None);
     }
 
+    /// How long it takes from the NIC of a link, or back to it, at least.
+    fn latency_of(&self, link: usize) -> u64 {
+        let slower = &self.weather.slower;
+        let nic = self.rails[self.links[link].rail].nic.min(slower.len() - 1);
+        self.weather.latency * slower[nic]
+    }
+
     fn answer_time(&mut self, link: usize) -> u64 {
-        let mut at = self.now + self.weather.latency + self.dice.below(self.weather.jitter + 1);
+        let mut at = self.now + self.latency_of(link) + self.dice.below(self.weather.jitter + 1);
         if self.weather.caps.link_order {
             at = at.max(self.links[link].last_ack + 1);
             self.links[link].last_ack = at;

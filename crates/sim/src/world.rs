@@ -235,6 +235,17 @@ impl World {
         self.lock().kept.1 = keeps;
     }
 
+    /// How many messages were polled by a process while completions were kept.
+    #[must_use]
+    pub fn kept_messages(&self, process: Pid) -> usize {
+        let state = self.lock();
+        let is_message = |c: &Completion| (c.done, c.status) == (Done::Received, Status::Ok);
+        let of = |(rail, _, c): &&(usize, usize, Completion)| {
+            state.rails[*rail].process == process && is_message(c)
+        };
+        state.kept.0.iter().filter(of).count()
+    }
+
     /// What was kept of a process, but for receives, is polled once more: as what comes very late.
     pub fn come_late(&self, process: Pid) -> usize {
         let mut state = self.lock();

@@ -199,8 +199,7 @@ impl<R: Rail> Context<R> {
         let takes = |link: &Link| out + 1 < u64::from(link.credit) && u64::from(peer.calls.len()) < most;
         let has_room = |link: &Link| takes(link) && rails[link.rail].credits(link.link) > 0;
         let Some((path, _)) = peer.path(has_room).filter(|_| self.ledger.has_room()) else {
-            // What is not acknowledged takes the receives: its target is asked.
-            self.ask(at);
+            self.ask_for_room(at);
             return Ok(None);
         };
         let peer = &mut self.peers[at as usize];
@@ -236,8 +235,7 @@ impl<R: Rail> Context<R> {
         let Some(at) = self.ready(member) else { return Ok(false) };
         let (peer, rails) = (&mut self.peers[at as usize], &self.rails);
         let Some(path) = signal_path(peer, |link| rails[link.rail].credits(link.link)) else {
-            // What is not acknowledged takes the receives: its target is asked.
-            self.ask(at);
+            self.ask_for_room(at);
             return Ok(false);
         };
         let number = peer.outgoing.next_number();

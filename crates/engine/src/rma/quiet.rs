@@ -42,6 +42,14 @@ impl<R: Rail> Context<R> {
         }
     }
 
+    /// What is not acknowledged takes the receives of a peer: it is asked, unless it acknowledges by itself.
+    pub(super) fn ask_for_room(&mut self, at: u32) {
+        let asks = self.mutant.is("job-asks-all-the-time");
+        if asks || !self.peers[at as usize].outgoing.is_told_unasked() {
+            self.ask(at);
+        }
+    }
+
     /// How a quiet towards one peer stands; asks for what has to be asked for.
     pub(super) fn quiet_of(&mut self, at: u32) -> Result<Quiet, Failed> {
         self.prove(at);

@@ -92,8 +92,7 @@ impl<R: Rail> Context<R> {
         let (peer, rails) = (&mut self.peers[at as usize], &self.rails);
         let Some(path) = signal_path(peer, |link| rails[link.rail].credits(link.link)) else {
             peer.sending = Some(sending);
-            // What is not acknowledged takes the receives: its target is asked.
-            return self.ask(at);
+            return self.ask_for_room(at);
         };
         let number = peer.outgoing.next_number();
         match peer.outgoing.end(sending.batch, sending.update, false) {

@@ -311,6 +311,13 @@ impl Outgoing {
         self.sealed.wrapping_sub(self.acked)
     }
 
+    /// Whether an acknowledgement comes without being asked for: enough signals are not acknowledged.
+    #[inline]
+    #[must_use]
+    pub fn is_told_unasked(&self) -> bool {
+        self.unacknowledged() >= self.shape.acknowledge_after()
+    }
+
     /// What a quiet of this stream has to do for its signals. Of two that come after the same signal the second asks nothing.
     pub fn quiet(&mut self) -> Quiet {
         if self.unacknowledged() == 0 {

@@ -1,0 +1,128 @@
+//! What is ordered with what, where links are as different as can be, and what it costs.
+
+use trunkline_engine::Params;
+use trunkline_engine::rma::{Local, Source};
+use trunkline_fabric::Caps;
+use trunkline_proto::wire::rma::signal::{SignalOp, Update};
+use trunkline_proto::wire::rma::word::{Width, Word};
+
+use crate::rma_tests::Trial;
+use crate::rules_tests::params;
+use crate::{Pid, Weather};
+
+const NICS: [usize; 4] = [0, 1, 2, 3];
+const SIGNAL: u64 = 1 << 16;
+const DATA: u64 = 0;
+
+fn add() -> Update {
+    Update::new(SignalOp::Add, Word::new(0, SIGNAL, Width::Eight).unwrap(), 1).unwrap()
+}
+
+/// NICs of which the last takes 100 times as long as the first, and no link keeps an order.
+fn uneven(seed: u64) -> Weather {
+    let calm = Weather::calm();
+    let caps = Caps { link_order: !seed.is_multiple_of(3), ..calm.caps };
+    let weather = Weather { nics: 4, caps, latency: 2_000, slower: [1, 5, 20, 100], ..calm };
+    if seed % 4 == 1 { weather.untold() } else { weather }
+}
+
+impl Trial {
+    fn signal_all(&mut self, of: usize, to: u32) {
+        self.until(|trial| {
+            let member = &trial.members[of];
+            Ok(member.job.signal(member.context, to, add())?.then_some(()))
+        });
+    }
+}
+
+/// Member 0 puts to 1 over any link, waits for its quiet, and signals 2 over others; what 2 then gets from 1 has been put.
+#[test]
+fn who_is_signalled_after_a_quiet_gets_what_was_put_elsewhere() {
+    for seed in 0..40 {
+        // The times of single operations are as far apart, too.
+        let weather = Weather { jitter: 99 * 2_000, ..uneven(seed) };
+        let mut trial = Trial::with(seed, weather, [&NICS; 3], &params());
+        for round in 1..=10_u64 {
+            for word in 0..20 {
+                trial.put_all(0, 1, DATA + 8 * word, Source::Bytes(&round.to_le_bytes()));
+            }
+            trial.quiet(0);
+            trial.signal_all(0, 2);
+            trial.until(|trial| Ok((trial.members[2].heap.load(SIGNAL).unwrap() == round).then_some(())));
+            let (mut done, len) = (0, 160);
+            while done < len {
+                let into = Local { heap: 0, offset: 4096 + done, len: len - done };
+                done += trial.until(|trial| {
+                    let member = &trial.members[2];
+                    member.job.get(member.context, 1, 0, DATA + done, into)
+                });
+            }
+            trial.quiet(2);
+            for word in 0..20 {
+                let got = trial.members[2].heap.load(4096 + 8 * word).unwrap();
+                assert_eq!(got, round, "seed {seed}: word {word}");
+            }
+        }
+    }
+}
+
+/// Two that do nothing but put and signal to each other, as fast as they can, with room for two operations on a link.
+#[test]
+fn a_storm_of_signals_over_uneven_rails_comes_in_order_and_ends() {
+    const SIGNALS: u64 = 400;
+    for seed in 0..8 {
+        let params = Params { depth: 2, ..params() };
+        let mut trial = Trial::with(seed, uneven(seed), [&NICS; 3], &params);
+        let word = |signal: u64| DATA + 8 * signal;
+        let mut sent = [[0_u64; 2]; 2];
+        let mut seen = [0_u64; 2];
+        while sent != [[SIGNALS; 2]; 2] || seen != [SIGNALS; 2] {
+            for (of, [puts, signals]) in sent.iter_mut().enumerate() {
+                let (member, to) = (&trial.members[of], 1 - of as u32);
+                if *puts == *signals && *puts < SIGNALS {
+                    let value = (*puts + 1).to_le_bytes();
+                    let put = member.job.put(member.context, to, 0, word(*puts), Source::Bytes(&value));
+                    *puts += u64::from(put.unwrap().is_some());
+                }
+                if *puts > *signals && member.job.signal(member.context, to, add()).unwrap() {
+                    *signals += 1;
+                }
+            }
+            trial.step();
+            assert!(trial.steps < 400_000, "seed {seed}: stuck at {sent:?}, {seen:?}");
+            for (at, seen) in seen.iter_mut().enumerate() {
+                let heap = &trial.members[at].heap;
+                let now = heap.load(SIGNAL).unwrap();
+                for signal in *seen..now {
+                    let value = heap.load(word(signal)).unwrap();
+                    assert_eq!(value, signal + 1, "seed {seed}: a signal came before its put");
+                }
+                *seen = now;
+            }
+        }
+        (0..2).for_each(|of| trial.quiet(of));
+    }
+}
+
+#[test]
+fn one_way_signals_cost_a_message_in_32_and_puts_none() {
+    let weather = Weather { nics: 4, slower: [1, 5, 20, 100], ..Weather::calm() };
+    let mut trial = Trial::with(1, weather, [&NICS; 3], &params());
+    trial.world.keep(true);
+    for word in 0..500 {
+        trial.put_all(0, 1, DATA + 8 * word, Source::Bytes(&[1; 8]));
+    }
+    trial.quiet(0);
+    let told = |trial: &Trial| [0, 1].map(|pid| trial.world.kept_messages(Pid(pid)));
+    assert_eq!(told(&trial), [0, 0], "puts cost nobody a message");
+    for signal in 0..3200 {
+        trial.put_all(0, 1, DATA + 8 * (signal % 500), Source::Bytes(&[1; 8]));
+        trial.signal_all(0, 1);
+    }
+    trial.until(|trial| Ok((trial.members[1].heap.load(SIGNAL).unwrap() == 3200).then_some(())));
+    let [acks, signals] = told(&trial);
+    assert!(acks <= 3200 / 32, "{acks} acknowledgements");
+    assert!(signals <= 3200 + 1, "{signals} messages");
+    trial.quiet(0);
+    assert!(told(&trial)[0] <= 3200 / 32 + 1);
+}

@@ -1,0 +1,155 @@
+//! One-sided jobs whose NICs fail at any moment: what was begun is complete all the same, once, as long as some path is left; nothing lands
+//! late; and with the last path the member is lost, by name.
+
+use trunkline_engine::Params;
+use trunkline_engine::rma::{Lost, RmaError, Source};
+use trunkline_proto::time::Duration;
+
+use crate::rma_tests::{Loss, Trial, fair};
+use crate::rules_tests::params;
+use crate::{Dice, Weather};
+
+const NICS: [usize; 4] = [0, 1, 2, 3];
+/// For good.
+const EVER: u64 = 1 << 60;
+
+fn quick() -> Params {
+    Params { rail_time: Duration::millis(50), ..params() }
+}
+
+/// Losses at any moment, for some time or for good, after which each two members still have a path that was never lost.
+fn losses(dice: &mut Dice, counts: [usize; 3], until: u64) -> Vec<Loss> {
+    let least = counts.into_iter().min().unwrap_or(1);
+    let spared = dice.below(least as u64) as usize;
+    let mut losses = Vec::new();
+    for (of, count) in counts.into_iter().enumerate() {
+        for nic in (0..count).filter(|&nic| nic != spared) {
+            if dice.chance(700) {
+                let nanos = dice.pick([EVER, 20_000_000, 300_000_000]);
+                losses.push(Loss { step: dice.below(until), of, nic, nanos });
+            }
+        }
+    }
+    losses.sort_by_key(|loss| std::cmp::Reverse(loss.step));
+    losses
+}
+
+/// Weather of that seed in which rails die, and nothing else breaks.
+fn rough(seed: u64) -> Weather {
+    let mut weather = fair(seed);
+    let mut dice = Dice::new(seed, 79);
+    weather.draw_arrival(&mut dice);
+    weather.nics = NICS.len();
+    weather.deaf = dice.chance(200);
+    weather.retry_time = dice.pick([1_000_000, 20_000_000, 200_000_000]);
+    weather.dial_time = weather.dial_time.min(20_000_000);
+    weather
+}
+
+/// Every time another number of NICs, at each member.
+fn counts(dice: &mut Dice) -> [usize; 3] {
+    match dice.coin() {
+        true => [dice.pick([2, 3, 4]); 3],
+        false => [dice.pick([1, 2, 4]), dice.pick([1, 2, 4]), dice.pick([2, 4])],
+    }
+}
+
+#[test]
+fn what_was_begun_is_complete_whatever_nics_are_lost() {
+    let seeds = if std::env::var_os("TRUNKLINE_FULL").is_some() { 4000 } else { 100 };
+    for seed in 0..seeds {
+        let mut dice = Dice::new(seed, 80);
+        let counts = counts(&mut dice);
+        let losses = losses(&mut dice, counts, 3000);
+        println!("seed {seed}: {counts:?} {losses:?} {:?}", rough(seed));
+        let mut trial = Trial::with(seed, rough(seed), counts.map(|count| &NICS[..count]), &quick());
+        trial.losses = losses;
+        trial.run(60);
+    }
+}
+
+/// Members reach each other however many rails each has.
+#[test]
+fn any_numbers_of_rails_go_together() {
+    for counts in [[1, 2, 4], [4, 1, 2], [2, 4, 3], [4, 4, 1]] {
+        let calm = Weather { nics: 4, ..Weather::calm() };
+        let mut trial = Trial::with(7, calm, counts.map(|count| &NICS[..count]), &quick());
+        trial.run(150);
+    }
+}
+
+/// The value of a put that was written again is not there twice: not after a newer one.
+#[test]
+fn nothing_of_a_lost_rail_lands_over_newer_data() {
+    for seed in 0..60 {
+        let weather =
+            Weather { nics: 2, latency: 50_000, jitter: 300_000, retry_time: 20_000_000, ..Weather::calm() };
+        let weather = if seed % 3 == 0 { weather.untold() } else { weather };
+        let mut trial = Trial::with(seed, weather, [&NICS[..2]; 3], &quick());
+        trial.put_all(0, 1, 0, Source::Bytes(&0_u64.to_le_bytes()));
+        trial.quiet(0);
+        for value in 1..=8_u64 {
+            for word in 0..16 {
+                trial.put_all(0, 1, 8 * word, Source::Bytes(&value.to_le_bytes()));
+            }
+            if value == 4 {
+                trial.world.advance(seed * 5_000);
+                trial.losses.push(Loss {
+                    step: 0,
+                    of: (seed % 2) as usize,
+                    nic: (seed / 2 % 2) as usize,
+                    nanos: EVER,
+                });
+            }
+            trial.quiet(0);
+            let heap = trial.members[1].heap.clone();
+            trial.world.tempt(&heap, 0, 128);
+            for word in 0..16 {
+                assert_eq!(heap.load(8 * word).unwrap(), value, "seed {seed}, word {word}");
+            }
+        }
+    }
+}
+
+#[test]
+fn with_the_last_rail_the_member_is_lost_and_named() {
+    for (seed, deaf) in (0..20).map(|seed| (seed, seed % 4 == 0)) {
+        let weather = Weather { nics: 2, retry_time: 20_000_000, deaf, ..Weather::calm() };
+        let mut trial = Trial::with(seed, weather, [&NICS[..2]; 3], &quick());
+        for to in [1, 2] {
+            trial.put_all(0, to, 0, Source::Bytes(&[7; 8]));
+        }
+        trial.quiet(0);
+        let last = (seed % 2) as usize;
+        trial.losses.push(Loss { step: trial.steps + 40, of: 1, nic: last, nanos: EVER });
+        trial.losses.push(Loss { step: 0, of: 1, nic: 1 - last, nanos: EVER });
+        let mut quiets = 0;
+        let lost = loop {
+            let (job, context) = (&trial.members[0].job, trial.members[0].context);
+            match job.put(context, 1, 0, 0, Source::Bytes(&[8; 8])) {
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+            // What is told by a quiet names member and rail, too.
+            match job.quiet(context) {
+                Ok(_) => {}
+                Err(RmaError::Failed { member: 1, rail, .. }) => {
+                    assert!(rail < 2);
+                    quiets += 1;
+                }
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+            trial.step();
+            assert!(trial.steps < 200_000, "seed {seed}: nobody is told");
+        };
+        let RmaError::Lost { member: 1, lost: Lost::Rails { rail, .. } } = lost else { panic!("{lost}") };
+        assert!(rail < 2 && quiets <= 1, "seed {seed}");
+        if quiets == 0 {
+            let (job, context) = (&trial.members[0].job, trial.members[0].context);
+            assert!(matches!(job.quiet(context), Err(RmaError::Failed { member: 1, .. }) | Ok(true)));
+        }
+        // Others are as they were.
+        trial.put_all(0, 2, 0, Source::Bytes(&[9; 8]));
+        trial.quiet(0);
+    }
+}
