@@ -308,3 +308,91 @@ fn a_member_that_computes_is_served_in_time() {
         drop(helper);
     }
 }
+
+/// Until a member serves so many links, while all go on.
+fn serves(members: &Members, member: usize, links: usize) {
+    let served = || members.0[member].job.in_use().0;
+    members.until(|_| Ok((served() == links).then_some(()))).unwrap();
+}
+
+#[test]
+fn a_context_that_is_closed_gives_all_back_at_once() {
+    for (wire, nics) in WIRES.into_iter().flat_map(|wire| [(wire, &[0][..]), (wire, &[0, 1][..])]) {
+        let members = Members::new(2, wire, nics);
+        let job = &members.0[0].job;
+        let (word, to) = (Word::new(0, 8, Width::Eight).unwrap(), &members.0[1].heap);
+        let update = Update::new(SignalOp::Add, word, 1).unwrap();
+        let add = Atomic::new(Type::U64, Action::Add(1), true).unwrap();
+        members.put(0, 1, 0, Source::Bytes(&[1]));
+        members.quiet(0);
+        let links = nics.len();
+        // More often than there are places.
+        for round in 0..80_u64 {
+            let context = job.context().unwrap();
+            let quiet = || members.until(|_| Ok(job.quiet(context)?.then_some(()))).unwrap();
+            let put = |_: &_| job.put(context, 1, 0, 64, Source::Bytes(&round.to_le_bytes()));
+            assert_eq!(members.until(put).unwrap(), 8);
+            for _ in 0..2 {
+                members.until(|_| Ok(job.signal(context, 1, update)?.then_some(()))).unwrap();
+                let fetch = members.until(|_| job.atomic(context, 1, word, add)).unwrap();
+                members.until(|_| job.fetched(context, fetch)).unwrap();
+            }
+            if round % 2 == 0 {
+                quiet();
+            }
+            serves(&members, 1, 2 * links);
+            members.until(|_| Ok(job.close_context(context)?.then_some(()))).unwrap();
+            assert_eq!(to.load(8).unwrap(), 4 * (round + 1), "{wire:?}: all is complete when it is closed");
+            assert_eq!(to.load(64).unwrap(), round, "{wire:?}");
+            serves(&members, 1, links);
+            assert!(matches!(job.close_context(context), Err(RmaError::Unknown)));
+            assert!(matches!(job.quiet(context), Err(RmaError::Unknown)));
+            assert!(matches!(job.put(context, 1, 0, 0, Source::Bytes(&[1])), Err(RmaError::Unknown)));
+        }
+        // The other one is as it was.
+        members.put(0, 1, 0, Source::Bytes(&[2]));
+        members.quiet(0);
+    }
+}
+
+#[test]
+fn what_a_job_was_served_is_given_back_when_it_goes() {
+    for wire in WIRES {
+        let mut members = Members::new(2, wire, &[0, 1]);
+        members.put(0, 1, 0, Source::Bytes(&[1]));
+        members.put(1, 0, 0, Source::Bytes(&[1]));
+        (0..2).for_each(|of| members.quiet(of));
+        drop(members.0.remove(0));
+        serves(&members, 0, 0);
+    }
+}
+
+#[test]
+fn a_put_with_signal_of_any_size_is_one_call() {
+    for (wire, nics) in WIRES.into_iter().flat_map(|wire| [(wire, &[0][..]), (wire, &[0, 1, 2][..])]) {
+        let members = Members::new(2, wire, nics);
+        let (from, to) = (&members.0[0], &members.0[1]);
+        let word = Word::new(0, 8, Width::Eight).unwrap();
+        let half = HEAP as u64 / 2;
+        for (round, len) in [0, 1, 4096, 100_000, half - 4096, 7].into_iter().enumerate() {
+            let data = bytes(len as usize, round as u8);
+            from.heap.write(half, &data).unwrap();
+            let update = Update::new(SignalOp::Set, word, round as u64 + 1).unwrap();
+            let source = Source::Heap(Local { heap: 0, offset: half, len });
+            let put = || from.job.put_signal(from.context, 1, (0, 4096), source, update);
+            members.until(|_| Ok(put()?.then_some(()))).unwrap();
+            members.until(|_| Ok((to.heap.load(8).unwrap() == round as u64 + 1).then_some(()))).unwrap();
+            let mut there = vec![0; len as usize];
+            to.heap.read(4096, &mut there).unwrap();
+            assert!(there == data, "{wire:?}: {len} bytes");
+            members.quiet(0);
+        }
+        let update = Update::new(SignalOp::Set, word, 99).unwrap();
+        let put = |source| from.job.put_signal(from.context, 1, (0, 4096), source, update);
+        members.until(|_| Ok(put(Source::Bytes(&[5; 8]))?.then_some(()))).unwrap();
+        members.quiet(0);
+        assert_eq!((to.heap.load(8).unwrap(), to.heap.load(4096).unwrap()), (99, 0x0505_0505_0505_0505));
+        let outside = Source::Heap(Local { heap: 0, offset: 0, len: HEAP as u64 });
+        assert_eq!(put(outside).unwrap_err().to_string(), "outside of the member's heap");
+    }
+}

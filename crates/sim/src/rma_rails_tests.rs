@@ -56,8 +56,9 @@ fn counts(dice: &mut Dice) -> [usize; 3] {
 
 #[test]
 fn what_was_begun_is_complete_whatever_nics_are_lost() {
+    // Two that once found something stay.
     let seeds = if std::env::var_os("TRUNKLINE_FULL").is_some() { 4000 } else { 100 };
-    for seed in 0..seeds {
+    for seed in (0..seeds).chain([118, 738]) {
         let mut dice = Dice::new(seed, 80);
         let counts = counts(&mut dice);
         let losses = losses(&mut dice, counts, 3000);
@@ -107,6 +108,27 @@ fn nothing_of_a_lost_rail_lands_over_newer_data() {
             for word in 0..16 {
                 assert_eq!(heap.load(8 * word).unwrap(), value, "seed {seed}, word {word}");
             }
+        }
+    }
+}
+
+/// Nobody is in a quiet, and the signal comes all the same.
+#[test]
+fn a_signal_whose_writes_were_lost_comes_by_itself() {
+    for seed in 0..60 {
+        let weather =
+            Weather { nics: 4, latency: 50_000, jitter: 300_000, retry_time: 20_000_000, ..Weather::calm() };
+        let weather = if seed % 2 == 0 { weather.untold() } else { weather };
+        let mut trial = Trial::with(seed, weather, [&NICS; 3], &quick());
+        let mut dice = Dice::new(seed, 81);
+        let start = trial.steps;
+        for (at, nic) in [1, 2, 3].into_iter().enumerate() {
+            let step = start + 20 + dice.below(60 + 100 * at as u64);
+            trial.losses.push(Loss { step, of: dice.below(2) as usize, nic, nanos: EVER });
+        }
+        trial.losses.sort_by_key(|loss| std::cmp::Reverse(loss.step));
+        for _ in 0..40 {
+            trial.put_signal(0, 1);
         }
     }
 }

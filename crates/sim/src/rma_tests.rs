@@ -169,7 +169,7 @@ impl Trial {
     }
 
     /// One put with signal of some length, of which the last word tells which one it is.
-    fn put_signal(&mut self, of: usize, to: usize) {
+    pub(crate) fn put_signal(&mut self, of: usize, to: usize) {
         self.quiet(of);
         let next = self.members[of].signals[to] + 1;
         let len = 8 * self.dice.below(AREA / 8);

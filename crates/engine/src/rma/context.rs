@@ -255,7 +255,7 @@ impl<R: Rail> Context<R> {
 
     /// Copies are kept from now on.
     pub(super) fn keep_copies(&mut self) {
-        if self.copies.is_empty() {
+        if self.copies.is_empty() && !self.mutant.is("job-keeps-no-copies") {
             self.copies = vec![0; OPS as usize * self.inline_max as usize];
         }
     }

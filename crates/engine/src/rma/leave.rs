@@ -149,6 +149,7 @@ impl<R: Rail> Context<R> {
             moved = true;
             self.destroy(at, path);
             let peer = &mut self.peers[at as usize];
+            peer.asks = !self.mutant.is("job-asks-nobody-after-a-loss");
             let (outgoing, ledger) = (&mut peer.outgoing, &mut self.ledger);
             if peer.redo.settle((at, path), &standing, outgoing, ledger, Note::kind).is_err() {
                 self.lose(at, path, Lost::Protocol);
@@ -160,6 +161,13 @@ impl<R: Rail> Context<R> {
     /// Does again what is due, as far as there is room.
     fn redo(&mut self, at: u32) -> bool {
         let mut moved = false;
+        // Nobody may be in a quiet: a signal waits at its target until what was written again has arrived.
+        if !self.peers[at as usize].redo.is_empty() && !self.mutant.is("job-proves-only-in-quiets") {
+            self.prove(at);
+        }
+        if self.peers[at as usize].asks {
+            self.peers[at as usize].asks = !self.ask(at);
+        }
         loop {
             let (peer, rails) = (&mut self.peers[at as usize], &self.rails);
             while let Some(lost) = peer.redo.make_up(EPOCHS_MAX) {
@@ -193,7 +201,8 @@ impl<R: Rail> Context<R> {
             Note::Put(..) | Note::Get(_) => self.post(at, path, id, note, (None, None)),
             Note::Call(slot) => {
                 let calls = &mut self.peers[at as usize].calls;
-                let Some(request) = calls.again(slot) else { return };
+                let again = calls.again(slot).filter(|_| !self.mutant.is("job-forgets-lost-requests"));
+                let Some(request) = again else { return };
                 // Both ends have left the path that it went over, so this is the only message with it; the reply tells that it
                 // has come.
                 calls.on_copy_gone(slot);
@@ -235,8 +244,13 @@ impl<R: Rail> Context<R> {
         }
     }
 
-    /// Whether nothing is under way, nor anything to be said of it.
-    pub(super) fn is_idle(&self) -> bool {
+    /// Whether nothing is under way, nor anything to be said of it; asks for what has to be asked for.
+    pub(super) fn is_idle(&mut self) -> bool {
+        for at in 0..self.peers.len() as u32 {
+            if self.peers[at as usize].lost.is_none() {
+                self.is_still(at);
+            }
+        }
         let (began, ended) = self.ledger.counts();
         began == ended && self.busy.is_empty() && self.words.is_empty()
     }

@@ -75,6 +75,8 @@ pub(super) struct Peer {
     pub(super) paths: Paths,
     pub(super) redo: Redo,
     pub(super) sending: Option<Sending>,
+    /// A path was lost, and acknowledgements perhaps with it: it is to be asked, over another.
+    pub(super) asks: bool,
     pub(super) outgoing: Outgoing,
     pub(super) calls: Calls,
     /// By slot of a call: which use of it, how it stands in the ledger, and what it found.
@@ -100,6 +102,7 @@ impl Peer {
             paths: Paths::new(paths, mutant),
             redo: Redo::new(mutant),
             sending: None,
+            asks: false,
             outgoing: Outgoing::new(stream, order, Shape::WIRE, mutant),
             calls: Calls::new(stream, mutant),
             found: Box::new([(0, None, Found::Pending); RMA_CALLS_MAX]),
@@ -123,6 +126,10 @@ impl Peer {
     /// Whether a lost path leaves something to be done, or a put with signal does.
     pub(super) fn has_work(&self) -> bool {
         let lives = self.lost.is_none();
-        lives && (self.sending.is_some() || !self.redo.is_empty() || self.paths.count(Stage::Leaving) > 0)
+        lives
+            && (self.asks
+                || self.sending.is_some()
+                || !self.redo.is_empty()
+                || self.paths.count(Stage::Leaving) > 0)
     }
 }

@@ -32,14 +32,14 @@ impl<R: Rail> Context<R> {
         }
     }
 
-    /// Asks for the acknowledgement of all signals, unless that is asked for, or there is no room now.
-    pub(super) fn ask(&mut self, at: u32) {
+    /// Asks for the acknowledgement of all signals, unless that is asked for. False if there is no room now.
+    pub(super) fn ask(&mut self, at: u32) -> bool {
         let (peer, rails) = (&mut self.peers[at as usize], &self.rails);
-        if let Some((path, _)) = peer.path(|link| rails[link.rail].credits(link.link) > 0)
-            && let outgoing::Quiet::Ask(ask) = peer.outgoing.quiet()
-        {
+        let Some((path, _)) = peer.path(|link| rails[link.rail].credits(link.link) > 0) else { return false };
+        if let outgoing::Quiet::Ask(ask) = peer.outgoing.quiet() {
             self.send(at, path, &Message::Ask(ask));
         }
+        true
     }
 
     /// What is not acknowledged takes the receives of a peer: it is asked, unless it acknowledges by itself.

@@ -92,7 +92,8 @@ impl<R: Rail> Context<R> {
         let (peer, rails) = (&mut self.peers[at as usize], &self.rails);
         let Some(path) = signal_path(peer, |link| rails[link.rail].credits(link.link)) else {
             peer.sending = Some(sending);
-            return self.ask_for_room(at);
+            self.ask_for_room(at);
+            return;
         };
         let number = peer.outgoing.next_number();
         match peer.outgoing.end(sending.batch, sending.update, false) {

@@ -17,6 +17,7 @@ use trunkline_proto::rma::{Fault, Path};
 use trunkline_proto::slots::{SlotId, Slots};
 use trunkline_proto::wire::dial::{Heap as Told, Refusal, Word};
 use trunkline_proto::wire::rma::atomic::{Outcome, Request};
+use trunkline_proto::wire::rma::signal::Ack;
 use trunkline_proto::wire::rma::{Message, Stream};
 
 use crate::rma::heap::{self, Heap};
@@ -44,6 +45,8 @@ struct Link {
     receives: Receives,
     /// Answers that the link had no room for.
     owed: VecDeque<Message>,
+    /// Something has come over it: the other end is up.
+    heard: bool,
     /// It is in error, and may have more to tell.
     leaving: bool,
 }
@@ -179,8 +182,19 @@ impl<R: Rail> Service<R> {
         };
         let owed = VecDeque::new();
         self.starves = true;
-        let entry =
-            Link { member, stream, path, rail: at, link, control, id, receives, owed, leaving: false };
+        let entry = Link {
+            member,
+            stream,
+            path,
+            rail: at,
+            link,
+            control,
+            id,
+            receives,
+            owed,
+            heard: false,
+            leaving: false,
+        };
         let Ok(served) = self.links.insert(entry) else {
             self.rails[at].destroy(link);
             return Err(Refused::Full);
@@ -220,7 +234,8 @@ impl<R: Rail> Service<R> {
         let mut left = std::mem::take(&mut self.leaving);
         left.retain(|&id| {
             let Some(link) = self.links.get(id) else { return false };
-            let waits = !self.rails[link.rail].is_quiet(link.link);
+            let hastes = self.mutant.is("job-stands-before-all-is-taken-in");
+            let waits = !hastes && !self.rails[link.rail].is_quiet(link.link);
             if !waits {
                 self.stand(id);
             }
@@ -349,6 +364,7 @@ impl<R: Rail> Service<R> {
     fn on_completion(&mut self, id: SlotId, completion: &Completion) -> Result<(), Fault> {
         let Some(link) = self.links.get_mut(id) else { return Ok(()) };
         let foreign = Fault::Epoch(u64::MAX);
+        link.heard |= completion.done != Done::Posted;
         match completion.done {
             Done::Posted => Ok(()),
             Done::Written => {
@@ -393,21 +409,28 @@ impl<R: Rail> Service<R> {
         self.acknowledge(number, over);
     }
 
-    /// Sends the acknowledgements that are due to a member, each over a link of its stream: that one, if it is and can.
+    /// Sends the acknowledgements that are due to a member, each over a link of its stream: that one, if it is and can. Those for which
+    /// there is none stay due: their initiator has lost a link, and asks.
     fn acknowledge(&mut self, number: u32, over: Option<SlotId>) {
-        let Some(member) = self.members.get_mut(&number) else { return };
-        while let Some(ack) = member.inbox.next_ack() {
-            let serving = member.streams.get(&ack.stream);
-            let links = serving.map_or(&[][..], |serving| &serving.links);
-            let carries = |id: &SlotId| self.links.get(*id).is_some_and(|link| !link.leaving);
-            let over = over.filter(|id| links.contains(&Some(*id)) && carries(id));
-            // If there is none, one is being left, whose standing tells the same.
-            let Some(id) = over.or_else(|| links.iter().flatten().copied().find(carries)) else { continue };
-            if let Some(link) = self.links.get_mut(id) {
-                link.owed.push_back(Message::Ack(ack));
-                answer(&mut self.rails[link.rail], link);
-            }
+        while let Some((id, ack)) = self.next_ack(number, over) {
+            let Some(link) = self.links.get_mut(id) else { return };
+            link.owed.push_back(Message::Ack(ack));
+            answer(&mut self.rails[link.rail], link);
         }
+    }
+
+    fn next_ack(&mut self, number: u32, over: Option<SlotId>) -> Option<(SlotId, Ack)> {
+        let member = self.members.get_mut(&number)?;
+        let (links, streams) = (&self.links, &member.streams);
+        let eager = self.mutant.is("job-answers-before-it-hears");
+        let carries = |id: &SlotId| links.get(*id).is_some_and(|link| !link.leaving && (link.heard || eager));
+        let link_of = |stream: Stream| {
+            let all = &streams.get(&stream)?.links;
+            let that = over.filter(|id| all.contains(&Some(*id)) && carries(id));
+            that.or_else(|| all.iter().flatten().copied().find(carries))
+        };
+        let ack = member.inbox.next_ack_where(|stream| link_of(stream).is_some())?;
+        Some((link_of(ack.stream)?, ack))
     }
 
     fn serve(&mut self, id: SlotId, request: &Request) -> Result<(), Fault> {

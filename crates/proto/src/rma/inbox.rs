@@ -168,10 +168,16 @@ impl Inbox {
 
     /// The next acknowledgement that is due as a message by itself. Only when that is certain to be taken.
     pub fn next_ack(&mut self) -> Option<Ack> {
+        self.next_ack_where(|_| true)
+    }
+
+    /// The same, of a stream that can be told now; the others stay due.
+    pub fn next_ack_where(&mut self, can: impl Fn(Stream) -> bool) -> Option<Ack> {
         if self.owed == 0 {
             return None;
         }
-        let ack = self.next(Incoming::is_due).and_then(|stream| self.tell(stream))?;
+        let due = |stream, incoming: &Incoming| incoming.is_due() && can(stream);
+        let ack = self.next_where(due).and_then(|stream| self.tell(stream))?;
         self.seen.acks += 1;
         Some(ack)
     }
@@ -183,12 +189,17 @@ impl Inbox {
     }
 
     fn next(&self, want: impl Fn(&Incoming) -> bool) -> Option<Stream> {
+        self.next_where(|_, incoming| want(incoming))
+    }
+
+    fn next_where(&self, want: impl Fn(Stream, &Incoming) -> bool) -> Option<Stream> {
         let mut left = self.owed;
         while left != 0 {
             let at = left.trailing_zeros();
             left &= left - 1;
-            if self.streams.get(at as usize)?.as_ref().is_some_and(&want) {
-                return Stream::new(at as u8);
+            let stream = Stream::new(at as u8)?;
+            if self.streams.get(at as usize)?.as_ref().is_some_and(|incoming| want(stream, incoming)) {
+                return Some(stream);
             }
             if self.mutant.is("rma-streams-hide-others") {
                 break;
@@ -219,6 +230,9 @@ impl Inbox {
 
     /// The peer is done with a stream: nothing is known of it any more, and its memory is given back.
     pub fn forget(&mut self, stream: Stream) {
+        if self.mutant.is("rma-left-streams-go-on") {
+            return;
+        }
         if let Some(known) = self.streams.get_mut(stream.index()) {
             *known = None;
         }

@@ -343,7 +343,7 @@ impl Outgoing {
         for back in (1..=self.unacknowledged()).rev() {
             let number = self.sealed.wrapping_sub(back);
             let sent = &mut self.sent[self.shape.place(number)];
-            if sent.over == Some(path) {
+            if sent.over == Some(path) && !self.mutant.is("rma-lost-signals-stay-lost") {
                 sent.over = None;
                 lost.extend(self.again(number, standing).map(|signal| (number, signal)));
             }

@@ -425,6 +425,18 @@ fn a_stream_that_was_left_begins_anew() {
 }
 
 #[test]
+fn an_acknowledgement_stays_due_until_it_can_be_told() {
+    let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
+    for value in 0..2 {
+        let (signal, _) = send(&mut out, value, 0).unwrap();
+        inbox.on_signal(&signal).unwrap();
+        assert!(inbox.take(stream(1)).is_some());
+    }
+    assert_eq!(inbox.next_ack_where(|of| of != stream(1)), None);
+    assert_eq!(inbox.next_ack_where(|of| of == stream(1)), Some(Ack { stream: stream(1), number: 2 }));
+}
+
+#[test]
 fn only_signals_of_the_lost_path_go_again() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     let sent: Vec<_> = (0..4).map(|value| send(&mut out, value, 0).unwrap().0).collect();

@@ -1,0 +1,320 @@
+//! One-sided work between members whose NICs fail, over the wires of the software NIC: what was begun is complete all the same, over
+//! those that are left.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::rma::{ContextId, Job, Local, Lost, RmaError, Source};
+use trunkline_engine::{Nics, Params};
+use trunkline_fabric::{
+    Caps, Completion, Fabric, LinkAddress, LinkError, LinkId, Links, Nic, Op, OpenError, PostError, Rail,
+    RailConfig, Registrar, Wake,
+};
+use trunkline_mem::Memory;
+use trunkline_proto::rma::atomic::{Action, Atomic, Type};
+use trunkline_proto::wire::rma::signal::{SignalOp, Update};
+use trunkline_proto::wire::rma::word::{Width, Word};
+use trunkline_proto::wire::status::Usage;
+use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
+
+const HEAP: usize = 4 << 20;
+const NICS: usize = 4;
+
+/// Which NICs of a process are dead.
+type Dead = Arc<[AtomicBool; NICS]>;
+
+/// The software NIC, some of which may die: all links of such a one are in error then.
+struct Mortal(SoftFabric, Dead);
+
+struct MortalRail<R> {
+    rail: R,
+    nic: usize,
+    dead: Dead,
+    links: Vec<LinkId>,
+}
+
+impl Fabric for Mortal {
+    type Rail = MortalRail<<SoftFabric as Fabric>::Rail>;
+
+    fn name(&self) -> &'static str {
+        "mortal"
+    }
+
+    fn nics(&self) -> &[Nic] {
+        self.0.nics()
+    }
+
+    fn usage(&self, nic: usize) -> Usage {
+        self.0.usage(nic)
+    }
+
+    fn open(&self, nic: usize, config: &RailConfig) -> Result<Self::Rail, OpenError> {
+        let rail = self.0.open(nic, config)?;
+        Ok(MortalRail { rail, nic, dead: Arc::clone(&self.1), links: Vec::new() })
+    }
+}
+
+impl<R: Rail> Links for MortalRail<R> {
+    fn create_on(&mut self, pipeline: Option<u32>) -> Result<LinkId, LinkError> {
+        let link = self.rail.create_on(pipeline)?;
+        self.links.push(link);
+        Ok(link)
+    }
+
+    fn pipeline(&self, link: LinkId) -> Option<u32> {
+        self.rail.pipeline(link)
+    }
+
+    fn address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
+        self.rail.address(link)
+    }
+
+    fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError> {
+        self.rail.connect(link, peer)
+    }
+
+    fn is_up(&mut self, link: LinkId) -> Result<bool, LinkError> {
+        self.rail.is_up(link)
+    }
+
+    fn look(&mut self, link: LinkId) -> Result<(), LinkError> {
+        self.rail.look(link)
+    }
+
+    fn fail(&mut self, link: LinkId) {
+        self.rail.fail(link);
+    }
+
+    fn is_quiet(&mut self, link: LinkId) -> bool {
+        self.rail.is_quiet(link)
+    }
+
+    fn destroy(&mut self, link: LinkId) {
+        self.links.retain(|&known| known != link);
+        self.rail.destroy(link);
+    }
+}
+
+impl<R: Rail> Rail for MortalRail<R> {
+    fn caps(&self) -> &Caps {
+        self.rail.caps()
+    }
+
+    fn registrar(&self) -> Arc<dyn Registrar> {
+        self.rail.registrar()
+    }
+
+    fn credits(&self, link: LinkId) -> u32 {
+        self.rail.credits(link)
+    }
+
+    fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
+        self.rail.post(link, wr_id, op, signalled)
+    }
+
+    fn flush(&mut self) {
+        self.rail.flush();
+    }
+
+    fn poll(&mut self, out: &mut [Completion]) -> usize {
+        if self.dead[self.nic].load(Ordering::Relaxed) {
+            self.links.drain(..).for_each(|link| self.rail.fail(link));
+        }
+        self.rail.poll(out)
+    }
+
+    fn arm(&mut self) -> Wake {
+        self.rail.arm()
+    }
+}
+
+struct Member {
+    job: Job<Mortal, UnixHost>,
+    dead: Dead,
+    heap: Memory,
+    context: ContextId,
+}
+
+fn params() -> Params {
+    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
+    let mut params = Params::default();
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        params.mutant = trunkline_engine::Mutant::named(name.leak());
+    }
+    params
+}
+
+/// Members of one job, in one thread: every call goes on with all of them.
+struct Members(Vec<Member>);
+
+impl Members {
+    fn new(wire: WireMode, counts: &[usize]) -> Self {
+        let job = |&count: &usize| {
+            let config = SoftConfig { wire, nics: NICS, ..SoftConfig::default() };
+            let dead = Dead::default();
+            let fabric = Mortal(SoftFabric::new(config).unwrap(), Arc::clone(&dead));
+            let nics: Vec<usize> = (0..count).collect();
+            let host = UnixHost::new(|_, _| {});
+            (Job::new(fabric, host, params(), Nics::new(&nics).unwrap()).unwrap(), dead)
+        };
+        let jobs: Vec<_> = counts.iter().map(job).collect();
+        let cards: Vec<_> = jobs.iter().map(|(job, _)| job.card()).collect();
+        let member = |(me, (job, dead)): (usize, (Job<_, _>, Dead))| {
+            job.meet(me as u32, &cards).unwrap();
+            let heap = Memory::heap(HEAP);
+            job.add_heap(heap.clone()).unwrap();
+            let context = job.context().unwrap();
+            Member { job, dead, heap, context }
+        };
+        Self(jobs.into_iter().enumerate().map(member).collect())
+    }
+
+    fn kill(&self, of: usize, nic: usize) {
+        self.0[of].dead[nic].store(true, Ordering::Relaxed);
+    }
+
+    fn until<T>(&self, mut f: impl FnMut() -> Result<Option<T>, RmaError>) -> Result<T, RmaError> {
+        let started = Instant::now();
+        loop {
+            if let Some(done) = f()? {
+                return Ok(done);
+            }
+            for member in &self.0 {
+                member.job.progress(member.context).unwrap();
+            }
+            assert!(started.elapsed().as_secs() < 60, "it takes for ever");
+        }
+    }
+
+    fn put(&self, of: usize, to: u32, offset: u64, mut from: Local) {
+        let Member { job, context, .. } = &self.0[of];
+        let mut at = offset;
+        while from.len > 0 {
+            let taken = self.until(|| job.put(*context, to, 0, at, Source::Heap(from))).unwrap();
+            (at, from.offset, from.len) = (at + taken, from.offset + taken, from.len - taken);
+        }
+    }
+
+    fn quiet(&self, of: usize) {
+        let Member { job, context, .. } = &self.0[of];
+        self.until(|| Ok(job.quiet(*context)?.then_some(()))).unwrap();
+    }
+}
+
+fn word(offset: u64) -> Word {
+    Word::new(0, offset, Width::Eight).unwrap()
+}
+
+const SUM: u64 = 0;
+const SIGNAL: u64 = 8;
+const SMALL: u64 = 4096;
+const LONG: u64 = 1 << 20;
+const FROM: u64 = 2 << 20;
+const LEN: u64 = 900_000;
+
+/// A round of everything, from 0 to 1, in the midst of which `kill` is called.
+fn round(members: &Members, round: u64, kill: impl FnOnce(&Members)) {
+    let [from, to] = [0, 1].map(|at| &members.0[at]);
+    let Member { job, context, heap, .. } = from;
+    let bytes: Vec<u8> = (0..LEN).map(|at| (at * 7 + round * 13) as u8).collect();
+    heap.write(FROM, &bytes).unwrap();
+    members.put(0, 1, LONG, Local { heap: 0, offset: FROM, len: LEN });
+    for at in 0..40 {
+        let value = (round * 1000 + at).to_le_bytes();
+        let put = || job.put(*context, 1, 0, SMALL + 8 * at, Source::Bytes(&value));
+        assert_eq!(members.until(put).unwrap(), 8);
+    }
+    let add = Atomic::new(Type::U64, Action::Add(round), false).unwrap();
+    for _ in 0..10 {
+        let _ = members.until(|| job.atomic(*context, 1, word(SUM), add)).unwrap();
+    }
+    kill(members);
+    let update = Update::new(SignalOp::Add, word(SIGNAL), 1).unwrap();
+    let source = Source::Heap(Local { heap: 0, offset: FROM, len: LEN });
+    members.until(|| Ok(job.put_signal(*context, 1, (0, LONG), source, update)?.then_some(()))).unwrap();
+    members.until(|| Ok((to.heap.load(SIGNAL).unwrap() == round).then_some(()))).unwrap();
+    let mut there = vec![0; LEN as usize];
+    to.heap.read(LONG, &mut there).unwrap();
+    assert!(there == bytes, "round {round}: a signal came before what was put with it");
+    for at in 0..40 {
+        assert_eq!(
+            to.heap.load(SMALL + 8 * at).unwrap(),
+            round * 1000 + at,
+            "and before what was put before"
+        );
+    }
+    members.quiet(0);
+    assert_eq!(to.heap.load(SUM).unwrap(), 10 * (1..=round).sum::<u64>(), "each is executed once");
+    let (mut done, len) = (0, LEN);
+    while done < len {
+        let into = Local { heap: 0, offset: FROM + done, len: len - done };
+        done += members.until(|| job.get(*context, 1, 0, LONG + done, into)).unwrap();
+    }
+    members.quiet(0);
+    heap.read(FROM, &mut there).unwrap();
+    assert!(there == bytes, "round {round}: what is got is what was put");
+}
+
+#[test]
+fn what_was_begun_is_complete_over_the_nics_that_are_left() {
+    for wire in [WireMode::Auto, WireMode::Shm, WireMode::Tcp] {
+        for (counts, deaths) in [
+            (&[4, 4][..], &[(0, 0), (1, 1), (0, 3)][..]),
+            (&[2, 2], &[(1, 0)]),
+            (&[4, 1], &[(0, 0), (0, 1), (0, 3)]),
+            (&[2, 4], &[(1, 3), (1, 1), (1, 2)]),
+            (&[1, 2], &[(1, 1)]),
+        ] {
+            let members = Members::new(wire, counts);
+            round(&members, 1, |_| {});
+            let mut next = 2;
+            for &(of, nic) in deaths {
+                round(&members, next, |members| members.kill(of, nic));
+                round(&members, next + 1, |_| {});
+                next += 2;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_member_without_a_rail_is_lost_by_name() {
+    for wire in [WireMode::Shm, WireMode::Tcp] {
+        let members = Members::new(wire, &[2, 2, 2]);
+        round(&members, 1, |_| {});
+        let Member { job, context, .. } = &members.0[0];
+        let to_other = || job.put(*context, 2, 0, 0, Source::Bytes(&[1; 8]));
+        members.until(to_other).unwrap();
+        members.quiet(0);
+        (0..2).for_each(|nic| members.kill(1, nic));
+        let mut told = 0;
+        let lost = members.until(|| {
+            match job.quiet(*context) {
+                Err(RmaError::Failed { member: 1, .. }) => told += 1,
+                quiet => drop(quiet.unwrap()),
+            }
+            job.put(*context, 1, 0, 0, Source::Bytes(&[2; 8]))?;
+            Ok(None::<()>)
+        });
+        let lost = lost.unwrap_err();
+        let is_named = matches!(lost, RmaError::Lost { member: 1, lost: Lost::Rails { rail: 0 | 1, .. } });
+        assert!(is_named && told <= 1, "{wire:?}: {lost}");
+        assert!(lost.to_string().starts_with("member 1: the last rail to it, "), "{lost}");
+        // What was under way and was not told is told now, once; and others are as they were.
+        let _ = job.quiet(*context);
+        members.until(to_other).unwrap();
+        members.quiet(0);
+        // What that member begins itself fails alike, and nothing waits for ever.
+        let Member { job, context, .. } = &members.0[1];
+        let own = members.until(|| {
+            job.put(*context, 0, 0, 0, Source::Bytes(&[2; 8]))?;
+            Ok(None::<()>)
+        });
+        assert!(matches!(own, Err(RmaError::Lost { member: 0, .. })));
+    }
+}
