@@ -40,7 +40,7 @@ impl Qp {
         }
         if self.signalled > 0 || self.flights.len() * 2 > self.depth {
             self.complete(env, sink);
-        } else if came {
+        } else if came && self.state != State::Drain {
             self.idle = 0;
         } else {
             self.idle += 1;
