@@ -29,6 +29,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "eager", check: wire::eager, seeds: wire::eager_seeds },
     Target { name: "fin", check: wire::fin, seeds: wire::fin_seeds },
     Target { name: "strand", check: wire::strand, seeds: wire::strand_seeds },
+    Target { name: "dial", check: wire::dial, seeds: wire::dial_seeds },
     Target { name: "ipc", check: ipc::messages, seeds: ipc::message_seeds },
     Target { name: "ipc_hostile", check: ipc::hostile, seeds: ipc::hostile_seeds },
     Target { name: "share", check: share::words, seeds: share::word_seeds },

@@ -10,8 +10,10 @@ use crate::counters::Counts;
 use crate::id::ProcessId;
 use crate::limits::STRIPES_MAX;
 use crate::nics::Nics;
+use crate::rma::incoming;
 use crate::slots::SlotId;
 use crate::wire::cts::{self, Cts, Others};
+use crate::wire::dial::{self, Card, Word};
 use crate::wire::eager::{self, Eager};
 use crate::wire::fin::Fin;
 use crate::wire::frame::{Answer, Frame, LinkDown, LinkOpen, LinkResult, Open, Region, Reply};
@@ -19,6 +21,7 @@ use crate::wire::handle::{self, Handle};
 use crate::wire::imm::{Imm, Token};
 use crate::wire::member::MemberId;
 use crate::wire::proof::{Epoch, Proof};
+use crate::wire::rma::Stream;
 use crate::wire::share::{self, Given, Mode, Offer, Request};
 use crate::wire::standing::{Standing, Waiting};
 use crate::wire::status::group::{self, Numbers, Taken};
@@ -217,6 +220,52 @@ pub(super) fn fin_seeds() -> Vec<Vec<u8>> {
 }
 
 /// A head and what follows it.
+/// A card, and a word about the links of one-sided work.
+pub(super) fn dial(bytes: &[u8]) {
+    if let Ok(card) = Card::from_bytes(&padded(bytes)) {
+        assert_eq!(Card::from_bytes(&card.to_bytes()), Ok(card));
+    }
+    let Ok(word) = Word::from_bytes(bytes) else { return };
+    let printed = word.to_bytes();
+    assert!(printed.len() <= bytes.len() && printed.len() <= 4096);
+    match &word {
+        Word::Standing { standing, .. } => {
+            assert!(standing.seen.len() <= dial::EPOCHS_MAX && standing.signals.len() <= dial::EPOCHS_MAX);
+            assert!(standing.applied < 1 << 48);
+        }
+        Word::MakeUp { stream, lost } => {
+            assert!((1..=dial::EPOCHS_MAX).contains(&lost.len()));
+            assert!(lost.iter().all(|one| one.stream == *stream && one.count > 0));
+        }
+        _ => {}
+    }
+    assert_eq!(Word::from_bytes(&printed), Ok(word));
+}
+
+pub(super) fn dial_seeds() -> Vec<Vec<u8>> {
+    let Some(stream) = Stream::new(5) else { return Vec::new() };
+    let card = Card { process: ProcessId([1; 16]), nonce: [2; 16], rails: 4, address: vec![3; 48] };
+    let heap = |n: u64| dial::Heap { len: n << 20, region: Region { key: !n, addr: n << 40 } };
+    let standing = |epochs: u16| incoming::Standing {
+        applied: 0x0102_0304_0506,
+        seen: (0..epochs).map(|epoch| (epoch, 7)).collect(),
+        signals: (0..epochs).collect(),
+    };
+    let lost = |epochs: u16| (0..epochs).map(|epoch| incoming::MakeUp { stream, epoch, count: 9 }).collect();
+    let words = [
+        Word::Dial { id: 1, nonce: [9; 16], member: 7, stream, path: 3, link: vec![5; 120] },
+        Word::Taken { id: 1, served: 2, receives: 200, heaps: (0..3).map(heap).collect(), link: vec![6; 56] },
+        Word::Refused { id: 3, why: dial::Refusal::Protocol },
+        Word::Leave { stream },
+        Word::Down { served: 4 },
+        Word::Standing { id: 5, standing: standing(0) },
+        Word::Standing { id: 5, standing: standing(dial::EPOCHS_MAX as u16) },
+        Word::MakeUp { stream, lost: lost(2) },
+    ];
+    let words = words.iter().map(Word::to_bytes);
+    variants(&words.chain([card.to_bytes().to_vec()]).collect::<Vec<_>>())
+}
+
 pub(super) fn strand(bytes: &[u8]) {
     let Ok(head) = strand::Head::from_bytes(&padded(bytes)) else { return };
     assert!(usize::from(head.len) <= strand::BODY_MAX);
