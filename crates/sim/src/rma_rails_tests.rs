@@ -83,8 +83,14 @@ fn any_numbers_of_rails_go_together() {
 #[test]
 fn nothing_of_a_lost_rail_lands_over_newer_data() {
     for seed in 0..60 {
-        let weather =
-            Weather { nics: 2, latency: 50_000, jitter: 300_000, retry_time: 20_000_000, ..Weather::calm() };
+        let weather = Weather {
+            nics: 2,
+            latency: 50_000,
+            jitter: 300_000,
+            stream_time: 5_000_000,
+            retry_time: 20_000_000,
+            ..Weather::calm()
+        };
         let weather = if seed % 3 == 0 { weather.untold() } else { weather };
         let mut trial = Trial::with(seed, weather, [&NICS[..2]; 3], &quick());
         trial.put_all(0, 1, 0, Source::Bytes(&0_u64.to_le_bytes()));
@@ -104,7 +110,10 @@ fn nothing_of_a_lost_rail_lands_over_newer_data() {
             }
             trial.quiet(0);
             let heap = trial.members[1].heap.clone();
-            trial.world.tempt(&heap, 0, 128);
+            // What is still under way from the lost rail brings what is there: it is to come over something newer.
+            if value > 4 {
+                trial.world.tempt(&heap, 0, 128);
+            }
             for word in 0..16 {
                 assert_eq!(heap.load(8 * word).unwrap(), value, "seed {seed}, word {word}");
             }

@@ -323,7 +323,7 @@ fn a_job_holds_in_any_weather() {
 #[test]
 fn puts_of_one_word_come_in_order_where_a_fence_is_between_them() {
     for (seed, nics) in (0..40).flat_map(|seed| [(seed, &[0][..]), (seed, &[0, 1][..])]) {
-        let calm = Weather { nics: 2, jitter: 400_000, ..Weather::calm() };
+        let calm = Weather { nics: 2, jitter: 2_000_000, ..Weather::calm() };
         let caps = trunkline_fabric::Caps { link_order: false, ..calm.caps };
         let weather = Weather { caps, ..calm };
         let weather = if seed % 2 == 0 { weather } else { weather.untold() };

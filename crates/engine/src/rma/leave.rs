@@ -149,7 +149,7 @@ impl<R: Rail> Context<R> {
             moved = true;
             self.destroy(at, path);
             let peer = &mut self.peers[at as usize];
-            peer.asks = !self.mutant.is("job-asks-nobody-after-a-loss");
+            peer.asks = true;
             let (outgoing, ledger) = (&mut peer.outgoing, &mut self.ledger);
             if peer.redo.settle((at, path), &standing, outgoing, ledger, Note::kind).is_err() {
                 self.lose(at, path, Lost::Protocol);

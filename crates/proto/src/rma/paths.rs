@@ -150,7 +150,8 @@ impl Paths {
     /// has told all.
     pub fn settle(&mut self, path: Path, is_quiet: bool) -> Option<Standing> {
         let is_quiet = is_quiet || self.mutant.is("rma-redoes-before-its-end-has-told-all");
-        let hears = !self.mutant.is("rma-redoes-before-the-target-has-left");
+        let hears = !self.mutant.is("rma-redoes-before-the-target-has-left")
+            && !self.mutant.is("job-redoes-before-the-target-has-left");
         let way = &mut self.ways[path.index()];
         if way.stage != Stage::Leaving || !is_quiet {
             return None;

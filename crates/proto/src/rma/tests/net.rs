@@ -74,6 +74,9 @@ impl Note {
     }
 }
 
+/// Of which stream, and what it is called in its ledger.
+type Operation = (u8, SlotId, Note);
+
 #[derive(Clone, Debug)]
 enum Load {
     Write { imm: Option<u32>, piece: usize, stream: u8 },
@@ -86,7 +89,7 @@ struct Packet {
     to: usize,
     path: u8,
     load: Load,
-    op: Option<(u8, SlotId, Note)>,
+    op: Option<Operation>,
     /// Stream and number of the signal it is.
     signal: Option<(u8, u64)>,
     arrived: bool,
@@ -586,7 +589,7 @@ impl World {
         if free.is_empty() { None } else { Some(free[self.below(free.len() as u64) as usize]) }
     }
 
-    fn post(&mut self, pair: (usize, usize), path: u8, load: Load, op: Option<(u8, SlotId, Note)>) {
+    fn post(&mut self, pair: (usize, usize), path: u8, load: Load, op: Option<Operation>) {
         self.send(pair, path, load, (op, None));
     }
 
@@ -595,7 +598,7 @@ impl World {
         (from, to): (usize, usize),
         path: u8,
         load: Load,
-        (op, signal): (Option<(u8, SlotId, Note)>, Option<(u8, u64)>),
+        (op, signal): (Option<Operation>, Option<(u8, u64)>),
     ) {
         let peer = self.peers.get_mut(&(from, to)).unwrap();
         peer.under_way[usize::from(path)] += 1;

@@ -378,7 +378,7 @@ fn what_was_acknowledged_over_a_lost_path_is_told_again() {
     assert!(inbox.take(stream(1)).is_some() && inbox.ride().is_some());
     assert!(!inbox.has_ack());
     inbox.grow(stream(0));
-    [0, 1].map(|number| inbox.leave(stream(number), path(2)));
+    (0..2).for_each(|number| drop(inbox.leave(stream(number), path(2))));
     assert_eq!(inbox.next_ack(), Some(Ack { stream: stream(1), number: 1 }));
     assert_eq!(inbox.next_ack(), None, "of a stream of which nothing was told nothing can be lost");
     let Quiet::Ask(_) = out.quiet() else { panic!() };
