@@ -26,6 +26,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("strict", 1),
     ("engine", 3),
     ("sim", 3),
+    ("choose", 4),
     ("trunkline", 4),
     ("nccl", 4),
     ("shmem", 4),
@@ -37,7 +38,13 @@ const FLOORS: &[(&str, u8)] = &[
 ];
 
 /// Arrows along one floor, all of them.
-const SAME_FLOOR: &[(&str, &str)] = &[("bootstrap", "topo"), ("fabric", "mem"), ("sim", "engine")];
+const SAME_FLOOR: &[(&str, &str)] = &[
+    ("bootstrap", "topo"),
+    ("fabric", "mem"),
+    ("sim", "engine"),
+    ("nccl", "choose"),
+    ("trunkline", "choose"),
+];
 
 /// Who may use the foreign function tables. `xtask` compares their layouts with a C compiler's.
 const SYS_USERS: &[&str] =
@@ -53,7 +60,7 @@ const EDGE_FILES: &[&str] = &["abi", "guard", "status"];
 const PROTO_DEPENDENCIES: &[&str] = &["arrayvec", "bitflags", "thiserror", "zerocopy"];
 
 /// Crates whose every root must say `#![forbid(unsafe_code)]`.
-const NO_UNSAFE: &[&str] = &["proto", "fabric", "engine", "sim", "cli", "xtask", "topo"];
+const NO_UNSAFE: &[&str] = &["proto", "fabric", "engine", "sim", "cli", "xtask", "topo", "choose", "trunkline"];
 
 /// Runs the check on the current workspace.
 ///

@@ -1,7 +1,7 @@
 //! Which addresses rank 0 tells the others, and what of them can be used. Called when a job meets.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 
 use trunkline_topo::Interface;
 
@@ -11,6 +11,11 @@ use crate::secret::Secret;
 const ADDRESSES_MAX: usize = 8;
 /// Interfaces that seldom lead to another host.
 const INNER: [&str; 6] = ["docker", "virbr", "veth", "br-", "cni", "podman"];
+
+/// Ports below those that the system hands out by itself, so that no connection of the job takes one by chance.
+const PORT_FIRST: u16 = 20_000;
+const PORTS: u16 = 10_000;
+const PORT_TRIES: u16 = 50;
 
 /// Where rank 0 is, as it goes over a launcher's key-value space.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -90,6 +95,24 @@ pub(crate) fn resolve(host: &str, ports: impl Iterator<Item = u16> + Clone) -> i
     let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot resolve {host}: {error}"));
     let hosts: Vec<SocketAddr> = (host, 0).to_socket_addrs().map_err(named)?.take(ADDRESSES_MAX).collect();
     Ok(ports.flat_map(|port| hosts.iter().map(move |host| SocketAddr::new(host.ip(), port))).collect())
+}
+
+/// A port of this host that is free now, with a window after it, for rank 0 of a job that is started here.
+///
+/// # Errors
+/// The last attempt's, when none is.
+pub fn free_port() -> io::Result<u16> {
+    let offset = (std::process::id() % u32::from(PORTS)) as u16;
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for step in 0..PORT_TRIES {
+        // Far enough apart that windows of jobs do not meet.
+        let port = PORT_FIRST + (offset.wrapping_mul(16) % PORTS + step * 16) % PORTS;
+        match TcpListener::bind(("127.0.0.1", port)) {
+            Ok(_) => return Ok(port),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ mod slurm;
 mod store;
 mod torchrun;
 
-pub use address::addresses;
+pub use address::{addresses, free_port};
 pub use bootstrap::{Bootstrap, ExchangeError, JoinError, Streams};
 pub use environment::{Environment, EnvironmentError, Launcher, Place, RANKS_MAX};
 pub use pmi::{LINE_BYTES_MAX as PMI_LINE_BYTES_MAX, PmiError, Reply as PmiReply, Space as PmiSpace};

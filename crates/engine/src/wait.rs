@@ -1,5 +1,5 @@
 //! The one way to wait: spin a little, then give the processor away, then sleep for longer and longer, up to a bound.
-//! Used by threads of ours only; a caller's thread never waits here.
+//! Used by threads of ours, and by front ends whose calls wait; the engine's own calls never do.
 
 use std::time::Duration;
 
@@ -9,14 +9,16 @@ const SPINS: u32 = 16;
 const YIELDS: u32 = 16;
 
 /// Where a thread stands in its waiting.
-#[derive(Debug, Default)]
-pub(crate) struct Waiting {
+#[derive(Debug)]
+pub struct Waiting {
     fruitless: u32,
+    spins: u32,
+    yields: u32,
 }
 
 /// What to do until the next round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Pause {
+pub enum Pause {
     /// Stay.
     Spin,
     /// Let others go first.
@@ -25,21 +27,34 @@ pub(crate) enum Pause {
     Park(Duration),
 }
 
+impl Default for Waiting {
+    fn default() -> Self {
+        Self::patient(SPINS, YIELDS)
+    }
+}
+
 impl Waiting {
+    /// Stays on its processor for so many fruitless rounds, and gives it away for so many more before it sleeps.
+    #[must_use]
+    pub const fn patient(spins: u32, yields: u32) -> Self {
+        Self { fruitless: 0, spins, yields }
+    }
+
     /// Something moved: more is likely to follow.
-    pub(crate) fn moved(&mut self) {
+    pub fn moved(&mut self) {
         self.fruitless = 0;
     }
 
     /// Nothing moved. The first sleep is `first` long, each next one twice as long, none longer than `most`.
-    pub(crate) fn pause(&mut self, first: Duration, most: Duration) -> Pause {
+    pub fn pause(&mut self, first: Duration, most: Duration) -> Pause {
         let fruitless = self.fruitless;
         self.fruitless = fruitless.saturating_add(1);
+        let awake = self.spins.saturating_add(self.yields);
         match fruitless {
-            0..SPINS => Pause::Spin,
-            _ if fruitless < SPINS + YIELDS => Pause::Yield,
+            _ if fruitless < self.spins => Pause::Spin,
+            _ if fruitless < awake => Pause::Yield,
             _ => {
-                let doubled = (fruitless - SPINS - YIELDS).min(16);
+                let doubled = (fruitless - awake).min(16);
                 Pause::Park(first.saturating_mul(1 << doubled).min(most))
             }
         }
@@ -48,7 +63,7 @@ impl Waiting {
 
 impl Pause {
     /// Does it.
-    pub(crate) fn take(self) {
+    pub fn take(self) {
         match self {
             Self::Spin => std::hint::spin_loop(),
             Self::Yield => std::thread::yield_now(),

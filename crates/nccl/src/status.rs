@@ -1,6 +1,7 @@
 //! What NCCL is told when a call fails, and the one log line that says why.
 
-use trunkline_engine::{CommFault, Error, ParamsError};
+use trunkline_choose::ChooseError;
+use trunkline_engine::{CommFault, Error};
 use trunkline_sys::nccl_net::ResultCode;
 
 /// A call of the plugin failed.
@@ -45,30 +46,12 @@ pub(crate) enum CallError {
         /// Why not by its address.
         address: String,
     },
-    /// A parameter has a bad value.
+    /// What the environment names cannot be run over.
     #[error(transparent)]
-    Params(#[from] ParamsError),
-    /// The choice of network interfaces has a bad value, or fits none.
-    #[error(transparent)]
-    Choice(#[from] trunkline_topo::ChoiceError),
-    /// The network interfaces cannot be listed.
-    #[error("cannot list the network interfaces")]
-    Interfaces(#[source] std::io::Error),
+    Choose(#[from] ChooseError),
     /// The engine says no.
     #[error(transparent)]
     Engine(#[from] Error),
-    /// A fabric could not be started.
-    #[error("cannot start the fabric: {0}")]
-    Fabric(#[from] trunkline_fabric::OpenError),
-    /// The choice of RDMA devices has a bad value.
-    #[error(transparent)]
-    Verbs(#[from] trunkline_verbs::ConfigError),
-    /// There are no RDMA devices to be used.
-    #[error("cannot use RDMA devices: {0}")]
-    NoDevice(#[from] trunkline_verbs::Missing),
-    /// There is nothing to be used through libfabric.
-    #[error("cannot use libfabric (TRUNKLINE_FABRIC=ofi): {0}")]
-    NoOfi(#[from] trunkline_ofi::NoNic),
 }
 
 impl CallError {
@@ -80,10 +63,12 @@ impl CallError {
             Self::NotStarted => ResultCode::INTERNAL_ERROR,
             Self::Told(code) => *code,
             Self::Unsupported(_) | Self::Members { .. } | Self::Virtual(_) => ResultCode::INVALID_USAGE,
-            Self::Params(_) | Self::Choice(_) | Self::Verbs(_) => ResultCode::INVALID_USAGE,
             Self::Look(_) | Self::Export(_) | Self::Gpu { .. } => ResultCode::SYSTEM_ERROR,
-            Self::Fabric(_) | Self::NoDevice(_) | Self::NoOfi(_) => ResultCode::SYSTEM_ERROR,
-            Self::Interfaces(_) => ResultCode::SYSTEM_ERROR,
+            Self::Choose(ChooseError::Params(_) | ChooseError::Choice(_) | ChooseError::Verbs(_)) => {
+                ResultCode::INVALID_USAGE
+            }
+            // No interfaces, no device, no library.
+            Self::Choose(_) => ResultCode::SYSTEM_ERROR,
             Self::Engine(error) => engine_code(error),
         }
     }

@@ -1,19 +1,15 @@
 //! The plugin's one process-wide cell: the engine, made by the first init and there until the library is unloaded.
 
-use std::net::IpAddr;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use trunkline_engine::host::{Reach, UnixHost};
-use trunkline_engine::{Engine, FabricName, Helper, Params, SoftCopy};
+use trunkline_choose::{ChooseError, Hardware, soft_config};
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::{Engine, Helper, Params};
 use trunkline_fabric::Level;
 use trunkline_fabric::trace::Traced;
 use trunkline_mem::gpu::Gpus;
-use trunkline_ofi::{Auto, OfiConfig, OfiFabric};
-use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
-use trunkline_topo::Choice;
-use trunkline_verbs::{HcaFilter, VerbsConfig, VerbsFabric};
+use trunkline_softnic::SoftFabric;
 
 use crate::abi::log::Log;
 use crate::abi::unload::{Kept, watch_for_the_end};
@@ -80,54 +76,18 @@ pub(crate) fn kept() -> &'static Kept<World> {
 }
 
 fn make(log: &Arc<Log>) -> Result<World, CallError> {
-    let params = read_params()?;
-    let hardware = match params.fabric {
-        FabricName::Verbs => Hardware::Verbs(VerbsFabric::new(verbs_config(&params)?)?),
-        FabricName::Ofi => Hardware::Ofi(OfiFabric::new(&ofi_config(&params)?)?),
-        FabricName::Auto => found(log, &params)?,
-        FabricName::Soft | FabricName::SoftShm | FabricName::SoftTcp => Hardware::None,
-    };
+    let params = trunkline_choose::params()?;
+    let told = |level, line: &str| log.line(level, &format!("trunkline: {line}"));
+    let hardware = Hardware::open(&params, told)?;
     // A driver begins only for NICs that reach its memory.
     let gpus = if hardware.reaches_devices() { Gpus::open() } else { Gpus::default() };
     make_of(log, params, hardware, gpus)
 }
 
-/// Hardware that this host has, where nobody names any.
-fn found(log: &Log, params: &Params) -> Result<Hardware, CallError> {
-    let Auto { fabric, line } = Auto::look(Path::new("/"), &ofi_config(params)?, OfiFabric::new);
-    if let Some(line) = line {
-        log.line(Level::Info, &format!("trunkline: {line}"));
-    }
-    Ok(fabric.map_or(Hardware::None, Hardware::Ofi))
-}
-
-/// A fabric that somebody else's library drives, where one was asked for.
-enum Hardware {
-    None,
-    Verbs(VerbsFabric),
-    Ofi(OfiFabric),
-}
-
-impl Hardware {
-    /// Whether a NIC may reach memory of GPUs.
-    fn reaches_devices(&self) -> bool {
-        match self {
-            Self::None => false,
-            Self::Verbs(fabric) => fabric.reaches_devices(),
-            Self::Ofi(fabric) => fabric.reaches_devices(),
-        }
-    }
-}
-
 /// The same of what has been opened.
 fn make_of(log: &Arc<Log>, params: Params, hardware: Hardware, gpus: Gpus) -> Result<World, CallError> {
-    let addresses = addresses(&params)?;
-    let reach = Reach {
-        local: params.fabric != FabricName::SoftTcp,
-        addresses: addresses.clone(),
-        silence: params.peer_time,
-        mutant: params.mutant,
-    };
+    let addresses = trunkline_choose::addresses(&params)?;
+    let reach = trunkline_choose::reach(&params, &addresses);
     let trace = Trace::begin(&params).unwrap_or_else(|error| {
         log.line(Level::Warn, &format!("no trace: {error}"));
         None
@@ -154,7 +114,7 @@ fn make_of(log: &Arc<Log>, params: Params, hardware: Hardware, gpus: Gpus) -> Re
             Running::Ofi(Engine::new(Traced::new(fabric, recorder), host, params)?)
         }
         Hardware::None => {
-            let fabric = SoftFabric::new(soft_config(&params, addresses))?;
+            let fabric = SoftFabric::new(soft_config(&params, addresses)).map_err(ChooseError::from)?;
             Running::Soft(Engine::new(Traced::new(fabric, recorder), host, params)?)
         }
     };
@@ -174,80 +134,6 @@ fn tell_drivers(log: &Log, gpus: &Gpus) {
     for missing in gpus.missing() {
         log.line(Level::Info, &format!("trunkline: {missing}"));
     }
-}
-
-fn read_params() -> Result<Params, CallError> {
-    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
-    let mut params = Params::read(|name| std::env::var_os(name))?;
-    #[cfg(feature = "mutants")]
-    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
-        params.mutant = trunkline_engine::Mutant::named(name.leak());
-    }
-    Ok(params)
-}
-
-/// The addresses by which other hosts reach this one, if they are to.
-fn addresses(params: &Params) -> Result<Vec<IpAddr>, CallError> {
-    if params.fabric == FabricName::SoftShm {
-        return Ok(Vec::new());
-    }
-    let choice = Choice::read(|name| std::env::var_os(name))?;
-    let all = trunkline_topo::interfaces().map_err(CallError::Interfaces)?;
-    let chosen = choice.of(&all)?;
-    Ok(chosen.into_iter().map(|(_, address)| address).collect())
-}
-
-/// The choice of RDMA devices: by the variables that users of NCCL know, or the one that is named.
-fn verbs_config(params: &Params) -> Result<VerbsConfig, CallError> {
-    let mut config = VerbsConfig::read(|name| std::env::var(name).ok())?;
-    if let Some(device) = &params.device {
-        config.hca = HcaFilter::parse(&format!("={device}"))?;
-    }
-    Ok(config)
-}
-
-/// What is asked of libfabric.
-fn ofi_config(params: &Params) -> Result<OfiConfig, CallError> {
-    let ofi = &params.ofi;
-    // The one of those variables that is for every fabric.
-    let flush = |name: &str| std::env::var(name).ok().filter(|_| name.ends_with("_GDR_FLUSH_DISABLE"));
-    Ok(OfiConfig {
-        skips_flushes: !VerbsConfig::read(flush)?.device_flush,
-        provider: ofi.provider.clone(),
-        library: ofi.library.clone().map(Into::into),
-        copies: ofi.nics,
-        domain: ofi.domain.clone(),
-    })
-}
-
-/// The software NIC's configuration: a NIC for each address, unless a number was asked for.
-fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
-    let mut config = SoftConfig::default();
-    let soft = &params.soft;
-    config.nics = if soft.nics > 0 { soft.nics as usize } else { addresses.len().max(1) };
-    config.addresses = addresses;
-    if soft.max_qp > 0 {
-        config.max_qp = soft.max_qp;
-    }
-    if soft.pipelines > 0 {
-        config.pipelines = soft.pipelines;
-    }
-    if soft.max_mr > 0 {
-        config.max_mr = soft.max_mr;
-    }
-    config.copy = match soft.copy {
-        SoftCopy::Auto => CopyMode::Auto,
-        SoftCopy::Staging => CopyMode::Staging,
-        SoftCopy::Pull => CopyMode::Pull,
-        SoftCopy::Share => CopyMode::Share,
-    };
-    config.wire = match params.fabric {
-        FabricName::Auto | FabricName::Soft | FabricName::Verbs | FabricName::Ofi => WireMode::Auto,
-        FabricName::SoftShm => WireMode::Shm,
-        FabricName::SoftTcp => WireMode::Tcp,
-    };
-    config.delayed_visibility = soft.delayed;
-    config
 }
 
 impl World {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use thiserror::Error;
-use trunkline_engine::{FabricName, Params, SoftCopy};
+use trunkline_choose::{ofi_config, soft_config, verbs_config};
+use trunkline_engine::{FabricName, Params};
 use trunkline_fabric::{Fabric, Nic, OpenError};
-use trunkline_ofi::{Auto, Library, NoNic, OfiConfig, OfiFabric};
-use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
-use trunkline_verbs::{ConfigError, HcaFilter, Missing, VerbsConfig, VerbsFabric};
+use trunkline_ofi::{Auto, Library, NoNic, OfiFabric};
+use trunkline_softnic::SoftFabric;
+use trunkline_verbs::{ConfigError, Missing, VerbsFabric};
 
 use super::gpus::{self, GpuRow};
 use super::grants::{self, GrantRow};
@@ -118,10 +119,7 @@ impl Found {
             _ => (None, None),
         };
         let provider = params.ofi.provider.clone();
-        let mut config = VerbsConfig::read(|name| std::env::var(name).ok())?;
-        if let Some(device) = &params.device {
-            config.hca = HcaFilter::parse(&format!("={device}"))?;
-        }
+        let config = verbs_config(params)?;
         match VerbsFabric::new(config) {
             Err(missing) if asked == FabricName::Verbs => Err(missing.into()),
             Ok(verbs) if asked == FabricName::Verbs => {
@@ -211,44 +209,5 @@ pub(super) fn asked(params: &Params) -> String {
         FabricName::SoftTcp => "soft:tcp".to_owned(),
         FabricName::Verbs => of("verbs", &params.device),
         FabricName::Ofi => of("ofi", &params.ofi.provider),
-    }
-}
-
-/// What is asked of libfabric, as the plugin asks.
-fn ofi_config(params: &Params) -> Result<OfiConfig, FabricError> {
-    let ofi = &params.ofi;
-    let flush = |name: &str| std::env::var(name).ok().filter(|_| name.ends_with("_GDR_FLUSH_DISABLE"));
-    Ok(OfiConfig {
-        skips_flushes: !VerbsConfig::read(flush)?.device_flush,
-        provider: ofi.provider.clone(),
-        library: ofi.library.clone().map(Into::into),
-        copies: ofi.nics,
-        domain: ofi.domain.clone(),
-    })
-}
-
-/// The software NIC as the plugin would make it: the same settings, the same limits. A test compares the two.
-fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
-    let (soft, usual) = (&params.soft, SoftConfig::default());
-    let or = |asked: u32, usual: u32| if asked > 0 { asked } else { usual };
-    SoftConfig {
-        nics: if soft.nics > 0 { soft.nics as usize } else { addresses.len().max(1) },
-        addresses,
-        max_qp: or(soft.max_qp, usual.max_qp),
-        pipelines: or(soft.pipelines, usual.pipelines),
-        max_mr: or(soft.max_mr, usual.max_mr),
-        copy: match soft.copy {
-            SoftCopy::Auto => CopyMode::Auto,
-            SoftCopy::Staging => CopyMode::Staging,
-            SoftCopy::Pull => CopyMode::Pull,
-            SoftCopy::Share => CopyMode::Share,
-        },
-        wire: match params.fabric {
-            FabricName::Auto | FabricName::Soft | FabricName::Verbs | FabricName::Ofi => WireMode::Auto,
-            FabricName::SoftShm => WireMode::Shm,
-            FabricName::SoftTcp => WireMode::Tcp,
-        },
-        delayed_visibility: soft.delayed,
-        ..usual
     }
 }

@@ -5,7 +5,6 @@
 //! starts ends with it.
 
 use std::io::{self, BufRead as _, BufReader, Read, Stdout, Write as _};
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -24,11 +23,6 @@ use super::frame::{self, Ending, Frame, OUTPUT_BYTES_MAX, RankStart, Ready, Star
 const GRACE: Duration = Duration::from_millis(500);
 /// A rank that does not read its PMI stream is not waited for longer.
 const PMI_TIME: Duration = Duration::from_secs(5);
-/// Ports below those that the system hands out by itself, so that no connection of the job takes one by chance.
-const PORT_FIRST: u16 = 20_000;
-const PORTS: u16 = 10_000;
-const PORT_TRIES: u16 = 50;
-
 /// Frames to the launcher.
 #[derive(Clone)]
 struct Up(Arc<Mutex<Stdout>>);
@@ -63,7 +57,7 @@ pub(crate) fn run() -> ExitCode {
 
 fn attend(up: &Up) -> io::Result<()> {
     let addresses = trunkline_bootstrap::addresses()?.iter().map(ToString::to_string).collect();
-    up.send(&Frame::Ready(Ready { version: VERSION, port: free_port()?, addresses }))?;
+    up.send(&Frame::Ready(Ready { version: VERSION, port: trunkline_bootstrap::free_port()?, addresses }))?;
     let mut down = io::stdin();
     let Some(Frame::Start(start)) = frame::receive(&mut down)? else { return Ok(()) };
     std::env::set_current_dir(&start.directory).map_err(|error| {
@@ -93,21 +87,6 @@ fn attend(up: &Up) -> io::Result<()> {
         let _ = waiter.join();
     }
     Ok(())
-}
-
-/// A port that is free now.
-fn free_port() -> io::Result<u16> {
-    let offset = (std::process::id() % u32::from(PORTS)) as u16;
-    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
-    for step in 0..PORT_TRIES {
-        // Far enough apart that windows of jobs do not meet.
-        let port = PORT_FIRST + (offset.wrapping_mul(16) % PORTS + step * 16) % PORTS;
-        match TcpListener::bind(("127.0.0.1", port)) {
-            Ok(_) => return Ok(port),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 /// Starts one rank and the threads that serve it; the last of them ends after it has told how the rank ended.

@@ -118,6 +118,15 @@ pub const TABLE: &[ParamInfo] = &[
         set: |params, value| number(value, 32, 32768).map(|n| params.depth = n as u32),
     },
     ParamInfo {
+        name: "TRUNKLINE_HEAP_BYTES",
+        aliases: &[],
+        kind: "bytes",
+        default: "67108864",
+        range: "4096 to 1099511627776",
+        doc: "symmetric heap of each rank, for one-sided programs; memory is taken only as it is used, but where a NIC pins it",
+        set: |params, value| number(value, 4096, 1 << 40).map(|n| params.heap_bytes = n),
+    },
+    ParamInfo {
         name: "TRUNKLINE_LINKS_PER_RAIL",
         aliases: &[Alias {
             name: "NCCL_IB_QPS_PER_CONNECTION",

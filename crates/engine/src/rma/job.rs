@@ -260,6 +260,15 @@ impl<F: Fabric, H: Host> Job<F, H> {
         Ok(done)
     }
 
+    /// Begins the links from a context to a member, unless they are begun; whether anything can be asked of it now. For who waits
+    /// for what a member does, and wants to know whether it still can.
+    ///
+    /// # Errors
+    /// [`RmaError::Lost`], [`RmaError::Argument`].
+    pub fn reaches(&self, id: ContextId, member: Member) -> Result<bool, RmaError> {
+        Ok(self.with(id, member, |_| Ok(Some(())))?.is_some())
+    }
+
     /// Most bytes that a context copies at once.
     ///
     /// # Errors
@@ -321,6 +330,15 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// [`RmaError::NoWord`], [`RmaError::Lost`], [`RmaError::Unknown`].
     pub fn fetched(&self, id: ContextId, fetch: Fetch) -> Result<Option<u64>, RmaError> {
         self.look(id, |context| context.fetched(fetch))
+    }
+
+    /// The same of what is known already: goes on with nothing. An atomic that begins takes the place of one that is answered, so who
+    /// wants several values at once looks at all of them before the next one.
+    ///
+    /// # Errors
+    /// As [`Job::fetched`].
+    pub fn found(&self, id: ContextId, fetch: Fetch) -> Result<Option<u64>, RmaError> {
+        self.place(id)?.lane.try_claim().map_or(Ok(None), |mut context| context.fetched(fetch))
     }
 
     /// Signals a member: a word of it changes, after all that this context has put there before. False means not yet.

@@ -1,0 +1,64 @@
+//! What fabrics are asked for, from the parameters and the variables that users of NCCL know.
+
+use std::net::IpAddr;
+
+use trunkline_engine::{FabricName, Params, SoftCopy};
+use trunkline_ofi::OfiConfig;
+use trunkline_softnic::{CopyMode, SoftConfig, WireMode};
+use trunkline_verbs::{ConfigError, HcaFilter, VerbsConfig};
+
+/// The choice of RDMA devices: by the variables that users of NCCL know, or the one that is named.
+///
+/// # Errors
+/// [`ConfigError`] names the variable.
+pub fn verbs_config(params: &Params) -> Result<VerbsConfig, ConfigError> {
+    let mut config = VerbsConfig::read(|name| std::env::var(name).ok())?;
+    if let Some(device) = &params.device {
+        config.hca = HcaFilter::parse(&format!("={device}"))?;
+    }
+    Ok(config)
+}
+
+/// What is asked of libfabric.
+///
+/// # Errors
+/// [`ConfigError`] names the variable.
+pub fn ofi_config(params: &Params) -> Result<OfiConfig, ConfigError> {
+    let ofi = &params.ofi;
+    // The one of those variables that is for every fabric.
+    let flush = |name: &str| std::env::var(name).ok().filter(|_| name.ends_with("_GDR_FLUSH_DISABLE"));
+    Ok(OfiConfig {
+        skips_flushes: !VerbsConfig::read(flush)?.device_flush,
+        provider: ofi.provider.clone(),
+        library: ofi.library.clone().map(Into::into),
+        copies: ofi.nics,
+        domain: ofi.domain.clone(),
+    })
+}
+
+/// The software NIC's configuration: a NIC for each address, unless a number was asked for.
+#[must_use]
+pub fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
+    let (soft, usual) = (&params.soft, SoftConfig::default());
+    let or = |asked: u32, usual: u32| if asked > 0 { asked } else { usual };
+    SoftConfig {
+        nics: if soft.nics > 0 { soft.nics as usize } else { addresses.len().max(1) },
+        addresses,
+        max_qp: or(soft.max_qp, usual.max_qp),
+        pipelines: or(soft.pipelines, usual.pipelines),
+        max_mr: or(soft.max_mr, usual.max_mr),
+        copy: match soft.copy {
+            SoftCopy::Auto => CopyMode::Auto,
+            SoftCopy::Staging => CopyMode::Staging,
+            SoftCopy::Pull => CopyMode::Pull,
+            SoftCopy::Share => CopyMode::Share,
+        },
+        wire: match params.fabric {
+            FabricName::Auto | FabricName::Soft | FabricName::Verbs | FabricName::Ofi => WireMode::Auto,
+            FabricName::SoftShm => WireMode::Shm,
+            FabricName::SoftTcp => WireMode::Tcp,
+        },
+        delayed_visibility: soft.delayed,
+        ..usual
+    }
+}

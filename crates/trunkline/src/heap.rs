@@ -1,0 +1,102 @@
+//! Which bytes of the symmetric heap are taken. Pure: every rank makes the same calls and so gets the same offsets, and no
+//! rank asks another.
+
+/// What allocations begin at a multiple of, in bytes: words that one rank waits for share no cache line with others'.
+pub(crate) const ALIGN: u64 = 64;
+
+/// The free ranges of a heap: offset and bytes, by offset, none beside another.
+#[derive(Debug)]
+pub(crate) struct Ranges {
+    free: Vec<(u64, u64)>,
+}
+
+/// Bytes that an allocation of so many takes; `None` if there are not that many numbers.
+pub(crate) fn rounded(bytes: u64) -> Option<u64> {
+    bytes.max(1).checked_next_multiple_of(ALIGN)
+}
+
+impl Ranges {
+    pub(crate) fn new(bytes: u64) -> Self {
+        Self { free: vec![(0, bytes)] }
+    }
+
+    /// Bytes that are free.
+    pub(crate) fn free(&self) -> u64 {
+        self.free.iter().map(|(_, len)| len).sum()
+    }
+
+    /// Takes the first range that is long enough.
+    pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
+        let bytes = rounded(bytes)?;
+        let at = self.free.iter().position(|&(_, len)| len >= bytes)?;
+        let (offset, len) = self.free[at];
+        if len == bytes {
+            self.free.remove(at);
+        } else {
+            self.free[at] = (offset + bytes, len - bytes);
+        }
+        Some(offset)
+    }
+
+    /// Gives one back that was taken.
+    pub(crate) fn give(&mut self, offset: u64, bytes: u64) {
+        let Some(mut len) = rounded(bytes) else { return };
+        let at = self.free.partition_point(|&(other, _)| other < offset);
+        if let Some(&(next, more)) = self.free.get(at)
+            && offset + len == next
+        {
+            len += more;
+            self.free.remove(at);
+        }
+        match at.checked_sub(1).and_then(|before| self.free.get_mut(before)) {
+            Some((before, has)) if *before + *has == offset => *has += len,
+            _ => self.free.insert(at, (offset, len)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_apart_and_come_together_again() {
+        for seed in 0..200 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut ranges = Ranges::new(1 << 16);
+            let mut taken: Vec<(u64, u64)> = Vec::new();
+            for _ in 0..300 {
+                if random.bool() {
+                    let bytes = random.u64(0..5000);
+                    if let Some(offset) = ranges.take(bytes) {
+                        assert_eq!(offset % ALIGN, 0);
+                        let end = offset + bytes;
+                        assert!(end <= 1 << 16);
+                        let apart = |&(other, len): &(u64, u64)| end <= other || other + len.max(1) <= offset;
+                        assert!(taken.iter().all(apart), "seed {seed}");
+                        taken.push((offset, bytes));
+                    } else {
+                        assert!(ranges.free.iter().all(|&(_, len)| len < rounded(bytes).unwrap()));
+                    }
+                } else if !taken.is_empty() {
+                    let (offset, bytes) = taken.swap_remove(random.usize(..taken.len()));
+                    ranges.give(offset, bytes);
+                }
+                let used: u64 = taken.iter().map(|&(_, bytes)| rounded(bytes).unwrap()).sum();
+                assert_eq!(ranges.free() + used, 1 << 16, "seed {seed}");
+            }
+            taken.drain(..).for_each(|(offset, bytes)| ranges.give(offset, bytes));
+            assert_eq!(ranges.free, [(0, 1 << 16)], "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let mut ranges = Ranges::new(100);
+        assert_eq!(ranges.take(101), None);
+        assert_eq!(ranges.take(u64::MAX), None);
+        assert_eq!(ranges.take(1), Some(0));
+        assert_eq!(ranges.take(64), None, "only 36 are left");
+        assert_eq!(ranges.free(), 36);
+    }
+}

@@ -1,0 +1,79 @@
+//! What a world and its contexts hold together: the engine, the memory, and which contexts are free.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use trunkline_engine::rma::ContextId;
+use trunkline_mem::Memory;
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::running::Running;
+
+/// The heap of symmetric objects.
+pub(crate) const HEAP: u8 = 0;
+/// The heap of what this crate needs itself: words of barriers, then a stage for each context.
+pub(crate) const INNER: u8 = 1;
+/// Bytes for words of barriers.
+pub(crate) const WORDS: u64 = 4096;
+/// Bytes of registered memory through which a context moves those that are not registered.
+pub(crate) const STAGE: u64 = 256 << 10;
+/// Contexts of a world.
+pub(crate) const CONTEXTS: usize = 16;
+/// Bytes of the inner heap.
+pub(crate) const INNER_BYTES: u64 = WORDS + CONTEXTS as u64 * STAGE;
+
+/// The engine, the memory, and which contexts are free.
+pub(crate) struct Shared {
+    pub(crate) job: Running,
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) heap: Memory,
+    pub(crate) inner: Memory,
+    places: Mutex<Places>,
+}
+
+/// The engine's contexts stay for ever, so they are used again.
+#[derive(Default)]
+struct Places {
+    made: usize,
+    /// With the bytes of their stages that may still be in use.
+    free: Vec<(ContextId, usize, u64)>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        job: Running,
+        (rank, size): (usize, usize),
+        heap: Memory,
+        inner: Memory,
+    ) -> Arc<Self> {
+        Arc::new(Self { job, rank, size, heap, inner, places: Mutex::default() })
+    }
+
+    /// A context that nobody has.
+    pub(crate) fn context(self: &Arc<Self>) -> Result<Context, Error> {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let (id, place, staged) = match places.free.pop() {
+            Some(free) => free,
+            None if places.made == CONTEXTS => {
+                return Err(Error::Argument("a world has 16 contexts at most; drop one that is not used"));
+            }
+            None => {
+                let id = self.job.context()?;
+                places.made += 1;
+                (id, places.made - 1, 0)
+            }
+        };
+        drop(places);
+        Context::new(Arc::clone(self), id, place, staged)
+    }
+
+    pub(crate) fn give_back(&self, id: ContextId, place: usize, staged: u64) {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).free.push((id, place, staged));
+    }
+
+    /// Where the stage of a context begins, in the inner heap.
+    pub(crate) fn stage(&self, place: usize) -> u64 {
+        WORDS + place as u64 * STAGE
+    }
+}

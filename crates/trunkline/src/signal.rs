@@ -1,0 +1,248 @@
+//! Signals, which come after all that was put before them, and waiting for words of this rank to change.
+
+use trunkline_proto::wire::rma::signal::Update;
+use trunkline_proto::wire::rma::word::Word as Named;
+
+use bytemuck::Pod;
+
+use crate::atomics::word_at;
+use crate::context::Context;
+use crate::error::Error;
+use crate::shared::HEAP;
+use crate::symmetric::Place;
+use crate::wait::until;
+use crate::word::{Word, load};
+
+/// What a signal does to its word.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum SignalOp {
+    /// Replaces it.
+    Set,
+    /// Adds to it, wrapping.
+    Add,
+    /// Replaces it if the value is greater.
+    Max,
+}
+
+/// How a word is compared with a value.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Compare {
+    /// `==`
+    Equal,
+    /// `!=`
+    NotEqual,
+    /// `<`
+    Less,
+    /// `<=`
+    AtMost,
+    /// `>`
+    Greater,
+    /// `>=`
+    AtLeast,
+}
+
+/// Who is to change the word that a call waits for: when one of them is gone the wait is over. A number means that rank.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Whom<'a> {
+    /// This rank.
+    Rank(usize),
+    /// Each of these.
+    Ranks(&'a [usize]),
+}
+
+impl From<usize> for Whom<'_> {
+    fn from(rank: usize) -> Self {
+        Self::Rank(rank)
+    }
+}
+
+impl<'a> From<&'a [usize]> for Whom<'a> {
+    fn from(ranks: &'a [usize]) -> Self {
+        Self::Ranks(ranks)
+    }
+}
+
+/// Fruitless looks at a word between two looks at who is to change it.
+const LOOKS: u32 = 64;
+
+impl Compare {
+    /// Whether `left` compares so with `right`.
+    #[inline]
+    #[must_use]
+    pub fn holds<T: PartialOrd>(self, left: &T, right: &T) -> bool {
+        match self {
+            Self::Equal => left == right,
+            Self::NotEqual => left != right,
+            Self::Less => left < right,
+            Self::AtMost => left <= right,
+            Self::Greater => left > right,
+            Self::AtLeast => left >= right,
+        }
+    }
+}
+
+impl SignalOp {
+    const fn engine(self) -> trunkline_proto::wire::rma::signal::SignalOp {
+        use trunkline_proto::wire::rma::signal::SignalOp as Op;
+        match self {
+            Self::Set => Op::Set,
+            Self::Add => Op::Add,
+            Self::Max => Op::Max,
+        }
+    }
+}
+
+impl Context {
+    /// Changes a word of a rank, after all that this context has put there before: whoever sees the word changed sees that, too.
+    /// Signals of a context to a rank come in order. Complete after a quiet.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn signal<'a>(
+        &self,
+        rank: usize,
+        at: impl Into<Place<'a, u64>>,
+        op: SignalOp,
+        value: u64,
+    ) -> Result<(), Error> {
+        let offset = self.offset(at.into(), 1)?;
+        self.signal_word(rank, word_at::<u64>(HEAP, offset)?, op, value)
+    }
+
+    /// The same of a word of any heap.
+    pub(crate) fn signal_word(
+        &self,
+        rank: usize,
+        word: Named,
+        op: SignalOp,
+        value: u64,
+    ) -> Result<(), Error> {
+        let member = self.member(rank)?;
+        let update = Update::new(op.engine(), word, value)
+            .ok_or(Error::Argument("the value is wider than the word"))?;
+        if rank == self.rank() {
+            let memory = if word.heap() == HEAP { &self.shared.heap } else { &self.shared.inner };
+            return self.local(memory.update(word.offset(), |old| update.apply(old))).map(drop);
+        }
+        until(|| Ok(self.shared.job.signal(self.id, member, update)?.then_some(())))
+    }
+
+    /// Writes elements to a rank and signals it behind them.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn put_signal<'a, 'b, T: Pod>(
+        &self,
+        rank: usize,
+        to: impl Into<Place<'a, T>>,
+        from: &[T],
+        (at, op, value): (impl Into<Place<'b, u64>>, SignalOp, u64),
+    ) -> Result<(), Error> {
+        self.put(rank, to, from)?;
+        self.signal(rank, at, op, value)
+    }
+
+    /// The same from elements of this rank's part of a symmetric object, which are not copied: they must stay as they are until a
+    /// quiet.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn put_signal_nbi<'a, 'b, 'c, T: Pod>(
+        &self,
+        rank: usize,
+        to: impl Into<Place<'a, T>>,
+        (from, count): (impl Into<Place<'b, T>>, usize),
+        (at, op, value): (impl Into<Place<'c, u64>>, SignalOp, u64),
+    ) -> Result<(), Error> {
+        self.put_nbi(rank, to, from, count)?;
+        self.signal(rank, at, op, value)
+    }
+
+    /// Waits until a word of this rank compares so with `value`, which another rank is to bring about; what it is then. Goes on with what
+    /// others want meanwhile. A wait for what other threads of this rank do names this rank.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]: who was to change it cannot any more. What it sent before counts.
+    pub fn wait_until<'a, 'b, T: Word>(
+        &self,
+        at: impl Into<Place<'a, T>>,
+        compare: Compare,
+        value: T,
+        from: impl Into<Whom<'b>>,
+    ) -> Result<T, Error> {
+        let offset = self.offset(at.into(), 1)?;
+        let look = || T::from_word(load::<T>(&self.shared.heap, offset));
+        self.wait_for(from.into(), || {
+            let now = look();
+            compare.holds(&now, &value).then_some(now)
+        })
+    }
+
+    /// Whether a word of this rank compares so with `value` now; if not, goes on with what others want.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn test<'a, T: Word>(
+        &self,
+        at: impl Into<Place<'a, T>>,
+        compare: Compare,
+        value: T,
+    ) -> Result<bool, Error> {
+        let offset = self.offset(at.into(), 1)?;
+        let holds = || compare.holds(&T::from_word(load::<T>(&self.shared.heap, offset)), &value);
+        if holds() {
+            return Ok(true);
+        }
+        self.progress()?;
+        Ok(holds())
+    }
+
+    /// Waits until `look` finds something, which these ranks are to bring about.
+    pub(crate) fn wait_for<T>(
+        &self,
+        from: Whom<'_>,
+        mut look: impl FnMut() -> Option<T>,
+    ) -> Result<T, Error> {
+        let one;
+        let ranks = match from {
+            Whom::Ranks(ranks) => ranks,
+            Whom::Rank(rank) => {
+                one = [rank];
+                &one
+            }
+        };
+        for &rank in ranks {
+            self.member(rank)?;
+        }
+        let mut looks = 0_u32;
+        until(|| {
+            if let Some(found) = look() {
+                return Ok(Some(found));
+            }
+            self.progress()?;
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(LOOKS)
+                && let Err(gone) = self.are_there(ranks)
+            {
+                // What they sent before they went has come.
+                return look().map(Some).ok_or(gone);
+            }
+            Ok(None)
+        })
+    }
+
+    /// Whether these ranks can still be reached.
+    fn are_there(&self, ranks: &[usize]) -> Result<(), Error> {
+        for &rank in ranks {
+            if rank != self.rank() {
+                self.shared.job.reaches(self.id, self.member(rank)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A word of the inner heap of this rank.
+    pub(crate) fn inner_word(&self, offset: u64) -> u64 {
+        load::<u64>(&self.shared.inner, offset)
+    }
+}

@@ -1,0 +1,119 @@
+//! Transfers of elements that do not lie in a row.
+
+use bytemuck::Pod;
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::symmetric::Place;
+
+/// Elements from one to the next of a strided transfer, at either end; 1 is a row.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Strides {
+    /// At the rank that is written to or read from.
+    pub remote: usize,
+    /// In the memory of the caller.
+    pub local: usize,
+}
+
+/// Elements that a strided transfer packs at once.
+const PACKED: usize = 512;
+
+/// How many elements a run of `count` reaches over.
+fn reach(count: usize, stride: usize) -> Result<usize, Error> {
+    let far = count.saturating_sub(1).checked_mul(stride).and_then(|last| last.checked_add(count.min(1)));
+    far.filter(|_| stride > 0).ok_or(Error::Argument("a stride is at least 1, and no object is that long"))
+}
+
+impl Context {
+    /// Writes `count` elements to a rank, every `strides.local`th of `from` to every `strides.remote`th place from `to` on.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); [`Error::Argument`] for a stride of 0 or too short a `from`.
+    pub fn put_strided<'a, T: Pod>(
+        &self,
+        rank: usize,
+        to: impl Into<Place<'a, T>>,
+        from: &[T],
+        strides: Strides,
+        count: usize,
+    ) -> Result<(), Error> {
+        let to = to.into();
+        if from.len() < reach(count, strides.local)? {
+            return Err(Error::Argument("fewer elements than the strides reach over"));
+        }
+        self.offset(to, reach(count, strides.remote)?)?;
+        if strides.remote > 1 {
+            // Each goes by itself: between them is what others may write.
+            return (0..count).try_for_each(|at| {
+                let one = std::slice::from_ref(&from[at * strides.local]);
+                self.put(rank, to.further(at * strides.remote), one)
+            });
+        }
+        if strides.local == 1 {
+            return self.put(rank, to, &from[..count]);
+        }
+        let mut packed = vec![T::zeroed(); PACKED.min(count)];
+        for first in (0..count).step_by(PACKED) {
+            let some = PACKED.min(count - first);
+            for (at, place) in packed[..some].iter_mut().enumerate() {
+                *place = from[(first + at) * strides.local];
+            }
+            self.put(rank, to.further(first), &packed[..some])?;
+        }
+        Ok(())
+    }
+
+    /// Reads `count` elements of a rank, every `strides.remote`th from `from` on, to every `strides.local`th place of `into`.
+    ///
+    /// # Errors
+    /// As [`put_strided`](Self::put_strided).
+    pub fn get_strided<'a, T: Pod>(
+        &self,
+        rank: usize,
+        from: impl Into<Place<'a, T>>,
+        into: &mut [T],
+        strides: Strides,
+        count: usize,
+    ) -> Result<(), Error> {
+        let from = from.into();
+        if into.len() < reach(count, strides.local)? {
+            return Err(Error::Argument("fewer elements than the strides reach over"));
+        }
+        self.offset(from, reach(count, strides.remote)?)?;
+        let mut packed = vec![T::zeroed(); PACKED.min(count)];
+        for first in (0..count).step_by(PACKED) {
+            let some = PACKED.min(count - first);
+            self.get_every(rank, from.further(first * strides.remote), strides.remote, &mut packed[..some])?;
+            for (at, value) in packed[..some].iter().enumerate() {
+                into[(first + at) * strides.local] = *value;
+            }
+        }
+        Ok(())
+    }
+
+    /// Every `stride`th element, all on their way at once.
+    fn get_every<T: Pod>(
+        &self,
+        rank: usize,
+        from: Place<'_, T>,
+        stride: usize,
+        into: &mut [T],
+    ) -> Result<(), Error> {
+        if stride == 1 || rank == self.rank() {
+            let span = if stride == 1 { into.len() } else { 1 };
+            return into.chunks_mut(span).enumerate().try_for_each(|(at, some)| {
+                self.get(rank, from.further(at * stride), some)
+            });
+        }
+        let (member, bytes) = (self.member(rank)?, size_of::<T>() as u64);
+        let staged = self.stage(bytes * into.len() as u64)?;
+        for at in 0..into.len() {
+            let one = trunkline_engine::rma::Local { offset: staged.offset + at as u64 * bytes, len: bytes, ..staged };
+            self.get_local(member, self.offset(from.further(at * stride), 1)?, one)?;
+        }
+        self.quiet_rank(rank)?;
+        self.local(self.shared.inner.read(staged.offset, bytemuck::cast_slice_mut(into)))?;
+        self.unstage(staged);
+        Ok(())
+    }
+}

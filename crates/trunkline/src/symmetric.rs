@@ -1,0 +1,217 @@
+//! Symmetric objects: memory that every rank has at the same place of its heap. Made by [`World::alloc`](crate::World::alloc);
+//! this file is how a rank reads and writes its own part, and how it names a place in another's.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+use trunkline_mem::Memory;
+
+use crate::error::Error;
+use crate::word::Word;
+
+/// `len` elements on each rank, in the symmetric heap; other ranks reach them by put, get, atomics and signals.
+///
+/// A rank reads and writes its own elements by the methods here, which copy, because other ranks may write at any moment:
+/// there is no `&[T]`. A [`Word`] (32 or 64 bits) is read and written whole. Of what is longer a part may be new and a part old
+/// while another rank writes it, so wait for a signal that comes behind it first.
+///
+/// Dropping it frees nothing, as ranks might drop in different orders: [`World::free`](crate::World::free) does, or the
+/// end of the world.
+pub struct SymmetricSlice<T> {
+    heap: Memory,
+    offset: u64,
+    len: usize,
+    element: PhantomData<fn() -> T>,
+}
+
+/// An element of a symmetric object, and those after it up to the object's end: where a put begins, or what an atomic changes.
+#[derive(Debug)]
+pub struct Place<'a, T> {
+    slice: &'a SymmetricSlice<T>,
+    index: usize,
+}
+
+impl<T> Clone for Place<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Place<'_, T> {}
+
+impl<T: Pod> SymmetricSlice<T> {
+    /// The bytes at `offset` of the heap, which are taken.
+    pub(crate) fn new(heap: Memory, offset: u64, len: usize) -> Self {
+        Self { heap, offset, len, element: PhantomData }
+    }
+
+    /// Elements on each rank.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The element of that number, on whichever rank a call names. One that is not there is refused by that call.
+    #[inline]
+    #[must_use]
+    pub fn at(&self, index: usize) -> Place<'_, T> {
+        Place { slice: self, index }
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(crate) fn is_in(&self, heap: &Memory) -> bool {
+        self.heap.addr() == heap.addr()
+    }
+
+    fn own(&self, index: usize, count: usize) -> u64 {
+        assert!(
+            index.checked_add(count).is_some_and(|end| end <= self.len),
+            "{count} elements from {index} on do not lie in a symmetric object of {}",
+            self.len
+        );
+        self.offset + (index * size_of::<T>()) as u64
+    }
+
+    /// Copies elements of this rank from `index` on.
+    ///
+    /// # Panics
+    /// When they are not all there, as slices do.
+    #[inline]
+    pub fn read(&self, index: usize, into: &mut [T]) {
+        let offset = self.own(index, into.len());
+        let read = self.heap.read(offset, bytemuck::cast_slice_mut(into));
+        debug_assert!(read.is_ok());
+    }
+
+    /// Writes elements of this rank from `index` on.
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn write(&self, index: usize, from: &[T]) {
+        let offset = self.own(index, from.len());
+        let written = self.heap.write(offset, bytemuck::cast_slice(from));
+        debug_assert!(written.is_ok());
+    }
+
+    /// All elements of this rank, copied.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<T> {
+        let mut all = vec![T::zeroed(); self.len];
+        self.read(0, &mut all);
+        all
+    }
+
+    /// Sets all elements of this rank.
+    pub fn fill(&self, value: T) {
+        let some = [value; 64];
+        for index in (0..self.len).step_by(some.len()) {
+            self.write(index, &some[..some.len().min(self.len - index)]);
+        }
+    }
+}
+
+impl<T: Word> SymmetricSlice<T> {
+    /// Reads one element of this rank, whole; what was put before a signal that has been seen is seen, too.
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    #[inline]
+    #[must_use]
+    pub fn load(&self, index: usize) -> T {
+        let offset = self.own(index, 1);
+        T::from_word(crate::word::load::<T>(&self.heap, offset))
+    }
+
+    /// Writes one element of this rank, whole; who sees it sees what this rank has written before.
+    ///
+    /// # Panics
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn store(&self, index: usize, value: T) {
+        let offset = self.own(index, 1);
+        crate::word::store::<T>(&self.heap, offset, value.to_word());
+    }
+}
+
+impl<T> fmt::Debug for SymmetricSlice<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SymmetricSlice({} elements at {:#x} of the heap)", self.len, self.offset)
+    }
+}
+
+impl<'a, T: Pod> Place<'a, T> {
+    /// Where `count` elements from here on begin, in bytes of the heap.
+    #[inline]
+    pub(crate) fn range(self, count: usize) -> Result<u64, Error> {
+        let (index, len) = (self.index, self.slice.len);
+        match index.checked_add(count) {
+            Some(end) if end <= len => Ok(self.slice.offset + (index * size_of::<T>()) as u64),
+            _ => Err(Error::Range { index, count, len }),
+        }
+    }
+
+    /// The element `by` further on.
+    #[inline]
+    pub(crate) fn further(self, by: usize) -> Self {
+        Self { index: self.index.saturating_add(by), ..self }
+    }
+
+    pub(crate) fn slice(self) -> &'a SymmetricSlice<T> {
+        self.slice
+    }
+}
+
+impl<'a, T: Pod> From<&'a SymmetricSlice<T>> for Place<'a, T> {
+    /// The first element.
+    #[inline]
+    fn from(slice: &'a SymmetricSlice<T>) -> Self {
+        slice.at(0)
+    }
+}
+
+/// One value on each rank.
+#[derive(Debug)]
+pub struct Symmetric<T>(SymmetricSlice<T>);
+
+impl<T: Pod> Symmetric<T> {
+    pub(crate) fn new(slice: SymmetricSlice<T>) -> Self {
+        Self(slice)
+    }
+
+    pub(crate) fn into_slice(self) -> SymmetricSlice<T> {
+        self.0
+    }
+}
+
+impl<T: Word> Symmetric<T> {
+    /// Reads this rank's value, as [`SymmetricSlice::load`] does.
+    #[inline]
+    #[must_use]
+    pub fn load(&self) -> T {
+        self.0.load(0)
+    }
+
+    /// Writes this rank's value, as [`SymmetricSlice::store`] does.
+    #[inline]
+    pub fn store(&self, value: T) {
+        self.0.store(0, value);
+    }
+}
+
+impl<'a, T: Pod> From<&'a Symmetric<T>> for Place<'a, T> {
+    #[inline]
+    fn from(value: &'a Symmetric<T>) -> Self {
+        value.0.at(0)
+    }
+}

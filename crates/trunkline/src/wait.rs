@@ -1,0 +1,29 @@
+//! How a call of this crate waits: it tries, and between two tries it spins, then gives the processor away, then sleeps. It is
+//! the engine's one policy, with more patience, as somebody waits for the answer.
+
+use std::time::Duration;
+
+use trunkline_engine::Waiting;
+
+use crate::error::Error;
+
+/// Fruitless tries before the processor is given away: tens of microseconds, as long as an answer takes.
+const SPINS: u32 = 256;
+/// Fruitless tries before the thread sleeps: some ten milliseconds.
+const YIELDS: u32 = 20_000;
+/// The first sleep, and the longest.
+const SLEEPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(200));
+
+/// Tries until there is something.
+pub(crate) fn until<T>(mut attempt: impl FnMut() -> Result<Option<T>, Error>) -> Result<T, Error> {
+    if let Some(done) = attempt()? {
+        return Ok(done);
+    }
+    let mut waiting = Waiting::patient(SPINS, YIELDS);
+    loop {
+        waiting.pause(SLEEPS.0, SLEEPS.1).take();
+        if let Some(done) = attempt()? {
+            return Ok(done);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The world: this process as a rank of a job, from its start to its end.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use trunkline_bootstrap::{Bootstrap, Environment};
+use trunkline_choose::Hardware;
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::{Helper, Nics};
+use trunkline_fabric::Level;
+use trunkline_mem::Memory;
+use trunkline_proto::wire::dial::CARD_BYTES;
+
+use crate::collective::Call;
+use crate::context::Context;
+use crate::error::Error;
+use crate::heap::Ranges;
+use crate::running::{Carrier, Running};
+use crate::shared::{INNER_BYTES, Shared};
+
+/// Passive progress is what programs of this kind expect.
+const DEFAULTS: [(&str, &str); 1] = [("TRUNKLINE_PROGRESS_THREAD", "1")];
+
+type Log = Box<dyn Fn(Level, &str) + Send + Sync>;
+
+/// This process as a rank of a job: the symmetric heap, what ranks do together, and a [`Context`] of its own, whose methods it
+/// has, too.
+///
+/// It is used by one thread; others make a context each.
+///
+/// Dropping it leaves at once, and the others are told that this rank is gone: that is for a rank that fails. One that has done its part
+/// calls [`finish`](Self::finish).
+pub struct World {
+    context: Context,
+    carrier: Carrier,
+    /// Meetings so far.
+    pub(crate) meetings: Cell<u32>,
+    pub(crate) ranges: RefCell<Ranges>,
+    helper: Option<Helper>,
+}
+
+/// How a world is to be; see [`World::builder`].
+pub struct Builder {
+    heap: Option<u64>,
+    nics: Nics,
+    passive: Option<bool>,
+    meeting: Duration,
+    log: Log,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Builder {{ heap: {:?}, nics: {:?}, passive: {:?} }}", self.heap, self.nics, self.passive)
+    }
+}
+
+impl Builder {
+    /// Bytes of the symmetric heap; the same on all ranks [default: `TRUNKLINE_HEAP_BYTES`, or 64 MiB].
+    #[must_use]
+    pub fn heap(self, bytes: u64) -> Self {
+        Self { heap: Some(bytes), ..self }
+    }
+
+    /// The NICs to use, one to four, by their numbers in `trunkline info` [default: the first one].
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there are none, more than four, or one twice.
+    pub fn nics(self, numbers: &[usize]) -> Result<Self, Error> {
+        let nics = Nics::new(numbers).ok_or(Error::Argument("a world has one to four different NICs"))?;
+        Ok(Self { nics, ..self })
+    }
+
+    /// Whether a thread serves other ranks while this one makes no call [default: it does, unless `TRUNKLINE_PROGRESS_THREAD=0`]. It
+    /// sleeps while this rank calls. Without it, other ranks wait until this one makes a call that waits, or
+    /// [`progress`](Context::progress).
+    #[must_use]
+    pub fn passive(self, on: bool) -> Self {
+        Self { passive: Some(on), ..self }
+    }
+
+    /// How long the ranks may take to meet [default: two minutes].
+    #[must_use]
+    pub fn meeting(self, limit: Duration) -> Self {
+        Self { meeting: limit, ..self }
+    }
+
+    /// Where lines for people go [default: warnings to standard error].
+    #[must_use]
+    pub fn log(self, log: impl Fn(Level, &str) + Send + Sync + 'static) -> Self {
+        Self { log: Box::new(log), ..self }
+    }
+
+    /// Starts, as the rank that the environment says (`trunkline run`, torchrun, Slurm, `mpiexec`), or as the only one. Comes back when
+    /// all ranks have met.
+    ///
+    /// # Errors
+    /// What the environment says cannot be, the fabric cannot be used, or other ranks do not come.
+    pub fn start(self) -> Result<World, Error> {
+        let mut params = trunkline_choose::params_or(&DEFAULTS)?;
+        params.progress_thread = self.passive.unwrap_or(params.progress_thread);
+        params.heap_bytes = self.heap.unwrap_or(params.heap_bytes);
+        let (passive, heap_bytes) = (params.progress_thread, params.heap_bytes);
+        let heap_bytes = usize::try_from(heap_bytes).map_err(|_| Error::Argument("no heap is that large"))?;
+        let hardware = Hardware::open(&params, &self.log)?;
+        let addresses = trunkline_choose::addresses(&params)?;
+        let host = UnixHost::reached(trunkline_choose::reach(&params, &addresses), self.log);
+        let (job, carrier) = Running::new(params, hardware, self.nics, host, addresses)?;
+        let mut bootstrap = match Environment::read()? {
+            Some(environment) => Some(Bootstrap::join(&environment, self.meeting)?),
+            None => None,
+        };
+        let card = job.card();
+        let (rank, size, cards) = match &mut bootstrap {
+            None => (0, 1, vec![card]),
+            Some(bootstrap) => {
+                let place = bootstrap.place();
+                let given = bootstrap.exchange(&card, self.meeting)?;
+                (place.rank, place.size, cards(&given)?)
+            }
+        };
+        job.meet(rank as u32, &cards).map_err(Error::Start)?;
+        let (heap, inner) = (Memory::heap(heap_bytes), Memory::heap(INNER_BYTES as usize));
+        for memory in [&heap, &inner] {
+            job.add_heap(memory.clone()).map_err(Error::Start)?;
+        }
+        let helper = if passive { Some(job.serve_beside().map_err(Error::Thread)?) } else { None };
+        let ranges = RefCell::new(Ranges::new(heap_bytes as u64));
+        let context = Shared::new(job, (rank, size), heap, inner).context()?;
+        // Who begins something finds all heaps of all.
+        if let Some(bootstrap) = &mut bootstrap {
+            bootstrap.barrier(self.meeting)?;
+        }
+        Ok(World { context, carrier, meetings: Cell::new(0), ranges, helper })
+    }
+}
+
+/// The cards that ranks gave.
+fn cards(given: &[Vec<u8>]) -> Result<Vec<[u8; CARD_BYTES]>, Error> {
+    let card = |(rank, bytes): (usize, &Vec<u8>)| {
+        let card = bytes.as_slice().try_into();
+        card.map_err(|_| Error::Card { rank, bytes: bytes.len() })
+    };
+    given.iter().enumerate().map(card).collect()
+}
+
+impl World {
+    /// Starts with what the environment says; see [`Builder::start`].
+    ///
+    /// # Errors
+    /// As [`Builder::start`].
+    pub fn start() -> Result<Self, Error> {
+        Self::builder().start()
+    }
+
+    /// How a world is to be.
+    #[must_use]
+    pub fn builder() -> Builder {
+        let warn = |level, line: &str| {
+            if level == Level::Warn {
+                eprintln!("trunkline: {line}");
+            }
+        };
+        let (nics, meeting) = (Nics::from(0), Duration::from_secs(120));
+        Builder { heap: None, nics, passive: None, meeting, log: Box::new(warn) }
+    }
+
+    /// A context for another thread, or for operations that are to be waited for apart from others. A world has 16 at most at a time, its own
+    /// included, and each other rank takes four from it; a context that is dropped is used again.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there are 16, [`Error::Engine`] if the NIC has no room.
+    pub fn context(&self) -> Result<Context, Error> {
+        self.context.shared.context()
+    }
+
+    /// What carries the data.
+    #[must_use]
+    pub fn carrier(&self) -> &Carrier {
+        &self.carrier
+    }
+
+    /// Whether a thread serves other ranks while this one makes no call.
+    #[must_use]
+    pub fn is_passive(&self) -> bool {
+        self.helper.is_some()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.context.shared
+    }
+
+    /// Ends, when all that this rank's world has begun is complete and all ranks have called it.
+    ///
+    /// # Errors
+    /// As [`barrier`](Self::barrier).
+    pub fn finish(self) -> Result<(), Error> {
+        self.quiet()?;
+        self.meet(Call::Finish)?;
+        // Others may be waiting for what this rank owes them. Those that need nothing more are gone, and took what was for them.
+        let _ = (0..self.size()).find(|_| self.quiet().is_ok());
+        Ok(())
+    }
+}
+
+impl Deref for World {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.context
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "World(rank {} of {}, {:?})", self.rank(), self.size(), self.carrier)
+    }
+}
