@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::shared::HEAP;
 use crate::symmetric::Place;
-use crate::wait::until;
+use crate::wait::{until, until_moved};
 use crate::word::{Word, load};
 
 /// What a signal does to its word.
@@ -215,11 +215,13 @@ impl Context {
             self.member(rank)?;
         }
         let mut looks = 0_u32;
-        until(|| {
+        until_moved(|waiting| {
             if let Some(found) = look() {
                 return Ok(Some(found));
             }
-            self.progress()?;
+            if self.progress()? {
+                waiting.moved();
+            }
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS)
                 && let Err(gone) = self.are_there(ranks)

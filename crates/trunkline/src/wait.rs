@@ -16,14 +16,18 @@ const SLEEPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_
 
 /// Tries until there is something.
 pub(crate) fn until<T>(mut attempt: impl FnMut() -> Result<Option<T>, Error>) -> Result<T, Error> {
-    if let Some(done) = attempt()? {
-        return Ok(done);
-    }
+    until_moved(|_| attempt())
+}
+
+/// The same, where an attempt also says when anything moved, for others or for itself: then more is likely to come at once.
+pub(crate) fn until_moved<T>(
+    mut attempt: impl FnMut(&mut Waiting) -> Result<Option<T>, Error>,
+) -> Result<T, Error> {
     let mut waiting = Waiting::patient(SPINS, YIELDS);
     loop {
-        waiting.pause(SLEEPS.0, SLEEPS.1).take();
-        if let Some(done) = attempt()? {
+        if let Some(done) = attempt(&mut waiting)? {
             return Ok(done);
         }
+        waiting.pause(SLEEPS.0, SLEEPS.1).take();
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod collective;
 pub(crate) mod p2p;
 pub(crate) mod plot;
 pub(crate) mod progress;
+pub(crate) mod rma;
 pub(crate) mod sizes;
 pub(crate) mod trace;
 

@@ -8,10 +8,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use clap::{Args, value_parser};
+use clap::{Args, Subcommand, value_parser};
 use thiserror::Error;
 use trunkline_nethost::{Cluster, Collective, DataType, Device, Job, LaunchError, MemoryKind, Own, RedOp};
 
+use super::rma;
 use crate::bench::trace::{self, OwnDirectory};
 use crate::bench::{self, Settings};
 use crate::job::{self, JobError, Joined};
@@ -30,6 +31,7 @@ Examples:
   trunkline bench reduce -d int32 -o max --root 1    an operator and a root
   trunkline bench all_reduce --channels 2 --comms 2  two communicators of two channels each
   trunkline bench p2p -e 16M                         latency, bandwidth, message rate
+  trunkline bench rma                                one-sided: put, get, atomics, signals; see bench rma --help
   trunkline bench p2p --plot p2p.svg                 the table, and a picture of it
   trunkline bench p2p --trace p2p.json -b 1M -e 1M   what went over which rail, for ui.perfetto.dev
   trunkline bench p2p --plugin ./libnccl-net.so --abi 8
@@ -63,13 +65,23 @@ Without --plugin, the plugin is the one named by TRUNKLINE_PLUGIN, else libtrunk
 to this program, else ../lib/libnccl-net-trunkline.so. The environment, TRUNKLINE_FABRIC and
 NCCL_DEBUG for example, is passed on to it.";
 
+/// What has arguments of its own.
+#[derive(Debug, Subcommand)]
+enum Other {
+    /// One-sided operations: put, get, atomics, signals, quiet.
+    Rma(rma::RmaArgs),
+}
+
 /// Arguments of `bench`.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(disable_help_subcommand = true)]
 pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// What to run.
-    #[arg(value_name = "COLLECTIVE|p2p", value_parser = what_parser())]
-    what: String,
+    #[arg(value_name = "COLLECTIVE|p2p", value_parser = what_parser(), required = true)]
+    what: Option<String>,
     /// Rank processes to start (2 to 16; point-to-point takes 2) [default: 2; the launcher's number under one].
     #[arg(short = 'n', long, value_parser = value_parser!(u64).range(2..=RANKS_MAX))]
     ranks: Option<u64>,
@@ -172,6 +184,9 @@ pub(crate) enum BenchError {
     /// No trace.
     #[error(transparent)]
     Trace(#[from] trace::TraceError),
+    /// One-sided work failed.
+    #[error(transparent)]
+    Rma(#[from] trunkline::Error),
     /// Two arguments do not go together.
     #[error("{0}")]
     Usage(String),
@@ -194,6 +209,9 @@ fn what_parser() -> impl clap::builder::TypedValueParser<Value = String> {
 
 /// Runs the benchmark; the exit status tells whether all bytes were right.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, BenchError> {
+    if let Some(Other::Rma(args)) = &args.other {
+        return rma::run(args);
+    }
     let recorded = args.trace.is_some() && job::is_launched()?;
     let own = recorded.then(OwnDirectory::ready).transpose()?;
     let Some(mut joined) = job::join(MEETING.min(Duration::from_secs(args.timeout)))? else {
@@ -253,7 +271,9 @@ fn ranks(args: &BenchArgs, joined: Option<&Joined>) -> Result<usize, BenchError>
 
 fn settings(args: &BenchArgs, joined: Option<&Joined>) -> Result<Settings, BenchError> {
     let usage = |text: &str| Err(BenchError::Usage(text.to_owned()));
-    let collective: Option<Collective> = if args.what == "p2p" { None } else { Some(args.what.parse()?) };
+    // It is there, unless there is something else to run.
+    let what = args.what.as_deref().unwrap_or("p2p");
+    let collective: Option<Collective> = if what == "p2p" { None } else { Some(what.parse()?) };
     let ranks = ranks(args, joined)?;
     if collective.is_none() && ranks != 2 {
         return usage("p2p runs between 2 ranks");

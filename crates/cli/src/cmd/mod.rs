@@ -6,6 +6,7 @@ mod gpus;
 mod grants;
 mod info;
 mod plot;
+mod rma;
 mod run;
 mod sim;
 mod slips;
@@ -22,7 +23,7 @@ use clap::Subcommand;
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a collective, or point-to-point messages, over a NCCL net plugin and verify every byte.
+    /// Run a collective, or point-to-point messages, over a NCCL net plugin, or one-sided operations, and verify every byte.
     Bench(Box<bench::BenchArgs>),
     /// Show fabrics, NICs, how bytes are copied, and every setting.
     Info(info::InfoArgs),

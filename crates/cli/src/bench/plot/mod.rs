@@ -99,7 +99,7 @@ const fn nobody() -> i64 {
 
 impl What {
     fn is_p2p(&self) -> bool {
-        self.collective == "p2p"
+        ["p2p", "put", "get"].contains(&self.collective.as_str())
     }
 
     /// In the order in which they are told: what tells most comes first.

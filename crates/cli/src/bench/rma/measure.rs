@@ -1,0 +1,362 @@
+//! The measurements. Every rank calls all of them in the same order; rank 0 has the times. Between two of them all ranks meet.
+
+use std::time::Instant;
+
+use trunkline::{Compare, Error, SignalOp, Symmetric, SymmetricSlice, World};
+
+use super::times::Times;
+use super::{One, Settings};
+use crate::cmd::BenchError;
+
+/// Bytes around the data that nobody may touch.
+const GUARD: usize = 64;
+const GUARD_BYTE: u8 = 0xa5;
+/// Bytes that all timed runs of a size move together, and how many runs that may be.
+const WHOLE: usize = 32 << 20;
+const FEW: usize = 20;
+const MANY: usize = 10_000;
+
+/// Puts or gets of one size.
+pub(super) struct Moved {
+    pub(super) name: &'static str,
+    pub(super) times: Times,
+    /// Of a stream, 1e9 bytes a second.
+    pub(super) gbs: f64,
+    /// Millions a second.
+    pub(super) rate: f64,
+    pub(super) wrong: u64,
+}
+
+/// What all measurements use.
+pub(super) struct Bench<'a> {
+    world: &'a World,
+    settings: &'a Settings,
+    /// Where data arrives, between two guards.
+    data: SymmetricSlice<u8>,
+    /// Where it comes from.
+    source: SymmetricSlice<u8>,
+    words: SymmetricSlice<u64>,
+    halves: SymmetricSlice<u32>,
+    /// On each rank: all that was wrong, anywhere.
+    wrong: Symmetric<u64>,
+}
+
+impl<'a> Bench<'a> {
+    /// Lines of [`one`](Self::one).
+    pub(super) const LINES: usize = 8;
+
+    pub(super) fn new(world: &'a World, settings: &'a Settings) -> Result<Self, Error> {
+        let most = settings.sizes.iter().copied().max().unwrap_or(8);
+        Ok(Self {
+            world,
+            settings,
+            data: world.alloc(most + 2 * GUARD)?,
+            source: world.alloc(most)?,
+            words: world.alloc(4 + world.size())?,
+            halves: world.alloc(1)?,
+            wrong: world.alloc_one()?,
+        })
+    }
+
+    /// Timed runs at a size.
+    pub(super) fn iterations(&self, bytes: usize) -> usize {
+        match self.settings.iterations {
+            0 => (WHOLE / bytes.max(1)).clamp(FEW, MANY),
+            asked => asked,
+        }
+    }
+
+    /// What was wrong so far, anywhere; the same on all ranks.
+    pub(super) fn wrong_of_all(&self) -> Result<u64, BenchError> {
+        self.world.barrier()?;
+        Ok(self.wrong.load())
+    }
+
+    /// Tells all ranks of what this one found wrong; how much all found since `before`.
+    fn tell(&self, before: u64, wrong: u64) -> Result<u64, Error> {
+        if wrong > 0 {
+            for rank in 0..self.world.size() {
+                self.world.add(rank, &self.wrong, wrong)?;
+            }
+        }
+        self.world.barrier()?;
+        Ok(self.wrong.load() - before)
+    }
+
+    fn is_wrong(&self, what: bool) -> u64 {
+        u64::from(self.settings.check && what)
+    }
+
+    /// A byte of the pattern of a size.
+    fn pattern(bytes: usize, salt: usize) -> Vec<u8> {
+        let byte = |at: usize| ((at ^ at >> 8 ^ at >> 16).wrapping_mul(31) + bytes + salt) as u8;
+        (0..bytes).map(byte).collect()
+    }
+
+    /// How many bytes of the data are not as they should be, guards included.
+    fn differing(&self, expected: &[u8]) -> u64 {
+        if !self.settings.check {
+            return 0;
+        }
+        let all = self.data.to_vec();
+        let (before, rest) = all.split_at(GUARD);
+        let (moved, behind) = rest.split_at(expected.len());
+        let guards = before.iter().chain(&behind[..GUARD]).filter(|&&byte| byte != GUARD_BYTE).count();
+        (guards + moved.iter().zip(expected).filter(|(left, right)| left != right).count()) as u64
+    }
+
+    /// Puts of a size, then gets.
+    pub(super) fn moved(&self, bytes: usize) -> Result<[Moved; 2], Error> {
+        Ok([self.puts(bytes)?, self.gets(bytes)?])
+    }
+
+    fn puts(&self, bytes: usize) -> Result<Moved, Error> {
+        let (world, count, before) = (self.world, self.iterations(bytes), self.wrong.load());
+        let [single, streamed] = [1, 2].map(|salt| Self::pattern(bytes, salt));
+        self.data.fill(GUARD_BYTE);
+        self.source.write(0, &streamed);
+        world.barrier()?;
+        let to = self.data.at(GUARD);
+        let times = self.on_first(|| {
+            Times::take(count, 1, |_| {
+                world.put(1, to, &single)?;
+                world.quiet_rank(1)
+            })
+        })?;
+        world.barrier()?;
+        let mut wrong = if world.rank() == 1 { self.differing(&single) } else { 0 };
+        world.barrier()?;
+        let (gbs, rate) = self.stream(bytes, count, || world.put_nbi(1, to, &self.source, bytes))?;
+        wrong += if world.rank() == 1 { self.differing(&streamed) } else { 0 };
+        Ok(Moved { name: "put", times, gbs, rate, wrong: self.tell(before, wrong)? })
+    }
+
+    fn gets(&self, bytes: usize) -> Result<Moved, Error> {
+        let (world, count, before) = (self.world, self.iterations(bytes), self.wrong.load());
+        let expected = Self::pattern(bytes, 3);
+        self.data.fill(GUARD_BYTE);
+        if world.rank() == 1 {
+            self.source.write(0, &expected);
+        }
+        world.barrier()?;
+        let mut got = vec![0; bytes];
+        let times = self.on_first(|| Times::take(count, 1, |_| world.get(1, &self.source, &mut got)))?;
+        let first = world.rank() == 0;
+        let mut wrong = self.is_wrong(first && got != expected);
+        world.barrier()?;
+        let (gbs, rate) =
+            self.stream(bytes, count, || world.get_nbi(1, &self.source, self.data.at(GUARD), bytes))?;
+        wrong += if first { self.differing(&expected) } else { 0 };
+        Ok(Moved { name: "get", times, gbs, rate, wrong: self.tell(before, wrong)? })
+    }
+
+    /// Measures on rank 0, while the others wait for it.
+    fn on_first(&self, measure: impl FnOnce() -> Result<Times, Error>) -> Result<Times, Error> {
+        let times = if self.world.rank() == 0 {
+            measure()?
+        } else {
+            Times { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 }
+        };
+        self.world.sync()?;
+        Ok(times)
+    }
+
+    /// So many in a stream, with a quiet behind them: 1e9 bytes and millions a second.
+    fn stream(
+        &self,
+        bytes: usize,
+        count: usize,
+        mut operation: impl FnMut() -> Result<(), Error>,
+    ) -> Result<(f64, f64), Error> {
+        let mut seconds = f64::INFINITY;
+        if self.world.rank() == 0 {
+            for _ in 0..count / 10 + 1 {
+                operation()?;
+            }
+            self.world.quiet()?;
+            let began = Instant::now();
+            for _ in 0..count {
+                operation()?;
+            }
+            self.world.quiet()?;
+            seconds = began.elapsed().as_secs_f64();
+        }
+        self.world.barrier()?;
+        Ok(((bytes * count) as f64 / seconds / 1e9, count as f64 / seconds / 1e6))
+    }
+
+    /// What has one size, by line.
+    pub(super) fn one(&self, line: usize) -> Result<One, Error> {
+        self.words.fill(0);
+        self.halves.fill(0);
+        self.world.barrier()?;
+        match line {
+            0 => self.fetch_adds(),
+            1 => self.compare_swaps(),
+            2 => self.fetches(),
+            3 => self.adds(),
+            4 => self.signals(false),
+            5 => self.signals(true),
+            6 => self.signal_stream(),
+            _ => self.quiets_of_nothing(),
+        }
+    }
+
+    /// Times on rank 0, and what rank 1 then has to say.
+    fn timed(
+        &self,
+        name: &str,
+        bytes: usize,
+        operation: impl FnMut(usize) -> Result<(), Error>,
+        check: impl FnOnce(usize) -> bool,
+    ) -> Result<One, Error> {
+        let (count, before) = (self.iterations(8), self.wrong.load());
+        let times = self.on_first(|| Times::take(count, 1, operation))?;
+        self.world.barrier()?;
+        let all = count + super::times::warm_up(count);
+        let wrong = self.is_wrong(self.world.rank() == 1 && !check(all));
+        let wrong = self.tell(before, wrong)?;
+        Ok(One { name: name.into(), bytes, times: Some(times), rate: None, wrong })
+    }
+
+    fn fetch_adds(&self) -> Result<One, Error> {
+        let add = |at: usize| match self.world.fetch_add(1, self.words.at(0), 3)? {
+            old if old == 3 * at as u64 => Ok(()),
+            _ => Err(Error::Argument("a fetch-and-add found another sum")),
+        };
+        self.timed("fetch-add, 8 B", 8, add, |all| self.words.load(0) == 3 * all as u64)
+    }
+
+    fn compare_swaps(&self) -> Result<One, Error> {
+        let swap = |at: usize| {
+            let at = at as u64;
+            self.world.compare_swap(1, self.words.at(0), at, at + 1).map(drop)
+        };
+        self.timed("compare-swap, 8 B", 8, swap, |all| self.words.load(0) == all as u64)
+    }
+
+    fn fetches(&self) -> Result<One, Error> {
+        let swap = |at: usize| self.world.swap(1, self.halves.at(0), at as u32).map(drop);
+        self.timed("swap, 4 B", 4, swap, |all| self.halves.load(0) == all as u32 - 1)
+    }
+
+    /// A stream of those that bring nothing back.
+    fn adds(&self) -> Result<One, Error> {
+        let (count, before) = (self.iterations(8), self.wrong.load());
+        let (_, rate) = self.stream(8, count, || self.world.inc(1, self.words.at(0)))?;
+        let all = (count + count / 10 + 1) as u64;
+        let wrong = self.is_wrong(self.world.rank() == 1 && self.words.load(0) != all);
+        let wrong = self.tell(before, wrong)?;
+        Ok(One { name: "stream of increments, 8 B".into(), bytes: 8, times: None, rate: Some(rate), wrong })
+    }
+
+    /// Half round trips of signals, maybe each behind a put of 8 B.
+    fn signals(&self, puts: bool) -> Result<One, Error> {
+        let (world, count, before) = (self.world, self.iterations(8), self.wrong.load());
+        let mut wrong = 0;
+        let send = |to: usize, value: u64| {
+            let signal = (self.words.at(0), SignalOp::Add, 1);
+            match puts {
+                true => world.put_signal(to, self.words.at(1), &[value], signal),
+                false => world.signal(to, signal.0, signal.1, signal.2),
+            }
+        };
+        let mut receive = |from: usize, value: u64| {
+            world.wait_until(self.words.at(0), Compare::AtLeast, value, from)?;
+            wrong += self.is_wrong(puts && self.words.load(1) != value);
+            Ok::<_, Error>(())
+        };
+        let all = count + super::times::warm_up(count);
+        let mut times = Times { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 };
+        match world.rank() {
+            0 => {
+                times = Times::take(count, 2, |at| {
+                    send(1, at as u64 + 1)?;
+                    receive(1, at as u64 + 1)
+                })?;
+            }
+            1 => (1..=all as u64).try_for_each(|value| {
+                receive(0, value)?;
+                send(0, value)
+            })?,
+            _ => {}
+        }
+        let wrong = self.tell(before, wrong)?;
+        let name = if puts { "put of 8 B with signal, one way" } else { "signal, one way" };
+        Ok(One { name: name.into(), bytes: 8, times: Some(times), rate: None, wrong })
+    }
+
+    fn signal_stream(&self) -> Result<One, Error> {
+        let (count, before) = (self.iterations(8), self.wrong.load());
+        let signal = || self.world.signal(1, self.words.at(0), SignalOp::Add, 1);
+        let (_, rate) = self.stream(8, count, signal)?;
+        let all = (count + count / 10 + 1) as u64;
+        let wrong = self.is_wrong(self.world.rank() == 1 && self.words.load(0) != all);
+        let wrong = self.tell(before, wrong)?;
+        Ok(One { name: "stream of signals".into(), bytes: 8, times: None, rate: Some(rate), wrong })
+    }
+
+    fn quiets_of_nothing(&self) -> Result<One, Error> {
+        self.timed("quiet, nothing to wait for", 0, |_| self.world.quiet(), |_| true)
+    }
+
+    /// A quiet after a put to each of so many ranks.
+    pub(super) fn quiet(&self, peers: usize) -> Result<One, Error> {
+        let (world, before) = (self.world, self.wrong.load());
+        let count = self.iterations(8);
+        self.words.fill(0);
+        world.barrier()?;
+        let times = self.on_first(|| {
+            Times::take(count, 1, |at| {
+                (1..=peers).try_for_each(|rank| world.put(rank, self.words.at(0), &[at as u64]))?;
+                world.quiet()
+            })
+        })?;
+        world.barrier()?;
+        let last = (count + super::times::warm_up(count) - 1) as u64;
+        let is_put = (1..=peers).contains(&world.rank());
+        let wrong = self.tell(before, self.is_wrong(is_put && self.words.load(0) != last))?;
+        let name = format!("put of 8 B to {peers} {}, quiet", if peers == 1 { "rank" } else { "ranks" });
+        Ok(One { name, bytes: 8, times: Some(times), rate: None, wrong })
+    }
+
+    /// So many ranks add to one word of rank 0.
+    pub(super) fn fan_in_adds(&self, callers: usize) -> Result<One, Error> {
+        let count = self.iterations(8);
+        let add = |_| self.world.fetch_inc(0, self.words.at(0)).map(drop);
+        let all = (callers * count) as u64;
+        self.fan_in("fetch-adds", callers, count, add, || self.words.load(0) == all)
+    }
+
+    /// So many ranks put to words of their own on rank 0.
+    pub(super) fn fan_in_puts(&self, callers: usize) -> Result<One, Error> {
+        let count = self.iterations(8);
+        let place = 4 + self.world.rank();
+        let put = |at: usize| self.world.put(0, self.words.at(place), &[at as u64 + 1]);
+        let is_right = || (1..=callers).all(|rank| self.words.load(4 + rank) == count as u64);
+        self.fan_in("puts", callers, count, put, is_right)
+    }
+
+    fn fan_in(
+        &self,
+        what: &str,
+        callers: usize,
+        count: usize,
+        operation: impl FnMut(usize) -> Result<(), Error>,
+        is_right: impl FnOnce() -> bool,
+    ) -> Result<One, Error> {
+        let (world, before) = (self.world, self.wrong.load());
+        self.words.fill(0);
+        world.barrier()?;
+        let began = Instant::now();
+        if (1..=callers).contains(&world.rank()) {
+            (0..count).try_for_each(operation)?;
+        }
+        world.barrier()?;
+        let seconds = began.elapsed().as_secs_f64();
+        let wrong = self.tell(before, self.is_wrong(world.rank() == 0 && !is_right()))?;
+        let name = format!("{callers} to one, 8 B {what}");
+        let rate = Some((callers * count) as f64 / seconds / 1e6);
+        Ok(One { name, bytes: 8, times: None, rate, wrong })
+    }
+}

@@ -1,0 +1,82 @@
+//! What TCP itself takes inside a host: eight bytes there and back over one connection, both ends asking for them without a
+//! pause. What one-sided operations over TCP are held against.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use trunkline::World;
+
+use super::times::{Times, warm_up};
+use crate::cmd::BenchError;
+
+/// How long the other end may take to call.
+const CALL: Duration = Duration::from_secs(5);
+
+/// Times on rank 0, which rank 1 answers; nothing elsewhere, or if they do not meet in this host.
+pub(super) fn round_trips(world: &World, count: usize) -> Result<Option<Times>, BenchError> {
+    let port = world.alloc_one::<u64>()?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    if world.rank() == 0 {
+        world.set(1, &port, listener.local_addr()?.port().into())?;
+    }
+    world.barrier()?;
+    let times = match world.rank() {
+        0 => ask(&listener, count)?,
+        1 => {
+            answer(port.load() as u16, count)?;
+            None
+        }
+        _ => None,
+    };
+    world.free_one(port)?;
+    Ok(if world.rank() == 0 { times } else { Some(Times { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 }) })
+}
+
+fn ask(listener: &TcpListener, count: usize) -> Result<Option<Times>, BenchError> {
+    listener.set_nonblocking(true)?;
+    let until = std::time::Instant::now() + CALL;
+    let mut stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(error) if error.kind() == ErrorKind::WouldBlock && std::time::Instant::now() < until => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    spin(&stream)?;
+    let times = Times::take(count, 1, |_| {
+        stream.write_all(&[7; 8])?;
+        read(&mut stream)
+    })?;
+    Ok(Some(times))
+}
+
+fn answer(port: u16, count: usize) -> Result<(), BenchError> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let Ok(mut stream) = TcpStream::connect_timeout(&address, CALL) else { return Ok(()) };
+    spin(&stream)?;
+    for _ in 0..count + warm_up(count) {
+        read(&mut stream)?;
+        stream.write_all(&[7; 8])?;
+    }
+    Ok(())
+}
+
+fn spin(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)
+}
+
+/// Eight bytes, which come at once.
+fn read(stream: &mut TcpStream) -> std::io::Result<()> {
+    let mut bytes = [0; 8];
+    loop {
+        match stream.read(&mut bytes) {
+            Ok(8) => return Ok(()),
+            Ok(_) => return Err(ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! How long single operations took.
+
+use std::time::Instant;
+
+/// Of many.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Times {
+    /// The median.
+    pub(super) p50_us: f64,
+    /// The 99th percentile.
+    pub(super) p99_us: f64,
+    /// The longest.
+    pub(super) max_us: f64,
+}
+
+impl Times {
+    /// Of these, which took `parts` operations each.
+    pub(super) fn of(mut nanos: Vec<u64>, parts: u32) -> Self {
+        nanos.sort_unstable();
+        let at = |share: usize| {
+            let place = (nanos.len() * share / 100).min(nanos.len().saturating_sub(1));
+            nanos.get(place).map_or(0.0, |&nanos| nanos as f64 / 1e3 / f64::from(parts))
+        };
+        Self { p50_us: at(50), p99_us: at(99), max_us: at(100) }
+    }
+
+    /// Times `count` runs of `operation`, after a tenth as many that do not count.
+    pub(super) fn take<E>(
+        count: usize,
+        parts: u32,
+        mut operation: impl FnMut(usize) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let warm_up = warm_up(count);
+        let mut nanos = Vec::with_capacity(count);
+        for at in 0..warm_up + count {
+            let began = Instant::now();
+            operation(at)?;
+            if at >= warm_up {
+                nanos.push(began.elapsed().as_nanos() as u64);
+            }
+        }
+        Ok(Self::of(nanos, parts))
+    }
+}
+
+/// Runs before those that are timed.
+pub(super) fn warm_up(count: usize) -> usize {
+    count / 10 + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_single_operations() {
+        let times = Times::of((1..=1000).rev().map(|at| at * 2000).collect(), 2);
+        assert_eq!(times, Times { p50_us: 501.0, p99_us: 991.0, max_us: 1000.0 });
+        assert_eq!(Times::of(vec![5000], 1), Times { p50_us: 5.0, p99_us: 5.0, max_us: 5.0 });
+        let mut runs = 0;
+        let times = Times::take(10, 1, |at| {
+            assert_eq!(at, runs);
+            runs += 1;
+            Ok::<_, ()>(())
+        });
+        assert!(times.is_ok() && runs == 12);
+    }
+}
