@@ -60,7 +60,8 @@ const EDGE_FILES: &[&str] = &["abi", "guard", "status"];
 const PROTO_DEPENDENCIES: &[&str] = &["arrayvec", "bitflags", "thiserror", "zerocopy"];
 
 /// Crates whose every root must say `#![forbid(unsafe_code)]`.
-const NO_UNSAFE: &[&str] = &["proto", "fabric", "engine", "sim", "cli", "xtask", "topo", "choose", "trunkline"];
+const NO_UNSAFE: &[&str] =
+    &["proto", "fabric", "engine", "sim", "cli", "xtask", "topo", "choose", "trunkline"];
 
 /// Runs the check on the current workspace.
 ///

@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use crate::report;
 use crate::shell::{self, Ended};
-use crate::workspace::{PREFIX, Workspace};
+use crate::workspace::{Workspace, long_name};
 
 /// Where the rows stand, relative to the root.
 const ROWS: &str = "xtask/mutants.toml";
@@ -230,7 +230,7 @@ fn build(workspace: &Workspace, rows: &[Row]) -> Result<Programs> {
         command.args(verb).arg("--target-dir").arg(&target).arg("--features").arg(&features);
         // Every crate whose feature is named must be selected, or cargo does not know it.
         for package in packages.iter().chain(&tested).chain(&planted).collect::<BTreeSet<_>>() {
-            command.arg("--package").arg(format!("{PREFIX}{package}"));
+            command.arg("--package").arg(long_name(package));
         }
         command
     };
@@ -299,7 +299,7 @@ fn features(workspace: &Workspace, rows: &[Row]) -> Result<String> {
             let package =
                 workspace.find(name).with_context(|| format!("{ROWS}: {}: no crate {name}", row.name))?;
             if package.features.iter().any(|f| f == FEATURE) {
-                features.insert(format!("{PREFIX}{name}/{FEATURE}"));
+                features.insert(format!("{}/{FEATURE}", long_name(name)));
             } else if name == row.planted {
                 bail!("{ROWS}: {}: crate {name} has no feature {FEATURE}", row.name);
             }

@@ -107,6 +107,11 @@ pub(crate) fn short_name(package: &str) -> Option<&str> {
     if package == "trunkline" { Some(package) } else { package.strip_prefix(PREFIX) }
 }
 
+/// The package of a crate of ours.
+pub(crate) fn long_name(name: &str) -> String {
+    if name == "trunkline" { name.to_owned() } else { format!("{PREFIX}{name}") }
+}
+
 fn to_crate(package: &cargo_metadata::Package) -> Crate {
     let dir = package.manifest_path.parent().map(|p| p.as_std_path().to_owned()).unwrap_or_default();
     let roots = package

@@ -41,8 +41,7 @@ impl Hardware {
             FabricName::Verbs => Self::Verbs(VerbsFabric::new(verbs_config(params)?)?),
             FabricName::Ofi => Self::Ofi(OfiFabric::new(&ofi_config(params)?)?),
             FabricName::Auto => {
-                let Auto { fabric, line } =
-                    Auto::look(Path::new("/"), &ofi_config(params)?, OfiFabric::new);
+                let Auto { fabric, line } = Auto::look(Path::new("/"), &ofi_config(params)?, OfiFabric::new);
                 if let Some(line) = line {
                     log(Level::Info, &line);
                 }

@@ -76,7 +76,7 @@ pub use params::{
     SoftParams, TABLE,
 };
 pub use status::{PageError, read_head, read_status};
-pub use wait::{Pause, Waiting};
 pub use trunkline_proto::counters::Counters;
 pub use trunkline_proto::mutant::Mutant;
 pub use trunkline_proto::pool::config::Traffic;
+pub use wait::{Pause, Waiting};

@@ -56,7 +56,10 @@ fn report(counted: &[u32], size: usize, seconds: f64) {
     (0..size).flat_map(values).for_each(|value| alone[value] += 1);
     assert!(counted == alone, "a count is wrong: {counted:?} instead of {alone:?}");
     let all = VALUES * size as u64;
-    println!("{all} values, {BINS} bins, {size} ranks: {:.2} million atomics a second", all as f64 / seconds / 1e6);
+    println!(
+        "{all} values, {BINS} bins, {size} ranks: {:.2} million atomics a second",
+        all as f64 / seconds / 1e6
+    );
     let most = counted.iter().copied().max().unwrap_or(1).max(1);
     for (bin, count) in counted.iter().enumerate() {
         println!("{bin:3} {count:7} {}", "#".repeat((50 * count / most) as usize));

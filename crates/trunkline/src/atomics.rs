@@ -76,9 +76,7 @@ impl Context {
             let old = match T::TYPE.width() {
                 Width::Eight => heap.update(offset, |old| atomic.apply(old, Mutant::NONE)),
                 Width::Four => heap
-                    .update_half(offset, |old| {
-                        atomic.apply(old.into(), Mutant::NONE).map(|new| new as u32)
-                    })
+                    .update_half(offset, |old| atomic.apply(old.into(), Mutant::NONE).map(|new| new as u32))
                     .map(u64::from),
             };
             return self.local(old).map(Err);

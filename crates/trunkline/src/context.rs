@@ -34,12 +34,7 @@ pub struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        id: ContextId,
-        place: usize,
-        staged: u64,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(shared: Arc<Shared>, id: ContextId, place: usize, staged: u64) -> Result<Self, Error> {
         let inline_max = shared.job.inline_max(id)? as usize;
         let fetches = RefCell::default();
         Ok(Self { shared, id, place, inline_max, staged: Cell::new(staged), fetches })
@@ -82,12 +77,7 @@ impl Context {
     /// # Errors
     /// [`Error::Gone`], [`Error::Range`], [`Error::NoRank`], and [`Error::Failed`] of what was begun before.
     #[inline]
-    pub fn put<'a, T: Pod>(
-        &self,
-        rank: usize,
-        to: impl Into<Place<'a, T>>,
-        from: &[T],
-    ) -> Result<(), Error> {
+    pub fn put<'a, T: Pod>(&self, rank: usize, to: impl Into<Place<'a, T>>, from: &[T]) -> Result<(), Error> {
         let offset = self.offset(to.into(), from.len())?;
         self.put_bytes(rank, offset, bytemuck::cast_slice(from))
     }
@@ -250,6 +240,9 @@ impl Context {
 
     /// Registered bytes that nothing else uses, at most [`STAGE`].
     pub(crate) fn stage(&self, len: u64) -> Result<Local, Error> {
+        if self.staged.get() + len > STAGE && crate::planted("api-stages-are-written-over") {
+            self.staged.set(0);
+        }
         if self.staged.get() + len > STAGE {
             self.quiet()?;
         }

@@ -83,7 +83,9 @@ pub enum Error {
         rank: usize,
     },
     /// A rank is gone, or cannot be reached any more. Told by each call that needs it.
-    #[error("rank {rank} is gone or cannot be reached: {source}; see what it printed, and start the job anew")]
+    #[error(
+        "rank {rank} is gone or cannot be reached: {source}; see what it printed, and start the job anew"
+    )]
     Gone {
         /// Which.
         rank: usize,
@@ -91,7 +93,9 @@ pub enum Error {
         source: RmaError,
     },
     /// Something that was begun before did not arrive; told once.
-    #[error("what was sent to rank {rank} did not all arrive: {source}; see what that rank printed, and start the job anew")]
+    #[error(
+        "what was sent to rank {rank} did not all arrive: {source}; see what that rank printed, and start the job anew"
+    )]
     Failed {
         /// To whom.
         rank: usize,

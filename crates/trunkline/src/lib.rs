@@ -67,6 +67,12 @@ mod wait;
 mod word;
 mod world;
 
+/// Whether a bug is planted; never in a build without the feature.
+#[inline]
+fn planted(name: &str) -> bool {
+    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
+}
+
 pub use atomics::Fetching;
 pub use bytemuck::{Pod, Zeroable};
 pub use context::Context;

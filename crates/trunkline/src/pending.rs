@@ -43,7 +43,7 @@ impl Context {
     /// Takes in the values that are known, before another atomic takes their places.
     pub(crate) fn collect(&self) -> Result<(), Error> {
         let mut table = self.fetches.borrow_mut();
-        if table.asked == 0 {
+        if table.asked == 0 || crate::planted("api-forgets-values") {
             return Ok(());
         }
         let Table { entries, asked } = &mut *table;

@@ -41,12 +41,7 @@ struct Places {
 }
 
 impl Shared {
-    pub(crate) fn new(
-        job: Running,
-        (rank, size): (usize, usize),
-        heap: Memory,
-        inner: Memory,
-    ) -> Arc<Self> {
+    pub(crate) fn new(job: Running, (rank, size): (usize, usize), heap: Memory, inner: Memory) -> Arc<Self> {
         Arc::new(Self { job, rank, size, heap, inner, places: Mutex::default() })
     }
 

@@ -101,14 +101,19 @@ impl Context {
     ) -> Result<(), Error> {
         if stride == 1 || rank == self.rank() {
             let span = if stride == 1 { into.len() } else { 1 };
-            return into.chunks_mut(span).enumerate().try_for_each(|(at, some)| {
-                self.get(rank, from.further(at * stride), some)
-            });
+            return into
+                .chunks_mut(span)
+                .enumerate()
+                .try_for_each(|(at, some)| self.get(rank, from.further(at * stride), some));
         }
         let (member, bytes) = (self.member(rank)?, size_of::<T>() as u64);
         let staged = self.stage(bytes * into.len() as u64)?;
         for at in 0..into.len() {
-            let one = trunkline_engine::rma::Local { offset: staged.offset + at as u64 * bytes, len: bytes, ..staged };
+            let one = trunkline_engine::rma::Local {
+                offset: staged.offset + at as u64 * bytes,
+                len: bytes,
+                ..staged
+            };
             self.get_local(member, self.offset(from.further(at * stride), 1)?, one)?;
         }
         self.quiet_rank(rank)?;

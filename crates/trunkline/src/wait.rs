@@ -7,8 +7,8 @@ use trunkline_engine::Waiting;
 
 use crate::error::Error;
 
-/// Fruitless tries before the processor is given away: tens of microseconds, as long as an answer takes.
-const SPINS: u32 = 256;
+/// Fruitless tries before the processor is given away: some tens of microseconds, as long as an answer takes.
+const SPINS: u32 = 64;
 /// Fruitless tries before the thread sleeps: some ten milliseconds.
 const YIELDS: u32 = 20_000;
 /// The first sleep, and the longest.

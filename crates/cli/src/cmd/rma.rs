@@ -98,7 +98,10 @@ pub(crate) fn run(args: &RmaArgs) -> Result<ExitCode, BenchError> {
     }
     let world = builder.start()?;
     if args.ranks.is_some_and(|asked| asked as usize != world.size()) || world.size() < 2 {
-        let told = format!("there are {} ranks; it takes two, and -n is for those that are started here", world.size());
+        let told = format!(
+            "there are {} ranks; it takes two, and -n is for those that are started here",
+            world.size()
+        );
         return Err(BenchError::Usage(if launched { told } else { "it takes two ranks".into() }));
     }
     let settings = rma::Settings {

@@ -33,6 +33,8 @@ const LINKS_MAX: u32 = 4096;
 const CONTEXTS: u32 = 4;
 /// Receives of a link at least.
 const RECEIVES_MIN: u32 = 4;
+/// Calls that serve between two looks at control streams.
+const STREAMS_EVERY: u64 = 64;
 /// Operations that may be under way on a link.
 const DEPTH_MAX: u32 = 128;
 
@@ -251,11 +253,16 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let place = self.place(id)?;
         let Some(mut slot) = place.try_claim() else { return Ok(None) };
         let context = named(&mut slot, id)?;
-        let done = if self.reach(context, member)? { f(context)? } else { None };
+        let reached = self.reach(context, member)?;
+        let done = if reached { f(context)? } else { None };
         if done.is_none() {
             self.go_on_with(place, context);
             drop(slot);
             self.go_on();
+            if !reached {
+                // What it waits for comes by a control stream.
+                self.hear_streams();
+            }
         }
         Ok(done)
     }
@@ -434,27 +441,33 @@ impl<F: Fabric, H: Host> Job<F, H> {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Serves, as a thread of this process.
+    /// Serves, as a thread of this process, which asks again at once. Control streams bring something seldom, and each time they are
+    /// asked that is a system call for each of them.
     fn go_on(&self) -> bool {
         // Two at once may count as one.
-        self.polls.store(self.polls().wrapping_add(1), Ordering::Relaxed);
-        self.serve()
+        let polls = self.polls().wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
+        let moved = self.serve_links();
+        moved | (polls.is_multiple_of(STREAMS_EVERY) && self.hear_streams())
     }
 
     /// Goes on with what this process does for others, and with control streams. Whether anything moved.
     pub fn serve(&self) -> bool {
-        let mut moved = false;
-        if let Some(mut service) = self.service.try_claim()
-            && let Some(service) = service.as_mut()
-        {
-            moved |= service.progress();
-            service.answer_all();
-            self.say(&mut service.words);
-        }
-        if let Some(mut desk) = self.desk.try_claim() {
-            moved |= self.hear(&mut desk);
-        }
+        let moved = self.serve_links();
+        moved | self.hear_streams()
+    }
+
+    fn serve_links(&self) -> bool {
+        let Some(mut service) = self.service.try_claim() else { return false };
+        let Some(service) = service.as_mut() else { return false };
+        let moved = service.progress();
+        service.answer_all();
+        self.say(&mut service.words);
         moved
+    }
+
+    fn hear_streams(&self) -> bool {
+        self.desk.try_claim().is_some_and(|mut desk| self.hear(&mut desk))
     }
 
     /// Links that are served, and control streams: for leak checks.

@@ -152,11 +152,8 @@ impl<'a> Bench<'a> {
 
     /// Measures on rank 0, while the others wait for it.
     fn on_first(&self, measure: impl FnOnce() -> Result<Times, Error>) -> Result<Times, Error> {
-        let times = if self.world.rank() == 0 {
-            measure()?
-        } else {
-            Times { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 }
-        };
+        let times =
+            if self.world.rank() == 0 { measure()? } else { Times { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 } };
         self.world.sync()?;
         Ok(times)
     }

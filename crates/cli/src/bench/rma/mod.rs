@@ -206,7 +206,8 @@ impl<'a> Printer<'a> {
             })?;
             return self.print(&line);
         }
-        let show = |value: Option<f64>, digits| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
+        let show =
+            |value: Option<f64>, digits| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
         self.print(&format!(
             "{:>34}  {:>8}  {:>8}  {:>8}  {:>8}  {:>6}",
             one.name,

@@ -1,0 +1,10 @@
+//! The API between real processes: each test starts this program again as the ranks of a job, over each wire of the software NIC
+//! and, where there is a libfabric, over its provider for TCP.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+mod atomics;
+mod death;
+mod moving;
+mod ranks;
+mod together;

@@ -1,0 +1,76 @@
+//! What ranks do together.
+
+use trunkline::{Error, World};
+
+use crate::ranks::{DIES, run, run_as};
+
+#[test]
+fn data_goes_round() {
+    run("together::data_goes_round", 4, |world: World| {
+        let (rank, size) = (world.rank(), world.size());
+        let news = world.alloc::<u64>(1000).unwrap();
+        for root in 0..size {
+            news.fill(rank as u64);
+            world.broadcast(root, &news).unwrap();
+            assert!(news.to_vec().iter().all(|&value| value == root as u64), "root {root}");
+        }
+        let all = world.alloc::<[u32; 3]>(2 * size).unwrap();
+        for round in 0..20_u32 {
+            let own = rank as u32;
+            world.all_gather(&[[own, round, 1], [own, round, 2]], &all).unwrap();
+            let expected: Vec<_> =
+                (0..size as u32).flat_map(|rank| [[rank, round, 1], [rank, round, 2]]).collect();
+            assert_eq!(all.to_vec(), expected);
+        }
+        assert!(matches!(world.all_gather(&[[0; 3]; 3], &all), Err(Error::Range { .. })));
+        world.finish().unwrap();
+    });
+}
+
+#[test]
+fn nobody_passes_a_barrier_before_all_have_come() {
+    run("together::nobody_passes_a_barrier_before_all_have_come", 4, |world: World| {
+        let came = world.alloc_one::<u64>().unwrap();
+        for round in 1..=100 {
+            world.inc(0, &came).unwrap();
+            world.barrier().unwrap();
+            assert_eq!(world.fetch(0, &came).unwrap(), 4 * round);
+            world.sync().unwrap();
+        }
+        world.finish().unwrap();
+    });
+}
+
+#[test]
+fn memory_comes_back_and_is_zero() {
+    run("together::memory_comes_back_and_is_zero", 2, |world: World| {
+        let keep = world.alloc::<u8>(100).unwrap();
+        keep.fill(9);
+        for round in 0..50 {
+            // Most of the heap each time: without the memory of the last round there is no room.
+            let large = world.alloc::<u64>(5 << 20).unwrap();
+            for at in [0, 1, (5 << 20) - 1] {
+                assert_eq!(large.load(at), 0, "round {round}");
+                world.put(1 - world.rank(), large.at(at), &[round + 1]).unwrap();
+            }
+            world.free(large).unwrap();
+        }
+        assert!(keep.to_vec().iter().all(|&byte| byte == 9));
+        world.finish().unwrap();
+    });
+}
+
+#[test]
+fn ranks_that_call_different_things_are_told() {
+    let ends = |status| status == Some(DIES);
+    run_as("together::ranks_that_call_different_things_are_told", 2, &ends, World::builder, |world| {
+        let error = match world.rank() {
+            0 => world.alloc::<u64>(10).unwrap_err(),
+            _ => world.alloc::<u64>(11).unwrap_err(),
+        };
+        assert!(matches!(error, Error::Differ { rank } if rank == 1 - world.rank()), "{error}");
+        // Both are to see it before one of them is gone.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::process::exit(DIES);
+    });
+}

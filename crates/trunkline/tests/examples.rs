@@ -1,0 +1,64 @@
+//! The examples, as people run them: each starts its own ranks, checks its result and says so. Over each wire of the software NIC,
+//! and over libfabric's provider for TCP where there is one; and under `start_ranks` of two and four.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+fn example(name: &str) -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let profile = program.parent().and_then(|deps| deps.parent()).unwrap().to_owned();
+    let built = profile.join("examples").join(name);
+    if !built.exists() {
+        // A test that is asked for alone has no examples beside it.
+        let status = Command::new(env!("CARGO"))
+            .args(["build", "--package", "trunkline", "--example", name])
+            .env("CARGO_TARGET_DIR", profile.parent().unwrap())
+            .status();
+        assert!(status.unwrap().success());
+    }
+    built
+}
+
+fn run(name: &str, ranks: usize, fabric: &str) -> Output {
+    let mut command = Command::new("timeout");
+    command.arg("120").arg(example(name)).arg(ranks.to_string());
+    command.env("TRUNKLINE_FABRIC", fabric).env("NCCL_SOCKET_IFNAME", "=lo");
+    command.env("TRUNKLINE_OFI_DOMAIN", "lo").output().unwrap()
+}
+
+fn all(name: &str) {
+    let libfabric = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
+    let libfabric = libfabric.iter().any(|folder| PathBuf::from(folder).join("libfabric.so.1").exists());
+    if !libfabric {
+        println!("SKIPPED ofi:tcp: libfabric is not installed (Debian: libfabric1)");
+    }
+    for fabric in
+        ["soft:shm", "soft:tcp", "ofi:tcp"].into_iter().filter(|&name| libfabric || name != "ofi:tcp")
+    {
+        for ranks in [2, 4] {
+            let output = run(name, ranks, fabric);
+            let (out, errors) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            let what = format!("{name}, {ranks} ranks over {fabric}: {out}{errors}");
+            assert!(output.status.success() && out.trim_end().ends_with(": OK"), "{what}");
+            assert!(out.contains(&format!("{ranks} ranks")), "{what}");
+        }
+    }
+}
+
+#[test]
+fn halo_exchange() {
+    all("halo_exchange");
+}
+
+#[test]
+fn histogram() {
+    all("histogram");
+}
+
+#[test]
+fn work_queue() {
+    all("work_queue");
+}
