@@ -32,6 +32,7 @@ impl Qp {
             return self.progress_stream(env, sink);
         }
         let came = self.state.executes() && self.take_in(env, sink);
+        sink.came |= came;
         if !self.flushes.is_empty() {
             self.complete_flushes(env, sink);
         }

@@ -41,6 +41,8 @@ pub struct SoftRail {
     pub(crate) owed: u32,
     /// Links to other hosts.
     pub(crate) streams: u32,
+    /// Something came since [`Rail::arm`] was asked.
+    pub(crate) stirred: bool,
     /// When a link ended that had not been dialled: who dials it is to hear so.
     pub(crate) tends: Option<Instant>,
 }
@@ -62,6 +64,7 @@ impl SoftRail {
             cursor: 0,
             owed: 0,
             streams: 0,
+            stirred: false,
             tends: None,
         }
     }
@@ -502,7 +505,7 @@ impl Rail for SoftRail {
     #[inline]
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         self.guard.enter();
-        let mut sink = Sink { out, count: 0 };
+        let mut sink = Sink { out, count: 0, came: false };
         let env = Env { shared: &self.shared, nic: self.nic, guard: &self.guard };
         let links = self.links.len();
         for _ in 0..links {
@@ -518,6 +521,7 @@ impl Rail for SoftRail {
             }
         }
         self.guard.leave();
+        self.stirred |= sink.came;
         if self.tends.is_some() {
             self.tend_door();
         }
@@ -532,7 +536,9 @@ impl Rail for SoftRail {
     }
 
     fn arm(&mut self) -> Wake {
-        Wake::After(AGAIN)
+        // What peers write and read completes nothing here, and more of it is likely to come.
+        let stirred = std::mem::take(&mut self.stirred);
+        Wake::After(if stirred { Duration(0) } else { AGAIN })
     }
 }
 

@@ -51,6 +51,8 @@ impl World {
     /// Waits until all ranks have come here, in as many rounds as their number has bits: in round k each signals the rank 2^k
     /// after it. The word holds which meeting it is and what the rank calls, so that no word has to be cleared, and there are two of
     /// them in turns: a rank is at most one meeting ahead of who has not looked yet.
+    ///
+    /// It needs all ranks, so the death of any that this one signals or hears ends it; but who finishes leaves as soon as it may.
     pub(crate) fn meet(&self, call: Call) -> Result<(), Error> {
         let (rank, size) = (self.rank(), self.size());
         let meeting = self.meetings.get().wrapping_add(1);
@@ -58,12 +60,19 @@ impl World {
         let digest = call.digest();
         let value = u64::from(meeting) << 32 | u64::from(digest);
         let needed = if crate::planted("api-barriers-have-one-round") { size.min(2) } else { size };
-        for round in (0..).take_while(|round| 1_usize << round < needed) {
+        let rounds = || (0_u32..).take_while(|round| 1_usize << round < needed);
+        let partners = |round| {
             let step = 1_usize << round;
-            let (to, from) = ((rank + step) % size, (rank + size - step) % size);
-            let offset = (u64::from(round as u32) * 2 + u64::from(meeting & 1)) * 8;
+            [(rank + step) % size, (rank + size - step) % size]
+        };
+        let all: Vec<usize> = rounds().flat_map(partners).collect();
+        for round in rounds() {
+            let [to, from] = partners(round);
+            let leaves = matches!(call, Call::Finish);
+            let whom = if leaves { Whom::Rank(from) } else { Whom::Ranks(&all) };
+            let offset = (u64::from(round) * 2 + u64::from(meeting & 1)) * 8;
             self.signal_word(to, word_at::<u64>(INNER, offset)?, SignalOp::Set, value)?;
-            let theirs = self.wait_for(Whom::Rank(from), || {
+            let theirs = self.wait_for(whom, || {
                 let now = self.inner_word(offset);
                 (now >> 32 == u64::from(meeting)).then_some(now as u32)
             })?;

@@ -112,6 +112,10 @@ impl Running {
         of!(self, job => job.reaches(id, member))
     }
 
+    pub(crate) fn stirs(&self) -> bool {
+        of!(self, job => job.stirs())
+    }
+
     #[inline]
     pub(crate) fn put(
         &self,

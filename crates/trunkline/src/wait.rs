@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use trunkline_engine::Waiting;
+use trunkline_engine::{Pause, Waiting};
 
 use crate::error::Error;
+use crate::running::Running;
 
 /// Fruitless tries before the processor is given away: some tens of microseconds, as long as an answer takes.
 const SPINS: u32 = 64;
@@ -15,12 +16,16 @@ const YIELDS: u32 = 20_000;
 const SLEEPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(200));
 
 /// Tries until there is something.
-pub(crate) fn until<T>(mut attempt: impl FnMut() -> Result<Option<T>, Error>) -> Result<T, Error> {
-    until_moved(|_| attempt())
+pub(crate) fn until<T>(
+    job: &Running,
+    mut attempt: impl FnMut() -> Result<Option<T>, Error>,
+) -> Result<T, Error> {
+    until_moved(job, |_| attempt())
 }
 
 /// The same, where an attempt also says when anything moved, for others or for itself: then more is likely to come at once.
 pub(crate) fn until_moved<T>(
+    job: &Running,
     mut attempt: impl FnMut(&mut Waiting) -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
     let mut waiting = Waiting::patient(SPINS, YIELDS);
@@ -28,6 +33,11 @@ pub(crate) fn until_moved<T>(
         if let Some(done) = attempt(&mut waiting)? {
             return Ok(done);
         }
-        waiting.pause(SLEEPS.0, SLEEPS.1).take();
+        let pause = waiting.pause(SLEEPS.0, SLEEPS.1);
+        match pause {
+            // Others are at work on this rank's memory.
+            Pause::Park(_) if job.stirs() => waiting.moved(),
+            _ => pause.take(),
+        }
     }
 }

@@ -457,6 +457,13 @@ impl<F: Fabric, H: Host> Job<F, H> {
         moved | self.hear_streams()
     }
 
+    /// Whether something has come for others since this was asked, even if it completed nothing here, as what is put and got does:
+    /// then more is likely to come. To be asked before a sleep.
+    pub fn stirs(&self) -> bool {
+        let Some(mut service) = self.service.try_claim() else { return true };
+        service.as_mut().is_some_and(Service::stirs)
+    }
+
     fn serve_links(&self) -> bool {
         let Some(mut service) = self.service.try_claim() else { return false };
         let Some(service) = service.as_mut() else { return false };

@@ -36,7 +36,7 @@ fn run<F: Fabric, H: Host>(job: &Job<F, H>, stop: &AtomicBool) {
         let now = job.polls();
         let polled = std::mem::replace(&mut polls, now) != now;
         // Its own threads serve.
-        if !polled && job.serve() {
+        if !polled && (job.serve() | job.stirs()) {
             waiting.moved();
         } else {
             waiting.pause(SLEEP_FIRST, SLEEP_MAX).take();

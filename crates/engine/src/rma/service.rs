@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 
 use trunkline_fabric::{
     Completion, Done, LinkAddress, LinkError, LinkId, Op, PostError, Rail, RegisterError, Source, Status,
+    Wake,
 };
 use trunkline_proto::limits::LINKS_MAX as PATHS_MAX;
 use trunkline_proto::mutant::Mutant;
@@ -15,6 +16,7 @@ use trunkline_proto::rma::served::{Served, Service as Answer};
 use trunkline_proto::rma::shape::Shape;
 use trunkline_proto::rma::{Fault, Path};
 use trunkline_proto::slots::{SlotId, Slots};
+use trunkline_proto::time::Duration;
 use trunkline_proto::wire::dial::{Heap as Told, Refusal, Word};
 use trunkline_proto::wire::rma::atomic::{Outcome, Request};
 use trunkline_proto::wire::rma::signal::Ack;
@@ -350,6 +352,13 @@ impl<R: Rail> Service<R> {
             moved |= self.settle();
         }
         moved
+    }
+
+    /// Whether a rail wants to be asked again at once.
+    pub(super) fn stirs(&mut self) -> bool {
+        let soon = |rail: &mut R| rail.arm() == Wake::After(Duration(0));
+        // Each is asked.
+        self.rails.iter_mut().fold(false, |stirs, rail| stirs | soon(rail))
     }
 
     /// Posts receives that found no room before.

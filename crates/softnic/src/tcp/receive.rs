@@ -63,6 +63,7 @@ impl Qp {
         let before = self.arrived;
         let taken = if stream.is_up() { self.take_frames(env, &mut stream, sink) } else { Ok(()) };
         self.idle = if self.arrived == before { self.idle.saturating_add(1) } else { 0 };
+        sink.came |= self.arrived != before;
         self.stream = Some(stream);
         if let Err(refusal) = taken {
             self.refuse(refusal, sink);
