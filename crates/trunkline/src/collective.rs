@@ -113,6 +113,7 @@ impl World {
         let bytes = bytes.filter(|_| align_of::<T>() as u64 <= crate::heap::ALIGN && size_of::<T>() > 0);
         let bytes =
             bytes.ok_or(Error::Argument("elements have 1 byte at least, and are aligned to at most 64"))?;
+        let fresh = self.ranges.borrow().fresh();
         let taken = self.ranges.borrow_mut().take(bytes);
         let Some(offset) = taken else {
             let (free, size) = (self.ranges.borrow().free(), self.shared().heap.len() as u64);
@@ -120,7 +121,9 @@ impl World {
         };
         let slice = SymmetricSlice::new(self.shared().heap.clone(), offset, len);
         if !crate::planted("api-memory-is-as-it-was") {
-            slice.fill(T::zeroed());
+            // What was never taken is zero, and takes no memory before it is used.
+            let used = fresh.saturating_sub(offset).div_ceil(size_of::<T>() as u64);
+            slice.clear(len.min(used as usize));
         }
         self.meet(Call::Alloc { offset, bytes })?;
         Ok(slice)

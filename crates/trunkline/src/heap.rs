@@ -8,6 +8,8 @@ pub(crate) const ALIGN: u64 = 64;
 #[derive(Debug)]
 pub(crate) struct Ranges {
     free: Vec<(u64, u64)>,
+    /// Nothing from here on was ever taken.
+    fresh: u64,
 }
 
 /// Bytes that an allocation of so many takes; `None` if there are not that many numbers.
@@ -17,12 +19,17 @@ pub(crate) fn rounded(bytes: u64) -> Option<u64> {
 
 impl Ranges {
     pub(crate) fn new(bytes: u64) -> Self {
-        Self { free: vec![(0, bytes)] }
+        Self { free: vec![(0, bytes)], fresh: 0 }
     }
 
     /// Bytes that are free.
     pub(crate) fn free(&self) -> u64 {
         self.free.iter().map(|(_, len)| len).sum()
+    }
+
+    /// Where nothing was ever taken: these bytes are as the system gave them, zero.
+    pub(crate) fn fresh(&self) -> u64 {
+        self.fresh
     }
 
     /// Takes the first range that is long enough.
@@ -35,6 +42,7 @@ impl Ranges {
         } else {
             self.free[at] = (offset + bytes, len - bytes);
         }
+        self.fresh = self.fresh.max(offset + bytes);
         Some(offset)
     }
 
@@ -58,6 +66,16 @@ impl Ranges {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_never_taken_is_fresh() {
+        let mut ranges = Ranges::new(1 << 16);
+        assert_eq!((ranges.take(100), ranges.fresh()), (Some(0), 128));
+        assert_eq!((ranges.take(10), ranges.fresh()), (Some(128), 192));
+        ranges.give(0, 100);
+        assert_eq!((ranges.take(1), ranges.fresh()), (Some(0), 192));
+        assert_eq!((ranges.take(100), ranges.fresh()), (Some(192), 320));
+    }
 
     #[test]
     fn ranges_are_apart_and_come_together_again() {

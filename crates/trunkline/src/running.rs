@@ -112,7 +112,7 @@ impl Running {
         of!(self, job => job.reaches(id, member))
     }
 
-    pub(crate) fn stirs(&self) -> bool {
+    pub(crate) fn stirs(&self) -> Option<u64> {
         of!(self, job => job.stirs())
     }
 

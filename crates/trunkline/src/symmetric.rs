@@ -114,9 +114,18 @@ impl<T: Pod> SymmetricSlice<T> {
 
     /// Sets all elements of this rank.
     pub fn fill(&self, value: T) {
+        self.set_first(self.len, value);
+    }
+
+    /// Makes the first elements zero.
+    pub(crate) fn clear(&self, count: usize) {
+        self.set_first(count, T::zeroed());
+    }
+
+    fn set_first(&self, count: usize, value: T) {
         let some = [value; 64];
-        for index in (0..self.len).step_by(some.len()) {
-            self.write(index, &some[..some.len().min(self.len - index)]);
+        for index in (0..count).step_by(some.len()) {
+            self.write(index, &some[..some.len().min(count - index)]);
         }
     }
 }

@@ -8,8 +8,9 @@ use trunkline_engine::{Pause, Waiting};
 use crate::error::Error;
 use crate::running::Running;
 
-/// Fruitless tries before the processor is given away: some tens of microseconds, as long as an answer takes.
-const SPINS: u32 = 64;
+/// Fruitless tries before the processor is given away: some ten microseconds, as long as an answer takes; the rank that is to answer may wait for
+/// this very processor.
+const SPINS: u32 = 24;
 /// Fruitless tries before the thread sleeps: some ten milliseconds.
 const YIELDS: u32 = 20_000;
 /// The first sleep, and the longest.
@@ -29,15 +30,20 @@ pub(crate) fn until_moved<T>(
     mut attempt: impl FnMut(&mut Waiting) -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
     let mut waiting = Waiting::patient(SPINS, YIELDS);
+    let mut stirs = None;
     loop {
         if let Some(done) = attempt(&mut waiting)? {
             return Ok(done);
         }
         let pause = waiting.pause(SLEEPS.0, SLEEPS.1);
-        match pause {
-            // Others are at work on this rank's memory.
-            Pause::Park(_) if job.stirs() => waiting.moved(),
-            _ => pause.take(),
+        if let Pause::Park(_) = pause {
+            // Others may be at work on this rank's memory, whether this thread sees to it or the one beside it.
+            let now = job.stirs();
+            if std::mem::replace(&mut stirs, now) != now {
+                waiting.moved();
+                continue;
+            }
         }
+        pause.take();
     }
 }

@@ -457,11 +457,10 @@ impl<F: Fabric, H: Host> Job<F, H> {
         moved | self.hear_streams()
     }
 
-    /// Whether something has come for others since this was asked, even if it completed nothing here, as what is put and got does:
-    /// then more is likely to come. To be asked before a sleep.
-    pub fn stirs(&self) -> bool {
-        let Some(mut service) = self.service.try_claim() else { return true };
-        service.as_mut().is_some_and(Service::stirs)
+    /// A number that has grown if something has come from others since it was last asked for, even if that completed nothing here,
+    /// as what is put and got does: then more is likely to come. To be asked before a sleep. `None`: another thread serves now.
+    pub fn stirs(&self) -> Option<u64> {
+        Some(self.service.try_claim()?.as_mut().map_or(0, Service::stirs))
     }
 
     fn serve_links(&self) -> bool {

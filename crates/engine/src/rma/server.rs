@@ -31,12 +31,17 @@ impl<F: Fabric, H: Host> Job<F, H> {
 }
 
 fn run<F: Fabric, H: Host>(job: &Job<F, H>, stop: &AtomicBool) {
-    let (mut waiting, mut polls) = (Waiting::default(), job.polls());
+    let (mut waiting, mut polls, mut stirs) = (Waiting::default(), job.polls(), None);
     while !stop.load(Ordering::Relaxed) {
         let now = job.polls();
         let polled = std::mem::replace(&mut polls, now) != now;
-        // Its own threads serve.
-        if !polled && (job.serve() | job.stirs()) {
+        // Else its own threads serve.
+        let moved = !polled && {
+            let moved = job.serve();
+            let now = job.stirs();
+            moved | (std::mem::replace(&mut stirs, now) != now)
+        };
+        if moved {
             waiting.moved();
         } else {
             waiting.pause(SLEEP_FIRST, SLEEP_MAX).take();

@@ -83,6 +83,7 @@ pub(super) struct Service<R: Rail> {
     leaving: Vec<SlotId>,
     /// Words for control streams, which others have right now.
     pub(super) words: Vec<(SlotId, Word)>,
+    stirred: u64,
     batch: [Completion; BATCH],
     mutant: Mutant,
 }
@@ -119,10 +120,10 @@ impl<R: Rail> Service<R> {
     pub(super) fn new(rails: Vec<R>, receives: u32, mutant: Mutant) -> Self {
         let names = rails.iter().map(|_| Vec::new()).collect();
         let (links, members) = (Slots::new(LINKS_MAX), HashMap::new());
-        let starves = false;
+        let (starves, stirred) = (false, 0);
         let (heaps, leaving, words) = (Vec::new(), Vec::new(), Vec::new());
         let batch = [NOTHING; BATCH];
-        Self { rails, heaps, links, names, members, receives, starves, leaving, words, batch, mutant }
+        Self { rails, heaps, links, names, members, receives, starves, leaving, words, stirred, batch, mutant }
     }
 
     /// Its rails.
@@ -354,11 +355,11 @@ impl<R: Rail> Service<R> {
         moved
     }
 
-    /// Whether a rail wants to be asked again at once.
-    pub(super) fn stirs(&mut self) -> bool {
+    /// How often a rail wanted to be asked again at once, when it was asked here.
+    pub(super) fn stirs(&mut self) -> u64 {
         let soon = |rail: &mut R| rail.arm() == Wake::After(Duration(0));
-        // Each is asked.
-        self.rails.iter_mut().fold(false, |stirs, rail| stirs | soon(rail))
+        self.stirred += self.rails.iter_mut().map(soon).map(u64::from).sum::<u64>();
+        self.stirred
     }
 
     /// Posts receives that found no room before.
