@@ -11,8 +11,8 @@ use crate::running::Running;
 /// Fruitless tries before the processor is given away: some ten microseconds, as long as an answer takes; the rank that is to answer may wait for
 /// this very processor.
 const SPINS: u32 = 24;
-/// Fruitless tries before the thread sleeps: some ten milliseconds.
-const YIELDS: u32 = 20_000;
+/// Fruitless tries before the thread sleeps: a millisecond or more, by who else is there.
+const YIELDS: u32 = 500;
 /// The first sleep, and the longest.
 const SLEEPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(200));
 

@@ -12,6 +12,8 @@ use crate::Helper;
 use crate::rma::Job;
 use crate::wait::Waiting;
 
+/// Fruitless rounds before it sleeps.
+const SPINS: u32 = 16;
 /// The first sleep when nothing comes.
 const SLEEP_FIRST: Duration = Duration::from_micros(20);
 /// The longest: who asks for something waits so long for each step of it.
@@ -31,7 +33,9 @@ impl<F: Fabric, H: Host> Job<F, H> {
 }
 
 fn run<F: Fabric, H: Host>(job: &Job<F, H>, stop: &AtomicBool) {
-    let (mut waiting, mut polls, mut stirs) = (Waiting::default(), job.polls(), None);
+    let (mut polls, mut stirs) = (job.polls(), None);
+    // It takes a processor from whoever computes: one that has slept is given one sooner than one that asks again and again.
+    let mut waiting = Waiting::patient(SPINS, 0);
     while !stop.load(Ordering::Relaxed) {
         let now = job.polls();
         let polled = std::mem::replace(&mut polls, now) != now;
