@@ -32,12 +32,12 @@ impl Qp {
             return self.progress_stream(env, sink);
         }
         let came = self.state.executes() && self.take_in(env, sink);
-        sink.came |= came;
+        sink.moved |= came;
         if !self.flushes.is_empty() {
             self.complete_flushes(env, sink);
         }
         if self.has_work() {
-            self.pump(env, BYTES);
+            sink.moved |= self.pump(env, BYTES);
         }
         if self.signalled > 0 || self.flights.len() * 2 > self.depth {
             self.complete(env, sink);

@@ -55,8 +55,8 @@ pub(crate) struct Sink<'a> {
     pub(crate) out: &'a mut [Completion],
     /// How many are filled.
     pub(crate) count: usize,
-    /// Something has come, which need not complete anything here.
-    pub(crate) came: bool,
+    /// Something has come or gone, which need not complete anything here.
+    pub(crate) moved: bool,
 }
 
 impl Sink<'_> {

@@ -41,7 +41,7 @@ pub struct SoftRail {
     pub(crate) owed: u32,
     /// Links to other hosts.
     pub(crate) streams: u32,
-    /// Something came since [`Rail::arm`] was asked.
+    /// Something came or went since [`Rail::arm`] was asked.
     pub(crate) stirred: bool,
     /// When a link ended that had not been dialled: who dials it is to hear so.
     pub(crate) tends: Option<Instant>,
@@ -505,7 +505,7 @@ impl Rail for SoftRail {
     #[inline]
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         self.guard.enter();
-        let mut sink = Sink { out, count: 0, came: false };
+        let mut sink = Sink { out, count: 0, moved: false };
         let env = Env { shared: &self.shared, nic: self.nic, guard: &self.guard };
         let links = self.links.len();
         for _ in 0..links {
@@ -521,7 +521,7 @@ impl Rail for SoftRail {
             }
         }
         self.guard.leave();
-        self.stirred |= sink.came;
+        self.stirred |= sink.moved;
         if self.tends.is_some() {
             self.tend_door();
         }

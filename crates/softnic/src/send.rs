@@ -343,9 +343,16 @@ impl Qp {
         Some((parts, Queues { pending: &mut self.pending, replies: &mut self.replies }))
     }
 
-    /// Continues answers, grants and pending operations, in that order.
-    pub(crate) fn pump(&mut self, env: &Env<'_>, mut budget: u64) {
-        self.pump_replies(env, &mut budget);
+    /// Continues answers, grants and pending operations, in that order, by so many bytes at most; whether any went.
+    #[inline]
+    pub(crate) fn pump(&mut self, env: &Env<'_>, budget: u64) -> bool {
+        let mut left = budget;
+        self.pump_some(env, &mut left);
+        left < budget
+    }
+
+    fn pump_some(&mut self, env: &Env<'_>, budget: &mut u64) {
+        self.pump_replies(env, budget);
         self.pump_grants();
         while self.failure.is_none() {
             let Some(kind) = self.pending.front().map(|job| job.kind) else { return };
@@ -363,7 +370,7 @@ impl Qp {
             }
             self.waiting = None;
             let Some((mut parts, queues)) = self.parts(env) else { return };
-            let step = queues.pending.front_mut().map(|job| parts.drive(env, job, &mut budget));
+            let step = queues.pending.front_mut().map(|job| parts.drive(env, job, budget));
             match step {
                 Some(Step::Done) => {
                     self.pending.pop();

@@ -82,7 +82,7 @@ impl Context {
             return self.local(old).map(Err);
         }
         let word = word_at::<T>(HEAP, offset)?;
-        until(&self.shared.job, || {
+        until(self, || {
             self.collect()?;
             Ok(self.shared.job.atomic(self.id, member, word, atomic)?)
         })
@@ -91,7 +91,7 @@ impl Context {
 
     fn fetching<T: Word>(&self, rank: usize, at: Place<'_, T>, action: Action) -> Result<T, Error> {
         let value = match self.begin(rank, at, action, true)? {
-            Ok(fetch) => until(&self.shared.job, || Ok(self.shared.job.fetched(self.id, fetch)?))?,
+            Ok(fetch) => until(self, || Ok(self.shared.job.fetched(self.id, fetch)?))?,
             Err(value) => value,
         };
         Ok(T::from_word(value))

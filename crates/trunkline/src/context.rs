@@ -89,7 +89,7 @@ impl Context {
         }
         if bytes.len() <= self.inline_max {
             let put = || self.shared.job.put(self.id, member, (HEAP, offset), Source::Bytes(bytes));
-            return if bytes.is_empty() { Ok(()) } else { until(&self.shared.job, || Ok(put()?)).map(drop) };
+            return if bytes.is_empty() { Ok(()) } else { until(self, || Ok(put()?)).map(drop) };
         }
         for chunk in bytes.chunks(STAGE as usize) {
             let staged = self.stage(chunk.len() as u64)?;
@@ -124,7 +124,7 @@ impl Context {
     fn put_local(&self, member: u32, mut offset: u64, mut from: Local) -> Result<(), Error> {
         while from.len > 0 {
             let put = || self.shared.job.put(self.id, member, (HEAP, offset), Source::Heap(from));
-            let taken = until(&self.shared.job, || Ok(put()?))?;
+            let taken = until(self, || Ok(put()?))?;
             (offset, from.offset, from.len) = (offset + taken, from.offset + taken, from.len - taken);
         }
         Ok(())
@@ -195,7 +195,7 @@ impl Context {
     pub(crate) fn get_local(&self, member: u32, mut offset: u64, mut into: Local) -> Result<(), Error> {
         while into.len > 0 {
             let get = || self.shared.job.get(self.id, member, (HEAP, offset), into);
-            let taken = until(&self.shared.job, || Ok(get()?))?;
+            let taken = until(self, || Ok(get()?))?;
             (offset, into.offset, into.len) = (offset + taken, into.offset + taken, into.len - taken);
         }
         Ok(())
@@ -215,7 +215,7 @@ impl Context {
     /// [`Error::Failed`]: something is not, and never will be, as its rank is gone. Told once; what went to other ranks is
     /// to be waited for by another quiet.
     pub fn quiet(&self) -> Result<(), Error> {
-        until(&self.shared.job, || Ok(self.shared.job.quiet(self.id)?.then_some(())))?;
+        until(self, || Ok(self.shared.job.quiet(self.id)?.then_some(())))?;
         self.staged.set(0);
         Ok(())
     }
@@ -226,7 +226,7 @@ impl Context {
     /// As [`quiet`](Self::quiet).
     pub fn quiet_rank(&self, rank: usize) -> Result<(), Error> {
         let member = self.member(rank)?;
-        until(&self.shared.job, || Ok(self.shared.job.quiet_member(self.id, member)?.then_some(())))
+        until(self, || Ok(self.shared.job.quiet_member(self.id, member)?.then_some(())))
     }
 
     /// Goes on with what others want of this rank, and with what this context has begun; whether there was anything. For programs

@@ -89,7 +89,7 @@ impl<T: Word> Pending<'_, T> {
     /// # Errors
     /// [`Error::Gone`].
     pub fn wait(self) -> Result<T, Error> {
-        until(&self.context.shared.job, || self.poll())
+        until(self.context, || self.poll())
     }
 
     /// The value, if it is known.

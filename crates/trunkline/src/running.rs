@@ -112,8 +112,8 @@ impl Running {
         of!(self, job => job.reaches(id, member))
     }
 
-    pub(crate) fn stirs(&self) -> Option<u64> {
-        of!(self, job => job.stirs())
+    pub(crate) fn stirs(&self, id: ContextId) -> Option<u64> {
+        of!(self, job => job.stirs(Some(id)))
     }
 
     #[inline]

@@ -124,7 +124,7 @@ impl Context {
             let memory = if word.heap() == HEAP { &self.shared.heap } else { &self.shared.inner };
             return self.local(memory.update(word.offset(), |old| update.apply(old))).map(drop);
         }
-        until(&self.shared.job, || Ok(self.shared.job.signal(self.id, member, update)?.then_some(())))
+        until(self, || Ok(self.shared.job.signal(self.id, member, update)?.then_some(())))
     }
 
     /// Writes elements to a rank and signals it behind them.
@@ -215,7 +215,7 @@ impl Context {
             self.member(rank)?;
         }
         let mut looks = 0_u32;
-        until_moved(&self.shared.job, |waiting| {
+        until_moved(self, |waiting| {
             if let Some(found) = look() {
                 return Ok(Some(found));
             }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use trunkline_engine::{Pause, Waiting};
 
+use crate::context::Context;
 use crate::error::Error;
-use crate::running::Running;
 
 /// Fruitless tries before the processor is given away: some ten microseconds, as long as an answer takes; the rank that is to answer may wait for
 /// this very processor.
@@ -18,15 +18,15 @@ const SLEEPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_
 
 /// Tries until there is something.
 pub(crate) fn until<T>(
-    job: &Running,
+    context: &Context,
     mut attempt: impl FnMut() -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
-    until_moved(job, |_| attempt())
+    until_moved(context, |_| attempt())
 }
 
 /// The same, where an attempt also says when anything moved, for others or for itself: then more is likely to come at once.
 pub(crate) fn until_moved<T>(
-    job: &Running,
+    context: &Context,
     mut attempt: impl FnMut(&mut Waiting) -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
     let mut waiting = Waiting::patient(SPINS, YIELDS);
@@ -37,8 +37,9 @@ pub(crate) fn until_moved<T>(
         }
         let pause = waiting.pause(SLEEPS.0, SLEEPS.1);
         if let Pause::Park(_) = pause {
-            // Others may be at work on this rank's memory, whether this thread sees to it or the one beside it.
-            let now = job.stirs();
+            // Others may be at work on this rank's memory, whether this thread sees to it or the one beside it; and what is long
+            // comes in pieces.
+            let now = context.shared.job.stirs(context.id);
             if std::mem::replace(&mut stirs, now) != now {
                 waiting.moved();
                 continue;

@@ -23,6 +23,7 @@ use crate::rma::error::{Lost, RmaError};
 use crate::rma::heap::Heap;
 use crate::rma::job::{Member, caps_of};
 use crate::rma::peer::{Found, Peer};
+use crate::rma::service::stirred;
 
 /// Operations of a context that may be under way.
 const OPS: u32 = 4096;
@@ -176,6 +177,7 @@ pub(super) struct Context<R: Rail> {
     /// Looks at the rails so far, and when it was last asked whether links carry.
     pub(super) turns: u32,
     pub(super) looked: Instant,
+    stirred: u64,
     /// How the last failure was called.
     pub(super) why: Status,
     pub(super) mutant: Mutant,
@@ -242,6 +244,7 @@ impl<R: Rail> Context<R> {
             starves: false,
             turns: 0,
             looked: now,
+            stirred: 0,
             why: Status::Ok,
             mutant,
         })
@@ -278,6 +281,12 @@ impl<R: Rail> Context<R> {
             }
         }
         moved | self.go_on()
+    }
+
+    /// How often a rail wanted to be asked again at once, when it was asked here.
+    pub(super) fn stirs(&mut self) -> u64 {
+        self.stirred += stirred(&mut self.rails);
+        self.stirred
     }
 
     /// Posts receives that found no room before.

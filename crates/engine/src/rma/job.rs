@@ -457,10 +457,13 @@ impl<F: Fabric, H: Host> Job<F, H> {
         moved | self.hear_streams()
     }
 
-    /// A number that has grown if something has come from others since it was last asked for, even if that completed nothing here,
-    /// as what is put and got does: then more is likely to come. To be asked before a sleep. `None`: another thread serves now.
-    pub fn stirs(&self) -> Option<u64> {
-        Some(self.service.try_claim()?.as_mut().map_or(0, Service::stirs))
+    /// A number that has grown if something has moved since it was last asked for, even if that completed nothing: what others put
+    /// and get here, and pieces of what a context puts and gets. Then more is likely to. To be asked before a sleep. `None`:
+    /// another thread is at it.
+    pub fn stirs(&self, id: Option<ContextId>) -> Option<u64> {
+        let served = self.service.try_claim()?.as_mut().map_or(0, Service::stirs);
+        let Some(place) = id.and_then(|id| self.place(id).ok()) else { return Some(served) };
+        Some(served + place.lane.try_claim()?.stirs())
     }
 
     fn serve_links(&self) -> bool {

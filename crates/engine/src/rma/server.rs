@@ -42,7 +42,7 @@ fn run<F: Fabric, H: Host>(job: &Job<F, H>, stop: &AtomicBool) {
         // Else its own threads serve.
         let moved = !polled && {
             let moved = job.serve();
-            let now = job.stirs();
+            let now = job.stirs(None);
             moved | (std::mem::replace(&mut stirs, now) != now)
         };
         if moved {

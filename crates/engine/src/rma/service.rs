@@ -357,8 +357,7 @@ impl<R: Rail> Service<R> {
 
     /// How often a rail wanted to be asked again at once, when it was asked here.
     pub(super) fn stirs(&mut self) -> u64 {
-        let soon = |rail: &mut R| rail.arm() == Wake::After(Duration(0));
-        self.stirred += self.rails.iter_mut().map(soon).map(u64::from).sum::<u64>();
+        self.stirred += stirred(&mut self.rails);
         self.stirred
     }
 
@@ -480,4 +479,9 @@ fn answer(rail: &mut impl Rail, link: &mut Link) {
             Err(PostError::Refused(_)) => return link.owed.clear(),
         }
     }
+}
+
+/// How many of these rails want to be asked again at once.
+pub(super) fn stirred<R: Rail>(rails: &mut [R]) -> u64 {
+    rails.iter_mut().map(|rail| u64::from(rail.arm() == Wake::After(Duration(0)))).sum()
 }

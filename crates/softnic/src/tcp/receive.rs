@@ -48,7 +48,7 @@ impl Qp {
             self.complete_flushes(env, sink);
         }
         if self.failure.is_none() {
-            self.pump(env, BYTES);
+            sink.moved |= self.pump(env, BYTES);
             self.acknowledge();
             self.complete_stream(env, sink);
         }
@@ -63,7 +63,7 @@ impl Qp {
         let before = self.arrived;
         let taken = if stream.is_up() { self.take_frames(env, &mut stream, sink) } else { Ok(()) };
         self.idle = if self.arrived == before { self.idle.saturating_add(1) } else { 0 };
-        sink.came |= self.arrived != before;
+        sink.moved |= self.arrived != before;
         self.stream = Some(stream);
         if let Err(refusal) = taken {
             self.refuse(refusal, sink);
