@@ -345,7 +345,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
     /// # Errors
     /// As [`Job::fetched`].
     pub fn found(&self, id: ContextId, fetch: Fetch) -> Result<Option<u64>, RmaError> {
-        self.place(id)?.lane.try_claim().map_or(Ok(None), |mut context| context.fetched(fetch))
+        let Some(mut slot) = self.place(id)?.try_claim() else { return Ok(None) };
+        named(&mut slot, id)?.fetched(fetch)
     }
 
     /// Signals a member: a word of it changes, after all that this context has put there before. False means not yet.
@@ -463,7 +464,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
     pub fn stirs(&self, id: Option<ContextId>) -> Option<u64> {
         let served = self.service.try_claim()?.as_mut().map_or(0, Service::stirs);
         let Some(place) = id.and_then(|id| self.place(id).ok()) else { return Some(served) };
-        Some(served + place.lane.try_claim()?.stirs())
+        let own = place.try_claim()?.as_mut().map_or(0, Context::stirs);
+        Some(served + own)
     }
 
     fn serve_links(&self) -> bool {

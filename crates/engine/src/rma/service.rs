@@ -123,7 +123,20 @@ impl<R: Rail> Service<R> {
         let (starves, stirred) = (false, 0);
         let (heaps, leaving, words) = (Vec::new(), Vec::new(), Vec::new());
         let batch = [NOTHING; BATCH];
-        Self { rails, heaps, links, names, members, receives, starves, leaving, words, stirred, batch, mutant }
+        Self {
+            rails,
+            heaps,
+            links,
+            names,
+            members,
+            receives,
+            starves,
+            leaving,
+            words,
+            stirred,
+            batch,
+            mutant,
+        }
     }
 
     /// Its rails.
