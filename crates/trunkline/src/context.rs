@@ -27,7 +27,7 @@ pub struct Context {
     pub(crate) id: ContextId,
     /// Which stage is its own.
     pub(crate) place: usize,
-    inline_max: usize,
+    pub(crate) inline_max: usize,
     /// Bytes of the stage in use.
     staged: Cell<u64>,
     pub(crate) fetches: RefCell<crate::pending::Table>,

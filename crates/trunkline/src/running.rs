@@ -164,6 +164,17 @@ impl Running {
         of!(self, job => job.signal(id, member, update))
     }
 
+    pub(crate) fn put_signal(
+        &self,
+        id: ContextId,
+        member: Member,
+        to: (u8, u64),
+        from: Source<'_>,
+        update: Update,
+    ) -> Result<bool, RmaError> {
+        of!(self, job => job.put_signal(id, member, to, from, update))
+    }
+
     #[inline]
     pub(crate) fn quiet(&self, id: ContextId) -> Result<bool, RmaError> {
         of!(self, job => job.quiet(id))

@@ -1,14 +1,14 @@
 //! Signals, which come after all that was put before them, and waiting for words of this rank to change.
 
+use bytemuck::Pod;
+use trunkline_engine::rma::{Local, Source};
 use trunkline_proto::wire::rma::signal::Update;
 use trunkline_proto::wire::rma::word::Word as Named;
-
-use bytemuck::Pod;
 
 use crate::atomics::word_at;
 use crate::context::Context;
 use crate::error::Error;
-use crate::shared::HEAP;
+use crate::shared::{HEAP, STAGE};
 use crate::symmetric::Place;
 use crate::wait::{until, until_moved};
 use crate::word::{Word, load};
@@ -138,8 +138,32 @@ impl Context {
         from: &[T],
         (at, op, value): (impl Into<Place<'b, u64>>, SignalOp, u64),
     ) -> Result<(), Error> {
-        self.put(rank, to, from)?;
-        self.signal(rank, at, op, value)
+        let bytes: &[u8] = bytemuck::cast_slice(from);
+        let to = self.offset(to.into(), from.len())?;
+        if rank == self.rank() || bytes.is_empty() || bytes.len() as u64 > STAGE {
+            self.put_bytes(rank, to, bytes)?;
+            return self.signal(rank, at, op, value);
+        }
+        let update = self.update(at, op, value)?;
+        if bytes.len() <= self.inline_max {
+            return self.put_then_signal(rank, to, Source::Bytes(bytes), update);
+        }
+        let staged = self.stage(bytes.len() as u64)?;
+        self.local(self.shared.inner.write(staged.offset, bytes))?;
+        self.put_then_signal(rank, to, Source::Heap(staged), update)
+    }
+
+    /// What a signal to a word of the heap does.
+    fn update<'a>(&self, at: impl Into<Place<'a, u64>>, op: SignalOp, value: u64) -> Result<Update, Error> {
+        let offset = self.offset(at.into(), 1)?;
+        let word = word_at::<u64>(HEAP, offset)?;
+        Update::new(op.engine(), word, value).ok_or(Error::Argument("the value is wider than the word"))
+    }
+
+    /// One call of the engine for both.
+    fn put_then_signal(&self, rank: usize, to: u64, from: Source<'_>, update: Update) -> Result<(), Error> {
+        let (member, job) = (self.member(rank)?, &self.shared.job);
+        until(self, || Ok(job.put_signal(self.id, member, (HEAP, to), from, update)?.then_some(())))
     }
 
     /// The same from elements of this rank's part of a symmetric object, which are not copied: they must stay as they are until a
@@ -154,8 +178,13 @@ impl Context {
         (from, count): (impl Into<Place<'b, T>>, usize),
         (at, op, value): (impl Into<Place<'c, u64>>, SignalOp, u64),
     ) -> Result<(), Error> {
-        self.put_nbi(rank, to, from, count)?;
-        self.signal(rank, at, op, value)
+        if rank == self.rank() || count == 0 {
+            self.put_nbi(rank, to, from, count)?;
+            return self.signal(rank, at, op, value);
+        }
+        let (to, offset) = (self.offset(to.into(), count)?, self.offset(from.into(), count)?);
+        let from = Local { heap: HEAP, offset, len: (count * size_of::<T>()) as u64 };
+        self.put_then_signal(rank, to, Source::Heap(from), self.update(at, op, value)?)
     }
 
     /// Waits until a word of this rank compares so with `value`, which another rank is to bring about; what it is then. Goes on with what
