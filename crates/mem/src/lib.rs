@@ -6,6 +6,7 @@
 //! looks at what the bytes mean.
 
 pub mod gpu;
+pub mod ipc;
 mod kind;
 mod memory;
 mod page;

@@ -1,0 +1,64 @@
+//! What calls of a kind of memory give and take: exports, open handles, and places to copy from and to.
+
+use std::os::fd::OwnedFd;
+
+use super::Handle;
+
+/// How a handle gets to a peer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Passing {
+    /// Its bytes are enough.
+    Bytes,
+    /// A descriptor goes along.
+    Descriptor,
+}
+
+/// An allocation that peers may open.
+#[derive(Debug)]
+#[must_use = "it goes back by unexport"]
+pub struct Export {
+    /// What peers open it by.
+    pub handle: Handle,
+    /// What goes along; peers get copies of it.
+    pub descriptor: Option<OwnedFd>,
+}
+
+/// A handle of a peer that is open here. Goes back by [`IpcMemory::close`](super::IpcMemory::close); one that is dropped stays open as
+/// long as its kind.
+#[derive(Debug, Eq, PartialEq)]
+#[must_use = "it stays open until it is closed"]
+pub struct Mapped {
+    /// Which one, in the table of its kind.
+    pub(super) number: u64,
+    pub(super) address: Option<usize>,
+    pub(super) len: usize,
+}
+
+impl Mapped {
+    /// Where its first byte is in this process; of kinds that do not map `None`.
+    #[must_use]
+    pub fn address(&self) -> Option<usize> {
+        self.address
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes; it never is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// A place to copy from or to.
+#[derive(Clone, Copy, Debug)]
+pub enum At<'a> {
+    /// An address inside an own allocation.
+    Own(usize),
+    /// An offset in what is open here.
+    Open(&'a Mapped, u64),
+}

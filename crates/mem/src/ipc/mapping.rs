@@ -1,0 +1,140 @@
+//! A range of addresses that is mapped here, and files of memory to map. It is unmapped with its owner.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::error::Cause;
+use crate::{Kind, Memory};
+
+/// Seals without which a file could end under a mapping.
+pub(super) const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// Addresses that are ours.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    addr: usize,
+    len: usize,
+}
+
+impl Mapping {
+    /// Maps bytes of a file, where the kernel likes. A child of a fork does not have them.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn of(file: &impl AsFd, offset: u64, len: usize) -> Result<Self, Cause> {
+        let (at, protection) = (ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe { rustix::mm::mmap(at, len, protection, MapFlags::SHARED, file, offset) };
+        let mapping = Self { addr: base.map_err(cause("mmap"))?.expose_provenance(), len };
+        keep_from_children(mapping.addr, len);
+        Ok(mapping)
+    }
+
+    /// Takes addresses without any memory behind them.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn reserve(len: usize) -> Result<Self, Cause> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: as above.
+        let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), flags) };
+        Ok(Self { addr: base.map_err(cause("mmap"))?.expose_provenance(), len })
+    }
+
+    /// Puts bytes of a file at an offset of what was reserved.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn put(&self, at: usize, len: usize, file: &impl AsFd, offset: u64) -> Result<(), Cause> {
+        let place = self.place(at, len)?;
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: replaces only addresses of this mapping, of which nobody holds a reference.
+        let done = unsafe { rustix::mm::mmap(place, len, protection, flags, file, offset) };
+        done.map_err(cause("mmap"))?;
+        keep_from_children(place.expose_provenance(), len);
+        Ok(())
+    }
+
+    /// Takes them away again.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn clear(&self, at: usize, len: usize) -> Result<(), Cause> {
+        let place = self.place(at, len)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: as for putting them there.
+        let done = unsafe { rustix::mm::mmap_anonymous(place, len, ProtFlags::empty(), flags) };
+        done.map(|_| ()).map_err(cause("mmap"))
+    }
+
+    fn place(&self, at: usize, len: usize) -> Result<*mut core::ffi::c_void, Cause> {
+        let inside = at.checked_add(len).is_some_and(|end| end <= self.len);
+        let refused = Cause::System { call: "mmap", code: libc::EINVAL };
+        if inside { Ok(ptr::with_exposed_provenance_mut(self.addr + at)) } else { Err(refused) }
+    }
+
+    pub(super) fn addr(&self) -> usize {
+        self.addr
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Its bytes, of a mapping that has bytes everywhere.
+    pub(super) fn memory(self: &Arc<Self>) -> Memory {
+        // SAFETY: mapped readable and writable as long as `self`, which the range keeps; nobody refers to the bytes.
+        unsafe { Memory::with_owner(self.addr, self.len, Kind::Host, Arc::clone(self)) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: called once by the owner of the mapping, from which nothing is borrowed any more.
+        let _ = unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(self.addr), self.len) };
+    }
+}
+
+/// A child of a fork would hold the memory without knowing.
+fn keep_from_children(addr: usize, len: usize) {
+    let at = ptr::with_exposed_provenance_mut(addr);
+    // SAFETY: a mapping of ours, of which this changes only what children see.
+    let _ = unsafe { rustix::mm::madvise(at, len, Advice::LinuxDontFork) };
+}
+
+/// A new file of memory of a size that stays.
+///
+/// # Errors
+/// What the system says.
+pub(super) fn file(name: &str, len: u64) -> Result<OwnedFd, Cause> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Before Linux 6.3.
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
+        other => other,
+    };
+    let file = file.map_err(cause("memfd_create"))?;
+    rustix::fs::ftruncate(&file, len).map_err(cause("ftruncate"))?;
+    rustix::fs::fcntl_add_seals(&file, FIXED | SealFlags::SEAL).map_err(cause("fcntl"))?;
+    Ok(file)
+}
+
+/// The same file, opened once more: with locks of its own.
+///
+/// # Errors
+/// What the system says.
+pub(super) fn reopen(file: &impl AsFd) -> Result<OwnedFd, Cause> {
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(cause("open"))
+}
+
+/// What a call of the system failed with.
+pub(super) fn cause<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> Cause {
+    move |error| Cause::system(call, &error.into())
+}

@@ -1,0 +1,281 @@
+//! What all processes that use a device know of it: one file of memory, whose first bytes are a table of allocations and whose rest is
+//! the device's memory. docs/wire.md has the words.
+//!
+//! Who holds what is not written down: it is locks on the bytes of the same file, which the kernel lets go of when their holder ends,
+//! however that happens. An allocation's memory counts as long as anybody holds a lock on its bytes. So nobody has to be believed or
+//! waited for, and nothing leaks.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::FallocateFlags;
+
+use super::error::DeviceError;
+use crate::Memory;
+use crate::ipc::error::Cause;
+use crate::ipc::locks::{self, Lock, Range};
+use crate::ipc::mapping::{FIXED, Mapping, cause, file, reopen};
+
+/// Allocations of a device at a time.
+pub(super) const SLOTS: usize = 512;
+/// Bytes before the device's memory.
+const TABLE: u64 = 64 << 10;
+/// Bytes of the file. Places in it are used once, so this bounds what is ever allocated; it takes no memory.
+const END: u64 = 1 << 52;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"tlipcdev");
+const VERSION: u64 = 1;
+
+/// Where words of the head are.
+const HEAD: [u64; 6] = [MAGIC_AT, VERSION_AT, NONCE_AT, CAPACITY_AT, NEXT_ID_AT, NEXT_PLACE_AT];
+const MAGIC_AT: u64 = 0;
+const VERSION_AT: u64 = 8;
+const NONCE_AT: u64 = 16;
+const CAPACITY_AT: u64 = 24;
+const NEXT_ID_AT: u64 = 32;
+const NEXT_PLACE_AT: u64 = 40;
+const NEXT_PROCESS_AT: u64 = 48;
+
+/// Bytes of the head, and of each allocation's record after it.
+const RECORD: u64 = 64;
+
+/// The byte whose lock is the right to use the table. Of the bytes after it each is locked by the owner of that slot's allocation.
+const GATE: Range = Range { start: 0, len: 1 };
+
+/// For how long another process may have the gate before this one gives up.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks at it.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// The table, as this process has it.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    /// Its locks are those of this process as an owner.
+    file: OwnedFd,
+    words: Memory,
+    /// Keeps threads of this process apart, which share the locks.
+    threads: Mutex<()>,
+}
+
+/// An allocation, as everybody sees it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Record {
+    pub(super) id: u64,
+    pub(super) process: u64,
+    pub(super) base: u64,
+    pub(super) len: u64,
+    /// Its bytes in the file; what it is charged.
+    pub(super) range: Range,
+}
+
+impl Ledger {
+    /// A device of so many bytes.
+    pub(super) fn create(capacity: u64, nonce: u64) -> Result<Self, DeviceError> {
+        let made = file("trunkline.device", END)?;
+        let ledger = Self::map(&made)?;
+        for (at, value) in HEAD.into_iter().zip([MAGIC, VERSION, nonce, capacity, 1, TABLE]) {
+            ledger.put(at, value)?;
+        }
+        ledger.put(NEXT_PROCESS_AT, 1)?;
+        Ok(ledger)
+    }
+
+    /// The device of another process.
+    pub(super) fn join(of: &impl AsFd) -> Result<Self, DeviceError> {
+        let seals = rustix::fs::fcntl_get_seals(of).map_err(|_| DeviceError::Foreign)?;
+        let size = rustix::fs::fstat(of).map_err(cause("fstat"))?.st_size;
+        if !seals.contains(FIXED) || u64::try_from(size) != Ok(END) {
+            return Err(DeviceError::Foreign);
+        }
+        let ledger = Self::map(of)?;
+        if ledger.get(MAGIC_AT)? != MAGIC {
+            return Err(DeviceError::Foreign);
+        }
+        match ledger.get(VERSION_AT)? {
+            VERSION => Ok(ledger),
+            other => Err(DeviceError::Version(other)),
+        }
+    }
+
+    fn map(of: &impl AsFd) -> Result<Self, DeviceError> {
+        // Opened anew: locks belong to an open file, and these are only this process's.
+        let file = reopen(of)?;
+        let words = Arc::new(Mapping::of(&file, 0, TABLE as usize)?).memory();
+        Ok(Self { file, words, threads: Mutex::new(()) })
+    }
+
+    fn get(&self, at: u64) -> Result<u64, DeviceError> {
+        self.words.load(at).map_err(|_| DeviceError::Broken)
+    }
+
+    fn put(&self, at: u64, value: u64) -> Result<(), DeviceError> {
+        self.words.store(at, value).map_err(|_| DeviceError::Broken)
+    }
+
+    /// What handles of this device carry.
+    pub(super) fn nonce(&self) -> Result<u64, DeviceError> {
+        self.get(NONCE_AT)
+    }
+
+    /// The file, opened once more.
+    pub(super) fn reopen(&self) -> Result<OwnedFd, DeviceError> {
+        Ok(reopen(&self.file)?)
+    }
+
+    /// Whether a descriptor is of the same file.
+    pub(super) fn is_file_of(&self, fd: &impl AsFd) -> bool {
+        let of = |fd: &dyn AsFd| rustix::fs::fstat(fd.as_fd()).ok().map(|stat| (stat.st_dev, stat.st_ino));
+        of(fd).is_some_and(|other| of(&self.file) == Some(other))
+    }
+
+    /// A new open file that holds the bytes: for a mapping or a peer, which hold them as long as they are there.
+    pub(super) fn hold(&self, range: Range) -> Result<OwnedFd, DeviceError> {
+        let file = self.reopen()?;
+        let taken = locks::take(&file, range, Lock::Shared).map_err(cause("fcntl"))?;
+        // Nobody holds bytes of the device alone.
+        if taken { Ok(file) } else { Err(DeviceError::Broken) }
+    }
+
+    /// Waits for the right to use the table, a bounded time.
+    pub(super) fn enter(&self) -> Result<Entered<'_>, DeviceError> {
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = Instant::now() + PATIENCE;
+        while !locks::take(&self.file, GATE, Lock::Alone).map_err(cause("fcntl"))? {
+            if Instant::now() > until {
+                return Err(DeviceError::Busy);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(Entered { ledger: self, _threads: threads })
+    }
+}
+
+/// The right to use the table. A process that dies with it leaves nothing half done that matters: a record counts once its id is
+/// written, which comes last.
+#[derive(Debug)]
+pub(super) struct Entered<'a> {
+    ledger: &'a Ledger,
+    _threads: MutexGuard<'a, ()>,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let _ = locks::release(&self.ledger.file, GATE);
+    }
+}
+
+impl Entered<'_> {
+    /// The next number of a process, never given twice.
+    pub(super) fn next_process(&self) -> Result<u64, DeviceError> {
+        self.next(NEXT_PROCESS_AT, 1)
+    }
+
+    /// The next name of an allocation, never given twice.
+    pub(super) fn next_id(&self) -> Result<u64, DeviceError> {
+        self.next(NEXT_ID_AT, 1)
+    }
+
+    /// Bytes of the file that nobody ever had.
+    pub(super) fn next_range(&self, len: u64) -> Result<Range, DeviceError> {
+        let start = self.ledger.get(NEXT_PLACE_AT)?;
+        let end = start.checked_add(len).filter(|end| *end <= END).ok_or(DeviceError::Worn)?;
+        if start < TABLE {
+            return Err(DeviceError::Broken);
+        }
+        self.ledger.put(NEXT_PLACE_AT, end)?;
+        Ok(Range { start, len })
+    }
+
+    fn next(&self, at: u64, by: u64) -> Result<u64, DeviceError> {
+        let value = self.ledger.get(at)?;
+        self.ledger.put(at, value.checked_add(by).ok_or(DeviceError::Broken)?)?;
+        Ok(value)
+    }
+
+    pub(super) fn capacity(&self) -> Result<u64, DeviceError> {
+        self.ledger.get(CAPACITY_AT)
+    }
+
+    /// The allocation in a slot, if there is one.
+    pub(super) fn record(&self, slot: usize) -> Result<Option<Record>, DeviceError> {
+        let mut words = [0; 6];
+        for (at, word) in (record_at(slot)..).step_by(8).zip(&mut words) {
+            *word = self.ledger.get(at)?;
+        }
+        let [id, process, base, len, start, span] = words;
+        let is_sane = start >= TABLE && start.checked_add(span).is_some_and(|end| end <= END) && len <= span;
+        match id {
+            0 => Ok(None),
+            _ if !is_sane => Err(DeviceError::Broken),
+            _ => Ok(Some(Record { id, process, base, len, range: Range { start, len: span } })),
+        }
+    }
+
+    /// An allocation is in a slot.
+    pub(super) fn fill(&self, slot: usize, record: &Record) -> Result<(), DeviceError> {
+        let Record { id, process, base, len, range } = *record;
+        let words = [id, process, base, len, range.start, range.len];
+        for (at, word) in (record_at(slot)..).step_by(8).zip(words).collect::<Vec<_>>().into_iter().rev() {
+            self.ledger.put(at, word)?;
+        }
+        Ok(())
+    }
+
+    /// Nothing is in a slot any more.
+    pub(super) fn vacate(&self, slot: usize) -> Result<(), DeviceError> {
+        self.ledger.put(record_at(slot), 0)
+    }
+
+    /// This process owns what is in a slot, or does no more.
+    pub(super) fn own(&self, slot: usize, owns: bool) -> Result<(), DeviceError> {
+        let range = owner_of(slot);
+        let done = if owns {
+            locks::take(&self.ledger.file, range, Lock::Alone)
+        } else {
+            locks::release(&self.ledger.file, range).map(|()| true)
+        };
+        if done.map_err(cause("fcntl"))? { Ok(()) } else { Err(DeviceError::Broken) }
+    }
+
+    /// Whether another process owns what is in a slot: has neither freed it nor ended.
+    pub(super) fn is_owned(&self, slot: usize) -> Result<bool, DeviceError> {
+        Ok(locks::is_held(&self.ledger.file, owner_of(slot)).map_err(cause("fcntl"))?)
+    }
+
+    /// Takes back what nobody holds any more.
+    pub(super) fn reap(&self) -> Result<(), DeviceError> {
+        for slot in 0..SLOTS {
+            let Some(record) = self.record(slot)? else { continue };
+            if locks::is_held(&self.ledger.file, record.range).map_err(cause("fcntl"))? {
+                continue;
+            }
+            self.erase(record.range)?;
+            self.vacate(slot)?;
+        }
+        Ok(())
+    }
+
+    fn erase(&self, range: Range) -> Result<(), Cause> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.ledger.file, flags, range.start, range.len).map_err(cause("fallocate"))
+    }
+
+    /// A slot with nothing in it, the first.
+    pub(super) fn vacant(&self) -> Result<Option<usize>, DeviceError> {
+        for slot in 0..SLOTS {
+            if self.record(slot)?.is_none() {
+                return Ok(Some(slot));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn record_at(slot: usize) -> u64 {
+    RECORD * (1 + slot as u64)
+}
+
+fn owner_of(slot: usize) -> Range {
+    Range { start: GATE.len + slot as u64, len: 1 }
+}

@@ -1,0 +1,183 @@
+//! A device that behaves as a GPU's driver does, between real processes and without a GPU. For tests, benches and machines that have
+//! none; made once, joined by its descriptor.
+//!
+//! - Memory of a capacity. Allocations have ids that never come again, though their addresses do, as soon as they can.
+//! - What is freed is overwritten at once ([`poison`]), so that who reads on can tell; but as long as any process has it open, or
+//!   holds its descriptor, it is there and counts.
+//! - An allocation is opened once a process, and never over one of the same owner that is stale.
+//! - Any process may be killed at any time; what it held is free when the next one looks.
+//!
+//! A child of a fork that does not exec counts as its parent until it ends. Processes trust each other's table, as they would a driver.
+
+mod driver;
+mod error;
+mod ledger;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
+
+pub use error::{AllocError, DeviceError, FreeError};
+
+use self::ledger::{Entered, Ledger, Record, SLOTS};
+use super::host::random;
+use super::table::Table;
+use super::window::{GRANULE, Window, granules};
+use super::{Allocation, AllocationId, At, planted};
+
+/// A device, as this process has it. What it allocated is freed with it.
+#[derive(Debug)]
+pub struct Device {
+    ledger: Ledger,
+    number: u32,
+    nonce: u64,
+    /// This process's number among those of the device.
+    process: u64,
+    table: RwLock<Table<Place>>,
+}
+
+/// Where an own allocation is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    slot: usize,
+}
+
+/// What of a device is in use.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Usage {
+    /// Bytes that it has.
+    pub capacity: u64,
+    /// Bytes that are allocated, or freed and still open.
+    pub used: u64,
+    /// Of them those that were freed or whose owner is dead.
+    pub freed: u64,
+    /// As many allocations.
+    pub allocations: usize,
+}
+
+/// What memory is full of that was freed under that id: this word, little-endian, again and again.
+#[must_use]
+pub fn poison(id: AllocationId) -> u64 {
+    0xdead_0000_0000_0000 ^ id.0
+}
+
+impl Device {
+    /// A new device of so many bytes, with the number that its allocations will say.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn create(number: u32, capacity: u64) -> Result<Self, DeviceError> {
+        Self::with(number, Ledger::create(capacity, random()?)?)
+    }
+
+    /// The device that a descriptor is of.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn join(number: u32, descriptor: &impl AsFd) -> Result<Self, DeviceError> {
+        Self::with(number, Ledger::join(descriptor)?)
+    }
+
+    fn with(number: u32, ledger: Ledger) -> Result<Self, DeviceError> {
+        let process = ledger.enter()?.next_process()?;
+        let nonce = ledger.nonce()?;
+        let table = RwLock::new(Table::new(Window::new()?));
+        Ok(Self { ledger, number, nonce, process, table })
+    }
+
+    /// What other processes join by.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn descriptor(&self) -> Result<OwnedFd, DeviceError> {
+        self.ledger.reopen()
+    }
+
+    /// What is in use now.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn usage(&self) -> Result<Usage, DeviceError> {
+        let table = self.table_mut();
+        self.usage_of(&self.ledger.enter()?, &table)
+    }
+
+    fn usage_of(&self, ledger: &Entered<'_>, table: &Table<Place>) -> Result<Usage, DeviceError> {
+        ledger.reap()?;
+        let mut usage = Usage { capacity: ledger.capacity()?, used: 0, freed: 0, allocations: 0 };
+        for slot in 0..SLOTS {
+            let Some(record) = ledger.record(slot)? else { continue };
+            usage.used += record.range.len;
+            usage.allocations += 1;
+            let is_own = record.process == self.process
+                && table.own(record.base as usize).is_some_and(|own| own.allocation.id.0 == record.id);
+            if !is_own && !ledger.is_owned(slot)? {
+                usage.freed += record.range.len;
+            }
+        }
+        Ok(usage)
+    }
+
+    fn table_mut(&self) -> RwLockWriteGuard<'_, Table<Place>> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// New zeroed memory, charged in steps of 64 KiB; its address.
+    ///
+    /// # Errors
+    /// [`AllocError`].
+    pub fn alloc(&self, len: usize) -> Result<usize, AllocError> {
+        let size = granules(len).ok_or(AllocError::Size(len))?;
+        let mut table = self.table_mut();
+        let ledger = self.ledger.enter()?;
+        let usage = self.usage_of(&ledger, &table)?;
+        let wanted = size as u64;
+        if usage.used.checked_add(wanted).is_none_or(|used| used > usage.capacity) {
+            return Err(AllocError::Exhausted { wanted, usage });
+        }
+        let slot = ledger.vacant()?.ok_or(AllocError::Slots(SLOTS))?;
+        let range = ledger.next_range(wanted)?;
+        let hold = self.ledger.hold(range)?;
+        let base = table.window.put(size, &hold, range.start).map_err(DeviceError::from)?;
+        let id = ledger.next_id()?;
+        let record = Record { id, process: self.process, base: base as u64, len: len as u64, range };
+        if let Err(error) = ledger.own(slot, true).and_then(|()| ledger.fill(slot, &record)) {
+            let _ = (table.window.clear(base), ledger.own(slot, false));
+            return Err(error.into());
+        }
+        let allocation = Allocation { base, len, id: AllocationId(id), device: self.number };
+        table.add(allocation, Place { slot });
+        Ok(base)
+    }
+
+    /// Frees the allocation that begins there. It is overwritten at once, also for those who have it open; it counts until nobody has.
+    ///
+    /// # Errors
+    /// [`FreeError`].
+    pub fn free(&self, base: usize) -> Result<(), FreeError> {
+        let mut table = self.table_mut();
+        let own = table.own(base).ok_or(FreeError::Unknown { addr: base })?;
+        let (allocation, slot) = (own.allocation, own.more.slot);
+        let ledger = self.ledger.enter()?;
+        if !planted("mem-ipc-poisons-nothing") {
+            overwrite(&table, &allocation);
+        }
+        table.window.clear(base).map_err(DeviceError::from)?;
+        table.remove(base);
+        ledger.own(slot, false)?;
+        if planted("mem-ipc-credits-at-free") {
+            ledger.vacate(slot)?;
+        }
+        ledger.reap()?;
+        Ok(())
+    }
+}
+
+/// Fills an allocation with its poison.
+fn overwrite(table: &Table<Place>, allocation: &Allocation) {
+    let words = poison(allocation.id).to_le_bytes().repeat(GRANULE / 8);
+    for at in (0..allocation.len).step_by(GRANULE) {
+        let part = words.get(..GRANULE.min(allocation.len - at)).unwrap_or(&words);
+        // All of it is inside.
+        let _ = table.write(At::Own(allocation.base + at), part);
+    }
+}

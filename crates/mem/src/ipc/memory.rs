@@ -1,0 +1,105 @@
+//! What a kind of memory must do so that processes of a node can share it. Implemented by the kinds beside this file, later by the
+//! drivers of GPUs; `tests/ipc/acceptance.rs` holds each of them to it.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+
+use super::{
+    At, CloseError, CopyError, Export, ExportError, FindError, Handle, Mapped, NotClosed, OpenError, Passing,
+};
+
+/// What a driver calls an allocation: never given to another one of the same process, also at the same address. It tells memory that
+/// was freed and allocated again from what was there before; the address never does.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct AllocationId(pub u64);
+
+/// An allocation, as its owner sees it.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Allocation {
+    /// Address of the first byte. What is exported is all of the allocation, whatever part was asked for.
+    pub base: usize,
+    /// Bytes.
+    pub len: usize,
+    /// Its name.
+    pub id: AllocationId,
+    /// The number of its device, 0 for the host.
+    pub device: u32,
+}
+
+impl Allocation {
+    /// How far into it an address is, if it is inside.
+    #[must_use]
+    pub fn offset_of(&self, addr: usize) -> Option<usize> {
+        addr.checked_sub(self.base).filter(|offset| *offset < self.len)
+    }
+}
+
+/// What a kind does and does not, asked once.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Caps {
+    /// An open handle has an address here. Otherwise its bytes are only copied, by [`IpcMemory::read`] and [`IpcMemory::write`].
+    pub maps: bool,
+    /// A handle's bytes are enough to open it.
+    pub by_bytes: bool,
+    /// A handle may be opened with a descriptor that came along, which holds the memory while it is under way.
+    pub by_descriptor: bool,
+    /// A process opens an allocation once at a time, and is refused the second time.
+    pub opens_once: bool,
+    /// What has, at its owner, addresses in common with something of the same owner that is still open is not opened.
+    pub refuses_overlap: bool,
+    /// Freed memory that is still open elsewhere stays what it is and where it is, until it is closed.
+    pub outlives_free: bool,
+}
+
+/// A kind of memory that other processes of the node may map. One value a process and device; any thread may call.
+///
+/// A call may take a driver a millisecond: none of them belongs on the path of a message whose memory is open already.
+pub trait IpcMemory: fmt::Debug + Send + Sync {
+    /// What it does and does not.
+    fn caps(&self) -> Caps;
+
+    /// The allocation around an address of this process.
+    ///
+    /// # Errors
+    /// [`FindError`]. What was freed is not found; nothing is guessed.
+    fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError>;
+
+    /// A handle of an allocation, for any number of peers. It goes with [`IpcMemory::unexport`].
+    ///
+    /// # Errors
+    /// [`ExportError`], [`ExportError::Gone`] when the allocation is not there under that id any more.
+    fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError>;
+
+    /// The handle is over. Who has it open keeps it.
+    ///
+    /// # Errors
+    /// [`CloseError`].
+    fn unexport(&self, export: Export) -> Result<(), CloseError> {
+        drop(export);
+        Ok(())
+    }
+
+    /// Opens a handle of a peer, all or nothing. The descriptor, if the handle came with one, is closed before this returns.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError>;
+
+    /// It is not used any more. Waits for copies of this value that are under way, and for nothing else that uses the address.
+    ///
+    /// # Errors
+    /// [`NotClosed`], which gives the mapping back.
+    fn close(&self, mapped: Mapped) -> Result<(), NotClosed>;
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`CopyError`]. What is in `out` then has no meaning.
+    fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError>;
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// [`CopyError`]. Where the kind knows what is allocated, nothing was written then.
+    fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError>;
+}

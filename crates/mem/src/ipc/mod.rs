@@ -1,0 +1,28 @@
+//! Memory that other processes of the node may map: one trait for all kinds of it, and the kinds that need no GPU.
+//!
+//! For whoever drives `trunkline_proto::ipc`: an exporter's "export" and an importer's "map" are calls of [`IpcMemory`] here.
+//! [`Host`] is memory of the host in memory files, whose descriptors are passed; [`Private`] is any memory of a process, reached by
+//! system calls and mapped by nobody; [`Device`] behaves as a GPU's driver does, without a GPU. Nothing here keeps what nobody has
+//! open, sends anything to another process, or decides what is shared: handles and descriptors are passed by the caller.
+
+mod error;
+mod handle;
+mod host;
+mod locks;
+mod mapped;
+mod mapping;
+mod memfd;
+mod memory;
+mod private;
+mod table;
+mod window;
+
+pub use error::{Cause, CloseError, CopyError, ExportError, FindError, Meaning, NotClosed, OpenError};
+pub use handle::{Handle, HandleError};
+pub use host::{Host, HostError};
+pub use mapped::{At, Export, Mapped, Passing};
+pub use memfd::{AllocError, Device, DeviceError, FreeError, Usage, poison};
+pub use memory::{Allocation, AllocationId, Caps, IpcMemory};
+pub use private::Private;
+
+use crate::gpu::planted;
