@@ -1,0 +1,347 @@
+//! What every kind of memory must do, whatever is behind it. Each case runs processes of its own; what a kind says that it does
+//! not do ([`Caps`]) is asserted to be so, never left out.
+
+use trunkline_mem::ipc::{Allocation, Caps, Passing};
+
+use crate::peer::{Parcel, Pattern, Place, Process, World};
+
+/// One `#[test]` of each case for a kind.
+macro_rules! acceptance {
+    ($kind:ident, $($case:ident),* $(,)?) => {
+        mod $kind {
+            $(
+                #[test]
+                fn $case() {
+                    super::$case(stringify!($kind));
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! all {
+    ($($kind:ident)*) => { $(
+        acceptance!(
+            $kind,
+            both_ends_see_bytes,
+            bytes_outside_are_refused,
+            an_address_finds_all_of_its_allocation,
+            the_same_address_again_is_another_allocation,
+            freed_memory_is_never_the_next_one,
+            a_second_opening_is_refused_or_counts,
+            stale_overlaps_are_refused_or_harmless,
+            own_handles_are_not_opened,
+            broken_handles_harm_nobody,
+            descriptors_are_asked_for_and_looked_at,
+            a_killed_importer_leaves_nothing,
+            a_killed_exporter_takes_nothing_along,
+            rounds_leave_nothing_open,
+        );
+    )* };
+}
+
+all!(host device private);
+
+const MIB: usize = 1 << 20;
+const ONE: Pattern = Pattern(0x1111_0000_2222, 7);
+const TWO: Pattern = Pattern(0x9999_8888_7777, 13);
+
+/// Two processes, the first of which has an allocation, and how its handles go.
+struct Pair {
+    world: World,
+    owner: Process,
+    importer: Process,
+    caps: Caps,
+}
+
+impl Pair {
+    fn new(kind: &'static str) -> Self {
+        let world = World::new(kind, 64 << 20);
+        let (owner, importer, caps) = (world.process(), world.process(), world.here().memory().caps());
+        Self { world, owner, importer, caps }
+    }
+
+    fn ways(&self) -> Vec<Passing> {
+        let ways = [(self.caps.by_bytes, Passing::Bytes), (self.caps.by_descriptor, Passing::Descriptor)];
+        let ways: Vec<_> = ways.into_iter().filter_map(|(can, way)| can.then_some(way)).collect();
+        assert!(!ways.is_empty());
+        ways
+    }
+
+    fn alloc(&self, len: usize) -> (usize, Allocation) {
+        let addr = self.owner.alloc(len).unwrap();
+        (addr, self.owner.find(addr).unwrap())
+    }
+
+    fn parcel(&self, of: &Allocation) -> Parcel {
+        self.owner.export(of, self.ways()[0]).unwrap()
+    }
+}
+
+fn both_ends_see_bytes(kind: &'static str) {
+    let pair = Pair::new(kind);
+    for way in [Passing::Bytes, Passing::Descriptor] {
+        let (addr, allocation) = pair.alloc(MIB);
+        let parcel = pair.owner.export(&allocation, way);
+        if !pair.ways().contains(&way) {
+            assert!(parcel.unwrap_err().starts_with("Passing"));
+            continue;
+        }
+        let parcel = parcel.unwrap();
+        assert_eq!(parcel.descriptor.is_some(), way == Passing::Descriptor);
+        pair.owner.fill(Place::Own(addr), MIB, ONE).unwrap();
+        let open = pair.importer.open(&parcel).unwrap();
+        assert_eq!(pair.importer.address(open) != 0, pair.caps.maps);
+        let there = |offset: usize| Place::Open(open, (addr - allocation.base + offset) as u64);
+        assert_eq!(pair.importer.check(there(0), MIB, ONE), Ok(0));
+        pair.importer.fill(there(MIB / 2), MIB / 2, TWO).unwrap();
+        assert_eq!(pair.owner.check(Place::Own(addr), MIB / 2, ONE), Ok(0));
+        assert_eq!(pair.owner.check(Place::Own(addr + MIB / 2), MIB / 2, TWO), Ok(0));
+        pair.owner.fill(Place::Own(addr), 8, TWO).unwrap();
+        assert_eq!(pair.importer.check(there(0), 8, TWO), Ok(0), "a mapping, not a copy");
+        pair.importer.close(open);
+        pair.owner.free(addr);
+    }
+}
+
+fn bytes_outside_are_refused(kind: &'static str) {
+    let pair = Pair::new(kind);
+    let (addr, allocation) = pair.alloc(MIB);
+    let open = pair.importer.open(&pair.parcel(&allocation)).unwrap();
+    let places = if pair.caps.maps { vec![MIB as u64 - 8, MIB as u64, u64::MAX] } else { vec![64, u64::MAX] };
+    for offset in places {
+        let at = Place::Open(open, offset);
+        assert!(pair.importer.check(at, 16, ONE).unwrap_err().starts_with("Outside"), "{offset:#x}");
+        assert!(pair.importer.fill(at, 16, ONE).unwrap_err().starts_with("Outside"), "{offset:#x}");
+    }
+    for addr in [8, usize::MAX - 4] {
+        assert!(pair.owner.check(Place::Own(addr), 16, ONE).unwrap_err().starts_with("Outside"));
+    }
+    assert_eq!(pair.owner.check(Place::Own(addr), MIB, Pattern(0, 0)), Ok(0));
+}
+
+fn an_address_finds_all_of_its_allocation(kind: &'static str) {
+    let pair = Pair::new(kind);
+    let (addr, allocation) = pair.alloc(MIB);
+    for offset in [0, 1, MIB / 3, MIB - 1] {
+        assert_eq!(pair.owner.find(addr + offset), Ok(allocation));
+    }
+    let open = pair.importer.open(&pair.parcel(&allocation)).unwrap();
+    if !pair.caps.maps {
+        return assert_eq!(allocation.len, usize::MAX, "there is but one allocation, with all addresses");
+    }
+    assert_eq!((allocation.base, allocation.len), (addr, MIB));
+    assert!(pair.owner.find(8).unwrap_err().starts_with("Unknown"));
+    let there = pair.importer.address(open);
+    assert!(pair.importer.find(there + 5).unwrap_err().starts_with("Imported"));
+    pair.owner.free(addr);
+    assert!(pair.owner.find(addr).unwrap_err().starts_with("Unknown"), "nothing is guessed");
+}
+
+fn the_same_address_again_is_another_allocation(kind: &'static str) {
+    let pair = Pair::new(kind);
+    let (addr, before) = pair.alloc(MIB);
+    let parcels: Vec<_> =
+        pair.ways().into_iter().map(|way| (way, pair.owner.export(&before, way).unwrap())).collect();
+    pair.owner.free(addr);
+    if !pair.caps.outlives_free {
+        return;
+    }
+    let bytes = |parcels: &[(Passing, Parcel)]| {
+        parcels.iter().find(|(way, _)| *way == Passing::Bytes).map(|(_, parcel)| parcel.with(|_| ()))
+    };
+    let handle = bytes(&parcels);
+    drop(parcels);
+    if let Some(handle) = &handle {
+        assert!(pair.importer.open(handle).unwrap_err().starts_with("Gone"), "it was freed");
+    }
+    let (again, after) = pair.alloc(MIB);
+    assert_eq!(again, addr, "addresses come back at once, or this shows nothing");
+    assert_ne!(after.id, before.id);
+    for way in pair.ways() {
+        assert!(pair.owner.export(&before, way).unwrap_err().starts_with("Gone"));
+    }
+    if let Some(handle) = &handle {
+        assert!(pair.importer.open(handle).unwrap_err().starts_with("Gone"), "another one is there now");
+    }
+    let open = pair.importer.open(&pair.parcel(&after)).unwrap();
+    pair.owner.fill(Place::Own(addr), MIB, TWO).unwrap();
+    assert_eq!(pair.importer.check(Place::Open(open, 0), MIB, TWO), Ok(0));
+}
+
+fn freed_memory_is_never_the_next_one(kind: &'static str) {
+    let pair = Pair::new(kind);
+    let (addr, before) = pair.alloc(MIB);
+    if !pair.caps.outlives_free {
+        return;
+    }
+    let open = pair.importer.open(&pair.parcel(&before)).unwrap();
+    let stale = Place::Open(open, 0);
+    pair.owner.free(addr);
+    let (again, _) = pair.alloc(MIB);
+    assert_eq!(again, addr);
+    assert_eq!(pair.owner.check(Place::Own(again), MIB, Pattern(0, 0)), Ok(0), "new memory is zero");
+    pair.importer.fill(stale, MIB, ONE).unwrap();
+    assert_eq!(pair.owner.check(Place::Own(again), MIB, Pattern(0, 0)), Ok(0));
+    pair.owner.fill(Place::Own(again), MIB, TWO).unwrap();
+    assert_eq!(pair.importer.check(stale, MIB, ONE), Ok(0));
+    pair.importer.close(open);
+}
+
+fn a_second_opening_is_refused_or_counts(kind: &'static str) {
+    let pair = Pair::new(kind);
+    let (addr, allocation) = pair.alloc(MIB);
+    let at = |open| Place::Open(open, (addr - allocation.base) as u64);
+    let parcel = pair.parcel(&allocation);
+    let first = pair.importer.open(&parcel).unwrap();
+    let other = pair.world.process();
+    let elsewhere = other.open(&parcel).unwrap();
+    let second = pair.importer.open(&parcel);
+    pair.owner.fill(Place::Own(addr), MIB, ONE).unwrap();
+    if pair.caps.opens_once {
+        assert!(second.unwrap_err().starts_with("AlreadyMapped"));
+    } else {
+        let second = second.unwrap();
+        pair.importer.close(second);
+    }
+    assert_eq!(pair.importer.check(at(first), MIB, ONE), Ok(0), "the first one is as before");
+    pair.importer.close(first);
+    assert_eq!(other.check(at(elsewhere), MIB, ONE), Ok(0), "other processes have their own");
+    let again = pair.importer.open(&parcel).unwrap();
+    assert_eq!(pair.importer.check(at(again), MIB, ONE), Ok(0));
+}
+
+fn stale_overlaps_are_refused_or_harmless(kind: &'static str) {
+    let pair = Pair::new(kind);
+    if !pair.caps.outlives_free {
+        return assert!(!pair.caps.refuses_overlap, "nothing can be stale");
+    }
+    for (before, after) in [(MIB, MIB), (MIB, 4 * MIB), (4 * MIB, MIB)] {
+        let (addr, old) = pair.alloc(before);
+        let stale = pair.importer.open(&pair.parcel(&old)).unwrap();
+        pair.owner.free(addr);
+        let (again, new) = pair.alloc(after);
+        assert_eq!(again, addr);
+        pair.owner.fill(Place::Own(again), after, ONE).unwrap();
+        let parcel = pair.parcel(&new);
+        if pair.caps.refuses_overlap {
+            let error = pair.importer.open(&parcel).unwrap_err();
+            assert!(error.starts_with("Overlap"), "{error}");
+            assert!(error.contains(&format!("{}", old.id.0)) && error.contains("close it first"), "{error}");
+        } else {
+            let both = pair.importer.open(&parcel).unwrap();
+            pair.importer.close(both);
+        }
+        pair.importer.close(stale);
+        let open = pair.importer.open(&parcel).unwrap();
+        assert_eq!(pair.importer.check(Place::Open(open, 0), after, ONE), Ok(0));
+        pair.importer.close(open);
+        pair.owner.free(again);
+    }
+}
+
+fn own_handles_are_not_opened(kind: &'static str) {
+    let pair = Pair::new(kind);
+    let (_, allocation) = pair.alloc(MIB);
+    assert!(pair.owner.open(&pair.parcel(&allocation)).unwrap_err().starts_with("Own"));
+}
+
+fn broken_handles_harm_nobody(kind: &'static str) {
+    let pair = Pair::new(kind);
+    let (addr, allocation) = pair.alloc(MIB);
+    pair.owner.fill(Place::Own(addr), MIB, ONE).unwrap();
+    let parcel = pair.parcel(&allocation);
+    let len = parcel.handle.bytes().len();
+    for shorter in 0..len {
+        let error = pair.importer.open(&parcel.with(|bytes| bytes.truncate(shorter))).unwrap_err();
+        assert!(error.starts_with("Handle"), "{error}");
+    }
+    for at in 0..len {
+        for bit in [0x01, 0x80] {
+            match pair.importer.open(&parcel.with(|bytes| bytes[at] ^= bit)) {
+                Ok(open) => {
+                    // A thread of the owner is as good a number as its own.
+                    let strict = pair.caps.by_bytes && pair.caps.maps;
+                    assert!(!strict, "byte {at} of the handle is not looked at");
+                    let start = Place::Open(open, (addr - allocation.base) as u64);
+                    assert_eq!(pair.importer.check(start, 64, ONE), Ok(0), "byte {at}: other memory");
+                    pair.importer.close(open);
+                }
+                Err(error) => assert!(at >= 8 || error.starts_with("Handle"), "{error}"),
+            }
+        }
+    }
+    let other = trunkline_mem::ipc::Handle::new(200, parcel.handle.bytes()).unwrap();
+    let other = Parcel { handle: other, descriptor: None };
+    assert!(pair.importer.open(&other).unwrap_err().starts_with("Handle(Kind"));
+    let open = pair.importer.open(&parcel).unwrap();
+    let at = Place::Open(open, (addr - allocation.base) as u64);
+    assert_eq!(pair.importer.check(at, MIB, ONE), Ok(0));
+}
+
+fn descriptors_are_asked_for_and_looked_at(kind: &'static str) {
+    let pair = Pair::new(kind);
+    let (_, allocation) = pair.alloc(MIB);
+    let mut parcel = pair.parcel(&allocation);
+    let strange = std::fs::File::open("/dev/zero").unwrap();
+    let real = parcel.descriptor.replace(strange.into());
+    let error = pair.importer.open(&parcel).unwrap_err();
+    assert!(error.starts_with("Descriptor"), "{error}");
+    parcel.descriptor = None;
+    if pair.caps.by_bytes {
+        pair.importer.open(&parcel).unwrap();
+        return;
+    }
+    let error = pair.importer.open(&parcel).unwrap_err();
+    assert!(error.starts_with("Descriptor"), "{error}");
+    let (_, another) = pair.alloc(MIB);
+    parcel.descriptor = pair.parcel(&another).descriptor;
+    let error = pair.importer.open(&parcel).unwrap_err();
+    assert!(error.starts_with("Descriptor"), "of other memory: {error}");
+    parcel.descriptor = real;
+    pair.importer.open(&parcel).unwrap();
+}
+
+fn a_killed_importer_leaves_nothing(kind: &'static str) {
+    let pair = Pair::new(kind);
+    let (addr, allocation) = pair.alloc(MIB);
+    let parcel = pair.parcel(&allocation);
+    pair.importer.open(&parcel).unwrap();
+    pair.importer.kill();
+    let next = pair.world.process();
+    let open = next.open(&parcel).unwrap();
+    pair.owner.fill(Place::Own(addr), MIB, ONE).unwrap();
+    assert_eq!(next.check(Place::Open(open, (addr - allocation.base) as u64), MIB, ONE), Ok(0));
+}
+
+fn a_killed_exporter_takes_nothing_along(kind: &'static str) {
+    let pair = Pair::new(kind);
+    let (addr, allocation) = pair.alloc(MIB);
+    pair.owner.fill(Place::Own(addr), MIB, ONE).unwrap();
+    let parcel = pair.parcel(&allocation);
+    let open = pair.importer.open(&parcel).unwrap();
+    let at = Place::Open(open, (addr - allocation.base) as u64);
+    pair.owner.kill();
+    let read = pair.importer.check(at, MIB, ONE);
+    if pair.caps.outlives_free {
+        assert_eq!(read, Ok(0));
+    } else {
+        assert!(read.unwrap_err().starts_with("Gone"));
+        assert!(pair.importer.fill(at, 8, ONE).unwrap_err().starts_with("Gone"));
+    }
+    if pair.caps.by_bytes {
+        let other = pair.world.process();
+        assert!(other.open(&parcel).unwrap_err().starts_with("Gone"));
+    }
+    pair.importer.close(open);
+}
+
+fn rounds_leave_nothing_open(kind: &'static str) {
+    let pair = Pair::new(kind);
+    let (_, allocation) = pair.alloc(64 << 10);
+    for way in pair.ways() {
+        let parcel = pair.owner.export(&allocation, way).unwrap();
+        let [descriptors, mappings, descriptors_then, mappings_then] = pair.importer.rounds(&parcel, 10_000);
+        assert_eq!((descriptors_then, mappings_then), (descriptors, mappings), "{way:?}");
+    }
+}

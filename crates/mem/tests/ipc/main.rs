@@ -1,0 +1,10 @@
+//! Memory that processes of a node share, between real processes: the test binary runs itself again as each of them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+mod acceptance;
+mod device;
+mod host;
+mod peer;
+mod private;
+mod subject;

@@ -1,0 +1,432 @@
+//! A process that has a kind of memory and does with it what it is told over a socket.
+
+use std::cell::{Cell, RefCell};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use trunkline_mem::ipc::{Allocation, AllocationId, At, Device, Handle, Mapped, Passing, Usage};
+
+use crate::subject::{Subject, make};
+
+const KIND: &str = "MEM_TEST_KIND";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Words of a request and of a reply; what is more comes after them.
+const WORDS: usize = 7;
+type Words = [u64; WORDS];
+
+fn send(socket: impl AsFd, words: Words, tail: &[u8], fd: Option<&OwnedFd>) -> rustix::io::Result<usize> {
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.extend_from_slice(tail);
+    let fds: Vec<_> = fd.into_iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
+}
+
+/// `None` when the other end is gone.
+fn receive(socket: impl AsFd) -> Option<(Words, Vec<u8>, Option<OwnedFd>)> {
+    let mut bytes = vec![0; 4096];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let into = &mut [IoSliceMut::new(&mut bytes)];
+    let got = rustix::net::recvmsg(socket, into, &mut control, RecvFlags::CMSG_CLOEXEC).ok()?.bytes;
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    bytes.truncate(got);
+    if got < 8 * WORDS {
+        return None;
+    }
+    let tail = bytes.split_off(8 * WORDS);
+    let words = std::array::from_fn(|at| u64::from_le_bytes(bytes[8 * at..8 * at + 8].try_into().unwrap()));
+    Some((words, tail, fd))
+}
+
+/// What all processes of a test have in common.
+pub(crate) struct World {
+    kind: &'static str,
+    pub(crate) device: Option<Device>,
+    user: Cell<Option<u32>>,
+}
+
+impl World {
+    /// A kind; of a device so many bytes.
+    pub(crate) fn new(kind: &'static str, capacity: u64) -> Self {
+        let device = (kind == "device").then(|| Device::create(3, capacity).unwrap());
+        Self { kind, device, user: Cell::new(None) }
+    }
+
+    /// This process's part.
+    pub(crate) fn here(&self) -> Box<dyn Subject> {
+        make(self.kind, self.common())
+    }
+
+    fn common(&self) -> Option<OwnedFd> {
+        self.device.as_ref().map(|device| device.descriptor().unwrap())
+    }
+
+    /// Who further processes are run by.
+    pub(crate) fn run_as(&self, user: u32) {
+        self.user.set(Some(user));
+    }
+
+    /// A further process.
+    pub(crate) fn process(&self) -> Process {
+        let (socket, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "peer::peer", "--nocapture", "--test-threads=1"])
+            .env(KIND, self.kind)
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        if let Some(user) = self.user.get() {
+            std::os::unix::process::CommandExt::uid(&mut command, user);
+        }
+        let process = Process { child: RefCell::new(command.spawn().unwrap()), socket };
+        rustix::net::sockopt::set_socket_timeout(
+            &process.socket,
+            rustix::net::sockopt::Timeout::Recv,
+            Some(PATIENCE),
+        )
+        .unwrap();
+        send(&process.socket, [0; WORDS], &[], self.common().as_ref()).unwrap();
+        process
+    }
+
+    /// What is in use, once it is that: children that are being started hold descriptors for a moment.
+    pub(crate) fn used(&self, expected: u64) -> Usage {
+        let device = self.device.as_ref().unwrap();
+        let until = Instant::now() + Duration::from_secs(2);
+        loop {
+            let usage = device.usage().unwrap();
+            if usage.used == expected {
+                return usage;
+            }
+            assert!(Instant::now() < until, "{expected} bytes should be in use: {usage:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A place in a process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    Own(usize),
+    /// Which of those it has open, and where in it.
+    Open(u64, u64),
+}
+
+/// Words in memory: the first, and how much each is more than the one before.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Pattern(pub(crate) u64, pub(crate) u64);
+
+/// A handle under way.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    pub(crate) handle: Handle,
+    pub(crate) descriptor: Option<OwnedFd>,
+}
+
+impl Parcel {
+    pub(crate) fn with(&self, change: impl FnOnce(&mut Vec<u8>)) -> Self {
+        let mut bytes = self.handle.bytes().to_vec();
+        change(&mut bytes);
+        let descriptor = self.descriptor.as_ref().map(|fd| fd.try_clone().unwrap());
+        Self { handle: Handle::new(self.handle.kind(), &bytes).unwrap(), descriptor }
+    }
+}
+
+/// Another process.
+pub(crate) struct Process {
+    child: RefCell<Child>,
+    socket: OwnedFd,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+type Reply = Result<(Words, Vec<u8>, Option<OwnedFd>), String>;
+
+impl Process {
+    fn ask(&self, op: Op, args: &[u64], tail: &[u8], fd: Option<&OwnedFd>) -> Reply {
+        let mut words = [0; WORDS];
+        words[0] = op as u64;
+        words[1..=args.len()].copy_from_slice(args);
+        send(&self.socket, words, tail, fd).unwrap();
+        let (words, tail, fd) = receive(&self.socket).expect("the process answers");
+        match words[0] {
+            0 => Ok((words, tail, fd)),
+            _ => Err(String::from_utf8(tail).unwrap()),
+        }
+    }
+
+    /// By a signal that it cannot see coming.
+    pub(crate) fn kill(&self) {
+        let mut child = self.child.borrow_mut();
+        let _ = child.kill();
+        child.wait().unwrap();
+    }
+
+    pub(crate) fn alloc(&self, len: usize) -> Result<usize, String> {
+        self.ask(Op::Alloc, &[len as u64], &[], None).map(|(words, ..)| words[1] as usize)
+    }
+
+    pub(crate) fn free(&self, addr: usize) {
+        self.ask(Op::Free, &[addr as u64], &[], None).unwrap();
+    }
+
+    pub(crate) fn find(&self, addr: usize) -> Result<Allocation, String> {
+        let (words, ..) = self.ask(Op::Find, &[addr as u64], &[], None)?;
+        let [base, len] = [words[1], words[2]].map(|word| word as usize);
+        Ok(Allocation { base, len, id: AllocationId(words[3]), device: words[4] as u32 })
+    }
+
+    pub(crate) fn export(&self, of: &Allocation, how: Passing) -> Result<Parcel, String> {
+        let args = [of.base as u64, of.len as u64, of.id.0, u64::from(of.device), how as u64];
+        let (words, tail, descriptor) = self.ask(Op::Export, &args, &[], None)?;
+        Ok(Parcel { handle: Handle::new(words[1] as u8, &tail).unwrap(), descriptor })
+    }
+
+    pub(crate) fn open(&self, parcel: &Parcel) -> Result<u64, String> {
+        let args = [u64::from(parcel.handle.kind())];
+        let (words, ..) = self.ask(Op::Open, &args, parcel.handle.bytes(), parcel.descriptor.as_ref())?;
+        Ok(words[1])
+    }
+
+    /// Where it is, of kinds that map.
+    pub(crate) fn address(&self, open: u64) -> usize {
+        self.ask(Op::Address, &[open], &[], None).unwrap().0[1] as usize
+    }
+
+    pub(crate) fn close(&self, open: u64) {
+        self.ask(Op::Close, &[open], &[], None).unwrap();
+    }
+
+    pub(crate) fn fill(&self, at: Place, len: usize, pattern: Pattern) -> Result<(), String> {
+        self.ask(Op::Fill, &args(at, len, pattern), &[], None).map(drop)
+    }
+
+    /// How many words are others.
+    pub(crate) fn check(&self, at: Place, len: usize, pattern: Pattern) -> Result<u64, String> {
+        self.ask(Op::Check, &args(at, len, pattern), &[], None).map(|(words, ..)| words[1])
+    }
+
+    /// Opens and closes that many times; how many descriptors and mappings there were before, and are then.
+    pub(crate) fn rounds(&self, parcel: &Parcel, rounds: u64) -> [u64; 4] {
+        let args = [u64::from(parcel.handle.kind()), rounds];
+        let (words, ..) =
+            self.ask(Op::Rounds, &args, parcel.handle.bytes(), parcel.descriptor.as_ref()).unwrap();
+        [words[1], words[2], words[3], words[4]]
+    }
+
+    /// Allocates, frees, exports and opens what it exported before, at random, until it is killed.
+    pub(crate) fn churn(&self, seed: u64) {
+        let mut words = [0; WORDS];
+        words[..2].copy_from_slice(&[Op::Churn as u64, seed]);
+        send(&self.socket, words, &[], None).unwrap();
+    }
+
+    /// Nobody of the same user may look into it any more.
+    pub(crate) fn hide(&self) {
+        self.ask(Op::Hide, &[], &[], None).unwrap();
+    }
+}
+
+fn args(at: Place, len: usize, pattern: Pattern) -> [u64; 6] {
+    let [which, a, b] = match at {
+        Place::Own(addr) => [0, addr as u64, 0],
+        Place::Open(open, offset) => [1, open, offset],
+    };
+    [which, a, b, len as u64, pattern.0, pattern.1]
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Alloc,
+    Free,
+    Find,
+    Export,
+    Open,
+    Address,
+    Close,
+    Fill,
+    Check,
+    Rounds,
+    Churn,
+    Hide,
+}
+
+const OPS: [Op; 12] = [
+    Op::Alloc,
+    Op::Free,
+    Op::Find,
+    Op::Export,
+    Op::Open,
+    Op::Address,
+    Op::Close,
+    Op::Fill,
+    Op::Check,
+    Op::Rounds,
+    Op::Churn,
+    Op::Hide,
+];
+
+/// Does what it is told. Nothing unless another test of this binary started it.
+#[test]
+fn peer() {
+    let Ok(kind) = std::env::var(KIND) else { return };
+    let socket = std::io::stdin();
+    let Some((_, _, common)) = receive(&socket) else { return };
+    let mut server = Server { subject: make(&kind, common), open: Vec::new() };
+    while let Some((words, tail, fd)) = receive(&socket) {
+        let done = match server.serve(words, &tail, fd) {
+            Ok((words, tail, fd)) => send(&socket, words, &tail, fd.as_ref()),
+            Err(text) => send(&socket, [1, 0, 0, 0, 0, 0, 0], text.as_bytes(), None),
+        };
+        if done.is_err() {
+            return;
+        }
+    }
+}
+
+struct Server {
+    subject: Box<dyn Subject>,
+    open: Vec<Option<Mapped>>,
+}
+
+fn text(error: impl std::fmt::Debug + std::fmt::Display) -> String {
+    format!("{error:?}: {error}")
+}
+
+fn reply(words: &[u64]) -> Reply {
+    let mut all = [0; WORDS];
+    all[1..=words.len()].copy_from_slice(words);
+    Ok((all, Vec::new(), None))
+}
+
+fn count(folder: &str) -> u64 {
+    std::fs::read_dir(folder).unwrap().count() as u64
+}
+
+fn mappings() -> u64 {
+    std::fs::read_to_string("/proc/self/maps")
+        .unwrap()
+        .lines()
+        .filter(|line| line.contains("/memfd:"))
+        .count() as u64
+}
+
+impl Server {
+    fn serve(&mut self, words: Words, tail: &[u8], fd: Option<OwnedFd>) -> Reply {
+        let [op, args @ ..] = words;
+        let [a, b, c, d, e, _] = args;
+        match OPS[op as usize] {
+            Op::Alloc => reply(&[self.subject.alloc(a as usize)? as u64]),
+            Op::Free => self.subject.free(a as usize).and_then(|()| reply(&[])),
+            Op::Find => {
+                let found = self.subject.memory().allocation_of(a as usize).map_err(text)?;
+                reply(&[found.base as u64, found.len as u64, found.id.0, u64::from(found.device)])
+            }
+            Op::Export => {
+                let of =
+                    Allocation { base: a as usize, len: b as usize, id: AllocationId(c), device: d as u32 };
+                let how = if e == 0 { Passing::Bytes } else { Passing::Descriptor };
+                let export = self.subject.memory().export(&of, how).map_err(text)?;
+                let (handle, descriptor) =
+                    (export.handle, export.descriptor.as_ref().map(|fd| fd.try_clone().unwrap()));
+                self.subject.memory().unexport(export).map_err(text)?;
+                Ok(([0, u64::from(handle.kind()), 0, 0, 0, 0, 0], handle.bytes().to_vec(), descriptor))
+            }
+            Op::Open => {
+                let handle = Handle::new(a as u8, tail).unwrap();
+                let mapped = self.subject.memory().open(&handle, fd).map_err(text)?;
+                self.open.push(Some(mapped));
+                reply(&[self.open.len() as u64 - 1])
+            }
+            Op::Address => {
+                let mapped = self.open[a as usize].as_ref().unwrap();
+                reply(&[mapped.address().unwrap_or(0) as u64, mapped.len() as u64])
+            }
+            Op::Close => {
+                let mapped = self.open[a as usize].take().unwrap();
+                self.subject.memory().close(mapped).map_err(text)?;
+                reply(&[])
+            }
+            Op::Fill | Op::Check => self.move_bytes(OPS[op as usize], args),
+            Op::Rounds => self.rounds(&Handle::new(a as u8, tail).unwrap(), fd.as_ref(), b),
+            Op::Churn => self.churn(a),
+            Op::Hide => {
+                rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+                    .map_err(text)?;
+                reply(&[])
+            }
+        }
+    }
+
+    fn move_bytes(&self, op: Op, [which, a, b, len, first, step]: [u64; 6]) -> Reply {
+        let memory = self.subject.memory();
+        let at = match which {
+            0 => At::Own(a as usize),
+            _ => At::Open(self.open[a as usize].as_ref().unwrap(), b),
+        };
+        let expected: Vec<u8> =
+            (0..len / 8).flat_map(|n| first.wrapping_add(n.wrapping_mul(step)).to_le_bytes()).collect();
+        if matches!(op, Op::Fill) {
+            memory.write(at, &expected).map_err(text)?;
+            return reply(&[]);
+        }
+        let mut found = vec![0x55; expected.len()];
+        memory.read(at, &mut found).map_err(text)?;
+        let wrong = found.chunks(8).zip(expected.chunks(8)).filter(|(one, other)| one != other).count();
+        reply(&[wrong as u64])
+    }
+
+    fn rounds(&self, handle: &Handle, fd: Option<&OwnedFd>, rounds: u64) -> Reply {
+        let memory = self.subject.memory();
+        let before = [count("/proc/self/fd"), mappings()];
+        for _ in 0..rounds {
+            let mapped = memory.open(handle, fd.map(|fd| fd.try_clone().unwrap())).map_err(text)?;
+            memory.close(mapped).map_err(text)?;
+        }
+        reply(&[before[0], before[1], count("/proc/self/fd"), mappings()])
+    }
+
+    fn churn(&mut self, seed: u64) -> ! {
+        let mut state = seed | 1;
+        let mut mine = Vec::new();
+        loop {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let number = (state >> 33) as usize;
+            if mine.len() < 8 {
+                if let Ok(addr) = self.subject.alloc(1 + number % (256 << 10)) {
+                    mine.push(addr);
+                }
+            }
+            if number.is_multiple_of(3) && !mine.is_empty() {
+                self.subject.free(mine.swap_remove(number % mine.len())).unwrap();
+            }
+            if let Some(addr) = mine.last() {
+                let allocation = self.subject.memory().allocation_of(*addr).unwrap();
+                drop(self.subject.memory().export(&allocation, Passing::Descriptor).unwrap());
+            }
+        }
+    }
+}

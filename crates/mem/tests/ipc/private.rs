@@ -1,0 +1,39 @@
+//! What memory that system calls reach promises besides.
+
+use trunkline_mem::ipc::Passing;
+
+use crate::peer::World;
+
+#[test]
+fn a_refusal_of_the_kernel_says_what_helps() {
+    let world = World::new("private", 0);
+    let owner = world.process();
+    let addr = owner.alloc(64).unwrap();
+    let parcel = owner.export(&owner.find(addr).unwrap(), Passing::Bytes).unwrap();
+    world.process().open(&parcel).unwrap();
+    owner.hide();
+    if rustix::process::geteuid().is_root() {
+        // Root may look into anybody.
+        world.run_as(65534);
+    }
+    let error = world.process().open(&parcel).unwrap_err();
+    assert!(error.starts_with("Refused"), "{error}");
+    for part in ["process_vm_readv failed: Operation not permitted", "kernel.yama.ptrace_scope", "SYS_PTRACE"]
+    {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
+fn a_number_of_a_process_proves_nothing() {
+    let world = World::new("private", 0);
+    let [owner, other, importer] = [world.process(), world.process(), world.process()];
+    let of = |process: &crate::peer::Process| {
+        let addr = process.alloc(64).unwrap();
+        process.export(&process.find(addr).unwrap(), Passing::Bytes).unwrap()
+    };
+    let (theirs, number) = (of(&owner), of(&other).handle.bytes()[8..16].to_vec());
+    let wrong = theirs.with(|bytes| bytes[8..16].copy_from_slice(&number));
+    assert!(importer.open(&wrong).unwrap_err().starts_with("Gone"));
+    importer.open(&theirs).unwrap();
+}

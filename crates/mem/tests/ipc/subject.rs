@@ -1,0 +1,83 @@
+//! The kinds that the acceptance suite runs over. A further one is a further row of [`make`], and of `acceptance::all`.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+
+use trunkline_mem::ipc::{Device, Host, IpcMemory, Private, Usage};
+
+/// A kind, and what its users do with it besides.
+pub(crate) trait Subject {
+    fn memory(&self) -> &dyn IpcMemory;
+    fn alloc(&self, len: usize) -> Result<usize, String>;
+    fn free(&self, addr: usize) -> Result<(), String>;
+    /// Of kinds that have a capacity.
+    fn usage(&self) -> Option<Usage> {
+        None
+    }
+}
+
+/// The kind of that name for this process; of what all processes have in common, by its descriptor.
+pub(crate) fn make(kind: &str, common: Option<OwnedFd>) -> Box<dyn Subject> {
+    match kind {
+        "host" => Box::new(Host::new().unwrap()),
+        "device" => Box::new(Device::join(3, &common.unwrap()).unwrap()),
+        "private" => Box::new(Heap { memory: Private::new().unwrap(), blocks: Mutex::default() }),
+        other => panic!("no kind {other}"),
+    }
+}
+
+impl Subject for Host {
+    fn memory(&self) -> &dyn IpcMemory {
+        self
+    }
+
+    fn alloc(&self, len: usize) -> Result<usize, String> {
+        Self::alloc(self, len).map_err(|error| format!("{error:?} {error}"))
+    }
+
+    fn free(&self, addr: usize) -> Result<(), String> {
+        Self::free(self, addr).map_err(|error| format!("{error:?} {error}"))
+    }
+}
+
+impl Subject for Device {
+    fn memory(&self) -> &dyn IpcMemory {
+        self
+    }
+
+    fn alloc(&self, len: usize) -> Result<usize, String> {
+        Self::alloc(self, len).map_err(|error| format!("{error:?} {error}"))
+    }
+
+    fn free(&self, addr: usize) -> Result<(), String> {
+        Self::free(self, addr).map_err(|error| format!("{error:?} {error}"))
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        Some(Self::usage(self).unwrap())
+    }
+}
+
+/// Ordinary memory of a process.
+struct Heap {
+    memory: Private,
+    blocks: Mutex<HashMap<usize, Box<[u64]>>>,
+}
+
+impl Subject for Heap {
+    fn memory(&self) -> &dyn IpcMemory {
+        &self.memory
+    }
+
+    fn alloc(&self, len: usize) -> Result<usize, String> {
+        let mut block = vec![0u64; len.div_ceil(8)].into_boxed_slice();
+        let addr = block.as_mut_ptr().expose_provenance();
+        self.blocks.lock().unwrap().insert(addr, block);
+        Ok(addr)
+    }
+
+    fn free(&self, addr: usize) -> Result<(), String> {
+        self.blocks.lock().unwrap().remove(&addr).map(drop).ok_or_else(|| "Unknown".to_owned())
+    }
+}
