@@ -140,7 +140,8 @@ impl IpcMemory for Host {
         let is_fixed = rustix::fs::fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(FIXED));
         let stat = rustix::fs::fstat(&fd).map_err(|error| other(cause("fstat")(error)))?;
         let is_it = stat.st_ino == inode && u64::try_from(stat.st_size).is_ok_and(|size| size >= len as u64);
-        if !(is_fixed && is_it) && !planted("mem-ipc-takes-any-descriptor") {
+        let is_right = is_fixed && is_it;
+        if !is_right && !planted("mem-ipc-takes-any-descriptor") {
             return Err(OpenError::Descriptor(WRONG));
         }
         let mapping = Mapping::of(&fd, 0, len).map_err(other)?;

@@ -415,10 +415,10 @@ impl Server {
         loop {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let number = (state >> 33) as usize;
-            if mine.len() < 8 {
-                if let Ok(addr) = self.subject.alloc(1 + number % (256 << 10)) {
-                    mine.push(addr);
-                }
+            if mine.len() < 8
+                && let Ok(addr) = self.subject.alloc(1 + number % (256 << 10))
+            {
+                mine.push(addr);
             }
             if number.is_multiple_of(3) && !mine.is_empty() {
                 self.subject.free(mine.swap_remove(number % mine.len())).unwrap();

@@ -4,17 +4,13 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
-use trunkline_mem::ipc::{Device, Host, IpcMemory, Private, Usage};
+use trunkline_mem::ipc::{Device, Host, IpcMemory, Private};
 
 /// A kind, and what its users do with it besides.
 pub(crate) trait Subject {
     fn memory(&self) -> &dyn IpcMemory;
     fn alloc(&self, len: usize) -> Result<usize, String>;
     fn free(&self, addr: usize) -> Result<(), String>;
-    /// Of kinds that have a capacity.
-    fn usage(&self) -> Option<Usage> {
-        None
-    }
 }
 
 /// The kind of that name for this process; of what all processes have in common, by its descriptor.
@@ -52,10 +48,6 @@ impl Subject for Device {
 
     fn free(&self, addr: usize) -> Result<(), String> {
         Self::free(self, addr).map_err(|error| format!("{error:?} {error}"))
-    }
-
-    fn usage(&self) -> Option<Usage> {
-        Some(Self::usage(self).unwrap())
     }
 }
 

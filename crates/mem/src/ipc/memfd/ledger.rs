@@ -279,3 +279,62 @@ fn record_at(slot: usize) -> u64 {
 fn owner_of(slot: usize) -> Range {
     Range { start: GATE.len + slot as u64, len: 1 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_table_of_a_device_is_not_joined() {
+        let blank = file("trunkline.test", END).unwrap();
+        assert_eq!(Ledger::join(&blank).unwrap_err(), DeviceError::Foreign);
+        let short = file("trunkline.test", TABLE).unwrap();
+        assert_eq!(Ledger::join(&short).unwrap_err(), DeviceError::Foreign);
+        let device = Ledger::create(1 << 20, 7).unwrap();
+        let joined = Ledger::join(&device.file).unwrap();
+        assert_eq!((joined.nonce(), joined.enter().unwrap().capacity()), (Ok(7), Ok(1 << 20)));
+        device.put(VERSION_AT, 2).unwrap();
+        assert_eq!(Ledger::join(&device.file).unwrap_err(), DeviceError::Version(2));
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_is_not_followed() {
+        let ledger = Ledger::create(1 << 20, 7).unwrap();
+        let entered = ledger.enter().unwrap();
+        let range = Range { start: TABLE, len: 65536 };
+        let good = Record { id: 1, process: 1, base: 4096, len: 10, range };
+        entered.fill(0, &good).unwrap();
+        assert_eq!(entered.record(0), Ok(Some(good)));
+        for (start, span, len) in [(0, 4096, 10), (END - 1, 2, 1), (u64::MAX, 2, 1), (TABLE, 9, 10)] {
+            let range = Range { start, len: span };
+            entered.fill(0, &Record { len, range, ..good }).unwrap();
+            assert_eq!(entered.record(0), Err(DeviceError::Broken));
+            assert_eq!(entered.reap(), Err(DeviceError::Broken));
+        }
+        entered.vacate(0).unwrap();
+        assert_eq!((entered.record(0), entered.vacant()), (Ok(None), Ok(Some(0))));
+        ledger.put(NEXT_PLACE_AT, END - 1).unwrap();
+        assert_eq!(entered.next_range(2), Err(DeviceError::Worn));
+    }
+
+    #[test]
+    fn bytes_are_held_as_long_as_anything_of_the_open_file_is_there() {
+        let ledger = Ledger::create(1 << 20, 7).unwrap();
+        let range = Range { start: TABLE, len: 65536 };
+        let is_held = || locks::is_held(&ledger.file, range).unwrap();
+        assert!(!is_held());
+        let hold = ledger.hold(range).unwrap();
+        let copy = hold.try_clone().unwrap();
+        let mapping = Mapping::of(&hold, range.start, 4096).unwrap();
+        drop(hold);
+        assert!(is_held(), "a copy of the descriptor and a mapping");
+        drop(copy);
+        // Children that other tests start may have copies for a moment.
+        assert!(is_held(), "the mapping alone");
+        drop(mapping);
+        let until = Instant::now() + Duration::from_secs(2);
+        while is_held() {
+            assert!(Instant::now() < until, "nothing is left");
+        }
+    }
+}
