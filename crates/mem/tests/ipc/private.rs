@@ -35,5 +35,8 @@ fn a_number_of_a_process_proves_nothing() {
     let (theirs, number) = (of(&owner), of(&other).handle.bytes()[8..16].to_vec());
     let wrong = theirs.with(|bytes| bytes[8..16].copy_from_slice(&number));
     assert!(importer.open(&wrong).unwrap_err().starts_with("Gone"));
+    // As if the number, and the same addresses, had been another process's when the handle was made.
+    let late = theirs.with(|bytes| bytes[24] ^= 1);
+    assert!(importer.open(&late).unwrap_err().starts_with("Gone"));
     importer.open(&theirs).unwrap();
 }
