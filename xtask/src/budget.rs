@@ -27,7 +27,7 @@ const SLACK: u64 = 15;
 /// Percent that what is to cost the same may differ by.
 const ALIKE: u64 = 1;
 /// Orders of what is only looked up.
-const LOOKUPS: [&str; 4] = ["recent", "indexed", "share", "resolve"];
+const LOOKUPS: [&str; 5] = ["recent", "indexed", "share", "resolve", "quiet"];
 /// Calls for each message that count as none: what a longer run does besides, by the clock.
 const NO_CALLS: f64 = 0.05;
 /// The plugin's file, whose instructions alone are counted where a library of others does the rest.

@@ -1,9 +1,10 @@
-//! Looks exports up, over and over, for `cargo xtask budget` to count the instructions. Words: a file (not used), what is looked
+//! Looks exports up, and asks whether anything is under way, over and over, for `cargo xtask budget` to count the instructions. Words: a file (not used), what is looked
 //! up, how many exports there are, and how often.
 //!
 //! - `recent`: the export that was shared last, by address alone, as a hook says that nothing was freed.
 //! - `indexed`: any of them but that, and the driver was asked.
 //! - `resolve`: what a reference names, at the importer, where it is mapped.
+//! - `quiet`: whether a one-sided context that has reached so many members has anything under way, and it has not.
 //! - `share`: a message finds its export, pins it, and is done.
 
 use std::hint::black_box;
@@ -15,6 +16,8 @@ use trunkline_proto::ipc::exporter::{
 };
 use trunkline_proto::ipc::importer::{Importer, Place, Resolved, Way};
 use trunkline_proto::mutant::Mutant;
+use trunkline_proto::rma::Path;
+use trunkline_proto::rma::ledger::{Ledger, Quiet};
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::ipc::{Announce, Handle, Outcome, Reference};
 
@@ -106,6 +109,21 @@ fn resolve(count: usize, times: usize) -> Option<()> {
     Some(())
 }
 
+fn quiet(count: usize, times: usize) -> Option<()> {
+    let mut ledger = Ledger::new(Mutant::NONE);
+    ledger.grow(count as u32, 1);
+    for peer in 0..count as u32 {
+        let op = ledger.begin(peer, Path::new(0)?, ()).ok()?;
+        ledger.done(op).ok()?;
+    }
+    for _ in 0..times {
+        if !matches!(black_box(&mut ledger).quiet(), Ok(Quiet::Done)) || !black_box(&ledger).is_idle() {
+            return None;
+        }
+    }
+    Some(())
+}
+
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args().skip(2).collect();
     let [what, count, times] = words.as_slice() else { return ExitCode::FAILURE };
@@ -113,6 +131,7 @@ fn main() -> ExitCode {
     let done = match what.as_str() {
         "recent" => recent(count, times),
         "indexed" => indexed(count, times),
+        "quiet" => quiet(count, times),
         "share" => share(count, times),
         "resolve" => resolve(count, times),
         _ => None,

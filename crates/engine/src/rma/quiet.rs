@@ -101,7 +101,8 @@ impl<R: Rail> Context<R> {
 
     /// What is posted from now on towards a member comes after all that was.
     pub(super) fn fence(&mut self) {
-        let free = self.arrives && self.rails.len() == 1 && self.rails[0].caps().link_order;
+        let free =
+            self.ledger.is_idle() || self.arrives && self.rails.len() == 1 && self.rails[0].caps().link_order;
         if !free && !self.mutant.is("job-fences-nothing") {
             for at in 0..self.peers.len() as u32 {
                 self.peers[at as usize].fenced |= self.ledger.pending(at) > 0;

@@ -276,6 +276,13 @@ impl<T: Copy> Ledger<T> {
         }
     }
 
+    /// Whether nothing is under way towards anybody.
+    #[inline]
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.total as u32 == 0
+    }
+
     /// What is under way towards a peer.
     #[must_use]
     pub fn pending(&self, peer: u32) -> u32 {
