@@ -47,6 +47,8 @@ pub(crate) struct Open {
     pub(crate) looked: Option<Instant>,
     /// The link carries nothing more; the control stream will say why.
     pub(crate) link_down: bool,
+    /// What the network said of it, if anything.
+    pub(crate) ended_by: Status,
     /// How long that, or the peer's close, has been looked at.
     pub(crate) down: Option<Down>,
     /// What is to be said on the control stream, where there are several links.
@@ -207,6 +209,7 @@ impl Open {
             idle: 0,
             looked: None,
             link_down: false,
+            ended_by: Status::Flushed,
             down: None,
             words: Vec::new(),
             idle_for: Idle::default(),
@@ -273,7 +276,7 @@ impl Open {
                 None => return Ok(()),
             },
         };
-        if matches!(status, Status::Flushed | Status::PeerDead) {
+        if status != Status::Ok && self.is_end(rails, status) {
             self.lost(rails, path);
             return Ok(());
         }
@@ -282,6 +285,17 @@ impl Open {
             return Ok(());
         }
         self.side.on_completion(rails, requests, path, completion)
+    }
+
+    /// Whether a link has ended, which the comm may live through or has to be told the reason of.
+    #[cold]
+    fn is_end(&mut self, rails: &Rails<impl Rail>, status: Status) -> bool {
+        if status != Status::Flushed {
+            self.ended_by = status;
+        }
+        // Where there is no other link, a number of the network's own is the reason.
+        let reason = !self.many || rails.mutant.is("engine-fails-for-a-number");
+        status.is_of_link() && !(reason && matches!(status, Status::Other(_)))
     }
 
     /// A link gives back what was posted: it carries nothing more.

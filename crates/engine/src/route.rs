@@ -297,7 +297,7 @@ impl Neighbours<'_> {
 
 /// Whether a link gives back what was posted.
 fn has_ended(completion: &Completion) -> bool {
-    matches!(completion.status, Status::Flushed | Status::PeerDead)
+    completion.status.is_of_link()
 }
 
 impl Common {

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use trunkline_fabric::{Fabric, Host, Level, Status};
+use trunkline_fabric::{Fabric, Host, Level};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::time::Duration;
 
@@ -64,7 +64,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             if !late && !settled {
                 return;
             }
-            if closed { CommFault::PeerClosed(process) } else { CommFault::Link(Status::Flushed) }
+            if closed { CommFault::PeerClosed(process) } else { CommFault::Link(open.ended_by) }
         } else {
             return;
         };

@@ -60,6 +60,15 @@ pub enum Status {
     Other(u32),
 }
 
+impl Status {
+    /// Whether the link failed, or what lies below it, rather than what was posted: another link may carry it.
+    #[must_use]
+    #[inline]
+    pub const fn is_of_link(self) -> bool {
+        matches!(self, Self::Flushed | Self::PeerDead | Self::Other(_))
+    }
+}
+
 impl fmt::Display for Status {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {

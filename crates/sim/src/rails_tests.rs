@@ -33,7 +33,8 @@ pub(crate) struct Pair {
 
 impl Pair {
     fn new(seed: u64) -> Self {
-        Self::of(&Rc::new(Duo::new(seed, weather(), rails())))
+        let weather = Weather { numbered: seed % 2 == 1, ..weather() };
+        Self::of(&Rc::new(Duo::new(seed, weather, rails())))
     }
 
     pub(crate) fn of(duo: &Rc<Duo>) -> Self {

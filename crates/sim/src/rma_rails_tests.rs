@@ -41,6 +41,7 @@ fn rough(seed: u64) -> Weather {
     weather.draw_arrival(&mut dice);
     weather.nics = NICS.len();
     weather.deaf = dice.chance(200);
+    weather.numbered = dice.chance(300);
     weather.retry_time = dice.pick([1_000_000, 20_000_000, 200_000_000]);
     weather.dial_time = weather.dial_time.min(20_000_000);
     weather

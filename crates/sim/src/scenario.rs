@@ -199,6 +199,7 @@ impl Scenario {
         }
         self.weather.deaf = dice.chance(250);
         self.engine.links_per_rail = dice.pick([1, 1, 1, 2, 4]);
+        self.weather.numbered = dice.chance(300);
     }
 }
 

@@ -38,6 +38,8 @@ pub struct Weather {
     pub no_route: u32,
     /// No NIC notices by itself that a rail has died.
     pub deaf: bool,
+    /// A NIC whose link has come to its end says so by a number of its own.
+    pub numbered: bool,
     /// Chance that a flush or a poll gives only part of what was posted to the network, or nothing.
     pub cramped: u32,
     /// Writes and sends up to this long are copied when they leave.
@@ -119,6 +121,7 @@ impl Weather {
             dial_time: 0,
             no_route: 0,
             deaf: false,
+            numbered: false,
             cramped: 0,
             copied_max: 0,
             poll_is_call: false,
@@ -163,6 +166,7 @@ impl Weather {
             dial_time: dice.pick([0, 0, 100_000, 20_000_000, 3_000_000_000]),
             no_route: dice.pick([0, 0, 0, 0, 0, 0, 0, 100]),
             deaf: false,
+            numbered: false,
             cramped: dice.pick([0, 0, 100, 700]),
             copied_max: dice.pick([0, 0, 1_000, u64::MAX]),
             poll_is_call: dice.coin(),

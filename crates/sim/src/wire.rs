@@ -35,6 +35,8 @@ pub(crate) enum Event {
     Ghost(u64),
 }
 
+/// The number of a NIC for a link that has come to its end.
+const LINK_ENDED: u32 = 3;
 /// Writes up to this long into strict regions arrive word by word.
 const RECORD_MAX: u64 = 512;
 
@@ -549,7 +551,9 @@ impl State {
             return;
         }
         if self.links[link].phase == LinkPhase::Ready && self.links[link].stranded {
-            return self.break_link(link, None);
+            let first = self.links[link].sends.front().filter(|_| self.weather.numbered);
+            let first = first.map(|wqe| (wqe.seq, Status::Other(LINK_ENDED)));
+            return self.break_link(link, first);
         }
         self.check_waiting(link);
     }

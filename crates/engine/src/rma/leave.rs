@@ -29,7 +29,7 @@ impl<R: Rail> Context<R> {
             return;
         }
         // That would fail on any path.
-        if matches!(status, Status::LocalProtection | Status::RemoteAccess | Status::TooLong) {
+        if !status.is_of_link() {
             return self.lose(at, path, Lost::Rails { rail: path.index(), status });
         }
         if peer.paths.stage(path) != Stage::Asked {
