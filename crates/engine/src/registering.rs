@@ -86,7 +86,10 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let closing = turn.open.side.regions().is_closing(mr);
             if closing {
                 // Whatever keeps it ends by being polled.
-                self.drive(slot, turn);
+                match turn.shared.is_none() && turn.open.fault.is_some() {
+                    true => turn.forget_finished(),
+                    false => _ = self.drive(slot, turn),
+                }
             }
             if !self.has_flushed(slot, turn, mr) {
                 return Err(Error::Draining);

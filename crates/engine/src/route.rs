@@ -126,6 +126,18 @@ impl<R: Rail> Turn<'_, R> {
         own
     }
 
+    /// Lets the network end what a comm that shares nothing had posted before it failed. Nothing of it counts any more.
+    #[cold]
+    pub(crate) fn forget_finished(&mut self) {
+        for rail in 0..self.rails.len() {
+            for _ in 0..BATCHES_MAX {
+                if self.rails.poll(rail, &mut *self.batch) < BATCH {
+                    break;
+                }
+            }
+        }
+    }
+
     /// What has left reads its caller's memory no more, although its comm has failed.
     #[cold]
     fn go_on_failed(&mut self, requests: &Requests) {

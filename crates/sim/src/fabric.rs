@@ -76,6 +76,7 @@ impl Fabric for SimFabric {
             busy_until: 0,
             links: Vec::new(),
             queue: std::collections::VecDeque::new(),
+            polled: 0,
             waiting: std::collections::VecDeque::new(),
         });
         drop(state);

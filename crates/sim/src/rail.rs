@@ -36,6 +36,8 @@ pub(crate) struct RailState {
     pub(crate) busy_until: u64,
     pub(crate) links: Vec<Option<usize>>,
     pub(crate) queue: VecDeque<Waiting>,
+    /// When it was asked last what has finished.
+    pub(crate) polled: u64,
     pub(crate) waiting: VecDeque<Waiting>,
 }
 
@@ -147,6 +149,7 @@ impl Rail for SimRail {
         let mut state = self.world.lock();
         state.poll_tick();
         state.maybe_busy(self.rail);
+        state.rails[self.rail].polled = state.now;
         if state.is_alive(self.process) {
             state.give_all(self.rail);
         }
