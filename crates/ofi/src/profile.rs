@@ -31,6 +31,9 @@ pub struct Profile {
     pub domain_each: bool,
     /// What was injected may still be here, and leaves with a later call; what has completed has left.
     pub lingers: bool,
+    /// What it has taken is with the NIC, or the peer. Elsewhere, where programs make the progress, it may keep that back until
+    /// a later call.
+    pub hands_over: bool,
     /// Remote CQ data has room to name the link besides the immediate. Elsewhere a rail has one link.
     pub marks: bool,
     /// The queue's descriptor tells when there is something.
@@ -51,9 +54,12 @@ const KNOWN: [(&str, Profile); 9] = [
     ("tcp", native("tcp")),
     ("sockets", Profile { tells_refusals: true, matches: false, ..over_sockets("sockets") }),
     ("efa", over_a_nic("efa")),
-    ("cxi", Profile { write_data_by: Some("FI_CXI_ENABLE_WRITEDATA=1"), ..over_a_nic("cxi") }),
+    (
+        "cxi",
+        Profile { hands_over: true, write_data_by: Some("FI_CXI_ENABLE_WRITEDATA=1"), ..over_a_nic("cxi") },
+    ),
     ("verbs;ofi_rxm", over_a_nic("verbs;ofi_rxm")),
-    ("shm", Profile { tells_refusals: false, closes_early: false, ..over_a_nic("shm") }),
+    ("shm", Profile { hands_over: true, tells_refusals: false, closes_early: false, ..over_a_nic("shm") }),
 ];
 
 const fn over_sockets(name: &'static str) -> Profile {
@@ -67,6 +73,7 @@ const fn over_sockets(name: &'static str) -> Profile {
         one_stream: false,
         domain_each: true,
         lingers: true,
+        hands_over: false,
         marks: true,
         wakes: false,
         known: true,
@@ -92,6 +99,7 @@ const fn over_a_nic(name: &'static str) -> Profile {
         one_stream: false,
         domain_each: false,
         lingers: false,
+        hands_over: false,
         marks: true,
         wakes: false,
         known: false,
@@ -126,6 +134,10 @@ impl Profile {
         Self {
             endpoint_each: self.endpoint_each && apart,
             one_stream: self.one_stream && apart && granted.keeps_order(),
+            lingers: self.lingers
+                || !self.hands_over
+                    && !granted.data_auto
+                    && !Planted::named("ofi-believes-what-is-taken").is_on(),
             marks: granted.cq_data_bytes >= 8,
             // With one endpoint for all links, a tag does not tell whose it is.
             matches: self.matches && tagged && self.endpoint_each && apart,

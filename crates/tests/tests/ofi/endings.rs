@@ -63,6 +63,15 @@ fn a_process_that_makes_no_call_is_helped_if_asked_for() {
 }
 
 #[test]
+fn p6_what_is_done_has_left_although_operations_are_kept_back() {
+    let Some(strict) = Strict::here("operations kept back over ofi:strict") else { return };
+    // They leave by a call after that time.
+    strict.over("a_sender_makes_no_call", &[("FI_STRICT_DELAY", "2000")]).two();
+    strict.clean(2);
+    over(NATIVE, "a_sender_makes_no_call").two();
+}
+
+#[test]
 fn a_handle_of_a_dead_process_leads_nowhere() {
     let Some(strict) = Strict::here("dead handles over ofi:strict") else { return };
     strict.over("a_handle_of_a_dead_process_is_an_error", &[]).two_and_one_dies();

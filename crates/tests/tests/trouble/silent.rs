@@ -8,6 +8,7 @@ use crate::run::Scene;
 
 scenarios! {
     a_receiver_makes_no_call,
+    a_sender_makes_no_call,
     the_progress_thread_goes_with_finalize,
 }
 
@@ -44,6 +45,29 @@ fn a_receiver_makes_no_call(mut scene: Scene) {
         }
         scene.say(b"looked");
         net.finish(request);
+    }
+    scene.meet();
+}
+
+/// A send that is done needs its process no more, although the provider waits with what it was given.
+fn a_sender_makes_no_call(mut scene: Scene) {
+    let net = Net::start(scene.version);
+    let (send, recv) = between(&net, &mut scene);
+    for len in [0, 8, 4096, LEN] {
+        let memory = Buf::filled(len.max(1), 1);
+        if scene.role == 1 {
+            let to = Buf::new(len.max(1));
+            let mr = net.reg_buf(recv, &to);
+            let request = net.recv(recv, &[Piece { addr: to.addr(), len, tag: 0, mr }]);
+            assert_eq!(net.finish(request)[0] as usize, len);
+            to.check(0..len, 1);
+            scene.say(b"here");
+        } else {
+            let mr = net.reg_buf(send, &memory);
+            let request = net.send(send, Piece { addr: memory.addr(), len, tag: 0, mr });
+            net.finish(request);
+            assert_eq!(scene.hear(), b"here");
+        }
     }
     scene.meet();
 }
