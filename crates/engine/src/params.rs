@@ -53,6 +53,8 @@ pub struct Params {
     pub regions_max: u32,
     /// Fruitless polls of a lane between two looks at its peer's control stream.
     pub idle_polls: u32,
+    /// What one-sided work takes from one NIC before the next has its turn.
+    pub progress_batch: u32,
     /// Bytes of a symmetric heap, for front ends that have one.
     pub heap_bytes: u64,
     /// Which fabric to use, by name.
@@ -190,6 +192,7 @@ impl Default for Params {
             comms_max: 8192,
             regions_max: 65536,
             idle_polls: 1024,
+            progress_batch: 32,
             heap_bytes: 64 << 20,
             fabric: FabricName::Auto,
             device: None,

@@ -3,6 +3,7 @@
 use trunkline_engine::Params;
 use trunkline_engine::rma::{Local, Source};
 use trunkline_fabric::Caps;
+use trunkline_proto::rma::atomic::{Action, Atomic, Type};
 use trunkline_proto::wire::rma::signal::{SignalOp, Update};
 use trunkline_proto::wire::rma::word::{Width, Word};
 
@@ -125,4 +126,33 @@ fn one_way_signals_cost_a_message_in_32_and_puts_none() {
     assert!(signals <= 3200 + 1, "{signals} messages");
     trial.quiet(0);
     assert!(told(&trial)[0] <= 3200 / 32 + 1);
+}
+
+#[test]
+fn one_look_takes_so_much_from_a_rail_and_no_more() {
+    const BATCH: u32 = 2;
+    let params = Params { progress_batch: BATCH, ..params() };
+    let mut trial = Trial::with(1, Weather::calm(), [&[0]; 3], &params);
+    let word = Word::new(0, SIGNAL, Width::Eight).unwrap();
+    let one = Atomic::new(Type::U64, Action::Add(1), false).unwrap();
+    let _first = trial.until(|trial| trial.members[0].job.atomic(trial.members[0].context, 1, word, one));
+    trial.quiet(0);
+    for _ in 0..20 {
+        let member = &trial.members[0];
+        assert!(member.job.atomic(member.context, 1, word, one).unwrap().is_some(), "there is room");
+    }
+    let member = &trial.members[0];
+    member.job.progress(member.context).unwrap();
+    // All of them lie there.
+    trial.world.advance(1_000_000_000);
+    let (mut sum, mut looks) = (1, 0);
+    while sum < 21 {
+        let member = &trial.members[1];
+        member.job.progress(member.context).unwrap();
+        let now = member.heap.load(SIGNAL).unwrap();
+        assert!(now - sum <= u64::from(BATCH), "{} at once", now - sum);
+        (sum, looks) = (now, looks + 1);
+        assert!(looks < 1000, "it does not go on");
+    }
+    assert!(looks >= 10);
 }

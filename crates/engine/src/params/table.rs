@@ -204,6 +204,20 @@ pub const TABLE: &[ParamInfo] = &[
         set: |params, value| number(value, 1, 1 << 24).map(|n| params.regions_max = n as u32),
     },
     ParamInfo {
+        name: "TRUNKLINE_PROGRESS_BATCH",
+        aliases: &[Alias {
+            name: "NVSHMEM_LIBFABRIC_PROXY_REQUEST_BATCH_MAX",
+            kind: "number",
+            range: "1 to 1024",
+            means: |value| Ok(value),
+        }],
+        kind: "number",
+        default: "32",
+        range: "1 to 1024",
+        doc: "what is taken from one NIC before the next has its turn, in one-sided communication",
+        set: |params, value| number(value, 1, 1024).map(|n| params.progress_batch = n as u32),
+    },
+    ParamInfo {
         name: "TRUNKLINE_PROGRESS_THREAD",
         aliases: &[],
         kind: "boolean",

@@ -19,6 +19,7 @@ use trunkline_proto::wire::dial::Word;
 use trunkline_proto::wire::rma::atomic::{Outcome, Reply, Slot};
 use trunkline_proto::wire::rma::{Message, Stream};
 
+use crate::params::Params;
 use crate::rma::error::{Lost, RmaError};
 use crate::rma::heap::Heap;
 use crate::rma::job::{Member, caps_of};
@@ -27,8 +28,6 @@ use crate::rma::service::stirred;
 
 /// Operations of a context that may be under way.
 const OPS: u32 = 4096;
-/// Completions that one look at a rail takes.
-const BATCH: usize = 32;
 /// Answers that may be under way to one link of a context: replies and acknowledgements.
 pub(super) const ANSWERS_MAX: u32 = 64 + 8;
 /// Puts without a signal after which they are not counted any more.
@@ -169,7 +168,7 @@ pub(super) struct Context<R: Rail> {
     pub(super) order: Order,
     pub(super) inline_max: u64,
     pub(super) message_max: u64,
-    pub(super) batch: [Completion; BATCH],
+    pub(super) batch: Box<[Completion]>,
     /// Receives of each link, for answers.
     pub(super) answers: u32,
     /// Some link has receives that found no room.
@@ -214,7 +213,7 @@ impl<R: Rail> Context<R> {
         (rails, answers): (Vec<R>, u32),
         heaps: &[Memory],
         now: Instant,
-        mutant: Mutant,
+        &Params { mutant, progress_batch: batch, .. }: &Params,
     ) -> Result<Self, RmaError> {
         let register = |memory| Heap::new(&rails, memory, Access::LOCAL);
         let heaps = heaps.iter().map(register).collect::<Result<_, _>>()?;
@@ -239,7 +238,7 @@ impl<R: Rail> Context<R> {
             order,
             inline_max: inline_max.min(COPIED_MAX),
             message_max,
-            batch: [NOTHING; BATCH],
+            batch: vec![NOTHING; batch as usize].into(),
             answers,
             starves: false,
             turns: 0,

@@ -150,7 +150,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         }
         self.me.set((me, cards)).map_err(|_| RmaError::Argument("the members are known already"))?;
         let (rails, receives) = self.open(true)?;
-        *self.service.claim() = Some(Service::new(rails, receives, self.params.mutant));
+        *self.service.claim() = Some(Service::new(rails, receives, &self.params));
         Ok(())
     }
 
@@ -190,7 +190,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (mutant, now) = (self.params.mutant, self.host.now());
         let id = ContextId { stream, generation: made.uses };
-        let context = Context::new(id, (rails, answers), &heaps, now, mutant)?;
+        let context = Context::new(id, (rails, answers), &heaps, now, &self.params)?;
         // Nobody else takes this place: it is held.
         *self.contexts[at].get_or_init(|| Place::new(mutant)).claim() = Some(context);
         made.uses = made.uses.wrapping_add(1);

@@ -22,13 +22,12 @@ use trunkline_proto::wire::rma::atomic::{Outcome, Request};
 use trunkline_proto::wire::rma::signal::Ack;
 use trunkline_proto::wire::rma::{Message, Stream};
 
+use crate::params::Params;
 use crate::rma::heap::{self, Heap};
 use crate::rma::receives::Receives;
 
 /// Links to one process.
 const LINKS_MAX: usize = 65_536;
-/// Completions that one look at a rail takes.
-const BATCH: usize = 32;
 /// Messages that a context may have under way to a process over one link: requests, signals and an ask.
 pub(super) const RECEIVES_MAX: u32 = 64 + 128 + 8;
 /// `wr_id` of answers, of which only failures are told.
@@ -84,7 +83,7 @@ pub(super) struct Service<R: Rail> {
     /// Words for control streams, which others have right now.
     pub(super) words: Vec<(SlotId, Word)>,
     stirred: u64,
-    batch: [Completion; BATCH],
+    batch: Box<[Completion]>,
     mutant: Mutant,
 }
 
@@ -117,12 +116,16 @@ const NOTHING: Completion =
 
 impl<R: Rail> Service<R> {
     /// One on these rails, with so many receives for each link.
-    pub(super) fn new(rails: Vec<R>, receives: u32, mutant: Mutant) -> Self {
+    pub(super) fn new(
+        rails: Vec<R>,
+        receives: u32,
+        &Params { mutant, progress_batch: batch, .. }: &Params,
+    ) -> Self {
         let names = rails.iter().map(|_| Vec::new()).collect();
         let (links, members) = (Slots::new(LINKS_MAX), HashMap::new());
         let (starves, stirred) = (false, 0);
         let (heaps, leaving, words) = (Vec::new(), Vec::new(), Vec::new());
-        let batch = [NOTHING; BATCH];
+        let batch = vec![NOTHING; batch as usize].into();
         Self {
             rails,
             heaps,
@@ -344,28 +347,37 @@ impl<R: Rail> Service<R> {
             self.feed();
         }
         for at in 0..self.rails.len() {
-            let count = self.rails[at].poll(&mut self.batch);
+            let mut count = self.take_from(at);
             moved |= count > 0;
-            for index in 0..count {
-                let completion = self.batch[index];
-                let name = self.names[at].get(completion.link.0 as usize).copied().flatten();
-                let Some(id) = name else { continue };
-                if completion.status != Status::Ok {
-                    self.fail(id);
-                } else if self.on_completion(id, &completion).is_err()
-                    && let Some(&Link { member, stream, .. }) = self.links.get(id)
-                {
-                    self.banish(member, stream);
-                }
-            }
-            if count > 0 {
-                self.rails[at].flush();
+            while count > 0 && self.mutant.is("job-empties-one-rail-first") {
+                count = self.take_from(at);
             }
         }
         if !self.leaving.is_empty() {
             moved |= self.settle();
         }
         moved
+    }
+
+    /// Takes from one rail what has come, a bounded number, and answers. Returns how many.
+    fn take_from(&mut self, at: usize) -> usize {
+        let count = self.rails[at].poll(&mut self.batch);
+        for index in 0..count {
+            let completion = self.batch[index];
+            let name = self.names[at].get(completion.link.0 as usize).copied().flatten();
+            let Some(id) = name else { continue };
+            if completion.status != Status::Ok {
+                self.fail(id);
+            } else if self.on_completion(id, &completion).is_err()
+                && let Some(&Link { member, stream, .. }) = self.links.get(id)
+            {
+                self.banish(member, stream);
+            }
+        }
+        if count > 0 {
+            self.rails[at].flush();
+        }
+        count
     }
 
     /// How often a rail wanted to be asked again at once, when it was asked here.
