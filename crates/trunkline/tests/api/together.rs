@@ -41,6 +41,28 @@ fn nobody_passes_a_barrier_before_all_have_come() {
     });
 }
 
+/// Rank 0 signals ranks 1 and 2 in a barrier of four, and what it puts to rank 3 is behind no signal.
+#[test]
+fn a_barrier_comes_behind_what_was_put_to_whom_it_does_not_signal() {
+    const LEN: usize = 2 << 20;
+    run("together::a_barrier_comes_behind_what_was_put_to_whom_it_does_not_signal", 4, |world: World| {
+        let there = world.alloc::<u64>(LEN).unwrap();
+        let own = world.alloc::<u64>(LEN).unwrap();
+        for round in 1..=3 {
+            if world.rank() == 0 {
+                own.fill(round);
+                world.put_nbi(3, &there, &own, LEN).unwrap();
+            }
+            world.barrier().unwrap();
+            if world.rank() == 3 {
+                assert_eq!([0, LEN / 2, LEN - 1].map(|at| there.load(at)), [round; 3]);
+            }
+            world.sync().unwrap();
+        }
+        world.finish().unwrap();
+    });
+}
+
 #[test]
 fn memory_comes_back_and_is_zero() {
     run("together::memory_comes_back_and_is_zero", 2, |world: World| {
