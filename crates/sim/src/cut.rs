@@ -117,8 +117,11 @@ impl State {
     /// A write under way will land late.
     fn haunt(&mut self, link: usize, seq: u64) {
         let Some(target) = self.links[link].remote else { return };
+        // What waits at the target is carried out from there.
+        let waits = self.links[target].arrived.contains(&seq);
         let Some(wqe) = self.links[link].wqe(seq) else { return };
-        if wqe.executed {
+        // A rail may be cut at both ends, one after the other.
+        if wqe.executed || waits || std::mem::replace(&mut wqe.haunts, true) {
             return;
         }
         let Work::Write { from, to, imm } = wqe.work.clone() else { return };

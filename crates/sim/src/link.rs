@@ -101,6 +101,8 @@ pub(crate) struct Wqe {
     pub(crate) progress: Progress,
     /// The target has its bytes.
     pub(crate) executed: bool,
+    /// It was lost with its rail, and may land late.
+    pub(crate) haunts: bool,
     /// Nothing of it is left to do at the target.
     pub(crate) carried_out: bool,
     /// The network has its bytes, and completes it before they arrive.

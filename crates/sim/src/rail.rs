@@ -295,9 +295,20 @@ impl State {
             self.mark_shadow(link, seq);
         }
         let progress = Progress::Posted;
-        let (executed, carried_out, taken, told) = (false, false, false, false);
-        let wqe =
-            Wqe { seq, wr_id, signalled, work, progress, executed, carried_out, taken, told, broken: None };
+        let (executed, haunts, carried_out, taken, told) = (false, false, false, false, false);
+        let wqe = Wqe {
+            seq,
+            wr_id,
+            signalled,
+            work,
+            progress,
+            executed,
+            haunts,
+            carried_out,
+            taken,
+            told,
+            broken: None,
+        };
         self.links[link].sends.push_back(wqe);
         Ok(())
     }

@@ -293,7 +293,7 @@ impl State {
             self.schedule(self.weather.retry_time, Event::Check { link });
             return;
         };
-        let Some(wqe) = self.links[link].wqe(seq) else { return };
+        let Some(wqe) = self.links[link].wqe(seq).filter(|wqe| !wqe.haunts) else { return };
         if wqe.broken == Some(Status::LocalProtection) {
             wqe.progress = Progress::Done(Status::LocalProtection);
             self.retire(link);

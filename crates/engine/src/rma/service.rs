@@ -253,8 +253,7 @@ impl<R: Rail> Service<R> {
         let mut left = std::mem::take(&mut self.leaving);
         left.retain(|&id| {
             let Some(link) = self.links.get(id) else { return false };
-            let hastes = self.mutant.is("job-stands-before-all-is-taken-in");
-            let waits = !hastes && !self.rails[link.rail].is_quiet(link.link);
+            let waits = !self.rails[link.rail].is_quiet(link.link);
             if !waits {
                 self.stand(id);
             }
