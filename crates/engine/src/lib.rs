@@ -22,6 +22,7 @@ mod groups;
 mod helper;
 pub mod host;
 mod id;
+pub mod ipc;
 mod lane;
 #[cfg(test)]
 mod lane_tests;
