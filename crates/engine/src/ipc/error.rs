@@ -34,7 +34,7 @@ pub enum Broken {
     /// No frame; or it does not read what it is sent.
     #[error(transparent)]
     Stream(#[from] OobError),
-    /// Something before HELLO, a second HELLO, or something after BYE.
+    /// Something before HELLO, or a second HELLO.
     #[error("a message out of turn")]
     Turn,
     /// A descriptor that was not announced, or none where one was.

@@ -10,6 +10,7 @@ use trunkline_proto::time::Instant;
 use trunkline_proto::wire::ipc::{Announce, Hello, Message, Outcome, Reference};
 
 use super::arrival::Arrival;
+use super::neighbour::Peer;
 use super::{
     ArrivalId, Broken, Delivery, FRAMES_PER_CALL, Leave, NOTICES_MAX, Neighbour, Node, Notice,
     OPERATIONS_MAX, OperationId,
@@ -25,7 +26,9 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
                 if self.notices.len() >= NOTICES_MAX {
                     return heard;
                 }
-                let Some(peer) = self.peers.get_mut(neighbour).filter(|peer| peer.is_there()) else { break };
+                // Behind a BYE comes nothing but the end of the stream.
+                let speaks = |peer: &&mut Peer<S>| peer.is_there() && !peer.heard_bye;
+                let Some(peer) = self.peers.get_mut(neighbour).filter(speaks) else { break };
                 let Some(stream) = &mut peer.stream else { break };
                 match stream.recv() {
                     Ok(None) => break,
@@ -55,7 +58,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         }
         let (is_first, is_hello) = (peer.takes == 0, matches!(message, Message::Hello(_)));
         let in_turn = is_first == is_hello || !is_hello && self.mutant.is("ipc-node-hears-anybody");
-        if peer.heard_bye || !in_turn {
+        if !in_turn {
             return Err(Broken::Turn);
         }
         // Whoever has said BYE hears answers and the other BYE, and nothing else.

@@ -1,0 +1,1 @@
+//! Neighbours that say what cannot be.
