@@ -16,6 +16,14 @@ use super::{Broken, OPERATIONS_MAX};
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Neighbour(pub(super) SourceId);
 
+impl Neighbour {
+    /// What it is called in [`Node::importer`](super::Node::importer).
+    #[must_use]
+    pub const fn source(self) -> SourceId {
+        self.0
+    }
+}
+
 /// What is known of it.
 #[derive(Debug)]
 pub(super) struct Peer<S> {
