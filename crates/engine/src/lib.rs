@@ -18,6 +18,9 @@ mod error;
 mod failover;
 mod fins;
 mod flight;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod groups;
 mod helper;
 pub mod host;

@@ -106,9 +106,6 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
 
     fn on_refer(&mut self, from: Neighbour, operation: u64, reference: &Reference) -> Result<(), Broken> {
         let Some(peer) = self.peers.get_mut(from) else { return Ok(()) };
-        if peer.arrivals.len() >= OPERATIONS_MAX && !self.mutant.is("ipc-node-takes-any-number") {
-            return Err(Broken::TooMany);
-        }
         let used = match self.importer.arrive(from.0, reference) {
             Ok(used) => used,
             Err(ArriveError::Gone) => {
