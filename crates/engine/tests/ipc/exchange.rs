@@ -212,9 +212,14 @@ fn what_a_driver_does_not_do_goes_another_way_and_is_tried_again() {
         let number = other.receive();
         assert_eq!((other.received(number, 3), owner.sent(began)), ((COPIED, 0), COPIED));
     }
-    // The end of a mapping.
+    // The end of a mapping: until it has ended, its exporter keeps the export.
     other.ask(Op::Fail, &[2, 3]).unwrap();
+    other.ask(Op::Manual, &[1]).unwrap();
     assert_eq!(owner.ask(Op::Ask, &[1, addr as u64]).unwrap().words[1], 1);
+    assert_eq!(owner.look().zombies, 1);
+    other.ask(Op::Progress, &[2]).unwrap();
+    assert_eq!((other.look().unmap_failures, owner.look().unexports), (1, 0));
+    other.ask(Op::Manual, &[0]).unwrap();
     owner.until(SOON, |look| look.unexports == 1);
     let there = other.look();
     assert_eq!((there.unmaps, there.unmap_failures, there.leaks), (1, 1, 0), "{there:?}");
