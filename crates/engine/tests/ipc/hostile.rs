@@ -10,7 +10,7 @@ use trunkline_fabric::{Frame, OobError, OobStream};
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::{At, Device, Handle as Given, IpcMemory as _, Passing};
 use trunkline_proto::intervals::Span;
-use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::ipc::exporter::{Amount, Why};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::ipc::{Announce, Handle, Hello, Message, Name, Names, Outcome, Reference};
@@ -251,6 +251,38 @@ fn names_that_cannot_be_break() {
     let _into = world.receive(4);
     world.say(&Message::Announce(world.announce(1, LEN as u64)));
     assert!(matches!(world.broke(), Broken::Outside));
+}
+
+#[test]
+fn names_of_other_generations_and_too_many_unknown_ones_break() {
+    let mut world = World::new();
+    let newer = Name::new(SlotId { slot: 1, generation: 2 }).unwrap();
+    let announce = Announce { name: newer, ..world.announce(1, LEN as u64) };
+    world.say(&Message::Announce(announce));
+    world.refer(1, 1, 0, 8);
+    assert!(matches!(world.broke(), Broken::Arrive(_)));
+    let mut world = World::new();
+    for slot in 0..64 {
+        world.refer(u64::from(slot), slot, 0, 8);
+        assert!(matches!(world.node.notice(), Some(Notice::Arrived { .. })));
+    }
+    world.refer(64, 64, 0, 8);
+    assert!(matches!(world.broke(), Broken::Arrive(_)));
+}
+
+#[test]
+fn a_node_that_closes_shares_no_more() {
+    let mut world = World::new();
+    let addr = world.node.memory().alloc(64).unwrap();
+    world.node.close(NOW);
+    let send = Send { addr, len: 64, passing: true };
+    assert_eq!(world.node.send(world.neighbour, &send, NOW), Ok(Sending::Elsewhere(Why::Closing)));
+    assert!(world.node.join(Stream::default()).is_err());
+    // What is said before the neighbour hears of it is refused or not heard.
+    world.say(&Message::Announce(world.announce(1, LEN as u64)));
+    assert_eq!(world.heard(), [Message::Bye]);
+    world.say(&Message::Bye);
+    assert!(world.node.is_closed());
 }
 
 #[test]
