@@ -159,16 +159,16 @@ impl World {
                     self.receiving.push(arrival);
                 }
             }
-            3 => self.names(name, |names| Message::Retire(names)),
+            3 => self.names(name, Message::Retire),
             4 => self.say(&Message::Hello(Hello { process: [b; 16], operations: u32::from(a % 16).max(1) })),
-            5 => self.send(usize::from(a % 2), usize::from(b) * 256, c % 2 != 0),
+            5 => self.send(usize::from(a % 2), usize::from(b) * 256, !c.is_multiple_of(2)),
             6 => {
                 let outcome = [Outcome::Copied, Outcome::NotMapped, Outcome::Ended][usize::from(b % 3)];
                 let known = self.said.operations.get(usize::from(a) % self.said.operations.len().max(1));
                 let operation = known.copied().filter(|_| c < 200).unwrap_or(number);
                 self.say(&Message::Done { operation, outcome });
             }
-            7 => self.names(name, |names| Message::Retired(names)),
+            7 => self.names(name, Message::Retired),
             8 => self.say(&Message::Bye),
             9 => self.stream.with(|said| said.over = true),
             10 => self.now = self.now + Duration::secs(number),

@@ -24,9 +24,14 @@ pub(super) struct Exports {
 
 impl Exports {
     /// A driver has exported an allocation; gives the export back if its handle is longer than a message takes.
-    pub(super) fn add(&mut self, name: Name, allocation: Allocation, export: Export) -> Result<(), Export> {
+    pub(super) fn add(
+        &mut self,
+        name: Name,
+        allocation: Allocation,
+        export: Export,
+    ) -> Result<(), Box<Export>> {
         let Some(handle) = Handle::new(export.handle.kind(), export.handle.bytes()) else {
-            return Err(export);
+            return Err(Box::new(export));
         };
         let place = name.id().slot as usize;
         if place >= self.places.len() {
