@@ -14,7 +14,7 @@ use crate::words::{Look, Op, Parcel, receive, send};
 pub(crate) const MIB: usize = 1 << 20;
 
 /// Longer than anything takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// How a send ended; as [`trunkline_engine::ipc::Delivery`].
 pub(crate) const COPIED: u64 = 0;
