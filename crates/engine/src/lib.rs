@@ -18,10 +18,14 @@ mod error;
 mod failover;
 mod fins;
 mod flight;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod groups;
 mod helper;
 pub mod host;
 mod id;
+pub mod ipc;
 mod lane;
 #[cfg(test)]
 mod lane_tests;

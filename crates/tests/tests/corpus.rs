@@ -27,6 +27,7 @@ const OF_JOBS: &[Target] = &[Target {
 fn targets() -> impl Iterator<Item = &'static Target> {
     let of_fabrics = trunkline_softnic::fuzzing::TARGETS.iter().chain(trunkline_verbs::fuzzing::TARGETS);
     let of_fabrics = of_fabrics.chain(trunkline_ofi::fuzzing::TARGETS);
+    let of_fabrics = of_fabrics.chain(trunkline_engine::fuzzing::TARGETS);
     trunkline_proto::fuzzing::TARGETS.iter().chain(of_fabrics).chain(OF_JOBS)
 }
 

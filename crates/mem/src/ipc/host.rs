@@ -9,7 +9,7 @@ use super::mapping::{FIXED, Mapping, cause, file, reopen};
 use super::table::Table;
 use super::window::{Window, granules};
 use super::{
-    Allocation, AllocationId, At, Caps, Export, Handle, HandleError, IpcMemory, Mapped, Passing, planted,
+    Allocation, AllocationId, At, Caps, Export, Handle, HandleError, IpcMemory, Mapped, Passing, To, planted,
 };
 
 /// What a peer is told who opens without the descriptor, or with another one.
@@ -155,6 +155,10 @@ impl IpcMemory for Host {
 
     fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
         self.inner.read().unwrap_or_else(PoisonError::into_inner).table.read(from, out)
+    }
+
+    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner).table.copy(from, to, len)
     }
 
     fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {

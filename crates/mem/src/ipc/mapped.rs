@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use super::Handle;
+use crate::Memory;
 
 /// How a handle gets to a peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,4 +62,24 @@ pub enum At<'a> {
     Own(usize),
     /// An offset in what is open here.
     Open(&'a Mapped, u64),
+}
+
+impl At<'_> {
+    /// So many bytes further on.
+    #[must_use]
+    pub fn plus(self, bytes: usize) -> Self {
+        match self {
+            Self::Own(addr) => Self::Own(addr.saturating_add(bytes)),
+            Self::Open(mapped, offset) => Self::Open(mapped, offset.saturating_add(bytes as u64)),
+        }
+    }
+}
+
+/// A place to copy to.
+#[derive(Clone, Copy, Debug)]
+pub enum To<'a> {
+    /// An address inside an own allocation.
+    Own(usize),
+    /// Any other memory, from an offset on.
+    Memory(&'a Memory, u64),
 }

@@ -6,7 +6,11 @@ use std::os::fd::OwnedFd;
 
 use super::{
     At, CloseError, CopyError, Export, ExportError, FindError, Handle, Mapped, NotClosed, OpenError, Passing,
+    To,
 };
+
+/// Bytes that a kind copies at a time which cannot copy from one of its places to another.
+const STEP: usize = 64 << 10;
 
 /// What a driver calls an allocation: never given to another one of the same process, also at the same address. It tells memory that
 /// was freed and allocated again from what was there before; the address never does.
@@ -102,4 +106,27 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`CopyError`]. Where the kind knows what is allocated, nothing was written then.
     fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError>;
+
+    /// Copies bytes from one place to another. Kinds that reach both do it in one go, others by way of a little memory of this process.
+    ///
+    /// # Errors
+    /// [`CopyError`]. What is at `to` then has no meaning.
+    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
+        let mut bytes = vec![0; len.min(STEP)];
+        let mut done = 0;
+        while done < len {
+            let part_len = (len - done).min(STEP);
+            let part = bytes.get_mut(..part_len).unwrap_or_default();
+            self.read(from.plus(done), part)?;
+            match to {
+                To::Own(addr) => self.write(At::Own(addr.saturating_add(done)), part)?,
+                To::Memory(memory, at) => {
+                    let at = at.saturating_add(done as u64);
+                    memory.write(at, part).map_err(|_| CopyError::Outside { at, len: part_len })?;
+                }
+            }
+            done += part_len;
+        }
+        Ok(())
+    }
 }

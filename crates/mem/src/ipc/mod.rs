@@ -20,7 +20,7 @@ mod window;
 pub use error::{Cause, CloseError, CopyError, ExportError, FindError, Meaning, NotClosed, OpenError};
 pub use handle::{Handle, HandleError};
 pub use host::{Host, HostError};
-pub use mapped::{At, Export, Mapped, Passing};
+pub use mapped::{At, Export, Mapped, Passing, To};
 pub use memfd::{AllocError, Device, DeviceError, FreeError, Usage, poison};
 pub use memory::{Allocation, AllocationId, Caps, IpcMemory};
 pub use private::Private;

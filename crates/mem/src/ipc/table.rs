@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::mapping::Mapping;
 use super::window::Window;
-use super::{Allocation, AllocationId, At, CloseError, CopyError, FindError, Mapped, NotClosed};
+use super::{Allocation, AllocationId, At, CloseError, CopyError, FindError, Mapped, NotClosed, To};
 use crate::{Kind, Memory};
 
 /// An own allocation, and what its kind knows of it.
@@ -143,4 +143,20 @@ impl<T> Table<T> {
         let (memory, offset) = self.bytes(to, bytes.len())?;
         memory.write(offset, bytes).map_err(|_| CopyError::Outside { at: offset, len: bytes.len() })
     }
+
+    /// Copies bytes from one place to another.
+    pub(super) fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
+        let (source, from) = self.bytes(from, len)?;
+        match to {
+            To::Own(addr) => {
+                let (memory, at) = self.bytes(At::Own(addr), len)?;
+                copy(&source, from, &memory, at, len)
+            }
+            To::Memory(memory, at) => copy(&source, from, memory, at, len),
+        }
+    }
+}
+
+fn copy(source: &Memory, from: u64, memory: &Memory, at: u64, len: usize) -> Result<(), CopyError> {
+    memory.copy_from(at, source, from, len as u64).map_err(|_| CopyError::Outside { at, len })
 }

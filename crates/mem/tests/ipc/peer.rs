@@ -11,7 +11,8 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
-use trunkline_mem::ipc::{Allocation, AllocationId, At, Device, Handle, Mapped, Passing, Usage};
+use trunkline_mem::Memory;
+use trunkline_mem::ipc::{Allocation, AllocationId, At, Device, Handle, Mapped, Passing, To, Usage};
 
 use crate::subject::{Subject, make};
 
@@ -395,6 +396,11 @@ impl Server {
         }
         let mut found = vec![0x55; expected.len()];
         memory.read(at, &mut found).map_err(text)?;
+        let copy = Memory::heap(found.len());
+        memory.copy(at, To::Memory(&copy, 0), found.len()).map_err(text)?;
+        let mut copied = vec![0xaa; found.len()];
+        copy.read(0, &mut copied).unwrap();
+        assert!(copied == found, "what is copied is not what is read");
         let wrong = found.chunks(8).zip(expected.chunks(8)).filter(|(one, other)| one != other).count();
         reply(&[wrong as u64])
     }

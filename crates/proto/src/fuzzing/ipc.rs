@@ -11,7 +11,9 @@ use crate::ipc::importer::{Importer, MappingId, Place, Refusal, Resolved, Source
 use crate::mutant::Mutant;
 use crate::slots::SlotId;
 use crate::time::Instant;
-use crate::wire::ipc::{Announce, Handle, MESSAGE_MAX, Message, NAMES_MAX, Name, Names, Outcome, Reference};
+use crate::wire::ipc::{
+    Announce, Handle, Hello, MESSAGE_MAX, Message, NAMES_MAX, Name, Names, Outcome, Reference,
+};
 
 /// What is read is what would have been written.
 pub(super) fn messages(bytes: &[u8]) {
@@ -45,6 +47,7 @@ pub(super) fn message_seeds() -> Vec<Vec<u8>> {
         Message::Announce(announce(false, none)),
         Message::Retire(many),
         Message::Bye,
+        Message::Hello(Hello { process: [9; 16], operations: 128 }),
     ];
     variants(&all.map(|message| message.to_bytes()))
 }

@@ -25,6 +25,9 @@ pub const MESSAGE_MAX: usize = HEAD_BYTES + 8 * NAMES_MAX;
 
 const VERSION: u8 = 1;
 
+/// What a HELLO says first.
+const MAGIC: u64 = u64::from_le_bytes(*b"trunkipc");
+
 /// One export of one allocation. Its slot is below [`EXPORTS_MAX`], its generation never 0.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Name(SlotId);
@@ -104,6 +107,17 @@ pub enum Message {
     Retired(Names),
     /// The speaker shares nothing any more.
     Bye,
+    /// What each end says first.
+    Hello(Hello),
+}
+
+/// Who speaks, and what it takes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Hello {
+    /// The random name of the process, another one after each start.
+    pub process: [u8; 16],
+    /// How many operations may refer to the other end's memory at once, not one DONE among them; at least 1.
+    pub operations: u32,
 }
 
 /// A message could not be read.
@@ -141,6 +155,9 @@ pub enum IpcError {
     /// No outcome that there is.
     #[error("unknown outcome {0}")]
     Outcome(u8),
+    /// A HELLO of something else, or of who takes no operation.
+    #[error("no HELLO of a process that shares memory")]
+    Hello,
 }
 
 impl Name {
@@ -274,6 +291,9 @@ impl Message {
             Self::Retire(names) => write_names(&mut out, 4, names),
             Self::Retired(names) => write_names(&mut out, 5, names),
             Self::Bye => _ = head(&mut out, 6, 0),
+            Self::Hello(hello) => {
+                head(&mut out, 7, 0).u64(MAGIC).bytes(&hello.process).u32(hello.operations).u32(0);
+            }
         }
         out.0
     }
@@ -303,6 +323,7 @@ impl Message {
             4 => Self::Retire(read_names(&mut reader, count)?),
             5 => Self::Retired(read_names(&mut reader, count)?),
             6 => Self::Bye,
+            7 => Self::Hello(read_hello(&mut reader)?),
             other => return Err(IpcError::Kind(other)),
         };
         if reader.0.is_empty() { Ok(message) } else { Err(IpcError::Long(reader.0.len())) }
@@ -329,6 +350,12 @@ fn read_announce(reader: &mut Reader<'_>, count: u16) -> Result<Announce, IpcErr
     let bytes = reader.bytes(count.into())?;
     let handle = Handle::new(kind, bytes).ok_or(IpcError::Count(count))?;
     Ok(Announce { name, span, device, descriptor: flags == 1, handle })
+}
+
+fn read_hello(reader: &mut Reader<'_>) -> Result<Hello, IpcError> {
+    let (magic, process, operations) = (reader.u64()?, reader.array()?, reader.u32()?);
+    zero(&reader.array::<4>()?)?;
+    if magic == MAGIC && operations > 0 { Ok(Hello { process, operations }) } else { Err(IpcError::Hello) }
 }
 
 fn read_names(reader: &mut Reader<'_>, count: u16) -> Result<Names, IpcError> {

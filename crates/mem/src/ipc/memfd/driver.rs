@@ -8,7 +8,7 @@ use crate::ipc::error::{Cause, CopyError, ExportError, FindError, NotClosed, Ope
 use crate::ipc::mapping::Mapping;
 use crate::ipc::table::Table;
 use crate::ipc::{
-    Allocation, AllocationId, At, Caps, Export, Handle, HandleError, IpcMemory, Mapped, Passing, planted,
+    Allocation, AllocationId, At, Caps, Export, Handle, HandleError, IpcMemory, Mapped, Passing, To, planted,
 };
 
 impl Device {
@@ -109,6 +109,10 @@ impl IpcMemory for Device {
 
     fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).read(from, out)
+    }
+
+    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).copy(from, to, len)
     }
 
     fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {

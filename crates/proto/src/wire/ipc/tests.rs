@@ -40,6 +40,7 @@ fn every_kind() -> Vec<Message> {
         Message::Retire(Names::new(&[name(7, 8), name(9, 10)]).unwrap()),
         Message::Retired(Names::new(&[name(7, 8)]).unwrap()),
         Message::Bye,
+        Message::Hello(Hello { process: [11; 16], operations: 12 }),
     ]
 }
 
@@ -65,12 +66,14 @@ fn an_announcement_is_as_documented() {
 
 #[test]
 fn short_messages_are_as_documented() {
-    let [done, retire, retired, bye] = &every_kind()[2..] else { unreachable!() };
+    let [done, retire, retired, bye, hello] = &every_kind()[2..] else { unreachable!() };
     assert_eq!(done.to_bytes(), [3, 1, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     let names = [7, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, 10, 0, 0, 0];
     assert_eq!(retire.to_bytes(), [&[4, 1, 2, 0, 0, 0, 0, 0][..], &names].concat());
     assert_eq!(retired.to_bytes(), [&[5, 1, 1, 0, 0, 0, 0, 0][..], &names[..8]].concat());
     assert_eq!(bye.to_bytes(), [6, 1, 0, 0, 0, 0, 0, 0]);
+    let said = [&[7, 1, 0, 0, 0, 0, 0, 0][..], b"trunkipc", &[11; 16], &[12, 0, 0, 0, 0, 0, 0, 0]].concat();
+    assert_eq!(hello.to_bytes(), said);
 }
 
 #[test]
@@ -98,18 +101,22 @@ fn other_versions_kinds_and_reserved_bits_are_refused() {
         assert_eq!(with(&message, 7, 1), Err(IpcError::Reserved));
     }
     assert_eq!(with(&Message::Bye, 0, 0), Err(IpcError::Kind(0)));
-    assert_eq!(with(&Message::Bye, 0, 7), Err(IpcError::Kind(7)));
+    assert_eq!(with(&Message::Bye, 0, 8), Err(IpcError::Kind(8)));
     let all = every_kind();
     for (at, byte) in [(37, 2), (38, 1), (39, 1)] {
         assert_eq!(with(&all[0], at, byte), Err(IpcError::Reserved), "byte {at} of an announcement");
     }
     assert_eq!(with(&all[2], 23, 1), Err(IpcError::Reserved));
     assert_eq!(with(&all[2], 16, 3), Err(IpcError::Outcome(3)));
+    assert_eq!(with(&all[6], 36, 1), Err(IpcError::Reserved));
+    for (at, byte) in [(8, 0), (15, b'd'), (32, 0)] {
+        assert_eq!(with(&all[6], at, byte), Err(IpcError::Hello), "byte {at} of a HELLO");
+    }
 }
 
 #[test]
 fn counts_are_of_what_follows_and_have_limits() {
-    for at in [1, 2, 5] {
+    for at in [1, 2, 5, 6] {
         assert_eq!(with(&every_kind()[at], 2, 1), Err(IpcError::Count(1)), "nothing to count");
     }
     let many = [name(1, 1); NAMES_MAX + 1];

@@ -1,0 +1,196 @@
+//! What a neighbour sends: told when it comes, received where its owner says, a part at a time.
+
+use trunkline_fabric::OobStream;
+use trunkline_mem::Memory;
+use trunkline_mem::ipc::{At, CopyError, IpcMemory, To};
+use trunkline_proto::ipc::importer::{ResolveError, Resolved, Use};
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::wire::ipc::{Message, Outcome};
+
+use super::{Broken, COPY_PER_CALL, Neighbour, Node, Notice, Receipt, ReceiveError};
+
+/// A message that has come and is not received yet.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct ArrivalId {
+    pub(super) from: Neighbour,
+    pub(super) id: SlotId,
+}
+
+impl ArrivalId {
+    /// Who sent it.
+    #[must_use]
+    pub const fn neighbour(self) -> Neighbour {
+        self.from
+    }
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    /// The sender's number of it.
+    pub(super) operation: u64,
+    pub(super) used: Use,
+    pub(super) into: Option<Target>,
+    pub(super) done: u64,
+}
+
+/// Where its bytes go.
+#[derive(Clone, Debug)]
+pub(super) enum Target {
+    Own(usize),
+    Memory(Memory),
+}
+
+impl Target {
+    fn at(&self, offset: u64) -> To<'_> {
+        match self {
+            Self::Own(addr) => To::Own(addr.saturating_add(offset as usize)),
+            Self::Memory(memory) => To::Memory(memory, offset),
+        }
+    }
+}
+
+/// How far it got.
+enum Step {
+    Moved,
+    Waits,
+    Over,
+}
+
+impl<M: IpcMemory, S: OobStream> Node<M, S> {
+    /// An arrival goes into that memory, from its first byte on.
+    ///
+    /// # Errors
+    /// [`ReceiveError`].
+    pub fn receive(&mut self, arrival: ArrivalId, into: Memory) -> Result<(), ReceiveError> {
+        let room = into.len() as u64;
+        self.begin(arrival, room, Target::Memory(into))
+    }
+
+    /// An arrival goes to that address of an own allocation of the node's kind of memory, which has so many bytes from there on.
+    ///
+    /// # Errors
+    /// [`ReceiveError`].
+    pub fn receive_own(&mut self, arrival: ArrivalId, addr: usize) -> Result<(), ReceiveError> {
+        let room = self.memory.allocation_of(addr).ok();
+        let room = room.and_then(|of| Some(of.len - of.offset_of(addr)?)).unwrap_or(0);
+        self.begin(arrival, room as u64, Target::Own(addr))
+    }
+
+    fn begin(&mut self, arrival: ArrivalId, room: u64, into: Target) -> Result<(), ReceiveError> {
+        let found = self.arrival_mut(arrival).filter(|one| one.into.is_none());
+        let one = found.ok_or(ReceiveError::Unknown)?;
+        let len = one.used.part().len();
+        if len > room {
+            return Err(ReceiveError::Short { len, room });
+        }
+        one.into = Some(into);
+        self.copying.push_back(arrival);
+        Ok(())
+    }
+
+    /// An arrival is not wanted; its sender is told.
+    ///
+    /// # Errors
+    /// [`ReceiveError::Unknown`].
+    pub fn refuse(&mut self, arrival: ArrivalId) -> Result<(), ReceiveError> {
+        let found = self.arrival_mut(arrival).filter(|one| one.into.is_none());
+        found.ok_or(ReceiveError::Unknown)?;
+        self.answer(arrival, Outcome::Ended);
+        Ok(())
+    }
+
+    fn arrival_mut(&mut self, arrival: ArrivalId) -> Option<&mut Arrival> {
+        self.peers.get_mut(arrival.from)?.arrivals.get_mut(arrival.id)
+    }
+
+    /// It ends: its memory is used no more, and its sender is told.
+    pub(super) fn answer(&mut self, arrival: ArrivalId, outcome: Outcome) {
+        let Some(peer) = self.peers.get_mut(arrival.from) else { return };
+        let Some(Arrival { operation, used, .. }) = peer.arrivals.remove(arrival.id) else { return };
+        self.importer.finish(used);
+        if outcome == Outcome::Copied && self.mutant.is("ipc-node-answers-first") {
+            return;
+        }
+        peer.say(&Message::Done { operation, outcome }, None);
+    }
+
+    fn end(&mut self, arrival: ArrivalId, outcome: Outcome, receipt: Receipt) {
+        self.answer(arrival, outcome);
+        match receipt {
+            Receipt::Copied => self.counts.received += 1,
+            _ => self.counts.not_received += 1,
+        }
+        self.notices.push_back(Notice::Received { arrival, receipt });
+    }
+
+    /// Copies some of what is being received; whether anything moved.
+    pub(super) fn copy(&mut self) -> bool {
+        let mut moved = false;
+        for _ in 0..self.copying.len() {
+            let Some(arrival) = self.copying.pop_front() else { break };
+            match self.copy_part(arrival) {
+                Step::Over => moved = true,
+                Step::Moved => {
+                    moved = true;
+                    self.copying.push_back(arrival);
+                }
+                Step::Waits => self.copying.push_back(arrival),
+            }
+        }
+        moved
+    }
+
+    fn copy_part(&mut self, arrival: ArrivalId) -> Step {
+        let place = self.config.place;
+        let Some(one) = self.peers.get(arrival.from).and_then(|peer| peer.arrivals.get(arrival.id)) else {
+            return Step::Over;
+        };
+        match self.importer.resolve(&one.used, place) {
+            Ok(Resolved::At(_)) => return self.copy_mapped(arrival),
+            Ok(Resolved::Map(mapping)) => {
+                self.map(mapping);
+                return Step::Moved;
+            }
+            Ok(Resolved::Wait) => return Step::Waits,
+            Ok(Resolved::Failed) => self.end(arrival, Outcome::NotMapped, Receipt::NotMapped),
+            Err(ResolveError::Gone) => self.end(arrival, Outcome::Ended, Receipt::Lost),
+            Err(ResolveError::Outside) => {
+                self.end(arrival, Outcome::Ended, Receipt::Lost);
+                self.break_with(arrival.from, Broken::Outside);
+            }
+        }
+        Step::Over
+    }
+
+    fn copy_mapped(&mut self, arrival: ArrivalId) -> Step {
+        let place = self.config.place;
+        let mut early = None;
+        let Some(peer) = self.peers.get_mut(arrival.from) else { return Step::Over };
+        let Some(one) = peer.arrivals.get_mut(arrival.id) else { return Step::Over };
+        let (part, Some(into)) = (one.used.part(), &one.into) else { return Step::Over };
+        if one.done == 0 && self.mutant.is("ipc-node-answers-first") {
+            early = Some(Message::Done { operation: one.operation, outcome: Outcome::Copied });
+        }
+        let len = (part.len() - one.done).min(COPY_PER_CALL);
+        let copied = match peer.imports.find(one.used.name(), place) {
+            Some(mapped) => {
+                let from = At::Open(mapped, part.start() + one.done);
+                self.memory.copy(from, into.at(one.done), len as usize)
+            }
+            None => Err(CopyError::Closed),
+        };
+        one.done += len;
+        let more = one.done < part.len();
+        early.iter().for_each(|done| peer.say(done, None));
+        if let Err(error) = copied {
+            self.end(arrival, Outcome::NotMapped, Receipt::NotCopied(error));
+            return Step::Over;
+        }
+        if more {
+            return Step::Moved;
+        }
+        self.end(arrival, Outcome::Copied, Receipt::Copied);
+        Step::Over
+    }
+}

@@ -1,0 +1,121 @@
+//! The end: of a neighbour that leaves, dies or breaks, and of the node.
+
+use trunkline_fabric::OobStream;
+use trunkline_mem::ipc::IpcMemory;
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::time::Instant;
+use trunkline_proto::wire::ipc::{Message, Outcome};
+
+use super::{ArrivalId, Delivery, Leave, Neighbour, Node, Notice, OperationId, Receipt};
+
+impl<M: IpcMemory, S: OobStream> Node<M, S> {
+    /// Shares nothing any more: what is exported is asked back, what is mapped is let go, and neighbours are told. Goes on in
+    /// [`Node::progress`] until [`Node::is_closed`], for [`Config::leaving`](super::Config::leaving) at the most.
+    pub fn close(&mut self, now: Instant) {
+        if self.until.is_some() {
+            return;
+        }
+        self.until = Some(now + self.config.leaving);
+        self.exporter.close();
+        for place in 0..self.peers.places() {
+            if let Some(neighbour) = self.peers.at(place) {
+                self.end_imports(neighbour);
+            }
+        }
+    }
+
+    /// Whether nothing is left: no neighbour, nothing exported, nothing mapped.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.until.is_some() && self.peers.is_empty() && self.exporter.is_gone() && self.unclosed.is_empty()
+    }
+
+    /// Nothing more is taken of a neighbour: what waits is refused, what is being copied goes on, the rest is unmapped.
+    fn end_imports(&mut self, neighbour: Neighbour) {
+        self.importer.end(neighbour.0);
+        let Some(peer) = self.peers.get(neighbour) else { return };
+        let waiting = peer.arrivals.iter().filter(|(_, arrival)| arrival.into.is_none());
+        for id in waiting.map(|(id, _)| id).collect::<Vec<SlotId>>() {
+            self.answer(ArrivalId { from: neighbour, id }, Outcome::Ended);
+        }
+    }
+
+    /// A neighbour has left: it has nothing of this process any more, and is to get nothing.
+    pub(super) fn on_bye(&mut self, from: Neighbour, now: Instant) {
+        let Some(peer) = self.peers.get_mut(from) else { return };
+        peer.heard_bye = true;
+        self.exporter.gone(peer.exporting, now);
+        self.end_imports(from);
+        self.fail_sends(from);
+    }
+
+    fn fail_sends(&mut self, to: Neighbour) {
+        let Some(peer) = self.peers.get_mut(to) else { return };
+        for id in peer.sent.iter().map(|(id, _)| id).collect::<Vec<SlotId>>() {
+            // The exporter has forgiven the pin.
+            peer.sent.remove(id);
+            let operation = OperationId { to, id };
+            self.notices.push_back(Notice::Sent { operation, delivery: Delivery::Lost });
+        }
+    }
+
+    /// A neighbour is dead, or as good as that: nothing is copied from it any more, and nothing of this process is its.
+    pub(super) fn lose(&mut self, neighbour: Neighbour, why: Leave, now: Instant) {
+        let Some(peer) = self.peers.get_mut(neighbour).filter(|peer| peer.stream.is_some()) else { return };
+        peer.stream = None;
+        self.counts.broken += u64::from(matches!(why, Leave::Broken(_)));
+        if !self.mutant.is("ipc-node-mourns-nobody") {
+            self.exporter.gone(peer.exporting, now);
+        }
+        self.importer.end(neighbour.0);
+        for id in peer.arrivals.iter().map(|(id, _)| id).collect::<Vec<SlotId>>() {
+            let Some(arrival) = peer.arrivals.remove(id) else { continue };
+            self.importer.finish(arrival.used);
+            if arrival.into.is_some() {
+                self.counts.not_received += 1;
+                let arrival = ArrivalId { from: neighbour, id };
+                self.notices.push_back(Notice::Received { arrival, receipt: Receipt::Lost });
+            }
+        }
+        self.fail_sends(neighbour);
+        self.notices.push_back(Notice::Left { neighbour, why });
+    }
+
+    /// Who is broken is dead, who was given time has had it, and who is gone is forgotten; whether there was any.
+    pub(super) fn see_off(&mut self, now: Instant) -> bool {
+        let mut seen = false;
+        for place in 0..self.peers.places() {
+            let Some(neighbour) = self.peers.at(place) else { continue };
+            seen |= self.see_off_one(neighbour, now);
+        }
+        seen
+    }
+
+    fn see_off_one(&mut self, neighbour: Neighbour, now: Instant) -> bool {
+        let late = self.until.is_some_and(|until| until <= now);
+        let Some(peer) = self.peers.get_mut(neighbour) else { return false };
+        if let Some(broken) = peer.broken.take() {
+            self.lose(neighbour, Leave::Broken(broken), now);
+            return true;
+        }
+        let unmapped = self.importer.is_gone(neighbour.0);
+        let alive = peer.stream.is_some();
+        if unmapped && alive && !peer.said_bye {
+            peer.say(&Message::Bye, None);
+            peer.said_bye = true;
+        }
+        if unmapped && (!alive || peer.heard_bye) {
+            if alive {
+                self.fail_sends(neighbour);
+                self.notices.push_back(Notice::Left { neighbour, why: Leave::Bye });
+            }
+            self.peers.remove(neighbour);
+            return true;
+        }
+        if late && alive {
+            self.lose(neighbour, Leave::Silent, now);
+            return true;
+        }
+        false
+    }
+}

@@ -1,0 +1,54 @@
+//! Memory of devices that this process shares with others of its node: the rules of [`trunkline_proto::ipc`] carried out over any
+//! kind of memory ([`IpcMemory`](trunkline_mem::ipc::IpcMemory)) and any stream that carries descriptors
+//! ([`OobStream`](trunkline_fabric::OobStream)).
+//!
+//! For whoever moves messages inside a node. A [`Node`] is a process's part in it: it exports what is sent, tells its neighbours,
+//! maps what they refer to, copies from it, unmaps it when they want it back, and outlives any of them. It does everything in the
+//! calls of its one owner, starts no thread, reads no clock and never waits.
+//!
+//! What it does not: it pairs no messages. An arrival is told as it comes ([`Notice::Arrived`]), and whoever matches says where it
+//! goes ([`Node::receive`]). What cannot be shared is told to its sender ([`Sending::Elsewhere`], [`Delivery::NotMapped`]), who sends it
+//! another way.
+
+mod arrival;
+mod close;
+mod error;
+mod exports;
+mod hear;
+mod imports;
+mod neighbour;
+mod node;
+mod notice;
+mod send;
+mod work;
+
+pub use arrival::ArrivalId;
+pub use error::{Broken, JoinError, Leave, ReceiveError, SendError};
+pub use neighbour::Neighbour;
+pub use node::{Config, Counts, Node};
+pub use notice::{Delivery, Notice, Receipt};
+pub use send::{OperationId, Send, Sending};
+
+/// Operations towards one neighbour that it has not answered, at most; and of a neighbour that are not answered here.
+pub const OPERATIONS_MAX: usize = 128;
+
+/// Names that a neighbour was told to let go and has not, at most; docs/wire.md.
+const NAMES_ASKED_MAX: usize = 128;
+
+/// Frames of one neighbour that one call of [`Node::progress`] reads.
+const FRAMES_PER_CALL: usize = 64;
+
+/// Notices that nobody has taken; with so many nothing more is read.
+const NOTICES_MAX: usize = 4096;
+
+/// Bytes that one call of [`Node::progress`] copies for one arrival.
+const COPY_PER_CALL: u64 = 1 << 20;
+
+/// Calls of a driver that one call of [`Node::progress`] makes for what is not in use any more.
+const WORK_PER_CALL: usize = 64;
+
+/// How often a mapping is closed that the driver does not close, before it is left behind and counted.
+const CLOSE_TRIES: u8 = 8;
+
+/// Descriptors of one neighbour's announcements that are kept. What comes with more is not mapped, and goes another way.
+const DESCRIPTORS_MAX: usize = 512;

@@ -1,0 +1,136 @@
+//! Another process of the node, as this one sees it: its stream, what is under way in both directions, and what is mapped of it.
+
+use std::os::fd::OwnedFd;
+
+use trunkline_fabric::{Frame, OobError, OobStream};
+use trunkline_proto::ipc::exporter::{PeerId, Pin};
+use trunkline_proto::ipc::importer::SourceId;
+use trunkline_proto::slots::Slots;
+use trunkline_proto::wire::ipc::Message;
+
+use super::arrival::Arrival;
+use super::imports::Imports;
+use super::{Broken, OPERATIONS_MAX};
+
+/// Another process of the node, from its coming until nothing of it is left. One that comes again is another one.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Neighbour(pub(super) SourceId);
+
+impl Neighbour {
+    /// What it is called in [`Node::importer`](super::Node::importer).
+    #[must_use]
+    pub const fn source(self) -> SourceId {
+        self.0
+    }
+}
+
+/// What is known of it.
+#[derive(Debug)]
+pub(super) struct Peer<S> {
+    source: SourceId,
+    /// What it is called as one that memory is exported to.
+    pub(super) exporting: PeerId,
+    /// `None` once it is gone.
+    pub(super) stream: Option<S>,
+    /// What broke it; it is taken for dead as soon as nothing is in hand.
+    pub(super) broken: Option<Broken>,
+    /// How many operations it takes at once; 0 until it has said HELLO.
+    pub(super) takes: usize,
+    pub(super) said_bye: bool,
+    pub(super) heard_bye: bool,
+    /// Names that it was told to let go and has not.
+    pub(super) asked: usize,
+    /// Operations that it has not answered.
+    pub(super) sent: Slots<Pin>,
+    /// Its operations that were not answered.
+    pub(super) arrivals: Slots<Arrival>,
+    pub(super) imports: Imports,
+}
+
+impl<S: OobStream> Peer<S> {
+    pub(super) fn new(source: SourceId, exporting: PeerId, stream: S) -> Self {
+        Self {
+            source,
+            exporting,
+            stream: Some(stream),
+            broken: None,
+            takes: 0,
+            said_bye: false,
+            heard_bye: false,
+            asked: 0,
+            sent: Slots::new(OPERATIONS_MAX),
+            arrivals: Slots::new(OPERATIONS_MAX),
+            imports: Imports::default(),
+        }
+    }
+
+    pub(super) const fn neighbour(&self) -> Neighbour {
+        Neighbour(self.source)
+    }
+
+    /// Whether anything may still be said to it, and heard of it.
+    pub(super) const fn is_there(&self) -> bool {
+        self.stream.is_some() && self.broken.is_none()
+    }
+
+    /// Says something, unless BYE was said. One that does not read breaks: by the limits of what may be unanswered, a stream whose
+    /// other end reads has room for everything.
+    pub(super) fn say(&mut self, message: &Message, fd: Option<OwnedFd>) {
+        let Some(stream) = self.stream.as_mut().filter(|_| !self.said_bye && self.broken.is_none()) else {
+            return;
+        };
+        match stream.send(Frame { bytes: message.to_bytes(), fd }) {
+            // What it said before is heard first, and then that it is gone.
+            Ok(()) | Err(OobError::Closed) => {}
+            Err(error) => self.broken = Some(Broken::Stream(error)),
+        }
+    }
+}
+
+/// All of them, by the places of their names as sources.
+#[derive(Debug)]
+pub(super) struct Peers<S>(Vec<Option<Peer<S>>>);
+
+impl<S: OobStream> Peers<S> {
+    pub(super) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(super) fn add(&mut self, peer: Peer<S>) {
+        let place = peer.source.slot() as usize;
+        if place >= self.0.len() {
+            self.0.resize_with(place + 1, || None);
+        }
+        if let Some(at) = self.0.get_mut(place) {
+            *at = Some(peer);
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, of: Neighbour) -> Option<&Peer<S>> {
+        self.0.get(of.0.slot() as usize)?.as_ref().filter(|peer| peer.source == of.0)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, of: Neighbour) -> Option<&mut Peer<S>> {
+        self.0.get_mut(of.0.slot() as usize)?.as_mut().filter(|peer| peer.source == of.0)
+    }
+
+    pub(super) fn remove(&mut self, of: Neighbour) -> Option<Peer<S>> {
+        self.0.get_mut(of.0.slot() as usize)?.take_if(|peer| peer.source == of.0)
+    }
+
+    /// Places that were ever used.
+    pub(super) fn places(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Who has that place.
+    pub(super) fn at(&self, place: usize) -> Option<Neighbour> {
+        self.0.get(place)?.as_ref().map(Peer::neighbour)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
+}

@@ -1,0 +1,226 @@
+//! A process's part in sharing memory with others of its node.
+
+use std::collections::VecDeque;
+
+use trunkline_fabric::OobStream;
+use trunkline_mem::ipc::{IpcMemory, Passing};
+use trunkline_proto::intervals::Span;
+use trunkline_proto::ipc::exporter::{Amount, Config as Exporting, Exporter};
+use trunkline_proto::ipc::importer::{Importer, Place, Way};
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::wire::ipc::{Hello, Message};
+
+use super::exports::Exports;
+use super::neighbour::{Peer, Peers};
+use super::work::Unclosed;
+use super::{ArrivalId, Broken, JoinError, Neighbour, Notice, OPERATIONS_MAX};
+
+/// What a node may do.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// A random name of this process, another one after each start.
+    pub process: [u8; 16],
+    /// What may be exported, and for how long.
+    pub exporting: Exporting,
+    /// How handles go; the kind of memory says which of the two it can.
+    pub passing: Passing,
+    /// Where memory of others is mapped.
+    pub place: Place,
+    /// For how long neighbours may take to leave when this process does.
+    pub leaving: Duration,
+    /// A planted bug.
+    pub mutant: Mutant,
+}
+
+impl Config {
+    /// The defaults, for that process: what is kept is at most so much.
+    #[must_use]
+    pub const fn new(process: [u8; 16], budget: Amount) -> Self {
+        let exporting = Exporting { budget, passing: 64, idle: Some(Exporting::IDLE), hooked: false };
+        let (place, leaving) = (Place { device: 0, way: Way::Device }, Duration::secs(2));
+        Self { process, exporting, passing: Passing::Bytes, place, leaving, mutant: Mutant::NONE }
+    }
+}
+
+/// What a node has done. What the rules count besides: [`Node::exporter`], [`Node::importer`].
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counts {
+    /// Messages that named memory.
+    pub sent: u64,
+    /// Messages that were copied here.
+    pub received: u64,
+    /// Messages that were not.
+    pub not_received: u64,
+    /// Handles that the driver gave, and took back.
+    pub exports: u64,
+    /// See above.
+    pub unexports: u64,
+    /// Handles that the driver did not give or take back.
+    pub export_failures: u64,
+    /// Mappings that the driver made, and ended.
+    pub maps: u64,
+    /// See above.
+    pub unmaps: u64,
+    /// Mappings that the driver did not make.
+    pub map_failures: u64,
+    /// Mappings that the driver did not end at the first try.
+    pub unmap_failures: u64,
+    /// Of them those that it never ended; their memory is lost until this process ends.
+    pub leaks: u64,
+    /// Neighbours that said what cannot be.
+    pub broken: u64,
+}
+
+/// A process's part in sharing memory. Has one owner, who calls [`Node::progress`] again and again.
+#[derive(Debug)]
+pub struct Node<M, S> {
+    pub(super) config: Config,
+    pub(super) memory: M,
+    pub(super) exporter: Exporter,
+    pub(super) importer: Importer,
+    pub(super) exports: Exports,
+    pub(super) peers: Peers<S>,
+    /// What is being received.
+    pub(super) copying: VecDeque<ArrivalId>,
+    pub(super) notices: VecDeque<Notice>,
+    /// What the driver did not unmap at once.
+    pub(super) unclosed: VecDeque<Unclosed>,
+    pub(super) counts: Counts,
+    /// Once the node is closed: when neighbours that have not left are given up.
+    pub(super) until: Option<Instant>,
+    pub(super) mutant: Mutant,
+}
+
+impl<M: IpcMemory, S: OobStream> Node<M, S> {
+    /// One that shares that kind of memory, with nobody yet.
+    #[must_use]
+    pub fn new(memory: M, config: Config) -> Self {
+        Self {
+            exporter: Exporter::new(config.exporting, config.mutant),
+            importer: Importer::new(config.mutant),
+            exports: Exports::default(),
+            peers: Peers::new(),
+            copying: VecDeque::new(),
+            notices: VecDeque::new(),
+            unclosed: VecDeque::new(),
+            counts: Counts::default(),
+            until: None,
+            mutant: config.mutant,
+            config,
+            memory,
+        }
+    }
+
+    /// A further process, over a stream that nothing was said on. It can be sent to once it is [`Notice::Met`].
+    ///
+    /// # Errors
+    /// [`JoinError`].
+    pub fn join(&mut self, stream: S) -> Result<Neighbour, JoinError> {
+        if self.until.is_some() {
+            return Err(JoinError::Closed);
+        }
+        let source = self.importer.join()?;
+        let exporting = match self.exporter.join() {
+            Ok(peer) => peer,
+            Err(error) => {
+                self.importer.end(source);
+                return Err(error.into());
+            }
+        };
+        let mut peer = Peer::new(source, exporting, stream);
+        let hello = Hello { process: self.config.process, operations: OPERATIONS_MAX as u32 };
+        peer.say(&Message::Hello(hello), None);
+        let neighbour = peer.neighbour();
+        self.peers.add(peer);
+        Ok(neighbour)
+    }
+
+    /// Does what there is to do, a bounded part of it: hears neighbours, copies, calls the driver, tells neighbours. Whether anything
+    /// happened; if not, whoever waits may rest.
+    pub fn progress(&mut self, now: Instant) -> bool {
+        let mut moved = self.hear(now);
+        moved |= self.copy();
+        moved |= self.work(now);
+        moved |= self.tell();
+        moved |= self.see_off(now);
+        moved
+    }
+
+    /// What has happened, in order.
+    pub fn notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    /// When [`Node::progress`] has something to do by time alone.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        [self.exporter.deadline(), self.until].into_iter().flatten().min()
+    }
+
+    /// The kind of memory.
+    pub const fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// What this process has exported, and to whom: counts, usage, budgets, holders.
+    pub const fn exporter(&self) -> &Exporter {
+        &self.exporter
+    }
+
+    /// What this process has mapped of others.
+    pub const fn importer(&self) -> &Importer {
+        &self.importer
+    }
+
+    /// What has been done.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// From now on at least so much is kept; see [`Exporter::grow`].
+    pub fn grow(&mut self, budget: Amount) {
+        self.exporter.grow(budget);
+    }
+
+    /// From now on at most so much is kept; see [`Exporter::shrink`].
+    pub fn shrink(&mut self, budget: Amount) {
+        self.exporter.shrink(budget);
+    }
+
+    /// Asks memory back until at most so many bytes are kept; see [`Exporter::trim`].
+    pub fn trim(&mut self, bytes: u64) {
+        self.exporter.trim(bytes);
+    }
+
+    /// Asks back all that a neighbour has; see [`Exporter::drain`].
+    pub fn drain(&mut self, neighbour: Neighbour) {
+        if let Some(peer) = self.peers.get(neighbour) {
+            self.exporter.drain(peer.exporting);
+        }
+    }
+
+    /// Asks back the allocation around an address; `false` if it is not exported. It is back when [`Node::has`] says no.
+    pub fn release(&mut self, addr: usize) -> bool {
+        self.exporter.release(addr as u64)
+    }
+
+    /// Whether any of those bytes is exported, or not let go by all.
+    #[must_use]
+    pub fn has(&self, addr: usize, len: usize) -> bool {
+        Span::new(addr as u64, len as u64).is_some_and(|bytes| self.exporter.has(bytes))
+    }
+
+    /// A hook's flag was found set: something was freed.
+    pub fn freed(&mut self) {
+        self.exporter.freed();
+    }
+
+    /// A neighbour said what cannot be, and is taken for dead soon.
+    pub(super) fn break_with(&mut self, neighbour: Neighbour, broken: Broken) {
+        if let Some(peer) = self.peers.get_mut(neighbour).filter(|peer| peer.broken.is_none()) {
+            peer.broken = Some(broken);
+        }
+    }
+}

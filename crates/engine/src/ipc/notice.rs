@@ -1,0 +1,72 @@
+//! What a node tells its owner.
+
+use trunkline_mem::ipc::CopyError;
+
+use super::{ArrivalId, Leave, Neighbour, OperationId};
+
+/// Something has happened.
+#[derive(Debug)]
+pub enum Notice {
+    /// A neighbour has said who it is; from now on it can be sent to.
+    Met {
+        /// Which.
+        neighbour: Neighbour,
+        /// The random name of its process.
+        process: [u8; 16],
+    },
+    /// A neighbour refers to memory of its own: say where the bytes go ([`Node::receive`](super::Node::receive)), or refuse them.
+    Arrived {
+        /// What it is called until it is received or refused.
+        arrival: ArrivalId,
+        /// Bytes.
+        len: u64,
+    },
+    /// What was to be received has ended.
+    Received {
+        /// Which.
+        arrival: ArrivalId,
+        /// How.
+        receipt: Receipt,
+    },
+    /// What was sent has ended: its memory may be freed or written.
+    Sent {
+        /// Which.
+        operation: OperationId,
+        /// How.
+        delivery: Delivery,
+    },
+    /// A neighbour is gone. What it had of this process counts no more; what this process has of it is being unmapped. No more notices
+    /// of it come, and all of its operations and receives were told before.
+    Left {
+        /// Which.
+        neighbour: Neighbour,
+        /// Why.
+        why: Leave,
+    },
+}
+
+/// How a receive ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Receipt {
+    /// The bytes are there.
+    Copied,
+    /// They could not be mapped; the sender knows, and sends them another way.
+    NotMapped,
+    /// They were not copied for another reason; the sender is told the same as above.
+    NotCopied(CopyError),
+    /// The sender is gone.
+    Lost,
+}
+
+/// How a send ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Delivery {
+    /// The bytes were copied.
+    Copied,
+    /// The neighbour could not map or copy them: they go another way.
+    NotMapped,
+    /// The neighbour does not want them.
+    Refused,
+    /// The neighbour is gone.
+    Lost,
+}

@@ -1,0 +1,239 @@
+//! Buffers that are sent, freed and allocated again, from one process to another.
+
+use std::time::Duration;
+
+use crate::process::{Began, By, COPIED, MIB, NOT_MAPPED, REFUSED, World};
+use crate::words::Op;
+
+const SOON: Duration = Duration::from_secs(10);
+
+#[test]
+fn the_second_message_exports_announces_and_maps_nothing() {
+    for by in [By::Bytes, By::Descriptor] {
+        let world = World::new(64, 16, by);
+        let [owner, other] = world.pair();
+        let addr = owner.alloc(4 * MIB);
+        owner.gives(&other, addr, 4 * MIB, 5);
+        owner.gives(&other, addr + MIB, MIB, 6);
+        let (at, there) = (owner.look(), other.look());
+        assert_eq!((at.exports, at.announced, at.hits), (1, 1, 1), "{at:?}");
+        assert_eq!((there.maps, there.map_failures, there.received), (1, 0, 2), "{there:?}");
+    }
+}
+
+/// T-F.
+#[test]
+fn a_burst_before_the_first_receive_costs_one_export_and_one_mapping() {
+    let world = World::new(64, 16, By::Bytes);
+    let [owner, other] = world.pair();
+    let addr = owner.alloc(MIB);
+    owner.fill(addr, MIB, 9);
+    let begun: Vec<Began> = (0..64).map(|n| owner.send(addr + n * 4096, 4096)).collect();
+    other.ask(Op::Waiting, &[64]).unwrap();
+    assert_eq!(other.look().maps, 0);
+    let numbers: Vec<u64> = (0..64).map(|_| other.receive()).collect();
+    for (n, number) in numbers.into_iter().enumerate() {
+        assert_eq!(other.received(number, 9 + 7 * 512 * n as u64), (COPIED, 0));
+    }
+    assert!(begun.into_iter().all(|began| owner.sent(began) == COPIED));
+    let (at, there) = (owner.look(), other.look());
+    assert_eq!((at.exports, at.announced, there.maps), (1, 1, 1), "{at:?} {there:?}");
+}
+
+/// T-A.
+#[test]
+fn what_overlaps_freed_memory_is_mapped_after_one_unmap() {
+    for by in [By::Bytes, By::Descriptor] {
+        let world = World::new(64, 16, by);
+        let [owner, other] = world.pair();
+        let (below, addr) = (owner.alloc(2 * MIB), owner.alloc(4 * MIB));
+        assert_eq!(addr, below + 2 * MIB);
+        owner.gives(&other, addr, 4 * MIB, 1);
+        owner.free(addr);
+        owner.free(below);
+        assert_eq!(owner.alloc(8 * MIB), below);
+        owner.gives(&other, below, 8 * MIB, 2);
+        let (at, there) = (owner.until(SOON, |look| look.unexports == 1), other.look());
+        assert_eq!((at.stale, at.exports), (1, 2), "{at:?}");
+        assert_eq!((there.maps, there.unmaps, there.map_failures), (2, 1, 0), "{there:?}");
+        world.used(8 * MIB, SOON);
+    }
+}
+
+/// T-B.
+#[test]
+fn other_memory_at_the_same_address_is_mapped_anew() {
+    let world = World::new(64, 16, By::Bytes);
+    let [owner, other] = world.pair();
+    let addr = owner.alloc(2 * MIB);
+    for round in 1..=5 {
+        owner.gives(&other, addr, 2 * MIB, 100 * round);
+        assert_eq!(other.look().maps, round);
+        owner.free(addr);
+        assert_eq!(owner.alloc(2 * MIB), addr);
+    }
+    assert_eq!(other.look().map_failures, 0);
+}
+
+/// T-C.
+#[test]
+fn rounds_of_allocate_exchange_and_free_never_run_out_of_memory() {
+    let world = World::new(64, 16, By::Bytes);
+    let [one, two] = world.pair();
+    let rounds = if std::env::var_os("TRUNKLINE_FULL").is_some() { 10_000 } else { 60 };
+    for round in 0..rounds {
+        let (mine, yours) = (one.alloc(10 * MIB), two.alloc(10 * MIB));
+        // The ends of it; the rest is as it was allocated.
+        for (from, to, addr, first) in [(&one, &two, mine, 2 * round), (&two, &one, yours, 2 * round + 1)] {
+            from.gives(to, addr + 10 * MIB - 4096, 4096, first);
+        }
+        one.free(mine);
+        two.free(yours);
+    }
+    let (look, other) = (one.look(), two.look());
+    assert_eq!((look.fallbacks, look.map_failures, look.leaks), (0, 0, 0), "{look:?}");
+    assert!(look.maps - look.unmaps <= 1 && other.maps - other.unmaps <= 1, "{look:?} {other:?}");
+}
+
+/// T-G.
+#[test]
+fn short_and_long_messages_of_one_buffer_share_a_mapping() {
+    let world = World::new(64, 16, By::Bytes);
+    let [owner, other] = world.pair();
+    let addr = owner.alloc(2 * MIB);
+    for round in 0..8 {
+        let (len, first) = if round % 2 == 0 { (64, round) } else { (MIB, 1000 + round) };
+        owner.gives(&other, addr + 64 * round as usize, len, first);
+    }
+    assert_eq!((owner.look().exports, other.look().maps), (1, 1));
+}
+
+/// T-J.
+#[test]
+fn descriptors_and_mappings_stay_as_many() {
+    for by in [By::Bytes, By::Descriptor] {
+        let world = World::new(64, 16, by);
+        let [owner, other] = world.pair();
+        let addr = owner.alloc(MIB);
+        owner.gives(&other, addr, 64, 1);
+        // What is mapped anew each time: 20 that go with their message, and what they take the place of.
+        let anew = || {
+            for round in 0..20 {
+                let passing = owner.alloc(MIB);
+                owner.fill(passing, 64, round);
+                let began = owner.send_passing(passing, 64);
+                let number = other.receive();
+                assert_eq!((other.received(number, round), owner.sent(began)), ((COPIED, 0), COPIED));
+                owner.until(SOON, |look| look.passing == 0 && look.zombies == 0);
+                owner.free(passing);
+            }
+        };
+        anew();
+        let before = [owner.look(), other.look()];
+        let count = 100_000;
+        other.ask(Op::Drink, &[count, 64]).unwrap();
+        let sent = owner.ask(Op::Pump, &[0, addr as u64, 64, count]).unwrap().words;
+        assert_eq!(sent[1..3], [count, 0]);
+        assert_eq!(other.ask(Op::Drink, &[0]).unwrap().words[1], count);
+        anew();
+        for (before, now) in before.into_iter().zip([owner.look(), other.look()]) {
+            let of = |look: crate::words::Look| (look.descriptors, look.mappings);
+            assert_eq!(of(now), of(before), "{now:?}");
+        }
+        assert_eq!(other.look().map_failures, 0);
+    }
+}
+
+/// T-K.
+#[test]
+fn one_buffer_is_sent_and_received_into_at_once_while_nothing_is_kept() {
+    let world = World::new(64, 0, By::Bytes);
+    let [one, two] = world.pair();
+    let buffers = [one.alloc(4 * MIB), two.alloc(4 * MIB)];
+    for round in 0..6_u64 {
+        // The first half goes, the second half is received into.
+        one.fill(buffers[0], 2 * MIB, 10 * round);
+        two.fill(buffers[1], 2 * MIB, 10 * round + 1);
+        let begun = [one.send_passing(buffers[0], 2 * MIB), two.send_passing(buffers[1], 2 * MIB)];
+        let again = one.send_passing(buffers[0], MIB);
+        let numbers =
+            [one.receive_own(buffers[0] + 2 * MIB), two.receive_own(buffers[1] + 2 * MIB), two.receive()];
+        assert_eq!(one.received(numbers[0], 0).0, COPIED);
+        assert_eq!(two.received(numbers[1], 0).0, COPIED);
+        assert_eq!(two.received(numbers[2], 10 * round), (COPIED, 0));
+        assert_eq!([one.sent(begun[0]), two.sent(begun[1]), one.sent(again)], [COPIED; 3]);
+        assert_eq!(one.wrong(buffers[0] + 2 * MIB, 2 * MIB, 10 * round + 1), 0);
+        assert_eq!(two.wrong(buffers[1] + 2 * MIB, 2 * MIB, 10 * round), 0);
+    }
+    for process in [&one, &two] {
+        let look = process.until(SOON, |look| look.passing == 0 && look.zombies == 0 && look.live == 0);
+        assert_eq!((look.map_failures, look.exports), (0, look.unexports), "{look:?}");
+    }
+}
+
+#[test]
+fn what_was_answered_may_be_written_again() {
+    let world = World::new(64, 16, By::Bytes);
+    let [owner, other] = world.pair();
+    let addr = owner.alloc(16 * MIB);
+    for round in 0..3 {
+        owner.fill(addr, 16 * MIB, round);
+        let began = owner.send(addr, 16 * MIB);
+        let number = other.receive();
+        assert_eq!(owner.sent(began), COPIED);
+        owner.fill(addr, 16 * MIB, 4711);
+        assert_eq!(other.received(number, round), (COPIED, 0));
+    }
+}
+
+#[test]
+fn what_a_driver_does_not_do_goes_another_way_and_is_tried_again() {
+    let world = World::new(64, 16, By::Bytes);
+    let [owner, other] = world.pair();
+    let addr = owner.alloc(MIB);
+    owner.fill(addr, MIB, 3);
+    // Exports.
+    owner.ask(Op::Fail, &[0, 1]).unwrap();
+    assert!(matches!(owner.send(addr, MIB), Began::Elsewhere(_)));
+    // Mappings, then copies.
+    for call in [1, 3] {
+        other.ask(Op::Fail, &[call, 1]).unwrap();
+        let began = owner.send(addr, MIB);
+        let number = other.receive();
+        assert_ne!(other.received(number, 3).0, COPIED);
+        assert_eq!(owner.sent(began), NOT_MAPPED);
+        let mut began = owner.send(addr, MIB);
+        while let Began::Elsewhere(_) = began {
+            began = owner.send(addr, MIB);
+        }
+        let number = other.receive();
+        assert_eq!((other.received(number, 3), owner.sent(began)), ((COPIED, 0), COPIED));
+    }
+    // The end of a mapping: until it has ended, its exporter keeps the export.
+    other.ask(Op::Fail, &[2, 3]).unwrap();
+    other.ask(Op::Manual, &[1]).unwrap();
+    assert_eq!(owner.ask(Op::Ask, &[1, addr as u64]).unwrap().words[1], 1);
+    assert_eq!(owner.look().zombies, 1);
+    other.ask(Op::Progress, &[2]).unwrap();
+    assert_eq!((other.look().unmap_failures, owner.look().unexports), (1, 0));
+    other.ask(Op::Manual, &[0]).unwrap();
+    owner.until(SOON, |look| look.unexports == 1);
+    let there = other.look();
+    assert_eq!((there.unmaps, there.unmap_failures, there.leaks), (1, 1, 0), "{there:?}");
+    owner.free(addr);
+    world.used(0, SOON);
+}
+
+#[test]
+fn what_is_refused_is_told_and_costs_no_mapping() {
+    let world = World::new(64, 16, By::Bytes);
+    let [owner, other] = world.pair();
+    let addr = owner.alloc(MIB);
+    let began = owner.send(addr, MIB);
+    other.ask(Op::Refuse, &[]).unwrap();
+    assert_eq!((owner.sent(began), other.look().maps), (REFUSED, 0));
+    for (at, len) in [(addr, MIB + 1), (addr - 1, 2), (addr + MIB, 1), (addr, 0)] {
+        assert!(owner.send_to(0, at, len).is_err());
+    }
+    owner.gives(&other, addr, MIB, 1);
+}

@@ -1,0 +1,86 @@
+//! The device in a memory file, whose driver can be told to fail.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use trunkline_mem::ipc::{
+    Allocation, At, Caps, CloseError, CopyError, Device, Export, ExportError, FindError, Handle, IpcMemory,
+    Mapped, NotClosed, OpenError, Passing, To,
+};
+
+/// Its calls that can fail.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Call {
+    Export,
+    Open,
+    Close,
+    Copy,
+}
+
+/// A device, and how often each call is still to fail.
+#[derive(Debug)]
+pub(crate) struct Kind {
+    pub(crate) device: Device,
+    failures: [AtomicU64; 4],
+}
+
+impl Kind {
+    pub(crate) fn new(device: Device) -> Self {
+        Self { device, failures: Default::default() }
+    }
+
+    pub(crate) fn fail(&self, call: u64, times: u64) {
+        self.failures[call as usize].store(times, Ordering::Relaxed);
+    }
+
+    fn fails(&self, call: Call) -> bool {
+        let left = &self.failures[call as usize];
+        left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+}
+
+impl IpcMemory for Kind {
+    fn caps(&self) -> Caps {
+        self.device.caps()
+    }
+
+    fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError> {
+        self.device.allocation_of(addr)
+    }
+
+    fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
+        if self.fails(Call::Export) {
+            return Err(ExportError::Passing("told to fail"));
+        }
+        self.device.export(of, how)
+    }
+
+    fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError> {
+        if self.fails(Call::Open) {
+            return Err(OpenError::Descriptor("told to fail"));
+        }
+        self.device.open(handle, descriptor)
+    }
+
+    fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
+        if self.fails(Call::Close) {
+            return Err(NotClosed { mapped, error: CloseError::Unknown });
+        }
+        self.device.close(mapped)
+    }
+
+    fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+        self.device.read(from, out)
+    }
+
+    fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
+        self.device.write(to, bytes)
+    }
+
+    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
+        if self.fails(Call::Copy) {
+            return Err(CopyError::Gone);
+        }
+        self.device.copy(from, to, len)
+    }
+}
