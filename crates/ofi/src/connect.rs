@@ -80,9 +80,13 @@ impl OfiRail {
         let nic = port.open().map_err(open_failed("opening a NIC of libfabric"))?;
         let profile = port.profile.with(nic.domain.granted());
         let depth = config.depth.clamp(1, caps.depth_max);
+        let caps = trunkline_fabric::Caps {
+            write_data: caps.write_data && (profile.marks || !config.many),
+            ..caps
+        };
         let config = RailConfig {
             depth,
-            links: config.links.clamp(1, if profile.marks { LINKS_MAX } else { 1 }),
+            links: config.links.clamp(1, if profile.marks || config.many { LINKS_MAX } else { 1 }),
             ..*config
         };
         let span = Ops::span(config.depth, config.recv_depth);

@@ -54,7 +54,7 @@ struct Made {
 pub struct Job<F: Fabric, H: Host> {
     fabric: F,
     pub(super) host: H,
-    params: Params,
+    pub(super) params: Params,
     pub(super) nics: Nics,
     process: ProcessId,
     pub(super) nonce: [u8; 16],
@@ -121,6 +121,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
                 rail_time: self.params.rail_time,
                 receives: serves,
                 traffic_class: None,
+                many: true,
             };
             Ok(self.fabric.open(nic, &config)?)
         };

@@ -16,8 +16,9 @@ use crate::wait::Waiting;
 const SPINS: u32 = 16;
 /// The first sleep when nothing comes.
 const SLEEP_FIRST: Duration = Duration::from_micros(20);
-/// The longest: who asks for something waits so long for each step of it.
-const SLEEP_MAX: Duration = Duration::from_millis(1);
+/// The longest: who asks for something waits so long for each step of it. Sleeps of one millisecond take more than one hundredth of
+/// a processor, as each ends with a look at the control streams.
+const SLEEP_MAX: Duration = Duration::from_millis(2);
 
 impl<F: Fabric, H: Host> Job<F, H> {
     /// Starts a thread that serves for a job, until the value that comes back is dropped.
@@ -36,16 +37,17 @@ fn run<F: Fabric, H: Host>(job: &Job<F, H>, stop: &AtomicBool) {
     let (mut polls, mut stirs) = (job.polls(), None);
     // It takes a processor from whoever computes: one that has slept is given one sooner than one that asks again and again.
     let mut waiting = Waiting::patient(SPINS, 0);
+    let mutant = job.params.mutant;
     while !stop.load(Ordering::Relaxed) {
         let now = job.polls();
         let polled = std::mem::replace(&mut polls, now) != now;
         // Else its own threads serve.
-        let moved = !polled && {
+        let moved = !polled && !mutant.is("job-serves-nobody") && {
             let moved = job.serve();
             let now = job.stirs(None);
             moved | (std::mem::replace(&mut stirs, now) != now)
         };
-        if moved {
+        if moved || mutant.is("job-server-never-rests") {
             waiting.moved();
         } else {
             waiting.pause(SLEEP_FIRST, SLEEP_MAX).take();

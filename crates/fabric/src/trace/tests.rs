@@ -51,6 +51,7 @@ const CONFIG: RailConfig = RailConfig {
     rail_time: Duration::secs(1),
     receives: false,
     traffic_class: None,
+    many: false,
 };
 
 struct Fake(Vec<Nic>);
