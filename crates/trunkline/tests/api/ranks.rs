@@ -27,8 +27,19 @@ pub(crate) fn run(name: &str, size: usize, rank: impl FnOnce(World)) {
 
 /// The same over those of these fabrics, with one NIC.
 pub(crate) fn run_over(fabrics: &[&str], name: &str, size: usize, rank: impl FnOnce(World)) {
+    run_over_as(fabrics, name, size, World::builder, rank);
+}
+
+/// And with a world of one's own, but for its NICs.
+pub(crate) fn run_over_as(
+    fabrics: &[&str],
+    name: &str,
+    size: usize,
+    builder: impl FnOnce() -> Builder,
+    rank: impl FnOnce(World),
+) {
     let plain = Over::here().into_iter().filter(|over| over.is_plain() && fabrics.contains(&over.fabric()));
-    over_each(plain, name, size, &|status| status == Some(0), World::builder, rank);
+    over_each(plain, name, size, &|status| status == Some(0), builder, rank);
 }
 
 /// The same with a world of one's own, but for its NICs, where ranks may end as `ends` says.
