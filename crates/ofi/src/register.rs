@@ -10,6 +10,7 @@ use trunkline_fabric::{
 use trunkline_mem::{Kind, Memory};
 
 use crate::cache::{ForPeers, Sharing};
+use crate::mutant::Planted;
 use crate::nic::Opened;
 use crate::reach;
 use crate::region::{self, Model, Mr, Wanted, register};
@@ -71,6 +72,7 @@ impl OfiRegistrar {
             Purpose::Data | Purpose::Bounce | Purpose::Heap => {
                 let duty = match purpose {
                     Purpose::Bounce if access == Access::LOCAL => Duty::Bounce,
+                    Purpose::Heap if Planted::named("ofi-heaps-receive-alone").is_on() => Duty::Bounce,
                     Purpose::Heap => Duty::Heap(access),
                     _ => Duty::User(access),
                 };

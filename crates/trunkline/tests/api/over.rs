@@ -40,6 +40,8 @@ const ALL: [Over; 9] = [
     Over::new(STRICT, &[("FI_STRICT_NICS", "3"), ("FI_STRICT_REORDER", "0.3")], &[3, 2]),
 ];
 
+/// How many of those that are not plain a test runs over.
+const FEW: usize = 2;
 const STRICT: &str = "ofi:strict";
 /// How many NICs a rank uses.
 pub(crate) const NICS: &str = "TEST_NICS";
@@ -62,8 +64,9 @@ impl Over {
         Self { fabric, more, nics }
     }
 
-    /// All that there are here, or the one that the environment names, with one NIC and with two.
-    pub(crate) fn here() -> Vec<Self> {
+    /// What a test of this name runs over: the plain ones and two of the others, which two depends on the name, or with
+    /// `TRUNKLINE_FULL` all; of those that there are here. Or the one that the environment names, with one NIC and with two.
+    pub(crate) fn here(name: &str) -> Vec<Self> {
         if let Ok(named) = std::env::var("TRUNKLINE_FABRIC") {
             let named = &*named.leak();
             return [&[1][..], &[2, 1]].map(|nics| Self::new(named, &[], nics)).into();
@@ -73,7 +76,11 @@ impl Over {
         if !libfabric {
             skip("the API over libfabric", "libfabric is not installed (Debian: libfabric1)");
         }
-        ALL.into_iter().filter(|over| libfabric || !over.fabric.starts_with("ofi")).collect()
+        let full = std::env::var_os("TRUNKLINE_FULL").is_some();
+        let (plain, others): (Vec<_>, Vec<_>) = ALL.into_iter().partition(Self::is_plain);
+        let count = others.len();
+        let few = others.into_iter().cycle().skip(name.len()).take(if full { count } else { FEW });
+        plain.into_iter().chain(few).filter(|over| libfabric || !over.fabric.starts_with("ofi")).collect()
     }
 
     pub(crate) fn fabric(&self) -> &str {

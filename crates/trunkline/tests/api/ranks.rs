@@ -38,7 +38,8 @@ pub(crate) fn run_over_as(
     builder: impl FnOnce() -> Builder,
     rank: impl FnOnce(World),
 ) {
-    let plain = Over::here().into_iter().filter(|over| over.is_plain() && fabrics.contains(&over.fabric()));
+    let plain =
+        Over::here(name).into_iter().filter(|over| over.is_plain() && fabrics.contains(&over.fabric()));
     over_each(plain, name, size, &|status| status == Some(0), builder, rank);
 }
 
@@ -50,7 +51,7 @@ pub(crate) fn run_as(
     builder: impl FnOnce() -> Builder,
     rank: impl FnOnce(World),
 ) {
-    over_each(Over::here(), name, size, ends, builder, rank);
+    over_each(Over::here(name), name, size, ends, builder, rank);
 }
 
 fn over_each(
@@ -63,6 +64,8 @@ fn over_each(
 ) {
     if is_rank() {
         let nics = std::env::var(NICS).ok().and_then(|nics| nics.parse().ok()).unwrap_or(1);
+        // Of a test that is killed nothing is left.
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
         let numbers: Vec<usize> = (0..nics).collect();
         return rank(builder().nics(&numbers).unwrap().start().unwrap());
     }
