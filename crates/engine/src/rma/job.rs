@@ -473,7 +473,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
         Some(served + own)
     }
 
-    fn serve_links(&self) -> bool {
+    /// The same without control streams.
+    pub(super) fn serve_links(&self) -> bool {
         let Some(mut service) = self.service.try_claim() else { return false };
         let Some(service) = service.as_mut() else { return false };
         let moved = service.progress();

@@ -43,6 +43,8 @@ const ALL: [Over; 9] = [
 /// How many of those that are not plain a test runs over.
 const FEW: usize = 2;
 const STRICT: &str = "ofi:strict";
+/// A folder of the job.
+pub(crate) const FOLDER: &str = "TEST_FOLDER";
 /// How many NICs a rank uses.
 pub(crate) const NICS: &str = "TEST_NICS";
 
@@ -96,6 +98,7 @@ impl Over {
     pub(crate) fn environment(&self, rank: usize, folder: &Path) -> Vec<(&'static str, OsString)> {
         let mut all: Vec<(&str, OsString)> = vec![
             ("TRUNKLINE_FABRIC", self.fabric.into()),
+            (FOLDER, folder.into()),
             (NICS, self.nics[rank % self.nics.len()].to_string().into()),
         ];
         match self.fabric {
