@@ -74,6 +74,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 rail_time,
                 receives: !asks,
                 traffic_class,
+                many: false,
             };
             Ok(self.fabric.open(used[at], &config)?)
         };

@@ -108,6 +108,8 @@ pub struct Caps {
     pub pipelines: u32,
     /// Most completions that wait in one rail's completion queue.
     pub completions_max: u32,
+    /// Receives that all links of a rail may hold together, where they share them; `u32::MAX` elsewhere.
+    pub receives_max: u32,
     /// Most registered regions at once.
     pub regions_max: u32,
 }

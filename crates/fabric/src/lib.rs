@@ -32,5 +32,6 @@ pub use host::{Frame, Host, HostPage, Level, Oob, OobAddress, OobListener, OobSt
 pub use op::{CqId, Extent, Match, Op, Remote, Source};
 pub use rail::{Cq, LinkAddress, LinkId, Links, Rail, RailConfig, RecvOrder, Wake};
 pub use register::{
-    Access, Bounce, Ctrl, Data, Exported, Keys, LocalKey, Mr, Purpose, Registrar, RemoteKey, Role, Visibility,
+    Access, Bounce, Ctrl, Data, Exported, Heap, Keys, LocalKey, Mr, Purpose, Registrar, RemoteKey, Role,
+    Visibility,
 };

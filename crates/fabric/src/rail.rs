@@ -42,6 +42,9 @@ pub struct RailConfig {
     pub receives: bool,
     /// The traffic class that the connections' communicator asks for; what the fabric was told for all comes first.
     pub traffic_class: Option<u8>,
+    /// All links are needed. A NIC whose immediates have no room to name one of several has them all the same, and then no
+    /// [`Caps::write_data`](crate::Caps::write_data); both ends are to ask for it, or none. Elsewhere it has one link.
+    pub many: bool,
 }
 
 /// Everything a peer needs to connect to a link; carried by the control stream.

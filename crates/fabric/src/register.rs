@@ -56,6 +56,8 @@ pub enum Purpose {
     /// Our own buffers that operations with payload use: messages that come eagerly. Those that peers have no right to take
     /// part in receives alone.
     Bounce,
+    /// Memory that all ends of a job have: peers do what they have the right to, and this end writes from it and reads into it.
+    Heap,
     /// Mailboxes and signals: peers write records there.
     Records,
 }
@@ -66,7 +68,7 @@ impl Purpose {
     pub const fn visibility(self) -> Visibility {
         match self {
             Self::Data => Visibility::Relaxed,
-            Self::Bounce | Self::Records => Visibility::Strict,
+            Self::Bounce | Self::Heap | Self::Records => Visibility::Strict,
         }
     }
 
@@ -165,6 +167,10 @@ pub struct Data;
 #[derive(Debug)]
 pub struct Bounce;
 
+/// Memory that all ends of a job have.
+#[derive(Debug)]
+pub struct Heap;
+
 /// Mailboxes and signals.
 #[derive(Debug)]
 pub struct Ctrl;
@@ -175,6 +181,10 @@ impl Role for Data {
 
 impl Role for Bounce {
     const PURPOSE: Purpose = Purpose::Bounce;
+}
+
+impl Role for Heap {
+    const PURPOSE: Purpose = Purpose::Heap;
 }
 
 impl Role for Ctrl {

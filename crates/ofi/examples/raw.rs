@@ -5,11 +5,16 @@
 //! ```text
 //! cargo run --release -p trunkline-ofi --example raw -- PROVIDER DOMAIN BYTES MESSAGES [each]
 //! {"bytes":8,"half_us":4.10,"rate_mps":0.61}
+//! cargo run --release -p trunkline-ofi --example raw -- PROVIDER DOMAIN BYTES MESSAGES rma
+//! {"bytes":8,"put_us":9.10,"get_us":8.70,"put_gbs":0.002,"get_gbs":0.001}
 //! ```
 //!
 //! With `each` as the last word, each direction has endpoints of its own, as transports of one-way connections have: over TCP
 //! every second small message then costs its receiver an acknowledgement inside `recv`, which a reply over the same connection
 //! would have carried.
+//!
+//! With `rma` it is remote writes and reads instead, as `trunkline bench rma` does them: medians of a write that is complete when it is
+//! placed and of a read, each waited for, and streams of them with several in flight.
 //!
 //! `half_us` is the median of half round trips; `rate_mps` are millions of messages a second one way, 8 in flight.
 
@@ -21,11 +26,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
+use trunkline_fabric::Access;
 use trunkline_mem::Memory;
 use trunkline_ofi::Library;
 use trunkline_ofi::typed::{
-    Data, Domain, Duty, Endpoint, Format, Hints, How, Info, Mr, Peer, Posted, Queue, QueueWants, Read, Slot,
-    Source, Wanted, query, register,
+    Data, Domain, Duty, Endpoint, Format, Hints, How, Info, Mr, Peer, Posted, Queue, QueueWants, RKey, Read,
+    Remote, Slot, Source, Wanted, query, register,
 };
 use trunkline_sys::ofi::{caps, threading};
 
@@ -42,6 +48,9 @@ struct End {
     receiver: Option<Endpoint<Data>>,
     queue: Queue,
     mr: Mr<Data>,
+    /// What the other end writes and reads, and its of this kind.
+    open: Mr<Data>,
+    theirs: Option<Remote<Data>>,
     peer: Option<Peer<Data>>,
     bytes: usize,
     inject: usize,
@@ -80,8 +89,12 @@ impl End {
         let memory = Memory::heap(bytes.max(128) * (RECEIVES as usize + WINDOW));
         memory.empty();
         let mr = register(&domain, &endpoint.model(), &Wanted::host(&memory, Duty::Messages)).unwrap();
+        let open = Memory::heap(bytes);
+        open.empty();
+        let open = Wanted::host(&open, Duty::User(Access::READ_WRITE));
+        let open = register(&domain, &endpoint.model(), &open).unwrap();
         let inject = domain.granted().sizes.inject;
-        Self { endpoint, receiver, queue, mr, peer: None, bytes, inject, came: 0, out: 0 }
+        Self { endpoint, receiver, queue, mr, open, theirs: None, peer: None, bytes, inject, came: 0, out: 0 }
     }
 
     fn at(&self, index: u32) -> u64 {
@@ -146,6 +159,71 @@ impl End {
     fn until(&mut self, done: impl Fn(&Self) -> bool) {
         while !done(self) {
             self.look();
+        }
+    }
+
+    /// Begins a remote write or read.
+    fn move_remote(&mut self, writes: bool, placed: bool) {
+        let bytes = self.bytes;
+        let mut copy = [0; 4096];
+        let inline = writes && bytes <= self.inject;
+        if inline {
+            self.open.memory().read(0, &mut copy[..bytes]).unwrap();
+        }
+        self.post(|end| {
+            let (peer, theirs, slot) = (end.peer.unwrap(), end.theirs.unwrap(), Slot(RECEIVES));
+            let local = end.open.local(0, bytes as u64).unwrap();
+            let how = How { placed, ..How::TOLD };
+            match writes {
+                true if inline => {
+                    end.endpoint.write(peer, Source::Inline(&copy[..bytes]), theirs, None, slot, how)
+                }
+                true => end.endpoint.write(peer, Source::One(local), theirs, None, slot, how),
+                false => end.endpoint.read(peer, local, theirs, slot, how),
+            }
+        });
+        self.out += 1;
+    }
+
+    /// The median of single ones, microseconds, and a stream of them, 1e9 bytes a second.
+    fn remote(&mut self, writes: bool, count: usize) -> (f64, f64) {
+        let mut times = Vec::with_capacity(count);
+        for _ in 0..count {
+            let start = Instant::now();
+            self.move_remote(writes, true);
+            self.until(|end| end.out == 0);
+            times.push(start.elapsed().as_nanos() as u64);
+        }
+        times.sort_unstable();
+        let start = Instant::now();
+        for at in 0..count {
+            // The last is placed behind all before it.
+            self.move_remote(writes, at + 1 == count);
+            self.until(|end| end.out < WINDOW);
+        }
+        self.until(|end| end.out == 0);
+        let rate = (self.bytes * count) as f64 / start.elapsed().as_secs_f64() / 1e9;
+        (times[count / 2] as f64 / 1e3, rate)
+    }
+
+    /// Measures writes and reads, which the other end serves until it is told.
+    fn remotes(&mut self, first: bool, count: usize) {
+        if first {
+            self.remote(true, (count / 10).max(16));
+            let (put, put_gbs) = self.remote(true, count);
+            self.remote(false, (count / 10).max(16));
+            let (get, get_gbs) = self.remote(false, count);
+            self.send(0);
+            self.until(|end| end.out == 0);
+            let times = format!("\"put_us\":{put:.3},\"get_us\":{get:.3}");
+            println!(
+                "{{\"bytes\":{},{times},\"put_gbs\":{put_gbs:.4},\"get_gbs\":{get_gbs:.4}}}",
+                self.bytes
+            );
+        } else {
+            self.receive(0);
+            self.until(|end| end.came == 1);
+            self.came = 0;
         }
     }
 
@@ -214,14 +292,16 @@ fn unhex(text: &str) -> Vec<u8> {
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     let [_, provider, domain, bytes, messages, rest @ ..] = args.as_slice() else {
-        eprintln!("usage: raw PROVIDER DOMAIN BYTES MESSAGES [each]");
+        eprintln!("usage: raw PROVIDER DOMAIN BYTES MESSAGES [each | rma]");
         std::process::exit(2);
     };
     let (bytes, messages): (usize, usize) = (bytes.parse().unwrap(), messages.parse().unwrap());
     let first = rest.last().is_none_or(|word| word != "second");
     let each = rest.first().is_some_and(|word| word == "each");
     let mut end = End::open(&offer(provider, domain), bytes, each);
+    let remote = rest.first().is_some_and(|word| word == "rma");
     let name = hex(&end.receiver.as_ref().unwrap_or(&end.endpoint).name().unwrap());
+    let name = format!("{name} {} {}", end.open.key().unwrap().number(), end.open.remote_base());
     let mut line = String::new();
     let mut child = None;
     if first {
@@ -235,7 +315,17 @@ fn main() {
         println!("{name}");
         std::io::stdin().read_line(&mut line).unwrap();
     }
-    end.peer = Some(end.endpoint.insert(&unhex(&line)).unwrap());
+    let words: Vec<&str> = line.split_whitespace().collect();
+    end.peer = Some(end.endpoint.insert(&unhex(words[0])).unwrap());
+    end.theirs = Some(Remote::new(RKey::new(words[1].parse().unwrap()), words[2].parse().unwrap()));
+    if remote {
+        end.latency(first, 16);
+        end.remotes(first, messages);
+        // Nobody closes what the other still reads.
+        end.latency(first, 1);
+        child.map(|mut peer| peer.wait().unwrap());
+        return;
+    }
     let warm_up = (messages / 10).max(16);
     end.latency(first, warm_up);
     let mut times = end.latency(first, messages);

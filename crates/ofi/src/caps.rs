@@ -43,6 +43,11 @@ pub(crate) fn of(granted: &Granted, profile: &Profile) -> Caps {
         links_max: LINKS_MAX,
         pipelines: 1,
         completions_max: u32::MAX,
+        receives_max: if profile.endpoint_each {
+            u32::MAX
+        } else {
+            u32::try_from(sizes.receives).unwrap_or(u32::MAX)
+        },
         regions_max: REGIONS_MAX as u32,
     }
 }

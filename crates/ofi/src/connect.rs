@@ -13,6 +13,7 @@ use crate::address::{Address, Landing};
 use crate::domain::Domain;
 use crate::heads::Heads;
 use crate::link::{Hello, Link, Pair, State};
+use crate::mutant::Planted;
 use crate::nic::Port;
 use crate::ops::{Kind, Ops};
 use crate::poll::{LIVES, PLACE_BITS};
@@ -80,9 +81,11 @@ impl OfiRail {
         let nic = port.open().map_err(open_failed("opening a NIC of libfabric"))?;
         let profile = port.profile.with(nic.domain.granted());
         let depth = config.depth.clamp(1, caps.depth_max);
+        let marks = profile.marks || Planted::named("ofi-marks-without-room").is_on();
+        let caps = trunkline_fabric::Caps { write_data: caps.write_data && (marks || !config.many), ..caps };
         let config = RailConfig {
             depth,
-            links: config.links.clamp(1, if profile.marks { LINKS_MAX } else { 1 }),
+            links: config.links.clamp(1, if profile.marks || config.many { LINKS_MAX } else { 1 }),
             ..*config
         };
         let span = Ops::span(config.depth, config.recv_depth);

@@ -10,6 +10,7 @@ use trunkline_fabric::{
 use trunkline_mem::{Kind, Memory};
 
 use crate::cache::{ForPeers, Sharing};
+use crate::mutant::Planted;
 use crate::nic::Opened;
 use crate::reach;
 use crate::region::{self, Model, Mr, Wanted, register};
@@ -68,9 +69,13 @@ impl OfiRegistrar {
         let domain = &self.nic.domain;
         let wanted = |duty| Wanted::host(memory, duty);
         let made = match purpose {
-            Purpose::Data | Purpose::Bounce => {
-                let receives = purpose == Purpose::Bounce && access == Access::LOCAL;
-                let duty = if receives { Duty::Bounce } else { Duty::User(access) };
+            Purpose::Data | Purpose::Bounce | Purpose::Heap => {
+                let duty = match purpose {
+                    Purpose::Bounce if access == Access::LOCAL => Duty::Bounce,
+                    Purpose::Heap if Planted::named("ofi-heaps-receive-alone").is_on() => Duty::Bounce,
+                    Purpose::Heap => Duty::Heap(access),
+                    _ => Duty::User(access),
+                };
                 let mr = register(domain, &self.data, &wanted(duty));
                 mr.map(|mr| (ForPeers::of(&mr), Region::Data(mr)))
             }

@@ -57,6 +57,8 @@ impl Rights {
 pub enum Duty {
     /// The user's: this end does anything with it, peers what is said.
     User(Access),
+    /// What this end writes to peers comes from it, and what it reads of them goes into it; peers do what is said.
+    Heap(Access),
     /// Peers write records into it, and only the processor reads them.
     Mailbox,
     /// Records are written to a peer from it.
@@ -82,6 +84,7 @@ impl Duty {
         let read = Access { read: true, ..Access::LOCAL };
         match self {
             Self::User(remote) => Rights { local: LocalUse::ALL, remote },
+            Self::Heap(remote) => Rights { local: LocalUse { read: true, write: true, ..none }, remote },
             Self::Mailbox => Rights { local: none, remote: Access::WRITE },
             Self::Records => only(LocalUse { write: true, ..none }),
             Self::Messages => only(LocalUse { send: true, recv: true, ..none }),
@@ -97,6 +100,7 @@ impl fmt::Display for Duty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::User(_) => "memory of the user",
+            Self::Heap(_) => "a heap of a job",
             Self::Mailbox => "a mailbox",
             Self::Records => "a place for records",
             Self::Messages => "buffers of messages",
@@ -119,6 +123,7 @@ mod tests {
         assert_eq!(bits(Duty::User(Access::LOCAL)), local);
         assert_eq!(bits(Duty::User(Access::WRITE)), local | caps::REMOTE_WRITE);
         assert_eq!(bits(Duty::User(Access::ALL)), local | caps::REMOTE_WRITE | caps::REMOTE_READ);
+        assert_eq!(bits(Duty::Heap(Access::LOCAL)), caps::READ | caps::WRITE);
         assert_eq!(bits(Duty::Mailbox), caps::REMOTE_WRITE);
         assert_eq!(bits(Duty::Records), caps::WRITE);
         assert_eq!(bits(Duty::Messages), caps::SEND | caps::RECV);

@@ -18,6 +18,7 @@ const CONFIG: RailConfig = RailConfig {
     rail_time: Duration::secs(3),
     receives: false,
     traffic_class: None,
+    many: false,
 };
 const NOTHING: Completion =
     Completion { wr_id: 0, link: LinkId(0), done: Done::Posted, status: Status::Ok, imm: None, len: 0 };

@@ -29,6 +29,7 @@ const CONFIG: RailConfig = RailConfig {
     rail_time: Duration::secs(3),
     receives: false,
     traffic_class: None,
+    many: false,
 };
 
 const EPOCH: Epoch = Epoch(std::num::NonZeroU64::MIN);

@@ -52,6 +52,7 @@ fn open(
         rail_time,
         receives: false,
         traffic_class: None,
+        many: false,
     };
     let mut rail = fabric.open(0, &rail_config).unwrap();
     let link = rail.create().unwrap();

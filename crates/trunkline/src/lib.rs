@@ -32,8 +32,8 @@
 //!   new and parts old while they are being written.
 //! - *Atomics* are atomic among each other, whichever rank asks and whichever NIC carries it, as the rank that has the word executes
 //!   all of them. Puts and signals into the same word are whole, too, but a put between the parts of an atomic may be lost.
-//! - *Progress.* A rank that computes is served by a thread beside it ([`Builder::passive`]), which sleeps up to a millisecond at a time
-//!   when nothing comes. A rank that waits in a call of this crate serves by itself, at once. What a
+//! - *Progress.* A rank that computes is served by a thread beside it ([`Builder::passive`]), which sleeps up to four milliseconds at a
+//!   time when nothing comes, up to one when something came lately. A rank that waits in a call of this crate serves by itself, at once. What a
 //!   rank has begun goes on with its own calls: what found no room, or a link that was still being made, is out after a quiet at the latest.
 //! - *Death.* A call that waits for a rank which dies ends with [`Error::Gone`] or [`Error::Failed`], never hangs. A rank that is stopped, or
 //!   computes for an hour, is alive.

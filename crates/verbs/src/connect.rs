@@ -507,6 +507,7 @@ mod tests {
             rail_time: trunkline_proto::time::Duration::secs(1),
             receives: false,
             traffic_class: None,
+            many: false,
         };
         assert_eq!(completions(&config(64, 10), 1), 64 + 10 + 1);
         assert_eq!(completions(&config(1, 0), 1), 2);

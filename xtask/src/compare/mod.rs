@@ -72,6 +72,10 @@ enum Ours {
     Latency,
     OneWay,
     MessageRate,
+    /// A one-sided put with its quiet, or a get.
+    Remote(&'static str),
+    /// A stream of those.
+    RemoteStream(&'static str),
     /// Bus bandwidth of a collective on two ranks, in place or not.
     Collective(&'static str, bool),
 }
@@ -85,6 +89,10 @@ enum Peer {
     Raw,
     /// The same with a connection for each direction, as connections of NCCL's are.
     RawEach,
+    /// The same program's round trips of messages.
+    RawRound,
+    /// And its streams of remote writes and reads.
+    RawRemote,
     /// Debian's `ucx_perftest -t tag_bw` over posix and cma, or tcp.
     TagBandwidth,
     /// Our own point-to-point bandwidth, both ways at once: what a collective could reach.
@@ -97,6 +105,8 @@ impl Peer {
             (Self::Pingpong, Wire::Shm) => "fi_pingpong -p shm",
             (Self::Pingpong, _) => "fi_pingpong -p net",
             (Self::Raw, _) => "raw libfabric",
+            (Self::RawRound, _) => "raw libfabric, a message there and back",
+            (Self::RawRemote, _) => "raw libfabric, writes and reads",
             (Self::RawEach, _) => "raw libfabric, a connection each way",
             (Self::TagBandwidth, Wire::Shm) => "UCX tag_bw, posix,cma",
             (Self::TagBandwidth, _) => "UCX tag_bw, tcp",
@@ -109,7 +119,7 @@ impl Peer {
         match self {
             Self::Pingpong => Some(("fi_pingpong", "libfabric-bin")),
             Self::TagBandwidth => Some(("ucx_perftest", "ucx-utils")),
-            Self::Raw | Self::RawEach | Self::OwnBothWay => None,
+            Self::Raw | Self::RawEach | Self::RawRound | Self::RawRemote | Self::OwnBothWay => None,
         }
     }
 }
@@ -166,11 +176,13 @@ fn rows() -> Vec<Row> {
             Wire::Ofi => "ofi:tcp: ",
         };
         let (unit, better) = match ours {
-            Ours::Latency => ("us", Better::Lower),
+            Ours::Latency | Ours::Remote(_) => ("us", Better::Lower),
             Ours::MessageRate => ("million/s", Better::Higher),
-            Ours::OneWay | Ours::Collective(..) => ("GB/s", Better::Higher),
+            Ours::OneWay | Ours::RemoteStream(_) | Ours::Collective(..) => ("GB/s", Better::Higher),
         };
         let peer = match ours {
+            Ours::Remote(_) => Some(Peer::RawRound),
+            Ours::RemoteStream(_) => Some(Peer::RawRemote),
             _ if wire == Wire::Ofi => Some(Peer::Raw),
             Ours::Latency => Some(Peer::Pingpong),
             Ours::OneWay => Some(Peer::TagBandwidth),
@@ -212,6 +224,14 @@ fn rows() -> Vec<Row> {
     let each = row(Wire::Ofi, 8, "half round trip, a connection each way", Ours::Latency);
     rows.push(Row { peer: Some(Peer::RawEach), ..each });
     rows.push(Row { goal: Some(0.95), ..row(Wire::Ofi, 8, "messages", Ours::MessageRate) });
+    for (what, name) in [("put and quiet", "put"), ("get", "get")] {
+        rows.push(Row { goal: Some(1.15), ..row(Wire::Ofi, 8, what, Ours::Remote(name)) });
+    }
+    for (what, name) in [("stream of puts", "put"), ("stream of gets", "get")] {
+        let streams =
+            [64 * KIB, 256 * KIB, MIB].map(|bytes| row(Wire::Ofi, bytes, what, Ours::RemoteStream(name)));
+        rows.extend(streams.map(|row| Row { goal: Some(0.95), ..row }));
+    }
     rows
 }
 
@@ -237,17 +257,26 @@ fn measure_ours(tool: &Path, row: &Row) -> Result<f64> {
         Ours::Latency => Ok(p2p()?.latency_us),
         Ours::OneWay => Ok(p2p()?.bandwidth_gbps),
         Ours::MessageRate => Ok(p2p()?.messages_million),
+        Ours::Remote(name) => Ok(ours::remote(tool, row.wire, name, row.bytes)?.time_us),
+        Ours::RemoteStream(name) => Ok(ours::remote(tool, row.wire, name, row.bytes)?.gbs),
         Ours::Collective(name, in_place) => ours::collective_gbps(tool, name, row.bytes, in_place),
     }
 }
 
 fn measure_peer(tool: &Path, peer: Peer, row: &Row) -> Result<f64> {
     let each = peer == Peer::RawEach;
-    let of_raw = || peers::raw(&tool.with_file_name("examples").join("raw"), row.bytes, each);
+    let raw = tool.with_file_name("examples").join("raw");
+    let of_raw = || peers::raw(&raw, row.bytes, each);
     match peer {
         Peer::Pingpong => peers::pingpong_us(row.wire, row.bytes),
         Peer::Raw if row.ours == Ours::MessageRate => Ok(of_raw()?.messages_million),
         Peer::Raw | Peer::RawEach => Ok(of_raw()?.latency_us),
+        Peer::RawRound => Ok(2.0 * of_raw()?.latency_us),
+        Peer::RawRemote => {
+            let gets = row.ours == Ours::RemoteStream("get");
+            let streams = peers::raw_streams(&raw, row.bytes)?;
+            Ok(streams[usize::from(gets)])
+        }
         Peer::TagBandwidth => peers::tag_bandwidth_gbps(row.wire, row.bytes),
         Peer::OwnBothWay => Ok(ours::point_to_point(tool, row.wire, row.bytes)?.both_way_gbps),
     }

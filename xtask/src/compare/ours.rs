@@ -38,6 +38,24 @@ pub(super) fn point_to_point(tool: &Path, wire: Wire, bytes: usize) -> Result<Po
     read_p2p(&out, bytes).with_context(|| format!("trunkline bench p2p said: {out}"))
 }
 
+/// What the bench of one-sided operations tells of one kind of them.
+pub(super) struct Remote {
+    /// Median of single ones, a put with its quiet.
+    pub(super) time_us: f64,
+    /// Of a stream, 1e9 bytes a second.
+    pub(super) gbs: f64,
+}
+
+/// Runs the bench of one-sided operations for one size: `put` or `get`.
+///
+/// # Errors
+/// As [`point_to_point`].
+pub(super) fn remote(tool: &Path, wire: Wire, name: &str, bytes: usize) -> Result<Remote> {
+    let iterations = ((1 << 30) / bytes.max(1)).clamp(30, 10_000);
+    let out = bench(tool, "rma", bytes, Some(iterations), wire)?;
+    read_remote(&out, name, bytes).with_context(|| format!("trunkline bench rma said: {out}"))
+}
+
 /// Bus bandwidth of a collective on two ranks, GB/s.
 ///
 /// # Errors
@@ -78,6 +96,13 @@ fn read_p2p(out: &str, bytes: usize) -> Result<PointToPoint> {
     })
 }
 
+fn read_remote(out: &str, name: &str, bytes: usize) -> Result<Remote> {
+    let is_it = |line: &&str| line.contains(&format!("\"collective\":\"{name}\""));
+    let rows = out.lines().filter(is_it).collect::<Vec<_>>().join("\n");
+    let row = find_row(&rows, bytes, None)?;
+    Ok(Remote { time_us: number(&row, "latency_p50_us")?, gbs: number(&row, "one_way_gbs")? })
+}
+
 /// The row of that size, and of that placement where one is asked for.
 fn find_row(out: &str, bytes: usize, in_place: Option<bool>) -> Result<Value> {
     let size = u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -116,6 +141,15 @@ mod tests {
         assert_eq!((p2p.latency_us, p2p.messages_million), (0.2, 5.0));
         assert_eq!((p2p.bandwidth_gbps, p2p.both_way_gbps), (0.04, 0.03));
         assert!(read_p2p(&out, 9).is_err());
+    }
+
+    #[test]
+    fn reads_the_row_of_its_operation() {
+        let put = row().replace("p2p", "put");
+        let out = format!("{put}\n{}", row().replace("p2p", "get").replace("0.2,", "0.7,"));
+        assert_eq!(read_remote(&out, "put", 8).unwrap().time_us, 0.2);
+        assert_eq!(read_remote(&out, "get", 8).unwrap().time_us, 0.7);
+        assert!(read_remote(&put, "get", 8).is_err());
     }
 
     #[test]

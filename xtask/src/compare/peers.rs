@@ -49,14 +49,30 @@ pub(super) struct Raw {
 /// Runs that program for one size over the provider for TCP, through the loopback interface; with a connection for each direction
 /// or one for both.
 pub(super) fn raw(program: &Path, bytes: usize, each: bool) -> Result<Raw> {
+    let out = run_raw(program, bytes, each.then_some("each"))?;
+    read_raw(&out).with_context(|| format!("{} said: {out}", program.display()))
+}
+
+/// Streams of remote writes and of reads by that program, 1e9 bytes a second.
+pub(super) fn raw_streams(program: &Path, bytes: usize) -> Result<[f64; 2]> {
+    let out = run_raw(program, bytes, Some("rma"))?;
+    read_raw_streams(&out).with_context(|| format!("{} said: {out}", program.display()))
+}
+
+fn run_raw(program: &Path, bytes: usize, word: Option<&str>) -> Result<String> {
     let messages = ((2 << 30) / bytes.max(1)).clamp(30, 20_000).to_string();
     let mut command = Command::new(program);
-    command.args(["tcp", "lo", &bytes.to_string(), &messages]).args(each.then_some("each"));
+    command.args(["tcp", "lo", &bytes.to_string(), &messages]).args(word);
     let (ended, out) = shell::run_limited(&mut command, LIMIT)?;
     if ended != Ended::Passed {
         bail!("{} did not get through: {out}", program.display());
     }
-    read_raw(&out).with_context(|| format!("{} said: {out}", program.display()))
+    Ok(out)
+}
+
+fn read_raw_streams(out: &str) -> Option<[f64; 2]> {
+    let row: serde_json::Value = out.lines().find_map(|line| serde_json::from_str(line).ok())?;
+    Some([row.get("put_gbs")?.as_f64()?, row.get("get_gbs")?.as_f64()?])
 }
 
 fn read_raw(out: &str) -> Option<Raw> {
@@ -167,6 +183,9 @@ mod tests {
         let raw = read_raw("noise\n{\"bytes\":8,\"half_us\":4.1,\"rate_mps\":0.61}\n").unwrap();
         assert_eq!((raw.latency_us, raw.messages_million), (4.1, 0.61));
         assert!(read_raw("refused").is_none());
+        let line = "{\"bytes\":8,\"put_us\":9.1,\"get_us\":8.7,\"put_gbs\":0.2,\"get_gbs\":0.1}";
+        assert_eq!(read_raw_streams(line), Some([0.2, 0.1]));
+        assert!(read_raw(line).is_none() && read_raw_streams("").is_none());
     }
 
     #[test]

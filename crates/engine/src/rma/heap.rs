@@ -1,7 +1,7 @@
 //! The memory of a job that others reach: heaps, each as large in every process, named by number. Words of it are read and
 //! written as atomics by whoever serves.
 
-use trunkline_fabric::{Access, Bounce, Mr, Rail, RegisterError};
+use trunkline_fabric::{Access, Heap as Shared, Mr, Rail, RegisterError};
 use trunkline_mem::Memory;
 use trunkline_proto::wire::dial::Heap as Told;
 use trunkline_proto::wire::frame::Region;
@@ -11,7 +11,7 @@ use trunkline_proto::wire::rma::word::{Width, Word};
 #[derive(Debug)]
 pub(super) struct Heap {
     /// By rail.
-    mrs: Vec<Mr<Bounce>>,
+    mrs: Vec<Mr<Shared>>,
 }
 
 impl Heap {
@@ -26,7 +26,7 @@ impl Heap {
 
     /// Its registration on a rail.
     #[inline]
-    pub(super) fn on(&self, rail: usize) -> Option<&Mr<Bounce>> {
+    pub(super) fn on(&self, rail: usize) -> Option<&Mr<Shared>> {
         self.mrs.get(rail)
     }
 

@@ -54,7 +54,7 @@ struct Made {
 pub struct Job<F: Fabric, H: Host> {
     fabric: F,
     pub(super) host: H,
-    params: Params,
+    pub(super) params: Params,
     pub(super) nics: Nics,
     process: ProcessId,
     pub(super) nonce: [u8; 16],
@@ -102,12 +102,16 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let links = (cards.len() as u32).saturating_mul(paths);
         let links = links.saturating_mul(if serves { CONTEXTS } else { 1 }).min(LINKS_MAX);
         let depth = self.params.depth.min(DEPTH_MAX);
-        let caps =
-            self.nics.numbers().iter().filter_map(|&nic| self.fabric.nics().get(nic)).map(|nic| nic.caps);
+        let nics = self.nics.numbers().iter().filter_map(|&nic| self.fabric.nics().get(nic));
+        let caps = nics.map(|nic| nic.caps);
+        // Who comes when the receives are given away is refused. Else it would wait for ever for what it cannot be told.
+        let shared = caps.clone().map(|caps| caps.receives_max).min().unwrap_or(u32::MAX);
+        let shared = if self.params.mutant.is("job-promises-receives") { u32::MAX } else { shared };
+        let links = links.min((shared / RECEIVES_MIN).max(1));
         // Each receive may complete, and each operation; a link has at least one of either.
         let room = |caps: Caps| {
             let each = caps.completions_max / links.max(1);
-            caps.depth_max.min(each.saturating_sub(depth.min(each / 2)))
+            caps.depth_max.min(each.saturating_sub(depth.min(each / 2))).min(shared / links.max(1))
         };
         let most = if serves { RECEIVES_MAX } else { ANSWERS_MAX };
         let receives = caps.map(room).min().unwrap_or(0).clamp(RECEIVES_MIN, most);
@@ -121,6 +125,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
                 rail_time: self.params.rail_time,
                 receives: serves,
                 traffic_class: None,
+                many: true,
             };
             Ok(self.fabric.open(nic, &config)?)
         };
@@ -468,7 +473,8 @@ impl<F: Fabric, H: Host> Job<F, H> {
         Some(served + own)
     }
 
-    fn serve_links(&self) -> bool {
+    /// The same without control streams.
+    pub(super) fn serve_links(&self) -> bool {
         let Some(mut service) = self.service.try_claim() else { return false };
         let Some(service) = service.as_mut() else { return false };
         let moved = service.progress();

@@ -300,5 +300,5 @@ fn remote(link: &Link, heap: u8, offset: u64, len: u64) -> Result<Remote, RmaErr
         return Err(RmaError::Argument("outside of the member's heap"));
     }
     let (key, addr) = (RemoteKey(heap.region.key), heap.region.addr.wrapping_add(offset));
-    Ok(Remote { key, addr, purpose: Purpose::Bounce })
+    Ok(Remote { key, addr, purpose: Purpose::Heap })
 }

@@ -16,8 +16,14 @@ use crate::wait::Waiting;
 const SPINS: u32 = 16;
 /// The first sleep when nothing comes.
 const SLEEP_FIRST: Duration = Duration::from_micros(20);
-/// The longest: who asks for something waits so long for each step of it.
+/// The longest while somebody has asked for something lately: who asks waits so long for each step of it.
 const SLEEP_MAX: Duration = Duration::from_millis(1);
+/// Fruitless rounds after which nobody has.
+const IDLE_AFTER: u32 = 64;
+/// The longest then: each takes ten to thirty microseconds of a processor, and who asks is to have an answer within five milliseconds.
+const IDLE_MAX: Duration = Duration::from_millis(4);
+/// And then it looks at control streams, of which each takes a system call, with one round in so many only.
+const STREAMS_EVERY: u32 = 4;
 
 impl<F: Fabric, H: Host> Job<F, H> {
     /// Starts a thread that serves for a job, until the value that comes back is dropped.
@@ -36,19 +42,24 @@ fn run<F: Fabric, H: Host>(job: &Job<F, H>, stop: &AtomicBool) {
     let (mut polls, mut stirs) = (job.polls(), None);
     // It takes a processor from whoever computes: one that has slept is given one sooner than one that asks again and again.
     let mut waiting = Waiting::patient(SPINS, 0);
+    let (mutant, mut fruitless) = (job.params.mutant, 0_u32);
     while !stop.load(Ordering::Relaxed) {
         let now = job.polls();
         let polled = std::mem::replace(&mut polls, now) != now;
         // Else its own threads serve.
-        let moved = !polled && {
-            let moved = job.serve();
+        let moved = !polled && !mutant.is("job-serves-nobody") && {
+            let hears = fruitless < IDLE_AFTER || fruitless.is_multiple_of(STREAMS_EVERY);
+            let moved = if hears { job.serve() } else { job.serve_links() };
             let now = job.stirs(None);
             moved | (std::mem::replace(&mut stirs, now) != now)
         };
-        if moved {
+        if moved || mutant.is("job-server-never-rests") {
             waiting.moved();
+            fruitless = 0;
         } else {
-            waiting.pause(SLEEP_FIRST, SLEEP_MAX).take();
+            fruitless = fruitless.saturating_add(1);
+            let most = if fruitless < IDLE_AFTER { SLEEP_MAX } else { IDLE_MAX };
+            waiting.pause(SLEEP_FIRST, most).take();
         }
     }
 }

@@ -52,6 +52,7 @@ pub fn default_config() -> RailConfig {
         rail_time: Span::secs(3),
         receives: false,
         traffic_class: None,
+        many: false,
     }
 }
 

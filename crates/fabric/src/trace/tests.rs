@@ -39,6 +39,7 @@ const CAPS: Caps = Caps {
     links_max: 8,
     pipelines: 1,
     completions_max: 64,
+    receives_max: u32::MAX,
     regions_max: 8,
 };
 
@@ -51,6 +52,7 @@ const CONFIG: RailConfig = RailConfig {
     rail_time: Duration::secs(1),
     receives: false,
     traffic_class: None,
+    many: false,
 };
 
 struct Fake(Vec<Nic>);

@@ -213,6 +213,7 @@ fn open(fabric: &OfiFabric) -> OfiRail {
         rail_time: Duration(1_000_000_000),
         receives: true,
         traffic_class: None,
+        many: false,
     };
     fabric.open(0, &config).unwrap()
 }

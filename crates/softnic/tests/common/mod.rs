@@ -21,6 +21,7 @@ pub fn rail_config() -> RailConfig {
         rail_time,
         receives: false,
         traffic_class: None,
+        many: false,
     }
 }
 

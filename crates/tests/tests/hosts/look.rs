@@ -55,6 +55,7 @@ impl End {
             rail_time,
             receives: false,
             traffic_class: None,
+            many: false,
         };
         let mut rail = SoftFabric::new(config).unwrap().open(0, &rail_config).unwrap();
         let link = rail.create().unwrap();

@@ -10,18 +10,26 @@ where
     T: Integer + std::fmt::Debug,
 {
     let it = |number| from(number);
+    // One that brings nothing back may be overtaken.
+    let fence = || world.fence().unwrap();
     world.set(on, word, it(100)).unwrap();
+    fence();
     assert_eq!(world.fetch_add(on, word, it(-30)).unwrap(), it(100));
     world.add(on, word, it(2)).unwrap();
+    fence();
     assert_eq!(world.fetch_inc(on, word).unwrap(), it(72));
     world.inc(on, word).unwrap();
+    fence();
     assert_eq!(world.fetch(on, word).unwrap(), it(74));
     assert_eq!(world.fetch_and(on, word, it(0b1111)).unwrap(), it(0b100_1010));
     world.or(on, word, it(0b101)).unwrap();
+    fence();
     assert_eq!(world.fetch_xor(on, word, it(0b11)).unwrap(), it(0b1111));
     world.and(on, word, it(0b110)).unwrap();
+    fence();
     assert_eq!(world.fetch_or(on, word, it(1)).unwrap(), it(0b100));
     world.xor(on, word, it(-1)).unwrap();
+    fence();
     assert_eq!(world.swap(on, word, it(7)).unwrap(), it(-6));
     assert_eq!(world.compare_swap(on, word, it(8), it(9)).unwrap(), it(7));
     assert_eq!(world.compare_swap(on, word, it(7), it(-9)).unwrap(), it(7));
@@ -53,6 +61,7 @@ fn every_type_has_its_atomics() {
         if world.rank() == 0 {
             for on in [0, 1] {
                 world.set(on, &single, 1.5).unwrap();
+                world.fence().unwrap();
                 assert_eq!(world.swap(on, &single, -0.25).unwrap(), 1.5);
                 assert_eq!(world.fetch(on, &single).unwrap(), -0.25);
                 assert_eq!(world.swap(on, &double, 1e300).unwrap(), 0.0);
@@ -107,7 +116,9 @@ fn values_that_come_later_are_kept() {
             for _ in 0..64 {
                 pending.push(world.fetch_nbi(on, &word, Fetching::Add(1)).unwrap());
                 // Others in between take the places of those that are answered.
+                world.fence().unwrap();
                 world.add(on, &word, 1000).unwrap();
+                world.fence().unwrap();
                 assert!(world.fetch(on, &word).unwrap() >= 1000);
             }
             let one_more = world.fetch_nbi(on, &word, Fetching::Fetch);

@@ -1,10 +1,12 @@
 //! The API between real processes: each test starts this program again as the ranks of a job, over each wire of the software NIC
-//! and, where there is a libfabric, over its provider for TCP.
+//! and, where there is a libfabric, over its provider for TCP and the enforcing one, with one NIC and several.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
 mod atomics;
 mod death;
 mod moving;
+mod over;
+mod passive;
 mod ranks;
 mod together;

@@ -1,10 +1,13 @@
 //! Starting this test program again as ranks, for one test.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use trunkline::{Builder, World};
 use trunkline_bootstrap::{Secret, free_port, own};
+
+use crate::over::{NICS, Over};
 
 /// Ranks that take longer are killed, and the test fails.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -17,24 +20,30 @@ fn is_rank() -> bool {
     std::env::var_os(own::RANK).is_some()
 }
 
-/// The fabrics that there are.
-fn fabrics() -> Vec<&'static str> {
-    let mut all = vec!["soft:shm", "soft:tcp"];
-    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
-    if folders.iter().any(|folder| std::path::Path::new(folder).join("libfabric.so.1").exists()) {
-        all.push("ofi:tcp");
-    } else {
-        println!("SKIPPED ofi:tcp: libfabric is not installed (Debian: libfabric1)");
-    }
-    all
-}
-
 /// Runs `rank` in each of `size` processes, over each fabric. To be called first in the test of that name.
 pub(crate) fn run(name: &str, size: usize, rank: impl FnOnce(World)) {
     run_as(name, size, &|status| status == Some(0), World::builder, rank);
 }
 
-/// The same with a world of one's own, where ranks may end as `ends` says.
+/// The same over those of these fabrics, with one NIC.
+pub(crate) fn run_over(fabrics: &[&str], name: &str, size: usize, rank: impl FnOnce(World)) {
+    run_over_as(fabrics, name, size, World::builder, rank);
+}
+
+/// And with a world of one's own, but for its NICs.
+pub(crate) fn run_over_as(
+    fabrics: &[&str],
+    name: &str,
+    size: usize,
+    builder: impl FnOnce() -> Builder,
+    rank: impl FnOnce(World),
+) {
+    let plain =
+        Over::here(name).into_iter().filter(|over| over.is_plain() && fabrics.contains(&over.fabric()));
+    over_each(plain, name, size, &|status| status == Some(0), builder, rank);
+}
+
+/// The same with a world of one's own, but for its NICs, where ranks may end as `ends` says.
 pub(crate) fn run_as(
     name: &str,
     size: usize,
@@ -42,17 +51,37 @@ pub(crate) fn run_as(
     builder: impl FnOnce() -> Builder,
     rank: impl FnOnce(World),
 ) {
+    over_each(Over::here(name), name, size, ends, builder, rank);
+}
+
+fn over_each(
+    all: impl IntoIterator<Item = Over>,
+    name: &str,
+    size: usize,
+    ends: &dyn Fn(Option<i32>) -> bool,
+    builder: impl FnOnce() -> Builder,
+    rank: impl FnOnce(World),
+) {
     if is_rank() {
-        return rank(builder().start().unwrap());
+        let nics = std::env::var(NICS).ok().and_then(|nics| nics.parse().ok()).unwrap_or(1);
+        // Of a test that is killed nothing is left.
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
+        let numbers: Vec<usize> = (0..nics).collect();
+        return rank(builder().nics(&numbers).unwrap().start().unwrap());
     }
-    for fabric in fabrics() {
-        let statuses = start(name, size, fabric);
-        assert!(statuses.iter().all(|&status| ends(status)), "{fabric}: the ranks ended with {statuses:?}");
+    for over in all {
+        let folder = tempfile::tempdir().unwrap();
+        over.prepare(folder.path());
+        let began = Instant::now();
+        let statuses = start(name, size, over, folder.path());
+        println!("{over:?}: {:?}", began.elapsed());
+        assert!(statuses.iter().all(|&status| ends(status)), "{over:?}: the ranks ended with {statuses:?}");
+        over.look_at(folder.path(), statuses.iter().all(|&status| status == Some(0)).then_some(size));
     }
 }
 
 /// Exit statuses; none for one that was killed.
-fn start(name: &str, size: usize, fabric: &str) -> Vec<Option<i32>> {
+fn start(name: &str, size: usize, over: Over, folder: &Path) -> Vec<Option<i32>> {
     let port = free_port().unwrap();
     let secret = Secret::random().unwrap().to_hex();
     let spawn = |rank: usize| {
@@ -61,15 +90,14 @@ fn start(name: &str, size: usize, fabric: &str) -> Vec<Option<i32>> {
         command.env(own::RANK, rank.to_string()).env(own::SIZE, size.to_string());
         command.env(own::LOCAL_RANK, rank.to_string()).env(own::LOCAL_SIZE, size.to_string());
         command.env(own::STORE, format!("127.0.0.1:{port}")).env(own::SECRET, &secret);
-        command.env("TRUNKLINE_FABRIC", fabric).env("NCCL_SOCKET_IFNAME", "=lo");
-        command.env("TRUNKLINE_OFI_DOMAIN", "lo");
+        command.env("NCCL_SOCKET_IFNAME", "=lo").envs(over.environment(rank, folder));
         command.spawn().unwrap()
     };
     let mut children: Vec<Child> = (0..size).map(spawn).collect();
     let until = Instant::now() + LIMIT;
     while children.iter_mut().any(|child| child.try_wait().unwrap().is_none()) {
         if Instant::now() > until {
-            eprintln!("{fabric}: ranks hang");
+            eprintln!("{over:?}: ranks hang");
             children.iter_mut().for_each(|child| drop(child.kill()));
             break;
         }

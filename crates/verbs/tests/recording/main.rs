@@ -59,6 +59,7 @@ fn config() -> RailConfig {
         rail_time: Duration::secs(1),
         receives: false,
         traffic_class: None,
+        many: false,
     }
 }
 

@@ -1,0 +1,150 @@
+//! What jobs of tests run over: the wires of the software NIC, libfabric's provider for TCP, the enforcing provider in several
+//! moods, and several NICs. Where the environment names a fabric, that one alone.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use strict_fi::Found;
+
+/// The fabrics, with their environment and how many NICs each rank uses.
+const ALL: [Over; 9] = [
+    Over::new("soft:shm", &[], &[1]),
+    Over::new("soft:tcp", &[], &[1]),
+    Over::new("soft:tcp", &[("TRUNKLINE_SOFT_NICS", "2")], &[1, 2]),
+    Over::new("ofi:tcp", &[], &[1]),
+    Over::new("ofi:tcp", &[("TRUNKLINE_OFI_NICS", "2")], &[2]),
+    // Demands what Slingshot's does.
+    Over::new(STRICT, &[], &[1]),
+    // Demands what EFA's does, and reorders as that may.
+    Over::new(
+        STRICT,
+        &[
+            ("FI_STRICT_MR", "prov_key,allocated,local,virt_addr"),
+            ("FI_STRICT_PROGRESS", "auto"),
+            ("FI_STRICT_REORDER", "0.5"),
+            ("FI_STRICT_CQ_DATA", "4"),
+        ],
+        &[1],
+    ),
+    // Takes little, and says so often.
+    Over::new(
+        STRICT,
+        &[
+            ("FI_STRICT_MR", "none"),
+            ("FI_STRICT_DEPTH", "64"),
+            ("FI_STRICT_EAGAIN", "0.5"),
+            ("FI_STRICT_INJECT", "0"),
+        ],
+        &[1],
+    ),
+    Over::new(STRICT, &[("FI_STRICT_NICS", "3"), ("FI_STRICT_REORDER", "0.3")], &[3, 2]),
+];
+
+/// How many of those that are not plain a test runs over.
+const FEW: usize = 2;
+const STRICT: &str = "ofi:strict";
+/// A folder of the job.
+pub(crate) const FOLDER: &str = "TEST_FOLDER";
+/// How many NICs a rank uses.
+pub(crate) const NICS: &str = "TEST_NICS";
+
+/// What a job runs over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Over {
+    fabric: &'static str,
+    more: &'static [(&'static str, &'static str)],
+    /// Of each rank, over and over.
+    nics: &'static [usize],
+}
+
+impl Over {
+    const fn new(
+        fabric: &'static str,
+        more: &'static [(&'static str, &'static str)],
+        nics: &'static [usize],
+    ) -> Self {
+        Self { fabric, more, nics }
+    }
+
+    /// What a test of this name runs over: the plain ones and two of the others, which two depends on the name, or with
+    /// `TRUNKLINE_FULL` all; of those that there are here. Or the one that the environment names, with one NIC and with two.
+    pub(crate) fn here(name: &str) -> Vec<Self> {
+        if let Ok(named) = std::env::var("TRUNKLINE_FABRIC") {
+            let named = &*named.leak();
+            return [&[1][..], &[2, 1]].map(|nics| Self::new(named, &[], nics)).into();
+        }
+        let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
+        let libfabric = folders.iter().any(|folder| Path::new(folder).join("libfabric.so.1").exists());
+        if !libfabric {
+            skip("the API over libfabric", "libfabric is not installed (Debian: libfabric1)");
+        }
+        let full = std::env::var_os("TRUNKLINE_FULL").is_some();
+        let (plain, others): (Vec<_>, Vec<_>) = ALL.into_iter().partition(Self::is_plain);
+        let count = others.len();
+        let few = others.into_iter().cycle().skip(name.len()).take(if full { count } else { FEW });
+        plain.into_iter().chain(few).filter(|over| libfabric || !over.fabric.starts_with("ofi")).collect()
+    }
+
+    pub(crate) fn fabric(&self) -> &str {
+        self.fabric
+    }
+
+    /// As it is by default, with one NIC.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.more.is_empty() && self.nics == [1]
+    }
+
+    /// The environment of a rank, with the enforcing provider in a folder if it is that.
+    pub(crate) fn environment(&self, rank: usize, folder: &Path) -> Vec<(&'static str, OsString)> {
+        let mut all: Vec<(&str, OsString)> = vec![
+            ("TRUNKLINE_FABRIC", self.fabric.into()),
+            (FOLDER, folder.into()),
+            (NICS, self.nics[rank % self.nics.len()].to_string().into()),
+        ];
+        match self.fabric {
+            STRICT => all.extend([
+                ("FI_PROVIDER_PATH", folder.into()),
+                ("FI_PROVIDER", "strict".into()),
+                ("FI_STRICT_REPORT", folder.join("report").into()),
+            ]),
+            _ => all.push(("TRUNKLINE_OFI_DOMAIN", "lo".into())),
+        }
+        all.extend(self.more.iter().map(|&(name, value)| (name, value.into())));
+        all
+    }
+
+    /// The enforcing provider goes into that folder.
+    pub(crate) fn prepare(&self, folder: &Path) {
+        if self.fabric == STRICT {
+            strict_fi::place_in(folder).unwrap();
+        }
+    }
+
+    /// No rule of the enforcing provider was broken, and if all ranks of so many ended well, nothing is left.
+    pub(crate) fn look_at(&self, folder: &Path, well: Option<usize>) {
+        if self.fabric != STRICT {
+            return;
+        }
+        let found = Found::read(&folder.join("report")).unwrap();
+        assert!(found.violations.is_empty(), "{self:?}: rules were broken: {:#?}", found.violations);
+        if let Some(ranks) = well {
+            let domains = (0..ranks).map(|rank| self.nics[rank % self.nics.len()]).sum::<usize>();
+            assert!(found.accounts.len() >= domains, "{self:?}: accounts: {:#?}", found.accounts);
+            assert!(found.left().is_empty(), "{self:?}: domains were not closed: {:#?}", found.left());
+        }
+    }
+}
+
+/// Says that a test could not run and why, where `./test` counts it. Where libfabric must be there it fails instead.
+fn skip(name: &str, reason: &str) {
+    use std::io::Write as _;
+    let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|word| word.trim() == "ofi"), "{name} must run: {reason}");
+    println!("SKIPPED {name}: {reason}");
+    if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        // In one piece: others write beside us.
+        let noted = file.and_then(|mut file| file.write_all(format!("{name}: {reason}\n").as_bytes()));
+        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+    }
+}
