@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::rand::{GetRandomFlags, getrandom};
-use trunkline_fabric::{Access, LinkAddress, LinkError, LinkId, Links, OpenError, RailConfig};
+use trunkline_fabric::{Access, Caps, LinkAddress, LinkError, LinkId, Links, OpenError, RailConfig};
 use trunkline_mem::Memory;
 
 use crate::address::{Address, Landing};
@@ -71,23 +71,21 @@ fn landing<R: Role>(mr: &Mr<R>) -> Landing {
     Landing { key: mr.key().map_or(0, |key| key.number()), addr: mr.remote_base() }
 }
 
+/// What a rail is opened for and can, as far as both go: without room to name the link in CQ data there is one link, or no write
+/// tells its target.
+fn agree(marks: bool, config: &RailConfig, caps: Caps) -> (RailConfig, Caps) {
+    let depth = config.depth.clamp(1, caps.depth_max);
+    let links = config.links.clamp(1, if marks || config.many { LINKS_MAX } else { 1 });
+    let names = marks || !config.many || Planted::named("ofi-marks-without-room").is_on();
+    (RailConfig { depth, links, ..*config }, Caps { write_data: caps.write_data && names, ..caps })
+}
+
 impl OfiRail {
     /// Opens a NIC.
-    pub(crate) fn new(
-        port: &Port,
-        config: &RailConfig,
-        caps: trunkline_fabric::Caps,
-    ) -> Result<Self, OpenError> {
+    pub(crate) fn new(port: &Port, config: &RailConfig, caps: Caps) -> Result<Self, OpenError> {
         let nic = port.open().map_err(open_failed("opening a NIC of libfabric"))?;
         let profile = port.profile.with(nic.domain.granted());
-        let depth = config.depth.clamp(1, caps.depth_max);
-        let marks = profile.marks || Planted::named("ofi-marks-without-room").is_on();
-        let caps = trunkline_fabric::Caps { write_data: caps.write_data && (marks || !config.many), ..caps };
-        let config = RailConfig {
-            depth,
-            links: config.links.clamp(1, if profile.marks || config.many { LINKS_MAX } else { 1 }),
-            ..*config
-        };
+        let (config, caps) = agree(profile.marks, config, caps);
         let span = Ops::span(config.depth, config.recv_depth);
         let wants = QueueWants {
             // Writes that peers tell of take room too.
