@@ -83,11 +83,8 @@ impl OfiRail {
         let depth = config.depth.clamp(1, caps.depth_max);
         let marks = profile.marks || Planted::named("ofi-marks-without-room").is_on();
         let caps = trunkline_fabric::Caps { write_data: caps.write_data && (marks || !config.many), ..caps };
-        let config = RailConfig {
-            depth,
-            links: config.links.clamp(1, if profile.marks || config.many { LINKS_MAX } else { 1 }),
-            ..*config
-        };
+        let most = if profile.marks || config.many { LINKS_MAX } else { 1 };
+        let config = RailConfig { depth, links: config.links.clamp(1, most), ..*config };
         let span = Ops::span(config.depth, config.recv_depth);
         let wants = QueueWants {
             // Writes that peers tell of take room too.
