@@ -108,6 +108,9 @@ pub struct Caps {
     pub pipelines: u32,
     /// Most completions that wait in one rail's completion queue.
     pub completions_max: u32,
+    /// What peers read and write here makes progress only in calls of this side, which are told nothing of it: who waits for
+    /// something else has to go on calling.
+    pub unseen: bool,
     /// Receives that all links of a rail may hold together, where they share them; `u32::MAX` elsewhere.
     pub receives_max: u32,
     /// Most registered regions at once.

@@ -43,6 +43,7 @@ pub(crate) fn of(granted: &Granted, profile: &Profile) -> Caps {
         links_max: LINKS_MAX,
         pipelines: 1,
         completions_max: u32::MAX,
+        unseen: profile.lingers,
         receives_max: if profile.endpoint_each {
             u32::MAX
         } else {

@@ -105,6 +105,7 @@ impl Weather {
                 links_max: 4096,
                 pipelines: 1,
                 completions_max: 4096,
+                unseen: false,
                 receives_max: u32::MAX,
                 regions_max: 4096,
             },
@@ -243,6 +244,7 @@ fn draw_caps(dice: &mut Dice) -> Caps {
         links_max: dice.pick([64, 256, 4096]),
         pipelines: 1,
         completions_max: dice.pick([4, 16, 64, 256, 4096]),
+        unseen: false,
         receives_max: u32::MAX,
         regions_max: dice.pick([256, 1024, 65_536]),
     };

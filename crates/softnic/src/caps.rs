@@ -31,6 +31,7 @@ pub(crate) fn of(config: &SoftConfig, pipeline_qps: u32) -> Caps {
         links_max: pipeline_qps * config.pipelines,
         pipelines: config.pipelines,
         completions_max: config.max_cqe,
+        unseen: false,
         receives_max: u32::MAX,
         regions_max: config.max_mr,
     }

@@ -116,6 +116,10 @@ impl Running {
         of!(self, job => job.stirs(Some(id)))
     }
 
+    pub(crate) fn works_unseen(&self) -> bool {
+        of!(self, job => job.works_unseen())
+    }
+
     #[inline]
     pub(crate) fn put(
         &self,

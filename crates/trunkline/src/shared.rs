@@ -29,6 +29,8 @@ pub(crate) struct Shared {
     pub(crate) size: usize,
     pub(crate) heap: Memory,
     pub(crate) inner: Memory,
+    /// What others do to this rank's memory goes on in its calls only, which do not hear of it.
+    pub(crate) unseen: bool,
     places: Mutex<Places>,
 }
 
@@ -42,7 +44,8 @@ struct Places {
 
 impl Shared {
     pub(crate) fn new(job: Running, (rank, size): (usize, usize), heap: Memory, inner: Memory) -> Arc<Self> {
-        Arc::new(Self { job, rank, size, heap, inner, places: Mutex::default() })
+        let unseen = job.works_unseen() && !crate::planted("api-sleeps-through-work");
+        Arc::new(Self { job, rank, size, heap, inner, unseen, places: Mutex::default() })
     }
 
     /// A context that nobody has.

@@ -44,6 +44,11 @@ pub(crate) fn until_moved<T>(
                 waiting.moved();
                 continue;
             }
+            if context.shared.unseen {
+                // A sleep here is a sleep of everybody who works on this rank's memory.
+                std::thread::yield_now();
+                continue;
+            }
         }
         pause.take();
     }

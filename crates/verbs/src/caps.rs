@@ -48,6 +48,7 @@ pub(crate) fn of(
         links_max: device.max_qp.unsigned_abs(),
         pipelines: 1,
         completions_max: device.max_cqe.unsigned_abs(),
+        unseen: false,
         receives_max: u32::MAX,
         regions_max: regions,
     }

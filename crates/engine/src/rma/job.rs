@@ -473,6 +473,12 @@ impl<F: Fabric, H: Host> Job<F, H> {
         Some(served + own)
     }
 
+    /// Whether what others do to this process's memory makes progress only in its calls, and none of them hears of it.
+    pub fn works_unseen(&self) -> bool {
+        let mut nics = self.nics.numbers().iter().filter_map(|&nic| self.fabric.nics().get(nic));
+        nics.any(|nic| nic.caps.unseen)
+    }
+
     /// The same without control streams.
     pub(super) fn serve_links(&self) -> bool {
         let Some(mut service) = self.service.try_claim() else { return false };

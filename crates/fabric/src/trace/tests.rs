@@ -39,6 +39,7 @@ const CAPS: Caps = Caps {
     links_max: 8,
     pipelines: 1,
     completions_max: 64,
+    unseen: false,
     receives_max: u32::MAX,
     regions_max: 8,
 };

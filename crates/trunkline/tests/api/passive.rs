@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use trunkline::{Error, SignalOp, World};
+use trunkline::{Compare, Error, SignalOp, World};
 
 use crate::over::FOLDER;
 use crate::ranks::run_over;
@@ -102,6 +102,33 @@ fn a_rank_that_computes_serves_each_operation_in_time() {
             eprintln!("{name}: {best:?} at best, in {round} rounds");
             assert!(best < SERVED, "{name}: {best:?}");
         }
+        world.finish().unwrap();
+    });
+}
+
+/// Less than a sleep of a rank that waits, and more than what works on its memory takes.
+const AWAKE: Duration = Duration::from_micros(150);
+
+#[test]
+fn a_rank_that_waits_for_long_is_awake_for_others() {
+    run_over(&PROMISED, "passive::a_rank_that_waits_for_long_is_awake_for_others", 2, |world: World| {
+        let data = world.alloc::<u64>(1).unwrap();
+        let count = world.alloc_one::<u64>().unwrap();
+        if world.rank() == 1 {
+            world.wait_until(&count, Compare::Greater, 0, 0).unwrap();
+        } else {
+            let mut put = |_| timed(|| world.put(1, &data, &[7]).and_then(|()| world.quiet()));
+            // Until the other one has long had nothing to do.
+            (0..1000).for_each(|at| _ = put(at));
+            let mut times: Vec<_> = (0..1000).map(&mut put).collect();
+            times.sort_unstable();
+            // What else runs here may take the processor from half of them.
+            let quarter = times[times.len() / 4];
+            eprintln!("awake: {quarter:?}, median {:?}", times[times.len() / 2]);
+            world.signal(1, &count, SignalOp::Add, 1).unwrap();
+            assert!(quarter < AWAKE, "{quarter:?}");
+        }
+        world.barrier().unwrap();
         world.finish().unwrap();
     });
 }
