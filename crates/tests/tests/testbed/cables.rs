@@ -88,9 +88,10 @@ fn counters_tell_over_which_cable_bytes_went() {
         let received = cables.map(|cable| cable.counters(&right).received.bytes);
         for bytes in [sent, received] {
             let mib = MIB as u64;
-            assert!((mib..mib * 5 / 4).contains(&bytes[0]), "{bytes:?}");
+            // TCP may send some of them twice; what belongs to the other cable would be more.
+            assert!((mib..2 * mib).contains(&bytes[0]), "{bytes:?}");
             assert!(bytes[1] < NOISE, "{bytes:?}");
-            assert!((2 * mib..mib * 5 / 2).contains(&bytes[2]), "{bytes:?}");
+            assert!((2 * mib..3 * mib).contains(&bytes[2]), "{bytes:?}");
         }
         let tally = relay.tally(&left);
         assert!(tally.passed.bytes >= 2 * MIB as u64 && tally.passed.packets >= 2 * MIB as u64 / 1500);
