@@ -86,6 +86,9 @@ pub struct Caps {
     /// What has completed as [`Done::Posted`](crate::Done::Posted) is at the target. Elsewhere only its source may be reused,
     /// and an [`Op::Nop`](crate::Op::Nop) that completes proves that all posted before it on its link is there.
     pub arrives: bool,
+    /// A write can be asked to complete only once its bytes are there ([`Op::PlacedWrite`](crate::Op::PlacedWrite)). Of use where
+    /// not all do.
+    pub placed_writes: bool,
     /// A write with immediate takes one of the target's posted receives, as a send does, and waits where there is none, for
     /// as long as the target lives. The NIC posts that receive again in the poll that returns the
     /// [`Done::Written`](crate::Done::Written), and its owner does not hear of it: it stays posted until a send fills it or

@@ -100,6 +100,16 @@ pub enum Op<'a> {
         /// [`Caps::immediate_takes_receive`](crate::Caps::immediate_takes_receive), once it also has a receive posted.
         imm: Option<u32>,
     },
+    /// As [`Op::Write`], into payload, and completes only once its bytes are there: for who waits for them at once (only where
+    /// [`Caps::placed_writes`](crate::Caps::placed_writes)).
+    PlacedWrite {
+        /// The bytes.
+        from: Source<'a>,
+        /// Where they go.
+        to: Remote,
+        /// As of [`Op::Write`].
+        imm: Option<u32>,
+    },
     /// Reads the peer's memory.
     Read {
         /// Where the bytes go.

@@ -34,6 +34,7 @@ pub(crate) fn of(granted: &Granted, profile: &Profile) -> Caps {
         errors_reach_peers: false,
         sends_wait: false,
         arrives: profile.arrives,
+        placed_writes: !profile.arrives,
         immediate_takes_receive: granted.data_takes_receive,
         write_data: profile.write_data,
         // What the provider does not copy goes from a place of the rail's.

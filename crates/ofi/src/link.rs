@@ -75,8 +75,8 @@ pub(crate) enum From {
 pub(crate) enum Work {
     /// A message for the peer's receives, or for the one of that tag.
     Send { from: From, tag: u64, imm: Option<u32> },
-    /// A write.
-    Write { from: From, to: Remote, imm: Option<u32> },
+    /// A write, which may be complete only when it has arrived.
+    Write { from: From, to: Remote, imm: Option<u32>, placed: bool },
     /// A read.
     Read { into: Extent, from: Remote },
     /// A receive.

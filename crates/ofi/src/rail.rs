@@ -123,7 +123,7 @@ impl Giving<'_> {
                 }
                 None => Posted::Refused(crate::errno::Errno::INVALID),
             },
-            Work::Write { from, to, imm } if to.purpose == Purpose::Records => {
+            Work::Write { from, to, imm, .. } if to.purpose == Purpose::Records => {
                 let from = match from {
                     From::Copied(_) => Some(Given::Inline(bytes)),
                     From::Kept(len) => self.heads.record(self.slot.0, len).map(Given::One),
@@ -134,12 +134,14 @@ impl Giving<'_> {
                 let Some(from) = from else { return Posted::Refused(crate::errno::Errno::INVALID) };
                 pair.records.write(records, from, to, data_of(mark, imm), self.slot, How::TOLD)
             }
-            Work::Write { from, to, imm } => {
+            Work::Write { from, to, imm, placed } => {
                 let to = Place::<Data>::new(RKey::new(to.key.0), to.addr);
                 let Some(from) = self.source(from, bytes) else {
                     return Posted::Refused(crate::errno::Errno::INVALID);
                 };
-                pair.data.write(peer, from, to, data_of(mark, imm), self.slot, How::TOLD)
+                let placed = placed && !Planted::named("ofi-places-nothing").is_on();
+                let how = How { placed, ..How::TOLD };
+                pair.data.write(peer, from, to, data_of(mark, imm), self.slot, how)
             }
             Work::Read { into, from } => {
                 let from = Place::<Data>::new(RKey::new(from.key.0), from.addr);
@@ -228,11 +230,16 @@ impl OfiRail {
                 if self.nic.table.records(extent).is_none() {
                     return Err(PROTECTION);
                 }
-                (Work::Write { from: From::Region(extent), to, imm }, [&[], &[]], Kind::Work)
+                let from = From::Region(extent);
+                (Work::Write { from, to, imm, placed: false }, [&[], &[]], Kind::Work)
             }
             Op::Write { from, to, imm } => {
                 let (from, bytes) = source(&[], from)?;
-                (Work::Write { from, to, imm }, bytes, Kind::Work)
+                (Work::Write { from, to, imm, placed: false }, bytes, Kind::Work)
+            }
+            Op::PlacedWrite { from, to, imm } if to.purpose != Purpose::Records => {
+                let (from, bytes) = source(&[], from)?;
+                (Work::Write { from, to, imm, placed: true }, bytes, Kind::Work)
             }
             Op::Read { into, from } => {
                 if self.nic.table.data(into).is_none() {
@@ -295,7 +302,8 @@ impl OfiRail {
         let bytes = join(&mut buffer, parts);
         let copied = matches!(
             work,
-            Work::Send { from: From::Copied(_), .. } | Work::Write { from: From::Copied(_), .. }
+            Work::Send { from: From::Copied(_), .. }
+                | Work::Write { from: From::Copied(_), placed: false, .. }
         );
         // Who is told of refusals has to know of what, and who is told of arrival waits for it.
         let known = told && self.profile.arrives

@@ -124,7 +124,7 @@ impl State {
         if wqe.executed || waits || std::mem::replace(&mut wqe.haunts, true) {
             return;
         }
-        let Work::Write { from, to, imm } = wqe.work.clone() else { return };
+        let Work::Write { from, to, imm, .. } = wqe.work.clone() else { return };
         let bytes = match &from {
             Bytes::Inline(bytes) => Some(bytes.clone()),
             Bytes::Region(extent) => self.local_memory(link, *extent).and_then(|memory| {

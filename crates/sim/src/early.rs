@@ -11,6 +11,11 @@ use crate::world::State;
 /// Longest time that the network takes for bytes that cannot leave.
 const STUCK_TIME: u64 = 1_000_000;
 
+/// Whether the owner of an operation may be told of it before it has arrived.
+const fn is_told_early(work: &Work) -> bool {
+    brings(work) && !matches!(work, Work::Write { placed: true, .. })
+}
+
 /// Whether an operation brings bytes of its owner to the peer, unpaired.
 const fn brings(work: &Work) -> bool {
     matches!(work, Work::Send { .. } | Work::Write { .. })
@@ -19,7 +24,8 @@ const fn brings(work: &Work) -> bool {
 impl State {
     /// An operation leaves, and will be there then: its owner may be told before.
     pub(crate) fn takes(&mut self, link: usize, seq: u64, arrival: u64) {
-        if !self.weather.caps.arrives && self.links[link].wqe(seq).is_some_and(|wqe| brings(&wqe.work)) {
+        if !self.weather.caps.arrives && self.links[link].wqe(seq).is_some_and(|wqe| is_told_early(&wqe.work))
+        {
             let at = self.dice.between(self.now + 1, arrival.max(self.now + 1));
             self.schedule_at(at, Event::Taken { link, seq });
         }
@@ -31,7 +37,8 @@ impl State {
             return;
         }
         let flushed = self.links[link].flushed;
-        let stuck = |wqe: &&Wqe| wqe.progress == Progress::Posted && wqe.seq < flushed && brings(&wqe.work);
+        let stuck =
+            |wqe: &&Wqe| wqe.progress == Progress::Posted && wqe.seq < flushed && is_told_early(&wqe.work);
         let stuck: Vec<u64> = self.links[link].sends.iter().filter(stuck).map(|wqe| wqe.seq).collect();
         for seq in stuck {
             if self.dice.coin() {

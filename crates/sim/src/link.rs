@@ -61,12 +61,37 @@ impl Bytes {
 /// A posted operation, receives apart.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
-    Send { head: Vec<u8>, body: Bytes, imm: Option<u32> },
-    Write { from: Bytes, to: Remote, imm: Option<u32> },
-    Read { into: Extent, from: Remote },
-    FetchAdd { old: Extent, at: Remote, add: u64 },
-    CompareSwap { old: Extent, at: Remote, expect: u64, swap: u64 },
-    MatchedSend { from: Bytes, key: u64 },
+    Send {
+        head: Vec<u8>,
+        body: Bytes,
+        imm: Option<u32>,
+    },
+    /// One that is placed tells of nothing before its bytes are there.
+    Write {
+        from: Bytes,
+        to: Remote,
+        imm: Option<u32>,
+        placed: bool,
+    },
+    Read {
+        into: Extent,
+        from: Remote,
+    },
+    FetchAdd {
+        old: Extent,
+        at: Remote,
+        add: u64,
+    },
+    CompareSwap {
+        old: Extent,
+        at: Remote,
+        expect: u64,
+        swap: u64,
+    },
+    MatchedSend {
+        from: Bytes,
+        key: u64,
+    },
     Flush,
     Nop,
 }

@@ -261,6 +261,7 @@ impl State {
             Op::FetchAdd { old, .. } | Op::CompareSwap { old, .. } => Some(old),
             Op::Send { body: Source::Region(from), .. }
             | Op::Write { from: Source::Region(from), .. }
+            | Op::PlacedWrite { from: Source::Region(from), .. }
             | Op::MatchedSend { from: Source::Region(from), .. } => Some(from),
             _ => None,
         };
@@ -361,12 +362,14 @@ impl State {
             Op::Send { head, body: Source::Inline(bytes), .. } => head.len().max(bytes.len()) as u64,
             Op::Send { head, .. } => head.len() as u64,
             Op::Write { from: Source::Inline(bytes), .. }
+            | Op::PlacedWrite { from: Source::Inline(bytes), .. }
             | Op::MatchedSend { from: Source::Inline(bytes), .. } => bytes.len() as u64,
             _ => 0,
         };
         let work = match op {
             Op::Send { head, body, imm } => Work::Send { head: head.to_vec(), body: bytes(body), imm },
-            Op::Write { from, to, imm } => Work::Write { from: bytes(from), to, imm },
+            Op::Write { from, to, imm } => Work::Write { from: bytes(from), to, imm, placed: false },
+            Op::PlacedWrite { from, to, imm } => Work::Write { from: bytes(from), to, imm, placed: true },
             Op::Read { into, from } => Work::Read { into, from },
             Op::FetchAdd { old, at, add } => Work::FetchAdd { old, at, add },
             Op::CompareSwap { old, at, expect, swap } => Work::CompareSwap { old, at, expect, swap },
@@ -380,6 +383,7 @@ impl State {
             Op::FetchAdd { .. } | Op::CompareSwap { .. } => caps.atomics,
             Op::MatchedSend { .. } => caps.matched,
             Op::Wait { .. } => caps.wait,
+            Op::PlacedWrite { imm, .. } => caps.placed_writes && (imm.is_none() || caps.write_data),
             Op::Write { imm: Some(_), .. } => caps.write_data,
             _ => true,
         };

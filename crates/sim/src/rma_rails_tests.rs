@@ -132,6 +132,7 @@ fn a_signal_whose_writes_were_lost_comes_by_itself() {
         let weather =
             Weather { nics: 4, latency: 50_000, jitter: 300_000, retry_time: 20_000_000, ..Weather::calm() };
         let weather = if seed % 2 == 0 { weather.untold() } else { weather };
+        let weather = if seed % 4 == 0 { weather.without_placed_writes() } else { weather };
         let mut trial = Trial::with(seed, weather, [&NICS; 3], &quick());
         let mut dice = Dice::new(seed, 81);
         let start = trial.steps;

@@ -97,6 +97,7 @@ impl Weather {
                 errors_reach_peers: true,
                 sends_wait: true,
                 arrives: true,
+                placed_writes: false,
                 immediate_takes_receive: false,
                 write_data: true,
                 inline_max: 256,
@@ -194,8 +195,20 @@ impl Weather {
     /// The same network, where completions do not tell of arrival: nor of refusals, nor of receives that are missing.
     #[must_use]
     pub fn untold(self) -> Self {
-        let caps = Caps { arrives: false, refusals_are_told: false, sends_wait: false, ..self.caps };
+        let caps = Caps {
+            arrives: false,
+            placed_writes: true,
+            refusals_are_told: false,
+            sends_wait: false,
+            ..self.caps
+        };
         Self { caps, ..self }
+    }
+
+    /// The same network, where a write cannot be asked to tell of its arrival.
+    #[must_use]
+    pub fn without_placed_writes(self) -> Self {
+        Self { caps: Caps { placed_writes: false, ..self.caps }, ..self }
     }
 
     /// Some networks complete what they have taken. Drawn apart, so that seeds keep their meaning. Who waits to hear that the
@@ -236,6 +249,7 @@ fn draw_caps(dice: &mut Dice) -> Caps {
         errors_reach_peers: true,
         sends_wait: true,
         arrives: true,
+        placed_writes: false,
         immediate_takes_receive: dice.coin(),
         write_data: true,
         inline_max: dice.pick([64, 128, 192, 256, 1024]),

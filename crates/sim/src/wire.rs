@@ -344,7 +344,7 @@ impl State {
         }
         let broken = wqe.broken;
         match wqe.work.clone() {
-            Work::Write { from: source, to, imm } => {
+            Work::Write { from: source, to, imm, .. } => {
                 let len = source.len();
                 let lost = len > 0 && self.remote_range(link, to, len, Right::Write).is_none();
                 let refused = lost && !self.goes_nowhere(link, to);

@@ -23,6 +23,7 @@ pub(crate) fn of(config: &SoftConfig, pipeline_qps: u32) -> Caps {
         errors_reach_peers: true,
         sends_wait: true,
         arrives: true,
+        placed_writes: false,
         immediate_takes_receive: false,
         write_data: true,
         inline_max: INLINE_U32,

@@ -179,7 +179,9 @@ impl SoftRail {
                 qp.post_flush(wr_id, signalled)?;
             }
             // No memory of devices is registered here.
-            Op::FlushAt { .. } => return Err(PostError::Refused(Status::Other(PROTOCOL))),
+            Op::FlushAt { .. } | Op::PlacedWrite { .. } => {
+                return Err(PostError::Refused(Status::Other(PROTOCOL)));
+            }
             Op::MatchedSend { from, key } => {
                 let job = carrying(table, Kind::Matched { grant: 0 }, &[], from)?;
                 qp.post_matched(&env, matched::Send { wr_id, signalled, key: key.0, job })?;

@@ -38,6 +38,7 @@ pub(crate) fn of(
         errors_reach_peers: true,
         sends_wait: true,
         arrives: true,
+        placed_writes: false,
         immediate_takes_receive: true,
         write_data: true,
         // A head and a body may both be inline.

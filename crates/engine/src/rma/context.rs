@@ -165,6 +165,8 @@ pub(super) struct Context<R: Rail> {
     pub(super) copies: Vec<u8>,
     /// Completed means arrived.
     pub(super) arrives: bool,
+    /// Writes can prove themselves, where not all do.
+    pub(super) places: bool,
     pub(super) order: Order,
     pub(super) inline_max: u64,
     pub(super) message_max: u64,
@@ -218,6 +220,7 @@ impl<R: Rail> Context<R> {
         let register = |memory| Heap::new(&rails, memory, Access::LOCAL);
         let heaps = heaps.iter().map(register).collect::<Result<_, _>>()?;
         let (arrives, write_data, inline_max, message_max) = caps_of(&rails);
+        let places = !arrives && rails.iter().all(|rail| rail.caps().placed_writes);
         let order = if write_data { Order::Counted { revert_after: REVERT_AFTER } } else { Order::Completed };
         let mut ledger = Ledger::new(mutant);
         ledger.grow(0, OPS);
@@ -235,6 +238,7 @@ impl<R: Rail> Context<R> {
             words: Vec::new(),
             copies: Vec::new(),
             arrives: arrives || mutant.is("job-proves-nothing"),
+            places,
             order,
             inline_max: inline_max.min(COPIED_MAX),
             message_max,

@@ -11,7 +11,7 @@ use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::rma::signal::Update;
 use trunkline_proto::wire::rma::{Message, word};
 
-use crate::rma::context::{Context, Fetch, Local, MESSAGE, Near, Note, Source, Told, Transfer};
+use crate::rma::context::{Context, Fetch, Local, MESSAGE, Near, Note, PROOF, Source, Told, Transfer};
 use crate::rma::error::{Lost, RmaError};
 use crate::rma::heap::Heap;
 use crate::rma::job::Member;
@@ -133,19 +133,23 @@ impl<R: Rail> Context<R> {
         };
         // Heaps are the same on every path: it was checked when it was put or got.
         let far = remote(link, transfer.heap, transfer.offset, len).ok();
+        let is_put = matches!(note, Note::Put(..));
+        // One that proves itself takes a round trip, one with a proof behind it two messages. It is the first of several, or the
+        // only one that will be waited for.
+        let alone = is_put && self.places && link.unproven.is_empty();
+        let write = |from, to| match alone {
+            true => Op::PlacedWrite { from, to, imm },
+            false => Op::Write { from, to, imm },
+        };
         let op = match (note, transfer.near) {
             (Note::Put(..), Near::Copied) => {
                 let from = id.slot as usize * self.inline_max as usize;
                 let copy = || self.copies.get(from..from + len as usize);
-                bytes.or_else(copy).zip(far).map(|(bytes, to)| Op::Write {
-                    from: From::Inline(bytes),
-                    to,
-                    imm,
-                })
+                bytes.or_else(copy).zip(far).map(|(bytes, to)| write(From::Inline(bytes), to))
             }
-            (Note::Put(..), Near::Heap(heap, offset)) => region(&self.heaps, heap, offset)
-                .zip(far)
-                .map(|(extent, to)| Op::Write { from: From::Region(extent), to, imm }),
+            (Note::Put(..), Near::Heap(heap, offset)) => {
+                region(&self.heaps, heap, offset).zip(far).map(|(extent, to)| write(From::Region(extent), to))
+            }
             (_, Near::Heap(heap, offset)) => {
                 region(&self.heaps, heap, offset).zip(far).map(|(into, from)| Op::Read { into, from })
             }
@@ -153,11 +157,15 @@ impl<R: Rail> Context<R> {
         };
         let Some(op) = op else { return self.lose(at, path, Lost::Protocol) };
         link.bytes += len;
-        if !self.arrives && matches!(note, Note::Put(..)) {
+        if !self.arrives && is_put {
             link.unproven.push_back(id);
         }
-        let rail = &mut self.rails[link.rail];
-        match rail.post(link.link, id.to_bits(), op, true) {
+        if alone {
+            link.proofs.push_back(1);
+            link.proving += 1;
+        }
+        let (rail, wr_id) = (&mut self.rails[link.rail], if alone { PROOF } else { id.to_bits() });
+        match rail.post(link.link, wr_id, op, true) {
             Ok(()) => rail.flush(),
             // There was a credit: the link has ended, which its completions tell, too.
             Err(PostError::Busy) => self.fail(at, path, Status::Flushed),

@@ -46,6 +46,7 @@ macro_rules! fabric_conformance {
             flushes_complete,
             nops_complete_in_order,
             nops_prove_that_all_before_arrived,
+            placed_writes_complete_when_they_are_there,
             unsignalled_operations_stay_silent,
             both_directions_at_once,
             wrong_keys_are_refused,

@@ -315,6 +315,33 @@ pub fn both_directions_at_once<S: Setup>(setup: &S) {
     }
 }
 
+/// When a write that is to complete once its bytes are there does so, they are: copied and registered ones, with and without an
+/// immediate. Its target makes a call now and then only, as some take nothing meanwhile.
+pub fn placed_writes_complete_when_they_are_there<S: Setup>(setup: &S) {
+    let mut ends = setup.pair(&default_config());
+    if !ends.a.caps().placed_writes {
+        return;
+    }
+    let from = Region::new(&ends.a, LARGEST, Access::LOCAL);
+    let into = Region::new(&ends.b, LARGEST, Access::WRITE);
+    let tells = ends.a.caps().write_data && !ends.a.caps().immediate_takes_receive;
+    for round in 1..=20u64 {
+        from.fill(round);
+        let bytes = from.bytes(0, if round % 2 == 0 { 8 } else { LARGEST });
+        let source = match round % 2 {
+            0 => Source::Inline(&bytes),
+            _ => Source::Region(from.extent(0, LARGEST as u64)),
+        };
+        let imm = (round % 4 > 1 && tells).then_some(round as u32);
+        let op = Op::PlacedWrite { from: source, to: into.remote(0), imm };
+        ends.a.post(ends.at_a, round, op, true).unwrap_or_else(|e| panic!("post: {e}"));
+        let seen = ends.until_a();
+        assert_eq!((seen.a[0].wr_id, seen.a[0].status), (round, Status::Ok));
+        assert!(into.bytes(0, bytes.len()) == bytes, "round {round}");
+        ends.until(|later| later.b.len() + seen.b.len() == usize::from(imm.is_some()));
+    }
+}
+
 /// When an operation that does nothing completes, what was posted before it is there: payload and records, told or not.
 pub fn nops_prove_that_all_before_arrived<S: Setup>(setup: &S) {
     let mut ends = setup.pair(&default_config());

@@ -51,7 +51,7 @@ impl Kind {
     pub(super) fn of(op: &Op<'_>) -> Option<(Self, u64)> {
         Some(match op {
             Op::Send { head, body, .. } => (Self::Send, head.len() as u64 + body.len()),
-            Op::Write { from, .. } => (Self::Write, from.len()),
+            Op::Write { from, .. } | Op::PlacedWrite { from, .. } => (Self::Write, from.len()),
             Op::Read { into, .. } => (Self::Read, into.len),
             Op::FetchAdd { .. } | Op::CompareSwap { .. } => (Self::Atomic, 8),
             Op::MatchedSend { from, .. } => (Self::MatchedSend, from.len()),

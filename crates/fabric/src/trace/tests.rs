@@ -31,6 +31,7 @@ const CAPS: Caps = Caps {
     errors_reach_peers: true,
     sends_wait: true,
     arrives: true,
+    placed_writes: false,
     immediate_takes_receive: false,
     write_data: true,
     inline_max: 64,
