@@ -337,3 +337,39 @@ fn puts_of_one_word_come_in_order_where_a_fence_is_between_them() {
         assert_eq!(trial.members[1].heap.load(SUM).unwrap(), 20, "seed {seed}");
     }
 }
+
+/// Their owner is slow to execute them, and its NIC is quick to take what comes behind.
+#[test]
+fn what_comes_after_a_fence_comes_after_atomics_and_signals() {
+    let mut trial = Trial::new(1, Weather::calm(), &[0]);
+    let (at, behind) = (SIGNALS, before(0, 1));
+    trial.put_all(0, 1, behind, Source::Bytes(&[0; 8]));
+    trial.quiet(0);
+    let word = Word::new(0, at, Width::Eight).unwrap();
+    let add = Atomic::new(Type::U64, Action::Add(1), false).unwrap();
+    let update = Update::new(SignalOp::Add, word, 1).unwrap();
+    for value in 1..=20_u64 {
+        trial.until(|trial| {
+            let Member { job, context, .. } = &trial.members[0];
+            match value % 2 {
+                0 => Ok(job.signal(*context, 1, update)?.then_some(())),
+                _ => Ok(job.atomic(*context, 1, word, add)?.map(|_| ())),
+            }
+        });
+        trial.members[0].job.fence(trial.members[0].context).unwrap();
+        let (bytes, mut is_put) = (value.to_le_bytes(), false);
+        for turn in 0..400 {
+            let Member { job, context, .. } = &trial.members[0];
+            is_put = is_put || job.put(*context, 1, 0, behind, Source::Bytes(&bytes)).unwrap().is_some();
+            job.progress(*context).unwrap();
+            trial.world.advance(50_000);
+            let heap = &trial.members[1].heap;
+            assert!(heap.load(at).unwrap() >= heap.load(behind).unwrap(), "round {value}");
+            if turn >= 100 {
+                trial.members[1].job.progress(trial.members[1].context).unwrap();
+            }
+        }
+        assert!(is_put, "round {value}: the fence has no end");
+    }
+    trial.quiet(0);
+}

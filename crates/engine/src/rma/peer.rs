@@ -118,6 +118,11 @@ impl Peer {
         fits.min_by_key(|(_, link)| link.bytes)
     }
 
+    /// Whether something is under way that its process has to execute.
+    pub(super) fn is_served(&self) -> bool {
+        !self.calls.is_empty() || self.outgoing.unacknowledged() > 0 || self.sending.is_some()
+    }
+
     /// Whether several paths carry.
     pub(super) fn has_several(&self) -> bool {
         self.links.len() > 1 && self.paths.count(Stage::Up) > 1
