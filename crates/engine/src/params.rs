@@ -22,6 +22,15 @@ pub enum MatchBy {
     Nic,
 }
 
+/// Who executes atomics of one-sided work.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ExecuteBy {
+    /// The NIC, for words of 8 bytes, where every process has one that can and no other; the word's owner elsewhere.
+    Auto,
+    /// The word's owner.
+    Owner,
+}
+
 /// The engine's parameters.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Params {
@@ -53,6 +62,8 @@ pub struct Params {
     pub regions_max: u32,
     /// Fruitless polls of a lane between two looks at its peer's control stream.
     pub idle_polls: u32,
+    /// Who executes atomics of one-sided work.
+    pub execute_by: ExecuteBy,
     /// What one-sided work takes from one NIC before the next has its turn.
     pub progress_batch: u32,
     /// Bytes of a symmetric heap, for front ends that have one.
@@ -192,6 +203,7 @@ impl Default for Params {
             comms_max: 8192,
             regions_max: 65536,
             idle_polls: 1024,
+            execute_by: ExecuteBy::Auto,
             progress_batch: 32,
             heap_bytes: 64 << 20,
             fabric: FabricName::Auto,

@@ -64,8 +64,11 @@ pub struct Caps {
     pub match_order: bool,
     /// Lowest bits of a [`Match`](crate::Match) that are compared, at most 64.
     pub match_bits: u32,
-    /// The NIC executes remote atomics.
+    /// The NIC executes remote atomics ([`Op::FetchAdd`](crate::Op::FetchAdd), [`Op::CompareSwap`](crate::Op::CompareSwap)), each with no other of
+    /// its own in between.
     pub atomics: bool,
+    /// Nor one of the CPU's. Elsewhere all atomics of a word go through the NIC, or none.
+    pub coherent_atomics: bool,
     /// A link can wait for a completion queue ([`Op::Wait`](crate::Op::Wait)).
     pub wait: bool,
     /// What peers write to a region that was retired ([`Mr::retire`](crate::Mr::retire)) is taken and goes nowhere, instead

@@ -27,6 +27,7 @@ pub(crate) fn of(granted: &Granted, profile: &Profile) -> Caps {
         match_order: profile.matches,
         match_bits: granted.tag_bits - PAIRED,
         atomics: false,
+        coherent_atomics: false,
         wait: false,
         retires: false,
         ends_are_told: false,

@@ -75,6 +75,7 @@ mod sweep_tests;
 mod trace;
 mod weather;
 mod wire;
+mod words;
 mod world;
 
 pub use checkers::Violation;

@@ -1,7 +1,7 @@
 //! What is ordered with what, where links are as different as can be, and what it costs.
 
-use trunkline_engine::Params;
 use trunkline_engine::rma::{Local, Source};
+use trunkline_engine::{ExecuteBy, Params};
 use trunkline_fabric::Caps;
 use trunkline_proto::rma::atomic::{Action, Atomic, Type};
 use trunkline_proto::wire::rma::signal::{SignalOp, Update};
@@ -131,7 +131,7 @@ fn one_way_signals_cost_a_message_in_32_and_puts_none() {
 #[test]
 fn one_look_takes_so_much_from_a_rail_and_no_more() {
     const BATCH: u32 = 2;
-    let params = Params { progress_batch: BATCH, ..params() };
+    let params = Params { progress_batch: BATCH, execute_by: ExecuteBy::Owner, ..params() };
     let mut trial = Trial::with(1, Weather::calm(), [&[0]; 3], &params);
     let word = Word::new(0, SIGNAL, Width::Eight).unwrap();
     let one = Atomic::new(Type::U64, Action::Add(1), false).unwrap();

@@ -232,6 +232,11 @@ impl Trial {
         let (n, fetches) = (self.dice.below(1 << 20), self.dice.coin());
         let word = Word::new(0, SUM, Width::Eight).unwrap();
         let atomic = Atomic::new(Type::U64, Action::Add(n), fetches).unwrap();
+        if of == to && self.members[of].job.executes(Width::Eight) {
+            self.members[of].heap.update(SUM, |old| Some(old + n)).unwrap();
+            self.members[of].added[to] += n;
+            return;
+        }
         let fetch: Fetch = self.until(|trial| {
             let member = &trial.members[of];
             member.job.atomic(member.context, to as u32, word, atomic)
@@ -372,4 +377,87 @@ fn what_comes_after_a_fence_comes_after_atomics_and_signals() {
         assert!(is_put, "round {value}: the fence has no end");
     }
     trial.quiet(0);
+}
+
+/// Everybody adds to everybody's word, and each to its own as its job says it may. With one NIC each, NICs execute what is asked for;
+/// with two, or where somebody has two, the owners do.
+#[test]
+fn sums_are_exact_where_nics_and_processors_do_not_see_each_other() {
+    let (one, two) = (&[0][..], &[0, 1][..]);
+    for (seed, nics) in [[one; 3], [two; 3], [one, two, one]].into_iter().cycle().take(30).enumerate() {
+        let weather = Weather { nics: 2, jitter: 200_000, ..Weather::calm() }.with_incoherent_atomics();
+        let mut trial = Trial::with(seed as u64, weather, nics, &params());
+        for _ in 0..200 {
+            let (of, to) = (trial.dice.below(MEMBERS) as usize, trial.dice.below(MEMBERS) as usize);
+            // What is on its way over one path sends others over the next.
+            let (member, from) = (&trial.members[of], Local { heap: 0, offset: STAGE, len: 512 });
+            let _ = member.job.put(member.context, to as u32, 0, STAGE + AREA, Source::Heap(from)).unwrap();
+            trial.add(of, to);
+        }
+        trial.run(0);
+    }
+}
+
+/// Every atomic by NICs that only add, and compare and swap; several at once of each context.
+#[test]
+fn nics_execute_every_atomic() {
+    for seed in 0..20 {
+        let weather = if seed % 2 == 0 { Weather::calm() } else { fair(seed) }.with_incoherent_atomics();
+        // Steps of several atomics do not fit at once, sometimes.
+        let params = Params { depth: if seed % 4 < 2 { 2 } else { 512 }, ..params() };
+        let mut trial = Trial::with(seed, weather, [&[0]; 3], &params);
+        assert!(!trial.members[0].job.executes(Width::Eight) && trial.members[0].job.executes(Width::Four));
+        let word = Word::new(0, SUM, Width::Eight).unwrap();
+        // Each member has a byte, which it sets, and turns again; and all count above.
+        let own = |of: usize| 0xff_u64 << (8 * of);
+        for round in 0..30_u64 {
+            for of in 0..MEMBERS as usize {
+                let (or, xor) = (Action::Or(own(of)), Action::Xor(own(of)));
+                for action in [or, Action::Add(1 << 32), xor, Action::And(!0)] {
+                    let fetches = trial.dice.coin();
+                    let atomic = Atomic::new(Type::U64, action, fetches).unwrap();
+                    let fetch: Fetch = trial.until(|trial| {
+                        let Member { job, context, .. } = &trial.members[of];
+                        job.atomic(*context, 1, word, atomic)
+                    });
+                    if fetches {
+                        let found = trial
+                            .until(|trial| trial.members[of].job.fetched(trial.members[of].context, fetch));
+                        assert!(found >> 32 <= 3 * (round + 1), "seed {seed}");
+                    }
+                }
+            }
+            for of in 0..MEMBERS as usize {
+                // What its owner executes goes its own way.
+                let half = Word::new(0, STAGE, Width::Four).unwrap();
+                let add = Atomic::new(Type::U32, Action::Add(1), false).unwrap();
+                let _: Fetch = trial.until(|trial| {
+                    let Member { job, context, .. } = &trial.members[of];
+                    job.atomic(*context, 1, half, add)
+                });
+                trial.quiet(of);
+            }
+            assert_eq!(trial.members[1].heap.load(SUM).unwrap() >> 32, 3 * (round + 1), "seed {seed}");
+        }
+        let swap = |expect, swap| Atomic::new(Type::U64, Action::CompareSwap { expect, swap }, true).unwrap();
+        let set = Atomic::new(Type::F64, Action::Set(7), true).unwrap();
+        let now = trial.members[1].heap.load(SUM).unwrap();
+        for (atomic, found, after) in [(swap(now, 5), now, 5), (swap(now, 6), 5, 5), (set, 5, 7)] {
+            let fetch: Fetch = trial.until(|trial| {
+                let Member { job, context, .. } = &trial.members[0];
+                job.atomic(*context, 1, word, atomic)
+            });
+            let was = trial.until(|trial| trial.members[0].job.fetched(trial.members[0].context, fetch));
+            trial.quiet(0);
+            assert_eq!((was, trial.members[1].heap.load(SUM).unwrap()), (found, after), "seed {seed}");
+        }
+        let nowhere = Word::new(0, HEAP as u64, Width::Eight).unwrap();
+        let fetch: Fetch = trial.until(|trial| {
+            let Member { job, context, .. } = &trial.members[0];
+            job.atomic(*context, 1, nowhere, set)
+        });
+        let Member { job, context, .. } = &trial.members[0];
+        assert!(matches!(job.fetched(*context, fetch), Err(RmaError::NoWord(1))));
+        assert!(job.quiet(*context).is_err(), "a quiet tells of it");
+    }
 }

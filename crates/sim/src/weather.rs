@@ -90,6 +90,7 @@ impl Weather {
                 match_order: true,
                 match_bits: 64,
                 atomics: true,
+                coherent_atomics: true,
                 wait: false,
                 retires: true,
                 ends_are_told: true,
@@ -205,6 +206,13 @@ impl Weather {
         Self { caps, ..self }
     }
 
+    /// The same network, whose NICs keep a word to themselves from when they read it until they have written it: what the CPU
+    /// writes meanwhile is lost.
+    #[must_use]
+    pub fn with_incoherent_atomics(self) -> Self {
+        Self { caps: Caps { atomics: true, coherent_atomics: false, ..self.caps }, ..self }
+    }
+
     /// The same network, where a write cannot be asked to tell of its arrival.
     #[must_use]
     pub fn without_placed_writes(self) -> Self {
@@ -242,6 +250,7 @@ fn draw_caps(dice: &mut Dice) -> Caps {
         match_order: true,
         match_bits: 64,
         atomics: dice.coin(),
+        coherent_atomics: true,
         wait: false,
         retires: dice.coin(),
         ends_are_told: true,

@@ -29,6 +29,8 @@ pub(crate) enum Event {
     Starved { link: usize, seq: u64 },
     /// Bytes land after their completion: a planted bug, or a copy that was stuck.
     Late { memory: Memory, offset: u64, bytes: Vec<u8> },
+    /// A NIC writes a word that it kept to itself.
+    WriteBack { region: u64, offset: u64 },
     /// A NIC that was cut off carries again.
     Mended,
     /// A write that left on a rail before that died.
@@ -51,6 +53,7 @@ impl State {
             Event::Taken { link, seq } => self.taken(link, seq),
             Event::Check { link } => self.check(link),
             Event::Starved { link, seq } => self.starved(link, seq),
+            Event::WriteBack { region, offset } => self.write_back(region, offset),
             Event::Late { memory, offset, bytes } => {
                 let _ = memory.write(offset, &bytes);
             }
@@ -376,9 +379,11 @@ impl State {
                 }
             }
             Work::Read { from: at, into } => self.read(link, from, seq, at, into.len),
-            Work::FetchAdd { at, add, .. } => self.atomic(link, from, seq, at, |word| word.wrapping_add(add)),
+            Work::FetchAdd { at, add, .. } => {
+                self.atomic((link, from, seq), at, |word| word.wrapping_add(add))
+            }
             Work::CompareSwap { at, expect, swap, .. } => {
-                self.atomic(link, from, seq, at, |word| if word == expect { swap } else { word });
+                self.atomic((link, from, seq), at, |word| if word == expect { swap } else { word });
             }
             Work::Nop if self.has_to_wait(from, seq) => return false,
             Work::Flush | Work::Nop => self.answer(from, seq, Status::Ok),
@@ -471,29 +476,8 @@ impl State {
         self.schedule_at(at, Event::Reply { link: from, seq, bytes });
     }
 
-    fn atomic(&mut self, link: usize, from: usize, seq: u64, at: Remote, change: impl Fn(u64) -> u64) {
-        let range = self.remote_range(link, at, 8, Right::Atomic);
-        if let Some((region, _)) = range {
-            self.reveal_region(link, region);
-        }
-        let old = range.and_then(|(region, offset)| {
-            let region = self.regions.get(&region)?;
-            let old = region.memory.load(offset).ok()?;
-            region.memory.store(offset, change(old)).ok()?;
-            Some(old)
-        });
-        match old {
-            Some(old) => {
-                let bytes = old.to_le_bytes().to_vec();
-                let at = self.answer_time(from);
-                self.schedule_at(at, Event::Reply { link: from, seq, bytes });
-            }
-            None => self.refuse(link, from, seq, Status::RemoteAccess),
-        }
-    }
-
     /// The target refuses an operation: both ends go into error.
-    fn refuse(&mut self, link: usize, from: usize, seq: u64, status: Status) {
+    pub(crate) fn refuse(&mut self, link: usize, from: usize, seq: u64, status: Status) {
         self.answer(from, seq, status);
         self.break_link(link, None);
     }
@@ -505,7 +489,7 @@ impl State {
         self.weather.latency * slower[nic]
     }
 
-    fn answer_time(&mut self, link: usize) -> u64 {
+    pub(crate) fn answer_time(&mut self, link: usize) -> u64 {
         let mut at = self.now + self.latency_of(link) + self.dice.below(self.weather.jitter + 1);
         if self.weather.caps.link_order {
             at = at.max(self.links[link].last_ack + 1);

@@ -16,6 +16,7 @@ use crate::oob::Streams;
 use crate::place::Region;
 use crate::rail::{RailState, Waiting};
 use crate::wire::Event;
+use crate::words::Kept;
 use crate::{Dice, Mutant, Trace, Weather};
 
 /// A simulated process, by its number in the world.
@@ -63,6 +64,8 @@ pub(crate) struct State {
     pub(crate) regions: BTreeMap<u64, Region>,
     /// Local keys by remote key.
     pub(crate) remote_keys: BTreeMap<u64, u64>,
+    /// Words that NICs keep to themselves, by region and place.
+    pub(crate) words: BTreeMap<(u64, u64), Kept>,
     /// Remote keys of retired regions, and their rails.
     pub(crate) retired: BTreeMap<u64, usize>,
     pub(crate) streams: Streams,
@@ -131,6 +134,7 @@ impl World {
             rails: Vec::new(),
             links: Vec::new(),
             regions: BTreeMap::new(),
+            words: BTreeMap::new(),
             remote_keys: BTreeMap::new(),
             retired: BTreeMap::new(),
             streams: Streams::default(),

@@ -16,6 +16,7 @@ pub(crate) fn of(config: &SoftConfig, pipeline_qps: u32) -> Caps {
         match_order: true,
         match_bits: 64,
         atomics: true,
+        coherent_atomics: true,
         wait: true,
         retires: true,
         ends_are_told: true,

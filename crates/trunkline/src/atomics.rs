@@ -1,5 +1,5 @@
-//! Atomics on words of any rank, its own included. Each is executed by the rank that has the word, so they are atomic among
-//! each other whoever asks, and with what that rank does by the methods here.
+//! Atomics on words of any rank, its own included. Each word has one executor, the rank that has it or its NIC, so they are atomic
+//! among each other whoever asks, and with what that rank does by the methods here. A word is for atomics or for signals, not both.
 
 use trunkline_engine::rma::Fetch;
 use trunkline_proto::mutant::Mutant;
@@ -71,7 +71,8 @@ impl Context {
         let (member, offset) = (self.member(rank)?, self.offset(at, 1)?);
         let atomic = Atomic::new(T::TYPE, action, fetches)
             .ok_or(Error::Argument("there is no such atomic on numbers with a point"))?;
-        if rank == self.rank() {
+        let executes = self.shared.executes || T::TYPE.width() == Width::Four;
+        if rank == self.rank() && executes {
             let heap = &self.shared.heap;
             let old = match T::TYPE.width() {
                 Width::Eight => heap.update(offset, |old| atomic.apply(old, Mutant::NONE)),

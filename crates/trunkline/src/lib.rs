@@ -30,11 +30,13 @@
 //!   began is done and can be seen at its target. A get or a fetching atomic is done when it comes back.
 //! - *Width.* A [`Word`] at its natural place (all elements of symmetric objects of such a type) is never torn. Of longer elements parts may be
 //!   new and parts old while they are being written.
-//! - *Atomics* are atomic among each other, whichever rank asks and whichever NIC carries it, as the rank that has the word executes
-//!   all of them. Puts and signals into the same word are whole, too, but a put between the parts of an atomic may be lost.
+//! - *Atomics* are atomic among each other, whichever rank asks and whichever NIC carries it, as each word has one executor: the rank that
+//!   has it, or, for words of 8 bytes where every rank has one NIC that can, and no other, that NIC (`TRUNKLINE_ATOMICS=owner`: always the
+//!   rank). Puts into the same word are whole, too, but one between the parts of an atomic may be lost; so may a signal's change
+//!   where NICs execute: a word is for atomics or for signals.
 //! - *Progress.* A rank that computes is served by a thread beside it ([`Builder::passive`]), which sleeps up to four milliseconds at a
 //!   time when nothing comes, up to one when something came lately. A rank that waits in a call of this crate serves by itself, at once. What a
-//!   rank has begun goes on with its own calls: what found no room, or a link that was still being made, is out after a quiet at the latest.
+//!   rank has begun goes on with its own calls and by that thread, and is out after a quiet at the latest.
 //! - *Death.* A call that waits for a rank which dies ends with [`Error::Gone`] or [`Error::Failed`], never hangs. A rank that is stopped, or
 //!   computes for an hour, is alive.
 //!

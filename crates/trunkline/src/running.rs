@@ -14,7 +14,7 @@ use trunkline_ofi::OfiFabric;
 use trunkline_proto::rma::atomic::Atomic;
 use trunkline_proto::wire::dial::CARD_BYTES;
 use trunkline_proto::wire::rma::signal::Update;
-use trunkline_proto::wire::rma::word::Word;
+use trunkline_proto::wire::rma::word::{Width, Word};
 use trunkline_softnic::SoftFabric;
 use trunkline_verbs::VerbsFabric;
 
@@ -114,6 +114,10 @@ impl Running {
 
     pub(crate) fn stirs(&self, id: ContextId) -> Option<u64> {
         of!(self, job => job.stirs(Some(id)))
+    }
+
+    pub(crate) fn executes(&self, width: Width) -> bool {
+        of!(self, job => job.executes(width))
     }
 
     pub(crate) fn works_unseen(&self) -> bool {

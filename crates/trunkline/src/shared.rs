@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use trunkline_engine::rma::ContextId;
 use trunkline_mem::Memory;
+use trunkline_proto::wire::rma::word::Width;
 
 use crate::context::Context;
 use crate::error::Error;
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) inner: Memory,
     /// What others do to this rank's memory goes on in its calls only, which do not hear of it.
     pub(crate) unseen: bool,
+    /// This rank may change its own words of 8 bytes beside what others ask for.
+    pub(crate) executes: bool,
     places: Mutex<Places>,
 }
 
@@ -45,7 +48,8 @@ struct Places {
 impl Shared {
     pub(crate) fn new(job: Running, (rank, size): (usize, usize), heap: Memory, inner: Memory) -> Arc<Self> {
         let unseen = job.works_unseen() && !crate::planted("api-sleeps-through-work");
-        Arc::new(Self { job, rank, size, heap, inner, unseen, places: Mutex::default() })
+        let executes = job.executes(Width::Eight);
+        Arc::new(Self { job, rank, size, heap, inner, unseen, executes, places: Mutex::default() })
     }
 
     /// A context that nobody has.

@@ -1,7 +1,7 @@
 //! What a port guarantees. Read once when a fabric is made.
 
 use trunkline_fabric::{Caps, DeviceReach};
-use trunkline_sys::verbs::{ATOMIC_NONE, DeviceAttr, PortAttr};
+use trunkline_sys::verbs::{ATOMIC_GLOB, ATOMIC_NONE, DeviceAttr, PortAttr};
 
 use crate::stage::COPIED_MAX;
 
@@ -30,6 +30,7 @@ pub(crate) fn of(
         match_order: false,
         match_bits: 64,
         atomics: device.atomic_cap != ATOMIC_NONE,
+        coherent_atomics: device.atomic_cap == ATOMIC_GLOB,
         wait: false,
         retires: false,
         // The peer's device says nothing when a queue pair is gone.

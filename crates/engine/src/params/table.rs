@@ -7,7 +7,7 @@ use trunkline_proto::limits::{EAGER_CREDITS_MAX, GROUPS_ASKED_MAX};
 use trunkline_proto::pool::config::Sharing;
 use trunkline_proto::time::Duration;
 
-use super::{Alias, FabricName, MatchBy, ParamInfo, SoftCopy};
+use super::{Alias, ExecuteBy, FabricName, MatchBy, ParamInfo, SoftCopy};
 
 /// The libfabric of the system.
 const LIBRARY: &str = "libfabric.so.1";
@@ -202,6 +202,22 @@ pub const TABLE: &[ParamInfo] = &[
         range: "1 to 16777216",
         doc: "regions registered with one connection",
         set: |params, value| number(value, 1, 1 << 24).map(|n| params.regions_max = n as u32),
+    },
+    ParamInfo {
+        name: "TRUNKLINE_ATOMICS",
+        aliases: &[],
+        kind: "word",
+        default: "auto",
+        range: "owner or auto",
+        doc: "who executes one-sided atomics of 8 bytes: the rank that has the word, or the NIC where every rank has one that can, and no other",
+        set: |params, value| {
+            params.execute_by = match value {
+                "auto" => ExecuteBy::Auto,
+                "owner" => ExecuteBy::Owner,
+                _ => return Err(()),
+            };
+            Ok(())
+        },
     },
     ParamInfo {
         name: "TRUNKLINE_PROGRESS_BATCH",

@@ -8,7 +8,6 @@ use trunkline_fabric::{Access, Completion, Done, LinkId, Rail, Status};
 use trunkline_mem::Memory;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::Path;
-use trunkline_proto::rma::calls::Answer;
 use trunkline_proto::rma::ledger::Ledger;
 use trunkline_proto::rma::outgoing::Order;
 use trunkline_proto::rma::paths::Stage;
@@ -23,11 +22,12 @@ use crate::params::Params;
 use crate::rma::error::{Lost, RmaError};
 use crate::rma::heap::Heap;
 use crate::rma::job::{Member, caps_of};
-use crate::rma::peer::{Found, Peer};
+use crate::rma::native::Native;
+use crate::rma::peer::Peer;
 use crate::rma::service::stirred;
 
 /// Operations of a context that may be under way.
-const OPS: u32 = 4096;
+pub(super) const OPS: u32 = 4096;
 /// Answers that may be under way to one link of a context: replies and acknowledgements.
 pub(super) const ANSWERS_MAX: u32 = 64 + 8;
 /// Puts without a signal after which they are not counted any more.
@@ -82,6 +82,8 @@ impl Source<'_> {
 pub struct Fetch {
     pub(super) peer: u32,
     pub(super) slot: Slot,
+    /// The NIC executes it.
+    pub(super) on_nic: bool,
 }
 
 /// Where the bytes of an operation are on this side.
@@ -124,13 +126,15 @@ pub(super) enum Note {
     Get(Transfer),
     /// An atomic, until its reply.
     Call(Slot),
+    /// One that the member's NIC executes, and what the word was found to be, where that takes several steps.
+    Native(Slot, Option<u64>),
 }
 
 impl Note {
     const fn bytes(self) -> u64 {
         match self {
             Self::Put(transfer, _) | Self::Get(transfer) => transfer.len as u64,
-            Self::Call(_) => 0,
+            Self::Call(_) | Self::Native(..) => 0,
         }
     }
 
@@ -139,7 +143,7 @@ impl Note {
         match self {
             Self::Put(_, Told::Counted(number)) => Kind::Counted(*number),
             Self::Put(_, Told::Rewritten) => Kind::Rewritten,
-            Self::Put(_, Told::Plain) | Self::Get(_) | Self::Call(_) => Kind::Other,
+            Self::Put(_, Told::Plain) | Self::Get(_) | Self::Call(_) | Self::Native(..) => Kind::Other,
         }
     }
 }
@@ -179,6 +183,8 @@ pub(super) struct Context<R: Rail> {
     pub(super) turns: u32,
     pub(super) looked: Instant,
     stirred: u64,
+    /// What NICs that execute atomics answer, if they do.
+    pub(super) native: Option<Native>,
     /// How the last failure was called.
     pub(super) why: Status,
     pub(super) mutant: Mutant,
@@ -248,6 +254,7 @@ impl<R: Rail> Context<R> {
             turns: 0,
             looked: now,
             stirred: 0,
+            native: None,
             why: Status::Ok,
             mutant,
         })
@@ -338,18 +345,23 @@ impl<R: Rail> Context<R> {
             _ if completion.status != Status::Ok => self.fail(at, path, completion.status),
             Done::Posted if completion.wr_id == MESSAGE => {}
             Done::Posted if completion.wr_id == PROOF => self.on_proof(at, path),
-            Done::Posted => self.on_done(SlotId::from_bits(completion.wr_id)),
+            Done::Posted => self.on_done(at, SlotId::from_bits(completion.wr_id)),
             // Nobody writes here but with records, of which there are none.
             Done::Written => {}
             Done::Received => self.on_message(at, path, completion),
         }
     }
 
-    fn on_done(&mut self, id: SlotId) {
+    fn on_done(&mut self, at: u32, id: SlotId) {
         let is_put = |note: &mut Note| matches!(note, Note::Put(..));
         // A proof tells of it, and may have.
         if !self.arrives && self.ledger.note_mut(id).is_none_or(is_put) {
             return;
+        }
+        if self.native.is_some()
+            && let Some(&mut Note::Native(slot, before)) = self.ledger.note_mut(id)
+        {
+            return self.on_native(at, id, slot, before);
         }
         self.end(id);
     }
@@ -380,7 +392,7 @@ impl<R: Rail> Context<R> {
                 let _ = peer.outgoing.on_plain_done();
             }
             Note::Put(_, Told::Rewritten) => peer.redo.on_rewritten(),
-            Note::Put(_, Told::Counted(_)) | Note::Get(_) | Note::Call(_) => {}
+            Note::Put(_, Told::Counted(_)) | Note::Get(_) | Note::Call(_) | Note::Native(..) => {}
         }
     }
 
@@ -404,15 +416,12 @@ impl<R: Rail> Context<R> {
 
     /// Whether somebody asked for it.
     fn on_reply(&mut self, at: u32, reply: &Reply) -> bool {
-        let peer = &mut self.peers[at as usize];
-        let Ok(answer) = peer.calls.on_reply(reply) else { return false };
-        let Answer::First(_, outcome) = answer else { return true };
-        let found = &mut peer.found[reply.slot.index()];
-        found.2 = match outcome {
-            Outcome::Done(value) => Found::Value(value),
-            Outcome::Refused => Found::Nowhere,
-        };
-        let Some(id) = found.1.take() else { return true };
+        let answered = self.peers[at as usize].asked.answered(reply);
+        answered.is_ok_and(|id| id.is_none_or(|id| self.end_call(id, reply.outcome)))
+    }
+
+    /// An atomic has its answer. Whether it was under way.
+    pub(super) fn end_call(&mut self, id: SlotId, outcome: Outcome) -> bool {
         match outcome {
             Outcome::Done(_) => self.ledger.done(id).is_ok(),
             Outcome::Refused => {

@@ -13,7 +13,7 @@ use trunkline_proto::wire::dial::{Heap as Told, Refusal, Word};
 use crate::rma::context::{Context, Dialled};
 use crate::rma::error::{Lost, RmaError};
 use crate::rma::job::Member;
-use crate::rma::peer::{Link, Peer};
+use crate::rma::peer::{Asked, Link, Peer};
 use crate::rma::receives::Receives;
 
 impl<R: Rail> Context<R> {
@@ -38,6 +38,7 @@ impl<R: Rail> Context<R> {
     ) -> Result<Vec<(Word, Option<OwnedFd>)>, RmaError> {
         let at = self.peers.len() as u32;
         let mut peer = Peer::new((member, control), paths, self.stream, self.order, self.mutant);
+        peer.on_nic = self.native.is_some().then(|| Asked::new(self.stream, self.mutant));
         let mut words = Vec::new();
         for path in (0..paths as u8).filter_map(Path::new) {
             let (stream, generation) = (self.stream, self.generation);

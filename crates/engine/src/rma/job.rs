@@ -12,13 +12,15 @@ use trunkline_proto::rma::atomic::Atomic;
 use trunkline_proto::wire::dial::{CARD_BYTES, Card};
 use trunkline_proto::wire::rma::Stream;
 use trunkline_proto::wire::rma::signal::Update;
-use trunkline_proto::wire::rma::word::Word as Word8;
+use trunkline_proto::wire::rma::word::{Width, Word as Word8};
 
 use crate::lane::Lane;
+use crate::params::ExecuteBy;
 use crate::rma::context::{ANSWERS_MAX, Context, ContextId, Fetch, Local, Source};
 use crate::rma::desk::Desk;
 use crate::rma::error::RmaError;
 use crate::rma::heap::Heap;
+use crate::rma::native::Native;
 use crate::rma::place::{Place, named};
 use crate::rma::service::{RECEIVES_MAX, Service};
 use crate::rma::streams::Streams;
@@ -137,7 +139,31 @@ impl<F: Fabric, H: Host> Job<F, H> {
     pub fn card(&self) -> [u8; CARD_BYTES] {
         let address = self.desk.claim().streams.address().0;
         let rails = self.nics.numbers().len() as u8;
-        Card { process: self.process, nonce: self.nonce, rails, address }.to_bytes()
+        let executes = self.caps_of_one().is_some_and(|caps| caps.atomics && caps.arrives);
+        let executes = executes && self.params.execute_by == ExecuteBy::Auto;
+        Card { process: self.process, nonce: self.nonce, rails, address, executes }.to_bytes()
+    }
+
+    /// What its NIC can do, if it serves by one.
+    fn caps_of_one(&self) -> Option<Caps> {
+        let &[nic] = self.nics.numbers() else { return None };
+        self.fabric.nics().get(nic).map(|nic| nic.caps)
+    }
+
+    /// Whether NICs execute atomics on words of 8 bytes: those of all members can, and no word is behind two of them.
+    fn nics_execute(&self) -> bool {
+        let believes = self.params.mutant.is("job-believes-two-nics");
+        self.me.get().is_some_and(|(_, cards)| cards.iter().all(|card| card.executes) || believes)
+    }
+
+    /// Whether a word of this process may be changed by its own atomics, beside those that others ask for. Else this process asks for
+    /// its own, as others do.
+    pub fn executes(&self, width: Width) -> bool {
+        let coherent = self.caps_of_one().is_some_and(|caps| caps.coherent_atomics);
+        width == Width::Four
+            || !self.nics_execute()
+            || coherent
+            || self.params.mutant.is("job-goes-around-the-nic")
     }
 
     /// Who is in the job: the cards of all, in the order of their numbers, and which of them this process is.
@@ -195,7 +221,10 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (mutant, now) = (self.params.mutant, self.host.now());
         let id = ContextId { stream, generation: made.uses };
-        let context = Context::new(id, (rails, answers), &heaps, now, &self.params)?;
+        let mut context = Context::new(id, (rails, answers), &heaps, now, &self.params)?;
+        if self.nics_execute() {
+            context.native = Some(Native::new(&context.rails[0])?);
+        }
         // Nobody else takes this place: it is held.
         *self.contexts[at].get_or_init(|| Place::new(mutant)).claim() = Some(context);
         made.uses = made.uses.wrapping_add(1);
@@ -321,7 +350,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         self.with(id, member, |context| context.get(member, heap, offset, into))
     }
 
-    /// Asks for an atomic on a word of a member, which that executes. `None` means not yet. One that does not fetch is complete
+    /// Asks for an atomic on a word of a member, which that executes, or its NIC. `None` means not yet. One that does not fetch is complete
     /// with a quiet.
     ///
     /// # Errors
@@ -486,6 +515,18 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let moved = service.progress();
         service.answer_all();
         self.say(&mut service.words);
+        moved
+    }
+
+    /// Goes on with all that contexts have begun of which nobody else has the lane. Whether anything moved.
+    pub(super) fn go_on_with_begun(&self) -> bool {
+        let mut moved = false;
+        for place in self.contexts.iter().filter_map(OnceLock::get) {
+            let Some(mut slot) = place.try_claim() else { continue };
+            if let Some(context) = slot.as_mut().filter(|context| context.has_begun()) {
+                moved |= self.go_on_with(place, context);
+            }
+        }
         moved
     }
 

@@ -14,6 +14,7 @@ use trunkline_proto::wire::rma::Message;
 
 use crate::rma::context::{Context, Note, Told};
 use crate::rma::error::Lost;
+use crate::rma::peer::Peer;
 
 /// Turns between two looks at the clock.
 const TURNS: u32 = 64;
@@ -79,8 +80,10 @@ impl<R: Rail> Context<R> {
     pub(super) fn lose(&mut self, at: u32, path: Path, lost: Lost) {
         let Some(peer) = self.peers.get_mut(at as usize).filter(|peer| peer.lost.is_none()) else { return };
         peer.lost = Some(lost);
-        peer.found.iter_mut().for_each(|found| found.1 = None);
+        let asked = peer.on_nic.iter_mut().chain([&mut peer.asked]);
+        asked.flat_map(|asked| asked.found.iter_mut()).for_each(|found| found.1 = None);
         (peer.sending, peer.redo) = (None, Redo::new(self.mutant));
+        peer.steps.clear();
         if !matches!(lost, Lost::Dead(_)) {
             self.words.push((peer.control, Word::Leave { stream: self.stream }));
         }
@@ -122,7 +125,7 @@ impl<R: Rail> Context<R> {
         let mut moved = false;
         let mut left = std::mem::take(&mut self.busy);
         left.retain(|&at| {
-            moved |= self.settle(at) | self.redo(at) | self.go_on_sending(at);
+            moved |= self.settle(at) | self.redo(at) | self.go_on_sending(at) | self.go_on_stepping(at);
             self.peers[at as usize].has_work()
         });
         // What a step has added meanwhile.
@@ -199,8 +202,10 @@ impl<R: Rail> Context<R> {
         let _ = self.ledger.moved(id, path);
         match note {
             Note::Put(..) | Note::Get(_) => self.post(at, path, id, note, (None, None)),
+            // There was one path only, and with it the member is lost.
+            Note::Native(..) => {}
             Note::Call(slot) => {
-                let calls = &mut self.peers[at as usize].calls;
+                let calls = &mut self.peers[at as usize].asked.calls;
                 let again = calls.again(slot).filter(|_| !self.mutant.is("job-forgets-lost-requests"));
                 let Some(request) = again else { return };
                 // Both ends have left the path that it went over, so this is the only message with it; the reply tells that it
@@ -253,6 +258,15 @@ impl<R: Rail> Context<R> {
         }
         let (began, ended) = self.ledger.counts();
         began == ended && self.busy.is_empty() && self.words.is_empty()
+    }
+
+    /// Whether something is under way, or is to be.
+    pub(super) fn has_begun(&self) -> bool {
+        let coming = |peer: &Peer| peer.lost.is_none() && peer.paths.are_coming();
+        !self.ledger.is_idle()
+            || !self.busy.is_empty()
+            || !self.words.is_empty()
+            || self.peers.iter().any(coming)
     }
 
     /// What is to be said to those whom this context has links to, as it ends.

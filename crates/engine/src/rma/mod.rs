@@ -16,6 +16,7 @@ mod error;
 mod heap;
 mod job;
 mod leave;
+mod native;
 mod peer;
 mod place;
 mod post;

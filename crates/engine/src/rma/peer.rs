@@ -6,15 +6,16 @@ use std::collections::VecDeque;
 use trunkline_fabric::LinkId;
 use trunkline_proto::limits::RMA_CALLS_MAX;
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::rma::Path;
-use trunkline_proto::rma::calls::Calls;
+use trunkline_proto::rma::calls::{Answer, Calls};
 use trunkline_proto::rma::outgoing::{Batch, Order, Outgoing};
 use trunkline_proto::rma::paths::{Paths, Stage};
 use trunkline_proto::rma::redo::Redo;
 use trunkline_proto::rma::shape::Shape;
+use trunkline_proto::rma::{Fault, Path};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::dial::Heap;
 use trunkline_proto::wire::rma::Stream;
+use trunkline_proto::wire::rma::atomic::{Outcome, Reply, Slot};
 use trunkline_proto::wire::rma::signal::Update;
 
 use crate::rma::context::Local;
@@ -55,6 +56,42 @@ pub(super) struct Sending {
     pub(super) update: Update,
 }
 
+/// Atomics of one stream towards a member, and what they found.
+pub(super) struct Asked {
+    pub(super) calls: Calls,
+    /// By slot of a call: which use of it, how it stands in the ledger, and what it found.
+    pub(super) found: Box<[(u16, Option<SlotId>, Found); RMA_CALLS_MAX]>,
+}
+
+impl Asked {
+    /// None so far.
+    pub(super) fn new(stream: Stream, mutant: Mutant) -> Self {
+        Self {
+            calls: Calls::new(stream, mutant),
+            found: Box::new([(0, None, Found::Pending); RMA_CALLS_MAX]),
+        }
+    }
+
+    /// One has begun, which is that in the ledger.
+    pub(super) fn begun(&mut self, slot: Slot, id: Option<SlotId>) {
+        self.found[slot.index()] = (slot.generation(), id, Found::Pending);
+    }
+
+    /// An answer has come. That in the ledger which it ends.
+    ///
+    /// # Errors
+    /// [`Fault`] if nobody asked for it.
+    pub(super) fn answered(&mut self, reply: &Reply) -> Result<Option<SlotId>, Fault> {
+        let Answer::First(_, outcome) = self.calls.on_reply(reply)? else { return Ok(None) };
+        let found = &mut self.found[reply.slot.index()];
+        found.2 = match outcome {
+            Outcome::Done(value) => Found::Value(value),
+            Outcome::Refused => Found::Nowhere,
+        };
+        Ok(found.1.take())
+    }
+}
+
 /// The value that an atomic has found.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Found {
@@ -78,9 +115,12 @@ pub(super) struct Peer {
     /// A path was lost, and acknowledgements perhaps with it: it is to be asked, over another.
     pub(super) asks: bool,
     pub(super) outgoing: Outgoing,
-    pub(super) calls: Calls,
-    /// By slot of a call: which use of it, how it stands in the ledger, and what it found.
-    pub(super) found: Box<[(u16, Option<SlotId>, Found); RMA_CALLS_MAX]>,
+    /// Atomics that its process executes.
+    pub(super) asked: Asked,
+    /// And its NIC, if that does.
+    pub(super) on_nic: Option<Asked>,
+    /// Atomics whose next step found no room.
+    pub(super) steps: VecDeque<SlotId>,
     pub(super) lost: Option<Lost>,
     /// What is posted next waits until all before it is complete.
     pub(super) fenced: bool,
@@ -104,8 +144,9 @@ impl Peer {
             sending: None,
             asks: false,
             outgoing: Outgoing::new(stream, order, Shape::WIRE, mutant),
-            calls: Calls::new(stream, mutant),
-            found: Box::new([(0, None, Found::Pending); RMA_CALLS_MAX]),
+            asked: Asked::new(stream, mutant),
+            on_nic: None,
+            steps: VecDeque::new(),
             lost: None,
             fenced: false,
         }
@@ -120,7 +161,8 @@ impl Peer {
 
     /// Whether something is under way that its process has to execute.
     pub(super) fn is_served(&self) -> bool {
-        !self.calls.is_empty() || self.outgoing.unacknowledged() > 0 || self.sending.is_some()
+        let on_nic = self.on_nic.as_ref().is_some_and(|asked| !asked.calls.is_empty());
+        on_nic || !self.asked.calls.is_empty() || self.outgoing.unacknowledged() > 0 || self.sending.is_some()
     }
 
     /// Whether several paths carry.
@@ -134,6 +176,7 @@ impl Peer {
         lives
             && (self.asks
                 || self.sending.is_some()
+                || !self.steps.is_empty()
                 || !self.redo.is_empty()
                 || self.paths.count(Stage::Leaving) > 0)
     }

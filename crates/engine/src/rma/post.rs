@@ -8,8 +8,9 @@ use trunkline_proto::rma::calls::Refused;
 use trunkline_proto::rma::ledger::Quiet;
 use trunkline_proto::rma::outgoing::{Batch, Busy, Sealed, Tag};
 use trunkline_proto::slots::SlotId;
+use trunkline_proto::wire::rma::Message;
 use trunkline_proto::wire::rma::signal::Update;
-use trunkline_proto::wire::rma::{Message, word};
+use trunkline_proto::wire::rma::word::{self, Width};
 
 use crate::rma::context::{Context, Fetch, Local, MESSAGE, Near, Note, PROOF, Source, Told, Transfer};
 use crate::rma::error::{Lost, RmaError};
@@ -200,33 +201,38 @@ impl<R: Rail> Context<R> {
         atomic: Atomic,
     ) -> Result<Option<Fetch>, RmaError> {
         let Some(at) = self.ready(member) else { return Ok(None) };
+        if self.native.is_some() && word.width() == Width::Eight {
+            return self.ask_nic(at, word, atomic);
+        }
         let (peer, rails) = (&self.peers[at as usize], &self.rails);
         // One of the receives is for what asks, and of those for answers one in four is for acknowledgements.
-        let out = u64::from(peer.calls.len()) + peer.outgoing.unacknowledged();
+        let out = u64::from(peer.asked.calls.len()) + peer.outgoing.unacknowledged();
         let most = u64::from(self.answers - self.answers / 4);
-        let takes = |link: &Link| out + 1 < u64::from(link.credit) && u64::from(peer.calls.len()) < most;
+        let takes =
+            |link: &Link| out + 1 < u64::from(link.credit) && u64::from(peer.asked.calls.len()) < most;
         let has_room = |link: &Link| takes(link) && rails[link.rail].credits(link.link) > 0;
         let Some((path, _)) = peer.path(has_room).filter(|_| self.ledger.has_room()) else {
             self.ask_for_room(at);
             return Ok(None);
         };
         let peer = &mut self.peers[at as usize];
-        let request = match peer.calls.begin(word, atomic) {
+        let request = match peer.asked.calls.begin(word, atomic) {
             Ok(request) => request,
             Err(Refused::Busy) => return Ok(None),
             Err(Refused::Width) => return Err(RmaError::Argument("the word is not as wide as the type")),
         };
         let slot = request.slot;
         let id = self.ledger.begin(at, path, Note::Call(slot)).ok();
-        peer.found[slot.index()] = (slot.generation(), id, Found::Pending);
+        peer.asked.begun(slot, id);
         self.send(at, path, &Message::Request(request));
-        Ok(Some(Fetch { peer: at, slot }))
+        Ok(Some(Fetch { peer: at, slot, on_nic: false }))
     }
 
     /// The value that an atomic has found; `None` if it is not known yet.
     pub(super) fn fetched(&mut self, fetch: Fetch) -> Result<Option<u64>, RmaError> {
         let peer = self.peers.get(fetch.peer as usize).ok_or(RmaError::Unknown)?;
-        let (generation, _, found) = peer.found[fetch.slot.index()];
+        let asked = if fetch.on_nic { peer.on_nic.as_ref() } else { Some(&peer.asked) };
+        let (generation, _, found) = asked.ok_or(RmaError::Unknown)?.found[fetch.slot.index()];
         match found {
             _ if generation != fetch.slot.generation() => Err(RmaError::Unknown),
             Found::Value(value) => Ok(Some(value)),
@@ -301,7 +307,7 @@ impl<R: Rail> Context<R> {
 }
 
 /// Where bytes of a member's heap are, over a link.
-fn remote(link: &Link, heap: u8, offset: u64, len: u64) -> Result<Remote, RmaError> {
+pub(super) fn remote(link: &Link, heap: u8, offset: u64, len: u64) -> Result<Remote, RmaError> {
     let heap = link.heaps.get(usize::from(heap)).ok_or(RmaError::Argument("the member has no such heap"))?;
     let inside = offset.checked_add(len).is_some_and(|end| end <= heap.len);
     if !inside {

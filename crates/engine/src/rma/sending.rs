@@ -115,6 +115,6 @@ impl<R: Rail> Context<R> {
 
 /// A path that a signal can go over, whose target has a receive for it.
 pub(super) fn signal_path(peer: &Peer, credits: impl Fn(&Link) -> u32) -> Option<Path> {
-    let out = u64::from(peer.calls.len()) + peer.outgoing.unacknowledged();
+    let out = u64::from(peer.asked.calls.len()) + peer.outgoing.unacknowledged();
     peer.path(|link| out + 1 < u64::from(link.credit) && credits(link) > 0).map(|(path, _)| path)
 }

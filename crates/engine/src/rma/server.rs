@@ -1,5 +1,5 @@
 //! A thread that serves for a process that computes: what others put, get, ask and signal there is complete in time although its
-//! own threads make no call. Started by front ends for whoever wants it; leaves the process alone while that polls by itself.
+//! own threads make no call, and what those have begun goes on. Started by front ends for whoever wants it; leaves the process alone while that polls by itself.
 
 use std::io;
 use std::ops::Deref;
@@ -50,8 +50,9 @@ fn run<F: Fabric, H: Host>(job: &Job<F, H>, stop: &AtomicBool) {
         let moved = !polled && !mutant.is("job-serves-nobody") && {
             let hears = fruitless < IDLE_AFTER || fruitless.is_multiple_of(STREAMS_EVERY);
             let moved = if hears { job.serve() } else { job.serve_links() };
+            let own = !mutant.is("job-serves-others-only") && job.go_on_with_begun();
             let now = job.stirs(None);
-            moved | (std::mem::replace(&mut stirs, now) != now)
+            moved | own | (std::mem::replace(&mut stirs, now) != now)
         };
         if moved || mutant.is("job-server-never-rests") {
             waiting.moved();

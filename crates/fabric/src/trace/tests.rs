@@ -24,6 +24,7 @@ const CAPS: Caps = Caps {
     match_order: false,
     match_bits: 64,
     atomics: false,
+    coherent_atomics: false,
     wait: false,
     retires: false,
     ends_are_told: true,

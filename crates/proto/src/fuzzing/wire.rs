@@ -244,7 +244,8 @@ pub(super) fn dial(bytes: &[u8]) {
 
 pub(super) fn dial_seeds() -> Vec<Vec<u8>> {
     let Some(stream) = Stream::new(5) else { return Vec::new() };
-    let card = Card { process: ProcessId([1; 16]), nonce: [2; 16], rails: 4, address: vec![3; 48] };
+    let card =
+        Card { process: ProcessId([1; 16]), nonce: [2; 16], rails: 4, address: vec![3; 48], executes: false };
     let heap = |n: u64| dial::Heap { len: n << 20, region: Region { key: !n, addr: n << 40 } };
     let standing = |epochs: u16| incoming::Standing {
         applied: 0x0102_0304_0506,

@@ -120,6 +120,12 @@ impl Calls {
         self.release(slot.index());
     }
 
+    /// The request in that slot, if it is not answered.
+    #[must_use]
+    pub fn get(&self, slot: Slot) -> Option<&Request> {
+        self.requests[slot.index()].as_ref().filter(|request| request.slot == slot)
+    }
+
     /// What has not been answered.
     pub fn iter(&self) -> impl Iterator<Item = &Request> {
         self.requests.iter().flatten()

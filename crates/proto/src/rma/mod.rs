@@ -11,6 +11,7 @@
 //! - [`ledger`], [`flights`]: operations under way, by context and peer; a quiet is one load when there are none.
 //! - [`paths`], [`redo`]: a path that is lost, and what is done again.
 //! - [`atomic`], [`calls`], [`served`]: atomics that the owner of a word executes, each once however often it is asked.
+//! - [`steps`]: the same by what NICs execute.
 //!
 //! None of it knows addresses, rights or memory: whoever calls checks the words that a peer names, and applies what it is
 //! given before it asks for acknowledgements.
@@ -26,6 +27,7 @@ pub mod paths;
 pub mod redo;
 pub mod served;
 pub mod shape;
+pub mod steps;
 
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,11 @@ use crate::wire::rma::Stream;
 pub const CARD_BYTES: usize = 96;
 
 const MAGIC: [u8; 4] = *b"TRKR";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+/// Where the flags of a card are.
+const FLAGS: usize = 88;
+/// Flag: [`Card::executes`].
+const EXECUTES: u8 = 1;
 /// Most bytes of the address of a link.
 const LINK_MAX: usize = 256;
 /// Most epochs that a standing tells of, and that a [`Word::MakeUp`] does.
@@ -34,6 +38,8 @@ pub struct Card {
     pub rails: u8,
     /// Where its control streams are accepted, 1 to [`ADDRESS_MAX`] bytes.
     pub address: Vec<u8>,
+    /// Its NIC, the only one that serves others, executes atomics on words of 8 bytes.
+    pub executes: bool,
 }
 
 /// A heap as peers reach it over one link.
@@ -160,6 +166,7 @@ impl Card {
         out.bytes(&self.address[..self.address.len().min(ADDRESS_MAX)]);
         let mut bytes = [0; CARD_BYTES];
         bytes[..out.0.len()].copy_from_slice(&out.0);
+        bytes[FLAGS] = if self.executes { EXECUTES } else { 0 };
         bytes
     }
 
@@ -181,7 +188,10 @@ impl Card {
         within("bytes of an address", used.into(), 1, ADDRESS_MAX)?;
         let (process, nonce) = (ProcessId(reader.array()?), reader.array()?);
         let address = reader.bytes(ADDRESS_MAX)?[..usize::from(used)].to_vec();
-        Ok(Self { process, nonce, rails, address })
+        // Atomics of several NICs would not see each other.
+        let flags = bytes[FLAGS];
+        within("flags", flags.into(), 0, usize::from(if rails == 1 { EXECUTES } else { 0 }))?;
+        Ok(Self { process, nonce, rails, address, executes: flags == EXECUTES })
     }
 }
 
@@ -346,26 +356,33 @@ mod tests {
     use super::*;
 
     fn card() -> Card {
-        Card { process: ProcessId([1; 16]), nonce: [2; 16], rails: 2, address: vec![3; 7] }
+        Card { process: ProcessId([1; 16]), nonce: [2; 16], rails: 2, address: vec![3; 7], executes: false }
     }
 
     #[test]
     fn cards_are_laid_out_as_documented() {
         let bytes = card().to_bytes();
-        assert_eq!(bytes[..8], [b'T', b'R', b'K', b'R', 1, 0, 2, 7]);
+        assert_eq!(bytes[..8], [b'T', b'R', b'K', b'R', 2, 0, 2, 7]);
         assert_eq!((bytes[8], bytes[24], bytes[40], bytes[47]), (1, 2, 3, 0));
         assert_eq!(Card::from_bytes(&bytes), Ok(card()));
+        let executes = Card { executes: true, rails: 1, ..card() };
+        let bytes = executes.to_bytes();
+        assert_eq!((bytes[88], &bytes[89..]), (1, &[0; 7][..]));
+        assert_eq!(Card::from_bytes(&bytes), Ok(executes));
     }
 
     #[test]
     fn cards_that_cannot_be_are_refused() {
         for (at, value, error) in [
             (0, b'x', DialError::Foreign),
-            (4, 2, DialError::Version(2)),
+            (4, 1, DialError::Version(1)),
             (6, 0, DialError::Value { what: "rails", value: 0 }),
             (6, 5, DialError::Value { what: "rails", value: 5 }),
             (7, 0, DialError::Value { what: "bytes of an address", value: 0 }),
             (7, 49, DialError::Value { what: "bytes of an address", value: 49 }),
+            (88, 2, DialError::Value { what: "flags", value: 2 }),
+            // Two NICs execute no atomics together.
+            (88, 1, DialError::Value { what: "flags", value: 1 }),
         ] {
             let mut bytes = card().to_bytes();
             bytes[at] = value;

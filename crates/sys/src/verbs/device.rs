@@ -13,6 +13,8 @@ pub const LINK_LAYER_INFINIBAND: u8 = 1;
 pub const LINK_LAYER_ETHERNET: u8 = 2;
 /// `IBV_ATOMIC_NONE`: the device executes no atomics.
 pub const ATOMIC_NONE: c_uint = 0;
+/// `IBV_ATOMIC_GLOB`: those that it executes are atomic with the CPU's, too.
+pub const ATOMIC_GLOB: c_uint = 2;
 /// `IBV_GID_TYPE_IB`.
 pub const GID_TYPE_IB: u32 = 0;
 /// `IBV_GID_TYPE_ROCE_V1`.

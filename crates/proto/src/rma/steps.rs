@@ -1,0 +1,136 @@
+//! Atomics by what NICs do: they add to a word of 8 bytes, and compare and swap it. Whatever else there is takes a look at the word,
+//! and then a compare-and-swap until nobody was in between. Each of those that fails means that another's has not, so somebody is done
+//! with every round. Called by the engine for each answer of a NIC.
+
+use crate::mutant::Mutant;
+use crate::rma::atomic::{Action, Atomic};
+
+/// What a NIC is to do with a word. It brings back what that was.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// Adds to it, wrapping.
+    Add(u64),
+    /// Replaces it by `swap` if it is `expect`.
+    CompareSwap {
+        /// What it is compared with.
+        expect: u64,
+        /// What it becomes.
+        swap: u64,
+    },
+}
+
+/// What is to be asked next of an atomic on 8 bytes whose word was `before`, as far as that is known.
+#[inline]
+#[must_use]
+pub fn next(atomic: Atomic, before: Option<u64>) -> Step {
+    match (atomic.action(), before) {
+        (Action::Add(value), _) => Step::Add(value),
+        (Action::CompareSwap { expect, swap }, _) => Step::CompareSwap { expect, swap },
+        (Action::Fetch, _) | (_, None) => Step::Add(0),
+        (_, Some(expect)) => {
+            let swap = atomic.apply(expect, Mutant::NONE).unwrap_or(expect);
+            Step::CompareSwap { expect, swap }
+        }
+    }
+}
+
+/// What the word was when the step after `before` came, and so what the next one is to follow; `None` if the atomic is done.
+#[inline]
+#[must_use]
+pub fn follows(atomic: Atomic, before: Option<u64>, found: u64, mutant: Mutant) -> Option<u64> {
+    match (atomic.action(), before) {
+        (Action::Add(_) | Action::CompareSwap { .. } | Action::Fetch, _) => None,
+        (_, Some(_)) if mutant.is("rma-steps-once") => None,
+        (_, Some(before)) if before == found => None,
+        // What would not change it has happened with the look.
+        _ => atomic.apply(found, Mutant::NONE).filter(|&new| new != found).map(|_| found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::mutant::planted;
+    use crate::rma::atomic::Type;
+
+    fn execute(word: &mut u64, step: Step) -> u64 {
+        let old = *word;
+        match step {
+            Step::Add(value) => *word = old.wrapping_add(value),
+            Step::CompareSwap { expect, swap } if old == expect => *word = swap,
+            Step::CompareSwap { .. } => {}
+        }
+        old
+    }
+
+    fn atomics() -> impl Strategy<Value = Atomic> {
+        let small = 0..4_u64;
+        (0..7_u8, small.clone(), small).prop_filter_map("there is such an atomic", |(what, a, b)| {
+            let action = match what {
+                0 => Action::Fetch,
+                1 => Action::Set(a),
+                2 => Action::Add(a),
+                3 => Action::And(a),
+                4 => Action::Or(a),
+                5 => Action::Xor(a),
+                _ => Action::CompareSwap { expect: a, swap: b },
+            };
+            Atomic::new(Type::U64, action, true)
+        })
+    }
+
+    proptest! {
+        /// Whoever comes in between, each atomic happens once, as if nobody did: in the order in which they change the word.
+        #[test]
+        fn atomics_in_steps_are_atomic(
+            all in prop::collection::vec(atomics(), 1..6),
+            order in prop::collection::vec(any::<prop::sample::Index>(), 0..60),
+        ) {
+            let (mut word, mut model) = (1_u64, 1_u64);
+            let mut open: Vec<(Atomic, Option<u64>)> = all.into_iter().map(|atomic| (atomic, None)).collect();
+            let mut order = order.into_iter();
+            while !open.is_empty() {
+                let at = order.next().map_or(0, |index| index.index(open.len()));
+                let (atomic, before) = open[at];
+                let found = execute(&mut word, next(atomic, before));
+                match follows(atomic, before, found, planted()) {
+                    None => {
+                        prop_assert_eq!(found, model);
+                        model = atomic.apply(model, Mutant::NONE).unwrap_or(model);
+                        open.remove(at);
+                    }
+                    following => open[at].1 = following,
+                }
+                prop_assert_eq!(word, model);
+            }
+        }
+    }
+
+    #[test]
+    fn most_take_one_step_and_none_that_nobody_disturbs_more_than_two() {
+        for (action, steps) in [
+            (Action::Fetch, 1),
+            (Action::Add(3), 1),
+            (Action::CompareSwap { expect: 1, swap: 2 }, 1),
+            (Action::Set(9), 2),
+            (Action::Xor(1), 2),
+            (Action::Or(1), 1),
+        ] {
+            let (atomic, mut word) = (Atomic::new(Type::U64, action, true).unwrap(), 1);
+            let (mut before, mut taken) = (None, 0);
+            loop {
+                let found = execute(&mut word, next(atomic, before));
+                taken += 1;
+                before = follows(atomic, before, found, Mutant::NONE);
+                if before.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(taken, steps, "{action:?}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Atomics as NICs execute them. Called by the wire. Where they are coherent with the CPU's, a word is changed at once; elsewhere a NIC
+//! keeps it to itself for a while, and what the CPU writes meanwhile is lost.
+
+use trunkline_fabric::{Remote, Status};
+
+use crate::place::Right;
+use crate::wire::Event;
+use crate::world::State;
+
+/// Longest time that a NIC keeps a word.
+const KEPT_TIME: u64 = 300_000;
+
+/// A word that a NIC has read and not written yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    value: u64,
+    until: u64,
+}
+
+impl State {
+    /// Executes an atomic of link `from` at its target.
+    pub(crate) fn atomic(
+        &mut self,
+        (link, from, seq): (usize, usize, u64),
+        at: Remote,
+        change: impl Fn(u64) -> u64,
+    ) {
+        let range = self.remote_range(link, at, 8, Right::Atomic);
+        if let Some((region, _)) = range {
+            self.reveal_region(link, region);
+        }
+        let done = range.and_then(|(region, offset)| match self.weather.caps.coherent_atomics {
+            true => self.change_at_once((region, offset), change),
+            false => self.change_kept((region, offset), change),
+        });
+        match done {
+            Some((old, until)) => {
+                let bytes = old.to_le_bytes().to_vec();
+                let at = self.answer_time(from).max(until);
+                self.links[from].last_ack = self.links[from].last_ack.max(at);
+                self.schedule_at(at, Event::Reply { link: from, seq, bytes });
+            }
+            None => self.refuse(link, from, seq, Status::RemoteAccess),
+        }
+    }
+
+    fn change_at_once(
+        &mut self,
+        (region, offset): (u64, u64),
+        change: impl Fn(u64) -> u64,
+    ) -> Option<(u64, u64)> {
+        let memory = &self.regions.get(&region)?.memory;
+        let old = memory.load(offset).ok()?;
+        memory.store(offset, change(old)).ok()?;
+        Some((old, self.now))
+    }
+
+    fn change_kept(
+        &mut self,
+        (region, offset): (u64, u64),
+        change: impl Fn(u64) -> u64,
+    ) -> Option<(u64, u64)> {
+        if let Some(kept) = self.words.get_mut(&(region, offset)) {
+            let old = kept.value;
+            kept.value = change(old);
+            return Some((old, kept.until));
+        }
+        let old = self.regions.get(&region)?.memory.load(offset).ok()?;
+        let until = self.now + 1 + self.dice.below(KEPT_TIME);
+        self.words.insert((region, offset), Kept { value: change(old), until });
+        self.schedule_at(until, Event::WriteBack { region, offset });
+        Some((old, until))
+    }
+
+    /// A NIC is done with a word.
+    pub(crate) fn write_back(&mut self, region: u64, offset: u64) {
+        let kept = self.words.remove(&(region, offset));
+        if let Some((kept, region)) = kept.zip(self.regions.get(&region)) {
+            // It was read there.
+            let _ = region.memory.store(offset, kept.value);
+        }
+    }
+}
