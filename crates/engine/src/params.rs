@@ -25,8 +25,10 @@ pub enum MatchBy {
 /// Who executes atomics of one-sided work.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ExecuteBy {
-    /// The NIC, for words of 8 bytes, where every process has one that can and no other; the word's owner elsewhere.
+    /// The NIC, for words of 8 bytes, where every process has one that does so by itself, and no other; the word's owner elsewhere.
     Auto,
+    /// The same where it takes calls of the owner.
+    Nic,
     /// The word's owner.
     Owner,
 }

@@ -69,6 +69,8 @@ pub struct Caps {
     pub atomics: bool,
     /// Nor one of the CPU's. Elsewhere all atomics of a word go through the NIC, or none.
     pub coherent_atomics: bool,
+    /// It executes them while its side makes no call.
+    pub offloads_atomics: bool,
     /// A link can wait for a completion queue ([`Op::Wait`](crate::Op::Wait)).
     pub wait: bool,
     /// What peers write to a region that was retired ([`Mr::retire`](crate::Mr::retire)) is taken and goes nowhere, instead

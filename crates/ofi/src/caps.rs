@@ -28,6 +28,7 @@ pub(crate) fn of(granted: &Granted, profile: &Profile) -> Caps {
         match_bits: granted.tag_bits - PAIRED,
         atomics: false,
         coherent_atomics: false,
+        offloads_atomics: false,
         wait: false,
         retires: false,
         ends_are_told: false,

@@ -17,6 +17,7 @@ pub(crate) fn of(config: &SoftConfig, pipeline_qps: u32) -> Caps {
         match_bits: 64,
         atomics: true,
         coherent_atomics: true,
+        offloads_atomics: false,
         wait: true,
         retires: true,
         ends_are_told: true,

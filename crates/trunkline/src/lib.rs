@@ -31,8 +31,8 @@
 //! - *Width.* A [`Word`] at its natural place (all elements of symmetric objects of such a type) is never torn. Of longer elements parts may be
 //!   new and parts old while they are being written.
 //! - *Atomics* are atomic among each other, whichever rank asks and whichever NIC carries it, as each word has one executor: the rank that
-//!   has it, or, for words of 8 bytes where every rank has one NIC that can, and no other, that NIC (`TRUNKLINE_ATOMICS=owner`: always the
-//!   rank). Puts into the same word are whole, too, but one between the parts of an atomic may be lost; so may a signal's change
+//!   has it, or, for words of 8 bytes where every rank has one NIC that does so by itself, and no other, that NIC
+//!   (`TRUNKLINE_ATOMICS=owner`: always the rank). Puts into the same word are whole, too, but one between the parts of an atomic may be lost; so may a signal's change
 //!   where NICs execute: a word is for atomics or for signals.
 //! - *Progress.* A rank that computes is served by a thread beside it ([`Builder::passive`]), which sleeps up to four milliseconds at a
 //!   time when nothing comes, up to one when something came lately. A rank that waits in a call of this crate serves by itself, at once. What a

@@ -31,6 +31,7 @@ pub(crate) fn of(
         match_bits: 64,
         atomics: device.atomic_cap != ATOMIC_NONE,
         coherent_atomics: device.atomic_cap == ATOMIC_GLOB,
+        offloads_atomics: true,
         wait: false,
         retires: false,
         // The peer's device says nothing when a queue pair is gone.

@@ -208,11 +208,12 @@ pub const TABLE: &[ParamInfo] = &[
         aliases: &[],
         kind: "word",
         default: "auto",
-        range: "owner or auto",
-        doc: "who executes one-sided atomics of 8 bytes: the rank that has the word, or the NIC where every rank has one that can, and no other",
+        range: "nic, owner or auto",
+        doc: "who executes one-sided atomics of 8 bytes: the rank that has the word, or its NIC where every rank has one that can, and no other; auto is the NIC where it needs no call of the rank",
         set: |params, value| {
             params.execute_by = match value {
                 "auto" => ExecuteBy::Auto,
+                "nic" => ExecuteBy::Nic,
                 "owner" => ExecuteBy::Owner,
                 _ => return Err(()),
             };

@@ -139,8 +139,15 @@ impl<F: Fabric, H: Host> Job<F, H> {
     pub fn card(&self) -> [u8; CARD_BYTES] {
         let address = self.desk.claim().streams.address().0;
         let rails = self.nics.numbers().len() as u8;
-        let executes = self.caps_of_one().is_some_and(|caps| caps.atomics && caps.arrives);
-        let executes = executes && self.params.execute_by == ExecuteBy::Auto;
+        let executes = self.caps_of_one().is_some_and(|caps| {
+            caps.atomics
+                && caps.arrives
+                && match self.params.execute_by {
+                    ExecuteBy::Auto => caps.offloads_atomics,
+                    ExecuteBy::Nic => true,
+                    ExecuteBy::Owner => false,
+                }
+        });
         Card { process: self.process, nonce: self.nonce, rails, address, executes }.to_bytes()
     }
 

@@ -25,6 +25,7 @@ const CAPS: Caps = Caps {
     match_bits: 64,
     atomics: false,
     coherent_atomics: false,
+    offloads_atomics: false,
     wait: false,
     retires: false,
     ends_are_told: true,

@@ -40,6 +40,12 @@ const ALL: [Over; 9] = [
     Over::new(STRICT, &[("FI_STRICT_NICS", "3"), ("FI_STRICT_REORDER", "0.3")], &[3, 2]),
 ];
 
+/// With atomics that NICs execute.
+const BY_NICS: [Over; 2] = [
+    Over::new("soft:shm", &[("TRUNKLINE_ATOMICS", "nic")], &[1]),
+    Over::new("soft:tcp", &[("TRUNKLINE_ATOMICS", "nic")], &[1]),
+];
+
 /// How many of those that are not plain a test runs over.
 const FEW: usize = 2;
 const STRICT: &str = "ofi:strict";
@@ -67,7 +73,7 @@ impl Over {
     }
 
     /// What a test of this name runs over: the plain ones and two of the others, which two depends on the name, or with
-    /// `TRUNKLINE_FULL` all; of those that there are here. Or the one that the environment names, with one NIC and with two.
+    /// `TRUNKLINE_FULL` all, and those of atomics also by NICs; of those that there are here. Or the one that the environment names, with one NIC and with two.
     pub(crate) fn here(name: &str) -> Vec<Self> {
         if let Ok(named) = std::env::var("TRUNKLINE_FABRIC") {
             let named = &*named.leak();
@@ -82,7 +88,9 @@ impl Over {
         let (plain, others): (Vec<_>, Vec<_>) = ALL.into_iter().partition(Self::is_plain);
         let count = others.len();
         let few = others.into_iter().cycle().skip(name.len()).take(if full { count } else { FEW });
-        plain.into_iter().chain(few).filter(|over| libfabric || !over.fabric.starts_with("ofi")).collect()
+        let by_nics = BY_NICS.into_iter().filter(|_| name.starts_with("atomics::"));
+        let all = plain.into_iter().chain(few).chain(by_nics);
+        all.filter(|over| libfabric || !over.fabric.starts_with("ofi")).collect()
     }
 
     pub(crate) fn fabric(&self) -> &str {
