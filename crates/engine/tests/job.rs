@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::{ContextId, Job, Local, RmaError, Source};
+use trunkline_engine::rma::{ContextId, Job, Local, Lost, RmaError, Source};
 use trunkline_engine::{Nics, Params};
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::{Action, Atomic, Type};
+use trunkline_proto::wire::dial::Refusal;
 use trunkline_proto::wire::rma::signal::{SignalOp, Update};
 use trunkline_proto::wire::rma::word::{Width, Word};
 use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
@@ -419,5 +420,70 @@ fn a_put_with_signal_of_any_size_is_one_call() {
         assert_eq!((to.heap.load(8).unwrap(), to.heap.load(4096).unwrap()), (99, 0x0505_0505_0505_0505));
         let outside = Source::Heap(Local { heap: 0, offset: 0, len: HEAP as u64 });
         assert_eq!(put(outside).unwrap_err().to_string(), "outside of the member's heap");
+    }
+}
+
+/// Cards that are not those of the job: of a member by another nonce, and for a number that nobody has.
+#[test]
+fn strangers_are_refused_by_name_and_take_nothing() {
+    for wire in WIRES {
+        let job = |_| {
+            let config = SoftConfig { wire, ..SoftConfig::default() };
+            let host = UnixHost::new(|_, _| {});
+            Job::new(SoftFabric::new(config).unwrap(), host, params(), Nics::new(&[0]).unwrap()).unwrap()
+        };
+        let [asked, guesses, uninvited]: [Job<_, _>; 3] = std::array::from_fn(job);
+        let cards = [asked.card(), guesses.card(), uninvited.card()];
+        asked.meet(0, &cards[..2]).unwrap();
+        let mut guessed = cards[0];
+        guessed[24] ^= 1;
+        guesses.meet(1, &[guessed, cards[1]]).unwrap();
+        uninvited.meet(2, &cards).unwrap();
+        asked.add_heap(Memory::heap(4096)).unwrap();
+        for job in [&guesses, &uninvited] {
+            job.add_heap(Memory::heap(4096)).unwrap();
+            let (context, started) = (job.context().unwrap(), Instant::now());
+            let error = loop {
+                match job.put(context, 0, 0, 0, Source::Bytes(&[1])) {
+                    Ok(None) => {}
+                    Ok(Some(_)) => panic!("{wire:?}: it was let in"),
+                    Err(error) => break error,
+                }
+                asked.serve();
+                assert!(started.elapsed().as_secs() < 20, "{wire:?}: nobody answers");
+            };
+            let refused = RmaError::Lost { member: 0, lost: Lost::Refused(Refusal::Stranger) };
+            assert_eq!(error.to_string(), refused.to_string(), "{wire:?}");
+            assert_eq!(asked.in_use().0, 0, "{wire:?}");
+        }
+    }
+}
+
+/// As many operations as a context may have under way, towards many members, and one more.
+#[test]
+fn what_a_context_has_no_room_for_waits() {
+    const ROOM: usize = 4096;
+    const DEPTH: usize = 128;
+    let members = Members::new(ROOM / DEPTH + 2, WireMode::Auto, &[0]);
+    let (job, context) = (&members.0[0].job, members.0[0].context);
+    let others = 1..members.0.len() as u32;
+    for to in others.clone() {
+        members.put(0, to, 0, Source::Bytes(&[1]));
+    }
+    members.quiet(0);
+    let mut begun = 0;
+    let mut put = |to, at: usize| {
+        let put = job.put(context, to, 0, 8 * at as u64, Source::Bytes(&at.to_le_bytes())).unwrap();
+        begun += usize::from(put.is_some());
+        put.is_some()
+    };
+    assert!(others.clone().take(ROOM / DEPTH).all(|to| (0..DEPTH).all(|at| put(to, at))));
+    assert!(!put(others.end - 1, 0), "there is one more than fits");
+    assert_eq!(begun, ROOM);
+    members.put(0, others.end - 1, 0, Source::Bytes(&[7]));
+    members.quiet(0);
+    for to in others.clone().take(ROOM / DEPTH) {
+        let heap = &members.0[to as usize].heap;
+        assert!((0..DEPTH as u64).all(|at| heap.load(8 * at).unwrap() == at), "member {to}");
     }
 }

@@ -1,10 +1,12 @@
 //! Jobs of three members in any weather: what is put is there after a quiet, sums are exact, and signals are seen in order and
 //! after what was put before them.
 
-use trunkline_engine::rma::{ContextId, Fetch, Job, Local, RmaError, Source};
+use trunkline_engine::rma::{ContextId, Fetch, Job, Local, Lost, RmaError, Source};
 use trunkline_engine::{Nics, Params};
+use trunkline_fabric::Caps;
 use trunkline_mem::Memory;
 use trunkline_proto::rma::atomic::{Action, Atomic, Type};
+use trunkline_proto::wire::dial::Refusal;
 use trunkline_proto::wire::rma::signal::{SignalOp, Update};
 use trunkline_proto::wire::rma::word::{Width, Word};
 
@@ -329,7 +331,7 @@ fn a_job_holds_in_any_weather() {
 fn puts_of_one_word_come_in_order_where_a_fence_is_between_them() {
     for (seed, nics) in (0..40).flat_map(|seed| [(seed, &[0][..]), (seed, &[0, 1][..])]) {
         let calm = Weather { nics: 2, jitter: 2_000_000, ..Weather::calm() };
-        let caps = trunkline_fabric::Caps { link_order: false, ..calm.caps };
+        let caps = Caps { link_order: false, ..calm.caps };
         let weather = Weather { caps, ..calm };
         let weather = if seed % 2 == 0 { weather } else { weather.untold() };
         let weather = if seed % 4 == 1 { weather.without_placed_writes() } else { weather };
@@ -459,5 +461,30 @@ fn nics_execute_every_atomic() {
         let Member { job, context, .. } = &trial.members[0];
         assert!(matches!(job.fetched(*context, fetch), Err(RmaError::NoWord(1))));
         assert!(job.quiet(*context).is_err(), "a quiet tells of it");
+    }
+}
+
+/// An endpoint takes receives for two links, of which each may bring some messages at once.
+#[test]
+fn who_comes_when_receives_are_given_away_is_refused() {
+    let calm = Weather::calm();
+    let weather = Weather { caps: Caps { receives_max: 8, ..calm.caps }, ..calm };
+    let mut trial = Trial::new(1, weather, &[0]);
+    for of in [0, 1] {
+        trial.put_all(of, 1, 8 * of as u64, Source::Bytes(&[1; 8]));
+    }
+    let refused = (0..200_000).find_map(|_| {
+        let member = &trial.members[2];
+        let put = member.job.put(member.context, 1, 0, 16, Source::Bytes(&[1; 8]));
+        trial.step();
+        put.map(|put| assert!(put.is_none(), "there are receives for two")).err()
+    });
+    let why = Lost::Refused(Refusal::NoResources);
+    let expected = RmaError::Lost { member: 1, lost: why };
+    assert_eq!(refused.unwrap().to_string(), expected.to_string());
+    // The others are served as before.
+    for of in [0, 1] {
+        trial.add(of, 1);
+        trial.quiet(of);
     }
 }
