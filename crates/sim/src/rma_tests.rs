@@ -488,3 +488,18 @@ fn who_comes_when_receives_are_given_away_is_refused() {
         trial.quiet(of);
     }
 }
+
+/// Where completions do not tell of arrival, what is under way is asked for before more of it goes out.
+#[test]
+fn more_than_may_be_under_way_goes_out_without_a_quiet() {
+    for weather in
+        [Weather::calm(), Weather::calm().untold(), Weather::calm().untold().without_placed_writes()]
+    {
+        let mut trial = Trial::new(1, weather, &[0]);
+        let from = Source::Heap(Local { heap: 0, offset: 0, len: 64 << 10 });
+        for _ in 0..100 {
+            trial.put_all(0, 1, 0, from);
+        }
+        trial.quiet(0);
+    }
+}

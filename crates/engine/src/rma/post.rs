@@ -21,6 +21,10 @@ use crate::rma::sending::signal_path;
 
 /// Bytes of a piece, where a long transfer is spread over several paths.
 const STRIPE: u64 = 512 << 10;
+/// Long operations of one size that may be under way on a path: more make a network over sockets slower, and none faster.
+const AHEAD: u64 = 32;
+/// Bytes of those at least.
+const LONG: u64 = 64 << 10;
 /// Bytes of a piece at most.
 const PIECE_MAX: u64 = 1 << 30;
 
@@ -105,9 +109,18 @@ impl<R: Rail> Context<R> {
             return None;
         }
         let (peer, rails) = (&self.peers[at as usize], &self.rails);
-        let (path, _) = peer.path(|link| rails[link.rail].credits(link.link) > 0)?;
         let most = if peer.has_several() && len > 2 * STRIPE { STRIPE } else { PIECE_MAX };
-        Some((path, len.min(most).min(self.message_max)))
+        let len = len.min(most).min(self.message_max);
+        let ahead = AHEAD * len.max(LONG);
+        let has_room = |link: &Link| link.bytes < ahead && rails[link.rail].credits(link.link) > 0;
+        if let Some((path, _)) = peer.path(has_room) {
+            return Some((path, len));
+        }
+        // What has gone out and is not known to have arrived is under way.
+        if !self.mutant.is("job-waits-for-no-proof") {
+            self.prove(at);
+        }
+        None
     }
 
     /// Whether a member has these bytes.
