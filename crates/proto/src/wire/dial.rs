@@ -17,7 +17,10 @@ use crate::wire::rma::Stream;
 pub const CARD_BYTES: usize = 96;
 
 const MAGIC: [u8; 4] = *b"TRKR";
-const VERSION: u16 = 2;
+/// Version of a card.
+const CARD: u16 = 2;
+/// Version of the words.
+const WORDS: u8 = 1;
 /// Where the flags of a card are.
 const FLAGS: usize = 88;
 /// Flag: [`Card::executes`].
@@ -138,7 +141,7 @@ pub enum DialError {
     #[error("not a card of Trunkline")]
     Foreign,
     /// Another version made it.
-    #[error("version {0} of it, this is version {VERSION}")]
+    #[error("version {0}, and this is {CARD} of cards and {WORDS} of words")]
     Version(u16),
     /// There is no such word.
     #[error("a word of kind {0}")]
@@ -161,7 +164,7 @@ impl Card {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; CARD_BYTES] {
         let mut out = Writer::default();
-        out.bytes(&MAGIC).u16(VERSION).u8(self.rails).u8(u8::try_from(self.address.len()).unwrap_or(u8::MAX));
+        out.bytes(&MAGIC).u16(CARD).u8(self.rails).u8(u8::try_from(self.address.len()).unwrap_or(u8::MAX));
         out.bytes(&self.process.0).bytes(&self.nonce);
         out.bytes(&self.address[..self.address.len().min(ADDRESS_MAX)]);
         let mut bytes = [0; CARD_BYTES];
@@ -180,7 +183,7 @@ impl Card {
             return Err(DialError::Foreign);
         }
         let version = reader.u16()?;
-        if version != VERSION {
+        if version != CARD {
             return Err(DialError::Version(version));
         }
         let (rails, used) = (reader.u8()?, reader.u8()?);
@@ -208,7 +211,7 @@ fn write_link(out: &mut Writer, link: &[u8]) {
 fn write_standing(out: &mut Writer, id: u64, standing: &Standing) {
     let Standing { applied, seen, signals } = standing;
     let (seen, signals) = (&seen[..seen.len().min(EPOCHS_MAX)], &signals[..signals.len().min(EPOCHS_MAX)]);
-    out.u8(6).u8(VERSION as u8).u8(seen.len() as u8).u8(signals.len() as u8).u32(*applied as u32);
+    out.u8(6).u8(WORDS).u8(seen.len() as u8).u8(signals.len() as u8).u32(*applied as u32);
     out.u64(id).u16((*applied >> 32) as u16);
     for &(epoch, count) in seen {
         out.u16(epoch).u32(count);
@@ -258,12 +261,12 @@ impl Word {
         let mut out = Writer::default();
         match self {
             Self::Dial { id, nonce, member, stream, path, link } => {
-                out.u8(1).u8(VERSION as u8).u8(stream.number()).u8(*path).u32(*member).u64(*id).bytes(nonce);
+                out.u8(1).u8(WORDS).u8(stream.number()).u8(*path).u32(*member).u64(*id).bytes(nonce);
                 write_link(&mut out, link);
             }
             Self::Taken { id, served, receives, heaps, link } => {
                 let heaps = &heaps[..heaps.len().min(RMA_HEAPS_MAX)];
-                out.u8(2).u8(VERSION as u8).u8(heaps.len() as u8).u8(0).u32(*receives).u64(*id).u64(*served);
+                out.u8(2).u8(WORDS).u8(heaps.len() as u8).u8(0).u32(*receives).u64(*id).u64(*served);
                 for heap in heaps {
                     out.u64(heap.len).u64(heap.region.key).u64(heap.region.addr);
                 }
@@ -276,18 +279,18 @@ impl Word {
                     Refusal::Protocol => 3,
                     Refusal::Other(number) => *number,
                 };
-                out.u8(3).u8(VERSION as u8).u8(why).bytes(&[0; 5]).u64(*id);
+                out.u8(3).u8(WORDS).u8(why).bytes(&[0; 5]).u64(*id);
             }
             Self::Leave { stream } => {
-                out.u8(4).u8(VERSION as u8).u8(stream.number()).bytes(&[0; 13]);
+                out.u8(4).u8(WORDS).u8(stream.number()).bytes(&[0; 13]);
             }
             Self::Down { served } => {
-                out.u8(5).u8(VERSION as u8).bytes(&[0; 6]).u64(*served);
+                out.u8(5).u8(WORDS).bytes(&[0; 6]).u64(*served);
             }
             Self::Standing { id, standing } => write_standing(&mut out, *id, standing),
             Self::MakeUp { stream, lost } => {
                 let lost = &lost[..lost.len().min(EPOCHS_MAX)];
-                out.u8(7).u8(VERSION as u8).u8(stream.number()).u8(lost.len() as u8).bytes(&[0; 12]);
+                out.u8(7).u8(WORDS).u8(stream.number()).u8(lost.len() as u8).bytes(&[0; 12]);
                 for one in lost {
                     out.u16(one.epoch).u32(one.count);
                 }
@@ -303,7 +306,7 @@ impl Word {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DialError> {
         let mut reader = Reader(bytes);
         let [kind, version, first, second] = reader.array()?;
-        if u16::from(version) != VERSION {
+        if version != WORDS {
             return Err(DialError::Version(version.into()));
         }
         let (number, id) = (reader.u32()?, reader.u64()?);

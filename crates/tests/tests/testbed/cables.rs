@@ -133,9 +133,9 @@ fn a_rate_limits_each_direction() {
             let other = scope.spawn(|| receive(&near, bytes));
             [receive(&far, bytes), other.join().unwrap()]
         });
-        // No faster than the rate, and a machine with other work not much slower.
+        // No faster than the rate, and with others at work on all cores not many times slower.
         let least = Duration::from_secs_f64(bytes as f64 / rate as f64);
-        assert!(took.iter().all(|took| (least..3 * least).contains(took)), "{took:?}, at least {least:?}");
+        assert!(took.iter().all(|took| (least..6 * least).contains(took)), "{took:?}, at least {least:?}");
         cable.set_shape(Shape::PLAIN);
         let (near, far) = connect(&left, &right, cable.end(&right).v6.into());
         let took = transfer(&near, &far, bytes);
