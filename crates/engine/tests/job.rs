@@ -9,6 +9,7 @@ use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{ContextId, Job, Local, Lost, RmaError, Source};
 use trunkline_engine::{Nics, Params};
 use trunkline_mem::Memory;
+use trunkline_proto::limits::RMA_CALLS_MAX;
 use trunkline_proto::rma::atomic::{Action, Atomic, Type};
 use trunkline_proto::wire::dial::Refusal;
 use trunkline_proto::wire::rma::signal::{SignalOp, Update};
@@ -167,6 +168,35 @@ fn a_word_that_all_add_to_has_the_exact_sum() {
         }
         members.quiet(2);
         assert_eq!(members.0[0].heap.load(72).unwrap(), 500, "{wire:?}");
+    }
+}
+
+/// Answers come whenever a thread goes on with the context, also between two calls of whoever waits for them.
+#[test]
+fn a_value_stays_until_it_is_collected() {
+    for wire in WIRES {
+        let members = Members::new(2, wire, &[0]);
+        let word = Word::new(0, 64, Width::Eight).unwrap();
+        let add = |fetches| Atomic::new(Type::U64, Action::Add(1), fetches).unwrap();
+        let member = &members.0[0];
+        let begin = |fetches| member.job.atomic(member.context, 1, word, add(fetches));
+        let values: Vec<_> = (0..40).map(|_| members.until(|_| begin(true)).unwrap()).collect();
+        members.quiet(0);
+        for _ in 0..200 {
+            let _ = members.until(|_| begin(false)).unwrap();
+        }
+        member.job.give_up(member.context, values[7]).unwrap();
+        for (at, value) in values.iter().enumerate().rev().filter(|&(at, _)| at != 7) {
+            assert_eq!(member.job.found(member.context, *value).unwrap(), Some(at as u64), "{wire:?}");
+        }
+        members.quiet(0);
+        // Until somebody does, there is no room for others.
+        let limit = std::iter::repeat_with(|| {
+            let begun = begin(true).unwrap();
+            members.quiet(0);
+            begun
+        });
+        assert_eq!(limit.take(200).flatten().count(), RMA_CALLS_MAX, "{wire:?}");
     }
 }
 

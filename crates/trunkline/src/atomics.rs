@@ -92,7 +92,10 @@ impl Context {
 
     fn fetching<T: Word>(&self, rank: usize, at: Place<'_, T>, action: Action) -> Result<T, Error> {
         let value = match self.begin(rank, at, action, true)? {
-            Ok(fetch) => until(self, || Ok(self.shared.job.fetched(self.id, fetch)?))?,
+            Ok(fetch) => until(self, || Ok(self.shared.job.fetched(self.id, fetch)?)).inspect_err(|_| {
+                // What went wrong is told by that.
+                let _ = self.shared.job.give_up(self.id, fetch);
+            })?,
             Err(value) => value,
         };
         Ok(T::from_word(value))

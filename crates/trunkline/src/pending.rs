@@ -1,5 +1,5 @@
-//! Atomics whose values are asked for and not yet collected. The engine gives an answered one's place to the next, so each value
-//! is taken in here before another atomic begins.
+//! Atomics whose values are asked for and not yet collected. The engine keeps a few for each rank, so those that are known are taken in
+//! here before another atomic begins.
 
 use std::marker::PhantomData;
 
@@ -40,18 +40,19 @@ pub struct Pending<'a, T> {
 }
 
 impl Context {
-    /// Takes in the values that are known, before another atomic takes their places.
+    /// Takes in the values that are known, so that other atomics can have their places.
     pub(crate) fn collect(&self) -> Result<(), Error> {
         let mut table = self.fetches.borrow_mut();
-        if table.asked == 0 || crate::planted("api-forgets-values") {
+        if table.asked == 0 {
             return Ok(());
         }
+        let forgets = crate::planted("api-forgets-values");
         let Table { entries, asked } = &mut *table;
         for entry in entries {
             if let Entry::Asked(fetch) = *entry
                 && let Ok(Some(value)) = self.shared.job.found(self.id, fetch)
             {
-                *entry = Entry::Known(value);
+                *entry = Entry::Known(if forgets { 0 } else { value });
                 *asked -= 1;
             }
         }
@@ -97,12 +98,18 @@ impl<T: Word> Pending<'_, T> {
     /// # Errors
     /// As [`wait`](Self::wait).
     pub fn poll(&self) -> Result<Option<T>, Error> {
-        let entry = self.context.fetches.borrow().entries.get(self.at).copied();
-        match entry {
-            Some(Entry::Known(value)) => Ok(Some(T::from_word(value))),
-            Some(Entry::Asked(fetch)) => {
-                let found = self.context.shared.job.fetched(self.context.id, fetch)?;
-                Ok(found.map(T::from_word))
+        let mut table = self.context.fetches.borrow_mut();
+        let Table { entries, asked } = &mut *table;
+        match entries.get_mut(self.at) {
+            Some(Entry::Known(value)) => Ok(Some(T::from_word(*value))),
+            Some(entry @ Entry::Asked(_)) => {
+                let Entry::Asked(fetch) = *entry else { return Ok(None) };
+                let Some(value) = self.context.shared.job.fetched(self.context.id, fetch)? else {
+                    return Ok(None);
+                };
+                *entry = Entry::Known(value);
+                *asked -= 1;
+                Ok(Some(T::from_word(value)))
             }
             Some(Entry::Free) | None => Err(Error::Argument("this value is not asked for")),
         }
@@ -114,6 +121,10 @@ impl<T> Drop for Pending<'_, T> {
         let mut table = self.context.fetches.borrow_mut();
         let Some(entry) = table.entries.get_mut(self.at) else { return };
         let was = std::mem::replace(entry, Entry::Free);
-        table.asked -= usize::from(matches!(was, Entry::Asked(_)));
+        if let Entry::Asked(fetch) = was {
+            table.asked -= 1;
+            // A context that is gone keeps nothing.
+            let _ = self.context.shared.job.give_up(self.context.id, fetch);
+        }
     }
 }

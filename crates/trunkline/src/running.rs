@@ -168,6 +168,11 @@ impl Running {
     }
 
     #[inline]
+    pub(crate) fn give_up(&self, id: ContextId, fetch: Fetch) -> Result<(), RmaError> {
+        of!(self, job => job.give_up(id, fetch))
+    }
+
+    #[inline]
     pub(crate) fn signal(&self, id: ContextId, member: Member, update: Update) -> Result<bool, RmaError> {
         of!(self, job => job.signal(id, member, update))
     }

@@ -372,22 +372,32 @@ impl<F: Fabric, H: Host> Job<F, H> {
         self.with(id, member, |context| context.atomic(member, word, atomic))
     }
 
-    /// The value that an atomic has found; `None` means not yet.
+    /// The value that an atomic has found; `None` means not yet. The place of one that fetches is its own until it is told here, or
+    /// [given up](Job::give_up): who leaves [`RMA_CALLS_MAX`](trunkline_proto::limits::RMA_CALLS_MAX) of them to a member uncollected
+    /// begins no other there.
     ///
     /// # Errors
-    /// [`RmaError::NoWord`], [`RmaError::Lost`], [`RmaError::Unknown`].
+    /// [`RmaError::NoWord`], [`RmaError::Lost`]; [`RmaError::Unknown`] if it was told before.
     pub fn fetched(&self, id: ContextId, fetch: Fetch) -> Result<Option<u64>, RmaError> {
         self.look(id, |context| context.fetched(fetch))
     }
 
-    /// The same of what is known already: goes on with nothing. An atomic that begins takes the place of one that is answered, so who
-    /// wants several values at once looks at all of them before the next one.
+    /// The same of what is known already: goes on with nothing.
     ///
     /// # Errors
     /// As [`Job::fetched`].
     pub fn found(&self, id: ContextId, fetch: Fetch) -> Result<Option<u64>, RmaError> {
         let Some(mut slot) = self.place(id)?.try_claim() else { return Ok(None) };
         named(&mut slot, id)?.fetched(fetch)
+    }
+
+    /// Nobody will ask for that value: it was given up, or cannot be had.
+    ///
+    /// # Errors
+    /// [`RmaError::Unknown`] if there is no such context any more.
+    pub fn give_up(&self, id: ContextId, fetch: Fetch) -> Result<(), RmaError> {
+        named(&mut self.place(id)?.claim(), id)?.give_up(fetch);
+        Ok(())
     }
 
     /// Signals a member: a word of it changes, after all that this context has put there before. False means not yet.

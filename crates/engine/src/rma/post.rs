@@ -16,7 +16,7 @@ use crate::rma::context::{Context, Fetch, Local, MESSAGE, Near, Note, PROOF, Sou
 use crate::rma::error::{Lost, RmaError};
 use crate::rma::heap::Heap;
 use crate::rma::job::Member;
-use crate::rma::peer::{Found, Link};
+use crate::rma::peer::{Asked, Found, Link};
 use crate::rma::sending::signal_path;
 
 /// Bytes of a piece, where a long transfer is spread over several paths.
@@ -241,20 +241,40 @@ impl<R: Rail> Context<R> {
         Ok(Some(Fetch { peer: at, slot, on_nic: false }))
     }
 
-    /// The value that an atomic has found; `None` if it is not known yet.
+    /// The value that an atomic has found, whose place it gives up then; `None` if it is not known yet.
     pub(super) fn fetched(&mut self, fetch: Fetch) -> Result<Option<u64>, RmaError> {
-        let peer = self.peers.get(fetch.peer as usize).ok_or(RmaError::Unknown)?;
-        let asked = if fetch.on_nic { peer.on_nic.as_ref() } else { Some(&peer.asked) };
-        let (generation, _, found) = asked.ok_or(RmaError::Unknown)?.found[fetch.slot.index()];
+        let (member, lost) = self
+            .peers
+            .get(fetch.peer as usize)
+            .map(|peer| (peer.member, peer.lost))
+            .ok_or(RmaError::Unknown)?;
+        let asked = self.asked(fetch).ok_or(RmaError::Unknown)?;
+        let (generation, _, found) = asked.found[fetch.slot.index()];
         match found {
             _ if generation != fetch.slot.generation() => Err(RmaError::Unknown),
-            Found::Value(value) => Ok(Some(value)),
-            Found::Nowhere => Err(RmaError::NoWord(peer.member)),
-            Found::Pending => match peer.lost {
-                Some(lost) => Err(RmaError::Lost { member: peer.member, lost }),
+            Found::Value(value) => {
+                asked.calls.collected(fetch.slot);
+                Ok(Some(value))
+            }
+            Found::Nowhere => Err(RmaError::NoWord(member)),
+            Found::Pending => match lost {
+                Some(lost) => Err(RmaError::Lost { member, lost }),
                 None => Ok(None),
             },
         }
+    }
+
+    /// Nobody asks for that value any more.
+    pub(super) fn give_up(&mut self, fetch: Fetch) {
+        if let Some(asked) = self.asked(fetch) {
+            asked.calls.collected(fetch.slot);
+        }
+    }
+
+    /// What was asked together with that.
+    fn asked(&mut self, fetch: Fetch) -> Option<&mut Asked> {
+        let peer = self.peers.get_mut(fetch.peer as usize)?;
+        if fetch.on_nic { peer.on_nic.as_mut() } else { Some(&mut peer.asked) }
     }
 
     /// Signals. False if there is no room now.

@@ -3,6 +3,9 @@
 //! once. A slot is used again only when no copy of an earlier use is under way, so that a peer has only the last use to remember.
 //! What has arrived and waits to be taken in is not under way any more: it meets no later use by the 2^15 uses in between, each of
 //! which takes a turn of both ends, while a turn of the engine takes something from every queue.
+//!
+//! A slot whose request fetches is also kept for whoever wants the value, until that has it or gives it up: others may begin and answers
+//! come at any moment in between.
 
 use crate::limits::RMA_CALLS_MAX;
 use crate::mutant::Mutant;
@@ -15,7 +18,7 @@ use crate::wire::rma::word::Word;
 /// Why a request cannot begin.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Refused {
-    /// [`RMA_CALLS_MAX`] are under way.
+    /// [`RMA_CALLS_MAX`] are under way, or have values that nobody has collected.
     Busy,
     /// The word is not as wide as the type.
     Width,
@@ -36,6 +39,9 @@ pub struct Calls {
     stream: Stream,
     /// Free slots, by number.
     free: u64,
+    /// Those whose value somebody wants, and of these the ones that are kept for nothing else any more.
+    wanted: u64,
+    kept: u64,
     requests: [Option<Request>; RMA_CALLS_MAX],
     /// The last use of each slot.
     generations: [u16; RMA_CALLS_MAX],
@@ -49,7 +55,7 @@ impl Calls {
     #[must_use]
     pub const fn new(stream: Stream, mutant: Mutant) -> Self {
         let (requests, generations, copies) = ([None; RMA_CALLS_MAX], [0; RMA_CALLS_MAX], [0; RMA_CALLS_MAX]);
-        Self { stream, free: u64::MAX, requests, generations, copies, mutant }
+        Self { stream, free: u64::MAX, wanted: 0, kept: 0, requests, generations, copies, mutant }
     }
 
     /// A request is about to be sent.
@@ -66,6 +72,8 @@ impl Calls {
             .and_then(|slot| Request::new(self.stream, slot, word, atomic))
             .ok_or(Refused::Width)?;
         self.free &= self.free - 1;
+        let wants = atomic.fetches() && !self.mutant.is("rma-values-lose-their-places");
+        self.wanted |= u64::from(wants) << at;
         self.generations[at] = generation;
         self.requests[at] = Some(request);
         Ok(request)
@@ -100,7 +108,19 @@ impl Calls {
     fn release(&mut self, at: usize) {
         let is_idle = self.copies[at] == 0 || self.mutant.is("rma-slots-ignore-copies");
         if self.requests[at].is_none() && is_idle {
-            self.free |= 1 << at;
+            let kept = self.wanted & (1 << at);
+            self.kept |= kept;
+            self.free |= (1 << at) ^ kept;
+        }
+    }
+
+    /// Nobody wants the value of that request any more: it has been collected, or was given up.
+    pub fn collected(&mut self, slot: Slot) {
+        let (at, bit) = (slot.index(), 1 << slot.index());
+        if self.wanted & bit != 0 && self.generations[at] == slot.generation() {
+            self.wanted &= !bit;
+            self.free |= self.kept & bit;
+            self.kept &= !bit;
         }
     }
 
@@ -134,13 +154,13 @@ impl Calls {
     /// Requests under way.
     #[must_use]
     pub const fn len(&self) -> u32 {
-        self.free.count_zeros()
+        (self.free | self.kept).count_zeros()
     }
 
     /// Whether there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.free == u64::MAX
+        self.free | self.kept == u64::MAX
     }
 }
 

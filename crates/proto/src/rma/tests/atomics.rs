@@ -131,12 +131,18 @@ fn slots_are_as_many_as_there_are() {
     assert_eq!((calls.len(), calls.iter().count()), (RMA_CALLS_MAX as u32, RMA_CALLS_MAX));
     assert_eq!(calls.on_reply(&reply(&all[9], 5)), Ok(Answer::First(all[9], Outcome::Done(5))));
     assert_eq!(calls.on_reply(&reply(&all[9], 5)), Ok(Answer::Again));
+    assert_eq!(calls.begin(word(Width::Eight), add(2)), Err(Refused::Busy), "its value is to be collected");
+    assert_eq!(calls.len(), RMA_CALLS_MAX as u32 - 1);
+    calls.collected(all[9].slot);
     let again = calls.begin(word(Width::Eight), add(2)).unwrap();
+    calls.collected(all[9].slot);
     assert_eq!((again.slot.number(), again.slot.generation()), (9, 2));
     assert_eq!(calls.on_reply(&reply(&all[9], 5)), Ok(Answer::Again), "of an earlier use");
     let never = Reply { stream: stream(), slot: Slot::new(9, 3).unwrap(), outcome: Outcome::Refused };
     assert_eq!(calls.on_reply(&never), Err(Fault::Slot { slot: 9, generation: 3 }));
     let set = Atomic::new(Type::U32, Action::Set(1), false).unwrap();
+    calls.collected(all[0].slot);
+    assert_eq!(calls.begin(word(Width::Eight), add(2)), Err(Refused::Busy), "given up, and not answered");
     calls.on_reply(&reply(&all[0], 0)).unwrap();
     let quiet = calls.begin(word(Width::Four), set).unwrap();
     assert_eq!(calls.on_reply(&reply(&quiet, 1)), Err(Fault::Reply(1)), "nobody asked for a value");
@@ -149,6 +155,7 @@ fn a_slot_waits_for_copies_of_its_request() {
     let first = calls.begin(word(Width::Eight), add(1)).unwrap();
     assert_eq!(calls.again(first.slot), Some(first));
     calls.on_reply(&reply(&first, 0)).unwrap();
+    calls.collected(first.slot);
     assert_eq!((calls.again(first.slot), calls.len()), (None, 1), "answered, and a copy is under way");
     assert_ne!(calls.begin(word(Width::Eight), add(1)).unwrap().slot.number(), first.slot.number());
     calls.on_copy_gone(first.slot);
@@ -197,6 +204,8 @@ struct Lossy {
     executed: BTreeMap<u64, u64>,
     asked: u64,
     answered: u64,
+    /// Whose values are known and not collected.
+    known: Vec<Slot>,
     /// Requests under way, and whether each is a copy.
     requests: Vec<(Request, bool)>,
     replies: Vec<Reply>,
@@ -207,8 +216,19 @@ impl Lossy {
     fn new(seed: u64) -> Self {
         let (calls, served) = (Calls::new(stream(), planted()), Served::new(planted()));
         let (requests, replies) = (Vec::new(), Vec::new());
-        let executed = BTreeMap::new();
-        Self { calls, served, value: 0, executed, asked: 0, answered: 0, requests, replies, random: seed | 1 }
+        let (executed, known) = (BTreeMap::new(), Vec::new());
+        Self {
+            calls,
+            served,
+            value: 0,
+            executed,
+            asked: 0,
+            answered: 0,
+            known,
+            requests,
+            replies,
+            random: seed | 1,
+        }
     }
 
     fn below(&mut self, end: usize) -> usize {
@@ -224,10 +244,17 @@ impl Lossy {
                 if let Ok(request) = self.calls.begin(word(Width::Eight), add(self.asked + 1)) {
                     self.asked += 1;
                     self.requests.push((request, false));
+                    let kept = self.known.iter().any(|slot| slot.number() == request.slot.number());
+                    assert!(!kept, "the value there is not collected");
+                    // Nobody wants this one.
+                    if self.asked.is_multiple_of(8) {
+                        self.calls.collected(request.slot);
+                    }
                 }
             }
             6..10 => self.arrive(),
-            10..15 => self.answer(),
+            10..13 => self.answer(),
+            13..15 => self.collect(),
             _ => self.lose(),
         }
     }
@@ -265,6 +292,17 @@ impl Lossy {
             let Action::Add(which) = request.atomic().action() else { panic!() };
             assert_eq!(outcome, Outcome::Done(self.executed[&which]), "by its own reply");
             self.answered += 1;
+            if !which.is_multiple_of(8) {
+                self.known.push(request.slot);
+            }
+        }
+    }
+
+    fn collect(&mut self) {
+        if !self.known.is_empty() {
+            let at = self.below(self.known.len());
+            let slot = self.known.swap_remove(at);
+            self.calls.collected(slot);
         }
     }
 
@@ -308,6 +346,11 @@ impl Lossy {
             self.arrive();
         }
         assert!(self.calls.is_empty());
+        while !self.known.is_empty() {
+            self.collect();
+        }
+        let all = (0..RMA_CALLS_MAX).all(|_| self.calls.begin(word(Width::Eight), add(1)).is_ok());
+        assert!(all, "each place is there again");
         assert_eq!((self.executed.len() as u64, self.value), (self.asked, self.asked * (self.asked + 1) / 2));
     }
 }
