@@ -1,8 +1,10 @@
-//! Why nothing can be chosen.
+//! Why nothing can be chosen, or a job not be joined.
 
 use std::io;
 
+use trunkline_bootstrap::{EnvironmentError, ExchangeError, JoinError};
 use trunkline_engine::ParamsError;
+use trunkline_engine::rma::RmaError;
 use trunkline_fabric::OpenError;
 use trunkline_ofi::NoNic;
 use trunkline_topo::ChoiceError;
@@ -33,4 +35,36 @@ pub enum ChooseError {
     /// There is nothing to be used through libfabric.
     #[error("cannot use libfabric (TRUNKLINE_FABRIC=ofi): {0}")]
     NoOfi(#[from] NoNic),
+}
+
+/// This process is no member of a job.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JobError {
+    /// The environment names a fabric, an interface or a setting that cannot be.
+    #[error(transparent)]
+    Choose(#[from] ChooseError),
+    /// The fabric has no NIC of that number.
+    #[error("the fabric has no NIC {0}; trunkline info lists those there are")]
+    NoNic(usize),
+    /// The launcher's variables contradict each other.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    /// The members did not meet.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// A member left while they met.
+    #[error("while the ranks met: {0}")]
+    Exchange(#[from] ExchangeError),
+    /// What the launcher handed round is no card of a member.
+    #[error("rank {rank} is not a rank of this program: it gave {bytes} bytes instead of a card")]
+    Card {
+        /// Which member.
+        rank: usize,
+        /// Bytes that it gave.
+        bytes: usize,
+    },
+    /// The engine cannot start.
+    #[error("cannot start: {0}")]
+    Start(#[source] RmaError),
 }

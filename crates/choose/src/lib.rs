@@ -1,15 +1,19 @@
 //! Which fabric a front end runs over, with which settings, and how its process is reached: what the environment of the process
 //! says, and what this host has.
 //!
-//! Called once by each front end (`nccl`, `trunkline`) when it starts, and by `trunkline info`, which shows the same. It opens
-//! what is chosen and connects nothing.
+//! Called once by each front end (`nccl`, `trunkline`, `shmem`) when it starts, and by `trunkline info`, which shows the same. It opens
+//! what is chosen. For front ends with symmetric memory it also joins the job ([`Member`]); the links are made by the engine.
 #![forbid(unsafe_code)]
 
 mod config;
 mod error;
+mod member;
+mod running;
 
 pub use config::{ofi_config, soft_config, verbs_config};
-pub use error::ChooseError;
+pub use error::{ChooseError, JobError};
+pub use member::Member;
+pub use running::{Carrier, Running};
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -2,34 +2,16 @@
 
 use std::io;
 
-use trunkline_bootstrap::{EnvironmentError, ExchangeError, JoinError};
-use trunkline_choose::ChooseError;
+use trunkline_choose::{ChooseError, JobError};
 use trunkline_engine::rma::RmaError;
 
 /// Why a call failed. Each says what helps, where something does.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The environment names a fabric, an interface or a setting that cannot be.
+    /// This process is no rank of a world: what the environment says cannot be, or the ranks did not meet.
     #[error(transparent)]
-    Choose(#[from] ChooseError),
-    /// The launcher's variables contradict each other.
-    #[error(transparent)]
-    Environment(#[from] EnvironmentError),
-    /// The ranks did not meet.
-    #[error(transparent)]
-    Join(#[from] JoinError),
-    /// A rank left while they met.
-    #[error("while the ranks met: {0}")]
-    Exchange(#[from] ExchangeError),
-    /// What the launcher handed round is no card of a rank.
-    #[error("rank {rank} is not a rank of this program: it gave {bytes} bytes instead of a card")]
-    Card {
-        /// Which rank.
-        rank: usize,
-        /// Bytes that it gave.
-        bytes: usize,
-    },
+    Join(#[from] JobError),
     /// The engine cannot start.
     #[error("cannot start: {0}")]
     Start(#[source] RmaError),
@@ -105,6 +87,12 @@ pub enum Error {
     /// The engine refuses.
     #[error(transparent)]
     Engine(RmaError),
+}
+
+impl From<ChooseError> for Error {
+    fn from(source: ChooseError) -> Self {
+        Self::Join(source.into())
+    }
 }
 
 impl From<RmaError> for Error {

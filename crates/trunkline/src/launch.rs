@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use trunkline_bootstrap::{Environment, RANKS_MAX, Secret, own};
+use trunkline_choose::JobError;
 
 use crate::error::Error;
 use crate::world::World;
@@ -63,7 +64,7 @@ pub fn launch<E: Display>(ranks: usize, program: impl FnOnce(&World) -> Result<(
 /// Whether a launcher, or [`start_ranks`], started this process as a rank. Then it is taken along when that dies.
 ///
 /// # Errors
-/// [`Error::Environment`]: the launcher's variables contradict each other.
+/// [`Error::Join`]: the launcher's variables contradict each other.
 pub fn is_rank() -> Result<bool, Error> {
     if let Some(parent) = std::env::var(PARENT).ok().and_then(|parent| parent.parse().ok()) {
         let bound = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
@@ -73,7 +74,7 @@ pub fn is_rank() -> Result<bool, Error> {
             return Err(Error::Spawn(io::Error::other("who started this rank is gone")));
         }
     }
-    Ok(Environment::read()?.is_some() || std::env::var_os(own::RANK).is_some())
+    Ok(Environment::read().map_err(JobError::from)?.is_some() || std::env::var_os(own::RANK).is_some())
 }
 
 /// Starts this program so many times, with the same arguments, as the ranks of a job on this host, and waits for their ends. The exit

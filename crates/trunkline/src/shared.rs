@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use trunkline_choose::Running;
 use trunkline_engine::rma::ContextId;
 use trunkline_mem::Memory;
 use trunkline_proto::wire::rma::word::Width;
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::running::Running;
 
 /// The heap of symmetric objects.
 pub(crate) const HEAP: u8 = 0;

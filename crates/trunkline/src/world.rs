@@ -5,19 +5,15 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use trunkline_bootstrap::{Bootstrap, Environment};
-use trunkline_choose::Hardware;
-use trunkline_engine::host::UnixHost;
+use trunkline_choose::{Carrier, Member};
 use trunkline_engine::{Helper, Nics};
 use trunkline_fabric::Level;
 use trunkline_mem::Memory;
-use trunkline_proto::wire::dial::CARD_BYTES;
 
 use crate::collective::Call;
 use crate::context::Context;
 use crate::error::Error;
 use crate::heap::Ranges;
-use crate::running::{Carrier, Running};
 use crate::shared::{INNER_BYTES, Shared};
 
 /// Passive progress is what programs of this kind expect.
@@ -103,46 +99,19 @@ impl Builder {
         params.heap_bytes = self.heap.unwrap_or(params.heap_bytes);
         let (passive, heap_bytes) = (params.progress_thread, params.heap_bytes);
         let heap_bytes = usize::try_from(heap_bytes).map_err(|_| Error::Argument("no heap is that large"))?;
-        let hardware = Hardware::open(&params, &self.log)?;
-        let addresses = trunkline_choose::addresses(&params)?;
-        let host = UnixHost::reached(trunkline_choose::reach(&params, &addresses), self.log);
-        let (job, carrier) = Running::new(params, hardware, self.nics, host, addresses)?;
-        let mut bootstrap = match Environment::read()? {
-            Some(environment) => Some(Bootstrap::join(&environment, self.meeting)?),
-            None => None,
-        };
-        let card = job.card();
-        let (rank, size, cards) = match &mut bootstrap {
-            None => (0, 1, vec![card]),
-            Some(bootstrap) => {
-                let place = bootstrap.place();
-                let given = bootstrap.exchange(&card, self.meeting)?;
-                (place.rank, place.size, cards(&given)?)
-            }
-        };
-        job.meet(rank as u32, &cards).map_err(Error::Start)?;
+        let mut member = Member::join(params, self.nics, self.meeting, self.log)?;
         let (heap, inner) = (Memory::heap(heap_bytes), Memory::heap(INNER_BYTES as usize));
         for memory in [&heap, &inner] {
-            job.add_heap(memory.clone()).map_err(Error::Start)?;
+            member.job.add_heap(memory.clone()).map_err(Error::Start)?;
         }
-        let helper = if passive { Some(job.serve_beside().map_err(Error::Thread)?) } else { None };
+        let helper = if passive { Some(member.job.serve_beside().map_err(Error::Thread)?) } else { None };
         let ranges = RefCell::new(Ranges::new(heap_bytes as u64));
-        let context = Shared::new(job, (rank, size), heap, inner).context()?;
         // Who begins something finds all heaps of all.
-        if let Some(bootstrap) = &mut bootstrap {
-            bootstrap.barrier(self.meeting)?;
-        }
+        member.barrier()?;
+        let Member { job, carrier, rank, size, .. } = member;
+        let context = Shared::new(job, (rank, size), heap, inner).context()?;
         Ok(World { context, carrier, meetings: Cell::new(0), ranges, helper })
     }
-}
-
-/// The cards that ranks gave.
-fn cards(given: &[Vec<u8>]) -> Result<Vec<[u8; CARD_BYTES]>, Error> {
-    let card = |(rank, bytes): (usize, &Vec<u8>)| {
-        let card = bytes.as_slice().try_into();
-        card.map_err(|_| Error::Card { rank, bytes: bytes.len() })
-    };
-    given.iter().enumerate().map(card).collect()
 }
 
 impl World {

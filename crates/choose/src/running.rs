@@ -1,10 +1,9 @@
-//! The engine over the fabric that was chosen: one match a call, behind which the fabric is known. Called by the rest of this
-//! crate; waits for nothing.
+//! One-sided work over the fabric that was chosen: one match a call, behind which the fabric is known. Called by front ends with
+//! symmetric memory; waits for nothing.
 
 use std::io;
 use std::sync::Arc;
 
-use trunkline_choose::{Hardware, soft_config};
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{ContextId, Fetch, Job, Local, Member, RmaError, Source};
 use trunkline_engine::{Helper, Nics, Params};
@@ -18,12 +17,13 @@ use trunkline_proto::wire::rma::word::{Width, Word};
 use trunkline_softnic::SoftFabric;
 use trunkline_verbs::VerbsFabric;
 
-use crate::error::Error;
+use crate::error::{ChooseError, JobError};
+use crate::{Hardware, soft_config};
 
 type Over<F> = Arc<Job<F, UnixHost>>;
 
 /// A job's part of this process; one variant for each fabric.
-pub(crate) enum Running {
+pub enum Running {
     /// Over software NICs.
     Soft(Over<SoftFabric>),
     /// Over RDMA devices.
@@ -45,27 +45,30 @@ macro_rules! of {
 
 impl Running {
     /// Opens the fabric and listens. `nics` are by their places in the fabric's list; also what fabric it is, and its NICs.
-    pub(crate) fn new(
+    ///
+    /// # Errors
+    /// [`JobError::NoNic`], [`JobError::Start`], and what the fabric says.
+    pub fn new(
         params: Params,
         hardware: Hardware,
         nics: Nics,
         host: UnixHost,
         addresses: Vec<std::net::IpAddr>,
-    ) -> Result<(Self, Carrier), Error> {
+    ) -> Result<(Self, Carrier), JobError> {
         fn make<F: Fabric>(
             fabric: F,
             host: UnixHost,
             params: Params,
             nics: Nics,
-        ) -> Result<(Over<F>, Carrier), Error> {
+        ) -> Result<(Over<F>, Carrier), JobError> {
             let carrier = Carrier::of(&fabric, nics)?;
-            let job = Job::new(fabric, host, params, nics).map_err(Error::Start)?;
+            let job = Job::new(fabric, host, params, nics).map_err(JobError::Start)?;
             Ok((Arc::new(job), carrier))
         }
         Ok(match hardware {
             Hardware::None => {
                 let config = soft_config(&params, addresses);
-                let fabric = SoftFabric::new(config).map_err(trunkline_choose::ChooseError::from)?;
+                let fabric = SoftFabric::new(config).map_err(ChooseError::from)?;
                 let (job, carrier) = make(fabric, host, params, nics)?;
                 (Self::Soft(job), carrier)
             }
@@ -80,52 +83,88 @@ impl Running {
         })
     }
 
-    pub(crate) fn card(&self) -> [u8; CARD_BYTES] {
+    /// What other members need to reach this process: [`Job::card`].
+    pub fn card(&self) -> [u8; CARD_BYTES] {
         of!(self, job => job.card())
     }
 
-    pub(crate) fn meet(&self, me: Member, cards: &[[u8; CARD_BYTES]]) -> Result<(), RmaError> {
+    /// Who is in the job: [`Job::meet`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn meet(&self, me: Member, cards: &[[u8; CARD_BYTES]]) -> Result<(), RmaError> {
         of!(self, job => job.meet(me, cards))
     }
 
-    pub(crate) fn add_heap(&self, memory: Memory) -> Result<u8, RmaError> {
+    /// Adds memory that others reach: [`Job::add_heap`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn add_heap(&self, memory: Memory) -> Result<u8, RmaError> {
         of!(self, job => job.add_heap(memory))
     }
 
-    pub(crate) fn context(&self) -> Result<ContextId, RmaError> {
+    /// A new context: [`Job::context`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn context(&self) -> Result<ContextId, RmaError> {
         of!(self, job => job.context())
     }
 
-    pub(crate) fn inline_max(&self, id: ContextId) -> Result<u64, RmaError> {
+    /// Most bytes that a context copies at once: [`Job::inline_max`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn inline_max(&self, id: ContextId) -> Result<u64, RmaError> {
         of!(self, job => job.inline_max(id))
     }
 
-    pub(crate) fn serve_beside(&self) -> io::Result<Helper> {
+    /// Starts a thread that serves for this process: [`Job::serve_beside`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn serve_beside(&self) -> io::Result<Helper> {
         of!(self, job => Job::serve_beside(Arc::clone(job)))
     }
 
-    pub(crate) fn progress(&self, id: ContextId) -> Result<bool, RmaError> {
+    /// Goes on with everything: [`Job::progress`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn progress(&self, id: ContextId) -> Result<bool, RmaError> {
         of!(self, job => job.progress(id))
     }
 
-    pub(crate) fn reaches(&self, id: ContextId, member: Member) -> Result<bool, RmaError> {
+    /// Whether a member can be asked for something now: [`Job::reaches`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn reaches(&self, id: ContextId, member: Member) -> Result<bool, RmaError> {
         of!(self, job => job.reaches(id, member))
     }
 
-    pub(crate) fn stirs(&self, id: ContextId) -> Option<u64> {
+    /// Whether anything has moved lately: [`Job::stirs`].
+    pub fn stirs(&self, id: ContextId) -> Option<u64> {
         of!(self, job => job.stirs(Some(id)))
     }
 
-    pub(crate) fn executes(&self, width: Width) -> bool {
+    /// Whether this process may change its own words: [`Job::executes`].
+    pub fn executes(&self, width: Width) -> bool {
         of!(self, job => job.executes(width))
     }
 
-    pub(crate) fn works_unseen(&self) -> bool {
+    /// Whether others' work here goes on in calls of this process only: [`Job::works_unseen`].
+    pub fn works_unseen(&self) -> bool {
         of!(self, job => job.works_unseen())
     }
 
+    /// Puts bytes: [`Job::put`].
+    ///
+    /// # Errors
+    /// As that.
     #[inline]
-    pub(crate) fn put(
+    pub fn put(
         &self,
         id: ContextId,
         member: Member,
@@ -135,8 +174,12 @@ impl Running {
         of!(self, job => job.put(id, member, heap, offset, from))
     }
 
+    /// Gets bytes: [`Job::get`].
+    ///
+    /// # Errors
+    /// As that.
     #[inline]
-    pub(crate) fn get(
+    pub fn get(
         &self,
         id: ContextId,
         member: Member,
@@ -146,8 +189,12 @@ impl Running {
         of!(self, job => job.get(id, member, heap, offset, into))
     }
 
+    /// Asks for an atomic: [`Job::atomic`].
+    ///
+    /// # Errors
+    /// As that.
     #[inline]
-    pub(crate) fn atomic(
+    pub fn atomic(
         &self,
         id: ContextId,
         member: Member,
@@ -157,27 +204,47 @@ impl Running {
         of!(self, job => job.atomic(id, member, word, atomic))
     }
 
+    /// What an atomic has found: [`Job::fetched`].
+    ///
+    /// # Errors
+    /// As that.
     #[inline]
-    pub(crate) fn fetched(&self, id: ContextId, fetch: Fetch) -> Result<Option<u64>, RmaError> {
+    pub fn fetched(&self, id: ContextId, fetch: Fetch) -> Result<Option<u64>, RmaError> {
         of!(self, job => job.fetched(id, fetch))
     }
 
+    /// The same of what is known: [`Job::found`].
+    ///
+    /// # Errors
+    /// As that.
     #[inline]
-    pub(crate) fn found(&self, id: ContextId, fetch: Fetch) -> Result<Option<u64>, RmaError> {
+    pub fn found(&self, id: ContextId, fetch: Fetch) -> Result<Option<u64>, RmaError> {
         of!(self, job => job.found(id, fetch))
     }
 
+    /// Gives up a value: [`Job::give_up`].
+    ///
+    /// # Errors
+    /// As that.
     #[inline]
-    pub(crate) fn give_up(&self, id: ContextId, fetch: Fetch) -> Result<(), RmaError> {
+    pub fn give_up(&self, id: ContextId, fetch: Fetch) -> Result<(), RmaError> {
         of!(self, job => job.give_up(id, fetch))
     }
 
+    /// Signals: [`Job::signal`].
+    ///
+    /// # Errors
+    /// As that.
     #[inline]
-    pub(crate) fn signal(&self, id: ContextId, member: Member, update: Update) -> Result<bool, RmaError> {
+    pub fn signal(&self, id: ContextId, member: Member, update: Update) -> Result<bool, RmaError> {
         of!(self, job => job.signal(id, member, update))
     }
 
-    pub(crate) fn put_signal(
+    /// Puts, then signals: [`Job::put_signal`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn put_signal(
         &self,
         id: ContextId,
         member: Member,
@@ -188,23 +255,35 @@ impl Running {
         of!(self, job => job.put_signal(id, member, to, from, update))
     }
 
+    /// Whether all is complete: [`Job::quiet`].
+    ///
+    /// # Errors
+    /// As that.
     #[inline]
-    pub(crate) fn quiet(&self, id: ContextId) -> Result<bool, RmaError> {
+    pub fn quiet(&self, id: ContextId) -> Result<bool, RmaError> {
         of!(self, job => job.quiet(id))
     }
 
+    /// Whether all towards a member is: [`Job::quiet_member`].
+    ///
+    /// # Errors
+    /// As that.
     #[inline]
-    pub(crate) fn quiet_member(&self, id: ContextId, member: Member) -> Result<bool, RmaError> {
+    pub fn quiet_member(&self, id: ContextId, member: Member) -> Result<bool, RmaError> {
         of!(self, job => job.quiet_member(id, member))
     }
 
+    /// Orders what comes after behind what came before: [`Job::fence`].
+    ///
+    /// # Errors
+    /// As that.
     #[inline]
-    pub(crate) fn fence(&self, id: ContextId) -> Result<(), RmaError> {
+    pub fn fence(&self, id: ContextId) -> Result<(), RmaError> {
         of!(self, job => job.fence(id))
     }
 }
 
-/// What carries the data of a world.
+/// What carries the data of a job.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Carrier {
     /// The fabric: `soft`, `verbs` or `ofi`.
@@ -216,11 +295,11 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    fn of<F: Fabric>(fabric: &F, nics: Nics) -> Result<Self, Error> {
+    fn of<F: Fabric>(fabric: &F, nics: Nics) -> Result<Self, JobError> {
         let all = fabric.nics();
         let mut carrier = Self { fabric: fabric.name(), nics: Vec::new(), speed_mbps: 0 };
         for &number in nics.numbers() {
-            let nic = all.get(number).ok_or(Error::Argument("the fabric has no NIC of that number"))?;
+            let nic = all.get(number).ok_or(JobError::NoNic(number))?;
             carrier.nics.push(nic.name.clone());
             carrier.speed_mbps = carrier.speed_mbps.saturating_add(nic.speed_mbps);
         }

@@ -1,0 +1,93 @@
+//! This process as a member of a job that does one-sided work: it says how it is reached, and hears how the others are. Called once by
+//! front ends with symmetric memory when they start; adds no memory and starts no thread.
+
+use std::time::Duration;
+
+use trunkline_bootstrap::{Bootstrap, Environment};
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::{Nics, Params};
+use trunkline_fabric::Level;
+use trunkline_proto::wire::dial::CARD_BYTES;
+
+use crate::{Carrier, Hardware, JobError, Running, addresses, reach};
+
+/// A member that knows all others.
+pub struct Member {
+    /// The engine. It has no memory yet that others reach.
+    pub job: Running,
+    /// What carries its data.
+    pub carrier: Carrier,
+    /// Its number, from 0.
+    pub rank: usize,
+    /// Members of the job.
+    pub size: usize,
+    /// Nothing for one that is alone.
+    bootstrap: Option<Bootstrap>,
+    limit: Duration,
+}
+
+impl Member {
+    /// Joins the job that the environment tells of (`trunkline run`, torchrun, Slurm, `mpiexec`), or is a job of one. All members have then
+    /// met; each step may take as long as `limit`.
+    ///
+    /// # Errors
+    /// [`JobError`].
+    pub fn join(
+        params: Params,
+        nics: Nics,
+        limit: Duration,
+        log: impl Fn(Level, &str) + Send + Sync + 'static,
+    ) -> Result<Self, JobError> {
+        let hardware = Hardware::open(&params, &log)?;
+        let addresses = addresses(&params)?;
+        let host = UnixHost::reached(reach(&params, &addresses), log);
+        let (job, carrier) = Running::new(params, hardware, nics, host, addresses)?;
+        let bootstrap = match Environment::read()? {
+            Some(environment) => Some(Bootstrap::join(&environment, limit)?),
+            None => None,
+        };
+        let place = bootstrap.as_ref().map(Bootstrap::place);
+        let (rank, size) = place.map_or((0, 1), |place| (place.rank, place.size));
+        let mut member = Self { job, carrier, rank, size, bootstrap, limit };
+        let cards = cards(&member.exchange(&member.job.card())?)?;
+        member.job.meet(rank as u32, &cards).map_err(JobError::Start)?;
+        Ok(member)
+    }
+
+    /// Hands bytes round: what each member gave, by number. All members call it.
+    ///
+    /// # Errors
+    /// [`JobError::Exchange`].
+    pub fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, JobError> {
+        Ok(match &mut self.bootstrap {
+            Some(bootstrap) => bootstrap.exchange(mine, self.limit)?,
+            None => vec![mine.to_vec()],
+        })
+    }
+
+    /// Comes back when all members have called it.
+    ///
+    /// # Errors
+    /// [`JobError::Exchange`].
+    pub fn barrier(&mut self) -> Result<(), JobError> {
+        if let Some(bootstrap) = &mut self.bootstrap {
+            bootstrap.barrier(self.limit)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Member({} of {}, {:?})", self.rank, self.size, self.carrier)
+    }
+}
+
+/// The cards that members gave.
+fn cards(given: &[Vec<u8>]) -> Result<Vec<[u8; CARD_BYTES]>, JobError> {
+    let card = |(rank, bytes): (usize, &Vec<u8>)| {
+        let card = bytes.as_slice().try_into();
+        card.map_err(|_| JobError::Card { rank, bytes: bytes.len() })
+    };
+    given.iter().enumerate().map(card).collect()
+}
