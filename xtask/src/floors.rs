@@ -44,6 +44,7 @@ const SAME_FLOOR: &[(&str, &str)] = &[
     ("sim", "engine"),
     ("nccl", "choose"),
     ("trunkline", "choose"),
+    ("shmem", "choose"),
 ];
 
 /// Who may use the foreign function tables. `xtask` compares their layouts with a C compiler's.

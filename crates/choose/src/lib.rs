@@ -9,6 +9,7 @@ mod config;
 mod error;
 mod member;
 mod running;
+mod wait;
 
 pub use config::{ofi_config, soft_config, verbs_config};
 pub use error::{ChooseError, JobError};

@@ -13,8 +13,6 @@ use crate::{Carrier, Hardware, JobError, Running, addresses, reach};
 
 /// A member that knows all others.
 pub struct Member {
-    /// The engine. It has no memory yet that others reach.
-    pub job: Running,
     /// What carries its data.
     pub carrier: Carrier,
     /// Its number, from 0.
@@ -28,7 +26,7 @@ pub struct Member {
 
 impl Member {
     /// Joins the job that the environment tells of (`trunkline run`, torchrun, Slurm, `mpiexec`), or is a job of one. All members have then
-    /// met; each step may take as long as `limit`.
+    /// met; each step may take as long as `limit`. Also the engine, which has no memory yet that others reach.
     ///
     /// # Errors
     /// [`JobError`].
@@ -37,7 +35,7 @@ impl Member {
         nics: Nics,
         limit: Duration,
         log: impl Fn(Level, &str) + Send + Sync + 'static,
-    ) -> Result<Self, JobError> {
+    ) -> Result<(Running, Self), JobError> {
         let hardware = Hardware::open(&params, &log)?;
         let addresses = addresses(&params)?;
         let host = UnixHost::reached(reach(&params, &addresses), log);
@@ -48,10 +46,10 @@ impl Member {
         };
         let place = bootstrap.as_ref().map(Bootstrap::place);
         let (rank, size) = place.map_or((0, 1), |place| (place.rank, place.size));
-        let mut member = Self { job, carrier, rank, size, bootstrap, limit };
-        let cards = cards(&member.exchange(&member.job.card())?)?;
-        member.job.meet(rank as u32, &cards).map_err(JobError::Start)?;
-        Ok(member)
+        let mut member = Self { carrier, rank, size, bootstrap, limit };
+        let cards = cards(&member.exchange(&job.card())?)?;
+        job.meet(rank as u32, &cards).map_err(JobError::Start)?;
+        Ok((job, member))
     }
 
     /// Hands bytes round: what each member gave, by number. All members call it.

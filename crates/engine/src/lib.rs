@@ -76,8 +76,8 @@ pub use helper::{Helper, Tended};
 pub use id::{CommId, ListenId, MrId, RequestId};
 pub use nics::Nics;
 pub use params::{
-    Alias, ExecuteBy, FabricName, Found, MatchBy, OfiParams, ParamInfo, Params, ParamsError, SharingParams,
-    SoftCopy, SoftParams, TABLE,
+    Alias, ExecuteBy, FabricName, Found, MatchBy, OfiParams, ParamInfo, Params, ParamsError, SharedHeap,
+    SharingParams, SoftCopy, SoftParams, TABLE,
 };
 pub use status::{PageError, read_head, read_status};
 pub use trunkline_proto::counters::Counters;

@@ -66,6 +66,10 @@ pub struct Params {
     pub idle_polls: u32,
     /// Who executes atomics of one-sided work.
     pub execute_by: ExecuteBy,
+    /// Which processes of a host reach each other's symmetric heaps by loads and stores.
+    pub shared_heap: SharedHeap,
+    /// And the static variables of the program.
+    pub shared_statics: bool,
     /// What one-sided work takes from one NIC before the next has its turn.
     pub progress_batch: u32,
     /// Bytes of a symmetric heap, for front ends that have one.
@@ -90,6 +94,17 @@ pub struct Params {
     pub ofi: OfiParams,
     /// A planted bug, in test builds.
     pub mutant: Mutant,
+}
+
+/// Who reaches symmetric memory by loads and stores.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SharedHeap {
+    /// Processes of one host.
+    Host,
+    /// Nobody: the fabric carries everything.
+    Nobody,
+    /// Processes of one host whose numbers, divided by this, are the same: as if so many were a host.
+    Of(u32),
 }
 
 /// A fabric, as users name it.
@@ -206,6 +221,8 @@ impl Default for Params {
             regions_max: 65536,
             idle_polls: 1024,
             execute_by: ExecuteBy::Auto,
+            shared_heap: SharedHeap::Host,
+            shared_statics: true,
             progress_batch: 32,
             heap_bytes: 64 << 20,
             fabric: FabricName::Auto,

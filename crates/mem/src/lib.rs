@@ -1,6 +1,7 @@
 //! Memory as the rest of Trunkline sees it: a [`Memory`] is a byte range of a [`Kind`] that can be read, written and
 //! copied with bounds checks, whoever owns the bytes. A [`Page`] is memory that other processes may look at, and
-//! [`Words`] are what is counted on it, or in memory of one's own. [`gpu`] tells memory of GPUs from other memory.
+//! [`Words`] are what is counted on it, or in memory of one's own. [`gpu`] tells memory of GPUs from other memory. [`Shared`] is
+//! memory that processes of one host have together, [`Statics`] the program's variables made such.
 //!
 //! Called by every floor above. This crate never registers memory with a NIC (that is a fabric's job) and never
 //! looks at what the bytes mean.
@@ -10,9 +11,13 @@ pub mod ipc;
 mod kind;
 mod memory;
 mod page;
+mod shared;
+mod statics;
 mod words;
 
 pub use kind::Kind;
 pub use memory::{Memory, OutOfBounds};
 pub use page::{Page, PageView, ViewError};
+pub use shared::{Found, PeerError, Shared};
+pub use statics::Statics;
 pub use words::Words;

@@ -229,15 +229,24 @@ impl Memory {
     /// As [`Memory::update`].
     #[inline]
     pub fn update_half(&self, offset: u64, f: impl Fn(u32) -> Option<u32>) -> Result<u32, OutOfBounds> {
+        let word = self.half(offset)?;
+        let change = |old: u32| f(u32::from_le(old)).map(u32::to_le);
+        let old = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+        Ok(u32::from_le(old.unwrap_or_else(|old| old)))
+    }
+
+    /// The aligned 4-byte word at `offset`, in memory byte order.
+    ///
+    /// # Errors
+    /// As [`Memory::word`].
+    #[inline]
+    pub fn half(&self, offset: u64) -> Result<&AtomicU32, OutOfBounds> {
         let at = self.touched(offset, 4)?;
         if !at.is_multiple_of(4) {
             return Err(OutOfBounds { offset, len: 4, size: self.touchable as u64 });
         }
         // SAFETY: as for whole words.
-        let word: &AtomicU32 = unsafe { &*pointer(at).cast() };
-        let change = |old: u32| f(u32::from_le(old)).map(u32::to_le);
-        let old = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
-        Ok(u32::from_le(old.unwrap_or_else(|old| old)))
+        Ok(unsafe { &*pointer(at).cast() })
     }
 
     #[inline]

@@ -10,6 +10,7 @@
 //! - [`rma`]: one-sided communication: order, acknowledgements, completion, atomics.
 //! - [`registrations`]: which registration of memory serves a request, and when it is closed.
 //! - [`ipc`]: which memory of devices other processes of the node have mapped, and until when.
+//! - [`ranges`]: which bytes of a symmetric heap are taken.
 //! - [`counters`]: what is counted.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -31,6 +32,7 @@ pub mod mutant;
 pub mod nics;
 pub mod pool;
 mod queue;
+pub mod ranges;
 pub mod registrations;
 pub mod rma;
 pub mod slots;

@@ -2,10 +2,10 @@
 //! same order; each call begins with a look that the others make it, too.
 
 use bytemuck::Pod;
+use trunkline_proto::ranges::rounded;
 
 use crate::atomics::word_at;
 use crate::error::Error;
-use crate::heap::rounded;
 use crate::shared::{INNER, WORDS};
 use crate::signal::{SignalOp, Whom};
 use crate::symmetric::{Symmetric, SymmetricSlice};
@@ -112,7 +112,8 @@ impl World {
     /// [`Error::Heap`] if the symmetric heap has no room, on all ranks; [`Error::Gone`], [`Error::Differ`].
     pub fn alloc<T: Pod>(&self, len: usize) -> Result<SymmetricSlice<T>, Error> {
         let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
-        let bytes = bytes.filter(|_| align_of::<T>() as u64 <= crate::heap::ALIGN && size_of::<T>() > 0);
+        let bytes =
+            bytes.filter(|_| align_of::<T>() as u64 <= trunkline_proto::ranges::ALIGN && size_of::<T>() > 0);
         let bytes =
             bytes.ok_or(Error::Argument("elements have 1 byte at least, and are aligned to at most 64"))?;
         let fresh = self.ranges.borrow().fresh();

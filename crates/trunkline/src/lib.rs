@@ -58,7 +58,6 @@ mod atomics;
 mod collective;
 mod context;
 mod error;
-mod heap;
 mod launch;
 mod pending;
 mod shared;

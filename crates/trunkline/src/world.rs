@@ -9,11 +9,11 @@ use trunkline_choose::{Carrier, Member};
 use trunkline_engine::{Helper, Nics};
 use trunkline_fabric::Level;
 use trunkline_mem::Memory;
+use trunkline_proto::ranges::Ranges;
 
 use crate::collective::Call;
 use crate::context::Context;
 use crate::error::Error;
-use crate::heap::Ranges;
 use crate::shared::{INNER_BYTES, Shared};
 
 /// Passive progress is what programs of this kind expect.
@@ -99,16 +99,16 @@ impl Builder {
         params.heap_bytes = self.heap.unwrap_or(params.heap_bytes);
         let (passive, heap_bytes) = (params.progress_thread, params.heap_bytes);
         let heap_bytes = usize::try_from(heap_bytes).map_err(|_| Error::Argument("no heap is that large"))?;
-        let mut member = Member::join(params, self.nics, self.meeting, self.log)?;
+        let (job, mut member) = Member::join(params, self.nics, self.meeting, self.log)?;
         let (heap, inner) = (Memory::heap(heap_bytes), Memory::heap(INNER_BYTES as usize));
         for memory in [&heap, &inner] {
-            member.job.add_heap(memory.clone()).map_err(Error::Start)?;
+            job.add_heap(memory.clone()).map_err(Error::Start)?;
         }
-        let helper = if passive { Some(member.job.serve_beside().map_err(Error::Thread)?) } else { None };
+        let helper = if passive { Some(job.serve_beside().map_err(Error::Thread)?) } else { None };
         let ranges = RefCell::new(Ranges::new(heap_bytes as u64));
         // Who begins something finds all heaps of all.
         member.barrier()?;
-        let Member { job, carrier, rank, size, .. } = member;
+        let Member { carrier, rank, size, .. } = member;
         let context = Shared::new(job, (rank, size), heap, inner).context()?;
         Ok(World { context, carrier, meetings: Cell::new(0), ranges, helper })
     }

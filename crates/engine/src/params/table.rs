@@ -7,7 +7,7 @@ use trunkline_proto::limits::{EAGER_CREDITS_MAX, GROUPS_ASKED_MAX};
 use trunkline_proto::pool::config::Sharing;
 use trunkline_proto::time::Duration;
 
-use super::{Alias, ExecuteBy, FabricName, MatchBy, ParamInfo, SoftCopy};
+use super::{Alias, ExecuteBy, FabricName, MatchBy, ParamInfo, SharedHeap, SoftCopy};
 
 /// The libfabric of the system.
 const LIBRARY: &str = "libfabric.so.1";
@@ -219,6 +219,32 @@ pub const TABLE: &[ParamInfo] = &[
             };
             Ok(())
         },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SHARED_HEAP",
+        aliases: &[],
+        kind: "word",
+        default: "on",
+        range: "on, off or 1 to 65536",
+        doc: "OpenSHMEM: processes of one host reach each other's symmetric memory by loads and stores; off: by the fabric, as others; a number: only so many in a row do, as if they were a host",
+        set: |params, value| {
+            params.shared_heap = match (value, value.parse()) {
+                ("on", _) => SharedHeap::Host,
+                ("off", _) => SharedHeap::Nobody,
+                (_, Ok(count @ 1..=65536)) => SharedHeap::Of(count),
+                _ => return Err(()),
+            };
+            Ok(())
+        },
+    },
+    ParamInfo {
+        name: "TRUNKLINE_SHARED_STATICS",
+        aliases: &[],
+        kind: "boolean",
+        default: "1",
+        range: "0 or 1",
+        doc: "OpenSHMEM: the program's static variables are shared as the heap is, in place; 0: others reach them through the fabric",
+        set: |params, value| number(value, 0, 1).map(|n| params.shared_statics = n == 1),
     },
     ParamInfo {
         name: "TRUNKLINE_PROGRESS_BATCH",

@@ -13,7 +13,7 @@ use super::error::Cause;
 use crate::{Kind, Memory};
 
 /// Seals without which a file could end under a mapping.
-pub(super) const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+pub(crate) const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// Addresses that are ours.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ fn keep_from_children(addr: usize, len: usize) {
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn file(name: &str, len: u64) -> Result<OwnedFd, Cause> {
+pub(crate) fn file(name: &str, len: u64) -> Result<OwnedFd, Cause> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // Before Linux 6.3.
@@ -135,6 +135,6 @@ pub(super) fn reopen(file: &impl AsFd) -> Result<OwnedFd, Cause> {
 }
 
 /// What a call of the system failed with.
-pub(super) fn cause<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> Cause {
+pub(crate) fn cause<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> Cause {
     move |error| Cause::system(call, &error.into())
 }

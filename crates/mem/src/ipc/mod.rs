@@ -10,7 +10,7 @@ mod handle;
 mod host;
 mod locks;
 mod mapped;
-mod mapping;
+pub(crate) mod mapping;
 mod memfd;
 mod memory;
 mod private;

@@ -1,39 +1,47 @@
-//! Which bytes of the symmetric heap are taken. Pure: every rank makes the same calls and so gets the same offsets, and no
-//! rank asks another.
+//! Which bytes of a symmetric heap are taken. Pure: every process makes the same calls and so gets the same offsets, and none
+//! asks another.
+
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// What allocations begin at a multiple of, in bytes: words that one rank waits for share no cache line with others'.
-pub(crate) const ALIGN: u64 = 64;
+pub const ALIGN: u64 = 64;
 
 /// The free ranges of a heap: offset and bytes, by offset, none beside another.
 #[derive(Debug)]
-pub(crate) struct Ranges {
+pub struct Ranges {
     free: Vec<(u64, u64)>,
     /// Nothing from here on was ever taken.
     fresh: u64,
 }
 
 /// Bytes that an allocation of so many takes; `None` if there are not that many numbers.
-pub(crate) fn rounded(bytes: u64) -> Option<u64> {
+#[must_use]
+pub fn rounded(bytes: u64) -> Option<u64> {
     bytes.max(1).checked_next_multiple_of(ALIGN)
 }
 
 impl Ranges {
-    pub(crate) fn new(bytes: u64) -> Self {
+    /// All of so many bytes are free.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
         Self { free: vec![(0, bytes)], fresh: 0 }
     }
 
     /// Bytes that are free.
-    pub(crate) fn free(&self) -> u64 {
+    #[must_use]
+    pub fn free(&self) -> u64 {
         self.free.iter().map(|(_, len)| len).sum()
     }
 
     /// Where nothing was ever taken: these bytes are as the system gave them, zero.
-    pub(crate) fn fresh(&self) -> u64 {
+    #[must_use]
+    pub fn fresh(&self) -> u64 {
         self.fresh
     }
 
     /// Takes the first range that is long enough.
-    pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
+    pub fn take(&mut self, bytes: u64) -> Option<u64> {
         let bytes = rounded(bytes)?;
         let at = self.free.iter().position(|&(_, len)| len >= bytes)?;
         let (offset, len) = self.free[at];
@@ -47,7 +55,7 @@ impl Ranges {
     }
 
     /// Gives one back that was taken.
-    pub(crate) fn give(&mut self, offset: u64, bytes: u64) {
+    pub fn give(&mut self, offset: u64, bytes: u64) {
         let Some(mut len) = rounded(bytes) else { return };
         let at = self.free.partition_point(|&(other, _)| other < offset);
         if let Some(&(next, more)) = self.free.get(at)
@@ -67,6 +75,17 @@ impl Ranges {
 mod tests {
     use super::*;
 
+    struct Dice(u64);
+
+    impl Dice {
+        fn below(&mut self, end: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 8) % end
+        }
+    }
+
     #[test]
     fn what_was_never_taken_is_fresh() {
         let mut ranges = Ranges::new(1 << 16);
@@ -80,12 +99,12 @@ mod tests {
     #[test]
     fn ranges_are_apart_and_come_together_again() {
         for seed in 0..200 {
-            let mut random = fastrand::Rng::with_seed(seed);
+            let mut random = Dice(seed | 1 << 40);
             let mut ranges = Ranges::new(1 << 16);
             let mut taken: Vec<(u64, u64)> = Vec::new();
             for _ in 0..300 {
-                if random.bool() {
-                    let bytes = random.u64(0..5000);
+                if random.below(2) == 0 {
+                    let bytes = random.below(5000);
                     if let Some(offset) = ranges.take(bytes) {
                         assert_eq!(offset % ALIGN, 0);
                         let end = offset + bytes;
@@ -97,7 +116,7 @@ mod tests {
                         assert!(ranges.free.iter().all(|&(_, len)| len < rounded(bytes).unwrap()));
                     }
                 } else if !taken.is_empty() {
-                    let (offset, bytes) = taken.swap_remove(random.usize(..taken.len()));
+                    let (offset, bytes) = taken.swap_remove(random.below(taken.len() as u64) as usize);
                     ranges.give(offset, bytes);
                 }
                 let used: u64 = taken.iter().map(|&(_, bytes)| rounded(bytes).unwrap()).sum();

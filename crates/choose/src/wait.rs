@@ -1,0 +1,55 @@
+//! How a call of a front end with symmetric memory waits: it tries, and between two tries it spins, then gives the processor away, then
+//! sleeps. It is the engine's one policy, with more patience, as somebody waits for the answer.
+
+use std::time::Duration;
+
+use trunkline_engine::rma::ContextId;
+use trunkline_engine::{Pause, Waiting};
+
+use crate::Running;
+
+/// Fruitless tries before the processor is given away: some ten microseconds, as long as an answer takes; the rank that is to answer may wait for
+/// this very processor.
+const SPINS: u32 = 24;
+/// Fruitless tries before the thread sleeps: a millisecond or more, by who else is there.
+const YIELDS: u32 = 500;
+/// The first sleep, and the longest.
+const SLEEPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(200));
+
+impl Running {
+    /// Tries until there is something. An attempt may say that something moved, for others or for itself: then more is likely to come
+    /// at once. `unseen`: others' work on this process's memory goes on in its calls only, which do not hear of it.
+    ///
+    /// # Errors
+    /// As the attempt.
+    pub fn until<T, E>(
+        &self,
+        id: ContextId,
+        unseen: bool,
+        mut attempt: impl FnMut(&mut Waiting) -> Result<Option<T>, E>,
+    ) -> Result<T, E> {
+        let mut waiting = Waiting::patient(SPINS, YIELDS);
+        let mut stirs = None;
+        loop {
+            if let Some(done) = attempt(&mut waiting)? {
+                return Ok(done);
+            }
+            let pause = waiting.pause(SLEEPS.0, SLEEPS.1);
+            if let Pause::Park(_) = pause {
+                // Others may be at work on this rank's memory, whether this thread sees to it or the one beside it; and what is long
+                // comes in pieces.
+                let now = self.stirs(id);
+                if std::mem::replace(&mut stirs, now) != now {
+                    waiting.moved();
+                    continue;
+                }
+                if unseen {
+                    // A sleep here is a sleep of everybody who works on this rank's memory.
+                    std::thread::yield_now();
+                    continue;
+                }
+            }
+            pause.take();
+        }
+    }
+}

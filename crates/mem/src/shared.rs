@@ -1,0 +1,154 @@
+//! Memory of a process that others of its host map: a memory file that stays as large as it is, found by process and descriptor number.
+//! Made by front ends with symmetric memory, so that processes of one host read and write each other's by loads and stores. Never
+//! passes a descriptor itself: who may look into the process finds it.
+
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::ipc::Cause;
+use crate::ipc::mapping::{FIXED, cause, file};
+use crate::{Kind, Memory};
+
+/// What another process finds a memory file by.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Found {
+    /// The process, as its own namespace numbers it.
+    pub pid: u32,
+    /// Its descriptor.
+    pub fd: u32,
+    /// The file's number, by which another one is told apart.
+    pub inode: u64,
+    /// Its bytes.
+    pub len: u64,
+}
+
+/// A memory file of this process, mapped.
+#[derive(Debug)]
+pub struct Shared {
+    file: OwnedFd,
+    memory: Memory,
+    inode: u64,
+}
+
+/// Another process's memory cannot be mapped.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// The system refuses: the process is gone, belongs to another user, or is in another namespace.
+    #[error(transparent)]
+    System(#[from] Cause),
+    /// What is there is another file.
+    #[error("descriptor {0} of the process is another file than it said")]
+    Other(u32),
+}
+
+/// Addresses that go back when nobody has the memory any more. Children of a fork keep them.
+#[derive(Debug)]
+struct Mapped {
+    addr: usize,
+    len: usize,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: called once by the owner of the mapping, from which nothing is borrowed any more.
+        let _ = unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(self.addr), self.len) };
+    }
+}
+
+/// Maps all of a file, where the kernel likes.
+fn map(file: &impl AsFd, len: usize) -> Result<Memory, Cause> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+    let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) };
+    let owner = Arc::new(Mapped { addr: base.map_err(cause("mmap"))?.expose_provenance(), len });
+    // SAFETY: mapped readable and writable as long as the owner lives, which the range keeps; nobody refers to the bytes.
+    Ok(unsafe { Memory::with_owner(owner.addr, len, Kind::Host, owner) })
+}
+
+impl Shared {
+    /// New zeroed memory; its pages are taken from the system as they are used. `name` is for who looks into `/proc`.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(name: &str, len: usize) -> Result<Self, Cause> {
+        let file = file(name, len as u64)?;
+        let memory = map(&file, len)?;
+        Self::of(file, memory)
+    }
+
+    /// A file that is mapped as that memory.
+    pub(crate) fn of(file: OwnedFd, memory: Memory) -> Result<Self, Cause> {
+        let inode = rustix::fs::fstat(&file).map_err(cause("fstat"))?.st_ino;
+        Ok(Self { file, memory, inode })
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// What others find it by, as long as it lives.
+    #[must_use]
+    pub fn found(&self) -> Found {
+        let fd = self.file.as_raw_fd().cast_unsigned();
+        Found { pid: std::process::id(), fd, inode: self.inode, len: self.memory.len() as u64 }
+    }
+}
+
+impl Found {
+    /// Maps the memory of another process of this host. The mapping stays when that ends.
+    ///
+    /// # Errors
+    /// [`PeerError`].
+    pub fn map(&self) -> Result<Memory, PeerError> {
+        let path = format!("/proc/{}/fd/{}", self.pid, self.fd);
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(cause("open"))?;
+        let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| PeerError::Other(self.fd))?;
+        let stat = rustix::fs::fstat(&file).map_err(cause("fstat"))?;
+        let is_it = seals.contains(FIXED)
+            && stat.st_ino == self.inode
+            && u64::try_from(stat.st_size).is_ok_and(|size| size == self.len);
+        match usize::try_from(self.len) {
+            Ok(len) if is_it && len > 0 => Ok(map(&file, len)?),
+            _ => Err(PeerError::Other(self.fd)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_finds_it_sees_the_same_bytes() {
+        let shared = Shared::new("trunkline.test", 8192).unwrap();
+        let other = shared.found().map().unwrap();
+        shared.memory().write(100, b"here").unwrap();
+        let mut seen = [0; 4];
+        other.read(100, &mut seen).unwrap();
+        assert_eq!(&seen, b"here");
+        other.store(8000, 7).unwrap();
+        assert_eq!((shared.memory().load(8000), other.len()), (Ok(7), 8192));
+        drop(shared);
+        assert_eq!(other.load(8000), Ok(7), "who has it keeps it");
+    }
+
+    #[test]
+    fn another_file_is_refused() {
+        let shared = Shared::new("trunkline.test", 8192).unwrap();
+        let found = shared.found();
+        let refused = |found: Found| matches!(found.map(), Err(PeerError::Other(fd)) if fd == found.fd);
+        assert!(refused(Found { inode: found.inode + 1, ..found }));
+        assert!(refused(Found { len: 4096, ..found }));
+        let pipe = rustix::pipe::pipe().unwrap();
+        assert!(refused(Found { fd: pipe.1.as_raw_fd().cast_unsigned(), ..found }));
+        assert!(matches!(Found { fd: 9999, ..found }.map(), Err(PeerError::System(_))));
+    }
+}

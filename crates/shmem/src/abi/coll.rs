@@ -1,0 +1,288 @@
+//! Collectives: of teams, `shmem_TYPE_broadcast` and the like, and those of active sets, which are older: `shmem_broadcast64`,
+//! `shmem_TYPE_sum_to_all`. They return 0; one that cannot be done ends the program.
+
+use std::ffi::{c_int, c_void};
+
+use crate::abi::table::{all_types, integers};
+use crate::abi::{bytes, export};
+use crate::collect::Blocks;
+use crate::error::Result;
+use crate::group::Group;
+use crate::pe::Pe;
+use crate::place::Place;
+use crate::reduce::{And, Combine, Complex, Max, Min, Or, Prod, Sum, Xor, fold};
+use crate::world::with;
+
+/// A place of so many bytes, or any where there are none.
+fn place(world: &Pe, addr: usize, len: usize) -> Result<Place> {
+    if len == 0 { Ok(Place::inner(0)) } else { world.place(addr, len) }
+}
+
+fn team(world: &Pe, team: usize) -> Result<Group> {
+    Ok(Group::Team(world.teams.named(team)?))
+}
+
+/// Destination and source.
+type Between = (*mut c_void, *const c_void);
+
+fn broadcast(
+    world: &Pe,
+    group: &Group,
+    (dest, source): Between,
+    len: usize,
+    root: (c_int, bool),
+) -> Result<()> {
+    let places = (place(world, dest.addr(), len)?, place(world, source.addr(), len)?);
+    world.broadcast(group, places, len, (root.0.into(), root.1))
+}
+
+fn alltoall(world: &Pe, group: &Group, (dest, source): Between, how: Blocks) -> Result<()> {
+    let len = if how.count == 0 { 0 } else { how.count * how.to * how.element * group.team().size };
+    // The last element has no gap behind it.
+    let len = len.saturating_sub((how.to - usize::from(how.to > 0)) * how.element);
+    let to = place(world, dest.addr(), len)?;
+    world.alltoall(group, to, source.expose_provenance(), how)
+}
+
+macro_rules! typed {
+    ($name:literal, $of:ty) => {
+        moved!($name, "_", "", size_of::<$of>());
+    };
+}
+
+/// Collectives of a team by these parts of a name.
+macro_rules! moved {
+    ($type:literal, $line:literal, $size:literal, $element:expr) => {
+        export!($type, $line, "broadcast", $size => fn(
+            of: usize,
+            dest: *mut c_void,
+            source: *const c_void,
+            count: usize,
+            root: c_int,
+        ) -> c_int {
+            with(concat!("shmem_", $type, $line, "broadcast", $size), |world| {
+                broadcast(world, &team(world, of)?, (dest, source), count * $element, (root, true))
+            });
+            0
+        });
+        export!($type, $line, "collect", $size => fn(
+            of: usize,
+            dest: *mut c_void,
+            source: *const c_void,
+            count: usize,
+        ) -> c_int {
+            with(concat!("shmem_", $type, $line, "collect", $size), |world| {
+                world.collect(&team(world, of)?, dest.addr(), &bytes(source, count * $element))
+            });
+            0
+        });
+        export!($type, $line, "fcollect", $size => fn(
+            of: usize,
+            dest: *mut c_void,
+            source: *const c_void,
+            count: usize,
+        ) -> c_int {
+            with(concat!("shmem_", $type, $line, "fcollect", $size), |world| {
+                world.fcollect(&team(world, of)?, dest.addr(), &bytes(source, count * $element))
+            });
+            0
+        });
+        export!($type, $line, "alltoall", $size => fn(
+            of: usize,
+            dest: *mut c_void,
+            source: *const c_void,
+            count: usize,
+        ) -> c_int {
+            with(concat!("shmem_", $type, $line, "alltoall", $size), |world| {
+                let how = Blocks { element: $element, count, to: 1, from: 1 };
+                alltoall(world, &team(world, of)?, (dest, source), how)
+            });
+            0
+        });
+        export!($type, $line, "alltoalls", $size => fn(
+            of: usize,
+            dest: *mut c_void,
+            source: *const c_void,
+            dst: isize,
+            sst: isize,
+            count: usize,
+        ) -> c_int {
+            with(concat!("shmem_", $type, $line, "alltoalls", $size), |world| {
+                let how = Blocks { element: $element, count, to: dst.unsigned_abs(), from: sst.unsigned_abs() };
+                alltoall(world, &team(world, of)?, (dest, source), how)
+            });
+            0
+        });
+    };
+}
+all_types!(typed);
+moved!("", "", "mem", 1);
+
+/// The same of an active set.
+macro_rules! of_set {
+    ($bits:literal, $element:expr) => {
+        export!("broadcast", $bits => fn(
+            dest: *mut c_void,
+            source: *const c_void,
+            count: usize,
+            root: c_int,
+            start: c_int,
+            log_stride: c_int,
+            size: c_int,
+            words: *mut c_void,
+        ) {
+            with(concat!("shmem_broadcast", $bits), |world| {
+                let set = world.set((start, log_stride, size), words.addr())?;
+                broadcast(world, &set, (dest, source), count * $element, (root, false))
+            });
+        });
+        export!("collect", $bits => fn(
+            dest: *mut c_void,
+            source: *const c_void,
+            count: usize,
+            start: c_int,
+            log_stride: c_int,
+            size: c_int,
+            words: *mut c_void,
+        ) {
+            with(concat!("shmem_collect", $bits), |world| {
+                let set = world.set((start, log_stride, size), words.addr())?;
+                world.collect(&set, dest.addr(), &bytes(source, count * $element))
+            });
+        });
+        export!("fcollect", $bits => fn(
+            dest: *mut c_void,
+            source: *const c_void,
+            count: usize,
+            start: c_int,
+            log_stride: c_int,
+            size: c_int,
+            words: *mut c_void,
+        ) {
+            with(concat!("shmem_fcollect", $bits), |world| {
+                let set = world.set((start, log_stride, size), words.addr())?;
+                world.fcollect(&set, dest.addr(), &bytes(source, count * $element))
+            });
+        });
+        export!("alltoall", $bits => fn(
+            dest: *mut c_void,
+            source: *const c_void,
+            count: usize,
+            start: c_int,
+            log_stride: c_int,
+            size: c_int,
+            words: *mut c_void,
+        ) {
+            with(concat!("shmem_alltoall", $bits), |world| {
+                let set = world.set((start, log_stride, size), words.addr())?;
+                alltoall(world, &set, (dest, source), Blocks { element: $element, count, to: 1, from: 1 })
+            });
+        });
+        export!("alltoalls", $bits => fn(
+            dest: *mut c_void,
+            source: *const c_void,
+            dst: isize,
+            sst: isize,
+            count: usize,
+            start: c_int,
+            log_stride: c_int,
+            size: c_int,
+            words: *mut c_void,
+        ) {
+            with(concat!("shmem_alltoalls", $bits), |world| {
+                let set = world.set((start, log_stride, size), words.addr())?;
+                let how = Blocks { element: $element, count, to: dst.unsigned_abs(), from: sst.unsigned_abs() };
+                alltoall(world, &set, (dest, source), how)
+            });
+        });
+    };
+}
+of_set!("32", 4);
+of_set!("64", 8);
+
+macro_rules! reduced {
+    ($name:literal, $of:ty, $verb:literal, $op:ident) => {
+        export!($name, "_", $verb, "_reduce" => fn(
+            of: usize,
+            dest: *mut c_void,
+            source: *const c_void,
+            count: usize,
+        ) -> c_int {
+            with(concat!("shmem_", $name, "_", $verb, "_reduce"), |world| {
+                let (group, between) = (team(world, of)?, (dest.expose_provenance(), source.expose_provenance()));
+                world.reduce(&group, between, (count, size_of::<$of>()), fold::<$of, $op> as Combine)
+            });
+            0
+        });
+        export!($name, "_", $verb, "_to_all" => fn(
+            dest: *mut c_void,
+            source: *const c_void,
+            count: c_int,
+            start: c_int,
+            log_stride: c_int,
+            size: c_int,
+            _work: *mut c_void,
+            words: *mut c_void,
+        ) {
+            with(concat!("shmem_", $name, "_", $verb, "_to_all"), |world| {
+                let set = world.set((start, log_stride, size), words.addr())?;
+                let between = (dest.expose_provenance(), source.expose_provenance());
+                let count = usize::try_from(count).unwrap_or(0);
+                world.reduce(&set, between, (count, size_of::<$of>()), fold::<$of, $op> as Combine)
+            });
+        });
+    };
+}
+
+macro_rules! by_bits {
+    ($name:literal, $of:ty) => {
+        reduced!($name, $of, "and", And);
+        reduced!($name, $of, "or", Or);
+        reduced!($name, $of, "xor", Xor);
+    };
+}
+integers!(by_bits);
+
+macro_rules! ordered {
+    ($name:literal, $of:ty) => {
+        reduced!($name, $of, "min", Min);
+        reduced!($name, $of, "max", Max);
+        reduced!($name, $of, "sum", Sum);
+        reduced!($name, $of, "prod", Prod);
+    };
+}
+all_types!(ordered);
+
+macro_rules! complex {
+    ($name:literal, $of:ty) => {
+        reduced!($name, Complex<$of>, "sum", Sum);
+        reduced!($name, Complex<$of>, "prod", Prod);
+    };
+}
+complex!("complexf", f32);
+complex!("complexd", f64);
+
+export!("barrier_all" => fn() {
+    with("shmem_barrier_all", Pe::barrier_all);
+});
+
+export!("sync_all" => fn() {
+    with("shmem_sync_all", |world| world.sync_group(&team(world, 1)?));
+});
+
+export!("barrier" => fn(start: c_int, log_stride: c_int, size: c_int, words: *mut c_void) {
+    with("shmem_barrier", |world| {
+        let set = world.set((start, log_stride, size), words.addr())?;
+        world.complete()?;
+        world.sync_group(&set)
+    });
+});
+
+export!("sync" => fn(start: c_int, log_stride: c_int, size: c_int, words: *mut c_void) {
+    with("shmem_sync", |world| world.sync_group(&world.set((start, log_stride, size), words.addr())?));
+});
+
+export!("team_sync" => fn(of: usize) -> c_int {
+    with("shmem_team_sync", |world| world.sync_group(&team(world, of)?));
+    0
+});

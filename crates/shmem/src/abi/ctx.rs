@@ -1,0 +1,83 @@
+//! Contexts, and what orders and completes their work. `SHMEM_CTX_INVALID` is 0, `SHMEM_CTX_DEFAULT` 1.
+
+use std::ffi::{c_int, c_long};
+
+use crate::abi::export;
+use crate::collect::memory;
+use crate::ctx::DEFAULT;
+use crate::error::Result;
+use crate::pe::Pe;
+use crate::rma::inside;
+use crate::team::WORLD;
+use crate::world::with;
+
+/// Writes a handle to where C wants it.
+pub(super) fn store(at: *mut usize, handle: usize) -> Result<()> {
+    inside(memory(at.expose_provenance(), 8).write(0, &handle.to_le_bytes()))
+}
+
+/// Options promise what is not made use of: every context may be used by any thread.
+fn create(world: &Pe, slot: usize, into: *mut usize) -> Result<c_int> {
+    let (handle, lane) = world.ctxs.make(slot)?;
+    if let Some(far) = &world.far {
+        far.make(lane)?;
+    }
+    store(into, handle).map(|()| 0)
+}
+
+export!("ctx_create" => fn(_options: c_long, into: *mut usize) -> c_int {
+    with("shmem_ctx_create", |world| match create(world, WORLD, into) {
+        Ok(done) => Ok(done),
+        // A program can do without.
+        Err(_) => store(into, 0).map(|()| 1),
+    })
+});
+
+export!("team_create_ctx" => fn(team: usize, _options: c_long, into: *mut usize) -> c_int {
+    with("shmem_team_create_ctx", |world| {
+        let made = if team == 0 { None } else { Some(world.teams.named(team)?.slot) };
+        match made.map(|slot| create(world, slot, into)) {
+            Some(Ok(done)) => Ok(done),
+            _ => store(into, 0).map(|()| 1),
+        }
+    })
+});
+
+export!("ctx_destroy" => fn(ctx: usize) {
+    if ctx != 0 {
+        with("shmem_ctx_destroy", |world| {
+            world.quiet(&world.on(ctx)?)?;
+            world.ctxs.destroy(ctx)
+        });
+    }
+});
+
+export!("ctx_get_team" => fn(ctx: usize, into: *mut usize) -> c_int {
+    with("shmem_ctx_get_team", |world| {
+        if ctx == 0 {
+            return store(into, 0).map(|()| 1);
+        }
+        let slot = world.on(ctx)?.team.slot;
+        store(into, world.teams.handle(slot)).map(|()| 0)
+    })
+});
+
+export!("fence" => fn() {
+    with("shmem_fence", |world| world.fence(&world.on(DEFAULT)?));
+});
+
+export!("quiet" => fn() {
+    with("shmem_quiet", |world| world.quiet(&world.on(DEFAULT)?));
+});
+
+export!("ctx_fence" => fn(ctx: usize) {
+    if ctx != 0 {
+        with("shmem_ctx_fence", |world| world.fence(&world.on(ctx)?));
+    }
+});
+
+export!("ctx_quiet" => fn(ctx: usize) {
+    if ctx != 0 {
+        with("shmem_ctx_quiet", |world| world.quiet(&world.on(ctx)?));
+    }
+});

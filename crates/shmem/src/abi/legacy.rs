@@ -1,0 +1,121 @@
+//! What OpenSHMEM has deprecated and programs still call: atomics and waits by their old names, the old names of the heap, and
+//! calls for caches that need nothing.
+
+use std::ffi::{c_int, c_long, c_void};
+
+use trunkline_proto::rma::atomic::{Action, Type};
+
+use crate::abi::export;
+use crate::abi::wait::{Compare, until};
+use crate::abi::words::{Bits, change, fetch};
+use crate::collect::memory;
+use crate::ctx::DEFAULT;
+use crate::rma::inside;
+use crate::world::with;
+
+macro_rules! old {
+    ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*) -> value, $action:expr) => {
+        export!($name, "_", $verb => fn(dest: *mut c_void, $($value: $of,)* pe: c_int) -> $of {
+            <$of>::of(fetch(concat!("shmem_", $name, "_", $verb), DEFAULT, dest, (Type::$kind, $action), pe))
+        });
+    };
+    ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*), $action:expr) => {
+        export!($name, "_", $verb => fn(dest: *mut c_void, $($value: $of,)* pe: c_int) {
+            change(concat!("shmem_", $name, "_", $verb), DEFAULT, dest, (Type::$kind, $action), pe);
+        });
+    };
+}
+
+macro_rules! swapped {
+    ($name:literal, $of:ty, $kind:ident) => {
+        old!($name, "swap", $of, $kind, (value) -> value, Action::Set(value.bits()));
+        old!($name, "fetch", $of, $kind, () -> value, Action::Fetch);
+        old!($name, "set", $of, $kind, (value), Action::Set(value.bits()));
+    };
+}
+swapped!("int", i32, I32);
+swapped!("long", i64, I64);
+swapped!("longlong", i64, I64);
+swapped!("float", f32, F32);
+swapped!("double", f64, F64);
+
+macro_rules! counted {
+    ($name:literal, $of:ty, $kind:ident) => {
+        old!($name, "cswap", $of, $kind, (cond, value) -> value, Action::CompareSwap {
+            expect: cond.bits(),
+            swap: value.bits()
+        });
+        old!($name, "fadd", $of, $kind, (value) -> value, Action::Add(value.bits()));
+        old!($name, "finc", $of, $kind, () -> value, Action::Add(1));
+        old!($name, "add", $of, $kind, (value), Action::Add(value.bits()));
+        old!($name, "inc", $of, $kind, (), Action::Add(1));
+    };
+}
+counted!("int", i32, I32);
+counted!("long", i64, I64);
+counted!("longlong", i64, I64);
+
+/// Waits until a word is another one.
+macro_rules! waits {
+    ($name:literal, $of:ty) => {
+        export!($name, "wait" => fn(word: *const c_void, value: $of) {
+            with(concat!("shmem_", $name, "wait"), |world| {
+                let at = memory(word.expose_provenance(), size_of::<$of>());
+                until(world, || {
+                    let mut now = [0; size_of::<$of>()];
+                    inside(at.read(0, &mut now))?;
+                    Ok((<$of>::from_le_bytes(now) != value).then_some(()))
+                })
+            });
+        });
+    };
+}
+waits!("", i64);
+waits!("short_", i16);
+waits!("int_", i32);
+waits!("long_", i64);
+waits!("longlong_", i64);
+
+export!("wait_until" => fn(word: *const c_void, cmp: c_int, value: c_long) {
+    with("shmem_wait_until", |world| {
+        let (at, compare) = (memory(word.expose_provenance(), 8), Compare::named(cmp)?);
+        until(world, || Ok(compare.holds(&(inside(at.load(0))? as i64), &value).then_some(())))
+    });
+});
+
+export!("set_lock" => fn(lock: *mut c_void) {
+    with("shmem_set_lock", |world| world.set_lock(lock.addr()));
+});
+
+export!("test_lock" => fn(lock: *mut c_void) -> c_int {
+    with("shmem_test_lock", |world| Ok((!world.test_lock(lock.addr())?).into()))
+});
+
+export!("clear_lock" => fn(lock: *mut c_void) {
+    with("shmem_clear_lock", |world| world.clear_lock(lock.addr()));
+});
+
+export!("set_cache_inv" => fn() {});
+export!("clear_cache_inv" => fn() {});
+export!("udcflush" => fn() {});
+export!("set_cache_line_inv" => fn(_at: *mut c_void) {});
+export!("clear_cache_line_inv" => fn(_at: *mut c_void) {});
+export!("udcflush_line" => fn(_at: *mut c_void) {});
+
+/// Old names without the line.
+macro_rules! heap {
+    ($($old:ident($($arg:ident: $of:ty),*) $(-> $out:ty)? => $call:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $old($($arg: $of),*) $(-> $out)? {
+            with(stringify!($old), $call)
+        }
+    )*};
+}
+heap! {
+    shmalloc(bytes: usize) -> *mut c_void => |world| Ok(std::ptr::with_exposed_provenance_mut(world.malloc(bytes, 64)?));
+    shmemalign(alignment: usize, bytes: usize) -> *mut c_void
+        => |world| Ok(std::ptr::with_exposed_provenance_mut(world.malloc(bytes, alignment)?));
+    shrealloc(at: *mut c_void, bytes: usize) -> *mut c_void
+        => |world| Ok(std::ptr::with_exposed_provenance_mut(world.realloc(at.addr(), bytes)?));
+    shfree(at: *mut c_void) => |world| world.free(at.addr());
+}

@@ -1,0 +1,54 @@
+//! The symmetric heap: `shmem_malloc` and the like. Those that find no room return a null pointer, as C's do.
+
+use std::ffi::{c_long, c_void};
+
+use crate::abi::export;
+use crate::pe::Pe;
+use crate::world::with;
+
+/// Of an allocation that is not aligned to more.
+const ALIGN: usize = 64;
+
+fn pointer(at: usize) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(at)
+}
+
+/// The pointer, and a line if there is none, as what comes next is often a fault that says nothing.
+fn found(world: &Pe, call: &str, at: usize, bytes: usize) -> *mut c_void {
+    if at == 0 && bytes > 0 && !world.told.swap(true, std::sync::atomic::Ordering::Relaxed) {
+        let size = world.segments.0[crate::place::HEAP].len();
+        eprintln!(
+            "trunkline: PE {}: {call}: no room for {bytes} bytes in a symmetric heap of {size}; SHMEM_SYMMETRIC_SIZE makes it larger",
+            world.me
+        );
+    }
+    pointer(at)
+}
+
+export!("malloc" => fn(bytes: usize) -> *mut c_void {
+    with("shmem_malloc", |world| Ok(found(world, "shmem_malloc", world.malloc(bytes, ALIGN)?, bytes)))
+});
+
+export!("malloc_with_hints" => fn(bytes: usize, _hints: c_long) -> *mut c_void {
+    let call = "shmem_malloc_with_hints";
+    with(call, |world| Ok(found(world, call, world.malloc(bytes, ALIGN)?, bytes)))
+});
+
+export!("calloc" => fn(count: usize, element: usize) -> *mut c_void {
+    with("shmem_calloc", |world| {
+        let bytes = count.saturating_mul(element);
+        Ok(found(world, "shmem_calloc", world.calloc(bytes)?, bytes))
+    })
+});
+
+export!("align" => fn(alignment: usize, bytes: usize) -> *mut c_void {
+    with("shmem_align", |world| Ok(found(world, "shmem_align", world.malloc(bytes, alignment)?, bytes)))
+});
+
+export!("realloc" => fn(at: *mut c_void, bytes: usize) -> *mut c_void {
+    with("shmem_realloc", |world| Ok(found(world, "shmem_realloc", world.realloc(at.addr(), bytes)?, bytes)))
+});
+
+export!("free" => fn(at: *mut c_void) {
+    with("shmem_free", |world| world.free(at.addr()));
+});

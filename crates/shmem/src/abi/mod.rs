@@ -1,0 +1,52 @@
+//! OpenSHMEM's functions, as C calls them. Each is exported by its name and, for tools that put themselves in between, with a `p`
+//! before it; nothing here calls an exported one. A type's functions come from one table, [`types`]. Files beside this one say what each
+//! function does; they hold no state.
+
+mod coll;
+mod ctx;
+mod legacy;
+mod memory;
+mod query;
+mod rma;
+mod setup;
+mod signal;
+pub(crate) mod table;
+mod team;
+mod wait;
+mod words;
+
+use std::ffi::c_void;
+
+use trunkline_mem::Memory;
+
+use crate::collect;
+
+/// Exports functions by their name and their name for profiling tools. The parts of a name are joined.
+macro_rules! export {
+    ($($name:expr),+ => fn($($arg:ident: $of:ty),* $(,)?) $(-> $out:ty)? $body:block) => {
+        const _: () = {
+            #[inline]
+            #[allow(clippy::too_many_arguments, reason = "as many as OpenSHMEM's function has")]
+            fn done($($arg: $of),*) $(-> $out)? $body
+
+            #[unsafe(export_name = concat!("shmem_", $($name),+))]
+            #[allow(clippy::too_many_arguments, reason = "as above")]
+            extern "C" fn plain($($arg: $of),*) $(-> $out)? {
+                done($($arg),*)
+            }
+
+            #[unsafe(export_name = concat!("pshmem_", $($name),+))]
+            #[allow(clippy::too_many_arguments, reason = "as above")]
+            extern "C" fn profiled($($arg: $of),*) $(-> $out)? {
+                done($($arg),*)
+            }
+        };
+    };
+}
+pub(crate) use export;
+
+/// So many bytes at a pointer of C.
+#[inline]
+fn bytes(at: *const c_void, len: usize) -> Memory {
+    collect::memory(at.expose_provenance(), len)
+}

@@ -1,0 +1,72 @@
+//! What a program asks: which PE it is, what it reaches, and what library this is.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use crate::abi::export;
+use crate::collect::memory;
+use crate::pe::Pe;
+use crate::rma::inside;
+use crate::world::with;
+
+/// `SHMEM_MAX_NAME_LEN` bytes have room for it, and the zero behind it.
+const NAME: &[u8] = b"Trunkline\0";
+const VERSION: (c_int, c_int) = (1, 5);
+
+export!("my_pe" => fn() -> c_int {
+    with("shmem_my_pe", |world| Ok(world.me as c_int))
+});
+
+export!("n_pes" => fn() -> c_int {
+    with("shmem_n_pes", |world| Ok(world.size as c_int))
+});
+
+export!("pe_accessible" => fn(pe: c_int) -> c_int {
+    with("shmem_pe_accessible", |world| Ok(usize::try_from(pe).is_ok_and(|pe| pe < world.size).into()))
+});
+
+export!("addr_accessible" => fn(addr: *const c_void, pe: c_int) -> c_int {
+    with("shmem_addr_accessible", |world| {
+        let there = usize::try_from(pe).is_ok_and(|pe| pe < world.size);
+        Ok((there && world.segments.find(addr.addr(), 1).is_some()).into())
+    })
+});
+
+/// Where this process has an address of a PE, if loads and stores do.
+fn pointer(world: &Pe, addr: *const c_void, pe: usize) -> *mut c_void {
+    let place = world.segments.find(addr.addr(), 1);
+    let at = place.and_then(|place| world.pointer(place, pe));
+    at.map_or(std::ptr::null_mut(), std::ptr::with_exposed_provenance_mut)
+}
+
+export!("ptr" => fn(addr: *const c_void, pe: c_int) -> *mut c_void {
+    with("shmem_ptr", |world| {
+        let pe = usize::try_from(pe).ok().filter(|pe| *pe < world.size);
+        Ok(pe.map_or(std::ptr::null_mut(), |pe| pointer(world, addr, pe)))
+    })
+});
+
+export!("team_ptr" => fn(team: usize, addr: *const c_void, pe: c_int) -> *mut c_void {
+    with("shmem_team_ptr", |world| {
+        if team == 0 {
+            return Ok(std::ptr::null_mut());
+        }
+        let pe = world.teams.named(team)?.named(pe.into());
+        Ok(pe.map_or(std::ptr::null_mut(), |pe| pointer(world, addr, pe)))
+    })
+});
+
+fn store(at: *mut c_int, value: c_int) {
+    let _ = inside(memory(at.expose_provenance(), 4).write(0, &value.to_le_bytes()));
+}
+
+export!("info_get_version" => fn(major: *mut c_int, minor: *mut c_int) {
+    store(major, VERSION.0);
+    store(minor, VERSION.1);
+});
+
+export!("info_get_name" => fn(name: *mut c_char) {
+    let _ = inside(memory(name.expose_provenance(), NAME.len()).write(0, NAME));
+});
+
+// For a tool that profiles; there is none inside. C gives more arguments, which this does not look at.
+export!("pcontrol" => fn(_level: c_int) {});

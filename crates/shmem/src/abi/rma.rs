@@ -1,0 +1,216 @@
+//! Puts and gets of every type and size: `shmem_TYPE_put`, `shmem_putSIZE`, `shmem_putmem`, the same of a context, at once (`_nbi`), with strides
+//! (`iput`), and of one element (`p`, `g`).
+
+use std::ffi::{c_int, c_void};
+
+use crate::abi::table::{all_types, scalars, sizes};
+use crate::abi::{bytes, export};
+use crate::collect::memory;
+use crate::ctx::DEFAULT;
+use crate::rma::{Strided, When};
+use crate::world::with;
+
+#[inline]
+fn put(
+    call: &str,
+    ctx: usize,
+    dest: *mut c_void,
+    source: *const c_void,
+    len: usize,
+    (pe, when): (c_int, When),
+) {
+    with(call, |world| {
+        let on = world.on(ctx)?;
+        let pe = on.team.named(pe.into())?;
+        if len == 0 {
+            return Ok(());
+        }
+        let to = world.place(dest.addr(), len)?;
+        world.put(on.lane, pe, to, &bytes(source, len), when)
+    });
+}
+
+#[inline]
+fn get(
+    call: &str,
+    ctx: usize,
+    dest: *mut c_void,
+    source: *const c_void,
+    len: usize,
+    (pe, when): (c_int, When),
+) {
+    with(call, |world| {
+        let on = world.on(ctx)?;
+        let pe = on.team.named(pe.into())?;
+        if len == 0 {
+            return Ok(());
+        }
+        let from = world.place(source.addr(), len)?;
+        world.get(on.lane, pe, from, &bytes(dest, len), when)
+    });
+}
+
+/// Bytes from the first to behind the last of elements that are apart.
+fn span(stride: isize, element: usize, count: usize) -> usize {
+    (count - 1) * stride.unsigned_abs() * element + element
+}
+
+/// Elements of so many bytes, and how many of them it is from one to the next at either end.
+#[derive(Clone, Copy)]
+struct Apart {
+    dst: isize,
+    sst: isize,
+    count: usize,
+    element: usize,
+}
+
+impl Apart {
+    /// In bytes, with these strides.
+    fn with(self, there: isize, here: isize) -> Strided {
+        let bytes = |stride: isize| stride as i64 * self.element as i64;
+        Strided { there: bytes(there), here: bytes(here), element: self.element, count: self.count }
+    }
+}
+
+fn iput(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, (how, pe): (Apart, c_int)) {
+    with(call, |world| {
+        let on = world.on(ctx)?;
+        let pe = on.team.named(pe.into())?;
+        if how.count == 0 {
+            return Ok(());
+        }
+        let to = world.place(dest.addr(), span(how.dst, how.element, how.count))?;
+        let from = bytes(source, span(how.sst, how.element, how.count));
+        world.put_strided(on.lane, pe, to, &from, how.with(how.dst, how.sst))
+    });
+}
+
+fn iget(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, (how, pe): (Apart, c_int)) {
+    with(call, |world| {
+        let on = world.on(ctx)?;
+        let pe = on.team.named(pe.into())?;
+        if how.count == 0 {
+            return Ok(());
+        }
+        let from = world.place(source.addr(), span(how.sst, how.element, how.count))?;
+        let into = bytes(dest, span(how.dst, how.element, how.count));
+        world.get_strided(on.lane, pe, from, &into, how.with(how.sst, how.dst))
+    });
+}
+
+/// Puts and gets by these parts of a name; the parts after the verb are `suffix`.
+macro_rules! moves {
+    ($type:literal, $size:literal, $element:expr) => {
+        moves!(@ $type, $size, $element, put, "put", "", Local);
+        moves!(@ $type, $size, $element, put, "put", "_nbi", Now);
+        moves!(@ $type, $size, $element, get, "get", "", Local);
+        moves!(@ $type, $size, $element, get, "get", "_nbi", Now);
+    };
+    (@ $type:literal, $size:literal, $element:expr, $do:ident, $verb:literal, $nbi:literal, $when:ident) => {
+        export!($type, $verb, $size, $nbi => fn(dest: *mut c_void, source: *const c_void, count: usize, pe: c_int) {
+            let call = concat!("shmem_", $type, $verb, $size, $nbi);
+            $do(call, DEFAULT, dest, source, count * $element, (pe, When::$when));
+        });
+        export!("ctx_", $type, $verb, $size, $nbi => fn(
+            ctx: usize,
+            dest: *mut c_void,
+            source: *const c_void,
+            count: usize,
+            pe: c_int,
+        ) {
+            let call = concat!("shmem_ctx_", $type, $verb, $size, $nbi);
+            $do(call, ctx, dest, source, count * $element, (pe, When::$when));
+        });
+    };
+}
+
+macro_rules! strided {
+    ($type:literal, $size:literal, $element:expr) => {
+        strided!(@ $type, $size, $element, iput, "iput");
+        strided!(@ $type, $size, $element, iget, "iget");
+    };
+    (@ $type:literal, $size:literal, $element:expr, $do:ident, $verb:literal) => {
+        export!($type, $verb, $size => fn(
+            dest: *mut c_void,
+            source: *const c_void,
+            dst: isize,
+            sst: isize,
+            count: usize,
+            pe: c_int,
+        ) {
+            let how = Apart { dst, sst, count, element: $element };
+            $do(concat!("shmem_", $type, $verb, $size), DEFAULT, dest, source, (how, pe));
+        });
+        export!("ctx_", $type, $verb, $size => fn(
+            ctx: usize,
+            dest: *mut c_void,
+            source: *const c_void,
+            dst: isize,
+            sst: isize,
+            count: usize,
+            pe: c_int,
+        ) {
+            let how = Apart { dst, sst, count, element: $element };
+            $do(concat!("shmem_ctx_", $type, $verb, $size), ctx, dest, source, (how, pe));
+        });
+    };
+}
+
+macro_rules! typed {
+    ($name:literal, $of:ty) => {
+        typed!(@ $name, $of, put, "_put", "", Local);
+        typed!(@ $name, $of, put, "_put", "_nbi", Now);
+        typed!(@ $name, $of, get, "_get", "", Local);
+        typed!(@ $name, $of, get, "_get", "_nbi", Now);
+        strided!(@ $name, "", size_of::<$of>(), iput, "_iput");
+        strided!(@ $name, "", size_of::<$of>(), iget, "_iget");
+    };
+    (@ $name:literal, $of:ty, $do:ident, $verb:literal, $nbi:literal, $when:ident) => {
+        moves!(@ $name, "", size_of::<$of>(), $do, $verb, $nbi, $when);
+    };
+}
+all_types!(typed);
+
+macro_rules! sized {
+    ($bits:literal, $bytes:literal) => {
+        moves!("", $bits, $bytes);
+        strided!("", $bits, $bytes);
+    };
+}
+sizes!(sized);
+moves!("", "mem", 1);
+
+/// One element.
+macro_rules! single {
+    ($name:literal, $of:ty) => {
+        export!($name, "_p" => fn(dest: *mut c_void, value: $of, pe: c_int) {
+            let source = (&raw const value).cast();
+            put(concat!("shmem_", $name, "_p"), DEFAULT, dest, source, size_of::<$of>(), (pe, When::Local));
+        });
+        export!("ctx_", $name, "_p" => fn(ctx: usize, dest: *mut c_void, value: $of, pe: c_int) {
+            let source = (&raw const value).cast();
+            put(concat!("shmem_ctx_", $name, "_p"), ctx, dest, source, size_of::<$of>(), (pe, When::Local));
+        });
+        export!($name, "_g" => fn(source: *const c_void, pe: c_int) -> $of {
+            one(concat!("shmem_", $name, "_g"), DEFAULT, source, pe)
+        });
+        export!("ctx_", $name, "_g" => fn(ctx: usize, source: *const c_void, pe: c_int) -> $of {
+            one(concat!("shmem_ctx_", $name, "_g"), ctx, source, pe)
+        });
+    };
+}
+scalars!(single);
+
+/// One element of a PE.
+#[inline]
+fn one<T: bytemuck::Pod>(call: &str, ctx: usize, source: *const c_void, pe: c_int) -> T {
+    let mut value = T::zeroed();
+    with(call, |world| {
+        let on = world.on(ctx)?;
+        let pe = on.team.named(pe.into())?;
+        let from = world.place(source.addr(), size_of::<T>())?;
+        let into = memory((&raw mut value).expose_provenance(), size_of::<T>());
+        world.get(on.lane, pe, from, &into, When::Local)
+    });
+    value
+}

@@ -1,0 +1,91 @@
+//! Teams. `SHMEM_TEAM_INVALID` is 0, `SHMEM_TEAM_WORLD` 1, `SHMEM_TEAM_SHARED` 2.
+
+use std::ffi::{c_int, c_long, c_void};
+
+use crate::abi::ctx::store;
+use crate::abi::export;
+use crate::collect::memory;
+use crate::rma::inside;
+use crate::split::Part;
+use crate::world::with;
+
+export!("team_my_pe" => fn(team: usize) -> c_int {
+    with("shmem_team_my_pe", |world| match team {
+        0 => Ok(-1),
+        _ => Ok(world.teams.named(team)?.index(world.me).map_or(-1, |index| index as c_int)),
+    })
+});
+
+export!("team_n_pes" => fn(team: usize) -> c_int {
+    with("shmem_team_n_pes", |world| match team {
+        0 => Ok(-1),
+        _ => Ok(world.teams.named(team)?.size as c_int),
+    })
+});
+
+// Its only member is `num_contexts`, which limits nothing here.
+export!("team_get_config" => fn(team: usize, mask: c_long, config: *mut c_void) -> c_int {
+    with("shmem_team_get_config", |world| {
+        if team == 0 {
+            return Ok(-1);
+        }
+        world.teams.named(team)?;
+        if mask & 1 != 0 && !config.is_null() {
+            let contexts: c_int = 0;
+            inside(memory(config.expose_provenance(), 4).write(0, &contexts.to_le_bytes()))?;
+        }
+        Ok(0)
+    })
+});
+
+export!("team_translate_pe" => fn(from: usize, pe: c_int, to: usize) -> c_int {
+    with("shmem_team_translate_pe", |world| match (from, to) {
+        (0, _) | (_, 0) => Ok(-1),
+        _ => Ok(world.translate(from, pe.into(), to)?.map_or(-1, |index| index as c_int)),
+    })
+});
+
+export!("team_split_strided" => fn(
+    parent: usize,
+    start: c_int,
+    stride: c_int,
+    size: c_int,
+    _config: *const c_void,
+    _mask: c_long,
+    into: *mut usize,
+) -> c_int {
+    with("shmem_team_split_strided", |world| {
+        let part = Part { start: start.into(), stride: stride.into(), size: size.into() };
+        let made = if parent == 0 { None } else { world.split(parent, part)? };
+        store(into, made.unwrap_or(0))?;
+        Ok(if made.is_some() { 0 } else { -1 })
+    })
+});
+
+export!("team_split_2d" => fn(
+    parent: usize,
+    width: c_int,
+    _row_config: *const c_void,
+    _row_mask: c_long,
+    row: *mut usize,
+    _column_config: *const c_void,
+    _column_mask: c_long,
+    column: *mut usize,
+) -> c_int {
+    with("shmem_team_split_2d", |world| {
+        let made = if parent == 0 { None } else { world.split_2d(parent, width.into())? };
+        let (rows, columns) = made.unwrap_or((0, 0));
+        store(row, rows)?;
+        store(column, columns)?;
+        Ok(if made.is_some() { 0 } else { -1 })
+    })
+});
+
+export!("team_destroy" => fn(team: usize) {
+    if team != 0 {
+        with("shmem_team_destroy", |world| {
+            world.complete()?;
+            world.teams.destroy(team)
+        });
+    }
+});

@@ -1,0 +1,111 @@
+//! Contexts: what C's handles stand for. A context is a team, whose indices name PEs, and a lane, over which it begins what goes over the
+//! fabric. Looked up without a lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+use crate::far::LANES;
+use crate::team::{Team, Teams, WORLD};
+
+/// Contexts beside the default one.
+const CTXS: usize = 1024;
+/// The handle of the default context.
+pub(crate) const DEFAULT: usize = 1;
+
+const LIVE: u64 = 1 << 63;
+
+/// What a context stands for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct On {
+    pub(crate) lane: usize,
+    pub(crate) team: Team,
+}
+
+/// The contexts of this PE.
+#[derive(Debug)]
+pub(crate) struct Ctxs {
+    /// Of each: whether it lives, its team's slot, its lane, and which use of its place it is.
+    words: Box<[AtomicU64]>,
+    made: AtomicU64,
+}
+
+impl Default for Ctxs {
+    fn default() -> Self {
+        Self {
+            words: std::iter::repeat_with(AtomicU64::default).take(CTXS).collect(),
+            made: AtomicU64::new(0),
+        }
+    }
+}
+
+/// What C holds.
+const fn handle(at: usize, word: u64) -> usize {
+    (at + 2) | ((word & 0xffff_ffff) as usize) << 16
+}
+
+impl Ctxs {
+    /// What a handle stands for.
+    #[inline]
+    pub(crate) fn named(&self, of: usize, teams: &Teams) -> Result<On> {
+        if of == DEFAULT {
+            let team = teams.at(WORLD).ok_or(Error::NotRunning)?;
+            return Ok(On { lane: 0, team });
+        }
+        let (_, word) = self.live(of)?;
+        let team = teams.at((word >> 40 & 0xff) as usize).ok_or(Error::Handle("team of the context"))?;
+        Ok(On { lane: (word >> 48 & 0xf) as usize, team })
+    }
+
+    fn live(&self, of: usize) -> Result<(usize, u64)> {
+        let at = (of & 0xffff).wrapping_sub(2);
+        let word = self.words.get(at).map_or(0, |word| word.load(Ordering::Acquire));
+        let is_it = word & LIVE != 0 && of == handle(at, word);
+        if is_it { Ok((at, word)) } else { Err(Error::Handle("context")) }
+    }
+
+    /// A new context of a team; its handle and the lane that it is to use.
+    pub(crate) fn make(&self, team: usize) -> Result<(usize, usize)> {
+        // The first lane is the default context's; those that are more than lanes share the others.
+        let lane = 1 + self.made.fetch_add(1, Ordering::Relaxed) as usize % (LANES - 1);
+        for (at, word) in self.words.iter().enumerate() {
+            let old = word.load(Ordering::Relaxed);
+            let uses = (old + 1) & 0xffff_ffff;
+            let new = LIVE | (lane as u64) << 48 | (team as u64) << 40 | uses;
+            let takes = || word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            if old & LIVE == 0 && takes() {
+                return Ok((handle(at, new), lane));
+            }
+        }
+        Err(Error::Exhausted { what: "contexts", limit: CTXS })
+    }
+
+    /// A context is no more.
+    pub(crate) fn destroy(&self, of: usize) -> Result<()> {
+        let (at, word) = self.live(of)?;
+        self.words[at].store(word & 0xffff_ffff, Ordering::Release);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contexts_are_of_one_use_and_share_lanes() {
+        let shared = Team { slot: 1, start: 0, stride: 1, size: 4 };
+        let (teams, ctxs) = (Teams::new(4, shared), Ctxs::default());
+        assert_eq!(ctxs.named(DEFAULT, &teams).unwrap().lane, 0);
+        assert!(ctxs.named(0, &teams).is_err());
+        let made: Vec<_> = (0..CTXS).map(|_| ctxs.make(WORLD).unwrap()).collect();
+        assert!(matches!(ctxs.make(WORLD), Err(Error::Exhausted { limit: CTXS, .. })));
+        assert_eq!(made.iter().map(|(_, lane)| *lane).take(4).collect::<Vec<_>>(), [1, 2, 3, 1]);
+        let (first, lane) = made[7];
+        let on = ctxs.named(first, &teams).unwrap();
+        assert_eq!((on.lane, on.team.size), (lane, 4));
+        ctxs.destroy(first).unwrap();
+        assert!(ctxs.named(first, &teams).is_err() && ctxs.destroy(first).is_err());
+        let (again, _) = ctxs.make(WORLD).unwrap();
+        assert!(again != first && ctxs.named(again, &teams).is_ok() && ctxs.named(first, &teams).is_err());
+    }
+}

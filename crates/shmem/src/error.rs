@@ -1,0 +1,106 @@
+//! Why a call cannot do what it is asked. OpenSHMEM's calls return no error, so the program ends, and this is what it says.
+
+use trunkline_choose::JobError;
+use trunkline_engine::rma::RmaError;
+use trunkline_mem::ipc::Cause;
+use trunkline_proto::wire::pe::PeError;
+
+/// What went wrong, and what helps.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum Error {
+    /// The job could not be joined.
+    #[error(transparent)]
+    Join(#[from] JobError),
+    /// A variable has a value that cannot be.
+    #[error("{name}={value}: {expected} is expected")]
+    Variable {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What would be right.
+        expected: &'static str,
+    },
+    /// Memory for others could not be had.
+    #[error("no memory for the symmetric heap: {0}; SHMEM_SYMMETRIC_SIZE says how large it is to be")]
+    Memory(#[from] Cause),
+    /// The system has no thread left.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] std::io::Error),
+    /// What a PE said of itself cannot be read.
+    #[error("PE {pe} runs another library: {source}")]
+    Pe {
+        /// Which.
+        pe: usize,
+        /// Why.
+        source: PeError,
+    },
+    /// PEs are different.
+    #[error(
+        "PE {pe} has {theirs} bytes of {what}, this one {ours}; all must run the same program with the same settings"
+    )]
+    Differ {
+        /// Which.
+        pe: usize,
+        /// Of what.
+        what: &'static str,
+        /// Theirs.
+        theirs: u64,
+        /// Ours.
+        ours: u64,
+    },
+    /// A call came before `shmem_init`, or after `shmem_finalize`.
+    #[error("it is called before shmem_init, or after shmem_finalize")]
+    NotRunning,
+    /// There is no such PE.
+    #[error("there is no PE {pe}: {size} are there, from 0")]
+    NoPe {
+        /// The number that was given.
+        pe: i64,
+        /// How many there are.
+        size: usize,
+    },
+    /// An address is not symmetric.
+    #[error(
+        "{len} bytes at {addr:#x} are not symmetric: neither on the symmetric heap (shmem_malloc) nor a global or static variable of \
+         the program"
+    )]
+    NotSymmetric {
+        /// The address.
+        addr: usize,
+        /// Bytes from there on.
+        len: usize,
+    },
+    /// A word of an atomic or a signal is not aligned.
+    #[error("the word at {0:#x} is not aligned to its size")]
+    Unaligned(usize),
+    /// A handle that nobody gave, or that was destroyed.
+    #[error("no such {0}: it was never made, or is destroyed")]
+    Handle(&'static str),
+    /// Too many of something.
+    #[error("all {limit} {what} are in use; destroy one first")]
+    Exhausted {
+        /// Of what.
+        what: &'static str,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// An argument that cannot be right; says which.
+    #[error("{0}")]
+    Argument(&'static str),
+    /// A PE of this host ended.
+    #[error("PE {0} has ended, and this one waits for it; see what it printed")]
+    Dead(usize),
+    /// The engine failed.
+    #[error("{0}; see what that PE printed")]
+    Engine(#[from] RmaError),
+}
+
+impl From<trunkline_choose::ChooseError> for Error {
+    fn from(source: trunkline_choose::ChooseError) -> Self {
+        Self::Join(source.into())
+    }
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,368 @@
+//! What goes over the fabric: everything between PEs that do not share memory. Puts, gets, atomics and signals of a lane, by the engine's
+//! one-sided job; long waits are by the one policy of front ends. Used by `pe`; knows nothing of teams or of C.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use trunkline_choose::Running;
+use trunkline_engine::Helper;
+use trunkline_engine::rma::{ContextId, Local, Source};
+use trunkline_mem::Memory;
+use trunkline_proto::rma::atomic::{Action, Atomic, Type};
+use trunkline_proto::wire::rma::signal::{SignalOp, Update};
+use trunkline_proto::wire::rma::word::Word;
+
+use crate::error::{Error, Result};
+use crate::place::Place;
+
+/// Contexts of the engine; those of OpenSHMEM that are more share them. A process takes so many of each member.
+pub(crate) const LANES: usize = 4;
+/// Bytes of registered memory of a lane, through which it moves what is not registered.
+pub(crate) const STAGE: u64 = 1 << 20;
+/// A put of so many bytes that are registered is not copied.
+const DIRECT: u64 = 64 << 10;
+/// Most bytes that are staged at once, so that copying and sending overlap.
+const PIECE: u64 = 64 << 10;
+/// Most bytes that any engine copies at once.
+const INLINE_MAX: usize = 1024;
+
+/// This process's part in the one-sided job.
+pub(crate) struct Far {
+    job: Running,
+    unseen: bool,
+    lanes: [OnceLock<Lane>; LANES],
+    making: Mutex<()>,
+    /// This process's inner memory, and where the stages begin in it.
+    inner: Memory,
+    stages: u64,
+    helper: Mutex<Option<Helper>>,
+}
+
+/// A context of the engine.
+#[derive(Debug)]
+struct Lane {
+    id: ContextId,
+    inline_max: usize,
+    stage: Mutex<Stage>,
+}
+
+/// What of a lane's stage is in use.
+#[derive(Debug, Default)]
+struct Stage {
+    used: u64,
+    /// Calls that are at work on it.
+    busy: u32,
+}
+
+impl Far {
+    /// Over a job whose heaps are added; `stages` is where in the inner memory [`LANES`] stages have room.
+    ///
+    /// # Errors
+    /// The engine has no room for a context, or the system none for a thread.
+    pub(crate) fn new(job: Running, inner: Memory, stages: u64, passive: bool) -> Result<Self> {
+        let helper = if passive { job.serve_beside().ok() } else { None };
+        let unseen = job.works_unseen();
+        let lanes = std::array::from_fn(|_| OnceLock::new());
+        let far =
+            Self { job, unseen, lanes, making: Mutex::new(()), inner, stages, helper: Mutex::new(helper) };
+        far.make(0)?;
+        Ok(far)
+    }
+
+    /// Makes a lane, unless there is one.
+    ///
+    /// # Errors
+    /// The engine has no room.
+    pub(crate) fn make(&self, lane: usize) -> Result<()> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.lanes[lane].get().is_none() {
+            let id = self.job.context()?;
+            let inline_max = (self.job.inline_max(id)? as usize).min(INLINE_MAX);
+            let _ = self.lanes[lane].set(Lane { id, inline_max, stage: Mutex::default() });
+        }
+        Ok(())
+    }
+
+    fn lane(&self, lane: usize) -> Result<&Lane> {
+        self.lanes[lane].get().ok_or(Error::Handle("context"))
+    }
+
+    fn until<T>(&self, lane: &Lane, mut attempt: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        self.job.until(lane.id, self.unseen, |_| attempt())
+    }
+
+    /// Goes on with everything. Whether anything moved.
+    pub(crate) fn progress(&self) -> Result<bool> {
+        Ok(self.job.progress(self.lane(0)?.id)?)
+    }
+
+    /// Whether waiting is work: nobody else goes on with what others do here.
+    pub(crate) fn is_unseen(&self) -> bool {
+        self.unseen
+    }
+
+    /// Fails if a PE is known to be lost.
+    pub(crate) fn look(&self, pe: usize) -> Result<()> {
+        Ok(self.job.reaches(self.lane(0)?.id, pe as u32).map(drop)?)
+    }
+
+    /// Puts bytes, which may be changed afterwards. `own` is where they are, if they are symmetric.
+    pub(crate) fn put(
+        &self,
+        lane: usize,
+        pe: usize,
+        to: Place,
+        from: &Memory,
+        own: Option<Place>,
+    ) -> Result<()> {
+        let (len, on) = (from.len() as u64, self.lane(lane)?);
+        match own {
+            _ if from.len() <= on.inline_max => self.put_inline(on, pe, to, from),
+            Some(own) if len >= DIRECT => {
+                self.put_registered(on, pe, to, own, len)?;
+                self.until(on, || Ok(self.job.quiet_member(on.id, pe as u32)?.then_some(())))
+            }
+            _ => self.put_staged((lane, on), pe, to, from),
+        }
+    }
+
+    /// The same, where they stay as they are until a quiet.
+    pub(crate) fn put_nbi(
+        &self,
+        lane: usize,
+        pe: usize,
+        to: Place,
+        from: &Memory,
+        own: Option<Place>,
+    ) -> Result<()> {
+        let on = self.lane(lane)?;
+        match own {
+            Some(own) if from.len() > on.inline_max => {
+                self.put_registered(on, pe, to, own, from.len() as u64)
+            }
+            _ => self.put(lane, pe, to, from, None),
+        }
+    }
+
+    fn put_inline(&self, on: &Lane, pe: usize, to: Place, from: &Memory) -> Result<()> {
+        let mut bytes = [0; INLINE_MAX];
+        let bytes = &mut bytes[..from.len()];
+        read(from, 0, bytes)?;
+        let to = (to.segment as u8, to.offset);
+        self.until(on, || Ok(self.job.put(on.id, pe as u32, to, Source::Bytes(bytes))?)).map(drop)
+    }
+
+    /// Puts a few bytes, which are copied.
+    pub(crate) fn put_bytes(&self, lane: usize, pe: usize, to: Place, bytes: &[u8]) -> Result<()> {
+        let (on, to) = (self.lane(lane)?, (to.segment as u8, to.offset));
+        self.until(on, || Ok(self.job.put(on.id, pe as u32, to, Source::Bytes(bytes))?)).map(drop)
+    }
+
+    fn put_registered(&self, on: &Lane, pe: usize, mut to: Place, own: Place, len: u64) -> Result<()> {
+        let mut from = Local { heap: own.segment as u8, offset: own.offset, len };
+        while from.len > 0 {
+            let there = (to.segment as u8, to.offset);
+            let put = || Ok(self.job.put(on.id, pe as u32, there, Source::Heap(from))?);
+            let taken = self.until(on, put)?;
+            (to.offset, from.offset, from.len) = (to.offset + taken, from.offset + taken, from.len - taken);
+        }
+        Ok(())
+    }
+
+    fn put_staged(&self, (lane, on): (usize, &Lane), pe: usize, to: Place, from: &Memory) -> Result<()> {
+        let mut at = 0;
+        while at < from.len() as u64 {
+            let len = PIECE.min(from.len() as u64 - at);
+            let staged = self.take(lane, on, len)?;
+            let own = Place::inner(staged);
+            let put = copy(&self.inner, staged, from, at, len)
+                .and_then(|()| self.put_registered(on, pe, to.plus(at as i64), own, len));
+            self.give(on, None);
+            put?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Gets bytes. `own` is where they go, if that is symmetric.
+    pub(crate) fn get(
+        &self,
+        lane: usize,
+        pe: usize,
+        from: Place,
+        into: &Memory,
+        own: Option<Place>,
+    ) -> Result<()> {
+        let on = self.lane(lane)?;
+        let quiet = || self.until(on, || Ok(self.job.quiet_member(on.id, pe as u32)?.then_some(())));
+        if let Some(own) = own {
+            self.get_registered(on, pe, from, own, into.len() as u64)?;
+            return quiet();
+        }
+        let mut at = 0;
+        while at < into.len() as u64 {
+            let len = (STAGE / 2).min(into.len() as u64 - at);
+            let staged = self.take(lane, on, len)?;
+            let got = self
+                .get_registered(on, pe, from.plus(at as i64), Place::inner(staged), len)
+                .and_then(|()| quiet())
+                .and_then(|()| copy(into, at, &self.inner, staged, len));
+            self.give(on, Some((staged, len)));
+            got?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// The same; they are there after a quiet.
+    pub(crate) fn get_nbi(
+        &self,
+        lane: usize,
+        pe: usize,
+        from: Place,
+        into: &Memory,
+        own: Option<Place>,
+    ) -> Result<()> {
+        match own {
+            Some(own) => self.get_registered(self.lane(lane)?, pe, from, own, into.len() as u64),
+            None => self.get(lane, pe, from, into, None),
+        }
+    }
+
+    fn get_registered(&self, on: &Lane, pe: usize, mut from: Place, own: Place, len: u64) -> Result<()> {
+        let mut into = Local { heap: own.segment as u8, offset: own.offset, len };
+        while into.len > 0 {
+            let there = (from.segment as u8, from.offset);
+            let taken = self.until(on, || Ok(self.job.get(on.id, pe as u32, there, into)?))?;
+            (from.offset, into.offset, into.len) =
+                (from.offset + taken, into.offset + taken, into.len - taken);
+        }
+        Ok(())
+    }
+
+    /// Bytes of a lane's stage that nothing else uses; to be given back.
+    fn take(&self, lane: usize, on: &Lane, len: u64) -> Result<u64> {
+        let len = len.next_multiple_of(64);
+        let base = self.stages + lane as u64 * STAGE;
+        self.until(on, || {
+            let mut stage = on.stage.lock().unwrap_or_else(PoisonError::into_inner);
+            if stage.used + len > STAGE && !self.empties(on, &mut stage)? {
+                return Ok(None);
+            }
+            let at = stage.used;
+            (stage.used, stage.busy) = (at + len, stage.busy + 1);
+            Ok(Some(base + at))
+        })
+    }
+
+    /// Whether nothing in a stage is under way any more.
+    fn empties(&self, on: &Lane, stage: &mut MutexGuard<'_, Stage>) -> Result<bool> {
+        let empty = stage.busy == 0 && self.job.quiet(on.id)?;
+        if empty {
+            stage.used = 0;
+        }
+        Ok(empty)
+    }
+
+    /// A call is no more at work on the stage; and if it says so, on what it took nobody is.
+    fn give(&self, on: &Lane, done: Option<(u64, u64)>) {
+        let mut stage = on.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        stage.busy -= 1;
+        if let Some((at, len)) = done {
+            let at = (at - self.stages) % STAGE;
+            if at + len.next_multiple_of(64) == stage.used {
+                stage.used = at;
+            }
+        }
+    }
+
+    /// Has an atomic executed; what the word was.
+    pub(crate) fn fetch(
+        &self,
+        lane: usize,
+        pe: usize,
+        word: Word,
+        kind: Type,
+        action: Action,
+    ) -> Result<u64> {
+        let on = self.lane(lane)?;
+        let atomic = Atomic::new(kind, action, true).ok_or(Error::Argument("there is no such atomic"))?;
+        let fetch = self.until(on, || Ok(self.job.atomic(on.id, pe as u32, word, atomic)?))?;
+        self.until(on, || Ok(self.job.fetched(on.id, fetch)?))
+    }
+
+    /// The same, which is complete after a quiet.
+    pub(crate) fn change(
+        &self,
+        lane: usize,
+        pe: usize,
+        word: Word,
+        kind: Type,
+        action: Action,
+    ) -> Result<()> {
+        let on = self.lane(lane)?;
+        let atomic = Atomic::new(kind, action, false).ok_or(Error::Argument("there is no such atomic"))?;
+        self.until(on, || Ok(self.job.atomic(on.id, pe as u32, word, atomic)?)).map(drop)
+    }
+
+    /// Puts bytes, then changes a word.
+    pub(crate) fn put_signal(
+        &self,
+        lane: usize,
+        pe: usize,
+        (to, from, own): (Place, &Memory, Option<Place>),
+        (op, word, value): (SignalOp, Word, u64),
+    ) -> Result<()> {
+        let on = self.lane(lane)?;
+        let update =
+            Update::new(op, word, value).ok_or(Error::Argument("the signal is wider than its word"))?;
+        if from.is_empty() {
+            return self.until(on, || Ok(self.job.signal(on.id, pe as u32, update)?.then_some(())));
+        }
+        if from.len() <= on.inline_max {
+            let mut bytes = [0; INLINE_MAX];
+            let bytes = &mut bytes[..from.len()];
+            read(from, 0, bytes)?;
+            let there = (to.segment as u8, to.offset);
+            let put = || self.job.put_signal(on.id, pe as u32, there, Source::Bytes(bytes), update);
+            return self.until(on, || Ok(put()?.then_some(())));
+        }
+        // A signal comes after what was put before it.
+        self.put_nbi(lane, pe, to, from, own)?;
+        self.until(on, || Ok(self.job.signal(on.id, pe as u32, update)?.then_some(())))
+    }
+
+    /// Waits until all that a lane has begun is complete.
+    pub(crate) fn quiet(&self, lane: usize) -> Result<()> {
+        let on = self.lane(lane)?;
+        self.until(on, || Ok(self.job.quiet(on.id)?.then_some(())))?;
+        let mut stage = on.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        if stage.used > 0 {
+            self.empties(on, &mut stage)?;
+        }
+        Ok(())
+    }
+
+    /// What a lane begins from now on comes after what it has begun.
+    pub(crate) fn fence(&self, lane: usize) -> Result<()> {
+        Ok(self.job.fence(self.lane(lane)?.id)?)
+    }
+
+    /// Waits for all lanes.
+    pub(crate) fn quiet_all(&self) -> Result<()> {
+        (0..LANES).filter(|&lane| self.lanes[lane].get().is_some()).try_for_each(|lane| self.quiet(lane))
+    }
+
+    /// Serves nobody any more beside the calls of this process.
+    pub(crate) fn rest(&self) {
+        drop(self.helper.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+fn read(from: &Memory, at: u64, out: &mut [u8]) -> Result<()> {
+    from.read(at, out).map_err(|_| Error::Argument("outside of the memory"))
+}
+
+/// Copies what was checked before.
+fn copy(to: &Memory, at: u64, from: &Memory, from_at: u64, len: u64) -> Result<()> {
+    to.copy_from(at, from, from_at, len).map_err(|_| Error::Argument("outside of the memory"))
+}

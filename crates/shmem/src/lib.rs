@@ -1,0 +1,29 @@
+//! OpenSHMEM 1.5 for C and C++ over Trunkline: a shared library with the whole interface, which `include/shmem.h` declares.
+//!
+//! PEs of one host read and write each other's symmetric memory (the heap, and the program's static variables) by loads and stores;
+//! everything else goes over the engine's one-sided job. C programs call `abi`, which makes of pointers and handles what `pe` and the files
+//! beside it work with; these hold no unsafe code but where memory of C becomes memory of ours. Nothing here knows a fabric.
+
+mod abi;
+mod alloc;
+mod atomics;
+mod collect;
+mod ctx;
+mod error;
+mod far;
+mod group;
+#[cfg(test)]
+mod header;
+mod layout;
+mod lock;
+mod near;
+mod pe;
+mod place;
+mod reduce;
+mod rma;
+mod settings;
+mod split;
+mod sync;
+mod team;
+mod wait;
+mod world;

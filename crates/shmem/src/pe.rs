@@ -1,0 +1,317 @@
+//! This process as a PE of an OpenSHMEM program: its symmetric memory, how it reaches that of others, and what they have together. Made by
+//! `shmem_init`; everything in `abi` is a call of this. Waits only where OpenSHMEM's calls do.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use trunkline_choose::{Member, Running};
+use trunkline_engine::{ExecuteBy, Nics, Params, SharedHeap};
+use trunkline_fabric::Level;
+use trunkline_mem::{Memory, Shared, Statics};
+use trunkline_proto::ranges::Ranges;
+use trunkline_proto::wire::pe::{Pe as Told, SEGMENTS, Segment as ToldSegment};
+
+use crate::ctx::{Ctxs, On};
+use crate::error::{Error, Result};
+use crate::far::Far;
+use crate::layout::{ENDS, EXIT, LEFT, Layout};
+use crate::near::Near;
+use crate::place::{INNER, Place, STATICS, Segment, Segments};
+use crate::settings::{HELP, Settings};
+use crate::team::{PES_MAX, SHARED, Team, Teams, WORLD};
+use crate::wait::spins;
+
+/// Passive progress is what OpenSHMEM's programs expect.
+const DEFAULTS: [(&str, &str); 1] = [("TRUNKLINE_PROGRESS_THREAD", "1")];
+/// How long PEs may take to meet, each step.
+const MEETING: Duration = Duration::from_secs(120);
+
+/// A PE.
+pub(crate) struct Pe {
+    pub(crate) me: usize,
+    pub(crate) size: usize,
+    pub(crate) segments: Segments,
+    pub(crate) near: Box<[Near]>,
+    /// What goes over the fabric, if anything does.
+    pub(crate) far: Option<Far>,
+    pub(crate) layout: Layout,
+    pub(crate) teams: Teams,
+    pub(crate) ctxs: Ctxs,
+    pub(crate) heap: Mutex<Heap>,
+    /// Fruitless looks before it gives its processor away.
+    pub(crate) spins: u32,
+    /// The thread level that was granted.
+    pub(crate) threads: AtomicU32,
+    pub(crate) left: AtomicBool,
+    /// It said once that the heap is full.
+    pub(crate) told: AtomicBool,
+    /// The launcher, for the end.
+    member: Mutex<Option<Member>>,
+    /// What others map; held so that they find it.
+    _shared: [Option<Shared>; SEGMENTS],
+}
+
+/// The symmetric heap: what is taken of it.
+#[derive(Debug)]
+pub(crate) struct Heap {
+    pub(crate) ranges: Ranges,
+    /// By the offset that C has: where its bytes begin, how many, and how many C asked for.
+    pub(crate) taken: HashMap<u64, (u64, u64, u64)>,
+}
+
+fn log(debug: bool) -> impl Fn(Level, &str) + Send + Sync + 'static {
+    move |level, line: &str| {
+        if debug || level == Level::Warn {
+            eprintln!("trunkline: {line}");
+        }
+    }
+}
+
+impl Pe {
+    /// Joins the job that the environment tells of.
+    ///
+    /// # Errors
+    /// What the environment says cannot be, memory cannot be had, or the others do not come.
+    pub(crate) fn start() -> Result<Self> {
+        let settings = Settings::read(|name| std::env::var(name).ok())?;
+        let mut params = trunkline_choose::params_or(&DEFAULTS)?;
+        // Neighbours change words by themselves.
+        params.execute_by = ExecuteBy::Owner;
+        let (passive, shared_heap) = (params.progress_thread, params.shared_heap);
+        let heap = Shared::new("trunkline.heap", page(settings.heap)?)?;
+        let statics = statics(&params)?;
+        let (job, mut member) = Member::join(params, Nics::from(0), MEETING, log(settings.debug))?;
+        let (me, size) = (member.rank, member.size);
+        if size > PES_MAX {
+            return Err(Error::Exhausted { what: "PEs", limit: PES_MAX });
+        }
+        let layout = Layout::new(size);
+        let inner = Shared::new("trunkline.inner", layout.len() as usize)?;
+        if me == 0 {
+            say(&settings, size);
+        }
+        let memory = [heap.memory().clone(), statics.1, inner.memory().clone()];
+        let shared = [Some(heap), statics.0, Some(inner)];
+        let told = told(&memory, &shared)?;
+        let all = read(&member.exchange(&told.to_bytes())?, &told)?;
+        let near = neighbours(&all, (me, &told), &memory, shared_heap);
+        let wants_fabric = near.iter().any(|near| !near.is_whole());
+        let given = member.exchange(&[u8::from(wants_fabric)])?;
+        let (ours, count) = hosts(&all, me, &near);
+        let segments = Segments(memory);
+        let far = match given.iter().all(|bytes| bytes.first() == Some(&0)) {
+            true => None,
+            false => Some(fabric(job, &mut member, &segments, (layout, passive))?),
+        };
+        member.barrier()?;
+        Ok(Self {
+            me,
+            size,
+            near,
+            far,
+            layout,
+            teams: Teams::new(size, ours),
+            ctxs: Ctxs::default(),
+            heap: Mutex::new(Heap { ranges: Ranges::new(segments.0[0].len() as u64), taken: HashMap::new() }),
+            segments,
+            spins: spins(count),
+            threads: AtomicU32::new(0),
+            left: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+            member: Mutex::new(Some(member)),
+            _shared: shared,
+        })
+    }
+
+    /// Leaves, when all PEs do.
+    ///
+    /// # Errors
+    /// As a barrier.
+    pub(crate) fn leave(&self) -> Result<()> {
+        self.barrier_all()?;
+        self.left.store(true, Ordering::Release);
+        let _ = self.segments.0[INNER].store(LEFT, 1);
+        if let Some(far) = &self.far {
+            far.quiet_all()?;
+        }
+        let member = self.member.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut member) = member {
+            // Nobody leaves while another waits for what is on its way.
+            member.barrier()?;
+        }
+        if let Some(far) = &self.far {
+            far.rest();
+        }
+        Ok(())
+    }
+
+    /// Ends the program in all PEs.
+    pub(crate) fn exit_all(&self, status: i32) {
+        for step in 1..self.size {
+            let pe = (self.me + step) % self.size;
+            // Who cannot be told is gone.
+            let _ = self.tell(pe, EXIT, u64::from(status.cast_unsigned()) | ENDS);
+        }
+        let _ = self.complete();
+    }
+
+    /// What a handle of C stands for.
+    #[inline]
+    pub(crate) fn on(&self, ctx: usize) -> Result<On> {
+        self.ctxs.named(ctx, &self.teams)
+    }
+
+    /// Where bytes of this process are in symmetric memory.
+    ///
+    /// # Errors
+    /// [`Error::NotSymmetric`].
+    #[inline]
+    pub(crate) fn place(&self, addr: usize, len: usize) -> Result<Place> {
+        self.segments.find(addr, len).ok_or(Error::NotSymmetric { addr, len })
+    }
+
+    /// A range of a PE's memory, if it is mapped here.
+    #[inline]
+    pub(crate) fn mapped(&self, pe: usize, segment: Segment) -> Option<&Memory> {
+        self.near[pe].segment(segment)
+    }
+
+    /// The fabric, which is there if any memory is not mapped.
+    #[inline]
+    pub(crate) fn far(&self) -> Result<&Far> {
+        self.far.as_ref().ok_or(Error::NotRunning)
+    }
+
+    /// Whether a PE's memory of that kind is read and written by loads and stores, and where.
+    pub(crate) fn pointer(&self, place: Place, pe: usize) -> Option<usize> {
+        let memory = self.mapped(pe, place.segment)?;
+        Some(memory.addr() + place.offset as usize)
+    }
+}
+
+/// Bytes of whole pages.
+fn page(bytes: u64) -> Result<usize> {
+    let bytes = bytes.checked_next_multiple_of(4096).and_then(|bytes| usize::try_from(bytes).ok());
+    bytes.ok_or(Error::Argument("no symmetric heap is that large"))
+}
+
+/// Static variables of the program, made memory that others map unless that is not wanted, or refused.
+fn statics(params: &Params) -> Result<(Option<Shared>, Memory)> {
+    let Some(statics) = Statics::find() else { return Ok((None, Memory::heap(0))) };
+    if params.shared_statics {
+        // SAFETY: a program's first call, before threads of its own use static variables at the same time, as OpenSHMEM asks for; those of
+        // C are no Rust references.
+        if let Ok(shared) = unsafe { statics.share() } {
+            let memory = shared.memory().clone();
+            return Ok((Some(shared), memory));
+        }
+    }
+    // SAFETY: variables of C are no Rust references.
+    Ok((None, unsafe { statics.memory() }))
+}
+
+/// Prints what the environment asks for.
+fn say(settings: &Settings, size: usize) {
+    if settings.version {
+        println!("Trunkline {}, OpenSHMEM 1.5, {size} PEs", env!("CARGO_PKG_VERSION"));
+    }
+    if settings.info {
+        println!("{HELP}");
+    }
+}
+
+/// What this PE says of itself.
+fn told(memory: &[Memory; SEGMENTS], shared: &[Option<Shared>; SEGMENTS]) -> Result<Told> {
+    let segment = |at: usize| {
+        let found = shared[at].as_ref().map(Shared::found);
+        let len = memory[at].len() as u64;
+        found.map_or(ToldSegment { len, inode: 0, fd: 0 }, |found| ToldSegment {
+            len,
+            inode: found.inode,
+            fd: found.fd,
+        })
+    };
+    Ok(Told { node: node(), pid: std::process::id(), segments: [segment(0), segment(1), segment(2)] })
+}
+
+/// What processes have together that find each other by number.
+fn node() -> [u8; 24] {
+    let mut node = [0; 24];
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits = boot.bytes().filter_map(|digit| char::from(digit).to_digit(16));
+    for (at, digit) in digits.take(32).enumerate() {
+        node[at / 2] |= (digit as u8) << if at.is_multiple_of(2) { 4 } else { 0 };
+    }
+    let space = rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino);
+    node[16..].copy_from_slice(&space.to_le_bytes());
+    node
+}
+
+/// What the others said, which must fit.
+fn read(given: &[Vec<u8>], own: &Told) -> Result<Vec<Told>> {
+    let mut all = Vec::with_capacity(given.len());
+    for (pe, bytes) in given.iter().enumerate() {
+        let told = Told::from_bytes(bytes).map_err(|source| Error::Pe { pe, source })?;
+        for (at, what) in ["symmetric heap", "static variables", "inner memory"].into_iter().enumerate() {
+            let (theirs, ours) = (told.segments[at].len, own.segments[at].len);
+            if theirs != ours {
+                return Err(Error::Differ { pe, what, theirs, ours });
+            }
+        }
+        all.push(told);
+    }
+    Ok(all)
+}
+
+/// Maps the memory of those who may be.
+fn neighbours(
+    all: &[Told],
+    (me, own): (usize, &Told),
+    memory: &[Memory; SEGMENTS],
+    shared_heap: SharedHeap,
+) -> Box<[Near]> {
+    let together = |pe: usize| match shared_heap {
+        SharedHeap::Host => true,
+        SharedHeap::Nobody => false,
+        SharedHeap::Of(count) => pe / count as usize == me / count as usize,
+    };
+    let near = |(pe, told): (usize, &Told)| match pe {
+        _ if pe == me => Near::own(memory),
+        _ if told.node == own.node && together(pe) => Near::of(told),
+        _ => Near::default(),
+    };
+    all.iter().enumerate().map(near).collect()
+}
+
+/// The team of those who share memory with this PE, and how many PEs are on this host.
+fn hosts(all: &[Told], me: usize, near: &[Near]) -> (Team, usize) {
+    let whole: Vec<usize> = (0..all.len()).filter(|&pe| near[pe].is_whole()).collect();
+    let stride = match whole[..] {
+        [first, second, ..] => second - first,
+        _ => 1,
+    };
+    let even = whole.windows(2).all(|pair| pair[1] - pair[0] == stride);
+    let start = if even { whole.first().copied().unwrap_or(me) } else { me };
+    let size = if even { whole.len().max(1) } else { 1 };
+    let count = all.iter().filter(|told| told.node == all[me].node).count();
+    (Team { slot: SHARED, start, stride: stride as i64, size }, count)
+}
+
+/// Gives the engine the memory that others reach.
+fn fabric(
+    job: Running,
+    member: &mut Member,
+    segments: &Segments,
+    (layout, passive): (Layout, bool),
+) -> Result<Far> {
+    for memory in &segments.0 {
+        job.add_heap(memory.clone())?;
+    }
+    // Who begins something finds all heaps of all.
+    member.barrier()?;
+    Far::new(job, segments.0[INNER].clone(), layout.stages(), passive)
+}
+
+const _: () = assert!(STATICS == 1 && WORLD == 0);

@@ -1,0 +1,286 @@
+//! Reductions. What is little goes to everybody, who combine it alike; of what is much each PE combines a part, reading it from all and
+//! writing it to all. Elements are combined in the order of PEs, so that all have the same result to the last bit.
+
+use bytemuck::{Pod, Zeroable};
+use trunkline_mem::Memory;
+
+use crate::collect::memory;
+use crate::error::Result;
+use crate::group::Group;
+use crate::pe::Pe;
+use crate::place::Place;
+use crate::rma::{When, inside};
+
+/// Bytes that are combined at once: they stay in the nearest cache.
+const CHUNK: usize = 8 << 10;
+/// And where they come over the fabric, so that there are few trips.
+const CHUNK_FAR: usize = 128 << 10;
+
+/// What a slot of an exchange has at most, in lines of 64 bytes.
+const SLOT: usize = 16;
+
+/// Combines elements with others.
+pub(crate) type Combine = fn(&mut [u8], &[u8]);
+
+/// Bytes that any element may be at the beginning of.
+struct Buffer(Vec<Aligned>);
+
+#[derive(Clone, Copy, Zeroable, Pod)]
+#[repr(C, align(64))]
+struct Aligned([u8; 64]);
+
+impl Buffer {
+    fn new(len: usize) -> Self {
+        Self(vec![Aligned([0; 64]); len.div_ceil(64)])
+    }
+
+    fn bytes(&mut self, len: usize) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.0)[..len]
+    }
+}
+
+impl Pe {
+    /// Combines the elements of all PEs of a group, of so many bytes each.
+    pub(crate) fn reduce(
+        &self,
+        group: &Group,
+        (dest, source): (usize, usize),
+        (count, element): (usize, usize),
+        combine: Combine,
+    ) -> Result<()> {
+        let len = count * element;
+        if len == 0 {
+            return self.sync_group(group);
+        }
+        let places = (self.place(dest, len)?, self.place(source, len)?);
+        match group {
+            Group::Team(team) if self.fits_slot(len) => {
+                let (mut acc, mut other) = ([Aligned([0; 64]); SLOT], [Aligned([0; 64]); SLOT]);
+                let acc = &mut bytemuck::bytes_of_mut(&mut acc)[..len];
+                let other = &mut bytemuck::bytes_of_mut(&mut other)[..len];
+                self.exchange(team, &memory(source, len), |index, from, at| {
+                    if index == 0 {
+                        return inside(from.read(at, acc));
+                    }
+                    inside(from.read(at, other))?;
+                    combine(acc, other);
+                    Ok(())
+                })?;
+                inside(memory(dest, len).write(0, acc))
+            }
+            _ => self.reduce_parts(group, places, (count, element), combine),
+        }
+    }
+
+    fn reduce_parts(
+        &self,
+        group: &Group,
+        (dest, source): (Place, Place),
+        (count, element): (usize, usize),
+        combine: Combine,
+    ) -> Result<()> {
+        let team = group.team();
+        let me = self.index(team)?;
+        let share = count.div_ceil(team.size) * element;
+        let (begin, end) = ((me * share).min(count * element), ((me + 1) * share).min(count * element));
+        let chunk = if self.far.is_some() { CHUNK_FAR } else { CHUNK };
+        let chunk = chunk - chunk % element;
+        let (mut acc, mut other) = (Buffer::new(chunk), Buffer::new(chunk));
+        self.sync_group(group)?;
+        for at in (begin..end).step_by(chunk) {
+            let len = chunk.min(end - at);
+            let (acc, other) = (acc.bytes(len), other.bytes(len));
+            self.read(team.pe(0), source.plus(at as i64), acc)?;
+            for index in 1..team.size {
+                self.read(team.pe(index), source.plus(at as i64), other)?;
+                combine(acc, other);
+            }
+            for step in 0..team.size {
+                let from = memory(acc.as_ptr().expose_provenance(), len);
+                self.put(0, team.pe((me + step) % team.size), dest.plus(at as i64), &from, When::Local)?;
+            }
+        }
+        self.complete()?;
+        self.sync_group(group)
+    }
+
+    /// Copies bytes of a PE.
+    fn read(&self, pe: usize, from: Place, into: &mut [u8]) -> Result<()> {
+        if let Some(memory) = self.mapped(pe, from.segment) {
+            return inside(memory.read(from.offset, into));
+        }
+        let into: Memory = memory(into.as_mut_ptr().expose_provenance(), into.len());
+        self.get(0, pe, from, &into, When::Local)
+    }
+}
+
+/// What is done to two elements.
+pub(crate) trait Op<T> {
+    /// Both together.
+    fn apply(one: T, other: T) -> T;
+}
+
+/// Combines elements of a type.
+pub(crate) fn fold<T: Pod, O: Op<T>>(acc: &mut [u8], with: &[u8]) {
+    let (acc, with) = (bytemuck::cast_slice_mut::<u8, T>(acc), bytemuck::cast_slice::<u8, T>(with));
+    for (one, other) in acc.iter_mut().zip(with) {
+        *one = O::apply(*one, *other);
+    }
+}
+
+macro_rules! ops {
+    ($($op:ident)*) => {$(
+        #[doc = "One of OpenSHMEM's reductions."]
+        pub(crate) struct $op;
+    )*};
+}
+ops! { And Or Xor Min Max Sum Prod }
+
+macro_rules! integers {
+    ($($of:ty)*) => {$(
+        impl Op<$of> for And { fn apply(one: $of, other: $of) -> $of { one & other } }
+        impl Op<$of> for Or { fn apply(one: $of, other: $of) -> $of { one | other } }
+        impl Op<$of> for Xor { fn apply(one: $of, other: $of) -> $of { one ^ other } }
+        impl Op<$of> for Min { fn apply(one: $of, other: $of) -> $of { one.min(other) } }
+        impl Op<$of> for Max { fn apply(one: $of, other: $of) -> $of { one.max(other) } }
+        impl Op<$of> for Sum { fn apply(one: $of, other: $of) -> $of { one.wrapping_add(other) } }
+        impl Op<$of> for Prod { fn apply(one: $of, other: $of) -> $of { one.wrapping_mul(other) } }
+    )*};
+}
+integers! { i8 i16 i32 i64 u8 u16 u32 u64 }
+
+macro_rules! floats {
+    ($($of:ty)*) => {$(
+        impl Op<$of> for Min { fn apply(one: $of, other: $of) -> $of { if other < one { other } else { one } } }
+        impl Op<$of> for Max { fn apply(one: $of, other: $of) -> $of { if other > one { other } else { one } } }
+        impl Op<$of> for Sum { fn apply(one: $of, other: $of) -> $of { one + other } }
+        impl Op<$of> for Prod { fn apply(one: $of, other: $of) -> $of { one * other } }
+    )*};
+}
+floats! { f32 f64 }
+
+/// C's complex numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Zeroable, Pod)]
+#[repr(transparent)]
+pub(crate) struct Complex<T>([T; 2]);
+
+macro_rules! complex {
+    ($($of:ty)*) => {$(
+        impl Op<Complex<$of>> for Sum {
+            fn apply(one: Complex<$of>, other: Complex<$of>) -> Complex<$of> {
+                Complex([one.0[0] + other.0[0], one.0[1] + other.0[1]])
+            }
+        }
+        impl Op<Complex<$of>> for Prod {
+            fn apply(one: Complex<$of>, other: Complex<$of>) -> Complex<$of> {
+                let ([a, b], [c, d]) = (one.0, other.0);
+                Complex([a * c - b * d, a * d + b * c])
+            }
+        }
+    )*};
+}
+complex! { f32 f64 }
+
+/// C's `long double` on x86-64: 10 bytes of number in 16.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Zeroable, Pod)]
+#[repr(C, align(16))]
+pub(crate) struct LongDouble(pub(crate) [u8; 16]);
+
+macro_rules! extended {
+    ($op:ident, $instruction:literal) => {
+        impl Op<LongDouble> for $op {
+            fn apply(mut one: LongDouble, other: LongDouble) -> LongDouble {
+                // SAFETY: reads and writes 10 of the 16 bytes of each, and leaves the stack of the x87 as it was.
+                unsafe {
+                    std::arch::asm!(
+                        "fld tbyte ptr [{one}]",
+                        "fld tbyte ptr [{other}]",
+                        $instruction,
+                        "fstp tbyte ptr [{one}]",
+                        one = in(reg) std::ptr::from_mut(&mut one),
+                        other = in(reg) std::ptr::from_ref(&other),
+                        out("st(0)") _, out("st(1)") _, out("st(2)") _, out("st(3)") _,
+                        out("st(4)") _, out("st(5)") _, out("st(6)") _, out("st(7)") _,
+                        options(nostack),
+                    );
+                }
+                one
+            }
+        }
+    };
+}
+extended!(Sum, "faddp");
+extended!(Prod, "fmulp");
+
+/// Whether one number is less than another.
+fn is_less(one: &LongDouble, other: &LongDouble) -> bool {
+    let less: u8;
+    // SAFETY: reads 10 of the 16 bytes of each, and leaves the stack of the x87 as it was.
+    unsafe {
+        std::arch::asm!(
+            "fld tbyte ptr [{one}]",
+            "fld tbyte ptr [{other}]",
+            "fcomip st, st(1)",
+            "seta {less}",
+            "fstp st(0)",
+            one = in(reg) std::ptr::from_ref(one),
+            other = in(reg) std::ptr::from_ref(other),
+            less = out(reg_byte) less,
+            out("st(0)") _, out("st(1)") _, out("st(2)") _, out("st(3)") _,
+            out("st(4)") _, out("st(5)") _, out("st(6)") _, out("st(7)") _,
+            options(nostack, readonly),
+        );
+    }
+    less != 0
+}
+
+impl Op<LongDouble> for Min {
+    fn apply(one: LongDouble, other: LongDouble) -> LongDouble {
+        if is_less(&other, &one) { other } else { one }
+    }
+}
+
+impl Op<LongDouble> for Max {
+    fn apply(one: LongDouble, other: LongDouble) -> LongDouble {
+        if is_less(&one, &other) { other } else { one }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2^exponent, as the x87 has it.
+    fn power(exponent: i16, negative: bool) -> LongDouble {
+        let mut bytes = [0; 16];
+        bytes[7] = 0x80;
+        let sign = if negative { 0x8000 } else { 0 };
+        bytes[8..10].copy_from_slice(&((16383 + exponent) as u16 | sign).to_le_bytes());
+        LongDouble(bytes)
+    }
+
+    #[test]
+    fn long_doubles_are_added_multiplied_and_compared() {
+        let (two, four, less) = (power(1, false), power(2, false), power(3, true));
+        assert_eq!(<Sum as Op<_>>::apply(two, two), four);
+        assert_eq!(<Prod as Op<_>>::apply(two, two), four);
+        assert_eq!((<Min as Op<_>>::apply(two, four), <Max as Op<_>>::apply(two, four)), (two, four));
+        assert_eq!((<Min as Op<_>>::apply(four, less), <Max as Op<_>>::apply(less, two)), (less, two));
+        // What a double would lose stays.
+        let sum = <Sum as Op<_>>::apply(power(60, false), power(0, false));
+        assert_ne!(sum, power(60, false));
+    }
+
+    #[test]
+    fn elements_are_combined_each_with_its_own() {
+        let mut acc = Buffer::new(24);
+        acc.bytes(24).copy_from_slice(bytemuck::cast_slice(&[1.5_f64, -2.0, f64::MAX]));
+        let mut with = Buffer::new(24);
+        with.bytes(24).copy_from_slice(bytemuck::cast_slice(&[2.0_f64, -3.0, f64::MAX]));
+        fold::<f64, Sum>(acc.bytes(24), with.bytes(24));
+        assert_eq!(bytemuck::cast_slice::<u8, f64>(acc.bytes(24)), [3.5, -5.0, f64::INFINITY]);
+        let complex = <Prod as Op<_>>::apply(Complex([1.0_f32, 2.0]), Complex([3.0, -1.0]));
+        assert_eq!(complex, Complex([5.0, 5.0]));
+        assert_eq!(<Sum as Op<i8>>::apply(127, 1), -128);
+    }
+}

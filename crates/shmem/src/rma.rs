@@ -1,0 +1,134 @@
+//! Puts and gets, whole and strided, ordered and waited for. What is mapped is copied at once; the rest begins on a lane.
+
+use std::sync::atomic::{Ordering, fence};
+
+use trunkline_mem::Memory;
+
+use crate::ctx::On;
+use crate::error::{Error, Result};
+use crate::pe::Pe;
+use crate::place::Place;
+
+/// When a call comes back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum When {
+    /// When local memory may be used again.
+    Local,
+    /// At once: local memory stays as it is until a quiet.
+    Now,
+}
+
+/// How far apart elements are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Strided {
+    /// Bytes from one to the next at the PE.
+    pub(crate) there: i64,
+    /// And here.
+    pub(crate) here: i64,
+    /// Bytes of one.
+    pub(crate) element: usize,
+    /// How many.
+    pub(crate) count: usize,
+}
+
+/// What was checked before.
+pub(crate) fn inside<T>(done: std::result::Result<T, trunkline_mem::OutOfBounds>) -> Result<T> {
+    done.map_err(|_| Error::Argument("outside of the memory"))
+}
+
+impl Pe {
+    /// Where local memory is, if it is symmetric.
+    fn own(&self, memory: &Memory) -> Option<Place> {
+        self.segments.find(memory.addr(), memory.len())
+    }
+
+    /// Puts bytes to a place of a PE.
+    #[inline]
+    pub(crate) fn put(&self, lane: usize, pe: usize, to: Place, from: &Memory, when: When) -> Result<()> {
+        if let Some(memory) = self.mapped(pe, to.segment) {
+            return inside(memory.copy_from(to.offset, from, 0, from.len() as u64));
+        }
+        let far = self.far()?;
+        match when {
+            When::Local => far.put(lane, pe, to, from, self.own(from)),
+            When::Now => far.put_nbi(lane, pe, to, from, self.own(from)),
+        }
+    }
+
+    /// Gets bytes of a place of a PE.
+    #[inline]
+    pub(crate) fn get(&self, lane: usize, pe: usize, from: Place, into: &Memory, when: When) -> Result<()> {
+        if let Some(memory) = self.mapped(pe, from.segment) {
+            return inside(into.copy_from(0, memory, from.offset, into.len() as u64));
+        }
+        let far = self.far()?;
+        match when {
+            When::Local => far.get(lane, pe, from, into, self.own(into)),
+            When::Now => far.get_nbi(lane, pe, from, into, self.own(into)),
+        }
+    }
+
+    /// Puts elements that are apart. `from` is the bytes from the first to the last one.
+    pub(crate) fn put_strided(
+        &self,
+        lane: usize,
+        pe: usize,
+        to: Place,
+        from: &Memory,
+        how: Strided,
+    ) -> Result<()> {
+        self.strided(from, how, |at, element| self.put(lane, pe, to.plus(at), element, When::Local))
+    }
+
+    /// Gets elements that are apart.
+    pub(crate) fn get_strided(
+        &self,
+        lane: usize,
+        pe: usize,
+        from: Place,
+        into: &Memory,
+        how: Strided,
+    ) -> Result<()> {
+        self.strided(into, how, |at, element| self.get(lane, pe, from.plus(at), element, When::Local))
+    }
+
+    fn strided(
+        &self,
+        here: &Memory,
+        how: Strided,
+        mut each: impl FnMut(i64, &Memory) -> Result<()>,
+    ) -> Result<()> {
+        for at in 0..how.count as i64 {
+            let part = inside(part(here, (at * how.here) as u64, how.element))?;
+            each(at * how.there, &part)?;
+        }
+        Ok(())
+    }
+
+    /// What a lane begins from now on comes after what it has begun, for each PE.
+    #[inline]
+    pub(crate) fn fence(&self, on: &On) -> Result<()> {
+        fence(Ordering::SeqCst);
+        match &self.far {
+            Some(far) => far.fence(on.lane),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until all that a lane has begun is complete, and can be seen.
+    #[inline]
+    pub(crate) fn quiet(&self, on: &On) -> Result<()> {
+        fence(Ordering::SeqCst);
+        match &self.far {
+            Some(far) => far.quiet(on.lane),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Bytes inside of local memory.
+fn part(of: &Memory, offset: u64, len: usize) -> std::result::Result<Memory, trunkline_mem::OutOfBounds> {
+    of.checked(offset, len as u64)?;
+    // SAFETY: bytes of memory whose owner promised the same of all of it, for the time of the call.
+    Ok(unsafe { Memory::from_raw(of.addr() + offset as usize, len, of.kind()) })
+}

@@ -1,0 +1,127 @@
+//! What the environment says: OpenSHMEM's variables with their sizes and switches, beside Trunkline's own. Read once, when the
+//! library starts.
+
+use crate::error::{Error, Result};
+
+/// Bytes of the symmetric heap where nothing says otherwise.
+const HEAP: u64 = 512 << 20;
+/// And the most.
+const HEAP_MAX: u64 = 1 << 46;
+
+/// OpenSHMEM's variables.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Settings {
+    /// `SHMEM_SYMMETRIC_SIZE`, in bytes.
+    pub(crate) heap: u64,
+    /// `SHMEM_INFO`: print what variables there are.
+    pub(crate) info: bool,
+    /// `SHMEM_VERSION`: print the version of the library.
+    pub(crate) version: bool,
+    /// `SHMEM_DEBUG`: tell more.
+    pub(crate) debug: bool,
+}
+
+/// For `SHMEM_INFO`.
+pub(crate) const HELP: &str = "\
+SHMEM_SYMMETRIC_SIZE  bytes of the symmetric heap of each PE [default: 512M]; K, M, G and T are powers of 1024, and 1.5G is
+                      right, too. SMA_SYMMETRIC_SIZE and SHMEM_SYMMETRIC_HEAP_SIZE are older names.
+SHMEM_INFO            print this
+SHMEM_VERSION         print the version of the library
+SHMEM_DEBUG           print more than warnings
+A switch is off if its value begins with 0, n or f, and on with any other.
+TRUNKLINE_*           the network and all else: `trunkline info --params`";
+
+impl Settings {
+    /// From the variables of a process.
+    ///
+    /// # Errors
+    /// [`Error::Variable`].
+    pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let named = |name: &'static str| variable(name).map(|value| (name, value));
+        let heap = ["SHMEM_SYMMETRIC_SIZE", "SHMEM_SYMMETRIC_HEAP_SIZE", "SMA_SYMMETRIC_SIZE"];
+        let heap = match heap.into_iter().find_map(named) {
+            None => HEAP,
+            Some((name, value)) => size(&value).ok_or(Error::Variable {
+                name,
+                value,
+                expected: "a number of bytes from 1 to 64T, with K, M, G or T",
+            })?,
+        };
+        let on = |name: &str, older: &str| {
+            variable(name).or_else(|| variable(older)).is_some_and(|value| switch(&value))
+        };
+        Ok(Self {
+            heap,
+            info: on("SHMEM_INFO", "SMA_INFO"),
+            version: on("SHMEM_VERSION", "SMA_VERSION"),
+            debug: on("SHMEM_DEBUG", "SMA_DEBUG"),
+        })
+    }
+}
+
+/// Anything is on but what begins as `0`, `no` and `false` do.
+fn switch(value: &str) -> bool {
+    !value.starts_with(['0', 'n', 'N', 'f', 'F'])
+}
+
+/// A number with or without a point and a unit.
+fn size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return None,
+    };
+    let bytes = number.parse::<f64>().ok()? * (1_u64 << shift) as f64;
+    (bytes >= 1.0 && bytes <= HEAP_MAX as f64).then_some(bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pairs: &[(&str, &str)]) -> Result<Settings> {
+        Settings::read(|name| pairs.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn sizes_have_units_and_points() {
+        let heap = |value| of(&[("SHMEM_SYMMETRIC_SIZE", value)]).map(|settings| settings.heap).ok();
+        assert_eq!(heap("4096"), Some(4096));
+        assert_eq!(
+            (heap("1k"), heap("2M"), heap("1.5G"), heap("1T")),
+            (Some(1 << 10), Some(2 << 20), Some(3 << 29), Some(1 << 40))
+        );
+        assert_eq!((heap("3 MB"), heap("7KiB"), heap("12b")), (Some(3 << 20), Some(7 << 10), Some(12)));
+        for wrong in ["", "0", "x", "1x", "-1", "1.2.3", "65T", "nan", "inf", "1e9"] {
+            assert_eq!(heap(wrong), None, "{wrong}");
+        }
+        assert_eq!(of(&[]).unwrap().heap, 512 << 20);
+        assert_eq!(of(&[("SMA_SYMMETRIC_SIZE", "1m")]).unwrap().heap, 1 << 20);
+        assert_eq!(
+            of(&[("SMA_SYMMETRIC_SIZE", "1m"), ("SHMEM_SYMMETRIC_SIZE", "2m")]).unwrap().heap,
+            2 << 20
+        );
+    }
+
+    #[test]
+    fn switches_are_off_by_few_words() {
+        for (value, is) in [
+            ("0", false),
+            ("no", false),
+            ("False", false),
+            ("1", true),
+            ("yes", true),
+            ("", true),
+            ("on", true),
+        ] {
+            assert_eq!(of(&[("SHMEM_INFO", value)]).unwrap().info, is, "{value}");
+        }
+        assert!(!of(&[]).unwrap().version && of(&[("SMA_VERSION", "y")]).unwrap().version);
+    }
+}

@@ -1,0 +1,87 @@
+//! Syncs and exchanges of a team: how its PEs hear from each other. A sync is by dissemination: in each round a PE tells the one twice
+//! as far away as in the round before. What is exchanged goes into slots of all, two in turn: who begins the next but one has heard from
+//! everybody that the first is read.
+
+use trunkline_mem::Memory;
+use trunkline_proto::wire::rma::signal::SignalOp;
+
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::pe::Pe;
+use crate::place::{INNER, Place};
+use crate::rma::{When, inside};
+use crate::team::{Team, WORLD};
+use crate::wait::Whom;
+
+impl Pe {
+    /// This PE's index in a team.
+    pub(crate) fn index(&self, team: &Team) -> Result<usize> {
+        team.index(self.me).ok_or(Error::Argument("this PE is not in the team"))
+    }
+
+    /// Comes back when all PEs of a team have called it.
+    pub(crate) fn sync(&self, team: &Team) -> Result<()> {
+        let me = self.index(team)?;
+        let turn = self.teams.turn(team.slot);
+        let (mut round, mut step) = (0, 1);
+        while step < team.size {
+            let flag = self.layout.flag(team.slot, round);
+            self.tell(team.pe((me + step) % team.size), flag, turn)?;
+            self.hear(team.pe((me + team.size - step) % team.size), flag, turn)?;
+            (round, step) = (round + 1, step * 2);
+        }
+        Ok(())
+    }
+
+    /// Waits for a word of this PE's inner memory.
+    fn hear(&self, from: usize, flag: u64, turn: u64) -> Result<()> {
+        let inner = &self.segments.0[INNER];
+        self.until(Whom::Pe(from), || Ok((inside(inner.load(flag))? >= turn).then_some(())))
+    }
+
+    /// All that this PE has begun is complete, and all PEs have come.
+    pub(crate) fn barrier_all(&self) -> Result<()> {
+        let world = self.teams.at(WORLD).ok_or(Error::NotRunning)?;
+        self.complete()?;
+        self.sync(&world)
+    }
+
+    /// All that this PE has begun is complete.
+    pub(crate) fn complete(&self) -> Result<()> {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        self.far.as_ref().map_or(Ok(()), crate::far::Far::quiet_all)
+    }
+
+    /// Gives bytes to all PEs of a team, no more than a slot has, and calls `each` with those of every PE, in their order.
+    pub(crate) fn exchange(
+        &self,
+        team: &Team,
+        mine: &Memory,
+        mut each: impl FnMut(usize, &Memory, u64) -> Result<()>,
+    ) -> Result<()> {
+        let me = self.index(team)?;
+        let turn = self.teams.turn(team.slot);
+        let flag = self.layout.slot(team.slot, turn, me);
+        for step in 1..team.size {
+            let pe = team.pe((me + step) % team.size);
+            let to = (Place::inner(Layout::bytes(flag)), mine);
+            self.put_signal(0, pe, to, (SignalOp::Set, Place::inner(flag), turn), When::Now)?;
+        }
+        for index in 0..team.size {
+            if index == me {
+                each(index, mine, 0)?;
+                continue;
+            }
+            let flag = self.layout.slot(team.slot, turn, index);
+            self.hear(team.pe(index), flag, turn)?;
+            each(index, &self.segments.0[INNER], Layout::bytes(flag))?;
+        }
+        // What is not copied is the caller's again.
+        self.far.as_ref().map_or(Ok(()), |far| far.quiet(0))
+    }
+
+    /// Whether so many bytes fit into a slot.
+    pub(crate) fn fits_slot(&self, bytes: usize) -> bool {
+        bytes as u64 <= self.layout.slot
+    }
+}

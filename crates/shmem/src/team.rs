@@ -1,0 +1,199 @@
+//! Teams: which PEs they have, by handles that C holds. Looked up without a lock; made and destroyed by `split`.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+use crate::layout::TEAMS;
+
+/// All PEs.
+pub(crate) const WORLD: usize = 0;
+/// Those that share memory with this one.
+pub(crate) const SHARED: usize = 1;
+
+const PE_BITS: u32 = 20;
+const MASK: u64 = (1 << PE_BITS) - 1;
+/// Most PEs of a job.
+pub(crate) const PES_MAX: usize = 1 << (PE_BITS - 1);
+const LIVE: u64 = 1 << 63;
+
+/// PEs in a row of equal steps.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Team {
+    /// Which of the teams; the same in all its PEs.
+    pub(crate) slot: usize,
+    /// The first PE, of all.
+    pub(crate) start: usize,
+    /// From one to the next.
+    pub(crate) stride: i64,
+    /// How many.
+    pub(crate) size: usize,
+}
+
+impl Team {
+    /// The PE of an index.
+    #[inline]
+    pub(crate) fn pe(&self, index: usize) -> usize {
+        (self.start as i64 + index as i64 * self.stride) as usize
+    }
+
+    /// The index of a PE.
+    #[inline]
+    pub(crate) fn index(&self, pe: usize) -> Option<usize> {
+        let from = pe as i64 - self.start as i64;
+        let index = if self.stride == 0 { from } else { from / self.stride };
+        let is_in = (0..self.size as i64).contains(&index) && index * self.stride == from;
+        is_in.then_some(index as usize)
+    }
+
+    /// The PE that C means by an index.
+    #[inline]
+    pub(crate) fn named(&self, index: i64) -> Result<usize> {
+        match usize::try_from(index) {
+            Ok(at) if at < self.size => Ok(self.pe(at)),
+            _ => Err(Error::NoPe { pe: index, size: self.size }),
+        }
+    }
+
+    fn pack(self) -> u64 {
+        LIVE | self.start as u64
+            | (self.size as u64) << PE_BITS
+            | (self.stride as u64 & MASK) << (2 * PE_BITS)
+    }
+
+    fn unpack(slot: usize, word: u64) -> Option<Self> {
+        let stride = ((word >> (2 * PE_BITS)) & MASK) as i64;
+        let stride = if stride >= 1 << (PE_BITS - 1) { stride - (1 << PE_BITS) } else { stride };
+        let (start, size) = ((word & MASK) as usize, (word >> PE_BITS & MASK) as usize);
+        (word & LIVE != 0).then_some(Self { slot, start, stride, size })
+    }
+}
+
+/// The teams that this PE is in.
+#[derive(Debug)]
+pub(crate) struct Teams {
+    shapes: [AtomicU64; TEAMS],
+    /// Which use of a slot.
+    uses: [AtomicU32; TEAMS],
+    /// How far the syncs and exchanges of each are, which its PEs count alike.
+    turns: [AtomicU64; TEAMS],
+}
+
+impl Teams {
+    /// The world and who shares memory.
+    pub(crate) fn new(size: usize, shared: Team) -> Self {
+        let teams = Self {
+            shapes: [const { AtomicU64::new(0) }; TEAMS],
+            uses: [const { AtomicU32::new(0) }; TEAMS],
+            turns: [const { AtomicU64::new(0) }; TEAMS],
+        };
+        teams.put(Team { slot: WORLD, start: 0, stride: 1, size }, 0);
+        teams.put(Team { slot: SHARED, ..shared }, 0);
+        teams
+    }
+
+    fn put(&self, team: Team, turn: u64) {
+        self.turns[team.slot].store(turn, Ordering::Relaxed);
+        self.shapes[team.slot].store(team.pack(), Ordering::Release);
+    }
+
+    /// That of a slot.
+    #[inline]
+    pub(crate) fn at(&self, slot: usize) -> Option<Team> {
+        Team::unpack(slot, self.shapes.get(slot)?.load(Ordering::Acquire))
+    }
+
+    /// Slots that have none here, as bits.
+    pub(crate) fn free(&self) -> u64 {
+        let free = |slot: &usize| self.shapes[*slot].load(Ordering::Relaxed) == 0;
+        (0..TEAMS).filter(free).fold(0, |bits, slot| bits | 1 << slot)
+    }
+
+    /// The next turn of a team.
+    pub(crate) fn turn(&self, slot: usize) -> u64 {
+        self.turns[slot].fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// How far a slot is.
+    pub(crate) fn turned(&self, slot: usize) -> u64 {
+        self.turns[slot].load(Ordering::Relaxed)
+    }
+
+    /// Takes a slot that all its PEs have free, with the turn that they agreed upon. Its handle.
+    pub(crate) fn make(&self, team: Team, turn: u64) -> usize {
+        self.put(team, turn);
+        handle(team.slot, self.uses[team.slot].fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// The team of a handle.
+    #[inline]
+    pub(crate) fn named(&self, of: usize) -> Result<Team> {
+        let slot = (of & 0xff).wrapping_sub(1);
+        let live = self.at(slot).filter(|_| of == handle(slot, self.uses[slot].load(Ordering::Relaxed)));
+        live.ok_or(Error::Handle("team"))
+    }
+
+    /// The handle of the team that has a slot now.
+    pub(crate) fn handle(&self, slot: usize) -> usize {
+        handle(slot, self.uses[slot].load(Ordering::Relaxed))
+    }
+
+    /// A team is no more.
+    pub(crate) fn destroy(&self, of: usize) -> Result<()> {
+        let team = self.named(of)?;
+        if team.slot <= SHARED {
+            return Err(Error::Argument("SHMEM_TEAM_WORLD and SHMEM_TEAM_SHARED cannot be destroyed"));
+        }
+        self.shapes[team.slot].store(0, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// What C holds: never 0.
+fn handle(slot: usize, uses: u32) -> usize {
+    (slot + 1) | (uses as usize) << 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_are_packed_and_unpacked() {
+        for (start, stride, size) in
+            [(0, 1, 1), (5, 0, 1), (7, -2, 4), (PES_MAX - 1, -1, PES_MAX), (3, 400_000, 2)]
+        {
+            let team = Team { slot: 9, start, stride, size };
+            assert_eq!(Team::unpack(9, team.pack()), Some(team));
+        }
+        assert_eq!(Team::unpack(9, 0), None);
+    }
+
+    #[test]
+    fn indices_and_pes_are_each_others_inverse() {
+        let team = Team { slot: 0, start: 7, stride: -2, size: 4 };
+        assert_eq!((0..4).map(|index| team.pe(index)).collect::<Vec<_>>(), [7, 5, 3, 1]);
+        assert_eq!(
+            (0..9).map(|pe| team.index(pe)).collect::<Vec<_>>(),
+            [None, Some(3), None, Some(2), None, Some(1), None, Some(0), None]
+        );
+        assert!(team.named(3).is_ok() && team.named(4).is_err() && team.named(-1).is_err());
+    }
+
+    #[test]
+    fn handles_are_of_one_use() {
+        let teams = Teams::new(4, Team { slot: 1, start: 0, stride: 1, size: 4 });
+        assert_eq!((teams.named(1).unwrap().size, teams.named(2).unwrap().slot), (4, SHARED));
+        let team = Team { slot: 5, start: 1, stride: 2, size: 2 };
+        let first = teams.make(team, 9);
+        assert_eq!((teams.named(first).unwrap(), teams.turn(5)), (team, 10));
+        assert_eq!(teams.free() & 0x3f, 0b01_1100);
+        teams.destroy(first).unwrap();
+        assert!(teams.named(first).is_err() && teams.destroy(first).is_err());
+        let second = teams.make(team, 20);
+        assert!(second != first && teams.named(first).is_err() && teams.named(second).is_ok());
+        for wrong in [0, 3, 255, usize::MAX] {
+            assert!(teams.named(wrong).is_err(), "{wrong}");
+        }
+        assert!(teams.destroy(1).is_err());
+    }
+}

@@ -1,0 +1,77 @@
+//! The one PE of a process: C's calls carry nothing by which it would be found. Made once; a call that cannot do what it is asked ends
+//! the program, because OpenSHMEM's calls return no errors.
+
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::layout::{ENDS, EXIT};
+use crate::pe::Pe;
+use crate::place::INNER;
+
+static WORLD: OnceLock<Pe> = OnceLock::new();
+
+/// Starts, unless it has. Whether it has now.
+///
+/// # Errors
+/// As [`Pe::start`].
+pub(crate) fn start() -> Result<()> {
+    if WORLD.get().is_none() {
+        let pe = WORLD.get_or_init({
+            let pe = Pe::start()?;
+            || pe
+        });
+        std::thread::Builder::new()
+            .name("trunkline-exit".into())
+            .spawn(|| watch(pe))
+            .map_err(Error::Thread)?;
+    }
+    Ok(())
+}
+
+/// The PE, if it runs.
+#[inline]
+pub(crate) fn running() -> Result<&'static Pe> {
+    match WORLD.get() {
+        Some(pe) if !pe.left.load(Ordering::Relaxed) => Ok(pe),
+        _ => Err(Error::NotRunning),
+    }
+}
+
+/// What a call of C does, by its name.
+#[inline]
+pub(crate) fn with<T>(call: &str, what: impl FnOnce(&'static Pe) -> Result<T>) -> T {
+    match running().and_then(what) {
+        Ok(done) => done,
+        Err(error) => end(call, &error),
+    }
+}
+
+/// Says what is wrong, and ends the program.
+#[cold]
+pub(crate) fn end(call: &str, error: &Error) -> ! {
+    match WORLD.get() {
+        Some(pe) => eprintln!("trunkline: PE {} of {}: {call}: {error}", pe.me, pe.size),
+        None => eprintln!("trunkline: {call}: {error}"),
+    }
+    // The launcher ends the others.
+    std::process::exit(1)
+}
+
+/// How soon a PE ends when another says so.
+const WATCHES: Duration = Duration::from_millis(20);
+
+/// Ends the program when another PE says so, whatever its own threads do.
+fn watch(pe: &Pe) {
+    while !pe.left.load(Ordering::Relaxed) {
+        let word = pe.segments.0[INNER].load(EXIT).unwrap_or(0);
+        if word & ENDS != 0 {
+            // SAFETY: a null pointer asks for all streams of C.
+            unsafe { libc::fflush(std::ptr::null_mut()) };
+            // SAFETY: ends the process; what its threads do is cut off, as was asked for.
+            unsafe { libc::_exit(word as u32 as i32) };
+        }
+        std::thread::sleep(WATCHES);
+    }
+}
