@@ -13,6 +13,9 @@ use crate::ipc::Cause;
 use crate::ipc::mapping::{FIXED, cause, file};
 use crate::{Kind, Memory};
 
+/// Bytes of a page.
+const PAGE: usize = 4096;
+
 /// What another process finds a memory file by.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Found {
@@ -60,14 +63,21 @@ impl Drop for Mapped {
     }
 }
 
-/// Maps all of a file, where the kernel likes.
-fn map(file: &impl AsFd, len: usize) -> Result<Memory, Cause> {
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
+/// Maps all of a file, at a multiple of that power of two.
+fn map(file: &impl AsFd, len: usize, align: usize) -> Result<Memory, Cause> {
+    let room = len.checked_add(align).ok_or(Cause::System { call: "mmap", code: libc::ENOMEM })?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
-    let base = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) };
-    let owner = Arc::new(Mapped { addr: base.map_err(cause("mmap"))?.expose_provenance(), len });
+    let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), room, ProtFlags::empty(), flags) };
+    let owner = Arc::new(Mapped { addr: base.map_err(cause("mmap"))?.expose_provenance(), len: room });
+    let addr = owner.addr.next_multiple_of(align);
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+    // SAFETY: replaces only addresses that were just taken, which nobody knows yet.
+    let base =
+        unsafe { rustix::mm::mmap(ptr::with_exposed_provenance_mut(addr), len, protection, flags, file, 0) };
+    base.map_err(cause("mmap"))?;
     // SAFETY: mapped readable and writable as long as the owner lives, which the range keeps; nobody refers to the bytes.
-    Ok(unsafe { Memory::with_owner(owner.addr, len, Kind::Host, owner) })
+    Ok(unsafe { Memory::with_owner(addr, len, Kind::Host, owner) })
 }
 
 impl Shared {
@@ -76,8 +86,16 @@ impl Shared {
     /// # Errors
     /// What the system says.
     pub fn new(name: &str, len: usize) -> Result<Self, Cause> {
+        Self::aligned(name, len, PAGE)
+    }
+
+    /// The same, in this process at a multiple of a power of two.
+    ///
+    /// # Errors
+    /// As [`Shared::new`].
+    pub fn aligned(name: &str, len: usize, align: usize) -> Result<Self, Cause> {
         let file = file(name, len as u64)?;
-        let memory = map(&file, len)?;
+        let memory = map(&file, len, align.max(PAGE).next_power_of_two())?;
         Self::of(file, memory)
     }
 
@@ -116,7 +134,7 @@ impl Found {
             && stat.st_ino == self.inode
             && u64::try_from(stat.st_size).is_ok_and(|size| size == self.len);
         match usize::try_from(self.len) {
-            Ok(len) if is_it && len > 0 => Ok(map(&file, len)?),
+            Ok(len) if is_it && len > 0 => Ok(map(&file, len, PAGE)?),
             _ => Err(PeerError::Other(self.fd)),
         }
     }
@@ -138,6 +156,15 @@ mod tests {
         assert_eq!((shared.memory().load(8000), other.len()), (Ok(7), 8192));
         drop(shared);
         assert_eq!(other.load(8000), Ok(7), "who has it keeps it");
+    }
+
+    #[test]
+    fn it_begins_where_it_is_to() {
+        for align in [1, 4096, 1 << 21, 1 << 30] {
+            let shared = Shared::aligned("trunkline.test", 8192, align).unwrap();
+            assert!(shared.memory().addr().is_multiple_of(align));
+            shared.memory().store(8184, 1).unwrap();
+        }
     }
 
     #[test]

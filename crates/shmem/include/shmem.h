@@ -4,15 +4,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#ifdef __cplusplus
-#include <complex>
-typedef std::complex<float> trunkline_complexf_t;
-typedef std::complex<double> trunkline_complexd_t;
-#else
-#include <complex.h>
 typedef float _Complex trunkline_complexf_t;
 typedef double _Complex trunkline_complexd_t;
-#endif
 
 #define SHMEM_MAJOR_VERSION 1
 #define SHMEM_MINOR_VERSION 5
@@ -1800,33 +1793,105 @@ int shmem_team_sync(shmem_team_t team);
 int shmem_int_swap(int *dest, int value, int pe);
 long shmem_long_swap(long *dest, long value, int pe);
 long long shmem_longlong_swap(long long *dest, long long value, int pe);
+unsigned int shmem_uint_swap(unsigned int *dest, unsigned int value, int pe);
+unsigned long shmem_ulong_swap(unsigned long *dest, unsigned long value, int pe);
+unsigned long long shmem_ulonglong_swap(unsigned long long *dest, unsigned long long value, int pe);
+int32_t shmem_int32_swap(int32_t *dest, int32_t value, int pe);
+int64_t shmem_int64_swap(int64_t *dest, int64_t value, int pe);
+uint32_t shmem_uint32_swap(uint32_t *dest, uint32_t value, int pe);
+uint64_t shmem_uint64_swap(uint64_t *dest, uint64_t value, int pe);
+size_t shmem_size_swap(size_t *dest, size_t value, int pe);
+ptrdiff_t shmem_ptrdiff_swap(ptrdiff_t *dest, ptrdiff_t value, int pe);
 float shmem_float_swap(float *dest, float value, int pe);
 double shmem_double_swap(double *dest, double value, int pe);
 int shmem_int_fetch(const int *source, int pe);
 long shmem_long_fetch(const long *source, int pe);
 long long shmem_longlong_fetch(const long long *source, int pe);
+unsigned int shmem_uint_fetch(const unsigned int *source, int pe);
+unsigned long shmem_ulong_fetch(const unsigned long *source, int pe);
+unsigned long long shmem_ulonglong_fetch(const unsigned long long *source, int pe);
+int32_t shmem_int32_fetch(const int32_t *source, int pe);
+int64_t shmem_int64_fetch(const int64_t *source, int pe);
+uint32_t shmem_uint32_fetch(const uint32_t *source, int pe);
+uint64_t shmem_uint64_fetch(const uint64_t *source, int pe);
+size_t shmem_size_fetch(const size_t *source, int pe);
+ptrdiff_t shmem_ptrdiff_fetch(const ptrdiff_t *source, int pe);
 float shmem_float_fetch(const float *source, int pe);
 double shmem_double_fetch(const double *source, int pe);
 void shmem_int_set(int *dest, int value, int pe);
 void shmem_long_set(long *dest, long value, int pe);
 void shmem_longlong_set(long long *dest, long long value, int pe);
+void shmem_uint_set(unsigned int *dest, unsigned int value, int pe);
+void shmem_ulong_set(unsigned long *dest, unsigned long value, int pe);
+void shmem_ulonglong_set(unsigned long long *dest, unsigned long long value, int pe);
+void shmem_int32_set(int32_t *dest, int32_t value, int pe);
+void shmem_int64_set(int64_t *dest, int64_t value, int pe);
+void shmem_uint32_set(uint32_t *dest, uint32_t value, int pe);
+void shmem_uint64_set(uint64_t *dest, uint64_t value, int pe);
+void shmem_size_set(size_t *dest, size_t value, int pe);
+void shmem_ptrdiff_set(ptrdiff_t *dest, ptrdiff_t value, int pe);
 void shmem_float_set(float *dest, float value, int pe);
 void shmem_double_set(double *dest, double value, int pe);
 int shmem_int_cswap(int *dest, int cond, int value, int pe);
 long shmem_long_cswap(long *dest, long cond, long value, int pe);
 long long shmem_longlong_cswap(long long *dest, long long cond, long long value, int pe);
+unsigned int shmem_uint_cswap(unsigned int *dest, unsigned int cond, unsigned int value, int pe);
+unsigned long shmem_ulong_cswap(unsigned long *dest, unsigned long cond, unsigned long value, int pe);
+unsigned long long shmem_ulonglong_cswap(unsigned long long *dest, unsigned long long cond, unsigned long long value, int pe);
+int32_t shmem_int32_cswap(int32_t *dest, int32_t cond, int32_t value, int pe);
+int64_t shmem_int64_cswap(int64_t *dest, int64_t cond, int64_t value, int pe);
+uint32_t shmem_uint32_cswap(uint32_t *dest, uint32_t cond, uint32_t value, int pe);
+uint64_t shmem_uint64_cswap(uint64_t *dest, uint64_t cond, uint64_t value, int pe);
+size_t shmem_size_cswap(size_t *dest, size_t cond, size_t value, int pe);
+ptrdiff_t shmem_ptrdiff_cswap(ptrdiff_t *dest, ptrdiff_t cond, ptrdiff_t value, int pe);
 int shmem_int_fadd(int *dest, int value, int pe);
 long shmem_long_fadd(long *dest, long value, int pe);
 long long shmem_longlong_fadd(long long *dest, long long value, int pe);
+unsigned int shmem_uint_fadd(unsigned int *dest, unsigned int value, int pe);
+unsigned long shmem_ulong_fadd(unsigned long *dest, unsigned long value, int pe);
+unsigned long long shmem_ulonglong_fadd(unsigned long long *dest, unsigned long long value, int pe);
+int32_t shmem_int32_fadd(int32_t *dest, int32_t value, int pe);
+int64_t shmem_int64_fadd(int64_t *dest, int64_t value, int pe);
+uint32_t shmem_uint32_fadd(uint32_t *dest, uint32_t value, int pe);
+uint64_t shmem_uint64_fadd(uint64_t *dest, uint64_t value, int pe);
+size_t shmem_size_fadd(size_t *dest, size_t value, int pe);
+ptrdiff_t shmem_ptrdiff_fadd(ptrdiff_t *dest, ptrdiff_t value, int pe);
 int shmem_int_finc(int *dest, int pe);
 long shmem_long_finc(long *dest, int pe);
 long long shmem_longlong_finc(long long *dest, int pe);
+unsigned int shmem_uint_finc(unsigned int *dest, int pe);
+unsigned long shmem_ulong_finc(unsigned long *dest, int pe);
+unsigned long long shmem_ulonglong_finc(unsigned long long *dest, int pe);
+int32_t shmem_int32_finc(int32_t *dest, int pe);
+int64_t shmem_int64_finc(int64_t *dest, int pe);
+uint32_t shmem_uint32_finc(uint32_t *dest, int pe);
+uint64_t shmem_uint64_finc(uint64_t *dest, int pe);
+size_t shmem_size_finc(size_t *dest, int pe);
+ptrdiff_t shmem_ptrdiff_finc(ptrdiff_t *dest, int pe);
 void shmem_int_add(int *dest, int value, int pe);
 void shmem_long_add(long *dest, long value, int pe);
 void shmem_longlong_add(long long *dest, long long value, int pe);
+void shmem_uint_add(unsigned int *dest, unsigned int value, int pe);
+void shmem_ulong_add(unsigned long *dest, unsigned long value, int pe);
+void shmem_ulonglong_add(unsigned long long *dest, unsigned long long value, int pe);
+void shmem_int32_add(int32_t *dest, int32_t value, int pe);
+void shmem_int64_add(int64_t *dest, int64_t value, int pe);
+void shmem_uint32_add(uint32_t *dest, uint32_t value, int pe);
+void shmem_uint64_add(uint64_t *dest, uint64_t value, int pe);
+void shmem_size_add(size_t *dest, size_t value, int pe);
+void shmem_ptrdiff_add(ptrdiff_t *dest, ptrdiff_t value, int pe);
 void shmem_int_inc(int *dest, int pe);
 void shmem_long_inc(long *dest, int pe);
 void shmem_longlong_inc(long long *dest, int pe);
+void shmem_uint_inc(unsigned int *dest, int pe);
+void shmem_ulong_inc(unsigned long *dest, int pe);
+void shmem_ulonglong_inc(unsigned long long *dest, int pe);
+void shmem_int32_inc(int32_t *dest, int pe);
+void shmem_int64_inc(int64_t *dest, int pe);
+void shmem_uint32_inc(uint32_t *dest, int pe);
+void shmem_uint64_inc(uint64_t *dest, int pe);
+void shmem_size_inc(size_t *dest, int pe);
+void shmem_ptrdiff_inc(ptrdiff_t *dest, int pe);
 void shmem_short_wait(short *ivar, short cmp_value);
 void shmem_int_wait(int *ivar, int cmp_value);
 void shmem_long_wait(long *ivar, long cmp_value);
@@ -2596,6 +2661,7 @@ static inline int shmem_and_reduce(shmem_team_t team, long *dest, const long *so
 static inline int shmem_and_reduce(shmem_team_t team, unsigned long *dest, const unsigned long *source, size_t nreduce) { return shmem_ulong_and_reduce(team, dest, source, nreduce); }
 static inline int shmem_and_reduce(shmem_team_t team, long long *dest, const long long *source, size_t nreduce) { return shmem_longlong_and_reduce(team, dest, source, nreduce); }
 static inline int shmem_and_reduce(shmem_team_t team, unsigned long long *dest, const unsigned long long *source, size_t nreduce) { return shmem_ulonglong_and_reduce(team, dest, source, nreduce); }
+static inline int shmem_and_reduce(shmem_team_t team, int8_t *dest, const int8_t *source, size_t nreduce) { return shmem_int8_and_reduce(team, dest, source, nreduce); }
 static inline int shmem_or_reduce(shmem_team_t team, unsigned char *dest, const unsigned char *source, size_t nreduce) { return shmem_uchar_or_reduce(team, dest, source, nreduce); }
 static inline int shmem_or_reduce(shmem_team_t team, short *dest, const short *source, size_t nreduce) { return shmem_short_or_reduce(team, dest, source, nreduce); }
 static inline int shmem_or_reduce(shmem_team_t team, unsigned short *dest, const unsigned short *source, size_t nreduce) { return shmem_ushort_or_reduce(team, dest, source, nreduce); }
@@ -2605,6 +2671,7 @@ static inline int shmem_or_reduce(shmem_team_t team, long *dest, const long *sou
 static inline int shmem_or_reduce(shmem_team_t team, unsigned long *dest, const unsigned long *source, size_t nreduce) { return shmem_ulong_or_reduce(team, dest, source, nreduce); }
 static inline int shmem_or_reduce(shmem_team_t team, long long *dest, const long long *source, size_t nreduce) { return shmem_longlong_or_reduce(team, dest, source, nreduce); }
 static inline int shmem_or_reduce(shmem_team_t team, unsigned long long *dest, const unsigned long long *source, size_t nreduce) { return shmem_ulonglong_or_reduce(team, dest, source, nreduce); }
+static inline int shmem_or_reduce(shmem_team_t team, int8_t *dest, const int8_t *source, size_t nreduce) { return shmem_int8_or_reduce(team, dest, source, nreduce); }
 static inline int shmem_xor_reduce(shmem_team_t team, unsigned char *dest, const unsigned char *source, size_t nreduce) { return shmem_uchar_xor_reduce(team, dest, source, nreduce); }
 static inline int shmem_xor_reduce(shmem_team_t team, short *dest, const short *source, size_t nreduce) { return shmem_short_xor_reduce(team, dest, source, nreduce); }
 static inline int shmem_xor_reduce(shmem_team_t team, unsigned short *dest, const unsigned short *source, size_t nreduce) { return shmem_ushort_xor_reduce(team, dest, source, nreduce); }
@@ -2614,6 +2681,7 @@ static inline int shmem_xor_reduce(shmem_team_t team, long *dest, const long *so
 static inline int shmem_xor_reduce(shmem_team_t team, unsigned long *dest, const unsigned long *source, size_t nreduce) { return shmem_ulong_xor_reduce(team, dest, source, nreduce); }
 static inline int shmem_xor_reduce(shmem_team_t team, long long *dest, const long long *source, size_t nreduce) { return shmem_longlong_xor_reduce(team, dest, source, nreduce); }
 static inline int shmem_xor_reduce(shmem_team_t team, unsigned long long *dest, const unsigned long long *source, size_t nreduce) { return shmem_ulonglong_xor_reduce(team, dest, source, nreduce); }
+static inline int shmem_xor_reduce(shmem_team_t team, int8_t *dest, const int8_t *source, size_t nreduce) { return shmem_int8_xor_reduce(team, dest, source, nreduce); }
 static inline int shmem_min_reduce(shmem_team_t team, float *dest, const float *source, size_t nreduce) { return shmem_float_min_reduce(team, dest, source, nreduce); }
 static inline int shmem_min_reduce(shmem_team_t team, double *dest, const double *source, size_t nreduce) { return shmem_double_min_reduce(team, dest, source, nreduce); }
 static inline int shmem_min_reduce(shmem_team_t team, char *dest, const char *source, size_t nreduce) { return shmem_char_min_reduce(team, dest, source, nreduce); }
@@ -2677,33 +2745,57 @@ static inline int shmem_prod_reduce(shmem_team_t team, trunkline_complexd_t *des
 static inline int shmem_swap(int *dest, int value, int pe) { return shmem_int_swap(dest, value, pe); }
 static inline long shmem_swap(long *dest, long value, int pe) { return shmem_long_swap(dest, value, pe); }
 static inline long long shmem_swap(long long *dest, long long value, int pe) { return shmem_longlong_swap(dest, value, pe); }
+static inline unsigned int shmem_swap(unsigned int *dest, unsigned int value, int pe) { return shmem_uint_swap(dest, value, pe); }
+static inline unsigned long shmem_swap(unsigned long *dest, unsigned long value, int pe) { return shmem_ulong_swap(dest, value, pe); }
+static inline unsigned long long shmem_swap(unsigned long long *dest, unsigned long long value, int pe) { return shmem_ulonglong_swap(dest, value, pe); }
 static inline float shmem_swap(float *dest, float value, int pe) { return shmem_float_swap(dest, value, pe); }
 static inline double shmem_swap(double *dest, double value, int pe) { return shmem_double_swap(dest, value, pe); }
 static inline int shmem_fetch(const int *source, int pe) { return shmem_int_fetch(source, pe); }
 static inline long shmem_fetch(const long *source, int pe) { return shmem_long_fetch(source, pe); }
 static inline long long shmem_fetch(const long long *source, int pe) { return shmem_longlong_fetch(source, pe); }
+static inline unsigned int shmem_fetch(const unsigned int *source, int pe) { return shmem_uint_fetch(source, pe); }
+static inline unsigned long shmem_fetch(const unsigned long *source, int pe) { return shmem_ulong_fetch(source, pe); }
+static inline unsigned long long shmem_fetch(const unsigned long long *source, int pe) { return shmem_ulonglong_fetch(source, pe); }
 static inline float shmem_fetch(const float *source, int pe) { return shmem_float_fetch(source, pe); }
 static inline double shmem_fetch(const double *source, int pe) { return shmem_double_fetch(source, pe); }
 static inline void shmem_set(int *dest, int value, int pe) { shmem_int_set(dest, value, pe); }
 static inline void shmem_set(long *dest, long value, int pe) { shmem_long_set(dest, value, pe); }
 static inline void shmem_set(long long *dest, long long value, int pe) { shmem_longlong_set(dest, value, pe); }
+static inline void shmem_set(unsigned int *dest, unsigned int value, int pe) { shmem_uint_set(dest, value, pe); }
+static inline void shmem_set(unsigned long *dest, unsigned long value, int pe) { shmem_ulong_set(dest, value, pe); }
+static inline void shmem_set(unsigned long long *dest, unsigned long long value, int pe) { shmem_ulonglong_set(dest, value, pe); }
 static inline void shmem_set(float *dest, float value, int pe) { shmem_float_set(dest, value, pe); }
 static inline void shmem_set(double *dest, double value, int pe) { shmem_double_set(dest, value, pe); }
 static inline int shmem_cswap(int *dest, int cond, int value, int pe) { return shmem_int_cswap(dest, cond, value, pe); }
 static inline long shmem_cswap(long *dest, long cond, long value, int pe) { return shmem_long_cswap(dest, cond, value, pe); }
 static inline long long shmem_cswap(long long *dest, long long cond, long long value, int pe) { return shmem_longlong_cswap(dest, cond, value, pe); }
+static inline unsigned int shmem_cswap(unsigned int *dest, unsigned int cond, unsigned int value, int pe) { return shmem_uint_cswap(dest, cond, value, pe); }
+static inline unsigned long shmem_cswap(unsigned long *dest, unsigned long cond, unsigned long value, int pe) { return shmem_ulong_cswap(dest, cond, value, pe); }
+static inline unsigned long long shmem_cswap(unsigned long long *dest, unsigned long long cond, unsigned long long value, int pe) { return shmem_ulonglong_cswap(dest, cond, value, pe); }
 static inline int shmem_fadd(int *dest, int value, int pe) { return shmem_int_fadd(dest, value, pe); }
 static inline long shmem_fadd(long *dest, long value, int pe) { return shmem_long_fadd(dest, value, pe); }
 static inline long long shmem_fadd(long long *dest, long long value, int pe) { return shmem_longlong_fadd(dest, value, pe); }
+static inline unsigned int shmem_fadd(unsigned int *dest, unsigned int value, int pe) { return shmem_uint_fadd(dest, value, pe); }
+static inline unsigned long shmem_fadd(unsigned long *dest, unsigned long value, int pe) { return shmem_ulong_fadd(dest, value, pe); }
+static inline unsigned long long shmem_fadd(unsigned long long *dest, unsigned long long value, int pe) { return shmem_ulonglong_fadd(dest, value, pe); }
 static inline int shmem_finc(int *dest, int pe) { return shmem_int_finc(dest, pe); }
 static inline long shmem_finc(long *dest, int pe) { return shmem_long_finc(dest, pe); }
 static inline long long shmem_finc(long long *dest, int pe) { return shmem_longlong_finc(dest, pe); }
+static inline unsigned int shmem_finc(unsigned int *dest, int pe) { return shmem_uint_finc(dest, pe); }
+static inline unsigned long shmem_finc(unsigned long *dest, int pe) { return shmem_ulong_finc(dest, pe); }
+static inline unsigned long long shmem_finc(unsigned long long *dest, int pe) { return shmem_ulonglong_finc(dest, pe); }
 static inline void shmem_add(int *dest, int value, int pe) { shmem_int_add(dest, value, pe); }
 static inline void shmem_add(long *dest, long value, int pe) { shmem_long_add(dest, value, pe); }
 static inline void shmem_add(long long *dest, long long value, int pe) { shmem_longlong_add(dest, value, pe); }
+static inline void shmem_add(unsigned int *dest, unsigned int value, int pe) { shmem_uint_add(dest, value, pe); }
+static inline void shmem_add(unsigned long *dest, unsigned long value, int pe) { shmem_ulong_add(dest, value, pe); }
+static inline void shmem_add(unsigned long long *dest, unsigned long long value, int pe) { shmem_ulonglong_add(dest, value, pe); }
 static inline void shmem_inc(int *dest, int pe) { shmem_int_inc(dest, pe); }
 static inline void shmem_inc(long *dest, int pe) { shmem_long_inc(dest, pe); }
 static inline void shmem_inc(long long *dest, int pe) { shmem_longlong_inc(dest, pe); }
+static inline void shmem_inc(unsigned int *dest, int pe) { shmem_uint_inc(dest, pe); }
+static inline void shmem_inc(unsigned long *dest, int pe) { shmem_ulong_inc(dest, pe); }
+static inline void shmem_inc(unsigned long long *dest, int pe) { shmem_ulonglong_inc(dest, pe); }
 static inline int shmem_sync(shmem_team_t team) { return shmem_team_sync(team); }
 
 #elif __STDC_VERSION__ >= 201112L && !defined(SHMEM_NO_GENERIC)
@@ -2848,35 +2940,35 @@ static inline int shmem_sync(shmem_team_t team) { return shmem_team_sync(team); 
 #define shmem_alltoall(...) SHMEM_C11_ALLTOALL(__VA_ARGS__)
 #define SHMEM_C11_ALLTOALLS(team, dest, source, dst, sst, nelems) _Generic(*(dest), float: shmem_float_alltoalls, double: shmem_double_alltoalls, char: shmem_char_alltoalls, signed char: shmem_schar_alltoalls, short: shmem_short_alltoalls, int: shmem_int_alltoalls, long: shmem_long_alltoalls, long long: shmem_longlong_alltoalls, unsigned char: shmem_uchar_alltoalls, unsigned short: shmem_ushort_alltoalls, unsigned int: shmem_uint_alltoalls, unsigned long: shmem_ulong_alltoalls, unsigned long long: shmem_ulonglong_alltoalls, long double: shmem_longdouble_alltoalls)(team, dest, source, dst, sst, nelems)
 #define shmem_alltoalls(...) SHMEM_C11_ALLTOALLS(__VA_ARGS__)
-#define SHMEM_C11_AND_REDUCE(team, dest, source, nreduce) _Generic(*(dest), unsigned char: shmem_uchar_and_reduce, short: shmem_short_and_reduce, unsigned short: shmem_ushort_and_reduce, int: shmem_int_and_reduce, unsigned int: shmem_uint_and_reduce, long: shmem_long_and_reduce, unsigned long: shmem_ulong_and_reduce, long long: shmem_longlong_and_reduce, unsigned long long: shmem_ulonglong_and_reduce)(team, dest, source, nreduce)
+#define SHMEM_C11_AND_REDUCE(team, dest, source, nreduce) _Generic(*(dest), unsigned char: shmem_uchar_and_reduce, short: shmem_short_and_reduce, unsigned short: shmem_ushort_and_reduce, int: shmem_int_and_reduce, unsigned int: shmem_uint_and_reduce, long: shmem_long_and_reduce, unsigned long: shmem_ulong_and_reduce, long long: shmem_longlong_and_reduce, unsigned long long: shmem_ulonglong_and_reduce, int8_t: shmem_int8_and_reduce)(team, dest, source, nreduce)
 #define shmem_and_reduce(...) SHMEM_C11_AND_REDUCE(__VA_ARGS__)
-#define SHMEM_C11_OR_REDUCE(team, dest, source, nreduce) _Generic(*(dest), unsigned char: shmem_uchar_or_reduce, short: shmem_short_or_reduce, unsigned short: shmem_ushort_or_reduce, int: shmem_int_or_reduce, unsigned int: shmem_uint_or_reduce, long: shmem_long_or_reduce, unsigned long: shmem_ulong_or_reduce, long long: shmem_longlong_or_reduce, unsigned long long: shmem_ulonglong_or_reduce)(team, dest, source, nreduce)
+#define SHMEM_C11_OR_REDUCE(team, dest, source, nreduce) _Generic(*(dest), unsigned char: shmem_uchar_or_reduce, short: shmem_short_or_reduce, unsigned short: shmem_ushort_or_reduce, int: shmem_int_or_reduce, unsigned int: shmem_uint_or_reduce, long: shmem_long_or_reduce, unsigned long: shmem_ulong_or_reduce, long long: shmem_longlong_or_reduce, unsigned long long: shmem_ulonglong_or_reduce, int8_t: shmem_int8_or_reduce)(team, dest, source, nreduce)
 #define shmem_or_reduce(...) SHMEM_C11_OR_REDUCE(__VA_ARGS__)
-#define SHMEM_C11_XOR_REDUCE(team, dest, source, nreduce) _Generic(*(dest), unsigned char: shmem_uchar_xor_reduce, short: shmem_short_xor_reduce, unsigned short: shmem_ushort_xor_reduce, int: shmem_int_xor_reduce, unsigned int: shmem_uint_xor_reduce, long: shmem_long_xor_reduce, unsigned long: shmem_ulong_xor_reduce, long long: shmem_longlong_xor_reduce, unsigned long long: shmem_ulonglong_xor_reduce)(team, dest, source, nreduce)
+#define SHMEM_C11_XOR_REDUCE(team, dest, source, nreduce) _Generic(*(dest), unsigned char: shmem_uchar_xor_reduce, short: shmem_short_xor_reduce, unsigned short: shmem_ushort_xor_reduce, int: shmem_int_xor_reduce, unsigned int: shmem_uint_xor_reduce, long: shmem_long_xor_reduce, unsigned long: shmem_ulong_xor_reduce, long long: shmem_longlong_xor_reduce, unsigned long long: shmem_ulonglong_xor_reduce, int8_t: shmem_int8_xor_reduce)(team, dest, source, nreduce)
 #define shmem_xor_reduce(...) SHMEM_C11_XOR_REDUCE(__VA_ARGS__)
 #define SHMEM_C11_MIN_REDUCE(team, dest, source, nreduce) _Generic(*(dest), float: shmem_float_min_reduce, double: shmem_double_min_reduce, char: shmem_char_min_reduce, signed char: shmem_schar_min_reduce, short: shmem_short_min_reduce, int: shmem_int_min_reduce, long: shmem_long_min_reduce, long long: shmem_longlong_min_reduce, unsigned char: shmem_uchar_min_reduce, unsigned short: shmem_ushort_min_reduce, unsigned int: shmem_uint_min_reduce, unsigned long: shmem_ulong_min_reduce, unsigned long long: shmem_ulonglong_min_reduce, long double: shmem_longdouble_min_reduce)(team, dest, source, nreduce)
 #define shmem_min_reduce(...) SHMEM_C11_MIN_REDUCE(__VA_ARGS__)
 #define SHMEM_C11_MAX_REDUCE(team, dest, source, nreduce) _Generic(*(dest), float: shmem_float_max_reduce, double: shmem_double_max_reduce, char: shmem_char_max_reduce, signed char: shmem_schar_max_reduce, short: shmem_short_max_reduce, int: shmem_int_max_reduce, long: shmem_long_max_reduce, long long: shmem_longlong_max_reduce, unsigned char: shmem_uchar_max_reduce, unsigned short: shmem_ushort_max_reduce, unsigned int: shmem_uint_max_reduce, unsigned long: shmem_ulong_max_reduce, unsigned long long: shmem_ulonglong_max_reduce, long double: shmem_longdouble_max_reduce)(team, dest, source, nreduce)
 #define shmem_max_reduce(...) SHMEM_C11_MAX_REDUCE(__VA_ARGS__)
-#define SHMEM_C11_SUM_REDUCE(team, dest, source, nreduce) _Generic(*(dest), float: shmem_float_sum_reduce, double: shmem_double_sum_reduce, char: shmem_char_sum_reduce, signed char: shmem_schar_sum_reduce, short: shmem_short_sum_reduce, int: shmem_int_sum_reduce, long: shmem_long_sum_reduce, long long: shmem_longlong_sum_reduce, unsigned char: shmem_uchar_sum_reduce, unsigned short: shmem_ushort_sum_reduce, unsigned int: shmem_uint_sum_reduce, unsigned long: shmem_ulong_sum_reduce, unsigned long long: shmem_ulonglong_sum_reduce, long double: shmem_longdouble_sum_reduce)(team, dest, source, nreduce)
+#define SHMEM_C11_SUM_REDUCE(team, dest, source, nreduce) _Generic(*(dest), float: shmem_float_sum_reduce, double: shmem_double_sum_reduce, char: shmem_char_sum_reduce, signed char: shmem_schar_sum_reduce, short: shmem_short_sum_reduce, int: shmem_int_sum_reduce, long: shmem_long_sum_reduce, long long: shmem_longlong_sum_reduce, unsigned char: shmem_uchar_sum_reduce, unsigned short: shmem_ushort_sum_reduce, unsigned int: shmem_uint_sum_reduce, unsigned long: shmem_ulong_sum_reduce, unsigned long long: shmem_ulonglong_sum_reduce, long double: shmem_longdouble_sum_reduce, trunkline_complexf_t: shmem_complexf_sum_reduce, trunkline_complexd_t: shmem_complexd_sum_reduce)(team, dest, source, nreduce)
 #define shmem_sum_reduce(...) SHMEM_C11_SUM_REDUCE(__VA_ARGS__)
-#define SHMEM_C11_PROD_REDUCE(team, dest, source, nreduce) _Generic(*(dest), float: shmem_float_prod_reduce, double: shmem_double_prod_reduce, char: shmem_char_prod_reduce, signed char: shmem_schar_prod_reduce, short: shmem_short_prod_reduce, int: shmem_int_prod_reduce, long: shmem_long_prod_reduce, long long: shmem_longlong_prod_reduce, unsigned char: shmem_uchar_prod_reduce, unsigned short: shmem_ushort_prod_reduce, unsigned int: shmem_uint_prod_reduce, unsigned long: shmem_ulong_prod_reduce, unsigned long long: shmem_ulonglong_prod_reduce, long double: shmem_longdouble_prod_reduce)(team, dest, source, nreduce)
+#define SHMEM_C11_PROD_REDUCE(team, dest, source, nreduce) _Generic(*(dest), float: shmem_float_prod_reduce, double: shmem_double_prod_reduce, char: shmem_char_prod_reduce, signed char: shmem_schar_prod_reduce, short: shmem_short_prod_reduce, int: shmem_int_prod_reduce, long: shmem_long_prod_reduce, long long: shmem_longlong_prod_reduce, unsigned char: shmem_uchar_prod_reduce, unsigned short: shmem_ushort_prod_reduce, unsigned int: shmem_uint_prod_reduce, unsigned long: shmem_ulong_prod_reduce, unsigned long long: shmem_ulonglong_prod_reduce, long double: shmem_longdouble_prod_reduce, trunkline_complexf_t: shmem_complexf_prod_reduce, trunkline_complexd_t: shmem_complexd_prod_reduce)(team, dest, source, nreduce)
 #define shmem_prod_reduce(...) SHMEM_C11_PROD_REDUCE(__VA_ARGS__)
-#define SHMEM_C11_SWAP(dest, value, pe) _Generic(*(dest), int: shmem_int_swap, long: shmem_long_swap, long long: shmem_longlong_swap, float: shmem_float_swap, double: shmem_double_swap)(dest, value, pe)
+#define SHMEM_C11_SWAP(dest, value, pe) _Generic(*(dest), int: shmem_int_swap, long: shmem_long_swap, long long: shmem_longlong_swap, unsigned int: shmem_uint_swap, unsigned long: shmem_ulong_swap, unsigned long long: shmem_ulonglong_swap, float: shmem_float_swap, double: shmem_double_swap)(dest, value, pe)
 #define shmem_swap(...) SHMEM_C11_SWAP(__VA_ARGS__)
-#define SHMEM_C11_FETCH(source, pe) _Generic(*(source), int: shmem_int_fetch, long: shmem_long_fetch, long long: shmem_longlong_fetch, float: shmem_float_fetch, double: shmem_double_fetch)(source, pe)
+#define SHMEM_C11_FETCH(source, pe) _Generic(*(source), int: shmem_int_fetch, long: shmem_long_fetch, long long: shmem_longlong_fetch, unsigned int: shmem_uint_fetch, unsigned long: shmem_ulong_fetch, unsigned long long: shmem_ulonglong_fetch, float: shmem_float_fetch, double: shmem_double_fetch)(source, pe)
 #define shmem_fetch(...) SHMEM_C11_FETCH(__VA_ARGS__)
-#define SHMEM_C11_SET(dest, value, pe) _Generic(*(dest), int: shmem_int_set, long: shmem_long_set, long long: shmem_longlong_set, float: shmem_float_set, double: shmem_double_set)(dest, value, pe)
+#define SHMEM_C11_SET(dest, value, pe) _Generic(*(dest), int: shmem_int_set, long: shmem_long_set, long long: shmem_longlong_set, unsigned int: shmem_uint_set, unsigned long: shmem_ulong_set, unsigned long long: shmem_ulonglong_set, float: shmem_float_set, double: shmem_double_set)(dest, value, pe)
 #define shmem_set(...) SHMEM_C11_SET(__VA_ARGS__)
-#define SHMEM_C11_CSWAP(dest, cond, value, pe) _Generic(*(dest), int: shmem_int_cswap, long: shmem_long_cswap, long long: shmem_longlong_cswap)(dest, cond, value, pe)
+#define SHMEM_C11_CSWAP(dest, cond, value, pe) _Generic(*(dest), int: shmem_int_cswap, long: shmem_long_cswap, long long: shmem_longlong_cswap, unsigned int: shmem_uint_cswap, unsigned long: shmem_ulong_cswap, unsigned long long: shmem_ulonglong_cswap)(dest, cond, value, pe)
 #define shmem_cswap(...) SHMEM_C11_CSWAP(__VA_ARGS__)
-#define SHMEM_C11_FADD(dest, value, pe) _Generic(*(dest), int: shmem_int_fadd, long: shmem_long_fadd, long long: shmem_longlong_fadd)(dest, value, pe)
+#define SHMEM_C11_FADD(dest, value, pe) _Generic(*(dest), int: shmem_int_fadd, long: shmem_long_fadd, long long: shmem_longlong_fadd, unsigned int: shmem_uint_fadd, unsigned long: shmem_ulong_fadd, unsigned long long: shmem_ulonglong_fadd)(dest, value, pe)
 #define shmem_fadd(...) SHMEM_C11_FADD(__VA_ARGS__)
-#define SHMEM_C11_FINC(dest, pe) _Generic(*(dest), int: shmem_int_finc, long: shmem_long_finc, long long: shmem_longlong_finc)(dest, pe)
+#define SHMEM_C11_FINC(dest, pe) _Generic(*(dest), int: shmem_int_finc, long: shmem_long_finc, long long: shmem_longlong_finc, unsigned int: shmem_uint_finc, unsigned long: shmem_ulong_finc, unsigned long long: shmem_ulonglong_finc)(dest, pe)
 #define shmem_finc(...) SHMEM_C11_FINC(__VA_ARGS__)
-#define SHMEM_C11_ADD(dest, value, pe) _Generic(*(dest), int: shmem_int_add, long: shmem_long_add, long long: shmem_longlong_add)(dest, value, pe)
+#define SHMEM_C11_ADD(dest, value, pe) _Generic(*(dest), int: shmem_int_add, long: shmem_long_add, long long: shmem_longlong_add, unsigned int: shmem_uint_add, unsigned long: shmem_ulong_add, unsigned long long: shmem_ulonglong_add)(dest, value, pe)
 #define shmem_add(...) SHMEM_C11_ADD(__VA_ARGS__)
-#define SHMEM_C11_INC(dest, pe) _Generic(*(dest), int: shmem_int_inc, long: shmem_long_inc, long long: shmem_longlong_inc)(dest, pe)
+#define SHMEM_C11_INC(dest, pe) _Generic(*(dest), int: shmem_int_inc, long: shmem_long_inc, long long: shmem_longlong_inc, unsigned int: shmem_uint_inc, unsigned long: shmem_ulong_inc, unsigned long long: shmem_ulonglong_inc)(dest, pe)
 #define shmem_inc(...) SHMEM_C11_INC(__VA_ARGS__)
 #define SHMEM_C11_SYNC_TEAM(team) shmem_team_sync(team)
 #define SHMEM_C11_SYNC_SET(start, stride, size, words) (shmem_sync)(start, stride, size, words)

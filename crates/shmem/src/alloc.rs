@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 
 use crate::error::{Error, Result};
 use crate::group::Group;
-use crate::pe::Pe;
+use crate::pe::{ALIGN_MAX, Pe};
 use crate::place::HEAP;
 use crate::rma::inside;
 use crate::team::WORLD;
@@ -44,7 +44,7 @@ impl Pe {
         if bytes == 0 {
             return Ok(0);
         }
-        if !align.is_power_of_two() || align > 4096 && align as u64 > self.segments.0[HEAP].len() as u64 {
+        if !align.is_power_of_two() || align > ALIGN_MAX {
             return Ok(0);
         }
         let addr = self.take(bytes, align).unwrap_or(0);

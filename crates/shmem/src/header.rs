@@ -343,8 +343,6 @@ fn collectives(list: &mut Vec<Function>) {
 }
 
 fn rest(list: &mut Vec<Function>) {
-    let config = "const shmem_team_config_t *";
-    let _ = config;
     plain(
         list,
         &[
@@ -405,7 +403,7 @@ fn rest(list: &mut Vec<Function>) {
 fn old(list: &mut Vec<Function>) {
     typed(
         list,
-        &["int", "long", "longlong", "float", "double"],
+        &names!(swaps),
         &[
             ("swap", "T", "T *dest, T value, int pe", false, "dest"),
             ("fetch", "T", "const T *source, int pe", false, "source"),
@@ -414,7 +412,7 @@ fn old(list: &mut Vec<Function>) {
     );
     typed(
         list,
-        &["int", "long", "longlong"],
+        &names!(atomics),
         &[
             ("cswap", "T", "T *dest, T cond, T value, int pe", false, "dest"),
             ("fadd", "T", "T *dest, T value, int pe", false, "dest"),
@@ -482,7 +480,10 @@ fn generics(list: &[Function]) -> String {
         let upper = short.to_uppercase();
         let list = names.join(", ");
         let mut choose = |suffix: &str, ctx: &str, arguments: &str| {
-            let rows = function.types.iter().filter(|name| APART.contains(name) || is_only(function, name));
+            let told = |name: &&&str| {
+                APART.contains(*name) || is_only(function, name) || name.starts_with("complex")
+            };
+            let rows = function.types.iter().filter(told);
             let rows: Vec<String> = rows
                 .map(|name| format!("{}: shmem_{ctx}{}", c(name), function.name.replace("TYPE", name)))
                 .collect();
@@ -513,6 +514,7 @@ fn generics(list: &[Function]) -> String {
 /// Whether a type of fixed width stands for one that C has and the function has not by its own name.
 fn is_only(function: &Function, name: &str) -> bool {
     let of = match name {
+        "int8" => "schar",
         "int32" => "int",
         "int64" => "long",
         _ => return false,
@@ -595,15 +597,8 @@ const HEAD: &str = "\
 
 #include <stddef.h>
 #include <stdint.h>
-#ifdef __cplusplus
-#include <complex>
-typedef std::complex<float> trunkline_complexf_t;
-typedef std::complex<double> trunkline_complexd_t;
-#else
-#include <complex.h>
 typedef float _Complex trunkline_complexf_t;
 typedef double _Complex trunkline_complexd_t;
-#endif
 
 #define SHMEM_MAJOR_VERSION 1
 #define SHMEM_MINOR_VERSION 5

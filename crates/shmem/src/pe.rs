@@ -2,7 +2,7 @@
 //! `shmem_init`; everything in `abi` is a call of this. Waits only where OpenSHMEM's calls do.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +28,9 @@ const DEFAULTS: [(&str, &str); 1] = [("TRUNKLINE_PROGRESS_THREAD", "1")];
 /// How long PEs may take to meet, each step.
 const MEETING: Duration = Duration::from_secs(120);
 
+/// What heaps begin at a multiple of, at most: nothing can be aligned to more.
+pub(crate) const ALIGN_MAX: usize = 1 << 32;
+
 /// A PE.
 pub(crate) struct Pe {
     pub(crate) me: usize,
@@ -45,6 +48,8 @@ pub(crate) struct Pe {
     /// The thread level that was granted.
     pub(crate) threads: AtomicU32,
     pub(crate) left: AtomicBool,
+    /// Where the next look at any of several words begins.
+    pub(crate) turn: AtomicUsize,
     /// It said once that the heap is full.
     pub(crate) told: AtomicBool,
     /// The launcher, for the end.
@@ -80,7 +85,9 @@ impl Pe {
         // Neighbours change words by themselves.
         params.execute_by = ExecuteBy::Owner;
         let (passive, shared_heap) = (params.progress_thread, params.shared_heap);
-        let heap = Shared::new("trunkline.heap", page(settings.heap)?)?;
+        let bytes = page(settings.heap)?;
+        // What is aligned in the heap is so in each PE.
+        let heap = Shared::aligned("trunkline.heap", bytes, bytes.next_power_of_two().min(ALIGN_MAX))?;
         let statics = statics(&params)?;
         let (job, mut member) = Member::join(params, Nics::from(0), MEETING, log(settings.debug))?;
         let (me, size) = (member.rank, member.size);
@@ -119,6 +126,7 @@ impl Pe {
             spins: spins(count),
             threads: AtomicU32::new(0),
             left: AtomicBool::new(false),
+            turn: AtomicUsize::new(0),
             told: AtomicBool::new(false),
             member: Mutex::new(Some(member)),
             _shared: shared,

@@ -11,6 +11,8 @@ pub(crate) struct Part {
     pub(crate) start: i64,
     pub(crate) stride: i64,
     pub(crate) size: i64,
+    /// Contexts that the new team is said to have.
+    pub(crate) contexts: u32,
 }
 
 impl Pe {
@@ -40,11 +42,16 @@ impl Pe {
         }
         let start = parent.pe(part.start as usize);
         let team = Team { slot, start, stride: parent.stride * stride, size: part.size as usize };
-        Ok(Some(self.teams.make(team, turn + 1)))
+        Ok(Some(self.teams.make(team, turn + 1, part.contexts)))
     }
 
     /// Rows and columns of a parent, whose PEs stand in rows of `width`: this PE's handles of both.
-    pub(crate) fn split_2d(&self, parent: usize, width: i64) -> Result<Option<(usize, usize)>> {
+    pub(crate) fn split_2d(
+        &self,
+        parent: usize,
+        width: i64,
+        contexts: (u32, u32),
+    ) -> Result<Option<(usize, usize)>> {
         let all = self.teams.named(parent)?.size as i64;
         if width <= 0 {
             return Ok(None);
@@ -53,7 +60,7 @@ impl Pe {
         let (mut row, mut column) = (0, 0);
         for start in (0..all).step_by(width as usize) {
             let size = width.min(all - start);
-            match self.split(parent, Part { start, stride: 1, size })? {
+            match self.split(parent, Part { start, stride: 1, size, contexts: contexts.0 })? {
                 Some(0) => {}
                 Some(team) => row = team,
                 None => return Ok(None),
@@ -61,7 +68,7 @@ impl Pe {
         }
         for start in 0..width {
             let size = (all - start + width - 1) / width;
-            match self.split(parent, Part { start, stride: width, size })? {
+            match self.split(parent, Part { start, stride: width, size, contexts: contexts.1 })? {
                 Some(0) => {}
                 Some(team) => column = team,
                 None => return Ok(None),

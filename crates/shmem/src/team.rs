@@ -76,6 +76,8 @@ pub(crate) struct Teams {
     uses: [AtomicU32; TEAMS],
     /// How far the syncs and exchanges of each are, which its PEs count alike.
     turns: [AtomicU64; TEAMS],
+    /// Contexts that its maker said it would have; nothing depends on it.
+    contexts: [AtomicU32; TEAMS],
 }
 
 impl Teams {
@@ -85,6 +87,7 @@ impl Teams {
             shapes: [const { AtomicU64::new(0) }; TEAMS],
             uses: [const { AtomicU32::new(0) }; TEAMS],
             turns: [const { AtomicU64::new(0) }; TEAMS],
+            contexts: [const { AtomicU32::new(0) }; TEAMS],
         };
         teams.put(Team { slot: WORLD, start: 0, stride: 1, size }, 0);
         teams.put(Team { slot: SHARED, ..shared }, 0);
@@ -119,7 +122,8 @@ impl Teams {
     }
 
     /// Takes a slot that all its PEs have free, with the turn that they agreed upon. Its handle.
-    pub(crate) fn make(&self, team: Team, turn: u64) -> usize {
+    pub(crate) fn make(&self, team: Team, turn: u64, contexts: u32) -> usize {
+        self.contexts[team.slot].store(contexts, Ordering::Relaxed);
         self.put(team, turn);
         handle(team.slot, self.uses[team.slot].fetch_add(1, Ordering::Relaxed) + 1)
     }
@@ -130,6 +134,11 @@ impl Teams {
         let slot = (of & 0xff).wrapping_sub(1);
         let live = self.at(slot).filter(|_| of == handle(slot, self.uses[slot].load(Ordering::Relaxed)));
         live.ok_or(Error::Handle("team"))
+    }
+
+    /// Contexts that a team is said to have.
+    pub(crate) fn contexts(&self, team: &Team) -> u32 {
+        self.contexts[team.slot].load(Ordering::Relaxed)
     }
 
     /// The handle of the team that has a slot now.
@@ -184,12 +193,12 @@ mod tests {
         let teams = Teams::new(4, Team { slot: 1, start: 0, stride: 1, size: 4 });
         assert_eq!((teams.named(1).unwrap().size, teams.named(2).unwrap().slot), (4, SHARED));
         let team = Team { slot: 5, start: 1, stride: 2, size: 2 };
-        let first = teams.make(team, 9);
-        assert_eq!((teams.named(first).unwrap(), teams.turn(5)), (team, 10));
+        let first = teams.make(team, 9, 3);
+        assert_eq!((teams.named(first).unwrap(), teams.turn(5), teams.contexts(&team)), (team, 10, 3));
         assert_eq!(teams.free() & 0x3f, 0b01_1100);
         teams.destroy(first).unwrap();
         assert!(teams.named(first).is_err() && teams.destroy(first).is_err());
-        let second = teams.make(team, 20);
+        let second = teams.make(team, 20, 0);
         assert!(second != first && teams.named(first).is_err() && teams.named(second).is_ok());
         for wrong in [0, 3, 255, usize::MAX] {
             assert!(teams.named(wrong).is_err(), "{wrong}");

@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_long, c_void};
 use trunkline_proto::rma::atomic::{Action, Type};
 
 use crate::abi::export;
+use crate::abi::table::{atomics, swaps};
 use crate::abi::wait::{Compare, until};
 use crate::abi::words::{Bits, change, fetch};
 use crate::collect::memory;
@@ -33,11 +34,7 @@ macro_rules! swapped {
         old!($name, "set", $of, $kind, (value), Action::Set(value.bits()));
     };
 }
-swapped!("int", i32, I32);
-swapped!("long", i64, I64);
-swapped!("longlong", i64, I64);
-swapped!("float", f32, F32);
-swapped!("double", f64, F64);
+swaps!(swapped);
 
 macro_rules! counted {
     ($name:literal, $of:ty, $kind:ident) => {
@@ -51,9 +48,7 @@ macro_rules! counted {
         old!($name, "inc", $of, $kind, (), Action::Add(1));
     };
 }
-counted!("int", i32, I32);
-counted!("long", i64, I64);
-counted!("longlong", i64, I64);
+atomics!(counted);
 
 /// Waits until a word is another one.
 macro_rules! waits {

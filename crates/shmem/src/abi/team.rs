@@ -29,9 +29,9 @@ export!("team_get_config" => fn(team: usize, mask: c_long, config: *mut c_void) 
         if team == 0 {
             return Ok(-1);
         }
-        world.teams.named(team)?;
+        let team = world.teams.named(team)?;
         if mask & 1 != 0 && !config.is_null() {
-            let contexts: c_int = 0;
+            let contexts = world.teams.contexts(&team);
             inside(memory(config.expose_provenance(), 4).write(0, &contexts.to_le_bytes()))?;
         }
         Ok(0)
@@ -45,17 +45,26 @@ export!("team_translate_pe" => fn(from: usize, pe: c_int, to: usize) -> c_int {
     })
 });
 
+/// `num_contexts`, if the mask says that it is there.
+fn contexts(config: *const c_void, mask: c_long) -> crate::error::Result<u32> {
+    let mut contexts = [0; 4];
+    if mask & 1 != 0 && !config.is_null() {
+        inside(memory(config.expose_provenance(), 4).read(0, &mut contexts))?;
+    }
+    Ok(u32::from_le_bytes(contexts))
+}
+
 export!("team_split_strided" => fn(
     parent: usize,
     start: c_int,
     stride: c_int,
     size: c_int,
-    _config: *const c_void,
-    _mask: c_long,
+    config: *const c_void,
+    mask: c_long,
     into: *mut usize,
 ) -> c_int {
     with("shmem_team_split_strided", |world| {
-        let part = Part { start: start.into(), stride: stride.into(), size: size.into() };
+        let part = Part { start: start.into(), stride: stride.into(), size: size.into(), contexts: contexts(config, mask)? };
         let made = if parent == 0 { None } else { world.split(parent, part)? };
         store(into, made.unwrap_or(0))?;
         Ok(if made.is_some() { 0 } else { -1 })
@@ -65,15 +74,16 @@ export!("team_split_strided" => fn(
 export!("team_split_2d" => fn(
     parent: usize,
     width: c_int,
-    _row_config: *const c_void,
-    _row_mask: c_long,
+    row_config: *const c_void,
+    row_mask: c_long,
     row: *mut usize,
-    _column_config: *const c_void,
-    _column_mask: c_long,
+    column_config: *const c_void,
+    column_mask: c_long,
     column: *mut usize,
 ) -> c_int {
     with("shmem_team_split_2d", |world| {
-        let made = if parent == 0 { None } else { world.split_2d(parent, width.into())? };
+        let said = (contexts(row_config, row_mask)?, contexts(column_config, column_mask)?);
+        let made = if parent == 0 { None } else { world.split_2d(parent, width.into(), said)? };
         let (rows, columns) = made.unwrap_or((0, 0));
         store(row, rows)?;
         store(column, columns)?;

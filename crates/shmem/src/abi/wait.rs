@@ -1,6 +1,7 @@
 //! Waiting for words of this PE, and looking at them: one, or all, any and some of several, each with a value of its own or with the same.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
 
 use trunkline_mem::Memory;
 
@@ -84,14 +85,14 @@ word! { i16, two; u16, two; i32, four; u32, four; i64, eight; u64, eight }
 fn two(from: &Memory, at: u64) -> Result<u16> {
     let mut bytes = [0; 2];
     inside(from.read(at, &mut bytes))?;
-    std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+    std::sync::atomic::fence(Ordering::Acquire);
     Ok(u16::from_le_bytes(bytes))
 }
 
 #[inline]
 fn four(from: &Memory, at: u64) -> Result<u32> {
     let word = from.half(at).map_err(|_| Error::Unaligned(from.addr() + at as usize))?;
-    Ok(word.load(std::sync::atomic::Ordering::Acquire))
+    Ok(word.load(Ordering::Acquire))
 }
 
 #[inline]
@@ -153,14 +154,19 @@ impl<T: Word> Words<T> {
         Ok(true)
     }
 
-    /// The first that holds.
-    fn any(&self) -> Result<Option<usize>> {
+    /// One that holds: the first from `turn` on, so that each has its turn.
+    fn any(&self, turn: usize) -> Result<Option<usize>> {
+        let turn = if self.count > 0 { turn % self.count } else { 0 };
+        let mut before = None;
         for at in self.counted() {
-            if self.holds(at)? {
-                return Ok(Some(at));
+            if (at >= turn || before.is_none()) && self.holds(at)? {
+                if at >= turn {
+                    return Ok(Some(at));
+                }
+                before = Some(at);
             }
         }
-        Ok(None)
+        Ok(before)
     }
 
     /// Writes the numbers of those that hold; how many.
@@ -242,7 +248,8 @@ macro_rules! several {
                 if words.none() {
                     return Ok(NOWHERE);
                 }
-                until(world, || words.any())
+                let turn = world.turn.fetch_add(1, Ordering::Relaxed);
+                until(world, || words.any(turn))
             })
         });
         export!($name, "_wait_until_some", $vector => fn(
@@ -282,7 +289,8 @@ macro_rules! several {
         ) -> usize {
             with(concat!("shmem_", $name, "_test_any", $vector), |world| {
                 let words = Words::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
-                once(world, || Ok(words.any()?.unwrap_or(NOWHERE)))
+                let turn = world.turn.fetch_add(1, Ordering::Relaxed);
+                once(world, || Ok(words.any(turn)?.unwrap_or(NOWHERE)))
             })
         });
         export!($name, "_test_some", $vector => fn(
