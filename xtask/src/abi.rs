@@ -12,8 +12,11 @@ use crate::report::Findings;
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// Package, file it produces, and its list relative to the root.
-const LIBRARIES: &[(&str, &str, &str)] = &[("nccl", "libtrunkline_nccl.so", "xtask/abi/nccl.symbols")];
+/// Package, file it produces, and its lists relative to the root: of symbols, or headers that declare them.
+const LIBRARIES: &[(&str, &str, &[&str])] = &[
+    ("nccl", "libtrunkline_nccl.so", &["xtask/abi/nccl.symbols"]),
+    ("shmem", "libtrunkline_shmem.so", &["crates/shmem/include/shmem.h", "crates/shmem/include/pshmem.h"]),
+];
 
 /// Builds each library that exists in the workspace and compares its exports.
 ///
@@ -21,14 +24,17 @@ const LIBRARIES: &[(&str, &str, &str)] = &[("nccl", "libtrunkline_nccl.so", "xta
 /// When a build fails, or a library or list cannot be read.
 pub(crate) fn run(workspace: &Workspace) -> Result<Findings> {
     let mut findings = Findings::default();
-    for (package, file, list) in LIBRARIES {
+    for (package, file, lists) in LIBRARIES {
         if workspace.find(package).is_none() {
             findings.note(format!("no crate {package} yet"));
             continue;
         }
         shell::cargo(&workspace.root, &["build", "--quiet", "--package", &format!("trunkline-{package}")])?;
         let exported = exported_symbols(&workspace.target.join("debug").join(file))?;
-        let wanted = read_list(&workspace.root.join(list))?;
+        let mut wanted = BTreeSet::new();
+        for list in *lists {
+            wanted.extend(read_list(&workspace.root.join(list))?);
+        }
         compare(file, &exported, &wanted, &mut findings);
     }
     Ok(findings)
@@ -51,9 +57,19 @@ fn exported_symbols(library: &Path) -> Result<BTreeSet<String>> {
     defined.map(|s| Ok(s.name().context("a symbol's name")?.to_owned())).collect()
 }
 
-/// One symbol a line; `#` begins a comment.
+/// The name that a line declares, if it is a prototype. One that stands only where C has no generics is a call of them elsewhere.
+fn declared(line: &str) -> Option<&str> {
+    let is_prototype = line.ends_with(");") && !line.starts_with(['#', ' ']) && !line.starts_with("static");
+    let before = line.split('(').next().filter(|_| is_prototype)?;
+    before.rsplit([' ', '*']).next()
+}
+
+/// One symbol a line, where `#` begins a comment; of a header what its prototypes declare, each on a line.
 fn read_list(path: &Path) -> Result<BTreeSet<String>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    if path.extension().is_some_and(|extension| extension == "h") {
+        return Ok(text.lines().filter_map(declared).map(str::to_owned).collect());
+    }
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     Ok(lines.filter(|line| !line.is_empty()).map(str::to_owned).collect())
 }

@@ -1,7 +1,7 @@
-//! `cargo xtask corpus`: writes the generated files of the fuzz corpus, the same each time.
+//! `cargo xtask corpus` and `cargo xtask header`: write files that are generated, the same each time.
 //!
-//! Called by people who changed a wire format. The seeds stand next to what they test, and one test both replays and
-//! writes them; this only starts it.
+//! Called by people who changed a wire format, or the table of OpenSHMEM's types. What is written stands next to what it is made from, and one
+//! test both looks at it and writes it; this only starts that.
 
 use anyhow::{Result, bail};
 
@@ -17,6 +17,19 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     command.args(["test", "--quiet", "--package", "trunkline-tests", "--test", "corpus"]);
     if !command.env("TRUNKLINE_CORPUS", "write").status()?.success() {
         bail!("the corpus does not replay");
+    }
+    Ok(())
+}
+
+/// Writes the headers of OpenSHMEM.
+///
+/// # Errors
+/// When cargo cannot run, or something else is wrong with them.
+pub(crate) fn headers(workspace: &Workspace) -> Result<()> {
+    let mut command = shell::cargo_command(&workspace.root);
+    command.args(["test", "--quiet", "--package", "trunkline-shmem", "--lib", "headers_are_of_the_table"]);
+    if !command.env("TRUNKLINE_HEADER", "write").status()?.success() {
+        bail!("the headers are not of the table");
     }
     Ok(())
 }

@@ -13,6 +13,16 @@ use crate::workspace::Workspace;
 /// The plugin as it is installed; `NCCL_NET_PLUGIN=trunkline` makes NCCL look for exactly this.
 const PLUGIN: &str = "libnccl-net-trunkline.so";
 
+/// The library of OpenSHMEM as it is installed.
+const SHMEM: &str = "libtrunkline-shmem.so";
+
+/// For builds that ask pkg-config; the folder that it is in is `lib/pkgconfig`.
+const PKG_CONFIG: &str = concat!(
+    "prefix=${pcfiledir}/../..\n\nName: trunkline-shmem\nDescription: OpenSHMEM 1.5 over Trunkline\nVersion: ",
+    env!("CARGO_PKG_VERSION"),
+    "\nCflags: -I${prefix}/include\nLibs: -L${prefix}/lib -Wl,-rpath,${prefix}/lib -ltrunkline-shmem\n"
+);
+
 /// Links to it: what RCCL looks for by name, and what both load when nothing is asked for.
 const PLUGIN_LINKS: &[&str] = &["libnccl-net.so", "librccl-net-trunkline.so", "librccl-net.so"];
 
@@ -21,7 +31,8 @@ const PLUGIN_LINKS: &[&str] = &["libnccl-net.so", "librccl-net-trunkline.so", "l
 /// # Errors
 /// When a build fails or a file cannot be written.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let packages = ["--package", "trunkline-nccl", "--package", "trunkline-cli"];
+    let packages =
+        ["--package", "trunkline-nccl", "--package", "trunkline-shmem", "--package", "trunkline-cli"];
     shell::cargo(&workspace.root, &[&["build", "--release"], &packages[..]].concat())?;
     let (built, dist) = (workspace.target.join("release"), workspace.target.join("dist"));
     if dist.exists() {
@@ -41,7 +52,14 @@ fn lay_out(built: &Path, dist: &Path) -> Result<()> {
         std::os::unix::fs::symlink(PLUGIN, dist.join("lib").join(link))
             .with_context(|| format!("linking {link}"))?;
     }
-    copy(&built.join("trunkline"), &dist.join("bin/trunkline"))
+    copy(&built.join("libtrunkline_shmem.so"), &dist.join("lib").join(SHMEM))?;
+    for program in ["trunkline", "oshcc", "oshcxx", "oshrun"] {
+        copy(&built.join(program), &dist.join("bin").join(program))?;
+    }
+    std::os::unix::fs::symlink("oshcxx", dist.join("bin/oshc++")).context("linking oshc++")?;
+    let config = dist.join("lib/pkgconfig");
+    fs::create_dir_all(&config).with_context(|| format!("creating {}", config.display()))?;
+    fs::write(config.join("trunkline-shmem.pc"), PKG_CONFIG).context("writing trunkline-shmem.pc")
 }
 
 fn copy_headers(from: &Path, to: &Path) -> Result<()> {
@@ -77,12 +95,19 @@ mod tests {
         let (built, dist) = (dir.path().join("built"), dir.path().join("dist"));
         fs::create_dir(&built).unwrap();
         fs::write(built.join("libtrunkline_nccl.so"), "so").unwrap();
-        fs::write(built.join("trunkline"), "tool").unwrap();
+        fs::write(built.join("libtrunkline_shmem.so"), "shmem").unwrap();
+        for program in ["trunkline", "oshcc", "oshcxx", "oshrun"] {
+            fs::write(built.join(program), "tool").unwrap();
+        }
         lay_out(&built, &dist).unwrap();
         for name in PLUGIN_LINKS.iter().chain([&PLUGIN]) {
             assert_eq!(fs::read_to_string(dist.join("lib").join(name)).unwrap(), "so", "{name}");
         }
-        assert_eq!(fs::read_to_string(dist.join("bin/trunkline")).unwrap(), "tool");
+        for program in ["trunkline", "oshcc", "oshc++", "oshrun"] {
+            assert_eq!(fs::read_to_string(dist.join("bin").join(program)).unwrap(), "tool", "{program}");
+        }
+        let config = fs::read_to_string(dist.join("lib/pkgconfig/trunkline-shmem.pc")).unwrap();
+        assert!(config.contains("-ltrunkline-shmem") && dist.join("lib").join(SHMEM).exists());
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod bindings;
 mod budget;
 mod ci;
 mod compare;
+mod conformance;
 mod corpus;
 mod dist;
 #[cfg(test)]
@@ -85,6 +86,10 @@ enum Command {
     },
     /// Writes the generated files of the fuzz corpus.
     Corpus,
+    /// Writes shmem.h and pshmem.h from the table of types.
+    Header,
+    /// Builds and runs a public suite of OpenSHMEM programs over each fabric, and writes docs/conformance.md.
+    Conformance(conformance::Options),
     /// Runs every check that needs no test run: fmt, clippy and the rules above.
     Ci,
 }
@@ -126,6 +131,8 @@ fn dispatch(command: Command) -> Result<bool> {
         Command::Compare(options) => compare::run(&workspace, &options).map(|()| true),
         Command::Budget { update } => budget::run(&workspace, update),
         Command::Corpus => corpus::run(&workspace).map(|()| true),
+        Command::Header => corpus::headers(&workspace).map(|()| true),
+        Command::Conformance(options) => conformance::run(&workspace, &options),
         Command::Ci => Ok(ci::run(&workspace)),
     }
 }

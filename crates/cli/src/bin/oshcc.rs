@@ -1,0 +1,9 @@
+//! `oshcc`: compiles C programs of OpenSHMEM.
+
+#[path = "../osh/mod.rs"]
+#[allow(dead_code, reason = "other programs use the rest")]
+mod osh;
+
+fn main() -> std::process::ExitCode {
+    osh::compile("oshcc", "OSHCC", "cc")
+}

@@ -1,0 +1,9 @@
+//! `oshcxx`, installed as `oshc++` too: compiles C++ programs of OpenSHMEM.
+
+#[path = "../osh/mod.rs"]
+#[allow(dead_code, reason = "other programs use the rest")]
+mod osh;
+
+fn main() -> std::process::ExitCode {
+    osh::compile("oshc++", "OSHCXX", "c++")
+}

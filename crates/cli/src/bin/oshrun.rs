@@ -1,0 +1,9 @@
+//! `oshrun`: starts the PEs of an OpenSHMEM program.
+
+#[path = "../osh/mod.rs"]
+#[allow(dead_code, reason = "other programs use the rest")]
+mod osh;
+
+fn main() -> std::process::ExitCode {
+    osh::launch()
+}

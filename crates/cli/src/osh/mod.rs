@@ -1,0 +1,141 @@
+//! What `oshcc`, `oshcxx` and `oshrun` have together: where they find the library, its header and the launcher. They are small programs of their
+//! own, because builds of OpenSHMEM programs look for these names.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// As it is installed, and as cargo builds it.
+const LIBRARIES: [(&str, &str); 2] = [("trunkline-shmem", "../lib"), ("trunkline_shmem", ".")];
+
+/// Where things are.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The folder of the library.
+    pub(crate) lib: PathBuf,
+    /// Its name for a linker.
+    pub(crate) name: &'static str,
+    /// The folder of `shmem.h`.
+    pub(crate) include: PathBuf,
+}
+
+/// The folder that this program is in.
+fn here() -> PathBuf {
+    let own = std::env::current_exe().and_then(|path| path.canonicalize()).unwrap_or_default();
+    own.parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+/// Looks beside this program: an installation has `../lib` and `../include`, a build folder has both in other places.
+///
+/// # Errors
+/// What is missing, for people.
+pub(crate) fn find() -> Result<Found, String> {
+    let here = here();
+    let places =
+        LIBRARIES.iter().flat_map(|(name, folder)| [(*name, here.join(folder)), (*name, here.join("deps"))]);
+    let has = |name: &str, folder: &Path| folder.join(format!("lib{name}.so")).is_file();
+    let mut places = places.filter(|(name, folder)| has(name, folder));
+    let (name, lib) = places.next().ok_or_else(|| {
+        format!("no libtrunkline_shmem.so beside {}; `cargo build -p trunkline-cli` makes it", here.display())
+    })?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shmem/include");
+    let mut includes = [here.join("../include"), source].into_iter();
+    let include = includes.find(|folder| folder.join("shmem.h").is_file());
+    let include = include.ok_or_else(|| format!("no shmem.h in ../include of {}", here.display()))?;
+    let real = |path: PathBuf| path.canonicalize().unwrap_or(path);
+    Ok(Found { lib: real(lib), name, include: real(include) })
+}
+
+const HELP: &str = "\
+compiles and links programs of OpenSHMEM: it calls the compiler with your arguments and with what finds
+shmem.h and Trunkline's library.
+
+  --showme           print the command that would be called
+  --showme:compile   print what is added to compile
+  --showme:link      print what is added to link
+  --help             this text; the compiler's own is --help -v
+
+The compiler is that of the environment variable";
+
+/// Calls a compiler.
+pub(crate) fn compile(name: &str, variable: &str, default: &str) -> ExitCode {
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let found = match find() {
+        Ok(found) => found,
+        Err(missing) => {
+            eprintln!("{name}: {missing}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if arguments.len() == 1 && arguments[0] == "--help" {
+        println!("{name} {HELP} {variable} [default: {default}].");
+        return ExitCode::SUCCESS;
+    }
+    let compiler = std::env::var_os(variable).unwrap_or_else(|| default.into());
+    let to_compile = vec![OsString::from(format!("-I{}", found.include.display()))];
+    let lib = found.lib.display();
+    let to_link =
+        [format!("-L{lib}"), format!("-Wl,-rpath,{lib}"), format!("-l{}", found.name)].map(OsString::from);
+    let shows = arguments.iter().find_map(|argument| {
+        let text = argument.to_str()?;
+        let text = text.strip_prefix("--").or_else(|| text.strip_prefix('-'))?;
+        matches!(text, "showme" | "show" | "showme:compile" | "showme:link").then(|| text.to_owned())
+    });
+    let line = |words: &[OsString]| {
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        println!("{}", words.join(" "));
+        ExitCode::SUCCESS
+    };
+    match shows.as_deref() {
+        Some("showme:compile") => return line(&to_compile),
+        Some("showme:link") => return line(&to_link),
+        _ => {}
+    }
+    arguments.retain(|argument| {
+        shows.is_none() || !matches!(argument.to_str(), Some("--showme" | "-showme" | "--show" | "-show"))
+    });
+    let links = !arguments.iter().any(|argument| {
+        matches!(argument.to_str(), Some("-c" | "-S" | "-E" | "-M" | "-MM" | "-fsyntax-only"))
+    });
+    let mut all = to_compile;
+    all.append(&mut arguments);
+    if links {
+        all.extend(to_link);
+    }
+    if shows.is_some() {
+        all.insert(0, compiler);
+        return line(&all);
+    }
+    let error = Command::new(&compiler).args(all).exec();
+    eprintln!("{name}: cannot call {}: {error}; {variable} names another compiler", compiler.display());
+    ExitCode::FAILURE
+}
+
+const RUN_HELP: &str = "\
+oshrun starts the PEs of an OpenSHMEM program: it is `trunkline run`, whose --help tells the rest.
+
+  oshrun -n 4 ./program            four PEs here; -np is the same
+  oshrun --hosts a,b ./program     one PE on each of two hosts";
+
+/// Becomes the launcher.
+pub(crate) fn launch() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if arguments.is_empty() || arguments[0] == "--help" {
+        println!("{RUN_HELP}");
+        return ExitCode::from(if arguments.is_empty() { 2 } else { 0 });
+    }
+    let mut options = true;
+    let translated = arguments.into_iter().map(|argument| match argument.to_str() {
+        Some("-np") if options => "-n".into(),
+        Some(text) if options && !text.starts_with('-') && text.parse::<u32>().is_err() => {
+            options = false;
+            argument
+        }
+        _ => argument,
+    });
+    let launcher = here().join("trunkline");
+    let error = Command::new(&launcher).arg("run").args(translated).exec();
+    eprintln!("oshrun: cannot call {}: {error}", launcher.display());
+    ExitCode::FAILURE
+}
