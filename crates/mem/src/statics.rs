@@ -161,7 +161,7 @@ unsafe extern "C" fn after_fork() {
 
 unsafe extern "C" fn in_child() {
     let (Some(statics), copy) = (MADE.get(), COPY.swap(0, Ordering::AcqRel)) else { return };
-    if copy != 0 {
+    if copy != 0 && !crate::gpu::planted("mem-children-share-statics") {
         let (from, to) =
             (ptr::with_exposed_provenance_mut(copy), ptr::with_exposed_provenance_mut(statics.addr));
         // SAFETY: moves the copy over the pages of the parent, with the same contents and rights; the child has one thread.

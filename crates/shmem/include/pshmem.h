@@ -1836,4 +1836,9 @@ void pshmem_pcontrol(int level, ...);
 }
 #endif
 
+static inline void pshmem_longdouble_p(long double *dest, long double value, int pe) { pshmem_longdouble_put(dest, &value, 1, pe); }
+static inline void pshmem_ctx_longdouble_p(shmem_ctx_t ctx, long double *dest, long double value, int pe) { pshmem_ctx_longdouble_put(ctx, dest, &value, 1, pe); }
+static inline long double pshmem_longdouble_g(const long double *source, int pe) { long double value; pshmem_longdouble_get(&value, source, 1, pe); return value; }
+static inline long double pshmem_ctx_longdouble_g(shmem_ctx_t ctx, const long double *source, int pe) { long double value; pshmem_ctx_longdouble_get(ctx, &value, source, 1, pe); return value; }
+
 #endif

@@ -42,6 +42,16 @@ impl Pe {
         when: When,
     ) -> Result<()> {
         let segments = (self.mapped(pe, to.segment), self.mapped(pe, at.segment));
+        if crate::planted("shmem-signals-first") {
+            self.change(
+                lane,
+                pe,
+                at,
+                Type::U64,
+                if op == SignalOp::Add { Action::Add(value) } else { Action::Set(value) },
+            )?;
+            return if from.is_empty() { Ok(()) } else { self.put(lane, pe, to, from, when) };
+        }
         if let (None, None) = segments {
             let own = self.segments.find(from.addr(), from.len());
             let far = self.far()?;

@@ -65,7 +65,11 @@ impl Pe {
     pub(crate) fn collect(&self, group: &Group, dest: usize, source: &Memory) -> Result<()> {
         let lens = self.numbers(group, source.len() as u64)?;
         let me = self.index(group.team())?;
-        let before: u64 = lens[..me].iter().sum();
+        let before = if crate::planted("shmem-collects-evenly") {
+            lens[me] * me as u64
+        } else {
+            lens[..me].iter().sum()
+        };
         let total: u64 = lens.iter().sum();
         let dest = if total > 0 { self.place(dest, total as usize)? } else { Place::inner(0) };
         self.push_to_all(group, dest.plus(before as i64), source)

@@ -66,7 +66,9 @@ impl Pe {
             self.change(0, to, word, Type::U64, Action::Add(1))?;
             self.until(Whom::Pe(from), || Ok((self.look_at(word, Width::Eight)? > 0).then_some(())))?;
             // Who is ahead may have told of the next time already.
-            self.change(0, self.me, word, Type::U64, Action::Add(u64::MAX))?;
+            if !crate::planted("shmem-sets-keep-their-words") {
+                self.change(0, self.me, word, Type::U64, Action::Add(u64::MAX))?;
+            }
             (round, step) = (round + 1, step * 2);
         }
         Ok(())

@@ -559,13 +559,6 @@ fn shmem_h() -> String {
         let taken: Vec<String> = (1..=count).map(|at| format!("_{at}")).collect();
         let _ = writeln!(picks, "#define SHMEM_C11_PICK_{count}({}, name, ...) name", taken.join(", "));
     }
-    // Of one element, as a register of C has it and none of ours.
-    let single = "\
-static inline void shmem_longdouble_p(long double *dest, long double value, int pe) { shmem_longdouble_put(dest, &value, 1, pe); }
-static inline void shmem_ctx_longdouble_p(shmem_ctx_t ctx, long double *dest, long double value, int pe) { shmem_ctx_longdouble_put(ctx, dest, &value, 1, pe); }
-static inline long double shmem_longdouble_g(const long double *source, int pe) { long double value; shmem_longdouble_get(&value, source, 1, pe); return value; }
-static inline long double shmem_ctx_longdouble_g(shmem_ctx_t ctx, const long double *source, int pe) { long double value; shmem_ctx_longdouble_get(ctx, &value, source, 1, pe); return value; }
-";
     let mut told = functions();
     for function in &mut told {
         if function.name == "TYPE_p" || function.name == "TYPE_g" {
@@ -576,7 +569,7 @@ static inline long double shmem_ctx_longdouble_g(shmem_ctx_t ctx, const long dou
     HEAD.to_owned()
         + &prototypes(&list, "shmem_")
         + MIDDLE
-        + single
+        + SINGLE
         + "\n#ifdef __cplusplus\n"
         + &overloaded
         + "static inline int shmem_sync(shmem_team_t team) { return shmem_team_sync(team); }\n"
@@ -676,6 +669,14 @@ extern \"C\" {
 
 ";
 
+/// Of one element, as a register of C has it and none of ours.
+const SINGLE: &str = "\
+static inline void shmem_longdouble_p(long double *dest, long double value, int pe) { shmem_longdouble_put(dest, &value, 1, pe); }
+static inline void shmem_ctx_longdouble_p(shmem_ctx_t ctx, long double *dest, long double value, int pe) { shmem_ctx_longdouble_put(ctx, dest, &value, 1, pe); }
+static inline long double shmem_longdouble_g(const long double *source, int pe) { long double value; shmem_longdouble_get(&value, source, 1, pe); return value; }
+static inline long double shmem_ctx_longdouble_g(shmem_ctx_t ctx, const long double *source, int pe) { long double value; shmem_ctx_longdouble_get(ctx, &value, source, 1, pe); return value; }
+";
+
 const MIDDLE: &str = "\
 void shmem_pcontrol(int level, ...);
 
@@ -701,7 +702,11 @@ fn pshmem_h() -> String {
         .to_owned()
         + "#ifndef PSHMEM_H\n#define PSHMEM_H\n\n#include <shmem.h>\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n"
         + &declared
-        + "void pshmem_pcontrol(int level, ...);\n\n#ifdef __cplusplus\n}\n#endif\n\n#endif\n"
+        + "void pshmem_pcontrol(int level, ...);\n\n#ifdef __cplusplus\n}\n#endif\n\n"
+        + &SINGLE
+            .replace("shmem_longdouble", "pshmem_longdouble")
+            .replace("shmem_ctx_long", "pshmem_ctx_long")
+        + "\n#endif\n"
 }
 
 #[test]

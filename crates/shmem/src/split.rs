@@ -42,7 +42,11 @@ impl Pe {
         }
         let start = parent.pe(part.start as usize);
         let team = Team { slot, start, stride: parent.stride * stride, size: part.size as usize };
-        Ok(Some(self.teams.make(team, turn + 1, part.contexts)))
+        Ok(Some(self.teams.make(
+            team,
+            if crate::planted("shmem-teams-begin-anew") { 0 } else { turn + 1 },
+            part.contexts,
+        )))
     }
 
     /// Rows and columns of a parent, whose PEs stand in rows of `width`: this PE's handles of both.

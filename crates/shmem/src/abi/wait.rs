@@ -156,7 +156,8 @@ impl<T: Word> Words<T> {
 
     /// One that holds: the first from `turn` on, so that each has its turn.
     fn any(&self, turn: usize) -> Result<Option<usize>> {
-        let turn = if self.count > 0 { turn % self.count } else { 0 };
+        let turn =
+            if self.count > 0 && !crate::planted("shmem-looks-at-the-first") { turn % self.count } else { 0 };
         let mut before = None;
         for at in self.counted() {
             if (at >= turn || before.is_none()) && self.holds(at)? {

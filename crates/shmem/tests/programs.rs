@@ -1,0 +1,300 @@
+//! Programs of C and C++, a category of OpenSHMEM each, as several PEs: where they share memory, where everything goes over a fabric, and
+//! where it is mixed. Compiled here with the system's compiler.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use trunkline_bootstrap::{Secret, free_port, own};
+
+/// PEs that take longer are killed, and the test fails.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How PEs reach each other: what is set, and how many there are.
+type Way = (&'static [(&'static str, &'static str)], usize);
+
+const SHARED: Way = (&[("TRUNKLINE_FABRIC", "soft")], 2);
+const SHARED_4: Way = (&[("TRUNKLINE_FABRIC", "soft")], 4);
+const ALONE: Way = (&[("TRUNKLINE_FABRIC", "soft")], 1);
+const SHM: Way = (&[("TRUNKLINE_FABRIC", "soft:shm"), ("TRUNKLINE_SHARED_HEAP", "off")], 2);
+const TCP_3: Way = (&[("TRUNKLINE_FABRIC", "soft:tcp"), ("TRUNKLINE_SHARED_HEAP", "off")], 3);
+/// As if there were two hosts.
+const HOSTS: Way = (&[("TRUNKLINE_FABRIC", "soft:tcp"), ("TRUNKLINE_SHARED_HEAP", "2")], 4);
+const STATICS: Way = (&[("TRUNKLINE_FABRIC", "soft"), ("TRUNKLINE_SHARED_STATICS", "0")], 2);
+const OFI: Way = (&[("TRUNKLINE_FABRIC", "ofi:tcp"), ("TRUNKLINE_SHARED_HEAP", "off")], 2);
+
+/// Whether libfabric can be used here, or has to be.
+fn ofi() -> bool {
+    let there =
+        ["/usr/lib/x86_64-linux-gnu/libfabric.so.1", "/usr/lib64/libfabric.so.1", "/usr/lib/libfabric.so.1"]
+            .iter()
+            .any(|path| Path::new(path).exists());
+    let required =
+        std::env::var("TRUNKLINE_REQUIRE").is_ok_and(|list| list.split(',').any(|word| word == "ofi"));
+    if !there && !required {
+        println!("SKIPPED programs over ofi:tcp: no libfabric (Debian: libfabric1)");
+        if let Ok(log) = std::env::var("TRUNKLINE_SKIP_LOG") {
+            use std::io::Write as _;
+            let mut file = std::fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
+            file.write_all(b"programs over ofi:tcp: no libfabric (Debian: libfabric1)\n").unwrap();
+        }
+    }
+    there || required
+}
+
+/// A program that is compiled, and removed again.
+struct Program {
+    folder: tempfile::TempDir,
+}
+
+impl Program {
+    fn new(source: &str, flags: &[&str]) -> Self {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let folder = tempfile::tempdir().unwrap();
+        let own = std::env::current_exe().unwrap();
+        let lib = own.parent().unwrap();
+        let compiler = if source.ends_with(".cpp") { "c++" } else { "cc" };
+        let mut command = Command::new(compiler);
+        command.args(["-O1", "-Wall", "-Werror", "-pthread"]).args(flags);
+        command.arg("-I").arg(here.join("include")).arg(here.join("tests/programs").join(source));
+        command.arg("-o").arg(folder.path().join("program")).arg("-L").arg(lib);
+        command.arg(format!("-Wl,-rpath,{}", lib.display())).args(["-ltrunkline_shmem", "-lm"]);
+        let output =
+            command.output().unwrap_or_else(|error| panic!("a C compiler is needed: {compiler}: {error}"));
+        assert!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
+        Self { folder }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("program")
+    }
+
+    /// Runs it as PEs that have so much heap; what each printed, and how it ended. `None` for those that were killed at the limit.
+    fn run_with(
+        &self,
+        (variables, size): Way,
+        arguments: &[&str],
+        heap: impl Fn(usize) -> &'static str,
+    ) -> Vec<Option<Output>> {
+        let port = free_port().unwrap();
+        let secret = Secret::random().unwrap().to_hex();
+        let start = |rank: usize| {
+            let mut command = Command::new(self.path());
+            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command
+                .env(own::RANK, rank.to_string())
+                .env(own::SIZE, size.to_string())
+                .env(own::SECRET, &secret);
+            command.env(own::STORE, format!("127.0.0.1:{port}")).env("SHMEM_SYMMETRIC_SIZE", heap(rank));
+            // Cargo names the folders of other builds there, which come before the program's own.
+            command.env_remove("LD_LIBRARY_PATH").envs(variables.iter().copied()).spawn().unwrap()
+        };
+        let children: Vec<Child> = (0..size).map(start).collect();
+        let began = Instant::now();
+        let end = |mut child: Child| {
+            while child.try_wait().unwrap().is_none() {
+                if began.elapsed() > LIMIT {
+                    child.kill().unwrap();
+                    child.wait().unwrap();
+                    return None;
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Some(child.wait_with_output().unwrap())
+        };
+        children.into_iter().map(end).collect()
+    }
+
+    fn run(&self, way: Way, arguments: &[&str]) -> Vec<Option<Output>> {
+        self.run_with(way, arguments, |_| "32M")
+    }
+
+    /// Runs it, and has every PE end well.
+    fn passes(&self, way: Way) {
+        let began = Instant::now();
+        let ended = self.run(way, &[]);
+        for (pe, output) in ended.iter().enumerate() {
+            let Some(output) = output else { panic!("{way:?}: PE {pe} does not end") };
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{way:?}: PE {pe}: {}: {said}", output.status);
+        }
+        println!("{way:?}: {:?}", began.elapsed());
+    }
+}
+
+/// Compiles a program and runs it in each way.
+fn passes(source: &str, ways: &[Way]) {
+    let program = Program::new(source, &[]);
+    let ofi = ofi();
+    ways.iter().filter(|way| ofi || **way != OFI).for_each(|way| program.passes(*way));
+}
+
+const MOST: [Way; 5] = [SHARED, SHARED_4, SHM, HOSTS, OFI];
+
+#[test]
+fn programs_begin_ask_and_end() {
+    passes("setup.c", &[ALONE, SHARED, SHARED_4, SHM, TCP_3, HOSTS, OFI, STATICS]);
+}
+
+#[test]
+fn the_heap_is_used_to_its_end_and_again() {
+    passes("heap.c", &[ALONE, SHARED, HOSTS]);
+}
+
+#[test]
+fn bytes_go_where_they_belong() {
+    passes("rma.c", &[ALONE, SHARED, SHARED_4, SHM, TCP_3, HOSTS, OFI, STATICS]);
+}
+
+#[test]
+fn atomics_of_every_type_are_atomic() {
+    passes("atomics.c", &[ALONE, SHARED, SHARED_4, SHM, TCP_3, HOSTS, OFI, STATICS]);
+}
+
+#[test]
+fn signals_come_behind_what_was_put() {
+    passes("signals.c", &[ALONE, SHARED, SHARED_4, SHM, TCP_3, HOSTS, OFI, STATICS]);
+}
+
+#[test]
+fn waits_end_by_what_others_write() {
+    passes("waits.c", &MOST);
+}
+
+#[test]
+fn collectives_have_the_right_result() {
+    passes("collectives.c", &[ALONE, SHARED, (SHARED.0, 3), SHARED_4, (SHARED.0, 5), SHM, HOSTS, OFI]);
+}
+
+#[test]
+fn teams_come_and_go() {
+    passes("teams.c", &[ALONE, SHARED, (SHARED.0, 3), SHARED_4, SHM, HOSTS]);
+}
+
+#[test]
+fn contexts_come_and_go() {
+    passes("contexts.c", &[ALONE, SHARED, SHM, HOSTS, OFI]);
+}
+
+#[test]
+fn locks_are_of_one_at_a_time() {
+    passes("locks.c", &[ALONE, SHARED, (SHARED.0, 3), SHM, TCP_3, HOSTS]);
+}
+
+#[test]
+fn threads_use_one_context_and_their_own() {
+    passes("threads.c", &[ALONE, SHARED, SHM, HOSTS, OFI]);
+}
+
+#[test]
+fn old_names_are_still_there() {
+    passes("legacy.c", &[ALONE, SHARED, SHM, OFI]);
+}
+
+#[test]
+fn tools_come_in_between() {
+    passes("profiled.c", &[SHARED, SHM]);
+}
+
+#[test]
+fn calls_of_cxx_are_told_apart_by_their_arguments() {
+    passes("overloads.cpp", &[SHARED, SHM]);
+}
+
+#[test]
+fn statics_are_symmetric_and_a_childs_own() {
+    for flags in
+        [&["-fPIE", "-pie"][..], &["-fno-pie", "-no-pie"], &["-pie", "-Wl,-z,norelro"], &["-Wl,-z,now"]]
+    {
+        let program = Program::new("statics.c", flags);
+        [SHARED, STATICS, SHM].into_iter().for_each(|way| program.passes(way));
+    }
+}
+
+#[test]
+fn who_computes_is_served() {
+    passes("busy.c", &[SHARED, SHM, (TCP_3.0, 2), OFI]);
+}
+
+#[test]
+fn nobody_waits_for_the_dead() {
+    let program = Program::new("death.c", &[]);
+    let all = ["barrier", "wait", "lock", "finalize", "malloc", "reduce", "put"];
+    for way in [SHARED, (TCP_3.0, 2), SHM] {
+        for how in all {
+            let began = Instant::now();
+            let ended = program.run(way, &[how]);
+            let output = ended[0].as_ref().unwrap_or_else(|| panic!("{way:?}, {how}: it waits for ever"));
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{way:?}, {how}: {said}");
+            assert!(said.contains("PE 1") || said.contains("member 1"), "{way:?}, {how}: {said}");
+            assert!(began.elapsed() < Duration::from_secs(30), "{way:?}, {how}: {:?}", began.elapsed());
+        }
+    }
+}
+
+#[test]
+fn misuse_ends_with_a_line_that_says_what_is_wrong() {
+    let program = Program::new("misuse.c", &[]);
+    let cases = [
+        ("before", "shmem_barrier_all: it is called before shmem_init"),
+        ("pe", "shmem_long_p: there is no PE 2: 2 are there"),
+        ("negative", "there is no PE -1"),
+        ("local", "are not symmetric"),
+        ("null", "8 bytes at 0x0 are not symmetric"),
+        ("beyond", "1099511627776 bytes"),
+        ("unaligned", "shmem_long_atomic_inc: the word at"),
+        ("team", "no such team"),
+        ("context", "no such context"),
+        ("twice", "freed before"),
+        ("sizes", "bytes of this allocation"),
+        ("compare", "cmp is one of"),
+        ("signal", "SHMEM_SIGNAL_SET or SHMEM_SIGNAL_ADD"),
+        ("root", "there is no PE 2"),
+        ("set", "no such active set"),
+        ("after", "after shmem_finalize"),
+    ];
+    for (how, line) in cases {
+        for way in [SHARED, SHM] {
+            let ended = program.run(way, &[how]);
+            let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+            let ends = ended.iter().flatten().filter(|output| output.status.code() == Some(1)).map(said);
+            let ends: Vec<String> = ends.collect();
+            assert!(ends.iter().any(|said| said.contains(line)), "{way:?}, {how}: {ended:?}");
+        }
+    }
+}
+
+#[test]
+fn pes_of_different_settings_are_told() {
+    let program = Program::new("setup.c", &[]);
+    let ended = program.run_with(SHARED, &[], |pe| if pe == 0 { "32M" } else { "16M" });
+    for output in ended.into_iter().flatten() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("bytes of symmetric heap"), "{said}");
+    }
+    let ended = program.run_with(ALONE, &[], |_| "many");
+    let said = String::from_utf8_lossy(&ended[0].as_ref().unwrap().stderr).into_owned();
+    assert!(said.contains("SHMEM_SYMMETRIC_SIZE=many"), "{said}");
+}
+
+#[test]
+fn one_pe_ends_all() {
+    let program = Program::new("leave.c", &[]);
+    for way in [(SHARED.0, 3), TCP_3] {
+        for status in [0, 5] {
+            let ended = program.run(way, &[&status.to_string()]);
+            for (pe, output) in ended.iter().enumerate() {
+                let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} goes on"));
+                assert_eq!(output.status.code(), Some(status), "{way:?}: PE {pe}: {output:?}");
+                assert_eq!(
+                    String::from_utf8_lossy(&output.stdout),
+                    "here\n",
+                    "{way:?}: PE {pe}: what it printed is there"
+                );
+            }
+        }
+    }
+}

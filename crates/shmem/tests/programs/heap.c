@@ -1,0 +1,39 @@
+/* The symmetric heap: sizes, alignment, what is kept and what is used again, and its end. */
+#include "check.h"
+
+int main(void) {
+    shmem_init();
+    CHECK(shmem_malloc(0) == NULL && shmem_calloc(0, 4) == NULL && shmem_align(64, 0) == NULL);
+    char *first = shmem_malloc(1000);
+    fill(first, 1000, 1);
+    char *zeros = shmem_calloc(300, 7);
+    for (int at = 0; at < 2100; at++) CHECK(zeros[at] == 0);
+    for (size_t align = 8; align <= (8 << 20); align *= 4) {
+        char *aligned = shmem_align(align, 100);
+        CHECK(aligned && (uintptr_t)aligned % align == 0);
+        memset(aligned, 1, 100);
+        shmem_free(aligned);
+    }
+    CHECK(shmem_align(48, 100) == NULL);
+    char *more = shmem_realloc(first, 100000);
+    CHECK(is_filled(more, 1000, 1));
+    more = shmem_realloc(more, 10);
+    CHECK(is_filled(more, 10, 1) && shmem_realloc(more, 0) == NULL);
+    shmem_free(zeros);
+    shmem_free(NULL);
+    /* Everything can be had again, as one piece, and no more than there is. */
+    CHECK(shmem_malloc(64 << 20) == NULL);
+    for (int round = 0; round < 50; round++) {
+        char *all = shmem_malloc((32 << 20) - 4096);
+        CHECK(all != NULL);
+        all[0] = all[(32 << 20) - 4097] = 1;
+        shmem_free(all);
+    }
+    char *hinted = shmem_malloc_with_hints(16, SHMEM_MALLOC_ATOMICS_REMOTE);
+    CHECK(hinted != NULL);
+    char *old = shmalloc(16);
+    old = shrealloc(old, 32);
+    shfree(old);
+    shmem_finalize();
+    return failures != 0;
+}

@@ -1,0 +1,17 @@
+/* One PE ends the program for all, with the status of the argument, while the others compute or wait. */
+#include "check.h"
+
+static long word;
+
+int main(int argc, char **argv) {
+    shmem_init();
+    int me = shmem_my_pe(), n = shmem_n_pes();
+    shmem_barrier_all();
+    printf("here\n");
+    if (me == n - 1) shmem_global_exit(argc > 1 ? atoi(argv[1]) : 3);
+    if (me == 0)
+        for (volatile long at = 0;; at++) {
+        }
+    shmem_wait_until(&word, SHMEM_CMP_NE, 0L);
+    return 99;
+}
