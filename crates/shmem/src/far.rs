@@ -95,6 +95,11 @@ impl Far {
         Ok(self.job.progress(self.lane(0)?.id)?)
     }
 
+    /// A number that has grown if something has moved since it was last asked for: then more is likely to.
+    pub(crate) fn stirs(&self) -> Option<u64> {
+        self.job.stirs(self.lane(0).ok()?.id)
+    }
+
     /// Whether waiting is work: nobody else goes on with what others do here.
     pub(crate) fn is_unseen(&self) -> bool {
         self.unseen

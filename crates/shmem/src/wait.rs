@@ -42,7 +42,7 @@ impl Pe {
     pub(crate) fn until<T>(&self, whom: Whom, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
         let mut waiting = Waiting::patient(self.spins, YIELDS);
         let mut looked: Option<Instant> = None;
-        let mut turn = 0;
+        let (mut turn, mut stirs) = (0, None);
         loop {
             if let Some(done) = look()? {
                 return Ok(done);
@@ -64,9 +64,19 @@ impl Pe {
                         return look()?.ok_or(error);
                     }
                 }
-                if self.far.as_ref().is_some_and(crate::far::Far::is_unseen) {
-                    std::thread::yield_now();
-                    continue;
+                if let Some(far) = &self.far {
+                    // Others may be at work on this PE's memory; what is long comes in pieces.
+                    let now = far.stirs();
+                    if std::mem::replace(&mut stirs, now) != now
+                        && !crate::planted("shmem-sleeps-through-work")
+                    {
+                        waiting.moved();
+                        continue;
+                    }
+                    if far.is_unseen() {
+                        std::thread::yield_now();
+                        continue;
+                    }
                 }
             }
             pause.take();

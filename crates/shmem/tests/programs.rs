@@ -219,6 +219,11 @@ fn who_computes_is_served() {
 }
 
 #[test]
+fn who_waits_is_awake_for_others() {
+    passes("awake.c", &[SHARED, SHM, (TCP_3.0, 2), OFI]);
+}
+
+#[test]
 fn nobody_waits_for_the_dead() {
     let program = Program::new("death.c", &[]);
     let all = ["barrier", "wait", "lock", "finalize", "malloc", "reduce", "put"];
