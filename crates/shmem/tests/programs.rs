@@ -220,7 +220,7 @@ fn who_computes_is_served() {
 
 #[test]
 fn who_waits_is_awake_for_others() {
-    passes("awake.c", &[SHARED, SHM, (TCP_3.0, 2), OFI]);
+    passes("awake.c", &[SHARED, SHM, (TCP_3.0, 2)]);
 }
 
 #[test]

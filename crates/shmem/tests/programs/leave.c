@@ -6,8 +6,8 @@ static long word;
 int main(int argc, char **argv) {
     shmem_init();
     int me = shmem_my_pe(), n = shmem_n_pes();
-    shmem_barrier_all();
     printf("here\n");
+    shmem_barrier_all();
     if (me == n - 1) shmem_global_exit(argc > 1 ? atoi(argv[1]) : 3);
     if (me == 0)
         for (volatile long at = 0;; at++) {
