@@ -123,8 +123,11 @@ fn ways(options: &Options) -> Vec<Way> {
     ways
 }
 
-/// The programs, and what of the suite is left out, with the reason.
-fn list(src: &Path) -> Result<(Vec<Program>, Vec<(String, &'static str)>)> {
+/// A file that is left out, and why.
+type LeftOut = (String, &'static str);
+
+/// The programs, and what of the suite is left out.
+fn list(src: &Path) -> Result<(Vec<Program>, Vec<LeftOut>)> {
     let (mut programs, mut left_out) = (Vec::new(), Vec::new());
     for folder in FOLDERS {
         let at = src.join("test").join(folder);
@@ -196,7 +199,7 @@ fn report(
     src: &Path,
     ways: &[Way],
     results: &BTreeMap<(&'static str, String), Vec<String>>,
-    left_out: &[(String, &'static str)],
+    left_out: &[LeftOut],
 ) -> Result<String> {
     let git = Command::new("git").arg("-C").arg(src).args(["log", "-1", "--format=%H of %cs"]).output()?;
     let commit = String::from_utf8_lossy(&git.stdout).trim().to_owned();

@@ -78,6 +78,8 @@ enum Command {
     },
     /// Measures ours against libfabric and UCX over shared memory, in turns.
     Compare(compare::Options),
+    /// Measures our OpenSHMEM against Open MPI's, in turns.
+    CompareShmem(compare::shmem::Options),
     /// Counts instructions and system calls of a message against xtask/budget.toml.
     Budget {
         /// Writes what is counted, with some headroom, into the file instead.
@@ -129,6 +131,7 @@ fn dispatch(command: Command) -> Result<bool> {
         Command::Dist => dist::run(&workspace).map(|()| true),
         Command::Mutants { only, share } => mutants::run(&workspace, only.as_deref(), share),
         Command::Compare(options) => compare::run(&workspace, &options).map(|()| true),
+        Command::CompareShmem(options) => compare::shmem::run(&workspace, &options).map(|()| true),
         Command::Budget { update } => budget::run(&workspace, update),
         Command::Corpus => corpus::run(&workspace).map(|()| true),
         Command::Header => corpus::headers(&workspace).map(|()| true),

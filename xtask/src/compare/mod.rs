@@ -6,6 +6,7 @@
 
 mod ours;
 mod peers;
+pub(crate) mod shmem;
 mod stats;
 
 use std::fmt::Write as _;
@@ -346,9 +347,14 @@ fn today() -> Result<String> {
 }
 
 fn write_document(path: &Path, figures: &str) -> Result<()> {
+    write_between(path, [BEGIN, END], figures)
+}
+
+/// Replaces what stands between two marks.
+fn write_between(path: &Path, [begin, end]: [&str; 2], figures: &str) -> Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {DOCUMENT}"))?;
-    let Some((before, rest)) = text.split_once(BEGIN) else { bail!("{DOCUMENT} lacks {BEGIN}") };
-    let Some((_, after)) = rest.split_once(END) else { bail!("{DOCUMENT} lacks {END}") };
-    std::fs::write(path, format!("{before}{BEGIN}\n{figures}{END}{after}"))
+    let Some((before, rest)) = text.split_once(begin) else { bail!("{DOCUMENT} lacks {begin}") };
+    let Some((_, after)) = rest.split_once(end) else { bail!("{DOCUMENT} lacks {end}") };
+    std::fs::write(path, format!("{before}{begin}\n{figures}{end}{after}"))
         .with_context(|| format!("writing {DOCUMENT}"))
 }

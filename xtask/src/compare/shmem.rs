@@ -1,0 +1,179 @@
+//! `cargo xtask compare-shmem`: our OpenSHMEM against Open MPI's, by one program that both compile, in turns.
+//!
+//! Called by people. What is measured stands in shmem.c; the other library is Debian's (packages libopenmpi-dev and openmpi-bin), and nothing
+//! of it is part of the repository.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::stats::{Better, Pairs};
+use super::{DOCUMENT, machine, today, write_between};
+use crate::shell;
+use crate::workspace::Workspace;
+
+const MARKS: [&str; 2] = ["<!-- compare-shmem:begin -->", "<!-- compare-shmem:end -->"];
+/// Theirs, on the path.
+const THEIRS: &str = "oshcc";
+const THEIR_LAUNCHER: &str = "oshrun";
+
+/// What `cargo xtask compare-shmem` is told.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Options {
+    /// How often each is run.
+    #[arg(long, default_value_t = 9)]
+    pairs: usize,
+    /// Writes the figures into docs/performance.md.
+    #[arg(long)]
+    write: bool,
+}
+
+/// One way in which both are run.
+struct Way {
+    title: &'static str,
+    pes: usize,
+    ours: &'static [(&'static str, &'static str)],
+    theirs: &'static [(&'static str, &'static str)],
+    /// Only what these names begin with; all if there are none.
+    only: &'static [&'static str],
+    /// What a ratio is to reach, by the beginning of a name.
+    goals: &'static [(&'static str, f64)],
+}
+
+const SHARED: &[(&str, f64)] = &[
+    ("put+quiet", 1.0),
+    ("get,", 1.0),
+    ("fetch-add", 0.3),
+    ("ping-pong", 0.6),
+    ("put stream", 0.95),
+    ("get stream", 0.95),
+    ("barrier", 1.0),
+    ("sum", 1.0),
+];
+const TCP: &[(&str, f64)] = &[("get,", 1.0), ("fetch-add", 0.85), ("put stream", 3.0), ("get stream", 3.0)];
+const POINT: &[&str] = &["put", "get", "fetch-add", "ping-pong"];
+const OVER_TCP: &[(&str, &str)] = &[("UCX_TLS", "tcp,self")];
+
+const WAYS: [Way; 4] = [
+    Way { title: "one host, 2 PEs", pes: 2, ours: &[], theirs: &[], only: &[], goals: SHARED },
+    Way {
+        title: "one host, 4 PEs",
+        pes: 4,
+        ours: &[],
+        theirs: &[],
+        only: &["barrier", "sum"],
+        goals: SHARED,
+    },
+    Way {
+        title: "soft:tcp, 2 PEs",
+        pes: 2,
+        ours: &[("TRUNKLINE_SHARED_HEAP", "off"), ("TRUNKLINE_FABRIC", "soft:tcp")],
+        theirs: OVER_TCP,
+        only: POINT,
+        goals: TCP,
+    },
+    Way {
+        title: "ofi:tcp, 2 PEs",
+        pes: 2,
+        ours: &[("TRUNKLINE_SHARED_HEAP", "off"), ("TRUNKLINE_FABRIC", "ofi:tcp")],
+        theirs: OVER_TCP,
+        only: POINT,
+        goals: &[("get,", 1.0), ("put stream", 3.0), ("get stream", 3.0)],
+    },
+];
+
+/// Measures, prints, and writes if it is to.
+///
+/// # Errors
+/// When a program does not compile, run or print what it should.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
+    if shell::which(THEIRS).is_none() {
+        println!(
+            "SKIPPED compare-shmem: {THEIRS} is not installed (packages libopenmpi-dev and openmpi-bin)"
+        );
+        return Ok(());
+    }
+    let packages = ["build", "--release", "--package", "trunkline-cli", "--package", "trunkline-shmem"];
+    shell::cargo(&workspace.root, &packages)?;
+    let built = workspace.target.join("release");
+    let folder = tempfile::tempdir().context("a folder for programs")?;
+    let source = workspace.root.join("xtask/src/compare/shmem.c");
+    let compile = |compiler: &Path, name: &str| -> Result<PathBuf> {
+        let out = folder.path().join(name);
+        shell::output(Command::new(compiler).arg("-O2").arg(&source).arg("-o").arg(&out))?;
+        Ok(out)
+    };
+    let ours = compile(&built.join("oshcc"), "ours")?;
+    let theirs = compile(Path::new(THEIRS), "theirs")?;
+    let mut text = format!(
+        "{} on {}, {} pairs a row, medians (smallest to largest):\n",
+        machine(),
+        today()?,
+        options.pairs
+    );
+    for way in &WAYS {
+        let mut pairs: BTreeMap<String, Pairs> = BTreeMap::new();
+        for at in 0..options.pairs {
+            eprintln!("compare-shmem: {}, {} of {} ...", way.title, at + 1, options.pairs);
+            let pes = way.pes.to_string();
+            let mut command = Command::new(built.join("oshrun"));
+            let mine = figures(command.args(["-n", &pes]).arg(&ours).envs(way.ours.iter().copied()))?;
+            let mut command = Command::new(THEIR_LAUNCHER);
+            command.args(["-np", &pes, "--oversubscribe"]).arg(&theirs).envs(way.theirs.iter().copied());
+            command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+            let other = figures(&mut command)?;
+            for (name, value) in mine {
+                let theirs = *other.get(&name).with_context(|| format!("{name}: only ours has it"))?;
+                pairs.entry(name).or_default().push(value, Some(theirs));
+            }
+        }
+        table(&mut text, way, &pairs)?;
+    }
+    println!("{text}");
+    if options.write {
+        write_between(&workspace.root.join(DOCUMENT), MARKS, &text)?;
+    }
+    Ok(())
+}
+
+/// What a program prints: names and numbers.
+fn figures(command: &mut Command) -> Result<BTreeMap<String, f64>> {
+    let text = shell::output(command)?;
+    let line = |line: &str| {
+        line.rsplit_once(' ').and_then(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
+    };
+    let found: BTreeMap<String, f64> = text.lines().filter_map(line).collect();
+    if found.is_empty() { bail!("it printed no figures") } else { Ok(found) }
+}
+
+fn table(text: &mut String, way: &Way, pairs: &BTreeMap<String, Pairs>) -> Result<()> {
+    writeln!(text, "\n| {} | ours | Open MPI | ratio | goal |\n| --- | --- | --- | --- | --- |", way.title)?;
+    let wanted = |name: &str| way.only.is_empty() || way.only.iter().any(|begin| name.starts_with(begin));
+    for (name, pairs) in pairs.iter().filter(|(name, _)| wanted(name)) {
+        let Some(summary) = pairs.summary() else { continue };
+        let Some(theirs) = &summary.theirs else { continue };
+        let is_rate = name.contains("stream");
+        let unit = if is_rate { "MB/s" } else { "us" };
+        let number = |value: f64| if value < 10.0 { format!("{value:.3}") } else { format!("{value:.1}") };
+        let better = if is_rate { Better::Higher } else { Better::Lower };
+        let goal = way.goals.iter().find(|(begin, _)| name.starts_with(begin)).map(|(_, goal)| *goal);
+        let verdict = goal.map_or_else(String::new, |goal| {
+            let reached = if better.reaches(theirs.ratio, goal) { "reached" } else { "missed" };
+            format!("{} {goal}: {reached}", if is_rate { "at least" } else { "at most" })
+        });
+        writeln!(
+            text,
+            "| {} | {} {unit} | {} {unit} | {:.2} ({:.2} to {:.2}) | {verdict} |",
+            name.trim_end_matches(',').replace(',', ", "),
+            number(summary.ours),
+            number(theirs.median),
+            theirs.ratio,
+            theirs.ratio_spread[0],
+            theirs.ratio_spread[1],
+        )?;
+    }
+    Ok(())
+}
