@@ -1831,6 +1831,7 @@ void pshmem_set_cache_line_inv(void *dest);
 void pshmem_clear_cache_line_inv(void *dest);
 void pshmem_udcflush_line(void *dest);
 void pshmem_pcontrol(int level, ...);
+void pshmem_wait_until(long *ivar, int cmp, long cmp_value);
 
 #ifdef __cplusplus
 }

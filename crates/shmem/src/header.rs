@@ -702,7 +702,7 @@ fn pshmem_h() -> String {
         .to_owned()
         + "#ifndef PSHMEM_H\n#define PSHMEM_H\n\n#include <shmem.h>\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n"
         + &declared
-        + "void pshmem_pcontrol(int level, ...);\n\n#ifdef __cplusplus\n}\n#endif\n\n"
+        + "void pshmem_pcontrol(int level, ...);\nvoid pshmem_wait_until(long *ivar, int cmp, long cmp_value);\n\n#ifdef __cplusplus\n}\n#endif\n\n"
         + &SINGLE
             .replace("shmem_longdouble", "pshmem_longdouble")
             .replace("shmem_ctx_long", "pshmem_ctx_long")

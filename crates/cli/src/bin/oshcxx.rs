@@ -1,4 +1,5 @@
 //! `oshcxx`, installed as `oshc++` too: compiles C++ programs of OpenSHMEM.
+#![forbid(unsafe_code)]
 
 #[path = "../osh/mod.rs"]
 #[allow(dead_code, reason = "other programs use the rest")]

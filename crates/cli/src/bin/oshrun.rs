@@ -1,4 +1,5 @@
 //! `oshrun`: starts the PEs of an OpenSHMEM program.
+#![forbid(unsafe_code)]
 
 #[path = "../osh/mod.rs"]
 #[allow(dead_code, reason = "other programs use the rest")]
