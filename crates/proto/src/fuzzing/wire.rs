@@ -20,6 +20,7 @@ use crate::wire::frame::{Answer, Frame, LinkDown, LinkOpen, LinkResult, Open, Re
 use crate::wire::handle::{self, Handle};
 use crate::wire::imm::{Imm, Token};
 use crate::wire::member::MemberId;
+use crate::wire::pe::{Pe, Segment};
 use crate::wire::proof::{Epoch, Proof};
 use crate::wire::rma::Stream;
 use crate::wire::share::{self, Given, Mode, Offer, Request};
@@ -219,7 +220,22 @@ pub(super) fn fin_seeds() -> Vec<Vec<u8>> {
     variants(&[record(0, 0), record(u64::MAX, 16), record(1 << 32, 1), record(90, 17)])
 }
 
-/// A head and what follows it.
+/// A process with symmetric memory.
+pub(super) fn pe(bytes: &[u8]) {
+    let Ok(parsed) = Pe::from_bytes(bytes) else { return };
+    assert_eq!(Pe::from_bytes(&parsed.to_bytes()), Ok(parsed));
+}
+
+pub(super) fn pe_seeds() -> Vec<Vec<u8>> {
+    let segment = |n: u64| Segment { len: n << 12, inode: n, fd: n as u32 };
+    let pe = |n: u64| Pe {
+        node: [n as u8; 24],
+        pid: n as u32,
+        segments: [segment(n), segment(n + 1), segment(0)],
+    };
+    variants(&[pe(0), pe(7), pe(u64::MAX >> 13)].map(|pe| pe.to_bytes().to_vec()))
+}
+
 /// A card, and a word about the links of one-sided work.
 pub(super) fn dial(bytes: &[u8]) {
     if let Ok(card) = Card::from_bytes(&padded(bytes)) {
