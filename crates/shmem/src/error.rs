@@ -97,6 +97,13 @@ pub(crate) enum Error {
     Engine(#[from] RmaError),
 }
 
+impl Error {
+    /// Whether another PE is gone.
+    pub(crate) fn is_loss(&self) -> bool {
+        matches!(self, Self::Dead(_) | Self::Engine(RmaError::Lost { .. } | RmaError::Failed { .. }))
+    }
+}
+
 impl From<trunkline_choose::ChooseError> for Error {
     fn from(source: trunkline_choose::ChooseError) -> Self {
         Self::Join(source.into())

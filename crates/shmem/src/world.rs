@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::layout::{ENDS, EXIT};
@@ -51,9 +51,17 @@ pub(crate) fn with<T>(call: &str, what: impl FnOnce(&'static Pe) -> Result<T>) -
 /// Says what is wrong, and ends the program.
 #[cold]
 pub(crate) fn end(call: &str, error: &Error) -> ! {
-    // Who is gone may be so because it ended the program.
     if let Some(pe) = WORLD.get() {
+        // Who is gone may be so because another PE ended the program, and has not come to tell this one.
+        let told_by = Instant::now() + if error.is_loss() { ENDS_WITHIN } else { Duration::ZERO };
         end_if_told(pe);
+        while Instant::now() < told_by {
+            let moved = pe.far.as_ref().is_some_and(|far| far.progress().unwrap_or(false));
+            end_if_told(pe);
+            if !moved {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
     }
     match WORLD.get() {
         Some(pe) => eprintln!("trunkline: PE {} of {}: {call}: {error}", pe.me, pe.size),
@@ -63,6 +71,8 @@ pub(crate) fn end(call: &str, error: &Error) -> ! {
     std::process::exit(1)
 }
 
+/// How soon all PEs hear of it when one ends the program.
+const ENDS_WITHIN: Duration = Duration::from_millis(500);
 /// How soon a PE ends when another says so.
 const WATCHES: Duration = Duration::from_millis(20);
 
