@@ -1,7 +1,7 @@
 //! `cargo xtask conformance --src DIR`: a public suite of OpenSHMEM programs, built by our `oshcc` and run over each fabric.
 //!
 //! Called by people, with a checkout of openshmem-org's tests-sos beside the repository; nothing of it is copied. Writes docs/conformance.md
-//! when every program was run.
+//! with what was run now, and the other rows as they were.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -35,7 +35,7 @@ pub(crate) struct Options {
     /// The suite's checkout.
     #[arg(long, value_name = "DIR")]
     src: PathBuf,
-    /// Only the programs whose name contains this; the results are printed and not written.
+    /// Only the programs whose name contains this; what is written of others stays.
     #[arg(long, value_name = "PART")]
     only: Option<String>,
     /// How many PEs.
@@ -86,7 +86,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     let folder = workspace.target.join("conformance");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     let ways = ways(options);
-    let mut results = BTreeMap::new();
+    let mut results = Results::new();
     let mut failed = 0;
     for (at, program) in programs.iter().enumerate() {
         let file = folder.join(&program.name);
@@ -100,16 +100,33 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         }
         results.insert((program.folder, program.name.clone()), row);
     }
-    let text = report(&options.src, &ways, &results, &left_out)?;
-    if options.only.is_none() {
-        fs::write(workspace.root.join(RESULTS), text).with_context(|| format!("writing {RESULTS}"))?;
+    let path = workspace.root.join(RESULTS);
+    if options.only.is_some() {
+        // What the others did stands there, if they were run in the same ways.
+        take_others(&fs::read_to_string(&path).unwrap_or_default(), &ways, &mut results);
     }
+    let text = report(&options.src, &ways, &results, &left_out)?;
+    fs::write(&path, text).with_context(|| format!("writing {RESULTS}"))?;
     println!(
         "test result: {} programs, {} runs, {failed} failed",
         programs.len(),
         programs.len() * ways.len()
     );
     Ok(failed == 0)
+}
+
+/// Takes the rows of programs that were not run now.
+fn take_others(text: &str, ways: &[Way], results: &mut Results) {
+    let titles: Vec<String> = ways.iter().map(Way::title).collect();
+    let cells =
+        |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let mut rows = text.lines().filter(|line| line.starts_with('|')).map(cells);
+    let same = rows.next().is_some_and(|head| head[1..] == titles);
+    for row in rows.filter(|_| same) {
+        let Some((folder, name)) = row[0].split_once('/') else { continue };
+        let Some(folder) = FOLDERS.into_iter().find(|known| *known == folder) else { continue };
+        results.entry((folder, name.to_owned())).or_insert_with(|| row[1..].to_vec());
+    }
 }
 
 /// Each fabric carries everything; and once PEs share memory, as they do on one host if nothing is said.
@@ -123,6 +140,8 @@ fn ways(options: &Options) -> Vec<Way> {
     ways
 }
 
+/// By folder and program: how it ended in each way.
+type Results = BTreeMap<(&'static str, String), Vec<String>>;
 /// A file that is left out, and why.
 type LeftOut = (String, &'static str);
 
@@ -195,12 +214,7 @@ fn start(built: &Path, file: &Path, way: &Way) -> Result<String> {
     Ok(if status.success() { "ok".into() } else { status.to_string() })
 }
 
-fn report(
-    src: &Path,
-    ways: &[Way],
-    results: &BTreeMap<(&'static str, String), Vec<String>>,
-    left_out: &[LeftOut],
-) -> Result<String> {
+fn report(src: &Path, ways: &[Way], results: &Results, left_out: &[LeftOut]) -> Result<String> {
     let git = Command::new("git").arg("-C").arg(src).args(["log", "-1", "--format=%H of %cs"]).output()?;
     let commit = String::from_utf8_lossy(&git.stdout).trim().to_owned();
     let passed = results.values().flatten().filter(|result| *result == "ok").count();
@@ -229,4 +243,25 @@ fn report(
     text +=
         "- the folder `shmemx`: extensions of another library; `performance`: measures and tests nothing\n";
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_others_stay() {
+        let way = |pes| Way { fabric: "soft".into(), shares: true, pes };
+        let ways = [way(2), way(4)];
+        let mut results = Results::new();
+        results.insert(("unit", "a".into()), vec!["ok".into(), "ok".into()]);
+        let text = "# x\n\n| program | shared memory, 2 | shared memory, 4 |\n| --- | --- | --- |\n\
+                    | unit/a | exit status: 1 | ok |\n| apps/b | ok | exit status: 1 |\n";
+        take_others(text, &ways, &mut results);
+        assert_eq!(results[&("unit", "a".to_owned())], ["ok", "ok"], "what was run now");
+        assert_eq!(results[&("apps", "b".to_owned())], ["ok", "exit status: 1"]);
+        let mut none = Results::new();
+        take_others(text, &[way(2)], &mut none);
+        assert!(none.is_empty(), "of other ways");
+    }
 }
