@@ -26,7 +26,7 @@ const VARIANTS: [(&str, &str, &str); 2] = [
     ("query_thread_funneled", "query_thread.c", "-DENABLE_THREADS"),
 ];
 /// What a program may take.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(900);
 const RESULTS: &str = "docs/conformance.md";
 
 /// What `cargo xtask conformance` is told.

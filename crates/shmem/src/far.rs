@@ -59,7 +59,7 @@ impl Far {
     /// # Errors
     /// The engine has no room for a context, or the system none for a thread.
     pub(crate) fn new(job: Running, inner: Memory, stages: u64, passive: bool) -> Result<Self> {
-        let helper = if passive { job.serve_beside().ok() } else { None };
+        let helper = if passive { Some(job.serve_beside().map_err(Error::Thread)?) } else { None };
         let unseen = job.works_unseen();
         let lanes = std::array::from_fn(|_| OnceLock::new());
         let far =

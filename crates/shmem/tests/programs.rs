@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -25,6 +26,15 @@ const HOSTS: Way = (&[("TRUNKLINE_FABRIC", "soft:tcp"), ("TRUNKLINE_SHARED_HEAP"
 const STATICS: Way = (&[("TRUNKLINE_FABRIC", "soft"), ("TRUNKLINE_SHARED_STATICS", "0")], 2);
 const OFI: Way = (&[("TRUNKLINE_FABRIC", "ofi:tcp"), ("TRUNKLINE_SHARED_HEAP", "off")], 2);
 
+/// Says that something was not run, and why.
+fn skip(what: &str, why: &str) {
+    println!("SKIPPED {what}: {why}");
+    if let Ok(log) = std::env::var("TRUNKLINE_SKIP_LOG") {
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
+        file.write_all(format!("{what}: {why}\n").as_bytes()).unwrap();
+    }
+}
+
 /// Whether libfabric can be used here, or has to be.
 fn ofi() -> bool {
     let there =
@@ -34,12 +44,7 @@ fn ofi() -> bool {
     let required =
         std::env::var("TRUNKLINE_REQUIRE").is_ok_and(|list| list.split(',').any(|word| word == "ofi"));
     if !there && !required {
-        println!("SKIPPED programs over ofi:tcp: no libfabric (Debian: libfabric1)");
-        if let Ok(log) = std::env::var("TRUNKLINE_SKIP_LOG") {
-            use std::io::Write as _;
-            let mut file = std::fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
-            file.write_all(b"programs over ofi:tcp: no libfabric (Debian: libfabric1)\n").unwrap();
-        }
+        skip("programs over ofi:tcp", "no libfabric (Debian: libfabric1)");
     }
     there || required
 }
@@ -200,6 +205,9 @@ fn tools_come_in_between() {
 
 #[test]
 fn calls_of_cxx_are_told_apart_by_their_arguments() {
+    if Command::new("c++").arg("--version").output().is_err() {
+        return skip("programs of C++", "no C++ compiler (Debian: g++)");
+    }
     passes("overloads.cpp", &[SHARED, SHM]);
 }
 
