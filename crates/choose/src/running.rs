@@ -5,13 +5,12 @@ use std::io;
 use std::sync::Arc;
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::{ContextId, Fetch, Job, Local, Member, RmaError, Source};
+use trunkline_engine::rma::{ContextId, Fetch, HeapMemory, Job, Local, Member, RmaError, Source};
 use trunkline_engine::{Helper, Nics, Params};
 use trunkline_fabric::Fabric;
-use trunkline_mem::Memory;
 use trunkline_ofi::OfiFabric;
 use trunkline_proto::rma::atomic::Atomic;
-use trunkline_proto::wire::dial::CARD_BYTES;
+use trunkline_proto::wire::dial::{CARD_BYTES, Heap as Told};
 use trunkline_proto::wire::rma::signal::Update;
 use trunkline_proto::wire::rma::word::{Width, Word};
 use trunkline_softnic::SoftFabric;
@@ -100,8 +99,32 @@ impl Running {
     ///
     /// # Errors
     /// As that.
-    pub fn add_heap(&self, memory: Memory) -> Result<u8, RmaError> {
+    pub fn add_heap(&self, memory: impl Into<HeapMemory>) -> Result<u8, RmaError> {
         of!(self, job => job.add_heap(memory))
+    }
+
+    /// Removes it: [`Job::remove_heap`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn remove_heap(&self, number: u8) -> Result<(), RmaError> {
+        of!(self, job => job.remove_heap(number))
+    }
+
+    /// What others need to reach it: [`Job::told`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn told(&self, number: u8) -> Result<Vec<Told>, RmaError> {
+        of!(self, job => job.told(number))
+    }
+
+    /// What a member has told of its memory: [`Job::learn`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn learn(&self, member: Member, number: u8, told: &[Told]) -> Result<(), RmaError> {
+        of!(self, job => job.learn(member, number, told))
     }
 
     /// A new context: [`Job::context`].

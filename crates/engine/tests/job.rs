@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use trunkline_engine::host::UnixHost;
-use trunkline_engine::rma::{ContextId, Job, Local, Lost, RmaError, Source};
+use trunkline_engine::rma::{Cells, ContextId, HeapMemory, Job, Local, Lost, RmaError, Source};
 use trunkline_engine::{Nics, Params};
 use trunkline_mem::Memory;
-use trunkline_proto::limits::RMA_CALLS_MAX;
+use trunkline_proto::limits::{RMA_CALLS_MAX, RMA_HEAPS_MAX};
 use trunkline_proto::rma::atomic::{Action, Atomic, Type};
 use trunkline_proto::wire::dial::Refusal;
 use trunkline_proto::wire::rma::signal::{SignalOp, Update};
@@ -516,4 +517,128 @@ fn what_a_context_has_no_room_for_waits() {
         let heap = &members.0[to as usize].heap;
         assert!((0..DEPTH as u64).all(|at| heap.load(8 * at).unwrap() == at), "member {to}");
     }
+}
+
+impl Members {
+    /// One member has a heap that the others have not, and tells them.
+    fn tell(&self, of: usize, heap: impl Into<HeapMemory>) -> u8 {
+        let number = self.0[of].job.add_heap(heap).unwrap();
+        let told = self.0[of].job.told(number).unwrap();
+        let others = self.0.iter().enumerate().filter(|(at, _)| *at != of);
+        others.for_each(|(_, other)| other.job.learn(of as u32, number, &told).unwrap());
+        number
+    }
+}
+
+/// Memory that is added while links carry, by one member and not by others, and more of it than links tell of.
+#[test]
+fn memory_can_be_added_and_removed_at_any_time() {
+    for (wire, nics) in [(WireMode::Auto, &[0][..]), (WireMode::Tcp, &[0, 2])] {
+        let members = Members::new(3, wire, nics);
+        members.put(0, 1, 0, Source::Bytes(&[1]));
+        members.quiet(0);
+        let (from, to) = (&members.0[0], &members.0[1]);
+        let fill: Vec<u8> = (0..20).map(|_| members.tell(1, Memory::heap(64))).collect();
+        let late = Memory::heap(1 << 20);
+        let number = members.tell(1, late.clone());
+        assert_eq!((fill.first(), number), (Some(&1), 21));
+        let own = members.tell(0, Memory::heap(1 << 20));
+        assert_eq!(own, 1, "each has numbers of its own");
+        // From the one to the other, before and after a link is made.
+        for (at, sender) in [(0, from), (2, &members.0[2])] {
+            let (heap, offset) = if at == 0 { (own, 64) } else { (0, 64) };
+            let source = Source::Heap(Local { heap, offset, len: 5000 });
+            let mut rest = 5000;
+            while rest > 0 {
+                rest -= members.until(|_| sender.job.put(sender.context, 1, number, 4096, source)).unwrap();
+            }
+            members.quiet(at);
+            let word = Word::new(number, 8, Width::Eight).unwrap();
+            let add = Atomic::new(Type::F64, Action::Add(1.5_f64.to_bits()), true).unwrap();
+            assert_eq!(f64::from_bits(members.atomic(at, 1, word, add).unwrap()), at as f64 * 0.75);
+            let signal = Update::new(SignalOp::Add, Word::new(number, 16, Width::Eight).unwrap(), 1).unwrap();
+            members.until(|_| Ok(sender.job.signal(sender.context, 1, signal)?.then_some(()))).unwrap();
+            members.quiet(at);
+        }
+        assert_eq!((late.load(8), late.load(16)), (Ok(3_f64.to_bits()), Ok(2)));
+        // Gone, and its number another's, which those who were not told do not reach.
+        to.job.remove_heap(number).unwrap();
+        assert!(matches!(to.job.remove_heap(number), Err(RmaError::Unknown)));
+        assert!(matches!(to.job.told(number), Err(RmaError::Unknown)));
+        let word = Word::new(number, 8, Width::Eight).unwrap();
+        let fetch = Atomic::new(Type::U64, Action::Fetch, true).unwrap();
+        assert!(matches!(members.atomic(0, 1, word, fetch), Err(RmaError::NoWord(1))));
+        let told = members.until(|_| Ok(from.job.quiet(from.context)?.then_some(())));
+        assert!(matches!(told, Err(RmaError::Failed { member: 1, .. })));
+        let next = Memory::heap(4096);
+        assert_eq!(members.tell(1, next.clone()), number);
+        members.until(|_| from.job.put(from.context, 1, number, 8, Source::Bytes(&[7]))).unwrap();
+        let beyond = from.job.put(from.context, 1, number, 4096, Source::Bytes(&[7]));
+        assert_eq!(beyond.unwrap_err().to_string(), "outside of the member's heap");
+        members.quiet(0);
+        assert_eq!((next.load(8), late.load(8)), (Ok(7), Ok(3_f64.to_bits())));
+        let wrong = from.job.learn(1, 0, &[]);
+        assert!(wrong.unwrap_err().to_string().contains("rails"));
+        assert!(from.job.learn(3, 0, &[]).is_err());
+    }
+}
+
+#[test]
+fn there_is_an_end_of_heaps() {
+    let members = Members::new(1, WireMode::Auto, &[0]);
+    let job = &members.0[0].job;
+    for number in 1..RMA_HEAPS_MAX {
+        assert_eq!(usize::from(job.add_heap(Memory::heap(64)).unwrap()), number);
+    }
+    assert_eq!(job.add_heap(Memory::heap(64)).unwrap_err().to_string(), "all 256 heaps are in use");
+    job.remove_heap(77).unwrap();
+    assert_eq!(job.add_heap(Memory::heap(64)).unwrap(), 77);
+}
+
+/// Words that are somewhere else.
+#[derive(Debug)]
+struct Behind(Memory);
+
+impl Cells for Behind {
+    fn load(&self, offset: u64, width: Width) -> Option<u64> {
+        match width {
+            Width::Four => self.0.half(offset).ok().map(|half| half.load(Ordering::Relaxed).into()),
+            Width::Eight => self.0.load(offset).ok(),
+        }
+    }
+
+    fn store(&self, offset: u64, width: Width, value: u64) -> bool {
+        match width {
+            Width::Four => {
+                self.0.half(offset).map(|half| half.store(value as u32, Ordering::Relaxed)).is_ok()
+            }
+            Width::Eight => self.0.store(offset, value).is_ok(),
+        }
+    }
+}
+
+/// Atomics and signals on memory that the CPU does not touch: by whoever does.
+#[test]
+fn words_that_the_cpu_does_not_touch_are_changed_by_who_does() {
+    let members = Members::new(2, WireMode::Auto, &[0]);
+    // The software NIC takes memory of the host alone: what is touched where it is would be seen.
+    let (memory, behind) = (Memory::heap(4096), Memory::heap(4096));
+    let cells: Arc<dyn Cells> = Arc::new(Behind(behind.clone()));
+    let heap = HeapMemory { memory: memory.clone(), exported: None, cells: Some(cells) };
+    let number = members.tell(1, heap);
+    let word = Word::new(number, 8, Width::Eight).unwrap();
+    let half = Word::new(number, 20, Width::Four).unwrap();
+    let add = |kind| Atomic::new(kind, Action::Add(5), true).unwrap();
+    for round in 0..3 {
+        assert_eq!(members.atomic(0, 1, word, add(Type::U64)).unwrap(), 5 * round);
+        assert_eq!(members.atomic(0, 1, half, add(Type::I32)).unwrap(), 5 * round);
+    }
+    let update = Update::new(SignalOp::Set, word, 99).unwrap();
+    let from = &members.0[0];
+    members.until(|_| Ok(from.job.signal(from.context, 1, update)?.then_some(()))).unwrap();
+    members.quiet(0);
+    assert_eq!((behind.load(8), behind.load(16)), (Ok(99), Ok(15 << 32)));
+    assert_eq!((memory.load(8), memory.load(16)), (Ok(0), Ok(0)));
+    let outside = Word::new(number, 4096, Width::Eight).unwrap();
+    assert!(matches!(members.atomic(0, 1, outside, add(Type::U64)), Err(RmaError::NoWord(1))));
 }

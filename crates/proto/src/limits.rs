@@ -101,8 +101,11 @@ pub const NAMES_AWAITED_MAX: usize = 64;
 /// The longest run of sends that go another way after an importer could not map an export: doubled with each failure.
 pub const IPC_PASSED_OVER_MAX: u16 = 1 << 10;
 
-/// Heaps of one process of a one-sided job.
-pub const RMA_HEAPS_MAX: usize = 16;
+/// Heaps of one process of a one-sided job: as many as a byte names.
+pub const RMA_HEAPS_MAX: usize = 256;
+
+/// Heaps that are told when a link is made, the first ones. Of others their owner tells by another way.
+pub const RMA_HEAPS_TOLD_MAX: usize = 16;
 
 /// Streams of one process towards another: contexts whose signals are ordered by themselves. Further contexts share them.
 pub const RMA_STREAMS_MAX: usize = 64;

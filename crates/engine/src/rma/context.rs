@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 
 use trunkline_fabric::{Access, Completion, Done, LinkId, Rail, Status};
-use trunkline_mem::Memory;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::Path;
 use trunkline_proto::rma::ledger::Ledger;
@@ -14,13 +13,14 @@ use trunkline_proto::rma::paths::Stage;
 use trunkline_proto::rma::redo::Kind;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Instant;
-use trunkline_proto::wire::dial::Word;
+use trunkline_proto::wire::dial::{Heap as ToldHeap, Word};
 use trunkline_proto::wire::rma::atomic::{Outcome, Reply, Slot};
 use trunkline_proto::wire::rma::{Message, Stream};
 
 use crate::params::Params;
 use crate::rma::error::{Lost, RmaError};
-use crate::rma::heap::Heap;
+use crate::rma::heap::{Heap, HeapMemory};
+use crate::rma::heaps::Heaps;
 use crate::rma::job::{Member, caps_of};
 use crate::rma::native::Native;
 use crate::rma::peer::Peer;
@@ -154,7 +154,9 @@ pub(super) struct Context<R: Rail> {
     /// Which use of its place it is.
     pub(super) generation: u16,
     pub(super) rails: Vec<R>,
-    pub(super) heaps: Vec<Heap>,
+    pub(super) heaps: Vec<Option<Heap>>,
+    /// What members have told of heaps beside what links brought, by rail.
+    pub(super) learned: HashMap<(Member, u8), Vec<ToldHeap>>,
     pub(super) ledger: Ledger<Note>,
     pub(super) peers: Vec<Peer>,
     /// By member.
@@ -219,12 +221,15 @@ impl<R: Rail> Context<R> {
     pub(super) fn new(
         ContextId { stream, generation }: ContextId,
         (rails, answers): (Vec<R>, u32),
-        heaps: &[Memory],
+        heaps: Heaps,
         now: Instant,
         &Params { mutant, progress_batch: batch, .. }: &Params,
     ) -> Result<Self, RmaError> {
-        let register = |memory| Heap::new(&rails, memory, Access::LOCAL);
-        let heaps = heaps.iter().map(register).collect::<Result<_, _>>()?;
+        let register = |heap: &Option<HeapMemory>| {
+            heap.as_ref().map(|heap| Heap::new(&rails, heap, Access::LOCAL)).transpose()
+        };
+        let learned = heaps.learned;
+        let heaps = heaps.own.iter().map(register).collect::<Result<_, _>>()?;
         let (arrives, write_data, inline_max, message_max) = caps_of(&rails);
         let places = !arrives && rails.iter().all(|rail| rail.caps().placed_writes);
         let order = if write_data { Order::Counted { revert_after: REVERT_AFTER } } else { Order::Completed };
@@ -236,6 +241,7 @@ impl<R: Rail> Context<R> {
             generation,
             rails,
             heaps,
+            learned,
             ledger,
             peers: Vec::new(),
             known: HashMap::new(),

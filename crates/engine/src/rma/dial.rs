@@ -12,6 +12,7 @@ use trunkline_proto::wire::dial::{Heap as Told, Refusal, Word};
 
 use crate::rma::context::{Context, Dialled};
 use crate::rma::error::{Lost, RmaError};
+use crate::rma::heap::Heap;
 use crate::rma::job::Member;
 use crate::rma::peer::{Asked, Link, Peer};
 use crate::rma::receives::Receives;
@@ -117,12 +118,30 @@ impl<R: Rail> Context<R> {
         }
         let link = &mut peer.links[path.index()];
         (link.served, link.credit, link.heaps) = (served, receives, heaps);
-        let (rail, link) = (link.rail, link.link);
-        if self.rails[rail].connect(link, LinkAddress { bytes: address, fd }).is_err() {
+        let (member, rail, on) = (peer.member, link.rail, link.link);
+        let learned = self.learned.iter().filter(|((of, _), _)| *of == member);
+        if let Some(peer) = self.peers.get_mut(at as usize) {
+            let link = &mut peer.links[path.index()];
+            learned.for_each(|((_, number), told)| know(link, path, *number, told));
+        }
+        if self.rails[rail].connect(on, LinkAddress { bytes: address, fd }).is_err() {
             self.fail(at, path, Status::PeerDead);
             // It is good for nothing else.
             self.destroy(at, path);
         }
+    }
+
+    /// A member has told of a heap of its own.
+    pub(super) fn learn(&mut self, member: Member, number: u8, told: &[Told]) {
+        if let Some(&at) = self.known.get(&member) {
+            let links = self.peers[at as usize].links.iter_mut().enumerate();
+            links.for_each(|(at, link)| {
+                if let Some(path) = Path::new(at as u8) {
+                    know(link, path, number, told);
+                }
+            });
+        }
+        self.learned.insert((member, number), told.to_vec());
     }
 
     /// There is no other end, or it is not served any more.
@@ -147,4 +166,14 @@ impl<R: Rail> Context<R> {
         let step = peer.paths.on_standing(path, standing);
         self.do_step(at, path, step, Status::PeerDead);
     }
+}
+
+/// A heap of a member is meant by that number over a link: as its rail at the other end of the path has it.
+fn know(link: &mut Link, path: Path, number: u8, told: &[Told]) {
+    let Some(&told) = told.get(path.index() % told.len().max(1)) else { return };
+    let at = usize::from(number);
+    if link.heaps.len() <= at {
+        link.heaps.resize(at + 1, Heap::NONE);
+    }
+    link.heaps[at] = told;
 }

@@ -1,17 +1,48 @@
-//! The memory of a job that others reach: heaps, each as large in every process, named by number. Words of it are read and
-//! written as atomics by whoever serves.
+//! The memory of a job that others reach: heaps, named by number. Words of it are read and written as atomics by whoever serves.
 
-use trunkline_fabric::{Access, Heap as Shared, Mr, Rail, RegisterError};
+use std::fmt;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use trunkline_fabric::{Access, Exported, Heap as Shared, Mr, Rail, RegisterError};
 use trunkline_mem::Memory;
 use trunkline_proto::wire::dial::Heap as Told;
 use trunkline_proto::wire::frame::Region;
 use trunkline_proto::wire::rma::word::{Width, Word};
+
+/// How the CPU comes by words of memory that it cannot touch: by a mapping of a GPU's memory, or by copies. One thread at a time asks,
+/// the one that serves; who changes such a word by another way may do so in between.
+pub trait Cells: fmt::Debug + Send + Sync {
+    /// The word at `offset` bytes, which is inside and aligned; one of 4 bytes has none beyond. `None` if it cannot be had.
+    fn load(&self, offset: u64, width: Width) -> Option<u64>;
+
+    /// Changes it. Whether it was.
+    fn store(&self, offset: u64, width: Width, value: u64) -> bool;
+}
+
+/// Memory that becomes a heap.
+#[derive(Clone, Debug)]
+pub struct HeapMemory {
+    /// The bytes.
+    pub memory: Memory,
+    /// The dma-buf that its driver exported it as, and where its first byte is in that: NICs that know such take it by this.
+    pub exported: Option<(Arc<OwnedFd>, u64)>,
+    /// How the CPU comes by its words, if the CPU does not touch it.
+    pub cells: Option<Arc<dyn Cells>>,
+}
+
+impl From<Memory> for HeapMemory {
+    fn from(memory: Memory) -> Self {
+        Self { memory, exported: None, cells: None }
+    }
+}
 
 /// A heap, registered on the rails of one lane.
 #[derive(Debug)]
 pub(super) struct Heap {
     /// By rail.
     mrs: Vec<Mr<Shared>>,
+    cells: Option<Arc<dyn Cells>>,
 }
 
 impl Heap {
@@ -19,9 +50,19 @@ impl Heap {
     ///
     /// # Errors
     /// [`RegisterError`] names the limit or the system call.
-    pub(super) fn new(rails: &[impl Rail], memory: &Memory, access: Access) -> Result<Self, RegisterError> {
-        let register = |rail: &_| Mr::register(&Rail::registrar(rail), memory.clone(), access);
-        Ok(Self { mrs: rails.iter().map(register).collect::<Result<_, _>>()? })
+    pub(super) fn new<R: Rail>(rails: &[R], of: &HeapMemory, access: Access) -> Result<Self, RegisterError> {
+        let register = |rail: &R| {
+            let (registrar, memory) = (Rail::registrar(rail), of.memory.clone());
+            match &of.exported {
+                Some((fd, offset)) if rail.caps().devices.dmabuf => {
+                    let exported = Exported { fd: fd.as_fd(), offset: *offset };
+                    Mr::register_exported(&registrar, memory, exported, access)
+                }
+                _ => Mr::register(&registrar, memory, access),
+            }
+        };
+        let mrs = rails.iter().map(register).collect::<Result<_, _>>()?;
+        Ok(Self { mrs, cells: of.cells.clone() })
     }
 
     /// Its registration on a rail.
@@ -38,6 +79,9 @@ impl Heap {
         Some(Told { len: mr.memory().len() as u64, region })
     }
 
+    /// As peers are told of a number that no heap has.
+    pub(super) const NONE: Told = Told { len: 0, region: Region { key: 0, addr: 0 } };
+
     /// Its memory.
     pub(super) fn memory(&self) -> Option<&Memory> {
         self.mrs.first().map(Mr::memory)
@@ -45,8 +89,15 @@ impl Heap {
 }
 
 /// Changes a word as `f` says, if it says anything, with nobody in between. What it was; `None` if there is no such word.
-pub(super) fn update(heaps: &[Heap], word: Word, f: impl Fn(u64) -> Option<u64>) -> Option<u64> {
-    let memory = heaps.get(usize::from(word.heap()))?.memory()?;
+pub(super) fn update(heaps: &[Option<Heap>], word: Word, f: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+    let heap = heaps.get(usize::from(word.heap()))?.as_ref()?;
+    let memory = heap.memory()?;
+    if let Some(cells) = &heap.cells {
+        memory.checked(word.offset(), word.width().bytes()).ok()?;
+        let old = cells.load(word.offset(), word.width())?;
+        let stored = f(old).is_none_or(|new| cells.store(word.offset(), word.width(), new));
+        return stored.then_some(old);
+    }
     match word.width() {
         Width::Eight => memory.update(word.offset(), f).ok(),
         Width::Four => {

@@ -4,10 +4,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use trunkline_fabric::{Access, Caps, Fabric, Host, Rail, RailConfig, RecvOrder};
-use trunkline_mem::Memory;
+use trunkline_fabric::{Caps, Fabric, Host, Rail, RailConfig, RecvOrder};
 use trunkline_proto::id::ProcessId;
-use trunkline_proto::limits::{RMA_HEAPS_MAX, RMA_STREAMS_MAX};
+use trunkline_proto::limits::RMA_STREAMS_MAX;
 use trunkline_proto::rma::atomic::Atomic;
 use trunkline_proto::wire::dial::{CARD_BYTES, Card};
 use trunkline_proto::wire::rma::Stream;
@@ -19,7 +18,7 @@ use crate::params::ExecuteBy;
 use crate::rma::context::{ANSWERS_MAX, Context, ContextId, Fetch, Local, Source};
 use crate::rma::desk::Desk;
 use crate::rma::error::RmaError;
-use crate::rma::heap::Heap;
+use crate::rma::heaps::Heaps;
 use crate::rma::native::Native;
 use crate::rma::place::{Place, named};
 use crate::rma::service::{RECEIVES_MAX, Service};
@@ -44,7 +43,7 @@ pub(super) const UNMET: RmaError = RmaError::Argument("the members are not known
 
 /// Which places have a context.
 #[derive(Debug, Default)]
-struct Made {
+pub(super) struct Made {
     /// Places that had one so far, and those of them that have none now.
     places: usize,
     free: Vec<usize>,
@@ -61,12 +60,12 @@ pub struct Job<F: Fabric, H: Host> {
     process: ProcessId,
     pub(super) nonce: [u8; 16],
     pub(super) me: OnceLock<(Member, Vec<Card>)>,
-    heaps: Mutex<Vec<Memory>>,
+    pub(super) heaps: Mutex<Heaps>,
     pub(super) desk: Lane<Desk<H>>,
     /// Nothing before the members are known.
     pub(super) service: Lane<Option<Service<F::Rail>>>,
     pub(super) contexts: Box<[OnceLock<Place<F::Rail>>]>,
-    made: Mutex<Made>,
+    pub(super) made: Mutex<Made>,
     /// Calls that went on with everything.
     polls: AtomicU64,
 }
@@ -87,7 +86,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
             process,
             nonce,
             me: OnceLock::new(),
-            heaps: Mutex::new(Vec::new()),
+            heaps: Mutex::default(),
             desk: Lane::new(Desk { streams, events: Vec::new() }, mutant),
             service: Lane::new(None, mutant),
             contexts: std::iter::repeat_with(OnceLock::new).take(RMA_STREAMS_MAX).collect(),
@@ -197,24 +196,6 @@ impl<F: Fabric, H: Host> Job<F, H> {
         self.me.get().map(|(me, cards)| (*me, cards.len() as Member))
     }
 
-    /// Adds a heap: memory that others reach, by its number. Each member adds the same ones in the same order, after
-    /// [`Job::meet`] and before it makes a context; and all have before any of them begins something.
-    ///
-    /// # Errors
-    /// [`RmaError::Register`], [`RmaError::Exhausted`].
-    pub fn add_heap(&self, memory: Memory) -> Result<u8, RmaError> {
-        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
-        let exhausted = RmaError::Exhausted { what: "heaps", limit: RMA_HEAPS_MAX };
-        let number =
-            u8::try_from(heaps.len()).ok().filter(|&n| usize::from(n) < RMA_HEAPS_MAX).ok_or(exhausted)?;
-        let mut service = self.service.claim();
-        let service = service.as_mut().ok_or(UNMET)?;
-        let heap = Heap::new(service.rails(), &memory, Access::ALL)?;
-        service.add_heap(heap);
-        heaps.push(memory);
-        Ok(number)
-    }
-
     /// A new context, with rails of its own.
     ///
     /// # Errors
@@ -228,7 +209,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (mutant, now) = (self.params.mutant, self.host.now());
         let id = ContextId { stream, generation: made.uses };
-        let mut context = Context::new(id, (rails, answers), &heaps, now, &self.params)?;
+        let mut context = Context::new(id, (rails, answers), heaps, now, &self.params)?;
         if self.nics_execute() {
             context.native = Some(Native::new(&context.rails[0])?);
         }

@@ -14,6 +14,7 @@ mod desk;
 mod dial;
 mod error;
 mod heap;
+mod heaps;
 mod job;
 mod leave;
 mod native;
@@ -29,4 +30,5 @@ mod streams;
 
 pub use context::{ContextId, Fetch, Local, Source};
 pub use error::{Lost, RmaError};
+pub use heap::{Cells, HeapMemory};
 pub use job::{Job, Member};

@@ -141,8 +141,8 @@ impl<R: Rail> Context<R> {
         let (Note::Put(transfer, _) | Note::Get(transfer)) = note else { return };
         let link = &mut self.peers[at as usize].links[path.index()];
         let len = u64::from(transfer.len);
-        let region = |heaps: &[Heap], heap: u8, offset| {
-            let mr = heaps.get(usize::from(heap))?.on(link.rail)?;
+        let region = |heaps: &[Option<Heap>], heap: u8, offset| {
+            let mr = heaps.get(usize::from(heap))?.as_ref()?.on(link.rail)?;
             Some(mr.extent(offset, len))
         };
         // Heaps are the same on every path: it was checked when it was put or got.
@@ -330,7 +330,8 @@ impl<R: Rail> Context<R> {
             }
             Source::Bytes(_) => Ok(()),
             Source::Heap(local) => {
-                let memory = self.heaps.get(usize::from(local.heap)).and_then(Heap::memory);
+                let heap = self.heaps.get(usize::from(local.heap)).and_then(Option::as_ref);
+                let memory = heap.and_then(Heap::memory);
                 let memory = memory.ok_or(RmaError::Argument("there is no such heap"))?;
                 let inside = memory.checked(local.offset, local.len);
                 inside.map(drop).map_err(|_| RmaError::Argument("outside of the heap"))
@@ -341,7 +342,8 @@ impl<R: Rail> Context<R> {
 
 /// Where bytes of a member's heap are, over a link.
 pub(super) fn remote(link: &Link, heap: u8, offset: u64, len: u64) -> Result<Remote, RmaError> {
-    let heap = link.heaps.get(usize::from(heap)).ok_or(RmaError::Argument("the member has no such heap"))?;
+    let heap = link.heaps.get(usize::from(heap)).filter(|heap| **heap != Heap::NONE);
+    let heap = heap.ok_or(RmaError::Argument("the member has no such heap"))?;
     let inside = offset.checked_add(len).is_some_and(|end| end <= heap.len);
     if !inside {
         return Err(RmaError::Argument("outside of the member's heap"));

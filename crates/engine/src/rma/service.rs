@@ -8,7 +8,7 @@ use trunkline_fabric::{
     Completion, Done, LinkAddress, LinkError, LinkId, Op, PostError, Rail, RegisterError, Source, Status,
     Wake,
 };
-use trunkline_proto::limits::LINKS_MAX as PATHS_MAX;
+use trunkline_proto::limits::{LINKS_MAX as PATHS_MAX, RMA_HEAPS_TOLD_MAX};
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::rma::inbox::{Inbox, Took};
 use trunkline_proto::rma::incoming::MakeUp;
@@ -69,7 +69,7 @@ struct Member {
 /// The lane.
 pub(super) struct Service<R: Rail> {
     rails: Vec<R>,
-    heaps: Vec<Heap>,
+    heaps: Vec<Option<Heap>>,
     links: Slots<Link>,
     /// By rail, then by the link's number.
     names: Vec<Vec<Option<SlotId>>>,
@@ -147,9 +147,14 @@ impl<R: Rail> Service<R> {
         &self.rails
     }
 
-    /// One heap more.
-    pub(super) fn add_heap(&mut self, heap: Heap) {
-        self.heaps.push(heap);
+    /// Its heaps, by number.
+    pub(super) fn heaps(&self) -> &[Option<Heap>] {
+        &self.heaps
+    }
+
+    /// The same, to add some and to take some away.
+    pub(super) fn heaps_mut(&mut self) -> &mut Vec<Option<Heap>> {
+        &mut self.heaps
     }
 
     /// Messages that may be under way to it over a link.
@@ -227,7 +232,8 @@ impl<R: Rail> Service<R> {
         known.inbox.grow(stream);
         let new = || Serving { control, served: Served::new(self.mutant), links: [None; PATHS_MAX] };
         known.streams.entry(stream).or_insert_with(new).links[path.index()] = Some(served);
-        let told = self.heaps.iter().filter_map(|heap| heap.told(at)).collect();
+        let told = |heap: &Option<Heap>| heap.as_ref().and_then(|heap| heap.told(at)).unwrap_or(Heap::NONE);
+        let told = self.heaps.iter().take(RMA_HEAPS_TOLD_MAX).map(told).collect();
         Ok((served, ours, told))
     }
 

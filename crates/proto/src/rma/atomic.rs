@@ -35,7 +35,18 @@ impl Type {
         }
     }
 
-    const fn is_integer(self) -> bool {
+    /// The bits of a sum, by those of what is added.
+    fn sum(self, a: u64, b: u64) -> u64 {
+        match self {
+            Self::F32 => (f32::from_bits(a as u32) + f32::from_bits(b as u32)).to_bits().into(),
+            Self::F64 => (f64::from_bits(a) + f64::from_bits(b)).to_bits(),
+            Self::I32 | Self::I64 | Self::U32 | Self::U64 => a.wrapping_add(b),
+        }
+    }
+
+    /// Whether adding wraps.
+    #[must_use]
+    pub const fn is_integer(self) -> bool {
         !matches!(self, Self::F32 | Self::F64)
     }
 }
@@ -47,7 +58,7 @@ pub enum Action {
     Fetch,
     /// Replaces it; where it fetches, a swap.
     Set(u64),
-    /// Adds to it, wrapping; an increment adds 1.
+    /// Adds to it: wrapping, or as floating-point numbers do; an increment adds 1.
     Add(u64),
     /// Keeps these bits.
     And(u64),
@@ -73,15 +84,15 @@ pub struct Atomic {
 }
 
 impl Atomic {
-    /// `None` if there is no such atomic: a floating-point number can only be fetched, set and swapped, a fetch and a
+    /// `None` if there is no such atomic: a floating-point number can only be fetched, set, swapped and added to, a fetch and a
     /// compare-and-swap always fetch, and no operand is wider than its type.
     #[must_use]
     pub fn new(kind: Type, action: Action, fetches: bool) -> Option<Self> {
         let width = kind.width();
         let exists = match action {
             Action::Fetch => fetches,
-            Action::Set(value) => width.holds(value),
-            Action::Add(value) | Action::And(value) | Action::Or(value) | Action::Xor(value) => {
+            Action::Set(value) | Action::Add(value) => width.holds(value),
+            Action::And(value) | Action::Or(value) | Action::Xor(value) => {
                 kind.is_integer() && width.holds(value)
             }
             Action::CompareSwap { expect, swap } => {
@@ -119,7 +130,7 @@ impl Atomic {
         let new = match self.action {
             Action::Fetch => return None,
             Action::Set(value) => value,
-            Action::Add(value) => old.wrapping_add(value),
+            Action::Add(value) => self.kind.sum(old, value),
             Action::And(value) => old & value,
             Action::Or(value) => old | value,
             Action::Xor(value) => old ^ value,

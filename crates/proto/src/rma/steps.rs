@@ -24,7 +24,7 @@ pub enum Step {
 #[must_use]
 pub fn next(atomic: Atomic, before: Option<u64>) -> Step {
     match (atomic.action(), before) {
-        (Action::Add(value), _) => Step::Add(value),
+        (Action::Add(value), _) if atomic.kind().is_integer() => Step::Add(value),
         (Action::CompareSwap { expect, swap }, _) => Step::CompareSwap { expect, swap },
         (Action::Fetch, _) | (_, None) => Step::Add(0),
         (_, Some(expect)) => {
@@ -39,7 +39,8 @@ pub fn next(atomic: Atomic, before: Option<u64>) -> Step {
 #[must_use]
 pub fn follows(atomic: Atomic, before: Option<u64>, found: u64, mutant: Mutant) -> Option<u64> {
     match (atomic.action(), before) {
-        (Action::Add(_) | Action::CompareSwap { .. } | Action::Fetch, _) => None,
+        (Action::Add(_), _) if atomic.kind().is_integer() => None,
+        (Action::CompareSwap { .. } | Action::Fetch, _) => None,
         (_, Some(_)) if mutant.is("rma-steps-once") => None,
         (_, Some(before)) if before == found => None,
         // What would not change it has happened with the look.
@@ -69,7 +70,7 @@ mod tests {
 
     fn atomics() -> impl Strategy<Value = Atomic> {
         let small = 0..4_u64;
-        (0..7_u8, small.clone(), small).prop_filter_map("there is such an atomic", |(what, a, b)| {
+        (0..8_u8, small.clone(), small).prop_filter_map("there is such an atomic", |(what, a, b)| {
             let action = match what {
                 0 => Action::Fetch,
                 1 => Action::Set(a),
@@ -77,6 +78,7 @@ mod tests {
                 3 => Action::And(a),
                 4 => Action::Or(a),
                 5 => Action::Xor(a),
+                6 => return Atomic::new(Type::F64, Action::Add((a as f64 + 0.5).to_bits()), true),
                 _ => Action::CompareSwap { expect: a, swap: b },
             };
             Atomic::new(Type::U64, action, true)

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use crate::id::ProcessId;
-use crate::limits::{LINKS_MAX, RAILS_MAX, RMA_HEAPS_MAX};
+use crate::limits::{LINKS_MAX, RAILS_MAX, RMA_HEAPS_TOLD_MAX};
 use crate::rma::incoming::{MakeUp, Standing};
 use crate::rma::shape::Shape;
 use crate::wire::cursor::{Reader, Short, Writer};
@@ -255,7 +255,7 @@ fn read_link(reader: &mut Reader<'_>) -> Result<Vec<u8>, DialError> {
 }
 
 impl Word {
-    /// The word's bytes. Heaps beyond [`RMA_HEAPS_MAX`] and epochs beyond [`EPOCHS_MAX`] are left out.
+    /// The word's bytes. Heaps beyond [`RMA_HEAPS_TOLD_MAX`] and epochs beyond [`EPOCHS_MAX`] are left out.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::default();
@@ -265,7 +265,7 @@ impl Word {
                 write_link(&mut out, link);
             }
             Self::Taken { id, served, receives, heaps, link } => {
-                let heaps = &heaps[..heaps.len().min(RMA_HEAPS_MAX)];
+                let heaps = &heaps[..heaps.len().min(RMA_HEAPS_TOLD_MAX)];
                 out.u8(2).u8(WORDS).u8(heaps.len() as u8).u8(0).u32(*receives).u64(*id).u64(*served);
                 for heap in heaps {
                     out.u64(heap.len).u64(heap.region.key).u64(heap.region.addr);
@@ -318,7 +318,7 @@ impl Word {
                 Self::Dial { id, nonce, member: number, stream, path: second, link: read_link(&mut reader)? }
             }
             2 => {
-                within("heaps", first.into(), 0, RMA_HEAPS_MAX)?;
+                within("heaps", first.into(), 0, RMA_HEAPS_TOLD_MAX)?;
                 within("receives", number, 2, u32::MAX as usize)?;
                 let served = reader.u64()?;
                 let mut heap = || -> Result<Heap, DialError> {
@@ -405,7 +405,7 @@ mod tests {
             dial(vec![5]),
             dial(vec![6; LINK_MAX]),
             taken(0, vec![7]),
-            taken(RMA_HEAPS_MAX, vec![8; LINK_MAX]),
+            taken(RMA_HEAPS_TOLD_MAX, vec![8; LINK_MAX]),
             Word::Refused { id: 3, why: Refusal::Stranger },
             Word::Refused { id: 3, why: Refusal::NoResources },
             Word::Refused { id: 3, why: Refusal::Other(200) },
@@ -468,7 +468,7 @@ mod tests {
         assert_eq!(refused(0, 2, 64), DialError::Value { what: "stream", value: 64 });
         assert_eq!(refused(0, 3, 4), DialError::Value { what: "path", value: 4 });
         assert_eq!(refused(2, 4, 1), DialError::Value { what: "receives", value: 1 });
-        let heaps = RMA_HEAPS_MAX as u8 + 1;
+        let heaps = RMA_HEAPS_TOLD_MAX as u8 + 1;
         assert_eq!(refused(2, 2, heaps), DialError::Value { what: "heaps", value: heaps.into() });
         assert_eq!(refused(7, 2, 64), DialError::Value { what: "stream", value: 64 });
         assert_eq!(refused(11, 2, 129), DialError::Value { what: "epochs with writes", value: 129 });

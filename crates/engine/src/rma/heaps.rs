@@ -1,0 +1,134 @@
+//! The heaps of a process, and those of others. Front ends add memory when they begin, and may add and remove more while others are
+//! at work on the rest; where not all members add the same, they tell each other of their heaps by a way of their own.
+
+use std::collections::HashMap;
+use std::sync::{OnceLock, PoisonError};
+
+use trunkline_fabric::{Access, Fabric, Host, RegisterError};
+use trunkline_proto::limits::RMA_HEAPS_MAX;
+use trunkline_proto::wire::dial::Heap as Told;
+
+use crate::rma::error::RmaError;
+use crate::rma::heap::{Heap, HeapMemory};
+use crate::rma::job::{Job, Member, UNMET};
+use crate::rma::place::Place;
+
+/// The heaps that there are, by number, and what was told of those of others, by their rail.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Heaps {
+    pub(super) own: Vec<Option<HeapMemory>>,
+    pub(super) learned: HashMap<(Member, u8), Vec<Told>>,
+}
+
+impl<F: Fabric, H: Host> Job<F, H> {
+    /// Adds a heap: memory that others reach, by its number, which is the lowest that is free. After [`Job::meet`].
+    ///
+    /// Members are told of each other's first heaps when links are made: of those that were there by then, and they are the first
+    /// sixteen. So each member adds the same ones in the same order, and all have before any of them begins something; or else they
+    /// tell each other ([`Job::told`], [`Job::learn`]).
+    ///
+    /// Waits for threads that use a context right now, a turn each.
+    ///
+    /// # Errors
+    /// [`RmaError::Register`], [`RmaError::Exhausted`]; then nothing is left of it.
+    pub fn add_heap(&self, memory: impl Into<HeapMemory>) -> Result<u8, RmaError> {
+        let memory = memory.into();
+        // No context is made meanwhile.
+        let _made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = heaps.own.iter().position(Option::is_none).unwrap_or(heaps.own.len());
+        let exhausted = RmaError::Exhausted { what: "heaps", limit: RMA_HEAPS_MAX };
+        let number = u8::try_from(at).map_err(|_| exhausted)?;
+        let served = {
+            let service = self.service.claim();
+            let service = service.as_ref().ok_or(UNMET)?;
+            Heap::new(service.rails(), &memory, Access::ALL)?
+        };
+        let register = |place: &Place<F::Rail>| {
+            let mut slot = place.claim();
+            let Some(context) = slot.as_mut() else { return Ok(()) };
+            let heap = Heap::new(&context.rails, &memory, Access::LOCAL)?;
+            put_at(&mut context.heaps, at, Some(heap));
+            Ok(())
+        };
+        let registered = self.contexts.iter().filter_map(OnceLock::get).try_for_each(register);
+        registered.inspect_err(|_: &RegisterError| self.forget_heap(number))?;
+        if let Some(service) = self.service.claim().as_mut() {
+            put_at(service.heaps_mut(), at, Some(served));
+        }
+        put_at(&mut heaps.own, at, Some(memory));
+        Ok(number)
+    }
+
+    /// Removes a heap: nothing of it is registered any more, and its number is for another. All that anybody has begun on it must be
+    /// complete.
+    ///
+    /// # Errors
+    /// [`RmaError::Unknown`]: there is none of that number.
+    pub fn remove_heap(&self, number: u8) -> Result<(), RmaError> {
+        let _made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = heaps.own.get_mut(usize::from(number)).and_then(Option::take);
+        own.ok_or(RmaError::Unknown)?;
+        if !self.params.mutant.is("job-keeps-removed-heaps") {
+            self.forget_heap(number);
+        }
+        Ok(())
+    }
+
+    /// Nobody uses a heap any more, neither for others nor for this process.
+    fn forget_heap(&self, number: u8) {
+        let at = usize::from(number);
+        if let Some(heap) = self.service.claim().as_mut().and_then(|service| service.heaps_mut().get_mut(at))
+        {
+            *heap = None;
+        }
+        for place in self.contexts.iter().filter_map(OnceLock::get) {
+            if let Some(heap) = place.claim().as_mut().and_then(|context| context.heaps.get_mut(at)) {
+                *heap = None;
+            }
+        }
+    }
+
+    /// What others need to reach a heap of this process: its length and key, by rail, to be carried to them as it is.
+    ///
+    /// # Errors
+    /// [`RmaError::Unknown`]: there is none of that number.
+    pub fn told(&self, number: u8) -> Result<Vec<Told>, RmaError> {
+        let service = self.service.claim();
+        let service = service.as_ref().ok_or(UNMET)?;
+        let heap = service.heaps().get(usize::from(number)).and_then(Option::as_ref);
+        let heap = heap.ok_or(RmaError::Unknown)?;
+        Ok((0..service.rails().len()).filter_map(|rail| heap.told(rail)).collect())
+    }
+
+    /// What a member has told of a heap of its own ([`Job::told`]): from now on it is meant by that number. Waits as
+    /// [`Job::add_heap`] does.
+    ///
+    /// # Errors
+    /// [`RmaError::Argument`]: there is no such member, or it has told of another number of rails than it has.
+    pub fn learn(&self, member: Member, number: u8, told: &[Told]) -> Result<(), RmaError> {
+        let Some((_, cards)) = self.me.get() else { return Err(UNMET) };
+        let card = cards.get(member as usize).ok_or(RmaError::Argument("there is no such member"))?;
+        if told.len() != usize::from(card.rails) {
+            return Err(RmaError::Argument("what is told of a heap does not fit the rails of its member"));
+        }
+        let _made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
+        heaps.learned.insert((member, number), told.to_vec());
+        for place in self.contexts.iter().filter_map(OnceLock::get) {
+            if let Some(context) = place.claim().as_mut() {
+                context.learn(member, number, told);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Puts something at a place, before which there may be none.
+pub(super) fn put_at<T>(all: &mut Vec<Option<T>>, at: usize, what: Option<T>) {
+    if all.len() <= at {
+        all.resize_with(at + 1, || None);
+    }
+    all[at] = what;
+}
