@@ -15,6 +15,7 @@ use crate::workspace::Workspace;
 /// Package, file it produces, and its lists relative to the root: of symbols, or headers that declare them.
 const LIBRARIES: &[(&str, &str, &[&str])] = &[
     ("nccl", "libtrunkline_nccl.so", &["xtask/abi/nccl.symbols"]),
+    ("nvshmem", "libtrunkline_nvshmem.so", &["xtask/abi/nvshmem.symbols"]),
     ("shmem", "libtrunkline_shmem.so", &["crates/shmem/include/shmem.h", "crates/shmem/include/pshmem.h"]),
 ];
 

@@ -16,6 +16,12 @@ const PLUGIN: &str = "libnccl-net-trunkline.so";
 /// The library of OpenSHMEM as it is installed.
 const SHMEM: &str = "libtrunkline-shmem.so";
 
+/// Where NVSHMEM's transport is: by itself, as it has the name of one of NVSHMEM's own, which it takes the place of when its folder is named first.
+const NVSHMEM: &str = "lib/nvshmem";
+
+/// Its names, one for each version of the interface.
+const NVSHMEM_NAMES: [&str; 2] = ["nvshmem_transport_libfabric.so.4", "nvshmem_transport_libfabric.so.6"];
+
 /// For builds that ask pkg-config; the folder that it is in is `lib/pkgconfig`.
 const PKG_CONFIG: &str = concat!(
     "prefix=${pcfiledir}/../..\n\nName: trunkline-shmem\nDescription: OpenSHMEM 1.5 over Trunkline\nVersion: ",
@@ -31,9 +37,10 @@ const PLUGIN_LINKS: &[&str] = &["libnccl-net.so", "librccl-net-trunkline.so", "l
 /// # Errors
 /// When a build fails or a file cannot be written.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
-    let packages =
-        ["--package", "trunkline-nccl", "--package", "trunkline-shmem", "--package", "trunkline-cli"];
-    shell::cargo(&workspace.root, &[&["build", "--release"], &packages[..]].concat())?;
+    let packages = ["nccl", "shmem", "nvshmem", "cli"].map(|name| format!("--package=trunkline-{name}"));
+    let mut build = vec!["build", "--release"];
+    build.extend(packages.iter().map(String::as_str));
+    shell::cargo(&workspace.root, &build)?;
     let (built, dist) = (workspace.target.join("release"), workspace.target.join("dist"));
     if dist.exists() {
         fs::remove_dir_all(&dist).with_context(|| format!("clearing {}", dist.display()))?;
@@ -53,6 +60,12 @@ fn lay_out(built: &Path, dist: &Path) -> Result<()> {
             .with_context(|| format!("linking {link}"))?;
     }
     copy(&built.join("libtrunkline_shmem.so"), &dist.join("lib").join(SHMEM))?;
+    let [first, others @ ..] = NVSHMEM_NAMES;
+    copy(&built.join("libtrunkline_nvshmem.so"), &dist.join(NVSHMEM).join(first))?;
+    for name in others {
+        std::os::unix::fs::symlink(first, dist.join(NVSHMEM).join(name))
+            .with_context(|| format!("linking {name}"))?;
+    }
     for program in ["trunkline", "oshcc", "oshcxx", "oshrun"] {
         copy(&built.join(program), &dist.join("bin").join(program))?;
     }
@@ -96,6 +109,7 @@ mod tests {
         fs::create_dir(&built).unwrap();
         fs::write(built.join("libtrunkline_nccl.so"), "so").unwrap();
         fs::write(built.join("libtrunkline_shmem.so"), "shmem").unwrap();
+        fs::write(built.join("libtrunkline_nvshmem.so"), "nvshmem").unwrap();
         for program in ["trunkline", "oshcc", "oshcxx", "oshrun"] {
             fs::write(built.join(program), "tool").unwrap();
         }
@@ -105,6 +119,10 @@ mod tests {
         }
         for program in ["trunkline", "oshcc", "oshc++", "oshrun"] {
             assert_eq!(fs::read_to_string(dist.join("bin").join(program)).unwrap(), "tool", "{program}");
+        }
+        for name in NVSHMEM_NAMES {
+            assert_eq!(fs::read_to_string(dist.join("lib/nvshmem").join(name)).unwrap(), "nvshmem", "{name}");
+            assert!(!dist.join("lib").join(name).exists(), "it is not in the way of NVSHMEM's own");
         }
         let config = fs::read_to_string(dist.join("lib/pkgconfig/trunkline-shmem.pc")).unwrap();
         assert!(config.contains("-ltrunkline-shmem") && dist.join("lib").join(SHMEM).exists());

@@ -45,6 +45,7 @@ const SAME_FLOOR: &[(&str, &str)] = &[
     ("nccl", "choose"),
     ("trunkline", "choose"),
     ("shmem", "choose"),
+    ("nvshmem", "choose"),
 ];
 
 /// Who may use the foreign function tables. `xtask` compares their layouts with a C compiler's.

@@ -21,8 +21,9 @@ use std::path::Path;
 
 use trunkline_engine::host::Reach;
 use trunkline_engine::{FabricName, Params};
-use trunkline_fabric::Level;
+use trunkline_fabric::{Fabric as _, Level, Nic};
 use trunkline_ofi::{Auto, OfiFabric};
+use trunkline_softnic::SoftFabric;
 use trunkline_topo::Choice;
 use trunkline_verbs::VerbsFabric;
 
@@ -53,6 +54,18 @@ impl Hardware {
                 fabric.map_or(Self::None, Self::Ofi)
             }
             FabricName::Soft | FabricName::SoftShm | FabricName::SoftTcp => Self::None,
+        })
+    }
+
+    /// The NICs that there are, by their places in the fabric's list, for a front end that chooses before it opens any.
+    ///
+    /// # Errors
+    /// [`ChooseError`]: the software NIC cannot be made.
+    pub fn nics(&self, params: &Params) -> Result<Vec<Nic>, ChooseError> {
+        Ok(match self {
+            Self::None => SoftFabric::new(soft_config(params, addresses(params)?))?.nics().to_vec(),
+            Self::Verbs(fabric) => fabric.nics().to_vec(),
+            Self::Ofi(fabric) => fabric.nics().to_vec(),
         })
     }
 

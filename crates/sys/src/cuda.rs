@@ -183,3 +183,40 @@ pub const SYMBOLS: [&CStr; 15] = [
     c"cuGetErrorName",
     c"cuMemGetHandleForAddressRange",
 ];
+
+/// A stream of a device.
+#[repr(C)]
+pub struct Stream {
+    _private: [u8; 0],
+}
+
+/// `CU_STREAM_NON_BLOCKING`: it waits for no other.
+pub const STREAM_NON_BLOCKING: c_uint = 1;
+
+/// `cuStreamCreate`.
+pub type StreamCreate = unsafe extern "C" fn(stream: *mut *mut Stream, flags: c_uint) -> Status;
+/// `cuStreamDestroy_v2`.
+pub type StreamDestroy = unsafe extern "C" fn(stream: *mut Stream) -> Status;
+/// `cuStreamSynchronize`.
+pub type StreamSynchronize = unsafe extern "C" fn(stream: *mut Stream) -> Status;
+/// `cuMemcpyDtoHAsync_v2`.
+pub type MemcpyDtoHAsync =
+    unsafe extern "C" fn(to: *mut c_void, from: DevicePtr, size: usize, stream: *mut Stream) -> Status;
+/// `cuMemcpyHtoDAsync_v2`.
+pub type MemcpyHtoDAsync =
+    unsafe extern "C" fn(to: DevicePtr, from: *const c_void, size: usize, stream: *mut Stream) -> Status;
+
+/// Functions for who copies; opened only then.
+#[derive(Clone, Copy)]
+pub struct CopyCalls {
+    /// A stream.
+    pub stream_create: StreamCreate,
+    /// Its end.
+    pub stream_destroy: StreamDestroy,
+    /// Waits for what it does.
+    pub stream_synchronize: StreamSynchronize,
+    /// Copies from the device.
+    pub memcpy_dtoh_async: MemcpyDtoHAsync,
+    /// Copies to it.
+    pub memcpy_htod_async: MemcpyHtoDAsync,
+}

@@ -5,8 +5,10 @@
 #![no_std]
 
 pub mod cuda;
+pub mod gdrcopy;
 pub mod hip;
 pub mod nccl_net;
+pub mod nvshmem;
 pub mod ofi;
 pub mod pmix;
 pub mod verbs;

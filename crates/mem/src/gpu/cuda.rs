@@ -316,7 +316,7 @@ impl Cuda {
     }
 
     /// Calls in the device's primary context.
-    fn within<T>(&self, device: u32, call: impl FnOnce() -> T) -> Result<T, CallError> {
+    pub(super) fn within<T>(&self, device: u32, call: impl FnOnce() -> T) -> Result<T, CallError> {
         let device = self.device(device)?;
         let mut context = self.retain(device)?;
         // SAFETY: a context that is retained until it has been taken away again.
@@ -331,7 +331,7 @@ impl Cuda {
         result
     }
 
-    fn check(&self, call: &'static str, code: Status) -> Result<(), CallError> {
+    pub(super) fn check(&self, call: &'static str, code: Status) -> Result<(), CallError> {
         if code == status::SUCCESS {
             return Ok(());
         }

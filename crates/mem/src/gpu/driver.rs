@@ -7,6 +7,7 @@ use trunkline_sys::{cuda, hip};
 
 use crate::Memory;
 
+use super::copies::{Copies, CopyError};
 use super::cuda::Cuda;
 use super::hip::Hip;
 use super::lent;
@@ -168,6 +169,17 @@ impl Gpu {
             return Ok(true);
         };
         Ok(pointer.sync_copies || cuda.sync_copies(device, addr)?)
+    }
+
+    /// Copies of a few bytes from and to memory of a device.
+    ///
+    /// # Errors
+    /// [`CopyError`].
+    pub fn copies(&self, device: u32) -> Result<Copies, CopyError> {
+        match &self.driver {
+            Driver::Cuda(cuda) => Copies::new(cuda.clone(), device),
+            Driver::Hip(_) => Err(CopyError::Vendor),
+        }
     }
 
     /// `len` bytes of a device, for whoever tries out what reaches them: of the device that the calling thread uses, or

@@ -30,6 +30,14 @@ pub enum Missing {
         /// What holds it.
         package: &'static str,
     },
+    /// Its module of the kernel is not loaded.
+    #[error("the kernel module {module} is not loaded; install {package}")]
+    Module {
+        /// Name of the module.
+        module: &'static str,
+        /// What holds it.
+        package: &'static str,
+    },
     /// The driver lacks a function.
     #[error("{library} has no {symbol}; it is older than what is supported, install a newer one")]
     Symbol {

@@ -28,6 +28,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "imm", check: wire::imm, seeds: wire::imm_seeds },
     Target { name: "eager", check: wire::eager, seeds: wire::eager_seeds },
     Target { name: "fin", check: wire::fin, seeds: wire::fin_seeds },
+    Target { name: "memory_handle", check: wire::memory_handle, seeds: wire::memory_handle_seeds },
     Target { name: "pe", check: wire::pe, seeds: wire::pe_seeds },
     Target { name: "strand", check: wire::strand, seeds: wire::strand_seeds },
     Target { name: "dial", check: wire::dial, seeds: wire::dial_seeds },

@@ -20,6 +20,7 @@ use crate::wire::frame::{Answer, Frame, LinkDown, LinkOpen, LinkResult, Open, Re
 use crate::wire::handle::{self, Handle};
 use crate::wire::imm::{Imm, Token};
 use crate::wire::member::MemberId;
+use crate::wire::memory_handle::{MemoryHandle, Registered};
 use crate::wire::pe::{Pe, Segment};
 use crate::wire::proof::{Epoch, Proof};
 use crate::wire::rma::Stream;
@@ -218,6 +219,22 @@ pub(super) fn fin(bytes: &[u8]) {
 pub(super) fn fin_seeds() -> Vec<Vec<u8>> {
     let record = |len, stripes| Fin { len, stripes, token: Token::new(511, 1) }.to_bytes().to_vec();
     variants(&[record(0, 0), record(u64::MAX, 16), record(1 << 32, 1), record(90, 17)])
+}
+
+/// Memory that NVSHMEM registered.
+pub(super) fn memory_handle(bytes: &[u8]) {
+    let bytes = padded(bytes);
+    let Ok(parsed) = MemoryHandle::from_bytes(&bytes) else { return };
+    assert_eq!(MemoryHandle::memory_of(&bytes), Ok(parsed.memory));
+    assert_eq!(MemoryHandle::from_bytes(&parsed.to_bytes()), Ok(parsed));
+}
+
+pub(super) fn memory_handle_seeds() -> Vec<Vec<u8>> {
+    let handle = |n: u64| MemoryHandle {
+        memory: Registered { heap: n as u8, generation: n as u32 + 1, base: n << 12, len: n << 30 },
+        rails: (0..=n % 4).map(|rail| Region { key: rail, addr: n << 12 }).collect(),
+    };
+    variants(&[handle(0), handle(7), handle(255)].map(|handle| handle.to_bytes()[..128].to_vec()))
 }
 
 /// A process with symmetric memory.

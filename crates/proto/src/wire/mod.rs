@@ -12,6 +12,7 @@ pub mod imm;
 pub mod ipc;
 pub mod layout;
 pub mod member;
+pub mod memory_handle;
 pub mod pe;
 pub mod place;
 pub mod proof;

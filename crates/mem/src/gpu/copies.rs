@@ -1,0 +1,130 @@
+//! Copies of a few bytes from and to memory of one of NVIDIA's devices, on a stream of their own: they wait for no kernel, which may be waiting for what is
+//! copied. For who has no mapping of the memory; each takes ten microseconds or more. Of another vendor's driver there are none.
+
+use std::ffi::{CStr, c_void};
+use std::fmt;
+use std::mem::transmute;
+use std::ptr::{self, NonNull};
+
+use trunkline_sys::cuda::{self as calls, CopyCalls};
+
+use super::cuda::Cuda;
+use super::library::Library;
+use super::{CallError, Missing};
+
+/// A stream for copies.
+pub struct Copies {
+    cuda: Cuda,
+    calls: CopyCalls,
+    device: u32,
+    stream: *mut calls::Stream,
+}
+
+// SAFETY: the driver may be called by any thread, and locks what it keeps for a stream.
+unsafe impl Send for Copies {}
+// SAFETY: as above.
+unsafe impl Sync for Copies {}
+
+/// Copies cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// The driver has no functions for it.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// A call failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// Another vendor's.
+    #[error("copies are made by NVIDIA's driver only")]
+    Vendor,
+}
+
+impl Copies {
+    /// For memory of a device.
+    ///
+    /// # Errors
+    /// [`CopyError`].
+    pub(super) fn new(cuda: Cuda, device: u32) -> Result<Self, CopyError> {
+        let library = Library::open(&[calls::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
+        let find = |symbol: &CStr| library.find(symbol);
+        let [create, destroy] = [find(c"cuStreamCreate")?, find(c"cuStreamDestroy_v2")?];
+        let synchronize = find(c"cuStreamSynchronize")?;
+        let [from, to] = [find(c"cuMemcpyDtoHAsync_v2")?, find(c"cuMemcpyHtoDAsync_v2")?];
+        let calls = CopyCalls {
+            // SAFETY: the function of this name has this type, by the driver's header.
+            stream_create: unsafe { transmute::<NonNull<c_void>, calls::StreamCreate>(create) },
+            // SAFETY: as above.
+            stream_destroy: unsafe { transmute::<NonNull<c_void>, calls::StreamDestroy>(destroy) },
+            // SAFETY: as above.
+            stream_synchronize: unsafe {
+                transmute::<NonNull<c_void>, calls::StreamSynchronize>(synchronize)
+            },
+            // SAFETY: as above.
+            memcpy_dtoh_async: unsafe { transmute::<NonNull<c_void>, calls::MemcpyDtoHAsync>(from) },
+            // SAFETY: as above.
+            memcpy_htod_async: unsafe { transmute::<NonNull<c_void>, calls::MemcpyHtoDAsync>(to) },
+        };
+        let mut stream = ptr::null_mut();
+        let code = cuda.within(device, || {
+            // SAFETY: writes a handle to a place of ours, in the device's context.
+            unsafe { (calls.stream_create)(&raw mut stream, calls::STREAM_NON_BLOCKING) }
+        })?;
+        cuda.check("cuStreamCreate", code)?;
+        Ok(Self { cuda, calls, device, stream })
+    }
+
+    /// Copies from the device, and waits for it.
+    ///
+    /// # Errors
+    /// [`CallError`]: the bytes are not there.
+    pub fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), CallError> {
+        let code = self.cuda.within(self.device, || {
+            // SAFETY: the driver checks the address, and writes as many bytes as there is room for before it is waited for.
+            unsafe {
+                (self.calls.memcpy_dtoh_async)(out.as_mut_ptr().cast(), addr as u64, out.len(), self.stream)
+            }
+        })?;
+        self.cuda.check("cuMemcpyDtoHAsync", code)?;
+        self.wait()
+    }
+
+    /// Copies to the device, and waits for it.
+    ///
+    /// # Errors
+    /// As [`Copies::read`].
+    pub fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), CallError> {
+        let code = self.cuda.within(self.device, || {
+            // SAFETY: the driver checks the address, and has read the bytes when it has been waited for.
+            unsafe {
+                (self.calls.memcpy_htod_async)(addr as u64, bytes.as_ptr().cast(), bytes.len(), self.stream)
+            }
+        })?;
+        self.cuda.check("cuMemcpyHtoDAsync", code)?;
+        self.wait()
+    }
+
+    fn wait(&self) -> Result<(), CallError> {
+        let code = self.cuda.within(self.device, || {
+            // SAFETY: a stream of ours.
+            unsafe { (self.calls.stream_synchronize)(self.stream) }
+        })?;
+        self.cuda.check("cuStreamSynchronize", code)
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        // What cannot be given back is the driver's until the process ends.
+        let _ = self.cuda.within(self.device, || {
+            // SAFETY: a stream of ours, on which nothing is under way.
+            unsafe { (self.calls.stream_destroy)(self.stream) }
+        });
+    }
+}
+
+impl fmt::Debug for Copies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Copies(device {})", self.device)
+    }
+}

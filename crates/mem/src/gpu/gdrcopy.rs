@@ -1,0 +1,167 @@
+//! Mappings of a GPU's memory for the CPU, by GDRCopy's library and driver. Opened by who wants words of such memory; a mapping goes with the last
+//! clone of its memory.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::transmute;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use trunkline_sys::gdrcopy::{self as calls, Calls, Info, Pinned};
+
+use super::Missing;
+use super::library::Library;
+use crate::{Kind, Memory};
+
+/// The GPU's pages, in bytes: what is mapped begins and ends with one.
+const PAGE: usize = 64 << 10;
+
+/// A mapping cannot be made.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GdrError {
+    /// The library says no.
+    #[error("{call} failed with {status}: {}", std::io::Error::from_raw_os_error(*status))]
+    Call {
+        /// Which function.
+        call: &'static str,
+        /// What it returned.
+        status: c_int,
+    },
+    /// What it mapped is not what was asked for.
+    #[error("it mapped {size} bytes from {va:#x} on, for {len} bytes at {addr:#x}")]
+    Elsewhere {
+        /// Where its mapping begins.
+        va: u64,
+        /// Its bytes.
+        size: u64,
+        /// What was asked for.
+        addr: usize,
+        /// How much.
+        len: usize,
+    },
+}
+
+/// The library, and its connection to the driver. Any thread may use it.
+pub struct Gdr {
+    calls: Calls,
+    open: NonNull<calls::Open>,
+}
+
+// SAFETY: the library locks what it keeps for a connection.
+unsafe impl Send for Gdr {}
+// SAFETY: as above.
+unsafe impl Sync for Gdr {}
+
+/// What a mapping is undone by.
+struct Mapping {
+    gdr: Arc<Gdr>,
+    pinned: Pinned,
+    /// Where it is mapped, and how much; null before.
+    at: *mut c_void,
+    len: usize,
+}
+
+// SAFETY: nothing of it changes, and the library may be called by any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Gdr {
+    /// Opens the library and its driver.
+    ///
+    /// # Errors
+    /// [`Missing`] says which of the two is not there.
+    pub fn open() -> Result<Self, Missing> {
+        let library = Library::open(&calls::LIBRARIES, "GDRCopy (package gdrcopy)")?;
+        let find = |symbol: &CStr| library.find(symbol);
+        let open = find(c"gdr_open")?;
+        let close = find(c"gdr_close")?;
+        let pin = find(c"gdr_pin_buffer")?;
+        let unpin = find(c"gdr_unpin_buffer")?;
+        let info = find(c"gdr_get_info_v2")?;
+        let map = find(c"gdr_map")?;
+        let unmap = find(c"gdr_unmap")?;
+        let calls = Calls {
+            // SAFETY: the function of this name has this type, by the library's header.
+            open: unsafe { transmute::<NonNull<c_void>, calls::OpenFn>(open) },
+            // SAFETY: as above.
+            close: unsafe { transmute::<NonNull<c_void>, calls::Close>(close) },
+            // SAFETY: as above.
+            pin_buffer: unsafe { transmute::<NonNull<c_void>, calls::PinBuffer>(pin) },
+            // SAFETY: as above.
+            unpin_buffer: unsafe { transmute::<NonNull<c_void>, calls::UnpinBuffer>(unpin) },
+            // SAFETY: as above.
+            get_info: unsafe { transmute::<NonNull<c_void>, calls::GetInfo>(info) },
+            // SAFETY: as above.
+            map: unsafe { transmute::<NonNull<c_void>, calls::Map>(map) },
+            // SAFETY: as above.
+            unmap: unsafe { transmute::<NonNull<c_void>, calls::Unmap>(unmap) },
+        };
+        // SAFETY: takes nothing; null if its driver is not there.
+        let open = NonNull::new(unsafe { (calls.open)() });
+        let open =
+            open.ok_or(Missing::Module { module: "gdrdrv", package: "GDRCopy (package gdrdrv-dkms)" })?;
+        Ok(Self { calls, open })
+    }
+
+    /// `len` bytes of a GPU at `addr`, as memory that the CPU touches: slow to read, as each read goes to the GPU.
+    ///
+    /// # Errors
+    /// [`GdrError`].
+    pub fn map(self: &Arc<Self>, addr: usize, len: usize) -> Result<Memory, GdrError> {
+        let first = addr / PAGE * PAGE;
+        let whole = (addr - first).saturating_add(len).next_multiple_of(PAGE);
+        let mut pinned = Pinned { h: 0 };
+        // SAFETY: the driver checks the address; a place of ours takes the name.
+        let status = unsafe {
+            (self.calls.pin_buffer)(self.open.as_ptr(), first as u64, whole, 0, 0, &raw mut pinned)
+        };
+        check("gdr_pin_buffer", status)?;
+        let mut mapping = Mapping { gdr: Arc::clone(self), pinned, at: ptr::null_mut(), len: whole };
+        let mut at = ptr::null_mut();
+        // SAFETY: pinned above, and not mapped yet.
+        let status = unsafe { (self.calls.map)(self.open.as_ptr(), pinned, &raw mut at, whole) };
+        check("gdr_map", status)?;
+        mapping.at = at;
+        let mut info = Info::default();
+        // SAFETY: pinned above; newer libraries write no more than this has.
+        let status = unsafe { (self.calls.get_info)(self.open.as_ptr(), pinned, &raw mut info) };
+        check("gdr_get_info", status)?;
+        let Info { va, mapped_size: size, .. } = info;
+        let elsewhere = GdrError::Elsewhere { va, size, addr, len };
+        let before = (addr as u64).checked_sub(va).ok_or_else(|| elsewhere.clone())?;
+        before.checked_add(len as u64).filter(|&end| end <= size).ok_or(elsewhere)?;
+        let start = mapping.at.expose_provenance() + before as usize;
+        // SAFETY: inside of what was mapped, which stays so while the mapping lives.
+        Ok(unsafe { Memory::with_owner(start, len, Kind::Host, Arc::new(mapping)) })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let (calls, open) = (&self.gdr.calls, self.gdr.open.as_ptr());
+        if !self.at.is_null() && !super::planted("mem-keeps-gdr-mappings") {
+            // SAFETY: mapped by this handle, and nobody touches it any more.
+            let _ = unsafe { (calls.unmap)(open, self.pinned, self.at, self.len) };
+        }
+        // SAFETY: pinned by this, and mapped no more.
+        let _ = unsafe { (calls.unpin_buffer)(open, self.pinned) };
+    }
+}
+
+impl Drop for Gdr {
+    fn drop(&mut self) {
+        // SAFETY: opened by this, and the last mapping has gone.
+        let _ = unsafe { (self.calls.close)(self.open.as_ptr()) };
+    }
+}
+
+impl std::fmt::Debug for Gdr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Gdr")
+    }
+}
+
+fn check(call: &'static str, status: c_int) -> Result<(), GdrError> {
+    if status == 0 { Ok(()) } else { Err(GdrError::Call { call, status }) }
+}

@@ -1,0 +1,44 @@
+//! NVSHMEM's bootstrap, which carries the cards.
+
+use trunkline_sys::nvshmem::BootstrapHandle;
+
+use super::guard::read;
+use crate::error::{CallError, Result};
+use crate::plugin::Boot;
+
+/// The bootstrap of this process.
+pub(super) struct Bootstrap {
+    at: *mut BootstrapHandle,
+    handle: BootstrapHandle,
+}
+
+impl Bootstrap {
+    /// That of a transport.
+    ///
+    /// # Safety
+    /// If not null, `at` points to NVSHMEM's handle, which may be called while this lives.
+    pub(super) unsafe fn new(at: *mut BootstrapHandle) -> Result<Self> {
+        // SAFETY: by the contract of this function.
+        let handle = unsafe { read(at, "no bootstrap handle") }?;
+        let is_there = handle.pg_size > 0 && (0..handle.pg_size).contains(&handle.pg_rank);
+        if !is_there {
+            return Err(CallError::Argument("the bootstrap has no place for this process"));
+        }
+        Ok(Self { at, handle })
+    }
+}
+
+impl Boot for Bootstrap {
+    fn place(&self) -> (usize, usize) {
+        (self.handle.pg_rank as usize, self.handle.pg_size as usize)
+    }
+
+    fn gather<const N: usize>(&self, mine: &[u8; N]) -> Result<Vec<[u8; N]>> {
+        let call = "allgather";
+        let gather = self.handle.allgather.ok_or(CallError::Bootstrap { call, status: -1 })?;
+        let mut all = vec![[0; N]; self.handle.pg_size as usize];
+        // SAFETY: each gives N bytes, and there is room for those of all.
+        let status = unsafe { gather(mine.as_ptr().cast(), all.as_mut_ptr().cast(), N as i32, self.at) };
+        if status == 0 { Ok(all) } else { Err(CallError::Bootstrap { call, status }) }
+    }
+}

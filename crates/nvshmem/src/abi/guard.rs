@@ -1,0 +1,86 @@
+//! The fence between C and Rust: no panic crosses it, no null is followed, and a failed call sets no output and says one line.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use trunkline_engine::in_full;
+use trunkline_sys::nvshmem::StatusCode;
+
+use crate::error::{CallError, Result};
+
+/// Runs the body of a function that C calls.
+#[inline]
+pub(super) fn guard(name: &'static str, body: impl FnOnce() -> Result<()>) -> StatusCode {
+    let body = || {
+        #[cfg(feature = "mutants")]
+        panic_if_asked(name);
+        body()
+    };
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => StatusCode::SUCCESS,
+        Ok(Err(error)) => refused(name, &error),
+        Err(_) => panicked(name),
+    }
+}
+
+#[cold]
+fn refused(name: &str, error: &CallError) -> StatusCode {
+    eprintln!("trunkline: {name}: {}", in_full(error));
+    error.code()
+}
+
+#[cold]
+fn panicked(name: &str) -> StatusCode {
+    // Even the report must not unwind into C.
+    let report = || eprintln!("trunkline: {name}: a defect of the library; please report it");
+    let _ = catch_unwind(report);
+    StatusCode::INTERNAL
+}
+
+#[cfg(feature = "mutants")]
+fn panic_if_asked(name: &str) {
+    if std::env::var("TRUNKLINE_PANIC").is_ok_and(|asked| asked == name) {
+        panic!("asked to panic in {name}");
+    }
+}
+
+/// A place of the caller's that a result goes to.
+pub(super) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// The place `to` points to.
+    ///
+    /// # Safety
+    /// If not null, `to` can be written until the `Out` is dropped.
+    pub(super) unsafe fn new(to: *mut T) -> Result<Self> {
+        if to.is_null() { Err(CallError::Argument("null output pointer")) } else { Ok(Self(to)) }
+    }
+
+    /// Writes it.
+    pub(super) fn set(&self, value: T) {
+        // SAFETY: not null, and writable by the contract of `new`; C objects have no destructors to run.
+        unsafe { self.0.write(value) };
+    }
+}
+
+/// What a pointer of the caller's points to.
+///
+/// # Safety
+/// If not null, `from` points to a readable `T`.
+#[inline]
+pub(super) unsafe fn read<T: Copy>(from: *const T, what: &'static str) -> Result<T> {
+    if from.is_null() {
+        return Err(CallError::Argument(what));
+    }
+    // SAFETY: not null, and readable by the contract of this function.
+    Ok(unsafe { from.read_unaligned() })
+}
+
+/// The same, borrowed.
+///
+/// # Safety
+/// If not null, `from` points to a `T` that nobody writes while `'a` lasts.
+#[inline]
+pub(super) unsafe fn borrow<'a, T>(from: *const T, what: &'static str) -> Result<&'a T> {
+    // SAFETY: by the contract of this function.
+    unsafe { from.as_ref() }.ok_or(CallError::Argument(what))
+}

@@ -1,0 +1,51 @@
+//! What crosses the interface as C++ objects, read as libstdc++ lays them out: a vector's elements, and a map's value.
+
+use core::ffi::c_void;
+
+use trunkline_sys::nvshmem::{StdUnorderedMap, StdVector};
+
+use super::guard::{borrow, read};
+use crate::error::{CallError, Result};
+
+/// Most elements of one call: NVSHMEM splits an operation where memory is registered in pieces.
+const MOST: usize = 1 << 16;
+
+/// The elements of a vector.
+///
+/// # Safety
+/// If not null, `vector` points to a `std::vector<T>` that nobody changes meanwhile.
+pub(super) unsafe fn elements<T: Copy>(vector: *const StdVector<T>) -> Result<Vec<T>> {
+    // SAFETY: by the contract of this function.
+    let vector = unsafe { read(vector, "null vector") }?;
+    let bytes = (vector.end as usize).checked_sub(vector.begin as usize);
+    let count = bytes.map(|bytes| bytes / size_of::<T>()).filter(|&count| count <= MOST);
+    let count = count.ok_or(CallError::Argument("a vector that cannot be one"))?;
+    // SAFETY: elements from the first to before the end.
+    (0..count).map(|at| unsafe { read(vector.begin.wrapping_add(at), "null vector") }).collect()
+}
+
+/// The value of a key, if the map has it.
+///
+/// # Safety
+/// If not null, `map` points to a `std::unordered_map<void *, void *>` that nobody changes meanwhile.
+pub(super) unsafe fn value_of(
+    map: *const StdUnorderedMap,
+    key: *const c_void,
+) -> Result<Option<*const c_void>> {
+    if map.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: by the contract of this function.
+    let map = unsafe { read(map, "null map") }?;
+    let mut node = map.first;
+    // All nodes are one list, as long as the map says.
+    for _ in 0..map.count {
+        // SAFETY: a node of the map.
+        let Ok(at) = (unsafe { borrow(node, "null node") }) else { break };
+        if at.key == key {
+            return Ok(Some(at.value));
+        }
+        node = at.next;
+    }
+    Ok(None)
+}

@@ -1,0 +1,45 @@
+//! The edge to C and C++: the one function that is exported, the tables of both versions, and what they point to. Nothing here decides.
+
+mod boot;
+mod calls;
+mod guard;
+mod map;
+mod status;
+mod table;
+mod v4;
+mod v6;
+
+use core::ffi::{c_int, c_void};
+
+use trunkline_sys::nvshmem::{CudaTable, StatusCode, v4 as sys4, v6 as sys6};
+
+use crate::error::CallError;
+
+/// NVSHMEM's way in: makes a transport in the version that the host speaks. The table of CUDA's functions is not used: the driver that the process has
+/// loaded is asked itself.
+///
+/// # Safety
+/// `out` points to a place for a pointer to a transport of the version that `api_version` names.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn nvshmemt_init(
+    out: *mut *mut c_void,
+    cuda: *mut CudaTable,
+    api_version: c_int,
+) -> c_int {
+    let _ = cuda;
+    guard::guard("nvshmemt_init", || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { guard::Out::new(out) }?;
+        let made = match api_version / 10_000 {
+            major if major == sys4::VERSION / 10_000 => v4::make(api_version)?.cast(),
+            major if major == sys6::VERSION / 10_000 => v6::make(api_version)?.cast(),
+            _ => return Err(CallError::Version(api_version)),
+        };
+        out.set(made);
+        Ok(())
+    })
+    .0
+}
+
+/// What a table's function returns.
+pub(crate) type Answer = StatusCode;

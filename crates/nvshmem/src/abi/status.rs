@@ -1,0 +1,34 @@
+//! NVSHMEM's numbers for what went wrong.
+
+use trunkline_engine::rma::RmaError;
+use trunkline_sys::nvshmem::StatusCode;
+
+use crate::error::CallError;
+
+impl CallError {
+    /// NVSHMEM's number for it. Most end the program, whatever they are.
+    pub(super) fn code(&self) -> StatusCode {
+        match self {
+            Self::Argument(_)
+            | Self::Version(_)
+            | Self::Variable { .. }
+            | Self::Handle { .. }
+            | Self::Outside { .. }
+            | Self::Atomic { .. }
+            | Self::Word(_)
+            | Self::Rma(RmaError::Argument(_)) => StatusCode::INVALID_VALUE,
+            Self::Rma(RmaError::Exhausted { .. }) => StatusCode::OUT_OF_MEMORY,
+            Self::Unsupported(_) | Self::NoWay { .. } => StatusCode::NOT_SUPPORTED,
+            Self::NotConnected
+            | Self::Connected
+            | Self::Bootstrap { .. }
+            | Self::Stranger { .. }
+            | Self::Look(_)
+            | Self::Export(_)
+            | Self::Copy(_)
+            | Self::Choose(_)
+            | Self::Job(_)
+            | Self::Rma(_) => StatusCode::INTERNAL,
+        }
+    }
+}

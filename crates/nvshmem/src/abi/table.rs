@@ -1,0 +1,91 @@
+//! What the tables of all versions share: a transport's state, as its functions find it, and the paths of its devices.
+
+use core::ffi::{c_char, c_int};
+use std::ffi::CString;
+use std::sync::Arc;
+
+use trunkline_sys::nvshmem::{ATTR_CONNECTED, Head};
+
+use super::guard::borrow;
+use crate::error::{CallError, Result};
+use crate::plugin::{Plugin, Shared};
+
+/// A transport of some version: it begins with its head.
+pub(super) trait Version: Sized {
+    /// Its head.
+    fn head(this: *mut Self) -> *mut Head;
+
+    /// All that is left of it.
+    fn into_head(self: Box<Self>) -> Box<Head>;
+}
+
+/// A head for a plugin that was made; NVSHMEM fills in the rest.
+pub(super) fn head(plugin: Plugin, ours: c_int, host: c_int) -> Head {
+    let paths: Vec<*mut c_char> = plugin.nics.iter().map(|nic| path(nic.pci_path.as_deref())).collect();
+    let n_devices = c_int::try_from(paths.len()).unwrap_or(c_int::MAX);
+    let paths = Box::into_raw(paths.into_boxed_slice());
+    Head {
+        api_version: ours.min(host),
+        lib_code: 0,
+        cap: core::ptr::null_mut(),
+        boot_handle: core::ptr::null_mut(),
+        state: Arc::into_raw(Shared::new(plugin)).cast_mut().cast(),
+        type_specific_shared_state: core::ptr::null_mut(),
+        cache_handle: core::ptr::null_mut(),
+        device_pci_paths: paths.cast(),
+        attr: ATTR_CONNECTED,
+        n_devices,
+        // A kernel waits for the flag behind its value, and for nothing else that is under way.
+        atomics_complete_on_quiet: false,
+        is_successfully_initialized: true,
+        no_proxy: false,
+        heap_base: core::ptr::null_mut(),
+        log2_cumem_granularity: 0,
+        max_op_len: 0,
+        atomic_host_endian_min_size: 0,
+        index: 0,
+        my_pe: 0,
+        n_pes: 0,
+        alias_va_map: core::ptr::null(),
+        egm_map: core::ptr::null(),
+    }
+}
+
+/// A folder in sysfs for C; a NIC without one is nowhere near any GPU.
+fn path(of: Option<&str>) -> *mut c_char {
+    let path = CString::new(of.unwrap_or("/sys/devices/virtual")).unwrap_or_default();
+    path.into_raw()
+}
+
+/// The plugin of a transport.
+///
+/// # Safety
+/// If not null, `transport` was made here and is not finalized while `'a` lasts.
+pub(super) unsafe fn plugin<'a, T: Version>(transport: *mut T) -> Result<&'a Plugin> {
+    // SAFETY: by the contract of this function.
+    let head = unsafe { borrow(T::head(transport), "null transport") }?;
+    // SAFETY: made by `head` above, and given back by `finalize` only.
+    unsafe { borrow(head.state.cast::<Plugin>(), "a transport without state") }
+}
+
+/// Gives a transport back, with everything of it.
+///
+/// # Safety
+/// `transport` came from a `Box` here, and nobody uses it any more.
+pub(super) unsafe fn finalize<T: Version>(transport: *mut T) -> Result<()> {
+    if transport.is_null() {
+        return Err(CallError::Argument("null transport"));
+    }
+    // SAFETY: as this function's contract says.
+    let transport = unsafe { Box::from_raw(transport) };
+    let Head { device_pci_paths, n_devices, state, .. } = *transport.into_head();
+    let paths = core::ptr::slice_from_raw_parts_mut(device_pci_paths, n_devices.max(0) as usize);
+    // SAFETY: made by `head` above, of that length.
+    for path in unsafe { Box::from_raw(paths) } {
+        // SAFETY: each from a `CString`.
+        drop(unsafe { CString::from_raw(path) });
+    }
+    // SAFETY: made by `head` above, once.
+    drop(unsafe { Shared::from_raw(state.cast_const().cast()) });
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! Version 6 of the interface: NVSHMEM 3.7.
+
+use core::ffi::{c_int, c_void};
+
+use trunkline_sys::nvshmem::v6::{AmoVerb, Transport, VERSION};
+use trunkline_sys::nvshmem::{
+    AmoBytesdesc, AmoMemdesc, Head, RmaBytesdesc, RmaMemdesc, RmaVerb, SetUp, StdVector,
+};
+
+use super::calls::{self, Verb, Writes};
+use super::table::{self, Version};
+use crate::error::Result;
+use crate::plugin::Plugin;
+
+impl Version for Transport {
+    fn head(this: *mut Self) -> *mut Head {
+        this.cast()
+    }
+
+    fn into_head(self: Box<Self>) -> Box<Head> {
+        Box::new(self.head)
+    }
+}
+
+const fn verb(verb: &AmoVerb) -> Verb {
+    Verb { kind: verb.desc, float: verb.is_float != 0 }
+}
+
+unsafe extern "C" fn amo(
+    transport: *mut Transport,
+    pe: c_int,
+    _curet: *mut c_void,
+    of: AmoVerb,
+    target: *mut AmoMemdesc,
+    bytes: AmoBytesdesc,
+    queue_pair: c_int,
+) -> c_int {
+    // SAFETY: NVSHMEM calls it as its interface says.
+    unsafe { calls::amo(transport, pe, verb(&of), target, bytes, queue_pair) }.0
+}
+
+unsafe extern "C" fn put_signal(
+    transport: *mut Transport,
+    pe: c_int,
+    _write: RmaVerb,
+    remote: *mut StdVector<RmaMemdesc>,
+    local: *mut StdVector<RmaMemdesc>,
+    lens: *mut StdVector<RmaBytesdesc>,
+    of: AmoVerb,
+    target: *mut AmoMemdesc,
+    bytes: AmoBytesdesc,
+    queue_pair: c_int,
+) -> c_int {
+    let writes = Writes { remote, local, bytes: lens };
+    // SAFETY: NVSHMEM calls it as its interface says.
+    unsafe { calls::put_signal(transport, pe, &writes, verb(&of), (target, bytes), queue_pair) }.0
+}
+
+/// A transport for a host that speaks this version.
+pub(super) fn make(host: c_int) -> Result<*mut Transport> {
+    let transport = Transport {
+        head: table::head(Plugin::new()?, VERSION, host),
+        set_up: SetUp {
+            can_reach_peer: Some(calls::can_reach_peer::<Transport>),
+            connect_endpoints: Some(calls::connect_endpoints::<Transport>),
+            get_mem_handle: Some(calls::get_mem_handle::<Transport>),
+            release_mem_handle: Some(calls::release_mem_handle::<Transport>),
+            finalize: Some(calls::finalize::<Transport>),
+            show_info: Some(calls::show_info::<Transport>),
+            progress: Some(calls::progress::<Transport>),
+        },
+        rma: Some(calls::rma::<Transport>),
+        amo: Some(amo),
+        fence: Some(calls::fence::<Transport>),
+        quiet: Some(calls::quiet::<Transport>),
+        put_signal: Some(put_signal),
+        // NVSHMEM has a GPU see what came by CUDA's own call where that is needed, and needs nothing of a transport then.
+        enforce_cst: None,
+        enforce_cst_at_target: None,
+        add_device_remote_mem_handles: None,
+        // Hints are for nobody: what is posted goes in batches of the engine's own.
+        hints: core::ptr::null(),
+    };
+    Ok(Box::into_raw(Box::new(transport)))
+}

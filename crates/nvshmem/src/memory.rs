@@ -1,0 +1,262 @@
+//! Memory of this PE that NVSHMEM registers, of the host or of a GPU, and how each is reached: by NICs, and by the CPU where it executes atomics and signals and
+//! writes what was fetched. Called by `abi`; registers with the engine.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use trunkline_choose::Running;
+use trunkline_engine::rma::{Cells, HeapMemory, Local};
+use trunkline_mem::gpu::{Copies, Export, Gdr, Gpu, Gpus, Mapping, PointerKind};
+use trunkline_mem::{Kind, Memory};
+use trunkline_proto::limits::RMA_HEAPS_MAX;
+use trunkline_proto::wire::memory_handle::{MemoryHandle, Registered};
+use trunkline_proto::wire::rma::word::Width;
+
+use crate::error::{CallError, Result};
+
+/// Bytes of a lane's stage.
+pub(crate) const STAGE: u64 = 64 << 10;
+/// The number of the memory that the stages are in.
+const STAGES: u8 = 0;
+
+/// By what memory of a GPU may be reached.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Ways {
+    /// All NICs in use reach it.
+    pub(crate) nic: bool,
+    /// And one takes dma-bufs.
+    pub(crate) dmabuf: bool,
+    /// A mapping by GDRCopy may be made.
+    pub(crate) gdrcopy: bool,
+}
+
+/// How the CPU comes by words of it.
+#[derive(Clone, Debug)]
+enum View {
+    /// It touches them: memory of the host, or a mapping.
+    Touched(Memory),
+    /// Somebody copies them.
+    Copied(Arc<dyn Cells>),
+}
+
+/// A place in registered memory, for words that this PE writes itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    view: View,
+    offset: u64,
+}
+
+impl Place {
+    /// Writes a word at so many bytes from there, after what was written before. Whether there is such a word.
+    pub(crate) fn store(&self, at: u64, width: Width, value: u64) -> bool {
+        let offset = self.offset + at;
+        match (&self.view, width) {
+            (View::Touched(memory), Width::Eight) => memory.store(offset, value).is_ok(),
+            (View::Touched(memory), Width::Four) => {
+                memory.half(offset).map(|half| half.store((value as u32).to_le(), Ordering::Release)).is_ok()
+            }
+            (View::Copied(cells), width) => cells.store(offset, width, value),
+        }
+    }
+}
+
+/// One that is registered.
+struct Known {
+    generation: u32,
+    view: View,
+}
+
+/// All of it.
+pub(crate) struct Memories {
+    gpus: Gpus,
+    ways: Ways,
+    /// GDRCopy, or why not.
+    gdr: std::result::Result<Arc<Gdr>, String>,
+    known: Mutex<Vec<Option<Known>>>,
+    generation: AtomicU32,
+    stages: Memory,
+}
+
+impl Memories {
+    /// None but the stages of two lanes.
+    ///
+    /// # Errors
+    /// The engine cannot register them.
+    pub(crate) fn new(job: &Running, gpus: Gpus, ways: Ways) -> Result<Self> {
+        let stages = Memory::heap(2 * STAGE as usize);
+        let number = job.add_heap(stages.clone())?;
+        debug_assert_eq!(number, STAGES, "the first one");
+        let gdr = match (gpus.all().is_empty(), ways.gdrcopy) {
+            (true, _) => Err("there is no GPU".to_owned()),
+            (_, false) => Err("NVSHMEM_DISABLE_GDRCOPY is set".to_owned()),
+            (false, true) => Gdr::open().map(Arc::new).map_err(|missing| missing.to_string()),
+        };
+        let known = std::iter::repeat_with(|| None).take(RMA_HEAPS_MAX).collect();
+        Ok(Self { gpus, ways, gdr, known: Mutex::new(known), generation: AtomicU32::new(0), stages })
+    }
+
+    /// The stage of a lane, and where it is.
+    pub(crate) fn stage(&self, lane: u64) -> (Memory, Local) {
+        (self.stages.clone(), Local { heap: STAGES, offset: lane * STAGE, len: STAGE })
+    }
+
+    /// Registers `len` bytes that NVSHMEM calls `base`, and that are at `addr`; `name` makes a range of them.
+    ///
+    /// # Errors
+    /// Nothing reaches them, or there are too many.
+    pub(crate) fn register(
+        &self,
+        job: &Running,
+        (base, addr, len): (usize, usize, usize),
+        name: impl Fn(Kind) -> Memory,
+    ) -> Result<MemoryHandle> {
+        if addr == 0 || len == 0 || addr.checked_add(len).is_none() || base.checked_add(len).is_none() {
+            return Err(CallError::Argument("no memory to register"));
+        }
+        let (gpu, pointer) = self.gpus.look(addr)?;
+        let (heap, view) = match (pointer.kind, gpu) {
+            (PointerKind::Device { device, .. }, Some(gpu)) => {
+                self.of_device((addr, len), (gpu, device), name(Kind::Device(device)))?
+            }
+            (PointerKind::Managed { .. }, _) => {
+                return Err(CallError::Unsupported(
+                    "managed memory moves between host and GPU, where no NIC finds it; allocate it on the GPU",
+                ));
+            }
+            _ => {
+                let memory = name(Kind::Host);
+                (memory.clone().into(), View::Touched(memory))
+            }
+        };
+        let number = job.add_heap(heap)?;
+        // Wraps after four thousand million registrations of one process.
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        let told = job.told(number)?;
+        let known = Known { generation, view };
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(number)] = Some(known);
+        let memory = Registered { heap: number, generation, base: base as u64, len: len as u64 };
+        Ok(MemoryHandle { memory, rails: told.into_iter().map(|heap| heap.region).collect() })
+    }
+
+    /// How memory of a GPU becomes a heap, and how the CPU comes by its words.
+    fn of_device(
+        &self,
+        (addr, len): (usize, usize),
+        (gpu, device): (&Gpu, u32),
+        memory: Memory,
+    ) -> Result<(HeapMemory, View)> {
+        // Else a NIC may send what a copy of the user's has not written yet.
+        gpu.sync_copies(addr)?;
+        let mapped = match &self.gdr {
+            Ok(gdr) => gdr.map(addr, len).map_err(|error| error.to_string()),
+            Err(why) => Err(why.clone()),
+        };
+        if !self.ways.nic {
+            // The NIC is software: for it the mapping is memory of the host.
+            let nic = "no NIC in use reaches it";
+            let mapped = mapped.map_err(|mapping| CallError::NoWay { nic, mapping })?;
+            return Ok((mapped.clone().into(), View::Touched(mapped)));
+        }
+        let exported = if self.ways.dmabuf { exported(gpu, addr, len)? } else { None };
+        let (cells, view): (Arc<dyn Cells>, _) = match mapped {
+            Ok(mapped) => {
+                let view = View::Touched(mapped.clone());
+                (Arc::new(Mapped(mapped)), view)
+            }
+            Err(_) => {
+                let copies: Arc<dyn Cells> = Arc::new(Copied { copies: gpu.copies(device)?, addr });
+                (Arc::clone(&copies), View::Copied(copies))
+            }
+        };
+        Ok((HeapMemory { memory, exported, cells: Some(cells) }, view))
+    }
+
+    /// Bytes of this PE that a handle of its own names.
+    ///
+    /// # Errors
+    /// It is not registered any more.
+    pub(crate) fn own(&self, memory: &Registered) -> Result<()> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = known.get(usize::from(memory.heap)).and_then(Option::as_ref);
+        let is_it = entry.is_some_and(|known| known.generation == memory.generation)
+            || crate::planted("nvshmem-uses-what-is-released");
+        if is_it { Ok(()) } else { Err(CallError::Argument("memory of this PE is not registered any more")) }
+    }
+
+    /// A place in it.
+    ///
+    /// # Errors
+    /// As [`Memories::own`].
+    pub(crate) fn place(&self, memory: &Registered, offset: u64) -> Result<Place> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = known.get(usize::from(memory.heap)).and_then(Option::as_ref);
+        let entry = entry.filter(|known| known.generation == memory.generation);
+        let entry = entry.ok_or(CallError::Argument("memory of this PE is not registered any more"))?;
+        Ok(Place { view: entry.view.clone(), offset })
+    }
+
+    /// Ends a registration.
+    ///
+    /// # Errors
+    /// It has ended before.
+    pub(crate) fn release(&self, job: &Running, memory: &Registered) -> Result<()> {
+        self.own(memory)?;
+        job.remove_heap(memory.heap)?;
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(memory.heap)] = None;
+        Ok(())
+    }
+
+    /// Registrations that there are, without the stages.
+    pub(crate) fn count(&self) -> usize {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).iter().flatten().count()
+    }
+}
+
+/// Memory as a dma-buf, unless its driver does not export it.
+fn exported(gpu: &Gpu, addr: usize, len: usize) -> Result<Option<(Arc<OwnedFd>, u64)>> {
+    Ok(match gpu.export(addr, len, Mapping::Any)? {
+        Export::Given(given) => Some((Arc::new(given.fd), given.offset)),
+        Export::Refused(_) => None,
+    })
+}
+
+/// Words of a mapping.
+#[derive(Debug)]
+struct Mapped(Memory);
+
+impl Cells for Mapped {
+    fn load(&self, offset: u64, width: Width) -> Option<u64> {
+        match width {
+            Width::Eight => self.0.load(offset).ok(),
+            Width::Four => {
+                self.0.half(offset).ok().map(|half| u32::from_le(half.load(Ordering::Acquire)).into())
+            }
+        }
+    }
+
+    fn store(&self, offset: u64, width: Width, value: u64) -> bool {
+        Place { view: View::Touched(self.0.clone()), offset }.store(0, width, value)
+    }
+}
+
+/// Words that the driver copies: where there is no mapping.
+#[derive(Debug)]
+struct Copied {
+    copies: Copies,
+    addr: usize,
+}
+
+impl Cells for Copied {
+    fn load(&self, offset: u64, width: Width) -> Option<u64> {
+        let mut bytes = [0; 8];
+        let len = width.bytes() as usize;
+        self.copies.read(self.addr + offset as usize, &mut bytes[..len]).ok()?;
+        Some(u64::from_le_bytes(bytes))
+    }
+
+    fn store(&self, offset: u64, width: Width, value: u64) -> bool {
+        let len = width.bytes() as usize;
+        self.copies.write(self.addr + offset as usize, &value.to_le_bytes()[..len]).is_ok()
+    }
+}

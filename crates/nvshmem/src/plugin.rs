@@ -1,0 +1,158 @@
+//! The transport from `nvshmemt_init` to `finalize`: which NICs there are, and once the endpoints are connected the mesh of all PEs. Called by `abi`.
+
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use trunkline_choose::{Hardware, Running, addresses, params_or, reach};
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::{Nics, Params};
+use trunkline_fabric::{Level, Nic};
+use trunkline_mem::gpu::Gpus;
+use trunkline_proto::limits::RAILS_MAX;
+use trunkline_proto::wire::dial::CARD_BYTES;
+
+use crate::error::{CallError, Result};
+use crate::mesh::Mesh;
+use crate::settings::Settings;
+
+/// Where lines go.
+#[derive(Clone, Debug)]
+pub(crate) struct Log {
+    debug: bool,
+}
+
+impl Log {
+    /// A line, if it is wanted.
+    pub(crate) fn line(&self, level: Level, text: &str) {
+        if self.debug || level == Level::Warn {
+            eprintln!("trunkline: {text}");
+        }
+    }
+}
+
+/// NVSHMEM's bootstrap.
+pub(crate) trait Boot {
+    /// The number of this process, and of how many.
+    fn place(&self) -> (usize, usize);
+
+    /// What each gave, by number. All call it.
+    fn gather<const N: usize>(&self, mine: &[u8; N]) -> Result<Vec<[u8; N]>>;
+}
+
+/// The transport of this process.
+pub(crate) struct Plugin {
+    settings: Settings,
+    params: Params,
+    pub(crate) log: Log,
+    /// The NICs, by NVSHMEM's number for them.
+    pub(crate) nics: Vec<Nic>,
+    /// Until the endpoints are connected.
+    hardware: Mutex<Option<Hardware>>,
+    mesh: OnceLock<Mesh>,
+    queue_pairs: AtomicI32,
+}
+
+impl Plugin {
+    /// Finds out what there is; opens no NIC.
+    ///
+    /// # Errors
+    /// A variable is wrong, or the network that it names is not there.
+    pub(crate) fn new() -> Result<Self> {
+        let settings = Settings::read(|name| std::env::var(name).ok())?;
+        let log = Log { debug: settings.debug };
+        settings.refused.iter().for_each(|line| log.line(Level::Warn, line));
+        let defaults: Vec<_> =
+            settings.defaults.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let params = params_or(&defaults)?;
+        let told = log.clone();
+        let hardware = Hardware::open(&params, move |level, line| told.line(level, line))?;
+        let nics = hardware.nics(&params)?;
+        Ok(Self {
+            settings,
+            params,
+            log,
+            nics,
+            hardware: Mutex::new(Some(hardware)),
+            mesh: OnceLock::new(),
+            queue_pairs: AtomicI32::new(trunkline_queue_pairs()),
+        })
+    }
+
+    /// All PEs, once they are connected.
+    ///
+    /// # Errors
+    /// [`CallError::NotConnected`].
+    #[inline]
+    pub(crate) fn mesh(&self) -> Result<&Mesh> {
+        self.mesh.get().ok_or(CallError::NotConnected)
+    }
+
+    /// Which of the devices that NVSHMEM chose are used: no more than a PE may have.
+    fn chosen(&self, devices: &[i32]) -> Result<Nics> {
+        let none = CallError::Argument("a device was chosen that there is not");
+        let numbers = devices.iter().map(|&device| usize::try_from(device).ok());
+        let known = |number: &usize| *number < self.nics.len();
+        let mut chosen: Vec<usize> = Vec::new();
+        for number in numbers {
+            let number =
+                number.filter(known).ok_or(CallError::Argument("a device was chosen that there is not"))?;
+            // NVSHMEM's balance may choose one twice.
+            if !chosen.contains(&number) {
+                chosen.push(number);
+            }
+        }
+        chosen.truncate(self.settings.nics_max.min(RAILS_MAX));
+        Nics::new(&chosen).ok_or(none)
+    }
+
+    /// Opens the NICs and meets the other PEs. All of them call it.
+    ///
+    /// # Errors
+    /// [`CallError::Connected`], and what the fabric, the bootstrap or a PE says.
+    pub(crate) fn connect(&self, devices: &[i32], boot: &impl Boot) -> Result<()> {
+        let nics = self.chosen(devices)?;
+        let hardware = self.hardware.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let hardware = hardware.ok_or(CallError::Connected)?;
+        let reaches = nics.numbers().iter().all(|&nic| self.nics[nic].caps.devices.any());
+        let dmabufs = nics.numbers().iter().any(|&nic| self.nics[nic].caps.devices.dmabuf);
+        let (me, size) = boot.place();
+        let addresses = addresses(&self.params)?;
+        let log = self.log.clone();
+        let host =
+            UnixHost::reached(reach(&self.params, &addresses), move |level, line| log.line(level, line));
+        let (job, carrier) = Running::new(self.params.clone(), hardware, nics, host, addresses)?;
+        if me == 0 {
+            let (fabric, names, speed) = (carrier.fabric, carrier.nics.join("+"), carrier.speed_mbps);
+            self.log.line(Level::Info, &format!("{size} PEs over {fabric}, {names}, {speed} Mbit/s"));
+        }
+        let cards: Vec<[u8; CARD_BYTES]> = boot.gather(&job.card())?;
+        job.meet(me as u32, &cards).map_err(|error| match error {
+            trunkline_engine::rma::RmaError::Card { member, source } => {
+                CallError::Stranger { pe: member as usize, source }
+            }
+            other => other.into(),
+        })?;
+        let gpus = Gpus::open();
+        let reach = crate::memory::Ways { nic: reaches, dmabuf: dmabufs, gdrcopy: self.settings.gdrcopy };
+        let mesh = Mesh::new(job, size, gpus, reach)?;
+        self.mesh.set(mesh).map_err(|_| CallError::Connected)
+    }
+
+    /// New queue pairs for kernels. The proxy has one lane, which all of them share: each is ordered, and complete, as that is.
+    ///
+    /// # Errors
+    /// [`CallError::NotConnected`].
+    pub(crate) fn queue_pairs(&self, out: &mut [i32]) -> Result<()> {
+        self.mesh()?;
+        out.iter_mut().for_each(|out| *out = self.queue_pairs.fetch_add(1, Ordering::Relaxed));
+        Ok(())
+    }
+}
+
+/// The first number for a queue pair of a kernel's: those before it are the host's and the proxy's own.
+const fn trunkline_queue_pairs() -> i32 {
+    2
+}
+
+/// So that what NVSHMEM holds is one pointer.
+pub(crate) type Shared = Arc<Plugin>;

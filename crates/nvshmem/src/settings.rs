@@ -1,0 +1,165 @@
+//! NVSHMEM's variables that concern its transport: each is honoured, or refused with one line. Trunkline's own (`trunkline info --params`) say all
+//! else, and come first. Read once, when NVSHMEM loads the library.
+
+use crate::error::{CallError, Result};
+
+/// Most NICs of a PE where nothing says otherwise.
+const NICS: usize = 16;
+
+/// What the variables say.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Settings {
+    /// `NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE`.
+    pub(crate) nics_max: usize,
+    /// `NVSHMEM_DISABLE_GDRCOPY`, turned around.
+    pub(crate) gdrcopy: bool,
+    /// `NVSHMEM_DEBUG` asks for more than warnings, and `NVSHMEM_DEBUG_SUBSYS` leaves transports in.
+    pub(crate) debug: bool,
+    /// Parameters of Trunkline that follow from NVSHMEM's.
+    pub(crate) defaults: Vec<(&'static str, String)>,
+    /// Lines about variables that do nothing here.
+    pub(crate) refused: Vec<String>,
+}
+
+/// Variables that other transports of NVSHMEM's know, and what is to be said instead.
+const REFUSED: &[(&str, &str)] = &[
+    ("NVSHMEM_HCA_LIST", "name the NICs by NCCL_IB_HCA or TRUNKLINE_OFI_DOMAIN"),
+    ("NVSHMEM_HCA_PE_MAPPING", "NVSHMEM chooses by the places of GPU and NIC"),
+    ("NVSHMEM_HCA_PREFIX", "name the NICs by NCCL_IB_HCA"),
+    ("NVSHMEM_QP_DEPTH", "see TRUNKLINE_DEPTH"),
+    ("NVSHMEM_SRQ_DEPTH", "there is no shared receive queue"),
+    ("NVSHMEM_DISABLE_IB_NATIVE_ATOMICS", "see TRUNKLINE_ATOMICS"),
+    ("NVSHMEM_LIBFABRIC_SIGNAL_WAIT_SPIN_COUNT", "there is no thread for signals: who serves applies them"),
+];
+
+/// NVSHMEM's switches: nothing, 0, n and f are off.
+fn switch(value: Option<String>) -> bool {
+    value.is_some_and(|value| !matches!(value.bytes().next(), Some(b'0' | b'n' | b'N' | b'f' | b'F')))
+}
+
+/// Whether lines of a transport are asked for: a list, or after `^` all that are not on it.
+fn concerns_transports(list: Option<String>) -> bool {
+    let Some(list) = list.filter(|list| !list.is_empty()) else { return true };
+    let (excluded, list) = list.strip_prefix('^').map_or((false, &*list), |rest| (true, rest));
+    let named =
+        |name: &str| ["ALL", "INIT", "TRANSPORT"].iter().any(|of| of.eq_ignore_ascii_case(name.trim()));
+    list.split(',').any(named) != excluded
+}
+
+impl Settings {
+    /// From the variables of a process.
+    ///
+    /// # Errors
+    /// [`CallError::Variable`].
+    pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let number = |name: &'static str, most: usize| match variable(name) {
+            None => Ok(None),
+            Some(value) => match value.trim().parse() {
+                Ok(number) if (1..=most).contains(&number) => Ok(Some(number)),
+                _ => Err(CallError::Variable { name, value, expected: "a number from 1" }),
+            },
+        };
+        let mut defaults = vec![
+            // Kernels change words by loads and stores of their own.
+            ("TRUNKLINE_ATOMICS", "owner".to_owned()),
+        ];
+        // What is asked for by Trunkline's own name stays.
+        let provider = "NVSHMEM_LIBFABRIC_PROVIDER";
+        match variable(provider).as_deref() {
+            None => {}
+            Some("verbs") => defaults.push(("TRUNKLINE_FABRIC", "verbs".to_owned())),
+            Some(name @ ("cxi" | "efa")) => defaults.push(("TRUNKLINE_FABRIC", format!("ofi:{name}"))),
+            Some(other) => {
+                let expected = "cxi, efa or verbs; TRUNKLINE_FABRIC knows more";
+                return Err(CallError::Variable { name: provider, value: other.to_owned(), expected });
+            }
+        }
+        if let Some(batch) = number("NVSHMEM_LIBFABRIC_PROXY_REQUEST_BATCH_MAX", 1024)? {
+            defaults.push(("TRUNKLINE_PROGRESS_BATCH", batch.to_string()));
+        }
+        let refused = REFUSED.iter().filter(|(name, _)| variable(name).is_some());
+        let level = variable("NVSHMEM_DEBUG").unwrap_or_default();
+        let loud = ["INFO", "TRACE"].iter().any(|of| of.eq_ignore_ascii_case(level.trim()));
+        Ok(Self {
+            nics_max: number("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", 1024)?.unwrap_or(NICS),
+            gdrcopy: !switch(variable("NVSHMEM_DISABLE_GDRCOPY")),
+            debug: loud && concerns_transports(variable("NVSHMEM_DEBUG_SUBSYS")),
+            defaults,
+            refused: refused.map(|(name, instead)| format!("{name} does nothing here: {instead}")).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Settings> {
+        let all = variables.to_vec();
+        Settings::read(|name| all.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    #[test]
+    fn nothing_said_is_what_nvshmem_does() {
+        let settings = read(&[]).unwrap();
+        assert_eq!((settings.nics_max, settings.gdrcopy, settings.debug), (16, true, false));
+        assert_eq!(settings.defaults, [("TRUNKLINE_ATOMICS", "owner".to_owned())]);
+        assert!(settings.refused.is_empty());
+    }
+
+    #[test]
+    fn a_persona_chooses_the_network() {
+        let fabric = |persona: &str| {
+            let defaults = read(&[("NVSHMEM_LIBFABRIC_PROVIDER", persona)]).unwrap().defaults;
+            defaults[1..].iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(fabric("verbs"), "TRUNKLINE_FABRIC=verbs");
+        assert_eq!(fabric("efa"), "TRUNKLINE_FABRIC=ofi:efa");
+        assert_eq!(fabric("cxi"), "TRUNKLINE_FABRIC=ofi:cxi");
+        let told = read(&[("NVSHMEM_LIBFABRIC_PROVIDER", "tcp")]).unwrap_err().to_string();
+        assert!(
+            told.contains("NVSHMEM_LIBFABRIC_PROVIDER=tcp") && told.contains("TRUNKLINE_FABRIC"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn switches_and_numbers_are_nvshmems() {
+        for (value, off) in
+            [("0", true), ("no", true), ("False", true), ("1", false), ("", false), ("y", false)]
+        {
+            assert_eq!(read(&[("NVSHMEM_DISABLE_GDRCOPY", value)]).unwrap().gdrcopy, off, "{value:?}");
+        }
+        assert_eq!(read(&[("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", "2")]).unwrap().nics_max, 2);
+        for wrong in ["0", "-1", "many", ""] {
+            let error = read(&[("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", wrong)]).unwrap_err().to_string();
+            assert!(error.contains("a number from 1"), "{error}");
+        }
+        let batch = read(&[("NVSHMEM_LIBFABRIC_PROXY_REQUEST_BATCH_MAX", "7")]).unwrap().defaults;
+        assert!(batch.contains(&("TRUNKLINE_PROGRESS_BATCH", "7".to_owned())));
+    }
+
+    #[test]
+    fn what_does_nothing_is_said() {
+        let all: Vec<_> = REFUSED.iter().map(|(name, _)| (*name, "1")).collect();
+        let told = read(&all).unwrap().refused;
+        assert_eq!(told.len(), REFUSED.len());
+        assert!(
+            told.iter()
+                .zip(REFUSED)
+                .all(|(line, (name, _))| line.starts_with(&format!("{name} does nothing")))
+        );
+    }
+
+    #[test]
+    fn lines_are_for_who_asks_for_them() {
+        let debug = |level, subsys: Option<&str>| {
+            let mut variables = vec![("NVSHMEM_DEBUG", level)];
+            variables.extend(subsys.map(|subsys| ("NVSHMEM_DEBUG_SUBSYS", subsys)));
+            read(&variables).unwrap().debug
+        };
+        assert!(debug("INFO", None) && debug("trace", Some("")) && !debug("WARN", None));
+        assert!(debug("INFO", Some("COLL,TRANSPORT")) && !debug("INFO", Some("COLL,P2P")));
+        assert!(debug("INFO", Some("^COLL")) && !debug("INFO", Some("^TRANSPORT,COLL")));
+    }
+}

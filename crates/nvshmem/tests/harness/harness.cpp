@@ -1,0 +1,675 @@
+// Plays NVSHMEM's host and proxy for several PEs, each a process: loads the transport, connects, registers heaps in memory files, and does what the host and
+// kernels would ask for. Says what is wrong and ends with 1; with 0 if all is well.
+//
+//   harness LIBRARY PES SCENARIO
+#include "interface.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <csignal>
+#include <deque>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <pthread.h>
+#include <string>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+static int me, size;
+
+#define CHECK(what)                                                                                     \
+    do {                                                                                                \
+        if (!(what)) {                                                                                  \
+            fprintf(stderr, "PE %d: %s:%d: %s\n", me, __FILE__, __LINE__, #what);                       \
+            _exit(1);                                                                                   \
+        }                                                                                               \
+    } while (0)
+
+// What the processes share before they have a network.
+struct common {
+    pthread_barrier_t barrier;
+    char gathered[64][4096];
+};
+static common *shared;
+
+static int meet(boot_handle *) {
+    pthread_barrier_wait(&shared->barrier);
+    return 0;
+}
+
+static int gather(const void *mine, void *all, int bytes, boot_handle *handle) {
+    CHECK(bytes <= 4096);
+    memcpy(shared->gathered[me], mine, bytes);
+    meet(handle);
+    for (int pe = 0; pe < size; pe++)
+        memcpy((char *)all + (size_t)pe * bytes, shared->gathered[pe], bytes);
+    meet(handle);
+    return 0;
+}
+
+// The CUDA functions that NVSHMEM would hand over: they count that they were called.
+static std::atomic<int> cuda_calls;
+static int cuda_function() {
+    cuda_calls++;
+    return 0;
+}
+
+static int descriptors() {
+    int count = 0;
+    DIR *all = opendir("/proc/self/fd");
+    while (readdir(all))
+        count++;
+    closedir(all);
+    return count;
+}
+
+static const size_t CHUNK = 1 << 20;
+static const size_t RESERVED = 64 * CHUNK;
+
+struct proxy;
+
+// The transport, and the symmetric heap over it.
+struct world {
+    std::unique_ptr<proxy> kernels;
+    void *library;
+    transport *t;
+    boot_handle boot{};
+    std::unordered_map<void *, void *> aliases;
+    std::unordered_map<void *, size_t> egm;
+    char *heap;
+    size_t used = 0;
+    std::vector<uint64_t> bases;
+    // By chunk, then by PE.
+    std::vector<std::vector<mem_handle>> handles;
+    std::mutex grows;
+    std::vector<mem_handle> own;
+
+    char *base_of(int pe) { return (char *)bases[pe]; }
+
+    // More chunks; all PEs call it.
+    void grow(size_t chunks) {
+        for (size_t i = 0; i < chunks; i++) {
+            int file = memfd_create("heap", 0);
+            CHECK(file >= 0 && ftruncate(file, CHUNK) == 0);
+            void *at = mmap(heap + used, CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
+            CHECK(at == heap + used);
+            close(file);
+            mem_handle mine;
+            memset(&mine, 0, sizeof mine);
+            CHECK(t->ops.get_mem_handle(&mine, at, CHUNK, t, false) == 0);
+            std::vector<mem_handle> all(size);
+            gather(&mine, all.data(), sizeof mine, &boot);
+            std::lock_guard<std::mutex> lock(grows);
+            own.push_back(mine);
+            handles.push_back(all);
+            used += CHUNK;
+        }
+    }
+
+    rma_memdesc remote(int pe, size_t offset) {
+        std::lock_guard<std::mutex> lock(grows);
+        return {base_of(pe) + offset, offset, &handles[offset / CHUNK][pe]};
+    }
+
+    rma_memdesc local(size_t offset) {
+        std::lock_guard<std::mutex> lock(grows);
+        return {heap + offset, offset, &handles[offset / CHUNK][me]};
+    }
+
+    int rma(int op, int pe, rma_memdesc far, rma_memdesc near, size_t bytes, int qp) {
+        rma_verb verb{op, 1, 0, nullptr};
+        rma_bytesdesc count{bytes, 1, 1, 1};
+        return t->ops.rma(t, pe, verb, &far, &near, count, qp);
+    }
+
+    // As NVSHMEM does: a piece for each chunk, on either side.
+    int move(int op, int pe, size_t there, size_t here, size_t bytes, int qp) {
+        while (bytes > 0) {
+            size_t piece = std::min({bytes, CHUNK - there % CHUNK, CHUNK - here % CHUNK});
+            int status = rma(op, pe, remote(pe, there), local(here), piece, qp);
+            if (status)
+                return status;
+            there += piece, here += piece, bytes -= piece;
+        }
+        return 0;
+    }
+
+    int p(int pe, size_t there, uint64_t value, int bytes, int qp) {
+        rma_verb verb{OP_P, 0, 0, nullptr};
+        rma_memdesc far = remote(pe, there), near{&value, 0, nullptr};
+        rma_bytesdesc count{1, bytes, 1, 1};
+        return t->ops.rma(t, pe, verb, &far, &near, count, qp);
+    }
+
+    int amo(int kind, int pe, size_t there, int bytes, uint64_t value, uint64_t expect, int qp, fetched *out = nullptr,
+            uint64_t flag = 0, bool is_float = false) {
+        amo_verb verb{};
+        verb.desc = kind;
+#if INTERFACE == 6
+        verb.is_float = is_float;
+#else
+        (void)is_float;
+#endif
+        amo_memdesc word{};
+        word.remote = remote(pe, there);
+        word.val = value, word.cmp = expect;
+        if (out) {
+            word.retptr = out, word.retflag = flag;
+            word.ret_handle = local((char *)out - heap).handle;
+        }
+        return t->ops.amo(t, pe, nullptr, verb, &word, {0, bytes}, qp);
+    }
+
+    int put_signal(int pe, const std::vector<std::array<size_t, 3>> &writes, size_t word, uint64_t value, int kind, int qp) {
+        std::vector<rma_memdesc> far, near;
+        std::vector<rma_bytesdesc> counts;
+        for (auto &[there, here, bytes] : writes) {
+            far.push_back(remote(pe, there));
+            near.push_back(local(here));
+            counts.push_back({bytes, 1, 1, 1});
+        }
+        amo_verb verb{};
+        verb.desc = kind;
+        amo_memdesc target{};
+        target.remote = remote(pe, word);
+        target.val = value;
+        rma_verb write{OP_PUT, 1, 0, nullptr};
+        return t->ops.put_signal(t, pe, write, far, near, counts, verb, &target, {0, 8}, qp);
+    }
+
+    volatile uint64_t &word(size_t offset) { return *(volatile uint64_t *)(heap + offset); }
+
+    world();
+    ~world();
+};
+
+// The proxy: a thread that goes on with everything, and does what kernels ask for, one after the other.
+struct proxy {
+    world &w;
+    std::atomic<bool> stop{false};
+    std::mutex mutex;
+    std::deque<std::function<void()>> asked;
+    std::thread thread;
+
+    explicit proxy(world &w) : w(w), thread([this] { run(); }) {}
+
+    void run() {
+        while (!stop) {
+            CHECK(w.t->ops.progress(w.t) == 0);
+            std::function<void()> next;
+            {
+                std::lock_guard<std::mutex> lock(mutex);
+                if (!asked.empty()) {
+                    next = std::move(asked.front());
+                    asked.pop_front();
+                }
+            }
+            if (next)
+                next();
+            else
+                std::this_thread::yield();
+        }
+    }
+
+    void ask(std::function<void()> what) {
+        std::lock_guard<std::mutex> lock(mutex);
+        asked.push_back(std::move(what));
+    }
+
+    // And waits for it.
+    void call(std::function<void()> what) {
+        std::promise<void> done;
+        ask([&] {
+            what();
+            done.set_value();
+        });
+        done.get_future().wait();
+    }
+
+    ~proxy() {
+        stop = true;
+        thread.join();
+    }
+};
+
+world::world() = default;
+world::~world() = default;
+
+// Looks until it is so, as a kernel does.
+template <typename F> static void until(F f) {
+    auto begun = std::chrono::steady_clock::now();
+    while (!f()) {
+        std::this_thread::yield();
+        CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(20));
+    }
+}
+
+static void fill(char *at, size_t bytes, unsigned seed) {
+    for (size_t i = 0; i < bytes; i++)
+        at[i] = (char)(i * 31 + seed * 17 + i / 251);
+}
+
+static bool is_filled(const char *at, size_t bytes, unsigned seed) {
+    for (size_t i = 0; i < bytes; i++)
+        if (at[i] != (char)(i * 31 + seed * 17 + i / 251))
+            return false;
+    return true;
+}
+
+static transport *init(world &w, const char *path) {
+    w.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!w.library)
+        fprintf(stderr, "%s\n", dlerror());
+    CHECK(w.library);
+    auto init = (int (*)(transport **, void *, int))dlsym(w.library, "nvshmemt_init");
+    CHECK(init);
+    static void *table[64];
+    for (void *&entry : table)
+        entry = (void *)cuda_function;
+    // A version that it does not know is refused, and nothing is made.
+    transport *made = nullptr;
+    for (int unknown : {0, 30000, 50000, 70000, 990000})
+        CHECK(init(&made, table, unknown) == 1 && !made);
+    CHECK(init(nullptr, table, INTERFACE * 10000) == 1);
+    CHECK(init(&made, table, INTERFACE * 10000 + 3) == 0 && made);
+    CHECK(made->api_version == INTERFACE * 10000);
+    CHECK(made->attr == 2 && made->is_successfully_initialized && !made->no_proxy && made->type == 0);
+    CHECK(made->n_devices >= 1 && made->device_pci_paths && made->device_pci_paths[0][0] == '/');
+    CHECK(!made->ops.enforce_cst && !made->ops.enforce_cst_at_target && !made->ops.add_device_remote_mem_handles);
+    CHECK(made->ops.quiet(made, 0, QP_HOST) != 0); // not connected
+    return made;
+}
+
+static void start(world &w, const char *path, size_t chunks) {
+    transport *t = w.t = init(w, path);
+    w.boot = {1, me, size, me, size, gather, nullptr, meet, nullptr, nullptr, nullptr, nullptr, nullptr};
+    w.heap = (char *)mmap(nullptr, RESERVED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    std::vector<int> caps(size);
+    t->boot = &w.boot, t->heap_base = w.heap, t->cap = caps.data(), t->log2_cumem_granularity = 20;
+    t->my_pe = me, t->n_pes = size, t->alias_va_map = &w.aliases, t->egm_map = &w.egm;
+    for (int pe = 0; pe < size; pe++) {
+        pe_info info{};
+        info.pe = pe;
+        CHECK(t->ops.can_reach_peer(&caps[pe], &info, t) == 0 && caps[pe] == (1 << 4 | 1 << 5 | 1 << 6));
+    }
+    int none = t->n_devices;
+    std::vector<int> devices;
+    for (int device = t->n_devices - 1; device >= 0; device--)
+        devices.push_back(device), devices.push_back(device); // NVSHMEM's balance may choose one twice
+    CHECK(t->ops.connect_endpoints(t, &none, 1, nullptr, 0) == 1); // there is no such device
+    CHECK(t->ops.connect_endpoints(t, devices.data(), 0, nullptr, 0) == 1); // none is chosen
+    CHECK(t->ops.connect_endpoints(t, devices.data(), (int)devices.size(), nullptr, 0) == 0);
+    CHECK(t->ops.connect_endpoints(t, devices.data(), 1, nullptr, 0) != 0); // a second time
+    meet(nullptr);
+    uint64_t base = (uint64_t)w.heap;
+    w.bases.resize(size);
+    gather(&base, w.bases.data(), 8, &w.boot);
+    w.grow(chunks);
+    meet(nullptr);
+    w.kernels = std::make_unique<proxy>(w);
+}
+
+static void finish(world &w) {
+    meet(nullptr);
+    w.kernels.reset();
+    meet(nullptr);
+    for (mem_handle &handle : w.own)
+        CHECK(w.t->ops.release_mem_handle(&handle, w.t) == 0);
+    CHECK(w.own.empty() || w.t->ops.release_mem_handle(&w.own[0], w.t) == 1); // a second time
+    CHECK(w.t->ops.finalize(w.t) == 0);
+    munmap(w.heap, RESERVED);
+    dlclose(w.library);
+}
+
+// Puts, gets and values by the host, from the heap and from elsewhere.
+static void host_moves(world &w) {
+    int next = (me + 1) % size, before = (me + size - 1) % size;
+    size_t sizes[] = {1, 8, 1000, 65536, 3 * CHUNK / 2};
+    for (size_t bytes : sizes) {
+        fill(w.heap, bytes, me + 1);
+        CHECK(w.move(OP_PUT, next, 2 * CHUNK + 64, 0, bytes, QP_HOST) == 0);
+        CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+        meet(nullptr);
+        CHECK(is_filled(w.heap + 2 * CHUNK + 64, bytes, before + 1));
+        // And what the next one has, is got.
+        CHECK(w.move(OP_GET, next, 2 * CHUNK + 64, 4 * CHUNK + 8, bytes, QP_HOST) == 0);
+        CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+        CHECK(is_filled(w.heap + 4 * CHUNK + 8, bytes, me + 1));
+        meet(nullptr);
+    }
+    // Bytes that are not registered.
+    std::vector<char> own(200000), back(200000);
+    fill(own.data(), own.size(), 77 + me);
+    rma_memdesc near{own.data(), 0, nullptr}, into{back.data(), 0, nullptr};
+    CHECK(w.rma(OP_PUT, next, w.remote(next, 2 * CHUNK), near, own.size(), QP_HOST) == 0);
+    CHECK(w.rma(OP_GET, next, w.remote(next, 2 * CHUNK), into, back.size(), QP_HOST) == 0);
+    CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+    CHECK(memcmp(own.data(), back.data(), own.size()) == 0);
+    for (int bytes : {1, 2, 4, 8})
+        CHECK(w.p(next, 16 + bytes * 8, 0x0102030405060708ull, bytes, QP_HOST) == 0);
+    CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+    meet(nullptr);
+    CHECK(w.heap[24] == 8 && *(uint16_t *)(w.heap + 32) == 0x0708 && *(uint32_t *)(w.heap + 48) == 0x05060708);
+    CHECK(w.word(80) == 0x0102030405060708ull);
+    meet(nullptr);
+}
+
+// Every kind of atomic, by the proxy; fetched values come with their flags.
+static void atomics(world &w) {
+    int next = (me + 1) % size;
+    size_t word = CHUNK + 256;
+    fetched *slot = (fetched *)(w.heap + 512);
+    uint64_t flag = 1;
+    // What a kernel asks for; the proxy does it in its own time.
+    auto ask = [&](int kind, int bytes, uint64_t value, bool is_float = false) {
+        w.kernels->ask([&w, next, word, kind, bytes, value, is_float] {
+            CHECK(w.amo(kind, next, word, bytes, value, 0, QP_DEFAULT, nullptr, 0, is_float) == 0);
+        });
+    };
+    auto fetch = [&](int kind, int bytes, uint64_t value, uint64_t expect = 0, bool is_float = false) {
+        slot->data = 0xabababababababab, slot->flag = 0;
+        flag += 2;
+        w.kernels->ask([&, kind, bytes, value, expect, is_float] {
+            CHECK(w.amo(kind, next, word, bytes, value, expect, QP_DEFAULT, slot, flag, is_float) == 0);
+        });
+        until([&] { return slot->flag == flag; });
+        return (uint64_t)slot->data;
+    };
+    for (int bytes : {8, 4}) {
+        uint64_t mask = bytes == 8 ? ~0ull : 0xffffffffull;
+        ask(AMO_SET, bytes, 5);
+        CHECK(fetch(AMO_FETCH, bytes, 0) == 5);
+        CHECK(fetch(AMO_FETCH_ADD, bytes, 10) == 5);
+        CHECK(fetch(AMO_FETCH_INC, bytes, 0) == 15);
+        ask(AMO_INC, bytes, 0);
+        CHECK(fetch(AMO_FETCH_AND, bytes, 0x1c) == 17);
+        ask(AMO_OR, bytes, 3);
+        CHECK(fetch(AMO_FETCH_OR, bytes, 4) == 0x13);
+        CHECK(fetch(AMO_FETCH_XOR, bytes, 0x11) == 0x17);
+        ask(AMO_XOR, bytes, 1);
+        ask(AMO_AND, bytes, 6);
+        CHECK(fetch(AMO_COMPARE_SWAP, bytes, 99, 7) == 6);
+        CHECK(fetch(AMO_COMPARE_SWAP, bytes, 99, 6) == 6);
+        CHECK(fetch(AMO_SWAP, bytes, ~0ull) == 99);
+        ask(AMO_ADD, bytes, 2);
+        CHECK(fetch(AMO_FETCH, bytes, 0) == (1 & mask));
+        ask(AMO_SIGNAL_SET, bytes, 40);
+        ask(AMO_SIGNAL_ADD, bytes, 2);
+        w.kernels->call([&] { CHECK(w.t->ops.quiet(w.t, next, QP_ALL) == 0); });
+        CHECK(fetch(AMO_FETCH, bytes, 0) == 42);
+    }
+#if INTERFACE == 6
+    double half = 0.5, three = 3;
+    uint64_t bits;
+    memcpy(&bits, &three, 8);
+    ask(AMO_SET, 8, bits, true);
+    memcpy(&bits, &half, 8);
+    ask(AMO_ADD, 8, bits, true);
+    bits = fetch(AMO_FETCH_ADD, 8, bits, 0, true);
+    memcpy(&half, &bits, 8);
+    CHECK(half == 3.5);
+    w.kernels->call([&] { CHECK(w.amo(AMO_INC, next, word, 8, 0, 0, QP_DEFAULT, nullptr, 0, true) == 1); });
+#endif
+    // More than may be under way, from all to one.
+    enum { MANY = 1000 };
+    meet(nullptr);
+    fetched *slots = (fetched *)(w.heap + 5 * CHUNK);
+    memset(slots, 0, MANY * sizeof *slots);
+    w.word(word) = 0;
+    meet(nullptr);
+    for (int i = 0; i < MANY; i++)
+        w.kernels->ask([&, i] { CHECK(w.amo(AMO_FETCH_ADD, 0, word, 8, 1, 0, QP_DEFAULT, slots + i, 2 * i + 1) == 0); });
+    uint64_t last = 0;
+    for (int i = 0; i < MANY; i++) {
+        until([&] { return slots[i].flag == (uint64_t)(2 * i + 1); });
+        CHECK(i == 0 || slots[i].data > last);
+        last = slots[i].data;
+    }
+    w.kernels->call([&] { CHECK(w.t->ops.quiet(w.t, 0, QP_ALL) == 0); });
+    meet(nullptr);
+    CHECK(me != 0 || w.word(word) == (uint64_t)MANY * size);
+    meet(nullptr);
+}
+
+// Signals are there after what was put before them, whatever that is made of; and behind a fence is what comes after it.
+static void signals(world &w) {
+    int next = (me + 1) % size, before = (me + size - 1) % size;
+    proxy &p = *w.kernels;
+    size_t word = 7 * CHUNK + 8, ack = 7 * CHUNK + 16, data = CHUNK - 3000;
+    for (unsigned round = 1; round <= 60; round++) {
+        // Two chunks, one, or nothing but the signal.
+        size_t bytes = round % 3 == 0 ? 0 : round % 3 == 1 ? 6000 : 40000 * (round % 7);
+        size_t first = std::min(bytes, (size_t)3000);
+        fill(w.heap + 2 * CHUNK, std::max(bytes, (size_t)30000), round * 7 + me);
+        p.ask([&, bytes, first, round] {
+            std::vector<std::array<size_t, 3>> writes;
+            if (bytes)
+                writes = {{data, 2 * CHUNK, first}, {data + first, 2 * CHUNK + first, bytes - first}};
+            if (round % 5 == 0) {
+                writes.clear();
+                CHECK(w.move(OP_PUT_QP, next, data, 2 * CHUNK, bytes, QP_DEFAULT) == 0);
+                CHECK(w.t->ops.fence(w.t, next, QP_DEFAULT, 0) == 0);
+            }
+            int kind = round % 2 ? AMO_SIGNAL_SET : AMO_SIGNAL_ADD;
+            CHECK(w.put_signal(next, writes, word, kind == AMO_SIGNAL_SET ? round : 1, kind, QP_DEFAULT) == 0);
+        });
+        until([&] { return w.word(word) == round; });
+        std::atomic_thread_fence(std::memory_order_acquire);
+        CHECK(is_filled(w.heap + data, bytes, round * 7 + before));
+        p.ask([&, round] { CHECK(w.p(before, ack, round, 8, 5) == 0); });
+        until([&] { return w.word(ack) == round; });
+        // Bytes and an atomic, a fence, and a word of a queue pair that a kernel made.
+        p.ask([&, round] {
+            for (int i = 0; i < 8; i++)
+                CHECK(w.move(OP_PUT_QP, next, 3 * CHUNK + i * 30000, 2 * CHUNK, 30000, QP_DEFAULT) == 0);
+            CHECK(w.amo(AMO_ADD, next, ack + 8, 8, 1, 0, QP_DEFAULT) == 0);
+            CHECK(w.t->ops.fence(w.t, next, QP_DEFAULT, 0) == 0);
+            CHECK(w.p(next, ack + 16, round, 8, QP_DEFAULT) == 0);
+        });
+        until([&] { return w.word(ack + 16) == round; });
+        std::atomic_thread_fence(std::memory_order_acquire);
+        CHECK(w.word(ack + 8) == round);
+        for (int i = 0; i < 8; i++)
+            CHECK(is_filled(w.heap + 3 * CHUNK + i * 30000, 30000, round * 7 + before));
+        p.ask([&, round] { CHECK(w.p(before, ack + 24, round, 8, 5) == 0); });
+        until([&] { return w.word(ack + 24) == round; });
+    }
+    p.call([&] {
+        for (int pe = 0; pe < size; pe++)
+            CHECK(w.t->ops.quiet(w.t, pe, QP_ALL) == 0);
+    });
+    int pairs[3] = {};
+    CHECK(w.t->ops.connect_endpoints(w.t, nullptr, 0, pairs, 3) == 0);
+    CHECK(pairs[0] > QP_DEFAULT && pairs[1] > pairs[0] && pairs[2] > pairs[1]);
+    meet(nullptr);
+}
+
+// More memory while the proxy is at work on the rest; memory that is given back, and its numbers used again; memory that the program brought.
+static void growth(world &w) {
+    int next = (me + 1) % size;
+    std::atomic<bool> stop{false};
+    proxy &p = *w.kernels;
+    std::function<void()> stream = [&] {
+        for (int i = 0; i < 8; i++)
+            CHECK(w.move(OP_PUT, next, CHUNK, 0, 4096, QP_DEFAULT) == 0);
+        CHECK(w.t->ops.quiet(w.t, next, QP_ALL) == 0);
+        if (!stop)
+            p.ask(stream);
+    };
+    p.ask(stream);
+    size_t old = w.used;
+    for (int i = 0; i < 12; i++)
+        w.grow(2);
+    fill(w.heap + 64, 30000, 3 + me);
+    CHECK(w.move(OP_PUT, next, w.used - 30000, 64, 30000, QP_HOST) == 0);
+    CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+    meet(nullptr);
+    CHECK(is_filled(w.heap + w.used - 30000, 30000, 3 + (me + size - 1) % size));
+    CHECK(w.used == old + 24 * CHUNK);
+    // A buffer of this PE alone: nobody else is told of it.
+    std::vector<char> buffer(100000);
+    mem_handle mine;
+    CHECK(w.t->ops.get_mem_handle(&mine, buffer.data(), buffer.size(), w.t, true) == 0);
+    rma_memdesc near{buffer.data() + 100, 0, &mine};
+    CHECK(w.rma(OP_GET, next, w.remote(next, w.used - 30000), near, 30000, QP_HOST) == 0);
+    CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+    CHECK(is_filled(buffer.data() + 100, 30000, 3 + me));
+    CHECK(w.t->ops.release_mem_handle(&mine, w.t) == 0);
+    CHECK(w.rma(OP_PUT, next, w.remote(next, CHUNK), near, 8, QP_HOST) == 1); // it is not registered any more
+    stop = true;
+    p.call([] {});
+    meet(nullptr);
+    // Its number is for another memory, and who has the old handle does not reach that.
+    mem_handle first, second;
+    std::vector<mem_handle> firsts(size), seconds(size);
+    std::vector<uint64_t> where(size);
+    alignas(8) static char one[4096], two[4096];
+    CHECK(w.t->ops.get_mem_handle(&first, one, sizeof one, w.t, false) == 0);
+    uint64_t at = (uint64_t)one;
+    gather(&at, where.data(), 8, &w.boot);
+    gather(&first, firsts.data(), sizeof first, &w.boot);
+    uint64_t value = 11 + me;
+    rma_memdesc far{(void *)where[next], 0, &firsts[next]}, stack{&value, 0, nullptr};
+    CHECK(w.rma(OP_PUT, next, far, stack, 8, QP_HOST) == 0 && w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+    meet(nullptr);
+    CHECK(w.t->ops.release_mem_handle(&first, w.t) == 0);
+    CHECK(w.t->ops.get_mem_handle(&second, two, sizeof two, w.t, false) == 0);
+    gather(&second, seconds.data(), sizeof second, &w.boot);
+    at = (uint64_t)two;
+    gather(&at, where.data(), 8, &w.boot);
+    far = {(void *)where[next], 0, &seconds[next]};
+    value += 100;
+    CHECK(w.rma(OP_PUT, next, far, stack, 8, QP_HOST) == 0 && w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+    meet(nullptr);
+    CHECK(*(uint64_t *)one == 11u + (me + size - 1) % size && *(uint64_t *)two == 111u + (me + size - 1) % size);
+    CHECK(w.t->ops.release_mem_handle(&second, w.t) == 0);
+    // What the program maps into the heap has two addresses: others know that in the heap.
+    char *in_heap = w.heap + w.used;
+    w.aliases[(void *)1] = (void *)2;
+    w.aliases[in_heap] = one;
+    CHECK(w.t->ops.get_mem_handle(&first, in_heap, sizeof one, w.t, false) == 0);
+    gather(&first, firsts.data(), sizeof first, &w.boot);
+    far = {w.base_of(next) + w.used + 16, 0, &firsts[next]};
+    CHECK(w.rma(OP_PUT, next, far, stack, 8, QP_HOST) == 0 && w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+    meet(nullptr);
+    CHECK(*(uint64_t *)(one + 16) == 111u + (me + size - 1) % size);
+    CHECK(w.t->ops.release_mem_handle(&first, w.t) == 0);
+    meet(nullptr);
+}
+
+// What cannot be right is refused, one line each, and nothing is harmed.
+static void misuse(world &w) {
+    int next = (me + 1) % size;
+    CHECK(w.rma(OP_PUT, size, w.remote(next, 0), w.local(0), 8, QP_HOST) == 1);
+    CHECK(w.rma(OP_PUT, -1, w.remote(next, 0), w.local(0), 8, QP_HOST) == 1);
+    CHECK(w.rma(77, next, w.remote(next, 0), w.local(0), 8, QP_HOST) == 1);
+    CHECK(w.rma(OP_PUT, next, w.remote(next, CHUNK - 4), w.local(0), 8, QP_HOST) == 1); // beyond its chunk
+    CHECK(w.rma(OP_PUT, next, w.remote(next, 0), w.local(CHUNK - 4), 8, QP_HOST) == 1);
+    CHECK(w.rma(OP_PUT, next, {nullptr, 0, nullptr}, w.local(0), 8, QP_HOST) == 1);
+    CHECK(w.rma(OP_PUT, next, w.remote(next, 0), {nullptr, 0, nullptr}, 8, QP_HOST) == 1);
+    mem_handle foreign{};
+    CHECK(w.rma(OP_PUT, next, {w.heap, 0, &foreign}, w.local(0), 8, QP_HOST) == 1);
+    CHECK(w.amo(AMO_ADD, next, 4, 8, 1, 0, QP_DEFAULT) == 1); // not aligned
+    CHECK(w.amo(AMO_ADD, next, 8, 2, 1, 0, QP_DEFAULT) == 1);
+    CHECK(w.amo(99, next, 8, 8, 1, 0, QP_DEFAULT) == 1);
+    CHECK(w.put_signal(next, {}, 8, 1, AMO_ADD, QP_DEFAULT) == 1); // no signal
+    CHECK(w.t->ops.get_mem_handle(nullptr, w.heap, 8, w.t, false) == 1);
+    CHECK(w.t->ops.get_mem_handle(&foreign, nullptr, 8, w.t, false) == 1);
+    CHECK(w.t->ops.get_mem_handle(&foreign, w.heap, 0, w.t, false) == 1);
+    CHECK(w.t->ops.release_mem_handle(&foreign, w.t) == 1);
+    CHECK(w.t->ops.progress(nullptr) == 1 && w.t->ops.finalize(nullptr) == 1);
+    rma_verb verb{OP_PUT, 1, 0, nullptr};
+    CHECK(w.t->ops.rma(w.t, next, verb, nullptr, nullptr, {1, 8, 1, 1}, QP_HOST) == 1);
+    rma_memdesc far = w.remote(next, 0), near = w.local(0);
+    CHECK(w.t->ops.rma(w.t, next, verb, &far, &near, {SIZE_MAX / 2, 8, 1, 1}, QP_HOST) == 1);
+    CHECK(w.t->ops.rma(w.t, next, verb, &far, &near, {1, -8, 1, 1}, QP_HOST) == 1);
+    CHECK(w.rma(OP_PUT, next, far, near, 0, QP_HOST) == 0); // nothing is always right
+    CHECK(w.t->ops.quiet(w.t, next, QP_ALL) == 0 && w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+    CHECK(w.t->ops.show_info(w.t, 0) == 0);
+    meet(nullptr);
+}
+
+// A PE goes in the middle of it: who waits for it is told within the time that silence may last.
+static void death(world &w) {
+    int next = (me + 1) % size;
+    CHECK(w.move(OP_PUT, next, CHUNK, 0, 8, QP_DEFAULT) == 0 && w.t->ops.quiet(w.t, next, QP_ALL) == 0);
+    meet(nullptr);
+    if (me == 1)
+        kill(getpid(), SIGKILL);
+    if (me == 0) {
+        auto begun = std::chrono::steady_clock::now();
+        int status = 0;
+        while (!status) {
+            status = w.move(OP_PUT, 1, CHUNK, 0, 4096, QP_DEFAULT);
+            status = status ? status : w.t->ops.quiet(w.t, 1, QP_ALL);
+            CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(30));
+        }
+        CHECK(status == 7);
+    }
+    _exit(0);
+}
+
+static int run(const char *path, const std::string &what) {
+    int before = descriptors();
+    // Twice, as a program may.
+    for (int time = 0; time < (what == "death" ? 1 : 2); time++) {
+        world w;
+        start(w, path, 8);
+        if (what == "all" || what == "moves") host_moves(w);
+        if (what == "all" || what == "atomics") atomics(w);
+        if (what == "all" || what == "signals") signals(w);
+        if (what == "all" || what == "growth") growth(w);
+        if (what == "all" || what == "misuse") misuse(w);
+        if (what == "death") death(w);
+        finish(w);
+        meet(nullptr);
+        if (time == 0)
+            before = descriptors();
+    }
+    CHECK(descriptors() <= before);
+    CHECK(cuda_calls == 0);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4)
+        return 2;
+    size = atoi(argv[2]);
+    shared = (common *)mmap(nullptr, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pthread_barrierattr_t attributes;
+    pthread_barrierattr_init(&attributes);
+    pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&shared->barrier, &attributes, size);
+    std::vector<pid_t> pes;
+    for (me = 0; me < size; me++) {
+        pid_t pe = fork();
+        if (pe == 0)
+            _exit(run(argv[1], argv[3]));
+        pes.push_back(pe);
+    }
+    // One that fails leaves the others waiting for it.
+    bool dies = std::string(argv[3]) == "death";
+    for (size_t left = pes.size(); left > 0; left--) {
+        int status;
+        pid_t ended = wait(&status);
+        bool well = WIFEXITED(status) ? WEXITSTATUS(status) == 0 : dies && ended == pes[1] && WTERMSIG(status) == SIGKILL;
+        if (!well) {
+            fprintf(stderr, "PE of process %d ended with %#x\n", ended, status);
+            for (pid_t pe : pes)
+                kill(pe, SIGKILL);
+            return 1;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,206 @@
+//! What a process tells the others of memory that NVSHMEM has registered with it: where it begins, and how it is reached over each rail. NVSHMEM
+//! carries it to all members and hands the one of the right member to every operation. Made and read by `nvshmem`.
+
+use alloc::vec::Vec;
+
+use crate::limits::RAILS_MAX;
+use crate::wire::cursor::{Reader, Short};
+use crate::wire::dial::Heap;
+use crate::wire::frame::Region;
+
+/// Bytes of it (`NVSHMEM_MEM_HANDLE_SIZE`).
+pub const MEMORY_HANDLE_BYTES: usize = 512;
+
+const MAGIC: [u8; 4] = *b"TRMH";
+const VERSION: u16 = 1;
+/// Bytes before the rails.
+const HEAD: usize = 32;
+
+/// Memory that is registered, by name and place.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Registered {
+    /// Its number in its process.
+    pub heap: u8,
+    /// Which use of that number, from 1.
+    pub generation: u32,
+    /// The address of its first byte in its process.
+    pub base: u64,
+    /// Its bytes.
+    pub len: u64,
+}
+
+impl Registered {
+    /// Where bytes are in it, by an address in its process; `None` if they are not.
+    #[must_use]
+    pub fn offset(&self, addr: u64, len: u64) -> Option<u64> {
+        let offset = addr.checked_sub(self.base)?;
+        offset.checked_add(len).filter(|&end| end <= self.len)?;
+        Some(offset)
+    }
+}
+
+/// The whole handle.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct MemoryHandle {
+    /// Which memory.
+    pub memory: Registered,
+    /// How it is reached, by rail of its process: at least one, and those beyond [`RAILS_MAX`] are not told.
+    pub rails: Vec<Region>,
+}
+
+/// Bytes are no handle.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryHandleError {
+    /// Fewer bytes.
+    #[error("cut short")]
+    Short,
+    /// Another transport made it, or nobody did.
+    #[error("not a handle of Trunkline's")]
+    Foreign,
+    /// Another version made it.
+    #[error("version {0}, and this is {VERSION}: all processes need the same library")]
+    Version(u16),
+    /// No process has so many rails, or none.
+    #[error("{0} rails")]
+    Rails(u8),
+    /// It is the first use or a later one.
+    #[error("no generation")]
+    Generation,
+    /// It would reach beyond the last address.
+    #[error("{len} bytes at {base:#x}")]
+    Range {
+        /// Where it begins.
+        base: u64,
+        /// Its bytes.
+        len: u64,
+    },
+}
+
+impl From<Short> for MemoryHandleError {
+    fn from(_: Short) -> Self {
+        Self::Short
+    }
+}
+
+impl MemoryHandle {
+    /// Its bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; MEMORY_HANDLE_BYTES] {
+        let mut out = [0; MEMORY_HANDLE_BYTES];
+        let Registered { heap, generation, base, len } = self.memory;
+        out[..4].copy_from_slice(&MAGIC);
+        out[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        (out[6], out[7]) = (heap, self.rails.len().min(RAILS_MAX) as u8);
+        out[8..12].copy_from_slice(&generation.to_le_bytes());
+        out[16..24].copy_from_slice(&base.to_le_bytes());
+        out[24..32].copy_from_slice(&len.to_le_bytes());
+        for (at, rail) in self.rails.iter().take(RAILS_MAX).enumerate() {
+            let place = &mut out[HEAD + 16 * at..][..16];
+            place[..8].copy_from_slice(&rail.key.to_le_bytes());
+            place[8..].copy_from_slice(&rail.addr.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads only which memory it is: what every operation has to know.
+    ///
+    /// # Errors
+    /// [`MemoryHandleError`] says what is wrong.
+    #[inline]
+    pub fn memory_of(bytes: &[u8; MEMORY_HANDLE_BYTES]) -> Result<Registered, MemoryHandleError> {
+        let mut reader = Reader(bytes);
+        Ok(head(&mut reader)?.0)
+    }
+
+    /// Reads all of it.
+    ///
+    /// # Errors
+    /// [`MemoryHandleError`] says what is wrong.
+    pub fn from_bytes(bytes: &[u8; MEMORY_HANDLE_BYTES]) -> Result<Self, MemoryHandleError> {
+        let mut reader = Reader(bytes);
+        let (memory, count) = head(&mut reader)?;
+        let mut rail = || Ok(Region { key: reader.u64()?, addr: reader.u64()? });
+        let rails = (0..count).map(|_| rail()).collect::<Result<_, Short>>()?;
+        Ok(Self { memory, rails })
+    }
+
+    /// What the engine is told of it, by rail.
+    #[must_use]
+    pub fn told(&self) -> Vec<Heap> {
+        self.rails.iter().map(|&region| Heap { len: self.memory.len, region }).collect()
+    }
+}
+
+/// Which memory, and how many rails follow.
+#[inline]
+fn head(reader: &mut Reader<'_>) -> Result<(Registered, u8), MemoryHandleError> {
+    if reader.array::<4>()? != MAGIC {
+        return Err(MemoryHandleError::Foreign);
+    }
+    let [low, high, heap, rails] = reader.array()?;
+    let version = u16::from_le_bytes([low, high]);
+    if version != VERSION {
+        return Err(MemoryHandleError::Version(version));
+    }
+    if rails == 0 || usize::from(rails) > RAILS_MAX {
+        return Err(MemoryHandleError::Rails(rails));
+    }
+    let (generation, _, base, len) = (reader.u32()?, reader.u32()?, reader.u64()?, reader.u64()?);
+    if generation == 0 {
+        return Err(MemoryHandleError::Generation);
+    }
+    base.checked_add(len).ok_or(MemoryHandleError::Range { base, len })?;
+    Ok((Registered { heap, generation, base, len }, rails))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle() -> MemoryHandle {
+        let memory = Registered { heap: 9, generation: 0x0403_0201, base: 0x7000_0000_1000, len: 1 << 31 };
+        let rails = [1, 2, 3, 4].map(|n| Region { key: n, addr: n << 40 });
+        MemoryHandle { memory, rails: rails.into_iter().collect() }
+    }
+
+    #[test]
+    fn what_is_said_is_heard() {
+        let bytes = handle().to_bytes();
+        assert_eq!(MemoryHandle::from_bytes(&bytes), Ok(handle()));
+        assert_eq!(MemoryHandle::memory_of(&bytes), Ok(handle().memory));
+        assert_eq!(bytes[..12], [b'T', b'R', b'M', b'H', 1, 0, 9, 4, 1, 2, 3, 4]);
+        assert_eq!(bytes[16..24], 0x7000_0000_1000_u64.to_le_bytes());
+        assert_eq!(bytes[32..48], [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]);
+        assert_eq!(handle().told()[2], Heap { len: 1 << 31, region: Region { key: 3, addr: 3 << 40 } });
+    }
+
+    #[test]
+    fn others_are_refused() {
+        let with = |at: usize, value: u8| {
+            let mut bytes = handle().to_bytes();
+            bytes[at] = value;
+            assert_eq!(MemoryHandle::memory_of(&bytes).err(), MemoryHandle::from_bytes(&bytes).err());
+            MemoryHandle::from_bytes(&bytes)
+        };
+        assert_eq!(with(0, 0), Err(MemoryHandleError::Foreign));
+        assert_eq!(with(4, 2), Err(MemoryHandleError::Version(2)));
+        assert_eq!(with(7, 0), Err(MemoryHandleError::Rails(0)));
+        assert_eq!(with(7, 5), Err(MemoryHandleError::Rails(5)));
+        let range = MemoryHandleError::Range { base: 0x7000_0000_1000, len: 0xff00_0000_8000_0000 };
+        assert_eq!(with(31, 0xff), Err(range));
+        let mut unused = handle().to_bytes();
+        unused[8..12].fill(0);
+        assert_eq!(MemoryHandle::from_bytes(&unused), Err(MemoryHandleError::Generation));
+    }
+
+    #[test]
+    fn bytes_are_in_it_or_not() {
+        let memory = Registered { heap: 0, generation: 1, base: 1000, len: 24 };
+        assert_eq!((memory.offset(1000, 24), memory.offset(1023, 1)), (Some(0), Some(23)));
+        assert_eq!(memory.offset(1024, 0), Some(24));
+        for (addr, len) in [(999, 1), (1000, 25), (1024, 1), (0, 0), (u64::MAX, 2), (1001, u64::MAX)] {
+            assert_eq!(memory.offset(addr, len), None, "{addr} {len}");
+        }
+    }
+}

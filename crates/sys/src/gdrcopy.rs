@@ -1,0 +1,82 @@
+//! GDRCopy's library (`gdrapi.h`, API 2): mappings of a GPU's memory for the CPU. Opened at run time.
+//!
+//! Read by `mem`; calls nothing.
+
+use core::ffi::{CStr, c_int, c_uint, c_ulong, c_void};
+use core::mem::{offset_of, size_of};
+
+/// Names of the library, the newest first.
+pub const LIBRARIES: [&CStr; 2] = [c"libgdrapi.so.2", c"libgdrapi.so"];
+
+/// What `gdr_open` makes.
+#[repr(C)]
+pub struct Open {
+    _private: [u8; 0],
+}
+
+/// `gdr_mh_t`, by value: memory that is pinned.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Pinned {
+    /// The library's name for it.
+    pub h: c_ulong,
+}
+
+/// `gdr_info_v2_t`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Info {
+    /// The GPU's address of the mapping's first byte: at the begin of a page of the GPU.
+    pub va: u64,
+    /// Bytes of it.
+    pub mapped_size: u64,
+    /// Of the GPU.
+    pub page_size: u32,
+    /// Not used.
+    pub tm_cycles: u64,
+    /// Not used.
+    pub cycles_per_ms: u32,
+    /// Two bits: it is mapped, and writes are combined.
+    pub bits: c_uint,
+    /// Newer libraries say how it is mapped; older ones leave it.
+    pub mapping_type: c_uint,
+}
+
+/// `gdr_open`.
+pub type OpenFn = unsafe extern "C" fn() -> *mut Open;
+/// `gdr_close`.
+pub type Close = unsafe extern "C" fn(*mut Open) -> c_int;
+/// `gdr_pin_buffer`: address, bytes, and two numbers that are zero.
+pub type PinBuffer = unsafe extern "C" fn(*mut Open, c_ulong, usize, u64, u32, handle: *mut Pinned) -> c_int;
+/// `gdr_unpin_buffer`.
+pub type UnpinBuffer = unsafe extern "C" fn(*mut Open, Pinned) -> c_int;
+/// `gdr_get_info_v2`.
+pub type GetInfo = unsafe extern "C" fn(*mut Open, Pinned, *mut Info) -> c_int;
+/// `gdr_map`.
+pub type Map = unsafe extern "C" fn(*mut Open, Pinned, *mut *mut c_void, usize) -> c_int;
+/// `gdr_unmap`.
+pub type Unmap = unsafe extern "C" fn(*mut Open, Pinned, *mut c_void, usize) -> c_int;
+
+/// The exported functions.
+#[derive(Clone, Copy)]
+pub struct Calls {
+    /// Begins.
+    pub open: OpenFn,
+    /// Ends.
+    pub close: Close,
+    /// Pins memory of a GPU.
+    pub pin_buffer: PinBuffer,
+    /// And lets it go.
+    pub unpin_buffer: UnpinBuffer,
+    /// What it is.
+    pub get_info: GetInfo,
+    /// Maps it.
+    pub map: Map,
+    /// And no more.
+    pub unmap: Unmap,
+}
+
+const _: () = {
+    assert!(size_of::<Pinned>() == 8 && size_of::<Info>() == 48);
+    assert!(offset_of!(Info, tm_cycles) == 24 && offset_of!(Info, bits) == 36);
+};
