@@ -22,6 +22,7 @@ use std::path::Path;
 use trunkline_engine::host::Reach;
 use trunkline_engine::{FabricName, Params};
 use trunkline_fabric::{Fabric as _, Level, Nic};
+use trunkline_mem::gpu::Gpus;
 use trunkline_ofi::{Auto, OfiFabric};
 use trunkline_softnic::SoftFabric;
 use trunkline_topo::Choice;
@@ -55,6 +56,16 @@ impl Hardware {
             }
             FabricName::Soft | FabricName::SoftShm | FabricName::SoftTcp => Self::None,
         })
+    }
+
+    /// The same with the drivers of GPUs whose memory its NICs are to reach, where they can.
+    #[must_use]
+    pub fn with_gpus(self, gpus: &Gpus) -> Self {
+        match self {
+            Self::None => Self::None,
+            Self::Verbs(fabric) => Self::Verbs(fabric.with_gpus(gpus)),
+            Self::Ofi(fabric) => Self::Ofi(fabric.with_gpus(gpus)),
+        }
     }
 
     /// The NICs that there are, by their places in the fabric's list, for a front end that chooses before it opens any.

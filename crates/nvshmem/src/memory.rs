@@ -158,6 +158,9 @@ impl Memories {
             let mapped = mapped.map_err(|mapping| CallError::NoWay { nic, mapping })?;
             return Ok((mapped.clone().into(), View::Touched(mapped)));
         }
+        if crate::planted("nvshmem-writes-where-it-is") {
+            return Ok((memory.clone().into(), View::Touched(memory)));
+        }
         let exported = if self.ways.dmabuf { exported(gpu, addr, len)? } else { None };
         let (cells, view): (Arc<dyn Cells>, _) = match mapped {
             Ok(mapped) => {

@@ -1,5 +1,6 @@
 //! The transport from `nvshmemt_init` to `finalize`: which NICs there are, and once the endpoints are connected the mesh of all PEs. Called by `abi`.
 
+use std::io::Write as _;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -15,6 +16,12 @@ use crate::error::{CallError, Result};
 use crate::mesh::Mesh;
 use crate::settings::Settings;
 
+/// Prints a line, all of it at once: several processes may write to the same terminal.
+pub(crate) fn say(text: &str) {
+    // What cannot be said is not said.
+    let _ = std::io::stderr().write_all(format!("trunkline: {text}\n").as_bytes());
+}
+
 /// Where lines go.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
@@ -25,7 +32,7 @@ impl Log {
     /// A line, if it is wanted.
     pub(crate) fn line(&self, level: Level, text: &str) {
         if self.debug || level == Level::Warn {
-            eprintln!("trunkline: {text}");
+            say(text);
         }
     }
 }
@@ -47,7 +54,7 @@ pub(crate) struct Plugin {
     /// The NICs, by NVSHMEM's number for them.
     pub(crate) nics: Vec<Nic>,
     /// Until the endpoints are connected.
-    hardware: Mutex<Option<Hardware>>,
+    closed: Mutex<Option<(Hardware, Gpus)>>,
     mesh: OnceLock<Mesh>,
     queue_pairs: AtomicI32,
 }
@@ -66,13 +73,15 @@ impl Plugin {
         let params = params_or(&defaults)?;
         let told = log.clone();
         let hardware = Hardware::open(&params, move |level, line| told.line(level, line))?;
+        let gpus = Gpus::open();
+        let hardware = hardware.with_gpus(&gpus);
         let nics = hardware.nics(&params)?;
         Ok(Self {
             settings,
             params,
             log,
             nics,
-            hardware: Mutex::new(Some(hardware)),
+            closed: Mutex::new(Some((hardware, gpus))),
             mesh: OnceLock::new(),
             queue_pairs: AtomicI32::new(trunkline_queue_pairs()),
         })
@@ -111,8 +120,8 @@ impl Plugin {
     /// [`CallError::Connected`], and what the fabric, the bootstrap or a PE says.
     pub(crate) fn connect(&self, devices: &[i32], boot: &impl Boot) -> Result<()> {
         let nics = self.chosen(devices)?;
-        let hardware = self.hardware.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let hardware = hardware.ok_or(CallError::Connected)?;
+        let closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (hardware, gpus) = closed.ok_or(CallError::Connected)?;
         let reaches = nics.numbers().iter().all(|&nic| self.nics[nic].caps.devices.any());
         let dmabufs = nics.numbers().iter().any(|&nic| self.nics[nic].caps.devices.dmabuf);
         let (me, size) = boot.place();
@@ -132,7 +141,6 @@ impl Plugin {
             }
             other => other.into(),
         })?;
-        let gpus = Gpus::open();
         let reach = crate::memory::Ways { nic: reaches, dmabuf: dmabufs, gdrcopy: self.settings.gdrcopy };
         let mesh = Mesh::new(job, size, gpus, reach)?;
         self.mesh.set(mesh).map_err(|_| CallError::Connected)

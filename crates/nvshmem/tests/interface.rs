@@ -67,10 +67,32 @@ fn library() -> PathBuf {
     own.parent().unwrap().join("libtrunkline_nvshmem.so")
 }
 
+/// Drivers of a GPU and of GDRCopy that are none, beside the enforcing provider of libfabric, which reaches that GPU.
+fn fakes() -> &'static Path {
+    static MADE: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let make = || {
+        let (folder, here) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
+        for (library, source) in [
+            ("libcuda.so.1", here.join("../tests/tests/gpu/fake_cuda.c")),
+            ("libgdrapi.so.2", here.join("tests/harness/fake_gdr.c")),
+        ] {
+            let mut cc = Command::new("cc");
+            cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(folder.path().join(library)).arg(source);
+            assert!(cc.arg(format!("-Wl,-soname,{library}")).status().unwrap().success(), "{library}");
+        }
+        strict_fi::place_in(folder.path()).unwrap();
+        folder
+    };
+    MADE.get_or_init(make).path()
+}
+
 /// Runs a scenario; what it printed, and whether it ended by itself.
 fn run(version: u8, pes: usize, scenario: &str, way: Way) -> Output {
     let mut command = Command::new(program(version));
     command.arg(library()).arg(pes.to_string()).arg(scenario).envs(way.iter().copied());
+    if way.iter().any(|(name, _)| *name == "HARNESS_GPU") {
+        command.env("LD_LIBRARY_PATH", fakes()).env("FI_PROVIDER_PATH", fakes());
+    }
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let began = Instant::now();
@@ -189,4 +211,54 @@ fn variables_are_honoured_or_refused() {
     ];
     let said = passes(4, "moves", &[(one, 2)]);
     assert!(said.contains("over soft, soft2, "), "{said}");
+}
+
+/// Set for a heap on the GPU that is none.
+macro_rules! gpu {
+    ($fabric:literal $(, $name:literal = $value:literal)*) => {
+        &[("HARNESS_GPU", "1"), ("TRUNKLINE_FABRIC", $fabric) $(, ($name, $value))*]
+    };
+}
+
+/// Where no NIC reaches the GPU: all goes by GDRCopy's mapping.
+#[test]
+fn heaps_on_a_gpu_go_over_any_network_by_a_mapping() {
+    for scenario in ["moves", "atomics", "signals"] {
+        passes(4, scenario, &[(gpu!("soft:tcp"), 2), (gpu!("soft"), 3), (gpu!("ofi:tcp"), 2)]);
+    }
+    for (why, way) in [
+        ("NVSHMEM_DISABLE_GDRCOPY is set", gpu!("soft", "NVSHMEM_DISABLE_GDRCOPY" = "1")),
+        ("the kernel module gdrdrv is not loaded", gpu!("soft", "FAKE_GDR_GONE" = "1")),
+    ] {
+        let way: Way = way;
+        let output = run(4, 2, "moves", way);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && said.contains(why) && said.contains("no NIC in use reaches it"),
+            "{said}"
+        );
+    }
+}
+
+/// Where NICs reach it: the heap is the NIC's, and words are changed by a mapping, or by copies where there is none.
+#[test]
+fn heaps_on_a_gpu_that_nics_reach_are_theirs() {
+    if !ofi() {
+        return;
+    }
+    macro_rules! strict {
+        ($($name:literal = $value:literal),*) => {
+            gpu!("ofi:strict", "FI_PROVIDER" = "strict", "FI_STRICT_HMEM" = "1", "FI_STRICT_ABORT" = "1", "HARNESS_FLUSH" = "1" $(, $name = $value)*)
+        };
+    }
+    for (scenario, copies) in [("moves", false), ("atomics", true), ("signals", true)] {
+        passes(6, scenario, &[(strict!("HARNESS_COPIES" = "0"), 2)]);
+        let without: Way = if copies {
+            strict!("FAKE_GDR_GONE" = "1", "HARNESS_COPIES" = "1")
+        } else {
+            strict!("FAKE_GDR_GONE" = "1", "HARNESS_COPIES" = "0")
+        };
+        passes(6, scenario, &[(without, 2)]);
+    }
+    passes(4, "atomics", &[(strict!("NVSHMEM_DISABLE_GDRCOPY" = "1", "HARNESS_COPIES" = "1"), 2)]);
 }

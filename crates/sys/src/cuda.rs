@@ -206,6 +206,14 @@ pub type MemcpyDtoHAsync =
 pub type MemcpyHtoDAsync =
     unsafe extern "C" fn(to: DevicePtr, from: *const c_void, size: usize, stream: *mut Stream) -> Status;
 
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX`.
+pub const FLUSH_TARGET_CURRENT_CTX: c_int = 0;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER`.
+pub const FLUSH_TO_OWNER: c_int = 100;
+
+/// `cuFlushGPUDirectRDMAWrites`, since CUDA 11.3.
+pub type FlushGpuDirectRdmaWrites = unsafe extern "C" fn(target: c_int, scope: c_int) -> Status;
+
 /// Functions for who copies; opened only then.
 #[derive(Clone, Copy)]
 pub struct CopyCalls {
@@ -219,4 +227,6 @@ pub struct CopyCalls {
     pub memcpy_dtoh_async: MemcpyDtoHAsync,
     /// Copies to it.
     pub memcpy_htod_async: MemcpyHtoDAsync,
+    /// Waits for what NICs have brought.
+    pub flush_gpu_direct_rdma_writes: Option<FlushGpuDirectRdmaWrites>,
 }

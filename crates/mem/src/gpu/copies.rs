@@ -6,7 +6,7 @@ use std::fmt;
 use std::mem::transmute;
 use std::ptr::{self, NonNull};
 
-use trunkline_sys::cuda::{self as calls, CopyCalls};
+use trunkline_sys::cuda::{self as calls, CopyCalls, status};
 
 use super::cuda::Cuda;
 use super::library::Library;
@@ -64,6 +64,10 @@ impl Copies {
             memcpy_dtoh_async: unsafe { transmute::<NonNull<c_void>, calls::MemcpyDtoHAsync>(from) },
             // SAFETY: as above.
             memcpy_htod_async: unsafe { transmute::<NonNull<c_void>, calls::MemcpyHtoDAsync>(to) },
+            flush_gpu_direct_rdma_writes: find(c"cuFlushGPUDirectRDMAWrites")
+                .ok()
+                // SAFETY: as above.
+                .map(|at| unsafe { transmute::<NonNull<c_void>, calls::FlushGpuDirectRdmaWrites>(at) }),
         };
         let mut stream = ptr::null_mut();
         let code = cuda.within(device, || {
@@ -74,11 +78,20 @@ impl Copies {
         Ok(Self { cuda, calls, device, stream })
     }
 
-    /// Copies from the device, and waits for it.
+    /// Copies from the device, and waits for it. What NICs brought before is there, and stays before what is copied to the device next.
     ///
     /// # Errors
     /// [`CallError`]: the bytes are not there.
     pub fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), CallError> {
+        let flush = self.calls.flush_gpu_direct_rdma_writes;
+        if let Some(flush) = flush.filter(|_| !super::planted("mem-copies-before-flushes")) {
+            let (target, scope) = (calls::FLUSH_TARGET_CURRENT_CTX, calls::FLUSH_TO_OWNER);
+            // SAFETY: takes two numbers. A device that keeps the order by itself says that it does not support it.
+            let code = self.cuda.within(self.device, || unsafe { flush(target, scope) })?;
+            if code != status::NOT_SUPPORTED {
+                self.cuda.check("cuFlushGPUDirectRDMAWrites", code)?;
+            }
+        }
         let code = self.cuda.within(self.device, || {
             // SAFETY: the driver checks the address, and writes as many bytes as there is room for before it is waited for.
             unsafe {

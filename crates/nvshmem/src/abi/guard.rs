@@ -6,6 +6,7 @@ use trunkline_engine::in_full;
 use trunkline_sys::nvshmem::StatusCode;
 
 use crate::error::{CallError, Result};
+use crate::plugin::say;
 
 /// Runs the body of a function that C calls.
 #[inline]
@@ -24,14 +25,14 @@ pub(super) fn guard(name: &'static str, body: impl FnOnce() -> Result<()>) -> St
 
 #[cold]
 fn refused(name: &str, error: &CallError) -> StatusCode {
-    eprintln!("trunkline: {name}: {}", in_full(error));
+    say(&format!("{name}: {}", in_full(error)));
     error.code()
 }
 
 #[cold]
 fn panicked(name: &str) -> StatusCode {
     // Even the report must not unwind into C.
-    let report = || eprintln!("trunkline: {name}: a defect of the library; please report it");
+    let report = || say(&format!("{name}: a defect of the library; please report it"));
     let _ = catch_unwind(report);
     StatusCode::INTERNAL
 }

@@ -88,26 +88,55 @@ struct world {
     std::unordered_map<void *, void *> aliases;
     std::unordered_map<void *, size_t> egm;
     char *heap;
+    // Where its bytes can be looked at: the same, but of a GPU's memory.
+    char *view;
     size_t used = 0;
     std::vector<uint64_t> bases;
     // By chunk, then by PE.
     std::vector<std::vector<mem_handle>> handles;
     std::mutex grows;
     std::vector<mem_handle> own;
+    bool on_gpu = false;
 
     char *base_of(int pe) { return (char *)bases[pe]; }
+
+    // Addresses for the heap; on a GPU with memory behind them.
+    void reserve() {
+        void *cuda = getenv("HARNESS_GPU") ? dlopen("libcuda.so.1", RTLD_NOW) : nullptr;
+        CHECK(cuda || !getenv("HARNESS_GPU"));
+        on_gpu = cuda;
+        if (on_gpu) {
+            auto allocate = (void *(*)(size_t, int))dlsym(cuda, "fake_allocate");
+            auto bytes = (char *(*)(void *))dlsym(cuda, "fake_bytes");
+            heap = (char *)allocate(RESERVED, 0);
+            view = bytes(heap);
+        } else {
+            heap = view = (char *)mmap(nullptr, RESERVED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        }
+    }
+
+    void unreserve() {
+        if (on_gpu) {
+            auto free = (int (*)(uint64_t))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemFree_v2");
+            CHECK(free((uint64_t)heap) == 0);
+        } else {
+            munmap(heap, RESERVED);
+        }
+    }
 
     // More chunks; all PEs call it.
     void grow(size_t chunks) {
         for (size_t i = 0; i < chunks; i++) {
-            int file = memfd_create("heap", 0);
-            CHECK(file >= 0 && ftruncate(file, CHUNK) == 0);
-            void *at = mmap(heap + used, CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
-            CHECK(at == heap + used);
-            close(file);
+            if (!on_gpu) {
+                int file = memfd_create("heap", 0);
+                CHECK(file >= 0 && ftruncate(file, CHUNK) == 0);
+                void *at = mmap(heap + used, CHUNK, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
+                CHECK(at == heap + used);
+                close(file);
+            }
             mem_handle mine;
             memset(&mine, 0, sizeof mine);
-            CHECK(t->ops.get_mem_handle(&mine, at, CHUNK, t, false) == 0);
+            CHECK(t->ops.get_mem_handle(&mine, heap + used, CHUNK, t, false) == 0);
             std::vector<mem_handle> all(size);
             gather(&mine, all.data(), sizeof mine, &boot);
             std::lock_guard<std::mutex> lock(grows);
@@ -165,8 +194,9 @@ struct world {
         word.remote = remote(pe, there);
         word.val = value, word.cmp = expect;
         if (out) {
-            word.retptr = out, word.retflag = flag;
-            word.ret_handle = local((char *)out - heap).handle;
+            size_t place = (char *)out - view;
+            word.retptr = heap + place, word.retflag = flag;
+            word.ret_handle = local(place).handle;
         }
         return t->ops.amo(t, pe, nullptr, verb, &word, {0, bytes}, qp);
     }
@@ -188,7 +218,15 @@ struct world {
         return t->ops.put_signal(t, pe, write, far, near, counts, verb, &target, {0, 8}, qp);
     }
 
-    volatile uint64_t &word(size_t offset) { return *(volatile uint64_t *)(heap + offset); }
+    // What NICs have brought to a GPU may be on its way yet: CUDA's flush before a kernel looks at it. Here a read by the NIC.
+    void flush() {
+        if (getenv("HARNESS_FLUSH")) {
+            CHECK(move(OP_GET, me, 0, 6 * CHUNK, 8, QP_HOST) == 0);
+            CHECK(t->ops.quiet(t, me, QP_HOST) == 0);
+        }
+    }
+
+    volatile uint64_t &word(size_t offset) { return *(volatile uint64_t *)(view + offset); }
 
     world();
     ~world();
@@ -294,7 +332,7 @@ static transport *init(world &w, const char *path) {
 static void start(world &w, const char *path, size_t chunks) {
     transport *t = w.t = init(w, path);
     w.boot = {1, me, size, me, size, gather, nullptr, meet, nullptr, nullptr, nullptr, nullptr, nullptr};
-    w.heap = (char *)mmap(nullptr, RESERVED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    w.reserve();
     std::vector<int> caps(size);
     t->boot = &w.boot, t->heap_base = w.heap, t->cap = caps.data(), t->log2_cumem_granularity = 20;
     t->my_pe = me, t->n_pes = size, t->alias_va_map = &w.aliases, t->egm_map = &w.egm;
@@ -328,7 +366,17 @@ static void finish(world &w) {
         CHECK(w.t->ops.release_mem_handle(&handle, w.t) == 0);
     CHECK(w.own.empty() || w.t->ops.release_mem_handle(&w.own[0], w.t) == 1); // a second time
     CHECK(w.t->ops.finalize(w.t) == 0);
-    munmap(w.heap, RESERVED);
+    if (void *gdr = dlopen("libgdrapi.so.2", RTLD_NOW | RTLD_NOLOAD)) {
+        auto in_use = (int (*)())dlsym(gdr, "fake_gdr_in_use");
+        CHECK(in_use() == 0);
+    }
+    if (w.on_gpu && getenv("HARNESS_COPIES")) {
+        auto copies = (int (*)())dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_copies");
+        CHECK((copies() > 0) == (getenv("HARNESS_COPIES")[0] == '1'));
+        auto flushes = (int (*)())dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_flushes");
+        CHECK((flushes() > 0) == (copies() > 0));
+    }
+    w.unreserve();
     dlclose(w.library);
 }
 
@@ -337,15 +385,17 @@ static void host_moves(world &w) {
     int next = (me + 1) % size, before = (me + size - 1) % size;
     size_t sizes[] = {1, 8, 1000, 65536, 3 * CHUNK / 2};
     for (size_t bytes : sizes) {
-        fill(w.heap, bytes, me + 1);
+        fill(w.view, bytes, me + 1);
         CHECK(w.move(OP_PUT, next, 2 * CHUNK + 64, 0, bytes, QP_HOST) == 0);
         CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
         meet(nullptr);
-        CHECK(is_filled(w.heap + 2 * CHUNK + 64, bytes, before + 1));
+        w.flush();
+        CHECK(is_filled(w.view + 2 * CHUNK + 64, bytes, before + 1));
         // And what the next one has, is got.
         CHECK(w.move(OP_GET, next, 2 * CHUNK + 64, 4 * CHUNK + 8, bytes, QP_HOST) == 0);
         CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
-        CHECK(is_filled(w.heap + 4 * CHUNK + 8, bytes, me + 1));
+        w.flush();
+        CHECK(is_filled(w.view + 4 * CHUNK + 8, bytes, me + 1));
         meet(nullptr);
     }
     // Bytes that are not registered.
@@ -360,7 +410,8 @@ static void host_moves(world &w) {
         CHECK(w.p(next, 16 + bytes * 8, 0x0102030405060708ull, bytes, QP_HOST) == 0);
     CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
     meet(nullptr);
-    CHECK(w.heap[24] == 8 && *(uint16_t *)(w.heap + 32) == 0x0708 && *(uint32_t *)(w.heap + 48) == 0x05060708);
+    w.flush();
+    CHECK(w.view[24] == 8 && *(uint16_t *)(w.view + 32) == 0x0708 && *(uint32_t *)(w.view + 48) == 0x05060708);
     CHECK(w.word(80) == 0x0102030405060708ull);
     meet(nullptr);
 }
@@ -369,7 +420,7 @@ static void host_moves(world &w) {
 static void atomics(world &w) {
     int next = (me + 1) % size;
     size_t word = CHUNK + 256;
-    fetched *slot = (fetched *)(w.heap + 512);
+    fetched *slot = (fetched *)(w.view + 512);
     uint64_t flag = 1;
     // What a kernel asks for; the proxy does it in its own time.
     auto ask = [&](int kind, int bytes, uint64_t value, bool is_float = false) {
@@ -424,7 +475,7 @@ static void atomics(world &w) {
     // More than may be under way, from all to one.
     enum { MANY = 1000 };
     meet(nullptr);
-    fetched *slots = (fetched *)(w.heap + 5 * CHUNK);
+    fetched *slots = (fetched *)(w.view + 5 * CHUNK);
     memset(slots, 0, MANY * sizeof *slots);
     w.word(word) = 0;
     meet(nullptr);
@@ -451,7 +502,7 @@ static void signals(world &w) {
         // Two chunks, one, or nothing but the signal.
         size_t bytes = round % 3 == 0 ? 0 : round % 3 == 1 ? 6000 : 40000 * (round % 7);
         size_t first = std::min(bytes, (size_t)3000);
-        fill(w.heap + 2 * CHUNK, std::max(bytes, (size_t)30000), round * 7 + me);
+        fill(w.view + 2 * CHUNK, std::max(bytes, (size_t)30000), round * 7 + me);
         p.ask([&, bytes, first, round] {
             std::vector<std::array<size_t, 3>> writes;
             if (bytes)
@@ -465,10 +516,11 @@ static void signals(world &w) {
             CHECK(w.put_signal(next, writes, word, kind == AMO_SIGNAL_SET ? round : 1, kind, QP_DEFAULT) == 0);
         });
         until([&] { return w.word(word) == round; });
+        w.flush();
         std::atomic_thread_fence(std::memory_order_acquire);
-        CHECK(is_filled(w.heap + data, bytes, round * 7 + before));
+        CHECK(is_filled(w.view + data, bytes, round * 7 + before));
         p.ask([&, round] { CHECK(w.p(before, ack, round, 8, 5) == 0); });
-        until([&] { return w.word(ack) == round; });
+        until([&] { return w.flush(), w.word(ack) == round; });
         // Bytes and an atomic, a fence, and a word of a queue pair that a kernel made.
         p.ask([&, round] {
             for (int i = 0; i < 8; i++)
@@ -477,13 +529,14 @@ static void signals(world &w) {
             CHECK(w.t->ops.fence(w.t, next, QP_DEFAULT, 0) == 0);
             CHECK(w.p(next, ack + 16, round, 8, QP_DEFAULT) == 0);
         });
-        until([&] { return w.word(ack + 16) == round; });
+        until([&] { return w.flush(), w.word(ack + 16) == round; });
+        w.flush();
         std::atomic_thread_fence(std::memory_order_acquire);
         CHECK(w.word(ack + 8) == round);
         for (int i = 0; i < 8; i++)
-            CHECK(is_filled(w.heap + 3 * CHUNK + i * 30000, 30000, round * 7 + before));
+            CHECK(is_filled(w.view + 3 * CHUNK + i * 30000, 30000, round * 7 + before));
         p.ask([&, round] { CHECK(w.p(before, ack + 24, round, 8, 5) == 0); });
-        until([&] { return w.word(ack + 24) == round; });
+        until([&] { return w.flush(), w.word(ack + 24) == round; });
     }
     p.call([&] {
         for (int pe = 0; pe < size; pe++)
@@ -511,11 +564,11 @@ static void growth(world &w) {
     size_t old = w.used;
     for (int i = 0; i < 12; i++)
         w.grow(2);
-    fill(w.heap + 64, 30000, 3 + me);
+    fill(w.view + 64, 30000, 3 + me);
     CHECK(w.move(OP_PUT, next, w.used - 30000, 64, 30000, QP_HOST) == 0);
     CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
     meet(nullptr);
-    CHECK(is_filled(w.heap + w.used - 30000, 30000, 3 + (me + size - 1) % size));
+    CHECK(is_filled(w.view + w.used - 30000, 30000, 3 + (me + size - 1) % size));
     CHECK(w.used == old + 24 * CHUNK);
     // A buffer of this PE alone: nobody else is told of it.
     std::vector<char> buffer(100000);
