@@ -120,11 +120,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
             eprintln!("compare-shmem: {}, {} of {} ...", way.title, at + 1, options.pairs);
             let pes = way.pes.to_string();
             let mut command = Command::new(built.join("oshrun"));
-            let mine = figures(command.args(["-n", &pes]).arg(&ours).envs(way.ours.iter().copied()))?;
+            let mine = command.args(["-n", &pes]).arg(&ours).envs(way.ours.iter().copied());
+            let mine = figures(mine, Ends::Well)?;
             let mut command = Command::new(THEIR_LAUNCHER);
             command.args(["-np", &pes, "--oversubscribe"]).arg(&theirs).envs(way.theirs.iter().copied());
             command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-            let other = figures(&mut command)?;
+            let other = figures(&mut command, Ends::Anyhow)?;
             for (name, value) in mine {
                 let theirs = *other.get(&name).with_context(|| format!("{name}: only ours has it"))?;
                 pairs.entry(name).or_default().push(value, Some(theirs));
@@ -139,9 +140,21 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// How a program has to end that has printed all of its figures. Open MPI's crashes in `shmem_finalize` after two PEs of one host.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Ends {
+    Well,
+    Anyhow,
+}
+
 /// What a program prints: names and numbers.
-fn figures(command: &mut Command) -> Result<BTreeMap<String, f64>> {
-    let text = shell::output(command)?;
+fn figures(command: &mut Command, ends: Ends) -> Result<BTreeMap<String, f64>> {
+    let output = command.output().with_context(|| format!("starting {command:?}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let is_whole = text.lines().any(|line| line == "end");
+    if !is_whole || ends == Ends::Well && !output.status.success() {
+        bail!("{command:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
     let line = |line: &str| {
         line.rsplit_once(' ').and_then(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
     };
