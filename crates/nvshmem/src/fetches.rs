@@ -1,6 +1,7 @@
 //! Values that atomics have fetched, on their way to the kernels that wait for them: each goes to a place in the memory of this PE, and its flag after it.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use trunkline_choose::Running;
@@ -19,54 +20,72 @@ pub(crate) struct Awaited {
     pub(crate) flag: u64,
 }
 
-/// Those of one lane, in the order in which they began.
+/// Values that are looked for in one go.
+const LOOKS: usize = 16;
+
+/// Those of one lane.
 #[derive(Debug, Default)]
-pub(crate) struct Fetches(Mutex<VecDeque<Awaited>>);
+pub(crate) struct Fetches {
+    all: Mutex<VecDeque<Awaited>>,
+    /// How many; so that nobody takes the lock for none.
+    count: AtomicUsize,
+}
 
 impl Fetches {
     /// One more.
     pub(crate) fn push(&self, awaited: Awaited) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back(awaited);
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push_back(awaited);
+        self.count.store(all.len(), Ordering::Release);
     }
 
-    /// Brings what is known to where it goes. Whether there was any.
+    /// Brings what is known to where it goes, of a bounded number that have waited longest for a look. Whether there was any.
     ///
     /// # Errors
     /// A word was not there, or a PE is lost: told once for each.
     pub(crate) fn deliver(&self, job: &Running, id: ContextId) -> Result<bool> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut moved, mut at) = (false, 0);
-        while let Some(awaited) = all.get(at) {
-            match job.found(id, awaited.fetch) {
-                Ok(None) => at += 1,
-                Ok(Some(value)) => {
-                    let Some(Awaited { to, flag, .. }) = all.remove(at) else { break };
-                    moved = true;
-                    let mut words = [(0, value), (8, flag)];
-                    if crate::planted("nvshmem-flags-before-values") {
-                        words.reverse();
-                    }
-                    let placed = words.iter().all(|&(at, word)| {
-                        if at == 0 && crate::planted("nvshmem-flags-before-values") {
-                            std::thread::sleep(std::time::Duration::from_millis(5));
-                        }
-                        to.store(at, Width::Eight, word)
-                    });
-                    if !placed {
-                        return Err(CallError::Argument("the place of a fetched value cannot be written"));
-                    }
-                }
-                Err(error) => {
-                    all.remove(at);
-                    return Err(error.into());
-                }
-            }
+        if self.is_empty() {
+            return Ok(false);
+        }
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut moved = false;
+        for _ in 0..all.len().min(LOOKS) {
+            let Some(awaited) = all.pop_front() else { break };
+            let found = job.found(id, awaited.fetch).transpose();
+            let Some(found) = found else {
+                all.push_back(awaited);
+                continue;
+            };
+            self.count.store(all.len(), Ordering::Release);
+            moved = true;
+            awaited.place(found?)?;
         }
         Ok(moved)
     }
 
     /// None is under way.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.count.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Awaited {
+    /// The value goes where it goes, and then the flag.
+    fn place(&self, value: u64) -> Result<()> {
+        let late = crate::planted("nvshmem-flags-before-values");
+        let mut words = [(0, value), (8, self.flag)];
+        if late {
+            words.reverse();
+        }
+        for (at, word) in words {
+            if late && at == 0 {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            if !self.to.store(at, Width::Eight, word) {
+                return Err(CallError::Argument("the place of a fetched value cannot be written"));
+            }
+        }
+        Ok(())
     }
 }

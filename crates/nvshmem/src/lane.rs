@@ -26,15 +26,6 @@ pub(crate) enum Near {
     Elsewhere(Memory),
 }
 
-impl Near {
-    fn len(&self) -> u64 {
-        match self {
-            Self::Registered(local) => local.len,
-            Self::Elsewhere(memory) => memory.len() as u64,
-        }
-    }
-}
-
 /// What is to be done with a word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Change {
@@ -201,7 +192,7 @@ impl Lane {
         }
     }
 
-    /// Puts bytes from several places to several, then changes a word.
+    /// Puts bytes from several places to several, each of which `puts` gives by its number, then changes a word. Nothing is put if one of them cannot be.
     ///
     /// # Errors
     /// As [`Lane::put`] and [`Lane::change`].
@@ -209,21 +200,26 @@ impl Lane {
         &self,
         job: &Running,
         pe: u32,
-        puts: &[((u8, u64), Near)],
+        (count, puts): (usize, impl Fn(usize) -> Result<((u8, u64), Near)>),
         (word, op, value): (Word, SignalOp, u64),
     ) -> Result<()> {
         let update = update(op, word, value)?;
+        for at in 0..count {
+            puts(at)?;
+        }
         if crate::planted("nvshmem-signals-first") {
             self.until(job, || Ok(job.signal(self.id, pe, update)?.then_some(())))?;
         }
-        if let [(to, Near::Registered(local))] = puts
+        if count == 1
+            && let (to, Near::Registered(local)) = puts(0)?
             && local.len > 0
         {
-            let put = || Ok(job.put_signal(self.id, pe, *to, Source::Heap(*local), update)?.then_some(()));
+            let put = || Ok(job.put_signal(self.id, pe, to, Source::Heap(local), update)?.then_some(()));
             return self.until(job, put);
         }
-        for (to, from) in puts.iter().filter(|(_, from)| from.len() > 0) {
-            self.put(job, pe, *to, from)?;
+        for at in 0..count {
+            let (to, from) = puts(at)?;
+            self.put(job, pe, to, &from)?;
         }
         self.until(job, || Ok(job.signal(self.id, pe, update)?.then_some(())))
     }
@@ -248,9 +244,7 @@ impl Lane {
             return Ok(());
         }
         self.until(job, || Ok(job.quiet_member(self.id, pe)?.then_some(())))?;
-        if !self.fetches.is_empty() {
-            self.fetches.deliver(job, self.id)?;
-        }
+        while self.fetches.deliver(job, self.id)? {}
         Ok(())
     }
 }

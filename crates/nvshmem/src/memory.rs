@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use trunkline_choose::Running;
 use trunkline_engine::rma::{Cells, HeapMemory, Local};
@@ -61,21 +61,37 @@ impl Place {
     }
 }
 
-/// One that is registered.
-struct Known {
-    generation: u32,
-    view: View,
-}
-
 /// All of it.
 pub(crate) struct Memories {
     gpus: Gpus,
     ways: Ways,
     /// GDRCopy, or why not.
     gdr: std::result::Result<Arc<Gdr>, String>,
-    known: Mutex<Vec<Option<Known>>>,
-    generation: AtomicU32,
+    /// By number.
+    known: Box<[Entry]>,
+    /// How many there were so far.
+    uses: AtomicU32,
     stages: Memory,
+}
+
+/// A number, and what is registered under it.
+#[derive(Default)]
+pub(crate) struct Entry {
+    /// Which use of the number; 0 for none.
+    generation: AtomicU32,
+    view: RwLock<Option<View>>,
+}
+
+impl Entry {
+    fn is(&self, generation: u32) -> bool {
+        self.generation.load(Ordering::Acquire) == generation
+            || crate::planted("nvshmem-uses-what-is-released")
+    }
+
+    fn set(&self, generation: u32, view: Option<View>) {
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = view;
+        self.generation.store(generation, Ordering::Release);
+    }
 }
 
 impl Memories {
@@ -92,8 +108,8 @@ impl Memories {
             (_, false) => Err("NVSHMEM_DISABLE_GDRCOPY is set".to_owned()),
             (false, true) => Gdr::open().map(Arc::new).map_err(|missing| missing.to_string()),
         };
-        let known = std::iter::repeat_with(|| None).take(RMA_HEAPS_MAX).collect();
-        Ok(Self { gpus, ways, gdr, known: Mutex::new(known), generation: AtomicU32::new(0), stages })
+        let known = std::iter::repeat_with(Entry::default).take(RMA_HEAPS_MAX).collect();
+        Ok(Self { gpus, ways, gdr, known, uses: AtomicU32::new(0), stages })
     }
 
     /// The stage of a lane, and where it is.
@@ -131,10 +147,9 @@ impl Memories {
         };
         let number = job.add_heap(heap)?;
         // Wraps after four thousand million registrations of one process.
-        let generation = self.generation.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        let generation = self.uses.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         let told = job.told(number)?;
-        let known = Known { generation, view };
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(number)] = Some(known);
+        self.known[usize::from(number)].set(generation, Some(view));
         let memory = Registered { heap: number, generation, base: base as u64, len: len as u64 };
         Ok(MemoryHandle { memory, rails: told.into_iter().map(|heap| heap.region).collect() })
     }
@@ -179,12 +194,10 @@ impl Memories {
     ///
     /// # Errors
     /// It is not registered any more.
-    pub(crate) fn own(&self, memory: &Registered) -> Result<()> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = known.get(usize::from(memory.heap)).and_then(Option::as_ref);
-        let is_it = entry.is_some_and(|known| known.generation == memory.generation)
-            || crate::planted("nvshmem-uses-what-is-released");
-        if is_it { Ok(()) } else { Err(CallError::Argument("memory of this PE is not registered any more")) }
+    #[inline]
+    pub(crate) fn own(&self, memory: &Registered) -> Result<&Entry> {
+        let entry = &self.known[usize::from(memory.heap)];
+        if entry.is(memory.generation) { Ok(entry) } else { Err(GONE) }
     }
 
     /// A place in it.
@@ -192,11 +205,8 @@ impl Memories {
     /// # Errors
     /// As [`Memories::own`].
     pub(crate) fn place(&self, memory: &Registered, offset: u64) -> Result<Place> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = known.get(usize::from(memory.heap)).and_then(Option::as_ref);
-        let entry = entry.filter(|known| known.generation == memory.generation);
-        let entry = entry.ok_or(CallError::Argument("memory of this PE is not registered any more"))?;
-        Ok(Place { view: entry.view.clone(), offset })
+        let view = self.own(memory)?.view.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(Place { view: view.clone().ok_or(GONE)?, offset })
     }
 
     /// Ends a registration.
@@ -204,17 +214,19 @@ impl Memories {
     /// # Errors
     /// It has ended before.
     pub(crate) fn release(&self, job: &Running, memory: &Registered) -> Result<()> {
-        self.own(memory)?;
+        let entry = self.own(memory)?;
         job.remove_heap(memory.heap)?;
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(memory.heap)] = None;
+        entry.set(0, None);
         Ok(())
     }
 
     /// Registrations that there are, without the stages.
     pub(crate) fn count(&self) -> usize {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).iter().flatten().count()
+        self.known.iter().filter(|entry| entry.generation.load(Ordering::Relaxed) != 0).count()
     }
 }
+
+const GONE: CallError = CallError::Argument("memory of this PE is not registered any more");
 
 /// Memory as a dma-buf, unless its driver does not export it.
 fn exported(gpu: &Gpu, addr: usize, len: usize) -> Result<Option<(Arc<OwnedFd>, u64)>> {

@@ -311,3 +311,133 @@ fn one_pe_ends_all() {
         }
     }
 }
+
+/// The launchers that users have, each with programs of its own kind of PEs: heap, collectives, and the end of all by one.
+mod launchers {
+    use super::*;
+
+    fn installed(program: &str) -> bool {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|folder| folder.join(program).exists())
+    }
+
+    /// Waits for it, within the limit.
+    fn finish(mut child: Child) -> Output {
+        let began = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            if began.elapsed() > LIMIT {
+                child.kill().unwrap();
+                panic!("it does not end: {:?}", child.wait_with_output().unwrap());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        child.wait_with_output().unwrap()
+    }
+
+    fn start(command: &mut Command) -> Child {
+        command
+            .env_remove("LD_LIBRARY_PATH")
+            .env("SHMEM_SYMMETRIC_SIZE", "32M")
+            .env("TRUNKLINE_FABRIC", "soft");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Runs programs by a launcher of their own, which is told how many PEs there are: on one host as they are, and as if each were on its
+    /// own.
+    fn by_launcher(launcher: impl Fn() -> Command) {
+        for source in ["setup.c", "collectives.c", "signals.c"] {
+            let program = Program::new(source, &[]);
+            for shared in ["on", "off"] {
+                let mut command = launcher();
+                command.args(["-n", "3"]).arg(program.path()).env("TRUNKLINE_SHARED_HEAP", shared);
+                let output = finish(start(&mut command));
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{source}, {shared}: {}: {said}", output.status);
+            }
+        }
+        let program = Program::new("leave.c", &[]);
+        let mut command = launcher();
+        command.args(["-n", "3"]).arg(program.path()).arg("5");
+        let output = finish(start(&mut command));
+        assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    #[test]
+    fn mpich_starts_pes_by_pmi_1() {
+        if !installed("mpiexec.hydra") {
+            return skip("OpenSHMEM under MPICH's hydra", "no mpiexec.hydra; Debian's package mpich has it");
+        }
+        by_launcher(|| Command::new("mpiexec.hydra"));
+        let port = || {
+            let mut command = Command::new("mpiexec.hydra");
+            command.arg("-pmi-port");
+            command
+        };
+        by_launcher(port);
+    }
+
+    #[test]
+    fn open_mpi_starts_pes_by_pmix() {
+        if !installed("mpiexec.openmpi") {
+            return skip(
+                "OpenSHMEM under Open MPI",
+                "no mpiexec.openmpi; Debian's package openmpi-bin has it",
+            );
+        }
+        by_launcher(|| {
+            let mut command = Command::new("mpiexec.openmpi");
+            command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+            command.arg("--oversubscribe");
+            command
+        });
+    }
+
+    /// Three PEs that find these variables, in which `{rank}` is the number of each.
+    fn by_variables(variables: &[(&str, &str)]) {
+        for source in ["setup.c", "collectives.c"] {
+            let program = Program::new(source, &[]);
+            let start = |rank: usize| {
+                let mut command = Command::new(program.path());
+                for (name, value) in variables {
+                    command.env(name, value.replace("{rank}", &rank.to_string()));
+                }
+                start(&mut command)
+            };
+            let children: Vec<Child> = (0..3).map(start).collect();
+            for output in children.into_iter().map(finish) {
+                assert!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
+            }
+        }
+    }
+
+    #[test]
+    fn torchruns_variables_make_pes() {
+        let port = free_port().unwrap().to_string();
+        by_variables(&[
+            ("RANK", "{rank}"),
+            ("LOCAL_RANK", "{rank}"),
+            ("WORLD_SIZE", "3"),
+            ("LOCAL_WORLD_SIZE", "3"),
+            ("MASTER_ADDR", "localhost"),
+            ("MASTER_PORT", &port),
+            ("TORCHELASTIC_RUN_ID", "none"),
+        ]);
+    }
+
+    #[test]
+    fn slurms_variables_make_pes() {
+        // The job's number says at which port they meet.
+        let job = (std::process::id() + 7).to_string();
+        by_variables(&[
+            ("SLURM_PROCID", "{rank}"),
+            ("SLURM_LOCALID", "{rank}"),
+            ("SLURM_NODEID", "0"),
+            ("SLURM_NTASKS", "3"),
+            ("SLURM_STEP_NUM_TASKS", "3"),
+            ("SLURM_STEP_TASKS_PER_NODE", "3"),
+            ("SLURM_JOB_ID", &job),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_STEP_NODELIST", "localhost"),
+        ]);
+    }
+}

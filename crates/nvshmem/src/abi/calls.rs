@@ -14,7 +14,7 @@ use trunkline_sys::nvshmem::{
 use super::Answer;
 use super::boot::Bootstrap;
 use super::guard::{Out, borrow, guard, read};
-use super::map::{elements, value_of};
+use super::map::{Elements, value_of};
 use super::table::{self, Version, plugin};
 use crate::error::{CallError, Result};
 use crate::lane::{Change, Near, word};
@@ -338,24 +338,24 @@ pub(super) unsafe fn put_signal<T: Version>(
         let mesh = unsafe { plugin(transport) }?.mesh()?;
         let (pe, lane) = (mesh.pe(pe)?, mesh.lane(queue_pair));
         // SAFETY: and vectors, which its caller has.
-        let remote = unsafe { elements(writes.remote) }?;
+        let remote = unsafe { Elements::of(writes.remote) }?;
         // SAFETY: as above.
-        let local = unsafe { elements(writes.local) }?;
+        let local = unsafe { Elements::of(writes.local) }?;
         // SAFETY: as above.
-        let lens = unsafe { elements(writes.bytes) }?;
-        if remote.len() != local.len() || remote.len() != lens.len() {
+        let lens = unsafe { Elements::of(writes.bytes) }?;
+        if remote.count != local.count || remote.count != lens.count {
             return Err(CallError::Argument("the vectors of a put with signal are not equally long"));
         }
-        let mut puts = Vec::with_capacity(remote.len());
-        for ((remote, local), bytes) in remote.iter().zip(&local).zip(&lens) {
-            let len = length(bytes)?;
-            if len > 0 {
-                // SAFETY: descriptors with handles.
-                let there = unsafe { there(mesh, pe, remote, len) }?;
-                // SAFETY: as above.
-                puts.push((there, unsafe { here(mesh, local, len) }?));
+        let put = |at| {
+            let (remote, local, len) = (remote.at(at)?, local.at(at)?, length(&lens.at(at)?)?);
+            if len == 0 {
+                return Ok(((0, 0), Near::Registered(Local { heap: 0, offset: 0, len })));
             }
-        }
+            // SAFETY: descriptors with handles.
+            let there = unsafe { there(mesh, pe, &remote, len) }?;
+            // SAFETY: as above.
+            Ok((there, unsafe { here(mesh, &local, len) }?))
+        };
         // SAFETY: and a descriptor of the signal's word.
         let target = unsafe { read(target, "no word for the signal") }?;
         let change = change(verb.kind, bytes.elembytes, verb.float, target.val, target.cmp)?;
@@ -365,6 +365,6 @@ pub(super) unsafe fn put_signal<T: Version>(
         let len = u64::try_from(bytes.elembytes).unwrap_or(0);
         // SAFETY: with a handle.
         let there = unsafe { there(mesh, pe, &target.remote_memdesc, len) }?;
-        lane.put_signal(&mesh.job, pe, &puts, (word(there, bytes.elembytes)?, op, value))
+        lane.put_signal(&mesh.job, pe, (remote.count, put), (word(there, bytes.elembytes)?, op, value))
     })
 }

@@ -11,17 +11,34 @@ use crate::error::{CallError, Result};
 const MOST: usize = 1 << 16;
 
 /// The elements of a vector.
-///
-/// # Safety
-/// If not null, `vector` points to a `std::vector<T>` that nobody changes meanwhile.
-pub(super) unsafe fn elements<T: Copy>(vector: *const StdVector<T>) -> Result<Vec<T>> {
-    // SAFETY: by the contract of this function.
-    let vector = unsafe { read(vector, "null vector") }?;
-    let bytes = (vector.end as usize).checked_sub(vector.begin as usize);
-    let count = bytes.map(|bytes| bytes / size_of::<T>()).filter(|&count| count <= MOST);
-    let count = count.ok_or(CallError::Argument("a vector that cannot be one"))?;
-    // SAFETY: elements from the first to before the end.
-    (0..count).map(|at| unsafe { read(vector.begin.wrapping_add(at), "null vector") }).collect()
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Elements<T> {
+    first: *const T,
+    pub(super) count: usize,
+}
+
+impl<T: Copy> Elements<T> {
+    /// Those of a vector.
+    ///
+    /// # Safety
+    /// If not null, `vector` points to a `std::vector<T>` that nobody changes while this is used.
+    pub(super) unsafe fn of(vector: *const StdVector<T>) -> Result<Self> {
+        // SAFETY: by the contract of this function.
+        let vector = unsafe { read(vector, "null vector") }?;
+        let bytes = (vector.end as usize).checked_sub(vector.begin as usize);
+        let count = bytes.map(|bytes| bytes / size_of::<T>()).filter(|&count| count <= MOST);
+        let count = count.ok_or(CallError::Argument("a vector that cannot be one"))?;
+        Ok(Self { first: vector.begin, count })
+    }
+
+    /// One of them.
+    pub(super) fn at(&self, index: usize) -> Result<T> {
+        if index >= self.count {
+            return Err(CallError::Argument("beyond the end of a vector"));
+        }
+        // SAFETY: an element, by the contract of `of`.
+        unsafe { read(self.first.wrapping_add(index), "null vector") }
+    }
 }
 
 /// The value of a key, if the map has it.
