@@ -2,7 +2,7 @@
 
 use trunkline_choose::JobError;
 use trunkline_engine::rma::RmaError;
-use trunkline_mem::ipc::Cause;
+use trunkline_mem::ipc::{Cause, CopyError};
 use trunkline_proto::wire::pe::PeError;
 
 /// What went wrong, and what helps.
@@ -49,6 +49,16 @@ pub(crate) enum Error {
         theirs: u64,
         /// Ours.
         ours: u64,
+    },
+    /// The system does not copy any more.
+    #[error(
+        "static variables of PE {pe} cannot be reached any more: {source}; TRUNKLINE_SHARED_HEAP=off sends all over the network"
+    )]
+    Copy {
+        /// Whose.
+        pe: usize,
+        /// Why.
+        source: CopyError,
     },
     /// A call came before `shmem_init`, or after `shmem_finalize`.
     #[error("it is called before shmem_init, or after shmem_finalize")]

@@ -7,6 +7,7 @@
 mod abi;
 mod alloc;
 mod atomics;
+mod behind;
 mod collect;
 mod ctx;
 mod error;

@@ -8,6 +8,7 @@ use rustix::process::{Pid, PidfdFlags};
 use trunkline_mem::{Found, Memory};
 use trunkline_proto::wire::pe::{Pe as Told, SEGMENTS};
 
+use crate::behind::Behind;
 use crate::layout::LEFT;
 use crate::place::INNER;
 
@@ -16,12 +17,14 @@ use crate::place::INNER;
 pub(crate) struct Near {
     memory: [Option<Memory>; SEGMENTS],
     process: Option<OwnedFd>,
+    /// Its static variables, where they are not mapped and the system copies.
+    pub(crate) behind: Option<Behind>,
 }
 
 impl Near {
     /// This PE itself.
     pub(crate) fn own(memory: &[Memory; SEGMENTS]) -> Self {
-        Self { memory: memory.each_ref().map(|memory| Some(memory.clone())), process: None }
+        Self { memory: memory.each_ref().map(|memory| Some(memory.clone())), process: None, behind: None }
     }
 
     /// A process of this host: all that can be mapped of it.
@@ -32,7 +35,7 @@ impl Near {
         };
         let pid = i32::try_from(told.pid).ok().and_then(Pid::from_raw);
         let process = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
-        Self { memory: told.segments.each_ref().map(map), process }
+        Self { memory: told.segments.each_ref().map(map), process, behind: None }
     }
 
     /// A range of its memory.

@@ -3,22 +3,24 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use trunkline_choose::{Member, Running};
 use trunkline_engine::{ExecuteBy, Nics, Params, SharedHeap};
 use trunkline_fabric::Level;
+use trunkline_mem::ipc::Private;
 use trunkline_mem::{Memory, Shared, Statics};
 use trunkline_proto::ranges::Ranges;
 use trunkline_proto::wire::pe::{Pe as Told, SEGMENTS, Segment as ToldSegment};
 
+use crate::behind::{self, Behind};
 use crate::ctx::{Ctxs, On};
 use crate::error::{Error, Result};
 use crate::far::Far;
 use crate::layout::{ENDS, EXIT, LEFT, Layout};
 use crate::near::Near;
-use crate::place::{INNER, Place, STATICS, Segment, Segments};
+use crate::place::{HEAP, INNER, Place, STATICS, Segment, Segments};
 use crate::settings::{HELP, Settings};
 use crate::team::{PES_MAX, SHARED, Team, Teams, WORLD};
 use crate::wait::spins;
@@ -48,6 +50,8 @@ pub(crate) struct Pe {
     /// The thread level that was granted.
     pub(crate) threads: AtomicU32,
     pub(crate) left: AtomicBool,
+    /// Some static variables are copied by the system, at once: what is under way by the fabric is not ordered with that.
+    pub(crate) copies: bool,
     /// Where the next look at any of several words begins.
     pub(crate) turn: AtomicUsize,
     /// It said once that the heap is full.
@@ -103,7 +107,8 @@ impl Pe {
         let shared = [Some(heap), statics.0, Some(inner)];
         let told = told(&memory, &shared)?;
         let all = read(&member.exchange(&told.to_bytes())?, &told)?;
-        let near = neighbours(&all, (me, &told), &memory, shared_heap);
+        let mut near = neighbours(&all, (me, &told), &memory, shared_heap);
+        let copies = behind(&mut member, &mut near, &all, &memory[STATICS])?;
         let wants_fabric = near.iter().any(|near| !near.is_whole());
         let given = member.exchange(&[u8::from(wants_fabric)])?;
         let (ours, count) = hosts(&all, me, &near);
@@ -127,6 +132,7 @@ impl Pe {
             threads: AtomicU32::new(0),
             left: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
+            copies,
             told: AtomicBool::new(false),
             member: Mutex::new(Some(member)),
             _shared: shared,
@@ -291,6 +297,23 @@ fn neighbours(
         _ => Near::default(),
     };
     all.iter().enumerate().map(near).collect()
+}
+
+/// Has the system copy static variables of neighbours that are not mapped, if there are any. Whether it copies some. All PEs do the same.
+fn behind(member: &mut Member, near: &mut [Near], all: &[Told], statics: &Memory) -> Result<bool> {
+    let missing = |told: &Told| told.segments[STATICS].inode == 0 && told.segments[STATICS].len > 0;
+    if !all.iter().any(missing) {
+        return Ok(false);
+    }
+    let by = Arc::new(Private::new()?);
+    let given = member.exchange(&behind::told(&by, statics.addr())?)?;
+    for (near, told) in near.iter_mut().zip(&given) {
+        // Of neighbours the heap is mapped.
+        if near.segment(HEAP).is_some() && near.segment(STATICS).is_none() {
+            near.behind = Behind::open(&by, told);
+        }
+    }
+    Ok(near.iter().any(|near| near.behind.is_some()))
 }
 
 /// The team of those who share memory with this PE, and how many PEs are on this host.

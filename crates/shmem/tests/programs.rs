@@ -222,6 +222,12 @@ fn statics_are_symmetric_and_a_childs_own() {
 }
 
 #[test]
+fn static_variables_that_are_not_shared_are_copied() {
+    let crowd: Way = (STATICS.0, 4);
+    passes("private.c", &[SHARED, STATICS, crowd, SHM, TCP_3]);
+}
+
+#[test]
 fn who_computes_is_served() {
     passes("busy.c", &[SHARED, SHM, (TCP_3.0, 2), OFI]);
 }
