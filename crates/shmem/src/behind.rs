@@ -1,5 +1,6 @@
-//! Static variables of neighbours that could not be made shared memory: the system copies between the two processes (process_vm_readv(2)), if it lets
-//! them. Made when the library starts; used by `rma`, where such variables are not mapped. Atomics and signals on them are their owner's.
+//! Static variables of neighbours that could not be made shared memory: the system copies a few bytes of them (process_vm_readv(2)), if it lets this
+//! process. Made when the library starts; used by `rma`, where such variables are not mapped. All else of them goes over the fabric, which is faster with
+//! what is put (1.2 us instead of 2.7) and with what is long (35 us a MiB instead of 175), and whose owner executes atomics and signals.
 
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use trunkline_mem::ipc::{
 
 use crate::error::{Error, Result};
 
-/// Bytes that are copied in one go.
-const STEP: usize = 16 << 10;
+/// Most bytes that are copied so.
+pub(crate) const STEP: usize = 16 << 10;
 
 /// The static variables of a neighbour.
 #[derive(Debug)]
@@ -44,31 +45,15 @@ impl Behind {
         Some(Self { by: Arc::clone(by), open, base: u64::from_le_bytes(*base) })
     }
 
-    /// Copies bytes to so many bytes from their begin.
-    pub(crate) fn put(&self, pe: usize, offset: u64, from: &Memory) -> Result<()> {
-        if crate::planted("shmem-copies-nothing") {
-            return Ok(());
-        }
-        let mut bytes = [0; STEP];
-        for at in (0..from.len()).step_by(STEP) {
-            let part = &mut bytes[..STEP.min(from.len() - at)];
-            from.read(at as u64, part).map_err(|_| Error::Argument("outside of the memory"))?;
-            let to = At::Open(&self.open, self.base + offset + at as u64);
-            self.by.write(to, part).map_err(|error| failed(pe, error))?;
-        }
-        Ok(())
-    }
-
-    /// Copies bytes from there.
+    /// Copies bytes from so many bytes behind their begin; at most [`STEP`].
     pub(crate) fn get(&self, pe: usize, offset: u64, into: &Memory) -> Result<()> {
         let mut bytes = [0; STEP];
-        for at in (0..into.len()).step_by(STEP) {
-            let part = &mut bytes[..STEP.min(into.len() - at)];
-            let from = At::Open(&self.open, self.base + offset + at as u64);
+        let part = bytes.get_mut(..into.len()).ok_or(Error::Argument("more bytes than are copied"))?;
+        if !crate::planted("shmem-copies-nothing") {
+            let from = At::Open(&self.open, self.base + offset);
             self.by.read(from, part).map_err(|error| failed(pe, error))?;
-            into.write(at as u64, part).map_err(|_| Error::Argument("outside of the memory"))?;
         }
-        Ok(())
+        into.write(0, part).map_err(|_| Error::Argument("outside of the memory"))
     }
 }
 

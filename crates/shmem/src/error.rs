@@ -52,7 +52,7 @@ pub(crate) enum Error {
     },
     /// The system does not copy any more.
     #[error(
-        "static variables of PE {pe} cannot be reached any more: {source}; TRUNKLINE_SHARED_HEAP=off sends all over the network"
+        "static variables of PE {pe} cannot be copied any more: {source}; TRUNKLINE_SHARED_HEAP=off sends all over the network"
     )]
     Copy {
         /// Whose.

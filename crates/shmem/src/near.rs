@@ -17,7 +17,7 @@ use crate::place::INNER;
 pub(crate) struct Near {
     memory: [Option<Memory>; SEGMENTS],
     process: Option<OwnedFd>,
-    /// Its static variables, where they are not mapped and the system copies.
+    /// Its static variables, where they are not mapped and the system copies from them.
     pub(crate) behind: Option<Behind>,
 }
 

@@ -50,8 +50,6 @@ pub(crate) struct Pe {
     /// The thread level that was granted.
     pub(crate) threads: AtomicU32,
     pub(crate) left: AtomicBool,
-    /// Some static variables are copied by the system, at once: what is under way by the fabric is not ordered with that.
-    pub(crate) copies: bool,
     /// Where the next look at any of several words begins.
     pub(crate) turn: AtomicUsize,
     /// It said once that the heap is full.
@@ -108,7 +106,7 @@ impl Pe {
         let told = told(&memory, &shared)?;
         let all = read(&member.exchange(&told.to_bytes())?, &told)?;
         let mut near = neighbours(&all, (me, &told), &memory, shared_heap);
-        let copies = behind(&mut member, &mut near, &all, &memory[STATICS])?;
+        behind(&mut member, &mut near, &all, &memory[STATICS])?;
         let wants_fabric = near.iter().any(|near| !near.is_whole());
         let given = member.exchange(&[u8::from(wants_fabric)])?;
         let (ours, count) = hosts(&all, me, &near);
@@ -132,7 +130,6 @@ impl Pe {
             threads: AtomicU32::new(0),
             left: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
-            copies,
             told: AtomicBool::new(false),
             member: Mutex::new(Some(member)),
             _shared: shared,
@@ -299,11 +296,11 @@ fn neighbours(
     all.iter().enumerate().map(near).collect()
 }
 
-/// Has the system copy static variables of neighbours that are not mapped, if there are any. Whether it copies some. All PEs do the same.
-fn behind(member: &mut Member, near: &mut [Near], all: &[Told], statics: &Memory) -> Result<bool> {
+/// Has the system copy from static variables of neighbours that are not mapped, if there are any. All PEs do the same.
+fn behind(member: &mut Member, near: &mut [Near], all: &[Told], statics: &Memory) -> Result<()> {
     let missing = |told: &Told| told.segments[STATICS].inode == 0 && told.segments[STATICS].len > 0;
     if !all.iter().any(missing) {
-        return Ok(false);
+        return Ok(());
     }
     let by = Arc::new(Private::new()?);
     let given = member.exchange(&behind::told(&by, statics.addr())?)?;
@@ -313,7 +310,7 @@ fn behind(member: &mut Member, near: &mut [Near], all: &[Told], statics: &Memory
             near.behind = Behind::open(&by, told);
         }
     }
-    Ok(near.iter().any(|near| near.behind.is_some()))
+    Ok(())
 }
 
 /// The team of those who share memory with this PE, and how many PEs are on this host.

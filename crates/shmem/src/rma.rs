@@ -4,7 +4,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use trunkline_mem::Memory;
 
-use crate::behind::Behind;
+use crate::behind::{Behind, STEP};
 use crate::ctx::On;
 use crate::error::{Error, Result};
 use crate::pe::Pe;
@@ -43,7 +43,7 @@ impl Pe {
         self.segments.find(memory.addr(), memory.len())
     }
 
-    /// A PE's static variables, if the system copies them.
+    /// A PE's static variables, if the system copies from them.
     #[inline]
     fn behind(&self, pe: usize, segment: Segment) -> Option<&Behind> {
         self.near[pe].behind.as_ref().filter(|_| segment == STATICS)
@@ -54,9 +54,6 @@ impl Pe {
     pub(crate) fn put(&self, lane: usize, pe: usize, to: Place, from: &Memory, when: When) -> Result<()> {
         if let Some(memory) = self.mapped(pe, to.segment) {
             return inside(memory.copy_from(to.offset, from, 0, from.len() as u64));
-        }
-        if let Some(behind) = self.behind(pe, to.segment) {
-            return behind.put(pe, to.offset, from);
         }
         let far = self.far()?;
         match when {
@@ -71,7 +68,7 @@ impl Pe {
         if let Some(memory) = self.mapped(pe, from.segment) {
             return inside(into.copy_from(0, memory, from.offset, into.len() as u64));
         }
-        if let Some(behind) = self.behind(pe, from.segment) {
+        if let Some(behind) = self.behind(pe, from.segment).filter(|_| into.len() <= STEP) {
             return behind.get(pe, from.offset, into);
         }
         let far = self.far()?;
@@ -123,8 +120,6 @@ impl Pe {
     pub(crate) fn fence(&self, on: &On) -> Result<()> {
         fence(Ordering::SeqCst);
         match &self.far {
-            // What is copied next does not wait for its turn.
-            Some(far) if self.copies && !crate::planted("shmem-fences-past-copies") => far.quiet(on.lane),
             Some(far) => far.fence(on.lane),
             None => Ok(()),
         }

@@ -1,4 +1,4 @@
-/* Static variables that may be copied by the system and not mapped: long ones, and words that are ordered behind atomics of their owner. */
+/* Static variables that may be copied by the system and not mapped: short ones and long ones, and words that are ordered behind atomics of their owner. */
 #include "check.h"
 
 static unsigned char bytes[100000];
