@@ -18,7 +18,7 @@ pub(crate) enum CallError {
     Unsupported(&'static str),
     /// The host speaks another version.
     #[error(
-        "NVSHMEM asks for version {0} of its transport interface, and this library knows 4.0.0 (NVSHMEM 3.4 and 3.5) and 6.0.0 (3.7)"
+        "NVSHMEM asks for version {0} of its transport interface, and this library knows 4.0.0 (NVSHMEM 3.5) and 6.0.0 (3.7)"
     )]
     Version(i32),
     /// A variable of the environment.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use trunkline_choose::{Hardware, Running, addresses, params_or, reach};
 use trunkline_engine::host::UnixHost;
+use trunkline_engine::rma::RmaError;
 use trunkline_engine::{Nics, Params};
 use trunkline_fabric::{Level, Nic};
 use trunkline_mem::gpu::Gpus;
@@ -13,6 +14,7 @@ use trunkline_proto::limits::RAILS_MAX;
 use trunkline_proto::wire::dial::CARD_BYTES;
 
 use crate::error::{CallError, Result};
+use crate::memory::Ways;
 use crate::mesh::Mesh;
 use crate::settings::Settings;
 
@@ -21,6 +23,9 @@ pub(crate) fn say(text: &str) {
     // What cannot be said is not said.
     let _ = std::io::stderr().write_all(format!("trunkline: {text}\n").as_bytes());
 }
+
+/// The first number for a queue pair of a kernel's: those before it are the host's and the proxy's own.
+const FIRST_QUEUE_PAIR: i32 = 2;
 
 /// Where lines go.
 #[derive(Clone, Debug)]
@@ -83,7 +88,7 @@ impl Plugin {
             nics,
             closed: Mutex::new(Some((hardware, gpus))),
             mesh: OnceLock::new(),
-            queue_pairs: AtomicI32::new(trunkline_queue_pairs()),
+            queue_pairs: AtomicI32::new(FIRST_QUEUE_PAIR),
         })
     }
 
@@ -136,13 +141,11 @@ impl Plugin {
         }
         let cards: Vec<[u8; CARD_BYTES]> = boot.gather(&job.card())?;
         job.meet(me as u32, &cards).map_err(|error| match error {
-            trunkline_engine::rma::RmaError::Card { member, source } => {
-                CallError::Stranger { pe: member as usize, source }
-            }
+            RmaError::Card { member, source } => CallError::Stranger { pe: member as usize, source },
             other => other.into(),
         })?;
-        let reach = crate::memory::Ways { nic: reaches, dmabuf: dmabufs, gdrcopy: self.settings.gdrcopy };
-        let mesh = Mesh::new(job, size, gpus, reach)?;
+        let ways = Ways { nic: reaches, dmabuf: dmabufs, gdrcopy: self.settings.gdrcopy };
+        let mesh = Mesh::new(job, size, gpus, ways)?;
         self.mesh.set(mesh).map_err(|_| CallError::Connected)
     }
 
@@ -155,11 +158,6 @@ impl Plugin {
         out.iter_mut().for_each(|out| *out = self.queue_pairs.fetch_add(1, Ordering::Relaxed));
         Ok(())
     }
-}
-
-/// The first number for a queue pair of a kernel's: those before it are the host's and the proxy's own.
-const fn trunkline_queue_pairs() -> i32 {
-    2
 }
 
 /// So that what NVSHMEM holds is one pointer.

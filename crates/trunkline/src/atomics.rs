@@ -21,9 +21,9 @@ pub enum Fetching<T> {
     Fetch,
     /// Replaces it.
     Swap(T),
-    /// Adds to it, wrapping. Whole numbers only, like all that follow.
+    /// Adds to it; whole numbers wrap.
     Add(T),
-    /// Keeps the bits that this has.
+    /// Keeps the bits that this has. Whole numbers only, like all that follow.
     And(T),
     /// Sets the bits that this has.
     Or(T),

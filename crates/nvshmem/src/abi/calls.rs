@@ -11,7 +11,6 @@ use trunkline_sys::nvshmem::{
     AmoBytesdesc, AmoMemdesc, MemHandle, PeInfo, RmaBytesdesc, RmaMemdesc, RmaVerb, StdVector, amo, cap, op,
 };
 
-use super::Answer;
 use super::boot::Bootstrap;
 use super::guard::{Out, borrow, guard, read};
 use super::map::{Elements, value_of};
@@ -249,20 +248,25 @@ pub(super) struct Verb {
     pub(super) float: bool,
 }
 
+/// The verb of a version, of which each has one.
+pub(super) trait VerbOf: Copy {
+    /// What it asks for.
+    fn verb(&self) -> Verb;
+}
+
 /// An atomic on a word of a PE.
-///
-/// # Safety
-/// As NVSHMEM's interface has it: a transport of ours, and a descriptor with handles.
 #[inline]
-pub(super) unsafe fn amo<T: Version>(
+pub(super) unsafe extern "C" fn amo<T: Version, V: VerbOf>(
     transport: *mut T,
     pe: c_int,
-    verb: Verb,
+    _curet: *mut c_void,
+    verb: V,
     target: *mut AmoMemdesc,
     bytes: AmoBytesdesc,
     queue_pair: c_int,
-) -> Answer {
+) -> c_int {
     guard("amo", || {
+        let verb = verb.verb();
         // SAFETY: NVSHMEM passes a transport of ours.
         let mesh = unsafe { plugin(transport) }?.mesh()?;
         let (pe, lane) = (mesh.pe(pe)?, mesh.lane(queue_pair));
@@ -286,6 +290,7 @@ pub(super) unsafe fn amo<T: Version>(
         };
         lane.change(&mesh.job, pe, word, change, result)
     })
+    .0
 }
 
 /// Orders what comes after behind what came before.
@@ -314,35 +319,30 @@ pub(super) unsafe extern "C" fn quiet<T: Version>(transport: *mut T, pe: c_int, 
     .0
 }
 
-/// The vectors of a put with signal.
-pub(super) struct Writes {
-    pub(super) remote: *mut StdVector<RmaMemdesc>,
-    pub(super) local: *mut StdVector<RmaMemdesc>,
-    pub(super) bytes: *mut StdVector<RmaBytesdesc>,
-}
-
-/// Puts, then changes the word of a signal.
-///
-/// # Safety
-/// As [`amo`], and vectors of libstdc++.
-pub(super) unsafe fn put_signal<T: Version>(
+/// Puts what the vectors say, then changes the word of a signal.
+pub(super) unsafe extern "C" fn put_signal<T: Version, V: VerbOf>(
     transport: *mut T,
     pe: c_int,
-    writes: &Writes,
-    verb: Verb,
-    (target, bytes): (*mut AmoMemdesc, AmoBytesdesc),
+    _write: RmaVerb,
+    remote: *mut StdVector<RmaMemdesc>,
+    local: *mut StdVector<RmaMemdesc>,
+    lens: *mut StdVector<RmaBytesdesc>,
+    verb: V,
+    target: *mut AmoMemdesc,
+    bytes: AmoBytesdesc,
     queue_pair: c_int,
-) -> Answer {
+) -> c_int {
     guard("put_signal", || {
+        let verb = verb.verb();
         // SAFETY: NVSHMEM passes a transport of ours.
         let mesh = unsafe { plugin(transport) }?.mesh()?;
         let (pe, lane) = (mesh.pe(pe)?, mesh.lane(queue_pair));
         // SAFETY: and vectors, which its caller has.
-        let remote = unsafe { Elements::of(writes.remote) }?;
+        let remote = unsafe { Elements::of(remote) }?;
         // SAFETY: as above.
-        let local = unsafe { Elements::of(writes.local) }?;
+        let local = unsafe { Elements::of(local) }?;
         // SAFETY: as above.
-        let lens = unsafe { Elements::of(writes.bytes) }?;
+        let lens = unsafe { Elements::of(lens) }?;
         if remote.count != local.count || remote.count != lens.count {
             return Err(CallError::Argument("the vectors of a put with signal are not equally long"));
         }
@@ -367,4 +367,5 @@ pub(super) unsafe fn put_signal<T: Version>(
         let there = unsafe { there(mesh, pe, &target.remote_memdesc, len) }?;
         lane.put_signal(&mesh.job, pe, (remote.count, put), (word(there, bytes.elembytes)?, op, value))
     })
+    .0
 }

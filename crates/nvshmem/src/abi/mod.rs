@@ -11,7 +11,7 @@ mod v6;
 
 use core::ffi::{c_int, c_void};
 
-use trunkline_sys::nvshmem::{CudaTable, StatusCode, v4 as sys4, v6 as sys6};
+use trunkline_sys::nvshmem::{CudaTable, v4 as sys4, v6 as sys6};
 
 use crate::error::CallError;
 
@@ -40,6 +40,3 @@ pub(crate) unsafe extern "C" fn nvshmemt_init(
     })
     .0
 }
-
-/// What a table's function returns.
-pub(crate) type Answer = StatusCode;

@@ -1,13 +1,11 @@
 //! Version 6 of the interface: NVSHMEM 3.7.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 
 use trunkline_sys::nvshmem::v6::{AmoVerb, Transport, VERSION};
-use trunkline_sys::nvshmem::{
-    AmoBytesdesc, AmoMemdesc, Head, RmaBytesdesc, RmaMemdesc, RmaVerb, SetUp, StdVector,
-};
+use trunkline_sys::nvshmem::{Head, SetUp};
 
-use super::calls::{self, Verb, Writes};
+use super::calls::{self, Verb, VerbOf};
 use super::table::{self, Version};
 use crate::error::Result;
 use crate::plugin::Plugin;
@@ -22,38 +20,10 @@ impl Version for Transport {
     }
 }
 
-const fn verb(verb: &AmoVerb) -> Verb {
-    Verb { kind: verb.desc, float: verb.is_float != 0 }
-}
-
-unsafe extern "C" fn amo(
-    transport: *mut Transport,
-    pe: c_int,
-    _curet: *mut c_void,
-    of: AmoVerb,
-    target: *mut AmoMemdesc,
-    bytes: AmoBytesdesc,
-    queue_pair: c_int,
-) -> c_int {
-    // SAFETY: NVSHMEM calls it as its interface says.
-    unsafe { calls::amo(transport, pe, verb(&of), target, bytes, queue_pair) }.0
-}
-
-unsafe extern "C" fn put_signal(
-    transport: *mut Transport,
-    pe: c_int,
-    _write: RmaVerb,
-    remote: *mut StdVector<RmaMemdesc>,
-    local: *mut StdVector<RmaMemdesc>,
-    lens: *mut StdVector<RmaBytesdesc>,
-    of: AmoVerb,
-    target: *mut AmoMemdesc,
-    bytes: AmoBytesdesc,
-    queue_pair: c_int,
-) -> c_int {
-    let writes = Writes { remote, local, bytes: lens };
-    // SAFETY: NVSHMEM calls it as its interface says.
-    unsafe { calls::put_signal(transport, pe, &writes, verb(&of), (target, bytes), queue_pair) }.0
+impl VerbOf for AmoVerb {
+    fn verb(&self) -> Verb {
+        Verb { kind: self.desc, float: self.is_float != 0 }
+    }
 }
 
 /// A transport for a host that speaks this version.
@@ -70,10 +40,10 @@ pub(super) fn make(host: c_int) -> Result<*mut Transport> {
             progress: Some(calls::progress::<Transport>),
         },
         rma: Some(calls::rma::<Transport>),
-        amo: Some(amo),
+        amo: Some(calls::amo::<Transport, AmoVerb>),
         fence: Some(calls::fence::<Transport>),
         quiet: Some(calls::quiet::<Transport>),
-        put_signal: Some(put_signal),
+        put_signal: Some(calls::put_signal::<Transport, AmoVerb>),
         // NVSHMEM has a GPU see what came by CUDA's own call where that is needed, and needs nothing of a transport then.
         enforce_cst: None,
         enforce_cst_at_target: None,

@@ -1,4 +1,4 @@
-// NVSHMEM's interface for remote transports, as its public header has it, written down again for tests: with INTERFACE=4 that of 3.4 and 3.5,
+// NVSHMEM's interface for remote transports, as its public header has it, written down again for tests: with INTERFACE=4 that of 3.5,
 // with INTERFACE=6 that of 3.7. What the library believes of layouts is compared with what this compiler makes of them.
 #pragma once
 #include <cstddef>

@@ -187,8 +187,12 @@ mod tests {
         assert_eq!(with(4, 2), Err(MemoryHandleError::Version(2)));
         assert_eq!(with(7, 0), Err(MemoryHandleError::Rails(0)));
         assert_eq!(with(7, 5), Err(MemoryHandleError::Rails(5)));
-        let range = MemoryHandleError::Range { base: 0x7000_0000_1000, len: 0xff00_0000_8000_0000 };
-        assert_eq!(with(31, 0xff), Err(range));
+        let mut far = handle();
+        (far.memory.base, far.memory.len) = (u64::MAX - 10, 11);
+        let range = MemoryHandleError::Range { base: u64::MAX - 10, len: 11 };
+        assert_eq!(MemoryHandle::from_bytes(&far.to_bytes()), Err(range));
+        far.memory.len = 10;
+        assert_eq!(MemoryHandle::from_bytes(&far.to_bytes()), Ok(far));
         let mut unused = handle().to_bytes();
         unused[8..12].fill(0);
         assert_eq!(MemoryHandle::from_bytes(&unused), Err(MemoryHandleError::Generation));

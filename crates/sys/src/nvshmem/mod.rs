@@ -1,6 +1,6 @@
 //! NVSHMEM's interface for remote transports, from its public headers: `internal/host_transport/transport.h`, `nvshmemi_transport_defines.h`,
 //! `nvshmem_common_transport.h`, `nvshmemi_bootstrap_defines.h` and `cudawrap.h`. What is the same in all versions is here, and what differs in
-//! a module each: [`v4`] for NVSHMEM 3.4 and 3.5, [`v6`] for 3.7.
+//! a module each: [`v4`] for NVSHMEM 3.5, [`v6`] for 3.7.
 //!
 //! Read by the plugin; calls nothing.
 

@@ -1,4 +1,4 @@
-//! Version 4 of the interface: NVSHMEM 3.4 and 3.5, in a file `nvshmem_transport_libfabric.so.4`.
+//! Version 4 of the interface: NVSHMEM 3.5, in a file `nvshmem_transport_libfabric.so.4`.
 
 use core::ffi::c_int;
 use core::mem::{offset_of, size_of};

@@ -1,6 +1,8 @@
 //! Version 6 of the interface: NVSHMEM 3.7, in a file `nvshmem_transport_libfabric.so.6`. An atomic may be of a floating-point number.
 //!
-//! Its hints for batches are for one function more at the end of the table, which may be NULL: then the host calls `rma` as ever.
+//! The number is of the version header that NVSHMEM's packages carry, the structures are of the public header with `is_float`, which ends as that of version 4
+//! does. The released library has one function more at the end, for hints of batches, which may be NULL (then the host calls `rma` as ever): there is room
+//! for it, and nothing in it.
 
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};

@@ -66,10 +66,12 @@ fn every_type_has_its_atomics() {
                 assert_eq!(world.fetch(on, &single).unwrap(), -0.25);
                 assert_eq!(world.swap(on, &double, 1e300).unwrap(), 0.0);
                 assert_eq!(world.fetch(on, &double).unwrap(), 1e300);
+                let add = world.fetch_nbi(on, &single, Fetching::Add(0.75)).unwrap();
+                assert_eq!(add.wait().unwrap(), -0.25);
             }
         }
         world.barrier().unwrap();
-        assert_eq!((single.load(), double.load()), (-0.25, 1e300));
+        assert_eq!((single.load(), double.load()), (0.5, 1e300));
         world.finish().unwrap();
     });
 }
