@@ -236,7 +236,7 @@ impl World {
         while let Some(notice) = self.node.notice() {
             assert!(!self.left, "{notice:?} of who has left");
             match notice {
-                Notice::Met { .. } => {}
+                Notice::Met { .. } | Notice::Inbox { .. } => {}
                 Notice::Arrived { arrival, .. } => self.arrivals.push(arrival),
                 Notice::Received { arrival, .. } => take(&mut self.receiving, &arrival),
                 Notice::Sent { operation, .. } => take(&mut self.sending, &operation),
@@ -304,7 +304,7 @@ impl Spoken {
                     self.asked.insert(*name);
                 }
             }
-            Message::Done { .. } | Message::Retired(_) => {}
+            Message::Done { .. } | Message::Retired(_) | Message::Inbox(_) => {}
             Message::Bye => self.bye = true,
         }
     }

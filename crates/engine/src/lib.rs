@@ -66,6 +66,7 @@ mod slab;
 mod status;
 mod stripe;
 mod sync;
+pub mod tagged;
 mod wait;
 mod watch;
 

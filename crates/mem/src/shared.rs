@@ -111,6 +111,22 @@ impl Shared {
         &self.memory
     }
 
+    /// What another process maps it by that is handed this.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn descriptor(&self) -> Result<OwnedFd, Cause> {
+        self.file.try_clone().map_err(cause("fcntl"))
+    }
+
+    /// Maps the memory of another process that has handed over its descriptor, and said how long it is. The mapping stays when that ends.
+    ///
+    /// # Errors
+    /// [`PeerError`], if it is not a memory file of exactly that size that keeps it.
+    pub fn map(file: &impl AsFd, len: u64) -> Result<Memory, PeerError> {
+        map_checked(file, len, None)
+    }
+
     /// What others find it by, as long as it lives.
     #[must_use]
     pub fn found(&self) -> Found {
@@ -128,15 +144,24 @@ impl Found {
         let path = format!("/proc/{}/fd/{}", self.pid, self.fd);
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(path, flags, Mode::empty()).map_err(cause("open"))?;
-        let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| PeerError::Other(self.fd))?;
-        let stat = rustix::fs::fstat(&file).map_err(cause("fstat"))?;
-        let is_it = seals.contains(FIXED)
-            && stat.st_ino == self.inode
-            && u64::try_from(stat.st_size).is_ok_and(|size| size == self.len);
-        match usize::try_from(self.len) {
-            Ok(len) if is_it && len > 0 => Ok(map(&file, len, PAGE)?),
-            _ => Err(PeerError::Other(self.fd)),
+        match map_checked(&file, self.len, Some(self.inode)) {
+            Err(PeerError::Other(_)) => Err(PeerError::Other(self.fd)),
+            done => done,
         }
+    }
+}
+
+/// Maps a memory file if it has that size for ever, and that number if one is asked for.
+fn map_checked(file: &impl AsFd, len: u64, inode: Option<u64>) -> Result<Memory, PeerError> {
+    let other = PeerError::Other(file.as_fd().as_raw_fd().cast_unsigned());
+    let Ok(seals) = rustix::fs::fcntl_get_seals(file) else { return Err(other) };
+    let stat = rustix::fs::fstat(file).map_err(cause("fstat"))?;
+    let is_it = seals.contains(FIXED)
+        && inode.is_none_or(|inode| inode == stat.st_ino)
+        && u64::try_from(stat.st_size).is_ok_and(|size| size == len);
+    match usize::try_from(len) {
+        Ok(len) if is_it && len > 0 => Ok(map(file, len, PAGE)?),
+        _ => Err(other),
     }
 }
 
@@ -156,6 +181,22 @@ mod tests {
         assert_eq!((shared.memory().load(8000), other.len()), (Ok(7), 8192));
         drop(shared);
         assert_eq!(other.load(8000), Ok(7), "who has it keeps it");
+    }
+
+    #[test]
+    fn a_descriptor_is_mapped_if_it_is_of_that_size_for_ever() {
+        let shared = Shared::new("trunkline.test", 8192).unwrap();
+        let file = shared.descriptor().unwrap();
+        let other = Shared::map(&file, 8192).unwrap();
+        shared.memory().store(8, 5).unwrap();
+        assert_eq!(other.load(8), Ok(5));
+        assert!(matches!(Shared::map(&file, 4096), Err(PeerError::Other(_))));
+        let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let loose = rustix::fs::memfd_create("trunkline.test", flags).unwrap();
+        rustix::fs::ftruncate(&loose, 8192).unwrap();
+        assert!(matches!(Shared::map(&loose, 8192), Err(PeerError::Other(_))));
+        rustix::fs::fcntl_add_seals(&loose, FIXED).unwrap();
+        assert!(Shared::map(&loose, 8192).is_ok());
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! - [`rma`]: one-sided communication: order, acknowledgements, completion, atomics.
 //! - [`registrations`]: which registration of memory serves a request, and when it is closed.
 //! - [`ipc`]: which memory of devices other processes of the node have mapped, and until when.
+//! - [`tagged`]: which receive a message inside a node is for, and how its bytes go.
 //! - [`ranges`]: which bytes of a symmetric heap are taken.
 //! - [`counters`]: what is counted.
 #![no_std]
@@ -36,6 +37,7 @@ pub mod ranges;
 pub mod registrations;
 pub mod rma;
 pub mod slots;
+pub mod tagged;
 pub mod time;
 pub mod wire;
 pub mod xfer;

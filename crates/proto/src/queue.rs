@@ -27,6 +27,11 @@ pub(crate) struct Queue {
 impl Links {
     /// Of one that is in no queue.
     pub(crate) const NONE: Self = Self { before: None, behind: None };
+
+    /// The entry behind this one.
+    pub(crate) const fn behind(self) -> Option<SlotId> {
+        self.behind
+    }
 }
 
 impl Queue {

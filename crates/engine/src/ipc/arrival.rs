@@ -2,12 +2,12 @@
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::Memory;
-use trunkline_mem::ipc::{At, CopyError, IpcMemory, To};
+use trunkline_mem::ipc::{CopyError, IpcMemory};
 use trunkline_proto::ipc::importer::{ResolveError, Resolved, Use};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::ipc::{Message, Outcome};
 
-use super::{Broken, COPY_PER_CALL, Neighbour, Node, Notice, Receipt, ReceiveError};
+use super::{Broken, Buffer, COPY_PER_CALL, Neighbour, Node, Notice, Receipt, ReceiveError};
 
 /// A message that has come and is not received yet.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -27,26 +27,26 @@ impl ArrivalId {
 /// One of them.
 #[derive(Debug)]
 pub(super) struct Arrival {
-    /// The sender's number of it.
-    pub(super) operation: u64,
+    /// The sender's number of it; `None` if it is not this node that says how it ended.
+    pub(super) operation: Option<u64>,
     pub(super) used: Use,
-    pub(super) into: Option<Target>,
+    pub(super) job: Option<Job>,
     pub(super) done: u64,
 }
 
-/// Where its bytes go.
-#[derive(Clone, Debug)]
-pub(super) enum Target {
-    Own(usize),
-    Memory(Memory),
+/// What is to be done with its bytes.
+#[derive(Debug)]
+pub(super) struct Job {
+    buffer: Buffer,
+    /// How many of them are wanted.
+    len: u64,
+    /// Whether they are written, and not read.
+    outward: bool,
 }
 
-impl Target {
-    fn at(&self, offset: u64) -> To<'_> {
-        match self {
-            Self::Own(addr) => To::Own(addr.saturating_add(offset as usize)),
-            Self::Memory(memory) => To::Memory(memory, offset),
-        }
+impl Arrival {
+    pub(super) const fn new(operation: Option<u64>, used: Use) -> Self {
+        Self { operation, used, job: None, done: 0 }
     }
 }
 
@@ -63,8 +63,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// # Errors
     /// [`ReceiveError`].
     pub fn receive(&mut self, arrival: ArrivalId, into: Memory) -> Result<(), ReceiveError> {
-        let room = into.len() as u64;
-        self.begin(arrival, room, Target::Memory(into))
+        let len = self.arrival_mut(arrival).map(|one| one.used.part().len());
+        self.receive_part(arrival, into.into(), len.unwrap_or(0))
     }
 
     /// An arrival goes to that address of an own allocation of the node's kind of memory, which has so many bytes from there on.
@@ -74,17 +74,35 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     pub fn receive_own(&mut self, arrival: ArrivalId, addr: usize) -> Result<(), ReceiveError> {
         let room = self.memory.allocation_of(addr).ok();
         let room = room.and_then(|of| Some(of.len - of.offset_of(addr)?)).unwrap_or(0);
-        self.begin(arrival, room as u64, Target::Own(addr))
+        let len = self.arrival_mut(arrival).map(|one| one.used.part().len());
+        self.receive_part(arrival, Buffer::Own { addr, len: room as u64 }, len.unwrap_or(0))
     }
 
-    fn begin(&mut self, arrival: ArrivalId, room: u64, into: Target) -> Result<(), ReceiveError> {
-        let found = self.arrival_mut(arrival).filter(|one| one.into.is_none());
+    /// So many bytes of an arrival, from its first on, go there.
+    ///
+    /// # Errors
+    /// [`ReceiveError`].
+    pub fn receive_part(&mut self, arrival: ArrivalId, into: Buffer, len: u64) -> Result<(), ReceiveError> {
+        self.begin(arrival, Job { buffer: into, len, outward: false })
+    }
+
+    /// All bytes that an arrival refers to are written, from that buffer: it was an offer.
+    ///
+    /// # Errors
+    /// [`ReceiveError`].
+    pub fn place(&mut self, arrival: ArrivalId, from: Buffer) -> Result<(), ReceiveError> {
+        let len = self.arrival_mut(arrival).map(|one| one.used.part().len());
+        self.begin(arrival, Job { buffer: from, len: len.unwrap_or(0), outward: true })
+    }
+
+    fn begin(&mut self, arrival: ArrivalId, job: Job) -> Result<(), ReceiveError> {
+        let found = self.arrival_mut(arrival).filter(|one| one.job.is_none());
         let one = found.ok_or(ReceiveError::Unknown)?;
-        let len = one.used.part().len();
-        if len > room {
-            return Err(ReceiveError::Short { len, room });
+        let (there, room) = (one.used.part().len(), job.buffer.len());
+        if job.len > room || job.len > there {
+            return Err(ReceiveError::Short { len: job.len, room: room.min(there) });
         }
-        one.into = Some(into);
+        one.job = Some(job);
         self.copying.push_back(arrival);
         Ok(())
     }
@@ -94,7 +112,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// # Errors
     /// [`ReceiveError::Unknown`].
     pub fn refuse(&mut self, arrival: ArrivalId) -> Result<(), ReceiveError> {
-        let found = self.arrival_mut(arrival).filter(|one| one.into.is_none());
+        let found = self.arrival_mut(arrival).filter(|one| one.job.is_none());
         found.ok_or(ReceiveError::Unknown)?;
         self.answer(arrival, Outcome::Ended);
         Ok(())
@@ -112,7 +130,9 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         if outcome == Outcome::Copied && self.mutant.is("ipc-node-answers-first") {
             return;
         }
-        peer.say(&Message::Done { operation, outcome }, None);
+        if let Some(operation) = operation {
+            peer.say(&Message::Done { operation, outcome }, None);
+        }
     }
 
     fn end(&mut self, arrival: ArrivalId, outcome: Outcome, receipt: Receipt) {
@@ -125,7 +145,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     }
 
     /// Copies some of what is being received; whether anything moved.
-    pub(super) fn copy(&mut self) -> bool {
+    pub fn copy(&mut self) -> bool {
         let mut moved = false;
         for _ in 0..self.copying.len() {
             let Some(arrival) = self.copying.pop_front() else { break };
@@ -168,20 +188,26 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         let mut early = None;
         let Some(peer) = self.peers.get_mut(arrival.from) else { return Step::Over };
         let Some(one) = peer.arrivals.get_mut(arrival.id) else { return Step::Over };
-        let (part, Some(into)) = (one.used.part(), &one.into) else { return Step::Over };
-        if one.done == 0 && self.mutant.is("ipc-node-answers-first") {
-            early = Some(Message::Done { operation: one.operation, outcome: Outcome::Copied });
+        let (part, Some(job)) = (one.used.part(), &one.job) else { return Step::Over };
+        if one.done == 0
+            && let Some(operation) = one.operation
+            && self.mutant.is("ipc-node-answers-first")
+        {
+            early = Some(Message::Done { operation, outcome: Outcome::Copied });
         }
-        let len = (part.len() - one.done).min(COPY_PER_CALL);
+        let len = (job.len - one.done).min(COPY_PER_CALL);
         let copied = match peer.imports.find(one.used.name(), place) {
             Some(mapped) => {
-                let from = At::Open(mapped, part.start() + one.done);
-                self.memory.copy(from, into.at(one.done), len as usize)
+                let there = (mapped, part.start() + one.done);
+                match job.outward {
+                    false => job.buffer.get(&self.memory, one.done, there, len),
+                    true => job.buffer.put(&self.memory, one.done, there, len),
+                }
             }
             None => Err(CopyError::Closed),
         };
+        let more = one.done + len < job.len;
         one.done += len;
-        let more = one.done < part.len();
         early.iter().for_each(|done| peer.say(done, None));
         if let Err(error) = copied {
             self.end(arrival, Outcome::NotMapped, Receipt::NotCopied(error));

@@ -34,7 +34,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     fn end_imports(&mut self, neighbour: Neighbour) {
         self.importer.end(neighbour.0);
         let Some(peer) = self.peers.get(neighbour) else { return };
-        let waiting = peer.arrivals.iter().filter(|(_, arrival)| arrival.into.is_none());
+        let waiting = peer.arrivals.iter().filter(|(_, arrival)| arrival.job.is_none());
         for id in waiting.map(|(id, _)| id).collect::<Vec<SlotId>>() {
             self.answer(ArrivalId { from: neighbour, id }, Outcome::Ended);
         }
@@ -71,7 +71,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         for id in peer.arrivals.iter().map(|(id, _)| id).collect::<Vec<SlotId>>() {
             let Some(arrival) = peer.arrivals.remove(id) else { continue };
             self.importer.finish(arrival.used);
-            if arrival.into.is_some() {
+            if arrival.job.is_some() {
                 self.counts.not_received += 1;
                 let arrival = ArrivalId { from: neighbour, id };
                 self.notices.push_back(Notice::Received { arrival, receipt: Receipt::Lost });

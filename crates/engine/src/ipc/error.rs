@@ -40,6 +40,9 @@ pub enum Broken {
     /// A descriptor that was not announced, or none where one was.
     #[error("an announcement and its descriptor do not go together")]
     Descriptor,
+    /// A frame of a tagged message that cannot be, or an inbox.
+    #[error("what stands in its inbox cannot be")]
+    Cell,
     /// More operations than it was told.
     #[error("more operations at once than there may be")]
     TooMany,

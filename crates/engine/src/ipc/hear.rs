@@ -8,6 +8,7 @@ use trunkline_proto::ipc::importer::ArriveError;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::ipc::{Announce, Hello, Message, Outcome, Reference};
+use trunkline_proto::wire::tagged::Inbox;
 
 use super::arrival::Arrival;
 use super::neighbour::Peer;
@@ -21,29 +22,36 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     pub(super) fn hear(&mut self, now: Instant) -> bool {
         let mut heard = false;
         for place in 0..self.peers.places() {
-            let Some(neighbour) = self.peers.at(place) else { continue };
-            for _ in 0..FRAMES_PER_CALL {
-                if self.notices.len() >= NOTICES_MAX {
-                    return heard;
-                }
-                // Behind a BYE comes nothing but the end of the stream.
-                let speaks = |peer: &&mut Peer<S>| peer.is_there() && !peer.heard_bye;
-                let Some(peer) = self.peers.get_mut(neighbour).filter(speaks) else { break };
-                let Some(stream) = &mut peer.stream else { break };
-                match stream.recv() {
-                    Ok(None) => break,
-                    Ok(Some(frame)) => {
-                        heard = true;
-                        if let Err(broken) = self.take(neighbour, frame, now) {
-                            self.break_with(neighbour, broken);
-                        }
+            if let Some(neighbour) = self.peers.at(place) {
+                heard |= self.hear_from(neighbour, now);
+            }
+        }
+        heard
+    }
+
+    /// The same of one neighbour.
+    pub fn hear_from(&mut self, neighbour: Neighbour, now: Instant) -> bool {
+        let mut heard = false;
+        for _ in 0..FRAMES_PER_CALL {
+            // Behind a BYE comes nothing but the end of the stream.
+            let speaks = |peer: &&mut Peer<S>| peer.is_there() && !peer.heard_bye;
+            let Some(peer) = self.peers.get_mut(neighbour).filter(speaks) else { break };
+            let Some(stream) = peer.stream.as_mut().filter(|_| self.notices.len() < NOTICES_MAX) else {
+                break;
+            };
+            match stream.recv() {
+                Ok(None) => break,
+                Ok(Some(frame)) => {
+                    heard = true;
+                    if let Err(broken) = self.take(neighbour, frame, now) {
+                        self.break_with(neighbour, broken);
                     }
-                    Err(OobError::Closed) => {
-                        heard = true;
-                        self.lose(neighbour, Leave::Died, now);
-                    }
-                    Err(error) => self.break_with(neighbour, Broken::Stream(error)),
                 }
+                Err(OobError::Closed) => {
+                    heard = true;
+                    self.lose(neighbour, Leave::Died, now);
+                }
+                Err(error) => self.break_with(neighbour, Broken::Stream(error)),
             }
         }
         heard
@@ -52,7 +60,11 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     fn take(&mut self, from: Neighbour, frame: Frame, now: Instant) -> Result<(), Broken> {
         let message = Message::from_bytes(&frame.bytes)?;
         let Some(peer) = self.peers.get(from) else { return Ok(()) };
-        let announced = matches!(message, Message::Announce(announce) if announce.descriptor);
+        let announced = match message {
+            Message::Announce(announce) => announce.descriptor,
+            Message::Inbox(_) => true,
+            _ => false,
+        };
         if frame.fd.is_some() != announced {
             return Err(Broken::Descriptor);
         }
@@ -77,6 +89,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             Message::Announce(announce) => return self.on_announce(from, &announce, frame.fd),
             Message::Refer { operation, reference } => return self.on_refer(from, operation, &reference),
             Message::Retire(names) => self.importer.retire(from.0, &names)?,
+            Message::Inbox(inbox) => return self.on_inbox(from, inbox, frame.fd),
         }
         Ok(())
     }
@@ -105,26 +118,48 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     }
 
     fn on_refer(&mut self, from: Neighbour, operation: u64, reference: &Reference) -> Result<(), Broken> {
-        let Some(peer) = self.peers.get_mut(from) else { return Ok(()) };
+        match self.admit(from, Some(operation), reference)? {
+            Some(arrival) => {
+                self.notices.push_back(Notice::Arrived { arrival, len: reference.part.len() });
+            }
+            None => {
+                if let Some(peer) = self.peers.get_mut(from) {
+                    peer.say(&Message::Done { operation, outcome: Outcome::Ended }, None);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A neighbour refers to memory of its own, by whatever carries the message. `None`: it, or this node, shares nothing any more.
+    pub(super) fn admit(
+        &mut self,
+        from: Neighbour,
+        operation: Option<u64>,
+        reference: &Reference,
+    ) -> Result<Option<ArrivalId>, Broken> {
+        let Some(peer) = self.peers.get_mut(from) else { return Ok(None) };
         let used = match self.importer.arrive(from.0, reference) {
             Ok(used) => used,
-            Err(ArriveError::Gone) => {
-                peer.say(&Message::Done { operation, outcome: Outcome::Ended }, None);
-                return Ok(());
-            }
+            Err(ArriveError::Gone) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let len = reference.part.len();
-        match peer.arrivals.insert(Arrival { operation, used, into: None, done: 0 }) {
-            Ok(id) => {
-                self.notices.push_back(Notice::Arrived { arrival: ArrivalId { from, id }, len });
-                Ok(())
-            }
+        match peer.arrivals.insert(Arrival::new(operation, used)) {
+            Ok(id) => Ok(Some(ArrivalId { from, id })),
             Err(arrival) => {
                 self.importer.finish(arrival.used);
                 Err(Broken::TooMany)
             }
         }
+    }
+
+    fn on_inbox(&mut self, from: Neighbour, inbox: Inbox, fd: Option<OwnedFd>) -> Result<(), Broken> {
+        let (Some(peer), Some(file)) = (self.peers.get_mut(from), fd) else { return Ok(()) };
+        if std::mem::replace(&mut peer.gave_inbox, true) {
+            return Err(Broken::Turn);
+        }
+        self.notices.push_back(Notice::Inbox { neighbour: from, inbox, file });
+        Ok(())
     }
 
     fn on_done(
@@ -136,8 +171,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     ) -> Result<(), Broken> {
         let Some(peer) = self.peers.get_mut(from) else { return Ok(()) };
         let id = SlotId::from_bits(operation);
-        let pin = peer.sent.remove(id).ok_or(Broken::NoOperation)?;
-        self.exporter.finish(pin, outcome, now);
+        let _ = peer.sent.get(id).ok_or(Broken::NoOperation)?;
+        self.finish(OperationId { to: from, id }, outcome, now);
         let delivery = match outcome {
             Outcome::Copied => Delivery::Copied,
             Outcome::NotMapped => Delivery::NotMapped,

@@ -11,6 +11,8 @@
 //! another way.
 
 mod arrival;
+mod beside;
+mod buffer;
 mod close;
 mod error;
 mod exports;
@@ -23,11 +25,12 @@ mod send;
 mod work;
 
 pub use arrival::ArrivalId;
+pub use buffer::Buffer;
 pub use error::{Broken, JoinError, Leave, ReceiveError, SendError};
 pub use neighbour::Neighbour;
 pub use node::{Config, Counts, Node};
 pub use notice::{Delivery, Notice, Receipt};
-pub use send::{OperationId, Send, Sending};
+pub use send::{OperationId, Referring, Send, Sending};
 
 /// Operations towards one neighbour that it has not answered, at most; and of a neighbour that are not answered here.
 pub const OPERATIONS_MAX: usize = 128;

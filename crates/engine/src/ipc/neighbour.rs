@@ -38,6 +38,10 @@ pub(super) struct Peer<S> {
     pub(super) takes: usize,
     pub(super) said_bye: bool,
     pub(super) heard_bye: bool,
+    /// It has said where tagged messages go.
+    pub(super) gave_inbox: bool,
+    /// Frames that were said to it.
+    pub(super) said: u64,
     /// Names that it was told to let go and has not.
     pub(super) asked: usize,
     /// Operations that it has not answered.
@@ -57,6 +61,8 @@ impl<S: OobStream> Peer<S> {
             takes: 0,
             said_bye: false,
             heard_bye: false,
+            gave_inbox: false,
+            said: 0,
             asked: 0,
             sent: Slots::new(OPERATIONS_MAX),
             arrivals: Slots::new(OPERATIONS_MAX),
@@ -79,6 +85,7 @@ impl<S: OobStream> Peer<S> {
         let Some(stream) = self.stream.as_mut().filter(|_| !self.said_bye && self.broken.is_none()) else {
             return;
         };
+        self.said += 1;
         match stream.send(Frame { bytes: message.to_bytes(), fd }) {
             // What it said before is heard first, and then that it is gone.
             Ok(()) | Err(OobError::Closed) => {}

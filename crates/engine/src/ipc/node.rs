@@ -139,12 +139,12 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// Does what there is to do, a bounded part of it: hears neighbours, copies, calls the driver, tells neighbours. Whether anything
     /// happened; if not, whoever waits may rest.
     pub fn progress(&mut self, now: Instant) -> bool {
-        let mut moved = self.hear(now);
-        moved |= self.copy();
-        moved |= self.work(now);
-        moved |= self.tell();
-        moved |= self.see_off(now);
-        moved
+        self.hear(now) | self.copy() | self.attend(now)
+    }
+
+    /// The part of it that neither hears nor copies.
+    pub fn attend(&mut self, now: Instant) -> bool {
+        self.work(now) | self.tell() | self.see_off(now)
     }
 
     /// What has happened, in order.

@@ -1,6 +1,9 @@
 //! What a node tells its owner.
 
+use std::os::fd::OwnedFd;
+
 use trunkline_mem::ipc::CopyError;
+use trunkline_proto::wire::tagged::Inbox;
 
 use super::{ArrivalId, Leave, Neighbour, OperationId};
 
@@ -20,6 +23,15 @@ pub enum Notice {
         arrival: ArrivalId,
         /// Bytes.
         len: u64,
+    },
+    /// A neighbour has made an inbox for tagged messages.
+    Inbox {
+        /// Which.
+        neighbour: Neighbour,
+        /// How large.
+        inbox: Inbox,
+        /// What it is mapped by. Nothing of it was looked at.
+        file: OwnedFd,
     },
     /// What was to be received has ended.
     Received {

@@ -8,7 +8,7 @@ use trunkline_proto::ipc::exporter::{
 };
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::time::Instant;
-use trunkline_proto::wire::ipc::{Message, Name};
+use trunkline_proto::wire::ipc::{Message, Name, Reference};
 
 use super::{Neighbour, Node, SendError};
 
@@ -24,6 +24,11 @@ impl OperationId {
     #[must_use]
     pub const fn neighbour(self) -> Neighbour {
         self.to
+    }
+
+    /// As the node's stream says it.
+    const fn to_bits(self) -> u64 {
+        self.id.to_bits()
     }
 }
 
@@ -50,18 +55,49 @@ pub enum Sending {
     Elsewhere(Why),
 }
 
+/// The same for a message that goes another way than the node's stream.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub enum Referring {
+    /// That is to be said to the neighbour. The memory stays as it is until [`Node::finish`](super::Node::finish).
+    Refer(OperationId, Reference),
+    /// As above.
+    Busy,
+    /// As above.
+    Elsewhere(Why),
+}
+
 impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// Sends bytes of this process's memory by their name: the neighbour copies them itself.
     ///
     /// # Errors
     /// [`SendError`].
     pub fn send(&mut self, to: Neighbour, message: &Send, now: Instant) -> Result<Sending, SendError> {
+        Ok(match self.refer(to, message, now)? {
+            Referring::Refer(id, reference) => {
+                if let Some(peer) = self.peers.get_mut(to) {
+                    peer.say(&Message::Refer { operation: id.to_bits(), reference }, None);
+                }
+                Sending::Begun(id)
+            }
+            Referring::Busy => Sending::Busy,
+            Referring::Elsewhere(why) => Sending::Elsewhere(why),
+        })
+    }
+
+    /// The same for a message that goes another way than the node's stream: its receiver is told of the memory if need be, but not of the
+    /// message. Who reads the reference there says [`Node::arrive`], and who hears how it ended [`Node::finish`].
+    ///
+    /// # Errors
+    /// [`SendError`].
+    #[inline]
+    pub fn refer(&mut self, to: Neighbour, message: &Send, now: Instant) -> Result<Referring, SendError> {
         let peer = self.peers.get(to).filter(|peer| peer.is_there()).ok_or(SendError::Gone)?;
         if peer.heard_bye || peer.said_bye {
             return Err(SendError::Gone);
         }
         if peer.sent.len() >= peer.takes {
-            return Ok(Sending::Busy);
+            return Ok(Referring::Busy);
         }
         let &Send { addr, len, passing } = message;
         let outside = SendError::Outside { addr, len };
@@ -79,9 +115,9 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         }
         Ok(match shared {
             Shared::Sent(sent) => self.go(to, sent),
-            Shared::Fallback(why) => Sending::Elsewhere(why),
+            Shared::Fallback(why) => Referring::Elsewhere(why),
             // One owner makes one export at a time, and a driver that was asked is believed.
-            Shared::Export(_) | Shared::Coming | Shared::Query => Sending::Busy,
+            Shared::Export(_) | Shared::Coming | Shared::Query => Referring::Busy,
         })
     }
 
@@ -127,8 +163,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         told.unwrap_or(Shared::Fallback(Why::NotExported))
     }
 
-    /// A message goes, behind what its neighbour must know before.
-    fn go(&mut self, to: Neighbour, sent: Sent) -> Sending {
+    /// A message may go, behind what its neighbour must know before.
+    fn go(&mut self, to: Neighbour, sent: Sent) -> Referring {
         let Sent { pin, reference, announce } = sent;
         if announce {
             // What it takes the place of is asked back first.
@@ -136,14 +172,11 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             self.announce(to, pin.name());
         }
         self.counts.sent += 1;
-        let Some(peer) = self.peers.get_mut(to) else { return Sending::Busy };
+        let Some(peer) = self.peers.get_mut(to) else { return Referring::Busy };
         match peer.sent.insert(pin) {
-            Ok(id) => {
-                peer.say(&Message::Refer { operation: id.to_bits(), reference }, None);
-                Sending::Begun(OperationId { to, id })
-            }
+            Ok(id) => Referring::Refer(OperationId { to, id }, reference),
             // There is room, as was asked above.
-            Err(_) => Sending::Busy,
+            Err(_) => Referring::Busy,
         }
     }
 

@@ -160,6 +160,7 @@ impl Server {
         while let Some(notice) = self.node.notice() {
             moved = true;
             match notice {
+                Notice::Inbox { .. } => {}
                 Notice::Met { neighbour, .. } => self.met.push(neighbour),
                 Notice::Arrived { arrival, len } => self.arrivals.push_back((arrival, len)),
                 Notice::Sent { operation, delivery } => self.on_sent(operation, delivery),

@@ -11,6 +11,7 @@ use super::window::{Window, granules};
 use super::{
     Allocation, AllocationId, At, Caps, Export, Handle, HandleError, IpcMemory, Mapped, Passing, To, planted,
 };
+use crate::Memory;
 
 /// What a peer is told who opens without the descriptor, or with another one.
 const MISSING: &str = "memory of the host is opened by its descriptor, which did not come along";
@@ -163,6 +164,10 @@ impl IpcMemory for Host {
 
     fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
         self.inner.read().unwrap_or_else(PoisonError::into_inner).table.write(to, bytes)
+    }
+
+    fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner).table.fill(to, from, offset, len)
     }
 }
 

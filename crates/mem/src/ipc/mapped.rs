@@ -82,4 +82,6 @@ pub enum To<'a> {
     Own(usize),
     /// Any other memory, from an offset on.
     Memory(&'a Memory, u64),
+    /// An offset in what is open here.
+    Open(&'a Mapped, u64),
 }

@@ -8,6 +8,7 @@ use super::{
     At, CloseError, CopyError, Export, ExportError, FindError, Handle, Mapped, NotClosed, OpenError, Passing,
     To,
 };
+use crate::Memory;
 
 /// Bytes that a kind copies at a time which cannot copy from one of its places to another.
 const STEP: usize = 64 << 10;
@@ -124,7 +125,26 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
                     let at = at.saturating_add(done as u64);
                     memory.write(at, part).map_err(|_| CopyError::Outside { at, len: part_len })?;
                 }
+                To::Open(mapped, at) => self.write(At::Open(mapped, at).plus(done), part)?,
             }
+            done += part_len;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes in from any other memory, from an offset on.
+    ///
+    /// # Errors
+    /// As [`IpcMemory::write`].
+    fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
+        let mut bytes = vec![0; len.min(STEP)];
+        let mut done = 0;
+        while done < len {
+            let part_len = (len - done).min(STEP);
+            let part = bytes.get_mut(..part_len).unwrap_or_default();
+            let at = offset.saturating_add(done as u64);
+            from.read(at, part).map_err(|_| CopyError::Outside { at, len: part_len })?;
+            self.write(to.plus(done), part)?;
             done += part_len;
         }
         Ok(())

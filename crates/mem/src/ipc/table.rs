@@ -152,8 +152,18 @@ impl<T> Table<T> {
                 let (memory, at) = self.bytes(At::Own(addr), len)?;
                 copy(&source, from, &memory, at, len)
             }
+            To::Open(mapped, at) => {
+                let (memory, at) = self.bytes(At::Open(mapped, at), len)?;
+                copy(&source, from, &memory, at, len)
+            }
             To::Memory(memory, at) => copy(&source, from, memory, at, len),
         }
+    }
+
+    /// Copies bytes in, from any other memory.
+    pub(super) fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
+        let (memory, at) = self.bytes(to, len)?;
+        copy(from, offset, &memory, at, len)
     }
 }
 

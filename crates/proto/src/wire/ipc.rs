@@ -7,6 +7,7 @@ use crate::intervals::Span;
 use crate::limits::EXPORTS_MAX;
 use crate::slots::SlotId;
 use crate::wire::cursor::{Reader, Short, Writer};
+use crate::wire::tagged::Inbox;
 
 /// Bytes before what a message says.
 pub const HEAD_BYTES: usize = 8;
@@ -109,6 +110,8 @@ pub enum Message {
     Bye,
     /// What each end says first.
     Hello(Hello),
+    /// Where the other end may write tagged messages. A descriptor comes along.
+    Inbox(Inbox),
 }
 
 /// Who speaks, and what it takes.
@@ -155,6 +158,9 @@ pub enum IpcError {
     /// No outcome that there is.
     #[error("unknown outcome {0}")]
     Outcome(u8),
+    /// An inbox of sizes that none has.
+    #[error("an inbox of {0:?} cells and bytes")]
+    Inbox([u32; 3]),
     /// A HELLO of something else, or of who takes no operation.
     #[error("no HELLO of a process that shares memory")]
     Hello,
@@ -253,7 +259,7 @@ impl PartialEq for Names {
 impl Eq for Names {}
 
 impl Outcome {
-    const fn code(self) -> u8 {
+    pub(super) const fn code(self) -> u8 {
         match self {
             Self::Copied => 0,
             Self::NotMapped => 1,
@@ -261,7 +267,7 @@ impl Outcome {
         }
     }
 
-    const fn of_code(code: u8) -> Result<Self, IpcError> {
+    pub(super) const fn of_code(code: u8) -> Result<Self, IpcError> {
         match code {
             0 => Ok(Self::Copied),
             1 => Ok(Self::NotMapped),
@@ -294,6 +300,10 @@ impl Message {
             Self::Hello(hello) => {
                 head(&mut out, 7, 0).u64(MAGIC).bytes(&hello.process).u32(hello.operations).u32(0);
             }
+            Self::Inbox(inbox) => {
+                let [messages, answers, stage] = inbox.to_words();
+                head(&mut out, 8, 0).u32(messages).u32(answers).u32(stage).u32(0);
+            }
         }
         out.0
     }
@@ -324,6 +334,7 @@ impl Message {
             5 => Self::Retired(read_names(&mut reader, count)?),
             6 => Self::Bye,
             7 => Self::Hello(read_hello(&mut reader)?),
+            8 => Self::Inbox(read_inbox(&mut reader)?),
             other => return Err(IpcError::Kind(other)),
         };
         if reader.0.is_empty() { Ok(message) } else { Err(IpcError::Long(reader.0.len())) }
@@ -356,6 +367,12 @@ fn read_hello(reader: &mut Reader<'_>) -> Result<Hello, IpcError> {
     let (magic, process, operations) = (reader.u64()?, reader.array()?, reader.u32()?);
     zero(&reader.array::<4>()?)?;
     if magic == MAGIC && operations > 0 { Ok(Hello { process, operations }) } else { Err(IpcError::Hello) }
+}
+
+fn read_inbox(reader: &mut Reader<'_>) -> Result<Inbox, IpcError> {
+    let sizes = [reader.u32()?, reader.u32()?, reader.u32()?];
+    zero(&reader.array::<4>()?)?;
+    Inbox::new(sizes[0], sizes[1], sizes[2]).map_err(|_| IpcError::Inbox(sizes))
 }
 
 fn read_names(reader: &mut Reader<'_>, count: u16) -> Result<Names, IpcError> {

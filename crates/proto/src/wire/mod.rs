@@ -21,3 +21,4 @@ pub mod share;
 pub mod standing;
 pub mod status;
 pub mod strand;
+pub mod tagged;

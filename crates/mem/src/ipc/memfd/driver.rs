@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 
 use super::{Device, DeviceError, Place};
+use crate::Memory;
 use crate::ipc::error::{Cause, CopyError, ExportError, FindError, NotClosed, OpenError};
 use crate::ipc::mapping::Mapping;
 use crate::ipc::table::Table;
@@ -117,6 +118,10 @@ impl IpcMemory for Device {
 
     fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).write(to, bytes)
+    }
+
+    fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).fill(to, from, offset, len)
     }
 }
 

@@ -69,6 +69,15 @@ impl Importer {
         Ok(())
     }
 
+    /// Whether that was announced, and not retired since.
+    #[inline]
+    #[must_use]
+    pub fn knows(&self, source: SourceId, name: Name) -> bool {
+        let of = self.sources.get(source.0);
+        let entry = of.and_then(|of| of.entries.get(name.id().slot as usize));
+        entry.is_some_and(|of| of.generation == name.id().generation && of.state == State::Known)
+    }
+
     /// A message names bytes: they are pinned until [`Importer::finish`].
     ///
     /// # Errors

@@ -41,6 +41,7 @@ fn every_kind() -> Vec<Message> {
         Message::Retired(Names::new(&[name(7, 8)]).unwrap()),
         Message::Bye,
         Message::Hello(Hello { process: [11; 16], operations: 12 }),
+        Message::Inbox(Inbox::new(64, 128, 1 << 16).unwrap()),
     ]
 }
 
@@ -66,7 +67,7 @@ fn an_announcement_is_as_documented() {
 
 #[test]
 fn short_messages_are_as_documented() {
-    let [done, retire, retired, bye, hello] = &every_kind()[2..] else { unreachable!() };
+    let [done, retire, retired, bye, hello, inbox] = &every_kind()[2..] else { unreachable!() };
     assert_eq!(done.to_bytes(), [3, 1, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     let names = [7, 0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 0, 10, 0, 0, 0];
     assert_eq!(retire.to_bytes(), [&[4, 1, 2, 0, 0, 0, 0, 0][..], &names].concat());
@@ -74,6 +75,8 @@ fn short_messages_are_as_documented() {
     assert_eq!(bye.to_bytes(), [6, 1, 0, 0, 0, 0, 0, 0]);
     let said = [&[7, 1, 0, 0, 0, 0, 0, 0][..], b"trunkipc", &[11; 16], &[12, 0, 0, 0, 0, 0, 0, 0]].concat();
     assert_eq!(hello.to_bytes(), said);
+    let said = [8, 1, 0, 0, 0, 0, 0, 0, 64, 0, 0, 0, 128, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0];
+    assert_eq!(inbox.to_bytes(), said);
 }
 
 #[test]
@@ -101,7 +104,7 @@ fn other_versions_kinds_and_reserved_bits_are_refused() {
         assert_eq!(with(&message, 7, 1), Err(IpcError::Reserved));
     }
     assert_eq!(with(&Message::Bye, 0, 0), Err(IpcError::Kind(0)));
-    assert_eq!(with(&Message::Bye, 0, 8), Err(IpcError::Kind(8)));
+    assert_eq!(with(&Message::Bye, 0, 9), Err(IpcError::Kind(9)));
     let all = every_kind();
     for (at, byte) in [(37, 2), (38, 1), (39, 1)] {
         assert_eq!(with(&all[0], at, byte), Err(IpcError::Reserved), "byte {at} of an announcement");
@@ -109,6 +112,8 @@ fn other_versions_kinds_and_reserved_bits_are_refused() {
     assert_eq!(with(&all[2], 23, 1), Err(IpcError::Reserved));
     assert_eq!(with(&all[2], 16, 3), Err(IpcError::Outcome(3)));
     assert_eq!(with(&all[6], 36, 1), Err(IpcError::Reserved));
+    assert_eq!(with(&all[7], 20, 1), Err(IpcError::Reserved));
+    assert_eq!(with(&all[7], 8, 65), Err(IpcError::Inbox([65, 128, 1 << 16])));
     for (at, byte) in [(8, 0), (15, b'd'), (32, 0)] {
         assert_eq!(with(&all[6], at, byte), Err(IpcError::Hello), "byte {at} of a HELLO");
     }
@@ -116,7 +121,7 @@ fn other_versions_kinds_and_reserved_bits_are_refused() {
 
 #[test]
 fn counts_are_of_what_follows_and_have_limits() {
-    for at in [1, 2, 5, 6] {
+    for at in [1, 2, 5, 6, 7] {
         assert_eq!(with(&every_kind()[at], 2, 1), Err(IpcError::Count(1)), "nothing to count");
     }
     let many = [name(1, 1); NAMES_MAX + 1];

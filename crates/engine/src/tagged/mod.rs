@@ -1,0 +1,45 @@
+//! Tagged messages between processes of a node, of any memory: short ones through a ring, long ones by one copy where either memory can be
+//! mapped, and by a stage that both processes copy through where not.
+//!
+//! For the Rust API, which waits and gives names to ranks. An [`Endpoint`] is a process's part in it. It owns a [`Node`](crate::ipc::Node), which
+//! shares the memory; does everything in the calls of its one owner; starts no thread, reads no clock, and never waits. Which receive a
+//! message is for, and how its bytes go, is decided in [`trunkline_proto::tagged`]; the frames are docs/wire.md's.
+//!
+//! A driver that does not export, map or copy costs one message a staged copy, and is counted ([`Counts::fallbacks`]); it never fails it.
+
+mod endpoint;
+mod peer;
+mod receive;
+mod request;
+mod ring;
+mod send;
+
+pub use endpoint::{Config, Counts, Endpoint, Event, NoEndpoint};
+pub use peer::PeerId;
+pub use receive::ReceiveRefused;
+pub use request::{Done, Failed, RequestId};
+pub use send::{Begun, SendRefused};
+
+/// Messages of a process that have begun and whose end was not asked for, at most.
+pub const REQUESTS_MAX: usize = 1 << 14;
+
+/// Receives that wait for their messages, at most.
+pub const RECEIVES_MAX: usize = 1 << 13;
+
+/// Messages of one peer that came before their receives, at most. Then no more of that peer are read.
+pub const KEPT_MAX: usize = 1 << 12;
+
+/// Frames of one ring that one call of [`Endpoint::progress`] reads.
+const FRAMES_PER_CALL: usize = 64;
+
+/// Bytes of a piece of a message that goes through the stage.
+const PIECE: u32 = 16 << 10;
+
+/// Pieces that one call of [`Endpoint::progress`] stages for one peer.
+const PIECES_PER_CALL: usize = 8;
+
+/// Calls of [`Endpoint::progress`] between two looks at whether the streams have something.
+const CALLS_PER_LOOK: u32 = 16;
+
+/// Buffers of early messages that are kept for the next ones.
+const SPARE_MAX: usize = 64;

@@ -1,0 +1,440 @@
+//! Messages that come, and the receives that they are for.
+
+use trunkline_fabric::OobStream;
+use trunkline_mem::Memory;
+use trunkline_mem::ipc::{CopyError, IpcMemory};
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::tagged::{Pattern, Reply, answer};
+use trunkline_proto::wire::ipc::{Name, Outcome, Reference};
+use trunkline_proto::wire::tagged::{Answer, Message};
+
+use super::endpoint::Endpoint;
+use super::peer::PeerId;
+use super::request::{Failed, Got, Matched, Receiving, Request, RequestId};
+use super::{Done, FRAMES_PER_CALL, SPARE_MAX};
+use crate::ipc::{ArrivalId, Buffer, Neighbour, Receipt, Referring, Send};
+
+/// A message that came before its receive.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// All of it.
+    Eager(Vec<u8>),
+    /// Its sender has it.
+    Ready { request: SlotId, len: u64 },
+    /// It is in memory that may be mapped.
+    Refer { request: SlotId, arrival: ArrivalId, len: u64 },
+}
+
+/// A receive cannot be posted; nothing was changed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceiveRefused {
+    /// There is no such peer, or it is gone and nothing that it sent is left.
+    #[error("the peer is gone")]
+    Gone,
+    /// The memory is not there.
+    #[error("the bytes to receive into are not all in one piece of memory")]
+    Outside,
+    /// There are as many receives, or requests, as there may be.
+    #[error("too many messages at once")]
+    TooMany,
+}
+
+impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
+    /// Receives the earliest message that fits, of that peer or of any, whose tag agrees with `tag` in the bits of `mask`. The memory is the
+    /// message's until [`Endpoint::test`] says how it ended.
+    ///
+    /// # Errors
+    /// [`ReceiveRefused`].
+    #[inline]
+    pub fn receive(
+        &mut self,
+        from: Option<PeerId>,
+        (tag, mask): (u64, u64),
+        into: Buffer,
+    ) -> Result<RequestId, ReceiveRefused> {
+        if !into.is_there(self.node.memory()) && !into.is_empty() {
+            return Err(ReceiveRefused::Outside);
+        }
+        let pattern = Pattern { source: from.map(|peer| peer.0), tag, mask };
+        if self.requests.len() >= self.requests.capacity() {
+            return Err(ReceiveRefused::TooMany);
+        }
+        if self.matcher.kept() > 0
+            && let Some((source, tag, message)) = self.matcher.take_kept(&pattern)
+        {
+            return self.take_early(PeerId(source), tag, message, into);
+        }
+        let gone = |peer: PeerId| self.peers.get(peer.0 as usize).is_none_or(|peer| peer.gone);
+        if from.is_some_and(gone) {
+            return Err(ReceiveRefused::Gone);
+        }
+        self.post(pattern, into)
+    }
+
+    fn post(&mut self, pattern: Pattern, buffer: Buffer) -> Result<RequestId, ReceiveRefused> {
+        let ended = Request::Ended(Err(Failed::Cancelled));
+        let request = self.requests.insert(ended).map_err(|_| ReceiveRefused::TooMany)?;
+        let Ok(posted) = self.matcher.post(pattern, request) else {
+            self.requests.remove(request);
+            return Err(ReceiveRefused::TooMany);
+        };
+        if let Some(place) = self.requests.get_mut(request) {
+            *place = Request::Receive(Receiving { buffer, way: Got::Posted(posted) });
+        }
+        Ok(RequestId(request))
+    }
+
+    /// Takes a message that has come already, in as few calls as can be: its length, if it is short and fits there.
+    ///
+    /// `None`: none has come that fits, or not a short one.
+    pub fn take_bytes(
+        &mut self,
+        from: Option<PeerId>,
+        (tag, mask): (u64, u64),
+        into: &mut [u8],
+    ) -> Option<Result<Done, Failed>> {
+        let pattern = Pattern { source: from.map(|peer| peer.0), tag, mask };
+        let (_, _, Kept::Eager(_)) = self.matcher.look(&pattern)? else { return None };
+        let (source, tag, message) = self.matcher.take_kept(&pattern)?;
+        let (peer, Kept::Eager(bytes)) = (PeerId(source), message) else { return None };
+        let room = bytes.len().min(into.len());
+        let (to, from) = (into.get_mut(..room)?, bytes.get(..room)?);
+        to.copy_from_slice(from);
+        let (len, room) = (bytes.len() as u64, room as u64);
+        self.give_back(bytes);
+        let end = Matched { peer, tag, len, want: room, request: SlotId::from_bits(0) }.end();
+        Some(end)
+    }
+
+    /// The message that a receive would get now, if one has come: who sent it, its tag, and its bytes.
+    #[must_use]
+    pub fn probe(&self, from: Option<PeerId>, (tag, mask): (u64, u64)) -> Option<Done> {
+        let pattern = Pattern { source: from.map(|peer| peer.0), tag, mask };
+        let (source, tag, message) = self.matcher.look(&pattern)?;
+        let len = match message {
+            Kept::Eager(bytes) => bytes.len() as u64,
+            Kept::Ready { len, .. } | Kept::Refer { len, .. } => *len,
+        };
+        Some(Done { peer: PeerId(source), tag, len })
+    }
+
+    /// Takes a receive back that no message has come for; whether it was. [`Endpoint::test`] then says [`Failed::Cancelled`].
+    pub fn cancel(&mut self, request: RequestId) -> bool {
+        let Some(Request::Receive(Receiving { way: Got::Posted(posted), .. })) = self.requests.get(request.0)
+        else {
+            return false;
+        };
+        let cancelled = self.matcher.cancel(*posted).is_some();
+        if cancelled {
+            self.end(request.0, Err(Failed::Cancelled));
+        }
+        cancelled
+    }
+
+    /// A receive finds a message that came before it.
+    fn take_early(
+        &mut self,
+        peer: PeerId,
+        tag: u64,
+        message: Kept,
+        into: Buffer,
+    ) -> Result<RequestId, ReceiveRefused> {
+        let room = into.len();
+        let of = |len: u64, request| Matched { peer, tag, len, want: len.min(room), request };
+        let ended = Request::Ended(Err(Failed::Gone));
+        let id = self.requests.insert(ended).map_err(|_| ReceiveRefused::TooMany)?;
+        match message {
+            Kept::Eager(bytes) => {
+                let matched = of(bytes.len() as u64, SlotId::from_bits(0));
+                let part = bytes.get(..matched.want as usize).unwrap_or_default();
+                let written = if part.is_empty() { Ok(()) } else { into.write(self.node.memory(), 0, part) };
+                self.give_back(bytes);
+                self.end(id, written.map_err(Failed::from).and_then(|()| matched.end()));
+            }
+            Kept::Ready { request, len } => self.begin_ready(id, of(len, request), into),
+            Kept::Refer { request, arrival, len } => self.begin_refer(id, of(len, request), arrival, into),
+        }
+        Ok(RequestId(id))
+    }
+
+    fn give_back(&mut self, mut bytes: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+
+    /// Reads some of a peer's messages; whether there was any.
+    #[inline]
+    pub(super) fn read_messages(&mut self, from: PeerId) -> bool {
+        let mut moved = false;
+        for _ in 0..FRAMES_PER_CALL {
+            let Some(peer) = self.peers.get(from.0 as usize) else { break };
+            let Some(words) = peer.inbox.messages.next() else { break };
+            let Ok(message) = Message::from_words(&words) else {
+                self.broken(from);
+                break;
+            };
+            let cells = message.cells();
+            if cells >= peer.inbox.messages.cells() {
+                self.broken(from);
+                break;
+            }
+            if !self.take_message(from, message) {
+                break;
+            }
+            moved = true;
+            if let Some(peer) = self.peers.get_mut(from.0 as usize) {
+                peer.inbox.messages.consume(cells);
+            }
+        }
+        moved
+    }
+
+    /// Whether the message could be taken in.
+    #[inline]
+    fn take_message(&mut self, from: PeerId, message: Message) -> bool {
+        let (Message::Eager { tag, .. } | Message::Ready { tag, .. } | Message::Refer { tag, .. }) = message;
+        match self.matcher.take_posted(from.0, tag) {
+            Some(request) => {
+                self.begin(request, from, message);
+                true
+            }
+            None => self.keep(from, message),
+        }
+    }
+
+    /// A message comes whose receive is posted.
+    #[inline]
+    fn begin(&mut self, id: SlotId, peer: PeerId, message: Message) {
+        let Some(Request::Receive(receiving)) = self.requests.get_mut(id) else { return };
+        let room = receiving.buffer.len();
+        match message {
+            Message::Eager { tag, len } => {
+                let len = u64::from(len);
+                let want = len.min(room);
+                let (node, buffer) = (&self.node, &receiving.buffer);
+                let Some(from) = self.peers.get(peer.0 as usize) else { return };
+                let take =
+                    |offset, from: (&Memory, u64), part| buffer.unstage(node.memory(), offset, from, part);
+                let taken: Result<(), CopyError> = from.inbox.messages.bytes(want, take);
+                let matched = Matched { peer, tag, len, want, request: SlotId::from_bits(0) };
+                self.end(id, taken.map_err(Failed::from).and_then(|()| matched.end()));
+            }
+            Message::Ready { tag, request, len } => {
+                let buffer = receiving.buffer.clone();
+                self.begin_ready(id, Matched { peer, tag, len, want: len.min(room), request }, buffer);
+            }
+            Message::Refer { tag, request, reference } => {
+                let (buffer, len) = (receiving.buffer.clone(), reference.part.len());
+                let matched = Matched { peer, tag, len, want: len.min(room), request };
+                match self.admit(peer, &reference) {
+                    Some(arrival) => self.begin_refer(id, matched, arrival, buffer),
+                    None => self.end(id, Err(Failed::Gone)),
+                }
+            }
+        }
+    }
+
+    /// Takes note of a reference; `None`: its sender is gone, or broken.
+    fn admit(&mut self, peer: PeerId, reference: &Reference) -> Option<ArrivalId> {
+        let neighbour = self.peers.get(peer.0 as usize).filter(|peer| !peer.gone)?.neighbour;
+        self.hear_of(neighbour, reference.name);
+        match self.node.arrive(neighbour, reference) {
+            Ok(arrival) => arrival,
+            Err(broken) => {
+                self.node.break_off(neighbour, broken);
+                None
+            }
+        }
+    }
+
+    /// What a message names was said on the stream before.
+    #[inline]
+    pub(super) fn hear_of(&mut self, neighbour: Neighbour, name: Name) {
+        if !self.node.knows(neighbour, name) {
+            self.node.hear_from(neighbour, self.now);
+        }
+    }
+
+    /// A message comes that no receive fits yet; whether there is room for it.
+    fn keep(&mut self, from: PeerId, message: Message) -> bool {
+        if !self.matcher.has_room(from.0) {
+            return false;
+        }
+        let (tag, kept) = match message {
+            Message::Eager { tag, len } => {
+                let mut bytes = self.spare.pop().unwrap_or_default();
+                bytes.resize(len as usize, 0);
+                let Some(peer) = self.peers.get(from.0 as usize) else { return true };
+                let take = |offset: u64, (memory, at): (&Memory, u64), part: u64| {
+                    let into = bytes.get_mut(offset as usize..(offset + part) as usize).unwrap_or_default();
+                    memory.read(at, into)
+                };
+                // All of it is inside.
+                let _ = peer.inbox.messages.bytes(len.into(), take);
+                (tag, Kept::Eager(bytes))
+            }
+            Message::Ready { tag, request, len } => (tag, Kept::Ready { request, len }),
+            Message::Refer { tag, request, reference } => match self.admit(from, &reference) {
+                Some(arrival) => (tag, Kept::Refer { request, arrival, len: reference.part.len() }),
+                None => return true,
+            },
+        };
+        self.counts.early += 1;
+        // There is room.
+        let _ = self.matcher.keep(from.0, tag, kept);
+        true
+    }
+
+    /// The sender has it: says how it is to come.
+    fn begin_ready(&mut self, id: SlotId, matched: Matched, buffer: Buffer) {
+        let Matched { peer, request, want, .. } = matched;
+        let Some(neighbour) =
+            self.peers.get(peer.0 as usize).filter(|peer| !peer.gone).map(|of| of.neighbour)
+        else {
+            return self.end(id, Err(Failed::Gone));
+        };
+        if want == 0 {
+            self.say(peer, Answer::Done { request, outcome: Outcome::Copied });
+            return self.end(id, matched.end());
+        }
+        if let (Reply::Offer, &Buffer::Own { addr, .. }) = (answer(buffer.target()), &buffer) {
+            let message = Send { addr, len: want as usize, passing: false };
+            if let Ok(Referring::Refer(operation, reference)) = self.node.refer(neighbour, &message, self.now)
+            {
+                self.set(id, Receiving { buffer, way: Got::Offered(matched, operation) });
+                return self.say(peer, Answer::Offer { request, receive: id, reference });
+            }
+            self.counts.fallbacks += 1;
+        }
+        self.set(id, Receiving { buffer, way: Got::Pieces(matched, 0) });
+        self.say(peer, Answer::Clear { request, receive: id, len: want, unmapped: false });
+    }
+
+    /// It is in memory of the sender: begins to copy it.
+    fn begin_refer(&mut self, id: SlotId, matched: Matched, arrival: ArrivalId, buffer: Buffer) {
+        let Matched { peer, request, want, .. } = matched;
+        if want == 0 {
+            let _ = self.node.refuse(arrival);
+            self.say(peer, Answer::Done { request, outcome: Outcome::Copied });
+            return self.end(id, matched.end());
+        }
+        if self.node.receive_part(arrival, buffer.clone(), want).is_err() {
+            return self.end(id, Err(Failed::Gone));
+        }
+        self.set(id, Receiving { buffer, way: Got::Copying(matched) });
+        self.copies.push((arrival, id));
+    }
+
+    #[inline]
+    fn set(&mut self, id: SlotId, receiving: Receiving) {
+        if let Some(request) = self.requests.get_mut(id) {
+            *request = Request::Receive(receiving);
+        }
+    }
+
+    /// It was copied from the sender's memory, or not.
+    pub(super) fn fetched(&mut self, id: SlotId, receipt: &Receipt) {
+        let Some(Request::Receive(Receiving { way: Got::Copying(matched), .. })) = self.requests.get(id)
+        else {
+            return;
+        };
+        let (matched, &Matched { peer, request, want, .. }) = (*matched, matched);
+        match receipt {
+            Receipt::Copied => {
+                self.counts.mapped += 1;
+                self.say(peer, Answer::Done { request, outcome: Outcome::Copied });
+                self.end(id, matched.end());
+            }
+            Receipt::NotMapped | Receipt::NotCopied(_) => {
+                self.counts.fallbacks += 1;
+                if let Some(Request::Receive(receiving)) = self.requests.get_mut(id) {
+                    receiving.way = Got::Pieces(matched, 0);
+                }
+                self.say(peer, Answer::Clear { request, receive: id, len: want, unmapped: true });
+            }
+            Receipt::Lost => self.end(id, Err(Failed::Gone)),
+        }
+    }
+
+    /// Reads some of a peer's answers; whether there was any.
+    #[inline]
+    pub(super) fn read_answers(&mut self, from: PeerId) -> bool {
+        let mut moved = false;
+        for _ in 0..FRAMES_PER_CALL {
+            let Some(peer) = self.peers.get_mut(from.0 as usize) else { break };
+            let Some(words) = peer.inbox.answers.next() else { break };
+            peer.inbox.answers.consume(1);
+            moved = true;
+            match Answer::from_words(&words) {
+                Ok(answer) => self.take_answer(from, &answer),
+                Err(_) => {
+                    self.broken(from);
+                    break;
+                }
+            }
+        }
+        moved
+    }
+
+    fn take_answer(&mut self, from: PeerId, answer: &Answer) {
+        match *answer {
+            Answer::Clear { request, receive, len, unmapped } => {
+                self.on_clear(from, request, receive, (len, unmapped));
+            }
+            Answer::Offer { request, receive, reference } => {
+                self.on_offer(from, request, receive, &reference);
+            }
+            Answer::Piece { receive, position, len } => self.on_piece(from, receive, position, len),
+            Answer::Done { request, outcome } => match self.requests.get(request) {
+                Some(Request::Receive(_)) => self.on_placed(from, request, outcome),
+                Some(Request::Send(_)) => self.on_sent(from, request, outcome),
+                Some(Request::Ended(_)) | None => {}
+            },
+        }
+    }
+
+    /// Bytes are in the stage.
+    fn on_piece(&mut self, from: PeerId, id: SlotId, position: u64, len: u32) {
+        let Some(peer) = self.peers.get(from.0 as usize) else { return };
+        let Some(staged) = peer.inbox.staged(position, len) else { return self.broken(from) };
+        let ended = match self.requests.get_mut(id) {
+            Some(Request::Receive(Receiving { buffer, way })) if way.peer() == Some(from) => {
+                if let Got::Offered(matched, operation) = way {
+                    let operation = *operation;
+                    *way = Got::Pieces(*matched, 0);
+                    self.counts.fallbacks += 1;
+                    self.node.finish(operation, Outcome::NotMapped, self.now);
+                }
+                match way {
+                    Got::Pieces(matched, got) if matched.want - *got >= u64::from(len) => {
+                        let written = buffer.unstage(self.node.memory(), *got, staged, len.into());
+                        *got += u64::from(len);
+                        match written {
+                            Ok(()) => (*got == matched.want).then(|| matched.end()),
+                            Err(error) => Some(Err(error.into())),
+                        }
+                    }
+                    _ => return self.broken(from),
+                }
+            }
+            _ => None,
+        };
+        peer.inbox.unstaged(position, len);
+        ended.into_iter().for_each(|end| self.end(id, end));
+    }
+
+    /// The sender has copied it, or cannot send it.
+    fn on_placed(&mut self, from: PeerId, id: SlotId, outcome: Outcome) {
+        let Some(Request::Receive(Receiving { way, .. })) = self.requests.get(id) else { return };
+        let (matched, operation) = match way {
+            Got::Offered(matched, operation) if matched.peer == from => (*matched, Some(*operation)),
+            Got::Pieces(matched, _) if matched.peer == from && outcome != Outcome::Copied => (*matched, None),
+            _ => return,
+        };
+        operation.into_iter().for_each(|operation| _ = self.node.finish(operation, outcome, self.now));
+        self.end(id, if outcome == Outcome::Copied { matched.end() } else { Err(Failed::Unsent) });
+    }
+}

@@ -1,0 +1,150 @@
+//! A message that was begun here, as its owner knows it and as it stands.
+
+use trunkline_mem::ipc::CopyError;
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::tagged::ReceiveId;
+
+use super::PeerId;
+use crate::ipc::{Buffer, OperationId};
+
+/// A message that was begun and whose end was not asked for.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct RequestId(pub(super) SlotId);
+
+/// A message that went well.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Done {
+    /// The other end.
+    pub peer: PeerId,
+    /// Its tag.
+    pub tag: u64,
+    /// Its bytes.
+    pub len: u64,
+}
+
+/// A message that did not.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failed {
+    /// It is longer than the memory that it came to. What fitted is there.
+    #[error("a message of {len} bytes, with tag {tag:#x}, came to a receive of {room}")]
+    Truncated {
+        /// Who sent it.
+        peer: PeerId,
+        /// Its tag.
+        tag: u64,
+        /// Its bytes.
+        len: u64,
+        /// Those that were received.
+        room: u64,
+    },
+    /// The other process is gone.
+    #[error("the other process is gone")]
+    Gone,
+    /// Memory of this process that it used is not there any more.
+    #[error("the message's own memory could not be read or written: {0}")]
+    Copy(#[from] CopyError),
+    /// The sender could not read its memory.
+    #[error("the sender could not read what it sent")]
+    Unsent,
+    /// The receive was cancelled.
+    #[error("the receive was cancelled")]
+    Cancelled,
+}
+
+/// How a message stands.
+#[derive(Debug)]
+pub(super) enum Request {
+    Send(Sending),
+    Receive(Receiving),
+    Ended(Result<Done, Failed>),
+}
+
+/// A message to a peer that has not all of it.
+#[derive(Debug)]
+pub(super) struct Sending {
+    pub(super) peer: PeerId,
+    pub(super) tag: u64,
+    pub(super) buffer: Buffer,
+    pub(super) way: Sent,
+}
+
+/// How far it got.
+#[derive(Debug)]
+pub(super) enum Sent {
+    /// The peer was told of it.
+    Ready,
+    /// The peer was told where it is.
+    Referred(OperationId),
+    /// It is being copied to where the peer wants it.
+    Placing {
+        /// The peer's receive.
+        receive: SlotId,
+        /// Bytes that it wants.
+        want: u64,
+    },
+    /// It goes in pieces.
+    Pieces {
+        /// The peer's receive.
+        receive: SlotId,
+        /// Bytes that it wants.
+        want: u64,
+        /// Bytes that are in the stage or behind it.
+        done: u64,
+    },
+}
+
+/// A receive that has not got its message.
+#[derive(Debug)]
+pub(super) struct Receiving {
+    pub(super) buffer: Buffer,
+    pub(super) way: Got,
+}
+
+/// How far it got.
+#[derive(Debug)]
+pub(super) enum Got {
+    /// No message fitted yet.
+    Posted(ReceiveId),
+    /// It is copied from the sender's memory.
+    Copying(Matched),
+    /// The sender copies it.
+    Offered(Matched, OperationId),
+    /// It comes in pieces; so many bytes are there.
+    Pieces(Matched, u64),
+}
+
+/// The message that a receive is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Matched {
+    pub(super) peer: PeerId,
+    pub(super) tag: u64,
+    /// Its bytes.
+    pub(super) len: u64,
+    /// Those of them that are wanted.
+    pub(super) want: u64,
+    /// The sender's request.
+    pub(super) request: SlotId,
+}
+
+impl Matched {
+    /// How it ends, once what was wanted is there.
+    pub(super) const fn end(&self) -> Result<Done, Failed> {
+        let &Self { peer, tag, len, want, .. } = self;
+        if want < len {
+            Err(Failed::Truncated { peer, tag, len, room: want })
+        } else {
+            Ok(Done { peer, tag, len })
+        }
+    }
+}
+
+impl Got {
+    /// Whose message it is, if one has come.
+    pub(super) const fn peer(&self) -> Option<PeerId> {
+        match self {
+            Self::Posted(_) => None,
+            Self::Copying(of) | Self::Offered(of, _) | Self::Pieces(of, _) => Some(of.peer),
+        }
+    }
+}

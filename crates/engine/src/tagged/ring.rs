@@ -1,0 +1,257 @@
+//! The two ends of a ring of cells in memory that two processes have: docs/wire.md, "Tagged messages inside a node". Neither end trusts a word
+//! that the other can write.
+
+use trunkline_mem::Memory;
+use trunkline_proto::wire::tagged::{CELL_BYTES, EAGER_AT, WORDS};
+
+/// Where a ring is in an inbox.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Its first cell.
+    pub(super) at: u64,
+    /// Cells; a power of two.
+    pub(super) cells: u64,
+    /// The word that says how many were consumed.
+    pub(super) consumed_at: u64,
+}
+
+impl Place {
+    #[inline]
+    const fn cell(&self, position: u64) -> u64 {
+        self.at + (position & (self.cells - 1)) * CELL_BYTES
+    }
+
+    /// The bytes of an eager message whose frame stands at `position`: where they begin, and how many of them come before the ring's end.
+    #[inline]
+    const fn bytes(&self, position: u64, len: u64) -> (u64, u64) {
+        let begin = self.cell(position) + EAGER_AT;
+        let room = self.at + self.cells * CELL_BYTES - begin;
+        (begin, if len < room { len } else { room })
+    }
+}
+
+/// The reader said that it consumed what was never there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct NeverThere;
+
+/// The writing end.
+#[derive(Debug)]
+pub(super) struct Writer {
+    memory: Memory,
+    place: Place,
+    head: u64,
+    freed: u64,
+}
+
+impl Writer {
+    pub(super) const fn new(memory: Memory, place: Place) -> Self {
+        Self { memory, place, head: 0, freed: 0 }
+    }
+
+    /// Whether a frame of so many cells can be written, and a free one is left behind it.
+    #[inline]
+    pub(super) fn has_room(&mut self, cells: u64) -> Result<bool, NeverThere> {
+        let free = |one: &Self| one.place.cells - (one.head - one.freed);
+        if free(self) > cells {
+            return Ok(true);
+        }
+        let consumed = self.memory.load(self.place.consumed_at).unwrap_or(0);
+        if consumed < self.freed || consumed > self.head {
+            return Err(NeverThere);
+        }
+        self.freed = consumed;
+        Ok(free(self) > cells)
+    }
+
+    /// Writes a frame of one cell. There is room.
+    #[inline]
+    pub(super) fn push(&mut self, words: &[u64; WORDS]) {
+        let at = self.place.cell(self.head);
+        for (word, offset) in words.iter().zip((at..).step_by(8)).skip(1) {
+            // All cells are inside.
+            let _ = self.memory.store(offset, *word);
+        }
+        self.publish(words[0], 1);
+    }
+
+    /// Writes an eager frame, whose first two words and bytes are given: `fill` copies `len` bytes of the message, from an offset of it on, to an
+    /// offset of the memory. There is room.
+    ///
+    /// # Errors
+    /// As `fill`; nothing was written then.
+    #[inline]
+    pub(super) fn push_eager<E>(
+        &mut self,
+        words: &[u64; WORDS],
+        (len, cells): (u64, u64),
+        mut fill: impl FnMut(u64, (&Memory, u64), u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (begin, first) = self.place.bytes(self.head, len);
+        if len > 0 {
+            fill(0, (&self.memory, begin), first)?;
+        }
+        if first < len {
+            fill(first, (&self.memory, self.place.at), len - first)?;
+        }
+        let _ = self.memory.store(self.place.cell(self.head) + 8, words[1]);
+        self.publish(words[0], cells);
+        Ok(())
+    }
+
+    #[inline]
+    fn publish(&mut self, first: u64, cells: u64) {
+        let next = self.head + cells;
+        let _ = self.memory.store(self.place.cell(next), 0);
+        let _ = self.memory.store(self.place.cell(self.head), first);
+        self.head = next;
+    }
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub(super) struct Reader {
+    memory: Memory,
+    place: Place,
+    next: u64,
+    published: u64,
+}
+
+impl Reader {
+    pub(super) const fn new(memory: Memory, place: Place) -> Self {
+        Self { memory, place, next: 0, published: 0 }
+    }
+
+    /// The first cell of the next frame, if there is one.
+    #[inline]
+    pub(super) fn next(&self) -> Option<[u64; WORDS]> {
+        let at = self.place.cell(self.next);
+        if self.memory.load(at).unwrap_or(0) == 0 {
+            return None;
+        }
+        self.memory.load_row(at).ok()
+    }
+
+    /// Hands the bytes of the eager message that stands next to `take`, in one part or two: an offset in the message, where they are, and how many.
+    ///
+    /// # Errors
+    /// As `take`.
+    #[inline]
+    pub(super) fn bytes<E>(
+        &self,
+        len: u64,
+        mut take: impl FnMut(u64, (&Memory, u64), u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (begin, first) = self.place.bytes(self.next, len);
+        if len > 0 {
+            take(0, (&self.memory, begin), first)?;
+        }
+        if first < len {
+            take(first, (&self.memory, self.place.at), len - first)?;
+        }
+        Ok(())
+    }
+
+    /// A frame of so many cells is done with. The writer is told now and then.
+    #[inline]
+    pub(super) fn consume(&mut self, cells: u64) {
+        self.next += cells;
+        if self.next - self.published >= self.place.cells / 8 {
+            let _ = self.memory.store(self.place.consumed_at, self.next);
+            self.published = self.next;
+        }
+    }
+
+    /// Cells of a frame that can be.
+    #[inline]
+    pub(super) const fn cells(&self) -> u64 {
+        self.place.cells
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_proto::wire::tagged::{Message, RINGS_AT};
+
+    use super::*;
+
+    const PLACE: Place = Place { at: RINGS_AT, cells: 64, consumed_at: 0 };
+
+    fn ring() -> (Writer, Reader) {
+        let memory = Memory::heap(RINGS_AT as usize + 64 * 64);
+        (Writer::new(memory.clone(), PLACE), Reader::new(memory, PLACE))
+    }
+
+    fn eager(writer: &mut Writer, bytes: &[u8]) {
+        let message = Message::Eager { tag: bytes.len() as u64, len: bytes.len() as u32 };
+        let (words, len) = (message.to_words(), bytes.len() as u64);
+        assert_eq!(writer.has_room(message.cells()), Ok(true));
+        let fill = |offset: u64, (memory, at): (&Memory, u64), len: u64| {
+            memory.write(at, &bytes[offset as usize..][..len as usize])
+        };
+        writer.push_eager(&words, (len, message.cells()), fill).unwrap();
+    }
+
+    fn take(reader: &mut Reader) -> Option<Vec<u8>> {
+        let message = Message::from_words(&reader.next()?).unwrap();
+        let Message::Eager { len, .. } = message else { panic!("{message:?}") };
+        let mut bytes = vec![0; len as usize];
+        let take = |offset: u64, (memory, at): (&Memory, u64), len: u64| {
+            memory.read(at, &mut bytes[offset as usize..][..len as usize])
+        };
+        reader.bytes(len.into(), take).unwrap();
+        reader.consume(message.cells());
+        Some(bytes)
+    }
+
+    /// Bytes that look like first words of frames everywhere.
+    fn lookalike(len: usize) -> Vec<u8> {
+        [1, 0, 0, 0, 1, 0, 0, 0].into_iter().cycle().take(len).collect()
+    }
+
+    #[test]
+    fn what_is_written_comes_out_over_any_number_of_laps() {
+        let (mut writer, mut reader) = ring();
+        assert_eq!(take(&mut reader), None);
+        for round in 0..2000_usize {
+            let lens = [round % 300, (round * 7) % 1000, 0];
+            lens.iter().for_each(|len| eager(&mut writer, &lookalike(*len)));
+            for len in lens {
+                assert_eq!(take(&mut reader), Some(lookalike(len)), "round {round}");
+            }
+            assert_eq!(take(&mut reader), None, "bytes of an older frame are no frame");
+        }
+    }
+
+    #[test]
+    fn a_cell_is_always_free() {
+        let (mut writer, mut reader) = ring();
+        let words = Message::Eager { tag: 3, len: 0 }.to_words();
+        for _ in 0..63 {
+            assert_eq!(writer.has_room(1), Ok(true));
+            writer.push(&words);
+        }
+        assert_eq!([writer.has_room(1), writer.has_room(0)], [Ok(false), Ok(true)]);
+        for _ in 0..63 {
+            assert_eq!(reader.next(), Some(words));
+            reader.consume(1);
+        }
+        assert_eq!(
+            (reader.next(), writer.has_room(55)),
+            (None, Ok(true)),
+            "the writer knows of at least 7 of 8"
+        );
+    }
+
+    #[test]
+    fn a_reader_that_consumed_too_much_is_found_out() {
+        let (mut writer, reader) = ring();
+        for consumed in [64, 5, u64::MAX] {
+            for _ in 0..4 {
+                writer.push(&Message::Eager { tag: 0, len: 0 }.to_words());
+            }
+            reader.memory.store(0, consumed).unwrap();
+            assert_eq!(writer.has_room(63), Err(NeverThere));
+            writer.head = 0;
+        }
+    }
+}

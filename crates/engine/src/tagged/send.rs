@@ -1,0 +1,333 @@
+//! Messages that go: begun by their owner, carried on by the receiver's answers.
+
+use trunkline_fabric::OobStream;
+use trunkline_mem::ipc::IpcMemory;
+use trunkline_proto::slots::SlotId;
+use trunkline_proto::tagged::{Reach, Way, way};
+use trunkline_proto::wire::ipc::{Outcome, Reference};
+use trunkline_proto::wire::tagged::{Answer, Message};
+
+use super::endpoint::Endpoint;
+use super::peer::PeerId;
+use super::request::{Done, Failed, Request, RequestId, Sending, Sent};
+use super::ring::NeverThere;
+use super::{PIECE, PIECES_PER_CALL};
+use crate::ipc::{Buffer, Receipt, Referring, Send};
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub enum Begun {
+    /// It is out; its memory may be written.
+    Done,
+    /// Its memory stays as it is until [`Endpoint::test`] says how it ended.
+    Request(RequestId),
+    /// Nothing was done, as there is no room: ask again, after [`Endpoint::progress`].
+    Busy,
+}
+
+/// A message cannot be sent; nothing was changed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendRefused {
+    /// There is no such peer, or it is gone.
+    #[error("the peer is gone")]
+    Gone,
+    /// The bytes are not there.
+    #[error("the bytes to be sent are not all in one piece of memory")]
+    Outside,
+}
+
+impl Buffer {
+    const fn reach(&self) -> Reach {
+        match self {
+            Self::Own { .. } => Reach::Mapped,
+            Self::Other { .. } => Reach::Private,
+        }
+    }
+
+    /// Whether others could map it.
+    pub(super) const fn target(&self) -> Reach {
+        self.reach()
+    }
+}
+
+impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// [`SendRefused`].
+    #[inline]
+    pub fn send(&mut self, to: PeerId, tag: u64, buffer: &Buffer) -> Result<Begun, SendRefused> {
+        let len = buffer.len();
+        if let Way::Eager = way(len, buffer.reach()) {
+            let node = &self.node;
+            let fill = |offset, there: (&_, u64), len| {
+                buffer.stage(node.memory(), offset, there, len).map_err(|_| SendRefused::Outside)
+            };
+            let peer =
+                self.peers.get_mut(to.0 as usize).filter(|peer| !peer.gone).ok_or(SendRefused::Gone)?;
+            let Some(outbox) = &mut peer.outbox else { return Ok(Begun::Busy) };
+            let message = Message::Eager { tag, len: len as u32 };
+            let cells = message.cells();
+            if cells <= outbox.eager_cells() {
+                return match outbox.messages.has_room(cells) {
+                    Ok(true) => {
+                        outbox.messages.push_eager(&message.to_words(), (len, cells), fill)?;
+                        self.counts.eager += 1;
+                        Ok(Begun::Done)
+                    }
+                    Ok(false) => Ok(Begun::Busy),
+                    Err(NeverThere) => {
+                        self.broken(to);
+                        Err(SendRefused::Gone)
+                    }
+                };
+            }
+        }
+        self.send_long(to, tag, buffer)
+    }
+
+    /// Sends a short message of bytes that are here now.
+    ///
+    /// # Errors
+    /// [`SendRefused`]; `Outside` if they are more than [`EAGER_MAX`](trunkline_proto::wire::tagged::EAGER_MAX).
+    #[inline]
+    pub fn send_bytes(&mut self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<Begun, SendRefused> {
+        let len = bytes.len() as u64;
+        let Way::Eager = way(len, Reach::Private) else { return Err(SendRefused::Outside) };
+        let peer = self.peers.get_mut(to.0 as usize).filter(|peer| !peer.gone).ok_or(SendRefused::Gone)?;
+        let Some(outbox) = &mut peer.outbox else { return Ok(Begun::Busy) };
+        let message = Message::Eager { tag, len: len as u32 };
+        let cells = message.cells();
+        if cells > outbox.eager_cells() {
+            return Err(SendRefused::Outside);
+        }
+        match outbox.messages.has_room(cells) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Begun::Busy),
+            Err(NeverThere) => {
+                self.broken(to);
+                return Err(SendRefused::Gone);
+            }
+        }
+        let fill = |offset: u64, (memory, at): (&trunkline_mem::Memory, u64), len: u64| {
+            let part = bytes.get(offset as usize..(offset + len) as usize).unwrap_or_default();
+            memory.write(at, part).map_err(|_| SendRefused::Outside)
+        };
+        outbox.messages.push_eager(&message.to_words(), (len, cells), fill)?;
+        self.counts.eager += 1;
+        Ok(Begun::Done)
+    }
+
+    #[inline(never)]
+    fn send_long(&mut self, to: PeerId, tag: u64, buffer: &Buffer) -> Result<Begun, SendRefused> {
+        let peer = self.peers.get_mut(to.0 as usize).filter(|peer| !peer.gone).ok_or(SendRefused::Gone)?;
+        let neighbour = peer.neighbour;
+        let Some(outbox) = &mut peer.outbox else { return Ok(Begun::Busy) };
+        match outbox.messages.has_room(1) {
+            Ok(true) if self.requests.len() < self.requests.capacity() => {}
+            Ok(_) => return Ok(Begun::Busy),
+            Err(NeverThere) => {
+                self.broken(to);
+                return Err(SendRefused::Gone);
+            }
+        }
+        if !buffer.is_there(self.node.memory()) {
+            return Err(SendRefused::Outside);
+        }
+        let (len, mut sent, mut reference) = (buffer.len(), Sent::Ready, None);
+        if let &Buffer::Own { addr, len } = buffer {
+            let message = Send { addr, len: len as usize, passing: false };
+            match self.node.refer(neighbour, &message, self.now) {
+                Ok(Referring::Refer(operation, place)) => {
+                    (sent, reference) = (Sent::Referred(operation), Some(place));
+                }
+                Ok(Referring::Busy) => return Ok(Begun::Busy),
+                Ok(Referring::Elsewhere(_)) => self.counts.fallbacks += 1,
+                Err(_) => return Err(SendRefused::Gone),
+            }
+        }
+        let sending = Sending { peer: to, tag, buffer: buffer.clone(), way: sent };
+        let Ok(request) = self.requests.insert(Request::Send(sending)) else { return Ok(Begun::Busy) };
+        let message = match reference {
+            Some(reference) => Message::Refer { tag, request, reference },
+            None => Message::Ready { tag, request, len },
+        };
+        let outbox = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.outbox.as_mut());
+        outbox.into_iter().for_each(|outbox| outbox.messages.push(&message.to_words()));
+        Ok(Begun::Request(RequestId(request)))
+    }
+
+    /// The receiver wants it in pieces.
+    pub(super) fn on_clear(
+        &mut self,
+        from: PeerId,
+        request: SlotId,
+        receive: SlotId,
+        (want, unmapped): (u64, bool),
+    ) {
+        let Some(Request::Send(sending)) = self.requests.get_mut(request) else { return };
+        let operation = match sending.way {
+            Sent::Ready => None,
+            Sent::Referred(operation) => Some(operation),
+            Sent::Placing { .. } | Sent::Pieces { .. } => return,
+        };
+        if sending.peer != from || want > sending.buffer.len() {
+            return self.broken(from);
+        }
+        sending.way = Sent::Pieces { receive, want, done: 0 };
+        if let Some(operation) = operation {
+            let outcome = if unmapped { Outcome::NotMapped } else { Outcome::Ended };
+            self.node.finish(operation, outcome, self.now);
+            self.counts.fallbacks += 1;
+        }
+        self.counts.staged += 1;
+        if let Some(peer) = self.peers.get_mut(from.0 as usize) {
+            peer.pieces.push_back(request);
+        }
+    }
+
+    /// The receiver wants it copied into its memory.
+    pub(super) fn on_offer(&mut self, from: PeerId, request: SlotId, receive: SlotId, to: &Reference) {
+        let Some(neighbour) = self.peers.get(from.0 as usize).map(|peer| peer.neighbour) else { return };
+        let Some(Request::Send(Sending { peer, way: Sent::Ready, buffer, .. })) = self.requests.get(request)
+        else {
+            return;
+        };
+        let (want, buffer) = (to.part.len(), buffer.clone());
+        if *peer != from || want > buffer.len() {
+            return self.broken(from);
+        }
+        self.hear_of(neighbour, to.name);
+        let begun = match self.node.arrive(neighbour, to) {
+            Ok(Some(arrival)) => self.node.place(arrival, buffer).is_ok().then_some(arrival),
+            Ok(None) => None,
+            Err(broken) => return self.node.break_off(neighbour, broken),
+        };
+        let Some(Request::Send(sending)) = self.requests.get_mut(request) else { return };
+        match begun {
+            Some(arrival) => {
+                sending.way = Sent::Placing { receive, want };
+                self.copies.push((arrival, request));
+            }
+            None => self.send_in_pieces(request, receive, want),
+        }
+    }
+
+    /// What was to be copied in one go goes in pieces.
+    fn send_in_pieces(&mut self, request: SlotId, receive: SlotId, want: u64) {
+        let Some(Request::Send(sending)) = self.requests.get_mut(request) else { return };
+        sending.way = Sent::Pieces { receive, want, done: 0 };
+        self.counts.fallbacks += 1;
+        self.counts.staged += 1;
+        if let Some(peer) = self.peers.get_mut(sending.peer.0 as usize) {
+            peer.pieces.push_back(request);
+        }
+    }
+
+    /// It was copied into the receiver's memory, or not.
+    pub(super) fn placed(&mut self, request: SlotId, receipt: &Receipt) {
+        let Some(Request::Send(Sending { peer, tag, way: Sent::Placing { receive, want }, buffer })) =
+            self.requests.get(request)
+        else {
+            return;
+        };
+        let (peer, tag, receive, want, len) = (*peer, *tag, *receive, *want, buffer.len());
+        match receipt {
+            Receipt::Copied => {
+                self.counts.mapped += 1;
+                self.say(peer, Answer::Done { request: receive, outcome: Outcome::Copied });
+                self.end(request, Ok(Done { peer, tag, len }));
+            }
+            Receipt::NotMapped | Receipt::NotCopied(_) => self.send_in_pieces(request, receive, want),
+            Receipt::Lost => self.end(request, Err(Failed::Gone)),
+        }
+    }
+
+    /// The receiver has it.
+    pub(super) fn on_sent(&mut self, from: PeerId, request: SlotId, outcome: Outcome) {
+        let Some(Request::Send(Sending { peer, tag, way, buffer })) = self.requests.get(request) else {
+            return;
+        };
+        let done = Done { peer: *peer, tag: *tag, len: buffer.len() };
+        let operation = match way {
+            _ if *peer != from => return,
+            Sent::Ready => None,
+            Sent::Referred(operation) => Some(*operation),
+            Sent::Placing { .. } | Sent::Pieces { .. } => return,
+        };
+        operation.into_iter().for_each(|operation| _ = self.node.finish(operation, outcome, self.now));
+        self.end(request, if outcome == Outcome::Copied { Ok(done) } else { Err(Failed::Gone) });
+    }
+
+    /// Stages some of what goes in pieces; whether there was anything.
+    #[inline]
+    pub(super) fn send_pieces(&mut self, to: PeerId) -> bool {
+        let Some(first) = self.peers.get(to.0 as usize).and_then(|peer| peer.pieces.front()) else {
+            return false;
+        };
+        let mut request = *first;
+        let mut moved = false;
+        for _ in 0..PIECES_PER_CALL {
+            match self.send_piece(to, request) {
+                Piecewise::Full => break,
+                Piecewise::Moved => moved = true,
+                Piecewise::Over => {
+                    moved = true;
+                    let Some(peer) = self.peers.get_mut(to.0 as usize) else { break };
+                    peer.pieces.pop_front();
+                    let Some(next) = peer.pieces.front() else { break };
+                    request = *next;
+                }
+            }
+        }
+        moved
+    }
+
+    fn send_piece(&mut self, to: PeerId, request: SlotId) -> Piecewise {
+        let Some(outbox) = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.outbox.as_mut()) else {
+            return Piecewise::Over;
+        };
+        let Some(Request::Send(sending)) = self.requests.get_mut(request) else { return Piecewise::Over };
+        let Sent::Pieces { receive, want, done } = &mut sending.way else { return Piecewise::Over };
+        let left = (*want - *done).min(PIECE.into()) as u32;
+        let (piece, at) = match outbox.take(left) {
+            Ok(Some(taken)) => taken,
+            Ok(None) => return Piecewise::Full,
+            Err(NeverThere) => {
+                self.broken(to);
+                return Piecewise::Over;
+            }
+        };
+        let len = u64::from(piece.len);
+        if let Err(error) = sending.buffer.stage(self.node.memory(), *done, (outbox.memory(), at), len) {
+            // The receiver waits for bytes that there are no more: it is told that there never were any.
+            let answer = Answer::Done { request: *receive, outcome: Outcome::Ended };
+            self.say(to, answer);
+            self.end(request, Err(error.into()));
+            return Piecewise::Over;
+        }
+        let answer = Answer::Piece { receive: *receive, position: piece.position, len: piece.len };
+        *done += len;
+        let over = done == want;
+        let end = Done { peer: to, tag: sending.tag, len: sending.buffer.len() };
+        // There is room, as was asked above.
+        let _ = outbox.say(&answer);
+        if over {
+            self.end(request, Ok(end));
+            return Piecewise::Over;
+        }
+        Piecewise::Moved
+    }
+}
+
+/// What became of a piece.
+enum Piecewise {
+    /// There is no room.
+    Full,
+    /// It is staged.
+    Moved,
+    /// It was the last one.
+    Over,
+}

@@ -1,0 +1,12 @@
+//! Tagged messages between two endpoints of one process, over the device in a memory file: every way that bytes can take, and what goes wrong on
+//! each. Endpoints of several processes are in `crates/trunkline/tests`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+
+mod hostile;
+#[path = "../ipc/kind.rs"]
+mod kind;
+mod limits;
+mod matching;
+mod two;
+mod ways;

@@ -1,0 +1,406 @@
+//! Which receive a message is for.
+
+use alloc::vec::Vec;
+
+use crate::mutant::Mutant;
+use crate::queue::{Linked, Links, Queue};
+use crate::slots::{SlotId, Slots};
+
+/// What a receive fits: messages of one source or of any, whose tags agree with `tag` in the bits of `mask`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Pattern {
+    /// The source; `None`: any.
+    pub source: Option<u32>,
+    /// The tag.
+    pub tag: u64,
+    /// The bits of it that count.
+    pub mask: u64,
+}
+
+/// A posted receive.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct ReceiveId(SlotId);
+
+/// There is no room; the value comes back.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Full<T>(pub T);
+
+/// Posted receives `R`, and messages `M` that no receive fitted when they came. Both are bounded.
+#[derive(Clone, Debug)]
+pub struct Matcher<R, M> {
+    posted: Slots<Posted<R>>,
+    kept: Slots<Kept<M>>,
+    sources: Vec<Source>,
+    /// Receives for any source.
+    any: Queue,
+    /// The number of the next of either.
+    next: u64,
+    /// Messages of one source that are kept, at most.
+    kept_max: usize,
+    mutant: Mutant,
+}
+
+#[derive(Clone, Debug)]
+struct Source {
+    posted: Queue,
+    kept: Queue,
+}
+
+#[derive(Clone, Debug)]
+struct Posted<R> {
+    pattern: Pattern,
+    number: u64,
+    receive: R,
+    links: Links,
+}
+
+#[derive(Clone, Debug)]
+struct Kept<M> {
+    tag: u64,
+    number: u64,
+    message: M,
+    links: Links,
+}
+
+impl<R> Linked for Posted<R> {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+impl<M> Linked for Kept<M> {
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+impl Pattern {
+    /// Whether it fits a tag.
+    #[inline]
+    #[must_use]
+    pub const fn fits(&self, tag: u64) -> bool {
+        (self.tag ^ tag) & self.mask == 0
+    }
+}
+
+impl<R, M> Matcher<R, M> {
+    /// An empty one, with room for that many receives, and for that many messages of each source.
+    #[must_use]
+    pub fn new(posted_max: usize, kept_max: usize, mutant: Mutant) -> Self {
+        let (posted, kept) = (Slots::new(posted_max), Slots::new(0));
+        Self { posted, kept, sources: Vec::new(), any: Queue::new(), next: 0, kept_max, mutant }
+    }
+
+    /// There are sources up to that number. Allocates what they take.
+    pub fn grow(&mut self, sources: usize) {
+        if sources > self.sources.len() {
+            self.sources.resize(sources, Source { posted: Queue::new(), kept: Queue::new() });
+            self.kept.set_capacity(sources.saturating_mul(self.kept_max));
+        }
+    }
+
+    /// Takes the receive that a message is for, the earliest that fits.
+    #[inline]
+    pub fn take_posted(&mut self, source: u32, tag: u64) -> Option<R> {
+        let own = self.sources.get(source as usize)?.posted.front();
+        let (own, any) = (self.fitting(own, tag), self.fitting(self.any.front(), tag));
+        let id = match (own, any) {
+            (Some((own, _)), Some(_)) if self.mutant.is("tagged-prefers-sources") => own,
+            (Some((own, early)), Some((any, late))) => {
+                if early < late {
+                    own
+                } else {
+                    any
+                }
+            }
+            (Some((id, _)), None) | (None, Some((id, _))) => id,
+            (None, None) => return None,
+        };
+        self.remove_posted(id)
+    }
+
+    /// The first receive from there on that fits, and its number.
+    #[inline]
+    fn fitting(&self, first: Option<SlotId>, tag: u64) -> Option<(SlotId, u64)> {
+        let mut at = first;
+        while let Some(id) = at {
+            let posted = self.posted.get(id)?;
+            if posted.pattern.fits(tag) || self.mutant.is("tagged-ignores-tags") {
+                return Some((id, posted.number));
+            }
+            at = posted.links.behind();
+        }
+        None
+    }
+
+    fn remove_posted(&mut self, id: SlotId) -> Option<R> {
+        let queue = match self.posted.get(id)?.pattern.source {
+            Some(source) => &mut self.sources.get_mut(source as usize)?.posted,
+            None => &mut self.any,
+        };
+        queue.take(&mut self.posted, id);
+        self.posted.remove(id).map(|posted| posted.receive)
+    }
+
+    /// Whether another message of that source can be kept.
+    #[inline]
+    #[must_use]
+    pub fn has_room(&self, source: u32) -> bool {
+        self.sources.get(source as usize).is_some_and(|of| of.kept.len() < self.kept_max)
+    }
+
+    /// Keeps a message that no receive fitted.
+    ///
+    /// # Errors
+    /// [`Full`], if there is no such source or there are too many messages of it.
+    pub fn keep(&mut self, source: u32, tag: u64, message: M) -> Result<(), Full<M>> {
+        if !self.has_room(source) {
+            return Err(Full(message));
+        }
+        let number = self.number();
+        let kept = Kept { tag, number, message, links: Links::NONE };
+        let id = self.kept.insert(kept).map_err(|kept| Full(kept.message))?;
+        if let Some(of) = self.sources.get_mut(source as usize) {
+            of.kept.push(&mut self.kept, id);
+        }
+        Ok(())
+    }
+
+    /// Takes the message that a receive would be for: the earliest of a source that fits, of any source the one that came first. Its
+    /// source and tag come along.
+    #[inline]
+    pub fn take_kept(&mut self, pattern: &Pattern) -> Option<(u32, u64, M)> {
+        let (source, id) = self.find_kept(pattern)?;
+        self.sources.get_mut(source as usize)?.kept.take(&mut self.kept, id);
+        self.kept.remove(id).map(|kept| (source, kept.tag, kept.message))
+    }
+
+    /// The message that [`Matcher::take_kept`] would take: its source, its tag, and itself.
+    #[must_use]
+    pub fn look(&self, pattern: &Pattern) -> Option<(u32, u64, &M)> {
+        let (source, id) = self.find_kept(pattern)?;
+        self.kept.get(id).map(|kept| (source, kept.tag, &kept.message))
+    }
+
+    #[inline]
+    fn find_kept(&self, pattern: &Pattern) -> Option<(u32, SlotId)> {
+        if let Some(source) = pattern.source {
+            return self.first_kept(source, pattern).map(|(id, _)| (source, id));
+        }
+        let all = (0..self.sources.len() as u32).filter_map(|source| {
+            let (id, number) = self.first_kept(source, pattern)?;
+            Some((number, source, id))
+        });
+        all.min_by_key(|(number, ..)| *number).map(|(_, source, id)| (source, id))
+    }
+
+    #[inline]
+    fn first_kept(&self, source: u32, pattern: &Pattern) -> Option<(SlotId, u64)> {
+        let of = self.sources.get(source as usize)?;
+        if self.mutant.is("tagged-overtakes") {
+            let last = of.kept.back()?;
+            return self.kept.get(last).filter(|kept| pattern.fits(kept.tag)).map(|kept| (last, kept.number));
+        }
+        let mut at = of.kept.front();
+        while let Some(id) = at {
+            let kept = self.kept.get(id)?;
+            if pattern.fits(kept.tag) {
+                return Some((id, kept.number));
+            }
+            at = kept.links.behind();
+        }
+        None
+    }
+
+    /// Posts a receive, for which [`Matcher::take_kept`] has found nothing.
+    ///
+    /// # Errors
+    /// [`Full`], if there are too many or there is no such source.
+    pub fn post(&mut self, pattern: Pattern, receive: R) -> Result<ReceiveId, Full<R>> {
+        if pattern.source.is_some_and(|source| self.sources.len() <= source as usize) {
+            return Err(Full(receive));
+        }
+        let number = self.number();
+        let posted = Posted { pattern, number, receive, links: Links::NONE };
+        let id = self.posted.insert(posted).map_err(|posted| Full(posted.receive))?;
+        let of = pattern.source.and_then(|source| self.sources.get_mut(source as usize));
+        let queue = of.map_or(&mut self.any, |of| &mut of.posted);
+        queue.push(&mut self.posted, id);
+        Ok(ReceiveId(id))
+    }
+
+    /// Takes a receive back, unless a message has it.
+    pub fn cancel(&mut self, receive: ReceiveId) -> Option<R> {
+        self.remove_posted(receive.0)
+    }
+
+    /// A source is gone: a receive that was for it alone, which nothing will come for. Again until there is none.
+    pub fn orphan(&mut self, source: u32) -> Option<R> {
+        let id = self.sources.get(source as usize)?.posted.front()?;
+        self.remove_posted(id)
+    }
+
+    /// Receives that are posted.
+    #[must_use]
+    pub fn posted(&self) -> usize {
+        self.posted.len()
+    }
+
+    /// Messages that are kept.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::mutant::planted;
+
+    const ALL: u64 = u64::MAX;
+
+    fn matcher() -> Matcher<u32, u32> {
+        let mut matcher = Matcher::new(8, 4, planted());
+        matcher.grow(3);
+        matcher
+    }
+
+    fn of(source: impl Into<Option<u32>>, tag: u64, mask: u64) -> Pattern {
+        Pattern { source: source.into(), tag, mask }
+    }
+
+    #[test]
+    fn messages_of_a_source_are_not_overtaken() {
+        let mut matcher = matcher();
+        for (message, tag) in [(1, 5), (2, 6), (3, 5)] {
+            matcher.keep(1, tag, message).unwrap();
+        }
+        matcher.keep(0, 6, 4).unwrap();
+        assert_eq!(matcher.take_kept(&of(2, 5, ALL)), None);
+        assert_eq!(matcher.look(&of(None, 6, ALL)), Some((1, 6, &2)), "it came before the other");
+        assert_eq!(matcher.take_kept(&of(1, 0, 0)), Some((1, 5, 1)));
+        assert_eq!(matcher.take_kept(&of(None, 5, ALL)), Some((1, 5, 3)));
+        assert_eq!(matcher.take_kept(&of(None, 0, 0)), Some((1, 6, 2)));
+        assert_eq!((matcher.take_kept(&of(None, 0, 0)), matcher.kept()), (Some((0, 6, 4)), 0));
+    }
+
+    #[test]
+    fn receives_are_taken_as_they_were_posted() {
+        let mut matcher = matcher();
+        matcher.post(of(1, 5, ALL), 1).unwrap();
+        matcher.post(of(None, 5, 7), 2).unwrap();
+        matcher.post(of(1, 0, 0), 3).unwrap();
+        assert_eq!(matcher.take_posted(0, 13), Some(2), "13 is 5 in the bits that count");
+        assert_eq!([matcher.take_posted(1, 13), matcher.take_posted(1, 13)], [Some(3), None]);
+        let again = matcher.post(of(None, 5, ALL), 4).unwrap();
+        matcher.post(of(1, 5, ALL), 5).unwrap();
+        assert_eq!([matcher.take_posted(1, 5), matcher.take_posted(1, 5)], [Some(1), Some(4)]);
+        assert_eq!((matcher.cancel(again), matcher.posted()), (None, 1));
+    }
+
+    #[test]
+    fn both_are_bounded() {
+        let mut matcher = matcher();
+        for message in 0..4 {
+            matcher.keep(2, 0, message).unwrap();
+        }
+        assert_eq!((matcher.keep(2, 0, 9), matcher.has_room(2)), (Err(Full(9)), false));
+        assert!(matcher.has_room(0) && !matcher.has_room(3), "sources hold up no other");
+        assert_eq!(matcher.keep(3, 0, 9), Err(Full(9)));
+        for receive in 0..8 {
+            matcher.post(of(None, 0, 0), receive).unwrap();
+        }
+        assert_eq!(matcher.post(of(1, 0, 0), 9), Err(Full(9)));
+        assert_eq!(matcher.post(of(3, 0, 0), 9), Err(Full(9)));
+    }
+
+    #[test]
+    fn a_source_that_goes_leaves_its_receives_and_what_it_sent() {
+        let mut matcher = matcher();
+        matcher.post(of(1, 0, 0), 1).unwrap();
+        matcher.post(of(None, 0, 0), 2).unwrap();
+        let kept = matcher.post(of(1, 0, 0), 3).unwrap();
+        matcher.keep(1, 9, 7).unwrap();
+        assert_eq!((matcher.orphan(1), matcher.cancel(kept)), (Some(1), Some(3)));
+        assert_eq!((matcher.orphan(1), matcher.posted()), (None, 1));
+        assert_eq!(matcher.take_kept(&of(1, 9, ALL)), Some((1, 9, 7)), "what came is there");
+    }
+
+    /// As the rules say, without any queue.
+    #[derive(Default)]
+    struct Naive {
+        posted: Vec<(Pattern, u32)>,
+        kept: Vec<(u32, u64, u32)>,
+    }
+
+    impl Naive {
+        fn fits(pattern: &Pattern, source: u32, tag: u64) -> bool {
+            pattern.source.is_none_or(|of| of == source) && pattern.fits(tag)
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Post(Pattern),
+        Come(u32, u64),
+        Cancel(prop::sample::Index),
+    }
+
+    fn steps() -> impl Strategy<Value = Step> {
+        let source = prop::option::of(0u32..3);
+        prop_oneof![
+            (source, 0u64..4, prop_oneof![Just(ALL), Just(1), Just(0)])
+                .prop_map(|(source, tag, mask)| Step::Post(Pattern { source, tag, mask })),
+            (0u32..3, 0u64..4).prop_map(|(source, tag)| Step::Come(source, tag)),
+            any::<prop::sample::Index>().prop_map(Step::Cancel),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_matches_as_a_list_does(steps in prop::collection::vec(steps(), 1..200)) {
+            let mut matcher = Matcher::new(1000, 1000, planted());
+            matcher.grow(3);
+            let (mut naive, mut ids) = (Naive::default(), Vec::new());
+            for (number, step) in (0..).zip(steps) {
+                match step {
+                    Step::Post(pattern) => {
+                        let at = naive.kept.iter().position(|(source, tag, _)| Naive::fits(&pattern, *source, *tag));
+                        let expected = at.map(|at| naive.kept.remove(at));
+                        prop_assert_eq!(matcher.take_kept(&pattern), expected);
+                        if expected.is_none() {
+                            ids.push((number, matcher.post(pattern, number).unwrap()));
+                            naive.posted.push((pattern, number));
+                        }
+                    }
+                    Step::Come(source, tag) => {
+                        let at = naive.posted.iter().position(|(pattern, _)| Naive::fits(pattern, source, tag));
+                        let expected = at.map(|at| naive.posted.remove(at).1);
+                        prop_assert_eq!(matcher.take_posted(source, tag), expected);
+                        if expected.is_none() {
+                            matcher.keep(source, tag, number).unwrap();
+                            naive.kept.push((source, tag, number));
+                        }
+                    }
+                    Step::Cancel(index) if !ids.is_empty() => {
+                        let (number, id) = ids.swap_remove(index.index(ids.len()));
+                        let at = naive.posted.iter().position(|(_, posted)| *posted == number);
+                        prop_assert_eq!(matcher.cancel(id), at.map(|at| naive.posted.remove(at).1));
+                    }
+                    Step::Cancel(_) => {}
+                }
+                prop_assert_eq!((matcher.posted(), matcher.kept()), (naive.posted.len(), naive.kept.len()));
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Which bytes of a stage are free, as its writer knows. Positions only grow, so they are numbers of their own and tell how much was ever
+//! staged.
+
+/// Where a piece begins, so that copies are of whole lines.
+const ALIGN: u64 = 64;
+
+/// The writer's view of a stage.
+#[derive(Clone, Copy, Debug)]
+pub struct Stage {
+    size: u64,
+    head: u64,
+    freed: u64,
+}
+
+/// Bytes of the stage that the writer may fill.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Piece {
+    /// Their position.
+    pub position: u64,
+    /// How many.
+    pub len: u32,
+}
+
+/// A reader said that it consumed what was not there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{0} bytes of the stage were consumed, which were never there")]
+pub struct NeverThere(pub u64);
+
+impl Stage {
+    /// An empty one of so many bytes, a power of two.
+    #[must_use]
+    pub const fn new(size: u64) -> Self {
+        Self { size, head: 0, freed: 0 }
+    }
+
+    /// Where a position is.
+    #[must_use]
+    pub const fn place(size: u64, position: u64) -> u64 {
+        position & (size - 1)
+    }
+
+    /// Room for at least one and at most `want` bytes in one piece; it is taken. `None` while there is not half of that many.
+    pub const fn take(&mut self, want: u32) -> Option<Piece> {
+        let place = Self::place(self.size, self.head);
+        let to_end = self.size - place;
+        let free = self.size - (self.head - self.freed);
+        let most = if to_end < free { to_end } else { free };
+        let len = if (want as u64) < most { want as u64 } else { most };
+        if len == 0 || len < want as u64 / 2 && len < to_end {
+            return None;
+        }
+        let piece = Piece { position: self.head, len: len as u32 };
+        // Places and sizes are of whole lines, so what is left of the last one is free, too.
+        self.head += len.next_multiple_of(ALIGN);
+        Some(piece)
+    }
+
+    /// Where the reader is behind that piece.
+    #[must_use]
+    pub const fn behind(piece: Piece) -> u64 {
+        piece.position + (piece.len as u64).next_multiple_of(ALIGN)
+    }
+
+    /// The reader has consumed everything before that position.
+    ///
+    /// # Errors
+    /// [`NeverThere`].
+    pub const fn freed(&mut self, position: u64) -> Result<(), NeverThere> {
+        if position < self.freed || position > self.head {
+            return Err(NeverThere(position));
+        }
+        self.freed = position;
+        Ok(())
+    }
+
+    /// Whether nothing is in it.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.head == self.freed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_full_stage_has_no_room_until_it_is_consumed() {
+        let mut stage = Stage::new(1 << 16);
+        let first = stage.take(1 << 15).unwrap();
+        let second = stage.take(1 << 15).unwrap();
+        assert_eq!((second, stage.take(1)), (Piece { position: 1 << 15, len: 1 << 15 }, None));
+        stage.freed(Stage::behind(first)).unwrap();
+        assert_eq!(stage.take(100), Some(Piece { position: 1 << 16, len: 100 }));
+        assert_eq!(stage.freed((1 << 16) + 129), Err(NeverThere((1 << 16) + 129)));
+        assert_eq!(stage.freed(0), Err(NeverThere(0)));
+        stage.freed((1 << 16) + 128).unwrap();
+        assert!(stage.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn no_byte_is_in_two_pieces(asks in prop::collection::vec((1u32..40_000, any::<bool>()), 1..300)) {
+            const SIZE: u64 = 1 << 16;
+            let mut stage = Stage::new(SIZE);
+            let mut used = vec![false; SIZE as usize];
+            let mut pieces = VecDeque::new();
+            let range = |piece: Piece| {
+                let start = Stage::place(SIZE, piece.position) as usize;
+                start..start + piece.len as usize
+            };
+            for (want, take) in asks {
+                if take {
+                    let Some(piece) = stage.take(want) else {
+                        prop_assert!(!pieces.is_empty(), "an empty stage has room");
+                        continue;
+                    };
+                    prop_assert!(piece.len <= want && range(piece).end <= used.len());
+                    prop_assert!(used[range(piece)].iter().all(|used| !used));
+                    used[range(piece)].fill(true);
+                    pieces.push_back(piece);
+                } else if let Some(piece) = pieces.pop_front() {
+                    used[range(piece)].fill(false);
+                    stage.freed(Stage::behind(piece)).unwrap();
+                }
+            }
+        }
+    }
+}

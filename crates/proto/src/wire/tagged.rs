@@ -1,0 +1,468 @@
+//! Tagged messages between two processes of a node, as they stand in a ring of 64-byte cells: docs/wire.md, "Tagged messages inside
+//! a node". Written and read by whoever drives [`crate::tagged`]. The bytes of an eager message are not looked at here.
+
+use crate::intervals::Span;
+use crate::slots::SlotId;
+use crate::wire::ipc::{IpcError, Name, Outcome, Reference};
+
+/// Bytes of a cell.
+pub const CELL_BYTES: u64 = 64;
+
+/// Words of a cell.
+pub const WORDS: usize = 8;
+
+/// Where the bytes of an eager message begin in its first cell.
+pub const EAGER_AT: u64 = 16;
+
+/// Most bytes of an eager message.
+pub const EAGER_MAX: u32 = 8192;
+
+/// Where the words of an inbox are that its two processes keep: what was consumed of the two rings and of the stage, and frames that were
+/// said on the stream.
+pub const MESSAGES_AT: u64 = 0;
+/// See [`MESSAGES_AT`].
+pub const ANSWERS_AT: u64 = 64;
+/// See [`MESSAGES_AT`].
+pub const STAGE_AT: u64 = 128;
+/// See [`MESSAGES_AT`].
+pub const SAID_AT: u64 = 192;
+/// Where the first ring begins.
+pub const RINGS_AT: u64 = 4096;
+
+/// The sizes of an inbox, each a power of two.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Inbox {
+    messages: u32,
+    answers: u32,
+    stage: u32,
+}
+
+/// What stands in the ring of messages.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Message {
+    /// All of a message; its bytes are behind.
+    Eager {
+        /// Its tag.
+        tag: u64,
+        /// Its bytes, at most [`EAGER_MAX`].
+        len: u32,
+    },
+    /// A message that its sender has.
+    Ready {
+        /// Its tag.
+        tag: u64,
+        /// The sender's request.
+        request: SlotId,
+        /// Its bytes.
+        len: u64,
+    },
+    /// A message in memory that the receiver may map.
+    Refer {
+        /// Its tag.
+        tag: u64,
+        /// The sender's request.
+        request: SlotId,
+        /// Where it is.
+        reference: Reference,
+    },
+}
+
+/// What stands in the ring of answers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Answer {
+    /// The sender is to send pieces.
+    Clear {
+        /// The sender's request.
+        request: SlotId,
+        /// The receiver's.
+        receive: SlotId,
+        /// Bytes that are wanted, from the first on.
+        len: u64,
+        /// Whether it is instead of a reference that could not be mapped.
+        unmapped: bool,
+    },
+    /// The sender is to copy into memory of the receiver.
+    Offer {
+        /// The sender's request.
+        request: SlotId,
+        /// The receiver's.
+        receive: SlotId,
+        /// Where to.
+        reference: Reference,
+    },
+    /// Bytes are in the stage.
+    Piece {
+        /// The receiver's request.
+        receive: SlotId,
+        /// Where they are.
+        position: u64,
+        /// How many, at least one.
+        len: u32,
+    },
+    /// A request of whom it is said to has ended.
+    Done {
+        /// Which.
+        request: SlotId,
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+/// A cell could not be read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum TaggedError {
+    /// It is of no kind that stands in that ring.
+    #[error("no frame of kind {0} stands in that ring")]
+    Kind(u8),
+    /// Bits that must be zero are not.
+    #[error("reserved bits are set")]
+    Reserved,
+    /// A length that no such frame has.
+    #[error("a frame of {0} bytes")]
+    Length(u64),
+    /// A request that nobody has.
+    #[error("request 0 is nobody's")]
+    Request,
+    /// An inbox of sizes that none has.
+    #[error("an inbox of {0} bytes or cells")]
+    Size(u32),
+    /// A reference or an outcome that cannot be.
+    #[error(transparent)]
+    Ipc(#[from] IpcError),
+}
+
+impl Inbox {
+    /// Least and most cells of a ring.
+    pub const CELLS: [u32; 2] = [64, 1 << 16];
+    /// Least and most bytes of a stage.
+    pub const STAGE: [u32; 2] = [1 << 16, 1 << 30];
+
+    /// One with that many cells for messages and for answers, and bytes of the stage.
+    ///
+    /// # Errors
+    /// [`TaggedError::Size`].
+    pub const fn new(messages: u32, answers: u32, stage: u32) -> Result<Self, TaggedError> {
+        let [cells, bytes] = [Self::CELLS, Self::STAGE];
+        let sizes = [(messages, cells), (answers, cells), (stage, bytes)];
+        let mut sizes = sizes.as_slice();
+        while let [(size, [least, most]), rest @ ..] = sizes {
+            if !size.is_power_of_two() || *size < *least || *size > *most {
+                return Err(TaggedError::Size(*size));
+            }
+            sizes = rest;
+        }
+        Ok(Self { messages, answers, stage })
+    }
+
+    /// Cells of the ring of messages.
+    #[must_use]
+    pub const fn messages(self) -> u64 {
+        self.messages as u64
+    }
+
+    /// Cells of the ring of answers.
+    #[must_use]
+    pub const fn answers(self) -> u64 {
+        self.answers as u64
+    }
+
+    /// Bytes of the stage.
+    #[must_use]
+    pub const fn stage(self) -> u64 {
+        self.stage as u64
+    }
+
+    /// Where the ring of answers begins.
+    #[must_use]
+    pub const fn answers_at(self) -> u64 {
+        RINGS_AT + self.messages() * CELL_BYTES
+    }
+
+    /// Where the stage begins.
+    #[must_use]
+    pub const fn stage_at(self) -> u64 {
+        self.answers_at() + self.answers() * CELL_BYTES
+    }
+
+    /// Bytes of its file.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        self.stage_at() + self.stage()
+    }
+
+    /// As INBOX says it.
+    #[must_use]
+    pub const fn to_words(self) -> [u32; 3] {
+        [self.messages, self.answers, self.stage]
+    }
+}
+
+/// The first word.
+const fn head(kind: u8, len: u32) -> u64 {
+    kind as u64 | (len as u64) << 32
+}
+
+/// The kind and the length.
+fn parse(head: u64) -> Result<(u8, u32), TaggedError> {
+    let [kind, reserved @ .., _, _, _, _] = head.to_le_bytes();
+    if reserved != [0; 3] {
+        return Err(TaggedError::Reserved);
+    }
+    Ok((kind, (head >> 32) as u32))
+}
+
+fn request(bits: u64) -> Result<SlotId, TaggedError> {
+    let id = SlotId::from_bits(bits);
+    if id.generation == 0 { Err(TaggedError::Request) } else { Ok(id) }
+}
+
+fn reference([name, start, len]: [u64; 3]) -> Result<Reference, TaggedError> {
+    let id = SlotId::from_bits(name);
+    let name = Name::new(id).ok_or(IpcError::Name(id.slot, id.generation))?;
+    let part = Span::new(start, len).ok_or(IpcError::Span { start, len })?;
+    Ok(Reference { name, part })
+}
+
+fn words_of(reference: &Reference) -> [u64; 3] {
+    [reference.name.id().to_bits(), reference.part.start(), reference.part.len()]
+}
+
+fn without_length(len: u32) -> Result<(), TaggedError> {
+    if len == 0 { Ok(()) } else { Err(TaggedError::Length(len.into())) }
+}
+
+impl Message {
+    /// Its first cell; of an eager one without the bytes.
+    #[inline]
+    #[must_use]
+    pub fn to_words(&self) -> [u64; WORDS] {
+        match *self {
+            Self::Eager { tag, len } => [head(1, len), tag, 0, 0, 0, 0, 0, 0],
+            Self::Ready { tag, request, len } => [head(2, 0), tag, request.to_bits(), len, 0, 0, 0, 0],
+            Self::Refer { tag, request, reference } => {
+                let [name, start, len] = words_of(&reference);
+                [head(3, 0), tag, request.to_bits(), name, start, len, 0, 0]
+            }
+        }
+    }
+
+    /// Reads a first cell.
+    ///
+    /// # Errors
+    /// [`TaggedError`] says what is wrong.
+    #[inline]
+    pub fn from_words(words: &[u64; WORDS]) -> Result<Self, TaggedError> {
+        let [first, tag, two, three, four, five, ..] = *words;
+        let (kind, len) = parse(first)?;
+        match kind {
+            1 if len <= EAGER_MAX => Ok(Self::Eager { tag, len }),
+            1 => Err(TaggedError::Length(len.into())),
+            2 => {
+                without_length(len)?;
+                if three == 0 {
+                    return Err(TaggedError::Length(0));
+                }
+                Ok(Self::Ready { tag, request: request(two)?, len: three })
+            }
+            3 => {
+                without_length(len)?;
+                let reference = reference([three, four, five])?;
+                Ok(Self::Refer { tag, request: request(two)?, reference })
+            }
+            other => Err(TaggedError::Kind(other)),
+        }
+    }
+
+    /// Cells that it takes.
+    #[inline]
+    #[must_use]
+    pub const fn cells(&self) -> u64 {
+        match self {
+            Self::Eager { len, .. } => (EAGER_AT + *len as u64).div_ceil(CELL_BYTES),
+            Self::Ready { .. } | Self::Refer { .. } => 1,
+        }
+    }
+}
+
+impl Answer {
+    /// Its cell.
+    #[inline]
+    #[must_use]
+    pub fn to_words(&self) -> [u64; WORDS] {
+        match *self {
+            Self::Clear { request, receive, len, unmapped } => {
+                [head(16, 0), request.to_bits(), receive.to_bits(), len, unmapped.into(), 0, 0, 0]
+            }
+            Self::Offer { request, receive, reference } => {
+                let [name, start, len] = words_of(&reference);
+                [head(17, 0), request.to_bits(), receive.to_bits(), name, start, len, 0, 0]
+            }
+            Self::Piece { receive, position, len } => {
+                [head(18, len), receive.to_bits(), position, 0, 0, 0, 0, 0]
+            }
+            Self::Done { request, outcome } => {
+                [head(19, 0), request.to_bits(), outcome.code().into(), 0, 0, 0, 0, 0]
+            }
+        }
+    }
+
+    /// Reads a cell.
+    ///
+    /// # Errors
+    /// [`TaggedError`] says what is wrong.
+    #[inline]
+    pub fn from_words(words: &[u64; WORDS]) -> Result<Self, TaggedError> {
+        let [first, one, two, three, four, five, ..] = *words;
+        let (kind, len) = parse(first)?;
+        if kind != 18 {
+            without_length(len)?;
+        }
+        match kind {
+            16 if three == 0 => Err(TaggedError::Length(0)),
+            16 if four > 1 => Err(TaggedError::Reserved),
+            16 => {
+                let (request, receive) = (request(one)?, request(two)?);
+                Ok(Self::Clear { request, receive, len: three, unmapped: four == 1 })
+            }
+            17 => {
+                let reference = reference([three, four, five])?;
+                Ok(Self::Offer { request: request(one)?, receive: request(two)?, reference })
+            }
+            18 if len == 0 => Err(TaggedError::Length(0)),
+            18 => Ok(Self::Piece { receive: request(one)?, position: two, len }),
+            19 => {
+                let outcome = u8::try_from(two).map_err(|_| TaggedError::Reserved)?;
+                Ok(Self::Done { request: request(one)?, outcome: Outcome::of_code(outcome)? })
+            }
+            other => Err(TaggedError::Kind(other)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(slot: u32, generation: u32) -> SlotId {
+        SlotId { slot, generation }
+    }
+
+    fn place() -> Reference {
+        Reference { name: Name::new(id(7, 9)).unwrap(), part: Span::new(0x100, 0x2000).unwrap() }
+    }
+
+    fn messages() -> [Message; 4] {
+        [
+            Message::Eager { tag: 0x0102_0304_0506_0708, len: 0 },
+            Message::Eager { tag: u64::MAX, len: EAGER_MAX },
+            Message::Ready { tag: 1, request: id(2, 3), len: 1 << 40 },
+            Message::Refer { tag: 0, request: id(u32::MAX, 1), reference: place() },
+        ]
+    }
+
+    fn answers() -> [Answer; 5] {
+        let (request, receive) = (id(1, 2), id(3, 4));
+        [
+            Answer::Clear { request, receive, len: 5, unmapped: true },
+            Answer::Clear { request, receive, len: u64::MAX, unmapped: false },
+            Answer::Offer { request, receive, reference: place() },
+            Answer::Piece { receive, position: 1 << 50, len: 16384 },
+            Answer::Done { request, outcome: Outcome::Ended },
+        ]
+    }
+
+    #[test]
+    fn frames_are_as_documented() {
+        let [eager, _, ready, refer] = messages().map(|message| message.to_words());
+        assert_eq!(eager, [1, 0x0102_0304_0506_0708, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(ready, [2, 1, 2 | 3 << 32, 1 << 40, 0, 0, 0, 0]);
+        assert_eq!(refer[2..], [u64::from(u32::MAX) | 1 << 32, 7 | 9 << 32, 0x100, 0x2000, 0, 0]);
+        let [clear, _, offer, piece, done] = answers().map(|answer| answer.to_words());
+        assert_eq!(clear, [16, 1 | 2 << 32, 3 | 4 << 32, 5, 1, 0, 0, 0]);
+        assert_eq!(offer, [17, 1 | 2 << 32, 3 | 4 << 32, 7 | 9 << 32, 0x100, 0x2000, 0, 0]);
+        assert_eq!(piece, [18 | 16384 << 32, 3 | 4 << 32, 1 << 50, 0, 0, 0, 0, 0]);
+        assert_eq!(done, [19, 1 | 2 << 32, 2, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn frames_come_back() {
+        for message in messages() {
+            assert_eq!(Message::from_words(&message.to_words()), Ok(message));
+        }
+        for answer in answers() {
+            assert_eq!(Answer::from_words(&answer.to_words()), Ok(answer));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let message = |words: [u64; 6]| {
+            let [a, b, c, d, e, f] = words;
+            Message::from_words(&[a, b, c, d, e, f, 0, 0])
+        };
+        assert_eq!(message([head(1, EAGER_MAX + 1), 0, 0, 0, 0, 0]), Err(TaggedError::Length(8193)));
+        assert_eq!(message([1 | 1 << 8, 0, 0, 0, 0, 0]), Err(TaggedError::Reserved));
+        assert_eq!(message([1 | 1 << 31, 0, 0, 0, 0, 0]), Err(TaggedError::Reserved));
+        assert_eq!(message([2, 0, 1 << 32, 0, 0, 0]), Err(TaggedError::Length(0)));
+        assert_eq!(message([head(2, 1), 0, 1 << 32, 1, 0, 0]), Err(TaggedError::Length(1)));
+        assert_eq!(message([2, 0, 5, 1, 0, 0]), Err(TaggedError::Request));
+        assert_eq!(message([3, 0, 1 << 32, 5, 0, 1]), Err(IpcError::Name(5, 0).into()));
+        let none = IpcError::Span { start: 9, len: 0 };
+        assert_eq!(message([3, 0, 1 << 32, 1 << 32, 9, 0]), Err(none.into()));
+        assert_eq!(message([4, 0, 0, 0, 0, 0]), Err(TaggedError::Kind(4)));
+        assert_eq!(message([16, 1 << 32, 1 << 32, 1, 0, 0]), Err(TaggedError::Kind(16)));
+        let answer = |words: [u64; 5]| {
+            let [a, b, c, d, e] = words;
+            Answer::from_words(&[a, b, c, d, e, 0, 0, 0])
+        };
+        let one = 1 << 32;
+        assert_eq!(answer([16, one, one, 0, 0]), Err(TaggedError::Length(0)));
+        assert_eq!(answer([16, one, one, 1, 2]), Err(TaggedError::Reserved));
+        assert_eq!(answer([16, one, 0, 1, 0]), Err(TaggedError::Request));
+        assert_eq!(answer([18, one, 0, 0, 0]), Err(TaggedError::Length(0)));
+        assert_eq!(answer([19, one, 3, 0, 0]), Err(IpcError::Outcome(3).into()));
+        assert_eq!(answer([19, one, 256, 0, 0]), Err(TaggedError::Reserved));
+        assert_eq!(answer([head(19, 1), one, 0, 0, 0]), Err(TaggedError::Length(1)));
+        assert_eq!(answer([1, 0, 0, 0, 0]), Err(TaggedError::Kind(1)));
+    }
+
+    #[test]
+    fn an_inbox_has_sizes_that_are_allowed() {
+        let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
+        assert_eq!([inbox.answers_at(), inbox.stage_at()], [4096 + 65536, 4096 + 65536 + 32768]);
+        assert_eq!((inbox.bytes(), inbox.to_words()), (364_544, [1024, 512, 1 << 18]));
+        for (sizes, wrong) in [
+            ([32, 64, 1 << 16], 32),
+            ([64, 1 << 17, 1 << 16], 1 << 17),
+            ([64, 64, 1 << 15], 1 << 15),
+            ([64, 64, 1 << 31], 1 << 31),
+            ([65, 64, 1 << 16], 65),
+            ([64, 0, 1 << 16], 0),
+        ] {
+            assert_eq!(Inbox::new(sizes[0], sizes[1], sizes[2]), Err(TaggedError::Size(wrong)));
+        }
+    }
+
+    #[test]
+    fn eager_messages_take_as_many_cells_as_they_need() {
+        for (len, cells) in [(0, 1), (48, 1), (49, 2), (112, 2), (113, 3), (EAGER_MAX, 129)] {
+            assert_eq!(Message::Eager { tag: 0, len }.cells(), cells);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_are_a_frame_or_an_error(words: [u64; WORDS], kind in 0u64..24) {
+            for words in [words, [kind | words[0] << 32, words[1], words[2], words[3], words[4], words[5], 0, 0]] {
+                if let Ok(message) = Message::from_words(&words) {
+                    prop_assert_eq!(Message::from_words(&message.to_words()), Ok(message));
+                }
+                if let Ok(answer) = Answer::from_words(&words) {
+                    prop_assert_eq!(Answer::from_words(&answer.to_words()), Ok(answer));
+                }
+            }
+        }
+    }
+}
