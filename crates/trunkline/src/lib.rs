@@ -59,6 +59,7 @@ mod collective;
 mod context;
 mod error;
 mod launch;
+pub mod messages;
 mod pending;
 mod shared;
 mod signal;

@@ -43,6 +43,9 @@ pub enum Broken {
     /// A frame of a tagged message that cannot be, or an inbox.
     #[error("what stands in its inbox cannot be")]
     Cell,
+    /// A process that was not expected.
+    #[error("a process that nobody knows")]
+    Stranger,
     /// More operations than it was told.
     #[error("more operations at once than there may be")]
     TooMany,

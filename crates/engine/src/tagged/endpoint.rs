@@ -221,6 +221,13 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         self.counts
     }
 
+    /// A peer is not wanted: it counts as gone from now on.
+    pub fn refuse(&mut self, peer: PeerId) {
+        if let Some(peer) = self.peers.get(peer.0 as usize) {
+            self.node.break_off(peer.neighbour, Broken::Stranger);
+        }
+    }
+
     /// Shares nothing any more and tells so, once what was sent is done with. Goes on in [`Endpoint::progress`] until
     /// [`Endpoint::is_closed`].
     pub fn close(&mut self, now: Instant) {

@@ -73,14 +73,14 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     }
 
     fn post(&mut self, pattern: Pattern, buffer: Buffer) -> Result<RequestId, ReceiveRefused> {
-        let ended = Request::Ended(Err(Failed::Cancelled));
-        let request = self.requests.insert(ended).map_err(|_| ReceiveRefused::TooMany)?;
+        let receiving = Request::Receive(Receiving { buffer, way: Got::Posted(None) });
+        let request = self.requests.insert(receiving).map_err(|_| ReceiveRefused::TooMany)?;
         let Ok(posted) = self.matcher.post(pattern, request) else {
             self.requests.remove(request);
             return Err(ReceiveRefused::TooMany);
         };
-        if let Some(place) = self.requests.get_mut(request) {
-            *place = Request::Receive(Receiving { buffer, way: Got::Posted(posted) });
+        if let Some(Request::Receive(Receiving { way, .. })) = self.requests.get_mut(request) {
+            *way = Got::Posted(Some(posted));
         }
         Ok(RequestId(request))
     }
@@ -121,7 +121,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
 
     /// Takes a receive back that no message has come for; whether it was. [`Endpoint::test`] then says [`Failed::Cancelled`].
     pub fn cancel(&mut self, request: RequestId) -> bool {
-        let Some(Request::Receive(Receiving { way: Got::Posted(posted), .. })) = self.requests.get(request.0)
+        let Some(Request::Receive(Receiving { way: Got::Posted(Some(posted)), .. })) =
+            self.requests.get(request.0)
         else {
             return false;
         };

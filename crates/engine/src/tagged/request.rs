@@ -105,7 +105,7 @@ pub(super) struct Receiving {
 #[derive(Debug)]
 pub(super) enum Got {
     /// No message fitted yet.
-    Posted(ReceiveId),
+    Posted(Option<ReceiveId>),
     /// It is copied from the sender's memory.
     Copying(Matched),
     /// The sender copies it.

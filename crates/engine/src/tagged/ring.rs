@@ -41,11 +41,13 @@ pub(super) struct Writer {
     place: Place,
     head: u64,
     freed: u64,
+    /// From the head up to here the first words of cells are 0.
+    clean: u64,
 }
 
 impl Writer {
     pub(super) const fn new(memory: Memory, place: Place) -> Self {
-        Self { memory, place, head: 0, freed: 0 }
+        Self { memory, place, head: 0, freed: 0, clean: 0 }
     }
 
     /// Whether a frame of so many cells can be written, and a free one is left behind it.
@@ -101,9 +103,16 @@ impl Writer {
     #[inline]
     fn publish(&mut self, first: u64, cells: u64) {
         let next = self.head + cells;
-        let _ = self.memory.store(self.place.cell(next), 0);
+        if self.clean <= next {
+            let _ = self.memory.store(self.place.cell(next), 0);
+        }
         let _ = self.memory.store(self.place.cell(self.head), first);
         self.head = next;
+        // The next frame does not wait for its line then.
+        if self.place.cells - (next - self.freed) > 1 {
+            let _ = self.memory.store(self.place.cell(next + 1), 0);
+            self.clean = next + 2;
+        }
     }
 }
 

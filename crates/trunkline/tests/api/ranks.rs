@@ -43,6 +43,19 @@ pub(crate) fn run_over_as(
     over_each(plain, name, size, &|status| status == Some(0), builder, rank);
 }
 
+/// The same over those of these fabrics, where ranks may end as `ends` says.
+pub(crate) fn run_over_ends(
+    fabrics: &[&str],
+    name: &str,
+    size: usize,
+    ends: &dyn Fn(Option<i32>) -> bool,
+    rank: impl FnOnce(World),
+) {
+    let plain =
+        Over::here(name).into_iter().filter(|over| over.is_plain() && fabrics.contains(&over.fabric()));
+    over_each(plain, name, size, ends, World::builder, rank);
+}
+
 /// The same with a world of one's own, but for its NICs, where ranks may end as `ends` says.
 pub(crate) fn run_as(
     name: &str,

@@ -1,0 +1,133 @@
+//! What can go wrong with a message, and what helps.
+
+use trunkline_engine::tagged::{Failed, NoEndpoint, ReceiveRefused, SendRefused};
+use trunkline_fabric::OobError;
+
+use crate::error::Error;
+
+/// Why a message did not go, or come.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// The ranks could not tell each other where they are.
+    #[error(transparent)]
+    World(#[from] Error),
+    /// This host gives no stream between processes.
+    #[error("no stream to the ranks of this host: {0}")]
+    Stream(#[from] OobError),
+    /// This host gives no memory for messages.
+    #[error(transparent)]
+    Endpoint(#[from] NoEndpoint),
+    /// The device in a memory file.
+    #[error(transparent)]
+    Memory(#[from] trunkline_mem::ipc::DeviceError),
+    /// The device of another rank cannot be opened.
+    #[error("the device of rank 0 cannot be opened: {0}; the ranks must share this host and its processes")]
+    Device(#[source] std::io::Error),
+    /// A rank of this host did not come.
+    #[error("rank {rank} is on this host, but did not say so within {seconds} s; see what it printed")]
+    Absent {
+        /// Which.
+        rank: usize,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// There is no such rank.
+    #[error("there is no rank {rank}: the world has {size}, from 0")]
+    NoRank {
+        /// The number that was given.
+        rank: usize,
+        /// Ranks of the world.
+        size: usize,
+    },
+    /// The rank is this one.
+    #[error("a rank sends itself no messages: copy the bytes")]
+    Own,
+    /// The rank is on another host.
+    #[error("rank {rank} is on another host (or in another network namespace): put to it instead")]
+    Far {
+        /// Which.
+        rank: usize,
+    },
+    /// The tag is not a user's.
+    #[error("tag {0:#x} is reserved: tags are below 2^63")]
+    Tag(u64),
+    /// Bytes beyond the end of a buffer.
+    #[error("{len} bytes from {from} on are not in a buffer of {all}")]
+    Range {
+        /// The first.
+        from: usize,
+        /// How many.
+        len: usize,
+        /// How many the buffer has.
+        all: usize,
+    },
+    /// The buffer is of memory that its kind reads and writes.
+    #[error("the buffer is not private memory: use the read and write of its kind (Messages::memory)")]
+    Kind,
+    /// The bytes are not, or not all, in one allocation of the kind of memory of these messages.
+    #[error("the bytes are not all in one allocation that Messages::memory knows; has it been freed?")]
+    Outside,
+    /// There are too many messages at once.
+    #[error("too many receives at once: wait for some of them")]
+    TooMany,
+    /// The message is longer than its receive. What fits is there.
+    #[error("a message of {len} bytes of rank {rank}, with tag {tag:#x}, came to a receive of {room}")]
+    Truncated {
+        /// Who sent it.
+        rank: usize,
+        /// Its tag.
+        tag: u64,
+        /// Its bytes.
+        len: u64,
+        /// Those that are there.
+        room: u64,
+    },
+    /// The other rank is gone.
+    #[error("{}the other rank is gone; see what it printed", rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default())]
+    Gone {
+        /// Which, where that is known.
+        rank: Option<usize>,
+    },
+    /// Memory could not be read or written.
+    #[error(transparent)]
+    Failed(Failed),
+}
+
+impl From<Failed> for MessageError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Gone => Self::Gone { rank: None },
+            other => Self::Failed(other),
+        }
+    }
+}
+
+impl From<SendRefused> for MessageError {
+    fn from(refused: SendRefused) -> Self {
+        match refused {
+            SendRefused::Gone => Self::Gone { rank: None },
+            _ => Self::Outside,
+        }
+    }
+}
+
+impl From<ReceiveRefused> for MessageError {
+    fn from(refused: ReceiveRefused) -> Self {
+        match refused {
+            ReceiveRefused::Gone => Self::Gone { rank: None },
+            ReceiveRefused::TooMany => Self::TooMany,
+            _ => Self::Outside,
+        }
+    }
+}
+
+impl MessageError {
+    /// With the rank that it is about.
+    pub(super) fn with(self, rank: usize) -> Self {
+        match self {
+            Self::Gone { .. } => Self::Gone { rank: Some(rank) },
+            other => other,
+        }
+    }
+}

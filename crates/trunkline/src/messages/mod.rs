@@ -1,0 +1,378 @@
+//! Tagged messages between the ranks of one host, of any memory: what goes from a rank to another without a NIC.
+//!
+//! [`Messages`] are made by all ranks of a [`World`] together. Ranks that share this one's host can be sent to; whether a rank does is not
+//! asked of names but tried ([`Messages::is_near`]).
+//!
+//! ```
+//! use trunkline::World;
+//! use trunkline::messages::{Any, Host, Messages};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let world = World::start()?;
+//!     let mut messages = Messages::start(&world, Host::new()?)?;
+//!     let (rank, size) = (world.rank(), world.size());
+//!     if size > 1 {
+//!         messages.send((rank + 1) % size, 7, b"hello")?;
+//!         let mut text = [0; 5];
+//!         let got = messages.recv(Any, 7, &mut text)?;
+//!         assert_eq!((got.rank, &text), ((rank + size - 1) % size, b"hello"));
+//!     }
+//!     messages.finish()?;
+//!     Ok(world.finish()?)
+//! }
+//! ```
+//!
+//! # How bytes go
+//!
+//! - Up to 8 KiB they go with the message, and a send is done when it comes back.
+//! - Longer ones are copied once, by the rank that can map the other's memory: a [`Buffer`] of the kind of memory that the messages were
+//!   started with ([`Host`], a GPU's, the [`Device`] in a memory file) can be mapped by all ranks near. Handles are exported on first use,
+//!   mapped once, kept as far as a budget goes, and given back when they are idle, when the memory is freed and its address seen again, or on demand.
+//! - Between two private buffers they go through a stage that both ranks copy through at the same time.
+//! - A driver that refuses costs a message the stage, is counted ([`Messages::counts`]), and fails nothing.
+//!
+//! # What is guaranteed
+//!
+//! - *Order.* Of two messages of one rank that a receive fits, it gets the one that was sent first; of two receives that fit a message, the
+//!   one posted first gets it.
+//! - *Length.* A message that is longer than its receive ends it with [`MessageError::Truncated`], and what fits is there. Its sender does not care.
+//! - *Progress.* Messages move in calls of this type, of both ranks; no thread serves beside.
+//! - *Death.* What a rank sent whole before it died or left can be received. Everything else with it ends with [`MessageError::Gone`], never
+//!   hangs.
+
+mod buffer;
+mod error;
+mod pattern;
+mod start;
+mod wait;
+
+use trunkline_engine::host::{UnixHost, UnixStream};
+pub use trunkline_engine::tagged::Counts;
+use trunkline_engine::tagged::{Begun, Done, Endpoint, Failed, PeerId, RequestId};
+use trunkline_fabric::Host as _;
+pub use trunkline_mem::ipc::{Device, Host, IpcMemory, Private};
+use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::time::Instant;
+
+pub use buffer::Buffer;
+pub use error::MessageError;
+pub use pattern::{Any, Bits, From, Tag};
+pub use start::shared_device;
+
+use crate::world::World;
+use wait::Rounds;
+
+/// Messages inside a host. Has one owner; what is begun goes on in any of its calls.
+#[derive(Debug)]
+pub struct Messages<M> {
+    pub(self) endpoint: Endpoint<M, UnixStream>,
+    host: UnixHostClock,
+    rank: usize,
+    /// Which peer a rank is; `None`: itself, or one that is elsewhere.
+    peers: Vec<Option<PeerId>>,
+    /// Which rank a peer is.
+    ranks: Vec<usize>,
+    /// Barriers so far.
+    meetings: u64,
+    rounds: Rounds,
+}
+
+/// The clock that the endpoint lives by.
+struct UnixHostClock(UnixHost);
+
+impl std::fmt::Debug for UnixHostClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the clock of this host")
+    }
+}
+
+/// A message that was begun and whose end was not asked for.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[must_use = "a message that was begun is waited for"]
+pub struct Request(Option<RequestId>);
+
+/// A message that went well.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Message {
+    /// The other rank.
+    pub rank: usize,
+    /// Its tag.
+    pub tag: u64,
+    /// Its bytes.
+    pub len: u64,
+}
+
+/// Tags from here on are this crate's own.
+const OWN_TAGS: u64 = 1 << 63;
+
+impl<M: IpcMemory> Messages<M> {
+    /// Makes the messages of a world's ranks. All of them call it, with memory of the same kind.
+    ///
+    /// # Errors
+    /// [`MessageError`].
+    pub fn start(world: &World, memory: M) -> Result<Self, MessageError> {
+        start::start(world, memory)
+    }
+
+    /// This rank.
+    #[must_use]
+    pub const fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// All ranks of the world.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Whether a rank can be sent to: it shares this host, and is another one.
+    #[must_use]
+    pub fn is_near(&self, rank: usize) -> bool {
+        self.peers.get(rank).is_some_and(Option::is_some)
+    }
+
+    /// The kind of memory, to allocate and free.
+    #[must_use]
+    pub const fn memory(&self) -> &M {
+        self.endpoint.node().memory()
+    }
+
+    /// What has been done.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.endpoint.counts()
+    }
+
+    /// What is kept of exported memory from now on: so many allocations, and bytes of them. What is more is given back as soon as no message uses it;
+    /// with 0 everything is, after each message.
+    pub fn keep(&mut self, allocations: usize, bytes: u64) {
+        let budget = Amount { entries: allocations, bytes };
+        let node = self.endpoint.node_mut();
+        node.shrink(budget);
+        node.grow(budget);
+    }
+
+    /// Asks exported memory back until at most so many bytes are kept: for who is short of memory.
+    pub fn trim(&mut self, bytes: u64) {
+        self.endpoint.node_mut().trim(bytes);
+    }
+
+    /// Asks the allocation around an address back; whether it was exported. It is back when [`Messages::is_exported`] says no.
+    pub fn release(&mut self, addr: usize) -> bool {
+        self.endpoint.node_mut().release(addr)
+    }
+
+    /// Whether any of those bytes is exported, or still mapped by a rank.
+    #[must_use]
+    pub fn is_exported(&self, addr: usize, len: usize) -> bool {
+        self.endpoint.node().has(addr, len)
+    }
+
+    fn peer(&self, rank: usize) -> Result<PeerId, MessageError> {
+        let found = self.peers.get(rank).copied().flatten();
+        found.ok_or(match rank < self.peers.len() {
+            _ if rank == self.rank => MessageError::Own,
+            true => MessageError::Far { rank },
+            false => MessageError::NoRank { rank, size: self.peers.len() },
+        })
+    }
+
+    const fn user_tag(tag: u64) -> Result<u64, MessageError> {
+        if tag < OWN_TAGS { Ok(tag) } else { Err(MessageError::Tag(tag)) }
+    }
+
+    /// Sends bytes; they may be written when this comes back. More than 8 KiB are copied once more than those of a [`Buffer`], and the other rank
+    /// must receive them meanwhile.
+    ///
+    /// # Errors
+    /// [`MessageError`].
+    pub fn send(&mut self, to: usize, tag: u64, bytes: &[u8]) -> Result<(), MessageError> {
+        self.send_tagged(to, Self::user_tag(tag)?, bytes)
+    }
+
+    fn send_tagged(&mut self, to: usize, tag: u64, bytes: &[u8]) -> Result<(), MessageError> {
+        if bytes.len() > EAGER_MAX {
+            let buffer = Buffer::private(bytes.len());
+            buffer.write(0, bytes)?;
+            let request = self.isend_tagged(to, tag, &buffer)?;
+            return self.wait(request).map(drop);
+        }
+        let peer = self.peer(to)?;
+        self.until(|one| {
+            Ok(match one.endpoint.send_bytes(peer, tag, bytes)? {
+                Begun::Busy => None,
+                Begun::Done | Begun::Request(_) => Some(()),
+            })
+        })
+        .map_err(|error: MessageError| error.with(to))
+    }
+
+    /// Receives the first message that fits into `into`, and says which it was.
+    ///
+    /// # Errors
+    /// [`MessageError`].
+    pub fn recv(
+        &mut self,
+        from: impl Into<From>,
+        tag: impl Into<Tag>,
+        into: &mut [u8],
+    ) -> Result<Message, MessageError> {
+        let (from, tag) = (from.into(), tag.into().checked()?);
+        self.recv_tagged(from, tag, into)
+    }
+
+    fn recv_tagged(&mut self, from: From, tag: (u64, u64), into: &mut [u8]) -> Result<Message, MessageError> {
+        let peer = self.source(from)?;
+        if into.len() <= EAGER_MAX
+            && let Some(taken) = self.endpoint.take_bytes(peer, tag, into)
+        {
+            return self.ended(taken);
+        }
+        let buffer = Buffer::private(into.len());
+        let request = self.irecv_tagged(from, tag, &buffer)?;
+        let got = self.wait(request);
+        let there = match &got {
+            Ok(message) => message.len as usize,
+            Err(MessageError::Truncated { .. }) => into.len(),
+            Err(_) => 0,
+        };
+        buffer.read(0, into.get_mut(..there).unwrap_or_default())?;
+        got
+    }
+
+    /// Begins to send a buffer, which is the message's until [`wait`](Self::wait) or [`test`](Self::test) says that it is over.
+    ///
+    /// # Errors
+    /// [`MessageError`].
+    #[inline]
+    pub fn isend(&mut self, to: usize, tag: u64, buffer: &Buffer) -> Result<Request, MessageError> {
+        self.isend_tagged(to, Self::user_tag(tag)?, buffer)
+    }
+
+    #[inline]
+    fn isend_tagged(&mut self, to: usize, tag: u64, buffer: &Buffer) -> Result<Request, MessageError> {
+        let peer = self.peer(to)?;
+        loop {
+            match self.endpoint.send(peer, tag, buffer.inner()) {
+                Ok(Begun::Done) => return Ok(Request(None)),
+                Ok(Begun::Request(request)) => return Ok(Request(Some(request))),
+                Ok(Begun::Busy) => self.pause(),
+                Err(error) => return Err(MessageError::from(error).with(to)),
+            }
+        }
+    }
+
+    /// Begins to receive into a buffer, which is the message's until it is over.
+    ///
+    /// # Errors
+    /// [`MessageError`].
+    #[inline]
+    pub fn irecv(
+        &mut self,
+        from: impl Into<From>,
+        tag: impl Into<Tag>,
+        buffer: &Buffer,
+    ) -> Result<Request, MessageError> {
+        let tag = tag.into().checked()?;
+        self.irecv_tagged(from.into(), tag, buffer)
+    }
+
+    #[inline]
+    fn irecv_tagged(&mut self, from: From, tag: (u64, u64), into: &Buffer) -> Result<Request, MessageError> {
+        let peer = self.source(from)?;
+        let posted = self.endpoint.receive(peer, tag, into.inner().clone());
+        posted.map(|request| Request(Some(request))).map_err(|error| {
+            let error = MessageError::from(error);
+            if let From::Rank(rank) = from { error.with(rank) } else { error }
+        })
+    }
+
+    fn source(&self, from: From) -> Result<Option<PeerId>, MessageError> {
+        match from {
+            From::Any => Ok(None),
+            From::Rank(rank) => self.peer(rank).map(Some),
+        }
+    }
+
+    /// Waits until a message is over.
+    ///
+    /// # Errors
+    /// [`MessageError`].
+    #[inline]
+    pub fn wait(&mut self, request: Request) -> Result<Message, MessageError> {
+        loop {
+            match self.look(request)? {
+                Some(message) => return Ok(message),
+                None => self.pause(),
+            }
+        }
+    }
+
+    /// Whether a message is over, after a look at what there is to do. It is asked for no more once it is.
+    ///
+    /// # Errors
+    /// [`MessageError`].
+    pub fn test(&mut self, request: Request) -> Result<Option<Message>, MessageError> {
+        self.progress();
+        self.look(request)
+    }
+
+    #[inline]
+    fn look(&mut self, request: Request) -> Result<Option<Message>, MessageError> {
+        let Some(request) = request.0 else { return Ok(Some(Message { rank: self.rank, tag: 0, len: 0 })) };
+        match self.endpoint.test(request) {
+            Some(end) => self.ended(end).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Takes a receive back that no message has come for; whether it was.
+    pub fn cancel(&mut self, request: Request) -> bool {
+        let Some(request) = request.0 else { return false };
+        // Its end is known.
+        self.endpoint.cancel(request) && self.endpoint.test(request).is_some()
+    }
+
+    /// The message that a receive would get now, if one has come.
+    ///
+    /// # Errors
+    /// [`MessageError::NoRank`], [`MessageError::Far`].
+    pub fn probe(
+        &mut self,
+        from: impl Into<From>,
+        tag: impl Into<Tag>,
+    ) -> Result<Option<Message>, MessageError> {
+        let (peer, tag) = (self.source(from.into())?, tag.into().checked()?);
+        self.progress();
+        Ok(self.endpoint.probe(peer, tag).map(|done| self.message(&done)))
+    }
+
+    #[inline]
+    fn ended(&self, end: Result<Done, Failed>) -> Result<Message, MessageError> {
+        match end {
+            Ok(done) => Ok(self.message(&done)),
+            Err(Failed::Truncated { peer, tag, len, room }) => {
+                Err(MessageError::Truncated { rank: self.rank_of(peer), tag, len, room })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[inline]
+    fn message(&self, done: &Done) -> Message {
+        Message { rank: self.rank_of(done.peer), tag: done.tag, len: done.len }
+    }
+
+    #[inline]
+    fn rank_of(&self, peer: PeerId) -> usize {
+        self.ranks.get(peer.number() as usize).copied().unwrap_or(usize::MAX)
+    }
+
+    fn now(&self) -> Instant {
+        self.host.0.now()
+    }
+}
+
+/// Most bytes that go with a message.
+const EAGER_MAX: usize = trunkline_proto::wire::tagged::EAGER_MAX as usize;

@@ -1,0 +1,213 @@
+//! How the ranks of a host find each other, and how they part.
+
+use std::os::fd::AsRawFd as _;
+use std::time::{Duration, Instant as Clock};
+
+use trunkline_engine::host::{UnixHost, UnixListener, UnixOob};
+use trunkline_engine::ipc::Config as Sharing;
+use trunkline_engine::tagged::{Config, Endpoint, Event, PeerId};
+use trunkline_fabric::{Host as _, Oob as _, OobAddress, OobListener as _};
+use trunkline_mem::ipc::{Device, IpcMemory, Passing};
+use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::wire::tagged::Inbox;
+
+use super::wait::Rounds;
+use super::{MessageError, Messages, UnixHostClock};
+use crate::world::World;
+
+/// What is kept of exported memory, by default.
+const BUDGET: Amount = Amount { entries: 256, bytes: 1 << 40 };
+
+/// Cells for messages and for answers, and bytes of the stage.
+const INBOX: [u32; 3] = [1024, 512, 1 << 18];
+
+/// How long a rank of this host may take to come.
+const MEETING: Duration = Duration::from_secs(30);
+
+/// What a rank tells the others: its process's random name, and where it listens.
+const CARD: usize = 16 + 1 + OobAddress::MAX;
+
+/// One card.
+fn card(process: [u8; 16], address: &OobAddress) -> [u8; CARD] {
+    let mut card = [0; CARD];
+    card[..16].copy_from_slice(&process);
+    card[16] = address.0.len() as u8;
+    let (to, from) = (card[17..].iter_mut(), address.0.iter());
+    to.zip(from).for_each(|(to, from)| *to = *from);
+    card
+}
+
+/// Its two parts.
+fn read(card: &[u8]) -> Option<([u8; 16], OobAddress)> {
+    let (process, rest) = card.split_first_chunk::<16>()?;
+    let (len, rest) = rest.split_first()?;
+    Some((*process, OobAddress(rest.get(..usize::from(*len))?.to_vec())))
+}
+
+pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M>, MessageError> {
+    let host = UnixHost::new(|_, _| {});
+    let (rank, size, process) = (world.rank(), world.size(), host.random());
+    let mut listener = host.oob().listen()?;
+    let mut sharing = Sharing::new(process, BUDGET);
+    if !memory.caps().by_bytes {
+        sharing.passing = Passing::Descriptor;
+    }
+    let [messages, answers, stage] = INBOX;
+    let inbox = Inbox::new(messages, answers, stage).map_err(|_| MessageError::Outside)?;
+    let now = host.now();
+    let cards = gather(world, &card(process, &listener.address()))?;
+    let cards: Vec<_> = cards.chunks(CARD).map(read).collect();
+    let mut one = Messages {
+        endpoint: Endpoint::new(memory, Config { sharing, inbox }, now),
+        host: UnixHostClock(host),
+        rank,
+        peers: vec![None; size],
+        ranks: Vec::new(),
+        meetings: 0,
+        rounds: Rounds::new(size, now),
+    };
+    // Whoever can be reached is near; it learns of it in the same way.
+    let mut reached = vec![0_u8; size];
+    for (other, card) in cards.iter().enumerate().take(rank) {
+        let Some((_, address)) = card else { continue };
+        if let Some(stream) = connect(one.host.0.oob(), address) {
+            one.endpoint.join(stream)?;
+            reached[other] = 1;
+        }
+    }
+    let all = gather(world, &reached)?;
+    let is_near = |other: usize| match other.cmp(&rank) {
+        std::cmp::Ordering::Less => reached[other] == 1,
+        std::cmp::Ordering::Equal => false,
+        std::cmp::Ordering::Greater => all.get(other * size + rank) == Some(&1),
+    };
+    let near: Vec<usize> = (0..size).filter(|other| is_near(*other)).collect();
+    let known = |process: [u8; 16]| {
+        near.iter().copied().find(|rank| matches!(cards[*rank], Some((of, _)) if of == process))
+    };
+    one.meet(&mut listener, &near, known)?;
+    one.rounds = Rounds::new(near.len() + 1, now);
+    world.barrier()?;
+    Ok(one)
+}
+
+fn gather(world: &World, mine: &[u8]) -> Result<Vec<u8>, MessageError> {
+    let all = world.alloc::<u8>(mine.len() * world.size())?;
+    world.all_gather(mine, &all)?;
+    let bytes = all.to_vec();
+    world.free(all)?;
+    Ok(bytes)
+}
+
+/// A stream to a rank, if it shares this host.
+fn connect(oob: &UnixOob, address: &OobAddress) -> Option<trunkline_engine::host::UnixStream> {
+    oob.connect(address).ok()
+}
+
+/// A [`Device`] of so many bytes that all ranks of a world have together, which must share this host: to try, without a GPU, what is meant for
+/// one. All ranks call it.
+///
+/// # Errors
+/// [`MessageError`].
+pub fn shared_device(world: &World, capacity: u64) -> Result<Device, MessageError> {
+    let made = if world.rank() == 0 { Some(Device::create(0, capacity)?) } else { None };
+    let file = made.as_ref().map(Device::descriptor).transpose()?;
+    let number = file.as_ref().map_or(0, |file| file.as_raw_fd().unsigned_abs());
+    let all = gather(world, [std::process::id(), number].map(u32::to_le_bytes).as_flattened())?;
+    let word =
+        |at: usize| all.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_le_bytes);
+    let device = match made {
+        Some(device) => device,
+        None => {
+            let path = format!("/proc/{}/fd/{}", word(0), word(4));
+            let file =
+                std::fs::File::options().read(true).write(true).open(path).map_err(MessageError::Device)?;
+            Device::join(0, &file)?
+        }
+    };
+    world.barrier()?;
+    Ok(device)
+}
+
+impl<M: IpcMemory> Messages<M> {
+    /// Waits until all that are near have said who they are. A stranger is left alone.
+    fn meet(
+        &mut self,
+        listener: &mut UnixListener,
+        near: &[usize],
+        known: impl Fn([u8; 16]) -> Option<usize>,
+    ) -> Result<(), MessageError> {
+        let since = Clock::now();
+        while let Some(missing) = near.iter().find(|rank| self.peers[**rank].is_none()) {
+            if since.elapsed() > MEETING {
+                return Err(MessageError::Absent { rank: *missing, seconds: MEETING.as_secs() });
+            }
+            while let Some(stream) = listener.accept()? {
+                self.endpoint.join(stream)?;
+            }
+            let now = self.now();
+            self.endpoint.progress(now);
+            while let Some(event) = self.endpoint.event() {
+                self.hear(&event, &known)?;
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, event: &Event, known: impl Fn([u8; 16]) -> Option<usize>) -> Result<(), MessageError> {
+        match event {
+            Event::Met { peer, process } => match known(*process) {
+                Some(rank) => self.know(*peer, rank),
+                None => self.endpoint.refuse(*peer),
+            },
+            Event::Left { peer, .. } => {
+                let of = self.ranks.get(peer.number() as usize).filter(|rank| **rank < self.peers.len());
+                if let Some(rank) = of {
+                    return Err(MessageError::Gone { rank: Some(*rank) });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn know(&mut self, peer: PeerId, rank: usize) {
+        let number = peer.number() as usize;
+        if number >= self.ranks.len() {
+            self.ranks.resize(number + 1, usize::MAX);
+        }
+        (self.ranks[number], self.peers[rank]) = (rank, Some(peer));
+    }
+
+    /// Comes back when all ranks near have called it: after messages that are to be there before, and before memory is freed that others may read.
+    ///
+    /// # Errors
+    /// [`MessageError::Gone`].
+    pub fn barrier(&mut self) -> Result<(), MessageError> {
+        let (tag, size) = (super::OWN_TAGS | self.meetings, self.peers.len());
+        self.meetings += 1;
+        let near: Vec<usize> = (0..size).filter(|rank| self.is_near(*rank)).collect();
+        for rank in &near {
+            self.send_tagged(*rank, tag, &[])?;
+        }
+        for rank in &near {
+            self.recv_tagged((*rank).into(), (tag, u64::MAX), &mut [])?;
+        }
+        Ok(())
+    }
+
+    /// Ends: when all ranks near have called it, what was exported is given back and what was mapped is unmapped.
+    ///
+    /// # Errors
+    /// As [`Messages::barrier`].
+    pub fn finish(mut self) -> Result<(), MessageError> {
+        self.barrier()?;
+        let now = self.now();
+        self.endpoint.close(now);
+        while !self.endpoint.is_closed() {
+            self.rounds.now = self.now();
+            self.pause();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,81 @@
+//! How a call of messages waits: it does what there is to do, and rests when there is nothing.
+
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use trunkline_engine::Waiting;
+use trunkline_mem::ipc::IpcMemory;
+use trunkline_proto::time::Instant;
+
+use super::{MessageError, Messages};
+
+/// Calls between two looks at the clock.
+const CALLS_PER_CLOCK: u32 = 64;
+
+/// Fruitless rounds in which a rank stays on its processor, if each rank has one.
+const SPINS: u32 = 20_000;
+/// The same if they share.
+const SHARED_SPINS: u32 = 16;
+/// Rounds after those in which it lets others go first.
+const YIELDS: u32 = 256;
+
+/// The first and the longest sleep.
+const SLEEPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_micros(500)];
+
+/// Where a rank stands in its waiting.
+#[derive(Debug)]
+pub(super) struct Rounds {
+    waiting: Waiting,
+    calls: u32,
+    pub(super) now: Instant,
+}
+
+impl Rounds {
+    /// For so many ranks on this host.
+    pub(super) fn new(ranks: usize, now: Instant) -> Self {
+        let alone = available_parallelism().is_ok_and(|cores| ranks <= cores.get());
+        let spins = if alone { SPINS } else { SHARED_SPINS };
+        Self { waiting: Waiting::patient(spins, YIELDS), calls: 0, now }
+    }
+}
+
+impl<M: IpcMemory> Messages<M> {
+    /// Does what there is to do, a bounded part of it; whether anything happened.
+    #[inline]
+    pub fn progress(&mut self) -> bool {
+        self.rounds.calls = self.rounds.calls.wrapping_add(1);
+        if self.rounds.calls.is_multiple_of(CALLS_PER_CLOCK) {
+            self.rounds.now = self.now();
+            // Who has gone is told by what it leaves undone.
+            while self.endpoint.event().is_some() {}
+        }
+        self.endpoint.progress(self.rounds.now)
+    }
+
+    /// The same, and rests if nothing did.
+    #[inline]
+    pub(super) fn pause(&mut self) {
+        if self.progress() {
+            self.rounds.waiting.moved();
+        } else {
+            let [first, most] = SLEEPS;
+            let pause = self.rounds.waiting.pause(first, most);
+            if let trunkline_engine::Pause::Park(_) = pause {
+                self.rounds.calls = CALLS_PER_CLOCK - 1;
+            }
+            pause.take();
+        }
+    }
+
+    pub(super) fn until<T>(
+        &mut self,
+        mut ask: impl FnMut(&mut Self) -> Result<Option<T>, MessageError>,
+    ) -> Result<T, MessageError> {
+        loop {
+            match ask(self)? {
+                Some(answer) => return Ok(answer),
+                None => self.pause(),
+            }
+        }
+    }
+}

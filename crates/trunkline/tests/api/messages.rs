@@ -1,0 +1,212 @@
+//! Tagged messages between the ranks of a host.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use trunkline::World;
+use trunkline::messages::{Any, Bits, Buffer, Device, IpcMemory, MessageError, Messages, shared_device};
+use trunkline_mem::ipc::At;
+
+use crate::ranks::{DIES, run_over, run_over_ends};
+
+const SHM: [&str; 1] = ["soft:shm"];
+const CAPACITY: u64 = 64 << 20;
+
+fn start(world: &World) -> Messages<Device> {
+    Messages::start(world, shared_device(world, CAPACITY).unwrap()).unwrap()
+}
+
+/// Bytes that are others for another seed.
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| (at ^ at >> 8).wrapping_mul(31).wrapping_add(seed * 101) as u8).collect()
+}
+
+fn own(messages: &Messages<Device>, len: usize) -> Buffer {
+    Buffer::own(messages.memory().alloc(len).unwrap(), len)
+}
+
+#[test]
+fn every_rank_sends_to_every_other_from_any_memory() {
+    run_over(
+        &["soft:shm", "soft:tcp"],
+        "messages::every_rank_sends_to_every_other_from_any_memory",
+        4,
+        |world| {
+            let mut messages = start(&world);
+            let (rank, size) = (world.rank(), world.size());
+            assert!((0..size).all(|other| messages.is_near(other) == (other != rank)));
+            for len in [0, 8, 1000, 8192, 8193, 300_000] {
+                let address = messages.memory().alloc(len.max(1)).unwrap();
+                messages.memory().write(At::Own(address), &pattern(len, rank)).unwrap();
+                let private = Buffer::private(len);
+                private.write(0, &pattern(len, rank)).unwrap();
+                let from = [Buffer::own(address, len), private.clone(), private];
+                let into: Vec<_> = (0..size)
+                    .map(|_| [Buffer::private(len), own(&messages, len.max(1)), Buffer::private(len)])
+                    .collect();
+                let mut requests = Vec::new();
+                for other in (0..size).filter(|other| *other != rank) {
+                    for (tag, buffer) in (0..).zip(&into[other]) {
+                        requests.push(messages.irecv(other, tag, buffer).unwrap());
+                    }
+                    for (tag, buffer) in (0..).zip(&from) {
+                        requests.push(messages.isend(other, tag, buffer).unwrap());
+                    }
+                }
+                for request in requests {
+                    messages.wait(request).unwrap();
+                }
+                for other in (0..size).filter(|other| *other != rank) {
+                    let mut bytes = vec![0; len];
+                    for buffer in [&into[other][0], &into[other][2]] {
+                        buffer.read(0, &mut bytes).unwrap();
+                        assert!(bytes == pattern(len, other), "{len} bytes of rank {other}");
+                    }
+                }
+            }
+            let counts = messages.counts();
+            assert!(
+                counts.eager > 0 && counts.mapped > 0 && counts.staged > 0 && counts.fallbacks == 0,
+                "{counts:?}"
+            );
+            messages.finish().unwrap();
+            world.finish().unwrap();
+        },
+    );
+}
+
+#[test]
+fn slices_go_and_come_in_order() {
+    run_over(&SHM, "messages::slices_go_and_come_in_order", 3, |world| {
+        let mut messages = start(&world);
+        let rank = world.rank();
+        if rank == 0 {
+            let mut seen = [0_usize; 3];
+            for _ in 0..2 * 400 {
+                let mut bytes = vec![0; 20_000];
+                let got = messages.recv(Any, Bits { tag: 0, mask: 0xff }, &mut bytes).unwrap();
+                let number = seen[got.rank];
+                assert_eq!(got.tag >> 8, number as u64, "rank {} overtakes itself", got.rank);
+                let expected = pattern((number * 97) % 20_000, number);
+                assert!(bytes[..got.len as usize] == expected, "message {number} of rank {}", got.rank);
+                seen[got.rank] += 1;
+            }
+            assert!(matches!(messages.probe(Any, Any), Ok(None)));
+        } else {
+            for number in 0..400 {
+                let bytes = pattern((number * 97) % 20_000, number);
+                messages.send(0, (number as u64) << 8, &bytes).unwrap();
+            }
+        }
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
+
+#[test]
+fn mistakes_with_messages_are_named() {
+    run_over(&SHM, "messages::mistakes_with_messages_are_named", 2, |world| {
+        let mut messages = start(&world);
+        let (rank, other) = (world.rank(), 1 - world.rank());
+        let told = |error: MessageError| error.to_string();
+        assert!(told(messages.send(rank, 0, &[]).unwrap_err()).contains("copy the bytes"));
+        assert!(told(messages.send(2, 0, &[]).unwrap_err()).contains("no rank 2: the world has 2"));
+        assert!(told(messages.send(other, 1 << 63, &[]).unwrap_err()).contains("tags are below 2^63"));
+        let buffer = Buffer::private(10);
+        assert!(told(buffer.write(8, &[0; 3]).unwrap_err()).contains("3 bytes from 8 on"));
+        assert!(buffer.part(5, 6).is_err());
+        let nowhere = Buffer::own(4096, 20_000);
+        assert!(told(messages.isend(other, 0, &nowhere).unwrap_err()).contains("has it been freed?"));
+        assert!(told(nowhere.write(0, &[1]).unwrap_err()).contains("Messages::memory"));
+        if rank == 0 {
+            messages.send(1, 3, b"too long").unwrap();
+        } else {
+            let mut short = [0; 3];
+            let error = messages.recv(0, 3, &mut short).unwrap_err();
+            assert!(matches!(error, MessageError::Truncated { rank: 0, tag: 3, len: 8, room: 3 }), "{error}");
+            assert_eq!(&short, b"too");
+        }
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
+
+/// One of the two dies while a long message is being copied, over each way; the other is told within a second, and gives everything back.
+#[test]
+fn who_is_killed_in_a_copy_takes_nobody_along() {
+    let name = "messages::who_is_killed_in_a_copy_takes_nobody_along";
+    let ends = |status: Option<i32>| status == Some(DIES) || status.is_none();
+    let began = Instant::now();
+    run_over_ends(&SHM, name, 2, &ends, |world| {
+        let mut messages = start(&world);
+        let (rank, other) = (world.rank(), 1 - world.rank());
+        // Both are out of what ranks do together.
+        if rank == 0 {
+            messages.send(1, 9, &[]).unwrap();
+        } else {
+            messages.recv(0, 9, &mut []).unwrap();
+        }
+        // Each way in turn would take a run each: the killed one has all under way.
+        let buffers = [own(&messages, 8 << 20), Buffer::private(8 << 20)];
+        let mut requests = Vec::new();
+        for (tag, buffer) in (0..).zip(&buffers) {
+            requests.push(messages.irecv(other, tag, buffer).unwrap());
+            requests.push(messages.isend(other, tag, buffer).unwrap());
+        }
+        for _ in 0..20 {
+            messages.progress();
+        }
+        if rank == 1 {
+            rustix::process::kill_process(
+                Pid::from_raw(std::process::id().cast_signed()).unwrap(),
+                Signal::KILL,
+            )
+            .unwrap();
+        }
+        let since = Instant::now();
+        let ended: Vec<_> = requests.into_iter().map(|request| messages.wait(request)).collect();
+        assert!(ended.iter().any(|end| matches!(end, Err(MessageError::Gone { .. }))), "{ended:?}");
+        assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
+        assert!(matches!(messages.send(1, 0, &[]), Err(MessageError::Gone { rank: Some(1) })));
+        while messages.memory().usage().unwrap().allocations > 1 {
+            messages.progress();
+            assert!(since.elapsed() < Duration::from_secs(2), "what the dead one had is still in use");
+        }
+        std::process::exit(DIES);
+    });
+    assert!(began.elapsed() < Duration::from_secs(30), "the other one hangs");
+}
+
+/// Mirrors a loop that exhausted devices: allocate, exchange both ways, free, with little memory, ten thousand times.
+#[test]
+fn ten_thousand_allocations_are_exchanged_in_little_memory() {
+    let rounds = if std::env::var_os("TRUNKLINE_FULL").is_some() { 10_000 } else { 200 };
+    run_over(&SHM, "messages::ten_thousand_allocations_are_exchanged_in_little_memory", 2, |world| {
+        let mut messages = start(&world);
+        let other = 1 - world.rank();
+        let len = 10 << 20;
+        let into = Buffer::private(len);
+        for round in 0..rounds {
+            let address = loop {
+                if let Ok(address) = messages.memory().alloc(len) {
+                    break address;
+                }
+                // What was freed is given back by whoever has it mapped, who is told when something new is sent, or asked.
+                messages.trim(0);
+                messages.progress();
+            };
+            messages.memory().write(At::Own(address), &[round as u8; 64]).unwrap();
+            let received = messages.irecv(other, 1, &into).unwrap();
+            let sent = messages.isend(other, 1, &Buffer::own(address, len)).unwrap();
+            messages.wait(received).unwrap();
+            messages.wait(sent).unwrap();
+            let mut first = [0; 64];
+            into.read(0, &mut first).unwrap();
+            assert_eq!(first, [round as u8; 64], "round {round}");
+            messages.memory().free(address).unwrap();
+        }
+        assert_eq!(messages.counts().fallbacks, 0);
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
