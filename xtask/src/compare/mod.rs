@@ -77,6 +77,10 @@ enum Ours {
     Remote(&'static str),
     /// A stream of those.
     RemoteStream(&'static str),
+    /// Half a round trip of tagged messages inside a host, of that memory.
+    NearLatency(&'static str),
+    /// A stream of those.
+    NearStream(&'static str),
     /// Bus bandwidth of a collective on two ranks, in place or not.
     Collective(&'static str, bool),
 }
@@ -96,6 +100,10 @@ enum Peer {
     RawRemote,
     /// Debian's `ucx_perftest -t tag_bw` over posix and cma, or tcp.
     TagBandwidth,
+    /// The same program's `-t tag_lat`.
+    TagLatency,
+    /// What one core copies, as our own bench tells.
+    OwnMemcpy,
     /// Our own point-to-point bandwidth, both ways at once: what a collective could reach.
     OwnBothWay,
 }
@@ -111,6 +119,8 @@ impl Peer {
             (Self::RawEach, _) => "raw libfabric, a connection each way",
             (Self::TagBandwidth, Wire::Shm) => "UCX tag_bw, posix,cma",
             (Self::TagBandwidth, _) => "UCX tag_bw, tcp",
+            (Self::TagLatency, _) => "UCX tag_lat, posix,cma",
+            (Self::OwnMemcpy, _) => "one core's memcpy",
             (Self::OwnBothWay, _) => "own p2p, both ways",
         }
     }
@@ -119,8 +129,13 @@ impl Peer {
     const fn needs(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Pingpong => Some(("fi_pingpong", "libfabric-bin")),
-            Self::TagBandwidth => Some(("ucx_perftest", "ucx-utils")),
-            Self::Raw | Self::RawEach | Self::RawRound | Self::RawRemote | Self::OwnBothWay => None,
+            Self::TagBandwidth | Self::TagLatency => Some(("ucx_perftest", "ucx-utils")),
+            Self::Raw
+            | Self::RawEach
+            | Self::RawRound
+            | Self::RawRemote
+            | Self::OwnBothWay
+            | Self::OwnMemcpy => None,
         }
     }
 }
@@ -177,16 +192,19 @@ fn rows() -> Vec<Row> {
             Wire::Ofi => "ofi:tcp: ",
         };
         let (unit, better) = match ours {
-            Ours::Latency | Ours::Remote(_) => ("us", Better::Lower),
+            Ours::Latency | Ours::Remote(_) | Ours::NearLatency(_) => ("us", Better::Lower),
             Ours::MessageRate => ("million/s", Better::Higher),
-            Ours::OneWay | Ours::RemoteStream(_) | Ours::Collective(..) => ("GB/s", Better::Higher),
+            Ours::OneWay | Ours::RemoteStream(_) | Ours::NearStream(_) | Ours::Collective(..) => {
+                ("GB/s", Better::Higher)
+            }
         };
         let peer = match ours {
             Ours::Remote(_) => Some(Peer::RawRound),
             Ours::RemoteStream(_) => Some(Peer::RawRemote),
             _ if wire == Wire::Ofi => Some(Peer::Raw),
             Ours::Latency => Some(Peer::Pingpong),
-            Ours::OneWay => Some(Peer::TagBandwidth),
+            Ours::NearLatency(_) => Some(Peer::TagLatency),
+            Ours::OneWay | Ours::NearStream(_) => Some(Peer::TagBandwidth),
             Ours::MessageRate => None,
             Ours::Collective(..) => Some(Peer::OwnBothWay),
         };
@@ -233,6 +251,23 @@ fn rows() -> Vec<Row> {
             [64 * KIB, 256 * KIB, MIB].map(|bytes| row(Wire::Ofi, bytes, what, Ours::RemoteStream(name)));
         rows.extend(streams.map(|row| Row { goal: Some(0.95), ..row }));
     }
+    rows.extend(near(row));
+    rows
+}
+
+/// Tagged messages inside a host.
+fn near(row: impl Fn(Wire, usize, &str, Ours) -> Row) -> Vec<Row> {
+    let named = |memory: &'static str, bytes, what: &str, ours, goal| {
+        let row = row(Wire::Shm, bytes, &format!("{what} of {memory} memory"), ours);
+        Row { name: format!("messages: {}", row.name), goal: Some(goal), ..row }
+    };
+    let latency = |bytes| named("host", bytes, "half round trip", Ours::NearLatency("host"), 1.0);
+    let stream = |memory, goal| move |bytes| named(memory, bytes, "stream", Ours::NearStream(memory), goal);
+    let mut rows: Vec<Row> = [8, 4 * KIB].map(latency).into();
+    rows.extend([64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB].map(stream("host", 1.75)));
+    rows.extend([64 * KIB, 256 * KIB, MIB, 4 * MIB].map(stream("memfd", 3.0)));
+    let whole = stream("memfd", 0.9)(16 * MIB);
+    rows.push(Row { peer: Some(Peer::OwnMemcpy), ..whole });
     rows
 }
 
@@ -260,6 +295,8 @@ fn measure_ours(tool: &Path, row: &Row) -> Result<f64> {
         Ours::MessageRate => Ok(p2p()?.messages_million),
         Ours::Remote(name) => Ok(ours::remote(tool, row.wire, name, row.bytes)?.time_us),
         Ours::RemoteStream(name) => Ok(ours::remote(tool, row.wire, name, row.bytes)?.gbs),
+        Ours::NearLatency(memory) => Ok(ours::messages(tool, memory, row.bytes)?.0.latency_us),
+        Ours::NearStream(memory) => Ok(ours::messages(tool, memory, row.bytes)?.0.bandwidth_gbps),
         Ours::Collective(name, in_place) => ours::collective_gbps(tool, name, row.bytes, in_place),
     }
 }
@@ -279,6 +316,8 @@ fn measure_peer(tool: &Path, peer: Peer, row: &Row) -> Result<f64> {
             Ok(streams[usize::from(gets)])
         }
         Peer::TagBandwidth => peers::tag_bandwidth_gbps(row.wire, row.bytes),
+        Peer::TagLatency => peers::tag_latency_us(row.bytes),
+        Peer::OwnMemcpy => Ok(ours::messages(tool, "memfd", row.bytes)?.1),
         Peer::OwnBothWay => Ok(ours::point_to_point(tool, row.wire, row.bytes)?.both_way_gbps),
     }
 }

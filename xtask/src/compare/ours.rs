@@ -38,6 +38,22 @@ pub(super) fn point_to_point(tool: &Path, wire: Wire, bytes: usize) -> Result<Po
     read_p2p(&out, bytes).with_context(|| format!("trunkline bench p2p said: {out}"))
 }
 
+/// What the bench of messages inside a host says of one size, with the same names, and what one core copies, GB/s.
+///
+/// # Errors
+/// As [`point_to_point`].
+pub(super) fn messages(tool: &Path, memory: &str, bytes: usize) -> Result<(PointToPoint, f64)> {
+    let iterations = ((8 << 30) / bytes.max(1)).clamp(30, 300_000).to_string();
+    let size = bytes.to_string();
+    let mut command = Command::new(tool);
+    command.args(["bench", "p2p", "--memory", memory, "--json", "-n", "2", "-b", &size, "-e", &size]);
+    let out = shell::output(command.args(["--iters", &iterations]))?;
+    let read = || -> Result<_> {
+        Ok((read_p2p(&out, bytes)?, number(&find_row(&out, bytes, None)?, "memcpy_gbs")?))
+    };
+    read().with_context(|| format!("trunkline bench p2p --memory {memory} said: {out}"))
+}
+
 /// What the bench of one-sided operations tells of one kind of them.
 pub(super) struct Remote {
     /// Median of single ones, a put with its quiet.

@@ -83,6 +83,19 @@ fn read_raw(out: &str) -> Option<Raw> {
 
 /// The rate of UCX's tagged stream over posix and cma, or over tcp, GB/s (1e9 bytes).
 pub(super) fn tag_bandwidth_gbps(wire: Wire, bytes: usize) -> Result<f64> {
+    let out = perftest(wire, "tag_bw", bytes)?;
+    let messages = read_ucx(&out, "overall_mr").with_context(|| format!("ucx_perftest said: {out}"))?;
+    #[expect(clippy::cast_precision_loss, reason = "message sizes are far below 2^52")]
+    Ok(messages * bytes as f64 / 1e9)
+}
+
+/// Half a round trip of UCX's tagged messages over posix and cma, us: the median.
+pub(super) fn tag_latency_us(bytes: usize) -> Result<f64> {
+    let out = perftest(Wire::Shm, "tag_lat", bytes)?;
+    read_ucx(&out, "50.0_percentile_lat").with_context(|| format!("ucx_perftest said: {out}"))
+}
+
+fn perftest(wire: Wire, test: &str, bytes: usize) -> Result<String> {
     let (transports, whole) = match wire {
         Wire::Shm => ("posix,cma,self", 8 << 30),
         Wire::Tcp | Wire::Ofi => ("tcp,self", 2 << 30),
@@ -96,26 +109,12 @@ pub(super) fn tag_bandwidth_gbps(wire: Wire, bytes: usize) -> Result<f64> {
         command.env("UCX_TLS", transports).env("UCX_NET_DEVICES", "all").args(["-p", &port]);
         command
     };
-    let out = against(&mut perftest(), || {
+    against(&mut perftest(), || {
         let mut client = perftest();
-        client.args([
-            "127.0.0.1",
-            "-t",
-            "tag_bw",
-            "-s",
-            &size,
-            "-n",
-            &iterations,
-            "-w",
-            &warm_up,
-            "-f",
-            "-v",
-        ]);
+        let runs = ["-n", &iterations, "-w", &warm_up, "-f", "-v"];
+        client.args(["127.0.0.1", "-t", test, "-s", &size]).args(runs);
         client
-    })?;
-    let messages = read_ucx_rate(&out).with_context(|| format!("ucx_perftest said: {out}"))?;
-    #[expect(clippy::cast_precision_loss, reason = "message sizes are far below 2^52")]
-    Ok(messages * bytes as f64 / 1e9)
+    })
 }
 
 /// Mean half round trip: the column `usec/xfer` of the last line of figures.
@@ -125,10 +124,10 @@ fn read_pingpong(out: &str) -> Option<f64> {
     lines.filter_map(|words| words.get(column)?.parse().ok()).next_back()
 }
 
-/// Messages a second over the whole run: the last column of the CSV output.
-fn read_ucx_rate(out: &str) -> Option<f64> {
+/// A column of the CSV output over the whole run.
+fn read_ucx(out: &str, name: &str) -> Option<f64> {
     let mut lines = out.lines().filter(|line| line.contains(','));
-    let column = lines.by_ref().find_map(|line| line.split(',').position(|name| name == "overall_mr"))?;
+    let column = lines.by_ref().find_map(|line| line.split(',').position(|column| column == name))?;
     lines.filter_map(|line| line.split(',').nth(column)?.parse().ok()).next_back()
 }
 
@@ -192,7 +191,7 @@ mod tests {
     fn reads_ucx() {
         let out = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
                    20000,3.083,3.125,3.125,20000.00,20000.00,320000,310000\n";
-        assert_eq!(read_ucx_rate(out), Some(310_000.0));
-        assert_eq!(read_ucx_rate("[1699] ERROR unreachable\n"), None);
+        assert_eq!(read_ucx(out, "overall_mr"), Some(310_000.0));
+        assert_eq!(read_ucx("[1699] ERROR unreachable\n", "overall_mr"), None);
     }
 }

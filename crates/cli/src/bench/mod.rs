@@ -1,11 +1,13 @@
 //! Running and printing benchmarks. Called by `cmd::bench`; it talks to the plugin host and to the terminal.
 
 pub(crate) mod collective;
+pub(crate) mod messages;
 pub(crate) mod p2p;
 pub(crate) mod plot;
 pub(crate) mod progress;
 pub(crate) mod rma;
 pub(crate) mod sizes;
+mod times;
 pub(crate) mod trace;
 
 use trunkline_nethost::{DataType, Job, Left, PluginInfo, RedOp};

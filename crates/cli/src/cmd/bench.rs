@@ -32,6 +32,8 @@ Examples:
   trunkline bench all_reduce --channels 2 --comms 2  two communicators of two channels each
   trunkline bench p2p -e 16M                         latency, bandwidth, message rate
   trunkline bench rma                                one-sided: put, get, atomics, signals; see bench rma --help
+  trunkline bench p2p --memory host                  inside this host by the Rust API, without plugin or NIC
+  trunkline bench p2p --memory memfd                 the same of memory that the other rank maps, as a GPU's is
   trunkline bench p2p --plot p2p.svg                 the table, and a picture of it
   trunkline bench p2p --trace p2p.json -b 1M -e 1M   what went over which rail, for ui.perfetto.dev
   trunkline bench p2p --plugin ./libnccl-net.so --abi 8
@@ -46,6 +48,11 @@ The columns are those of nccl-tests: algbw is size over time, busbw is algbw tim
 the collective, so that it compares with the speed of the wire. #wrong counts wrong elements of
 the verified runs, damaged guard bytes included; it should always be 0, and the exit status is 1
 when it is not (2 when the run failed).
+
+With --memory host or memfd, p2p measures tagged messages between two ranks of this host by the Rust
+API (crate trunkline, messages): of private memory, or of a device in a memory file that behaves as a
+GPU's driver does. One buffer is sent and one received into, over and over; short round trips are timed 16
+at a time. The column memcpy is what one core copies between two such buffers.
 
 --merge fuses NICs as NCCL does where NCCL_NET_FORCE_MERGE or NCCL_NET_MERGE_LEVEL say so. This
 plugin fuses up to 4; TRUNKLINE_SOFT_NICS makes the software NIC several. The lines above the table
@@ -145,9 +152,10 @@ pub(crate) struct BenchArgs {
     /// whose numbers are listed.
     #[arg(long, value_name = "N,N,...", num_args = 0..=1, conflicts_with = "device", value_parser = members)]
     merge: Option<Option<Device>>,
-    /// Memory that is sent and received.
-    #[arg(long, default_value = "private", value_parser = named(MemoryKind::NAMES))]
-    memory: String,
+    /// Memory that is sent and received: of the plugin's messages private, shared or huge [default: private]; of p2p also
+    /// host or memfd, which measures tagged messages inside this host by the Rust API.
+    #[arg(long, value_name = "KIND", value_parser = memory_parser())]
+    memory: Option<String>,
     /// Flush after each receive.
     #[arg(long, default_value = "auto", value_parser = named(&["auto", "always", "never"]))]
     flush: String,
@@ -184,6 +192,9 @@ pub(crate) enum BenchError {
     /// No trace.
     #[error(transparent)]
     Trace(#[from] trace::TraceError),
+    /// Messages failed.
+    #[error(transparent)]
+    Messages(#[from] trunkline::messages::MessageError),
     /// One-sided work failed.
     #[error(transparent)]
     Rma(#[from] trunkline::Error),
@@ -207,10 +218,18 @@ fn what_parser() -> impl clap::builder::TypedValueParser<Value = String> {
     PossibleValuesParser::new(Collective::NAMES.iter().copied().chain(["p2p"])).map(|name| name)
 }
 
+fn memory_parser() -> impl clap::builder::TypedValueParser<Value = String> {
+    let names = MemoryKind::NAMES.iter().copied().chain(bench::messages::Of::NAMES);
+    PossibleValuesParser::new(names).map(|name| name)
+}
+
 /// Runs the benchmark; the exit status tells whether all bytes were right.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, BenchError> {
     if let Some(Other::Rma(args)) = &args.other {
         return rma::run(args);
+    }
+    if let Some(of) = args.memory.as_deref().and_then(bench::messages::Of::named) {
+        return messages(args, of);
     }
     let recorded = args.trace.is_some() && job::is_launched()?;
     let own = recorded.then(OwnDirectory::ready).transpose()?;
@@ -252,6 +271,42 @@ fn rows(settings: &Settings, cluster: Cluster) -> Result<ExitCode, BenchError> {
         Some(collective) => bench::collective::run(settings, collective, cluster)?,
         None => bench::p2p::run(settings, cluster)?,
     };
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Tagged messages inside this host, in each of two ranks.
+fn messages(args: &BenchArgs, of: bench::messages::Of) -> Result<ExitCode, BenchError> {
+    let usage = |text: &str| Err(BenchError::Usage(text.to_owned()));
+    if args.what.as_deref() != Some("p2p") {
+        return usage("--memory host and memfd are for p2p: what collectives use is private, shared or huge");
+    }
+    if args.plugin.is_some() || args.abi.is_some() || args.merge.is_some() || args.trace.is_some() {
+        return usage(
+            "messages inside this host go by no plugin and no NIC: leave out --plugin, --abi, --merge and --trace",
+        );
+    }
+    let maxbytes = args.maxbytes.unwrap_or(16 << 20);
+    if maxbytes < args.minbytes {
+        return usage("the largest size is smaller than the smallest");
+    }
+    if !trunkline::is_rank()? {
+        return Ok(trunkline::start_ranks(args.ranks.unwrap_or(2) as usize)?);
+    }
+    let world = trunkline::World::start()?;
+    if world.size() != 2 {
+        return usage("p2p runs between 2 ranks");
+    }
+    let plot = args.plot.clone().filter(|_| world.rank() == 0).map(bench::plot::Pending::new);
+    let settings = bench::messages::Settings {
+        of,
+        sizes: bench::sizes::series(args.minbytes, maxbytes, args.factor as usize),
+        check: args.check > 0,
+        iterations: args.iters as usize,
+        json: args.json,
+        plot,
+    };
+    let wrong = bench::messages::run(&settings, &world)?;
+    world.finish()?;
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -304,7 +359,7 @@ fn settings(args: &BenchArgs, joined: Option<&Joined>) -> Result<Settings, Bench
         // The smallest blocks of one element a rank may need more than was asked for.
         bytes_max: maxbytes.max(ranks * dtype.bytes()),
         chunk: args.chunk / dtype.bytes() * dtype.bytes(),
-        memory: args.memory.parse()?,
+        memory: args.memory.as_deref().unwrap_or(MemoryKind::NAMES[0]).parse()?,
         flush: match args.flush.as_str() {
             "always" => Some(true),
             "never" => Some(false),

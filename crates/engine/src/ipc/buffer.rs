@@ -118,12 +118,42 @@ impl Buffer {
     }
 
     /// Copies bytes of this process's own to `offset` here.
-    pub(crate) fn write<M: IpcMemory>(&self, of: &M, offset: u64, bytes: &[u8]) -> Result<(), CopyError> {
+    ///
+    /// # Errors
+    /// [`CopyError`].
+    pub fn write<M: IpcMemory>(&self, of: &M, offset: u64, bytes: &[u8]) -> Result<(), CopyError> {
         match self {
             Self::Own { addr, .. } => of.write(At::Own(plus(*addr, offset)), bytes),
             Self::Other { memory, at, .. } => {
                 memory.write(at + offset, bytes).map_err(|_| outside(*at + offset, bytes.len() as u64))
             }
+        }
+    }
+
+    /// Copies bytes from `offset` here.
+    ///
+    /// # Errors
+    /// [`CopyError`].
+    pub fn read<M: IpcMemory>(&self, of: &M, offset: u64, into: &mut [u8]) -> Result<(), CopyError> {
+        match self {
+            Self::Own { addr, .. } => of.read(At::Own(plus(*addr, offset)), into),
+            Self::Other { memory, at, .. } => {
+                memory.read(at + offset, into).map_err(|_| outside(*at + offset, into.len() as u64))
+            }
+        }
+    }
+
+    /// Copies all of it to the begin of another buffer of this process, which is as long or longer.
+    ///
+    /// # Errors
+    /// [`CopyError`].
+    pub fn copy<M: IpcMemory>(&self, of: &M, into: &Self) -> Result<(), CopyError> {
+        match into {
+            Self::Own { addr, .. } => match self {
+                Self::Own { addr: from, len } => of.copy(At::Own(*from), To::Own(*addr), *len as usize),
+                Self::Other { memory, at, len } => of.fill(At::Own(*addr), memory, *at, *len as usize),
+            },
+            Self::Other { memory, at, .. } => self.stage(of, 0, (memory, *at), self.len()),
         }
     }
 

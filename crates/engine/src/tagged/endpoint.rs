@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use trunkline_fabric::OobStream;
 use trunkline_mem::Shared;
 use trunkline_mem::ipc::{Cause, IpcMemory};
+use trunkline_proto::mutant::Mutant;
 use trunkline_proto::slots::{SlotId, Slots};
 use trunkline_proto::tagged::Matcher;
 use trunkline_proto::time::{Duration, Instant};
@@ -91,6 +92,7 @@ pub struct Endpoint<M, S> {
     events: VecDeque<Event>,
     pub(super) counts: Counts,
     pub(super) now: Instant,
+    pub(super) mutant: Mutant,
     listen: Instant,
     calls: u32,
 }
@@ -111,6 +113,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             events: VecDeque::new(),
             counts: Counts::default(),
             now,
+            mutant: config.sharing.mutant,
             listen: now,
             calls: 0,
         }
@@ -145,8 +148,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let mut moved = false;
         for number in 0..self.peers.len() {
             let id = PeerId(number as u32);
-            moved |= self.read_answers(id);
             moved |= self.read_messages(id);
+            moved |= self.read_answers(id);
             moved |= self.send_pieces(id);
         }
         if self.node.is_copying() {
@@ -203,6 +206,12 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             Some(Request::Ended(end)) => Some(end),
             _ => None,
         }
+    }
+
+    /// Whether a peer is gone.
+    #[must_use]
+    pub fn is_gone(&self, peer: PeerId) -> bool {
+        self.peers.get(peer.0 as usize).is_none_or(|peer| peer.gone)
     }
 
     /// The memory, and what is shared of it.
@@ -272,7 +281,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let neighbour = peer.neighbour;
         match Shared::map(file, inbox.bytes()) {
             Ok(memory) => {
-                peer.outbox = Some(Outward::new(inbox, memory));
+                peer.outbox = Some(Outward::new(inbox, memory, self.mutant));
                 let at = self.greeted.iter().position(|(of, _)| *of == neighbour);
                 if let Some((_, process)) = at.map(|at| self.greeted.swap_remove(at)) {
                     self.events.push_back(Event::Met { peer: id, process });
@@ -302,8 +311,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             peer.pieces.clear();
         }
         self.greeted.retain(|(of, _)| *of != neighbour);
-        while self.read_messages(id) {}
+        while self.read_message(id) {}
         let with = |request: &Request| match request {
+            _ if self.mutant.is("tagged-forgets-the-dead") => false,
             Request::Send(Sending { peer, .. }) => *peer == id,
             Request::Receive(receive) => receive.way.peer() == Some(id),
             Request::Ended(_) => false,

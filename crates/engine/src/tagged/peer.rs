@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use trunkline_mem::{Memory, Shared};
+use trunkline_proto::mutant::Mutant;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::tagged::Stage;
 use trunkline_proto::wire::tagged::{ANSWERS_AT, Answer, Inbox, MESSAGES_AT, RINGS_AT, SAID_AT, STAGE_AT};
@@ -98,8 +99,8 @@ impl Inward {
 }
 
 impl Outward {
-    pub(super) fn new(inbox: Inbox, memory: Memory) -> Self {
-        let [messages, answers] = places(inbox).map(|place| Writer::new(memory.clone(), place));
+    pub(super) fn new(inbox: Inbox, memory: Memory, mutant: Mutant) -> Self {
+        let [messages, answers] = places(inbox).map(|place| Writer::new(memory.clone(), place, mutant));
         Self { memory, messages, answers, stage: Stage::new(inbox.stage()), inbox, said: 0 }
     }
 

@@ -65,6 +65,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         {
             return self.take_early(PeerId(source), tag, message, into);
         }
+        // What it sent whole before it went is taken in.
         let gone = |peer: PeerId| self.peers.get(peer.0 as usize).is_none_or(|peer| peer.gone);
         if from.is_some_and(gone) {
             return Err(ReceiveRefused::Gone);
@@ -85,9 +86,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         Ok(RequestId(request))
     }
 
-    /// Takes a message that has come already, in as few calls as can be: its length, if it is short and fits there.
+    /// Takes a short message that has come already, without a request.
     ///
-    /// `None`: none has come that fits, or not a short one.
+    /// `None`: none has come that fits, or a long one, which [`Endpoint::probe`] tells.
     pub fn take_bytes(
         &mut self,
         from: Option<PeerId>,
@@ -95,6 +96,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         into: &mut [u8],
     ) -> Option<Result<Done, Failed>> {
         let pattern = Pattern { source: from.map(|peer| peer.0), tag, mask };
+        self.fetch(&pattern);
         let (_, _, Kept::Eager(_)) = self.matcher.look(&pattern)? else { return None };
         let (source, tag, message) = self.matcher.take_kept(&pattern)?;
         let (peer, Kept::Eager(bytes)) = (PeerId(source), message) else { return None };
@@ -109,14 +111,23 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
 
     /// The message that a receive would get now, if one has come: who sent it, its tag, and its bytes.
     #[must_use]
-    pub fn probe(&self, from: Option<PeerId>, (tag, mask): (u64, u64)) -> Option<Done> {
+    pub fn probe(&mut self, from: Option<PeerId>, (tag, mask): (u64, u64)) -> Option<Done> {
         let pattern = Pattern { source: from.map(|peer| peer.0), tag, mask };
+        self.fetch(&pattern);
         let (source, tag, message) = self.matcher.look(&pattern)?;
         let len = match message {
             Kept::Eager(bytes) => bytes.len() as u64,
             Kept::Ready { len, .. } | Kept::Refer { len, .. } => *len,
         };
         Some(Done { peer: PeerId(source), tag, len })
+    }
+
+    /// Reads messages that no receive is posted for, until one fits.
+    fn fetch(&mut self, pattern: &Pattern) {
+        let sources = pattern.source.map_or(0..self.peers.len() as u32, |source| source..source + 1);
+        for source in sources {
+            while self.matcher.look(pattern).is_none() && self.read_message(PeerId(source)) {}
+        }
     }
 
     /// Takes a receive back that no message has come for; whether it was. [`Endpoint::test`] then says [`Failed::Cancelled`].
@@ -166,31 +177,40 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         }
     }
 
-    /// Reads some of a peer's messages; whether there was any.
+    /// Reads some of a peer's messages, as long as there are receives that they could be for; whether there was any.
     #[inline]
     pub(super) fn read_messages(&mut self, from: PeerId) -> bool {
         let mut moved = false;
         for _ in 0..FRAMES_PER_CALL {
-            let Some(peer) = self.peers.get(from.0 as usize) else { break };
-            let Some(words) = peer.inbox.messages.next() else { break };
-            let Ok(message) = Message::from_words(&words) else {
-                self.broken(from);
-                break;
-            };
-            let cells = message.cells();
-            if cells >= peer.inbox.messages.cells() {
-                self.broken(from);
-                break;
-            }
-            if !self.take_message(from, message) {
+            if !self.matcher.wants(from.0) || !self.read_message(from) {
                 break;
             }
             moved = true;
-            if let Some(peer) = self.peers.get_mut(from.0 as usize) {
-                peer.inbox.messages.consume(cells);
-            }
         }
         moved
+    }
+
+    /// Reads the next message of a peer, if there is one and room for it.
+    #[inline]
+    pub(super) fn read_message(&mut self, from: PeerId) -> bool {
+        let Some(peer) = self.peers.get(from.0 as usize) else { return false };
+        let Some(words) = peer.inbox.messages.next() else { return false };
+        let cells = match Message::from_words(&words) {
+            Ok(message) if message.cells() < peer.inbox.messages.cells() => {
+                if !self.take_message(from, message) {
+                    return false;
+                }
+                message.cells()
+            }
+            Ok(_) | Err(_) => {
+                self.broken(from);
+                return false;
+            }
+        };
+        if let Some(peer) = self.peers.get_mut(from.0 as usize) {
+            peer.inbox.messages.consume(cells);
+        }
+        true
     }
 
     /// Whether the message could be taken in.
@@ -327,6 +347,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         }
         self.set(id, Receiving { buffer, way: Got::Copying(matched) });
         self.copies.push((arrival, id));
+        if self.mutant.is("tagged-answers-early") {
+            self.say(peer, Answer::Done { request, outcome: Outcome::Copied });
+        }
     }
 
     #[inline]
@@ -348,6 +371,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 self.counts.mapped += 1;
                 self.say(peer, Answer::Done { request, outcome: Outcome::Copied });
                 self.end(id, matched.end());
+            }
+            Receipt::NotMapped | Receipt::NotCopied(_) if self.mutant.is("tagged-fails-with-the-driver") => {
+                self.end(id, Err(Failed::Unsent));
             }
             Receipt::NotMapped | Receipt::NotCopied(_) => {
                 self.counts.fallbacks += 1;
@@ -400,7 +426,12 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     /// Bytes are in the stage.
     fn on_piece(&mut self, from: PeerId, id: SlotId, position: u64, len: u32) {
         let Some(peer) = self.peers.get(from.0 as usize) else { return };
-        let Some(staged) = peer.inbox.staged(position, len) else { return self.broken(from) };
+        let Some(staged) = peer.inbox.staged(position, len) else {
+            if !self.mutant.is("tagged-believes-pieces") {
+                self.broken(from);
+            }
+            return;
+        };
         let ended = match self.requests.get_mut(id) {
             Some(Request::Receive(Receiving { buffer, way })) if way.peer() == Some(from) => {
                 if let Got::Offered(matched, operation) = way {

@@ -2,6 +2,7 @@
 //! that the other can write.
 
 use trunkline_mem::Memory;
+use trunkline_proto::mutant::Mutant;
 use trunkline_proto::wire::tagged::{CELL_BYTES, EAGER_AT, WORDS};
 
 /// Where a ring is in an inbox.
@@ -43,11 +44,12 @@ pub(super) struct Writer {
     freed: u64,
     /// From the head up to here the first words of cells are 0.
     clean: u64,
+    mutant: Mutant,
 }
 
 impl Writer {
-    pub(super) const fn new(memory: Memory, place: Place) -> Self {
-        Self { memory, place, head: 0, freed: 0, clean: 0 }
+    pub(super) const fn new(memory: Memory, place: Place, mutant: Mutant) -> Self {
+        Self { memory, place, head: 0, freed: 0, clean: 0, mutant }
     }
 
     /// Whether a frame of so many cells can be written, and a free one is left behind it.
@@ -103,13 +105,13 @@ impl Writer {
     #[inline]
     fn publish(&mut self, first: u64, cells: u64) {
         let next = self.head + cells;
-        if self.clean <= next {
+        if self.clean <= next && !self.mutant.is("tagged-leaves-old-words") {
             let _ = self.memory.store(self.place.cell(next), 0);
         }
         let _ = self.memory.store(self.place.cell(self.head), first);
         self.head = next;
         // The next frame does not wait for its line then.
-        if self.place.cells - (next - self.freed) > 1 {
+        if self.place.cells - (next - self.freed) > 1 && !self.mutant.is("tagged-leaves-old-words") {
             let _ = self.memory.store(self.place.cell(next + 1), 0);
             self.clean = next + 2;
         }
@@ -183,11 +185,20 @@ mod tests {
 
     use super::*;
 
+    /// The bug that `cargo xtask mutants` asks for, if any.
+    fn planted() -> Mutant {
+        #[cfg(feature = "mutants")]
+        if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+            return Mutant::named(String::leak(name));
+        }
+        Mutant::NONE
+    }
+
     const PLACE: Place = Place { at: RINGS_AT, cells: 64, consumed_at: 0 };
 
     fn ring() -> (Writer, Reader) {
         let memory = Memory::heap(RINGS_AT as usize + 64 * 64);
-        (Writer::new(memory.clone(), PLACE), Reader::new(memory, PLACE))
+        (Writer::new(memory.clone(), PLACE, planted()), Reader::new(memory, PLACE))
     }
 
     fn eager(writer: &mut Writer, bytes: &[u8]) {

@@ -12,7 +12,7 @@ use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::ipc::{Hello, Message};
 use trunkline_proto::wire::tagged::{Answer, Inbox, Message as Tagged, RINGS_AT};
 
-use crate::two::ALL;
+use crate::two::{ALL, planted};
 
 /// An endpoint, and a peer of it that a test plays.
 struct Played {
@@ -34,7 +34,8 @@ fn sizes() -> Inbox {
 impl Played {
     fn new() -> Self {
         let host = UnixHost::new(|_, _| {});
-        let sharing = Sharing::new([1; 16], Amount { entries: 4, bytes: 1 << 30 });
+        let of = Sharing::new([1; 16], Amount { entries: 4, bytes: 1 << 30 });
+        let sharing = Sharing { mutant: planted(), ..of };
         let device = Device::create(0, 1 << 20).unwrap();
         let mut endpoint = Endpoint::new(device, Config { sharing, inbox: sizes() }, Instant(0));
         let mut listener = host.oob().listen().unwrap();
@@ -66,6 +67,8 @@ impl Played {
         for _ in 0..100 {
             self.now = self.now + Duration::micros(100);
             self.endpoint.progress(self.now);
+            // Somebody wants to know.
+            let _ = self.endpoint.probe(None, (u64::MAX, ALL));
         }
         self.endpoint.event()
     }

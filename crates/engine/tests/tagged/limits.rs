@@ -11,15 +11,24 @@ use crate::two::{ALL, Two, Where, pattern};
 fn who_does_not_receive_holds_up_its_sender_and_no_answer() {
     let mut two = Two::new();
     let to = two.a.other;
-    let mut count = 0_u64;
-    for _ in 0..100_000 {
-        match two.a.endpoint.send_bytes(to, count, &count.to_le_bytes()).unwrap() {
-            Begun::Done => count += 1,
-            Begun::Busy => two.step(),
-            Begun::Request(_) => unreachable!(),
+    let flood = |two: &mut Two, count: &mut u64| {
+        for _ in 0..100_000 {
+            match two.a.endpoint.send_bytes(to, *count, &count.to_le_bytes()).unwrap() {
+                Begun::Done => *count += 1,
+                Begun::Busy => two.step(),
+                Begun::Request(_) => unreachable!(),
+            }
         }
-    }
-    assert!((KEPT_MAX as u64..KEPT_MAX as u64 + 2000).contains(&count), "{count} were taken");
+    };
+    let mut count = 0;
+    flood(&mut two, &mut count);
+    assert_eq!((count, two.b.endpoint.counts().early), (1023, 0), "they stay in the ring");
+    // Somebody waits for another one, which may be behind them.
+    let never = two.post(u64::MAX, &two.b.buffer(Where::Other, 8));
+    flood(&mut two, &mut count);
+    assert_eq!(two.b.endpoint.counts().early, KEPT_MAX as u64);
+    assert!((900..1100).contains(&(count - KEPT_MAX as u64)), "{count} were taken");
+    assert!(two.b.endpoint.cancel(never));
     // What the receiver sends the other way is answered all the same.
     let (source, target) = (two.b.buffer(Where::Own, 1 << 20), two.a.buffer(Where::Other, 1 << 20));
     let Begun::Request(back) = two.b.endpoint.send(two.b.other, 1, &source).unwrap() else { panic!() };

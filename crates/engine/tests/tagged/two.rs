@@ -16,7 +16,7 @@ use crate::kind::{Call, Kind};
 pub(crate) const ALL: u64 = u64::MAX;
 
 /// The bug that `cargo xtask mutants` asks for, if any.
-fn planted() -> Mutant {
+pub(crate) fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
     if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
         return Mutant::named(String::leak(name));

@@ -64,6 +64,25 @@ fn long_messages_are_copied_once_wherever_one_memory_can_be_mapped() {
 }
 
 #[test]
+fn a_sender_may_write_again_as_soon_as_it_is_told() {
+    let mut two = Two::new();
+    for (from, to) in WHERE.into_iter().flat_map(|from| WHERE.map(|to| (from, to))) {
+        for len in [100, 20_000, 5 << 20] {
+            let (source, target) = (two.a.buffer(from, len), two.b.buffer(to, len));
+            two.a.fill(&source, 1);
+            let received = two.post(1, &target);
+            let sent = two.send(1, &source);
+            two.sent(sent).unwrap();
+            two.a.fill(&source, 2);
+            two.received(received).unwrap();
+            assert!(two.b.bytes(&target) == pattern(len, 1), "{len} bytes, {from:?} to {to:?}");
+            two.a.free(&source);
+            two.b.free(&target);
+        }
+    }
+}
+
+#[test]
 fn a_burst_of_a_new_buffer_costs_one_export_and_one_mapping() {
     let mut two = Two::new();
     let (source, target) = (two.a.buffer(Where::Own, 1 << 20), two.b.buffer(Where::Other, 16_384));

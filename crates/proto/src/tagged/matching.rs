@@ -142,6 +142,13 @@ impl<R, M> Matcher<R, M> {
         self.posted.remove(id).map(|posted| posted.receive)
     }
 
+    /// Whether a receive is posted that a message of that source could be for.
+    #[inline]
+    #[must_use]
+    pub fn wants(&self, source: u32) -> bool {
+        self.any.len() > 0 || self.sources.get(source as usize).is_some_and(|of| of.posted.len() > 0)
+    }
+
     /// Whether another message of that source can be kept.
     #[inline]
     #[must_use]

@@ -52,7 +52,7 @@ impl Buffer {
         self.0.is_empty()
     }
 
-    /// Copies bytes in, of private memory. Of other kinds [`IpcMemory::write`](super::IpcMemory::write) does.
+    /// Copies bytes in, of private memory. Of any memory [`Messages::write`](super::Messages::write) does.
     ///
     /// # Errors
     /// [`MessageError::Range`]; [`MessageError::Kind`] if it is not private.

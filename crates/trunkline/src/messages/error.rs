@@ -21,6 +21,12 @@ pub enum MessageError {
     /// The device in a memory file.
     #[error(transparent)]
     Memory(#[from] trunkline_mem::ipc::DeviceError),
+    /// Memory of the device in a memory file.
+    #[error(transparent)]
+    Alloc(#[from] trunkline_mem::ipc::AllocError),
+    /// What the system says.
+    #[error(transparent)]
+    System(#[from] trunkline_mem::ipc::Cause),
     /// The device of another rank cannot be opened.
     #[error("the device of rank 0 cannot be opened: {0}; the ranks must share this host and its processes")]
     Device(#[source] std::io::Error),
@@ -62,8 +68,8 @@ pub enum MessageError {
         /// How many the buffer has.
         all: usize,
     },
-    /// The buffer is of memory that its kind reads and writes.
-    #[error("the buffer is not private memory: use the read and write of its kind (Messages::memory)")]
+    /// The buffer is of memory that only its kind reads and writes.
+    #[error("the buffer is not private memory: use Messages::read and Messages::write")]
     Kind,
     /// The bytes are not, or not all, in one allocation of the kind of memory of these messages.
     #[error("the bytes are not all in one allocation that Messages::memory knows; has it been freed?")]

@@ -169,6 +169,33 @@ impl<M: IpcMemory> Messages<M> {
         self.endpoint.node().has(addr, len)
     }
 
+    /// Copies bytes into a buffer of any memory.
+    ///
+    /// # Errors
+    /// [`MessageError::Range`], [`MessageError::Failed`].
+    pub fn write(&self, into: &Buffer, at: usize, bytes: &[u8]) -> Result<(), MessageError> {
+        let part = into.part(at, bytes.len())?;
+        Ok(part.inner().write(self.memory(), 0, bytes).map_err(Failed::from)?)
+    }
+
+    /// Copies bytes out of a buffer of any memory.
+    ///
+    /// # Errors
+    /// As [`Messages::write`].
+    pub fn read(&self, from: &Buffer, at: usize, into: &mut [u8]) -> Result<(), MessageError> {
+        let part = from.part(at, into.len())?;
+        Ok(part.inner().read(self.memory(), 0, into).map_err(Failed::from)?)
+    }
+
+    /// Copies all of a buffer into another one of this rank, which is as long or longer.
+    ///
+    /// # Errors
+    /// As [`Messages::write`].
+    pub fn copy(&self, from: &Buffer, into: &Buffer) -> Result<(), MessageError> {
+        let into = into.part(0, from.len())?;
+        Ok(from.inner().copy(self.memory(), into.inner()).map_err(Failed::from)?)
+    }
+
     fn peer(&self, rank: usize) -> Result<PeerId, MessageError> {
         let found = self.peers.get(rank).copied().flatten();
         found.ok_or(match rank < self.peers.len() {
@@ -225,7 +252,7 @@ impl<M: IpcMemory> Messages<M> {
     fn recv_tagged(&mut self, from: From, tag: (u64, u64), into: &mut [u8]) -> Result<Message, MessageError> {
         let peer = self.source(from)?;
         if into.len() <= EAGER_MAX
-            && let Some(taken) = self.endpoint.take_bytes(peer, tag, into)
+            && let Some(taken) = self.take_short(peer, tag, into)?
         {
             return self.ended(taken);
         }
@@ -239,6 +266,27 @@ impl<M: IpcMemory> Messages<M> {
         };
         buffer.read(0, into.get_mut(..there).unwrap_or_default())?;
         got
+    }
+
+    /// Waits for a message, and takes it if it is a short one. `None`: it is not.
+    fn take_short(
+        &mut self,
+        peer: Option<PeerId>,
+        tag: (u64, u64),
+        into: &mut [u8],
+    ) -> Result<Option<Result<Done, Failed>>, MessageError> {
+        loop {
+            if let Some(taken) = self.endpoint.take_bytes(peer, tag, into) {
+                return Ok(Some(taken));
+            }
+            if self.endpoint.probe(peer, tag).is_some() {
+                return Ok(None);
+            }
+            if peer.is_some_and(|peer| self.endpoint.is_gone(peer)) {
+                return Err(MessageError::Gone { rank: peer.map(|peer| self.rank_of(peer)) });
+            }
+            self.pause();
+        }
     }
 
     /// Begins to send a buffer, which is the message's until [`wait`](Self::wait) or [`test`](Self::test) says that it is over.

@@ -117,7 +117,7 @@ fn mistakes_with_messages_are_named() {
         assert!(buffer.part(5, 6).is_err());
         let nowhere = Buffer::own(4096, 20_000);
         assert!(told(messages.isend(other, 0, &nowhere).unwrap_err()).contains("has it been freed?"));
-        assert!(told(nowhere.write(0, &[1]).unwrap_err()).contains("Messages::memory"));
+        assert!(told(nowhere.write(0, &[1]).unwrap_err()).contains("Messages::read"));
         if rank == 0 {
             messages.send(1, 3, b"too long").unwrap();
         } else {

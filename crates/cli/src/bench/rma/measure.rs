@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use trunkline::{Compare, Error, SignalOp, Symmetric, SymmetricSlice, World};
 
-use super::times::Times;
+use super::super::times::{Times, warm_up};
 use super::{One, Settings};
 use crate::cmd::BenchError;
 
@@ -210,7 +210,7 @@ impl<'a> Bench<'a> {
         let (count, before) = (self.iterations(8), self.wrong.load());
         let times = self.on_first(|| Times::take(count, 1, operation))?;
         self.world.barrier()?;
-        let all = count + super::times::warm_up(count);
+        let all = count + warm_up(count);
         let wrong = self.is_wrong(self.world.rank() == 1 && !check(all));
         let wrong = self.tell(before, wrong)?;
         Ok(One { name: name.into(), bytes, times: Some(times), rate: None, wrong })
@@ -263,7 +263,7 @@ impl<'a> Bench<'a> {
             wrong += self.is_wrong(puts && self.words.load(1) != value);
             Ok::<_, Error>(())
         };
-        let all = count + super::times::warm_up(count);
+        let all = count + warm_up(count);
         let mut times = Times { p50_us: 0.0, p99_us: 0.0, max_us: 0.0 };
         match world.rank() {
             0 => {
@@ -310,7 +310,7 @@ impl<'a> Bench<'a> {
             })
         })?;
         world.barrier()?;
-        let last = (count + super::times::warm_up(count) - 1) as u64;
+        let last = (count + warm_up(count) - 1) as u64;
         let is_put = (1..=peers).contains(&world.rank());
         let wrong = self.tell(before, self.is_wrong(is_put && self.words.load(0) != last))?;
         let name = format!("put of 8 B to {peers} {}, quiet", if peers == 1 { "rank" } else { "ranks" });

@@ -4,7 +4,6 @@
 
 mod measure;
 mod raw;
-mod times;
 
 use std::io::{StdoutLock, Write as _};
 
@@ -14,9 +13,9 @@ use trunkline::World;
 
 use super::plot::Pending;
 use super::progress;
+use super::times::Times;
 use crate::cmd::BenchError;
 use measure::{Bench, Moved};
-use times::Times;
 
 /// What the arguments say.
 pub(crate) struct Settings {

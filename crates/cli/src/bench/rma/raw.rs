@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use trunkline::World;
 
-use super::times::{Times, warm_up};
+use super::super::times::{Times, warm_up};
 use crate::cmd::BenchError;
 
 /// How long the other end may take to call.

@@ -1,0 +1,357 @@
+//! Tagged messages between two ranks of this host, by the Rust API: the table of p2p, of memory that no plugin sees.
+//!
+//! Called by `cmd::bench` in both ranks; rank 0 prints.
+
+use std::io::Write as _;
+use std::time::Instant;
+
+use indicatif::ProgressBar;
+use serde::Serialize;
+use trunkline::World;
+use trunkline::messages::{Buffer, Host, IpcMemory, MessageError, Messages, shared_device};
+
+use super::plot::Pending;
+use super::progress;
+use super::times::{Times, warm_up};
+use crate::cmd::BenchError;
+
+/// What is sent and received.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Of {
+    /// Memory of a rank alone.
+    Host,
+    /// A device in a memory file.
+    Memfd,
+}
+
+impl Of {
+    pub(crate) const NAMES: [&'static str; 2] = ["host", "memfd"];
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        match name {
+            "host" => Some(Self::Host),
+            "memfd" => Some(Self::Memfd),
+            _ => None,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Memfd => "memfd",
+        }
+    }
+}
+
+/// What the arguments say.
+pub(crate) struct Settings {
+    /// Which memory.
+    pub(crate) of: Of,
+    /// Sizes of the rows.
+    pub(crate) sizes: Vec<usize>,
+    /// Whether bytes are checked.
+    pub(crate) check: bool,
+    /// Timed runs, 0 for a number that fits.
+    pub(crate) iterations: usize,
+    /// JSON instead of the table.
+    pub(crate) json: bool,
+    /// The picture to draw.
+    pub(crate) plot: Option<Pending>,
+}
+
+/// One line of `--json`, with the names that p2p has.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    collective: &'a str,
+    fabric: &'a str,
+    plugin: &'a str,
+    device: &'a str,
+    interface: &'a str,
+    ranks: usize,
+    bytes: usize,
+    #[serde(rename = "type")]
+    dtype: &'a str,
+    redop: &'a str,
+    in_place: bool,
+    time_us: f64,
+    algbw: f64,
+    busbw: f64,
+    latency_p50_us: f64,
+    latency_p99_us: f64,
+    latency_max_us: f64,
+    one_way_gbs: f64,
+    both_way_gbs: f64,
+    rate_mps: f64,
+    memcpy_gbs: f64,
+    wrong: u64,
+}
+
+const COLUMNS: &str = "\
+#               half round trip, one in flight     one way, 8 in flight    both ways    memcpy
+#       size       p50       p99       max      bandwidth      rate     each way   one core  #wrong
+#        (B)      (us)      (us)      (us)         (GB/s)    (Mmsg/s)     (GB/s)     (GB/s)";
+
+/// Messages of a stream that are on their way.
+const WINDOW: usize = 8;
+/// Bytes that all timed runs of a size move together, and how many runs that may be.
+const WHOLE: usize = 256 << 20;
+const FEW: usize = 32;
+const MANY: usize = 100_000;
+/// Round trips that are timed together if they are short.
+const TOGETHER: u32 = 16;
+const SHORT: usize = 16 << 10;
+
+/// Runs all sizes; returns how many bytes were wrong, which both ranks know.
+pub(crate) fn run(settings: &Settings, world: &World) -> Result<u64, BenchError> {
+    let most = settings.sizes.iter().copied().max().unwrap_or(8);
+    settings.plot.as_ref().map_or(Ok(()), Pending::prepare)?;
+    match settings.of {
+        Of::Host => {
+            let messages = Messages::start(world, Host::new().map_err(MessageError::from)?)?;
+            let (to_send, to_receive) = (Buffer::private(most), Buffer::private(most));
+            Bench { settings, messages, to_send, to_receive }.rows()
+        }
+        Of::Memfd => {
+            let room = 4 * (most as u64).next_multiple_of(1 << 16) + (1 << 20);
+            let device = shared_device(world, room)?;
+            let make = || device.alloc(most).map(|addr| Buffer::own(addr, most));
+            let to_send = make().map_err(MessageError::from)?;
+            let to_receive = make().map_err(MessageError::from)?;
+            let messages = Messages::start(world, device)?;
+            Bench { settings, messages, to_send, to_receive }.rows()
+        }
+    }
+}
+
+struct Bench<'a, M> {
+    settings: &'a Settings,
+    messages: Messages<M>,
+    to_send: Buffer,
+    to_receive: Buffer,
+}
+
+/// One row.
+struct Row {
+    bytes: usize,
+    times: Times,
+    one_way_gbs: f64,
+    rate_mps: f64,
+    both_way_gbs: f64,
+    memcpy_gbs: f64,
+    wrong: u64,
+}
+
+/// A byte of the pattern of a size.
+fn pattern(bytes: usize, salt: usize) -> Vec<u8> {
+    (0..bytes).map(|at| ((at ^ at >> 8 ^ at >> 16).wrapping_mul(31) + bytes + salt) as u8).collect()
+}
+
+impl<M: IpcMemory> Bench<'_, M> {
+    fn rows(mut self) -> Result<u64, BenchError> {
+        let first = self.messages.rank() == 0;
+        let sizes = &self.settings.sizes;
+        let bar = if first { progress::bar(sizes.len()) } else { ProgressBar::hidden() };
+        let mut out = std::io::stdout().lock();
+        if first && !self.settings.json {
+            let of = self.settings.of.name();
+            writeln!(
+                out,
+                "# p2p: 2 ranks of this host, {of} memory\n# interface: messages of the Rust API\n#\n{COLUMNS}"
+            )?;
+        }
+        let mut wrong = 0;
+        for bytes in sizes.iter().copied() {
+            bar.set_message(format!("{bytes} B"));
+            let row = self.row(bytes)?;
+            wrong += row.wrong;
+            if first {
+                let json = self.json(&row)?;
+                let line = if self.settings.json { json.clone() } else { table(&row) };
+                self.settings.plot.iter().for_each(|plot| plot.add(json.clone()));
+                bar.suspend(|| writeln!(out, "{line}").and_then(|()| out.flush()))?;
+                bar.inc(1);
+            }
+        }
+        bar.finish_and_clear();
+        self.messages.finish()?;
+        self.settings.plot.as_ref().map_or(Ok(()), Pending::draw)?;
+        Ok(wrong)
+    }
+
+    fn iterations(&self, bytes: usize) -> usize {
+        match self.settings.iterations {
+            0 => (WHOLE / bytes.max(1)).clamp(FEW, MANY),
+            asked => asked,
+        }
+    }
+
+    fn row(&mut self, bytes: usize) -> Result<Row, BenchError> {
+        let (count, rank) = (self.iterations(bytes), self.messages.rank());
+        let (from, into) = (self.to_send.part(0, bytes)?, self.to_receive.part(0, bytes)?);
+        self.write(&from, &pattern(bytes, rank))?;
+        self.write(&into, &pattern(bytes, 7))?;
+        self.messages.barrier()?;
+        let times = self.round_trips(&from, &into, count)?;
+        let mut wrong = self.differing(&into, &pattern(bytes, 1 - rank))?;
+        self.write(&into, &pattern(bytes, 7))?;
+        self.messages.barrier()?;
+        let seconds = self.stream(&from, &into, count, [rank == 0, rank == 1])?;
+        if rank == 1 {
+            wrong += self.differing(&into, &pattern(bytes, 0))?;
+        }
+        let both = self.stream(&from, &into, count, [true, true])?;
+        wrong += self.differing(&into, &pattern(bytes, 1 - rank))?;
+        let wrong = self.sum(wrong)?;
+        let moved = (count * bytes) as f64 / 1e9;
+        let memcpy_gbs = if rank == 0 { self.memcpy(bytes, count)? } else { 0.0 };
+        self.messages.barrier()?;
+        Ok(Row {
+            bytes,
+            times,
+            one_way_gbs: moved / seconds,
+            rate_mps: count as f64 / seconds / 1e6,
+            both_way_gbs: moved / both,
+            memcpy_gbs,
+            wrong,
+        })
+    }
+
+    /// Half of round trips, of which rank 0 begins each.
+    fn round_trips(&mut self, from: &Buffer, into: &Buffer, count: usize) -> Result<Times, BenchError> {
+        let (first, other) = (self.messages.rank() == 0, 1 - self.messages.rank());
+        let together = if from.len() <= SHORT { TOGETHER } else { 1 };
+        let messages = &mut self.messages;
+        let times = Times::take(count / together as usize + 1, 2 * together, |_| {
+            for _ in 0..together {
+                let received = messages.irecv(other, 1, into)?;
+                if first {
+                    let sent = messages.isend(other, 1, from)?;
+                    messages.wait(received)?;
+                    messages.wait(sent)?;
+                } else {
+                    messages.wait(received)?;
+                    let sent = messages.isend(other, 1, from)?;
+                    messages.wait(sent)?;
+                }
+            }
+            Ok::<(), MessageError>(())
+        })?;
+        Ok(times)
+    }
+
+    /// How long it takes until as many messages as that have come where they go to, and all know it.
+    fn stream(
+        &mut self,
+        from: &Buffer,
+        into: &Buffer,
+        count: usize,
+        [sends, receives]: [bool; 2],
+    ) -> Result<f64, BenchError> {
+        let other = 1 - self.messages.rank();
+        let mut under_way = std::collections::VecDeque::with_capacity(2 * WINDOW);
+        self.messages.barrier()?;
+        let mut began = Instant::now();
+        let warm_up = warm_up(count);
+        for at in 0..warm_up + count {
+            if at == warm_up {
+                self.messages.barrier()?;
+                began = Instant::now();
+            }
+            if receives {
+                under_way.push_back(self.messages.irecv(other, 2, into)?);
+            }
+            if sends {
+                under_way.push_back(self.messages.isend(other, 2, from)?);
+            }
+            while under_way.len() >= WINDOW * (usize::from(sends) + usize::from(receives))
+                || at + 1 == warm_up && !under_way.is_empty()
+            {
+                let Some(oldest) = under_way.pop_front() else { break };
+                self.messages.wait(oldest)?;
+            }
+        }
+        for request in under_way {
+            self.messages.wait(request)?;
+        }
+        self.messages.barrier()?;
+        Ok(began.elapsed().as_secs_f64())
+    }
+
+    /// What one core copies from a buffer to another, while the other rank waits.
+    fn memcpy(&self, bytes: usize, count: usize) -> Result<f64, BenchError> {
+        let (from, into) = (self.to_send.part(0, bytes)?, self.to_receive.part(0, bytes)?);
+        let mut began = Instant::now();
+        let warm_up = warm_up(count);
+        for at in 0..warm_up + count {
+            if at == warm_up {
+                began = Instant::now();
+            }
+            self.messages.copy(&from, &into)?;
+        }
+        Ok((count * bytes) as f64 / 1e9 / began.elapsed().as_secs_f64())
+    }
+
+    fn write(&self, buffer: &Buffer, bytes: &[u8]) -> Result<(), BenchError> {
+        Ok(self.messages.write(buffer, 0, bytes)?)
+    }
+
+    fn differing(&self, buffer: &Buffer, expected: &[u8]) -> Result<u64, BenchError> {
+        if !self.settings.check {
+            return Ok(0);
+        }
+        let mut bytes = vec![0; expected.len()];
+        self.messages.read(buffer, 0, &mut bytes)?;
+        Ok(bytes.iter().zip(expected).filter(|(left, right)| left != right).count() as u64)
+    }
+
+    /// What both have, together.
+    fn sum(&mut self, mine: u64) -> Result<u64, BenchError> {
+        let other = 1 - self.messages.rank();
+        let mut theirs = [0; 8];
+        self.messages.send(other, 3, &mine.to_le_bytes())?;
+        self.messages.recv(other, 3, &mut theirs)?;
+        Ok(mine + u64::from_le_bytes(theirs))
+    }
+
+    fn json(&self, row: &Row) -> Result<String, BenchError> {
+        let line = Line {
+            collective: "p2p",
+            fabric: self.settings.of.name(),
+            plugin: "Trunkline",
+            device: self.settings.of.name(),
+            interface: "messages",
+            ranks: 2,
+            bytes: row.bytes,
+            dtype: "uint8",
+            redop: "none",
+            in_place: false,
+            time_us: row.times.p50_us,
+            algbw: row.one_way_gbs,
+            busbw: row.both_way_gbs,
+            latency_p50_us: row.times.p50_us,
+            latency_p99_us: row.times.p99_us,
+            latency_max_us: row.times.max_us,
+            one_way_gbs: row.one_way_gbs,
+            both_way_gbs: row.both_way_gbs,
+            rate_mps: row.rate_mps,
+            memcpy_gbs: row.memcpy_gbs,
+            wrong: row.wrong,
+        };
+        Ok(serde_json::to_string(&line).map_err(std::io::Error::from)?)
+    }
+}
+
+fn table(row: &Row) -> String {
+    format!(
+        "{:>12}  {:>8.3}  {:>8.3}  {:>8.2}  {:>13.3}  {:>10.3}  {:>11.3}  {:>9.3}  {:>6}",
+        row.bytes,
+        row.times.p50_us,
+        row.times.p99_us,
+        row.times.max_us,
+        row.one_way_gbs,
+        row.rate_mps,
+        row.both_way_gbs,
+        row.memcpy_gbs,
+        row.wrong,
+    )
+}
