@@ -85,3 +85,25 @@ pub(super) unsafe fn borrow<'a, T>(from: *const T, what: &'static str) -> Result
     // SAFETY: by the contract of this function.
     unsafe { from.as_ref() }.ok_or(CallError::Argument(what))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_ends_at_the_fence() {
+        assert_eq!(guard("rma", || panic!("a defect")), StatusCode::INTERNAL);
+        assert_eq!(guard("rma", || Err(CallError::Argument("wrong"))), StatusCode::INVALID_VALUE);
+        assert_eq!(guard("rma", || Ok(())), StatusCode::SUCCESS);
+    }
+
+    #[test]
+    fn nothing_is_written_to_or_read_from_nowhere() {
+        // SAFETY: null is what the fence is asked about.
+        let out = unsafe { Out::<u64>::new(std::ptr::null_mut()) };
+        assert!(matches!(out, Err(CallError::Argument(_))));
+        // SAFETY: as above.
+        let value = unsafe { read::<u64>(std::ptr::null(), "no value") };
+        assert!(matches!(value, Err(CallError::Argument("no value"))));
+    }
+}
