@@ -28,6 +28,9 @@ const SLACK: u64 = 15;
 const ALIKE: u64 = 1;
 /// Orders of what is only looked up.
 const LOOKUPS: [&str; 5] = ["recent", "indexed", "share", "resolve", "quiet"];
+
+/// Orders that the example `messages` of the engine knows.
+const MESSAGES: [&str; 1] = ["near"];
 /// Calls for each message that count as none: what a longer run does besides, by the clock.
 const NO_CALLS: f64 = 0.05;
 /// The plugin's file, whose instructions alone are counted where a library of others does the rest.
@@ -72,6 +75,8 @@ struct Built {
     program: PathBuf,
     /// What moves no messages and only looks exports up.
     lookups: PathBuf,
+    /// Tagged messages inside one process.
+    messages: PathBuf,
     plugin: PathBuf,
     /// A folder with a library that stands for libibverbs, whose devices are wired to each other inside a process; none
     /// without a C compiler and its header.
@@ -136,15 +141,30 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
 
 /// The program and the plugin, optimized, for any processor.
 fn build(workspace: &Workspace) -> Result<Built> {
-    let packages = ["-p", "trunkline-nccl", "-p", "trunkline-nethost", "-p", "trunkline-proto"];
-    let wanted = ["--lib", "--example", "cycle", "--example", "lookup"];
+    let packages = [
+        "-p",
+        "trunkline-nccl",
+        "-p",
+        "trunkline-nethost",
+        "-p",
+        "trunkline-proto",
+        "-p",
+        "trunkline-engine",
+    ];
+    let wanted = ["--lib", "--example", "cycle", "--example", "lookup", "--example", "messages"];
     let begin = ["build", "--quiet", "--profile", "budget"].into_iter();
     let args: Vec<&str> = begin.chain(packages).chain(wanted).collect();
     shell::cargo(&workspace.root, &args)?;
     let dir = workspace.target.join("budget");
     let (program, plugin) = (dir.join("examples/cycle"), dir.join(PLUGIN));
-    let lookups = dir.join("examples/lookup");
-    Ok(Built { program, lookups, plugin, devices: build_devices(&workspace.root, &dir.join("devices")) })
+    let [lookups, messages] = ["lookup", "messages"].map(|name| dir.join("examples").join(name));
+    Ok(Built {
+        program,
+        lookups,
+        messages,
+        plugin,
+        devices: build_devices(&workspace.root, &dir.join("devices")),
+    })
 }
 
 /// The library that stands for libibverbs, in a folder of its own.
@@ -208,7 +228,11 @@ fn skipped(tool: &str, reason: &str) -> bool {
 /// What one message adds to a counter.
 fn per_message(built: &Built, cycle: &Cycle, plant: &str, counter: Counter) -> Result<f64> {
     let count = |messages: u64| {
-        let program = if LOOKUPS.contains(&cycle.order.as_str()) { &built.lookups } else { &built.program };
+        let program = match cycle.order.as_str() {
+            order if LOOKUPS.contains(&order) => &built.lookups,
+            order if MESSAGES.contains(&order) => &built.messages,
+            _ => &built.program,
+        };
         let mut words = vec![program.display().to_string(), built.plugin.display().to_string()];
         words.extend([cycle.order.clone(), cycle.bytes.to_string(), messages.to_string()]);
         let mut command = Command::new("env");

@@ -272,6 +272,72 @@ fn hits_on_shared_memory_allocate_nothing() {
     assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "hits on shared memory");
 }
 
+/// Two endpoints of this process that exchange messages inside the node, of private memory and of memory that the other maps.
+fn messages_inside_a_node_allocate_nothing() {
+    use trunkline_engine::ipc::{Buffer, Config as Sharing};
+    use trunkline_engine::tagged::{Begun, Config, Endpoint, Event};
+    use trunkline_fabric::{Oob as _, OobListener as _};
+    use trunkline_mem::ipc::Device;
+    use trunkline_proto::time::{Duration, Instant};
+    use trunkline_proto::wire::tagged::Inbox;
+    let (host, device) = (UnixHost::new(|_, _| {}), Device::create(0, 64 << 20).unwrap());
+    let mut listener = host.oob().listen().unwrap();
+    let mut now = Instant(0);
+    let mut ends = [1, 2].map(|number| {
+        let sharing = Sharing::new([number; 16], Amount { entries: 16, bytes: 1 << 40 });
+        let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
+        let memory = Device::join(0, &device.descriptor().unwrap()).unwrap();
+        Endpoint::new(memory, Config { sharing, inbox }, now)
+    });
+    let connected = ends[1].join(host.oob().connect(&listener.address()).unwrap()).unwrap();
+    let accepted = ends[0].join(listener.accept().unwrap().unwrap()).unwrap();
+    let mut met = 0;
+    while met < 2 {
+        now = now + Duration::micros(100);
+        for end in &mut ends {
+            end.progress(now);
+            met += u32::from(matches!(end.event(), Some(Event::Met { .. })));
+        }
+    }
+    for (bytes, own, early) in [
+        (8, false, false),
+        (8, true, true),
+        (4096, false, true),
+        (65_536, false, true),
+        (65_536, true, false),
+    ] {
+        let buffers = [0, 1].map(|at: usize| match own {
+            true => Buffer::Own { addr: ends[at].node().memory().alloc(bytes).unwrap(), len: bytes as u64 },
+            false => Buffer::from(Memory::heap(bytes)),
+        });
+        let mut message = || {
+            let post = |ends: &mut [Endpoint<_, _>; 2]| {
+                ends[1].receive(Some(connected), (1, u64::MAX), buffers[1].clone()).unwrap()
+            };
+            let posted = (!early).then(|| post(&mut ends));
+            let sent = ends[0].send(accepted, 1, &buffers[0]).unwrap();
+            if early {
+                while ends[1].probe(None, (1, u64::MAX)).is_none() {}
+            }
+            let received = posted.unwrap_or_else(|| post(&mut ends));
+            while ends[1].test(received).is_none_or(|end| end.is_err()) {
+                // Not so far that the streams are read, which is seldom and allocates for what is said there.
+                ends.iter_mut().for_each(|end| _ = end.progress(now));
+            }
+            if let Begun::Request(request) = sent {
+                while ends[0].test(request).is_none() {
+                    ends.iter_mut().for_each(|end| _ = end.progress(now));
+                }
+            }
+        };
+        (0..2000).for_each(|_| message());
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        (0..2000).for_each(|_| message());
+        let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        assert_eq!(allocated, 0, "{bytes} B inside a node, own memory: {own}, early: {early}");
+    }
+}
+
 /// The bug that `cargo xtask mutants` asks for, if any.
 fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
@@ -303,6 +369,7 @@ fn messages_allocate_nothing_after_warm_up() {
         }
     }
     hits_on_shared_memory_allocate_nothing();
+    messages_inside_a_node_allocate_nothing();
     shared_messages_allocate_nothing();
     shared_messages_over_two_rails_allocate_nothing();
     // Recorded for a trace: with room for every event, and with a buffer that is full after some.

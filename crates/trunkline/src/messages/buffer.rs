@@ -40,6 +40,15 @@ impl Buffer {
         }))
     }
 
+    /// Where it begins, if it is of the kind of memory of its messages.
+    #[must_use]
+    pub const fn address(&self) -> Option<usize> {
+        match &self.0 {
+            Inner::Own { addr, .. } => Some(*addr),
+            Inner::Other { .. } => None,
+        }
+    }
+
     /// Bytes.
     #[must_use]
     pub const fn len(&self) -> usize {

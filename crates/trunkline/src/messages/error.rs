@@ -74,6 +74,30 @@ pub enum MessageError {
     /// The bytes are not, or not all, in one allocation of the kind of memory of these messages.
     #[error("the bytes are not all in one allocation that Messages::memory knows; has it been freed?")]
     Outside,
+    /// The buffers of an all-to-all do not have a part for each rank.
+    #[error(
+        "buffers of {from} and {into} bytes do not have a part for each of {size} ranks, as long in both"
+    )]
+    Parts {
+        /// Bytes to give.
+        from: usize,
+        /// Bytes to get.
+        into: usize,
+        /// Ranks.
+        size: usize,
+    },
+    /// A rank makes a call that all make with another length.
+    #[error(
+        "rank {rank} gave {got} bytes where this rank has room for {expected}; all ranks must make the same calls in the same order"
+    )]
+    Differ {
+        /// Which.
+        rank: usize,
+        /// Bytes that came.
+        got: u64,
+        /// Bytes that should have.
+        expected: u64,
+    },
     /// There are too many messages at once.
     #[error("too many receives at once: wait for some of them")]
     TooMany,

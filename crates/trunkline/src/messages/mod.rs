@@ -41,6 +41,7 @@
 //!   hangs.
 
 mod buffer;
+mod collective;
 mod error;
 mod pattern;
 mod start;

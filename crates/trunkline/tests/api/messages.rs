@@ -210,3 +210,68 @@ fn ten_thousand_allocations_are_exchanged_in_little_memory() {
         world.finish().unwrap();
     });
 }
+
+#[test]
+fn broadcasts_and_exchanges_are_whole_whatever_memory_each_rank_has() {
+    run_over(
+        &SHM,
+        "messages::broadcasts_and_exchanges_are_whole_whatever_memory_each_rank_has",
+        4,
+        |world| {
+            let mut messages = start(&world);
+            let (rank, size) = (world.rank(), world.size());
+            for round in 0..12 {
+                for len in [0, 8, 8192, 100_000, 1 << 20] {
+                    // Ranks differ in where their buffers are, and in which of them others could map.
+                    let buffer = |messages: &Messages<Device>, len: usize, turn: usize| match turn % 2 {
+                        0 => Buffer::private(len),
+                        _ => own(messages, len.max(1)).part(0, len).unwrap(),
+                    };
+                    let (root, seed) = (round % size, round * 7 + len);
+                    let all = buffer(&messages, len, rank + round);
+                    if rank == root {
+                        messages.write(&all, 0, &pattern(len, seed)).unwrap();
+                    }
+                    messages.broadcast(root, &all).unwrap();
+                    // The root writes at once: whoever still read would see it.
+                    let mut bytes = vec![0; len];
+                    messages.read(&all, 0, &mut bytes).unwrap();
+                    messages.write(&all, 0, &vec![0xee; len]).unwrap();
+                    assert!(bytes == pattern(len, seed), "{len} bytes of rank {root}");
+                    let (from, into) = (
+                        buffer(&messages, len * size, rank / 2 + round),
+                        buffer(&messages, len * size, rank),
+                    );
+                    for other in 0..size {
+                        messages
+                            .write(&from, other * len, &pattern(len, seed + rank * size + other))
+                            .unwrap();
+                    }
+                    messages.all_to_all(&from, &into).unwrap();
+                    messages.write(&from, 0, &vec![0xdd; len * size]).unwrap();
+                    for other in 0..size {
+                        messages.read(&into, other * len, &mut bytes).unwrap();
+                        assert!(
+                            bytes == pattern(len, seed + other * size + rank),
+                            "{len} bytes of rank {other}"
+                        );
+                    }
+                    messages.barrier().unwrap();
+                    for buffer in [all, from, into] {
+                        let _ = buffer.address().map(|addr| messages.memory().free(addr).unwrap());
+                    }
+                }
+            }
+            assert_eq!(messages.counts().fallbacks, 0);
+            // Who asks for something else is told, and nobody hangs.
+            let odd = Buffer::private(6);
+            assert!(matches!(messages.all_to_all(&odd, &odd), Err(MessageError::Parts { size: 4, .. })));
+            let mine = Buffer::private(if rank == 3 { 50 } else { 40 });
+            let end = messages.broadcast(0, &mine);
+            assert_eq!(end.is_ok(), rank != 3, "{end:?}");
+            assert!(rank != 3 || end.unwrap_err().to_string().contains("rank 0 gave 40 bytes"));
+            messages.finish().unwrap();
+            world.finish().unwrap();
+        },
+    );
+}

@@ -1,0 +1,96 @@
+//! What ranks of a host do together: broadcast and all-to-all, by tagged messages.
+//!
+//! A buffer that others can map is read by each of them at the same time, by one export; its owner comes back when all have read it. How bytes go
+//! is settled by the two ends of each message, so ranks whose buffers differ in kind never wait for something else than the others do.
+
+use std::collections::VecDeque;
+
+use trunkline_mem::ipc::IpcMemory;
+
+use super::{Buffer, MessageError, Messages, OWN_TAGS, Request};
+
+/// Tags of these calls.
+const TOGETHER: u64 = OWN_TAGS | 1 << 62;
+
+impl<M: IpcMemory> Messages<M> {
+    /// Gives the bytes of one rank to all that are near: afterwards each has in `buffer` what `root` has in its own, which is as long. All call it. It comes
+    /// back when this rank's buffer may be written again; others may still be waiting for theirs.
+    ///
+    /// # Errors
+    /// [`MessageError`]; of several the first. All of this rank's part is over then, too.
+    pub fn broadcast(&mut self, root: usize, buffer: &Buffer) -> Result<(), MessageError> {
+        let tag = self.next_call();
+        if root != self.rank {
+            let received = self.irecv_tagged(root.into(), (tag, u64::MAX), buffer)?;
+            return self.whole(received, root, buffer);
+        }
+        let near: Vec<usize> = self.near().collect();
+        let sent = near.into_iter().map(|rank| self.isend_tagged(rank, tag, buffer)).collect();
+        self.wait_all(sent, VecDeque::new())
+    }
+
+    /// Gives part `n` of `from` to rank `n`, and puts what rank `n` gives into part `n` of `into`: each of as many bytes as a buffer has for each rank
+    /// of the world. All that are near call it with buffers of the same length; parts of ranks elsewhere stay as they are. It comes back when this rank
+    /// has all, and all have what it gave.
+    ///
+    /// # Errors
+    /// As [`Messages::broadcast`]; [`MessageError::Parts`].
+    pub fn all_to_all(&mut self, from: &Buffer, into: &Buffer) -> Result<(), MessageError> {
+        let (size, len) = (self.size(), from.len());
+        if into.len() != len || !len.is_multiple_of(size) {
+            return Err(MessageError::Parts { from: len, into: into.len(), size });
+        }
+        let (tag, part) = (self.next_call(), len / size);
+        let near: Vec<usize> = self.near().collect();
+        let mut received = VecDeque::with_capacity(near.len());
+        for rank in &near {
+            let into = into.part(rank * part, part)?;
+            received.push_back((self.irecv_tagged((*rank).into(), (tag, u64::MAX), &into), *rank, into));
+        }
+        // Not all to the same rank first.
+        let turn = near.iter().position(|rank| *rank > self.rank).unwrap_or(0);
+        let turns = near.iter().cycle().skip(turn).take(near.len());
+        let mut sent = Vec::with_capacity(near.len());
+        for rank in turns {
+            sent.push(self.isend_tagged(*rank, tag, &from.part(rank * part, part)?));
+        }
+        self.copy(&from.part(self.rank * part, part)?, &into.part(self.rank * part, part)?)?;
+        self.wait_all(sent, received)
+    }
+
+    fn near(&self) -> impl Iterator<Item = usize> {
+        (0..self.size()).filter(|rank| self.is_near(*rank))
+    }
+
+    fn next_call(&mut self) -> u64 {
+        self.meetings += 1;
+        TOGETHER | self.meetings
+    }
+
+    /// Waits until all are over; the first error of any.
+    fn wait_all(
+        &mut self,
+        sent: Vec<Result<Request, MessageError>>,
+        received: VecDeque<(Result<Request, MessageError>, usize, Buffer)>,
+    ) -> Result<(), MessageError> {
+        let mut end = Ok(());
+        for (request, rank, into) in received {
+            let got = request.and_then(|request| self.whole(request, rank, &into));
+            end = end.and(got);
+        }
+        for request in sent {
+            let gone = request.and_then(|request| self.wait(request).map(drop));
+            end = end.and(gone);
+        }
+        end
+    }
+
+    /// Waits for a message that is as long as its buffer.
+    fn whole(&mut self, request: Request, rank: usize, into: &Buffer) -> Result<(), MessageError> {
+        let got = self.wait(request).map_err(|error| error.with(rank))?;
+        if got.len == into.len() as u64 {
+            return Ok(());
+        }
+        Err(MessageError::Differ { rank, got: got.len, expected: into.len() as u64 })
+    }
+}
