@@ -307,7 +307,7 @@ fn messages_inside_a_node_allocate_nothing() {
         (65_536, true, false),
     ] {
         let buffers = [0, 1].map(|at: usize| match own {
-            true => Buffer::Own { addr: ends[at].node().memory().alloc(bytes).unwrap(), len: bytes as u64 },
+            true => Buffer::own(ends[at].node().memory().alloc(bytes).unwrap(), bytes as u64),
             false => Buffer::from(Memory::heap(bytes)),
         });
         let mut message = || {

@@ -5,8 +5,10 @@ use trunkline_mem::Memory;
 use trunkline_mem::ipc::{CopyError, IpcMemory};
 use trunkline_proto::ipc::importer::{ResolveError, Resolved, Use};
 use trunkline_proto::slots::SlotId;
+use trunkline_proto::tagged::Rows;
 use trunkline_proto::wire::ipc::{Message, Outcome};
 
+use super::buffer::There;
 use super::{Broken, Buffer, COPY_PER_CALL, Neighbour, Node, Notice, Receipt, ReceiveError};
 
 /// A message that has come and is not received yet.
@@ -40,6 +42,8 @@ pub(super) struct Job {
     buffer: Buffer,
     /// How many of them are wanted.
     len: u64,
+    /// How they stand in the sender's memory.
+    rows: Rows,
     /// Whether they are written, and not read.
     outward: bool,
 }
@@ -64,7 +68,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// [`ReceiveError`].
     pub fn receive(&mut self, arrival: ArrivalId, into: Memory) -> Result<(), ReceiveError> {
         let len = self.arrival_mut(arrival).map(|one| one.used.part().len());
-        self.receive_part(arrival, into.into(), len.unwrap_or(0))
+        self.receive_part(arrival, into.into(), (len.unwrap_or(0), Rows::WHOLE))
     }
 
     /// An arrival goes to that address of an own allocation of the node's kind of memory, which has so many bytes from there on.
@@ -75,30 +79,36 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         let room = self.memory.allocation_of(addr).ok();
         let room = room.and_then(|of| Some(of.len - of.offset_of(addr)?)).unwrap_or(0);
         let len = self.arrival_mut(arrival).map(|one| one.used.part().len());
-        self.receive_part(arrival, Buffer::Own { addr, len: room as u64 }, len.unwrap_or(0))
+        self.receive_part(arrival, Buffer::own(addr, room as u64), (len.unwrap_or(0), Rows::WHOLE))
     }
 
-    /// So many bytes of an arrival, from its first on, go there.
+    /// So many bytes of an arrival, from its first on, go there; they stand in such rows in what it refers to.
     ///
     /// # Errors
     /// [`ReceiveError`].
-    pub fn receive_part(&mut self, arrival: ArrivalId, into: Buffer, len: u64) -> Result<(), ReceiveError> {
-        self.begin(arrival, Job { buffer: into, len, outward: false })
+    pub fn receive_part(
+        &mut self,
+        arrival: ArrivalId,
+        into: Buffer,
+        (len, rows): (u64, Rows),
+    ) -> Result<(), ReceiveError> {
+        self.begin(arrival, Job { buffer: into, len, rows, outward: false })
     }
 
-    /// All bytes that an arrival refers to are written, from that buffer: it was an offer.
+    /// All bytes that an arrival refers to, which stand in such rows there, are written from that buffer: it was an offer.
     ///
     /// # Errors
     /// [`ReceiveError`].
-    pub fn place(&mut self, arrival: ArrivalId, from: Buffer) -> Result<(), ReceiveError> {
-        let len = self.arrival_mut(arrival).map(|one| one.used.part().len());
-        self.begin(arrival, Job { buffer: from, len: len.unwrap_or(0), outward: true })
+    pub fn place(&mut self, arrival: ArrivalId, from: Buffer, rows: Rows) -> Result<(), ReceiveError> {
+        let span = self.arrival_mut(arrival).map(|one| one.used.part().len());
+        let len = span.and_then(|span| rows.packed(span)).unwrap_or(0);
+        self.begin(arrival, Job { buffer: from, len, rows, outward: true })
     }
 
     fn begin(&mut self, arrival: ArrivalId, job: Job) -> Result<(), ReceiveError> {
         let found = self.arrival_mut(arrival).filter(|one| one.job.is_none());
         let one = found.ok_or(ReceiveError::Unknown)?;
-        let (there, room) = (one.used.part().len(), job.buffer.len());
+        let (there, room) = (job.rows.whole_in(one.used.part().len()), job.buffer.len());
         if job.len > room || job.len > there {
             return Err(ReceiveError::Short { len: job.len, room: room.min(there) });
         }
@@ -198,7 +208,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         let len = (job.len - one.done).min(COPY_PER_CALL);
         let copied = match peer.imports.find(one.used.name(), place) {
             Some(mapped) => {
-                let there = (mapped, part.start() + one.done);
+                let there = There { mapped, at: part.start(), rows: job.rows };
                 match job.outward {
                     false => job.buffer.get(&self.memory, one.done, there, len),
                     true => job.buffer.put(&self.memory, one.done, there, len),

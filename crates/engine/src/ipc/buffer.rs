@@ -2,170 +2,270 @@
 
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::{At, CopyError, IpcMemory, Mapped, To};
+use trunkline_proto::tagged::{Rows, Runs};
 
-/// Bytes of this process. They stay as they are, and are nobody else's, while a message uses them.
+/// Bytes of this process, in a row or in rows at equal distances. They stay as they are, and are nobody else's, while a message uses them.
 #[derive(Clone, Debug)]
-pub enum Buffer {
-    /// Inside one own allocation of the node's kind of memory, which others can map.
-    Own {
-        /// Address of the first.
-        addr: usize,
-        /// How many.
-        len: u64,
-    },
-    /// Any other memory that the CPU may touch.
-    Other {
-        /// The memory.
-        memory: Memory,
-        /// The first byte in it.
-        at: u64,
-        /// How many.
-        len: u64,
-    },
+pub struct Buffer {
+    place: Place,
+    rows: Rows,
+    len: u64,
+}
+
+/// Where they are.
+#[derive(Clone, Debug)]
+enum Place {
+    /// Inside one own allocation of the node's kind of memory, which others can map: the address of the first.
+    Own(usize),
+    /// Any other memory that the CPU may touch: the first byte in it.
+    Other(Memory, u64),
+}
+
+/// Bytes of another process that are mapped here: where the first of them is in what is mapped, and how they stand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct There<'a> {
+    pub(crate) mapped: &'a Mapped,
+    pub(crate) at: u64,
+    pub(crate) rows: Rows,
 }
 
 impl From<Memory> for Buffer {
     fn from(memory: Memory) -> Self {
         let len = memory.len() as u64;
-        Self::Other { memory, at: 0, len }
+        Self::of(memory, 0, len)
     }
 }
 
 impl Buffer {
-    /// Bytes.
+    /// Bytes inside one own allocation of the node's kind of memory, which others can map.
+    #[must_use]
+    pub const fn own(addr: usize, len: u64) -> Self {
+        Self { place: Place::Own(addr), rows: Rows::WHOLE, len }
+    }
+
+    /// Bytes of any other memory that the CPU may touch, from an offset on.
+    #[must_use]
+    pub const fn of(memory: Memory, at: u64, len: u64) -> Self {
+        Self { place: Place::Other(memory, at), rows: Rows::WHOLE, len }
+    }
+
+    /// Those of its bytes that stand in such rows, the first at its begin; what is behind the last whole row is left out.
+    #[must_use]
+    pub fn in_rows(&self, rows: Rows) -> Self {
+        Self { place: self.place.clone(), rows, len: rows.whole_in(self.len) }
+    }
+
+    /// Some of its bytes; `None` if it has not so many in a row.
+    #[must_use]
+    pub fn part(&self, from: u64, len: u64) -> Option<Self> {
+        let inside = from.checked_add(len).is_some_and(|end| end <= self.len);
+        if !inside || !self.rows.is_whole() {
+            return None;
+        }
+        let place = match &self.place {
+            Place::Own(addr) => Place::Own(plus(*addr, from)),
+            Place::Other(memory, at) => Place::Other(memory.clone(), at + from),
+        };
+        Some(Self { place, rows: self.rows, len })
+    }
+
+    /// Bytes, as many as are sent.
     #[inline]
     #[must_use]
     pub const fn len(&self) -> u64 {
-        match self {
-            Self::Own { len, .. } | Self::Other { len, .. } => *len,
-        }
+        self.len
     }
 
     /// Whether it has none.
     #[inline]
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len == 0
     }
 
-    /// Copies bytes of another process's memory that is mapped to `offset` here.
+    /// How they stand.
+    #[inline]
+    #[must_use]
+    pub const fn rows(&self) -> Rows {
+        self.rows
+    }
+
+    /// Where the first is, if it is of the node's kind of memory.
+    #[inline]
+    #[must_use]
+    pub const fn address(&self) -> Option<usize> {
+        match &self.place {
+            Place::Own(addr) => Some(*addr),
+            Place::Other(..) => None,
+        }
+    }
+
+    /// The memory and the first byte in it, if it is any other memory, and in one row.
+    #[must_use]
+    pub fn memory(&self) -> Option<(&Memory, u64)> {
+        match &self.place {
+            Place::Other(memory, at) if self.rows.is_whole() => Some((memory, *at)),
+            _ => None,
+        }
+    }
+
+    /// Copies bytes of another process's memory to byte number `done` here and on.
     pub(crate) fn get<M: IpcMemory>(
         &self,
         of: &M,
-        offset: u64,
-        from: (&Mapped, u64),
+        done: u64,
+        there: There<'_>,
         len: u64,
     ) -> Result<(), CopyError> {
-        let from = At::Open(from.0, from.1);
-        match self {
-            Self::Own { addr, .. } => of.copy(from, To::Own(plus(*addr, offset)), len as usize),
-            Self::Other { memory, at, .. } => of.copy(from, To::Memory(memory, at + offset), len as usize),
+        for ([here, away], len) in Runs::new([self.rows, there.rows], done, len) {
+            let from = At::Open(there.mapped, there.at + away);
+            match &self.place {
+                Place::Own(addr) => of.copy(from, To::Own(plus(*addr, here)), len as usize)?,
+                Place::Other(memory, at) => of.copy(from, To::Memory(memory, at + here), len as usize)?,
+            }
         }
+        Ok(())
     }
 
-    /// Copies bytes from `offset` here to another process's memory that is mapped.
+    /// Copies bytes from byte number `done` here and on to another process's memory.
     pub(crate) fn put<M: IpcMemory>(
         &self,
         of: &M,
-        offset: u64,
-        to: (&Mapped, u64),
+        done: u64,
+        there: There<'_>,
         len: u64,
     ) -> Result<(), CopyError> {
-        match self {
-            Self::Own { addr, .. } => {
-                of.copy(At::Own(plus(*addr, offset)), To::Open(to.0, to.1), len as usize)
-            }
-            Self::Other { memory, at, .. } => {
-                of.fill(At::Open(to.0, to.1), memory, at + offset, len as usize)
+        for ([here, away], len) in Runs::new([self.rows, there.rows], done, len) {
+            let away = there.at + away;
+            match &self.place {
+                Place::Own(addr) => {
+                    let (from, to) = (At::Own(plus(*addr, here)), To::Open(there.mapped, away));
+                    of.copy(from, to, len as usize)?;
+                }
+                Place::Other(memory, at) => {
+                    of.fill(At::Open(there.mapped, away), memory, at + here, len as usize)?;
+                }
             }
         }
+        Ok(())
     }
 
-    /// Copies bytes from `offset` here to memory that both processes have.
+    /// Copies bytes from byte number `done` here and on to memory that both processes have.
     #[inline]
     pub(crate) fn stage<M: IpcMemory>(
         &self,
         of: &M,
-        offset: u64,
-        to: (&Memory, u64),
+        done: u64,
+        (memory, at): (&Memory, u64),
         len: u64,
     ) -> Result<(), CopyError> {
-        match self {
-            Self::Own { addr, .. } => {
-                of.copy(At::Own(plus(*addr, offset)), To::Memory(to.0, to.1), len as usize)
-            }
-            Self::Other { memory, at, .. } => {
-                to.0.copy_from(to.1, memory, at + offset, len).map_err(|_| outside(*at + offset, len))
+        for ([here, away], len) in Runs::new([self.rows, Rows::WHOLE], done, len) {
+            let away = at + away - done;
+            match &self.place {
+                Place::Own(addr) => {
+                    of.copy(At::Own(plus(*addr, here)), To::Memory(memory, away), len as usize)?;
+                }
+                Place::Other(from, at) => {
+                    memory.copy_from(away, from, at + here, len).map_err(|_| outside(*at + here, len))?;
+                }
             }
         }
+        Ok(())
     }
 
-    /// Copies bytes from memory that both processes have to `offset` here.
+    /// Copies bytes from memory that both processes have to byte number `done` here and on.
     #[inline]
     pub(crate) fn unstage<M: IpcMemory>(
         &self,
         of: &M,
-        offset: u64,
-        from: (&Memory, u64),
+        done: u64,
+        (memory, at): (&Memory, u64),
         len: u64,
     ) -> Result<(), CopyError> {
-        match self {
-            Self::Own { addr, .. } => of.fill(At::Own(plus(*addr, offset)), from.0, from.1, len as usize),
-            Self::Other { memory, at, .. } => {
-                memory.copy_from(at + offset, from.0, from.1, len).map_err(|_| outside(*at + offset, len))
+        for ([here, away], len) in Runs::new([self.rows, Rows::WHOLE], done, len) {
+            let away = at + away - done;
+            match &self.place {
+                Place::Own(addr) => of.fill(At::Own(plus(*addr, here)), memory, away, len as usize)?,
+                Place::Other(into, at) => {
+                    into.copy_from(at + here, memory, away, len).map_err(|_| outside(*at + here, len))?;
+                }
             }
         }
+        Ok(())
     }
 
-    /// Copies bytes of this process's own to `offset` here.
+    /// Copies bytes of this process's own to byte number `done` here and on.
     ///
     /// # Errors
     /// [`CopyError`].
-    pub fn write<M: IpcMemory>(&self, of: &M, offset: u64, bytes: &[u8]) -> Result<(), CopyError> {
-        match self {
-            Self::Own { addr, .. } => of.write(At::Own(plus(*addr, offset)), bytes),
-            Self::Other { memory, at, .. } => {
-                memory.write(at + offset, bytes).map_err(|_| outside(*at + offset, bytes.len() as u64))
+    pub fn write<M: IpcMemory>(&self, of: &M, done: u64, bytes: &[u8]) -> Result<(), CopyError> {
+        for ([here, away], len) in Runs::new([self.rows, Rows::WHOLE], done, bytes.len() as u64) {
+            let from = (away - done) as usize;
+            let part = bytes.get(from..from + len as usize).unwrap_or_default();
+            match &self.place {
+                Place::Own(addr) => of.write(At::Own(plus(*addr, here)), part)?,
+                Place::Other(memory, at) => {
+                    memory.write(at + here, part).map_err(|_| outside(*at + here, len))?;
+                }
             }
         }
+        Ok(())
     }
 
-    /// Copies bytes from `offset` here.
+    /// Copies bytes from byte number `done` here and on.
     ///
     /// # Errors
     /// [`CopyError`].
-    pub fn read<M: IpcMemory>(&self, of: &M, offset: u64, into: &mut [u8]) -> Result<(), CopyError> {
-        match self {
-            Self::Own { addr, .. } => of.read(At::Own(plus(*addr, offset)), into),
-            Self::Other { memory, at, .. } => {
-                memory.read(at + offset, into).map_err(|_| outside(*at + offset, into.len() as u64))
+    pub fn read<M: IpcMemory>(&self, of: &M, done: u64, into: &mut [u8]) -> Result<(), CopyError> {
+        for ([here, away], len) in Runs::new([self.rows, Rows::WHOLE], done, into.len() as u64) {
+            let to = (away - done) as usize;
+            let part = into.get_mut(to..to + len as usize).unwrap_or_default();
+            match &self.place {
+                Place::Own(addr) => of.read(At::Own(plus(*addr, here)), part)?,
+                Place::Other(memory, at) => {
+                    memory.read(at + here, part).map_err(|_| outside(*at + here, len))?;
+                }
             }
         }
+        Ok(())
     }
 
-    /// Copies all of it to the begin of another buffer of this process, which is as long or longer.
+    /// Copies all of it to another buffer of this process, which is as long or longer.
     ///
     /// # Errors
     /// [`CopyError`].
     pub fn copy<M: IpcMemory>(&self, of: &M, into: &Self) -> Result<(), CopyError> {
-        match into {
-            Self::Own { addr, .. } => match self {
-                Self::Own { addr: from, len } => of.copy(At::Own(*from), To::Own(*addr), *len as usize),
-                Self::Other { memory, at, len } => of.fill(At::Own(*addr), memory, *at, *len as usize),
-            },
-            Self::Other { memory, at, .. } => self.stage(of, 0, (memory, *at), self.len()),
+        for ([from, to], len) in Runs::new([self.rows, into.rows], 0, self.len) {
+            match (&self.place, &into.place) {
+                (Place::Own(source), Place::Own(target)) => {
+                    of.copy(At::Own(plus(*source, from)), To::Own(plus(*target, to)), len as usize)?;
+                }
+                (Place::Own(source), Place::Other(memory, at)) => {
+                    of.copy(At::Own(plus(*source, from)), To::Memory(memory, at + to), len as usize)?;
+                }
+                (Place::Other(memory, at), Place::Own(target)) => {
+                    of.fill(At::Own(plus(*target, to)), memory, at + from, len as usize)?;
+                }
+                (Place::Other(source, at), Place::Other(memory, into)) => {
+                    let copied = memory.copy_from(into + to, source, at + from, len);
+                    copied.map_err(|_| outside(*at + from, len))?;
+                }
+            }
         }
+        Ok(())
     }
 
     /// Whether its bytes are where it says.
+    #[inline]
     pub(crate) fn is_there<M: IpcMemory>(&self, of: &M) -> bool {
-        match self {
-            Self::Own { addr, len } => {
+        let Some(span) = self.rows.span(self.len) else { return false };
+        match &self.place {
+            Place::Own(addr) => {
                 let found = of.allocation_of(*addr).ok();
                 let room = found.and_then(|found| Some(found.len - found.offset_of(*addr)?));
-                room.is_some_and(|room| *len <= room as u64)
+                room.is_some_and(|room| span <= room as u64)
             }
-            Self::Other { memory, at, len } => memory.checked(*at, *len).is_ok(),
+            Place::Other(memory, at) => memory.checked(*at, span).is_ok(),
         }
     }
 }

@@ -4,7 +4,7 @@ use trunkline_fabric::OobStream;
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::{CopyError, IpcMemory};
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::tagged::{Pattern, Reply, answer};
+use trunkline_proto::tagged::{Pattern, Reply, Rows, answer};
 use trunkline_proto::wire::ipc::{Name, Outcome, Reference};
 use trunkline_proto::wire::tagged::{Answer, Message};
 
@@ -22,7 +22,7 @@ pub(super) enum Kept {
     /// Its sender has it.
     Ready { request: SlotId, len: u64 },
     /// It is in memory that may be mapped.
-    Refer { request: SlotId, arrival: ArrivalId, len: u64 },
+    Refer { request: SlotId, arrival: ArrivalId, len: u64, rows: Rows },
 }
 
 /// A receive cannot be posted; nothing was changed.
@@ -165,7 +165,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 self.end(id, written.map_err(Failed::from).and_then(|()| matched.end()));
             }
             Kept::Ready { request, len } => self.begin_ready(id, of(len, request), into),
-            Kept::Refer { request, arrival, len } => self.begin_refer(id, of(len, request), arrival, into),
+            Kept::Refer { request, arrival, len, rows } => {
+                self.begin_refer(id, of(len, request), (arrival, rows), into);
+            }
         }
         Ok(RequestId(id))
     }
@@ -247,11 +249,11 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 let buffer = receiving.buffer.clone();
                 self.begin_ready(id, Matched { peer, tag, len, want: len.min(room), request }, buffer);
             }
-            Message::Refer { tag, request, reference } => {
-                let (buffer, len) = (receiving.buffer.clone(), reference.part.len());
+            Message::Refer { tag, request, reference, rows } => {
+                let (buffer, len) = (receiving.buffer.clone(), rows.whole_in(reference.part.len()));
                 let matched = Matched { peer, tag, len, want: len.min(room), request };
                 match self.admit(peer, &reference) {
-                    Some(arrival) => self.begin_refer(id, matched, arrival, buffer),
+                    Some(arrival) => self.begin_refer(id, matched, (arrival, rows), buffer),
                     None => self.end(id, Err(Failed::Gone)),
                 }
             }
@@ -298,8 +300,11 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 (tag, Kept::Eager(bytes))
             }
             Message::Ready { tag, request, len } => (tag, Kept::Ready { request, len }),
-            Message::Refer { tag, request, reference } => match self.admit(from, &reference) {
-                Some(arrival) => (tag, Kept::Refer { request, arrival, len: reference.part.len() }),
+            Message::Refer { tag, request, reference, rows } => match self.admit(from, &reference) {
+                Some(arrival) => {
+                    let len = rows.whole_in(reference.part.len());
+                    (tag, Kept::Refer { request, arrival, len, rows })
+                }
                 None => return true,
             },
         };
@@ -321,12 +326,15 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             self.say(peer, Answer::Done { request, outcome: Outcome::Copied });
             return self.end(id, matched.end());
         }
-        if let (Reply::Offer, &Buffer::Own { addr, .. }) = (answer(buffer.target()), &buffer) {
-            let message = Send { addr, len: want as usize, passing: false };
+        let rows = buffer.rows();
+        // The last row is whole, or it is not said where they end.
+        let span = rows.span(want).filter(|span| rows.packed(*span).is_some());
+        if let (Reply::Offer, Some(addr), Some(span)) = (answer(buffer.reach()), buffer.address(), span) {
+            let message = Send { addr, len: span as usize, passing: false };
             if let Ok(Referring::Refer(operation, reference)) = self.node.refer(neighbour, &message, self.now)
             {
                 self.set(id, Receiving { buffer, way: Got::Offered(matched, operation) });
-                return self.say(peer, Answer::Offer { request, receive: id, reference });
+                return self.say(peer, Answer::Offer { request, receive: id, reference, rows });
             }
             self.counts.fallbacks += 1;
         }
@@ -335,14 +343,20 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     }
 
     /// It is in memory of the sender: begins to copy it.
-    fn begin_refer(&mut self, id: SlotId, matched: Matched, arrival: ArrivalId, buffer: Buffer) {
+    fn begin_refer(
+        &mut self,
+        id: SlotId,
+        matched: Matched,
+        (arrival, rows): (ArrivalId, Rows),
+        buffer: Buffer,
+    ) {
         let Matched { peer, request, want, .. } = matched;
         if want == 0 {
             let _ = self.node.refuse(arrival);
             self.say(peer, Answer::Done { request, outcome: Outcome::Copied });
             return self.end(id, matched.end());
         }
-        if self.node.receive_part(arrival, buffer.clone(), want).is_err() {
+        if self.node.receive_part(arrival, buffer.clone(), (want, rows)).is_err() {
             return self.end(id, Err(Failed::Gone));
         }
         self.set(id, Receiving { buffer, way: Got::Copying(matched) });
@@ -411,8 +425,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             Answer::Clear { request, receive, len, unmapped } => {
                 self.on_clear(from, request, receive, (len, unmapped));
             }
-            Answer::Offer { request, receive, reference } => {
-                self.on_offer(from, request, receive, &reference);
+            Answer::Offer { request, receive, reference, rows } => {
+                self.on_offer(from, request, receive, (&reference, rows));
             }
             Answer::Piece { receive, position, len } => self.on_piece(from, receive, position, len),
             Answer::Done { request, outcome } => match self.requests.get(request) {

@@ -3,7 +3,7 @@
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::IpcMemory;
 use trunkline_proto::slots::SlotId;
-use trunkline_proto::tagged::{Reach, Way, way};
+use trunkline_proto::tagged::{Reach, Rows, Way, way};
 use trunkline_proto::wire::ipc::{Outcome, Reference};
 use trunkline_proto::wire::tagged::{Answer, Message};
 
@@ -39,16 +39,9 @@ pub enum SendRefused {
 }
 
 impl Buffer {
-    const fn reach(&self) -> Reach {
-        match self {
-            Self::Own { .. } => Reach::Mapped,
-            Self::Other { .. } => Reach::Private,
-        }
-    }
-
     /// Whether others could map it.
-    pub(super) const fn target(&self) -> Reach {
-        self.reach()
+    pub(super) const fn reach(&self) -> Reach {
+        if self.address().is_some() { Reach::Mapped } else { Reach::Private }
     }
 }
 
@@ -137,8 +130,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             return Err(SendRefused::Outside);
         }
         let (len, mut sent, mut reference) = (buffer.len(), Sent::Ready, None);
-        if let &Buffer::Own { addr, len } = buffer {
-            let message = Send { addr, len: len as usize, passing: false };
+        let span = buffer.rows().span(len).filter(|_| len > 0);
+        if let (Some(addr), Some(span)) = (buffer.address(), span) {
+            let message = Send { addr, len: span as usize, passing: false };
             match self.node.refer(neighbour, &message, self.now) {
                 Ok(Referring::Refer(operation, place)) => {
                     (sent, reference) = (Sent::Referred(operation), Some(place));
@@ -151,7 +145,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         let sending = Sending { peer: to, tag, buffer: buffer.clone(), way: sent };
         let Ok(request) = self.requests.insert(Request::Send(sending)) else { return Ok(Begun::Busy) };
         let message = match reference {
-            Some(reference) => Message::Refer { tag, request, reference },
+            Some(reference) => Message::Refer { tag, request, reference, rows: buffer.rows() },
             None => Message::Ready { tag, request, len },
         };
         let outbox = self.peers.get_mut(to.0 as usize).and_then(|peer| peer.outbox.as_mut());
@@ -189,19 +183,25 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     }
 
     /// The receiver wants it copied into its memory.
-    pub(super) fn on_offer(&mut self, from: PeerId, request: SlotId, receive: SlotId, to: &Reference) {
+    pub(super) fn on_offer(
+        &mut self,
+        from: PeerId,
+        request: SlotId,
+        receive: SlotId,
+        (to, rows): (&Reference, Rows),
+    ) {
         let Some(neighbour) = self.peers.get(from.0 as usize).map(|peer| peer.neighbour) else { return };
         let Some(Request::Send(Sending { peer, way: Sent::Ready, buffer, .. })) = self.requests.get(request)
         else {
             return;
         };
-        let (want, buffer) = (to.part.len(), buffer.clone());
+        let (want, buffer) = (rows.whole_in(to.part.len()), buffer.clone());
         if *peer != from || want > buffer.len() {
             return self.broken(from);
         }
         self.hear_of(neighbour, to.name);
         let begun = match self.node.arrive(neighbour, to) {
-            Ok(Some(arrival)) => self.node.place(arrival, buffer).is_ok().then_some(arrival),
+            Ok(Some(arrival)) => self.node.place(arrival, buffer, rows).is_ok().then_some(arrival),
             Ok(None) => None,
             Err(broken) => return self.node.break_off(neighbour, broken),
         };

@@ -134,13 +134,13 @@ fn bytes_outside_of_their_memory_are_refused() {
     let (to, from) = (two.a.other, two.b.other);
     let memory = Memory::heap(100);
     for len in [101, 20_000] {
-        let outside = Buffer::Other { memory: memory.clone(), at: 0, len };
+        let outside = Buffer::of(memory.clone(), 0, len);
         assert_eq!(two.a.endpoint.send(to, 1, &outside), Err(SendRefused::Outside));
         let refused = two.b.endpoint.receive(Some(from), (1, ALL), outside);
         assert_eq!(refused, Err(ReceiveRefused::Outside));
     }
-    let Buffer::Own { addr, len } = two.a.buffer(Where::Own, 20_000) else { unreachable!() };
-    let outside = Buffer::Own { addr, len: len + (1 << 20) };
+    let addr = two.a.buffer(Where::Own, 20_000).address().unwrap();
+    let outside = Buffer::own(addr, 20_000 + (1 << 20));
     assert_eq!(two.a.endpoint.send(to, 1, &outside), Err(SendRefused::Outside));
     two.rest();
     assert!(two.b.endpoint.probe(None, (0, 0)).is_none(), "nothing was said of it");

@@ -5,7 +5,7 @@ use trunkline_engine::ipc::{Buffer, Config as Sharing};
 use trunkline_engine::tagged::{Begun, Config, Done, Endpoint, Event, Failed, PeerId, RequestId};
 use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
 use trunkline_mem::Memory;
-use trunkline_mem::ipc::{At, Device, IpcMemory as _};
+use trunkline_mem::ipc::Device;
 use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::mutant::Mutant;
 use trunkline_proto::time::{Duration, Instant};
@@ -159,32 +159,26 @@ impl One {
         match place {
             Where::Own => {
                 let addr = self.kind().device.alloc(len + 128).unwrap();
-                Buffer::Own { addr: addr + 64, len: len as u64 }
+                Buffer::own(addr + 64, len as u64)
             }
-            Where::Other => Buffer::Other { memory: Memory::heap(len + 64), at: 32, len: len as u64 },
+            Where::Other => Buffer::of(Memory::heap(len + 64), 32, len as u64),
         }
     }
 
     pub(crate) fn free(&self, buffer: &Buffer) {
-        if let Buffer::Own { addr, .. } = buffer {
+        if let Some(addr) = buffer.address() {
             self.kind().device.free(addr - 64).unwrap();
         }
     }
 
     pub(crate) fn fill(&self, buffer: &Buffer, seed: u64) {
         let bytes = pattern(buffer.len() as usize, seed);
-        match buffer {
-            Buffer::Own { addr, .. } => self.kind().device.write(At::Own(*addr), &bytes).unwrap(),
-            Buffer::Other { memory, at, .. } => memory.write(*at, &bytes).unwrap(),
-        }
+        buffer.write(&self.kind().device, 0, &bytes).unwrap();
     }
 
     pub(crate) fn bytes(&self, buffer: &Buffer) -> Vec<u8> {
         let mut bytes = vec![0; buffer.len() as usize];
-        match buffer {
-            Buffer::Own { addr, .. } => self.kind().device.read(At::Own(*addr), &mut bytes).unwrap(),
-            Buffer::Other { memory, at, .. } => memory.read(*at, &mut bytes).unwrap(),
-        }
+        buffer.read(&self.kind().device, 0, &mut bytes).unwrap();
         bytes
     }
 }

@@ -1,6 +1,7 @@
 //! Every way that the bytes of a message can take.
 
 use trunkline_engine::tagged::{Counts, Done, Failed};
+use trunkline_proto::tagged::{Rows, Runs};
 
 use crate::kind::Call;
 use crate::two::{ALL, Two, WHERE, Where, pattern};
@@ -63,6 +64,59 @@ fn long_messages_are_copied_once_wherever_one_memory_can_be_mapped() {
     }
 }
 
+/// Bytes in rows, from and to any memory, with other rows at each end; over whatever way they go, and when a driver fails.
+#[test]
+fn rows_come_as_they_were_whatever_rows_they_come_into() {
+    let rows = |block, stride| Rows::new(block, stride).unwrap();
+    let layouts = [Rows::WHOLE, rows(8, 24), rows(1000, 1024), rows(7, 7), rows(65_536, 70_000)];
+    for (from, to) in WHERE.into_iter().flat_map(|from| WHERE.map(|to| (from, to))) {
+        let mut two = Two::new();
+        for (number, (out, into)) in
+            layouts.into_iter().flat_map(|out| layouts.map(|into| (out, into))).enumerate()
+        {
+            // As many bytes as both have in whole rows, short and long.
+            for len in [7 * 8 * 125, 7 * 1000 * 8 * 4] {
+                let room = |rows: Rows| rows.span(len).unwrap() as usize;
+                let (source, target) = (two.a.buffer(from, room(out)), two.b.buffer(to, room(into)));
+                two.b.fill(&target, 99);
+                let (sent_from, got_into) = (source.in_rows(out), target.in_rows(into));
+                let len = sent_from.len().min(got_into.len());
+                two.a.fill(&sent_from, number as u64);
+                if number.is_multiple_of(3) {
+                    [&two.a, &two.b].iter().for_each(|one| one.fail(Call::Open, 1));
+                }
+                let (received, sent) = (two.post(1, &got_into), two.send(1, &sent_from));
+                let [sent, received] = two.both(sent, received);
+                let whole = got_into.len() >= sent_from.len();
+                assert_eq!(
+                    (sent.is_ok(), received.is_ok()),
+                    (true, whole),
+                    "{out:?} to {into:?}: {received:?}"
+                );
+                let expected = pattern(sent_from.len() as usize, number as u64);
+                let got = two.b.bytes(&got_into);
+                assert!(
+                    got[..len as usize] == expected[..len as usize],
+                    "{from:?} {out:?} to {to:?} {into:?}"
+                );
+                // What is between the rows is as it was.
+                let (all, mut was) = (two.b.bytes(&target), pattern(target.len() as usize, 99));
+                for ([at, _], run) in Runs::new([into, Rows::WHOLE], 0, len) {
+                    was[at as usize..][..run as usize].copy_from_slice(&all[at as usize..][..run as usize]);
+                }
+                assert!(all == was, "something between the rows: {into:?}");
+                [&two.a, &two.b].iter().for_each(|one| one.fail(Call::Open, 0));
+                two.a.free(&source);
+                two.b.free(&target);
+            }
+        }
+        if from == Where::Own || to == Where::Own {
+            let [a, b] = counts(&two);
+            assert!(a.mapped + b.mapped > 0 && a.fallbacks + b.fallbacks > 0, "{a:?} {b:?}");
+        }
+    }
+}
+
 #[test]
 fn a_sender_may_write_again_as_soon_as_it_is_told() {
     let mut two = Two::new();
@@ -87,9 +141,8 @@ fn a_burst_of_a_new_buffer_costs_one_export_and_one_mapping() {
     let mut two = Two::new();
     let (source, target) = (two.a.buffer(Where::Own, 1 << 20), two.b.buffer(Where::Other, 16_384));
     two.a.fill(&source, 9);
-    let trunkline_engine::ipc::Buffer::Own { addr, .. } = source else { unreachable!() };
-    let part = |n: usize| trunkline_engine::ipc::Buffer::Own { addr: addr + n * 16_384, len: 16_384 };
-    let sent: Vec<_> = (0..64).map(|n| two.send(n, &part(n as usize))).collect();
+    let part = |n: u64| source.part(n * 16_384, 16_384).unwrap();
+    let sent: Vec<_> = (0..64).map(|n| two.send(n, &part(n))).collect();
     two.rest();
     for (n, begun) in sent.into_iter().enumerate() {
         let received = two.post(n as u64, &target);

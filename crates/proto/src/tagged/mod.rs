@@ -4,12 +4,15 @@
 //! - [`Matcher`]: posted receives and messages that came before them. Two messages of one sender that a receive both fits are taken in the order in
 //!   which they were sent; two receives that a message both fits, in the order in which they were posted.
 //! - [`way`] and [`answer`]: whether bytes go at once, by a reference, into the receiver's memory, or in pieces.
+//! - [`Rows`]: bytes that do not stand in one row, and [`Runs`], the parts of them that do at both ends.
 //! - [`Stage`]: which bytes of a stage are free.
 
 mod matching;
 mod plan;
+mod rows;
 mod stage;
 
 pub use matching::{Full, Matcher, Pattern, ReceiveId};
 pub use plan::{Reach, Reply, Way, answer, way};
+pub use rows::{Rows, Runs};
 pub use stage::{Piece, Stage};

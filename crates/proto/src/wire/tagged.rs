@@ -3,6 +3,7 @@
 
 use crate::intervals::Span;
 use crate::slots::SlotId;
+use crate::tagged::Rows;
 use crate::wire::ipc::{IpcError, Name, Outcome, Reference};
 
 /// Bytes of a cell.
@@ -62,8 +63,10 @@ pub enum Message {
         tag: u64,
         /// The sender's request.
         request: SlotId,
-        /// Where it is.
+        /// Where it is: from its first byte to its last.
         reference: Reference,
+        /// How its bytes stand there.
+        rows: Rows,
     },
 }
 
@@ -87,8 +90,10 @@ pub enum Answer {
         request: SlotId,
         /// The receiver's.
         receive: SlotId,
-        /// Where to.
+        /// Where to: from the first byte to the last.
         reference: Reference,
+        /// How the bytes are to stand there.
+        rows: Rows,
     },
     /// Bytes are in the stage.
     Piece {
@@ -120,6 +125,9 @@ pub enum TaggedError {
     /// A length that no such frame has.
     #[error("a frame of {0} bytes")]
     Length(u64),
+    /// Rows that lie over each other, or do not end where the reference does.
+    #[error("rows that no bytes stand in")]
+    Rows,
     /// A request that nobody has.
     #[error("request 0 is nobody's")]
     Request,
@@ -223,6 +231,13 @@ fn reference([name, start, len]: [u64; 3]) -> Result<Reference, TaggedError> {
     Ok(Reference { name, part })
 }
 
+/// A reference and the rows in it, of which the last is whole.
+fn placed(place: [u64; 3], rows: [u64; 2]) -> Result<(Reference, Rows), TaggedError> {
+    let reference = reference(place)?;
+    let rows = Rows::of_words(rows).filter(|rows| rows.packed(reference.part.len()).is_some());
+    rows.map(|rows| (reference, rows)).ok_or(TaggedError::Rows)
+}
+
 fn words_of(reference: &Reference) -> [u64; 3] {
     [reference.name.id().to_bits(), reference.part.start(), reference.part.len()]
 }
@@ -239,9 +254,9 @@ impl Message {
         match *self {
             Self::Eager { tag, len } => [head(1, len), tag, 0, 0, 0, 0, 0, 0],
             Self::Ready { tag, request, len } => [head(2, 0), tag, request.to_bits(), len, 0, 0, 0, 0],
-            Self::Refer { tag, request, reference } => {
-                let [name, start, len] = words_of(&reference);
-                [head(3, 0), tag, request.to_bits(), name, start, len, 0, 0]
+            Self::Refer { tag, request, reference, rows } => {
+                let ([name, start, len], [block, stride]) = (words_of(&reference), rows.to_words());
+                [head(3, 0), tag, request.to_bits(), name, start, len, block, stride]
             }
         }
     }
@@ -252,7 +267,7 @@ impl Message {
     /// [`TaggedError`] says what is wrong.
     #[inline]
     pub fn from_words(words: &[u64; WORDS]) -> Result<Self, TaggedError> {
-        let [first, tag, two, three, four, five, ..] = *words;
+        let [first, tag, two, three, four, five, six, seven] = *words;
         let (kind, len) = parse(first)?;
         match kind {
             1 if len <= EAGER_MAX => Ok(Self::Eager { tag, len }),
@@ -266,8 +281,8 @@ impl Message {
             }
             3 => {
                 without_length(len)?;
-                let reference = reference([three, four, five])?;
-                Ok(Self::Refer { tag, request: request(two)?, reference })
+                let (reference, rows) = placed([three, four, five], [six, seven])?;
+                Ok(Self::Refer { tag, request: request(two)?, reference, rows })
             }
             other => Err(TaggedError::Kind(other)),
         }
@@ -293,9 +308,9 @@ impl Answer {
             Self::Clear { request, receive, len, unmapped } => {
                 [head(16, 0), request.to_bits(), receive.to_bits(), len, unmapped.into(), 0, 0, 0]
             }
-            Self::Offer { request, receive, reference } => {
-                let [name, start, len] = words_of(&reference);
-                [head(17, 0), request.to_bits(), receive.to_bits(), name, start, len, 0, 0]
+            Self::Offer { request, receive, reference, rows } => {
+                let ([name, start, len], [block, stride]) = (words_of(&reference), rows.to_words());
+                [head(17, 0), request.to_bits(), receive.to_bits(), name, start, len, block, stride]
             }
             Self::Piece { receive, position, len } => {
                 [head(18, len), receive.to_bits(), position, 0, 0, 0, 0, 0]
@@ -312,7 +327,7 @@ impl Answer {
     /// [`TaggedError`] says what is wrong.
     #[inline]
     pub fn from_words(words: &[u64; WORDS]) -> Result<Self, TaggedError> {
-        let [first, one, two, three, four, five, ..] = *words;
+        let [first, one, two, three, four, five, six, seven] = *words;
         let (kind, len) = parse(first)?;
         if kind != 18 {
             without_length(len)?;
@@ -325,8 +340,8 @@ impl Answer {
                 Ok(Self::Clear { request, receive, len: three, unmapped: four == 1 })
             }
             17 => {
-                let reference = reference([three, four, five])?;
-                Ok(Self::Offer { request: request(one)?, receive: request(two)?, reference })
+                let (reference, rows) = placed([three, four, five], [six, seven])?;
+                Ok(Self::Offer { request: request(one)?, receive: request(two)?, reference, rows })
             }
             18 if len == 0 => Err(TaggedError::Length(0)),
             18 => Ok(Self::Piece { receive: request(one)?, position: two, len }),
@@ -358,7 +373,7 @@ mod tests {
             Message::Eager { tag: 0x0102_0304_0506_0708, len: 0 },
             Message::Eager { tag: u64::MAX, len: EAGER_MAX },
             Message::Ready { tag: 1, request: id(2, 3), len: 1 << 40 },
-            Message::Refer { tag: 0, request: id(u32::MAX, 1), reference: place() },
+            Message::Refer { tag: 0, request: id(u32::MAX, 1), reference: place(), rows: Rows::WHOLE },
         ]
     }
 
@@ -367,7 +382,7 @@ mod tests {
         [
             Answer::Clear { request, receive, len: 5, unmapped: true },
             Answer::Clear { request, receive, len: u64::MAX, unmapped: false },
-            Answer::Offer { request, receive, reference: place() },
+            Answer::Offer { request, receive, reference: place(), rows: Rows::new(0x1000, 0x1000).unwrap() },
             Answer::Piece { receive, position: 1 << 50, len: 16384 },
             Answer::Done { request, outcome: Outcome::Ended },
         ]
@@ -381,7 +396,7 @@ mod tests {
         assert_eq!(refer[2..], [u64::from(u32::MAX) | 1 << 32, 7 | 9 << 32, 0x100, 0x2000, 0, 0]);
         let [clear, _, offer, piece, done] = answers().map(|answer| answer.to_words());
         assert_eq!(clear, [16, 1 | 2 << 32, 3 | 4 << 32, 5, 1, 0, 0, 0]);
-        assert_eq!(offer, [17, 1 | 2 << 32, 3 | 4 << 32, 7 | 9 << 32, 0x100, 0x2000, 0, 0]);
+        assert_eq!(offer, [17, 1 | 2 << 32, 3 | 4 << 32, 7 | 9 << 32, 0x100, 0x2000, 0x1000, 0x1000]);
         assert_eq!(piece, [18 | 16384 << 32, 3 | 4 << 32, 1 << 50, 0, 0, 0, 0, 0]);
         assert_eq!(done, [19, 1 | 2 << 32, 2, 0, 0, 0, 0, 0]);
     }
@@ -413,6 +428,11 @@ mod tests {
         assert_eq!(message([3, 0, 1 << 32, 1 << 32, 9, 0]), Err(none.into()));
         assert_eq!(message([4, 0, 0, 0, 0, 0]), Err(TaggedError::Kind(4)));
         assert_eq!(message([16, 1 << 32, 1 << 32, 1, 0, 0]), Err(TaggedError::Kind(16)));
+        let rows = |rows: [u64; 2]| Message::from_words(&[3, 0, 1 << 32, 1 << 32, 9, 100, rows[0], rows[1]]);
+        for wrong in [[1, 0], [0, 1], [9, 8], [10, 100], [101, 200], [5, u64::MAX]] {
+            assert_eq!(rows(wrong), Err(TaggedError::Rows), "{wrong:?}");
+        }
+        assert!(rows([10, 90]).is_ok() && rows([100, 700]).is_ok());
         let answer = |words: [u64; 5]| {
             let [a, b, c, d, e] = words;
             Answer::from_words(&[a, b, c, d, e, 0, 0, 0])

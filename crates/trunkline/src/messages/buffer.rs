@@ -2,6 +2,7 @@
 
 use trunkline_engine::ipc::Buffer as Inner;
 use trunkline_mem::Memory;
+use trunkline_proto::tagged::Rows;
 
 use super::MessageError;
 
@@ -20,7 +21,7 @@ impl Buffer {
     /// what it has freed, is told.
     #[must_use]
     pub const fn own(addr: usize, len: usize) -> Self {
-        Self(Inner::Own { addr, len: len as u64 })
+        Self(Inner::own(addr, len as u64))
     }
 
     /// Some of its bytes.
@@ -28,25 +29,25 @@ impl Buffer {
     /// # Errors
     /// [`MessageError::Range`].
     pub fn part(&self, from: usize, len: usize) -> Result<Self, MessageError> {
-        let range = MessageError::Range { from, len, all: self.len() };
-        if from.checked_add(len).is_none_or(|end| end > self.len()) {
-            return Err(range);
-        }
-        Ok(Self(match &self.0 {
-            Inner::Own { addr, .. } => Inner::Own { addr: addr + from, len: len as u64 },
-            Inner::Other { memory, at, .. } => {
-                Inner::Other { memory: memory.clone(), at: at + from as u64, len: len as u64 }
-            }
-        }))
+        let part = self.0.part(from as u64, len as u64).map(Self);
+        part.ok_or(MessageError::Range { from, len, all: self.len() })
+    }
+
+    /// Those of its bytes that stand in rows of `block` bytes, each `stride` behind the one before: a column of a matrix. The first row is at its
+    /// begin; what is behind the last whole row is left out. It is sent and received as its rows one behind another, and a receive may have
+    /// other rows than what is sent. Has no parts.
+    ///
+    /// # Errors
+    /// [`MessageError::Rows`].
+    pub fn in_rows(&self, block: usize, stride: usize) -> Result<Self, MessageError> {
+        let rows = Rows::new(block as u64, stride as u64).filter(|_| self.0.rows().is_whole());
+        rows.map(|rows| Self(self.0.in_rows(rows))).ok_or(MessageError::Rows { block, stride })
     }
 
     /// Where it begins, if it is of the kind of memory of its messages.
     #[must_use]
     pub const fn address(&self) -> Option<usize> {
-        match &self.0 {
-            Inner::Own { addr, .. } => Some(*addr),
-            Inner::Other { .. } => None,
-        }
+        self.0.address()
     }
 
     /// Bytes.
@@ -83,14 +84,16 @@ impl Buffer {
     }
 
     fn memory(&self, from: usize, len: usize) -> Result<(&Memory, u64), MessageError> {
+        self.holds(from, len)?;
+        let (memory, at) = self.0.memory().ok_or(MessageError::Kind)?;
+        Ok((memory, at + from as u64))
+    }
+
+    /// Whether it has that many bytes from one on.
+    pub(super) fn holds(&self, from: usize, len: usize) -> Result<(), MessageError> {
         let all = self.len();
-        if from.checked_add(len).is_none_or(|end| end > all) {
-            return Err(MessageError::Range { from, len, all });
-        }
-        match &self.0 {
-            Inner::Own { .. } => Err(MessageError::Kind),
-            Inner::Other { memory, at, .. } => Ok((memory, at + from as u64)),
-        }
+        let inside = from.checked_add(len).is_some_and(|end| end <= all);
+        if inside { Ok(()) } else { Err(MessageError::Range { from, len, all }) }
     }
 
     #[inline]

@@ -68,8 +68,18 @@ pub enum MessageError {
         /// How many the buffer has.
         all: usize,
     },
+    /// Rows that lie over each other, have no bytes, or are in rows already.
+    #[error(
+        "rows of {block} bytes, {stride} from one to the next: they have bytes and do not overlap, and a buffer is put in rows once"
+    )]
+    Rows {
+        /// Bytes of a row.
+        block: usize,
+        /// From one to the next.
+        stride: usize,
+    },
     /// The buffer is of memory that only its kind reads and writes.
-    #[error("the buffer is not private memory: use Messages::read and Messages::write")]
+    #[error("the buffer is not private memory in one row: use Messages::read and Messages::write")]
     Kind,
     /// The bytes are not, or not all, in one allocation of the kind of memory of these messages.
     #[error("the bytes are not all in one allocation that Messages::memory knows; has it been freed?")]

@@ -175,8 +175,8 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// [`MessageError::Range`], [`MessageError::Failed`].
     pub fn write(&self, into: &Buffer, at: usize, bytes: &[u8]) -> Result<(), MessageError> {
-        let part = into.part(at, bytes.len())?;
-        Ok(part.inner().write(self.memory(), 0, bytes).map_err(Failed::from)?)
+        into.holds(at, bytes.len())?;
+        Ok(into.inner().write(self.memory(), at as u64, bytes).map_err(Failed::from)?)
     }
 
     /// Copies bytes out of a buffer of any memory.
@@ -184,8 +184,8 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// As [`Messages::write`].
     pub fn read(&self, from: &Buffer, at: usize, into: &mut [u8]) -> Result<(), MessageError> {
-        let part = from.part(at, into.len())?;
-        Ok(part.inner().read(self.memory(), 0, into).map_err(Failed::from)?)
+        from.holds(at, into.len())?;
+        Ok(from.inner().read(self.memory(), at as u64, into).map_err(Failed::from)?)
     }
 
     /// Copies all of a buffer into another one of this rank, which is as long or longer.
@@ -193,7 +193,7 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// As [`Messages::write`].
     pub fn copy(&self, from: &Buffer, into: &Buffer) -> Result<(), MessageError> {
-        let into = into.part(0, from.len())?;
+        into.holds(0, from.len())?;
         Ok(from.inner().copy(self.memory(), into.inner()).map_err(Failed::from)?)
     }
 

@@ -115,6 +115,8 @@ fn mistakes_with_messages_are_named() {
         let buffer = Buffer::private(10);
         assert!(told(buffer.write(8, &[0; 3]).unwrap_err()).contains("3 bytes from 8 on"));
         assert!(buffer.part(5, 6).is_err());
+        assert!(told(buffer.in_rows(4, 3).unwrap_err()).contains("do not overlap"));
+        assert!(buffer.in_rows(2, 4).unwrap().in_rows(1, 2).is_err());
         let nowhere = Buffer::own(4096, 20_000);
         assert!(told(messages.isend(other, 0, &nowhere).unwrap_err()).contains("has it been freed?"));
         assert!(told(nowhere.write(0, &[1]).unwrap_err()).contains("Messages::read"));
@@ -274,4 +276,34 @@ fn broadcasts_and_exchanges_are_whole_whatever_memory_each_rank_has() {
             world.finish().unwrap();
         },
     );
+}
+
+/// Each rank has a square matrix; a column of one becomes a row of the next.
+#[test]
+fn a_column_is_received_as_a_row() {
+    run_over(&SHM, "messages::a_column_is_received_as_a_row", 2, |world| {
+        let mut messages = start(&world);
+        let (rank, other, side) = (world.rank(), 1 - world.rank(), 200);
+        for private in [true, false] {
+            let len = 8 * side * side;
+            let matrix = if private { Buffer::private(len) } else { own(&messages, len) };
+            let cell = |rank: usize, row: usize, column: usize| (rank << 32 | row << 16 | column) as u64;
+            let cells: Vec<u8> =
+                (0..side * side).flat_map(|at| cell(rank, at / side, at % side).to_le_bytes()).collect();
+            messages.write(&matrix, 0, &cells).unwrap();
+            let column = matrix.part(8 * 5, len - 8 * 5).unwrap().in_rows(8, 8 * side).unwrap();
+            assert_eq!(column.len(), 8 * side);
+            let row = Buffer::private(8 * side);
+            let received = messages.irecv(other, 1, &row).unwrap();
+            let sent = messages.isend(other, 1, &column).unwrap();
+            messages.wait(received).unwrap();
+            messages.wait(sent).unwrap();
+            let mut got = vec![0; 8 * side];
+            messages.read(&row, 0, &mut got).unwrap();
+            let expected: Vec<u8> = (0..side).flat_map(|row| cell(other, row, 5).to_le_bytes()).collect();
+            assert_eq!(got, expected);
+        }
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
 }

@@ -1,0 +1,169 @@
+//! Bytes in rows of equal length at equal distances: a column of a matrix, a face of a cube. They are counted as if they stood in a row.
+
+/// How bytes stand.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Rows {
+    /// Bytes of a row; of all in one row the most that there can be.
+    block: u64,
+    /// From the begin of a row to that of the next.
+    stride: u64,
+}
+
+impl Rows {
+    /// All in one row.
+    pub const WHOLE: Self = Self { block: u64::MAX, stride: u64::MAX };
+
+    /// Rows of `block` bytes, each `stride` behind the one before; `None` if they have no bytes or lie over each other.
+    #[must_use]
+    pub const fn new(block: u64, stride: u64) -> Option<Self> {
+        if block == 0 || stride < block || stride == u64::MAX { None } else { Some(Self { block, stride }) }
+    }
+
+    /// Whether there is one row.
+    #[inline]
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
+        self.block == u64::MAX
+    }
+
+    /// As a frame says them: two zeros if there is one row.
+    #[must_use]
+    pub const fn to_words(self) -> [u64; 2] {
+        if self.is_whole() { [0, 0] } else { [self.block, self.stride] }
+    }
+
+    /// What a frame says; `None` if that cannot be.
+    #[must_use]
+    pub const fn of_words([block, stride]: [u64; 2]) -> Option<Self> {
+        if block == 0 && stride == 0 { Some(Self::WHOLE) } else { Self::new(block, stride) }
+    }
+
+    /// How far from the first byte the byte number `at` is.
+    #[inline]
+    #[must_use]
+    pub const fn place(&self, at: u64) -> u64 {
+        if self.is_whole() {
+            return at;
+        }
+        (at / self.block).saturating_mul(self.stride).saturating_add(at % self.block)
+    }
+
+    /// Bytes of its row from the byte number `at` on.
+    #[inline]
+    const fn left(&self, at: u64) -> u64 {
+        if self.is_whole() { u64::MAX } else { self.block - at % self.block }
+    }
+
+    /// Bytes from the first to the last of `len`, what is between rows included; at least one. `None` if no address space is that large.
+    #[must_use]
+    pub const fn span(&self, len: u64) -> Option<u64> {
+        if self.is_whole() || len == 0 {
+            return Some(len);
+        }
+        match ((len - 1) / self.block).checked_mul(self.stride) {
+            Some(before) => before.checked_add((len - 1) % self.block + 1),
+            None => None,
+        }
+    }
+
+    /// How many bytes stand in that many, which end with a whole row; `None` if they do not.
+    #[must_use]
+    pub const fn packed(&self, span: u64) -> Option<u64> {
+        if self.is_whole() {
+            return Some(span);
+        }
+        match span.checked_sub(self.block) {
+            Some(before) if before.is_multiple_of(self.stride) => {
+                (before / self.stride + 1).checked_mul(self.block)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whole rows in that many bytes, and how many bytes these have.
+    #[must_use]
+    pub const fn whole_in(&self, span: u64) -> u64 {
+        if self.is_whole() {
+            return span;
+        }
+        match span.checked_sub(self.block) {
+            Some(before) => (before / self.stride + 1).saturating_mul(self.block),
+            None => 0,
+        }
+    }
+}
+
+/// The parts of some bytes that stand in one row at both of two ends: where at each, and how many.
+#[derive(Clone, Copy, Debug)]
+pub struct Runs {
+    ends: [Rows; 2],
+    at: u64,
+    left: u64,
+}
+
+impl Runs {
+    /// Of `len` bytes from number `at` on.
+    #[inline]
+    #[must_use]
+    pub const fn new(ends: [Rows; 2], at: u64, len: u64) -> Self {
+        Self { ends, at, left: len }
+    }
+}
+
+impl Iterator for Runs {
+    type Item = ([u64; 2], u64);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let [one, other] = self.ends;
+        let len = self.left.min(one.left(self.at)).min(other.left(self.at));
+        if len == 0 {
+            return None;
+        }
+        let run = ([one.place(self.at), other.place(self.at)], len);
+        self.at += len;
+        self.left -= len;
+        Some(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn rows_are_counted_as_if_they_stood_in_one() {
+        let rows = Rows::new(3, 10).unwrap();
+        assert_eq!([0, 2, 3, 5, 6].map(|at| rows.place(at)), [0, 2, 10, 12, 20]);
+        assert_eq!([1, 3, 4, 6].map(|len| rows.span(len)), [1, 3, 11, 13].map(Some));
+        assert_eq!([3, 13, 23, 12, 2].map(|span| rows.packed(span)), [Some(3), Some(6), Some(9), None, None]);
+        assert_eq!([2, 3, 12, 13, 22].map(|span| rows.whole_in(span)), [0, 3, 3, 6, 6]);
+        assert_eq!((Rows::new(0, 5), Rows::new(6, 5), Rows::new(1, u64::MAX)), (None, None, None));
+        assert_eq!(Rows::of_words([0, 0]), Some(Rows::WHOLE));
+        assert_eq!((Rows::of_words([0, 1]), Rows::of_words(rows.to_words())), (None, Some(rows)));
+        assert_eq!(Rows::new(2, 1 << 62).unwrap().span(100), None);
+    }
+
+    proptest! {
+        #[test]
+        fn runs_are_all_bytes_in_order_and_each_is_in_one_row(
+            blocks in (1u64..40, 1u64..40), gaps in (0u64..9, 0u64..9), at in 0u64..100, len in 0u64..200
+        ) {
+            let ends = [(blocks.0, gaps.0), (blocks.1, gaps.1)]
+                .map(|(block, gap)| Rows::new(block, block + gap).unwrap());
+            for ends in [ends, [ends[0], Rows::WHOLE], [Rows::WHOLE; 2]] {
+                let mut found = Vec::new();
+                for (places, run) in Runs::new(ends, at, len) {
+                    prop_assert!(run > 0);
+                    found.extend((0..run).map(|more| places.map(|place| place + more)));
+                }
+                let expected: Vec<_> = (at..at + len).map(|at| ends.map(|rows| rows.place(at))).collect();
+                prop_assert_eq!(found, expected);
+            }
+        }
+    }
+}
