@@ -4,8 +4,10 @@ use std::net::IpAddr;
 
 use trunkline_engine::{FabricName, Params, SoftCopy};
 use trunkline_ofi::OfiConfig;
-use trunkline_softnic::{CopyMode, SoftConfig, WireMode};
+use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, WireMode};
 use trunkline_verbs::{ConfigError, HcaFilter, VerbsConfig};
+
+use crate::ChooseError;
 
 /// The choice of RDMA devices: by the variables that users of NCCL know, or the one that is named.
 ///
@@ -60,5 +62,20 @@ pub fn soft_config(params: &Params, addresses: Vec<IpAddr>) -> SoftConfig {
         },
         delayed_visibility: soft.delayed,
         ..usual
+    }
+}
+
+/// The software NIC that connects processes of this host where another fabric reaches the others, if that is asked for.
+///
+/// # Errors
+/// [`ChooseError::Soft`]; [`ChooseError::NearTcp`].
+pub fn near(params: &Params) -> Result<Option<SoftFabric>, ChooseError> {
+    match params.fabric {
+        _ if !params.near => Ok(None),
+        FabricName::SoftTcp => Err(ChooseError::NearTcp),
+        FabricName::Auto | FabricName::Soft | FabricName::SoftShm | FabricName::Verbs | FabricName::Ofi => {
+            let config = SoftConfig { nics: 1, wire: WireMode::Auto, ..soft_config(params, Vec::new()) };
+            Ok(Some(SoftFabric::new(config)?))
+        }
     }
 }

@@ -32,6 +32,11 @@ pub enum ChooseError {
     /// There are no RDMA devices to be used.
     #[error("cannot use RDMA devices: {0}")]
     NoDevice(#[from] Missing),
+    /// Neighbours by shared memory, and by no shared memory.
+    #[error(
+        "TRUNKLINE_NEAR=1 and TRUNKLINE_FABRIC=soft:tcp contradict each other: soft connects processes of a host by shared memory, others by TCP"
+    )]
+    NearTcp,
     /// There is nothing to be used through libfabric.
     #[error("cannot use libfabric (TRUNKLINE_FABRIC=ofi): {0}")]
     NoOfi(#[from] NoNic),

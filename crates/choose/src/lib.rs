@@ -11,7 +11,7 @@ mod member;
 mod running;
 mod wait;
 
-pub use config::{ofi_config, soft_config, verbs_config};
+pub use config::{near, ofi_config, soft_config, verbs_config};
 pub use error::{ChooseError, JobError};
 pub use member::Member;
 pub use running::{Carrier, Running};

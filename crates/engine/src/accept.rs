@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use trunkline_fabric::{Fabric, Host, Level, LinkAddress, Links};
 use trunkline_proto::conn::{AcceptStep, Accepting};
+use trunkline_proto::counters::Tally;
 use trunkline_proto::limits::TOKENS_MAX;
 use trunkline_proto::pool::{AskError, Place, Verdict};
 use trunkline_proto::slots::SlotId;
@@ -38,6 +39,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             let nics = listen.nics;
             let Some(asked) = listen.pending.pop_front() else { return Ok(None) };
             let (refused, stream) = (refusal(&asked.open, Answer::NoResources), asked.stream);
+            let Some(nics) = self.nics_for(control, nics, &asked) else {
+                self.status.add(Tally::OpensRefused, 1);
+                let text =
+                    "connection refused: it asks for the NIC for neighbours, and is none or there is none";
+                self.host.log(Level::Warn, text);
+                control.send(stream, &refusal(&asked.open, Answer::Refused), None);
+                return Ok(None);
+            };
             match self.answer(control, id, &nics, asked) {
                 Ok(Some(current)) => {
                     if let Some(listen) = control.listens.get_mut(id) {
@@ -54,6 +63,14 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             }
         }
         self.advance_current(control, id)
+    }
+
+    /// The NICs of this end: the listener's, or that for neighbours if a neighbour asks for it.
+    fn nics_for(&self, control: &Control<H, F::Rail>, nics: Nics, asked: &Asked) -> Option<Nics> {
+        if !asked.open.near {
+            return Some(nics);
+        }
+        self.fabric.near().filter(|_| control.is_local(asked.stream)).map(Nics::from)
     }
 
     fn advance_current(

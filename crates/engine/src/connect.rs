@@ -4,6 +4,7 @@ use trunkline_fabric::{Fabric, Host, LinkAddress, Links, Rail, RailConfig, RecvO
 use trunkline_proto::conn::{ConnectStep, Connecting, LinkLife};
 use trunkline_proto::counters::Tally;
 use trunkline_proto::limits::LINKS_MAX;
+use trunkline_proto::nics;
 use trunkline_proto::pool::config::Traffic;
 use trunkline_proto::pool::{Ask, Next, Place};
 use trunkline_proto::slots::SlotId;
@@ -111,7 +112,15 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         };
         let ignored = self.params.mutant.is("ride-ignores-hints");
         let traffic = if ignored { Traffic::default() } else { traffic };
-        let rails = usize::from(handle.nics.len()).max(nics.numbers().len());
+        let neighbours =
+            control.is_local(stream) || self.params.mutant.is("engine-takes-anybody-for-a-neighbour");
+        let offered = handle.near || self.params.mutant.is("engine-asks-for-what-is-not-offered");
+        let near = self.fabric.near().filter(|_| neighbours && offered);
+        let (nics, remote) = match near {
+            Some(near) => (Nics::from(near), nics::Nics::NEAR),
+            None => (nics, handle.nics),
+        };
+        let rails = usize::from(remote.len()).max(nics.numbers().len());
         let each = match self.params.p2p_links_per_rail {
             0 => self.params.links_per_rail,
             p2p if handle.p2p && !self.params.mutant.is("engine-forgets-point-to-point") => p2p,
@@ -123,6 +132,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             listen: handle.listen,
             nonce: handle.nonce,
             matched: false,
+            near: near.is_some(),
             links: links as u8,
             mailbox: Region { key: 0, addr: 0 },
             link: Vec::new(),
@@ -133,7 +143,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             stream,
             process: handle.process,
             nics,
-            remote: handle.nics,
+            remote,
             wish: self.wish(&nics, links).hinted(traffic),
             place: None,
             open,

@@ -261,6 +261,11 @@ impl<H: Host, R: Rail> Control<H, R> {
         self.streams.get(stream)?.peer.clone()
     }
 
+    /// Whether a stream leads to a process of this host.
+    pub(crate) fn is_local(&self, stream: SlotId) -> bool {
+        self.streams.get(stream).is_some_and(|stream| stream.io.is_local())
+    }
+
     pub(crate) fn streams(&self) -> usize {
         self.streams.len()
     }
@@ -497,7 +502,7 @@ impl<H: Host, R: Rail> Control<H, R> {
         open: Open,
         fd: Option<OwnedFd>,
     ) {
-        let conn = open.conn;
+        let (conn, turn) = (open.conn, open.share.turn);
         let mutant = around.params.mutant;
         let knows = |l: &Listen| l.nonce == open.nonce || mutant.is("control-ignores-nonce");
         let listen = self.listens.get_mut(SlotId::from_bits(open.listen)).filter(|l| knows(l));
@@ -512,7 +517,6 @@ impl<H: Host, R: Rail> Control<H, R> {
         if let Some(stream) = self.streams.get_mut(stream) {
             stream.proven = true;
         }
-        let turn = open.share.turn;
         match listen.seen.look(stream, conn, turn) {
             Known::New => {}
             _ if mutant.is("control-opens-twice") => {}

@@ -51,7 +51,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let address = control.address(&self.host)?.0;
         let id = control.listen(nics, nonce)?;
         let (process, listen) = (self.process, id.to_bits());
-        let handle = Handle { process, nonce, nics: told, listen, address, attempt: 0, p2p: false };
+        let near = self.fabric.near().is_some();
+        let handle = Handle { process, nonce, nics: told, listen, address, attempt: 0, p2p: false, near };
         Ok((ListenId(id), handle.to_bytes()))
     }
 

@@ -64,9 +64,9 @@ mod tests {
     #[test]
     fn others_are_told_numbers_of_16_bits() {
         let told = |list: &[usize]| Nics::new(list).and_then(|nics| nics.told());
-        assert_eq!(told(&[2, 0xfffe, 0]), nics::Nics::new(&[2, 0xfffe, 0]));
+        assert_eq!(told(&[2, 0xfffd, 0]), nics::Nics::new(&[2, 0xfffd, 0]));
         assert!(told(&[7]).is_some());
-        for wrong in [&[0xffff][..], &[1, 0x1_0000]] {
+        for wrong in [&[0xffff][..], &[0xfffe], &[1, 0x1_0000]] {
             assert_eq!(told(wrong), None);
         }
     }

@@ -78,6 +78,8 @@ pub struct Params {
     pub fabric: FabricName,
     /// Of that, the device, where a name was given.
     pub device: Option<String>,
+    /// Connections inside this host go over shared memory, whatever fabric reaches other hosts.
+    pub near: bool,
     /// A thread goes on for callers who do not.
     pub progress_thread: bool,
     /// Other programs may see counters and comms on a status page.
@@ -227,6 +229,7 @@ impl Default for Params {
             heap_bytes: 64 << 20,
             fabric: FabricName::Auto,
             device: None,
+            near: false,
             progress_thread: false,
             status: true,
             trace: None,

@@ -39,6 +39,12 @@ pub trait Fabric: Send + Sync + 'static {
         true
     }
 
+    /// The NIC that is for connections inside this host alone, if there is one. A connection is over it, and over no other, if both ends have
+    /// one and meet inside the host.
+    fn near(&self) -> Option<usize> {
+        None
+    }
+
     /// What a NIC has in use for this process, as the NIC itself counts; nothing for one that there is not. Asked when
     /// connections and regions come and go.
     fn usage(&self, nic: usize) -> Usage;

@@ -130,4 +130,9 @@ pub trait OobStream: Send + 'static {
     /// [`OobError::Closed`] once the peer is gone and everything it sent was returned. [`OobError::Merged`] from an
     /// accepted stream, before any frame, that turns out to be a part of another one; it is to be dropped.
     fn recv(&mut self) -> Result<Option<Frame>, OobError>;
+
+    /// Whether its other end is on this host, as descriptors that come over it prove.
+    fn is_local(&self) -> bool {
+        false
+    }
 }

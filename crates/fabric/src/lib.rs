@@ -4,8 +4,8 @@
 //! are made, work is posted and completions are polled; memory is registered through its [`Registrar`], which may be
 //! shared between threads. A [`Host`] gives what no network gives: time, random numbers and control streams.
 //!
-//! Fabrics implement these traits; the engine is generic over them; the simulator is one more fabric, and so is
-//! [`trace::Traced`], which records another one. Nothing here assumes order between links, or that more than eight bytes arrive untorn: what a network does guarantee is in its
+//! Fabrics implement these traits; the engine is generic over them; the simulator is one more fabric, and so are
+//! [`trace::Traced`], which records another one, and [`Split`], which has one for neighbours besides. Nothing here assumes order between links, or that more than eight bytes arrive untorn: what a network does guarantee is in its
 //! [`Caps`].
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ mod host;
 mod op;
 mod rail;
 mod register;
+mod split;
 pub mod trace;
 
 pub use abandoned::{ABANDONED_MAX, Abandoned};
@@ -35,3 +36,4 @@ pub use register::{
     Access, Bounce, Ctrl, Data, Exported, Heap, Keys, LocalKey, Mr, Purpose, Registrar, RemoteKey, Role,
     Visibility,
 };
+pub use split::{Split, SplitRail};

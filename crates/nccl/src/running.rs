@@ -7,21 +7,24 @@ use trunkline_engine::{
     Base, CommId, Engine, Error, Helper, ListenId, MrId, Nics, RecvBuf, RequestId, Traffic,
 };
 use trunkline_fabric::trace::Traced;
-use trunkline_fabric::{Exported, Fabric, Nic};
+use trunkline_fabric::{Exported, Fabric, Nic, Split};
 use trunkline_mem::Memory;
 use trunkline_ofi::OfiFabric;
 use trunkline_proto::wire::handle;
 use trunkline_softnic::SoftFabric;
 use trunkline_verbs::VerbsFabric;
 
+/// A fabric beside which neighbours may be connected by shared memory.
+pub(crate) type Near<F> = Split<SoftFabric, F>;
+
 /// An engine; one variant for each fabric.
 pub(crate) enum Running {
     /// Over software NICs.
     Soft(Engine<Traced<SoftFabric>, UnixHost>),
     /// Over RDMA devices.
-    Verbs(Engine<Traced<VerbsFabric>, UnixHost>),
+    Verbs(Engine<Traced<Near<VerbsFabric>>, UnixHost>),
     /// Over what libfabric has a provider for.
-    Ofi(Engine<Traced<OfiFabric>, UnixHost>),
+    Ofi(Engine<Traced<Near<OfiFabric>>, UnixHost>),
 }
 
 /// The same of whichever engine it is.
@@ -47,6 +50,14 @@ impl Running {
 
     pub(crate) fn nics(&self) -> &[Nic] {
         of!(self, engine => engine.nics())
+    }
+
+    /// Those of them that a device is made of.
+    pub(crate) fn devices(&self) -> &[Nic] {
+        of!(self, engine => {
+            let all = engine.nics();
+            &all[..engine.fabric().near().unwrap_or(all.len())]
+        })
     }
 
     pub(crate) fn listen(&self, nics: Nics) -> Result<(ListenId, [u8; handle::BYTES]), Error> {

@@ -64,9 +64,12 @@ impl CallError {
             Self::Told(code) => *code,
             Self::Unsupported(_) | Self::Members { .. } | Self::Virtual(_) => ResultCode::INVALID_USAGE,
             Self::Look(_) | Self::Export(_) | Self::Gpu { .. } => ResultCode::SYSTEM_ERROR,
-            Self::Choose(ChooseError::Params(_) | ChooseError::Choice(_) | ChooseError::Verbs(_)) => {
-                ResultCode::INVALID_USAGE
-            }
+            Self::Choose(
+                ChooseError::Params(_)
+                | ChooseError::Choice(_)
+                | ChooseError::Verbs(_)
+                | ChooseError::NearTcp,
+            ) => ResultCode::INVALID_USAGE,
             // No interfaces, no device, no library.
             Self::Choose(_) => ResultCode::SYSTEM_ERROR,
             Self::Engine(error) => engine_code(error),

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trunkline_choose::{ChooseError, Hardware, soft_config};
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::{Engine, Helper, Params};
-use trunkline_fabric::Level;
 use trunkline_fabric::trace::Traced;
+use trunkline_fabric::{Level, Split};
 use trunkline_mem::gpu::Gpus;
 use trunkline_softnic::SoftFabric;
 
@@ -79,8 +79,8 @@ fn make(log: &Arc<Log>) -> Result<World, CallError> {
     let params = trunkline_choose::params()?;
     let told = |level, line: &str| log.line(level, &format!("trunkline: {line}"));
     let hardware = Hardware::open(&params, told)?;
-    // A driver begins only for NICs that reach its memory.
-    let gpus = if hardware.reaches_devices() { Gpus::open() } else { Gpus::default() };
+    // A driver begins only for NICs that reach its memory; the one for neighbours does not.
+    let gpus = if hardware.reaches_devices() && !params.near { Gpus::open() } else { Gpus::default() };
     make_of(log, params, hardware, gpus)
 }
 
@@ -96,6 +96,7 @@ fn make_of(log: &Arc<Log>, params: Params, hardware: Hardware, gpus: Gpus) -> Re
     let engine_log = Arc::clone(log);
     let host = UnixHost::reached(reach, move |level, text| engine_log.line(level, text));
     let helped = params.progress_thread;
+    let near = trunkline_choose::near(&params)?;
     if hardware.reaches_devices() {
         tell_drivers(log, &gpus);
     }
@@ -105,21 +106,23 @@ fn make_of(log: &Arc<Log>, params: Params, hardware: Hardware, gpus: Gpus) -> Re
             told.iter().for_each(|line| log.line(Level::Warn, line));
             let fabric =
                 if planted("nccl-promises-gpus-without-drivers") { fabric } else { fabric.with_gpus(&gpus) };
-            Running::Verbs(Engine::new(Traced::new(fabric, recorder), host, params)?)
+            Running::Verbs(Engine::new(Traced::new(Split::new(fabric, near), recorder), host, params)?)
         }
         Hardware::Ofi(fabric) => {
             log.line(Level::Info, &format!("trunkline: libfabric, provider {}", fabric.provider()));
             let fabric = fabric.with_gpus(&gpus);
             fabric.notes().iter().for_each(|(level, note)| log.line(*level, &format!("trunkline: {note}")));
-            Running::Ofi(Engine::new(Traced::new(fabric, recorder), host, params)?)
+            Running::Ofi(Engine::new(Traced::new(Split::new(fabric, near), recorder), host, params)?)
         }
         Hardware::None => {
             let fabric = SoftFabric::new(soft_config(&params, addresses)).map_err(ChooseError::from)?;
             Running::Soft(Engine::new(Traced::new(fabric, recorder), host, params)?)
         }
     };
-    let devices = Devices::new(engine.nics());
-    log.line(Level::Info, &format!("trunkline: fabric {}, {} NICs", engine.fabric(), engine.nics().len()));
+    let devices = Devices::new(engine.devices());
+    let (nics, near) = (engine.devices().len(), engine.nics().len() > engine.devices().len());
+    let near = if near { ", and shared memory inside this host" } else { "" };
+    log.line(Level::Info, &format!("trunkline: fabric {}, {nics} NICs{near}", engine.fabric()));
     let (log, helper) = (Arc::clone(log), Mutex::new(None));
     let (contexts, entered) = (Contexts::new(), AtomicUsize::new(0));
     let process = std::process::id();

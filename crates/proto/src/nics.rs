@@ -16,14 +16,18 @@ impl Nics {
     /// None: those of the other end, where they are not known.
     pub const NONE: Self = Self { numbers: [0; RAILS_MAX], count: 0 };
 
+    /// The one that a process has for its neighbours, of whatever number.
+    pub const NEAR: Self = Self { numbers: [Self::NOBODY - 1, 0, 0, 0], count: 1 };
+
     /// The NICs of that list; `None` if they are more than [`RAILS_MAX`], or one of them is there twice or is
-    /// [`Nics::NOBODY`].
+    /// [`Nics::NOBODY`] or that of [`Nics::NEAR`].
     #[must_use]
     pub fn new(list: &[u16]) -> Option<Self> {
         let mut numbers = [0; RAILS_MAX];
         numbers.get_mut(..list.len())?.copy_from_slice(list);
         let differ = list.iter().enumerate().all(|(at, nic)| !list[..at].contains(nic));
-        (differ && !list.contains(&Self::NOBODY)).then_some(Self { numbers, count: list.len() as u8 })
+        (differ && list.iter().all(|&nic| nic < Self::NOBODY - 1))
+            .then_some(Self { numbers, count: list.len() as u8 })
     }
 
     /// Their numbers.
@@ -54,7 +58,7 @@ mod tests {
         assert_eq!(Nics::new(&[]), Some(Nics::NONE));
         assert_eq!(Nics::new(&[2, 0, 1, 7]).map(|nics| nics.len()), Some(4));
         assert_eq!(Nics::new(&[3]).map(|nics| nics.is_empty()), Some(false));
-        for wrong in [&[1, 1][..], &[0, 1, 2, 3, 4], &[0xffff], &[2, 0xffff, 3]] {
+        for wrong in [&[1, 1][..], &[0, 1, 2, 3, 4], &[0xffff], &[0xfffe], &[2, 0xffff, 3]] {
             assert_eq!(Nics::new(wrong), None);
         }
         assert_ne!(Nics::new(&[0, 1]), Nics::new(&[1, 0]), "the order is the order of the links");

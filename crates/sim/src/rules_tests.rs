@@ -303,6 +303,7 @@ fn a_stranger_without_the_nonce_is_refused() {
         listen: listen_id,
         nonce: [0; 16],
         matched: false,
+        near: false,
         links: 1,
         mailbox: nowhere,
         link: vec![7; 20],
@@ -372,7 +373,8 @@ fn a_listener_of_another_version_is_named() {
     for (low, high) in [(frame::VERSION + 1, 9), (3, 3)] {
         let address = address.clone();
         let mut handle =
-            Handle { process, nonce: [1; 16], nics, listen: 1, address, attempt: 0, p2p: false }.to_bytes();
+            Handle { process, nonce: [1; 16], nics, listen: 1, address, attempt: 0, p2p: false, near: false }
+                .to_bytes();
         let mut streams = Vec::new();
         let error = (0..10_000).find_map(|_| {
             if let Some(mut stream) = listener.accept().unwrap() {

@@ -71,7 +71,17 @@ impl Raw {
         let joins = matches!(request.mode, Mode::Join(..));
         let link = if joins { Vec::new() } else { self.rail.address(self.link).unwrap().bytes };
         let (matched, mailbox) = (false, self.mailbox);
-        frame::Frame::Open(Open { conn: 9, listen, nonce, matched, links: 1, mailbox, link, share: request })
+        frame::Frame::Open(Open {
+            conn: 9,
+            listen,
+            nonce,
+            matched,
+            near: false,
+            links: 1,
+            mailbox,
+            link,
+            share: request,
+        })
     }
 }
 
@@ -181,7 +191,8 @@ impl Listening {
         let (process, nics) = (ProcessId([7; 16]), trunkline_proto::nics::Nics::new(&[0]).unwrap());
         let address = listener.address().0;
         let mut handle =
-            Handle { process, nonce: [1; 16], nics, listen: 1, address, attempt: 0, p2p: false }.to_bytes();
+            Handle { process, nonce: [1; 16], nics, listen: 1, address, attempt: 0, p2p: false, near: false }
+                .to_bytes();
         let stream = (0..1000).find_map(|_| {
             assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None);
             listener.accept().unwrap()

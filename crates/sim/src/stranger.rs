@@ -44,6 +44,7 @@ fn speech(dice: &mut Dice, others: &[ProcessId]) -> Vec<Vec<u8>> {
         listen: dice.pick([0, 1 << 32, listen]),
         nonce: name,
         matched: false,
+        near: dice.below(2) == 1,
         links: 1,
         mailbox: nowhere,
         link: vec![7; 20],

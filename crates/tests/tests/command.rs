@@ -134,6 +134,26 @@ fn a_bench_over_fused_nics_has_no_wrong_byte() {
     right("alltoall -n 3 --comms 2 --channels 2 -b 64 -e 64K -f 32 -w 1 -i 2 --merge 1,2,3", &[FOUR_NICS]);
 }
 
+/// Ranks of this host by shared memory, beside a fabric that would carry them over TCP.
+#[test]
+fn a_bench_of_neighbours_says_so_and_has_no_wrong_byte() {
+    if !crate::ofi::has(crate::ofi::NATIVE) {
+        return;
+    }
+    let (plugin, tcp) = (trunkline_tests::plugin().unwrap(), [("TRUNKLINE_FABRIC", "ofi:tcp")]);
+    for (near, expected) in [("--near", true), ("", false)] {
+        let args =
+            format!("all_reduce -n 3 -b 8 -e 512K -f 64 -w 1 -i 2 {near} --plugin {}", plugin.display());
+        let (success, rows, said) = bench(trunkline(), &args, &tcp);
+        assert!(success && !rows.is_empty(), "{said}");
+        for row in &rows {
+            assert!(row["wrong"] == 0 && row["fabric"] == "ofi" && row["near"] == expected, "{said}");
+        }
+    }
+    let refused = said("p2p --memory host --near").1;
+    assert!(refused.contains("leave out --plugin, --abi, --merge, --near"), "{refused}");
+}
+
 /// The text of a bench: its standard output and error.
 fn said(args: &str) -> (Option<i32>, String) {
     let mut command = Command::new(trunkline());

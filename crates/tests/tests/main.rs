@@ -9,6 +9,7 @@ mod contract;
 mod gpu;
 mod hosts;
 mod loading;
+mod near;
 mod net;
 mod ofi;
 mod raw;

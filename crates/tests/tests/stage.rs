@@ -4,6 +4,7 @@ use crate::contract::{arguments, connections, fused, lifetimes, messages};
 use crate::gpu;
 use crate::hosts::{cable, look, stream};
 use crate::loading;
+use crate::near;
 use crate::ofi;
 use crate::rdma::counts;
 use crate::run::Scene;
@@ -23,6 +24,7 @@ pub(crate) fn find(name: &str) -> Option<fn(Scene)> {
         look::SCENARIOS,
         stream::SCENARIOS,
         loading::SCENARIOS,
+        near::SCENARIOS,
         ofi::SCENARIOS,
         ofi::acceptance::SCENARIOS,
         ofi::crowd::SCENARIOS,

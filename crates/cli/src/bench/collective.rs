@@ -16,6 +16,7 @@ use crate::cmd::BenchError;
 pub(crate) struct Line<'a> {
     collective: &'a str,
     fabric: &'a str,
+    near: bool,
     plugin: &'a str,
     device: &'a str,
     abi: u8,
@@ -168,6 +169,7 @@ pub(crate) fn line<'a>(
     Line {
         collective: collective.name(),
         fabric: super::fabric(info),
+        near: super::near(),
         plugin: &info.name,
         device: &info.device,
         abi: info.abi,

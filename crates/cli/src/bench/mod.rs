@@ -1,5 +1,6 @@
 //! Running and printing benchmarks. Called by `cmd::bench`; it talks to the plugin host and to the terminal.
 
+mod again;
 pub(crate) mod collective;
 pub(crate) mod messages;
 pub(crate) mod p2p;
@@ -37,6 +38,22 @@ pub(crate) struct Settings {
     pub(crate) plot: Option<plot::Pending>,
     /// The trace to write.
     pub(crate) trace: Option<trace::Pending>,
+}
+
+/// The setting of `--near`.
+const NEAR: &str = "TRUNKLINE_NEAR";
+
+/// Whether processes of a host are connected by shared memory, whatever fabric reaches other hosts.
+pub(crate) fn near() -> bool {
+    std::env::var_os(NEAR).is_some_and(|value| value == "1")
+}
+
+/// Has it so in this process and the ranks that it starts: where it is not yet, the program begins again.
+///
+/// # Errors
+/// It cannot.
+pub(crate) fn ready_near() -> std::io::Result<()> {
+    if near() { Ok(()) } else { Err(again::with(&[(NEAR, "1".as_ref())])) }
 }
 
 /// The fabric that carries the data. NICs in software are called after theirs and numbered, fused ones by all their names; others
@@ -98,11 +115,12 @@ impl Settings {
                 format!(", fused of devices {} by makeVDevice", numbers.join(", "))
             }
         };
+        let near = if near() { ", ranks of a host by shared memory" } else { "" };
         let flush = if info.flush { "flush after each receive" } else { "no flush" };
         format!(
             "# {what}: {} ranks, {} communicator(s), {} channel(s), chunk {} B, {} memory, {flush}\n\
              # plugin {} (interface v{}) from {}\n\
-             # device {} of {}: {}, {} Mbit/s{fused}\n#",
+             # device {} of {}: {}, {} Mbit/s{fused}{near}\n#",
             job.ranks,
             job.comms,
             job.channels,

@@ -19,6 +19,7 @@ const WARMUP_MIN: u32 = 16;
 struct Line<'a> {
     collective: &'a str,
     fabric: &'a str,
+    near: bool,
     plugin: &'a str,
     device: &'a str,
     interface: &'a str,
@@ -98,6 +99,7 @@ fn json(info: &PluginInfo, bytes: usize, measured: &P2pMeasured) -> Result<Strin
     let line = Line {
         collective: "p2p",
         fabric: super::fabric(info),
+        near: super::near(),
         plugin: &info.name,
         device: &info.device,
         interface: "ncclNet",

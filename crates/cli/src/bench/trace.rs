@@ -4,17 +4,16 @@
 //! does not know the variable leaves none, which is said.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use tempfile::TempDir;
 use thiserror::Error;
 use trunkline_fabric::trace::{Origin, Process, TraceFile};
 use trunkline_nethost::{Keep, Left, PluginInfo};
+
+use super::again;
 
 /// What tells Trunkline's plugin where to leave a trace.
 const PLUGIN_VARIABLE: &str = "TRUNKLINE_TRACE";
@@ -63,13 +62,7 @@ impl OwnDirectory {
             return Ok(Self(path.into()));
         }
         let directory = tempfile::tempdir().map_err(TraceError::Directory)?.keep();
-        let program = std::env::current_exe().map_err(TraceError::Again)?;
-        let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-        let error = Command::new(program)
-            .args(arguments)
-            .env(PLUGIN_VARIABLE, &directory)
-            .env(OWN_VARIABLE, &directory)
-            .exec();
+        let error = again::with(&[PLUGIN_VARIABLE, OWN_VARIABLE].map(|name| (name, directory.as_os_str())));
         let _ = std::fs::remove_dir_all(directory);
         Err(TraceError::Again(error))
     }

@@ -37,6 +37,7 @@ Examples:
   trunkline bench p2p --plot p2p.svg                 the table, and a picture of it
   trunkline bench p2p --trace p2p.json -b 1M -e 1M   what went over which rail, for ui.perfetto.dev
   trunkline bench p2p --plugin ./libnccl-net.so --abi 8
+  TRUNKLINE_FABRIC=ofi:tcp trunkline bench all_reduce --near   that network between hosts, shared memory inside
   trunkline bench p2p --merge                        all NICs as one; --merge 0,2 fuses two of them
   trunkline run --hosts a,b trunkline bench p2p      between two hosts
   srun -N 2 trunkline bench all_reduce               the same under Slurm, torchrun or mpiexec
@@ -152,6 +153,9 @@ pub(crate) struct BenchArgs {
     /// whose numbers are listed.
     #[arg(long, value_name = "N,N,...", num_args = 0..=1, conflicts_with = "device", value_parser = members)]
     merge: Option<Option<Device>>,
+    /// Connect ranks of a host by shared memory, whatever fabric reaches other hosts (sets TRUNKLINE_NEAR=1).
+    #[arg(long)]
+    near: bool,
     /// Memory that is sent and received: of the plugin's messages private, shared or huge [default: private]; of p2p also
     /// host or memfd, which measures tagged messages inside this host by the Rust API.
     #[arg(long, value_name = "KIND", value_parser = memory_parser())]
@@ -198,6 +202,9 @@ pub(crate) enum BenchError {
     /// One-sided work failed.
     #[error(transparent)]
     Rma(#[from] trunkline::Error),
+    /// No other environment.
+    #[error("cannot start again with TRUNKLINE_NEAR set: {0}")]
+    Near(#[source] std::io::Error),
     /// Two arguments do not go together.
     #[error("{0}")]
     Usage(String),
@@ -227,6 +234,9 @@ fn memory_parser() -> impl clap::builder::TypedValueParser<Value = String> {
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, BenchError> {
     if let Some(Other::Rma(args)) = &args.other {
         return rma::run(args);
+    }
+    if args.near {
+        bench::ready_near().map_err(BenchError::Near)?;
     }
     if let Some(of) = args.memory.as_deref().and_then(bench::messages::Of::named) {
         return messages(args, of);
@@ -280,9 +290,10 @@ fn messages(args: &BenchArgs, of: bench::messages::Of) -> Result<ExitCode, Bench
     if args.what.as_deref() != Some("p2p") {
         return usage("--memory host and memfd are for p2p: what collectives use is private, shared or huge");
     }
-    if args.plugin.is_some() || args.abi.is_some() || args.merge.is_some() || args.trace.is_some() {
+    let of_plugins = args.plugin.is_some() || args.abi.is_some() || args.merge.is_some();
+    if of_plugins || args.near || args.trace.is_some() {
         return usage(
-            "messages inside this host go by no plugin and no NIC: leave out --plugin, --abi, --merge and --trace",
+            "messages inside this host go by no plugin and no NIC: leave out --plugin, --abi, --merge, --near and --trace",
         );
     }
     let maxbytes = args.maxbytes.unwrap_or(16 << 20);

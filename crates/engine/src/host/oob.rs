@@ -154,6 +154,10 @@ impl OobStream for UnixStream {
             Way::Remote(stream) => Ok(stream.recv()?.map(|bytes| Frame { bytes, fd: None })),
         }
     }
+
+    fn is_local(&self) -> bool {
+        matches!(self.0, Way::Local(_))
+    }
 }
 
 #[cfg(test)]

@@ -261,6 +261,16 @@ pub const TABLE: &[ParamInfo] = &[
         set: |params, value| number(value, 1, 1024).map(|n| params.progress_batch = n as u32),
     },
     ParamInfo {
+        name: "TRUNKLINE_NEAR",
+        aliases: &[],
+        kind: "boolean",
+        default: "0",
+        range: "0 or 1",
+        doc: "connect processes of one host by the software NIC's shared memory, whatever NICs reach other hosts; not for memory of GPUs. \
+              For verbs and ofi: soft does so anyhow",
+        set: |params, value| number(value, 0, 1).map(|n| params.near = n == 1),
+    },
+    ParamInfo {
         name: "TRUNKLINE_PROGRESS_THREAD",
         aliases: &[],
         kind: "boolean",

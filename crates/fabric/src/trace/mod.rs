@@ -57,6 +57,10 @@ impl<F: Fabric> Fabric for Traced<F> {
         self.fabric.fuses()
     }
 
+    fn near(&self) -> Option<usize> {
+        self.fabric.near()
+    }
+
     fn usage(&self, nic: usize) -> Usage {
         self.fabric.usage(nic)
     }

@@ -50,7 +50,9 @@ pub(super) fn handle_seeds() -> Vec<Vec<u8>> {
     let with = |nics: &[u16], address: Vec<u8>, attempt| {
         let (process, nonce, nics) =
             (ProcessId([0x11; 16]), [0x22; 16], Nics::new(nics).unwrap_or(Nics::NONE));
-        Handle { process, nonce, nics, listen: 3 << 32 | 7, address, attempt, p2p: false }.to_bytes().to_vec()
+        Handle { process, nonce, nics, listen: 3 << 32 | 7, address, attempt, p2p: false, near: attempt > 0 }
+            .to_bytes()
+            .to_vec()
     };
     let address = b"trunkline-0123456789abcdef".to_vec();
     variants(&[
@@ -73,9 +75,18 @@ pub(super) fn frame(bytes: &[u8]) {
 pub(super) fn frame_seeds() -> Vec<Vec<u8>> {
     let region = Region { key: 0x0123_4567_89ab_cdef, addr: 0x7f00_0000_1000 };
     let open = |matched, link, mode| {
-        let (conn, links) = (1 << 32 | 2, if matched { 1 } else { 4 });
-        let share = Request { mode, turn: 1 };
-        Frame::Open(Open { conn, listen: 3, nonce: [4; 16], matched, links, mailbox: region, link, share })
+        let (conn, links, share) = (1 << 32 | 2, if matched { 1 } else { 4 }, Request { mode, turn: 1 });
+        Frame::Open(Open {
+            conn,
+            listen: 3,
+            nonce: [4; 16],
+            matched,
+            near: !matched,
+            links,
+            mailbox: region,
+            link,
+            share,
+        })
     };
     let reply = |answer, link, given| {
         Frame::Result(Reply {

@@ -48,6 +48,8 @@ pub struct Open {
     pub nonce: [u8; 16],
     /// The asking NIC can match by itself.
     pub matched: bool,
+    /// The comm is to be over the NICs that both ends have for neighbours.
+    pub near: bool,
     /// Links the comm is to have, 1 to [`LINKS_MAX`]; this frame brings the first.
     pub links: u8,
     /// Where clear-to-send records go.
@@ -396,7 +398,7 @@ fn read_down(reader: &mut Reader<'_>) -> Result<LinkDown, FrameError> {
 
 fn write_open(out: &mut Writer, open: &Open) {
     out.u64(open.conn).u64(open.listen).bytes(&open.nonce);
-    out.u32(u32::from(open.matched) | u32::from(open.links) << 8);
+    out.u32(u32::from(open.matched) | u32::from(open.near) << 1 | u32::from(open.links) << 8);
     out.u64(open.mailbox.key).u64(open.mailbox.addr);
     write_link(out, &open.link);
     out.bytes(&open.share.to_bytes());
@@ -405,14 +407,14 @@ fn write_open(out: &mut Writer, open: &Open) {
 fn read_open(reader: &mut Reader<'_>, mutant: Mutant) -> Result<Open, FrameError> {
     let (conn, listen, nonce) = (reader.u64()?, reader.u64()?, reader.array()?);
     let flags = reader.u32()?;
-    let (matched, links) = (flags & 1 != 0, (flags >> 8) as u8);
+    let (matched, near, links) = (flags & 1 != 0, flags & 2 != 0, (flags >> 8) as u8);
     if links == 0 || usize::from(links) > LINKS_MAX {
         return Err(FrameError::Link(links));
     }
     let (mailbox, link) = (read_region(reader)?, read_link(reader)?);
     let share = Request::read(reader)?;
     check_link(&link, !matches!(share.mode, Mode::Join(..)), mutant)?;
-    Ok(Open { conn, listen, nonce, matched, links, mailbox, link, share })
+    Ok(Open { conn, listen, nonce, matched, near, links, mailbox, link, share })
 }
 
 fn write_reply(out: &mut Writer, reply: &Reply) {
@@ -497,6 +499,7 @@ mod tests {
             listen: 2,
             nonce: [3; 16],
             matched: true,
+            near: turn > 0,
             links: 4,
             mailbox,
             link,

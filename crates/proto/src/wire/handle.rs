@@ -36,6 +36,8 @@ pub struct Handle {
     pub attempt: u64,
     /// RCCL says that the connection is for messages from point to point.
     pub p2p: bool,
+    /// Processes of the listener's host may ask for its NIC for neighbours.
+    pub near: bool,
 }
 
 /// A handle could not be read.
@@ -64,7 +66,8 @@ impl Handle {
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let mut out = Writer::default();
         out.bytes(&MAGIC).u16(VERSION).u16(u16::try_from(self.address.len()).unwrap_or(u16::MAX));
-        out.bytes(&self.process.0).bytes(&self.nonce).u32(self.p2p.into()).u8(self.nics.len()).bytes(&[0; 3]);
+        out.bytes(&self.process.0).bytes(&self.nonce).u32(self.p2p.into()).u8(self.nics.len());
+        out.u8(self.near.into()).bytes(&[0; 2]);
         out.u64(self.listen).u64(self.attempt);
         out.bytes(&self.address[..self.address.len().min(ADDRESS_MAX)]);
         let mut bytes = [0; BYTES];
@@ -99,11 +102,11 @@ impl Handle {
         }
         let (process, nonce) = (ProcessId(reader.array()?), reader.array()?);
         let p2p = reader.array::<4>()? != [0; 4];
-        let [rails, ..] = reader.array::<4>()?;
+        let [rails, near, ..] = reader.array::<4>()?;
         let (listen, attempt) = (reader.u64()?, reader.u64()?);
         let address = reader.bytes(ADDRESS_MAX)?[..used].to_vec();
         let nics = read_nics(&mut reader, rails, mutant)?;
-        Ok(Self { process, nonce, nics, listen, address, attempt, p2p })
+        Ok(Self { process, nonce, nics, listen, address, attempt, p2p, near: near == 1 })
     }
 
     /// Writes the attempt under way into a handle's bytes.
@@ -143,14 +146,14 @@ mod tests {
 
     fn handle(nics: &[u16], address: Vec<u8>) -> Handle {
         let (process, nonce, nics) = (ProcessId([1; 16]), [2; 16], Nics::new(nics).unwrap());
-        Handle { process, nonce, nics, listen: 3, address, attempt: 4, p2p: false }
+        Handle { process, nonce, nics, listen: 3, address, attempt: 4, p2p: false, near: true }
     }
 
     #[test]
     fn layout_is_the_documented_one() {
         let bytes = handle(&[5, 0x0607], vec![9; ADDRESS_MAX]).to_bytes();
         assert_eq!(bytes[..8], [b'T', b'R', b'K', b'L', 2, 0, 48, 0]);
-        assert_eq!(bytes[40..48], [0, 0, 0, 0, 2, 0, 0, 0]);
+        assert_eq!(bytes[40..48], [0, 0, 0, 0, 2, 1, 0, 0]);
         assert_eq!(bytes[111], 9, "the address ends where the NICs begin");
         assert_eq!(bytes[112..120], [5, 0, 7, 6, 0xff, 0xff, 0xff, 0xff]);
         assert_eq!(bytes[120..], [0; 8]);
@@ -215,13 +218,14 @@ mod tests {
             turned: bool,
             address in prop::collection::vec(any::<u8>(), 1..=ADDRESS_MAX),
             ids: (u64, u64),
+            near: bool,
         ) {
             let mut numbers: Vec<u16> = numbers.into_iter().collect();
             if turned {
                 numbers.reverse();
             }
             let (process, nonce, nics) = (ProcessId(names.0), names.1, Nics::new(&numbers).unwrap());
-            let handle = Handle { process, nonce, nics, listen: ids.0, address, attempt: ids.1, p2p: false };
+            let handle = Handle { process, nonce, nics, listen: ids.0, address, attempt: ids.1, p2p: false, near };
             let mut bytes = handle.to_bytes();
             prop_assert_eq!(Handle::from_bytes(&bytes), Ok(handle.clone()));
             Handle::set_attempt(&mut bytes, !ids.1);

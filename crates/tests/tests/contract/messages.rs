@@ -102,7 +102,7 @@ pub(crate) fn lengths() -> Vec<usize> {
 }
 
 /// Sends every length, up to eight at a time.
-fn send_all(net: &Net, send: Comm, seeds: usize) {
+pub(crate) fn send_all(net: &Net, send: Comm, seeds: usize) {
     let lengths = lengths();
     let bufs: Vec<Buf> =
         lengths.iter().enumerate().map(|(at, &len)| Buf::filled(len.max(1), seeds + at)).collect();
@@ -118,7 +118,7 @@ fn send_all(net: &Net, send: Comm, seeds: usize) {
 }
 
 /// Receives what `send_all` sends, into buffers that are larger.
-fn recv_all(net: &Net, recv: Comm, seeds: usize) {
+pub(crate) fn recv_all(net: &Net, recv: Comm, seeds: usize) {
     let lengths = lengths();
     let bufs: Vec<Buf> = lengths.iter().map(|len| Buf::new(len + 100)).collect();
     let mut requests: Vec<(usize, Request)> = Vec::new();

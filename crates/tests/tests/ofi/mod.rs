@@ -19,7 +19,7 @@ use crate::run::{Scene, Setting, scenario};
 use crate::{command, raw};
 
 /// Native reliable endpoints over TCP: `net` in libfabric 1.17, later `tcp`.
-const NATIVE: &str = "tcp";
+pub(crate) const NATIVE: &str = "tcp";
 /// Messages over connections, which every version has.
 const LAYERED: &str = "tcp;ofi_rxm";
 /// Between processes of one host.
@@ -34,7 +34,7 @@ scenarios! {
 }
 
 /// Whether there is such a provider; if not, that is a counted skip.
-fn has(provider: &str) -> bool {
+pub(crate) fn has(provider: &str) -> bool {
     let (provider, library) = (Some(provider.to_owned()), std::env::var_os(LIBRARY));
     let config = OfiConfig { provider, library, ..OfiConfig::default() };
     let found = OfiFabric::new(&config);
@@ -57,7 +57,7 @@ fn environment(provider: &str) -> Vec<(&'static str, OsString)> {
     [("TRUNKLINE_FABRIC", format!("ofi:{provider}").into())].into_iter().chain(library).collect()
 }
 
-fn over(provider: &str, name: &'static str) -> Setting {
+pub(crate) fn over(provider: &str, name: &'static str) -> Setting {
     let environment = environment(provider).into_iter();
     let setting = environment.fold(scenario(name), |setting, (name, value)| setting.env_os(name, value));
     // There `connect` makes a whole endpoint with its memory, which takes up to 50 ms (`shm`: 10).

@@ -98,6 +98,7 @@ fn a_bad_value_fails_init_and_is_named() {
         ("TRUNKLINE_COMMS_MAX", "0"),
         ("TRUNKLINE_REGIONS_MAX", "0"),
         ("TRUNKLINE_STATUS", "on"),
+        ("TRUNKLINE_NEAR", "2"),
         ("TRUNKLINE_PROGRESS_THREAD", "2"),
         ("TRUNKLINE_SOFT_NICS", "17"),
         ("TRUNKLINE_SOFT_COPY", "cma"),

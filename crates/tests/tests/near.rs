@@ -1,0 +1,178 @@
+//! Connections inside a host over the NIC for neighbours, and all others over the others: two engines of one process, over a fabric that
+//! is split; and the plugin over libfabric's provider for TCP, in processes of one host.
+
+use std::time::{Duration, Instant};
+
+use trunkline_engine::host::{Reach, UnixHost};
+use trunkline_engine::{CommId, Engine, Error, Params, RecvBuf};
+use trunkline_fabric::{Fabric as _, Split};
+use trunkline_mem::Memory;
+use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
+
+use crate::contract::messages::{between, recv_all, send_all};
+use crate::net::Net;
+use crate::ofi::{NATIVE, has, over};
+use crate::run::{Scene, scenario};
+use crate::sharing::status;
+
+scenarios! {
+    messages_of_neighbours_go_by_their_nic,
+}
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// The places of the two NICs of an end.
+const FAR: usize = 0;
+const NEAR: usize = 1;
+
+type Over = Engine<Split<SoftFabric, SoftFabric>, UnixHost>;
+
+/// An end whose control streams stay inside the host, or do not, with a NIC for neighbours or without.
+fn end(local: bool, near: bool) -> Over {
+    let soft = |wire, addresses| {
+        SoftFabric::new(SoftConfig { wire, addresses, ..SoftConfig::default() }).expect("the software NIC")
+    };
+    let loopback = vec!["127.0.0.1".parse().expect("an address")];
+    let far = soft(WireMode::Tcp, loopback.clone());
+    let fabric = Split::new(far, near.then(|| soft(WireMode::Auto, Vec::new())));
+    #[cfg_attr(not(feature = "mutants"), expect(unused_mut, reason = "changed only to plant a bug"))]
+    let mut params = Params { status: false, ..Params::default() };
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        params.mutant = trunkline_engine::Mutant::named(name.leak());
+    }
+    let reach = Reach { local, addresses: loopback, ..Reach::default() };
+    Engine::new(fabric, UnixHost::reached(reach, |_, _| {}), params).expect("an engine")
+}
+
+/// A connection from the first to the second, whose handle is as it was given, or was changed.
+fn connect(ends: [&Over; 2], change: impl Fn(&mut [u8; 128])) -> Result<[CommId; 2], Error> {
+    let [asks, answers] = ends;
+    let (listen, mut handle) = answers.listen(FAR).expect("a listener");
+    change(&mut handle);
+    let (mut send, mut recv) = (None, None);
+    let began = Instant::now();
+    while send.is_none() || recv.is_none() {
+        assert!(began.elapsed() < LIMIT, "never connected");
+        send = match send {
+            None => asks.connect(FAR, &mut handle)?,
+            open => open,
+        };
+        recv = recv.or_else(|| answers.accept(listen).expect("accept"));
+    }
+    answers.close_listen(listen).expect("a listener");
+    Ok([send.expect("one end"), recv.expect("the other")])
+}
+
+/// Queue pairs of an end's two NICs.
+fn queue_pairs(end: &Over) -> [u32; 2] {
+    [FAR, NEAR].map(|nic| end.fabric().usage(nic).queue_pairs)
+}
+
+/// A message of so many bytes, which are what they were.
+fn message(ends: [&Over; 2], comms: [CommId; 2], len: usize) {
+    let memories = [Memory::heap(len), Memory::heap(len)];
+    memories[0].write(0, &vec![len as u8 | 1; len]).expect("it fits");
+    let [out, into] = [0, 1].map(|at| ends[at].register(comms[at], memories[at].clone()).expect("a region"));
+    let buffer = RecvBuf { mr: into, offset: 0, len: len as u64, tag: 0 };
+    let (mut requests, mut done, mut sizes) = ([None; 2], [false; 2], [0; 8]);
+    let began = Instant::now();
+    while done != [true; 2] {
+        assert!(began.elapsed() < LIMIT, "no message");
+        requests[1] = requests[1].or_else(|| ends[1].irecv(comms[1], &[buffer]).expect("irecv"));
+        requests[0] = requests[0].or_else(|| ends[0].isend(comms[0], out, 0, len as u64, 0).expect("isend"));
+        for at in [0, 1] {
+            done[at] =
+                done[at] || requests[at].is_some_and(|one| ends[at].test(one, &mut sizes).expect("test"));
+        }
+    }
+    let mut bytes = vec![0; len];
+    memories[1].read(0, &mut bytes).expect("it fits");
+    assert!(bytes.iter().all(|&byte| byte == len as u8 | 1), "wrong bytes");
+}
+
+/// Over which NICs the connection of these two is.
+fn goes_over(ends: [&Over; 2]) -> [[u32; 2]; 2] {
+    let comms = connect(ends, |_| {}).expect("a connection");
+    for len in [1, 4096, 300_000] {
+        message(ends, comms, len);
+    }
+    let used = ends.map(queue_pairs);
+    comms.into_iter().zip(ends).for_each(|(comm, end)| end.close(comm).expect("close"));
+    used
+}
+
+#[test]
+fn neighbours_meet_by_their_own_nic_and_others_do_not() {
+    let [near, far] = [[[0, 1]; 2], [[1, 0]; 2]];
+    let pair = |one: (bool, bool), other: (bool, bool)| [end(one.0, one.1), end(other.0, other.1)];
+    for (one, other, expected) in [
+        ((true, true), (true, true), near),
+        // One of them has none, or they do not meet inside the host.
+        ((true, true), (true, false), far),
+        ((true, false), (true, true), far),
+        ((false, true), (true, true), far),
+        ((true, true), (false, true), far),
+    ] {
+        let ends = pair(one, other);
+        assert_eq!(goes_over([&ends[0], &ends[1]]), expected, "{one:?} {other:?}");
+    }
+    // One end of each kind beside each other.
+    let [hub, neighbour, other] = [end(true, true), end(true, true), end(false, true)];
+    assert_eq!(goes_over([&hub, &neighbour]), near);
+    assert_eq!(goes_over([&hub, &other]), far);
+}
+
+#[test]
+fn who_asks_for_a_nic_that_is_not_there_is_refused() {
+    let [asks, answers] = [end(true, true), end(true, false)];
+    // As a listener that has one says it: docs/wire.md.
+    let refused = connect([&asks, &answers], |handle| handle[45] = 1).expect_err("there is none");
+    assert!(matches!(refused, Error::Refused), "{refused}");
+    // And it harms nobody.
+    assert_eq!(goes_over([&asks, &answers]), [[1, 0]; 2]);
+}
+
+/// Two processes of one host, whose connections are over the NIC for neighbours, and over no other.
+fn messages_of_neighbours_go_by_their_nic(mut scene: Scene) {
+    let net = Net::start(scene.version);
+    let far = net.devices() as usize;
+    let (send, recv) = between(&net, &mut scene);
+    let head = status().head;
+    assert_eq!(head.nics.len(), far + 1, "NCCL is not told of the NIC for neighbours: {:?}", head.nics);
+    let used: Vec<bool> = head.usage.iter().map(|nic| nic.queue_pairs > 0).collect();
+    assert_eq!((used[..far].contains(&true), used[far]), (false, true), "{used:?} of {:?}", head.nics);
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_all(&net, send, 500));
+        scope.spawn(|| recv_all(&net, recv, 500));
+    });
+    scene.meet();
+    net.close_send(send).expect("close");
+    net.close_recv(recv).expect("close");
+    scene.meet();
+}
+
+#[test]
+fn the_plugin_has_neighbours_by_shared_memory_beside_libfabric() {
+    if !has(NATIVE) {
+        return;
+    }
+    let over = |name| over(NATIVE, name).env("TRUNKLINE_NEAR", 1);
+    over("messages_of_neighbours_go_by_their_nic").two();
+    for name in
+        ["every_message_size_between_threads", "grouped_receives_match_by_tag", "comms_close_in_any_order"]
+    {
+        over(name).alone();
+    }
+    over("two_processes_exchange_messages").two();
+    over("two_processes_exchange_messages").env("TRUNKLINE_QP_SHARING", "on").two();
+    over("a_killed_peer_fails_every_request_soon").env("TEST_CASE", "both").two_and_one_dies();
+}
+
+#[test]
+fn a_fabric_without_shared_memory_has_no_neighbours() {
+    let setting = scenario("a_bad_value_fails_init_and_is_named").env("TRUNKLINE_FABRIC", "soft:tcp");
+    setting
+        .env("TRUNKLINE_NEAR", 1)
+        .env("TEST_NAME", "TRUNKLINE_NEAR=1 and TRUNKLINE_FABRIC=soft:tcp contradict")
+        .alone();
+}
