@@ -2,6 +2,7 @@
 //! test that replays `fuzz/corpus/` call the same functions; nothing of this is in the product.
 
 mod ipc;
+mod mlx5;
 mod pair;
 mod rma;
 mod share;
@@ -29,6 +30,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "eager", check: wire::eager, seeds: wire::eager_seeds },
     Target { name: "fin", check: wire::fin, seeds: wire::fin_seeds },
     Target { name: "memory_handle", check: wire::memory_handle, seeds: wire::memory_handle_seeds },
+    Target { name: "mlx5", check: mlx5::queues, seeds: mlx5::queue_seeds },
     Target { name: "pe", check: wire::pe, seeds: wire::pe_seeds },
     Target { name: "strand", check: wire::strand, seeds: wire::strand_seeds },
     Target { name: "dial", check: wire::dial, seeds: wire::dial_seeds },

@@ -31,7 +31,7 @@ use crate::wire::status::{Comm, Direction, Fault, Group, Head, Links, Ride, Row,
 use crate::wire::strand::{self, Join, Kind};
 
 /// The input's first bytes, zeros where it is too short.
-fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
+pub(super) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut out = [0; N];
     let used = bytes.len().min(N);
     out[..used].copy_from_slice(&bytes[..used]);

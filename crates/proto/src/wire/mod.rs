@@ -13,6 +13,7 @@ pub mod ipc;
 pub mod layout;
 pub mod member;
 pub mod memory_handle;
+pub mod mlx5;
 pub mod pe;
 pub mod place;
 pub mod proof;

@@ -1,0 +1,54 @@
+//! Work entries and completions of NVIDIA's NICs.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::wire::padded;
+use crate::wire::mlx5::{BYTES, Completion, Entry, Fence, Inline, Local, Remote, Syndrome, Work};
+
+/// An entry, then a completion: what is read is written as it was, but for what the NIC does not read.
+pub(super) fn queues(bytes: &[u8]) {
+    let both = padded::<{ 2 * BYTES }>(bytes);
+    let half = |at: usize| core::array::from_fn(|n| both[at + n]);
+    if let Ok(entry) = Entry::from_bytes(&half(0)) {
+        assert_eq!(Entry::from_bytes(&entry.to_bytes()), Ok(entry));
+        let used = 16 * usize::from(both[7] & 0x3f).min(4);
+        let inline = matches!(entry.work, Work::WriteInline(..));
+        assert!(inline || entry.to_bytes()[..used] == both[..used]);
+    }
+    for lap in [false, true] {
+        if let Ok(Some(completion)) = Completion::from_bytes(&half(BYTES), lap) {
+            assert_eq!(Completion::from_bytes(&completion.to_bytes(lap), lap), Ok(Some(completion)));
+            assert_eq!(Completion::from_bytes(&completion.to_bytes(lap), !lap), Ok(None));
+        }
+    }
+}
+
+pub(super) fn queue_seeds() -> Vec<Vec<u8>> {
+    let there = Remote { addr: 0x7f00_0000_1000, key: 0x1234 };
+    let (here, old) = (Local::new(0x10, 0x55, 4096), Local::word(0, 0x66));
+    let mut works = vec![
+        Work::Nop,
+        Work::Write(there, here),
+        Work::Write(there, None),
+        Work::FetchAdd { word: there, add: 1, old },
+        Work::CompareSwap { word: there, compare: 1, swap: 2, old },
+        Work::Wait { cq: 7, index: 0xffff_ffff },
+        Work::Dump(old),
+        Work::Read(there, old),
+    ];
+    works.extend(
+        [1, 12, 13, 28]
+            .into_iter()
+            .filter_map(|len| Some(Work::WriteInline(there, Inline::new(&[9; 28][..len])?))),
+    );
+    let seed = |(at, work): (usize, Work)| {
+        let fence = if at % 2 == 0 { Fence::None } else { Fence::ReadsAndAtomics };
+        let entry = Entry { index: 0xfffe, qp: 0x12, fence, signalled: at % 3 > 0, work };
+        let failed = (at % 2 == 0).then_some((Syndrome::of(at as u8), 0x89));
+        let (bytes, time) = if failed.is_some() { (0, 0) } else { (8, 1 << 40) };
+        let completion = Completion { qp: 0x12, index: 0xfffe, bytes, time, failed };
+        [entry.to_bytes(), completion.to_bytes(at % 4 < 2)].concat()
+    };
+    works.into_iter().enumerate().map(seed).collect()
+}

@@ -1,0 +1,559 @@
+//! Work entries: a control segment and what the operation needs besides, in segments of 16 bytes.
+
+use crate::mutant::Mutant;
+
+/// Bytes of an entry; a ring has one for each index.
+pub const BYTES: usize = 64;
+/// Most bytes of a WRITE that stand in its entry.
+pub const INLINE_MAX: usize = 28;
+/// Most bytes that one entry moves: 1 GiB. Whoever has more posts several.
+pub const LEN_MAX: u32 = 1 << 30;
+
+/// Numbers of queues have 24 bits.
+const NUMBER_MAX: u32 = (1 << 24) - 1;
+/// A data segment's length that says that the bytes follow (`MLX5_INLINE_SEG`).
+const IS_INLINE: u32 = 1 << 31;
+/// The entry's completion is written whether it succeeds or not (`MLX5_WQE_CTRL_CQ_UPDATE`).
+const CQ_UPDATE: u8 = 2 << 2;
+const FENCE_SHIFT: u32 = 5;
+
+mod opcode {
+    pub(super) const NOP: u8 = 0x00;
+    pub(super) const RDMA_WRITE: u8 = 0x08;
+    pub(super) const WAIT: u8 = 0x0f;
+    pub(super) const RDMA_READ: u8 = 0x10;
+    pub(super) const ATOMIC_CS: u8 = 0x11;
+    pub(super) const ATOMIC_FA: u8 = 0x12;
+    pub(super) const DUMP: u8 = 0x23;
+}
+
+/// What an entry waits for before it begins: the three bits of the control segment.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Fence {
+    /// Nothing.
+    None,
+    /// That data which an earlier entry reads at this end has been read (`MLX5_WQE_CTRL_INITIATOR_SMALL_FENCE`).
+    Small,
+    /// Earlier reads and atomics. It says nothing of writes, which a queue pair places in order anyway.
+    ReadsAndAtomics,
+    /// Everything before it.
+    Strong,
+    /// Both of the first two, which is what `IBV_SEND_FENCE` asks for (`MLX5_WQE_CTRL_FENCE`).
+    Verbs,
+}
+
+impl Fence {
+    const ALL: [Self; 5] = [Self::None, Self::Small, Self::ReadsAndAtomics, Self::Strong, Self::Verbs];
+
+    const fn bits(self) -> u8 {
+        self as u8
+    }
+}
+
+/// Bytes at this end, by the key of the region that they are in. Addresses of a zero-based region begin at 0.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Local {
+    addr: u64,
+    key: u32,
+    len: u32,
+}
+
+impl Local {
+    /// `len` bytes; `None` for none of them, which no segment can say, or for more than [`LEN_MAX`].
+    #[must_use]
+    pub const fn new(addr: u64, key: u32, len: u32) -> Option<Self> {
+        if len == 0 || len > LEN_MAX { None } else { Some(Self { addr, key, len }) }
+    }
+
+    /// The eight bytes that an atomic's old value goes to.
+    #[must_use]
+    pub const fn word(addr: u64, key: u32) -> Self {
+        Self { addr, key, len: 8 }
+    }
+
+    /// Where the first is.
+    #[must_use]
+    pub const fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// The region's key.
+    #[must_use]
+    pub const fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// How many.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "there is always one")]
+    pub const fn len(&self) -> u32 {
+        self.len
+    }
+}
+
+/// Where bytes are at the other end, by the key that it has given.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Remote {
+    /// The first byte; of a zero-based region its offset.
+    pub addr: u64,
+    /// The region's key.
+    pub key: u32,
+}
+
+/// One to [`INLINE_MAX`] bytes that stand in an entry.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Inline {
+    bytes: [u8; INLINE_MAX],
+    len: u8,
+}
+
+impl Inline {
+    /// Those bytes; `None` if there are none or too many.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let mut kept = [0; INLINE_MAX];
+        kept.get_mut(..bytes.len()).filter(|to| !to.is_empty())?.copy_from_slice(bytes);
+        Some(Self { bytes: kept, len: bytes.len() as u8 })
+    }
+
+    /// They.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// What an entry does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Work {
+    /// Nothing, in order.
+    Nop,
+    /// Bytes go there; none of them with no `Local`.
+    Write(Remote, Option<Local>),
+    /// Bytes of the entry go there.
+    WriteInline(Remote, Inline),
+    /// Bytes come from there.
+    Read(Remote, Local),
+    /// A number is added to the eight bytes there; what was there comes here.
+    FetchAdd {
+        /// The word.
+        word: Remote,
+        /// What is added.
+        add: u64,
+        /// Where the old value goes.
+        old: Local,
+    },
+    /// The eight bytes there become another number if they are a certain one; what was there comes here.
+    CompareSwap {
+        /// The word.
+        word: Remote,
+        /// What it is to be.
+        compare: u64,
+        /// What it becomes.
+        swap: u64,
+        /// Where the old value goes.
+        old: Local,
+    },
+    /// The queue stands still until a completion queue has had completion number `index`, modulo 2^32: see
+    /// [`wait_is_over`](super::wait_is_over).
+    Wait {
+        /// The completion queue, 24 bits.
+        cq: u32,
+        /// Which completion.
+        index: u32,
+    },
+    /// Bytes here are read and go nowhere, behind all that was placed before.
+    Dump(Local),
+}
+
+/// A work entry.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Entry {
+    /// The lowest 16 bits of its index.
+    pub index: u16,
+    /// The queue pair, 24 bits; more are cut off.
+    pub qp: u32,
+    /// What it waits for.
+    pub fence: Fence,
+    /// Whether it completes visibly if it succeeds; it does if it fails.
+    pub signalled: bool,
+    /// What it does.
+    pub work: Work,
+}
+
+/// 64 bytes are no entry that is written here.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum EntryError {
+    /// An operation that there is not.
+    #[error("operation {0:#04x}")]
+    Opcode(u8),
+    /// A modifier, a signature, an immediate or another reserved field that is not zero.
+    #[error("a reserved field of the control segment is not zero")]
+    Reserved,
+    /// Bits for a fence or a completion that mean nothing.
+    #[error("flags {0:#04x}")]
+    Flags(u8),
+    /// So many segments of 16 bytes such an operation does not have.
+    #[error("an operation {opcode:#04x} of {segments} segments")]
+    Segments {
+        /// Which.
+        opcode: u8,
+        /// How many.
+        segments: u8,
+    },
+    /// A data segment of that length, which is 0, too long, or not the 8 of an atomic.
+    #[error("a data segment of length {0:#010x}")]
+    Length(u32),
+    /// A number of a completion queue of more than 24 bits.
+    #[error("completion queue {0:#x}")]
+    Queue(u32),
+}
+
+/// Segments of 16 bytes, one behind the other.
+struct Segments {
+    bytes: [u8; BYTES],
+    at: usize,
+}
+
+impl Segments {
+    fn put<const N: usize>(&mut self, bytes: [u8; N]) -> &mut Self {
+        if let Some(place) = self.bytes.get_mut(self.at..self.at + N) {
+            place.copy_from_slice(&bytes);
+        }
+        self.at += N;
+        self
+    }
+
+    fn u32(&mut self, value: u32) -> &mut Self {
+        self.put(value.to_be_bytes())
+    }
+
+    fn u64(&mut self, value: u64) -> &mut Self {
+        self.put(value.to_be_bytes())
+    }
+
+    fn remote(&mut self, remote: Remote) -> &mut Self {
+        self.u64(remote.addr).u32(remote.key).u32(0)
+    }
+
+    fn local(&mut self, local: Local) -> &mut Self {
+        self.u32(local.len).u32(local.key).u64(local.addr)
+    }
+}
+
+/// Numbers out of an entry, from a place on.
+#[derive(Clone, Copy)]
+struct Fields<'a>(&'a [u8; BYTES]);
+
+impl Fields<'_> {
+    fn array<const N: usize>(self, at: usize) -> [u8; N] {
+        core::array::from_fn(|n| self.0.get(at + n).copied().unwrap_or(0))
+    }
+
+    fn u32(self, at: usize) -> u32 {
+        u32::from_be_bytes(self.array(at))
+    }
+
+    fn u64(self, at: usize) -> u64 {
+        u64::from_be_bytes(self.array(at))
+    }
+
+    fn remote(self) -> Result<Remote, EntryError> {
+        let remote = Remote { addr: self.u64(16), key: self.u32(24) };
+        if self.u32(28) == 0 { Ok(remote) } else { Err(EntryError::Reserved) }
+    }
+
+    fn local(self, at: usize) -> Result<Local, EntryError> {
+        let len = self.u32(at);
+        Local::new(self.u64(at + 8), self.u32(at + 4), len).ok_or(EntryError::Length(len))
+    }
+
+    fn word(self, at: usize) -> Result<Local, EntryError> {
+        self.local(at)
+            .and_then(|local| if local.len == 8 { Ok(local) } else { Err(EntryError::Length(local.len)) })
+    }
+
+    fn inline(self, at: usize) -> Result<Inline, EntryError> {
+        let said = self.u32(at);
+        let len = said & !IS_INLINE;
+        let bytes: [u8; INLINE_MAX] = self.array(at + 4);
+        let found = bytes.get(..len as usize).and_then(Inline::new);
+        found.filter(|_| said & IS_INLINE != 0).ok_or(EntryError::Length(said))
+    }
+}
+
+/// Segments of a WRITE of so many bytes of its own.
+const fn inline_segments(len: u8) -> u8 {
+    2 + (4 + len).div_ceil(16)
+}
+
+impl Work {
+    /// Its number, and how many segments it has.
+    const fn kind(&self) -> (u8, u8) {
+        match self {
+            Self::Nop => (opcode::NOP, 1),
+            Self::Write(_, None) => (opcode::RDMA_WRITE, 2),
+            Self::Write(_, Some(_)) => (opcode::RDMA_WRITE, 3),
+            Self::WriteInline(_, inline) => (opcode::RDMA_WRITE, inline_segments(inline.len)),
+            Self::Read(..) => (opcode::RDMA_READ, 3),
+            Self::FetchAdd { .. } => (opcode::ATOMIC_FA, 4),
+            Self::CompareSwap { .. } => (opcode::ATOMIC_CS, 4),
+            Self::Wait { .. } => (opcode::WAIT, 2),
+            Self::Dump(_) => (opcode::DUMP, 2),
+        }
+    }
+
+    fn write(&self, out: &mut Segments) {
+        match *self {
+            Self::Nop | Self::Write(_, None) => {}
+            Self::Write(_, Some(local)) | Self::Read(_, local) | Self::Dump(local) => {
+                out.local(local);
+            }
+            Self::WriteInline(_, inline) => {
+                out.u32(u32::from(inline.len) | IS_INLINE).put(inline.bytes);
+            }
+            Self::FetchAdd { add, old, .. } => {
+                out.u64(add).u64(0).local(old);
+            }
+            Self::CompareSwap { compare, swap, old, .. } => {
+                out.u64(swap).u64(compare).local(old);
+            }
+            Self::Wait { cq, index } => {
+                out.u64(0).u32(index).u32(cq & NUMBER_MAX);
+            }
+        }
+    }
+
+    /// What is at the other end, for operations that have one.
+    const fn remote(&self) -> Option<Remote> {
+        match *self {
+            Self::Write(remote, _) | Self::WriteInline(remote, _) | Self::Read(remote, _) => Some(remote),
+            Self::FetchAdd { word, .. } | Self::CompareSwap { word, .. } => Some(word),
+            Self::Nop | Self::Wait { .. } | Self::Dump(_) => None,
+        }
+    }
+
+    fn read(opcode: u8, segments: u8, fields: Fields<'_>) -> Result<Self, EntryError> {
+        match (opcode, segments) {
+            (opcode::NOP, 1) => Ok(Self::Nop),
+            (opcode::RDMA_WRITE, 2) => Ok(Self::Write(fields.remote()?, None)),
+            (opcode::RDMA_WRITE, 3..=4) if segments == 4 || fields.u32(32) & IS_INLINE != 0 => {
+                let inline = fields.inline(32)?;
+                let fits = inline_segments(inline.len) == segments;
+                if fits {
+                    Ok(Self::WriteInline(fields.remote()?, inline))
+                } else {
+                    Err(EntryError::Segments { opcode, segments })
+                }
+            }
+            (opcode::RDMA_WRITE, 3) => Ok(Self::Write(fields.remote()?, Some(fields.local(32)?))),
+            (opcode::RDMA_READ, 3) => Ok(Self::Read(fields.remote()?, fields.local(32)?)),
+            (opcode::ATOMIC_FA, 4) if fields.u64(40) != 0 => Err(EntryError::Reserved),
+            (opcode::ATOMIC_FA, 4) => {
+                Ok(Self::FetchAdd { word: fields.remote()?, add: fields.u64(32), old: fields.word(48)? })
+            }
+            (opcode::ATOMIC_CS, 4) => {
+                let (word, old) = (fields.remote()?, fields.word(48)?);
+                Ok(Self::CompareSwap { word, swap: fields.u64(32), compare: fields.u64(40), old })
+            }
+            (opcode::WAIT, 2) if fields.u64(16) != 0 => Err(EntryError::Reserved),
+            (opcode::WAIT, 2) => match fields.u32(28) {
+                cq if cq > NUMBER_MAX => Err(EntryError::Queue(cq)),
+                cq => Ok(Self::Wait { cq, index: fields.u32(24) }),
+            },
+            (opcode::DUMP, 2) => Ok(Self::Dump(fields.local(16)?)),
+            (
+                opcode::NOP
+                | opcode::RDMA_WRITE
+                | opcode::RDMA_READ
+                | opcode::ATOMIC_FA
+                | opcode::ATOMIC_CS
+                | opcode::WAIT
+                | opcode::DUMP,
+                _,
+            ) => Err(EntryError::Segments { opcode, segments }),
+            _ => Err(EntryError::Opcode(opcode)),
+        }
+    }
+}
+
+impl Entry {
+    /// Its bytes; those behind its last segment are zero, and the NIC does not read them.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; BYTES] {
+        let (opcode, segments) = self.work.kind();
+        let flags = self.fence.bits() << FENCE_SHIFT | if self.signalled { CQ_UPDATE } else { 0 };
+        let mut out = Segments { bytes: [0; BYTES], at: 0 };
+        out.u32(u32::from(self.index) << 8 | u32::from(opcode));
+        out.u32((self.qp & NUMBER_MAX) << 8 | u32::from(segments));
+        out.put([0, 0, 0, flags]).u32(0);
+        if let Some(remote) = self.work.remote() {
+            out.remote(remote);
+        }
+        self.work.write(&mut out);
+        out.bytes
+    }
+
+    /// Reads 64 bytes of a ring, as a NIC does, but for what it takes and no queue here writes.
+    ///
+    /// # Errors
+    /// [`EntryError`] says what is wrong.
+    pub fn from_bytes(bytes: &[u8; BYTES]) -> Result<Self, EntryError> {
+        Self::read(bytes, Mutant::NONE)
+    }
+
+    fn read(bytes: &[u8; BYTES], mutant: Mutant) -> Result<Self, EntryError> {
+        let fields = Fields(bytes);
+        let (what, whose, [signature, one, other, flags]) = (fields.u32(0), fields.u32(4), fields.array(8));
+        let reserved = what >> 24 != 0 || [signature, one, other] != [0; 3] || fields.u32(12) != 0;
+        if reserved && !mutant.is("mlx5-ignores-reserved-fields") {
+            return Err(EntryError::Reserved);
+        }
+        let fence = Fence::ALL.into_iter().find(|fence| fence.bits() == flags >> FENCE_SHIFT);
+        let rest = flags & ((1 << FENCE_SHIFT) - 1);
+        let (Some(fence), 0 | CQ_UPDATE) = (fence, rest) else {
+            return Err(EntryError::Flags(flags));
+        };
+        let work = Work::read(what as u8, whose as u8, fields)?;
+        Ok(Self { index: (what >> 8) as u16, qp: whose >> 8, fence, signalled: rest != 0, work })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::mutant::planted;
+
+    const THERE: Remote = Remote { addr: 0x7f00_1122_3344_5566, key: 0x0a0b_0c0d };
+
+    fn here(len: u32) -> Local {
+        Local::new(0x1020_3040_5060_7080, 0x0506_0708, len).unwrap()
+    }
+
+    fn entry(index: u16, fence: Fence, work: Work) -> Entry {
+        Entry { index, qp: 0x12_3456, fence, signalled: true, work }
+    }
+
+    fn bytes(entry: Entry) -> [[u32; 4]; 4] {
+        let bytes = entry.to_bytes();
+        core::array::from_fn(|segment| {
+            core::array::from_fn(|word| {
+                let at = 16 * segment + 4 * word;
+                u32::from_be_bytes(core::array::from_fn(|n| bytes[at + n]))
+            })
+        })
+    }
+
+    /// A put with a signal and a counter, as device queues post it: two entries, and two of the companion's.
+    #[test]
+    fn entries_are_what_the_nic_reads() {
+        let none = [0; 4];
+        let write = bytes(entry(0xfffe, Fence::None, Work::Write(THERE, Some(here(4096)))));
+        let there = [0x7f00_1122, 0x3344_5566, 0x0a0b_0c0d, 0];
+        assert_eq!(
+            write,
+            [[0xff_fe08, 0x1234_5603, 8, 0], there, [4096, 0x0506_0708, 0x1020_3040, 0x5060_7080], none]
+        );
+        let (word, old) = (THERE, Local::word(0, 0xabcd));
+        let signal = bytes(entry(0xffff, Fence::ReadsAndAtomics, Work::FetchAdd { word, add: 3, old }));
+        assert_eq!(signal, [[0xff_ff12, 0x1234_5604, 0x48, 0], there, [0, 3, 0, 0], [8, 0xabcd, 0, 0]]);
+        let wait = bytes(entry(0, Fence::None, Work::Wait { cq: 0x65_4321, index: 0x1_ffff }));
+        assert_eq!(wait, [[0x0f, 0x1234_5602, 8, 0], [0, 0, 0x1_ffff, 0x65_4321], none, none]);
+        let swap = Work::CompareSwap { word, compare: 5, swap: 1 << 32 | 6, old };
+        assert_eq!(
+            bytes(entry(1, Fence::Verbs, swap)),
+            [[0x111, 0x1234_5604, 0x88, 0], there, [1, 6, 0, 5], [8, 0xabcd, 0, 0]]
+        );
+    }
+
+    #[test]
+    fn entries_without_data_and_with_their_own() {
+        let there = [0x7f00_1122, 0x3344_5566, 0x0a0b_0c0d, 0];
+        let empty = Work::Write(THERE, None);
+        assert_eq!(bytes(entry(2, Fence::Small, empty))[..2], [[0x208, 0x1234_5602, 0x28, 0], there]);
+        for (len, segments) in [(1, 3), (8, 3), (12, 3), (13, 4), (INLINE_MAX, 4)] {
+            let own = [0x5a; INLINE_MAX];
+            let work = Work::WriteInline(THERE, Inline::new(&own[..len]).unwrap());
+            let [control, remote, data, _] = bytes(entry(3, Fence::Strong, work));
+            assert_eq!((control, remote), ([0x308, 0x1234_5600 | segments, 0x68, 0], there));
+            assert_eq!(data[0], 1 << 31 | len as u32);
+        }
+        assert_eq!(bytes(entry(4, Fence::None, Work::Nop))[..2], [[0x400, 0x1234_5601, 8, 0], [0; 4]]);
+        let dump = bytes(Entry { signalled: false, ..entry(5, Fence::None, Work::Dump(here(1))) });
+        assert_eq!(dump[..2], [[0x523, 0x1234_5602, 0, 0], [1, 0x0506_0708, 0x1020_3040, 0x5060_7080]]);
+        assert!([Inline::new(&[]), Inline::new(&[0; INLINE_MAX + 1])].iter().all(Option::is_none));
+        assert!(Local::new(0, 0, 0).is_none() && Local::new(0, 0, LEN_MAX + 1).is_none());
+        assert!(Local::new(0, 0, LEN_MAX).is_some());
+    }
+
+    /// A change of one field of an entry that is good.
+    #[test]
+    fn what_no_queue_writes_is_refused() {
+        let (word, old) = (THERE, Local::word(0, 1));
+        let of = |work: Work| entry(7, Fence::None, work).to_bytes();
+        let with = |work: Work, at: usize, value: u8| {
+            let mut bytes = of(work);
+            bytes[at] = value;
+            Entry::read(&bytes, planted()).err()
+        };
+        let write = Work::Write(THERE, Some(here(64)));
+        let add = Work::FetchAdd { word, add: 1, old };
+        let wait = Work::Wait { cq: 1, index: 2 };
+        for at in [0, 8, 9, 10, 12, 15, 31] {
+            assert_eq!(with(write, at, 1), Some(EntryError::Reserved), "{at}");
+        }
+        assert_eq!(with(write, 3, 0x0a), Some(EntryError::Opcode(0x0a)));
+        for flags in [1, 2, 4, 0x18, 5 << 5, 0xe8] {
+            assert_eq!(with(write, 11, flags), Some(EntryError::Flags(flags)));
+        }
+        for (work, segments) in
+            [(write, 1), (write, 5), (Work::Nop, 2), (add, 3), (wait, 3), (Work::Dump(here(1)), 1)]
+        {
+            let opcode = of(work)[3];
+            assert_eq!(with(work, 7, segments), Some(EntryError::Segments { opcode, segments }));
+        }
+        assert_eq!(with(write, 35, 0), Some(EntryError::Length(0)));
+        assert_eq!(with(write, 32, 0x40), Some(EntryError::Length(0x4000_0040)));
+        assert_eq!(with(add, 51, 4), Some(EntryError::Length(4)));
+        assert_eq!(with(add, 47, 1), Some(EntryError::Reserved), "an addition compares nothing");
+        assert_eq!(with(wait, 28, 1), Some(EntryError::Queue(1 << 24 | 1)));
+        assert_eq!(with(wait, 23, 1), Some(EntryError::Reserved));
+        let inline = Work::WriteInline(THERE, Inline::new(&[1; 8]).unwrap());
+        assert_eq!(with(inline, 35, 29), Some(EntryError::Length(1 << 31 | 29)));
+        assert_eq!(with(inline, 35, 0), Some(EntryError::Length(1 << 31)));
+        assert_eq!(with(inline, 35, 13), Some(EntryError::Segments { opcode: 8, segments: 3 }));
+    }
+
+    fn work() -> impl Strategy<Value = Work> {
+        let remote = || (any::<u64>(), any::<u32>()).prop_map(|(addr, key)| Remote { addr, key });
+        let local = || {
+            (any::<u64>(), any::<u32>(), 1..=LEN_MAX).prop_map(|(addr, key, len)| Local { addr, key, len })
+        };
+        let word = || (any::<u64>(), any::<u32>()).prop_map(|(addr, key)| Local::word(addr, key));
+        let inline =
+            prop::collection::vec(any::<u8>(), 1..=INLINE_MAX).prop_map(|bytes| Inline::new(&bytes).unwrap());
+        prop_oneof![
+            Just(Work::Nop),
+            (remote(), prop::option::of(local())).prop_map(|(to, from)| Work::Write(to, from)),
+            (remote(), inline).prop_map(|(to, bytes)| Work::WriteInline(to, bytes)),
+            (remote(), local()).prop_map(|(from, to)| Work::Read(from, to)),
+            (remote(), any::<u64>(), word()).prop_map(|(word, add, old)| Work::FetchAdd { word, add, old }),
+            (remote(), any::<[u64; 2]>(), word())
+                .prop_map(|(word, [compare, swap], old)| Work::CompareSwap { word, compare, swap, old }),
+            (0..=NUMBER_MAX, any::<u32>()).prop_map(|(cq, index)| Work::Wait { cq, index }),
+            local().prop_map(Work::Dump),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn entries_read_back(
+            index: u16, qp in 0..=NUMBER_MAX, fence in prop::sample::select(Fence::ALL.to_vec()), signalled: bool, work in work()
+        ) {
+            let entry = Entry { index, qp, fence, signalled, work };
+            prop_assert_eq!(Entry::from_bytes(&entry.to_bytes()), Ok(entry));
+        }
+    }
+}

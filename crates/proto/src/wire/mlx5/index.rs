@@ -1,0 +1,84 @@
+//! Indices. Software counts entries and completions in 64 bits and never wraps; a NIC keeps the lowest 16 of an entry's, the
+//! lowest 16 in a doorbell record, and the lowest 32 in a WAIT.
+
+use crate::mutant::Mutant;
+
+/// Most entries of a queue: with more, 16 bits of an index could mean two of them.
+pub const DEPTH_MAX: u32 = 1 << 15;
+
+/// Which time around a ring of `depth` places (a power of two) an index is: the owner bit of its completion.
+#[must_use]
+pub const fn lap(index: u64, depth: u32) -> bool {
+    (index >> depth.trailing_zeros()) & 1 == 1
+}
+
+/// The doorbell record after `posted` entries: the NIC reads entries up to there.
+#[must_use]
+pub const fn doorbell(posted: u64) -> [u8; 4] {
+    (posted as u32 & 0xffff).to_be_bytes()
+}
+
+/// The index that a completion's 16 bits stand for, which is `next` or, by fewer than 65,536, beyond it.
+#[must_use]
+pub const fn full_index(counter: u16, next: u64) -> u64 {
+    next.wrapping_add(counter.wrapping_sub(next as u16) as u64)
+}
+
+/// Whether a WAIT for completion number `index` of a queue is over, once that queue has had `produced` of them: it waits for the
+/// completion itself, not for those before it. Both count modulo 2^32 and are less than 2^31 apart.
+#[must_use]
+pub fn wait_is_over(produced: u32, index: u32) -> bool {
+    is_over(produced, index, Mutant::NONE)
+}
+
+fn is_over(produced: u32, index: u32, mutant: Mutant) -> bool {
+    let beyond = produced.wrapping_sub(index).cast_signed();
+    if mutant.is("mlx5-compares-without-wrapping") {
+        return produced > index;
+    }
+    beyond > 0 || mutant.is("mlx5-ends-waits-one-early") && beyond == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::mutant::planted;
+
+    #[test]
+    fn laps_alternate_and_begin_with_none() {
+        let laps = |depth: u32, indices: [u64; 6]| indices.map(|index| lap(index, depth));
+        assert_eq!(laps(8, [0, 7, 8, 15, 16, 65_536]), [false, false, true, true, false, false]);
+        assert_eq!(laps(2, [0, 1, 2, 3, 4, 6]), [false, false, true, true, false, true]);
+        assert_eq!(
+            laps(DEPTH_MAX, [0, 32_767, 32_768, 65_535, 65_536, 1 << 40]),
+            [false, false, true, true, false, false]
+        );
+    }
+
+    #[test]
+    fn doorbells_have_16_bits() {
+        assert_eq!(
+            [1, 0xffff, 0x1_0000, 0x1_0203].map(doorbell),
+            [[0, 0, 0, 1], [0, 0, 255, 255], [0; 4], [0, 0, 2, 3]]
+        );
+    }
+
+    /// Over where 32 bits wrap, too.
+    #[test]
+    fn a_wait_is_over_with_its_own_completion() {
+        for index in [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX - 1, u32::MAX] {
+            let over = |more: u32| is_over(index.wrapping_add(more), index, planted());
+            assert_eq!([0, 1, 2, 1000].map(over), [false, true, true, true], "{index}");
+            assert!(!is_over(index.wrapping_sub(1000), index, planted()), "{index}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn sixteen_bits_find_their_index(next: u64, beyond in 0..65_536u64) {
+            prop_assert_eq!(full_index(next.wrapping_add(beyond) as u16, next), next.wrapping_add(beyond));
+        }
+    }
+}
