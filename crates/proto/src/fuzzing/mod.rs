@@ -2,6 +2,7 @@
 //! test that replays `fuzz/corpus/` call the same functions; nothing of this is in the product.
 
 mod ipc;
+mod node;
 mod pair;
 mod rma;
 mod share;
@@ -39,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rma", check: rma::words, seeds: rma::word_seeds },
     Target { name: "rma_hostile", check: rma::hostile, seeds: rma::hostile_seeds },
     Target { name: "status", check: wire::status, seeds: wire::status_seeds },
+    Target { name: "node_page", check: node::page, seeds: node::page_seeds },
     Target { name: "pair", check: pair::friends, seeds: pair::seeds },
     Target { name: "hostile", check: pair::hostile, seeds: pair::seeds },
 ];
