@@ -17,7 +17,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
 
     /// The neighbours that were told of an export and have not let it go, each with the number of messages to it that use it.
     pub fn holders(&self, name: Name) -> impl Iterator<Item = (Neighbour, u32)> {
-        self.exporter.holders(name).filter_map(|(holder, pins)| {
+        let blind = self.mutant.is("seen-finds-nobody");
+        self.exporter.holders(name).filter(move |_| !blind).filter_map(|(holder, pins)| {
             let mut all = (0..self.peers.places()).filter_map(|place| self.peers.at(place));
             Some((all.find(|neighbour| self.exporting(*neighbour) == Some(holder))?, pins))
         })
