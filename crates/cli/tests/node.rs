@@ -153,7 +153,7 @@ fn who_holds_which_buffer_and_every_fallback_is_shown() {
     two.pass(&buffer);
     let node = shown();
     assert_eq!(
-        (&node["fallbacks"]["off"], &node["numbers"]["messages_fallbacks"]),
+        (&node["fallbacks"]["no_budget"], &node["numbers"]["messages_fallbacks"]),
         (&2.into(), &2.into()),
         "{node}"
     );
@@ -165,7 +165,7 @@ fn who_holds_which_buffer_and_every_fallback_is_shown() {
     assert_eq!(node["exports"], serde_json::json!([]));
     let table = text("top --once");
     let line = table.lines().find(|line| line.contains("fallbacks of")).expect("a line about them");
-    assert!(line.contains("2 off") && line.contains("2 messages took the stage"), "{table}");
+    assert!(line.contains("2 no budget") && line.contains("2 messages took the stage"), "{table}");
     assert!(text("info").contains("BUFFERS that"), "{table}");
     let prometheus = text("top --prometheus");
     let has = |name: &str, label: &str, value: &str| {
@@ -176,8 +176,8 @@ fn who_holds_which_buffer_and_every_fallback_is_shown() {
             "{name} {label}: {prometheus}"
         );
     };
-    has("trunkline_node_fallbacks_total{", "reason=\"off\"", " 2");
-    has("trunkline_node_fallbacks_total{", "reason=\"no room\"", " 0");
+    has("trunkline_node_fallbacks_total{", "reason=\"no_budget\"", " 2");
+    has("trunkline_node_fallbacks_total{", "reason=\"no_room\"", " 0");
     has("trunkline_node_hits_total{", "pid=", " 2");
     has("trunkline_node_held_bytes{", "peer_rank=\"1\"", " 0");
 }

@@ -32,7 +32,8 @@ Examples:
 
 What is shown is what a program started in this environment would get: TRUNKLINE_FABRIC and the
 other settings count. An unknown TRUNKLINE_ variable is a warning, a bad value an error. With --pid it is
-what `trunkline top --once --comms` shows of that process, whose help explains it.";
+what `trunkline top --once --comms` shows of that process, whose help explains it, and each buffer that the
+process shares with others of this host, with who holds it.";
 
 /// Arguments of `info`.
 #[derive(Args, Debug)]

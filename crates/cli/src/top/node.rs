@@ -79,12 +79,9 @@ impl Node {
         self.page.owner.rank.map_or_else(|| NONE.to_owned(), |rank| rank.to_string())
     }
 
-    /// Bytes of what is mapped here, and how many mappings that are.
-    fn mapped(&self) -> (u64, u64) {
-        let all = self.page.neighbours.iter();
-        all.fold((0, 0), |(bytes, mappings), one| {
-            (bytes.saturating_add(one.mapped_bytes), mappings + u64::from(one.mappings))
-        })
+    /// Bytes of what is mapped here.
+    fn mapped(&self) -> u64 {
+        self.page.neighbours.iter().fold(0, |all, one| all.saturating_add(one.mapped_bytes))
     }
 }
 
@@ -102,21 +99,21 @@ const COLUMNS: [(&str, CellAlignment); 19] = [
     ("PID", Right),
     ("COMMAND", Left),
     ("RANK", Right),
-    ("UP", Right),
-    ("EXPORTS", Right),
-    ("BYTES", Right),
-    ("ZOMBIES", Right),
-    ("IN USE", Right),
-    ("MAPPED", Right),
     ("msg/s", Right),
     ("HITS/s", Right),
     ("MISSES", Right),
     ("EVICTED", Right),
     ("FALLBACKS", Right),
+    ("EXPORTS", Right),
+    ("BYTES", Right),
+    ("ZOMBIES", Right),
+    ("IN USE", Right),
+    ("MAPPED", Right),
     ("BY RING", Right),
     ("BY MAP", Right),
     ("BY STAGE", Right),
     ("LEAKS", Right),
+    ("UP", Right),
     ("AGE", Right),
 ];
 
@@ -131,25 +128,29 @@ pub(super) fn lines(sample: &Sample) -> Vec<String> {
         let rate = |of: fn(&Rates) -> f64| {
             node.rates.as_ref().map_or_else(|| NONE.to_owned(), |rates| count(of(rates)))
         };
+        let of = |used: u64, most: u64, text: fn(u64) -> String| format!("{}/{}", text(used), text(most));
+        let [entries, entries_max] =
+            [Number::LiveEntries, Number::BudgetEntries].map(|which| node.number(which));
+        let [kept, kept_max] = [Number::LiveBytes, Number::BudgetBytes].map(|which| node.number(which));
         all.add_row([
             node.pid.to_string(),
             node.command.clone(),
             node.rank(),
-            duration(node.up),
-            format!("{}/{}", node.number(Number::LiveEntries), node.number(Number::BudgetEntries)),
-            format!("{}/{}", bytes(node.number(Number::LiveBytes)), limit(node.number(Number::BudgetBytes))),
-            zombies(node),
-            node.number(Number::PinnedEntries).to_string(),
-            bytes(node.mapped().0),
             rate(|rates| rates.messages),
             rate(|rates| rates.hits),
             number(Number::Misses),
             number(Number::Evicted),
             count(node.fallbacks() as f64),
+            of(entries, entries_max, |value| value.to_string()),
+            of(kept, kept_max, bytes),
+            zombies(node),
+            node.number(Number::PinnedEntries).to_string(),
+            bytes(node.mapped()),
             number(Number::Eager),
             number(Number::Mapped),
             number(Number::Staged),
             number(Number::Leaks),
+            duration(node.up),
             age(node.age),
         ]);
     }
@@ -157,11 +158,6 @@ pub(super) fn lines(sample: &Sample) -> Vec<String> {
     lines.extend(printed(&all));
     lines.extend(sample.nodes.iter().filter_map(why));
     lines
-}
-
-/// Bytes of a budget, which may be as good as none.
-fn limit(most: u64) -> String {
-    if most >= 1 << 40 { "any".to_owned() } else { bytes(most) }
 }
 
 fn zombies(node: &Node) -> String {
@@ -178,7 +174,8 @@ fn age(age: Duration) -> String {
 
 /// Why messages of an end went without sharing; `None` if none did.
 fn why(node: &Node) -> Option<String> {
-    let reasons: Vec<_> = node.reasons().map(|(reason, times)| format!("{times} {reason}")).collect();
+    let reasons: Vec<_> =
+        node.reasons().map(|(reason, times)| format!("{times} {}", reason.replace('_', " "))).collect();
     let lost = node.number(Number::Unmapped);
     (!reasons.is_empty() || lost > 0).then(|| {
         let Node { pid, .. } = node;

@@ -84,7 +84,7 @@ fn summary(sample: &Sample) -> String {
     let open: u64 = sample.processes.iter().map(Process::open).sum();
     let mut line = match sample.processes.len() {
         0 if !sample.nodes.is_empty() => {
-            format!("{} endpoints share memory inside this host", sample.nodes.len())
+            "no process has a status page; some share memory inside this host".to_owned()
         }
         0 => "no process has a status page: none uses Trunkline now, or with TRUNKLINE_STATUS=0".to_owned(),
         count => format!("{count} processes, {open} connections"),

@@ -7,7 +7,7 @@ use crate::counters::Kind;
 pub struct Called {
     /// Its name; several that differ by reason have the same, one after another.
     pub name: &'static str,
-    /// The reason, or nothing.
+    /// The reason, its words joined by `_`, or nothing.
     pub reason: &'static str,
     /// How it changes.
     pub kind: Kind,
@@ -64,15 +64,15 @@ numbers! {
     Evicted Total "evicted" "Exports retired to keep to a budget, or because they were asked back.",
     Expired Total "expired" "Exports retired because nobody had used them for long.",
     Stale Total "stale" "Exports retired because their memory had been freed.",
-    FallbackOff Total "fallbacks" for "off" "Messages that went without sharing, by reason.",
-    FallbackTooLong Total "fallbacks" for "longer than the budget" "Messages that went without sharing, by reason.",
-    FallbackNoRoom Total "fallbacks" for "no room" "Messages that went without sharing, by reason.",
-    FallbackPassedOver Total "fallbacks" for "not mapped lately" "Messages that went without sharing, by reason.",
-    FallbackDraining Total "fallbacks" for "being let go" "Messages that went without sharing, by reason.",
-    FallbackPins Total "fallbacks" for "too many users" "Messages that went without sharing, by reason.",
+    FallbackOff Total "fallbacks" for "no_budget" "Messages that went without sharing, by reason.",
+    FallbackTooLong Total "fallbacks" for "longer_than_the_budget" "Messages that went without sharing, by reason.",
+    FallbackNoRoom Total "fallbacks" for "no_room" "Messages that went without sharing, by reason.",
+    FallbackPassedOver Total "fallbacks" for "not_mapped_lately" "Messages that went without sharing, by reason.",
+    FallbackDraining Total "fallbacks" for "being_let_go" "Messages that went without sharing, by reason.",
+    FallbackPins Total "fallbacks" for "too_many_users" "Messages that went without sharing, by reason.",
     FallbackClosing Total "fallbacks" for "closing" "Messages that went without sharing, by reason.",
-    FallbackNotExported Total "fallbacks" for "not exported" "Messages that went without sharing, by reason.",
-    FallbackNotMapped Total "fallbacks" for "not mapped" "Messages that went without sharing, by reason.",
+    FallbackNotExported Total "fallbacks" for "not_exported" "Messages that went without sharing, by reason.",
+    FallbackNotMapped Total "fallbacks" for "not_mapped" "Messages that went without sharing, by reason.",
     FallbackGone Total "fallbacks" for "freed" "Messages that went without sharing, by reason.",
     Exports Total "exports" "Handles that the driver gave.",
     Unexports Total "unexports" "Handles that the driver took back.",
