@@ -28,11 +28,12 @@ Examples:
   trunkline info             fabrics, NICs, wires, copy methods, the plugin that bench would load
   trunkline info --params    every setting: its value, where that comes from, what it does
   trunkline info --json      the same as one JSON object
-  trunkline info --pid 4711  what a running process does: its connections and the queue pairs they share
+  trunkline info --pid 4711  what a running process does: its connections, queue pairs they share, memory and who holds it
 
 What is shown is what a program started in this environment would get: TRUNKLINE_FABRIC and the
 other settings count. An unknown TRUNKLINE_ variable is a warning, a bad value an error. With --pid it is
-what `trunkline top --once --comms` shows of that process, whose help explains it.";
+what `trunkline top --once --comms` shows of that process, whose help explains it, and each buffer that the
+process shares with others of this host, with who holds it.";
 
 /// Arguments of `info`.
 #[derive(Args, Debug)]
@@ -125,7 +126,11 @@ fn show_process(out: &mut impl Write, pid: u32, as_json: bool) -> Result<(), Inf
     if as_json {
         return json(out, &top::report::Report::new(&sample, true));
     }
-    Ok(top::table::lines(&sample, true).iter().try_for_each(|line| writeln!(out, "{line}"))?)
+    let lines = top::table::lines(&sample, true).into_iter().chain(top::node::listing(&sample));
+    for line in lines {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
 }
 
 fn json(out: &mut impl Write, report: &impl Serialize) -> Result<(), InfoError> {

@@ -38,7 +38,15 @@ Where connections share queue pairs (TRUNKLINE_QP_SHARING), GROUPS follow, a lin
 connections on it, each with so many LINKS. CREDITS are eager messages for which the peer has room, SLICES
 pieces of long messages under way, of how many; all members together have no more. ROUTED completions came
 while another member was asked, DROPPED ones were nobody's, as when a member was aborted. --comms tells
-which GROUP a connection is on. A process shows its first 32 groups.";
+which GROUP a connection is on. A process shows its first 32 groups.
+
+Where memory is shared inside the host (messages between its ranks), MEMORY follows, a line for each end: EXPORTS
+and BYTES that are kept, of its budget; ZOMBIES are over and still mapped or used by another rank, and their
+bytes count; IN USE are exports that messages use now; MAPPED is what is mapped here of others. HITS/s, MISSES
+and EVICTED are of messages that looked for their memory among the exports. FALLBACKS are messages that went
+without sharing, which costs them a copy; the reasons are on the lines below. BY RING, BY MAP and BY STAGE are messages
+sent whole, copied here once, and sent in pieces. AGE is how old these numbers are: they are written when the rank makes
+calls. `trunkline info --pid` lists each buffer and who holds it.";
 
 /// Arguments of `top`.
 #[derive(Args, Debug)]
@@ -152,7 +160,12 @@ mod tests {
     fn a_screen_is_no_larger_than_the_terminal() {
         let why = std::rc::Rc::new(trunkline_engine::PageError::View(trunkline_mem::ViewError::NotSealed));
         let refused = |pid| crate::top::find::Refused { pid, why: why.clone() };
-        let sample = Sample { processes: Vec::new(), refused: (0..30).map(refused).collect(), hidden: 0 };
+        let sample = Sample {
+            processes: Vec::new(),
+            nodes: Vec::new(),
+            refused: (0..30).map(refused).collect(),
+            hidden: 0,
+        };
         let text = screen(&sample, false, (10, 20));
         let lines: Vec<&str> = text.trim_start_matches("\x1b[H").lines().collect();
         assert_eq!(lines.len(), 10, "nine, and the end: {text:?}");

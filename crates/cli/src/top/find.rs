@@ -1,4 +1,4 @@
-//! Finds status pages: memory files of a known name among the descriptors of every process that may be looked into.
+//! Finds status pages, and pages of shared memory: memory files of known names among the descriptors of every process that may be looked into.
 //! A page belongs to the process that says so on it and holds it; a child that inherited the descriptor does not count.
 
 use std::collections::HashMap;
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use rustix::fs::{Mode, OFlags};
-use trunkline_engine::{PageError, read_head, read_status};
+use trunkline_engine::{PageError, read_head, read_node, read_status};
 use trunkline_mem::PageView;
-use trunkline_proto::wire::status::{Head, NAME, Status};
+use trunkline_proto::wire::status::{NAME, Status, node};
 
 /// Looks between two searches through all processes; the others only look at the pages that are known.
 const SEARCH_EVERY: u32 = 5;
@@ -36,7 +36,7 @@ pub(crate) enum FindError {
     NotAllowed(u32),
     /// It shows nothing.
     #[error(
-        "process {0} has no status page: it does not use Trunkline (yet), or was started with TRUNKLINE_STATUS=0"
+        "process {0} has no status page and shares no memory: it does not use Trunkline (yet), or was started with TRUNKLINE_STATUS=0"
     )]
     NoPage(u32),
     /// What it shows cannot be read.
@@ -69,11 +69,24 @@ pub(crate) struct Shown {
     pub(crate) status: Status,
 }
 
+/// What one endpoint of a process shows of the memory that it shares inside its node.
+#[derive(Debug)]
+pub(crate) struct ShownNode {
+    /// The process, as this process sees it.
+    pub(crate) pid: u32,
+    /// The name of its program, as above.
+    pub(crate) command: String,
+    /// What is on its page.
+    pub(crate) page: node::Page,
+}
+
 /// Everything that is shown right now.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// Processes with a page, by number.
     pub(crate) shown: Vec<Shown>,
+    /// Endpoints that share memory inside their node, by the numbers of their processes.
+    pub(crate) nodes: Vec<ShownNode>,
     /// Pages that cannot be used.
     pub(crate) refused: Vec<Refused>,
     /// Processes that may not be looked into.
@@ -84,8 +97,18 @@ pub(crate) struct Found {
 struct Known {
     pid: u32,
     link: PathBuf,
+    kind: Kind,
     file: (u64, u64),
     view: PageView,
+}
+
+/// What a page is of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kind {
+    /// An engine.
+    Engine,
+    /// An endpoint that shares memory.
+    Node,
 }
 
 /// Looks again and again.
@@ -110,22 +133,33 @@ impl Finder {
     /// [`FindError`]; if one process is asked for, also when it shows nothing.
     pub(crate) fn look(&mut self) -> Result<Found, FindError> {
         // A descriptor's number may mean another file by now, in the same process or a new one.
-        self.known.retain(|_, known| is_page(&known.link) && file_of(&known.link) == Some(known.file));
+        self.known.retain(|_, known| {
+            kind_of(&known.link) == Some(known.kind) && file_of(&known.link) == Some(known.file)
+        });
         if self.wait == 0 || self.only.is_some() {
             self.search()?;
         }
         self.wait = (self.wait + 1) % SEARCH_EVERY;
         let mut found = Found { hidden: self.hidden, refused: self.refused.clone(), ..Found::default() };
         for known in self.known.values() {
-            match read_status(&known.view) {
-                Ok(status) => found.shown.push(Shown { pid: known.pid, command: command(known.pid), status }),
-                Err(why) => found.refused.push(Refused { pid: known.pid, why: Rc::new(why) }),
+            let (pid, command) = (known.pid, command(known.pid));
+            let read = match known.kind {
+                Kind::Engine => {
+                    read_status(&known.view).map(|status| found.shown.push(Shown { pid, command, status }))
+                }
+                Kind::Node => {
+                    read_node(&known.view).map(|page| found.nodes.push(ShownNode { pid, command, page }))
+                }
+            };
+            if let Err(why) = read {
+                found.refused.push(Refused { pid, why: Rc::new(why) });
             }
         }
         found.shown.sort_by_key(|shown| (shown.pid, shown.status.head.process));
+        found.nodes.sort_by_key(|shown| (shown.pid, shown.page.owner.rank, shown.page.owner.process));
         found.refused.sort_by_key(|refused| refused.pid);
         match self.only {
-            Some(pid) if found.shown.is_empty() => Err(match found.refused.pop() {
+            Some(pid) if found.shown.is_empty() && found.nodes.is_empty() => Err(match found.refused.pop() {
                 Some(Refused { pid, why }) => FindError::Refused { pid, why },
                 None => FindError::NoPage(pid),
             }),
@@ -159,17 +193,15 @@ impl Finder {
         let mut pages = 0;
         for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
             let link = entry?.path();
-            if pages == PAGES_MAX || !is_page(&link) {
-                continue;
-            }
+            let Some(kind) = kind_of(&link).filter(|_| pages < PAGES_MAX) else { continue };
             pages += 1;
             let Some(file) = file_of(&link) else { continue };
             if self.known.contains_key(&file) {
                 continue;
             }
-            match open(&link) {
-                Ok((view, head)) if owns(pid, &head) => {
-                    self.known.insert(file, Known { pid, link, file, view });
+            match open(&link, kind) {
+                Ok((view, owner)) if owns(pid, owner) => {
+                    self.known.insert(file, Known { pid, link, kind, file, view });
                 }
                 Ok(_) => {}
                 Err(why) => self.refused.push(Refused { pid, why: Rc::new(why) }),
@@ -179,11 +211,15 @@ impl Finder {
     }
 }
 
-/// Whether a descriptor is a status page, by name.
-fn is_page(link: &Path) -> bool {
+/// Which page a descriptor is, by name.
+fn kind_of(link: &Path) -> Option<Kind> {
     let name = fs::read_link(link).ok();
     let name = name.as_deref().and_then(Path::to_str).and_then(|name| name.strip_prefix("/memfd:"));
-    name.and_then(|name| name.strip_suffix(" (deleted)")) == Some(NAME)
+    match name?.strip_suffix(" (deleted)")? {
+        NAME => Some(Kind::Engine),
+        node::NAME => Some(Kind::Node),
+        _ => None,
+    }
 }
 
 /// What tells one file from another.
@@ -192,22 +228,26 @@ fn file_of(link: &Path) -> Option<(u64, u64)> {
     Some((file.dev(), file.ino()))
 }
 
-fn open(link: &Path) -> Result<(PageView, Head), PageError> {
+/// Maps a page; and the number of the process that says that it is its own.
+fn open(link: &Path, kind: Kind) -> Result<(PageView, u32), PageError> {
     // Should it be something else by now, opening it neither waits nor changes anything.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = rustix::fs::open(link, flags, Mode::empty());
     let file = file.map_err(|errno| trunkline_mem::ViewError::System(errno.into()))?;
     let view = PageView::open(&file)?;
-    let head = read_head(&view)?;
-    Ok((view, head))
+    let owner = match kind {
+        Kind::Engine => read_head(&view)?.pid,
+        Kind::Node => read_node(&view)?.owner.pid,
+    };
+    Ok((view, owner))
 }
 
 /// Whether the page is that process's own: it knows its number, in the innermost namespace it is in.
-fn owns(pid: u32, head: &Head) -> bool {
+fn owns(pid: u32, owner: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     let own = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
-    own.unwrap_or(pid) == head.pid
+    own.unwrap_or(pid) == owner
 }
 
 /// The name of a process, fit to be printed.

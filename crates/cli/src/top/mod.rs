@@ -4,6 +4,7 @@
 
 pub(crate) mod find;
 mod groups;
+pub(crate) mod node;
 pub(crate) mod prometheus;
 pub(crate) mod report;
 pub(crate) mod sample;

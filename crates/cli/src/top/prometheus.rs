@@ -6,6 +6,7 @@ use trunkline_proto::counters::{Counters, Kind};
 use trunkline_proto::wire::status::{Group, State, Usage};
 
 use super::groups::{self, Seen};
+use super::node;
 use super::report::{direction, hex, nic};
 use super::sample::{Conn, Process, Sample};
 
@@ -39,6 +40,7 @@ pub(crate) fn text(sample: &Sample, with_comms: bool) -> String {
     let help = "When the process began to use Trunkline, in seconds since 1970.";
     let since = sample.processes.iter().map(|process| (of_process(process), process.since.as_secs_f64()));
     family(&mut out, "start_time_seconds", "gauge", help, since);
+    node::prometheus(&mut out, sample);
     let refused = [(String::new(), sample.refused.len())];
     family(&mut out, "pages_refused", "gauge", "Status pages that could not be read.", refused.into_iter());
     if with_comms {
@@ -125,7 +127,7 @@ fn comms(out: &mut String, sample: &Sample) {
 }
 
 /// All lines of one name.
-fn family<T: std::fmt::Display>(
+pub(super) fn family<T: std::fmt::Display>(
     out: &mut String,
     name: &str,
     kind: &str,
@@ -169,7 +171,7 @@ fn of_comm(process: &Process, conn: &Conn) -> String {
     format!("{{{labels},{own},direction=\"{direction}\",nic=\"{nic}\",peer=\"{peer}\"}}")
 }
 
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_family_is_told_even_when_nobody_has_it() {
-        let sample = Sample { processes: Vec::new(), refused: Vec::new(), hidden: 0 };
+        let sample = Sample { processes: Vec::new(), nodes: Vec::new(), refused: Vec::new(), hidden: 0 };
         let text = text(&sample, true);
         for wanted in
             ["# TYPE trunkline_messages_sent_total counter", "# TYPE trunkline_messages_pending gauge"]

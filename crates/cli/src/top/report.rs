@@ -7,6 +7,7 @@ use trunkline_proto::id::ProcessId;
 use trunkline_proto::wire::status::{Direction, Fault, Group, State, Usage};
 
 use super::groups::{self, Seen};
+use super::node;
 use super::sample::{Conn, Process, Rates, Sample};
 
 /// Everything.
@@ -14,6 +15,8 @@ use super::sample::{Conn, Process, Rates, Sample};
 pub(crate) struct Report {
     version: &'static str,
     processes: Vec<ProcessRow>,
+    /// Endpoints that share memory inside this host.
+    nodes: Vec<node::Row>,
     refused: Vec<RefusedRow>,
     /// Processes that may not be looked into.
     hidden: usize,
@@ -145,6 +148,7 @@ impl Report {
         Self {
             version: env!("CARGO_PKG_VERSION"),
             processes: sample.processes.iter().map(row).collect(),
+            nodes: sample.nodes.iter().map(node::Row::new).collect(),
             refused: sample.refused.iter().map(refused).collect(),
             hidden: sample.hidden,
         }

@@ -9,6 +9,7 @@ use trunkline_proto::wire::status::group::RECORDS;
 use trunkline_proto::wire::status::{Comm, Fault, Group, State, Usage};
 
 use super::find::{FindError, Finder, Found, Refused, Shown};
+use super::node::{self, Node};
 
 /// The time over which a single look measures rates.
 const ONCE: Duration = Duration::from_millis(200);
@@ -18,6 +19,8 @@ const ONCE: Duration = Duration::from_millis(200);
 pub(crate) struct Sample {
     /// Processes with a page, by number.
     pub(crate) processes: Vec<Process>,
+    /// Endpoints that share memory inside their node, by process.
+    pub(crate) nodes: Vec<Node>,
     /// Pages that cannot be used.
     pub(crate) refused: Vec<Refused>,
     /// Processes that may not be looked into.
@@ -99,7 +102,7 @@ impl Sample {
     pub(crate) fn once(only: Option<u32>, with_rates: bool) -> Result<Self, FindError> {
         let (mut finder, mut sampler) = (Finder::new(only), Sampler::default());
         let sample = sampler.take(finder.look()?);
-        if !with_rates || sample.processes.is_empty() {
+        if !with_rates || (sample.processes.is_empty() && sample.nodes.is_empty()) {
             return Ok(sample);
         }
         std::thread::sleep(ONCE);
@@ -119,6 +122,7 @@ pub(crate) struct Sampler {
     before: Option<Instant>,
     processes: HashMap<ProcessId, Past>,
     comms: HashMap<CommKey, Past>,
+    nodes: HashMap<ProcessId, node::Past>,
 }
 
 impl Sampler {
@@ -127,7 +131,7 @@ impl Sampler {
         let now = Instant::now();
         let passed = self.before.replace(now).map(|before| (now - before).as_secs_f64());
         let (processes, comms) = (std::mem::take(&mut self.processes), std::mem::take(&mut self.comms));
-        let Found { shown, refused, hidden } = found;
+        let Found { shown, nodes, refused, hidden } = found;
         let processes = shown.into_iter().map(|shown| {
             let mut process = Process::of(shown);
             let past = process.past();
@@ -140,7 +144,15 @@ impl Sampler {
             }
             process
         });
-        Sample { processes: processes.collect(), refused, hidden }
+        let processes = processes.collect();
+        let before = std::mem::take(&mut self.nodes);
+        let nodes = nodes.into_iter().map(|shown| {
+            let key = shown.page.owner.process;
+            let node = Node::of(shown, before.get(&key));
+            self.nodes.insert(key, node.past());
+            node
+        });
+        Sample { processes, nodes: nodes.collect(), refused, hidden }
     }
 }
 

@@ -7,11 +7,12 @@ use trunkline_proto::id::ProcessId;
 use trunkline_proto::wire::status::{Fault, Usage, group};
 
 use super::groups;
+use super::node;
 use super::report::{direction, nic, state};
 use super::sample::{Conn, Process, Rates, Sample};
 
 /// What has no rate yet.
-const NONE: &str = "-";
+pub(super) const NONE: &str = "-";
 
 const PROCESS_COLUMNS: [(&str, CellAlignment); 15] = [
     ("PID", CellAlignment::Right),
@@ -70,18 +71,21 @@ const GROUP_COLUMNS: [(&str, CellAlignment); 15] = [
 pub(crate) fn lines(sample: &Sample, with_comms: bool) -> Vec<String> {
     let mut lines = vec![summary(sample)];
     lines.extend(sample.refused.iter().map(|page| format!("page of {} not used: {}", page.pid, page.why)));
-    if sample.processes.is_empty() {
-        return lines;
+    if !sample.processes.is_empty() {
+        let table = if with_comms { comms(sample) } else { processes(sample) };
+        lines.extend(table.lines().map(|line| line.trim_end().to_owned()));
+        lines.extend(group_lines(sample));
     }
-    let table = if with_comms { comms(sample) } else { processes(sample) };
-    lines.extend(table.lines().map(|line| line.trim_end().to_owned()));
-    lines.extend(group_lines(sample));
+    lines.extend(node::lines(sample));
     lines
 }
 
 fn summary(sample: &Sample) -> String {
     let open: u64 = sample.processes.iter().map(Process::open).sum();
     let mut line = match sample.processes.len() {
+        0 if !sample.nodes.is_empty() => {
+            "no process has a status page; some share memory inside this host".to_owned()
+        }
         0 => "no process has a status page: none uses Trunkline now, or with TRUNKLINE_STATUS=0".to_owned(),
         count => format!("{count} processes, {open} connections"),
     };
@@ -91,7 +95,7 @@ fn summary(sample: &Sample) -> String {
     line
 }
 
-fn table<const N: usize>(columns: [(&str, CellAlignment); N]) -> Table {
+pub(super) fn table<const N: usize>(columns: [(&str, CellAlignment); N]) -> Table {
     let mut table = Table::new();
     // Whoever prints it cuts the lines: wrapped ones cannot be read.
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -232,11 +236,11 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     }
 }
 
-fn count(value: f64) -> String {
+pub(super) fn count(value: f64) -> String {
     scaled(value, 1000.0, &["", "k", "M", "G", "T"])
 }
 
-fn bytes(value: u64) -> String {
+pub(super) fn bytes(value: u64) -> String {
     scaled(value as f64, 1000.0, &[" B", " kB", " MB", " GB", " TB", " PB", " EB"])
 }
 
@@ -244,7 +248,7 @@ fn gigabytes(value: f64) -> String {
     format!("{:.2}", value / 1e9)
 }
 
-fn duration(up: Duration) -> String {
+pub(super) fn duration(up: Duration) -> String {
     let seconds = up.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match (days, hours, minutes) {
@@ -317,7 +321,8 @@ mod tests {
 
     #[test]
     fn groups_are_listed_where_there_are_some() {
-        let of = |process| Sample { processes: vec![process], refused: Vec::new(), hidden: 0 };
+        let of =
+            |process| Sample { processes: vec![process], nodes: Vec::new(), refused: Vec::new(), hidden: 0 };
         let mut groups = [None; group::RECORDS];
         assert_eq!(group_lines(&of(process(groups, 0))), [""; 0]);
         let eager = Taken { used: 3, total: 32 };

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use trunkline_fabric::{Host, HostPage, Level};
 use trunkline_mem::Page;
+use trunkline_proto::id::ProcessId;
 use trunkline_proto::time::Instant;
-use trunkline_proto::wire::status;
+use trunkline_proto::wire::status::{self, node};
 
 use super::oob::UnixOob;
 use super::reach::Reach;
+use crate::NodePage;
 
 type Log = Box<dyn Fn(Level, &str) + Send + Sync>;
 
@@ -28,6 +30,15 @@ impl UnixHost {
     /// The same, for processes of other hosts too.
     pub fn reached(reach: Reach, log: impl Fn(Level, &str) + Send + Sync + 'static) -> Self {
         Self { oob: UnixOob::new(reach), log: Box::new(log) }
+    }
+
+    /// A page for an endpoint that shares memory inside this node, of that name and with that rank in its job; `None` where there is no
+    /// memory for it, which costs nothing but that nobody sees the endpoint.
+    #[must_use]
+    pub fn node_page(&self, process: ProcessId, rank: Option<u32>) -> Option<NodePage> {
+        let HostPage { page, pid, unix_ns } = show(node::NAME, node::BYTES).ok()?;
+        let made = self.now().0;
+        NodePage::new(&page, &node::Owner { process, pid, rank, made_unix: unix_ns, made })
     }
 }
 
@@ -62,10 +73,15 @@ impl Host for UnixHost {
     }
 
     fn page(&self, bytes: usize) -> io::Result<Option<HostPage>> {
-        let page = Arc::new(Page::make(status::NAME, bytes)?);
-        let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        let unix_ns = (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64);
-        Ok(Some(HostPage { page, pid, unix_ns }))
+        show(status::NAME, bytes).map(Some)
     }
+}
+
+/// A page of that name which others may look at.
+fn show(name: &str, bytes: usize) -> io::Result<HostPage> {
+    let page = Arc::new(Page::make(name, bytes)?);
+    let pid = rustix::process::getpid().as_raw_nonzero().get().cast_unsigned();
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let unix_ns = (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64);
+    Ok(HostPage { page, pid, unix_ns })
 }

@@ -2,6 +2,7 @@
 //! it. Called by `trunkline top`; an engine never reads its own.
 
 use trunkline_mem::{OutOfBounds, PageView, ViewError};
+use trunkline_proto::wire::status::node::NodeError;
 use trunkline_proto::wire::status::{
     HEAD_BYTES, Head, ROW_BYTES, ROW_WORDS, Row, Status, StatusError, group, page_bytes, row,
 };
@@ -19,6 +20,9 @@ pub enum PageError {
     /// What is on it is no status page.
     #[error(transparent)]
     Status(#[from] StatusError),
+    /// What is on it is no page of shared memory.
+    #[error(transparent)]
+    Node(#[from] NodeError),
     /// It is smaller than it says.
     #[error(transparent)]
     Bounds(#[from] OutOfBounds),

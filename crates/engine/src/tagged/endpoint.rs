@@ -15,8 +15,11 @@ use super::peer::{Inward, Outward, Peer, PeerId};
 use super::receive::Kept;
 use super::request::{Failed, Request, RequestId, Sending};
 use super::ring::NeverThere;
+use super::shown::Shown;
 use super::{CALLS_PER_LOOK, Done, KEPT_MAX, RECEIVES_MAX, REQUESTS_MAX, SPARE_MAX};
-use crate::ipc::{ArrivalId, Broken, Config as Sharing, JoinError, Leave, Neighbour, Node, Notice, Receipt};
+use crate::ipc::{
+    ArrivalId, Broken, Config as Sharing, Hook, JoinError, Leave, Neighbour, Node, Notice, Receipt,
+};
 
 /// How often the streams are read when nothing says that they have something: so a death is heard.
 const LISTEN: Duration = Duration::millis(1);
@@ -93,6 +96,9 @@ pub struct Endpoint<M, S> {
     pub(super) counts: Counts,
     pub(super) now: Instant,
     pub(super) mutant: Mutant,
+    /// What others see of it, if they are to.
+    pub(super) shown: Option<Shown>,
+    pub(super) hook: Hook,
     listen: Instant,
     calls: u32,
 }
@@ -114,6 +120,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
             counts: Counts::default(),
             now,
             mutant: config.sharing.mutant,
+            shown: None,
+            hook: Hook::default(),
             listen: now,
             calls: 0,
         }
@@ -177,7 +185,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
         }
         if now >= self.listen {
             self.listen = now + LISTEN;
-            moved |= self.node.progress(now);
+            moved |= self.look_beside() | self.node.progress(now);
         } else {
             moved |= self.node.attend(now);
         }
@@ -212,6 +220,19 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     #[must_use]
     pub fn is_gone(&self, peer: PeerId) -> bool {
         self.peers.get(peer.0 as usize).is_none_or(|peer| peer.gone)
+    }
+
+    /// What a peer is called in [`Endpoint::node`].
+    #[must_use]
+    pub fn neighbour(&self, peer: PeerId) -> Option<Neighbour> {
+        self.peers.get(peer.0 as usize).map(|peer| peer.neighbour)
+    }
+
+    /// Which peer a neighbour of the node is.
+    #[must_use]
+    pub fn peer(&self, neighbour: Neighbour) -> Option<PeerId> {
+        let at = self.peers.iter().position(|peer| peer.neighbour == neighbour)?;
+        Some(PeerId(at as u32))
     }
 
     /// The memory, and what is shared of it.

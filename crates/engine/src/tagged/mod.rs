@@ -13,6 +13,7 @@ mod receive;
 mod request;
 mod ring;
 mod send;
+mod shown;
 
 pub use endpoint::{Config, Counts, Endpoint, Event, NoEndpoint};
 pub use peer::PeerId;

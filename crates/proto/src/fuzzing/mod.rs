@@ -3,6 +3,7 @@
 
 mod ipc;
 mod mlx5;
+mod node;
 mod pair;
 mod rma;
 mod share;
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "rma", check: rma::words, seeds: rma::word_seeds },
     Target { name: "rma_hostile", check: rma::hostile, seeds: rma::hostile_seeds },
     Target { name: "status", check: wire::status, seeds: wire::status_seeds },
+    Target { name: "node_page", check: node::page, seeds: node::page_seeds },
     Target { name: "pair", check: pair::friends, seeds: pair::seeds },
     Target { name: "hostile", check: pair::hostile, seeds: pair::seeds },
 ];

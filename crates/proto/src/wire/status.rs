@@ -10,10 +10,13 @@ use crate::id::ProcessId;
 
 pub mod group;
 pub mod links;
+pub mod node;
+pub mod number;
 pub mod usage;
 
 pub use group::{Group, Ride};
 pub use links::Links;
+pub use number::Number;
 pub use usage::Usage;
 
 /// Name of the memory file.

@@ -28,6 +28,7 @@
 //! - Longer ones are copied once, by the rank that can map the other's memory: a [`Buffer`] of the kind of memory that the messages were
 //!   started with ([`Host`], a GPU's, the [`Device`] in a memory file) can be mapped by all ranks near. Handles are exported on first use,
 //!   mapped once, kept as far as a budget goes, and given back when they are idle, when the memory is freed and its address seen again, or on demand.
+//!   Who holds what is seen in [`Messages::listing`], and from outside with `trunkline top` and `trunkline info --pid`.
 //! - Between two private buffers they go through a stage that both ranks copy through at the same time.
 //! - A driver that refuses costs a message the stage, is counted ([`Messages::counts`]), and fails nothing.
 //!
@@ -43,6 +44,7 @@
 mod buffer;
 mod collective;
 mod error;
+mod memory;
 mod pattern;
 mod start;
 mod wait;
@@ -52,11 +54,11 @@ pub use trunkline_engine::tagged::Counts;
 use trunkline_engine::tagged::{Begun, Done, Endpoint, Failed, PeerId, RequestId};
 use trunkline_fabric::Host as _;
 pub use trunkline_mem::ipc::{Device, Host, IpcMemory, Private};
-use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::time::Instant;
 
 pub use buffer::Buffer;
 pub use error::MessageError;
+pub use memory::{Amount, Driver, Exported, Holder, Hook, Imported, Shares, Sharing, State, Usage, Why};
 pub use pattern::{Any, Bits, From, Tag};
 pub use start::shared_device;
 

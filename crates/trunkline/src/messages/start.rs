@@ -8,11 +8,13 @@ use trunkline_engine::ipc::Config as Sharing;
 use trunkline_engine::tagged::{Config, Endpoint, Event, PeerId};
 use trunkline_fabric::{Host as _, Oob as _, OobAddress, OobListener as _};
 use trunkline_mem::ipc::{Device, IpcMemory, Passing};
+use trunkline_proto::id::ProcessId;
 use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::wire::tagged::Inbox;
 
 use super::wait::Rounds;
 use super::{MessageError, Messages, UnixHostClock};
+use crate::error::Error;
 use crate::world::World;
 
 /// What is kept of exported memory, by default.
@@ -24,31 +26,35 @@ const INBOX: [u32; 3] = [1024, 512, 1 << 18];
 /// How long a rank of this host may take to come.
 const MEETING: Duration = Duration::from_secs(30);
 
-/// What a rank tells the others: its process's random name, and where it listens.
-const CARD: usize = 16 + 1 + OobAddress::MAX;
+/// What a rank tells the others: its process's random name and number, and where it listens.
+const CARD: usize = 16 + 4 + 1 + OobAddress::MAX;
 
 /// One card.
 fn card(process: [u8; 16], address: &OobAddress) -> [u8; CARD] {
     let mut card = [0; CARD];
     card[..16].copy_from_slice(&process);
-    card[16] = address.0.len() as u8;
-    let (to, from) = (card[17..].iter_mut(), address.0.iter());
+    card[16..20].copy_from_slice(&std::process::id().to_le_bytes());
+    card[20] = address.0.len() as u8;
+    let (to, from) = (card[21..].iter_mut(), address.0.iter());
     to.zip(from).for_each(|(to, from)| *to = *from);
     card
 }
 
-/// Its two parts.
-fn read(card: &[u8]) -> Option<([u8; 16], OobAddress)> {
+/// Its parts.
+fn read(card: &[u8]) -> Option<([u8; 16], u32, OobAddress)> {
     let (process, rest) = card.split_first_chunk::<16>()?;
+    let (pid, rest) = rest.split_first_chunk()?;
     let (len, rest) = rest.split_first()?;
-    Some((*process, OobAddress(rest.get(..usize::from(*len))?.to_vec())))
+    Some((*process, u32::from_le_bytes(*pid), OobAddress(rest.get(..usize::from(*len))?.to_vec())))
 }
 
 pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M>, MessageError> {
     let host = UnixHost::new(|_, _| {});
     let (rank, size, process) = (world.rank(), world.size(), host.random());
     let mut listener = host.oob().listen()?;
+    let params = trunkline_choose::params().map_err(Error::from)?;
     let mut sharing = Sharing::new(process, BUDGET);
+    sharing.mutant = params.mutant;
     if !memory.caps().by_bytes {
         sharing.passing = Passing::Descriptor;
     }
@@ -66,10 +72,13 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
         meetings: 0,
         rounds: Rounds::new(size, now),
     };
+    let page =
+        if params.status { one.host.0.node_page(ProcessId(process), u32::try_from(rank).ok()) } else { None };
+    page.into_iter().for_each(|page| one.endpoint.show(page));
     // Whoever can be reached is near; it learns of it in the same way.
     let mut reached = vec![0_u8; size];
     for (other, card) in cards.iter().enumerate().take(rank) {
-        let Some((_, address)) = card else { continue };
+        let Some((_, _, address)) = card else { continue };
         if let Some(stream) = connect(one.host.0.oob(), address) {
             one.endpoint.join(stream)?;
             reached[other] = 1;
@@ -83,9 +92,13 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
     };
     let near: Vec<usize> = (0..size).filter(|other| is_near(*other)).collect();
     let known = |process: [u8; 16]| {
-        near.iter().copied().find(|rank| matches!(cards[*rank], Some((of, _)) if of == process))
+        near.iter().copied().find(|rank| matches!(cards[*rank], Some((of, ..)) if of == process))
     };
     one.meet(&mut listener, &near, known)?;
+    for (other, peer) in one.peers.iter().enumerate() {
+        let pid = cards.get(other).and_then(|card| card.as_ref()).map_or(0, |(_, pid, _)| *pid);
+        peer.iter().for_each(|peer| one.endpoint.label(*peer, other as u32, pid));
+    }
     one.rounds = Rounds::new(near.len() + 1, now);
     world.barrier()?;
     Ok(one)

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
 mod atomics;
+mod back;
 mod death;
 mod messages;
 mod moving;

@@ -41,7 +41,7 @@ use crate::limits::{EXPORTS_MAX, IPC_PEERS_MAX};
 use crate::mutant::Mutant;
 use crate::queue::Queue;
 use crate::slots::{SlotId, Slots};
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 use crate::wire::ipc::Name;
 
 /// No export.
@@ -82,6 +82,8 @@ pub struct Exporter {
     live: Amount,
     passing: Amount,
     zombies: Amount,
+    /// Most bytes of all three so far.
+    peak: u64,
     /// Goes up whenever memory was freed.
     epoch: u32,
     /// The next place to look at whether its memory is still there.
@@ -113,6 +115,10 @@ pub struct Listing {
     pub memory: Allocation,
     /// Where it stands.
     pub state: State,
+    /// Whether it goes with the last message that uses it.
+    pub passing: bool,
+    /// When the last message that used it was done, or it was made.
+    pub used: Instant,
     /// Messages that use it.
     pub pins: u32,
     /// Peers that were told of it and have not let it go.
@@ -135,6 +141,7 @@ impl Exporter {
             live: Amount::NONE,
             passing: Amount::NONE,
             zombies: Amount::NONE,
+            peak: 0,
             epoch: 0,
             sweep: NONE,
             closing: false,
@@ -177,12 +184,23 @@ impl Exporter {
         Usage { live: self.live, passing: self.passing, zombies: self.zombies, idle: self.idle.len() }
     }
 
+    /// Most bytes that were exported at once so far, zombies included.
+    #[must_use]
+    pub const fn peak(&self) -> u64 {
+        self.peak
+    }
+
+    /// For how long an export is kept from now on that no message uses; `None`: for ever.
+    pub const fn idle(&mut self, limit: Option<Duration>) {
+        self.config.idle = limit;
+    }
+
     /// Every export, as it stands.
     pub fn list(&self) -> impl Iterator<Item = Listing> {
         let used = self.entries.iter().filter(|(_, entry)| entry.state != State::Spent);
         used.filter_map(|(id, entry)| {
-            let Entry { memory, state, pins, held: holders, .. } = *entry;
-            Some(Listing { name: Name::new(id)?, memory, state, pins, holders })
+            let Entry { memory, state, passing, used, pins, held: holders, .. } = *entry;
+            Some(Listing { name: Name::new(id)?, memory, state, passing, used, pins, holders })
         })
     }
 

@@ -219,6 +219,7 @@ impl Exporter {
         } else {
             self.live += one
         }
+        self.peak = self.peak.max(self.live.and(self.passing).and(self.zombies).bytes);
         self.counts.misses += 1;
         let pin = Pin { name, peer: ask.peer };
         Shared::Export(Export { pin, allocation: memory, part: ask.part })

@@ -1,0 +1,461 @@
+//! Memory that is shared inside this host, for whatever prints it: a line for each end, every buffer and who holds it, JSON, Prometheus.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use comfy_table::CellAlignment::{Left, Right};
+use comfy_table::{CellAlignment, Table};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use trunkline_proto::counters::Kind;
+use trunkline_proto::wire::status::Number;
+use trunkline_proto::wire::status::node::{Export, Neighbour, Page};
+
+use super::find::ShownNode;
+use super::prometheus::{escaped, family};
+use super::report::hex;
+use super::sample::Sample;
+use super::table::{NONE, bytes, count, duration, table};
+
+/// One end.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pid: u32,
+    command: String,
+    page: Page,
+    /// How long its page is there.
+    up: Duration,
+    /// How long ago it was written.
+    age: Duration,
+    rates: Option<Rates>,
+}
+
+/// What rates are made of: the moment of writing, and what was counted then.
+pub(super) type Past = (u64, [u64; 4]);
+
+/// So much a second, between the last two writings that were seen.
+#[derive(Clone, Copy, Debug)]
+struct Rates {
+    hits: f64,
+    misses: f64,
+    fallbacks: f64,
+    messages: f64,
+}
+
+impl Node {
+    /// One that was found, and how it was before.
+    pub(super) fn of(shown: ShownNode, before: Option<&Past>) -> Self {
+        let ShownNode { pid, command, page } = shown;
+        let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let up = today.saturating_sub(Duration::from_nanos(page.owner.made_unix));
+        let written = Duration::from_nanos(page.written.saturating_sub(page.owner.made));
+        let mut node = Self { pid, command, page, up, age: up.saturating_sub(written), rates: None };
+        node.rates = before.and_then(|before| rates(*before, node.past()));
+        node
+    }
+
+    pub(super) fn past(&self) -> Past {
+        let messages = [Number::Eager, Number::Mapped, Number::Staged];
+        let messages = messages.into_iter().map(|which| self.number(which)).fold(0, u64::wrapping_add);
+        let (hits, misses) = (self.number(Number::Hits), self.number(Number::Misses));
+        (self.page.written, [hits, misses, self.fallbacks(), messages])
+    }
+
+    fn number(&self, which: Number) -> u64 {
+        self.page.number(which)
+    }
+
+    /// Those that happened: reasons and how many.
+    fn reasons(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let each = Number::ALL.iter().map(|which| (which.called(), self.number(*which)));
+        let each = each.filter(|(called, times)| called.name == FALLBACKS && *times > 0);
+        each.map(|(called, times)| (called.reason, times))
+    }
+
+    fn fallbacks(&self) -> u64 {
+        self.reasons().fold(0, |all, (_, times)| all.wrapping_add(times))
+    }
+
+    fn rank(&self) -> String {
+        self.page.owner.rank.map_or_else(|| NONE.to_owned(), |rank| rank.to_string())
+    }
+
+    /// Bytes of what is mapped here.
+    fn mapped(&self) -> u64 {
+        self.page.neighbours.iter().fold(0, |all, one| all.saturating_add(one.mapped_bytes))
+    }
+}
+
+/// The name of the numbers that say why messages went without sharing.
+const FALLBACKS: &str = "fallbacks";
+
+fn rates((before, old): Past, (now, new): Past) -> Option<Rates> {
+    let passed = now.checked_sub(before).filter(|passed| *passed > 0)? as f64 / 1e9;
+    let [hits, misses, fallbacks, messages] =
+        std::array::from_fn(|at| new[at].saturating_sub(old[at]) as f64 / passed);
+    Some(Rates { hits, misses, fallbacks, messages })
+}
+
+const COLUMNS: [(&str, CellAlignment); 19] = [
+    ("PID", Right),
+    ("COMMAND", Left),
+    ("RANK", Right),
+    ("msg/s", Right),
+    ("HITS/s", Right),
+    ("MISSES", Right),
+    ("EVICTED", Right),
+    ("FALLBACKS", Right),
+    ("EXPORTS", Right),
+    ("BYTES", Right),
+    ("ZOMBIES", Right),
+    ("IN USE", Right),
+    ("MAPPED", Right),
+    ("BY RING", Right),
+    ("BY MAP", Right),
+    ("BY STAGE", Right),
+    ("LEAKS", Right),
+    ("UP", Right),
+    ("AGE", Right),
+];
+
+/// A line for each end, below one that says what they are, and why messages went without sharing; nothing where nobody shares memory.
+pub(super) fn lines(sample: &Sample) -> Vec<String> {
+    if sample.nodes.is_empty() {
+        return Vec::new();
+    }
+    let mut all = table(COLUMNS);
+    for node in &sample.nodes {
+        let number = |which| count(node.number(which) as f64);
+        let rate = |of: fn(&Rates) -> f64| {
+            node.rates.as_ref().map_or_else(|| NONE.to_owned(), |rates| count(of(rates)))
+        };
+        let of = |used: u64, most: u64, text: fn(u64) -> String| format!("{}/{}", text(used), text(most));
+        let [entries, entries_max] =
+            [Number::LiveEntries, Number::BudgetEntries].map(|which| node.number(which));
+        let [kept, kept_max] = [Number::LiveBytes, Number::BudgetBytes].map(|which| node.number(which));
+        all.add_row([
+            node.pid.to_string(),
+            node.command.clone(),
+            node.rank(),
+            rate(|rates| rates.messages),
+            rate(|rates| rates.hits),
+            number(Number::Misses),
+            number(Number::Evicted),
+            count(node.fallbacks() as f64),
+            of(entries, entries_max, |value| value.to_string()),
+            of(kept, kept_max, bytes),
+            zombies(node),
+            node.number(Number::PinnedEntries).to_string(),
+            bytes(node.mapped()),
+            number(Number::Eager),
+            number(Number::Mapped),
+            number(Number::Staged),
+            number(Number::Leaks),
+            duration(node.up),
+            age(node.age),
+        ]);
+    }
+    let mut lines = vec![String::new(), "MEMORY shared inside this host".to_owned()];
+    lines.extend(printed(&all));
+    lines.extend(sample.nodes.iter().filter_map(why));
+    lines
+}
+
+fn zombies(node: &Node) -> String {
+    match node.number(Number::ZombieEntries) {
+        0 => "0".to_owned(),
+        entries => format!("{entries}, {}", bytes(node.number(Number::ZombieBytes))),
+    }
+}
+
+/// What is younger than a second is as good as now.
+fn age(age: Duration) -> String {
+    if age < Duration::from_secs(1) { "now".to_owned() } else { duration(age) }
+}
+
+/// Why messages of an end went without sharing; `None` if none did.
+fn why(node: &Node) -> Option<String> {
+    let reasons: Vec<_> =
+        node.reasons().map(|(reason, times)| format!("{times} {}", reason.replace('_', " "))).collect();
+    let lost = node.number(Number::Unmapped);
+    (!reasons.is_empty() || lost > 0).then(|| {
+        let Node { pid, .. } = node;
+        let reasons = if reasons.is_empty() { NONE.to_owned() } else { reasons.join(", ") };
+        format!(
+            "fallbacks of {pid}: {reasons}; {lost} messages took the stage that should have been copied once"
+        )
+    })
+}
+
+fn printed(table: &Table) -> impl Iterator<Item = String> {
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().into_iter()
+}
+
+const EXPORTS: [(&str, CellAlignment); 8] = [
+    ("ADDRESS", Right),
+    ("BYTES", Right),
+    ("DEVICE", Right),
+    ("ID", Right),
+    ("STATE", Left),
+    ("PINS", Right),
+    ("UNUSED", Right),
+    ("HELD BY", Left),
+];
+
+const NEIGHBOURS: [(&str, CellAlignment); 7] = [
+    ("NEIGHBOUR", Left),
+    ("PID", Right),
+    ("HOLDS", Right),
+    ("BYTES", Right),
+    ("MAPPED HERE", Right),
+    ("BYTES", Right),
+    ("IN USE", Right),
+];
+
+/// Every buffer that an end shares and who holds it, and what it has mapped of whom; nothing where nobody shares memory.
+pub(crate) fn listing(sample: &Sample) -> Vec<String> {
+    sample.nodes.iter().flat_map(listing_of).collect()
+}
+
+fn listing_of(node: &Node) -> Vec<String> {
+    let Node { pid, page, .. } = node;
+    let there =
+        [Number::LiveEntries, Number::PassingEntries, Number::ZombieEntries].map(|at| node.number(at));
+    let all: u64 = there.iter().fold(0, |all, some| all.saturating_add(*some));
+    let of = if all > page.exports.len() as u64 {
+        format!(", {} of {all}", page.exports.len())
+    } else {
+        String::new()
+    };
+    let mut lines = vec![String::new(), format!("BUFFERS that {pid} (rank {}) shares{of}", node.rank())];
+    if page.exports.is_empty() {
+        lines.push("none".to_owned());
+    } else {
+        let mut exports = table(EXPORTS);
+        for export in &page.exports {
+            exports.add_row([
+                format!("{:#x}", export.base),
+                bytes(export.len),
+                export.device.to_string(),
+                export.allocation.to_string(),
+                format!("{}{}", export.stands.text(), if export.passing { ", passing" } else { "" }),
+                export.pins.to_string(),
+                duration(unused(page, export)),
+                held_by(page, export),
+            ]);
+        }
+        lines.extend(printed(&exports));
+    }
+    if !page.neighbours.is_empty() {
+        let mut neighbours = table(NEIGHBOURS);
+        for one in &page.neighbours {
+            neighbours.add_row([
+                format!("{}{}", who(one), if one.gone { ", gone" } else { "" }),
+                if one.pid == 0 { NONE.to_owned() } else { one.pid.to_string() },
+                one.holds.to_string(),
+                bytes(one.held_bytes),
+                one.mappings.to_string(),
+                bytes(one.mapped_bytes),
+                one.pins.to_string(),
+            ]);
+        }
+        lines.push(String::new());
+        lines.extend(printed(&neighbours));
+    }
+    let (peak, idle) = (bytes(node.number(Number::PeakBytes)), node.number(Number::IdleNs));
+    let idle = if idle == u64::MAX { "for ever".to_owned() } else { duration(Duration::from_nanos(idle)) };
+    lines.push(format!("at most {peak} at once so far; kept {idle} without use"));
+    lines
+}
+
+/// For how long an export was not used when the page was written.
+fn unused(page: &Page, export: &Export) -> Duration {
+    Duration::from_nanos(page.written.saturating_sub(export.used))
+}
+
+/// A rank, or what is known instead.
+fn who(one: &Neighbour) -> String {
+    one.rank.map_or_else(|| "unknown".to_owned(), |rank| format!("rank {rank}"))
+}
+
+/// Who holds an export, each with the number of its process.
+fn held_by(page: &Page, export: &Export) -> String {
+    let known: Vec<_> = export.holding().filter_map(|at| page.neighbours.get(at)).collect();
+    let mut names: Vec<_> = known.iter().map(|one| format!("{} ({})", who(one), one.pid)).collect();
+    let more = (export.holders as usize).saturating_sub(known.len());
+    if more > 0 {
+        names.push(format!("{more} more"));
+    }
+    if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }
+}
+
+/// One end, as JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pid: u32,
+    command: String,
+    process: String,
+    rank: Option<u32>,
+    uptime_s: f64,
+    /// How old all of this is.
+    age_s: f64,
+    /// All numbers by name.
+    numbers: Map<String, Value>,
+    /// Messages that went without sharing, by reason; all reasons.
+    fallbacks: Map<String, Value>,
+    rates: Option<RatesRow>,
+    neighbours: Vec<NeighbourRow>,
+    /// At most 256.
+    exports: Vec<ExportRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct RatesRow {
+    messages_per_s: f64,
+    hits_per_s: f64,
+    misses_per_s: f64,
+    fallbacks_per_s: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct NeighbourRow {
+    rank: Option<u32>,
+    pid: Option<u32>,
+    gone: bool,
+    holds: u32,
+    held_bytes: u64,
+    mappings: u32,
+    mapped_bytes: u64,
+    pins: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct HolderRow {
+    rank: Option<u32>,
+    pid: Option<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct ExportRow {
+    address: u64,
+    bytes: u64,
+    device: u32,
+    allocation: u64,
+    state: &'static str,
+    passing: bool,
+    pins: u32,
+    unused_s: f64,
+    /// Holders, those included that are not in `held_by`.
+    holders: u32,
+    held_by: Vec<HolderRow>,
+}
+
+const fn known(pid: u32) -> Option<u32> {
+    if pid == 0 { None } else { Some(pid) }
+}
+
+impl Row {
+    pub(super) fn new(node: &Node) -> Self {
+        let (mut numbers, mut fallbacks) = (Map::new(), Map::new());
+        for which in Number::ALL {
+            let (called, value) = (which.called(), node.number(*which).into());
+            match called.reason {
+                "" => numbers.insert(called.name.to_owned(), value),
+                reason => fallbacks.insert(reason.to_owned(), value),
+            };
+        }
+        let neighbour = |one: &Neighbour| NeighbourRow {
+            rank: one.rank,
+            pid: known(one.pid),
+            gone: one.gone,
+            holds: one.holds,
+            held_bytes: one.held_bytes,
+            mappings: one.mappings,
+            mapped_bytes: one.mapped_bytes,
+            pins: one.pins,
+        };
+        let page = &node.page;
+        let holders = |export: &Export| {
+            let found = export.holding().filter_map(|at| page.neighbours.get(at));
+            found.map(|one| HolderRow { rank: one.rank, pid: known(one.pid) }).collect()
+        };
+        let export = |export: &Export| ExportRow {
+            address: export.base,
+            bytes: export.len,
+            device: export.device,
+            allocation: export.allocation,
+            state: export.stands.text(),
+            passing: export.passing,
+            pins: export.pins,
+            unused_s: unused(page, export).as_secs_f64(),
+            holders: export.holders,
+            held_by: holders(export),
+        };
+        let rates = node.rates.map(|rates| RatesRow {
+            messages_per_s: rates.messages,
+            hits_per_s: rates.hits,
+            misses_per_s: rates.misses,
+            fallbacks_per_s: rates.fallbacks,
+        });
+        Self {
+            pid: node.pid,
+            command: node.command.clone(),
+            process: hex(page.owner.process),
+            rank: page.owner.rank,
+            uptime_s: node.up.as_secs_f64(),
+            age_s: node.age.as_secs_f64(),
+            numbers,
+            fallbacks,
+            rates,
+            neighbours: page.neighbours.iter().map(neighbour).collect(),
+            exports: page.exports.iter().map(export).collect(),
+        }
+    }
+}
+
+/// One number of a neighbour.
+type Column = (&'static str, &'static str, fn(&Neighbour) -> u64);
+
+const OF_NEIGHBOURS: [Column; 4] = [
+    ("node_held_exports", "Exports of the process that the neighbour holds.", |one| one.holds.into()),
+    ("node_held_bytes", "Their bytes.", |one| one.held_bytes),
+    ("node_mappings", "Mappings in the process of the neighbour's memory.", |one| one.mappings.into()),
+    ("node_mapped_bytes", "Their bytes.", |one| one.mapped_bytes),
+];
+
+/// All numbers of all ends, and of their neighbours; no single buffers, which come and go.
+pub(super) fn prometheus(out: &mut String, sample: &Sample) {
+    for (at, which) in Number::ALL.iter().enumerate() {
+        let called = which.called();
+        if at > 0 && Number::ALL[at - 1].called().name == called.name {
+            continue;
+        }
+        let (kind, end) = match called.kind {
+            Kind::Total => ("counter", "_total"),
+            Kind::Gauge => ("gauge", ""),
+        };
+        let same = Number::ALL.iter().filter(|other| other.called().name == called.name);
+        let values = same.flat_map(|which| {
+            let reason = which.called().reason;
+            let more = if reason.is_empty() { String::new() } else { format!(",reason=\"{reason}\"") };
+            sample.nodes.iter().map(move |node| (format!("{{{}{more}}}", labels(node)), node.number(*which)))
+        });
+        family(out, &format!("node_{}{end}", called.name), kind, called.help, values);
+    }
+    for (name, help, get) in OF_NEIGHBOURS {
+        let values = sample.nodes.iter().flat_map(|node| {
+            let each = node.page.neighbours.iter().filter(|one| !one.gone);
+            each.map(move |one| {
+                let rank = one.rank.map(|rank| rank.to_string()).unwrap_or_default();
+                (format!("{{{},peer_rank=\"{rank}\",peer_pid=\"{}\"}}", labels(node), one.pid), get(one))
+            })
+        });
+        family(out, name, "gauge", help, values);
+    }
+}
+
+fn labels(node: &Node) -> String {
+    let (command, rank) = (escaped(&node.command), node.page.owner.rank);
+    let rank = rank.map(|rank| rank.to_string()).unwrap_or_default();
+    let process = hex(node.page.owner.process);
+    format!("pid=\"{}\",process=\"{process}\",command=\"{command}\",rank=\"{rank}\"", node.pid)
+}

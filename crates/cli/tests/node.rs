@@ -1,0 +1,193 @@
+//! `trunkline top` and `trunkline info --pid` over two endpoints of this process that share memory: what they hold of each other, what is
+//! counted, and why messages went without sharing.
+
+#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use trunkline_engine::Mutant;
+use trunkline_engine::host::{UnixHost, UnixStream};
+use trunkline_engine::ipc::{Buffer, Config as Sharing};
+use trunkline_engine::tagged::{Begun, Config, Endpoint, PeerId};
+use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
+use trunkline_mem::Memory;
+use trunkline_mem::ipc::Device;
+use trunkline_proto::id::ProcessId;
+use trunkline_proto::ipc::exporter::Amount;
+use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::wire::tagged::Inbox;
+
+const LEN: usize = 1 << 20;
+
+fn trunkline(args: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
+    command.args(args.split_whitespace()).arg("--pid").arg(std::process::id().to_string());
+    let output = command.output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn text(args: &str) -> String {
+    String::from_utf8_lossy(&trunkline(args).stdout).into_owned()
+}
+
+/// What the first endpoint shows.
+fn shown() -> Value {
+    let report: Value = serde_json::from_str(&text("top --once --json")).expect("one JSON object");
+    let nodes = report["nodes"].as_array().expect("a list").clone();
+    assert_eq!(nodes.len(), 2, "each endpoint of a process shows itself: {report}");
+    nodes.into_iter().find(|node| node["rank"] == 0).expect("rank 0")
+}
+
+fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(String::leak(name));
+    }
+    Mutant::NONE
+}
+
+/// Two endpoints, and their clock.
+struct Two {
+    ends: [(Endpoint<Device, UnixStream>, PeerId); 2],
+    now: Instant,
+}
+
+impl Two {
+    fn new() -> Self {
+        let host = UnixHost::new(|_, _| {});
+        let device = Device::create(3, 64 << 20).expect("a device");
+        let now = host.now();
+        let inbox = Inbox::new(1024, 512, 1 << 18).expect("an inbox");
+        let mut listener = host.oob().listen().expect("a listener");
+        let [mut a, mut b] = [0, 1].map(|rank| {
+            let memory = Device::join(3, &device.descriptor().expect("a descriptor")).expect("the device");
+            let budget = Amount { entries: 16, bytes: 1 << 30 };
+            let process = [rank as u8 + 1; 16];
+            let sharing = Sharing { mutant: planted(), ..Sharing::new(process, budget) };
+            let mut endpoint = Endpoint::new(memory, Config { sharing, inbox }, now);
+            endpoint.show(host.node_page(ProcessId(process), Some(rank)).expect("a page"));
+            endpoint
+        });
+        let to_a = b.join(host.oob().connect(&listener.address()).expect("a stream")).expect("a peer");
+        let to_b = loop {
+            if let Some(stream) = listener.accept().expect("a listener") {
+                break a.join(stream).expect("a peer");
+            }
+        };
+        a.label(to_b, 1, std::process::id());
+        b.label(to_a, 0, std::process::id());
+        let mut two = Self { ends: [(a, to_b), (b, to_a)], now };
+        two.rest();
+        two
+    }
+
+    fn step(&mut self) {
+        self.now = self.now + Duration::micros(200);
+        self.ends.iter_mut().for_each(|(end, _)| _ = end.progress(self.now));
+    }
+
+    /// Long enough for everything to be done and shown.
+    fn rest(&mut self) {
+        (0..2_000).for_each(|_| self.step());
+    }
+
+    /// The first sends to the second.
+    fn pass(&mut self, buffer: &Buffer) {
+        let [(a, to_b), (b, to_a)] = &mut self.ends;
+        let into = Buffer::of(Memory::heap(LEN), 0, LEN as u64);
+        let received = b.receive(Some(*to_a), (1, u64::MAX), into).expect("a receive");
+        let Begun::Request(sent) = a.send(*to_b, 1, buffer).expect("a send") else { panic!("it is long") };
+        self.rest();
+        let [(a, _), (b, _)] = &mut self.ends;
+        assert!(a.test(sent).expect("an end").is_ok() && b.test(received).expect("an end").is_ok());
+    }
+}
+
+#[test]
+fn who_holds_which_buffer_and_every_fallback_is_shown() {
+    let mut two = Two::new();
+    let addr = two.ends[0].0.node().memory().alloc(LEN).expect("memory");
+    let buffer = Buffer::own(addr, LEN as u64);
+    for _ in 0..3 {
+        two.pass(&buffer);
+    }
+    let node = shown();
+    let numbers = &node["numbers"];
+    let wanted = [
+        ("budget_entries", 16),
+        ("budget_bytes", 1 << 30),
+        ("live_entries", 1),
+        ("idle_entries", 1),
+        ("zombie_entries", 0),
+        ("misses", 1),
+        ("hits", 2),
+        ("announced", 1),
+        ("exports", 1),
+        ("messages_mapped", 0),
+        ("neighbours", 1),
+    ];
+    for (name, value) in wanted {
+        // The receiver copies, and counts it.
+        assert_eq!(numbers[name], value, "{name} in {node}");
+    }
+    let export = &node["exports"][0];
+    assert_eq!((&export["state"], &export["pins"]), (&"live".into(), &0.into()), "{node}");
+    let pid = Value::from(std::process::id());
+    assert_eq!(export["held_by"], serde_json::json!([{ "rank": 1, "pid": pid }]));
+    let bytes = export["bytes"].as_u64().expect("a number");
+    assert!(export["address"].as_u64() <= Some(addr as u64) && bytes >= LEN as u64, "{node}");
+    assert_eq!(
+        (&node["neighbours"][0]["holds"], &node["neighbours"][0]["held_bytes"]),
+        (&1.into(), &bytes.into())
+    );
+    // No fallback, no line about one.
+    assert!(!text("top --once").contains("fallbacks of"));
+    let lines = text("info");
+    assert!(lines.contains(&format!("rank 1 ({pid})")), "{lines}");
+
+    // Two messages go without, and the export is over; memory that was freed and is held is a zombie.
+    two.ends[0].0.node_mut().shrink(Amount { entries: 0, bytes: 0 });
+    two.pass(&buffer);
+    two.pass(&buffer);
+    let node = shown();
+    assert_eq!(
+        (&node["fallbacks"]["no_budget"], &node["numbers"]["messages_fallbacks"]),
+        (&2.into(), &2.into()),
+        "{node}"
+    );
+    assert_eq!(
+        (&node["numbers"]["messages_staged"], &node["numbers"]["evicted"]),
+        (&2.into(), &1.into()),
+        "{node}"
+    );
+    assert_eq!(node["exports"], serde_json::json!([]));
+    let table = text("top --once");
+    let line = table.lines().find(|line| line.contains("fallbacks of")).expect("a line about them");
+    assert!(line.contains("2 no budget") && line.contains("2 messages took the stage"), "{table}");
+    assert!(text("info").contains("BUFFERS that"), "{table}");
+    let prometheus = text("top --prometheus");
+    let has = |name: &str, label: &str, value: &str| {
+        let mut lines =
+            prometheus.lines().filter(|line| line.starts_with(name) && line.contains("rank=\"0\""));
+        assert!(
+            lines.any(|line| line.contains(label) && line.ends_with(value)),
+            "{name} {label}: {prometheus}"
+        );
+    };
+    has("trunkline_node_fallbacks_total{", "reason=\"no_budget\"", " 2");
+    has("trunkline_node_fallbacks_total{", "reason=\"no_room\"", " 0");
+    has("trunkline_node_hits_total{", "pid=", " 2");
+    has("trunkline_node_held_bytes{", "peer_rank=\"1\"", " 0");
+}
+
+#[test]
+fn a_process_that_shows_nothing_is_told_so() {
+    let mut child = Command::new("sleep").arg("60").spawn().expect("it runs");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
+    let output = command.args(["info", "--pid", &child.id().to_string()]).output().expect("it runs");
+    child.kill().and_then(|()| child.wait()).expect("it was there");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("shares no memory"), "{said}");
+}

@@ -1,0 +1,189 @@
+//! What an endpoint shows of itself to other processes: a page of its numbers, its neighbours and its exports, written now and then by
+//! whoever makes progress. Nothing here is done for a message.
+
+use trunkline_fabric::OobStream;
+use trunkline_mem::ipc::IpcMemory;
+use trunkline_proto::ipc::exporter::{self, Listing, State, Why};
+use trunkline_proto::time::{Duration, Instant};
+use trunkline_proto::wire::status::Number;
+use trunkline_proto::wire::status::node::{EXPORTS, Export, NEIGHBOURS, Neighbour, Stands};
+
+use super::{Endpoint, PeerId};
+use crate::NodePage;
+use crate::ipc::Hook;
+
+/// Time between two writings.
+const EVERY: Duration = Duration::millis(100);
+
+/// A page, and what is written on it that the endpoint does not know.
+#[derive(Debug)]
+pub(super) struct Shown {
+    page: NodePage,
+    /// By the numbers of peers: their ranks, and the numbers of their processes.
+    labels: Vec<(Option<u32>, u32)>,
+    due: Instant,
+}
+
+impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
+    /// From now on this is shown on that page, which is written at once and then every tenth of a second in which progress is made.
+    pub fn show(&mut self, mut page: NodePage) {
+        page.mutant = self.mutant;
+        self.shown = Some(Shown { page, labels: Vec::new(), due: self.now });
+        self.write_page();
+    }
+
+    /// Who a peer is: its rank in the job, and the number of its process as that sees itself.
+    pub fn label(&mut self, peer: PeerId, rank: u32, pid: u32) {
+        let Some(shown) = &mut self.shown else { return };
+        let at = peer.0 as usize;
+        if at >= shown.labels.len() {
+            shown.labels.resize(at + 1, (None, 0));
+        }
+        shown.labels[at] = (Some(rank), pid);
+        shown.due = self.now;
+    }
+
+    /// The flag for a hook of whatever frees memory of this endpoint's kind: found set, every export is looked at.
+    #[must_use]
+    pub fn hook(&self) -> Hook {
+        self.hook.clone()
+    }
+
+    /// What others do now and then: hears the hook, writes the page if it is time; whether the hook had said something.
+    pub(super) fn look_beside(&mut self) -> bool {
+        let freed = self.hook.take() && !self.mutant.is("seen-hook-unheard");
+        if freed {
+            self.node.freed();
+        }
+        if self.shown.as_ref().is_some_and(|shown| shown.due <= self.now) {
+            self.write_page();
+        }
+        freed
+    }
+
+    /// Writes the page. Looks at as many exports as there are, and at the holders of as many as it shows.
+    fn write_page(&mut self) {
+        let Some(shown) = &mut self.shown else { return };
+        let once = self.mutant.is("seen-page-written-once");
+        shown.due = if once { Instant(u64::MAX) } else { self.now + EVERY };
+        let Some(shown) = &self.shown else { return };
+        let exporter = self.node.exporter();
+        let mut neighbours = [Neighbour::default(); NEIGHBOURS];
+        let mut holders = [None; NEIGHBOURS];
+        for (number, peer) in self.peers.iter().enumerate().take(NEIGHBOURS) {
+            let usage = self.node.importer().usage(peer.neighbour.source());
+            let (rank, pid) = shown.labels.get(number).copied().unwrap_or_default();
+            neighbours[number] = Neighbour {
+                gone: peer.gone,
+                pid,
+                rank,
+                mappings: usage.mappings as u32,
+                mapped_bytes: usage.bytes,
+                pins: usage.pins as u32,
+                ..Neighbour::default()
+            };
+            holders[number] = self.node.exporting(peer.neighbour);
+        }
+        shown.page.begin();
+        let (mut written, mut pinned, mut pins) = (0, 0, 0);
+        for listing in exporter.list() {
+            pinned += u64::from(listing.pins > 0);
+            pins += u64::from(listing.pins);
+            if written == EXPORTS {
+                continue;
+            }
+            let mut export = record(&listing);
+            for (holder, _) in exporter.holders(listing.name) {
+                let Some(at) = holders.iter().position(|other| *other == Some(holder)) else { continue };
+                export.held_by |= 1 << at;
+                neighbours[at].holds += 1;
+                neighbours[at].held_bytes = neighbours[at].held_bytes.saturating_add(export.len);
+            }
+            if self.mutant.is("seen-forgets-holders") {
+                export.held_by = 0;
+            }
+            shown.page.export(written, &export);
+            written += 1;
+        }
+        let mut numbers = self.numbers();
+        numbers[Number::PinnedEntries as usize] = pinned;
+        numbers[Number::Pins as usize] = pins;
+        let there = self.peers.len().min(NEIGHBOURS);
+        shown.page.end(self.now, &numbers, &neighbours[..there], written);
+    }
+
+    /// All numbers but those that a walk through the exports gives.
+    fn numbers(&self) -> [u64; Number::LEN] {
+        let mut numbers = [0; Number::LEN];
+        let mut put = |which: Number, value: u64| numbers[which as usize] = value;
+        let (exporter, driver) = (self.node.exporter(), self.node.counts());
+        let (config, usage, counts) = (exporter.config(), exporter.usage(), exporter.counts());
+        put(Number::BudgetEntries, config.budget.entries as u64);
+        put(Number::BudgetBytes, config.budget.bytes);
+        put(Number::IdleNs, config.idle.map_or(u64::MAX, |limit| limit.0));
+        put(Number::LiveEntries, usage.live.entries as u64);
+        put(Number::LiveBytes, usage.live.bytes);
+        put(Number::PassingEntries, usage.passing.entries as u64);
+        put(Number::PassingBytes, usage.passing.bytes);
+        put(Number::ZombieEntries, usage.zombies.entries as u64);
+        put(Number::ZombieBytes, usage.zombies.bytes);
+        put(Number::IdleEntries, usage.idle as u64);
+        put(Number::PeakBytes, exporter.peak());
+        put(Number::Neighbours, self.peers.len() as u64);
+        let exporter::Counts { hits, announced, misses, evicted, expired, stale, .. } = counts;
+        let of = [hits, announced, misses, evicted, expired, stale];
+        let at = [
+            Number::Hits,
+            Number::Announced,
+            Number::Misses,
+            Number::Evicted,
+            Number::Expired,
+            Number::Stale,
+        ];
+        at.into_iter().zip(of).for_each(|(at, value)| put(at, value));
+        put(Number::Exports, driver.exports);
+        put(Number::Unexports, driver.unexports);
+        put(Number::ExportFailures, driver.export_failures);
+        put(Number::Maps, driver.maps);
+        put(Number::Unmaps, driver.unmaps);
+        put(Number::MapFailures, driver.map_failures);
+        put(Number::UnmapFailures, driver.unmap_failures);
+        put(Number::Leaks, driver.leaks);
+        put(Number::Broken, driver.broken);
+        let mapping = self.node.importer().counts();
+        put(Number::MapHits, mapping.hits);
+        put(Number::MapStale, mapping.stale);
+        put(Number::RefusedReferences, mapping.refused);
+        put(Number::Eager, self.counts.eager);
+        put(Number::Mapped, self.counts.mapped);
+        put(Number::Staged, self.counts.staged);
+        put(Number::Unmapped, self.counts.fallbacks);
+        put(Number::Early, self.counts.early);
+        if !self.mutant.is("seen-hides-fallbacks") {
+            let reasons = numbers.iter_mut().skip(Number::FALLBACKS).zip(Why::ALL);
+            reasons.for_each(|(number, why)| *number = counts.fallbacks(why));
+        }
+        numbers
+    }
+}
+
+/// An export, but for who holds it.
+fn record(of: &Listing) -> Export {
+    Export {
+        stands: match of.state {
+            State::Exporting => Stands::Exporting,
+            State::Live => Stands::Live,
+            State::Retiring => Stands::Retiring,
+            State::Leaving | State::Ending | State::Spent => Stands::Leaving,
+        },
+        passing: of.passing,
+        device: of.memory.device,
+        base: of.memory.span.start(),
+        len: of.memory.span.len(),
+        allocation: of.memory.id.0,
+        pins: of.pins,
+        holders: of.holders,
+        used: of.used.0,
+        held_by: 0,
+    }
+}

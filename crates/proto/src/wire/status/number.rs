@@ -1,0 +1,130 @@
+//! The numbers on a page of shared memory, each with its name: whoever prints them goes by this table.
+
+use crate::counters::Kind;
+
+/// What a number is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Called {
+    /// Its name; several that differ by reason have the same, one after another.
+    pub name: &'static str,
+    /// The reason, its words joined by `_`, or nothing.
+    pub reason: &'static str,
+    /// How it changes.
+    pub kind: Kind,
+    /// What it is, for people.
+    pub help: &'static str,
+}
+
+macro_rules! numbers {
+    ($($variant:ident $kind:ident $name:literal $(for $reason:literal)? $help:literal,)*) => {
+        /// A number on a page of shared memory: which word behind the first.
+        #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+        #[repr(usize)]
+        pub enum Number {
+            $(#[doc = $help] $variant,)*
+        }
+
+        impl Number {
+            /// All of them, in order.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+            /// How many there are.
+            pub const LEN: usize = Self::ALL.len();
+
+            /// What it is called.
+            #[must_use]
+            pub const fn called(self) -> Called {
+                match self {
+                    $(Self::$variant => {
+                        Called { name: $name, reason: concat!($($reason)?), kind: Kind::$kind, help: $help }
+                    })*
+                }
+            }
+        }
+    };
+}
+
+numbers! {
+    BudgetEntries Gauge "budget_entries" "Exports that may be kept, at most.",
+    BudgetBytes Gauge "budget_bytes" "Bytes of exports that may be kept, at most.",
+    IdleNs Gauge "idle_limit_ns" "For how long an export is kept that no message uses; 2^64-1: for ever.",
+    LiveEntries Gauge "live_entries" "Exports that are kept for later messages, in use or not.",
+    LiveBytes Gauge "live_bytes" "Their bytes.",
+    PassingEntries Gauge "passing_entries" "Exports that go with the last message that uses them.",
+    PassingBytes Gauge "passing_bytes" "Their bytes.",
+    ZombieEntries Gauge "zombie_entries" "Exports that are over and not let go by all.",
+    ZombieBytes Gauge "zombie_bytes" "Their bytes.",
+    IdleEntries Gauge "idle_entries" "Kept exports that no message uses.",
+    PinnedEntries Gauge "pinned_entries" "Exports that messages use now.",
+    Pins Gauge "pins" "Messages that use exports now.",
+    PeakBytes Gauge "peak_bytes" "Most bytes that were exported at once, zombies included.",
+    Neighbours Gauge "neighbours" "Processes that memory was shared with, those that are gone included.",
+    Hits Total "hits" "Messages that found their memory exported.",
+    Announced Total "announced" "Of them, those whose peer had to be told first.",
+    Misses Total "misses" "Exports begun.",
+    Evicted Total "evicted" "Exports retired to keep to a budget, or because they were asked back.",
+    Expired Total "expired" "Exports retired because nobody had used them for long.",
+    Stale Total "stale" "Exports retired because their memory had been freed.",
+    FallbackOff Total "fallbacks" for "no_budget" "Messages that went without sharing, by reason.",
+    FallbackTooLong Total "fallbacks" for "longer_than_the_budget" "Messages that went without sharing, by reason.",
+    FallbackNoRoom Total "fallbacks" for "no_room" "Messages that went without sharing, by reason.",
+    FallbackPassedOver Total "fallbacks" for "not_mapped_lately" "Messages that went without sharing, by reason.",
+    FallbackDraining Total "fallbacks" for "being_let_go" "Messages that went without sharing, by reason.",
+    FallbackPins Total "fallbacks" for "too_many_users" "Messages that went without sharing, by reason.",
+    FallbackClosing Total "fallbacks" for "closing" "Messages that went without sharing, by reason.",
+    FallbackNotExported Total "fallbacks" for "not_exported" "Messages that went without sharing, by reason.",
+    FallbackNotMapped Total "fallbacks" for "not_mapped" "Messages that went without sharing, by reason.",
+    FallbackGone Total "fallbacks" for "freed" "Messages that went without sharing, by reason.",
+    Exports Total "exports" "Handles that the driver gave.",
+    Unexports Total "unexports" "Handles that the driver took back.",
+    ExportFailures Total "export_failures" "Handles that the driver did not give or take back.",
+    Maps Total "maps" "Mappings that the driver made.",
+    Unmaps Total "unmaps" "Mappings that the driver ended.",
+    MapFailures Total "map_failures" "Mappings that the driver did not make.",
+    UnmapFailures Total "unmap_failures" "Mappings that the driver did not end at the first try.",
+    Leaks Total "leaks" "Of them those that it never ended.",
+    Broken Total "broken" "Neighbours that said what cannot be.",
+    MapHits Total "map_hits" "Messages that found their memory mapped here.",
+    MapStale Total "map_stale" "Mappings ended, or not begun, because a stale one lay in the way.",
+    RefusedReferences Total "references_refused" "References of neighbours that were refused.",
+    Eager Total "messages_eager" "Messages that went whole through a ring.",
+    Mapped Total "messages_mapped" "Messages that were copied in one go, by the receiver or the sender.",
+    Staged Total "messages_staged" "Messages that were sent in pieces.",
+    Unmapped Total "messages_fallbacks" "Of them those that should have been copied in one go.",
+    Early Total "messages_early" "Messages that came before their receives.",
+}
+
+impl Number {
+    /// The first of those that say why messages went without sharing: one for each reason, in the order of
+    /// [`Why::ALL`](crate::ipc::exporter::Why::ALL).
+    pub const FALLBACKS: usize = Self::FallbackOff as usize;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipc::exporter::Why;
+
+    #[test]
+    fn every_reason_has_its_number() {
+        for (at, why) in Why::ALL.into_iter().enumerate() {
+            let number = Number::ALL[Number::FALLBACKS + at];
+            let (called, debug) = (number.called(), alloc::format!("{number:?}"));
+            assert_eq!((called.name, debug), ("fallbacks", alloc::format!("Fallback{why:?}")));
+            assert!(!called.reason.is_empty());
+        }
+        let after = Number::ALL[Number::FALLBACKS + Why::ALL.len()];
+        assert_eq!(after.called().name, "exports");
+    }
+
+    #[test]
+    fn names_are_distinct() {
+        for (at, number) in Number::ALL.iter().enumerate() {
+            assert_eq!(*number as usize, at);
+            let called = number.called();
+            let same = |other: &&Number| {
+                other.called().name == called.name && other.called().reason == called.reason
+            };
+            assert_eq!(Number::ALL.iter().filter(same).count(), 1, "{}", called.name);
+        }
+    }
+}

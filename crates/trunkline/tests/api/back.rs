@@ -1,0 +1,180 @@
+//! Memory that is shared between ranks of a host: who is seen to hold it, and how it comes back.
+
+use std::time::{Duration, Instant};
+
+use trunkline::World;
+use trunkline::messages::{Amount, Buffer, Device, Holder, Messages, State, Why, shared_device};
+
+use crate::ranks::run_over;
+
+const SHM: [&str; 1] = ["soft:shm"];
+const LEN: usize = 1 << 20;
+
+fn start(world: &World) -> Messages<Device> {
+    Messages::start(world, shared_device(world, 64 << 20).unwrap()).unwrap()
+}
+
+/// Goes on until that is so.
+#[track_caller]
+fn until(messages: &mut Messages<Device>, what: &str, is: impl Fn(&Messages<Device>) -> bool) {
+    let since = Instant::now();
+    while !is(messages) {
+        messages.progress();
+        std::thread::yield_now();
+        assert!(since.elapsed() < Duration::from_secs(10), "{what}: {:?}", messages.shares());
+    }
+}
+
+fn in_use(messages: &Messages<Device>) -> usize {
+    messages.memory().usage().unwrap().allocations
+}
+
+/// Rank 0 sends memory of the device, which rank 1 receives and so maps; rank 0 gets the address.
+fn exchange(messages: &mut Messages<Device>) -> usize {
+    if messages.rank() == 0 {
+        let addr = messages.memory().alloc(LEN).unwrap();
+        let sent = messages.isend(1, 1, &Buffer::own(addr, LEN)).unwrap();
+        // It is not received before that is said.
+        assert_eq!(messages.who_holds(addr + LEN / 2), [Holder { rank: 1, pins: 1 }]);
+        messages.send(1, 2, &[]).unwrap();
+        messages.wait(sent).unwrap();
+        assert_eq!(messages.who_holds(addr), [Holder { rank: 1, pins: 0 }]);
+        assert_eq!(messages.who_holds(addr + LEN), []);
+        addr
+    } else {
+        messages.recv(0, 2, &mut []).unwrap();
+        let received = messages.irecv(0, 1, &Buffer::private(LEN)).unwrap();
+        messages.wait(received).unwrap();
+        let of = messages.imports();
+        assert_eq!((of.len(), of[0].rank, of[0].mappings), (1, 0, 1));
+        assert!(of[0].bytes >= LEN as u64, "{of:?}");
+        0
+    }
+}
+
+/// Allocate, send, free, and never send again: the other one has it mapped until it is asked back, which each of these does.
+#[test]
+fn freed_memory_comes_back_in_each_way() {
+    run_over(&SHM, "back::freed_memory_comes_back_in_each_way", 2, |world| {
+        let mut messages = start(&world);
+        let limit = Duration::from_millis(60);
+        for way in ["idle", "trim", "drain", "release", "hook"] {
+            messages.idle_limit(if way == "idle" { Some(limit) } else { None });
+            let (before, addr) = (messages.shares(), exchange(&mut messages));
+            if world.rank() == 0 {
+                let since = Instant::now();
+                messages.memory().free(addr).unwrap();
+                // Longer than the limit in the other cases: it does not come back by itself.
+                let held = if way == "idle" { limit / 3 } else { limit * 2 };
+                while since.elapsed() < held {
+                    messages.progress();
+                }
+                assert_eq!(in_use(&messages), 1, "{way}: it is still mapped");
+                assert_eq!(messages.who_holds(addr), [Holder { rank: 1, pins: 0 }], "{way}");
+                match way {
+                    "trim" => messages.trim(0),
+                    "drain" => messages.drain(1).unwrap(),
+                    "release" => assert!(messages.release(addr)),
+                    "hook" => {
+                        let hook = messages.hook();
+                        std::thread::spawn(move || hook.freed()).join().unwrap();
+                    }
+                    _ => {}
+                }
+                until(&mut messages, way, |messages| in_use(messages) == 0);
+                // That it was let go is heard a little later.
+                until(&mut messages, way, |messages| messages.who_holds(addr).is_empty());
+                // The clock is looked at now and then only.
+                assert!(
+                    way != "idle" || since.elapsed() >= limit / 2,
+                    "before its time: {:?}",
+                    since.elapsed()
+                );
+                let counts = messages.shares().counts;
+                let more = |after: u64, before: u64| after - before;
+                let seen = [
+                    more(counts.expired, before.counts.expired),
+                    more(counts.evicted, before.counts.evicted),
+                    more(counts.stale, before.counts.stale),
+                ];
+                let wanted = match way {
+                    "idle" => [1, 0, 0],
+                    "trim" => [0, 1, 0],
+                    "hook" => [0, 0, 1],
+                    _ => [0, 0, 0],
+                };
+                assert_eq!(seen, wanted, "{way}: expired, evicted, stale");
+                // What one rank was asked for is still this one's own.
+                assert_eq!(messages.release(addr), way == "drain", "{way}");
+                until(&mut messages, way, |messages| !messages.is_exported(addr, LEN));
+            } else {
+                until(&mut messages, way, |messages| in_use(messages) == 0);
+                assert_eq!(messages.imports()[0].bytes, 0, "{way}");
+            }
+            messages.barrier().unwrap();
+        }
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
+
+#[test]
+fn a_budget_that_changes_is_kept_and_counted() {
+    run_over(&SHM, "back::a_budget_that_changes_is_kept_and_counted", 2, |world| {
+        let mut messages = start(&world);
+        let (rank, rounds) = (world.rank(), 6);
+        let buffers: Vec<Buffer> =
+            (0..2).map(|_| Buffer::own(messages.memory().alloc(LEN).unwrap(), LEN)).collect();
+        let pass = |messages: &mut Messages<Device>, buffer: &Buffer| {
+            let request = if rank == 0 {
+                messages.isend(1, 1, buffer).unwrap()
+            } else {
+                messages.irecv(0, 1, &Buffer::private(LEN)).unwrap()
+            };
+            messages.wait(request).unwrap();
+        };
+        let all = Amount { entries: 256, bytes: 1 << 40 };
+        assert_eq!((messages.shares().budget, messages.shares().idle), (all, Some(Duration::from_secs(30))));
+        for round in 0..rounds {
+            pass(&mut messages, &buffers[round % 2]);
+        }
+        if rank == 0 {
+            let shares = messages.shares();
+            assert_eq!((shares.counts.misses, shares.counts.hits), (2, rounds as u64 - 2));
+            assert_eq!((shares.usage.live.entries, shares.usage.idle), (2, 2));
+            assert!(shares.peak_bytes >= 2 * LEN as u64 && shares.driver.exports == 2, "{shares:?}");
+            let listing = messages.listing();
+            assert_eq!(listing.len(), 2);
+            for export in &listing {
+                assert!(export.state == State::Live && !export.passing && export.pins == 0, "{export:?}");
+                assert_eq!(export.held_by, [Holder { rank: 1, pins: 0 }]);
+                assert!(export.unused < Duration::from_secs(20) && export.len >= LEN as u64, "{export:?}");
+            }
+            assert_ne!(listing[0].allocation, listing[1].allocation);
+            // One goes at once, the one that was used first.
+            messages.shrink(1, u64::MAX);
+            until(&mut messages, "one is left", |messages| messages.listing().len() == 1);
+            let shares = messages.shares();
+            assert_eq!((shares.counts.evicted, shares.usage.zombies.entries), (1, 0));
+            assert_eq!(messages.who_holds(buffers[0].address().unwrap()), []);
+        }
+        messages.barrier().unwrap();
+        messages.shrink(0, 0);
+        let staged = messages.counts().staged;
+        pass(&mut messages, &buffers[0]);
+        if rank == 0 {
+            assert_eq!(messages.shares().counts.fallbacks(Why::Off), 1);
+            assert_eq!((messages.counts().staged, messages.counts().fallbacks), (staged + 1, 1));
+            until(&mut messages, "nothing is exported", |messages| messages.listing().is_empty());
+        }
+        messages.barrier().unwrap();
+        messages.grow(2, 4 * LEN as u64);
+        assert_eq!(messages.shares().budget, Amount { entries: 2, bytes: 4 * LEN as u64 });
+        pass(&mut messages, &buffers[0]);
+        if rank == 0 {
+            assert_eq!((messages.listing().len(), messages.counts().fallbacks), (1, 1));
+        }
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
