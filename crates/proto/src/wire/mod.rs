@@ -22,3 +22,4 @@ pub mod standing;
 pub mod status;
 pub mod strand;
 pub mod tagged;
+pub mod window;

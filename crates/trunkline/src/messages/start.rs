@@ -12,6 +12,7 @@ use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::wire::tagged::Inbox;
 
 use super::wait::Rounds;
+use super::window::Windows;
 use super::{MessageError, Messages, UnixHostClock};
 use crate::world::World;
 
@@ -65,6 +66,8 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
         ranks: Vec::new(),
         meetings: 0,
         rounds: Rounds::new(size, now),
+        windows: Windows::default(),
+        died: None,
     };
     // Whoever can be reached is near; it learns of it in the same way.
     let mut reached = vec![0_u8; size];
@@ -184,16 +187,11 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// [`MessageError::Gone`].
     pub fn barrier(&mut self) -> Result<(), MessageError> {
-        let (tag, size) = (super::OWN_TAGS | self.meetings, self.peers.len());
+        let tag = super::OWN_TAGS | self.meetings;
         self.meetings += 1;
-        let near: Vec<usize> = (0..size).filter(|rank| self.is_near(*rank)).collect();
-        for rank in &near {
-            self.send_tagged(*rank, tag, &[])?;
-        }
-        for rank in &near {
-            self.recv_tagged((*rank).into(), (tag, u64::MAX), &mut [])?;
-        }
-        Ok(())
+        let near: Vec<usize> = self.near().collect();
+        self.give_all(tag, &near, |_| [])?;
+        near.iter().try_for_each(|rank| self.take(tag, *rank, &mut []))
     }
 
     /// Ends: when all ranks near have called it, what was exported is given back and what was mapped is unmapped.

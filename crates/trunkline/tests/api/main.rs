@@ -11,3 +11,4 @@ mod over;
 mod passive;
 mod ranks;
 mod together;
+mod windows;
