@@ -473,3 +473,67 @@ fn all_memory_of_processes_can_be_a_window() {
         drop(bytes);
     });
 }
+
+/// M13. Everything is started, used and finished again and again in the same processes, which keep nothing of it.
+#[test]
+fn messages_and_windows_finish_and_start_again() {
+    run_over(&SHM, "windows::messages_and_windows_finish_and_start_again", 3, |world| {
+        let mut before = None;
+        for round in 0..5 {
+            let mut messages = start(&world);
+            let (rank, size) = (world.rank(), world.size());
+            let part = own(&messages, 20_000 * size);
+            let window = messages.window(&part).unwrap();
+            exchange(&mut messages, &window, &part, round);
+            let into = Buffer::private(part.len());
+            let received = messages.irecv((rank + 1) % size, 4, &into).unwrap();
+            let sent = messages.isend((rank + size - 1) % size, 4, &part).unwrap();
+            messages.wait(received).unwrap();
+            messages.wait(sent).unwrap();
+            // Once in two rounds the window is not freed, and goes with all the rest.
+            if round % 2 == 0 {
+                messages.free(window).unwrap();
+            }
+            assert!(messages.window_counts().mapped == 2 && messages.counts().mapped > 0);
+            messages.finish().unwrap();
+            world.barrier().unwrap();
+            let now = descriptors_and_mappings();
+            assert!(round == 0 || before == Some(now), "round {round}: {before:?} {now:?}");
+            before = Some(now);
+        }
+        world.finish().unwrap();
+    });
+}
+
+/// M23, M20. Ranks whose buffers differ in kind and in how bytes stand take part in one broadcast and one all-to-all.
+#[test]
+fn ranks_whose_bytes_stand_otherwise_meet_in_one_call() {
+    run_over(&SHM, "windows::ranks_whose_bytes_stand_otherwise_meet_in_one_call", 4, |world| {
+        let mut messages = start(&world);
+        let (rank, size) = (world.rank(), world.size());
+        for (round, rows) in [2, 60, 3000].into_iter().enumerate() {
+            for root in 0..size {
+                // In one row, and in rows of which no two ranks have the same, of own and of private memory: so short that they go with the message, or not.
+                let len = 24 * rows;
+                let block = [len, 8, 24, 12][(rank + round) % size];
+                let stride = if block == len { len } else { block + 8 * rank };
+                let room = (len / block - 1) * stride + block;
+                let all = if rank.is_multiple_of(2) { own(&messages, room) } else { Buffer::private(room) };
+                let buffer = if block == len { all.clone() } else { all.in_rows(block, stride).unwrap() };
+                assert_eq!(buffer.len(), len);
+                if rank == root {
+                    messages.write(&buffer, 0, &pattern(len, root)).unwrap();
+                }
+                messages.broadcast(root, &buffer).unwrap();
+                let got = bytes_of(&messages, &buffer);
+                messages.write(&buffer, 0, &vec![0xee; len]).unwrap();
+                assert!(got == pattern(len, root), "{len} bytes in rows of {block}, of rank {root}");
+                messages.barrier().unwrap();
+                let _ = all.address().map(|addr| messages.memory().device.free(addr).unwrap());
+            }
+        }
+        assert_eq!(messages.counts().fallbacks, 0);
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
