@@ -257,7 +257,7 @@ impl Buffer {
 
     /// Whether its bytes are where it says.
     #[inline]
-    pub(crate) fn is_there<M: IpcMemory>(&self, of: &M) -> bool {
+    pub fn is_there<M: IpcMemory>(&self, of: &M) -> bool {
         let Some(span) = self.rows.span(self.len) else { return false };
         match &self.place {
             Place::Own(addr) => {

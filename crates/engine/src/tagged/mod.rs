@@ -8,6 +8,7 @@
 //! A driver that does not export, map or copy costs one message a staged copy, and is counted ([`Counts::fallbacks`]); it never fails it.
 
 mod endpoint;
+mod lend;
 mod peer;
 mod receive;
 mod request;
@@ -16,6 +17,7 @@ mod send;
 mod shown;
 
 pub use endpoint::{Config, Counts, Endpoint, Event, NoEndpoint};
+pub use lend::{Lending, Loan};
 pub use peer::PeerId;
 pub use receive::ReceiveRefused;
 pub use request::{Done, Failed, RequestId};

@@ -261,7 +261,7 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     }
 
     /// Takes note of a reference; `None`: its sender is gone, or broken.
-    fn admit(&mut self, peer: PeerId, reference: &Reference) -> Option<ArrivalId> {
+    pub(super) fn admit(&mut self, peer: PeerId, reference: &Reference) -> Option<ArrivalId> {
         let neighbour = self.peers.get(peer.0 as usize).filter(|peer| !peer.gone)?.neighbour;
         self.hear_of(neighbour, reference.name);
         match self.node.arrive(neighbour, reference) {

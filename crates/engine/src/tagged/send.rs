@@ -12,7 +12,7 @@ use super::peer::PeerId;
 use super::request::{Done, Failed, Request, RequestId, Sending, Sent};
 use super::ring::NeverThere;
 use super::{PIECE, PIECES_PER_CALL};
-use crate::ipc::{Buffer, Receipt, Referring, Send};
+use crate::ipc::{Buffer, Receipt, Referring, Send, SendError};
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -139,7 +139,8 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
                 }
                 Ok(Referring::Busy) => return Ok(Begun::Busy),
                 Ok(Referring::Elsewhere(_)) => self.counts.fallbacks += 1,
-                Err(_) => return Err(SendRefused::Gone),
+                Err(SendError::Gone) => return Err(SendRefused::Gone),
+                Err(_) => return Err(SendRefused::Outside),
             }
         }
         let sending = Sending { peer: to, tag, buffer: buffer.clone(), way: sent };

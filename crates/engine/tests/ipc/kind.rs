@@ -1,6 +1,8 @@
 //! The device in a memory file, whose driver can be told to fail.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trunkline_mem::ipc::{
@@ -22,15 +24,25 @@ pub(crate) enum Call {
 pub(crate) struct Kind {
     pub(crate) device: Device,
     failures: [AtomicU64; 4],
+    /// Of each handle how often it was given, and taken back.
+    handles: Mutex<BTreeMap<Vec<u8>, [u64; 2]>>,
 }
 
 impl Kind {
     pub(crate) fn new(device: Device) -> Self {
-        Self { device, failures: Default::default() }
+        Self { device, failures: Default::default(), handles: Mutex::default() }
     }
 
     pub(crate) fn fail(&self, call: u64, times: u64) {
         self.failures[call as usize].store(times, Ordering::Relaxed);
+    }
+
+    /// Handles that were given, and taken back; none is taken back that was not given.
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    pub(crate) fn handles(&self) -> [u64; 2] {
+        let handles = self.handles.lock().unwrap();
+        let sum = |at: usize| handles.values().map(|counts| counts[at]).sum();
+        [sum(0), sum(1)]
     }
 
     fn fails(&self, call: Call) -> bool {
@@ -52,7 +64,17 @@ impl IpcMemory for Kind {
         if self.fails(Call::Export) {
             return Err(ExportError::Passing("told to fail"));
         }
-        self.device.export(of, how)
+        let export = self.device.export(of, how)?;
+        self.handles.lock().unwrap().entry(export.handle.bytes().to_vec()).or_default()[0] += 1;
+        Ok(export)
+    }
+
+    fn unexport(&self, export: Export) -> Result<(), CloseError> {
+        let mut handles = self.handles.lock().unwrap();
+        let [given, taken] = handles.get_mut(export.handle.bytes()).expect("a handle that was given");
+        *taken += 1;
+        assert!(*taken <= *given, "a handle is taken back twice");
+        self.device.unexport(export)
     }
 
     fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError> {

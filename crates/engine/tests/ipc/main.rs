@@ -4,9 +4,11 @@
 
 mod budget;
 mod death;
+mod endure;
 mod exchange;
 mod hostile;
 mod kind;
 mod process;
 mod server;
+mod steps;
 mod words;

@@ -44,10 +44,15 @@ impl World {
     }
 
     pub(crate) fn process(&self) -> Process {
+        self.process_by(Command::new(std::env::current_exe().unwrap()))
+    }
+
+    /// One that another program starts, which is told at the end of its arguments what to start.
+    pub(crate) fn process_by(&self, mut command: Command) -> Process {
         let (socket, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .unwrap();
-        let child = Command::new(std::env::current_exe().unwrap())
+        let child = command
             .args(["--exact", "server::serve", "--nocapture", "--test-threads=1"])
             .env(ROLE, "1")
             .stdin(Stdio::from(theirs))
@@ -150,6 +155,15 @@ impl Process {
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child.borrow());
         rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Bytes of memory that it has in use, and of addresses.
+    pub(crate) fn memory(&self) -> [u64; 2] {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.borrow().id())).unwrap();
+        ["VmRSS:", "VmSize:"].map(|what| {
+            let line = status.lines().find(|line| line.starts_with(what)).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+        })
     }
 
     pub(crate) fn alloc(&self, len: usize) -> usize {

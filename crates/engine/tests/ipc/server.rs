@@ -299,6 +299,10 @@ impl Server {
                 }
             }
             Op::Look => return reply(&self.look().words()),
+            Op::Spawn => {
+                let child = std::process::Command::new("sleep").arg(a.to_string()).spawn().unwrap();
+                return reply(&[child.id().into()]);
+            }
             other => panic!("{other:?}"),
         }
         reply(&[])

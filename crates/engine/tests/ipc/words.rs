@@ -41,9 +41,10 @@ pub(crate) enum Op {
     Left,
     Close,
     Look,
+    Spawn,
 }
 
-pub(crate) const OPS: [Op; 25] = [
+pub(crate) const OPS: [Op; 26] = [
     Op::Address,
     Op::Connect,
     Op::Met,
@@ -69,6 +70,7 @@ pub(crate) const OPS: [Op; 25] = [
     Op::Left,
     Op::Close,
     Op::Look,
+    Op::Spawn,
 ];
 
 /// All that a process counts.

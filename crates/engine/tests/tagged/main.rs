@@ -3,10 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
+mod driver;
 mod hostile;
 #[path = "../ipc/kind.rs"]
 mod kind;
+mod lend;
 mod limits;
 mod matching;
+mod quiet;
 mod two;
 mod ways;

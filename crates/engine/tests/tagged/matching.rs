@@ -103,7 +103,7 @@ fn what_a_peer_sent_whole_outlives_it_and_nothing_else() {
             two.a.endpoint.close(two.now);
             two.until("it leaves", |two| two.a.endpoint.is_closed());
         }
-        let Two { a, mut b, mut now } = two;
+        let Two { a, mut b, mut now, .. } = two;
         drop(a);
         while !matches!(b.events.last(), Some(Event::Left { .. })) {
             now = now + trunkline_proto::time::Duration::micros(100);

@@ -36,6 +36,8 @@ pub(crate) struct Two {
     pub(crate) a: One,
     pub(crate) b: One,
     pub(crate) now: Instant,
+    /// Whether its clock does not go on.
+    pub(crate) stands_still: bool,
 }
 
 impl Two {
@@ -61,7 +63,7 @@ impl Two {
             }
         };
         let one = |endpoint, other| One { endpoint, other, events: Vec::new() };
-        let mut two = Self { a: one(a, to_b), b: one(b, to_a), now };
+        let mut two = Self { a: one(a, to_b), b: one(b, to_a), now, stands_still: false };
         two.until("the two meet", |two| {
             let met = |one: &One| matches!(one.events[..], [Event::Met { .. }]);
             met(&two.a) && met(&two.b)
@@ -71,7 +73,9 @@ impl Two {
 
     /// Both go on.
     pub(crate) fn step(&mut self) {
-        self.now = self.now + Duration::micros(100);
+        if !self.stands_still {
+            self.now = self.now + Duration::micros(100);
+        }
         for one in [&mut self.a, &mut self.b] {
             one.endpoint.progress(self.now);
             while let Some(event) = one.endpoint.event() {

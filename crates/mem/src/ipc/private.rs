@@ -20,8 +20,11 @@ const REMEDY: &str = "the kernel lets a process look into another one of the sam
                       the other one has not made itself undumpable, and both are in one user namespace; a container needs \
                       --cap-add=SYS_PTRACE or a seccomp profile that allows process_vm_readv";
 
+/// More addresses than any processor gives a process, and still a number that others reckon with.
+const ADDRESSES: usize = 1 << 62;
+
 /// The one allocation: all addresses.
-const ALL: Allocation = Allocation { base: 0, len: usize::MAX, id: AllocationId(1), device: 0 };
+const ALL: Allocation = Allocation { base: 0, len: ADDRESSES, id: AllocationId(1), device: 0 };
 
 /// This process's memory for others, and that of others for this one.
 #[derive(Debug)]
@@ -193,7 +196,7 @@ impl IpcMemory for Private {
         let number = peers.next;
         peers.next += 1;
         peers.open.insert(number, peer);
-        Ok(Mapped { number, address: None, len: usize::MAX })
+        Ok(Mapped { number, address: None, len: ADDRESSES })
     }
 
     fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {

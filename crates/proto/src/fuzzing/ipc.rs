@@ -10,10 +10,12 @@ use crate::ipc::exporter::{
 use crate::ipc::importer::{Importer, MappingId, Place, Refusal, Resolved, SourceId, Use, Way};
 use crate::mutant::Mutant;
 use crate::slots::SlotId;
+use crate::tagged::Rows;
 use crate::time::Instant;
 use crate::wire::ipc::{
     Announce, Handle, Hello, MESSAGE_MAX, Message, NAMES_MAX, Name, Names, Outcome, Reference,
 };
+use crate::wire::window::{Access, Card, Deed, Part};
 
 /// What is read is what would have been written.
 pub(super) fn messages(bytes: &[u8]) {
@@ -50,6 +52,29 @@ pub(super) fn message_seeds() -> Vec<Vec<u8>> {
         Message::Hello(Hello { process: [9; 16], operations: 128 }),
     ];
     variants(&all.map(|message| message.to_bytes()))
+}
+
+/// What is said of windows: what is read is what would have been written.
+pub(super) fn windows(bytes: &[u8]) {
+    if let Ok(card) = Card::from_bytes(bytes) {
+        assert_eq!(card.to_bytes(), bytes);
+    }
+    if let Ok(access) = Access::from_bytes(bytes) {
+        assert_eq!(access.to_bytes(), bytes);
+        assert!(access.end().is_some_and(|end| end > access.at));
+    }
+}
+
+pub(super) fn window_seeds() -> Vec<Vec<u8>> {
+    let name = Name::new(SlotId { slot: 5, generation: 2 });
+    let (Some(name), Some(part), Some(rows)) = (name, Span::new(0x1000, 900), Rows::new(8, 64)) else {
+        return Vec::new();
+    };
+    let cards = [(0, Part::Refused), (7, Part::Asked), (900, Part::Mapped(Reference { name, part }))];
+    let cards = cards.map(|(len, part)| Card { len, part }.to_bytes().to_vec());
+    let access = |deed, at, rows| Access { deed, window: 1 << 62, number: 9, at, len: 64, rows };
+    let accesses = [access(Deed::Put, 0, Rows::WHOLE), access(Deed::Get, 1 << 40, rows)];
+    variants(&[&cards[..], &accesses.map(|access| access.to_bytes().to_vec())].concat())
 }
 
 /// Time does not go by below.

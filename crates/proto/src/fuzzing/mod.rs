@@ -37,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "dial", check: wire::dial, seeds: wire::dial_seeds },
     Target { name: "ipc", check: ipc::messages, seeds: ipc::message_seeds },
     Target { name: "ipc_hostile", check: ipc::hostile, seeds: ipc::hostile_seeds },
+    Target { name: "window", check: ipc::windows, seeds: ipc::window_seeds },
     Target { name: "share", check: share::words, seeds: share::word_seeds },
     Target { name: "pool", check: share::pool, seeds: share::pool_seeds },
     Target { name: "rma", check: rma::words, seeds: rma::word_seeds },

@@ -23,3 +23,4 @@ pub mod standing;
 pub mod status;
 pub mod strand;
 pub mod tagged;
+pub mod window;

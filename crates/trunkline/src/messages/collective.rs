@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use trunkline_mem::ipc::IpcMemory;
 
 use super::{Buffer, MessageError, Messages, OWN_TAGS, Request};
+use crate::planted;
 
 /// Tags of these calls.
 const TOGETHER: u64 = OWN_TAGS | 1 << 62;
@@ -58,13 +59,45 @@ impl<M: IpcMemory> Messages<M> {
         self.wait_all(sent, received)
     }
 
-    fn near(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn near(&self) -> impl Iterator<Item = usize> {
         (0..self.size()).filter(|rank| self.is_near(*rank))
     }
 
-    fn next_call(&mut self) -> u64 {
+    pub(super) fn next_call(&mut self) -> u64 {
         self.meetings += 1;
         TOGETHER | self.meetings
+    }
+
+    /// Tells each of those ranks something short.
+    pub(super) fn give_all<const N: usize>(
+        &mut self,
+        tag: u64,
+        to: &[usize],
+        what: impl Fn(usize) -> [u8; N],
+    ) -> Result<(), MessageError> {
+        to.iter().try_for_each(|rank| self.send_tagged(*rank, tag, &what(*rank)))
+    }
+
+    /// Takes what a rank tells each in a call that all make. Who does not come may have heard before this rank that another one has died: so the death
+    /// of any ends it.
+    pub(super) fn take(&mut self, tag: u64, rank: usize, into: &mut [u8]) -> Result<(), MessageError> {
+        let peer = self.peer(rank)?;
+        let expected = into.len() as u64;
+        loop {
+            match self.endpoint.take_bytes(Some(peer), (tag, u64::MAX), into) {
+                Some(Ok(done)) if done.len == expected => return Ok(()),
+                Some(Ok(done)) => return Err(MessageError::Differ { rank, got: done.len, expected }),
+                Some(Err(error)) => return Err(MessageError::from(error).with(rank)),
+                None if self.endpoint.is_gone(peer) => return Err(MessageError::Gone { rank: Some(rank) }),
+                None => {}
+            }
+            if let Some(rank) = self.died
+                && !planted("messages-wait-for-who-has-left")
+            {
+                return Err(MessageError::Gone { rank: Some(rank) });
+            }
+            self.pause();
+        }
     }
 
     /// Waits until all are over; the first error of any.

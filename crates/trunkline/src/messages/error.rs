@@ -2,6 +2,8 @@
 
 use trunkline_engine::tagged::{Failed, NoEndpoint, ReceiveRefused, SendRefused};
 use trunkline_fabric::OobError;
+use trunkline_mem::ipc::CopyError;
+use trunkline_proto::wire::window::WindowError;
 
 use crate::error::Error;
 
@@ -77,6 +79,39 @@ pub enum MessageError {
         block: usize,
         /// From one to the next.
         stride: usize,
+    },
+    /// Bytes that are to stand in rows and do not fill the last one.
+    #[error("{len} bytes do not fill rows of {block}")]
+    Cut {
+        /// How many.
+        len: u64,
+        /// Bytes of a row.
+        block: u64,
+    },
+    /// A rank gives what is no part of a window, or the window has been freed.
+    #[error(
+        "rank {rank} gives what is no part of a window: a buffer in rows, memory that is not there, or one window more than there may be"
+    )]
+    NoWindow {
+        /// Who gave it.
+        rank: usize,
+    },
+    /// Another rank says of a window what this one does not understand.
+    #[error("what rank {rank} says of a window cannot be: {error}")]
+    Window {
+        /// Which.
+        rank: usize,
+        /// What is wrong.
+        #[source]
+        error: WindowError,
+    },
+    /// The owner of a part did not place or give its bytes.
+    #[error(
+        "rank {rank} did not give bytes of its part of a window, or did not take them; has it freed their memory?"
+    )]
+    Denied {
+        /// Which.
+        rank: usize,
     },
     /// The buffer is of memory that only its kind reads and writes.
     #[error("the buffer is not private memory in one row: use Messages::read and Messages::write")]
@@ -163,6 +198,14 @@ impl From<ReceiveRefused> for MessageError {
 }
 
 impl MessageError {
+    /// What a copy to or from a part of that rank says.
+    pub(super) fn of_copy(error: CopyError, rank: usize) -> Self {
+        match error {
+            CopyError::Gone => Self::Gone { rank: Some(rank) },
+            other => Self::Failed(other.into()),
+        }
+    }
+
     /// With the rank that it is about.
     pub(super) fn with(self, rank: usize) -> Self {
         match self {

@@ -38,6 +38,8 @@
 //!   one posted first gets it.
 //! - *Length.* A message that is longer than its receive ends it with [`MessageError::Truncated`], and what fits is there. Its sender does not care.
 //! - *Progress.* Messages move in calls of this type, of both ranks; no thread serves beside.
+//! - *Windows* ([`Messages::window`]) are memory of all ranks that each puts to and gets from: through mappings, where the drivers of all agree, without
+//!   its owner; else by messages that the owner serves in its calls.
 //! - *Death.* What a rank sent whole before it died or left can be received. Everything else with it ends with [`MessageError::Gone`], never
 //!   hangs.
 
@@ -46,8 +48,10 @@ mod collective;
 mod error;
 mod memory;
 mod pattern;
+mod serve;
 mod start;
 mod wait;
+mod window;
 
 use trunkline_engine::host::{UnixHost, UnixStream};
 pub use trunkline_engine::tagged::Counts;
@@ -61,9 +65,11 @@ pub use error::MessageError;
 pub use memory::{Amount, Driver, Exported, Holder, Hook, Imported, Shares, Sharing, State, Usage, Why};
 pub use pattern::{Any, Bits, From, Tag};
 pub use start::shared_device;
+pub use window::{MAPPED_MAX, Place, WINDOWS_MAX, Window, WindowCounts};
 
 use crate::world::World;
 use wait::Rounds;
+use window::Windows;
 
 /// Messages inside a host. Has one owner; what is begun goes on in any of its calls.
 #[derive(Debug)]
@@ -78,6 +84,9 @@ pub struct Messages<M> {
     /// Barriers so far.
     meetings: u64,
     rounds: Rounds,
+    windows: Windows,
+    /// A rank that was near and has died: what all do together does not end any more.
+    died: Option<usize>,
 }
 
 /// The clock that the endpoint lives by.

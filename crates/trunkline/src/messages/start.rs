@@ -13,6 +13,7 @@ use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::wire::tagged::Inbox;
 
 use super::wait::Rounds;
+use super::window::Windows;
 use super::{MessageError, Messages, UnixHostClock};
 use crate::error::Error;
 use crate::world::World;
@@ -71,6 +72,8 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
         ranks: Vec::new(),
         meetings: 0,
         rounds: Rounds::new(size, now),
+        windows: Windows::default(),
+        died: None,
     };
     let page =
         if params.status { one.host.0.node_page(ProcessId(process), u32::try_from(rank).ok()) } else { None };
@@ -197,16 +200,11 @@ impl<M: IpcMemory> Messages<M> {
     /// # Errors
     /// [`MessageError::Gone`].
     pub fn barrier(&mut self) -> Result<(), MessageError> {
-        let (tag, size) = (super::OWN_TAGS | self.meetings, self.peers.len());
+        let tag = super::OWN_TAGS | self.meetings;
         self.meetings += 1;
-        let near: Vec<usize> = (0..size).filter(|rank| self.is_near(*rank)).collect();
-        for rank in &near {
-            self.send_tagged(*rank, tag, &[])?;
-        }
-        for rank in &near {
-            self.recv_tagged((*rank).into(), (tag, u64::MAX), &mut [])?;
-        }
-        Ok(())
+        let near: Vec<usize> = self.near().collect();
+        self.give_all(tag, &near, |_| [])?;
+        near.iter().try_for_each(|rank| self.take(tag, *rank, &mut []))
     }
 
     /// Ends: when all ranks near have called it, what was exported is given back and what was mapped is unmapped.

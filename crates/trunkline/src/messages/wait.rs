@@ -4,6 +4,8 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use trunkline_engine::Waiting;
+use trunkline_engine::ipc::Leave;
+use trunkline_engine::tagged::Event;
 use trunkline_mem::ipc::IpcMemory;
 use trunkline_proto::time::Instant;
 
@@ -46,10 +48,23 @@ impl<M: IpcMemory> Messages<M> {
         self.rounds.calls = self.rounds.calls.wrapping_add(1);
         if self.rounds.calls.is_multiple_of(CALLS_PER_CLOCK) {
             self.rounds.now = self.now();
-            // Who has gone is told by what it leaves undone.
-            while self.endpoint.event().is_some() {}
+            self.hear_of_deaths();
         }
-        self.endpoint.progress(self.rounds.now)
+        let moved = self.endpoint.progress(self.rounds.now);
+        moved | self.serve()
+    }
+
+    /// Who has gone is told by what it leaves undone; that somebody died, by the next call that all make together.
+    #[inline(never)]
+    fn hear_of_deaths(&mut self) {
+        while let Some(event) = self.endpoint.event() {
+            if let Event::Left { peer, why } = event
+                && !matches!(why, Leave::Bye)
+                && let Some(rank) = self.ranks.get(peer.number() as usize).filter(|rank| self.is_near(**rank))
+            {
+                self.died = Some(*rank);
+            }
+        }
     }
 
     /// The same, and rests if nothing did.

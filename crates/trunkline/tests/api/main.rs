@@ -12,3 +12,4 @@ mod over;
 mod passive;
 mod ranks;
 mod together;
+mod windows;

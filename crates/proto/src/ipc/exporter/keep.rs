@@ -3,7 +3,7 @@
 
 use super::Exporter;
 use super::counts::{Amount, Why};
-use super::entry::State;
+use super::entry::{Pin, State};
 use crate::limits::EXPORTS_MAX;
 use crate::slots::SlotId;
 use crate::time::Instant;
@@ -47,6 +47,16 @@ impl Exporter {
             {
                 self.let_pass(id);
             }
+        }
+    }
+
+    /// The export of a pin goes with whoever uses it last, however much may be kept: who lent it for long wants it back. Whoever asks for it
+    /// meanwhile and wants it kept has it kept.
+    pub fn let_go(&mut self, pin: &Pin) {
+        let id = pin.name.id();
+        let kept = self.entries.get(id).is_some_and(|entry| entry.listed && !entry.passing && entry.pins > 0);
+        if kept && !self.mutant.is("ipc-keeps-what-was-lent") {
+            self.let_pass(id);
         }
     }
 

@@ -113,7 +113,8 @@ impl Exporter {
     /// Planted bugs: an address is enough.
     #[inline]
     fn believes(&self, now: Allocation, then: Allocation) -> bool {
-        self.mutant.is("ipc-trusts-addresses") && now.span == then.span
+        let half = now.id.0 as u32 == then.id.0 as u32 && self.mutant.is("ipc-looks-at-half-the-id");
+        (self.mutant.is("ipc-trusts-addresses") || half) && now.span == then.span
     }
 
     /// A message asks for its memory. What is found is pinned; what is not is begun, if there is room.

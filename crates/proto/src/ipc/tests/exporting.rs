@@ -77,6 +77,23 @@ fn memory_at_the_address_of_another_is_known_by_its_id() {
     assert_eq!(one.unexport(at(1)), [old]);
 }
 
+/// M22: a driver that counts in 32 bits has its numbers extended by whoever asks it, and all 64 of them count here.
+#[test]
+fn ids_that_differ_in_their_high_half_are_others() {
+    let mut one = Exporting::new(config(4, 1 << 20));
+    let mut seen = Vec::new();
+    for high in [0, 1, 2, u64::from(u32::MAX)] {
+        let memory = allocation(high << 32 | 7, 0x1000, 64);
+        assert!(!matches!(one.exporter.lookup(memory.span, Known::Allocation(memory)), Found::Hit(_)));
+        let name = one.touch(memory, at(1));
+        assert_eq!(one.touch(memory, at(1)), name);
+        assert!(!seen.contains(&name), "a name for two allocations");
+        seen.push(name);
+        one.settle(at(1));
+    }
+    assert_eq!(one.exports, 4);
+}
+
 #[test]
 fn whatever_a_new_allocation_overlaps_is_stale() {
     let mut one = Exporting::new(config(8, 1 << 20));

@@ -247,3 +247,31 @@ fn a_closed_exporter_shares_nothing_and_is_gone_when_all_is_let_go() {
     one.exporter.finish(sent.pin, Outcome::Copied, at(1));
     assert_eq!((one.settle(at(1)), one.exporter.is_gone()), (Vec::from([used]), true));
 }
+
+/// P5: what a window has is an export like any other, which goes with its last user.
+#[test]
+fn what_was_lent_goes_with_its_last_user_however_much_may_be_kept() {
+    let mut one = Exporting::new(config(4, 1 << 20));
+    let memory = allocation(1, 0x1000, 64);
+    // One that messages have had before, and one that was made for it.
+    for before in [true, false] {
+        if before {
+            one.touch(memory, at(1));
+        }
+        let lend = Ask { passing: true, ..one.ask(memory) };
+        let lent = [one.send(&lend, at(1)).unwrap(), one.send(&lend, at(1)).unwrap()];
+        one.exporter.trim(0);
+        assert!(one.settle(at(100)).is_empty(), "neither trimmed nor expired while it is lent");
+        // A message that wants it kept, of which one ends before and one after.
+        let [first, second] = [(); 2].map(|()| one.send(&one.ask(memory), at(2)).unwrap());
+        one.exporter.finish(first.pin, Outcome::Copied, at(2));
+        for lent in lent {
+            one.exporter.let_go(&lent.pin);
+            one.exporter.finish(lent.pin, Outcome::Copied, at(3));
+        }
+        assert!(one.settle(at(3)).is_empty(), "a message uses it");
+        one.exporter.finish(second.pin, Outcome::Copied, at(4));
+        assert_eq!(one.settle(at(4)).len(), 1, "had before: {before}");
+        assert_eq!(one.exporter.usage(), Usage::default());
+    }
+}

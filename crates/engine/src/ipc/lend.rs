@@ -1,0 +1,128 @@
+//! Memory that is lent for longer than a message: a window. An export that was made for it goes with its last user, so no budget counts it;
+//! it is pinned at both ends meanwhile, so nothing asks it back, and it begins to go when it is taken back.
+
+use trunkline_fabric::OobStream;
+use trunkline_mem::ipc::{CopyError, IpcMemory};
+use trunkline_proto::ipc::exporter::State;
+use trunkline_proto::ipc::importer::Resolved;
+use trunkline_proto::tagged::Rows;
+use trunkline_proto::time::Instant;
+use trunkline_proto::wire::ipc::{Name, Outcome};
+
+use super::buffer::There;
+use super::{ArrivalId, Buffer, Neighbour, Node, OperationId, Referring, Send, SendError};
+
+/// Where what a neighbour lends stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub enum Borrowed {
+    /// It is mapped, and stays so until [`Node::refuse`], or until its neighbour is gone.
+    Mapped,
+    /// Ask again, after [`Node::progress`].
+    Wait,
+    /// It cannot be mapped, or its neighbour is gone.
+    Not,
+}
+
+/// A part of what is lent: from where on, and how its bytes stand.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Spot {
+    /// The first byte.
+    pub at: u64,
+    /// How they stand.
+    pub rows: Rows,
+}
+
+impl<M: IpcMemory, S: OobStream> Node<M, S> {
+    /// Lends bytes to a neighbour, who is told of the reference by whoever calls this, and says [`Node::arrive`] and [`Node::borrow`] there. It
+    /// takes one of the operations that the neighbour takes at once, until [`Node::take_back`].
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn lend(
+        &mut self,
+        to: Neighbour,
+        addr: usize,
+        len: usize,
+        now: Instant,
+    ) -> Result<Referring, SendError> {
+        self.refer(to, &Send { addr, len, passing: true }, now)
+    }
+
+    /// What was lent is lent no more. `mapped`: whether the neighbour could map it. Its export goes once nobody uses it; [`Node::is_going`] says until
+    /// when it is there.
+    pub fn take_back(&mut self, lent: OperationId, mapped: bool, now: Instant) {
+        let pin = self.peers.get(lent.to).and_then(|peer| peer.sent.get(lent.id));
+        pin.into_iter().for_each(|pin| self.exporter.let_go(pin));
+        self.finish(lent, if mapped { Outcome::Copied } else { Outcome::NotMapped }, now);
+    }
+
+    /// Whether an export that nobody uses, and nobody finds any more, is not given back yet.
+    #[must_use]
+    pub fn is_going(&self, name: Name) -> bool {
+        let over = |state| matches!(state, State::Retiring | State::Leaving | State::Ending);
+        self.exporter.list().any(|export| export.name == name && export.pins == 0 && over(export.state))
+    }
+
+    /// Maps what a neighbour lends, if it is not mapped.
+    pub fn borrow(&mut self, lent: ArrivalId) -> Borrowed {
+        // One that maps, and one that finds it mapped.
+        for _ in 0..2 {
+            let Some(one) = self.peers.get(lent.from).and_then(|peer| peer.arrivals.get(lent.id)) else {
+                return Borrowed::Not;
+            };
+            match self.importer.resolve(&one.used, self.config.place) {
+                Ok(Resolved::At(_)) => return Borrowed::Mapped,
+                Ok(Resolved::Map(mapping)) => self.map(mapping),
+                Ok(Resolved::Wait) => return Borrowed::Wait,
+                Ok(Resolved::Failed) | Err(_) => return Borrowed::Not,
+            }
+        }
+        Borrowed::Not
+    }
+
+    /// Copies bytes of that buffer, from its byte number `done` on, to that spot of what a neighbour lends, which is mapped; they are the bytes number
+    /// `done` and on of the spot, too.
+    ///
+    /// # Errors
+    /// [`CopyError`].
+    #[inline]
+    pub fn put(
+        &self,
+        lent: ArrivalId,
+        to: Spot,
+        from: &Buffer,
+        (done, len): (u64, u64),
+    ) -> Result<(), CopyError> {
+        from.put(&self.memory, done, self.there(lent, to, done + len)?, len)
+    }
+
+    /// The same the other way round.
+    ///
+    /// # Errors
+    /// [`CopyError`].
+    #[inline]
+    pub fn get(
+        &self,
+        lent: ArrivalId,
+        from: Spot,
+        into: &Buffer,
+        (done, len): (u64, u64),
+    ) -> Result<(), CopyError> {
+        into.get(&self.memory, done, self.there(lent, from, done + len)?, len)
+    }
+
+    /// Where so many bytes of a spot are.
+    #[inline]
+    fn there(&self, lent: ArrivalId, spot: Spot, len: u64) -> Result<There<'_>, CopyError> {
+        let peer = self.peers.get(lent.from).ok_or(CopyError::Gone)?;
+        let one = peer.arrivals.get(lent.id).ok_or(CopyError::Gone)?;
+        let (part, Spot { at, rows }) = (one.used.part(), spot);
+        let end = rows.span(len).and_then(|span| at.checked_add(span));
+        if end.is_none_or(|end| end > part.len()) && !self.mutant.is("ipc-node-lends-all") {
+            return Err(CopyError::Outside { at, len: len as usize });
+        }
+        let mapped = peer.imports.find(one.used.name(), self.config.place).ok_or(CopyError::Closed)?;
+        Ok(There { mapped, at: part.start() + at, rows })
+    }
+}

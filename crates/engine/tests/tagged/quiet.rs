@@ -1,0 +1,74 @@
+//! M18: system calls of messages whose memory is mapped: none. This program runs itself under strace(1), which says what it asks the kernel for between two
+//! marks.
+
+use std::process::Command;
+
+use crate::two::{Two, Where};
+
+/// Set in the process that is watched: whether each message is to cost a call, to see that it is seen.
+const WATCHED: &str = "TAGGED_TEST_WATCHED";
+
+const MESSAGES: usize = 1000;
+
+/// Both ends of messages, of own memory and by rings: all that a hit takes.
+fn exchange(two: &mut Two, loud: bool) {
+    let pairs = [(Where::Own, 65_536), (Where::Other, 8), (Where::Own, 4096)]
+        .map(|(place, len)| (two.a.buffer(place, len), two.b.buffer(place, len)));
+    let messages = |two: &mut Two, count: usize| {
+        for number in 0..count {
+            let (source, target) = &pairs[number % pairs.len()];
+            let (received, sent) = (two.post(1, target), two.send(1, source));
+            assert!(two.both(sent, received).iter().all(Result::is_ok));
+            if loud {
+                let _ = std::fs::metadata("/loud");
+            }
+        }
+    };
+    // Time stands still from here on: the streams are read once a millisecond, which is not what is counted.
+    two.stands_still = true;
+    messages(two, MESSAGES);
+    let _ = std::fs::metadata("/mark/begin");
+    messages(two, MESSAGES);
+    let _ = std::fs::metadata("/mark/end");
+}
+
+#[test]
+fn messages_of_mapped_memory_ask_the_kernel_for_nothing() {
+    if let Ok(loud) = std::env::var(WATCHED) {
+        return exchange(&mut Two::new(), loud == "loud");
+    }
+    let name = "quiet::messages_of_mapped_memory_ask_the_kernel_for_nothing";
+    for (how, expected) in [("quiet", 0), ("loud", MESSAGES)] {
+        let file = std::env::temp_dir().join(format!("trunkline-quiet-{}-{how}", std::process::id()));
+        let strace = Command::new("strace")
+            .args(["-f", "-qq", "-o"])
+            .arg(&file)
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture", "--test-threads", "1"])
+            .env(WATCHED, how)
+            .output();
+        let calls = std::fs::read_to_string(&file).unwrap_or_default();
+        let _ = std::fs::remove_file(&file);
+        let marks =
+            ["/mark/begin", "/mark/end"].map(|mark| calls.lines().position(|line| line.contains(mark)));
+        let [Some(begin), Some(end)] = marks else {
+            let why = strace.map_or_else(|error| error.to_string(), |out| format!("{out:?}"));
+            assert!(!calls.contains("/mark/begin"), "it failed under strace: {why}");
+            return skip(name, &format!("strace does not run here: {why}"));
+        };
+        // The thread that waits for the test asks for nothing but the end of it.
+        let between: Vec<&str> = calls.lines().skip(begin + 1).take(end - begin - 1).collect();
+        assert_eq!(between.len(), expected, "{how}: {:#?}", &between[..between.len().min(20)]);
+    }
+}
+
+/// Says that a test could not run and why, where `./test` counts it.
+fn skip(name: &str, reason: &str) {
+    use std::io::Write as _;
+    println!("SKIPPED {name}: {reason}");
+    if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        let noted = file.and_then(|mut file| file.write_all(format!("{name}: {reason}\n").as_bytes()));
+        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+    }
+}

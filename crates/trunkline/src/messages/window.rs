@@ -1,0 +1,583 @@
+//! Windows: memory of each rank of a host that all others put to and get from, made and freed by all together.
+//!
+//! A part that its owner's driver exports and every other rank's driver maps is mapped by all, from the first call to the last, and copied to and from
+//! without its owner. Whether it is that is decided once for all ranks: each tells the owner whether it could map the part, and the owner tells each
+//! what holds. What is not goes by messages, which its owner serves in its own calls (`serve`).
+
+use std::collections::VecDeque;
+
+use trunkline_engine::ipc::{Borrowed, Spot};
+use trunkline_engine::tagged::{Lending, Loan};
+use trunkline_mem::ipc::IpcMemory;
+use trunkline_proto::tagged::Rows;
+use trunkline_proto::wire::ipc::Name;
+use trunkline_proto::wire::window::{Access, CARD_BYTES, Card, Deed, Part as Given};
+
+use super::serve::{ACK, ASK, GOT, Numbered, PUT, Serving};
+use super::{Buffer, MessageError, Messages, Request};
+use crate::planted;
+
+/// Windows at a time, at most; one more is refused, at all ranks.
+pub const WINDOWS_MAX: usize = 1024;
+
+/// Of them those of which a rank's part is mapped by others: the rest goes by messages. Half of what neighbours take at once.
+pub const MAPPED_MAX: usize = 64;
+
+/// Puts and gets by messages that a rank has begun of one window and not seen the end of, at most: the next one waits for the earliest.
+const PENDING_MAX: usize = 16;
+
+/// Bytes that one copy through a mapping takes before others go on.
+const COPY: u64 = 1 << 20;
+
+/// Memory of all ranks of a host, as one rank sees it. Given back by [`Messages::free`], which all call; one that is dropped stays until
+/// [`Messages::finish`].
+#[derive(Debug)]
+#[must_use = "a window stays until all ranks free it"]
+pub struct Window {
+    call: u64,
+    parts: Vec<Part>,
+}
+
+/// A rank's part of a window, as another one sees it.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    len: u64,
+    reach: Reach,
+}
+
+/// How it is reached.
+#[derive(Clone, Copy, Debug)]
+enum Reach {
+    /// It is elsewhere.
+    Far,
+    Own,
+    Mapped(Loan),
+    Asked,
+}
+
+/// A place in a rank's part of a window: from a byte on, in one row unless [`Place::in_rows`] says otherwise.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Place {
+    rank: usize,
+    spot: Spot,
+}
+
+/// What was done with windows.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct WindowCounts {
+    /// Windows that were made.
+    pub made: u64,
+    /// Windows that were freed.
+    pub freed: u64,
+    /// Parts of other ranks that were mapped.
+    pub mapped: u64,
+    /// Parts of other ranks that were not: memory that cannot be shared, or a driver that refused. Their puts and gets go by messages.
+    pub asked: u64,
+    /// Puts and gets through a mapping.
+    pub copies: u64,
+    /// Puts and gets by messages.
+    pub messages: u64,
+    /// Those of other ranks that this one served.
+    pub served: u64,
+}
+
+/// All windows of a rank.
+#[derive(Debug, Default)]
+pub(super) struct Windows {
+    pub(super) live: Vec<Live>,
+    pub(super) counts: WindowCounts,
+    /// Puts and gets by messages so far.
+    accesses: u64,
+    /// What others have asked for, and the receive of what they ask next.
+    pub(super) serving: VecDeque<Serving>,
+    pub(super) asked: Option<Numbered>,
+    /// The last call that made a window, or was to: what is asked of a later one waits until it is made here, too.
+    pub(super) settled: u64,
+    /// A call ended here with an error, and may have gone well elsewhere: whoever asks for its window is denied.
+    pub(super) denies: bool,
+}
+
+/// A window that all have.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) call: u64,
+    pub(super) own: Buffer,
+    /// To whom this rank's part is lent, and as what.
+    lent: Vec<(usize, Loan)>,
+    name: Option<Name>,
+    /// Whether others reach this rank's part by messages.
+    pub(super) served: bool,
+    pending: VecDeque<Pending>,
+    /// A byte for the end of each put.
+    ends: Buffer,
+}
+
+/// A put or get by messages.
+#[derive(Debug)]
+struct Pending {
+    rank: usize,
+    what: Request,
+    len: usize,
+    /// Of a put: its end, and where that says how.
+    end: Option<(Request, usize)>,
+}
+
+/// What a window is made of, while it is.
+struct Making {
+    lent: Vec<(usize, Loan)>,
+    name: Option<Name>,
+    /// What others lend.
+    taken: Vec<Option<Loan>>,
+    cards: Vec<Option<Card>>,
+}
+
+impl Window {
+    /// Bytes of a rank's part; `None` if it is elsewhere, or there is none.
+    #[must_use]
+    pub fn len(&self, rank: usize) -> Option<usize> {
+        let part = self.parts.get(rank).filter(|part| !matches!(part.reach, Reach::Far))?;
+        Some(part.len as usize)
+    }
+
+    /// Whether a rank's part is reached through a mapping, and not by messages: the same at all ranks but the one that has it, which reaches its own.
+    #[must_use]
+    pub fn is_mapped(&self, rank: usize) -> bool {
+        self.parts.get(rank).is_some_and(|part| matches!(part.reach, Reach::Mapped(_) | Reach::Own))
+    }
+
+    /// Where a rank's part is, for a rank that is near.
+    fn part(&self, rank: usize) -> Result<Part, MessageError> {
+        let part = self.parts.get(rank).copied();
+        part.ok_or(MessageError::NoRank { rank, size: self.parts.len() })
+    }
+}
+
+impl Place {
+    /// From that byte on.
+    #[must_use]
+    pub const fn new(rank: usize, at: usize) -> Self {
+        Self { rank, spot: Spot { at: at as u64, rows: Rows::WHOLE } }
+    }
+
+    /// In rows of `block` bytes, each `stride` behind the one before.
+    ///
+    /// # Errors
+    /// [`MessageError::Rows`].
+    pub fn in_rows(self, block: usize, stride: usize) -> Result<Self, MessageError> {
+        let rows = Rows::new(block as u64, stride as u64).filter(|_| self.spot.rows.is_whole());
+        let rows = rows.ok_or(MessageError::Rows { block, stride })?;
+        Ok(Self { spot: Spot { rows, ..self.spot }, ..self })
+    }
+
+    /// Whether so many bytes are there, in a part of that many.
+    fn holds(self, len: u64, all: u64) -> Result<(), MessageError> {
+        let Spot { at, rows } = self.spot;
+        let span = rows.span(len).filter(|span| at.checked_add(*span).is_some_and(|end| end <= all));
+        if let Some(span) = span {
+            let whole = rows.packed(span).is_some() || len == 0;
+            return if whole { Ok(()) } else { Err(MessageError::Cut { len, block: rows.to_words()[0] }) };
+        }
+        Err(MessageError::Range { from: at as usize, len: len as usize, all: all as usize })
+    }
+}
+
+impl<M: IpcMemory> Messages<M> {
+    /// Gives a buffer to all ranks near, and takes what they give: from now on each puts to and gets from the parts of all. All call it; the buffers may be of any
+    /// memory and length, also none, and stay this rank's to read and write. It comes back when all have all parts.
+    ///
+    /// # Errors
+    /// [`MessageError::NoWindow`], at all ranks, if one gives a buffer in rows, memory that is not there, or has [`WINDOWS_MAX`] windows.
+    /// [`MessageError::Gone`].
+    pub fn window(&mut self, buffer: &Buffer) -> Result<Window, MessageError> {
+        let call = self.next_call();
+        let size = self.size();
+        let (taken, cards) = (vec![None; size], vec![None; size]);
+        let mut making = Making { lent: Vec::new(), name: None, taken, cards };
+        let made = self.make(call, buffer, &mut making);
+        self.windows.settled = call;
+        if made.is_err() {
+            self.unmake(&making, |_| true);
+            self.windows.denies = true;
+            self.listen();
+        }
+        made
+    }
+
+    fn make(&mut self, call: u64, buffer: &Buffer, making: &mut Making) -> Result<Window, MessageError> {
+        let near: Vec<usize> = self.near().collect();
+        let is_there = buffer.is_empty() || buffer.inner().is_there(self.memory());
+        let refused =
+            !buffer.inner().rows().is_whole() || !is_there || self.windows.live.len() >= WINDOWS_MAX;
+        let part = if refused { Given::Refused } else { Given::Asked };
+        let mine = Card { len: if refused { 0 } else { buffer.len() as u64 }, part };
+        let mut cards = vec![mine; self.size()];
+        if !refused && !buffer.is_empty() {
+            self.lend_to_all(&near, buffer, &mut cards, making)?;
+        }
+        let mut bytes = [0; CARD_BYTES];
+        self.give_all(call, &near, |rank| cards[rank].to_bytes())?;
+        for rank in &near {
+            self.take(call, *rank, &mut bytes)?;
+            let card = Card::from_bytes(&bytes);
+            making.cards[*rank] = Some(card.map_err(|error| MessageError::Window { rank: *rank, error })?);
+        }
+        let refuses = |rank: &usize| matches!(making.cards[*rank], Some(Card { part: Given::Refused, .. }));
+        if let Some(rank) = refused.then_some(self.rank).or_else(|| near.iter().copied().find(refuses)) {
+            return Err(MessageError::NoWindow { rank });
+        }
+        for rank in &near {
+            if let Some(Card { part: Given::Mapped(reference), .. }) = making.cards[*rank] {
+                let peer = self.peer(*rank)?;
+                making.taken[*rank] = self.endpoint.borrow(peer, &reference);
+            }
+        }
+        self.decide(call, &near, buffer, making)
+    }
+
+    /// Lends a buffer to each, or to none of them.
+    fn lend_to_all(
+        &mut self,
+        near: &[usize],
+        buffer: &Buffer,
+        cards: &mut [Card],
+        making: &mut Making,
+    ) -> Result<(), MessageError> {
+        let mapped = self.windows.live.iter().filter(|live| live.name.is_some()).count();
+        for rank in near {
+            let peer = self.peer(*rank)?;
+            let lent = self.until(|one| {
+                Ok(match one.endpoint.lend(peer, buffer.inner()) {
+                    _ if mapped >= MAPPED_MAX => Some(None),
+                    Ok(Lending::Lent(loan, reference)) => Some(Some((loan, reference))),
+                    Ok(Lending::Busy) => None,
+                    Ok(Lending::Not) => Some(None),
+                    Err(error) => return Err(MessageError::from(error).with(*rank)),
+                })
+            })?;
+            let Some((loan, reference)) = lent else {
+                // What has gone to others is taken back, as if they could not map it.
+                cards.iter_mut().for_each(|card| card.part = Given::Asked);
+                self.unmake(making, |_| true);
+                (making.lent, making.name) = (Vec::new(), None);
+                return Ok(());
+            };
+            making.lent.push((*rank, loan));
+            making.name = Some(reference.name);
+            cards[*rank].part = Given::Mapped(reference);
+        }
+        Ok(())
+    }
+
+    /// What holds of each part, the same at all ranks: it is mapped if its owner lends it and all others have mapped it.
+    fn decide(
+        &mut self,
+        call: u64,
+        near: &[usize],
+        buffer: &Buffer,
+        making: &mut Making,
+    ) -> Result<Window, MessageError> {
+        let mut have = vec![false; self.size()];
+        for rank in near {
+            let Some(loan) = making.taken[*rank] else { continue };
+            let found = self.until(|one| {
+                let found = one.endpoint.map_loan(loan);
+                Ok((found != Borrowed::Wait).then_some(found))
+            })?;
+            have[*rank] = found == Borrowed::Mapped;
+        }
+        self.give_all(call, near, |rank| [u8::from(have[rank])])?;
+        let mut mapped = vec![false; self.size()];
+        let mut word = [0];
+        for rank in near {
+            self.take(call, *rank, &mut word)?;
+            mapped[*rank] = word == [1];
+        }
+        let mine = !making.lent.is_empty() && near.iter().all(|rank| mapped[*rank]);
+        self.give_all(call, near, |_| [u8::from(mine)])?;
+        let mut parts = vec![Part { len: 0, reach: Reach::Far }; self.size()];
+        for rank in near {
+            self.take(call, *rank, &mut word)?;
+            let agreed = word == [1] || have[*rank] && planted("window-decides-alone");
+            let loan = making.taken[*rank].filter(|_| agreed);
+            let reach = loan.map_or(Reach::Asked, Reach::Mapped);
+            parts[*rank] = Part { len: making.cards[*rank].map_or(0, |card| card.len), reach };
+        }
+        parts[self.rank] = Part { len: buffer.len() as u64, reach: Reach::Own };
+        // Who could not map it is passed over for a while.
+        if !mine {
+            self.unmake_lent(making, |rank| mapped[rank]);
+            (making.lent, making.name) = (Vec::new(), None);
+        }
+        for (loan, part) in making.taken.iter_mut().zip(&parts) {
+            if let Some(loan) = loan.take_if(|_| matches!(part.reach, Reach::Asked)) {
+                self.endpoint.end_loan(loan, false);
+            }
+        }
+        self.count_made(&parts);
+        let (lent, name) = (std::mem::take(&mut making.lent), making.name);
+        let served = name.is_none() && !buffer.is_empty() && !near.is_empty();
+        let ends = Buffer::private(PENDING_MAX);
+        let (own, pending) = (buffer.clone(), VecDeque::with_capacity(PENDING_MAX));
+        self.windows.live.push(Live { call, own, lent, name, served, pending, ends });
+        self.listen();
+        Ok(Window { call, parts })
+    }
+
+    fn count_made(&mut self, parts: &[Part]) {
+        let counts = &mut self.windows.counts;
+        counts.made += 1;
+        counts.mapped += parts.iter().filter(|part| matches!(part.reach, Reach::Mapped(_))).count() as u64;
+        let asked = |part: &&Part| matches!(part.reach, Reach::Asked) && part.len > 0;
+        counts.asked += parts.iter().filter(asked).count() as u64;
+    }
+
+    /// Ends what was lent and taken.
+    fn unmake(&mut self, making: &Making, mapped: impl Fn(usize) -> bool) {
+        self.unmake_lent(making, mapped);
+        for loan in making.taken.iter().flatten() {
+            self.endpoint.end_loan(*loan, false);
+        }
+    }
+
+    fn unmake_lent(&mut self, making: &Making, mapped: impl Fn(usize) -> bool) {
+        for (rank, loan) in &making.lent {
+            self.endpoint.end_loan(*loan, mapped(*rank));
+        }
+    }
+
+    /// Copies a buffer to a place in a rank's part. Where that is mapped the bytes are there when this comes back; where not, after
+    /// [`flush`](Self::flush), and until then the buffer stays as it is. Puts to the same bytes, of one rank or of several, have no order before that.
+    ///
+    /// # Errors
+    /// [`MessageError::Range`], [`MessageError::NoRank`], [`MessageError::Far`], [`MessageError::Gone`], [`MessageError::Failed`].
+    pub fn put(&mut self, window: &Window, to: Place, from: &Buffer) -> Result<(), MessageError> {
+        self.access(Deed::Put, window, to, from)
+    }
+
+    /// Copies bytes of a place in a rank's part into a buffer, as many as it has. Where the part is mapped they are there when this comes back; where not,
+    /// after [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// As [`Messages::put`].
+    pub fn get(&mut self, window: &Window, from: Place, into: &Buffer) -> Result<(), MessageError> {
+        self.access(Deed::Get, window, from, into)
+    }
+
+    fn access(
+        &mut self,
+        deed: Deed,
+        window: &Window,
+        place: Place,
+        buffer: &Buffer,
+    ) -> Result<(), MessageError> {
+        let part = window.part(place.rank)?;
+        let len = buffer.len() as u64;
+        if let Reach::Far = part.reach {
+            return Err(MessageError::Far { rank: place.rank });
+        }
+        place.holds(len, part.len)?;
+        match part.reach {
+            _ if len == 0 => Ok(()),
+            Reach::Mapped(loan) => self.copy_mapped(deed, loan, place, buffer),
+            Reach::Own => self.copy_own(deed, window, place, buffer),
+            Reach::Asked | Reach::Far => self.ask(deed, window, place, buffer),
+        }
+    }
+
+    fn copy_mapped(
+        &mut self,
+        deed: Deed,
+        loan: Loan,
+        place: Place,
+        buffer: &Buffer,
+    ) -> Result<(), MessageError> {
+        let len = buffer.len() as u64;
+        let mut done = 0;
+        while done < len {
+            let part = (done, COPY.min(len - done));
+            let copied = match deed {
+                Deed::Put => self.endpoint.put(loan, place.spot, buffer.inner(), part),
+                Deed::Get => self.endpoint.get(loan, place.spot, buffer.inner(), part),
+            };
+            copied.map_err(|error| MessageError::of_copy(error, place.rank))?;
+            done += part.1;
+            if done < len {
+                self.progress();
+            }
+        }
+        self.windows.counts.copies += 1;
+        Ok(())
+    }
+
+    fn copy_own(
+        &self,
+        deed: Deed,
+        window: &Window,
+        place: Place,
+        buffer: &Buffer,
+    ) -> Result<(), MessageError> {
+        let live = self.windows.find(window.call).ok_or(MessageError::NoWindow { rank: self.rank })?;
+        let own = live.spot(place.spot, buffer.len() as u64)?;
+        match deed {
+            Deed::Put => self.copy(buffer, &own),
+            Deed::Get => self.copy(&own, buffer),
+        }
+    }
+
+    /// Begins a put or a get by messages.
+    fn ask(
+        &mut self,
+        deed: Deed,
+        window: &Window,
+        place: Place,
+        buffer: &Buffer,
+    ) -> Result<(), MessageError> {
+        let Place { rank, spot: Spot { at, rows } } = place;
+        if !buffer.inner().is_there(self.memory()) {
+            return Err(MessageError::Outside);
+        }
+        let full = |live: &Live| live.pending.len() >= PENDING_MAX;
+        if self.windows.find(window.call).is_some_and(full) {
+            self.end_first(window.call, |_| true)?;
+        }
+        let (number, len) = (self.windows.accesses, buffer.len());
+        self.windows.accesses += 1;
+        let access = Access { deed, window: window.call, number, at, len: len as u64, rows }.to_bytes();
+        let ends = self.windows.find(window.call).map(|live| live.ends.clone());
+        let ends = ends.ok_or(MessageError::NoWindow { rank: self.rank })?;
+        let (what, end) = match deed {
+            Deed::Put => {
+                let slot = number as usize % PENDING_MAX;
+                let end = self.irecv_tagged(rank.into(), (ACK | number, u64::MAX), &ends.part(slot, 1)?)?;
+                self.send_tagged(rank, ASK, &access)?;
+                (self.isend_tagged(rank, PUT | number, buffer)?, Some((end, slot)))
+            }
+            Deed::Get => {
+                let got = self.irecv_tagged(rank.into(), (GOT | number, u64::MAX), buffer)?;
+                self.send_tagged(rank, ASK, &access)?;
+                (got, None)
+            }
+        };
+        self.windows.counts.messages += 1;
+        if let Some(live) = self.windows.find_mut(window.call) {
+            live.pending.push_back(Pending { rank, what, len, end });
+        }
+        Ok(())
+    }
+
+    /// Comes back when all puts and gets of this rank with one rank are done: what was put is there, and what was got is here.
+    ///
+    /// # Errors
+    /// [`MessageError`]; of several the first. All are over then, too.
+    pub fn flush(&mut self, window: &Window, rank: usize) -> Result<(), MessageError> {
+        self.flush_those(window.call, |other| other == rank)
+    }
+
+    /// The same with all ranks.
+    ///
+    /// # Errors
+    /// As [`Messages::flush`].
+    pub fn flush_all(&mut self, window: &Window) -> Result<(), MessageError> {
+        self.flush_those(window.call, |_| true)
+    }
+
+    fn flush_those(&mut self, call: u64, of: impl Fn(usize) -> bool) -> Result<(), MessageError> {
+        let mut end = Ok(());
+        while self.windows.find(call).is_some_and(|live| live.pending.iter().any(|one| of(one.rank))) {
+            let ended = self.end_first(call, &of);
+            end = end.and(ended);
+        }
+        end
+    }
+
+    /// Waits for the earliest put or get that has not ended, of those.
+    fn end_first(&mut self, call: u64, of: impl Fn(usize) -> bool) -> Result<(), MessageError> {
+        let Some(live) = self.windows.find_mut(call) else { return Ok(()) };
+        let Some(at) = live.pending.iter().position(|one| of(one.rank)) else { return Ok(()) };
+        let Some(Pending { rank, what, len, end }) = live.pending.remove(at) else { return Ok(()) };
+        let ends = live.ends.clone();
+        let moved = self.wait(what).map_err(|error| error.with(rank));
+        let Some((end, slot)) = end else {
+            return match moved {
+                Ok(got) if got.len == len as u64 => Ok(()),
+                Ok(_) => Err(MessageError::Denied { rank }),
+                Err(error) => Err(error),
+            };
+        };
+        let ended = self.wait(end).map_err(|error| error.with(rank));
+        moved.and(ended)?;
+        let mut word = [0];
+        ends.read(slot, &mut word)?;
+        if word == [1] { Ok(()) } else { Err(MessageError::Denied { rank }) }
+    }
+
+    /// Ends an epoch: comes back when all puts and gets of all ranks are done, at all of them. All call it.
+    ///
+    /// # Errors
+    /// [`MessageError`].
+    pub fn fence(&mut self, window: &Window) -> Result<(), MessageError> {
+        let flushed = self.flush_all(window);
+        self.barrier()?;
+        flushed
+    }
+
+    /// Gives a window back, when all puts and gets of all ranks are done; all call it. Afterwards no rank has any part mapped, unless another window or
+    /// messages keep the same allocation: the buffer may be freed.
+    ///
+    /// # Errors
+    /// [`MessageError`]. The window is over then, too.
+    pub fn free(&mut self, window: Window) -> Result<(), MessageError> {
+        let call = window.call;
+        let flushed = if planted("window-frees-under-puts") { Ok(()) } else { self.flush_all(&window) };
+        let met = self.barrier();
+        // What others asked for was seen by them; here it may not have been.
+        while met.is_ok() && self.windows.serving.iter().any(|one| one.window() == call) {
+            self.pause();
+        }
+        for part in window.parts {
+            if let Reach::Mapped(loan) = part.reach
+                && !planted("window-maps-for-ever")
+            {
+                self.endpoint.end_loan(loan, true);
+            }
+        }
+        let Some(at) = self.windows.live.iter().position(|live| live.call == call) else { return met };
+        let live = self.windows.live.swap_remove(at);
+        live.lent.iter().for_each(|(_, loan)| self.endpoint.end_loan(*loan, true));
+        self.windows.counts.freed += 1;
+        self.windows.denies |= met.is_err();
+        self.listen();
+        met.and(flushed)?;
+        self.until(|one| match one.died {
+            Some(rank) => Err(MessageError::Gone { rank: Some(rank) }),
+            None => Ok((!live.name.is_some_and(|name| one.endpoint.node().is_going(name))).then_some(())),
+        })?;
+        self.barrier()
+    }
+
+    /// What was done with windows.
+    #[must_use]
+    pub const fn window_counts(&self) -> WindowCounts {
+        self.windows.counts
+    }
+}
+
+impl Windows {
+    pub(super) fn find(&self, call: u64) -> Option<&Live> {
+        self.live.iter().find(|live| live.call == call)
+    }
+
+    fn find_mut(&mut self, call: u64) -> Option<&mut Live> {
+        self.live.iter_mut().find(|live| live.call == call)
+    }
+}
+
+impl Live {
+    /// So many bytes of this rank's part, as a buffer.
+    pub(super) fn spot(&self, Spot { at, rows }: Spot, len: u64) -> Result<Buffer, MessageError> {
+        let span = rows.span(len).unwrap_or(u64::MAX);
+        let part = self.own.part(at as usize, span as usize)?;
+        let [block, stride] = rows.to_words();
+        if rows.is_whole() { Ok(part) } else { part.in_rows(block as usize, stride as usize) }
+    }
+}
