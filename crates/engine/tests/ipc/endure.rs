@@ -57,6 +57,7 @@ fn a_million_messages_leave_nothing_behind() {
             }
         }
     }
+    owner.ask(Op::Ask, &[0, 0]).unwrap();
     owner.free(kept);
     other.free(into);
     world.used(0, SOON);
