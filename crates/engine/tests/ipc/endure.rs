@@ -23,7 +23,7 @@ fn flow(owner: &Process, other: &Process, addr: usize, count: u64) {
 fn a_million_messages_leave_nothing_behind() {
     let world = World::new(64, 8, By::Descriptor);
     let [owner, other] = world.pair();
-    let kept = owner.alloc(MIB);
+    let (kept, into) = (owner.alloc(MIB), other.alloc(64));
     let rounds = if std::env::var_os("TRUNKLINE_FULL").is_some() { 500 } else { 24 };
     let mut before = None;
     for round in 0..rounds {
@@ -33,8 +33,9 @@ fn a_million_messages_leave_nothing_behind() {
             owner.fill(passing, 64, number);
             let began =
                 if number % 2 == 0 { owner.send_passing(passing, 64) } else { owner.send(passing, 64) };
-            let received = other.receive();
-            assert_eq!((other.received(received, number), owner.sent(began)), ((COPIED, 0), COPIED));
+            let received = other.receive_own(into);
+            assert_eq!((other.received(received, 0).0, owner.sent(began)), (COPIED, COPIED));
+            assert_eq!(other.wrong(into, 64, number), 0);
             owner.free(passing);
         }
         if round % 8 == 7 {
@@ -56,7 +57,9 @@ fn a_million_messages_leave_nothing_behind() {
             }
         }
     }
+    owner.ask(Op::Ask, &[0, 0]).unwrap();
     owner.free(kept);
+    other.free(into);
     world.used(0, SOON);
 }
 

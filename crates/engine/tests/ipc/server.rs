@@ -83,7 +83,7 @@ struct Server {
     left: Vec<(Neighbour, Leave)>,
     sent: Vec<(OperationId, Option<Delivery>)>,
     arrivals: VecDeque<(ArrivalId, u64)>,
-    received: Vec<(ArrivalId, Memory, Option<Receipt>)>,
+    received: Vec<(ArrivalId, Option<Memory>, Option<Receipt>)>,
     /// Messages that are still to be sent, and received, by themselves.
     pump: Option<Pump>,
     drink: Option<Drink>,
@@ -299,7 +299,9 @@ impl Server {
                 }
             }
             Op::Look => return reply(&self.look().words()),
+            // It is to outlive this process.
             Op::Spawn => {
+                #[expect(clippy::zombie_processes, reason = "who outlives its parent is not waited for")]
                 let child = std::process::Command::new("sleep").arg(a.to_string()).spawn().unwrap();
                 return reply(&[child.id().into()]);
             }
@@ -323,10 +325,11 @@ impl Server {
 
     fn receive(&mut self, op: Op, addr: u64) -> Answer {
         let (arrival, len) = self.arrivals.pop_front()?;
-        let into = Memory::heap(len as usize);
-        let begun = match op {
-            Op::ReceiveOwn => self.node.receive_own(arrival, addr as usize),
-            _ => self.node.receive(arrival, into.clone()),
+        // What goes into own memory is looked at there: nothing is kept of it here.
+        let into = (op == Op::Receive).then(|| Memory::heap(len as usize));
+        let begun = match &into {
+            None => self.node.receive_own(arrival, addr as usize),
+            Some(into) => self.node.receive(arrival, into.clone()),
         };
         if let Err(error) = begun {
             return Some(Err(text(error)));
@@ -344,8 +347,8 @@ impl Server {
             Receipt::NotCopied(_) => 2,
             Receipt::Lost => 3,
         };
-        let mut found = vec![0; memory.len()];
-        memory.read(0, &mut found).unwrap();
+        let mut found = vec![0; memory.as_ref().map_or(0, Memory::len)];
+        memory.iter().for_each(|memory| memory.read(0, &mut found).unwrap());
         reply(&[code, wrong(&found, first)])
     }
 
