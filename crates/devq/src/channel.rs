@@ -72,6 +72,17 @@ impl<M: Memory> Channel<M> {
     /// As [`Queue::wait`], of the first lane that has something to say; the others have not been waited for then. [`WaitError::Stale`] if there are
     /// more lanes or fewer.
     pub fn flush(&self, queues: &[Queue<M>], budget: &mut impl Budget) -> Result<(), WaitError> {
+        self.flush_all(queues.iter(), budget)
+    }
+
+    pub(crate) fn flush_all<'q>(
+        &self,
+        queues: impl ExactSizeIterator<Item = &'q Queue<M>>,
+        budget: &mut impl Budget,
+    ) -> Result<(), WaitError>
+    where
+        M: 'q,
+    {
         if queues.len() != self.lanes as usize {
             return Err(WaitError::Stale);
         }

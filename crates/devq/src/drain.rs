@@ -117,9 +117,8 @@ impl<M: Memory + Clone> Drain<M> {
     /// Looks at what was rung, and lets begin what can.
     pub fn pass(&mut self, port: &mut impl Port) -> Pass {
         let looks_first = self.mutant.is("devq-bell-before-bits");
-        if looks_first {
-            self.look_at_all();
-        }
+        let before: Vec<u64> =
+            (0..self.page.count()).filter(|_| looks_first).map(|bell| self.page.look(bell)).collect();
         for group in 0..self.page.groups() {
             let mut bits = self.page.take(group);
             while bits != 0 {
@@ -128,12 +127,11 @@ impl<M: Memory + Clone> Drain<M> {
                 if let Some(&Some(at)) = self.by_bell.get(bell as usize)
                     && let Some(member) = self.members.get_mut(at)
                 {
-                    member.is_busy = !looks_first || member.is_busy;
-                    if !looks_first {
-                        let bell = self.page.look(bell);
-                        member.consumer.look(bell);
-                        member.is_asked |= member.consumer.is_asked_for_companion();
-                    }
+                    member.is_busy = true;
+                    member
+                        .consumer
+                        .look(before.get(bell as usize).copied().unwrap_or_else(|| self.page.look(bell)));
+                    member.is_asked |= member.consumer.is_asked_for_companion();
                 }
             }
         }
@@ -143,13 +141,6 @@ impl<M: Memory + Clone> Drain<M> {
             pass.busy += self.members.get(at).map_or(0, |member| u32::from(member.is_busy));
         }
         pass
-    }
-
-    fn look_at_all(&mut self) {
-        for member in &mut self.members {
-            member.consumer.look(self.page.look(member.queue.shape().bell()));
-            member.is_busy = true;
-        }
     }
 
     /// One queue's turn; how many jobs began.

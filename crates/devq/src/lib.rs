@@ -11,6 +11,8 @@
 //! - [`consumer`]: the engine's side of one queue: order, fences, WAIT, completions, errors.
 //! - [`drain`]: the engine's side of many queues.
 //! - [`channel`]: tickets of several lanes, and the flush that covers them.
+//! - [`verdict`]: what the leader of a group has learned, told to all of it.
+//! - [`lane`], [`original`], [`successor`]: the operations of two APIs, as entries.
 //!
 //! Nothing here reads a clock, starts a thread, or executes an entry. A wait gets a [`Budget`], and says when that is spent.
 #![no_std]
@@ -24,16 +26,21 @@ pub mod channel;
 pub mod consumer;
 pub mod drain;
 pub mod error;
+pub mod lane;
 pub mod memory;
+pub mod original;
 pub mod queue;
 pub mod raw;
 pub mod slot;
+pub mod successor;
+pub mod verdict;
 
 pub use bells::{Bell, BellPage};
 pub use budget::{Budget, Forever, Looks, Until};
 pub use consumer::{Consumer, Job, Outcome, Progress, Rules, Step};
 pub use drain::{Drain, Pass, Port};
 pub use error::{Fault, WaitError};
+pub use lane::{Addition, Bytes, Directory, Lane, OpError};
 pub use memory::{HeapWords, Memory, heap};
 pub use queue::{Poll, Queue, Refusal, Reservation, Rung, Ticket};
 pub use slot::{Condition, Slot, Slots};

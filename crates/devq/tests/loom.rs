@@ -14,12 +14,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use loom::thread;
 use trunkline_devq::channel::Channel;
 use trunkline_devq::queue::CompletionError;
+use trunkline_devq::verdict::Verdict;
 use trunkline_devq::{
     BellPage, Condition, Consumer, Drain, Forever, Job, Looks, Memory, Outcome, Poll, Port, Queue, Refusal,
     Rules, Slot, Step, Ticket, WaitError,
 };
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Atomic, Entry, Shape, Work, at};
+use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, Shape, Status, Work, at};
 
 use common::{add, is_full, notify, planted, wait};
 use loomed::Words;
@@ -366,16 +367,36 @@ fn a_failure_is_seen_with_the_frontier() {
         let waiter = thread::spawn(move || {
             let ticket = |index| Ticket { queue: 7, epoch: 0, index };
             assert_eq!(queue.wait(ticket(0), &mut Forever), Ok(()));
+            let completion = queue.completion(ticket(0)).map(|completion| completion.value);
+            assert_eq!(completion, Ok(50), "who sees the frontier sees the completion");
             let failed = queue.wait(ticket(1), &mut Forever);
             assert!(matches!(failed, Err(WaitError::Failed(fault)) if fault.first_bad == 1));
             assert_eq!(queue.wait(ticket(2), &mut Forever), failed);
         });
         consumer.look(3);
         while let Step::Begin(index, _) = consumer.next(&|_| None) {
-            let failed = Outcome::Failed { status: trunkline_proto::wire::devq::Status::Network, reason: 9 };
-            assert!(consumer.end(index, if index == 1 { failed } else { Outcome::Done(0) }));
+            let failed = Outcome::Failed { status: Status::Network, reason: 9 };
+            assert!(consumer.end(index, if index == 1 { failed } else { Outcome::Done(50) }));
         }
         waiter.join().unwrap();
+    });
+}
+
+/// The leader of a group waits, and all of it hear the same, twice in a row.
+#[test]
+fn a_group_hears_what_its_leader_learned() {
+    check(3, |mutant| {
+        let words = loomed::for_slots(3);
+        let verdict = Verdict::new(words, 0, mutant);
+        let why = Aborted { status: Status::Aborted, reason: 12 };
+        let member = verdict.clone();
+        let member = thread::spawn(move || member.hear(1, &mut Forever));
+        verdict.tell(1, Err(WaitError::Aborted(why)));
+        assert_eq!(member.join().unwrap(), Err(WaitError::Aborted(why)), "nobody goes on alone");
+        let member = verdict.clone();
+        let member = thread::spawn(move || member.hear(2, &mut Forever));
+        verdict.tell(2, Ok(()));
+        assert_eq!(member.join().unwrap(), Ok(()));
     });
 }
 
