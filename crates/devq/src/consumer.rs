@@ -452,6 +452,9 @@ impl<M: Memory> Consumer<M> {
             let &Place { state: State::Ended(status, value), op, reason, .. } = self.place(index) else {
                 break;
             };
+            if self.fault.is_some() && self.mutant.is("devq-stops-at-failure") {
+                break;
+            }
             let status = if self.fault.is_some() { Status::Flushed } else { status };
             if status != Status::Done && self.fault.is_none() {
                 self.tell_fault(Fault { first_bad: index, status, reason });

@@ -34,8 +34,8 @@ pub struct Pass {
 struct Member<M> {
     queue: Queue<M>,
     consumer: Consumer<M>,
+    /// Stands in [`Drain::busy`].
     is_busy: bool,
-    is_asked: bool,
 }
 
 /// One engine's queues. Its owner calls it.
@@ -49,6 +49,10 @@ pub struct Drain<M> {
     by_number: Vec<(u32, usize)>,
     /// Which of them has a doorbell.
     by_bell: Vec<Option<usize>>,
+    /// Those that were rung or have something left to do; nobody looks at the others.
+    busy: Vec<usize>,
+    /// Those whose companion is asked for and not answered.
+    asked: Vec<usize>,
     mutant: Mutant,
 }
 
@@ -62,7 +66,8 @@ impl<M: Memory + Clone> Drain<M> {
     #[must_use]
     pub fn new(page: BellPage<M>, mutant: Mutant) -> Self {
         let by_bell = (0..page.count()).map(|_| None).collect();
-        Self { page, members: Vec::new(), progress: Vec::new(), by_number: Vec::new(), by_bell, mutant }
+        let (progress, by_number, busy, asked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { page, members: Vec::new(), progress, by_number, by_bell, busy, asked, mutant }
     }
 
     /// Takes a queue on; `false` if its doorbell is another queue's, is not on the page, or its number is taken.
@@ -78,8 +83,11 @@ impl<M: Memory + Clone> Drain<M> {
         self.by_number.insert(place, (number, self.members.len()));
         let consumer = Consumer::new(&queue, rules);
         self.progress.push(consumer.progress());
-        // Whatever was rung before is looked at once.
-        self.members.push(Member { queue, consumer, is_busy: true, is_asked: false });
+        self.members.push(Member { queue, consumer, is_busy: false });
+        // Whoever rang before has set a bit that may have been taken since.
+        if !self.mutant.is("devq-takes-on-blindly") {
+            self.rung(bell, self.page.look(bell));
+        }
         true
     }
 
@@ -92,13 +100,15 @@ impl<M: Memory + Clone> Drain<M> {
     /// The number of a queue whose companion is asked for and not answered.
     #[must_use]
     pub fn asked(&self) -> Option<u32> {
-        self.members.iter().find(|member| member.is_asked).map(|member| member.queue.shape().number())
+        let member = self.asked.first().and_then(|at| self.members.get(*at));
+        member.map(|member| member.queue.shape().number())
     }
 
     /// Answers for the companion of a queue.
     pub fn answer(&mut self, number: u32, companion: Companion) {
-        if let Some(member) = find(&self.by_number, number).and_then(|at| self.members.get_mut(at)) {
-            member.is_asked = false;
+        let Some(at) = find(&self.by_number, number) else { return };
+        self.asked.retain(|asked| *asked != at);
+        if let Some(member) = self.members.get(at) {
             member.queue.answer(companion);
         }
     }
@@ -124,29 +134,39 @@ impl<M: Memory + Clone> Drain<M> {
             while bits != 0 {
                 let bell = group * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
-                if let Some(&Some(at)) = self.by_bell.get(bell as usize)
-                    && let Some(member) = self.members.get_mut(at)
-                {
-                    member.is_busy = true;
-                    member
-                        .consumer
-                        .look(before.get(bell as usize).copied().unwrap_or_else(|| self.page.look(bell)));
-                    member.is_asked |= member.consumer.is_asked_for_companion();
-                }
+                let says = before.get(bell as usize).copied();
+                self.rung(bell, says.unwrap_or_else(|| self.page.look(bell)));
             }
         }
         let mut pass = Pass::default();
-        for at in 0..self.members.len() {
-            pass.begun += self.turn(at, port);
-            pass.busy += self.members.get(at).map_or(0, |member| u32::from(member.is_busy));
-        }
+        let mut busy = core::mem::take(&mut self.busy);
+        busy.retain(|at| {
+            pass.begun += self.turn(*at, port);
+            self.members.get(*at).is_some_and(|member| member.is_busy)
+        });
+        pass.busy = busy.len() as u32;
+        self.busy = busy;
         pass
+    }
+
+    /// Takes in what a doorbell says.
+    fn rung(&mut self, bell: u32, says: u64) {
+        let Some(&Some(at)) = self.by_bell.get(bell as usize) else { return };
+        let Some(member) = self.members.get_mut(at) else { return };
+        member.consumer.look(says);
+        if !member.is_busy {
+            member.is_busy = true;
+            self.busy.push(at);
+        }
+        if member.consumer.is_asked_for_companion() && !self.asked.contains(&at) {
+            self.asked.push(at);
+        }
     }
 
     /// One queue's turn; how many jobs began.
     fn turn(&mut self, at: usize, port: &mut impl Port) -> u32 {
         let Self { members, progress, by_number, .. } = self;
-        let Some(member) = members.get_mut(at).filter(|member| member.is_busy) else { return 0 };
+        let Some(member) = members.get_mut(at) else { return 0 };
         let number = member.queue.shape().number();
         let mut begun = 0;
         for _ in 0..BATCH {

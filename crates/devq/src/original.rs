@@ -40,7 +40,7 @@ impl<M: Memory, D: Directory<M>> Peer<M, D> {
     /// Writes bytes. Nothing is said of when the peer sees them.
     ///
     /// # Errors
-    /// [`OpError`].
+    /// [`OpError`]; of more GiB than the queue is deep the first may have been posted.
     pub fn put(&self, bytes: &Bytes, budget: &mut impl Budget) -> Result<Ticket, OpError> {
         self.0.write(bytes, None, budget).map(|[_, last]| last)
     }

@@ -80,14 +80,22 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
 
     /// The lane whose turn it is, and its number. Of several threads no two have the same turn.
     fn lane(&self) -> (u32, &Lane<M, D>) {
-        let turn = self.cursor.0.add(self.cursor.1, 1, Relaxed) % self.lanes.len() as u64;
+        let (memory, at) = &self.cursor;
+        let turn = if self.mutant.is("devq-turns-race") {
+            let turn = memory.load(*at, Relaxed);
+            memory.store(*at, turn.wrapping_add(1), Relaxed);
+            turn
+        } else {
+            memory.add(*at, 1, Relaxed)
+        };
+        let turn = turn % self.lanes.len() as u64;
         (turn as u32, &self.lanes[turn as usize])
     }
 
     /// Writes bytes on the next lane, with what goes with them.
     ///
     /// # Errors
-    /// [`OpError`]; before [`OpError::Refused`] of the companion, bytes and signal have been posted.
+    /// [`OpError`]; of more GiB than the queue is deep the first may have been posted, and before [`OpError::Refused`] of the companion, bytes and signal have been posted.
     pub fn put(&self, bytes: &Bytes, with: &With, budget: &mut impl Budget) -> Result<Put, OpError> {
         self.put_by(bytes, with, budget, |lane, behind, budget| lane.write(bytes, behind, budget))
     }

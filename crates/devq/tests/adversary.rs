@@ -1,7 +1,7 @@
 //! Queues under an executor that does the worst that is allowed, and producers that stop anywhere, with every invariant looked at after
 //! every step. A world follows from its seed; one that fails prints it, and `TRUNKLINE_SEED` runs it alone.
 //!
-//! `TRUNKLINE_SEEDS` says how many, 20,000 if nothing does, 100,000 with `TRUNKLINE_FULL`.
+//! `TRUNKLINE_SEEDS` says how many, 8,000 if nothing does, 100,000 with `TRUNKLINE_FULL`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
@@ -532,7 +532,7 @@ fn every_seed_holds() {
     if let Some(seed) = number("TRUNKLINE_SEED") {
         return run(seed, mutant);
     }
-    let seeds = number("TRUNKLINE_SEEDS").unwrap_or(if is_full() { 100_000 } else { 20_000 });
+    let seeds = number("TRUNKLINE_SEEDS").unwrap_or(if is_full() { 100_000 } else { 8_000 });
     for seed in 0..seeds {
         let result = std::panic::catch_unwind(|| run(seed, mutant));
         if let Err(panic) = result {

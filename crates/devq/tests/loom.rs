@@ -9,18 +9,20 @@ mod common;
 #[path = "common/loomed.rs"]
 mod loomed;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use loom::thread;
 use trunkline_devq::channel::Channel;
 use trunkline_devq::queue::CompletionError;
+use trunkline_devq::successor::{self, With};
 use trunkline_devq::verdict::Verdict;
 use trunkline_devq::{
-    BellPage, Condition, Consumer, Drain, Forever, Job, Looks, Memory, Outcome, Poll, Port, Queue, Refusal,
-    Rules, Slot, Step, Ticket, WaitError,
+    BellPage, Bytes, Condition, Consumer, Drain, Forever, Job, Lane, Looks, Memory, Outcome, Poll, Port,
+    Queue, Refusal, Rules, Slot, Step, Ticket, WaitError,
 };
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, Shape, Status, Work, at};
+use trunkline_proto::wire::devq::{Aborted, Atomic, Entry, Local, Remote, Shape, Status, Work, at};
 
 use common::{add, is_full, notify, planted, wait};
 use loomed::Words;
@@ -33,8 +35,8 @@ fn check(preemptions: usize, world: impl Fn(Mutant) + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions + usize::from(is_full()));
     builder.max_branches = 20_000;
-    let runs = std::sync::Arc::new(AtomicU64::new(0));
-    let counted = std::sync::Arc::clone(&runs);
+    let runs = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&runs);
     builder.check(move || {
         counted.fetch_add(1, Relaxed);
         world(mutant);
@@ -220,7 +222,7 @@ fn a_companion_counts_what_has_completed() {
         let mut drain = Drain::new(page, mutant);
         assert!(drain.add(main.clone(), RULES) && drain.add(companion.clone(), RULES));
         let waited = Ticket { queue: 7, epoch: 0, index: 0 };
-        let (seen, at) = (main.clone(), std::sync::Arc::clone(&counter));
+        let (seen, at) = (main.clone(), Arc::clone(&counter));
         let counting = thread::spawn(move || {
             companion.post(&[wait(7, 0), add(0, 0, 5, true)], &mut Forever).unwrap();
             let slot = Slot::poisoned(0);
@@ -228,7 +230,7 @@ fn a_companion_counts_what_has_completed() {
             assert_eq!(seen.poll(waited), Ok(Poll::Done), "who sees the counter sees the completion");
         });
         let posting = thread::spawn(move || main.post(&[notify(0)], &mut Forever).unwrap());
-        let mut port = Counters { words: std::sync::Arc::clone(&counter), notified: 0 };
+        let mut port = Counters { words: Arc::clone(&counter), notified: 0 };
         while drain.progress(8).is_none_or(|progress| progress.completed < 2) {
             if drain.pass(&mut port).begun == 0 {
                 thread::yield_now();
@@ -289,12 +291,12 @@ fn a_slot_begins_anew_while_others_add() {
     check(4, |mutant| {
         let words = loomed::for_slots(3);
         let slot = Slot::poisoned(0).based(16);
-        let adding = std::sync::Arc::clone(&words);
+        let adding = Arc::clone(&words);
         let adder = thread::spawn(move || {
             adding.add(0, 1, std::sync::atomic::Ordering::AcqRel);
             adding.add(0, 1, std::sync::atomic::Ordering::AcqRel);
         });
-        let resetting = std::sync::Arc::clone(&words);
+        let resetting = Arc::clone(&words);
         let other = thread::spawn(move || slot.reset(&resetting, mutant).unwrap());
         let mine = slot.reset(&words, mutant).unwrap();
         let seen = slot.read(&words);
@@ -400,12 +402,40 @@ fn a_group_hears_what_its_leader_learned() {
     });
 }
 
+/// Two threads put on one channel: each has a turn of its own, so lanes are taken one after another.
+#[test]
+fn turns_of_a_channel() {
+    check(2, |mutant| {
+        let page = loomed::page(2, mutant);
+        let none = |_| None;
+        let lanes: Arc<[_]> = [(7, 0), (8, 1)]
+            .map(|(number, bell)| Lane {
+                main: queue(shape(2, number, bell), 0, &page, mutant),
+                directory: none,
+            })
+            .into();
+        let recorded = Channel::create(loomed::for_slots(4), 0, &[0, 0], mutant).unwrap();
+        let cursor = loomed::for_slots(1);
+        let put = |lanes: Arc<[Lane<Words, _>]>, recorded: Channel<Words>, cursor: Words| {
+            move || {
+                let channel = successor::Channel::new(&lanes, recorded, (cursor, 0), mutant).unwrap();
+                let (from, to) = (Local { addr: 0, key: 0 }, Remote { peer: 1, addr: 0, key: 0 });
+                channel.put(&Bytes { from, to, len: 8 }, &With::default(), &mut Forever).unwrap().lane
+            }
+        };
+        let other = thread::spawn(put(Arc::clone(&lanes), recorded.clone(), Arc::clone(&cursor)));
+        let mine = put(Arc::clone(&lanes), recorded.clone(), cursor)();
+        assert_ne!(mine, other.join().unwrap());
+        assert_eq!(recorded.pending(), 0b11);
+    });
+}
+
 /// What a signal says is there is there: bytes that were written before it was raised are read after it was seen.
 #[test]
 fn who_sees_a_signal_sees_the_bytes() {
     check(3, |mutant| {
         let (words, data) = (loomed::for_slots(2), loomed::for_data(1));
-        let (signal, bytes) = (std::sync::Arc::clone(&words), std::sync::Arc::clone(&data));
+        let (signal, bytes) = (Arc::clone(&words), Arc::clone(&data));
         let target = thread::spawn(move || {
             let slot = Slot::poisoned(0);
             assert_eq!(slot.wait(&signal, Condition::AtLeast(1), &mut Forever, mutant), Ok(1));

@@ -422,6 +422,21 @@ fn fences_hold_what_they_should() {
     }
 }
 
+/// No engine looks any more: the places stay taken, and whoever wants one hears why.
+#[test]
+fn a_full_queue_that_has_failed_says_so() {
+    let (page, queue) = queue(4, 0);
+    post(&queue, &[notify(0)]);
+    let mut consumer = Consumer::new(&queue, RULES);
+    consumer.look(page.look(0));
+    assert_eq!(begin(&mut consumer), [0]);
+    assert!(consumer.end(0, FAILED));
+    post(&queue, &[notify(1), notify(2), notify(3), notify(4)]);
+    let fault = Fault { first_bad: 0, status: Status::Network, reason: 4 };
+    let over = queue.reserve_within(1, &mut Looks(1000)).err();
+    assert_eq!(over, Some(Refusal::Over(WaitError::Failed(fault))));
+}
+
 /// Executes at once; entries of the queues it is told fail, poison is kept.
 #[derive(Default)]
 struct Recording {
@@ -511,6 +526,20 @@ fn what_waits_for_what_never_comes_fails() {
     consumer.end(0, Outcome::Done(0));
     assert_eq!(begin(&mut consumer), [2]);
     consumer.end(2, Outcome::Done(0));
+    assert_eq!(queue.poll(ticket), Ok(Poll::Done));
+}
+
+/// A queue that was rung before the engine had it, and whose bit was taken.
+#[test]
+fn what_was_rung_before_counts() {
+    let page = page(1);
+    let queue = queue_of(4, 3, 0, &page);
+    let mut drain = Drain::new(page.clone(), planted());
+    let mut port = Recording::default();
+    let ticket = post(&queue, &[notify(0)]);
+    assert_eq!(drain.pass(&mut port).begun, 0, "it is nobody's");
+    assert!(drain.add(queue.clone(), RULES));
+    assert_eq!(drain.pass(&mut port).begun, 1);
     assert_eq!(queue.poll(ticket), Ok(Poll::Done));
 }
 
