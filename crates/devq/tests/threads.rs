@@ -76,7 +76,7 @@ fn queue_end(first: u64, producers: u32, each: u32) -> u64 {
 /// T11.
 #[test]
 fn producers_of_one_queue() {
-    let each = if is_full() { 200_000 } else { 4_000 };
+    let each = if is_full() { 20_000 } else { 400 };
     for (producers, depth) in [(1, 2), (2, 2), (3, 64), (16, 8)] {
         run(producers, depth, each);
     }
