@@ -1,6 +1,7 @@
 //! What each fuzz target does with its input, and the inputs it begins with. The targets in `fuzz/` and the ordinary
 //! test that replays `fuzz/corpus/` call the same functions; nothing of this is in the product.
 
+mod devq;
 mod ipc;
 mod mlx5;
 mod node;
@@ -35,6 +36,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "pe", check: wire::pe, seeds: wire::pe_seeds },
     Target { name: "strand", check: wire::strand, seeds: wire::strand_seeds },
     Target { name: "dial", check: wire::dial, seeds: wire::dial_seeds },
+    Target { name: "devq", check: devq::words_of_a_queue, seeds: devq::seeds },
     Target { name: "ipc", check: ipc::messages, seeds: ipc::message_seeds },
     Target { name: "ipc_hostile", check: ipc::hostile, seeds: ipc::hostile_seeds },
     Target { name: "window", check: ipc::windows, seeds: ipc::window_seeds },

@@ -3,6 +3,7 @@
 
 pub mod cts;
 pub mod cursor;
+pub mod devq;
 pub mod dial;
 pub mod eager;
 pub mod fin;

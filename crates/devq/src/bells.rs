@@ -1,0 +1,130 @@
+//! Doorbells: one for each queue, side by side in a page, with bits that tell the engine which to look at. So nobody looks at idle queues.
+
+use core::sync::atomic::Ordering::{Acquire, Release};
+
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::wire::devq::{Bells, ShapeError};
+
+use crate::memory::Memory;
+
+/// A page of doorbells. Producers ring, one engine looks.
+#[derive(Clone, Copy, Debug)]
+pub struct BellPage<M> {
+    memory: M,
+    bells: Bells,
+    mutant: Mutant,
+}
+
+/// One doorbell of a page.
+#[derive(Clone, Copy, Debug)]
+pub struct Bell<M> {
+    page: BellPage<M>,
+    number: u32,
+}
+
+impl<M: Memory> BellPage<M> {
+    /// Makes a page of `count` doorbells. Nobody else may use the memory yet.
+    ///
+    /// # Errors
+    /// [`ShapeError`], if there is no such page, or the memory is too small.
+    pub fn create(memory: M, count: u32, mutant: Mutant) -> Result<Self, ShapeError> {
+        let bells = Bells::new(count)?;
+        let (have, need) = (memory.bytes(), bells.bytes());
+        if have < need {
+            return Err(ShapeError::Short { have, need });
+        }
+        for (at, word) in bells.to_words().iter().enumerate() {
+            memory.put(at as u64 * 8, *word);
+        }
+        for group in 0..bells.groups() {
+            memory.store(bells.bit(group * 64).0, 0, Release);
+        }
+        Ok(Self { memory, bells, mutant })
+    }
+
+    /// Finds a page that somebody else has made.
+    ///
+    /// # Errors
+    /// [`ShapeError`], if there is none.
+    pub fn open(memory: M, mutant: Mutant) -> Result<Self, ShapeError> {
+        let have = memory.bytes();
+        let mut words = [0; 8];
+        if have < 64 {
+            return Err(ShapeError::Short { have, need: 64 });
+        }
+        for (at, word) in words.iter_mut().enumerate() {
+            *word = memory.get(at as u64 * 8);
+        }
+        let bells = Bells::from_words(&words, have)?;
+        Ok(Self { memory, bells, mutant })
+    }
+
+    /// How many doorbells.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.bells.count()
+    }
+
+    /// A doorbell, for its queue; `None` if there are fewer.
+    pub fn bell(&self, number: u32) -> Option<Bell<M>>
+    where
+        M: Clone,
+    {
+        (number < self.count()).then(|| Bell { page: self.clone(), number })
+    }
+
+    /// Sets a doorbell to a queue's first index, before anybody uses it.
+    pub(crate) fn reset(&self, number: u32, first: u64) {
+        self.memory.store(self.bells.bell(number), first, Release);
+    }
+
+    /// Takes the bits of a group of 64: whose doorbells have been rung since.
+    pub fn take(&self, group: u32) -> u64 {
+        let (at, _) = self.bells.bit(group * 64);
+        // An idle page is only read.
+        if self.memory.load(at, Acquire) == 0 {
+            return 0;
+        }
+        self.memory.swap(at, 0, Acquire)
+    }
+
+    /// What a doorbell says. For whose bits were taken, that is no less than what was rung before.
+    pub fn look(&self, number: u32) -> u64 {
+        self.memory.load(self.bells.bell(number), Acquire)
+    }
+
+    /// Its words, for those who look at the protocol from outside: tests and tools.
+    #[must_use]
+    pub const fn words(&self) -> &M {
+        &self.memory
+    }
+
+    /// Words of bits.
+    #[must_use]
+    pub fn groups(&self) -> u32 {
+        self.bells.groups()
+    }
+}
+
+impl<M: Memory> Bell<M> {
+    /// Tells the engine that it may execute what is before `end`.
+    pub(crate) fn ring(&self, end: u64) {
+        let BellPage { memory, bells, mutant } = &self.page;
+        let (bits, bit) = bells.bit(self.number);
+        if mutant.is("devq-bit-before-bell") {
+            memory.or(bits, bit, Release);
+            memory.store(bells.bell(self.number), end, Release);
+            return;
+        }
+        memory.store(bells.bell(self.number), end, Release);
+        if !mutant.is("devq-no-bit") {
+            memory.or(bits, bit, Release);
+        }
+    }
+
+    /// Has the engine look at the queue, without telling it of more.
+    pub(crate) fn nudge(&self) {
+        let (bits, bit) = self.page.bells.bit(self.number);
+        self.page.memory.or(bits, bit, Release);
+    }
+}

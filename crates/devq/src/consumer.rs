@@ -1,0 +1,503 @@
+//! The engine's side of one queue: what may begin, what has completed, and what becomes of everything after a failure.
+//!
+//! Entries are copied out once and then read, as whoever wrote them may go on writing. They begin in order and complete in order;
+//! in between they may be under way together. After the first failure nothing more is executed: what comes is flushed, and the
+//! signals and counters that it was to change are poisoned, so that who waits for those hears of it as well.
+
+use alloc::boxed::Box;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::wire::devq::{
+    Aborted, Companion, Completion, Entry, Fence, Frontier, Poison, Remote, Shape, Status, Work, at,
+    is_before,
+};
+
+use crate::error::Fault;
+use crate::memory::Memory;
+use crate::queue::Queue;
+
+/// Entries of one queue that may be under way together.
+pub const WINDOW_MAX: u32 = 64;
+
+/// What the executor promises.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Rules {
+    /// It places what it was given first, first, and nothing behind what has failed: an atomic need not be held back until the writes before
+    /// it are placed.
+    pub is_ordered: bool,
+    /// Entries that it may have under way together; 1 to [`WINDOW_MAX`], else the nearest of them.
+    pub window: u32,
+}
+
+/// Work for the executor.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Job {
+    /// An entry: a WRITE, READ, atomic, SHOW or NOTIFY.
+    Execute(Entry),
+    /// The word that an entry was to change does not change: its poison word is to be set, or the error word that its window has for it.
+    Poison {
+        /// The word that does not change.
+        at: Remote,
+        /// Whether a poison word stands behind it.
+        poisoned: bool,
+        /// What goes there.
+        poison: Poison,
+    },
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Outcome {
+    /// Well, with the value before, where the entry brings one.
+    Done(u64),
+    /// It failed.
+    Failed {
+        /// How; [`Status::Done`] stands for [`Status::Network`].
+        status: Status,
+        /// The executor's own reason.
+        reason: u32,
+    },
+}
+
+/// What is to happen next.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// A job to begin; its outcome is to be told by its index.
+    Begin(u64, Job),
+    /// Nothing can begin now.
+    Held,
+    /// Everything that was submitted has begun.
+    Idle,
+}
+
+/// How far a queue is, for others that WAIT for it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Progress {
+    /// All before this index have completed.
+    pub completed: u64,
+    /// The first that failed.
+    pub first_bad: Option<u64>,
+}
+
+impl Progress {
+    /// Of a queue that another engine has, by its memory.
+    #[must_use]
+    pub fn of<M: Memory>(queue: &Queue<M>, near: u64) -> Self {
+        let completed = Frontier(queue.words().load(at::FRONTIER, Acquire)).near(near);
+        Self { completed, first_bad: queue.fault().map(|fault| fault.first_bad) }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Kind {
+    /// Nothing waits for it but what waits for all.
+    #[default]
+    Other,
+    Write,
+    Read,
+    Atomic,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum State {
+    /// Not begun, or over.
+    #[default]
+    Free,
+    Running(Kind),
+    /// It failed, and its word is to be poisoned.
+    Failed(Status),
+    /// The executor does that.
+    Poisoning(Status),
+    /// Its turn to complete comes when those before have.
+    Ended(Status, u64),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    state: State,
+    op: u8,
+    /// What is to be poisoned if it fails.
+    target: Option<(Remote, bool)>,
+    reason: u32,
+}
+
+/// The engine's side of one queue. One at a time.
+#[derive(Debug)]
+pub struct Consumer<M> {
+    memory: M,
+    shape: Shape,
+    rules: Rules,
+    /// First index that is not known to be submitted.
+    rung: u64,
+    /// First that has not begun.
+    begun: u64,
+    /// First that has not completed.
+    completed: u64,
+    /// The next entry, once copied out.
+    head: Option<Result<Entry, Status>>,
+    places: Box<[Place]>,
+    /// Under way: writes, reads, atomics.
+    under_way: [u32; 4],
+    /// Those that are [`State::Failed`].
+    to_poison: u32,
+    /// Why nothing begins any more.
+    stopped: Option<(Status, u32)>,
+    fault: Option<Fault>,
+    mutant: Mutant,
+}
+
+impl<M: Memory> Consumer<M> {
+    /// The engine's side of a queue that no other engine has begun something of which it has not completed.
+    #[must_use]
+    pub fn new(queue: &Queue<M>, rules: Rules) -> Self
+    where
+        M: Clone,
+    {
+        let (memory, shape) = (queue.share(), *queue.shape());
+        let near = memory.load(at::RESERVED, Acquire);
+        let first = Frontier(memory.load(at::FRONTIER, Acquire)).near(near);
+        let window = rules.window.clamp(1, WINDOW_MAX).min(shape.depth());
+        let places = (0..window.next_power_of_two()).map(|_| Place::default()).collect();
+        Self {
+            memory,
+            shape,
+            rules: Rules { window, ..rules },
+            rung: first,
+            begun: first,
+            completed: first,
+            head: None,
+            places,
+            under_way: [0; 4],
+            to_poison: 0,
+            stopped: None,
+            fault: queue.fault(),
+            mutant: queue.mutant(),
+        }
+    }
+
+    /// What the queue is.
+    #[must_use]
+    pub const fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        if self.mutant.is("devq-wait-before-completion") {
+            let ended = |index: &u64| matches!(self.place(*index).state, State::Ended(Status::Done, _));
+            let mut completed = self.begun;
+            while completed != self.completed && !ended(&completed.wrapping_sub(1)) {
+                completed = completed.wrapping_sub(1);
+            }
+            return Progress { completed, first_bad: None };
+        }
+        Progress { completed: self.completed, first_bad: self.fault.map(|fault| fault.first_bad) }
+    }
+
+    /// Why it has failed, if it has.
+    #[must_use]
+    pub const fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// Whether everything that was submitted has completed.
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.completed == self.rung
+    }
+
+    /// Takes in what a doorbell says, and an abort.
+    pub fn look(&mut self, bell: u64) {
+        if is_before(self.rung, bell) {
+            let depth = u64::from(self.shape.depth());
+            if bell.wrapping_sub(self.completed) <= depth || self.mutant.is("devq-believes-bells") {
+                self.rung = bell;
+            } else {
+                // How many entries there are is not known, so their waiters are told by the abort word.
+                let why = Aborted { status: Status::BadDoorbell, reason: 0 };
+                let _ = self.memory.compare_exchange(at::ABORT, 0, why.to_word(), AcqRel);
+                self.stop(why.status, why.reason);
+            }
+        }
+        if let Some(why) = Aborted::from_word(self.memory.load(at::ABORT, Acquire))
+            && !self.mutant.is("devq-engine-ignores-abort")
+        {
+            self.stop(why.status, why.reason);
+        }
+    }
+
+    /// Whether somebody has asked for a companion, and nobody has answered.
+    pub fn is_asked_for_companion(&self) -> bool {
+        Companion::from_word(self.memory.load(at::COMPANION, Acquire)) == Companion::Asked
+    }
+
+    fn stop(&mut self, status: Status, reason: u32) {
+        let status = if status == Status::Done { Status::Network } else { status };
+        self.stopped.get_or_insert((status, reason));
+    }
+
+    fn place(&self, index: u64) -> &Place {
+        &self.places[index as usize & (self.places.len() - 1)]
+    }
+
+    fn place_mut(&mut self, index: u64) -> &mut Place {
+        &mut self.places[index as usize & (self.places.len() - 1)]
+    }
+
+    /// What is to happen next; `others` tells of the queues that entries WAIT for. To be called until nothing can begin.
+    pub fn next(&mut self, others: &impl Fn(u32) -> Option<Progress>) -> Step {
+        let step = self.next_poison().unwrap_or_else(|| self.next_entry(others));
+        self.complete();
+        step
+    }
+
+    fn next_entry(&mut self, others: &impl Fn(u32) -> Option<Progress>) -> Step {
+        while self.has_more() {
+            if self.begun.wrapping_sub(self.completed) >= self.rules.window.into() {
+                self.complete();
+                if self.begun.wrapping_sub(self.completed) >= self.rules.window.into() {
+                    return Step::Held;
+                }
+            }
+            let index = self.begun;
+            let head = match self.head {
+                Some(head) => head,
+                None => *self.head.insert(self.fetch(index)),
+            };
+            let may_begin = match head {
+                // Its failure, if a WAIT finds one, stops the queue.
+                Ok(entry) if self.stopped.is_none() => self.may_begin(&entry, index, others),
+                Ok(_) => true,
+                Err(status) => {
+                    self.stop(status, 0);
+                    true
+                }
+            };
+            if !may_begin && self.stopped.is_none() {
+                return Step::Held;
+            }
+            self.head = None;
+            self.begun = index.wrapping_add(1);
+            if let Some(job) = self.begin(index, head.unwrap_or(Entry::new(Work::Nop))) {
+                return Step::Begin(index, job);
+            }
+        }
+        Step::Idle
+    }
+
+    fn has_more(&self) -> bool {
+        if self.mutant.is("devq-plain-compare") {
+            return self.begun < self.rung;
+        }
+        is_before(self.begun, self.rung)
+    }
+
+    /// Copies an entry out and reads it.
+    fn fetch(&self, index: u64) -> Result<Entry, Status> {
+        let place = self.shape.entry(index);
+        let mut words = [0; 8];
+        for (at, word) in words.iter_mut().enumerate() {
+            *word = self.memory.get(place + at as u64 * 8);
+        }
+        let index =
+            if self.mutant.is("devq-no-sequence") { (words[0] as u32).wrapping_sub(1).into() } else { index };
+        Entry::from_words(&words, index, self.shape.is_checked()).map_err(|_| Status::BadEntry)
+    }
+
+    /// Whether the next entry may begin, as far as those before it and other queues go.
+    fn may_begin(&mut self, entry: &Entry, index: u64, others: &impl Fn(u32) -> Option<Progress>) -> bool {
+        let [_, writes, reads, atomics] = self.under_way;
+        let all = self.under_way.iter().sum::<u32>();
+        let is_fenced = match entry.fence {
+            Fence::None => false,
+            Fence::ReadsAndAtomics => reads + atomics > 0 && !self.mutant.is("devq-no-fence-of-reads"),
+            Fence::All => all > 0 && !self.mutant.is("devq-no-fence-of-all"),
+        };
+        if is_fenced {
+            return false;
+        }
+        match entry.work {
+            Work::Atomic { .. } if !self.rules.is_ordered => {
+                (writes == 0 || self.mutant.is("devq-signal-before-data"))
+                    && (atomics == 0 || self.mutant.is("devq-atomics-overtake"))
+            }
+            Work::Barrier => all == 0 || self.mutant.is("devq-no-barrier"),
+            Work::Wait { queue, index: awaited } => self.wait_is_over(queue, awaited, index, others),
+            _ => true,
+        }
+    }
+
+    fn wait_is_over(
+        &mut self,
+        queue: u32,
+        awaited: u64,
+        index: u64,
+        others: &impl Fn(u32) -> Option<Progress>,
+    ) -> bool {
+        self.complete();
+        let own = Progress { completed: self.completed, first_bad: None };
+        let progress = if queue == self.shape.number() { Some(own) } else { others(queue) };
+        // What waits for itself, or for what comes behind it, waits for ever.
+        let hangs = queue == self.shape.number() && !is_before(awaited, index);
+        let Some(progress) = progress.filter(|_| !hangs) else {
+            self.stop(Status::Awaited, queue);
+            return false;
+        };
+        let includes = self.mutant.is("devq-wait-one-early");
+        let limit = if includes { awaited.wrapping_sub(1) } else { awaited };
+        if !is_before(limit, progress.completed) {
+            return false;
+        }
+        let failed = progress.first_bad.is_some_and(|bad| !is_before(awaited, bad));
+        if failed && !self.mutant.is("devq-wait-ignores-failure") {
+            self.stop(Status::Awaited, queue);
+            return false;
+        }
+        true
+    }
+
+    /// Begins an entry: its job, if there is one; the others have ended with that.
+    fn begin(&mut self, index: u64, entry: Entry) -> Option<Job> {
+        let target = match entry.work {
+            Work::Atomic { at, poisoned, .. } => Some((at, poisoned)),
+            _ => None,
+        };
+        *self.place_mut(index) = Place { state: State::Free, op: entry.op(), target, reason: 0 };
+        if let Some((status, reason)) = self.stopped {
+            self.fail(index, status, reason);
+            return if target.is_some() { self.poison(index) } else { None };
+        }
+        let kind = match entry.work {
+            Work::Nop | Work::Barrier | Work::Wait { .. } => {
+                self.place_mut(index).state = State::Ended(Status::Done, 0);
+                return None;
+            }
+            Work::Write { .. } | Work::WriteInline { .. } => Kind::Write,
+            Work::Read { .. } => Kind::Read,
+            Work::Atomic { .. } => Kind::Atomic,
+            Work::Show | Work::Notify { .. } => Kind::Other,
+        };
+        self.place_mut(index).state = State::Running(kind);
+        self.under_way[kind as usize] += 1;
+        Some(Job::Execute(entry))
+    }
+
+    /// An entry has failed; if it was to change a word, that is to be poisoned before it completes.
+    fn fail(&mut self, index: u64, status: Status, reason: u32) {
+        let tells = !self.mutant.is("devq-no-poison");
+        let place = self.place_mut(index);
+        place.reason = reason;
+        place.state = State::Ended(status, 0);
+        if place.target.is_some() && tells {
+            place.state = State::Failed(status);
+            self.to_poison += 1;
+        }
+    }
+
+    /// The job that poisons the word of an entry that failed.
+    fn poison(&mut self, index: u64) -> Option<Job> {
+        let queue = self.shape.number();
+        let place = self.place_mut(index);
+        let (State::Failed(status), Some((at, poisoned))) = (place.state, place.target) else { return None };
+        place.state = State::Poisoning(status);
+        self.to_poison -= 1;
+        Some(Job::Poison { at, poisoned, poison: Poison { status, queue } })
+    }
+
+    fn next_poison(&mut self) -> Option<Step> {
+        if self.to_poison == 0 {
+            return None;
+        }
+        let mut index = self.completed;
+        while index != self.begun {
+            if let Some(job) = self.poison(index) {
+                return Some(Step::Begin(index, job));
+            }
+            index = index.wrapping_add(1);
+        }
+        None
+    }
+
+    /// Takes in how a job ended; `false`: there is none under way at this index.
+    pub fn end(&mut self, index: u64, outcome: Outcome) -> bool {
+        if !is_before(index, self.begun) || is_before(index, self.completed) {
+            return false;
+        }
+        match (self.place(index).state, outcome) {
+            (State::Running(kind), outcome) => {
+                self.under_way[kind as usize] -= 1;
+                match outcome {
+                    Outcome::Done(value) => self.place_mut(index).state = State::Ended(Status::Done, value),
+                    Outcome::Failed { status, reason } => {
+                        let status = if status == Status::Done { Status::Network } else { status };
+                        self.stop(status, reason);
+                        self.fail(index, status, reason);
+                    }
+                }
+            }
+            // Whether the word could be poisoned or not, nothing more can be done.
+            (State::Poisoning(status), _) => self.place_mut(index).state = State::Ended(status, 0),
+            (State::Free | State::Failed(_) | State::Ended(..), _) => return false,
+        }
+        self.complete();
+        true
+    }
+
+    /// Completes what has ended, in order, and tells of it once.
+    fn complete(&mut self) {
+        let mut index = self.completed;
+        while index != self.begun {
+            let &Place { state: State::Ended(status, value), op, reason, .. } = self.place(index) else {
+                break;
+            };
+            if self.fault.is_some() && self.mutant.is("devq-stops-at-failure") {
+                break;
+            }
+            let status = if self.fault.is_some() { Status::Flushed } else { status };
+            if status != Status::Done && self.fault.is_none() {
+                self.tell_fault(Fault { first_bad: index, status, reason });
+            }
+            self.tell_completion(index, Completion { status, op, value });
+            *self.place_mut(index) = Place::default();
+            index = index.wrapping_add(1);
+        }
+        if index != self.completed {
+            self.completed = index;
+            self.tell_frontier();
+        }
+    }
+
+    fn tell_frontier(&self) {
+        let frontier = Frontier::new(self.completed, self.fault.is_some());
+        let order = if self.mutant.is("devq-frontier-relaxed") { Relaxed } else { Release };
+        self.memory.store(at::FRONTIER, frontier.0, order);
+    }
+
+    fn tell_fault(&mut self, fault: Fault) {
+        self.fault = Some(fault);
+        if self.mutant.is("devq-frontier-before-error") {
+            // As if the entries before and this one were told of first.
+            let frontier = Frontier::new(fault.first_bad.wrapping_add(1), false);
+            self.memory.store(at::FRONTIER, frontier.0, Release);
+        }
+        let bits = u64::from(fault.status.to_bits());
+        self.memory.store(at::FIRST_BAD, fault.first_bad, Relaxed);
+        self.memory.store(at::REASON, u64::from(fault.reason) | u64::from(self.shape.epoch()) << 32, Relaxed);
+        self.memory.store(at::ERROR, 1 | bits << 32, Release);
+    }
+
+    fn tell_completion(&self, index: u64, completion: Completion) {
+        let place = self.shape.completion(index);
+        let head = completion.head(&self.shape, index);
+        let head =
+            if self.mutant.is("devq-owner-of-index") { head & !(1 << 56) | (index & 1) << 56 } else { head };
+        if !self.mutant.is("devq-completion-torn") {
+            self.memory.store(place, Completion::writing(&self.shape, index), Relaxed);
+            self.memory.fence(Release);
+        }
+        self.memory.store(place + 8, completion.value, Relaxed);
+        self.memory.store(place, head, Release);
+    }
+}

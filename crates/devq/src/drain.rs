@@ -1,0 +1,186 @@
+//! The engine's side of many queues: whose doorbells were rung, and what of theirs can begin.
+//!
+//! Only queues that were rung, or that have something left to do, are looked at. One pass does a bounded amount of work.
+
+use alloc::vec::Vec;
+
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::wire::devq::Companion;
+
+use crate::bells::BellPage;
+use crate::consumer::{Consumer, Job, Outcome, Progress, Rules, Step};
+use crate::memory::Memory;
+use crate::queue::Queue;
+
+/// Jobs of one queue that begin in one pass, before the next queue has its turn.
+pub const BATCH: usize = 16;
+
+/// Executes jobs.
+pub trait Port {
+    /// Begins a job of a queue, by the queue's number; how it ended, if it has, else [`Drain::end`] is called later.
+    fn begin(&mut self, queue: u32, index: u64, job: &Job) -> Option<Outcome>;
+}
+
+/// What a pass did.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Pass {
+    /// Jobs that began.
+    pub begun: u32,
+    /// Queues that have something left.
+    pub busy: u32,
+}
+
+#[derive(Debug)]
+struct Member<M> {
+    queue: Queue<M>,
+    consumer: Consumer<M>,
+    /// Stands in [`Drain::busy`].
+    is_busy: bool,
+}
+
+/// One engine's queues. Its owner calls it.
+#[derive(Debug)]
+pub struct Drain<M> {
+    page: BellPage<M>,
+    members: Vec<Member<M>>,
+    /// How far each of them is.
+    progress: Vec<Progress>,
+    /// Which of them has a number, by number.
+    by_number: Vec<(u32, usize)>,
+    /// Which of them has a doorbell.
+    by_bell: Vec<Option<usize>>,
+    /// Those that were rung or have something left to do; nobody looks at the others.
+    busy: Vec<usize>,
+    /// Those whose companion is asked for and not answered.
+    asked: Vec<usize>,
+    mutant: Mutant,
+}
+
+fn find(by_number: &[(u32, usize)], number: u32) -> Option<usize> {
+    let at = by_number.binary_search_by_key(&number, |&(number, _)| number).ok()?;
+    by_number.get(at).map(|&(_, member)| member)
+}
+
+impl<M: Memory + Clone> Drain<M> {
+    /// No queues yet, whose doorbells will be on this page.
+    #[must_use]
+    pub fn new(page: BellPage<M>, mutant: Mutant) -> Self {
+        let by_bell = (0..page.count()).map(|_| None).collect();
+        let (progress, by_number, busy, asked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { page, members: Vec::new(), progress, by_number, by_bell, busy, asked, mutant }
+    }
+
+    /// Takes a queue on; `false` if its doorbell is another queue's, is not on the page, or its number is taken.
+    pub fn add(&mut self, queue: Queue<M>, rules: Rules) -> bool {
+        let (bell, number) = (queue.shape().bell(), queue.shape().number());
+        let Err(place) = self.by_number.binary_search_by_key(&number, |&(number, _)| number) else {
+            return false;
+        };
+        match self.by_bell.get_mut(bell as usize) {
+            Some(free @ None) => *free = Some(self.members.len()),
+            _ => return false,
+        }
+        self.by_number.insert(place, (number, self.members.len()));
+        let consumer = Consumer::new(&queue, rules);
+        self.progress.push(consumer.progress());
+        self.members.push(Member { queue, consumer, is_busy: false });
+        // Whoever rang before has set a bit that may have been taken since.
+        if !self.mutant.is("devq-takes-on-blindly") {
+            self.rung(bell, self.page.look(bell));
+        }
+        true
+    }
+
+    /// How far a queue is.
+    #[must_use]
+    pub fn progress(&self, number: u32) -> Option<Progress> {
+        find(&self.by_number, number).and_then(|at| self.progress.get(at)).copied()
+    }
+
+    /// The number of a queue whose companion is asked for and not answered.
+    #[must_use]
+    pub fn asked(&self) -> Option<u32> {
+        let member = self.asked.first().and_then(|at| self.members.get(*at));
+        member.map(|member| member.queue.shape().number())
+    }
+
+    /// Answers for the companion of a queue.
+    pub fn answer(&mut self, number: u32, companion: Companion) {
+        let Some(at) = find(&self.by_number, number) else { return };
+        self.asked.retain(|asked| *asked != at);
+        if let Some(member) = self.members.get(at) {
+            member.queue.answer(companion);
+        }
+    }
+
+    /// Takes in how a job ended; `false`: there is none under way at this index.
+    pub fn end(&mut self, number: u32, index: u64, outcome: Outcome) -> bool {
+        let Some(at) = find(&self.by_number, number) else { return false };
+        let (Some(member), Some(progress)) = (self.members.get_mut(at), self.progress.get_mut(at)) else {
+            return false;
+        };
+        let ended = member.consumer.end(index, outcome);
+        *progress = member.consumer.progress();
+        ended
+    }
+
+    /// Looks at what was rung, and lets begin what can.
+    pub fn pass(&mut self, port: &mut impl Port) -> Pass {
+        let looks_first = self.mutant.is("devq-bell-before-bits");
+        let before: Vec<u64> =
+            (0..self.page.count()).filter(|_| looks_first).map(|bell| self.page.look(bell)).collect();
+        for group in 0..self.page.groups() {
+            let mut bits = self.page.take(group);
+            while bits != 0 {
+                let bell = group * 64 + bits.trailing_zeros();
+                bits &= bits - 1;
+                let says = before.get(bell as usize).copied();
+                self.rung(bell, says.unwrap_or_else(|| self.page.look(bell)));
+            }
+        }
+        let mut pass = Pass::default();
+        let mut busy = core::mem::take(&mut self.busy);
+        busy.retain(|at| {
+            pass.begun += self.turn(*at, port);
+            self.members.get(*at).is_some_and(|member| member.is_busy)
+        });
+        pass.busy = busy.len() as u32;
+        self.busy = busy;
+        pass
+    }
+
+    /// Takes in what a doorbell says.
+    fn rung(&mut self, bell: u32, says: u64) {
+        let Some(&Some(at)) = self.by_bell.get(bell as usize) else { return };
+        let Some(member) = self.members.get_mut(at) else { return };
+        member.consumer.look(says);
+        if !member.is_busy {
+            member.is_busy = true;
+            self.busy.push(at);
+        }
+        if member.consumer.is_asked_for_companion() && !self.asked.contains(&at) {
+            self.asked.push(at);
+        }
+    }
+
+    /// One queue's turn; how many jobs began.
+    fn turn(&mut self, at: usize, port: &mut impl Port) -> u32 {
+        let Self { members, progress, by_number, .. } = self;
+        let Some(member) = members.get_mut(at) else { return 0 };
+        let number = member.queue.shape().number();
+        let mut begun = 0;
+        for _ in 0..BATCH {
+            let others = |queue| find(by_number, queue).and_then(|at| progress.get(at)).copied();
+            let Step::Begin(index, job) = member.consumer.next(&others) else { break };
+            begun += 1;
+            if let Some(outcome) = port.begin(number, index, &job) {
+                member.consumer.end(index, outcome);
+            }
+        }
+        member.is_busy = !member.consumer.is_idle();
+        if let Some(progress) = progress.get_mut(at) {
+            *progress = member.consumer.progress();
+        }
+        begun
+    }
+}

@@ -1,0 +1,221 @@
+//! A lane towards another process: a queue, and its companion once somebody counts. Both APIs ([`original`](crate::original),
+//! [`successor`](crate::successor)) write their entries by it.
+
+use trunkline_proto::wire::devq::{Atomic, Entry, Fence, LENGTH_MAX, Local, Remote, Work};
+
+use crate::budget::Budget;
+use crate::error::WaitError;
+use crate::memory::Memory;
+use crate::queue::{Queue, Refusal, Reservation, Ticket};
+
+/// Finds the queue of a number, when the host has made a companion. Who has the table implements it.
+pub trait Directory<M> {
+    /// The queue; `None` if it is not known here.
+    fn find(&self, number: u32) -> Option<Queue<M>>;
+}
+
+impl<M, F: Fn(u32) -> Option<Queue<M>>> Directory<M> for F {
+    fn find(&self, number: u32) -> Option<Queue<M>> {
+        self(number)
+    }
+}
+
+/// An operation was not posted, or not as a whole.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum OpError {
+    /// The queue did not take it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// There is no companion, or waiting for it has ended.
+    #[error("no companion: {0}")]
+    Companion(WaitError),
+    /// A put of nothing.
+    #[error("a put of no bytes")]
+    Empty,
+    /// The bytes are not all within an address space.
+    #[error("{len} bytes from {addr:#x} on")]
+    Range {
+        /// The first byte.
+        addr: u64,
+        /// How many.
+        len: u64,
+    },
+    /// More threads than the queue is deep, or none.
+    #[error("a group of {0} threads")]
+    Group(u32),
+}
+
+/// Bytes that a put is to bring there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Bytes {
+    /// From.
+    pub from: Local,
+    /// To.
+    pub to: Remote,
+    /// How many.
+    pub len: u64,
+}
+
+impl Bytes {
+    /// Entries that they take: one for each GiB, and one for nothing.
+    #[must_use]
+    pub const fn entries(&self) -> u64 {
+        let pieces = self.len.div_ceil(LENGTH_MAX);
+        if pieces == 0 { 1 } else { pieces }
+    }
+
+    /// The WRITE of a piece of `len` bytes from `offset` on.
+    const fn piece(&self, offset: u64, len: u64) -> Entry {
+        let from = Local { addr: self.from.addr + offset, ..self.from };
+        let to = Remote { addr: self.to.addr + offset, ..self.to };
+        Entry::new(Work::Write { from, to, len, imm: None })
+    }
+
+    const fn nth(&self, nth: u64) -> Entry {
+        let offset = nth * LENGTH_MAX;
+        let left = self.len - offset;
+        self.piece(offset, if left < LENGTH_MAX { left } else { LENGTH_MAX })
+    }
+
+    /// The WRITE of one of the threads of a group: as many bytes as each other, and the last one has what remains; a NOP for none.
+    #[must_use]
+    pub const fn share(&self, thread: u32, threads: u32) -> Entry {
+        let each = self.len / threads as u64;
+        let offset = each * thread as u64;
+        let len = if thread + 1 == threads { self.len - offset } else { each };
+        if len == 0 { Entry::new(Work::Nop) } else { self.piece(offset, len) }
+    }
+
+    fn check(&self) -> Result<(), OpError> {
+        for addr in [self.from.addr, self.to.addr] {
+            if addr.checked_add(self.len).is_none() {
+                return Err(OpError::Range { addr, len: self.len });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A signal of another process, or a counter of this one: the word and what is added.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Addition {
+    /// The word.
+    pub at: Remote,
+    /// Added.
+    pub value: u64,
+    /// Whether a poison word stands behind it.
+    pub poisoned: bool,
+}
+
+impl Addition {
+    /// The entry.
+    #[must_use]
+    pub const fn entry(&self) -> Entry {
+        let Self { at, value, poisoned } = *self;
+        Entry::new(Work::Atomic { at, change: Atomic::Add(value), poisoned })
+    }
+}
+
+/// A queue and its companion.
+#[derive(Clone, Debug)]
+pub struct Lane<M, D> {
+    /// The queue.
+    pub main: Queue<M>,
+    /// Where its companion is found.
+    pub directory: D,
+}
+
+impl<M: Memory, D: Directory<M>> Lane<M, D> {
+    /// Writes bytes, and behind them one more entry if given, with one doorbell for what fits into the queue at once; the tickets
+    /// of the last WRITE and of the last entry.
+    pub(crate) fn write(
+        &self,
+        bytes: &Bytes,
+        behind: Option<Entry>,
+        budget: &mut impl Budget,
+    ) -> Result<[Ticket; 2], OpError> {
+        bytes.check()?;
+        let (writes, depth) = (bytes.entries(), u64::from(self.main.shape().depth()));
+        let total = writes + u64::from(behind.is_some());
+        let (mut next, mut last_write) = (0, None);
+        loop {
+            let count = (total - next).min(depth);
+            let mut reservation = self.main.reserve_within(count as u32, budget)?;
+            for nth in next..next + count {
+                let entry = behind.filter(|_| nth == writes).unwrap_or_else(|| bytes.nth(nth));
+                let ticket = reservation.write(&entry);
+                last_write = if nth < writes { ticket } else { last_write };
+            }
+            let last = publish(reservation, budget)?;
+            self.main.submit(last.index.wrapping_add(1));
+            next += count;
+            if next == total {
+                return Ok([last_write.unwrap_or(last), last]);
+            }
+        }
+    }
+
+    /// Writes the shares of a group's threads, by one reservation; the ticket of the last one.
+    pub(crate) fn write_shares(
+        &self,
+        bytes: &Bytes,
+        threads: u32,
+        behind: Option<Entry>,
+        budget: &mut impl Budget,
+    ) -> Result<[Ticket; 2], OpError> {
+        bytes.check()?;
+        let count = threads.saturating_add(u32::from(behind.is_some()));
+        if threads == 0 || count > self.main.shape().depth() {
+            return Err(OpError::Group(threads));
+        }
+        let mut reservation = self.main.reserve_within(count, budget)?;
+        for thread in 0..threads {
+            let _ = reservation.write(&bytes.share(thread, threads));
+        }
+        let last_share = reservation.first().wrapping_add(u64::from(threads) - 1);
+        if let Some(entry) = behind {
+            let _ = reservation.write(&entry);
+        }
+        let last = publish(reservation, budget)?;
+        self.main.submit(last.index.wrapping_add(1));
+        Ok([Ticket { index: last_share, ..last }, last])
+    }
+
+    /// Posts one entry.
+    pub(crate) fn post(&self, entry: &Entry, budget: &mut impl Budget) -> Result<Ticket, OpError> {
+        Ok(self.main.post(core::slice::from_ref(entry), budget)?)
+    }
+
+    /// The companion, which the host makes when it is first asked for.
+    pub(crate) fn companion(&self, budget: &mut impl Budget) -> Result<Queue<M>, OpError> {
+        let number = self.main.companion_within(budget).map_err(OpError::Companion)?;
+        self.directory.find(number).ok_or(OpError::Companion(WaitError::Refused))
+    }
+
+    /// Counts an entry when it has completed; the companion's ticket.
+    pub(crate) fn count(
+        &self,
+        companion: &Queue<M>,
+        of: Ticket,
+        counter: &Addition,
+        budget: &mut impl Budget,
+    ) -> Result<Ticket, OpError> {
+        let wait = Entry::new(Work::Wait { queue: of.queue, index: of.index });
+        Ok(companion.post(&[wait, counter.entry()], budget)?)
+    }
+
+    /// Adds to a word of the other process.
+    pub(crate) fn add(
+        &self,
+        to: &Addition,
+        fence: Fence,
+        budget: &mut impl Budget,
+    ) -> Result<Ticket, OpError> {
+        self.post(&to.entry().fenced(fence), budget)
+    }
+}
+
+fn publish<M: Memory>(reservation: Reservation<'_, M>, budget: &mut impl Budget) -> Result<Ticket, OpError> {
+    // What is given up here becomes NOPs.
+    reservation.publish_within(budget).map_err(|_left| OpError::Refused(Refusal::Busy))
+}

@@ -1,0 +1,46 @@
+//! Device queues: how a thread of a GPU, or of the host, starts communication, and how it learns what became of it.
+//!
+//! A producer *reserves* entries, *writes* them, *publishes* them in the order of reservation and *submits* them by a doorbell. An
+//! engine *fetches* them in order, has them executed, and *completes* them in order. docs/wire.md, "Device queues", has the words.
+//!
+//! - [`memory`]: what the protocol asks of memory; the words of this process, or any others behind the same trait.
+//! - [`raw`]: words at an address. All unsafe code is there.
+//! - [`queue`]: the producer's side: [`Queue`], [`Reservation`], [`Ticket`], and waiting.
+//! - [`bells`]: doorbells, and the bits that tell which have been rung.
+//! - [`slot`]: signals and counters, their poison, and their epochs.
+//! - [`consumer`]: the engine's side of one queue: order, fences, WAIT, completions, errors.
+//! - [`drain`]: the engine's side of many queues.
+//! - [`channel`]: tickets of several lanes, and the flush that covers them.
+//! - [`verdict`]: what the leader of a group has learned, told to all of it.
+//! - [`lane`], [`original`], [`successor`]: the operations of two APIs, as entries.
+//!
+//! Nothing here reads a clock, starts a thread, or executes an entry. A wait gets a [`Budget`], and says when that is spent.
+#![no_std]
+#![deny(unsafe_code)]
+
+extern crate alloc;
+
+pub mod bells;
+pub mod budget;
+pub mod channel;
+pub mod consumer;
+pub mod drain;
+pub mod error;
+pub mod lane;
+pub mod memory;
+pub mod original;
+pub mod queue;
+pub mod raw;
+pub mod slot;
+pub mod successor;
+pub mod verdict;
+
+pub use bells::{Bell, BellPage};
+pub use budget::{Budget, Forever, Looks, Until};
+pub use consumer::{Consumer, Job, Outcome, Progress, Rules, Step};
+pub use drain::{Drain, Pass, Port};
+pub use error::{Fault, WaitError};
+pub use lane::{Addition, Bytes, Directory, Lane, OpError};
+pub use memory::{HeapWords, Memory, heap};
+pub use queue::{Poll, Queue, Refusal, Reservation, Rung, Ticket};
+pub use slot::{Condition, Slot, Slots};

@@ -1,0 +1,209 @@
+//! What the protocol asks of memory. Called by everything here, with offsets that the layout gives.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use trunkline_proto::wire::devq::is_before;
+
+/// Words of 8 bytes by their offset, shared with other threads, processes or devices.
+///
+/// An offset is a multiple of 8. One that is not, or is not below [`bytes`](Self::bytes), is a bug of the caller, and may panic as an index
+/// of a slice does. Nothing but words goes in and out, so that no reference to shared bytes ever exists.
+pub trait Memory {
+    /// Bytes there are.
+    fn bytes(&self) -> u64;
+
+    /// Reads a word that others may change at the same time.
+    fn load(&self, at: u64, order: Ordering) -> u64;
+
+    /// Writes such a word.
+    fn store(&self, at: u64, value: u64, order: Ordering);
+
+    /// Adds, wrapping; the value before.
+    fn add(&self, at: u64, value: u64, order: Ordering) -> u64;
+
+    /// Sets bits; the value before.
+    fn or(&self, at: u64, bits: u64, order: Ordering) -> u64;
+
+    /// Replaces; the value before.
+    fn swap(&self, at: u64, value: u64, order: Ordering) -> u64;
+
+    /// Replaces the word if it is `expect`.
+    ///
+    /// # Errors
+    /// What it is instead.
+    fn compare_exchange(&self, at: u64, expect: u64, new: u64, order: Ordering) -> Result<u64, u64>;
+
+    /// A fence between this thread's accesses.
+    fn fence(&self, order: Ordering);
+
+    /// Reads a word that nobody changes at the same time, as far as the protocol holds: an entry's, or a header's.
+    fn get(&self, at: u64) -> u64;
+
+    /// Writes such a word.
+    fn put(&self, at: u64, value: u64);
+
+    /// Lets others go on, between two looks of a wait.
+    fn pause(&self);
+
+    /// Raises a counter to `to`, if that is ahead of it; the value before. Counters wrap, so this is no maximum; a device whose counters
+    /// never get that far may use one.
+    #[inline]
+    fn advance(&self, at: u64, to: u64, order: Ordering) -> u64 {
+        let mut seen = self.load(at, Ordering::Relaxed);
+        loop {
+            // Also without a change it is a change of the word, so that it has the order that was asked for.
+            let new = if is_before(seen, to) { to } else { seen };
+            match self.compare_exchange(at, seen, new, order) {
+                Ok(old) => return old,
+                Err(other) => seen = other,
+            }
+        }
+    }
+}
+
+/// What a failed exchange reads with, when a successful one has this order.
+pub(crate) const fn of_failure(order: Ordering) -> Ordering {
+    match order {
+        Ordering::SeqCst => Ordering::SeqCst,
+        Ordering::Acquire | Ordering::AcqRel => Ordering::Acquire,
+        _ => Ordering::Relaxed,
+    }
+}
+
+#[inline]
+const fn index(at: u64) -> usize {
+    debug_assert!(at.is_multiple_of(8));
+    (at / 8) as usize
+}
+
+/// Words of whatever lies somewhere as atomics.
+impl Memory for [AtomicU64] {
+    #[inline]
+    fn bytes(&self) -> u64 {
+        self.len() as u64 * 8
+    }
+
+    #[inline]
+    fn load(&self, at: u64, order: Ordering) -> u64 {
+        self[index(at)].load(order)
+    }
+
+    #[inline]
+    fn store(&self, at: u64, value: u64, order: Ordering) {
+        self[index(at)].store(value, order);
+    }
+
+    #[inline]
+    fn add(&self, at: u64, value: u64, order: Ordering) -> u64 {
+        self[index(at)].fetch_add(value, order)
+    }
+
+    #[inline]
+    fn or(&self, at: u64, bits: u64, order: Ordering) -> u64 {
+        self[index(at)].fetch_or(bits, order)
+    }
+
+    #[inline]
+    fn swap(&self, at: u64, value: u64, order: Ordering) -> u64 {
+        self[index(at)].swap(value, order)
+    }
+
+    #[inline]
+    fn compare_exchange(&self, at: u64, expect: u64, new: u64, order: Ordering) -> Result<u64, u64> {
+        self[index(at)].compare_exchange(expect, new, order, of_failure(order))
+    }
+
+    #[inline]
+    fn fence(&self, order: Ordering) {
+        core::sync::atomic::fence(order);
+    }
+
+    #[inline]
+    fn get(&self, at: u64) -> u64 {
+        self[index(at)].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn put(&self, at: u64, value: u64) {
+        self[index(at)].store(value, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn pause(&self) {
+        core::hint::spin_loop();
+    }
+}
+
+/// Memory through something that points to it.
+macro_rules! through {
+    ($($pointer:ty),*) => {$(
+        impl<T: Memory + ?Sized> Memory for $pointer {
+            #[inline]
+            fn bytes(&self) -> u64 {
+                (**self).bytes()
+            }
+
+            #[inline]
+            fn load(&self, at: u64, order: Ordering) -> u64 {
+                (**self).load(at, order)
+            }
+
+            #[inline]
+            fn store(&self, at: u64, value: u64, order: Ordering) {
+                (**self).store(at, value, order);
+            }
+
+            #[inline]
+            fn add(&self, at: u64, value: u64, order: Ordering) -> u64 {
+                (**self).add(at, value, order)
+            }
+
+            #[inline]
+            fn or(&self, at: u64, bits: u64, order: Ordering) -> u64 {
+                (**self).or(at, bits, order)
+            }
+
+            #[inline]
+            fn swap(&self, at: u64, value: u64, order: Ordering) -> u64 {
+                (**self).swap(at, value, order)
+            }
+
+            #[inline]
+            fn compare_exchange(&self, at: u64, expect: u64, new: u64, order: Ordering) -> Result<u64, u64> {
+                (**self).compare_exchange(at, expect, new, order)
+            }
+
+            #[inline]
+            fn fence(&self, order: Ordering) {
+                (**self).fence(order);
+            }
+
+            #[inline]
+            fn get(&self, at: u64) -> u64 {
+                (**self).get(at)
+            }
+
+            #[inline]
+            fn put(&self, at: u64, value: u64) {
+                (**self).put(at, value);
+            }
+
+            #[inline]
+            fn pause(&self) {
+                (**self).pause();
+            }
+        }
+    )*};
+}
+
+through!(&T, Arc<T>);
+
+/// Words of this process.
+pub type HeapWords = Arc<[AtomicU64]>;
+
+/// At least so many bytes of this process, zeros.
+#[must_use]
+pub fn heap(bytes: u64) -> HeapWords {
+    (0..bytes.div_ceil(8)).map(|_| AtomicU64::new(0)).collect()
+}

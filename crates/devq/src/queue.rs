@@ -1,0 +1,536 @@
+//! The producer's side of a queue, for any number of threads at once: reserve, write, publish, submit, poll.
+//!
+//! A reservation takes nothing unless there is room, so whoever finds none has nothing to give back. Publication is in the order of
+//! reservation: what was reserved first must be published first, and one who leaves without publishing has that done for him, with
+//! NOPs, or ends the queue for all where even that cannot be. Nothing here waits but what has `within` or `wait` in its name.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::wire::devq::{
+    Aborted, Companion, Completion, Entry, Frontier, Owner, Shape, ShapeError, Status, Work, at, is_before,
+};
+
+use crate::bells::{Bell, BellPage};
+use crate::budget::Budget;
+use crate::error::{Fault, WaitError};
+use crate::memory::Memory;
+
+/// How often somebody who leaves a reservation tries to publish NOPs in its place. Those before him are about to publish, unless they
+/// have left in the middle.
+const LEAVING_LOOKS_MAX: u32 = 1 << 10;
+
+/// A queue, as its producers see it. Any number of threads may use it through one or several of these.
+#[derive(Clone, Debug)]
+pub struct Queue<M> {
+    memory: M,
+    shape: Shape,
+    bell: Bell<M>,
+    mutant: Mutant,
+}
+
+/// Names an entry that was published.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Ticket {
+    /// The number of its queue.
+    pub queue: u32,
+    /// The epoch of its queue.
+    pub epoch: u32,
+    /// Its index.
+    pub index: u64,
+}
+
+/// What a look at a ticket found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Poll {
+    /// Not yet.
+    Busy,
+    /// The entry is done, and all before it.
+    Done,
+}
+
+/// No reservation was made, and nothing was taken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// There is no room now.
+    #[error("the queue has no room now")]
+    Busy,
+    /// There never will be.
+    #[error("{asked} entries of a queue that is {depth} deep")]
+    TooMany {
+        /// Asked for; 0 is as wrong.
+        asked: u32,
+        /// There are.
+        depth: u32,
+    },
+    /// There is no room, and the queue has come to its end.
+    #[error(transparent)]
+    Over(WaitError),
+}
+
+/// Whether a doorbell was rung.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Rung {
+    /// It was.
+    Yes,
+    /// Somebody else's covers these entries, or is about to.
+    Covered,
+}
+
+/// A completion cannot be had.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum CompletionError {
+    /// The entry has not completed.
+    #[error("the entry has not completed")]
+    NotYet,
+    /// It has, and a later one's completion is in its place.
+    #[error("the completion was overwritten by a later one's")]
+    Gone,
+    /// The ticket is of another queue.
+    #[error("the ticket is not of this queue")]
+    Stale,
+}
+
+impl<M: Memory + Clone> Queue<M> {
+    /// Makes a queue whose first index is `first`. Nobody else may use the memory yet.
+    ///
+    /// # Errors
+    /// [`ShapeError`], if the memory is too small, or the page has no such doorbell.
+    pub fn create(
+        memory: M,
+        shape: Shape,
+        first: u64,
+        page: &BellPage<M>,
+        mutant: Mutant,
+    ) -> Result<Self, ShapeError> {
+        let (have, need) = (memory.bytes(), shape.bytes());
+        if have < need {
+            return Err(ShapeError::Short { have, need });
+        }
+        let bell = page.bell(shape.bell()).ok_or(ShapeError::Bells(shape.bell()))?;
+        for (word, value) in shape.to_words().iter().enumerate() {
+            memory.put(word as u64 * 8, *value);
+        }
+        for word in [at::RESERVED, at::READY, at::SUBMITTED, at::SHADOW] {
+            memory.store(word, first, Relaxed);
+        }
+        memory.store(at::FRONTIER, Frontier::new(first, false).0, Relaxed);
+        for word in [at::ABORT, at::COMPANION, at::ERROR, at::FIRST_BAD, at::REASON] {
+            memory.store(word, 0, Relaxed);
+        }
+        for place in 0..u64::from(shape.depth()) {
+            // No entry of an earlier queue in this memory is to be taken for one of this.
+            memory.put(shape.entry(place), 0);
+            memory.store(shape.completion(place), Completion::NONE, Relaxed);
+        }
+        page.reset(shape.bell(), first);
+        memory.fence(SeqCst);
+        Ok(Self { memory, shape, bell, mutant })
+    }
+
+    /// Finds a queue that somebody else has made.
+    ///
+    /// # Errors
+    /// [`ShapeError`], if there is none.
+    pub fn open(memory: M, page: &BellPage<M>, mutant: Mutant) -> Result<Self, ShapeError> {
+        let have = memory.bytes();
+        if have < at::RESERVED {
+            return Err(ShapeError::Short { have, need: at::RESERVED });
+        }
+        let mut words = [0; 16];
+        for (place, word) in words.iter_mut().enumerate() {
+            *word = memory.get(place as u64 * 8);
+        }
+        let shape = Shape::from_words(&words, have)?;
+        let bell = page.bell(shape.bell()).ok_or(ShapeError::Bells(shape.bell()))?;
+        Ok(Self { memory, shape, bell, mutant })
+    }
+
+    /// The memory, for its engine.
+    pub(crate) fn share(&self) -> M {
+        self.memory.clone()
+    }
+}
+
+impl<M: Memory> Queue<M> {
+    /// What the queue is.
+    #[must_use]
+    pub const fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    pub(crate) const fn mutant(&self) -> Mutant {
+        self.mutant
+    }
+
+    /// Its words, for those who look at the protocol from outside: tests and tools.
+    #[must_use]
+    pub const fn words(&self) -> &M {
+        &self.memory
+    }
+
+    /// Takes `count` places in a row, if they are free.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing was taken.
+    pub fn reserve(&self, count: u32) -> Result<Reservation<'_, M>, Refusal> {
+        let depth = self.shape.depth();
+        if count == 0 || count > depth {
+            return Err(Refusal::TooMany { asked: count, depth });
+        }
+        let mut first = self.memory.load(at::RESERVED, Relaxed);
+        loop {
+            let end = first.wrapping_add(count.into());
+            if !self.has_room(end) {
+                return Err(self.over().map_or(Refusal::Busy, Refusal::Over));
+            }
+            match self.memory.compare_exchange(at::RESERVED, first, end, Relaxed) {
+                Ok(_) => return Ok(Reservation { queue: self, first, count, written: 0, is_open: true }),
+                Err(other) => first = other,
+            }
+        }
+    }
+
+    /// As [`reserve`](Self::reserve), and waits for room.
+    ///
+    /// # Errors
+    /// [`Refusal::TooMany`], [`Refusal::Over`], or [`Refusal::Busy`] when the time is over.
+    pub fn reserve_within(
+        &self,
+        count: u32,
+        budget: &mut impl Budget,
+    ) -> Result<Reservation<'_, M>, Refusal> {
+        loop {
+            match self.reserve(count) {
+                Err(Refusal::Busy) if budget.goes_on() => self.memory.pause(),
+                result => return result,
+            }
+        }
+    }
+
+    /// Whether the place before `end` is free: what lay there a lap ago has completed. First by what some producer has seen, as
+    /// the frontier may be far away.
+    fn has_room(&self, end: u64) -> bool {
+        let spare = u64::from(self.mutant.is("devq-room-off-by-one"));
+        let needed = end.wrapping_sub(u64::from(self.shape.depth()) + spare);
+        let order = if self.mutant.is("devq-relaxed-shadow") { Relaxed } else { Acquire };
+        if !is_before(self.memory.load(at::SHADOW, order), needed) {
+            return true;
+        }
+        let frontier = Frontier(self.memory.load(at::FRONTIER, order)).near(needed);
+        self.memory.advance(at::SHADOW, frontier, AcqRel);
+        !is_before(frontier, needed)
+    }
+
+    /// Tells the engine of all before `end`, which were published. One doorbell does for all who ask at the same time.
+    pub fn submit(&self, end: u64) -> Rung {
+        let memory = &self.memory;
+        if !is_before(memory.advance(at::SUBMITTED, end, AcqRel), end) {
+            return Rung::Covered;
+        }
+        loop {
+            let to = memory.load(at::SUBMITTED, Acquire);
+            // Who raised the counter before the last doorbell was stored is seen by whoever stored that one: of two that store
+            // in the wrong order, the one that did so last looks after the other has raised the counter.
+            self.settle();
+            self.bell.ring(to);
+            self.settle();
+            let is_last = memory.load(at::SUBMITTED, Acquire) == to;
+            if is_last || self.mutant.is("devq-no-second-look") {
+                return Rung::Yes;
+            }
+        }
+    }
+
+    fn settle(&self) {
+        if !self.mutant.is("devq-no-full-fence") {
+            self.memory.fence(SeqCst);
+        }
+    }
+
+    /// Reserves, writes, publishes and submits entries; the ticket of the last one.
+    ///
+    /// # Errors
+    /// [`Refusal`]. [`Refusal::Busy`] once the time is over; where that was only while those before were not published, the queue has
+    /// been aborted, as they are gone.
+    pub fn post(&self, entries: &[Entry], budget: &mut impl Budget) -> Result<Ticket, Refusal> {
+        let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
+        let mut reservation = self.reserve_within(count, budget)?;
+        for entry in entries {
+            let _ = reservation.write(entry);
+        }
+        let ticket = reservation.publish_within(budget).map_err(|_left| Refusal::Busy)?;
+        self.submit(ticket.index.wrapping_add(1));
+        Ok(ticket)
+    }
+
+    /// Looks whether an entry is done.
+    ///
+    /// # Errors
+    /// [`WaitError`], when it will never be: it has failed, or the queue was aborted before it completed.
+    pub fn poll(&self, ticket: Ticket) -> Result<Poll, WaitError> {
+        if (ticket.queue, ticket.epoch) != (self.shape.number(), self.shape.epoch()) {
+            return Err(WaitError::Stale);
+        }
+        let frontier = Frontier(self.memory.load(at::FRONTIER, Acquire));
+        if !frontier.covers(ticket.index) {
+            return self.aborted().map_or(Ok(Poll::Busy), |why| Err(WaitError::Aborted(why)));
+        }
+        match self.fault_of(frontier) {
+            Some(fault) if !is_before(ticket.index, fault.first_bad) => Err(WaitError::Failed(fault)),
+            _ => Ok(Poll::Done),
+        }
+    }
+
+    /// Waits until an entry is done.
+    ///
+    /// # Errors
+    /// As [`poll`](Self::poll), and [`WaitError::Timeout`].
+    pub fn wait(&self, ticket: Ticket, budget: &mut impl Budget) -> Result<(), WaitError> {
+        match self.wait_for(budget, || self.poll(ticket).map(|poll| (poll == Poll::Done).then_some(()))) {
+            Err(WaitError::Timeout) if self.mutant.is("devq-timeout-is-success") => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Waits until a look finds something.
+    fn wait_for<T>(
+        &self,
+        budget: &mut impl Budget,
+        mut look: impl FnMut() -> Result<Option<T>, WaitError>,
+    ) -> Result<T, WaitError> {
+        loop {
+            if let Some(found) = look()? {
+                return Ok(found);
+            }
+            if !budget.goes_on() {
+                return Err(WaitError::Timeout);
+            }
+            self.memory.pause();
+        }
+    }
+
+    /// The fault, if a frontier says that there is one.
+    fn fault_of(&self, frontier: Frontier) -> Option<Fault> {
+        if !frontier.has_failed() || self.mutant.is("devq-ignores-errors") {
+            return None;
+        }
+        let (error, reason) = (self.memory.load(at::ERROR, Relaxed), self.memory.load(at::REASON, Relaxed));
+        let status = Status::from_bits((error >> 32) as u16);
+        Some(Fault {
+            first_bad: self.memory.load(at::FIRST_BAD, Relaxed),
+            status: if status == Status::Done { Status::Flushed } else { status },
+            reason: reason as u32,
+        })
+    }
+
+    /// Why the queue has failed, if it has.
+    #[must_use]
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault_of(Frontier(self.memory.load(at::FRONTIER, Acquire)))
+    }
+
+    /// Why everybody is to stop, if so.
+    #[must_use]
+    pub fn aborted(&self) -> Option<Aborted> {
+        Aborted::from_word(self.memory.load(at::ABORT, Acquire))
+    }
+
+    fn over(&self) -> Option<WaitError> {
+        if self.mutant.is("devq-room-ignores-failure") {
+            return None;
+        }
+        self.fault().map(WaitError::Failed).or_else(|| self.aborted().map(WaitError::Aborted))
+    }
+
+    /// Tells everybody to stop, unless somebody has already; `true` if this is the reason that stays. The engine executes nothing more once
+    /// it has seen this; what it was at may still touch memory until it has completed.
+    pub fn abort(&self, why: Aborted) -> bool {
+        let is_first = self.memory.compare_exchange(at::ABORT, 0, why.to_word(), AcqRel).is_ok();
+        self.bell.nudge();
+        is_first
+    }
+
+    /// The completion of an entry: how it ended, and the value that it brings. It is there until a later one takes its place.
+    ///
+    /// # Errors
+    /// [`CompletionError`].
+    pub fn completion(&self, ticket: Ticket) -> Result<Completion, CompletionError> {
+        if (ticket.queue, ticket.epoch) != (self.shape.number(), self.shape.epoch()) {
+            return Err(CompletionError::Stale);
+        }
+        let place = self.shape.completion(ticket.index);
+        let head = self.memory.load(place, Acquire);
+        let (status, op) = match Completion::owner(&self.shape, ticket.index, head) {
+            Owner::NotYet => return Err(CompletionError::NotYet),
+            Owner::Gone => return Err(CompletionError::Gone),
+            Owner::Here { status, op } => (status, op),
+        };
+        let value = self.memory.load(place + 8, Relaxed);
+        self.memory.fence(Acquire);
+        if self.memory.load(place, Relaxed) != head {
+            return Err(CompletionError::Gone);
+        }
+        Ok(Completion { status, op, value })
+    }
+
+    /// The companion queue. The first who asks has the host make it.
+    pub fn companion(&self) -> Companion {
+        match Companion::from_word(self.memory.load(at::COMPANION, Acquire)) {
+            Companion::None => {
+                let asked = Companion::Asked.to_word();
+                match self.memory.compare_exchange(at::COMPANION, Companion::None.to_word(), asked, AcqRel) {
+                    Ok(_) => {
+                        self.bell.nudge();
+                        Companion::Asked
+                    }
+                    Err(other) => Companion::from_word(other),
+                }
+            }
+            known => known,
+        }
+    }
+
+    /// As [`companion`](Self::companion), and waits until the host has made it; its number.
+    ///
+    /// # Errors
+    /// [`WaitError::Refused`], [`WaitError::Timeout`], or the end of this queue.
+    pub fn companion_within(&self, budget: &mut impl Budget) -> Result<u32, WaitError> {
+        self.wait_for(budget, || match self.companion() {
+            Companion::Queue(number) => Ok(Some(number)),
+            Companion::Refused | Companion::Invalid(_) => Err(WaitError::Refused),
+            Companion::None | Companion::Asked => self.over().map_or(Ok(None), Err),
+        })
+    }
+
+    const fn ticket(&self, index: u64) -> Ticket {
+        Ticket { queue: self.shape.number(), epoch: self.shape.epoch(), index }
+    }
+}
+
+/// Places in a row that are one's own to write, until they are published.
+///
+/// Dropped before that, they become NOPs.
+#[derive(Debug)]
+#[must_use = "a reservation that is dropped becomes NOPs"]
+pub struct Reservation<'q, M: Memory> {
+    queue: &'q Queue<M>,
+    first: u64,
+    count: u32,
+    written: u32,
+    is_open: bool,
+}
+
+impl<'q, M: Memory> Reservation<'q, M> {
+    /// The number of the queue.
+    #[must_use]
+    pub const fn queue(&self) -> u32 {
+        self.queue.shape.number()
+    }
+
+    /// The first index.
+    #[must_use]
+    pub const fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// How many places there are.
+    #[must_use]
+    pub const fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Writes the next entry; the ticket that it will have. `None` when all places are written.
+    #[must_use]
+    pub fn write(&mut self, entry: &Entry) -> Option<Ticket> {
+        if self.written == self.count {
+            return None;
+        }
+        let index = self.first.wrapping_add(self.written.into());
+        let Queue { memory, shape, .. } = self.queue;
+        let place = shape.entry(index);
+        for (word, value) in entry.to_words(index, shape.is_checked()).iter().enumerate() {
+            memory.put(place + word as u64 * 8, *value);
+        }
+        self.written += 1;
+        Some(self.queue.ticket(index))
+    }
+
+    /// Publishes the entries, those that were not written as NOPs; the ticket of the last one. It can be submitted then.
+    ///
+    /// # Errors
+    /// The reservation again, while those before it are not published.
+    pub fn publish(mut self) -> Result<Ticket, Self> {
+        if self.try_publish() {
+            self.is_open = false;
+            return Ok(self.queue.ticket(self.end().wrapping_sub(1)));
+        }
+        Err(self)
+    }
+
+    /// As [`publish`](Self::publish), and waits for those before.
+    ///
+    /// # Errors
+    /// The reservation again, when the time is over or the queue was aborted.
+    pub fn publish_within(mut self, budget: &mut impl Budget) -> Result<Ticket, Self> {
+        loop {
+            match self.publish() {
+                Ok(ticket) => return Ok(ticket),
+                Err(again) => self = again,
+            }
+            if self.queue.aborted().is_some() || !budget.goes_on() {
+                return Err(self);
+            }
+            self.queue.memory.pause();
+        }
+    }
+
+    /// Gives the places up: they become NOPs, and are published and submitted.
+    pub fn cancel(self) {
+        drop(self);
+    }
+
+    const fn end(&self) -> u64 {
+        self.first.wrapping_add(self.count as u64)
+    }
+
+    fn try_publish(&mut self) -> bool {
+        while self.write(&Entry::new(Work::Nop)).is_some() {}
+        let Queue { memory, mutant, .. } = self.queue;
+        if mutant.is("devq-publishes-out-of-order") {
+            memory.advance(at::READY, self.end(), AcqRel);
+            return true;
+        }
+        let order = if mutant.is("devq-publishes-relaxed") { Relaxed } else { AcqRel };
+        memory.compare_exchange(at::READY, self.first, self.end(), order).is_ok()
+    }
+}
+
+impl<M: Memory> Drop for Reservation<'_, M> {
+    fn drop(&mut self) {
+        if !self.is_open || self.queue.mutant.is("devq-leaves-a-hole") {
+            return;
+        }
+        self.written = 0;
+        for _ in 0..LEAVING_LOOKS_MAX {
+            if self.try_publish() {
+                self.queue.submit(self.end());
+                return;
+            }
+            if self.queue.aborted().is_some() {
+                return;
+            }
+            self.queue.memory.pause();
+        }
+        // Those before have left in the middle: nobody gets further than them, so everybody is told.
+        self.queue.abort(Aborted { status: Status::Abandoned, reason: 0 });
+    }
+}
+
+/// Only for what the engine tells producers.
+impl<M: Memory> Queue<M> {
+    /// Answers who has asked for a companion.
+    pub fn answer(&self, companion: Companion) {
+        self.memory.store(at::COMPANION, companion.to_word(), Release);
+    }
+}

@@ -1,0 +1,197 @@
+//! Signals and counters: words that others change, at addresses that the caller gives.
+//!
+//! What fails before it gets there is told by an error word: behind the value in a slot of 16 bytes, in a table where values of 8 bytes lie side by
+//! side. A slot begins anew by remembering what it had: nothing is written to the value, so no addition is ever lost.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::wire::devq::Poison;
+
+use crate::budget::Budget;
+use crate::error::WaitError;
+use crate::memory::Memory;
+
+/// What a signal or counter is waited to be, less its base.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Condition {
+    /// Equal.
+    Equal(u64),
+    /// Not equal.
+    NotEqual(u64),
+    /// Greater or equal.
+    AtLeast(u64),
+    /// Greater.
+    MoreThan(u64),
+    /// Less or equal.
+    AtMost(u64),
+    /// Less.
+    LessThan(u64),
+}
+
+impl Condition {
+    /// Whether a value is as wanted.
+    #[inline]
+    #[must_use]
+    pub const fn holds(self, value: u64) -> bool {
+        match self {
+            Self::Equal(other) => value == other,
+            Self::NotEqual(other) => value != other,
+            Self::AtLeast(other) => value >= other,
+            Self::MoreThan(other) => value > other,
+            Self::AtMost(other) => value <= other,
+            Self::LessThan(other) => value < other,
+        }
+    }
+}
+
+/// Where slots lie in a memory. All offsets are the caller's.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Slots {
+    /// Values of 8 bytes side by side, and a table of as many error words.
+    Bare {
+        /// The first value.
+        values: u64,
+        /// The first error word.
+        errors: u64,
+        /// How many there are.
+        count: u32,
+    },
+    /// Slots of 16 bytes: value and poison.
+    Poisoned {
+        /// The first slot.
+        slots: u64,
+        /// How many there are.
+        count: u32,
+    },
+}
+
+impl Slots {
+    /// A slot; `None` if there are fewer.
+    #[must_use]
+    pub const fn slot(&self, number: u32) -> Option<Slot> {
+        match *self {
+            Self::Bare { values, errors, count } if number < count => Some(Slot {
+                value: values + number as u64 * 8,
+                error: errors + number as u64 * 8,
+                base: None,
+            }),
+            Self::Poisoned { slots, count } if number < count => {
+                Some(Slot::poisoned(slots + number as u64 * 16))
+            }
+            _ => None,
+        }
+    }
+
+    /// The error word of the slot whose value lies at `value`; `None` if no slot's does. For the executor.
+    #[must_use]
+    pub fn error_of(&self, value: u64) -> Option<u64> {
+        let (first, stride, count) = match *self {
+            Self::Bare { values, count, .. } => (values, 8, count),
+            Self::Poisoned { slots, count } => (slots, 16, count),
+        };
+        let distance = value.checked_sub(first).filter(|distance| distance.is_multiple_of(stride))?;
+        let number = u32::try_from(distance / stride).ok().filter(|number| *number < count)?;
+        self.slot(number).map(|slot| slot.error)
+    }
+}
+
+/// One signal or counter.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Slot {
+    /// The value.
+    pub value: u64,
+    /// The word that tells of a failure.
+    pub error: u64,
+    /// The word with its base, if it ever begins anew. Only its owner changes that.
+    pub base: Option<u64>,
+}
+
+impl Slot {
+    /// A slot of 16 bytes.
+    #[must_use]
+    pub const fn poisoned(at: u64) -> Self {
+        Self { value: at, error: at + 8, base: None }
+    }
+
+    /// The same, and its base lies at `base`.
+    #[must_use]
+    pub const fn based(self, base: u64) -> Self {
+        Self { base: Some(base), ..self }
+    }
+
+    /// What has been added since it began anew.
+    pub fn read<M: Memory>(&self, memory: &M) -> u64 {
+        // The base first: it never is ahead of a value that is read later.
+        let base = self.base.map_or(0, |base| memory.load(base, Acquire));
+        memory.load(self.value, Acquire).wrapping_sub(base)
+    }
+
+    /// Why what was to come here did not, if so.
+    pub fn poison<M: Memory>(&self, memory: &M) -> Option<Poison> {
+        Poison::from_word(memory.load(self.error, Acquire))
+    }
+
+    /// Begins anew: what has come before counts no more, what comes later does. What it counted, as the number of all that this call has set
+    /// aside; `None` without a base, as its value is never written.
+    pub fn reset<M: Memory>(&self, memory: &M, mutant: Mutant) -> Option<u64> {
+        let at = self.base?;
+        if mutant.is("devq-reset-by-store") {
+            let old = self.read(memory);
+            memory.store(self.value, 0, Release);
+            memory.store(at, 0, Release);
+            return Some(old);
+        }
+        let mut base = memory.load(at, Acquire);
+        loop {
+            let value = memory.load(self.value, Acquire);
+            match memory.compare_exchange(at, base, value, AcqRel) {
+                Ok(_) => return Some(value.wrapping_sub(base)),
+                Err(other) => base = other,
+            }
+        }
+    }
+
+    /// Takes the poison away, once its owner has put right what failed; `false` if there is another one by now.
+    pub fn heal<M: Memory>(&self, memory: &M, poison: Poison) -> bool {
+        memory.compare_exchange(self.error, poison.to_word(), 0, AcqRel).is_ok()
+    }
+
+    /// Looks whether the value is as wanted: `true` if so.
+    ///
+    /// # Errors
+    /// [`WaitError::Poisoned`], if it is not, and something that was to come has failed.
+    pub fn look<M: Memory>(&self, memory: &M, until: Condition, mutant: Mutant) -> Result<bool, WaitError> {
+        if until.holds(self.read(memory)) {
+            return Ok(true);
+        }
+        match self.poison(memory) {
+            // What came before the failure may have come since the look.
+            Some(_) if until.holds(self.read(memory)) => Ok(true),
+            Some(poison) if !mutant.is("devq-ignores-poison") => Err(WaitError::Poisoned(poison)),
+            _ => Ok(false),
+        }
+    }
+
+    /// Waits until the value is as wanted. What was written before it was changed can be read then.
+    ///
+    /// # Errors
+    /// As [`look`](Self::look), and [`WaitError::Timeout`].
+    pub fn wait<M: Memory>(
+        &self,
+        memory: &M,
+        until: Condition,
+        budget: &mut impl Budget,
+        mutant: Mutant,
+    ) -> Result<u64, WaitError> {
+        loop {
+            if self.look(memory, until, mutant)? {
+                return Ok(self.read(memory));
+            }
+            if !budget.goes_on() {
+                return Err(WaitError::Timeout);
+            }
+            memory.pause();
+        }
+    }
+}

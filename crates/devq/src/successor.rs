@@ -1,0 +1,202 @@
+//! The operations of the successor's API, as entries: one put for all, channels of several lanes, and tickets.
+//!
+//! Signals and counters are slots of 16 bytes with a poison word. A signal with a put goes with it, without a fence; a counter waits for the last WRITE, and so says
+//! that the source can be used again.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::wire::devq::{Entry, Fence, Remote};
+
+use crate::budget::Budget;
+use crate::channel::Channel as Recorded;
+use crate::error::WaitError;
+use crate::lane::{Addition, Bytes, Directory, Lane, OpError};
+use crate::memory::Memory;
+use crate::queue::Ticket;
+
+/// Bytes from a lane's signal to the next lane's, where each lane has its own.
+pub const LANE_STRIDE: u64 = 128;
+
+/// What goes with a put.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct With {
+    /// A signal of the peer.
+    pub signal: Option<Addition>,
+    /// A counter here.
+    pub counter: Option<Addition>,
+    /// Each lane raises a signal of its own, [`LANE_STRIDE`] bytes apart: two NICs must not add to one word.
+    pub signal_per_lane: bool,
+    /// The counter waits for the signal, as in the original, and not for the bytes.
+    pub counter_after_signal: bool,
+}
+
+/// What was put.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Put {
+    /// The lane.
+    pub lane: u32,
+    /// The last WRITE.
+    pub write: Ticket,
+    /// The signal, or the last WRITE if there is none.
+    pub last: Ticket,
+}
+
+/// Slots of 16 bytes, by the address of the first.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Slots16 {
+    /// The first one.
+    pub at: Remote,
+}
+
+impl Slots16 {
+    /// What is added to one of them.
+    #[must_use]
+    pub const fn add(&self, id: u32, value: u64) -> Addition {
+        Addition { at: Remote { addr: self.at.addr + id as u64 * 16, ..self.at }, value, poisoned: true }
+    }
+}
+
+/// A channel: lanes, what was recorded of them, and whose turn it is.
+#[derive(Debug)]
+pub struct Channel<'a, M, D> {
+    lanes: &'a [Lane<M, D>],
+    recorded: Recorded<M>,
+    cursor: (M, u64),
+    mutant: Mutant,
+}
+
+impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
+    /// A channel of lanes; `cursor` is a word that all who use it share. `None` if there are no lanes.
+    #[must_use]
+    pub fn new(
+        lanes: &'a [Lane<M, D>],
+        recorded: Recorded<M>,
+        cursor: (M, u64),
+        mutant: Mutant,
+    ) -> Option<Self> {
+        (!lanes.is_empty()).then_some(Self { lanes, recorded, cursor, mutant })
+    }
+
+    /// The lane whose turn it is, and its number. Of several threads no two have the same turn.
+    fn lane(&self) -> (u32, &Lane<M, D>) {
+        let (memory, at) = &self.cursor;
+        let turn = if self.mutant.is("devq-turns-race") {
+            let turn = memory.load(*at, Relaxed);
+            memory.store(*at, turn.wrapping_add(1), Relaxed);
+            turn
+        } else {
+            memory.add(*at, 1, Relaxed)
+        };
+        let turn = turn % self.lanes.len() as u64;
+        (turn as u32, &self.lanes[turn as usize])
+    }
+
+    /// Writes bytes on the next lane, with what goes with them.
+    ///
+    /// # Errors
+    /// [`OpError`]; of more GiB than the queue is deep the first may have been posted, and before [`OpError::Refused`] of the companion, bytes and signal have been posted.
+    pub fn put(&self, bytes: &Bytes, with: &With, budget: &mut impl Budget) -> Result<Put, OpError> {
+        self.put_by(bytes, with, budget, |lane, behind, budget| lane.write(bytes, behind, budget))
+    }
+
+    /// As [`put`](Self::put), each thread of a group its share.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_cooperative(
+        &self,
+        bytes: &Bytes,
+        threads: u32,
+        with: &With,
+        budget: &mut impl Budget,
+    ) -> Result<Put, OpError> {
+        self.put_by(bytes, with, budget, |lane, behind, budget| {
+            lane.write_shares(bytes, threads, behind, budget)
+        })
+    }
+
+    fn put_by<B: Budget>(
+        &self,
+        bytes: &Bytes,
+        with: &With,
+        budget: &mut B,
+        write: impl FnOnce(&Lane<M, D>, Option<Entry>, &mut B) -> Result<[Ticket; 2], OpError>,
+    ) -> Result<Put, OpError> {
+        if bytes.len == 0 {
+            return Err(OpError::Empty);
+        }
+        let (number, lane) = self.lane();
+        let companion = match with.counter {
+            Some(counter) => Some((lane.companion(budget)?, counter)),
+            None => None,
+        };
+        let signal = with.signal.map(|signal| self.of_lane(signal, with, number).entry());
+        let [write, last] = write(lane, signal, budget)?;
+        let _ = self.recorded.record(number, last);
+        if let Some((companion, counter)) = companion {
+            let of = if with.counter_after_signal { last } else { write };
+            lane.count(&companion, of, &counter, budget)?;
+        }
+        Ok(Put { lane: number, write, last })
+    }
+
+    fn of_lane(&self, signal: Addition, with: &With, lane: u32) -> Addition {
+        if !with.signal_per_lane || self.mutant.is("devq-lanes-share-a-signal") {
+            return signal;
+        }
+        let addr = signal.at.addr.wrapping_add(u64::from(lane) * LANE_STRIDE);
+        Addition { at: Remote { addr, ..signal.at }, ..signal }
+    }
+
+    /// Raises a signal on the first lane, behind its reads and atomics. It says nothing of what went over other lanes: flush first.
+    ///
+    /// # Errors
+    /// [`OpError`].
+    pub fn signal(&self, signal: &Addition, budget: &mut impl Budget) -> Result<Ticket, OpError> {
+        let Some(lane) = self.lanes.first() else { return Err(OpError::Empty) };
+        let ticket = lane.add(signal, Fence::ReadsAndAtomics, budget)?;
+        let _ = self.recorded.record(0, ticket);
+        Ok(ticket)
+    }
+
+    /// Raises a signal, and counts that here once its entry has completed: the original's operation that the successor has no more.
+    ///
+    /// # Errors
+    /// As of [`put`](Self::put).
+    pub fn signal_counter(
+        &self,
+        signal: &Addition,
+        counter: &Addition,
+        budget: &mut impl Budget,
+    ) -> Result<Ticket, OpError> {
+        let Some(lane) = self.lanes.first() else { return Err(OpError::Empty) };
+        let companion = lane.companion(budget)?;
+        let ticket = self.signal(signal, budget)?;
+        lane.count(&companion, ticket, counter, budget)?;
+        Ok(ticket)
+    }
+
+    /// Waits until a put's last WRITE has completed: its source can be used again.
+    ///
+    /// # Errors
+    /// As [`Queue::wait`](crate::Queue::wait); [`WaitError::Stale`] if it is of no lane here.
+    pub fn wait_local(&self, put: &Put, budget: &mut impl Budget) -> Result<(), WaitError> {
+        let lane = self.lanes.get(put.lane as usize).ok_or(WaitError::Stale)?;
+        lane.main.wait(put.write, budget)
+    }
+
+    /// Waits until all puts and signals of the channel have completed; counters do not count.
+    ///
+    /// # Errors
+    /// As of a flush.
+    pub fn flush(&self, budget: &mut impl Budget) -> Result<(), WaitError> {
+        self.recorded.flush_all(self.lanes.iter().map(|lane| &lane.main), budget)
+    }
+
+    /// Lanes that a flush would wait for, a bit each.
+    #[must_use]
+    pub fn pending(&self) -> u64 {
+        self.recorded.pending()
+    }
+}

@@ -1,0 +1,71 @@
+//! What the tests share: the bug that is asked for, memories of the model checkers, and entries.
+
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
+
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::wire::devq::{Atomic, Entry, Local, Remote, Shape, Work, at};
+
+/// The bug that `cargo xtask mutants` asks for, if any.
+pub fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(name.leak());
+    }
+    Mutant::NONE
+}
+
+/// Whether the long runs are asked for.
+pub fn is_full() -> bool {
+    std::env::var_os("TRUNKLINE_FULL").is_some()
+}
+
+/// A NOTIFY of a number.
+pub fn notify(imm: u32) -> Entry {
+    Entry::new(Work::Notify { peer: 1, imm })
+}
+
+/// An addition to a word of process `peer`.
+pub fn add(peer: u32, addr: u64, value: u64, poisoned: bool) -> Entry {
+    let at = Remote { peer, addr, key: 1 };
+    Entry::new(Work::Atomic { at, change: Atomic::Add(value), poisoned })
+}
+
+/// A WRITE of `len` bytes.
+pub fn write(addr: u64, len: u64) -> Entry {
+    let (from, to) = (Local { addr, key: 1 }, Remote { peer: 1, addr, key: 2 });
+    Entry::new(Work::Write { from, to, len, imm: None })
+}
+
+/// A WAIT.
+pub fn wait(queue: u32, index: u64) -> Entry {
+    Entry::new(Work::Wait { queue, index })
+}
+
+/// How a word of a queue's memory is used.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Usage {
+    /// By one thread at a time.
+    Plain,
+    /// By several.
+    Shared,
+    /// By nobody.
+    Unused,
+}
+
+/// How the word at an offset of a queue is used.
+pub fn of_queue(shape: &Shape, offset: u64) -> Usage {
+    let shared = [at::RESERVED, at::READY, at::SUBMITTED, at::SHADOW, at::FRONTIER, at::ABORT, at::COMPANION];
+    let errors = [at::ERROR, at::FIRST_BAD, at::REASON];
+    match offset {
+        0..at::RESERVED => Usage::Plain,
+        at if shared.contains(&at) || errors.contains(&at) => Usage::Shared,
+        at if at < at::RING => Usage::Unused,
+        at if at < shape.completion(0) => Usage::Plain,
+        _ => Usage::Shared,
+    }
+}
+
+/// How the word at an offset of a page of doorbells is used.
+pub fn of_bells(offset: u64) -> Usage {
+    if offset < 64 { Usage::Plain } else { Usage::Shared }
+}

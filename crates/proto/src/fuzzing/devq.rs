@@ -1,0 +1,92 @@
+//! Device queues: what a device may have left in memory.
+
+use alloc::vec::Vec;
+
+use super::variants;
+use crate::wire::devq::{
+    Aborted, Atomic, Bells, Companion, Completion, Entry, Fence, Frontier, Inline, Local, Owner, Poison,
+    Remote, Shape, Status, Work,
+};
+
+const SHAPE: Shape = match Shape::new(8, 3, 0, 0) {
+    Ok(shape) => shape,
+    Err(_) => panic!("8 is a depth"),
+};
+
+/// The words of the input, zeros where it is too short.
+fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
+    let mut words = [0; N];
+    for (into, from) in words.iter_mut().zip(bytes.chunks(8)) {
+        *into = from.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    }
+    words
+}
+
+/// An index, whether entries carry a check, and words that are taken for everything that they can be.
+pub(super) fn words_of_a_queue(bytes: &[u8]) {
+    let (head, rest) = bytes.split_at(bytes.len().min(9));
+    let index = words::<1>(head)[0];
+    let checked = head.get(8).is_some_and(|byte| byte & 1 == 1);
+    if let Ok(entry) = Entry::from_words(&words(rest), index, checked) {
+        assert_eq!(entry.to_words(index, checked), words(rest));
+        if let Work::Atomic { change: Atomic::AddMasked { add, boundaries }, .. } = entry.work {
+            let whole = Atomic::AddMasked { add, boundaries: boundaries | 1 << 63 };
+            assert_eq!(
+                Atomic::AddMasked { add, boundaries }.apply(index),
+                whole.apply(index),
+                "nothing is above it"
+            );
+        }
+    }
+    if let Ok(shape) = Shape::from_words(&words(rest), u64::MAX) {
+        assert_eq!(shape.to_words(), words(rest));
+        assert!(shape.completion(index) + 16 <= shape.bytes());
+    }
+    if let Ok(bells) = Bells::from_words(&words(rest), u64::MAX) {
+        assert_eq!(bells.to_words(), words(rest));
+    }
+    let [word] = words(rest);
+    if let Owner::Here { status, op } = Completion::owner(&SHAPE, index, word) {
+        assert_eq!(Completion { status, op, value: 0 }.head(&SHAPE, index), word);
+    }
+    let frontier = Frontier(word);
+    assert_eq!(Frontier::new(frontier.near(index), frontier.has_failed()), frontier);
+    assert_eq!(Companion::from_word(word).to_word(), word);
+    assert_eq!(
+        (Poison::from_word(word).is_none(), Aborted::from_word(word).is_none()),
+        (word == 0, word == 0)
+    );
+}
+
+pub(super) fn seeds() -> Vec<Vec<u8>> {
+    let (here, there) = (Local { addr: 1 << 40, key: 5 }, Remote { peer: 2, addr: 1 << 41, key: 6 });
+    let Some(bytes) = Inline::new(b"twenty bytes inline.") else { return Vec::new() };
+    let atomic = |change, poisoned| Work::Atomic { at: there, change, poisoned };
+    let works = [
+        Work::Write { from: here, to: there, len: 1 << 30, imm: Some(7) },
+        atomic(Atomic::SwapIf { expect: 1, swap: u64::MAX }, true),
+        Work::WriteInline { bytes, to: there },
+        Work::Wait { queue: 9, index: u64::MAX },
+        Work::Read { into: here, from: there, len: 0 },
+        atomic(Atomic::AddMasked { add: 1, boundaries: 1 << 31 }, false),
+        Work::Notify { peer: 1, imm: 2 },
+        Work::Nop,
+    ];
+    let input = |index: u64, checked: bool, words: &[u64]| {
+        let mut out = index.to_le_bytes().to_vec();
+        out.push(checked.into());
+        out.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        out
+    };
+    let entries = works.iter().enumerate().map(|(at, work)| {
+        let (index, checked) = ((at as u64).wrapping_sub(3), at % 2 == 1);
+        input(index, checked, &Entry::new(*work).fenced(Fence::All).to_words(index, checked))
+    });
+    let mut all: Vec<_> = entries.collect();
+    let done = Completion { status: Status::Done, op: 3, value: 0 };
+    all.push(input(9, false, &SHAPE.to_words()));
+    all.extend(Bells::new(64).map(|bells| input(0, false, &bells.to_words())));
+    all.push(input(9, false, &[done.head(&SHAPE, 9)]));
+    all.push(input(9, false, &[Frontier::new(9, true).0]));
+    variants(&all)
+}

@@ -1,0 +1,37 @@
+//! Device queues: entries, completions, and where their words lie. Only words go in and out; `devq` knows the memory they lie in.
+
+mod completion;
+mod entry;
+mod layout;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use completion::{Completion, Owner};
+pub use entry::{
+    Atomic, Entry, EntryError, Fence, INLINE_BYTES_MAX, Inline, LENGTH_MAX, Local, Remote, Work,
+};
+pub use layout::{
+    BELLS_MAX, Bells, COMPLETION_BYTES, Companion, DEPTH_MAX, DEPTH_MIN, ENTRY_BYTES, Frontier, LINE_BYTES,
+    Shape, ShapeError, VERSION, at,
+};
+pub use status::{Aborted, Poison, Status};
+
+/// Whether index `a` is before index `b`: they wrap, and are never half of all numbers apart.
+#[inline]
+#[must_use]
+pub const fn is_before(a: u64, b: u64) -> bool {
+    (b.wrapping_sub(a) as i64) > 0
+}
+
+/// A word of two halves.
+#[inline]
+const fn word(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
+}
+
+/// The halves of a word.
+#[inline]
+const fn halves(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}

@@ -1,0 +1,378 @@
+//! Where the words of a queue and of a doorbell page lie.
+
+use super::{halves, is_before, word};
+
+/// Version of the layout.
+pub const VERSION: u16 = 1;
+
+/// Least depth of a queue.
+pub const DEPTH_MIN: u32 = 2;
+
+/// Greatest depth: with more, 16 bits would not tell two indices of a queue apart on a NIC.
+pub const DEPTH_MAX: u32 = 32_768;
+
+/// Bytes of an entry.
+pub const ENTRY_BYTES: u64 = 64;
+
+/// Bytes of a completion.
+pub const COMPLETION_BYTES: u64 = 16;
+
+/// Bytes of a line that threads change without disturbing the next one.
+pub const LINE_BYTES: u64 = 128;
+
+/// Doorbells of a page.
+pub const BELLS_MAX: u32 = 65_536;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"TLDEVQUE");
+const BELL_MAGIC: u64 = u64::from_le_bytes(*b"TLDEVBEL");
+const CHECKED: u32 = 1;
+
+/// Offsets of a queue's words.
+pub mod at {
+    use super::LINE_BYTES;
+
+    /// First index that nobody has taken.
+    pub const RESERVED: u64 = LINE_BYTES;
+    /// First index that is not published.
+    pub const READY: u64 = 2 * LINE_BYTES;
+    /// First index that no doorbell is to cover.
+    pub const SUBMITTED: u64 = 3 * LINE_BYTES;
+    /// What a producer last saw of the frontier.
+    pub const SHADOW: u64 = 4 * LINE_BYTES;
+    /// How many have completed.
+    pub const FRONTIER: u64 = 5 * LINE_BYTES;
+    /// Why everybody is to stop.
+    pub const ABORT: u64 = 6 * LINE_BYTES;
+    /// Which queue is the companion.
+    pub const COMPANION: u64 = ABORT + 8;
+    /// Whether the queue has failed, and the status.
+    pub const ERROR: u64 = 7 * LINE_BYTES;
+    /// The first entry that failed.
+    pub const FIRST_BAD: u64 = ERROR + 8;
+    /// The executor's reason, and the epoch.
+    pub const REASON: u64 = ERROR + 16;
+    /// The ring.
+    pub const RING: u64 = 8 * LINE_BYTES;
+}
+
+const _: () = {
+    assert!(at::RING == 1024 && at::ERROR == 896 && at::FRONTIER == 640);
+    assert!(ENTRY_BYTES == 8 * 8 && COMPLETION_BYTES == 2 * 8);
+    assert!(DEPTH_MIN.is_power_of_two() && DEPTH_MAX.is_power_of_two() && DEPTH_MAX <= 1 << 15);
+    assert!(at::REASON + 8 <= at::ERROR + 64);
+};
+
+/// What a queue is: all that its header says.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Shape {
+    depth: u32,
+    number: u32,
+    epoch: u32,
+    bell: u32,
+    checked: bool,
+}
+
+/// A queue or doorbell page is not as it should be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum ShapeError {
+    /// The depth is no power of two from 2 to 32,768.
+    #[error("a depth of {0}; it is a power of two from {DEPTH_MIN} to {DEPTH_MAX}")]
+    Depth(u32),
+    /// There are no such many doorbells in a page.
+    #[error("{0} doorbells in a page; there are 1 to {BELLS_MAX}")]
+    Bells(u32),
+    /// The memory is too small for it.
+    #[error("{have} bytes of memory, {need} are needed")]
+    Short {
+        /// What is there.
+        have: u64,
+        /// What it takes.
+        need: u64,
+    },
+    /// It is something else.
+    #[error("no queue and no doorbells, but {0:#x}")]
+    Magic(u64),
+    /// It is of another version.
+    #[error("version {0} of device queues; this is {VERSION}")]
+    Version(u16),
+    /// A word that is known from the others says otherwise, or what is reserved is not zero.
+    #[error("byte {0} of the header is wrong")]
+    Header(u64),
+    /// The number stands for something else.
+    #[error("no queue may have the number {0}")]
+    Number(u32),
+}
+
+impl Shape {
+    /// A queue.
+    ///
+    /// # Errors
+    /// [`ShapeError::Depth`], and [`ShapeError::Number`] for the two highest numbers.
+    pub const fn new(depth: u32, number: u32, epoch: u32, bell: u32) -> Result<Self, ShapeError> {
+        if depth < DEPTH_MIN || depth > DEPTH_MAX || !depth.is_power_of_two() {
+            return Err(ShapeError::Depth(depth));
+        }
+        if number >= u32::MAX - 1 {
+            return Err(ShapeError::Number(number));
+        }
+        Ok(Self { depth, number, epoch, bell, checked: false })
+    }
+
+    /// The same, and its entries carry a check.
+    #[must_use]
+    pub const fn checked(self) -> Self {
+        Self { checked: true, ..self }
+    }
+
+    /// Entries that it has room for.
+    #[inline]
+    #[must_use]
+    pub const fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// By which WAIT names it.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Changes each time the memory becomes a queue anew.
+    #[must_use]
+    pub const fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// The place of its doorbell.
+    #[must_use]
+    pub const fn bell(&self) -> u32 {
+        self.bell
+    }
+
+    /// Whether its entries carry a check.
+    #[inline]
+    #[must_use]
+    pub const fn is_checked(&self) -> bool {
+        self.checked
+    }
+
+    /// Bytes that it takes, as one piece.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        at::RING + self.depth as u64 * (ENTRY_BYTES + COMPLETION_BYTES)
+    }
+
+    /// Where the entry of an index lies.
+    #[inline]
+    #[must_use]
+    pub const fn entry(&self, index: u64) -> u64 {
+        at::RING + (index & (self.depth as u64 - 1)) * ENTRY_BYTES
+    }
+
+    /// Where the completion of an index lies.
+    #[inline]
+    #[must_use]
+    pub const fn completion(&self, index: u64) -> u64 {
+        at::RING + self.depth as u64 * ENTRY_BYTES + (index & (self.depth as u64 - 1)) * COMPLETION_BYTES
+    }
+
+    /// The parity of an index's lap.
+    #[inline]
+    #[must_use]
+    pub const fn owner(&self, index: u64) -> u8 {
+        ((index >> self.depth.trailing_zeros()) & 1) as u8
+    }
+
+    /// The header's words.
+    #[must_use]
+    pub fn to_words(&self) -> [u64; 16] {
+        let mut words = [0; 16];
+        let flags = if self.checked { CHECKED } else { 0 };
+        words[0] = MAGIC;
+        words[1] = word(u32::from(VERSION) | flags << 16, self.epoch);
+        words[2] = word(self.depth, self.number);
+        words[3] = word(self.bell, 0);
+        words[4] = at::RING;
+        words[5] = at::RING + u64::from(self.depth) * ENTRY_BYTES;
+        words
+    }
+
+    /// Reads a header of a queue that lies together in `have` bytes.
+    ///
+    /// # Errors
+    /// [`ShapeError`] says what is wrong.
+    pub fn from_words(words: &[u64; 16], have: u64) -> Result<Self, ShapeError> {
+        if words[0] != MAGIC {
+            return Err(ShapeError::Magic(words[0]));
+        }
+        let (kind, epoch) = halves(words[1]);
+        let (depth, number) = halves(words[2]);
+        if kind as u16 != VERSION {
+            return Err(ShapeError::Version(kind as u16));
+        }
+        let mut shape = Self::new(depth, number, epoch, halves(words[3]).0)?;
+        shape.checked = kind >> 16 == CHECKED;
+        let differs = shape.to_words().iter().zip(words).position(|(ours, theirs)| ours != theirs);
+        match differs {
+            Some(at) => Err(ShapeError::Header(at as u64 * 8)),
+            None if have < shape.bytes() => Err(ShapeError::Short { have, need: shape.bytes() }),
+            None => Ok(shape),
+        }
+    }
+}
+
+/// The frontier word.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Frontier(pub u64);
+
+impl Frontier {
+    const FAILED: u64 = 1 << 63;
+
+    /// All before `index` have completed; `failed`: the error page says something.
+    #[must_use]
+    pub const fn new(index: u64, failed: bool) -> Self {
+        Self(index & !Self::FAILED | if failed { Self::FAILED } else { 0 })
+    }
+
+    /// Whether the error page says something.
+    #[inline]
+    #[must_use]
+    pub const fn has_failed(self) -> bool {
+        self.0 & Self::FAILED != 0
+    }
+
+    /// Whether the entry of an index, less than 2^61 away, has completed.
+    #[inline]
+    #[must_use]
+    pub const fn covers(self, index: u64) -> bool {
+        is_before(index, self.near(index))
+    }
+
+    /// The index it stands for, the one of the two that is nearer to `index`.
+    #[inline]
+    #[must_use]
+    pub const fn near(self, index: u64) -> u64 {
+        // 63 bits of distance, with their sign.
+        let ahead = (self.0.wrapping_sub(index) << 1) as i64 >> 1;
+        index.wrapping_add(ahead as u64)
+    }
+}
+
+/// The companion word.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Companion {
+    /// Nobody has needed one.
+    None,
+    /// Somebody does; the host is to make it.
+    Asked,
+    /// There will be none.
+    Refused,
+    /// The number of the queue.
+    Queue(u32),
+    /// No such word is ever written.
+    Invalid(u64),
+}
+
+impl Companion {
+    /// The word.
+    #[must_use]
+    pub const fn to_word(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Asked => 1,
+            Self::Refused => u64::MAX,
+            Self::Queue(number) => number as u64 + 2,
+            Self::Invalid(word) => word,
+        }
+    }
+
+    /// What the word says.
+    #[must_use]
+    pub const fn from_word(word: u64) -> Self {
+        match word {
+            0 => Self::None,
+            1 => Self::Asked,
+            u64::MAX => Self::Refused,
+            word if word - 2 < u32::MAX as u64 - 1 => Self::Queue((word - 2) as u32),
+            word => Self::Invalid(word),
+        }
+    }
+}
+
+/// What a page of doorbells is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Bells {
+    count: u32,
+}
+
+impl Bells {
+    const BITS: u64 = 64;
+
+    /// So many doorbells.
+    ///
+    /// # Errors
+    /// [`ShapeError::Bells`].
+    pub const fn new(count: u32) -> Result<Self, ShapeError> {
+        match count {
+            1..=BELLS_MAX => Ok(Self { count }),
+            _ => Err(ShapeError::Bells(count)),
+        }
+    }
+
+    /// How many.
+    #[must_use]
+    pub const fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Words of bits.
+    #[must_use]
+    pub const fn groups(&self) -> u32 {
+        self.count.div_ceil(64)
+    }
+
+    /// Where the bit of a doorbell lies, and which it is.
+    #[must_use]
+    pub const fn bit(&self, bell: u32) -> (u64, u64) {
+        (Self::BITS + (bell / 64) as u64 * 8, 1 << (bell % 64))
+    }
+
+    /// Where a doorbell lies.
+    #[must_use]
+    pub const fn bell(&self, bell: u32) -> u64 {
+        Self::BITS + (self.groups() as u64).next_multiple_of(8) * 8 + bell as u64 * 8
+    }
+
+    /// Bytes of the page.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bell(self.count)
+    }
+
+    /// The header's words.
+    #[must_use]
+    pub const fn to_words(&self) -> [u64; 8] {
+        [BELL_MAGIC, word(VERSION as u32, self.count), 0, 0, 0, 0, 0, 0]
+    }
+
+    /// Reads the header of a page in `have` bytes.
+    ///
+    /// # Errors
+    /// [`ShapeError`] says what is wrong.
+    pub fn from_words(words: &[u64; 8], have: u64) -> Result<Self, ShapeError> {
+        if words[0] != BELL_MAGIC {
+            return Err(ShapeError::Magic(words[0]));
+        }
+        let (version, count) = halves(words[1]);
+        if version as u16 != VERSION {
+            return Err(ShapeError::Version(version as u16));
+        }
+        let bells = Self::new(count)?;
+        let differs = bells.to_words().iter().zip(words).position(|(ours, theirs)| ours != theirs);
+        match differs {
+            Some(at) => Err(ShapeError::Header(at as u64 * 8)),
+            None if have < bells.bytes() => Err(ShapeError::Short { have, need: bells.bytes() }),
+            None => Ok(bells),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! How an entry ended, and the words by which that reaches who waits for something else.
+
+use super::{halves, word};
+
+/// How an entry ended.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Status {
+    /// It is done.
+    Done,
+    /// An earlier entry of the queue failed. It may or may not have taken effect.
+    Flushed,
+    /// It is no entry.
+    BadEntry,
+    /// The region does not contain the bytes, or forbids it.
+    Access,
+    /// The other process is gone.
+    PeerDead,
+    /// The network gave up.
+    Network,
+    /// The queue was aborted.
+    Aborted,
+    /// What it waited for failed, or there is no such queue.
+    Awaited,
+    /// The region has ended since.
+    Stale,
+    /// A doorbell was further than the queue is deep.
+    BadDoorbell,
+    /// Somebody reserved entries and left.
+    Abandoned,
+    /// Another one, of the executor's own.
+    Other(u16),
+}
+
+/// The numbers of those that have names, in their order.
+const NAMED: [Status; 11] = [
+    Status::Done,
+    Status::Flushed,
+    Status::BadEntry,
+    Status::Access,
+    Status::PeerDead,
+    Status::Network,
+    Status::Aborted,
+    Status::Awaited,
+    Status::Stale,
+    Status::BadDoorbell,
+    Status::Abandoned,
+];
+
+impl Status {
+    /// What a completion says while it is being written; no status.
+    pub(super) const WRITING: u16 = u16::MAX;
+
+    /// The number on the wire. `Other` never stands for one that has a name, nor for the one of a completion that is being written.
+    #[must_use]
+    pub fn to_bits(self) -> u16 {
+        match self {
+            Self::Other(Self::WRITING) => Self::Network.to_bits(),
+            Self::Other(number) => number,
+            named => NAMED.iter().position(|one| *one == named).map_or(0, |at| at as u16),
+        }
+    }
+
+    /// The status of a number.
+    #[must_use]
+    pub fn from_bits(bits: u16) -> Self {
+        NAMED.get(usize::from(bits)).copied().unwrap_or(Self::Other(bits))
+    }
+}
+
+/// A poison word, or a word of an error table: what was to change a signal or counter has failed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Poison {
+    /// Why; never [`Status::Done`].
+    pub status: Status,
+    /// The queue whose entry failed.
+    pub queue: u32,
+}
+
+impl Poison {
+    /// The word.
+    #[must_use]
+    pub fn to_word(self) -> u64 {
+        let status = if self.status == Status::Done { Status::Flushed } else { self.status };
+        word(status.to_bits().into(), self.queue)
+    }
+
+    /// What the word says; `None`: nothing has failed. A word that nobody of us writes is poison as well.
+    #[must_use]
+    pub fn from_word(word: u64) -> Option<Self> {
+        let (status, queue) = halves(word);
+        match (word, Status::from_bits(status as u16)) {
+            (0, _) => None,
+            (_, Status::Done) => Some(Self { status: Status::Flushed, queue }),
+            (_, status) => Some(Self { status, queue }),
+        }
+    }
+}
+
+/// The abort word: why everybody is to stop.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Aborted {
+    /// The kind: [`Status::Aborted`], [`Status::Abandoned`] or one of the program's own.
+    pub status: Status,
+    /// The program's reason, for people.
+    pub reason: u32,
+}
+
+impl Aborted {
+    /// The word.
+    #[must_use]
+    pub fn to_word(self) -> u64 {
+        let status = if self.status == Status::Done { Status::Aborted } else { self.status };
+        word(status.to_bits().into(), self.reason)
+    }
+
+    /// What the word says; `None`: go on. A word that nobody of us writes is an abort as well.
+    #[must_use]
+    pub fn from_word(word: u64) -> Option<Self> {
+        let (status, reason) = halves(word);
+        match (word, Status::from_bits(status as u16)) {
+            (0, _) => None,
+            (_, Status::Done) => Some(Self { status: Status::Aborted, reason }),
+            (_, status) => Some(Self { status, reason }),
+        }
+    }
+}

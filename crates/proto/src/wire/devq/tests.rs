@@ -1,0 +1,225 @@
+//! The layouts of docs/wire.md, and that what is read is what was written.
+
+use proptest::prelude::*;
+use std::vec::Vec;
+
+use super::*;
+
+const THERE: Remote = Remote { peer: 7, addr: 0x1_0000_0008, key: 0x0202 };
+const HERE: Local = Local { addr: 0x1_0000_0010, key: 0x0101 };
+
+fn bytes(words: [u64; 8]) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    for (into, word) in bytes.chunks_exact_mut(8).zip(words) {
+        into.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn an_entry_lies_as_the_document_says() {
+    let work = Work::Write { from: HERE, to: THERE, len: 4096, imm: Some(0xaabb_ccdd) };
+    let entry = Entry { work, fence: Fence::All, tag: 0x1234, more: true };
+    let bytes = bytes(entry.to_words(0x1_ffff_fffe, false));
+    let four = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let eight = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    assert_eq!((four(0), bytes[4], bytes[5]), (0xffff_ffff, 1, 1 | 4 | 16 | 32));
+    assert_eq!(u16::from_le_bytes([bytes[6], bytes[7]]), 0x1234);
+    assert_eq!((eight(8), eight(16), four(24), four(28)), (HERE.addr, THERE.addr, HERE.key, THERE.key));
+    assert_eq!((eight(32), eight(40), eight(48), four(56), four(60)), (4096, 0xaabb_ccdd, 0, 7, 0));
+    assert_eq!(entry.to_words(u64::from(u32::MAX), false)[0] as u32, 0, "it wraps with the index");
+}
+
+#[test]
+fn inline_bytes_lie_in_three_words() {
+    let data: Vec<u8> = (1..=20).collect();
+    let entry = Entry::new(Work::WriteInline { bytes: Inline::new(&data).unwrap(), to: THERE });
+    let bytes = bytes(entry.to_words(0, false));
+    assert_eq!((&bytes[8..16], &bytes[40..52], &bytes[52..56]), (&data[..8], &data[8..], &[0; 4][..]));
+    assert_eq!((bytes[5], bytes[32]), (1 | 8, 20));
+    assert_eq!(Inline::new(&[0; 25]), None);
+}
+
+#[test]
+fn what_is_no_entry_is_refused() {
+    let add = Entry::new(Work::Atomic { at: THERE, change: Atomic::Add(1), poisoned: false });
+    let words = add.to_words(5, false);
+    let with = |at: usize, word: u64| {
+        let mut words = words;
+        words[at] = word;
+        Entry::from_words(&words, 5, false)
+    };
+    assert_eq!(Entry::from_words(&words, 5, false), Ok(add));
+    let late = EntryError::Sequence { found: 6, expected: 6 + 8 };
+    assert_eq!(Entry::from_words(&words, 5 + 8, false), Err(late), "a lap later it is stale");
+    assert!(matches!(Entry::from_words(&words, 5, true), Err(EntryError::Check { found: 0, .. })));
+    assert_eq!(with(0, words[0] & !(0xff << 32) | 99 << 32), Err(EntryError::Operation(99)));
+    assert_eq!(with(0, words[0] & !(1 << 40)), Err(EntryError::Flags(0)), "every entry completes");
+    assert_eq!(with(0, words[0] | 6 << 40), Err(EntryError::Flags(7)), "one fence is enough");
+    assert_eq!(with(0, words[0] | 8 << 40), Err(EntryError::Flags(9)), "nothing inline is added");
+    assert_eq!(with(2, 12), Err(EntryError::Unaligned(12)));
+    assert_eq!(with(1, 1), Err(EntryError::Unused(8)));
+    assert_eq!(with(7, words[7] | 1 << 32), Err(EntryError::Check { found: 1, expected: 0 }));
+    let long = Entry::new(Work::Read { into: HERE, from: THERE, len: LENGTH_MAX + 1 });
+    let error = Err(EntryError::Length(LENGTH_MAX + 1));
+    assert_eq!(Entry::from_words(&long.to_words(0, false), 0, false), error);
+}
+
+#[test]
+fn a_checked_entry_shows_any_changed_bit() {
+    let entry = Entry::new(Work::Wait { queue: 3, index: u64::MAX });
+    let words = entry.to_words(9, true);
+    assert_eq!(Entry::from_words(&words, 9, true), Ok(entry));
+    for bit in 0..512 {
+        let mut words = words;
+        words[bit / 64] ^= 1 << (bit % 64);
+        assert!(Entry::from_words(&words, 9, true).is_err(), "bit {bit}");
+    }
+}
+
+#[test]
+fn a_masked_addition_keeps_its_numbers_apart() {
+    let change = Atomic::AddMasked { add: 0x0000_0001_0000_0001, boundaries: 1 << 63 | 1 << 31 };
+    assert_eq!(change.apply(0x0000_0002_ffff_ffff), 0x0000_0003_0000_0000, "no carry into the other half");
+    assert_eq!(change.apply(0xffff_ffff_7fff_ffff), 0x0000_0000_8000_0000);
+    let whole = Atomic::AddMasked { add: 3, boundaries: 1 << 63 };
+    assert_eq!(whole.apply(u64::MAX), 2, "with one number it is an addition");
+}
+
+#[test]
+fn depths_are_powers_of_two() {
+    for depth in [0, 1, 3, 6, 32_767, 65_536, u32::MAX] {
+        assert_eq!(Shape::new(depth, 0, 0, 0), Err(ShapeError::Depth(depth)));
+    }
+    let shape = Shape::new(8, 4, 0, 0).unwrap();
+    assert_eq!((shape.entry(8), shape.entry(9), shape.completion(8)), (1024, 1088, 1024 + 512));
+    assert_eq!((shape.owner(7), shape.owner(8), shape.owner(16), shape.owner(65_536)), (0, 1, 0, 0));
+    assert_eq!(shape.owner(u64::MAX), 1, "and the next index, 0, has the other parity");
+    assert_eq!(Shape::new(2, u32::MAX, 0, 0), Err(ShapeError::Number(u32::MAX)));
+}
+
+#[test]
+fn a_header_is_refused_unless_all_of_it_fits() {
+    let shape = Shape::new(32_768, 5, 9, 3).unwrap().checked();
+    let words = shape.to_words();
+    assert_eq!(Shape::from_words(&words, shape.bytes()), Ok(shape));
+    let short = ShapeError::Short { have: shape.bytes() - 1, need: 1024 + 80 * 32_768 };
+    assert_eq!(Shape::from_words(&words, shape.bytes() - 1), Err(short));
+    for bit in 0..1024 {
+        let mut words = words;
+        words[bit / 64] ^= 1 << (bit % 64);
+        let read = Shape::from_words(&words, u64::MAX);
+        let may_differ = matches!(bit, 96..128 | 160..224) || bit == 80;
+        assert!(read.is_err() || (may_differ && read != Ok(shape)), "bit {bit}: {read:?}");
+    }
+    let bells = Bells::new(65).unwrap();
+    assert_eq!((bells.groups(), bells.bit(64), bells.bell(0)), (2, (72, 1), 128));
+    assert_eq!(Bells::from_words(&bells.to_words(), bells.bytes()), Ok(bells));
+    assert_eq!(
+        Bells::from_words(&bells.to_words(), 0).unwrap_err(),
+        ShapeError::Short { have: 0, need: 648 }
+    );
+    assert_eq!(Bells::new(0), Err(ShapeError::Bells(0)));
+}
+
+#[test]
+fn a_frontier_counts_over_every_edge() {
+    for index in [0, 1, 1 << 16, 1 << 32, 1 << 62, (1 << 63) - 1, 1 << 63, u64::MAX - 1, u64::MAX] {
+        for failed in [false, true] {
+            let frontier = Frontier::new(index, failed);
+            assert_eq!((frontier.near(index), frontier.has_failed()), (index, failed));
+            assert_eq!(frontier.near(index.wrapping_add(40_000)), index);
+            assert_eq!(frontier.near(index.wrapping_sub(40_000)), index);
+            assert!(frontier.covers(index.wrapping_sub(1)) && !frontier.covers(index));
+        }
+    }
+}
+
+#[test]
+fn a_completion_is_known_by_its_lap() {
+    let shape = Shape::new(4, 0, 0, 0).unwrap();
+    let done = Completion { status: Status::Network, op: 3, value: 0 };
+    let here = Owner::Here { status: Status::Network, op: 3 };
+    assert_eq!(Completion::owner(&shape, 0, Completion::NONE), Owner::NotYet);
+    for index in [0, 5, u64::from(u32::MAX), u64::MAX] {
+        let head = done.head(&shape, index);
+        assert_eq!(Completion::owner(&shape, index, head), here);
+        assert_eq!(Completion::owner(&shape, index.wrapping_add(4), head), Owner::NotYet);
+        assert_eq!(Completion::owner(&shape, index.wrapping_sub(4), head), Owner::Gone);
+        assert_eq!(Completion::owner(&shape, index, Completion::writing(&shape, index)), Owner::NotYet);
+        let next = Completion::writing(&shape, index.wrapping_add(4));
+        assert_eq!(Completion::owner(&shape, index, next), Owner::Gone);
+    }
+    let bytes = done.head(&shape, 0x1_0000_0004).to_le_bytes();
+    assert_eq!(bytes, [4, 0, 0, 0, 5, 0, 3, 1]);
+}
+
+#[test]
+fn no_word_of_an_error_says_that_all_is_well() {
+    assert_eq!((Poison::from_word(0), Aborted::from_word(0)), (None, None));
+    let queue = Poison { status: Status::Flushed, queue: 2 };
+    assert_eq!(Poison::from_word(Poison { status: Status::Done, queue: 2 }.to_word()), Some(queue));
+    assert_eq!(Poison::from_word(2 << 32), Some(queue), "status 0 of a queue is no success");
+    let aborted = Aborted { status: Status::Aborted, reason: 2 };
+    assert_eq!(Aborted::from_word(2 << 32), Some(aborted));
+    for bits in 0..=u16::MAX - 1 {
+        assert_eq!(Status::from_bits(bits).to_bits(), bits);
+    }
+    assert_eq!(Status::Other(u16::MAX).to_bits(), 5, "65,535 is a completion that is being written");
+    for companion in [Companion::None, Companion::Asked, Companion::Refused, Companion::Queue(0)] {
+        assert_eq!(Companion::from_word(companion.to_word()), companion);
+    }
+    assert_eq!(Companion::from_word(1 << 40), Companion::Invalid(1 << 40));
+}
+
+fn local() -> impl Strategy<Value = Local> {
+    (any::<u64>(), any::<u32>()).prop_map(|(addr, key)| Local { addr, key })
+}
+
+fn remote() -> impl Strategy<Value = Remote> {
+    (any::<u32>(), any::<u64>(), any::<u32>()).prop_map(|(peer, addr, key)| Remote { peer, addr, key })
+}
+
+fn change() -> impl Strategy<Value = Atomic> {
+    prop_oneof![
+        any::<u64>().prop_map(Atomic::Add),
+        (any::<u64>(), any::<u64>()).prop_map(|(expect, swap)| Atomic::SwapIf { expect, swap }),
+        (any::<u64>(), any::<u64>()).prop_map(|(add, boundaries)| Atomic::AddMasked { add, boundaries }),
+        any::<u64>().prop_map(Atomic::Set),
+        any::<u64>().prop_map(Atomic::Max),
+    ]
+}
+
+fn work() -> impl Strategy<Value = Work> {
+    let len = 0..=LENGTH_MAX;
+    prop_oneof![
+        Just(Work::Nop),
+        Just(Work::Show),
+        Just(Work::Barrier),
+        (local(), remote(), len.clone(), any::<Option<u32>>()).prop_map(|(from, to, len, imm)| Work::Write {
+            from,
+            to,
+            len,
+            imm
+        }),
+        (prop::collection::vec(any::<u8>(), 0..=24), remote())
+            .prop_map(|(bytes, to)| Work::WriteInline { bytes: Inline::new(&bytes).unwrap(), to }),
+        (local(), remote(), len).prop_map(|(into, from, len)| Work::Read { into, from, len }),
+        (remote(), change(), any::<bool>()).prop_map(|(at, change, poisoned)| {
+            Work::Atomic { at: Remote { addr: at.addr & !7, ..at }, change, poisoned }
+        }),
+        (any::<u32>(), any::<u64>()).prop_map(|(queue, index)| Work::Wait { queue, index }),
+        (any::<u32>(), any::<u32>()).prop_map(|(peer, imm)| Work::Notify { peer, imm }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(
+        work in work(), fence in 0_u8..3, tag: u16, more: bool, index: u64, checked: bool,
+    ) {
+        let fence = [Fence::None, Fence::ReadsAndAtomics, Fence::All][usize::from(fence)];
+        let entry = Entry { work, fence, tag, more };
+        prop_assert_eq!(Entry::from_words(&entry.to_words(index, checked), index, checked), Ok(entry));
+    }
+}
