@@ -152,6 +152,7 @@ impl IpcMemory for Private {
             opens_once: false,
             refuses_overlap: false,
             outlives_free: false,
+            tells_descriptors: true,
         }
     }
 
