@@ -70,6 +70,9 @@ pub enum NoMemory {
         /// How many there are.
         devices: u32,
     },
+    /// There is no kind of that name.
+    #[error("there is no kind of memory {0:?}: they are host, cuda, hip, ze, and auto")]
+    Unknown(String),
     /// The system.
     #[error(transparent)]
     System(#[from] Cause),

@@ -2,9 +2,11 @@
 //!
 //! For whoever drives `trunkline_proto::ipc`: an exporter's "export" and an importer's "map" are calls of [`IpcMemory`] here.
 //! [`Host`] is memory of the host in memory files, whose descriptors are passed; [`Private`] is any memory of a process, reached by
-//! system calls and mapped by nobody; [`Device`] behaves as a GPU's driver does, without a GPU. Nothing here keeps what nobody has
+//! system calls and mapped by nobody; [`Device`] behaves as a GPU's driver does, without a GPU. [`Cuda`], [`Hip`] and [`LevelZero`] are
+//! memory of GPUs by their vendors' drivers, opened at run time; [`AnyMemory`] is whichever a name says. Nothing here keeps what nobody has
 //! open, sends anything to another process, or decides what is shared: handles and descriptors are passed by the caller.
 
+mod any;
 mod cuda;
 mod driven;
 mod error;
@@ -21,6 +23,7 @@ mod table;
 mod window;
 mod ze;
 
+pub use any::AnyMemory;
 pub use cuda::Cuda;
 pub use error::{
     Cause, CloseError, CopyError, ExportError, FindError, Meaning, NoMemory, NotClosed, OpenError,

@@ -49,9 +49,7 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
     let (rank, size, process) = (world.rank(), world.size(), host.random());
     let mut listener = host.oob().listen()?;
     let mut sharing = Sharing::new(process, BUDGET);
-    if !memory.caps().by_bytes {
-        sharing.passing = Passing::Descriptor;
-    }
+    sharing.passing = Passing::Either;
     let [messages, answers, stage] = INBOX;
     let inbox = Inbox::new(messages, answers, stage).map_err(|_| MessageError::Outside)?;
     let now = host.now();
