@@ -6,9 +6,10 @@ use std::mem::ManuallyDrop;
 use std::sync::Mutex;
 
 use libloading::os::unix::Library;
-use trunkline_mem::ipc::{At, Caps, Cuda, Hip, IpcMemory, LevelZero};
+use trunkline_mem::ipc::{At, Caps, Cuda, Hip, IpcMemory, LevelZero, Passing};
 use trunkline_sys::cuda_ipc::{self as cuda, MemAccessDesc};
 
+use crate::peer::Parcel;
 use crate::stub;
 use crate::subject::Subject;
 
@@ -232,5 +233,42 @@ impl Segments {
         // SAFETY: pushed above.
         assert_eq!(unsafe { self.function::<CtxPopCurrent>(c"cuCtxPopCurrent_v2")(&raw mut context) }, 0);
         result
+    }
+}
+
+/// What a peer might say instead: that the allocation of a handle is longer, with all words held together as they should be.
+pub(crate) fn longer(parcel: &Parcel, by: u64) -> Parcel {
+    parcel.with(|bytes| {
+        let mut words: Vec<u64> =
+            bytes[8..].chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        words[3] += by;
+        let start = 0xcbf2_9ce4_8422_2325 ^ u64::from(parcel.handle.kind());
+        let check = words[..13].iter().fold(start, |sum, word| {
+            let sum = (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            sum ^ sum >> 29
+        });
+        words[13] = check;
+        bytes.truncate(8);
+        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    })
+}
+
+#[test]
+fn a_peers_word_for_the_length_is_not_believed() {
+    for kind in ["cuda", "cuda_segment", "hip", "ze"] {
+        if !stub::is_there(kind) {
+            return;
+        }
+        let world = crate::peer::World::new(kind, 64 << 20);
+        let [owner, importer] = [world.process(), world.process()];
+        let addr = owner.alloc(64 << 10).unwrap();
+        let parcel = owner.export(&owner.find(addr).unwrap(), Passing::Either).unwrap();
+        for by in [8, 64 << 10, 1 << 40] {
+            let error = importer.open(&longer(&parcel, by)).unwrap_err();
+            // A driver that is told a length refuses it itself.
+            let is_refused = error.starts_with("Handle(Value(\"length\"))") || kind == "cuda_segment";
+            assert!(is_refused, "{kind} {by}: {error}");
+        }
+        importer.open(&longer(&parcel, 0)).unwrap();
     }
 }

@@ -6,9 +6,9 @@ use trunkline_sys::cuda_ipc::{CudaIpcMemHandle, IPC_MEM_LAZY_ENABLE_PEER_ACCESS}
 use super::calls::open_error;
 use super::{CudaDriver, planted};
 use crate::gpu::CallError;
+use crate::ipc::Allocation;
 use crate::ipc::driven::Sealed;
 use crate::ipc::error::{ExportError, OpenError};
-use crate::ipc::{Allocation, HandleError};
 
 impl CudaDriver {
     pub(super) fn export_legacy(&self, of: &Allocation, sealed: &mut Sealed) -> Result<(), ExportError> {
@@ -31,25 +31,7 @@ impl CudaDriver {
             unsafe { (self.calls.ipc_open_mem_handle)(&raw mut at, handle, IPC_MEM_LAZY_ENABLE_PEER_ACCESS) }
         });
         opened.map_err(open_error)?;
-        let addr = at as usize;
-        // A peer's word for the length would have copies go beyond what is mapped.
-        let mapped = self.look(addr).map_err(|error| OpenError::Other(error.into()));
-        let holds = mapped.map(|found| {
-            found.is_some_and(|(found, _)| {
-                found.offset_of(addr).is_some_and(|offset| found.len - offset >= sealed.len)
-            })
-        });
-        match holds {
-            Ok(true) => Ok(addr),
-            Ok(false) => {
-                let _ = self.close_legacy(addr);
-                Err(HandleError::Value("length").into())
-            }
-            Err(error) => {
-                let _ = self.close_legacy(addr);
-                Err(error)
-            }
-        }
+        Ok(at as usize)
     }
 
     /// Unmaps it, in the context that it was mapped in.

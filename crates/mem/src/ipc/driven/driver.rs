@@ -63,11 +63,20 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// Whether a handle of that kind is refused while something is open that has addresses of its owner in common with it.
     fn conflicts(&self, kind: u8) -> bool;
 
-    /// Maps what a handle is of: where, at least as many bytes as the handle says.
+    /// Maps what a handle is of; where. How many bytes are there is asked then.
     ///
     /// # Errors
     /// [`OpenError`].
     fn open(&self, sealed: &Sealed, descriptor: Option<OwnedFd>) -> Result<(usize, Self::Opened), OpenError>;
+
+    /// Whether so many bytes from an address on are mapped as one.
+    ///
+    /// # Errors
+    /// The driver does not answer.
+    fn maps(&self, addr: usize, len: usize) -> Result<bool, Cause> {
+        let found = self.find(addr)?;
+        Ok(found.is_some_and(|found| found.offset_of(addr).is_some_and(|offset| found.len - offset >= len)))
+    }
 
     /// Unmaps it.
     ///

@@ -17,7 +17,7 @@ pub(super) use sealed::Sealed;
 use self::imports::Imports;
 use super::error::{Cause, CloseError, CopyError, ExportError, FindError, NotClosed, OpenError};
 use super::host::random;
-use super::{Allocation, At, Caps, Export, Handle, IpcMemory, Mapped, Passing, To};
+use super::{Allocation, At, Caps, Export, Handle, HandleError, IpcMemory, Mapped, Passing, To, planted};
 use crate::Memory;
 
 /// Memory of a vendor's devices, one of which memory of others is mapped for.
@@ -156,7 +156,17 @@ impl<D: Driver> IpcMemory for Driven<D> {
             None => {}
         }
         let (addr, opened) = self.driver.open(&sealed, descriptor)?;
-        Ok(self.imports_mut().add(&sealed, addr, opened))
+        // A peer's word for the length would have copies go beyond what is mapped.
+        let wrong = match self.driver.maps(addr, sealed.len) {
+            Ok(true) => return Ok(self.imports_mut().add(&sealed, addr, opened)),
+            Ok(false) if planted("mem-gpu-believes-lengths") => {
+                return Ok(self.imports_mut().add(&sealed, addr, opened));
+            }
+            Ok(false) => HandleError::Value("length").into(),
+            Err(cause) => OpenError::Other(cause),
+        };
+        let _ = self.driver.close(addr, &opened);
+        Err(wrong)
     }
 
     fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
