@@ -24,6 +24,7 @@ const STEPS: &[Step] = &[
     ("bindings-ofi", bindings::run_ofi),
     ("bindings-cuda", bindings::run_cuda),
     ("bindings-hip", bindings::run_hip),
+    ("bindings-ze", bindings::run_ze),
     ("abi", abi::run),
 ];
 

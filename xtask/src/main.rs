@@ -125,7 +125,8 @@ fn dispatch(command: Command) -> Result<bool> {
             let shown_ofi = shown("bindings-ofi", &bindings::run_ofi(&workspace)?);
             let shown_cuda = shown("bindings-cuda", &bindings::run_cuda(&workspace)?);
             let shown_hip = shown("bindings-hip", &bindings::run_hip(&workspace)?);
-            Ok(shown_nccl && shown_verbs && shown_ofi && shown_cuda && shown_hip)
+            let shown_ze = shown("bindings-ze", &bindings::run_ze(&workspace)?);
+            Ok(shown_nccl && shown_verbs && shown_ofi && shown_cuda && shown_hip && shown_ze)
         }
         Command::Abi => Ok(shown("abi", &abi::run(&workspace)?)),
         Command::Dist => dist::run(&workspace).map(|()| true),

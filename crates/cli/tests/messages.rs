@@ -1,15 +1,23 @@
-//! `trunkline bench p2p --memory host|memfd`: rows, their checks, and what does not go together.
+//! `trunkline bench p2p --memory host|memfd|cuda|hip|ze`: rows, their checks, what does not go together, and what is missing.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
 
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::Path;
 use std::process::{Command, Output};
 
+use rustix::fs::MemfdFlags;
 use serde_json::Value;
 
 fn bench(arguments: &str) -> Output {
+    bench_with(arguments, &[])
+}
+
+fn bench_with(arguments: &str, environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new("timeout");
     command.args(["120", env!("CARGO_BIN_EXE_trunkline"), "bench"]).args(arguments.split_whitespace());
-    command.env("TRUNKLINE_FABRIC", "soft:shm").output().expect("timeout runs")
+    command.env("TRUNKLINE_FABRIC", "soft:shm").envs(environment.iter().copied());
+    command.output().expect("timeout runs")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -40,6 +48,59 @@ fn rows_of_both_memories_are_right_and_name_their_interface() {
             table.contains(&format!("{memory} memory")) && table.contains("interface: messages"),
             "{table}"
         );
+    }
+}
+
+/// A library that stands for a driver, in a folder of its own, and the file that its device is in.
+fn stub(source: &str, library: &str) -> Option<(tempfile::TempDir, OwnedFd)> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mem/tests/ipc/stub").join(source);
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-shared", "-fPIC", "-pthread", "-o"]).arg(folder.path().join(library)).arg(from);
+    let Ok(status) = cc.status() else {
+        println!("SKIPPED messages of memory of GPUs: no cc");
+        return None;
+    };
+    assert!(status.success(), "{source} is compiled");
+    let file = rustix::fs::memfd_create("trunkline.stub", MemfdFlags::CLOEXEC).expect("a file");
+    rustix::fs::ftruncate(&file, 1 << 46).expect("its size");
+    let head: Vec<u8> = [64_u64 << 20, 1, 65536, 1].iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert_eq!(rustix::io::pwrite(&file, &head, 0), Ok(32));
+    Some((folder, file))
+}
+
+#[test]
+fn memory_of_gpus_is_sent_over_what_stands_for_their_drivers() {
+    let kinds = [("cuda", "libcuda.so.1"), ("hip", "libamdhip64.so.7"), ("ze", "libze_loader.so.1")];
+    for (memory, library) in kinds {
+        let Some((folder, file)) = stub(&format!("{memory}.c"), library) else { return };
+        let device = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        let folder = folder.path().to_str().expect("a name");
+        let arguments = format!("p2p --memory {memory} -b 8 -e 300000 -f 190 -i 40 --json");
+        let output = bench_with(&arguments, &[("LD_LIBRARY_PATH", folder), ("STUB_DEVICE", &device)]);
+        assert!(output.status.success(), "{memory}: {}", text(&output.stderr));
+        let rows: Vec<Value> =
+            text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+        assert_eq!(rows.len(), 4);
+        for row in rows {
+            assert_eq!((&row["wrong"], &row["fabric"]), (&0.into(), &memory.into()));
+        }
+    }
+}
+
+#[test]
+fn what_is_missing_for_memory_of_gpus_is_named() {
+    for (memory, library) in
+        [("cuda", "libcuda.so.1"), ("hip", "libamdhip64.so.7"), ("ze", "libze_loader.so.1")]
+    {
+        let output = bench(&format!("p2p --memory {memory} -b 8 -e 8 -i 20"));
+        if output.status.success() {
+            // This machine has one.
+            continue;
+        }
+        let told = text(&output.stderr);
+        assert!(told.contains("install") || told.contains("there is no device"), "{told}");
+        assert!(told.contains(library) || told.contains("driver"), "{told}");
     }
 }
 

@@ -40,8 +40,20 @@ pub mod status {
     pub const STUB_LIBRARY: Status = 34;
     /// `CUDA_ERROR_NO_DEVICE`.
     pub const NO_DEVICE: Status = 100;
+    /// `CUDA_ERROR_INVALID_DEVICE`.
+    pub const INVALID_DEVICE: Status = 101;
     /// `CUDA_ERROR_INVALID_CONTEXT`.
     pub const INVALID_CONTEXT: Status = 201;
+    /// `CUDA_ERROR_ALREADY_MAPPED`.
+    pub const ALREADY_MAPPED: Status = 208;
+    /// `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED`.
+    pub const PEER_ACCESS_UNSUPPORTED: Status = 217;
+    /// `CUDA_ERROR_INVALID_HANDLE`.
+    pub const INVALID_HANDLE: Status = 400;
+    /// `CUDA_ERROR_TOO_MANY_PEERS`.
+    pub const TOO_MANY_PEERS: Status = 711;
+    /// `CUDA_ERROR_NOT_PERMITTED`.
+    pub const NOT_PERMITTED: Status = 800;
     /// `CUDA_ERROR_NOT_SUPPORTED`.
     pub const NOT_SUPPORTED: Status = 801;
     /// `CUDA_ERROR_SYSTEM_NOT_READY`.
@@ -58,14 +70,22 @@ pub mod pointer_attribute {
     pub const MEMORY_TYPE: c_uint = 2;
     /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`: synchronous copies wait for what they began.
     pub const SYNC_MEMOPS: c_uint = 6;
+    /// `CU_POINTER_ATTRIBUTE_BUFFER_ID`: 64 bits, never given to another allocation of the process.
+    pub const BUFFER_ID: c_uint = 7;
     /// `CU_POINTER_ATTRIBUTE_IS_MANAGED`.
     pub const IS_MANAGED: c_uint = 8;
     /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
     pub const DEVICE_ORDINAL: c_uint = 9;
-    /// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`.
+    /// `CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE`: 1 for what `cuIpcGetMemHandle` takes.
+    pub const IS_LEGACY_CUDA_IPC_CAPABLE: c_uint = 10;
+    /// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`; of virtual memory that of the range that was reserved.
     pub const RANGE_START_ADDR: c_uint = 11;
-    /// `CU_POINTER_ATTRIBUTE_RANGE_SIZE`, in bytes.
+    /// `CU_POINTER_ATTRIBUTE_RANGE_SIZE`, in bytes; as above.
     pub const RANGE_SIZE: c_uint = 12;
+    /// `CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES`: bits, by which `cuMemCreate` was told that memory may be exported.
+    pub const ALLOWED_HANDLE_TYPES: c_uint = 14;
+    /// `CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE`, since CUDA 11.2: the pool that the memory is of, or null.
+    pub const MEMPOOL_HANDLE: c_uint = 17;
 }
 
 /// Values of `CUmemorytype`.

@@ -22,12 +22,26 @@ pub mod status {
     pub const SUCCESS: Status = 0;
     /// `hipErrorInvalidValue`.
     pub const INVALID_VALUE: Status = 1;
+    /// `hipErrorOutOfMemory`.
+    pub const OUT_OF_MEMORY: Status = 2;
     /// `hipErrorNotInitialized`.
     pub const NOT_INITIALIZED: Status = 3;
     /// `hipErrorInsufficientDriver`.
     pub const INSUFFICIENT_DRIVER: Status = 35;
     /// `hipErrorNoDevice`.
     pub const NO_DEVICE: Status = 100;
+    /// `hipErrorInvalidDevice`.
+    pub const INVALID_DEVICE: Status = 101;
+    /// `hipErrorMapFailed`, also of an IPC handle.
+    pub const MAP_FAILED: Status = 205;
+    /// `hipErrorAlreadyMapped`.
+    pub const ALREADY_MAPPED: Status = 208;
+    /// `hipErrorPeerAccessUnsupported`.
+    pub const PEER_ACCESS_UNSUPPORTED: Status = 217;
+    /// `hipErrorInvalidHandle`.
+    pub const INVALID_HANDLE: Status = 400;
+    /// `hipErrorNotSupported`.
+    pub const NOT_SUPPORTED: Status = 801;
     /// `HSA_STATUS_ERROR`.
     pub const HSA_ERROR: Status = 0x1000;
     /// `HSA_STATUS_ERROR_INVALID_ALLOCATION`.

@@ -5,10 +5,13 @@
 #![no_std]
 
 pub mod cuda;
+pub mod cuda_ipc;
 pub mod gdrcopy;
 pub mod hip;
+pub mod hip_ipc;
 pub mod nccl_net;
 pub mod nvshmem;
 pub mod ofi;
 pub mod pmix;
 pub mod verbs;
+pub mod ze;

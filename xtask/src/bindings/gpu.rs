@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 use syn::{ReturnType, Type};
-use trunkline_sys::{cuda, hip};
+use trunkline_sys::{cuda, cuda_ipc, hip, hip_ipc, ze};
 
 use super::{Facts, as_fact, prototypes};
 use crate::source::Source;
@@ -19,9 +19,8 @@ pub(super) struct Interface {
     pub(super) header: &'static str,
     /// Where people get it.
     pub(super) package: &'static str,
-    /// Source of the table.
-    table: &'static str,
-    symbols: &'static [&'static std::ffi::CStr],
+    /// Sources of its tables, each with the symbols of its fields.
+    tables: &'static [(&'static str, &'static [&'static std::ffi::CStr])],
     numbers: fn() -> Vec<(&'static str, i64)>,
 }
 
@@ -30,8 +29,7 @@ pub(super) const CUDA: Interface = Interface {
     known_by: "cuda.h",
     header: "xtask/bindings/probe_cuda.h",
     package: "CUDA toolkit; or set CPATH",
-    table: "src/cuda.rs",
-    symbols: &cuda::SYMBOLS,
+    tables: &[("src/cuda.rs", &cuda::SYMBOLS), ("src/cuda_ipc.rs", &cuda_ipc::SYMBOLS)],
     numbers: of_cuda,
 };
 
@@ -40,9 +38,17 @@ pub(super) const HIP: Interface = Interface {
     known_by: "hip/hip_runtime_api.h",
     header: "xtask/bindings/probe_hip.h",
     package: "ROCm packages hip-dev and hsa-rocr-dev; or set CPATH",
-    table: "src/hip.rs",
-    symbols: &hip::SYMBOLS,
+    tables: &[("src/hip.rs", &hip::SYMBOLS), ("src/hip_ipc.rs", &hip_ipc::SYMBOLS)],
     numbers: of_hip,
+};
+
+/// Intel's.
+pub(super) const ZE: Interface = Interface {
+    known_by: "level_zero/ze_api.h",
+    header: "xtask/bindings/probe_ze.h",
+    package: "Debian package libze-dev; or set CPATH",
+    tables: &[("src/ze.rs", &ze::SYMBOLS)],
+    numbers: of_ze,
 };
 
 /// What Rust says of an interface.
@@ -52,17 +58,25 @@ pub(super) const HIP: Interface = Interface {
 pub(super) fn facts(interface: &Interface, sys: &Path) -> Result<Facts> {
     let mut facts: Facts =
         (interface.numbers)().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    let source = Source::read(&sys.join(interface.table))?;
+    for (table, symbols) in interface.tables {
+        functions(&sys.join(table), symbols, &mut facts)?;
+    }
+    Ok(facts)
+}
+
+/// The prototypes of a table's functions.
+fn functions(table: &Path, symbols: &[&std::ffi::CStr], facts: &mut Facts) -> Result<()> {
+    let source = Source::read(table)?;
     let aliases = prototypes::aliases(&source);
-    let table = source.product.items.iter().find_map(|item| match item {
+    let found = source.product.items.iter().find_map(|item| match item {
         syn::Item::Struct(found) if found.ident == "Calls" => Some(found),
         _ => None,
     });
-    let fields = &table.context("no table")?.fields;
-    if fields.len() != interface.symbols.len() {
-        bail!("{}: {} functions, {} symbols", interface.table, fields.len(), interface.symbols.len());
+    let fields = &found.context("no table")?.fields;
+    if fields.len() != symbols.len() {
+        bail!("{}: {} functions, {} symbols", table.display(), fields.len(), symbols.len());
     }
-    for (field, symbol) in fields.iter().zip(interface.symbols) {
+    for (field, symbol) in fields.iter().zip(symbols) {
         let Type::Path(path) = prototypes::inside_option(&field.ty).unwrap_or(&field.ty) else {
             bail!("no alias")
         };
@@ -75,7 +89,7 @@ pub(super) fn facts(interface: &Interface, sys: &Path) -> Result<Facts> {
         let check = format!("__builtin_types_compatible_p(__typeof__(&{symbol}), {result} (*)({arguments}))");
         facts.insert(check, 1);
     }
-    Ok(facts)
+    Ok(())
 }
 
 fn c_type(ty: &Type) -> Result<String> {
@@ -89,12 +103,28 @@ fn c_type(ty: &Type) -> Result<String> {
     Ok(match name.as_str() {
         "c_int" | "Device" => "int",
         "c_uint" | "Status" => "unsigned int",
-        "c_ulonglong" | "DevicePtr" => "unsigned long long",
+        "c_ulonglong" | "DevicePtr" | "AllocationHandle" => "unsigned long long",
         "c_char" => "char",
         "c_void" => "void",
         "usize" => "size_t",
         "u64" => "uint64_t",
         "Context" => "struct CUctx_st",
+        "u32" => "uint32_t",
+        "Stream" => "struct CUstream_st",
+        "CudaIpcMemHandle" => "CUipcMemHandle",
+        "MemAccessDesc" => "CUmemAccessDesc",
+        "HipStream" => "struct ihipStream_t",
+        "HipIpcMemHandle" => "hipIpcMemHandle_t",
+        "ZeDriver" => "struct _ze_driver_handle_t",
+        "ZeDevice" => "struct _ze_device_handle_t",
+        "ZeContext" => "struct _ze_context_handle_t",
+        "ZeCommandList" => "struct _ze_command_list_handle_t",
+        "ZeEvent" => "struct _ze_event_handle_t",
+        "ZeIpcMemHandle" => "ze_ipc_mem_handle_t",
+        "ZeContextDesc" => "ze_context_desc_t",
+        "ZeCommandQueueDesc" => "ze_command_queue_desc_t",
+        "ZeDeviceMemAllocDesc" => "ze_device_mem_alloc_desc_t",
+        "ZeMemoryAllocationProperties" => "ze_memory_allocation_properties_t",
         "PointerAttributes" => "hipPointerAttribute_t",
         other => bail!("{other} has no C name"),
     }
@@ -111,12 +141,41 @@ fn of_cuda() -> Vec<(&'static str, i64)> {
         ("CUDA_ERROR_DEINITIALIZED", status::DEINITIALIZED.into()),
         ("CUDA_ERROR_STUB_LIBRARY", status::STUB_LIBRARY.into()),
         ("CUDA_ERROR_NO_DEVICE", status::NO_DEVICE.into()),
+        ("CUDA_ERROR_INVALID_DEVICE", status::INVALID_DEVICE.into()),
         ("CUDA_ERROR_INVALID_CONTEXT", status::INVALID_CONTEXT.into()),
+        ("CUDA_ERROR_ALREADY_MAPPED", status::ALREADY_MAPPED.into()),
+        ("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", status::PEER_ACCESS_UNSUPPORTED.into()),
+        ("CUDA_ERROR_INVALID_HANDLE", status::INVALID_HANDLE.into()),
+        ("CUDA_ERROR_TOO_MANY_PEERS", status::TOO_MANY_PEERS.into()),
+        ("CUDA_ERROR_NOT_PERMITTED", status::NOT_PERMITTED.into()),
         ("CUDA_ERROR_NOT_SUPPORTED", status::NOT_SUPPORTED.into()),
         ("CUDA_ERROR_SYSTEM_NOT_READY", status::SYSTEM_NOT_READY.into()),
         ("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", status::SYSTEM_DRIVER_MISMATCH.into()),
         ("CU_POINTER_ATTRIBUTE_MEMORY_TYPE", pointer_attribute::MEMORY_TYPE.into()),
         ("CU_POINTER_ATTRIBUTE_SYNC_MEMOPS", pointer_attribute::SYNC_MEMOPS.into()),
+        ("CU_POINTER_ATTRIBUTE_BUFFER_ID", pointer_attribute::BUFFER_ID.into()),
+        (
+            "CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE",
+            pointer_attribute::IS_LEGACY_CUDA_IPC_CAPABLE.into(),
+        ),
+        ("CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES", pointer_attribute::ALLOWED_HANDLE_TYPES.into()),
+        ("CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE", pointer_attribute::MEMPOOL_HANDLE.into()),
+        ("CU_STREAM_NON_BLOCKING", cuda::STREAM_NON_BLOCKING.into()),
+        ("CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS", cuda_ipc::IPC_MEM_LAZY_ENABLE_PEER_ACCESS.into()),
+        ("CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR", cuda_ipc::MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.into()),
+        ("CU_MEM_LOCATION_TYPE_DEVICE", cuda_ipc::MEM_LOCATION_TYPE_DEVICE.into()),
+        ("CU_MEM_ACCESS_FLAGS_PROT_READWRITE", cuda_ipc::MEM_ACCESS_FLAGS_PROT_READWRITE.into()),
+        ("sizeof(CUipcMemHandle)", as_fact(size_of::<cuda_ipc::CudaIpcMemHandle>())),
+        ("sizeof(CUmemAccessDesc)", as_fact(size_of::<cuda_ipc::MemAccessDesc>())),
+        (
+            "offsetof(CUmemAccessDesc, location.type)",
+            as_fact(std::mem::offset_of!(cuda_ipc::MemAccessDesc, location_type)),
+        ),
+        (
+            "offsetof(CUmemAccessDesc, location.id)",
+            as_fact(std::mem::offset_of!(cuda_ipc::MemAccessDesc, location_id)),
+        ),
+        ("offsetof(CUmemAccessDesc, flags)", as_fact(std::mem::offset_of!(cuda_ipc::MemAccessDesc, flags))),
         ("CU_POINTER_ATTRIBUTE_IS_MANAGED", pointer_attribute::IS_MANAGED.into()),
         ("CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL", pointer_attribute::DEVICE_ORDINAL.into()),
         ("CU_POINTER_ATTRIBUTE_RANGE_START_ADDR", pointer_attribute::RANGE_START_ADDR.into()),
@@ -140,6 +199,18 @@ fn of_hip() -> Vec<(&'static str, i64)> {
         ("hipSuccess", status::SUCCESS.into()),
         ("HSA_STATUS_SUCCESS", status::SUCCESS.into()),
         ("hipErrorInvalidValue", status::INVALID_VALUE.into()),
+        ("hipErrorOutOfMemory", status::OUT_OF_MEMORY.into()),
+        ("hipErrorInvalidDevice", status::INVALID_DEVICE.into()),
+        ("hipErrorMapFailed", status::MAP_FAILED.into()),
+        ("hipErrorAlreadyMapped", status::ALREADY_MAPPED.into()),
+        ("hipErrorPeerAccessUnsupported", status::PEER_ACCESS_UNSUPPORTED.into()),
+        ("hipErrorInvalidHandle", status::INVALID_HANDLE.into()),
+        ("hipErrorNotSupported", status::NOT_SUPPORTED.into()),
+        ("hipIpcMemLazyEnablePeerAccess", hip_ipc::IPC_MEM_LAZY_ENABLE_PEER_ACCESS.into()),
+        ("HIP_POINTER_ATTRIBUTE_BUFFER_ID", hip_ipc::POINTER_ATTRIBUTE_BUFFER_ID.into()),
+        ("hipStreamNonBlocking", hip_ipc::STREAM_NON_BLOCKING.into()),
+        ("hipMemcpyDefault", hip_ipc::MEMCPY_DEFAULT.into()),
+        ("sizeof(hipIpcMemHandle_t)", as_fact(size_of::<hip_ipc::HipIpcMemHandle>())),
         ("hipErrorNotInitialized", status::NOT_INITIALIZED.into()),
         ("hipErrorInsufficientDriver", status::INSUFFICIENT_DRIVER.into()),
         ("hipErrorNoDevice", status::NO_DEVICE.into()),
@@ -166,6 +237,50 @@ fn of_hip() -> Vec<(&'static str, i64)> {
         (
             "offsetof(hipPointerAttribute_t, allocationFlags)",
             as_fact(offset_of!(PointerAttributes, allocation_flags)),
+        ),
+    ]
+}
+
+fn of_ze() -> Vec<(&'static str, i64)> {
+    use std::mem::offset_of;
+
+    use ze::{memory_type, status};
+    vec![
+        ("ZE_RESULT_SUCCESS", status::SUCCESS.into()),
+        ("ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY", status::OUT_OF_HOST_MEMORY.into()),
+        ("ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", status::OUT_OF_DEVICE_MEMORY.into()),
+        ("ZE_RESULT_ERROR_INSUFFICIENT_PERMISSIONS", status::INSUFFICIENT_PERMISSIONS.into()),
+        ("ZE_RESULT_ERROR_UNINITIALIZED", status::UNINITIALIZED.into()),
+        ("ZE_RESULT_ERROR_UNSUPPORTED_FEATURE", status::UNSUPPORTED_FEATURE.into()),
+        ("ZE_RESULT_ERROR_INVALID_ARGUMENT", status::INVALID_ARGUMENT.into()),
+        ("ZE_MEMORY_TYPE_DEVICE", memory_type::DEVICE.into()),
+        ("ZE_STRUCTURE_TYPE_CONTEXT_DESC", ze::STRUCTURE_TYPE_CONTEXT_DESC.into()),
+        ("ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC", ze::STRUCTURE_TYPE_COMMAND_QUEUE_DESC.into()),
+        ("ZE_STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC", ze::STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC.into()),
+        (
+            "ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES",
+            ze::STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES.into(),
+        ),
+        ("ZE_COMMAND_QUEUE_MODE_SYNCHRONOUS", ze::COMMAND_QUEUE_MODE_SYNCHRONOUS.into()),
+        ("ZE_INIT_FLAG_GPU_ONLY", ze::INIT_FLAG_GPU_ONLY.into()),
+        ("sizeof(ze_ipc_mem_handle_t)", as_fact(size_of::<ze::ZeIpcMemHandle>())),
+        ("sizeof(ze_context_desc_t)", as_fact(size_of::<ze::ZeContextDesc>())),
+        ("offsetof(ze_context_desc_t, flags)", as_fact(offset_of!(ze::ZeContextDesc, flags))),
+        ("sizeof(ze_command_queue_desc_t)", as_fact(size_of::<ze::ZeCommandQueueDesc>())),
+        ("offsetof(ze_command_queue_desc_t, mode)", as_fact(offset_of!(ze::ZeCommandQueueDesc, mode))),
+        ("sizeof(ze_device_mem_alloc_desc_t)", as_fact(size_of::<ze::ZeDeviceMemAllocDesc>())),
+        (
+            "offsetof(ze_device_mem_alloc_desc_t, ordinal)",
+            as_fact(offset_of!(ze::ZeDeviceMemAllocDesc, ordinal)),
+        ),
+        ("sizeof(ze_memory_allocation_properties_t)", as_fact(size_of::<ze::ZeMemoryAllocationProperties>())),
+        (
+            "offsetof(ze_memory_allocation_properties_t, type)",
+            as_fact(offset_of!(ze::ZeMemoryAllocationProperties, kind)),
+        ),
+        (
+            "offsetof(ze_memory_allocation_properties_t, id)",
+            as_fact(offset_of!(ze::ZeMemoryAllocationProperties, id)),
         ),
     ]
 }

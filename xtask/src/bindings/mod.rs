@@ -114,6 +114,14 @@ pub(crate) fn run_hip(workspace: &Workspace) -> Result<Findings> {
     run_gpu(workspace, &gpu::HIP)
 }
 
+/// Compares the table of Level Zero against Intel's header, where that is installed.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_ze(workspace: &Workspace) -> Result<Findings> {
+    run_gpu(workspace, &gpu::ZE)
+}
+
 fn run_gpu(workspace: &Workspace, interface: &gpu::Interface) -> Result<Findings> {
     if shell::which("cc").is_none() {
         return Ok(Findings::skip("no C compiler (package gcc)"));
@@ -359,6 +367,10 @@ mod tests {
         assert_eq!(cuda.get(pop), Some(&1));
         let hip = gpu::facts(&gpu::HIP, sys).unwrap();
         assert!(hip.keys().any(|fact| fact.contains("(&hsa_amd_portable_export_dmabuf)")));
+        let ze = gpu::facts(&gpu::ZE, sys).unwrap();
+        let put = "__builtin_types_compatible_p(__typeof__(&zeMemPutIpcHandle), \
+                   unsigned int (*)(struct _ze_context_handle_t*, ze_ipc_mem_handle_t))";
+        assert_eq!(ze.get(put), Some(&1));
         assert!(
             cuda.len() > trunkline_sys::cuda::SYMBOLS.len() && hip.len() > trunkline_sys::hip::SYMBOLS.len()
         );

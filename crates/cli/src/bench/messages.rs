@@ -8,7 +8,7 @@ use std::time::Instant;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use trunkline::World;
-use trunkline::messages::{Buffer, Host, IpcMemory, MessageError, Messages, shared_device};
+use trunkline::messages::{AnyMemory, Buffer, Host, IpcMemory, MessageError, Messages, shared_device};
 
 use super::plot::Pending;
 use super::progress;
@@ -22,16 +22,18 @@ pub(crate) enum Of {
     Host,
     /// A device in a memory file.
     Memfd,
+    /// Memory of GPUs, by the driver that this names.
+    Gpu(&'static str),
 }
 
 impl Of {
-    pub(crate) const NAMES: [&'static str; 2] = ["host", "memfd"];
+    pub(crate) const NAMES: [&'static str; 5] = ["host", "memfd", "cuda", "hip", "ze"];
 
     pub(crate) fn named(name: &str) -> Option<Self> {
         match name {
             "host" => Some(Self::Host),
             "memfd" => Some(Self::Memfd),
-            _ => None,
+            other => AnyMemory::GPUS.into_iter().find(|name| *name == other).map(Self::Gpu),
         }
     }
 
@@ -39,6 +41,7 @@ impl Of {
         match self {
             Self::Host => "host",
             Self::Memfd => "memfd",
+            Self::Gpu(name) => name,
         }
     }
 }
@@ -120,7 +123,22 @@ pub(crate) fn run(settings: &Settings, world: &World) -> Result<u64, BenchError>
             let messages = Messages::start(world, device)?;
             Bench { settings, messages, to_send, to_receive }.rows()
         }
+        Of::Gpu(name) => {
+            let memory = device_of(name, world.rank())?;
+            let make = || memory.alloc(most).map(|addr| Buffer::own(addr, most));
+            let to_send = make().map_err(MessageError::from)?;
+            let to_receive = make().map_err(MessageError::from)?;
+            let messages = Messages::start(world, memory)?;
+            Bench { settings, messages, to_send, to_receive }.rows()
+        }
     }
+}
+
+/// Which of the driver's devices a rank uses: ranks take turns, where the driver has several.
+fn device_of(name: &str, rank: usize) -> Result<AnyMemory, MessageError> {
+    let own = AnyMemory::open(name, rank as u32);
+    // One GPU serves both.
+    Ok(own.or_else(|_| AnyMemory::open(name, 0))?)
 }
 
 struct Bench<'a, M> {

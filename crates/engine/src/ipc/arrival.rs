@@ -76,10 +76,12 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// # Errors
     /// [`ReceiveError`].
     pub fn receive_own(&mut self, arrival: ArrivalId, addr: usize) -> Result<(), ReceiveError> {
+        let len = self.arrival_mut(arrival).map(|one| one.used.part().len()).unwrap_or(0);
+        let holds = usize::try_from(len).is_ok_and(|len| self.memory.holds(addr, len));
         let room = self.memory.allocation_of(addr).ok();
         let room = room.and_then(|of| Some(of.len - of.offset_of(addr)?)).unwrap_or(0);
-        let len = self.arrival_mut(arrival).map(|one| one.used.part().len());
-        self.receive_part(arrival, Buffer::own(addr, room as u64), (len.unwrap_or(0), Rows::WHOLE))
+        let room = if holds { len } else { room as u64 };
+        self.receive_part(arrival, Buffer::own(addr, room), (len, Rows::WHOLE))
     }
 
     /// So many bytes of an arrival, from its first on, go there; they stand in such rows in what it refers to.

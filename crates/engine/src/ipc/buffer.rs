@@ -260,11 +260,7 @@ impl Buffer {
     pub fn is_there<M: IpcMemory>(&self, of: &M) -> bool {
         let Some(span) = self.rows.span(self.len) else { return false };
         match &self.place {
-            Place::Own(addr) => {
-                let found = of.allocation_of(*addr).ok();
-                let room = found.and_then(|found| Some(found.len - found.offset_of(*addr)?));
-                room.is_some_and(|room| span <= room as u64)
-            }
+            Place::Own(addr) => usize::try_from(span).is_ok_and(|span| of.holds(*addr, span)),
             Place::Other(memory, at) => memory.checked(*at, span).is_ok(),
         }
     }

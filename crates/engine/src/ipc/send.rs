@@ -122,10 +122,13 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     }
 
     fn share(&mut self, ask: &Ask, outside: &SendError, now: Instant) -> Result<Shared, SendError> {
-        self.exporter.share(ask, now).map_err(|error| match error {
-            ShareError::Gone => SendError::Gone,
-            ShareError::Outside => outside.clone(),
-        })
+        let (addr, len) = (ask.part.start() as usize, ask.part.len() as usize);
+        match self.exporter.share(ask, now) {
+            Ok(shared) => Ok(shared),
+            Err(ShareError::Gone) => Err(SendError::Gone),
+            Err(ShareError::Outside) if self.memory.holds(addr, len) => Ok(self.exporter.pass_over()),
+            Err(ShareError::Outside) => Err(outside.clone()),
+        }
     }
 
     /// What the driver says is there.

@@ -187,6 +187,30 @@ fn what_was_answered_may_be_written_again() {
 }
 
 #[test]
+fn bytes_of_several_allocations_that_are_one_go_another_way() {
+    const PIECE: usize = 64 << 10;
+    let world = World::new(64, 16, By::Bytes);
+    let [owner, other] = world.pair();
+    let addrs = [owner.alloc(PIECE), owner.alloc(PIECE)];
+    assert_eq!(addrs[1], addrs[0] + PIECE, "behind each other, or this shows nothing");
+    owner.ask(Op::Fail, &[4, 1]).unwrap();
+    let not_exported = trunkline_proto::ipc::exporter::Why::NotExported as u64;
+    assert_eq!(owner.send(addrs[0], 2 * PIECE), Began::Elsewhere(not_exported));
+    assert_eq!(owner.send(addrs[0] + PIECE / 2, PIECE), Began::Elsewhere(not_exported));
+    // Each alone has a handle.
+    for addr in addrs {
+        owner.fill(addr, PIECE, 5);
+        let began = owner.send(addr, PIECE);
+        let number = other.receive();
+        assert_eq!((other.received(number, 5), owner.sent(began)), ((COPIED, 0), COPIED));
+    }
+    owner.ask(Op::Fail, &[4, 0]).unwrap();
+    assert!(
+        owner.ask(Op::Send, &[0, addrs[0] as u64, 2 * PIECE as u64, 0]).unwrap_err().contains("not in one")
+    );
+}
+
+#[test]
 fn what_a_driver_does_not_do_goes_another_way_and_is_tried_again() {
     let world = World::new(64, 16, By::Bytes);
     let [owner, other] = world.pair();

@@ -17,13 +17,15 @@ pub(crate) enum Call {
     Open,
     Close,
     Copy,
+    /// Not one that fails: while it is set, what lies behind an allocation goes on as one with it, as segments of virtual memory do.
+    GoesOn,
 }
 
 /// A device, and how often each call is still to fail.
 #[derive(Debug)]
 pub(crate) struct Kind {
     pub(crate) device: Device,
-    failures: [AtomicU64; 4],
+    failures: [AtomicU64; 5],
     /// Of each handle how often it was given, and taken back.
     handles: Mutex<BTreeMap<Vec<u8>, [u64; 2]>>,
 }
@@ -58,6 +60,18 @@ impl IpcMemory for Kind {
 
     fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError> {
         self.device.allocation_of(addr)
+    }
+
+    fn holds(&self, addr: usize, len: usize) -> bool {
+        let goes_on = self.failures[Call::GoesOn as usize].load(Ordering::Relaxed) != 0;
+        let mut at = addr;
+        while let Ok(found) = self.device.allocation_of(at) {
+            at = found.base + found.len;
+            if at >= addr + len || !goes_on {
+                break;
+            }
+        }
+        at >= addr + len
     }
 
     fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {

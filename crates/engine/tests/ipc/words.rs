@@ -171,6 +171,7 @@ pub(crate) fn send(
 }
 
 /// What has come.
+#[derive(Debug)]
 pub(crate) struct Parcel {
     pub(crate) words: Words,
     pub(crate) tail: Vec<u8>,

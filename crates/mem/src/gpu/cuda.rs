@@ -34,7 +34,7 @@ const EXPORT: &str = "cuMemGetHandleForAddressRange";
 
 /// The driver, which has begun and has devices.
 #[derive(Clone)]
-pub(super) struct Cuda {
+pub(crate) struct Cuda {
     calls: Calls,
     version: c_int,
     devices: u32,
@@ -52,7 +52,7 @@ macro_rules! load {
 }
 
 /// The functions of the library that comes with NVIDIA's kernel driver.
-pub(super) fn load() -> Result<Calls, Missing> {
+pub(crate) fn load() -> Result<Calls, Missing> {
     let library = Library::open(&[calls::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
     let find = |symbol: &CStr| library.find(symbol);
     Ok(load!(find;
@@ -76,7 +76,7 @@ pub(super) fn load() -> Result<Calls, Missing> {
 
 impl Cuda {
     /// Begins.
-    pub(super) fn new(calls: Calls) -> Result<Self, Missing> {
+    pub(crate) fn new(calls: Calls) -> Result<Self, Missing> {
         let mut this = Self { calls, version: 0, devices: 0 };
         let mut count = 0;
         // SAFETY: writes a number to a place of ours; may be called before the driver has begun.
@@ -102,11 +102,21 @@ impl Cuda {
         Ok(this)
     }
 
-    pub(super) fn version(&self) -> String {
+    pub(crate) fn version(&self) -> String {
         format!("CUDA {}", version(self.version))
     }
 
-    pub(super) fn devices(&self) -> u32 {
+    /// As the driver counts it: 12040.
+    pub(crate) fn counted(&self) -> c_int {
+        self.version
+    }
+
+    /// The functions.
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    pub(crate) fn devices(&self) -> u32 {
         self.devices
     }
 
@@ -275,8 +285,13 @@ impl Cuda {
         self.check("cuDevicePrimaryCtxRetain", code).map(|()| context)
     }
 
+    /// Takes part in the primary context of a device, so that it stays between calls.
+    pub(crate) fn keep(&self, ordinal: u32) -> Result<(), CallError> {
+        self.retain(self.device(ordinal)?).map(drop)
+    }
+
     /// Gives that back.
-    fn release(&self, ordinal: u32) {
+    pub(crate) fn release(&self, ordinal: u32) {
         if let Ok(device) = self.device(ordinal) {
             // SAFETY: retained before. What it says changes nothing for the caller.
             let _ = unsafe { (self.calls.device_primary_ctx_release)(device) };
@@ -316,7 +331,7 @@ impl Cuda {
     }
 
     /// Calls in the device's primary context.
-    pub(super) fn within<T>(&self, device: u32, call: impl FnOnce() -> T) -> Result<T, CallError> {
+    pub(crate) fn within<T>(&self, device: u32, call: impl FnOnce() -> T) -> Result<T, CallError> {
         let device = self.device(device)?;
         let mut context = self.retain(device)?;
         // SAFETY: a context that is retained until it has been taken away again.
@@ -331,7 +346,7 @@ impl Cuda {
         result
     }
 
-    pub(super) fn check(&self, call: &'static str, code: Status) -> Result<(), CallError> {
+    pub(crate) fn check(&self, call: &'static str, code: Status) -> Result<(), CallError> {
         if code == status::SUCCESS {
             return Ok(());
         }

@@ -22,14 +22,14 @@ const EXPORT: &str = "hsa_amd_portable_export_dmabuf";
 
 /// The runtime, which has begun and has devices.
 #[derive(Clone)]
-pub(super) struct Hip {
+pub(crate) struct Hip {
     calls: Calls,
     version: c_int,
     devices: u32,
 }
 
 /// The functions of ROCm's libraries.
-pub(super) fn load() -> Result<Calls, Missing> {
+pub(crate) fn load() -> Result<Calls, Missing> {
     let package = "ROCm's runtime (package hip-runtime-amd)";
     let hip = Library::open(&calls::LIBRARIES, package)?;
     let hsa = Library::open(&[calls::HSA_LIBRARY], package);
@@ -57,7 +57,7 @@ pub(super) fn load() -> Result<Calls, Missing> {
 
 impl Hip {
     /// Begins.
-    pub(super) fn new(calls: Calls) -> Result<Self, Missing> {
+    pub(crate) fn new(calls: Calls) -> Result<Self, Missing> {
         let mut this = Self { calls, version: 0, devices: 0 };
         let mut count = 0;
         // SAFETY: the one flag there is, none; may be called again and by others.
@@ -91,7 +91,7 @@ impl Hip {
         format!("HIP {}", version(self.version))
     }
 
-    pub(super) fn devices(&self) -> u32 {
+    pub(crate) fn devices(&self) -> u32 {
         self.devices
     }
 
@@ -101,7 +101,7 @@ impl Hip {
     }
 
     /// What an address is, and for memory of a device the allocation around it.
-    pub(super) fn look(&self, addr: usize) -> Result<Pointer, LookError> {
+    pub(crate) fn look(&self, addr: usize) -> Result<Pointer, LookError> {
         let null = ptr::null_mut();
         let mut found = PointerAttributes {
             kind: 0,
@@ -176,7 +176,7 @@ impl Hip {
     }
 
     /// Allocates memory on the thread's device.
-    pub(super) fn allocate(&self, len: usize) -> Result<usize, CallError> {
+    pub(crate) fn allocate(&self, len: usize) -> Result<usize, CallError> {
         let mut at = ptr::null_mut();
         // SAFETY: writes an address to a place of ours.
         let code = unsafe { (self.calls.malloc)(&raw mut at, len) };
@@ -185,13 +185,13 @@ impl Hip {
     }
 
     /// Frees it.
-    pub(super) fn free(&self, addr: usize) -> Result<(), CallError> {
+    pub(crate) fn free(&self, addr: usize) -> Result<(), CallError> {
         // SAFETY: it was allocated here, and nobody names it any more.
         let code = unsafe { (self.calls.free)(ptr::with_exposed_provenance_mut(addr)) };
         self.check("hipFree", code)
     }
 
-    fn check(&self, call: &'static str, code: Status) -> Result<(), CallError> {
+    pub(crate) fn check(&self, call: &'static str, code: Status) -> Result<(), CallError> {
         if code == status::SUCCESS {
             return Ok(());
         }

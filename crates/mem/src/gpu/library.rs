@@ -10,8 +10,22 @@ use libloading::os::unix;
 
 use super::Missing;
 
+/// Fills a table of functions from a library: of each field its name, the type of its function and the symbol.
+macro_rules! table {
+    ($library:expr, $types:ident; $($field:ident $kind:ident $symbol:literal)*) => { $types::Calls {
+        $(
+            // SAFETY: the symbol of this name is a function of the field's type, which `cargo xtask bindings` compares
+            // with the vendor's header.
+            $field: unsafe {
+                std::mem::transmute::<std::ptr::NonNull<std::ffi::c_void>, $types::$kind>($library.find($symbol)?)
+            },
+        )*
+    } };
+}
+pub(crate) use table;
+
 /// An open library.
-pub(super) struct Library {
+pub(crate) struct Library {
     name: String,
     open: ManuallyDrop<unix::Library>,
 }
@@ -21,7 +35,7 @@ impl Library {
     ///
     /// # Errors
     /// [`Missing::Library`], with what the loader says of each.
-    pub(super) fn open(names: &[&CStr], package: &'static str) -> Result<Self, Missing> {
+    pub(crate) fn open(names: &[&CStr], package: &'static str) -> Result<Self, Missing> {
         let mut reasons = Vec::new();
         for name in names {
             let name = name.to_string_lossy().into_owned();
@@ -40,7 +54,7 @@ impl Library {
     ///
     /// # Errors
     /// [`Missing::Symbol`].
-    pub(super) fn find(&self, symbol: &CStr) -> Result<NonNull<c_void>, Missing> {
+    pub(crate) fn find(&self, symbol: &CStr) -> Result<NonNull<c_void>, Missing> {
         // SAFETY: nothing is done with what is found here but to note where it is.
         let found = unsafe { self.open.get::<*mut c_void>(symbol) };
         found.ok().and_then(|found| NonNull::new(found.as_raw_ptr())).ok_or_else(|| Missing::Symbol {
@@ -48,6 +62,23 @@ impl Library {
             symbol: symbol.to_string_lossy().into_owned(),
         })
     }
+}
+
+/// The symbols that a source loads by [`table`], in order; each with a field and a type that are named as it is.
+#[cfg(test)]
+pub(crate) fn loaded<'a>(source: &'a str, prefix: &str) -> Vec<&'a str> {
+    let mut symbols = Vec::new();
+    for line in source.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()) {
+        let [field, kind, symbol] = line[..] else { continue };
+        let Some(symbol) = symbol.strip_prefix("c\"").and_then(|symbol| symbol.strip_suffix('"')) else {
+            continue;
+        };
+        let Some(name) = symbol.strip_prefix(prefix) else { continue };
+        assert_eq!(kind, name.trim_end_matches("_v2"));
+        assert_eq!(field.replace('_', ""), kind.to_lowercase());
+        symbols.push(symbol);
+    }
+    symbols
 }
 
 #[cfg(test)]

@@ -5,15 +5,15 @@
 //! what it learned: an answer is true until the memory is freed. It allocates only what [`Gpu::lend`] is asked for.
 
 mod copies;
-mod cuda;
+pub(crate) mod cuda;
 mod dmabuf;
 mod driver;
 mod error;
 mod gdrcopy;
 mod gpus;
-mod hip;
+pub(crate) mod hip;
 mod lent;
-mod library;
+pub(crate) mod library;
 mod pointer;
 
 pub use copies::{Copies, CopyError};

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{AllocationId, HandleError, Mapped};
-use crate::gpu::CallError;
+use crate::gpu::{CallError, Missing};
 
 /// What a system or a driver said.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -53,6 +53,31 @@ impl Cause {
     }
 }
 
+/// A kind of memory cannot be used in this process.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoMemory {
+    /// There is no driver, or none that will do.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// There is no such device.
+    #[error("there is no device {device} of {vendor}: the driver has {devices}, from 0")]
+    Device {
+        /// Whose.
+        vendor: &'static str,
+        /// Its number.
+        device: u32,
+        /// How many there are.
+        devices: u32,
+    },
+    /// There is no kind of that name.
+    #[error("there is no kind of memory {0:?}: they are host, cuda, hip, ze, and auto")]
+    Unknown(String),
+    /// The system.
+    #[error(transparent)]
+    System(#[from] Cause),
+}
+
 /// No allocation was found around an address.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -84,6 +109,9 @@ pub enum ExportError {
     /// Handles of this kind do not go that way.
     #[error("{0}")]
     Passing(&'static str),
+    /// Memory of this sort is exported in no way; its bytes are copied through memory of the host instead.
+    #[error("{0}")]
+    Unshareable(&'static str),
     /// Too little of something.
     #[error("{0}")]
     Exhausted(Cause),

@@ -50,6 +50,15 @@ impl Handle {
     /// The number of [`Private`](super::Private).
     pub const PRIVATE: u8 = 3;
 
+    /// The number of a legacy handle of [`Cuda`](super::Cuda).
+    pub const CUDA: u8 = 16;
+    /// The number of a segment of [`Cuda`](super::Cuda) that goes by its descriptor.
+    pub const CUDA_SEGMENT: u8 = 17;
+    /// The number of [`Hip`](super::Hip).
+    pub const HIP: u8 = 18;
+    /// The number of [`LevelZero`](super::LevelZero).
+    pub const LEVEL_ZERO: u8 = 19;
+
     /// A kind's bytes; `None` if they are more than [`Handle::BYTES_MAX`].
     #[must_use]
     pub fn new(kind: u8, bytes: &[u8]) -> Option<Self> {

@@ -110,6 +110,7 @@ impl IpcMemory for Host {
             opens_once: false,
             refuses_overlap: false,
             outlives_free: true,
+            tells_descriptors: true,
         }
     }
 

@@ -12,6 +12,8 @@ pub enum Passing {
     Bytes,
     /// A descriptor goes along.
     Descriptor,
+    /// As the allocation wants: a descriptor goes along where it must.
+    Either,
 }
 
 /// An allocation that peers may open.

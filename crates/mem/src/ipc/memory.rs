@@ -54,6 +54,9 @@ pub struct Caps {
     pub refuses_overlap: bool,
     /// Freed memory that is still open elsewhere stays what it is and where it is, until it is closed.
     pub outlives_free: bool,
+    /// A descriptor that came with the handle of other memory is told from the right one. Drivers map what a descriptor is of, whatever
+    /// the handle says; there it is the stream that keeps the two together.
+    pub tells_descriptors: bool,
 }
 
 /// A kind of memory that other processes of the node may map. One value a process and device; any thread may call.
@@ -68,6 +71,14 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`FindError`]. What was freed is not found; nothing is guessed.
     fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError>;
+
+    /// Whether bytes are all own memory that is read and written as one, be it of several allocations that lie one behind the other. No one
+    /// handle is of all of them then, and they go another way.
+    fn holds(&self, addr: usize, len: usize) -> bool {
+        let found = self.allocation_of(addr).ok();
+        let room = found.and_then(|found| Some(found.len - found.offset_of(addr)?));
+        room.is_some_and(|room| len <= room)
+    }
 
     /// A handle of an allocation, for any number of peers. It goes with [`IpcMemory::unexport`].
     ///

@@ -2,11 +2,16 @@
 //!
 //! For whoever drives `trunkline_proto::ipc`: an exporter's "export" and an importer's "map" are calls of [`IpcMemory`] here.
 //! [`Host`] is memory of the host in memory files, whose descriptors are passed; [`Private`] is any memory of a process, reached by
-//! system calls and mapped by nobody; [`Device`] behaves as a GPU's driver does, without a GPU. Nothing here keeps what nobody has
+//! system calls and mapped by nobody; [`Device`] behaves as a GPU's driver does, without a GPU. [`Cuda`], [`Hip`] and [`LevelZero`] are
+//! memory of GPUs by their vendors' drivers, opened at run time; [`AnyMemory`] is whichever a name says. Nothing here keeps what nobody has
 //! open, sends anything to another process, or decides what is shared: handles and descriptors are passed by the caller.
 
+mod any;
+mod cuda;
+mod driven;
 mod error;
 mod handle;
+mod hip;
 mod host;
 mod locks;
 mod mapped;
@@ -16,13 +21,20 @@ mod memory;
 mod private;
 mod table;
 mod window;
+mod ze;
 
-pub use error::{Cause, CloseError, CopyError, ExportError, FindError, Meaning, NotClosed, OpenError};
+pub use any::AnyMemory;
+pub use cuda::Cuda;
+pub use error::{
+    Cause, CloseError, CopyError, ExportError, FindError, Meaning, NoMemory, NotClosed, OpenError,
+};
 pub use handle::{Handle, HandleError};
+pub use hip::Hip;
 pub use host::{Host, HostError};
 pub use mapped::{At, Export, Mapped, Passing, To};
 pub use memfd::{AllocError, Device, DeviceError, FreeError, Usage, poison};
 pub use memory::{Allocation, AllocationId, Caps, IpcMemory};
 pub use private::Private;
+pub use ze::LevelZero;
 
 use crate::gpu::planted;

@@ -155,6 +155,7 @@ impl IpcMemory for Private {
             opens_once: false,
             refuses_overlap: false,
             outlives_free: false,
+            tells_descriptors: true,
         }
     }
 

@@ -3,8 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
 
 mod acceptance;
+mod cuda;
 mod device;
+mod hip;
 mod host;
 mod peer;
 mod private;
+mod stub;
 mod subject;
+mod vendor;
+mod ze;

@@ -12,8 +12,11 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use trunkline_mem::Memory;
-use trunkline_mem::ipc::{Allocation, AllocationId, At, Device, Handle, Mapped, Passing, To, Usage};
+use trunkline_mem::ipc::{
+    Allocation, AllocationId, At, Caps, Device, Export, Handle, Mapped, Passing, To, Usage,
+};
 
+use crate::stub::{self, StubDevice};
 use crate::subject::{Subject, make};
 
 const KIND: &str = "MEM_TEST_KIND";
@@ -59,19 +62,32 @@ fn receive(socket: impl AsFd) -> Option<(Words, Vec<u8>, Option<OwnedFd>)> {
 pub(crate) struct World {
     kind: &'static str,
     pub(crate) device: Option<Device>,
+    stub: Option<StubDevice>,
     user: Cell<Option<u32>>,
+    settings: RefCell<Vec<(&'static str, String)>>,
 }
 
 impl World {
     /// A kind; of a device so many bytes.
     pub(crate) fn new(kind: &'static str, capacity: u64) -> Self {
         let device = (kind == "device").then(|| Device::create(3, capacity).unwrap());
-        Self { kind, device, user: Cell::new(None) }
+        Self::with(kind, device, capacity, 1)
     }
 
-    /// This process's part.
-    pub(crate) fn here(&self) -> Box<dyn Subject> {
-        make(self.kind, self.common())
+    /// Over a stub whose first allocation has that id.
+    pub(crate) fn beginning(kind: &'static str, capacity: u64, first: u64) -> Self {
+        Self::with(kind, None, capacity, first)
+    }
+
+    fn with(kind: &'static str, device: Option<Device>, capacity: u64, first: u64) -> Self {
+        let is_stubbed = !kind.starts_with("native_") && stub::library_of(kind).is_some();
+        let stub = is_stubbed.then(|| StubDevice::new(capacity, first));
+        Self { kind, device, stub, user: Cell::new(None), settings: RefCell::default() }
+    }
+
+    /// What further processes find in their environment.
+    pub(crate) fn set(&self, name: &'static str, value: impl ToString) {
+        self.settings.borrow_mut().push((name, value.to_string()));
     }
 
     fn common(&self) -> Option<OwnedFd> {
@@ -95,6 +111,10 @@ impl World {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .stderr(Stdio::null());
+        if let Some(stub) = &self.stub {
+            stub.give(&mut command);
+        }
+        command.envs(self.settings.borrow().iter().map(|(name, value)| (name, value)));
         if let Some(user) = self.user.get() {
             std::os::unix::process::CommandExt::uid(&mut command, user);
         }
@@ -190,6 +210,40 @@ impl Process {
         self.ask(Op::Alloc, &[len as u64], &[], None).map(|(words, ..)| words[1] as usize)
     }
 
+    pub(crate) fn caps(&self) -> Caps {
+        let (words, ..) = self.ask(Op::Caps, &[], &[], None).unwrap();
+        let is = |bit: u32| words[1] >> bit & 1 == 1;
+        Caps {
+            maps: is(0),
+            by_bytes: is(1),
+            by_descriptor: is(2),
+            opens_once: is(3),
+            refuses_overlap: is(4),
+            outlives_free: is(5),
+            tells_descriptors: is(6),
+        }
+    }
+
+    /// A number that the stub of its driver tells.
+    pub(crate) fn number(&self, name: &str, argument: u64) -> u64 {
+        self.ask(Op::Number, &[argument], name.as_bytes(), None).unwrap().0[1]
+    }
+
+    /// Has the stub do something besides its driver's work, with a number.
+    pub(crate) fn vendor(&self, name: &str, arguments: &[u64]) -> Result<u64, String> {
+        self.ask(Op::Vendor, arguments, name.as_bytes(), None).map(|(words, ..)| words[1])
+    }
+
+    /// It has its kind of memory anew; what was open stays so, and nobody knows of it.
+    pub(crate) fn anew(&self) {
+        self.ask(Op::Anew, &[], &[], None).unwrap();
+    }
+
+    /// The exports that it keeps are over.
+    pub(crate) fn unexport(&self) -> Result<(), String> {
+        self.ask(Op::Unexport, &[], &[], None).map(drop)
+    }
+
     pub(crate) fn free(&self, addr: usize) {
         self.ask(Op::Free, &[addr as u64], &[], None).unwrap();
     }
@@ -273,9 +327,14 @@ enum Op {
     Rounds,
     Churn,
     Hide,
+    Caps,
+    Number,
+    Vendor,
+    Unexport,
+    Anew,
 }
 
-const OPS: [Op; 12] = [
+const OPS: [Op; 17] = [
     Op::Alloc,
     Op::Free,
     Op::Find,
@@ -288,6 +347,11 @@ const OPS: [Op; 12] = [
     Op::Rounds,
     Op::Churn,
     Op::Hide,
+    Op::Caps,
+    Op::Number,
+    Op::Vendor,
+    Op::Unexport,
+    Op::Anew,
 ];
 
 /// Does what it is told. Nothing unless another test of this binary started it.
@@ -296,7 +360,7 @@ fn peer() {
     let Ok(kind) = std::env::var(KIND) else { return };
     let socket = std::io::stdin();
     let Some((_, _, common)) = receive(&socket) else { return };
-    let mut server = Server { subject: make(&kind, common), open: Vec::new() };
+    let mut server = Server { subject: make(&kind, common), kind, open: Vec::new(), exports: Vec::new() };
     while let Some((words, tail, fd)) = receive(&socket) {
         let done = match server.serve(words, &tail, fd) {
             Ok((words, tail, fd)) => send(&socket, words, &tail, fd.as_ref()),
@@ -310,7 +374,9 @@ fn peer() {
 
 struct Server {
     subject: Box<dyn Subject>,
+    kind: String,
     open: Vec<Option<Mapped>>,
+    exports: Vec<Export>,
 }
 
 fn text(error: impl std::fmt::Debug + std::fmt::Display) -> String {
@@ -349,11 +415,19 @@ impl Server {
             Op::Export => {
                 let of =
                     Allocation { base: a as usize, len: b as usize, id: AllocationId(c), device: d as u32 };
-                let how = if e == 0 { Passing::Bytes } else { Passing::Descriptor };
+                let how = match e {
+                    0 => Passing::Bytes,
+                    1 => Passing::Descriptor,
+                    _ => Passing::Either,
+                };
                 let export = self.subject.memory().export(&of, how).map_err(text)?;
                 let (handle, descriptor) =
                     (export.handle, export.descriptor.as_ref().map(|fd| fd.try_clone().unwrap()));
-                self.subject.memory().unexport(export).map_err(text)?;
+                if self.subject.keeps_exports() {
+                    self.exports.push(export);
+                } else {
+                    self.subject.memory().unexport(export).map_err(text)?;
+                }
                 Ok(([0, u64::from(handle.kind()), 0, 0, 0, 0, 0], handle.bytes().to_vec(), descriptor))
             }
             Op::Open => {
@@ -377,6 +451,36 @@ impl Server {
             Op::Hide => {
                 rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
                     .map_err(text)?;
+                reply(&[])
+            }
+            Op::Caps => {
+                let caps = self.subject.caps();
+                let all = [
+                    caps.maps,
+                    caps.by_bytes,
+                    caps.by_descriptor,
+                    caps.opens_once,
+                    caps.refuses_overlap,
+                    caps.outlives_free,
+                    caps.tells_descriptors,
+                ];
+                reply(&[all.iter().enumerate().map(|(bit, is)| u64::from(*is) << bit).sum()])
+            }
+            Op::Number => {
+                let library = stub::library_of(&self.kind).unwrap();
+                reply(&[stub::number(library, std::str::from_utf8(tail).unwrap(), a)])
+            }
+            Op::Vendor => {
+                reply(&[crate::vendor::also(&*self.subject, std::str::from_utf8(tail).unwrap(), args)?])
+            }
+            Op::Anew => {
+                std::mem::forget(std::mem::replace(&mut self.subject, make(&self.kind, None)));
+                reply(&[])
+            }
+            Op::Unexport => {
+                for export in std::mem::take(&mut self.exports) {
+                    self.subject.memory().unexport(export).map_err(text)?;
+                }
                 reply(&[])
             }
         }

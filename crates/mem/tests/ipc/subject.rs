@@ -4,21 +4,38 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
-use trunkline_mem::ipc::{Device, Host, IpcMemory, Private};
+use trunkline_mem::ipc::{Caps, Cuda, Device, Hip, Host, IpcMemory, LevelZero, Private};
+
+use crate::vendor::{Amd, Intel, Legacy, Segments};
 
 /// A kind, and what its users do with it besides.
 pub(crate) trait Subject {
     fn memory(&self) -> &dyn IpcMemory;
+
+    /// Of the sort of memory that it allocates.
+    fn caps(&self) -> Caps {
+        self.memory().caps()
+    }
+
+    /// Whether a handle is of no use any more once its export is over.
+    fn keeps_exports(&self) -> bool {
+        false
+    }
+
     fn alloc(&self, len: usize) -> Result<usize, String>;
     fn free(&self, addr: usize) -> Result<(), String>;
 }
 
 /// The kind of that name for this process; of what all processes have in common, by its descriptor.
 pub(crate) fn make(kind: &str, common: Option<OwnedFd>) -> Box<dyn Subject> {
-    match kind {
+    match kind.strip_prefix("native_").unwrap_or(kind) {
         "host" => Box::new(Host::new().unwrap()),
         "device" => Box::new(Device::join(3, &common.unwrap()).unwrap()),
         "private" => Box::new(Heap { memory: Private::new().unwrap(), blocks: Mutex::default() }),
+        "cuda" => Box::new(Legacy { memory: Cuda::open_device(0).unwrap() }),
+        "hip" => Box::new(Amd { memory: Hip::open_device(0).unwrap() }),
+        "ze" => Box::new(Intel { memory: LevelZero::open_device(0).unwrap() }),
+        "cuda_segment" => Box::new(Segments::new()),
         other => panic!("no kind {other}"),
     }
 }

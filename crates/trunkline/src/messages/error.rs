@@ -26,6 +26,12 @@ pub enum MessageError {
     /// Memory of the device in a memory file.
     #[error(transparent)]
     Alloc(#[from] trunkline_mem::ipc::AllocError),
+    /// This process has no such kind of memory.
+    #[error(transparent)]
+    Missing(#[from] trunkline_mem::ipc::NoMemory),
+    /// Memory of a kind that is known by its name.
+    #[error(transparent)]
+    Room(#[from] trunkline_mem::ipc::HostError),
     /// What the system says.
     #[error(transparent)]
     System(#[from] trunkline_mem::ipc::Cause),

@@ -57,7 +57,7 @@ use trunkline_engine::host::{UnixHost, UnixStream};
 pub use trunkline_engine::tagged::Counts;
 use trunkline_engine::tagged::{Begun, Done, Endpoint, Failed, PeerId, RequestId};
 use trunkline_fabric::Host as _;
-pub use trunkline_mem::ipc::{Device, Host, IpcMemory, Private};
+pub use trunkline_mem::ipc::{AnyMemory, Device, Host, IpcMemory, NoMemory, Private};
 use trunkline_proto::time::Instant;
 
 pub use buffer::Buffer;

@@ -56,9 +56,7 @@ pub(super) fn start<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M
     let params = trunkline_choose::params().map_err(Error::from)?;
     let mut sharing = Sharing::new(process, BUDGET);
     sharing.mutant = params.mutant;
-    if !memory.caps().by_bytes {
-        sharing.passing = Passing::Descriptor;
-    }
+    sharing.passing = Passing::Either;
     let [messages, answers, stage] = INBOX;
     let inbox = Inbox::new(messages, answers, stage).map_err(|_| MessageError::Outside)?;
     let now = host.now();

@@ -73,6 +73,7 @@ impl IpcMemory for Device {
             opens_once: true,
             refuses_overlap: true,
             outlives_free: true,
+            tells_descriptors: true,
         }
     }
 
@@ -86,7 +87,7 @@ impl IpcMemory for Device {
         let slot = own.ok_or(ExportError::Gone(of.id))?.more.slot;
         let words = [self.nonce, self.process, of.id.0, slot as u64, of.base as u64, of.len as u64];
         let descriptor = match how {
-            Passing::Bytes => None,
+            Passing::Bytes | Passing::Either => None,
             Passing::Descriptor => {
                 let ledger = self.ledger.enter().map_err(told)?;
                 let record = ledger.record(slot).map_err(told)?.ok_or(ExportError::Gone(of.id))?;

@@ -138,6 +138,11 @@ impl Exporter {
         }
     }
 
+    /// A message of bytes that no one export is of: they lie in several allocations, one behind the other. It is counted.
+    pub fn pass_over(&mut self) -> Shared {
+        self.fall_back(Why::NotExported)
+    }
+
     fn hit(&mut self, name: Name, ask: &Ask) -> Shared {
         let id = name.id();
         self.remember(name, matches!(ask.known, Known::Allocation(_)));

@@ -1,0 +1,166 @@
+//! A kind of memory by its name, for front ends that learn at run time which one it is.
+
+use std::os::fd::OwnedFd;
+
+use super::error::{CloseError, CopyError, ExportError, FindError, NoMemory, NotClosed, OpenError};
+use super::{
+    Allocation, At, Caps, Cuda, Export, Handle, Hip, Host, HostError, IpcMemory, LevelZero, Mapped, Passing,
+    To,
+};
+use crate::Memory;
+
+/// One of the kinds. What it does is decided once for each call.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AnyMemory {
+    /// Memory of the host.
+    Host(Host),
+    /// Memory of NVIDIA's devices.
+    Cuda(Cuda),
+    /// Memory of AMD's devices.
+    Hip(Hip),
+    /// Memory of Intel's devices.
+    LevelZero(LevelZero),
+}
+
+impl AnyMemory {
+    /// The names of those that are memory of GPUs.
+    pub const GPUS: [&'static str; 3] = ["cuda", "hip", "ze"];
+
+    /// The kind of a name: `host`, `cuda`, `hip`, `ze`, or `auto`, which is the first of the GPUs' whose driver is there, and else the
+    /// host's. Memory of others is mapped for the device of that number, where there are any.
+    ///
+    /// # Errors
+    /// [`NoMemory`]: it says what is missing.
+    pub fn open(name: &str, device: u32) -> Result<Self, NoMemory> {
+        match name {
+            "host" => Ok(Self::Host(Host::new()?)),
+            "cuda" => Cuda::open_device(device).map(Self::Cuda),
+            "hip" => Hip::open_device(device).map(Self::Hip),
+            "ze" => LevelZero::open_device(device).map(Self::LevelZero),
+            "auto" => match Self::GPUS.iter().find_map(|name| Self::open(name, device).ok()) {
+                Some(found) => Ok(found),
+                None => Self::open("host", device),
+            },
+            other => Err(NoMemory::Unknown(other.to_owned())),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Host(_) => "host",
+            Self::Cuda(_) => "cuda",
+            Self::Hip(_) => "hip",
+            Self::LevelZero(_) => "ze",
+        }
+    }
+
+    /// New memory of it; of devices it is not zeroed.
+    ///
+    /// # Errors
+    /// [`HostError`], with what the driver says.
+    pub fn alloc(&self, len: usize) -> Result<usize, HostError> {
+        match self {
+            Self::Host(host) => host.alloc(len),
+            Self::Cuda(cuda) => Ok(cuda.alloc(len)?),
+            Self::Hip(hip) => Ok(hip.alloc(len)?),
+            Self::LevelZero(ze) => Ok(ze.alloc(len)?),
+        }
+    }
+
+    /// Frees it.
+    ///
+    /// # Errors
+    /// As [`AnyMemory::alloc`].
+    pub fn free(&self, addr: usize) -> Result<(), HostError> {
+        match self {
+            Self::Host(host) => host.free(addr),
+            Self::Cuda(cuda) => Ok(cuda.free(addr)?),
+            Self::Hip(hip) => Ok(hip.free(addr)?),
+            Self::LevelZero(ze) => Ok(ze.free(addr)?),
+        }
+    }
+}
+
+/// Has the kind do it.
+macro_rules! any {
+    ($self:ident, $kind:ident => $call:expr) => {
+        match $self {
+            AnyMemory::Host($kind) => $call,
+            AnyMemory::Cuda($kind) => $call,
+            AnyMemory::Hip($kind) => $call,
+            AnyMemory::LevelZero($kind) => $call,
+        }
+    };
+}
+
+impl IpcMemory for AnyMemory {
+    fn caps(&self) -> Caps {
+        any!(self, kind => kind.caps())
+    }
+
+    fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError> {
+        any!(self, kind => kind.allocation_of(addr))
+    }
+
+    fn holds(&self, addr: usize, len: usize) -> bool {
+        any!(self, kind => kind.holds(addr, len))
+    }
+
+    fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
+        any!(self, kind => kind.export(of, how))
+    }
+
+    fn unexport(&self, export: Export) -> Result<(), CloseError> {
+        any!(self, kind => kind.unexport(export))
+    }
+
+    fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError> {
+        any!(self, kind => IpcMemory::open(kind, handle, descriptor))
+    }
+
+    fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
+        any!(self, kind => kind.close(mapped))
+    }
+
+    fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+        any!(self, kind => kind.read(from, out))
+    }
+
+    fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
+        any!(self, kind => kind.write(to, bytes))
+    }
+
+    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
+        any!(self, kind => kind.copy(from, to, len))
+    }
+
+    fn fill(&self, to: At<'_>, from: &Memory, offset: u64, len: usize) -> Result<(), CopyError> {
+        any!(self, kind => kind.fill(to, from, offset, len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_kinds_and_what_is_missing_is_said() {
+        let host = AnyMemory::open("host", 0).unwrap();
+        let addr = host.alloc(4096).unwrap();
+        assert!(host.holds(addr, 4096) && !host.holds(addr, 4097));
+        host.free(addr).unwrap();
+        assert_eq!(host.name(), "host");
+        assert!(AnyMemory::open("auto", 0).is_ok());
+        let error = AnyMemory::open("tpu", 0).unwrap_err().to_string();
+        assert!(error.contains("tpu") && error.contains("cuda, hip, ze"), "{error}");
+        for name in AnyMemory::GPUS {
+            match AnyMemory::open(name, 0) {
+                Ok(memory) => assert_eq!(memory.name(), name),
+                Err(error) => assert!(error.to_string().contains("install"), "{error}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! NVIDIA's functions for sharing memory, and what their failures mean.
+
+use trunkline_sys::cuda::{self, status};
+use trunkline_sys::cuda_ipc::{self as calls, Calls};
+
+use crate::gpu::library::{Library, table};
+use crate::gpu::{CallError, Missing};
+use crate::ipc::error::{Cause, OpenError};
+
+/// The functions of the library that comes with NVIDIA's kernel driver.
+pub(super) fn load() -> Result<Calls, Missing> {
+    let library = Library::open(&[cuda::LIBRARY], "NVIDIA's driver (Debian: package libcuda1)")?;
+    Ok(table!(library, calls;
+        ipc_get_mem_handle IpcGetMemHandle c"cuIpcGetMemHandle"
+        ipc_open_mem_handle IpcOpenMemHandle c"cuIpcOpenMemHandle_v2"
+        ipc_close_mem_handle IpcCloseMemHandle c"cuIpcCloseMemHandle"
+        mem_get_address_range MemGetAddressRange c"cuMemGetAddressRange_v2"
+        mem_retain_allocation_handle MemRetainAllocationHandle c"cuMemRetainAllocationHandle"
+        mem_release MemRelease c"cuMemRelease"
+        mem_export_to_shareable_handle MemExportToShareableHandle c"cuMemExportToShareableHandle"
+        mem_import_from_shareable_handle MemImportFromShareableHandle c"cuMemImportFromShareableHandle"
+        mem_address_reserve MemAddressReserve c"cuMemAddressReserve"
+        mem_address_free MemAddressFree c"cuMemAddressFree"
+        mem_map MemMap c"cuMemMap"
+        mem_unmap MemUnmap c"cuMemUnmap"
+        mem_set_access MemSetAccess c"cuMemSetAccess"
+        stream_create StreamCreate c"cuStreamCreate"
+        stream_destroy StreamDestroy c"cuStreamDestroy_v2"
+        stream_synchronize StreamSynchronize c"cuStreamSynchronize"
+        memcpy_async MemcpyAsync c"cuMemcpyAsync"
+    ))
+}
+
+/// What a failure means for who opens.
+pub(super) fn open_error(error: CallError) -> OpenError {
+    let code = error.code;
+    let cause = Cause::Driver(error);
+    match code {
+        status::ALREADY_MAPPED => OpenError::AlreadyMapped,
+        status::INVALID_VALUE | status::INVALID_HANDLE => OpenError::Gone,
+        status::OUT_OF_MEMORY | status::TOO_MANY_PEERS => OpenError::Exhausted(cause),
+        status::PEER_ACCESS_UNSUPPORTED
+        | status::NOT_SUPPORTED
+        | status::INVALID_DEVICE
+        | status::NOT_PERMITTED => OpenError::Refused {
+            cause,
+            remedy: "the two GPUs must reach each other (nvidia-smi topo -p2p r), and both processes see them (CUDA_VISIBLE_DEVICES)",
+        },
+        _ => OpenError::Other(cause),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_its_symbol() {
+        // Every field of the table is a pointer.
+        assert_eq!(size_of::<Calls>() / size_of::<usize>(), calls::SYMBOLS.len());
+        let loaded = crate::gpu::library::loaded(include_str!("calls.rs"), "cu");
+        assert_eq!(loaded, calls::SYMBOLS.map(|symbol| symbol.to_str().unwrap()));
+    }
+
+    #[test]
+    fn codes_mean_what_helps() {
+        let of = |code| {
+            open_error(CallError { call: "cuIpcOpenMemHandle", code, name: "?".to_owned(), remedy: "" })
+        };
+        assert_eq!(of(208), OpenError::AlreadyMapped);
+        assert_eq!((of(1), of(400)), (OpenError::Gone, OpenError::Gone));
+        assert!(matches!(of(2), OpenError::Exhausted(_)));
+        assert!(of(217).to_string().contains("nvidia-smi topo -p2p r"));
+        assert!(matches!(of(4711), OpenError::Other(_)));
+    }
+}

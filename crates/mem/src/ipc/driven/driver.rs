@@ -1,0 +1,108 @@
+//! What differs between the drivers of GPUs, behind what is common to them.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+
+use crate::ipc::error::{Cause, CloseError, ExportError, OpenError};
+use crate::ipc::{Allocation, Caps, Passing};
+
+use super::Sealed;
+
+/// Which of the two places of a copy are of the host.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Way {
+    /// From the host to the device.
+    In,
+    /// From the device to the host.
+    Out,
+    /// Both are of devices.
+    Across,
+}
+
+/// A driver, which has begun, and the device that memory of others is mapped for. It keeps no table of what is open.
+pub trait Driver: fmt::Debug + Send + Sync {
+    /// What it must know of a mapping to end it.
+    type Opened: fmt::Debug + Send + Sync;
+
+    /// Numbers of its kinds of handle, the usual one first.
+    const KINDS: &'static [u8];
+
+    /// What it does and does not, of the kinds of memory that it has.
+    fn caps(&self) -> Caps;
+
+    /// The allocation around an address, if it is memory of a device of this process.
+    ///
+    /// # Errors
+    /// The driver does not answer.
+    fn find(&self, addr: usize) -> Result<Option<Allocation>, Cause>;
+
+    /// Whether what lies behind an allocation may go on as one with it.
+    fn goes_on(&self) -> bool {
+        false
+    }
+
+    /// Makes a handle of an allocation: fills in what is the driver's own, and tells what goes along.
+    ///
+    /// # Errors
+    /// [`ExportError`].
+    fn export(
+        &self,
+        of: &Allocation,
+        how: Passing,
+        sealed: &mut Sealed,
+    ) -> Result<Option<OwnedFd>, ExportError>;
+
+    /// A handle that it made is over.
+    ///
+    /// # Errors
+    /// [`CloseError`].
+    fn unexport(&self, _sealed: &Sealed) -> Result<(), CloseError> {
+        Ok(())
+    }
+
+    /// Whether a handle of that kind is refused while something is open that has addresses of its owner in common with it.
+    fn conflicts(&self, kind: u8) -> bool;
+
+    /// Maps what a handle is of; where. How many bytes are there is asked then.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    fn open(&self, sealed: &Sealed, descriptor: Option<OwnedFd>) -> Result<(usize, Self::Opened), OpenError>;
+
+    /// Whether so many bytes from an address on are mapped as one.
+    ///
+    /// # Errors
+    /// The driver does not answer.
+    fn maps(&self, addr: usize, len: usize) -> Result<bool, Cause> {
+        let found = self.find(addr)?;
+        Ok(found.is_some_and(|found| found.offset_of(addr).is_some_and(|offset| found.len - offset >= len)))
+    }
+
+    /// Unmaps it.
+    ///
+    /// # Errors
+    /// What the driver says; then it is still there.
+    fn close(&self, addr: usize, opened: &Self::Opened) -> Result<(), Cause>;
+
+    /// Copies bytes, and waits until they are there.
+    ///
+    /// # Errors
+    /// What the driver says.
+    ///
+    /// # Safety
+    /// A place of the host can be read, or written, for that many bytes, and nobody has a reference to what is written. Of places
+    /// of a device the driver knows what is there.
+    unsafe fn transfer(&self, to: usize, from: usize, len: usize, way: Way) -> Result<(), Cause>;
+
+    /// Memory of the device, not zeroed; where.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn alloc(&self, len: usize) -> Result<usize, Cause>;
+
+    /// Frees it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn free(&self, addr: usize) -> Result<(), Cause>;
+}

@@ -1,0 +1,86 @@
+//! What is open of peers, by a driver's addresses. Borrowed while bytes are copied, so that nothing is unmapped under a copy.
+
+use std::collections::BTreeMap;
+
+use super::Sealed;
+use crate::ipc::{AllocationId, CloseError, CopyError, Mapped, NotClosed};
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Import<T> {
+    owner: u64,
+    id: AllocationId,
+    base: u64,
+    len: usize,
+    pub(super) addr: usize,
+    pub(super) opened: T,
+}
+
+/// All.
+#[derive(Debug)]
+pub(super) struct Imports<T> {
+    open: BTreeMap<u64, Import<T>>,
+    next: u64,
+}
+
+impl<T> Imports<T> {
+    pub(super) fn new() -> Self {
+        Self { open: BTreeMap::new(), next: 1 }
+    }
+
+    /// What is open of the same owner and has addresses there in common with it.
+    pub(super) fn in_the_way(&self, of: &Sealed) -> Option<AllocationId> {
+        let end = of.base.saturating_add(of.len as u64);
+        let meets = |one: &&Import<T>| {
+            one.owner == of.process && one.base < end && of.base < one.base.saturating_add(one.len as u64)
+        };
+        self.open.values().find(meets).map(|one| one.id)
+    }
+
+    /// Something is mapped there.
+    pub(super) fn add(&mut self, of: &Sealed, addr: usize, opened: T) -> Mapped {
+        let number = self.next;
+        self.next += 1;
+        let Sealed { process: owner, id, base, len, .. } = *of;
+        self.open.insert(number, Import { owner, id, base, len, addr, opened });
+        Mapped { number, address: Some(addr), len }
+    }
+
+    /// It was taken out and did not end.
+    pub(super) fn put_back(&mut self, mapped: &Mapped, import: Import<T>) {
+        self.open.insert(mapped.number, import);
+    }
+
+    fn get(&self, mapped: &Mapped) -> Option<&Import<T>> {
+        let found = self.open.get(&mapped.number)?;
+        (Some(found.addr) == mapped.address && found.len == mapped.len).then_some(found)
+    }
+
+    /// Takes it out, to end it.
+    pub(super) fn take(&mut self, mapped: Mapped) -> Result<(Mapped, Import<T>), NotClosed> {
+        if self.get(&mapped).is_none() {
+            return Err(NotClosed { mapped, error: CloseError::Unknown });
+        }
+        match self.open.remove(&mapped.number) {
+            Some(import) => Ok((mapped, import)),
+            None => Err(NotClosed { mapped, error: CloseError::Unknown }),
+        }
+    }
+
+    /// Whether an address is inside of what is open.
+    pub(super) fn has(&self, addr: usize) -> bool {
+        self.open.values().any(|one| addr.wrapping_sub(one.addr) < one.len)
+    }
+
+    /// Where bytes are.
+    pub(super) fn address(&self, mapped: &Mapped, offset: u64, len: usize) -> Result<usize, CopyError> {
+        let import = self.get(mapped).ok_or(CopyError::Closed)?;
+        let end = offset.checked_add(len as u64).filter(|end| *end <= import.len as u64);
+        end.map(|_| import.addr + offset as usize).ok_or(CopyError::Outside { at: offset, len })
+    }
+
+    /// Takes all of them out.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Import<T>> {
+        std::mem::take(&mut self.open).into_values()
+    }
+}

@@ -1,0 +1,54 @@
+//! AMD's functions for sharing memory, and what their failures mean.
+
+use trunkline_sys::hip::{self, status};
+use trunkline_sys::hip_ipc::{self as calls, Calls};
+
+use crate::gpu::library::{Library, table};
+use crate::gpu::{CallError, Missing};
+use crate::ipc::error::{Cause, OpenError};
+
+/// The functions of ROCm's library.
+pub(super) fn load() -> Result<Calls, Missing> {
+    let library = Library::open(&hip::LIBRARIES, "ROCm's runtime (package hip-runtime-amd)")?;
+    Ok(table!(library, calls;
+        ipc_get_mem_handle IpcGetMemHandle c"hipIpcGetMemHandle"
+        ipc_open_mem_handle IpcOpenMemHandle c"hipIpcOpenMemHandle"
+        ipc_close_mem_handle IpcCloseMemHandle c"hipIpcCloseMemHandle"
+        pointer_get_attribute PointerGetAttribute c"hipPointerGetAttribute"
+        get_device GetDevice c"hipGetDevice"
+        set_device SetDevice c"hipSetDevice"
+        stream_create_with_flags StreamCreateWithFlags c"hipStreamCreateWithFlags"
+        stream_destroy StreamDestroy c"hipStreamDestroy"
+        stream_synchronize StreamSynchronize c"hipStreamSynchronize"
+        memcpy_async MemcpyAsync c"hipMemcpyAsync"
+    ))
+}
+
+/// What a failure means for who opens.
+pub(super) fn open_error(error: CallError) -> OpenError {
+    let code = error.code;
+    let cause = Cause::Driver(error);
+    match code {
+        status::ALREADY_MAPPED => OpenError::AlreadyMapped,
+        status::INVALID_VALUE | status::INVALID_HANDLE => OpenError::Gone,
+        status::OUT_OF_MEMORY => OpenError::Exhausted(cause),
+        status::PEER_ACCESS_UNSUPPORTED | status::NOT_SUPPORTED | status::INVALID_DEVICE => {
+            let remedy = "the two GPUs must reach each other (rocm-smi --showtopo), and both processes see them (HIP_VISIBLE_DEVICES)";
+            OpenError::Refused { cause, remedy }
+        }
+        _ => OpenError::Other(cause),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_its_symbol() {
+        // Every field of the table is a pointer.
+        assert_eq!(size_of::<Calls>() / size_of::<usize>(), calls::SYMBOLS.len());
+        let loaded = crate::gpu::library::loaded(include_str!("calls.rs"), "hip");
+        assert_eq!(loaded, calls::SYMBOLS.map(|symbol| symbol.to_str().unwrap()));
+    }
+}

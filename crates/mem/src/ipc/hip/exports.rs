@@ -1,0 +1,59 @@
+//! Handles that AMD's runtime has given: one an allocation, made when it is first wanted and never again. As of ROCm 7 a handle that was made
+//! holds its memory until the process ends, freed or not, and there is no call that ends it.
+
+use std::collections::BTreeMap;
+
+use crate::ipc::{Allocation, planted};
+
+/// So many are remembered.
+const MOST: usize = 4096;
+
+/// By the first addresses of their allocations.
+#[derive(Debug, Default)]
+pub(super) struct Exports {
+    made: BTreeMap<usize, (Allocation, [u8; 64])>,
+}
+
+impl Exports {
+    /// The handle of an allocation, if it was made before.
+    pub(super) fn get(&self, of: &Allocation) -> Option<[u8; 64]> {
+        let (found, handle) = self.made.get(&of.base)?;
+        (found == of && !planted("mem-hip-exports-each-time")).then_some(*handle)
+    }
+
+    /// It was made. What has addresses in common with it was freed.
+    pub(super) fn add(&mut self, of: &Allocation, handle: [u8; 64]) {
+        let end = of.base.saturating_add(of.len);
+        self.made.retain(|base, (other, _)| *base >= end || base.saturating_add(other.len) <= of.base);
+        if self.made.len() >= MOST {
+            let oldest = self.made.iter().min_by_key(|(_, (other, _))| other.id);
+            if let Some(base) = oldest.map(|(base, _)| *base) {
+                self.made.remove(&base);
+            }
+        }
+        self.made.insert(of.base, (*of, handle));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipc::AllocationId;
+
+    #[test]
+    fn what_lies_over_an_older_one_takes_its_place_and_room_is_bounded() {
+        let of = |base, len, id| Allocation { base, len, id: AllocationId(id), device: 0 };
+        let mut exports = Exports::default();
+        exports.add(&of(100, 10, 1), [1; 64]);
+        exports.add(&of(110, 10, 2), [2; 64]);
+        assert_eq!(exports.get(&of(100, 10, 1)), Some([1; 64]));
+        assert_eq!(exports.get(&of(100, 10, 3)), None, "the same address, another allocation");
+        exports.add(&of(95, 16, 4), [4; 64]);
+        assert_eq!((exports.get(&of(100, 10, 1)), exports.get(&of(110, 10, 2))), (None, None));
+        for n in 0..2 * MOST as u64 {
+            exports.add(&of(1000 + 10 * n as usize, 10, 10 + n), [0; 64]);
+        }
+        assert_eq!(exports.made.len(), MOST);
+        assert_eq!(exports.get(&of(95, 16, 4)), None, "the oldest goes");
+    }
+}

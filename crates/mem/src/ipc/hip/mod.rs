@@ -1,0 +1,248 @@
+//! Memory of AMD's devices, by the HIP runtime.
+//!
+//! The device is made the thread's for a call and the one before given back. Ids have 32 bits there, so [`ids`] names them. A handle is
+//! made once an allocation and kept ([`exports`]): with each one that is made the runtime may hold the memory for ever.
+
+mod calls;
+mod exports;
+mod ids;
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+use trunkline_sys::hip::status;
+use trunkline_sys::hip_ipc::{
+    Calls, HipIpcMemHandle, HipStream, IPC_MEM_LAZY_ENABLE_PEER_ACCESS, MEMCPY_DEFAULT,
+    POINTER_ATTRIBUTE_BUFFER_ID, STREAM_NON_BLOCKING,
+};
+
+use self::calls::open_error;
+use self::exports::Exports;
+use self::ids::Ids;
+use super::driven::{Driven, Driver, Sealed, Way};
+use super::error::{Cause, ExportError, OpenError};
+use super::{Allocation, AllocationId, Caps, Handle, NoMemory, Passing, planted};
+use crate::gpu::hip::Hip as Library;
+use crate::gpu::{CallError, LookError, Missing, PointerKind};
+
+/// Memory of AMD's devices.
+pub type Hip = Driven<HipDriver>;
+
+/// The runtime, and the device that memory of others is mapped for.
+pub struct HipDriver {
+    hip: Library,
+    calls: Calls,
+    device: u32,
+    stream: *mut HipStream,
+    ids: Ids,
+    exports: Mutex<Exports>,
+}
+
+// SAFETY: the runtime may be called by any thread, and locks what it keeps for a stream.
+unsafe impl Send for HipDriver {}
+// SAFETY: as above.
+unsafe impl Sync for HipDriver {}
+
+impl Hip {
+    /// Opens the runtime that is installed. Memory of others will be mapped for that device, by its number in this process.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn open_device(device: u32) -> Result<Self, NoMemory> {
+        Ok(Self::with(HipDriver::new(device)?)?)
+    }
+}
+
+impl HipDriver {
+    fn new(device: u32) -> Result<Self, NoMemory> {
+        let hip = Library::new(crate::gpu::hip::load()?)?;
+        let calls = calls::load()?;
+        if device >= hip.devices() {
+            return Err(NoMemory::Device { vendor: "AMD", device, devices: hip.devices() });
+        }
+        let (ids, exports) = (Ids::default(), Mutex::default());
+        let mut this = Self { hip, calls, device, stream: ptr::null_mut(), ids, exports };
+        let mut stream = ptr::null_mut();
+        this.call("hipStreamCreateWithFlags", || {
+            // SAFETY: writes a handle to a place of ours.
+            unsafe { (calls.stream_create_with_flags)(&raw mut stream, STREAM_NON_BLOCKING) }
+        })
+        .map_err(Missing::Driver)?;
+        this.stream = stream;
+        Ok(this)
+    }
+
+    /// Calls with the device as the thread's.
+    fn within<T>(&self, call: impl FnOnce() -> T) -> Result<T, CallError> {
+        let mut before: c_int = 0;
+        // SAFETY: writes a number to a place of ours.
+        let code = unsafe { (self.calls.get_device)(&raw mut before) };
+        self.hip.check("hipGetDevice", code)?;
+        let wanted = self.device.cast_signed();
+        if before == wanted {
+            return Ok(call());
+        }
+        // SAFETY: takes a number.
+        let code = unsafe { (self.calls.set_device)(wanted) };
+        self.hip.check("hipSetDevice", code)?;
+        let result = call();
+        if !planted("mem-hip-keeps-devices") {
+            // SAFETY: as above; it was the thread's before.
+            let _ = unsafe { (self.calls.set_device)(before) };
+        }
+        Ok(result)
+    }
+
+    fn call(&self, name: &'static str, call: impl FnOnce() -> c_uint) -> Result<(), CallError> {
+        self.within(call).and_then(|code| self.hip.check(name, code))
+    }
+
+    fn look(&self, addr: usize) -> Result<Option<Allocation>, Cause> {
+        let found = match self.hip.look(addr) {
+            Ok(found) => found,
+            // Runtimes before 6.2 say so of an address that they do not know.
+            Err(LookError::Driver(error)) if error.code == status::INVALID_VALUE => return Ok(None),
+            Err(LookError::Driver(error)) => return Err(error.into()),
+            Err(LookError::Unfamiliar { .. }) => return Ok(None),
+        };
+        let (PointerKind::Device { device, .. }, Some(range)) = (found.kind, found.allocation) else {
+            return Ok(None);
+        };
+        let mut id = 0_u32;
+        let at = ptr::with_exposed_provenance_mut::<c_void>(addr);
+        // SAFETY: this attribute is a number of 32 bits, and there is room for one; the address is only looked up.
+        let code = unsafe {
+            (self.calls.pointer_get_attribute)((&raw mut id).cast(), POINTER_ATTRIBUTE_BUFFER_ID, at)
+        };
+        self.hip.check("hipPointerGetAttribute", code)?;
+        let id = AllocationId(self.ids.name(id));
+        Ok(Some(Allocation { base: range.base, len: range.len, id, device }))
+    }
+
+    fn close_handle(&self, addr: usize) -> Result<(), CallError> {
+        self.call("hipIpcCloseMemHandle", || {
+            // SAFETY: the runtime knows what it has mapped, and refuses the rest.
+            unsafe { (self.calls.ipc_close_mem_handle)(ptr::with_exposed_provenance_mut(addr)) }
+        })
+    }
+}
+
+impl Driver for HipDriver {
+    type Opened = ();
+
+    const KINDS: &'static [u8] = &[Handle::HIP];
+
+    fn caps(&self) -> Caps {
+        Caps {
+            maps: true,
+            by_bytes: true,
+            by_descriptor: false,
+            opens_once: true,
+            refuses_overlap: true,
+            outlives_free: true,
+            tells_descriptors: false,
+        }
+    }
+
+    fn find(&self, addr: usize) -> Result<Option<Allocation>, Cause> {
+        self.look(addr)
+    }
+
+    fn export(
+        &self,
+        of: &Allocation,
+        how: Passing,
+        sealed: &mut Sealed,
+    ) -> Result<Option<OwnedFd>, ExportError> {
+        if how == Passing::Descriptor {
+            return Err(ExportError::Passing("memory of AMD's devices goes by the bytes of its handle"));
+        }
+        let mut exports = self.exports.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = exports.get(of) {
+            sealed.set_bytes(made);
+            return Ok(None);
+        }
+        let mut handle = HipIpcMemHandle { reserved: [0; 64] };
+        let got = self.call("hipIpcGetMemHandle", || {
+            let at = ptr::with_exposed_provenance_mut(of.base);
+            // SAFETY: writes 64 bytes to a place of ours; the address is only looked up.
+            unsafe { (self.calls.ipc_get_mem_handle)(&raw mut handle, at) }
+        });
+        got.map_err(|error| match error.code {
+            status::OUT_OF_MEMORY => ExportError::Exhausted(error.into()),
+            _ => ExportError::Other(error.into()),
+        })?;
+        let bytes = handle.reserved.map(i8::cast_unsigned);
+        exports.add(of, bytes);
+        sealed.set_bytes(bytes);
+        Ok(None)
+    }
+
+    fn conflicts(&self, _kind: u8) -> bool {
+        true
+    }
+
+    fn open(&self, sealed: &Sealed, descriptor: Option<OwnedFd>) -> Result<(usize, ()), OpenError> {
+        if descriptor.is_some() {
+            return Err(OpenError::Descriptor("memory of AMD's devices has no descriptor"));
+        }
+        let handle = HipIpcMemHandle { reserved: sealed.bytes().map(u8::cast_signed) };
+        let mut at = ptr::null_mut();
+        let opened = self.call("hipIpcOpenMemHandle", || {
+            // SAFETY: writes an address to a place of ours; the runtime looks at the bytes of the handle.
+            unsafe { (self.calls.ipc_open_mem_handle)(&raw mut at, handle, IPC_MEM_LAZY_ENABLE_PEER_ACCESS) }
+        });
+        opened.map_err(open_error)?;
+        Ok((at.expose_provenance(), ()))
+    }
+
+    fn close(&self, addr: usize, _opened: &()) -> Result<(), Cause> {
+        Ok(self.close_handle(addr)?)
+    }
+
+    unsafe fn transfer(&self, to: usize, from: usize, len: usize, _way: Way) -> Result<(), Cause> {
+        if len == 0 {
+            return Ok(());
+        }
+        let (into, out) = (ptr::with_exposed_provenance_mut(to), ptr::with_exposed_provenance(from));
+        self.call("hipMemcpyAsync", || {
+            // SAFETY: the caller's promise; the runtime tells by the addresses which are of a device, and has done it when the
+            // stream has been waited for.
+            unsafe { (self.calls.memcpy_async)(into, out, len, MEMCPY_DEFAULT, self.stream) }
+        })?;
+        self.call("hipStreamSynchronize", || {
+            // SAFETY: a stream of ours.
+            unsafe { (self.calls.stream_synchronize)(self.stream) }
+        })?;
+        Ok(())
+    }
+
+    fn alloc(&self, len: usize) -> Result<usize, Cause> {
+        Ok(self.within(|| self.hip.allocate(len))??)
+    }
+
+    fn free(&self, addr: usize) -> Result<(), Cause> {
+        Ok(self.hip.free(addr)?)
+    }
+}
+
+impl Drop for HipDriver {
+    fn drop(&mut self) {
+        if !self.stream.is_null() {
+            // What cannot be given back is the runtime's until the process ends.
+            let _ = self.call("hipStreamDestroy", || {
+                // SAFETY: a stream of ours, on which nothing is under way.
+                unsafe { (self.calls.stream_destroy)(self.stream) }
+            });
+        }
+    }
+}
+
+impl fmt::Debug for HipDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HIP, device {}", self.device)
+    }
+}

@@ -1,0 +1,83 @@
+//! Level Zero's functions for sharing memory, and what their failures mean.
+
+use trunkline_sys::ze::{self as calls, Calls, Status, status};
+
+use crate::gpu::library::{Library, table};
+use crate::gpu::{CallError, Missing};
+use crate::ipc::error::{Cause, OpenError};
+
+/// The functions of the loader.
+pub(super) fn load() -> Result<Calls, Missing> {
+    let library = Library::open(
+        &[calls::LIBRARY],
+        "Level Zero's loader (Debian: package libze1) and Intel's driver for it (libze-intel-gpu1)",
+    )?;
+    Ok(table!(library, calls;
+        init Init c"zeInit"
+        driver_get DriverGet c"zeDriverGet"
+        device_get DeviceGet c"zeDeviceGet"
+        context_create ContextCreate c"zeContextCreate"
+        context_destroy ContextDestroy c"zeContextDestroy"
+        mem_alloc_device MemAllocDevice c"zeMemAllocDevice"
+        mem_free MemFree c"zeMemFree"
+        mem_get_alloc_properties MemGetAllocProperties c"zeMemGetAllocProperties"
+        mem_get_address_range MemGetAddressRange c"zeMemGetAddressRange"
+        mem_get_ipc_handle MemGetIpcHandle c"zeMemGetIpcHandle"
+        mem_put_ipc_handle MemPutIpcHandle c"zeMemPutIpcHandle"
+        mem_open_ipc_handle MemOpenIpcHandle c"zeMemOpenIpcHandle"
+        mem_close_ipc_handle MemCloseIpcHandle c"zeMemCloseIpcHandle"
+        command_list_create_immediate CommandListCreateImmediate c"zeCommandListCreateImmediate"
+        command_list_destroy CommandListDestroy c"zeCommandListDestroy"
+        command_list_append_memory_copy CommandListAppendMemoryCopy c"zeCommandListAppendMemoryCopy"
+    ))
+}
+
+pub(super) fn check(call: &'static str, code: Status) -> Result<(), CallError> {
+    if code == status::SUCCESS {
+        return Ok(());
+    }
+    let (name, remedy) = match code {
+        status::OUT_OF_HOST_MEMORY => ("ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY", "free memory of the host"),
+        status::OUT_OF_DEVICE_MEMORY => {
+            ("ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", "free memory on the device, or use another one")
+        }
+        status::INSUFFICIENT_PERMISSIONS => {
+            ("ZE_RESULT_ERROR_INSUFFICIENT_PERMISSIONS", "the user must be allowed to open /dev/dri/render*")
+        }
+        status::UNINITIALIZED => (
+            "ZE_RESULT_ERROR_UNINITIALIZED",
+            "install Intel's driver, and see that the user may open /dev/dri/render*",
+        ),
+        status::UNSUPPORTED_FEATURE => ("ZE_RESULT_ERROR_UNSUPPORTED_FEATURE", "use a newer driver"),
+        status::INVALID_ARGUMENT => ("ZE_RESULT_ERROR_INVALID_ARGUMENT", "the memory may have been freed"),
+        _ => ("a result of Level Zero", "see ze_api.h, and the kernel's log (dmesg)"),
+    };
+    Err(CallError { call, code, name: name.to_owned(), remedy })
+}
+
+/// What a failure means for who opens.
+pub(super) fn open_error(error: CallError) -> OpenError {
+    let code = error.code;
+    let cause = Cause::Driver(error);
+    match code {
+        status::INVALID_ARGUMENT => OpenError::Descriptor("the driver knows no memory by that descriptor"),
+        status::OUT_OF_HOST_MEMORY | status::OUT_OF_DEVICE_MEMORY => OpenError::Exhausted(cause),
+        status::INSUFFICIENT_PERMISSIONS | status::UNSUPPORTED_FEATURE => {
+            OpenError::Refused { cause, remedy: "both processes must see the device (ZE_AFFINITY_MASK)" }
+        }
+        _ => OpenError::Other(cause),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_its_symbol() {
+        // Every field of the table is a pointer.
+        assert_eq!(size_of::<Calls>() / size_of::<usize>(), calls::SYMBOLS.len());
+        let loaded = crate::gpu::library::loaded(include_str!("calls.rs"), "ze");
+        assert_eq!(loaded, calls::SYMBOLS.map(|symbol| symbol.to_str().unwrap()));
+    }
+}

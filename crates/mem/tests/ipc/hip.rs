@@ -1,0 +1,113 @@
+//! What memory of AMD's devices promises besides, over a library that stands for the runtime.
+
+use trunkline_mem::ipc::Passing;
+
+use crate::peer::{Pattern, Place, World};
+use crate::stub::is_there;
+
+const LEN: usize = 64 << 10;
+const ONE: Pattern = Pattern(0x1111_0000_2222, 7);
+
+#[test]
+fn ids_that_come_again_are_other_names() {
+    if !is_there("hip") {
+        return;
+    }
+    let world = World::beginning("hip", 16 << 20, 7);
+    let owner = world.process();
+    let addr = owner.alloc(LEN).unwrap();
+    let before = owner.find(addr).unwrap();
+    owner.free(addr);
+    // As if others had been allocated, of which now and then one was looked at.
+    for _ in 0..4 {
+        owner.number("stub_skip_ids", (1 << 30) - 2);
+        let other = owner.alloc(LEN).unwrap();
+        owner.find(other).unwrap();
+        owner.free(other);
+    }
+    owner.number("stub_skip_ids", 3);
+    let again = owner.alloc(LEN).unwrap();
+    let after = owner.find(again).unwrap();
+    assert_eq!(again, addr);
+    assert_eq!(after.id.0 as u32, before.id.0 as u32, "32 bits are as before, or this shows nothing");
+    assert_ne!(after.id, before.id);
+    assert!(owner.export(&before, Passing::Bytes).unwrap_err().starts_with("Gone"));
+}
+
+#[test]
+fn ids_wrap_between_two_that_live() {
+    if !is_there("hip") {
+        return;
+    }
+    let world = World::beginning("hip", 16 << 20, u64::from(u32::MAX) - 1);
+    let [owner, importer] = [world.process(), world.process()];
+    let addresses: Vec<usize> = (0..4).map(|_| owner.alloc(LEN).unwrap()).collect();
+    let ids: Vec<u64> = addresses.iter().map(|addr| owner.find(*addr).unwrap().id.0).collect();
+    assert!(ids.is_sorted() && ids[0] < ids[3], "{ids:x?}");
+    for (addr, id) in addresses.iter().zip(&ids).rev() {
+        let found = owner.find(*addr).unwrap();
+        assert_eq!(found.id.0, *id, "one that lives keeps its name");
+        owner.fill(Place::Own(*addr), LEN, Pattern(*id, 3)).unwrap();
+        let open = importer.open(&owner.export(&found, Passing::Bytes).unwrap()).unwrap();
+        assert_eq!(importer.check(Place::Open(open, 0), LEN, Pattern(*id, 3)), Ok(0));
+    }
+}
+
+#[test]
+fn an_allocation_is_exported_once_and_only_when_asked_for() {
+    if !is_there("hip") {
+        return;
+    }
+    let world = World::new("hip", 16 << 20);
+    let owner = world.process();
+    let addr = owner.alloc(LEN).unwrap();
+    let found = owner.find(addr).unwrap();
+    assert_eq!(owner.number("stub_gets", 0), 0, "to find it exports nothing");
+    let first = owner.export(&found, Passing::Bytes).unwrap();
+    for _ in 0..100 {
+        assert_eq!(owner.export(&found, Passing::Either).unwrap().handle, first.handle);
+    }
+    assert_eq!(owner.number("stub_gets", 0), 1, "each one holds the memory for ever");
+    owner.free(addr);
+    assert_eq!(owner.number("stub_used", 0), LEN as u64, "as this one does");
+    let again = owner.alloc(LEN).unwrap();
+    let next = owner.export(&owner.find(again).unwrap(), Passing::Bytes).unwrap();
+    assert_ne!(next.handle, first.handle);
+    assert_eq!(owner.number("stub_gets", 0), 2);
+    owner.kill();
+    assert_eq!(world.process().number("stub_used", 0), 0);
+}
+
+#[test]
+fn freed_memory_counts_until_the_last_one_closes_it_where_exports_hold_nothing() {
+    if !is_there("hip") {
+        return;
+    }
+    let world = World::new("hip", 16 << 20);
+    world.set("STUB_HIP_PINS", 0);
+    let [owner, importer] = [world.process(), world.process()];
+    for _ in 0..100 {
+        let addr = owner.alloc(10 << 20).unwrap();
+        let open = importer.open(&owner.export(&owner.find(addr).unwrap(), Passing::Bytes).unwrap()).unwrap();
+        owner.free(addr);
+        assert_eq!(owner.number("stub_used", 0), 10 << 20);
+        importer.close(open);
+        assert_eq!(owner.number("stub_used", 0), 0);
+    }
+}
+
+#[test]
+fn the_thread_has_its_own_device_back_after_each_call() {
+    if !is_there("hip") {
+        return;
+    }
+    let world = World::new("hip", 16 << 20);
+    let [owner, importer] = [world.process(), world.process()];
+    let addr = owner.alloc(LEN).unwrap();
+    let open = importer.open(&owner.export(&owner.find(addr).unwrap(), Passing::Bytes).unwrap()).unwrap();
+    importer.fill(Place::Open(open, 0), LEN, ONE).unwrap();
+    importer.close(open);
+    for process in [&owner, &importer] {
+        assert_eq!(process.number("stub_current", 0), 1, "the one that it began with");
+    }
+}

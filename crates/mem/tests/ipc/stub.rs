@@ -1,0 +1,114 @@
+//! Libraries in C that stand for vendors' drivers, compiled here and opened by the product in their place; and the memory file that they
+//! all have their device in. What they do is in `stub/`, one file a vendor.
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use libloading::os::unix::Library;
+
+/// Kinds whose processes run over a stub, with the source of it and the names that the product knows the library by.
+const STUBS: [(&str, &str, &str); 4] = [
+    ("cuda", "cuda.c", "libcuda.so.1"),
+    ("cuda_segment", "cuda.c", "libcuda.so.1"),
+    ("hip", "hip.c", "libamdhip64.so.7"),
+    ("ze", "ze.c", "libze_loader.so.1"),
+];
+
+/// The library that a kind is over.
+pub(crate) fn library_of(kind: &str) -> Option<&'static str> {
+    let kind = kind.strip_prefix("native_").unwrap_or(kind);
+    STUBS.iter().find(|(name, ..)| *name == kind).map(|(.., library)| *library)
+}
+
+/// A folder with all of them, or why there is none.
+fn built() -> &'static Result<tempfile::TempDir, String> {
+    static BUILT: OnceLock<Result<tempfile::TempDir, String>> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        for (_, source, library) in STUBS {
+            let at = folder.path().join(library);
+            if !at.exists() {
+                compile(source, &at)?;
+            }
+        }
+        Ok(folder)
+    })
+}
+
+fn compile(source: &str, to: &Path) -> Result<(), String> {
+    let from = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/ipc/stub").join(source);
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread", "-o"]).arg(to).arg(from);
+    let status = cc.status().map_err(|error| format!("no cc: {error}"))?;
+    assert!(status.success(), "{source} is compiled");
+    Ok(())
+}
+
+/// Says that a test could not run and why, where `./test` counts it. Where it must run (`TRUNKLINE_REQUIRE` names it) it fails instead.
+pub(crate) fn skip(name: &str, word: &str, reason: &str) {
+    use std::io::Write as _;
+    let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
+    assert!(!required.split(',').any(|one| one.trim() == word), "{name} must run: {reason}");
+    println!("SKIPPED {name}: {reason}");
+    if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        let noted = file.and_then(|mut file| writeln!(file, "{name}: {reason}"));
+        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+    }
+}
+
+/// Whether a kind can be run over its stub, if it has one; where not, that is counted.
+pub(crate) fn is_there(kind: &str) -> bool {
+    match built() {
+        Err(reason) if library_of(kind).is_some() => {
+            skip(&format!("{kind}, over a library that stands for its driver"), "cc", reason);
+            false
+        }
+        _ => true,
+    }
+}
+
+/// The device of a world.
+pub(crate) struct StubDevice {
+    file: OwnedFd,
+}
+
+impl StubDevice {
+    /// Of so many bytes, whose first allocation has that id.
+    pub(crate) fn new(capacity: u64, first: u64) -> Self {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let file = rustix::fs::memfd_create("trunkline.stub", flags).unwrap();
+        rustix::fs::ftruncate(&file, 1 << 46).unwrap();
+        let head: Vec<u8> =
+            [capacity, first, 65536, 1].iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+        assert_eq!(rustix::io::pwrite(&file, &head, 0), Ok(32));
+        Self { file }
+    }
+
+    /// Has a process use it.
+    pub(crate) fn give(&self, command: &mut Command) {
+        let at = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
+        let folder = built().as_ref().expect("it was asked before").path();
+        command.env("LD_LIBRARY_PATH", folder).env("STUB_DEVICE", at);
+    }
+}
+
+/// The open library of a kind, as the product has it.
+pub(crate) fn open(library: &str) -> Library {
+    // SAFETY: it is open already; otherwise its constructors run as in any program.
+    unsafe { Library::new(library) }.unwrap()
+}
+
+/// A number that a stub tells, or does something with.
+pub(crate) fn number(library: &str, name: &str, argument: u64) -> u64 {
+    let library = std::mem::ManuallyDrop::new(open(library));
+    let symbol = CString::new(name).unwrap();
+    // SAFETY: these functions of a stub take a number, or nothing, and give one.
+    let ask = unsafe { library.get::<unsafe extern "C" fn(u64) -> u64>(symbol.as_bytes_with_nul()) };
+    let ask = ask.unwrap();
+    // SAFETY: as above.
+    unsafe { ask(argument) }
+}

@@ -1,0 +1,361 @@
+/* In place of NVIDIA's driver, libcuda.so.1, with its rules: a thread has a stack of contexts, and most calls want one; the primary
+ * context goes with its last user, and with it what was opened; legacy handles (legacy.h); physical memory of cuMemCreate that any
+ * number of descriptors, handles and mappings hold, at addresses of the importer's choice; pools that hand out memory for which
+ * there is no legacy handle. */
+#include "legacy.h"
+
+enum {
+    OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_CONTEXT = 201, ALREADY_MAPPED = 208,
+    INVALID_HANDLE = 400, NOT_SUPPORTED = 801
+};
+
+/* What more[0] of a range says. */
+enum { LEGACY, POOLED, VIRTUAL };
+/* What more[1] of one says, of VIRTUAL: its physical memory; more[2]: whether the device may touch it. */
+
+static struct physical {
+    u64 start, len;
+    int fd, handles, mappings, shareable;
+} physicals[RANGES];
+
+static struct reserved {
+    u64 va, len;
+} reserves[RANGES];
+
+static int primary;
+static __thread void *stack[16];
+static __thread int depth;
+
+static int here(void) { return depth > 0 && stack[depth - 1] != NULL; }
+
+int cuInit(unsigned flags) { return flags ? INVALID_VALUE : begin() ? NO_DEVICE : OK; }
+int cuDriverGetVersion(int *version) { return *version = 12040, OK; }
+int cuDeviceGetCount(int *devices) { return *devices = 1, OK; }
+int cuDeviceGet(int *found, int ordinal) { return *found = ordinal, ordinal ? INVALID_VALUE : OK; }
+int cuDeviceGetAttribute(int *value, unsigned attribute, int of) { return (void)attribute, (void)of, *value = 0, OK; }
+int cuGetErrorName(unsigned error, const char **name) { return (void)error, *name = "STUB_ERROR", OK; }
+
+int cuDevicePrimaryCtxRetain(void **context, int of) {
+    if (of)
+        return INVALID_VALUE;
+    enter();
+    counters[CONTEXTS] = (u64)++primary;
+    leave();
+    return *context = &primary, OK;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int of) {
+    if (of)
+        return INVALID_VALUE;
+    enter();
+    counters[CONTEXTS] = (u64)--primary;
+    for (int i = 0; !primary && i < RANGES; i++)
+        if (ranges[i].len && ranges[i].more[0] == LEGACY)
+            ranges[i].import ? unmap(&ranges[i]) : release(&ranges[i]);
+    leave();
+    return OK;
+}
+
+int cuCtxPushCurrent_v2(void *context) { return depth == 16 ? OUT_OF_MEMORY : (stack[depth++] = context, OK); }
+int cuCtxPopCurrent_v2(void **context) { return depth ? (*context = stack[--depth], OK) : INVALID_CONTEXT; }
+u64 stub_depth(void) { return (u64)depth; }
+
+static int allocate_as(u64 *at, size_t size, u64 kind) {
+    if (!here())
+        return INVALID_CONTEXT;
+    enter();
+    struct range *made = allocate(size);
+    if (made)
+        *at = made->va, made->more[0] = kind;
+    leave();
+    return made ? OK : OUT_OF_MEMORY;
+}
+
+int cuMemAlloc_v2(u64 *at, size_t size) { return allocate_as(at, size, LEGACY); }
+int cuMemAllocAsync(u64 *at, size_t size, void *stream) { return (void)stream, allocate_as(at, size, POOLED); }
+
+int cuMemFree_v2(u64 at) {
+    if (!here())
+        return INVALID_CONTEXT;
+    enter();
+    struct range *found = find(at);
+    int is_it = found && !found->import && found->va == at && found->more[0] != VIRTUAL;
+    if (is_it)
+        release(found);
+    leave();
+    return is_it ? OK : INVALID_VALUE;
+}
+
+static struct reserved *reserved_at(u64 at) {
+    for (int i = 0; i < RANGES; i++)
+        if (reserves[i].len && at >= reserves[i].va && at - reserves[i].va < reserves[i].len)
+            return &reserves[i];
+    return NULL;
+}
+
+int cuPointerGetAttributes(unsigned asked, unsigned *attributes, void **data, u64 at) {
+    int result = OK;
+    if (!here())
+        return INVALID_CONTEXT;
+    enter();
+    struct range *found = find(at);
+    struct reserved *all = reserved_at(at);
+    for (unsigned i = 0; i < asked && (found || all) && result == OK; i++) {
+        u64 kind = found ? found->more[0] : VIRTUAL;
+        struct physical *physical = found && kind == VIRTUAL ? &physicals[found->more[1]] : NULL;
+        switch (attributes[i]) {
+        case 2: *(unsigned *)data[i] = found ? 2 : 0; break;
+        case 6: *(unsigned *)data[i] = 0; break;
+        case 7: *(u64 *)data[i] = found ? found->id : 0; break;
+        case 8: *(unsigned char *)data[i] = 0; break;
+        case 9: *(int *)data[i] = 0; break;
+        case 10: *(unsigned *)data[i] = found && kind == LEGACY; break;
+        case 11: *(u64 *)data[i] = all ? all->va : found->va; break;
+        case 12: *(size_t *)data[i] = all ? all->len : found->len; break;
+        case 14: *(u64 *)data[i] = physical && physical->shareable; break;
+        case 17: *(void **)data[i] = kind == POOLED ? ranges : NULL; break;
+        default: result = INVALID_VALUE;
+        }
+    }
+    leave();
+    return result;
+}
+
+int cuPointerSetAttribute(const void *value, unsigned attribute, u64 at) {
+    return (void)value, (void)attribute, (void)at, NOT_SUPPORTED;
+}
+
+int cuMemGetAddressRange_v2(u64 *base, size_t *size, u64 at) {
+    enter();
+    struct range *found = find(at);
+    if (found)
+        *base = found->va, *size = found->len;
+    leave();
+    return found ? OK : INVALID_VALUE;
+}
+
+int cuIpcGetMemHandle(struct ipc_handle *handle, u64 at) {
+    if (!here())
+        return INVALID_CONTEXT;
+    enter();
+    struct range *found = find(at);
+    int is_it = found && !found->import && found->va == at && found->more[0] == LEGACY;
+    if (is_it)
+        *handle = handle_of(found);
+    leave();
+    return is_it ? OK : INVALID_VALUE;
+}
+
+int cuIpcOpenMemHandle_v2(u64 *at, struct ipc_handle handle, unsigned flags) {
+    struct range *opened = NULL;
+    if (!here())
+        return INVALID_CONTEXT;
+    if (flags != 1)
+        return INVALID_VALUE;
+    enter();
+    enum outcome outcome = open_handle(&handle, &opened);
+    leave();
+    if (outcome != OPENED)
+        return outcome == MAPPED ? ALREADY_MAPPED : outcome == OWN ? INVALID_CONTEXT : INVALID_VALUE;
+    return *at = opened->va, OK;
+}
+
+int cuIpcCloseMemHandle(u64 at) {
+    if (!here())
+        return INVALID_CONTEXT;
+    enter();
+    int failed = close_handle(at);
+    leave();
+    return failed ? INVALID_VALUE : OK;
+}
+
+/* Physical memory. */
+
+struct properties {
+    unsigned type, handle_types, location, device;
+    void *metadata;
+    unsigned char flags[8];
+};
+
+static struct physical *physical_of(u64 handle) {
+    return handle && handle <= RANGES && physicals[handle - 1].handles > 0 ? &physicals[handle - 1] : NULL;
+}
+
+static struct physical *vacant_physical(void) {
+    for (int i = 0; i < RANGES; i++)
+        if (!physicals[i].len)
+            return &physicals[i];
+    return NULL;
+}
+
+static u64 number(struct physical *of) { return (u64)(of - physicals) + 1; }
+
+static void let_go(struct physical *of) {
+    if (of->handles || of->mappings)
+        return;
+    close(of->fd);
+    of->len = 0;
+    reap();
+}
+
+int cuMemGetAllocationGranularity(size_t *granularity, const struct properties *of, unsigned option) {
+    return (void)of, (void)option, *granularity = GRANULE, OK;
+}
+
+int cuMemCreate(u64 *handle, size_t size, const struct properties *of, u64 flags) {
+    int slot, fd = -1;
+    if (flags || size % GRANULE || of->type != 1 || of->location != 1 || of->device)
+        return INVALID_VALUE;
+    enter();
+    struct physical *made = vacant_physical();
+    if (made && (fd = place(size, &slot)) >= 0) {
+        *made = (struct physical){table->slots[slot].start, size, fd, 1, 0, of->handle_types & 1};
+        *handle = number(made);
+    }
+    leave();
+    return fd < 0 ? OUT_OF_MEMORY : OK;
+}
+
+int cuMemRelease(u64 handle) {
+    enter();
+    struct physical *found = physical_of(handle);
+    if (found)
+        found->handles--, counters[PUTS]++, let_go(found);
+    leave();
+    return found ? OK : INVALID_VALUE;
+}
+
+int cuMemRetainAllocationHandle(u64 *handle, void *at) {
+    enter();
+    struct range *found = find((u64)at);
+    int is_it = found && found->more[0] == VIRTUAL;
+    if (is_it)
+        physicals[found->more[1]].handles++, counters[GETS]++, *handle = found->more[1] + 1;
+    leave();
+    return is_it ? OK : INVALID_VALUE;
+}
+
+int cuMemExportToShareableHandle(void *out, u64 handle, unsigned type, u64 flags) {
+    enter();
+    struct physical *found = physical_of(handle);
+    int fd = found && found->shareable && type == 1 && !flags ? hold(found->start, round_up(found->len)) : -1;
+    leave();
+    return fd < 0 ? INVALID_VALUE : (*(int *)out = fd, OK);
+}
+
+int cuMemImportFromShareableHandle(u64 *handle, void *in, unsigned type) {
+    enter();
+    struct record *record = type == 1 ? record_of((int)(intptr_t)in) : NULL;
+    struct physical *made = record ? vacant_physical() : NULL;
+    int fd = made ? hold(record->start, record->span) : -1;
+    if (fd >= 0) {
+        *made = (struct physical){record->start, record->len, fd, 1, 0, 1};
+        *handle = number(made), counters[OPENS]++;
+    }
+    leave();
+    return fd < 0 ? INVALID_VALUE : OK;
+}
+
+/* Addresses, which ranges of a kind of their own hold while nothing is mapped there. */
+int cuMemAddressReserve(u64 *at, size_t size, size_t alignment, u64 wanted, u64 flags) {
+    (void)alignment, (void)wanted;
+    struct reserved *made = NULL;
+    if (!size || size % GRANULE || flags)
+        return INVALID_VALUE;
+    enter();
+    for (int i = 0; i < RANGES && !made; i++)
+        made = reserves[i].len ? NULL : &reserves[i];
+    u64 va = (u64)own_window + WINDOW / 2;
+    for (int again = 1; again;) {
+        again = 0;
+        va = addresses((char *)va, size);
+        for (int i = 0; i < RANGES && va; i++)
+            if (reserves[i].len && reserves[i].va < va + size && va < reserves[i].va + reserves[i].len)
+                va = reserves[i].va + reserves[i].len, again = 1;
+    }
+    if (made && va)
+        *made = (struct reserved){va, size}, *at = va;
+    leave();
+    return made && va ? OK : OUT_OF_MEMORY;
+}
+
+int cuMemAddressFree(u64 at, size_t size) {
+    enter();
+    struct reserved *found = reserved_at(at);
+    int is_it = found && found->va == at && found->len == size;
+    for (int i = 0; i < RANGES && is_it; i++)
+        is_it = !ranges[i].len || ranges[i].va + ranges[i].len <= at || ranges[i].va >= at + size;
+    if (is_it)
+        found->len = 0;
+    leave();
+    return is_it ? OK : INVALID_VALUE;
+}
+
+int cuMemMap(u64 at, size_t size, size_t offset, u64 handle, u64 flags) {
+    int result = INVALID_VALUE;
+    enter();
+    struct physical *physical = physical_of(handle);
+    struct reserved *all = reserved_at(at);
+    struct range *made = vacant();
+    if (physical && all && made && !offset && !flags && size == physical->len && at + size <= all->va + all->len && !find(at)) {
+        char *bytes = map(physical->start, size);
+        result = bytes ? OK : OUT_OF_MEMORY;
+        if (bytes) {
+            *made = (struct range){.va = at, .len = size, .span = size, .id = table->next_id++, .start = physical->start,
+                                   .bytes = bytes, .refs = 1, .more = {VIRTUAL, number(physical) - 1, 0}};
+            physical->mappings++;
+        }
+    }
+    leave();
+    return result;
+}
+
+int cuMemUnmap(u64 at, size_t size) {
+    int result = INVALID_VALUE;
+    enter();
+    /* All segments inside. */
+    for (int i = 0; i < RANGES; i++)
+        if (ranges[i].len && ranges[i].more[0] == VIRTUAL && ranges[i].va >= at && ranges[i].va + ranges[i].len <= at + size) {
+            struct physical *physical = &physicals[ranges[i].more[1]];
+            unmap(&ranges[i]);
+            physical->mappings--, counters[CLOSES]++;
+            let_go(physical);
+            result = OK;
+        }
+    leave();
+    return result;
+}
+
+struct access {
+    unsigned location, device, flags;
+};
+
+int cuMemSetAccess(u64 at, size_t size, const struct access *access, size_t count) {
+    int result = INVALID_VALUE;
+    enter();
+    for (int i = 0; i < RANGES; i++)
+        if (ranges[i].len && ranges[i].more[0] == VIRTUAL && ranges[i].va >= at && ranges[i].va + ranges[i].len <= at + size)
+            ranges[i].more[2] = count == 1 && access->location == 1 && !access->device && access->flags == 3, result = OK;
+    leave();
+    return result;
+}
+
+/* Streams, of which there is one. */
+int cuStreamCreate(void **stream, unsigned flags) {
+    return !here() ? INVALID_CONTEXT : flags == 1 ? (*stream = ranges, OK) : INVALID_VALUE;
+}
+int cuStreamDestroy_v2(void *stream) { return stream == ranges ? OK : INVALID_VALUE; }
+int cuStreamSynchronize(void *stream) { return stream == ranges ? OK : INVALID_VALUE; }
+
+static int touchable(u64 at) {
+    struct range *found = find(at);
+    return !found || found->more[0] != VIRTUAL || found->more[2];
+}
+
+int cuMemcpyAsync(u64 to, u64 from, size_t size, void *stream) {
+    if (!here() || stream != ranges)
+        return INVALID_CONTEXT;
+    if (!touchable(to) || !touchable(from))
+        return INVALID_VALUE;
+    return transfer(to, from, size) ? INVALID_VALUE : OK;
+}

@@ -1,0 +1,289 @@
+/* Memory of a device that real processes share, for the stubs of drivers beside this file. All of it is one memory file, which
+ * STUB_DEVICE names: a table of allocations and behind it their bytes. Who holds what is locks of open files on those bytes, as of
+ * crates/mem/src/ipc/memfd: the kernel ends them with their holder, however that happens. What an address of the device names is
+ * nothing that a processor can touch; the bytes are mapped elsewhere, known to the stub alone. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef unsigned long long u64;
+
+enum { SLOTS = 512, RANGES = 2048 };
+#define GRANULE 65536ull
+#define TABLE 65536ull
+#define WINDOW (1ull << 36)
+#define MAGIC 0x7472756e6b6c6e65ull
+
+/* An allocation, as all processes see it; vacant if id is 0. */
+struct record {
+    u64 id, process, base, len, start, span, spare[2];
+};
+
+static struct table {
+    u64 capacity, next_id, next_place, next_process;
+    struct record slots[SLOTS];
+} *table;
+
+static int device = -1;
+static u64 process;
+static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
+
+/* A range of addresses of the device in this process. */
+struct range {
+    u64 va, len, span, id, start;
+    char *bytes;
+    int slot, import, refs;
+    /* Of an import: whose it is, and where it is there. */
+    u64 owner, base;
+    /* What a vendor knows of it besides. */
+    u64 more[3];
+};
+static struct range ranges[RANGES];
+static char *own_window, *import_window;
+
+/* What was asked of the stub, for tests. */
+enum { GETS, PUTS, OPENS, CLOSES, CONTEXTS, COUNTERS };
+static u64 counters[COUNTERS];
+
+static u64 round_up(u64 len) { return (len + GRANULE - 1) / GRANULE * GRANULE; }
+
+static int lock_range(int fd, int command, int type, u64 start, u64 len) {
+    struct flock lock = {.l_type = (short)type, .l_whence = SEEK_SET, .l_start = (off_t)start, .l_len = (off_t)len};
+    int done = fcntl(fd, command, &lock);
+    return command == F_OFD_GETLK ? (done ? -1 : lock.l_type != F_UNLCK) : done;
+}
+
+static void enter(void) {
+    pthread_mutex_lock(&threads);
+    while (lock_range(device, F_OFD_SETLKW, F_WRLCK, 0, 1) && errno == EINTR) {}
+}
+
+static void leave(void) {
+    lock_range(device, F_OFD_SETLK, F_UNLCK, 0, 1);
+    pthread_mutex_unlock(&threads);
+}
+
+/* The file, opened once more: with locks of its own. */
+static int reopen(void) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", device);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
+/* An open file that holds bytes, and knows by its position which. */
+static int hold(u64 start, u64 span) {
+    int fd = reopen();
+    if (fd >= 0 && (lock_range(fd, F_OFD_SETLK, F_RDLCK, start, span) || lseek(fd, (off_t)start, SEEK_SET) < 0))
+        close(fd), fd = -1;
+    return fd;
+}
+
+/* Maps bytes; the mapping holds them. */
+static char *map(u64 start, u64 span) {
+    int fd = hold(start, span);
+    char *bytes = fd < 0 ? NULL : mmap(NULL, span, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)start);
+    if (bytes && bytes != MAP_FAILED)
+        madvise(bytes, span, MADV_DONTFORK);
+    if (fd >= 0)
+        close(fd);
+    return bytes == MAP_FAILED ? NULL : bytes;
+}
+
+/* Takes back what nobody holds any more. */
+static void reap(void) {
+    for (int slot = 0; slot < SLOTS; slot++) {
+        struct record *record = &table->slots[slot];
+        if (!record->id || lock_range(device, F_OFD_GETLK, F_WRLCK, record->start, record->span))
+            continue;
+        fallocate(device, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)record->start, (off_t)record->span);
+        record->id = 0;
+    }
+}
+
+static u64 used(void) {
+    u64 sum = 0;
+    reap();
+    for (int slot = 0; slot < SLOTS; slot++)
+        sum += table->slots[slot].id ? table->slots[slot].span : 0;
+    return sum;
+}
+
+/* Room on the device, held by the open file that comes back; -1 if there is none. */
+static int place(u64 len, int *slot) {
+    u64 span = round_up(len);
+    if (!len || len > WINDOW || used() + span > table->capacity)
+        return -1;
+    for (*slot = 0; *slot < SLOTS && table->slots[*slot].id; ++*slot) {}
+    if (*slot == SLOTS)
+        return -1;
+    u64 start = table->next_place;
+    int fd = hold(start, span);
+    if (fd < 0)
+        return -1;
+    table->next_place += span;
+    table->slots[*slot] = (struct record){0, process, 0, len, start, span, {0, 0}};
+    table->slots[*slot].id = table->next_id++;
+    return fd;
+}
+
+static struct record *record_at(u64 start) {
+    for (int slot = 0; slot < SLOTS; slot++)
+        if (table->slots[slot].id && table->slots[slot].start == start)
+            return &table->slots[slot];
+    return NULL;
+}
+
+/* Whether another process has allocated it and not freed it. */
+static inline int is_owned(int slot) { return lock_range(device, F_OFD_GETLK, F_WRLCK, 1 + (u64)slot, 1) == 1; }
+
+static struct range *find(u64 at) {
+    for (int i = 0; i < RANGES; i++)
+        if (ranges[i].len && at >= ranges[i].va && at - ranges[i].va < ranges[i].span)
+            return at - ranges[i].va < ranges[i].len ? &ranges[i] : NULL;
+    return NULL;
+}
+
+static struct range *vacant(void) {
+    for (int i = 0; i < RANGES; i++)
+        if (!ranges[i].len)
+            return &ranges[i];
+    return NULL;
+}
+
+/* The lowest addresses of a window that nothing has. */
+static u64 addresses(char *window, u64 span) {
+    u64 at = (u64)window;
+    for (int i = 0; i < RANGES; i++)
+        if (ranges[i].len && ranges[i].va < at + span && at < ranges[i].va + ranges[i].span)
+            at = ranges[i].va + ranges[i].span, i = -1;
+    return at + span > (u64)window + WINDOW ? 0 : at;
+}
+
+/* Allocates memory with addresses here. */
+static struct range *allocate(u64 len) {
+    int slot, fd = place(len, &slot);
+    struct range *made = vacant();
+    if (fd < 0)
+        return NULL;
+    struct record *record = &table->slots[slot];
+    u64 va = addresses(own_window, record->span);
+    char *bytes = made && va ? map(record->start, record->span) : NULL;
+    close(fd);
+    if (!bytes || lock_range(device, F_OFD_SETLK, F_WRLCK, 1 + (u64)slot, 1)) {
+        reap();
+        return NULL;
+    }
+    record->base = va;
+    *made = (struct range){.va = va, .len = len, .span = record->span, .id = record->id, .start = record->start,
+                           .bytes = bytes, .slot = slot, .refs = 1};
+    return made;
+}
+
+/* Frees it. Who reads on reads poison. */
+static void release(struct range *of) {
+    for (u64 at = 0; at + 8 <= of->span; at += 8)
+        *(u64 *)(of->bytes + at) = 0xdead000000000000ull ^ of->id;
+    munmap(of->bytes, of->span);
+    lock_range(device, F_OFD_SETLK, F_UNLCK, 1 + (u64)of->slot, 1);
+    of->len = 0;
+    reap();
+}
+
+/* Maps memory of another process. */
+static struct range *import(const struct record *record) {
+    struct range *made = vacant();
+    u64 va = made ? addresses(import_window, record->span) : 0;
+    char *bytes = va ? map(record->start, record->span) : NULL;
+    if (!bytes)
+        return NULL;
+    *made = (struct range){.va = va, .len = record->len, .span = record->span, .id = record->id, .start = record->start,
+                           .bytes = bytes, .import = 1, .refs = 1, .owner = record->process, .base = record->base};
+    return made;
+}
+
+static void unmap(struct range *of) {
+    munmap(of->bytes, of->span);
+    of->len = 0;
+    reap();
+}
+
+/* Which allocation a descriptor holds; NULL if it is none of the device. */
+static inline struct record *record_of(int fd) {
+    struct stat of, ours;
+    if (fstat(fd, &of) || fstat(device, &ours) || of.st_ino != ours.st_ino || of.st_dev != ours.st_dev)
+        return NULL;
+    return record_at((u64)lseek(fd, 0, SEEK_CUR));
+}
+
+/* Where the bytes of an address are: of the device, or of the host. NULL if they are not all there. Memory of the device may go on in what is
+ * mapped behind it; so many of the bytes are in one piece. */
+static char *locate(u64 at, u64 len, u64 *piece) {
+    int ours = (at >= (u64)own_window && at < (u64)own_window + WINDOW) ||
+               (at >= (u64)import_window && at < (u64)import_window + WINDOW);
+    struct range *found = find(at);
+    *piece = len;
+    if (!ours)
+        return (char *)at;
+    if (!found)
+        return NULL;
+    u64 left = found->va + found->len - at;
+    *piece = left < len ? left : len;
+    return found->bytes + (at - found->va);
+}
+
+static int transfer(u64 to, u64 from, u64 len) {
+    int failed = 0;
+    enter();
+    for (u64 piece = 0; len && !failed; to += piece, from += piece, len -= piece) {
+        u64 other;
+        char *into = locate(to, len, &other), *out = locate(from, other, &piece);
+        if (into && out)
+            memmove(into, out, piece);
+        else
+            failed = 1;
+    }
+    leave();
+    return failed;
+}
+
+/* Begins: 0, or -1 where there is no device. */
+static int begin(void) {
+    const char *path = getenv("STUB_DEVICE");
+    pthread_mutex_lock(&threads);
+    if (device < 0 && path && (device = open(path, O_RDWR | O_CLOEXEC)) >= 0) {
+        int none = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+        table = mmap(NULL, TABLE, PROT_READ | PROT_WRITE, MAP_SHARED, device, 0);
+        own_window = mmap(NULL, WINDOW, PROT_NONE, none, -1, 0);
+        import_window = mmap(NULL, WINDOW, PROT_NONE, none, -1, 0);
+        process = __atomic_fetch_add(&table->next_process, 1, __ATOMIC_SEQ_CST);
+    }
+    pthread_mutex_unlock(&threads);
+    return device < 0 ? -1 : 0;
+}
+
+/* For tests: bytes of the device in use, and how often what was asked. */
+u64 stub_used(void) {
+    enter();
+    u64 sum = used();
+    leave();
+    return sum;
+}
+u64 stub_gets(void) { return counters[GETS]; }
+u64 stub_puts(void) { return counters[PUTS]; }
+u64 stub_opens(void) { return counters[OPENS]; }
+u64 stub_closes(void) { return counters[CLOSES]; }
+u64 stub_contexts(void) { return counters[CONTEXTS]; }
+u64 stub_skip_ids(u64 many) {
+    enter();
+    table->next_id += many;
+    leave();
+    return 0;
+}

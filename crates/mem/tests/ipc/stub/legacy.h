@@ -1,0 +1,51 @@
+/* Handles of 64 bytes that name an allocation of a living process, with the rules that CUDA's legacy handles and HIP's have: what has
+ * addresses of its owner in common with something that is open is not opened, nor is the same a second time unless STUB_REOPEN=count. */
+#include "device.h"
+
+struct ipc_handle {
+    u64 magic, id, process, base, len, slot, spare[2];
+};
+
+enum outcome { OPENED, OWN, NO_SUCH, MAPPED };
+
+static struct ipc_handle handle_of(const struct range *of) {
+    counters[GETS]++;
+    return (struct ipc_handle){MAGIC, of->id, process, of->va, of->len, (u64)of->slot, {0, 0}};
+}
+
+static enum outcome open_handle(const struct ipc_handle *handle, struct range **opened) {
+    const char *again = getenv("STUB_REOPEN");
+    if (handle->magic != MAGIC || handle->slot >= SLOTS || handle->spare[0] || handle->spare[1])
+        return NO_SUCH;
+    struct record *record = &table->slots[handle->slot];
+    if (handle->process == process)
+        return OWN;
+    if (record->id != handle->id || record->process != handle->process || record->base != handle->base ||
+        record->len != handle->len || !is_owned((int)handle->slot))
+        return NO_SUCH;
+    for (int i = 0; i < RANGES; i++) {
+        struct range *other = &ranges[i];
+        int meets = other->len && other->import && other->owner == handle->process &&
+                    other->base < handle->base + handle->len && handle->base < other->base + other->len;
+        if (!meets)
+            continue;
+        if (other->id != handle->id || !again || strcmp(again, "count"))
+            return MAPPED;
+        other->refs++;
+        *opened = other;
+        return OPENED;
+    }
+    *opened = import(record);
+    counters[OPENS]++;
+    return *opened ? OPENED : NO_SUCH;
+}
+
+static int close_handle(u64 at) {
+    struct range *found = find(at);
+    if (!found || !found->import || found->va != at)
+        return -1;
+    counters[CLOSES]++;
+    if (!--found->refs)
+        unmap(found);
+    return 0;
+}
