@@ -180,10 +180,6 @@ impl<M: IpcMemory> Messages<M> {
         let (there, into) = (into.is_some(), into.unwrap_or_else(|| Buffer::private(0)));
         let placed = there || planted("window-places-anywhere");
         let tag = (PUT | access.number, u64::MAX);
-        if planted("window-answers-early") && placed {
-            let _ = self.endpoint.receive(Some(from), tag, into.inner().clone());
-            return (Step::Answer(true), true);
-        }
         match self.endpoint.receive(Some(from), tag, into.inner().clone()) {
             Ok(request) => (Step::Placing(request, placed), true),
             Err(trunkline_engine::tagged::ReceiveRefused::TooMany) => (Step::New, false),
