@@ -33,7 +33,7 @@ pub enum Lending {
 }
 
 impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
-    /// Lends a buffer to a peer, who may map it until [`Endpoint::take_back`].
+    /// Lends a buffer to a peer, who may map it until [`Endpoint::end_loan`].
     ///
     /// # Errors
     /// [`SendRefused`].

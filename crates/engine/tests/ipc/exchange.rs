@@ -248,6 +248,35 @@ fn what_a_driver_does_not_do_goes_another_way_and_is_tried_again() {
     world.used(0, SOON);
 }
 
+/// M11. The kernel gives a process no descriptor that is at its limit: its neighbour's messages go another way, and go as ever when it has room again.
+#[test]
+fn a_process_without_descriptors_left_loses_no_neighbour() {
+    for by in [By::Bytes, By::Descriptor] {
+        let world = World::new(64, 16, by);
+        let [owner, other] = world.pair();
+        let [before, addr] = [owner.alloc(MIB), owner.alloc(MIB)];
+        owner.gives(&other, before, MIB, 1);
+        other.ask(Op::Descriptors, &[0]).unwrap();
+        owner.fill(addr, MIB, 3);
+        for _ in 0..3 {
+            let mut began = owner.send(addr, MIB);
+            while let Began::Elsewhere(_) = began {
+                began = owner.send(addr, MIB);
+            }
+            let number = other.receive();
+            // Told the same at both ends.
+            let received = other.received(number, 3);
+            let sent = owner.sent(began);
+            assert!(received == (COPIED, 0) && sent == COPIED || received.0 != COPIED && sent == NOT_MAPPED);
+        }
+        owner.gives(&other, before, MIB, 4);
+        other.ask(Op::Descriptors, &[1]).unwrap();
+        let fresh = owner.alloc(MIB);
+        owner.gives(&other, fresh, MIB, 5);
+        assert_eq!((owner.look().broken, other.look().broken), (0, 0));
+    }
+}
+
 #[test]
 fn what_is_refused_is_told_and_costs_no_mapping() {
     let world = World::new(64, 16, By::Bytes);

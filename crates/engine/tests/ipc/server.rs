@@ -299,6 +299,12 @@ impl Server {
                 }
             }
             Op::Look => return reply(&self.look().words()),
+            // No more than it has, or as many as it may.
+            Op::Descriptors => {
+                let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+                limit.current = if a == 0 { Some(0) } else { limit.maximum };
+                rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+            }
             // It is to outlive this process.
             Op::Spawn => {
                 #[expect(clippy::zombie_processes, reason = "who outlives its parent is not waited for")]

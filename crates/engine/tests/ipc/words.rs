@@ -42,9 +42,10 @@ pub(crate) enum Op {
     Close,
     Look,
     Spawn,
+    Descriptors,
 }
 
-pub(crate) const OPS: [Op; 26] = [
+pub(crate) const OPS: [Op; 27] = [
     Op::Address,
     Op::Connect,
     Op::Met,
@@ -71,6 +72,7 @@ pub(crate) const OPS: [Op; 26] = [
     Op::Close,
     Op::Look,
     Op::Spawn,
+    Op::Descriptors,
 ];
 
 /// All that a process counts.

@@ -443,11 +443,10 @@ impl<M: IpcMemory> Messages<M> {
         let (number, len) = (self.windows.accesses, buffer.len());
         self.windows.accesses += 1;
         let access = Access { deed, window: window.call, number, at, len: len as u64, rows }.to_bytes();
-        let ends = self.windows.find(window.call).map(|live| live.ends.clone());
-        let ends = ends.ok_or(MessageError::NoWindow { rank: self.rank })?;
+        let ends = self.windows.find(window.call).map(|live| (live.ends.clone(), live.free_end()));
+        let (ends, slot) = ends.ok_or(MessageError::NoWindow { rank: self.rank })?;
         let (what, end) = match deed {
             Deed::Put => {
-                let slot = number as usize % PENDING_MAX;
                 let end = self.irecv_tagged(rank.into(), (ACK | number, u64::MAX), &ends.part(slot, 1)?)?;
                 self.send_tagged(rank, ASK, &access)?;
                 (self.isend_tagged(rank, PUT | number, buffer)?, Some((end, slot)))
@@ -573,6 +572,12 @@ impl Windows {
 }
 
 impl Live {
+    /// A byte for the end of a put that no other one has.
+    fn free_end(&self) -> usize {
+        let used = |slot: &usize| self.pending.iter().any(|one| one.end.is_some_and(|(_, at)| at == *slot));
+        (0..PENDING_MAX).find(|slot| !used(slot)).unwrap_or(0)
+    }
+
     /// So many bytes of this rank's part, as a buffer.
     pub(super) fn spot(&self, Spot { at, rows }: Spot, len: u64) -> Result<Buffer, MessageError> {
         let span = rows.span(len).unwrap_or(u64::MAX);

@@ -537,3 +537,86 @@ fn ranks_whose_bytes_stand_otherwise_meet_in_one_call() {
         world.finish().unwrap();
     });
 }
+
+/// More than a rank has under way at once, and more than its owners serve at once, of two windows by turns.
+#[test]
+fn a_flood_of_puts_and_gets_by_messages_comes_whole() {
+    run_over(&SHM, "windows::a_flood_of_puts_and_gets_by_messages_comes_whole", 4, |world| {
+        let mut messages = start(&world);
+        let (rank, size, count) = (world.rank(), world.size(), 300);
+        let parts = [Buffer::private(size * count * 8), Buffer::private(size * count * 8)];
+        let windows = parts.each_ref().map(|part| messages.window(part).unwrap());
+        let word = |from: usize, to: usize, at: usize| (from << 40 | to << 20 | at) as u64 + 1;
+        let place = |to: usize, of: usize, at: usize| Place::new(to, (of * count + at) * 8);
+        let mut sources = Vec::new();
+        for at in 0..count {
+            for to in (0..size).filter(|to| *to != rank) {
+                let source = Buffer::private(8);
+                source.write(0, &word(rank, to, at).to_le_bytes()).unwrap();
+                messages.put(&windows[at % 2], place(to, rank, at), &source).unwrap();
+                sources.push(source);
+            }
+        }
+        windows.each_ref().iter().for_each(|window| messages.fence(window).unwrap());
+        let mut got = Vec::new();
+        for at in 0..count {
+            for to in (0..size).filter(|to| *to != rank) {
+                let into = Buffer::private(8);
+                messages.get(&windows[at % 2], place(to, (to + 1) % size, at), &into).unwrap();
+                got.push((into, word((to + 1) % size, to, at)));
+            }
+        }
+        for other in 0..size {
+            windows.iter().for_each(|window| messages.flush(window, other).unwrap());
+        }
+        for (into, expected) in got {
+            let mut bytes = [0; 8];
+            into.read(0, &mut bytes).unwrap();
+            assert_eq!(u64::from_le_bytes(bytes), expected);
+        }
+        for window in windows {
+            messages.free(window).unwrap();
+        }
+        let counts = messages.window_counts();
+        assert_eq!((counts.messages, counts.served), (6 * count as u64, 6 * count as u64), "{counts:?}");
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
+
+/// A part that is reached by messages, whose owner frees its memory too early: who puts to it and gets from it is told, and all goes on.
+#[test]
+fn memory_that_is_freed_too_early_is_denied() {
+    run_over(&SHM, "windows::memory_that_is_freed_too_early_is_denied", 2, |world| {
+        let rank = world.rank();
+        let mut messages = balky(&world, false, true);
+        for len in [100, 100_000] {
+            let part = own(&messages, len);
+            let window = messages.window(&part).unwrap();
+            if rank == 1 {
+                messages.memory().device.free(part.address().unwrap()).unwrap();
+            }
+            messages.barrier().unwrap();
+            if rank == 0 {
+                let buffer = Buffer::private(len);
+                for _ in 0..3 {
+                    messages.put(&window, Place::new(1, 0), &buffer).unwrap();
+                    let end = messages.flush(&window, 1);
+                    assert!(matches!(end, Err(MessageError::Denied { rank: 1 })), "{end:?}");
+                    messages.get(&window, Place::new(1, 0), &buffer).unwrap();
+                    let end = messages.flush_all(&window);
+                    assert!(matches!(end, Err(MessageError::Denied { rank: 1 })), "{end:?}");
+                }
+            } else {
+                let buffer = Buffer::private(len);
+                buffer.write(0, &pattern(len, 3)).unwrap();
+                messages.put(&window, Place::new(0, 0), &buffer).unwrap();
+                messages.flush(&window, 0).unwrap();
+            }
+            messages.free(window).unwrap();
+            assert!(rank == 1 || bytes_of(&messages, &part) == pattern(len, 3));
+        }
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
