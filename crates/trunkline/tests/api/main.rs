@@ -5,6 +5,7 @@
 
 mod atomics;
 mod death;
+mod gpus;
 mod messages;
 mod moving;
 mod over;
