@@ -50,6 +50,8 @@ pub mod status {
     pub const PEER_ACCESS_UNSUPPORTED: Status = 217;
     /// `CUDA_ERROR_INVALID_HANDLE`.
     pub const INVALID_HANDLE: Status = 400;
+    /// `CUDA_ERROR_NOT_FOUND`.
+    pub const NOT_FOUND: Status = 500;
     /// `CUDA_ERROR_TOO_MANY_PEERS`.
     pub const TOO_MANY_PEERS: Status = 711;
     /// `CUDA_ERROR_NOT_PERMITTED`.

@@ -146,6 +146,7 @@ fn of_cuda() -> Vec<(&'static str, i64)> {
         ("CUDA_ERROR_ALREADY_MAPPED", status::ALREADY_MAPPED.into()),
         ("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", status::PEER_ACCESS_UNSUPPORTED.into()),
         ("CUDA_ERROR_INVALID_HANDLE", status::INVALID_HANDLE.into()),
+        ("CUDA_ERROR_NOT_FOUND", status::NOT_FOUND.into()),
         ("CUDA_ERROR_TOO_MANY_PEERS", status::TOO_MANY_PEERS.into()),
         ("CUDA_ERROR_NOT_PERMITTED", status::NOT_PERMITTED.into()),
         ("CUDA_ERROR_NOT_SUPPORTED", status::NOT_SUPPORTED.into()),

@@ -1,5 +1,6 @@
 //! Starting this test program again as ranks, for one test.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub(crate) const DIES: i32 = 77;
 
 /// Whether this process is a rank that a test started.
-fn is_rank() -> bool {
+pub(crate) fn is_rank() -> bool {
     std::env::var_os(own::RANK).is_some()
 }
 
@@ -28,6 +29,12 @@ pub(crate) fn run(name: &str, size: usize, rank: impl FnOnce(World)) {
 /// The same over those of these fabrics, with one NIC.
 pub(crate) fn run_over(fabrics: &[&str], name: &str, size: usize, rank: impl FnOnce(World)) {
     run_over_as(fabrics, name, size, World::builder, rank);
+}
+
+/// Over shared memory, with more in the environment of ranks.
+pub(crate) fn run_within(environment: &[(&str, &OsStr)], name: &str, size: usize, rank: impl FnOnce(World)) {
+    let plain = Over::here(name).into_iter().filter(|over| over.is_plain() && over.fabric() == "soft:shm");
+    over_each_within(environment, plain, name, size, &|status| status == Some(0), World::builder, rank);
 }
 
 /// And with a world of one's own, but for its NICs.
@@ -75,6 +82,18 @@ fn over_each(
     builder: impl FnOnce() -> Builder,
     rank: impl FnOnce(World),
 ) {
+    over_each_within(&[], all, name, size, ends, builder, rank);
+}
+
+fn over_each_within(
+    environment: &[(&str, &OsStr)],
+    all: impl IntoIterator<Item = Over>,
+    name: &str,
+    size: usize,
+    ends: &dyn Fn(Option<i32>) -> bool,
+    builder: impl FnOnce() -> Builder,
+    rank: impl FnOnce(World),
+) {
     if is_rank() {
         let nics = std::env::var(NICS).ok().and_then(|nics| nics.parse().ok()).unwrap_or(1);
         // Of a test that is killed nothing is left.
@@ -86,7 +105,7 @@ fn over_each(
         let folder = tempfile::tempdir().unwrap();
         over.prepare(folder.path());
         let began = Instant::now();
-        let statuses = start(name, size, over, folder.path());
+        let statuses = start(name, size, over, folder.path(), environment);
         println!("{over:?}: {:?}", began.elapsed());
         assert!(statuses.iter().all(|&status| ends(status)), "{over:?}: the ranks ended with {statuses:?}");
         over.look_at(folder.path(), statuses.iter().all(|&status| status == Some(0)).then_some(size));
@@ -94,7 +113,13 @@ fn over_each(
 }
 
 /// Exit statuses; none for one that was killed.
-fn start(name: &str, size: usize, over: Over, folder: &Path) -> Vec<Option<i32>> {
+fn start(
+    name: &str,
+    size: usize,
+    over: Over,
+    folder: &Path,
+    environment: &[(&str, &OsStr)],
+) -> Vec<Option<i32>> {
     let port = free_port().unwrap();
     let secret = Secret::random().unwrap().to_hex();
     let spawn = |rank: usize| {
@@ -104,6 +129,7 @@ fn start(name: &str, size: usize, over: Over, folder: &Path) -> Vec<Option<i32>>
         command.env(own::LOCAL_RANK, rank.to_string()).env(own::LOCAL_SIZE, size.to_string());
         command.env(own::STORE, format!("127.0.0.1:{port}")).env(own::SECRET, &secret);
         command.env("NCCL_SOCKET_IFNAME", "=lo").envs(over.environment(rank, folder));
+        command.envs(environment.iter().copied());
         command.spawn().unwrap()
     };
     let mut children: Vec<Child> = (0..size).map(spawn).collect();

@@ -155,7 +155,7 @@ impl CudaDriver {
             // SAFETY: writes an address and a size to places of ours.
             unsafe { (self.calls.mem_get_address_range)(&raw mut base, &raw mut len, addr as u64) }
         })?;
-        if code == status::INVALID_VALUE {
+        if matches!(code, status::INVALID_VALUE | status::NOT_FOUND) {
             return Ok(None);
         }
         self.cuda.check("cuMemGetAddressRange", code)?;

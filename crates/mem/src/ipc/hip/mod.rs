@@ -199,6 +199,15 @@ impl Driver for HipDriver {
         Ok((at.expose_provenance(), ()))
     }
 
+    /// Without its id: what is another process's need have none.
+    fn maps(&self, addr: usize, len: usize) -> Result<bool, Cause> {
+        match self.hip.look(addr) {
+            Ok(found) => Ok(found.allocation.is_some_and(|found| found.holds(addr, len))),
+            Err(LookError::Driver(error)) => Err(error.into()),
+            Err(LookError::Unfamiliar { .. }) => Ok(false),
+        }
+    }
+
     fn close(&self, addr: usize, _opened: &()) -> Result<(), Cause> {
         Ok(self.close_handle(addr)?)
     }

@@ -1,0 +1,100 @@
+//! Tagged messages of memory of GPUs, over libraries that stand for their drivers: everything above the driver is the real thing.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use trunkline::World;
+use trunkline::messages::{AnyMemory, Buffer, IpcMemory as _, Messages};
+use trunkline_mem::ipc::At;
+
+use crate::ranks::run_within;
+
+const MIB: usize = 1 << 20;
+
+/// A library in a driver's place, and the device that it has.
+struct Stub {
+    folder: tempfile::TempDir,
+    device: tempfile::NamedTempFile,
+}
+
+/// `None`, which is told, where there is no compiler.
+fn stub(kind: &str, library: &str) -> Option<Stub> {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../mem/tests/ipc/stub/{kind}.c"));
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-shared", "-fPIC", "-pthread", "-o"]).arg(folder.path().join(library)).arg(source);
+    let Ok(status) = cc.status() else {
+        println!("SKIPPED messages of memory of {kind}: no cc");
+        return None;
+    };
+    assert!(status.success(), "the stub of {kind} is compiled");
+    let mut device = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+    device.as_file().set_len(1 << 46).unwrap();
+    for word in [64 << 20, 1, 65536, 1_u64] {
+        device.write_all(&word.to_le_bytes()).unwrap();
+    }
+    Some(Stub { folder, device })
+}
+
+/// Allocates, exchanges both ways and frees, in little memory, at addresses that come again and overlap what is stale.
+fn exchange(kind: &str, library: &str, name: &str) {
+    let stub = if crate::ranks::is_rank() { None } else { stub(kind, library) };
+    let environment = stub.as_ref().map_or(Vec::new(), |stub| {
+        vec![
+            ("LD_LIBRARY_PATH", stub.folder.path().as_os_str()),
+            ("STUB_DEVICE", stub.device.path().as_os_str()),
+            ("STUB_HIP_PINS", "0".as_ref()),
+        ]
+    });
+    if environment.is_empty() && !crate::ranks::is_rank() {
+        return;
+    }
+    run_within(&environment, name, 2, |world: World| {
+        let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
+        assert_eq!(messages.memory().name(), kind);
+        let other = 1 - world.rank();
+        let into = Buffer::private(10 * MIB);
+        for round in 0..100 {
+            let len = if round % 2 == 0 { 10 * MIB } else { 7 * MIB };
+            let address = loop {
+                if let Ok(address) = messages.memory().alloc(len) {
+                    break address;
+                }
+                messages.trim(0);
+                messages.progress();
+            };
+            let bytes = |rank: usize| [(3 * round + rank) as u8; 64];
+            messages.memory().write(At::Own(address), &bytes(world.rank())).unwrap();
+            messages.memory().write(At::Own(address + len - 64), &bytes(world.rank())).unwrap();
+            let received = messages.irecv(other, 1, &into.part(0, len).unwrap()).unwrap();
+            let sent = messages.isend(other, 1, &Buffer::own(address, len)).unwrap();
+            messages.wait(received).unwrap();
+            messages.wait(sent).unwrap();
+            let mut found = [0; 64];
+            for at in [0, len - 64] {
+                into.read(at, &mut found).unwrap();
+                assert_eq!(found, bytes(other), "round {round}");
+            }
+            messages.memory().free(address).unwrap();
+        }
+        assert_eq!(messages.counts().fallbacks, 0);
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
+
+#[test]
+fn memory_of_cuda_is_exchanged_in_little_memory() {
+    exchange("cuda", "libcuda.so.1", "gpus::memory_of_cuda_is_exchanged_in_little_memory");
+}
+
+#[test]
+fn memory_of_hip_is_exchanged_in_little_memory() {
+    exchange("hip", "libamdhip64.so.7", "gpus::memory_of_hip_is_exchanged_in_little_memory");
+}
+
+#[test]
+fn memory_of_level_zero_is_exchanged_in_little_memory() {
+    exchange("ze", "libze_loader.so.1", "gpus::memory_of_level_zero_is_exchanged_in_little_memory");
+}
