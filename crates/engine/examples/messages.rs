@@ -11,6 +11,7 @@ use trunkline_engine::tagged::{Begun, Config, Endpoint, PeerId, RequestId};
 use trunkline_fabric::{Host as _, Oob as _, OobListener as _};
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::Private;
+use trunkline_proto::id::ProcessId;
 use trunkline_proto::ipc::exporter::Amount;
 use trunkline_proto::time::{Duration, Instant};
 use trunkline_proto::wire::tagged::Inbox;
@@ -31,6 +32,9 @@ fn end(number: u8) -> Option<End> {
 fn meet() -> Option<[(End, PeerId); 2]> {
     let host = UnixHost::new(|_, _| {});
     let (mut one, mut other) = (end(1)?, end(2)?);
+    // As the Rust API has it: what others see of an endpoint costs a message nothing.
+    one.show(host.node_page(ProcessId([1; 16]), None)?);
+    other.show(host.node_page(ProcessId([2; 16]), None)?);
     let mut listener = host.oob().listen().ok()?;
     let to_one = other.join(host.oob().connect(&listener.address()).ok()?).ok()?;
     let stream = (0..MEETING).find_map(|_| listener.accept().ok()?)?;
