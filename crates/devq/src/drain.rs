@@ -83,6 +83,9 @@ impl<M: Memory + Clone> Drain<M> {
         self.by_number.insert(place, (number, self.members.len()));
         let consumer = Consumer::new(&queue, rules);
         self.progress.push(consumer.progress());
+        // A pass allocates nothing.
+        self.busy.reserve(self.members.len() + 1 - self.busy.len());
+        self.asked.reserve(self.members.len() + 1 - self.asked.len());
         self.members.push(Member { queue, consumer, is_busy: false });
         // Whoever rang before has set a bit that may have been taken since.
         if !self.mutant.is("devq-takes-on-blindly") {
@@ -126,9 +129,10 @@ impl<M: Memory + Clone> Drain<M> {
 
     /// Looks at what was rung, and lets begin what can.
     pub fn pass(&mut self, port: &mut impl Port) -> Pass {
-        let looks_first = self.mutant.is("devq-bell-before-bits");
-        let before: Vec<u64> =
-            (0..self.page.count()).filter(|_| looks_first).map(|bell| self.page.look(bell)).collect();
+        let mut before = Vec::with_capacity(usize::from(self.mutant.is("devq-pass-allocates")));
+        if self.mutant.is("devq-bell-before-bits") {
+            before.extend((0..self.page.count()).map(|bell| self.page.look(bell)));
+        }
         for group in 0..self.page.groups() {
             let mut bits = self.page.take(group);
             while bits != 0 {

@@ -1,0 +1,66 @@
+//! Once a queue is there, posting, executing and waiting allocate nothing. One test, so that nothing else allocates meanwhile.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use trunkline_devq::{BellPage, Drain, Job, Looks, Outcome, Port, Queue, Rules, heap};
+use trunkline_proto::wire::devq::{Bells, Shape};
+
+use common::{add, notify, planted, wait, write};
+
+/// The system's allocator, counted.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: hands every call to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller vouches.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller vouches.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+/// Executes at once.
+struct Nothing;
+
+impl Port for Nothing {
+    fn begin(&mut self, _: u32, _: u64, _: &Job) -> Option<Outcome> {
+        Some(Outcome::Done(0))
+    }
+}
+
+#[test]
+fn nothing_is_allocated_for_an_entry() {
+    let page = BellPage::create(heap(Bells::new(2).unwrap().bytes()), 2, planted()).unwrap();
+    let queues = [0, 1].map(|number| {
+        let shape = Shape::new(8, number, 0, number).unwrap();
+        Queue::create(heap(shape.bytes()), shape, 0, &page, planted()).unwrap()
+    });
+    let mut drain = Drain::new(page, planted());
+    for queue in &queues {
+        assert!(drain.add(queue.clone(), Rules { is_ordered: false, window: 8 }));
+    }
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    for _ in 0..1_000 {
+        let put = queues[0].post(&[write(0, 8), add(1, 0, 1, true), notify(1)], &mut Looks(1)).unwrap();
+        let count = queues[1].post(&[wait(0, put.index), add(0, 0, 1, true)], &mut Looks(1)).unwrap();
+        while drain.pass(&mut Nothing).busy > 0 {}
+        assert_eq!(queues[0].wait(put, &mut Looks(1)), Ok(()));
+        assert_eq!(queues[1].wait(count, &mut Looks(1)), Ok(()));
+    }
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0);
+}
