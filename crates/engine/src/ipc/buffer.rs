@@ -1,5 +1,7 @@
 //! Bytes of this process that a message is copied from, or to.
 
+use std::sync::Arc;
+
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::{At, CopyError, IpcMemory, Mapped, To};
 use trunkline_proto::tagged::{Rows, Runs};
@@ -7,9 +9,15 @@ use trunkline_proto::tagged::{Rows, Runs};
 /// Bytes of this process, in a row or in rows at equal distances. They stay as they are, and are nobody else's, while a message uses them.
 #[derive(Clone, Debug)]
 pub struct Buffer {
-    place: Place,
-    rows: Rows,
+    stand: Stand,
     len: u64,
+}
+
+/// How they stand. Rows are behind a pointer, as messages that wait are moved, and most have none.
+#[derive(Clone, Debug)]
+enum Stand {
+    Row(Place),
+    Rows(Arc<(Place, Rows)>),
 }
 
 /// Where they are.
@@ -40,33 +48,36 @@ impl Buffer {
     /// Bytes inside one own allocation of the node's kind of memory, which others can map.
     #[must_use]
     pub const fn own(addr: usize, len: u64) -> Self {
-        Self { place: Place::Own(addr), rows: Rows::WHOLE, len }
+        Self { stand: Stand::Row(Place::Own(addr)), len }
     }
 
     /// Bytes of any other memory that the CPU may touch, from an offset on.
     #[must_use]
     pub const fn of(memory: Memory, at: u64, len: u64) -> Self {
-        Self { place: Place::Other(memory, at), rows: Rows::WHOLE, len }
+        Self { stand: Stand::Row(Place::Other(memory, at)), len }
     }
 
     /// Those of its bytes that stand in such rows, the first at its begin; what is behind the last whole row is left out.
     #[must_use]
     pub fn in_rows(&self, rows: Rows) -> Self {
-        Self { place: self.place.clone(), rows, len: rows.whole_in(self.len) }
+        let (len, place) = (rows.whole_in(self.len), self.stands().0.clone());
+        let stand = if rows.is_whole() { Stand::Row(place) } else { Stand::Rows(Arc::new((place, rows))) };
+        Self { stand, len }
     }
 
     /// Some of its bytes; `None` if it has not so many in a row.
     #[must_use]
     pub fn part(&self, from: u64, len: u64) -> Option<Self> {
         let inside = from.checked_add(len).is_some_and(|end| end <= self.len);
-        if !inside || !self.rows.is_whole() {
+        if !inside {
             return None;
         }
-        let place = match &self.place {
+        let Stand::Row(place) = &self.stand else { return None };
+        let place = match place {
             Place::Own(addr) => Place::Own(plus(*addr, from)),
             Place::Other(memory, at) => Place::Other(memory.clone(), at + from),
         };
-        Some(Self { place, rows: self.rows, len })
+        Some(Self { stand: Stand::Row(place), len })
     }
 
     /// Bytes, as many as are sent.
@@ -86,15 +97,23 @@ impl Buffer {
     /// How they stand.
     #[inline]
     #[must_use]
-    pub const fn rows(&self) -> Rows {
-        self.rows
+    pub fn rows(&self) -> Rows {
+        self.stands().1
+    }
+
+    #[inline]
+    fn stands(&self) -> (&Place, Rows) {
+        match &self.stand {
+            Stand::Row(place) => (place, Rows::WHOLE),
+            Stand::Rows(both) => (&both.0, both.1),
+        }
     }
 
     /// Where the first is, if it is of the node's kind of memory.
     #[inline]
     #[must_use]
-    pub const fn address(&self) -> Option<usize> {
-        match &self.place {
+    pub fn address(&self) -> Option<usize> {
+        match self.stands().0 {
             Place::Own(addr) => Some(*addr),
             Place::Other(..) => None,
         }
@@ -103,8 +122,8 @@ impl Buffer {
     /// The memory and the first byte in it, if it is any other memory, and in one row.
     #[must_use]
     pub fn memory(&self) -> Option<(&Memory, u64)> {
-        match &self.place {
-            Place::Other(memory, at) if self.rows.is_whole() => Some((memory, *at)),
+        match &self.stand {
+            Stand::Row(Place::Other(memory, at)) => Some((memory, *at)),
             _ => None,
         }
     }
@@ -117,9 +136,10 @@ impl Buffer {
         there: There<'_>,
         len: u64,
     ) -> Result<(), CopyError> {
-        for ([here, away], len) in Runs::new([self.rows, there.rows], done, len) {
+        let (place, rows) = self.stands();
+        for ([here, away], len) in Runs::new([rows, there.rows], done, len) {
             let from = At::Open(there.mapped, there.at + away);
-            match &self.place {
+            match place {
                 Place::Own(addr) => of.copy(from, To::Own(plus(*addr, here)), len as usize)?,
                 Place::Other(memory, at) => of.copy(from, To::Memory(memory, at + here), len as usize)?,
             }
@@ -135,9 +155,10 @@ impl Buffer {
         there: There<'_>,
         len: u64,
     ) -> Result<(), CopyError> {
-        for ([here, away], len) in Runs::new([self.rows, there.rows], done, len) {
+        let (place, rows) = self.stands();
+        for ([here, away], len) in Runs::new([rows, there.rows], done, len) {
             let away = there.at + away;
-            match &self.place {
+            match place {
                 Place::Own(addr) => {
                     let (from, to) = (At::Own(plus(*addr, here)), To::Open(there.mapped, away));
                     of.copy(from, to, len as usize)?;
@@ -159,9 +180,10 @@ impl Buffer {
         (memory, at): (&Memory, u64),
         len: u64,
     ) -> Result<(), CopyError> {
-        for ([here, away], len) in Runs::new([self.rows, Rows::WHOLE], done, len) {
+        let (place, rows) = self.stands();
+        for ([here, away], len) in Runs::new([rows, Rows::WHOLE], done, len) {
             let away = at + away - done;
-            match &self.place {
+            match place {
                 Place::Own(addr) => {
                     of.copy(At::Own(plus(*addr, here)), To::Memory(memory, away), len as usize)?;
                 }
@@ -182,9 +204,10 @@ impl Buffer {
         (memory, at): (&Memory, u64),
         len: u64,
     ) -> Result<(), CopyError> {
-        for ([here, away], len) in Runs::new([self.rows, Rows::WHOLE], done, len) {
+        let (place, rows) = self.stands();
+        for ([here, away], len) in Runs::new([rows, Rows::WHOLE], done, len) {
             let away = at + away - done;
-            match &self.place {
+            match place {
                 Place::Own(addr) => of.fill(At::Own(plus(*addr, here)), memory, away, len as usize)?,
                 Place::Other(into, at) => {
                     into.copy_from(at + here, memory, away, len).map_err(|_| outside(*at + here, len))?;
@@ -199,10 +222,11 @@ impl Buffer {
     /// # Errors
     /// [`CopyError`].
     pub fn write<M: IpcMemory>(&self, of: &M, done: u64, bytes: &[u8]) -> Result<(), CopyError> {
-        for ([here, away], len) in Runs::new([self.rows, Rows::WHOLE], done, bytes.len() as u64) {
+        let (place, rows) = self.stands();
+        for ([here, away], len) in Runs::new([rows, Rows::WHOLE], done, bytes.len() as u64) {
             let from = (away - done) as usize;
             let part = bytes.get(from..from + len as usize).unwrap_or_default();
-            match &self.place {
+            match place {
                 Place::Own(addr) => of.write(At::Own(plus(*addr, here)), part)?,
                 Place::Other(memory, at) => {
                     memory.write(at + here, part).map_err(|_| outside(*at + here, len))?;
@@ -217,10 +241,11 @@ impl Buffer {
     /// # Errors
     /// [`CopyError`].
     pub fn read<M: IpcMemory>(&self, of: &M, done: u64, into: &mut [u8]) -> Result<(), CopyError> {
-        for ([here, away], len) in Runs::new([self.rows, Rows::WHOLE], done, into.len() as u64) {
+        let (place, rows) = self.stands();
+        for ([here, away], len) in Runs::new([rows, Rows::WHOLE], done, into.len() as u64) {
             let to = (away - done) as usize;
             let part = into.get_mut(to..to + len as usize).unwrap_or_default();
-            match &self.place {
+            match place {
                 Place::Own(addr) => of.read(At::Own(plus(*addr, here)), part)?,
                 Place::Other(memory, at) => {
                     memory.read(at + here, part).map_err(|_| outside(*at + here, len))?;
@@ -235,8 +260,9 @@ impl Buffer {
     /// # Errors
     /// [`CopyError`].
     pub fn copy<M: IpcMemory>(&self, of: &M, into: &Self) -> Result<(), CopyError> {
-        for ([from, to], len) in Runs::new([self.rows, into.rows], 0, self.len) {
-            match (&self.place, &into.place) {
+        let ((place, rows), (target, target_rows)) = (self.stands(), into.stands());
+        for ([from, to], len) in Runs::new([rows, target_rows], 0, self.len) {
+            match (place, target) {
                 (Place::Own(source), Place::Own(target)) => {
                     of.copy(At::Own(plus(*source, from)), To::Own(plus(*target, to)), len as usize)?;
                 }
@@ -258,8 +284,9 @@ impl Buffer {
     /// Whether its bytes are where it says.
     #[inline]
     pub fn is_there<M: IpcMemory>(&self, of: &M) -> bool {
-        let Some(span) = self.rows.span(self.len) else { return false };
-        match &self.place {
+        let (place, rows) = self.stands();
+        let Some(span) = rows.span(self.len) else { return false };
+        match place {
             Place::Own(addr) => usize::try_from(span).is_ok_and(|span| of.holds(*addr, span)),
             Place::Other(memory, at) => memory.checked(*at, span).is_ok(),
         }

@@ -40,7 +40,7 @@ pub enum SendRefused {
 
 impl Buffer {
     /// Whether others could map it.
-    pub(super) const fn reach(&self) -> Reach {
+    pub(super) fn reach(&self) -> Reach {
         if self.address().is_some() { Reach::Mapped } else { Reach::Private }
     }
 }

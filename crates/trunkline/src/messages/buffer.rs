@@ -46,7 +46,7 @@ impl Buffer {
 
     /// Where it begins, if it is of the kind of memory of its messages.
     #[must_use]
-    pub const fn address(&self) -> Option<usize> {
+    pub fn address(&self) -> Option<usize> {
         self.0.address()
     }
 
