@@ -101,6 +101,23 @@ impl Buffer {
         self.stands().1
     }
 
+    /// Has bytes copied, in parts that stand in one row at both ends: from number `done` of this buffer on, with what stands in those rows.
+    #[inline]
+    fn each(
+        &self,
+        there: Rows,
+        (done, len): (u64, u64),
+        mut copy: impl FnMut(&Place, [u64; 2], u64) -> Result<(), CopyError>,
+    ) -> Result<(), CopyError> {
+        match &self.stand {
+            Stand::Row(place) if there.is_whole() => copy(place, [done, done], len),
+            _ => {
+                let (place, rows) = self.stands();
+                Runs::new([rows, there], done, len).try_for_each(|(places, len)| copy(place, places, len))
+            }
+        }
+    }
+
     #[inline]
     fn stands(&self) -> (&Place, Rows) {
         match &self.stand {
@@ -136,15 +153,14 @@ impl Buffer {
         there: There<'_>,
         len: u64,
     ) -> Result<(), CopyError> {
-        let (place, rows) = self.stands();
-        for ([here, away], len) in Runs::new([rows, there.rows], done, len) {
+        self.each(there.rows, (done, len), |place, [here, away], len| {
             let from = At::Open(there.mapped, there.at + away);
             match place {
                 Place::Own(addr) => of.copy(from, To::Own(plus(*addr, here)), len as usize)?,
                 Place::Other(memory, at) => of.copy(from, To::Memory(memory, at + here), len as usize)?,
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Copies bytes from byte number `done` here and on to another process's memory.
@@ -155,8 +171,7 @@ impl Buffer {
         there: There<'_>,
         len: u64,
     ) -> Result<(), CopyError> {
-        let (place, rows) = self.stands();
-        for ([here, away], len) in Runs::new([rows, there.rows], done, len) {
+        self.each(there.rows, (done, len), |place, [here, away], len| {
             let away = there.at + away;
             match place {
                 Place::Own(addr) => {
@@ -167,8 +182,8 @@ impl Buffer {
                     of.fill(At::Open(there.mapped, away), memory, at + here, len as usize)?;
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Copies bytes from byte number `done` here and on to memory that both processes have.
@@ -180,8 +195,7 @@ impl Buffer {
         (memory, at): (&Memory, u64),
         len: u64,
     ) -> Result<(), CopyError> {
-        let (place, rows) = self.stands();
-        for ([here, away], len) in Runs::new([rows, Rows::WHOLE], done, len) {
+        self.each(Rows::WHOLE, (done, len), |place, [here, away], len| {
             let away = at + away - done;
             match place {
                 Place::Own(addr) => {
@@ -191,8 +205,8 @@ impl Buffer {
                     memory.copy_from(away, from, at + here, len).map_err(|_| outside(*at + here, len))?;
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Copies bytes from memory that both processes have to byte number `done` here and on.
@@ -204,8 +218,7 @@ impl Buffer {
         (memory, at): (&Memory, u64),
         len: u64,
     ) -> Result<(), CopyError> {
-        let (place, rows) = self.stands();
-        for ([here, away], len) in Runs::new([rows, Rows::WHOLE], done, len) {
+        self.each(Rows::WHOLE, (done, len), |place, [here, away], len| {
             let away = at + away - done;
             match place {
                 Place::Own(addr) => of.fill(At::Own(plus(*addr, here)), memory, away, len as usize)?,
@@ -213,8 +226,8 @@ impl Buffer {
                     into.copy_from(at + here, memory, away, len).map_err(|_| outside(*at + here, len))?;
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Copies bytes of this process's own to byte number `done` here and on.
@@ -222,8 +235,7 @@ impl Buffer {
     /// # Errors
     /// [`CopyError`].
     pub fn write<M: IpcMemory>(&self, of: &M, done: u64, bytes: &[u8]) -> Result<(), CopyError> {
-        let (place, rows) = self.stands();
-        for ([here, away], len) in Runs::new([rows, Rows::WHOLE], done, bytes.len() as u64) {
+        self.each(Rows::WHOLE, (done, bytes.len() as u64), |place, [here, away], len| {
             let from = (away - done) as usize;
             let part = bytes.get(from..from + len as usize).unwrap_or_default();
             match place {
@@ -232,8 +244,8 @@ impl Buffer {
                     memory.write(at + here, part).map_err(|_| outside(*at + here, len))?;
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Copies bytes from byte number `done` here and on.
@@ -241,8 +253,7 @@ impl Buffer {
     /// # Errors
     /// [`CopyError`].
     pub fn read<M: IpcMemory>(&self, of: &M, done: u64, into: &mut [u8]) -> Result<(), CopyError> {
-        let (place, rows) = self.stands();
-        for ([here, away], len) in Runs::new([rows, Rows::WHOLE], done, into.len() as u64) {
+        self.each(Rows::WHOLE, (done, into.len() as u64), |place, [here, away], len| {
             let to = (away - done) as usize;
             let part = into.get_mut(to..to + len as usize).unwrap_or_default();
             match place {
@@ -251,8 +262,8 @@ impl Buffer {
                     memory.read(at + here, part).map_err(|_| outside(*at + here, len))?;
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Copies all of it to another buffer of this process, which is as long or longer.
