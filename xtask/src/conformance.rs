@@ -13,11 +13,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use wait_timeout::ChildExt as _;
 
+use crate::compare::today;
 use crate::shell;
 use crate::workspace::Workspace;
 
 /// Folders of the suite whose programs are run.
 const FOLDERS: [&str; 3] = ["unit", "spec-example", "apps"];
+/// Folders whose programs are not, and why.
+const OTHER_FOLDERS: [(&str, &str); 2] =
+    [("shmemx", "extensions of another library"), ("performance", "measures, and tests nothing")];
 /// Files that are no program of their own, or of what the suite is not run for.
 const LEFT_OUT: [(&str, &str); 2] = [("mt_lock.c", "a part of mt_lock_test"), ("hybrid_mpi_", "MPI hybrid")];
 /// Programs whose source another one has, too: name, source, what is defined.
@@ -105,7 +109,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         // What the others did stands there, if they were run in the same ways.
         take_others(&fs::read_to_string(&path).unwrap_or_default(), &ways, &mut results);
     }
-    let text = report(&options.src, &ways, &results, &left_out)?;
+    let text = report(&About::find(workspace, options, programs.len())?, &ways, &results, &left_out);
     fs::write(&path, text).with_context(|| format!("writing {RESULTS}"))?;
     println!(
         "test result: {} programs, {} runs, {failed} failed",
@@ -142,45 +146,88 @@ fn ways(options: &Options) -> Vec<Way> {
 
 /// By folder and program: how it ended in each way.
 type Results = BTreeMap<(&'static str, String), Vec<String>>;
-/// A file that is left out, and why.
+/// A file that is left out, by its folder and name, and why.
 type LeftOut = (String, &'static str);
 
-/// The programs, and what of the suite is left out.
+/// The programs, and every other file of the suite's folders, so that nothing is left out unsaid. Makefiles and the headers in `include` are no programs.
 fn list(src: &Path) -> Result<(Vec<Program>, Vec<LeftOut>)> {
     let (mut programs, mut left_out) = (Vec::new(), Vec::new());
+    let test = src.join("test");
     for folder in FOLDERS {
-        let at = src.join("test").join(folder);
-        let entries = fs::read_dir(&at)
-            .with_context(|| format!("{}: is this a checkout of tests-sos?", at.display()))?;
-        for entry in entries {
-            let path = entry?.path();
-            let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            match path.extension().and_then(|extension| extension.to_str()) {
-                Some("f90") => left_out.push((file, "Fortran")),
-                Some("c" | "cpp") => {
-                    if let Some((_, why)) = LEFT_OUT.iter().find(|(part, _)| file.starts_with(part)) {
-                        left_out.push((file, why));
-                        continue;
-                    }
-                    let mut sources = vec![path.clone()];
-                    if name == "mt_lock_test" {
-                        sources.push(at.join("mt_lock.c"));
-                    }
-                    programs.push(Program { name, folder, sources, define: None });
-                    for (variant, of, define) in VARIANTS.iter().filter(|(_, of, _)| *of == file) {
-                        let _ = of;
-                        let (name, sources) = ((*variant).to_owned(), vec![path.clone()]);
-                        programs.push(Program { name, folder, sources, define: Some(define) });
-                    }
-                }
-                _ => {}
+        for path in entries(&test.join(folder))? {
+            if path.is_dir() {
+                all_of(&test, &path, "in a folder of its own", &mut left_out)?;
+            } else if let Some(why) = why_not(&path) {
+                left_out.extend(named(&test, &path).map(|name| (name, why)));
+            } else {
+                programs.extend(programs_of(folder, &path));
             }
         }
+    }
+    for path in entries(&test)?.into_iter().filter(|path| path.is_dir()) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if FOLDERS.contains(&name) || name == "include" {
+            continue;
+        }
+        let why = OTHER_FOLDERS.iter().find(|(folder, _)| *folder == name);
+        all_of(&test, &path, why.map_or("in a folder that is not known", |(_, why)| why), &mut left_out)?;
     }
     programs.sort_by(|one, other| (one.folder, &one.name).cmp(&(other.folder, &other.name)));
     left_out.sort();
     Ok((programs, left_out))
+}
+
+/// Why a file beside the programs is none that is run; `None` if it is.
+fn why_not(path: &Path) -> Option<&'static str> {
+    let file = path.file_name()?.to_string_lossy();
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("f90" | "f" | "F90" | "fh") => Some("Fortran"),
+        Some("c" | "cpp") => LEFT_OUT.iter().find(|(part, _)| file.starts_with(part)).map(|(_, why)| *why),
+        Some("h" | "hpp") => Some("a header"),
+        _ => Some("neither C nor C++ nor Fortran"),
+    }
+}
+
+/// The programs that are made of a source.
+fn programs_of(folder: &'static str, path: &Path) -> Vec<Program> {
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let variants = VARIANTS.iter().filter(|(_, of, _)| *of == file);
+    let variants = variants.map(|(variant, _, define)| ((*variant).to_owned(), Some(*define)));
+    let mut sources = vec![path.to_owned()];
+    if name == "mt_lock_test" {
+        sources.push(path.with_file_name("mt_lock.c"));
+    }
+    let program = |(name, define)| Program { name, folder, sources: sources.clone(), define };
+    std::iter::once((name, None)).chain(variants).map(program).collect()
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder)
+        .with_context(|| format!("{}: is this a checkout of tests-sos?", folder.display()))?;
+    entries.map(|entry| Ok(entry?.path())).collect()
+}
+
+/// Leaves out all files of a folder and of those in it.
+fn all_of(test: &Path, folder: &Path, why: &'static str, left_out: &mut Vec<LeftOut>) -> Result<()> {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for path in entries(&folder)? {
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                left_out.extend(named(test, &path).map(|name| (name, why)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A file as the document names it, unless it is a Makefile or hidden.
+fn named(test: &Path, path: &Path) -> Option<String> {
+    let file = path.file_name()?.to_string_lossy();
+    let is_file_of_builds = file.starts_with("Makefile") || file.starts_with('.');
+    (!is_file_of_builds).then(|| path.strip_prefix(test).unwrap_or(path).display().to_string())
 }
 
 fn compile(built: &Path, src: &Path, program: &Program, file: &Path) -> Result<bool> {
@@ -214,19 +261,78 @@ fn start(built: &Path, file: &Path, way: &Way) -> Result<String> {
     Ok(if status.success() { "ok".into() } else { status.to_string() })
 }
 
-fn report(src: &Path, ways: &[Way], results: &Results, left_out: &[LeftOut]) -> Result<String> {
-    let git = Command::new("git").arg("-C").arg(src).args(["log", "-1", "--format=%H of %cs"]).output()?;
-    let commit = String::from_utf8_lossy(&git.stdout).trim().to_owned();
+/// What was run, and of what.
+struct About {
+    /// The suite's commit and its date.
+    suite: String,
+    /// Ours.
+    ours: String,
+    /// Of this run.
+    date: String,
+    /// As the launcher opens it, or that there is none.
+    libfabric: String,
+    /// Programs that were run now; others' rows are of an earlier run.
+    now: usize,
+}
+
+impl About {
+    /// Of this run, which was of so many programs.
+    fn find(workspace: &Workspace, options: &Options, now: usize) -> Result<Self> {
+        let git = |folder: &Path, arguments: &[&str]| {
+            shell::output(Command::new("git").arg("-C").arg(folder).args(arguments))
+        };
+        let commit = ["log", "-1", "--format=%H of %cs"];
+        let changed = git(&workspace.root, &["status", "--porcelain", "--untracked-files=no"])?;
+        let mut ours = git(&workspace.root, &commit)?.trim().to_owned();
+        // This document is one of the files.
+        if changed.lines().any(|line| !line.ends_with(RESULTS)) {
+            ours += " with changes that are not in it";
+        }
+        let mut info = Command::new(workspace.target.join("release/trunkline"));
+        let info = shell::output(info.arg("info").env("TRUNKLINE_FABRIC", "ofi:tcp")).unwrap_or_default();
+        Ok(Self {
+            suite: git(&options.src, &commit)?.trim().to_owned(),
+            ours,
+            date: today()?,
+            libfabric: libfabric(&info)
+                .map_or("no libfabric".into(), |version| format!("libfabric {version}")),
+            now,
+        })
+    }
+}
+
+/// The version in what `trunkline info` prints.
+fn libfabric(info: &str) -> Option<&str> {
+    let (_, after) = info.split_once("of libfabric ")?;
+    let version = after.split(|letter: char| !letter.is_ascii_digit() && letter != '.').next()?;
+    let version = version.trim_end_matches('.');
+    (!version.is_empty()).then_some(version)
+}
+
+fn report(about: &About, ways: &[Way], results: &Results, left_out: &[LeftOut]) -> String {
     let passed = results.values().flatten().filter(|result| *result == "ok").count();
     let all: usize = results.values().map(Vec::len).sum();
     let mut text = format!(
         "# Conformance\n\nWritten by `cargo xtask conformance --src DIR`, where DIR is a checkout of \
-         github.com/openshmem-org/tests-sos, commit {commit}. Its programs are built by `oshcc` and `oshc++` as they are, and run by \
+         github.com/openshmem-org/tests-sos, commit {}. Run on {} of commit {} of this repository with {}. Its programs are built by `oshcc` and `oshc++` as they are, and run by \
          `oshrun`; `shared memory` is what PEs of one host do if nothing is said (`TRUNKLINE_FABRIC=soft`), the others have everything go \
          over a fabric (`TRUNKLINE_SHARED_HEAP=off`). A program passes if all its PEs end with status 0.\n\n\
-         **{} programs, {all} runs, {passed} passed.**\n\n| program |",
+         **{} programs, {all} runs, {passed} passed.**\n\n",
+        about.suite,
+        about.date,
+        about.ours,
+        about.libfabric,
         results.len()
     );
+    if results.len() > about.now {
+        let earlier = results.len() - about.now;
+        let _ = writeln!(
+            text,
+            "Of these {} were run then; the rows of {earlier} are of an earlier run.\n",
+            about.now
+        );
+    }
+    text += "| program |";
     ways.iter().for_each(|way| {
         let _ = write!(text, " {} |", way.title());
     });
@@ -240,14 +346,126 @@ fn report(src: &Path, ways: &[Way], results: &Results, left_out: &[LeftOut]) -> 
     for (file, why) in left_out {
         let _ = writeln!(text, "- `{file}`: {why}");
     }
-    text +=
-        "- the folder `shmemx`: extensions of another library; `performance`: measures and tests nothing\n";
-    Ok(text)
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A checkout with these files.
+    fn checkout(files: &[&str]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = folder.path().join("test").join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn every_file_is_a_program_or_left_out_by_name() {
+        let files = [
+            "unit/hello.c",
+            "unit/cxx.cpp",
+            "unit/rma_coverage.c",
+            "unit/mt_lock.c",
+            "unit/mt_lock_test.c",
+            "unit/hello_f.f90",
+            "unit/hybrid_mpi_mapping_id.c",
+            "unit/run.sh",
+            "unit/Makefile.am",
+            "unit/deep/inside.c",
+            "spec-example/a.c",
+            "apps/b.c",
+            "apps/b.h",
+            "shmemx/perf_counters.c",
+            "shmemx/Makefile.am",
+            "performance/tests/time.c",
+            "performance/suite/lat.c",
+            "new/c.c",
+            "include/check.h",
+        ];
+        let folder = checkout(&files);
+        let (programs, left_out) = list(folder.path()).unwrap();
+        let names: Vec<String> = programs.iter().map(|it| format!("{}/{}", it.folder, it.name)).collect();
+        assert_eq!(
+            names,
+            [
+                "apps/b",
+                "spec-example/a",
+                "unit/cxx",
+                "unit/hello",
+                "unit/mt_lock_test",
+                "unit/rma_coverage",
+                "unit/rma_coverage_pshmem"
+            ]
+        );
+        let left_out: Vec<(&str, &str)> = left_out.iter().map(|(name, why)| (name.as_str(), *why)).collect();
+        assert_eq!(
+            left_out,
+            [
+                ("apps/b.h", "a header"),
+                ("new/c.c", "in a folder that is not known"),
+                ("performance/suite/lat.c", "measures, and tests nothing"),
+                ("performance/tests/time.c", "measures, and tests nothing"),
+                ("shmemx/perf_counters.c", "extensions of another library"),
+                ("unit/deep/inside.c", "in a folder of its own"),
+                ("unit/hello_f.f90", "Fortran"),
+                ("unit/hybrid_mpi_mapping_id.c", "MPI hybrid"),
+                ("unit/mt_lock.c", "a part of mt_lock_test"),
+                ("unit/run.sh", "neither C nor C++ nor Fortran"),
+            ]
+        );
+        let two = programs.iter().find(|it| it.name == "mt_lock_test").unwrap();
+        assert_eq!(two.sources.len(), 2);
+        assert_eq!(programs.iter().filter(|it| it.define.is_some()).count(), 1);
+        assert!(list(&folder.path().join("unit")).is_err(), "no checkout");
+    }
+
+    #[test]
+    fn the_head_says_of_what_and_when() {
+        let mut results = Results::new();
+        results.insert(("unit", "a".into()), vec!["ok".into()]);
+        results.insert(("unit", "b".into()), vec!["exit status: 1".into()]);
+        let mut about = About {
+            suite: "5017e of 2025-03-19".into(),
+            ours: "0125 of 2026-11-24".into(),
+            date: "2026-11-25".into(),
+            libfabric: "libfabric 1.17".into(),
+            now: 2,
+        };
+        let ways = [Way { fabric: "soft".into(), shares: true, pes: 2 }];
+        let left_out = [("shmemx/x.c".to_owned(), "extensions of another library")];
+        let text = report(&about, &ways, &results, &left_out);
+        for part in [
+            "tests-sos, commit 5017e of 2025-03-19.",
+            "Run on 2026-11-25 of commit 0125 of 2026-11-24 of this repository with libfabric 1.17.",
+            "**2 programs, 2 runs, 1 passed.**",
+            "| program | shared memory, 2 |",
+            "| unit/b | exit status: 1 |",
+            "- `shmemx/x.c`: extensions of another library",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("earlier run"));
+        about.now = 1;
+        let text = report(&about, &ways, &results, &left_out);
+        assert!(text.contains("Of these 1 were run then; the rows of 1 are of an earlier run."), "{text}");
+        // And what is written is read again.
+        let mut again = Results::new();
+        take_others(&text, &ways, &mut again);
+        assert_eq!(again, results);
+    }
+
+    #[test]
+    fn libfabrics_version_is_found_in_what_info_prints() {
+        assert_eq!(libfabric("ofi: provider net of libfabric 1.17, file x"), Some("1.17"));
+        assert_eq!(libfabric("provider tcp of libfabric 2.6.\n"), Some("2.6"));
+        assert_eq!(libfabric("nothing of libfabric here"), None);
+        assert_eq!(libfabric(""), None);
+    }
 
     #[test]
     fn rows_of_others_stay() {

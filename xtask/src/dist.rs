@@ -23,11 +23,7 @@ const NVSHMEM: &str = "lib/nvshmem";
 const NVSHMEM_NAMES: [&str; 2] = ["nvshmem_transport_libfabric.so.4", "nvshmem_transport_libfabric.so.6"];
 
 /// For builds that ask pkg-config; the folder that it is in is `lib/pkgconfig`.
-const PKG_CONFIG: &str = concat!(
-    "prefix=${pcfiledir}/../..\n\nName: trunkline-shmem\nDescription: OpenSHMEM 1.5 over Trunkline\nVersion: ",
-    env!("CARGO_PKG_VERSION"),
-    "\nCflags: -I${prefix}/include\nLibs: -L${prefix}/lib -Wl,-rpath,${prefix}/lib -ltrunkline-shmem\n"
-);
+const PKG_CONFIG: &str = include_str!("../../crates/shmem/trunkline-shmem.pc");
 
 /// Links to it: what RCCL looks for by name, and what both load when nothing is asked for.
 const PLUGIN_LINKS: &[&str] = &["libnccl-net.so", "librccl-net-trunkline.so", "librccl-net.so"];
@@ -72,7 +68,8 @@ fn lay_out(built: &Path, dist: &Path) -> Result<()> {
     std::os::unix::fs::symlink("oshcxx", dist.join("bin/oshc++")).context("linking oshc++")?;
     let config = dist.join("lib/pkgconfig");
     fs::create_dir_all(&config).with_context(|| format!("creating {}", config.display()))?;
-    fs::write(config.join("trunkline-shmem.pc"), PKG_CONFIG).context("writing trunkline-shmem.pc")
+    let text = PKG_CONFIG.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+    fs::write(config.join("trunkline-shmem.pc"), text).context("writing trunkline-shmem.pc")
 }
 
 fn copy_headers(from: &Path, to: &Path) -> Result<()> {
@@ -125,6 +122,10 @@ mod tests {
             assert!(!dist.join("lib").join(name).exists(), "it is not in the way of NVSHMEM's own");
         }
         let config = fs::read_to_string(dist.join("lib/pkgconfig/trunkline-shmem.pc")).unwrap();
+        assert!(
+            config.contains(concat!("\nVersion: ", env!("CARGO_PKG_VERSION"), "\n")) && !config.contains('@')
+        );
+        // What it names is tested with real compilers in `crates/cli/tests/osh.rs`.
         assert!(config.contains("-ltrunkline-shmem") && dist.join("lib").join(SHMEM).exists());
     }
 

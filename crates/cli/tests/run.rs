@@ -358,6 +358,20 @@ fn other_hosts_are_reached_by_the_remote_shell() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+#[test]
+fn variables_of_libraries_are_set_on_other_hosts() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = directory.path().join("rsh");
+    // A host knows nothing of who calls it.
+    std::fs::write(&script, "#!/bin/sh\nshift\nexec env -i \"$@\"\n").expect("a file");
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+    let mut command = trunkline(&format!("run --rsh {} --hosts red,blue --", script.display()));
+    command.args(["sh", "-c", "echo $SHMEM_SYMMETRIC_SIZE $SMA_DEBUG $NVSHMEM_DEBUG $NCCL_DEBUG [$OTHER]"]);
+    command.envs([("SHMEM_SYMMETRIC_SIZE", "1G"), ("SMA_DEBUG", "2"), ("NVSHMEM_DEBUG", "INFO")]);
+    let output = finish(command.envs([("NCCL_DEBUG", "WARN"), ("OTHER", "stays")]));
+    assert_eq!(out(&output), "1G 2 INFO WARN []\n1G 2 INFO WARN []\n", "{}", err(&output));
+}
+
 /// A port whose window no other test uses.
 fn port(offset: u16) -> u16 {
     10_000 + (std::process::id() % 300) as u16 * 60 + offset

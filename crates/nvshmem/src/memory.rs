@@ -176,7 +176,8 @@ impl Memories {
         if crate::planted("nvshmem-writes-where-it-is") {
             return Ok((memory.clone().into(), View::Touched(memory)));
         }
-        let exported = if self.ways.dmabuf { exported(gpu, addr, len)? } else { None };
+        let exports = self.ways.dmabuf && !crate::planted("nvshmem-exports-nothing");
+        let exported = if exports { exported(gpu, addr, len)? } else { None };
         let (cells, view): (Arc<dyn Cells>, _) = match mapped {
             Ok(mapped) => {
                 let view = View::Touched(mapped.clone());

@@ -1,6 +1,8 @@
 //! NVSHMEM's variables that concern its transport: each is honoured, or refused with one line. Trunkline's own (`trunkline info --params`) say all
 //! else, and come first. Read once, when NVSHMEM loads the library.
 
+use trunkline_proto::limits::RAILS_MAX;
+
 use crate::error::{CallError, Result};
 
 /// Most NICs of a PE where nothing says otherwise.
@@ -9,7 +11,7 @@ const NICS: usize = 16;
 /// What the variables say.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Settings {
-    /// `NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE`.
+    /// `NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE`; of more than [`RAILS_MAX`] so many are used.
     pub(crate) nics_max: usize,
     /// `NVSHMEM_DISABLE_GDRCOPY`, turned around.
     pub(crate) gdrcopy: bool,
@@ -17,7 +19,7 @@ pub(crate) struct Settings {
     pub(crate) debug: bool,
     /// Parameters of Trunkline that follow from NVSHMEM's.
     pub(crate) defaults: Vec<(&'static str, String)>,
-    /// Lines about variables that do nothing here.
+    /// Lines about variables that do nothing here, or less than they ask for.
     pub(crate) refused: Vec<String>,
 }
 
@@ -30,6 +32,15 @@ const REFUSED: &[(&str, &str)] = &[
     ("NVSHMEM_SRQ_DEPTH", "there is no shared receive queue"),
     ("NVSHMEM_DISABLE_IB_NATIVE_ATOMICS", "see TRUNKLINE_ATOMICS"),
     ("NVSHMEM_LIBFABRIC_SIGNAL_WAIT_SPIN_COUNT", "there is no thread for signals: who serves applies them"),
+    (
+        "NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA",
+        "no hints for batches are asked for, so none are there to disable",
+    ),
+    ("NVSHMEM_TRANSPORT_BATCH_MAX_OPS", "no hints for batches are asked for; see TRUNKLINE_PROGRESS_BATCH"),
+    (
+        "NVSHMEM_DISABLE_LIBFABRIC_EFA_DIRECT",
+        "name the provider by TRUNKLINE_FABRIC, as ofi:efa or ofi:efa-direct",
+    ),
 ];
 
 /// NVSHMEM's switches: nothing, 0, n and f are off.
@@ -77,15 +88,26 @@ impl Settings {
         if let Some(batch) = number("NVSHMEM_LIBFABRIC_PROXY_REQUEST_BATCH_MAX", 1024)? {
             defaults.push(("TRUNKLINE_PROGRESS_BATCH", batch.to_string()));
         }
-        let refused = REFUSED.iter().filter(|(name, _)| variable(name).is_some());
+        let set = REFUSED.iter().filter(|(name, _)| variable(name).is_some());
+        let mut refused: Vec<_> =
+            set.map(|(name, instead)| format!("{name} does nothing here: {instead}")).collect();
+        let most = "NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE";
+        let nics_max = number(most, 1024)?;
+        if let Some(asked) =
+            nics_max.filter(|&asked| asked > RAILS_MAX && !crate::planted("nvshmem-cuts-nics-silently"))
+        {
+            refused.push(format!(
+                "{most}={asked}: a PE has up to {RAILS_MAX} NICs together here, and more are not used"
+            ));
+        }
         let level = variable("NVSHMEM_DEBUG").unwrap_or_default();
         let loud = ["INFO", "TRACE"].iter().any(|of| of.eq_ignore_ascii_case(level.trim()));
         Ok(Self {
-            nics_max: number("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", 1024)?.unwrap_or(NICS),
+            nics_max: nics_max.unwrap_or(NICS),
             gdrcopy: !switch(variable("NVSHMEM_DISABLE_GDRCOPY")),
             debug: loud && concerns_transports(variable("NVSHMEM_DEBUG_SUBSYS")),
             defaults,
-            refused: refused.map(|(name, instead)| format!("{name} does nothing here: {instead}")).collect(),
+            refused,
         })
     }
 }
@@ -148,6 +170,17 @@ mod tests {
             told.iter()
                 .zip(REFUSED)
                 .all(|(line, (name, _))| line.starts_with(&format!("{name} does nothing")))
+        );
+    }
+
+    #[test]
+    fn more_nics_than_are_used_are_told() {
+        let told = |asked| read(&[("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", asked)]).unwrap().refused;
+        assert!(told("4").is_empty());
+        let lines = told("5");
+        assert!(
+            lines.len() == 1 && lines[0].contains("MAX_NIC_PER_PE=5: a PE has up to 4 NICs"),
+            "{lines:?}"
         );
     }
 

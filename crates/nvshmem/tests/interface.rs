@@ -61,6 +61,102 @@ fn program(version: u8) -> &'static Path {
     &MADE[usize::from(version == 6)].get_or_init(make).1
 }
 
+/// C++ that does not compile where a structure has another size, or a member another place.
+fn layout(name: &str, size: usize, members: &[(&str, usize)]) -> String {
+    let size = format!("static_assert(sizeof({name}) == {size}, \"{name}\");\n");
+    let members = members.iter().map(|(member, at)| {
+        format!("static_assert(offsetof({name}, {member}) == {at}, \"{name}::{member}\");\n")
+    });
+    members.chain([size]).collect()
+}
+
+/// The same of one of ours.
+macro_rules! layout {
+    ($of:ty as $name:literal: $($($field:ident).+ as $member:literal),+ $(,)?) => {
+        layout($name, size_of::<$of>(), &[$(($member, std::mem::offset_of!($of, $($field).+))),+])
+    };
+}
+
+/// What is the same in both versions.
+fn common_layouts() -> String {
+    use trunkline_sys::nvshmem as ours;
+    [
+        layout!(ours::MemHandle as "mem_handle": reserved as "reserved"),
+        layout!(ours::PeInfo as "pe_info": pcie_id as "pcie", pe as "pe", host_hash as "host_hash", gpu_uuid as "uuid"),
+        layout!(ours::RmaVerb as "rma_verb": desc as "desc", is_nbi as "is_nbi", is_stream as "is_stream", cstrm as "stream"),
+        layout!(ours::RmaMemdesc as "rma_memdesc": ptr as "ptr", offset as "offset", handle as "handle"),
+        layout!(ours::RmaBytesdesc as "rma_bytesdesc":
+            nelems as "nelems", elembytes as "elembytes", srcstride as "srcstride", deststride as "deststride"),
+        layout!(ours::AmoMemdesc as "amo_memdesc": remote_memdesc as "remote", retflag as "retflag", retptr as "retptr",
+            valptr as "valptr", cmpptr as "cmpptr", val as "val", cmp as "cmp", ret_handle as "ret_handle"),
+        layout!(ours::AmoBytesdesc as "amo_bytesdesc": name_type as "name_type", elembytes as "elembytes"),
+        layout!(ours::Fetched as "fetched": data as "data", flag as "flag"),
+        layout!(ours::BootstrapHandle as "boot_handle": version as "version", pg_rank as "pg_rank", pg_size as "pg_size",
+            mype_node as "mype_node", npes_node as "npes_node", allgather as "allgather", alltoall as "alltoall",
+            barrier as "barrier", global_exit as "global_exit", finalize as "finalize", show_info as "show_info",
+            pre_init_ops as "pre_init_ops", comm_state as "comm_state"),
+    ]
+    .concat()
+}
+
+/// The table of a version.
+macro_rules! transport {
+    ($version:ident) => {{
+        use trunkline_sys::nvshmem::$version::{AmoVerb, Transport};
+        [
+            layout!(AmoVerb as "amo_verb": desc as "desc", is_fetch as "is_fetch", is_val as "is_val", is_cmp as "is_cmp"),
+            layout!(Transport as "transport": head.api_version as "api_version", head.lib_code as "type", head.cap as "cap",
+                head.boot_handle as "boot", head.state as "state", head.type_specific_shared_state as "shared_state",
+                head.cache_handle as "cache", head.device_pci_paths as "device_pci_paths", head.attr as "attr",
+                head.n_devices as "n_devices", head.atomics_complete_on_quiet as "atomics_complete_on_quiet",
+                head.is_successfully_initialized as "is_successfully_initialized", head.no_proxy as "no_proxy",
+                head.heap_base as "heap_base", head.log2_cumem_granularity as "log2_cumem_granularity",
+                head.max_op_len as "max_op_len", head.atomic_host_endian_min_size as "atomic_host_endian_min_size",
+                head.index as "index", head.my_pe as "my_pe", head.n_pes as "n_pes",
+                head.alias_va_map as "alias_va_map", head.egm_map as "egm_map",
+                set_up.can_reach_peer as "ops.can_reach_peer", set_up.connect_endpoints as "ops.connect_endpoints",
+                set_up.get_mem_handle as "ops.get_mem_handle", set_up.release_mem_handle as "ops.release_mem_handle",
+                set_up.finalize as "ops.finalize", set_up.show_info as "ops.show_info", set_up.progress as "ops.progress",
+                rma as "ops.rma", amo as "ops.amo", fence as "ops.fence", quiet as "ops.quiet",
+                put_signal as "ops.put_signal", enforce_cst as "ops.enforce_cst",
+                enforce_cst_at_target as "ops.enforce_cst_at_target",
+                add_device_remote_mem_handles as "ops.add_device_remote_mem_handles"),
+        ]
+        .concat()
+    }};
+}
+
+/// Whether a compiler of C++ takes this beside the interface.
+fn compiles(version: u8, text: &str) -> Result<(), String> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("layouts.cpp");
+    std::fs::write(&file, format!("#include \"interface.h\"\n{text}")).unwrap();
+    let mut command = Command::new("c++");
+    command
+        .args(["-std=c++17", "-fsyntax-only", "-Wno-invalid-offsetof"])
+        .arg(format!("-DINTERFACE={version}"));
+    command.arg("-I").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness")).arg(&file);
+    let output = command.output().unwrap_or_else(|error| panic!("a C++ compiler is needed: {error}"));
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+#[test]
+fn every_member_is_where_a_compiler_of_cxx_has_it() {
+    use trunkline_sys::nvshmem::v6;
+    let six = [
+        layout!(v6::AmoVerb as "amo_verb": is_float as "is_float"),
+        layout!(v6::Transport as "transport": hints as "ops.hints"),
+    ];
+    let four = common_layouts() + &transport!(v4);
+    compiles(4, &four).unwrap();
+    compiles(6, &(common_layouts() + &transport!(v6) + &six.concat())).unwrap();
+    // The other version is noticed, and one member elsewhere.
+    assert!(compiles(6, &four).unwrap_err().contains("amo_verb"));
+    let at = std::mem::offset_of!(v6::Transport, rma);
+    let moved = four.replace(&format!("ops.rma) == {at}"), &format!("ops.rma) == {}", at + 8));
+    assert!(compiles(4, &moved).unwrap_err().contains("transport::ops.rma"));
+}
+
 /// The library that is tested.
 fn library() -> PathBuf {
     let own = std::env::current_exe().unwrap();
@@ -72,13 +168,21 @@ fn fakes() -> &'static Path {
     static MADE: OnceLock<tempfile::TempDir> = OnceLock::new();
     let make = || {
         let (folder, here) = (tempfile::tempdir().unwrap(), Path::new(env!("CARGO_MANIFEST_DIR")));
-        for (library, source) in [
-            ("libcuda.so.1", here.join("../tests/tests/gpu/fake_cuda.c")),
-            ("libgdrapi.so.2", here.join("tests/harness/fake_gdr.c")),
-        ] {
+        let gpu = here.join("../tests/tests/gpu");
+        let compile = |at: PathBuf, source: PathBuf, map: Option<&str>| {
+            let name = at.file_name().unwrap().to_str().unwrap().to_owned();
             let mut cc = Command::new("cc");
-            cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(folder.path().join(library)).arg(source);
-            assert!(cc.arg(format!("-Wl,-soname,{library}")).status().unwrap().success(), "{library}");
+            cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(at).arg(source);
+            cc.args(map.map(|map| format!("-Wl,--version-script,{}", gpu.join(map).display())));
+            assert!(cc.arg(format!("-Wl,-soname,{name}")).status().unwrap().success(), "{name}");
+        };
+        compile(folder.path().join("libcuda.so.1"), gpu.join("fake_cuda.c"), None);
+        compile(folder.path().join("libgdrapi.so.2"), here.join("tests/harness/fake_gdr.c"), None);
+        // By itself, as libfabric loads the real one.
+        std::fs::create_dir(folder.path().join("verbs")).unwrap();
+        if Path::new("/usr/include/infiniband/verbs.h").exists() {
+            let at = folder.path().join("verbs/libibverbs.so.1");
+            compile(at, gpu.join("fake_verbs.c"), Some("fake_verbs.map"));
         }
         strict_fi::place_in(folder.path()).unwrap();
         folder
@@ -91,7 +195,9 @@ fn run(version: u8, pes: usize, scenario: &str, way: Way) -> Output {
     let mut command = Command::new(program(version));
     command.arg(library()).arg(pes.to_string()).arg(scenario).envs(way.iter().copied());
     if way.iter().any(|(name, _)| *name == "HARNESS_GPU") {
-        command.env("LD_LIBRARY_PATH", fakes()).env("FI_PROVIDER_PATH", fakes());
+        let verbs = if way.contains(&("TRUNKLINE_FABRIC", "verbs")) { "verbs" } else { "" };
+        let path = format!("{}:{}", fakes().display(), fakes().join(verbs).display());
+        command.env("LD_LIBRARY_PATH", path).env("FI_PROVIDER_PATH", fakes());
     }
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -165,6 +271,7 @@ fn misuse_is_refused_with_a_line() {
         "amo: an atomic of kind 99 on 8 bytes: there is none",
         "put_signal: a signal sets a word or adds to it",
         "get_mem_handle: no memory to register",
+        "rma: elements with strides between them are not moved by one call",
     ] {
         assert!(said.contains(line), "{line}: {said}");
     }
@@ -210,7 +317,25 @@ fn variables_are_honoured_or_refused() {
         ("NVSHMEM_DEBUG", "INFO"),
     ];
     let said = passes(4, "moves", &[(one, 2)]);
-    assert!(said.contains("over soft, soft2, "), "{said}");
+    assert!(said.contains("over soft, soft2, ") && !said.contains("are not used"), "{said}");
+    let more = &[
+        ("TRUNKLINE_FABRIC", "soft"),
+        ("TRUNKLINE_SOFT_NICS", "6"),
+        ("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", "6"),
+        ("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", "1"),
+        ("NVSHMEM_TRANSPORT_BATCH_MAX_OPS", "32"),
+        ("NVSHMEM_DISABLE_LIBFABRIC_EFA_DIRECT", "1"),
+        ("NVSHMEM_DEBUG", "INFO"),
+    ];
+    let said = passes(4, "moves", &[(more, 2)]);
+    assert!(
+        said.contains("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE=6: a PE has up to 4 NICs together here"),
+        "{said}"
+    );
+    assert!(said.contains("over soft, soft5+soft4+soft3+soft2, "), "{said}");
+    for name in ["LIBFABRIC_DISABLE_BATCH_RMA", "TRANSPORT_BATCH_MAX_OPS", "DISABLE_LIBFABRIC_EFA_DIRECT"] {
+        assert!(said.contains(&format!("NVSHMEM_{name} does nothing here: ")), "{name}: {said}");
+    }
 }
 
 /// Set for a heap on the GPU that is none.
@@ -261,4 +386,19 @@ fn heaps_on_a_gpu_that_nics_reach_are_theirs() {
         passes(6, scenario, &[(without, 2)]);
     }
     passes(4, "atomics", &[(strict!("NVSHMEM_DISABLE_GDRCOPY" = "1", "HARNESS_COPIES" = "1"), 2)]);
+}
+
+/// Where NICs take dma-bufs: each registration is one. The NIC is one of RDMA devices that are none, which are wired inside one process: one PE, whose
+/// neighbour is itself.
+#[test]
+fn heaps_on_a_gpu_are_registered_as_dma_bufs() {
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        return skip("dma-bufs of NVSHMEM's heap", "no infiniband/verbs.h (Debian: libibverbs-dev)");
+    }
+    for scenario in ["moves", "atomics"] {
+        passes(4, scenario, &[(gpu!("verbs", "HARNESS_EXPORTS" = "1", "HARNESS_FLUSH" = "1"), 1)]);
+    }
+    let address: Way =
+        gpu!("verbs", "HARNESS_EXPORTS" = "0", "FAKE_CUDA_EXPORTS" = "0", "HARNESS_FLUSH" = "1");
+    passes(4, "moves", &[(address, 1)]);
 }

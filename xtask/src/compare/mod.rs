@@ -381,7 +381,8 @@ fn machine() -> String {
     format!("{cores} cores of {}", model.unwrap_or("an unnamed processor"))
 }
 
-fn today() -> Result<String> {
+/// The date, as documents have it.
+pub(crate) fn today() -> Result<String> {
     Ok(shell::output(std::process::Command::new("date").arg("+%Y-%m-%d"))?.trim().to_owned())
 }
 

@@ -15,6 +15,7 @@ static double now(void) {
 }
 
 static long static_word[8], static_flag[8];
+static char static_to[STREAM], static_from[STREAM];
 static long words[SHMEM_REDUCE_SYNC_SIZE], barrier_words[SHMEM_BARRIER_SYNC_SIZE];
 static int me, n;
 
@@ -86,7 +87,7 @@ static void words_of(const char *where, long *word, long *flag) {
     shmem_barrier_all();
 }
 
-static void streams(char *to, char *from) {
+static void streams(const char *where, char *to, char *from) {
     for (long len = 64 << 10; len <= STREAM; len *= 16) {
         for (int gets = 0; gets < 2; gets++) {
             double times[ROUNDS];
@@ -104,7 +105,7 @@ static void streams(char *to, char *from) {
                 times[round] = (double)(len * count) / (now() - start) / 1e6;
             }
             char name[64];
-            snprintf(name, sizeof name, "%s stream,%ld KiB", gets ? "get" : "put", len >> 10);
+            snprintf(name, sizeof name, "%s stream,%ld KiB,%s", gets ? "get" : "put", len >> 10, where);
             if (me == 0) say(name, times);
             shmem_barrier_all();
         }
@@ -120,7 +121,8 @@ static void together(double *to, double *from, double *work) {
         times[round] = (now() - start) / 1000 * 1e6;
     }
     say("barrier,", times);
-    for (int count = 1; count <= STREAM / 8; count *= 8) {
+    /* 8 B to 256 KiB, and 1 MiB. */
+    for (int count = 1; count <= STREAM / 8; count *= count < STREAM / 32 ? 8 : 4) {
         int often = count < 1000 ? 300 : count < 20000 ? 60 : 12;
         for (int round = 0; round < ROUNDS; round++) {
             shmem_barrier_all();
@@ -151,7 +153,10 @@ int main(void) {
     if (n == 2) {
         words_of("heap", heap, heap + 32);
         words_of("statics", static_word, static_flag);
-        streams(to, from);
+        streams("heap", to, from);
+        memset(static_from, 1, STREAM);
+        memset(static_to, 1, STREAM);
+        streams("statics", static_to, static_from);
     }
     memset(from, 0, STREAM);
     together((double *)to, (double *)from, work);

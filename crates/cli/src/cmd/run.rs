@@ -7,8 +7,9 @@ use clap::Args;
 use crate::run::{self, Plan, RunError, hosts};
 
 const DEFAULT_SHELL: &str = "ssh -o BatchMode=yes";
-/// What goes to other hosts without being asked for.
-const PASSED_ON: [&str; 2] = ["TRUNKLINE_", "NCCL_"];
+/// What goes to other hosts without being asked for: Trunkline's own, and what libraries over it are told by. `SMA_` is how OpenSHMEM's variables began
+/// before version 1.3; both beginnings count.
+const PASSED_ON: [&str; 5] = ["TRUNKLINE_", "NCCL_", "SHMEM_", "SMA_", "NVSHMEM_"];
 const PASSED_ON_WHOLE: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
 
 const EXAMPLES: &str = "\
@@ -23,8 +24,8 @@ Examples:
                                                          namespaces of one machine instead of hosts
 
 Other hosts are reached by ssh, without a password, and must have trunkline at the same path and the
-same directory. TRUNKLINE_* and NCCL_* variables, PATH and LD_LIBRARY_PATH are set there as they are
-here; --env adds others.
+same directory. TRUNKLINE_*, NCCL_*, SHMEM_*, SMA_* and NVSHMEM_* variables, PATH and LD_LIBRARY_PATH
+are set there as they are here; --env adds others.
 
 The first rank that fails ends the job, and its exit status is that of the job. SIGINT, SIGTERM and
 SIGHUP are passed on; a second one kills. When the launcher dies, its ranks die.";
@@ -111,6 +112,12 @@ fn plan(args: &RunArgs) -> Result<Plan, RunError> {
 }
 
 fn passed_on(name: &str) -> bool {
+    #[cfg(feature = "mutants")]
+    if name.contains("SHMEM_")
+        && std::env::var("TRUNKLINE_MUTANT").is_ok_and(|bug| bug == "run-keeps-shmem-here")
+    {
+        return false;
+    }
     let ours = PASSED_ON.iter().any(|prefix| name.starts_with(prefix)) && !name.starts_with("TRUNKLINE_JOB_");
     ours || PASSED_ON_WHOLE.contains(&name)
 }
@@ -129,10 +136,18 @@ mod tests {
 
     #[test]
     fn variables_that_go_to_other_hosts() {
-        for name in ["TRUNKLINE_FABRIC", "NCCL_DEBUG", "PATH", "LD_LIBRARY_PATH"] {
+        for name in [
+            "TRUNKLINE_FABRIC",
+            "NCCL_DEBUG",
+            "SHMEM_SYMMETRIC_SIZE",
+            "SMA_SYMMETRIC_SIZE",
+            "NVSHMEM_DEBUG",
+            "PATH",
+            "LD_LIBRARY_PATH",
+        ] {
             assert!(passed_on(name), "{name}");
         }
-        for name in ["TRUNKLINE_JOB_SECRET", "HOME", "MY_NCCL_X", "SSH_AUTH_SOCK"] {
+        for name in ["TRUNKLINE_JOB_SECRET", "HOME", "MY_NCCL_X", "MY_SHMEM_X", "SMALL", "SSH_AUTH_SOCK"] {
             assert!(!passed_on(name), "{name}");
         }
         assert_eq!(variable("A=b=c"), Some(("A".into(), "b=c".into())));

@@ -6,6 +6,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+mod words;
+
 /// As it is installed, and as cargo builds it.
 const LIBRARIES: [(&str, &str); 2] = [("trunkline-shmem", "../lib"), ("trunkline_shmem", ".")];
 
@@ -95,9 +97,7 @@ pub(crate) fn compile(name: &str, variable: &str, default: &str) -> ExitCode {
     arguments.retain(|argument| {
         shows.is_none() || !matches!(argument.to_str(), Some("--showme" | "-showme" | "--show" | "-show"))
     });
-    let links = !arguments.iter().any(|argument| {
-        matches!(argument.to_str(), Some("-c" | "-S" | "-E" | "-M" | "-MM" | "-fsyntax-only"))
-    });
+    let links = words::links(&arguments);
     let mut all = to_compile;
     all.append(&mut arguments);
     if links {
@@ -125,17 +125,8 @@ pub(crate) fn launch() -> ExitCode {
         println!("{RUN_HELP}");
         return ExitCode::from(if arguments.is_empty() { 2 } else { 0 });
     }
-    let mut options = true;
-    let translated = arguments.into_iter().map(|argument| match argument.to_str() {
-        Some("-np") if options => "-n".into(),
-        Some(text) if options && !text.starts_with('-') && text.parse::<u32>().is_err() => {
-            options = false;
-            argument
-        }
-        _ => argument,
-    });
     let launcher = here().join("trunkline");
-    let error = Command::new(&launcher).arg("run").args(translated).exec();
+    let error = Command::new(&launcher).arg("run").args(words::of_launcher(arguments)).exec();
     eprintln!("oshrun: cannot call {}: {error}", launcher.display());
     ExitCode::FAILURE
 }

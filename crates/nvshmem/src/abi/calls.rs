@@ -177,6 +177,16 @@ fn length(bytes: &RmaBytesdesc) -> Result<u64> {
     len.map(|len| len as u64).ok_or(CallError::Argument("a number of bytes that cannot be"))
 }
 
+/// Whether bytes lie one behind the other at both ends, as NVSHMEM's host and proxy always say (it splits rows itself). Of one element, and of none, a
+/// stride says nothing; and 0 is none.
+fn in_one_piece(bytes: &RmaBytesdesc) -> Result<()> {
+    let strided = |stride| !matches!(stride, 0 | 1) && !crate::planted("nvshmem-ignores-strides");
+    if bytes.nelems > 1 && (strided(bytes.srcstride) || strided(bytes.deststride)) {
+        return Err(CallError::Unsupported("elements with strides between them are not moved by one call"));
+    }
+    Ok(())
+}
+
 /// Puts or gets bytes.
 #[inline]
 pub(super) unsafe extern "C" fn rma<T: Version>(
@@ -192,6 +202,7 @@ pub(super) unsafe extern "C" fn rma<T: Version>(
         // SAFETY: NVSHMEM passes a transport of ours.
         let mesh = unsafe { plugin(transport) }?.mesh()?;
         let (pe, len, lane) = (mesh.pe(pe)?, length(&bytes)?, mesh.lane(queue_pair));
+        in_one_piece(&bytes)?;
         // SAFETY: and descriptors.
         let remote = unsafe { read(remote, "no remote descriptor") }?;
         // SAFETY: as above.

@@ -181,6 +181,15 @@ struct world {
         return t->ops.rma(t, pe, verb, &far, &near, count, qp);
     }
 
+    uint64_t g(int pe, size_t there, int bytes, int qp) {
+        uint64_t value = 0xa5a5a5a5a5a5a5a5ull;
+        rma_verb verb{OP_G, 0, 0, nullptr};
+        rma_memdesc far = remote(pe, there), near{&value, 0, nullptr};
+        CHECK(t->ops.rma(t, pe, verb, &far, &near, {1, bytes, 1, 1}, qp) == 0);
+        CHECK(t->ops.quiet(t, pe, qp) == 0);
+        return value;
+    }
+
     int amo(int kind, int pe, size_t there, int bytes, uint64_t value, uint64_t expect, int qp, fetched *out = nullptr,
             uint64_t flag = 0, bool is_float = false) {
         amo_verb verb{};
@@ -360,6 +369,12 @@ static void start(world &w, const char *path, size_t chunks) {
 
 static void finish(world &w) {
     meet(nullptr);
+    // Nothing is on its way to memory that goes: a read into memory of the host leaves no write behind, as one of `flush` does.
+    if (getenv("HARNESS_FLUSH")) {
+        uint64_t word;
+        CHECK(w.rma(OP_GET, me, w.remote(me, 0), {&word, 0, nullptr}, 8, QP_HOST) == 0);
+        CHECK(w.t->ops.quiet(w.t, me, QP_HOST) == 0);
+    }
     w.kernels.reset();
     meet(nullptr);
     for (mem_handle &handle : w.own)
@@ -375,6 +390,10 @@ static void finish(world &w) {
         CHECK((copies() > 0) == (getenv("HARNESS_COPIES")[0] == '1'));
         auto flushes = (int (*)())dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_flushes");
         CHECK((flushes() > 0) == (copies() > 0));
+    }
+    if (w.on_gpu && getenv("HARNESS_EXPORTS")) {
+        auto exported = (int (*)())dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_exported");
+        CHECK((exported() >= (int)w.own.size()) == (getenv("HARNESS_EXPORTS")[0] == '1'));
     }
     w.unreserve();
     dlclose(w.library);
@@ -409,6 +428,11 @@ static void host_moves(world &w) {
     for (int bytes : {1, 2, 4, 8})
         CHECK(w.p(next, 16 + bytes * 8, 0x0102030405060708ull, bytes, QP_HOST) == 0);
     CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
+    // And values come back; the rest of the word stays.
+    for (int bytes : {1, 2, 4, 8}) {
+        uint64_t got = w.g(next, 16 + bytes * 8, bytes, QP_HOST), mask = bytes == 8 ? ~0ull : (1ull << bytes * 8) - 1;
+        CHECK(got == ((0x0102030405060708ull & mask) | (0xa5a5a5a5a5a5a5a5ull & ~mask)));
+    }
     meet(nullptr);
     w.flush();
     CHECK(w.view[24] == 8 && *(uint16_t *)(w.view + 32) == 0x0708 && *(uint32_t *)(w.view + 48) == 0x05060708);
@@ -455,6 +479,8 @@ static void atomics(world &w) {
         CHECK(fetch(AMO_SWAP, bytes, ~0ull) == 99);
         ask(AMO_ADD, bytes, 2);
         CHECK(fetch(AMO_FETCH, bytes, 0) == (1 & mask));
+        ask(AMO_SIGNAL, bytes, 30);
+        CHECK(fetch(AMO_FETCH, bytes, 0) == 30);
         ask(AMO_SIGNAL_SET, bytes, 40);
         ask(AMO_SIGNAL_ADD, bytes, 2);
         w.kernels->call([&] { CHECK(w.t->ops.quiet(w.t, next, QP_ALL) == 0); });
@@ -470,6 +496,28 @@ static void atomics(world &w) {
     bits = fetch(AMO_FETCH_ADD, 8, bits, 0, true);
     memcpy(&half, &bits, 8);
     CHECK(half == 3.5);
+    // What is swapped is bits: minus nothing is not nothing.
+    double minus = -0.0, none = 0;
+    uint64_t minus_bits, none_bits;
+    memcpy(&minus_bits, &minus, 8), memcpy(&none_bits, &none, 8);
+    fetch(AMO_SWAP, 8, minus_bits, 0, true);
+    CHECK(fetch(AMO_COMPARE_SWAP, 8, bits, none_bits, true) == minus_bits);
+    CHECK(fetch(AMO_COMPARE_SWAP, 8, bits, minus_bits, true) == minus_bits);
+    CHECK(fetch(AMO_FETCH, 8, 0, 0, true) == bits);
+    // And of 4 bytes: the word beside stays.
+    auto narrow = [](float value) {
+        uint32_t bits;
+        memcpy(&bits, &value, 4);
+        return (uint64_t)bits | 0xdeadbeef00000000ull;
+    };
+    ask(AMO_SET, 8, 0x1122334455667788ull);
+    ask(AMO_SET, 4, narrow(1.5f), true);
+    ask(AMO_ADD, 4, narrow(0.25f), true);
+    CHECK(fetch(AMO_FETCH_ADD, 4, narrow(-1.0f), 0, true) == (narrow(1.75f) & 0xffffffff));
+    CHECK(fetch(AMO_SWAP, 4, narrow(8.0f), 0, true) == (narrow(0.75f) & 0xffffffff));
+    CHECK(fetch(AMO_COMPARE_SWAP, 4, narrow(2.0f), narrow(7.0f), true) == (narrow(8.0f) & 0xffffffff));
+    CHECK(fetch(AMO_COMPARE_SWAP, 4, narrow(2.0f), narrow(8.0f), true) == (narrow(8.0f) & 0xffffffff));
+    CHECK(fetch(AMO_FETCH, 8, 0) == (0x1122334400000000ull | (narrow(2.0f) & 0xffffffff)));
     w.kernels->call([&] { CHECK(w.amo(AMO_INC, next, word, 8, 0, 0, QP_DEFAULT, nullptr, 0, true) == 1); });
 #endif
     // More than may be under way, from all to one.
@@ -647,6 +695,10 @@ static void misuse(world &w) {
     rma_memdesc far = w.remote(next, 0), near = w.local(0);
     CHECK(w.t->ops.rma(w.t, next, verb, &far, &near, {SIZE_MAX / 2, 8, 1, 1}, QP_HOST) == 1);
     CHECK(w.t->ops.rma(w.t, next, verb, &far, &near, {1, -8, 1, 1}, QP_HOST) == 1);
+    CHECK(w.t->ops.rma(w.t, next, verb, &far, &near, {4, 8, 2, 1}, QP_HOST) == 3); // strides
+    CHECK(w.t->ops.rma(w.t, next, verb, &far, &near, {4, 8, 1, -1}, QP_HOST) == 3);
+    CHECK(w.t->ops.rma(w.t, next, verb, &far, &near, {1, 8, 2, 2}, QP_HOST) == 0); // of one element they say nothing
+    CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
     CHECK(w.rma(OP_PUT, next, far, near, 0, QP_HOST) == 0); // nothing is always right
     CHECK(w.t->ops.quiet(w.t, next, QP_ALL) == 0 && w.t->ops.quiet(w.t, next, QP_HOST) == 0);
     CHECK(w.t->ops.show_info(w.t, 0) == 0);

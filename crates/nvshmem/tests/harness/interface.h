@@ -83,7 +83,7 @@ static_assert(offsetof(transport, ops) == 128, "transport.ops");
 static_assert(sizeof(amo_memdesc) == 80 && sizeof(rma_bytesdesc) == 32 && sizeof(boot_handle) == 88, "descriptors");
 static_assert(sizeof(std::vector<rma_memdesc>) == 24 && sizeof(std::unordered_map<void *, void *>) == 56, "libstdc++");
 
-enum { OP_PUT = 1, OP_P = 2, OP_GET = 4, OP_PUT_QP = 101 };
+enum { OP_PUT = 1, OP_P = 2, OP_GET = 4, OP_G = 5, OP_PUT_QP = 101 };
 enum {
     AMO_INC = 2, AMO_SET, AMO_ADD, AMO_AND, AMO_OR, AMO_XOR, AMO_SIGNAL, AMO_SIGNAL_SET, AMO_SIGNAL_ADD,
     AMO_FETCH = 12, AMO_FETCH_INC, AMO_FETCH_ADD, AMO_FETCH_AND, AMO_FETCH_OR, AMO_FETCH_XOR, AMO_SWAP, AMO_COMPARE_SWAP,

@@ -176,7 +176,7 @@ pub struct RmaBytesdesc {
     pub nelems: usize,
     /// Bytes of each.
     pub elembytes: c_int,
-    /// Not used of remote transports.
+    /// Elements from one to the next; always 1 for remote transports.
     pub srcstride: isize,
     /// Likewise.
     pub deststride: isize,

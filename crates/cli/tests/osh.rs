@@ -1,0 +1,212 @@
+//! `oshcc`, `oshcxx` and `oshrun` as they are built and as they are installed: what they make of their arguments, and programs of C and C++ that they
+//! compile, link and run. The compilers are the system's.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+#[path = "../src/osh/words.rs"]
+mod words;
+
+const OSHCC: &str = env!("CARGO_BIN_EXE_oshcc");
+const OSHCXX: &str = env!("CARGO_BIN_EXE_oshcxx");
+const OSHRUN: &str = env!("CARGO_BIN_EXE_oshrun");
+const TRUNKLINE: &str = env!("CARGO_BIN_EXE_trunkline");
+
+/// Each PE puts its number into the next; that of C++ by overloads.
+const PROGRAM: &str = r#"
+    #include <shmem.h>
+    #include <stdio.h>
+    static int got = -1;
+    int main(void) {
+        shmem_init();
+        int me = shmem_my_pe(), n = shmem_n_pes();
+        PUT(&got, me, (me + 1) % n);
+        shmem_barrier_all();
+        printf("%d of %d got %d\n", me, n, got);
+        shmem_finalize();
+        return got != (me + n - 1) % n;
+    }"#;
+
+/// Says that something was not run, and why.
+fn skip(what: &str, why: &str) {
+    println!("SKIPPED {what}: {why}");
+    if let Ok(log) = std::env::var("TRUNKLINE_SKIP_LOG") {
+        let mut file = fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
+        writeln!(file, "{what}: {why}").unwrap();
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Without what the tests themselves run under: a job, and folders of other builds.
+fn clean(program: impl AsRef<Path>) -> Command {
+    let mut command = Command::new(program.as_ref());
+    for name in ["RANK", "WORLD_SIZE", "PMI_FD", "TRUNKLINE_JOB_RANK", "LD_LIBRARY_PATH", "OSHCC", "OSHCXX"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null()).env("SHMEM_SYMMETRIC_SIZE", "16M");
+    command
+}
+
+/// What it printed, having ended well.
+fn well(command: &mut Command) -> String {
+    let output: Output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}: {}", output.status, text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// A folder beside the programs, so that they can be linked to, with the source of a program.
+fn folder() -> (tempfile::TempDir, [(PathBuf, &'static str); 2]) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let sources = [("ring.c", "-DPUT=shmem_int_p"), ("ring.cpp", "-DPUT=shmem_p")];
+    let sources = sources.map(|(name, put)| {
+        fs::write(folder.path().join(name), PROGRAM).unwrap();
+        (folder.path().join(name), put)
+    });
+    (folder, sources)
+}
+
+/// Runs a program as two PEs, which have to give each other their numbers.
+fn runs(oshrun: impl AsRef<Path>, program: &Path) {
+    let said = well(clean(oshrun).args(["-np", "2"]).arg(program));
+    let mut lines: Vec<&str> = said.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["0 of 2 got 1", "1 of 2 got 0"]);
+}
+
+#[test]
+fn programs_of_c_and_cxx_are_compiled_linked_and_run() {
+    let (folder, sources) = folder();
+    for (compiler, (source, put)) in [OSHCC, OSHCXX].into_iter().zip(sources) {
+        let program = folder.path().join("program");
+        well(clean(compiler).args(["-O1", "-Wall", "-Werror", put]).arg(&source).arg("-o").arg(&program));
+        runs(OSHRUN, &program);
+        // In two steps, as builds do it.
+        let object = folder.path().join("object.o");
+        well(clean(compiler).args([put, "-c"]).arg(&source).arg("-o").arg(&object));
+        well(clean(compiler).arg(&object).arg("-o").arg(&program));
+        runs(OSHRUN, &program);
+    }
+}
+
+/// As `cargo xtask dist` lays it out: by the compilers there, and by what pkg-config says of it.
+#[test]
+fn an_installation_compiles_by_its_own_compilers_and_by_pkg_config() {
+    let (folder, sources) = folder();
+    let dist = folder.path().join("dist");
+    let shmem = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shmem");
+    for name in ["bin", "lib/pkgconfig", "include"] {
+        fs::create_dir_all(dist.join(name)).unwrap();
+    }
+    for program in [OSHCC, OSHCXX, OSHRUN, TRUNKLINE] {
+        let name = Path::new(program).file_name().unwrap();
+        fs::hard_link(program, dist.join("bin").join(name)).unwrap();
+    }
+    std::os::unix::fs::symlink("oshcxx", dist.join("bin/oshc++")).unwrap();
+    for name in ["shmem.h", "pshmem.h"] {
+        fs::copy(shmem.join("include").join(name), dist.join("include").join(name)).unwrap();
+    }
+    let built = Path::new(TRUNKLINE).parent().unwrap();
+    let library = [built.join("deps/libtrunkline_shmem.so"), built.join("libtrunkline_shmem.so")];
+    let library = library.iter().find(|file| file.is_file()).unwrap();
+    fs::copy(library, dist.join("lib/libtrunkline-shmem.so")).unwrap();
+    let config = fs::read_to_string(shmem.join("trunkline-shmem.pc")).unwrap();
+    fs::write(dist.join("lib/pkgconfig/trunkline-shmem.pc"), config.replace("@VERSION@", "1")).unwrap();
+    let (bin, program) = (dist.join("bin"), folder.path().join("program"));
+    for (compiler, (source, put)) in ["oshcc", "oshc++"].into_iter().zip(&sources) {
+        let linked = well(clean(bin.join(compiler)).arg("--showme:link"));
+        assert!(linked.contains("-ltrunkline-shmem") && linked.contains("dist/lib"), "{linked}");
+        well(clean(bin.join(compiler)).arg(put).arg(source).arg("-o").arg(&program));
+        runs(bin.join("oshrun"), &program);
+    }
+    if !Command::new("pkg-config").arg("--version").output().is_ok_and(|run| run.status.success()) {
+        return skip("programs by pkg-config's flags", "no pkg-config (Debian: pkgconf)");
+    }
+    let mut command = clean("pkg-config");
+    command.env("PKG_CONFIG_PATH", dist.join("lib/pkgconfig")).args(["--cflags", "--libs"]);
+    let flags = well(command.arg("trunkline-shmem"));
+    for (compiler, (source, put)) in ["cc", "c++"].into_iter().zip(&sources) {
+        fs::remove_file(&program).unwrap();
+        let mut command = clean(compiler);
+        command.arg(put).arg(source).arg("-o").arg(&program).args(flags.split_whitespace());
+        well(&mut command);
+        runs(bin.join("oshrun"), &program);
+    }
+}
+
+fn os(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(OsString::from).collect()
+}
+
+#[test]
+fn np_is_translated_before_the_program_alone() {
+    for (given, passed) in [
+        ("-np 2 ./p", "-n 2 ./p"),
+        ("-n 2 ./p -np 3", "-n 2 ./p -np 3"),
+        ("--hosts a,b -np 2 ./p", "--hosts a,b -n 2 ./p"),
+        ("--hosts=a,b -np 2 ./p -np", "--hosts=a,b -n 2 ./p -np"),
+        ("--env A=1 --label --rsh ssh -np 4 ./p 3 -np 2", "--env A=1 --label --rsh ssh -n 4 ./p 3 -np 2"),
+        ("--env -np -np 2 ./p", "--env -np -n 2 ./p"),
+        ("-np 2 -- ./p -np 3", "-n 2 -- ./p -np 3"),
+        ("-n2 7 -np", "-n2 7 -np"),
+    ] {
+        assert_eq!(words::of_launcher(os(given)), os(passed), "{given}");
+    }
+    // And the launcher takes it so.
+    let mut command = clean(OSHRUN);
+    let output =
+        command.args(["--hosts", "localhost:2", "-np", "2", "sh", "-c", "echo PE"]).output().unwrap();
+    assert_eq!(text(&output.stdout), "PE\nPE\n", "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_launchers_options_that_take_a_value_are_known() {
+    let help = well(clean(TRUNKLINE).args(["run", "--help"]));
+    let mut found = 0;
+    for line in help.lines().map(str::trim_start).filter(|line| line.starts_with('-') && line.contains('<')) {
+        let names = line.split('<').next().unwrap_or_default();
+        for name in names.split([',', ' ']).filter(|name| name.starts_with('-')) {
+            found += 1;
+            assert!(words::TAKE_A_VALUE.contains(&name), "{line}");
+        }
+    }
+    assert_eq!(found, words::TAKE_A_VALUE.len(), "{help}");
+}
+
+#[test]
+fn compilers_link_where_there_is_something_to_link() {
+    for (line, links) in [
+        ("a.c", true),
+        ("-v a.c -o a", true),
+        ("-O2 -I x a.o", true),
+        ("-x c -", true),
+        ("-lother", true),
+        ("@file", true),
+        ("-v", false),
+        ("--version", false),
+        ("-dumpversion", false),
+        ("-v -I x -o a", false),
+        ("-c a.c", false),
+        ("-S a.c", false),
+        ("-E a.c", false),
+        ("-MM a.c", false),
+        ("", false),
+    ] {
+        assert_eq!(words::links(&os(line)), links, "{line}");
+        for compiler in [OSHCC, OSHCXX] {
+            let shown = well(clean(compiler).arg("--showme").args(os(line)));
+            assert_eq!(shown.contains("-ltrunkline"), links, "{compiler} {line}: {shown}");
+        }
+    }
+    // With a library to link, it would miss a `main`.
+    for version in ["-v", "--version", "-dumpversion"] {
+        well(clean(OSHCC).arg(version));
+    }
+}
