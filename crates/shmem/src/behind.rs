@@ -5,9 +5,7 @@
 use std::sync::Arc;
 
 use trunkline_mem::Memory;
-use trunkline_mem::ipc::{
-    Allocation, AllocationId, At, CopyError, Handle, IpcMemory as _, Mapped, Passing, Private,
-};
+use trunkline_mem::ipc::{At, CopyError, Handle, IpcMemory as _, Mapped, Passing, Private};
 
 use crate::error::{Error, Result};
 
@@ -28,10 +26,9 @@ pub(crate) struct Behind {
 /// # Errors
 /// The system has no random number.
 pub(crate) fn told(by: &Private, base: usize) -> Result<Vec<u8>> {
-    let id = by.allocation_of(base).map_or(AllocationId(1), |all| all.id);
-    let all = Allocation { base: 0, len: usize::MAX, id, device: 0 };
-    let export =
-        by.export(&all, Passing::Bytes).map_err(|_| Error::Argument("no handle for static variables"))?;
+    let none = "no handle for static variables";
+    let all = by.allocation_of(base).map_err(|_| Error::Argument(none))?;
+    let export = by.export(&all, Passing::Bytes).map_err(|_| Error::Argument(none))?;
     let mut bytes = (base as u64).to_le_bytes().to_vec();
     bytes.extend_from_slice(export.handle.bytes());
     Ok(bytes)
