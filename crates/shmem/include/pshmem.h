@@ -475,6 +475,8 @@ void pshmem_size_p(size_t *dest, size_t value, int pe);
 void pshmem_ctx_size_p(shmem_ctx_t ctx, size_t *dest, size_t value, int pe);
 void pshmem_ptrdiff_p(ptrdiff_t *dest, ptrdiff_t value, int pe);
 void pshmem_ctx_ptrdiff_p(shmem_ctx_t ctx, ptrdiff_t *dest, ptrdiff_t value, int pe);
+void pshmem_longdouble_p(long double *dest, long double value, int pe);
+void pshmem_ctx_longdouble_p(shmem_ctx_t ctx, long double *dest, long double value, int pe);
 float pshmem_float_g(const float *source, int pe);
 float pshmem_ctx_float_g(shmem_ctx_t ctx, const float *source, int pe);
 double pshmem_double_g(const double *source, int pe);
@@ -521,6 +523,8 @@ size_t pshmem_size_g(const size_t *source, int pe);
 size_t pshmem_ctx_size_g(shmem_ctx_t ctx, const size_t *source, int pe);
 ptrdiff_t pshmem_ptrdiff_g(const ptrdiff_t *source, int pe);
 ptrdiff_t pshmem_ctx_ptrdiff_g(shmem_ctx_t ctx, const ptrdiff_t *source, int pe);
+long double pshmem_longdouble_g(const long double *source, int pe);
+long double pshmem_ctx_longdouble_g(shmem_ctx_t ctx, const long double *source, int pe);
 void pshmem_put8(void *dest, const void *source, size_t nelems, int pe);
 void pshmem_ctx_put8(shmem_ctx_t ctx, void *dest, const void *source, size_t nelems, int pe);
 void pshmem_get8(void *dest, const void *source, size_t nelems, int pe);
@@ -1836,10 +1840,5 @@ void pshmem_wait_until(long *ivar, int cmp, long cmp_value);
 #ifdef __cplusplus
 }
 #endif
-
-static inline void pshmem_longdouble_p(long double *dest, long double value, int pe) { pshmem_longdouble_put(dest, &value, 1, pe); }
-static inline void pshmem_ctx_longdouble_p(shmem_ctx_t ctx, long double *dest, long double value, int pe) { pshmem_ctx_longdouble_put(ctx, dest, &value, 1, pe); }
-static inline long double pshmem_longdouble_g(const long double *source, int pe) { long double value; pshmem_longdouble_get(&value, source, 1, pe); return value; }
-static inline long double pshmem_ctx_longdouble_g(shmem_ctx_t ctx, const long double *source, int pe) { long double value; pshmem_ctx_longdouble_get(ctx, &value, source, 1, pe); return value; }
 
 #endif

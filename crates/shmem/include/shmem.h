@@ -548,6 +548,8 @@ void shmem_size_p(size_t *dest, size_t value, int pe);
 void shmem_ctx_size_p(shmem_ctx_t ctx, size_t *dest, size_t value, int pe);
 void shmem_ptrdiff_p(ptrdiff_t *dest, ptrdiff_t value, int pe);
 void shmem_ctx_ptrdiff_p(shmem_ctx_t ctx, ptrdiff_t *dest, ptrdiff_t value, int pe);
+void shmem_longdouble_p(long double *dest, long double value, int pe);
+void shmem_ctx_longdouble_p(shmem_ctx_t ctx, long double *dest, long double value, int pe);
 float shmem_float_g(const float *source, int pe);
 float shmem_ctx_float_g(shmem_ctx_t ctx, const float *source, int pe);
 double shmem_double_g(const double *source, int pe);
@@ -594,6 +596,8 @@ size_t shmem_size_g(const size_t *source, int pe);
 size_t shmem_ctx_size_g(shmem_ctx_t ctx, const size_t *source, int pe);
 ptrdiff_t shmem_ptrdiff_g(const ptrdiff_t *source, int pe);
 ptrdiff_t shmem_ctx_ptrdiff_g(shmem_ctx_t ctx, const ptrdiff_t *source, int pe);
+long double shmem_longdouble_g(const long double *source, int pe);
+long double shmem_ctx_longdouble_g(shmem_ctx_t ctx, const long double *source, int pe);
 void shmem_put8(void *dest, const void *source, size_t nelems, int pe);
 void shmem_ctx_put8(shmem_ctx_t ctx, void *dest, const void *source, size_t nelems, int pe);
 void shmem_get8(void *dest, const void *source, size_t nelems, int pe);
@@ -1918,10 +1922,6 @@ void shfree(void *ptr);
 }
 #endif
 
-static inline void shmem_longdouble_p(long double *dest, long double value, int pe) { shmem_longdouble_put(dest, &value, 1, pe); }
-static inline void shmem_ctx_longdouble_p(shmem_ctx_t ctx, long double *dest, long double value, int pe) { shmem_ctx_longdouble_put(ctx, dest, &value, 1, pe); }
-static inline long double shmem_longdouble_g(const long double *source, int pe) { long double value; shmem_longdouble_get(&value, source, 1, pe); return value; }
-static inline long double shmem_ctx_longdouble_g(shmem_ctx_t ctx, const long double *source, int pe) { long double value; shmem_ctx_longdouble_get(ctx, &value, source, 1, pe); return value; }
 
 #ifdef __cplusplus
 static inline void shmem_put(float *dest, const float *source, size_t nelems, int pe) { shmem_float_put(dest, source, nelems, pe); }

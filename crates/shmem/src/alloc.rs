@@ -13,6 +13,11 @@ use crate::team::WORLD;
 /// What allocations are aligned to unless more is asked for.
 const ALIGN: usize = 64;
 
+/// Whether memory can be aligned to so many bytes.
+pub(crate) const fn aligns(align: usize) -> bool {
+    align.is_power_of_two() && align <= ALIGN_MAX
+}
+
 impl Pe {
     /// A barrier at which all PEs ask for the same.
     fn agree(&self, bytes: usize) -> Result<()> {
@@ -45,7 +50,7 @@ impl Pe {
         if bytes == 0 {
             return Ok(0);
         }
-        if !align.is_power_of_two() || align > ALIGN_MAX {
+        if !aligns(align) {
             return Ok(0);
         }
         let addr = self.take(bytes, align).unwrap_or(0);

@@ -49,6 +49,11 @@ impl Near {
         self.memory.iter().all(Option::is_some)
     }
 
+    /// Whether some of its memory is mapped and some is not: then two ways lead to it.
+    pub(crate) fn is_parted(&self) -> bool {
+        self.memory.iter().any(Option::is_some) && !self.is_whole()
+    }
+
     /// Whether its process has ended without having said so.
     pub(crate) fn is_dead(&self) -> bool {
         let Some(process) = &self.process else { return false };

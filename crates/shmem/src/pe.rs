@@ -21,7 +21,7 @@ use crate::far::Far;
 use crate::layout::{ENDS, EXIT, LEFT, Layout};
 use crate::near::Near;
 use crate::place::{HEAP, INNER, Place, STATICS, Segment, Segments};
-use crate::settings::{HELP, Settings};
+use crate::settings::Settings;
 use crate::team::{PES_MAX, SHARED, Team, Teams, WORLD};
 use crate::wait::spins;
 
@@ -39,6 +39,8 @@ pub(crate) struct Pe {
     pub(crate) size: usize,
     pub(crate) segments: Segments,
     pub(crate) near: Box<[Near]>,
+    /// Of some PE a part of the memory is mapped and a part is not.
+    pub(crate) parted: bool,
     /// What goes over the fabric, if anything does.
     pub(crate) far: Option<Far>,
     pub(crate) layout: Layout,
@@ -54,6 +56,8 @@ pub(crate) struct Pe {
     pub(crate) turn: AtomicUsize,
     /// It said once that the heap is full.
     pub(crate) told: AtomicBool,
+    /// Locks of the program that this PE holds.
+    pub(crate) locks: Mutex<Vec<Place>>,
     /// The launcher, for the end.
     member: Mutex<Option<Member>>,
     /// What others map; held so that they find it.
@@ -90,7 +94,7 @@ impl Pe {
         let bytes = page(settings.heap)?;
         // What is aligned in the heap is so in each PE.
         let heap = Shared::aligned("trunkline.heap", bytes, bytes.next_power_of_two().min(ALIGN_MAX))?;
-        let statics = statics(&params)?;
+        let statics = statics(&params, &log(settings.debug))?;
         let (job, mut member) = Member::join(params, Nics::from(0), MEETING, log(settings.debug))?;
         let (me, size) = (member.rank, member.size);
         if size > PES_MAX {
@@ -119,6 +123,7 @@ impl Pe {
         Ok(Self {
             me,
             size,
+            parted: near.iter().any(Near::is_parted),
             near,
             far,
             layout,
@@ -131,6 +136,7 @@ impl Pe {
             left: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
             told: AtomicBool::new(false),
+            locks: Mutex::default(),
             member: Mutex::new(Some(member)),
             _shared: shared,
         })
@@ -209,15 +215,28 @@ fn page(bytes: u64) -> Result<usize> {
 }
 
 /// Static variables of the program, made memory that others map unless that is not wanted, or refused.
-fn statics(params: &Params) -> Result<(Option<Shared>, Memory)> {
+fn statics(params: &Params, log: &dyn Fn(Level, &str)) -> Result<(Option<Shared>, Memory)> {
     let Some(statics) = Statics::find() else { return Ok((None, Memory::heap(0))) };
     if params.shared_statics {
         // SAFETY: a program's first call, before threads of its own use static variables at the same time, as OpenSHMEM asks for; those of
         // C are no Rust references.
-        if let Ok(shared) = unsafe { statics.share() } {
-            let memory = shared.memory().clone();
-            return Ok((Some(shared), memory));
+        match unsafe { statics.share() } {
+            Ok(shared) => {
+                let memory = shared.memory().clone();
+                return Ok((Some(shared), memory));
+            }
+            Err(_) if crate::planted("shmem-refused-in-silence") => {}
+            Err(cause) => log(
+                Level::Warn,
+                &format!(
+                    "static variables are not shared with PEs of this host, and go over the network: {cause}"
+                ),
+            ),
         }
+        // What could not be shared is where it was.
+        let Some(statics) = Statics::find() else { return Ok((None, Memory::heap(0))) };
+        // SAFETY: variables of C are no Rust references.
+        return Ok((None, unsafe { statics.memory() }));
     }
     // SAFETY: variables of C are no Rust references.
     Ok((None, unsafe { statics.memory() }))
@@ -229,7 +248,7 @@ fn say(settings: &Settings, size: usize) {
         println!("Trunkline {}, OpenSHMEM 1.5, {size} PEs", env!("CARGO_PKG_VERSION"));
     }
     if settings.info {
-        println!("{HELP}");
+        println!("{}", settings.help());
     }
 }
 

@@ -21,17 +21,29 @@ pub(crate) struct Settings {
     pub(crate) debug: bool,
 }
 
-/// For `SHMEM_INFO`.
-pub(crate) const HELP: &str = "\
-SHMEM_SYMMETRIC_SIZE  bytes of the symmetric heap of each PE [default: 512M]; K, M, G and T are powers of 1024, and 1.5G is
-                      right, too. SMA_SYMMETRIC_SIZE and SHMEM_SYMMETRIC_HEAP_SIZE are older names.
-SHMEM_INFO            print this
-SHMEM_VERSION         print the version of the library
-SHMEM_DEBUG           print more than warnings
-A switch is off if its value begins with 0, n or f, and on with any other.
-TRUNKLINE_*           the network and all else: `trunkline info --params`";
-
 impl Settings {
+    /// For `SHMEM_INFO`: what variables there are, and what they are now.
+    pub(crate) fn help(&self) -> String {
+        let Self { heap, info, version, debug } = self;
+        let on = |switch: &bool| if *switch { "on" } else { "off" };
+        let (info, version, debug) = (on(info), on(version), on(debug));
+        format!(
+            "\
+SHMEM_SYMMETRIC_SIZE={heap}
+    bytes of the symmetric heap of each PE [default: 512M]; K, M, G and T are powers of 1024, and 1.5G is right, too.
+    SMA_SYMMETRIC_SIZE and SHMEM_SYMMETRIC_HEAP_SIZE are older names.
+SHMEM_INFO={info}
+    print this
+SHMEM_VERSION={version}
+    print the version of the library
+SHMEM_DEBUG={debug}
+    print more than warnings
+A switch is off if its value begins with 0, n or f, and on with any other.
+TRUNKLINE_*
+    the network and all else: `trunkline info --params`"
+        )
+    }
+
     /// From the variables of a process.
     ///
     /// # Errors

@@ -273,6 +273,19 @@ fn misuse_ends_with_a_line_that_says_what_is_wrong() {
         ("signal", "SHMEM_SIGNAL_SET or SHMEM_SIGNAL_ADD"),
         ("root", "there is no PE 2"),
         ("set", "no such active set"),
+        ("clear", "shmem_clear_lock: this PE does not hold the lock"),
+        ("cleared", "shmem_clear_lock: this PE does not hold the lock"),
+        ("another's", "shmem_clear_lock: this PE does not hold the lock"),
+        ("again", "shmem_set_lock: this PE holds the lock already"),
+        ("tested", "shmem_set_lock: this PE holds the lock already"),
+        ("from null", "shmem_putmem: a buffer of this PE is NULL"),
+        ("strided from null", "shmem_long_iput: a buffer of this PE is NULL"),
+        ("into null", "shmem_getmem: a buffer of this PE is NULL"),
+        ("signalled from null", "shmem_putmem_signal: a buffer of this PE is NULL"),
+        ("collected from null", "shmem_fcollectmem: a buffer of this PE is NULL"),
+        ("exchanged from null", "shmem_alltoallmem: a buffer of this PE is NULL"),
+        ("wait for null", "shmem_long_wait_until: a buffer of this PE is NULL"),
+        ("test null", "shmem_long_test: a buffer of this PE is NULL"),
         ("after", "after shmem_finalize"),
     ];
     for (how, line) in cases {
@@ -283,6 +296,75 @@ fn misuse_ends_with_a_line_that_says_what_is_wrong() {
             let ends: Vec<String> = ends.collect();
             assert!(ends.iter().any(|said| said.contains(line)), "{way:?}, {how}: {ended:?}");
         }
+    }
+}
+
+#[test]
+fn a_heap_that_is_full_says_so_once_and_a_wrong_alignment_is_not_one() {
+    let program = Program::new("full.c", &["-Wno-deprecated-declarations"]);
+    for how in ["malloc", "calloc", "realloc", "align", "shmalloc", "shmemalign", "shrealloc"] {
+        let ended = program.run(SHARED, &[how]);
+        for (pe, output) in ended.into_iter().enumerate() {
+            let output = output.unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{how}: {}: {said}", output.status);
+            let call = if how.starts_with("sh") { how.to_owned() } else { format!("shmem_{how}") };
+            let full = format!(
+                "trunkline: PE {pe}: {call}: no room for 1073741824 bytes in a symmetric heap of 33554432"
+            );
+            assert_eq!(said.matches("no room for").count(), 1, "{how}: {said}");
+            assert!(said.contains(&full), "{how}: {said}");
+            for (call, align) in [("shmem_align", 48), ("shmemalign", 3)] {
+                let wrong = format!("PE {pe}: {call}: nothing is aligned to {align}: a power of 2");
+                assert!(said.contains(&wrong), "{how}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_comes_behind_a_fence_does_so_in_all_memory() {
+    passes("fence.c", &[ALONE, SHARED, STATICS, (STATICS.0, 4), SHM, TCP_3, HOSTS, OFI]);
+}
+
+#[test]
+fn static_variables_that_the_system_refuses_to_share_go_over_the_network() {
+    let program = Program::new("refused.c", &[]);
+    for (who, way) in [("nobody", SHARED), ("all", SHARED), ("odd", SHARED), ("odd", SHARED_4), ("all", SHM)]
+    {
+        for (pe, output) in program.run(way, &[who]).into_iter().enumerate() {
+            let output = output.unwrap_or_else(|| panic!("{way:?}, {who}: PE {pe} does not end"));
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{way:?}, {who}: PE {pe}: {}: {said}", output.status);
+            let refused = who == "all" || who == "odd" && pe % 2 == 1;
+            let line = said.contains("static variables are not shared with PEs of this host");
+            assert_eq!(line, refused, "{way:?}, {who}: PE {pe}: {said}");
+        }
+    }
+}
+
+#[test]
+fn what_the_environment_asks_for_is_printed() {
+    let program = Program::new("leave.c", &[]);
+    let told = |name: &'static str, value: &'static str| {
+        let variables: &'static [_] = Box::leak(Box::new([("TRUNKLINE_FABRIC", "soft"), (name, value)]));
+        let ended = program.run((variables, 2), &["0"]).into_iter().map(Option::unwrap);
+        let both = |output: Output| {
+            (
+                String::from_utf8_lossy(&output.stdout).into_owned(),
+                String::from_utf8_lossy(&output.stderr).into_owned(),
+            )
+        };
+        ended.map(both).collect::<Vec<_>>()
+    };
+    let info = told("SHMEM_INFO", "1");
+    assert!(info[0].0.contains("SHMEM_SYMMETRIC_SIZE=33554432\n"), "{info:?}");
+    assert!(info[0].0.contains("SHMEM_INFO=on\n") && info[0].0.contains("SHMEM_DEBUG=off\n"), "{info:?}");
+    assert!(!info[1].0.contains("SHMEM_"), "one PE says it: {info:?}");
+    let version = told("SHMEM_VERSION", "yes");
+    assert!(version[0].0.contains("OpenSHMEM 1.5, 2 PEs"), "{version:?}");
+    for off in [told("SHMEM_INFO", "no"), told("SHMEM_VERSION", "0")] {
+        assert_eq!(off[0].0, "here\n", "{off:?}");
     }
 }
 

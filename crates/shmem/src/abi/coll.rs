@@ -41,6 +41,7 @@ fn alltoall(world: &Pe, group: &Group, (dest, source): Between, how: Blocks) -> 
     // The last element has no gap behind it.
     let len = len.saturating_sub((how.to - usize::from(how.to > 0)) * how.element);
     let to = place(world, dest.addr(), len)?;
+    bytes(source, len)?;
     world.alltoall(group, to, source.expose_provenance(), how)
 }
 
@@ -72,7 +73,7 @@ macro_rules! moved {
             count: usize,
         ) -> c_int {
             with(concat!("shmem_", $type, $line, "collect", $size), |world| {
-                world.collect(&team(world, of)?, dest.addr(), &bytes(source, count * $element))
+                world.collect(&team(world, of)?, dest.addr(), &bytes(source, count * $element)?)
             });
             0
         });
@@ -83,7 +84,7 @@ macro_rules! moved {
             count: usize,
         ) -> c_int {
             with(concat!("shmem_", $type, $line, "fcollect", $size), |world| {
-                world.fcollect(&team(world, of)?, dest.addr(), &bytes(source, count * $element))
+                world.fcollect(&team(world, of)?, dest.addr(), &bytes(source, count * $element)?)
             });
             0
         });
@@ -147,7 +148,7 @@ macro_rules! of_set {
         ) {
             with(concat!("shmem_collect", $bits), |world| {
                 let set = world.set((start, log_stride, size), words.addr())?;
-                world.collect(&set, dest.addr(), &bytes(source, count * $element))
+                world.collect(&set, dest.addr(), &bytes(source, count * $element)?)
             });
         });
         export!("fcollect", $bits => fn(
@@ -161,7 +162,7 @@ macro_rules! of_set {
         ) {
             with(concat!("shmem_fcollect", $bits), |world| {
                 let set = world.set((start, log_stride, size), words.addr())?;
-                world.fcollect(&set, dest.addr(), &bytes(source, count * $element))
+                world.fcollect(&set, dest.addr(), &bytes(source, count * $element)?)
             });
         });
         export!("alltoall", $bits => fn(

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_long};
 use crate::abi::export;
 use crate::collect::memory;
 use crate::ctx::DEFAULT;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pe::Pe;
 use crate::rma::inside;
 use crate::team::WORLD;
@@ -16,8 +16,13 @@ pub(super) fn store(at: *mut usize, handle: usize) -> Result<()> {
     inside(memory(at.expose_provenance(), 8).write(0, &handle.to_le_bytes()))
 }
 
-/// Options promise what is not made use of: every context may be used by any thread.
-fn create(world: &Pe, slot: usize, into: *mut usize) -> Result<c_int> {
+/// `SHMEM_CTX_SERIALIZED`, `_PRIVATE` and `_NOSTORE`: they promise what is not made use of, as every context may be used by any thread.
+const OPTIONS: c_long = 7;
+
+fn create(world: &Pe, slot: usize, options: c_long, into: *mut usize) -> Result<c_int> {
+    if options & !OPTIONS != 0 && !crate::planted("shmem-takes-any-option") {
+        return Err(Error::Argument("options are SHMEM_CTX_SERIALIZED, _PRIVATE and _NOSTORE"));
+    }
     let (handle, lane) = world.ctxs.make(slot)?;
     if let Some(far) = &world.far {
         far.make(lane)?;
@@ -25,18 +30,18 @@ fn create(world: &Pe, slot: usize, into: *mut usize) -> Result<c_int> {
     store(into, handle).map(|()| 0)
 }
 
-export!("ctx_create" => fn(_options: c_long, into: *mut usize) -> c_int {
-    with("shmem_ctx_create", |world| match create(world, WORLD, into) {
+export!("ctx_create" => fn(options: c_long, into: *mut usize) -> c_int {
+    with("shmem_ctx_create", |world| match create(world, WORLD, options, into) {
         Ok(done) => Ok(done),
         // A program can do without.
         Err(_) => store(into, 0).map(|()| 1),
     })
 });
 
-export!("team_create_ctx" => fn(team: usize, _options: c_long, into: *mut usize) -> c_int {
+export!("team_create_ctx" => fn(team: usize, options: c_long, into: *mut usize) -> c_int {
     with("shmem_team_create_ctx", |world| {
         let made = if team == 0 { None } else { Some(world.teams.named(team)?.slot) };
-        match made.map(|slot| create(world, slot, into)) {
+        match made.map(|slot| create(world, slot, options, into)) {
             Some(Ok(done)) => Ok(done),
             _ => store(into, 0).map(|()| 1),
         }

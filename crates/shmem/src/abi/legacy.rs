@@ -5,11 +5,11 @@ use std::ffi::{c_int, c_long, c_void};
 
 use trunkline_proto::rma::atomic::{Action, Type};
 
-use crate::abi::export;
+use crate::abi::memory::{aligned, found};
 use crate::abi::table::{atomics, swaps};
 use crate::abi::wait::{Compare, until};
 use crate::abi::words::{Bits, change, fetch};
-use crate::collect::memory;
+use crate::abi::{bytes, export};
 use crate::ctx::DEFAULT;
 use crate::rma::inside;
 use crate::world::with;
@@ -55,7 +55,7 @@ macro_rules! waits {
     ($name:literal, $of:ty) => {
         export!($name, "wait" => fn(word: *const c_void, value: $of) {
             with(concat!("shmem_", $name, "wait"), |world| {
-                let at = memory(word.expose_provenance(), size_of::<$of>());
+                let at = bytes(word, size_of::<$of>())?;
                 until(world, || {
                     let mut now = [0; size_of::<$of>()];
                     inside(at.read(0, &mut now))?;
@@ -73,7 +73,7 @@ waits!("longlong_", i64);
 
 export!("wait_until" => fn(word: *const c_void, cmp: c_int, value: c_long) {
     with("shmem_wait_until", |world| {
-        let (at, compare) = (memory(word.expose_provenance(), 8), Compare::named(cmp)?);
+        let (at, compare) = (bytes(word, 8)?, Compare::named(cmp)?);
         until(world, || Ok(compare.holds(&(inside(at.load(0))? as i64), &value).then_some(())))
     });
 });
@@ -107,10 +107,10 @@ macro_rules! heap {
     )*};
 }
 heap! {
-    shmalloc(bytes: usize) -> *mut c_void => |world| Ok(std::ptr::with_exposed_provenance_mut(world.malloc(bytes, 64)?));
+    shmalloc(bytes: usize) -> *mut c_void => |world| Ok(found(world, "shmalloc", world.malloc(bytes, 64)?, bytes));
     shmemalign(alignment: usize, bytes: usize) -> *mut c_void
-        => |world| Ok(std::ptr::with_exposed_provenance_mut(world.malloc(bytes, alignment)?));
+        => |world| aligned(world, "shmemalign", alignment, bytes);
     shrealloc(at: *mut c_void, bytes: usize) -> *mut c_void
-        => |world| Ok(std::ptr::with_exposed_provenance_mut(world.realloc(at.addr(), bytes)?));
+        => |world| Ok(found(world, "shrealloc", world.realloc(at.addr(), bytes)?, bytes));
     shfree(at: *mut c_void) => |world| world.free(at.addr());
 }

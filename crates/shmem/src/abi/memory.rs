@@ -3,7 +3,9 @@
 use std::ffi::{c_long, c_void};
 
 use crate::abi::export;
-use crate::pe::Pe;
+use crate::alloc::aligns;
+use crate::error::Result;
+use crate::pe::{ALIGN_MAX, Pe};
 use crate::world::with;
 
 /// Of an allocation that is not aligned to more.
@@ -14,7 +16,7 @@ fn pointer(at: usize) -> *mut c_void {
 }
 
 /// The pointer, and a line if there is none, as what comes next is often a fault that says nothing.
-fn found(world: &Pe, call: &str, at: usize, bytes: usize) -> *mut c_void {
+pub(super) fn found(world: &Pe, call: &str, at: usize, bytes: usize) -> *mut c_void {
     if at == 0 && bytes > 0 && !world.told.swap(true, std::sync::atomic::Ordering::Relaxed) {
         let size = world.segments.0[crate::place::HEAP].len();
         eprintln!(
@@ -42,8 +44,20 @@ export!("calloc" => fn(count: usize, element: usize) -> *mut c_void {
 });
 
 export!("align" => fn(alignment: usize, bytes: usize) -> *mut c_void {
-    with("shmem_align", |world| Ok(found(world, "shmem_align", world.malloc(bytes, alignment)?, bytes)))
+    with("shmem_align", |world| aligned(world, "shmem_align", alignment, bytes))
 });
+
+/// Bytes that begin at a multiple; a null pointer and a line if nothing can.
+pub(super) fn aligned(world: &Pe, call: &str, alignment: usize, bytes: usize) -> Result<*mut c_void> {
+    if !aligns(alignment) && !crate::planted("shmem-blames-the-heap") {
+        eprintln!(
+            "trunkline: PE {}: {call}: nothing is aligned to {alignment}: a power of 2 up to {ALIGN_MAX} is",
+            world.me
+        );
+        return Ok(std::ptr::null_mut());
+    }
+    Ok(found(world, call, world.malloc(bytes, alignment)?, bytes))
+}
 
 export!("realloc" => fn(at: *mut c_void, bytes: usize) -> *mut c_void {
     with("shmem_realloc", |world| Ok(found(world, "shmem_realloc", world.realloc(at.addr(), bytes)?, bytes)))

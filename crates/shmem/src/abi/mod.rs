@@ -10,6 +10,7 @@ mod query;
 mod rma;
 mod setup;
 mod signal;
+mod single;
 pub(crate) mod table;
 mod team;
 mod wait;
@@ -19,7 +20,8 @@ use std::ffi::c_void;
 
 use trunkline_mem::Memory;
 
-use crate::collect;
+use crate::error::{Error, Result};
+use crate::{collect, planted};
 
 /// Exports functions by their name and their name for profiling tools. The parts of a name are joined.
 macro_rules! export {
@@ -45,8 +47,14 @@ macro_rules! export {
 }
 pub(crate) use export;
 
-/// So many bytes at a pointer of C.
+/// So many bytes of the caller's at a pointer of C.
+///
+/// # Errors
+/// [`Error::Argument`] if it is null: what follows would be a fault that says nothing.
 #[inline]
-fn bytes(at: *const c_void, len: usize) -> Memory {
-    collect::memory(at.expose_provenance(), len)
+fn bytes(at: *const c_void, len: usize) -> Result<Memory> {
+    if at.is_null() && len > 0 && !planted("shmem-follows-null") {
+        return Err(Error::Argument("a buffer of this PE is NULL"));
+    }
+    Ok(collect::memory(at.expose_provenance(), len))
 }

@@ -11,7 +11,7 @@ use crate::rma::{Strided, When};
 use crate::world::with;
 
 #[inline]
-fn put(
+pub(super) fn put(
     call: &str,
     ctx: usize,
     dest: *mut c_void,
@@ -26,12 +26,12 @@ fn put(
             return Ok(());
         }
         let to = world.place(dest.addr(), len)?;
-        world.put(on.lane, pe, to, &bytes(source, len), when)
+        world.put(on.lane, pe, to, &bytes(source, len)?, when)
     });
 }
 
 #[inline]
-fn get(
+pub(super) fn get(
     call: &str,
     ctx: usize,
     dest: *mut c_void,
@@ -46,7 +46,7 @@ fn get(
             return Ok(());
         }
         let from = world.place(source.addr(), len)?;
-        world.get(on.lane, pe, from, &bytes(dest, len), when)
+        world.get(on.lane, pe, from, &bytes(dest, len)?, when)
     });
 }
 
@@ -80,7 +80,7 @@ fn iput(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, (how, 
             return Ok(());
         }
         let to = world.place(dest.addr(), span(how.dst, how.element, how.count))?;
-        let from = bytes(source, span(how.sst, how.element, how.count));
+        let from = bytes(source, span(how.sst, how.element, how.count))?;
         world.put_strided(on.lane, pe, to, &from, how.with(how.dst, how.sst))
     });
 }
@@ -93,7 +93,7 @@ fn iget(call: &str, ctx: usize, dest: *mut c_void, source: *const c_void, (how, 
             return Ok(());
         }
         let from = world.place(source.addr(), span(how.sst, how.element, how.count))?;
-        let into = bytes(dest, span(how.dst, how.element, how.count));
+        let into = bytes(dest, span(how.dst, how.element, how.count))?;
         world.get_strided(on.lane, pe, from, &into, how.with(how.sst, how.dst))
     });
 }

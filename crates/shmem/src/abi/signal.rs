@@ -46,7 +46,7 @@ fn put_signal(
         }
         let word = world.place(signal.addr.addr(), 8)?;
         let to = if len == 0 { Place::inner(0) } else { world.place(dest.addr(), len)? };
-        let from = bytes(source, len);
+        let from = bytes(source, len)?;
         world.put_signal(on.lane, pe, (to, &from), (op, word, signal.value), when)
     });
 }

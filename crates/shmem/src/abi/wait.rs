@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use trunkline_mem::Memory;
 
-use crate::abi::export;
 use crate::abi::table::waited;
+use crate::abi::{bytes, export};
 use crate::collect::memory;
 use crate::error::{Error, Result};
 use crate::pe::Pe;
@@ -121,11 +121,11 @@ impl<T: Word> Words<T> {
     ) -> Result<Self> {
         let values_len = if each { count } else { 1 } * size_of::<T>();
         Ok(Self {
-            words: memory(words.expose_provenance(), count * size_of::<T>()),
+            words: bytes(words, count.saturating_mul(size_of::<T>()))?,
             count,
             skip,
             compare: Compare::named(cmp)?,
-            values: memory(values.expose_provenance(), values_len),
+            values: bytes(values.cast(), values_len)?,
             each,
             of: std::marker::PhantomData,
         })
@@ -172,7 +172,7 @@ impl<T: Word> Words<T> {
 
     /// Writes the numbers of those that hold; how many.
     fn some(&self, indices: *mut usize) -> Result<usize> {
-        let out = memory(indices.expose_provenance(), self.count * 8);
+        let out = bytes(indices.cast(), self.count * 8)?;
         let mut found = 0;
         for at in self.counted() {
             if self.holds(at)? {

@@ -23,6 +23,19 @@ int main(void) {
         }
         shmem_ctx_destroy(ctx);
     }
+    const long options[] = {SHMEM_CTX_SERIALIZED, SHMEM_CTX_PRIVATE, SHMEM_CTX_NOSTORE, SHMEM_CTX_SERIALIZED | SHMEM_CTX_NOSTORE};
+    for (int at = 0; at < 4; at++) {
+        CHECK(shmem_ctx_create(options[at], &ctx) == 0);
+        shmem_ctx_long_p(ctx, &words[at], 50 + at + me, next);
+        shmem_ctx_quiet(ctx);
+        CHECK(shmem_ctx_long_g(ctx, &words[at], next) == 50 + at + me);
+        shmem_ctx_destroy(ctx);
+    }
+    shmem_barrier_all();
+    for (int at = 3; at < 63; at += 10) {
+        CHECK(shmem_ctx_create(1L << at, &ctx) != 0 && ctx == SHMEM_CTX_INVALID);
+        CHECK(shmem_team_create_ctx(SHMEM_TEAM_WORLD, 1L << at, &ctx) != 0 && ctx == SHMEM_CTX_INVALID);
+    }
     shmem_ctx_t many[500];
     for (int at = 0; at < 500; at++) CHECK(shmem_ctx_create(0, &many[at]) == 0);
     for (int at = 0; at < 64; at++) shmem_put(many[at * 7], &words[at], &(long){at + me}, 1, next);

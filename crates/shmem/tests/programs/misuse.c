@@ -37,6 +37,33 @@ int main(int argc, char **argv) {
     if (strcmp(how, "signal") == 0) shmem_putmem_signal(&word, &local, 8, (uint64_t *)&word, 1, 7, 0);
     if (strcmp(how, "root") == 0) shmem_broadcastmem(SHMEM_TEAM_WORLD, &word, &word, 8, shmem_n_pes());
     if (strcmp(how, "set") == 0) shmem_barrier(0, 0, shmem_n_pes() + 1, &word);
+    static long lock;
+    if (strcmp(how, "clear") == 0) shmem_clear_lock(&lock);
+    if (strcmp(how, "cleared") == 0 && me == 0) {
+        shmem_set_lock(&lock);
+        shmem_clear_lock(&lock);
+        shmem_clear_lock(&lock);
+    }
+    if (strcmp(how, "another's") == 0) {
+        if (me == 0) shmem_set_lock(&lock);
+        shmem_barrier_all();
+        if (me == 1) shmem_clear_lock(&lock);
+        shmem_barrier_all();
+    }
+    if (strcmp(how, "again") == 0 && me == 0) {
+        shmem_set_lock(&lock);
+        shmem_set_lock(&lock);
+    }
+    if (strcmp(how, "tested") == 0 && me == 0 && shmem_test_lock(&lock) == 0) shmem_set_lock(&lock);
+    long *volatile none = NULL;
+    if (strcmp(how, "from null") == 0) shmem_putmem(&word, none, 8, 1);
+    if (strcmp(how, "strided from null") == 0) shmem_long_iput(&word, none, 1, 1, 1, 1);
+    if (strcmp(how, "into null") == 0) shmem_getmem(none, &word, 8, 1);
+    if (strcmp(how, "signalled from null") == 0) shmem_putmem_signal(&word, none, 8, (uint64_t *)&lock, 1, SHMEM_SIGNAL_SET, 1);
+    if (strcmp(how, "collected from null") == 0) shmem_fcollectmem(SHMEM_TEAM_WORLD, shmem_malloc(64), none, 8);
+    if (strcmp(how, "exchanged from null") == 0) shmem_alltoallmem(SHMEM_TEAM_WORLD, shmem_malloc(64), none, 8);
+    if (strcmp(how, "wait for null") == 0) shmem_long_wait_until(none, SHMEM_CMP_NE, 0);
+    if (strcmp(how, "test null") == 0) shmem_long_test(none, SHMEM_CMP_NE, 0);
     if (strcmp(how, "after") == 0) {
         shmem_finalize();
         shmem_quiet();
