@@ -107,7 +107,8 @@ fn an_installation_compiles_by_its_own_compilers_and_by_pkg_config() {
     }
     for program in [OSHCC, OSHCXX, OSHRUN, TRUNKLINE] {
         let name = Path::new(program).file_name().unwrap();
-        fs::hard_link(program, dist.join("bin").join(name)).unwrap();
+        let to = dist.join("bin").join(name);
+        fs::hard_link(program, &to).or_else(|_| fs::copy(program, &to).map(drop)).unwrap();
     }
     std::os::unix::fs::symlink("oshcxx", dist.join("bin/oshc++")).unwrap();
     for name in ["shmem.h", "pshmem.h"] {
