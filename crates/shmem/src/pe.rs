@@ -62,6 +62,8 @@ pub(crate) struct Pe {
     member: Mutex<Option<Member>>,
     /// What others map; held so that they find it.
     _shared: [Option<Shared>; SEGMENTS],
+    /// By which others copy from it; they do as long as this is there, whoever this PE itself copies from.
+    _copied: Option<Arc<Private>>,
 }
 
 /// The symmetric heap: what is taken of it.
@@ -110,7 +112,7 @@ impl Pe {
         let told = told(&memory, &shared)?;
         let all = read(&member.exchange(&told.to_bytes())?, &told)?;
         let mut near = neighbours(&all, (me, &told), &memory, shared_heap);
-        behind(&mut member, &mut near, &all, &memory[STATICS])?;
+        let copied = behind(&mut member, &mut near, &all, &memory[STATICS])?;
         let wants_fabric = near.iter().any(|near| !near.is_whole());
         let given = member.exchange(&[u8::from(wants_fabric)])?;
         let (ours, count) = hosts(&all, me, &near);
@@ -139,6 +141,7 @@ impl Pe {
             locks: Mutex::default(),
             member: Mutex::new(Some(member)),
             _shared: shared,
+            _copied: copied.filter(|_| !crate::planted("shmem-forgets-who-copies")),
         })
     }
 
@@ -315,11 +318,17 @@ fn neighbours(
     all.iter().enumerate().map(near).collect()
 }
 
-/// Has the system copy from static variables of neighbours that are not mapped, if there are any. All PEs do the same.
-fn behind(member: &mut Member, near: &mut [Near], all: &[Told], statics: &Memory) -> Result<()> {
+/// Has the system copy from static variables of neighbours that are not mapped, if there are any. All PEs do the same. What is to be held as
+/// long as others may copy from this one.
+fn behind(
+    member: &mut Member,
+    near: &mut [Near],
+    all: &[Told],
+    statics: &Memory,
+) -> Result<Option<Arc<Private>>> {
     let missing = |told: &Told| told.segments[STATICS].inode == 0 && told.segments[STATICS].len > 0;
     if !all.iter().any(missing) {
-        return Ok(());
+        return Ok(None);
     }
     let by = Arc::new(Private::new()?);
     let given = member.exchange(&behind::told(&by, statics.addr())?)?;
@@ -329,7 +338,7 @@ fn behind(member: &mut Member, near: &mut [Near], all: &[Told], statics: &Memory
             near.behind = Behind::open(&by, told);
         }
     }
-    Ok(())
+    Ok(Some(by))
 }
 
 /// The team of those who share memory with this PE, and how many PEs are on this host.
