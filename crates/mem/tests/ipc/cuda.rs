@@ -56,14 +56,6 @@ fn the_thread_has_its_own_context_back_after_each_call() {
     }
 }
 
-/// Nothing is in use soon: the stub counts by locks of open files, which the kernel may close a moment after the call.
-fn settles(owner: &Process, kind: &str) {
-    let began = std::time::Instant::now();
-    while owner.number("stub_used", 0) != 0 {
-        assert!(began.elapsed().as_secs() < 5, "{kind}: it is never free");
-    }
-}
-
 #[test]
 fn freed_memory_counts_until_the_last_one_closes_it() {
     for kind in ["cuda", "cuda_segment"] {
@@ -75,13 +67,13 @@ fn freed_memory_counts_until_the_last_one_closes_it() {
         assert_eq!(owner.number("stub_used", 0), 10 << 20);
         assert!(owner.alloc(8 << 20).is_err(), "{kind}");
         importer.close(open);
-        settles(&owner, kind);
+        owner.has_all_back();
         for _ in 0..100 {
             let addr = owner.alloc(10 << 20).unwrap();
             let open = importer.open(&exported(&owner, addr)).unwrap();
             owner.free(addr);
             importer.close(open);
-            settles(&owner, kind);
+            owner.has_all_back();
         }
     }
 }
