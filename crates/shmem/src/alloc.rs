@@ -22,7 +22,7 @@ impl Pe {
     /// A barrier at which all PEs ask for the same.
     fn agree(&self, bytes: usize) -> Result<()> {
         self.complete()?;
-        let world = Group::Team(self.teams.at(WORLD).ok_or(Error::NotRunning)?);
+        let world = Group::Team(self.teams.at(WORLD).ok_or_else(Error::not_running)?);
         let all = self.numbers(&world, bytes as u64)?;
         match all.iter().position(|&theirs| theirs != bytes as u64) {
             Some(_) if crate::planted("shmem-allocates-apart") => Ok(()),

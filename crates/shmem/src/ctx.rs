@@ -48,11 +48,12 @@ impl Ctxs {
     #[inline]
     pub(crate) fn named(&self, of: usize, teams: &Teams) -> Result<On> {
         if of == DEFAULT {
-            let team = teams.at(WORLD).ok_or(Error::NotRunning)?;
+            let team = teams.at(WORLD).ok_or_else(Error::not_running)?;
             return Ok(On { lane: 0, team });
         }
         let (_, word) = self.live(of)?;
-        let team = teams.at((word >> 40 & 0xff) as usize).ok_or(Error::Handle("team of the context"))?;
+        let team =
+            teams.at((word >> 40 & 0xff) as usize).ok_or_else(|| Error::no_such("team of the context"))?;
         Ok(On { lane: (word >> 48 & 0xf) as usize, team })
     }
 

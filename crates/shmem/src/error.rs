@@ -107,6 +107,29 @@ pub(crate) enum Error {
     Engine(#[from] RmaError),
 }
 
+/// Made only where there is one: an error that is made beforehand, and dropped, costs a call more than what it does.
+impl Error {
+    #[cold]
+    pub(crate) fn not_running() -> Self {
+        Self::NotRunning
+    }
+
+    #[cold]
+    pub(crate) fn no_such(what: &'static str) -> Self {
+        Self::Handle(what)
+    }
+
+    #[cold]
+    pub(crate) fn argument(what: &'static str) -> Self {
+        Self::Argument(what)
+    }
+
+    #[cold]
+    pub(crate) fn not_symmetric(addr: usize, len: usize) -> Self {
+        Self::NotSymmetric { addr, len }
+    }
+}
+
 impl Error {
     /// Whether another PE is gone.
     pub(crate) fn is_loss(&self) -> bool {

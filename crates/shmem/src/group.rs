@@ -37,7 +37,7 @@ impl Group {
 impl Pe {
     /// The active set of these PEs, with its words at an address.
     pub(crate) fn set(&self, (start, log_stride, size): (i32, i32, i32), words: usize) -> Result<Group> {
-        let world = self.teams.at(WORLD).ok_or(Error::NotRunning)?;
+        let world = self.teams.at(WORLD).ok_or_else(Error::not_running)?;
         let wrong = Error::Argument("there is no such active set: see PE_start, logPE_stride and PE_size");
         let (Ok(first), Ok(count), 0..20) = (usize::try_from(start), usize::try_from(size), log_stride)
         else {

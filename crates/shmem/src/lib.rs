@@ -20,6 +20,7 @@ mod lock;
 mod near;
 mod pe;
 mod place;
+mod quick;
 mod reduce;
 mod rma;
 mod settings;

@@ -189,7 +189,7 @@ impl Pe {
     /// [`Error::NotSymmetric`].
     #[inline]
     pub(crate) fn place(&self, addr: usize, len: usize) -> Result<Place> {
-        self.segments.find(addr, len).ok_or(Error::NotSymmetric { addr, len })
+        self.segments.find(addr, len).ok_or_else(|| Error::not_symmetric(addr, len))
     }
 
     /// A range of a PE's memory, if it is mapped here.
@@ -201,7 +201,7 @@ impl Pe {
     /// The fabric, which is there if any memory is not mapped.
     #[inline]
     pub(crate) fn far(&self) -> Result<&Far> {
-        self.far.as_ref().ok_or(Error::NotRunning)
+        self.far.as_ref().ok_or_else(Error::not_running)
     }
 
     /// Whether a PE's memory of that kind is read and written by loads and stores, and where.

@@ -42,7 +42,7 @@ impl Pe {
 
     /// All that this PE has begun is complete, and all PEs have come.
     pub(crate) fn barrier_all(&self) -> Result<()> {
-        let world = self.teams.at(WORLD).ok_or(Error::NotRunning)?;
+        let world = self.teams.at(WORLD).ok_or_else(Error::not_running)?;
         self.complete()?;
         self.sync(&world)
     }

@@ -134,7 +134,7 @@ impl Teams {
         let slot = (of & 0xff).wrapping_sub(1);
         let is_now = || of == handle(slot, self.uses[slot].load(Ordering::Relaxed));
         let live = self.at(slot).filter(|_| is_now() || crate::planted("shmem-handles-live-on"));
-        live.ok_or(Error::Handle("team"))
+        live.ok_or_else(|| Error::no_such("team"))
     }
 
     /// Contexts that a team is said to have.

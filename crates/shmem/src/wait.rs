@@ -12,6 +12,8 @@ use crate::pe::Pe;
 const SPINS: u32 = 2_000;
 /// And where they have not.
 const SPINS_CROWDED: u32 = 16;
+/// The first of them, where every PE has a processor: nothing comes in between, as what is waited for is often on its way.
+const EAGER: u32 = 64;
 /// Fruitless looks after which a thread sleeps, by giving its processor away in between: milliseconds.
 const YIELDS: u32 = 4_000;
 /// The first sleep, and the longest.
@@ -40,6 +42,11 @@ impl Pe {
     /// # Errors
     /// As the look; [`Error::Dead`] and [`Error::Engine`] if who is waited for has ended.
     pub(crate) fn until<T>(&self, whom: Whom, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+        for _ in 0..self.spins / SPINS * EAGER {
+            if let Some(done) = look()? {
+                return Ok(done);
+            }
+        }
         let mut waiting = Waiting::patient(self.spins, YIELDS);
         let mut looked: Option<Instant> = None;
         let (mut turn, mut stirs) = (0, None);

@@ -39,6 +39,12 @@ pub(crate) fn running() -> Result<&'static Pe> {
     }
 }
 
+/// The same, for who asks elsewhere if there is none.
+#[inline(always)]
+pub(crate) fn quick() -> Option<&'static Pe> {
+    WORLD.get().filter(|pe| !pe.left.load(Ordering::Relaxed))
+}
+
 /// What a call of C does, by its name.
 #[inline]
 pub(crate) fn with<T>(call: &str, what: impl FnOnce(&'static Pe) -> Result<T>) -> T {

@@ -7,6 +7,7 @@ use crate::abi::table::{all_types, scalars, sizes};
 use crate::abi::{bytes, export};
 use crate::collect::memory;
 use crate::ctx::DEFAULT;
+use crate::quick;
 use crate::rma::{Strided, When};
 use crate::world::with;
 
@@ -19,6 +20,9 @@ pub(super) fn put(
     len: usize,
     (pe, when): (c_int, When),
 ) {
+    if ctx == DEFAULT && quick::put(dest, source, len, pe).is_some() {
+        return;
+    }
     with(call, |world| {
         let on = world.on(ctx)?;
         let pe = on.team.named(pe.into())?;
@@ -39,6 +43,9 @@ pub(super) fn get(
     len: usize,
     (pe, when): (c_int, When),
 ) {
+    if ctx == DEFAULT && quick::get(dest, source, len, pe).is_some() {
+        return;
+    }
     with(call, |world| {
         let on = world.on(ctx)?;
         let pe = on.team.named(pe.into())?;
@@ -184,15 +191,17 @@ moves!("", "mem", 1);
 macro_rules! single {
     ($name:literal, $of:ty) => {
         export!($name, "_p" => fn(dest: *mut c_void, value: $of, pe: c_int) {
-            let source = (&raw const value).cast();
-            put(concat!("shmem_", $name, "_p"), DEFAULT, dest, source, size_of::<$of>(), (pe, When::Local));
+            if quick::put_one(dest, &value, pe).is_none() {
+                let source = (&raw const value).cast();
+                put(concat!("shmem_", $name, "_p"), DEFAULT, dest, source, size_of::<$of>(), (pe, When::Local));
+            }
         });
         export!("ctx_", $name, "_p" => fn(ctx: usize, dest: *mut c_void, value: $of, pe: c_int) {
             let source = (&raw const value).cast();
             put(concat!("shmem_ctx_", $name, "_p"), ctx, dest, source, size_of::<$of>(), (pe, When::Local));
         });
         export!($name, "_g" => fn(source: *const c_void, pe: c_int) -> $of {
-            one(concat!("shmem_", $name, "_g"), DEFAULT, source, pe)
+            quick::get_one(source, pe).unwrap_or_else(|| one(concat!("shmem_", $name, "_g"), DEFAULT, source, pe))
         });
         export!("ctx_", $name, "_g" => fn(ctx: usize, source: *const c_void, pe: c_int) -> $of {
             one(concat!("shmem_ctx_", $name, "_g"), ctx, source, pe)

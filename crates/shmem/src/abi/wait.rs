@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::pe::Pe;
 use crate::rma::inside;
 use crate::wait::Whom;
-use crate::world::with;
+use crate::world::{self, with};
 
 /// Comparisons, by their numbers in `shmem.h`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -33,19 +33,27 @@ pub(super) enum Compare {
 
 impl Compare {
     /// That of a number.
-    pub(super) fn named(number: c_int) -> Result<Self> {
-        Ok(match number {
+    #[inline]
+    fn of(number: c_int) -> Option<Self> {
+        Some(match number {
             1 => Self::Equal,
             2 => Self::Different,
             3 => Self::Greater,
             4 => Self::NotGreater,
             5 => Self::Less,
             6 => Self::NotLess,
-            _ => return Err(Error::Argument("cmp is one of SHMEM_CMP_EQ, _NE, _GT, _LE, _LT and _GE")),
+            _ => return None,
         })
     }
 
+    /// The same, or what is wrong.
+    pub(super) fn named(number: c_int) -> Result<Self> {
+        Self::of(number)
+            .ok_or_else(|| Error::argument("cmp is one of SHMEM_CMP_EQ, _NE, _GT, _LE, _LT and _GE"))
+    }
+
     /// Whether it holds.
+    #[inline]
     pub(super) fn holds<T: PartialOrd>(self, one: &T, other: &T) -> bool {
         match self {
             Self::Equal => one == other,
@@ -98,6 +106,17 @@ fn four(from: &Memory, at: u64) -> Result<u32> {
 #[inline]
 fn eight(from: &Memory, at: u64) -> Result<u64> {
     from.load(at).map_err(|_| Error::Unaligned(from.addr() + at as usize))
+}
+
+/// Whether what is waited for is there already. Of what cannot be looked at it is not; the long way says why.
+#[inline]
+fn is_there<T: Word>(word: *const c_void, cmp: c_int, value: T) -> bool {
+    let there = || {
+        let word =
+            if word.is_null() { None } else { Some(memory(word.expose_provenance(), size_of::<T>())) }?;
+        Some(Compare::of(cmp)?.holds(&T::read(&word, 0).ok()?, &value))
+    };
+    world::quick().and_then(|_| there()).unwrap_or(false)
 }
 
 /// Words of this PE, which of them count, and what they are compared with.
@@ -203,15 +222,18 @@ fn once<T>(world: &Pe, look: impl FnOnce() -> Result<T>) -> Result<T> {
 macro_rules! one {
     ($name:literal, $of:ty) => {
         export!($name, "_wait_until" => fn(word: *const c_void, cmp: c_int, value: $of) {
+            if is_there(word, cmp, value) {
+                return;
+            }
             with(concat!("shmem_", $name, "_wait_until"), |world| {
-                let words = Words::<$of>::new((word, 1), std::ptr::null(), cmp, (&raw const value, false))?;
-                until(world, || Ok(words.holds(0)?.then_some(())))
+                let (word, compare) = (bytes(word, size_of::<$of>())?, Compare::named(cmp)?);
+                until(world, || Ok(compare.holds(&<$of>::read(&word, 0)?, &value).then_some(())))
             });
         });
         export!($name, "_test" => fn(word: *const c_void, cmp: c_int, value: $of) -> c_int {
             with(concat!("shmem_", $name, "_test"), |world| {
-                let words = Words::<$of>::new((word, 1), std::ptr::null(), cmp, (&raw const value, false))?;
-                once(world, || Ok(words.holds(0)?.into()))
+                let (word, compare) = (bytes(word, size_of::<$of>())?, Compare::named(cmp)?);
+                once(world, || Ok(compare.holds(&<$of>::read(&word, 0)?, &value).into()))
             })
         });
     };

@@ -9,6 +9,7 @@ use crate::abi::table::{atomics, bits, swaps};
 use crate::collect::memory;
 use crate::ctx::DEFAULT;
 use crate::error::Error;
+use crate::quick;
 use crate::rma::inside;
 use crate::world::with;
 
@@ -115,8 +116,9 @@ fn fetch_nbi<T: Bits>(
 macro_rules! fetching {
     ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*), $action:expr) => {
         export!($name, "_atomic_", $verb => fn(dest: *mut c_void, $($value: $of,)* pe: c_int) -> $of {
+            let quick = quick::fetch(dest, Type::$kind.width(), $action, pe);
             let call = concat!("shmem_", $name, "_atomic_", $verb);
-            <$of>::of(fetch(call, DEFAULT, dest, (Type::$kind, $action), pe))
+            <$of>::of(quick.unwrap_or_else(|| fetch(call, DEFAULT, dest, (Type::$kind, $action), pe)))
         });
         export!("ctx_", $name, "_atomic_", $verb => fn(ctx: usize, dest: *mut c_void, $($value: $of,)* pe: c_int) -> $of {
             let call = concat!("shmem_ctx_", $name, "_atomic_", $verb);
@@ -143,7 +145,9 @@ macro_rules! fetching {
 macro_rules! changing {
     ($name:literal, $verb:literal, $of:ty, $kind:ident, ($($value:ident),*), $action:expr) => {
         export!($name, "_atomic_", $verb => fn(dest: *mut c_void, $($value: $of,)* pe: c_int) {
-            change(concat!("shmem_", $name, "_atomic_", $verb), DEFAULT, dest, (Type::$kind, $action), pe);
+            if quick::fetch(dest, Type::$kind.width(), $action, pe).is_none() {
+                change(concat!("shmem_", $name, "_atomic_", $verb), DEFAULT, dest, (Type::$kind, $action), pe);
+            }
         });
         export!("ctx_", $name, "_atomic_", $verb => fn(ctx: usize, dest: *mut c_void, $($value: $of,)* pe: c_int) {
             change(concat!("shmem_ctx_", $name, "_atomic_", $verb), ctx, dest, (Type::$kind, $action), pe);
