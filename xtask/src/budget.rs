@@ -29,6 +29,13 @@ const ALIKE: u64 = 1;
 /// Orders of what is only looked up.
 const LOOKUPS: [&str; 5] = ["recent", "indexed", "share", "resolve", "quiet"];
 
+/// Orders that are calls of OpenSHMEM, by a program in C.
+const CALLS: &str = "shmem_";
+/// Its source, and where the header is that it includes.
+const CALLS_SOURCE: [&str; 2] = ["xtask/src/calls.c", "crates/shmem/include"];
+/// OpenSHMEM's library.
+const OPENSHMEM: &str = "libtrunkline_shmem.so";
+
 /// Orders that the example `messages` of the engine knows.
 const MESSAGES: [&str; 1] = ["near"];
 /// Calls for each message that count as none: what a longer run does besides, by the clock.
@@ -77,6 +84,8 @@ struct Built {
     lookups: PathBuf,
     /// Tagged messages inside one process.
     messages: PathBuf,
+    /// Calls of OpenSHMEM; none without a C compiler.
+    calls: Option<PathBuf>,
     plugin: PathBuf,
     /// A folder with a library that stands for libibverbs, whose devices are wired to each other inside a process; none
     /// without a C compiler and its header.
@@ -105,6 +114,11 @@ pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
         let mut cost = Cost::default();
         if wants_devices(cycle) && built.devices.is_none() {
             skipped(&cycle.name, "no C compiler, or no header of libibverbs");
+            costs.push(cost);
+            continue;
+        }
+        if is_call(cycle) && built.calls.is_none() {
+            skipped(&cycle.name, "no C compiler");
             costs.push(cost);
             continue;
         }
@@ -150,6 +164,8 @@ fn build(workspace: &Workspace) -> Result<Built> {
         "trunkline-proto",
         "-p",
         "trunkline-engine",
+        "-p",
+        "trunkline-shmem",
     ];
     let wanted = ["--lib", "--example", "cycle", "--example", "lookup", "--example", "messages"];
     let begin = ["build", "--quiet", "--profile", "budget"].into_iter();
@@ -163,6 +179,7 @@ fn build(workspace: &Workspace) -> Result<Built> {
         lookups,
         messages,
         plugin,
+        calls: build_calls(&workspace.root, &dir),
         devices: build_devices(&workspace.root, &dir.join("devices")),
     })
 }
@@ -176,6 +193,21 @@ fn build_devices(root: &Path, folder: &Path) -> Option<PathBuf> {
     cc.arg(root.join(DEVICES[0])).arg(format!("-Wl,-soname,{library}"));
     cc.arg(format!("-Wl,--version-script,{}", root.join(DEVICES[1]).display()));
     shell::output(&mut cc).ok().map(|_| folder.to_owned())
+}
+
+/// The program that calls OpenSHMEM's functions.
+fn build_calls(root: &Path, dir: &Path) -> Option<PathBuf> {
+    let program = dir.join("calls");
+    let [source, headers] = CALLS_SOURCE.map(|path| root.join(path));
+    let mut cc = Command::new("cc");
+    cc.arg("-O2").arg("-I").arg(headers).arg(source).arg("-o").arg(&program).arg(dir.join(OPENSHMEM));
+    cc.arg(format!("-Wl,-rpath,{}", dir.display()));
+    shell::output(&mut cc).ok().map(|_| program)
+}
+
+/// Whether it is a call of OpenSHMEM.
+fn is_call(cycle: &Cycle) -> bool {
+    cycle.order.starts_with(CALLS)
 }
 
 /// Whether it goes over RDMA devices.
@@ -229,6 +261,7 @@ fn skipped(tool: &str, reason: &str) -> bool {
 fn per_message(built: &Built, cycle: &Cycle, plant: &str, counter: Counter) -> Result<f64> {
     let count = |messages: u64| {
         let program = match cycle.order.as_str() {
+            order if order.starts_with(CALLS) => built.calls.as_ref().unwrap_or(&built.program),
             order if LOOKUPS.contains(&order) => &built.lookups,
             order if MESSAGES.contains(&order) => &built.messages,
             _ => &built.program,

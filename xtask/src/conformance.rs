@@ -87,6 +87,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         programs.retain(|program| program.name.contains(only.as_str()));
     }
     ensure!(!programs.is_empty(), "no program of that name in {}", options.src.display());
+    // Of what is built, whatever is changed while it runs.
+    let about = About::find(workspace, options, programs.len())?;
     let folder = workspace.target.join("conformance");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     let ways = ways(options);
@@ -109,7 +111,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
         // What the others did stands there, if they were run in the same ways.
         take_others(&fs::read_to_string(&path).unwrap_or_default(), &ways, &mut results);
     }
-    let text = report(&About::find(workspace, options, programs.len())?, &ways, &results, &left_out);
+    let text = report(&about, &ways, &results, &left_out);
     fs::write(&path, text).with_context(|| format!("writing {RESULTS}"))?;
     println!(
         "test result: {} programs, {} runs, {failed} failed",
