@@ -43,7 +43,7 @@ impl Pe {
         else {
             return Err(wrong);
         };
-        let stride = 1_i64 << log_stride;
+        let stride = 1_i64 << if crate::planted("shmem-sets-have-no-gaps") { 0 } else { log_stride };
         let last = first as i64 + (count as i64 - 1) * stride;
         if count == 0 || last >= self.size as i64 {
             return Err(wrong);

@@ -154,6 +154,16 @@ fn bytes_go_where_they_belong() {
 }
 
 #[test]
+fn every_form_of_a_put_and_a_get_moves_the_same() {
+    passes("forms.c", &MOST);
+}
+
+#[test]
+fn every_form_of_an_atomic_fetches_the_same() {
+    passes("fetches.c", &MOST);
+}
+
+#[test]
 fn atomics_of_every_type_are_atomic() {
     passes("atomics.c", &[ALONE, SHARED, SHARED_4, SHM, TCP_3, HOSTS, OFI, STATICS]);
 }
@@ -171,6 +181,11 @@ fn waits_end_by_what_others_write() {
 #[test]
 fn collectives_have_the_right_result() {
     passes("collectives.c", &[ALONE, SHARED, (SHARED.0, 3), SHARED_4, (SHARED.0, 5), SHM, HOSTS, OFI]);
+}
+
+#[test]
+fn active_sets_and_types_have_the_same_collectives() {
+    passes("sets.c", &MOST);
 }
 
 #[test]

@@ -108,7 +108,9 @@ fn fetch_nbi<T: Bits>(
 ) {
     let bits = fetch(call, ctx, at, what, pe).to_le_bytes();
     let into = memory(into.expose_provenance(), size_of::<T>());
-    with(call, |_| inside(into.write(0, &bits[..size_of::<T>()])));
+    if !crate::planted("shmem-keeps-what-it-fetched") {
+        with(call, |_| inside(into.write(0, &bits[..size_of::<T>()])));
+    }
 }
 
 /// An atomic that fetches: by itself, of a context, and later.
