@@ -76,7 +76,7 @@ pub(crate) struct Heap {
 
 fn log(debug: bool) -> impl Fn(Level, &str) + Send + Sync + 'static {
     move |level, line: &str| {
-        if debug || level == Level::Warn {
+        if debug && !crate::planted("shmem-debugs-in-silence") || level == Level::Warn {
             eprintln!("trunkline: {line}");
         }
     }
@@ -122,6 +122,7 @@ impl Pe {
             false => Some(fabric(job, &mut member, &segments, (layout, passive))?),
         };
         member.barrier()?;
+        tell(&log(settings.debug), (me, size), &near, &segments);
         Ok(Self {
             me,
             size,
@@ -253,6 +254,19 @@ fn say(settings: &Settings, size: usize) {
     if settings.info {
         println!("{}", settings.help());
     }
+}
+
+/// For `SHMEM_DEBUG`: how this PE reaches the others.
+fn tell(log: &dyn Fn(Level, &str), (me, size): (usize, usize), near: &[Near], segments: &Segments) {
+    let (heap, statics) = (segments.0[HEAP].len(), segments.0[STATICS].len());
+    let whole = near.iter().filter(|near| near.is_whole()).count() - 1;
+    let parted = near.iter().filter(|near| near.is_parted()).count();
+    let line = format!(
+        "PE {me} of {size}: {heap} bytes of symmetric heap, {statics} of static variables; loads and stores reach {whole} PEs, in part {parted}, and \
+         the network {}",
+        size - 1 - whole - parted
+    );
+    log(Level::Info, &line);
 }
 
 /// What this PE says of itself.

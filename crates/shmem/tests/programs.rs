@@ -301,6 +301,20 @@ fn misuse_ends_with_a_line_that_says_what_is_wrong() {
         ("exchanged from null", "shmem_alltoallmem: a buffer of this PE is NULL"),
         ("wait for null", "shmem_long_wait_until: a buffer of this PE is NULL"),
         ("test null", "shmem_long_test: a buffer of this PE is NULL"),
+        ("fetched into null", "shmem_long_atomic_fetch_add_nbi: the place for the result is NULL"),
+        ("context into null", "shmem_ctx_create: the place for the result is NULL"),
+        ("team's context into null", "shmem_team_create_ctx: the place for the result is NULL"),
+        ("context's team into null", "shmem_ctx_get_team: the place for the result is NULL"),
+        ("split into null", "shmem_team_split_strided: the place for the result is NULL"),
+        ("column into null", "shmem_team_split_2d: the place for the result is NULL"),
+        ("config into null", "shmem_team_get_config: the place for the result is NULL"),
+        ("level into null", "shmem_query_thread: the place for the result is NULL"),
+        ("granted into null", "shmem_init_thread: the place for the result is NULL"),
+        ("no level", "shmem_init_thread: requested is one of SHMEM_THREAD_SINGLE"),
+        ("below all levels", "shmem_init_thread: requested is one of SHMEM_THREAD_SINGLE"),
+        ("name into null", "shmem_info_get_name: the place for the result is NULL"),
+        ("version into null", "shmem_info_get_version: the place for the result is NULL"),
+        ("indices into null", "shmem_long_test_some: a buffer of this PE is NULL"),
         ("after", "after shmem_finalize"),
     ];
     for (how, line) in cases {
@@ -377,6 +391,12 @@ fn what_the_environment_asks_for_is_printed() {
     assert!(info[0].0.contains("SHMEM_INFO=on\n") && info[0].0.contains("SHMEM_DEBUG=off\n"), "{info:?}");
     assert!(!info[1].0.contains("SHMEM_"), "one PE says it: {info:?}");
     let version = told("SHMEM_VERSION", "yes");
+    let debug = told("SHMEM_DEBUG", "1");
+    for (pe, (_, said)) in debug.iter().enumerate() {
+        let line = format!("trunkline: PE {pe} of 2: 33554432 bytes of symmetric heap, ");
+        assert!(said.contains(&line) && said.contains("loads and stores reach 1 PEs"), "{debug:?}");
+    }
+    assert!(info.iter().chain(&version).all(|(_, said)| said.is_empty()), "{info:?} {version:?}");
     assert!(version[0].0.contains("OpenSHMEM 1.5, 2 PEs"), "{version:?}");
     for off in [told("SHMEM_INFO", "no"), told("SHMEM_VERSION", "0")] {
         assert_eq!(off[0].0, "here\n", "{off:?}");

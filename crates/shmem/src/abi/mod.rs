@@ -58,3 +58,15 @@ fn bytes(at: *const c_void, len: usize) -> Result<Memory> {
     }
     Ok(collect::memory(at.expose_provenance(), len))
 }
+
+/// Where C wants a result of so many bytes.
+///
+/// # Errors
+/// As [`bytes`].
+#[inline]
+fn result(at: *mut c_void, len: usize) -> Result<Memory> {
+    if at.is_null() && !planted("shmem-writes-to-null") {
+        return Err(Error::Argument("the place for the result is NULL"));
+    }
+    Ok(collect::memory(at.expose_provenance(), len))
+}
