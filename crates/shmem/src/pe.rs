@@ -19,6 +19,7 @@ use crate::ctx::{Ctxs, On};
 use crate::error::{Error, Result};
 use crate::far::Far;
 use crate::layout::{ENDS, EXIT, LEFT, Layout};
+use crate::lock::Held;
 use crate::near::Near;
 use crate::place::{HEAP, INNER, Place, STATICS, Segment, Segments};
 use crate::settings::Settings;
@@ -56,8 +57,8 @@ pub(crate) struct Pe {
     pub(crate) turn: AtomicUsize,
     /// It said once that the heap is full.
     pub(crate) told: AtomicBool,
-    /// Locks of the program that this PE holds.
-    pub(crate) locks: Mutex<Vec<Place>>,
+    /// Locks of the program that threads of this PE hold or wait for.
+    pub(crate) locks: Mutex<Vec<Held>>,
     /// The launcher, for the end.
     member: Mutex<Option<Member>>,
     /// What others map; held so that they find it.

@@ -204,6 +204,11 @@ fn locks_are_of_one_at_a_time() {
 }
 
 #[test]
+fn threads_of_a_pe_wait_for_each_others_locks() {
+    passes("guards.c", &[ALONE, SHARED, SHM]);
+}
+
+#[test]
 fn threads_use_one_context_and_their_own() {
     passes("threads.c", &[ALONE, SHARED, SHM, HOSTS, OFI]);
 }
