@@ -24,7 +24,7 @@ use crate::near::Near;
 use crate::place::{HEAP, INNER, Place, STATICS, Segment, Segments};
 use crate::settings::Settings;
 use crate::team::{PES_MAX, SHARED, Team, Teams, WORLD};
-use crate::wait::spins;
+use crate::wait::{Tests, spins};
 
 /// Passive progress is what OpenSHMEM's programs expect.
 const DEFAULTS: [(&str, &str); 1] = [("TRUNKLINE_PROGRESS_THREAD", "1")];
@@ -55,6 +55,7 @@ pub(crate) struct Pe {
     pub(crate) left: AtomicBool,
     /// Where the next look at any of several words begins.
     pub(crate) turn: AtomicUsize,
+    pub(crate) tests: Tests,
     /// It said once that the heap is full.
     pub(crate) told: AtomicBool,
     /// Locks of the program that threads of this PE hold or wait for.
@@ -139,6 +140,7 @@ impl Pe {
             threads: AtomicU32::new(0),
             left: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
+            tests: Tests::default(),
             told: AtomicBool::new(false),
             locks: Mutex::default(),
             member: Mutex::new(Some(member)),

@@ -6,12 +6,19 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use trunkline_bootstrap::{Secret, free_port, own};
 
+#[path = "programs/deaths.rs"]
+mod deaths;
+
 /// PEs that take longer are killed, and the test fails.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// Programs that were started: those that start at once look for free ports in different places.
+static STARTED: AtomicU16 = AtomicU16::new(0);
 
 /// How PEs reach each other: what is set, and how many there are.
 type Way = (&'static [(&'static str, &'static str)], usize);
@@ -21,6 +28,11 @@ const SHARED_4: Way = (&[("TRUNKLINE_FABRIC", "soft")], 4);
 const ALONE: Way = (&[("TRUNKLINE_FABRIC", "soft")], 1);
 const SHM: Way = (&[("TRUNKLINE_FABRIC", "soft:shm"), ("TRUNKLINE_SHARED_HEAP", "off")], 2);
 const TCP_3: Way = (&[("TRUNKLINE_FABRIC", "soft:tcp"), ("TRUNKLINE_SHARED_HEAP", "off")], 3);
+/// Nobody serves beside the calls.
+const SELF: Way = (
+    &[("TRUNKLINE_FABRIC", "soft:tcp"), ("TRUNKLINE_SHARED_HEAP", "off"), ("TRUNKLINE_PROGRESS_THREAD", "0")],
+    2,
+);
 /// As if there were two hosts.
 const HOSTS: Way = (&[("TRUNKLINE_FABRIC", "soft:tcp"), ("TRUNKLINE_SHARED_HEAP", "2")], 4);
 const STATICS: Way = (&[("TRUNKLINE_FABRIC", "soft"), ("TRUNKLINE_SHARED_STATICS", "0")], 2);
@@ -76,14 +88,14 @@ impl Program {
         self.folder.path().join("program")
     }
 
-    /// Runs it as PEs that have so much heap; what each printed, and how it ended. `None` for those that were killed at the limit.
-    fn run_with(
+    /// Starts it as PEs that have so much heap.
+    fn start(
         &self,
         (variables, size): Way,
         arguments: &[&str],
         heap: impl Fn(usize) -> &'static str,
-    ) -> Vec<Option<Output>> {
-        let port = free_port().unwrap();
+    ) -> Vec<Child> {
+        let port = free_port().unwrap() + STARTED.fetch_add(1, Ordering::Relaxed) % 16 * 16;
         let secret = Secret::random().unwrap().to_hex();
         let start = |rank: usize| {
             let mut command = Command::new(self.path());
@@ -96,7 +108,17 @@ impl Program {
             // Cargo names the folders of other builds there, which come before the program's own.
             command.env_remove("LD_LIBRARY_PATH").envs(variables.iter().copied()).spawn().unwrap()
         };
-        let children: Vec<Child> = (0..size).map(start).collect();
+        (0..size).map(start).collect()
+    }
+
+    /// Runs it as PEs that have so much heap; what each printed, and how it ended. `None` for those that were killed at the limit.
+    fn run_with(
+        &self,
+        way: Way,
+        arguments: &[&str],
+        heap: impl Fn(usize) -> &'static str,
+    ) -> Vec<Option<Output>> {
+        let children = self.start(way, arguments, heap);
         let began = Instant::now();
         let end = |mut child: Child| {
             while child.try_wait().unwrap().is_none() {
@@ -200,7 +222,7 @@ fn contexts_come_and_go() {
 
 #[test]
 fn locks_are_of_one_at_a_time() {
-    passes("locks.c", &[ALONE, SHARED, (SHARED.0, 3), SHM, TCP_3, HOSTS]);
+    passes("locks.c", &[ALONE, SHARED, (SHARED.0, 3), SHM, TCP_3, HOSTS, SELF]);
 }
 
 #[test]
@@ -255,23 +277,6 @@ fn who_computes_is_served() {
 #[test]
 fn who_waits_is_awake_for_others() {
     passes("awake.c", &[SHARED, SHM, (TCP_3.0, 2)]);
-}
-
-#[test]
-fn nobody_waits_for_the_dead() {
-    let program = Program::new("death.c", &[]);
-    let all = ["barrier", "wait", "lock", "finalize", "malloc", "reduce", "put"];
-    for way in [SHARED, (TCP_3.0, 2), SHM] {
-        for how in all {
-            let began = Instant::now();
-            let ended = program.run(way, &[how]);
-            let output = ended[0].as_ref().unwrap_or_else(|| panic!("{way:?}, {how}: it waits for ever"));
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{way:?}, {how}: {said}");
-            assert!(said.contains("PE 1") || said.contains("member 1"), "{way:?}, {how}: {said}");
-            assert!(began.elapsed() < Duration::from_secs(30), "{way:?}, {how}: {:?}", began.elapsed());
-        }
-    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! OpenSHMEM's functions, as C calls them. Each is exported by its name and, for tools that put themselves in between, with a `p`
-//! before it; nothing here calls an exported one. A type's functions come from one table, [`types`]. Files beside this one say what each
+//! before it; nothing here calls an exported one. A type's functions come from one table, [`table`]. Files beside this one say what each
 //! function does; they hold no state.
 
 mod coll;
