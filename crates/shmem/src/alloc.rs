@@ -95,6 +95,13 @@ impl Pe {
         if !crate::planted("shmem-frees-nothing") {
             heap.ranges.give(begin, total);
         }
+        if !crate::planted("shmem-remembers-freed-locks") {
+            // What comes to be there is another lock.
+            self.locks
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .retain(|held| !held.is_in(begin, total));
+        }
         Ok(())
     }
 

@@ -103,7 +103,7 @@ pub(crate) enum Error {
     #[error("PE {0} has ended, and this one waits for it; see what it printed")]
     Dead(usize),
     /// The engine failed.
-    #[error("{0}; see what that PE printed")]
+    #[error("{}", of_engine(.0))]
     Engine(#[from] RmaError),
 }
 
@@ -130,10 +130,27 @@ impl Error {
     }
 }
 
+/// In the words of OpenSHMEM: the engine's members are its PEs.
+fn of_engine(error: &RmaError) -> String {
+    match error {
+        RmaError::Lost { member, lost } => format!("PE {member}: {lost}; see what it printed"),
+        RmaError::Failed { member, rail, status } => {
+            format!("what was under way to PE {member} failed on rail {rail}: {status}; see what it printed")
+        }
+        other => other.to_string(),
+    }
+}
+
 impl Error {
-    /// Whether another PE is gone.
-    pub(crate) fn is_loss(&self) -> bool {
-        matches!(self, Self::Dead(_) | Self::Engine(RmaError::Lost { .. } | RmaError::Failed { .. }))
+    /// Which other PE is gone, if that is why.
+    pub(crate) fn lost(&self) -> Option<usize> {
+        match self {
+            Self::Dead(pe) => Some(*pe),
+            Self::Engine(RmaError::Lost { member, .. } | RmaError::Failed { member, .. }) => {
+                Some(*member as usize)
+            }
+            _ => None,
+        }
     }
 }
 

@@ -43,7 +43,7 @@ impl Pe {
         else {
             return Err(wrong);
         };
-        let stride = 1_i64 << log_stride;
+        let stride = 1_i64 << if crate::planted("shmem-sets-have-no-gaps") { 0 } else { log_stride };
         let last = first as i64 + (count as i64 - 1) * stride;
         if count == 0 || last >= self.size as i64 {
             return Err(wrong);
@@ -64,7 +64,8 @@ impl Pe {
             let word = words.plus(round * 8);
             let (to, from) = (team.pe((me + step) % team.size), team.pe((me + team.size - step) % team.size));
             self.change(0, to, word, Type::U64, Action::Add(1))?;
-            self.until(Whom::Pe(from), || Ok((self.look_at(word, Width::Eight)? > 0).then_some(())))?;
+            let whom = Whom::Member(*team, from);
+            self.until(whom, || Ok((self.look_at(word, Width::Eight)? > 0).then_some(())))?;
             // Who is ahead may have told of the next time already.
             if !crate::planted("shmem-sets-keep-their-words") {
                 self.change(0, self.me, word, Type::U64, Action::Add(u64::MAX))?;

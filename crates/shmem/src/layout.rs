@@ -9,8 +9,11 @@ pub(crate) const TEAMS: usize = 64;
 pub(crate) const ROUNDS: usize = 20;
 /// What one thread waits for shares no cache line with others'.
 const LINE: u64 = 64;
-/// Where it says that this PE has left.
+/// Where it says how this PE has ended: 1 if with all others, and if because another one did so without them, that one's number and
+/// [`OF_ANOTHER`]. 0 is all that one says that dies itself.
 pub(crate) const LEFT: u64 = 0;
+/// What the number of the first one that ended is added to.
+pub(crate) const OF_ANOTHER: u64 = 2;
 /// Where it says that the program is to end, and with which status, in the lower half.
 pub(crate) const EXIT: u64 = LINE;
 /// It is to end.

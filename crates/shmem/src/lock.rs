@@ -1,14 +1,16 @@
 //! Locks of the program: a queue of PEs, each of which waits for a word of its own. In the 8 bytes of a lock at its home PE, the first 4
-//! name the last PE of the queue, 1 more, or 0. In those of each PE the last 4 say whether it waits, and who comes after it.
+//! name the last PE of the queue, 1 more, or 0. In those of each PE the last 4 say whether it waits, and who comes after it. A PE has one
+//! place in the queue: its threads, which OpenSHMEM does not speak of here, wait for each other before it.
 
 use std::sync::{MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 use trunkline_proto::rma::atomic::{Action, Type};
 use trunkline_proto::wire::rma::word::Width;
 
 use crate::error::{Error, Result};
 use crate::pe::Pe;
-use crate::place::Place;
+use crate::place::{HEAP, Place};
 use crate::wait::Whom;
 
 const WAITS: u64 = 1 << 31;
@@ -23,6 +25,22 @@ struct Lock {
     node: Place,
 }
 
+/// A lock that a thread of this PE holds or queues for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    at: Place,
+    by: ThreadId,
+    /// It does hold it.
+    has: bool,
+}
+
+impl Held {
+    /// Whether the lock is among bytes of the heap from an offset on.
+    pub(crate) fn is_in(&self, offset: u64, len: u64) -> bool {
+        self.at.segment == HEAP && (offset..offset + len).contains(&self.at.offset)
+    }
+}
+
 impl Pe {
     fn lock_at(&self, addr: usize) -> Result<Lock> {
         let last = self.place(addr, 8)?;
@@ -35,21 +53,48 @@ impl Pe {
         self.fetch(0, pe, at, Type::U32, action)
     }
 
-    fn held(&self) -> MutexGuard<'_, Vec<Place>> {
+    fn held(&self) -> MutexGuard<'_, Vec<Held>> {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has this thread be the one that uses a lock. `Some` is who does otherwise.
+    fn takes(&self, at: Place) -> Option<ThreadId> {
+        let mut held = self.held();
+        let other = held.iter().find(|held| held.at == at).map(|held| held.by);
+        if other.is_none() {
+            held.push(Held { at, by: thread::current().id(), has: false });
+        }
+        other
+    }
+
+    /// The thread that uses a lock has it.
+    fn has(&self, at: Place) {
+        self.held().iter_mut().filter(|held| held.at == at).for_each(|held| held.has = true);
+    }
+
+    /// No thread uses it any more.
+    fn leaves(&self, at: Place) {
+        self.held().retain(|held| held.at != at);
     }
 
     /// Waits until this PE has a lock.
     ///
     /// # Errors
-    /// [`Error::Argument`] if it has it: it would wait for itself.
+    /// [`Error::Argument`] if this thread has it: it would wait for itself.
     pub(crate) fn set_lock(&self, addr: usize) -> Result<()> {
         let lock = self.lock_at(addr)?;
-        if self.held().contains(&lock.last) && !crate::planted("shmem-waits-for-itself") {
-            return Err(Error::Argument("this PE holds the lock already and would wait for itself"));
-        }
+        self.until(Whom::Anyone, || match self.takes(lock.last) {
+            None => Ok(Some(())),
+            Some(by) if by == thread::current().id() && !crate::planted("shmem-waits-for-itself") => {
+                Err(Error::Argument(
+                    "this PE holds the lock already, by this thread, which would wait for itself",
+                ))
+            }
+            Some(_) if crate::planted("shmem-threads-queue-as-one") => Ok(Some(())),
+            Some(_) => Ok(None),
+        })?;
         self.queue(&lock)?;
-        self.held().push(lock.last);
+        self.has(lock.last);
         Ok(())
     }
 
@@ -68,12 +113,21 @@ impl Pe {
     /// Takes a lock if it is free; whether it was.
     pub(crate) fn test_lock(&self, addr: usize) -> Result<bool> {
         let lock = self.lock_at(addr)?;
-        let swap = self.me as u64 + 1;
-        let taken = self.word_of(lock.home, lock.last, Action::CompareSwap { expect: 0, swap })? == 0;
-        if taken {
-            self.held().push(lock.last);
+        if self.takes(lock.last).is_none() {
+            let swap = self.me as u64 + 1;
+            if self.word_of(lock.home, lock.last, Action::CompareSwap { expect: 0, swap })? == 0 {
+                self.has(lock.last);
+                return Ok(true);
+            }
+            self.leaves(lock.last);
         }
-        Ok(taken)
+        if let Some(far) = &self.far
+            && !crate::planted("shmem-tests-serve-nobody")
+        {
+            // Who has the lock may need this PE to give it up.
+            far.progress()?;
+        }
+        self.in_vain().map(|()| false)
     }
 
     /// Gives a lock to who waits for it, when all that this PE has begun is complete.
@@ -83,13 +137,18 @@ impl Pe {
     pub(crate) fn clear_lock(&self, addr: usize) -> Result<()> {
         self.complete()?;
         let lock = self.lock_at(addr)?;
-        let mut held = self.held();
-        match held.iter().position(|&at| at == lock.last) {
-            Some(at) => drop(held.swap_remove(at)),
-            None if crate::planted("shmem-clears-what-is-not-held") => {}
-            None => return Err(Error::Argument("this PE does not hold the lock")),
+        let holds = self.held().iter().any(|held| held.at == lock.last && held.has);
+        if !holds && !crate::planted("shmem-clears-what-is-not-held") {
+            return Err(Error::Argument("this PE does not hold the lock"));
         }
-        drop(held);
+        self.pass_on(&lock)?;
+        // Another thread of this PE may queue now.
+        self.leaves(lock.last);
+        Ok(())
+    }
+
+    /// Has the next PE of the queue have the lock, if there is one.
+    fn pass_on(&self, lock: &Lock) -> Result<()> {
         let expect = self.me as u64 + 1;
         if self.look_at(lock.node, Width::Four)? == 0 {
             let last = self.word_of(lock.home, lock.last, Action::CompareSwap { expect, swap: 0 })?;

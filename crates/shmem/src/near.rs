@@ -9,7 +9,7 @@ use trunkline_mem::{Found, Memory};
 use trunkline_proto::wire::pe::{Pe as Told, SEGMENTS};
 
 use crate::behind::Behind;
-use crate::layout::LEFT;
+use crate::layout::{LEFT, OF_ANOTHER};
 use crate::place::INNER;
 
 /// A PE as this one reaches it.
@@ -54,13 +54,18 @@ impl Near {
         self.memory.iter().any(Option::is_some) && !self.is_whole()
     }
 
-    /// Whether its process has ended without having said so.
-    pub(crate) fn is_dead(&self) -> bool {
-        let Some(process) = &self.process else { return false };
+    /// Who has died, if its process has ended and not with all others: itself, which has this number, or another, because of which it ended.
+    pub(crate) fn dead(&self, pe: usize) -> Option<usize> {
+        let process = self.process.as_ref()?;
         let mut fds = [PollFd::new(process, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let ended = rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0);
-        let left = self.segment(INNER).and_then(|inner| inner.load(LEFT).ok()).is_some_and(|word| word != 0);
-        ended && !left
+        let said = self.segment(INNER).and_then(|inner| inner.load(LEFT).ok()).unwrap_or(0);
+        match said {
+            _ if !ended => None,
+            0 => Some(pe),
+            said if said >= OF_ANOTHER && crate::planted("shmem-names-who-noticed") => Some(pe),
+            said => said.checked_sub(OF_ANOTHER).and_then(|first| usize::try_from(first).ok()),
+        }
     }
 }

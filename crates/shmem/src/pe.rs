@@ -19,11 +19,12 @@ use crate::ctx::{Ctxs, On};
 use crate::error::{Error, Result};
 use crate::far::Far;
 use crate::layout::{ENDS, EXIT, LEFT, Layout};
+use crate::lock::Held;
 use crate::near::Near;
 use crate::place::{HEAP, INNER, Place, STATICS, Segment, Segments};
 use crate::settings::Settings;
 use crate::team::{PES_MAX, SHARED, Team, Teams, WORLD};
-use crate::wait::spins;
+use crate::wait::{Tests, spins};
 
 /// Passive progress is what OpenSHMEM's programs expect.
 const DEFAULTS: [(&str, &str); 1] = [("TRUNKLINE_PROGRESS_THREAD", "1")];
@@ -54,10 +55,11 @@ pub(crate) struct Pe {
     pub(crate) left: AtomicBool,
     /// Where the next look at any of several words begins.
     pub(crate) turn: AtomicUsize,
+    pub(crate) tests: Tests,
     /// It said once that the heap is full.
     pub(crate) told: AtomicBool,
-    /// Locks of the program that this PE holds.
-    pub(crate) locks: Mutex<Vec<Place>>,
+    /// Locks of the program that threads of this PE hold or wait for.
+    pub(crate) locks: Mutex<Vec<Held>>,
     /// The launcher, for the end.
     member: Mutex<Option<Member>>,
     /// What others map; held so that they find it.
@@ -76,7 +78,7 @@ pub(crate) struct Heap {
 
 fn log(debug: bool) -> impl Fn(Level, &str) + Send + Sync + 'static {
     move |level, line: &str| {
-        if debug || level == Level::Warn {
+        if debug && !crate::planted("shmem-debugs-in-silence") || level == Level::Warn {
             eprintln!("trunkline: {line}");
         }
     }
@@ -122,6 +124,7 @@ impl Pe {
             false => Some(fabric(job, &mut member, &segments, (layout, passive))?),
         };
         member.barrier()?;
+        tell(&log(settings.debug), (me, size), &near, &segments);
         Ok(Self {
             me,
             size,
@@ -137,6 +140,7 @@ impl Pe {
             threads: AtomicU32::new(0),
             left: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
+            tests: Tests::default(),
             told: AtomicBool::new(false),
             locks: Mutex::default(),
             member: Mutex::new(Some(member)),
@@ -253,6 +257,19 @@ fn say(settings: &Settings, size: usize) {
     if settings.info {
         println!("{}", settings.help());
     }
+}
+
+/// For `SHMEM_DEBUG`: how this PE reaches the others.
+fn tell(log: &dyn Fn(Level, &str), (me, size): (usize, usize), near: &[Near], segments: &Segments) {
+    let (heap, statics) = (segments.0[HEAP].len(), segments.0[STATICS].len());
+    let whole = near.iter().filter(|near| near.is_whole()).count() - 1;
+    let parted = near.iter().filter(|near| near.is_parted()).count();
+    let line = format!(
+        "PE {me} of {size}: {heap} bytes of symmetric heap, {statics} of static variables; loads and stores reach {whole} PEs, in part {parted}, and \
+         the network {}",
+        size - 1 - whole - parted
+    );
+    log(Level::Info, &line);
 }
 
 /// What this PE says of itself.

@@ -28,16 +28,16 @@ impl Pe {
         while step < heard {
             let flag = self.layout.flag(team.slot, round);
             self.tell(team.pe((me + step) % team.size), flag, turn)?;
-            self.hear(team.pe((me + team.size - step) % team.size), flag, turn)?;
+            self.hear(team, (me + team.size - step) % team.size, flag, turn)?;
             (round, step) = (round + 1, step * 2);
         }
         Ok(())
     }
 
-    /// Waits for a word of this PE's inner memory.
-    fn hear(&self, from: usize, flag: u64, turn: u64) -> Result<()> {
-        let inner = &self.segments.0[INNER];
-        self.until(Whom::Pe(from), || Ok((inside(inner.load(flag))? >= turn).then_some(())))
+    /// Waits for a word of this PE's inner memory, which the PE of that index writes.
+    fn hear(&self, team: &Team, from: usize, flag: u64, turn: u64) -> Result<()> {
+        let (inner, whom) = (&self.segments.0[INNER], Whom::Member(*team, team.pe(from)));
+        self.until(whom, || Ok((inside(inner.load(flag))? >= turn).then_some(())))
     }
 
     /// All that this PE has begun is complete, and all PEs have come.
@@ -77,7 +77,7 @@ impl Pe {
                 continue;
             }
             let flag = self.layout.slot(team.slot, turn, index);
-            self.hear(team.pe(index), flag, turn)?;
+            self.hear(team, index, flag, turn)?;
             each(index, &self.segments.0[INNER], Layout::bytes(flag))?;
         }
         // What is not copied is the caller's again.

@@ -1,12 +1,15 @@
 //! How a call waits for what other PEs write here: it spins while they may be at work on other processors, then gives its own away,
 //! then sleeps; it goes on with what others want of this PE, and now and then looks whether they live.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use trunkline_engine::{Pause, Waiting};
 
 use crate::error::{Error, Result};
 use crate::pe::Pe;
+use crate::team::Team;
 
 /// Fruitless looks while every PE of this host has a processor.
 const SPINS: u32 = 2_000;
@@ -20,14 +23,24 @@ const YIELDS: u32 = 4_000;
 const SLEEPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_micros(500));
 /// How often it looks whether the others live.
 const LOOKS: Duration = Duration::from_millis(50);
+/// Fruitless looks between two at the clock: where there are more threads than processors, each may take as long as others are let run.
+const CLOCK: u32 = 64;
 
 /// Who is waited for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Whom {
-    /// This one.
-    Pe(usize),
+    /// This PE of a team, which may itself wait for any other of it.
+    Member(Team, usize),
     /// Any.
     Anyone,
+}
+
+/// How long a program has asked in vain, by calls that do not wait.
+#[derive(Debug, Default)]
+pub(crate) struct Tests {
+    vain: AtomicU32,
+    /// When it was looked whether the others live, and which of them over the fabric.
+    looked: Mutex<(Option<Instant>, usize)>,
 }
 
 /// How many looks a PE makes before it gives its processor away, of so many on this host.
@@ -49,7 +62,7 @@ impl Pe {
         }
         let mut waiting = Waiting::patient(self.spins, YIELDS);
         let mut looked: Option<Instant> = None;
-        let (mut turn, mut stirs) = (0, None);
+        let (mut turn, mut stirs, mut vain) = (0, None, 0_u32);
         loop {
             if let Some(done) = look()? {
                 return Ok(done);
@@ -60,44 +73,68 @@ impl Pe {
                 waiting.moved();
             }
             let pause = waiting.pause(SLEEPS.0, SLEEPS.1);
-            if let Pause::Park(_) = pause {
-                let now = Instant::now();
-                if now - *looked.get_or_insert(now) >= LOOKS {
-                    looked = Some(now);
-                    if let Err(error) = self.live(whom, &mut turn)
-                        && !crate::planted("shmem-waits-for-the-dead")
-                    {
-                        // What it did last may have come in the meantime.
-                        return look()?.ok_or(error);
-                    }
+            let parks = matches!(pause, Pause::Park(_));
+            vain = vain.wrapping_add(1);
+            if (parks || vain.is_multiple_of(CLOCK))
+                && let Err(error) = self.live_now(whom, &mut looked, &mut turn)
+                && !crate::planted("shmem-waits-for-the-dead")
+            {
+                // What it did last may have come in the meantime.
+                return look()?.ok_or(error);
+            }
+            if parks && let Some(far) = &self.far {
+                // Others may be at work on this PE's memory; what is long comes in pieces.
+                let now = far.stirs();
+                if std::mem::replace(&mut stirs, now) != now && !crate::planted("shmem-sleeps-through-work") {
+                    waiting.moved();
+                    continue;
                 }
-                if let Some(far) = &self.far {
-                    // Others may be at work on this PE's memory; what is long comes in pieces.
-                    let now = far.stirs();
-                    if std::mem::replace(&mut stirs, now) != now
-                        && !crate::planted("shmem-sleeps-through-work")
-                    {
-                        waiting.moved();
-                        continue;
-                    }
-                    if far.is_unseen() {
-                        std::thread::yield_now();
-                        continue;
-                    }
+                if far.is_unseen() {
+                    std::thread::yield_now();
+                    continue;
                 }
             }
             pause.take();
         }
     }
 
+    /// Counts a test in vain: a program that goes on testing waits as one does that calls a wait.
+    ///
+    /// # Errors
+    /// As [`Pe::until`] for anyone.
+    pub(crate) fn in_vain(&self) -> Result<()> {
+        // No two threads need to agree on it.
+        let vain = self.tests.vain.load(Ordering::Relaxed).wrapping_add(1);
+        self.tests.vain.store(vain, Ordering::Relaxed);
+        if !vain.is_multiple_of(CLOCK) || crate::planted("shmem-tests-for-the-dead") {
+            return Ok(());
+        }
+        let Ok(mut looked) = self.tests.looked.try_lock() else { return Ok(()) };
+        let (at, turn) = &mut *looked;
+        self.live_now(Whom::Anyone, at, turn)
+    }
+
+    /// The same as `live`, if it is time to look.
+    fn live_now(&self, whom: Whom, looked: &mut Option<Instant>, turn: &mut usize) -> Result<()> {
+        let now = Instant::now();
+        if now - *looked.get_or_insert(now) < LOOKS {
+            return Ok(());
+        }
+        *looked = Some(now);
+        self.live(whom, turn)
+    }
+
     /// Fails if somebody who is waited for has ended. Over the fabric one of them at a time is looked at.
     fn live(&self, whom: Whom, turn: &mut usize) -> Result<()> {
-        let near = |pe: usize| match self.near[pe].is_dead() {
-            true => Err(Error::Dead(pe)),
-            false => Ok(()),
-        };
+        let near = |pe: usize| self.near[pe].dead(pe).map_or(Ok(()), |dead| Err(Error::Dead(dead)));
         let at = match whom {
-            Whom::Pe(pe) => pe,
+            Whom::Member(team, pe) => {
+                // Who waits for the dead ends, too, but later.
+                if !crate::planted("shmem-names-who-noticed") {
+                    (0..team.size).try_for_each(|index| near(team.pe(index)))?;
+                }
+                pe
+            }
             Whom::Anyone => {
                 (0..self.size).try_for_each(near)?;
                 *turn = (*turn + 1) % self.size;

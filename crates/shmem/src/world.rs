@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::layout::{ENDS, EXIT};
+use crate::layout::{ENDS, EXIT, LEFT, OF_ANOTHER};
 use crate::pe::Pe;
 use crate::place::INNER;
 
@@ -59,7 +59,12 @@ pub(crate) fn with<T>(call: &str, what: impl FnOnce(&'static Pe) -> Result<T>) -
 pub(crate) fn end(call: &str, error: &Error) -> ! {
     if let Some(pe) = WORLD.get() {
         // Who is gone may be so because another PE ended the program, and has not come to tell this one.
-        let told_by = Instant::now() + if error.is_loss() { ENDS_WITHIN } else { Duration::ZERO };
+        let lost = error.lost();
+        if let Some(lost) = lost {
+            // Neighbours that waited for this PE name that one.
+            let _ = pe.segments.0[INNER].store(LEFT, lost as u64 + OF_ANOTHER);
+        }
+        let told_by = Instant::now() + if lost.is_some() { ENDS_WITHIN } else { Duration::ZERO };
         end_if_told(pe);
         while Instant::now() < told_by {
             let moved = pe.far.as_ref().is_some_and(|far| far.progress().unwrap_or(false));

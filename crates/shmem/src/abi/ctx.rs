@@ -2,8 +2,7 @@
 
 use std::ffi::{c_int, c_long};
 
-use crate::abi::export;
-use crate::collect::memory;
+use crate::abi::{export, result};
 use crate::ctx::DEFAULT;
 use crate::error::{Error, Result};
 use crate::pe::Pe;
@@ -13,12 +12,13 @@ use crate::world::with;
 
 /// Writes a handle to where C wants it.
 pub(super) fn store(at: *mut usize, handle: usize) -> Result<()> {
-    inside(memory(at.expose_provenance(), 8).write(0, &handle.to_le_bytes()))
+    inside(result(at.cast(), 8)?.write(0, &handle.to_le_bytes()))
 }
 
 /// `SHMEM_CTX_SERIALIZED`, `_PRIVATE` and `_NOSTORE`: they promise what is not made use of, as every context may be used by any thread.
 const OPTIONS: c_long = 7;
 
+/// A context, for which the place is there.
 fn create(world: &Pe, slot: usize, options: c_long, into: *mut usize) -> Result<c_int> {
     if options & !OPTIONS != 0 && !crate::planted("shmem-takes-any-option") {
         return Err(Error::Argument("options are SHMEM_CTX_SERIALIZED, _PRIVATE and _NOSTORE"));
@@ -31,20 +31,18 @@ fn create(world: &Pe, slot: usize, options: c_long, into: *mut usize) -> Result<
 }
 
 export!("ctx_create" => fn(options: c_long, into: *mut usize) -> c_int {
-    with("shmem_ctx_create", |world| match create(world, WORLD, options, into) {
-        Ok(done) => Ok(done),
+    with("shmem_ctx_create", |world| {
+        store(into, 0)?;
         // A program can do without.
-        Err(_) => store(into, 0).map(|()| 1),
+        Ok(create(world, WORLD, options, into).unwrap_or(1))
     })
 });
 
 export!("team_create_ctx" => fn(team: usize, options: c_long, into: *mut usize) -> c_int {
     with("shmem_team_create_ctx", |world| {
         let made = if team == 0 { None } else { Some(world.teams.named(team)?.slot) };
-        match made.map(|slot| create(world, slot, options, into)) {
-            Some(Ok(done)) => Ok(done),
-            _ => store(into, 0).map(|()| 1),
-        }
+        store(into, 0)?;
+        Ok(made.and_then(|slot| create(world, slot, options, into).ok()).unwrap_or(1))
     })
 });
 

@@ -1,5 +1,5 @@
 //! OpenSHMEM's functions, as C calls them. Each is exported by its name and, for tools that put themselves in between, with a `p`
-//! before it; nothing here calls an exported one. A type's functions come from one table, [`types`]. Files beside this one say what each
+//! before it; nothing here calls an exported one. A type's functions come from one table, [`table`]. Files beside this one say what each
 //! function does; they hold no state.
 
 mod coll;
@@ -55,6 +55,18 @@ pub(crate) use export;
 fn bytes(at: *const c_void, len: usize) -> Result<Memory> {
     if at.is_null() && len > 0 && !planted("shmem-follows-null") {
         return Err(Error::Argument("a buffer of this PE is NULL"));
+    }
+    Ok(collect::memory(at.expose_provenance(), len))
+}
+
+/// Where C wants a result of so many bytes.
+///
+/// # Errors
+/// As [`bytes`].
+#[inline]
+fn result(at: *mut c_void, len: usize) -> Result<Memory> {
+    if at.is_null() && !planted("shmem-writes-to-null") {
+        return Err(Error::Argument("the place for the result is NULL"));
     }
     Ok(collect::memory(at.expose_provenance(), len))
 }

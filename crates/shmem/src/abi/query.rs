@@ -2,11 +2,10 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::abi::export;
-use crate::collect::memory;
+use crate::abi::{export, result};
 use crate::pe::Pe;
 use crate::rma::inside;
-use crate::world::with;
+use crate::world::{end, with};
 
 /// `SHMEM_MAX_NAME_LEN` bytes have room for it, and the zero behind it.
 const NAME: &[u8] = b"Trunkline\0";
@@ -55,17 +54,20 @@ export!("team_ptr" => fn(team: usize, addr: *const c_void, pe: c_int) -> *mut c_
     })
 });
 
-fn store(at: *mut c_int, value: c_int) {
-    let _ = inside(memory(at.expose_provenance(), 4).write(0, &value.to_le_bytes()));
+/// Tells what is known before a program begins, too.
+fn tell(call: &str, at: *mut c_void, what: &[u8]) {
+    if let Err(error) = result(at, what.len()).and_then(|at| inside(at.write(0, what))) {
+        end(call, &error);
+    }
 }
 
 export!("info_get_version" => fn(major: *mut c_int, minor: *mut c_int) {
-    store(major, VERSION.0);
-    store(minor, VERSION.1);
+    tell("shmem_info_get_version", major.cast(), &VERSION.0.to_le_bytes());
+    tell("shmem_info_get_version", minor.cast(), &VERSION.1.to_le_bytes());
 });
 
 export!("info_get_name" => fn(name: *mut c_char) {
-    let _ = inside(memory(name.expose_provenance(), NAME.len()).write(0, NAME));
+    tell("shmem_info_get_name", name.cast(), NAME);
 });
 
 // For a tool that profiles; there is none inside. C gives more arguments, which this does not look at.

@@ -74,7 +74,8 @@ struct Apart {
 impl Apart {
     /// In bytes, with these strides.
     fn with(self, there: isize, here: isize) -> Strided {
-        let bytes = |stride: isize| stride as i64 * self.element as i64;
+        let element = if crate::planted("shmem-strides-are-bytes") { 1 } else { self.element };
+        let bytes = |stride: isize| stride as i64 * element as i64;
         Strided { there: bytes(there), here: bytes(here), element: self.element, count: self.count }
     }
 }

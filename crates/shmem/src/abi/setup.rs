@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use crate::abi::export;
-use crate::collect::memory;
+use crate::abi::{export, result};
+use crate::error::{Error, Result};
 use crate::rma::inside;
 use crate::world::{self, with};
 
@@ -14,15 +14,22 @@ const MULTIPLE: c_int = 3;
 fn init(call: &str, threads: c_int) {
     match world::start() {
         Ok(()) => with(call, |world| {
-            world.threads.store(threads.clamp(0, MULTIPLE) as u32, Ordering::Relaxed);
+            world.threads.store(threads as u32, Ordering::Relaxed);
             Ok(())
         }),
         Err(error) => world::end(call, &error),
     }
 }
 
-fn store(at: *mut c_int, value: c_int) {
-    let _ = inside(memory(at.expose_provenance(), 4).write(0, &value.to_le_bytes()));
+/// Where a level goes, and whether the one that is asked for can be.
+fn asked(requested: c_int, provided: *mut c_int) -> Result<()> {
+    result(provided.cast(), 4)?;
+    if !(0..=MULTIPLE).contains(&requested) && !crate::planted("shmem-takes-any-level") {
+        return Err(Error::Argument(
+            "requested is one of SHMEM_THREAD_SINGLE, _FUNNELED, _SERIALIZED and _MULTIPLE",
+        ));
+    }
+    Ok(())
 }
 
 export!("init" => fn() {
@@ -30,14 +37,20 @@ export!("init" => fn() {
 });
 
 export!("init_thread" => fn(requested: c_int, provided: *mut c_int) -> c_int {
-    init("shmem_init_thread", requested);
-    store(provided, requested.clamp(0, MULTIPLE));
+    let call = "shmem_init_thread";
+    if let Err(error) = asked(requested, provided) {
+        world::end(call, &error);
+    }
+    init(call, requested);
+    with(call, |_| inside(result(provided.cast(), 4)?.write(0, &requested.to_le_bytes())));
     0
 });
 
 export!("query_thread" => fn(provided: *mut c_int) {
-    let level = with("shmem_query_thread", |world| Ok(world.threads.load(Ordering::Relaxed)));
-    store(provided, level as c_int);
+    with("shmem_query_thread", |world| {
+        let level = world.threads.load(Ordering::Relaxed);
+        inside(result(provided.cast(), 4)?.write(0, &level.to_le_bytes()))
+    });
 });
 
 export!("finalize" => fn() {

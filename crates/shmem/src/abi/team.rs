@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_long, c_void};
 
 use crate::abi::ctx::store;
-use crate::abi::export;
+use crate::abi::{export, result};
 use crate::collect::memory;
 use crate::rma::inside;
 use crate::split::Part;
@@ -30,9 +30,9 @@ export!("team_get_config" => fn(team: usize, mask: c_long, config: *mut c_void) 
             return Ok(-1);
         }
         let team = world.teams.named(team)?;
-        if mask & 1 != 0 && !config.is_null() {
+        if mask & 1 != 0 {
             let contexts = world.teams.contexts(&team);
-            inside(memory(config.expose_provenance(), 4).write(0, &contexts.to_le_bytes()))?;
+            inside(result(config, 4)?.write(0, &contexts.to_le_bytes()))?;
         }
         Ok(0)
     })
@@ -65,6 +65,7 @@ export!("team_split_strided" => fn(
 ) -> c_int {
     with("shmem_team_split_strided", |world| {
         let part = Part { start: start.into(), stride: stride.into(), size: size.into(), contexts: contexts(config, mask)? };
+        store(into, 0)?;
         let made = if parent == 0 { None } else { world.split(parent, part)? };
         store(into, made.unwrap_or(0))?;
         Ok(if made.is_some() { 0 } else { -1 })
@@ -83,6 +84,8 @@ export!("team_split_2d" => fn(
 ) -> c_int {
     with("shmem_team_split_2d", |world| {
         let said = (contexts(row_config, row_mask)?, contexts(column_config, column_mask)?);
+        store(row, 0)?;
+        store(column, 0)?;
         let made = if parent == 0 { None } else { world.split_2d(parent, width.into(), said)? };
         let (rows, columns) = made.unwrap_or((0, 0));
         store(row, rows)?;

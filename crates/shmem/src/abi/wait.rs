@@ -210,11 +210,18 @@ impl<T: Word> Words<T> {
 /// What is said where no word counts.
 const NOWHERE: usize = usize::MAX;
 
-/// Looks once. Others' work here goes on meanwhile.
-fn once<T>(world: &Pe, look: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Looks once; what is found, if it is not `nothing`. Others' work here goes on meanwhile.
+fn once<T: PartialEq>(world: &Pe, nothing: T, mut look: impl FnMut() -> Result<T>) -> Result<T> {
     let found = look()?;
     if let Some(far) = &world.far {
         far.progress()?;
+    }
+    if found == nothing
+        && let Err(error) = world.in_vain()
+    {
+        // What who has ended did last may have come in the meantime.
+        let found = look()?;
+        return if found == nothing { Err(error) } else { Ok(found) };
     }
     Ok(found)
 }
@@ -233,7 +240,7 @@ macro_rules! one {
         export!($name, "_test" => fn(word: *const c_void, cmp: c_int, value: $of) -> c_int {
             with(concat!("shmem_", $name, "_test"), |world| {
                 let (word, compare) = (bytes(word, size_of::<$of>())?, Compare::named(cmp)?);
-                once(world, || Ok(compare.holds(&<$of>::read(&word, 0)?, &value).into()))
+                once(world, 0, || Ok(compare.holds(&<$of>::read(&word, 0)?, &value).into()))
             })
         });
     };
@@ -300,7 +307,7 @@ macro_rules! several {
         ) -> c_int {
             with(concat!("shmem_", $name, "_test_all", $vector), |world| {
                 let words = Words::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
-                once(world, || Ok(words.all()?.into()))
+                once(world, 0, || Ok(words.all()?.into()))
             })
         });
         export!($name, "_test_any", $vector => fn(
@@ -313,7 +320,7 @@ macro_rules! several {
             with(concat!("shmem_", $name, "_test_any", $vector), |world| {
                 let words = Words::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
                 let turn = world.turn.fetch_add(1, Ordering::Relaxed);
-                once(world, || Ok(words.any(turn)?.unwrap_or(NOWHERE)))
+                once(world, NOWHERE, || Ok(words.any(turn)?.unwrap_or(NOWHERE)))
             })
         });
         export!($name, "_test_some", $vector => fn(
@@ -326,7 +333,7 @@ macro_rules! several {
         ) -> usize {
             with(concat!("shmem_", $name, "_test_some", $vector), |world| {
                 let words = Words::<$of>::new((words, count), skip, cmp, ($values)(&value))?;
-                once(world, || words.some(indices))
+                once(world, 0, || words.some(indices))
             })
         });
     };

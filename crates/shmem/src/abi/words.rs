@@ -4,9 +4,8 @@ use std::ffi::{c_int, c_void};
 
 use trunkline_proto::rma::atomic::{Action, Type};
 
-use crate::abi::export;
 use crate::abi::table::{atomics, bits, swaps};
-use crate::collect::memory;
+use crate::abi::{export, result};
 use crate::ctx::DEFAULT;
 use crate::error::Error;
 use crate::quick;
@@ -107,9 +106,12 @@ fn fetch_nbi<T: Bits>(
     at: *const c_void,
     (what, pe): ((Type, Action), c_int),
 ) {
+    // Before the word is another one.
+    let into = with(call, |_| result(into.cast(), size_of::<T>()));
     let bits = fetch(call, ctx, at, what, pe).to_le_bytes();
-    let into = memory(into.expose_provenance(), size_of::<T>());
-    with(call, |_| inside(into.write(0, &bits[..size_of::<T>()])));
+    if !crate::planted("shmem-keeps-what-it-fetched") {
+        with(call, |_| inside(into.write(0, &bits[..size_of::<T>()])));
+    }
 }
 
 /// An atomic that fetches: by itself, of a context, and later.

@@ -6,7 +6,14 @@ static long word;
 int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "";
     long local = 0;
+    long *volatile none = NULL;
+    int provided;
     if (strcmp(how, "before") == 0) shmem_barrier_all();
+    if (strcmp(how, "granted into null") == 0) shmem_init_thread(SHMEM_THREAD_SINGLE, (int *)none);
+    if (strcmp(how, "no level") == 0) shmem_init_thread(SHMEM_THREAD_MULTIPLE + 1, &provided);
+    if (strcmp(how, "below all levels") == 0) shmem_init_thread(-1, &provided);
+    if (strcmp(how, "name into null") == 0) shmem_info_get_name((char *)none);
+    if (strcmp(how, "version into null") == 0) shmem_info_get_version(&provided, (int *)none);
     shmem_init();
     int me = shmem_my_pe();
     if (strcmp(how, "pe") == 0) shmem_p(&word, 1L, shmem_n_pes());
@@ -55,7 +62,6 @@ int main(int argc, char **argv) {
         shmem_set_lock(&lock);
     }
     if (strcmp(how, "tested") == 0 && me == 0 && shmem_test_lock(&lock) == 0) shmem_set_lock(&lock);
-    long *volatile none = NULL;
     if (strcmp(how, "from null") == 0) shmem_putmem(&word, none, 8, 1);
     if (strcmp(how, "strided from null") == 0) shmem_long_iput(&word, none, 1, 1, 1, 1);
     if (strcmp(how, "into null") == 0) shmem_getmem(none, &word, 8, 1);
@@ -64,6 +70,18 @@ int main(int argc, char **argv) {
     if (strcmp(how, "exchanged from null") == 0) shmem_alltoallmem(SHMEM_TEAM_WORLD, shmem_malloc(64), none, 8);
     if (strcmp(how, "wait for null") == 0) shmem_long_wait_until(none, SHMEM_CMP_NE, 0);
     if (strcmp(how, "test null") == 0) shmem_long_test(none, SHMEM_CMP_NE, 0);
+    if (strcmp(how, "fetched into null") == 0) shmem_long_atomic_fetch_add_nbi(none, &word, 1, 0);
+    if (strcmp(how, "context into null") == 0) shmem_ctx_create(0, (shmem_ctx_t *)none);
+    if (strcmp(how, "team's context into null") == 0) shmem_team_create_ctx(SHMEM_TEAM_WORLD, 0, (shmem_ctx_t *)none);
+    if (strcmp(how, "context's team into null") == 0) shmem_ctx_get_team(SHMEM_CTX_DEFAULT, (shmem_team_t *)none);
+    if (strcmp(how, "split into null") == 0) shmem_team_split_strided(SHMEM_TEAM_WORLD, 0, 1, 1, NULL, 0, (shmem_team_t *)none);
+    if (strcmp(how, "column into null") == 0) {
+        shmem_team_t row;
+        shmem_team_split_2d(SHMEM_TEAM_WORLD, 1, NULL, 0, &row, NULL, 0, (shmem_team_t *)none);
+    }
+    if (strcmp(how, "config into null") == 0) shmem_team_get_config(SHMEM_TEAM_WORLD, SHMEM_TEAM_NUM_CONTEXTS, (shmem_team_config_t *)none);
+    if (strcmp(how, "level into null") == 0) shmem_query_thread((int *)none);
+    if (strcmp(how, "indices into null") == 0) shmem_long_test_some(&word, 1, (size_t *)none, NULL, SHMEM_CMP_NE, 0);
     if (strcmp(how, "after") == 0) {
         shmem_finalize();
         shmem_quiet();

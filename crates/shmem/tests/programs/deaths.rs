@@ -1,0 +1,111 @@
+//! PEs that die while others wait for them, in each state that OpenSHMEM's calls have. Many programs run at once: they mostly wait.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use super::*;
+
+/// How long a PE may go on without one that it needs; alone it is less than a second, but many run here.
+const NO_LONGER: Duration = Duration::from_secs(10);
+/// Programs that run at once.
+const AT_ONCE: usize = 10;
+const TCP: Way = (TCP_3.0, 2);
+const STATICS_4: Way = (STATICS.0, 4);
+
+/// What death.c does, and the calls in which the others end. What is mapped is read and written though its PE has ended; then they meet.
+const STATES: [(&str, &[&str]); 23] = [
+    ("barrier", &["shmem_barrier_all"]),
+    ("wait", &["shmem_long_wait_until"]),
+    ("wait all", &["shmem_long_wait_until_all"]),
+    ("wait any", &["shmem_long_wait_until_any"]),
+    ("wait some", &["shmem_long_wait_until_some"]),
+    ("signal", &["shmem_signal_wait_until"]),
+    ("test", &["shmem_long_test"]),
+    ("test any", &["shmem_long_test_any"]),
+    ("lock", &["shmem_set_lock"]),
+    ("test lock", &["shmem_test_lock"]),
+    ("finalize", &["shmem_finalize"]),
+    ("malloc", &["shmem_malloc"]),
+    ("put", &["shmem_putmem", "shmem_quiet", "shmem_barrier_all"]),
+    ("quiet", &["shmem_putmem_nbi", "shmem_quiet", "shmem_barrier_all"]),
+    ("get", &["shmem_getmem", "shmem_barrier_all"]),
+    ("fetch", &["shmem_long_atomic_fetch_inc", "shmem_barrier_all"]),
+    ("reduce", &["shmem_long_sum_reduce"]),
+    ("broadcast", &["shmem_broadcastmem"]),
+    ("collect", &["shmem_collectmem"]),
+    ("fcollect", &["shmem_fcollectmem"]),
+    ("alltoall", &["shmem_alltoallmem"]),
+    ("split", &["shmem_team_split_strided"]),
+    ("split 2d", &["shmem_team_split_2d"]),
+];
+
+/// Runs it in one of the states, and has all but PE 1 end in time, each with a line that says which PE has ended and what it was in. That is
+/// PE 1; only over the fabric may it be one that ended because of it, when many run here. How long the last one went on.
+fn ends(program: &Program, way: Way, (how, calls): (&str, &[&str])) -> Duration {
+    let mut children = program.start(way, &[how], |_| "32M");
+    let began = Instant::now();
+    let mut ended = vec![None; children.len()];
+    while ended.contains(&None) && began.elapsed() < LIMIT {
+        for (child, ended) in children.iter_mut().zip(&mut ended) {
+            if ended.is_none() && child.try_wait().unwrap().is_some() {
+                *ended = Some(Instant::now());
+            }
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    children.iter_mut().for_each(|child| drop(child.kill()));
+    let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    let dead = ended[1].unwrap_or_else(|| panic!("{way:?}, {how}: PE 1 lives: {outputs:?}"));
+    let (mut longest, mut named) = (Duration::ZERO, false);
+    for (pe, output) in outputs.iter().enumerate().filter(|(pe, _)| *pe != 1) {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let at = ended[pe].unwrap_or_else(|| panic!("{way:?}, {how}: PE {pe} waits for ever: {said}"));
+        assert_eq!(output.status.code(), Some(1), "{way:?}, {how}: PE {pe}: {said}");
+        let line = |call: &&str| format!("trunkline: PE {pe} of {}: {call}: ", way.1);
+        let reason = calls.iter().find_map(|call| Some(said.split_once(&line(call))?.1));
+        let reason = reason.unwrap_or_else(|| panic!("{way:?}, {how}: PE {pe} was in none of these: {said}"));
+        let names = ["PE 1 has ended", "PE 1: ", "what was under way to PE 1 failed"];
+        let names_it = names.iter().any(|name| reason.starts_with(name));
+        let may_not = [HOSTS, STATICS_4].contains(&way) && reason.contains("PE ");
+        assert!(names_it || may_not, "{way:?}, {how}: PE {pe}: {said}");
+        named |= names_it;
+        longest = longest.max(at.saturating_duration_since(dead));
+    }
+    assert!(named, "{way:?}, {how}: nobody names PE 1: {outputs:?}");
+    assert!(longest < NO_LONGER, "{way:?}, {how}: {longest:?}");
+    longest
+}
+
+#[test]
+fn nobody_waits_for_the_dead() {
+    let program = Program::new("death.c", &[]);
+    let some = |names: &'static [&str]| STATES.into_iter().filter(|(name, _)| names.contains(name));
+    let mut all: Vec<(Way, (&str, &[&str]))> = Vec::new();
+    let ofi = ofi().then_some(OFI);
+    for way in [SHARED, TCP, SHM].into_iter().chain(ofi) {
+        all.extend(STATES.map(|state| (way, state)));
+    }
+    // Who is waited for may only wait for the dead itself, on this host or another.
+    for way in [SHARED_4, HOSTS] {
+        all.extend(
+            some(&["barrier", "wait", "fetch", "broadcast", "alltoall", "split 2d"])
+                .map(|state| (way, state)),
+        );
+    }
+    for way in [STATICS, STATICS_4] {
+        all.extend(some(&["get", "fetch", "quiet", "test lock"]).map(|state| (way, state)));
+    }
+    let (next, longest) = (Mutex::new(all.into_iter()), Mutex::new(BTreeMap::new()));
+    let work = || {
+        while let Some((way, state)) = { next.lock().unwrap().next() } {
+            let took = ends(&program, way, state);
+            let mut longest = longest.lock().unwrap();
+            let of_way: &mut (Duration, &str) = longest.entry(format!("{way:?}")).or_default();
+            *of_way = (*of_way).max((took, state.0));
+        }
+    };
+    std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
+    for (way, (took, how)) in longest.into_inner().unwrap() {
+        println!("{way}: at most {took:?}, in {how}");
+    }
+}
