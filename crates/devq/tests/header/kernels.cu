@@ -1,0 +1,26 @@
+// The tests' kernels, for GPUs: compiled, by NVRTC and for HIP, where there is none.
+#include "kernels.h"
+#include "mlx5_kernels.h"
+
+// One block a program.
+TRUNKLINE_KERNEL exercise(const tests::Job *job) { tests::exercise(*job, trunkline::this_block(job->group)); }
+
+// One warp a program.
+TRUNKLINE_KERNEL exercise_warp(const tests::Job *job) { tests::exercise(*job, trunkline::this_warp(job->group)); }
+
+// One thread a program.
+TRUNKLINE_KERNEL exercise_thread(const tests::Job *job) { tests::exercise(*job, trunkline::alone(job->group)); }
+
+TRUNKLINE_KERNEL stop(const trunkline::View *view, unsigned *stopped) {
+    *stopped = trunkline::abort(*view, trunkline::STATUS_ABORTED, 7);
+}
+
+// What a deadline and every comparison of a slot cost in registers is not looked at; that they compile is.
+TRUNKLINE_KERNEL compare(const trunkline::u64 *slot, unsigned how, trunkline::u64 value, unsigned *result) {
+    trunkline::Budget budget = trunkline::until(trunkline::now() + value);
+    trunkline::u64 found = 0;
+    trunkline::Condition until = {(trunkline::Comparison)how, value};
+    *result = trunkline::wait(trunkline::poisoned_slot(slot), until, budget, found).kind;
+}
+
+TRUNKLINE_KERNEL exercise_mlx5(const tests::NicJob *job) { tests::exercise_nic(*job); }
