@@ -16,15 +16,15 @@
 #ifndef TRUNKLINE_DEVICE_H
 #define TRUNKLINE_DEVICE_H
 
-#include "device/abi.h"
-#include "device/platform.h"
-#include "device/entry.h"
-#include "device/queue.h"
-#include "device/slot.h"
-#include "device/lane.h"
-#include "device/original.h"
-#include "device/successor.h"
-#include "device/group.h"
-#include "device/mlx5.h"
+#include "trunkline/device/abi.h"
+#include "trunkline/device/platform.h"
+#include "trunkline/device/entry.h"
+#include "trunkline/device/queue.h"
+#include "trunkline/device/slot.h"
+#include "trunkline/device/lane.h"
+#include "trunkline/device/original.h"
+#include "trunkline/device/successor.h"
+#include "trunkline/device/group.h"
+#include "trunkline/device/mlx5.h"
 
 #endif

@@ -3,7 +3,7 @@
 /// A file of the header: the name by which `#include` finds it, and its text.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct File {
-    /// From the include folder on, or as another file of the header names it.
+    /// As `#include` has it, in kernels and in other files of the header.
     pub name: &'static str,
     /// The text.
     pub text: &'static str,
@@ -11,24 +11,24 @@ pub struct File {
 
 macro_rules! files {
     ($($name:literal),* $(,)?) => {
-        [$(File { name: $name, text: include_str!(concat!("../../../include/trunkline/", $name)) }),*]
+        [$(File { name: $name, text: include_str!(concat!("../../../include/", $name)) }),*]
     };
 }
 
-/// All files. A kernel includes the first; the others are included by files of the header, with or without the folder's name `device/`.
+/// All files. A kernel includes the first, that the others.
 pub const FILES: [File; 14] = files![
-    "device.h",
-    "device/abi.h",
-    "device/entry.h",
-    "device/group.h",
-    "device/lane.h",
-    "device/mlx5.h",
-    "device/original.h",
-    "device/platform.h",
-    "device/platform_cuda.h",
-    "device/platform_hip.h",
-    "device/platform_host.h",
-    "device/queue.h",
-    "device/slot.h",
-    "device/successor.h",
+    "trunkline/device.h",
+    "trunkline/device/abi.h",
+    "trunkline/device/entry.h",
+    "trunkline/device/group.h",
+    "trunkline/device/lane.h",
+    "trunkline/device/mlx5.h",
+    "trunkline/device/original.h",
+    "trunkline/device/platform.h",
+    "trunkline/device/platform_cuda.h",
+    "trunkline/device/platform_hip.h",
+    "trunkline/device/platform_host.h",
+    "trunkline/device/queue.h",
+    "trunkline/device/slot.h",
+    "trunkline/device/successor.h",
 ];

@@ -539,13 +539,13 @@ fn compilers_take_it() {
             }
         }
     }
-    let folder = fixture::folder().join("../../../../include/trunkline");
+    let folder = fixture::folder().join("../../../../include");
     let mut found = 1;
     for file in header::FILES {
         assert_eq!(std::fs::read_to_string(folder.join(file.name)).unwrap(), file.text, "{}", file.name);
     }
-    for file in std::fs::read_dir(folder.join("device")).unwrap() {
-        let name = format!("device/{}", file.unwrap().file_name().to_str().unwrap());
+    for file in std::fs::read_dir(folder.join("trunkline/device")).unwrap() {
+        let name = format!("trunkline/device/{}", file.unwrap().file_name().to_str().unwrap());
         assert!(header::FILES.iter().any(|file| file.name == name), "{name} is in no list");
         found += 1;
     }

@@ -2,8 +2,8 @@
 #ifndef TRUNKLINE_DEVICE_ENTRY_H
 #define TRUNKLINE_DEVICE_ENTRY_H
 
-#include "abi.h"
-#include "platform.h"
+#include "trunkline/device/abi.h"
+#include "trunkline/device/platform.h"
 
 namespace trunkline {
 
@@ -111,7 +111,7 @@ TRUNKLINE_FN u64 halves(u32 low, u32 high) { return low | (u64)high << 32; }
 TRUNKLINE_FN u64 *place_of_entry(const View &view, u64 index) { return view.ring + (index & (view.depth - 1)) * 8; }
 
 // Writes an entry to the place of its index.
-TRUNKLINE_FN void put_entry(const View &view, u64 index, const Entry &entry) {
+TRUNKLINE_CALL void put_entry(const View &view, u64 index, const Entry &entry) {
     u32 kind = entry.op | (u32)entry.flags << 8 | (u32)entry.tag << 16;
     u64 words[8] = {
         halves((u32)index + 1, kind),

@@ -4,12 +4,12 @@
 #ifndef TRUNKLINE_DEVICE_GROUP_H
 #define TRUNKLINE_DEVICE_GROUP_H
 
-#include "abi.h"
-#include "lane.h"
-#include "platform.h"
-#include "queue.h"
-#include "slot.h"
-#include "successor.h"
+#include "trunkline/device/abi.h"
+#include "trunkline/device/lane.h"
+#include "trunkline/device/platform.h"
+#include "trunkline/device/queue.h"
+#include "trunkline/device/slot.h"
+#include "trunkline/device/successor.h"
 
 namespace trunkline {
 
@@ -96,7 +96,7 @@ TRUNKLINE_FN Wait hear(u64 *words, u32 round, Budget &budget) {
 }
 
 // The leader's result, for all. `handed`: words of the leader's that all get with it.
-TRUNKLINE_FN Wait agree(Group &group, const Wait &leaders, u64 *handed, u32 count) {
+TRUNKLINE_CALL Wait agree(Group &group, const Wait &leaders, u64 *handed, u32 count) {
     group.round += 1;
     if (is_leader(group)) {
         for (u32 at = 0; at < count; at++) dev_store_relaxed(group.words + GROUP_HANDED + at, handed[at]);
@@ -111,7 +111,7 @@ TRUNKLINE_FN Wait agree(Group &group, const Wait &leaders, u64 *handed, u32 coun
     return how;
 }
 
-TRUNKLINE_FN Post agree(Group &group, const Post &leaders, Put &put) {
+TRUNKLINE_CALL Post agree(Group &group, const Post &leaders, Put &put) {
     u64 handed[6] = {leaders.kind, put.lane, halves(put.write.queue, put.write.epoch), put.write.index,
                      put.last.index, 0};
     Wait why = agree(group, leaders.why, handed, 6);
@@ -162,7 +162,7 @@ TRUNKLINE_FN Post begin_shares(const Channel &channel, const Bytes &bytes, u32 t
 }
 
 // Writes bytes, each thread of the group the entry of its share. One reservation, one publication, one doorbell.
-TRUNKLINE_FN Post put_cooperative(Group &group, const Channel &channel, const Bytes &bytes, const With &with, Budget &budget,
+TRUNKLINE_CALL Post put_cooperative(Group &group, const Channel &channel, const Bytes &bytes, const With &with, Budget &budget,
                                   Put &done) {
     Begun begun = {0, nullptr, false, entry_nop()};
     Reservation taken = {0, 0, 0};

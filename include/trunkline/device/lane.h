@@ -2,10 +2,10 @@
 #ifndef TRUNKLINE_DEVICE_LANE_H
 #define TRUNKLINE_DEVICE_LANE_H
 
-#include "abi.h"
-#include "entry.h"
-#include "platform.h"
-#include "queue.h"
+#include "trunkline/device/abi.h"
+#include "trunkline/device/entry.h"
+#include "trunkline/device/platform.h"
+#include "trunkline/device/queue.h"
 
 namespace trunkline {
 
@@ -79,7 +79,7 @@ TRUNKLINE_FN bool is_in_range(const Bytes &bytes) {
 }
 
 // Writes bytes, and behind them one more entry if given, with one doorbell for what fits into the queue at once.
-TRUNKLINE_FN Post write_bytes(const Lane &lane, const Bytes &bytes, const Entry *behind, Budget &budget, Ticket &write_done,
+TRUNKLINE_CALL Post write_bytes(const Lane &lane, const Bytes &bytes, const Entry *behind, Budget &budget, Ticket &write_done,
                               Ticket &last) {
     if (!is_in_range(bytes)) return not_posted(RANGE);
     const View &view = *lane.main;
@@ -110,7 +110,7 @@ TRUNKLINE_FN Post check_shares(const View &view, const Bytes &bytes, u32 threads
 }
 
 // Writes the shares of a group's threads, by one reservation. One thread does that for all; put_cooperative has each write its own.
-TRUNKLINE_FN Post write_shares(const Lane &lane, const Bytes &bytes, u32 threads, const Entry *behind, Budget &budget,
+TRUNKLINE_CALL Post write_shares(const Lane &lane, const Bytes &bytes, u32 threads, const Entry *behind, Budget &budget,
                                Ticket &write_done, Ticket &last) {
     const View &view = *lane.main;
     Post result = check_shares(view, bytes, threads, behind != nullptr);
@@ -125,7 +125,7 @@ TRUNKLINE_FN Post write_shares(const Lane &lane, const Bytes &bytes, u32 threads
 }
 
 // The companion, which the host makes when it is first asked for.
-TRUNKLINE_FN Post find_companion(const Lane &lane, Budget &budget, const View *&found) {
+TRUNKLINE_CALL Post find_companion(const Lane &lane, Budget &budget, const View *&found) {
     u32 number = 0;
     Wait how = companion_within(*lane.main, budget, number);
     if (how.kind != GOOD) return Post{COMPANION, how};
@@ -138,7 +138,7 @@ TRUNKLINE_FN Post find_companion(const Lane &lane, Budget &budget, const View *&
 }
 
 // Counts an entry when it has completed.
-TRUNKLINE_FN Post count(const View &companion, const Ticket &of, const Addition &counter, Budget &budget) {
+TRUNKLINE_CALL Post count(const View &companion, const Ticket &of, const Addition &counter, Budget &budget) {
     Entry entries[2] = {entry_wait(of.queue, of.index), entry_add(counter)};
     Ticket last;
     return post(companion, entries, 2, budget, last);

@@ -6,11 +6,11 @@
 #ifndef TRUNKLINE_DEVICE_MLX5_H
 #define TRUNKLINE_DEVICE_MLX5_H
 
-#include "abi.h"
-#include "lane.h"
-#include "platform.h"
-#include "queue.h"
-#include "successor.h"
+#include "trunkline/device/abi.h"
+#include "trunkline/device/lane.h"
+#include "trunkline/device/platform.h"
+#include "trunkline/device/queue.h"
+#include "trunkline/device/successor.h"
 
 namespace trunkline {
 namespace mlx5 {
@@ -169,7 +169,7 @@ TRUNKLINE_FN Entry entry_dump(const Local &from, u32 len) {
 
 // What queue.h asks of a queue.
 
-TRUNKLINE_FN void put_entry(const QueuePair &queue, u64 index, const Entry &entry) {
+TRUNKLINE_CALL void put_entry(const QueuePair &queue, u64 index, const Entry &entry) {
     u64 *place = queue.ring + (index & (queue.depth - 1)) * 8;
     u64 first = big_endian((u32)(index & 0xffff) << 8 | entry.opcode, queue.number << 8 | entry.segments);
     sys_store_pair(place, first, big_endian(entry.flags, 0));
@@ -181,7 +181,7 @@ TRUNKLINE_FN void put_nop(const QueuePair &queue, u64 index) { put_entry(queue, 
 TRUNKLINE_FN Ticket ticket_of(const QueuePair &queue, u64 index) { return Ticket{queue.number, queue.epoch, index}; }
 
 // Tells the NIC. One at a time: a record or register that goes back would mean 65,536 entries more.
-TRUNKLINE_FN void ring(const QueuePair &queue, u64) {
+TRUNKLINE_CALL void ring(const QueuePair &queue, u64) {
     u64 *lock = queue.words + WORD_LOCK;
     while (dev_cas(lock, 0, 1) != 0) pause();
     u64 end = dev_load(queue.words + WORD_SUBMITTED);
@@ -246,7 +246,7 @@ TRUNKLINE_FN u16 status_of_syndrome(u8 syndrome) {
 }
 
 // The first entry that failed, if one has. The shadow never passes it: so it is where the walk over good ones ends, and stays there.
-TRUNKLINE_FN bool has_failed(const QueuePair &queue, Wait &how) {
+TRUNKLINE_CALL bool has_failed(const QueuePair &queue, Wait &how) {
     u64 index = dev_load(queue.words + WORD_SHADOW);
     for (u32 at = 0; at < queue.depth; at++, index++) {
         Cqe cqe = look_at(queue, index);
@@ -266,7 +266,7 @@ TRUNKLINE_FN bool has_failed(const QueuePair &queue, Wait &how) {
 TRUNKLINE_FN bool is_over(const QueuePair &queue, Wait &how) { return has_failed(queue, how) || is_aborted(queue, how); }
 
 // Looks whether an entry is over, and how.
-TRUNKLINE_FN bool poll(const QueuePair &queue, const Ticket &ticket, Wait &how) {
+TRUNKLINE_CALL bool poll(const QueuePair &queue, const Ticket &ticket, Wait &how) {
     how = ended(STALE);
     if (ticket.queue != queue.number || ticket.epoch != queue.epoch) return true;
     how = good();
@@ -292,7 +292,7 @@ TRUNKLINE_FN Post check_put(const Lane &lane, const Bytes &bytes, const With &wi
 
 // Counts an entry when it has completed: the companion waits for the completion, then adds over its connection back to this NIC. The counter's
 // key is that of its region here.
-TRUNKLINE_FN Post count(const Lane &lane, const Ticket &of, const Addition &counter, Budget &budget) {
+TRUNKLINE_CALL Post count(const Lane &lane, const Ticket &of, const Addition &counter, Budget &budget) {
     const QueuePair &companion = *lane.companion;
     u64 index = TRUNKLINE_PLANTED("header-mlx5-waits-one-early") ? of.index - 1 : of.index;
     Entry entries[2] = {mlx5::entry_wait(lane.main->cq, index), mlx5::entry_add(counter.at, counter.value, sink_of(companion))};
@@ -309,7 +309,7 @@ TRUNKLINE_FN Entry entry_of_nth(const Bytes &bytes, u64 nth) {
 }
 
 // Writes bytes, then raises a signal, then counts the last WRITE here, each if asked for.
-TRUNKLINE_FN Post put(const Lane &lane, const Bytes &bytes, const With &with, Budget &budget, Ticket &write_done, Ticket &last) {
+TRUNKLINE_CALL Post put(const Lane &lane, const Bytes &bytes, const With &with, Budget &budget, Ticket &write_done, Ticket &last) {
     Post result = check_put(lane, bytes, with);
     if (result.kind != POSTED) return result;
     const QueuePair &queue = *lane.main;

@@ -3,11 +3,11 @@
 #ifndef TRUNKLINE_DEVICE_ORIGINAL_H
 #define TRUNKLINE_DEVICE_ORIGINAL_H
 
-#include "abi.h"
-#include "lane.h"
-#include "platform.h"
-#include "queue.h"
-#include "slot.h"
+#include "trunkline/device/abi.h"
+#include "trunkline/device/lane.h"
+#include "trunkline/device/platform.h"
+#include "trunkline/device/queue.h"
+#include "trunkline/device/slot.h"
 
 namespace trunkline {
 namespace original {

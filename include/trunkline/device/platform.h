@@ -7,18 +7,21 @@
 #ifndef TRUNKLINE_DEVICE_PLATFORM_H
 #define TRUNKLINE_DEVICE_PLATFORM_H
 
-#include "abi.h"
+#include "trunkline/device/abi.h"
 
 #if defined(__HIPCC_RTC__) || defined(__HIP__) || defined(__HIP_DEVICE_COMPILE__)
 #define TRUNKLINE_ON_HIP 1
-#include "platform_hip.h"
+#include "trunkline/device/platform_hip.h"
 #elif defined(__CUDACC_RTC__) || defined(__CUDACC__) || defined(__CUDA__)
 #define TRUNKLINE_ON_CUDA 1
-#include "platform_cuda.h"
+#include "trunkline/device/platform_cuda.h"
 #else
 #define TRUNKLINE_ON_HOST 1
-#include "platform_host.h"
+#include "trunkline/device/platform_host.h"
 #endif
+
+// TRUNKLINE_FN stands before every function. TRUNKLINE_CALL stands before those that a kernel calls rather than has many copies of: what
+// they do takes longer than a call, and a kernel that is compiled when a program starts should be small.
 
 // For tests: a planted bug by its name, and points at which a test lets others go on.
 #ifndef TRUNKLINE_PLANTED

@@ -2,17 +2,14 @@
 #ifndef TRUNKLINE_DEVICE_PLATFORM_CUDA_H
 #define TRUNKLINE_DEVICE_PLATFORM_CUDA_H
 
-#include "abi.h"
+#include "trunkline/device/abi.h"
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 700
 #error "device queues need sm_70: older GPUs have no memory model"
 #endif
 
-#if defined(__CUDACC_RTC__) || defined(__CUDACC__)
-#define TRUNKLINE_FN __device__ inline
-#else
 #define TRUNKLINE_FN __attribute__((device)) inline
-#endif
+#define TRUNKLINE_CALL __attribute__((device, noinline)) inline
 
 namespace trunkline {
 

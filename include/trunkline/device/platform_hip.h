@@ -2,9 +2,10 @@
 #ifndef TRUNKLINE_DEVICE_PLATFORM_HIP_H
 #define TRUNKLINE_DEVICE_PLATFORM_HIP_H
 
-#include "abi.h"
+#include "trunkline/device/abi.h"
 
 #define TRUNKLINE_FN __attribute__((device)) inline
+#define TRUNKLINE_CALL __attribute__((device, noinline)) inline
 
 namespace trunkline {
 
@@ -100,7 +101,13 @@ TRUNKLINE_FN u32 rank_in_block() {
     return __builtin_amdgcn_workitem_id_x() + packet[2] * row;
 }
 
-TRUNKLINE_FN u32 size_of_warp() { return __builtin_amdgcn_wavefrontsize(); }
+TRUNKLINE_FN u32 size_of_warp() {
+#if __has_builtin(__builtin_amdgcn_wavefrontsize)
+    return __builtin_amdgcn_wavefrontsize();
+#else
+    return __AMDGCN_WAVEFRONT_SIZE;
+#endif
+}
 
 TRUNKLINE_FN void block_sync() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");

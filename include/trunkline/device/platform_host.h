@@ -2,9 +2,10 @@
 #ifndef TRUNKLINE_DEVICE_PLATFORM_HOST_H
 #define TRUNKLINE_DEVICE_PLATFORM_HOST_H
 
-#include "abi.h"
+#include "trunkline/device/abi.h"
 
 #define TRUNKLINE_FN inline
+#define TRUNKLINE_CALL inline
 
 namespace trunkline {
 

@@ -8,9 +8,9 @@
 #ifndef TRUNKLINE_DEVICE_QUEUE_H
 #define TRUNKLINE_DEVICE_QUEUE_H
 
-#include "abi.h"
-#include "entry.h"
-#include "platform.h"
+#include "trunkline/device/abi.h"
+#include "trunkline/device/entry.h"
+#include "trunkline/device/platform.h"
 
 namespace trunkline {
 
@@ -77,7 +77,7 @@ TRUNKLINE_FN bool is_aborted(const View &view, Wait &how) {
 }
 
 // Whether the queue has come to its end.
-TRUNKLINE_FN bool is_over(const View &view, Wait &how) {
+TRUNKLINE_CALL bool is_over(const View &view, Wait &how) {
     return has_failed(view, sys_load(view.told + TOLD_FRONTIER), how) || is_aborted(view, how);
 }
 
@@ -148,7 +148,7 @@ TRUNKLINE_FN Post reserve(const Q &queue, u32 count, Reservation &taken) {
 
 // The same, and waits for room.
 template <class Q>
-TRUNKLINE_FN Post reserve_within(const Q &queue, u32 count, Budget &budget, Reservation &taken) {
+TRUNKLINE_CALL Post reserve_within(const Q &queue, u32 count, Budget &budget, Reservation &taken) {
     for (;;) {
         Post result = reserve(queue, count, taken);
         if (result.kind != BUSY || !goes_on(budget)) return result;
@@ -182,7 +182,7 @@ TRUNKLINE_FN bool publish(const Q &queue, Reservation &taken) {
 
 // The same, and waits for those before; false when the time is over or the queue was aborted. Then it is to be canceled.
 template <class Q>
-TRUNKLINE_FN bool publish_within(const Q &queue, Reservation &taken, Budget &budget) {
+TRUNKLINE_CALL bool publish_within(const Q &queue, Reservation &taken, Budget &budget) {
     Wait how;
     while (!publish(queue, taken)) {
         if (is_aborted(queue, how) || !goes_on(budget)) return false;
@@ -213,7 +213,7 @@ TRUNKLINE_FN void settle() {
 
 // Tells the engine of all before `end`, which were published; false: somebody else's doorbell covers it, or is about to.
 template <class Q>
-TRUNKLINE_FN bool submit(const Q &queue, u64 end) {
+TRUNKLINE_CALL bool submit(const Q &queue, u64 end) {
     u64 *submitted = queue.words + WORD_SUBMITTED;
     if (!is_before(dev_advance(submitted, end), end)) return false;
     for (;;) {
@@ -232,7 +232,7 @@ TRUNKLINE_FN bool submit(const Q &queue, u64 end) {
 // Gives the places up: they become NOPs, and are published and submitted. Where those before have left in the middle nobody gets
 // further than them, so everybody is told to stop.
 template <class Q>
-TRUNKLINE_FN void cancel(const Q &queue, Reservation &taken) {
+TRUNKLINE_CALL void cancel(const Q &queue, Reservation &taken) {
     if (TRUNKLINE_PLANTED("header-leaves-a-hole")) return;
     taken.written = 0;
     Wait how;
@@ -249,7 +249,7 @@ TRUNKLINE_FN void cancel(const Q &queue, Reservation &taken) {
 
 // Publishes and submits, or cancels: POSTED with the ticket of the last entry, or BUSY.
 template <class Q>
-TRUNKLINE_FN Post finish(const Q &queue, Reservation &taken, Budget &budget, Ticket &last) {
+TRUNKLINE_CALL Post finish(const Q &queue, Reservation &taken, Budget &budget, Ticket &last) {
     u64 end = taken.first + taken.count;
     if (TRUNKLINE_PLANTED("header-bell-before-ready")) {
         submit(queue, end);
@@ -266,7 +266,7 @@ TRUNKLINE_FN Post finish(const Q &queue, Reservation &taken, Budget &budget, Tic
 
 // Reserves, writes, publishes and submits entries; the ticket of the last one.
 template <class Q, class E>
-TRUNKLINE_FN Post post(const Q &queue, const E *entries, u32 count, Budget &budget, Ticket &last) {
+TRUNKLINE_CALL Post post(const Q &queue, const E *entries, u32 count, Budget &budget, Ticket &last) {
     Reservation taken;
     Post result = reserve_within(queue, count, budget, taken);
     if (result.kind != POSTED) return result;
@@ -288,7 +288,7 @@ TRUNKLINE_FN bool poll(const View &view, const Ticket &ticket, Wait &how) {
 
 // Waits until an entry is over: as poll, and TIMEOUT.
 template <class Q>
-TRUNKLINE_FN Wait wait(const Q &queue, const Ticket &ticket, Budget &budget) {
+TRUNKLINE_CALL Wait wait(const Q &queue, const Ticket &ticket, Budget &budget) {
     Wait how;
     while (!poll(queue, ticket, how)) {
         if (!goes_on(budget)) return ended(TRUNKLINE_PLANTED("header-timeout-is-success") ? GOOD : TIMEOUT);
@@ -312,7 +312,7 @@ struct Completion {
 };
 
 // How an entry ended, and what it brought. That is there until a later one takes its place.
-TRUNKLINE_FN Completed completion(const View &view, const Ticket &ticket, Completion &found) {
+TRUNKLINE_CALL Completed completion(const View &view, const Ticket &ticket, Completion &found) {
     if (ticket.queue != view.number || ticket.epoch != view.epoch) return NOT_OF_QUEUE;
     u64 *place = view.completions + (ticket.index & (view.depth - 1)) * 2;
     u64 head = sys_load(place);
@@ -349,7 +349,7 @@ TRUNKLINE_FN u64 companion(const View &view) {
 }
 
 // The same, and waits until the host has made it: GOOD and its number, REFUSED, TIMEOUT, or the end of the queue.
-TRUNKLINE_FN Wait companion_within(const View &view, Budget &budget, u32 &number) {
+TRUNKLINE_CALL Wait companion_within(const View &view, Budget &budget, u32 &number) {
     for (;;) {
         u64 word = companion(view);
         Wait how = ended(REFUSED);

@@ -5,9 +5,9 @@
 #ifndef TRUNKLINE_DEVICE_SLOT_H
 #define TRUNKLINE_DEVICE_SLOT_H
 
-#include "abi.h"
-#include "platform.h"
-#include "queue.h"
+#include "trunkline/device/abi.h"
+#include "trunkline/device/platform.h"
+#include "trunkline/device/queue.h"
 
 namespace trunkline {
 
@@ -87,7 +87,7 @@ TRUNKLINE_FN bool look(const Slot &slot, const Condition &until, Wait &how) {
 }
 
 // Waits until the value is as wanted; what it is then. What was written before it was changed can be read then.
-TRUNKLINE_FN Wait wait(const Slot &slot, const Condition &until, Budget &budget, u64 &value) {
+TRUNKLINE_CALL Wait wait(const Slot &slot, const Condition &until, Budget &budget, u64 &value) {
     Wait how;
     while (!look(slot, until, how)) {
         if (!goes_on(budget)) return ended(TIMEOUT);

@@ -3,11 +3,11 @@
 #ifndef TRUNKLINE_DEVICE_SUCCESSOR_H
 #define TRUNKLINE_DEVICE_SUCCESSOR_H
 
-#include "abi.h"
-#include "entry.h"
-#include "lane.h"
-#include "platform.h"
-#include "queue.h"
+#include "trunkline/device/abi.h"
+#include "trunkline/device/entry.h"
+#include "trunkline/device/lane.h"
+#include "trunkline/device/platform.h"
+#include "trunkline/device/queue.h"
 
 namespace trunkline {
 
@@ -67,7 +67,7 @@ struct Begun {
     Entry signal;
 };
 
-TRUNKLINE_FN Post begin_put(const Channel &channel, const Bytes &bytes, const With &with, Budget &budget, Begun &begun) {
+TRUNKLINE_CALL Post begin_put(const Channel &channel, const Bytes &bytes, const With &with, Budget &budget, Begun &begun) {
     if (bytes.len == 0) return not_posted(EMPTY);
     begun.lane = next_lane(channel);
     begun.companion = nullptr;
@@ -82,7 +82,7 @@ TRUNKLINE_FN Post begin_put(const Channel &channel, const Bytes &bytes, const Wi
 }
 
 // What is left of a put once its entries are posted.
-TRUNKLINE_FN Post end_put(const Channel &channel, const With &with, const Begun &begun, Budget &budget, const Put &put) {
+TRUNKLINE_CALL Post end_put(const Channel &channel, const With &with, const Begun &begun, Budget &budget, const Put &put) {
     record(channel, begun.lane, put.last);
     if (begun.companion == nullptr) return posted();
     bool is_after = with.counter_after_signal || TRUNKLINE_PLANTED("header-counter-waits-for-signal");
@@ -90,7 +90,7 @@ TRUNKLINE_FN Post end_put(const Channel &channel, const With &with, const Begun 
 }
 
 // Writes bytes on the next lane, with what goes with them.
-TRUNKLINE_FN Post put(const Channel &channel, const Bytes &bytes, const With &with, Budget &budget, Put &put) {
+TRUNKLINE_CALL Post put(const Channel &channel, const Bytes &bytes, const With &with, Budget &budget, Put &put) {
     Begun begun;
     Post result = begin_put(channel, bytes, with, budget, begun);
     if (result.kind != POSTED) return result;
@@ -101,7 +101,7 @@ TRUNKLINE_FN Post put(const Channel &channel, const Bytes &bytes, const With &wi
 }
 
 // The same, as the shares of so many threads, all written by this one.
-TRUNKLINE_FN Post put_shares(const Channel &channel, const Bytes &bytes, u32 threads, const With &with, Budget &budget,
+TRUNKLINE_CALL Post put_shares(const Channel &channel, const Bytes &bytes, u32 threads, const With &with, Budget &budget,
                              Put &put) {
     Begun begun;
     Post result = begin_put(channel, bytes, with, budget, begun);
@@ -113,7 +113,7 @@ TRUNKLINE_FN Post put_shares(const Channel &channel, const Bytes &bytes, u32 thr
 }
 
 // Posts one entry on a lane, for flushes to wait for.
-TRUNKLINE_FN Post post_on(const Channel &channel, u32 lane, const Entry &entry, Budget &budget, Ticket &ticket) {
+TRUNKLINE_CALL Post post_on(const Channel &channel, u32 lane, const Entry &entry, Budget &budget, Ticket &ticket) {
     if (lane >= channel.count) return not_posted(EMPTY);
     Post result = post_one(channel.lanes[lane], entry, budget, ticket);
     if (result.kind == POSTED) record(channel, lane, ticket);
@@ -173,7 +173,7 @@ TRUNKLINE_FN Wait wait_local(const Channel &channel, const Put &put, Budget &bud
 
 // Waits until everything that was recorded before has completed; counters do not count. As wait, of the first lane that has something to
 // say; the others have not been waited for then.
-TRUNKLINE_FN Wait flush(const Channel &channel, Budget &budget) {
+TRUNKLINE_CALL Wait flush(const Channel &channel, Budget &budget) {
     for (u32 lane = 0; lane < channel.count; lane++) {
         const View &view = *channel.lanes[lane].main;
         u64 *flushed = channel.words + lane * 2 + 1;

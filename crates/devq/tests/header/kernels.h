@@ -41,7 +41,7 @@ TRUNKLINE_FN Slot slot_of(const Job &job, u32 number) {
 }
 
 // What the leader does alone, once.
-TRUNKLINE_FN u64 lead(const Job &job, const Channel &channel, Budget &budget) {
+TRUNKLINE_CALL u64 lead(const Job &job, const Channel &channel, Budget &budget) {
     Remote slots = {0, 3, 0};
     Remote there = {4096, 2, 0};
     Local here = {8192, 1};
@@ -74,7 +74,7 @@ TRUNKLINE_FN u64 lead(const Job &job, const Channel &channel, Budget &budget) {
 }
 
 // The original's operations.
-TRUNKLINE_FN u64 lead_original(const Job &job, const Lane &lane, Budget &budget) {
+TRUNKLINE_CALL u64 lead_original(const Job &job, const Lane &lane, Budget &budget) {
     Remote slots = {0, 3, 0};
     Bytes bytes = {{8192, 1}, {4096, 2, 0}, 4096};
     Addition signal = add_to_word(slots, OWN * 2, 1);
@@ -92,7 +92,7 @@ TRUNKLINE_FN u64 lead_original(const Job &job, const Lane &lane, Budget &budget)
 }
 
 // Reserving, and giving up, and asking for what there is not.
-TRUNKLINE_FN u64 use_queue(const View &view, Budget &budget) {
+TRUNKLINE_CALL u64 use_queue(const View &view, Budget &budget) {
     Reservation taken = {0, 0, 0};
     u64 failed = bad(reserve_within(view, 2, budget, taken));
     failed += !write(view, taken, entry_notify(0, 1)) || !write(view, taken, fenced(entry_nop(), FENCE_ALL));
@@ -108,7 +108,7 @@ TRUNKLINE_FN u64 use_queue(const View &view, Budget &budget) {
 }
 
 // The program: a group puts together, each of its threads alone, and all hear of everything.
-TRUNKLINE_FN void exercise(const Job &job, Group group) {
+TRUNKLINE_CALL void exercise(const Job &job, Group group) {
     Lane lanes[4];
     for (u32 at = 0; at < job.lanes; at++) lanes[at] = Lane{job.views + at, job.views + job.lanes, job.lanes};
     Channel channel = {lanes, job.lanes, job.channel, job.channel + 2 * job.lanes};

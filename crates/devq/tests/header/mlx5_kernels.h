@@ -19,7 +19,7 @@ struct NicJob {
     trunkline::u64 *failed;
 };
 
-TRUNKLINE_FN trunkline::u64 exercise_once(const NicJob &job, const trunkline::mlx5::Lane &lane) {
+TRUNKLINE_CALL trunkline::u64 exercise_once(const NicJob &job, const trunkline::mlx5::Lane &lane) {
     using namespace trunkline;
     Budget budget = looks(job.looks);
     Addition signal = {job.signal, 1, false}, counter = {job.counter, 1, false};
