@@ -57,7 +57,7 @@ fn arguments(pair: &Pair<'_>, rust: &Rust<'_>, act: &Act) -> Option<(u64, [u64; 
     let queue = a % queues;
     let near = pair.word(queue as usize, at::RESERVED).wrapping_sub(b % (u64::from(pair.plan.depth) + 2));
     let ready = pair.word(queue as usize, at::READY);
-    let kind = u64::from(act.kind % 36);
+    let kind = u64::from(act.kind % 37);
     Some(match kind {
         0..=8 => (kind, [looks, d, from, to, len, e % 8, u64::from(act.raw[4]), b % 8, c, 0]),
         9..=15 => {
@@ -90,6 +90,7 @@ fn arguments(pair: &Pair<'_>, rust: &Rust<'_>, act: &Act) -> Option<(u64, [u64; 
         29 | 30 => (kind, [looks, queue, 0, 0, 0, 0, 0, 0, 0, 0]),
         31 => (40 + c % 3, [looks, a % 8, b % 6, d % 9, e % 2, 0, 0, 0, 0, 0]),
         32 => (43 + c % 2, [looks, 1 + a % 4, b % 7, d % 1000, d, e, 0, 0, 0, 0]),
+        34 => (46, [looks, a % 8, b % 6, d % 9, e % 2, queue, 0, 0, 0, 0]),
         33 => (45, [looks, a % 8, 2, b % 4, 0, 0, 0, 0, 0, 0]),
         _ => return None,
     })

@@ -134,6 +134,14 @@ TRUNKLINE_FN Wait wait(Group &group, const Slot &slot, const Condition &until, B
     return agree(group, how, &value, 1);
 }
 
+// The same, and ends when everybody who uses a queue is to stop.
+TRUNKLINE_FN Wait wait_unless_aborted(Group &group, const View &view, const Slot &slot, const Condition &until, Budget &budget,
+                                      u64 &value) {
+    Wait how = good();
+    if (is_leader(group)) how = wait_unless_aborted(view, slot, until, budget, value);
+    return agree(group, how, &value, 1);
+}
+
 // Waits until all that was recorded on a channel has completed.
 TRUNKLINE_FN Wait flush(Group &group, const Channel &channel, Budget &budget) {
     Wait how = good();

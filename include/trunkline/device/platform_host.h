@@ -59,8 +59,11 @@ TRUNKLINE_FN u64 now() {
 #endif
 }
 
+// Lets others go on, between two looks of a wait. A program with more threads than cores says how, before it includes this.
 TRUNKLINE_FN void pause() {
-#if defined(__x86_64__)
+#if defined(TRUNKLINE_PAUSE)
+    TRUNKLINE_PAUSE();
+#elif defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
     asm volatile("yield" ::: "memory");

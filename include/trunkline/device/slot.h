@@ -97,6 +97,18 @@ TRUNKLINE_CALL Wait wait(const Slot &slot, const Condition &until, Budget &budge
     return how;
 }
 
+// The same, and ends with ABORTED when everybody who uses a queue is to stop: what was to come may then never have been posted.
+TRUNKLINE_CALL Wait wait_unless_aborted(const View &view, const Slot &slot, const Condition &until, Budget &budget, u64 &value) {
+    Wait how;
+    while (!look(slot, until, how)) {
+        if (is_aborted(view, how)) return how;
+        if (!goes_on(budget)) return ended(TIMEOUT);
+        pause();
+    }
+    if (how.kind == GOOD) value = read(slot);
+    return how;
+}
+
 }  // namespace trunkline
 
 #endif

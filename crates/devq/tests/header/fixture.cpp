@@ -183,6 +183,7 @@ static void slot_act(Twin &twin, u64 act, const u64 *args, u64 *out, Budget &bud
         case 40: out[5] = read(slot); return;
         case 41: out[5] = reset(slot, out[6]); return;
         case 42: return tell_wait(out, wait(slot, until, budget, out[5]));
+        case 46: return tell_wait(out, wait_unless_aborted(twin.views[args[5]], slot, until, budget, out[5]));
         case 43: tell(twin.group, (u32)args[1], wait_by(args)); return;
         case 44: return tell_wait(out, hear(twin.group, (u32)args[1], budget));
         case 45:

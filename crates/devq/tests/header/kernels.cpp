@@ -1,4 +1,7 @@
 // The tests' kernels, for threads of the host.
+#include <sched.h>
+
+#define TRUNKLINE_PAUSE() sched_yield()
 #include "kernels.h"
 
 extern "C" {

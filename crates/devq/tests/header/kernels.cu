@@ -31,6 +31,14 @@ TRUNKLINE_KERNEL compare(const trunkline::u64 *slot, unsigned how, trunkline::u6
     *result = trunkline::wait(trunkline::poisoned_slot(slot), until, budget, found).kind;
 }
 
+// A group's other waits.
+TRUNKLINE_KERNEL wait_as_group(trunkline::u64 *words, const trunkline::u64 *slot, trunkline::u64 value, unsigned *result) {
+    trunkline::Group group = trunkline::this_block(words);
+    trunkline::Budget budget = trunkline::forever();
+    trunkline::u64 found = 0;
+    *result = trunkline::wait(group, trunkline::poisoned_slot(slot), trunkline::Condition{trunkline::AT_LEAST, value}, budget, found).kind;
+}
+
 TRUNKLINE_KERNEL exercise_mlx5(const tests::NicJob *job) { tests::exercise_nic(*job); }
 
 #ifdef PLANT_SYSTEM_ATOMIC

@@ -69,6 +69,12 @@ impl Port for Executor {
                 Outcome::Done(if change.fetches() { old } else { 0 })
             }
             Job::Execute(Entry { work: Work::Notify { imm, .. }, .. }) => Outcome::Done(imm.into()),
+            Job::Execute(Entry { work: Work::WriteInline { bytes, to }, .. })
+                if bytes.bytes().len() == 8 && to.addr.is_multiple_of(8) && to.addr / 8 < 48 =>
+            {
+                self.slots.store(to.addr, u64::from_le_bytes(bytes.bytes().try_into().unwrap()), Release);
+                Outcome::Done(0)
+            }
             Job::Execute(_) => Outcome::Done(0),
         })
     }
@@ -97,7 +103,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    fn new(plan: &Plan, is_device: bool) -> Self {
+    pub(crate) fn new(plan: &Plan, is_device: bool) -> Self {
         let count = plan.lanes * 2;
         let bells = Bells::new(count).unwrap();
         let page = if plan.mode == Mode::Bits {
@@ -167,7 +173,7 @@ fn address(words: &HeapWords) -> u64 {
 }
 
 /// The words, as the header changes them.
-fn pointer(words: &HeapWords) -> *mut u64 {
+pub(crate) fn pointer(words: &HeapWords) -> *mut u64 {
     words.as_ptr().cast::<u64>().cast_mut()
 }
 
@@ -524,6 +530,12 @@ impl<'w> Rust<'w> {
             41 => out[6] = slot.reset(memory, planted()).inspect(|_| out[5] = 1).unwrap_or(0),
             42 => {
                 let result = slot.wait(memory, until, budget, planted());
+                let result = result.map(|value| out[5] = value);
+                wait_words(out, result);
+            }
+            46 => {
+                let queue = &self.world.queues[args[5] as usize];
+                let result = slot.wait_unless_aborted(memory, until, queue, budget, planted());
                 let result = result.map(|value| out[5] = value);
                 wait_words(out, result);
             }
