@@ -106,3 +106,45 @@ impl View {
         })
     }
 }
+
+/// A queue pair of an NVIDIA NIC, as its producers see it. The twin of `mlx5::QueuePair` in `include/trunkline/device/mlx5.h`.
+///
+/// The completion queue is as deep as the ring, is this queue pair's alone, may overrun, and begins filled with ones. Indices begin where
+/// the producers' words say.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(C)]
+pub struct QueuePair {
+    /// Producers' words and, behind them, the lock: [`QUEUE_PAIR_WORDS_BYTES`].
+    pub words: u64,
+    /// Entries of 64 bytes.
+    pub ring: u64,
+    /// Completions of 64 bytes.
+    pub cqes: u64,
+    /// The send queue's half of the doorbell record, 4 bytes.
+    pub record: u64,
+    /// The register.
+    pub doorbell: u64,
+    /// A word of the host: why everybody is to stop, or 0.
+    pub abort: u64,
+    /// Who of a device tells all to stop first: [`CLAIMS_BYTES`].
+    pub claims: u64,
+    /// A power of two, up to 32,768.
+    pub depth: u32,
+    /// Binary logarithm of the depth.
+    pub shift: u32,
+    /// Of the queue pair, 24 bits.
+    pub number: u32,
+    /// For tickets.
+    pub epoch: u32,
+    /// Number of the completion queue, 24 bits.
+    pub cq: u32,
+    /// Key of the region that takes what atomics bring back: 8 bytes whose addresses begin at 0.
+    pub sink: u32,
+    /// 0.
+    pub reserved: [u64; 6],
+}
+
+/// Bytes of a queue pair's words in a device's memory.
+pub const QUEUE_PAIR_WORDS_BYTES: u64 = WORDS_BYTES + LINE_BYTES;
+
+const _: () = assert!(size_of::<QueuePair>() == 128 && core::mem::offset_of!(QueuePair, depth) == 56);
