@@ -42,6 +42,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         fs::remove_dir_all(&dist).with_context(|| format!("clearing {}", dist.display()))?;
     }
     lay_out(&built, &dist)?;
+    copy_headers(&workspace.root.join("include"), &dist.join("include"))?;
     for package in &workspace.crates {
         copy_headers(&package.dir.join("include"), &dist.join("include"))?;
     }
@@ -78,6 +79,9 @@ fn copy_headers(from: &Path, to: &Path) -> Result<()> {
     }
     for entry in fs::read_dir(from).with_context(|| format!("listing {}", from.display()))? {
         let path = entry?.path();
+        if let (true, Some(name)) = (path.is_dir(), path.file_name()) {
+            copy_headers(&path, &to.join(name))?;
+        }
         if let (Some("h" | "hpp" | "cuh"), Some(name)) =
             (path.extension().and_then(|e| e.to_str()), path.file_name())
         {

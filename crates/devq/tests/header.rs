@@ -15,8 +15,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use trunkline_devq::{Memory, View, header};
 use trunkline_proto::wire::devq::{
-    BELLS_MAX, Bells, Companion, DEPTH_MAX, DEPTH_MIN, Entry, Frontier, INLINE_BYTES_MAX, LENGTH_MAX, Shape,
-    Status, VERSION, Work, at,
+    Aborted, BELLS_MAX, Bells, Companion, DEPTH_MAX, DEPTH_MIN, Entry, Frontier, INLINE_BYTES_MAX,
+    LENGTH_MAX, Shape, Status, VERSION, Work, at,
 };
 
 use common::is_full;
@@ -461,6 +461,35 @@ fn no_addition_is_lost_when_a_slot_begins_anew() {
     assert_eq!(reset[5..7], [1, 7]);
     let left = pair.twin.act(40, &[0, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
     assert_eq!(left[5], 5, "what came in between");
+}
+
+/// A device asks by words of its own: the engine makes an abort of that, unless there is one, and has companions made.
+#[test]
+fn requests_of_a_device_are_taken_up() {
+    let Some(fixture) = fixture("requests of the device header") else { return };
+    let _turn = fixture.turn();
+    for is_first in [true, false] {
+        let pair = Pair::new(fixture, PLAN);
+        let queue = &pair.header.queues[0];
+        assert_eq!(pair.twin.act(29, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0])[5], Companion::Asked.to_word());
+        assert_eq!(
+            (queue.companion(), pair.header.answer(false)),
+            (Companion::None, None),
+            "nobody has looked"
+        );
+        assert_eq!(pair.header.pass(), 0);
+        assert_eq!(pair.header.answer(false), Some(0));
+        assert_eq!(pair.twin.act(30, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0])[5], 1, "its number");
+        let ours = Aborted { status: Status::Aborted, reason: 4 };
+        if !is_first {
+            assert!(queue.abort(ours));
+        }
+        assert_eq!(pair.twin.act(28, &[0, 0, 6, 9, 0, 0, 0, 0, 0, 0])[5], u64::from(is_first));
+        assert_eq!(queue.aborted(), (!is_first).then_some(ours), "nobody has looked");
+        pair.header.pass();
+        let stays = if is_first { Aborted { reason: 9, ..ours } } else { ours };
+        assert_eq!(queue.aborted(), Some(stays));
+    }
 }
 
 /// What a queue of a device must be.
