@@ -473,8 +473,8 @@ fn requests_of_a_device_are_taken_up() {
         let queue = &pair.header.queues[0];
         assert_eq!(pair.twin.act(29, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0])[5], Companion::Asked.to_word());
         assert_eq!(
-            (queue.companion(), pair.header.answer(false)),
-            (Companion::None, None),
+            (queue.words().get(at::COMPANION), pair.header.answer(false)),
+            (0, None),
             "nobody has looked"
         );
         assert_eq!(pair.header.pass(), 0);

@@ -22,11 +22,11 @@ enum Meeting : u32 {
 };
 
 // Words of a group, in memory that its threads share and that are 0 at first: the verdict (crates/devq/src/verdict.rs), a count
-// of who has come, and what the leader hands on.
+// of who has come, what the leader hands on (up to 8 words), and a count of meetings. The next kernel may go on with them as they are.
 constexpr u32 GROUP_WORDS = 16;
 constexpr u32 GROUP_ARRIVED = 3;
 constexpr u32 GROUP_HANDED = 4;
-constexpr u32 GROUP_HANDED_MAX = 8;
+constexpr u32 GROUP_MEETINGS = 12;
 
 struct Group {
     u64 *words;
@@ -34,11 +34,10 @@ struct Group {
     u32 size;
     Meeting meeting;
     u32 round;  // of verdicts; they count from 1
-    u64 met;    // how often it has met by the counter
 };
 
 TRUNKLINE_FN Group group_of(u64 *words, u32 rank, u32 size, Meeting meeting) {
-    return Group{words, rank, size, meeting, 0, 0};
+    return Group{words, rank, size, meeting, 0};
 }
 
 // The calling thread alone.
@@ -58,17 +57,21 @@ TRUNKLINE_FN Group this_warp(u64 *words) {
 TRUNKLINE_FN bool is_leader(const Group &group) { return group.rank == 0; }
 
 // Waits until all have come. What each wrote before can be read by the others after.
-TRUNKLINE_FN void meet(Group &group) {
+TRUNKLINE_FN void meet(const Group &group) {
 #if !defined(TRUNKLINE_ON_HOST)
     if (group.meeting == MEET_WARP) return warp_sync();
     if (group.meeting == MEET_BLOCK) return block_sync();
 #endif
     if (group.meeting == MEET_ALONE) return;
-    group.met += 1;
+    // All that is kept between two meetings is in memory: a copy of the group would begin anew.
+    u64 meetings = dev_load(group.words + GROUP_MEETINGS);
     sys_fence();
-    dev_add(group.words + GROUP_ARRIVED, 1);
-    while (dev_load(group.words + GROUP_ARRIVED) < group.met * group.size) pause();
-    sys_fence();
+    if (dev_add(group.words + GROUP_ARRIVED, 1) + 1 == group.size) {
+        sys_fence();
+        dev_store_relaxed(group.words + GROUP_ARRIVED, 0);
+        dev_store(group.words + GROUP_MEETINGS, meetings + 1);
+    }
+    while (dev_load(group.words + GROUP_MEETINGS) == meetings) pause();
 }
 
 // Tells the group how a round ended; the leader alone does.

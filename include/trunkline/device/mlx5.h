@@ -277,7 +277,11 @@ TRUNKLINE_CALL bool poll(const QueuePair &queue, const Ticket &ticket, Wait &how
         dev_advance(queue.words + WORD_SHADOW, ticket.index + 1);
         return true;
     }
-    if (cqe == CQE_FAILED && has_failed(queue, how)) return true;
+    if (cqe == CQE_FAILED && has_failed(queue, how)) {
+        // Who was away for two laps has seen the completion of a later entry.
+        if (is_before(ticket.index, how.first_bad)) how = good();
+        return true;
+    }
     return is_aborted(queue, how);
 }
 

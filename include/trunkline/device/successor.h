@@ -11,7 +11,7 @@
 
 namespace trunkline {
 
-// Lanes over which one group of threads posts, and a flush that covers them all. Its words are this device's own, made by the host:
+// One to LANES_MAX lanes over which one group of threads posts, and a flush that covers them all. Its words are this device's own, made by the host:
 // two for each lane, behind the last ticket that was recorded and behind the last one that some flush has seen complete; and one
 // that tells whose turn it is.
 struct Channel {
