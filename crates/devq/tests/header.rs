@@ -57,7 +57,7 @@ fn arguments(pair: &Pair<'_>, rust: &Rust<'_>, act: &Act) -> Option<(u64, [u64; 
     let queue = a % queues;
     let near = pair.word(queue as usize, at::RESERVED).wrapping_sub(b % (u64::from(pair.plan.depth) + 2));
     let ready = pair.word(queue as usize, at::READY);
-    let kind = u64::from(act.kind % 37);
+    let kind = u64::from(act.kind % 40);
     Some(match kind {
         0..=8 => (kind, [looks, d, from, to, len, e % 8, u64::from(act.raw[4]), b % 8, c, 0]),
         9..=15 => {
@@ -152,7 +152,7 @@ fn plan() -> impl Strategy<Value = Plan> {
 fn acts_leave_the_same_words() {
     let Some(fixture) = fixture("the device header beside the Rust core") else { return };
     let _turn = fixture.turn();
-    let cases = if is_full() { 40_000 } else { 1_500 };
+    let cases = if is_full() { 60_000 } else { 3_000 };
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(cases) });
     let acts = prop::collection::vec(
         (any::<u8>(), any::<[u16; 6]>()).prop_map(|(kind, raw)| Act { kind, raw }),
