@@ -137,10 +137,12 @@ mod tests {
     fn only_headers_are_copied() {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("include"), dir.path().join("to"));
-        fs::create_dir(&from).unwrap();
+        fs::create_dir_all(from.join("trunkline/device")).unwrap();
         fs::write(from.join("a.h"), "h").unwrap();
+        fs::write(from.join("trunkline/device/b.h"), "h").unwrap();
         fs::write(from.join("notes.md"), "no").unwrap();
         copy_headers(&from, &to).unwrap();
         assert!(to.join("a.h").exists() && !to.join("notes.md").exists());
+        assert!(to.join("trunkline/device/b.h").exists());
     }
 }
