@@ -1,4 +1,5 @@
-// Device queues of Trunkline, for code that runs on a device: CUDA and HIP, compiled ahead or at run time, and threads of a host.
+// Device queues of Trunkline, for code that runs on a device: CUDA and HIP, compiled ahead or at run time, and
+// threads of a host.
 //
 // Include this one file. It needs no other header, no standard library and no toolkit: C++17, no exceptions, no virtual
 // functions, no statics. docs/device.md says how to write a kernel by it, docs/wire.md ("Device queues") what lies in memory.

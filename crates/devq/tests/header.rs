@@ -569,6 +569,15 @@ fn compilers_take_it() {
             }
         }
     }
+    for file in header::FILES {
+        let lines: Vec<_> = file.text.lines().collect();
+        assert!(lines.len() <= 600, "{} has {} lines", file.name, lines.len());
+        let begins = |line: &&str| line.starts_with("TRUNKLINE_FN") || line.starts_with("TRUNKLINE_CALL");
+        for (at, line) in lines.iter().enumerate().filter(|(_, line)| begins(line)) {
+            let end = lines[at..].iter().position(|line| line.ends_with('}') && !line.starts_with(' '));
+            assert!(end.is_some_and(|end| end < 70), "{}: {line} has more than 70 lines", file.name);
+        }
+    }
     let folder = fixture::folder().join("../../../../include");
     let mut found = 1;
     for file in header::FILES {

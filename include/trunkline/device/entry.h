@@ -80,8 +80,8 @@ TRUNKLINE_FN Entry entry_read(const Local &into, const Remote &from, u64 len) {
     return entry;
 }
 
-// A change of the word at `at`: OP_ADD, OP_SET and OP_MAX have one operand, OP_SWAP_IF has what the word is compared with besides,
-// OP_ADD_MASKED the highest bits of the numbers in it. `poisoned`: a poison word stands behind the word.
+// A change of the word at `at`: OP_ADD, OP_SET and OP_MAX have one operand, OP_SWAP_IF has what the word is compared with
+// besides, OP_ADD_MASKED the highest bits of the numbers in it. `poisoned`: a poison word stands behind the word.
 TRUNKLINE_FN Entry entry_atomic(Op op, const Remote &at, u64 operand, u64 comparand, bool poisoned) {
     Entry entry = towards(entry_of(op), at);
     entry.operand = operand;

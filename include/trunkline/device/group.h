@@ -1,4 +1,5 @@
-// Groups of threads: one of them, the leader, posts and waits; all hear how that ended, so that a group goes on, or stops, as one.
+// Groups of threads: one of them, the leader, posts and waits; all hear how that ended, so that a group goes on, or stops, as
+// one.
 //
 // Every thread of a group makes the same calls in the same order. None of them may leave while others go on.
 #ifndef TRUNKLINE_DEVICE_GROUP_H
@@ -22,7 +23,8 @@ enum Meeting : u32 {
 };
 
 // Words of a group, in memory that its threads share and that are 0 at first: the verdict (crates/devq/src/verdict.rs), a count
-// of who has come, what the leader hands on (up to 8 words), and a count of meetings. The next kernel may go on with them as they are.
+// of who has come, what the leader hands on (up to 8 words), and a count of meetings. The next kernel may go on with them as
+// they are.
 constexpr u32 GROUP_WORDS = 16;
 constexpr u32 GROUP_ARRIVED = 3;
 constexpr u32 GROUP_HANDED = 4;

@@ -9,7 +9,8 @@
 
 namespace trunkline {
 
-// `companions` are views that the host has made or will make before it says so in the companion word; who asks finds its own by number.
+// `companions` are views that the host has made or will make before it says so in the companion word; who asks finds its own by
+// number.
 struct Lane {
     const View *main;
     const View *companions;
@@ -109,7 +110,8 @@ TRUNKLINE_FN Post check_shares(const View &view, const Bytes &bytes, u32 threads
     return posted();
 }
 
-// Writes the shares of a group's threads, by one reservation. One thread does that for all; put_cooperative has each write its own.
+// Writes the shares of a group's threads, by one reservation. One thread does that for all; put_cooperative has each write its
+// own.
 TRUNKLINE_CALL Post write_shares(const Lane &lane, const Bytes &bytes, u32 threads, const Entry *behind, Budget &budget,
                                Ticket &write_done, Ticket &last) {
     const View &view = *lane.main;

@@ -1,8 +1,8 @@
 // The same protocol on a queue pair of NVIDIA's NICs (the mlx5 family): the NIC reads the ring, and nobody executes for it.
 //
-// Reserving, publishing and submitting are those of queue.h. Here is what differs: entries of that NIC, its doorbell, and completions that it
-// writes. Every entry completes visibly and none but this code polls, so an entry's index is its completion's, and a WAIT of the
-// companion queue pair can name it. The formats are tested against crates/proto/src/wire/mlx5.
+// Reserving, publishing and submitting are those of queue.h. Here is what differs: entries of that NIC, its doorbell, and
+// completions that it writes. Every entry completes visibly and none but this code polls, so an entry's index is its
+// completion's, and a WAIT of the companion queue pair can name it. The formats are tested against crates/proto/src/wire/mlx5.
 #ifndef TRUNKLINE_DEVICE_MLX5_H
 #define TRUNKLINE_DEVICE_MLX5_H
 
@@ -36,12 +36,12 @@ constexpr u32 CQE_VENDOR = 54;
 constexpr u32 CQE_SYNDROME = 55;
 constexpr u32 CQE_OWNER = 63;
 
-// What an entry waits for: the three bits of the control segment. READS_AND_ATOMICS says nothing of writes, which a queue pair places in
-// order anyway.
+// What an entry waits for: the three bits of the control segment. READS_AND_ATOMICS says nothing of writes, which a queue pair
+// places in order anyway.
 enum Fence : u8 { FENCE_NONE = 0, FENCE_SMALL = 1, FENCE_READS_AND_ATOMICS = 2, FENCE_STRONG = 3, FENCE_VERBS = 4 };
 
-// A queue pair as its producers see it: addresses that are good where the kernel runs. Made by the host, read only. The completion
-// queue is as deep as the ring, serves this queue pair alone, and is allowed to overrun.
+// A queue pair as its producers see it: addresses that are good where the kernel runs. Made by the host, read only. The
+// completion queue is as deep as the ring, serves this queue pair alone, and is allowed to overrun.
 struct QueuePair {
     u64 *words;      // producers' words and the lock, in memory of this device
     u64 *ring;       // 64 bytes each
@@ -133,8 +133,12 @@ TRUNKLINE_FN Entry entry_read(const Local &into, const Remote &from, u32 len) {
     return entry;
 }
 
-// Where nobody wants what a word was, it goes into the sink: a region of 8 bytes that begins at address 0 whatever its memory is.
-TRUNKLINE_FN Local sink_of(const QueuePair &queue) { return Local{TRUNKLINE_PLANTED("header-mlx5-sink-by-address") ? 8ull : 0ull, queue.sink}; }
+// Where nobody wants what a word was, it goes into the sink: a region of 8 bytes that begins at address 0 whatever its memory
+// is.
+TRUNKLINE_FN Local sink_of(const QueuePair &queue) {
+    u64 addr = TRUNKLINE_PLANTED("header-mlx5-sink-by-address") ? 8 : 0;
+    return Local{addr, queue.sink};
+}
 
 TRUNKLINE_FN Entry entry_add(const Remote &at, u64 value, const Local &old) {
     Entry entry = entry_of(OPCODE_ATOMIC_FA, 4);
@@ -245,7 +249,8 @@ TRUNKLINE_FN u16 status_of_syndrome(u8 syndrome) {
     }
 }
 
-// The first entry that failed, if one has. The shadow never passes it: so it is where the walk over good ones ends, and stays there.
+// The first entry that failed, if one has. The shadow never passes it: so it is where the walk over good ones ends, and stays
+// there.
 TRUNKLINE_CALL bool has_failed(const QueuePair &queue, Wait &how) {
     u64 index = dev_load(queue.words + WORD_SHADOW);
     for (u32 at = 0; at < queue.depth; at++, index++) {
@@ -294,8 +299,8 @@ TRUNKLINE_FN Post check_put(const Lane &lane, const Bytes &bytes, const With &wi
     return posted();
 }
 
-// Counts an entry when it has completed: the companion waits for the completion, then adds over its connection back to this NIC. The counter's
-// key is that of its region here.
+// Counts an entry when it has completed: the companion waits for the completion, then adds over its connection back to this
+// NIC. The counter's key is that of its region here.
 TRUNKLINE_CALL Post count(const Lane &lane, const Ticket &of, const Addition &counter, Budget &budget) {
     const QueuePair &companion = *lane.companion;
     u64 index = TRUNKLINE_PLANTED("header-mlx5-waits-one-early") ? of.index - 1 : of.index;
@@ -313,7 +318,8 @@ TRUNKLINE_FN Entry entry_of_nth(const Bytes &bytes, u64 nth) {
 }
 
 // Writes bytes, then raises a signal, then counts the last WRITE here, each if asked for.
-TRUNKLINE_CALL Post put(const Lane &lane, const Bytes &bytes, const With &with, Budget &budget, Ticket &write_done, Ticket &last) {
+TRUNKLINE_CALL Post put(const Lane &lane, const Bytes &bytes, const With &with, Budget &budget, Ticket &write_done,
+                        Ticket &last) {
     Post result = check_put(lane, bytes, with);
     if (result.kind != POSTED) return result;
     const QueuePair &queue = *lane.main;

@@ -20,8 +20,8 @@
 #include "trunkline/device/platform_host.h"
 #endif
 
-// TRUNKLINE_FN stands before every function. TRUNKLINE_CALL stands before those that a kernel calls rather than has many copies of: what
-// they do takes longer than a call, and a kernel that is compiled when a program starts should be small.
+// TRUNKLINE_FN stands before every function. TRUNKLINE_CALL stands before those that a kernel calls rather than has many copies
+// of: what they do takes longer than a call, and a kernel that is compiled when a program starts should be small.
 
 // For tests: a planted bug by its name, and points at which a test lets others go on.
 #ifndef TRUNKLINE_PLANTED

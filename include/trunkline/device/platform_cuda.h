@@ -1,4 +1,5 @@
-// Accesses of memory on GPUs of NVIDIA from sm_70 on, by PTX alone: libcu++ is not there where a kernel is compiled at run time.
+// Accesses of memory on GPUs of NVIDIA from sm_70 on, by PTX alone: libcu++ is not there where a kernel is compiled at run
+// time.
 #ifndef TRUNKLINE_DEVICE_PLATFORM_CUDA_H
 #define TRUNKLINE_DEVICE_PLATFORM_CUDA_H
 

@@ -3,8 +3,9 @@
 // What crates/devq/src/queue.rs does, access by access. A reservation takes nothing unless there is room, so who finds none has
 // nothing to give back. Who has reserved publishes or cancels, else nobody behind gets further.
 //
-// What depends on who executes is in a few functions that are overloaded for each kind of queue (here for View, in mlx5.h for a NIC):
-// put_entry, put_nop, completed_near, ring, poll, is_aborted, is_over, abort. All else is a template over the queue, and the same for both.
+// What depends on who executes is in a few functions that are overloaded for each kind of queue (here for View, in mlx5.h for a
+// NIC): put_entry, put_nop, completed_near, ring, poll, is_aborted, is_over, abort. All else is a template over the queue, and
+// the same for both.
 #ifndef TRUNKLINE_DEVICE_QUEUE_H
 #define TRUNKLINE_DEVICE_QUEUE_H
 
@@ -14,7 +15,8 @@
 
 namespace trunkline {
 
-// How often somebody who cancels tries to publish NOPs. Those before him are about to publish, unless they have left in the middle.
+// How often somebody who cancels tries to publish NOPs. Those before him are about to publish, unless they have left in the
+// middle.
 constexpr u32 LEAVING_LOOKS_MAX = 1024;
 
 TRUNKLINE_FN Wait good() { return Wait{GOOD, STATUS_DONE, 0, 0}; }
@@ -219,8 +221,8 @@ TRUNKLINE_CALL bool submit(const Q &queue, u64 end) {
     for (;;) {
         u64 to = dev_load(submitted);
         TRUNKLINE_STEP("submit");
-        // Of two who store in the wrong order, the one that did so last looks after the other has raised the counter. That takes
-        // a full fence on both sides of the store.
+        // Of two who store in the wrong order, the one that did so last looks after the other has raised the counter. That
+        // takes a full fence on both sides of the store.
         settle();
         ring(queue, to);
         settle();
@@ -229,8 +231,8 @@ TRUNKLINE_CALL bool submit(const Q &queue, u64 end) {
     }
 }
 
-// Gives the places up: they become NOPs, and are published and submitted. Where those before have left in the middle nobody gets
-// further than them, so everybody is told to stop.
+// Gives the places up: they become NOPs, and are published and submitted. Where those before have left in the middle nobody
+// gets further than them, so everybody is told to stop.
 template <class Q>
 TRUNKLINE_CALL void cancel(const Q &queue, Reservation &taken) {
     if (TRUNKLINE_PLANTED("header-leaves-a-hole")) return;

@@ -47,7 +47,8 @@ TRUNKLINE_FN u64 read(const Slot &slot) {
     return sys_load(slot.value) - base;
 }
 
-// Begins anew: what has come before counts no more, what comes later does. False without a base. `counted`: what this call has set aside.
+// Begins anew: what has come before counts no more, what comes later does. False without a base. `counted`: what this call has
+// set aside.
 TRUNKLINE_FN bool reset(const Slot &slot, u64 &counted) {
     if (slot.base == nullptr) return false;
     if (TRUNKLINE_PLANTED("header-reset-by-store")) {
@@ -98,7 +99,8 @@ TRUNKLINE_CALL Wait wait(const Slot &slot, const Condition &until, Budget &budge
 }
 
 // The same, and ends with ABORTED when everybody who uses a queue is to stop: what was to come may then never have been posted.
-TRUNKLINE_CALL Wait wait_unless_aborted(const View &view, const Slot &slot, const Condition &until, Budget &budget, u64 &value) {
+TRUNKLINE_CALL Wait wait_unless_aborted(const View &view, const Slot &slot, const Condition &until, Budget &budget,
+                                        u64 &value) {
     Wait how;
     while (!look(slot, until, how)) {
         if (is_aborted(view, how)) return how;

@@ -1,5 +1,6 @@
-// The operations of the successor's API, as crates/devq/src/successor.rs has them: one put for all, channels of several lanes, and tickets.
-// A signal with a put goes with it, without a fence; a counter waits for the last WRITE, and so says that the source can be used again.
+// The operations of the successor's API, as crates/devq/src/successor.rs has them: one put for all, channels of several lanes,
+// and tickets. A signal with a put goes with it, without a fence; a counter waits for the last WRITE, and so says that the
+// source can be used again.
 #ifndef TRUNKLINE_DEVICE_SUCCESSOR_H
 #define TRUNKLINE_DEVICE_SUCCESSOR_H
 
@@ -11,9 +12,9 @@
 
 namespace trunkline {
 
-// One to LANES_MAX lanes over which one group of threads posts, and a flush that covers them all. Its words are this device's own, made by the host:
-// two for each lane, behind the last ticket that was recorded and behind the last one that some flush has seen complete; and one
-// that tells whose turn it is.
+// One to LANES_MAX lanes over which one group of threads posts, and a flush that covers them all. Its words are this device's
+// own, made by the host: two for each lane, behind the last ticket that was recorded and behind the last one that some flush
+// has seen complete; and one that tells whose turn it is.
 struct Channel {
     const Lane *lanes;
     u32 count;
@@ -145,8 +146,8 @@ TRUNKLINE_FN Post signal(const Channel &channel, const Addition &signal, Budget 
     return post_on(channel, 0, fenced(entry_add(signal), FENCE_READS_AND_ATOMICS), budget, ticket);
 }
 
-// Changes a word of the peer on the first lane: OP_ADD, OP_SET, OP_MAX, OP_SWAP_IF or OP_ADD_MASKED. What was there before is in the completion
-// of those that fetch. A strong one waits for all that was posted on the lane before.
+// Changes a word of the peer on the first lane: OP_ADD, OP_SET, OP_MAX, OP_SWAP_IF or OP_ADD_MASKED. What was there before is
+// in the completion of those that fetch. A strong one waits for all that was posted on the lane before.
 TRUNKLINE_FN Post change(const Channel &channel, Op op, const Remote &at, u64 operand, u64 comparand, bool poisoned,
                          bool is_strong, Budget &budget, Ticket &ticket) {
     if (op < OP_ADD || op > OP_MAX || at.addr % 8 != 0) return not_posted(RANGE);
@@ -171,8 +172,8 @@ TRUNKLINE_FN Wait wait_local(const Channel &channel, const Put &put, Budget &bud
     return wait(*channel.lanes[put.lane].main, put.write, budget);
 }
 
-// Waits until everything that was recorded before has completed; counters do not count. As wait, of the first lane that has something to
-// say; the others have not been waited for then.
+// Waits until everything that was recorded before has completed; counters do not count. As wait, of the first lane that has
+// something to say; the others have not been waited for then.
 TRUNKLINE_CALL Wait flush(const Channel &channel, Budget &budget) {
     for (u32 lane = 0; lane < channel.count; lane++) {
         const View &view = *channel.lanes[lane].main;

@@ -1,5 +1,5 @@
-// The device header as a library of the host, for tests that drive it and the Rust core side by side. An operation has a number, words as
-// arguments, and words as results; which they are stands in twin.rs, in the same order.
+// The device header as a library of the host, for tests that drive it and the Rust core side by side. An operation has a
+// number, words as arguments, and words as results; which they are stands in twin.rs, in the same order.
 
 typedef void (*Step)(void *context, const char *name);
 

@@ -1,4 +1,5 @@
-// Kernels of the tests: the same functions are run by threads of the host, and compiled for GPUs. Between them they use every operation.
+// Kernels of the tests: the same functions are run by threads of the host, and compiled for GPUs. Between them they use every
+// operation.
 #ifndef TRUNKLINE_TESTS_KERNELS_H
 #define TRUNKLINE_TESTS_KERNELS_H
 

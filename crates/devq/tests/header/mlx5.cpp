@@ -1,4 +1,5 @@
-// The header's part for NVIDIA's NICs as a library of the host, beside a NIC in software. Acts and their words stand in ../header_mlx5.rs.
+// The header's part for NVIDIA's NICs as a library of the host, beside a NIC in software. Acts and their words stand in
+// ../header_mlx5.rs.
 #include <sched.h>
 
 typedef void (*Step)(void *context, const char *name);
