@@ -20,7 +20,7 @@ use trunkline_proto::wire::devq::{
 };
 
 use common::is_full;
-use fixture::{compile, fixture, skip};
+use fixture::{Fixture, compile, fixture, skip};
 use twin::{Mode, Pair, Plan, Rust, lanes, signal};
 
 const GIB: u64 = 1 << 30;
@@ -127,6 +127,7 @@ fn run(plan: Plan, acts: &[Act]) {
             None => others(&pair, act),
             Some((number, args)) => {
                 let theirs = pair.twin.act(number, &args);
+                no_change(fixture);
                 assert_eq!(theirs, rust.act(number, &args), "act {number} of {args:?}, the header's first");
             }
         }
@@ -145,6 +146,11 @@ fn plan() -> impl Strategy<Value = Plan> {
             checked,
         },
     )
+}
+
+/// No atomic of a device reaches what it shares with the host.
+fn no_change(fixture: &Fixture) {
+    assert_eq!(fixture.changes(), 0, "atomics on memory of the host");
 }
 
 /// T15: random scripts of all operations, over all ends of numbers, with errors.
@@ -486,6 +492,7 @@ fn requests_of_a_device_are_taken_up() {
         }
         assert_eq!(pair.twin.act(28, &[0, 0, 6, 9, 0, 0, 0, 0, 0, 0])[5], u64::from(is_first));
         assert_eq!(queue.aborted(), (!is_first).then_some(ours), "nobody has looked");
+        no_change(fixture);
         pair.header.pass();
         let stays = if is_first { Aborted { reason: 9, ..ours } } else { ours };
         assert_eq!(queue.aborted(), Some(stays));

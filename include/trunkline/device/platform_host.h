@@ -7,6 +7,11 @@
 #define TRUNKLINE_FN inline
 #define TRUNKLINE_CALL inline
 
+// For tests: every word that an atomic changes.
+#ifndef TRUNKLINE_CHANGES
+#define TRUNKLINE_CHANGES(word) ((void)0)
+#endif
+
 namespace trunkline {
 
 TRUNKLINE_FN u64 dev_load(const u64 *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
@@ -15,11 +20,15 @@ TRUNKLINE_FN void dev_store(u64 *word, u64 value) { __atomic_store_n(word, value
 TRUNKLINE_FN void dev_store_relaxed(u64 *word, u64 value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
 
 TRUNKLINE_FN u64 dev_cas(u64 *word, u64 expect, u64 value) {
+    TRUNKLINE_CHANGES(word);
     __atomic_compare_exchange_n(word, &expect, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
     return expect;
 }
 
-TRUNKLINE_FN u64 dev_add(u64 *word, u64 value) { return __atomic_fetch_add(word, value, __ATOMIC_RELAXED); }
+TRUNKLINE_FN u64 dev_add(u64 *word, u64 value) {
+    TRUNKLINE_CHANGES(word);
+    return __atomic_fetch_add(word, value, __ATOMIC_RELAXED);
+}
 
 TRUNKLINE_FN u64 sys_load(const u64 *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 TRUNKLINE_FN u64 sys_load_relaxed(const u64 *word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
@@ -45,7 +54,10 @@ TRUNKLINE_FN void sys_fence() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 TRUNKLINE_FN void sys_fence_full() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 TRUNKLINE_FN u64 host_cas(u64 *word, u64 expect, u64 value) { return dev_cas(word, expect, value); }
-TRUNKLINE_FN void host_or(u64 *word, u64 bits) { __atomic_fetch_or(word, bits, __ATOMIC_RELEASE); }
+TRUNKLINE_FN void host_or(u64 *word, u64 bits) {
+    TRUNKLINE_CHANGES(word);
+    __atomic_fetch_or(word, bits, __ATOMIC_RELEASE);
+}
 
 TRUNKLINE_FN u64 now() {
 #if defined(__x86_64__)

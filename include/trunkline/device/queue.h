@@ -38,8 +38,8 @@ TRUNKLINE_FN bool is_usable(const View &view) {
 #if defined(TRUNKLINE_ON_HOST)
     bool is_reached = true;
 #else
-    // A bit would be set by an atomic on the host's memory.
-    bool is_reached = view.bit == 0 && view.claims != nullptr;
+    // A bit would be set by an atomic on the host's memory. Entries are stored by 16 bytes.
+    bool is_reached = view.bit == 0 && view.claims != nullptr && (u64)view.ring % 16 == 0;
 #endif
     bool is_power = view.depth >= DEPTH_MIN && view.depth <= DEPTH_MAX && view.depth == 1u << view.shift;
     return is_reached && is_power && view.version == VERSION;
@@ -98,7 +98,9 @@ TRUNKLINE_FN void mark(const View &view) {
 TRUNKLINE_FN bool abort(const View &view, u16 status, u32 reason) {
     u64 word = halves(status == STATUS_DONE ? STATUS_ABORTED : status, reason);
     bool is_first = false;
-    if (view.claims != nullptr) {
+    if (TRUNKLINE_PLANTED("header-aborts-by-atomic")) {
+        is_first = dev_cas(view.told + TOLD_ABORT, 0, word) == 0;
+    } else if (view.claims != nullptr) {
         is_first = sys_load(view.told + TOLD_ABORT) == 0 && dev_cas(view.claims + CLAIM_ABORT, 0, word) == 0;
         if (is_first) sys_store(view.told + TOLD_ABORT_ASKED, word);
     } else {

@@ -19,6 +19,17 @@ static void pass_step(const char *name) {
     if (step != nullptr) step(step_context, name);
 }
 
+// Memory that no atomic may change, as addresses from and behind, and how often one did.
+static unsigned long long guarded[32][2];
+static unsigned guards;
+static unsigned long long changes;
+
+static void look_at_change(const void *word) {
+    unsigned long long at = (unsigned long long)word;
+    for (unsigned guard = 0; guard < guards; guard++) changes += at >= guarded[guard][0] && at < guarded[guard][1];
+}
+
+#define TRUNKLINE_CHANGES(word) look_at_change(word)
 #define TRUNKLINE_PLANTED(name) is_planted(name)
 #define TRUNKLINE_STEP(name) pass_step(name)
 
@@ -223,6 +234,17 @@ void twin_plant(const char *name) {
     for (; name[at] != 0 && at < 63; at++) planted[at] = name[at];
     planted[at] = 0;
 }
+
+void twin_guard(const u64 *ranges, u32 count) {
+    guards = count < 32 ? count : 32;
+    for (u32 at = 0; at < guards; at++) {
+        guarded[at][0] = ranges[2 * at];
+        guarded[at][1] = ranges[2 * at + 1];
+    }
+    changes = 0;
+}
+
+u64 twin_changes() { return changes; }
 
 void twin_steps(Step callback, void *context) {
     step = callback;

@@ -155,6 +155,20 @@ impl Fixture {
         Twin { fixture: self, at }
     }
 
+    /// Memory that no atomic may change from now on, as addresses from and behind.
+    pub(crate) fn guard(&self, ranges: &[[u64; 2]]) {
+        let guard = symbol::<unsafe extern "C" fn(*const [u64; 2], u32)>(&self.library, "twin_guard");
+        // SAFETY: it copies so many.
+        unsafe { guard(ranges.as_ptr(), ranges.len() as u32) };
+    }
+
+    /// How often one has.
+    pub(crate) fn changes(&self) -> u64 {
+        let changes = symbol::<unsafe extern "C" fn() -> u64>(&self.library, "twin_changes");
+        // SAFETY: it reads a number.
+        unsafe { changes() }
+    }
+
     pub(crate) fn is_usable(&self, view: &View) -> bool {
         let is_usable = symbol::<unsafe extern "C" fn(*const View) -> u32>(&self.library, "twin_is_usable");
         // SAFETY: it reads the view.

@@ -205,6 +205,12 @@ impl<'f> Pair<'f> {
         };
         let views = views(&header, &own);
         assert!(views.iter().all(|view| fixture.is_usable(view)));
+        // What a device shares with the host, or the host's engine changes.
+        let queues = header.queues.iter().map(|queue| (address(queue.words()), queue.words().bytes()));
+        let shared =
+            [(address(header.page.words()), header.page.words().bytes()), (address(&header.slots), 48 * 8)];
+        let guarded: Vec<_> = queues.chain(shared).map(|(from, bytes)| [from, from + bytes]).collect();
+        fixture.guard(if plan.mode == Mode::Device { &guarded } else { &[] });
         let twin =
             fixture.twin(&views, pointer(&header.channel), pointer(&header.slots), pointer(&header.group));
         Self { plan, rust, header, twin, own }
