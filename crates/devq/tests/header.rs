@@ -158,7 +158,7 @@ fn no_change(fixture: &Fixture) {
 fn acts_leave_the_same_words() {
     let Some(fixture) = fixture("the device header beside the Rust core") else { return };
     let _turn = fixture.turn();
-    let cases = if is_full() { 60_000 } else { 3_000 };
+    let cases = if is_full() { 300_000 } else { 10_000 };
     let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(cases) });
     let acts = prop::collection::vec(
         (any::<u8>(), any::<[u16; 6]>()).prop_map(|(kind, raw)| Act { kind, raw }),
