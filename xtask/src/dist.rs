@@ -42,6 +42,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         fs::remove_dir_all(&dist).with_context(|| format!("clearing {}", dist.display()))?;
     }
     lay_out(&built, &dist)?;
+    copy_headers(&workspace.root.join("include"), &dist.join("include"))?;
     for package in &workspace.crates {
         copy_headers(&package.dir.join("include"), &dist.join("include"))?;
     }
@@ -78,6 +79,9 @@ fn copy_headers(from: &Path, to: &Path) -> Result<()> {
     }
     for entry in fs::read_dir(from).with_context(|| format!("listing {}", from.display()))? {
         let path = entry?.path();
+        if let (true, Some(name)) = (path.is_dir(), path.file_name()) {
+            copy_headers(&path, &to.join(name))?;
+        }
         if let (Some("h" | "hpp" | "cuh"), Some(name)) =
             (path.extension().and_then(|e| e.to_str()), path.file_name())
         {
@@ -133,10 +137,12 @@ mod tests {
     fn only_headers_are_copied() {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("include"), dir.path().join("to"));
-        fs::create_dir(&from).unwrap();
+        fs::create_dir_all(from.join("trunkline/device")).unwrap();
         fs::write(from.join("a.h"), "h").unwrap();
+        fs::write(from.join("trunkline/device/b.h"), "h").unwrap();
         fs::write(from.join("notes.md"), "no").unwrap();
         copy_headers(&from, &to).unwrap();
         assert!(to.join("a.h").exists() && !to.join("notes.md").exists());
+        assert!(to.join("trunkline/device/b.h").exists());
     }
 }

@@ -28,7 +28,18 @@ impl<M: Memory> BellPage<M> {
     /// # Errors
     /// [`ShapeError`], if there is no such page, or the memory is too small.
     pub fn create(memory: M, count: u32, mutant: Mutant) -> Result<Self, ShapeError> {
-        let bells = Bells::new(count)?;
+        Self::make(memory, Bells::new(count)?, mutant)
+    }
+
+    /// The same, with a byte for each doorbell in place of a bit: a device sets it by a store, where its atomics do not reach.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_for_devices(memory: M, count: u32, mutant: Mutant) -> Result<Self, ShapeError> {
+        Self::make(memory, Bells::new(count)?.by_bytes(), mutant)
+    }
+
+    fn make(memory: M, bells: Bells, mutant: Mutant) -> Result<Self, ShapeError> {
         let (have, need) = (memory.bytes(), bells.bytes());
         if have < need {
             return Err(ShapeError::Short { have, need });
@@ -37,7 +48,7 @@ impl<M: Memory> BellPage<M> {
             memory.put(at as u64 * 8, *word);
         }
         for group in 0..bells.groups() {
-            memory.store(bells.bit(group * 64).0, 0, Release);
+            memory.store(bells.bit(bells.bell_of(group, 0)).0, 0, Release);
         }
         Ok(Self { memory, bells, mutant })
     }
@@ -78,9 +89,9 @@ impl<M: Memory> BellPage<M> {
         self.memory.store(self.bells.bell(number), first, Release);
     }
 
-    /// Takes the bits of a group of 64: whose doorbells have been rung since.
+    /// Takes the bits of a group, each of which is a doorbell's by [`Bells::bell_of`]: whose have been rung since.
     pub fn take(&self, group: u32) -> u64 {
-        let (at, _) = self.bells.bit(group * 64);
+        let (at, _) = self.bells.bit(self.bells.bell_of(group, 0));
         // An idle page is only read.
         if self.memory.load(at, Acquire) == 0 {
             return 0;
@@ -97,6 +108,12 @@ impl<M: Memory> BellPage<M> {
     #[must_use]
     pub const fn words(&self) -> &M {
         &self.memory
+    }
+
+    /// How it is laid out.
+    #[must_use]
+    pub const fn bells(&self) -> Bells {
+        self.bells
     }
 
     /// Words of bits.

@@ -221,6 +221,7 @@ impl<M: Memory> Consumer<M> {
                 self.stop(why.status, why.reason);
             }
         }
+        self.take_request();
         if let Some(why) = Aborted::from_word(self.memory.load(at::ABORT, Acquire))
             && !self.mutant.is("devq-engine-ignores-abort")
         {
@@ -228,9 +229,26 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
+    /// A device only asks for an abort, as the word is others' as well; the first one stays.
+    fn take_request(&self) {
+        if !self.shape.is_for_device() || self.mutant.is("devq-ignores-requests") {
+            return;
+        }
+        let asked = self.memory.load(at::ABORT_ASKED, Acquire);
+        if asked != 0 {
+            let _ = self.memory.compare_exchange(at::ABORT, 0, asked, AcqRel);
+        }
+    }
+
     /// Whether somebody has asked for a companion, and nobody has answered.
     pub fn is_asked_for_companion(&self) -> bool {
-        Companion::from_word(self.memory.load(at::COMPANION, Acquire)) == Companion::Asked
+        match Companion::from_word(self.memory.load(at::COMPANION, Acquire)) {
+            Companion::Asked => true,
+            Companion::None => {
+                self.shape.is_for_device() && self.memory.load(at::COMPANION_ASKED, Acquire) != 0
+            }
+            Companion::Refused | Companion::Queue(_) | Companion::Invalid(_) => false,
+        }
     }
 
     fn stop(&mut self, status: Status, reason: u32) {

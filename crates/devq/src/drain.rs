@@ -136,7 +136,7 @@ impl<M: Memory + Clone> Drain<M> {
         for group in 0..self.page.groups() {
             let mut bits = self.page.take(group);
             while bits != 0 {
-                let bell = group * 64 + bits.trailing_zeros();
+                let bell = self.page.bells().bell_of(group, bits.trailing_zeros());
                 bits &= bits - 1;
                 let says = before.get(bell as usize).copied();
                 self.rung(bell, says.unwrap_or_else(|| self.page.look(bell)));

@@ -13,6 +13,7 @@
 //! - [`channel`]: tickets of several lanes, and the flush that covers them.
 //! - [`verdict`]: what the leader of a group has learned, told to all of it.
 //! - [`lane`], [`original`], [`successor`]: the operations of two APIs, as entries.
+//! - [`view`], [`header`]: what kernels are given that use the twin of this protocol for devices, `include/trunkline/device.h`.
 //!
 //! Nothing here reads a clock, starts a thread, or executes an entry. A wait gets a [`Budget`], and says when that is spent.
 #![no_std]
@@ -26,6 +27,7 @@ pub mod channel;
 pub mod consumer;
 pub mod drain;
 pub mod error;
+pub mod header;
 pub mod lane;
 pub mod memory;
 pub mod original;
@@ -34,6 +36,7 @@ pub mod raw;
 pub mod slot;
 pub mod successor;
 pub mod verdict;
+pub mod view;
 
 pub use bells::{Bell, BellPage};
 pub use budget::{Budget, Forever, Looks, Until};
@@ -44,3 +47,4 @@ pub use lane::{Addition, Bytes, Directory, Lane, OpError};
 pub use memory::{HeapWords, Memory, heap};
 pub use queue::{Poll, Queue, Refusal, Reservation, Rung, Ticket};
 pub use slot::{Condition, Slot, Slots};
+pub use view::View;

@@ -118,6 +118,11 @@ impl<M: Memory + Clone> Queue<M> {
         for word in [at::ABORT, at::COMPANION, at::ERROR, at::FIRST_BAD, at::REASON] {
             memory.store(word, 0, Relaxed);
         }
+        if shape.is_for_device() {
+            for word in [at::ABORT_ASKED, at::COMPANION_ASKED] {
+                memory.store(word, 0, Relaxed);
+            }
+        }
         for place in 0..u64::from(shape.depth()) {
             // No entry of an earlier queue in this memory is to be taken for one of this.
             memory.put(shape.entry(place), 0);

@@ -11,6 +11,7 @@ use trunkline_proto::wire::devq::Poison;
 use crate::budget::Budget;
 use crate::error::WaitError;
 use crate::memory::Memory;
+use crate::queue::Queue;
 
 /// What a signal or counter is waited to be, less its base.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -187,6 +188,32 @@ impl Slot {
         loop {
             if self.look(memory, until, mutant)? {
                 return Ok(self.read(memory));
+            }
+            if !budget.goes_on() {
+                return Err(WaitError::Timeout);
+            }
+            memory.pause();
+        }
+    }
+
+    /// As [`wait`](Self::wait), and ends when everybody who uses a queue is to stop: what was to come may then never have been posted.
+    ///
+    /// # Errors
+    /// As there, and [`WaitError::Aborted`].
+    pub fn wait_unless_aborted<M: Memory>(
+        &self,
+        memory: &M,
+        until: Condition,
+        queue: &Queue<impl Memory>,
+        budget: &mut impl Budget,
+        mutant: Mutant,
+    ) -> Result<u64, WaitError> {
+        loop {
+            if self.look(memory, until, mutant)? {
+                return Ok(self.read(memory));
+            }
+            if let Some(why) = queue.aborted() {
+                return Err(WaitError::Aborted(why));
             }
             if !budget.goes_on() {
                 return Err(WaitError::Timeout);

@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use trunkline_proto::mutant::Mutant;
-use trunkline_proto::wire::devq::{Entry, Fence, Remote};
+use trunkline_proto::wire::devq::{Atomic, Entry, Fence, Inline, LENGTH_MAX, Local, Remote, Work};
 
 use crate::budget::Budget;
 use crate::channel::Channel as Recorded;
@@ -147,6 +147,67 @@ impl<'a, M: Memory, D: Directory<M>> Channel<'a, M, D> {
         }
         let addr = signal.at.addr.wrapping_add(u64::from(lane) * LANE_STRIDE);
         Addition { at: Remote { addr, ..signal.at }, ..signal }
+    }
+
+    /// Writes bytes of the caller's, which stand in the entry, on the next lane.
+    ///
+    /// # Errors
+    /// [`OpError::Empty`] of none, [`OpError::Range`] of more than an entry has room for, and [`OpError`].
+    pub fn put_inline(&self, bytes: &[u8], to: Remote, budget: &mut impl Budget) -> Result<Put, OpError> {
+        let len = bytes.len() as u64;
+        if bytes.is_empty() {
+            return Err(OpError::Empty);
+        }
+        let range = OpError::Range { addr: to.addr, len };
+        let bytes = Inline::new(bytes).filter(|_| to.addr.checked_add(len).is_some()).ok_or(range)?;
+        self.post_next(&Entry::new(Work::WriteInline { bytes, to }), budget)
+    }
+
+    /// Fetches at most [`LENGTH_MAX`] bytes on the next lane: they are here when the ticket is done.
+    ///
+    /// # Errors
+    /// [`OpError::Empty`] of none, [`OpError::Range`] of too many, and [`OpError`].
+    pub fn get(&self, into: Local, from: Remote, len: u64, budget: &mut impl Budget) -> Result<Put, OpError> {
+        if len == 0 {
+            return Err(OpError::Empty);
+        }
+        for addr in [into.addr, from.addr] {
+            if len > LENGTH_MAX || addr.checked_add(len).is_none() {
+                return Err(OpError::Range { addr, len });
+            }
+        }
+        self.post_next(&Entry::new(Work::Read { into, from, len }), budget)
+    }
+
+    fn post_next(&self, entry: &Entry, budget: &mut impl Budget) -> Result<Put, OpError> {
+        let (number, lane) = self.lane();
+        let ticket = lane.post(entry, budget)?;
+        let _ = self.recorded.record(number, ticket);
+        Ok(Put { lane: number, write: ticket, last: ticket })
+    }
+
+    /// Changes a word of the peer on the first lane, behind its reads and atomics; a strong one behind all that was posted on it. What was there
+    /// before is in the completion, where the change brings it.
+    ///
+    /// # Errors
+    /// [`OpError::Range`] of a word that is not aligned, and [`OpError`].
+    pub fn change(
+        &self,
+        at: Remote,
+        change: Atomic,
+        poisoned: bool,
+        is_strong: bool,
+        budget: &mut impl Budget,
+    ) -> Result<Ticket, OpError> {
+        let Some(lane) = self.lanes.first() else { return Err(OpError::Empty) };
+        if !at.addr.is_multiple_of(8) {
+            return Err(OpError::Range { addr: at.addr, len: 8 });
+        }
+        let fence = if is_strong { Fence::All } else { Fence::ReadsAndAtomics };
+        let entry = Entry::new(Work::Atomic { at, change, poisoned }).fenced(fence);
+        let ticket = lane.post(&entry, budget)?;
+        let _ = self.recorded.record(0, ticket);
+        Ok(ticket)
     }
 
     /// Raises a signal on the first lane, behind its reads and atomics. It says nothing of what went over other lanes: flush first.

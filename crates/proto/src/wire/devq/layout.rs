@@ -26,6 +26,8 @@ pub const BELLS_MAX: u32 = 65_536;
 const MAGIC: u64 = u64::from_le_bytes(*b"TLDEVQUE");
 const BELL_MAGIC: u64 = u64::from_le_bytes(*b"TLDEVBEL");
 const CHECKED: u32 = 1;
+const OF_DEVICE: u32 = 2;
+const BY_BYTES: u32 = 1;
 
 /// Offsets of a queue's words.
 pub mod at {
@@ -45,6 +47,10 @@ pub mod at {
     pub const ABORT: u64 = 6 * LINE_BYTES;
     /// Which queue is the companion.
     pub const COMPANION: u64 = ABORT + 8;
+    /// Why a device asks everybody to stop; the engine makes it an abort.
+    pub const ABORT_ASKED: u64 = ABORT + 16;
+    /// Whether a device asks for a companion.
+    pub const COMPANION_ASKED: u64 = ABORT + 24;
     /// Whether the queue has failed, and the status.
     pub const ERROR: u64 = 7 * LINE_BYTES;
     /// The first entry that failed.
@@ -70,6 +76,7 @@ pub struct Shape {
     epoch: u32,
     bell: u32,
     checked: bool,
+    of_device: bool,
 }
 
 /// A queue or doorbell page is not as it should be.
@@ -115,13 +122,20 @@ impl Shape {
         if number >= u32::MAX - 1 {
             return Err(ShapeError::Number(number));
         }
-        Ok(Self { depth, number, epoch, bell, checked: false })
+        Ok(Self { depth, number, epoch, bell, checked: false, of_device: false })
     }
 
     /// The same, and its entries carry a check.
     #[must_use]
     pub const fn checked(self) -> Self {
         Self { checked: true, ..self }
+    }
+
+    /// The same, and its producers are threads of a device: the words that they change lie in its own memory, and what they ask for has words of
+    /// its own.
+    #[must_use]
+    pub const fn for_device(self) -> Self {
+        Self { of_device: true, ..self }
     }
 
     /// Entries that it has room for.
@@ -156,6 +170,13 @@ impl Shape {
         self.checked
     }
 
+    /// Whether its producers are threads of a device.
+    #[inline]
+    #[must_use]
+    pub const fn is_for_device(&self) -> bool {
+        self.of_device
+    }
+
     /// Bytes that it takes, as one piece.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
@@ -187,7 +208,7 @@ impl Shape {
     #[must_use]
     pub fn to_words(&self) -> [u64; 16] {
         let mut words = [0; 16];
-        let flags = if self.checked { CHECKED } else { 0 };
+        let flags = if self.checked { CHECKED } else { 0 } | if self.of_device { OF_DEVICE } else { 0 };
         words[0] = MAGIC;
         words[1] = word(u32::from(VERSION) | flags << 16, self.epoch);
         words[2] = word(self.depth, self.number);
@@ -211,7 +232,8 @@ impl Shape {
             return Err(ShapeError::Version(kind as u16));
         }
         let mut shape = Self::new(depth, number, epoch, halves(words[3]).0)?;
-        shape.checked = kind >> 16 == CHECKED;
+        shape.checked = kind >> 16 & CHECKED != 0;
+        shape.of_device = kind >> 16 & OF_DEVICE != 0;
         let differs = shape.to_words().iter().zip(words).position(|(ours, theirs)| ours != theirs);
         match differs {
             Some(at) => Err(ShapeError::Header(at as u64 * 8)),
@@ -303,6 +325,7 @@ impl Companion {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Bells {
     count: u32,
+    by_bytes: bool,
 }
 
 impl Bells {
@@ -314,9 +337,21 @@ impl Bells {
     /// [`ShapeError::Bells`].
     pub const fn new(count: u32) -> Result<Self, ShapeError> {
         match count {
-            1..=BELLS_MAX => Ok(Self { count }),
+            1..=BELLS_MAX => Ok(Self { count, by_bytes: false }),
             _ => Err(ShapeError::Bells(count)),
         }
+    }
+
+    /// The same, and each has a byte in place of a bit, for devices whose atomics do not reach the host's memory.
+    #[must_use]
+    pub const fn by_bytes(self) -> Self {
+        Self { by_bytes: true, ..self }
+    }
+
+    /// Whether each has a byte.
+    #[must_use]
+    pub const fn is_by_bytes(&self) -> bool {
+        self.by_bytes
     }
 
     /// How many.
@@ -325,16 +360,30 @@ impl Bells {
         self.count
     }
 
-    /// Words of bits.
+    /// Doorbells of a word of bits or bytes.
     #[must_use]
-    pub const fn groups(&self) -> u32 {
-        self.count.div_ceil(64)
+    pub const fn of_group(&self) -> u32 {
+        if self.by_bytes { 8 } else { 64 }
     }
 
-    /// Where the bit of a doorbell lies, and which it is.
+    /// Words of bits or bytes.
+    #[must_use]
+    pub const fn groups(&self) -> u32 {
+        self.count.div_ceil(self.of_group())
+    }
+
+    /// Where the bit of a doorbell lies, and which it is; of a byte the lowest one.
     #[must_use]
     pub const fn bit(&self, bell: u32) -> (u64, u64) {
-        (Self::BITS + (bell / 64) as u64 * 8, 1 << (bell % 64))
+        let each = self.of_group();
+        (Self::BITS + (bell / each) as u64 * 8, 1 << (bell % each * (64 / each)))
+    }
+
+    /// The doorbell of the bit `bit` of the group `group`.
+    #[must_use]
+    pub const fn bell_of(&self, group: u32, bit: u32) -> u32 {
+        let each = self.of_group();
+        group * each + bit / (64 / each)
     }
 
     /// Where a doorbell lies.
@@ -352,7 +401,8 @@ impl Bells {
     /// The header's words.
     #[must_use]
     pub const fn to_words(&self) -> [u64; 8] {
-        [BELL_MAGIC, word(VERSION as u32, self.count), 0, 0, 0, 0, 0, 0]
+        let flags = if self.by_bytes { BY_BYTES } else { 0 };
+        [BELL_MAGIC, word(VERSION as u32 | flags << 16, self.count), 0, 0, 0, 0, 0, 0]
     }
 
     /// Reads the header of a page in `have` bytes.
@@ -367,7 +417,8 @@ impl Bells {
         if version as u16 != VERSION {
             return Err(ShapeError::Version(version as u16));
         }
-        let bells = Self::new(count)?;
+        let mut bells = Self::new(count)?;
+        bells.by_bytes = version >> 16 & BY_BYTES != 0;
         let differs = bells.to_words().iter().zip(words).position(|(ours, theirs)| ours != theirs);
         match differs {
             Some(at) => Err(ShapeError::Header(at as u64 * 8)),

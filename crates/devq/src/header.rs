@@ -1,0 +1,34 @@
+//! The device header as text, for whoever compiles kernels at run time: no file need be installed. Its files are in `include/trunkline`.
+
+/// A file of the header: the name by which `#include` finds it, and its text.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct File {
+    /// As `#include` has it, in kernels and in other files of the header.
+    pub name: &'static str,
+    /// The text.
+    pub text: &'static str,
+}
+
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        [$(File { name: $name, text: include_str!(concat!("../../../include/", $name)) }),*]
+    };
+}
+
+/// All files. A kernel includes the first, that the others.
+pub const FILES: [File; 14] = files![
+    "trunkline/device.h",
+    "trunkline/device/abi.h",
+    "trunkline/device/entry.h",
+    "trunkline/device/group.h",
+    "trunkline/device/lane.h",
+    "trunkline/device/mlx5.h",
+    "trunkline/device/original.h",
+    "trunkline/device/platform.h",
+    "trunkline/device/platform_cuda.h",
+    "trunkline/device/platform_hip.h",
+    "trunkline/device/platform_host.h",
+    "trunkline/device/queue.h",
+    "trunkline/device/slot.h",
+    "trunkline/device/successor.h",
+];

@@ -1,0 +1,150 @@
+//! What a producer of the device header is given: where the words of a queue lie, as addresses. The twin of `View` in
+//! `include/trunkline/device/abi.h`; whoever launches kernels makes it, and hands its bytes over.
+//!
+//! Nothing here reads or writes memory: addresses are numbers, good where the kernel runs.
+
+use trunkline_proto::wire::devq::{Bells, LINE_BYTES, Shape, VERSION, at};
+
+/// Bytes of the words that producers change, where a device has them in its own memory.
+pub const WORDS_BYTES: u64 = 4 * LINE_BYTES;
+
+/// Bytes of the words by which threads of one device find out who of them asks first.
+pub const CLAIMS_BYTES: u64 = 16;
+
+/// Words of a group of threads (`GROUP_WORDS`), 0 at first.
+pub const GROUP_BYTES: u64 = 128;
+
+/// Flag: entries carry a check.
+const CHECKED: u32 = 1;
+
+/// A queue, as its producers see it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(C)]
+pub struct View {
+    /// Producers' words.
+    pub words: u64,
+    /// The frontier, and the lines behind it.
+    pub told: u64,
+    /// The ring.
+    pub ring: u64,
+    /// The completions.
+    pub completions: u64,
+    /// The doorbell.
+    pub bell: u64,
+    /// The word of its bit, or its byte.
+    pub mark: u64,
+    /// The bit; 0: it is a byte.
+    pub bit: u64,
+    /// Who asks first; 0: by the queue's own words.
+    pub claims: u64,
+    /// As the queue's.
+    pub depth: u32,
+    /// As the queue's.
+    pub number: u32,
+    /// As the queue's.
+    pub epoch: u32,
+    /// Flags.
+    pub flags: u32,
+    /// Binary logarithm of the depth.
+    pub shift: u32,
+    /// Of the layout.
+    pub version: u32,
+    /// 0.
+    pub reserved: [u64; 5],
+}
+
+const _: () = assert!(size_of::<View>() == 128 && core::mem::offset_of!(View, depth) == 64);
+
+/// The words of a device's own memory that its producers share; addresses as it sees them.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Own {
+    /// [`WORDS_BYTES`]: the first index at the beginning of each line ([`words`](Self::words)).
+    pub words: u64,
+    /// [`CLAIMS_BYTES`], 0 at first.
+    pub claims: u64,
+}
+
+impl Own {
+    /// What the producers' words are at first, for a queue whose first index is `first`.
+    #[must_use]
+    pub const fn words(first: u64) -> [u64; (WORDS_BYTES / 8) as usize] {
+        let mut words = [0; (WORDS_BYTES / 8) as usize];
+        let line = (LINE_BYTES / 8) as usize;
+        (words[0], words[line], words[2 * line], words[3 * line]) = (first, first, first, first);
+        words
+    }
+}
+
+impl View {
+    /// Of a queue at `queue` and a page of doorbells at `page`; `own` is a device's. `None` where they do not fit: a queue made for a device is
+    /// used by that alone, and its doorbell has a byte.
+    #[must_use]
+    pub fn new(shape: &Shape, queue: u64, bells: Bells, page: u64, own: Option<Own>) -> Option<Self> {
+        let fits = own.is_some() == shape.is_for_device() && shape.bell() < bells.count();
+        if !fits || own.is_some() && !bells.is_by_bytes() {
+            return None;
+        }
+        let (word, bit) = bells.bit(shape.bell());
+        let byte = u64::from(bit.trailing_zeros() / 8);
+        let (mark, bit) = if bells.is_by_bytes() { (word + byte, 0) } else { (word, bit) };
+        Some(Self {
+            words: own.map_or(queue + at::RESERVED, |own| own.words),
+            told: queue + at::FRONTIER,
+            ring: queue + shape.entry(0),
+            completions: queue + shape.completion(0),
+            bell: page + bells.bell(shape.bell()),
+            mark: page + mark,
+            bit,
+            claims: own.map_or(0, |own| own.claims),
+            depth: shape.depth(),
+            number: shape.number(),
+            epoch: shape.epoch(),
+            flags: if shape.is_checked() { CHECKED } else { 0 },
+            shift: shape.depth().trailing_zeros(),
+            version: VERSION.into(),
+            reserved: [0; 5],
+        })
+    }
+}
+
+/// A queue pair of an NVIDIA NIC, as its producers see it. The twin of `mlx5::QueuePair` in `include/trunkline/device/mlx5.h`.
+///
+/// The completion queue is as deep as the ring, is this queue pair's alone, may overrun, and begins filled with ones. Indices begin where
+/// the producers' words say.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(C)]
+pub struct QueuePair {
+    /// Producers' words and, behind them, the lock: [`QUEUE_PAIR_WORDS_BYTES`].
+    pub words: u64,
+    /// Entries of 64 bytes.
+    pub ring: u64,
+    /// Completions of 64 bytes.
+    pub cqes: u64,
+    /// The send queue's half of the doorbell record, 4 bytes.
+    pub record: u64,
+    /// The register.
+    pub doorbell: u64,
+    /// A word of the host: why everybody is to stop, or 0.
+    pub abort: u64,
+    /// Who of a device tells all to stop first: [`CLAIMS_BYTES`].
+    pub claims: u64,
+    /// A power of two, up to 32,768.
+    pub depth: u32,
+    /// Binary logarithm of the depth.
+    pub shift: u32,
+    /// Of the queue pair, 24 bits.
+    pub number: u32,
+    /// For tickets.
+    pub epoch: u32,
+    /// Number of the completion queue, 24 bits.
+    pub cq: u32,
+    /// Key of the region that takes what atomics bring back: 8 bytes whose addresses begin at 0.
+    pub sink: u32,
+    /// 0.
+    pub reserved: [u64; 6],
+}
+
+/// Bytes of a queue pair's words in a device's memory.
+pub const QUEUE_PAIR_WORDS_BYTES: u64 = WORDS_BYTES + LINE_BYTES;
+
+const _: () = assert!(size_of::<QueuePair>() == 128 && core::mem::offset_of!(QueuePair, depth) == 56);

@@ -1,0 +1,48 @@
+// The tests' kernels, for GPUs: compiled, by NVRTC and for HIP, where there is none (scripts/device-header).
+#ifdef PLANT_NO_FENCE
+// Whether a name is the one of the bug: known when it is compiled.
+__attribute__((device)) constexpr bool is_no_fence(const char *name, const char *other = "header-no-full-fence") {
+    return *name == *other && (*name == 0 || is_no_fence(name + 1, other + 1));
+}
+#define TRUNKLINE_PLANTED(name) is_no_fence(name)
+#endif
+
+#include "kernels.h"
+#include "mlx5_kernels.h"
+
+// One block a program.
+TRUNKLINE_KERNEL exercise(const tests::Job *job) { tests::exercise(*job, trunkline::this_block(job->group)); }
+
+// One warp a program.
+TRUNKLINE_KERNEL exercise_warp(const tests::Job *job) { tests::exercise(*job, trunkline::this_warp(job->group)); }
+
+// One thread a program.
+TRUNKLINE_KERNEL exercise_thread(const tests::Job *job) { tests::exercise(*job, trunkline::alone(job->group)); }
+
+TRUNKLINE_KERNEL stop(const trunkline::View *view, unsigned *stopped) {
+    *stopped = trunkline::abort(*view, trunkline::STATUS_ABORTED, 7);
+}
+
+// What a deadline and every comparison of a slot cost in registers is not looked at; that they compile is.
+TRUNKLINE_KERNEL compare(const trunkline::u64 *slot, unsigned how, trunkline::u64 value, unsigned *result) {
+    trunkline::Budget budget = trunkline::until(trunkline::now() + value);
+    trunkline::u64 found = 0;
+    trunkline::Condition until = {(trunkline::Comparison)how, value};
+    *result = trunkline::wait(trunkline::poisoned_slot(slot), until, budget, found).kind;
+}
+
+// A group's other waits.
+TRUNKLINE_KERNEL wait_as_group(trunkline::u64 *words, const trunkline::u64 *slot, trunkline::u64 value, unsigned *result) {
+    trunkline::Group group = trunkline::this_block(words);
+    trunkline::Budget budget = trunkline::forever();
+    trunkline::u64 found = 0;
+    *result = trunkline::wait(group, trunkline::poisoned_slot(slot), trunkline::Condition{trunkline::AT_LEAST, value}, budget, found).kind;
+}
+
+TRUNKLINE_KERNEL exercise_mlx5(const tests::NicJob *job) { tests::exercise_nic(*job); }
+
+#ifdef PLANT_SYSTEM_ATOMIC
+TRUNKLINE_KERNEL change_host(unsigned long long *word) {
+    asm volatile("red.relaxed.sys.global.add.u64 [%0], 1;" : : "l"(word) : "memory");
+}
+#endif

@@ -1,0 +1,31 @@
+// Device queues of Trunkline, for code that runs on a device: CUDA and HIP, compiled ahead or at run time, and
+// threads of a host.
+//
+// Include this one file. It needs no other header, no standard library and no toolkit: C++17, no exceptions, no virtual
+// functions, no statics. docs/device.md says how to write a kernel by it, docs/wire.md ("Device queues") what lies in memory.
+//
+//   device/abi.h        layouts and numbers that the host knows as well
+//   device/platform.h   the few accesses of memory that a device has; one file for each kind of device
+//   device/entry.h      entries as eight words
+//   device/queue.h      reserve, write, publish, submit, poll, wait, give up
+//   device/slot.h       signals and counters
+//   device/lane.h       a queue and its companion
+//   device/original.h   operations of the original API
+//   device/successor.h  operations of its successor: channels of several lanes
+//   device/group.h      groups of threads that go on, or stop, as one
+//   device/mlx5.h       the same protocol on a queue pair of NVIDIA's NICs
+#ifndef TRUNKLINE_DEVICE_H
+#define TRUNKLINE_DEVICE_H
+
+#include "trunkline/device/abi.h"
+#include "trunkline/device/platform.h"
+#include "trunkline/device/entry.h"
+#include "trunkline/device/queue.h"
+#include "trunkline/device/slot.h"
+#include "trunkline/device/lane.h"
+#include "trunkline/device/original.h"
+#include "trunkline/device/successor.h"
+#include "trunkline/device/group.h"
+#include "trunkline/device/mlx5.h"
+
+#endif

@@ -1,0 +1,203 @@
+// Groups of threads: one of them, the leader, posts and waits; all hear how that ended, so that a group goes on, or stops, as
+// one.
+//
+// Every thread of a group makes the same calls in the same order. None of them may leave while others go on.
+#ifndef TRUNKLINE_DEVICE_GROUP_H
+#define TRUNKLINE_DEVICE_GROUP_H
+
+#include "trunkline/device/abi.h"
+#include "trunkline/device/lane.h"
+#include "trunkline/device/platform.h"
+#include "trunkline/device/queue.h"
+#include "trunkline/device/slot.h"
+#include "trunkline/device/successor.h"
+
+namespace trunkline {
+
+// How the threads of a group meet.
+enum Meeting : u32 {
+    MEET_ALONE = 0,  // there is one
+    MEET_WARP = 1,   // a whole warp or wavefront, all of whose threads run
+    MEET_BLOCK = 2,  // a whole block
+    MEET_COUNT = 3,  // by a counter in memory; all of them must run at the same time
+};
+
+// Words of a group, in memory that its threads share and that are 0 at first: the verdict (crates/devq/src/verdict.rs), a count
+// of who has come, what the leader hands on (up to 8 words), and a count of meetings. The next kernel may go on with them as
+// they are.
+constexpr u32 GROUP_WORDS = 16;
+constexpr u32 GROUP_ARRIVED = 3;
+constexpr u32 GROUP_HANDED = 4;
+constexpr u32 GROUP_MEETINGS = 12;
+
+struct Group {
+    u64 *words;
+    u32 rank;  // 0: the leader
+    u32 size;
+    Meeting meeting;
+    u32 round;  // of verdicts; they count from 1
+};
+
+TRUNKLINE_FN Group group_of(u64 *words, u32 rank, u32 size, Meeting meeting) {
+    return Group{words, rank, size, meeting, 0};
+}
+
+// The calling thread alone.
+TRUNKLINE_FN Group alone(u64 *words) { return group_of(words, 0, 1, MEET_ALONE); }
+
+#if !defined(TRUNKLINE_ON_HOST)
+TRUNKLINE_FN Group this_block(u64 *words) { return group_of(words, rank_in_block(), size_of_block(), MEET_BLOCK); }
+
+// The calling thread's warp. `words` are those of the block's first warp, others' follow. Blocks are of whole warps.
+TRUNKLINE_FN Group this_warp(u64 *words) {
+    u32 rank = rank_in_block();
+    u32 size = size_of_warp();
+    return group_of(words + rank / size * GROUP_WORDS, rank % size, size, MEET_WARP);
+}
+#endif
+
+TRUNKLINE_FN bool is_leader(const Group &group) { return group.rank == 0; }
+
+// Waits until all have come. What each wrote before can be read by the others after.
+TRUNKLINE_FN void meet(const Group &group) {
+#if !defined(TRUNKLINE_ON_HOST)
+    if (group.meeting == MEET_WARP) return warp_sync();
+    if (group.meeting == MEET_BLOCK) return block_sync();
+#endif
+    if (group.meeting == MEET_ALONE) return;
+    // All that is kept between two meetings is in memory: a copy of the group would begin anew.
+    u64 meetings = dev_load(group.words + GROUP_MEETINGS);
+    sys_fence();
+    if (dev_add(group.words + GROUP_ARRIVED, 1) + 1 == group.size) {
+        sys_fence();
+        dev_store_relaxed(group.words + GROUP_ARRIVED, 0);
+        dev_store(group.words + GROUP_MEETINGS, meetings + 1);
+    }
+    while (dev_load(group.words + GROUP_MEETINGS) == meetings) pause();
+}
+
+// Tells the group how a round ended; the leader alone does.
+TRUNKLINE_FN void tell(u64 *words, u32 round, Wait how) {
+    if (TRUNKLINE_PLANTED("header-leader-keeps-errors")) how = good();
+    dev_store_relaxed(words + 1, halves(how.status, how.detail));
+    dev_store_relaxed(words + 2, how.first_bad);
+    dev_store(words, halves(round, how.kind));
+}
+
+// How a round ended, once the leader has told; TIMEOUT also when nothing was told in time.
+TRUNKLINE_FN Wait hear(u64 *words, u32 round, Budget &budget) {
+    for (;;) {
+        u64 told = dev_load(words);
+        if ((u32)told == round) {
+            u64 detail = dev_load_relaxed(words + 1);
+            u64 first_bad = dev_load_relaxed(words + 2);
+            u32 kind = (u32)(told >> 32);
+            if (kind > REFUSED) kind = STALE;
+            return Wait{(Kind)kind, (u16)detail, (u32)(detail >> 32), first_bad};
+        }
+        if (!goes_on(budget)) return ended(TIMEOUT);
+        pause();
+    }
+}
+
+// The leader's result, for all. `handed`: words of the leader's that all get with it.
+TRUNKLINE_CALL Wait agree(Group &group, const Wait &leaders, u64 *handed, u32 count) {
+    group.round += 1;
+    if (is_leader(group)) {
+        for (u32 at = 0; at < count; at++) dev_store_relaxed(group.words + GROUP_HANDED + at, handed[at]);
+        tell(group.words, group.round, leaders);
+    }
+    meet(group);
+    Budget once = looks(1);
+    Wait how = hear(group.words, group.round, once);
+    for (u32 at = 0; at < count; at++) handed[at] = dev_load_relaxed(group.words + GROUP_HANDED + at);
+    // Nobody tells of the next round before all have heard of this one.
+    meet(group);
+    return how;
+}
+
+TRUNKLINE_CALL Post agree(Group &group, const Post &leaders, Put &put) {
+    u64 handed[6] = {leaders.kind, put.lane, halves(put.write.queue, put.write.epoch), put.write.index,
+                     put.last.index, 0};
+    Wait why = agree(group, leaders.why, handed, 6);
+    Ticket ticket = {(u32)handed[2], (u32)(handed[2] >> 32), handed[3]};
+    put = Put{(u32)handed[1], ticket, Ticket{ticket.queue, ticket.epoch, handed[4]}};
+    return Post{(Posting)(u32)handed[0], why};
+}
+
+// Waits until an entry is over; the leader looks.
+TRUNKLINE_FN Wait wait(Group &group, const View &view, const Ticket &ticket, Budget &budget) {
+    Wait how = good();
+    if (is_leader(group)) how = wait(view, ticket, budget);
+    return agree(group, how, nullptr, 0);
+}
+
+// Waits until a signal or counter is as wanted; what it is then.
+TRUNKLINE_FN Wait wait(Group &group, const Slot &slot, const Condition &until, Budget &budget, u64 &value) {
+    Wait how = good();
+    if (is_leader(group)) how = wait(slot, until, budget, value);
+    return agree(group, how, &value, 1);
+}
+
+// The same, and ends when everybody who uses a queue is to stop.
+TRUNKLINE_FN Wait wait_unless_aborted(Group &group, const View &view, const Slot &slot, const Condition &until, Budget &budget,
+                                      u64 &value) {
+    Wait how = good();
+    if (is_leader(group)) how = wait_unless_aborted(view, slot, until, budget, value);
+    return agree(group, how, &value, 1);
+}
+
+// Waits until all that was recorded on a channel has completed.
+TRUNKLINE_FN Wait flush(Group &group, const Channel &channel, Budget &budget) {
+    Wait how = good();
+    if (is_leader(group)) how = flush(channel, budget);
+    return agree(group, how, nullptr, 0);
+}
+
+// Writes bytes that the whole group has made: what any of its threads wrote before goes with them.
+TRUNKLINE_FN Post put(Group &group, const Channel &channel, const Bytes &bytes, const With &with, Budget &budget, Put &done) {
+    Post result = posted();
+    done = Put{0, Ticket{0, 0, 0}, Ticket{0, 0, 0}};
+    meet(group);
+    if (is_leader(group)) result = put(channel, bytes, with, budget, done);
+    return agree(group, result, done);
+}
+
+// Begins a cooperative put and takes places for it; the leader alone does.
+TRUNKLINE_FN Post begin_shares(const Channel &channel, const Bytes &bytes, u32 threads, const With &with, Budget &budget,
+                               Begun &begun, Reservation &taken) {
+    Post result = begin_put(channel, bytes, with, budget, begun);
+    if (result.kind != POSTED) return result;
+    const View &view = *channel.lanes[begun.lane].main;
+    result = check_shares(view, bytes, threads, begun.has_signal);
+    if (result.kind != POSTED) return result;
+    return reserve_within(view, threads + begun.has_signal, budget, taken);
+}
+
+// Writes bytes, each thread of the group the entry of its share. One reservation, one publication, one doorbell.
+TRUNKLINE_CALL Post put_cooperative(Group &group, const Channel &channel, const Bytes &bytes, const With &with, Budget &budget,
+                                  Put &done) {
+    Begun begun = {0, nullptr, false, entry_nop()};
+    Reservation taken = {0, 0, 0};
+    Post result = posted();
+    if (is_leader(group)) result = begin_shares(channel, bytes, group.size, with, budget, begun, taken);
+    u64 handed[3] = {result.kind, begun.lane, taken.first};
+    result.why = agree(group, result.why, handed, 3);
+    result.kind = (Posting)(u32)handed[0];
+    if (result.kind != POSTED) return result;
+    const View &view = *channel.lanes[handed[1]].main;
+    put_entry(view, handed[2] + group.rank, share_of(bytes, group.rank, group.size));
+    meet(group);
+    done = Put{(u32)handed[1], ticket_of(view, handed[2] + group.size - 1), ticket_of(view, 0)};
+    if (is_leader(group)) {
+        taken.written = group.size;
+        if (begun.has_signal) write(view, taken, begun.signal);
+        result = finish(view, taken, budget, done.last);
+        if (result.kind == POSTED) result = end_put(channel, with, begun, budget, done);
+    }
+    return agree(group, result, done);
+}
+
+}  // namespace trunkline
+
+#endif

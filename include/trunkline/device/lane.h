@@ -1,0 +1,155 @@
+// A lane towards another process: a queue, and its companion once somebody counts.
+#ifndef TRUNKLINE_DEVICE_LANE_H
+#define TRUNKLINE_DEVICE_LANE_H
+
+#include "trunkline/device/abi.h"
+#include "trunkline/device/entry.h"
+#include "trunkline/device/platform.h"
+#include "trunkline/device/queue.h"
+
+namespace trunkline {
+
+// `companions` are views that the host has made or will make before it says so in the companion word; who asks finds its own by
+// number.
+struct Lane {
+    const View *main;
+    const View *companions;
+    u32 count;
+};
+
+// Bytes that a put is to bring there.
+struct Bytes {
+    Local from;
+    Remote to;
+    u64 len;
+};
+
+// A signal of another process, or a counter of this one: the word and what is added.
+struct Addition {
+    Remote at;
+    u64 value;
+    bool poisoned;  // a poison word stands behind it
+};
+
+// Signals or counters side by side, 8 bytes each (the original's), by the address of the first.
+TRUNKLINE_FN Addition add_to_word(Remote first, u32 id, u64 value) {
+    first.addr += (u64)id * 8;
+    return Addition{first, value, false};
+}
+
+// Slots of 16 bytes (the successor's), by the address of the first.
+TRUNKLINE_FN Addition add_to_slot(Remote first, u32 id, u64 value) {
+    first.addr += (u64)id * 16;
+    return Addition{first, value, true};
+}
+
+TRUNKLINE_FN Entry entry_add(const Addition &what) {
+    return entry_atomic(OP_ADD, what.at, what.value, 0, what.poisoned);
+}
+
+TRUNKLINE_FN Entry entry_of_piece(const Bytes &bytes, u64 offset, u64 len) {
+    Local from = bytes.from;
+    Remote to = bytes.to;
+    from.addr += offset;
+    to.addr += TRUNKLINE_PLANTED("header-pieces-overlap") ? 0 : offset;
+    return entry_write(from, to, len);
+}
+
+// Entries that bytes take: one for each GiB, and one for nothing.
+TRUNKLINE_FN u64 pieces_of(const Bytes &bytes) {
+    u64 pieces = bytes.len / LENGTH_MAX + (bytes.len % LENGTH_MAX != 0);
+    return pieces == 0 ? 1 : pieces;
+}
+
+TRUNKLINE_FN Entry nth_piece(const Bytes &bytes, u64 nth) {
+    u64 offset = nth * LENGTH_MAX;
+    u64 left = bytes.len - offset;
+    return entry_of_piece(bytes, offset, left < LENGTH_MAX ? left : LENGTH_MAX);
+}
+
+// The entry of one of the threads of a group: as many bytes as each other, and the last one has what remains; a NOP for none.
+TRUNKLINE_FN Entry share_of(const Bytes &bytes, u32 thread, u32 threads) {
+    u64 each = bytes.len / threads;
+    u64 offset = each * thread;
+    u64 len = thread + 1 == threads ? bytes.len - offset : each;
+    return len == 0 ? entry_nop() : entry_of_piece(bytes, offset, len);
+}
+
+TRUNKLINE_FN bool is_in_range(const Bytes &bytes) {
+    return bytes.from.addr + bytes.len >= bytes.from.addr && bytes.to.addr + bytes.len >= bytes.to.addr;
+}
+
+// Writes bytes, and behind them one more entry if given, with one doorbell for what fits into the queue at once.
+TRUNKLINE_CALL Post write_bytes(const Lane &lane, const Bytes &bytes, const Entry *behind, Budget &budget, Ticket &write_done,
+                              Ticket &last) {
+    if (!is_in_range(bytes)) return not_posted(RANGE);
+    const View &view = *lane.main;
+    u64 writes = pieces_of(bytes);
+    u64 total = writes + (behind != nullptr);
+    u64 next = 0;
+    while (next != total) {
+        u64 left = total - next;
+        Reservation taken;
+        Post result = reserve_within(view, left < view.depth ? (u32)left : view.depth, budget, taken);
+        if (result.kind != POSTED) return result;
+        for (u32 at = 0; at < taken.count; at++, next++) {
+            if (next < writes) write_done = ticket_of(view, taken.first + at);
+            write(view, taken, next < writes ? nth_piece(bytes, next) : *behind);
+        }
+        result = finish(view, taken, budget, last);
+        if (result.kind != POSTED) return result;
+    }
+    return posted();
+}
+
+// Whether a group of so many threads can write its shares at once.
+TRUNKLINE_FN Post check_shares(const View &view, const Bytes &bytes, u32 threads, bool has_more) {
+    if (!is_in_range(bytes)) return not_posted(RANGE);
+    u64 count = (u64)threads + has_more;
+    if (threads == 0 || count > view.depth) return not_posted(GROUP);
+    return posted();
+}
+
+// Writes the shares of a group's threads, by one reservation. One thread does that for all; put_cooperative has each write its
+// own.
+TRUNKLINE_CALL Post write_shares(const Lane &lane, const Bytes &bytes, u32 threads, const Entry *behind, Budget &budget,
+                               Ticket &write_done, Ticket &last) {
+    const View &view = *lane.main;
+    Post result = check_shares(view, bytes, threads, behind != nullptr);
+    if (result.kind != POSTED) return result;
+    Reservation taken;
+    result = reserve_within(view, threads + (behind != nullptr), budget, taken);
+    if (result.kind != POSTED) return result;
+    for (u32 thread = 0; thread < threads; thread++) write(view, taken, share_of(bytes, thread, threads));
+    if (behind != nullptr) write(view, taken, *behind);
+    write_done = ticket_of(view, taken.first + threads - 1);
+    return finish(view, taken, budget, last);
+}
+
+// The companion, which the host makes when it is first asked for.
+TRUNKLINE_CALL Post find_companion(const Lane &lane, Budget &budget, const View *&found) {
+    u32 number = 0;
+    Wait how = companion_within(*lane.main, budget, number);
+    if (how.kind != GOOD) return Post{COMPANION, how};
+    for (u32 at = 0; at < lane.count; at++) {
+        if (lane.companions[at].number != number) continue;
+        found = lane.companions + at;
+        return posted();
+    }
+    return Post{COMPANION, ended(REFUSED)};
+}
+
+// Counts an entry when it has completed.
+TRUNKLINE_CALL Post count(const View &companion, const Ticket &of, const Addition &counter, Budget &budget) {
+    Entry entries[2] = {entry_wait(of.queue, of.index), entry_add(counter)};
+    Ticket last;
+    return post(companion, entries, 2, budget, last);
+}
+
+TRUNKLINE_FN Post post_one(const Lane &lane, const Entry &entry, Budget &budget, Ticket &ticket) {
+    return post(*lane.main, &entry, 1, budget, ticket);
+}
+
+}  // namespace trunkline
+
+#endif

@@ -1,0 +1,193 @@
+// The operations of the successor's API, as crates/devq/src/successor.rs has them: one put for all, channels of several lanes,
+// and tickets. A signal with a put goes with it, without a fence; a counter waits for the last WRITE, and so says that the
+// source can be used again.
+#ifndef TRUNKLINE_DEVICE_SUCCESSOR_H
+#define TRUNKLINE_DEVICE_SUCCESSOR_H
+
+#include "trunkline/device/abi.h"
+#include "trunkline/device/entry.h"
+#include "trunkline/device/lane.h"
+#include "trunkline/device/platform.h"
+#include "trunkline/device/queue.h"
+
+namespace trunkline {
+
+// One to LANES_MAX lanes over which one group of threads posts, and a flush that covers them all. Its words are this device's
+// own, made by the host: two for each lane, behind the last ticket that was recorded and behind the last one that some flush
+// has seen complete; and one that tells whose turn it is.
+struct Channel {
+    const Lane *lanes;
+    u32 count;
+    u64 *words;
+    u64 *cursor;
+};
+
+// What goes with a put.
+struct With {
+    const Addition *signal;     // of the peer, or null
+    const Addition *counter;    // here, or null
+    bool signal_per_lane;       // each lane raises a signal of its own: two NICs must not add to one word
+    bool counter_after_signal;  // the counter waits for the signal, as in the original, and not for the bytes
+};
+
+// What was put.
+struct Put {
+    u32 lane;
+    Ticket write;  // the last WRITE
+    Ticket last;   // the signal, or the last WRITE if there is none
+};
+
+TRUNKLINE_FN void record(const Channel &channel, u32 lane, const Ticket &ticket) {
+    dev_advance(channel.words + lane * 2, ticket.index + 1);
+}
+
+// The lanes that a flush would wait for, a bit each.
+TRUNKLINE_FN u64 pending(const Channel &channel) {
+    u64 bits = 0;
+    for (u32 lane = 0; lane < channel.count; lane++) {
+        u64 flushed = dev_load(channel.words + lane * 2 + 1);
+        if (is_before(flushed, dev_load(channel.words + lane * 2))) bits |= 1ull << lane;
+    }
+    return bits;
+}
+
+// The lane whose turn it is. Of several threads no two have the same turn.
+TRUNKLINE_FN u32 next_lane(const Channel &channel) { return (u32)(dev_add(channel.cursor, 1) % channel.count); }
+
+TRUNKLINE_FN Addition of_lane(Addition signal, const With &with, u32 lane) {
+    bool is_own = with.signal_per_lane && !TRUNKLINE_PLANTED("header-lanes-share-a-signal");
+    signal.at.addr += is_own ? lane * LANE_STRIDE : 0;
+    return signal;
+}
+
+// A put that has begun: its lane, its companion if it counts, and the signal's entry. All of it is decided by one thread.
+struct Begun {
+    u32 lane;
+    const View *companion;
+    bool has_signal;
+    Entry signal;
+};
+
+TRUNKLINE_CALL Post begin_put(const Channel &channel, const Bytes &bytes, const With &with, Budget &budget, Begun &begun) {
+    if (bytes.len == 0) return not_posted(EMPTY);
+    begun.lane = next_lane(channel);
+    begun.companion = nullptr;
+    begun.has_signal = with.signal != nullptr;
+    begun.signal = entry_nop();
+    if (with.counter != nullptr) {
+        Post result = find_companion(channel.lanes[begun.lane], budget, begun.companion);
+        if (result.kind != POSTED) return result;
+    }
+    if (begun.has_signal) begun.signal = entry_add(of_lane(*with.signal, with, begun.lane));
+    return posted();
+}
+
+// What is left of a put once its entries are posted.
+TRUNKLINE_CALL Post end_put(const Channel &channel, const With &with, const Begun &begun, Budget &budget, const Put &put) {
+    record(channel, begun.lane, put.last);
+    if (begun.companion == nullptr) return posted();
+    bool is_after = with.counter_after_signal || TRUNKLINE_PLANTED("header-counter-waits-for-signal");
+    return count(*begun.companion, is_after ? put.last : put.write, *with.counter, budget);
+}
+
+// Writes bytes on the next lane, with what goes with them.
+TRUNKLINE_CALL Post put(const Channel &channel, const Bytes &bytes, const With &with, Budget &budget, Put &put) {
+    Begun begun;
+    Post result = begin_put(channel, bytes, with, budget, begun);
+    if (result.kind != POSTED) return result;
+    put.lane = begun.lane;
+    result = write_bytes(channel.lanes[begun.lane], bytes, begun.has_signal ? &begun.signal : nullptr, budget, put.write,
+                         put.last);
+    return result.kind == POSTED ? end_put(channel, with, begun, budget, put) : result;
+}
+
+// The same, as the shares of so many threads, all written by this one.
+TRUNKLINE_CALL Post put_shares(const Channel &channel, const Bytes &bytes, u32 threads, const With &with, Budget &budget,
+                             Put &put) {
+    Begun begun;
+    Post result = begin_put(channel, bytes, with, budget, begun);
+    if (result.kind != POSTED) return result;
+    put.lane = begun.lane;
+    result = write_shares(channel.lanes[begun.lane], bytes, threads, begun.has_signal ? &begun.signal : nullptr, budget,
+                          put.write, put.last);
+    return result.kind == POSTED ? end_put(channel, with, begun, budget, put) : result;
+}
+
+// Posts one entry on a lane, for flushes to wait for.
+TRUNKLINE_CALL Post post_on(const Channel &channel, u32 lane, const Entry &entry, Budget &budget, Ticket &ticket) {
+    if (lane >= channel.count) return not_posted(EMPTY);
+    Post result = post_one(channel.lanes[lane], entry, budget, ticket);
+    if (result.kind == POSTED) record(channel, lane, ticket);
+    return result;
+}
+
+// Writes at most INLINE_BYTES_MAX bytes of a register or variable on the next lane: they can be changed at once.
+TRUNKLINE_FN Post put_inline(const Channel &channel, const void *bytes, u32 len, const Remote &to, Budget &budget, Put &put) {
+    if (len == 0) return not_posted(EMPTY);
+    if (len > INLINE_BYTES_MAX || to.addr + len < to.addr) return not_posted(RANGE);
+    put.lane = next_lane(channel);
+    Post result = post_on(channel, put.lane, entry_write_inline(bytes, len, to), budget, put.write);
+    put.last = put.write;
+    return result;
+}
+
+// Fetches at most LENGTH_MAX bytes on the next lane. They are here when the ticket is done.
+TRUNKLINE_FN Post get(const Channel &channel, const Local &into, const Remote &from, u64 len, Budget &budget, Put &put) {
+    if (len == 0) return not_posted(EMPTY);
+    if (len > LENGTH_MAX || into.addr + len < into.addr || from.addr + len < from.addr) return not_posted(RANGE);
+    put.lane = next_lane(channel);
+    Post result = post_on(channel, put.lane, entry_read(into, from, len), budget, put.write);
+    put.last = put.write;
+    return result;
+}
+
+// Raises a signal on the first lane, behind its reads and atomics. It says nothing of what went over other lanes: flush first.
+TRUNKLINE_FN Post signal(const Channel &channel, const Addition &signal, Budget &budget, Ticket &ticket) {
+    return post_on(channel, 0, fenced(entry_add(signal), FENCE_READS_AND_ATOMICS), budget, ticket);
+}
+
+// Changes a word of the peer on the first lane: OP_ADD, OP_SET, OP_MAX, OP_SWAP_IF or OP_ADD_MASKED. What was there before is
+// in the completion of those that fetch. A strong one waits for all that was posted on the lane before.
+TRUNKLINE_FN Post change(const Channel &channel, Op op, const Remote &at, u64 operand, u64 comparand, bool poisoned,
+                         bool is_strong, Budget &budget, Ticket &ticket) {
+    if (op < OP_ADD || op > OP_MAX || at.addr % 8 != 0) return not_posted(RANGE);
+    Entry entry = entry_atomic(op, at, operand, comparand, poisoned);
+    return post_on(channel, 0, fenced(entry, is_strong ? FENCE_ALL : FENCE_READS_AND_ATOMICS), budget, ticket);
+}
+
+// Raises a signal, and counts that here once its entry has completed: the original's operation that the successor has no more.
+TRUNKLINE_FN Post signal_counter(const Channel &channel, const Addition &signal, const Addition &counter, Budget &budget,
+                                 Ticket &ticket) {
+    if (channel.count == 0) return not_posted(EMPTY);
+    const View *companion = nullptr;
+    Post result = find_companion(channel.lanes[0], budget, companion);
+    if (result.kind != POSTED) return result;
+    result = trunkline::signal(channel, signal, budget, ticket);
+    return result.kind == POSTED ? count(*companion, ticket, counter, budget) : result;
+}
+
+// Waits until a put's last WRITE has completed: its source can be used again.
+TRUNKLINE_FN Wait wait_local(const Channel &channel, const Put &put, Budget &budget) {
+    if (put.lane >= channel.count) return ended(STALE);
+    return wait(*channel.lanes[put.lane].main, put.write, budget);
+}
+
+// Waits until everything that was recorded before has completed; counters do not count. As wait, of the first lane that has
+// something to say; the others have not been waited for then.
+TRUNKLINE_CALL Wait flush(const Channel &channel, Budget &budget) {
+    for (u32 lane = 0; lane < channel.count; lane++) {
+        const View &view = *channel.lanes[lane].main;
+        u64 *flushed = channel.words + lane * 2 + 1;
+        u64 end = dev_load(channel.words + lane * 2);
+        if (!is_before(dev_load(flushed), end)) continue;
+        if (TRUNKLINE_PLANTED("header-flush-marks-first")) dev_advance(flushed, end);
+        Wait how = wait(view, ticket_of(view, end - 1), budget);
+        if (how.kind != GOOD) return how;
+        dev_advance(flushed, end);
+    }
+    return good();
+}
+
+}  // namespace trunkline
+
+#endif
