@@ -95,6 +95,7 @@ impl<R: Rail> Context<R> {
         for path in (0..links).filter_map(Path::new) {
             self.destroy(at, path);
         }
+        self.tell_lost(at);
         self.ledger.lose(at, path, |_| ());
     }
 
