@@ -151,7 +151,9 @@ impl<F: Fabric, H: Host, J: Deref<Target = Job<F, H>> + Send> Network for Rma<J>
     }
 
     fn is_gone(&mut self, member: Member) -> bool {
-        // That its links are lost says nothing of it: another of its contexts may reach this process.
+        // It is told by a control stream, which is read seldom.
+        let _moved = self.job.serve();
+        // That links to it are lost says nothing of it: it may still reach this process.
         matches!(self.job.reaches(self.id, member), Err(RmaError::Lost { lost: Lost::Dead(_), .. }))
     }
 }

@@ -206,9 +206,7 @@ impl<N: Network> Jobs<N> {
         loop {
             let (carried, whole) = match &flight.rest {
                 Rest::Nothing => break,
-                Rest::Put { to, from } => {
-                    (self.network.put(cookie, *to, Source::Heap(*from)), from.len)
-                }
+                Rest::Put { to, from } => (self.network.put(cookie, *to, Source::Heap(*from)), from.len),
                 Rest::Inline { to, bytes } => {
                     (self.network.put(cookie, *to, Source::Bytes(bytes.bytes())), 0)
                 }
@@ -410,7 +408,9 @@ impl<N: Network> Jobs<N> {
     /// Sets the error word of what will not be changed.
     fn poison(&mut self, at: Remote, poisoned: bool, poison: Poison) {
         let word = poison.to_word();
-        let Some(error) = self.regions.error_word(self.me, at.peer, at.key, at.addr, poisoned) else { return };
+        let Some(error) = self.regions.error_word(self.me, at.peer, at.key, at.addr, poisoned) else {
+            return;
+        };
         match self.regions.find(self.me, at.peer, at.key, error, 8) {
             Ok(Found::Here { memory, .. }) => {
                 let _ = memory.update(error, |old| (old == 0).then_some(word));
@@ -465,7 +465,8 @@ impl Rest {
     fn shrink(&mut self, bytes: u64) {
         let left = match self {
             Self::Put { to, from } => {
-                (to.offset, from.offset, from.len) = (to.offset + bytes, from.offset + bytes, from.len - bytes);
+                (to.offset, from.offset, from.len) =
+                    (to.offset + bytes, from.offset + bytes, from.len - bytes);
                 from.len
             }
             Self::Get { from, into } => {
@@ -493,7 +494,8 @@ impl Flight {
             return;
         }
         self.steps = Some((at, change, Some(found)));
-        self.rest = Rest::Atomic { at, action: Action::CompareSwap { expect: found, swap: new }, fetches: true };
+        self.rest =
+            Rest::Atomic { at, action: Action::CompareSwap { expect: found, swap: new }, fetches: true };
     }
 }
 

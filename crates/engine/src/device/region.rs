@@ -69,7 +69,8 @@ pub struct ErrorTable {
 
 impl ErrorTable {
     fn error_of(&self, value: u64) -> Option<u64> {
-        let slots = trunkline_devq::Slots::Bare { values: self.values, errors: self.errors, count: self.count };
+        let slots =
+            trunkline_devq::Slots::Bare { values: self.values, errors: self.errors, count: self.count };
         slots.error_of(value)
     }
 }
@@ -206,7 +207,14 @@ impl Regions {
     /// # Errors
     /// As [`Regions::here`].
     #[inline]
-    pub fn find(&self, me: Member, member: Member, key: u32, addr: u64, len: u64) -> Result<Found<'_>, Status> {
+    pub fn find(
+        &self,
+        me: Member,
+        member: Member,
+        key: u32,
+        addr: u64,
+        len: u64,
+    ) -> Result<Found<'_>, Status> {
         if member == me {
             let Region { memory, heap, copies, .. } = self.here(key, addr, len)?;
             return Ok(Found::Here { memory, heap: Some(*heap), copies: copies.as_ref() });

@@ -71,7 +71,12 @@ fn keys_end_with_their_regions() {
         assert_eq!(status_of(rank, rank.write(0, 1, 0, 8)), Status::Stale, "{way:?}");
         assert_eq!(status_of(rank, rank.signal(0, 0, 1)), Status::Stale, "{way:?}");
         let memory = Memory::heap(BYTES);
-        let again = rank.queues.add_region(Region { memory: memory.clone(), heap: region.heap, table: TABLE, copies: None });
+        let again = rank.queues.add_region(Region {
+            memory: memory.clone(),
+            heap: region.heap,
+            table: TABLE,
+            copies: None,
+        });
         assert_ne!(again, Some(key));
         assert_eq!(status_of(rank, rank.signal(0, 0, 1)), Status::Stale, "{way:?}");
         assert_eq!(memory.load(SLOTS).unwrap(), 0, "{way:?}");
@@ -94,7 +99,9 @@ fn keys_end_with_their_regions() {
 fn words_that_are_no_entry_end_the_queue() {
     for way in WAYS {
         let ranks = ranks(2, way);
-        for (word, value) in [(0, 0xff << 32), (0, 12 << 32), (4, u64::MAX), (0, 0xff_ff00_0000_0000), (7, 1 << 40)] {
+        for (word, value) in
+            [(0, 0xff << 32), (0, 12 << 32), (4, u64::MAX), (0, 0xff_ff00_0000_0000), (7, 1 << 40)]
+        {
             let queue = ranks[0].queues.queue(4).unwrap();
             let mut reservation = queue.reserve(1).unwrap();
             let ticket = reservation.write(&ranks[0].write(0, 1, 0, 8)).unwrap();
@@ -103,7 +110,9 @@ fn words_that_are_no_entry_end_the_queue() {
             words.put(place, words.get(place) ^ value);
             let ticket = reservation.publish().unwrap();
             queue.submit(ticket.index + 1);
-            let Err(WaitError::Failed(fault)) = queue.wait(ticket, &mut patience()) else { panic!("{way:?}") };
+            let Err(WaitError::Failed(fault)) = queue.wait(ticket, &mut patience()) else {
+                panic!("{way:?}")
+            };
             assert_eq!(fault.status, Status::BadEntry, "{way:?}: word {word}");
         }
     }

@@ -27,7 +27,8 @@ pub(crate) const BARE_COUNT: u32 = 64;
 /// What a rank waits at most.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-pub(crate) const TABLE: ErrorTable = ErrorTable { values: BARE, errors: BARE + 8 * BARE_COUNT as u64, count: BARE_COUNT };
+pub(crate) const TABLE: ErrorTable =
+    ErrorTable { values: BARE, errors: BARE + 8 * BARE_COUNT as u64, count: BARE_COUNT };
 
 pub(crate) fn planted() -> Mutant {
     #[cfg(feature = "mutants")]

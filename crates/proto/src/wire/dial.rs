@@ -362,7 +362,12 @@ impl Word {
                 let stream = stream(first)?;
                 Self::MakeUp { stream, lost: read_lost(&mut reader, stream, second)? }
             }
-            8 => Self::Spoil { nonce: reader.array()?, heap: first, offset: id, value: spoiled(reader.u64()?)? },
+            8 => Self::Spoil {
+                nonce: reader.array()?,
+                heap: first,
+                offset: id,
+                value: spoiled(reader.u64()?)?,
+            },
             kind => return Err(DialError::Kind(kind)),
         };
         if reader.0.is_empty() { Ok(word) } else { Err(DialError::Length) }
