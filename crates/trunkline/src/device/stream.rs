@@ -10,7 +10,7 @@ use trunkline_devq::{Memory as _, Slot};
 use trunkline_proto::wire::devq::{Entry, GRANULE, Local, StreamLayout, Work, stream_at};
 
 use super::error::KernelError;
-use super::kernel::{Kernel, Posted};
+use super::kernel::Kernel;
 
 /// Where a chunk goes on from here.
 struct Onward {
@@ -35,11 +35,6 @@ impl Kernel<'_> {
         (chunk % u64::from(self.window.layout.shape().lanes)) as usize
     }
 
-    /// The flag of a lane, by which it is raised and on which it is waited. Whether they are the same is for both ends to know.
-    fn flag(&self, stream: StreamLayout, lane: usize) -> u64 {
-        stream.ready(if self.mutant.is("dev-lanes-share-a-flag") { 0 } else { lane as u32 })
-    }
-
     /// Sends bytes to a rank, whose kernel of the same channel receives as many. It comes back when they may be changed; they may be on their way.
     ///
     /// # Errors
@@ -49,7 +44,7 @@ impl Kernel<'_> {
         for chunk in bytes.chunks(self.chunk()) {
             let nth = self.window.words.load(stream.state() + stream_at::SENT, Relaxed);
             self.wait_room(stream, nth)?;
-            let _ = self.window.memory.write(stream.out(nth), chunk);
+            let _ = self.window.memory.write(stream.room_out(nth), chunk);
             self.send_chunk(&Onward { stream, rank: to }, nth, chunk.len())?;
         }
         Ok(())
@@ -65,12 +60,12 @@ impl Kernel<'_> {
             let nth = self.wait_chunk(stream, chunk.len())?;
             let early = self.mutant.is("dev-frees-before-it-reads");
             if early {
-                self.free(stream, from, nth)?;
+                self.free(from, nth)?;
                 std::thread::sleep(std::time::Duration::from_millis(2));
             }
-            let _ = self.window.memory.read(stream.into(nth), chunk);
+            let _ = self.window.memory.read(stream.room_in(nth), chunk);
             if !early {
-                self.free(stream, from, nth)?;
+                self.free(from, nth)?;
             }
         }
         Ok(())
@@ -82,7 +77,13 @@ impl Kernel<'_> {
     /// # Errors
     /// [`KernelError`].
     pub fn forward(&self, from: usize, to: usize, into: &mut [u8]) -> Result<(), KernelError> {
-        self.forward_with(from, to, into, |_, _| {})
+        let (up, down) = (self.stream(from)?, self.stream(to)?);
+        for chunk in into.chunks_mut(self.chunk()) {
+            let nth = self.wait_chunk(up, chunk.len())?;
+            let _ = self.window.memory.read(up.room_in(nth), chunk);
+            self.pass_on(chunk, (from, nth), &Onward { stream: down, rank: to })?;
+        }
+        Ok(())
     }
 
     /// The same, and `f` makes of what came, its second argument, and what is in `into`, its first, what stays there and is sent on; chunk by chunk, and
@@ -97,46 +98,52 @@ impl Kernel<'_> {
         into: &mut [u8],
         mut f: impl FnMut(&mut [u8], &[u8]),
     ) -> Result<(), KernelError> {
+        let down = self.stream(to)?;
+        self.take_with(from, into, |chunk, came, nth| {
+            f(chunk, came);
+            self.pass_on(chunk, (from, nth), &Onward { stream: down, rank: to })
+        })
+    }
+
+    /// As [`reduce_forward`](Self::reduce_forward), at the end of the way: nothing is sent on.
+    ///
+    /// # Errors
+    /// [`KernelError`].
+    pub fn reduce(
+        &self,
+        from: usize,
+        into: &mut [u8],
+        mut f: impl FnMut(&mut [u8], &[u8]),
+    ) -> Result<(), KernelError> {
+        self.take_with(from, into, |chunk, came, nth| {
+            f(chunk, came);
+            self.free(from, nth)
+        })
+    }
+
+    fn take_with(
+        &self,
+        from: usize,
+        into: &mut [u8],
+        mut f: impl FnMut(&mut [u8], &[u8], u64) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
         let mut came = vec![0; self.chunk()];
-        let (up, down) = (self.stream(from)?, self.stream(to)?);
+        let up = self.stream(from)?;
         for chunk in into.chunks_mut(self.chunk()) {
             let nth = self.wait_chunk(up, chunk.len())?;
             let came = came.get_mut(..chunk.len()).unwrap_or_default();
-            let _ = self.window.memory.read(up.into(nth), came);
-            f(chunk, came);
-            self.pass_on(chunk, (up, from, nth), &Onward { stream: down, rank: to })?;
-        }
-        Ok(())
-    }
-
-    fn forward_with(
-        &self,
-        from: usize,
-        to: usize,
-        into: &mut [u8],
-        mut f: impl FnMut(usize, &mut [u8]),
-    ) -> Result<(), KernelError> {
-        let (up, down) = (self.stream(from)?, self.stream(to)?);
-        for (at, chunk) in into.chunks_mut(self.chunk()).enumerate() {
-            let nth = self.wait_chunk(up, chunk.len())?;
-            let _ = self.window.memory.read(up.into(nth), chunk);
-            f(at, chunk);
-            self.pass_on(chunk, (up, from, nth), &Onward { stream: down, rank: to })?;
+            let _ = self.window.memory.read(up.room_in(nth), came);
+            f(chunk, came, nth)?;
         }
         Ok(())
     }
 
     /// Gives the room of a chunk back that was taken, and sends it on.
-    fn pass_on(
-        &self,
-        chunk: &[u8],
-        (up, from, nth): (StreamLayout, usize, u64),
-        onward: &Onward,
-    ) -> Result<(), KernelError> {
-        self.free(up, from, nth)?;
+    fn pass_on(&self, chunk: &[u8], (from, nth): (usize, u64), onward: &Onward) -> Result<(), KernelError> {
+        self.free(from, nth)?;
         let out = self.window.words.load(onward.stream.state() + stream_at::SENT, Relaxed);
         self.wait_room(onward.stream, out)?;
-        let _ = self.window.memory.write(onward.stream.out(out), chunk);
+        let _ = self.window.memory.write(onward.stream.room_out(out), chunk);
         self.send_chunk(onward, out, chunk.len())
     }
 
@@ -151,26 +158,25 @@ impl Kernel<'_> {
     }
 
     /// Sends what lies in the room of chunk `nth`.
-    fn send_chunk(&self, onward: &Onward, nth: u64, len: usize) -> Result<Posted, KernelError> {
+    fn send_chunk(&self, onward: &Onward, nth: u64, len: usize) -> Result<(), KernelError> {
         let padded = (len as u64).next_multiple_of(GRANULE);
         let lane = self.lane_of(nth);
         let there = self.window.layout.stream(self.rank() as u32, self.channel);
         let there = there.ok_or(KernelError::None { what: "stream of channel", id: self.channel })?;
-        let to = self.remote(onward.rank, there.into(nth))?;
-        let from = Local { addr: onward.stream.out(nth), key: self.remote(self.rank(), 0)?.key };
-        let flag = self.remote(onward.rank, self.flag(there, lane))?;
+        let to = self.remote(onward.rank, there.room_in(nth))?;
+        let from = Local { addr: onward.stream.room_out(nth), key: self.remote(self.rank(), 0)?.key };
+        let flag = self.remote(onward.rank, there.ready(lane as u32))?;
         let write = Entry::new(Work::Write { from, to, len: padded, imm: None });
-        let last = self.post(lane, &[write, Self::add(flag, padded)])?;
+        self.post(lane, &[write, Self::add(flag, padded)])?;
         self.window.words.store(onward.stream.state() + stream_at::SENT, nth + 1, Relaxed);
-        let bytes = trunkline_devq::Ticket { index: last.index.wrapping_sub(1), ..last };
-        Ok(Posted { lane, bytes })
+        Ok(())
     }
 
     /// Waits until the next chunk is there; its number.
     fn wait_chunk(&self, stream: StreamLayout, len: usize) -> Result<u64, KernelError> {
         let words = &self.window.words;
         let nth = words.load(stream.state() + stream_at::RECEIVED, Relaxed);
-        let flag = self.flag(stream, self.lane_of(nth));
+        let flag = stream.ready(self.lane_of(nth) as u32);
         let padded = (len as u64).next_multiple_of(GRANULE);
         let expected = words.load(flag + stream_at::EXPECTED, Relaxed) + padded;
         self.wait_slot(Slot::poisoned(flag), expected)?;
@@ -180,7 +186,7 @@ impl Kernel<'_> {
     }
 
     /// Tells the sender that a chunk was taken.
-    fn free(&self, _: StreamLayout, from: usize, nth: u64) -> Result<(), KernelError> {
+    fn free(&self, from: usize, nth: u64) -> Result<(), KernelError> {
         let there = self.window.layout.stream(self.rank() as u32, self.channel);
         let there = there.ok_or(KernelError::None { what: "stream of channel", id: self.channel })?;
         let flag = self.remote(from, there.free())?;

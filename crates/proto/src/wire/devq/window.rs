@@ -237,7 +237,7 @@ impl StreamLayout {
 
     /// Room of so many chunks to send from: that of chunk `nth`.
     #[must_use]
-    pub const fn out(&self, nth: u64) -> u64 {
+    pub const fn room_out(&self, nth: u64) -> u64 {
         self.at
             + (2 + self.shape.lanes as u64) * LINE_BYTES
             + (nth % self.shape.depth as u64) * self.shape.chunk
@@ -245,9 +245,9 @@ impl StreamLayout {
 
     /// The same to receive into.
     #[must_use]
-    pub const fn into(&self, nth: u64) -> u64 {
+    pub const fn room_in(&self, nth: u64) -> u64 {
         let room = (self.shape.depth as u64 * self.shape.chunk).next_multiple_of(LINE_BYTES);
-        self.out(nth) + room
+        self.room_out(nth) + room
     }
 }
 
@@ -274,7 +274,7 @@ mod tests {
         // Five lines, and two rooms of 192 bytes in two lines each.
         let at = 1920 + 3 * (5 * 128 + 2 * 256);
         assert_eq!((stream.state(), stream.free(), stream.ready(2)), (at, at + 128, at + 4 * 128));
-        assert_eq!((stream.out(1), stream.into(5)), (at + 640 + 48, at + 640 + 256 + 48));
+        assert_eq!((stream.room_out(1), stream.room_in(5)), (at + 640 + 48, at + 640 + 256 + 48));
         assert_eq!(layout.bytes(), 1920 + 6 * (5 * 128 + 2 * 256));
     }
 
