@@ -144,11 +144,15 @@ impl<N: Network> Shared<N> {
 
     /// Sleeps until somebody rings or waits, or so long.
     fn sleep(&self, longest: Duration) {
+        let blindly = self.mutant.is("dev-sleeps-blindly");
+        if blindly {
+            // As if it were interrupted here.
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.asleep.store(true, Ordering::SeqCst);
         let stays = self.stop.load(Ordering::SeqCst) || self.wanted.load(Ordering::SeqCst);
         // Who has the executor right now may have changed it.
         let rung = self.executor.try_claim().is_none_or(|executor| executor.is_rung());
-        let blindly = self.mutant.is("dev-sleeps-blindly");
         if !stays && (!rung || blindly) {
             // What heals a bug of this kind by and by is left out with it.
             let heals = !blindly && !self.mutant.is("dev-wakes-nobody");

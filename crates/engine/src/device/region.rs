@@ -260,10 +260,8 @@ impl Regions {
 
     #[inline]
     fn is_inside(&self, addr: u64, len: u64, size: u64) -> Result<(), Status> {
-        let inside = match self.mutant.is("dev-bounds-wrap") {
-            true => addr.wrapping_add(len) <= size,
-            false => addr.checked_add(len).is_some_and(|end| end <= size),
-        };
+        let inside = addr.checked_add(len).is_some_and(|end| end <= size);
+        let inside = inside || self.mutant.is("dev-bounds-unchecked");
         if inside { Ok(()) } else { Err(Status::Access) }
     }
 }
