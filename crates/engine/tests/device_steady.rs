@@ -46,7 +46,11 @@ fn planted() -> Mutant {
     Mutant::NONE
 }
 
-fn rank(wire: WireMode, mode: Mode, near: bool) -> (Vec<Queues<Rma<Arc<Job<SoftFabric, UnixHost>>>>>, [Entry; 3]) {
+fn rank(
+    wire: WireMode,
+    mode: Mode,
+    near: bool,
+) -> (Vec<Queues<Rma<Arc<Job<SoftFabric, UnixHost>>>>>, [Entry; 3]) {
     let job = |_| {
         let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();
         let params = Params { mutant: planted(), ..Params::default() };

@@ -90,13 +90,16 @@ impl<N: Network> Shared<N> {
         for _ in 0..TURNS_MAX {
             self.wanted.store(true, Ordering::SeqCst);
             let Some(mut executor) = self.executor.try_claim() else { return };
-            self.wanted.store(false, Ordering::SeqCst);
-            let mut moved = executor.pass().moved;
-            if serves && !moved {
-                moved = executor.serve();
+            // What was rung before is seen by the pass.
+            self.wanted.swap(false, Ordering::AcqRel);
+            let pass = executor.pass();
+            let mut goes_on = pass.moved && pass.busy;
+            if serves && !pass.moved {
+                goes_on = executor.serve();
             }
             drop(executor);
-            if !moved && !self.wanted.load(Ordering::SeqCst) {
+            // Whoever came meanwhile has left it to this thread.
+            if !goes_on && !self.wanted.load(Ordering::SeqCst) {
                 return;
             }
         }

@@ -20,7 +20,7 @@ use crate::shared::Shared;
 use crate::world::World;
 
 /// Queues of an executor, companions included.
-const QUEUES: u32 = 4096;
+const QUEUES: u32 = 1024;
 /// Words that a rank tells of its part of a window: its configuration, its key, and length, key and address for each rail.
 const CARD: usize = 9 + 3 * RAILS_MAX;
 

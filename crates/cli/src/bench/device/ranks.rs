@@ -53,7 +53,7 @@ impl Way {
 
 /// No network: all memory is in this process.
 #[derive(Debug)]
-pub(super) struct Alone(u32);
+pub(super) struct Alone(pub(super) u32);
 
 impl Network for Alone {
     fn me(&self) -> u32 {
