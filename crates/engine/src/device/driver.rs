@@ -20,16 +20,18 @@ use crate::rma::Member;
 use crate::sync::Guard;
 use crate::wait::{Pause, Waiting};
 
-/// Fruitless passes before the thread lets others go first.
-const SPINS: u32 = 256;
-/// How long it does that before it sleeps.
+/// Fruitless passes before the thread lets others go first: who posts may need its processor.
+const SPINS: u32 = 32;
+/// Fruitless passes in which it does that, at least, before it sleeps; each of them may take as long as another thread has its processor.
+const YIELDS: u32 = 64;
+/// And how long.
 const AWAKE: Duration = Duration::from_micros(100);
 /// The first sleep; each next one is twice as long.
 const SLEEP_FIRST: Duration = Duration::from_micros(50);
 /// The longest sleep: others may ask this process for something, whose threads sleep, too.
 const SLEEP_MAX: Duration = Duration::from_millis(2);
 /// Passes between two looks at what others ask, while queues are busy.
-const SERVE_EVERY: u32 = 32;
+const SERVE_EVERY: u32 = 16;
 /// Passes of a thread that rings or waits, at most: it has its own to do.
 const TURNS_MAX: u32 = 64;
 
@@ -118,7 +120,8 @@ impl<N: Network> Shared<N> {
             passes = passes.wrapping_add(1);
             // Who waits for a signal waits for what others ask of this process.
             let waits = self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::Relaxed);
-            let serves = waits || std::mem::take(&mut slept) || passes.is_multiple_of(SERVE_EVERY);
+            let idles = fruitless >= SPINS;
+            let serves = waits || std::mem::take(&mut slept) || idles || passes.is_multiple_of(SERVE_EVERY);
             let served = serves && executor.serve();
             drop(executor);
             if pass.moved || served || waits {
@@ -135,7 +138,8 @@ impl<N: Network> Shared<N> {
                 continue;
             }
             let since = *idle_since.get_or_insert_with(Instant::now);
-            if pass.busy || since.elapsed() < AWAKE || self.mutant.is("dev-never-sleeps") {
+            let is_early = fruitless < SPINS + YIELDS || since.elapsed() < AWAKE;
+            if pass.busy || is_early || self.mutant.is("dev-never-sleeps") {
                 std::thread::yield_now();
                 continue;
             }

@@ -92,6 +92,8 @@ pub struct Rma<J> {
     id: ContextId,
     me: Member,
     ended: Vec<crate::rma::Ended>,
+    /// How much has moved without completing anything: what others put here.
+    stirs: Option<u64>,
 }
 
 impl<F: Fabric, H: Host, J: Deref<Target = Job<F, H>>> Rma<J> {
@@ -102,7 +104,7 @@ impl<F: Fabric, H: Host, J: Deref<Target = Job<F, H>>> Rma<J> {
     pub fn new(job: J) -> Result<Self, RmaError> {
         let id = job.telling_context()?;
         let me = job.me().map_or(Member::MAX, |(me, _)| me);
-        Ok(Self { job, id, me, ended: Vec::with_capacity(64) })
+        Ok(Self { job, id, me, ended: Vec::with_capacity(64), stirs: None })
     }
 
     fn begin(&self, cookie: u64, member: Member, what: Begin<'_>) -> Carried {
@@ -143,7 +145,8 @@ impl<F: Fabric, H: Host, J: Deref<Target = Job<F, H>> + Send> Network for Rma<J>
         let moved = self.job.ends(self.id, &mut self.ended).unwrap_or(false);
         let told = |one: crate::rma::Ended| Ended { cookie: one.cookie, how: one.how.map_err(ending) };
         ended.extend(self.ended.drain(..).map(told));
-        moved
+        let stirs = self.job.stirs(Some(self.id));
+        moved | (std::mem::replace(&mut self.stirs, stirs) != stirs)
     }
 
     fn spoil(&mut self, at: Place, value: u64) -> bool {

@@ -17,6 +17,8 @@ use crate::cmd::BenchError;
 
 /// Runs of a row of few bytes.
 const RUNS: usize = 2000;
+/// Operations that are timed together, where one is short.
+const PARTS: u32 = 16;
 /// Peers of the fan-out.
 const PEERS: usize = 64;
 /// Queues that are idle.
@@ -96,6 +98,34 @@ fn runs(settings: &Settings, bytes: usize) -> usize {
     }
 }
 
+/// Times an operation, several at a time where one is about as long as a look at the clock.
+fn timed(
+    bytes: usize,
+    count: usize,
+    mut operation: impl FnMut() -> Result<(), DeviceBenchError>,
+) -> Result<Times, DeviceBenchError> {
+    let parts = if bytes <= 4096 { PARTS } else { 1 };
+    Times::take((count / parts as usize).max(20), parts, |_| (0..parts).try_for_each(|_| operation()))
+}
+
+/// Has somebody wait at a rank while another one puts there: its executor stays awake, as it does for a kernel that waits for what comes.
+fn attended<N: Network + 'static, T>(
+    rank: &Rank<N>,
+    f: impl FnOnce() -> Result<T, DeviceBenchError>,
+) -> Result<T, DeviceBenchError> {
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                rank.attend();
+            }
+        });
+        let result = f();
+        over.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
 /// B1 and B2.
 fn of_way<N: Network + 'static>(
     ranks: &[Rank<N>; 2],
@@ -104,14 +134,16 @@ fn of_way<N: Network + 'static>(
     print: Print<'_>,
     found: &mut Found,
 ) -> Result<(), BenchError> {
-    let [first, _] = ranks;
+    let [first, second] = ranks;
     let queue = first.queue(1024)?;
     let companion = companion(first, &queue)?;
     for &bytes in &settings.sizes {
         let count = runs(settings, bytes);
-        let put = put_and_wait(ranks, &queue, way, bytes, count)?;
-        let counter = put_and_count(ranks, &queue, way, bytes, count)?;
-        let waits = put_and_companion(ranks, (&queue, &companion), way, bytes, count)?;
+        let [put, counter, waits] = attended_over(second, way, || {
+            let put = put_and_wait(ranks, &queue, way, bytes, count)?;
+            let counter = put_and_count(ranks, &queue, way, bytes, count)?;
+            Ok([put, counter, put_and_companion(ranks, (&queue, &companion), way, bytes, count)?])
+        })?;
         if bytes == 8 && way == Way::M0 {
             found.m0_put_us = put.p50_us.unwrap_or_default();
             found.m0_counter_us = counter.p50_us.unwrap_or_default();
@@ -122,15 +154,16 @@ fn of_way<N: Network + 'static>(
         [put, counter, waits, ping_pong(ranks, way, bytes, count)?].iter().try_for_each(&mut *print)?;
     }
     let mut sent = first.value(9);
-    let times = Times::take(runs(settings, 8), 1, |_| {
+    let times = timed(8, runs(settings, 8), || {
         sent += 1;
         first.queues_wait(&queue, &[first.count(9)])?;
         debug_assert_eq!(first.value(9), sent);
-        Ok::<_, DeviceBenchError>(())
+        Ok(())
     })?;
     print(&Row::timed("B1", "signal (own) + wait", way.name(), 0, times))?;
+    let entries = if matches!(way, Way::M0 | Way::M1) { 200_000 } else { 5_000 };
     for batch in [1, 16, 64] {
-        let rate = rate(first, &queue, batch, 8, 1)?;
+        let rate = attended_over(second, way, || rate(first, &queue, (batch, entries), 1))?;
         if (way, batch) == (Way::M1, 16) {
             found.m1_rate = rate;
         }
@@ -138,11 +171,23 @@ fn of_way<N: Network + 'static>(
     }
     let mut producers = 2;
     while producers <= settings.producers {
-        let rate = rate(first, &queue, 16, 8, producers)?;
+        let rate = attended_over(second, way, || rate(first, &queue, (16, entries), producers))?;
         print(&Row::rated("B2", &format!("puts, {producers} producers"), way.name(), (8, 16), rate))?;
         producers *= 2;
     }
     Ok(())
+}
+
+/// Only a network needs the other side.
+fn attended_over<N: Network + 'static, T>(
+    rank: &Rank<N>,
+    way: Way,
+    f: impl FnOnce() -> Result<T, DeviceBenchError>,
+) -> Result<T, DeviceBenchError> {
+    match way {
+        Way::M0 | Way::M1 => f(),
+        Way::Shm | Way::Tcp => attended(rank, f),
+    }
 }
 
 fn companion<N: Network + 'static>(
@@ -187,7 +232,7 @@ fn put_and_wait<N: Network + 'static>(
 ) -> Result<Row, DeviceBenchError> {
     fill(ranks, bytes, 1);
     let entry = [ranks[0].put(bytes)];
-    let times = Times::take(count, 1, |_| ranks[0].queues_wait(queue, &entry).map(drop))?;
+    let times = timed(bytes, count, || ranks[0].queues_wait(queue, &entry).map(drop))?;
     let row = Row::timed("B1", "put + wait", way.name(), bytes, times);
     Ok(Row { wrong: check(ranks, bytes, 1), ..row })
 }
@@ -202,7 +247,7 @@ fn put_and_count<N: Network + 'static>(
     fill(ranks, bytes, 2);
     let entries = [ranks[0].put(bytes), ranks[0].count(0)];
     let mut counted = ranks[0].value(0);
-    let times = Times::take(count, 1, |_| {
+    let times = timed(bytes, count, || {
         queue.post(&entries, &mut patience())?;
         counted += 1;
         ranks[0].wait(0, counted)
@@ -221,7 +266,7 @@ fn put_and_companion<N: Network + 'static>(
     fill(ranks, bytes, 3);
     let put = [ranks[0].put(bytes)];
     let mut counted = ranks[0].value(1);
-    let times = Times::take(count, 1, |_| {
+    let times = timed(bytes, count, || {
         let of = queue.post(&put, &mut patience())?;
         let wait = Entry::new(Work::Wait { queue: of.queue, index: of.index });
         companion.post(&[wait, ranks[0].count(1)], &mut patience())?;
@@ -273,13 +318,11 @@ fn ping_pong<N: Network + 'static>(
 fn rate<N: Network + 'static>(
     rank: &Rank<N>,
     queue: &Queue<Words>,
-    batch: usize,
-    bytes: usize,
+    (batch, entries): (usize, usize),
     producers: usize,
 ) -> Result<f64, DeviceBenchError> {
-    const ENTRIES: usize = 200_000;
-    let each = (ENTRIES / producers / batch).max(1);
-    let entries = vec![rank.put(bytes); batch];
+    let each = (entries / producers / batch).max(1);
+    let entries = vec![rank.put(8); batch];
     let began = Instant::now();
     std::thread::scope(|scope| {
         let produce = || {
