@@ -8,12 +8,14 @@
 mod config;
 mod error;
 mod member;
+mod queues;
 mod running;
 mod wait;
 
 pub use config::{near, ofi_config, soft_config, verbs_config};
 pub use error::{ChooseError, JobError};
 pub use member::Member;
+pub use queues::Carrying;
 pub use running::{Carrier, Running};
 
 use std::net::IpAddr;

@@ -19,7 +19,7 @@ use trunkline_verbs::VerbsFabric;
 use crate::error::{ChooseError, JobError};
 use crate::{Hardware, soft_config};
 
-type Over<F> = Arc<Job<F, UnixHost>>;
+pub(crate) type Over<F> = Arc<Job<F, UnixHost>>;
 
 /// A job's part of this process; one variant for each fabric.
 pub enum Running {

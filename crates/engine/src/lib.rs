@@ -13,6 +13,7 @@ mod connect;
 mod control;
 #[cfg(test)]
 mod control_tests;
+pub mod device;
 mod engine;
 mod error;
 mod failover;

@@ -490,6 +490,43 @@ fn strangers_are_refused_by_name_and_take_nothing() {
     }
 }
 
+/// A control stream says what no link can any more. Of whoever does not know the card's nonce it is not taken.
+#[test]
+fn a_word_is_spoiled_by_members_only() {
+    for wire in WIRES {
+        let job = |_| {
+            let config = SoftConfig { wire, ..SoftConfig::default() };
+            let host = UnixHost::new(|_, _| {});
+            Job::new(SoftFabric::new(config).unwrap(), host, params(), Nics::new(&[0]).unwrap()).unwrap()
+        };
+        let [told, guesses, member]: [Job<_, _>; 3] = std::array::from_fn(job);
+        let cards = [told.card(), guesses.card(), member.card()];
+        told.meet(0, &cards).unwrap();
+        let mut guessed = cards;
+        guessed[0][24] ^= 1;
+        guesses.meet(1, &guessed).unwrap();
+        member.meet(2, &cards).unwrap();
+        let heap = Memory::heap(4096);
+        told.add_heap(heap.clone()).unwrap();
+        let started = Instant::now();
+        let say = |by: &Job<_, _>, at, value| while !by.spoil(0, 0, at, value).unwrap() {};
+        say(&guesses, 64, 7);
+        // What is no word, or of no heap, means nothing; and one that says something stays.
+        say(&member, 4096, 8);
+        say(&member, 65, 8);
+        heap.store(72, 3).unwrap();
+        say(&member, 72, 8);
+        say(&member, 80, 9);
+        while heap.load(80).unwrap() != 9 {
+            told.serve();
+            assert!(started.elapsed().as_secs() < 20, "{wire:?}: nobody hears");
+        }
+        (0..1000).for_each(|_| drop(told.serve()));
+        assert_eq!((heap.load(64).unwrap(), heap.load(72).unwrap()), (0, 3), "{wire:?}");
+        assert!(member.spoil(9, 0, 0, 1).is_err());
+    }
+}
+
 /// As many operations as a context may have under way, towards many members, and one more.
 #[test]
 fn what_a_context_has_no_room_for_waits() {

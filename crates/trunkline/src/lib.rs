@@ -57,6 +57,7 @@
 mod atomics;
 mod collective;
 mod context;
+pub mod device;
 mod error;
 mod launch;
 pub mod messages;

@@ -62,3 +62,18 @@ fn histogram() {
 fn work_queue() {
     all("work_queue");
 }
+
+#[test]
+fn device_ring() {
+    all("device_ring");
+}
+
+#[test]
+fn device_dispatch() {
+    all("device_dispatch");
+}
+
+#[test]
+fn device_halo() {
+    all("device_halo");
+}

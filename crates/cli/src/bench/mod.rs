@@ -2,6 +2,7 @@
 
 mod again;
 pub(crate) mod collective;
+pub(crate) mod device;
 pub(crate) mod messages;
 pub(crate) mod p2p;
 pub(crate) mod plot;

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand, value_parser};
 use thiserror::Error;
 use trunkline_nethost::{Cluster, Collective, DataType, Device, Job, LaunchError, MemoryKind, Own, RedOp};
 
-use super::rma;
+use super::{device, rma};
 use crate::bench::trace::{self, OwnDirectory};
 use crate::bench::{self, Settings};
 use crate::job::{self, JobError, Joined};
@@ -32,6 +32,7 @@ Examples:
   trunkline bench all_reduce --channels 2 --comms 2  two communicators of two channels each
   trunkline bench p2p -e 16M                         latency, bandwidth, message rate
   trunkline bench rma                                one-sided: put, get, atomics, signals; see bench rma --help
+  trunkline bench device                             device queues; see bench device --help
   trunkline bench p2p --memory host                  inside this host by the Rust API, without plugin or NIC
   trunkline bench p2p --memory memfd                 the same of memory that the other rank maps, as a GPU's is
   trunkline bench p2p --memory cuda                  the same of memory of GPUs
@@ -79,6 +80,8 @@ NCCL_DEBUG for example, is passed on to it.";
 enum Other {
     /// One-sided operations: put, get, atomics, signals, quiet.
     Rma(rma::RmaArgs),
+    /// Device queues: what kernels post and wait for.
+    Device(device::DeviceArgs),
 }
 
 /// Arguments of `bench`.
@@ -203,6 +206,9 @@ pub(crate) enum BenchError {
     /// One-sided work failed.
     #[error(transparent)]
     Rma(#[from] trunkline::Error),
+    /// Device queues failed.
+    #[error(transparent)]
+    Device(#[from] bench::device::DeviceBenchError),
     /// No other environment.
     #[error("cannot start again with TRUNKLINE_NEAR set: {0}")]
     Near(#[source] std::io::Error),
@@ -233,8 +239,10 @@ fn memory_parser() -> impl clap::builder::TypedValueParser<Value = String> {
 
 /// Runs the benchmark; the exit status tells whether all bytes were right.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, BenchError> {
-    if let Some(Other::Rma(args)) = &args.other {
-        return rma::run(args);
+    match &args.other {
+        Some(Other::Rma(args)) => return rma::run(args),
+        Some(Other::Device(args)) => return device::run(args),
+        None => {}
     }
     if args.near {
         bench::ready_near().map_err(BenchError::Near)?;

@@ -1,6 +1,7 @@
 //! The subcommands, one file each. Called by `main`.
 
 mod bench;
+mod device;
 mod fabrics;
 mod gpus;
 mod grants;

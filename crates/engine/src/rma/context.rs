@@ -25,6 +25,7 @@ use crate::rma::job::{Member, caps_of};
 use crate::rma::native::Native;
 use crate::rma::peer::Peer;
 use crate::rma::service::stirred;
+use crate::rma::telling::Telling;
 
 /// Operations of a context that may be under way.
 pub(super) const OPS: u32 = 4096;
@@ -187,6 +188,8 @@ pub(super) struct Context<R: Rail> {
     stirred: u64,
     /// What NICs that execute atomics answer, if they do.
     pub(super) native: Option<Native>,
+    /// Who hears of each operation's end, if anybody.
+    pub(super) telling: Option<Telling>,
     /// How the last failure was called.
     pub(super) why: Status,
     pub(super) mutant: Mutant,
@@ -261,6 +264,7 @@ impl<R: Rail> Context<R> {
             looked: now,
             stirred: 0,
             native: None,
+            telling: None,
             why: Status::Ok,
             mutant,
         })
@@ -388,6 +392,7 @@ impl<R: Rail> Context<R> {
     /// An operation is complete.
     fn end(&mut self, id: SlotId) {
         let Ok(op) = self.ledger.done(id) else { return };
+        self.tell(id, Ok(0));
         let Some(peer) = self.peers.get_mut(op.peer as usize) else { return };
         if let Some(link) = peer.links.get_mut(op.path.index()) {
             link.bytes -= op.note.bytes();
@@ -422,18 +427,27 @@ impl<R: Rail> Context<R> {
 
     /// Whether somebody asked for it.
     fn on_reply(&mut self, at: u32, reply: &Reply) -> bool {
-        let answered = self.peers[at as usize].asked.answered(reply);
+        let asked = &mut self.peers[at as usize].asked;
+        let answered = asked.answered(reply);
+        if self.telling.is_some() {
+            // Its value is told, so nobody comes for it.
+            asked.calls.collected(reply.slot);
+        }
         answered.is_ok_and(|id| id.is_none_or(|id| self.end_call(id, reply.outcome)))
     }
 
     /// An atomic has its answer. Whether it was under way.
     pub(super) fn end_call(&mut self, id: SlotId, outcome: Outcome) -> bool {
-        match outcome {
-            Outcome::Done(_) => self.ledger.done(id).is_ok(),
+        let (ended, how) = match outcome {
+            Outcome::Done(value) => (self.ledger.done(id).is_ok(), Ok(value)),
             Outcome::Refused => {
                 self.why = Status::RemoteAccess;
-                self.ledger.failed(id).is_ok()
+                (self.ledger.failed(id).is_ok(), Err(Status::RemoteAccess))
             }
+        };
+        if ended {
+            self.tell(id, how);
         }
+        ended
     }
 }

@@ -76,6 +76,12 @@ impl<F: Fabric, H: Host> Job<F, H> {
             }
             Word::Refused { id, why } => self.tell(id, Heard::Refused { control, id, why }),
             Word::Standing { id, standing } => self.tell(id, Heard::Standing { control, id, standing }),
+            Word::Spoil { nonce, heap, offset, value } => {
+                let was_told = nonce == self.nonce || self.params.mutant.is("job-lets-strangers-spoil");
+                if let Some(service) = self.service.claim().as_mut().filter(|_| was_told) {
+                    service.spoil(heap, offset, value);
+                }
+            }
             Word::Leave { .. } | Word::Down { .. } | Word::MakeUp { .. } => {
                 if let Some(service) = self.service.claim().as_mut() {
                     match word {

@@ -252,12 +252,12 @@ impl<F: Fabric, H: Host> Job<F, H> {
         }
     }
 
-    fn place(&self, id: ContextId) -> Result<&Place<F::Rail>, RmaError> {
+    pub(super) fn place(&self, id: ContextId) -> Result<&Place<F::Rail>, RmaError> {
         self.contexts.get(id.stream.index()).and_then(OnceLock::get).ok_or(RmaError::Unknown)
     }
 
     /// Goes on with a context.
-    fn go_on_with(&self, place: &Place<F::Rail>, context: &mut Context<F::Rail>) -> bool {
+    pub(super) fn go_on_with(&self, place: &Place<F::Rail>, context: &mut Context<F::Rail>) -> bool {
         place.hear(context, || self.processes());
         context.tend(|| self.host.now(), self.params.rail_time);
         let moved = context.progress();
@@ -476,7 +476,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
 
     /// Serves, as a thread of this process, which asks again at once. Control streams bring something seldom, and each time they are
     /// asked that is a system call for each of them.
-    fn go_on(&self) -> bool {
+    pub(super) fn go_on(&self) -> bool {
         // Two at once may count as one.
         let polls = self.polls().wrapping_add(1);
         self.polls.store(polls, Ordering::Relaxed);
@@ -528,7 +528,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
         moved
     }
 
-    fn hear_streams(&self) -> bool {
+    pub(super) fn hear_streams(&self) -> bool {
         self.desk.try_claim().is_some_and(|mut desk| self.hear(&mut desk))
     }
 

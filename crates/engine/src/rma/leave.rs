@@ -71,6 +71,8 @@ impl<R: Rail> Context<R> {
                 && let Some(path) = Path::new(0)
             {
                 self.lose(at as u32, path, Lost::Dead(process));
+                // Its links may have failed before: that said nothing of the process.
+                self.peers[at].lost = Some(Lost::Dead(process));
             }
         }
     }
@@ -95,6 +97,7 @@ impl<R: Rail> Context<R> {
         for path in (0..links).filter_map(Path::new) {
             self.destroy(at, path);
         }
+        self.tell_lost(at);
         self.ledger.lose(at, path, |_| ());
     }
 

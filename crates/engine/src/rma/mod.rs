@@ -27,8 +27,10 @@ mod sending;
 mod server;
 mod service;
 mod streams;
+mod telling;
 
 pub use context::{ContextId, Fetch, Local, Source};
 pub use error::{Lost, RmaError};
 pub use heap::{Cells, HeapMemory};
 pub use job::{Job, Member};
+pub use telling::{Begin, Ended};

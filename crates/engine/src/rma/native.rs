@@ -56,6 +56,9 @@ impl<R: Rail> Context<R> {
         };
         let id = self.ledger.begin(at, path, Note::Native(slot, None)).ok();
         asked.begun(slot, id);
+        if let Some(id) = id {
+            self.note_begun(id);
+        }
         match id {
             Some(id) if is_there => self.step(at, id),
             _ => self.end_native(at, slot, Outcome::Refused),
@@ -119,9 +122,13 @@ impl<R: Rail> Context<R> {
 
     fn end_native(&mut self, at: u32, slot: Slot, outcome: Outcome) {
         let reply = Reply { stream: self.stream, slot, outcome };
-        let asked = self.peers[at as usize].on_nic.as_mut();
+        let Some(asked) = self.peers[at as usize].on_nic.as_mut() else { return };
         // It was asked for: nobody else answers.
-        if let Some(Ok(Some(id))) = asked.map(|asked| asked.answered(&reply)) {
+        let answered = asked.answered(&reply);
+        if self.telling.is_some() {
+            asked.calls.collected(slot);
+        }
+        if let Ok(Some(id)) = answered {
             self.end_call(id, outcome);
         }
     }

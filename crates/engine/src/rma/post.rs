@@ -92,6 +92,7 @@ impl<R: Rail> Context<R> {
         let note = Note::Put(Transfer { near, heap, offset, len: len as u32 }, told);
         // There is room.
         let id = self.ledger.begin(at, path, note).map_err(|_| RmaError::Unknown)?;
+        self.note_begun(id);
         if let Some(bytes) = bytes
             && let Some(copy) = self.copy_of(id, bytes.len())
         {
@@ -202,6 +203,7 @@ impl<R: Rail> Context<R> {
         let near = Near::Heap(into.heap, into.offset);
         let note = Note::Get(Transfer { near, heap, offset, len: len as u32 });
         let Ok(id) = self.ledger.begin(at, path, note) else { return Ok(None) };
+        self.note_begun(id);
         self.post(at, path, id, note, (None, None));
         Ok(Some(len))
     }
@@ -237,6 +239,9 @@ impl<R: Rail> Context<R> {
         let slot = request.slot;
         let id = self.ledger.begin(at, path, Note::Call(slot)).ok();
         peer.asked.begun(slot, id);
+        if let Some(id) = id {
+            self.note_begun(id);
+        }
         self.send(at, path, &Message::Request(request));
         Ok(Some(Fetch { peer: at, slot, on_nic: false }))
     }

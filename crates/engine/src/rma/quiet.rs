@@ -32,6 +32,13 @@ impl<R: Rail> Context<R> {
         }
     }
 
+    /// The same, unless the peer is lost.
+    pub(super) fn prove_if_alive(&mut self, at: u32) {
+        if self.peers[at as usize].lost.is_none() {
+            self.prove(at);
+        }
+    }
+
     /// Asks for the acknowledgement of all signals, unless that is asked for. False if there is no room now.
     pub(super) fn ask(&mut self, at: u32) -> bool {
         let (peer, rails) = (&mut self.peers[at as usize], &self.rails);

@@ -20,7 +20,7 @@ use trunkline_proto::time::Duration;
 use trunkline_proto::wire::dial::{Heap as Told, Refusal, Word};
 use trunkline_proto::wire::rma::atomic::{Outcome, Request};
 use trunkline_proto::wire::rma::signal::Ack;
-use trunkline_proto::wire::rma::{Message, Stream};
+use trunkline_proto::wire::rma::{Message, Stream, word};
 
 use crate::params::Params;
 use crate::rma::heap::{self, Heap};
@@ -304,6 +304,14 @@ impl<R: Rail> Service<R> {
     fn member_of(&self, control: SlotId, stream: Stream) -> Option<u32> {
         let its = |member: &Member| member.streams.get(&stream).is_some_and(|its| its.control == control);
         self.members.iter().find(|(_, member)| its(member)).map(|(&number, _)| number)
+    }
+
+    /// A member says that a word will not be changed any more by what was to change it.
+    pub(super) fn spoil(&mut self, heap: u8, offset: u64, value: u64) {
+        if let Ok(word) = word::Word::new(heap, offset, word::Width::Eight) {
+            // What is no word of this process spoils nothing.
+            let _ = heap::update(&self.heaps, word, |old| (old == 0).then_some(value));
+        }
     }
 
     /// The initiator is done with a stream.

@@ -6,6 +6,7 @@ mod layout;
 mod status;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use completion::{Completion, Owner};
 pub use entry::{
@@ -16,6 +17,10 @@ pub use layout::{
     Shape, ShapeError, VERSION, at,
 };
 pub use status::{Aborted, Poison, Status};
+pub use window::{
+    GRANULE, SLOT_BYTES, StreamLayout, WINDOW_BYTES_MAX, WINDOW_LANES_MAX, WindowLayout, WindowShape,
+    WindowShapeError, stream_at,
+};
 
 /// Whether index `a` is before index `b`: they wrap, and are never half of all numbers apart.
 #[inline]

@@ -129,6 +129,17 @@ pub enum Word {
         /// Which of them, 1 to [`EPOCHS_MAX`] epochs of that stream.
         lost: Vec<MakeUp>,
     },
+    /// What was to change a word will not: an error word beside it is to say so, unless it says something already.
+    Spoil {
+        /// The nonce of the card.
+        nonce: [u8; 16],
+        /// Which heap of whom it is said to.
+        heap: u8,
+        /// Where in it the error word is.
+        offset: u64,
+        /// What it is to say; not 0.
+        value: u64,
+    },
 }
 
 /// A card or a word could not be read.
@@ -248,6 +259,10 @@ fn stream(number: u8) -> Result<Stream, DialError> {
     Stream::new(number).ok_or(DialError::Value { what: "stream", value: number.into() })
 }
 
+fn spoiled(value: u64) -> Result<u64, DialError> {
+    if value == 0 { Err(DialError::Value { what: "an error word", value: 0 }) } else { Ok(value) }
+}
+
 fn read_link(reader: &mut Reader<'_>) -> Result<Vec<u8>, DialError> {
     let used = reader.u16()?;
     within("bytes of a link", used.into(), 1, LINK_MAX)?;
@@ -294,6 +309,9 @@ impl Word {
                 for one in lost {
                     out.u16(one.epoch).u32(one.count);
                 }
+            }
+            Self::Spoil { nonce, heap, offset, value } => {
+                out.u8(8).u8(WORDS).u8(*heap).bytes(&[0; 5]).u64(*offset).bytes(nonce).u64(*value);
             }
         }
         out.0
@@ -344,6 +362,12 @@ impl Word {
                 let stream = stream(first)?;
                 Self::MakeUp { stream, lost: read_lost(&mut reader, stream, second)? }
             }
+            8 => Self::Spoil {
+                nonce: reader.array()?,
+                heap: first,
+                offset: id,
+                value: spoiled(reader.u64()?)?,
+            },
             kind => return Err(DialError::Kind(kind)),
         };
         if reader.0.is_empty() { Ok(word) } else { Err(DialError::Length) }
@@ -416,6 +440,7 @@ mod tests {
             Word::Standing { id: u64::MAX, standing: standing(EPOCHS_MAX as u16) },
             Word::MakeUp { stream, lost: made_up(stream, 1) },
             Word::MakeUp { stream, lost: made_up(stream, EPOCHS_MAX as u16) },
+            Word::Spoil { nonce: [4; 16], heap: 255, offset: u64::MAX, value: 1 },
         ]
     }
 

@@ -6,6 +6,7 @@
 mod atomics;
 mod back;
 mod death;
+mod devices;
 mod gpus;
 mod messages;
 mod moving;

@@ -1,0 +1,431 @@
+//! What is measured: B1 to B6 of the specification of device queues.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Instant;
+
+use trunkline_devq::{Queue, Ticket};
+use trunkline_engine::Mutant;
+use trunkline_engine::device::{Executor, Network, Words};
+use trunkline_proto::wire::devq::{Entry, Work};
+
+use super::ranks::{Alone, Rank, Way, alone, over, patience};
+use super::{DeviceBenchError, Row, Settings};
+use crate::bench::times::Times;
+use crate::cmd::BenchError;
+
+/// Runs of a row of few bytes.
+const RUNS: usize = 2000;
+/// Operations that are timed together, where one is short.
+const PARTS: u32 = 16;
+/// Peers of the fan-out.
+const PEERS: usize = 64;
+/// Queues that are idle.
+const IDLE: u32 = 1024;
+
+/// What the goals are about.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Found {
+    pub(super) m1_put_us: f64,
+    pub(super) m0_put_us: f64,
+    pub(super) m1_rate: f64,
+    pub(super) idle_pass_us: f64,
+    pub(super) look_counter_ns: f64,
+    pub(super) look_tickets_ns: f64,
+    pub(super) m0_counter_us: f64,
+    pub(super) m0_companion_us: f64,
+}
+
+/// A word on its own line.
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// Half of what a word takes to another processor and back, in microseconds.
+pub(super) fn line_transfer_us() -> Result<f64, DeviceBenchError> {
+    const ROUNDS: u64 = 20_000;
+    let line = Line(AtomicU64::new(0));
+    let turn = |mine: u64| {
+        let began = Instant::now();
+        for round in 0..ROUNDS {
+            let mut looks = 0_u32;
+            while line.0.load(Ordering::Acquire) != 2 * round + mine {
+                std::hint::spin_loop();
+                looks += 1;
+                if looks.is_multiple_of(10_000) {
+                    std::thread::yield_now();
+                }
+            }
+            line.0.store(2 * round + mine + 1, Ordering::Release);
+        }
+        began.elapsed()
+    };
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        line.0.store(0, Ordering::Release);
+        let took = std::thread::scope(|scope| {
+            let other = scope.spawn(|| turn(1));
+            let took = turn(0);
+            other.join().map(|_| took)
+        });
+        let took = took.map_err(|_| DeviceBenchError::Panicked)?;
+        best = best.min(took.as_secs_f64() * 1e6 / ROUNDS as f64 / 2.0);
+    }
+    Ok(best)
+}
+
+type Print<'a> = &'a mut dyn FnMut(&Row) -> Result<(), BenchError>;
+
+/// Everything, a row at a time.
+pub(super) fn all(settings: &Settings, print: Print<'_>) -> Result<Found, BenchError> {
+    let mut found = Found::default();
+    for way in Way::ALL {
+        match way {
+            Way::M0 | Way::M1 => of_way(&alone(way)?, way, settings, print, &mut found)?,
+            Way::Shm | Way::Tcp => of_way(&over(way)?, way, settings, print, &mut found)?,
+        }
+    }
+    idle(print, &mut found)?;
+    fan_out(print, &mut found)?;
+    baseline(settings, print)?;
+    Ok(found)
+}
+
+fn runs(settings: &Settings, bytes: usize) -> usize {
+    match settings.iterations {
+        0 => ((64 << 20) / bytes.max(1)).clamp(20, RUNS),
+        iterations => iterations,
+    }
+}
+
+/// Times an operation, several at a time where one is about as long as a look at the clock.
+fn timed(
+    bytes: usize,
+    count: usize,
+    mut operation: impl FnMut() -> Result<(), DeviceBenchError>,
+) -> Result<Times, DeviceBenchError> {
+    let parts = if bytes <= 4096 { PARTS } else { 1 };
+    Times::take((count / parts as usize).max(20), parts, |_| (0..parts).try_for_each(|_| operation()))
+}
+
+/// Has somebody wait at a rank while another one puts there: its executor stays awake, as it does for a kernel that waits for what comes.
+fn attended<N: Network + 'static, T>(
+    rank: &Rank<N>,
+    f: impl FnOnce() -> Result<T, DeviceBenchError>,
+) -> Result<T, DeviceBenchError> {
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                rank.attend();
+            }
+        });
+        let result = f();
+        over.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+/// B1 and B2.
+fn of_way<N: Network + 'static>(
+    ranks: &[Rank<N>; 2],
+    way: Way,
+    settings: &Settings,
+    print: Print<'_>,
+    found: &mut Found,
+) -> Result<(), BenchError> {
+    let [first, second] = ranks;
+    let queue = first.queue(1024)?;
+    let companion = companion(first, &queue)?;
+    for &bytes in &settings.sizes {
+        let count = runs(settings, bytes);
+        let [put, counter, waits] = attended_over(second, way, || {
+            let put = put_and_wait(ranks, &queue, way, bytes, count)?;
+            let counter = put_and_count(ranks, &queue, way, bytes, count)?;
+            Ok([put, counter, put_and_companion(ranks, (&queue, &companion), way, bytes, count)?])
+        })?;
+        if bytes == 8 && way == Way::M0 {
+            found.m0_put_us = put.p50_us.unwrap_or_default();
+            found.m0_counter_us = counter.p50_us.unwrap_or_default();
+            found.m0_companion_us = waits.p50_us.unwrap_or_default();
+        } else if bytes == 8 && way == Way::M1 {
+            found.m1_put_us = put.p50_us.unwrap_or_default();
+        }
+        [put, counter, waits, ping_pong(ranks, way, bytes, count)?].iter().try_for_each(&mut *print)?;
+    }
+    let mut sent = first.value(9);
+    let times = timed(8, runs(settings, 8), || {
+        sent += 1;
+        first.queues_wait(&queue, &[first.count(9)])?;
+        debug_assert_eq!(first.value(9), sent);
+        Ok(())
+    })?;
+    print(&Row::timed("B1", "signal (own) + wait", way.name(), 0, times))?;
+    let entries = if matches!(way, Way::M0 | Way::M1) { 200_000 } else { 5_000 };
+    for batch in [1, 16, 64] {
+        let rate = attended_over(second, way, || rate(first, &queue, (batch, entries), 1))?;
+        if (way, batch) == (Way::M1, 16) {
+            found.m1_rate = rate;
+        }
+        print(&Row::rated("B1", "puts", way.name(), (8, batch), rate))?;
+    }
+    let mut producers = 2;
+    while producers <= settings.producers {
+        let rate = attended_over(second, way, || rate(first, &queue, (16, entries), producers))?;
+        print(&Row::rated("B2", &format!("puts, {producers} producers"), way.name(), (8, 16), rate))?;
+        producers *= 2;
+    }
+    Ok(())
+}
+
+/// Only a network needs the other side.
+fn attended_over<N: Network + 'static, T>(
+    rank: &Rank<N>,
+    way: Way,
+    f: impl FnOnce() -> Result<T, DeviceBenchError>,
+) -> Result<T, DeviceBenchError> {
+    match way {
+        Way::M0 | Way::M1 => f(),
+        Way::Shm | Way::Tcp => attended(rank, f),
+    }
+}
+
+fn companion<N: Network + 'static>(
+    rank: &Rank<N>,
+    queue: &Queue<Words>,
+) -> Result<Queue<Words>, DeviceBenchError> {
+    let number = queue.companion_within(&mut patience())?;
+    rank.queues.find(number).ok_or_else(|| DeviceBenchError::Ranks("no companion".to_owned()))
+}
+
+impl<N: Network + 'static> Rank<N> {
+    fn queues_wait(&self, queue: &Queue<Words>, entries: &[Entry]) -> Result<Ticket, DeviceBenchError> {
+        let ticket = queue.post(entries, &mut patience())?;
+        queue.wait(ticket, &mut patience())?;
+        Ok(ticket)
+    }
+}
+
+/// Fills the source, and tells how many bytes are wrong at the target.
+fn check<N: Network + 'static>(ranks: &[Rank<N>; 2], bytes: usize, seed: u8) -> u64 {
+    let byte = |at: usize| (at as u8).wrapping_mul(7).wrapping_add(seed);
+    let mut there = vec![0; bytes];
+    if ranks[1].memory.read(0, &mut there).is_err() {
+        return bytes as u64;
+    }
+    there.iter().enumerate().filter(|&(at, found)| *found != byte(at)).count() as u64
+}
+
+fn fill<N: Network + 'static>(ranks: &[Rank<N>; 2], bytes: usize, seed: u8) {
+    let data: Vec<u8> = (0..bytes).map(|at| (at as u8).wrapping_mul(7).wrapping_add(seed)).collect();
+    // The memory is longer than the largest size.
+    let _ = ranks[0].memory.write(0, &data);
+    let _ = ranks[1].memory.write(0, &vec![0; bytes]);
+}
+
+fn put_and_wait<N: Network + 'static>(
+    ranks: &[Rank<N>; 2],
+    queue: &Queue<Words>,
+    way: Way,
+    bytes: usize,
+    count: usize,
+) -> Result<Row, DeviceBenchError> {
+    fill(ranks, bytes, 1);
+    let entry = [ranks[0].put(bytes)];
+    let times = timed(bytes, count, || ranks[0].queues_wait(queue, &entry).map(drop))?;
+    let row = Row::timed("B1", "put + wait", way.name(), bytes, times);
+    Ok(Row { wrong: check(ranks, bytes, 1), ..row })
+}
+
+fn put_and_count<N: Network + 'static>(
+    ranks: &[Rank<N>; 2],
+    queue: &Queue<Words>,
+    way: Way,
+    bytes: usize,
+    count: usize,
+) -> Result<Row, DeviceBenchError> {
+    fill(ranks, bytes, 2);
+    let entries = [ranks[0].put(bytes), ranks[0].count(0)];
+    let mut counted = ranks[0].value(0);
+    let times = timed(bytes, count, || {
+        queue.post(&entries, &mut patience())?;
+        counted += 1;
+        ranks[0].wait(0, counted)
+    })?;
+    let row = Row::timed("B1", "put + fused counter", way.name(), bytes, times);
+    Ok(Row { wrong: check(ranks, bytes, 2), ..row })
+}
+
+fn put_and_companion<N: Network + 'static>(
+    ranks: &[Rank<N>; 2],
+    (queue, companion): (&Queue<Words>, &Queue<Words>),
+    way: Way,
+    bytes: usize,
+    count: usize,
+) -> Result<Row, DeviceBenchError> {
+    fill(ranks, bytes, 3);
+    let put = [ranks[0].put(bytes)];
+    let mut counted = ranks[0].value(1);
+    let times = timed(bytes, count, || {
+        let of = queue.post(&put, &mut patience())?;
+        let wait = Entry::new(Work::Wait { queue: of.queue, index: of.index });
+        companion.post(&[wait, ranks[0].count(1)], &mut patience())?;
+        counted += 1;
+        ranks[0].wait(1, counted)
+    })?;
+    let row = Row::timed("B1", "put + companion's counter", way.name(), bytes, times);
+    Ok(Row { wrong: check(ranks, bytes, 3), ..row })
+}
+
+/// Half of a put with a signal there, and one back.
+fn ping_pong<N: Network + 'static>(
+    ranks: &[Rank<N>; 2],
+    way: Way,
+    bytes: usize,
+    count: usize,
+) -> Result<Row, DeviceBenchError> {
+    fill(ranks, bytes, 4);
+    let all = count + super::super::times::warm_up(count);
+    let [first, second] = ranks;
+    let (there, back) = (first.queue(64)?, second.queue(64)?);
+    let (mut sent, mut heard) = (second.value(2), first.value(2));
+    let replied = heard;
+    let times = std::thread::scope(|scope| {
+        let echo = scope.spawn(move || {
+            let mut heard = sent;
+            for _ in 0..all {
+                heard += 1;
+                second.wait(2, heard)?;
+                back.post(&[second.put(bytes), second.signal(2)], &mut patience())?;
+            }
+            Ok::<_, DeviceBenchError>(())
+        });
+        let times = Times::take(count, 2, |_| {
+            sent += 1;
+            heard += 1;
+            there.post(&[first.put(bytes), first.signal(2)], &mut patience())?;
+            first.wait(2, heard)
+        });
+        echo.join().map_err(|_| DeviceBenchError::Panicked)??;
+        times
+    })?;
+    let came = first.value(2) - replied;
+    let row = Row::timed("B1", "put + signal, one way", way.name(), bytes, times);
+    Ok(Row { wrong: check(ranks, bytes, 4) + came.abs_diff(all as u64), ..row })
+}
+
+/// Millions of entries a second.
+fn rate<N: Network + 'static>(
+    rank: &Rank<N>,
+    queue: &Queue<Words>,
+    (batch, entries): (usize, usize),
+    producers: usize,
+) -> Result<f64, DeviceBenchError> {
+    let each = (entries / producers / batch).max(1);
+    let entries = vec![rank.put(8); batch];
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let produce = || {
+            let mut last = None;
+            for _ in 0..each {
+                last = Some(queue.post(&entries, &mut patience())?);
+            }
+            last.map_or(Ok(()), |ticket| Ok(queue.wait(ticket, &mut patience())?))
+        };
+        let others: Vec<_> = (1..producers).map(|_| scope.spawn(produce)).collect();
+        let own: Result<(), DeviceBenchError> = produce();
+        for other in others {
+            other.join().map_err(|_| DeviceBenchError::Panicked)??;
+        }
+        own
+    })?;
+    Ok((each * batch * producers) as f64 / began.elapsed().as_secs_f64() / 1e6)
+}
+
+/// B3: no producer and no waiter, just the executor.
+fn idle(print: Print<'_>, found: &mut Found) -> Result<(), BenchError> {
+    let mut executor = Executor::new(Alone(0), IDLE, Mutant::NONE).map_err(DeviceBenchError::from)?;
+    let queues: Result<Vec<_>, _> = (0..IDLE).map(|_| executor.make_queue(64, 0)).collect();
+    let queues = queues.map_err(DeviceBenchError::from)?;
+    // What was taken on is looked at once.
+    while executor.pass().busy {}
+    let times = Times::take(RUNS, 100, |_| {
+        for _ in 0..100 {
+            black_box(executor.pass());
+        }
+        Ok::<_, DeviceBenchError>(())
+    })?;
+    found.idle_pass_us = times.p50_us;
+    print(&Row::timed("B3", "pass, 1,024 idle queues", "executor", 0, times))?;
+    let nops = [Entry::new(Work::Nop); 16];
+    let queue = &queues[0];
+    let mut nanos = Vec::with_capacity(RUNS);
+    for _ in 0..RUNS {
+        queue.post(&nops, &mut patience()).map_err(DeviceBenchError::from)?;
+        let began = Instant::now();
+        while executor.pass().busy {}
+        nanos.push(began.elapsed().as_nanos() as u64);
+    }
+    print(&Row::timed("B3", "entry of a batch (NOP)", "executor", 0, Times::of(nanos, 16)))
+}
+
+/// B4: the waiter's looks once all has completed, which is what it does at least.
+fn fan_out(print: Print<'_>, found: &mut Found) -> Result<(), BenchError> {
+    let ranks = alone(Way::M1)?;
+    let rank = &ranks[0];
+    let queues: Result<Vec<_>, _> = (0..PEERS).map(|_| rank.queue(16)).collect();
+    let queues = queues?;
+    let mut counted = rank.value(5);
+    let mut tickets = Vec::with_capacity(PEERS);
+    let by_counter = Times::take(200, 1, |_| {
+        for queue in &queues {
+            queue.post(&[rank.put(8), rank.count(5)], &mut patience())?;
+        }
+        counted += PEERS as u64;
+        rank.wait(5, counted)
+    })?;
+    let by_tickets = Times::take(200, 1, |_| {
+        tickets.clear();
+        for queue in &queues {
+            tickets.push(queue.post(&[rank.put(8)], &mut patience())?);
+        }
+        queues.iter().zip(&tickets).try_for_each(|(queue, ticket)| queue.wait(*ticket, &mut patience()))?;
+        Ok::<_, DeviceBenchError>(())
+    })?;
+    print(&Row::timed("B4", "64 puts, one counter", Way::M1.name(), 8, by_counter))?;
+    print(&Row::timed("B4", "64 puts, 64 tickets", Way::M1.name(), 8, by_tickets))?;
+    let look = Times::take(RUNS, 1, |_| rank.wait(5, black_box(counted)))?;
+    let looks = Times::take(RUNS, 1, |_| {
+        for (queue, ticket) in queues.iter().zip(&tickets) {
+            queue.wait(*black_box(ticket), &mut patience())?;
+        }
+        Ok::<_, DeviceBenchError>(())
+    })?;
+    (found.look_counter_ns, found.look_tickets_ns) = (look.p50_us * 1e3, looks.p50_us * 1e3);
+    print(&Row::timed("B4", "a look: one counter", Way::M1.name(), 8, look))?;
+    print(&Row::timed("B4", "a look: 64 tickets", Way::M1.name(), 8, looks))
+}
+
+/// B6: what a channel of the standard library takes for the same.
+fn baseline(settings: &Settings, print: Print<'_>) -> Result<(), BenchError> {
+    let (ask, asked) = mpsc::channel::<u64>();
+    let (answer, answered) = mpsc::channel::<u64>();
+    let times = std::thread::scope(|scope| {
+        let echo = scope.spawn(move || {
+            while let Ok(word) = asked.recv() {
+                if answer.send(word).is_err() {
+                    return;
+                }
+            }
+        });
+        let times = Times::take(runs(settings, 8), 1, |at| {
+            let gone = |_| DeviceBenchError::Panicked;
+            ask.send(at as u64).map_err(|_| DeviceBenchError::Panicked)?;
+            answered.recv().map(drop).map_err(gone)
+        });
+        drop(ask);
+        echo.join().map_err(|_| DeviceBenchError::Panicked)?;
+        times
+    })?;
+    print(&Row::timed("B6", "mpsc, there and back", "channel", 8, times))
+}

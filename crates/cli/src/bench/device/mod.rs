@@ -1,0 +1,239 @@
+//! Device queues: a row a size and way, then what has one size; and how it compares with what is aimed at.
+//!
+//! Called by `cmd::device`. The ranks are in this process (`ranks`); what is measured is in `measure`.
+
+mod measure;
+mod ranks;
+
+use std::io::Write as _;
+
+use serde::Serialize;
+
+use super::times::Times;
+use crate::cmd::BenchError;
+use measure::Found;
+
+/// Largest put.
+pub(crate) const BYTES_MAX: usize = 64 << 20;
+
+/// What the arguments say.
+pub(crate) struct Settings {
+    /// Sizes of the rows.
+    pub(crate) sizes: Vec<usize>,
+    /// Timed runs, 0 for a number that fits.
+    pub(crate) iterations: usize,
+    /// Most producers of one queue.
+    pub(crate) producers: usize,
+    /// JSON instead of tables.
+    pub(crate) json: bool,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DeviceBenchError {
+    /// The ranks cannot be made.
+    #[error("ranks in this process: {0}")]
+    Ranks(String),
+    /// A queue did not take an entry.
+    #[error(transparent)]
+    Post(#[from] trunkline_devq::Refusal),
+    /// An entry, or a signal, failed or did not come.
+    #[error(transparent)]
+    Wait(#[from] trunkline_devq::WaitError),
+    /// No queue.
+    #[error(transparent)]
+    Queue(#[from] trunkline_engine::device::executor::QueueError),
+    /// A thread of the measurement has panicked.
+    #[error("a thread of the measurement has panicked")]
+    Panicked,
+}
+
+/// One line.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    bench: &'static str,
+    operation: String,
+    way: &'static str,
+    bytes: usize,
+    batch: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p50_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p99_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate_mops: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bandwidth_gbs: Option<f64>,
+    wrong: u64,
+}
+
+/// What is aimed at, and what was found.
+#[derive(Debug, Serialize)]
+struct Bar {
+    bar: String,
+    found: f64,
+    wanted: f64,
+    unit: &'static str,
+    met: bool,
+}
+
+const COLUMNS: &str = "\
+#                                                size  batch       p50       p99      rate  bandwidth  #wrong
+#                                                 (B)             (us)      (us)    (M/s)     (GB/s)";
+
+impl Row {
+    fn timed(bench: &'static str, operation: &str, way: &'static str, bytes: usize, times: Times) -> Self {
+        let bandwidth = (bytes > 64).then(|| bytes as f64 / times.p50_us / 1e3);
+        Self {
+            bench,
+            operation: operation.to_owned(),
+            way,
+            bytes,
+            batch: 1,
+            p50_us: Some(times.p50_us),
+            p99_us: Some(times.p99_us),
+            rate_mops: None,
+            bandwidth_gbs: bandwidth,
+            wrong: 0,
+        }
+    }
+
+    fn rated(
+        bench: &'static str,
+        operation: &str,
+        way: &'static str,
+        (bytes, batch): (usize, usize),
+        rate: f64,
+    ) -> Self {
+        Self {
+            bench,
+            operation: operation.to_owned(),
+            way,
+            bytes,
+            batch,
+            p50_us: None,
+            p99_us: None,
+            rate_mops: Some(rate),
+            bandwidth_gbs: None,
+            wrong: 0,
+        }
+    }
+
+    fn text(&self) -> String {
+        let number =
+            |value: Option<f64>, digits| value.map_or_else(|| "-".to_owned(), |v| format!("{v:.digits$}"));
+        format!(
+            "  {:<3} {:<26} {:<11} {:>7}  {:>5}  {:>8}  {:>8}  {:>8}  {:>9}  {:>6}",
+            self.bench,
+            self.operation,
+            self.way,
+            self.bytes,
+            self.batch,
+            number(self.p50_us, 3),
+            number(self.p99_us, 3),
+            number(self.rate_mops, 2),
+            number(self.bandwidth_gbs, 2),
+            self.wrong,
+        )
+    }
+}
+
+/// Runs everything; returns how much was wrong.
+pub(crate) fn run(settings: &Settings) -> Result<u64, BenchError> {
+    let mut out = std::io::stdout().lock();
+    let transfer = measure::line_transfer_us()?;
+    if !settings.json {
+        writeln!(
+            out,
+            "# device queues: two ranks in this process, a line transfer takes {transfer:.3} us\n#\n{COLUMNS}"
+        )?;
+    }
+    let mut wrong = 0;
+    let mut print = |row: &Row| -> Result<(), BenchError> {
+        wrong += row.wrong;
+        let line = if settings.json {
+            serde_json::to_string(row).map_err(std::io::Error::from)?
+        } else {
+            row.text()
+        };
+        writeln!(out, "{line}")?;
+        Ok(out.flush()?)
+    };
+    let found = measure::all(settings, &mut print)?;
+    for bar in bars(&found, transfer) {
+        if settings.json {
+            writeln!(out, "{}", serde_json::to_string(&bar).map_err(std::io::Error::from)?)?;
+            continue;
+        }
+        let Bar { bar, found, wanted, unit, met } = bar;
+        let met = if met { "met" } else { "MISSED" };
+        writeln!(out, "# {bar}: {found:.3} of {wanted:.3} {unit}: {met}")?;
+    }
+    Ok(wrong)
+}
+
+/// The measured goals of device queues. A ratio of two medians of one run, or a time against line transfers of it.
+fn bars(found: &Found, transfer: f64) -> Vec<Bar> {
+    let most = |bar: &str, found: f64, wanted: f64, unit| Bar {
+        bar: bar.to_owned(),
+        found,
+        wanted,
+        unit,
+        met: found <= wanted,
+    };
+    let least = |bar: &str, found: f64, wanted: f64, unit| Bar {
+        bar: bar.to_owned(),
+        found,
+        wanted,
+        unit,
+        met: found >= wanted,
+    };
+    let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { f64::INFINITY };
+    vec![
+        most("M1, put of 8 B + wait, p50, at most 8 line transfers", found.m1_put_us, 8.0 * transfer, "us"),
+        most("M0, put of 8 B + wait, p50", found.m0_put_us, 0.15, "us"),
+        least("M1, one queue, batches of 16", found.m1_rate, 5.0, "M entries/s"),
+        most("a pass over 1,024 idle queues", found.idle_pass_us, 1.0, "us"),
+        most(
+            "a look at one counter against 64 tickets",
+            ratio(found.look_counter_ns, found.look_tickets_ns),
+            0.125,
+            "of the time",
+        ),
+        most(
+            "a fused counter against a ticket (M0)",
+            ratio(found.m0_counter_us, found.m0_put_us),
+            1.1,
+            "of the time",
+        ),
+        most(
+            "a companion's WAIT against a ticket (M0)",
+            ratio(found.m0_companion_us, found.m0_put_us),
+            1.6,
+            "of the time",
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_are_compared_the_right_way_round() {
+        let found = Found {
+            m1_put_us: 0.7,
+            m0_put_us: 0.2,
+            m1_rate: 6.0,
+            idle_pass_us: 0.5,
+            look_counter_ns: 1.0,
+            look_tickets_ns: 64.0,
+            m0_counter_us: 0.21,
+            m0_companion_us: 0.4,
+        };
+        let met: Vec<bool> = bars(&found, 0.1).iter().map(|bar| bar.met).collect();
+        assert_eq!(met, [true, false, true, true, true, true, false]);
+        let none = bars(&Found::default(), 0.1);
+        assert!(none.iter().skip(4).all(|bar| !bar.met), "what was not measured meets nothing");
+    }
+}

@@ -1,0 +1,73 @@
+//! `trunkline bench device`: the arguments, and what they mean. Called by `cmd::bench`; the rows are measured and printed by
+//! `bench::device`.
+
+use std::process::ExitCode;
+
+use clap::{Args, value_parser};
+
+use super::BenchError;
+use crate::bench::{self, device};
+
+const HELP: &str = "\
+Examples:
+  trunkline bench device                   puts, signals, counters, producers, and what an idle queue costs
+  trunkline bench device -b 8 -e 8         one size
+  trunkline bench device --json            one JSON object a row
+
+Device queues between two ranks of this process. Kernels are threads, and entries are executed
+
+  M0          by the thread that posts and waits, into memory of this process
+  M1          by a thread, into memory of this process
+  M1 soft:shm by a thread, over a software NIC through shared memory
+  M1 soft:tcp the same through TCP
+
+  B1  put + wait by ticket, by a counter that goes with it (fused), by a companion's WAIT; a signal; a put with
+      a signal there and back (half of it); batches of 1, 16 and 64
+  B2  producers of one queue
+  B3  what a pass over 1,024 idle queues takes, and an entry of a full batch, without the other side
+  B4  one counter for 64 peers against 64 tickets
+  B6  a channel of the standard library, there and back
+
+Times are medians (p50) and 99th percentiles; rates are millions of entries a second. The lines at the end compare
+with what is aimed at. Their unit, a line transfer, is half of what a word takes from one processor to another and back,
+measured in the same run. #wrong should always be 0, and the exit status is 1 when it is not (2 when the run failed).";
+
+/// Arguments of `bench device`.
+#[derive(Args, Debug)]
+#[command(after_help = HELP)]
+pub(crate) struct DeviceArgs {
+    /// Smallest size; K, M and G are powers of 1024.
+    #[arg(short = 'b', long, default_value = "8", value_parser = bench::sizes::parse)]
+    minbytes: usize,
+    /// Largest size.
+    #[arg(short = 'e', long, default_value = "1M", value_parser = bench::sizes::parse)]
+    maxbytes: usize,
+    /// Each size is the one before times this.
+    #[arg(short = 'f', long, default_value_t = 16, value_parser = value_parser!(u64).range(2..))]
+    factor: u64,
+    /// Timed runs of each row; 0 takes 2000, fewer of large sizes.
+    #[arg(short = 'i', long, default_value_t = 0)]
+    iters: u32,
+    /// Most threads that post to one queue.
+    #[arg(long, default_value_t = 4, value_parser = value_parser!(u64).range(1..=16))]
+    producers: u64,
+    /// Print one JSON object a row instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it; the exit status tells whether all bytes were right.
+pub(crate) fn run(args: &DeviceArgs) -> Result<ExitCode, BenchError> {
+    if args.minbytes > args.maxbytes || args.maxbytes > device::BYTES_MAX {
+        let text = format!("sizes from the smallest to the largest, at most {} B", device::BYTES_MAX);
+        return Err(BenchError::Usage(text));
+    }
+    let settings = device::Settings {
+        sizes: bench::sizes::series(args.minbytes, args.maxbytes, args.factor as usize),
+        iterations: args.iters as usize,
+        producers: args.producers as usize,
+        json: args.json,
+    };
+    let wrong = device::run(&settings)?;
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

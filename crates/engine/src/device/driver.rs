@@ -1,0 +1,331 @@
+//! Who makes an executor's passes. [`Mode::Inline`]: whoever rings or waits, in his own thread. [`Mode::Thread`]: a thread that spins for a while when
+//! there is nothing, and then sleeps until somebody rings; idle queues then cost nothing but a look now and then at what others ask of this process.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use trunkline_devq::{Queue, Slots};
+use trunkline_mem::Memory;
+use trunkline_proto::mutant::Mutant;
+
+use crate::device::executor::{Directory, Executor, QueueError};
+use crate::device::network::Network;
+use crate::device::region::{Far, Key, Region};
+use crate::device::words::{Ringer, Words};
+use crate::lane::Lane;
+use crate::rma::Member;
+use crate::sync::Guard;
+use crate::wait::{Pause, Waiting};
+
+/// Fruitless passes before the thread lets others go first: who posts may need its processor.
+const SPINS: u32 = 32;
+/// Fruitless passes in which it does that, at least, before it sleeps; each of them may take as long as another thread has its processor.
+const YIELDS: u32 = 64;
+/// And how long.
+const AWAKE: Duration = Duration::from_micros(100);
+/// The first sleep; each next one is twice as long.
+const SLEEP_FIRST: Duration = Duration::from_micros(50);
+/// The longest sleep: others may ask this process for something, whose threads sleep, too.
+const SLEEP_MAX: Duration = Duration::from_millis(2);
+/// Passes between two looks at what others ask, while queues are busy.
+const SERVE_EVERY: u32 = 16;
+/// Passes of a thread that rings or waits, at most: it has its own to do.
+const TURNS_MAX: u32 = 64;
+
+/// Who makes the passes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Mode {
+    /// M0: who rings or waits.
+    Inline,
+    /// M1: a thread.
+    Thread,
+}
+
+/// Queues cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum QueuesError {
+    /// Not such ones.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// The system has no thread left.
+    #[error("no thread to execute entries: {0}")]
+    Thread(#[source] io::Error),
+}
+
+struct Shared<N> {
+    executor: Lane<Executor<N>>,
+    mode: Mode,
+    /// The thread says so before it falls asleep.
+    asleep: AtomicBool,
+    /// Somebody waits.
+    wanted: AtomicBool,
+    stop: AtomicBool,
+    thread: OnceLock<Thread>,
+    mutant: Mutant,
+}
+
+/// An executor and whoever drives it. Dropping it ends the thread; entries that are under way then are never completed, so their
+/// waiters need a limit of their own or an abort.
+pub struct Queues<N: Network + 'static> {
+    shared: Arc<Shared<N>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<N: Network> Shared<N> {
+    /// For set-up, which is let in first.
+    fn executor(&self) -> Guard<'_, Executor<N>> {
+        self.executor.claim()
+    }
+
+    fn wake(&self) {
+        let sleeps = self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst);
+        if sleeps && let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Passes by the thread that calls, unless another one is at it, which goes on for it.
+    fn drive(&self, serves: bool) {
+        for _ in 0..TURNS_MAX {
+            self.wanted.store(true, Ordering::SeqCst);
+            let Some(mut executor) = self.executor.try_claim() else { return };
+            // What was rung before is seen by the pass.
+            self.wanted.swap(false, Ordering::AcqRel);
+            let pass = executor.pass();
+            let mut goes_on = pass.moved && pass.busy;
+            if serves && !pass.moved {
+                goes_on = executor.serve();
+            }
+            drop(executor);
+            // Whoever came meanwhile has left it to this thread.
+            if !goes_on && !self.wanted.load(Ordering::SeqCst) {
+                return;
+            }
+        }
+    }
+
+    /// The thread's loop.
+    fn run(&self) {
+        let (mut fruitless, mut passes, mut idle_since) = (0_u32, 0_u32, None);
+        let (mut sleeps, mut slept) = (Waiting::patient(0, 0), false);
+        while !self.stop.load(Ordering::Relaxed) {
+            let Some(mut executor) = self.executor.try_claim() else {
+                std::thread::yield_now();
+                continue;
+            };
+            let pass = executor.pass();
+            passes = passes.wrapping_add(1);
+            // Who waits for a signal waits for what others ask of this process.
+            let waits = self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::Relaxed);
+            let idles = fruitless >= SPINS;
+            let serves = waits || std::mem::take(&mut slept) || idles || passes.is_multiple_of(SERVE_EVERY);
+            let served = serves && executor.serve();
+            drop(executor);
+            if pass.moved || served || waits {
+                (fruitless, idle_since) = (0, None);
+                sleeps.moved();
+                if waits && !pass.moved && !served {
+                    std::thread::yield_now();
+                }
+                continue;
+            }
+            fruitless = fruitless.saturating_add(1);
+            if fruitless < SPINS {
+                std::hint::spin_loop();
+                continue;
+            }
+            let since = *idle_since.get_or_insert_with(Instant::now);
+            let is_early = fruitless < SPINS + YIELDS || since.elapsed() < AWAKE;
+            if pass.busy || is_early || self.mutant.is("dev-never-sleeps") {
+                std::thread::yield_now();
+                continue;
+            }
+            let Pause::Park(longest) = sleeps.pause(SLEEP_FIRST, SLEEP_MAX) else { continue };
+            self.sleep(longest);
+            slept = true;
+        }
+    }
+
+    /// Sleeps until somebody rings or waits, or so long.
+    fn sleep(&self, longest: Duration) {
+        let blindly = self.mutant.is("dev-sleeps-blindly");
+        if blindly {
+            // As if it were interrupted here.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.asleep.store(true, Ordering::SeqCst);
+        let stays = self.stop.load(Ordering::SeqCst) || self.wanted.load(Ordering::SeqCst);
+        // Who has the executor right now may have changed it.
+        let rung = self.executor.try_claim().is_none_or(|executor| executor.is_rung());
+        if !stays && (!rung || blindly) {
+            // What heals a bug of this kind by and by is left out with it.
+            let heals = !blindly && !self.mutant.is("dev-wakes-nobody");
+            std::thread::park_timeout(if heals { longest } else { Duration::from_secs(2) });
+        }
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+}
+
+impl<N: Network> Ringer for Shared<N> {
+    #[inline]
+    fn rung(&self) {
+        match self.mode {
+            Mode::Inline => self.drive(false),
+            Mode::Thread if self.mutant.is("dev-wakes-nobody") => {}
+            Mode::Thread => self.wake(),
+        }
+    }
+
+    #[inline]
+    fn waits(&self) {
+        match self.mode {
+            Mode::Inline => self.drive(true),
+            Mode::Thread => {
+                if !self.wanted.load(Ordering::Relaxed) {
+                    self.wanted.store(true, Ordering::SeqCst);
+                    self.wake();
+                }
+                std::hint::spin_loop();
+            }
+        }
+    }
+}
+
+impl<N: Network + 'static> Queues<N> {
+    /// At most `queues` queues over a network, companions included.
+    ///
+    /// # Errors
+    /// [`QueuesError`].
+    pub fn start(network: N, queues: u32, mode: Mode, mutant: Mutant) -> Result<Self, QueuesError> {
+        let shared = Arc::new(Shared {
+            executor: Lane::new(Executor::new(network, queues, mutant)?, mutant),
+            mode,
+            asleep: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            thread: OnceLock::new(),
+            mutant,
+        });
+        let thread = match mode {
+            Mode::Inline => None,
+            Mode::Thread => {
+                let run = Arc::clone(&shared);
+                let builder = std::thread::Builder::new().name("trunkline-devq".to_owned());
+                Some(builder.spawn(move || run.run()).map_err(QueuesError::Thread)?)
+            }
+        };
+        if let Some(thread) = &thread {
+            let _first = shared.thread.set(thread.thread().clone());
+        }
+        Ok(Self { shared, thread })
+    }
+
+    /// Calls the executor, between two passes.
+    pub fn with<T>(&self, f: impl FnOnce(&mut Executor<N>) -> T) -> T {
+        f(&mut self.shared.executor())
+    }
+
+    /// A new queue, for any number of threads.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn queue(&self, depth: u32) -> Result<Queue<Words>, QueueError> {
+        self.queue_from(depth, 0)
+    }
+
+    /// The same, whose first index is `first`.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn queue_from(&self, depth: u32, first: u64) -> Result<Queue<Words>, QueueError> {
+        let queue = self.with(|executor| executor.make_queue(depth, first))?;
+        self.told(&queue)
+    }
+
+    /// The queue of a number, such as a companion.
+    #[must_use]
+    pub fn find(&self, number: u32) -> Option<Queue<Words>> {
+        self.finder()(number)
+    }
+
+    /// Finds queues by their numbers, for lanes that have companions.
+    pub fn finder(&self) -> impl Fn(u32) -> Option<Queue<Words>> + Clone + Send + Sync + use<N> {
+        let (shared, directory) = (Arc::clone(&self.shared), self.directory());
+        move |number| {
+            let directory = directory.lock().unwrap_or_else(PoisonError::into_inner);
+            let queue = directory.get(&number)?.clone();
+            drop(directory);
+            told(&shared, &queue).ok()
+        }
+    }
+
+    fn directory(&self) -> Directory {
+        self.with(|executor| executor.directory())
+    }
+
+    fn told(&self, queue: &Queue<Words>) -> Result<Queue<Words>, QueueError> {
+        told(&self.shared, queue)
+    }
+
+    /// Memory with signals and counters, so that who waits there has the executor go on.
+    #[must_use]
+    pub fn words(&self, memory: &Memory) -> Words {
+        Words::of(memory.clone()).told(Arc::clone(&self.shared) as Arc<dyn Ringer>)
+    }
+
+    /// [`Executor::add_region`].
+    #[must_use]
+    pub fn add_region(&self, region: Region) -> Option<Key> {
+        self.with(|executor| executor.add_region(region))
+    }
+
+    /// [`Executor::remove_region`].
+    pub fn remove_region(&self, key: Key) -> Option<Region> {
+        self.with(|executor| executor.remove_region(key))
+    }
+
+    /// [`Executor::learn`].
+    pub fn learn(&self, member: Member, far: Far) {
+        self.with(|executor| executor.learn(member, far));
+    }
+
+    /// [`Executor::watch`].
+    pub fn watch(&self, member: Member, memory: &Memory, slots: Slots) {
+        self.with(|executor| executor.watch(member, memory.clone(), slots));
+    }
+}
+
+/// The producers' view of a queue: who rings there has the executor go on.
+fn told<N: Network + 'static>(
+    shared: &Arc<Shared<N>>,
+    queue: &Queue<Words>,
+) -> Result<Queue<Words>, QueueError> {
+    let ringer = || Arc::clone(shared) as Arc<dyn Ringer>;
+    let page = {
+        let executor = shared.executor();
+        let words = executor.page().words().told(ringer());
+        trunkline_devq::BellPage::open(words, shared.mutant)?
+    };
+    Ok(Queue::open(queue.words().told(ringer()), &page, shared.mutant)?)
+}
+
+impl<N: Network + 'static> Drop for Queues<N> {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.asleep.store(true, Ordering::SeqCst);
+        self.shared.wake();
+        if let Some(thread) = self.thread.take() {
+            // A thread that has panicked has told so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<N: Network + 'static> std::fmt::Debug for Queues<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queues({:?})", self.shared.mode)
+    }
+}

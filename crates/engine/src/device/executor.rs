@@ -1,0 +1,221 @@
+//! One executor: all queues of a page of doorbells, drained onto one network. Its owner makes the passes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use trunkline_devq::{BellPage, Drain, Queue, Rules, Slots};
+use trunkline_mem::Memory;
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::wire::devq::{Companion, Poison, Shape, Status};
+
+use crate::device::network::Network;
+use crate::device::port::Jobs;
+use crate::device::region::{Far, Key, Region};
+use crate::device::words::Words;
+use crate::rma::Member;
+
+/// Entries of a queue that are under way together.
+pub const WINDOW: u32 = 64;
+
+/// How often it is asked whether members live whose signals somebody may be waiting for.
+const WATCH_EVERY: Duration = Duration::from_millis(5);
+
+/// Queues that producers find by their numbers.
+pub type Directory = Arc<Mutex<BTreeMap<u32, Queue<Words>>>>;
+
+/// What a pass did.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Pass {
+    /// Something moved: more is likely to.
+    pub moved: bool,
+    /// Something is under way, or waits for another queue.
+    pub busy: bool,
+}
+
+/// Signals that a member raises here.
+#[derive(Debug)]
+struct Watched {
+    member: Member,
+    memory: Memory,
+    slots: Slots,
+    count: u32,
+}
+
+/// The executor.
+#[derive(Debug)]
+pub struct Executor<N> {
+    page: BellPage<Words>,
+    drain: Drain<Words>,
+    jobs: Jobs<N>,
+    directory: Directory,
+    /// The number and doorbell of the next queue.
+    next: u32,
+    watched: Vec<Watched>,
+    looked: Instant,
+    mutant: Mutant,
+}
+
+/// No queue was made.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum QueueError {
+    /// It cannot be.
+    #[error(transparent)]
+    Shape(#[from] trunkline_proto::wire::devq::ShapeError),
+    /// There are as many as doorbells.
+    #[error("all {0} queues of this executor are made")]
+    Full(u32),
+}
+
+impl<N: Network> Executor<N> {
+    /// One for at most `queues` queues, companions included; 1 to 65,536, else the nearest of these.
+    ///
+    /// # Errors
+    /// [`QueueError::Shape`].
+    pub fn new(network: N, queues: u32, mutant: Mutant) -> Result<Self, QueueError> {
+        let queues = queues.clamp(1, trunkline_proto::wire::devq::BELLS_MAX);
+        let bells = trunkline_proto::wire::devq::Bells::new(queues)?;
+        let page = BellPage::create(Words::heap(bells.bytes()), queues, mutant)?;
+        let drain = Drain::new(page.clone(), mutant);
+        let jobs = Jobs::new(network, mutant);
+        let (directory, looked) = (Directory::default(), Instant::now());
+        Ok(Self { page, drain, jobs, directory, next: 0, watched: Vec::new(), looked, mutant })
+    }
+
+    /// Makes a queue, whose first index is `first`.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn make_queue(&mut self, depth: u32, first: u64) -> Result<Queue<Words>, QueueError> {
+        let number = self.next;
+        if number >= self.page.count() {
+            return Err(QueueError::Full(self.page.count()));
+        }
+        let shape = Shape::new(depth, number, 0, number)?;
+        let queue = Queue::create(Words::heap(shape.bytes()), shape, first, &self.page, self.mutant)?;
+        self.next += 1;
+        self.jobs.grow(WINDOW.min(depth));
+        // An atomic is held until the writes before it are placed, whatever the network promises.
+        let taken = self.drain.add(queue.clone(), Rules { is_ordered: false, window: WINDOW });
+        debug_assert!(taken, "its number and its doorbell are nobody else's");
+        let mut directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        directory.insert(number, queue.clone());
+        Ok(queue)
+    }
+
+    /// Queues by their numbers.
+    pub fn directory(&self) -> Directory {
+        Arc::clone(&self.directory)
+    }
+
+    /// The page of doorbells.
+    pub const fn page(&self) -> &BellPage<Words> {
+        &self.page
+    }
+
+    /// Takes a region of this process on.
+    pub fn add_region(&mut self, region: Region) -> Option<Key> {
+        self.jobs.regions.add(region)
+    }
+
+    /// Ends a region: entries that name it fail. What has begun on it is to be complete.
+    pub fn remove_region(&mut self, key: Key) -> Option<Region> {
+        self.jobs.regions.remove(key)
+    }
+
+    /// A member has told of a region.
+    pub fn learn(&mut self, member: Member, far: Far) {
+        self.jobs.regions.learn(member, far);
+    }
+
+    /// A member has ended a region.
+    pub fn forget(&mut self, member: Member, key: Key) {
+        self.jobs.regions.forget(member, key);
+    }
+
+    /// A member raises these signals, `count` of them, in this memory: when it is gone they are poisoned.
+    pub fn watch(&mut self, member: Member, memory: Memory, slots: Slots) {
+        let (Slots::Bare { count, .. } | Slots::Poisoned { count, .. }) = slots;
+        self.watched.push(Watched { member, memory, slots, count });
+    }
+
+    /// Nobody waits any more for signals in this memory.
+    pub fn unwatch(&mut self, memory: &Memory) {
+        self.watched.retain(|watched| watched.memory.addr() != memory.addr());
+    }
+
+    /// Goes on with everything: what is under way, what was rung, and what nobody will do any more.
+    pub fn pass(&mut self) -> Pass {
+        let is_idle = self.jobs.is_idle();
+        let mut moved = !is_idle && self.jobs.go_on();
+        self.tell();
+        let pass = self.drain.pass(&mut self.jobs);
+        self.tell();
+        while let Some(of) = self.drain.asked() {
+            let companion = self.companion(of);
+            self.drain.answer(of, companion);
+        }
+        moved |= pass.begun > 0;
+        Pass { moved, busy: pass.busy > 0 || !self.jobs.is_idle() }
+    }
+
+    /// Goes on with what this process does for others, which no queue of its own has to do with, and looks who lives. Whether anything
+    /// moved.
+    pub fn serve(&mut self) -> bool {
+        let moved = self.jobs.go_on();
+        self.tell();
+        if !self.watched.is_empty() && self.looked.elapsed() >= WATCH_EVERY {
+            self.looked = Instant::now();
+            self.look_who_lives();
+        }
+        moved
+    }
+
+    /// Whether a doorbell was rung that no pass has seen. Looked at before its owner falls asleep.
+    #[must_use]
+    pub fn is_rung(&self) -> bool {
+        use trunkline_devq::Memory as _;
+        let bells = self.page.words();
+        let bit = |group: u32| 64 + u64::from(group) * 8;
+        (0..self.page.groups()).any(|group| bells.load(bit(group), std::sync::atomic::Ordering::SeqCst) != 0)
+    }
+
+    /// The network.
+    pub const fn network(&mut self) -> &mut N {
+        self.jobs.network()
+    }
+
+    fn tell(&mut self) {
+        while let Some((queue, index, outcome)) = self.jobs.take() {
+            let ended = self.drain.end(queue, index, outcome);
+            debug_assert!(ended, "it had begun, and ends once");
+        }
+    }
+
+    /// A companion is as deep as its queue: a WAIT and what it holds, for half as many entries.
+    fn companion(&mut self, of: u32) -> Companion {
+        let directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        let depth = directory.get(&of).map(|queue| queue.shape().depth());
+        drop(directory);
+        let made = depth.map(|depth| self.make_queue(depth, 0));
+        match made {
+            Some(Ok(queue)) => Companion::Queue(queue.shape().number()),
+            Some(Err(_)) | None => Companion::Refused,
+        }
+    }
+
+    fn look_who_lives(&mut self) {
+        let Self { watched, jobs, mutant, .. } = self;
+        watched.retain(|watched| {
+            if !jobs.network().is_gone(watched.member) || mutant.is("dev-waits-for-the-dead") {
+                return true;
+            }
+            // No queue of this process has failed, so none is named.
+            let word = Poison { status: Status::PeerDead, queue: u32::MAX }.to_word();
+            for slot in (0..watched.count).filter_map(|number| watched.slots.slot(number)) {
+                let _ = watched.memory.update(slot.error, |old| (old == 0).then_some(word));
+            }
+            false
+        });
+    }
+}

@@ -1,0 +1,46 @@
+//! How long a thread of the host waits. It stays on its processor at first; then whoever else wants one goes first.
+
+use std::time::{Duration, Instant};
+
+use trunkline_devq::Budget;
+
+/// Looks before others go first.
+const SPINS: u32 = 200;
+/// Looks at the queue between two looks at the clock.
+const CLOCK_EVERY: u32 = 16;
+
+/// Until a deadline.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    until: Option<Instant>,
+    looks: u32,
+}
+
+impl Patience {
+    /// So long from now; for good if that is longer than clocks go.
+    #[must_use]
+    pub fn of(time: Duration) -> Self {
+        Self { until: Instant::now().checked_add(time), looks: 0 }
+    }
+
+    /// For good: only the end of what is waited for ends it.
+    #[must_use]
+    pub const fn endless() -> Self {
+        Self { until: None, looks: 0 }
+    }
+}
+
+impl Budget for Patience {
+    #[inline]
+    fn goes_on(&mut self) -> bool {
+        self.looks = self.looks.saturating_add(1);
+        if self.looks < SPINS {
+            return true;
+        }
+        std::thread::yield_now();
+        if self.looks == u32::MAX {
+            self.looks = SPINS;
+        }
+        !self.looks.is_multiple_of(CLOCK_EVERY) || self.until.is_none_or(|until| Instant::now() < until)
+    }
+}

@@ -1,0 +1,522 @@
+//! Entries as operations of a network: in as many pieces as that takes, now or when there is room, and how each entry ended. The executor
+//! gives them in the order in which they may begin; nothing here orders anything further.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trunkline_devq::{Job, Outcome, Port};
+use trunkline_mem::Memory;
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::rma::atomic::Action;
+use trunkline_proto::wire::devq::{Atomic, Entry, Inline, Poison, Remote, Status, Work};
+
+use crate::device::network::{Carried, Ended, Failure, Network, Place};
+use crate::device::region::{Copies, Found, Regions};
+use crate::rma::{Local, Member, Source};
+
+/// Status of an entry whose operation no network here carries: NOTIFY, and a WRITE with an immediate.
+pub const UNSUPPORTED: Status = Status::Other(256);
+
+/// How long a poison word may be on its way over a link before the control stream says it as well.
+const POISON_TIME: Duration = Duration::from_millis(20);
+
+/// What is left to begin of an entry.
+#[derive(Clone, Debug)]
+enum Rest {
+    Nothing,
+    Put { to: Place, from: Local },
+    Inline { to: Place, bytes: Inline },
+    Get { from: Place, into: Local },
+    Copy { copies: Arc<dyn Copies>, from: (Memory, u64), to: (Memory, u64), len: u64 },
+    Atomic { at: Place, action: Action, fetches: bool },
+}
+
+/// Something under way.
+#[derive(Clone, Debug)]
+struct Flight {
+    /// Which use of its place.
+    generation: u32,
+    /// The entry, by queue and index; nothing for what no entry waits for.
+    of: Option<(u32, u64)>,
+    rest: Rest,
+    /// Pieces that have begun and not ended.
+    under_way: u32,
+    /// Stands in [`Jobs::waits`].
+    waits: bool,
+    failed: Option<Failure>,
+    value: u64,
+    /// The change of an atomic that takes several steps, and what the word was found to be.
+    steps: Option<(Place, Atomic, Option<u64>)>,
+    /// The error word that it sets.
+    poison: Option<(Place, u64)>,
+}
+
+/// What is known of an entry once it was looked at.
+enum Ready {
+    Done(u64),
+    Later(Rest, Option<(Place, Atomic, Option<u64>)>),
+}
+
+/// All entries that have begun and not ended.
+#[derive(Debug)]
+pub struct Jobs<N> {
+    network: N,
+    /// Memory that entries name.
+    pub regions: Regions,
+    me: Member,
+    flights: Vec<Flight>,
+    free: Vec<u32>,
+    /// Those that found no room, the first one first.
+    waits: VecDeque<u32>,
+    /// Those that set error words, and when they began.
+    poisons: Vec<(u32, u32, Instant)>,
+    /// Who moves bytes of devices, and how many moves are under way.
+    copiers: Vec<(Arc<dyn Copies>, u32)>,
+    ended: Vec<Ended>,
+    copied: Vec<(u64, Result<(), u32>)>,
+    /// Entries that have ended and were not told of.
+    over: Vec<(u32, u64, Outcome)>,
+    mutant: Mutant,
+}
+
+impl<N: Network> Jobs<N> {
+    /// None yet.
+    pub fn new(network: N, mutant: Mutant) -> Self {
+        Self {
+            me: network.me(),
+            network,
+            regions: Regions::new(mutant),
+            flights: Vec::new(),
+            free: Vec::new(),
+            waits: VecDeque::new(),
+            poisons: Vec::new(),
+            copiers: Vec::new(),
+            ended: Vec::new(),
+            copied: Vec::new(),
+            over: Vec::new(),
+            mutant,
+        }
+    }
+
+    /// Makes room for `more` entries, so that none of them allocates.
+    pub fn grow(&mut self, more: u32) {
+        let first = self.flights.len() as u32;
+        let flight = Flight {
+            generation: 0,
+            of: None,
+            rest: Rest::Nothing,
+            under_way: 0,
+            waits: false,
+            failed: None,
+            value: 0,
+            steps: None,
+            poison: None,
+        };
+        self.flights.resize((first + more) as usize, flight);
+        self.free.extend((first..first + more).rev());
+        let room = self.flights.len();
+        self.waits.reserve(room - self.waits.len());
+        self.over.reserve(room - self.over.len());
+        self.ended.reserve(room - self.ended.len());
+        self.poisons.reserve(room - self.poisons.len());
+    }
+
+    /// The network, for what is no entry's.
+    pub const fn network(&mut self) -> &mut N {
+        &mut self.network
+    }
+
+    /// Whether nothing has begun that has not ended.
+    #[must_use]
+    pub const fn is_idle(&self) -> bool {
+        self.free.len() == self.flights.len()
+    }
+
+    /// Goes on with what is under way. Whether anything moved.
+    pub fn go_on(&mut self) -> bool {
+        let mut ended = std::mem::take(&mut self.ended);
+        let mut moved = self.network.go_on(&mut ended);
+        for one in ended.drain(..) {
+            self.on_ended(one.cookie, one.how);
+        }
+        self.ended = ended;
+        moved |= self.take_copies();
+        for _ in 0..self.waits.len() {
+            let Some(at) = self.waits.pop_front() else { break };
+            if let Some(flight) = self.flights.get_mut(at as usize) {
+                flight.waits = false;
+            }
+            self.advance(at);
+        }
+        if !self.poisons.is_empty() {
+            self.hurry_poison();
+        }
+        moved | !self.over.is_empty()
+    }
+
+    /// Takes the entries that have ended: queue, index and how.
+    pub fn take(&mut self) -> Option<(u32, u64, Outcome)> {
+        self.over.pop()
+    }
+
+    fn take_copies(&mut self) -> bool {
+        let mut copied = std::mem::take(&mut self.copied);
+        for (copies, under_way) in self.copiers.iter_mut().filter(|(_, under_way)| *under_way > 0) {
+            let before = copied.len();
+            copies.ended(&mut copied);
+            *under_way -= (copied.len() - before).min(*under_way as usize) as u32;
+        }
+        let moved = !copied.is_empty();
+        for (cookie, how) in copied.drain(..) {
+            let failed = |reason| Failure { status: Status::Network, reason };
+            self.on_ended(cookie, how.map(|()| 0).map_err(failed));
+        }
+        self.copied = copied;
+        moved
+    }
+
+    /// Begins something; its place among what is under way.
+    fn launch(&mut self, of: Option<(u32, u64)>, rest: Rest) -> Option<u32> {
+        if self.free.is_empty() {
+            // There is a place for each entry; what sets error words may come on top.
+            self.grow(64);
+        }
+        let at = self.free.pop()?;
+        let flight = self.flights.get_mut(at as usize)?;
+        let generation = flight.generation.wrapping_add(1);
+        *flight = Flight {
+            generation,
+            of,
+            rest,
+            under_way: 0,
+            waits: false,
+            failed: None,
+            value: 0,
+            steps: None,
+            poison: None,
+        };
+        Some(at)
+    }
+
+    /// Begins as much as there is room for.
+    fn advance(&mut self, at: u32) {
+        let Some(flight) = self.flights.get_mut(at as usize) else { return };
+        let cookie = u64::from(flight.generation) << 32 | u64::from(at);
+        loop {
+            let (carried, whole) = match &flight.rest {
+                Rest::Nothing => break,
+                Rest::Put { to, from } => (self.network.put(cookie, *to, Source::Heap(*from)), from.len),
+                Rest::Inline { to, bytes } => {
+                    (self.network.put(cookie, *to, Source::Bytes(bytes.bytes())), 0)
+                }
+                Rest::Get { from, into } => (self.network.get(cookie, *from, *into), into.len),
+                Rest::Copy { copies, from, to, len } => {
+                    let begun = copies.begin(cookie, (&from.0, from.1), (&to.0, to.1), *len);
+                    if begun {
+                        note_copier(&mut self.copiers, copies);
+                    }
+                    (if begun { Carried::Begun(*len) } else { Carried::Busy }, *len)
+                }
+                Rest::Atomic { at, action, fetches } => {
+                    (self.network.atomic(cookie, *at, *action, *fetches), 0)
+                }
+            };
+            match carried {
+                Carried::Begun(bytes) => {
+                    flight.under_way += 1;
+                    flight.rest.shrink(if self.mutant.is("dev-pieces-repeat") { whole } else { bytes });
+                }
+                Carried::Busy => {
+                    if !flight.waits {
+                        flight.waits = true;
+                        self.waits.push_back(at);
+                    }
+                    return;
+                }
+                Carried::Failed(failure) => {
+                    flight.failed = flight.failed.or(Some(failure));
+                    flight.rest = Rest::Nothing;
+                }
+            }
+        }
+        self.finish(at);
+    }
+
+    /// A piece has ended.
+    fn on_ended(&mut self, cookie: u64, how: Result<u64, Failure>) {
+        let at = cookie as u32;
+        let Some(flight) = self.flights.get_mut(at as usize) else { return };
+        if flight.generation != (cookie >> 32) as u32 || flight.under_way == 0 {
+            return;
+        }
+        flight.under_way -= 1;
+        match how {
+            Err(failure) => {
+                flight.failed = flight.failed.or(Some(failure));
+                flight.rest = Rest::Nothing;
+            }
+            Ok(value) => {
+                flight.value = value;
+                flight.step();
+            }
+        }
+        if matches!(flight.rest, Rest::Nothing) {
+            self.finish(at);
+        } else if !flight.waits {
+            self.advance(at);
+        }
+    }
+
+    /// Tells how an entry ended, once all of its pieces have: until then its bytes may still be read.
+    fn finish(&mut self, at: u32) {
+        let Some(flight) = self.flights.get_mut(at as usize) else { return };
+        let early = self.mutant.is("dev-completes-early") && flight.failed.is_none() && flight.under_way > 0;
+        if flight.under_way > 0 && !early {
+            return;
+        }
+        let (poison, failed) = (flight.poison.take(), flight.failed);
+        if let Some((queue, index)) = flight.of {
+            let outcome = match failed {
+                None => Outcome::Done(flight.value),
+                Some(Failure { status, reason }) => Outcome::Failed { status, reason },
+            };
+            self.over.push((queue, index, outcome));
+        }
+        if flight.waits {
+            flight.waits = false;
+            self.waits.retain(|&waits| waits != at);
+        }
+        flight.generation = flight.generation.wrapping_add(1);
+        (flight.under_way, flight.rest, flight.steps) = (0, Rest::Nothing, None);
+        self.free.push(at);
+        if let Some((place, word)) = poison
+            && failed.is_some()
+        {
+            self.say_poison(place, word);
+        }
+    }
+
+    fn say_poison(&mut self, place: Place, word: u64) {
+        if !self.mutant.is("dev-poison-needs-a-link") {
+            // Who is gone waits for nothing.
+            let _said = self.network.spoil(place, word);
+        }
+    }
+
+    /// A link that carries nothing, as its other end is stopped or it is about to fail, does not keep a waiter waiting.
+    fn hurry_poison(&mut self) {
+        let mut late = Vec::new();
+        let flights = &mut self.flights;
+        self.poisons.retain(|&(at, generation, since)| {
+            let Some(flight) = flights.get_mut(at as usize) else { return false };
+            if flight.generation != generation {
+                return false;
+            }
+            let is_late = since.elapsed() > POISON_TIME;
+            if is_late {
+                late.extend(flight.poison);
+            }
+            !is_late
+        });
+        for (place, word) in late {
+            self.say_poison(place, word);
+        }
+    }
+
+    /// Looks at an entry: done at once where both ends are in this process, else what is to be begun.
+    fn look(&self, entry: &Entry) -> Result<Ready, Status> {
+        match entry.work {
+            Work::Nop | Work::Barrier | Work::Wait { .. } | Work::Show => Ok(Ready::Done(0)),
+            Work::Write { imm: Some(_), .. } | Work::Notify { .. } => Err(UNSUPPORTED),
+            Work::Write { from, to, len, imm: None } => {
+                let source = self.regions.here(from.key, from.addr, len)?;
+                let found = self.regions.find(self.me, to.peer, to.key, to.addr, len)?;
+                let (from_bytes, to_bytes) = ((&source.memory, from.addr), to.addr);
+                match found {
+                    _ if len == 0 => Ok(Ready::Done(0)),
+                    Found::Here { memory, copies, .. } => {
+                        copy(source.copies.as_ref().or(copies), from_bytes, (memory, to_bytes), len)
+                    }
+                    Found::There { heap } => {
+                        let to = Place { member: to.peer, heap, offset: to.addr };
+                        let from = Local { heap: source.heap, offset: from.addr, len };
+                        Ok(Ready::Later(Rest::Put { to, from }, None))
+                    }
+                }
+            }
+            Work::WriteInline { bytes, to } => {
+                let len = bytes.bytes().len() as u64;
+                match self.regions.find(self.me, to.peer, to.key, to.addr, len)? {
+                    _ if len == 0 => Ok(Ready::Done(0)),
+                    Found::Here { memory, .. } => {
+                        memory.write(to.addr, bytes.bytes()).map_err(|_| Status::Access)?;
+                        Ok(Ready::Done(0))
+                    }
+                    Found::There { heap } => {
+                        let to = Place { member: to.peer, heap, offset: to.addr };
+                        Ok(Ready::Later(Rest::Inline { to, bytes }, None))
+                    }
+                }
+            }
+            Work::Read { into, from, len } => {
+                let target = self.regions.here(into.key, into.addr, len)?;
+                match self.regions.find(self.me, from.peer, from.key, from.addr, len)? {
+                    _ if len == 0 => Ok(Ready::Done(0)),
+                    Found::Here { memory, copies, .. } => {
+                        let into = (&target.memory, into.addr);
+                        copy(target.copies.as_ref().or(copies), (memory, from.addr), into, len)
+                    }
+                    Found::There { heap } => {
+                        let from = Place { member: from.peer, heap, offset: from.addr };
+                        let into = Local { heap: target.heap, offset: into.addr, len };
+                        Ok(Ready::Later(Rest::Get { from, into }, None))
+                    }
+                }
+            }
+            Work::Atomic { at, change, poisoned } => self.look_at_atomic(at, change, poisoned),
+        }
+    }
+
+    fn look_at_atomic(&self, at: Remote, change: Atomic, poisoned: bool) -> Result<Ready, Status> {
+        let len = if poisoned { 16 } else { 8 };
+        let heap = match self.regions.find(self.me, at.peer, at.key, at.addr, len)? {
+            // Where NICs execute atomics, all of a word's are theirs.
+            Found::Here { heap: Some(heap), .. } if !self.network.executes() => heap,
+            Found::Here { memory, .. } => {
+                let changed = memory.update(at.addr, |old| Some(change.apply(old)));
+                let old = changed.map_err(|_| Status::Access)?;
+                return Ok(Ready::Done(if change.fetches() { old } else { 0 }));
+            }
+            Found::There { heap } => heap,
+        };
+        let place = Place { member: at.peer, heap, offset: at.addr };
+        let atomic = |action, fetches| Rest::Atomic { at: place, action, fetches };
+        Ok(match change {
+            Atomic::Add(value) => Ready::Later(atomic(Action::Add(value), true), None),
+            Atomic::Set(value) => Ready::Later(atomic(Action::Set(value), false), None),
+            Atomic::SwapIf { expect, swap } => {
+                Ready::Later(atomic(Action::CompareSwap { expect, swap }, true), None)
+            }
+            // No network has these: they read the word and exchange it until nobody came in between.
+            Atomic::Max(_) | Atomic::AddMasked { .. } => {
+                Ready::Later(atomic(Action::Fetch, true), Some((place, change, None)))
+            }
+        })
+    }
+
+    /// Sets the error word of what will not be changed.
+    fn poison(&mut self, at: Remote, poisoned: bool, poison: Poison) {
+        let word = poison.to_word();
+        let Some(error) = self.regions.error_word(self.me, at.peer, at.key, at.addr, poisoned) else {
+            return;
+        };
+        match self.regions.find(self.me, at.peer, at.key, error, 8) {
+            Ok(Found::Here { memory, .. }) => {
+                let _ = memory.update(error, |old| (old == 0).then_some(word));
+            }
+            Ok(Found::There { heap }) => {
+                let place = Place { member: at.peer, heap, offset: error };
+                let action = Action::CompareSwap { expect: 0, swap: word };
+                let rest = Rest::Atomic { at: place, action, fetches: true };
+                let Some(at) = self.launch(None, rest) else { return };
+                if let Some(flight) = self.flights.get_mut(at as usize) {
+                    flight.poison = Some((place, word));
+                    self.poisons.push((at, flight.generation, Instant::now()));
+                }
+                self.advance(at);
+            }
+            // No such word: nobody can wait for it.
+            Err(_) => {}
+        }
+    }
+}
+
+impl<N: Network> Port for Jobs<N> {
+    fn begin(&mut self, queue: u32, index: u64, job: &Job) -> Option<Outcome> {
+        let entry = match job {
+            Job::Poison { at, poisoned, poison } => {
+                // Waiters here hear of the failure at once, whoever has the word.
+                self.poison(*at, *poisoned, *poison);
+                return Some(Outcome::Done(0));
+            }
+            Job::Execute(entry) => entry,
+        };
+        match self.look(entry) {
+            Ok(Ready::Done(value)) => Some(Outcome::Done(value)),
+            Err(status) => Some(Outcome::Failed { status, reason: 0 }),
+            Ok(Ready::Later(rest, steps)) => {
+                let unwaited = self.mutant.is("dev-signal-before-data")
+                    && matches!(rest, Rest::Put { .. } | Rest::Copy { .. });
+                let of = if unwaited { None } else { Some((queue, index)) };
+                let at = self.launch(of, rest)?;
+                if let Some(flight) = self.flights.get_mut(at as usize) {
+                    flight.steps = steps;
+                }
+                self.advance(at);
+                unwaited.then_some(Outcome::Done(0))
+            }
+        }
+    }
+}
+
+impl Rest {
+    /// So many bytes have begun.
+    fn shrink(&mut self, bytes: u64) {
+        let left = match self {
+            Self::Put { to, from } => {
+                (to.offset, from.offset, from.len) =
+                    (to.offset + bytes, from.offset + bytes, from.len - bytes);
+                from.len
+            }
+            Self::Get { from, into } => {
+                (from.offset, into.offset, into.len) =
+                    (from.offset + bytes, into.offset + bytes, into.len - bytes);
+                into.len
+            }
+            Self::Nothing | Self::Inline { .. } | Self::Copy { .. } | Self::Atomic { .. } => 0,
+        };
+        if left == 0 {
+            *self = Self::Nothing;
+        }
+    }
+}
+
+impl Flight {
+    /// The next step of an atomic that takes several, if one is needed: the value is what the word was found to be.
+    fn step(&mut self) {
+        let Some((at, change, expected)) = self.steps else { return };
+        let found = self.value;
+        let new = change.apply(found);
+        if expected == Some(found) || (expected.is_none() && new == found) {
+            self.steps = None;
+            self.value = if change.fetches() { found } else { 0 };
+            return;
+        }
+        self.steps = Some((at, change, Some(found)));
+        self.rest =
+            Rest::Atomic { at, action: Action::CompareSwap { expect: found, swap: new }, fetches: true };
+    }
+}
+
+/// Bytes within this process.
+fn copy(
+    copies: Option<&Arc<dyn Copies>>,
+    (from, at): (&Memory, u64),
+    (to, offset): (&Memory, u64),
+    len: u64,
+) -> Result<Ready, Status> {
+    if let Some(copies) = copies {
+        let (from, to) = ((from.clone(), at), (to.clone(), offset));
+        return Ok(Ready::Later(Rest::Copy { copies: Arc::clone(copies), from, to, len }, None));
+    }
+    to.copy_from(offset, from, at, len).map_err(|_| Status::Access)?;
+    Ok(Ready::Done(0))
+}
+
+fn note_copier(copiers: &mut Vec<(Arc<dyn Copies>, u32)>, copies: &Arc<dyn Copies>) {
+    match copiers.iter_mut().find(|(known, _)| Arc::ptr_eq(known, copies)) {
+        Some((_, under_way)) => *under_way += 1,
+        None => copiers.push((Arc::clone(copies), 1)),
+    }
+}

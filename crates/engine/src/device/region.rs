@@ -1,0 +1,267 @@
+//! Keys of entries, and the memory that they stand for. A key has a number and a generation, so that one whose region has ended finds
+//! nothing, though the number is another region's by then. What an entry says is checked here before anything is done with it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use trunkline_mem::Memory;
+use trunkline_proto::mutant::Mutant;
+use trunkline_proto::wire::devq::Status;
+
+use crate::rma::Member;
+
+/// Regions of a member that there may be at a time: a heap each.
+pub const REGIONS_MAX: usize = trunkline_proto::limits::RMA_HEAPS_MAX;
+
+/// Names a region in entries: its number in the low 8 bits, its generation, from 1 on, above. Never 0.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Key(u32);
+
+impl Key {
+    const GENERATION_MAX: u32 = (1 << 24) - 1;
+
+    const fn new(number: u8, generation: u32) -> Self {
+        Self(number as u32 | generation << 8)
+    }
+
+    /// As it stands in an entry.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// One that stood in an entry, or came from its owner.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self.0 as u8
+    }
+
+    const fn generation(self) -> u32 {
+        self.0 >> 8
+    }
+}
+
+/// How bytes of a device's memory are moved by the device: asynchronously, as its copy engines do.
+pub trait Copies: fmt::Debug + Send + Sync {
+    /// Begins to copy `len` bytes that are inside of both; one of them is the device's. False: not now.
+    fn begin(&self, cookie: u64, from: (&Memory, u64), to: (&Memory, u64), len: u64) -> bool;
+
+    /// Adds the copies that have ended since: their bytes are there, or why not.
+    fn ended(&self, into: &mut Vec<(u64, Result<(), u32>)>);
+}
+
+/// Where the error words of bare signals are, in the same region: values of 8 bytes side by side, and as many error words.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ErrorTable {
+    /// The first value.
+    pub values: u64,
+    /// The first error word.
+    pub errors: u64,
+    /// How many there are.
+    pub count: u32,
+}
+
+impl ErrorTable {
+    fn error_of(&self, value: u64) -> Option<u64> {
+        let slots =
+            trunkline_devq::Slots::Bare { values: self.values, errors: self.errors, count: self.count };
+        slots.error_of(value)
+    }
+}
+
+/// Memory of this process that entries name.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// The bytes.
+    pub memory: Memory,
+    /// The heap that they are to the network.
+    pub heap: u8,
+    /// Where its bare signals and counters have their error words.
+    pub table: ErrorTable,
+    /// Who moves its bytes, where the CPU does not.
+    pub copies: Option<Arc<dyn Copies>>,
+}
+
+/// A region of another member, as that has told of it.
+#[derive(Clone, Debug)]
+pub struct Far {
+    /// Its key there.
+    pub key: Key,
+    /// Bytes.
+    pub len: u64,
+    /// As [`Region::table`].
+    pub table: ErrorTable,
+    /// The same bytes in this process, if it has them: nothing goes over the network then.
+    pub near: Option<Memory>,
+}
+
+/// Where an entry's bytes are.
+#[derive(Clone, Debug)]
+pub enum Found<'a> {
+    /// In this process.
+    Here {
+        /// The memory.
+        memory: &'a Memory,
+        /// The heap, if it is a region of this process.
+        heap: Option<u8>,
+        /// Who moves its bytes, where the CPU does not.
+        copies: Option<&'a Arc<dyn Copies>>,
+    },
+    /// At the member.
+    There {
+        /// The heap.
+        heap: u8,
+    },
+}
+
+#[derive(Debug, Default)]
+struct Own {
+    /// Of the region that is there, or was last.
+    generation: u32,
+    region: Option<Region>,
+}
+
+/// All regions that entries may name.
+#[derive(Debug, Default)]
+pub struct Regions {
+    own: Vec<Own>,
+    /// By member, then by number.
+    far: Vec<Vec<Option<Far>>>,
+    mutant: Mutant,
+}
+
+impl Regions {
+    /// None yet.
+    #[must_use]
+    pub fn new(mutant: Mutant) -> Self {
+        Self { mutant, ..Self::default() }
+    }
+
+    /// Takes a region on, under the number of its heap; its key. `None` if there is one, or its generations are used up.
+    pub fn add(&mut self, region: Region) -> Option<Key> {
+        let at = usize::from(region.heap);
+        if self.own.len() <= at {
+            self.own.resize_with(at + 1, Own::default);
+        }
+        let own = self.own.get_mut(at).filter(|own| own.region.is_none())?;
+        let generation = own.generation.checked_add(1).filter(|&next| next <= Key::GENERATION_MAX)?;
+        let key = Key::new(region.heap, generation);
+        *own = Own { generation, region: Some(region) };
+        Some(key)
+    }
+
+    /// Ends a region; `None` if there is none of that key.
+    pub fn remove(&mut self, key: Key) -> Option<Region> {
+        let own = self.own.get_mut(usize::from(key.number()))?;
+        if own.generation != key.generation() {
+            return None;
+        }
+        own.region.take()
+    }
+
+    /// A member has told of a region. It takes the place of an earlier one of its number.
+    pub fn learn(&mut self, member: Member, far: Far) {
+        let (at, number) = (member as usize, usize::from(far.key.number()));
+        if self.far.len() <= at {
+            self.far.resize_with(at + 1, Vec::new);
+        }
+        let Some(of) = self.far.get_mut(at) else { return };
+        if of.len() <= number {
+            of.resize_with(number + 1, || None);
+        }
+        if let Some(place) = of.get_mut(number) {
+            *place = Some(far);
+        }
+    }
+
+    /// A member has ended a region.
+    pub fn forget(&mut self, member: Member, key: Key) {
+        let place = self.far.get_mut(member as usize).and_then(|of| of.get_mut(usize::from(key.number())));
+        if let Some(place) = place.filter(|place| place.as_ref().is_some_and(|far| far.key == key)) {
+            *place = None;
+        }
+    }
+
+    /// A region of this process, for `len` bytes from `addr` on.
+    ///
+    /// # Errors
+    /// The status of the entry: no such region, one that has ended, or not all inside.
+    #[inline]
+    pub fn here(&self, key: u32, addr: u64, len: u64) -> Result<&Region, Status> {
+        let key = Key::from_bits(key);
+        let own = self.own.get(usize::from(key.number())).ok_or(Status::Access)?;
+        let region = own.region.as_ref().ok_or(Status::Stale)?;
+        self.is_current(key, own.generation)?;
+        self.is_inside(addr, len, region.memory.len() as u64)?;
+        Ok(region)
+    }
+
+    /// The bytes that an entry names of a member.
+    ///
+    /// # Errors
+    /// As [`Regions::here`].
+    #[inline]
+    pub fn find(
+        &self,
+        me: Member,
+        member: Member,
+        key: u32,
+        addr: u64,
+        len: u64,
+    ) -> Result<Found<'_>, Status> {
+        if member == me {
+            let Region { memory, heap, copies, .. } = self.here(key, addr, len)?;
+            return Ok(Found::Here { memory, heap: Some(*heap), copies: copies.as_ref() });
+        }
+        let far = self.there(member, key)?;
+        self.is_inside(addr, len, far.len)?;
+        Ok(match &far.near {
+            Some(memory) => Found::Here { memory, heap: None, copies: None },
+            None => Found::There { heap: far.key.number() },
+        })
+    }
+
+    fn there(&self, member: Member, key: u32) -> Result<&Far, Status> {
+        let key = Key::from_bits(key);
+        let far = self.far.get(member as usize).and_then(|of| of.get(usize::from(key.number())));
+        let far = far.and_then(Option::as_ref).ok_or(Status::Access)?;
+        self.is_current(key, far.key.generation())?;
+        Ok(far)
+    }
+
+    /// Where the error word of an entry's word is: behind it, or in the table of its region. `None`: it has none.
+    #[must_use]
+    pub fn error_word(&self, me: Member, member: Member, key: u32, addr: u64, poisoned: bool) -> Option<u64> {
+        if poisoned {
+            return addr.checked_add(8);
+        }
+        let table = match member == me {
+            true => self.here(key, addr, 8).ok()?.table,
+            false => self.there(member, key).ok()?.table,
+        };
+        table.error_of(addr)
+    }
+
+    fn is_current(&self, key: Key, generation: u32) -> Result<(), Status> {
+        let same = key.generation() == generation || self.mutant.is("dev-ignores-generations");
+        match same {
+            true => Ok(()),
+            // It was one, or it never was.
+            false if key.generation() < generation && key.generation() > 0 => Err(Status::Stale),
+            false => Err(Status::Access),
+        }
+    }
+
+    #[inline]
+    fn is_inside(&self, addr: u64, len: u64, size: u64) -> Result<(), Status> {
+        let inside = addr.checked_add(len).is_some_and(|end| end <= size);
+        let inside = inside || self.mutant.is("dev-bounds-unchecked");
+        if inside { Ok(()) } else { Err(Status::Access) }
+    }
+}

@@ -1,0 +1,142 @@
+//! Memory of queues, signals and counters: words of this process that the protocol of `devq` reads and writes, and whoever is to be told
+//! that a doorbell was rung, or that somebody waits.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use trunkline_devq::Memory as DeviceMemory;
+use trunkline_mem::Memory;
+
+/// Who executes entries, as producers see it.
+pub trait Ringer: Send + Sync {
+    /// A doorbell was rung, or a queue needs to be looked at: its bit is set.
+    fn rung(&self);
+
+    /// Somebody has looked for something that is not there yet.
+    fn waits(&self);
+}
+
+/// Words by their offset.
+#[derive(Clone)]
+pub struct Words {
+    memory: Memory,
+    /// What is read and written where there is nothing.
+    spare: Arc<AtomicU64>,
+    ringer: Option<Arc<dyn Ringer>>,
+}
+
+impl Words {
+    /// The words of some memory, of which nobody is told.
+    #[must_use]
+    pub fn of(memory: Memory) -> Self {
+        Self { memory, spare: Arc::default(), ringer: None }
+    }
+
+    /// At least so many bytes, zeros, aligned to a page.
+    #[must_use]
+    pub fn heap(bytes: u64) -> Self {
+        Self::of(Memory::heap(usize::try_from(bytes.next_multiple_of(8)).unwrap_or(usize::MAX)))
+    }
+
+    /// The same words, and he is told.
+    #[must_use]
+    pub fn told(&self, ringer: Arc<dyn Ringer>) -> Self {
+        Self { ringer: Some(ringer), ..self.clone() }
+    }
+
+    /// The memory that they lie in.
+    #[must_use]
+    pub const fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// An offset outside is a bug of the caller; it reads and changes a word that nobody else has.
+    #[inline]
+    fn word(&self, at: u64) -> &AtomicU64 {
+        let word = self.memory.word(at);
+        debug_assert!(word.is_ok(), "no word at {at:#x}");
+        word.unwrap_or(&self.spare)
+    }
+}
+
+impl fmt::Debug for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Words({:?}, told: {})", self.memory, self.ringer.is_some())
+    }
+}
+
+/// What a failed exchange reads with.
+const fn of_failure(order: Ordering) -> Ordering {
+    match order {
+        Ordering::SeqCst => Ordering::SeqCst,
+        Ordering::Acquire | Ordering::AcqRel => Ordering::Acquire,
+        _ => Ordering::Relaxed,
+    }
+}
+
+impl DeviceMemory for Words {
+    #[inline]
+    fn bytes(&self) -> u64 {
+        self.memory.len() as u64
+    }
+
+    #[inline]
+    fn load(&self, at: u64, order: Ordering) -> u64 {
+        self.word(at).load(order)
+    }
+
+    #[inline]
+    fn store(&self, at: u64, value: u64, order: Ordering) {
+        self.word(at).store(value, order);
+    }
+
+    #[inline]
+    fn add(&self, at: u64, value: u64, order: Ordering) -> u64 {
+        self.word(at).fetch_add(value, order)
+    }
+
+    /// Only bits of doorbells are set, so this is where the executor is told. Sequentially consistent, whatever was asked for: who falls
+    /// asleep says so before it looks at the bits once more.
+    #[inline]
+    fn or(&self, at: u64, bits: u64, _: Ordering) -> u64 {
+        let before = self.word(at).fetch_or(bits, Ordering::SeqCst);
+        if let Some(ringer) = &self.ringer {
+            ringer.rung();
+        }
+        before
+    }
+
+    #[inline]
+    fn swap(&self, at: u64, value: u64, order: Ordering) -> u64 {
+        self.word(at).swap(value, order)
+    }
+
+    #[inline]
+    fn compare_exchange(&self, at: u64, expect: u64, new: u64, order: Ordering) -> Result<u64, u64> {
+        self.word(at).compare_exchange(expect, new, order, of_failure(order))
+    }
+
+    #[inline]
+    fn fence(&self, order: Ordering) {
+        std::sync::atomic::fence(order);
+    }
+
+    #[inline]
+    fn get(&self, at: u64) -> u64 {
+        self.word(at).load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn put(&self, at: u64, value: u64) {
+        self.word(at).store(value, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn pause(&self) {
+        match &self.ringer {
+            Some(ringer) => ringer.waits(),
+            None => std::hint::spin_loop(),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Once queues are there and links are up, posting, executing and waiting allocate nothing, and make no system call where bytes are in this
+//! process. One test, so that nothing else allocates meanwhile.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use trunkline_engine::device::{ErrorTable, Far, Mode, Patience, Queues, Region, Rma};
+use trunkline_engine::host::UnixHost;
+use trunkline_engine::rma::Job;
+use trunkline_engine::{Mutant, Nics, Params};
+use trunkline_mem::Memory;
+use trunkline_proto::wire::devq::{Atomic, Entry, Local, Remote, Work};
+use trunkline_softnic::{SoftConfig, SoftFabric, WireMode};
+
+/// The system's allocator, counted.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: hands every call to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller vouches.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as the caller vouches.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(name.leak());
+    }
+    Mutant::NONE
+}
+
+fn rank(
+    wire: WireMode,
+    mode: Mode,
+    near: bool,
+) -> (Vec<Queues<Rma<Arc<Job<SoftFabric, UnixHost>>>>>, [Entry; 3]) {
+    let job = |_| {
+        let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();
+        let params = Params { mutant: planted(), ..Params::default() };
+        Job::new(fabric, UnixHost::new(|_, _| {}), params, Nics::from(0)).unwrap()
+    };
+    let jobs = [0, 1].map(job);
+    let cards = [jobs[0].card(), jobs[1].card()];
+    let memory = [0, 1].map(|_| Memory::heap(1 << 16));
+    let mut keys = Vec::new();
+    let mut queues = Vec::new();
+    for (me, job) in jobs.into_iter().enumerate() {
+        job.meet(me as u32, &cards).unwrap();
+        let heap = job.add_heap(memory[me].clone()).unwrap();
+        let started = Queues::start(Rma::new(Arc::new(job)).unwrap(), 8, mode, planted()).unwrap();
+        let region = Region { memory: memory[me].clone(), heap, table: ErrorTable::default(), copies: None };
+        keys.push(started.add_region(region).unwrap());
+        queues.push(started);
+    }
+    let near = near.then(|| memory[1].clone());
+    queues[0].learn(1, Far { key: keys[1], len: 1 << 16, table: ErrorTable::default(), near });
+    let from = Local { addr: 0, key: keys[0].bits() };
+    let to = |peer: u32, addr| Remote { peer, addr, key: keys[peer as usize].bits() };
+    let add = |at| Entry::new(Work::Atomic { at, change: Atomic::Add(1), poisoned: true });
+    let write = Entry::new(Work::Write { from, to: to(1, 0), len: 4000, imm: None });
+    (queues, [write, add(to(0, 8192)), add(to(1, 8192))])
+}
+
+#[test]
+fn nothing_is_allocated_for_an_entry() {
+    let ways = [
+        (WireMode::Auto, Mode::Inline, true),
+        (WireMode::Auto, Mode::Thread, true),
+        (WireMode::Shm, Mode::Thread, false),
+        (WireMode::Tcp, Mode::Thread, false),
+    ];
+    for (wire, mode, near) in ways {
+        let (queues, entries) = rank(wire, mode, near);
+        let queue = queues[0].queue(64).unwrap();
+        let post = |rounds: u32| {
+            for _ in 0..rounds {
+                let mut patience = Patience::of(Duration::from_secs(20));
+                let ticket = queue.post(&entries, &mut patience).unwrap();
+                assert_eq!(queue.wait(ticket, &mut patience), Ok(()), "{wire:?} {mode:?}");
+            }
+        };
+        post(300);
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        post(1000);
+        let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        println!("{wire:?} {mode:?}, near {near}: {allocated} allocations for 3000 entries");
+        // A control stream is heard now and then; nothing grows with entries.
+        assert!(allocated <= if near { 0 } else { 40 }, "{wire:?} {mode:?}: {allocated} allocations");
+    }
+}

@@ -1,0 +1,300 @@
+//! A window: where its data, signals, counters, barriers and streams lie in the memory of each rank. All ranks have the same.
+
+use super::layout::LINE_BYTES;
+
+/// Bytes of a signal, counter or flag: value, then poison word.
+pub const SLOT_BYTES: u64 = 16;
+
+/// Granule of a stream: positions advance by multiples of it.
+pub const GRANULE: u64 = 16;
+
+/// Lanes of a stream.
+pub const WINDOW_LANES_MAX: u32 = 64;
+
+/// Bytes of a window.
+pub const WINDOW_BYTES_MAX: u64 = 1 << 47;
+
+/// How large a window is.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct WindowShape {
+    /// Ranks.
+    pub ranks: u32,
+    /// Bytes of data.
+    pub bytes: u64,
+    /// Signals that each rank may raise here.
+    pub signals: u32,
+    /// Counters.
+    pub counters: u32,
+    /// Barriers.
+    pub barriers: u32,
+    /// Channels: streams with each rank, at the same time.
+    pub channels: u32,
+    /// Lanes of a channel.
+    pub lanes: u32,
+    /// Chunks of a stream that may be under way.
+    pub depth: u32,
+    /// Bytes of a chunk, a multiple of [`GRANULE`].
+    pub chunk: u64,
+}
+
+/// A window that cannot be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum WindowShapeError {
+    /// No ranks.
+    #[error("a window of no ranks")]
+    Ranks,
+    /// It is longer than windows are.
+    #[error("a window of more than {WINDOW_BYTES_MAX} bytes")]
+    Long,
+    /// Streams without lanes, chunks or bytes, or with too many lanes.
+    #[error("streams of {lanes} lanes and {depth} chunks of {chunk} bytes")]
+    Stream {
+        /// Lanes.
+        lanes: u32,
+        /// Chunks.
+        depth: u32,
+        /// Bytes of each.
+        chunk: u64,
+    },
+}
+
+/// The parts of a window, by their offset.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct WindowLayout {
+    shape: WindowShape,
+    signals: u64,
+    signal_bases: u64,
+    counters: u64,
+    counter_bases: u64,
+    barriers: u64,
+    epochs: u64,
+    streams: u64,
+    end: u64,
+}
+
+/// Words that only one end of a stream uses, so that the next kernel goes on where the last one ended.
+pub mod stream_at {
+    /// Chunks that were sent, in the line of state.
+    pub const SENT: u64 = 0;
+    /// Chunks that were received, there.
+    pub const RECEIVED: u64 = 8;
+    /// In the line of a lane's flag: bytes that were received over it.
+    pub const EXPECTED: u64 = 16;
+}
+
+const fn lines(bytes: u64) -> Option<u64> {
+    bytes.checked_next_multiple_of(LINE_BYTES)
+}
+
+/// Puts a part behind the others; where it begins.
+fn part(end: &mut u64, count: [u64; 3]) -> Option<u64> {
+    let begin = *end;
+    let bytes = count[0].checked_mul(count[1])?.checked_mul(count[2])?;
+    *end = begin.checked_add(lines(bytes)?).filter(|end| *end <= WINDOW_BYTES_MAX)?;
+    Some(begin)
+}
+
+impl WindowLayout {
+    /// Where everything lies.
+    ///
+    /// # Errors
+    /// [`WindowShapeError`].
+    pub fn new(shape: WindowShape) -> Result<Self, WindowShapeError> {
+        let WindowShape { lanes, depth, chunk, .. } = shape;
+        if shape.ranks == 0 {
+            return Err(WindowShapeError::Ranks);
+        }
+        let flows = (1..=WINDOW_LANES_MAX).contains(&lanes) && depth > 0 && chunk > 0;
+        if shape.channels > 0 && !(flows && chunk.is_multiple_of(GRANULE)) {
+            return Err(WindowShapeError::Stream { lanes, depth, chunk });
+        }
+        Self::lay(shape).ok_or(WindowShapeError::Long)
+    }
+
+    fn lay(shape: WindowShape) -> Option<Self> {
+        let ranks = u64::from(shape.ranks);
+        let (signals, counters, barriers) =
+            (shape.signals.into(), shape.counters.into(), u64::from(shape.barriers));
+        let mut end = 0;
+        part(&mut end, [shape.bytes, 1, 1])?;
+        let mut layout = Self { shape, ..Self::default() };
+        layout.signals = part(&mut end, [ranks, signals, SLOT_BYTES])?;
+        layout.signal_bases = part(&mut end, [ranks, signals, 8])?;
+        layout.counters = part(&mut end, [counters, SLOT_BYTES, 1])?;
+        layout.counter_bases = part(&mut end, [counters, 8, 1])?;
+        layout.barriers = part(&mut end, [barriers, ranks, SLOT_BYTES])?;
+        layout.epochs = part(&mut end, [barriers, 8, 1])?;
+        layout.streams = part(&mut end, [ranks, shape.channels.into(), layout.stream_bytes()?])?;
+        layout.end = end;
+        Some(layout)
+    }
+
+    /// A line of state, one for the flag of free room, one for the flag of each lane, then the room to send from and the room to receive into.
+    fn stream_bytes(&self) -> Option<u64> {
+        let rooms = lines(self.shape.room()?)?.checked_mul(2)?;
+        (2 + u64::from(self.shape.lanes)).checked_mul(LINE_BYTES)?.checked_add(rooms)
+    }
+
+    /// How large it is.
+    #[must_use]
+    pub const fn shape(&self) -> &WindowShape {
+        &self.shape
+    }
+
+    /// Bytes in all.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.end
+    }
+
+    /// The slot of a signal that a rank raises; `None` if there is none.
+    #[must_use]
+    pub const fn signal(&self, by: u32, id: u32) -> Option<u64> {
+        let inside = by < self.shape.ranks && id < self.shape.signals;
+        if inside { Some(self.signals + self.nth_signal(by, id) * SLOT_BYTES) } else { None }
+    }
+
+    /// The word that says where such a signal begins to count.
+    #[must_use]
+    pub const fn signal_base(&self, by: u32, id: u32) -> Option<u64> {
+        let inside = by < self.shape.ranks && id < self.shape.signals;
+        if inside { Some(self.signal_bases + self.nth_signal(by, id) * 8) } else { None }
+    }
+
+    const fn nth_signal(&self, by: u32, id: u32) -> u64 {
+        by as u64 * self.shape.signals as u64 + id as u64
+    }
+
+    /// The slot of a counter.
+    #[must_use]
+    pub const fn counter(&self, id: u32) -> Option<u64> {
+        if id < self.shape.counters { Some(self.counters + id as u64 * SLOT_BYTES) } else { None }
+    }
+
+    /// The word that says where it begins to count.
+    #[must_use]
+    pub const fn counter_base(&self, id: u32) -> Option<u64> {
+        if id < self.shape.counters { Some(self.counter_bases + id as u64 * 8) } else { None }
+    }
+
+    /// The slot of a barrier that a rank raises.
+    #[must_use]
+    pub const fn barrier(&self, id: u32, by: u32) -> Option<u64> {
+        let (ranks, inside) = (self.shape.ranks, id < self.shape.barriers && by < self.shape.ranks);
+        let nth = id as u64 * ranks as u64 + by as u64;
+        if inside { Some(self.barriers + nth * SLOT_BYTES) } else { None }
+    }
+
+    /// The word with how often this rank has come to a barrier.
+    #[must_use]
+    pub const fn epoch(&self, id: u32) -> Option<u64> {
+        if id < self.shape.barriers { Some(self.epochs + id as u64 * 8) } else { None }
+    }
+
+    /// The stream of a channel with a rank.
+    #[must_use]
+    pub fn stream(&self, with: u32, channel: u32) -> Option<StreamLayout> {
+        let inside = with < self.shape.ranks && channel < self.shape.channels;
+        let nth = u64::from(with) * u64::from(self.shape.channels) + u64::from(channel);
+        let at = self.stream_bytes().filter(|_| inside)? * nth + self.streams;
+        Some(StreamLayout { at, shape: self.shape })
+    }
+}
+
+impl WindowShape {
+    /// Bytes of a stream that may be under way.
+    #[must_use]
+    pub fn room(&self) -> Option<u64> {
+        u64::from(self.depth).checked_mul(self.chunk)
+    }
+}
+
+/// The parts of a stream at one end, by their offset in the window.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct StreamLayout {
+    at: u64,
+    shape: WindowShape,
+}
+
+impl StreamLayout {
+    /// The line of state.
+    #[must_use]
+    pub const fn state(&self) -> u64 {
+        self.at
+    }
+
+    /// The flag that the other end raises by the chunks that it has taken.
+    #[must_use]
+    pub const fn free(&self) -> u64 {
+        self.at + LINE_BYTES
+    }
+
+    /// The flag that the other end raises by the bytes that have come over a lane.
+    #[must_use]
+    pub const fn ready(&self, lane: u32) -> u64 {
+        self.at + (2 + (lane % self.shape.lanes) as u64) * LINE_BYTES
+    }
+
+    /// Room of so many chunks to send from: that of chunk `nth`.
+    #[must_use]
+    pub const fn room_out(&self, nth: u64) -> u64 {
+        self.at
+            + (2 + self.shape.lanes as u64) * LINE_BYTES
+            + (nth % self.shape.depth as u64) * self.shape.chunk
+    }
+
+    /// The same to receive into.
+    #[must_use]
+    pub const fn room_in(&self, nth: u64) -> u64 {
+        let room = (self.shape.depth as u64 * self.shape.chunk).next_multiple_of(LINE_BYTES);
+        self.room_out(nth) + room
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape() -> WindowShape {
+        let streams = WindowShape { channels: 2, lanes: 3, depth: 4, chunk: 48, ..WindowShape::default() };
+        WindowShape { ranks: 3, bytes: 1000, signals: 5, counters: 2, barriers: 2, ..streams }
+    }
+
+    #[test]
+    fn windows_are_laid_out_as_documented() {
+        let layout = WindowLayout::new(shape()).unwrap();
+        assert_eq!(layout.signal(0, 0), Some(1024));
+        assert_eq!(layout.signal(2, 4), Some(1024 + 14 * 16));
+        assert_eq!(layout.signal_base(1, 0), Some(1280 + 5 * 8));
+        assert_eq!(layout.counter(1), Some(1408 + 16));
+        assert_eq!(layout.counter_base(1), Some(1536 + 8));
+        assert_eq!(layout.barrier(1, 2), Some(1664 + 5 * 16));
+        assert_eq!(layout.epoch(1), Some(1792 + 8));
+        let stream = layout.stream(1, 1).unwrap();
+        // Five lines, and two rooms of 192 bytes in two lines each.
+        let at = 1920 + 3 * (5 * 128 + 2 * 256);
+        assert_eq!((stream.state(), stream.free(), stream.ready(2)), (at, at + 128, at + 4 * 128));
+        assert_eq!((stream.room_out(1), stream.room_in(5)), (at + 640 + 48, at + 640 + 256 + 48));
+        assert_eq!(layout.bytes(), 1920 + 6 * (5 * 128 + 2 * 256));
+    }
+
+    #[test]
+    fn what_is_not_there_has_no_place() {
+        let layout = WindowLayout::new(shape()).unwrap();
+        assert_eq!((layout.signal(3, 0), layout.signal(0, 5), layout.signal_base(0, 5)), (None, None, None));
+        assert_eq!((layout.counter(2), layout.counter_base(2), layout.epoch(2)), (None, None, None));
+        assert_eq!((layout.barrier(2, 0), layout.barrier(0, 3), layout.stream(0, 2)), (None, None, None));
+        assert_eq!(layout.stream(3, 0), None);
+        let error = |change: fn(&mut WindowShape)| {
+            let mut shape = shape();
+            change(&mut shape);
+            WindowLayout::new(shape).unwrap_err()
+        };
+        assert_eq!(error(|shape| shape.ranks = 0), WindowShapeError::Ranks);
+        assert_eq!(error(|shape| shape.bytes = u64::MAX), WindowShapeError::Long);
+        assert_eq!(error(|shape| shape.chunk = u64::MAX - 15), WindowShapeError::Long);
+        assert!(matches!(error(|shape| shape.chunk = 8), WindowShapeError::Stream { .. }));
+        assert!(matches!(error(|shape| shape.lanes = 65), WindowShapeError::Stream { .. }));
+        assert!(matches!(error(|shape| shape.depth = 0), WindowShapeError::Stream { .. }));
+    }
+}

@@ -1,0 +1,87 @@
+//! What can go wrong with windows, and with what kernels post and wait for.
+
+use trunkline_devq::{Refusal, WaitError};
+use trunkline_engine::device::QueuesError;
+use trunkline_engine::rma::RmaError;
+use trunkline_proto::wire::devq::WindowShapeError;
+
+use crate::error::Error;
+
+/// Why a host call about windows failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The ranks could not do it together.
+    #[error(transparent)]
+    World(#[from] Error),
+    /// The engine refuses.
+    #[error(transparent)]
+    Engine(#[from] RmaError),
+    /// No queue can be had.
+    #[error(transparent)]
+    Queues(#[from] QueuesError),
+    /// There is no such window.
+    #[error(transparent)]
+    Shape(#[from] WindowShapeError),
+    /// A rank gave another configuration than this one.
+    #[error("rank {rank} makes another window than this rank; all ranks give the same configuration")]
+    Differ {
+        /// Which.
+        rank: usize,
+    },
+    /// There is no such channel.
+    #[error("there is no channel {channel}: the window has {channels}, from 0")]
+    NoChannel {
+        /// The number that was given.
+        channel: u32,
+        /// Channels of the window.
+        channels: u32,
+    },
+    /// Bytes beyond the end of a window.
+    #[error("{len} bytes from {at} on are not in a window of {bytes}")]
+    Range {
+        /// The first.
+        at: u64,
+        /// How many.
+        len: u64,
+        /// How many the window has.
+        bytes: u64,
+    },
+    /// All regions that an executor may have are in use.
+    #[error("an executor has no room for another region")]
+    Regions,
+    /// What a kernel posted earlier has not ended well.
+    #[error("an earlier kernel of the channel: {0}")]
+    Earlier(#[source] WaitError),
+}
+
+/// Why a call of a kernel failed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KernelError {
+    /// The queue did not take it.
+    #[error(transparent)]
+    Post(#[from] Refusal),
+    /// What was waited for has failed, or did not come in time.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+    /// There is no such rank.
+    #[error("there is no rank {0}")]
+    NoRank(usize),
+    /// Bytes beyond the end of the window's data, or of the source.
+    #[error("{len} bytes from {at} on are not in a window")]
+    Range {
+        /// The first.
+        at: u64,
+        /// How many.
+        len: u64,
+    },
+    /// The window has no such thing.
+    #[error("the window has no {what} {id}")]
+    None {
+        /// What.
+        what: &'static str,
+        /// The number that was given.
+        id: u32,
+    },
+}

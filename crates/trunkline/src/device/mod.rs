@@ -1,0 +1,49 @@
+//! Device queues: communication that *kernels* start, threads of the host here, by themselves and without a call of the engine.
+//!
+//! [`Devices`] is the executor of a rank. A [`Window`] is memory of every rank with signals, counters, barriers and streams of its own, made by all
+//! ranks together. A [`Kernel`] is what one thread uses of a window: it writes entries into a queue, and waits on words.
+//!
+//! ```
+//! use trunkline::World;
+//! use trunkline::device::{Mode, WindowConfig, With};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let world = World::start()?;
+//!     let devices = world.devices(Mode::Thread)?;
+//!     let window = devices.window(&world, WindowConfig { bytes: 4096, signals: 1, ..WindowConfig::default() })?;
+//!     let next = (world.rank() + 1) % world.size();
+//!     let before = (world.rank() + world.size() - 1) % world.size();
+//!     let kernel = window.kernel(0)?;
+//!     window.write(0, b"hello")?;
+//!     kernel.put(next, 100, 0, 5, With::signal(0))?; // five bytes, and then signal 0
+//!     kernel.wait_signal(before, 0, 1)?;
+//!     let mut text = [0; 5];
+//!     window.read(100, &mut text)?;
+//!     assert_eq!(&text, b"hello");
+//!     drop(kernel);
+//!     window.free(&world)?;
+//!     Ok(world.finish()?)
+//! }
+//! ```
+//!
+//! # What is guaranteed
+//!
+//! - *Order.* None between puts. A signal or counter that goes with a put comes after its bytes, and after all that its kernel has put before on the same lane.
+//! - *Completion.* A ticket that was waited for ([`Kernel::wait`]), a flush, and a counter say that the bytes are placed at their target and their source may be used again.
+//! - *Failure.* An entry that fails ends every wait for it: by ticket, by counter, and the other rank's for the signal. So does the death of the rank
+//!   that would have raised a signal. No wait takes a failure for success, and with a limit ([`Kernel::limit`]) none lasts longer.
+//! - *Memory.* Signals, counters and barriers count on from kernel to kernel; nobody sets them back but [`Kernel::reset_signal`], which loses no addition.
+//! - *Progress.* [`Mode::Inline`]: whoever posts or waits executes, too. [`Mode::Thread`]: a thread does, which sleeps while nothing is asked for.
+
+mod error;
+mod kernel;
+mod stream;
+mod view;
+mod window;
+
+pub use error::{DeviceError, KernelError};
+pub use kernel::{Kernel, Posted, With};
+pub use trunkline_devq::WaitError;
+pub use trunkline_engine::device::Mode;
+pub use view::{DeviceTables, DeviceView, PeerView, QueueView};
+pub use window::{Devices, Source, Window, WindowConfig};

@@ -1,0 +1,195 @@
+//! Streams: bytes from a kernel of one rank to the kernel of the same channel at another, in chunks, several of which are under way. Each end
+//! has its state in the window, so that later kernels go on.
+//!
+//! A chunk goes over the next lane, with a flag of that lane: chunks of two lanes overtake each other, and a flag for both would say of one what
+//! holds of the other. The receiver takes the lanes in the same turns. It tells the sender which chunks it has taken, so that their room is free.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use trunkline_devq::{Memory as _, Slot};
+use trunkline_proto::wire::devq::{Entry, GRANULE, Local, StreamLayout, Work, stream_at};
+
+use super::error::KernelError;
+use super::kernel::Kernel;
+
+/// Where a chunk goes on from here.
+struct Onward {
+    stream: StreamLayout,
+    rank: usize,
+}
+
+impl Kernel<'_> {
+    fn stream(&self, with: usize) -> Result<StreamLayout, KernelError> {
+        if with >= self.size() || with == self.rank() {
+            return Err(KernelError::NoRank(with));
+        }
+        let stream = self.window.layout.stream(with as u32, self.channel);
+        stream.ok_or(KernelError::None { what: "stream of channel", id: self.channel })
+    }
+
+    fn chunk(&self) -> usize {
+        self.window.layout.shape().chunk as usize
+    }
+
+    fn lane_of(&self, chunk: u64) -> usize {
+        (chunk % u64::from(self.window.layout.shape().lanes)) as usize
+    }
+
+    /// Sends bytes to a rank, whose kernel of the same channel receives as many. It comes back when they may be changed; they may be on their way.
+    ///
+    /// # Errors
+    /// [`KernelError`].
+    pub fn send(&self, to: usize, bytes: &[u8]) -> Result<(), KernelError> {
+        let stream = self.stream(to)?;
+        for chunk in bytes.chunks(self.chunk()) {
+            let nth = self.window.words.load(stream.state() + stream_at::SENT, Relaxed);
+            self.wait_room(stream, nth)?;
+            let _ = self.window.memory.write(stream.room_out(nth), chunk);
+            self.send_chunk(&Onward { stream, rank: to }, nth, chunk.len())?;
+        }
+        Ok(())
+    }
+
+    /// Receives bytes that a rank's kernel of the same channel sends, as many.
+    ///
+    /// # Errors
+    /// [`KernelError`].
+    pub fn recv(&self, from: usize, into: &mut [u8]) -> Result<(), KernelError> {
+        let stream = self.stream(from)?;
+        for chunk in into.chunks_mut(self.chunk()) {
+            let nth = self.wait_chunk(stream, chunk.len())?;
+            let early = self.mutant.is("dev-frees-before-it-reads");
+            if early {
+                self.free(from, nth)?;
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+            let _ = self.window.memory.read(stream.room_in(nth), chunk);
+            if !early {
+                self.free(from, nth)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives bytes of one rank, and sends them on to another, chunk by chunk. The room of a chunk is given back before there is room at the next
+    /// rank, so that ranks in a ring do not wait for each other.
+    ///
+    /// # Errors
+    /// [`KernelError`].
+    pub fn forward(&self, from: usize, to: usize, into: &mut [u8]) -> Result<(), KernelError> {
+        let (up, down) = (self.stream(from)?, self.stream(to)?);
+        for chunk in into.chunks_mut(self.chunk()) {
+            let nth = self.wait_chunk(up, chunk.len())?;
+            let _ = self.window.memory.read(up.room_in(nth), chunk);
+            self.pass_on(chunk, (from, nth), &Onward { stream: down, rank: to })?;
+        }
+        Ok(())
+    }
+
+    /// The same, and `f` makes of what came, its second argument, and what is in `into`, its first, what stays there and is sent on; chunk by chunk, and
+    /// both are as long.
+    ///
+    /// # Errors
+    /// [`KernelError`].
+    pub fn reduce_forward(
+        &self,
+        from: usize,
+        to: usize,
+        into: &mut [u8],
+        mut f: impl FnMut(&mut [u8], &[u8]),
+    ) -> Result<(), KernelError> {
+        let down = self.stream(to)?;
+        self.take_with(from, into, |chunk, came, nth| {
+            f(chunk, came);
+            self.pass_on(chunk, (from, nth), &Onward { stream: down, rank: to })
+        })
+    }
+
+    /// As [`reduce_forward`](Self::reduce_forward), at the end of the way: nothing is sent on.
+    ///
+    /// # Errors
+    /// [`KernelError`].
+    pub fn reduce(
+        &self,
+        from: usize,
+        into: &mut [u8],
+        mut f: impl FnMut(&mut [u8], &[u8]),
+    ) -> Result<(), KernelError> {
+        self.take_with(from, into, |chunk, came, nth| {
+            f(chunk, came);
+            self.free(from, nth)
+        })
+    }
+
+    fn take_with(
+        &self,
+        from: usize,
+        into: &mut [u8],
+        mut f: impl FnMut(&mut [u8], &[u8], u64) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
+        let mut came = vec![0; self.chunk()];
+        let up = self.stream(from)?;
+        for chunk in into.chunks_mut(self.chunk()) {
+            let nth = self.wait_chunk(up, chunk.len())?;
+            let came = came.get_mut(..chunk.len()).unwrap_or_default();
+            let _ = self.window.memory.read(up.room_in(nth), came);
+            f(chunk, came, nth)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the room of a chunk back that was taken, and sends it on.
+    fn pass_on(&self, chunk: &[u8], (from, nth): (usize, u64), onward: &Onward) -> Result<(), KernelError> {
+        self.free(from, nth)?;
+        let out = self.window.words.load(onward.stream.state() + stream_at::SENT, Relaxed);
+        self.wait_room(onward.stream, out)?;
+        let _ = self.window.memory.write(onward.stream.room_out(out), chunk);
+        self.send_chunk(onward, out, chunk.len())
+    }
+
+    /// Waits until the other end has taken the chunk whose room is used again. Then that has been read here, too.
+    fn wait_room(&self, stream: StreamLayout, nth: u64) -> Result<(), KernelError> {
+        let depth = u64::from(self.window.layout.shape().depth);
+        let taken = (nth + 1).saturating_sub(depth);
+        if taken > 0 && !self.mutant.is("dev-sends-without-room") {
+            self.wait_slot(Slot::poisoned(stream.free()), taken)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what lies in the room of chunk `nth`.
+    fn send_chunk(&self, onward: &Onward, nth: u64, len: usize) -> Result<(), KernelError> {
+        let padded = (len as u64).next_multiple_of(GRANULE);
+        let lane = self.lane_of(nth);
+        let there = self.window.layout.stream(self.rank() as u32, self.channel);
+        let there = there.ok_or(KernelError::None { what: "stream of channel", id: self.channel })?;
+        let to = self.remote(onward.rank, there.room_in(nth))?;
+        let from = Local { addr: onward.stream.room_out(nth), key: self.remote(self.rank(), 0)?.key };
+        let flag = self.remote(onward.rank, there.ready(lane as u32))?;
+        let write = Entry::new(Work::Write { from, to, len: padded, imm: None });
+        self.post(lane, &[write, Self::add(flag, padded)])?;
+        self.window.words.store(onward.stream.state() + stream_at::SENT, nth + 1, Relaxed);
+        Ok(())
+    }
+
+    /// Waits until the next chunk is there; its number.
+    fn wait_chunk(&self, stream: StreamLayout, len: usize) -> Result<u64, KernelError> {
+        let words = &self.window.words;
+        let nth = words.load(stream.state() + stream_at::RECEIVED, Relaxed);
+        let flag = stream.ready(self.lane_of(nth) as u32);
+        let padded = (len as u64).next_multiple_of(GRANULE);
+        let expected = words.load(flag + stream_at::EXPECTED, Relaxed) + padded;
+        self.wait_slot(Slot::poisoned(flag), expected)?;
+        words.store(flag + stream_at::EXPECTED, expected, Relaxed);
+        words.store(stream.state() + stream_at::RECEIVED, nth + 1, Relaxed);
+        Ok(nth)
+    }
+
+    /// Tells the sender that a chunk was taken.
+    fn free(&self, from: usize, nth: u64) -> Result<(), KernelError> {
+        let there = self.window.layout.stream(self.rank() as u32, self.channel);
+        let there = there.ok_or(KernelError::None { what: "stream of channel", id: self.channel })?;
+        let flag = self.remote(from, there.free())?;
+        self.post(self.lane_of(nth), &[Self::add(flag, 1)]).map(drop)
+    }
+}

@@ -1,0 +1,375 @@
+//! The executor of a rank, and windows: allocated, registered and exchanged by all ranks together.
+
+use std::sync::Arc;
+
+use trunkline_choose::Carrying;
+use trunkline_devq::{BellPage, Directory, Memory as _, Queue, Slots, Ticket};
+use trunkline_engine::Mutant;
+use trunkline_engine::device::{ErrorTable, Far, Key, Mode, Patience, Queues, Region, Words};
+use trunkline_engine::rma::Member;
+use trunkline_mem::Memory;
+use trunkline_proto::limits::RAILS_MAX;
+use trunkline_proto::wire::devq::{WindowLayout, WindowShape, at, is_before};
+use trunkline_proto::wire::dial::Heap as Told;
+use trunkline_proto::wire::frame::Region as Placed;
+
+use super::error::DeviceError;
+use super::kernel::Kernel;
+use super::view::DeviceTables;
+use crate::shared::Shared;
+use crate::world::World;
+
+/// Queues of an executor, companions included.
+const QUEUES: u32 = 1024;
+/// Words that a rank tells of its part of a window: its configuration, its key, and length, key and address for each rail.
+const CARD: usize = 9 + 3 * RAILS_MAX;
+
+pub(super) fn planted() -> Mutant {
+    #[cfg(feature = "mutants")]
+    if let Ok(name) = std::env::var("TRUNKLINE_MUTANT") {
+        return Mutant::named(name.leak());
+    }
+    Mutant::NONE
+}
+
+/// The executor of this rank's device queues. It lives until the last window of it is gone.
+#[derive(Clone, Debug)]
+pub struct Devices {
+    inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    pub(super) queues: Queues<Carrying>,
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.queues)
+    }
+}
+
+/// How a window is to be; the same on all ranks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct WindowConfig {
+    /// Bytes of data.
+    pub bytes: u64,
+    /// Signals that each rank may raise at each.
+    pub signals: u32,
+    /// Counters of each rank.
+    pub counters: u32,
+    /// Barriers.
+    pub barriers: u32,
+    /// Kernels at a time; each has a channel.
+    pub channels: u32,
+    /// Queues of a channel, 1 to 64: puts take turns.
+    pub lanes: u32,
+    /// Entries of a queue.
+    pub depth: u32,
+    /// Chunks of a stream that may be under way, where kernels send and receive; 0: they do not.
+    pub chunks: u32,
+    /// Bytes of a chunk, a multiple of 16.
+    pub chunk: u64,
+}
+
+impl Default for WindowConfig {
+    /// One channel of one lane, one barrier, and no streams.
+    fn default() -> Self {
+        Self {
+            bytes: 0,
+            signals: 0,
+            counters: 0,
+            barriers: 1,
+            channels: 1,
+            lanes: 1,
+            depth: 256,
+            chunks: 0,
+            chunk: 4096,
+        }
+    }
+}
+
+impl WindowConfig {
+    fn layout(&self, ranks: usize) -> Result<WindowLayout, DeviceError> {
+        let streams = if self.chunks == 0 { 0 } else { self.channels };
+        Ok(WindowLayout::new(WindowShape {
+            ranks: ranks as u32,
+            bytes: self.bytes,
+            signals: self.signals,
+            counters: self.counters,
+            barriers: self.barriers,
+            channels: streams,
+            lanes: self.lanes.max(1),
+            depth: self.chunks.max(1),
+            chunk: self.chunk.max(16),
+        })?)
+    }
+
+    fn words(&self) -> [u64; 8] {
+        let Self { bytes, signals, counters, barriers, channels, lanes, chunks, chunk, .. } = *self;
+        let [signals, counters, barriers, channels, lanes, chunks] =
+            [signals, counters, barriers, channels, lanes, chunks].map(u64::from);
+        [bytes, signals, counters, barriers, channels, lanes, chunks, chunk]
+    }
+}
+
+/// Finds companions.
+pub(super) type Finder = Box<dyn Fn(u32) -> Option<Queue<Words>> + Send + Sync>;
+
+/// Memory of every rank that kernels put to and get from. Freed by [`Window::free`], which all ranks call; one that is dropped stays
+/// registered until the world ends.
+pub struct Window {
+    pub(super) inner: Arc<Inner>,
+    pub(super) config: WindowConfig,
+    pub(super) layout: WindowLayout,
+    pub(super) memory: Memory,
+    /// The same memory, for waits.
+    pub(super) words: Words,
+    heap: u8,
+    /// By rank.
+    pub(super) keys: Vec<Key>,
+    pub(super) rank: usize,
+    /// By channel, then by lane.
+    pub(super) queues: Vec<Vec<Queue<Words>>>,
+}
+
+impl std::fmt::Debug for Window {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Window({:?})", self.config)
+    }
+}
+
+/// Memory of this rank alone that kernels put from and get into, beside a window's own.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub(super) memory: Memory,
+    pub(super) key: Key,
+}
+
+impl World {
+    /// Starts the executor of this rank's device queues. Each rank has its own, and all of a job may be of different modes.
+    ///
+    /// # Errors
+    /// [`DeviceError::Engine`], [`DeviceError::Queues`].
+    pub fn devices(&self, mode: Mode) -> Result<Devices, DeviceError> {
+        let network = self.shared().job.carrying()?;
+        let queues = Queues::start(network, QUEUES, mode, planted())?;
+        Ok(Devices { inner: Arc::new(Inner { queues, shared: Arc::clone(self.shared()) }) })
+    }
+}
+
+impl Devices {
+    /// Makes a window: its memory is allocated and registered at each rank, and each learns how it reaches the others'. All ranks call it with
+    /// the same configuration.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn window(&self, world: &World, config: WindowConfig) -> Result<Window, DeviceError> {
+        let layout = config.layout(world.size())?;
+        let bytes = usize::try_from(layout.bytes().max(8)).map_err(|_| DeviceError::Regions)?;
+        let memory = Memory::heap(bytes);
+        let (job, queues) = (&self.inner.shared.job, &self.inner.queues);
+        let heap = job.add_heap(memory.clone())?;
+        let table = ErrorTable::default();
+        let region = Region { memory: memory.clone(), heap, table, copies: None };
+        let key = queues.add_region(region).ok_or(DeviceError::Regions)?;
+        let keys = self.exchange(world, &config, key, heap, memory.len() as u64)?;
+        let rank = world.rank();
+        for other in (0..world.size()).filter(|&other| other != rank) {
+            self.watch(&layout, &memory, other as u32);
+        }
+        let lane = |_| queues.queue(config.depth.next_power_of_two().max(2));
+        let channel = |_| (0..config.lanes.max(1)).map(lane).collect::<Result<Vec<_>, _>>();
+        let made = (0..config.channels.max(1)).map(channel).collect::<Result<Vec<_>, _>>();
+        let made = made.map_err(trunkline_engine::device::QueuesError::from)?;
+        let words = queues.words(&memory);
+        // Nobody is written to before he has all he needs.
+        world.barrier()?;
+        let inner = Arc::clone(&self.inner);
+        Ok(Window { inner, config, layout, memory, words, heap, keys, rank, queues: made })
+    }
+
+    /// Registers memory of this rank alone, for kernels to put from and get into.
+    ///
+    /// # Errors
+    /// [`DeviceError::Engine`], [`DeviceError::Regions`].
+    pub fn register(&self, memory: &Memory) -> Result<Source, DeviceError> {
+        let heap = self.inner.shared.job.add_heap(memory.clone())?;
+        let region = Region { memory: memory.clone(), heap, table: ErrorTable::default(), copies: None };
+        let key = self.inner.queues.add_region(region).ok_or(DeviceError::Regions)?;
+        Ok(Source { memory: memory.clone(), key })
+    }
+
+    /// The same of new bytes, zeros.
+    ///
+    /// # Errors
+    /// As [`Devices::register`].
+    pub fn source(&self, bytes: usize) -> Result<Source, DeviceError> {
+        self.register(&Memory::heap(bytes))
+    }
+
+    /// Ends the registration of such memory. What kernels have begun with it must be complete.
+    ///
+    /// # Errors
+    /// [`DeviceError::Engine`].
+    pub fn unregister(&self, source: Source) -> Result<(), DeviceError> {
+        if let Some(region) = self.inner.queues.remove_region(source.key) {
+            self.inner.shared.job.remove_heap(region.heap)?;
+        }
+        Ok(())
+    }
+
+    /// Each rank tells how its part is reached; the keys of all.
+    fn exchange(
+        &self,
+        world: &World,
+        config: &WindowConfig,
+        key: Key,
+        heap: u8,
+        len: u64,
+    ) -> Result<Vec<Key>, DeviceError> {
+        let job = &self.inner.shared.job;
+        let mut mine = [0; CARD];
+        mine[..8].copy_from_slice(&config.words());
+        mine[8] = u64::from(key.bits());
+        let told = job.told(heap)?;
+        for (words, told) in mine[9..].chunks_exact_mut(3).zip(&told) {
+            words.copy_from_slice(&[told.len, told.region.key, told.region.addr]);
+        }
+        let all = world.alloc::<u64>(CARD * world.size())?;
+        let gathered = world.all_gather(&mine, &all).map(|()| all.to_vec());
+        world.free(all)?;
+        let mut keys = Vec::with_capacity(world.size());
+        for (rank, card) in gathered?.chunks_exact(CARD).enumerate() {
+            if card[..8] != config.words() {
+                return Err(DeviceError::Differ { rank });
+            }
+            let key = Key::from_bits(card[8] as u32);
+            keys.push(key);
+            if rank == world.rank() {
+                continue;
+            }
+            let told: Vec<_> = card[9..]
+                .chunks_exact(3)
+                .filter(|words| words[0] > 0)
+                .map(|words| Told { len: words[0], region: Placed { key: words[1], addr: words[2] } })
+                .collect();
+            job.learn(rank as Member, key.number(), &told)?;
+            self.inner
+                .queues
+                .learn(rank as Member, Far { key, len, table: ErrorTable::default(), near: None });
+        }
+        Ok(keys)
+    }
+
+    /// What a rank raises here is poisoned when it dies.
+    fn watch(&self, layout: &WindowLayout, memory: &Memory, by: Member) {
+        let shape = layout.shape();
+        let watch = |slots: Option<u64>, count: u32| {
+            if let Some(slots) = slots.filter(|_| count > 0) {
+                self.inner.queues.watch(by, memory, Slots::Poisoned { slots, count });
+            }
+        };
+        watch(layout.signal(by, 0), shape.signals);
+        (0..shape.barriers).for_each(|id| watch(layout.barrier(id, by), 1));
+        for stream in (0..shape.channels).filter_map(|channel| layout.stream(by, channel)) {
+            watch(Some(stream.free()), 1);
+            (0..shape.lanes).for_each(|lane| watch(Some(stream.ready(lane)), 1));
+        }
+    }
+}
+
+impl Window {
+    /// What one thread uses of the window, by a channel that no other kernel has at the same time. It goes on where the last one of that channel ended.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoChannel`]; [`DeviceError::Earlier`] if what that one posted has failed.
+    pub fn kernel(&self, channel: u32) -> Result<Kernel<'_>, DeviceError> {
+        let channels = self.queues.len() as u32;
+        let lanes = self.queues.get(channel as usize).ok_or(DeviceError::NoChannel { channel, channels })?;
+        for queue in lanes {
+            let ready = queue.words().load(at::READY, std::sync::atomic::Ordering::Acquire);
+            if is_before(0, ready) {
+                let (number, epoch) = (queue.shape().number(), queue.shape().epoch());
+                let last = Ticket { queue: number, epoch, index: ready.wrapping_sub(1) };
+                queue.wait(last, &mut Patience::endless()).map_err(DeviceError::Earlier)?;
+            }
+        }
+        Ok(Kernel::new(self, channel, lanes))
+    }
+
+    /// How large it is.
+    #[must_use]
+    pub const fn config(&self) -> &WindowConfig {
+        &self.config
+    }
+
+    /// Copies bytes into this rank's part.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`].
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.inside(at, bytes.len() as u64)?;
+        // It is inside.
+        let _ = self.memory.write(at, bytes);
+        Ok(())
+    }
+
+    /// Copies bytes out of this rank's part.
+    ///
+    /// # Errors
+    /// [`DeviceError::Range`].
+    pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.inside(at, into.len() as u64)?;
+        let _ = self.memory.read(at, into);
+        Ok(())
+    }
+
+    fn inside(&self, at: u64, len: u64) -> Result<(), DeviceError> {
+        let bytes = self.config.bytes;
+        let inside = at.checked_add(len).is_some_and(|end| end <= bytes);
+        if inside { Ok(()) } else { Err(DeviceError::Range { at, len, bytes }) }
+    }
+
+    /// The window as plain numbers, as a kernel in another language takes it: docs/wire.md, "Windows". It stays right while the window lives.
+    #[must_use]
+    pub fn device_view(&self) -> DeviceTables {
+        DeviceTables::of(self)
+    }
+
+    /// The companion of a lane's queue, by which counters count what has completed: made when first asked for.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoChannel`], [`DeviceError::Earlier`].
+    pub fn companion(&self, channel: u32, lane: usize) -> Result<Queue<Words>, DeviceError> {
+        let missing = DeviceError::NoChannel { channel, channels: self.queues.len() as u32 };
+        let queue = self.queues.get(channel as usize).and_then(|lanes| lanes.get(lane)).ok_or(missing)?;
+        let number = queue.companion_within(&mut Patience::endless()).map_err(DeviceError::Earlier)?;
+        let finder: Finder = Box::new(self.inner.queues.finder());
+        finder.find(number).ok_or(DeviceError::Regions)
+    }
+
+    /// The page of doorbells, for [`DeviceTables`].
+    pub(super) fn bells(&self) -> BellPage<Words> {
+        self.inner.queues.with(|executor| executor.page().clone())
+    }
+
+    /// Frees it, at all ranks, which all call it once their kernels have ended.
+    ///
+    /// # Errors
+    /// As [`World::barrier`], [`DeviceError::Engine`].
+    pub fn free(self, world: &World) -> Result<(), DeviceError> {
+        // Nobody puts to it any more.
+        world.barrier()?;
+        let queues = &self.inner.queues;
+        queues.with(|executor| executor.unwatch(&self.memory));
+        if let Some(key) = self.keys.get(self.rank) {
+            let _region = queues.remove_region(*key);
+        }
+        for (rank, key) in self.keys.iter().enumerate().filter(|&(rank, _)| rank != self.rank) {
+            queues.with(|executor| executor.forget(rank as Member, *key));
+        }
+        self.inner.shared.job.remove_heap(self.heap)?;
+        Ok(world.barrier()?)
+    }
+}

@@ -1,0 +1,246 @@
+//! Windows over device queues, between ranks that are processes.
+
+use std::time::{Duration, Instant};
+
+use trunkline::World;
+use trunkline::device::{DeviceError, Devices, KernelError, Mode, WaitError, Window, WindowConfig, With};
+
+use crate::ranks::{DIES, run_over, run_over_ends};
+
+const FABRICS: [&str; 3] = ["soft:shm", "soft:tcp", "ofi:tcp"];
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn pattern(rank: usize, len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| (at.wrapping_mul(31) + at / 256 + 7 * rank + seed) as u8).collect()
+}
+
+fn read(window: &Window, at: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    window.read(at, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn windows_are_made_used_and_freed() {
+    run_over(&FABRICS, "devices::windows_are_made_used_and_freed", 3, |world| {
+        for mode in [Mode::Thread, Mode::Inline] {
+            let devices = world.devices(mode).unwrap();
+            let early = devices.source(100_000).unwrap();
+            let config =
+                WindowConfig { bytes: 1 << 20, signals: 3, counters: 2, lanes: 2, ..WindowConfig::default() };
+            let windows = [devices.window(&world, config).unwrap(), devices.window(&world, config).unwrap()];
+            let late = devices.source(64).unwrap();
+            let others = || (0..world.size()).filter(|&other| other != world.rank());
+            for (nth, window) in windows.iter().enumerate() {
+                let kernel = window.kernel(0).unwrap().limit(LIMIT);
+                let mine = pattern(world.rank(), 60_000, nth);
+                window.write(0, &mine).unwrap();
+                for round in 1..=3_u64 {
+                    for other in others() {
+                        let at = 100_000 * (1 + world.rank() as u64);
+                        let with = With::signal(1).and_counter(0);
+                        let put = kernel.put(other, at, 0, 60_000, with).unwrap();
+                        kernel.wait(put).unwrap();
+                        kernel.put_source(other, at + 60_000, (&late, 8), 16, With::NONE).unwrap();
+                    }
+                    for other in others() {
+                        assert_eq!(kernel.wait_signal(other, 1, round), Ok(round));
+                        let there = read(window, 100_000 * (1 + other as u64), 60_000);
+                        assert!(there == pattern(other, 60_000, nth), "from {other}");
+                    }
+                    assert_eq!(kernel.wait_counter(0, 2 * round), Ok(2 * round));
+                    assert_eq!(kernel.wait_signals(1, 2 * round), Ok(2 * round));
+                    kernel.barrier(0).unwrap();
+                }
+                for other in others() {
+                    let got = kernel.get(other, 0, 900_000, 60_000).unwrap();
+                    kernel.wait(got).unwrap();
+                    assert!(read(window, 900_000, 60_000) == pattern(other, 60_000, nth));
+                    // It begins anew, and what comes then counts.
+                    assert_eq!(kernel.reset_signal(other, 1), Ok(3));
+                    assert_eq!(kernel.read_signal(other, 1), Ok(0));
+                }
+                kernel.barrier(0).unwrap();
+                others().for_each(|other| assert!(kernel.signal(other, 1, 5).is_ok()));
+                others().for_each(|other| assert_eq!(kernel.wait_signal(other, 1, 5), Ok(5)));
+                refuses(&world, window);
+                kernel.flush().unwrap();
+            }
+            looks_right(&windows[0], &world);
+            for window in windows {
+                window.free(&world).unwrap();
+            }
+            devices.unregister(early).unwrap();
+            devices.unregister(late).unwrap();
+        }
+        world.finish().unwrap();
+    });
+}
+
+fn refuses(world: &World, window: &Window) {
+    let kernel = window.kernel(0).unwrap();
+    let end = window.config().bytes;
+    let range = |result: Result<_, KernelError>| matches!(result, Err(KernelError::Range { .. }));
+    assert!(range(kernel.put(0, end - 7, 0, 8, With::NONE)));
+    assert!(range(kernel.put(0, 0, u64::MAX, 8, With::NONE)));
+    assert!(range(kernel.get(0, end, 0, 1)));
+    assert_eq!(kernel.put(world.size(), 0, 0, 8, With::NONE), Err(KernelError::NoRank(world.size())));
+    let none = |what, id| Err(KernelError::None { what, id });
+    assert_eq!(kernel.put(0, 0, 0, 8, With::signal(3)).map(drop), none("signal", 3));
+    assert_eq!(kernel.put(0, 0, 0, 8, With::counter(2)).map(drop), none("counter", 2));
+    assert_eq!(kernel.barrier(1), none("barrier", 1));
+    assert!(matches!(window.kernel(1), Err(DeviceError::NoChannel { channel: 1, channels: 1 })));
+    assert!(matches!(window.write(end, &[0]), Err(DeviceError::Range { .. })));
+    let soon = window.kernel(0).unwrap().limit(Duration::from_millis(5));
+    let other = (world.rank() + 1) % world.size();
+    assert_eq!(soon.wait_signal(other, 2, 1), Err(KernelError::Wait(WaitError::Timeout)));
+}
+
+fn looks_right(window: &Window, world: &World) {
+    let tables = window.device_view();
+    let view = tables.view;
+    assert_eq!((view.version, view.rank as usize, view.ranks as usize), (1, world.rank(), world.size()));
+    assert_eq!((view.signals, view.counters, view.barriers, view.lanes, view.channels), (3, 2, 1, 2, 1));
+    assert_eq!((tables.peers.len(), tables.queues.len()), (3, 2));
+    assert!(tables.peers.iter().all(|peer| peer.key != 0));
+    assert_eq!(view.peers, tables.peers.as_ptr().addr() as u64);
+    assert!(view.base > 0 && view.bells > 0 && view.signals_at >= view.bytes);
+}
+
+#[test]
+fn ranks_that_differ_are_told() {
+    run_over(&["soft:shm"], "devices::ranks_that_differ_are_told", 2, |world| {
+        let devices = world.devices(Mode::Thread).unwrap();
+        let config = WindowConfig { bytes: 100, signals: 1 + world.rank() as u32, ..WindowConfig::default() };
+        let other = 1 - world.rank();
+        let made = devices.window(&world, config);
+        assert!(matches!(made, Err(DeviceError::Differ { rank }) if rank == other));
+        world.finish().unwrap();
+    });
+}
+
+/// Each kernel is another thread, as each launch is on a GPU.
+#[test]
+fn barriers_go_on_from_kernel_to_kernel() {
+    run_over(&FABRICS, "devices::barriers_go_on_from_kernel_to_kernel", 4, |world| {
+        let devices = world.devices(Mode::Thread).unwrap();
+        let config = WindowConfig { bytes: 4096, barriers: 2, ..WindowConfig::default() };
+        let window = devices.window(&world, config).unwrap();
+        let (rank, size) = (world.rank(), world.size());
+        for round in 0..12_u64 {
+            let kernel = window.kernel(0).unwrap().limit(LIMIT);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let kernel = { kernel };
+                    // One of them is late, another each time.
+                    if round as usize % size == rank {
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                    window.write(0, &round.to_le_bytes()).unwrap();
+                    for other in 0..size {
+                        kernel.put(other, 64 + 8 * rank as u64, 0, 8, With::NONE).unwrap();
+                    }
+                    kernel.barrier(1).unwrap();
+                    for other in 0..size {
+                        let there = read(&window, 64 + 8 * other as u64, 8);
+                        assert_eq!(there, round.to_le_bytes(), "of {other}, round {round}");
+                    }
+                    kernel.barrier(1).unwrap();
+                });
+            });
+        }
+        window.free(&world).unwrap();
+        world.finish().unwrap();
+    });
+}
+
+fn streams(world: &World, devices: &Devices, (lanes, chunks, chunk): (u32, u32, u64)) {
+    let config = WindowConfig { channels: 2, lanes, chunks, chunk, ..WindowConfig::default() };
+    let window = devices.window(world, config).unwrap();
+    let (rank, size) = (world.rank(), world.size());
+    let (before, next) = ((rank + size - 1) % size, (rank + 1) % size);
+    for (round, len) in [1, 16, 1000, 40_000, 16 * 1024 + 1, 3].into_iter().enumerate() {
+        // A few laps of the rooms are enough.
+        let len = len.min(40 * chunk as usize + 3);
+        // Two channels at once, each a thread: around the ring, and from the first rank on to the last.
+        let (ring, line) = (window.kernel(0).unwrap().limit(LIMIT), window.kernel(1).unwrap().limit(LIMIT));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let kernel = { ring };
+                let mine = pattern(rank, len, round);
+                let mut theirs = vec![0; len];
+                // All send before they receive, and there is not room for all of it: so each does both by and by.
+                for (mine, theirs) in mine.chunks(chunk as usize).zip(theirs.chunks_mut(chunk as usize)) {
+                    kernel.send(next, mine).unwrap();
+                    kernel.recv(before, theirs).unwrap();
+                }
+                assert!(theirs == pattern(before, len, round), "{len} bytes around the ring");
+            });
+            scope.spawn(|| {
+                let kernel = { line };
+                let mut bytes = pattern(0, len, round + 100);
+                match rank {
+                    0 => kernel.send(1, &bytes).unwrap(),
+                    _ => {
+                        bytes.fill(0);
+                        if rank + 1 < size {
+                            kernel.forward(before, next, &mut bytes).unwrap();
+                        } else {
+                            // What is sent on waits for who is slow.
+                            std::thread::sleep(Duration::from_millis(5));
+                            kernel.recv(before, &mut bytes).unwrap();
+                        }
+                        assert!(bytes == pattern(0, len, round + 100), "{len} bytes along the line");
+                    }
+                }
+            });
+        });
+    }
+    window.free(world).unwrap();
+}
+
+#[test]
+fn streams_bring_all_bytes_in_order() {
+    run_over(&FABRICS, "devices::streams_bring_all_bytes_in_order", 3, |world| {
+        let devices = world.devices(Mode::Thread).unwrap();
+        for shape in [(1, 1, 16), (1, 2, 256), (3, 4, 1024), (2, 8, 4096)] {
+            streams(&world, &devices, shape);
+        }
+        world.finish().unwrap();
+    });
+}
+
+#[test]
+fn the_death_of_a_rank_ends_every_wait_of_a_kernel() {
+    let ends = |status: Option<i32>| status == Some(0) || status == Some(DIES);
+    let name = "devices::the_death_of_a_rank_ends_every_wait_of_a_kernel";
+    run_over_ends(&FABRICS, name, 2, &ends, |world| {
+        let devices = world.devices(Mode::Thread).unwrap();
+        let config = WindowConfig { bytes: 4096, signals: 2, chunks: 2, ..WindowConfig::default() };
+        let window = devices.window(&world, config).unwrap();
+        let kernel = window.kernel(0).unwrap().limit(LIMIT);
+        if world.rank() == 1 {
+            kernel.put(0, 0, 0, 8, With::signal(0)).unwrap();
+            kernel.flush().unwrap();
+            kernel.wait_signal(0, 0, 1).unwrap();
+            std::process::exit(DIES);
+        }
+        // What it did before it died counts.
+        assert_eq!(kernel.wait_signal(1, 0, 1), Ok(1));
+        kernel.signal(1, 0, 1).unwrap();
+        let began = Instant::now();
+        let is_told = |result: Result<(), KernelError>| {
+            matches!(
+                result,
+                Err(KernelError::Wait(WaitError::Poisoned(_) | WaitError::Failed(_)) | KernelError::Post(_))
+            )
+        };
+        assert!(is_told(kernel.wait_signal(1, 1, 1).map(drop)));
+        let told = began.elapsed();
+        assert!(is_told(kernel.recv(1, &mut [0; 100])));
+        assert!(is_told(kernel.put(1, 0, 0, 8, With::NONE).and_then(|put| kernel.wait(put))));
+        assert!(is_told(kernel.barrier(0)));
+        println!("told after {told:?}");
+        assert!(told < Duration::from_secs(2), "{told:?}");
+    });
+}
