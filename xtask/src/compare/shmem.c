@@ -26,7 +26,7 @@ static int order(const void *one, const void *other) {
 
 static void say(const char *name, double *times) {
     qsort(times, ROUNDS, sizeof *times, order);
-    if (me == 0) printf("%s %.4f\n", name, times[ROUNDS / 2]);
+    if (me == 0) printf("%s %.5f\n", name, times[ROUNDS / 2]);
 }
 
 /* How often to do what takes so long, within bounds. */

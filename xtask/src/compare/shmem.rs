@@ -1,7 +1,7 @@
-//! `cargo xtask compare-shmem`: our OpenSHMEM against Open MPI's, by one program that both compile, in turns.
+//! `cargo xtask compare-shmem`: our OpenSHMEM against Open MPI's and, if it is there, Sandia's, by one program that all compile, in turns.
 //!
-//! Called by people. What is measured stands in shmem.c; the other library is Debian's (packages libopenmpi-dev and openmpi-bin), and nothing
-//! of it is part of the repository.
+//! Called by people. What is measured stands in shmem.c; the others are Debian's (packages libopenmpi-dev and openmpi-bin) and one that somebody
+//! has built, and nothing of them is part of the repository.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,9 +16,10 @@ use crate::shell;
 use crate::workspace::Workspace;
 
 const MARKS: [&str; 2] = ["<!-- compare-shmem:begin -->", "<!-- compare-shmem:end -->"];
-/// Theirs, on the path.
+/// Open MPI's, on the path.
 const THEIRS: &str = "oshcc";
-const THEIR_LAUNCHER: &str = "oshrun";
+/// What starts Sandia's programs: it has no launcher of its own.
+const HYDRA: &str = "mpiexec.hydra";
 
 /// What `cargo xtask compare-shmem` is told.
 #[derive(clap::Args, Debug)]
@@ -29,6 +30,21 @@ pub(crate) struct Options {
     /// Writes the figures into docs/performance.md.
     #[arg(long)]
     write: bool,
+    /// Where Sandia OpenSHMEM is installed, if it is to be measured, too: built with `--enable-pmi-simple --enable-ofi-mr=basic
+    /// --enable-hard-polling`; it is started by MPICH's hydra.
+    #[arg(long, value_name = "PREFIX")]
+    sandia: Option<PathBuf>,
+}
+
+/// Another library.
+struct Peer {
+    name: &'static str,
+    compiler: PathBuf,
+    /// The launcher's words before the number of PEs.
+    launcher: &'static [&'static str],
+    ends: Ends,
+    /// The ways that it is measured in, by its side of them.
+    ways: &'static [Way],
 }
 
 /// One way in which both are run.
@@ -57,7 +73,10 @@ const TCP: &[(&str, f64)] = &[("get,", 1.0), ("fetch-add", 0.85), ("put stream",
 const POINT: &[&str] = &["put", "get", "fetch-add", "ping-pong"];
 const OVER_TCP: &[(&str, &str)] = &[("UCX_TLS", "tcp,self")];
 
-const WAYS: [Way; 4] = [
+const BY_RXM: &[(&str, &str)] = &[("SHMEM_OFI_PROVIDER", "tcp;ofi_rxm")];
+const ALONE: &[(&str, f64)] = &[("barrier", 1.0), ("sum", 1.0)];
+
+const OPEN_MPI_WAYS: [Way; 4] = [
     Way { title: "one host, 2 PEs", pes: 2, ours: &[], theirs: &[], only: &[], goals: SHARED },
     Way {
         title: "one host, 4 PEs",
@@ -85,6 +104,44 @@ const WAYS: [Way; 4] = [
     },
 ];
 
+/// Over TCP, where both have everything go over the network.
+const SANDIA_WAYS: [Way; 2] = [
+    Way {
+        title: "soft:tcp, 2 PEs",
+        pes: 2,
+        ours: &[("TRUNKLINE_SHARED_HEAP", "off"), ("TRUNKLINE_FABRIC", "soft:tcp")],
+        theirs: BY_RXM,
+        only: &[],
+        goals: ALONE,
+    },
+    Way {
+        title: "ofi:tcp, 2 PEs",
+        pes: 2,
+        ours: &[("TRUNKLINE_SHARED_HEAP", "off"), ("TRUNKLINE_FABRIC", "ofi:tcp")],
+        theirs: BY_RXM,
+        only: &[],
+        goals: ALONE,
+    },
+];
+
+fn peers(options: &Options) -> Vec<Peer> {
+    let open_mpi = Peer {
+        name: "Open MPI",
+        compiler: THEIRS.into(),
+        launcher: &["oshrun", "--oversubscribe", "-np"],
+        ends: Ends::Anyhow,
+        ways: &OPEN_MPI_WAYS,
+    };
+    let sandia = options.sandia.as_ref().map(|prefix| Peer {
+        name: "Sandia",
+        compiler: prefix.join("bin/oshcc"),
+        launcher: &[HYDRA, "-n"],
+        ends: Ends::Anyhow,
+        ways: &SANDIA_WAYS,
+    });
+    std::iter::once(open_mpi).chain(sandia).collect()
+}
+
 /// Measures, prints, and writes if it is to.
 ///
 /// # Errors
@@ -107,37 +164,45 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         Ok(out)
     };
     let ours = compile(&built.join("oshcc"), "ours")?;
-    let theirs = compile(Path::new(THEIRS), "theirs")?;
     let mut text = format!(
         "{} on {}, {} pairs a row, medians (smallest to largest):\n",
         machine(),
         today()?,
         options.pairs
     );
-    for way in &WAYS {
-        let mut pairs: BTreeMap<String, Pairs> = BTreeMap::new();
-        for at in 0..options.pairs {
-            eprintln!("compare-shmem: {}, {} of {} ...", way.title, at + 1, options.pairs);
-            let pes = way.pes.to_string();
-            let mut command = Command::new(built.join("oshrun"));
-            let mine = command.args(["-n", &pes]).arg(&ours).envs(way.ours.iter().copied());
-            let mine = figures(mine, Ends::Well)?;
-            let mut command = Command::new(THEIR_LAUNCHER);
-            command.args(["-np", &pes, "--oversubscribe"]).arg(&theirs).envs(way.theirs.iter().copied());
-            command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-            let other = figures(&mut command, Ends::Anyhow)?;
-            for (name, value) in mine {
-                let theirs = *other.get(&name).with_context(|| format!("{name}: only ours has it"))?;
-                pairs.entry(name).or_default().push(value, Some(theirs));
+    for peer in peers(options) {
+        let theirs = compile(&peer.compiler, peer.name)?;
+        for way in peer.ways {
+            let mut pairs: BTreeMap<String, Pairs> = BTreeMap::new();
+            for at in 0..options.pairs {
+                eprintln!("compare-shmem: {}, {}, {} of {} ...", peer.name, way.title, at + 1, options.pairs);
+                let pes = way.pes.to_string();
+                let mut command = Command::new(built.join("oshrun"));
+                let mine = command.args(["-n", &pes]).arg(&ours).envs(way.ours.iter().copied());
+                let mine = figures(mine, Ends::Well)?;
+                let other = figures(&mut theirs_by(&peer, way, &theirs), peer.ends)?;
+                for (name, value) in mine {
+                    let theirs = *other.get(&name).with_context(|| format!("{name}: only ours has it"))?;
+                    pairs.entry(name).or_default().push(value, Some(theirs));
+                }
             }
+            table(&mut text, peer.name, way, &pairs)?;
         }
-        table(&mut text, way, &pairs)?;
     }
     println!("{text}");
     if options.write {
         write_between(&workspace.root.join(DOCUMENT), MARKS, &text)?;
     }
     Ok(())
+}
+
+/// How another library's program is started.
+fn theirs_by(peer: &Peer, way: &Way, program: &Path) -> Command {
+    let pes = way.pes.to_string();
+    let mut command = Command::new(peer.launcher[0]);
+    command.args(&peer.launcher[1..]).arg(pes).arg(program).envs(way.theirs.iter().copied());
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command
 }
 
 /// How a program has to end that has printed all of its figures. Open MPI's crashes in `shmem_finalize` after two PEs of one host.
@@ -162,15 +227,19 @@ fn figures(command: &mut Command, ends: Ends) -> Result<BTreeMap<String, f64>> {
     if found.is_empty() { bail!("it printed no figures") } else { Ok(found) }
 }
 
-fn table(text: &mut String, way: &Way, pairs: &BTreeMap<String, Pairs>) -> Result<()> {
-    writeln!(text, "\n| {} | ours | Open MPI | ratio | goal |\n| --- | --- | --- | --- | --- |", way.title)?;
+fn table(text: &mut String, peer: &str, way: &Way, pairs: &BTreeMap<String, Pairs>) -> Result<()> {
+    writeln!(text, "\n| {} | ours | {peer} | ratio | goal |\n| --- | --- | --- | --- | --- |", way.title)?;
     let wanted = |name: &str| way.only.is_empty() || way.only.iter().any(|begin| name.starts_with(begin));
     for (name, pairs) in pairs.iter().filter(|(name, _)| wanted(name)) {
         let Some(summary) = pairs.summary() else { continue };
         let Some(theirs) = &summary.theirs else { continue };
         let is_rate = name.contains("stream");
         let unit = if is_rate { "MB/s" } else { "us" };
-        let number = |value: f64| if value < 10.0 { format!("{value:.3}") } else { format!("{value:.1}") };
+        let number = |value: f64| match value {
+            _ if value < 0.1 => format!("{value:.4}"),
+            _ if value < 10.0 => format!("{value:.3}"),
+            _ => format!("{value:.1}"),
+        };
         let better = if is_rate { Better::Higher } else { Better::Lower };
         let goal = way.goals.iter().find(|(begin, _)| name.starts_with(begin)).map(|(_, goal)| *goal);
         let verdict = goal.map_or_else(String::new, |goal| {
