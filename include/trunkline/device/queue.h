@@ -41,7 +41,7 @@ TRUNKLINE_FN bool is_usable(const View &view) {
     // A bit would be set by an atomic on the host's memory. Entries are stored by 16 bytes.
     bool is_reached = view.bit == 0 && view.claims != nullptr && (u64)view.ring % 16 == 0;
 #endif
-    bool is_power = view.depth >= DEPTH_MIN && view.depth <= DEPTH_MAX && view.depth == 1u << view.shift;
+    bool is_power = view.depth >= DEPTH_MIN && view.depth <= DEPTH_MAX && view.shift < 16 && view.depth == 1u << view.shift;
     return is_reached && is_power && view.version == VERSION;
 }
 
