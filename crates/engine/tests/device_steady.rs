@@ -1,4 +1,5 @@
-//! Once queues are there and links are up, posting, executing and waiting allocate nothing, a few for control streams aside. One test, so that nothing else allocates meanwhile.
+//! Once queues are there and links are up, posting, executing and waiting allocate nothing, a few allocations for control streams aside.
+//! One test, so that nothing else allocates meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
