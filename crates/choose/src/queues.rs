@@ -77,6 +77,10 @@ impl Network for Carrying {
         of!(self, network => network.spoil(at, value))
     }
 
+    fn hear(&mut self) {
+        of!(self, network => network.hear());
+    }
+
     fn is_gone(&mut self, member: Member) -> bool {
         of!(self, network => network.is_gone(member))
     }

@@ -18,7 +18,7 @@ use crate::rma::Member;
 /// Entries of a queue that are under way together.
 pub const WINDOW: u32 = 64;
 
-/// How often it is asked whether members live whose signals somebody may be waiting for.
+/// How often what comes beside links is heard: which words are spoiled, and whether members live whose signals somebody may be waiting for.
 const WATCH_EVERY: Duration = Duration::from_millis(5);
 
 /// Queues that producers find by their numbers.
@@ -164,8 +164,9 @@ impl<N: Network> Executor<N> {
     pub fn serve(&mut self) -> bool {
         let moved = self.jobs.go_on();
         self.tell();
-        if !self.watched.is_empty() && self.looked.elapsed() >= WATCH_EVERY {
+        if self.looked.elapsed() >= WATCH_EVERY {
             self.looked = Instant::now();
+            self.jobs.network().hear();
             self.look_who_lives();
         }
         moved

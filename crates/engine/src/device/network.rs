@@ -81,7 +81,10 @@ pub trait Network: Send {
     /// Tells a member beside all links that an error word of it is to say this, if it says nothing. Whether that was said.
     fn spoil(&mut self, at: Place, value: u64) -> bool;
 
-    /// Whether nothing of a member comes any more.
+    /// Hears what comes beside links, which is asked for seldom as it takes system calls: who is gone, and which words are spoiled.
+    fn hear(&mut self) {}
+
+    /// Whether nothing of a member comes any more, as far as was heard.
     fn is_gone(&mut self, member: Member) -> bool;
 }
 
@@ -153,9 +156,11 @@ impl<F: Fabric, H: Host, J: Deref<Target = Job<F, H>> + Send> Network for Rma<J>
         self.job.spoil(at.member, at.heap, at.offset, value).unwrap_or(false)
     }
 
-    fn is_gone(&mut self, member: Member) -> bool {
-        // It is told by a control stream, which is read seldom.
+    fn hear(&mut self) {
         let _moved = self.job.serve();
+    }
+
+    fn is_gone(&mut self, member: Member) -> bool {
         // That links to it are lost says nothing of it: it may still reach this process.
         matches!(self.job.reaches(self.id, member), Err(RmaError::Lost { lost: Lost::Dead(_), .. }))
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use trunkline_devq::Budget;
 
 /// Looks before others go first.
-const SPINS: u32 = 200;
+const SPINS: u32 = 50;
 /// Looks at the queue between two looks at the clock.
 const CLOCK_EVERY: u32 = 16;
 

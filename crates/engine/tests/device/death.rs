@@ -243,6 +243,10 @@ impl Network for Broken {
         self.0.spoil(at, value)
     }
 
+    fn hear(&mut self) {
+        self.0.hear();
+    }
+
     fn is_gone(&mut self, member: u32) -> bool {
         self.0.is_gone(member)
     }

@@ -22,10 +22,13 @@ fn random(state: &mut u64) -> u64 {
     *state >> 33
 }
 
+/// Bytes in a memory, from there on.
+type From = (Memory, u64);
+
 #[derive(Debug, Default)]
 struct Late {
     /// Cookie, from, to, bytes.
-    pending: Vec<(u64, (Memory, u64), (Memory, u64), u64)>,
+    pending: Vec<(u64, From, From, u64)>,
     looks: u32,
     random: u64,
 }

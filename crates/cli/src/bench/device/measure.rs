@@ -35,6 +35,8 @@ pub(super) struct Found {
     pub(super) look_tickets_ns: f64,
     pub(super) m0_counter_us: f64,
     pub(super) m0_companion_us: f64,
+    pub(super) m1_counter_us: f64,
+    pub(super) m1_companion_us: f64,
 }
 
 /// A word on its own line.
@@ -144,12 +146,16 @@ fn of_way<N: Network + 'static>(
             let counter = put_and_count(ranks, &queue, way, bytes, count)?;
             Ok([put, counter, put_and_companion(ranks, (&queue, &companion), way, bytes, count)?])
         })?;
-        if bytes == 8 && way == Way::M0 {
-            found.m0_put_us = put.p50_us.unwrap_or_default();
-            found.m0_counter_us = counter.p50_us.unwrap_or_default();
-            found.m0_companion_us = waits.p50_us.unwrap_or_default();
-        } else if bytes == 8 && way == Way::M1 {
-            found.m1_put_us = put.p50_us.unwrap_or_default();
+        let p50 = |row: &Row| row.p50_us.unwrap_or_default();
+        let times = [p50(&put), p50(&counter), p50(&waits)];
+        match way {
+            Way::M0 if bytes == 8 => {
+                [found.m0_put_us, found.m0_counter_us, found.m0_companion_us] = times;
+            }
+            Way::M1 if bytes == 8 => {
+                [found.m1_put_us, found.m1_counter_us, found.m1_companion_us] = times;
+            }
+            _ => {}
         }
         [put, counter, waits, ping_pong(ranks, way, bytes, count)?].iter().try_for_each(&mut *print)?;
     }
