@@ -11,6 +11,7 @@ mod cuda;
 mod driven;
 mod error;
 mod handle;
+mod here;
 mod hip;
 mod host;
 mod locks;
