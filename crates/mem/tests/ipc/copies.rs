@@ -92,7 +92,7 @@ fn put(at: usize, len: usize) -> usize {
 fn is_as_put(at: usize, len: usize) -> bool {
     let at = std::ptr::with_exposed_provenance::<u8>(at);
     // SAFETY: mapped by `put`; if it is not there any more this process dies, which is seen.
-    (0..len).step_by(4096).all(|page| unsafe { at.add(page).read_volatile() } == 7)
+    (0..len).step_by(4096).all(|page| unsafe { at.wrapping_add(page).read_volatile() } == 7)
 }
 
 fn end(child: u64) {
