@@ -11,6 +11,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::error::Cause;
 use super::here::Here;
+use super::planted;
 use crate::{Kind, Memory};
 
 /// Seals without which a file could end under a mapping.
@@ -105,7 +106,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // A child does not have it, and may have something else there.
-        if self.here.is_child() {
+        if self.here.is_child() && !planted("mem-ipc-unmaps-in-children") {
             return;
         }
         // SAFETY: called once by the owner of the mapping, from which nothing is borrowed any more.
