@@ -21,6 +21,8 @@ pub(super) struct Interface {
     pub(super) package: &'static str,
     /// Sources of its tables, each with the symbols of its fields.
     tables: &'static [(&'static str, &'static [&'static std::ffi::CStr])],
+    /// Functions that headers which are in use do not have yet, each with what has it.
+    pub(super) young: &'static [(&'static str, &'static str)],
     numbers: fn() -> Vec<(&'static str, i64)>,
 }
 
@@ -30,6 +32,7 @@ pub(super) const CUDA: Interface = Interface {
     header: "xtask/bindings/probe_cuda.h",
     package: "CUDA toolkit; or set CPATH",
     tables: &[("src/cuda.rs", &cuda::SYMBOLS), ("src/cuda_ipc.rs", &cuda_ipc::SYMBOLS)],
+    young: &[],
     numbers: of_cuda,
 };
 
@@ -39,6 +42,7 @@ pub(super) const HIP: Interface = Interface {
     header: "xtask/bindings/probe_hip.h",
     package: "ROCm packages hip-dev and hsa-rocr-dev; or set CPATH",
     tables: &[("src/hip.rs", &hip::SYMBOLS), ("src/hip_ipc.rs", &hip_ipc::SYMBOLS)],
+    young: &[],
     numbers: of_hip,
 };
 
@@ -48,6 +52,7 @@ pub(super) const ZE: Interface = Interface {
     header: "xtask/bindings/probe_ze.h",
     package: "Debian package libze-dev; or set CPATH",
     tables: &[("src/ze.rs", &ze::SYMBOLS)],
+    young: &[("zeMemPutIpcHandle", "Level Zero 1.6 and later")],
     numbers: of_ze,
 };
 

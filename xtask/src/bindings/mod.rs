@@ -129,11 +129,31 @@ fn run_gpu(workspace: &Workspace, interface: &gpu::Interface) -> Result<Findings
     if !is_installed(interface.known_by)? {
         return Ok(Findings::skip(format!("no {} ({})", interface.known_by, interface.package)));
     }
+    run_gpu_against(workspace, interface, &workspace.root.join(interface.header))
+}
+
+fn run_gpu_against(workspace: &Workspace, interface: &gpu::Interface, header: &Path) -> Result<Findings> {
+    let text = preprocessed(header)?;
+    let is_word =
+        |name: &str| text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == name);
+    if let Some((name, since)) = interface.young.iter().find(|(name, _)| !is_word(name)) {
+        let found = format!("{} has no {name}, which {since} has", interface.known_by);
+        return Ok(Findings::skip(format!("{found} ({})", interface.package)));
+    }
     let Some(sys) = workspace.find("sys") else { anyhow::bail!("there is no crate sys") };
     let rust = gpu::facts(interface, &sys.dir)?;
-    let mut findings = compare(&rust, &measure(&workspace.root.join(interface.header), rust.keys())?);
+    let mut findings = compare(&rust, &measure(header, rust.keys())?);
     findings.note(format!("{} sizes, offsets, constants and prototypes compared", rust.len()));
     Ok(findings)
+}
+
+/// A header, and all that it includes.
+fn preprocessed(header: &Path) -> Result<String> {
+    let mut cc = Command::new("cc");
+    if let Some(folder) = header.parent() {
+        cc.arg("-I").arg(folder);
+    }
+    shell::output(cc.args(VENDORS).args(["-E", "-P"]).arg(header))
 }
 
 /// Whether the C compiler finds a header.
@@ -374,6 +394,30 @@ mod tests {
         assert!(
             cuda.len() > trunkline_sys::cuda::SYMBOLS.len() && hip.len() > trunkline_sys::hip::SYMBOLS.len()
         );
+    }
+
+    /// A header that lacks a function which its successors have is no reason to fail; one that has it is compared.
+    #[test]
+    fn headers_that_are_too_old_are_skipped_with_a_reason() {
+        if shell::which("cc").is_none() {
+            return;
+        }
+        let workspace = Workspace::current().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("level_zero")).unwrap();
+        let probe = dir.path().join("probe_ze.h");
+        std::fs::copy(workspace.root.join(gpu::ZE.header), &probe).unwrap();
+        let run = |header: &str| {
+            std::fs::write(dir.path().join(gpu::ZE.known_by), header).unwrap();
+            run_gpu_against(&workspace, &gpu::ZE, &probe)
+        };
+        let old =
+            run("int zeMemGetIpcHandle(void);\n/* not zeMemPutIpcHandle */\nint zeMemPutIpcHandleLater;\n");
+        let reason = old.unwrap().skipped.unwrap();
+        assert!(reason.contains("level_zero/ze_api.h has no zeMemPutIpcHandle"), "{reason}");
+        assert!(reason.contains("libze-dev"), "{reason}");
+        // What it has besides does not compile, and that is told.
+        assert!(run("int zeMemPutIpcHandle(void);\n").is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use trunkline_fabric::OobStream;
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::{CopyError, IpcMemory};
-use trunkline_proto::ipc::importer::{ResolveError, Resolved, Use};
+use trunkline_proto::ipc::importer::{Place, ResolveError, Resolved, Use};
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::tagged::Rows;
 use trunkline_proto::wire::ipc::{Message, Outcome};
@@ -46,6 +46,8 @@ pub(super) struct Job {
     rows: Rows,
     /// Whether they are written, and not read.
     outward: bool,
+    /// Where that memory must be mapped for it.
+    place: Place,
 }
 
 impl Arrival {
@@ -94,7 +96,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         into: Buffer,
         (len, rows): (u64, Rows),
     ) -> Result<(), ReceiveError> {
-        self.begin(arrival, Job { buffer: into, len, rows, outward: false })
+        let place = self.place_of(&into);
+        self.begin(arrival, Job { buffer: into, len, rows, outward: false, place })
     }
 
     /// All bytes that an arrival refers to, which stand in such rows there, are written from that buffer: it was an offer.
@@ -104,7 +107,8 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     pub fn place(&mut self, arrival: ArrivalId, from: Buffer, rows: Rows) -> Result<(), ReceiveError> {
         let span = self.arrival_mut(arrival).map(|one| one.used.part().len());
         let len = span.and_then(|span| rows.packed(span)).unwrap_or(0);
-        self.begin(arrival, Job { buffer: from, len, rows, outward: true })
+        let place = self.place_of(&from);
+        self.begin(arrival, Job { buffer: from, len, rows, outward: true, place })
     }
 
     fn begin(&mut self, arrival: ArrivalId, job: Job) -> Result<(), ReceiveError> {
@@ -174,10 +178,10 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     }
 
     fn copy_part(&mut self, arrival: ArrivalId) -> Step {
-        let place = self.config.place;
         let Some(one) = self.peers.get(arrival.from).and_then(|peer| peer.arrivals.get(arrival.id)) else {
             return Step::Over;
         };
+        let place = one.job.as_ref().map_or(self.config.place, |job| job.place);
         match self.importer.resolve(&one.used, place) {
             Ok(Resolved::At(_)) => return self.copy_mapped(arrival),
             Ok(Resolved::Map(mapping)) => {
@@ -196,7 +200,6 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
     }
 
     fn copy_mapped(&mut self, arrival: ArrivalId) -> Step {
-        let place = self.config.place;
         let mut early = None;
         let Some(peer) = self.peers.get_mut(arrival.from) else { return Step::Over };
         let Some(one) = peer.arrivals.get_mut(arrival.id) else { return Step::Over };
@@ -208,7 +211,7 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
             early = Some(Message::Done { operation, outcome: Outcome::Copied });
         }
         let len = (job.len - one.done).min(COPY_PER_CALL);
-        let copied = match peer.imports.find(one.used.name(), place) {
+        let copied = match peer.imports.find(one.used.name(), job.place) {
             Some(mapped) => {
                 let there = There { mapped, at: part.start(), rows: job.rows };
                 match job.outward {

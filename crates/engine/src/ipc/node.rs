@@ -25,7 +25,7 @@ pub struct Config {
     pub exporting: Exporting,
     /// How handles go; the kind of memory says which of the two it can.
     pub passing: Passing,
-    /// Where memory of others is mapped.
+    /// Where memory of others is mapped, of a kind that has one mapping for all users, and for whom it is lent.
     pub place: Place,
     /// For how long neighbours may take to leave when this process does.
     pub leaving: Duration,

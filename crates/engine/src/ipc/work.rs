@@ -1,14 +1,14 @@
 //! What the rules want done: the driver's calls, outside of any message that is in hand, and what neighbours are to be told.
 
 use trunkline_fabric::OobStream;
-use trunkline_mem::ipc::{IpcMemory, Mapped};
+use trunkline_mem::ipc::{IpcMemory, Mapped, User};
 use trunkline_proto::ipc::exporter::Command;
-use trunkline_proto::ipc::importer::{MappingId, Refusal, Unmap};
+use trunkline_proto::ipc::importer::{MappingId, Place, Refusal, Unmap, Way};
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::ipc::{Message, Name};
 
 use super::neighbour::Peer;
-use super::{Broken, CLOSE_TRIES, NAMES_ASKED_MAX, Neighbour, Node, WORK_PER_CALL};
+use super::{Broken, Buffer, CLOSE_TRIES, NAMES_ASKED_MAX, Neighbour, Node, WORK_PER_CALL};
 
 /// A mapping that the driver did not close.
 #[derive(Debug)]
@@ -51,6 +51,16 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         let _ = self.exporter.unexported(name);
     }
 
+    /// Where memory of others must be mapped for copies from or to that buffer.
+    pub(super) fn place_of(&self, buffer: &Buffer) -> Place {
+        let user = self.memory.user(buffer.address());
+        match user.filter(|_| !self.mutant.is("ipc-node-maps-in-one-place")) {
+            None => self.config.place,
+            Some(User::Device(device)) => Place { device, way: Way::Device },
+            Some(User::Host) => Place { device: 0, way: Way::Host },
+        }
+    }
+
     /// Maps what a message needs; what is not mapped is told to whoever resolves it next.
     pub(super) fn map(&mut self, mapping: MappingId) {
         let neighbour = Neighbour(mapping.source);
@@ -61,7 +71,11 @@ impl<M: IpcMemory, S: OobStream> Node<M, S> {
         let Ok(descriptor) = descriptor.transpose() else {
             return self.map_failed(mapping, Refusal::Other);
         };
-        match self.memory.open(&import.handle, descriptor) {
+        let user = match mapping.place {
+            Place { device, way: Way::Device } => User::Device(device),
+            Place { way: Way::Host, .. } => User::Host,
+        };
+        match self.memory.open_for(&import.handle, descriptor, user) {
             Ok(mapped)
                 if (mapped.len() as u64) < announced && !self.mutant.is("ipc-node-believes-lengths") =>
             {

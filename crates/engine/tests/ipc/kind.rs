@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use trunkline_mem::ipc::{
     Allocation, At, Caps, CloseError, CopyError, Device, Export, ExportError, FindError, Handle, IpcMemory,
-    Mapped, NotClosed, OpenError, Passing, To,
+    Mapped, NotClosed, OpenError, Passing, To, User,
 };
 
 /// Its calls that can fail.
@@ -28,11 +28,58 @@ pub(crate) struct Kind {
     failures: [AtomicU64; 5],
     /// Of each handle how often it was given, and taken back.
     handles: Mutex<BTreeMap<Vec<u8>, [u64; 2]>>,
+    /// A second device of this process, and what the processor maps. Each of the three copies only what is open for it.
+    places: OnceLock<[Device; 2]>,
+    /// Where each address is open.
+    open: Mutex<BTreeMap<usize, usize>>,
 }
+
+/// The number of the second device.
+const SECOND: u32 = 4;
 
 impl Kind {
     pub(crate) fn new(device: Device) -> Self {
-        Self { device, failures: Default::default(), handles: Mutex::default() }
+        let (places, open) = (OnceLock::new(), Mutex::default());
+        Self { device, failures: Default::default(), handles: Mutex::default(), places, open }
+    }
+
+    /// It has a second device from now on, and a mapping for the processor is one of its own.
+    #[allow(dead_code, reason = "not all who share this file ask")]
+    pub(crate) fn has_places(&self) {
+        let join = |number| Device::join(number, &self.device.descriptor().unwrap()).unwrap();
+        self.places.set([join(SECOND), join(0)]).unwrap();
+    }
+
+    /// The first device, the second, or what the processor has.
+    pub(crate) fn of(&self, place: u64) -> &Device {
+        match (place, self.places.get()) {
+            (1 | 2, Some(places)) => &places[place as usize - 1],
+            _ => &self.device,
+        }
+    }
+
+    fn place_of(&self, addr: usize) -> u64 {
+        u64::from(self.of(1).allocation_of(addr).is_ok() && self.places.get().is_some())
+    }
+
+    /// Where something is; `None`: nowhere, any more.
+    fn place(&self, at: At<'_>) -> Option<u64> {
+        match at {
+            At::Own(addr) => Some(self.place_of(addr)),
+            At::Open(mapped, _) => self.open.lock().unwrap().get(&mapped.address()?).map(|at| *at as u64),
+        }
+    }
+
+    /// Who copies between those two, if one can.
+    fn copier(&self, one: At<'_>, other: Option<At<'_>>) -> Result<&Device, CopyError> {
+        let other = match other {
+            None => Some(2),
+            Some(at) => self.place(at),
+        };
+        let place = self.place(one).ok_or(CopyError::Closed)?;
+        // Own memory is read and written by any processor, as far as tests look at it.
+        let is_one = Some(place) == other || (matches!(one, At::Own(_)) && other == Some(2));
+        if is_one { Ok(self.of(place)) } else { Err(CopyError::Closed) }
     }
 
     pub(crate) fn fail(&self, call: u64, times: u64) {
@@ -59,13 +106,13 @@ impl IpcMemory for Kind {
     }
 
     fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError> {
-        self.device.allocation_of(addr)
+        self.of(self.place_of(addr)).allocation_of(addr)
     }
 
     fn holds(&self, addr: usize, len: usize) -> bool {
         let goes_on = self.failures[Call::GoesOn as usize].load(Ordering::Relaxed) != 0;
         let mut at = addr;
-        while let Ok(found) = self.device.allocation_of(at) {
+        while let Ok(found) = self.allocation_of(at) {
             at = found.base + found.len;
             if at >= addr + len || !goes_on {
                 break;
@@ -98,25 +145,64 @@ impl IpcMemory for Kind {
         self.device.open(handle, descriptor)
     }
 
+    fn user(&self, own: Option<usize>) -> Option<User> {
+        self.places.get()?;
+        Some(own.map_or(User::Host, |addr| User::Device(if self.place_of(addr) == 1 { SECOND } else { 3 })))
+    }
+
+    fn open_for(
+        &self,
+        handle: &Handle,
+        descriptor: Option<OwnedFd>,
+        user: User,
+    ) -> Result<Mapped, OpenError> {
+        if self.places.get().is_none() {
+            return self.open(handle, descriptor);
+        }
+        let place = match user {
+            User::Device(SECOND) => 1,
+            User::Device(_) => 0,
+            User::Host => 2,
+        };
+        let mapped = self.of(place).open(handle, descriptor)?;
+        self.open.lock().unwrap().insert(mapped.address().unwrap(), place as usize);
+        Ok(mapped)
+    }
+
     fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
         if self.fails(Call::Close) {
             return Err(NotClosed { mapped, error: CloseError::Unknown });
         }
-        self.device.close(mapped)
+        let place = mapped.address().and_then(|at| self.open.lock().unwrap().remove(&at));
+        self.of(place.unwrap_or(0) as u64).close(mapped)
     }
 
     fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
-        self.device.read(from, out)
+        match self.places.get() {
+            None => self.device.read(from, out),
+            Some(_) => self.copier(from, None)?.read(from, out),
+        }
     }
 
     fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
-        self.device.write(to, bytes)
+        match self.places.get() {
+            None => self.device.write(to, bytes),
+            Some(_) => self.copier(to, None)?.write(to, bytes),
+        }
     }
 
     fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
         if self.fails(Call::Copy) {
             return Err(CopyError::Gone);
         }
-        self.device.copy(from, to, len)
+        if self.places.get().is_none() {
+            return self.device.copy(from, to, len);
+        }
+        let other = match to {
+            To::Own(addr) => Some(At::Own(addr)),
+            To::Open(mapped, at) => Some(At::Open(mapped, at)),
+            To::Memory(..) => None,
+        };
+        self.copier(from, other)?.copy(from, to, len)
     }
 }

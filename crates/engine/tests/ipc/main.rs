@@ -8,6 +8,7 @@ mod endure;
 mod exchange;
 mod hostile;
 mod kind;
+mod places;
 mod process;
 mod server;
 mod steps;

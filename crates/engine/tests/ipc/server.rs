@@ -234,7 +234,7 @@ impl Server {
                 reply(&[])
             }
             Op::Met => (self.met.len() as u64 >= a).then(|| Ok((vec![self.met.len() as u64], Vec::new()))),
-            Op::Alloc => match self.node.memory().device.alloc(a as usize) {
+            Op::Alloc => match self.node.memory().of(b).alloc(a as usize) {
                 Ok(addr) => reply(&[addr as u64]),
                 Err(error) => Some(Err(text(error))),
             },
@@ -298,6 +298,7 @@ impl Server {
                     return None;
                 }
             }
+            Op::Places => self.node.memory().has_places(),
             Op::Look => return reply(&self.look().words()),
             // No more than it has, or as many as it may.
             Op::Descriptors => {

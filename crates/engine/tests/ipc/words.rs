@@ -43,9 +43,10 @@ pub(crate) enum Op {
     Look,
     Spawn,
     Descriptors,
+    Places,
 }
 
-pub(crate) const OPS: [Op; 27] = [
+pub(crate) const OPS: [Op; 28] = [
     Op::Address,
     Op::Connect,
     Op::Met,
@@ -73,6 +74,7 @@ pub(crate) const OPS: [Op; 27] = [
     Op::Look,
     Op::Spawn,
     Op::Descriptors,
+    Op::Places,
 ];
 
 /// All that a process counts.

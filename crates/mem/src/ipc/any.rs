@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use super::error::{CloseError, CopyError, ExportError, FindError, NoMemory, NotClosed, OpenError};
 use super::{
     Allocation, At, Caps, Cuda, Export, Handle, Hip, Host, HostError, IpcMemory, LevelZero, Mapped, Passing,
-    To,
+    To, User,
 };
 use crate::Memory;
 
@@ -119,6 +119,19 @@ impl IpcMemory for AnyMemory {
 
     fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError> {
         any!(self, kind => IpcMemory::open(kind, handle, descriptor))
+    }
+
+    fn user(&self, own: Option<usize>) -> Option<User> {
+        any!(self, kind => kind.user(own))
+    }
+
+    fn open_for(
+        &self,
+        handle: &Handle,
+        descriptor: Option<OwnedFd>,
+        user: User,
+    ) -> Result<Mapped, OpenError> {
+        any!(self, kind => kind.open_for(handle, descriptor, user))
     }
 
     fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {

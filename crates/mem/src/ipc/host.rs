@@ -1,5 +1,6 @@
 //! Memory of the host in memory files: a descriptor goes to the peer, which maps it. Nothing is accounted and nothing can be stale:
-//! a mapping is of the file, not of an address, and the kernel keeps a file as long as anybody has it.
+//! a mapping is of the file, not of an address, and the kernel keeps a file as long as anybody has it: also a child of a fork, until it ends or becomes
+//! another program, but it does nothing with it.
 
 use std::os::fd::OwnedFd;
 use std::sync::{PoisonError, RwLock};
@@ -71,6 +72,7 @@ impl Host {
     /// [`HostError`].
     pub fn alloc(&self, len: usize) -> Result<usize, HostError> {
         let size = granules(len).ok_or(HostError::Size(len))?;
+        self.check_process()?;
         let fd = file("trunkline.ipc", size as u64)?;
         let inode = rustix::fs::fstat(&fd).map_err(cause("fstat"))?.st_ino;
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
@@ -79,6 +81,13 @@ impl Host {
         inner.next += 1;
         inner.table.add(Allocation { base, len, id, device: 0 }, File { fd, inode });
         Ok(base)
+    }
+
+    /// A child of a fork has nothing of its parent's.
+    fn check_process(&self) -> Result<(), Cause> {
+        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
+        let child = Cause::System { call: "a child of a fork", code: libc::EPERM };
+        if inner.table.window.here().is_child() { Err(child) } else { Ok(()) }
     }
 
     /// It is used no more. Peers that have it open keep it.
@@ -146,8 +155,9 @@ impl IpcMemory for Host {
         if !is_right && !planted("mem-ipc-takes-any-descriptor") {
             return Err(OpenError::Descriptor(WRONG));
         }
-        let mapping = Mapping::of(&fd, 0, len).map_err(other)?;
+        self.check_process().map_err(other)?;
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        let mapping = Mapping::of(inner.table.window.here(), &fd, 0, len).map_err(other)?;
         Ok(inner.table.import(process, AllocationId(id), base, len, mapping))
     }
 

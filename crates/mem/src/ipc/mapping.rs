@@ -10,6 +10,8 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::error::Cause;
+use super::here::Here;
+use super::planted;
 use crate::{Kind, Memory};
 
 /// Seals without which a file could end under a mapping.
@@ -20,6 +22,7 @@ pub(crate) const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 pub(super) struct Mapping {
     addr: usize,
     len: usize,
+    here: Arc<Here>,
 }
 
 impl Mapping {
@@ -27,11 +30,12 @@ impl Mapping {
     ///
     /// # Errors
     /// What the system says.
-    pub(super) fn of(file: &impl AsFd, offset: u64, len: usize) -> Result<Self, Cause> {
+    pub(super) fn of(here: &Arc<Here>, file: &impl AsFd, offset: u64, len: usize) -> Result<Self, Cause> {
         let (at, protection) = (ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let base = unsafe { rustix::mm::mmap(at, len, protection, MapFlags::SHARED, file, offset) };
-        let mapping = Self { addr: base.map_err(cause("mmap"))?.expose_provenance(), len };
+        let addr = base.map_err(cause("mmap"))?.expose_provenance();
+        let mapping = Self { addr, len, here: Arc::clone(here) };
         keep_from_children(mapping.addr, len);
         Ok(mapping)
     }
@@ -40,11 +44,11 @@ impl Mapping {
     ///
     /// # Errors
     /// What the system says.
-    pub(super) fn reserve(len: usize) -> Result<Self, Cause> {
+    pub(super) fn reserve(here: Arc<Here>, len: usize) -> Result<Self, Cause> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: as above.
         let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, ProtFlags::empty(), flags) };
-        Ok(Self { addr: base.map_err(cause("mmap"))?.expose_provenance(), len })
+        Ok(Self { addr: base.map_err(cause("mmap"))?.expose_provenance(), len, here })
     }
 
     /// Puts bytes of a file at an offset of what was reserved.
@@ -74,9 +78,14 @@ impl Mapping {
     }
 
     fn place(&self, at: usize, len: usize) -> Result<*mut core::ffi::c_void, Cause> {
-        let inside = at.checked_add(len).is_some_and(|end| end <= self.len);
+        let inside = at.checked_add(len).is_some_and(|end| end <= self.len) && !self.here.is_child();
         let refused = Cause::System { call: "mmap", code: libc::EINVAL };
         if inside { Ok(ptr::with_exposed_provenance_mut(self.addr + at)) } else { Err(refused) }
+    }
+
+    /// Whose it is.
+    pub(super) fn here(&self) -> &Arc<Here> {
+        &self.here
     }
 
     pub(super) fn addr(&self) -> usize {
@@ -96,6 +105,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // A child does not have it, and may have something else there.
+        if self.here.is_child() && !planted("mem-ipc-unmaps-in-children") {
+            return;
+        }
         // SAFETY: called once by the owner of the mapping, from which nothing is borrowed any more.
         let _ = unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(self.addr), self.len) };
     }

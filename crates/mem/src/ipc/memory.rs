@@ -59,6 +59,15 @@ pub struct Caps {
     pub tells_descriptors: bool,
 }
 
+/// Who moves bytes between what is open and memory of this process. Where a kind tells them apart, what is open for one is of no use to another.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum User {
+    /// Copy engines of a device, which has that number in this process.
+    Device(u32),
+    /// The processor.
+    Host,
+}
+
 /// A kind of memory that other processes of the node may map. One value a process and device; any thread may call.
 ///
 /// A call may take a driver a millisecond: none of them belongs on the path of a message whose memory is open already.
@@ -100,6 +109,25 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`OpenError`].
     fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError>;
+
+    /// Who moves bytes to or from an address of own memory, or any other memory of this process. A kind that does not say has one mapping for all of
+    /// them.
+    fn user(&self, _own: Option<usize>) -> Option<User> {
+        None
+    }
+
+    /// As [`IpcMemory::open`], for one that [`IpcMemory::user`] says; what is open for another one is opened once more.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    fn open_for(
+        &self,
+        handle: &Handle,
+        descriptor: Option<OwnedFd>,
+        _user: User,
+    ) -> Result<Mapped, OpenError> {
+        self.open(handle, descriptor)
+    }
 
     /// It is not used any more. Waits for copies of this value that are under way, and for nothing else that uses the address.
     ///

@@ -11,6 +11,7 @@ mod cuda;
 mod driven;
 mod error;
 mod handle;
+mod here;
 mod hip;
 mod host;
 mod locks;
@@ -33,7 +34,7 @@ pub use hip::Hip;
 pub use host::{Host, HostError};
 pub use mapped::{At, Export, Mapped, Passing, To};
 pub use memfd::{AllocError, Device, DeviceError, FreeError, Usage, poison};
-pub use memory::{Allocation, AllocationId, Caps, IpcMemory};
+pub use memory::{Allocation, AllocationId, Caps, IpcMemory, User};
 pub use private::Private;
 pub use ze::LevelZero;
 

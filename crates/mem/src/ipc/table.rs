@@ -1,4 +1,5 @@
-//! What a process has of a kind: its own allocations by their addresses, and what it has open of peers. Common to the kinds that map.
+//! What a process has of a kind: its own allocations by their addresses, and what it has open of peers. Common to the kinds that map. A child of a fork
+//! has nothing of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,9 +48,13 @@ impl<T> Table<T> {
         self.own.insert(allocation.base, Own { allocation, more });
     }
 
+    fn is_childs(&self) -> bool {
+        self.window.here().is_child()
+    }
+
     /// The allocation that begins at an address.
     pub(super) fn own(&self, base: usize) -> Option<&Own<T>> {
-        self.own.get(&base)
+        self.own.get(&base).filter(|_| !self.is_childs())
     }
 
     /// It is gone.
@@ -59,6 +64,9 @@ impl<T> Table<T> {
 
     /// The allocation around an address.
     pub(super) fn find(&self, addr: usize) -> Result<&Own<T>, FindError> {
+        if self.is_childs() {
+            return Err(FindError::Unknown { addr });
+        }
         let below = self.own.range(..=addr).next_back();
         if let Some((_, own)) = below.filter(|(_, own)| own.allocation.offset_of(addr).is_some()) {
             return Ok(own);
@@ -96,7 +104,7 @@ impl<T> Table<T> {
     }
 
     fn is_open(&self, mapped: &Mapped) -> Option<&Import> {
-        let found = self.imports.get(&mapped.number)?;
+        let found = self.imports.get(&mapped.number).filter(|_| !self.is_childs())?;
         (Some(found.mapping.addr()) == mapped.address && found.len == mapped.len).then_some(found)
     }
 

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use super::error::Cause;
+use super::here::Here;
 use super::mapping::Mapping;
 
 /// Bytes of addresses that are taken at the start; nothing but numbers.
@@ -25,7 +27,12 @@ impl Window {
     /// # Errors
     /// What the system says.
     pub(super) fn new() -> Result<Self, Cause> {
-        Ok(Self { range: Mapping::reserve(LEN)?, taken: BTreeMap::new() })
+        Ok(Self { range: Mapping::reserve(Arc::new(Here::new()?), LEN)?, taken: BTreeMap::new() })
+    }
+
+    /// Whose addresses they are.
+    pub(super) fn here(&self) -> &Arc<Here> {
+        self.range.here()
     }
 
     /// Maps bytes of a file at the lowest address that is free; where. `len` is a multiple of [`GRANULE`].

@@ -16,6 +16,7 @@ use trunkline_mem::ipc::{
     Allocation, AllocationId, At, Caps, Device, Export, Handle, Mapped, Passing, To, Usage,
 };
 
+use crate::copies::{self, Childs};
 use crate::stub::{self, StubDevice};
 use crate::subject::{Subject, make};
 
@@ -307,6 +308,15 @@ impl Process {
         send(&self.socket, words, &[], None).unwrap();
     }
 
+    /// Has it fork, and the child try all there is to do with an own allocation, something open and something that could be opened; the child's number, and
+    /// what went well, or was touched, that should not. The child stays until it is killed.
+    pub(crate) fn fork(&self, (addr, len): (usize, usize), open: u64, parcel: &Parcel) -> (u64, String) {
+        let args = [addr as u64, len as u64, open, u64::from(parcel.handle.kind())];
+        let bytes = parcel.handle.bytes();
+        let (words, tail, _) = self.ask(Op::Fork, &args, bytes, parcel.descriptor.as_ref()).unwrap();
+        (words[1], String::from_utf8(tail).unwrap())
+    }
+
     /// Nobody of the same user may look into it any more.
     pub(crate) fn hide(&self) {
         self.ask(Op::Hide, &[], &[], None).unwrap();
@@ -340,9 +350,10 @@ enum Op {
     Vendor,
     Unexport,
     Anew,
+    Fork,
 }
 
-const OPS: [Op; 17] = [
+const OPS: [Op; 18] = [
     Op::Alloc,
     Op::Free,
     Op::Find,
@@ -360,6 +371,7 @@ const OPS: [Op; 17] = [
     Op::Vendor,
     Op::Unexport,
     Op::Anew,
+    Op::Fork,
 ];
 
 /// Does what it is told. Nothing unless another test of this binary started it.
@@ -484,6 +496,14 @@ impl Server {
             Op::Anew => {
                 std::mem::forget(std::mem::replace(&mut self.subject, make(&self.kind, None)));
                 reply(&[])
+            }
+            Op::Fork => {
+                let handle = Handle::new(d as u8, tail).unwrap();
+                let mapped = self.open[c as usize].take().unwrap();
+                let wanted = Childs { addr: a as usize, len: b as usize, handle, descriptor: fd };
+                let (child, went, mapped) = copies::fork(&mut self.subject, mapped, wanted);
+                self.open[c as usize] = Some(mapped);
+                Ok(([0, child, 0, 0, 0, 0, 0], went.into_bytes(), None))
             }
             Op::Unexport => {
                 for export in std::mem::take(&mut self.exports) {

@@ -144,6 +144,7 @@ impl<M: IpcMemory> Messages<M> {
                 Deed::Get => self.give_get(from, access),
             },
             Step::Placing(request, placed) => match self.endpoint.test(request) {
+                None if planted("window-answers-early") => (Step::Answer(placed), true),
                 None => (Step::Placing(request, placed), false),
                 Some(end) => (
                     Step::Answer(

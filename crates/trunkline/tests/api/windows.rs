@@ -1,5 +1,6 @@
 //! Windows of the ranks of a host: mapped where all drivers agree, by messages where not.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
@@ -17,12 +18,16 @@ use crate::ranks::{DIES, run_over, run_over_ends};
 const SHM: [&str; 1] = ["soft:shm"];
 const CAPACITY: u64 = 256 << 20;
 
-/// A device whose driver does not export, or not open.
+/// A device whose driver does not export, or not open, or is slow.
 #[derive(Debug)]
 struct Balky {
     device: Device,
     exports: bool,
     opens: bool,
+    /// For how long it waits before it writes.
+    slowness: Duration,
+    /// When it last wrote.
+    wrote: AtomicU64,
 }
 
 impl IpcMemory for Balky {
@@ -51,7 +56,12 @@ impl IpcMemory for Balky {
     }
 
     fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
-        self.device.write(to, bytes)
+        if !self.slowness.is_zero() {
+            std::thread::sleep(self.slowness);
+        }
+        let written = self.device.write(to, bytes);
+        self.wrote.store(now(), Ordering::Relaxed);
+        written
     }
 
     fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
@@ -59,10 +69,20 @@ impl IpcMemory for Balky {
     }
 }
 
+/// Nanoseconds of the clock that all processes of a host have.
+fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// The memory of the job, for a rank whose driver does as it is told.
 fn balky(world: &World, exports: bool, opens: bool) -> Messages<Balky> {
-    let device = shared_device(world, CAPACITY).unwrap();
-    Messages::start(world, Balky { device, exports, opens }).unwrap()
+    slow(world, exports, opens, Duration::ZERO)
+}
+
+fn slow(world: &World, exports: bool, opens: bool, slowness: Duration) -> Messages<Balky> {
+    let (device, wrote) = (shared_device(world, CAPACITY).unwrap(), AtomicU64::new(0));
+    Messages::start(world, Balky { device, exports, opens, slowness, wrote }).unwrap()
 }
 
 fn start(world: &World) -> Messages<Balky> {
@@ -337,6 +357,41 @@ fn a_window_that_is_freed_under_a_put_has_all_of_it_first() {
                 assert!(mine[from * len..][..len] == pattern(len, from * size + rank), "rank {from}");
             }
         }
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
+}
+
+/// The owner's driver neither exports nor is quick: what is put by messages waits in the stage, and its sender is done with it, before it is placed. Who has
+/// put it is told when it is there, and not before.
+#[test]
+fn a_put_by_messages_has_ended_when_its_bytes_are_placed() {
+    run_over(&SHM, "windows::a_put_by_messages_has_ended_when_its_bytes_are_placed", 2, |world| {
+        let (rank, most) = (world.rank(), 200_000);
+        let slowness = Duration::from_millis(if rank == 1 { 3 } else { 0 });
+        let mut messages = slow(&world, rank != 1, true, slowness);
+        let part = own(&messages, most);
+        let window = messages.window(&part).unwrap();
+        assert!(rank == 1 || !window.is_mapped(1));
+        for (round, len) in (0..8).zip([64, 3000, 60_000, most].into_iter().cycle()) {
+            if rank == 0 {
+                let source = Buffer::private(len);
+                source.write(0, &pattern(len, round)).unwrap();
+                messages.put(&window, Place::new(1, 0), &source).unwrap();
+                messages.flush(&window, 1).unwrap();
+                messages.send(1, 1, &now().to_le_bytes()).unwrap();
+                messages.recv(1, 2, &mut []).unwrap();
+            } else {
+                let mut ended = [0; 8];
+                messages.recv(0, 1, &mut ended).unwrap();
+                let ended = u64::from_le_bytes(ended);
+                let wrote = messages.memory().wrote.load(Ordering::Relaxed);
+                assert!(wrote < ended, "{len} bytes are placed {} ns after the put has ended", wrote - ended);
+                assert!(bytes_of(&messages, &part)[..len] == pattern(len, round));
+                messages.send(0, 2, &[]).unwrap();
+            }
+        }
+        messages.free(window).unwrap();
         messages.finish().unwrap();
         world.finish().unwrap();
     });

@@ -56,7 +56,7 @@ impl Device {
             });
         }
         let hold = self.ledger.hold(record.range).map_err(fault)?;
-        let mapping = Mapping::of(&hold, record.range.start, len).map_err(cause)?;
+        let mapping = Mapping::of(table.window.here(), &hold, record.range.start, len).map_err(cause)?;
         if planted("mem-ipc-keeps-holds") {
             std::mem::forget(hold);
         }
@@ -139,6 +139,7 @@ fn system(error: DeviceError) -> Cause {
     match error {
         DeviceError::System(cause) => cause,
         DeviceError::Busy => Cause::System { call: "waiting for the device's table", code: libc::ETIMEDOUT },
+        DeviceError::Child => Cause::System { call: "a child of a fork", code: libc::EPERM },
         DeviceError::Worn => Cause::System { call: "a place on the device", code: libc::ENOSPC },
         DeviceError::Foreign | DeviceError::Version(_) | DeviceError::Broken => {
             Cause::System { call: "the device's table", code: libc::EBADMSG }

@@ -19,6 +19,9 @@ pub enum DeviceError {
     /// Its table says what cannot be.
     #[error("the device's table is broken")]
     Broken,
+    /// It was joined by a process of which this one is a copy.
+    #[error("a child of a fork has nothing of its parent's device, and may join it anew")]
+    Child,
     /// As much was allocated in its life as there are names for.
     #[error("the device is worn out")]
     Worn,

@@ -14,6 +14,7 @@ use rustix::fs::FallocateFlags;
 use super::error::DeviceError;
 use crate::Memory;
 use crate::ipc::error::Cause;
+use crate::ipc::here::Here;
 use crate::ipc::locks::{self, Lock, Range};
 use crate::ipc::mapping::{FIXED, Mapping, cause, file, reopen};
 
@@ -54,6 +55,7 @@ pub(super) struct Ledger {
     /// Its locks are those of this process as an owner.
     file: OwnedFd,
     words: Memory,
+    here: Arc<Here>,
     /// Keeps threads of this process apart, which share the locks.
     threads: Mutex<()>,
 }
@@ -101,8 +103,9 @@ impl Ledger {
     fn map(of: &impl AsFd) -> Result<Self, DeviceError> {
         // Opened anew: locks belong to an open file, and these are only this process's.
         let file = reopen(of)?;
-        let words = Arc::new(Mapping::of(&file, 0, TABLE as usize)?).memory();
-        Ok(Self { file, words, threads: Mutex::new(()) })
+        let here = Arc::new(Here::new()?);
+        let words = Arc::new(Mapping::of(&here, &file, 0, TABLE as usize)?).memory();
+        Ok(Self { file, words, here, threads: Mutex::new(()) })
     }
 
     fn get(&self, at: u64) -> Result<u64, DeviceError> {
@@ -139,6 +142,10 @@ impl Ledger {
 
     /// Waits for the right to use the table, a bounded time.
     pub(super) fn enter(&self) -> Result<Entered<'_>, DeviceError> {
+        // Its locks would be its parent's.
+        if self.here.is_child() {
+            return Err(DeviceError::Child);
+        }
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let until = Instant::now() + PATIENCE;
         while !locks::take(&self.file, GATE, Lock::Alone).map_err(cause("fcntl"))? {
@@ -325,7 +332,7 @@ mod tests {
         assert!(!is_held());
         let hold = ledger.hold(range).unwrap();
         let copy = hold.try_clone().unwrap();
-        let mapping = Mapping::of(&hold, range.start, 4096).unwrap();
+        let mapping = Mapping::of(&ledger.here, &hold, range.start, 4096).unwrap();
         drop(hold);
         assert!(is_held(), "a copy of the descriptor and a mapping");
         drop(copy);

@@ -7,7 +7,9 @@
 //! - An allocation is opened once a process, and never over one of the same owner that is stale.
 //! - Any process may be killed at any time; what it held is free when the next one looks.
 //!
-//! A child of a fork that does not exec counts as its parent until it ends. Processes trust each other's table, as they would a driver.
+//! A child of a fork has nothing of its parent's, and does nothing to it: what it asks for is refused ([`DeviceError::Child`]), what it drops stays. It holds
+//! no memory but what its parent had exported by descriptors at the fork, until it ends or becomes another program. Processes trust each other's table,
+//! as they would a driver.
 
 mod driver;
 mod error;

@@ -1,0 +1,143 @@
+//! A child of a fork that goes on as a copy of its parent: it has the parent's values, and nothing of what they are of.
+
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+
+use rustix::mm::{MapFlags, ProtFlags};
+use trunkline_mem::ipc::{Allocation, At, Handle, Mapped, Passing};
+
+use crate::peer::{Pattern, Place, World};
+use crate::subject::{Subject, make};
+
+const MIB: usize = 1 << 20;
+const LEN: usize = 4 * MIB;
+const MINE: Pattern = Pattern(11, 3);
+const YOURS: Pattern = Pattern(5, 7);
+
+/// For how long a child stays that nobody kills.
+const SECONDS: u32 = 60;
+
+/// What a child says at last; one that dies before has touched what is not there.
+const ALL: &str = "and that is all";
+
+/// What a child tries to do something with: an own allocation of its parent's, and what could be opened.
+pub(crate) struct Childs {
+    pub(crate) addr: usize,
+    pub(crate) len: usize,
+    pub(crate) handle: Handle,
+    pub(crate) descriptor: Option<OwnedFd>,
+}
+
+/// Forks. The child's number, what it says, and what was open.
+pub(crate) fn fork(subject: &mut Box<dyn Subject>, mapped: Mapped, wanted: Childs) -> (u64, String, Mapped) {
+    let found = subject.memory().allocation_of(wanted.addr).unwrap();
+    let (mut said, mut says) = std::io::pipe().unwrap();
+    // SAFETY: the child goes on in this thread alone, takes no lock that another one may have had, and never returns from here.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: asks for a signal, which ends this process.
+        unsafe { libc::alarm(SECONDS) };
+        let went = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            goes_on(subject, mapped, wanted, &found)
+        }));
+        says.write_all(went.unwrap_or_else(|_| "panic".to_owned()).as_bytes()).unwrap();
+        drop(says);
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+    drop(says);
+    let mut text = String::new();
+    said.read_to_string(&mut text).unwrap();
+    (child as u64, text, mapped)
+}
+
+/// All that goes well in a child, or is touched.
+fn goes_on(subject: &mut Box<dyn Subject>, mapped: Mapped, wanted: Childs, found: &Allocation) -> String {
+    let Childs { addr, len, handle, descriptor } = wanted;
+    let memory = subject.memory();
+    let open = mapped.address().unwrap();
+    let (mut bytes, mut went) = ([0; 64], Vec::new());
+    let mut tries = |what: &'static str, well: bool| went.extend(well.then_some(what));
+    tries("find", memory.allocation_of(addr).is_ok());
+    tries("read", memory.read(At::Own(addr), &mut bytes).is_ok());
+    tries("write", memory.write(At::Own(addr), &bytes).is_ok());
+    tries("read what is open", memory.read(At::Open(&mapped, 0), &mut bytes).is_ok());
+    tries("write what is open", memory.write(At::Open(&mapped, 0), &bytes).is_ok());
+    for how in [Passing::Bytes, Passing::Descriptor] {
+        tries("export", memory.export(found, how).is_ok());
+    }
+    tries("open", memory.open(&handle, descriptor).is_ok());
+    tries("close", memory.close(mapped).is_ok());
+    tries("free", subject.free(addr).is_ok());
+    tries("alloc", subject.alloc(MIB).is_ok());
+    // Where its parent has those there is nothing, and may be something else.
+    let others = [addr, open].map(|at| put(at, len));
+    *subject = make("private", None);
+    tries("others' memory", others.iter().any(|at| !is_as_put(*at, len)));
+    went.push(ALL);
+    went.join(", ")
+}
+
+/// Memory at that address and nowhere else, full of sevens.
+fn put(at: usize, len: usize) -> usize {
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+    let at = std::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: replaces nothing.
+    let put = unsafe { rustix::mm::mmap_anonymous(at, len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+    let put = put.unwrap().cast::<u8>();
+    // SAFETY: mapped above, so many bytes of it.
+    unsafe { put.write_bytes(7, len) };
+    put.expose_provenance()
+}
+
+fn is_as_put(at: usize, len: usize) -> bool {
+    let at = std::ptr::with_exposed_provenance::<u8>(at);
+    // SAFETY: mapped by `put`; if it is not there any more this process dies, which is seen.
+    (0..len).step_by(4096).all(|page| unsafe { at.wrapping_add(page).read_volatile() } == 7)
+}
+
+fn end(child: u64) {
+    assert!(std::path::Path::new(&format!("/proc/{child}")).exists(), "the child was to stay");
+    let child = rustix::process::Pid::from_raw(child as i32).unwrap();
+    rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_child_that_goes_on_as_a_copy_has_nothing_of_its_parents() {
+    for (kind, how) in [("device", Passing::Bytes), ("host", Passing::Descriptor)] {
+        let world = World::new(kind, 64 << 20);
+        let [owner, other] = [world.process(), world.process()];
+        let mine = owner.alloc(LEN).unwrap();
+        let [yours, later] = [other.alloc(LEN).unwrap(), other.alloc(LEN).unwrap()];
+        owner.fill(Place::Own(mine), LEN, MINE).unwrap();
+        other.fill(Place::Own(yours), LEN, YOURS).unwrap();
+        let parcel = |of: &crate::peer::Process, addr| of.export(&of.find(addr).unwrap(), how).unwrap();
+        let at_other = other.open(&parcel(&owner, mine)).unwrap();
+        let at_owner = owner.open(&parcel(&other, yours)).unwrap();
+        let later = parcel(&other, later);
+        let (child, went) = owner.fork((mine, LEN), at_owner, &later);
+        assert_eq!(went, ALL, "{kind}: a child is to be refused that");
+        // All is as it was, and goes on.
+        assert_eq!(owner.check(Place::Own(mine), LEN, MINE), Ok(0), "{kind}");
+        assert_eq!(owner.check(Place::Open(at_owner, 0), LEN, YOURS), Ok(0), "{kind}");
+        assert_eq!(other.check(Place::Open(at_other, 0), LEN, MINE), Ok(0), "{kind}");
+        let once_more = owner.open(&later).unwrap();
+        other.close(at_other);
+        owner.close(at_owner);
+        owner.close(once_more);
+        owner.free(mine);
+        if kind == "device" {
+            // The child lives, and holds nothing.
+            world.used(2 * LEN as u64);
+            owner.alloc(MIB).unwrap();
+            owner.kill();
+            world.used(2 * LEN as u64);
+            other.kill();
+            world.used(0);
+        }
+        end(child);
+    }
+}
