@@ -34,7 +34,7 @@ pub(crate) struct Kind {
     open: Mutex<BTreeMap<usize, usize>>,
 }
 
-/// The number of the second device.
+/// What allocations of the second device say. As users of mappings the two have the numbers 0 and 1.
 const SECOND: u32 = 4;
 
 impl Kind {
@@ -147,7 +147,7 @@ impl IpcMemory for Kind {
 
     fn user(&self, own: Option<usize>) -> Option<User> {
         self.places.get()?;
-        Some(own.map_or(User::Host, |addr| User::Device(if self.place_of(addr) == 1 { SECOND } else { 3 })))
+        Some(own.map_or(User::Host, |addr| User::Device(self.place_of(addr) as u32)))
     }
 
     fn open_for(
@@ -160,7 +160,7 @@ impl IpcMemory for Kind {
             return self.open(handle, descriptor);
         }
         let place = match user {
-            User::Device(SECOND) => 1,
+            User::Device(1) => 1,
             User::Device(_) => 0,
             User::Host => 2,
         };
