@@ -306,6 +306,7 @@ pub(super) fn dial_seeds() -> Vec<Vec<u8>> {
         Word::Standing { id: 5, standing: standing(0) },
         Word::Standing { id: 5, standing: standing(dial::EPOCHS_MAX as u16) },
         Word::MakeUp { stream, lost: lost(2) },
+        Word::Spoil { nonce: [8; 16], heap: 2, offset: 4096, value: 1 << 32 },
     ];
     let words = words.iter().map(Word::to_bytes);
     variants(&words.chain([card.to_bytes().to_vec()]).collect::<Vec<_>>())
