@@ -55,7 +55,10 @@ impl Pe {
     /// # Errors
     /// As the look; [`Error::Dead`] and [`Error::Engine`] if who is waited for has ended.
     pub(crate) fn until<T>(&self, whom: Whom, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-        for _ in 0..self.spins / SPINS * EAGER {
+        // What comes over the fabric may come by progress alone.
+        let is_crowded = self.spins < SPINS;
+        let eager = if self.far.is_some() || is_crowded { 0 } else { EAGER };
+        for _ in 0..eager {
             if let Some(done) = look()? {
                 return Ok(done);
             }
