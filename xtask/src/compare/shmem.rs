@@ -171,7 +171,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         options.pairs
     );
     for peer in peers(options) {
-        let theirs = compile(&peer.compiler, peer.name)?;
+        // Open MPI finds its static variables by the file's name, which then may have no space.
+        let theirs = compile(&peer.compiler, &peer.name.replace(' ', "-"))?;
         for way in peer.ways {
             let mut pairs: BTreeMap<String, Pairs> = BTreeMap::new();
             for at in 0..options.pairs {
