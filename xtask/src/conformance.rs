@@ -58,6 +58,9 @@ struct Program {
     define: Option<&'static str>,
 }
 
+/// What programs are to run with.
+const LIBRARY: &str = "libtrunkline_shmem.so";
+
 /// One way to run it.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Way {
@@ -97,6 +100,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
     for (at, program) in programs.iter().enumerate() {
         let file = folder.join(&program.name);
         let compiled = compile(&built, &options.src, program, &file)?;
+        if compiled {
+            shell::check_loads(&file, &workspace.target, LIBRARY, &built)?;
+        }
         let mut row = Vec::new();
         for way in &ways {
             let result = if compiled { start(&built, &file, way)? } else { "does not compile".into() };
@@ -248,7 +254,8 @@ fn compile(built: &Path, src: &Path, program: &Program, file: &Path) -> Result<b
 
 /// `ok`, or how it ended.
 fn start(built: &Path, file: &Path, way: &Way) -> Result<String> {
-    let mut command = Command::new(built.join("oshrun"));
+    let target = built.parent().unwrap_or(built);
+    let mut command = shell::outside(built.join("oshrun"), target);
     command.args(["-n", &way.pes.to_string()]).arg(file).env("TRUNKLINE_FABRIC", &way.fabric);
     command.env("TRUNKLINE_SHARED_HEAP", if way.shares { "on" } else { "off" });
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -2,6 +2,7 @@
 //!
 //! The commands call this instead of `std::process` so that errors always name the program and what it said.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -79,6 +80,39 @@ fn append(path: &Path) -> Result<std::fs::File> {
     std::fs::OpenOptions::new().append(true).open(path).context("a temporary file")
 }
 
+/// Where programs look for libraries before anywhere else.
+const LIBRARIES: &str = "LD_LIBRARY_PATH";
+
+/// A program that finds its libraries as from a user's shell. Cargo puts folders of what it has built by itself before all others, and a program that
+/// was linked with optimized libraries would run with those of the tests.
+pub(crate) fn outside(program: impl AsRef<OsStr>, target: &Path) -> Command {
+    let mut command = Command::new(program);
+    if let Some(path) = std::env::var_os(LIBRARIES) {
+        command.env(LIBRARIES, without(&path, target));
+    }
+    command
+}
+
+/// The path without folders of what cargo builds.
+fn without(path: &OsStr, target: &Path) -> OsString {
+    let kept = std::env::split_paths(path).filter(|folder| !folder.starts_with(target));
+    std::env::join_paths(kept).unwrap_or_default()
+}
+
+/// Checks that a program, started as [`outside`] does, loads a library from a folder.
+///
+/// # Errors
+/// When it loads another one, or none.
+pub(crate) fn check_loads(program: &Path, target: &Path, library: &str, folder: &Path) -> Result<()> {
+    let listed = output(outside("ldd", target).arg(program))?;
+    let wanted = folder.join(library).display().to_string();
+    let found = listed.lines().find(|line| line.contains(library)).unwrap_or("none").trim();
+    if !found.contains(&wanted) {
+        bail!("{} does not run with {wanted}: {found}", program.display());
+    }
+    Ok(())
+}
+
 /// Where a program is, if it is on the path.
 pub(crate) fn which(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
@@ -88,6 +122,24 @@ pub(crate) fn which(name: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_of_cargo_are_left_out() {
+        let path = OsStr::new("/work/target/debug/deps:/opt/lib:/work/target/debug:/usr/lib");
+        assert_eq!(without(path, Path::new("/work/target")), "/opt/lib:/usr/lib");
+        assert_eq!(without(OsStr::new("/work/target/debug"), Path::new("/work/target")), "");
+    }
+
+    #[test]
+    fn a_program_that_runs_with_another_library_is_told() {
+        let (shell, target) = (Path::new("/bin/sh"), Path::new("/nowhere"));
+        let listed = output(Command::new("ldd").arg(shell)).unwrap();
+        let libc = listed.lines().find_map(|line| line.trim().strip_prefix("libc.so.6 => ")).unwrap();
+        let folder = Path::new(libc.split(' ').next().unwrap()).parent().unwrap();
+        assert!(check_loads(shell, target, "libc.so.6", folder).is_ok());
+        assert!(check_loads(shell, target, "libc.so.6", target).is_err());
+        assert!(check_loads(shell, target, "libnot.so", folder).is_err());
+    }
 
     #[test]
     fn a_limited_run_ends_in_one_of_three_ways() {

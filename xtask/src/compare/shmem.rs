@@ -16,6 +16,8 @@ use crate::shell;
 use crate::workspace::Workspace;
 
 const MARKS: [&str; 2] = ["<!-- compare-shmem:begin -->", "<!-- compare-shmem:end -->"];
+/// Our library.
+const OURS: &str = "libtrunkline_shmem.so";
 /// Open MPI's, on the path.
 const THEIRS: &str = "oshcc";
 /// What starts Sandia's programs: it has no launcher of its own.
@@ -164,6 +166,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
         Ok(out)
     };
     let ours = compile(&built.join("oshcc"), "ours")?;
+    shell::check_loads(&ours, &workspace.target, OURS, &built)?;
     let mut text = format!(
         "{} on {}, {} pairs a row, medians (smallest to largest):\n",
         machine(),
@@ -178,7 +181,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
             for at in 0..options.pairs {
                 eprintln!("compare-shmem: {}, {}, {} of {} ...", peer.name, way.title, at + 1, options.pairs);
                 let pes = way.pes.to_string();
-                let mut command = Command::new(built.join("oshrun"));
+                let mut command = shell::outside(built.join("oshrun"), &workspace.target);
                 let mine = command.args(["-n", &pes]).arg(&ours).envs(way.ours.iter().copied());
                 let mine = figures(mine, Ends::Well)?;
                 let other = figures(&mut theirs_by(&peer, way, &theirs), peer.ends)?;
