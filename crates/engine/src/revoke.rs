@@ -100,7 +100,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
 
     /// Whether a comm may be closed without harm to others that share its queue pairs: nothing under way reads or writes
     /// its caller's memory. Call until true, at most for the peer time limit; a close before that gives up the queue
-    /// pairs, with all who ride on them, where it must.
+    /// pairs, with all who ride on them, where it must. Registrations may end by it, so none is to be ended after the first call.
     ///
     /// # Errors
     /// [`Error::Unknown`].

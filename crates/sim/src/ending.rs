@@ -69,7 +69,7 @@ impl Side {
 
     /// Ends registrations, as often as it takes, then goes on.
     pub(crate) fn release(&mut self, around: &mut Around<'_>) -> Step {
-        let Some(id) = self.id else { return self.leave(around) };
+        let Some(id) = self.id.filter(|_| !self.given_up) else { return self.leave(around) };
         let (mut stuck, mut drains, mut copies) = (Vec::new(), false, false);
         for mr in std::mem::take(&mut self.leaving_regions) {
             match around.engine.deregister(id, mr) {
@@ -93,6 +93,8 @@ impl Side {
         if copies && !drains && around.plan.gives_up {
             around.world.note(format_args!("{} gives up memory that a copy is stuck in", self.name()));
             self.bury_revoked(around);
+            // Settling may end registrations by itself.
+            self.given_up = true;
             return self.leave(around);
         }
         if !self.leaving_regions.is_empty() {

@@ -126,6 +126,8 @@ pub(crate) struct Side {
     pub(crate) leaving: Leaving,
     /// Registrations that end before it goes on.
     pub(crate) leaving_regions: Vec<MrId>,
+    /// A copy is stuck in some of those, and it leaves without them.
+    pub(crate) given_up: bool,
     /// Since when it waits to take memory back, or to close, without harm to others.
     pub(crate) drains: Option<u64>,
     /// Time that its process slept since.
@@ -160,6 +162,7 @@ impl Side {
             news: None,
             leaving: Leaving::default(),
             leaving_regions: Vec::new(),
+            given_up: false,
             drains: None,
             slept: 0,
             closed: None,

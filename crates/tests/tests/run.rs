@@ -8,6 +8,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,6 +22,10 @@ fn limit() -> Duration {
 
 /// Longest time that the second of two may go on when the first has failed.
 const AFTERWARDS: Duration = Duration::from_secs(3);
+
+/// Held by every scenario that plays: shared, or whole by one that measures, because more tests run at once than there
+/// are cores.
+static CORES: RwLock<()> = RwLock::new(());
 
 /// What a scenario is and has.
 pub(crate) struct Scene {
@@ -118,6 +123,8 @@ pub(crate) struct Setting {
     wrapper: Vec<String>,
     /// Where each process runs, if not here.
     hosts: Option<[Host; 2]>,
+    /// No other scenario plays meanwhile.
+    measures: bool,
 }
 
 struct Actor {
@@ -126,7 +133,14 @@ struct Actor {
 }
 
 pub(crate) fn scenario(name: &'static str) -> Setting {
-    Setting { scenario: name, version: 12, env: Vec::new(), wrapper: Vec::new(), hosts: None }
+    Setting {
+        scenario: name,
+        version: 12,
+        env: Vec::new(),
+        wrapper: Vec::new(),
+        hosts: None,
+        measures: false,
+    }
 }
 
 impl Setting {
@@ -153,6 +167,24 @@ impl Setting {
     pub(crate) fn on(mut self, hosts: [&Host; 2]) -> Self {
         self.hosts = Some(hosts.map(Host::clone));
         self
+    }
+
+    /// It measures time or memory: no other scenario of this program plays meanwhile.
+    pub(crate) fn measures(mut self) -> Self {
+        self.measures = true;
+        self
+    }
+
+    /// Plays once the cores are its.
+    fn with_cores<R>(&self, play: impl FnOnce() -> R) -> R {
+        // A scenario that failed leaves nothing half done.
+        if self.measures {
+            let _held = CORES.write().unwrap_or_else(PoisonError::into_inner);
+            play()
+        } else {
+            let _held = CORES.read().unwrap_or_else(PoisonError::into_inner);
+            play()
+        }
     }
 
     fn start(&self, role: usize, stdin: Stdio, pair: bool) -> Actor {
@@ -196,9 +228,10 @@ impl Setting {
     /// Plays it in one process.
     #[track_caller]
     pub(crate) fn alone(&self) {
-        let mut actor = self.start(0, Stdio::null(), false);
-        let status = actor.wait(Instant::now() + limit());
-        let text = actor.text();
+        let (status, text) = self.with_cores(|| {
+            let mut actor = self.start(0, Stdio::null(), false);
+            (actor.wait(Instant::now() + limit()), actor.text())
+        });
         assert!(good(status), "{self}: {}\n{text}", describe(status));
     }
 
@@ -224,13 +257,13 @@ impl Setting {
 
     #[track_caller]
     pub(crate) fn two(&self) {
-        self.play_two(false);
+        self.with_cores(|| self.play_two(false));
     }
 
     /// The first kills the second.
     #[track_caller]
     pub(crate) fn two_and_one_dies(&self) {
-        self.play_two(true);
+        self.with_cores(|| self.play_two(true));
     }
 
     /// Plays it in one process, once for each version.

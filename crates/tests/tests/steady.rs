@@ -338,6 +338,99 @@ fn messages_inside_a_node_allocate_nothing() {
     }
 }
 
+/// Two endpoints of this process, each with a page on which it shows what it shares: both pages are written with each message, and what is shown, as
+/// buffers that others have mapped, is looked at.
+fn messages_of_who_shows_what_it_shares_allocate_nothing() {
+    use trunkline_engine::ipc::{Buffer, Config as Sharing};
+    use trunkline_engine::tagged::{Begun, Config, Endpoint, Event};
+    use trunkline_engine::{NodePage, read_node};
+    use trunkline_fabric::{Oob as _, OobListener as _};
+    use trunkline_mem::ipc::Device;
+    use trunkline_mem::{Page, PageView};
+    use trunkline_proto::id::ProcessId;
+    use trunkline_proto::time::{Duration, Instant};
+    use trunkline_proto::wire::status::node::{BYTES, Owner};
+    use trunkline_proto::wire::tagged::Inbox;
+    // A page is written every tenth of a second.
+    const APART: Duration = Duration::millis(101);
+    let (host, device) = (UnixHost::new(|_, _| {}), Device::create(0, 64 << 20).unwrap());
+    let mut listener = host.oob().listen().unwrap();
+    let mut now = Instant(0);
+    let mut ends = [1, 2].map(|number| {
+        let mut sharing = Sharing::new([number; 16], Amount { entries: 16, bytes: 1 << 40 });
+        sharing.mutant = planted();
+        let inbox = Inbox::new(1024, 512, 1 << 18).unwrap();
+        let memory = Device::join(0, &device.descriptor().unwrap()).unwrap();
+        Endpoint::new(memory, Config { sharing, inbox }, now)
+    });
+    let mut views =
+        ["trunkline.steady.1", "trunkline.steady.2"].into_iter().zip(&mut ends).map(|(name, end)| {
+            let page = Arc::new(Page::make(name, BYTES).unwrap());
+            let owner = Owner { process: ProcessId([1; 16]), pid: 7, rank: None, made_unix: 1, made: 2 };
+            end.show(NodePage::new(&page, &owner).unwrap());
+            let links = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+            let wanted = PathBuf::from(format!("/memfd:{name} (deleted)"));
+            let mut named = links.filter(|link| std::fs::read_link(link).is_ok_and(|name| name == wanted));
+            PageView::open(&std::fs::File::open(named.next().unwrap()).unwrap()).unwrap()
+        });
+    let views = [views.next().unwrap(), views.next().unwrap()];
+    let connected = ends[1].join(host.oob().connect(&listener.address()).unwrap()).unwrap();
+    let accepted = ends[0].join(listener.accept().unwrap().unwrap()).unwrap();
+    let mut met = 0;
+    while met < 2 {
+        now = now + Duration::micros(100);
+        for end in &mut ends {
+            end.progress(now);
+            met += u32::from(matches!(end.event(), Some(Event::Met { .. })));
+        }
+    }
+    for (end, peer) in ends.iter_mut().zip([accepted, connected]) {
+        end.label(peer, 3, 4711);
+    }
+    let buffers: Vec<[Buffer; 2]> = [8, 65_536, 65_536]
+        .into_iter()
+        .map(|bytes| {
+            [0, 1].map(|at: usize| Buffer::own(ends[at].node().memory().alloc(bytes).unwrap(), bytes as u64))
+        })
+        .collect();
+    let mut message = || {
+        for [from, into] in &buffers {
+            now = now + APART;
+            let received = ends[1].receive(Some(connected), (1, u64::MAX), into.clone()).unwrap();
+            let sent = ends[0].send(accepted, 1, from).unwrap();
+            while ends[1].test(received).is_none_or(|end| end.is_err()) {
+                ends.iter_mut().for_each(|end| _ = end.progress(now));
+            }
+            if let Begun::Request(request) = sent {
+                while ends[0].test(request).is_none() {
+                    ends.iter_mut().for_each(|end| _ = end.progress(now));
+                }
+            }
+            // So often that each has looked at what comes seldom, at its streams, too, on which nothing is said.
+            for _ in 0..16 {
+                ends.iter_mut().for_each(|end| _ = end.progress(now));
+            }
+        }
+        now
+    };
+    (0..1000).for_each(|_| _ = message());
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    for _ in 0..1000 {
+        let now = message();
+        // Read as it is, without a copy of all of it: the time at which it was written.
+        let mut written = [0];
+        for view in &views {
+            view.read(trunkline_proto::wire::status::node::CHANGING * 8, &mut written).unwrap();
+            assert_eq!(written, [now.0], "a page is written with each message");
+        }
+    }
+    let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    assert_eq!(allocated, 0, "messages with a page being written");
+    let shown = read_node(&views[0]).unwrap();
+    assert_eq!((shown.exports.len(), shown.neighbours.len(), shown.neighbours[0].pid), (2, 1, 4711));
+    assert!(shown.exports.iter().all(|export| export.holders == 1), "{:?}", shown.exports);
+}
+
 /// The bug that `cargo xtask mutants` asks for, if any.
 fn planted() -> Mutant {
     #[cfg(feature = "mutants")]
@@ -370,6 +463,7 @@ fn messages_allocate_nothing_after_warm_up() {
     }
     hits_on_shared_memory_allocate_nothing();
     messages_inside_a_node_allocate_nothing();
+    messages_of_who_shows_what_it_shares_allocate_nothing();
     shared_messages_allocate_nothing();
     shared_messages_over_two_rails_allocate_nothing();
     // Recorded for a trace: with room for every event, and with a buffer that is full after some.

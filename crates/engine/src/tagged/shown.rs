@@ -64,6 +64,9 @@ impl<M: IpcMemory, S: OobStream> Endpoint<M, S> {
     /// Writes the page. Looks at as many exports as there are, and at the holders of as many as it shows.
     fn write_page(&mut self) {
         let Some(shown) = &mut self.shown else { return };
+        if self.mutant.is("seen-page-allocates") {
+            drop(std::hint::black_box(Box::new(0_u64)));
+        }
         let once = self.mutant.is("seen-page-written-once");
         shown.due = if once { Instant(u64::MAX) } else { self.now + EVERY };
         let Some(shown) = &self.shown else { return };

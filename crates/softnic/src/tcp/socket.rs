@@ -73,6 +73,13 @@ impl Socket {
     /// # Safety
     /// `body` is readable for `len` bytes.
     pub(crate) unsafe fn send(&self, buffer: &[u8], body: *const u8, len: usize) -> Moved {
+        if len == 0 {
+            return match rustix::net::send(&self.0, buffer, rustix::net::SendFlags::NOSIGNAL) {
+                Ok(count) => Moved::Bytes(count),
+                Err(Errno::AGAIN | Errno::INTR) => Moved::Later,
+                Err(_) => Moved::Ended,
+            };
+        }
         let mut parts = [
             libc::iovec { iov_base: buffer.as_ptr().cast_mut().cast(), iov_len: buffer.len() },
             libc::iovec { iov_base: body.cast_mut().cast(), iov_len: len },
@@ -80,7 +87,7 @@ impl Socket {
         // SAFETY: all zeros is a message header without anything.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts.as_mut_ptr();
-        message.msg_iovlen = if len == 0 { 1 } else { 2 };
+        message.msg_iovlen = 2;
         // SAFETY: the header names two ranges, one borrowed here and one the caller vouches for; both are only read.
         moved(unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
     }

@@ -28,7 +28,7 @@ const LARGE: usize = 32 << 20;
 /// How long a link may go unanswered.
 const RAIL_TIME: Duration = Duration::from_secs(3);
 /// What may be added to that until it is told.
-const MORE: Duration = Duration::from_secs(2);
+const MORE: Duration = Duration::from_secs(6);
 
 /// One end of a link between the two processes.
 struct End {

@@ -291,7 +291,10 @@ fn wait_elsewhere(scene: &mut Scene, end: &End, comms: &[Comm], done: impl Fn() 
         if round.is_multiple_of(1 << 12) && took > REST_MIN && (done() || took > REST_MAX) {
             break;
         }
-        std::thread::yield_now();
+        // Not after each look: where many programs want the cores, a thousand looks would take seconds.
+        if round.is_multiple_of(1 << 6) {
+            std::thread::yield_now();
+        }
     }
     let took = start.elapsed();
     scene.meet();

@@ -75,8 +75,8 @@ fn a_thousand_connections_with_256_descriptors() {
 #[test]
 fn what_a_connection_costs() {
     for wire in ["soft:tcp", "soft", "soft:shm"] {
-        scenario("an_idle_connection_is_small").env("TRUNKLINE_FABRIC", wire).two();
-        scenario("a_connection_is_there_soon").env("TRUNKLINE_FABRIC", wire).two();
+        scenario("an_idle_connection_is_small").env("TRUNKLINE_FABRIC", wire).measures().two();
+        scenario("a_connection_is_there_soon").env("TRUNKLINE_FABRIC", wire).measures().two();
     }
 }
 
