@@ -32,6 +32,9 @@ pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
 }
 
+/// What people read of a process that dies while others meet it.
+const ENDED: &str = "its connection has ended, and so has it or its network; see what it printed";
+
 /// Reads what is there, at least one byte.
 ///
 /// # Errors
@@ -40,7 +43,14 @@ pub(crate) fn read(fd: impl AsFd, bytes: &mut [u8], deadline: Instant) -> io::Re
     loop {
         wait(&fd, PollFlags::IN, deadline)?;
         match rustix::io::read(&fd, &mut *bytes) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            #[cfg(feature = "mutants")]
+            Ok(0)
+                if std::env::var("TRUNKLINE_MUTANT")
+                    .is_ok_and(|name| name == "bootstrap-waits-for-the-dead") =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, ENDED)),
             Ok(read) => return Ok(read),
             Err(Errno::INTR | Errno::AGAIN) => {}
             Err(error) => return Err(error.into()),

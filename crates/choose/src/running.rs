@@ -167,6 +167,14 @@ impl Running {
         of!(self, job => job.reaches(id, member))
     }
 
+    /// Changes an error word of a member's heap by the control stream, which needs no link: [`Job::spoil`].
+    ///
+    /// # Errors
+    /// As that.
+    pub fn spoil(&self, member: Member, heap: u8, offset: u64, value: u64) -> Result<bool, RmaError> {
+        of!(self, job => job.spoil(member, heap, offset, value))
+    }
+
     /// Whether anything has moved lately: [`Job::stirs`].
     pub fn stirs(&self, id: ContextId) -> Option<u64> {
         of!(self, job => job.stirs(Some(id)))

@@ -172,6 +172,38 @@ fn a_word_that_all_add_to_has_the_exact_sum() {
     }
 }
 
+/// A member whose every answer is there at once, so that it never waits for long.
+#[test]
+fn who_asks_without_end_serves_others_meanwhile() {
+    for wire in WIRES {
+        let members = Members::new(2, wire, &[0]);
+        let word = Word::new(0, 64, Width::Eight).unwrap();
+        let add = Atomic::new(Type::U64, Action::Add(1), true).unwrap();
+        for (from, to) in [(0, 1), (1, 0)] {
+            members.atomic(from, to, word, add).unwrap();
+        }
+        let [asks, other] = [0, 1].map(|at| &members.0[at]);
+        let fetch = members.until(|_| other.job.atomic(other.context, 0, word, add)).unwrap();
+        let mut answered = None;
+        for _ in 0..1000 {
+            let own = loop {
+                match asks.job.atomic(asks.context, 1, word, add).unwrap() {
+                    Some(own) => break own,
+                    None => drop(other.job.progress(other.context).unwrap()),
+                }
+            };
+            while asks.job.fetched(asks.context, own).unwrap().is_none() {
+                other.job.progress(other.context).unwrap();
+            }
+            answered = other.job.fetched(other.context, fetch).unwrap();
+            if answered.is_some() {
+                break;
+            }
+        }
+        assert_eq!(answered, Some(1), "{wire:?}");
+    }
+}
+
 /// Answers come whenever a thread goes on with the context, also between two calls of whoever waits for them.
 #[test]
 fn a_value_stays_until_it_is_collected() {

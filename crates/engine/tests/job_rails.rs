@@ -318,3 +318,20 @@ fn a_member_without_a_rail_is_lost_by_name() {
         assert!(matches!(own, Err(RmaError::Lost { member: 0, .. })));
     }
 }
+
+#[test]
+fn who_has_nothing_under_way_hears_of_a_lost_rail() {
+    for wire in [WireMode::Shm, WireMode::Tcp] {
+        let members = Members::new(wire, &[1, 1]);
+        let Member { job, context, .. } = &members.0[0];
+        members.until(|| job.put(*context, 1, 0, 0, Source::Bytes(&[1; 8]))).unwrap();
+        members.quiet(0);
+        members.kill(0, 0);
+        let lost = (0..10_000).find_map(|_| {
+            job.progress(*context).unwrap();
+            job.reaches(*context, 1).err()
+        });
+        let is_named = matches!(lost, Some(RmaError::Lost { member: 1, lost: Lost::Rails { rail: 0, .. } }));
+        assert!(is_named, "{wire:?}: {lost:?}");
+    }
+}

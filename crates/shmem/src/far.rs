@@ -165,6 +165,16 @@ impl Far {
         self.until(on, || Ok(self.job.put(on.id, pe as u32, to, Source::Bytes(bytes))?)).map(drop)
     }
 
+    /// Tells a PE by its control stream that the program ends: a word of its inner memory that is 0 becomes that value. It needs no link, which
+    /// over some networks takes longer to make than others wait for a reason. Whether it could be said now.
+    pub(crate) fn end(&self, pe: usize, offset: u64, value: u64) -> Result<bool> {
+        let at = Place::inner(offset);
+        let said = self.job.spoil(pe as u32, at.segment as u8, at.offset, value)?;
+        // What was said before goes out, and who answers is heard.
+        self.progress()?;
+        Ok(said)
+    }
+
     fn put_registered(&self, on: &Lane, pe: usize, mut to: Place, own: Place, len: u64) -> Result<()> {
         let mut from = Local { heap: own.segment as u8, offset: own.offset, len };
         while from.len > 0 {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trunkline_choose::{Member, Running};
 use trunkline_engine::{ExecuteBy, Nics, Params, SharedHeap};
@@ -25,6 +25,7 @@ use crate::place::{HEAP, INNER, Place, STATICS, Segment, Segments};
 use crate::settings::Settings;
 use crate::team::{PES_MAX, SHARED, Team, Teams, WORLD};
 use crate::wait::{Tests, spins};
+use crate::world::ENDS_WITHIN;
 
 /// Passive progress is what OpenSHMEM's programs expect.
 const DEFAULTS: [(&str, &str); 1] = [("TRUNKLINE_PROGRESS_THREAD", "1")];
@@ -173,12 +174,18 @@ impl Pe {
 
     /// Ends the program in all PEs.
     pub(crate) fn exit_all(&self, status: i32) {
-        for step in 1..self.size {
-            let pe = (self.me + step) % self.size;
-            // Who cannot be told is gone.
-            let _ = self.tell(pe, EXIT, u64::from(status.cast_unsigned()) | ENDS);
+        let (word, until) = (u64::from(status.cast_unsigned()) | ENDS, Instant::now() + ENDS_WITHIN);
+        let others = || (1..self.size).map(|step| (self.me + step) % self.size);
+        // By the control streams first: whoever hears of an end waits only so long for the reason.
+        if let Some(far) = self.far.as_ref().filter(|_| !crate::planted("shmem-ends-by-links-alone")) {
+            for pe in others().filter(|&pe| self.mapped(pe, INNER).is_none()) {
+                while far.end(pe, EXIT, word).is_ok_and(|said| !said) && Instant::now() < until {}
+            }
         }
-        let _ = self.complete();
+        // And by what reaches those that compute where nobody listens for them. Who cannot be told is gone.
+        others().for_each(|pe| drop(self.tell(pe, EXIT, word)));
+        // Those that were told first may be gone before the last one is: that is told once for each, and the others are still waited for.
+        while self.complete().is_err() && Instant::now() < until {}
     }
 
     /// What a handle of C stands for.

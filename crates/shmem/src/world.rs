@@ -82,8 +82,8 @@ pub(crate) fn end(call: &str, error: &Error) -> ! {
     std::process::exit(1)
 }
 
-/// How soon all PEs hear of it when one ends the program.
-const ENDS_WITHIN: Duration = Duration::from_millis(500);
+/// How soon all PEs hear of it when one ends the program, which may have to reach each of them first: over `ofi_rxm` that takes some 0.2 s each.
+pub(crate) const ENDS_WITHIN: Duration = Duration::from_secs(2);
 /// How soon a PE ends when another says so.
 const WATCHES: Duration = Duration::from_millis(20);
 

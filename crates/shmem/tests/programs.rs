@@ -38,6 +38,9 @@ const HOSTS: Way = (&[("TRUNKLINE_FABRIC", "soft:tcp"), ("TRUNKLINE_SHARED_HEAP"
 const STATICS: Way = (&[("TRUNKLINE_FABRIC", "soft"), ("TRUNKLINE_SHARED_STATICS", "0")], 2);
 const OFI: Way = (&[("TRUNKLINE_FABRIC", "ofi:tcp"), ("TRUNKLINE_SHARED_HEAP", "off")], 2);
 
+/// Where it takes some 0.2 s to reach anybody, and so longer to reach all than others wait for a reason.
+const RXM_16: Way = (&[("TRUNKLINE_FABRIC", "ofi:tcp;ofi_rxm"), ("TRUNKLINE_SHARED_HEAP", "off")], 16);
+
 /// Says that something was not run, and why.
 fn skip(what: &str, why: &str) {
     println!("SKIPPED {what}: {why}");
@@ -89,16 +92,22 @@ impl Program {
     }
 
     /// Starts it as PEs that have so much heap.
-    fn start(
+    fn start(&self, way: Way, arguments: &[&str], heap: impl Fn(usize) -> &'static str) -> Vec<Child> {
+        self.start_by(way, arguments, heap, |_| Command::new(self.path()))
+    }
+
+    /// The same by commands of theirs.
+    fn start_by(
         &self,
         (variables, size): Way,
         arguments: &[&str],
         heap: impl Fn(usize) -> &'static str,
+        command: impl Fn(usize) -> Command,
     ) -> Vec<Child> {
         let port = free_port().unwrap() + STARTED.fetch_add(1, Ordering::Relaxed) % 16 * 16;
         let secret = Secret::random().unwrap().to_hex();
         let start = |rank: usize| {
-            let mut command = Command::new(self.path());
+            let mut command = command(rank);
             command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             command
                 .env(own::RANK, rank.to_string())
@@ -441,6 +450,19 @@ fn one_pe_ends_all() {
                     "{way:?}: PE {pe}: what it printed is there"
                 );
             }
+        }
+    }
+}
+
+/// Those who are told first are gone before the last is reached.
+#[test]
+fn one_pe_ends_all_before_anybody_was_reached() {
+    let program = Program::new("leave.c", &[]);
+    for way in [TCP_3].into_iter().chain(ofi().then_some(RXM_16)) {
+        let ended = program.run(way, &["0", "at once"]);
+        for (pe, output) in ended.iter().enumerate() {
+            let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} goes on"));
+            assert_eq!(output.status.code(), Some(0), "{way:?}: PE {pe}: {output:?}");
         }
     }
 }

@@ -77,6 +77,11 @@ impl Source<'_> {
     }
 }
 
+/// Looks at what is waited for of which one serves others, and how many of them are soon: after those, each does. All who wait spin for longer than
+/// that, so who has given its core away serves at once when it has it back.
+const SERVE_EVERY: u32 = 4;
+const SOON: u32 = 16;
+
 /// Names an atomic whose value was asked for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use = "the value is lost"]
@@ -184,6 +189,9 @@ pub(super) struct Context<R: Rail> {
     pub(super) starves: bool,
     /// Looks at the rails so far, and when it was last asked whether links carry.
     pub(super) turns: u32,
+    /// Looks in a row that did not find what they were for, and looks since others were served.
+    waits: u32,
+    unserved: u32,
     pub(super) looked: Instant,
     stirred: u64,
     /// What NICs that execute atomics answer, if they do.
@@ -261,6 +269,8 @@ impl<R: Rail> Context<R> {
             answers,
             starves: false,
             turns: 0,
+            waits: 0,
+            unserved: 0,
             looked: now,
             stirred: 0,
             native: None,
@@ -283,7 +293,8 @@ impl<R: Rail> Context<R> {
         }
     }
 
-    /// Takes what has finished. Whether there was anything.
+    /// Takes what has finished. Whether there was anything. Also with nothing under way: some networks make connections only while
+    /// they are asked (libfabric's `ofi_rxm`).
     pub(super) fn progress(&mut self) -> bool {
         let mut moved = self.raise();
         if self.starves {
@@ -301,6 +312,20 @@ impl<R: Rail> Context<R> {
             }
         }
         moved | self.go_on()
+    }
+
+    /// After a look at what was waited for: whether others are to be served, too. Most answers are there soon, and serving is a system
+    /// call for each link over TCP.
+    #[inline]
+    pub(super) fn serves(&mut self, found: bool) -> bool {
+        self.waits = if found { 0 } else { self.waits.saturating_add(1) };
+        self.unserved += 1;
+        let serves = self.waits > SOON
+            || (self.unserved >= SERVE_EVERY && !self.mutant.is("job-who-waits-serves-nobody"));
+        if serves {
+            self.unserved = 0;
+        }
+        serves
     }
 
     /// How often a rail wanted to be asked again at once, when it was asked here.

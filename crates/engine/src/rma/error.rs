@@ -65,6 +65,20 @@ pub enum RmaError {
     Unknown,
 }
 
+impl RmaError {
+    /// Made where it is told, and not before each call that succeeds, which would have to drop it.
+    #[cold]
+    pub(super) fn unknown() -> Self {
+        Self::Unknown
+    }
+
+    /// Likewise.
+    #[cold]
+    pub(super) fn argument(what: &'static str) -> Self {
+        Self::Argument(what)
+    }
+}
+
 /// Why a member cannot be reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]

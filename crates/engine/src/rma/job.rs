@@ -253,7 +253,7 @@ impl<F: Fabric, H: Host> Job<F, H> {
     }
 
     pub(super) fn place(&self, id: ContextId) -> Result<&Place<F::Rail>, RmaError> {
-        self.contexts.get(id.stream.index()).and_then(OnceLock::get).ok_or(RmaError::Unknown)
+        self.contexts.get(id.stream.index()).and_then(OnceLock::get).ok_or_else(RmaError::unknown)
     }
 
     /// Goes on with a context.
@@ -450,8 +450,11 @@ impl<F: Fabric, H: Host> Job<F, H> {
         }
         self.go_on_with(place, context);
         let found = f(context)?;
+        let serves = context.serves(found.is_some());
         drop(slot);
-        self.go_on();
+        if serves {
+            self.go_on();
+        }
         Ok(found)
     }
 

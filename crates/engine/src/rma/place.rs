@@ -102,5 +102,5 @@ pub(super) fn named<R: Rail>(
     context: &mut Option<Context<R>>,
     id: ContextId,
 ) -> Result<&mut Context<R>, RmaError> {
-    context.as_mut().filter(|context| context.generation == id.generation).ok_or(RmaError::Unknown)
+    context.as_mut().filter(|context| context.generation == id.generation).ok_or_else(RmaError::unknown)
 }

@@ -252,8 +252,8 @@ impl<R: Rail> Context<R> {
             .peers
             .get(fetch.peer as usize)
             .map(|peer| (peer.member, peer.lost))
-            .ok_or(RmaError::Unknown)?;
-        let asked = self.asked(fetch).ok_or(RmaError::Unknown)?;
+            .ok_or_else(RmaError::unknown)?;
+        let asked = self.asked(fetch).ok_or_else(RmaError::unknown)?;
         let (generation, _, found) = asked.found[fetch.slot.index()];
         match found {
             _ if generation != fetch.slot.generation() => Err(RmaError::Unknown),
@@ -337,7 +337,7 @@ impl<R: Rail> Context<R> {
             Source::Heap(local) => {
                 let heap = self.heaps.get(usize::from(local.heap)).and_then(Option::as_ref);
                 let memory = heap.and_then(Heap::memory);
-                let memory = memory.ok_or(RmaError::Argument("there is no such heap"))?;
+                let memory = memory.ok_or_else(|| RmaError::argument("there is no such heap"))?;
                 let inside = memory.checked(local.offset, local.len);
                 inside.map(drop).map_err(|_| RmaError::Argument("outside of the heap"))
             }
@@ -348,7 +348,7 @@ impl<R: Rail> Context<R> {
 /// Where bytes of a member's heap are, over a link.
 pub(super) fn remote(link: &Link, heap: u8, offset: u64, len: u64) -> Result<Remote, RmaError> {
     let heap = link.heaps.get(usize::from(heap)).filter(|heap| **heap != Heap::NONE);
-    let heap = heap.ok_or(RmaError::Argument("the member has no such heap"))?;
+    let heap = heap.ok_or_else(|| RmaError::argument("the member has no such heap"))?;
     let inside = offset.checked_add(len).is_some_and(|end| end <= heap.len);
     if !inside {
         return Err(RmaError::Argument("outside of the member's heap"));

@@ -39,10 +39,11 @@ const STATES: [(&str, &[&str]); 23] = [
     ("split 2d", &["shmem_team_split_2d"]),
 ];
 
-/// Runs it in one of the states, and has all but PE 1 end in time, each with a line that says which PE has ended and what it was in. That is
-/// PE 1; only over the fabric may it be one that ended because of it, when many run here. How long the last one went on.
-fn ends(program: &Program, way: Way, (how, calls): (&str, &[&str])) -> Duration {
-    let mut children = program.start(way, &[how], |_| "32M");
+/// Sends by which a PE of a job of ours meets the others, after the one that says who it is.
+const SENDS: std::ops::RangeInclusive<u32> = 4..=10;
+
+/// Waits for all, and ends them at the limit: what they printed, and when they ended.
+fn watch(mut children: Vec<Child>) -> (Vec<Output>, Vec<Option<Instant>>) {
     let began = Instant::now();
     let mut ended = vec![None; children.len()];
     while ended.contains(&None) && began.elapsed() < LIMIT {
@@ -55,6 +56,13 @@ fn ends(program: &Program, way: Way, (how, calls): (&str, &[&str])) -> Duration 
     }
     children.iter_mut().for_each(|child| drop(child.kill()));
     let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    (outputs, ended)
+}
+
+/// Runs it in one of the states, and has all but PE 1 end in time, each with a line that says which PE has ended and what it was in. That is
+/// PE 1; only over the fabric may it be one that ended because of it, when many run here. How long the last one went on.
+fn ends(program: &Program, way: Way, (how, calls): (&str, &[&str])) -> Duration {
+    let (outputs, ended) = watch(program.start(way, &[how], |_| "32M"));
     let dead = ended[1].unwrap_or_else(|| panic!("{way:?}, {how}: PE 1 lives: {outputs:?}"));
     let (mut longest, mut named) = (Duration::ZERO, false);
     for (pe, output) in outputs.iter().enumerate().filter(|(pe, _)| *pe != 1) {
@@ -107,5 +115,36 @@ fn nobody_waits_for_the_dead() {
     std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
     for (way, (took, how)) in longest.into_inner().unwrap() {
         println!("{way}: at most {took:?}, in {how}");
+    }
+}
+
+/// PE 1 is killed at each of the sends by which it meets the others in `shmem_init`.
+#[test]
+fn who_dies_in_init_is_named_by_the_others() {
+    if Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_err() {
+        return skip("PEs that die in shmem_init", "no strace (Debian: strace)");
+    }
+    let program = Program::new("death.c", &[]);
+    for (way, at) in [SHARED_4, TCP_3].into_iter().flat_map(|way| SENDS.map(move |at| (way, at))) {
+        let command = |rank| match rank {
+            1 => {
+                let mut strace = Command::new("strace");
+                strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=sendto", "-e"]);
+                strace.arg(format!("inject=sendto:signal=KILL:when={at}")).arg(program.path());
+                strace
+            }
+            _ => Command::new(program.path()),
+        };
+        let (outputs, ended) = watch(program.start_by(way, &["barrier"], |_| "32M", command));
+        let dead = ended[1].unwrap_or_else(|| panic!("{way:?}, {at}: PE 1 lives"));
+        for (pe, output) in outputs.iter().enumerate().filter(|(pe, _)| *pe != 1) {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let end = ended[pe].unwrap_or_else(|| panic!("{way:?}, {at}: PE {pe} waits for ever: {said}"));
+            assert_eq!(output.status.code(), Some(1), "{way:?}, {at}: PE {pe}: {said}");
+            let names = said.contains("shmem_init: ") && said.contains("rank 1: its connection has ended");
+            assert!(names, "{way:?}, {at}: PE {pe}: {said}");
+            let took = end.saturating_duration_since(dead);
+            assert!(took < NO_LONGER, "{way:?}, {at}: PE {pe}: {took:?}");
+        }
     }
 }
