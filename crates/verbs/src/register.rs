@@ -178,6 +178,7 @@ pub(crate) struct VerbsRegistrar {
     mailboxes_relaxed: Planted,
     dmabufs_from_start: Planted,
     all_rights: Planted,
+    by_address: Planted,
 }
 
 impl VerbsRegistrar {
@@ -189,6 +190,7 @@ impl VerbsRegistrar {
             mailboxes_relaxed: Planted::named("verbs-relaxes-mailboxes"),
             dmabufs_from_start: Planted::named("verbs-forgets-where-dmabufs-begin"),
             all_rights: Planted::named("verbs-grants-all-rights"),
+            by_address: Planted::named("verbs-tells-its-addresses"),
         }
     }
 
@@ -211,7 +213,8 @@ impl VerbsRegistrar {
         match calls.reg_mr_iova2 {
             Some(register) => {
                 let page = if memory.kind() == Kind::Host { PAGE } else { LARGE };
-                let base = memory.addr() as u64 % page;
+                let base =
+                    if self.by_address.is_on() { memory.addr() as u64 } else { memory.addr() as u64 % page };
                 // SAFETY: the memory stays mapped until it is deregistered, because the table keeps it.
                 let mr = unsafe { register(pd, addr, memory.len(), base, rights as c_uint) };
                 (mr, base)

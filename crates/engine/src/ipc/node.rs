@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use trunkline_fabric::OobStream;
-use trunkline_mem::ipc::{IpcMemory, Passing};
+use trunkline_mem::ipc::{IpcMemory, Passing, User};
 use trunkline_proto::intervals::Span;
 use trunkline_proto::ipc::exporter::{Amount, Config as Exporting, Exporter};
 use trunkline_proto::ipc::importer::{Importer, Place, Way};
@@ -25,7 +25,8 @@ pub struct Config {
     pub exporting: Exporting,
     /// How handles go; the kind of memory says which of the two it can.
     pub passing: Passing,
-    /// Where memory of others is mapped, of a kind that has one mapping for all users, and for whom it is lent.
+    /// Where memory of others is mapped, of a kind that has one mapping for all users, and for whom it is lent. A kind that tells devices apart
+    /// says itself for which of them that is.
     pub place: Place,
     /// For how long neighbours may take to leave when this process does.
     pub leaving: Duration,
@@ -95,7 +96,11 @@ pub struct Node<M, S> {
 impl<M: IpcMemory, S: OobStream> Node<M, S> {
     /// One that shares that kind of memory, with nobody yet.
     #[must_use]
-    pub fn new(memory: M, config: Config) -> Self {
+    pub fn new(memory: M, mut config: Config) -> Self {
+        // What is lent is for the device that copies for the host, where there are several.
+        if let Some(User::Device(device)) = memory.user(None) {
+            config.place = Place { device, way: Way::Device };
+        }
         Self {
             exporter: Exporter::new(config.exporting, config.mutant),
             importer: Importer::new(config.mutant),

@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 use super::error::{CloseError, CopyError, ExportError, FindError, NoMemory, NotClosed, OpenError};
 use super::{
     Allocation, At, Caps, Cuda, Export, Handle, Hip, Host, HostError, IpcMemory, LevelZero, Mapped, Passing,
-    To, User,
+    Private, To, User, Xpmem, planted,
 };
+
 use crate::Memory;
 
 /// One of the kinds. What it does is decided once for each call.
@@ -15,6 +16,10 @@ use crate::Memory;
 pub enum AnyMemory {
     /// Memory of the host.
     Host(Host),
+    /// All private memory, by system calls.
+    Private(Private),
+    /// All private memory, attached.
+    Xpmem(Xpmem),
     /// Memory of NVIDIA's devices.
     Cuda(Cuda),
     /// Memory of AMD's devices.
@@ -27,14 +32,20 @@ impl AnyMemory {
     /// The names of those that are memory of GPUs.
     pub const GPUS: [&'static str; 3] = ["cuda", "hip", "ze"];
 
-    /// The kind of a name: `host`, `cuda`, `hip`, `ze`, or `auto`, which is the first of the GPUs' whose driver is there, and else the
-    /// host's. Memory of others is mapped for the device of that number, where there are any.
+    /// The kind of a name: `host`, `private`, `xpmem`, `cuda`, `hip`, `ze`, or `auto`, which is the first of the GPUs' whose driver is
+    /// there, and else the host's. `private` is `xpmem` where a try shows that XPMEM works, and system calls elsewhere; the two open
+    /// each other's handles. Memory of others is mapped for the device of that number, where there are any.
     ///
     /// # Errors
     /// [`NoMemory`]: it says what is missing.
     pub fn open(name: &str, device: u32) -> Result<Self, NoMemory> {
         match name {
             "host" => Ok(Self::Host(Host::new()?)),
+            "private" => match Xpmem::open() {
+                Ok(xpmem) if !planted("mem-xpmem-is-never-picked") => Ok(Self::Xpmem(xpmem)),
+                _ => Ok(Self::Private(Private::new()?)),
+            },
+            "xpmem" => Xpmem::open().map(Self::Xpmem),
             "cuda" => Cuda::open_device(device).map(Self::Cuda),
             "hip" => Hip::open_device(device).map(Self::Hip),
             "ze" => LevelZero::open_device(device).map(Self::LevelZero),
@@ -51,6 +62,8 @@ impl AnyMemory {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Host(_) => "host",
+            Self::Private(_) => "private",
+            Self::Xpmem(_) => "xpmem",
             Self::Cuda(_) => "cuda",
             Self::Hip(_) => "hip",
             Self::LevelZero(_) => "ze",
@@ -64,6 +77,8 @@ impl AnyMemory {
     pub fn alloc(&self, len: usize) -> Result<usize, HostError> {
         match self {
             Self::Host(host) => host.alloc(len),
+            Self::Private(private) => private.alloc(len),
+            Self::Xpmem(xpmem) => xpmem.alloc(len),
             Self::Cuda(cuda) => Ok(cuda.alloc(len)?),
             Self::Hip(hip) => Ok(hip.alloc(len)?),
             Self::LevelZero(ze) => Ok(ze.alloc(len)?),
@@ -77,6 +92,8 @@ impl AnyMemory {
     pub fn free(&self, addr: usize) -> Result<(), HostError> {
         match self {
             Self::Host(host) => host.free(addr),
+            Self::Private(private) => private.free(addr),
+            Self::Xpmem(xpmem) => xpmem.free(addr),
             Self::Cuda(cuda) => Ok(cuda.free(addr)?),
             Self::Hip(hip) => Ok(hip.free(addr)?),
             Self::LevelZero(ze) => Ok(ze.free(addr)?),
@@ -89,6 +106,8 @@ macro_rules! any {
     ($self:ident, $kind:ident => $call:expr) => {
         match $self {
             AnyMemory::Host($kind) => $call,
+            AnyMemory::Private($kind) => $call,
+            AnyMemory::Xpmem($kind) => $call,
             AnyMemory::Cuda($kind) => $call,
             AnyMemory::Hip($kind) => $call,
             AnyMemory::LevelZero($kind) => $call,
@@ -168,7 +187,15 @@ mod tests {
         assert_eq!(host.name(), "host");
         assert!(AnyMemory::open("auto", 0).is_ok());
         let error = AnyMemory::open("tpu", 0).unwrap_err().to_string();
-        assert!(error.contains("tpu") && error.contains("cuda, hip, ze"), "{error}");
+        assert!(error.contains("tpu") && error.contains("private, xpmem, cuda, hip, ze"), "{error}");
+        let private = AnyMemory::open("private", 0).unwrap();
+        let addr = private.alloc(4096).unwrap();
+        assert!(private.holds(addr, 4096) && private.free(addr).is_ok() && private.free(addr).is_err());
+        assert!(private.alloc(usize::MAX / 2).is_err(), "it is refused, and ends nobody");
+        match AnyMemory::open("xpmem", 0) {
+            Ok(memory) => assert_eq!([memory.name(), private.name()], ["xpmem"; 2]),
+            Err(error) => assert!(error.to_string().contains("hpc/xpmem"), "{error}"),
+        }
         for name in AnyMemory::GPUS {
             match AnyMemory::open(name, 0) {
                 Ok(memory) => assert_eq!(memory.name(), name),

@@ -71,7 +71,7 @@ pub enum NoMemory {
         devices: u32,
     },
     /// There is no kind of that name.
-    #[error("there is no kind of memory {0:?}: they are host, cuda, hip, ze, and auto")]
+    #[error("there is no kind of memory {0:?}: they are host, private, xpmem, cuda, hip, ze, and auto")]
     Unknown(String),
     /// The system.
     #[error(transparent)]

@@ -49,6 +49,8 @@ impl Handle {
     pub const DEVICE: u8 = 2;
     /// The number of [`Private`](super::Private).
     pub const PRIVATE: u8 = 3;
+    /// The number of [`Xpmem`](super::Xpmem).
+    pub const XPMEM: u8 = 4;
 
     /// The number of a legacy handle of [`Cuda`](super::Cuda).
     pub const CUDA: u8 = 16;

@@ -45,6 +45,15 @@ impl Here {
         self.word().load(Ordering::Relaxed) == 0 && !planted("mem-ipc-goes-on-in-children")
     }
 
+    /// Whether it is not.
+    ///
+    /// # Errors
+    /// That it is a child.
+    pub(super) fn check(&self) -> Result<(), Cause> {
+        let child = Cause::System { call: "a child of a fork", code: libc::EPERM };
+        if self.is_child() { Err(child) } else { Ok(()) }
+    }
+
     #[inline]
     fn word(&self) -> &AtomicU64 {
         // SAFETY: the first word of a page that is mapped as long as this is, and used in no other way.

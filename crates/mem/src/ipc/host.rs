@@ -85,9 +85,7 @@ impl Host {
 
     /// A child of a fork has nothing of its parent's.
     fn check_process(&self) -> Result<(), Cause> {
-        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-        let child = Cause::System { call: "a child of a fork", code: libc::EPERM };
-        if inner.table.window.here().is_child() { Err(child) } else { Ok(()) }
+        self.inner.read().unwrap_or_else(PoisonError::into_inner).table.window.here().check()
     }
 
     /// It is used no more. Peers that have it open keep it.

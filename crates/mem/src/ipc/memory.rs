@@ -152,23 +152,7 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`CopyError`]. What is at `to` then has no meaning.
     fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
-        let mut bytes = vec![0; len.min(STEP)];
-        let mut done = 0;
-        while done < len {
-            let part_len = (len - done).min(STEP);
-            let part = bytes.get_mut(..part_len).unwrap_or_default();
-            self.read(from.plus(done), part)?;
-            match to {
-                To::Own(addr) => self.write(At::Own(addr.saturating_add(done)), part)?,
-                To::Memory(memory, at) => {
-                    let at = at.saturating_add(done as u64);
-                    memory.write(at, part).map_err(|_| CopyError::Outside { at, len: part_len })?;
-                }
-                To::Open(mapped, at) => self.write(At::Open(mapped, at).plus(done), part)?,
-            }
-            done += part_len;
-        }
-        Ok(())
+        copy_in_steps(self, from, to, len)
     }
 
     /// Copies bytes in from any other memory, from an offset on.
@@ -188,4 +172,33 @@ pub trait IpcMemory: fmt::Debug + Send + Sync {
         }
         Ok(())
     }
+}
+
+/// Copies bytes by way of a little memory of this process.
+///
+/// # Errors
+/// As [`IpcMemory::copy`].
+pub(super) fn copy_in_steps<M: IpcMemory + ?Sized>(
+    of: &M,
+    from: At<'_>,
+    to: To<'_>,
+    len: usize,
+) -> Result<(), CopyError> {
+    let mut bytes = vec![0; len.min(STEP)];
+    let mut done = 0;
+    while done < len {
+        let part_len = (len - done).min(STEP);
+        let part = bytes.get_mut(..part_len).unwrap_or_default();
+        of.read(from.plus(done), part)?;
+        match to {
+            To::Own(addr) => of.write(At::Own(addr.saturating_add(done)), part)?,
+            To::Memory(memory, at) => {
+                let at = at.saturating_add(done as u64);
+                memory.write(at, part).map_err(|_| CopyError::Outside { at, len: part_len })?;
+            }
+            To::Open(mapped, at) => of.write(At::Open(mapped, at).plus(done), part)?,
+        }
+        done += part_len;
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! For whoever drives `trunkline_proto::ipc`: an exporter's "export" and an importer's "map" are calls of [`IpcMemory`] here.
 //! [`Host`] is memory of the host in memory files, whose descriptors are passed; [`Private`] is any memory of a process, reached by
-//! system calls and mapped by nobody; [`Device`] behaves as a GPU's driver does, without a GPU. [`Cuda`], [`Hip`] and [`LevelZero`] are
+//! system calls and mapped by nobody, and [`Xpmem`] the same, attached where the kernel has XPMEM; [`Device`] behaves as a GPU's driver does, without a GPU. [`Cuda`], [`Hip`] and [`LevelZero`] are
 //! memory of GPUs by their vendors' drivers, opened at run time; [`AnyMemory`] is whichever a name says. Nothing here keeps what nobody has
 //! open, sends anything to another process, or decides what is shared: handles and descriptors are passed by the caller.
 
@@ -10,6 +10,7 @@ mod any;
 mod cuda;
 mod driven;
 mod error;
+mod guarded;
 mod handle;
 mod here;
 mod hip;
@@ -22,6 +23,7 @@ mod memory;
 mod private;
 mod table;
 mod window;
+mod xpmem;
 mod ze;
 
 pub use any::AnyMemory;
@@ -36,6 +38,7 @@ pub use mapped::{At, Export, Mapped, Passing, To};
 pub use memfd::{AllocError, Device, DeviceError, FreeError, Usage, poison};
 pub use memory::{Allocation, AllocationId, Caps, IpcMemory, User};
 pub use private::Private;
+pub use xpmem::{Attaching, Xpmem};
 pub use ze::LevelZero;
 
 use crate::gpu::planted;

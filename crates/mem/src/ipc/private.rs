@@ -1,19 +1,21 @@
-//! Any memory of a process, reached by `process_vm_readv` and `process_vm_writev` (process_vm_readv(2)) and mapped by nobody. What is
-//! exported is the whole address space, once: there is nothing to cache, and nothing that is freed can be stale.
+//! Any memory of a process, reached by `process_vm_readv` and `process_vm_writev` (process_vm_readv(2)) and mapped by nobody: what there is
+//! on every kernel. Where XPMEM is there, [`Xpmem`](super::Xpmem) is faster. What is exported is the whole address space, once: there is nothing to cache, and nothing that is freed can be stale.
 //!
 //! A number of a process may be another one's in another namespace, and is used again. So what proves a process is a random number at
 //! an address of it, which is read together with what is read, and before what is written.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use super::error::{Cause, CopyError, ExportError, FindError, Meaning, NotClosed, OpenError};
 use super::host::random;
 use super::{
-    Allocation, AllocationId, At, Caps, CloseError, Export, Handle, HandleError, IpcMemory, Mapped, Passing,
-    planted,
+    Allocation, AllocationId, At, Caps, CloseError, Export, Handle, HandleError, HostError, IpcMemory,
+    Mapped, Passing, planted,
 };
+use crate::Memory;
 
 /// What a user can do where the kernel refuses.
 const REMEDY: &str = "the kernel lets a process look into another one of the same user only if kernel.yama.ptrace_scope is 0, \
@@ -21,10 +23,10 @@ const REMEDY: &str = "the kernel lets a process look into another one of the sam
                       --cap-add=SYS_PTRACE or a seccomp profile that allows process_vm_readv";
 
 /// More addresses than any processor gives a process, and still a number that others reckon with.
-const ADDRESSES: usize = 1 << 62;
+pub(super) const ADDRESSES: usize = 1 << 62;
 
 /// The one allocation: all addresses.
-const ALL: Allocation = Allocation { base: 0, len: ADDRESSES, id: AllocationId(1), device: 0 };
+pub(super) const ALL: Allocation = Allocation { base: 0, len: ADDRESSES, id: AllocationId(1), device: 0 };
 
 /// This process's memory for others, and that of others for this one.
 #[derive(Debug)]
@@ -32,11 +34,13 @@ pub struct Private {
     /// What others look for; it stays where it is.
     proof: Pin<Box<u64>>,
     peers: RwLock<Peers>,
+    /// What was allocated here for who has no memory, by its address.
+    blocks: Mutex<BTreeMap<usize, Memory>>,
 }
 
 #[derive(Debug, Default)]
 struct Peers {
-    open: std::collections::BTreeMap<u64, Peer>,
+    open: BTreeMap<u64, Peer>,
     next: u64,
 }
 
@@ -57,7 +61,37 @@ impl Private {
     /// # Errors
     /// What the system says.
     pub fn new() -> Result<Self, Cause> {
-        Ok(Self { proof: Box::pin(random()?), peers: RwLock::default() })
+        Ok(Self { proof: Box::pin(random()?), peers: RwLock::default(), blocks: Mutex::default() })
+    }
+
+    /// New zeroed memory, for whoever has no other; its address. It is as all other memory of the process.
+    ///
+    /// # Errors
+    /// [`HostError::Size`].
+    pub fn alloc(&self, len: usize) -> Result<usize, HostError> {
+        // What cannot be had is told; `Memory::heap` would end the process.
+        if len == 0 || Vec::<u8>::new().try_reserve_exact(len).is_err() {
+            return Err(HostError::Size(len));
+        }
+        let block = Memory::heap(len);
+        let addr = block.addr();
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(addr, block);
+        Ok(addr)
+    }
+
+    /// Frees it.
+    ///
+    /// # Errors
+    /// [`HostError::Unknown`].
+    pub fn free(&self, addr: usize) -> Result<(), HostError> {
+        let block = self.blocks.lock().unwrap_or_else(PoisonError::into_inner).remove(&addr);
+        block.map(drop).ok_or(HostError::Unknown { addr })
+    }
+
+    /// A handle's words for it: its number, and where and what its proof is.
+    pub(super) fn words(&self) -> [u64; 3] {
+        let Peer { pid, addr, proof } = self.this();
+        [u64::from(pid.unsigned_abs()), addr as u64, proof]
     }
 
     /// The process and the address there that a place is; a place of one's own is in this process.
@@ -170,13 +204,17 @@ impl IpcMemory for Private {
         if *of != ALL {
             return Err(ExportError::Gone(of.id));
         }
-        let Peer { pid, addr, proof } = self.this();
-        let words = [u64::from(pid.unsigned_abs()), addr as u64, proof];
-        Ok(Export { handle: Handle::of_words(Handle::PRIVATE, words), descriptor: None })
+        Ok(Export { handle: Handle::of_words(Handle::PRIVATE, self.words()), descriptor: None })
     }
 
     fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError> {
-        let [pid, addr, proof] = handle.words(Handle::PRIVATE)?;
+        let [pid, addr, proof] = match handle.kind() {
+            // What could be attached, too.
+            Handle::XPMEM => {
+                handle.words(Handle::XPMEM).map(|[pid, addr, proof, _segment]| [pid, addr, proof])?
+            }
+            _ => handle.words(Handle::PRIVATE)?,
+        };
         if descriptor.is_some() {
             return Err(OpenError::Descriptor("private memory has no descriptor"));
         }

@@ -64,11 +64,12 @@ macro_rules! natively {
     };
 }
 
-all!(host device private cuda cuda_segment hip ze);
+all!(host device private xpmem cuda cuda_segment hip ze);
 
 mod native {
-    use trunkline_mem::ipc::{Cuda, Hip, LevelZero};
+    use trunkline_mem::ipc::{Cuda, Hip, LevelZero, Xpmem};
 
+    cases!(natively, native_xpmem, Xpmem::open(),);
     cases!(natively, native_cuda, Cuda::open_device(0),);
     cases!(natively, native_cuda_segment, Cuda::open_device(0),);
     cases!(natively, native_hip, Hip::open_device(0),);

@@ -24,6 +24,8 @@ const ALL: &str = "and that is all";
 pub(crate) struct Childs {
     pub(crate) addr: usize,
     pub(crate) len: usize,
+    /// Where in what is open there are bytes.
+    pub(crate) at: u64,
     pub(crate) handle: Handle,
     pub(crate) descriptor: Option<OwnedFd>,
 }
@@ -56,16 +58,16 @@ pub(crate) fn fork(subject: &mut Box<dyn Subject>, mapped: Mapped, wanted: Child
 
 /// All that goes well in a child, or is touched.
 fn goes_on(subject: &mut Box<dyn Subject>, mapped: Mapped, wanted: Childs, found: &Allocation) -> String {
-    let Childs { addr, len, handle, descriptor } = wanted;
+    let Childs { addr, len, at, handle, descriptor } = wanted;
     let memory = subject.memory();
-    let open = mapped.address().unwrap();
+    let open = mapped.address();
     let (mut bytes, mut went) = ([0; 64], Vec::new());
     let mut tries = |what: &'static str, well: bool| went.extend(well.then_some(what));
     tries("find", memory.allocation_of(addr).is_ok());
     tries("read", memory.read(At::Own(addr), &mut bytes).is_ok());
     tries("write", memory.write(At::Own(addr), &bytes).is_ok());
-    tries("read what is open", memory.read(At::Open(&mapped, 0), &mut bytes).is_ok());
-    tries("write what is open", memory.write(At::Open(&mapped, 0), &bytes).is_ok());
+    tries("read what is open", memory.read(At::Open(&mapped, at), &mut bytes).is_ok());
+    tries("write what is open", memory.write(At::Open(&mapped, at), &bytes).is_ok());
     for how in [Passing::Bytes, Passing::Descriptor] {
         tries("export", memory.export(found, how).is_ok());
     }
@@ -74,7 +76,7 @@ fn goes_on(subject: &mut Box<dyn Subject>, mapped: Mapped, wanted: Childs, found
     tries("free", subject.free(addr).is_ok());
     tries("alloc", subject.alloc(MIB).is_ok());
     // Where its parent has those there is nothing, and may be something else.
-    let others = [addr, open].map(|at| put(at, len));
+    let others: Vec<usize> = [Some(addr), open].into_iter().flatten().map(|at| put(at, len)).collect();
     *subject = make("private", None);
     tries("others' memory", others.iter().any(|at| !is_as_put(*at, len)));
     went.push(ALL);
@@ -107,7 +109,18 @@ fn end(child: u64) {
 
 #[test]
 fn a_child_that_goes_on_as_a_copy_has_nothing_of_its_parents() {
-    for (kind, how) in [("device", Passing::Bytes), ("host", Passing::Descriptor)] {
+    let kinds = [
+        ("device", Passing::Bytes),
+        ("host", Passing::Descriptor),
+        ("xpmem", Passing::Bytes),
+        ("cuda", Passing::Bytes),
+        ("hip", Passing::Bytes),
+        ("ze", Passing::Descriptor),
+    ];
+    for (kind, how) in kinds {
+        if !crate::stub::is_there(kind) {
+            continue;
+        }
         let world = World::new(kind, 64 << 20);
         let [owner, other] = [world.process(), world.process()];
         let mine = owner.alloc(LEN).unwrap();
@@ -115,15 +128,18 @@ fn a_child_that_goes_on_as_a_copy_has_nothing_of_its_parents() {
         owner.fill(Place::Own(mine), LEN, MINE).unwrap();
         other.fill(Place::Own(yours), LEN, YOURS).unwrap();
         let parcel = |of: &crate::peer::Process, addr| of.export(&of.find(addr).unwrap(), how).unwrap();
+        let offset = |of: &crate::peer::Process, addr| (addr - of.find(addr).unwrap().base) as u64;
         let at_other = other.open(&parcel(&owner, mine)).unwrap();
         let at_owner = owner.open(&parcel(&other, yours)).unwrap();
+        let (at_mine, at_yours) = (offset(&owner, mine), offset(&other, yours));
+        assert_eq!(owner.check(Place::Open(at_owner, at_yours), LEN, YOURS), Ok(0), "{kind}");
         let later = parcel(&other, later);
-        let (child, went) = owner.fork((mine, LEN), at_owner, &later);
+        let (child, went) = owner.fork((mine, LEN), (at_owner, at_yours), &later);
         assert_eq!(went, ALL, "{kind}: a child is to be refused that");
         // All is as it was, and goes on.
         assert_eq!(owner.check(Place::Own(mine), LEN, MINE), Ok(0), "{kind}");
-        assert_eq!(owner.check(Place::Open(at_owner, 0), LEN, YOURS), Ok(0), "{kind}");
-        assert_eq!(other.check(Place::Open(at_other, 0), LEN, MINE), Ok(0), "{kind}");
+        assert_eq!(owner.check(Place::Open(at_owner, at_yours), LEN, YOURS), Ok(0), "{kind}");
+        assert_eq!(other.check(Place::Open(at_other, at_mine), LEN, MINE), Ok(0), "{kind}");
         let once_more = owner.open(&later).unwrap();
         other.close(at_other);
         owner.close(at_owner);

@@ -13,4 +13,5 @@ mod private;
 mod stub;
 mod subject;
 mod vendor;
+mod xpmem;
 mod ze;

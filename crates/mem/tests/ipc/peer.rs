@@ -13,11 +13,11 @@ use rustix::net::{
 };
 use trunkline_mem::Memory;
 use trunkline_mem::ipc::{
-    Allocation, AllocationId, At, Caps, Device, Export, Handle, Mapped, Passing, To, Usage,
+    Allocation, AllocationId, At, Caps, Device, Export, Handle, Mapped, Passing, To, Usage, User,
 };
 
 use crate::copies::{self, Childs};
-use crate::stub::{self, StubDevice};
+use crate::stub::{self, Module, StubDevice};
 use crate::subject::{Subject, make};
 
 const KIND: &str = "MEM_TEST_KIND";
@@ -64,6 +64,7 @@ pub(crate) struct World {
     kind: &'static str,
     pub(crate) device: Option<Device>,
     stub: Option<StubDevice>,
+    module: Option<Module>,
     user: Cell<Option<u32>>,
     settings: RefCell<Vec<(&'static str, String)>>,
 }
@@ -82,8 +83,9 @@ impl World {
 
     fn with(kind: &'static str, device: Option<Device>, capacity: u64, first: u64) -> Self {
         let is_stubbed = !kind.starts_with("native_") && stub::library_of(kind).is_some();
-        let stub = is_stubbed.then(|| StubDevice::new(capacity, first));
-        Self { kind, device, stub, user: Cell::new(None), settings: RefCell::default() }
+        let module = (kind == "xpmem").then(Module::new);
+        let stub = (is_stubbed && module.is_none()).then(|| StubDevice::new(capacity, first));
+        Self { kind, device, stub, module, user: Cell::new(None), settings: RefCell::default() }
     }
 
     /// What further processes find in their environment.
@@ -102,24 +104,33 @@ impl World {
 
     /// A further process.
     pub(crate) fn process(&self) -> Process {
+        self.process_of(self.kind)
+    }
+
+    /// A further process, of another kind.
+    pub(crate) fn process_of(&self, kind: &str) -> Process {
         let (socket, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", "peer::peer", "--nocapture", "--test-threads=1"])
-            .env(KIND, self.kind)
+            .env(KIND, kind)
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         if let Some(stub) = &self.stub {
             stub.give(&mut command);
         }
+        if let Some(module) = &self.module {
+            module.give(&mut command);
+        }
         command.envs(self.settings.borrow().iter().map(|(name, value)| (name, value)));
         if let Some(user) = self.user.get() {
             std::os::unix::process::CommandExt::uid(&mut command, user);
         }
-        let process = Process { child: RefCell::new(command.spawn().unwrap()), socket };
+        let (child, module) = (RefCell::new(command.spawn().unwrap()), self.module.clone());
+        let process = Process { child, socket, module };
         rustix::net::sockopt::set_socket_timeout(
             &process.socket,
             rustix::net::sockopt::Timeout::Recv,
@@ -177,6 +188,7 @@ impl Parcel {
 pub(crate) struct Process {
     child: RefCell<Child>,
     socket: OwnedFd,
+    module: Option<Module>,
 }
 
 impl Drop for Process {
@@ -205,6 +217,7 @@ impl Process {
         let mut child = self.child.borrow_mut();
         let _ = child.kill();
         child.wait().unwrap();
+        self.module.iter().for_each(|module| module.bury(child.id()));
     }
 
     pub(crate) fn alloc(&self, len: usize) -> Result<usize, String> {
@@ -270,9 +283,18 @@ impl Process {
     }
 
     pub(crate) fn open(&self, parcel: &Parcel) -> Result<u64, String> {
-        let args = [u64::from(parcel.handle.kind())];
-        let (words, ..) = self.ask(Op::Open, &args, parcel.handle.bytes(), parcel.descriptor.as_ref())?;
-        Ok(words[1])
+        self.open_with(parcel, 0)
+    }
+
+    /// For a device of that process.
+    pub(crate) fn open_for(&self, parcel: &Parcel, device: u64) -> Result<u64, String> {
+        self.open_with(parcel, 1 + device)
+    }
+
+    fn open_with(&self, parcel: &Parcel, user: u64) -> Result<u64, String> {
+        let args = [u64::from(parcel.handle.kind()), user];
+        let reply = self.ask(Op::Open, &args, parcel.handle.bytes(), parcel.descriptor.as_ref());
+        reply.map(|(words, ..)| words[1])
     }
 
     /// Where it is, of kinds that map.
@@ -309,9 +331,14 @@ impl Process {
     }
 
     /// Has it fork, and the child try all there is to do with an own allocation, something open and something that could be opened; the child's number, and
-    /// what went well, or was touched, that should not. The child stays until it is killed.
-    pub(crate) fn fork(&self, (addr, len): (usize, usize), open: u64, parcel: &Parcel) -> (u64, String) {
-        let args = [addr as u64, len as u64, open, u64::from(parcel.handle.kind())];
+    /// what went well, or was touched, that should not. What is open has bytes `at` some offset. The child stays until it is killed.
+    pub(crate) fn fork(
+        &self,
+        (addr, len): (usize, usize),
+        (open, at): (u64, u64),
+        parcel: &Parcel,
+    ) -> (u64, String) {
+        let args = [addr as u64, len as u64, open, u64::from(parcel.handle.kind()), at];
         let bytes = parcel.handle.bytes();
         let (words, tail, _) = self.ask(Op::Fork, &args, bytes, parcel.descriptor.as_ref()).unwrap();
         (words[1], String::from_utf8(tail).unwrap())
@@ -417,7 +444,7 @@ fn mappings() -> u64 {
     std::fs::read_to_string("/proc/self/maps")
         .unwrap()
         .lines()
-        .filter(|line| line.contains("/memfd:"))
+        .filter(|line| line.contains("/memfd:") || line.contains("/trunkline.xpmem"))
         .count() as u64
 }
 
@@ -452,7 +479,12 @@ impl Server {
             }
             Op::Open => {
                 let handle = Handle::new(a as u8, tail).unwrap();
-                let mapped = self.subject.memory().open(&handle, fd).map_err(text)?;
+                let memory = self.subject.memory();
+                let mapped = match b.checked_sub(1) {
+                    None => memory.open(&handle, fd),
+                    Some(device) => memory.open_for(&handle, fd, User::Device(device as u32)),
+                };
+                let mapped = mapped.map_err(text)?;
                 self.open.push(Some(mapped));
                 reply(&[self.open.len() as u64 - 1])
             }
@@ -500,7 +532,7 @@ impl Server {
             Op::Fork => {
                 let handle = Handle::new(d as u8, tail).unwrap();
                 let mapped = self.open[c as usize].take().unwrap();
-                let wanted = Childs { addr: a as usize, len: b as usize, handle, descriptor: fd };
+                let wanted = Childs { addr: a as usize, len: b as usize, at: e, handle, descriptor: fd };
                 let (child, went, mapped) = copies::fork(&mut self.subject, mapped, wanted);
                 self.open[c as usize] = Some(mapped);
                 Ok(([0, child, 0, 0, 0, 0, 0], went.into_bytes(), None))

@@ -1,16 +1,17 @@
-//! Libraries in C that stand for vendors' drivers, compiled here and opened by the product in their place; and the memory file that they
-//! all have their device in. What they do is in `stub/`, one file a vendor.
+//! Libraries in C that stand for vendors' drivers and for XPMEM's, compiled here and opened by the product in their place; and the memory file that
+//! drivers all have their device in, and the folder that stands for XPMEM's module. What they do is in `stub/`, one file a library.
 
 use std::ffi::CString;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use libloading::os::unix::Library;
 
 /// Kinds whose processes run over a stub, with the source of it and the names that the product knows the library by.
-const STUBS: [(&str, &str, &str); 4] = [
+const STUBS: [(&str, &str, &str); 5] = [
+    ("xpmem", "xpmem.c", "libxpmem.so.0"),
     ("cuda", "cuda.c", "libcuda.so.1"),
     ("cuda_segment", "cuda.c", "libcuda.so.1"),
     ("hip", "hip.c", "libamdhip64.so.7"),
@@ -67,7 +68,68 @@ pub(crate) fn is_there(kind: &str) -> bool {
             skip(&format!("{kind}, over a library that stands for its driver"), "cc", reason);
             false
         }
+        _ if kind == "xpmem" => match faults() {
+            Ok(()) => true,
+            Err(reason) => {
+                skip("xpmem, over a library that stands for its own", "userfaultfd", &reason);
+                false
+            }
+        },
         _ => true,
+    }
+}
+
+/// Whether this process may have faults of its own reported, as XPMEM's stub needs it, and copies are known for this processor.
+fn faults() -> Result<(), String> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Err("XPMEM is for x86-64 only".to_owned());
+    }
+    if !Path::new(SHM).is_dir() {
+        return Err(format!("there is no {SHM}"));
+    }
+    let flags = libc::O_CLOEXEC | 1; // UFFD_USER_MODE_ONLY
+    // SAFETY: makes a descriptor, or says why not.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+    if fd < 0 {
+        return Err(format!("userfaultfd: {}", std::io::Error::last_os_error()));
+    }
+    // SAFETY: made above, and nobody else has it.
+    drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
+    Ok(())
+}
+
+/// Where files are memory.
+const SHM: &str = "/dev/shm";
+
+/// What stands for XPMEM's module in a world: a folder with files of its processes.
+#[derive(Clone)]
+pub(crate) struct Module {
+    folder: Arc<tempfile::TempDir>,
+}
+
+impl Module {
+    pub(crate) fn new() -> Self {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::Builder::new().prefix("trunkline.xpmem").tempdir_in(SHM).unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        Self { folder: Arc::new(folder) }
+    }
+
+    /// Has a process use it.
+    pub(crate) fn give(&self, command: &mut Command) {
+        let libraries = built().as_ref().expect("it was asked before").path();
+        command.env("LD_LIBRARY_PATH", libraries).env("STUB_XPMEM", self.folder.path());
+    }
+
+    /// A process is dead: what others have attached of it is there no more.
+    pub(crate) fn bury(&self, pid: u32) {
+        let of = format!("{pid}.");
+        for file in std::fs::read_dir(self.folder.path()).unwrap().flatten() {
+            if file.file_name().to_string_lossy().starts_with(&of) {
+                std::fs::OpenOptions::new().write(true).open(file.path()).unwrap().set_len(0).unwrap();
+                std::fs::remove_file(file.path()).unwrap();
+            }
+        }
     }
 }
 

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
-use trunkline_mem::ipc::{Caps, Cuda, Device, Hip, Host, IpcMemory, LevelZero, Private};
+use trunkline_mem::ipc::{AnyMemory, Caps, Cuda, Device, Hip, Host, IpcMemory, LevelZero, Private};
 
 use crate::vendor::{Amd, Intel, Legacy, Segments};
+use crate::xpmem::Attached;
 
 /// A kind, and what its users do with it besides.
 pub(crate) trait Subject {
@@ -22,6 +23,11 @@ pub(crate) trait Subject {
         false
     }
 
+    /// A number that it tells, by its name.
+    fn tells(&self, name: &str) -> u64 {
+        panic!("it tells no {name}")
+    }
+
     fn alloc(&self, len: usize) -> Result<usize, String>;
     fn free(&self, addr: usize) -> Result<(), String>;
 }
@@ -32,6 +38,8 @@ pub(crate) fn make(kind: &str, common: Option<OwnedFd>) -> Box<dyn Subject> {
         "host" => Box::new(Host::new().unwrap()),
         "device" => Box::new(Device::join(3, &common.unwrap()).unwrap()),
         "private" => Box::new(Heap { memory: Private::new().unwrap(), blocks: Mutex::default() }),
+        "xpmem" => Box::new(Attached::new()),
+        "picked" => Box::new(AnyMemory::open("private", 0).unwrap()),
         "cuda" => Box::new(Legacy { memory: Cuda::open_device(0).unwrap() }),
         "hip" => Box::new(Amd { memory: Hip::open_device(0).unwrap() }),
         "ze" => Box::new(Intel { memory: LevelZero::open_device(0).unwrap() }),
@@ -55,6 +63,20 @@ impl Subject for Host {
 }
 
 impl Subject for Device {
+    fn memory(&self) -> &dyn IpcMemory {
+        self
+    }
+
+    fn alloc(&self, len: usize) -> Result<usize, String> {
+        Self::alloc(self, len).map_err(|error| format!("{error:?} {error}"))
+    }
+
+    fn free(&self, addr: usize) -> Result<(), String> {
+        Self::free(self, addr).map_err(|error| format!("{error:?} {error}"))
+    }
+}
+
+impl Subject for AnyMemory {
     fn memory(&self) -> &dyn IpcMemory {
         self
     }

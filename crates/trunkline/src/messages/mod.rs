@@ -26,8 +26,10 @@
 //!
 //! - Up to 8 KiB they go with the message, and a send is done when it comes back.
 //! - Longer ones are copied once, by the rank that can map the other's memory: a [`Buffer`] of the kind of memory that the messages were
-//!   started with ([`Host`], a GPU's, the [`Device`] in a memory file) can be mapped by all ranks near. Handles are exported on first use,
-//!   mapped once, kept as far as a budget goes, and given back when they are idle, when the memory is freed and its address seen again, or on demand.
+//!   started with ([`Host`], a GPU's, the [`Device`] in a memory file) can be mapped by all ranks near. That kind may also be all private memory
+//!   ([`AnyMemory::open`] with `private`): the rank that receives reads it, attached by XPMEM where that works, and else by system calls. Handles are
+//!   exported on first use, mapped once, kept as far as a budget goes, and given back when they are idle, when the memory is freed and its address
+//!   seen again, or on demand.
 //!   Who holds what is seen in [`Messages::listing`], and from outside with `trunkline top` and `trunkline info --pid`.
 //! - Between two private buffers they go through a stage that both ranks copy through at the same time.
 //! - A driver that refuses costs a message the stage, is counted ([`Messages::counts`]), and fails nothing.

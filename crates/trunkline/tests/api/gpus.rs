@@ -98,3 +98,53 @@ fn memory_of_hip_is_exchanged_in_little_memory() {
 fn memory_of_level_zero_is_exchanged_in_little_memory() {
     exchange("ze", "libze_loader.so.1", "gpus::memory_of_level_zero_is_exchanged_in_little_memory");
 }
+
+/// M8: one buffer is received by turns into memory of either device of a rank and of the host, and comes whole; it is mapped once for each device, and
+/// for the host with the device that the messages were started with.
+#[test]
+fn memory_of_cuda_is_mapped_for_each_device_that_copies_it() {
+    let name = "gpus::memory_of_cuda_is_mapped_for_each_device_that_copies_it";
+    let stub = if crate::ranks::is_rank() { None } else { stub("cuda", "libcuda.so.1") };
+    let environment = stub.as_ref().map_or(Vec::new(), |stub| {
+        vec![
+            ("LD_LIBRARY_PATH", stub.folder.path().as_os_str()),
+            ("STUB_DEVICE", stub.device.path().as_os_str()),
+            ("STUB_DEVICES", "2".as_ref()),
+        ]
+    });
+    if environment.is_empty() && !crate::ranks::is_rank() {
+        return;
+    }
+    run_within(&environment, name, 2, |world: World| {
+        for started_with in [0, 1] {
+            let memory = AnyMemory::open("cuda", started_with).unwrap();
+            let other_device = AnyMemory::open("cuda", 1 - started_with).unwrap();
+            let [near, far] = [memory.alloc(MIB).unwrap(), other_device.alloc(MIB).unwrap()];
+            let mut messages = Messages::start(&world, memory).unwrap();
+            let other = 1 - world.rank();
+            let sent = messages.memory().alloc(MIB).unwrap();
+            let host = Buffer::private(MIB);
+            let maps = |messages: &Messages<AnyMemory>| messages.shares().driver.maps;
+            for round in 0..12_u8 {
+                let bytes = |rank: usize| [3 * round + rank as u8; 64];
+                messages.memory().write(At::Own(sent + MIB - 64), &bytes(world.rank())).unwrap();
+                let into = match round % 3 {
+                    0 => host.clone(),
+                    1 => Buffer::own(near, MIB),
+                    _ => Buffer::own(far, MIB),
+                };
+                let received = messages.irecv(other, 1, &into).unwrap();
+                let sending = messages.isend(other, 1, &Buffer::own(sent, MIB)).unwrap();
+                messages.wait(received).unwrap();
+                messages.wait(sending).unwrap();
+                let mut found = [0; 64];
+                messages.read(&into, MIB - 64, &mut found).unwrap();
+                assert_eq!(found, bytes(other), "round {round}");
+                assert_eq!(maps(&messages), if round < 2 { 1 } else { 2 }, "round {round}");
+            }
+            assert_eq!(messages.counts().fallbacks, 0);
+            messages.finish().unwrap();
+        }
+        world.finish().unwrap();
+    });
+}

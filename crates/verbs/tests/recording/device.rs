@@ -66,6 +66,8 @@ pub(crate) struct State {
     pub(crate) last_addr: usize,
     /// The last dma-buf: offset, length, address for peers, descriptor.
     pub(crate) last_dmabuf: Option<(u64, usize, u64, c_int)>,
+    /// Where addresses of the last region begin for peers, where that was asked for.
+    pub(crate) last_iova: Option<u64>,
     /// What registering fails with; 0: it does not.
     pub(crate) refuses_regions: c_int,
     /// What registering a dma-buf fails with where the descriptor is looked at, and where it is not.
@@ -97,7 +99,7 @@ thread_local! {
     static REFUSE_RECEIVES: Cell<u32> = const { Cell::new(u32::MAX) };
     static STATE: RefCell<State> = const { RefCell::new(State {
         pairs: Vec::new(), queues: 0, regions: 0, domains: 0, contexts: 0, last_access: 0, last_addr: 0,
-        last_dmabuf: None, refuses_regions: 0, refuses_dmabufs: (0, 0), last_read: (0, 0), events: VecDeque::new(),
+        last_dmabuf: None, last_iova: None, refuses_regions: 0, refuses_dmabufs: (0, 0), last_read: (0, 0), events: VecDeque::new(),
         events_owed: 0, refuses_rungs: false, next_status: 0, options: 0, agreed: Vec::new(), classes: Vec::new(),
         masks: Vec::new(), requests: None, number: 0x100,
     }) };
@@ -276,6 +278,7 @@ unsafe extern "C" fn reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, acces
         return fail(refused);
     }
     let number = with(|device| {
+        device.last_iova = None;
         (device.regions, device.last_access) = (device.regions + 1, access);
         device.last_addr = addr.addr();
         device.number += 1;
@@ -289,11 +292,13 @@ unsafe extern "C" fn reg_mr_iova2(
     pd: *mut Pd,
     addr: *mut c_void,
     len: usize,
-    _: u64,
+    iova: u64,
     access: c_uint,
 ) -> *mut Mr {
     // SAFETY: the caller's promise.
-    unsafe { reg_mr(pd, addr, len, access as c_int) }
+    let made = unsafe { reg_mr(pd, addr, len, access as c_int) };
+    with(|device| device.last_iova = Some(iova));
+    made
 }
 
 fn fail<T>(code: c_int) -> *mut T {
@@ -725,6 +730,12 @@ pub(crate) fn library() -> Library {
 pub(crate) fn library_without_dmabufs() -> Library {
     // SAFETY: as above.
     unsafe { Library::of(Calls { reg_dmabuf_mr: None, ..calls() }) }
+}
+
+/// One that is older than addresses of one's choice.
+pub(crate) fn library_without_iovas() -> Library {
+    // SAFETY: as above.
+    unsafe { Library::of(Calls { reg_mr_iova2: None, ..calls() }) }
 }
 
 fn calls() -> Calls {

@@ -3,8 +3,7 @@
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
-use trunkline_fabric::{DeviceReach, Exported, Keys, RegisterError};
-use trunkline_mem::Kind;
+use trunkline_fabric::{DeviceReach, Exported, Keys};
 use trunkline_mem::gpu::Gpus;
 use trunkline_sys::verbs::ACCESS_LOCAL_WRITE;
 

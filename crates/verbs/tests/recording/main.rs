@@ -11,12 +11,12 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use device::{Counts, counts, library, refuse_next, refuse_receives, tell, with};
+use device::{Counts, counts, library, library_without_iovas, refuse_next, refuse_receives, tell, with};
 use trunkline_fabric::{
     Access, Completion, Done, Extent, Fabric, LinkAddress, LinkError, LinkId, Links, Op, PostError, Purpose,
-    Rail, RailConfig, RecvOrder, Registrar, Remote, Source, Status,
+    Rail, RailConfig, RecvOrder, RegisterError, Registrar, Remote, Source, Status,
 };
-use trunkline_mem::Memory;
+use trunkline_mem::{Kind, Memory};
 use trunkline_proto::time::Duration;
 use trunkline_sys::verbs::{
     ACCESS_RELAXED_ORDERING, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, event, wc_status,
@@ -415,6 +415,34 @@ fn events_are_not_taken_where_nobody_wants_them() {
     tell(event::DEVICE_FATAL, 0);
     assert!(rail.look(link).is_ok());
     with(|device| device.events.clear());
+}
+
+#[test]
+fn memory_that_begins_a_page_begins_at_0() {
+    let bench = Bench::new(true);
+    let begins = |registrar: &Arc<dyn Registrar>, memory: &Memory| {
+        let keys = registrar.register(memory, Access::ALL, Purpose::Bounce).unwrap();
+        registrar.deregister(keys.local).unwrap();
+        (with(|device| device.last_iova), keys.remote_base)
+    };
+    // As large as the sink of a queue pair that a device posts to.
+    assert_eq!(begins(&bench.registrar, &Memory::heap(8)), (Some(0), 0));
+    // SAFETY: bytes of the bench, which lives as long.
+    let part = unsafe { Memory::from_raw(bench.memory.addr() + 4096 + 200, 100, Kind::Host) };
+    assert_eq!(begins(&bench.registrar, &part), (Some(200), 200));
+    let regions = with(|device| device.regions);
+    for code in [libc::EINVAL, libc::EOPNOTSUPP] {
+        with(|device| device.refuses_regions = code);
+        let refused = bench.registrar.register(&Memory::heap(8), Access::ALL, Purpose::Bounce);
+        let Err(RegisterError::System { source, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!(source.raw_os_error(), Some(code));
+        assert_eq!(with(|device| device.regions), regions, "nothing is left");
+    }
+    with(|device| device.refuses_regions = 0);
+    // A library that knows no such addresses: those of the process are told, and right.
+    let old = VerbsFabric::with_library(Arc::new(library_without_iovas()), VerbsConfig::default()).unwrap();
+    let registrar = old.open(0, &config()).unwrap().registrar();
+    assert_eq!(begins(&registrar, &bench.memory), (None, bench.memory.addr() as u64));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Legacy handles: 64 bytes of an allocation of `cudaMalloc`. A handle maps all of the block that the allocation is in, at an address of the
-//! driver's choice; one process maps it once, and nothing of the same owner that has addresses there in common with it.
+//! driver's choice; one process maps it once for each of its devices, and nothing of the same owner that has addresses there in common with it.
 
 use trunkline_sys::cuda_ipc::{CudaIpcMemHandle, IPC_MEM_LAZY_ENABLE_PEER_ACCESS};
 
@@ -13,7 +13,7 @@ use crate::ipc::error::{ExportError, OpenError};
 impl CudaDriver {
     pub(super) fn export_legacy(&self, of: &Allocation, sealed: &mut Sealed) -> Result<(), ExportError> {
         let mut handle = CudaIpcMemHandle { reserved: [0; 64] };
-        let got = self.call("cuIpcGetMemHandle", || {
+        let got = self.call(self.device, "cuIpcGetMemHandle", || {
             // SAFETY: writes 64 bytes to a place of ours; the address is only looked up.
             unsafe { (self.calls.ipc_get_mem_handle)(&raw mut handle, of.base as u64) }
         });
@@ -22,11 +22,11 @@ impl CudaDriver {
         Ok(())
     }
 
-    /// Maps the memory; where.
-    pub(super) fn open_legacy(&self, sealed: &Sealed) -> Result<usize, OpenError> {
+    /// Maps the memory for a device; where.
+    pub(super) fn open_legacy(&self, sealed: &Sealed, device: u32) -> Result<usize, OpenError> {
         let handle = CudaIpcMemHandle { reserved: sealed.bytes().map(u8::cast_signed) };
         let mut at = 0;
-        let opened = self.call("cuIpcOpenMemHandle", || {
+        let opened = self.call(device, "cuIpcOpenMemHandle", || {
             // SAFETY: writes an address to a place of ours; the driver looks at the bytes of the handle.
             unsafe { (self.calls.ipc_open_mem_handle)(&raw mut at, handle, IPC_MEM_LAZY_ENABLE_PEER_ACCESS) }
         });
@@ -35,7 +35,7 @@ impl CudaDriver {
     }
 
     /// Unmaps it, in the context that it was mapped in.
-    pub(super) fn close_legacy(&self, addr: usize) -> Result<(), CallError> {
+    pub(super) fn close_legacy(&self, addr: usize, device: u32) -> Result<(), CallError> {
         let close = || {
             // SAFETY: the driver knows what it has mapped, and refuses the rest.
             unsafe { (self.calls.ipc_close_mem_handle)(addr as u64) }
@@ -43,6 +43,6 @@ impl CudaDriver {
         if planted("mem-cuda-closes-without-context") {
             return self.cuda.check("cuIpcCloseMemHandle", close());
         }
-        self.call("cuIpcCloseMemHandle", close)
+        self.call(device, "cuIpcCloseMemHandle", close)
     }
 }

@@ -1,8 +1,9 @@
 //! Memory of NVIDIA's devices, by the CUDA driver: what `cudaMalloc` gave goes by legacy handles, and segments of virtual memory
 //! (`cuMemCreate`) that may be exported go by their descriptors.
 //!
-//! Every call is made in the primary context of one device, which is borrowed for it and kept as long as the value: the thread has its
-//! own context back afterwards. Virtual memory may be one behind the other in several segments, of which each is an allocation of its
+//! Every call is made in the primary context of a device, which is borrowed for it and kept as long as the value: the thread has its
+//! own context back afterwards. Memory of others is mapped in the context of the device that copies it, as the driver has it, of each
+//! such device anew: of the one that a buffer of this process is of, and for memory of the host of the one that was opened. Virtual memory may be one behind the other in several segments, of which each is an allocation of its
 //! own: bytes of several go another way ([`Driver::goes_on`]). Memory of pools (`cudaMallocAsync`) is not exported, nor is what was not
 //! made for it.
 
@@ -14,6 +15,7 @@ use std::ffi::{c_uint, c_void};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::ptr;
+use std::sync::{Mutex, PoisonError};
 
 use trunkline_sys::cuda::{STREAM_NON_BLOCKING, Stream, memory_type, pointer_attribute, status};
 use trunkline_sys::cuda_ipc::{Calls, MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
@@ -47,7 +49,8 @@ pub struct CudaDriver {
     cuda: Library,
     calls: Calls,
     device: u32,
-    stream: *mut Stream,
+    /// By the numbers of devices: those whose context is kept have a stream, others null.
+    streams: Mutex<Vec<*mut Stream>>,
 }
 
 // SAFETY: the driver may be called by any thread, and locks what it keeps for a stream.
@@ -69,8 +72,8 @@ enum Sort {
 /// What is open.
 #[derive(Debug)]
 pub enum Opened {
-    /// By a legacy handle.
-    Legacy,
+    /// By a legacy handle, in the context of that device.
+    Legacy(u32),
     /// A segment, of so many bytes.
     Segment(usize),
 }
@@ -92,22 +95,34 @@ impl CudaDriver {
         if device >= cuda.devices() {
             return Err(NoMemory::Device { vendor: "NVIDIA", device, devices: cuda.devices() });
         }
-        cuda.keep(device).map_err(Missing::Driver)?;
-        // From here on the context goes with it.
-        let mut this = Self { cuda, calls, device, stream: ptr::null_mut() };
-        let mut stream = ptr::null_mut();
-        this.call("cuStreamCreate", || {
-            // SAFETY: writes a handle to a place of ours, in the device's context.
-            unsafe { (calls.stream_create)(&raw mut stream, STREAM_NON_BLOCKING) }
-        })
-        .map_err(Missing::Driver)?;
-        this.stream = stream;
+        let streams = Mutex::new(vec![ptr::null_mut(); cuda.devices() as usize]);
+        let this = Self { cuda, calls, device, streams };
+        this.stream(device).map_err(Missing::Driver)?;
         Ok(this)
     }
 
-    /// Calls in the device's context.
-    fn call(&self, name: &'static str, call: impl FnOnce() -> c_uint) -> Result<(), CallError> {
-        self.cuda.within(self.device, call).and_then(|code| self.cuda.check(name, code))
+    /// The stream of a device, whose context is kept from the first time on.
+    fn stream(&self, device: u32) -> Result<*mut Stream, CallError> {
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = streams.get(device as usize).copied().unwrap_or(ptr::null_mut());
+        if !made.is_null() {
+            return Ok(made);
+        }
+        self.cuda.keep(device)?;
+        let created = self.call(device, "cuStreamCreate", || {
+            // SAFETY: writes a handle to a place of ours, in the device's context.
+            unsafe { (self.calls.stream_create)(&raw mut made, STREAM_NON_BLOCKING) }
+        });
+        created.inspect_err(|_| self.cuda.release(device))?;
+        if let Some(stream) = streams.get_mut(device as usize) {
+            *stream = made;
+        }
+        Ok(made)
+    }
+
+    /// Calls in a device's context.
+    fn call(&self, device: u32, name: &'static str, call: impl FnOnce() -> c_uint) -> Result<(), CallError> {
+        self.cuda.within(device, call).and_then(|code| self.cuda.check(name, code))
     }
 
     /// The allocation around an address, and how it may be shared.
@@ -118,7 +133,7 @@ impl CudaDriver {
         let mut asked = ASKED;
         let count = if self.cuda.counted() < ALL_SINCE { ASKED.len() - 1 } else { ASKED.len() };
         let get = self.cuda.calls().pointer_get_attributes;
-        self.call("cuPointerGetAttributes", || {
+        self.call(self.device, "cuPointerGetAttributes", || {
             // SAFETY: at most as many attributes as places, each with room for the largest; the address is only looked up.
             unsafe { get(count as c_uint, asked.as_mut_ptr(), places.as_mut_ptr(), addr as u64) }
         })?;
@@ -214,38 +229,60 @@ impl Driver for CudaDriver {
         kind == Handle::CUDA
     }
 
-    fn open(&self, sealed: &Sealed, descriptor: Option<OwnedFd>) -> Result<(usize, Opened), OpenError> {
+    /// With one device there is nothing to tell apart.
+    fn device_for(&self, own: Option<u32>) -> Option<u32> {
+        let several = self.cuda.devices() > 1 && !planted("mem-cuda-maps-for-one-device");
+        several.then(|| own.filter(|own| *own < self.cuda.devices()).unwrap_or(self.device))
+    }
+
+    fn open(
+        &self,
+        sealed: &Sealed,
+        descriptor: Option<OwnedFd>,
+        device: Option<u32>,
+    ) -> Result<(usize, Opened), OpenError> {
+        let device = device.unwrap_or(self.device);
+        // Its context is kept, as what is mapped goes with it.
+        self.stream(device).map_err(|error| OpenError::Other(error.into()))?;
         if sealed.kind == Handle::CUDA {
             if descriptor.is_some() {
                 return Err(OpenError::Descriptor("a legacy handle has no descriptor"));
             }
-            return Ok((self.open_legacy(sealed)?, Opened::Legacy));
+            return Ok((self.open_legacy(sealed, device)?, Opened::Legacy(device)));
         }
         let fd =
             descriptor.ok_or(OpenError::Descriptor("the descriptor of the segment did not come along"))?;
-        Ok((self.open_segment(&fd, sealed.len)?, Opened::Segment(sealed.len)))
+        Ok((self.open_segment(&fd, sealed.len, device)?, Opened::Segment(sealed.len)))
     }
 
     fn close(&self, addr: usize, opened: &Opened) -> Result<(), Cause> {
         match opened {
-            Opened::Legacy => self.close_legacy(addr),
+            Opened::Legacy(device) => self.close_legacy(addr, *device),
             Opened::Segment(len) => self.close_segment(addr, *len),
         }
         .map_err(Cause::from)
     }
 
-    unsafe fn transfer(&self, to: usize, from: usize, len: usize, _way: Way) -> Result<(), Cause> {
+    unsafe fn transfer(
+        &self,
+        to: usize,
+        from: usize,
+        len: usize,
+        (_way, device): (Way, Option<u32>),
+    ) -> Result<(), Cause> {
         if len == 0 {
             return Ok(());
         }
-        self.call("cuMemcpyAsync", || {
+        let device = device.unwrap_or(self.device);
+        let stream = self.stream(device)?;
+        self.call(device, "cuMemcpyAsync", || {
             // SAFETY: the caller's promise; the driver tells by the addresses which are of a device, and has done it when the
             // stream has been waited for.
-            unsafe { (self.calls.memcpy_async)(to as u64, from as u64, len, self.stream) }
+            unsafe { (self.calls.memcpy_async)(to as u64, from as u64, len, stream) }
         })?;
-        self.call("cuStreamSynchronize", || {
+        self.call(device, "cuStreamSynchronize", || {
             // SAFETY: a stream of ours.
-            unsafe { (self.calls.stream_synchronize)(self.stream) }
+            unsafe { (self.calls.stream_synchronize)(stream) }
         })?;
         Ok(())
     }
@@ -253,7 +290,7 @@ impl Driver for CudaDriver {
     fn alloc(&self, len: usize) -> Result<usize, Cause> {
         let mut at = 0;
         let alloc = self.cuda.calls().mem_alloc;
-        self.call("cuMemAlloc", || {
+        self.call(self.device, "cuMemAlloc", || {
             // SAFETY: writes an address to a place of ours.
             unsafe { alloc(&raw mut at, len) }
         })?;
@@ -262,7 +299,7 @@ impl Driver for CudaDriver {
 
     fn free(&self, addr: usize) -> Result<(), Cause> {
         let free = self.cuda.calls().mem_free;
-        self.call("cuMemFree", || {
+        self.call(self.device, "cuMemFree", || {
             // SAFETY: the driver knows what it has given, and refuses the rest.
             unsafe { free(addr as u64) }
         })?;
@@ -272,14 +309,15 @@ impl Driver for CudaDriver {
 
 impl Drop for CudaDriver {
     fn drop(&mut self) {
-        if !self.stream.is_null() {
+        let streams = std::mem::take(self.streams.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for (device, stream) in (0..).zip(streams).filter(|(_, stream)| !stream.is_null()) {
             // What cannot be given back is the driver's until the process ends.
-            let _ = self.call("cuStreamDestroy", || {
+            let _ = self.call(device, "cuStreamDestroy", || {
                 // SAFETY: a stream of ours, on which nothing is under way.
-                unsafe { (self.calls.stream_destroy)(self.stream) }
+                unsafe { (self.calls.stream_destroy)(stream) }
             });
+            self.cuda.release(device);
         }
-        self.cuda.release(self.device);
     }
 }
 

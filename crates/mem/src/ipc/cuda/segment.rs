@@ -27,7 +27,7 @@ impl CudaDriver {
     ) -> Result<OwnedFd, ExportError> {
         sealed.kind = Handle::CUDA_SEGMENT;
         let mut handle = 0;
-        let retained = self.call("cuMemRetainAllocationHandle", || {
+        let retained = self.call(self.device, "cuMemRetainAllocationHandle", || {
             let at = ptr::with_exposed_provenance_mut(of.base);
             // SAFETY: writes a handle to a place of ours; the address is only looked up.
             unsafe { (self.calls.mem_retain_allocation_handle)(&raw mut handle, at) }
@@ -35,7 +35,7 @@ impl CudaDriver {
         retained.map_err(|error| ExportError::Other(error.into()))?;
         let mut fd: c_int = -1;
         let kind = MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-        let exported = self.call("cuMemExportToShareableHandle", || {
+        let exported = self.call(self.device, "cuMemExportToShareableHandle", || {
             // SAFETY: of this type a descriptor is written, to a place of ours.
             unsafe { (self.calls.mem_export_to_shareable_handle)((&raw mut fd).cast(), handle, kind, 0) }
         });
@@ -54,10 +54,10 @@ impl CudaDriver {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Maps the segment of a descriptor; where.
-    pub(super) fn open_segment(&self, fd: &OwnedFd, len: usize) -> Result<usize, OpenError> {
+    /// Maps the segment of a descriptor for a device; where.
+    pub(super) fn open_segment(&self, fd: &OwnedFd, len: usize, device: u32) -> Result<usize, OpenError> {
         let mut handle = 0;
-        let imported = self.call("cuMemImportFromShareableHandle", || {
+        let imported = self.call(self.device, "cuMemImportFromShareableHandle", || {
             let fd = ptr::without_provenance_mut(fd.as_raw_fd().unsigned_abs() as usize);
             // SAFETY: of this type a descriptor is passed as if it were a pointer; writes a handle to a place of ours.
             unsafe {
@@ -74,19 +74,19 @@ impl CudaDriver {
             }
             _ => open_error(error),
         })?;
-        let placed = self.place_segment(handle, len);
+        let placed = self.place_segment(handle, len, device);
         // What is mapped holds it from here on.
         self.release(handle);
         placed.map_err(open_error)
     }
 
-    fn place_segment(&self, handle: AllocationHandle, len: usize) -> Result<usize, CallError> {
+    fn place_segment(&self, handle: AllocationHandle, len: usize, device: u32) -> Result<usize, CallError> {
         let mut at = 0;
-        self.call("cuMemAddressReserve", || {
+        self.call(self.device, "cuMemAddressReserve", || {
             // SAFETY: writes an address to a place of ours.
             unsafe { (self.calls.mem_address_reserve)(&raw mut at, len, 0, 0, 0) }
         })?;
-        let mapped = self.call("cuMemMap", || {
+        let mapped = self.call(self.device, "cuMemMap", || {
             // SAFETY: addresses that were reserved just now, and all of a segment; the driver refuses another length.
             unsafe { (self.calls.mem_map)(at, len, 0, handle, 0) }
         });
@@ -96,10 +96,10 @@ impl CudaDriver {
         }
         let access = MemAccessDesc {
             location_type: MEM_LOCATION_TYPE_DEVICE,
-            location_id: self.device.cast_signed(),
+            location_id: device.cast_signed(),
             flags: MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
-        let allowed = self.call("cuMemSetAccess", || {
+        let allowed = self.call(self.device, "cuMemSetAccess", || {
             // SAFETY: what was mapped just now, and one description.
             unsafe { (self.calls.mem_set_access)(at, len, &raw const access, 1) }
         });
@@ -112,7 +112,7 @@ impl CudaDriver {
 
     /// Unmaps it, and gives the addresses back.
     pub(super) fn close_segment(&self, addr: usize, len: usize) -> Result<(), CallError> {
-        self.call("cuMemUnmap", || {
+        self.call(self.device, "cuMemUnmap", || {
             // SAFETY: mapped here, and nobody copies any more.
             unsafe { (self.calls.mem_unmap)(addr as u64, len) }
         })?;
@@ -124,7 +124,7 @@ impl CudaDriver {
 
     fn free_addresses(&self, at: u64, len: usize) {
         // It is unmapped; what the driver says of the addresses changes nothing for the caller.
-        let _ = self.call("cuMemAddressFree", || {
+        let _ = self.call(self.device, "cuMemAddressFree", || {
             // SAFETY: reserved here with that length, and nothing is mapped there.
             unsafe { (self.calls.mem_address_free)(at, len) }
         });
@@ -132,7 +132,7 @@ impl CudaDriver {
 
     fn release(&self, handle: AllocationHandle) {
         // As above.
-        let _ = self.call("cuMemRelease", || {
+        let _ = self.call(self.device, "cuMemRelease", || {
             // SAFETY: one reference of ours.
             unsafe { (self.calls.mem_release)(handle) }
         });

@@ -63,11 +63,22 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// Whether a handle of that kind is refused while something is open that has addresses of its owner in common with it.
     fn conflicts(&self, kind: u8) -> bool;
 
-    /// Maps what a handle is of; where. How many bytes are there is asked then.
+    /// The device that memory of others is mapped for, if it is to be copied from or to memory of that device, or of the host. `None`: one
+    /// mapping is for all of them.
+    fn device_for(&self, _own: Option<u32>) -> Option<u32> {
+        None
+    }
+
+    /// Maps what a handle is of, for that device of [`Driver::device_for`]; where. How many bytes are there is asked then.
     ///
     /// # Errors
     /// [`OpenError`].
-    fn open(&self, sealed: &Sealed, descriptor: Option<OwnedFd>) -> Result<(usize, Self::Opened), OpenError>;
+    fn open(
+        &self,
+        sealed: &Sealed,
+        descriptor: Option<OwnedFd>,
+        device: Option<u32>,
+    ) -> Result<(usize, Self::Opened), OpenError>;
 
     /// Whether so many bytes from an address on are mapped as one.
     ///
@@ -84,7 +95,7 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// What the driver says; then it is still there.
     fn close(&self, addr: usize, opened: &Self::Opened) -> Result<(), Cause>;
 
-    /// Copies bytes, and waits until they are there.
+    /// Has that device of [`Driver::device_for`] copy bytes, and waits until they are there.
     ///
     /// # Errors
     /// What the driver says.
@@ -92,7 +103,13 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// # Safety
     /// A place of the host can be read, or written, for that many bytes, and nobody has a reference to what is written. Of places
     /// of a device the driver knows what is there.
-    unsafe fn transfer(&self, to: usize, from: usize, len: usize, way: Way) -> Result<(), Cause>;
+    unsafe fn transfer(
+        &self,
+        to: usize,
+        from: usize,
+        len: usize,
+        how: (Way, Option<u32>),
+    ) -> Result<(), Cause>;
 
     /// Memory of the device, not zeroed; where.
     ///

@@ -12,6 +12,8 @@ pub(super) struct Import<T> {
     id: AllocationId,
     base: u64,
     len: usize,
+    /// What it is mapped for.
+    device: Option<u32>,
     pub(super) addr: usize,
     pub(super) opened: T,
 }
@@ -28,21 +30,22 @@ impl<T> Imports<T> {
         Self { open: BTreeMap::new(), next: 1 }
     }
 
-    /// What is open of the same owner and has addresses there in common with it.
-    pub(super) fn in_the_way(&self, of: &Sealed) -> Option<AllocationId> {
+    /// What is open of the same owner and has addresses there in common with it, but for itself as it is mapped for other devices.
+    pub(super) fn in_the_way(&self, of: &Sealed, device: Option<u32>) -> Option<AllocationId> {
         let end = of.base.saturating_add(of.len as u64);
         let meets = |one: &&Import<T>| {
-            one.owner == of.process && one.base < end && of.base < one.base.saturating_add(one.len as u64)
+            let is_there = one.base < end && of.base < one.base.saturating_add(one.len as u64);
+            one.owner == of.process && is_there && (one.id != of.id || one.device == device)
         };
         self.open.values().find(meets).map(|one| one.id)
     }
 
     /// Something is mapped there.
-    pub(super) fn add(&mut self, of: &Sealed, addr: usize, opened: T) -> Mapped {
+    pub(super) fn add(&mut self, of: &Sealed, device: Option<u32>, addr: usize, opened: T) -> Mapped {
         let number = self.next;
         self.next += 1;
         let Sealed { process: owner, id, base, len, .. } = *of;
-        self.open.insert(number, Import { owner, id, base, len, addr, opened });
+        self.open.insert(number, Import { owner, id, base, len, device, addr, opened });
         Mapped { number, address: Some(addr), len }
     }
 
@@ -72,11 +75,17 @@ impl<T> Imports<T> {
         self.open.values().any(|one| addr.wrapping_sub(one.addr) < one.len)
     }
 
-    /// Where bytes are.
-    pub(super) fn address(&self, mapped: &Mapped, offset: u64, len: usize) -> Result<usize, CopyError> {
+    /// Where bytes are, and what they are mapped for.
+    pub(super) fn address(
+        &self,
+        mapped: &Mapped,
+        offset: u64,
+        len: usize,
+    ) -> Result<(usize, Option<u32>), CopyError> {
         let import = self.get(mapped).ok_or(CopyError::Closed)?;
         let end = offset.checked_add(len as u64).filter(|end| *end <= import.len as u64);
-        end.map(|_| import.addr + offset as usize).ok_or(CopyError::Outside { at: offset, len })
+        end.map(|_| (import.addr + offset as usize, import.device))
+            .ok_or(CopyError::Outside { at: offset, len })
     }
 
     /// Takes all of them out.

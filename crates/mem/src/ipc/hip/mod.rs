@@ -185,7 +185,12 @@ impl Driver for HipDriver {
         true
     }
 
-    fn open(&self, sealed: &Sealed, descriptor: Option<OwnedFd>) -> Result<(usize, ()), OpenError> {
+    fn open(
+        &self,
+        sealed: &Sealed,
+        descriptor: Option<OwnedFd>,
+        _device: Option<u32>,
+    ) -> Result<(usize, ()), OpenError> {
         if descriptor.is_some() {
             return Err(OpenError::Descriptor("memory of AMD's devices has no descriptor"));
         }
@@ -212,7 +217,13 @@ impl Driver for HipDriver {
         Ok(self.close_handle(addr)?)
     }
 
-    unsafe fn transfer(&self, to: usize, from: usize, len: usize, _way: Way) -> Result<(), Cause> {
+    unsafe fn transfer(
+        &self,
+        to: usize,
+        from: usize,
+        len: usize,
+        _how: (Way, Option<u32>),
+    ) -> Result<(), Cause> {
         if len == 0 {
             return Ok(());
         }

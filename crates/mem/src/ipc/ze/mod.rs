@@ -224,7 +224,12 @@ impl Driver for ZeDrivers {
         false
     }
 
-    fn open(&self, sealed: &Sealed, descriptor: Option<OwnedFd>) -> Result<(usize, ()), OpenError> {
+    fn open(
+        &self,
+        sealed: &Sealed,
+        descriptor: Option<OwnedFd>,
+        _device: Option<u32>,
+    ) -> Result<(usize, ()), OpenError> {
         let fd =
             descriptor.ok_or(OpenError::Descriptor("the descriptor of the memory did not come along"))?;
         let mut bytes = sealed.bytes();
@@ -255,7 +260,13 @@ impl Driver for ZeDrivers {
         Ok(self.close_handle(addr)?)
     }
 
-    unsafe fn transfer(&self, to: usize, from: usize, len: usize, _way: Way) -> Result<(), Cause> {
+    unsafe fn transfer(
+        &self,
+        to: usize,
+        from: usize,
+        len: usize,
+        _how: (Way, Option<u32>),
+    ) -> Result<(), Cause> {
         if len == 0 {
             return Ok(());
         }

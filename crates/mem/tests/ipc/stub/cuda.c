@@ -1,7 +1,7 @@
-/* In place of NVIDIA's driver, libcuda.so.1, with its rules: a thread has a stack of contexts, and most calls want one; the primary
+/* In place of NVIDIA's driver, libcuda.so.1, with one device or STUB_DEVICES, and its rules: a thread has a stack of contexts, and most calls want one; the primary
  * context goes with its last user, and with it what was opened; legacy handles (legacy.h); physical memory of cuMemCreate that any
  * number of descriptors, handles and mappings hold, at addresses of the importer's choice; pools that hand out memory for which
- * there is no legacy handle. */
+ * there is no legacy handle. Of several devices each copies only what is its own, of the host, or mapped for it; real ones find a slower way. */
 #include "legacy.h"
 
 enum {
@@ -22,41 +22,46 @@ static struct reserved {
     u64 va, len;
 } reserves[RANGES];
 
-static int primary;
+/* Of each device its primary context, and its stream. */
+enum { DEVICES = 4 };
+static int primary[DEVICES], streams[DEVICES];
 static __thread void *stack[16];
 static __thread int depth;
 
 static int here(void) { return depth > 0 && stack[depth - 1] != NULL; }
+/* The device of the context that is the thread's. */
+static u64 on(void) { return (u64)((int *)stack[depth - 1] - primary); }
+static int devices(void) { return getenv("STUB_DEVICES") ? atoi(getenv("STUB_DEVICES")) : 1; }
 
 int cuInit(unsigned flags) { return flags ? INVALID_VALUE : begin() ? NO_DEVICE : OK; }
 int cuDriverGetVersion(int *version) { return *version = 12040, OK; }
-int cuDeviceGetCount(int *devices) { return *devices = 1, OK; }
-int cuDeviceGet(int *found, int ordinal) { return *found = ordinal, ordinal ? INVALID_VALUE : OK; }
+int cuDeviceGetCount(int *count) { return *count = devices(), OK; }
+int cuDeviceGet(int *found, int ordinal) { return *found = ordinal, ordinal < 0 || ordinal >= devices() ? INVALID_VALUE : OK; }
 int cuDeviceGetAttribute(int *value, unsigned attribute, int of) { return (void)attribute, (void)of, *value = 0, OK; }
 int cuGetErrorName(unsigned error, const char **name) { return (void)error, *name = "STUB_ERROR", OK; }
 
 int cuDevicePrimaryCtxRetain(void **context, int of) {
-    if (of)
+    if (of < 0 || of >= devices())
         return INVALID_VALUE;
     enter();
-    counters[CONTEXTS] = (u64)++primary;
+    primary[of]++, counters[CONTEXTS]++;
     leave();
-    return *context = &primary, OK;
+    return *context = &primary[of], OK;
 }
 
 int cuDevicePrimaryCtxRelease_v2(int of) {
-    if (of)
+    if (of < 0 || of >= devices())
         return INVALID_VALUE;
     enter();
-    counters[CONTEXTS] = (u64)--primary;
-    for (int i = 0; !primary && i < RANGES; i++)
-        if (ranges[i].len && ranges[i].more[0] == LEGACY)
+    primary[of]--, counters[CONTEXTS]--;
+    for (int i = 0; !primary[of] && i < RANGES; i++)
+        if (ranges[i].len && ranges[i].more[0] == LEGACY && ranges[i].on == (u64)of)
             ranges[i].import ? unmap(&ranges[i]) : release(&ranges[i]);
     leave();
     return OK;
 }
 
-int cuCtxPushCurrent_v2(void *context) { return depth == 16 ? OUT_OF_MEMORY : (stack[depth++] = context, OK); }
+int cuCtxPushCurrent_v2(void *context) { return mine(), depth == 16 ? OUT_OF_MEMORY : (stack[depth++] = context, OK); }
 int cuCtxPopCurrent_v2(void **context) { return depth ? (*context = stack[--depth], OK) : INVALID_CONTEXT; }
 u64 stub_depth(void) { return (u64)depth; }
 
@@ -66,7 +71,7 @@ static int allocate_as(u64 *at, size_t size, u64 kind) {
     enter();
     struct range *made = allocate(size);
     if (made)
-        *at = made->va, made->more[0] = kind;
+        *at = made->va, made->more[0] = kind, made->on = on();
     leave();
     return made ? OK : OUT_OF_MEMORY;
 }
@@ -108,7 +113,7 @@ int cuPointerGetAttributes(unsigned asked, unsigned *attributes, void **data, u6
         case 6: *(unsigned *)data[i] = 0; break;
         case 7: *(u64 *)data[i] = found ? found->id : 0; break;
         case 8: *(unsigned char *)data[i] = 0; break;
-        case 9: *(int *)data[i] = 0; break;
+        case 9: *(int *)data[i] = found ? (int)found->on : 0; break;
         case 10: *(unsigned *)data[i] = found && kind == LEGACY; break;
         case 11: *(u64 *)data[i] = all ? all->va : found->va; break;
         case 12: *(size_t *)data[i] = all ? all->len : found->len; break;
@@ -153,7 +158,7 @@ int cuIpcOpenMemHandle_v2(u64 *at, struct ipc_handle handle, unsigned flags) {
     if (flags != 1)
         return INVALID_VALUE;
     enter();
-    enum outcome outcome = open_handle(&handle, &opened);
+    enum outcome outcome = open_handle(&handle, on(), &opened);
     leave();
     if (outcome != OPENED)
         return outcome == MAPPED ? ALREADY_MAPPED : outcome == OWN ? INVALID_CONTEXT : INVALID_VALUE;
@@ -164,7 +169,8 @@ int cuIpcCloseMemHandle(u64 at) {
     if (!here())
         return INVALID_CONTEXT;
     enter();
-    int failed = close_handle(at);
+    struct range *found = find(at);
+    int failed = !found || found->on != on() || close_handle(at);
     leave();
     return failed ? INVALID_VALUE : OK;
 }
@@ -335,25 +341,26 @@ int cuMemSetAccess(u64 at, size_t size, const struct access *access, size_t coun
     enter();
     for (int i = 0; i < RANGES; i++)
         if (ranges[i].len && ranges[i].more[0] == VIRTUAL && ranges[i].va >= at && ranges[i].va + ranges[i].len <= at + size)
-            ranges[i].more[2] = count == 1 && access->location == 1 && !access->device && access->flags == 3, result = OK;
+            ranges[i].more[2] = count == 1 && access->location == 1 && access->flags == 3, ranges[i].on = access->device, result = OK;
     leave();
     return result;
 }
 
-/* Streams, of which there is one. */
+/* Streams, of which there is one for each device. */
 int cuStreamCreate(void **stream, unsigned flags) {
-    return !here() ? INVALID_CONTEXT : flags == 1 ? (*stream = ranges, OK) : INVALID_VALUE;
+    return !here() ? INVALID_CONTEXT : flags == 1 ? (*stream = &streams[on()], OK) : INVALID_VALUE;
 }
-int cuStreamDestroy_v2(void *stream) { return stream == ranges ? OK : INVALID_VALUE; }
-int cuStreamSynchronize(void *stream) { return stream == ranges ? OK : INVALID_VALUE; }
+static int is_stream(void *stream) { return here() && stream == &streams[on()]; }
+int cuStreamDestroy_v2(void *stream) { return mine(), is_stream(stream) ? OK : INVALID_VALUE; }
+int cuStreamSynchronize(void *stream) { return is_stream(stream) ? OK : INVALID_VALUE; }
 
 static int touchable(u64 at) {
     struct range *found = find(at);
-    return !found || found->more[0] != VIRTUAL || found->more[2];
+    return !found || (found->on == on() && (found->more[0] != VIRTUAL || found->more[2]));
 }
 
 int cuMemcpyAsync(u64 to, u64 from, size_t size, void *stream) {
-    if (!here() || stream != ranges)
+    if (!here() || stream != &streams[on()])
         return INVALID_CONTEXT;
     if (!touchable(to) || !touchable(from))
         return INVALID_VALUE;

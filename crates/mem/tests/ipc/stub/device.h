@@ -34,6 +34,7 @@ static struct table {
 
 static int device = -1;
 static u64 process;
+static pid_t began;
 static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
 
 /* A range of addresses of the device in this process. */
@@ -41,6 +42,8 @@ struct range {
     u64 va, len, span, id, start;
     char *bytes;
     int slot, import, refs;
+    /* The device of this process that it is of, or mapped for. */
+    u64 on;
     /* Of an import: whose it is, and where it is there. */
     u64 owner, base;
     /* What a vendor knows of it besides. */
@@ -61,7 +64,14 @@ static int lock_range(int fd, int command, int type, u64 start, u64 len) {
     return command == F_OFD_GETLK ? (done ? -1 : lock.l_type != F_UNLCK) : done;
 }
 
+/* No driver is of use in a child of a fork, and nothing in it tells which functions may be called there still: here none. */
+static void mine(void) {
+    if (device >= 0 && getpid() != began)
+        abort();
+}
+
 static void enter(void) {
+    mine();
     pthread_mutex_lock(&threads);
     while (lock_range(device, F_OFD_SETLKW, F_WRLCK, 0, 1) && errno == EINTR) {}
 }
@@ -263,6 +273,8 @@ static int begin(void) {
         table = mmap(NULL, TABLE, PROT_READ | PROT_WRITE, MAP_SHARED, device, 0);
         own_window = mmap(NULL, WINDOW, PROT_NONE, none, -1, 0);
         import_window = mmap(NULL, WINDOW, PROT_NONE, none, -1, 0);
+        madvise(own_window, WINDOW, MADV_DONTFORK), madvise(import_window, WINDOW, MADV_DONTFORK);
+        began = getpid();
         process = __atomic_fetch_add(&table->next_process, 1, __ATOMIC_SEQ_CST);
     }
     pthread_mutex_unlock(&threads);

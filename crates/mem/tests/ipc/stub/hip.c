@@ -14,7 +14,7 @@ static __thread int current = 1;
 int hipInit(unsigned flags) { return flags ? INVALID_VALUE : begin() ? NO_DEVICE : OK; }
 int hipRuntimeGetVersion(int *version) { return *version = 70051831, OK; }
 int hipGetDeviceCount(int *devices) { return *devices = 2, OK; }
-int hipGetDevice(int *found) { return *found = current, OK; }
+int hipGetDevice(int *found) { return mine(), *found = current, OK; }
 int hipSetDevice(int wanted) { return wanted == 0 || wanted == 1 ? (current = wanted, OK) : INVALID_DEVICE; }
 const char *hipGetErrorName(unsigned error) { return (void)error, "hipStubError"; }
 u64 stub_current(void) { return (u64)current; }
@@ -98,7 +98,7 @@ int hipIpcOpenMemHandle(void **at, struct ipc_handle handle, unsigned flags) {
     if (current)
         return MAP_FAILED_;
     enter();
-    enum outcome outcome = open_handle(&handle, &opened);
+    enum outcome outcome = open_handle(&handle, 0, &opened);
     leave();
     if (outcome != OPENED)
         return outcome == MAPPED ? ALREADY_MAPPED : outcome == OWN ? INVALID_CONTEXT : INVALID_VALUE;
@@ -117,7 +117,7 @@ int hipIpcCloseMemHandle(void *at) {
 int hipStreamCreateWithFlags(void **stream, unsigned flags) {
     return current || flags != 1 ? INVALID_VALUE : (*stream = ranges, OK);
 }
-int hipStreamDestroy(void *stream) { return stream == ranges ? OK : INVALID_VALUE; }
+int hipStreamDestroy(void *stream) { return mine(), stream == ranges ? OK : INVALID_VALUE; }
 int hipStreamSynchronize(void *stream) { return stream == ranges ? OK : INVALID_VALUE; }
 
 int hipMemcpyAsync(void *to, const void *from, size_t size, unsigned kind, void *stream) {

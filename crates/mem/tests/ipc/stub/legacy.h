@@ -13,7 +13,8 @@ static struct ipc_handle handle_of(const struct range *of) {
     return (struct ipc_handle){MAGIC, of->id, process, of->va, of->len, (u64)of->slot, {0, 0}};
 }
 
-static enum outcome open_handle(const struct ipc_handle *handle, struct range **opened) {
+/* For a device of this process: the same memory may be open for each of them. */
+static enum outcome open_handle(const struct ipc_handle *handle, u64 on, struct range **opened) {
     const char *again = getenv("STUB_REOPEN");
     if (handle->magic != MAGIC || handle->slot >= SLOTS || handle->spare[0] || handle->spare[1])
         return NO_SUCH;
@@ -27,7 +28,7 @@ static enum outcome open_handle(const struct ipc_handle *handle, struct range **
         struct range *other = &ranges[i];
         int meets = other->len && other->import && other->owner == handle->process &&
                     other->base < handle->base + handle->len && handle->base < other->base + other->len;
-        if (!meets)
+        if (!meets || (other->id == handle->id && other->on != on))
             continue;
         if (other->id != handle->id || !again || strcmp(again, "count"))
             return MAPPED;
@@ -37,6 +38,8 @@ static enum outcome open_handle(const struct ipc_handle *handle, struct range **
     }
     *opened = import(record);
     counters[OPENS]++;
+    if (*opened)
+        (*opened)->on = on;
     return *opened ? OPENED : NO_SUCH;
 }
 

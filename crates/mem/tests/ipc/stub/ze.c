@@ -35,7 +35,7 @@ unsigned zeDeviceGet(void *of, uint32_t *count, void **out) {
 unsigned zeContextCreate(void *of, const void *desc, void **out) {
     return of == &driver && *(const unsigned *)desc == 0xd ? (*out = &context, OK) : INVALID_ARGUMENT;
 }
-unsigned zeContextDestroy(void *of) { return of == &context ? OK : INVALID_ARGUMENT; }
+unsigned zeContextDestroy(void *of) { return mine(), of == &context ? OK : INVALID_ARGUMENT; }
 
 unsigned zeMemAllocDevice(void *of, const void *desc, size_t size, size_t alignment, void *on, void **at) {
     if (of != &context || on != &gpu || *(const unsigned *)desc != 0x15 || alignment > GRANULE)
@@ -151,7 +151,7 @@ unsigned zeCommandListCreateImmediate(void *of, void *on, const struct queue *de
     int is_one = of == &context && on == &gpu && desc->stype == 0xe && desc->mode == 1;
     return is_one ? (*out = &list, OK) : INVALID_ARGUMENT;
 }
-unsigned zeCommandListDestroy(void *of) { return of == &list ? OK : INVALID_ARGUMENT; }
+unsigned zeCommandListDestroy(void *of) { return mine(), of == &list ? OK : INVALID_ARGUMENT; }
 
 unsigned zeCommandListAppendMemoryCopy(void *of, void *to, const void *from, size_t size, void *signal, uint32_t waits, void **wait) {
     if (of != &list || signal || waits || wait)

@@ -1,0 +1,358 @@
+//! A copy that stops where memory is not there any more, instead of ending the process: what is attached of another process goes when that
+//! process frees it or dies, also in the middle of a copy. Called by the kinds that attach.
+//!
+//! The processor tells of such memory by a signal (`SIGBUS`, and `SIGSEGV` of an own address that is none). A handler takes those of
+//! the one instruction that copies here, and has it end; all others are as before, and go to the handler that was there.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::mem::{MaybeUninit, transmute};
+use std::ptr;
+use std::sync::OnceLock;
+
+use super::error::Cause;
+use super::mapping::cause;
+use super::planted;
+
+const SIGNALS: [c_int; 2] = [libc::SIGBUS, libc::SIGSEGV];
+
+/// What handled them before, which the handler calls.
+static BEFORE: OnceLock<[libc::sigaction; 2]> = OnceLock::new();
+
+thread_local! {
+    /// Whether this thread lets the signals in, once it was asked.
+    static LETS_IN: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// The handler is installed. It stays until the process ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guard(());
+
+impl Guard {
+    /// Installs it, once a process.
+    ///
+    /// # Errors
+    /// What the system says; `ENOSYS` for a processor whose copies are not known here.
+    pub(super) fn install() -> Result<Self, Cause> {
+        if !machine::IS_KNOWN {
+            return Err(Cause::System { call: "sigaction", code: libc::ENOSYS });
+        }
+        let before = [get(SIGNALS[0])?, get(SIGNALS[1])?];
+        if BEFORE.set(before).is_ok() {
+            let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+            for signal in SIGNALS {
+                set(signal, handler as *const () as usize, flags)?;
+            }
+        }
+        Ok(Self(()))
+    }
+
+    /// Whether it is the handler still: another library may have taken its place.
+    pub(super) fn is_in_place(self) -> bool {
+        let ours = handler as *const () as usize;
+        planted("mem-xpmem-trusts-handlers")
+            || SIGNALS.iter().all(|signal| get(*signal).is_ok_and(|now| now.sa_sigaction == ours))
+    }
+
+    /// Copies bytes. Whether all of them were there; if not, some may have been copied.
+    ///
+    /// # Safety
+    /// If the bytes at `to` are memory, it is the caller's to write, and nobody refers to it; what is at `from` only needs to be nobody's
+    /// to write in this process meanwhile.
+    pub(super) unsafe fn copy(self, to: usize, from: usize, len: usize) -> bool {
+        let (to, from) = (ptr::with_exposed_provenance_mut(to), ptr::with_exposed_provenance(from));
+        if planted("mem-xpmem-copies-unguarded") {
+            // SAFETY: the caller's promise, but for memory that may be gone.
+            unsafe { ptr::copy::<u8>(from, to, len) };
+            return true;
+        }
+        if !lets_in() {
+            return false;
+        }
+        // SAFETY: the caller's promise; what is not there ends the copy.
+        unsafe { machine::copy(to, from, len) == 0 }
+    }
+}
+
+/// A thread that blocks these signals would be ended by one.
+fn lets_in() -> bool {
+    if let Some(known) = LETS_IN.get() {
+        return known;
+    }
+    let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: changes nothing, and fills a place of ours.
+    let code = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), mask.as_mut_ptr()) };
+    let blocks = |signal: &c_int| {
+        // SAFETY: filled in by the call above, which is asked for first.
+        unsafe { libc::sigismember(mask.as_ptr(), *signal) != 0 }
+    };
+    let lets_in = code == 0 && (!SIGNALS.iter().any(blocks) || planted("mem-guard-asks-no-thread"));
+    LETS_IN.set(Some(lets_in));
+    lets_in
+}
+
+fn get(signal: c_int) -> Result<libc::sigaction, Cause> {
+    let mut now = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: changes nothing, and fills a place of ours.
+    let code = unsafe { libc::sigaction(signal, ptr::null(), now.as_mut_ptr()) };
+    if code != 0 {
+        return Err(cause("sigaction")(std::io::Error::last_os_error()));
+    }
+    // SAFETY: zeros are a value of it, and the call has filled it in.
+    Ok(unsafe { now.assume_init() })
+}
+
+fn set(signal: c_int, to: usize, flags: c_int) -> Result<(), Cause> {
+    // SAFETY: zeros are a value of it, with no other signal blocked.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    (action.sa_sigaction, action.sa_flags) = (to, flags);
+    // SAFETY: either the default, or the handler below, which may run at any time.
+    match unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(cause("sigaction")(std::io::Error::last_os_error())),
+    }
+}
+
+/// Runs in whichever thread a signal comes to: takes no lock, allocates nothing.
+extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel's, for this call (`SA_SIGINFO`).
+    let is_fault = unsafe { (*info).si_code } > 0;
+    // SAFETY: as above.
+    if is_fault && unsafe { machine::end_copy(context) } {
+        return;
+    }
+    let number = usize::from(signal == SIGNALS[1]);
+    let before = BEFORE.get().and_then(|all| all.get(number));
+    match before.map_or((libc::SIG_DFL, 0), |before| (before.sa_sigaction, before.sa_flags)) {
+        _ if planted("mem-guard-swallows-signals") && !is_fault => {}
+        (libc::SIG_IGN, _) if !is_fault => {}
+        (libc::SIG_DFL | libc::SIG_IGN, _) => {
+            // What faulted does so again, and ends the process as it would have.
+            let _ = set(signal, libc::SIG_DFL, 0);
+            if !is_fault {
+                // SAFETY: a signal to this thread, which its default ends.
+                unsafe { libc::raise(signal) };
+            }
+        }
+        (handler, flags) if flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: with that flag it is such a function, which was there for this signal.
+            let handler = unsafe {
+                transmute::<usize, extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void)>(handler)
+            };
+            handler(signal, info, context);
+        }
+        (handler, _) => {
+            // SAFETY: without it such a one.
+            let handler = unsafe { transmute::<usize, extern "C" fn(c_int)>(handler) };
+            handler(signal);
+        }
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod machine {
+    use std::arch::global_asm;
+    use std::ffi::c_void;
+
+    pub(super) const IS_KNOWN: bool = true;
+
+    // One instruction moves all bytes, and counts in RCX those that are left, also when it is interrupted (Intel's manual, volume 2, REP).
+    global_asm!(
+        ".pushsection .text.trunkline_guarded_copy, \"ax\", @progbits",
+        ".globl trunkline_guarded_copy",
+        ".hidden trunkline_guarded_copy",
+        ".type trunkline_guarded_copy, @function",
+        "trunkline_guarded_copy:",
+        ".cfi_startproc",
+        "mov rcx, rdx",
+        ".globl trunkline_guarded_copy_moves",
+        ".hidden trunkline_guarded_copy_moves",
+        "trunkline_guarded_copy_moves:",
+        "rep movsb",
+        ".globl trunkline_guarded_copy_ends",
+        ".hidden trunkline_guarded_copy_ends",
+        "trunkline_guarded_copy_ends:",
+        "mov rax, rcx",
+        "ret",
+        ".cfi_endproc",
+        ".size trunkline_guarded_copy, . - trunkline_guarded_copy",
+        ".popsection",
+    );
+
+    unsafe extern "C" {
+        fn trunkline_guarded_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
+        static trunkline_guarded_copy_moves: u8;
+        static trunkline_guarded_copy_ends: u8;
+    }
+
+    /// Copies bytes; how many are left because what is behind them is not there.
+    ///
+    /// # Safety
+    /// As of [`super::Guard::copy`].
+    pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { trunkline_guarded_copy(to, from, len) }
+    }
+
+    /// Has the copy that was interrupted end, if it was that.
+    ///
+    /// # Safety
+    /// The context is of a handler that is running.
+    pub(super) unsafe fn end_copy(context: *mut c_void) -> bool {
+        let context = context.cast::<libc::ucontext_t>();
+        // SAFETY: the caller's promise; nobody else has it.
+        let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+        let Some(at) = registers.get_mut(libc::REG_RIP as usize) else { return false };
+        let (moves, ends) = (&raw const trunkline_guarded_copy_moves, &raw const trunkline_guarded_copy_ends);
+        let is_copy = *at as usize == moves.addr();
+        if is_copy {
+            *at = ends.addr() as i64;
+        }
+        is_copy
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+mod machine {
+    use std::ffi::c_void;
+
+    pub(super) const IS_KNOWN: bool = false;
+
+    /// # Safety
+    /// Never called.
+    pub(super) unsafe fn copy(_: *mut u8, _: *const u8, len: usize) -> usize {
+        len
+    }
+
+    /// # Safety
+    /// None is needed.
+    pub(super) unsafe fn end_copy(_: *mut c_void) -> bool {
+        false
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+mod tests {
+    use rustix::mm::{MapFlags, ProtFlags};
+
+    use super::*;
+
+    const PAGE: usize = 4096;
+
+    fn pages(protection: ProtFlags) -> usize {
+        // SAFETY: replaces nothing.
+        let at =
+            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), 2 * PAGE, protection, MapFlags::PRIVATE) };
+        at.unwrap().expose_provenance()
+    }
+
+    #[test]
+    fn a_copy_ends_where_memory_does() {
+        let guard = Guard::install().unwrap();
+        let from = pages(ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: mapped above.
+        unsafe { ptr::with_exposed_provenance_mut::<u8>(from).write_bytes(7, 2 * PAGE) };
+        let mut into = [0_u8; 64];
+        let to = into.as_mut_ptr().expose_provenance();
+        // SAFETY: memory of ours.
+        assert!(unsafe { guard.copy(to, from + PAGE - 32, 64) });
+        assert_eq!(into, [7; 64]);
+        let second = ptr::with_exposed_provenance_mut(from + PAGE);
+        // SAFETY: mapped above, and nobody has it.
+        unsafe { rustix::mm::mprotect(second, PAGE, rustix::mm::MprotectFlags::empty()) }.unwrap();
+        into = [0; 64];
+        // SAFETY: as above.
+        assert!(!unsafe { guard.copy(to, from + PAGE - 32, 64) });
+        assert_eq!((&into[..32], &into[32..]), (&[7; 32][..], &[0; 32][..]));
+        // SAFETY: nothing is there to write to.
+        assert!(!unsafe { guard.copy(from + PAGE, to, 64) });
+        for addr in [8, usize::MAX / 2] {
+            // SAFETY: as above.
+            assert!(!unsafe { guard.copy(to, addr, 64) });
+        }
+        assert!(guard.is_in_place());
+    }
+
+    #[test]
+    fn a_file_that_ends_under_a_copy_ends_it() {
+        let guard = Guard::install().unwrap();
+        let file = rustix::fs::memfd_create("trunkline.test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 2 * PAGE as u64).unwrap();
+        // SAFETY: replaces nothing.
+        let at = unsafe {
+            rustix::mm::mmap(ptr::null_mut(), 2 * PAGE, ProtFlags::READ, MapFlags::SHARED, &file, 0)
+        };
+        let at = at.unwrap().expose_provenance();
+        let mut into = vec![1_u8; 2 * PAGE];
+        let to = into.as_mut_ptr().expose_provenance();
+        rustix::fs::ftruncate(&file, PAGE as u64).unwrap();
+        // SAFETY: memory of ours, and a mapping.
+        assert!(!unsafe { guard.copy(to, at, 2 * PAGE) });
+        assert!(into[..PAGE].iter().all(|byte| *byte == 0) && into[PAGE..].iter().all(|byte| *byte == 1));
+    }
+
+    #[test]
+    fn a_file_that_ends_while_it_is_copied_ends_the_copy() {
+        const LEN: usize = 16 << 20;
+        let guard = Guard::install().unwrap();
+        let file = rustix::fs::memfd_create("trunkline.test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, LEN as u64).unwrap();
+        // SAFETY: replaces nothing.
+        let at =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), LEN, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
+        let at = at.unwrap().expose_provenance();
+        let copies = std::thread::spawn(move || {
+            let mut into = vec![1_u8; LEN];
+            let to = into.as_mut_ptr().expose_provenance();
+            // SAFETY: memory of this thread, and a mapping.
+            (0..u32::MAX).find(|_| !unsafe { guard.copy(to, at, LEN) })
+        });
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        rustix::fs::ftruncate(&file, 0).unwrap();
+        assert!(copies.join().unwrap().is_some());
+    }
+
+    #[test]
+    fn a_thread_that_blocks_the_signals_copies_nothing() {
+        let guard = Guard::install().unwrap();
+        let copied = std::thread::spawn(move || {
+            let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+            // SAFETY: fills a place of ours.
+            unsafe { libc::sigfillset(all.as_mut_ptr()) };
+            // SAFETY: of this thread, which does nothing more.
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut()) };
+            let mut into = [0_u8; 8];
+            // SAFETY: nothing is there.
+            unsafe { guard.copy(into.as_mut_ptr().expose_provenance(), 8, 8) }
+        });
+        assert!(!copied.join().unwrap());
+    }
+
+    #[test]
+    fn other_faults_and_signals_are_as_before() {
+        Guard::install().unwrap();
+        for (signal, fault) in [(libc::SIGSEGV, true), (libc::SIGBUS, false)] {
+            // SAFETY: the child takes no lock, and ends here.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                if fault {
+                    // SAFETY: it is not: that ends the child.
+                    unsafe { ptr::with_exposed_provenance::<u8>(8).read_volatile() };
+                } else {
+                    // Rust's own handler was there, and takes the first one for a fault that comes again.
+                    for _ in 0..2 {
+                        // SAFETY: ends the child.
+                        unsafe { libc::raise(signal) };
+                    }
+                }
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(0) };
+            }
+            let mut status = 0;
+            // SAFETY: a child of ours, and a place of ours.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal, "{signal}: {status:#x}");
+        }
+    }
+}

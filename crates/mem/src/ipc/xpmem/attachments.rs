@@ -1,0 +1,122 @@
+//! What is attached of other processes: pieces of their addresses, each at a place here, kept for copies to come until there are too many.
+//! A piece is of addresses, not of what is there: it can be stale no more than they can.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use trunkline_sys::xpmem::PermitId;
+
+use super::library::Driver;
+use crate::ipc::Mapped;
+use crate::ipc::error::Cause;
+use crate::ipc::planted;
+
+/// Bytes of a piece, which begins at a multiple of them. A mapping of them costs addresses, and memory only for pages that are copied from.
+pub(super) const PIECE: usize = 8 << 20;
+
+/// What the proof of a process is in.
+pub(super) const PAGE: usize = 4096;
+
+/// Another process, of which something is open.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// If it can be attached: by what.
+    pub(super) permit: Option<Permit>,
+    /// How it is reached by system calls, or why it is not.
+    pub(super) by_calls: Result<Mapped, Cause>,
+}
+
+/// The permission to attach a process's memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Permit {
+    pub(super) id: PermitId,
+    /// The page of its proof, attached here.
+    pub(super) page: usize,
+    /// Where in that the proof is, and what.
+    pub(super) word: usize,
+    pub(super) proof: u64,
+}
+
+impl Permit {
+    /// Nothing more is attached by it.
+    pub(super) fn end(self, driver: &Driver) {
+        driver.detach(self.page);
+        driver.release(self.id);
+    }
+}
+
+#[derive(Debug)]
+struct Piece {
+    at: usize,
+    /// When it was last copied from.
+    used: AtomicU64,
+}
+
+/// Who is open, and what is attached of them. Borrowed as long as bytes are copied, so that nothing is detached under a copy.
+#[derive(Debug)]
+pub(super) struct Attachments {
+    pub(super) peers: BTreeMap<u64, Peer>,
+    pub(super) next: u64,
+    /// By peer and number of the piece there.
+    pieces: BTreeMap<(u64, usize), Piece>,
+    /// How many of them there may be.
+    most: usize,
+    uses: AtomicU64,
+}
+
+impl Attachments {
+    pub(super) fn new(most: usize) -> Self {
+        let (peers, pieces) = (BTreeMap::new(), BTreeMap::new());
+        Self { peers, next: 1, pieces, most: most.max(1), uses: AtomicU64::new(0) }
+    }
+
+    /// Where a piece of a peer is attached.
+    pub(super) fn find(&self, peer: u64, number: usize) -> Option<usize> {
+        let piece = self.pieces.get(&(peer, number)).filter(|_| !planted("mem-xpmem-attaches-each-time"))?;
+        piece.used.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        Some(piece.at)
+    }
+
+    /// Attaches a piece of a peer; `None`: it is attached already, by another thread.
+    ///
+    /// # Errors
+    /// What the library says.
+    pub(super) fn attach(
+        &mut self,
+        driver: &Driver,
+        peer: u64,
+        permit: Permit,
+        number: usize,
+    ) -> Result<Option<()>, Cause> {
+        if self.find(peer, number).is_some() {
+            return Ok(None);
+        }
+        while self.pieces.len() >= self.most && !planted("mem-xpmem-keeps-all") {
+            let oldest = self.pieces.iter().min_by_key(|(_, piece)| piece.used.load(Ordering::Relaxed));
+            let Some(key) = oldest.map(|(key, _)| *key) else { break };
+            self.detach(driver, key);
+        }
+        let at = driver.attach(permit.id, number.saturating_mul(PIECE), PIECE)?;
+        let used = AtomicU64::new(self.uses.fetch_add(1, Ordering::Relaxed));
+        // Without a planted bug there is none in its place.
+        self.detach(driver, (peer, number));
+        self.pieces.insert((peer, number), Piece { at, used });
+        Ok(Some(()))
+    }
+
+    fn detach(&mut self, driver: &Driver, key: (u64, usize)) {
+        if let Some(piece) = self.pieces.remove(&key) {
+            driver.detach(piece.at);
+        }
+    }
+
+    /// Ends what is attached of a peer.
+    pub(super) fn leave(&mut self, driver: &Driver, peer: u64, permit: Permit) {
+        if planted("mem-xpmem-keeps-attachments") {
+            return;
+        }
+        let keys: Vec<_> = self.pieces.range((peer, 0)..=(peer, usize::MAX)).map(|(key, _)| *key).collect();
+        keys.into_iter().for_each(|key| self.detach(driver, key));
+        permit.end(driver);
+    }
+}

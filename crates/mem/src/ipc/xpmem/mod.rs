@@ -1,0 +1,364 @@
+//! Any memory of a process, attached by XPMEM (a kernel module, and its library that is opened at run time): what [`Private`] reaches by a
+//! system call for each copy is mapped here, and read without one from then on.
+//!
+//! A process shows all its addresses once; who opens its handle asks for them once, and attaches pieces of them as copies need them. What is
+//! attached is addresses: the kernel takes pages away when their owner frees them or dies, so nothing is stale, and a copy of what is
+//! not there ends ([`Guard`]) and is made by a system call, which says why it cannot be. So is each copy that is not attached, and all
+//! that is written: the module maps pages that their owner may only read so that others write them (`xpmem_pin_page`), and a system call
+//! refuses that.
+//!
+//! A child of a fork is refused whatever it asks: what its parent shows is its parent's, and nothing that its parent has attached is there.
+
+mod attachments;
+mod library;
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use trunkline_sys::xpmem::SegmentId;
+
+use self::attachments::{Attachments, PAGE, PIECE, Peer, Permit};
+use self::library::Driver;
+use super::error::{Cause, CloseError, CopyError, ExportError, FindError, NoMemory, NotClosed, OpenError};
+use super::guarded::Guard;
+use super::here::Here;
+use super::host::HostError;
+use super::memory::copy_in_steps;
+use super::private::{ADDRESSES, ALL};
+use super::{
+    Allocation, At, Caps, Export, Handle, HandleError, IpcMemory, Mapped, Passing, Private, To, planted,
+};
+use crate::Kind;
+
+/// This process's memory for others, and that of others for this one.
+#[derive(Debug)]
+pub struct Xpmem {
+    driver: Driver,
+    guard: Guard,
+    here: Here,
+    private: Private,
+    /// What this process shows.
+    segment: SegmentId,
+    open: RwLock<Attachments>,
+    attached: AtomicU64,
+    by_calls: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What was attached, and what was not.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Attaching {
+    /// Pieces that were attached.
+    pub attached: u64,
+    /// Copies from other processes that what is attached did not do, and were left to system calls.
+    pub by_calls: u64,
+    /// Processes that were opened and cannot be attached.
+    pub refused: u64,
+}
+
+/// Pieces that are attached at a time, of all processes together: 8 GiB of addresses.
+const PIECES_MAX: usize = 1024;
+
+impl Xpmem {
+    /// For this process, once it has attached a piece of its own memory and read it.
+    ///
+    /// # Errors
+    /// [`NoMemory`]: there is no library, or no module, or it does not let this process.
+    pub fn open() -> Result<Self, NoMemory> {
+        Self::with_pieces(PIECES_MAX)
+    }
+
+    /// The same with at most so many pieces attached at a time.
+    ///
+    /// # Errors
+    /// As [`Xpmem::open`].
+    pub fn with_pieces(most: usize) -> Result<Self, NoMemory> {
+        let driver = Driver::load()?;
+        let (guard, here, private) = (Guard::install()?, Here::new()?, Private::new()?);
+        // From here on it is removed with the value.
+        let this = Self {
+            driver,
+            guard,
+            here,
+            private,
+            segment: driver.make()?,
+            open: RwLock::new(Attachments::new(most)),
+            attached: AtomicU64::new(0),
+            by_calls: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        };
+        let [_, addr, proof] = this.private.words();
+        this.permit(this.segment, addr as usize, proof)?.end(&driver);
+        Ok(this)
+    }
+
+    /// What was attached, and what was not.
+    #[must_use]
+    pub fn counts(&self) -> Attaching {
+        let [attached, by_calls, refused] =
+            [&self.attached, &self.by_calls, &self.refused].map(|count| count.load(Ordering::Relaxed));
+        Attaching { attached, by_calls, refused }
+    }
+
+    /// New zeroed memory, for whoever has no other; see [`Private::alloc`].
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn alloc(&self, len: usize) -> Result<usize, HostError> {
+        self.check_process()?;
+        self.private.alloc(len)
+    }
+
+    /// Frees it.
+    ///
+    /// # Errors
+    /// [`HostError`].
+    pub fn free(&self, addr: usize) -> Result<(), HostError> {
+        self.check_process()?;
+        self.private.free(addr)
+    }
+
+    /// A child of a fork has nothing of its parent's.
+    fn check_process(&self) -> Result<(), Cause> {
+        if planted("mem-xpmem-goes-on-in-children") { Ok(()) } else { self.here.check() }
+    }
+
+    fn open_ones(&self) -> RwLockReadGuard<'_, Attachments> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open_ones_mut(&self) -> RwLockWriteGuard<'_, Attachments> {
+        self.open.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The permission to attach the memory of a process, once that has proved to be it.
+    fn permit(&self, segment: SegmentId, addr: usize, proof: u64) -> Result<Permit, Cause> {
+        let id = self.driver.get(segment)?;
+        let from = addr / PAGE * PAGE;
+        let page = self.driver.attach(id, from, PAGE).inspect_err(|_| self.driver.release(id))?;
+        let permit = Permit { id, page, word: addr - from, proof };
+        if self.is_there(permit) || planted("mem-xpmem-believes-segments") {
+            return Ok(permit);
+        }
+        permit.end(&self.driver);
+        Err(Cause::System { call: "xpmem_attach", code: libc::ESRCH })
+    }
+
+    /// Whether the process of a permission is there, and the one that was meant.
+    fn is_there(&self, permit: Permit) -> bool {
+        let mut found = 0_u64;
+        let to = std::ptr::from_mut(&mut found).expose_provenance();
+        // SAFETY: an own word, for as long as the call; of what is attached, which is a whole page, another one.
+        (unsafe { self.guard.copy(to, permit.page + permit.word, 8) }) && found == permit.proof
+    }
+
+    /// Copies bytes of a process to an address here, by what is attached of it. Whether all were copied so.
+    ///
+    /// # Safety
+    /// As [`Guard::copy`], of `to`.
+    unsafe fn pull(&self, peer: u64, from: usize, to: usize, len: usize) -> bool {
+        let mut done = 0;
+        while done < len {
+            let at = from + done;
+            let part = (PIECE - at % PIECE).min(len - done);
+            // SAFETY: the caller's promise.
+            if !unsafe { self.pull_part(peer, at, to + done, part) } {
+                return false;
+            }
+            done += part;
+        }
+        true
+    }
+
+    /// The same of bytes of one piece.
+    ///
+    /// # Safety
+    /// As above.
+    unsafe fn pull_part(&self, peer: u64, from: usize, to: usize, len: usize) -> bool {
+        // The second time it is attached, unless others need the room.
+        for _ in 0..2 {
+            let open = self.open_ones();
+            if let Some(at) = open.find(peer, from / PIECE) {
+                // SAFETY: the caller's promise; a piece is attached as long as this is borrowed, and the bytes are all inside.
+                return unsafe { self.guard.copy(to, at + from % PIECE, len) };
+            }
+            drop(open);
+            if !self.attach(peer, from / PIECE) {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Attaches a piece of a process; whether it is attached.
+    fn attach(&self, peer: u64, number: usize) -> bool {
+        // Without the handler a copy would end the process.
+        if !self.guard.is_in_place() {
+            return false;
+        }
+        let mut open = self.open_ones_mut();
+        let Some(permit) = open.peers.get(&peer).and_then(|peer| peer.permit) else { return false };
+        match open.attach(&self.driver, peer, permit, number) {
+            Ok(made) => {
+                self.attached.fetch_add(u64::from(made.is_some()), Ordering::Relaxed);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// The process that a place is in, if it is another one's, and the address there.
+    fn place(&self, at: At<'_>, len: usize) -> Result<(Option<u64>, usize), CopyError> {
+        self.check_process().map_err(CopyError::Refused)?;
+        let (peer, addr) = match at {
+            At::Own(addr) => (None, addr as u64),
+            At::Open(mapped, offset) => {
+                let is_open = self.open_ones().peers.contains_key(&mapped.number);
+                (Some(is_open.then_some(mapped.number).ok_or(CopyError::Closed)?), offset)
+            }
+        };
+        match usize::try_from(addr) {
+            Ok(start) if start.checked_add(len).is_some() => Ok((peer, start)),
+            _ => Err(CopyError::Outside { at: addr, len }),
+        }
+    }
+
+    /// Has system calls do what is not attached.
+    fn call<T>(
+        &self,
+        peer: u64,
+        at: usize,
+        call: impl FnOnce(At<'_>) -> Result<T, CopyError>,
+    ) -> Result<T, CopyError> {
+        let open = self.open_ones();
+        let peer = open.peers.get(&peer).ok_or(CopyError::Closed)?;
+        match &peer.by_calls {
+            Ok(mapped) => call(At::Open(mapped, at as u64)),
+            Err(_) if peer.permit.is_some_and(|permit| !self.is_there(permit)) => Err(CopyError::Gone),
+            Err(cause) => Err(CopyError::Refused(cause.clone())),
+        }
+    }
+}
+
+impl IpcMemory for Xpmem {
+    fn caps(&self) -> Caps {
+        self.private.caps()
+    }
+
+    fn allocation_of(&self, addr: usize) -> Result<Allocation, FindError> {
+        self.check_process().map_err(|_| FindError::Unknown { addr })?;
+        Ok(ALL)
+    }
+
+    fn export(&self, of: &Allocation, how: Passing) -> Result<Export, ExportError> {
+        self.check_process()?;
+        let Export { descriptor, .. } = self.private.export(of, how)?;
+        let [pid, addr, proof] = self.private.words();
+        let words = [pid, addr, proof, self.segment.cast_unsigned()];
+        Ok(Export { handle: Handle::of_words(Handle::XPMEM, words), descriptor })
+    }
+
+    fn open(&self, handle: &Handle, descriptor: Option<OwnedFd>) -> Result<Mapped, OpenError> {
+        self.check_process().map_err(OpenError::Other)?;
+        let permit = match handle.kind() {
+            Handle::PRIVATE => Err(Cause::System { call: "xpmem_get", code: libc::ENOSYS }),
+            _ => {
+                let [_, addr, proof, segment] = handle.words(Handle::XPMEM)?;
+                let addr = usize::try_from(addr).ok().filter(|addr| addr.is_multiple_of(8));
+                let addr = addr.ok_or(HandleError::Value("address"))?;
+                let is_own = proof == self.private.words()[2];
+                match descriptor {
+                    // Whom it is refused to says the other way.
+                    None if !is_own => self.permit(segment.cast_signed(), addr, proof),
+                    _ => Err(Cause::System { call: "xpmem_get", code: libc::EINVAL }),
+                }
+            }
+        };
+        let by_calls = match (self.private.open(handle, descriptor), &permit) {
+            (Ok(mapped), _) => Ok(mapped),
+            (Err(error), Err(_)) => return Err(error),
+            (Err(OpenError::Refused { cause, .. } | OpenError::Other(cause)), Ok(_)) => Err(cause),
+            // Its number is another one's here, or nobody's: they are in two namespaces.
+            (Err(_), Ok(_)) => Err(Cause::System { call: "process_vm_readv", code: libc::ESRCH }),
+        };
+        self.refused.fetch_add(u64::from(permit.is_err()), Ordering::Relaxed);
+        let mut open = self.open_ones_mut();
+        let number = open.next;
+        open.next += 1;
+        open.peers.insert(number, Peer { permit: permit.ok(), by_calls });
+        Ok(Mapped { number, address: None, len: ADDRESSES })
+    }
+
+    fn close(&self, mapped: Mapped) -> Result<(), NotClosed> {
+        if self.check_process().is_err() {
+            return Err(NotClosed { mapped, error: CloseError::Unknown });
+        }
+        let mut open = self.open_ones_mut();
+        let Some(peer) = open.peers.remove(&mapped.number) else {
+            return Err(NotClosed { mapped, error: CloseError::Unknown });
+        };
+        if let Some(permit) = peer.permit {
+            open.leave(&self.driver, mapped.number, permit);
+        }
+        match peer.by_calls.map(|by_calls| self.private.close(by_calls)) {
+            Ok(Err(NotClosed { error, .. })) => Err(NotClosed { mapped, error }),
+            _ => Ok(()),
+        }
+    }
+
+    fn read(&self, from: At<'_>, out: &mut [u8]) -> Result<(), CopyError> {
+        let (Some(peer), addr) = self.place(from, out.len())? else { return self.private.read(from, out) };
+        let to = out.as_mut_ptr().expose_provenance();
+        // SAFETY: an exclusive borrow, as long as the call.
+        if unsafe { self.pull(peer, addr, to, out.len()) } {
+            return Ok(());
+        }
+        self.by_calls.fetch_add(1, Ordering::Relaxed);
+        self.call(peer, addr, |at| self.private.read(at, out))
+    }
+
+    fn write(&self, to: At<'_>, bytes: &[u8]) -> Result<(), CopyError> {
+        let (Some(peer), addr) = self.place(to, bytes.len())? else { return self.private.write(to, bytes) };
+        if planted("mem-xpmem-writes-what-is-attached")
+            && let Some(at) = self.open_ones().find(peer, addr / PIECE)
+        {
+            let from = bytes.as_ptr().expose_provenance();
+            // SAFETY: borrowed, and only read; a piece is attached.
+            unsafe { self.guard.copy(at + addr % PIECE, from, bytes.len()) };
+            return Ok(());
+        }
+        self.call(peer, addr, |at| self.private.write(at, bytes))
+    }
+
+    fn copy(&self, from: At<'_>, to: To<'_>, len: usize) -> Result<(), CopyError> {
+        let (peer, addr) = self.place(from, len)?;
+        let to_here = match to {
+            To::Own(addr) => addr.checked_add(len).map(|_| addr),
+            To::Memory(memory, at) if memory.kind() == Kind::Host => memory.checked(at, len as u64).ok(),
+            To::Memory(..) | To::Open(..) => None,
+        };
+        if let (Some(peer), Some(to)) = (peer, to_here) {
+            // SAFETY: memory that says how long it is, of which nobody has a reference; or an address that its owner gave to be
+            // written to, as a system call would, and if nothing is there the copy ends.
+            if unsafe { self.pull(peer, addr, to, len) } {
+                return Ok(());
+            }
+        }
+        copy_in_steps(self, from, to, len)
+    }
+}
+
+impl Drop for Xpmem {
+    fn drop(&mut self) {
+        if self.check_process().is_err() {
+            return;
+        }
+        let driver = self.driver;
+        let open = self.open.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (number, peer) in std::mem::take(&mut open.peers) {
+            peer.permit.into_iter().for_each(|permit| open.leave(&driver, number, permit));
+        }
+        driver.remove(self.segment);
+    }
+}

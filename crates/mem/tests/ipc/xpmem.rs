@@ -1,0 +1,303 @@
+//! What memory that XPMEM attaches promises besides, over a library that stands for it. Memory of `stub_alloc` is attached as it is.
+
+use std::mem::ManuallyDrop;
+
+use libloading::os::unix::Library;
+use trunkline_mem::ipc::{IpcMemory, Passing, Xpmem};
+
+use crate::peer::{Parcel, Pattern, Place, Process, World};
+use crate::stub::{self, is_there};
+use crate::subject::Subject;
+
+const LEN: usize = 1 << 20;
+/// Of a piece, as the kind attaches them.
+const PIECE: usize = 8 << 20;
+const ONE: Pattern = Pattern(0x1111_0000_2222, 7);
+const TWO: Pattern = Pattern(0x9999_8888_7777, 13);
+
+/// Has a process attach so many pieces at most.
+const PIECES: &str = "MEM_TEST_PIECES";
+/// Has another one's handlers take the place of the kind's.
+const HANDLERS: &str = "MEM_TEST_HANDLERS";
+
+/// Memory of a process that can be attached.
+pub(crate) struct Attached {
+    memory: Xpmem,
+    /// `None` over XPMEM itself, where all memory can be.
+    library: Option<ManuallyDrop<Library>>,
+}
+
+impl Attached {
+    pub(crate) fn new() -> Self {
+        let memory = match std::env::var(PIECES) {
+            Ok(most) => Xpmem::with_pieces(most.parse().unwrap()),
+            Err(_) => Xpmem::open(),
+        };
+        let memory = memory.unwrap();
+        if std::env::var(HANDLERS).is_ok() {
+            // SAFETY: this process never touches what is not there.
+            unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        }
+        let library = std::env::var("STUB_XPMEM").is_ok().then(|| ManuallyDrop::new(stub::open(LIBRARY)));
+        Self { memory, library }
+    }
+}
+
+const LIBRARY: &str = "libxpmem.so.0";
+
+impl Subject for Attached {
+    fn memory(&self) -> &dyn IpcMemory {
+        &self.memory
+    }
+
+    fn tells(&self, name: &str) -> u64 {
+        let counts = self.memory.counts();
+        match name {
+            "attached" => counts.attached,
+            "by_calls" => counts.by_calls,
+            "refused" => counts.refused,
+            other => panic!("no {other}"),
+        }
+    }
+
+    fn alloc(&self, len: usize) -> Result<usize, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        self.memory.allocation_of(8).map_err(|error| text(&error))?;
+        match &self.library {
+            None => self.memory.alloc(len).map_err(|error| text(&error)),
+            Some(_) => match stub::number(LIBRARY, "stub_alloc", len as u64) {
+                0 => Err("no room".to_owned()),
+                addr => Ok(addr as usize),
+            },
+        }
+    }
+
+    fn free(&self, addr: usize) -> Result<(), String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        self.memory.allocation_of(8).map_err(|error| text(&error))?;
+        match &self.library {
+            None => self.memory.free(addr).map_err(|error| text(&error)),
+            Some(_) if stub::number(LIBRARY, "stub_free", addr as u64) == 0 => Ok(()),
+            Some(_) => Err("Unknown".to_owned()),
+        }
+    }
+}
+
+fn parcel(of: &Process) -> Parcel {
+    of.export(&of.find(8).unwrap(), Passing::Bytes).unwrap()
+}
+
+/// Pieces attached, copies by calls, processes that could not be.
+fn counts(of: &Process) -> [u64; 3] {
+    ["attached", "by_calls", "refused"].map(|name| of.vendor(name, &[]).unwrap())
+}
+
+#[test]
+fn memory_is_attached_once_and_is_always_what_is_there_now() {
+    if !is_there("xpmem") {
+        return;
+    }
+    let world = World::new("xpmem", 0);
+    let [owner, importer] = [world.process(), world.process()];
+    let addr = owner.alloc(LEN).unwrap();
+    let open = importer.open(&parcel(&owner)).unwrap();
+    let there = Place::Open(open, addr as u64);
+    for pattern in [ONE, TWO, ONE] {
+        owner.fill(Place::Own(addr), LEN, pattern).unwrap();
+        assert_eq!(importer.check(there, LEN, pattern), Ok(0));
+    }
+    importer.fill(there, LEN, TWO).unwrap();
+    assert_eq!(owner.check(Place::Own(addr), LEN, TWO), Ok(0));
+    assert_eq!(counts(&importer), [1, 0, 0]);
+    // Freed, it is as all addresses that are nobody's; allocated again, as what is there.
+    owner.free(addr);
+    for _ in 0..2 {
+        assert!(importer.check(there, LEN, TWO).unwrap_err().starts_with("Outside"));
+        assert!(importer.fill(there, 8, TWO).unwrap_err().starts_with("Outside"));
+    }
+    let by_calls = counts(&importer)[1];
+    assert_ne!(by_calls, 0);
+    let again = owner.alloc(LEN / 2).unwrap();
+    assert_eq!(again, addr);
+    assert_eq!(importer.check(there, LEN / 2, Pattern(0, 0)), Ok(0));
+    owner.fill(Place::Own(addr), LEN / 2, ONE).unwrap();
+    assert_eq!(importer.check(there, LEN / 2, ONE), Ok(0));
+    assert_eq!(counts(&importer), [1, by_calls, 0], "nothing was attached anew");
+    // What ends in the middle of a copy ends that.
+    assert!(importer.check(there, LEN, ONE).unwrap_err().starts_with("Outside"));
+    importer.close(open);
+    assert_eq!(["stub_attachments", "stub_permits"].map(|name| importer.number(name, 0)), [0, 0]);
+}
+
+#[test]
+fn bytes_of_several_pieces_are_one() {
+    if !is_there("xpmem") {
+        return;
+    }
+    let world = World::new("xpmem", 0);
+    let [owner, importer] = [world.process(), world.process()];
+    let addr = owner.alloc(2 * PIECE + LEN).unwrap();
+    let open = importer.open(&parcel(&owner)).unwrap();
+    for at in [PIECE - 64, 2 * PIECE - LEN / 2, 0] {
+        owner.fill(Place::Own(addr + at), LEN, ONE).unwrap();
+        assert_eq!(importer.check(Place::Open(open, (addr + at) as u64), LEN, ONE), Ok(0), "{at:#x}");
+    }
+    assert_eq!(counts(&importer), [3, 0, 0]);
+}
+
+#[test]
+fn the_piece_that_was_not_used_for_longest_makes_room() {
+    if !is_there("xpmem") {
+        return;
+    }
+    let world = World::new("xpmem", 0);
+    let owner = world.process();
+    world.set(PIECES, 2);
+    let importer = world.process();
+    let addr = owner.alloc(3 * PIECE).unwrap();
+    owner.fill(Place::Own(addr), LEN, ONE).unwrap();
+    let open = importer.open(&parcel(&owner)).unwrap();
+    let look = |number: usize| {
+        let at = Place::Open(open, (addr + number * PIECE) as u64);
+        let pattern = if number == 0 { ONE } else { Pattern(0, 0) };
+        assert_eq!(importer.check(at, LEN, pattern), Ok(0), "{number}");
+        counts(&importer)[0]
+    };
+    assert_eq!([0, 1, 0, 2, 0, 1].map(look), [1, 2, 2, 3, 3, 4]);
+    // And the page that its owner's proof is in.
+    assert_eq!(importer.number("stub_attachments", 0), 3);
+}
+
+#[test]
+fn what_cannot_be_attached_goes_by_calls_and_is_counted() {
+    if !is_there("xpmem") {
+        return;
+    }
+    for (name, value) in [("STUB_ATTACHMENTS", 0), (HANDLERS, 1)] {
+        let world = World::new("xpmem", 0);
+        let owner = world.process();
+        world.set(name, value);
+        let importer = world.process();
+        let addr = owner.alloc(LEN).unwrap();
+        owner.fill(Place::Own(addr), LEN, ONE).unwrap();
+        let open = importer.open(&parcel(&owner)).unwrap();
+        assert_eq!(importer.check(Place::Open(open, addr as u64), LEN, ONE), Ok(0), "{name}");
+        let [attached, by_calls, refused] = counts(&importer);
+        assert!(attached == 0 && by_calls > 0 && refused == 0, "{name}");
+        owner.kill();
+        assert!(importer.check(Place::Open(open, addr as u64), LEN, ONE).unwrap_err().starts_with("Gone"));
+    }
+}
+
+#[test]
+fn who_has_no_xpmem_opens_the_others_handles_and_is_opened() {
+    if !is_there("xpmem") {
+        return;
+    }
+    let world = World::new("xpmem", 0);
+    let (with, without) = (world.process(), world.process_of("private"));
+    let [there, here] = [with.alloc(LEN).unwrap(), without.alloc(LEN).unwrap()];
+    with.fill(Place::Own(there), LEN, ONE).unwrap();
+    without.fill(Place::Own(here), LEN, TWO).unwrap();
+    let open = without.open(&parcel(&with)).unwrap();
+    assert_eq!(without.check(Place::Open(open, there as u64), LEN, ONE), Ok(0));
+    let open = with.open(&parcel(&without)).unwrap();
+    assert_eq!(with.check(Place::Open(open, here as u64), LEN, TWO), Ok(0));
+    let [attached, by_calls, refused] = counts(&with);
+    assert!(attached == 0 && by_calls > 0 && refused == 1);
+}
+
+#[test]
+fn the_segment_of_another_process_is_not_taken_for_the_owners() {
+    if !is_there("xpmem") {
+        return;
+    }
+    let world = World::new("xpmem", 0);
+    let [owner, other, importer] = [world.process(), world.process(), world.process()];
+    let [addr, same] = [owner.alloc(LEN).unwrap(), other.alloc(LEN).unwrap()];
+    owner.fill(Place::Own(addr), LEN, ONE).unwrap();
+    other.fill(Place::Own(same), LEN, TWO).unwrap();
+    let (theirs, others) = (parcel(&owner), parcel(&other));
+    let mixed = theirs.with(|bytes| bytes[32..40].copy_from_slice(&others.handle.bytes()[32..40]));
+    let open = importer.open(&mixed).unwrap();
+    assert_eq!(importer.check(Place::Open(open, addr as u64), LEN, ONE), Ok(0));
+    assert_eq!(counts(&importer)[2], 1);
+    importer.close(open);
+    // With the owner's own it is attached, whatever number of a process it says.
+    let renamed = theirs.with(|bytes| bytes[8..16].copy_from_slice(&others.handle.bytes()[8..16]));
+    let open = importer.open(&renamed).unwrap();
+    assert_eq!(importer.check(Place::Open(open, addr as u64), LEN, ONE), Ok(0));
+    assert!(importer.fill(Place::Open(open, addr as u64), 8, TWO).unwrap_err().starts_with("Refused"));
+    owner.kill();
+    for error in [
+        importer.check(Place::Open(open, addr as u64), 8, ONE).map(drop),
+        importer.fill(Place::Open(open, addr as u64), 8, ONE),
+    ] {
+        assert!(error.unwrap_err().starts_with("Gone"));
+    }
+    assert!(importer.open(&renamed).unwrap_err().starts_with("Gone"));
+}
+
+#[test]
+fn what_its_owner_may_only_read_nobody_writes() {
+    if !is_there("xpmem") {
+        return;
+    }
+    let world = World::new("xpmem", 0);
+    let [owner, importer] = [world.process(), world.process()];
+    let addr = owner.alloc(LEN).unwrap();
+    owner.fill(Place::Own(addr), LEN, ONE).unwrap();
+    let open = importer.open(&parcel(&owner)).unwrap();
+    let there = Place::Open(open, addr as u64);
+    assert_eq!(importer.check(there, LEN, ONE), Ok(0));
+    assert_eq!(owner.number("stub_keep", addr as u64), 0);
+    assert!(importer.fill(there, 64, TWO).unwrap_err().starts_with("Outside"));
+    assert_eq!(owner.check(Place::Own(addr), LEN, ONE), Ok(0));
+    assert_eq!(importer.check(there, LEN, ONE), Ok(0));
+}
+
+#[test]
+fn another_user_gets_nothing() {
+    if !is_there("xpmem") {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return stub::skip("xpmem: another user gets nothing", "root", "only root becomes another user");
+    }
+    let world = World::new("xpmem", 0);
+    let owner = world.process();
+    let addr = owner.alloc(LEN).unwrap();
+    let theirs = parcel(&owner);
+    world.run_as(65534);
+    let [one, other] = [world.process(), world.process()];
+    let error = one.open(&theirs).unwrap_err();
+    assert!(error.starts_with("Refused") && error.contains("process_vm_readv"), "{error}");
+    // Of its own it gets all, also when system calls are not allowed any more; then nothing is written.
+    let addr_of_one = one.alloc(LEN).unwrap();
+    one.fill(Place::Own(addr_of_one), LEN, TWO).unwrap();
+    let open = other.open(&parcel(&one)).unwrap();
+    one.hide();
+    let there = Place::Open(open, addr_of_one as u64);
+    assert_eq!(other.check(there, LEN, TWO), Ok(0));
+    assert!(other.fill(there, 8, ONE).unwrap_err().starts_with("Refused"));
+    assert_ne!(addr, 0);
+}
+
+#[test]
+fn private_memory_is_attached_where_that_works() {
+    if !is_there("xpmem") {
+        return;
+    }
+    let world = World::new("xpmem", 0);
+    let [owner, importer] = [world.process_of("picked"), world.process_of("picked")];
+    let addr = owner.alloc(LEN).unwrap();
+    owner.fill(Place::Own(addr), LEN, ONE).unwrap();
+    let theirs = parcel(&owner);
+    assert_eq!(theirs.handle.kind(), trunkline_mem::ipc::Handle::XPMEM);
+    let open = importer.open(&theirs).unwrap();
+    assert_eq!(importer.check(Place::Open(open, addr as u64), LEN, ONE), Ok(0));
+    // Without a module it is not.
+    let other = World::new("picked", 0);
+    let private = other.process();
+    assert_eq!(parcel(&private).handle.kind(), trunkline_mem::ipc::Handle::PRIVATE);
+}
